@@ -1,0 +1,119 @@
+package ofctl
+
+import "net/netip"
+
+// Flow is one OpenFlow table entry. Table, Priority and Match identify it.
+type Flow struct {
+	Table    uint8
+	Priority uint16
+	Cookie   uint64
+	Match    Match
+	Actions  []Action
+	// Packets and Bytes are counters, set in what is read back from a switch.
+	Packets, Bytes uint64
+}
+
+// Match is a set of exact or masked fields; the zero value matches every packet. It is comparable, and two equal
+// matches always have equal values: constructors mask and normalise.
+//
+// The ct* fields are conntrack's original tuple (ovs-fields(7), ct_nw_src and following): the same for both directions
+// of a connection. They need CtState with +trk and -inv in the same match, and EtherType.
+type Match struct {
+	InPort    uint32 // 0: any
+	EtherType uint16 // 0: any
+	EthSrc    MAC    // zero: any
+	EthDst    MAC    // zero: any
+	IPProto   uint8  // 0: any
+	CtProto   uint8  // ct_nw_proto; 0: any
+	ICMPType  U8     // icmp_type or icmpv6_type, by EtherType
+	ICMPCode  U8
+	ArpOp     uint16 // 0: any
+	TpSrc     U16    // tcp_src, udp_src or sctp_src, by IPProto
+	TpDst     U16
+	CtTpSrc   U16
+	CtTpDst   U16
+	CtZone    uint16 // 0: any
+	CtState   U32
+	CtMark    U32
+	ConjID    uint32 // 0: any
+	Reg       [NumRegs]U32
+	NwSrc     netip.Prefix // IPv4, IPv6 or, with EtherType ARP, arp_spa; zero: any
+	NwDst     netip.Prefix // likewise, arp_tpa
+	CtNwSrc   netip.Prefix // ct_nw_src or ct_ipv6_src
+	CtNwDst   netip.Prefix
+	NDTarget  netip.Addr // nd_target; zero: any
+	ArpSHA    MAC        // zero: any
+	NDSLL     MAC        // nd_sll; zero: any
+	NDTLL     MAC        // nd_tll; zero: any
+}
+
+// NumRegs is how many 32-bit registers (reg0…) flows may use.
+const NumRegs = 8
+
+// MAC is an Ethernet address.
+type MAC [6]byte
+
+// U8, U16 and U32 are values with a mask; a zero mask matches anything. Bits outside the mask are zero.
+type (
+	U8  struct{ Value, Mask uint8 }
+	U16 struct{ Value, Mask uint16 }
+	U32 struct{ Value, Mask uint32 }
+)
+
+// Conntrack state bits, as in ovs-fields(7), ct_state.
+const (
+	CtNew uint32 = 1 << iota
+	CtEst
+	CtRel
+	CtRpl
+	CtInv
+	CtTrk
+	CtSNAT
+	CtDNAT
+)
+
+// Reserved ports (OpenFlow 1.3, ofp_port_no).
+const (
+	PortInPort     uint32 = 0xfffffff8
+	PortController uint32 = 0xfffffffd
+	PortLocal      uint32 = 0xfffffffe
+)
+
+// Ethernet types.
+const (
+	EtherIPv4 uint16 = 0x0800
+	EtherARP  uint16 = 0x0806
+	EtherIPv6 uint16 = 0x86dd
+)
+
+// ActionKind tells what an Action does and which of its fields count.
+type ActionKind uint8
+
+// Action kinds. A flow without actions drops.
+const (
+	Output      ActionKind = iota + 1 // Port
+	GotoTable                         // Table; last
+	SetReg                            // Reg, Value, Mask
+	SetEthSrc                         // MAC
+	SetEthDst                         // MAC
+	DecTTL                            //
+	Conjunction                       // Value: id, Clause: k, Clauses: n (k counts from 1)
+	Ct                                // Zone, Table (recirculate to; 0xff: none), Commit, Value/Mask: ct_mark set on commit (Mask 0: none)
+	Resubmit                          // Table
+	Controller                        // Value: max length; Reason in Table (unused: 0)
+)
+
+// Action is one action; comparable.
+type Action struct {
+	Kind    ActionKind
+	Table   uint8
+	Reg     uint8
+	Clause  uint8
+	Clauses uint8
+	Commit  bool
+	Zone    uint16
+	Port    uint32
+	Value   uint32
+	Mask    uint32
+	MAC     MAC
+}

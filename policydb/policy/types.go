@@ -1,0 +1,294 @@
+package policy
+
+import (
+	"encoding/hex"
+	"fmt"
+	"net/netip"
+)
+
+// Key identifies a rule or a group by its content: the first 16 bytes of the SHA-256 of its canonical form. Equal
+// content has an equal key on every replica and after every restart.
+type Key [16]byte
+
+func (k Key) String() string { return hex.EncodeToString(k[:]) }
+
+// MarshalText and UnmarshalText give Key its hexadecimal form in JSON and YAML.
+func (k Key) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
+
+// UnmarshalText fails on anything but 32 hexadecimal digits.
+func (k *Key) UnmarshalText(text []byte) error {
+	if len(text) != 2*len(k) {
+		return fmt.Errorf("key %q: want %d hexadecimal digits", text, 2*len(k))
+	}
+	_, err := hex.Decode(k[:], text)
+	return err
+}
+
+// Direction is the side of the appliedTo endpoints that a rule speaks of.
+type Direction uint8
+
+// Directions.
+const (
+	Ingress Direction = iota + 1
+	Egress
+)
+
+func (d Direction) String() string {
+	switch d {
+	case Ingress:
+		return "ingress"
+	case Egress:
+		return "egress"
+	}
+	return fmt.Sprintf("direction(%d)", uint8(d))
+}
+
+// Protocol is an IANA protocol number.
+type Protocol uint8
+
+// Protocols a NetworkPolicy can name.
+const (
+	TCP  Protocol = 6
+	UDP  Protocol = 17
+	SCTP Protocol = 132
+)
+
+func (p Protocol) String() string {
+	switch p {
+	case TCP:
+		return "TCP"
+	case UDP:
+		return "UDP"
+	case SCTP:
+		return "SCTP"
+	}
+	return fmt.Sprintf("protocol(%d)", uint8(p))
+}
+
+// Namespace is what enforcement needs of a Kubernetes Namespace.
+type Namespace struct {
+	Name   string            `json:"name"`
+	Labels map[string]string `json:"labels,omitempty"`
+}
+
+// NamedPort is a container port that has a name; one name may stand for several numbers, one a protocol.
+type NamedPort struct {
+	Name     string   `json:"name"`
+	Protocol Protocol `json:"protocol"`
+	Number   uint16   `json:"number"`
+}
+
+// Endpoint is what enforcement needs of a Pod. Values are immutable once handed on.
+type Endpoint struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	// UID is the Pod's; it tells a pod from its successor of the same name.
+	UID    string            `json:"uid,omitempty"`
+	Labels map[string]string `json:"labels,omitempty"`
+	// Node is spec.nodeName; empty while the pod is not scheduled.
+	Node string `json:"node,omitempty"`
+	// Addresses are the pod's IPs, at most one a family, unmapped (netip.Addr.Unmap).
+	Addresses []netip.Addr `json:"addresses,omitempty"`
+	Ports     []NamedPort  `json:"ports,omitempty"`
+	// HostNetwork pods share the node's address: they are neither targets nor peers.
+	HostNetwork bool `json:"hostNetwork,omitempty"`
+	// Finished pods (phase Succeeded or Failed) no longer own their addresses.
+	Finished bool `json:"finished,omitempty"`
+	// Terminating pods (deletionTimestamp set) keep their access until they are gone.
+	Terminating bool `json:"terminating,omitempty"`
+	// CreatedAt is metadata.creationTimestamp in Unix seconds.
+	CreatedAt int64 `json:"createdAt,omitempty"`
+}
+
+// ID is "namespace/name".
+func (e *Endpoint) ID() string { return e.Namespace + "/" + e.Name }
+
+// Operator is a label selector operator, as in metav1.LabelSelectorOperator.
+type Operator uint8
+
+// Operators.
+const (
+	In Operator = iota + 1
+	NotIn
+	Exists
+	DoesNotExist
+)
+
+// Requirement is one clause of a selector.
+type Requirement struct {
+	Key      string   `json:"key"`
+	Operator Operator `json:"operator"`
+	Values   []string `json:"values,omitempty"`
+}
+
+// Selector is a conjunction of requirements; without any it selects everything. matchLabels become In with one value.
+type Selector struct {
+	Requirements []Requirement `json:"requirements,omitempty"`
+}
+
+// Peer is one entry of from or to: either Block, or selectors. A nil Namespaces means the policy's own namespace; a nil
+// Pods means every pod of the chosen namespaces. An entry with neither matches nothing.
+type Peer struct {
+	Namespaces *Selector `json:"namespaces,omitempty"`
+	Pods       *Selector `json:"pods,omitempty"`
+	Block      *IPBlock  `json:"block,omitempty"`
+}
+
+// IPBlock is a CIDR (masked) without the ranges in Except.
+type IPBlock struct {
+	CIDR   netip.Prefix   `json:"cidr"`
+	Except []netip.Prefix `json:"except,omitempty"`
+}
+
+// PolicyPort is one entry of ports as the user wrote it: Name, or First to Last (0 to 65535 where no port was given).
+type PolicyPort struct {
+	Protocol Protocol `json:"protocol"`
+	Name     string   `json:"name,omitempty"`
+	First    uint16   `json:"first"`
+	Last     uint16   `json:"last"`
+}
+
+// PolicyRule is one entry of ingress or egress. AnyPeer: from/to absent or empty. AnyPort: ports absent or empty.
+// Entries that could not be understood are left out of Peers and Ports, never widened: a rule whose every peer or port
+// was refused has AnyPeer or AnyPort false and an empty list, which matches nothing.
+type PolicyRule struct {
+	AnyPeer bool         `json:"anyPeer,omitempty"`
+	Peers   []Peer       `json:"peers,omitempty"`
+	AnyPort bool         `json:"anyPort,omitempty"`
+	Ports   []PolicyPort `json:"ports,omitempty"`
+}
+
+// Policy is a NetworkPolicy after defaulting and validation.
+type Policy struct {
+	Namespace  string   `json:"namespace"`
+	Name       string   `json:"name"`
+	UID        string   `json:"uid,omitempty"`
+	Generation int64    `json:"generation,omitempty"`
+	AppliedTo  Selector `json:"appliedTo"`
+	// IsolatesIngress and IsolatesEgress are policyTypes after defaulting.
+	IsolatesIngress bool         `json:"isolatesIngress,omitempty"`
+	IsolatesEgress  bool         `json:"isolatesEgress,omitempty"`
+	Ingress         []PolicyRule `json:"ingress,omitempty"`
+	Egress          []PolicyRule `json:"egress,omitempty"`
+	// Problems tells what of the object was refused, a sentence each.
+	Problems []string `json:"problems,omitempty"`
+}
+
+// ID is "namespace/name".
+func (p *Policy) ID() string { return p.Namespace + "/" + p.Name }
+
+// PortRange is what a rule lets through: the ports First to Last, both included, of Protocol.
+type PortRange struct {
+	Protocol Protocol `json:"protocol"`
+	First    uint16   `json:"first"`
+	Last     uint16   `json:"last"`
+}
+
+// Origin names the place in a policy that a rule came from. Rule is the index in ingress or egress, or -1 for the
+// isolation itself.
+type Origin struct {
+	Policy string `json:"policy"` // namespace/name
+	Rule   int    `json:"rule"`
+}
+
+// Rule is a resolved rule: what a node needs to enforce. Its Key covers everything but Origins. Every rule isolates the
+// endpoints of AppliedTo in Direction; one with neither AnyPeer, Peers nor Blocks lets nothing through (the isolation of
+// a policy is such a rule). Values are immutable once handed on.
+type Rule struct {
+	Key       Key       `json:"key"`
+	Direction Direction `json:"direction"`
+	// AppliedTo is the key of an appliedTo group.
+	AppliedTo Key `json:"appliedTo"`
+	// AnyPeer lets every address through, of pods or not.
+	AnyPeer bool `json:"anyPeer,omitempty"`
+	// Peers are keys of peer groups; sorted.
+	Peers  []Key     `json:"peers,omitempty"`
+	Blocks []IPBlock `json:"blocks,omitempty"`
+	// AnyPort lets every protocol through, ICMP included.
+	AnyPort bool        `json:"anyPort,omitempty"`
+	Ports   []PortRange `json:"ports,omitempty"`
+	Origins []Origin    `json:"origins,omitempty"`
+}
+
+// GroupKind tells the two uses of a set of endpoints apart.
+type GroupKind uint8
+
+// Group kinds. A node holds the whole of a peer group it needs, but only its own members of an appliedTo group.
+const (
+	PeerGroup GroupKind = iota + 1
+	AppliedToGroup
+)
+
+// Changes is what one batch of events changed, as the feed needs it: immutable, and in the order of Revision.
+type Changes struct {
+	// Revision counts up by one a batch that changed anything.
+	Revision uint64
+	Rules    []RuleChange
+	Groups   []GroupChange
+	Nodes    []NodeChange
+	// Settled are the announced endpoints (Endpoint.ID) whose groups are all in this or an earlier revision.
+	Settled []SettledEndpoint
+}
+
+// RuleChange puts or, with a nil Rule, removes a rule. With the same key only Origins can differ.
+type RuleChange struct {
+	Key  Key
+	Rule *Rule
+}
+
+// GroupChange changes the members of a peer group. A group that is new has all its members in Added.
+type GroupChange struct {
+	Key     Key
+	Added   []netip.Addr
+	Removed []netip.Addr
+	Gone    bool // no rule refers to the group any longer
+}
+
+// NodeChange changes what one node needs (its span) and its own members of appliedTo groups. A rule is in a node's span
+// while its appliedTo group has members there; a peer group while a rule of the span refers to it.
+type NodeChange struct {
+	Node                    string
+	AddRules, RemoveRules   []Key
+	AddGroups, RemoveGroups []Key
+	AppliedTo               []AppliedToChange
+}
+
+// AppliedToChange changes one node's members of an appliedTo group; the group is gone there with its last member.
+type AppliedToChange struct {
+	Key     Key
+	Added   []netip.Addr
+	Removed []netip.Addr
+}
+
+// SettledEndpoint says that what the node was sent up to the revision that carries it covers this endpoint.
+type SettledEndpoint struct {
+	Node string
+	ID   string // namespace/name
+	UID  string
+}
+
+// NodeUpdate is what takes one node from what it holds to Revision; it is applied whole or not at all.
+type NodeUpdate struct {
+	Revision uint64
+	Rules    []RuleChange
+	Groups   []GroupUpdate
+	// Settled are the announced endpoints (Endpoint.ID) of this node that Revision covers.
+	Settled []SettledEndpoint
+}
+
+// GroupUpdate changes one group on one node. With Replace, Added is the whole membership.
+type GroupUpdate struct {
+	Key     Key
+	Kind    GroupKind
+	Replace bool
+	Added   []netip.Addr
+	Removed []netip.Addr
+	Gone    bool
+}
+
+// NodeInfo is what nodes need to know of each other to route between pods.
+type NodeInfo struct {
+	Name      string         `json:"name"`
+	Addresses []netip.Addr   `json:"addresses"` // InternalIP, at most one a family
+	PodCIDRs  []netip.Prefix `json:"podCIDRs"`
+}
