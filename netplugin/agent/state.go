@@ -1,0 +1,227 @@
+package agent
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/flowkeep/flowkeep/policydb/policy"
+	bolt "go.etcd.io/bbolt"
+)
+
+// stateSchema is the layout of the state file; a file of another one is set aside and the node starts from what
+// netmaster sends.
+const stateSchema = "1"
+
+var (
+	bucketMeta   = []byte("meta")
+	bucketRules  = []byte("rules")
+	bucketGroups = []byte("groups") // kind byte + key → bucket of addresses
+	keySchema    = []byte("schema")
+	keyRevision  = []byte("revision")
+	keyNodes     = []byte("nodes")
+	keyIDs       = []byte("ids")
+)
+
+// state is the last good rule set on disk. Every update is written here before it goes to the switch, so that a crash
+// can never take the node back to permissions it no longer has. Not safe for concurrent use.
+type state struct {
+	db *bolt.DB
+}
+
+// openState opens or creates the file. A file that can't be read is renamed to NAME.corrupt-TIME and told in setAside.
+func openState(path string) (s *state, setAside string, err error) {
+	s, err = tryOpenState(path)
+	if err == nil {
+		return s, "", nil
+	}
+	if errors.Is(err, bolt.ErrTimeout) {
+		return nil, "", fmt.Errorf("%s is in use: is another netplugin running on this node?", path)
+	}
+	aside := fmt.Sprintf("%s.corrupt-%s", path, time.Now().UTC().Format("20060102T150405.000"))
+	if renameErr := os.Rename(path, aside); renameErr != nil {
+		return nil, "", errors.Join(err, renameErr)
+	}
+	s, openErr := tryOpenState(path)
+	return s, fmt.Sprintf("%s: %v; kept as %s", path, err, aside), openErr
+}
+
+func tryOpenState(path string) (_ *state, err error) {
+	defer func() { // bbolt panics on some broken pages
+		if p := recover(); p != nil {
+			err = fmt.Errorf("open %s: %v", path, p)
+		}
+	}()
+	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: 2 * time.Second})
+	if err != nil {
+		return nil, fmt.Errorf("open: %w", err)
+	}
+	s := &state{db: db}
+	if err := s.init(); err != nil {
+		db.Close()
+		return nil, err
+	}
+	if _, _, err := s.load(); err != nil {
+		db.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *state) init() error {
+	return s.db.Update(func(tx *bolt.Tx) error {
+		for _, name := range [][]byte{bucketMeta, bucketRules, bucketGroups} {
+			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
+				return err
+			}
+		}
+		meta := tx.Bucket(bucketMeta)
+		switch have := string(meta.Get(keySchema)); have {
+		case stateSchema:
+			return nil
+		case "":
+			return meta.Put(keySchema, []byte(stateSchema))
+		default:
+			return fmt.Errorf("schema %q, this netplugin reads %q", have, stateSchema)
+		}
+	})
+}
+
+func (s *state) close() error { return s.db.Close() }
+
+// load reads everything back; ids is what saveIDs stored, nil if nothing.
+func (s *state) load() (r *ruleset, ids []byte, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("read: %v", p)
+		}
+	}()
+	r = newRuleset()
+	err = s.db.View(func(tx *bolt.Tx) error {
+		meta := tx.Bucket(bucketMeta)
+		ids = append(ids, meta.Get(keyIDs)...)
+		return errors.Join(getJSON(meta, keyRevision, &r.revision), getJSON(meta, keyNodes, &r.nodes),
+			loadRules(tx.Bucket(bucketRules), r), loadGroups(tx.Bucket(bucketGroups), r))
+	})
+	return r, ids, err
+}
+
+func loadRules(b *bolt.Bucket, r *ruleset) error {
+	return b.ForEach(func(k, v []byte) error {
+		rule := new(policy.Rule)
+		if err := json.Unmarshal(v, rule); err != nil {
+			return fmt.Errorf("rule %x: %w", k, err)
+		}
+		if len(k) != len(rule.Key) || rule.Key != policy.Key(k) {
+			return fmt.Errorf("rule %x holds %s", k, rule.Key)
+		}
+		r.rules[rule.Key] = rule
+		return nil
+	})
+}
+
+func loadGroups(b *bolt.Bucket, r *ruleset) error {
+	return b.ForEachBucket(func(k []byte) error {
+		if len(k) != 1+len(policy.Key{}) {
+			return fmt.Errorf("group %x: bad key", k)
+		}
+		set := map[netip.Addr]struct{}{}
+		r.groups[groupID{policy.GroupKind(k[0]), policy.Key(k[1:])}] = set
+		return b.Bucket(k).ForEach(func(a, _ []byte) error {
+			addr, ok := netip.AddrFromSlice(a)
+			if !ok {
+				return fmt.Errorf("group %x: bad address %x", k, a)
+			}
+			set[addr] = struct{}{}
+			return nil
+		})
+	})
+}
+
+// save writes one update in one transaction. It must be called before the update reaches the switch.
+func (s *state) save(u policy.NodeUpdate) error {
+	return s.db.Update(func(tx *bolt.Tx) error {
+		if err := saveRules(tx.Bucket(bucketRules), u.Rules); err != nil {
+			return err
+		}
+		for _, g := range u.Groups {
+			if err := saveGroup(tx.Bucket(bucketGroups), g); err != nil {
+				return err
+			}
+		}
+		return putJSON(tx.Bucket(bucketMeta), keyRevision, u.Revision)
+	})
+}
+
+func saveRules(b *bolt.Bucket, changes []policy.RuleChange) error {
+	for _, c := range changes {
+		var err error
+		if c.Rule == nil {
+			err = b.Delete(c.Key[:])
+		} else {
+			err = putJSON(b, c.Key[:], c.Rule)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func saveGroup(b *bolt.Bucket, g policy.GroupUpdate) error {
+	key := append([]byte{byte(g.Kind)}, g.Key[:]...)
+	if (g.Gone || g.Replace) && b.Bucket(key) != nil {
+		if err := b.DeleteBucket(key); err != nil {
+			return err
+		}
+	}
+	if g.Gone {
+		return nil
+	}
+	set, err := b.CreateBucketIfNotExists(key)
+	if err != nil {
+		return err
+	}
+	for _, a := range g.Removed {
+		if err := set.Delete(a.AsSlice()); err != nil {
+			return err
+		}
+	}
+	for _, a := range g.Added {
+		if err := set.Put(a.AsSlice(), nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *state) saveNodes(nodes []policy.NodeInfo) error {
+	return s.db.Update(func(tx *bolt.Tx) error { return putJSON(tx.Bucket(bucketMeta), keyNodes, nodes) })
+}
+
+func (s *state) saveIDs(ids []byte) error {
+	return s.db.Update(func(tx *bolt.Tx) error { return tx.Bucket(bucketMeta).Put(keyIDs, ids) })
+}
+
+func putJSON(b *bolt.Bucket, key []byte, v any) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return b.Put(key, text)
+}
+
+// getJSON leaves v alone where the key is absent.
+func getJSON(b *bolt.Bucket, key []byte, v any) error {
+	text := b.Get(key)
+	if text == nil {
+		return nil
+	}
+	if err := json.Unmarshal(text, v); err != nil {
+		return fmt.Errorf("%s: %w", key, err)
+	}
+	return nil
+}
