@@ -47,6 +47,9 @@ type Match struct {
 	NDTLL     MAC        // nd_tll; zero: any
 }
 
+// NoTable in a Ct action does not recirculate.
+const NoTable uint8 = 0xff
+
 // NumRegs is how many 32-bit registers (reg0…) flows may use.
 const NumRegs = 8
 
@@ -93,7 +96,7 @@ type ActionKind uint8
 const (
 	Output      ActionKind = iota + 1 // Port
 	GotoTable                         // Table; last
-	SetReg                            // Reg, Value, Mask
+	SetReg                            // Reg, Value
 	SetEthSrc                         // MAC
 	SetEthDst                         // MAC
 	DecTTL                            //

@@ -1,0 +1,107 @@
+// Netplugin enforces NetworkPolicy on one node: it takes rules from netmaster, turns them into Open vSwitch flows, keeps
+// these true, and wires pods.
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/flowkeep/flowkeep/internal/process"
+	"github.com/flowkeep/flowkeep/netplugin/agent"
+	"github.com/spf13/cobra"
+)
+
+func main() {
+	if err := rootCommand().Execute(); err != nil {
+		fmt.Fprintln(os.Stderr, "netplugin:", err)
+		os.Exit(1)
+	}
+}
+
+const rootLong = `Netplugin enforces Kubernetes NetworkPolicy on this node's Open vSwitch.
+
+It needs ovsdb-server and ovs-vswitchd running on the node, the address of netmaster, and a certificate that
+"netmaster pki issue --node NAME" made. It keeps the last good rule set on disk and enforces it while netmaster is away.
+Stopping it, or a crash, leaves the flows in place.`
+
+const rootExample = `  # one node of a cluster whose netmaster listens on 10.0.0.10:7443
+  netplugin --node-name node1 --server 10.0.0.10:7443 \
+    --tls-ca /etc/flowkeep/ca.crt --tls-cert /etc/flowkeep/node.crt --tls-key /etc/flowkeep/node.key \
+    --cluster-cidrs 10.244.0.0/16 --service-cidrs 10.96.0.0/16
+
+  # a kernel without the openvswitch module
+  netplugin --datapath-type netdev …
+
+  # is it ready, and what does it count?
+  curl http://127.0.0.1:9441/readyz
+  curl http://127.0.0.1:9441/metrics`
+
+func rootCommand() *cobra.Command {
+	cfg := agent.Config{Version: process.BuildVersion()}
+	var logLevel, logFormat, httpListen string
+	cmd := &cobra.Command{
+		Use: "netplugin", Short: "Enforce NetworkPolicy on this node's Open vSwitch", Long: rootLong, Example: rootExample,
+		Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true, Version: process.BuildVersion(),
+		RunE: func(*cobra.Command, []string) error {
+			log, err := process.NewLogger(os.Stderr, logLevel, logFormat)
+			if err != nil {
+				return err
+			}
+			cfg.Logger = log
+			return serve(cfg, httpListen)
+		},
+	}
+	addFlags(cmd, &cfg)
+	f := cmd.Flags()
+	f.StringVar(&httpListen, "http-listen", "127.0.0.1:9441", "address of /metrics, /healthz and /readyz")
+	f.StringVar(&logLevel, "log-level", "info", "debug, info, warn or error")
+	f.StringVar(&logFormat, "log-format", "text", "text or json")
+	return cmd
+}
+
+func addFlags(cmd *cobra.Command, cfg *agent.Config) {
+	hostname, _ := os.Hostname()
+	f := cmd.Flags()
+	f.StringVar(&cfg.Node, "node-name", hostname, "name of this node's Node object")
+	f.StringSliceVar(&cfg.Servers, "server", nil, "netmaster's address HOST:PORT; several are tried in turn")
+	f.StringVar(&cfg.TLS.CA, "tls-ca", "/etc/flowkeep/ca.crt", "certificate authority of netmaster and nodes")
+	f.StringVar(&cfg.TLS.Cert, "tls-cert", "/etc/flowkeep/node.crt", "this node's certificate")
+	f.StringVar(&cfg.TLS.Key, "tls-key", "/etc/flowkeep/node.key", "this node's private key")
+	f.StringVar(&cfg.StateDir, "state-dir", "/var/lib/flowkeep", "directory of the rule set, the endpoints and the allocated addresses")
+	f.StringVar(&cfg.OVSDB, "ovsdb", "unix:/var/run/openvswitch/db.sock", "endpoint of ovsdb-server")
+	f.StringVar(&cfg.OVSRunDir, "ovs-run-dir", "/var/run/openvswitch", "directory of the bridge's management socket")
+	f.StringVar(&cfg.Bridge, "bridge", "fk0", "name of the bridge that netplugin makes and owns")
+	f.StringVar(&cfg.DatapathType, "datapath-type", "system", "system (kernel module openvswitch) or netdev (userspace)")
+	f.StringVar(&cfg.CNISocket, "cni-socket", "/run/flowkeep/cni.sock", "unix socket on which flowkeep-cni asks")
+	f.StringSliceVar(&cfg.ClusterCIDRs, "cluster-cidrs", nil, "CIDRs of all pods; traffic to them is not masqueraded")
+	f.StringSliceVar(&cfg.ServiceCIDRs, "service-cidrs", nil, "CIDRs of Services (the API server's --service-cluster-ip-range)")
+	f.IntVar(&cfg.MTU, "mtu", 0, "MTU of pods; 0: that of the node's interface to the other nodes")
+	f.DurationVar(&cfg.AddTimeout, "add-timeout", 30*time.Second, "how long a pod may wait for its rules before ADD fails and the kubelet tries again")
+	f.DurationVar(&cfg.AuditInterval, "audit-interval", time.Minute, "how often the switch's flows are compared with what should be there; 0: never")
+	_ = cmd.MarkFlagRequired("server")
+	_ = cmd.MarkFlagDirname("state-dir")
+}
+
+func serve(cfg agent.Config, httpListen string) error {
+	ctx, stop := process.SignalContext()
+	defer stop()
+	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
+		return fmt.Errorf("make the state directory: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Dir(cfg.CNISocket), 0o755); err != nil {
+		return fmt.Errorf("make the directory of the CNI socket: %w", err)
+	}
+	health := new(process.Health)
+	reg := process.NewRegistry("netplugin")
+	cfg.Health, cfg.Registerer = health, reg
+	served := make(chan error, 1)
+	go func() { served <- process.ServeHTTP(ctx, httpListen, reg, health); stop() }()
+	err := agent.Run(ctx, cfg)
+	stop()
+	if httpErr := <-served; err == nil {
+		err = httpErr
+	}
+	return err
+}

@@ -1,0 +1,369 @@
+package ofctl
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+)
+
+var errShort = errors.New("message is cut short")
+
+// UnknownError is a field or an action that this package never sends; a flow that carries it was made by somebody else.
+type UnknownError struct{ What string }
+
+func (e *UnknownError) Error() string { return "unknown " + e.What }
+
+// decodeFlowStats walks the entries of one part of a flow statistics reply. A flow with unknown fields or actions is given
+// with an *UnknownError: what could be decoded of it still identifies its table, priority and cookie.
+func decodeFlowStats(b []byte, visit func(Flow, error) error) error {
+	for len(b) > 0 {
+		if len(b) < 56 {
+			return errShort
+		}
+		size := int(be.Uint16(b))
+		if size < 56 || size > len(b) {
+			return errShort
+		}
+		f, err := decodeFlowEntry(b[:size])
+		var unknown *UnknownError
+		if err != nil && !errors.As(err, &unknown) {
+			return err
+		}
+		if err := visit(f, err); err != nil {
+			return err
+		}
+		b = b[size:]
+	}
+	return nil
+}
+
+func decodeFlowEntry(b []byte) (Flow, error) {
+	f := Flow{Table: b[2], Priority: be.Uint16(b[12:]), Cookie: be.Uint64(b[24:]), Packets: be.Uint64(b[32:]), Bytes: be.Uint64(b[40:])}
+	rest := b[48:]
+	if be.Uint16(rest) != 1 {
+		return f, fmt.Errorf("match type %d is not OXM", be.Uint16(rest))
+	}
+	length := int(be.Uint16(rest[2:]))
+	padded := (length + 7) / 8 * 8
+	if length < 4 || padded > len(rest) {
+		return f, errShort
+	}
+	matchErr := decodeMatch(rest[4:length], &f.Match)
+	actions, err := decodeInstructions(rest[padded:])
+	f.Actions = actions
+	return f, errors.Join(matchErr, err)
+}
+
+func decodeMatch(b []byte, m *Match) error {
+	for len(b) > 0 {
+		if len(b) < 4 || len(b) < 4+int(b[3]) {
+			return errShort
+		}
+		class, field, masked, body := be.Uint16(b), b[2]>>1, b[2]&1 == 1, b[4:4+int(b[3])]
+		b = b[4+int(b[3]):]
+		var mask []byte
+		if masked {
+			if len(body)%2 != 0 {
+				return errShort
+			}
+			body, mask = body[:len(body)/2], body[len(body)/2:]
+		}
+		if err := decodeField(m, class, field, body, mask); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func unknownField(class uint16, field uint8) error {
+	return &UnknownError{fmt.Sprintf("match field %d of class %#x", field, class)}
+}
+
+func decodeField(m *Match, class uint16, field uint8, v, mask []byte) error {
+	switch class {
+	case classBasic:
+		return decodeBasic(m, field, v, mask)
+	case classNXM1:
+		return decodeNXM(m, field, v, mask)
+	}
+	return unknownField(class, field)
+}
+
+func decodeBasic(m *Match, field uint8, v, mask []byte) error {
+	switch field {
+	case oxmInPort:
+		return exact32(&m.InPort, v, mask)
+	case oxmEthDst:
+		return exactMAC(&m.EthDst, v, mask)
+	case oxmEthSrc:
+		return exactMAC(&m.EthSrc, v, mask)
+	case oxmEthType:
+		return exact16(&m.EtherType, v, mask)
+	case oxmIPProto:
+		return exact8(&m.IPProto, v, mask)
+	case oxmIPv4Src, oxmIPv6Src, oxmArpSPA:
+		return prefix(&m.NwSrc, v, mask)
+	case oxmIPv4Dst, oxmIPv6Dst, oxmArpTPA:
+		return prefix(&m.NwDst, v, mask)
+	case oxmTCPSrc, oxmUDPSrc, oxmSCTPSrc:
+		return masked16(&m.TpSrc, v, mask)
+	case oxmTCPDst, oxmUDPDst, oxmSCTPDst:
+		return masked16(&m.TpDst, v, mask)
+	case oxmICMPv4Type, oxmICMPv6Type:
+		return value8(&m.ICMPType, v, mask)
+	case oxmICMPv4Code, oxmICMPv6Code:
+		return value8(&m.ICMPCode, v, mask)
+	case oxmArpOp:
+		return exact16(&m.ArpOp, v, mask)
+	case oxmArpSHA:
+		return exactMAC(&m.ArpSHA, v, mask)
+	case oxmNDTarget:
+		var p netip.Prefix
+		err := prefix(&p, v, mask)
+		m.NDTarget = p.Addr()
+		return err
+	case oxmNDSLL:
+		return exactMAC(&m.NDSLL, v, mask)
+	case oxmNDTLL:
+		return exactMAC(&m.NDTLL, v, mask)
+	}
+	return unknownField(classBasic, field)
+}
+
+func decodeNXM(m *Match, field uint8, v, mask []byte) error {
+	if field < NumRegs {
+		return masked32(&m.Reg[field], v, mask)
+	}
+	switch field {
+	case nxmConjID:
+		return exact32(&m.ConjID, v, mask)
+	case nxmCtState:
+		return masked32(&m.CtState, v, mask)
+	case nxmCtZone:
+		return exact16(&m.CtZone, v, mask)
+	case nxmCtMark:
+		return masked32(&m.CtMark, v, mask)
+	case nxmCtNwProto:
+		return exact8(&m.CtProto, v, mask)
+	case nxmCtNwSrc, nxmCtIPv6Src:
+		return prefix(&m.CtNwSrc, v, mask)
+	case nxmCtNwDst, nxmCtIPv6Dst:
+		return prefix(&m.CtNwDst, v, mask)
+	case nxmCtTpSrc:
+		return masked16(&m.CtTpSrc, v, mask)
+	case nxmCtTpDst:
+		return masked16(&m.CtTpDst, v, mask)
+	}
+	return unknownField(classNXM1, field)
+}
+
+// exact fails on a mask: this package sends the field without one.
+func exact(v, mask []byte, size int) error {
+	if len(v) != size {
+		return errShort
+	}
+	if mask != nil {
+		return &UnknownError{"mask on a field that Flowkeep matches whole"}
+	}
+	return nil
+}
+
+func exact8(to *uint8, v, mask []byte) error {
+	if err := exact(v, mask, 1); err != nil {
+		return err
+	}
+	*to = v[0]
+	return nil
+}
+
+func value8(to *U8, v, mask []byte) error {
+	to.Mask = 0xff
+	return exact8(&to.Value, v, mask)
+}
+
+func exact16(to *uint16, v, mask []byte) error {
+	if err := exact(v, mask, 2); err != nil {
+		return err
+	}
+	*to = be.Uint16(v)
+	return nil
+}
+
+func exact32(to *uint32, v, mask []byte) error {
+	if err := exact(v, mask, 4); err != nil {
+		return err
+	}
+	*to = be.Uint32(v)
+	return nil
+}
+
+func exactMAC(to *MAC, v, mask []byte) error {
+	if err := exact(v, mask, 6); err != nil {
+		return err
+	}
+	*to = MAC(v)
+	return nil
+}
+
+func masked16(to *U16, v, mask []byte) error {
+	if len(v) != 2 {
+		return errShort
+	}
+	*to = U16{be.Uint16(v), 0xffff}
+	if mask != nil {
+		to.Mask = be.Uint16(mask)
+	}
+	return nil
+}
+
+func masked32(to *U32, v, mask []byte) error {
+	if len(v) != 4 {
+		return errShort
+	}
+	*to = U32{be.Uint32(v), 0xffffffff}
+	if mask != nil {
+		to.Mask = be.Uint32(mask)
+	}
+	return nil
+}
+
+func prefix(to *netip.Prefix, v, mask []byte) error {
+	addr, ok := netip.AddrFromSlice(v)
+	if !ok {
+		return errShort
+	}
+	bits := addr.BitLen()
+	if mask != nil {
+		if bits, ok = prefixLength(mask); !ok {
+			return &UnknownError{"address mask that is no prefix"}
+		}
+	}
+	*to = netip.PrefixFrom(addr, bits)
+	return nil
+}
+
+// prefixLength is the number of leading ones, if only zeros follow.
+func prefixLength(mask []byte) (int, bool) {
+	ones, size := net.IPMask(mask).Size()
+	return ones, size != 0
+}
+
+func decodeInstructions(b []byte) ([]Action, error) {
+	var actions []Action
+	for len(b) > 0 {
+		if len(b) < 8 {
+			return actions, errShort
+		}
+		kind, size := be.Uint16(b), int(be.Uint16(b[2:]))
+		if size < 8 || size > len(b) {
+			return actions, errShort
+		}
+		switch kind {
+		case instructionGoto:
+			actions = append(actions, Action{Kind: GotoTable, Table: b[4]})
+		case instructionApply:
+			if actions == nil {
+				actions = make([]Action, 0, (size-8)/16+1)
+			}
+			var err error
+			if actions, err = decodeActions(actions, b[8:size]); err != nil {
+				return actions, err
+			}
+		default:
+			return actions, &UnknownError{fmt.Sprintf("instruction %d", kind)}
+		}
+		b = b[size:]
+	}
+	return actions, nil
+}
+
+func decodeActions(to []Action, b []byte) ([]Action, error) {
+	for len(b) > 0 {
+		if len(b) < 8 {
+			return to, errShort
+		}
+		size := int(be.Uint16(b[2:]))
+		if size < 8 || size > len(b) {
+			return to, errShort
+		}
+		a, err := decodeAction(be.Uint16(b), b[:size])
+		if err != nil {
+			return to, err
+		}
+		to = append(to, a)
+		b = b[size:]
+	}
+	return to, nil
+}
+
+func decodeAction(kind uint16, b []byte) (Action, error) {
+	switch kind {
+	case actionOutput:
+		if len(b) != 16 {
+			return Action{}, errShort
+		}
+		port := be.Uint32(b[4:])
+		if port == PortController {
+			return Action{Kind: Controller, Value: uint32(be.Uint16(b[8:]))}, nil
+		}
+		return Action{Kind: Output, Port: port}, nil
+	case actionDecTTL:
+		return Action{Kind: DecTTL}, nil
+	case actionSetField:
+		return decodeSetField(b[4:])
+	case actionExperimenter:
+		return decodeNicira(b)
+	}
+	return Action{}, &UnknownError{fmt.Sprintf("action %d", kind)}
+}
+
+// decodeSetField reads one OXM with its value; only what this package sets is known.
+func decodeSetField(b []byte) (Action, error) {
+	if len(b) < 4 || len(b) < 4+int(b[3]) {
+		return Action{}, errShort
+	}
+	class, field, v := be.Uint16(b), b[2]>>1, b[4:4+int(b[3])]
+	switch {
+	case class == classBasic && field == oxmEthSrc && len(v) == 6:
+		return Action{Kind: SetEthSrc, MAC: MAC(v)}, nil
+	case class == classBasic && field == oxmEthDst && len(v) == 6:
+		return Action{Kind: SetEthDst, MAC: MAC(v)}, nil
+	case class == classNXM1 && field < NumRegs && len(v) == 4:
+		return Action{Kind: SetReg, Reg: field, Value: be.Uint32(v)}, nil
+	}
+	return Action{}, &UnknownError{fmt.Sprintf("set_field of field %d of class %#x", field, class)}
+}
+
+func decodeNicira(b []byte) (Action, error) {
+	if len(b) < 16 || be.Uint32(b[4:]) != niciraVendor {
+		return Action{}, &UnknownError{"experimenter action"}
+	}
+	switch subtype := be.Uint16(b[8:]); subtype {
+	case niciraConj:
+		return Action{Kind: Conjunction, Clause: b[10] + 1, Clauses: b[11], Value: be.Uint32(b[12:])}, nil
+	case niciraResubmit:
+		return Action{Kind: Resubmit, Table: b[12]}, nil
+	case niciraCt:
+		return decodeCt(b)
+	default:
+		return Action{}, &UnknownError{fmt.Sprintf("Nicira action %d", subtype)}
+	}
+}
+
+func decodeCt(b []byte) (Action, error) {
+	if len(b) < 24 {
+		return Action{}, errShort
+	}
+	a := Action{Kind: Ct, Commit: be.Uint16(b[10:])&1 == 1, Zone: be.Uint16(b[16:]), Table: b[18]}
+	if be.Uint32(b[12:]) != 0 || be.Uint16(b[22:]) != 0 {
+		return a, &UnknownError{"ct with a zone from a field or a helper"}
+	}
+	if nested := b[24:]; len(nested) == 16 && be.Uint16(nested) == actionSetField &&
+		be.Uint16(nested[4:]) == classNXM1 && nested[6] == nxmCtMark<<1 {
+		a.Value, a.Mask = be.Uint32(nested[8:]), 0xffffffff
+	} else if len(nested) != 0 {
+		return a, &UnknownError{"nested action of ct"}
+	}
+	return a, nil
+}

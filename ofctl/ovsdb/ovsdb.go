@@ -1,0 +1,318 @@
+// Package ovsdb makes and watches a bridge and its ports in Open vSwitch's database (ovs-vswitchd.conf.db(5)).
+package ovsdb
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"github.com/go-logr/logr"
+	"github.com/ovn-org/libovsdb/client"
+	"github.com/ovn-org/libovsdb/model"
+	"github.com/ovn-org/libovsdb/ovsdb"
+)
+
+type openVSwitch struct {
+	UUID       string   `ovsdb:"_uuid"`
+	Bridges    []string `ovsdb:"bridges"`
+	OVSVersion *string  `ovsdb:"ovs_version"`
+}
+
+type bridge struct {
+	UUID         string            `ovsdb:"_uuid"`
+	Name         string            `ovsdb:"name"`
+	Ports        []string          `ovsdb:"ports"`
+	DatapathType string            `ovsdb:"datapath_type"`
+	FailMode     *string           `ovsdb:"fail_mode"`
+	Protocols    []string          `ovsdb:"protocols"`
+	OtherConfig  map[string]string `ovsdb:"other_config"`
+	ExternalIDs  map[string]string `ovsdb:"external_ids"`
+}
+
+type port struct {
+	UUID        string            `ovsdb:"_uuid"`
+	Name        string            `ovsdb:"name"`
+	Interfaces  []string          `ovsdb:"interfaces"`
+	ExternalIDs map[string]string `ovsdb:"external_ids"`
+}
+
+type iface struct {
+	UUID          string            `ovsdb:"_uuid"`
+	Name          string            `ovsdb:"name"`
+	Type          string            `ovsdb:"type"`
+	Ofport        *int              `ovsdb:"ofport"`
+	OfportRequest *int              `ovsdb:"ofport_request"`
+	MTURequest    *int              `ovsdb:"mtu_request"`
+	Error         *string           `ovsdb:"error"`
+	ExternalIDs   map[string]string `ovsdb:"external_ids"`
+}
+
+// owner marks what Flowkeep made, in external_ids.
+const ownerKey, ownerValue = "owner", "flowkeep"
+
+// DB is a connection to ovsdb-server that comes back by itself. Safe for concurrent use.
+type DB struct {
+	client client.Client
+}
+
+// Open connects to an endpoint such as unix:/var/run/openvswitch/db.sock and waits until the database is read.
+func Open(ctx context.Context, endpoint string) (*DB, error) {
+	dbModel, err := model.NewClientDBModel("Open_vSwitch", map[string]model.Model{
+		"Open_vSwitch": &openVSwitch{}, "Bridge": &bridge{}, "Port": &port{}, "Interface": &iface{},
+	})
+	if err != nil {
+		return nil, err
+	}
+	quiet := logr.Discard()
+	c, err := client.NewOVSDBClient(dbModel, client.WithEndpoint(endpoint), client.WithLogger(&quiet),
+		client.WithReconnect(5*time.Second, backoff.NewConstantBackOff(500*time.Millisecond)))
+	if err != nil {
+		return nil, err
+	}
+	if err := c.Connect(ctx); err != nil {
+		return nil, fmt.Errorf("connect to ovsdb-server at %s: %w (is openvswitch-switch running?)", endpoint, err)
+	}
+	db := &DB{client: c}
+	_, err = c.Monitor(ctx, c.NewMonitor(client.WithTable(&openVSwitch{}), client.WithTable(&bridge{}),
+		client.WithTable(&port{}), client.WithTable(&iface{})))
+	if err != nil {
+		c.Close()
+		return nil, fmt.Errorf("read the Open vSwitch database: %w", err)
+	}
+	return db, nil
+}
+
+// Close ends the connection.
+func (db *DB) Close() { db.client.Close() }
+
+// Connected tells whether ovsdb-server answers now.
+func (db *DB) Connected() bool { return db.client.Connected() }
+
+// Version is that of ovs-vswitchd, empty while it has not started.
+func (db *DB) Version(ctx context.Context) string {
+	root, err := db.root(ctx)
+	if err != nil || root.OVSVersion == nil {
+		return ""
+	}
+	return *root.OVSVersion
+}
+
+// BridgeSpec is how a bridge should be.
+type BridgeSpec struct {
+	Name         string
+	DatapathType string // system or netdev
+}
+
+// EnsureBridge makes the bridge, or corrects it: fail_mode secure, so that without flows nothing passes; OpenFlow 1.3.
+func (db *DB) EnsureBridge(ctx context.Context, spec BridgeSpec) error {
+	root, err := db.root(ctx)
+	if err != nil {
+		return err
+	}
+	secure := "secure"
+	want := &bridge{
+		UUID: "newbridge", Name: spec.Name, DatapathType: spec.DatapathType, FailMode: &secure, Protocols: []string{"OpenFlow13"},
+		OtherConfig: map[string]string{"disable-in-band": "true"}, ExternalIDs: map[string]string{ownerKey: ownerValue},
+	}
+	have, err := findOne(ctx, db, func(b *bridge) bool { return b.Name == spec.Name })
+	if errors.Is(err, client.ErrNotFound) {
+		return db.createBridge(ctx, root, want)
+	}
+	if err != nil {
+		return err
+	}
+	want.UUID = have.UUID
+	ops, err := db.client.Where(have).Update(want, &want.DatapathType, &want.FailMode, &want.Protocols, &want.OtherConfig, &want.ExternalIDs)
+	if err != nil {
+		return err
+	}
+	return db.transact(ctx, "correct bridge "+spec.Name, ops)
+}
+
+func (db *DB) createBridge(ctx context.Context, root *openVSwitch, b *bridge) error {
+	local := &iface{UUID: "newiface", Name: b.Name, Type: "internal"}
+	p := &port{UUID: "newport", Name: b.Name, Interfaces: []string{local.UUID}}
+	b.Ports = []string{p.UUID}
+	ops, err := db.client.Create(local, p, b)
+	if err != nil {
+		return err
+	}
+	link, err := db.client.Where(root).Mutate(root, model.Mutation{Field: &root.Bridges, Mutator: ovsdb.MutateOperationInsert, Value: []string{b.UUID}})
+	if err != nil {
+		return err
+	}
+	return db.transact(ctx, "create bridge "+b.Name, append(ops, link...))
+}
+
+// DeleteBridge removes the bridge with its ports; it is no error if there is none.
+func (db *DB) DeleteBridge(ctx context.Context, name string) error {
+	root, err := db.root(ctx)
+	if err != nil {
+		return err
+	}
+	b, err := findOne(ctx, db, func(b *bridge) bool { return b.Name == name })
+	if errors.Is(err, client.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	ops, err := db.client.Where(root).Mutate(root, model.Mutation{Field: &root.Bridges, Mutator: ovsdb.MutateOperationDelete, Value: []string{b.UUID}})
+	if err != nil {
+		return err
+	}
+	return db.transact(ctx, "delete bridge "+name, ops)
+}
+
+// PortSpec is how a port should be.
+type PortSpec struct {
+	Bridge      string
+	Name        string
+	Internal    bool // an internal port, else a device that exists
+	MTU         int  // 0: as it is
+	ExternalIDs map[string]string
+}
+
+// Port is a port as the switch has it.
+type Port struct {
+	Name        string
+	OFPort      uint32
+	ExternalIDs map[string]string
+}
+
+// EnsurePort makes the port where it is absent, waits until the switch has opened it, and returns its OpenFlow number.
+func (db *DB) EnsurePort(ctx context.Context, spec PortSpec) (uint32, error) {
+	_, err := findOne(ctx, db, func(p *port) bool { return p.Name == spec.Name })
+	if errors.Is(err, client.ErrNotFound) {
+		err = db.createPort(ctx, spec)
+	}
+	if err != nil {
+		return 0, err
+	}
+	return db.awaitPort(ctx, spec.Name)
+}
+
+func (db *DB) createPort(ctx context.Context, spec PortSpec) error {
+	b, err := findOne(ctx, db, func(b *bridge) bool { return b.Name == spec.Bridge })
+	if err != nil {
+		return fmt.Errorf("bridge %s: %w", spec.Bridge, err)
+	}
+	ids := map[string]string{ownerKey: ownerValue}
+	for k, v := range spec.ExternalIDs {
+		ids[k] = v
+	}
+	i := &iface{UUID: "newiface", Name: spec.Name, ExternalIDs: ids}
+	if spec.Internal {
+		i.Type = "internal"
+	}
+	if spec.MTU != 0 {
+		i.MTURequest = &spec.MTU
+	}
+	p := &port{UUID: "newport", Name: spec.Name, Interfaces: []string{i.UUID}, ExternalIDs: ids}
+	ops, err := db.client.Create(i, p)
+	if err != nil {
+		return err
+	}
+	link, err := db.client.Where(b).Mutate(b, model.Mutation{Field: &b.Ports, Mutator: ovsdb.MutateOperationInsert, Value: []string{p.UUID}})
+	if err != nil {
+		return err
+	}
+	return db.transact(ctx, "create port "+spec.Name, append(ops, link...))
+}
+
+// awaitPort polls the replica of the database that libovsdb keeps in memory.
+func (db *DB) awaitPort(ctx context.Context, name string) (uint32, error) {
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		i, err := findOne(ctx, db, func(i *iface) bool { return i.Name == name })
+		switch {
+		case err != nil && !errors.Is(err, client.ErrNotFound):
+			return 0, err
+		case err == nil && i.Ofport != nil && *i.Ofport > 0:
+			return uint32(*i.Ofport), nil
+		case err == nil && i.Error != nil && *i.Error != "":
+			return 0, fmt.Errorf("the switch cannot open port %s: %s", name, *i.Error)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return 0, fmt.Errorf("wait for ovs-vswitchd to open port %s: %w (is ovs-vswitchd running?)", name, ctx.Err())
+		}
+	}
+}
+
+// DeletePort removes a port; it is no error if there is none.
+func (db *DB) DeletePort(ctx context.Context, bridgeName, name string) error {
+	p, err := findOne(ctx, db, func(p *port) bool { return p.Name == name })
+	if errors.Is(err, client.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	b, err := findOne(ctx, db, func(b *bridge) bool { return b.Name == bridgeName })
+	if err != nil {
+		return fmt.Errorf("bridge %s: %w", bridgeName, err)
+	}
+	ops, err := db.client.Where(b).Mutate(b, model.Mutation{Field: &b.Ports, Mutator: ovsdb.MutateOperationDelete, Value: []string{p.UUID}})
+	if err != nil {
+		return err
+	}
+	return db.transact(ctx, "delete port "+name, ops)
+}
+
+// Ports lists the bridge's ports that Flowkeep made and the switch has opened.
+func (db *DB) Ports(ctx context.Context, bridgeName string) ([]Port, error) {
+	b, err := findOne(ctx, db, func(b *bridge) bool { return b.Name == bridgeName })
+	if err != nil {
+		return nil, fmt.Errorf("bridge %s: %w", bridgeName, err)
+	}
+	of := map[string]bool{}
+	for _, id := range b.Ports {
+		of[id] = true
+	}
+	var ports []port
+	if err := db.client.WhereCache(func(p *port) bool { return of[p.UUID] }).List(ctx, &ports); err != nil {
+		return nil, err
+	}
+	var out []Port
+	for _, p := range ports {
+		i, err := findOne(ctx, db, func(i *iface) bool { return i.Name == p.Name })
+		if err == nil && i.Ofport != nil && *i.Ofport > 0 && i.ExternalIDs[ownerKey] == ownerValue {
+			out = append(out, Port{Name: p.Name, OFPort: uint32(*i.Ofport), ExternalIDs: i.ExternalIDs})
+		}
+	}
+	return out, nil
+}
+
+func (db *DB) root(ctx context.Context) (*openVSwitch, error) {
+	return findOne(ctx, db, func(*openVSwitch) bool { return true })
+}
+
+func findOne[T any](ctx context.Context, db *DB, match func(*T) bool) (*T, error) {
+	var rows []T
+	if err := db.client.WhereCache(match).List(ctx, &rows); err != nil {
+		return nil, err
+	}
+	if len(rows) == 0 {
+		return nil, client.ErrNotFound
+	}
+	return &rows[0], nil
+}
+
+func (db *DB) transact(ctx context.Context, what string, ops []ovsdb.Operation) error {
+	results, err := db.client.Transact(ctx, ops...)
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	if problems, err := ovsdb.CheckOperationResults(results, ops); err != nil {
+		for _, p := range problems {
+			err = errors.Join(err, p)
+		}
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}

@@ -1,0 +1,115 @@
+// Package ovstest boots a real Open vSwitch for tests: ovsdb-server and ovs-vswitchd of this machine in a directory of their
+// own, with the dummy datapath, so that no device of the machine is touched.
+package ovstest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Switch is a running Open vSwitch.
+type Switch struct {
+	Dir    string
+	Bridge string
+}
+
+const schema = "/usr/share/openvswitch/vswitch.ovsschema"
+
+// Start boots a switch with a bridge br0 and the given number of dummy ports p1… with OpenFlow numbers 1…; it ends with
+// the test. The test is skipped where Open vSwitch is not installed.
+func Start(t testing.TB, ports int) *Switch {
+	t.Helper()
+	if _, err := exec.LookPath("ovs-vswitchd"); err != nil {
+		t.Skip("openvswitch-switch is not installed")
+	}
+	dir, err := os.MkdirTemp("", "fk-ovs") // short: unix socket paths have 108 bytes
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Switch{Dir: dir, Bridge: "br0"}
+	t.Cleanup(func() { s.stop(t) })
+	db := filepath.Join(dir, "conf.db")
+	s.run(t, "ovsdb-tool", "create", db, schema)
+	s.run(t, "ovsdb-server", db, "--remote=punix:"+s.path("db.sock"), "--pidfile="+s.path("ovsdb-server.pid"), "--detach", "--no-chdir",
+		"--log-file="+s.path("ovsdb-server.log"), "-vconsole:off")
+	s.VSCtl(t, "--no-wait", "init")
+	s.run(t, "ovs-vswitchd", s.OVSDB(), "--enable-dummy=override", "--pidfile="+s.path("ovs-vswitchd.pid"), "--detach", "--no-chdir",
+		"--log-file="+s.path("ovs-vswitchd.log"), "-vconsole:off", "--disable-system")
+	args := []string{"add-br", s.Bridge, "--", "set", "bridge", s.Bridge, "datapath_type=dummy", "fail-mode=secure", "protocols=OpenFlow13"}
+	for i := 1; i <= ports; i++ {
+		name := fmt.Sprintf("p%d", i)
+		args = append(args, "--", "add-port", s.Bridge, name, "--", "set", "interface", name, "type=dummy", fmt.Sprintf("ofport_request=%d", i))
+	}
+	s.VSCtl(t, args...)
+	return s
+}
+
+func (s *Switch) path(name string) string { return filepath.Join(s.Dir, name) }
+
+// OVSDB is the endpoint of ovsdb-server.
+func (s *Switch) OVSDB() string { return "unix:" + s.path("db.sock") }
+
+// Management is the path of the bridge's management socket.
+func (s *Switch) Management() string { return s.path(s.Bridge + ".mgmt") }
+
+// VSCtl runs ovs-vsctl.
+func (s *Switch) VSCtl(t testing.TB, args ...string) string {
+	t.Helper()
+	return s.run(t, "ovs-vsctl", append([]string{"--db=" + s.OVSDB(), "--timeout=20"}, args...)...)
+}
+
+// OFCtl runs ovs-ofctl with COMMAND on the bridge.
+func (s *Switch) OFCtl(t testing.TB, command string, args ...string) string {
+	t.Helper()
+	return s.run(t, "ovs-ofctl", append([]string{"-OOpenFlow13", command, "unix:" + s.Management()}, args...)...)
+}
+
+// AppCtl runs ovs-appctl on ovs-vswitchd.
+func (s *Switch) AppCtl(t testing.TB, args ...string) string {
+	t.Helper()
+	return s.run(t, "ovs-appctl", append([]string{"--target=" + s.path("ovs-vswitchd."+s.pid("ovs-vswitchd")+".ctl")}, args...)...)
+}
+
+func (s *Switch) pid(program string) string {
+	text, _ := os.ReadFile(s.path(program + ".pid"))
+	return strings.TrimSpace(string(text))
+}
+
+func (s *Switch) run(t testing.TB, name string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command(name, args...)
+	cmd.Env = append(os.Environ(), "OVS_RUNDIR="+s.Dir, "OVS_LOGDIR="+s.Dir, "OVS_DBDIR="+s.Dir)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// stop ends the two processes by the pids they wrote, and waits for them.
+func (s *Switch) stop(t testing.TB) {
+	for _, program := range []string{"ovs-vswitchd", "ovsdb-server"} {
+		pid, err := strconv.Atoi(s.pid(program))
+		if err != nil {
+			continue
+		}
+		_ = syscall.Kill(pid, syscall.SIGTERM)
+		deadline := time.Now().Add(5 * time.Second)
+		for syscall.Kill(pid, 0) == nil && time.Now().Before(deadline) {
+			time.Sleep(5 * time.Millisecond)
+		}
+		if syscall.Kill(pid, 0) == nil {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+	if !t.Failed() || os.Getenv("FLOWKEEP_KEEP") == "" {
+		os.RemoveAll(s.Dir)
+	}
+}

@@ -1,0 +1,147 @@
+package ofctl_test
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/flowkeep/flowkeep/ofctl"
+	"github.com/flowkeep/flowkeep/ofctl/ovstest"
+	"github.com/google/go-cmp/cmp"
+)
+
+func connect(t testing.TB, sw *ovstest.Switch) *ofctl.Session {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	s, err := ofctl.Connect(ctx, sw.Management())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+func mac(last byte) ofctl.MAC { return ofctl.MAC{2, 0, 0, 0, 0, last} }
+
+// every has a flow for each match field and each action that this package knows.
+func every() []ofctl.Flow {
+	trk := ofctl.U32{Value: ofctl.CtTrk, Mask: ofctl.CtTrk | ofctl.CtInv}
+	p := netip.MustParsePrefix
+	out := []ofctl.Action{{Kind: ofctl.Output, Port: 1}}
+	var flows []ofctl.Flow
+	add := func(m ofctl.Match, actions ...ofctl.Action) {
+		flows = append(flows, ofctl.Flow{Table: 3, Priority: uint16(100 + len(flows)), Cookie: 0xf100_0000_0000_0000 + uint64(len(flows)), Match: m, Actions: actions})
+	}
+	add(ofctl.Match{})
+	add(ofctl.Match{InPort: 2, EthSrc: mac(1), EthDst: mac(2)}, out...)
+	add(ofctl.Match{EtherType: ofctl.EtherARP, ArpOp: 1, NwSrc: p("10.0.0.1/32"), NwDst: p("10.0.0.0/24"), ArpSHA: mac(3)}, out...)
+	add(ofctl.Match{EtherType: ofctl.EtherIPv4, NwSrc: p("10.0.0.1/32"), NwDst: p("10.0.0.0/23"), IPProto: 6, TpSrc: ofctl.U16{Value: 80, Mask: 0xffff}, TpDst: ofctl.U16{Value: 0x1000, Mask: 0xf000}}, out...)
+	add(ofctl.Match{EtherType: ofctl.EtherIPv6, NwSrc: p("fd00::1/128"), NwDst: p("fd00::/61"), IPProto: 17, TpDst: ofctl.U16{Value: 53, Mask: 0xffff}}, out...)
+	add(ofctl.Match{EtherType: ofctl.EtherIPv4, IPProto: 132, TpDst: ofctl.U16{Value: 9, Mask: 0xffff}}, out...)
+	add(ofctl.Match{EtherType: ofctl.EtherIPv4, IPProto: 1, ICMPType: ofctl.U8{Value: 8, Mask: 0xff}, ICMPCode: ofctl.U8{Mask: 0xff}}, out...)
+	add(ofctl.Match{EtherType: ofctl.EtherIPv6, IPProto: 58, ICMPType: ofctl.U8{Value: 135, Mask: 0xff}, ICMPCode: ofctl.U8{Mask: 0xff}, NDTarget: netip.MustParseAddr("fd00::2"), NDSLL: mac(4)}, out...)
+	add(ofctl.Match{EtherType: ofctl.EtherIPv6, IPProto: 58, ICMPType: ofctl.U8{Value: 136, Mask: 0xff}, ICMPCode: ofctl.U8{Mask: 0xff}, NDTLL: mac(4)}, out...)
+	add(ofctl.Match{EtherType: ofctl.EtherIPv4, CtState: trk, CtNwSrc: p("10.0.0.1/32"), CtNwDst: p("10.0.0.0/8"), CtProto: 6, CtTpDst: ofctl.U16{Value: 8080, Mask: 0xffff}, CtTpSrc: ofctl.U16{Value: 0x8000, Mask: 0x8000}}, out...)
+	add(ofctl.Match{EtherType: ofctl.EtherIPv6, CtState: trk, CtNwSrc: p("fd00::/64"), CtNwDst: p("fd00::5/128"), CtProto: 17, CtTpDst: ofctl.U16{Value: 53, Mask: 0xffff}, CtZone: 7, CtMark: ofctl.U32{Value: 1, Mask: 0xffffffff}}, out...)
+	add(ofctl.Match{Reg: [ofctl.NumRegs]ofctl.U32{0: {Value: 1, Mask: 0xffffffff}, 7: {Value: 0x100, Mask: 0xff00}}, CtMark: ofctl.U32{Value: 1, Mask: 3}}, out...)
+	add(ofctl.Match{EtherType: ofctl.EtherIPv4, ConjID: 77}, ofctl.Action{Kind: ofctl.GotoTable, Table: 9})
+	add(ofctl.Match{EtherType: ofctl.EtherIPv4, CtState: trk, CtProto: 6},
+		ofctl.Action{Kind: ofctl.Conjunction, Value: 77, Clause: 1, Clauses: 2}, ofctl.Action{Kind: ofctl.Conjunction, Value: 78, Clause: 3, Clauses: 3})
+	add(ofctl.Match{EtherType: ofctl.EtherIPv4}, ofctl.Action{Kind: ofctl.SetReg, Reg: 1, Value: 5},
+		ofctl.Action{Kind: ofctl.SetEthSrc, MAC: mac(5)},
+		ofctl.Action{Kind: ofctl.SetEthDst, MAC: mac(6)}, ofctl.Action{Kind: ofctl.DecTTL}, ofctl.Action{Kind: ofctl.Resubmit, Table: 8},
+		ofctl.Action{Kind: ofctl.Output, Port: ofctl.PortInPort}, ofctl.Action{Kind: ofctl.Controller, Value: 128}, ofctl.Action{Kind: ofctl.GotoTable, Table: 9})
+	add(ofctl.Match{EtherType: ofctl.EtherIPv4}, ofctl.Action{Kind: ofctl.Ct, Zone: 65521, Table: 20})
+	add(ofctl.Match{EtherType: ofctl.EtherIPv6}, ofctl.Action{Kind: ofctl.Ct, Zone: 65521, Table: ofctl.NoTable, Commit: true, Value: 1, Mask: 0xffffffff}, ofctl.Action{Kind: ofctl.GotoTable, Table: 60})
+	return flows
+}
+
+func mods(command ofctl.Command, flows []ofctl.Flow) []ofctl.FlowMod {
+	out := make([]ofctl.FlowMod, len(flows))
+	for i, f := range flows {
+		out[i] = ofctl.FlowMod{Command: command, Flow: f}
+	}
+	return out
+}
+
+func dump(t testing.TB, s *ofctl.Session) []ofctl.Flow {
+	t.Helper()
+	var flows []ofctl.Flow
+	err := s.Dump(context.Background(), func(f ofctl.Flow, err error) error {
+		f.Packets, f.Bytes = 0, 0
+		flows = append(flows, f)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.SortFunc(flows, func(a, b ofctl.Flow) int { return int(a.Priority) - int(b.Priority) })
+	return flows
+}
+
+var sameFlows = cmp.Comparer(func(a, b ofctl.Flow) bool {
+	return a.Table == b.Table && a.Priority == b.Priority && a.Cookie == b.Cookie && a.Match == b.Match && slices.Equal(a.Actions, b.Actions)
+})
+
+func TestWhatOVSGivesBackIsWhatWasSent(t *testing.T) {
+	sw := ovstest.Start(t, 2)
+	s := connect(t, sw)
+	if err := s.Commit(context.Background(), mods(ofctl.Add, every())); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(every(), dump(t, s), sameFlows); diff != "" {
+		t.Fatalf("sent (-), given back (+):\n%s", diff)
+	}
+	if err := s.Commit(context.Background(), mods(ofctl.Delete, every())); err != nil {
+		t.Fatal(err)
+	}
+	if left := dump(t, s); len(left) != 0 {
+		t.Fatalf("%d flows left after deleting all, the first is %s", len(left), left[0])
+	}
+}
+
+func TestBundleIsAllOrNothing(t *testing.T) {
+	s := connect(t, ovstest.Start(t, 2))
+	good := ofctl.Flow{Priority: 1, Actions: []ofctl.Action{{Kind: ofctl.Output, Port: 1}}}
+	// conntrack's original tuple without the prerequisite ct_state
+	bad := ofctl.Flow{Priority: 2, Match: ofctl.Match{EtherType: ofctl.EtherIPv4, CtNwSrc: netip.MustParsePrefix("10.0.0.1/32")}}
+	err := s.Commit(context.Background(), mods(ofctl.Add, []ofctl.Flow{good, bad, good}))
+	var refused *ofctl.SwitchError
+	if !errors.As(err, &refused) || refused.Flow == nil || refused.Flow.Priority != 2 {
+		t.Fatalf("got %v, want a refusal that names the second flow", err)
+	}
+	if left := dump(t, s); len(left) != 0 {
+		t.Fatalf("%d flows of a refused bundle are in the table", len(left))
+	}
+	if err := s.Commit(context.Background(), mods(ofctl.Add, []ofctl.Flow{good})); err != nil {
+		t.Fatalf("the session is not usable after a refusal: %v", err)
+	}
+}
+
+func TestDumpReadsEveryPart(t *testing.T) {
+	s := connect(t, ovstest.Start(t, 2))
+	const n = 20000
+	flows := make([]ofctl.Flow, n)
+	for i := range flows {
+		addr := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
+		flows[i] = ofctl.Flow{Table: 1, Priority: 10, Match: ofctl.Match{EtherType: ofctl.EtherIPv4, NwSrc: netip.PrefixFrom(addr, 32)}, Actions: []ofctl.Action{{Kind: ofctl.Output, Port: 1}}}
+	}
+	if err := s.Commit(context.Background(), mods(ofctl.Add, flows)); err != nil {
+		t.Fatal(err)
+	}
+	if got := len(dump(t, s)); got != n {
+		t.Fatalf("read %d of %d flows", got, n)
+	}
+}
+
+func TestSessionEndsWithTheSwitch(t *testing.T) {
+	s := connect(t, ovstest.Start(t, 1))
+	s.Close()
+	if err := s.Barrier(context.Background()); err == nil {
+		t.Fatal("a barrier over a closed session succeeded")
+	}
+}
