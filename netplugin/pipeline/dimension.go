@@ -1,0 +1,243 @@
+package pipeline
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/flowkeep/flowkeep/ofctl"
+	"github.com/flowkeep/flowkeep/policydb/policy"
+)
+
+// dimension classes addresses for one side: by the groups of its rules that they belong to.
+type dimension struct {
+	side    *side
+	tag     string
+	table   uint8
+	reg     int
+	kind    Kind
+	uses    map[policy.Key]*use
+	classes map[policy.Key]*class
+	of      map[netip.Addr]*class
+	dirty   map[netip.Addr]struct{}
+	emptied map[policy.Key]struct{} // uses that lost their last rule
+}
+
+// use is a group (or a CIDR block) that rules of the side refer to.
+type use struct {
+	rules   map[*ruleEntry]struct{}
+	classes map[*class]struct{}
+}
+
+// class is the exact set of groups that some addresses belong to.
+type class struct {
+	dimension *dimension
+	id        uint32
+	content   policy.Key
+	keys      []policy.Key // sorted
+	refs      int          // addresses, or CIDRs, that have it
+}
+
+func newDimension(s *side, tag string, offset uint8, reg int, kind Kind) *dimension {
+	return &dimension{
+		side: s, tag: s.direction.String() + "/" + tag, table: s.table + offset, reg: s.register(reg), kind: kind,
+		uses: map[policy.Key]*use{}, classes: map[policy.Key]*class{}, of: map[netip.Addr]*class{}, dirty: map[netip.Addr]struct{}{},
+		emptied: map[policy.Key]struct{}{},
+	}
+}
+
+// clause is the number of the dimension's clause in a conjunction; ports have the last.
+func (d *dimension) clause() uint8 {
+	if d.kind == KindApplied {
+		return 1
+	}
+	return 2
+}
+
+// use says that the rule refers to the group: its members get classes that tell so.
+func (d *dimension) use(key policy.Key, e *ruleEntry) {
+	u := d.uses[key]
+	if u == nil {
+		u = &use{rules: map[*ruleEntry]struct{}{}, classes: map[*class]struct{}{}}
+		d.uses[key] = u
+		d.touchMembers(key)
+	}
+	u.rules[e] = struct{}{}
+	d.touchClasses(u, e)
+}
+
+func (d *dimension) release(key policy.Key, e *ruleEntry) {
+	u := d.uses[key]
+	if u == nil {
+		return
+	}
+	delete(u.rules, e)
+	d.touchClasses(u, e)
+	if len(u.rules) == 0 {
+		d.emptied[key] = struct{}{}
+	}
+}
+
+// forget ends the uses that have no rule left at the end of a batch.
+func (d *dimension) forget() {
+	for key := range d.emptied {
+		if u := d.uses[key]; u != nil && len(u.rules) == 0 {
+			delete(d.uses, key)
+			d.touchMembers(key)
+		}
+	}
+	clear(d.emptied)
+}
+
+func (d *dimension) touchClasses(u *use, e *ruleEntry) {
+	for cl := range u.classes {
+		if d.kind == KindApplied {
+			d.side.dirtyClasses[cl] = struct{}{}
+		}
+		if e.id != 0 {
+			d.side.dirtyClauses[clauseID{cl, e.chunk()}] = struct{}{}
+		}
+	}
+}
+
+func (d *dimension) groupKind() policy.GroupKind {
+	if d.kind == KindApplied {
+		return policy.AppliedToGroup
+	}
+	return policy.PeerGroup
+}
+
+func (d *dimension) touchMembers(key policy.Key) {
+	if d.kind == KindBlock {
+		return // blockSet reclasses CIDRs
+	}
+	for a := range d.side.c.groups[groupID{d.groupKind(), key}] {
+		d.dirty[a] = struct{}{}
+	}
+}
+
+// reclass brings the class and the flow of an address up to date.
+func (d *dimension) reclass(a netip.Addr) {
+	var keys []policy.Key
+	for _, k := range d.side.c.groupsOf[d.groupKind()][a] {
+		if d.uses[k] != nil {
+			keys = append(keys, k)
+		}
+	}
+	before := d.of[a]
+	if before == nil && keys == nil || before != nil && slices.Equal(before.keys, keys) && d.classes[before.content] == before {
+		return
+	}
+	if before != nil {
+		d.unref(before)
+	}
+	k := d.addressKey(a)
+	if keys == nil {
+		delete(d.of, a)
+		d.side.c.flows.unset(k)
+		return
+	}
+	cl := d.ref(keys)
+	d.of[a] = cl
+	d.side.c.flows.set(ofctl.Flow{Table: k.table, Priority: k.priority, Match: k.match, Cookie: cookie(d.kind, cl.id), Actions: d.loadClass(cl)})
+}
+
+func (d *dimension) loadClass(cl *class) []ofctl.Action {
+	return []ofctl.Action{{Kind: ofctl.SetReg, Reg: uint8(d.reg), Value: cl.id}, {Kind: ofctl.GotoTable, Table: d.table + 1}}
+}
+
+func (d *dimension) addressKey(a netip.Addr) flowKey {
+	return flowKey{d.table, 100, d.tupleMatch(netip.PrefixFrom(a, a.BitLen()))}
+}
+
+// tupleMatch matches the original tuple's end that the dimension is about.
+func (d *dimension) tupleMatch(p netip.Prefix) ofctl.Match {
+	m := trackedMatch(etherTypeOf(p.Addr()))
+	if (d.side.direction == policy.Egress) == (d.kind == KindApplied) {
+		m.CtNwSrc = p
+	} else {
+		m.CtNwDst = p
+	}
+	return m
+}
+
+func (d *dimension) classMatch(cl *class) ofctl.Match {
+	var m ofctl.Match
+	m.Reg[d.reg] = exactReg(cl.id)
+	return m
+}
+
+// ref finds or makes the class of a set of groups and counts one more that has it.
+func (d *dimension) ref(keys []policy.Key) *class {
+	content := contentOf(d.tag, keys)
+	cl := d.classes[content]
+	if cl == nil {
+		cl = &class{dimension: d, id: d.side.c.classIDs.get(content), content: content, keys: keys}
+		d.classes[content] = cl
+	}
+	cl.refs++
+	if cl.refs == 1 {
+		d.enter(cl)
+	}
+	return cl
+}
+
+// enter marks every flow of a class that has come into use.
+func (d *dimension) enter(cl *class) {
+	for _, k := range cl.keys {
+		u := d.uses[k]
+		u.classes[cl] = struct{}{}
+		d.touchRules(cl, u)
+	}
+	if d.kind == KindApplied {
+		d.side.dirtyClasses[cl] = struct{}{}
+	}
+}
+
+func (d *dimension) touchRules(cl *class, u *use) {
+	for e := range u.rules {
+		if e.id != 0 {
+			d.side.dirtyClauses[clauseID{cl, e.chunk()}] = struct{}{}
+		}
+	}
+}
+
+func (d *dimension) unref(cl *class) {
+	cl.refs--
+	if cl.refs == 0 {
+		d.side.idle[cl] = struct{}{}
+	}
+}
+
+// drop removes a class that nothing has any more, with its flows. Its groups may no longer be in use, so its flows are
+// found by the chunks there are.
+func (d *dimension) drop(cl *class) {
+	delete(d.classes, cl.content)
+	for _, k := range cl.keys {
+		if u := d.uses[k]; u != nil {
+			delete(u.classes, cl)
+		}
+	}
+	for chunk := range d.side.chunks {
+		d.side.dirtyClauses[clauseID{cl, chunk}] = struct{}{}
+	}
+	if d.kind == KindApplied {
+		d.side.dirtyClasses[cl] = struct{}{}
+	}
+	d.side.c.classIDs.put(cl.content)
+}
+
+// chooses tells whether the rule's clause of this dimension holds for the class.
+func (d *dimension) chooses(e *ruleEntry, cl *class) bool {
+	switch d.kind {
+	case KindApplied:
+		return cl.has(e.rule.AppliedTo)
+	case KindPeer:
+		return slices.ContainsFunc(e.rule.Peers, cl.has)
+	}
+	return slices.ContainsFunc(e.blockKeys, cl.has)
+}
+
+func (cl *class) has(k policy.Key) bool {
+	_, ok := slices.BinarySearchFunc(cl.keys, k, compareKeys)
+	return ok
+}

@@ -1,0 +1,302 @@
+package pipeline
+
+import (
+	"crypto/sha256"
+	"net/netip"
+	"slices"
+
+	"github.com/flowkeep/flowkeep/ofctl"
+	"github.com/flowkeep/flowkeep/policydb/policy"
+)
+
+// side is all of one direction: its rules, and three dimensions in which packets are classed before rules are matched.
+type side struct {
+	c         *Compiler
+	direction policy.Direction
+	table     uint8 // first of four
+	next      uint8 // where allowed packets go on
+	rules     map[policy.Key]*ruleEntry
+	chunks    map[uint32]map[*ruleEntry]struct{}
+	applied   *dimension
+	peers     *dimension
+	blocks    *dimension
+	blockSet  blockSet
+
+	dirtyClauses map[clauseID]struct{}
+	dirtyPorts   map[portClause]struct{}
+	dirtyClasses map[*class]struct{} // whose default drop and allow-all are to be looked at
+	idle         map[*class]struct{} // may have lost their last address
+}
+
+type clauseID struct {
+	class *class
+	chunk uint32
+}
+
+type portClause struct {
+	portMatch
+	chunk uint32
+}
+
+// ruleEntry is a rule with what matching it takes. A rule that lets nothing through has no id.
+type ruleEntry struct {
+	rule      *policy.Rule
+	id        uint32 // conjunction id; 0: none is needed
+	allowAll  bool
+	blockKeys []policy.Key
+	ports     map[portMatch]struct{}
+}
+
+// clauses is how many clauses the rule's conjunction has: the endpoint always, then peer and port where they are restricted.
+func (e *ruleEntry) clauses() uint8 {
+	n := uint8(1)
+	if !e.rule.AnyPeer {
+		n++
+	}
+	if !e.rule.AnyPort {
+		n++
+	}
+	return n
+}
+
+func (e *ruleEntry) chunk() uint32 { return e.id / ChunkSize }
+
+func newSide(c *Compiler, d policy.Direction) *side {
+	s := &side{
+		c: c, direction: d, table: TableEgress, next: TableIngress, rules: map[policy.Key]*ruleEntry{},
+		chunks: map[uint32]map[*ruleEntry]struct{}{}, blockSet: newBlockSet(),
+		dirtyClauses: map[clauseID]struct{}{}, dirtyPorts: map[portClause]struct{}{},
+		dirtyClasses: map[*class]struct{}{}, idle: map[*class]struct{}{},
+	}
+	if d == policy.Ingress {
+		s.table, s.next = TableIngress, TableCommit
+	}
+	s.applied = newDimension(s, "applied", 0, regApplied, KindApplied)
+	s.peers = newDimension(s, "peer", 1, regPeer, KindPeer)
+	s.blocks = newDimension(s, "block", 2, regBlock, KindBlock)
+	return s
+}
+
+func (s *side) dimensions() []*dimension { return []*dimension{s.applied, s.peers, s.blocks} }
+
+func (s *side) register(reg int) int {
+	if s.direction == policy.Ingress {
+		return reg + 3
+	}
+	return reg
+}
+
+func (s *side) rulesTable() uint8 { return s.table + 3 }
+
+func (s *side) put(r *policy.Rule) {
+	if e := s.rules[r.Key]; e != nil { // only Origins can differ
+		e.rule = r
+		return
+	}
+	e := s.newEntry(r)
+	s.rules[r.Key] = e
+	s.applied.use(r.AppliedTo, e)
+	if e.id == 0 {
+		return
+	}
+	for _, key := range r.Peers {
+		s.peers.use(key, e)
+	}
+	for i, key := range e.blockKeys {
+		s.blockSet.add(key, &r.Blocks[i])
+		s.blocks.use(key, e)
+	}
+	if s.chunks[e.chunk()] == nil {
+		s.chunks[e.chunk()] = map[*ruleEntry]struct{}{}
+	}
+	s.chunks[e.chunk()][e] = struct{}{}
+	s.touchRule(e)
+	s.setAllow(e)
+}
+
+func (s *side) newEntry(r *policy.Rule) *ruleEntry {
+	e := &ruleEntry{rule: r}
+	passes := (r.AnyPeer || len(r.Peers) > 0 || len(r.Blocks) > 0) && (r.AnyPort || len(r.Ports) > 0)
+	e.allowAll = passes && r.AnyPeer && r.AnyPort
+	if !passes || e.allowAll {
+		return e
+	}
+	e.id = s.c.rules.get(r.Key)
+	if !r.AnyPeer {
+		for i := range r.Blocks {
+			e.blockKeys = append(e.blockKeys, blockKey(&r.Blocks[i]))
+		}
+	}
+	if !r.AnyPort {
+		e.ports = matchesOf(r.Ports)
+	}
+	return e
+}
+
+func (s *side) remove(key policy.Key) {
+	e := s.rules[key]
+	if e == nil {
+		return
+	}
+	delete(s.rules, key)
+	s.applied.release(e.rule.AppliedTo, e)
+	if e.id == 0 {
+		return
+	}
+	s.touchRule(e)
+	delete(s.chunks[e.chunk()], e)
+	if len(s.chunks[e.chunk()]) == 0 {
+		delete(s.chunks, e.chunk())
+	}
+	for _, peer := range e.rule.Peers {
+		s.peers.release(peer, e)
+	}
+	for _, block := range e.blockKeys {
+		s.blockSet.remove(block)
+		s.blocks.release(block, e)
+	}
+	s.c.flows.unset(s.allowKey(e))
+	s.c.rules.put(key)
+}
+
+// touchRule marks the port clauses of the rule's chunk; those of classes are marked by use and release.
+func (s *side) touchRule(e *ruleEntry) {
+	for m := range e.ports {
+		s.dirtyPorts[portClause{m, e.chunk()}] = struct{}{}
+	}
+}
+
+func (s *side) allowKey(e *ruleEntry) flowKey {
+	return flowKey{s.rulesTable(), prioConjID, ofctl.Match{ConjID: e.id}}
+}
+
+func (s *side) setAllow(e *ruleEntry) {
+	k := s.allowKey(e)
+	s.c.flows.set(ofctl.Flow{Table: k.table, Priority: k.priority, Match: k.match, Cookie: cookie(KindAllow, e.id), Actions: gotoTable(s.next)})
+}
+
+func gotoTable(t uint8) []ofctl.Action { return []ofctl.Action{{Kind: ofctl.GotoTable, Table: t}} }
+
+// settle brings the flows of everything that was touched up to date.
+func (s *side) settle() {
+	for _, d := range s.dimensions() {
+		d.forget()
+	}
+	s.blockSet.settle(s.blocks)
+	for _, d := range s.dimensions() {
+		for a := range d.dirty {
+			d.reclass(a)
+		}
+		clear(d.dirty)
+	}
+	for cl := range s.idle {
+		if cl.refs == 0 {
+			cl.dimension.drop(cl)
+		}
+	}
+	clear(s.idle)
+	for id := range s.dirtyClauses {
+		s.setClause(id)
+	}
+	clear(s.dirtyClauses)
+	for id := range s.dirtyPorts {
+		s.setPorts(id)
+	}
+	clear(s.dirtyPorts)
+	for cl := range s.dirtyClasses {
+		s.setDefault(cl)
+	}
+	clear(s.dirtyClasses)
+}
+
+func chunkPriority(chunk uint32) uint16 { return uint16(prioChunk - min(chunk, prioChunk-2)) }
+
+// setClause writes the flow of a class and a chunk: the clause of every rule of the chunk that the class is in.
+func (s *side) setClause(id clauseID) {
+	d := id.class.dimension
+	k := flowKey{table: s.rulesTable(), priority: chunkPriority(id.chunk), match: d.classMatch(id.class)}
+	var actions []ofctl.Action
+	if id.class.refs > 0 {
+		for e := range s.chunks[id.chunk] {
+			if d.chooses(e, id.class) {
+				actions = append(actions, ofctl.Action{Kind: ofctl.Conjunction, Value: e.id, Clause: d.clause(), Clauses: e.clauses()})
+			}
+		}
+	}
+	s.setConjunctions(k, cookie(KindClause, id.class.id), actions)
+}
+
+func (s *side) setConjunctions(k flowKey, ck uint64, actions []ofctl.Action) {
+	if len(actions) == 0 {
+		s.c.flows.unset(k)
+		return
+	}
+	slices.SortFunc(actions, func(a, b ofctl.Action) int { return int(a.Value) - int(b.Value) })
+	s.c.flows.set(ofctl.Flow{Table: k.table, Priority: k.priority, Match: k.match, Cookie: ck, Actions: actions})
+}
+
+func (s *side) setPorts(id portClause) {
+	var actions []ofctl.Action
+	for e := range s.chunks[id.chunk] {
+		if _, ok := e.ports[id.portMatch]; ok {
+			actions = append(actions, ofctl.Action{Kind: ofctl.Conjunction, Value: e.id, Clause: e.clauses(), Clauses: e.clauses()})
+		}
+	}
+	for _, etherType := range families {
+		m := trackedMatch(etherType)
+		m.CtProto, m.CtTpDst = uint8(id.protocol), id.port
+		k := flowKey{s.rulesTable(), chunkPriority(id.chunk), m}
+		s.setConjunctions(k, cookie(KindClause, 0), actions)
+	}
+}
+
+// setDefault writes what happens to a class of endpoints that no rule speaks of: let through by a rule without
+// restriction, or dropped.
+func (s *side) setDefault(cl *class) {
+	allow := flowKey{s.rulesTable(), prioAllow, s.applied.classMatch(cl)}
+	drop := flowKey{s.rulesTable(), prioDrop, s.applied.classMatch(cl)}
+	all := false
+	for _, key := range cl.keys {
+		if u := s.applied.uses[key]; u != nil {
+			for e := range u.rules {
+				all = all || e.allowAll
+			}
+		}
+	}
+	if cl.refs > 0 && all {
+		s.c.flows.set(ofctl.Flow{Table: allow.table, Priority: allow.priority, Match: allow.match, Cookie: cookie(KindAllowAll, cl.id), Actions: gotoTable(s.next)})
+	} else {
+		s.c.flows.unset(allow)
+	}
+	if cl.refs > 0 {
+		s.c.flows.set(ofctl.Flow{Table: drop.table, Priority: drop.priority, Match: drop.match, Cookie: cookie(KindDefaultDrop, cl.id)})
+	} else {
+		s.c.flows.unset(drop)
+	}
+}
+
+var families = []uint16{ofctl.EtherIPv4, ofctl.EtherIPv6}
+
+// trackedMatch is the prerequisite of matches on conntrack's original tuple (ovs-fields(7)).
+func trackedMatch(etherType uint16) ofctl.Match {
+	return ofctl.Match{EtherType: etherType, CtState: ofctl.U32{Value: ofctl.CtTrk, Mask: ofctl.CtTrk | ofctl.CtInv}}
+}
+
+func etherTypeOf(a netip.Addr) uint16 {
+	if a.Is4() {
+		return ofctl.EtherIPv4
+	}
+	return ofctl.EtherIPv6
+}
+
+func exactReg(v uint32) ofctl.U32 { return ofctl.U32{Value: v, Mask: 0xffffffff} }
+
+// contentOf is the hash of a class: what it is for and the groups it is made of.
+func contentOf(tag string, keys []policy.Key) policy.Key {
+	h := sha256.New()
+	h.Write([]byte(tag))
+	for _, k := range keys {
+		h.Write(k[:])
+	}
+	return policy.Key(h.Sum(nil)[:16])
+}

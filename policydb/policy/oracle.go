@@ -1,0 +1,127 @@
+package policy
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// World is everything a verdict depends on.
+type World struct {
+	Namespaces []Namespace
+	Endpoints  []*Endpoint
+	Policies   []*Policy
+}
+
+// Packet is the first packet of a connection, addressed to the pod itself (after any Service translation). Protocol is
+// IANA's number; Port counts for TCP, UDP and SCTP.
+type Packet struct {
+	From, To netip.Addr
+	Protocol Protocol
+	Port     uint16
+}
+
+// Verdict is whether a packet may pass, and why.
+type Verdict struct {
+	Allowed bool
+	Egress  SideVerdict
+	Ingress SideVerdict
+}
+
+// SideVerdict is one end's say. An end that no policy isolates allows.
+type SideVerdict struct {
+	Allowed  bool
+	Isolated []string // policies, namespace/name
+	By       []Origin // rules that allow
+}
+
+// Allowed is the specification that everything else is compared with: slow, and as plain as can be. It follows the
+// NetworkPolicy v1 API; docs in k8s.io/api/networking/v1.
+func Allowed(w *World, p Packet) Verdict {
+	from, to := w.owner(p.From), w.owner(p.To)
+	if from != nil && from == to {
+		return Verdict{true, SideVerdict{Allowed: true}, SideVerdict{Allowed: true}}
+	}
+	v := Verdict{Egress: w.judge(Egress, from, p), Ingress: w.judge(Ingress, to, p)}
+	v.Allowed = v.Egress.Allowed && v.Ingress.Allowed
+	return v
+}
+
+// owner is the pod that an address belongs to.
+func (w *World) owner(a netip.Addr) *Endpoint {
+	for _, e := range w.Endpoints {
+		if !e.HostNetwork && !e.Finished && slices.Contains(e.Addresses, a) {
+			return e
+		}
+	}
+	return nil
+}
+
+func (w *World) judge(d Direction, e *Endpoint, p Packet) SideVerdict {
+	v := SideVerdict{}
+	if e == nil {
+		return SideVerdict{Allowed: true}
+	}
+	for _, pol := range w.Policies {
+		rules, isolates := pol.Ingress, pol.IsolatesIngress
+		if d == Egress {
+			rules, isolates = pol.Egress, pol.IsolatesEgress
+		}
+		if !isolates || pol.Namespace != e.Namespace || !pol.AppliedTo.Matches(e.Labels) {
+			continue
+		}
+		v.Isolated = append(v.Isolated, pol.ID())
+		for i := range rules {
+			if w.ruleAllows(pol, &rules[i], d, p) {
+				v.By = append(v.By, Origin{pol.ID(), i})
+			}
+		}
+	}
+	v.Allowed = len(v.Isolated) == 0 || len(v.By) > 0
+	return v
+}
+
+func (w *World) ruleAllows(pol *Policy, r *PolicyRule, d Direction, p Packet) bool {
+	other := p.From
+	if d == Egress {
+		other = p.To
+	}
+	peer := r.AnyPeer || slices.ContainsFunc(r.Peers, func(peer Peer) bool { return w.peerMatches(pol, peer, other) })
+	port := r.AnyPort || slices.ContainsFunc(r.Ports, func(pp PolicyPort) bool { return w.portMatches(pp, p) })
+	return peer && port
+}
+
+func (w *World) peerMatches(pol *Policy, peer Peer, a netip.Addr) bool {
+	if peer.Block != nil {
+		in := func(c netip.Prefix) bool { return c.Contains(a) }
+		return in(peer.Block.CIDR) && !slices.ContainsFunc(peer.Block.Except, in)
+	}
+	e := w.owner(a)
+	if e == nil || (peer.Namespaces == nil && peer.Pods == nil) {
+		return false
+	}
+	if peer.Namespaces == nil {
+		return e.Namespace == pol.Namespace && peer.Pods.Matches(e.Labels)
+	}
+	return w.namespaceMatches(peer.Namespaces, e.Namespace) && (peer.Pods == nil || peer.Pods.Matches(e.Labels))
+}
+
+func (w *World) namespaceMatches(s *Selector, name string) bool {
+	for _, ns := range w.Namespaces {
+		if ns.Name == name {
+			return s.Matches(ns.Labels)
+		}
+	}
+	return false
+}
+
+// portMatches resolves a named port on the pod that the packet goes to, whichever the direction.
+func (w *World) portMatches(pp PolicyPort, p Packet) bool {
+	if pp.Protocol != p.Protocol {
+		return false
+	}
+	if pp.Name == "" {
+		return pp.First <= p.Port && p.Port <= pp.Last
+	}
+	to := w.owner(p.To)
+	return to != nil && slices.Contains(to.Ports, NamedPort{pp.Name, pp.Protocol, p.Port})
+}

@@ -1,0 +1,102 @@
+package policy
+
+import (
+	"slices"
+	"strings"
+)
+
+// Matches tells whether an object with these labels is selected (Kubernetes API conventions: a nil selector selects
+// nothing, an empty one everything; NotIn and DoesNotExist hold where the label is absent).
+func (s *Selector) Matches(labels map[string]string) bool {
+	if s == nil {
+		return false
+	}
+	for i := range s.Requirements {
+		if !s.Requirements[i].matches(labels) {
+			return false
+		}
+	}
+	return true
+}
+
+func (r *Requirement) matches(labels map[string]string) bool {
+	value, has := labels[r.Key]
+	switch r.Operator {
+	case In:
+		return has && slices.Contains(r.Values, value)
+	case NotIn:
+		return !has || !slices.Contains(r.Values, value)
+	case Exists:
+		return has
+	case DoesNotExist:
+		return !has
+	}
+	return false
+}
+
+// Canonical is a text that two selectors share exactly if they have the same requirements, in whatever order.
+func (s *Selector) Canonical() string {
+	if s == nil {
+		return "-"
+	}
+	texts := make([]string, 0, len(s.Requirements))
+	for i := range s.Requirements {
+		texts = append(texts, s.Requirements[i].canonical())
+	}
+	slices.Sort(texts)
+	return "{" + strings.Join(slices.Compact(texts), "&") + "}"
+}
+
+func (r *Requirement) canonical() string {
+	var b strings.Builder
+	b.WriteString(quote(r.Key))
+	b.WriteByte(" !=?+-"[min(int(r.Operator), 5)])
+	values := slices.Clone(r.Values)
+	slices.Sort(values)
+	for _, v := range slices.Compact(values) {
+		b.WriteByte(',')
+		b.WriteString(quote(v))
+	}
+	return b.String()
+}
+
+// quote keeps the separators of the canonical form out of keys and values. Valid labels hold none of them.
+func quote(s string) string {
+	if !strings.ContainsAny(s, "%{}&,|!=?+ ") {
+		return s
+	}
+	return strings.NewReplacer("%", "%25", "{", "%7b", "}", "%7d", "&", "%26", ",", "%2c", "|", "%7c", "!", "%21", "=", "%3d", "?", "%3f", "+", "%2b", " ", "%20").Replace(s)
+}
+
+// String is the selector as kubectl would write it.
+func (s *Selector) String() string {
+	if s == nil {
+		return "none"
+	}
+	if len(s.Requirements) == 0 {
+		return "all"
+	}
+	parts := make([]string, len(s.Requirements))
+	for i, r := range s.Requirements {
+		parts[i] = r.String()
+	}
+	return strings.Join(parts, ",")
+}
+
+func (r Requirement) String() string {
+	list := "(" + strings.Join(r.Values, ",") + ")"
+	switch r.Operator {
+	case In:
+		if len(r.Values) == 1 {
+			return r.Key + "=" + r.Values[0]
+		}
+		return r.Key + " in " + list
+	case NotIn:
+		return r.Key + " notin " + list
+	case Exists:
+		return r.Key
+	case DoesNotExist:
+		return "!" + r.Key
+	}
+	return r.Key + " ?"
+}
