@@ -1,0 +1,72 @@
+# Shared by the scripts: where things are, saying what happens, Debian packages, the Go toolchain, the programs.
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+CACHE=${FLOWKEEP_CACHE:-/var/cache/flowkeep}
+TOOLS=$CACHE/tools
+PROGRAMS=$CACHE/programs
+PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin:/usr/local/go/bin
+export PATH
+
+began=${FLOWKEEP_BEGAN:-$(date +%s)}
+export FLOWKEEP_BEGAN=$began
+
+# step TEXT: a progress line with the seconds since the verb began
+step() { printf '[%4d s] %s\n' "$(($(date +%s) - began))" "$*" >&2; }
+die() { printf 'error: %s\n' "$*" >&2; exit 1; }
+
+need_root() { [ "$(id -u)" = 0 ] || die "$1 needs root: it makes network namespaces and runs containers; try sudo -E make $1"; }
+
+# apt_need COMMAND:PACKAGE…: installs the packages whose command (or, with a leading /, file) is missing. The packages'
+# own services are kept from starting, and are neither stopped nor changed where they run already.
+apt_need() {
+  local pair missing=() made=
+  for pair; do
+    case $pair in
+      /*) [ -e "${pair%%:*}" ] || missing+=("${pair##*:}") ;;
+      *) command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}") ;;
+    esac
+  done
+  [ ${#missing[@]} -gt 0 ] || return 0
+  command -v apt-get >/dev/null || die "this machine lacks ${missing[*]} and has no apt-get: install them and repeat"
+  [ "$(id -u)" = 0 ] || die "this machine lacks ${missing[*]}: run as root, or apt-get install ${missing[*]}"
+  step "apt-get install ${missing[*]}"
+  if [ ! -e /usr/sbin/policy-rc.d ]; then
+    printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d
+    chmod +x /usr/sbin/policy-rc.d
+    made=1
+  fi
+  local code=0
+  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"; } \
+    >"${TMPDIR:-/tmp}/flowkeep-apt.log" 2>&1 || code=$?
+  [ -z "$made" ] || rm -f /usr/sbin/policy-rc.d
+  [ $code = 0 ] || { tail -5 "${TMPDIR:-/tmp}/flowkeep-apt.log" >&2; die "apt-get could not install ${missing[*]}: see above, mend the package sources, repeat"; }
+}
+
+# What a node and the control plane run; also what the sandbox itself needs.
+apt_sandbox() {
+  apt_need etcd:etcd-server containerd:containerd runc:runc nft:nftables conntrack:conntrack ethtool:ethtool ip:iproute2 \
+    openssl:openssl iptables:iptables /usr/lib/cni/portmap:containernetworking-plugins ovs-vswitchd:openvswitch-switch \
+    memcached:memcached iperf3:iperf3 nsenter:util-linux sysctl:procps /etc/ssl/certs/ca-certificates.crt:ca-certificates
+}
+
+# need_go: a toolchain that can build this module
+need_go() {
+  command -v go >/dev/null || die "no Go toolchain in PATH: install Go $(go_wanted) or newer in /usr/local/go (https://go.dev/dl/) and repeat"
+  local have want
+  have=$(go env GOVERSION) have=${have#go}
+  want=$(go_wanted)
+  [ "$(printf '%s\n%s\n' "$want" "${have%% *}" | sort -V | head -1)" = "$want" ] ||
+    die "Go $have is too old: install Go $want or newer in /usr/local/go (https://go.dev/dl/) and repeat"
+}
+go_wanted() { sed -n 's/^go //p' "$ROOT/go.mod"; }
+
+# version: what the programs say of themselves
+version() { git -C "$ROOT" describe --tags --always --dirty 2>/dev/null || echo unknown; }
+
+# build_programs: netmaster, netplugin, netctl and flowkeep-cni into $PROGRAMS; quick when nothing changed
+build_programs() {
+  mkdir -p "$PROGRAMS"
+  (cd "$ROOT" && CGO_ENABLED=0 go build -buildvcs=false -trimpath -o "$PROGRAMS/" \
+    -ldflags "-s -w -X github.com/flowkeep/flowkeep/internal/process.Version=$(version)" \
+    ./netmaster ./netplugin ./netctl ./netplugin/cni/flowkeep-cni) ||
+    die "the programs do not build: see the compiler's messages above"
+}

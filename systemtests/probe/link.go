@@ -1,0 +1,90 @@
+package main
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+)
+
+// A question is 8 bytes, its number; the answer is the same 8 bytes.
+const questionSize = 8
+
+// link carries questions to one address and answers back.
+type link interface {
+	ask(n uint64) error
+	// answer waits for the next answer until the deadline that was set.
+	answer() (uint64, error)
+	SetReadDeadline(time.Time) error
+	Close() error
+}
+
+// dial opens a link; for udp and icmp nothing is sent yet.
+func dial(proto, address string, timeout time.Duration) (link, error) {
+	switch proto {
+	case "tcp", "udp":
+		conn, err := net.DialTimeout(proto, address, timeout)
+		if err != nil {
+			return nil, err
+		}
+		return &echoLink{Conn: conn, whole: proto == "tcp"}, nil
+	case "icmp":
+		return dialICMP(address)
+	}
+	return nil, fmt.Errorf("protocol %q: use tcp, udp or icmp", proto)
+}
+
+// echoLink speaks to a server of this program over TCP or UDP.
+type echoLink struct {
+	net.Conn
+	whole bool // a stream: an answer may come in pieces
+}
+
+func (l *echoLink) ask(n uint64) error {
+	_, err := l.Write(binary.BigEndian.AppendUint64(nil, n))
+	return err
+}
+
+func (l *echoLink) answer() (uint64, error) {
+	buf := make([]byte, questionSize)
+	var err error
+	if l.whole {
+		_, err = io.ReadFull(l.Conn, buf)
+	} else {
+		_, err = l.Read(buf)
+	}
+	return binary.BigEndian.Uint64(buf), err
+}
+
+// attempt is one question; nil says it was answered in time.
+func attempt(proto, address string, timeout time.Duration) error {
+	deadline := time.Now().Add(timeout)
+	l, err := dial(proto, address, timeout)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	if proto == "tcp" {
+		return nil // connected: the servers of other programs need not echo
+	}
+	const again = 250 * time.Millisecond // the first datagram of a pair may be lost to address resolution
+	for n := uint64(1); ; n++ {
+		if err := l.ask(n); err != nil {
+			return err
+		}
+		wait := min(again, time.Until(deadline))
+		if wait <= 0 {
+			return errors.New("no answer")
+		}
+		if err := l.SetReadDeadline(time.Now().Add(wait)); err != nil {
+			return err
+		}
+		_, err := l.answer()
+		if timeoutError, ok := errors.AsType[net.Error](err); ok && timeoutError.Timeout() {
+			continue
+		}
+		return err
+	}
+}

@@ -1,0 +1,110 @@
+// Probe sends and answers packets, so that tests and the demo see what the policies let through: one attempt
+// ("check") or a thousand a second for as long as something else is being killed ("stream"). It is static and small, and
+// runs in a pod's image or, from outside, in a pod's network namespace.
+package main
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const usage = `probe serve PORT…                         echo TCP and UDP on the ports until told to stop
+probe check [-timeout 1s] PROTO ADDRESS…  one attempt at each address at once; prints "open" or "shut" a line, in order
+probe stream [-rate 1000] [-for 0] PROTO ADDRESS
+                                          ask all the time, until SIGTERM or -for is over; prints a report in JSON
+PROTO is tcp, udp or icmp; ADDRESS is HOST:PORT ([HOST]:PORT), or HOST for icmp.
+check takes several: probe check tcp 10.0.0.1:80 udp 10.0.0.1:53 icmp fd00::1
+`
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "probe:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	if len(args) == 0 {
+		return fmt.Errorf("say what to do:\n%s", usage)
+	}
+	switch args[0] {
+	case "serve":
+		return serveCommand(args[1:])
+	case "check":
+		return checkCommand(args[1:])
+	case "stream":
+		return streamCommand(args[1:])
+	}
+	return fmt.Errorf("%q is not a command:\n%s", args[0], usage)
+}
+
+func serveCommand(ports []string) error {
+	for _, port := range ports {
+		server, err := listen(":" + port)
+		if err != nil {
+			return err
+		}
+		defer server.Close()
+	}
+	<-untilSignal()
+	return nil
+}
+
+func checkCommand(args []string) error {
+	flags := flag.NewFlagSet("check", flag.ContinueOnError)
+	timeout := flags.Duration("timeout", time.Second, "how long an answer may take")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	pairs := flags.Args()
+	if len(pairs) == 0 || len(pairs)%2 != 0 {
+		return fmt.Errorf("check wants pairs of PROTO and ADDRESS:\n%s", usage)
+	}
+	results := make([]error, len(pairs)/2)
+	var wg sync.WaitGroup
+	for i := range results {
+		wg.Go(func() { results[i] = attempt(pairs[2*i], pairs[2*i+1], *timeout) })
+	}
+	wg.Wait()
+	for _, err := range results {
+		if err != nil {
+			fmt.Println("shut", err)
+		} else {
+			fmt.Println("open")
+		}
+	}
+	return nil
+}
+
+func streamCommand(args []string) error {
+	flags := flag.NewFlagSet("stream", flag.ContinueOnError)
+	rate := flags.Int("rate", 1000, "questions a second")
+	duration := flags.Duration("for", 0, "stop by itself after this time; 0: never")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if flags.NArg() != 2 || *rate <= 0 {
+		return fmt.Errorf("stream wants PROTO and ADDRESS, and a rate above 0:\n%s", usage)
+	}
+	stop := untilSignal()
+	if *duration > 0 {
+		time.AfterFunc(*duration, func() { stop <- syscall.SIGTERM })
+	}
+	report, err := stream(flags.Arg(0), flags.Arg(1), time.Second/time.Duration(*rate), stop)
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(os.Stdout).Encode(report)
+}
+
+func untilSignal() chan os.Signal {
+	stop := make(chan os.Signal, 2)
+	signal.Notify(stop, os.Interrupt, syscall.SIGTERM)
+	return stop
+}

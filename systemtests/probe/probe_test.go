@@ -1,0 +1,103 @@
+package main
+
+import (
+	"os"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func server1(t *testing.T) *server {
+	t.Helper()
+	s, err := listen("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+func TestAttempt(t *testing.T) {
+	s := server1(t)
+	for _, proto := range []string{"tcp", "udp"} {
+		if err := attempt(proto, s.addr(), time.Second); err != nil {
+			t.Errorf("%s to a server: %v", proto, err)
+		}
+	}
+	addr := s.addr()
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, proto := range []string{"tcp", "udp"} {
+		if attempt(proto, addr, 300*time.Millisecond) == nil {
+			t.Errorf("%s: an answer from nobody", proto)
+		}
+	}
+	if attempt("sctp", addr, time.Second) == nil || attempt("icmp", addr, time.Second) == nil {
+		t.Error("a wrong protocol or an address with a port for icmp should be refused")
+	}
+}
+
+func TestStreamCountsEveryAnswer(t *testing.T) {
+	s := server1(t)
+	for _, proto := range []string{"tcp", "udp"} {
+		r := streamFor(t, proto, s.addr(), 200*time.Millisecond)
+		if r.Sent < 150 || r.Received != r.Sent || r.FirstLoss != 0 || r.Broken != "" {
+			t.Errorf("%s over loopback: %+v", proto, r)
+		}
+	}
+}
+
+func TestStreamSeesLoss(t *testing.T) {
+	tl := &tally{next: 1, last: time.Unix(100, 0)}
+	tl.got(1, time.Unix(101, 0))
+	tl.got(2, time.Unix(101, 5e8))
+	tl.got(5, time.Unix(104, 0))
+	r := &Report{Sent: 6}
+	tl.fill(r, time.Unix(105, 0))
+	want := Report{Sent: 6, Received: 3, LongestGapMillis: 2500, FirstLoss: 3}
+	if *r != want {
+		t.Errorf("got %+v, want %+v", *r, want)
+	}
+}
+
+func TestStreamToNobodyReceivesNothing(t *testing.T) {
+	s := server1(t)
+	addr := s.addr()
+	_ = s.Close()
+	for _, proto := range []string{"tcp", "udp"} {
+		r := streamFor(t, proto, addr, 100*time.Millisecond)
+		if r.Received != 0 {
+			t.Errorf("%s: answers from nobody: %+v", proto, r)
+		}
+	}
+}
+
+func streamFor(t *testing.T, proto, addr string, d time.Duration) *Report {
+	t.Helper()
+	stop := make(chan os.Signal, 1)
+	time.AfterFunc(d, func() { stop <- syscall.SIGTERM })
+	r, err := stream(proto, addr, time.Millisecond, stop)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestEchoMessage(t *testing.T) {
+	m := echoMessage(echoReply4, 7, 1<<40+9)
+	if checksum(m) != 0 {
+		t.Errorf("checksum over the whole message is %#x, want 0", checksum(m))
+	}
+	if n, err := parseEcho(m, echoReply4, 7); err != nil || n != 1<<40+9 {
+		t.Errorf("parse: %d, %v", n, err)
+	}
+	for _, bad := range [][]byte{nil, m[:15]} {
+		if _, err := parseEcho(bad, echoReply4, 7); err == nil {
+			t.Errorf("%d bytes parsed", len(bad))
+		}
+	}
+	if _, err := parseEcho(m, echoReply4, 8); err == nil {
+		t.Error("another ping's answer was taken")
+	}
+}

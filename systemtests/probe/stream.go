@@ -1,0 +1,141 @@
+package main
+
+import (
+	"errors"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// grace is how long answers may still come in after the last question.
+const grace = 500 * time.Millisecond
+
+// Report is what a stream saw.
+type Report struct {
+	Proto    string `json:"proto"`
+	Address  string `json:"address"`
+	Sent     uint64 `json:"sent"`
+	Received uint64 `json:"received"`
+	// LongestGapMillis is the longest time without an answer, between the first question and the last.
+	LongestGapMillis float64 `json:"longestGapMillis"`
+	// FirstLoss is the number of the first question that was never answered; 0: none.
+	FirstLoss uint64 `json:"firstLoss,omitempty"`
+	// Broken says why the link ended before it was told to.
+	Broken string `json:"broken,omitempty"`
+}
+
+// tally counts answers; safe for concurrent use.
+type tally struct {
+	mu       sync.Mutex
+	received uint64
+	next     uint64 // the lowest number not answered yet, as long as answers come in order
+	last     time.Time
+	gap      time.Duration
+	broken   error
+	loss     uint64
+}
+
+func (t *tally) got(n uint64, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.received++
+	if n != t.next && t.loss == 0 {
+		t.loss = t.next
+	}
+	t.next = n + 1
+	t.gap = max(t.gap, now.Sub(t.last))
+	t.last = now
+}
+
+func (t *tally) fail(err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.broken == nil {
+		t.broken = err
+	}
+}
+
+// stream asks every interval until stop; a link that cannot be opened at all is a report with nothing received.
+func stream(proto, address string, interval time.Duration, stop <-chan os.Signal) (*Report, error) {
+	report := &Report{Proto: proto, Address: address}
+	l, err := dial(proto, address, 3*time.Second)
+	if err != nil {
+		if netErr, ok := errors.AsType[*net.OpError](err); ok {
+			report.Broken = netErr.Error()
+			<-stop
+			return report, nil
+		}
+		return nil, err
+	}
+	defer l.Close()
+	t := &tally{next: 1, last: time.Now()}
+	done := make(chan struct{})
+	go func() { defer close(done); receive(l, t) }()
+	report.Sent = send(l, t, interval, stop)
+	end := time.Now()
+	if err := l.SetReadDeadline(end.Add(grace)); err != nil {
+		return nil, err
+	}
+	<-done
+	t.fill(report, end)
+	return report, nil
+}
+
+func (t *tally) fill(r *Report, end time.Time) {
+	r.Received = t.received
+	r.LongestGapMillis = float64(max(t.gap, end.Sub(t.last)).Microseconds()) / 1000
+	r.FirstLoss = t.loss
+	if t.loss == 0 && t.next <= r.Sent {
+		r.FirstLoss = t.next
+	}
+	if t.broken != nil {
+		r.Broken = t.broken.Error()
+	}
+}
+
+// send keeps to the schedule: after a delay it catches up, so that the number of questions is always rate × time.
+func send(l link, t *tally, interval time.Duration, stop <-chan os.Signal) (sent uint64) {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	start := time.Now()
+	for {
+		select {
+		case <-stop:
+			return sent
+		case <-ticker.C:
+		}
+		for due := uint64(time.Since(start) / interval); sent < due; {
+			sent++
+			if err := l.ask(sent); err != nil && !passing(err) {
+				t.fail(err)
+			}
+		}
+	}
+}
+
+// passing errors are news of one datagram (refused, unreachable, prohibited), not the end of the link.
+func passing(err error) bool {
+	for _, e := range []error{syscall.ECONNREFUSED, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EACCES, syscall.EPERM, syscall.ENOBUFS} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+func receive(l link, t *tally) {
+	for {
+		n, err := l.answer()
+		switch {
+		case err == nil:
+			t.got(n, time.Now())
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return
+		case !passing(err):
+			t.fail(err)
+			return
+		}
+	}
+}
