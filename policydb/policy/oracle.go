@@ -85,9 +85,19 @@ func (w *World) ruleAllows(pol *Policy, r *PolicyRule, d Direction, p Packet) bo
 	if d == Egress {
 		other = p.To
 	}
-	peer := r.AnyPeer || slices.ContainsFunc(r.Peers, func(peer Peer) bool { return w.peerMatches(pol, peer, other) })
-	port := r.AnyPort || slices.ContainsFunc(r.Ports, func(pp PolicyPort) bool { return w.portMatches(pp, p) })
-	return peer && port
+	for _, block := range []bool{false, true} {
+		peer := r.AnyPeer || slices.ContainsFunc(r.Peers, func(peer Peer) bool {
+			return (peer.Block != nil) == block && w.peerMatches(pol, peer, other)
+		})
+		port := r.AnyPort || slices.ContainsFunc(r.Ports, func(pp PolicyPort) bool {
+			// a port's name belongs to pods that a selector chose; with an ipBlock it stands for nothing
+			return !(d == Egress && block && !r.AnyPeer && pp.Name != "") && w.portMatches(pp, p)
+		})
+		if peer && port {
+			return true
+		}
+	}
+	return false
 }
 
 func (w *World) peerMatches(pol *Policy, peer Peer, a netip.Addr) bool {

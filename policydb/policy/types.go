@@ -253,11 +253,12 @@ type NodeChange struct {
 	AppliedTo               []AppliedToChange
 }
 
-// AppliedToChange changes one node's members of an appliedTo group; the group is gone there with its last member.
+// AppliedToChange changes one node's members of an appliedTo group; with its last member it is Gone there.
 type AppliedToChange struct {
 	Key     Key
 	Added   []netip.Addr
 	Removed []netip.Addr
+	Gone    bool
 }
 
 // SettledEndpoint says that what the node was sent up to the revision that carries it covers this endpoint.
