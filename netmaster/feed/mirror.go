@@ -1,0 +1,331 @@
+package feed
+
+import (
+	"net/netip"
+
+	"github.com/flowkeep/flowkeep/api/feed"
+	"github.com/flowkeep/flowkeep/policydb/policy"
+)
+
+// mirror is what nodes should hold: the engine's changes, summed up.
+type mirror struct {
+	revision uint64
+	rules    map[policy.Key]*policy.Rule
+	groups   map[policy.Key]members
+	nodes    map[string]*view
+}
+
+type members map[netip.Addr]struct{}
+
+type groupID struct {
+	kind policy.GroupKind
+	key  policy.Key
+}
+
+// view is one node's span, and what a connection of it has yet to be sent.
+type view struct {
+	rules   map[policy.Key]struct{}
+	groups  map[policy.Key]struct{}
+	applied map[policy.Key]members
+	pending *pending // nil: not connected
+}
+
+// pending is what changed since the node was last sent something: keys, not a queue, so that it never outgrows what the
+// node holds.
+type pending struct {
+	rules   map[policy.Key]struct{}
+	groups  map[groupID]map[netip.Addr]bool // true: added; a nil map: the group is sent whole
+	settled []policy.SettledEndpoint
+	wake    chan struct{}
+	always  bool // something is due even if nothing changed
+}
+
+func newMirror() *mirror {
+	return &mirror{rules: map[policy.Key]*policy.Rule{}, groups: map[policy.Key]members{}, nodes: map[string]*view{}}
+}
+
+func newPending() *pending {
+	return &pending{rules: map[policy.Key]struct{}{}, groups: map[groupID]map[netip.Addr]bool{}, wake: make(chan struct{}, 1)}
+}
+
+func (p *pending) signal() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (p *pending) whole(id groupID) { p.groups[id] = nil }
+
+// patch notes changed members, and falls back to the whole group where the patch would be larger.
+func (p *pending) patch(id groupID, size int, added, removed []netip.Addr) {
+	patch, known := p.groups[id]
+	if known && patch == nil {
+		return
+	}
+	if patch == nil {
+		patch = map[netip.Addr]bool{}
+		p.groups[id] = patch
+	}
+	for _, a := range removed {
+		patch[a] = false
+	}
+	for _, a := range added {
+		patch[a] = true
+	}
+	if len(patch) > size+16 {
+		p.whole(id)
+	}
+}
+
+func (m *mirror) view(node string) *view {
+	v := m.nodes[node]
+	if v == nil {
+		v = &view{rules: map[policy.Key]struct{}{}, groups: map[policy.Key]struct{}{}, applied: map[policy.Key]members{}}
+		m.nodes[node] = v
+	}
+	return v
+}
+
+func (m *mirror) apply(c *policy.Changes) {
+	m.revision = c.Revision
+	for _, r := range c.Rules {
+		if r.Rule == nil {
+			delete(m.rules, r.Key)
+		} else {
+			m.rules[r.Key] = r.Rule
+		}
+	}
+	for i := range c.Groups {
+		m.applyGroup(&c.Groups[i])
+	}
+	m.markRules(c.Rules)
+	m.markGroups(c.Groups)
+	for i := range c.Nodes {
+		m.applyNode(&c.Nodes[i])
+	}
+	for _, s := range c.Settled {
+		if p := m.view(s.Node).pending; p != nil {
+			p.settled = append(p.settled, s)
+			p.signal()
+		}
+	}
+}
+
+func (m *mirror) applyGroup(g *policy.GroupChange) {
+	if g.Gone {
+		delete(m.groups, g.Key)
+		return
+	}
+	set := m.groups[g.Key]
+	if set == nil {
+		set = make(members, len(g.Added))
+		m.groups[g.Key] = set
+	}
+	set.change(g.Added, g.Removed)
+}
+
+func (s members) change(added, removed []netip.Addr) {
+	for _, a := range removed {
+		delete(s, a)
+	}
+	for _, a := range added {
+		s[a] = struct{}{}
+	}
+}
+
+// markRules and markGroups tell the connected nodes that had these before the batch; entering and leaving is in NodeChange.
+func (m *mirror) markRules(changes []policy.RuleChange) {
+	for _, v := range m.nodes {
+		if v.pending == nil {
+			continue
+		}
+		for _, r := range changes {
+			if _, ok := v.rules[r.Key]; ok && r.Rule != nil {
+				v.pending.rules[r.Key] = struct{}{}
+				v.pending.signal()
+			}
+		}
+	}
+}
+
+func (m *mirror) markGroups(changes []policy.GroupChange) {
+	for _, v := range m.nodes {
+		if v.pending == nil {
+			continue
+		}
+		for i := range changes {
+			g := &changes[i]
+			if _, ok := v.groups[g.Key]; ok && !g.Gone {
+				v.pending.patch(groupID{policy.PeerGroup, g.Key}, len(m.groups[g.Key]), g.Added, g.Removed)
+				v.pending.signal()
+			}
+		}
+	}
+}
+
+func (m *mirror) applyNode(n *policy.NodeChange) {
+	v := m.view(n.Node)
+	for _, k := range n.RemoveRules {
+		delete(v.rules, k)
+	}
+	for _, k := range n.AddRules {
+		v.rules[k] = struct{}{}
+	}
+	for _, k := range n.RemoveGroups {
+		delete(v.groups, k)
+	}
+	for _, k := range n.AddGroups {
+		v.groups[k] = struct{}{}
+	}
+	for i := range n.AppliedTo {
+		v.applyApplied(&n.AppliedTo[i])
+	}
+	if v.pending != nil {
+		v.markSpan(n)
+		v.pending.signal()
+	}
+}
+
+func (v *view) applyApplied(a *policy.AppliedToChange) {
+	id := groupID{policy.AppliedToGroup, a.Key}
+	if a.Gone {
+		delete(v.applied, a.Key)
+		if v.pending != nil {
+			v.pending.whole(id)
+		}
+		return
+	}
+	set := v.applied[a.Key]
+	fresh := set == nil
+	if fresh {
+		set = make(members, len(a.Added))
+		v.applied[a.Key] = set
+	}
+	set.change(a.Added, a.Removed)
+	if v.pending != nil && fresh {
+		v.pending.whole(id)
+	} else if v.pending != nil {
+		v.pending.patch(id, len(set), a.Added, a.Removed)
+	}
+}
+
+func (v *view) markSpan(n *policy.NodeChange) {
+	for _, keys := range [][]policy.Key{n.AddRules, n.RemoveRules} {
+		for _, k := range keys {
+			v.pending.rules[k] = struct{}{}
+		}
+	}
+	for _, keys := range [][]policy.Key{n.AddGroups, n.RemoveGroups} {
+		for _, k := range keys {
+			v.pending.whole(groupID{policy.PeerGroup, k})
+		}
+	}
+}
+
+// resume marks the difference between what a node holds and what it should.
+func (m *mirror) resume(v *view, held []feed.Held) *pending {
+	p := newPending()
+	p.always = true
+	v.pending = p
+	has := make(map[feed.Held]struct{}, len(held))
+	for _, h := range held {
+		has[h] = struct{}{}
+		m.markUnneeded(v, p, h)
+	}
+	for k := range v.rules {
+		if _, ok := has[feed.Held{Key: k, Hash: m.rules[k].Hash()}]; !ok {
+			p.rules[k] = struct{}{}
+		}
+	}
+	for k := range v.groups {
+		p.compare(has, groupID{policy.PeerGroup, k}, m.groups[k])
+	}
+	for k, set := range v.applied {
+		p.compare(has, groupID{policy.AppliedToGroup, k}, set)
+	}
+	p.signal()
+	return p
+}
+
+func (m *mirror) markUnneeded(v *view, p *pending, h feed.Held) {
+	needed := false
+	switch h.Group {
+	case 0:
+		_, needed = v.rules[h.Key]
+	case policy.PeerGroup:
+		_, needed = v.groups[h.Key]
+	case policy.AppliedToGroup:
+		_, needed = v.applied[h.Key]
+	}
+	switch {
+	case needed:
+	case h.Group == 0:
+		p.rules[h.Key] = struct{}{}
+	default:
+		p.whole(groupID{h.Group, h.Key})
+	}
+}
+
+func (p *pending) compare(has map[feed.Held]struct{}, id groupID, set members) {
+	if _, ok := has[feed.Held{Group: id.kind, Key: id.key, Hash: policy.MembersHash(set.all)}]; !ok {
+		p.whole(id)
+	}
+}
+
+func (s members) all(yield func(netip.Addr) bool) {
+	for a := range s {
+		if !yield(a) {
+			return
+		}
+	}
+}
+
+// take builds what brings the node to the present revision; nil if nothing is due.
+func (m *mirror) take(v *view) *feed.Update {
+	p := v.pending
+	if !p.always && len(p.rules)+len(p.groups)+len(p.settled) == 0 {
+		return nil
+	}
+	u := &feed.Update{Revision: m.revision, Settled: p.settled}
+	for k := range p.rules {
+		change := policy.RuleChange{Key: k}
+		if _, ok := v.rules[k]; ok {
+			change.Rule = m.rules[k]
+		}
+		u.Rules = append(u.Rules, change)
+	}
+	for id, patch := range p.groups {
+		u.Groups = append(u.Groups, m.groupUpdate(v, id, patch))
+	}
+	p.rules, p.groups, p.settled, p.always = map[policy.Key]struct{}{}, map[groupID]map[netip.Addr]bool{}, nil, false
+	return u
+}
+
+func (m *mirror) groupUpdate(v *view, id groupID, patch map[netip.Addr]bool) policy.GroupUpdate {
+	u := policy.GroupUpdate{Key: id.key, Kind: id.kind}
+	set, ok := v.applied[id.key]
+	if id.kind == policy.PeerGroup {
+		if _, ok = v.groups[id.key]; ok {
+			set = m.groups[id.key]
+		}
+	}
+	switch {
+	case !ok:
+		u.Gone = true
+	case patch == nil:
+		u.Replace = true
+		for a := range set {
+			u.Added = append(u.Added, a)
+		}
+	default:
+		for a, in := range patch {
+			if in {
+				u.Added = append(u.Added, a)
+			} else {
+				u.Removed = append(u.Removed, a)
+			}
+		}
+	}
+	return u
+}
