@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/signal"
 	"sync"
@@ -18,6 +20,7 @@ const usage = `probe serve PORT…                         echo TCP and UDP on t
 probe check [-timeout 1s] PROTO ADDRESS…  one attempt at each address at once; prints "open" or "shut" a line, in order
 probe stream [-rate 1000] [-for 0] PROTO ADDRESS
                                           ask all the time, until SIGTERM or -for is over; prints a report in JSON
+probe get URL                             fetch a page, within 5 s; fails unless the answer is 200
 PROTO is tcp, udp or icmp; ADDRESS is HOST:PORT ([HOST]:PORT), or HOST for icmp.
 check takes several: probe check tcp 10.0.0.1:80 udp 10.0.0.1:53 icmp fd00::1
 `
@@ -40,6 +43,8 @@ func run(args []string) error {
 		return checkCommand(args[1:])
 	case "stream":
 		return streamCommand(args[1:])
+	case "get":
+		return getCommand(args[1:])
 	}
 	return fmt.Errorf("%q is not a command:\n%s", args[0], usage)
 }
@@ -101,6 +106,25 @@ func streamCommand(args []string) error {
 		return err
 	}
 	return json.NewEncoder(os.Stdout).Encode(report)
+}
+
+func getCommand(args []string) error {
+	if len(args) != 1 {
+		return fmt.Errorf("get wants one URL:\n%s", usage)
+	}
+	client := http.Client{Timeout: 5 * time.Second}
+	res, err := client.Get(args[0])
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if _, err := io.Copy(os.Stdout, res.Body); err != nil {
+		return err
+	}
+	if res.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", args[0], res.Status)
+	}
+	return nil
 }
 
 func untilSignal() chan os.Signal {

@@ -57,23 +57,23 @@ func (t *tally) fail(err error) {
 	}
 }
 
-// stream asks every interval until stop; a link that cannot be opened at all is a report with nothing received.
+// redial is how long one attempt to connect may take, so that a way that opens for an instant is found.
+const redial = 200 * time.Millisecond
+
+// stream asks every interval until stop. A connection that cannot be opened is tried again and again; each attempt
+// counts as a question.
 func stream(proto, address string, interval time.Duration, stop <-chan os.Signal) (*Report, error) {
 	report := &Report{Proto: proto, Address: address}
-	l, err := dial(proto, address, 3*time.Second)
-	if err != nil {
-		if netErr, ok := errors.AsType[*net.OpError](err); ok {
-			report.Broken = netErr.Error()
-			<-stop
-			return report, nil
-		}
-		return nil, err
+	l, err := report.connect(stop)
+	if l == nil {
+		return report, err
 	}
 	defer l.Close()
 	t := &tally{next: 1, last: time.Now()}
 	done := make(chan struct{})
 	go func() { defer close(done); receive(l, t) }()
-	report.Sent = send(l, t, interval, stop)
+	report.Broken = ""
+	report.Sent += send(l, t, interval, stop)
 	end := time.Now()
 	if err := l.SetReadDeadline(end.Add(grace)); err != nil {
 		return nil, err
@@ -81,6 +81,26 @@ func stream(proto, address string, interval time.Duration, stop <-chan os.Signal
 	<-done
 	t.fill(report, end)
 	return report, nil
+}
+
+// connect returns no link when it was stopped before one opened.
+func (r *Report) connect(stop <-chan os.Signal) (link, error) {
+	for {
+		l, err := dial(r.Proto, r.Address, redial)
+		if err == nil {
+			return l, nil
+		}
+		if _, ok := errors.AsType[*net.OpError](err); !ok {
+			return nil, err
+		}
+		r.Sent++
+		r.Broken = err.Error()
+		select {
+		case <-stop:
+			return nil, nil
+		case <-time.After(redial / 10):
+		}
+	}
 }
 
 func (t *tally) fill(r *Report, end time.Time) {

@@ -1,0 +1,75 @@
+package systemtests
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/flowkeep/flowkeep/systemtests/cluster"
+)
+
+// rewind makes the node's allocator give out an address again: host-local goes on from the last it gave.
+func (w *world) rewind(node string, next netip.Addr) {
+	w.Helper()
+	files, err := filepath.Glob(filepath.Join(w.Run, node, "flowkeep", "state", "ipam", "*", "last_reserved_ip.*"))
+	w.must(err)
+	found := false
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		w.must(err)
+		if last, err := netip.ParseAddr(string(text)); err == nil && last.Is4() == next.Is4() {
+			w.must(os.WriteFile(f, []byte(next.Prev().String()), 0o644))
+			found = true
+		}
+	}
+	if !found {
+		w.Fatalf("no state of the allocator of %s: %v", node, files)
+	}
+}
+
+// A pod goes and its address goes to another with other labels: it has that one's rights and not its predecessor's.
+func TestAddressGivenToAnotherPod(t *testing.T) {
+	w := setup(t)
+	ns := threePods(w)
+	w.policy(ns, "b", `{podSelector: {matchLabels: {app: b}}, ingress: [{from: [{podSelector: {matchLabels: {app: a}}}]}]}`)
+	w.policy(ns, "a", `{podSelector: {matchLabels: {app: a}}, ingress: [{from: [{podSelector: {matchLabels: {app: c}}}]}]}`)
+	w.settles(w.open("a", "b", "tcp", 80, "a may"), w.shut("b", "a", "tcp", 80, "only c may"))
+
+	old := w.pods["a"]
+	w.must(w.DeletePod(w.ctx, ns, "a"))
+	for _, ip := range old.IPs {
+		w.rewind("node1", ip)
+	}
+	w.run(ns, "heir@node1")
+	heir := w.pods["heir"]
+	if fmt.Sprint(heir.IPs) != fmt.Sprint(old.IPs) {
+		w.Fatalf("the heir has %v and not %v: nothing was shown", heir.IPs, old.IPs)
+	}
+	var ways []cluster.Expectation
+	ways = append(ways, w.shut("heir", "b", "tcp", 80, "it is not a")...)
+	ways = append(ways, w.open("b", "heir", "tcp", 80, "nothing isolates it")...)
+	w.settles(ways)
+}
+
+// A pod that has ended keeps its address in the API; whoever has the address now counts.
+func TestCompletedPodHasNoRights(t *testing.T) {
+	w := setup(t)
+	ns := threePods(w)
+	w.policy(ns, "b", `{podSelector: {matchLabels: {app: b}}, ingress: [{from: [{podSelector: {matchLabels: {app: job}}}]}]}`)
+	w.apply(ns, `{apiVersion: v1, kind: Pod, metadata: {name: job, labels: {app: job}}, spec: {nodeName: node1, restartPolicy: Never,
+		containers: [{name: c, image: "flowkeep.local/probe:sandbox", imagePullPolicy: Never, args: [check, tcp, "127.0.0.1:1"]}]}}`)
+	_, err := w.Kubectl(w.ctx, "", "-n", ns, "wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/job", "--timeout=30s")
+	w.must(err)
+	text, err := w.Kubectl(w.ctx, "", "-n", ns, "get", "pod", "job", "-o", "jsonpath={.status.podIP}")
+	w.must(err)
+	ip, err := netip.ParseAddr(text)
+	w.must(err)
+	w.rewind("node1", ip)
+	w.run(ns, "next@node1")
+	if got, _ := w.pods["next"].IP(4); got != ip {
+		w.Fatalf("the next pod has %v and not %v: nothing was shown", got, ip)
+	}
+	w.settles(w.shut("next", "b", "tcp", 80, "the address was a finished job's"))
+}

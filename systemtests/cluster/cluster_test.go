@@ -1,0 +1,107 @@
+package cluster
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+)
+
+const metricsPage = `# HELP flowkeep_up says so
+# TYPE flowkeep_up gauge
+flowkeep_up{node="node1",x="a"} 1
+flowkeep_up{node="node2",x="a"} 2.5
+flowkeep_up_total 9
+`
+
+func TestSumMetric(t *testing.T) {
+	for _, c := range []struct {
+		metric string
+		labels []string
+		want   float64
+	}{
+		{"flowkeep_up", nil, 3.5},
+		{"flowkeep_up", []string{`node="node2"`}, 2.5},
+		{"flowkeep_up_total", nil, 9},
+	} {
+		if got, err := sumMetric(metricsPage, c.metric, c.labels...); err != nil || got != c.want {
+			t.Errorf("%s %v: got %v, %v, want %v", c.metric, c.labels, got, err, c.want)
+		}
+	}
+	if _, err := sumMetric(metricsPage, "flowkeep_u"); err == nil {
+		t.Error("a metric that is not there was found")
+	}
+}
+
+const dump1 = `OFPST_FLOW reply (OF1.3) (xid=0x2):
+ cookie=0x1, duration=10.5s, table=0, n_packets=3, n_bytes=294, priority=1,ip actions=goto_table:5
+ cookie=0x2, duration=10.5s, table=0, n_packets=0, n_bytes=0, priority=2,arp actions=drop
+`
+
+func TestTouched(t *testing.T) {
+	before, err := parseFlows(dump1)
+	if err != nil || len(before) != 2 {
+		t.Fatalf("%d flows, %v", len(before), err)
+	}
+	later := strings.ReplaceAll(dump1, "duration=10.5s", "duration=14.5s")
+	later = strings.Replace(later, "n_packets=3", "n_packets=700", 1)
+	check := func(name, text string, want ...string) {
+		t.Helper()
+		after, err := parseFlows(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := Touched(before, after, 4*time.Second)
+		if len(got) != len(want) {
+			t.Errorf("%s: got %q, want %q", name, got, want)
+			return
+		}
+		for i := range want {
+			if !strings.HasPrefix(got[i], want[i]) {
+				t.Errorf("%s: got %q, want %q", name, got, want)
+			}
+		}
+	}
+	check("left alone", later)
+	check("sent again", strings.Replace(later, "duration=14.5s", "duration=1.0s", 1), "sent again cookie=0x1")
+	check("changed", strings.Replace(later, "goto_table:5", "goto_table:6", 1), "added cookie=0x1", "removed cookie=0x1")
+}
+
+func TestJudge(t *testing.T) {
+	open, shut := Expectation{Open: true}, Expectation{}
+	whole := Report{Sent: 1000, Received: 1000, LongestGapMillis: 9}
+	for _, c := range []struct {
+		name string
+		e    Expectation
+		r    Report
+		ok   bool
+	}{
+		{"all answered", open, whole, true},
+		{"one lost", open, Report{Sent: 1000, Received: 999}, false},
+		{"nothing asked", open, Report{}, false},
+		{"a gap", open, Report{Sent: 10, Received: 10, LongestGapMillis: 101}, false},
+		{"cut", open, Report{Sent: 10, Received: 10, Broken: "reset"}, false},
+		{"denied", shut, Report{Sent: 1000}, true},
+		{"one passed", shut, Report{Sent: 1000, Received: 1}, false},
+	} {
+		if err := c.e.Judge(c.r, 100*time.Millisecond); (err == nil) != c.ok {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
+
+func TestUntil(t *testing.T) {
+	n := 0
+	err := Until(t.Context(), time.Second, func() error {
+		if n++; n < 3 {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	if err != nil || n != 3 {
+		t.Errorf("%d calls, %v", n, err)
+	}
+	if err := Until(t.Context(), 60*time.Millisecond, func() error { return errors.New("never") }); err == nil || !strings.Contains(err.Error(), "never") {
+		t.Errorf("got %v", err)
+	}
+}

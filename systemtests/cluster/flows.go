@@ -1,0 +1,72 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Flow is a flow of a node's switch, as ovs-ofctl prints it without counters and ages.
+type Flow struct {
+	Text string
+	Age  time.Duration // since it was added or replaced
+}
+
+var (
+	ageField = regexp.MustCompile(`duration=([0-9.]+)s, `)
+	counters = regexp.MustCompile(`(duration|n_packets|n_bytes|idle_age|hard_age)=[0-9.]+s?, ?`)
+)
+
+// Flows dumps the bridge of a node.
+func (c *Cluster) Flows(ctx context.Context, node string) ([]Flow, error) {
+	socket := filepath.Join(c.Run, node, "flowkeep", "ovs", "fk0.mgmt")
+	text, err := output(exec.CommandContext(ctx, "ovs-ofctl", "-O", "OpenFlow13", "dump-flows", "unix:"+socket))
+	if err != nil {
+		return nil, err
+	}
+	return parseFlows(text)
+}
+
+func parseFlows(text string) (flows []Flow, err error) {
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		age := ageField.FindStringSubmatch(line)
+		if age == nil {
+			continue // the header
+		}
+		seconds, err := strconv.ParseFloat(age[1], 64)
+		if err != nil {
+			return nil, fmt.Errorf("flow %q: %w", line, err)
+		}
+		flows = append(flows, Flow{Text: counters.ReplaceAllString(line, ""), Age: time.Duration(seconds * float64(time.Second))})
+	}
+	return flows, nil
+}
+
+// Touched tells what has changed between two dumps taken this far apart: flows added, removed, or sent again although
+// equal. A flow that was left alone is older by the time in between.
+func Touched(before, after []Flow, between time.Duration) (changes []string) {
+	old := make(map[string]time.Duration, len(before))
+	for _, f := range before {
+		old[f.Text] = f.Age
+	}
+	for _, f := range after {
+		age, known := old[f.Text]
+		switch {
+		case !known:
+			changes = append(changes, "added "+f.Text)
+		case f.Age < age+between/2:
+			changes = append(changes, "sent again "+f.Text)
+		}
+		delete(old, f.Text)
+	}
+	for text := range old {
+		changes = append(changes, "removed "+text)
+	}
+	return changes
+}

@@ -1,0 +1,158 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Expectation is a verdict that packets should meet. From sends; To is the destination, a pod's or any other.
+type Expectation struct {
+	From  Pod
+	Proto string // tcp, udp, icmp
+	To    netip.Addr
+	Port  int // not for icmp
+	Open  bool
+	Why   string // what the reader of a failure should know
+}
+
+func (e Expectation) target() string {
+	if e.Proto == "icmp" {
+		return e.To.String()
+	}
+	return netip.AddrPortFrom(e.To, uint16(e.Port)).String()
+}
+
+func (e Expectation) String() string {
+	want := "shut"
+	if e.Open {
+		want = "open"
+	}
+	s := fmt.Sprintf("%v → %s %s: want %s", e.From, e.Proto, e.target(), want)
+	if e.Why != "" {
+		s += " (" + e.Why + ")"
+	}
+	return s
+}
+
+// Check sends one attempt for each expectation, all at once, and returns those not met, each with what was seen.
+func (c *Cluster) Check(ctx context.Context, timeout time.Duration, expectations []Expectation) (unmet []string, err error) {
+	bySender := map[string][]Expectation{}
+	for _, e := range expectations {
+		bySender[e.From.NetNS] = append(bySender[e.From.NetNS], e)
+	}
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for netns, list := range bySender {
+		wg.Go(func() {
+			u, e := c.checkFrom(ctx, netns, timeout, list)
+			mu.Lock()
+			defer mu.Unlock()
+			unmet = append(unmet, u...)
+			if e != nil {
+				err = e
+			}
+		})
+	}
+	wg.Wait()
+	return unmet, err
+}
+
+func (c *Cluster) checkFrom(ctx context.Context, netns string, timeout time.Duration, list []Expectation) (unmet []string, err error) {
+	args := []string{c.probe(), "check", "-timeout", timeout.String()}
+	for _, e := range list {
+		args = append(args, e.Proto, e.target())
+	}
+	text, err := output(inNS(ctx, netns, args...))
+	if err != nil {
+		return nil, err
+	}
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	if len(lines) != len(list) {
+		return nil, fmt.Errorf("%d verdicts for %d attempts: %q", len(lines), len(list), text)
+	}
+	for i, e := range list {
+		if strings.HasPrefix(lines[i], "open") != e.Open {
+			unmet = append(unmet, fmt.Sprintf("%v; is %s", e, lines[i]))
+		}
+	}
+	return unmet, nil
+}
+
+// Settle checks again and again until every expectation is met, and then once more with a longer time-out.
+func (c *Cluster) Settle(ctx context.Context, limit time.Duration, expectations []Expectation) error {
+	check := func(timeout time.Duration) error {
+		unmet, err := c.Check(ctx, timeout, expectations)
+		if err == nil && len(unmet) > 0 {
+			err = fmt.Errorf("%d of %d verdicts are wrong:\n  %s", len(unmet), len(expectations), strings.Join(unmet, "\n  "))
+		}
+		return err
+	}
+	if err := Until(ctx, limit, func() error { return check(400 * time.Millisecond) }); err != nil {
+		return err
+	}
+	return check(time.Second)
+}
+
+// Report is what a stream saw; see the probe's.
+type Report struct {
+	Proto            string  `json:"proto"`
+	Address          string  `json:"address"`
+	Sent             uint64  `json:"sent"`
+	Received         uint64  `json:"received"`
+	LongestGapMillis float64 `json:"longestGapMillis"`
+	FirstLoss        uint64  `json:"firstLoss"`
+	Broken           string  `json:"broken"`
+}
+
+// Stream asks a thousand times a second until Stop.
+type Stream struct {
+	Expectation
+	cmd    *exec.Cmd
+	stdout bytes.Buffer
+	stderr bytes.Buffer
+}
+
+// StartStream starts one; the context's end ends it without a report.
+func (c *Cluster) StartStream(ctx context.Context, e Expectation) (*Stream, error) {
+	s := &Stream{Expectation: e, cmd: inNS(ctx, e.From.NetNS, c.probe(), "stream", e.Proto, e.target())}
+	s.cmd.Stdout, s.cmd.Stderr = &s.stdout, &s.stderr
+	return s, s.cmd.Start()
+}
+
+// Stop ends the stream and returns what it saw.
+func (s *Stream) Stop() (Report, error) {
+	var r Report
+	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		return r, fmt.Errorf("%v: %w", s.Expectation, err)
+	}
+	if err := s.cmd.Wait(); err != nil {
+		return r, fmt.Errorf("%v: %w: %s", s.Expectation, err, s.stderr.String())
+	}
+	return r, json.Unmarshal(s.stdout.Bytes(), &r)
+}
+
+// Judge says what is wrong with a report, or nothing. Where the expectation is open not one answer may be missing, and no
+// gap may be longer than maxGap; where it is shut not one may have come.
+func (e Expectation) Judge(r Report, maxGap time.Duration) error {
+	switch {
+	case !e.Open && r.Received > 0:
+		return fmt.Errorf("%v: %d of %d questions were answered", e, r.Received, r.Sent)
+	case !e.Open:
+		return nil
+	case r.Broken != "":
+		return fmt.Errorf("%v: cut: %s (%d of %d answered)", e, r.Broken, r.Received, r.Sent)
+	case r.Received < r.Sent || r.Sent == 0:
+		return fmt.Errorf("%v: %d of %d questions lost, the first was number %d", e, r.Sent-r.Received, r.Sent, r.FirstLoss)
+	case r.LongestGapMillis > float64(maxGap.Milliseconds()):
+		return fmt.Errorf("%v: %.0f ms without an answer", e, r.LongestGapMillis)
+	}
+	return nil
+}

@@ -1,0 +1,91 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Kill ends a recorded process (netmaster, memcached, apiserver, node1-netplugin, …) with signal 9.
+func (c *Cluster) Kill(ctx context.Context, name string) error {
+	_, err := c.script(ctx, fmt.Sprintf(`alive %[1]s || die "%[1]s is not running"
+		read -r pid _ <"$RUN/pids/%[1]s"; kill -9 "$pid"; while alive %[1]s; do sleep 0.01; done`, name))
+	return err
+}
+
+// Stop ends a recorded process as an administrator would: SIGTERM first.
+func (c *Cluster) Stop(ctx context.Context, name string) error {
+	_, err := c.script(ctx, "stop "+name)
+	return err
+}
+
+// Start starts a process again with the command it was first started with; one that runs is left alone.
+func (c *Cluster) Start(ctx context.Context, name string) error {
+	_, err := c.script(ctx, "restart "+name)
+	return err
+}
+
+// Signal sends any signal to a recorded process.
+func (c *Cluster) Signal(ctx context.Context, name string, sig syscall.Signal) error {
+	_, err := c.script(ctx, fmt.Sprintf(`alive %[1]s || die "%[1]s is not running"
+		read -r pid _ <"$RUN/pids/%[1]s"; kill -%[2]d "$pid"`, name, int(sig)))
+	return err
+}
+
+// page is a process's own HTTP server, on the loopback address of its network namespace.
+func (c *Cluster) page(ctx context.Context, name, path string) (string, error) {
+	netns, port := c.ControlPlaneNS(), 9440
+	if node, ok := strings.CutSuffix(name, "-netplugin"); ok {
+		netns, port = c.NodeNS(node), 9441
+	}
+	return output(inNS(ctx, netns, filepath.Join(c.Bin, "probe"), "get", fmt.Sprintf("http://127.0.0.1:%d%s", port, path)))
+}
+
+// AwaitReady waits until /readyz of netmaster or of NODE-netplugin answers 200.
+func (c *Cluster) AwaitReady(ctx context.Context, name string, limit time.Duration) error {
+	return Until(ctx, limit, func() error {
+		_, err := c.page(ctx, name, "/readyz")
+		return err
+	})
+}
+
+// Metric sums the samples of one metric of netmaster or of NODE-netplugin over those of its labels that contain each of
+// the texts, as in Metric(ctx, "netmaster", "flowkeep_up", `node="node1"`). It fails when there is no such sample.
+func (c *Cluster) Metric(ctx context.Context, process, metric string, labels ...string) (float64, error) {
+	text, err := c.page(ctx, process, "/metrics")
+	if err != nil {
+		return 0, err
+	}
+	return sumMetric(text, metric, labels...)
+}
+
+func sumMetric(text, metric string, labels ...string) (sum float64, err error) {
+	found := false
+	for line := range strings.Lines(text) {
+		rest, ok := strings.CutPrefix(line, metric)
+		if !ok || !(rest[0] == ' ' || rest[0] == '{') || !containsAll(rest, labels) {
+			continue
+		}
+		var value float64
+		if _, err := fmt.Sscan(rest[strings.LastIndexByte(rest, ' ')+1:], &value); err != nil {
+			return 0, fmt.Errorf("metric line %q: %w", line, err)
+		}
+		sum, found = sum+value, true
+	}
+	if !found {
+		return 0, fmt.Errorf("no sample of %s %v", metric, labels)
+	}
+	return sum, nil
+}
+
+func containsAll(s string, parts []string) bool {
+	for _, p := range parts {
+		if !strings.Contains(s, p) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,51 @@
+// Package systemtests tests Flowkeep where it lives: real Kubernetes, real Open vSwitch, packets between real pods. One
+// sandbox is booted a run; `go test -reuse` takes the one that is up and leaves it up.
+package systemtests
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"testing"
+
+	"github.com/flowkeep/flowkeep/systemtests/cluster"
+)
+
+var (
+	reuse  = flag.Bool("reuse", false, "use the sandbox that is up, and leave it up")
+	keep   = flag.Bool("keep", false, "leave the sandbox up")
+	hook   = flag.String("hook", "", "CNI hook to boot with; scripts/node-up if empty")
+	family = flag.String("family", "dual", "ipv4, ipv6 or dual")
+)
+
+// theCluster is the one sandbox of a run; tests get it through setup.
+var theCluster *cluster.Cluster
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	flag.Parse()
+	if os.Getuid() != 0 {
+		fmt.Fprintln(os.Stderr, "system tests need root: they make network namespaces and run containers")
+		return 1
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	c, err := cluster.Boot(ctx, cluster.Options{Name: "test", Nodes: 2, Family: *family, Hook: *hook, Reuse: *reuse})
+	if !*reuse && !*keep {
+		defer func() {
+			if err := c.Down(context.Background()); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+			}
+		}()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	theCluster = c
+	return m.Run()
+}

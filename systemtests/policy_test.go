@@ -1,0 +1,149 @@
+package systemtests
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/flowkeep/flowkeep/systemtests/cluster"
+)
+
+func TestDefaultDeny(t *testing.T) {
+	w := setup(t)
+	ns := threePods(w)
+	w.policy(ns, "deny", `{podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress]}`)
+	w.settles(everyProto(w, "a", "b", false, "ingress denied, same node"), everyProto(w, "c", "b", false, "ingress denied, across"),
+		everyProto(w, "b", "c", true, "b may speak"), everyProto(w, "a", "c", true, "others are not isolated"))
+	w.policy(ns, "deny", `{podSelector: {matchLabels: {app: b}}, policyTypes: [Egress]}`)
+	w.settles(everyProto(w, "b", "a", false, "egress denied, same node"), everyProto(w, "b", "c", false, "egress denied, across"),
+		everyProto(w, "a", "b", true, "b may be spoken to"))
+	w.delete(ns, "networkpolicy", "deny")
+	w.settles(everyProto(w, "b", "a", true, "the policy is gone"), everyProto(w, "c", "b", true, "the policy is gone"))
+}
+
+func TestAllowRules(t *testing.T) {
+	w := setup(t)
+	ns := threePods(w)
+	other := w.namespace("other", map[string]string{"team": "x"})
+	w.run(other, "x@node2")
+	for _, c := range []struct {
+		name, rule string
+		a, c, x    bool // who may reach b on TCP 80
+	}{
+		{"pod selector", `{from: [{podSelector: {matchLabels: {app: a}}}]}`, true, false, false},
+		{"namespace selector", `{from: [{namespaceSelector: {matchLabels: {team: x}}}]}`, false, false, true},
+		{"both", `{from: [{namespaceSelector: {}, podSelector: {matchExpressions: [{key: app, operator: In, values: [c, x]}]}}]}`, false, true, true},
+		{"everyone on port 80", `{ports: [{port: 80}]}`, true, true, true},
+		{"named port", `{ports: [{port: web}]}`, true, true, true},
+		{"name of no port", `{ports: [{port: nobody}]}`, false, false, false},
+		{"port range", `{ports: [{port: 70, endPort: 80}]}`, true, true, true},
+		{"port range beside", `{ports: [{port: 81, endPort: 90}]}`, false, false, false},
+		{"another protocol", `{ports: [{port: 80, protocol: UDP}]}`, false, false, false},
+		{"all but x's own block", fmt.Sprintf(`{from: [{ipBlock: {cidr: 0.0.0.0/0, except: [%s/32]}}, {ipBlock: {cidr: "::/0", except: ["%s/128"]}}]}`, w.ip("x", 4), w.ip("x", 6)), true, true, false},
+		{"empty from", `{from: []}`, true, true, true},
+	} {
+		w.policy(ns, "allow", fmt.Sprintf(`{podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress], ingress: [%s]}`, c.rule))
+		w.settles(w.way("a", "b", "tcp", 80, c.a, c.name), w.way("c", "b", "tcp", 80, c.c, c.name), w.way("x", "b", "tcp", 80, c.x, c.name))
+	}
+}
+
+func (w *world) ip(pod string, family int) string {
+	w.Helper()
+	ip, ok := w.pods[pod].IP(family)
+	if !ok {
+		if family == 4 {
+			return "192.0.2.1"
+		}
+		return "2001:db8::1"
+	}
+	return ip.String()
+}
+
+func TestPoliciesAddUp(t *testing.T) {
+	w := setup(t)
+	ns := threePods(w)
+	w.policy(ns, "ports", `{podSelector: {matchLabels: {app: b}}, ingress: [{from: [{podSelector: {matchLabels: {app: a}}}], ports: [{port: 80}]}]}`)
+	w.policy(ns, "peers", `{podSelector: {matchLabels: {app: b}}, ingress: [{from: [{podSelector: {matchLabels: {app: c}}}], ports: [{port: 81}]}]}`)
+	w.settles(w.open("a", "b", "tcp", 80, "first policy"), w.open("c", "b", "tcp", 81, "second policy"),
+		w.shut("a", "b", "tcp", 81, "no cross product"), w.shut("c", "b", "tcp", 80, "no cross product"), w.shut("a", "b", "udp", 80, "TCP only"))
+}
+
+func TestPodJoinsAndLeavesPolicies(t *testing.T) {
+	w := setup(t)
+	ns := threePods(w)
+	w.policy(ns, "b", `{podSelector: {matchLabels: {app: b}}, ingress: [{from: [{podSelector: {matchLabels: {role: client}}}]}]}`)
+	w.settles(w.shut("a", "b", "tcp", 80, "not a client yet"))
+	w.run(ns, "d@node2")
+	_, err := w.Kubectl(w.ctx, "", "-n", ns, "label", "pod", "a", "d", "role=client")
+	w.must(err)
+	w.settles(w.open("a", "b", "tcp", 80, "a client now"), w.open("d", "b", "tcp", 80, "a new pod"), w.shut("c", "b", "tcp", 80, "no client"))
+	_, err = w.Kubectl(w.ctx, "", "-n", ns, "label", "pod", "a", "role-")
+	w.must(err)
+	w.settles(w.shut("a", "b", "tcp", 80, "no client any more"), w.open("d", "b", "tcp", 80, "still one"))
+}
+
+// A new pod is isolated from its first packet on: strangers ask at the address that it will get while it comes up.
+// Addresses are given out in order, so it can be told.
+func TestNewPodIsNeverOpen(t *testing.T) {
+	w := setup(t)
+	ns := threePods(w)
+	w.policy(ns, "deny", `{podSelector: {matchLabels: {isolated: "yes"}}, policyTypes: [Ingress]}`)
+	var ways []cluster.Expectation
+	for _, f := range families {
+		last, ok := w.pods["a"].IP(f)
+		if ip, _ := w.pods["b"].IP(f); last.Less(ip) {
+			last = ip
+		}
+		for _, proto := range []string{"udp", "icmp"} {
+			if ok {
+				ways = append(ways, cluster.Expectation{From: w.pods["c"], Proto: proto, To: last.Next(), Port: 80, Why: "isolated from the start"})
+			}
+		}
+	}
+	var pod cluster.Pod
+	w.watch(0, ways, func() {
+		pods, err := w.RunPods(w.ctx, ns, cluster.PodSpec{Name: "new", Node: "node1", Labels: map[string]string{"isolated": "yes"}, Ports: map[int]string{80: ""}})
+		w.must(err)
+		pod = pods[0]
+		time.Sleep(time.Second)
+	})
+	for _, e := range ways {
+		if !slices.Contains(pod.IPs, e.To) {
+			w.Errorf("the new pod was expected to get %v and has %v: nothing was shown", e.To, pod.IPs)
+		}
+	}
+}
+
+// Connections that live when the policies change: those still allowed lose nothing, the others end within a second.
+func TestLiveConnectionsAreJudgedAgain(t *testing.T) {
+	w := setup(t)
+	ns := threePods(w)
+	w.policy(ns, "b", `{podSelector: {matchLabels: {app: b}}, ingress: [{from: [{podSelector: {matchExpressions: [{key: app, operator: In, values: [a, c]}]}}]}]}`)
+	var staying, ending []cluster.Expectation
+	for _, proto := range []string{"tcp", "udp"} {
+		staying = append(staying, w.open("a", "b", proto, 80, "allowed before and after")...)
+		ending = append(ending, w.open("c", "b", proto, 80, "its permission goes")...)
+	}
+	w.settles(staying, ending)
+	var streams []*cluster.Stream
+	for _, e := range ending {
+		s, err := w.StartStream(w.ctx, e)
+		w.must(err)
+		streams = append(streams, s)
+	}
+	var sinceChange time.Duration
+	w.watch(500*time.Millisecond, staying, func() {
+		time.Sleep(time.Second)
+		changed := time.Now()
+		w.policy(ns, "b", `{podSelector: {matchLabels: {app: b}}, ingress: [{from: [{podSelector: {matchLabels: {app: a}}}]}]}`)
+		time.Sleep(3 * time.Second)
+		sinceChange = time.Since(changed)
+	})
+	for i, r := range w.stop(streams) {
+		gap := time.Duration(r.LongestGapMillis * float64(time.Millisecond))
+		if r.Received == 0 || gap < sinceChange-1200*time.Millisecond {
+			w.Errorf("%v: should have ended within a second of the change %v ago; answered %d of %d, silent for %v", streams[i].Expectation, sinceChange, r.Received, r.Sent, gap)
+		}
+	}
+}

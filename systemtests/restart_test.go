@@ -1,0 +1,227 @@
+package systemtests
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/flowkeep/flowkeep/systemtests/cluster"
+)
+
+// scene is two allowed and two denied pairs, on one node and across, that are watched while something is killed.
+type scene struct {
+	*world
+	ns               string
+	allowed, refused []cluster.Expectation
+}
+
+func newScene(t *testing.T) *scene {
+	w := setup(t)
+	s := &scene{world: w, ns: threePods(w)}
+	w.policy(s.ns, "b", `{podSelector: {matchLabels: {app: b}}, ingress: [{from: [{podSelector: {matchLabels: {app: a}}}]}]}`)
+	w.policy(s.ns, "a", `{podSelector: {matchLabels: {app: a}}, ingress: [{from: [{podSelector: {matchLabels: {app: c}}}]}]}`)
+	for _, proto := range []string{"tcp", "udp"} {
+		s.allowed = append(s.allowed, w.open("a", "b", proto, 80, "allowed, same node")...)
+		s.allowed = append(s.allowed, w.open("c", "a", proto, 80, "allowed, across")...)
+		s.refused = append(s.refused, w.shut("c", "b", proto, 80, "denied, across")...)
+	}
+	s.refused = append(s.refused, w.shut("b", "a", "udp", 80, "denied, same node")...)
+	w.settles(s.allowed, s.refused)
+	return s
+}
+
+// unharmed watches all ways at 1 kHz while during runs: nothing lost, nothing opened, and no flow touched on any node.
+func (s *scene) unharmed(during func()) {
+	s.Helper()
+	before, started := s.dump(), time.Now()
+	s.watch(500*time.Millisecond, append(s.allowed, s.refused...), func() {
+		time.Sleep(500 * time.Millisecond)
+		during()
+		time.Sleep(500 * time.Millisecond)
+	})
+	for node, flows := range s.dump() {
+		if len(before[node]) == 0 {
+			s.Errorf("no flows on %s: nothing was shown", node)
+		}
+		for _, change := range cluster.Touched(before[node], flows, time.Since(started)) {
+			s.Errorf("%s: %s", node, change)
+		}
+	}
+}
+
+func (s *scene) dump() map[string][]cluster.Flow {
+	s.Helper()
+	dumps := map[string][]cluster.Flow{}
+	for _, node := range []string{"node1", "node2"} {
+		flows, err := s.Flows(s.ctx, node)
+		s.must(err)
+		dumps[node] = flows
+	}
+	return dumps
+}
+
+// again starts a process in any case when the test ends, so that the next test has a whole cluster.
+func (s *scene) again(name string) {
+	s.Cleanup(func() {
+		ctx := context.Background()
+		if err := s.Start(ctx, name); err != nil {
+			s.Error(err)
+		}
+		if strings.HasPrefix(name, "net") || strings.HasSuffix(name, "-netplugin") {
+			if err := s.AwaitReady(ctx, name, 30*time.Second); err != nil {
+				s.Error(err)
+			}
+		}
+	})
+}
+
+func (s *scene) killAndStart(name string) {
+	s.Helper()
+	s.again(name)
+	s.must(s.Kill(s.ctx, name))
+	time.Sleep(2 * time.Second) // it is away for a while
+	s.must(s.Start(s.ctx, name))
+	s.must(s.AwaitReady(s.ctx, name, 30*time.Second))
+}
+
+// stillEnforces shows that changes arrive: a may no longer reach b, c may.
+func (s *scene) stillEnforces() {
+	s.Helper()
+	s.policy(s.ns, "b", `{podSelector: {matchLabels: {app: b}}, ingress: [{from: [{podSelector: {matchLabels: {app: c}}}]}]}`)
+	s.settles(s.shut("a", "b", "tcp", 80, "the policy was turned round"), s.open("c", "b", "tcp", 80, "the policy was turned round"))
+}
+
+func TestNetmasterKilled(t *testing.T) {
+	s := newScene(t)
+	s.unharmed(func() { s.killAndStart("netmaster") })
+	s.stillEnforces()
+}
+
+func TestNetpluginKilled(t *testing.T) {
+	s := newScene(t)
+	s.unharmed(func() { s.killAndStart("node1-netplugin") })
+	s.stillEnforces()
+}
+
+// A policy that changes while netmaster is away takes effect when it is back; one that is deleted then, too.
+func TestPoliciesChangeWhileNetmasterIsAway(t *testing.T) {
+	s := newScene(t)
+	s.again("netmaster")
+	s.must(s.Kill(s.ctx, "netmaster"))
+	s.delete(s.ns, "networkpolicy", "a")
+	s.policy(s.ns, "b", `{podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress]}`)
+	s.settles(s.allowed, s.refused)
+	s.must(s.Start(s.ctx, "netmaster"))
+	s.must(s.AwaitReady(s.ctx, "netmaster", 30*time.Second))
+	s.settles(s.open("b", "a", "udp", 80, "its policy was deleted"), s.shut("a", "b", "tcp", 80, "its policy was emptied"))
+}
+
+func TestMemcachedStopped(t *testing.T) {
+	s := newScene(t)
+	s.again("memcached")
+	s.unharmed(func() { s.must(s.Stop(s.ctx, "memcached")) })
+	s.stillEnforces()
+	s.must(cluster.Until(s.ctx, settling, func() error {
+		up, err := s.Metric(s.ctx, "netmaster", "flowkeep_labelcache_memcached_up")
+		if err == nil && up != 0 {
+			err = fmt.Errorf("flowkeep_labelcache_memcached_up is %v without memcached", up)
+		}
+		return err
+	}))
+	s.statusSays("memcached")
+	s.must(s.Start(s.ctx, "memcached"))
+	s.must(cluster.Until(s.ctx, 2*settling, func() error {
+		up, err := s.Metric(s.ctx, "netmaster", "flowkeep_labelcache_memcached_up")
+		if err == nil && up != 1 {
+			err = fmt.Errorf("flowkeep_labelcache_memcached_up is %v with memcached back", up)
+		}
+		return err
+	}))
+}
+
+// statusSays wants a line of netctl status that names the thing and says that it is not well.
+func (s *scene) statusSays(thing string) {
+	s.Helper()
+	text, _ := s.Netctl(s.ctx, "status") // it may exit with an error when something is not well
+	for line := range strings.Lines(text) {
+		line = strings.ToLower(line)
+		if strings.Contains(line, thing) && (strings.Contains(line, "down") || strings.Contains(line, "unreach") || strings.Contains(line, "error") || strings.Contains(line, "set aside")) {
+			return
+		}
+	}
+	s.Errorf("netctl status does not say what is wrong with %s:\n%s", thing, text)
+}
+
+// The policy database is cut short while netmaster is away: it is set aside, said, and rebuilt; nothing changes on the
+// nodes.
+func TestPolicyDatabaseTruncated(t *testing.T) {
+	s := newScene(t)
+	dir := filepath.Join(s.Run, "flowkeep", "netmaster")
+	s.again("netmaster")
+	s.unharmed(func() {
+		s.must(s.Kill(s.ctx, "netmaster"))
+		files, err := filepath.Glob(filepath.Join(dir, "*.db"))
+		s.must(err)
+		if len(files) != 1 {
+			s.Fatalf("want one database in %s, found %v", dir, files)
+		}
+		info, err := os.Stat(files[0])
+		s.must(err)
+		s.must(os.Truncate(files[0], info.Size()/2+123))
+		s.must(s.Start(s.ctx, "netmaster"))
+		s.must(s.AwaitReady(s.ctx, "netmaster", 30*time.Second))
+		aside, err := filepath.Glob(files[0] + "?*")
+		s.must(err)
+		if len(aside) == 0 {
+			s.Errorf("the broken database was not set aside in %s", dir)
+		}
+	})
+	log, err := s.Log("netmaster")
+	s.must(err)
+	if !strings.Contains(log, "set aside") {
+		s.Error("netmaster's log does not say that the database was set aside")
+	}
+	s.stillEnforces()
+}
+
+func TestAPIServerDown(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes 30 s by its nature")
+	}
+	s := newScene(t)
+	s.again("apiserver")
+	s.unharmed(func() {
+		s.must(s.Kill(s.ctx, "apiserver"))
+		time.Sleep(30 * time.Second)
+		s.must(s.Start(s.ctx, "apiserver"))
+	})
+	s.must(cluster.Until(s.ctx, 60*time.Second, func() error {
+		_, err := s.Kubectl(s.ctx, "", "get", "--raw", "/readyz")
+		return err
+	}))
+	s.must(cluster.Until(s.ctx, 60*time.Second, func() error {
+		_, err := s.Kubectl(s.ctx, "", "-n", s.ns, "get", "networkpolicy")
+		return err
+	}))
+	s.stillEnforces()
+}
+
+// netmaster starts while the API server is away: it serves what it has stored, and the nodes keep what they hold.
+func TestNetmasterStartsWithoutAPIServer(t *testing.T) {
+	s := newScene(t)
+	s.again("apiserver")
+	s.again("netmaster")
+	s.unharmed(func() {
+		s.must(s.Kill(s.ctx, "apiserver"))
+		s.must(s.Kill(s.ctx, "netmaster"))
+		s.must(s.Start(s.ctx, "netmaster"))
+		time.Sleep(5 * time.Second)
+		s.must(s.Start(s.ctx, "apiserver"))
+		s.must(s.AwaitReady(s.ctx, "netmaster", 60*time.Second))
+	})
+	s.stillEnforces()
+}

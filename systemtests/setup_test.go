@@ -1,0 +1,194 @@
+package systemtests
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/flowkeep/flowkeep/systemtests/cluster"
+)
+
+// How long a change of policies, and the readiness of a Service, may take before a test fails. The goals are far below;
+// two cores that run a whole cluster and the probes are not the place to hold them.
+const settling = 8 * time.Second
+
+var families = []int{4, 6}
+
+// world is one test's part of the cluster: namespaces of its own, removed with it.
+type world struct {
+	*testing.T
+	*cluster.Cluster
+	ctx  context.Context
+	id   string
+	pods map[string]cluster.Pod
+}
+
+func setup(t *testing.T) *world {
+	t.Helper()
+	w := &world{T: t, Cluster: theCluster, ctx: t.Context(), id: strings.ToLower(rand.Text()[:6]), pods: map[string]cluster.Pod{}}
+	w.Cleanup(w.describeFailure)
+	return w
+}
+
+// describeFailure says what Flowkeep itself thinks when a test has failed.
+func (w *world) describeFailure() {
+	if !w.Failed() || *hook != "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	text, err := w.Netctl(ctx, "status")
+	w.Logf("netctl status (%v):\n%s", err, text)
+	for _, name := range []string{"netmaster", "node1-netplugin", "node2-netplugin"} {
+		log, err := w.Log(name)
+		lines := strings.Split(strings.TrimSpace(log), "\n")
+		w.Logf("last lines of %s (%v):\n%s", name, err, strings.Join(lines[max(0, len(lines)-8):], "\n"))
+	}
+}
+
+func (w *world) must(err error) {
+	w.Helper()
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+// namespace makes one with labels; its real name, which is returned, is unique.
+func (w *world) namespace(name string, labels map[string]string) string {
+	w.Helper()
+	real := name + "-" + w.id
+	all := maps.Clone(labels)
+	if all == nil {
+		all = map[string]string{}
+	}
+	all["test"] = w.id
+	var text strings.Builder
+	for k, v := range all {
+		fmt.Fprintf(&text, "%q: %q, ", k, v)
+	}
+	w.apply("", fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s, labels: {%s}}}", real, strings.TrimSuffix(text.String(), ", ")))
+	w.Cleanup(func() {
+		if _, err := w.Kubectl(context.Background(), "", "delete", "namespace", real, "--wait=false"); err != nil {
+			w.Error(err)
+		}
+	})
+	w.must(cluster.Until(w.ctx, settling, func() error {
+		_, err := w.Kubectl(w.ctx, "", "-n", real, "get", "serviceaccount", "default")
+		return err
+	}))
+	return real
+}
+
+// apply takes manifests; where they name no namespace they go to this one.
+func (w *world) apply(namespace, manifests string) {
+	w.Helper()
+	args := []string{"apply", "-f", "-"}
+	if namespace != "" {
+		args = append(args, "-n", namespace)
+	}
+	_, err := w.Kubectl(w.ctx, strings.ReplaceAll(manifests, "TEST", w.id), args...)
+	w.must(err)
+}
+
+func (w *world) delete(namespace string, what ...string) {
+	w.Helper()
+	_, err := w.Kubectl(w.ctx, "", append([]string{"-n", namespace, "delete"}, what...)...)
+	w.must(err)
+}
+
+// policy applies a NetworkPolicy; spec is YAML in flow style.
+func (w *world) policy(namespace, name, spec string) {
+	w.Helper()
+	w.apply(namespace, fmt.Sprintf("{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: %s}, spec: %s}", name, spec))
+}
+
+// run starts pods, each "name@node", with the label app=name; all listen on 80 (named web) and 81.
+func (w *world) run(namespace string, pods ...string) {
+	w.Helper()
+	var specs []cluster.PodSpec
+	for _, p := range pods {
+		name, node, _ := strings.Cut(p, "@")
+		specs = append(specs, cluster.PodSpec{Name: name, Node: node, Labels: map[string]string{"app": name}, Ports: map[int]string{80: "web", 81: ""}})
+	}
+	running, err := w.RunPods(w.ctx, namespace, specs...)
+	w.must(err)
+	for _, p := range running {
+		w.pods[p.Name] = p
+	}
+}
+
+// way is one expectation a family: from and to are names of pods.
+func (w *world) way(from, to, proto string, port int, open bool, why string) (list []cluster.Expectation) {
+	w.Helper()
+	sender, ok := w.pods[from]
+	target, ok2 := w.pods[to]
+	if !ok || !ok2 {
+		w.Fatalf("no pod %s or %s", from, to)
+	}
+	for _, f := range families {
+		if ip, ok := target.IP(f); ok {
+			list = append(list, cluster.Expectation{From: sender, Proto: proto, To: ip, Port: port, Open: open, Why: why})
+		}
+	}
+	return list
+}
+
+func (w *world) open(from, to, proto string, port int, why string) []cluster.Expectation {
+	w.Helper()
+	return w.way(from, to, proto, port, true, why)
+}
+
+func (w *world) shut(from, to, proto string, port int, why string) []cluster.Expectation {
+	w.Helper()
+	return w.way(from, to, proto, port, false, why)
+}
+
+// settles fails the test unless all the expectations come true and stay so.
+func (w *world) settles(lists ...[]cluster.Expectation) {
+	w.Helper()
+	var all []cluster.Expectation
+	for _, l := range lists {
+		all = append(all, l...)
+	}
+	if err := w.Settle(w.ctx, settling, all); err != nil {
+		w.Error(err)
+	}
+}
+
+// watch streams along all the ways while during runs, and judges what they saw.
+func (w *world) watch(maxGap time.Duration, ways []cluster.Expectation, during func()) {
+	w.Helper()
+	var streams []*cluster.Stream
+	for _, e := range ways {
+		s, err := w.StartStream(w.ctx, e)
+		w.must(err)
+		streams = append(streams, s)
+	}
+	during()
+	for i, r := range w.stop(streams) {
+		if err := streams[i].Judge(r, maxGap); err != nil {
+			w.Error(err)
+		}
+		w.Logf("%v %s: %d asked, %d answered, longest gap %.0f ms", streams[i].From, r.Proto, r.Sent, r.Received, r.LongestGapMillis)
+	}
+}
+
+// stop ends streams together and returns what each saw.
+func (w *world) stop(streams []*cluster.Stream) []cluster.Report {
+	w.Helper()
+	reports := make([]cluster.Report, len(streams))
+	failures := make([]error, len(streams))
+	var wg sync.WaitGroup
+	for i, s := range streams {
+		wg.Go(func() { reports[i], failures[i] = s.Stop() })
+	}
+	wg.Wait()
+	w.must(errors.Join(failures...))
+	return reports
+}
