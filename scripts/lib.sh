@@ -70,3 +70,13 @@ build_programs() {
     ./netmaster ./netplugin ./netctl ./netplugin/cni/flowkeep-cni) ||
     die "the programs do not build: see the compiler's messages above"
 }
+
+# tally PASSED FAILED SKIPPED: counts for `make test`; nothing outside of it
+tally() { [ -z "${FLOWKEEP_TALLY:-}" ] || echo "$*" >>"$FLOWKEEP_TALLY"; }
+
+# go_tests MODULE_DIR ARGS…: go test with a line a package and the output of what failed; counted
+go_tests() {
+  local dir=$1; shift
+  (cd "$ROOT/$dir" && go test -json "$@") | "$TOOLS/testsum" ${FLOWKEEP_TALLY:+-tally "$FLOWKEEP_TALLY"}
+}
+need_testsum() { mkdir -p "$TOOLS"; (cd "$ROOT/tools" && CGO_ENABLED=0 go build -o "$TOOLS/testsum" ./testsum); }

@@ -160,7 +160,7 @@ func (s *scene) statusSays(thing string) {
 // nodes.
 func TestPolicyDatabaseTruncated(t *testing.T) {
 	s := newScene(t)
-	dir := filepath.Join(s.Run, "flowkeep", "netmaster")
+	dir := filepath.Join(s.Dir, "flowkeep", "netmaster")
 	s.again("netmaster")
 	s.unharmed(func() {
 		s.must(s.Kill(s.ctx, "netmaster"))
@@ -180,7 +180,7 @@ func TestPolicyDatabaseTruncated(t *testing.T) {
 			s.Errorf("the broken database was not set aside in %s", dir)
 		}
 	})
-	log, err := s.Log("netmaster")
+	log, err := s.LogText("netmaster")
 	s.must(err)
 	if !strings.Contains(log, "set aside") {
 		s.Error("netmaster's log does not say that the database was set aside")

@@ -46,7 +46,7 @@ func (w *world) describeFailure() {
 	text, err := w.Netctl(ctx, "status")
 	w.Logf("netctl status (%v):\n%s", err, text)
 	for _, name := range []string{"netmaster", "node1-netplugin", "node2-netplugin"} {
-		log, err := w.Log(name)
+		log, err := w.LogText(name)
 		lines := strings.Split(strings.TrimSpace(log), "\n")
 		w.Logf("last lines of %s (%v):\n%s", name, err, strings.Join(lines[max(0, len(lines)-8):], "\n"))
 	}
@@ -59,10 +59,10 @@ func (w *world) must(err error) {
 	}
 }
 
-// namespace makes one with labels; its real name, which is returned, is unique.
+// namespace makes one with labels; its full name, which is returned, is unique.
 func (w *world) namespace(name string, labels map[string]string) string {
 	w.Helper()
-	real := name + "-" + w.id
+	full := name + "-" + w.id
 	all := maps.Clone(labels)
 	if all == nil {
 		all = map[string]string{}
@@ -72,17 +72,17 @@ func (w *world) namespace(name string, labels map[string]string) string {
 	for k, v := range all {
 		fmt.Fprintf(&text, "%q: %q, ", k, v)
 	}
-	w.apply("", fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s, labels: {%s}}}", real, strings.TrimSuffix(text.String(), ", ")))
+	w.apply("", fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s, labels: {%s}}}", full, strings.TrimSuffix(text.String(), ", ")))
 	w.Cleanup(func() {
-		if _, err := w.Kubectl(context.Background(), "", "delete", "namespace", real, "--wait=false"); err != nil {
+		if _, err := w.Kubectl(context.Background(), "", "delete", "namespace", full, "--wait=false"); err != nil {
 			w.Error(err)
 		}
 	})
 	w.must(cluster.Until(w.ctx, settling, func() error {
-		_, err := w.Kubectl(w.ctx, "", "-n", real, "get", "serviceaccount", "default")
+		_, err := w.Kubectl(w.ctx, "", "-n", full, "get", "serviceaccount", "default")
 		return err
 	}))
-	return real
+	return full
 }
 
 // apply takes manifests; where they name no namespace they go to this one.

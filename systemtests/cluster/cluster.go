@@ -27,7 +27,7 @@ type Options struct {
 // Cluster is a sandbox that is up. Safe for concurrent use.
 type Cluster struct {
 	Name   string
-	Run    string // its directory
+	Dir    string // its directory
 	Bin    string // kubectl, probe
 	Family string
 	source string // systemtests/sandbox
@@ -42,8 +42,8 @@ func Boot(ctx context.Context, o Options) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.Run, c.Bin, _ = strings.Cut(strings.TrimSpace(out), "\n")
-	if _, err := os.Stat(filepath.Join(c.Run, "args")); err == nil && o.Reuse {
+	c.Dir, c.Bin, _ = strings.Cut(strings.TrimSpace(out), "\n")
+	if _, err := os.Stat(filepath.Join(c.Dir, "args")); err == nil && o.Reuse {
 		return c, nil
 	}
 	if err := c.tool(ctx, "down"); err != nil { // what an interrupted run left
@@ -81,14 +81,14 @@ func (c *Cluster) script(ctx context.Context, text string) (string, error) {
 
 // Kubectl runs kubectl as cluster-admin with this standard input.
 func (c *Cluster) Kubectl(ctx context.Context, stdin string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, filepath.Join(c.Bin, "kubectl"), append([]string{"--kubeconfig", filepath.Join(c.Run, "admin.kubeconfig")}, args...)...)
+	cmd := exec.CommandContext(ctx, filepath.Join(c.Bin, "kubectl"), append([]string{"--kubeconfig", filepath.Join(c.Dir, "admin.kubeconfig")}, args...)...)
 	cmd.Stdin = strings.NewReader(stdin)
 	return output(cmd)
 }
 
 // Netctl runs netctl with the administrator's certificate.
 func (c *Cluster) Netctl(ctx context.Context, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, "bash", append([]string{"-c", `. "$0"; exec netctl "$@"`, filepath.Join(c.Run, "flowkeep", "netctl.env")}, args...)...)
+	cmd := exec.CommandContext(ctx, "bash", append([]string{"-c", `. "$0"; exec netctl "$@"`, filepath.Join(c.Dir, "flowkeep", "netctl.env")}, args...)...)
 	return output(cmd)
 }
 
@@ -103,9 +103,9 @@ func (c *Cluster) NodeNS(node string) string { return "/run/netns/fk-" + c.Name 
 // ControlPlaneNS is where the API server, etcd, netmaster and memcached run.
 func (c *Cluster) ControlPlaneNS() string { return c.NodeNS("cp") }
 
-// Log is what a process has written so far.
-func (c *Cluster) Log(name string) (string, error) {
-	b, err := os.ReadFile(filepath.Join(c.Run, "logs", name))
+// LogText is what a process has written so far.
+func (c *Cluster) LogText(name string) (string, error) {
+	b, err := os.ReadFile(filepath.Join(c.Dir, "logs", name))
 	return string(b), err
 }
 

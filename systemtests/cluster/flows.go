@@ -24,7 +24,7 @@ var (
 
 // Flows dumps the bridge of a node.
 func (c *Cluster) Flows(ctx context.Context, node string) ([]Flow, error) {
-	socket := filepath.Join(c.Run, node, "flowkeep", "ovs", "fk0.mgmt")
+	socket := filepath.Join(c.Dir, node, "flowkeep", "ovs", "fk0.mgmt")
 	text, err := output(exec.CommandContext(ctx, "ovs-ofctl", "-O", "OpenFlow13", "dump-flows", "unix:"+socket))
 	if err != nil {
 		return nil, err

@@ -66,7 +66,7 @@ func sumMetric(text, metric string, labels ...string) (sum float64, err error) {
 	found := false
 	for line := range strings.Lines(text) {
 		rest, ok := strings.CutPrefix(line, metric)
-		if !ok || !(rest[0] == ' ' || rest[0] == '{') || !containsAll(rest, labels) {
+		if !ok || !strings.ContainsAny(rest[:1], " {") || !containsAll(rest, labels) {
 			continue
 		}
 		var value float64

@@ -1,0 +1,28 @@
+# Each verb is one script; read it for what it does. FLOWKEEP_CACHE (default /var/cache/flowkeep) holds what is built once.
+.PHONY: help demo demo-down build test lint unit fuzz system conformance bench generate
+
+help: ## what there is
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: ## a real cluster on this machine with Flowkeep and a small shop; stays up
+	@scripts/demo
+demo-down: ## remove every trace of the demo
+	@scripts/demo-down
+build: ## netmaster, netplugin, netctl, flowkeep-cni into bin/
+	@scripts/build
+test: ## everything: lint, unit, fuzz, system; the last line counts
+	@scripts/test
+lint: ## go vet, golangci-lint, gofmt
+	@scripts/lint
+unit: ## unit and property tests, with the race detector
+	@scripts/unit
+fuzz: ## every fuzz target, 5 s each (FUZZTIME=…)
+	@scripts/fuzz
+system: ## system tests: a cluster is booted and ended (ARGS='-run NAME -reuse')
+	@scripts/system $(ARGS)
+conformance: ## the upstream NetworkPolicy suite on a cluster of its own (ARGS='-j 6 FOCUS')
+	@scripts/conformance $(ARGS)
+bench: ## our figures beside the references and floors
+	@scripts/bench
+generate: ## generated files again; fails if they had drifted
+	@scripts/generate

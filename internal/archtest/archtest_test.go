@@ -1,0 +1,134 @@
+// Package archtest holds the import table of ARCHITECTURE.md true.
+package archtest
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/flowkeep/flowkeep/"
+
+// table is ARCHITECTURE.md's: the first folder that a package lies in decides. What is shared by all programs
+// (internal/process) may be imported by main packages and the folders named here.
+var table = []struct {
+	folder string
+	may    []string
+}{
+	{"api", []string{"api", "policydb/policy"}},
+	{"policydb/policy/policytest", []string{"policydb"}}, // helps the tests of the others
+	{"policydb/policy", []string{"policydb/policy"}},
+	{"policydb/store", []string{"policydb/policy", "policydb/store"}},
+	{"policydb/labelcache", []string{"policydb/policy", "policydb/labelcache"}},
+	{"netmaster", []string{"api", "policydb", "netmaster", "internal"}},
+	{"netplugin", []string{"api", "policydb/policy", "ofctl", "netplugin", "internal"}},
+	{"ofctl", []string{"ofctl"}},
+	{"netctl", []string{"api", "policydb/policy", "netctl", "internal"}},
+	{"internal/verdicts", []string{"internal", "api", "policydb", "netmaster", "netplugin", "ofctl"}}, // tests through several parts
+	{"internal", []string{"internal"}},
+}
+
+// confined modules may be imported only by these packages of ours.
+var confined = []struct {
+	module string
+	by     []string
+}{
+	{"k8s.io/client-go", []string{"netmaster", "netmaster/watch"}},
+	{"github.com/ovn-org/libovsdb", []string{"ofctl/ovsdb"}},
+	{"go.etcd.io/bbolt", []string{"policydb/store", "netplugin/"}},
+	{"github.com/bradfitz/gomemcache", []string{"policydb/labelcache"}},
+}
+
+type goPackage struct {
+	ImportPath                         string
+	Imports, TestImports, XTestImports []string
+}
+
+func packages(t *testing.T) (list []goPackage) {
+	t.Helper()
+	out, err := exec.Command("go", "list", "-json=ImportPath,Imports,TestImports,XTestImports", module+"...").Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	dec := json.NewDecoder(bytes.NewReader(out))
+	for {
+		var p goPackage
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, p)
+	}
+	if len(list) < 5 {
+		t.Fatalf("only %d packages found", len(list))
+	}
+	return list
+}
+
+func TestImportTable(t *testing.T) {
+	for _, p := range packages(t) {
+		for _, complaint := range complaints(p) {
+			t.Error(complaint)
+		}
+	}
+}
+
+func complaints(p goPackage) (list []string) {
+	self := strings.TrimPrefix(p.ImportPath, module)
+	for _, imported := range slices.Concat(p.Imports, p.TestImports, p.XTestImports) {
+		inTest := !slices.Contains(p.Imports, imported)
+		if ours, ok := strings.CutPrefix(imported, module); ok && !allowed(self, ours, inTest) {
+			list = append(list, self+" must not import "+ours+" (see ARCHITECTURE.md)")
+		}
+		if !inTest && !confinedTo(self, imported) {
+			list = append(list, self+" must not import "+imported+": keep it where it is")
+		}
+	}
+	return list
+}
+
+// allowed: tests may use the test helpers and the other packages of policydb besides.
+func allowed(self, imported string, inTest bool) bool {
+	if inTest && (within(imported, "policydb") || strings.HasSuffix(imported, "test")) {
+		return true
+	}
+	for _, row := range table {
+		if within(self, row.folder) {
+			return slices.ContainsFunc(row.may, func(folder string) bool { return within(imported, folder) })
+		}
+	}
+	return self == "internal_deps"
+}
+
+func confinedTo(self, imported string) bool {
+	for _, c := range confined {
+		if imported == c.module || strings.HasPrefix(imported, c.module+"/") {
+			return slices.ContainsFunc(c.by, func(by string) bool {
+				return self == by || strings.HasSuffix(by, "/") && strings.HasPrefix(self, by)
+			}) || self == "internal_deps"
+		}
+	}
+	return true
+}
+
+func within(path, folder string) bool { return path == folder || strings.HasPrefix(path, folder+"/") }
+
+func TestTheTestCanFail(t *testing.T) {
+	for _, bad := range []goPackage{
+		{ImportPath: module + "netplugin/feed", Imports: []string{module + "netmaster/feed"}},
+		{ImportPath: module + "ofctl", Imports: []string{module + "policydb/policy"}},
+		{ImportPath: module + "policydb/policy", Imports: []string{module + "policydb/store"}},
+		{ImportPath: module + "netmaster/resolve", Imports: []string{"k8s.io/client-go/kubernetes"}},
+		{ImportPath: module + "newfolder", Imports: []string{module + "api/feed"}},
+	} {
+		if len(complaints(bad)) != 1 {
+			t.Errorf("%s importing %v: %v", bad.ImportPath, bad.Imports, complaints(bad))
+		}
+	}
+}

@@ -1,0 +1,42 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestSummary(t *testing.T) {
+	for _, c := range []struct {
+		name, in                string
+		passed, failed, skipped int
+		says                    string
+	}{
+		{"all well", `{"Action":"run","Package":"p","Test":"A"}
+{"Action":"output","Package":"p","Test":"A","Output":"noise\n"}
+{"Action":"pass","Package":"p","Test":"A"}
+{"Action":"skip","Package":"p","Test":"B"}
+{"Action":"pass","Package":"p","Elapsed":1}`, 1, 0, 1, "ok p: 1 passed, 1 skipped"},
+		{"one fails", `{"Action":"output","Package":"p","Test":"A","Output":"wanted 1\n"}
+{"Action":"fail","Package":"p","Test":"A"}
+{"Action":"fail","Package":"p"}`, 0, 1, 0, "wanted 1"},
+		{"does not build", `{"ImportPath":"p","Action":"build-output","Output":"x.go:1: no\n"}
+{"ImportPath":"p","Action":"build-fail"}
+{"Action":"start","Package":"p"}
+{"Action":"fail","Package":"p","FailedBuild":"p"}`, 0, 1, 0, "x.go:1: no"},
+		{"panics", `{"Action":"pass","Package":"p","Test":"A"}
+{"Action":"output","Package":"p","Test":"B","Output":"panic: oh\n"}
+{"Action":"fail","Package":"p"}`, 1, 1, 0, "panic: oh"},
+		{"cut short", `{"Action":"pass","Package":"p","Test":"A"}`, 0, 1, 0, "never ended"},
+		{"no tests", `{"Action":"skip","Package":"p"}`, 0, 0, 0, ""},
+		{"not JSON", "go: no such thing\n", 0, 0, 0, "go: no such thing"},
+	} {
+		var out strings.Builder
+		s := newSummary(&out)
+		if err := s.read(strings.NewReader(c.in)); err != nil {
+			t.Fatal(err)
+		}
+		if s.passed != c.passed || s.failed != c.failed || s.skipped != c.skipped || !strings.Contains(out.String(), c.says) {
+			t.Errorf("%s: %d passed, %d failed, %d skipped; printed %q", c.name, s.passed, s.failed, s.skipped, out.String())
+		}
+	}
+}
