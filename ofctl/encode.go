@@ -23,6 +23,8 @@ const (
 	Add    Command = 0
 	Modify Command = 2
 	Delete Command = 4
+	// DeleteAll removes every flow of every table; of the Flow nothing counts.
+	DeleteAll Command = 3
 )
 
 // FlowMod is one change of a flow table.
@@ -45,14 +47,18 @@ func appendFlowMod(b []byte, xid uint32, m *FlowMod) ([]byte, error) {
 	b = appendHeader(b, typeFlowMod, xid)
 	b = be.AppendUint64(b, m.Flow.Cookie)
 	b = be.AppendUint64(b, 0) // cookie mask
-	b = append(b, m.Flow.Table, byte(m.Command), 0, 0, 0, 0)
+	table := m.Flow.Table
+	if m.Command == DeleteAll {
+		table = 0xff
+	}
+	b = append(b, table, byte(m.Command), 0, 0, 0, 0)
 	b = be.AppendUint16(b, m.Flow.Priority)
 	b = be.AppendUint32(b, 0xffffffff) // no buffer
 	b = be.AppendUint32(b, 0xffffffff) // any port
 	b = be.AppendUint32(b, 0xffffffff) // any group
 	b = append(b, 0, 0, 0, 0)
 	b = appendMatch(b, &m.Flow.Match)
-	if m.Command != Delete {
+	if m.Command != Delete && m.Command != DeleteAll {
 		b = appendInstructions(b, m.Flow.Actions)
 	}
 	if len(b)-start > MaxFlowMod {

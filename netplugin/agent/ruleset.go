@@ -12,6 +12,7 @@ import (
 // ruleset is what the node holds of the feed: rules, groups with their members, and the other nodes. It is owned by the
 // agent's loop; nothing in it is shared.
 type ruleset struct {
+	known    bool // netmaster has told what holds, now or before a restart
 	revision uint64
 	rules    map[policy.Key]*policy.Rule
 	groups   map[groupID]map[netip.Addr]struct{}
@@ -29,7 +30,7 @@ func newRuleset() *ruleset {
 
 // apply takes an update over; the update itself is not kept.
 func (r *ruleset) apply(u policy.NodeUpdate) {
-	r.revision = u.Revision
+	r.known, r.revision = true, u.Revision
 	for _, c := range u.Rules {
 		if c.Rule == nil {
 			delete(r.rules, c.Key)

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/flowkeep/flowkeep/netplugin/pipeline"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	bolt "go.etcd.io/bbolt"
 )
@@ -20,10 +22,10 @@ var (
 	bucketMeta   = []byte("meta")
 	bucketRules  = []byte("rules")
 	bucketGroups = []byte("groups") // kind byte + key → bucket of addresses
+	bucketIDs    = []byte("ids")    // space byte + content → id
 	keySchema    = []byte("schema")
 	keyRevision  = []byte("revision")
 	keyNodes     = []byte("nodes")
-	keyIDs       = []byte("ids")
 )
 
 // state is the last good rule set on disk. Every update is written here before it goes to the switch, so that a crash
@@ -73,7 +75,7 @@ func tryOpenState(path string) (_ *state, err error) {
 
 func (s *state) init() error {
 	return s.db.Update(func(tx *bolt.Tx) error {
-		for _, name := range [][]byte{bucketMeta, bucketRules, bucketGroups} {
+		for _, name := range [][]byte{bucketMeta, bucketRules, bucketGroups, bucketIDs} {
 			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
 				return err
 			}
@@ -92,8 +94,8 @@ func (s *state) init() error {
 
 func (s *state) close() error { return s.db.Close() }
 
-// load reads everything back; ids is what saveIDs stored, nil if nothing.
-func (s *state) load() (r *ruleset, ids []byte, err error) {
+// load reads everything back.
+func (s *state) load() (r *ruleset, ids []pipeline.Assignment, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("read: %v", p)
@@ -102,8 +104,8 @@ func (s *state) load() (r *ruleset, ids []byte, err error) {
 	r = newRuleset()
 	err = s.db.View(func(tx *bolt.Tx) error {
 		meta := tx.Bucket(bucketMeta)
-		ids = append(ids, meta.Get(keyIDs)...)
-		return errors.Join(getJSON(meta, keyRevision, &r.revision), getJSON(meta, keyNodes, &r.nodes),
+		r.known = meta.Get(keyRevision) != nil
+		return errors.Join(loadIDs(tx.Bucket(bucketIDs), &ids), getJSON(meta, keyRevision, &r.revision), getJSON(meta, keyNodes, &r.nodes),
 			loadRules(tx.Bucket(bucketRules), r), loadGroups(tx.Bucket(bucketGroups), r))
 	})
 	return r, ids, err
@@ -141,9 +143,39 @@ func loadGroups(b *bolt.Bucket, r *ruleset) error {
 	})
 }
 
-// save writes one update in one transaction. It must be called before the update reaches the switch.
-func (s *state) save(u policy.NodeUpdate) error {
+func loadIDs(b *bolt.Bucket, ids *[]pipeline.Assignment) error {
+	return b.ForEach(func(k, v []byte) error {
+		if len(k) != 1+len(policy.Key{}) || len(v) != 4 {
+			return fmt.Errorf("id %x: %x", k, v)
+		}
+		*ids = append(*ids, pipeline.Assignment{Space: pipeline.IDSpace(k[0]), Content: policy.Key(k[1:]), ID: binary.BigEndian.Uint32(v)})
+		return nil
+	})
+}
+
+func saveIDs(b *bolt.Bucket, ids []pipeline.Assignment) error {
+	for _, a := range ids {
+		k := append([]byte{byte(a.Space)}, a.Content[:]...)
+		var err error
+		if a.ID == 0 {
+			err = b.Delete(k)
+		} else {
+			err = b.Put(k, binary.BigEndian.AppendUint32(nil, a.ID))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// save writes one update, and the ids given for it, in one transaction. It must be called before the update reaches the
+// switch.
+func (s *state) save(u policy.NodeUpdate, ids []pipeline.Assignment) error {
 	return s.db.Update(func(tx *bolt.Tx) error {
+		if err := saveIDs(tx.Bucket(bucketIDs), ids); err != nil {
+			return err
+		}
 		if err := saveRules(tx.Bucket(bucketRules), u.Rules); err != nil {
 			return err
 		}
@@ -200,10 +232,6 @@ func saveGroup(b *bolt.Bucket, g policy.GroupUpdate) error {
 
 func (s *state) saveNodes(nodes []policy.NodeInfo) error {
 	return s.db.Update(func(tx *bolt.Tx) error { return putJSON(tx.Bucket(bucketMeta), keyNodes, nodes) })
-}
-
-func (s *state) saveIDs(ids []byte) error {
-	return s.db.Update(func(tx *bolt.Tx) error { return tx.Bucket(bucketMeta).Put(keyIDs, ids) })
 }
 
 func putJSON(b *bolt.Bucket, key []byte, v any) error {

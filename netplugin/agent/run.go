@@ -1,0 +1,369 @@
+package agent
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/flowkeep/flowkeep/netplugin/cni"
+	"github.com/flowkeep/flowkeep/netplugin/endpoints"
+	"github.com/flowkeep/flowkeep/netplugin/feed"
+	"github.com/flowkeep/flowkeep/netplugin/hostnet"
+	"github.com/flowkeep/flowkeep/netplugin/ipam"
+	"github.com/flowkeep/flowkeep/netplugin/pipeline"
+	"github.com/flowkeep/flowkeep/ofctl"
+	"github.com/flowkeep/flowkeep/ofctl/ovsdb"
+	"github.com/flowkeep/flowkeep/policydb/policy"
+)
+
+const (
+	retryEvery     = time.Second
+	connectTimeout = 10 * time.Second
+)
+
+// Run enforces on this node until ctx ends. The flows stay in place then.
+func Run(ctx context.Context, cfg Config) error {
+	services, err := parsePrefixes("--service-cidrs", cfg.ServiceCIDRs)
+	if err != nil {
+		return err
+	}
+	clusters, err := parsePrefixes("--cluster-cidrs", cfg.ClusterCIDRs)
+	if err != nil {
+		return err
+	}
+	if _, err := cfg.TLS.ClientConfig(); err != nil {
+		return err
+	}
+	a, err := newAgent(cfg)
+	if err != nil {
+		return err
+	}
+	defer a.state.close()
+	a.node.services = services
+	a.client = feed.New(feed.Config{Servers: cfg.Servers, TLS: cfg.TLS.ClientConfig, Node: cfg.Node, Version: cfg.Version, Logger: a.log, Handler: a})
+	for _, part := range []string{"switch", "network"} {
+		cfg.Health.SetReady(part, "starting")
+	}
+	r := &runner{agent: a, clusters: clusters}
+	if err := r.openSwitch(ctx); err != nil {
+		return err
+	}
+	defer r.db.Close()
+	if r.manager, err = endpoints.Open(endpoints.Config{StateDir: cfg.StateDir, Logger: a.log, Switch: r, Realizer: a}); err != nil {
+		return err
+	}
+	r.restorePods()
+	return r.run(ctx)
+}
+
+// runner holds what works around the owner: the database, the manager of endpoints, the node's own network.
+type runner struct {
+	*agent
+	db       *ovsdb.DB
+	manager  *endpoints.Manager
+	clusters []netip.Prefix
+	swept    bool
+}
+
+func parsePrefixes(flag string, texts []string) ([]netip.Prefix, error) {
+	var out []netip.Prefix
+	for _, t := range texts {
+		p, err := netip.ParsePrefix(t)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", flag, err)
+		}
+		out = append(out, p.Masked())
+	}
+	return out, nil
+}
+
+// openSwitch waits for Open vSwitch and makes the bridge and the two ports that lead to the node.
+func (r *runner) openSwitch(ctx context.Context) error {
+	for {
+		err := r.tryOpenSwitch(ctx)
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		r.log.Warn("Open vSwitch is not there yet", "error", err, "retry", retryEvery)
+		r.cfg.Health.SetReady("switch", err.Error())
+		select {
+		case <-time.After(retryEvery):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (r *runner) tryOpenSwitch(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	db, err := ovsdb.Open(ctx, r.cfg.OVSDB)
+	if err != nil {
+		return err
+	}
+	r.db = db
+	if err := r.ports(ctx); err != nil {
+		db.Close()
+		return err
+	}
+	return nil
+}
+
+// ports makes what Flowkeep needs of the bridge, and learns its numbers.
+func (r *runner) ports(ctx context.Context) error {
+	if err := r.db.EnsureBridge(ctx, ovsdb.BridgeSpec{Name: r.cfg.Bridge, DatapathType: r.cfg.DatapathType}); err != nil {
+		return err
+	}
+	gw, err := r.db.EnsurePort(ctx, ovsdb.PortSpec{Bridge: r.cfg.Bridge, Name: hostnet.Gateway, Internal: true})
+	if err != nil {
+		return err
+	}
+	wire, err := r.db.EnsurePort(ctx, ovsdb.PortSpec{Bridge: r.cfg.Bridge, Name: hostnet.Wire, Internal: true})
+	if err != nil {
+		return err
+	}
+	r.node.gateway = pipeline.Device{Port: gw, MAC: nodeMAC(r.cfg.Node, hostnet.Gateway)}
+	r.node.wire = pipeline.Device{Port: wire, MAC: nodeMAC(r.cfg.Node, hostnet.Wire)}
+	return nil
+}
+
+// nodeMAC is the same after every restart: pods have it as a permanent neighbour.
+func nodeMAC(node, device string) ofctl.MAC {
+	sum := sha256.Sum256([]byte(node + "/" + device))
+	return ofctl.MAC{0x02, 0xf0, sum[0], sum[1], sum[2], sum[3]}
+}
+
+// restorePods opens the ports of pods that were in force before a restart; the rules that they wait for are on disk.
+func (r *runner) restorePods() {
+	for _, e := range r.manager.List() {
+		if e.Realised {
+			r.pods[e.ID()] = &pod{endpoint: e, settled: true}
+			r.compiler.PutEndpoint(local(&e))
+		}
+	}
+}
+
+func (r *runner) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var all sync.WaitGroup
+	failed := make(chan error, 4)
+	loopCtx, endLoop := context.WithCancel(context.WithoutCancel(ctx)) // requests under way are finished first
+	loopDone := make(chan struct{})
+	go func() { defer close(loopDone); r.loop(loopCtx) }()
+	defer func() { cancel(); all.Wait(); endLoop(); <-loopDone }()
+	if len(r.rules.nodes) > 0 {
+		r.infos <- r.rules.nodes
+	}
+	all.Go(func() { r.client.Run(ctx) })
+	all.Go(func() { r.keepSession(ctx) })
+	all.Go(func() { r.keepNetwork(ctx) })
+	all.Go(func() { r.watch(ctx) })
+	all.Go(func() {
+		failed <- cni.Serve(ctx, cni.Config{Socket: r.cfg.CNISocket, Timeout: r.cfg.AddTimeout, Manager: r.manager, Logger: r.log, Observe: r.metrics.observeCNI})
+	})
+	select {
+	case <-ctx.Done():
+		r.log.Info("stopping; the flows stay in place")
+		return nil
+	case err := <-failed:
+		return err
+	}
+}
+
+// keepSession keeps an OpenFlow connection to the bridge.
+func (r *runner) keepSession(ctx context.Context) {
+	for ctx.Err() == nil {
+		err := r.oneSession(ctx)
+		_ = r.do(ctx, r.detach)
+		r.metrics.switchUp.Set(0)
+		if ctx.Err() != nil {
+			return
+		}
+		r.cfg.Health.SetReady("switch", err.Error())
+		r.log.Warn("no connection to the switch; it forwards by the flows it has", "error", err, "retry", retryEvery)
+		select {
+		case <-time.After(retryEvery / 4):
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (r *runner) oneSession(ctx context.Context) error {
+	connectCtx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	s, err := ofctl.Connect(connectCtx, filepath.Join(r.cfg.OVSRunDir, r.cfg.Bridge+".mgmt"))
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	select {
+	case <-r.complete:
+	case <-s.Done():
+		return s.Err()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if err := r.learnPorts(connectCtx); err != nil {
+		return err
+	}
+	var attachErr error
+	if err := r.do(ctx, func() { attachErr = r.attach(ctx, s) }); err != nil {
+		return err
+	}
+	if attachErr != nil {
+		return attachErr
+	}
+	r.metrics.switchUp.Set(1)
+	r.cfg.Health.SetReady("switch", "")
+	select {
+	case <-s.Done():
+		return s.Err()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// learnPorts reads the ports' numbers again: a switch that was restarted may have given others.
+func (r *runner) learnPorts(ctx context.Context) error {
+	ports, err := r.db.Ports(ctx, r.cfg.Bridge)
+	if err != nil {
+		return err
+	}
+	number := map[string]uint32{}
+	for _, p := range ports {
+		number[p.Name] = p.OFPort
+	}
+	return r.do(ctx, func() {
+		for _, p := range r.pods {
+			if n := number[p.endpoint.HostIfName]; n != 0 && n != p.endpoint.Port {
+				p.endpoint.Port = n
+				if p.settled {
+					r.compiler.PutEndpoint(local(&p.endpoint))
+				}
+			}
+		}
+		if gw, wire := number[hostnet.Gateway], number[hostnet.Wire]; gw != 0 && wire != 0 && (gw != r.node.gateway.Port || wire != r.node.wire.Port) {
+			r.node.gateway.Port, r.node.wire.Port = gw, wire
+			r.configure(ctx)
+		}
+	})
+}
+
+// keepNetwork sets the node's own network up whenever something about the nodes changes, and now and then against drift.
+func (r *runner) keepNetwork(ctx context.Context) {
+	again := time.NewTicker(30 * time.Second)
+	defer again.Stop()
+	var infos []policy.NodeInfo
+	for {
+		select {
+		case infos = <-r.infos:
+		case <-again.C:
+		case <-ctx.Done():
+			return
+		}
+		if len(infos) == 0 {
+			continue
+		}
+		if err := r.setNetwork(ctx, infos); err != nil {
+			r.log.Error("could not set the node's network up", "error", err)
+			r.cfg.Health.SetReady("network", err.Error())
+			continue
+		}
+		r.cfg.Health.SetReady("network", "")
+	}
+}
+
+func (r *runner) setNetwork(ctx context.Context, infos []policy.NodeInfo) error {
+	cfg := hostnet.Config{ClusterCIDRs: r.clusters, GatewayMAC: nodeMAC(r.cfg.Node, hostnet.Gateway), WireMAC: nodeMAC(r.cfg.Node, hostnet.Wire),
+		ServiceMAC: pipeline.ServiceMAC, MTU: r.cfg.MTU}
+	for _, n := range infos {
+		if n.Name == r.cfg.Node {
+			cfg.Self = n
+		} else {
+			cfg.Others = append(cfg.Others, n)
+		}
+	}
+	if len(cfg.Self.PodCIDRs) == 0 {
+		return fmt.Errorf("node %s has no spec.podCIDRs: give kube-controller-manager --allocate-node-cidrs, or set them", r.cfg.Node)
+	}
+	if cfg.MTU == 0 {
+		cfg.MTU = hostnet.UnderlayMTU(cfg.Self)
+	}
+	if err := hostnet.Setup(&cfg); err != nil {
+		return err
+	}
+	if err := r.do(ctx, func() { r.configure(ctx) }); err != nil {
+		return err
+	}
+	return r.openManager(ctx, &cfg)
+}
+
+func (r *runner) openManager(ctx context.Context, cfg *hostnet.Config) error {
+	allocator, err := ipam.New(r.cfg.StateDir, cfg.Self.PodCIDRs)
+	if err != nil {
+		return err
+	}
+	mtu := cfg.MTU
+	if mtu == 0 {
+		mtu = 1500
+	}
+	r.manager.SetNetwork(endpoints.Network{MTU: mtu, GatewayMAC: endpoints.MAC(cfg.GatewayMAC), Gateways: hostnet.GatewayAddrs(cfg.Self)}, allocator)
+	for _, e := range r.manager.List() {
+		r.neighbours(&e)
+	}
+	if !r.swept {
+		r.swept = true
+		r.manager.Sweep(ctx)
+	}
+	return nil
+}
+
+func (r *runner) neighbours(e *endpoints.Endpoint) {
+	for _, a := range e.Addresses {
+		if err := hostnet.SetNeighbour(a, e.MAC); err != nil {
+			r.log.Warn("could not set a pod's neighbour entry; the node will ask", "pod", e.ID(), "error", err)
+		}
+	}
+}
+
+// EnsurePort makes a pod's port.
+func (r *runner) EnsurePort(ctx context.Context, name string, e *endpoints.Endpoint) (uint32, error) {
+	r.neighbours(e)
+	return r.db.EnsurePort(ctx, ovsdb.PortSpec{Bridge: r.cfg.Bridge, Name: name,
+		ExternalIDs: map[string]string{"pod": e.ID(), "container": e.ContainerID}})
+}
+
+// DeletePort removes a pod's port.
+func (r *runner) DeletePort(ctx context.Context, name string) error {
+	return r.db.DeletePort(ctx, r.cfg.Bridge, name)
+}
+
+// watch audits, and keeps the gauge of netmaster's connection.
+func (r *runner) watch(ctx context.Context) {
+	second := time.NewTicker(time.Second)
+	defer second.Stop()
+	var audit <-chan time.Time
+	if r.cfg.AuditInterval > 0 {
+		t := time.NewTicker(r.cfg.AuditInterval)
+		defer t.Stop()
+		audit = t.C
+	}
+	for {
+		select {
+		case <-second.C:
+			up := 0.0
+			if r.client.Connected() {
+				up = 1
+			}
+			r.metrics.masterUp.Set(up)
+		case <-audit:
+			_ = r.do(ctx, func() { r.audit(ctx) })
+		case <-ctx.Done():
+			return
+		}
+	}
+}

@@ -1,0 +1,184 @@
+// Flowkeep-cni is the CNI plugin that the container runtime runs. It forwards each command to netplugin on this node.
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	current "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/version"
+	"github.com/flowkeep/flowkeep/internal/process"
+	"github.com/flowkeep/flowkeep/netplugin/cni"
+)
+
+// config is the plugin's part of the network configuration.
+type config struct {
+	types.NetConf
+	Socket string `json:"socket"`
+}
+
+type podArgs struct {
+	types.CommonArgs
+	K8S_POD_NAMESPACE types.UnmarshallableString
+	K8S_POD_NAME      types.UnmarshallableString
+	K8S_POD_UID       types.UnmarshallableString
+}
+
+// errNotAvailable is the code for a plugin that cannot serve ADD (CNI specification 1.1, STATUS).
+const errNotAvailable = 50
+
+// timeout is longer than netplugin's own, so that its sentence reaches the kubelet.
+const timeout = 60 * time.Second
+
+func main() {
+	skel.PluginMainFuncs(skel.CNIFuncs{Add: add, Del: del, Check: check, GC: gc, Status: status},
+		version.All, "flowkeep-cni "+process.BuildVersion())
+}
+
+func parse(stdin []byte) (*config, error) {
+	c := new(config)
+	if err := json.Unmarshal(stdin, c); err != nil {
+		return nil, types.NewError(types.ErrDecodingFailure, "the network configuration is no JSON", err.Error())
+	}
+	if c.Socket == "" {
+		c.Socket = "/run/flowkeep/cni.sock"
+	}
+	return c, nil
+}
+
+func request(args *skel.CmdArgs) (*config, *cni.Request, error) {
+	c, err := parse(args.StdinData)
+	if err != nil {
+		return nil, nil, err
+	}
+	pod := podArgs{CommonArgs: types.CommonArgs{IgnoreUnknown: true}}
+	if err := types.LoadArgs(args.Args, &pod); err != nil {
+		return nil, nil, types.NewError(types.ErrInvalidEnvironmentVariables, "CNI_ARGS makes no sense", err.Error())
+	}
+	return c, &cni.Request{Namespace: string(pod.K8S_POD_NAMESPACE), Name: string(pod.K8S_POD_NAME), UID: string(pod.K8S_POD_UID),
+		ContainerID: args.ContainerID, IfName: args.IfName, NetNS: args.Netns}, nil
+}
+
+// ask sends a command to netplugin. That it cannot be reached is an error to try again after (CNI specification, code 11).
+func ask(c *config, command string, r *cni.Request) (*cni.Response, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	body, err := json.Marshal(r)
+	if err != nil {
+		return nil, err
+	}
+	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", c.Socket)
+	}}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://netplugin/"+command, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	answer, err := client.Do(req)
+	if err != nil {
+		return nil, types.NewError(types.ErrTryAgainLater, "netplugin does not answer on "+c.Socket+": is it running on this node?", err.Error())
+	}
+	defer answer.Body.Close()
+	resp := new(cni.Response)
+	if err := json.NewDecoder(answer.Body).Decode(resp); err != nil {
+		return nil, types.NewError(types.ErrTryAgainLater, "netplugin's answer was cut off", err.Error())
+	}
+	if resp.Error != "" {
+		return resp, types.NewError(types.ErrTryAgainLater, resp.Error, "")
+	}
+	return resp, nil
+}
+
+func add(args *skel.CmdArgs) error {
+	c, r, err := request(args)
+	if err != nil {
+		return err
+	}
+	resp, err := ask(c, "ADD", r)
+	if err != nil {
+		return err
+	}
+	result, err := resultOf(resp, args)
+	if err != nil {
+		return err
+	}
+	return types.PrintResult(result, c.CNIVersion)
+}
+
+// resultOf is fit for plugins that are chained after this one.
+func resultOf(resp *cni.Response, args *skel.CmdArgs) (*current.Result, error) {
+	if resp.Endpoint == nil {
+		return nil, errors.New("netplugin's answer names no endpoint")
+	}
+	e := resp.Endpoint
+	result := &current.Result{CNIVersion: current.ImplementedSpecVersion, Interfaces: []*current.Interface{
+		{Name: e.HostIfName, Mtu: resp.MTU}, {Name: args.IfName, Mac: e.MAC.String(), Mtu: resp.MTU, Sandbox: args.Netns},
+	}}
+	for _, a := range e.Addresses {
+		ip := &current.IPConfig{Interface: current.Int(1), Address: net.IPNet{IP: net.IP(a.AsSlice()), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}}
+		for _, text := range resp.Gateways {
+			g, err := netip.ParseAddr(text)
+			if err != nil {
+				return nil, fmt.Errorf("netplugin's answer: %w", err)
+			}
+			if g.Is4() == a.Is4() {
+				ip.Gateway = net.IP(g.AsSlice())
+				all := net.IPNet{IP: make(net.IP, a.BitLen()/8), Mask: net.CIDRMask(0, a.BitLen())}
+				result.Routes = append(result.Routes, &types.Route{Dst: all, GW: ip.Gateway})
+			}
+		}
+		result.IPs = append(result.IPs, ip)
+	}
+	return result, nil
+}
+
+func del(args *skel.CmdArgs) error { return simple(args, "DEL") }
+
+func check(args *skel.CmdArgs) error { return simple(args, "CHECK") }
+
+func simple(args *skel.CmdArgs, command string) error {
+	c, r, err := request(args)
+	if err != nil {
+		return err
+	}
+	_, err = ask(c, command, r)
+	return err
+}
+
+func status(args *skel.CmdArgs) error {
+	c, err := parse(args.StdinData)
+	if err != nil {
+		return err
+	}
+	resp, err := ask(c, "STATUS", &cni.Request{})
+	if err != nil {
+		text := err.Error()
+		if resp != nil {
+			text = resp.Error
+		}
+		return types.NewError(errNotAvailable, text, "")
+	}
+	return nil
+}
+
+func gc(args *skel.CmdArgs) error {
+	c, err := parse(args.StdinData)
+	if err != nil {
+		return err
+	}
+	r := &cni.Request{Valid: []string{}}
+	for _, a := range c.ValidAttachments {
+		r.Valid = append(r.Valid, a.ContainerID+"/"+a.IfName)
+	}
+	_, err = ask(c, "GC", r)
+	return err
+}

@@ -1,0 +1,114 @@
+// Package datapath keeps a bridge's flow tables as they should be: it reads them back, finds what differs, and sends just
+// that, in one bundle.
+package datapath
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/flowkeep/flowkeep/ofctl"
+)
+
+// Switch is what the datapath needs of ofctl.Session.
+type Switch interface {
+	Commit(ctx context.Context, mods []ofctl.FlowMod) error
+	Dump(ctx context.Context, visit func(ofctl.Flow, error) error) error
+}
+
+// Difference is how a switch's tables differ from what they should hold.
+type Difference struct {
+	Missing, Changed, Extra int
+	Mods                    []ofctl.FlowMod // what mends it
+}
+
+// Empty tells that the switch holds exactly what it should.
+func (d *Difference) Empty() bool { return len(d.Mods) == 0 }
+
+type key struct {
+	table    uint8
+	priority uint16
+	match    ofctl.Match
+}
+
+// Compare dumps the switch. Flows that carry what Flowkeep never sends are extra, whoever made them: the bridge is
+// Flowkeep's own.
+func Compare(ctx context.Context, s Switch, want []ofctl.Flow) (Difference, error) {
+	var d Difference
+	left := make(map[key]*ofctl.Flow, len(want))
+	for i := range want {
+		left[key{want[i].Table, want[i].Priority, want[i].Match}] = &want[i]
+	}
+	var extra []ofctl.FlowMod
+	unknown := 0
+	err := s.Dump(ctx, func(f ofctl.Flow, err error) error {
+		if err != nil {
+			unknown++
+			return nil
+		}
+		k := key{f.Table, f.Priority, f.Match}
+		w, ok := left[k]
+		switch {
+		case !ok:
+			d.Extra++
+			extra = append(extra, ofctl.FlowMod{Command: ofctl.Delete, Flow: f})
+		case w.Cookie != f.Cookie || !slices.Equal(w.Actions, f.Actions):
+			d.Changed++
+			d.Mods = append(d.Mods, ofctl.FlowMod{Command: ofctl.Add, Flow: *w})
+		}
+		delete(left, k)
+		return nil
+	})
+	if err != nil {
+		return Difference{}, fmt.Errorf("read the switch's flows: %w", err)
+	}
+	if unknown > 0 {
+		return wipe(want, unknown), nil
+	}
+	for _, w := range left {
+		d.Missing++
+		d.Mods = append(d.Mods, ofctl.FlowMod{Command: ofctl.Add, Flow: *w})
+	}
+	d.Mods = append(d.Mods, extra...)
+	return d, nil
+}
+
+// wipe replaces everything at once: a flow that cannot be named cannot be deleted alone.
+func wipe(want []ofctl.Flow, unknown int) Difference {
+	d := Difference{Extra: unknown, Mods: []ofctl.FlowMod{{Command: ofctl.DeleteAll}}}
+	for i := range want {
+		d.Mods = append(d.Mods, ofctl.FlowMod{Command: ofctl.Add, Flow: want[i]})
+	}
+	return d
+}
+
+// maxRefused is how many flows a switch may refuse one by one before the rest is given up.
+const maxRefused = 64
+
+// Refusal is a flow that the switch would not take.
+type Refusal struct {
+	Flow ofctl.Flow
+	Err  error
+}
+
+// CommitAll commits as many of the mods as the switch takes, in one bundle, and tells which it refused. What is refused is
+// left out: the switch then denies what the flow would have let through.
+func CommitAll(ctx context.Context, s Switch, mods []ofctl.FlowMod) ([]Refusal, error) {
+	var refused []Refusal
+	for {
+		err := s.Commit(ctx, mods)
+		var why *ofctl.SwitchError
+		if err == nil || !errors.As(err, &why) || why.Flow == nil || len(refused) == maxRefused {
+			return refused, err
+		}
+		i := slices.IndexFunc(mods, func(m ofctl.FlowMod) bool {
+			return m.Flow.Table == why.Flow.Table && m.Flow.Priority == why.Flow.Priority && m.Flow.Match == why.Flow.Match
+		})
+		if i < 0 {
+			return refused, err
+		}
+		refused = append(refused, Refusal{mods[i].Flow, err})
+		mods = slices.Delete(slices.Clone(mods), i, i+1)
+	}
+}

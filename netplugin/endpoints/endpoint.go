@@ -1,0 +1,113 @@
+// Package endpoints wires pods: addresses, a veth pair, a port of the bridge, and the rules in force before the pod may
+// send its first packet. What is wired is kept on disk, a file a container.
+package endpoints
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// MAC is an Ethernet address.
+type MAC [6]byte
+
+// String is the usual notation.
+func (m MAC) String() string { return net.HardwareAddr(m[:]).String() }
+
+// Endpoint is a pod's interface.
+type Endpoint struct {
+	Namespace   string       `json:"namespace"`
+	Name        string       `json:"name"`
+	UID         string       `json:"uid"`
+	ContainerID string       `json:"containerID"`
+	IfName      string       `json:"ifName"`
+	NetNS       string       `json:"netns"`
+	HostIfName  string       `json:"hostIfName"`
+	Port        uint32       `json:"port"` // OpenFlow number
+	MAC         MAC          `json:"mac"`
+	Addresses   []netip.Addr `json:"addresses"`
+	// Realised says that the rules were in force once: after a restart the pod need not wait.
+	Realised bool `json:"realised"`
+}
+
+// ID is "namespace/name".
+func (e *Endpoint) ID() string { return e.Namespace + "/" + e.Name }
+
+// Equal tells whether both are the same wiring of the same pod.
+func (e *Endpoint) Equal(o *Endpoint) bool {
+	return e.ID() == o.ID() && e.UID == o.UID && e.ContainerID == o.ContainerID && e.Port == o.Port && e.MAC == o.MAC && slices.Equal(e.Addresses, o.Addresses)
+}
+
+// hostIfName is at most 15 characters, and the same for the same container and interface.
+func hostIfName(container, ifName string) string {
+	sum := sha256.Sum256([]byte(container + "/" + ifName))
+	return "fk" + hex.EncodeToString(sum[:])[:12]
+}
+
+// macFor derives a locally administered address from the first of the pod's.
+func macFor(addresses []netip.Addr) MAC {
+	if len(addresses) > 0 && addresses[0].Is4() {
+		a := addresses[0].As4()
+		return MAC{0x02, 0xf1, a[0], a[1], a[2], a[3]}
+	}
+	sum := sha256.Sum256(fmt.Append(nil, addresses))
+	return MAC{0x02, 0xf2, sum[0], sum[1], sum[2], sum[3]}
+}
+
+// files is the directory of wired endpoints.
+type files struct{ dir string }
+
+func (f files) path(container, ifName string) string {
+	return filepath.Join(f.dir, strings.ReplaceAll(container+"-"+ifName, "/", "_")+".json")
+}
+
+// save replaces the file whole: a crash leaves the old one or the new one.
+func (f files) save(e *Endpoint) error {
+	text, err := json.Marshal(e)
+	if err != nil {
+		return err
+	}
+	path := f.path(e.ContainerID, e.IfName)
+	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
+		return fmt.Errorf("write the endpoint's file: %w", err)
+	}
+	return os.Rename(path+".new", path)
+}
+
+func (f files) remove(e *Endpoint) error {
+	err := os.Remove(f.path(e.ContainerID, e.IfName))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// load reads all; files that make no sense are renamed and told.
+func (f files) load() (out []*Endpoint, bad []string, err error) {
+	if err := os.MkdirAll(f.dir, 0o700); err != nil {
+		return nil, nil, err
+	}
+	paths, err := filepath.Glob(filepath.Join(f.dir, "*.json"))
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		e := new(Endpoint)
+		if err == nil {
+			err = json.Unmarshal(text, e)
+		}
+		if err != nil || e.ContainerID == "" || e.HostIfName == "" {
+			bad = append(bad, path)
+			_ = os.Rename(path, path+".corrupt")
+			continue
+		}
+		out = append(out, e)
+	}
+	return out, bad, err
+}

@@ -1,0 +1,167 @@
+package endpoints
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/safchain/ethtool"
+	"github.com/vishvananda/netlink"
+)
+
+// makeLink makes the pair: one end, in the pod, with addresses and routes; the other, here, up and without any.
+func makeLink(e *Endpoint, cfg *Network) error {
+	if err := removeLink(e); err != nil {
+		return err
+	}
+	pod, err := ns.GetNS(e.NetNS)
+	if err != nil {
+		return fmt.Errorf("open the pod's network namespace: %w", err)
+	}
+	defer pod.Close()
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU = e.HostIfName, cfg.MTU
+	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: e.IfName, PeerHardwareAddr: e.MAC[:], PeerNamespace: netlink.NsFd(int(pod.Fd()))}
+	if err := netlink.LinkAdd(veth); err != nil {
+		return fmt.Errorf("make the pod's link %s: %w", e.HostIfName, err)
+	}
+	host, err := netlink.LinkByName(e.HostIfName)
+	if err != nil {
+		return err
+	}
+	noIPv6(e.HostIfName)
+	if err := netlink.LinkSetUp(host); err != nil {
+		return err
+	}
+	return pod.Do(func(ns.NetNS) error { return setUpPod(e, cfg) })
+}
+
+func noIPv6(ifName string) {
+	_ = os.WriteFile(filepath.Join("/proc/sys/net/ipv6/conf", ifName, "disable_ipv6"), []byte("1"), 0)
+}
+
+// setUpPod runs in the pod's network namespace.
+func setUpPod(e *Endpoint, cfg *Network) error {
+	for name, value := range map[string]string{"accept_dad": "0", "accept_ra": "0", "disable_ipv6": "0"} {
+		_ = os.WriteFile(filepath.Join("/proc/sys/net/ipv6/conf", e.IfName, name), []byte(value), 0)
+	}
+	link, err := netlink.LinkByName(e.IfName)
+	if err != nil {
+		return err
+	}
+	if err := netlink.LinkSetMTU(link, cfg.MTU); err != nil {
+		return fmt.Errorf("set the MTU to %d: %w", cfg.MTU, err)
+	}
+	// The userspace datapath does not fill in checksums that the sender left to the device.
+	if err := noChecksumOffload(e.IfName); err != nil {
+		return fmt.Errorf("turn checksum offload off: %w", err)
+	}
+	if err := netlink.LinkSetUp(link); err != nil {
+		return err
+	}
+	for _, a := range e.Addresses {
+		if err := addAddress(link, a, cfg.gatewayFor(a), cfg.GatewayMAC); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addAddress gives the link an address of its own and the way to everything else, by the gateway.
+func addAddress(link netlink.Link, a, gateway netip.Addr, mac MAC) error {
+	full := hostNet(a)
+	err := netlink.AddrAdd(link, &netlink.Addr{IPNet: full, Flags: ifaNoDAD})
+	if err != nil && !errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("add address %s: %w", a, err)
+	}
+	if !gateway.IsValid() {
+		return fmt.Errorf("no gateway for %s: the node has no pod CIDR of its family", a)
+	}
+	gw := net.IP(gateway.AsSlice())
+	family := netlink.FAMILY_V4
+	if a.Is6() {
+		family = netlink.FAMILY_V6
+	}
+	neigh := &netlink.Neigh{LinkIndex: link.Attrs().Index, Family: family, State: netlink.NUD_PERMANENT, IP: gw, HardwareAddr: mac[:]}
+	if err := netlink.NeighSet(neigh); err != nil {
+		return fmt.Errorf("set the gateway's neighbour entry: %w", err)
+	}
+	route := &netlink.Route{LinkIndex: link.Attrs().Index, Scope: netlink.SCOPE_LINK, Dst: hostNet(gateway)}
+	if err := netlink.RouteReplace(route); err != nil {
+		return fmt.Errorf("add the route to the gateway: %w", err)
+	}
+	all := &net.IPNet{IP: make(net.IP, a.BitLen()/8), Mask: net.CIDRMask(0, a.BitLen())}
+	if err := netlink.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: all, Gw: gw, Flags: int(netlink.FLAG_ONLINK)}); err != nil {
+		return fmt.Errorf("add the default route: %w", err)
+	}
+	return nil
+}
+
+const ifaNoDAD = 0x02 // IFA_F_NODAD, linux/if_addr.h
+
+func hostNet(a netip.Addr) *net.IPNet {
+	return &net.IPNet{IP: net.IP(a.AsSlice()), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
+}
+
+func noChecksumOffload(ifName string) error {
+	e, err := ethtool.NewEthtool()
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	return e.Change(ifName, map[string]bool{"tx-checksum-ip-generic": false})
+}
+
+// removeLink is fine with a link that is not there: the pair goes with the pod's namespace.
+func removeLink(e *Endpoint) error {
+	link, err := netlink.LinkByName(e.HostIfName)
+	if err != nil {
+		var gone netlink.LinkNotFoundError
+		if errors.As(err, &gone) {
+			return nil
+		}
+		return err
+	}
+	return netlink.LinkDel(link)
+}
+
+// checkLink tells what of the pod's end is not as it was made.
+func checkLink(e *Endpoint) error {
+	pod, err := ns.GetNS(e.NetNS)
+	if err != nil {
+		return fmt.Errorf("open the pod's network namespace: %w", err)
+	}
+	defer pod.Close()
+	return pod.Do(func(ns.NetNS) error {
+		link, err := netlink.LinkByName(e.IfName)
+		if err != nil {
+			return fmt.Errorf("%s in the pod: %w", e.IfName, err)
+		}
+		if MAC(link.Attrs().HardwareAddr) != e.MAC {
+			return fmt.Errorf("%s has the MAC %s, not %s", e.IfName, link.Attrs().HardwareAddr, e.MAC)
+		}
+		have, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+		if err != nil {
+			return err
+		}
+		for _, want := range e.Addresses {
+			if !hasAddress(have, want) {
+				return fmt.Errorf("%s has lost its address %s", e.IfName, want)
+			}
+		}
+		return nil
+	})
+}
+
+func hasAddress(have []netlink.Addr, want netip.Addr) bool {
+	for _, a := range have {
+		if ip, ok := netip.AddrFromSlice(a.IP); ok && ip.Unmap() == want {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,112 @@
+package hostnet
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"strings"
+)
+
+// ruleset is the table inet flowkeep as nft(8) reads it. It is replaced in one transaction.
+func ruleset(cfg *Config) string {
+	var b strings.Builder
+	b.WriteString("table inet flowkeep\ndelete table inet flowkeep\ntable inet flowkeep {\n")
+	b.WriteString("  chain raw {\n    type filter hook prerouting priority raw; policy accept;\n")
+	// nobody but the node itself speaks with the node's addresses (IPv4 refuses that by itself, IPv6 does not)
+	b.WriteString("    iifname != \"lo\" meta nfproto ipv6 fib saddr type local drop\n")
+	svc := fmt.Sprintf("    iifname %q ether saddr %s ", Wire, mac(cfg.ServiceMAC))
+	cluster4, cluster6 := byFamily(cfg.ClusterCIDRs)
+	own4, own6 := ownAddrs(cfg)
+	for _, part := range []struct {
+		family string
+		list   []string
+	}{{"ip", append(cluster4, own4...)}, {"ip6", append(cluster6, own6...)}} {
+		if len(part.list) == 0 {
+			continue
+		}
+		set := "{ " + strings.Join(part.list, ", ") + " }"
+		b.WriteString(svc + part.family + " daddr " + set + " notrack\n")
+		b.WriteString(svc + part.family + " daddr != " + set + " ct original zone set 2\n")
+	}
+	b.WriteString("  }\n  chain masquerade {\n    type nat hook postrouting priority srcnat; policy accept;\n")
+	pods4, pods6 := byFamily(cfg.Self.PodCIDRs)
+	writeMasquerade(&b, "ip", pods4, cluster4)
+	writeMasquerade(&b, "ip6", pods6, cluster6)
+	b.WriteString("  }\n}\n")
+	return b.String()
+}
+
+func writeMasquerade(b *strings.Builder, family string, pods, cluster []string) {
+	if len(pods) == 0 {
+		return
+	}
+	inside := append(append([]string{}, pods...), cluster...)
+	fmt.Fprintf(b, "    oifname != %q %s saddr { %s } %s daddr != { %s } masquerade\n", Gateway, family, strings.Join(pods, ", "), family, strings.Join(merge(inside), ", "))
+}
+
+// merge leaves out what another prefix of the list holds: nft refuses overlapping elements.
+func merge(prefixes []string) []string {
+	var out []string
+	for i, text := range prefixes {
+		p := netip.MustParsePrefix(text)
+		covered := false
+		for j, other := range prefixes {
+			o := netip.MustParsePrefix(other)
+			covered = covered || i != j && (o.Bits() < p.Bits() && o.Contains(p.Addr()) || o == p && j < i)
+		}
+		if !covered {
+			out = append(out, text)
+		}
+	}
+	return out
+}
+
+func byFamily(prefixes []netip.Prefix) (four, six []string) {
+	for _, p := range prefixes {
+		if p.Addr().Is4() {
+			four = append(four, p.Masked().String())
+		} else {
+			six = append(six, p.Masked().String())
+		}
+	}
+	return four, six
+}
+
+// ownAddrs are the node's addresses that lie outside the cluster's CIDRs.
+func ownAddrs(cfg *Config) (four, six []string) {
+	for _, a := range cfg.Self.Addresses {
+		inside := false
+		for _, c := range cfg.ClusterCIDRs {
+			inside = inside || c.Contains(a)
+		}
+		switch {
+		case inside:
+		case a.Is4():
+			four = append(four, a.String())
+		default:
+			six = append(six, a.String())
+		}
+	}
+	return four, six
+}
+
+func mac(m [6]byte) string {
+	return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", m[0], m[1], m[2], m[3], m[4], m[5])
+}
+
+func applyNftables(cfg *Config) error { return nft(ruleset(cfg)) }
+
+func deleteNftables() error { return nft("table inet flowkeep\ndelete table inet flowkeep\n") }
+
+func nft(text string) error {
+	cmd := exec.Command("nft", "-f", "-")
+	cmd.Stdin = strings.NewReader(text)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		if errors.Is(err, exec.ErrNotFound) {
+			return errors.New("the program nft is missing: install nftables")
+		}
+		return fmt.Errorf("nft: %w: %s", err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
