@@ -61,13 +61,13 @@ datapath() { if [ -e /sys/module/openvswitch ] || modprobe -q openvswitch 2>/dev
 # switch_up: this node's own ovsdb-server and ovs-vswitchd, in its namespace, with its own directory
 switch_up() {
   local ovs=$node/ovs
-  export OVS_RUNDIR=$ovs OVS_LOGDIR=$ovs OVS_DBDIR=$ovs
+  local dirs="env OVS_RUNDIR=$ovs OVS_LOGDIR=$ovs OVS_DBDIR=$ovs"
   [ -s "$ovs/conf.db" ] || ovsdb-tool create "$ovs/conf.db" /usr/share/openvswitch/vswitch.ovsschema
-  registry start "$NODE-ovsdb" nsenter --net="$NETNS" -- ovsdb-server "$ovs/conf.db" --remote="punix:$ovs/db.sock" \
+  registry start "$NODE-ovsdb" nsenter --net="$NETNS" -- $dirs ovsdb-server "$ovs/conf.db" --remote="punix:$ovs/db.sock" \
     --unixctl="$ovs/ovsdb.ctl" -vconsole:warn -vsyslog:off
   registry wait_for 10 "ovsdb-server of $NODE" ovs-vsctl --db="unix:$ovs/db.sock" --no-wait --timeout=2 init
   ovs-vsctl --db="unix:$ovs/db.sock" --no-wait set Open_vSwitch . external_ids:system-id="$NODE"
-  registry start "$NODE-vswitchd" nsenter --net="$NETNS" -- ovs-vswitchd "unix:$ovs/db.sock" \
+  registry start "$NODE-vswitchd" nsenter --net="$NETNS" -- $dirs ovs-vswitchd "unix:$ovs/db.sock" \
     --unixctl="$ovs/vswitchd.ctl" -vconsole:warn -vsyslog:off
   registry wait_for 10 "ovs-vswitchd of $NODE" ovs-appctl --timeout=2 -t "$ovs/vswitchd.ctl" version
 }
