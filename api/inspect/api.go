@@ -1,0 +1,194 @@
+package inspect
+
+import (
+	"context"
+	"encoding/json"
+	"net/netip"
+	"time"
+
+	"github.com/flowkeep/flowkeep/policydb/policy"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/encoding"
+)
+
+// Kinds of Question.
+const (
+	AskStatus    = "status"
+	AskPolicies  = "policies"
+	AskEndpoints = "endpoints"
+	AskFlows     = "flows"
+	AskDB        = "db"
+	AskCache     = "cache"
+	AskLookup    = "lookup"
+)
+
+// Question is what netctl asks; ID, Node and the others count by Kind.
+type Question struct {
+	Kind      string           `json:"kind"`
+	ID        string           `json:"id,omitempty"` // namespace/name
+	Namespace string           `json:"namespace,omitempty"`
+	Node      string           `json:"node,omitempty"`
+	Selector  *policy.Selector `json:"selector,omitempty"`
+}
+
+// Answer holds the type that belongs to the question's kind.
+type Answer struct {
+	Body json.RawMessage `json:"body"`
+}
+
+// Status answers AskStatus.
+type Status struct {
+	Version    string    `json:"version"`
+	Started    time.Time `json:"started"`
+	Revision   uint64    `json:"revision"`
+	Namespaces int       `json:"namespaces"`
+	Endpoints  int       `json:"endpoints"`
+	Policies   int       `json:"policies"`
+	Rules      int       `json:"rules"`
+	Groups     int       `json:"groups"`
+	Nodes      []Node    `json:"nodes"`
+	// Problems are sentences, empty when all is well.
+	Problems []string `json:"problems"`
+}
+
+// Node is a node in Status.
+type Node struct {
+	Name      string      `json:"name"`
+	Connected bool        `json:"connected"`
+	Since     time.Time   `json:"since"`
+	Version   string      `json:"version,omitempty"`
+	Sent      uint64      `json:"sent"`
+	Realised  uint64      `json:"realised"`
+	Pending   int         `json:"pending"`
+	Rules     int         `json:"rules"`
+	Groups    int         `json:"groups"`
+	Errors    []string    `json:"errors,omitempty"`
+	Own       *NodeStatus `json:"own,omitempty"` // what the node says of itself
+}
+
+// Policy is one in the answer to AskPolicies; Rules only if one was asked for.
+type Policy struct {
+	Namespace  string       `json:"namespace"`
+	Name       string       `json:"name"`
+	Generation int64        `json:"generation"`
+	Selector   string       `json:"selector"`
+	Directions []string     `json:"directions"`
+	AppliedTo  []string     `json:"appliedTo"`
+	Nodes      []PolicyNode `json:"nodes"`
+	Rules      []Rule       `json:"rules,omitempty"`
+	Problems   []string     `json:"problems,omitempty"`
+}
+
+// PolicyNode is whether a node has the policy in force.
+type PolicyNode struct {
+	Name  string `json:"name"`
+	State string `json:"state"` // realised, pending, failed or away
+}
+
+// Rule is a resolved rule.
+type Rule struct {
+	Key       policy.Key `json:"key"`
+	Direction string     `json:"direction"`
+	Index     int        `json:"index"`
+	AppliedTo string     `json:"appliedTo"`
+	Peers     []Peer     `json:"peers,omitempty"`
+	Ports     string     `json:"ports"`
+}
+
+// Peer is one of a rule's peers.
+type Peer struct {
+	Text      string   `json:"text"`
+	Endpoints []string `json:"endpoints,omitempty"`
+}
+
+// Endpoint is one in the answer to AskEndpoints.
+type Endpoint struct {
+	Namespace string             `json:"namespace"`
+	Name      string             `json:"name"`
+	Node      string             `json:"node"`
+	Addresses []netip.Addr       `json:"addresses"`
+	Labels    map[string]string  `json:"labels,omitempty"`
+	Ports     []policy.NamedPort `json:"ports,omitempty"`
+	State     string             `json:"state"`
+	Ingress   []string           `json:"isolatedForIngressBy,omitempty"`
+	Egress    []string           `json:"isolatedForEgressBy,omitempty"`
+}
+
+// DB answers AskDB.
+type DB struct {
+	Revision   uint64   `json:"revision"`
+	Namespaces int      `json:"namespaces"`
+	Endpoints  int      `json:"endpoints"`
+	Policies   int      `json:"policies"`
+	Rules      int      `json:"rules"`
+	Groups     int      `json:"groups"`
+	Waiting    int      `json:"waiting"`
+	SetAside   string   `json:"setAside,omitempty"`
+	Error      string   `json:"error,omitempty"`
+	Problems   []string `json:"problems"`
+}
+
+// Cache answers AskCache.
+type Cache struct {
+	Entries   int      `json:"entries"`
+	Hits      uint64   `json:"hits"`
+	Misses    uint64   `json:"misses"`
+	Errors    uint64   `json:"errors"`
+	Servers   []string `json:"servers,omitempty"`
+	Connected bool     `json:"connected"`
+	Problem   string   `json:"problem,omitempty"`
+}
+
+// Lookup answers AskLookup.
+type Lookup struct {
+	Source    string   `json:"source"`
+	Revision  uint64   `json:"revision"`
+	Endpoints []string `json:"endpoints"`
+}
+
+// MaxMessage bounds a message, in bytes.
+const MaxMessage = 256 << 20
+
+// Codec is the content-subtype of the calls.
+const Codec = "flowkeep-inspect-json"
+
+type codec struct{}
+
+func (codec) Marshal(v any) ([]byte, error)   { return json.Marshal(v) }
+func (codec) Unmarshal(b []byte, v any) error { return json.Unmarshal(b, v) }
+func (codec) Name() string                    { return Codec }
+
+func init() { encoding.RegisterCodec(codec{}) }
+
+// Server answers questions.
+type Server interface {
+	Ask(context.Context, *Question) (*Answer, error)
+}
+
+const method = "/flowkeep.inspect.v1.Inspect/Ask"
+
+var serviceDesc = grpc.ServiceDesc{
+	ServiceName: "flowkeep.inspect.v1.Inspect",
+	HandlerType: (*Server)(nil),
+	Methods: []grpc.MethodDesc{{MethodName: "Ask", Handler: func(srv any, ctx context.Context, dec func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+		q := new(Question)
+		if err := dec(q); err != nil {
+			return nil, err
+		}
+		return srv.(Server).Ask(ctx, q)
+	}}},
+}
+
+// Register adds the API to a gRPC server.
+func Register(r grpc.ServiceRegistrar, s Server) { r.RegisterService(&serviceDesc, s) }
+
+// Ask asks and decodes the answer.
+func Ask[T any](ctx context.Context, conn grpc.ClientConnInterface, q Question) (T, error) {
+	var out T
+	a := new(Answer)
+	if err := conn.Invoke(ctx, method, &q, a, grpc.CallContentSubtype(Codec), grpc.MaxCallRecvMsgSize(MaxMessage)); err != nil {
+		return out, err
+	}
+	err := json.Unmarshal(a.Body, &out)
+	return out, err
+}

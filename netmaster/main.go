@@ -1,0 +1,101 @@
+// Netmaster resolves NetworkPolicy objects and pods into rules, and streams to each node just what it needs.
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/flowkeep/flowkeep/internal/process"
+	"github.com/flowkeep/flowkeep/netmaster/server"
+	"github.com/flowkeep/flowkeep/netmaster/watch"
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+func main() {
+	if err := rootCommand().Execute(); err != nil {
+		fmt.Fprintln(os.Stderr, "netmaster:", err)
+		os.Exit(1)
+	}
+}
+
+const rootLong = `Netmaster watches NetworkPolicy, Pod, Namespace and Node objects, resolves policies to rules and groups of
+addresses, and streams to the netplugin of each node just what that node needs. Its resolved state is kept in a bbolt file,
+from which it serves at once after a restart. While it is away, nodes enforce what they have.`
+
+const rootExample = `  # once: an authority, and certificates for netmaster, nodes and netctl
+  netmaster pki init --dir /etc/flowkeep/pki
+  netmaster pki issue --dir /etc/flowkeep/pki --server 10.0.0.10,netmaster.example
+  netmaster pki issue --dir /etc/flowkeep/pki --node node1
+  netmaster pki issue --dir /etc/flowkeep/pki --admin
+
+  # then
+  netmaster --kubeconfig /etc/kubernetes/admin.conf --listen 10.0.0.10:7443 \
+    --tls-ca /etc/flowkeep/pki/ca.crt --tls-cert /etc/flowkeep/pki/server.crt --tls-key /etc/flowkeep/pki/server.key
+
+  # with memcached for look-ups by label
+  netmaster --memcached 10.0.0.10:11211,10.0.0.11:11211 …`
+
+func rootCommand() *cobra.Command {
+	cfg := server.Config{Version: process.BuildVersion()}
+	var kubeconfig, logLevel, logFormat, httpListen string
+	cmd := &cobra.Command{
+		Use: "netmaster", Short: "Resolve NetworkPolicy and stream rules to nodes", Long: rootLong, Example: rootExample,
+		Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true, Version: process.BuildVersion(),
+		RunE: func(*cobra.Command, []string) error {
+			log, err := process.NewLogger(os.Stderr, logLevel, logFormat)
+			if err != nil {
+				return err
+			}
+			cfg.Logger = log
+			return serve(cfg, kubeconfig, httpListen)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig of the cluster; default: the service account of the pod this runs in")
+	f.StringVar(&cfg.Listen, "listen", ":7443", "address for nodes and netctl")
+	f.StringVar(&cfg.TLS.CA, "tls-ca", "/etc/flowkeep/pki/ca.crt", "certificate authority of netmaster and nodes")
+	f.StringVar(&cfg.TLS.Cert, "tls-cert", "/etc/flowkeep/pki/server.crt", "netmaster's certificate")
+	f.StringVar(&cfg.TLS.Key, "tls-key", "/etc/flowkeep/pki/server.key", "netmaster's private key")
+	f.StringVar(&cfg.StateDir, "state-dir", "/var/lib/flowkeep", "directory of the policy DB")
+	f.StringSliceVar(&cfg.Memcached, "memcached", nil, "memcached servers HOST:PORT for look-ups by label; without, they are cached in process")
+	f.StringVar(&httpListen, "http-listen", "127.0.0.1:9440", "address of /metrics, /healthz and /readyz")
+	f.StringVar(&logLevel, "log-level", "info", "debug, info, warn or error")
+	f.StringVar(&logFormat, "log-format", "text", "text or json")
+	cmd.AddCommand(pkiCommand())
+	return cmd
+}
+
+func serve(cfg server.Config, kubeconfig, httpListen string) error {
+	rest, err := restConfig(kubeconfig)
+	if err != nil {
+		return err
+	}
+	if cfg.Client, err = kubernetes.NewForConfig(rest); err != nil {
+		return err
+	}
+	ctx, stop := process.SignalContext()
+	defer stop()
+	cfg.Report = watch.NewReporter(cfg.Client)
+	reg := process.NewRegistry("netmaster")
+	cfg.Health, cfg.Registerer = new(process.Health), reg
+	served := make(chan error, 1)
+	go func() { served <- process.ServeHTTP(ctx, httpListen, reg, cfg.Health); stop() }()
+	err = server.Run(ctx, cfg)
+	stop()
+	if httpErr := <-served; err == nil {
+		err = httpErr
+	}
+	return err
+}
+
+func restConfig(kubeconfig string) (*rest.Config, error) {
+	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("find the cluster: %w (give --kubeconfig)", err)
+	}
+	cfg.UserAgent = "flowkeep-netmaster/" + process.BuildVersion()
+	return cfg, nil
+}

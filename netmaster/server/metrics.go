@@ -1,0 +1,34 @@
+package server
+
+import "github.com/prometheus/client_golang/prometheus"
+
+type metrics struct {
+	revision     prometheus.Gauge
+	events       prometheus.Gauge
+	apiUp        prometheus.Gauge
+	objects      *prometheus.GaugeVec
+	batchSeconds prometheus.Histogram
+	conflicts    prometheus.Counter
+	invalid      prometheus.Counter
+	storeErrors  prometheus.Counter
+	storeCorrupt prometheus.Counter
+}
+
+func newMetrics(r prometheus.Registerer) metrics {
+	name := func(n string) string { return "flowkeep_netmaster_" + n }
+	m := metrics{
+		revision:     prometheus.NewGauge(prometheus.GaugeOpts{Name: name("revision"), Help: "Revision of the resolved state."}),
+		events:       prometheus.NewGauge(prometheus.GaugeOpts{Name: name("watch_events"), Help: "Object changes seen since the start."}),
+		apiUp:        prometheus.NewGauge(prometheus.GaugeOpts{Name: name("api_connected"), Help: "1 while the API server can be watched."}),
+		objects:      prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name("objects"), Help: "How much the engine holds."}, []string{"kind"}),
+		batchSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: name("batch_seconds"), Help: "Time from a batch of events to its deltas for nodes.", Buckets: prometheus.ExponentialBuckets(0.00001, 4, 12)}),
+		conflicts:    prometheus.NewCounter(prometheus.CounterOpts{Name: name("address_conflicts_total"), Help: "Addresses that several endpoints of equal standing claimed."}),
+		invalid:      prometheus.NewCounter(prometheus.CounterOpts{Name: name("invalid_policies_total"), Help: "Policies of which a part was not understood and left out."}),
+		storeErrors:  prometheus.NewCounter(prometheus.CounterOpts{Name: name("store_errors_total"), Help: "Seconds during which the policy DB could not be written."}),
+		storeCorrupt: prometheus.NewCounter(prometheus.CounterOpts{Name: name("store_corrupt_total"), Help: "Times the policy DB was unreadable and set aside."}),
+	}
+	if r != nil {
+		r.MustRegister(m.revision, m.events, m.apiUp, m.objects, m.batchSeconds, m.conflicts, m.invalid, m.storeErrors, m.storeCorrupt)
+	}
+	return m
+}

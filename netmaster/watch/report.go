@@ -1,0 +1,28 @@
+package watch
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/record"
+)
+
+// Reporter writes Kubernetes Events; equal ones are counted, not repeated.
+type Reporter struct{ recorder record.EventRecorder }
+
+// NewReporter makes a reporter that writes in the background.
+func NewReporter(client kubernetes.Interface) *Reporter {
+	b := record.NewBroadcaster()
+	b.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
+	return &Reporter{b.NewRecorder(runtime.NewScheme(), corev1.EventSource{Component: "flowkeep-netmaster"})}
+}
+
+var apiVersions = map[string]string{"NetworkPolicy": "networking.k8s.io/v1", "Pod": "v1"}
+
+// Warn writes a warning about an object.
+func (r *Reporter) Warn(kind, namespace, name, uid, reason, message string) {
+	r.recorder.Event(&corev1.ObjectReference{Kind: kind, APIVersion: apiVersions[kind], Namespace: namespace, Name: name, UID: types.UID(uid)},
+		corev1.EventTypeWarning, reason, message)
+}
