@@ -13,7 +13,7 @@ import (
 // rewind makes the node's allocator give out an address again: host-local goes on from the last it gave.
 func (w *world) rewind(node string, next netip.Addr) {
 	w.Helper()
-	files, err := filepath.Glob(filepath.Join(w.Dir, node, "flowkeep", "state", "ipam", "*", "last_reserved_ip.*"))
+	files, err := filepath.Glob(filepath.Join(w.Dir, node, "flowkeep", "state", "addresses", "*", "last_reserved_ip.*"))
 	w.must(err)
 	found := false
 	for _, f := range files {

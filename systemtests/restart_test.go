@@ -107,6 +107,25 @@ func TestNetpluginKilled(t *testing.T) {
 	s.stillEnforces()
 }
 
+// The switch dies and comes back empty: until the flows are there again nothing passes, then all is as before.
+func TestSwitchKilled(t *testing.T) {
+	s := newScene(t)
+	s.again("node1-vswitchd")
+	s.watch(0, s.refused, func() {
+		s.must(s.Kill(s.ctx, "node1-vswitchd"))
+		s.must(s.Start(s.ctx, "node1-vswitchd"))
+		s.must(cluster.Until(s.ctx, 20*time.Second, func() error {
+			unmet, err := s.Check(s.ctx, 400*time.Millisecond, s.allowed)
+			if err == nil && len(unmet) > 0 {
+				err = fmt.Errorf("not back: %s", strings.Join(unmet, "; "))
+			}
+			return err
+		}))
+	})
+	s.settles(s.allowed, s.refused)
+	s.stillEnforces()
+}
+
 // A policy that changes while netmaster is away takes effect when it is back; one that is deleted then, too.
 func TestPoliciesChangeWhileNetmasterIsAway(t *testing.T) {
 	s := newScene(t)

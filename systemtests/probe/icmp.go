@@ -24,7 +24,7 @@ type icmpLink struct {
 	id             uint16
 }
 
-func dialICMP(address string) (link, error) {
+func dialICMP(address string, from net.IP) (link, error) {
 	ip, err := netip.ParseAddr(address)
 	if err != nil {
 		return nil, fmt.Errorf("icmp wants an address without a port: %w", err)
@@ -33,11 +33,18 @@ func dialICMP(address string) (link, error) {
 	if ip.Is6() {
 		network, request, reply = "ip6:ipv6-icmp", echoRequest6, echoReply6
 	}
-	conn, err := net.DialIP(network, nil, &net.IPAddr{IP: ip.AsSlice()})
+	conn, err := net.DialIP(network, source(from), &net.IPAddr{IP: ip.AsSlice()})
 	if err != nil {
 		return nil, err
 	}
 	return &icmpLink{IPConn: conn, request: request, reply: reply, id: uint16(os.Getpid()) ^ uint16(time.Now().UnixNano())}, nil
+}
+
+func source(from net.IP) *net.IPAddr {
+	if from == nil {
+		return nil
+	}
+	return &net.IPAddr{IP: from}
 }
 
 func (l *icmpLink) ask(n uint64) error {

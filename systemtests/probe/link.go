@@ -21,17 +21,23 @@ type link interface {
 	Close() error
 }
 
-// dial opens a link; for udp and icmp nothing is sent yet.
-func dial(proto, address string, timeout time.Duration) (link, error) {
+// dial opens a link; for udp and icmp nothing is sent yet. from is the source address; nil leaves it to the kernel.
+func dial(proto, address string, from net.IP, timeout time.Duration) (link, error) {
 	switch proto {
 	case "tcp", "udp":
-		conn, err := net.DialTimeout(proto, address, timeout)
+		dialer := net.Dialer{Timeout: timeout}
+		if from != nil && proto == "tcp" {
+			dialer.LocalAddr = &net.TCPAddr{IP: from}
+		} else if from != nil {
+			dialer.LocalAddr = &net.UDPAddr{IP: from}
+		}
+		conn, err := dialer.Dial(proto, address)
 		if err != nil {
 			return nil, err
 		}
 		return &echoLink{Conn: conn, whole: proto == "tcp"}, nil
 	case "icmp":
-		return dialICMP(address)
+		return dialICMP(address, from)
 	}
 	return nil, fmt.Errorf("protocol %q: use tcp, udp or icmp", proto)
 }
@@ -59,9 +65,9 @@ func (l *echoLink) answer() (uint64, error) {
 }
 
 // attempt is one question; nil says it was answered in time.
-func attempt(proto, address string, timeout time.Duration) error {
+func attempt(proto, address string, from net.IP, timeout time.Duration) error {
 	deadline := time.Now().Add(timeout)
-	l, err := dial(proto, address, timeout)
+	l, err := dial(proto, address, from, timeout)
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/signal"
@@ -17,7 +18,8 @@ import (
 )
 
 const usage = `probe serve PORT…                         echo TCP and UDP on the ports until told to stop
-probe check [-timeout 1s] PROTO ADDRESS…  one attempt at each address at once; prints "open" or "shut" a line, in order
+probe check [-timeout 1s] [-from SOURCE] PROTO ADDRESS…
+                                          one attempt at each address at once; prints "open" or "shut" a line, in order
 probe stream [-rate 1000] [-for 0] PROTO ADDRESS
                                           ask all the time, until SIGTERM or -for is over; prints a report in JSON
 probe get URL                             fetch a page, within 5 s; fails unless the answer is 200
@@ -64,8 +66,13 @@ func serveCommand(ports []string) error {
 func checkCommand(args []string) error {
 	flags := flag.NewFlagSet("check", flag.ContinueOnError)
 	timeout := flags.Duration("timeout", time.Second, "how long an answer may take")
+	source := flags.String("from", "", "source address; empty: the kernel's choice")
 	if err := flags.Parse(args); err != nil {
 		return err
+	}
+	from := net.ParseIP(*source)
+	if *source != "" && from == nil {
+		return fmt.Errorf("-from %s is no address", *source)
 	}
 	pairs := flags.Args()
 	if len(pairs) == 0 || len(pairs)%2 != 0 {
@@ -74,7 +81,7 @@ func checkCommand(args []string) error {
 	results := make([]error, len(pairs)/2)
 	var wg sync.WaitGroup
 	for i := range results {
-		wg.Go(func() { results[i] = attempt(pairs[2*i], pairs[2*i+1], *timeout) })
+		wg.Go(func() { results[i] = attempt(pairs[2*i], pairs[2*i+1], from, *timeout) })
 	}
 	wg.Wait()
 	for _, err := range results {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net"
 	"os"
 	"syscall"
 	"testing"
@@ -20,8 +21,13 @@ func server1(t *testing.T) *server {
 func TestAttempt(t *testing.T) {
 	s := server1(t)
 	for _, proto := range []string{"tcp", "udp"} {
-		if err := attempt(proto, s.addr(), time.Second); err != nil {
+		if err := attempt(proto, s.addr(), nil, time.Second); err != nil {
 			t.Errorf("%s to a server: %v", proto, err)
+		}
+	}
+	for _, proto := range []string{"tcp", "udp"} {
+		if err := attempt(proto, s.addr(), net.IPv4(127, 0, 0, 9), time.Second); err != nil {
+			t.Errorf("%s from another address: %v", proto, err)
 		}
 	}
 	addr := s.addr()
@@ -29,11 +35,11 @@ func TestAttempt(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, proto := range []string{"tcp", "udp"} {
-		if attempt(proto, addr, 300*time.Millisecond) == nil {
+		if attempt(proto, addr, nil, 300*time.Millisecond) == nil {
 			t.Errorf("%s: an answer from nobody", proto)
 		}
 	}
-	if attempt("sctp", addr, time.Second) == nil || attempt("icmp", addr, time.Second) == nil {
+	if attempt("sctp", addr, nil, time.Second) == nil || attempt("icmp", addr, nil, time.Second) == nil {
 		t.Error("a wrong protocol or an address with a port for icmp should be refused")
 	}
 }

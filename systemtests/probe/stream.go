@@ -86,7 +86,7 @@ func stream(proto, address string, interval time.Duration, stop <-chan os.Signal
 // connect returns no link when it was stopped before one opened.
 func (r *Report) connect(stop <-chan os.Signal) (link, error) {
 	for {
-		l, err := dial(r.Proto, r.Address, redial)
+		l, err := dial(r.Proto, r.Address, nil, redial)
 		if err == nil {
 			return l, nil
 		}

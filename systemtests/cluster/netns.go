@@ -1,0 +1,80 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// RunIn runs one of this machine's programs in a network namespace and returns what it prints.
+func (c *Cluster) RunIn(ctx context.Context, netns string, args ...string) (string, error) {
+	return output(inNS(ctx, netns, args...))
+}
+
+// Serve echoes TCP and UDP on a port of a network namespace until the function that it returns is called.
+func (c *Cluster) Serve(ctx context.Context, netns string, port int) (stop func(), err error) {
+	cmd := inNS(ctx, netns, c.probe(), "serve", strconv.Itoa(port))
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	stop = func() { _ = cmd.Process.Kill(); _ = cmd.Wait() } // it has nothing to say
+	err = Until(ctx, 5*time.Second, func() error {
+		text, err := c.RunIn(ctx, netns, c.probe(), "check", "tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err == nil && !strings.HasPrefix(text, "open") {
+			err = fmt.Errorf("port %d: %s", port, text)
+		}
+		return err
+	})
+	if err != nil {
+		stop()
+	}
+	return stop, err
+}
+
+// ControlPlaneIP is the control plane's address of one family; as any host outside of the cluster to pods.
+func (c *Cluster) ControlPlaneIP(ctx context.Context, family int) (netip.Addr, error) {
+	text, err := c.script(ctx, map[int]string{4: "echo $NET.10", 6: "echo $NET6:10"}[family])
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	return netip.ParseAddr(strings.TrimSpace(text))
+}
+
+// Datagrams counts the UDP datagrams that a network namespace has taken in, of one family.
+func (c *Cluster) Datagrams(ctx context.Context, netns string, family int) (int, error) {
+	file := map[int]string{4: "snmp", 6: "snmp6"}[family]
+	text, err := c.RunIn(ctx, netns, "cat", "/proc/net/"+file)
+	if err != nil {
+		return 0, err
+	}
+	return parseDatagrams(text, family)
+}
+
+// parseDatagrams reads /proc/net/snmp (a line of names, a line of values) or snmp6 (a name and a value a line). Datagrams
+// to ports where nobody listens count too.
+func parseDatagrams(text string, family int) (int, error) {
+	values := map[string]int{}
+	var names []string
+	for line := range strings.Lines(text) {
+		f := strings.Fields(line)
+		switch {
+		case family == 6 && len(f) == 2:
+			values[f[0]], _ = strconv.Atoi(f[1])
+		case family == 4 && len(f) > 2 && f[0] == "Udp:" && names == nil:
+			names = f
+		case family == 4 && len(f) > 2 && f[0] == "Udp:":
+			for i, name := range names[:min(len(names), len(f))] {
+				values["Udp"+name], _ = strconv.Atoi(f[i])
+			}
+		}
+	}
+	prefix := map[int]string{4: "Udp", 6: "Udp6"}[family]
+	in, ok := values[prefix+"InDatagrams"]
+	if !ok {
+		return 0, fmt.Errorf("no count of datagrams in %q", text)
+	}
+	return in + values[prefix+"NoPorts"] + values[prefix+"InErrors"], nil
+}

@@ -1,0 +1,118 @@
+package systemtests
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/flowkeep/flowkeep/systemtests/cluster"
+)
+
+// received tells how many datagrams b took in while send ran. Answers would go to the address that was forged, so
+// nothing but b can tell.
+func (w *world) received(pod string, family int, send func()) int {
+	w.Helper()
+	before, err := w.Datagrams(w.ctx, w.pods[pod].NetNS, family)
+	w.must(err)
+	send()
+	after, err := w.Datagrams(w.ctx, w.pods[pod].NetNS, family)
+	w.must(err)
+	return after - before
+}
+
+func (w *world) sendAs(pod string, source, to netip.Addr) {
+	w.Helper()
+	_, err := w.RunIn(w.ctx, w.pods[pod].NetNS, w.Bin+"/probe", "check", "-timeout", "600ms", "-from", source.String(), "udp", netip.AddrPortFrom(to, 80).String())
+	w.must(err)
+}
+
+func TestPodCannotForgeItsAddress(t *testing.T) {
+	w := setup(t)
+	threePods(w)
+	w.settles(w.open("c", "b", "udp", 80, "no policy"), w.open("a", "b", "udp", 80, "no policy"))
+	for _, f := range families {
+		victim, ok := w.pods["a"].IP(f)
+		if !ok {
+			continue
+		}
+		own, _ := w.pods["c"].IP(f)
+		to, _ := w.pods["b"].IP(f)
+		if n := w.received("b", f, func() { w.sendAs("c", own, to) }); n == 0 {
+			t.Errorf("IPv%d: b did not get what c sent as itself: nothing is shown", f)
+		}
+		add := []string{"ip", "addr", "add", fmt.Sprintf("%v/%d", victim, victim.BitLen()), "dev", "eth0"}
+		if f == 6 {
+			add = append(add, "nodad")
+		}
+		_, err := w.RunIn(w.ctx, w.pods["c"].NetNS, add...)
+		w.must(err)
+		if n := w.received("b", f, func() { w.sendAs("c", victim, to) }); n != 0 {
+			t.Errorf("IPv%d: b took %d datagrams that c sent as %v", f, n, victim)
+		}
+	}
+}
+
+func TestPodCannotForgeItsMAC(t *testing.T) {
+	w := setup(t)
+	threePods(w)
+	w.settles(w.open("a", "b", "udp", 80, "no policy"))
+	_, err := w.RunIn(w.ctx, w.pods["a"].NetNS, "ip", "link", "set", "eth0", "address", "02:00:00:00:00:99")
+	w.must(err)
+	for _, f := range families {
+		own, ok := w.pods["a"].IP(f)
+		if !ok {
+			continue
+		}
+		to, _ := w.pods["b"].IP(f)
+		if n := w.received("b", f, func() { w.sendAs("a", own, to) }); n != 0 {
+			t.Errorf("IPv%d: b took %d datagrams from a forged MAC", f, n)
+		}
+	}
+}
+
+// Pods reach hosts outside of the cluster as their node, unless their egress is isolated.
+func TestOutside(t *testing.T) {
+	w := setup(t)
+	ns := threePods(w)
+	stop, err := w.Serve(w.ctx, w.ControlPlaneNS(), 7000)
+	w.must(err)
+	defer stop()
+	var outside []cluster.Expectation
+	var blocks []string
+	for _, f := range families {
+		if _, ok := w.pods["a"].IP(f); !ok {
+			continue
+		}
+		ip, err := w.ControlPlaneIP(w.ctx, f)
+		w.must(err)
+		blocks = append(blocks, fmt.Sprintf(`{ipBlock: {cidr: "%v/%d"}}`, ip, ip.BitLen()))
+		for _, proto := range []string{"tcp", "udp", "icmp"} {
+			outside = append(outside, cluster.Expectation{From: w.pods["a"], Proto: proto, To: ip, Port: 7000, Open: true, Why: "a host outside"})
+		}
+	}
+	w.settles(outside)
+	w.policy(ns, "a", `{podSelector: {matchLabels: {app: a}}, policyTypes: [Egress]}`)
+	w.settles(closed(outside))
+	w.policy(ns, "a", fmt.Sprintf(`{podSelector: {matchLabels: {app: a}}, policyTypes: [Egress], egress: [{to: [%s]}]}`, strings.Join(blocks, ", ")))
+	w.settles(outside, w.shut("a", "b", "tcp", 80, "only the host outside is allowed"))
+}
+
+func closed(list []cluster.Expectation) (shut []cluster.Expectation) {
+	for _, e := range list {
+		e.Open = false
+		shut = append(shut, e)
+	}
+	return shut
+}
+
+// A pod of the node's own network matches selectors by its labels, but the node's address is no peer.
+func TestHostNetworkPodIsNoPeer(t *testing.T) {
+	w := setup(t)
+	ns := threePods(w)
+	_, err := w.RunPods(w.ctx, ns, cluster.PodSpec{Name: "host", Node: "node2", Labels: map[string]string{"app": "host"}, Ports: map[int]string{7001: ""}, HostNetwork: true})
+	w.must(err)
+	w.policy(ns, "b", `{podSelector: {matchLabels: {app: b}}, ingress: [{from: [{podSelector: {matchLabels: {app: host}}}, {podSelector: {matchLabels: {app: a}}}]}]}`)
+	w.pods["host"] = cluster.Pod{Namespace: ns, Name: "host", Node: "node2", NetNS: w.NodeNS("node2")}
+	w.settles(w.open("a", "b", "tcp", 80, "the rule is in force"), w.shut("host", "b", "tcp", 80, "the node's address is no peer"))
+}
