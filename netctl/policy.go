@@ -1,0 +1,113 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/flowkeep/flowkeep/api/inspect"
+	"github.com/spf13/cobra"
+)
+
+func policyCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{Use: "policy", Aliases: []string{"policies", "netpol"}, Short: "Policies as they were resolved", Args: exactly()}
+	var namespace string
+	ls := &cobra.Command{
+		Use: "ls", Aliases: []string{"list"}, Short: "List policies", Args: exactly(), Example: "  netctl policy ls\n  netctl policy ls -n shop -o wide",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			list, err := ask[[]inspect.Policy](cmd, o, inspect.Question{Kind: inspect.AskPolicies, Namespace: namespace})
+			if err != nil {
+				return err
+			}
+			return show(cmd.OutOrStdout(), o, list, func(w io.Writer, wide bool) { printPolicies(w, list, wide) })
+		},
+	}
+	ls.Flags().StringVarP(&namespace, "namespace", "n", "", "only this namespace; default: all")
+	show := &cobra.Command{
+		Use: "show NAMESPACE/NAME", Short: "Show a policy: its rules, whom they reach, and where they are in force", Args: exactly("NAMESPACE/NAME"),
+		Example: "  netctl policy show shop/db\n  netctl policy show shop/db -o yaml", ValidArgsFunction: completePolicies(o),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			list, err := ask[[]inspect.Policy](cmd, o, inspect.Question{Kind: inspect.AskPolicies, ID: args[0]})
+			if err != nil {
+				return err
+			}
+			return show(cmd.OutOrStdout(), o, list[0], func(w io.Writer, _ bool) { printPolicy(w, &list[0]) })
+		},
+	}
+	cmd.AddCommand(ls, show)
+	return cmd
+}
+
+func completePolicies(o *options) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		var names []string
+		list, err := ask[[]inspect.Policy](cmd, o, inspect.Question{Kind: inspect.AskPolicies})
+		for _, p := range list {
+			names = append(names, p.Namespace+"/"+p.Name)
+		}
+		if err != nil || len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// inForce sums a policy's nodes up.
+func inForce(nodes []inspect.PolicyNode) string {
+	realised := 0
+	for _, n := range nodes {
+		if n.State == "realised" {
+			realised++
+		}
+	}
+	if len(nodes) == 0 {
+		return "no pod"
+	}
+	return fmt.Sprintf("%d/%d nodes", realised, len(nodes))
+}
+
+func printPolicies(w io.Writer, list []inspect.Policy, wide bool) {
+	heading := []string{"NAMESPACE", "NAME", "APPLIED TO", "ISOLATES", "IN FORCE"}
+	if wide {
+		heading = append(heading, "PODS", "GENERATION", "PROBLEMS")
+	}
+	var rows [][]string
+	for _, p := range list {
+		pods := p.Selector
+		row := []string{p.Namespace, p.Name, fmt.Sprintf("%s (%d)", pods, len(p.AppliedTo)), strings.Join(p.Directions, ","), inForce(p.Nodes)}
+		if wide {
+			row = append(row, dash(strings.Join(p.AppliedTo, ",")), fmt.Sprint(p.Generation), dash(strings.Join(p.Problems, "; ")))
+		}
+		rows = append(rows, row)
+	}
+	table(w, heading, rows)
+}
+
+func printPolicy(w io.Writer, p *inspect.Policy) {
+	fmt.Fprintf(w, "%s/%s, generation %d\n", p.Namespace, p.Name, p.Generation)
+	fmt.Fprintf(w, "applied to   %s of %s: %s\n", p.Selector, p.Namespace, dash(strings.Join(p.AppliedTo, ", ")))
+	fmt.Fprintf(w, "isolates     %s\n", strings.Join(p.Directions, ", "))
+	for i, n := range p.Nodes {
+		title := "            "
+		if i == 0 {
+			title = "in force on "
+		}
+		fmt.Fprintf(w, "%s %s: %s\n", title, n.Name, n.State)
+	}
+	for _, problem := range p.Problems {
+		fmt.Fprintf(w, "left out     %s\n", problem)
+	}
+	for _, r := range p.Rules {
+		if r.Index < 0 {
+			continue
+		}
+		fmt.Fprintf(w, "\n%s[%d]  ports %s, to pods: %s\n", r.Direction, r.Index, r.Ports, r.AppliedTo)
+		for _, peer := range r.Peers {
+			fmt.Fprintf(w, "  peer  %s", peer.Text)
+			if len(peer.Endpoints) > 0 {
+				fmt.Fprintf(w, ": %s", strings.Join(peer.Endpoints, ", "))
+			}
+			fmt.Fprintln(w)
+		}
+	}
+}

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/flowkeep/flowkeep/api/inspect"
+	"github.com/spf13/cobra"
+)
+
+func statusCommand(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use: "status", Short: "Is everything well: netmaster, its stores, and every node", Args: exactly(),
+		Long:    "Status says in its first line whether everything is well, and why not. It exits with 1 if something is not.",
+		Example: "  netctl status\n  netctl status -o json | jq .problems",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			st, err := ask[inspect.Status](cmd, o, inspect.Question{Kind: inspect.AskStatus})
+			if err != nil {
+				return err
+			}
+			if err := show(cmd.OutOrStdout(), o, st, func(w io.Writer, wide bool) { printStatus(w, &st, wide) }); err != nil {
+				return err
+			}
+			if len(st.Problems) > 0 {
+				return errDegraded
+			}
+			return nil
+		},
+	}
+}
+
+func printStatus(w io.Writer, st *inspect.Status, wide bool) {
+	if len(st.Problems) == 0 {
+		fmt.Fprintf(w, "healthy: %s in force on %s\n", plural(st.Policies, "policy", "policies"), plural(len(st.Nodes), "node", "nodes"))
+	} else {
+		fmt.Fprintf(w, "degraded: %s\n", plural(len(st.Problems), "problem", "problems"))
+		for _, p := range st.Problems {
+			fmt.Fprintf(w, "  - %s\n", p)
+		}
+	}
+	fmt.Fprintf(w, "\nnetmaster %s, up %s, revision %d: %d namespaces, %d endpoints, %d policies, %d rules, %d groups\n\n",
+		st.Version, age(st.Started), st.Revision, st.Namespaces, st.Endpoints, st.Policies, st.Rules, st.Groups)
+	heading := []string{"NODE", "FEED", "REVISION", "RULES", "GROUPS", "PODS", "FLOWS", "SWITCH"}
+	if wide {
+		heading = append(heading, "SINCE", "PENDING", "VERSION", "DATAPATH")
+	}
+	var rows [][]string
+	for i := range st.Nodes {
+		rows = append(rows, nodeRow(&st.Nodes[i], wide))
+	}
+	table(w, heading, rows)
+}
+
+func nodeRow(n *inspect.Node, wide bool) []string {
+	feed, revision := "away", fmt.Sprint(n.Realised)
+	if n.Connected {
+		feed = "connected"
+	}
+	if n.Realised < n.Sent {
+		revision = fmt.Sprintf("%d of %d", n.Realised, n.Sent)
+	}
+	row := []string{n.Name, feed, revision, fmt.Sprint(n.Rules), fmt.Sprint(n.Groups), "-", "-", "-"}
+	datapath := "-"
+	if n.Own != nil {
+		sw := "away"
+		if n.Own.SwitchConnected {
+			sw = "connected"
+		}
+		row[5], row[6], row[7], datapath = fmt.Sprint(n.Own.Endpoints), fmt.Sprint(n.Own.Flows), sw, n.Own.Datapath
+	}
+	if wide {
+		row = append(row, age(n.Since), fmt.Sprint(n.Pending), dash(n.Version), datapath)
+	}
+	return row
+}

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/flowkeep/flowkeep/api/inspect"
+	"github.com/flowkeep/flowkeep/policydb/policy"
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func dbCommand(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use: "db", Short: "The policy DB: what it holds, and whether that is sound", Args: exactly(), Example: "  netctl db\n  netctl db -o json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			db, err := ask[inspect.DB](cmd, o, inspect.Question{Kind: inspect.AskDB})
+			if err != nil {
+				return err
+			}
+			if err := show(cmd.OutOrStdout(), o, db, func(w io.Writer, _ bool) { printDB(w, &db) }); err != nil {
+				return err
+			}
+			if len(db.Problems) > 0 || db.Error != "" {
+				return errDegraded
+			}
+			return nil
+		},
+	}
+}
+
+func printDB(w io.Writer, db *inspect.DB) {
+	state := "sound"
+	if len(db.Problems) > 0 || db.Error != "" {
+		state = "not sound"
+	}
+	fmt.Fprintf(w, "%s: revision %d, %d changes waiting to be written\n", state, db.Revision, db.Waiting)
+	table(w, []string{"NAMESPACES", "ENDPOINTS", "POLICIES", "RULES", "GROUPS"}, [][]string{
+		{fmt.Sprint(db.Namespaces), fmt.Sprint(db.Endpoints), fmt.Sprint(db.Policies), fmt.Sprint(db.Rules), fmt.Sprint(db.Groups)}})
+	for _, text := range []string{db.SetAside, db.Error} {
+		if text != "" {
+			fmt.Fprintln(w, text)
+		}
+	}
+	for _, p := range db.Problems {
+		fmt.Fprintln(w, "  -", p)
+	}
+}
+
+func cacheCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "cache", Short: "The label cache: entries, hits, and its memcached", Args: exactly(), Example: "  netctl cache\n  netctl cache lookup -n shop -l app=web",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := ask[inspect.Cache](cmd, o, inspect.Question{Kind: inspect.AskCache})
+			if err != nil {
+				return err
+			}
+			return show(cmd.OutOrStdout(), o, c, func(w io.Writer, _ bool) { printCache(w, &c) })
+		},
+	}
+	cmd.AddCommand(lookupCommand(o))
+	return cmd
+}
+
+func printCache(w io.Writer, c *inspect.Cache) {
+	server := "in process alone"
+	switch {
+	case c.Connected:
+		server = "memcached " + strings.Join(c.Servers, ",") + " answers"
+	case len(c.Servers) > 0:
+		server = "memcached " + strings.Join(c.Servers, ",") + " does not answer: " + c.Problem
+	}
+	fmt.Fprintln(w, server)
+	table(w, []string{"ENTRIES", "HITS", "MISSES", "ERRORS"}, [][]string{{fmt.Sprint(c.Entries), fmt.Sprint(c.Hits), fmt.Sprint(c.Misses), fmt.Sprint(c.Errors)}})
+}
+
+func lookupCommand(o *options) *cobra.Command {
+	var namespace, selector string
+	cmd := &cobra.Command{
+		Use: "lookup", Short: "Which pods does a selector choose, and who knew?", Args: exactly(), Example: "  netctl cache lookup -n shop -l app=web\n  netctl cache lookup -n shop -l 'tier in (web,api),!canary'",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s, err := parseSelector(selector)
+			if err != nil {
+				return usageError{err}
+			}
+			if namespace == "" {
+				return usageError{errors.New("say which namespace: -n NAMESPACE")}
+			}
+			found, err := ask[inspect.Lookup](cmd, o, inspect.Question{Kind: inspect.AskLookup, Namespace: namespace, Selector: s})
+			if err != nil {
+				return err
+			}
+			return show(cmd.OutOrStdout(), o, found, func(w io.Writer, _ bool) {
+				fmt.Fprintf(w, "%s, from %s, revision %d\n", plural(len(found.Endpoints), "pod", "pods"), found.Source, found.Revision)
+				for _, id := range found.Endpoints {
+					fmt.Fprintln(w, " ", id)
+				}
+			})
+		},
+	}
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "namespace")
+	cmd.Flags().StringVarP(&selector, "selector", "l", "", "label selector, as kubectl takes it; default: all pods")
+	return cmd
+}
+
+var operators = map[metav1.LabelSelectorOperator]policy.Operator{
+	metav1.LabelSelectorOpIn: policy.In, metav1.LabelSelectorOpNotIn: policy.NotIn,
+	metav1.LabelSelectorOpExists: policy.Exists, metav1.LabelSelectorOpDoesNotExist: policy.DoesNotExist,
+}
+
+// parseSelector reads kubectl's syntax.
+func parseSelector(text string) (*policy.Selector, error) {
+	ls, err := metav1.ParseToLabelSelector(text)
+	if err != nil {
+		return nil, fmt.Errorf("selector %q: %w", text, err)
+	}
+	out := &policy.Selector{}
+	for k, v := range ls.MatchLabels {
+		out.Requirements = append(out.Requirements, policy.Requirement{Key: k, Operator: policy.In, Values: []string{v}})
+	}
+	for _, e := range ls.MatchExpressions {
+		out.Requirements = append(out.Requirements, policy.Requirement{Key: e.Key, Operator: operators[e.Operator], Values: e.Values})
+	}
+	return out, nil
+}
