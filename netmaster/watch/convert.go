@@ -6,19 +6,21 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // Policy defaults and validates. What can't be understood is left out and told in Problems: a peer or port that is left out
 // matches nothing, and a podSelector that can't be read isolates the whole namespace.
 func Policy(np *networkingv1.NetworkPolicy) *policy.Policy {
 	p := &policy.Policy{Namespace: np.Namespace, Name: np.Name, UID: string(np.UID), Generation: np.Generation}
-	c := converter{p}
+	c := &converter{p: p}
 	applied, ok := c.selector("spec.podSelector", &np.Spec.PodSelector)
 	if !ok {
 		applied = policy.Selector{}
@@ -28,20 +30,41 @@ func Policy(np *networkingv1.NetworkPolicy) *policy.Policy {
 	if ok { // else it would allow pods that it was not meant for
 		c.rules(np)
 	}
-	return p
+	return c.finish()
 }
 
-type converter struct{ p *policy.Policy }
+type converter struct {
+	p        *policy.Policy
+	problems int
+}
 
-func (c converter) problem(format string, args ...any) {
-	const most = 20
-	if len(c.p.Problems) < most {
-		c.p.Problems = append(c.p.Problems, fmt.Sprintf(format, args...))
+// Problems are bounded: the first mostProblems, each of at most problemLength bytes, and how many more there are.
+const (
+	mostProblems  = 20
+	problemLength = 300
+)
+
+func (c *converter) problem(format string, args ...any) {
+	c.problems++
+	if c.problems > mostProblems {
+		return
 	}
+	text := fmt.Sprintf(format, args...)
+	if len(text) > problemLength {
+		text = strings.ToValidUTF8(text[:problemLength], "") + "…"
+	}
+	c.p.Problems = append(c.p.Problems, text)
+}
+
+func (c *converter) finish() *policy.Policy {
+	if more := c.problems - mostProblems; more > 0 {
+		c.p.Problems = append(c.p.Problems, fmt.Sprintf("and %d more", more))
+	}
+	return c.p
 }
 
 // policyTypes: absent means Ingress, and Egress where there are egress rules (NetworkPolicySpec).
-func (c converter) policyTypes(np *networkingv1.NetworkPolicy) (ingress, egress bool) {
+func (c *converter) policyTypes(np *networkingv1.NetworkPolicy) (ingress, egress bool) {
 	if len(np.Spec.PolicyTypes) == 0 {
 		return true, len(np.Spec.Egress) > 0
 	}
@@ -59,7 +82,7 @@ func (c converter) policyTypes(np *networkingv1.NetworkPolicy) (ingress, egress 
 	return ingress, egress
 }
 
-func (c converter) rules(np *networkingv1.NetworkPolicy) {
+func (c *converter) rules(np *networkingv1.NetworkPolicy) {
 	for i, r := range np.Spec.Ingress {
 		where := fmt.Sprintf("spec.ingress[%d]", i)
 		c.p.Ingress = append(c.p.Ingress, c.rule(where, "from", r.From, r.Ports))
@@ -70,7 +93,7 @@ func (c converter) rules(np *networkingv1.NetworkPolicy) {
 	}
 }
 
-func (c converter) rule(where, side string, peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort) policy.PolicyRule {
+func (c *converter) rule(where, side string, peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort) policy.PolicyRule {
 	r := policy.PolicyRule{AnyPeer: len(peers) == 0, AnyPort: len(ports) == 0}
 	for i := range peers {
 		if peer, ok := c.peer(fmt.Sprintf("%s.%s[%d]", where, side, i), &peers[i]); ok {
@@ -85,7 +108,7 @@ func (c converter) rule(where, side string, peers []networkingv1.NetworkPolicyPe
 	return r
 }
 
-func (c converter) peer(where string, in *networkingv1.NetworkPolicyPeer) (policy.Peer, bool) {
+func (c *converter) peer(where string, in *networkingv1.NetworkPolicyPeer) (policy.Peer, bool) {
 	if in.IPBlock != nil {
 		if in.PodSelector != nil || in.NamespaceSelector != nil {
 			c.problem("%s: ipBlock cannot be together with selectors", where)
@@ -116,7 +139,7 @@ func (c converter) peer(where string, in *networkingv1.NetworkPolicyPeer) (polic
 	return out, true
 }
 
-func (c converter) block(where string, in *networkingv1.IPBlock) (*policy.IPBlock, bool) {
+func (c *converter) block(where string, in *networkingv1.IPBlock) (*policy.IPBlock, bool) {
 	cidr, ok := c.cidr(where+".cidr", in.CIDR)
 	if !ok {
 		return nil, false
@@ -137,7 +160,7 @@ func (c converter) block(where string, in *networkingv1.IPBlock) (*policy.IPBloc
 	return out, true
 }
 
-func (c converter) cidr(where, text string) (netip.Prefix, bool) {
+func (c *converter) cidr(where, text string) (netip.Prefix, bool) {
 	p, err := netip.ParsePrefix(text)
 	switch {
 	case err != nil:
@@ -157,9 +180,13 @@ var operators = map[metav1.LabelSelectorOperator]policy.Operator{
 	metav1.LabelSelectorOpExists: policy.Exists, metav1.LabelSelectorOpDoesNotExist: policy.DoesNotExist,
 }
 
-func (c converter) selector(where string, in *metav1.LabelSelector) (policy.Selector, bool) {
+func (c *converter) selector(where string, in *metav1.LabelSelector) (policy.Selector, bool) {
 	var out policy.Selector
 	for k, v := range in.MatchLabels {
+		if !labelKey(k) {
+			c.problem("%s.matchLabels: %q cannot be the key of a label", where, k)
+			return policy.Selector{}, false
+		}
 		out.Requirements = append(out.Requirements, policy.Requirement{Key: k, Operator: policy.In, Values: []string{v}})
 	}
 	slices.SortFunc(out.Requirements, func(a, b policy.Requirement) int {
@@ -171,7 +198,7 @@ func (c converter) selector(where string, in *metav1.LabelSelector) (policy.Sele
 	for i, e := range in.MatchExpressions {
 		op, known := operators[e.Operator]
 		needs := op == policy.In || op == policy.NotIn
-		if !known || e.Key == "" || needs != (len(e.Values) > 0) {
+		if !known || !labelKey(e.Key) || needs != (len(e.Values) > 0) {
 			c.problem("%s.matchExpressions[%d]: key %q with operator %q and %d values makes no sense", where, i, e.Key, e.Operator, len(e.Values))
 			return policy.Selector{}, false
 		}
@@ -180,12 +207,14 @@ func (c converter) selector(where string, in *metav1.LabelSelector) (policy.Sele
 	return out, true
 }
 
+func labelKey(k string) bool { return len(validation.IsQualifiedName(k)) == 0 }
+
 func protocolOf(p *corev1.Protocol) (policy.Protocol, bool) {
 	if p == nil {
 		return policy.TCP, true
 	}
 	switch *p {
-	case corev1.ProtocolTCP, "":
+	case corev1.ProtocolTCP:
 		return policy.TCP, true
 	case corev1.ProtocolUDP:
 		return policy.UDP, true
@@ -195,7 +224,7 @@ func protocolOf(p *corev1.Protocol) (policy.Protocol, bool) {
 	return 0, false
 }
 
-func (c converter) port(where string, in *networkingv1.NetworkPolicyPort) (policy.PolicyPort, bool) {
+func (c *converter) port(where string, in *networkingv1.NetworkPolicyPort) (policy.PolicyPort, bool) {
 	proto, ok := protocolOf(in.Protocol)
 	if !ok {
 		c.problem("%s.protocol: %q is unknown; use TCP, UDP or SCTP", where, *in.Protocol)
@@ -243,9 +272,7 @@ func Endpoint(pod *corev1.Pod) *policy.Endpoint {
 		}
 	}
 	for _, text := range texts {
-		if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" {
-			e.Addresses = append(e.Addresses, a.Unmap())
-		}
+		e.Addresses = addAddress(e.Addresses, text)
 	}
 	for i := range pod.Spec.Containers {
 		addPorts(e, &pod.Spec.Containers[i])
@@ -258,10 +285,30 @@ func Endpoint(pod *corev1.Pod) *policy.Endpoint {
 	return e
 }
 
+// addAddress takes the first address of each family; what is no address is left out.
+func addAddress(to []netip.Addr, text string) []netip.Addr {
+	a, err := netip.ParseAddr(text)
+	if err != nil || a.Zone() != "" {
+		return to
+	}
+	a = a.Unmap()
+	if slices.ContainsFunc(to, func(b netip.Addr) bool { return a.Is4() == b.Is4() }) {
+		return to
+	}
+	return append(to, a)
+}
+
+// addPorts leaves out what cannot be: a name then stands for nothing there.
 func addPorts(e *policy.Endpoint, c *corev1.Container) {
 	for _, p := range c.Ports {
-		proto, ok := protocolOf(&p.Protocol)
-		if n := (policy.NamedPort{Name: p.Name, Protocol: proto, Number: uint16(p.ContainerPort)}); ok && p.Name != "" && !slices.Contains(e.Ports, n) {
+		proto, ok := policy.TCP, true
+		if p.Protocol != "" {
+			proto, ok = protocolOf(&p.Protocol)
+		}
+		if !ok || p.Name == "" || p.ContainerPort < 1 || p.ContainerPort > 65535 {
+			continue
+		}
+		if n := (policy.NamedPort{Name: p.Name, Protocol: proto, Number: uint16(p.ContainerPort)}); !slices.Contains(e.Ports, n) {
 			e.Ports = append(e.Ports, n)
 		}
 	}
@@ -276,8 +323,8 @@ func Namespace(ns *corev1.Namespace) policy.Namespace {
 func Node(n *corev1.Node) policy.NodeInfo {
 	out := policy.NodeInfo{Name: n.Name}
 	for _, a := range n.Status.Addresses {
-		if addr, err := netip.ParseAddr(a.Address); err == nil && a.Type == corev1.NodeInternalIP {
-			out.Addresses = append(out.Addresses, addr.Unmap())
+		if a.Type == corev1.NodeInternalIP {
+			out.Addresses = addAddress(out.Addresses, a.Address)
 		}
 	}
 	cidrs := n.Spec.PodCIDRs
