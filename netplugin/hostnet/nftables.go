@@ -29,7 +29,7 @@ func ruleset(cfg *Config) string {
 		b.WriteString(svc + part.family + " daddr " + set + " notrack\n")
 		b.WriteString(svc + part.family + " daddr != " + set + " ct original zone set 2\n")
 	}
-	b.WriteString("  }\n  chain masquerade {\n    type nat hook postrouting priority srcnat; policy accept;\n")
+	b.WriteString("  }\n  chain source-nat {\n    type nat hook postrouting priority srcnat; policy accept;\n")
 	pods4, pods6 := byFamily(cfg.Self.PodCIDRs)
 	writeMasquerade(&b, "ip", pods4, cluster4)
 	writeMasquerade(&b, "ip6", pods6, cluster6)

@@ -75,13 +75,25 @@ func Open(ctx context.Context, endpoint string) (*DB, error) {
 		return nil, fmt.Errorf("connect to ovsdb-server at %s: %w (is openvswitch-switch running?)", endpoint, err)
 	}
 	db := &DB{client: c}
-	_, err = c.Monitor(ctx, c.NewMonitor(client.WithTable(&openVSwitch{}), client.WithTable(&bridge{}),
-		client.WithTable(&port{}), client.WithTable(&iface{})))
+	_, err = c.Monitor(ctx, monitor(c))
 	if err != nil {
 		c.Close()
 		return nil, fmt.Errorf("read the Open vSwitch database: %w", err)
 	}
 	return db, nil
+}
+
+// monitor names every column that the models have: of others libovsdb would not understand the updates, and would drop those
+// that came with them.
+func monitor(c client.Client) *client.Monitor {
+	var o openVSwitch
+	var b bridge
+	var p port
+	var i iface
+	return c.NewMonitor(client.WithTable(&o, &o.Bridges, &o.OVSVersion),
+		client.WithTable(&b, &b.Name, &b.Ports, &b.DatapathType, &b.FailMode, &b.Protocols, &b.OtherConfig, &b.ExternalIDs),
+		client.WithTable(&p, &p.Name, &p.Interfaces, &p.ExternalIDs),
+		client.WithTable(&i, &i.Name, &i.Type, &i.Ofport, &i.OfportRequest, &i.MTURequest, &i.Error, &i.ExternalIDs))
 }
 
 // Close ends the connection.
