@@ -1,17 +1,20 @@
 // Package labelcache answers "which endpoints does this selector choose?": in the process first, then in memcached, which
 // the replicas and netctl share, then from whoever knows. An entry carries the revision it was computed at and is never
 // believed by one who needs a newer. Enforcement never waits for this cache: a miss or an outage only costs time.
+//
+// Each key belongs to one of the memcached servers (rendezvous hashing). A server that fails is left alone until Run has
+// reached it again, so an outage costs at most one timeout a second, and no look-up more than one.
 package labelcache
 
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"sync"
+	"fmt"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
-	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -34,7 +37,7 @@ const (
 
 // Config is what a cache needs. Without Servers it is in process alone.
 type Config struct {
-	Servers    []string // host:port of memcached
+	Servers    []string // host:port of memcached, or the path of its unix socket
 	MaxEntries int      // in process; 0: 10,000
 	Registerer prometheus.Registerer
 }
@@ -53,16 +56,11 @@ type Stats struct {
 // Cache is safe for concurrent use.
 type Cache struct {
 	cfg     Config
-	client  *memcache.Client // nil: in process alone
+	servers []*server
 	queue   chan item
-	hits    atomic.Uint64
-	misses  atomic.Uint64
-	errs    atomic.Uint64
-	problem atomic.Pointer[string]
-	openAt  atomic.Int64 // Unix nanoseconds until which memcached is left alone
+	local   *lru
 
-	mu      sync.Mutex
-	entries map[string]Entry
+	localHits, remoteHits, misses, errs, dropped atomic.Uint64
 }
 
 type item struct {
@@ -71,22 +69,19 @@ type item struct {
 }
 
 const (
-	timeout    = 100 * time.Millisecond
-	pause      = time.Second // after a failure
-	maxValue   = 1 << 20     // memcached's default item size, bytes
-	expiration = 3600        // seconds
-	queueSize  = 1024
+	probe     = time.Second // how often Run asks each server whether it lives
+	maxValue  = 1<<20 - 1024
+	queueSize = 1024
 )
 
-// New makes a cache; Run sends to memcached.
+// New makes a cache; Run must run for memcached to be filled, and found again after an outage.
 func New(cfg Config) *Cache {
-	if cfg.MaxEntries == 0 {
+	if cfg.MaxEntries <= 0 {
 		cfg.MaxEntries = 10000
 	}
-	c := &Cache{cfg: cfg, entries: map[string]Entry{}, queue: make(chan item, queueSize)}
-	if len(cfg.Servers) > 0 {
-		c.client = memcache.New(cfg.Servers...)
-		c.client.Timeout = timeout
+	c := &Cache{cfg: cfg, local: newLRU(cfg.MaxEntries), queue: make(chan item, queueSize)}
+	for _, addr := range cfg.Servers {
+		c.servers = append(c.servers, newServer(addr))
 	}
 	if cfg.Registerer != nil {
 		c.register(cfg.Registerer)
@@ -95,13 +90,23 @@ func New(cfg Config) *Cache {
 }
 
 func (c *Cache) register(r prometheus.Registerer) {
-	counter := func(name, help string, v *atomic.Uint64) prometheus.Collector {
-		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "flowkeep_netmaster_labelcache_" + name, Help: help}, func() float64 { return float64(v.Load()) })
+	counter := func(name, help string, labels prometheus.Labels, v *atomic.Uint64) prometheus.Collector {
+		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "flowkeep_labelcache_" + name, Help: help, ConstLabels: labels},
+			func() float64 { return float64(v.Load()) })
 	}
-	r.MustRegister(counter("hits_total", "Look-ups answered from the cache.", &c.hits), counter("misses_total", "Look-ups that had to be computed.", &c.misses),
-		counter("errors_total", "Requests to memcached that failed.", &c.errs),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "flowkeep_netmaster_memcached_up", Help: "1 while memcached answers; 0 without one, too."}, func() float64 {
-			if c.client != nil && c.problem.Load() == nil {
+	gauge := func(name, help string, v func() float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "flowkeep_labelcache_" + name, Help: help}, v)
+	}
+	const hits = "Look-ups answered from the cache."
+	r.MustRegister(
+		counter("hits_total", hits, prometheus.Labels{"source": string(InProcess)}, &c.localHits),
+		counter("hits_total", hits, prometheus.Labels{"source": string(Memcached)}, &c.remoteHits),
+		counter("misses_total", "Look-ups that had to be computed.", nil, &c.misses),
+		counter("errors_total", "Requests to memcached that failed, and answers that were unreadable.", nil, &c.errs),
+		counter("dropped_total", "Entries that were not sent to memcached: too large, or too many at once.", nil, &c.dropped),
+		gauge("entries", "Entries in process.", func() float64 { return float64(c.local.len()) }),
+		gauge("memcached_up", "1 while every memcached server answers; 0 without any, too.", func() float64 {
+			if c.Stats().Connected {
 				return 1
 			}
 			return 0
@@ -109,15 +114,18 @@ func (c *Cache) register(r prometheus.Registerer) {
 }
 
 // Key is the cache's key of a group.
-func Key(g *policy.GroupSpec) string { return "flowkeep/group/" + g.Key().String() }
+func Key(g *policy.GroupSpec) string { return GroupKey(g.Key()) }
 
-// Run sends entries to memcached, and looks now and then whether it answers, until ctx ends.
+// GroupKey is the cache's key of a group whose content has this key.
+func GroupKey(k policy.Key) string { return "flowkeep/group/" + k.String() }
+
+// Run sends entries to memcached, and looks every second whether it answers, until ctx ends.
 func (c *Cache) Run(ctx context.Context) {
-	if c.client == nil {
+	if len(c.servers) == 0 {
 		<-ctx.Done()
 		return
 	}
-	tick := time.NewTicker(pause)
+	tick := time.NewTicker(probe)
 	defer tick.Stop()
 	c.ping()
 	for {
@@ -127,107 +135,129 @@ func (c *Cache) Run(ctx context.Context) {
 		case <-tick.C:
 			c.ping()
 		case <-ctx.Done():
-			c.client.Close()
+			for _, s := range c.servers {
+				s.close()
+			}
 			return
 		}
 	}
 }
 
-func (c *Cache) ping() { c.outcome(c.client.Ping()) }
-
-// outcome opens or closes the circuit.
-func (c *Cache) outcome(err error) {
-	if err == nil || errors.Is(err, memcache.ErrCacheMiss) {
-		c.problem.Store(nil)
-		return
+func (c *Cache) ping() {
+	for _, s := range c.servers {
+		c.count(s.ping())
 	}
-	c.errs.Add(1)
-	text := err.Error()
-	c.problem.Store(&text)
-	c.openAt.Store(time.Now().Add(pause).UnixNano())
 }
 
-func (c *Cache) usable() bool { return c.client != nil && time.Now().UnixNano() >= c.openAt.Load() }
+func (c *Cache) count(err error) {
+	if err != nil {
+		c.errs.Add(1)
+	}
+}
 
 func (c *Cache) send(i item) {
-	if !c.usable() {
+	s := c.owner(i.key)
+	if !s.up() {
 		return
 	}
 	value, err := json.Marshal(i.entry)
-	if err != nil || len(value) > maxValue-1024 {
+	if err != nil || len(value) > maxValue {
+		c.dropped.Add(1)
 		return
 	}
-	c.outcome(c.client.Set(&memcache.Item{Key: i.key, Value: value, Expiration: expiration}))
+	c.count(s.set(i.key, value))
 }
 
-// Put remembers an entry. It never waits: what memcached cannot take now is left out.
-func (c *Cache) Put(key string, e Entry) {
-	c.mu.Lock()
-	if len(c.entries) >= c.cfg.MaxEntries {
-		for k := range c.entries { // any
-			delete(c.entries, k)
-			break
+// owner is the server of a key; the others' keys stay where they are when one is added or removed.
+func (c *Cache) owner(key string) *server {
+	return slices.MaxFunc(c.servers, func(a, b *server) int {
+		x, y := a.weight(key), b.weight(key)
+		if x < y {
+			return -1
 		}
-	}
-	c.entries[key] = e
-	c.mu.Unlock()
-	if c.client == nil {
+		if x > y {
+			return 1
+		}
+		return strings.Compare(a.addr, b.addr)
+	})
+}
+
+// Put remembers an entry, unless a newer one is known. It never waits: what memcached cannot take now is left out.
+func (c *Cache) Put(key string, e Entry) {
+	if !c.local.put(key, e) || len(c.servers) == 0 {
 		return
 	}
 	select {
 	case c.queue <- item{key, e}:
 	default:
+		c.dropped.Add(1)
 	}
 }
 
-// Get answers with an entry of at least the revision, computing one where none is cached.
+// Get answers with an entry of at least the revision, computing one where none is cached. The endpoints are shared: they
+// must not be changed.
 func (c *Cache) Get(ctx context.Context, key string, revision uint64, compute func(context.Context) (Entry, error)) (Entry, Source, error) {
-	c.mu.Lock()
-	e, ok := c.entries[key]
-	c.mu.Unlock()
-	if ok && e.Revision >= revision {
-		c.hits.Add(1)
+	if e, ok := c.local.get(key); ok && e.Revision >= revision {
+		c.localHits.Add(1)
 		return e, InProcess, nil
 	}
 	if e, ok := c.fetch(key); ok && e.Revision >= revision {
-		c.hits.Add(1)
-		c.Put(key, e)
+		c.remoteHits.Add(1)
+		c.local.put(key, e)
 		return e, Memcached, nil
 	}
 	c.misses.Add(1)
 	e, err := compute(ctx)
 	if err != nil {
-		return Entry{}, Computed, err
+		return Entry{}, Computed, fmt.Errorf("compute the endpoints of a selector: %w", err)
 	}
 	c.Put(key, e)
 	return e, Computed, nil
 }
 
 func (c *Cache) fetch(key string) (Entry, bool) {
-	if !c.usable() {
+	if len(c.servers) == 0 {
 		return Entry{}, false
 	}
-	it, err := c.client.Get(key)
-	c.outcome(err)
+	s := c.owner(key)
+	if !s.up() {
+		return Entry{}, false
+	}
+	value, err := s.get(key)
+	if err != nil || value == nil {
+		c.count(err)
+		return Entry{}, false
+	}
+	e, err := decode(value)
 	if err != nil {
-		return Entry{}, false
-	}
-	var e Entry
-	if err := json.Unmarshal(it.Value, &e); err != nil {
+		c.errs.Add(1)
 		return Entry{}, false
 	}
 	return e, true
 }
 
+// decode refuses what put cannot have written.
+func decode(value []byte) (Entry, error) {
+	var e Entry
+	if err := json.Unmarshal(value, &e); err != nil {
+		return Entry{}, err
+	}
+	if e.Revision == 0 {
+		return Entry{}, fmt.Errorf("an entry without a revision")
+	}
+	return e, nil
+}
+
 // Stats is the state now.
 func (c *Cache) Stats() Stats {
-	c.mu.Lock()
-	n := len(c.entries)
-	c.mu.Unlock()
-	s := Stats{Entries: n, Hits: c.hits.Load(), Misses: c.misses.Load(), Errors: c.errs.Load(), Servers: c.cfg.Servers}
-	if p := c.problem.Load(); p != nil {
-		s.Problem = *p
+	s := Stats{Entries: c.local.len(), Hits: c.localHits.Load() + c.remoteHits.Load(), Misses: c.misses.Load(), Errors: c.errs.Load(), Servers: c.cfg.Servers}
+	var problems []string
+	for _, server := range c.servers {
+		if p := server.problem(); p != "" {
+			problems = append(problems, p)
+		}
 	}
-	s.Connected = c.client != nil && s.Problem == ""
+	s.Problem = strings.Join(problems, "; ")
+	s.Connected = len(c.servers) > 0 && s.Problem == ""
 	return s
 }
