@@ -73,12 +73,16 @@ func serve(cfg server.Config, kubeconfig, httpListen string) error {
 	if err != nil {
 		return err
 	}
-	if cfg.Client, err = kubernetes.NewForConfig(rest); err != nil {
+	client, err := kubernetes.NewForConfig(rest)
+	if err != nil {
+		return err
+	}
+	if cfg.Watcher, err = watch.New(client, cfg.Logger); err != nil {
 		return err
 	}
 	ctx, stop := process.SignalContext()
 	defer stop()
-	cfg.Report = watch.NewReporter(cfg.Client)
+	cfg.Report = watch.NewReporter(client)
 	reg := process.NewRegistry("netmaster")
 	cfg.Health, cfg.Registerer = new(process.Health), reg
 	served := make(chan error, 1)

@@ -28,7 +28,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
-	"k8s.io/client-go/kubernetes"
 )
 
 // Config is netmaster's configuration.
@@ -38,7 +37,7 @@ type Config struct {
 	StateDir   string
 	Memcached  []string
 	Version    string
-	Client     kubernetes.Interface
+	Watcher    *watch.Watcher
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
 	Health     *process.Health
@@ -82,9 +81,7 @@ func Run(ctx context.Context, cfg Config) error {
 		s.metrics.storeCorrupt.Inc()
 		s.log.Error("the policy DB was unreadable and is rebuilt from the API server", "detail", text)
 	}
-	if s.watcher, err = watch.New(cfg.Client, s.log); err != nil {
-		return err
-	}
+	s.watcher = cfg.Watcher
 	s.cache = labelcache.New(labelcache.Config{Servers: cfg.Memcached, Registerer: cfg.Registerer})
 	s.feed = feed.NewServer(feed.Config{Logger: s.log, Registerer: cfg.Registerer, Events: s.event})
 	return s.run(ctx)
