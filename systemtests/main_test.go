@@ -3,6 +3,7 @@
 package systemtests
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -34,7 +35,14 @@ func run(m *testing.M) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	c, err := cluster.Boot(ctx, cluster.Options{Name: "test", Nodes: 2, Family: *family, Hook: *hook, Reuse: *reuse})
+	name := cmp.Or(os.Getenv("FLOWKEEP_SANDBOX"), "test")
+	unlock, err := cluster.Lock(name)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer unlock()
+	c, err := cluster.Boot(ctx, cluster.Options{Name: name, Nodes: 2, Family: *family, Hook: *hook, Reuse: *reuse})
 	if !*reuse && !*keep {
 		defer func() {
 			if err := c.Down(context.Background()); err != nil {

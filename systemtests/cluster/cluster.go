@@ -6,12 +6,14 @@ package cluster
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -31,6 +33,19 @@ type Cluster struct {
 	Bin    string // kubectl, probe
 	Family string
 	source string // systemtests/sandbox
+}
+
+// Lock keeps a second run from ending the sandbox of the first.
+func Lock(name string) (unlock func(), err error) {
+	path := filepath.Join(os.TempDir(), "flowkeep-sandbox-"+name+".lock")
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return nil, errors.Join(fmt.Errorf("another run uses the sandbox %s: wait for it, or set FLOWKEEP_SANDBOX to another name", name), f.Close())
+	}
+	return func() { _ = os.Remove(path); _ = f.Close() }, nil
 }
 
 // Boot builds what is missing and boots the sandbox; it takes about 15 s with everything in the cache. Progress goes to

@@ -18,6 +18,7 @@ type link interface {
 	// answer waits for the next answer until the deadline that was set.
 	answer() (uint64, error)
 	SetReadDeadline(time.Time) error
+	SetWriteDeadline(time.Time) error
 	Close() error
 }
 

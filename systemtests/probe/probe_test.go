@@ -79,6 +79,25 @@ func TestStreamToNobodyReceivesNothing(t *testing.T) {
 	}
 }
 
+// A server that takes nothing in, as behind a connection that is cut: the stream still ends when it is told to.
+func TestStreamEndsOnAStuckConnection(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	tl, stop := &tally{next: 1, last: time.Now()}, make(chan os.Signal, 1)
+	conn, err := dial("tcp", l.Addr().String(), nil, time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	time.AfterFunc(2*time.Second, func() { stop <- syscall.SIGTERM })
+	if sent := send(conn, tl, 100*time.Nanosecond, stop); sent < 1000 {
+		t.Errorf("only %d questions: the buffers cannot be full", sent)
+	}
+}
+
 func streamFor(t *testing.T, proto, addr string, d time.Duration) *Report {
 	t.Helper()
 	stop := make(chan os.Signal, 1)
