@@ -1,3 +1,6 @@
+// Package ofctl is the switch library: flows as values, their OpenFlow 1.3 encoding with Open vSwitch's extensions, and a
+// session with a bridge that commits changes in atomic bundles and reads tables back whole. Package ofctl/ovsdb makes
+// bridges and ports.
 package ofctl
 
 import "net/netip"
@@ -56,12 +59,14 @@ const NumRegs = 8
 // MAC is an Ethernet address.
 type MAC [6]byte
 
-// U8, U16 and U32 are values with a mask; a zero mask matches anything. Bits outside the mask are zero.
-type (
-	U8  struct{ Value, Mask uint8 }
-	U16 struct{ Value, Mask uint16 }
-	U32 struct{ Value, Mask uint32 }
-)
+// U8 is a value with a mask; a zero mask matches anything. Bits outside the mask are zero. So with U16 and U32.
+type U8 struct{ Value, Mask uint8 }
+
+// U16 is a value with a mask.
+type U16 struct{ Value, Mask uint16 }
+
+// U32 is a value with a mask.
+type U32 struct{ Value, Mask uint32 }
 
 // Conntrack state bits, as in ovs-fields(7), ct_state.
 const (

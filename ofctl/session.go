@@ -67,7 +67,7 @@ func Connect(ctx context.Context, path string) (*Session, error) {
 func (s *Session) handshake(ctx context.Context) error {
 	if deadline, ok := ctx.Deadline(); ok {
 		_ = s.conn.SetDeadline(deadline)
-		defer s.conn.SetDeadline(time.Time{})
+		defer func() { _ = s.conn.SetDeadline(time.Time{}) }()
 	}
 	// Only 1.3 in the version bitmap (OpenFlow 1.3.1, 7.5.1).
 	hello := []byte{version13, typeHello, 0, 16, 0, 0, 0, 1, 0, 1, 0, 8, 0, 0, 0, 1 << version13}

@@ -102,14 +102,12 @@ func (m Match) ctText(t *textBuilder) {
 		t.add("ct_zone=%d", m.CtZone)
 	}
 	t.masked("ct_mark", m.CtMark)
-	v6 := ""
+	family := "nw"
 	if m.EtherType == EtherIPv6 {
-		v6 = "ipv6"
-	} else {
-		v6 = "nw"
+		family = "ipv6"
 	}
-	t.prefix("ct_"+v6+"_src", m.CtNwSrc)
-	t.prefix("ct_"+v6+"_dst", m.CtNwDst)
+	t.prefix("ct_"+family+"_src", m.CtNwSrc)
+	t.prefix("ct_"+family+"_dst", m.CtNwDst)
 	if m.CtProto != 0 {
 		t.add("ct_nw_proto=%d", m.CtProto)
 	}

@@ -316,7 +316,7 @@ func (s *Server) flows(ctx context.Context, q *inspect.Question) (any, error) {
 
 func (s *Server) db(context.Context, *inspect.Question) (any, error) {
 	out := inspect.DB{SetAside: s.cfg.Store.SetAside(), Problems: []string{}}
-	if err, waiting := s.cfg.Store.Problem(); err != nil {
+	if waiting, err := s.cfg.Store.Problem(); err != nil {
 		out.Error, out.Waiting = err.Error(), waiting
 	} else {
 		out.Waiting = waiting

@@ -313,7 +313,7 @@ func (s *server) problems() []string {
 	if st := s.cache.Stats(); len(st.Servers) > 0 && !st.Connected {
 		out = append(out, "memcached does not answer; label look-ups are computed instead: "+st.Problem)
 	}
-	if err, waiting := s.store.Problem(); err != nil {
+	if waiting, err := s.store.Problem(); err != nil {
 		out = append(out, fmt.Sprintf("the policy DB cannot be written (%d changes wait): %v", waiting, err))
 	}
 	if text := s.store.SetAside(); text != "" {
@@ -335,7 +335,7 @@ func (s *server) observe() {
 		up = 0
 	}
 	s.metrics.apiUp.Set(up)
-	if err, _ := s.store.Problem(); err != nil {
+	if _, err := s.store.Problem(); err != nil {
 		s.metrics.storeErrors.Inc()
 	}
 }

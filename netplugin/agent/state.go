@@ -12,6 +12,7 @@ import (
 	"github.com/flowkeep/flowkeep/netplugin/pipeline"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	bolt "go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
 )
 
 // stateSchema is the layout of the state file; a file of another one is set aside and the node starts from what
@@ -40,7 +41,7 @@ func openState(path string) (s *state, setAside string, err error) {
 	if err == nil {
 		return s, "", nil
 	}
-	if errors.Is(err, bolt.ErrTimeout) {
+	if errors.Is(err, bolterrors.ErrTimeout) {
 		return nil, "", fmt.Errorf("%s is in use: is another netplugin running on this node?", path)
 	}
 	aside := fmt.Sprintf("%s.corrupt-%s", path, time.Now().UTC().Format("20060102T150405.000"))

@@ -42,11 +42,7 @@ func Compare(ctx context.Context, s Switch, want []ofctl.Flow) (Difference, erro
 	}
 	var extra []ofctl.FlowMod
 	unknown := 0
-	err := s.Dump(ctx, func(f ofctl.Flow, err error) error {
-		if err != nil {
-			unknown++
-			return nil
-		}
+	compare := func(f ofctl.Flow) {
 		k := key{f.Table, f.Priority, f.Match}
 		w, ok := left[k]
 		switch {
@@ -58,6 +54,13 @@ func Compare(ctx context.Context, s Switch, want []ofctl.Flow) (Difference, erro
 			d.Mods = append(d.Mods, ofctl.FlowMod{Command: ofctl.Add, Flow: *w})
 		}
 		delete(left, k)
+	}
+	err := s.Dump(ctx, func(f ofctl.Flow, strange error) error {
+		if strange == nil {
+			compare(f)
+		} else {
+			unknown++
+		}
 		return nil
 	})
 	if err != nil {

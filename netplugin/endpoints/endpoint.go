@@ -14,6 +14,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/flowkeep/flowkeep/netplugin/hostnet"
 )
 
 // MAC is an Ethernet address.
@@ -46,10 +48,10 @@ func (e *Endpoint) Equal(o *Endpoint) bool {
 	return e.ID() == o.ID() && e.UID == o.UID && e.ContainerID == o.ContainerID && e.Port == o.Port && e.MAC == o.MAC && slices.Equal(e.Addresses, o.Addresses)
 }
 
-// hostIfName is at most 15 characters, and the same for the same container and interface.
+// hostIfName is 15 characters, the most that Linux takes, and the same for the same container and interface.
 func hostIfName(container, ifName string) string {
 	sum := sha256.Sum256([]byte(container + "/" + ifName))
-	return "fk" + hex.EncodeToString(sum[:])[:12]
+	return hostnet.PodPrefix + hex.EncodeToString(sum[:])[:12]
 }
 
 // macFor derives a locally administered address from the first of the pod's.

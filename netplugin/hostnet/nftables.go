@@ -8,11 +8,24 @@ import (
 	"strings"
 )
 
-// ruleset is the table inet flowkeep as nft(8) reads it. It is replaced in one transaction.
+// PodPrefix begins the names of the node's ends of pods' links.
+const PodPrefix = "fkp"
+
+// guard keeps the node's stack from taking what pods send before the bridge has judged it: with the userspace datapath a
+// pod's link is an ordinary device of the node, which would answer ARP and route.
+const guard = `table arp flowkeep
+delete table arp flowkeep
+table arp flowkeep {
+  chain pods { type filter hook input priority filter; policy accept; iifname "` + PodPrefix + `*" drop; }
+}
+`
+
+// ruleset is Flowkeep's tables as nft(8) reads them. They are replaced in one transaction.
 func ruleset(cfg *Config) string {
 	var b strings.Builder
-	b.WriteString("table inet flowkeep\ndelete table inet flowkeep\ntable inet flowkeep {\n")
+	b.WriteString(guard + "table inet flowkeep\ndelete table inet flowkeep\ntable inet flowkeep {\n")
 	b.WriteString("  chain raw {\n    type filter hook prerouting priority raw; policy accept;\n")
+	b.WriteString("    iifname \"" + PodPrefix + "*\" drop\n")
 	// nobody but the node itself speaks with the node's addresses (IPv4 refuses that by itself, IPv6 does not)
 	b.WriteString("    iifname != \"lo\" meta nfproto ipv6 fib saddr type local drop\n")
 	svc := fmt.Sprintf("    iifname %q ether saddr %s ", Wire, mac(cfg.ServiceMAC))
@@ -97,7 +110,9 @@ func mac(m [6]byte) string {
 
 func applyNftables(cfg *Config) error { return nft(ruleset(cfg)) }
 
-func deleteNftables() error { return nft("table inet flowkeep\ndelete table inet flowkeep\n") }
+func deleteNftables() error {
+	return nft("table arp flowkeep\ndelete table arp flowkeep\ntable inet flowkeep\ndelete table inet flowkeep\n")
+}
 
 func nft(text string) error {
 	cmd := exec.Command("nft", "-f", "-")

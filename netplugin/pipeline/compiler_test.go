@@ -2,7 +2,6 @@ package pipeline
 
 import (
 	"encoding/binary"
-	"fmt"
 	"net/netip"
 	"reflect"
 	"testing"
@@ -252,6 +251,6 @@ func TestRemovingAnEndpointClosesItsPort(t *testing.T) {
 	}
 	c.RemoveEndpoint("a/b")
 	if after := len(c.Flows()); after != before {
-		t.Error(fmt.Sprintf("%d flows before, %d after", before, after))
+		t.Errorf("%d flows before, %d after", before, after)
 	}
 }

@@ -91,7 +91,8 @@ func (w *World) ruleAllows(pol *Policy, r *PolicyRule, d Direction, p Packet) bo
 		})
 		port := r.AnyPort || slices.ContainsFunc(r.Ports, func(pp PolicyPort) bool {
 			// a port's name belongs to pods that a selector chose; with an ipBlock it stands for nothing
-			return !(d == Egress && block && !r.AnyPeer && pp.Name != "") && w.portMatches(pp, p)
+			meaningless := d == Egress && block && !r.AnyPeer && pp.Name != ""
+			return !meaningless && w.portMatches(pp, p)
 		})
 		if peer && port {
 			return true

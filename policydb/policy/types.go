@@ -1,3 +1,6 @@
+// Package policy is the semantics of NetworkPolicy as pure values and functions: what goes into the engine (Policy,
+// Endpoint, Namespace), what comes out of it (Rule, groups, Changes), and Allowed, the slow and obvious oracle that
+// everything else is compared with.
 package policy
 
 import (

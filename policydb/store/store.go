@@ -16,6 +16,7 @@ import (
 
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	bolt "go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
 )
 
 // Schema is the layout's version.
@@ -88,7 +89,7 @@ func Open(path string) (*Store, error) {
 	case err == nil:
 	case errors.Is(err, ErrNewer):
 		return nil, fmt.Errorf("%s: %w", path, err)
-	case errors.Is(err, bolt.ErrTimeout):
+	case errors.Is(err, bolterrors.ErrTimeout):
 		return nil, fmt.Errorf("%s is in use: is another netmaster running with this --state-dir?", path)
 	default:
 		kept := fmt.Sprintf("%s.corrupt-%s", path, time.Now().UTC().Format("20060102T150405.000"))
@@ -180,10 +181,10 @@ func (s *Store) Write(c Change) {
 }
 
 // Problem is why the last write failed; nil if it did not. Waiting is how many changes are not on disk yet.
-func (s *Store) Problem() (err error, waiting int) {
+func (s *Store) Problem() (waiting int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.failed, len(s.waiting)
+	return len(s.waiting), s.failed
 }
 
 func (s *Store) writer(wake <-chan struct{}) {
