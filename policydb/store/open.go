@@ -1,0 +1,187 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+	berrors "go.etcd.io/bbolt/errors"
+)
+
+// Schema is the layout's version.
+const Schema = 1
+
+var (
+	bucketMeta       = []byte("meta")
+	bucketNamespaces = []byte("namespaces")
+	bucketEndpoints  = []byte("endpoints")
+	bucketPolicies   = []byte("policies")
+	bucketRules      = []byte("rules")
+	bucketGroups     = []byte("groups") // key → bucket of addresses
+	bucketNodes      = []byte("nodes")
+	bucketAnnounced  = []byte("announced")
+	bucketState      = []byte("state")
+	// buckets are all but meta, which holds the schema and the checksums of the others.
+	buckets = [][]byte{bucketNamespaces, bucketEndpoints, bucketPolicies, bucketRules, bucketGroups, bucketNodes, bucketAnnounced, bucketState}
+
+	keySchema   = []byte("schema")
+	keySums     = []byte("sums")
+	keyRevision = []byte("revision")
+	keyInfos    = []byte("infos")
+)
+
+// ErrNewer is returned for a file that a newer netmaster wrote.
+var ErrNewer = errors.New("a newer netmaster wrote this policy DB: start that one, or move the file away to begin anew from the API server")
+
+// openOrSetAside moves only a file away that was read and made no sense; what the system refuses is an error.
+func openOrSetAside(path string) (db *bolt.DB, c *Contents, aside string, err error) {
+	db, c, err = tryOpen(path)
+	var system syscall.Errno
+	switch {
+	case err == nil:
+		return db, c, "", nil
+	case errors.Is(err, ErrNewer):
+		return nil, nil, "", fmt.Errorf("%s: %w", path, err)
+	case errors.Is(err, berrors.ErrTimeout):
+		return nil, nil, "", fmt.Errorf("%s is in use: does another netmaster run with this --state-dir?", path)
+	case errors.As(err, &system):
+		return nil, nil, "", fmt.Errorf("open the policy DB: %w (give another directory with --state-dir, or make this one usable)", err)
+	}
+	kept := path + ".corrupt-" + time.Now().UTC().Format("20060102T150405.000000")
+	if renamed := os.Rename(path, kept); renamed != nil {
+		return nil, nil, "", errors.Join(err, renamed)
+	}
+	forgetOldest(path)
+	aside = fmt.Sprintf("the policy DB %s could not be read (%v): it was set aside as %s and a new one begun", path, err, kept)
+	db, c, err = tryOpen(path)
+	return db, c, aside, err
+}
+
+// mostKept is how many broken files are kept for those who want to know why.
+const mostKept = 3
+
+func forgetOldest(path string) {
+	kept, _ := filepath.Glob(path + ".corrupt-*")
+	slices.Sort(kept)
+	for len(kept) > mostKept {
+		_ = os.Remove(kept[0])
+		kept = kept[1:]
+	}
+}
+
+func tryOpen(path string) (db *bolt.DB, c *Contents, err error) {
+	defer guard(&err)()
+	db, err = bolt.Open(path, 0o600, &bolt.Options{Timeout: time.Second, FreelistType: bolt.FreelistMapType})
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() {
+		if err != nil {
+			closeQuietly(db)
+		}
+	}()
+	fresh, err := schema(db)
+	if err == nil && fresh {
+		err = create(db)
+	}
+	if err == nil {
+		err = checkLength(db)
+	}
+	if err == nil {
+		c, err = load(db)
+	}
+	if err == nil {
+		err = checkPages(db)
+	}
+	return db, c, err
+}
+
+// schema tells whether the file is new; nothing is written to one that is not.
+func schema(db *bolt.DB) (fresh bool, err error) {
+	defer guard(&err)()
+	err = db.View(func(tx *bolt.Tx) error {
+		meta := tx.Bucket(bucketMeta)
+		if meta == nil {
+			k, _ := tx.Cursor().First()
+			if fresh = k == nil; !fresh {
+				return errors.New("it is no policy DB")
+			}
+			return nil
+		}
+		version, err := strconv.Atoi(string(meta.Get(keySchema)))
+		switch {
+		case err != nil || version < 1:
+			return fmt.Errorf("schema %q is none", meta.Get(keySchema))
+		case version > Schema:
+			return fmt.Errorf("%w (schema %d, this netmaster reads up to %d)", ErrNewer, version, Schema)
+		}
+		return nil
+	})
+	return fresh, err
+}
+
+func create(db *bolt.DB) error {
+	return db.Update(func(tx *bolt.Tx) error {
+		for _, name := range append([][]byte{bucketMeta}, buckets...) {
+			if _, err := tx.CreateBucket(name); err != nil {
+				return err
+			}
+		}
+		return tx.Bucket(bucketMeta).Put(keySchema, []byte(strconv.Itoa(Schema)))
+	})
+}
+
+// checkLength holds the file's length against its pages: beyond the end there is no memory to look at.
+func checkLength(db *bolt.DB) (err error) {
+	defer guard(&err)()
+	return db.View(func(tx *bolt.Tx) error {
+		info, err := os.Stat(db.Path())
+		if err != nil {
+			return err
+		}
+		if info.Size() < tx.Size() {
+			return fmt.Errorf("it is cut short: %d bytes of %d", info.Size(), tx.Size())
+		}
+		return nil
+	})
+}
+
+// checkPages finds pages that are lost or used twice: writing would overwrite others. It runs in a goroutine of bbolt's,
+// so it comes after load, which has walked the pages where a fault can be caught.
+func checkPages(db *bolt.DB) (err error) {
+	defer guard(&err)()
+	return db.View(func(tx *bolt.Tx) error {
+		var first error
+		for err := range tx.Check() {
+			if first == nil {
+				first = err
+			}
+		}
+		return first
+	})
+}
+
+func closeQuietly(db *bolt.DB) {
+	var err error
+	defer guard(&err)()
+	_ = db.Close()
+}
+
+// guard turns bbolt's panics on broken pages, and faults of reading beyond the end of the file, into errors. Use:
+// defer guard(&err)().
+func guard(err *error) func() {
+	before := debug.SetPanicOnFault(true)
+	return func() {
+		debug.SetPanicOnFault(before)
+		if p := recover(); p != nil {
+			*err = fmt.Errorf("it is broken: %v", p)
+		}
+	}
+}

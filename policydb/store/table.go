@@ -1,0 +1,85 @@
+package store
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"hash/crc64"
+
+	bolt "go.etcd.io/bbolt"
+)
+
+// sums is a checksum a bucket: the XOR over its entries of a hash of key and value. It costs little to keep, and tells of an
+// entry that was changed, lost or added by other hands, which bbolt does not.
+type sums map[string]uint64
+
+var crcTable = crc64.MakeTable(crc64.ECMA)
+
+func sumOf(parts ...[]byte) uint64 {
+	var sum uint64
+	for _, p := range parts {
+		sum = crc64.Update(sum, crcTable, p)
+		sum = crc64.Update(sum, crcTable, []byte{0xff, byte(len(p)), byte(len(p) >> 8), byte(len(p) >> 16)})
+	}
+	return sum
+}
+
+func readSums(tx *bolt.Tx) (sums, error) {
+	out := sums{}
+	text := tx.Bucket(bucketMeta).Get(keySums)
+	if text == nil {
+		return out, nil
+	}
+	if err := json.Unmarshal(text, &out); err != nil {
+		return nil, fmt.Errorf("checksums: %w", err)
+	}
+	return out, nil
+}
+
+// table is a bucket, or a bucket in one, with its checksum.
+type table struct {
+	b      *bolt.Bucket
+	prefix []byte
+	name   string
+	sums   sums
+}
+
+func (s sums) table(tx *bolt.Tx, name []byte) *table {
+	return &table{b: tx.Bucket(name), name: string(name), sums: s}
+}
+
+func (t *table) count(key, value []byte) { t.sums[t.name] ^= sumOf(t.prefix, key, value) }
+
+// put writes nothing if that is already there.
+func (t *table) put(key, value []byte) error {
+	old := t.b.Get(key)
+	if old != nil && bytes.Equal(old, value) {
+		return nil
+	}
+	if old != nil {
+		t.count(key, old)
+	}
+	t.count(key, value)
+	return t.b.Put(key, value)
+}
+
+func (t *table) delete(key []byte) error {
+	old := t.b.Get(key)
+	if old == nil {
+		return nil
+	}
+	t.count(key, old)
+	return t.b.Delete(key)
+}
+
+// putJSON deletes where v is nil.
+func putJSON[T any](t *table, key []byte, v *T) error {
+	if v == nil {
+		return t.delete(key)
+	}
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return t.put(key, text)
+}
