@@ -35,7 +35,7 @@ await() {
 
 certificates() {
   local m=$cluster/bin/netmaster
-  [ -s "$pki/ca.crt" ] || "$m" pki init --dir "$pki"
+  [ -s "$pki/ca.crt" ] || "$m" pki init --dir "$pki" >/dev/null
   [ -s "$pki/server.crt" ] || "$m" pki issue --dir "$pki" --server "${host//[\[\]]/},127.0.0.1,localhost"
   [ -s "$pki/admin.crt" ] || "$m" pki issue --dir "$pki" --admin
   [ -s "$pki/$NODE.crt" ] || "$m" pki issue --dir "$pki" --node "$NODE"

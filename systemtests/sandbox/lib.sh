@@ -56,7 +56,7 @@ start() {
   alive "$name" && return 0
   setsid "$@" >>"$RUN/logs/$name" 2>&1 </dev/null &
   echo "$! $(born $!)" >"$RUN/pids/$name"
-  printf '%q ' "$@" >"$RUN/pids/.$name.command"
+  { printf '%q ' "$@"; echo; } >"$RUN/pids/.$name.command"
 }
 
 # restart NAME: start it again with the command it was started with
