@@ -331,8 +331,10 @@ func (e *Engine) ruleChanges() []policy.RuleChange {
 		switch {
 		case r == nil && before != nil:
 			out = append(out, policy.RuleChange{Key: key})
-		case r != nil && (before == nil || !slices.Equal(before.Origins, r.origins)):
-			out = append(out, policy.RuleChange{Key: key, Rule: r.publish()})
+		case r != nil:
+			if now := r.publish(); before == nil || !slices.Equal(before.Origins, now.Origins) {
+				out = append(out, policy.RuleChange{Key: key, Rule: now})
+			}
 		}
 	}
 	slices.SortFunc(out, func(a, b policy.RuleChange) int { return compareKeys(a.Key, b.Key) })

@@ -28,8 +28,8 @@ type portWatch struct {
 // rule is a resolved rule, shared by all policies that have it.
 type rule struct {
 	key     policy.Key
-	body    policy.Rule // without Origins
-	origins []policy.Origin
+	body    policy.Rule     // without Origins
+	origins []policy.Origin // in no order
 	applied *group
 	peers   []*group
 }
@@ -37,6 +37,9 @@ type rule struct {
 func (r *rule) publish() *policy.Rule {
 	out := r.body
 	out.Origins = slices.Clone(r.origins)
+	slices.SortFunc(out.Origins, func(a, b policy.Origin) int {
+		return cmp.Or(cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Rule, b.Rule))
+	})
 	return &out
 }
 
@@ -252,7 +255,7 @@ func (c *compilation) add(body policy.Rule, applied policy.GroupSpec, peers []po
 	}
 	origin := policy.Origin{Policy: c.p.obj.ID(), Rule: index}
 	c.e.touchRule(body.Key)
-	r.origins = insertOrigin(r.origins, origin)
+	r.origins = append(r.origins, origin)
 	c.p.refs = append(c.p.refs, ruleRef{r, origin})
 }
 
@@ -280,7 +283,8 @@ func (e *Engine) dropRef(ref ruleRef) {
 	r := ref.rule
 	e.touchRule(r.key)
 	if i := slices.Index(r.origins, ref.origin); i >= 0 {
-		r.origins = slices.Delete(slices.Clone(r.origins), i, i+1)
+		r.origins[i] = r.origins[len(r.origins)-1]
+		r.origins = r.origins[:len(r.origins)-1]
 	}
 	if len(r.origins) > 0 {
 		return
@@ -297,11 +301,4 @@ func (e *Engine) dropRef(ref ruleRef) {
 		e.release(g)
 	}
 	delete(e.rules, r.key)
-}
-
-func insertOrigin(origins []policy.Origin, o policy.Origin) []policy.Origin {
-	i, _ := slices.BinarySearchFunc(origins, o, func(a, b policy.Origin) int {
-		return cmp.Or(cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Rule, b.Rule))
-	})
-	return slices.Insert(slices.Clone(origins), i, o)
 }
