@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
 )
 
 func main() {
@@ -73,16 +74,21 @@ func serve(cfg server.Config, kubeconfig, httpListen string) error {
 	if err != nil {
 		return err
 	}
+	klog.SetSlogLogger(cfg.Logger) // client-go's own words
+	link := watch.NewLink()
+	rest.Wrap(link.Wrap)
 	client, err := kubernetes.NewForConfig(rest)
 	if err != nil {
 		return err
 	}
-	if cfg.Watcher, err = watch.New(client, cfg.Logger); err != nil {
+	if cfg.Watcher, err = watch.New(client, link, cfg.Logger); err != nil {
 		return err
 	}
 	ctx, stop := process.SignalContext()
 	defer stop()
-	cfg.Report = watch.NewReporter(client)
+	report := watch.NewReporter(client)
+	defer report.Close()
+	cfg.Report = report
 	reg := process.NewRegistry("netmaster")
 	cfg.Health, cfg.Registerer = new(process.Health), reg
 	served := make(chan error, 1)

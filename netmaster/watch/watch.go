@@ -2,14 +2,14 @@ package watch
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
+	"reflect"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
@@ -42,8 +42,7 @@ type Watcher struct {
 	synced  []cache.InformerSynced
 	wake    chan struct{}
 	events  atomic.Uint64
-	last    atomic.Int64 // Unix seconds of the last event or relist
-	broken  atomic.Pointer[string]
+	link    *Link
 
 	mu    sync.Mutex
 	ready bool
@@ -51,9 +50,13 @@ type Watcher struct {
 	nodes map[string]policy.NodeInfo
 }
 
-// New makes a watcher; Run starts it.
-func New(client kubernetes.Interface, log *slog.Logger) (*Watcher, error) {
-	w := &Watcher{log: log, factory: informers.NewSharedInformerFactory(client, 0), wake: make(chan struct{}, 1), next: newBatch(), nodes: map[string]policy.NodeInfo{}}
+// New makes a watcher; Run starts it. The link, which may be nil, must be in the client's transport: it tells when the API
+// server is back although nothing happens there.
+func New(client kubernetes.Interface, link *Link, log *slog.Logger) (*Watcher, error) {
+	if link == nil {
+		link = NewLink()
+	}
+	w := &Watcher{log: log, link: link, factory: informers.NewSharedInformerFactory(client, 0), wake: make(chan struct{}, 1), next: newBatch(), nodes: map[string]policy.NodeInfo{}}
 	for _, f := range []func() error{w.namespaces, w.pods, w.policies, w.nodeInfos} {
 		if err := f(); err != nil {
 			return nil, err
@@ -99,11 +102,13 @@ func (w *Watcher) Take() *Batch {
 func (w *Watcher) Events() uint64 { return w.events.Load() }
 
 // Problem is why the API server cannot be watched now; empty while it can.
-func (w *Watcher) Problem() string {
-	if p := w.broken.Load(); p != nil {
-		return *p
-	}
-	return ""
+func (w *Watcher) Problem() string { return w.link.Problem() }
+
+// Synced tells whether everything was listed once.
+func (w *Watcher) Synced() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.ready
 }
 
 func (w *Watcher) signal() {
@@ -116,8 +121,6 @@ func (w *Watcher) signal() {
 // note records one change.
 func (w *Watcher) note(change func(b *Batch)) {
 	w.events.Add(1)
-	w.last.Store(time.Now().Unix())
-	w.broken.Store(nil)
 	w.mu.Lock()
 	change(w.next)
 	ready := w.ready
@@ -127,79 +130,99 @@ func (w *Watcher) note(change func(b *Batch)) {
 	}
 }
 
-// add strips objects to what counts before they are kept, and hands every change to put or, for deletions, remove.
-func add[T any, S any](w *Watcher, informer cache.SharedIndexInformer, strip func(*T) *S, put func(*S), remove func(namespace, name string)) error {
+// source is a kind of objects: how they are stripped to what counts before they are kept, and what is done with changes.
+type source[T any, S any] struct {
+	resource string // as in the API's paths
+	strip    func(*T) *S
+	put      func(*S)
+	remove   func(namespace, name string)
+}
+
+func add[T any, S any](w *Watcher, informer cache.SharedIndexInformer, src source[T, S]) error {
 	err := informer.SetTransform(func(obj any) (any, error) {
 		if o, ok := obj.(*T); ok {
-			return keep(o, strip(o)), nil
+			return keep(o, src.strip(o)), nil
 		}
 		return obj, nil
 	})
 	if err != nil {
 		return err
 	}
-	_ = informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
-		text := fmt.Sprintf("watch of %s: %v", r.TypeDescription(), err)
-		w.broken.Store(&text)
+	err = informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
+		w.link.failed(src.resource, err)
 		cache.DefaultWatchErrorHandler(ctx, r, err)
 	})
-	h, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(obj any) { put(obj.(*kept[S]).value) },
-		UpdateFunc: func(_, obj any) { put(obj.(*kept[S]).value) },
-		DeleteFunc: func(obj any) {
-			if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-				obj = gone.Obj
-			}
-			if k, ok := obj.(*kept[S]); ok {
-				remove(k.Namespace, k.Name)
-			}
-		},
-	})
+	if err != nil {
+		return err
+	}
+	h, err := informer.AddEventHandler(handler(w, src))
 	if err == nil {
 		w.synced = append(w.synced, h.HasSynced)
 	}
 	return err
 }
 
+// handler ignores updates of what does not count, such as a pod's conditions.
+func handler[T any, S any](w *Watcher, src source[T, S]) cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc: func(obj any) { w.link.worked(src.resource); src.put(obj.(*kept[S]).value) },
+		UpdateFunc: func(before, now any) {
+			w.link.worked(src.resource)
+			if value := now.(*kept[S]).value; !reflect.DeepEqual(before.(*kept[S]).value, value) {
+				src.put(value)
+			}
+		},
+		DeleteFunc: func(obj any) {
+			w.link.worked(src.resource)
+			if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+				obj = gone.Obj
+			}
+			if k, ok := obj.(*kept[S]); ok {
+				src.remove(k.Namespace, k.Name)
+			}
+		},
+	}
+}
+
 func (w *Watcher) namespaces() error {
-	return add(w, w.factory.Core().V1().Namespaces().Informer(), func(ns *corev1.Namespace) *policy.Namespace { n := Namespace(ns); return &n },
-		func(n *policy.Namespace) { w.note(func(b *Batch) { b.Namespaces[n.Name] = n }) },
-		func(_, name string) { w.note(func(b *Batch) { b.Namespaces[name] = nil }) })
+	return add(w, w.factory.Core().V1().Namespaces().Informer(), source[corev1.Namespace, policy.Namespace]{
+		resource: "namespaces", strip: func(ns *corev1.Namespace) *policy.Namespace { n := Namespace(ns); return &n },
+		put:    func(n *policy.Namespace) { w.note(func(b *Batch) { b.Namespaces[n.Name] = n }) },
+		remove: func(_, name string) { w.note(func(b *Batch) { b.Namespaces[name] = nil }) },
+	})
 }
 
 func (w *Watcher) pods() error {
-	return add(w, w.factory.Core().V1().Pods().Informer(), Endpoint,
-		func(e *policy.Endpoint) { w.note(func(b *Batch) { b.Endpoints[e.ID()] = e }) },
-		func(ns, name string) { w.note(func(b *Batch) { b.Endpoints[ns+"/"+name] = nil }) })
+	return add(w, w.factory.Core().V1().Pods().Informer(), source[corev1.Pod, policy.Endpoint]{
+		resource: "pods", strip: Endpoint,
+		put:    func(e *policy.Endpoint) { w.note(func(b *Batch) { b.Endpoints[e.ID()] = e }) },
+		remove: func(ns, name string) { w.note(func(b *Batch) { b.Endpoints[ns+"/"+name] = nil }) },
+	})
 }
 
 func (w *Watcher) policies() error {
-	return add(w, w.factory.Networking().V1().NetworkPolicies().Informer(), Policy,
-		func(p *policy.Policy) { w.note(func(b *Batch) { b.Policies[p.ID()] = p }) },
-		func(ns, name string) { w.note(func(b *Batch) { b.Policies[ns+"/"+name] = nil }) })
+	return add(w, w.factory.Networking().V1().NetworkPolicies().Informer(), source[networkingv1.NetworkPolicy, policy.Policy]{
+		resource: "networkpolicies", strip: Policy,
+		put:    func(p *policy.Policy) { w.note(func(b *Batch) { b.Policies[p.ID()] = p }) },
+		remove: func(ns, name string) { w.note(func(b *Batch) { b.Policies[ns+"/"+name] = nil }) },
+	})
 }
 
 func (w *Watcher) nodeInfos() error {
-	return add(w, w.factory.Core().V1().Nodes().Informer(), func(n *corev1.Node) *policy.NodeInfo { i := Node(n); return &i },
-		func(n *policy.NodeInfo) { w.noteNode(n.Name, n) }, func(_, name string) { w.noteNode(name, nil) })
+	return add(w, w.factory.Core().V1().Nodes().Informer(), source[corev1.Node, policy.NodeInfo]{
+		resource: "nodes", strip: func(n *corev1.Node) *policy.NodeInfo { i := Node(n); return &i },
+		put:    func(n *policy.NodeInfo) { w.noteNode(n.Name, n) },
+		remove: func(_, name string) { w.noteNode(name, nil) },
+	})
 }
 
-// noteNode ignores the heartbeats, which change nothing that counts.
 func (w *Watcher) noteNode(name string, n *policy.NodeInfo) {
 	w.mu.Lock()
-	old, known := w.nodes[name]
-	same := n != nil && known && sameNode(old, *n) || n == nil && !known
 	if n == nil {
 		delete(w.nodes, name)
 	} else {
 		w.nodes[name] = *n
 	}
 	w.mu.Unlock()
-	if !same {
-		w.note(func(b *Batch) { b.NodesChanged = true })
-	}
-}
-
-func sameNode(a, b policy.NodeInfo) bool {
-	return fmt.Sprint(a) == fmt.Sprint(b)
+	w.note(func(b *Batch) { b.NodesChanged = true })
 }
