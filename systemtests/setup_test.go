@@ -73,16 +73,24 @@ func (w *world) namespace(name string, labels map[string]string) string {
 		fmt.Fprintf(&text, "%q: %q, ", k, v)
 	}
 	w.apply("", fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s, labels: {%s}}}", full, strings.TrimSuffix(text.String(), ", ")))
-	w.Cleanup(func() {
-		if _, err := w.Kubectl(context.Background(), "", "delete", "namespace", full, "--wait=false"); err != nil {
-			w.Error(err)
-		}
-	})
+	w.Cleanup(func() { w.remove(full) })
 	w.must(cluster.Until(w.ctx, settling, func() error {
 		_, err := w.Kubectl(w.ctx, "", "-n", full, "get", "serviceaccount", "default")
 		return err
 	}))
 	return full
+}
+
+// remove waits until the pods and policies are gone, so that the next test sees no flows of theirs go.
+func (w *world) remove(namespace string) {
+	for _, args := range [][]string{
+		{"-n", namespace, "delete", "networkpolicies,pods", "--all", "--timeout=30s"},
+		{"delete", "namespace", namespace, "--wait=false"},
+	} {
+		if _, err := w.Kubectl(context.Background(), "", args...); err != nil {
+			w.Error(err)
+		}
+	}
 }
 
 // apply takes manifests; where they name no namespace they go to this one.

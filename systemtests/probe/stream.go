@@ -115,28 +115,31 @@ func (t *tally) fill(r *Report, end time.Time) {
 	}
 }
 
-// patience is how long one write may wait for room: on a connection that is cut the buffers fill.
-const patience = 20 * time.Millisecond
-
-// send keeps to the schedule: after a delay it catches up, so that the number of questions is always rate × time, but for
-// those that a full buffer refused.
+// send keeps to the schedule: after a delay it catches up, so that the number of questions is always rate × time. On a
+// connection that is cut the buffers fill and a write waits: stop ends that too.
 func send(l link, t *tally, interval time.Duration, stop <-chan os.Signal) (sent uint64) {
+	stopped := make(chan struct{})
+	go func() {
+		<-stop
+		close(stopped)
+		_ = l.SetWriteDeadline(time.Now()) // fails only on a link that is closed
+	}()
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	start := time.Now()
-	for stuck := false; ; {
+	for {
 		select {
-		case <-stop:
+		case <-stopped:
 			return sent
 		case <-ticker.C:
 		}
-		for due := uint64(time.Since(start) / interval); sent < due && !stuck; {
+		for due := uint64(time.Since(start) / interval); sent < due; {
+			err := l.ask(sent + 1)
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				break // it was not sent
+			}
 			sent++
-			_ = l.SetWriteDeadline(time.Now().Add(patience)) // fails only on a link that is closed
-			switch err := l.ask(sent); {
-			case errors.Is(err, os.ErrDeadlineExceeded):
-				stuck = true // part of a question may be out: asking on would mix them up
-			case err != nil && !passing(err):
+			if err != nil && !passing(err) {
 				t.fail(err)
 			}
 		}
