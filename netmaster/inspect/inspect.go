@@ -43,6 +43,8 @@ type Config struct {
 	Cache    *labelcache.Cache
 	Version  string
 	Problems func() []string // of the process, sentences
+	// Labels counts up with everything that can change which endpoints a selector chooses.
+	Labels func() uint64
 }
 
 // Server implements the API. Only administrators' certificates may ask.
@@ -340,13 +342,9 @@ func (s *Server) lookup(ctx context.Context, q *inspect.Question) (any, error) {
 		return nil, status.Error(codes.InvalidArgument, "a look-up needs a namespace and a selector")
 	}
 	spec := policy.GroupSpec{Namespace: q.Namespace, Pods: q.Selector}
-	var revision uint64
-	if err := s.cfg.Owner.Do(ctx, func(e *resolve.Engine) { revision = e.Revision() }); err != nil {
-		return nil, err
-	}
-	e, source, err := s.cfg.Cache.Get(ctx, labelcache.Key(&spec), revision, func(ctx context.Context) (entry labelcache.Entry, err error) {
+	e, source, err := s.cfg.Cache.Get(ctx, labelcache.Key(&spec), s.cfg.Labels(), func(ctx context.Context) (entry labelcache.Entry, err error) {
 		err = s.cfg.Owner.Do(ctx, func(e *resolve.Engine) {
-			entry = labelcache.Entry{Revision: e.Revision(), Endpoints: e.Select(spec)}
+			entry = labelcache.Entry{Revision: s.cfg.Labels(), Endpoints: e.Select(spec)}
 		})
 		return entry, err
 	})

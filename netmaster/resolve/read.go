@@ -84,6 +84,15 @@ func (e *Engine) Policy(id string) (PolicyView, bool) {
 	return v, true
 }
 
+// Group shows one group.
+func (e *Engine) Group(key policy.Key) (GroupView, bool) {
+	g := e.groups[key]
+	if g == nil {
+		return GroupView{}, false
+	}
+	return view(g), true
+}
+
 func view(g *group) GroupView {
 	v := GroupView{Key: g.key, Text: g.spec.String()}
 	for _, ep := range g.members {

@@ -9,9 +9,10 @@ type metrics struct {
 	objects      *prometheus.GaugeVec
 	batchSeconds prometheus.Histogram
 	conflicts    prometheus.Counter
-	invalid      prometheus.Counter
+	invalid      *prometheus.GaugeVec
 	storeErrors  prometheus.Counter
 	storeCorrupt prometheus.Counter
+	storeWaiting prometheus.Gauge
 }
 
 func newMetrics(r prometheus.Registerer) metrics {
@@ -23,12 +24,13 @@ func newMetrics(r prometheus.Registerer) metrics {
 		objects:      prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name("objects"), Help: "How much the engine holds."}, []string{"kind"}),
 		batchSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: name("batch_seconds"), Help: "Time from a batch of events to its deltas for nodes.", Buckets: prometheus.ExponentialBuckets(0.00001, 4, 12)}),
 		conflicts:    prometheus.NewCounter(prometheus.CounterOpts{Name: name("address_conflicts_total"), Help: "Addresses that several endpoints of equal standing claimed."}),
-		invalid:      prometheus.NewCounter(prometheus.CounterOpts{Name: name("invalid_policies_total"), Help: "Policies of which a part was not understood and left out."}),
+		invalid:      prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name("invalid_objects"), Help: "Objects of which a part was not understood and is left out."}, []string{"kind", "reason"}),
 		storeErrors:  prometheus.NewCounter(prometheus.CounterOpts{Name: name("store_errors_total"), Help: "Seconds during which the policy DB could not be written."}),
+		storeWaiting: prometheus.NewGauge(prometheus.GaugeOpts{Name: name("store_waiting"), Help: "Keys that are not in the policy DB yet."}),
 		storeCorrupt: prometheus.NewCounter(prometheus.CounterOpts{Name: name("store_corrupt_total"), Help: "Times the policy DB was unreadable and set aside."}),
 	}
 	if r != nil {
-		r.MustRegister(m.revision, m.events, m.apiUp, m.objects, m.batchSeconds, m.conflicts, m.invalid, m.storeErrors, m.storeCorrupt)
+		r.MustRegister(m.revision, m.events, m.apiUp, m.objects, m.batchSeconds, m.conflicts, m.invalid, m.storeErrors, m.storeCorrupt, m.storeWaiting)
 	}
 	return m
 }

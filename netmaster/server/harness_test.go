@@ -1,0 +1,352 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	apifeed "github.com/flowkeep/flowkeep/api/feed"
+	"github.com/flowkeep/flowkeep/internal/mtls"
+	"github.com/flowkeep/flowkeep/internal/process"
+	"github.com/flowkeep/flowkeep/netmaster/watch"
+	"github.com/flowkeep/flowkeep/policydb/policy"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
+	"sigs.k8s.io/yaml"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const patience = 15 * time.Second
+
+// until waits for what other goroutines do.
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for ; !ok(); <-tick.C {
+		if time.Now().After(deadline) {
+			t.Fatal("never happened: " + what)
+		}
+	}
+}
+
+// world is a state directory, key material, and a fake API server that can be away.
+type world struct {
+	*testing.T
+	dir, pki string
+	client   *fake.Clientset
+
+	mu      sync.Mutex
+	away    bool
+	reports []string
+}
+
+func newWorld(t *testing.T, objects ...runtime.Object) *world {
+	t.Helper()
+	w := &world{T: t, dir: t.TempDir(), pki: filepath.Join(t.TempDir(), "pki"), client: fake.NewClientset(objects...)}
+	for _, err := range []error{mtls.Init(w.pki), mtls.IssueServer(w.pki, []string{"127.0.0.1"}), mtls.IssueNode(w.pki, "node1"), mtls.IssueNode(w.pki, "node2")} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.client.PrependReactor("list", "*", func(k8stesting.Action) (bool, runtime.Object, error) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.away {
+			return true, nil, errors.New("connection refused by the test")
+		}
+		return false, nil, nil
+	})
+	return w
+}
+
+func (w *world) apiServer(away bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.away = away
+}
+
+// Warn collects what users are told.
+func (w *world) Warn(kind, namespace, name, _, reason, message string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.reports = append(w.reports, fmt.Sprintf("%s %s/%s %s: %s", kind, namespace, name, reason, message))
+}
+
+func (w *world) reported(parts ...string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.ContainsFunc(w.reports, func(r string) bool {
+		return !slices.ContainsFunc(parts, func(p string) bool { return !strings.Contains(r, p) })
+	})
+}
+
+func (w *world) files(name string) mtls.Files {
+	return mtls.Files{CA: filepath.Join(w.pki, "ca.crt"), Cert: filepath.Join(w.pki, name+".crt"), Key: filepath.Join(w.pki, name+".key")}
+}
+
+// master is a running netmaster.
+type master struct {
+	*world
+	addr   string
+	health *process.Health
+	reg    *prometheus.Registry
+	cancel context.CancelFunc
+	done   chan error
+}
+
+func (w *world) start(change ...func(*Config)) *master {
+	w.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		w.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	watcher, err := watch.New(w.client, nil, log)
+	if err != nil {
+		w.Fatal(err)
+	}
+	m := &master{world: w, addr: listener.Addr().String(), health: new(process.Health), reg: prometheus.NewRegistry(), done: make(chan error, 1)}
+	cfg := Config{Listener: listener, TLS: w.files("server"), StateDir: w.dir, Version: "test", Watcher: watcher, Logger: log, Registerer: m.reg, Health: m.health, Report: w}
+	for _, f := range change {
+		f(&cfg)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	m.cancel = cancel
+	go func() { m.done <- Run(ctx, cfg) }()
+	w.Cleanup(m.stop)
+	return m
+}
+
+func (m *master) stop() {
+	m.Helper()
+	if m.cancel == nil {
+		return
+	}
+	m.cancel()
+	m.cancel = nil
+	if err := <-m.done; err != nil {
+		m.Error(err)
+	}
+}
+
+func (m *master) ready() {
+	m.Helper()
+	until(m.T, "ready", func() bool { return m.health.NotReady() == "" })
+}
+
+func (m *master) metric(name string) float64 {
+	m.Helper()
+	families, err := m.reg.Gather()
+	if err != nil {
+		m.Fatal(err)
+	}
+	sum := -1.0
+	for _, f := range families {
+		if f.GetName() == "flowkeep_"+name {
+			sum = 0
+			for _, x := range f.GetMetric() {
+				sum += x.GetGauge().GetValue() + x.GetCounter().GetValue()
+			}
+		}
+	}
+	return sum
+}
+
+// node is a node's end of the feed: it keeps what it was sent over reconnections.
+type node struct {
+	*world
+	name string
+
+	mu       sync.Mutex
+	revision uint64
+	rules    map[policy.Key]*policy.Rule
+	groups   map[policy.GroupKind]map[policy.Key]map[netip.Addr]bool
+	settled  map[string]bool
+	wired    []apifeed.Announcement
+	sent     int // rules and groups in the updates of this connection
+	updates  int // of this connection
+	infos    []policy.NodeInfo
+	stream   grpc.BidiStreamingClient[apifeed.NodeMessage, apifeed.MasterMessage]
+	end      func()
+}
+
+func (w *world) node(name string) *node {
+	return &node{world: w, name: name, rules: map[policy.Key]*policy.Rule{}, settled: map[string]bool{},
+		groups: map[policy.GroupKind]map[policy.Key]map[netip.Addr]bool{policy.PeerGroup: {}, policy.AppliedToGroup: {}}}
+}
+
+func (n *node) hello() *apifeed.Hello {
+	h := &apifeed.Hello{Node: n.name, Version: "test", MinVersion: 1, MaxVersion: 1, Revision: n.revision, Announced: n.wired}
+	for k, r := range n.rules {
+		h.Held = append(h.Held, apifeed.Held{Key: k, Hash: r.Hash()})
+	}
+	for kind, groups := range n.groups {
+		for k, members := range groups {
+			h.Held = append(h.Held, apifeed.Held{Group: kind, Key: k, Hash: policy.MembersHash(maps.Keys(members))})
+		}
+	}
+	return h
+}
+
+// connect says hello, and takes over what comes, until the connection ends.
+func (n *node) connect(m *master) {
+	n.Helper()
+	config, err := n.files(n.name).ClientConfig()
+	if err != nil {
+		n.Fatal(err)
+	}
+	conn, err := grpc.NewClient("passthrough:///"+m.addr, grpc.WithTransportCredentials(credentials.NewTLS(config)))
+	if err != nil {
+		n.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.stream, err = apifeed.Open(ctx, conn); err != nil {
+		n.Fatal(err)
+	}
+	n.sent, n.updates = 0, 0
+	if err := n.stream.Send(&apifeed.NodeMessage{Hello: n.hello()}); err != nil {
+		n.Fatal(err)
+	}
+	done := make(chan struct{})
+	stream := n.stream
+	go func() { defer close(done); n.receive(stream) }()
+	var once sync.Once
+	n.end = func() { once.Do(func() { cancel(); <-done; conn.Close() }) }
+	n.Cleanup(n.end)
+}
+
+func (n *node) receive(stream grpc.BidiStreamingClient[apifeed.NodeMessage, apifeed.MasterMessage]) {
+	for {
+		msg, err := stream.Recv()
+		if err != nil {
+			return
+		}
+		n.mu.Lock()
+		if msg.Nodes != nil {
+			n.infos = *msg.Nodes
+		}
+		if msg.Update != nil {
+			n.update(msg.Update)
+			_ = stream.Send(&apifeed.NodeMessage{Ack: &apifeed.Ack{Revision: msg.Update.Revision}})
+		}
+		n.mu.Unlock()
+	}
+}
+
+func (n *node) update(u *apifeed.Update) {
+	n.revision = u.Revision
+	n.updates++
+	n.sent += len(u.Rules) + len(u.Groups)
+	for _, r := range u.Rules {
+		if r.Rule == nil {
+			delete(n.rules, r.Key)
+		} else {
+			n.rules[r.Key] = r.Rule
+		}
+	}
+	for _, g := range u.Groups {
+		if g.Gone {
+			delete(n.groups[g.Kind], g.Key)
+			continue
+		}
+		members := n.groups[g.Kind][g.Key]
+		if members == nil || g.Replace {
+			members = map[netip.Addr]bool{}
+			n.groups[g.Kind][g.Key] = members
+		}
+		for _, a := range g.Removed {
+			delete(members, a)
+		}
+		for _, a := range g.Added {
+			members[a] = true
+		}
+	}
+	for _, s := range u.Settled {
+		n.settled[s.ID] = true
+	}
+}
+
+func (n *node) say(msg apifeed.NodeMessage) {
+	n.Helper()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.stream.Send(&msg); err != nil {
+		n.Fatal(err)
+	}
+}
+
+// is reads the node's state safely.
+func (n *node) is(f func() bool) func() bool {
+	return func() bool {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		return f()
+	}
+}
+
+// peers are all addresses in peer groups.
+func (n *node) peers() string {
+	var out []string
+	for _, members := range n.groups[policy.PeerGroup] {
+		for a := range members {
+			out = append(out, a.String())
+		}
+	}
+	slices.Sort(out)
+	return strings.Join(slices.Compact(out), " ")
+}
+
+// Objects.
+
+func ns(name string) *corev1.Namespace {
+	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+}
+
+func nodeObject(name string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}}}}
+}
+
+func pod(name, app, node, ip string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name), Labels: map[string]string{"app": app}},
+		Spec: corev1.PodSpec{NodeName: node}, Status: corev1.PodStatus{PodIP: ip, Phase: corev1.PodRunning}}
+}
+
+func netpol(t *testing.T, name, spec string) *networkingv1.NetworkPolicy {
+	t.Helper()
+	np := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name)}}
+	if err := yaml.UnmarshalStrict([]byte(spec), &np.Spec); err != nil {
+		t.Fatal(err)
+	}
+	return np
+}
+
+const webToDB = `{podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podSelector: {matchLabels: {app: web}}}], ports: [{port: 5432}]}]}`
+
+// shop is a db on node1, a web on node2, and a policy between them.
+func shop(t *testing.T) []runtime.Object {
+	return []runtime.Object{ns("ns"), nodeObject("node1"), nodeObject("node2"), pod("db", "db", "node1", "10.0.1.1"), pod("web", "web", "node2", "10.0.2.1"), netpol(t, "p", webToDB)}
+}

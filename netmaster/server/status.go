@@ -1,0 +1,79 @@
+package server
+
+import (
+	"fmt"
+
+	"github.com/flowkeep/flowkeep/policydb/labelcache"
+	"github.com/flowkeep/flowkeep/policydb/policy"
+)
+
+// problems are what is wrong with this process, for netctl status.
+func (s *server) problems() []string {
+	var out []string
+	if p := s.watcher.Problem(); p != "" {
+		out = append(out, "the API server cannot be watched; the rules of before go on: "+p)
+	}
+	if st := s.cache.Stats(); len(st.Servers) > 0 && !st.Connected {
+		out = append(out, "memcached does not answer; label look-ups are computed instead: "+st.Problem)
+	}
+	if waiting, err := s.store.Problem(); err != nil {
+		out = append(out, fmt.Sprintf("the policy DB cannot be written (%d changes wait): %v", waiting, err))
+	}
+	if text := s.store.SetAside(); text != "" {
+		out = append(out, text)
+	}
+	return out
+}
+
+// observe keeps the gauges.
+func (s *server) observe() {
+	c := s.engine.Counts()
+	for name, v := range map[string]int{"namespaces": c.Namespaces, "endpoints": c.Endpoints, "policies": c.Policies, "rules": c.Rules, "groups": c.Groups} {
+		s.metrics.objects.WithLabelValues(name).Set(float64(v))
+	}
+	s.metrics.revision.Set(float64(s.engine.Revision()))
+	s.metrics.events.Set(float64(s.watcher.Events()))
+	s.metrics.invalid.WithLabelValues("NetworkPolicy", "Invalid").Set(float64(len(s.wrong)))
+	up := 1.0
+	if s.watcher.Problem() != "" {
+		up = 0
+	}
+	s.metrics.apiUp.Set(up)
+	waiting, err := s.store.Problem()
+	s.metrics.storeWaiting.Set(float64(waiting))
+	if err != nil {
+		s.metrics.storeErrors.Inc()
+	}
+}
+
+// markGroups notes whose members may have changed, if there is a memcached to be told.
+func (s *server) markGroups(c *policy.Changes) {
+	if len(s.cfg.Memcached) == 0 {
+		return
+	}
+	for i := range c.Groups {
+		s.dirty[c.Groups[i].Key] = struct{}{}
+	}
+	for i := range c.Nodes {
+		for _, a := range c.Nodes[i].AppliedTo {
+			s.dirty[a.Key] = struct{}{}
+		}
+	}
+}
+
+// groupsASecond bounds what telling the label cache costs the owner.
+const groupsASecond = 200
+
+// publishGroups tells the label cache of some groups that have changed.
+func (s *server) publishGroups() {
+	n := 0
+	for key := range s.dirty {
+		if n++; n > groupsASecond {
+			return
+		}
+		delete(s.dirty, key)
+		if g, ok := s.engine.Group(key); ok {
+			s.cache.Put(labelcache.GroupKey(key), labelcache.Entry{Revision: s.labels.Load(), Endpoints: g.Members})
+		}
+	}
+}
