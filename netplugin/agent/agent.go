@@ -60,7 +60,9 @@ type agent struct {
 	session  *ofctl.Session  // nil: the switch is away
 	node     nodeConfig
 	infos    chan []policy.NodeInfo // to whoever sets the node's own network up
-	complete chan struct{}          // closed when rules and node are known: only then may flows be compared
+	// configured says that the node's own flows are compiled
+	configured bool
+	complete   chan struct{} // closed when rules and node are known: only then may flows be compared
 }
 
 // pod is a pod that is wired here, or is being wired.
@@ -298,7 +300,7 @@ func (a *agent) detach() { a.session = nil }
 // checkComplete tells whether the flows that would be compiled now are all that should be: before that, comparing would
 // take away what a node with a lost state file still enforces.
 func (a *agent) checkComplete() {
-	if !a.rules.known || len(a.self().PodCIDRs) == 0 || a.node.gateway.Port == 0 {
+	if !a.rules.known || !a.configured {
 		return
 	}
 	select {
@@ -345,6 +347,10 @@ type nodeConfig struct {
 // configure compiles what is known of the node.
 func (a *agent) configure(ctx context.Context) {
 	self := a.self()
+	if len(self.PodCIDRs) == 0 {
+		return
+	}
+	a.configured = true
 	a.compiler.SetConfig(pipeline.Config{Gateway: a.node.gateway, Wire: a.node.wire, NodeAddrs: self.Addresses, PodCIDRs: self.PodCIDRs,
 		GatewayAddrs: hostnet.GatewayAddrs(self), ServiceCIDRs: a.node.services})
 	if a.session != nil {

@@ -57,6 +57,7 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	r.restorePods()
+	r.configure(ctx) // from disk: the first comparison must find the flows of before the restart
 	return r.run(ctx)
 }
 
