@@ -132,9 +132,9 @@ func (h *history) next() Change {
 		putOrDelete(h, &c.Announced, w.Announced, a.Key(), a)
 	}
 	if h.IntN(4) == 0 {
-		w.Infos = []policy.NodeInfo{{Name: fmt.Sprint(h.IntN(9))}}
-		c.Infos = &w.Infos
-		w.Infos = slices.Clone(w.Infos)
+		infos := []policy.NodeInfo{{Name: fmt.Sprint(h.IntN(9))}}
+		c.Infos = &infos
+		w.Infos = slices.Clone(infos)
 	}
 	h.resolved(&c)
 	return c
