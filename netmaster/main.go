@@ -91,6 +91,7 @@ func serve(cfg server.Config, kubeconfig, httpListen string) error {
 	cfg.Report = report
 	reg := process.NewRegistry("netmaster")
 	cfg.Health, cfg.Registerer = new(process.Health), reg
+	cfg.Health.SetReady("state", "starting")
 	served := make(chan error, 1)
 	go func() { served <- process.ServeHTTP(ctx, httpListen, reg, cfg.Health); stop() }()
 	err = server.Run(ctx, cfg)

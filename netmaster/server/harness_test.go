@@ -60,6 +60,20 @@ type world struct {
 	mu      sync.Mutex
 	away    bool
 	reports []string
+	log     strings.Builder
+}
+
+// Write takes the log.
+func (w *world) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.log.Write(b)
+}
+
+func (w *world) logged(text string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return strings.Contains(w.log.String(), text)
 }
 
 func newWorld(t *testing.T, objects ...runtime.Object) *world {
@@ -122,7 +136,7 @@ func (w *world) start(change ...func(*Config)) *master {
 	if err != nil {
 		w.Fatal(err)
 	}
-	log := slog.New(slog.DiscardHandler)
+	log := slog.New(slog.NewTextHandler(w, nil))
 	watcher, err := watch.New(w.client, nil, log)
 	if err != nil {
 		w.Fatal(err)
@@ -132,6 +146,7 @@ func (w *world) start(change ...func(*Config)) *master {
 	for _, f := range change {
 		f(&cfg)
 	}
+	cfg.Health.SetReady("state", "starting")
 	ctx, cancel := context.WithCancel(context.Background())
 	m.cancel = cancel
 	go func() { m.done <- Run(ctx, cfg) }()

@@ -68,6 +68,9 @@ func TestRestartSendsNothing(t *testing.T) {
 				t.Errorf("sent %d rules and groups again; revision %d after %d", n.sent, n.revision, revision)
 			}
 			broken := strings.Contains(name, "cut") || strings.Contains(name, "nonsense")
+			if broken && !w.logged("set aside") {
+				t.Error("the log does not say that the policy DB was set aside")
+			}
 			if aside, _ := filepath.Glob(filepath.Join(w.dir, "*.corrupt-*")); broken != (len(aside) == 1) || broken != (m.metric("netmaster_store_corrupt_total") == 1) {
 				t.Errorf("set aside: %v", aside)
 			}
@@ -157,7 +160,10 @@ func TestOldPolicyDBOpensNothing(t *testing.T) {
 	m = w.start()
 	m.ready() // for the others
 	n.connect(m)
-	until(t, "the API server was asked", func() bool { return m.metric("netmaster_api_connected") == 0 })
+	until(t, "the node is held", func() bool { return w.logged("holds more than the policy DB") })
+	fresh := w.node("node2")
+	fresh.connect(m)
+	until(t, "others are served", fresh.is(func() bool { return fresh.updates > 0 }))
 	if n.is(func() bool { return n.updates > 0 || len(n.rules) != 2 })() {
 		t.Error("the node was sent the old state")
 	}
