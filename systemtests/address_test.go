@@ -10,6 +10,18 @@ import (
 	"github.com/flowkeep/flowkeep/systemtests/cluster"
 )
 
+// awaitFree waits until the node has taken an address back: the pod is gone from the API a little before.
+func (w *world) awaitFree(node string, ip netip.Addr) {
+	w.Helper()
+	w.must(cluster.Until(w.ctx, settling, func() error {
+		taken, err := filepath.Glob(filepath.Join(w.Dir, node, "flowkeep", "state", "addresses", "*", ip.String()))
+		if err == nil && len(taken) > 0 {
+			err = fmt.Errorf("%v is still taken: %v", ip, taken)
+		}
+		return err
+	}))
+}
+
 // rewind makes the node's allocator give out an address again: host-local goes on from the last it gave.
 func (w *world) rewind(node string, next netip.Addr) {
 	w.Helper()
@@ -40,6 +52,7 @@ func TestAddressGivenToAnotherPod(t *testing.T) {
 	old := w.pods["a"]
 	w.must(w.DeletePod(w.ctx, ns, "a"))
 	for _, ip := range old.IPs {
+		w.awaitFree("node1", ip)
 		w.rewind("node1", ip)
 	}
 	w.run(ns, "heir@node1")

@@ -2,6 +2,7 @@ package systemtests
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -230,6 +231,7 @@ func TestAPIServerDown(t *testing.T) {
 		_, err := s.Kubectl(s.ctx, "", "-n", s.ns, "get", "networkpolicy")
 		return err
 	}))
+	s.watching()
 	s.stillEnforces()
 }
 
@@ -246,5 +248,21 @@ func TestNetmasterStartsWithoutAPIServer(t *testing.T) {
 		s.must(s.Start(s.ctx, "apiserver"))
 		s.must(s.AwaitReady(s.ctx, "netmaster", 60*time.Second))
 	})
+	s.watching()
 	s.stillEnforces()
+}
+
+// watching waits until netmaster follows the API server again: client-go's watches wait up to 30 s before they ask anew.
+func (s *scene) watching() {
+	s.Helper()
+	s.must(cluster.Until(s.ctx, 60*time.Second, func() error {
+		text, err := s.Netctl(s.ctx, "status", "-o", "json")
+		switch {
+		case strings.Contains(text, "cannot be watched"):
+			return errors.New("netmaster does not follow the API server")
+		case !strings.Contains(text, `"revision"`):
+			return err
+		}
+		return nil
+	}))
 }

@@ -74,7 +74,8 @@ func (w *world) namespace(name string, labels map[string]string) string {
 	}
 	w.apply("", fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s, labels: {%s}}}", full, strings.TrimSuffix(text.String(), ", ")))
 	w.Cleanup(func() { w.remove(full) })
-	w.must(cluster.Until(w.ctx, settling, func() error {
+	// the controller manager waits up to 30 s before it asks an API server again that was away
+	w.must(cluster.Until(w.ctx, 60*time.Second, func() error {
 		_, err := w.Kubectl(w.ctx, "", "-n", full, "get", "serviceaccount", "default")
 		return err
 	}))
