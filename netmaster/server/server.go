@@ -73,11 +73,14 @@ type server struct {
 	dirty     map[policy.Key]struct{}                   // groups whose members the label cache has yet to be told
 }
 
+func newServer(cfg Config) *server {
+	return &server{cfg: cfg, log: cfg.Logger, metrics: newMetrics(cfg.Registerer), calls: make(chan func()), stopped: make(chan struct{}), inStep: make(chan struct{}), watcher: cfg.Watcher,
+		wrong: map[string]string{}, announced: map[string]map[string]*store.Announcement{}, nodes: map[string]bool{}, dirty: map[policy.Key]struct{}{}}
+}
+
 // Run serves until ctx ends.
 func Run(ctx context.Context, cfg Config) error {
-	s := &server{cfg: cfg, log: cfg.Logger, calls: make(chan func()), stopped: make(chan struct{}), inStep: make(chan struct{}), watcher: cfg.Watcher,
-		wrong: map[string]string{}, announced: map[string]map[string]*store.Announcement{}, nodes: map[string]bool{}, dirty: map[policy.Key]struct{}{}}
-	s.metrics = newMetrics(cfg.Registerer)
+	s := newServer(cfg)
 	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
 		return fmt.Errorf("make the state directory: %w", err)
 	}
