@@ -252,17 +252,16 @@ func TestNetmasterStartsWithoutAPIServer(t *testing.T) {
 	s.stillEnforces()
 }
 
-// watching waits until netmaster follows the API server again: client-go's watches wait up to 30 s before they ask anew.
+// watching waits until netmaster follows the API server's policies again: client-go's watches wait up to 30 s before they
+// ask anew. A policy that chooses nobody tells.
 func (s *scene) watching() {
 	s.Helper()
+	s.policy(s.ns, "canary", `{podSelector: {matchLabels: {app: nobody}}}`)
 	s.must(cluster.Until(s.ctx, 60*time.Second, func() error {
-		text, err := s.Netctl(s.ctx, "status", "-o", "json")
-		switch {
-		case strings.Contains(text, "cannot be watched"):
-			return errors.New("netmaster does not follow the API server")
-		case !strings.Contains(text, `"revision"`):
-			return err
+		text, err := s.Netctl(s.ctx, "policy", "ls", "-n", s.ns, "-o", "json")
+		if err == nil && !strings.Contains(text, "canary") {
+			err = errors.New("netmaster does not know the newest policy yet")
 		}
-		return nil
+		return err
 	}))
 }
