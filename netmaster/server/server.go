@@ -65,12 +65,13 @@ type server struct {
 	storedRevision uint64        // of the policy DB at the start
 	labels         atomic.Uint64 // counts up with everything that can change which endpoints a selector chooses
 
-	engine    *resolve.Engine
-	stored    *store.Contents                           // until the first complete batch has been compared with it
-	wrong     map[string]string                         // policies with problems → what was reported
-	announced map[string]map[string]*store.Announcement // by node, by Announcement.Key
-	nodes     map[string]bool                           // that the API server has
-	dirty     map[policy.Key]struct{}                   // groups whose members the label cache has yet to be told
+	engine     *resolve.Engine
+	stored     *store.Contents                           // until the first complete batch has been compared with it
+	wrong      map[string]string                         // policies with problems → what was reported
+	announced  map[string]map[string]*store.Announcement // by node, by Announcement.Key
+	nodes      map[string]bool                           // that the API server has
+	apiProblem string
+	dirty      map[policy.Key]struct{} // groups whose members the label cache has yet to be told
 }
 
 func newServer(cfg Config) *server {

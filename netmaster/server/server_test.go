@@ -128,6 +128,7 @@ func TestNothingKnownHoldsNodes(t *testing.T) {
 	}
 	w.apiServer(false)
 	until(t, "the node is served", n.is(func() bool { return n.updates > 0 }))
+	until(t, "the log tells both", func() bool { return w.logged("cannot be watched") && w.logged("can be watched again") })
 	if n.is(func() bool { return n.sent > 0 })() {
 		t.Error("sent again")
 	}

@@ -34,16 +34,27 @@ func (s *server) observe() {
 	s.metrics.revision.Set(float64(s.engine.Revision()))
 	s.metrics.events.Set(float64(s.watcher.Events()))
 	s.metrics.invalid.WithLabelValues("NetworkPolicy", "Invalid").Set(float64(len(s.wrong)))
-	up := 1.0
-	if s.watcher.Problem() != "" {
-		up = 0
-	}
-	s.metrics.apiUp.Set(up)
+	s.metrics.apiUp.Set(s.observeAPI())
 	waiting, err := s.store.Problem()
 	s.metrics.storeWaiting.Set(float64(waiting))
 	if err != nil {
 		s.metrics.storeErrors.Inc()
 	}
+}
+
+// observeAPI says in the log when the API server goes, and when it is back.
+func (s *server) observeAPI() (up float64) {
+	problem := s.watcher.Problem()
+	switch {
+	case problem != "" && s.apiProblem == "":
+		s.log.Warn("the API server cannot be watched; the rules of before go on", "error", problem)
+	case problem == "" && s.apiProblem != "":
+		s.log.Info("the API server can be watched again")
+	}
+	if s.apiProblem = problem; problem != "" {
+		return 0
+	}
+	return 1
 }
 
 // markGroups notes whose members may have changed, if there is a memcached to be told.
