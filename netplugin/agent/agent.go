@@ -194,7 +194,7 @@ func (a *agent) commit(ctx context.Context, mods []ofctl.FlowMod) ([]apifeed.Rul
 	if len(mods) == 0 {
 		return nil, nil
 	}
-	refused, err := datapath.CommitAll(ctx, a.session, mods)
+	refused, err := datapath.CommitAll(ctx, a.session, mods, func(f *ofctl.Flow) bool { return pipeline.OnlyAllows(f.Table, f.Priority) })
 	a.metrics.flowMods.Add(float64(len(mods) - len(refused)))
 	var errs []apifeed.RuleError
 	for _, r := range refused {

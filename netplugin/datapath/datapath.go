@@ -95,23 +95,24 @@ type Refusal struct {
 	Err  error
 }
 
-// CommitAll commits as many of the mods as the switch takes, in one bundle, and tells which it refused. What is refused is
-// left out: the switch then denies what the flow would have let through.
-func CommitAll(ctx context.Context, s Switch, mods []ofctl.FlowMod) ([]Refusal, error) {
+// CommitAll commits the mods in one bundle. Of a flow that the switch refuses and that could only allow, it takes what was
+// there away instead, so that more is denied, and tells it; any other refusal fails the whole.
+func CommitAll(ctx context.Context, s Switch, mods []ofctl.FlowMod, onlyAllows func(*ofctl.Flow) bool) ([]Refusal, error) {
 	var refused []Refusal
 	for {
 		err := s.Commit(ctx, mods)
 		var why *ofctl.SwitchError
-		if err == nil || !errors.As(err, &why) || why.Flow == nil || len(refused) == maxRefused {
+		if err == nil || !errors.As(err, &why) || why.Flow == nil || len(refused) == maxRefused || !onlyAllows(why.Flow) {
 			return refused, err
 		}
 		i := slices.IndexFunc(mods, func(m ofctl.FlowMod) bool {
-			return m.Flow.Table == why.Flow.Table && m.Flow.Priority == why.Flow.Priority && m.Flow.Match == why.Flow.Match
+			return m.Command != ofctl.Delete && m.Flow.Table == why.Flow.Table && m.Flow.Priority == why.Flow.Priority && m.Flow.Match == why.Flow.Match
 		})
 		if i < 0 {
 			return refused, err
 		}
 		refused = append(refused, Refusal{mods[i].Flow, err})
-		mods = slices.Delete(slices.Clone(mods), i, i+1)
+		mods = slices.Clone(mods)
+		mods[i].Command = ofctl.Delete
 	}
 }

@@ -15,7 +15,7 @@ type portMatch struct {
 
 // portMatches covers a range exactly with the fewest masked matches: at most 30 for any range of 16-bit ports.
 func portMatches(r policy.PortRange) []portMatch {
-	if r.Last < r.First {
+	if r.Last < r.First || r.Protocol == 0 { // a protocol of 0 in a match would mean any
 		return nil
 	}
 	var out []portMatch

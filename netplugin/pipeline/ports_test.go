@@ -16,6 +16,7 @@ func TestRangesMatchExactly(t *testing.T) {
 		checkRange(t, pr)
 	}
 	for _, pr := range []policy.PortRange{{First: 0, Last: 65535}, {First: 1, Last: 65535}, {First: 1, Last: 65534}, {First: 80, Last: 80}, {First: 65535, Last: 65535}, {First: 0, Last: 0}} {
+		pr.Protocol = policy.UDP
 		checkRange(t, pr)
 	}
 	if m := portMatches(policy.PortRange{First: 2, Last: 1}); m != nil {

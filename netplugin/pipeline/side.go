@@ -99,8 +99,10 @@ func (s *side) put(r *policy.Rule) {
 	if e.id == 0 {
 		return
 	}
-	for _, key := range r.Peers {
-		s.peers.use(key, e)
+	if !r.AnyPeer { // else peers beside it would pass for the clause of ports
+		for _, key := range r.Peers {
+			s.peers.use(key, e)
+		}
 	}
 	for i, key := range e.blockKeys {
 		s.blockSet.add(key, &r.Blocks[i])

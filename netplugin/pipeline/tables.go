@@ -112,6 +112,11 @@ func cookie(kind Kind, id uint32) uint64 {
 	return cookieMagic<<56 | cookieLayout<<48 | uint64(kind)<<40 | uint64(id)
 }
 
+// OnlyAllows tells whether a flow can do nothing but let packets through: without it, more is denied.
+func OnlyAllows(table uint8, priority uint16) bool {
+	return (table == TableEgressRules || table == TableIngressRules) && priority > prioDrop
+}
+
 // ParseCookie tells what a flow is for; ok is false for flows that this layout did not make.
 func ParseCookie(c uint64) (kind Kind, id uint32, ok bool) {
 	ok = c>>56 == cookieMagic && c>>48&0xff == cookieLayout
