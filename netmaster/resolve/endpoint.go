@@ -1,6 +1,8 @@
 package resolve
 
 import (
+	"iter"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -12,7 +14,7 @@ type endpoint struct {
 	ns        *namespace
 	announced *Announcement
 	withdrawn bool     // the node took the address back; the status in the API is late
-	orphan    bool     // deleted in the API, still wired on its node
+	ghost     bool     // gone from the API or followed by a pod of the same name, still wired on its node
 	groups    []*group // sorted; replaced, never changed
 }
 
@@ -37,15 +39,16 @@ func (ep *endpoint) node() string {
 	return ep.obj.Node
 }
 
-// rank orders claims on one address: an announcement beats a status, a living pod a terminating one.
+// rank orders claims on one address: an announcement beats a status, then a living pod one that is going.
 func (ep *endpoint) rank() int {
-	switch {
-	case ep.announced != nil:
-		return 2
-	case !ep.obj.Terminating:
-		return 1
+	rank := 0
+	if ep.announced != nil {
+		rank = 2
 	}
-	return 0
+	if !ep.obj.Terminating && !ep.obj.Finished && !ep.ghost {
+		rank++
+	}
+	return rank
 }
 
 // member tells whether the endpoint can be in groups at all.
@@ -55,6 +58,13 @@ func (ep *endpoint) member() bool {
 
 func (e *Engine) putEndpoint(obj *policy.Endpoint) {
 	ep := e.endpoints[obj.ID()]
+	if ep != nil && ep.obj.UID != obj.UID {
+		e.deleteEndpoint(obj.ID())
+		ep = nil
+	}
+	if ep == nil {
+		ep = e.revive(incarnation{obj.ID(), obj.UID})
+	}
 	if ep == nil {
 		ep = &endpoint{obj: obj, ns: e.namespace(obj.Namespace)}
 		e.endpoints[obj.ID()] = ep
@@ -65,13 +75,18 @@ func (e *Engine) putEndpoint(obj *policy.Endpoint) {
 		e.settleWaiting(ep)
 		return
 	}
-	e.change(ep, func() {
-		if ep.obj.UID != obj.UID {
-			ep.announced, ep.withdrawn = nil, false
-		}
-		ep.obj, ep.orphan = obj, false
-	})
+	e.change(ep, func() { ep.obj, ep.ghost = obj, false })
 	e.settleWaiting(ep)
+}
+
+// revive takes a ghost back whose pod the API tells of again.
+func (e *Engine) revive(key incarnation) *endpoint {
+	ep := e.ghosts[key]
+	if ep != nil {
+		delete(e.ghosts, key)
+		e.endpoints[key.id] = ep
+	}
+	return ep
 }
 
 // change alters an endpoint and follows up: claims, labels, groups, named ports.
@@ -105,30 +120,58 @@ func (e *Engine) unlink(ep *endpoint) {
 	}
 }
 
-// deleteEndpoint forgets a pod, unless its node still has it wired: then it keeps its rules until the node withdraws it.
+// deleteEndpoint forgets a pod. If its node still has it wired, it keeps its rules until the node withdraws it.
 func (e *Engine) deleteEndpoint(id string) {
 	ep := e.endpoints[id]
 	if ep == nil {
 		return
 	}
+	delete(e.endpoints, id)
 	if ep.announced != nil {
-		ep.orphan = true
+		e.change(ep, func() { ep.ghost = true })
+		e.ghosts[incarnation{id, ep.obj.UID}] = ep
 		return
 	}
+	e.forget(ep)
+}
+
+func (e *Engine) forget(ep *endpoint) {
 	e.unclaim(ep)
 	e.setGroups(ep, nil)
 	e.unlink(ep)
 	ep.ns.endpoints = without(ep.ns.endpoints, ep)
-	delete(e.endpoints, id)
+}
+
+// incarnation is one life of a pod's name.
+type incarnation struct{ id, uid string }
+
+func (a *Announcement) incarnation() incarnation { return incarnation{a.ID(), a.UID} }
+
+// sameUID lets those pass that do not know it.
+func sameUID(a, b string) bool { return a == b || a == "" || b == "" }
+
+// speaksOf tells whether an announcement is of this life of the pod, and from the node that it runs on.
+func (a *Announcement) speaksOf(ep *endpoint) bool {
+	return sameUID(a.UID, ep.obj.UID) && (ep.obj.Node == "" || ep.obj.Node == a.Node)
 }
 
 func (e *Engine) announce(a Announcement) {
-	ep := e.endpoints[a.ID()]
-	if ep == nil || ep.orphan || (a.UID != "" && ep.obj.UID != "" && ep.obj.UID != a.UID) {
-		e.waiting[a.ID()] = a
+	if ep := e.wired(&a); ep != nil {
+		e.accept(ep, a)
 		return
 	}
-	e.accept(ep, a)
+	e.waiting[waitingKey{a.incarnation(), a.Node}] = a
+}
+
+// wired is the endpoint that an announcement speaks of: a pod, or a ghost.
+func (e *Engine) wired(a *Announcement) *endpoint {
+	if ep := e.ghosts[a.incarnation()]; ep != nil && ep.announced.Node == a.Node {
+		return ep
+	}
+	if ep := e.endpoints[a.ID()]; ep != nil && a.speaksOf(ep) {
+		return ep
+	}
+	return nil
 }
 
 func (e *Engine) accept(ep *endpoint, a Announcement) {
@@ -138,50 +181,75 @@ func (e *Engine) accept(ep *endpoint, a Announcement) {
 	e.batch.settled = append(e.batch.settled, policy.SettledEndpoint{Node: a.Node, ID: a.ID(), UID: a.UID})
 }
 
-// settleWaiting accepts the announcement that came before the pod did.
+// waitingKey has the node, so that no node displaces another's word.
+type waitingKey struct {
+	incarnation
+	node string
+}
+
+// settleWaiting accepts the announcement that came before the pod did. Where the pod's node is not known it takes the
+// first by name.
 func (e *Engine) settleWaiting(ep *endpoint) {
-	a, ok := e.waiting[ep.obj.ID()]
-	if ok && (a.UID == "" || ep.obj.UID == "" || a.UID == ep.obj.UID) {
-		delete(e.waiting, ep.obj.ID())
+	if len(e.waiting) == 0 {
+		return
+	}
+	if a, ok := e.waitingFor(ep); ok {
+		delete(e.waiting, waitingKey{a.incarnation(), a.Node})
 		e.accept(ep, a)
 	}
 }
 
+func (e *Engine) waitingFor(ep *endpoint) (found Announcement, ok bool) {
+	for _, uid := range []string{ep.obj.UID, ""} {
+		if a, ok := e.waiting[waitingKey{incarnation{ep.obj.ID(), uid}, ep.obj.Node}]; ok {
+			return a, true
+		}
+	}
+	if ep.obj.Node != "" && ep.obj.UID != "" {
+		return found, false
+	}
+	for _, a := range e.waiting { // what the API says is not whole: rare, and never of the real API server
+		if a.ID() == ep.obj.ID() && a.speaksOf(ep) && (!ok || a.Node < found.Node) {
+			found, ok = a, true
+		}
+	}
+	return found, ok
+}
+
+// withdraw takes a node's word back. A pod that the API still has on that node has no address from then on.
 func (e *Engine) withdraw(a *Announcement) {
-	if w, ok := e.waiting[a.ID()]; ok && w.Node == a.Node && (a.UID == "" || w.UID == a.UID) {
-		delete(e.waiting, a.ID())
-	}
-	ep := e.endpoints[a.ID()]
-	if ep == nil || (ep.announced != nil && ep.announced.Node != a.Node) {
-		return
-	}
-	uid := ep.obj.UID
-	if ep.announced != nil {
-		uid = ep.announced.UID
-	}
-	if a.UID != "" && uid != "" && a.UID != uid {
-		return
-	}
-	e.change(ep, func() { ep.announced, ep.withdrawn = nil, true })
-	if ep.orphan {
-		e.deleteEndpoint(a.ID())
+	delete(e.waiting, waitingKey{a.incarnation(), a.Node})
+	ep := e.wired(a)
+	switch {
+	case ep == nil || ep.announced != nil && ep.announced.Node != a.Node:
+	case ep.ghost:
+		delete(e.ghosts, incarnation{ep.obj.ID(), ep.obj.UID})
+		e.forget(ep)
+	default:
+		e.change(ep, func() { ep.announced, ep.withdrawn = nil, true })
 	}
 }
 
 func (e *Engine) nodeAnnounced(n *NodeAnnouncements) {
-	listed := make(map[string]bool, len(n.All))
+	listed := make(map[incarnation]bool, len(n.All))
 	for i := range n.All {
-		listed[n.All[i].ID()] = true
+		listed[n.All[i].incarnation()] = true
 	}
-	for _, ep := range e.endpoints {
-		if ep.announced != nil && ep.announced.Node == n.Node && !listed[ep.obj.ID()] {
-			e.withdraw(&Announcement{Node: n.Node, Namespace: ep.obj.Namespace, Name: ep.obj.Name, UID: ep.announced.UID})
+	var gone []Announcement
+	for _, all := range []iter.Seq[*endpoint]{maps.Values(e.endpoints), maps.Values(e.ghosts)} {
+		for ep := range all {
+			if a := ep.announced; a != nil && a.Node == n.Node && !listed[a.incarnation()] {
+				gone = append(gone, *a)
+			}
 		}
 	}
-	for id, a := range e.waiting {
-		if a.Node == n.Node && !listed[id] {
-			delete(e.waiting, id)
+	for _, a := range e.waiting {
+		if a.Node == n.Node && !listed[a.incarnation()] {
+			gone = append(gone, a)
 		}
+	}
+	for i := range gone {
+		e.withdraw(&gone[i])
 	}
 	for _, a := range n.All {
 		a.Node = n.Node

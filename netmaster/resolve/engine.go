@@ -51,8 +51,9 @@ type Engine struct {
 	rules      map[policy.Key]*rule
 	nodes      map[string]*node
 	claims     map[netip.Addr][]*endpoint
-	waiting    map[string]Announcement // of pods not known yet
-	nsIndex    groupIndex              // groups with a namespace selector, by a label of namespaces
+	ghosts     map[incarnation]*endpoint   // wired, but no longer the API's pod of that name
+	waiting    map[waitingKey]Announcement // of pods not known yet
+	nsIndex    groupIndex                  // groups with a namespace selector, by a label of namespaces
 	groupSeq   uint32
 	batch      *batchState
 }
@@ -62,7 +63,7 @@ func New(revision uint64) *Engine {
 	return &Engine{
 		revision: revision, namespaces: map[string]*namespace{}, endpoints: map[string]*endpoint{}, policies: map[string]*policyState{},
 		groups: map[policy.Key]*group{}, rules: map[policy.Key]*rule{}, nodes: map[string]*node{}, claims: map[netip.Addr][]*endpoint{},
-		waiting: map[string]Announcement{}, nsIndex: newGroupIndex(),
+		ghosts: map[incarnation]*endpoint{}, waiting: map[waitingKey]Announcement{}, nsIndex: newGroupIndex(),
 	}
 }
 
@@ -73,6 +74,9 @@ func (e *Engine) Revision() uint64 { return e.revision }
 // only Settled can be non-empty.
 func (e *Engine) Apply(b Batch) (policy.Changes, []Conflict) {
 	e.batch = newBatchState()
+	for _, name := range b.DeletedNamespaces {
+		e.putNamespace(name, nil, false)
+	}
 	for i := range b.Namespaces {
 		e.putNamespace(b.Namespaces[i].Name, b.Namespaces[i].Labels, true)
 	}
@@ -93,9 +97,6 @@ func (e *Engine) Apply(b Batch) (policy.Changes, []Conflict) {
 	}
 	for i := range b.Announced {
 		e.announce(b.Announced[i])
-	}
-	for _, name := range b.DeletedNamespaces {
-		e.putNamespace(name, nil, false)
 	}
 	for _, p := range b.Policies {
 		e.putPolicy(p)

@@ -2,6 +2,7 @@ package resolve
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"github.com/flowkeep/flowkeep/policydb/policy"
@@ -150,9 +151,9 @@ func (c *compilation) egress(r *policy.PolicyRule, index int) {
 				byNumber[n] = append(byNumber[n], withPort(peer, name, n))
 			}
 		}
-		for n, named := range byNumber {
+		for _, n := range slices.Sorted(maps.Keys(byNumber)) {
 			base.AnyPort, base.Ports = false, []policy.PortRange{{Protocol: name.protocol, First: n, Last: n}}
-			c.add(base, c.applied, named, index)
+			c.add(base, c.applied, byNumber[n], index)
 		}
 	}
 }

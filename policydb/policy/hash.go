@@ -6,6 +6,7 @@ import (
 	"iter"
 	"net/netip"
 	"slices"
+	"strconv"
 )
 
 // GroupSpec is the content of a group: the pods that a pair of selectors chooses, or those of them that give a port a
@@ -45,7 +46,7 @@ func (g *GroupSpec) String() string {
 		text += "namespaces " + g.Namespaces.String()
 	}
 	if g.Port != nil {
-		text += " whose port " + g.Port.Name + "/" + g.Port.Protocol.String() + " is given"
+		text += " whose port " + g.Port.Name + "/" + g.Port.Protocol.String() + " is " + strconv.Itoa(int(g.Port.Number))
 	}
 	return text
 }

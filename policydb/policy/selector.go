@@ -68,7 +68,7 @@ func quote(s string) string {
 	return strings.NewReplacer("%", "%25", "{", "%7b", "}", "%7d", "&", "%26", ",", "%2c", "|", "%7c", "!", "%21", "=", "%3d", "?", "%3f", "+", "%2b", " ", "%20").Replace(s)
 }
 
-// String is the selector as kubectl would write it.
+// String is the selector as kubectl would write it; the same for equal selectors.
 func (s *Selector) String() string {
 	if s == nil {
 		return "none"
@@ -80,15 +80,19 @@ func (s *Selector) String() string {
 	for i, r := range s.Requirements {
 		parts[i] = r.String()
 	}
-	return strings.Join(parts, ",")
+	slices.Sort(parts)
+	return strings.Join(slices.Compact(parts), ",")
 }
 
 func (r Requirement) String() string {
-	list := "(" + strings.Join(r.Values, ",") + ")"
+	values := slices.Clone(r.Values)
+	slices.Sort(values)
+	values = slices.Compact(values)
+	list := "(" + strings.Join(values, ",") + ")"
 	switch r.Operator {
 	case In:
-		if len(r.Values) == 1 {
-			return r.Key + "=" + r.Values[0]
+		if len(values) == 1 {
+			return r.Key + "=" + values[0]
 		}
 		return r.Key + " in " + list
 	case NotIn:

@@ -1,0 +1,193 @@
+package resolve_test
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/flowkeep/flowkeep/netmaster/resolve"
+	"github.com/flowkeep/flowkeep/policydb/policy"
+)
+
+// says is a node's announcement of a pod.
+func says(e *policy.Endpoint, addresses string) resolve.Announcement {
+	a := resolve.Announcement{Node: e.Node, Namespace: e.Namespace, Name: e.Name, UID: e.UID}
+	for _, text := range strings.Fields(addresses) {
+		a.Addresses = append(a.Addresses, netip.MustParseAddr(text))
+	}
+	return a
+}
+
+func announced(a ...resolve.Announcement) resolve.Batch { return resolve.Batch{Announced: a} }
+
+func withdrawn(a ...resolve.Announcement) resolve.Batch { return resolve.Batch{Withdrawn: a} }
+
+func (s *scene) settled(want ...string) {
+	s.t.Helper()
+	var got []string
+	for _, e := range s.last.Settled {
+		got = append(got, e.Node+" "+e.ID+" "+e.UID)
+	}
+	if strings.Join(got, ",") != strings.Join(want, ",") {
+		s.t.Errorf("settled %v, want %v", got, want)
+	}
+}
+
+var webToAPI = ingress("p", "app=api", peers(podsOf("app=web")))
+
+func TestAnnouncedBeforeThePodIsKnown(t *testing.T) {
+	s := newScene(t)
+	s.do(world(nil, webToAPI))
+	p := pod("a/api", "app=api", "", on("node2"))
+	s.do(announced(says(p, api)))
+	s.settled()
+	s.do(podEvents(pod("a/api", "app=api", "", on("node2"), uid("before"))))
+	s.settled()
+	s.do(podEvents(p))
+	s.settled("node2 a/api uid-api")
+	s.want(false, web+" "+api+" tcp/80")
+}
+
+func TestAnnouncedSettlesWithoutAnyChange(t *testing.T) {
+	s := newScene(t)
+	p := pod("b/free", "app=x", "")
+	s.do(world([]*policy.Endpoint{p}, webToAPI))
+	before := s.engine.Revision()
+	s.do(announced(says(p, other)))
+	s.settled("node1 b/free uid-free")
+	if s.engine.Revision() != before {
+		t.Errorf("revision %d after %d", s.engine.Revision(), before)
+	}
+	s.do(announced(says(p, other)))
+	s.settled("node1 b/free uid-free")
+}
+
+func TestAnnouncedBeatsStatus(t *testing.T) {
+	s := newScene(t)
+	old, now := pod("a/old", "app=web", web), pod("a/now", "app=x", "")
+	s.do(world([]*policy.Endpoint{old, now, pair()[1]}, webToAPI))
+	s.want(true, web+" "+api+" tcp/80")
+	s.do(announced(says(now, web)))
+	s.want(false, web+" "+api+" tcp/80")
+	s.do(withdrawn(says(now, "")))
+	s.want(true, web+" "+api+" tcp/80")
+	if len(s.conflicts) > 0 {
+		t.Errorf("conflicts %v", s.conflicts)
+	}
+}
+
+// The node's word replaces the status, whatever the API says later; and the word that the pod is unwired holds until the
+// pod is another or wired anew.
+func TestWithdrawnStaysFreeThoughTheAPIHasIt(t *testing.T) {
+	s := newScene(t)
+	p := pod("a/web", "app=web", web)
+	s.do(world([]*policy.Endpoint{p, pair()[1]}, webToAPI))
+	s.do(announced(says(p, other)))
+	s.want(true, other+" "+api+" tcp/80")
+	s.want(false, web+" "+api+" tcp/80")
+	s.do(withdrawn(says(p, "")))
+	s.do(podEvents(pod("a/web", "app=web", web, terminating)))
+	s.want(false, web+" "+api+" tcp/80", other+" "+api+" tcp/80")
+	s.do(podEvents(pod("a/next", "app=x", web)))
+	s.want(false, web+" "+api+" tcp/80")
+	s.do(announced(says(p, other)))
+	s.want(true, other+" "+api+" tcp/80")
+	s.do(withdrawn(says(p, "")))
+	s.do(podEvents(pod("a/web", "app=web", other, uid("second"))))
+	s.want(true, other+" "+api+" tcp/80")
+}
+
+func TestWithdrawnByAnotherNodeOrOfAnotherLifeCountsNot(t *testing.T) {
+	s := newScene(t)
+	p := pod("a/web", "app=web", web)
+	s.do(world([]*policy.Endpoint{p, pair()[1]}, webToAPI))
+	s.do(withdrawn(says(pod("a/web", "", "", on("node9")), "")))
+	s.want(true, web+" "+api+" tcp/80")
+	s.do(announced(says(p, other)))
+	s.do(withdrawn(says(pod("a/web", "", "", uid("before")), "")))
+	s.do(resolve.Batch{NodeAnnounced: []resolve.NodeAnnouncements{{Node: "node9"}}})
+	s.want(true, other+" "+api+" tcp/80")
+}
+
+// A node cannot speak of pods that run elsewhere, not even in the place of the node that waits for them.
+func TestAnnouncedByTheWrongNode(t *testing.T) {
+	s := newScene(t)
+	p := pod("a/web", "app=web", web)
+	s.do(world([]*policy.Endpoint{p, pair()[1]}, webToAPI))
+	s.do(announced(says(pod("a/web", "", "", on("node9")), other)))
+	s.settled()
+	s.want(false, other+" "+api+" tcp/80")
+	s.want(true, web+" "+api+" tcp/80")
+	late := pod("a/late", "app=web", "")
+	s.do(announced(says(late, "10.0.0.9")))
+	s.do(announced(says(pod("a/late", "", "", on("node9")), "10.0.0.8")))
+	s.do(podEvents(late))
+	s.settled("node1 a/late uid-late")
+	s.want(true, "10.0.0.9 "+api+" tcp/80")
+	s.want(false, "10.0.0.8 "+api+" tcp/80")
+}
+
+// A pod that is deleted by force, and perhaps made again, runs on until its node has ended it: it stays isolated.
+func TestDeletedButStillWired(t *testing.T) {
+	s := newScene(t)
+	p := pod("a/db-0", "app=db", "")
+	s.do(world(append(pair(), p), ingress("q", "app=db", peers(podsOf("app=api")))))
+	s.do(announced(says(p, other)))
+	s.want(false, web+" "+other+" tcp/80")
+	s.do(resolve.Batch{DeletedEndpoints: []string{"a/db-0"}})
+	s.want(false, web+" "+other+" tcp/80")
+	s.want(true, api+" "+other+" tcp/80")
+	next := pod("a/db-0", "app=db", "", on("node2"), uid("second"))
+	s.do(podEvents(next))
+	s.do(announced(says(next, "10.0.0.9")))
+	s.settled("node2 a/db-0 second")
+	s.want(false, web+" "+other+" tcp/80", web+" 10.0.0.9 tcp/80")
+	s.want(true, api+" "+other+" tcp/80", api+" 10.0.0.9 tcp/80")
+	s.do(withdrawn(says(p, "")))
+	s.want(true, web+" "+other+" tcp/80")
+	s.want(false, web+" 10.0.0.9 tcp/80")
+}
+
+// A node's hello replaces what it announced earlier, also what waits for its pod.
+func TestHelloReplaces(t *testing.T) {
+	s := newScene(t)
+	web1, web2, api1 := pod("a/web1", "app=web", ""), pod("a/web2", "app=web", ""), pair()[1]
+	s.do(world([]*policy.Endpoint{web1, web2, api1}, webToAPI))
+	s.do(announced(says(web1, web), says(web2, other), says(pod("a/late", "", ""), outside)))
+	s.want(true, web+" "+api+" tcp/80", other+" "+api+" tcp/80")
+	s.do(resolve.Batch{NodeAnnounced: []resolve.NodeAnnouncements{{Node: "node1", All: []resolve.Announcement{says(web2, other)}}}})
+	s.settled("node1 a/web2 uid-web2")
+	s.want(false, web+" "+api+" tcp/80")
+	s.want(true, other+" "+api+" tcp/80")
+	s.do(podEvents(pod("a/late", "app=web", "")))
+	s.settled()
+	s.want(false, outside+" "+api+" tcp/80")
+}
+
+// Two living pods with one address: it is nobody's as a peer and isolated for both; told once; ends when one lets go.
+func TestContested(t *testing.T) {
+	s := newScene(t)
+	s.do(world(append(pair(), pod("a/twin", "app=x", web, on("node2"))), webToAPI, ingress("q", "app=web"), ingress("r", "app=x", peers(podsOf("app=api")))))
+	if len(s.conflicts) != 1 || s.conflicts[0].Address.String() != web || strings.Join(s.conflicts[0].Endpoints, " ") != "a/twin a/web" {
+		t.Errorf("conflicts %v", s.conflicts)
+	}
+	s.want(false, web+" "+api+" tcp/80")
+	for node, want := range map[string]int{"node1": 1, "node2": 2} {
+		if n := s.nodes[node]; len(n.Applied) != want {
+			t.Errorf("%s has appliedTo groups %v, want %d", node, n.Applied, want)
+		}
+	}
+	if v, _ := s.engine.Endpoint("a/web"); len(v.Contested) != 1 {
+		t.Errorf("endpoint %+v", v)
+	}
+	s.do(podEvents(pod("a/twin", "app=x", web, on("node2"))))
+	if len(s.conflicts) != 1 {
+		t.Errorf("told again: %v", s.conflicts)
+	}
+	s.do(podEvents(pod("a/twin", "app=x", web, on("node2"), terminating)))
+	s.want(true, web+" "+api+" tcp/80")
+	s.do(podEvents(pod("a/twin", "app=x", web, on("node2"))))
+	if len(s.conflicts) != 2 {
+		t.Errorf("a new conflict is not told: %v", s.conflicts)
+	}
+}
