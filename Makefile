@@ -16,7 +16,7 @@ lint: ## go vet, golangci-lint, gofmt
 	@scripts/lint
 unit: ## unit and property tests, with the race detector
 	@scripts/unit
-fuzz: ## every fuzz target, 5 s each (FUZZTIME=…)
+fuzz: ## every fuzz target, 50,000 inputs each (FUZZTIME=30s for longer)
 	@scripts/fuzz
 system: ## system tests: a cluster is booted and ended (ARGS='-run NAME -reuse')
 	@scripts/system $(ARGS)
