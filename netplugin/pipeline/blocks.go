@@ -9,12 +9,14 @@ import (
 )
 
 // blockSet classes CIDRs: every CIDR and every except of a block is a prefix of its own, whose class is the set of blocks
-// that hold its addresses; the longest prefix decides.
+// that hold its addresses; the longest prefix decides. A block that comes or goes touches the prefixes inside it only.
 type blockSet struct {
-	blocks map[policy.Key]*blockRef
-	byCIDR map[netip.Prefix][]*blockRef
-	of     map[netip.Prefix]*class // nil: in no block (an except)
-	dirty  bool
+	blocks   map[policy.Key]*blockRef
+	byCIDR   map[netip.Prefix][]*blockRef
+	prefixes map[netip.Prefix]int    // how many blocks name it, as CIDR or except
+	sorted   []netip.Prefix          // of prefixes; what is inside of one follows it
+	of       map[netip.Prefix]*class // nil: in no block (an except)
+	dirty    map[netip.Prefix]struct{}
 }
 
 type blockRef struct {
@@ -24,7 +26,8 @@ type blockRef struct {
 }
 
 func newBlockSet() blockSet {
-	return blockSet{blocks: map[policy.Key]*blockRef{}, byCIDR: map[netip.Prefix][]*blockRef{}, of: map[netip.Prefix]*class{}}
+	return blockSet{blocks: map[policy.Key]*blockRef{}, byCIDR: map[netip.Prefix][]*blockRef{}, prefixes: map[netip.Prefix]int{},
+		of: map[netip.Prefix]*class{}, dirty: map[netip.Prefix]struct{}{}}
 }
 
 // blockKey is the hash of a block; the order of its excepts does not matter.
@@ -46,8 +49,9 @@ func (s *blockSet) add(key policy.Key, b *policy.IPBlock) {
 	if ref == nil {
 		ref = &blockRef{key: key, block: b}
 		s.blocks[key] = ref
-		s.byCIDR[b.CIDR.Masked()] = append(s.byCIDR[b.CIDR.Masked()], ref)
-		s.dirty = true
+		cidr := b.CIDR.Masked()
+		s.byCIDR[cidr] = append(s.byCIDR[cidr], ref)
+		s.name(b, 1)
 	}
 	ref.refs++
 }
@@ -67,35 +71,47 @@ func (s *blockSet) remove(key policy.Key) {
 	if len(s.byCIDR[cidr]) == 0 {
 		delete(s.byCIDR, cidr)
 	}
-	s.dirty = true
+	s.name(ref.block, -1)
 }
 
-// settle classes every prefix anew when blocks came or went.
-func (s *blockSet) settle(d *dimension) {
-	if !s.dirty {
-		return
+// name counts one block more, or less, for each prefix that the block names.
+func (s *blockSet) name(b *policy.IPBlock, more int) {
+	for i := range len(b.Except) + 1 {
+		p := b.CIDR.Masked()
+		if i > 0 {
+			p = b.Except[i-1].Masked()
+		}
+		s.dirty[p] = struct{}{}
+		s.prefixes[p] += more
+		at, found := slices.BinarySearchFunc(s.sorted, p, netip.Prefix.Compare)
+		switch {
+		case s.prefixes[p] == 0:
+			delete(s.prefixes, p)
+			s.sorted = slices.Delete(s.sorted, at, at+1)
+		case !found:
+			s.sorted = slices.Insert(s.sorted, at, p)
+		}
 	}
-	s.dirty = false
-	wanted := s.prefixes()
-	for p := range s.of {
-		if _, ok := wanted[p]; !ok {
+}
+
+// settle classes the prefixes inside of what was named or is no longer.
+func (s *blockSet) settle(d *dimension) {
+	inside := map[netip.Prefix]struct{}{}
+	for outer := range s.dirty {
+		inside[outer] = struct{}{}
+		at, _ := slices.BinarySearchFunc(s.sorted, outer, netip.Prefix.Compare)
+		for ; at < len(s.sorted) && outer.Contains(s.sorted[at].Addr()); at++ {
+			inside[s.sorted[at]] = struct{}{}
+		}
+	}
+	clear(s.dirty)
+	drain(inside, netip.Prefix.Compare, func(p netip.Prefix) {
+		if s.prefixes[p] > 0 {
+			s.reclass(d, p)
+		} else if _, ok := s.of[p]; ok {
 			s.drop(d, p)
 		}
-	}
-	for p := range wanted {
-		s.reclass(d, p)
-	}
-}
-
-func (s *blockSet) prefixes() map[netip.Prefix]struct{} {
-	out := map[netip.Prefix]struct{}{}
-	for _, ref := range s.blocks {
-		out[ref.block.CIDR.Masked()] = struct{}{}
-		for _, e := range ref.block.Except {
-			out[e.Masked()] = struct{}{}
-		}
-	}
-	return out
+	})
 }
 
 // covering is the sorted keys of the blocks that hold all of p.

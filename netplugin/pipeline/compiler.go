@@ -18,9 +18,13 @@ type Compiler struct {
 	sides     map[policy.Direction]*side
 	rules     *idPool
 	classIDs  *idPool
+	classByID map[uint32]*class
+	ruleByID  map[uint32]*ruleEntry
 	log       []Assignment
 	flows     flowSet
 }
+
+var directions = []policy.Direction{policy.Egress, policy.Ingress}
 
 type groupID struct {
 	kind policy.GroupKind
@@ -33,6 +37,8 @@ func New(config Config, saved []Assignment) *Compiler {
 		endpoints: map[string]LocalEndpoint{},
 		groups:    map[groupID]map[netip.Addr]struct{}{},
 		groupsOf:  map[policy.GroupKind]map[netip.Addr][]policy.Key{policy.PeerGroup: {}, policy.AppliedToGroup: {}},
+		classByID: map[uint32]*class{},
+		ruleByID:  map[uint32]*ruleEntry{},
 		flows:     newFlowSet(),
 	}
 	c.rules = newIDPool(RuleIDs, &c.log)
@@ -70,8 +76,8 @@ func (c *Compiler) Apply(u policy.NodeUpdate) {
 	for _, g := range u.Groups {
 		c.applyGroup(g)
 	}
-	for _, s := range c.sides {
-		s.settle()
+	for _, d := range directions {
+		c.sides[d].settle()
 	}
 }
 
@@ -166,14 +172,17 @@ func (c *Compiler) touch(kind policy.GroupKind, a netip.Addr) {
 }
 
 // Take gives the mods that bring a switch from the flows at the last Take to those now, and the ids given and given back
-// since then.
+// since then. Ids given back are given again after a later Take only, so that no bundle has one id in two meanings. The
+// same calls give the same mods in the same order.
 func (c *Compiler) Take() ([]ofctl.FlowMod, []Assignment) {
 	log := c.log
 	c.log = nil
+	c.rules.rest()
+	c.classIDs.rest()
 	return c.flows.take(), log
 }
 
-// Flows is every flow that the switch should hold.
+// Flows is every flow that the switch should hold, in no particular order.
 func (c *Compiler) Flows() []ofctl.Flow { return c.flows.all() }
 
 // Rule finds a rule by its key.

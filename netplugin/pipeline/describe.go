@@ -14,7 +14,11 @@ import (
 type Note struct {
 	Kind    Kind
 	Origins []policy.Origin // the policies' rules that the flow serves; sorted
-	Text    string
+	// Rules are the resolved rules that it serves, Groups the groups that its class of addresses is in; sorted.
+	Rules    []policy.Key
+	Groups   []policy.Key
+	Endpoint string // namespace/name, of a port's flows
+	Text     string
 }
 
 // Of tells whether the flow serves a policy, namespace/name.
@@ -32,27 +36,43 @@ func (c *Compiler) Describe(f *ofctl.Flow) Note {
 	var rules []*policy.Rule
 	switch kind {
 	case KindEndpoint:
-		n.Text = "pod " + c.endpointAt(id)
+		n.Endpoint = c.endpointAt(id)
+		n.Text = "pod " + cmp.Or(n.Endpoint, "gone")
 	case KindClause:
 		for _, a := range f.Actions {
-			rules = append(rules, c.ruleWithID(f.Table, a.Value)...)
+			rules = append(rules, c.ruleWithID(a.Value)...)
 		}
 	case KindAllow:
-		rules = c.ruleWithID(f.Table, id)
+		rules = c.ruleWithID(id)
 	case KindApplied, KindPeer, KindBlock, KindAllowAll, KindDefaultDrop:
-		rules = c.rulesOfClass(f.Table, id, kind)
+		rules = c.rulesOfClass(id, kind)
 	}
+	if cl := c.classByID[id]; cl != nil && kind != KindEndpoint && kind != KindAllow {
+		n.Groups = slices.Clone(cl.keys)
+	}
+	n.explain(rules)
+	return n
+}
+
+// explain fills in what follows from the rules that a flow serves.
+func (n *Note) explain(rules []*policy.Rule) {
 	for _, r := range rules {
 		n.Origins = append(n.Origins, r.Origins...)
+		n.Rules = append(n.Rules, r.Key)
 	}
 	slices.SortFunc(n.Origins, func(a, b policy.Origin) int {
 		return cmp.Or(cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Rule, b.Rule))
 	})
 	n.Origins = slices.Compact(n.Origins)
-	if n.Text == "" && len(rules) > 0 {
-		n.Text = kind.String() + " " + originsText(rules[0].Direction, n.Origins)
+	slices.SortFunc(n.Rules, compareKeys)
+	n.Rules = slices.Compact(n.Rules)
+	switch {
+	case n.Text != "":
+	case len(rules) > 0:
+		n.Text = n.Kind.String() + " " + originsText(rules[0].Direction, n.Origins)
+	case n.Kind == KindBlock:
+		n.Text = "cidr in no ipBlock (an except)"
 	}
-	return n
 }
 
 func originsText(d policy.Direction, origins []policy.Origin) string {
@@ -77,41 +97,33 @@ func (c *Compiler) endpointAt(port uint32) string {
 			return e.ID
 		}
 	}
-	return "gone"
+	return ""
 }
 
-func (c *Compiler) sideOf(table uint8) *side {
-	if table >= TableIngress {
-		return c.sides[policy.Ingress]
-	}
-	return c.sides[policy.Egress]
-}
-
-func (c *Compiler) ruleWithID(table uint8, id uint32) []*policy.Rule {
-	for e := range c.sideOf(table).chunks[id/ChunkSize] {
-		if e.id == id {
-			return []*policy.Rule{e.rule}
-		}
+func (c *Compiler) ruleWithID(id uint32) []*policy.Rule {
+	if e := c.ruleByID[id]; e != nil {
+		return []*policy.Rule{e.rule}
 	}
 	return nil
 }
 
 // rulesOfClass are the rules that a class of addresses counts for: for a default drop, those that isolate.
-func (c *Compiler) rulesOfClass(table uint8, id uint32, kind Kind) []*policy.Rule {
+func (c *Compiler) rulesOfClass(id uint32, kind Kind) []*policy.Rule {
+	cl := c.classByID[id]
+	if cl == nil {
+		return nil
+	}
 	var out []*policy.Rule
-	for _, d := range c.sideOf(table).dimensions() {
-		for _, cl := range d.classes {
-			if cl.id != id {
+	for _, key := range cl.keys {
+		u := cl.dimension.uses[key]
+		if u == nil {
+			continue
+		}
+		for e := range u.rules {
+			if kind == KindDefaultDrop && (e.id != 0 || e.allowAll) || kind == KindAllowAll && !e.allowAll {
 				continue
 			}
-			for _, key := range cl.keys {
-				for e := range d.uses[key].rules {
-					if kind == KindDefaultDrop && (e.id != 0 || e.allowAll) || kind == KindAllowAll && !e.allowAll {
-						continue
-					}
-					out = append(out, e.rule)
-				}
-			}
+			out = append(out, e.rule)
 		}
 	}
 	return out

@@ -25,6 +25,7 @@ type dimension struct {
 // use is a group (or a CIDR block) that rules of the side refer to.
 type use struct {
 	rules   map[*ruleEntry]struct{}
+	open    int // of rules, those without restriction
 	classes map[*class]struct{}
 }
 
@@ -33,8 +34,9 @@ type class struct {
 	dimension *dimension
 	id        uint32
 	content   policy.Key
-	keys      []policy.Key // sorted
-	refs      int          // addresses, or CIDRs, that have it
+	keys      []policy.Key        // sorted
+	refs      int                 // addresses, or CIDRs, that have it
+	chunks    map[uint32]struct{} // of rules, that it has a flow for
 }
 
 func newDimension(s *side, tag string, offset uint8, reg int, kind Kind) *dimension {
@@ -61,6 +63,9 @@ func (d *dimension) use(key policy.Key, e *ruleEntry) {
 		d.uses[key] = u
 		d.touchMembers(key)
 	}
+	if _, ok := u.rules[e]; !ok && e.allowAll {
+		u.open++
+	}
 	u.rules[e] = struct{}{}
 	d.touchClasses(u, e)
 }
@@ -69,6 +74,9 @@ func (d *dimension) release(key policy.Key, e *ruleEntry) {
 	u := d.uses[key]
 	if u == nil {
 		return
+	}
+	if _, ok := u.rules[e]; ok && e.allowAll {
+		u.open--
 	}
 	delete(u.rules, e)
 	d.touchClasses(u, e)
@@ -171,8 +179,8 @@ func (d *dimension) ref(keys []policy.Key) *class {
 	content := contentOf(d.tag, keys)
 	cl := d.classes[content]
 	if cl == nil {
-		cl = &class{dimension: d, id: d.side.c.classIDs.get(content), content: content, keys: keys}
-		d.classes[content] = cl
+		cl = &class{dimension: d, id: d.side.c.classIDs.get(content), content: content, keys: keys, chunks: map[uint32]struct{}{}}
+		d.classes[content], d.side.c.classByID[cl.id] = cl, cl
 	}
 	cl.refs++
 	if cl.refs == 1 {
@@ -208,16 +216,16 @@ func (d *dimension) unref(cl *class) {
 	}
 }
 
-// drop removes a class that nothing has any more, with its flows. Its groups may no longer be in use, so its flows are
-// found by the chunks there are.
+// drop removes a class that nothing has any more, with its flows.
 func (d *dimension) drop(cl *class) {
 	delete(d.classes, cl.content)
+	delete(d.side.c.classByID, cl.id)
 	for _, k := range cl.keys {
 		if u := d.uses[k]; u != nil {
 			delete(u.classes, cl)
 		}
 	}
-	for chunk := range d.side.chunks {
+	for chunk := range cl.chunks {
 		d.side.dirtyClauses[clauseID{cl, chunk}] = struct{}{}
 	}
 	if d.kind == KindApplied {
@@ -232,7 +240,7 @@ func (d *dimension) chooses(e *ruleEntry, cl *class) bool {
 	case KindApplied:
 		return cl.has(e.rule.AppliedTo)
 	case KindPeer:
-		return slices.ContainsFunc(e.rule.Peers, cl.has)
+		return slices.ContainsFunc(e.peers, cl.has)
 	}
 	return slices.ContainsFunc(e.blockKeys, cl.has)
 }

@@ -19,6 +19,7 @@ func keyOf(f *ofctl.Flow) flowKey { return flowKey{f.Table, f.Priority, f.Match}
 type flowSet struct {
 	now    map[flowKey]ofctl.Flow
 	before map[flowKey]*ofctl.Flow // touched since the last take; nil: there was none
+	order  []flowKey               // of before, as they were touched
 }
 
 func newFlowSet() flowSet {
@@ -29,6 +30,7 @@ func (s *flowSet) note(k flowKey) {
 	if _, ok := s.before[k]; ok {
 		return
 	}
+	s.order = append(s.order, k)
 	if f, ok := s.now[k]; ok {
 		s.before[k] = &f
 	} else {
@@ -59,7 +61,8 @@ func sameFlow(a, b *ofctl.Flow) bool {
 // take orders additions before deletions. A flow whose actions alone change is modified, so that its counters stay.
 func (s *flowSet) take() []ofctl.FlowMod {
 	var mods, deletions []ofctl.FlowMod
-	for k, was := range s.before {
+	for _, k := range s.order {
+		was := s.before[k]
 		f, is := s.now[k]
 		switch {
 		case !is && was != nil:
@@ -71,7 +74,7 @@ func (s *flowSet) take() []ofctl.FlowMod {
 			mods = append(mods, ofctl.FlowMod{Command: ofctl.Add, Flow: f})
 		}
 	}
-	clear(s.before)
+	s.before, s.order = map[flowKey]*ofctl.Flow{}, nil
 	return append(mods, deletions...)
 }
 

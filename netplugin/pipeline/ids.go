@@ -28,12 +28,13 @@ type Assignment struct {
 // packet in the pipeline or a person's notes, does not soon speak of something else.
 const reuseAfter = 64
 
-// idPool gives out the smallest ids, densely. Ids start at 1.
+// idPool gives out new ids densely, from 1, and those given back in the order in which they came back.
 type idPool struct {
 	space IDSpace
 	of    map[policy.Key]uint32
 	next  uint32
 	free  []uint32 // oldest first
+	fresh []uint32 // given back since the last rest
 	log   *[]Assignment
 }
 
@@ -62,8 +63,14 @@ func (p *idPool) put(content policy.Key) {
 		return
 	}
 	delete(p.of, content)
-	p.free = append(p.free, id)
+	p.fresh = append(p.fresh, id)
 	*p.log = append(*p.log, Assignment{p.space, content, 0})
+}
+
+// rest begins the wait of the ids given back since the last one.
+func (p *idPool) rest() {
+	p.free = append(p.free, p.fresh...)
+	p.fresh = nil
 }
 
 // restore takes assignments over from before a restart. Ids that two contents claim, or out of reason, are left out: they

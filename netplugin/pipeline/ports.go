@@ -32,10 +32,14 @@ func portMatches(r policy.PortRange) []portMatch {
 	return out
 }
 
-// matchesOf is every distinct match of a rule's ports.
+// matchesOf is every distinct match of a rule's ports. A protocol that a NetworkPolicy cannot name matches nothing: 0 would
+// match every one.
 func matchesOf(ports []policy.PortRange) map[portMatch]struct{} {
 	out := map[portMatch]struct{}{}
 	for _, r := range ports {
+		if r.Protocol != policy.TCP && r.Protocol != policy.UDP && r.Protocol != policy.SCTP {
+			continue
+		}
 		for _, m := range portMatches(r) {
 			out[m] = struct{}{}
 		}

@@ -1,7 +1,9 @@
 package pipeline
 
 import (
+	"cmp"
 	"crypto/sha256"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -43,7 +45,9 @@ type ruleEntry struct {
 	rule      *policy.Rule
 	id        uint32 // conjunction id; 0: none is needed
 	allowAll  bool
-	blockKeys []policy.Key
+	peers     []policy.Key
+	blocks    []policy.IPBlock
+	blockKeys []policy.Key // of blocks
 	ports     map[portMatch]struct{}
 }
 
@@ -99,38 +103,38 @@ func (s *side) put(r *policy.Rule) {
 	if e.id == 0 {
 		return
 	}
-	if !r.AnyPeer { // else peers beside it would pass for the clause of ports
-		for _, key := range r.Peers {
-			s.peers.use(key, e)
-		}
+	for _, key := range e.peers {
+		s.peers.use(key, e)
 	}
 	for i, key := range e.blockKeys {
-		s.blockSet.add(key, &r.Blocks[i])
+		s.blockSet.add(key, &e.blocks[i])
 		s.blocks.use(key, e)
 	}
 	if s.chunks[e.chunk()] == nil {
 		s.chunks[e.chunk()] = map[*ruleEntry]struct{}{}
 	}
 	s.chunks[e.chunk()][e] = struct{}{}
+	s.c.ruleByID[e.id] = e
 	s.touchRule(e)
 	s.setAllow(e)
 }
 
 func (s *side) newEntry(r *policy.Rule) *ruleEntry {
 	e := &ruleEntry{rule: r}
-	passes := (r.AnyPeer || len(r.Peers) > 0 || len(r.Blocks) > 0) && (r.AnyPort || len(r.Ports) > 0)
+	if !r.AnyPeer { // with it, what else is said of peers counts for nothing, and may not pass for the clause of ports
+		e.peers, e.blocks = r.Peers, r.Blocks
+	}
+	if !r.AnyPort {
+		e.ports = matchesOf(r.Ports)
+	}
+	passes := (r.AnyPeer || len(e.peers)+len(e.blocks) > 0) && (r.AnyPort || len(e.ports) > 0)
 	e.allowAll = passes && r.AnyPeer && r.AnyPort
 	if !passes || e.allowAll {
 		return e
 	}
 	e.id = s.c.rules.get(r.Key)
-	if !r.AnyPeer {
-		for i := range r.Blocks {
-			e.blockKeys = append(e.blockKeys, blockKey(&r.Blocks[i]))
-		}
-	}
-	if !r.AnyPort {
-		e.ports = matchesOf(r.Ports)
+	for i := range e.blocks {
+		e.blockKeys = append(e.blockKeys, blockKey(&e.blocks[i]))
 	}
 	return e
 }
@@ -147,10 +151,11 @@ func (s *side) remove(key policy.Key) {
 	}
 	s.touchRule(e)
 	delete(s.chunks[e.chunk()], e)
+	delete(s.c.ruleByID, e.id)
 	if len(s.chunks[e.chunk()]) == 0 {
 		delete(s.chunks, e.chunk())
 	}
-	for _, peer := range e.rule.Peers {
+	for _, peer := range e.peers {
 		s.peers.release(peer, e)
 	}
 	for _, block := range e.blockKeys {
@@ -186,29 +191,34 @@ func (s *side) settle() {
 	}
 	s.blockSet.settle(s.blocks)
 	for _, d := range s.dimensions() {
-		for a := range d.dirty {
-			d.reclass(a)
-		}
-		clear(d.dirty)
+		drain(d.dirty, netip.Addr.Compare, d.reclass)
 	}
-	for cl := range s.idle {
+	drain(s.idle, compareClasses, func(cl *class) {
 		if cl.refs == 0 {
 			cl.dimension.drop(cl)
 		}
+	})
+	drain(s.dirtyClauses, compareClauses, s.setClause)
+	drain(s.dirtyPorts, comparePorts, s.setPorts)
+	drain(s.dirtyClasses, compareClasses, s.setDefault)
+}
+
+// drain does f for each of a set, in order, and empties it: ids and flow mods are the same whenever the same is done.
+func drain[T comparable](set map[T]struct{}, compare func(a, b T) int, f func(T)) {
+	for _, v := range slices.SortedFunc(maps.Keys(set), compare) {
+		f(v)
 	}
-	clear(s.idle)
-	for id := range s.dirtyClauses {
-		s.setClause(id)
-	}
-	clear(s.dirtyClauses)
-	for id := range s.dirtyPorts {
-		s.setPorts(id)
-	}
-	clear(s.dirtyPorts)
-	for cl := range s.dirtyClasses {
-		s.setDefault(cl)
-	}
-	clear(s.dirtyClasses)
+	clear(set)
+}
+
+func compareClasses(a, b *class) int { return cmp.Compare(a.id, b.id) }
+
+func compareClauses(a, b clauseID) int {
+	return cmp.Or(cmp.Compare(a.class.id, b.class.id), cmp.Compare(a.chunk, b.chunk))
+}
+
+func comparePorts(a, b portClause) int {
+	return cmp.Or(cmp.Compare(a.chunk, b.chunk), cmp.Compare(a.protocol, b.protocol), cmp.Compare(a.port.Value, b.port.Value), cmp.Compare(a.port.Mask, b.port.Mask))
 }
 
 func chunkPriority(chunk uint32) uint16 { return uint16(prioChunk - min(chunk, prioChunk-2)) }
@@ -224,6 +234,11 @@ func (s *side) setClause(id clauseID) {
 				actions = append(actions, ofctl.Action{Kind: ofctl.Conjunction, Value: e.id, Clause: d.clause(), Clauses: e.clauses()})
 			}
 		}
+	}
+	if len(actions) > 0 {
+		id.class.chunks[id.chunk] = struct{}{}
+	} else {
+		delete(id.class.chunks, id.chunk)
 	}
 	s.setConjunctions(k, cookie(KindClause, id.class.id), actions)
 }
@@ -259,11 +274,8 @@ func (s *side) setDefault(cl *class) {
 	drop := flowKey{s.rulesTable(), prioDrop, s.applied.classMatch(cl)}
 	all := false
 	for _, key := range cl.keys {
-		if u := s.applied.uses[key]; u != nil {
-			for e := range u.rules {
-				all = all || e.allowAll
-			}
-		}
+		u := s.applied.uses[key]
+		all = all || u != nil && u.open > 0
 	}
 	if cl.refs > 0 && all {
 		s.c.flows.set(ofctl.Flow{Table: allow.table, Priority: allow.priority, Match: allow.match, Cookie: cookie(KindAllowAll, cl.id), Actions: gotoTable(s.next)})

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -61,7 +62,8 @@ func has[K comparable](set map[K]struct{}, k K) bool {
 
 func (c *Compiler) nodeFlows() []ofctl.Flow {
 	flows := staticFlows(&c.config)
-	for _, e := range c.endpoints {
+	for _, id := range slices.Sorted(maps.Keys(c.endpoints)) {
+		e := c.endpoints[id]
 		flows = append(flows, endpointFlows(&c.config, &e)...)
 	}
 	return flows
@@ -72,6 +74,7 @@ func (c *Compiler) PutEndpoint(e LocalEndpoint) {
 	keep := endpointFlows(&c.config, &e)
 	if was, ok := c.endpoints[e.ID]; ok {
 		c.unsetExcept(endpointFlows(&c.config, &was), keep)
+		c.restoreShared(&was)
 	}
 	c.endpoints[e.ID] = e
 	for _, f := range keep {
@@ -84,6 +87,22 @@ func (c *Compiler) RemoveEndpoint(id string) {
 	if e, ok := c.endpoints[id]; ok {
 		c.unsetExcept(endpointFlows(&c.config, &e), nil)
 		delete(c.endpoints, id)
+		c.restoreShared(&e)
+	}
+}
+
+// restoreShared puts the flows back that another endpoint has in common with one that went: a port or an address may have
+// been given anew before its last owner's end was told.
+func (c *Compiler) restoreShared(was *LocalEndpoint) {
+	for _, id := range slices.Sorted(maps.Keys(c.endpoints)) {
+		e := c.endpoints[id]
+		shares := e.Port == was.Port || slices.ContainsFunc(e.Addresses, func(a netip.Addr) bool { return slices.Contains(was.Addresses, a) })
+		if !shares || id == was.ID {
+			continue
+		}
+		for _, f := range endpointFlows(&c.config, &e) {
+			c.flows.set(f)
+		}
 	}
 }
 
