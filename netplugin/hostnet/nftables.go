@@ -42,12 +42,35 @@ func ruleset(cfg *Config) string {
 		b.WriteString(svc + part.family + " daddr " + set + " notrack\n")
 		b.WriteString(svc + part.family + " daddr != " + set + " ct original zone set 2\n")
 	}
-	b.WriteString("  }\n  chain source-nat {\n    type nat hook postrouting priority srcnat; policy accept;\n")
+	b.WriteString("  }\n")
 	pods4, pods6 := byFamily(cfg.Self.PodCIDRs)
+	writeKeepSource(&b, "ip", "ipv4_addr", pods4, cluster4)
+	writeKeepSource(&b, "ip6", "ipv6_addr", pods6, cluster6)
+	b.WriteString("  chain source-nat {\n    type nat hook postrouting priority srcnat; policy accept;\n")
 	writeMasquerade(&b, "ip", pods4, cluster4)
 	writeMasquerade(&b, "ip6", pods6, cluster6)
 	b.WriteString("  }\n}\n")
 	return b.String()
+}
+
+// writeKeepSource keeps kube-proxy from masquerading what came by a node port or an external address and goes to a pod of
+// this node, or from one to a pod elsewhere: policies must see who asked. The answers come back through this node anyhow. A
+// chain in front of kube-proxy's binds the source to itself, and a source is bound once. The exception is a pod that reaches
+// itself; nft cannot compare two fields, so the pair of a source with itself is put in a set and looked up. Chains of
+// type nat see the first packet of a connection only.
+func writeKeepSource(b *strings.Builder, family, addr string, pods, cluster []string) {
+	if len(pods) == 0 {
+		return
+	}
+	own := strings.Join(pods, ", ")
+	fmt.Fprintf(b, "  set self-%[1]s { type %[2]s . %[2]s; size 65535; flags dynamic,timeout; timeout 1m; }\n", family, addr)
+	fmt.Fprintf(b, "  chain keep-source-%s {\n    type nat hook postrouting priority srcnat - 10; policy accept;\n", family)
+	fmt.Fprintf(b, "    oifname %[1]q %[2]s saddr { %[3]s } update @self-%[2]s { %[2]s saddr . %[2]s saddr }\n", Gateway, family, own)
+	fmt.Fprintf(b, "    oifname %[1]q %[2]s saddr . %[2]s daddr != @self-%[2]s snat %[2]s to %[2]s saddr\n", Gateway, family)
+	if len(cluster) > 0 {
+		fmt.Fprintf(b, "    oifname != %[1]q %[2]s saddr { %[3]s } %[2]s daddr { %[4]s } snat %[2]s to %[2]s saddr\n", Gateway, family, own, strings.Join(merge(cluster), ", "))
+	}
+	b.WriteString("  }\n")
 }
 
 func writeMasquerade(b *strings.Builder, family string, pods, cluster []string) {

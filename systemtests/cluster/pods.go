@@ -19,6 +19,7 @@ type PodSpec struct {
 	// Ports are numbers, with a name where they have one.
 	Ports       map[int]string
 	HostNetwork bool
+	HostPort    int // of port 80; 0: none
 }
 
 // Pod runs.
@@ -52,6 +53,9 @@ func (s PodSpec) manifest(namespace string) object {
 				ports = append(ports, object{"name": name, "containerPort": number, "protocol": proto})
 			} else {
 				ports = append(ports, object{"containerPort": number, "protocol": proto})
+			}
+			if s.HostPort != 0 && number == 80 {
+				ports[len(ports)-1]["hostPort"] = s.HostPort
 			}
 		}
 	}

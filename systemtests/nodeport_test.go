@@ -1,0 +1,102 @@
+package systemtests
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/flowkeep/flowkeep/systemtests/cluster"
+)
+
+// nodePort makes a Service of type NodePort in front of an app, and returns its port for TCP and UDP.
+func (w *world) nodePort(ns, app string) (ports map[string]int) {
+	w.Helper()
+	w.apply(ns, fmt.Sprintf(`{apiVersion: v1, kind: Service, metadata: {name: np-%[1]s}, spec: {type: NodePort, ipFamilyPolicy: PreferDualStack,
+		selector: {app: %[1]s}, ports: [{name: t, port: 8000, targetPort: 80}, {name: u, port: 8000, targetPort: 80, protocol: UDP}]}}`, app))
+	text, err := w.Kubectl(w.ctx, "", "-n", ns, "get", "service", "np-"+app, "-o", "jsonpath={.spec.ports[*].nodePort}")
+	w.must(err)
+	ports = map[string]int{}
+	for i, field := range strings.Fields(text) {
+		ports[[]string{"tcp", "udp"}[i]], err = strconv.Atoi(field)
+		w.must(err)
+	}
+	return ports
+}
+
+func (w *world) nodeIPs(node string) (ips []netip.Addr) {
+	w.Helper()
+	text, err := w.Kubectl(w.ctx, "", "get", "node", node, "-o", `jsonpath={.status.addresses[?(@.type=="InternalIP")].address}`)
+	w.must(err)
+	for _, field := range strings.Fields(text) {
+		ip, err := netip.ParseAddr(field)
+		w.must(err)
+		ips = append(ips, ip)
+	}
+	return ips
+}
+
+// at is the way from a pod to a node's port, all families and protocols.
+func (w *world) at(node string, ports map[string]int, from cluster.Pod, open bool, why string) (list []cluster.Expectation) {
+	w.Helper()
+	for _, ip := range w.nodeIPs(node) {
+		for proto, port := range ports {
+			list = append(list, cluster.Expectation{From: from, Proto: proto, To: ip, Port: port, Open: open, Why: why})
+		}
+	}
+	return list
+}
+
+// kube-proxy masquerades what comes by a node port. The pod's policies must see who asked all the same, or any pod and
+// anybody outside would pass for the node.
+func TestNodePort(t *testing.T) {
+	w := setup(t)
+	ns := threePods(w)
+	b, c := w.nodePort(ns, "b"), w.nodePort(ns, "c")
+	outside := cluster.Pod{Name: "outside", Node: "control plane", NetNS: w.ControlPlaneNS()}
+	node1 := cluster.Pod{Name: "node1", Node: "node1", NetNS: w.NodeNS("node1")}
+	w.settles(w.at("node1", b, w.pods["a"], true, "same node, no policy"), w.at("node1", b, w.pods["c"], true, "another node, no policy"),
+		w.at("node1", b, w.pods["b"], true, "itself"), w.at("node1", b, outside, true, "outside, no policy"), w.at("node1", b, node1, true, "the node"),
+		w.at("node1", c, w.pods["a"], true, "a pod of another node, no policy"), w.at("node2", b, w.pods["c"], true, "there and back, no policy"))
+
+	w.policy(ns, "b", `{podSelector: {matchLabels: {app: b}}, ingress: [{from: [{podSelector: {matchLabels: {app: z}}}]}]}`)
+	w.settles(w.at("node1", b, w.pods["a"], false, "a is no peer"), w.at("node1", b, outside, false, "outside is no peer"),
+		w.at("node1", b, w.pods["c"], false, "c is no peer"), w.at("node2", b, w.pods["c"], false, "c is no peer"), w.at("node1", b, node1, true, "the node"))
+
+	w.policy(ns, "b", `{podSelector: {matchLabels: {app: b}}, ingress: [{from: [{podSelector: {matchLabels: {app: a}}}]}]}`)
+	w.settles(w.at("node1", b, w.pods["a"], true, "a is a peer"), w.at("node1", b, outside, false, "outside is no peer"))
+
+	w.policy(ns, "b", fmt.Sprintf(`{podSelector: {matchLabels: {app: b}}, ingress: [{from: [%s]}]}`, w.outsideBlocks()))
+	w.settles(w.at("node1", b, w.pods["a"], false, "a is in no block"), w.at("node1", b, outside, true, "outside is in a block"))
+	w.delete(ns, "networkpolicy", "b")
+
+	w.policy(ns, "c", `{podSelector: {matchLabels: {app: c}}, ingress: [{from: [{podSelector: {matchLabels: {app: a}}}]}]}`)
+	w.settles(w.at("node1", c, w.pods["a"], true, "a is a peer, across"), w.at("node1", c, w.pods["b"], false, "b is no peer, across"))
+}
+
+func (w *world) outsideBlocks() string {
+	w.Helper()
+	var blocks []string
+	for _, f := range families {
+		ip, err := w.ControlPlaneIP(w.ctx, f)
+		w.must(err)
+		blocks = append(blocks, fmt.Sprintf(`{ipBlock: {cidr: "%s/%d"}}`, ip, ip.BitLen()))
+	}
+	return strings.Join(blocks, ", ")
+}
+
+// hostPort is the portmap plugin's work; it does not masquerade, so policies see who asked.
+func TestHostPort(t *testing.T) {
+	w := setup(t)
+	ns := threePods(w)
+	pods, err := w.RunPods(w.ctx, ns, cluster.PodSpec{Name: "h", Node: "node1", Labels: map[string]string{"app": "h"}, Ports: map[int]string{80: ""}, HostPort: 18080})
+	w.must(err)
+	w.pods["h"] = pods[0]
+	ports := map[string]int{"tcp": 18080, "udp": 18080}
+	outside := cluster.Pod{Name: "outside", Node: "control plane", NetNS: w.ControlPlaneNS()}
+	w.settles(w.at("node1", ports, outside, true, "no policy"), w.at("node1", ports, w.pods["a"], true, "no policy"))
+	w.policy(ns, "h", `{podSelector: {matchLabels: {app: h}}, ingress: [{from: [{podSelector: {matchLabels: {app: a}}}]}]}`)
+	w.settles(w.at("node1", ports, outside, false, "outside is no peer"), w.at("node1", ports, w.pods["a"], true, "a is a peer"),
+		w.at("node1", ports, w.pods["b"], false, "b is no peer"))
+}
