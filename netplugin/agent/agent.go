@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"time"
 
 	apifeed "github.com/flowkeep/flowkeep/api/feed"
@@ -16,7 +17,6 @@ import (
 	"github.com/flowkeep/flowkeep/internal/process"
 	"github.com/flowkeep/flowkeep/netplugin/datapath"
 	"github.com/flowkeep/flowkeep/netplugin/endpoints"
-	"github.com/flowkeep/flowkeep/netplugin/feed"
 	"github.com/flowkeep/flowkeep/netplugin/hostnet"
 	"github.com/flowkeep/flowkeep/netplugin/pipeline"
 	"github.com/flowkeep/flowkeep/ofctl"
@@ -52,17 +52,34 @@ type agent struct {
 	log      *slog.Logger
 	metrics  metrics
 	calls    chan func()
-	client   *feed.Client
+	client   master
 	state    *state
 	rules    *ruleset
 	compiler *pipeline.Compiler
 	pods     map[string]*pod // by endpoint ID
-	session  *ofctl.Session  // nil: the switch is away
+	session  session         // nil: the switch is away
 	node     nodeConfig
 	infos    chan []policy.NodeInfo // to whoever sets the node's own network up
 	// configured says that the node's own flows are compiled
 	configured bool
 	complete   chan struct{} // closed when rules and node are known: only then may flows be compared
+	// refused are the flows that the switch does not take: they are no drift, and are tried anew at the next connection.
+	refused map[datapath.Key]struct{}
+	// unsaved says that the file misses something that is enforced: the next write is of everything.
+	unsaved bool
+}
+
+// session is what the agent needs of ofctl.Session.
+type session interface {
+	datapath.Switch
+	Close() error
+}
+
+// master is what the agent needs of feed.Client.
+type master interface {
+	Announce(apifeed.Announcement)
+	Withdraw(apifeed.Announcement)
+	Connected() bool
 }
 
 // pod is a pod that is wired here, or is being wired.
@@ -75,7 +92,7 @@ type pod struct {
 func newAgent(cfg Config) (*agent, error) {
 	a := &agent{
 		cfg: cfg, log: cfg.Logger, metrics: newMetrics(cfg.Registerer), calls: make(chan func()), pods: map[string]*pod{},
-		infos: make(chan []policy.NodeInfo, 1), complete: make(chan struct{}),
+		infos: make(chan []policy.NodeInfo, 1), complete: make(chan struct{}), refused: map[datapath.Key]struct{}{},
 	}
 	var err error
 	var setAside string
@@ -160,11 +177,7 @@ func (a *agent) update(ctx context.Context, u policy.NodeUpdate) []apifeed.RuleE
 			opened = append(opened, p)
 		}
 	}
-	mods, ids := a.compiler.Take()
-	if err := a.state.save(u, ids); err != nil {
-		a.metrics.stateErrors.Inc()
-		a.log.Error("cannot write the rule set to disk; enforcing goes on, but a restart would begin from an older one", "error", err)
-	}
+	mods := a.take(&u)
 	var errs []apifeed.RuleError
 	if a.session != nil { // else the pods wait for attach
 		var err error
@@ -177,6 +190,26 @@ func (a *agent) update(ctx context.Context, u policy.NodeUpdate) []apifeed.RuleE
 	a.metrics.revision.Set(float64(u.Revision))
 	a.metrics.updateSeconds.Observe(time.Since(began).Seconds())
 	return errs
+}
+
+// take gives the mods that are due, once the update and the ids that were given or given back are on disk.
+func (a *agent) take(u *policy.NodeUpdate) []ofctl.FlowMod {
+	mods, ids := a.compiler.Take()
+	var err error
+	switch {
+	case a.unsaved:
+		err = a.state.replace(a.rules, a.compiler.Assignments())
+	case u != nil:
+		err = a.state.save(*u, ids)
+	case len(ids) > 0:
+		err = a.state.saveIDs(ids)
+	}
+	a.unsaved = err != nil
+	if err != nil {
+		a.metrics.stateErrors.Inc()
+		a.log.Error("cannot write the rule set to disk; enforcing goes on, but a restart would begin from an older one", "error", err)
+	}
+	return mods
 }
 
 func (p *pod) finish(err error) {
@@ -195,10 +228,14 @@ func (a *agent) commit(ctx context.Context, mods []ofctl.FlowMod) ([]apifeed.Rul
 		return nil, nil
 	}
 	refused, err := datapath.CommitAll(ctx, a.session, mods, func(f *ofctl.Flow) bool { return pipeline.OnlyAllows(f.Table, f.Priority) })
+	for i := range mods {
+		delete(a.refused, datapath.KeyOf(&mods[i].Flow))
+	}
 	a.metrics.flowMods.Add(float64(len(mods) - len(refused)))
 	var errs []apifeed.RuleError
 	for _, r := range refused {
 		a.metrics.refused.Inc()
+		a.refused[datapath.KeyOf(&r.Flow)] = struct{}{}
 		a.log.Error("the switch refused a flow; what it would have let through is denied", "error", r.Err)
 		errs = append(errs, apifeed.RuleError{Message: r.Err.Error()})
 	}
@@ -206,6 +243,7 @@ func (a *agent) commit(ctx context.Context, mods []ofctl.FlowMod) ([]apifeed.Rul
 		a.log.Error("could not change the switch's flows; reconnecting to compare all", "error", err)
 		errs = append(errs, apifeed.RuleError{Message: err.Error()})
 		go a.session.Close()
+		a.detach()
 	}
 	return errs, err
 }
@@ -230,9 +268,15 @@ func (a *agent) Nodes(ctx context.Context, infos []policy.NodeInfo) error {
 func (a *agent) Realize(ctx context.Context, e endpoints.Endpoint) error {
 	done := make(chan error, 1)
 	err := a.do(ctx, func() {
-		if have := a.pods[e.ID()]; have != nil && have.settled && have.endpoint.Equal(&e) {
-			done <- nil
+		have := a.pods[e.ID()]
+		if have != nil && have.settled && have.endpoint.Equal(&e) {
+			if have.done = done; a.session != nil {
+				have.finish(nil)
+			}
 			return
+		}
+		if have != nil && have.endpoint.ContainerID != e.ContainerID {
+			_ = a.shut(ctx, have) // before its rules go: the name stands for another pod, or another sandbox, from here on
 		}
 		a.pods[e.ID()] = &pod{endpoint: e, done: done}
 		a.client.Announce(announcement(&e))
@@ -255,19 +299,25 @@ func (a *agent) Realize(ctx context.Context, e endpoints.Endpoint) error {
 func (a *agent) Forget(ctx context.Context, e endpoints.Endpoint) error {
 	var failed error
 	err := a.do(ctx, func() {
-		have := a.pods[e.ID()]
-		if have == nil || have.endpoint.ContainerID != e.ContainerID {
-			return
+		if have := a.pods[e.ID()]; have != nil && have.endpoint.ContainerID == e.ContainerID {
+			delete(a.pods, e.ID())
+			failed = a.shut(ctx, have)
 		}
-		delete(a.pods, e.ID())
-		a.compiler.RemoveEndpoint(e.ID())
-		mods, _ := a.compiler.Take()
-		if a.session != nil {
-			_, failed = a.commit(ctx, mods)
-		}
-		a.client.Withdraw(announcement(&have.endpoint))
 	})
 	return errors.Join(err, failed)
+}
+
+// shut closes the pod's port and then says that the pod is gone.
+func (a *agent) shut(ctx context.Context, p *pod) error {
+	p.finish(errors.New("the pod's name was given to another container meanwhile"))
+	a.compiler.RemoveEndpoint(p.endpoint.ID())
+	mods := a.take(nil)
+	var err error
+	if a.session != nil {
+		_, err = a.commit(ctx, mods)
+	}
+	a.client.Withdraw(announcement(&p.endpoint))
+	return err
 }
 
 func local(e *endpoints.Endpoint) pipeline.LocalEndpoint {
@@ -275,8 +325,9 @@ func local(e *endpoints.Endpoint) pipeline.LocalEndpoint {
 }
 
 // attach compares all flows of a switch that has just been connected, and uses it from then on.
-func (a *agent) attach(ctx context.Context, s *ofctl.Session) error {
-	a.compiler.Take() // what was due is part of the comparison
+func (a *agent) attach(ctx context.Context, s session) error {
+	a.take(nil) // what was due is part of the comparison
+	clear(a.refused)
 	d, err := datapath.Compare(ctx, s, a.compiler.Flows())
 	if err != nil {
 		return err
@@ -324,7 +375,7 @@ func (a *agent) audit(ctx context.Context) {
 	if a.session == nil {
 		return
 	}
-	d, err := datapath.Compare(ctx, a.session, a.compiler.Flows())
+	d, err := datapath.Compare(ctx, a.session, a.taken())
 	if err != nil {
 		a.log.Error("audit failed", "error", err)
 		return
@@ -336,6 +387,14 @@ func (a *agent) audit(ctx context.Context) {
 	a.metrics.drift.Add(float64(d.Missing + d.Changed + d.Extra))
 	a.log.Warn("the switch's flows had drifted; mending", "missing", d.Missing, "changed", d.Changed, "extra", d.Extra)
 	_, _ = a.commit(ctx, d.Mods)
+}
+
+// taken are the flows that the switch should hold, but for those that it refused.
+func (a *agent) taken() []ofctl.Flow {
+	return slices.DeleteFunc(a.compiler.Flows(), func(f ofctl.Flow) bool {
+		_, refused := a.refused[datapath.KeyOf(&f)]
+		return refused
+	})
 }
 
 // nodeConfig is what the flows need to know of this node that does not come from the feed.
@@ -354,8 +413,7 @@ func (a *agent) configure(ctx context.Context) {
 	a.compiler.SetConfig(pipeline.Config{Gateway: a.node.gateway, Wire: a.node.wire, NodeAddrs: self.Addresses, PodCIDRs: self.PodCIDRs,
 		GatewayAddrs: hostnet.GatewayAddrs(self), ServiceCIDRs: a.node.services})
 	if a.session != nil {
-		mods, _ := a.compiler.Take()
-		_, _ = a.commit(ctx, mods)
+		_, _ = a.commit(ctx, a.take(nil))
 	}
 	a.checkComplete()
 }

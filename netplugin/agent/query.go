@@ -40,15 +40,15 @@ func (a *agent) queryStatus(ctx context.Context) ([]byte, error) {
 
 // queryFlows reads the switch, not the memory: what is shown is what is enforced.
 func (a *agent) queryFlows(ctx context.Context, policyID string) ([]byte, error) {
-	var session *ofctl.Session
-	if err := a.do(ctx, func() { session = a.session }); err != nil {
+	var sw session
+	if err := a.do(ctx, func() { sw = a.session }); err != nil {
 		return nil, err
 	}
-	if session == nil {
+	if sw == nil {
 		return nil, fmt.Errorf("Open vSwitch of node %s is away", a.cfg.Node)
 	}
 	var flows []ofctl.Flow
-	err := session.Dump(ctx, func(f ofctl.Flow, err error) error {
+	err := sw.Dump(ctx, func(f ofctl.Flow, err error) error {
 		flows = append(flows, f)
 		return nil
 	})

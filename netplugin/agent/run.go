@@ -44,11 +44,12 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	defer a.state.close()
 	a.node.services = services
-	a.client = feed.New(feed.Config{Servers: cfg.Servers, TLS: cfg.TLS.ClientConfig, Node: cfg.Node, Version: cfg.Version, Logger: a.log, Handler: a})
+	client := feed.New(feed.Config{Servers: cfg.Servers, TLS: cfg.TLS.ClientConfig, Node: cfg.Node, Version: cfg.Version, Logger: a.log, Handler: a})
 	for _, part := range []string{"switch", "network"} {
 		cfg.Health.SetReady(part, "starting")
 	}
-	r := &runner{agent: a, clusters: clusters}
+	a.client = client
+	r := &runner{agent: a, clusters: clusters, feed: client}
 	if err := r.openSwitch(ctx); err != nil {
 		return err
 	}
@@ -66,6 +67,7 @@ type runner struct {
 	*agent
 	db       *ovsdb.DB
 	manager  *endpoints.Manager
+	feed     *feed.Client
 	clusters []netip.Prefix
 	swept    bool
 }
@@ -159,7 +161,7 @@ func (r *runner) run(ctx context.Context) error {
 	if len(r.rules.nodes) > 0 {
 		r.infos <- r.rules.nodes
 	}
-	all.Go(func() { r.client.Run(ctx) })
+	all.Go(func() { r.feed.Run(ctx) })
 	all.Go(func() { r.keepSession(ctx) })
 	all.Go(func() { r.keepNetwork(ctx) })
 	all.Go(func() { r.watch(ctx) })

@@ -189,6 +189,38 @@ func (s *state) save(u policy.NodeUpdate, ids []pipeline.Assignment) error {
 	})
 }
 
+// saveIDs writes ids that were given or given back without an update.
+func (s *state) saveIDs(ids []pipeline.Assignment) error {
+	return s.db.Update(func(tx *bolt.Tx) error { return saveIDs(tx.Bucket(bucketIDs), ids) })
+}
+
+// replace writes everything anew, in one transaction.
+func (s *state) replace(r *ruleset, ids []pipeline.Assignment) error {
+	return s.db.Update(func(tx *bolt.Tx) error {
+		for _, name := range [][]byte{bucketRules, bucketGroups, bucketIDs} {
+			if err := tx.DeleteBucket(name); err != nil {
+				return err
+			}
+			if _, err := tx.CreateBucket(name); err != nil {
+				return err
+			}
+		}
+		u := r.asUpdate()
+		if err := errors.Join(saveIDs(tx.Bucket(bucketIDs), ids), saveRules(tx.Bucket(bucketRules), u.Rules)); err != nil {
+			return err
+		}
+		for _, g := range u.Groups {
+			if err := saveGroup(tx.Bucket(bucketGroups), g); err != nil {
+				return err
+			}
+		}
+		if !r.known {
+			return nil
+		}
+		return putJSON(tx.Bucket(bucketMeta), keyRevision, u.Revision)
+	})
+}
+
 func saveRules(b *bolt.Bucket, changes []policy.RuleChange) error {
 	for _, c := range changes {
 		var err error

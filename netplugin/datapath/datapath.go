@@ -26,24 +26,28 @@ type Difference struct {
 // Empty tells that the switch holds exactly what it should.
 func (d *Difference) Empty() bool { return len(d.Mods) == 0 }
 
-type key struct {
+// Key tells flows apart as a switch does: one table has one flow of a match and a priority.
+type Key struct {
 	table    uint8
 	priority uint16
 	match    ofctl.Match
 }
 
+// KeyOf is the flow's key.
+func KeyOf(f *ofctl.Flow) Key { return Key{f.Table, f.Priority, f.Match} }
+
 // Compare dumps the switch. Flows that carry what Flowkeep never sends are extra, whoever made them: the bridge is
 // Flowkeep's own.
 func Compare(ctx context.Context, s Switch, want []ofctl.Flow) (Difference, error) {
 	var d Difference
-	left := make(map[key]*ofctl.Flow, len(want))
+	left := make(map[Key]*ofctl.Flow, len(want))
 	for i := range want {
-		left[key{want[i].Table, want[i].Priority, want[i].Match}] = &want[i]
+		left[KeyOf(&want[i])] = &want[i]
 	}
 	var extra []ofctl.FlowMod
 	unknown := 0
 	compare := func(f ofctl.Flow) {
-		k := key{f.Table, f.Priority, f.Match}
+		k := KeyOf(&f)
 		w, ok := left[k]
 		switch {
 		case !ok:

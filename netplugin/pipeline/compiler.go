@@ -185,6 +185,9 @@ func (c *Compiler) Take() ([]ofctl.FlowMod, []Assignment) {
 // Flows is every flow that the switch should hold, in no particular order.
 func (c *Compiler) Flows() []ofctl.Flow { return c.flows.all() }
 
+// Assignments are all ids in use.
+func (c *Compiler) Assignments() []Assignment { return append(c.rules.assigned(), c.classIDs.assigned()...) }
+
 // Rule finds a rule by its key.
 func (c *Compiler) Rule(key policy.Key) (*policy.Rule, bool) {
 	for _, s := range c.sides {

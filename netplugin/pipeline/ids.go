@@ -73,6 +73,14 @@ func (p *idPool) rest() {
 	p.fresh = nil
 }
 
+func (p *idPool) assigned() []Assignment {
+	out := make([]Assignment, 0, len(p.of))
+	for content, id := range p.of {
+		out = append(out, Assignment{p.space, content, id})
+	}
+	return out
+}
+
 // restore takes assignments over from before a restart. Ids that two contents claim, or out of reason, are left out: they
 // are given anew, which costs flow mods and nothing else.
 func (p *idPool) restore(saved []Assignment) {
