@@ -1,27 +1,30 @@
 package resolve
 
 import (
-	"iter"
-	"maps"
 	"net/netip"
 	"slices"
 
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
+type endpointID uint32
+
 type endpoint struct {
-	obj       *policy.Endpoint
-	ns        *namespace
+	obj       *policy.Endpoint // nil: forgotten in this batch
 	announced *Announcement
-	withdrawn bool     // the node took the address back; the status in the API is late
-	ghost     bool     // gone from the API or followed by a pod of the same name, still wired on its node
-	groups    []*group // sorted; replaced, never changed
+	class     classID
+	next      endpointID // of the class
+	previous  endpointID
+	node      nodeID
+	touched   uint32 // its place in batch.endpoints plus one
+	withdrawn bool   // the node took the address back; the status in the API is late
+	ghost     bool   // gone from the API or followed by a pod of the same name, still wired on its node
 }
 
 // addresses are what the endpoint claims.
 func (ep *endpoint) addresses() []netip.Addr {
 	switch {
-	case ep.obj.HostNetwork:
+	case ep.obj == nil || ep.obj.HostNetwork:
 		return nil
 	case ep.announced != nil:
 		return ep.announced.Addresses
@@ -31,8 +34,8 @@ func (ep *endpoint) addresses() []netip.Addr {
 	return ep.obj.Addresses
 }
 
-// node is where the endpoint's rules must be.
-func (ep *endpoint) node() string {
+// nodeName is where the endpoint's rules must be.
+func (ep *endpoint) nodeName() string {
 	if ep.announced != nil {
 		return ep.announced.Node
 	}
@@ -40,8 +43,8 @@ func (ep *endpoint) node() string {
 }
 
 // rank orders claims on one address: an announcement beats a status, then a living pod one that is going.
-func (ep *endpoint) rank() int {
-	rank := 0
+func (ep *endpoint) rank() int8 {
+	rank := int8(0)
 	if ep.announced != nil {
 		rank = 2
 	}
@@ -56,242 +59,177 @@ func (ep *endpoint) member() bool {
 	return !ep.obj.HostNetwork && (!ep.obj.Finished || ep.announced != nil)
 }
 
+// endpointOf finds a pod that the API has.
+func (e *Engine) endpointOf(namespace, name string) endpointID {
+	for id := range e.endpointByName.each(e.hash.pair(namespace, name)) {
+		if ep := e.endpoints.at(id); ep.obj.Name == name && ep.obj.Namespace == namespace {
+			return id
+		}
+	}
+	return 0
+}
+
 func (e *Engine) putEndpoint(obj *policy.Endpoint) {
-	ep := e.endpoints[obj.ID()]
-	if ep != nil && ep.obj.UID != obj.UID {
-		e.deleteEndpoint(obj.ID())
-		ep = nil
+	id := e.endpointOf(obj.Namespace, obj.Name)
+	if id != 0 && e.endpoints.at(id).obj.UID != obj.UID {
+		e.deleteEndpoint(id)
+		id = 0
 	}
-	if ep == nil {
-		ep = e.revive(incarnation{obj.ID(), obj.UID})
+	if id == 0 {
+		id = e.revive(obj)
 	}
-	if ep == nil {
-		ep = &endpoint{obj: obj, ns: e.namespace(obj.Namespace)}
-		e.endpoints[obj.ID()] = ep
-		ep.ns.endpoints = append(ep.ns.endpoints, ep)
-		e.link(ep)
-		e.claim(ep)
-		e.regroup(ep)
-		e.settleWaiting(ep)
-		return
+	if id != 0 {
+		ep := e.endpoints.at(id)
+		e.change(id, ep, func() { ep.obj, ep.ghost = obj, false })
+	} else {
+		id = e.addEndpoint(obj)
 	}
-	e.change(ep, func() { ep.obj, ep.ghost = obj, false })
-	e.settleWaiting(ep)
+	e.settleWaiting(id)
+}
+
+func (e *Engine) addEndpoint(obj *policy.Endpoint) endpointID {
+	id, ep := e.endpoints.take()
+	ep.obj = obj
+	e.endpointByName.add(e.hash.pair(obj.Namespace, obj.Name), id)
+	e.batch.fresh = append(e.batch.fresh, id)
+	ep.touched = isFresh
+	e.settle(id, ep)
+	e.claim(id, ep.addresses())
+	return id
 }
 
 // revive takes a ghost back whose pod the API tells of again.
-func (e *Engine) revive(key incarnation) *endpoint {
-	ep := e.ghosts[key]
-	if ep != nil {
+func (e *Engine) revive(obj *policy.Endpoint) endpointID {
+	if len(e.ghosts) == 0 {
+		return 0
+	}
+	key := incarnation{obj.ID(), obj.UID}
+	id := e.ghosts[key]
+	if id != 0 {
 		delete(e.ghosts, key)
-		e.endpoints[key.id] = ep
+		e.endpointByName.add(e.hash.pair(obj.Namespace, obj.Name), id)
 	}
-	return ep
+	return id
 }
 
-// change alters an endpoint and follows up: claims, labels, groups, named ports.
-func (e *Engine) change(ep *endpoint, alter func()) {
-	e.unclaim(ep)
-	e.countPorts(ep, ep.groups, -1)
-	e.unlink(ep)
+// change alters an endpoint and follows up: class, node, claims.
+func (e *Engine) change(id endpointID, ep *endpoint, alter func()) {
+	e.touch(id)
+	before := ep.addresses()
 	alter()
-	e.link(ep)
-	e.countPorts(ep, ep.groups, +1)
-	e.claim(ep)
-	e.regroup(ep)
-}
-
-// link files the endpoint under its labels in its namespace.
-func (e *Engine) link(ep *endpoint) {
-	for k, v := range ep.obj.Labels {
-		l := label{k, v}
-		ep.ns.byLabel[l] = append(ep.ns.byLabel[l], ep)
+	e.settle(id, ep)
+	if after := ep.addresses(); !slices.Equal(before, after) {
+		e.unclaim(id, before)
+		e.claim(id, after)
 	}
 }
 
-func (e *Engine) unlink(ep *endpoint) {
-	for k, v := range ep.obj.Labels {
-		l := label{k, v}
-		if left := without(ep.ns.byLabel[l], ep); len(left) > 0 {
-			ep.ns.byLabel[l] = left
-		} else {
-			delete(ep.ns.byLabel, l)
+// settle brings an endpoint to the class and the node that it belongs to.
+func (e *Engine) settle(id endpointID, ep *endpoint) {
+	ns, _ := e.namespace(ep.obj.Namespace)
+	if c := e.class(ns, ep); c != ep.class {
+		if ep.class != 0 {
+			e.detach(ep)
 		}
+		e.attach(id, ep, c)
+	}
+	if name := ep.nodeName(); ep.node == 0 || e.nodes.at(ep.node).name != name {
+		ep.node = e.node(name)
 	}
 }
 
 // deleteEndpoint forgets a pod. If its node still has it wired, it keeps its rules until the node withdraws it.
-func (e *Engine) deleteEndpoint(id string) {
-	ep := e.endpoints[id]
-	if ep == nil {
+func (e *Engine) deleteEndpoint(id endpointID) {
+	if id == 0 {
 		return
 	}
-	delete(e.endpoints, id)
+	ep := e.endpoints.at(id)
+	e.endpointByName.remove(e.hash.pair(ep.obj.Namespace, ep.obj.Name), id)
 	if ep.announced != nil {
-		e.change(ep, func() { ep.ghost = true })
-		e.ghosts[incarnation{id, ep.obj.UID}] = ep
+		e.change(id, ep, func() { ep.ghost = true })
+		e.ghosts[incarnation{ep.obj.ID(), ep.obj.UID}] = id
 		return
 	}
-	e.forget(ep)
+	e.forget(id, ep)
 }
 
-func (e *Engine) forget(ep *endpoint) {
-	e.unclaim(ep)
-	e.setGroups(ep, nil)
-	e.unlink(ep)
-	ep.ns.endpoints = without(ep.ns.endpoints, ep)
+// forget takes an endpoint out of everything. Its ID is free from the end of the batch on.
+func (e *Engine) forget(id endpointID, ep *endpoint) {
+	e.touch(id)
+	before := ep.addresses()
+	e.detach(ep)
+	ep.obj, ep.announced = nil, nil
+	e.unclaim(id, before)
+	e.batch.forgotten = append(e.batch.forgotten, id)
 }
 
-// incarnation is one life of a pod's name.
-type incarnation struct{ id, uid string }
-
-func (a *Announcement) incarnation() incarnation { return incarnation{a.ID(), a.UID} }
-
-// sameUID lets those pass that do not know it.
-func sameUID(a, b string) bool { return a == b || a == "" || b == "" }
-
-// speaksOf tells whether an announcement is of this life of the pod, and from the node that it runs on.
-func (a *Announcement) speaksOf(ep *endpoint) bool {
-	return sameUID(a.UID, ep.obj.UID) && (ep.obj.Node == "" || ep.obj.Node == a.Node)
-}
-
-func (e *Engine) announce(a Announcement) {
-	if ep := e.wired(&a); ep != nil {
-		e.accept(ep, a)
-		return
-	}
-	e.waiting[waitingKey{a.incarnation(), a.Node}] = a
-}
-
-// wired is the endpoint that an announcement speaks of: a pod, or a ghost.
-func (e *Engine) wired(a *Announcement) *endpoint {
-	if ep := e.ghosts[a.incarnation()]; ep != nil && ep.announced.Node == a.Node {
-		return ep
-	}
-	if ep := e.endpoints[a.ID()]; ep != nil && a.speaksOf(ep) {
-		return ep
-	}
-	return nil
-}
-
-func (e *Engine) accept(ep *endpoint, a Announcement) {
-	if ep.announced == nil || ep.announced.Node != a.Node || !slices.Equal(ep.announced.Addresses, a.Addresses) {
-		e.change(ep, func() { ep.announced, ep.withdrawn = &a, false })
-	}
-	e.batch.settled = append(e.batch.settled, policy.SettledEndpoint{Node: a.Node, ID: a.ID(), UID: a.UID})
-}
-
-// waitingKey has the node, so that no node displaces another's word.
-type waitingKey struct {
-	incarnation
-	node string
-}
-
-// settleWaiting accepts the announcement that came before the pod did. Where the pod's node is not known it takes the
-// first by name.
-func (e *Engine) settleWaiting(ep *endpoint) {
-	if len(e.waiting) == 0 {
-		return
-	}
-	if a, ok := e.waitingFor(ep); ok {
-		delete(e.waiting, waitingKey{a.incarnation(), a.Node})
-		e.accept(ep, a)
-	}
-}
-
-func (e *Engine) waitingFor(ep *endpoint) (found Announcement, ok bool) {
-	for _, uid := range []string{ep.obj.UID, ""} {
-		if a, ok := e.waiting[waitingKey{incarnation{ep.obj.ID(), uid}, ep.obj.Node}]; ok {
-			return a, true
+// claim and unclaim keep who claims an address, and which addresses several do.
+func (e *Engine) claim(id endpointID, addresses []netip.Addr) {
+	for i, a := range addresses {
+		if slices.Contains(addresses[:i], a) {
+			continue
 		}
-	}
-	if ep.obj.Node != "" && ep.obj.UID != "" {
-		return found, false
-	}
-	for _, a := range e.waiting { // what the API says is not whole: rare, and never of the real API server
-		if a.ID() == ep.obj.ID() && a.speaksOf(ep) && (!ok || a.Node < found.Node) {
-			found, ok = a, true
+		hash := e.hash.address(a)
+		if e.claimed(hash, a, id) > 0 {
+			e.contested[a] = struct{}{}
+			e.crowd(a)
 		}
-	}
-	return found, ok
-}
-
-// withdraw takes a node's word back. A pod that the API still has on that node has no address from then on.
-func (e *Engine) withdraw(a *Announcement) {
-	delete(e.waiting, waitingKey{a.incarnation(), a.Node})
-	ep := e.wired(a)
-	switch {
-	case ep == nil || ep.announced != nil && ep.announced.Node != a.Node:
-	case ep.ghost:
-		delete(e.ghosts, incarnation{ep.obj.ID(), ep.obj.UID})
-		e.forget(ep)
-	default:
-		e.change(ep, func() { ep.announced, ep.withdrawn = nil, true })
+		e.claims.add(hash, id)
 	}
 }
 
-func (e *Engine) nodeAnnounced(n *NodeAnnouncements) {
-	listed := make(map[incarnation]bool, len(n.All))
-	for i := range n.All {
-		listed[n.All[i].incarnation()] = true
-	}
-	var gone []Announcement
-	for _, all := range []iter.Seq[*endpoint]{maps.Values(e.endpoints), maps.Values(e.ghosts)} {
-		for ep := range all {
-			if a := ep.announced; a != nil && a.Node == n.Node && !listed[a.incarnation()] {
-				gone = append(gone, *a)
+func (e *Engine) unclaim(id endpointID, addresses []netip.Addr) {
+	for i, a := range addresses {
+		if slices.Contains(addresses[:i], a) {
+			continue
+		}
+		hash := e.hash.address(a)
+		e.claims.remove(hash, id)
+		if _, ok := e.contested[a]; ok {
+			e.crowd(a)
+			if e.claimed(hash, a, id) < 2 {
+				delete(e.contested, a)
 			}
 		}
 	}
-	for _, a := range e.waiting {
-		if a.Node == n.Node && !listed[a.incarnation()] {
-			gone = append(gone, a)
-		}
-	}
-	for i := range gone {
-		e.withdraw(&gone[i])
-	}
-	for _, a := range n.All {
-		a.Node = n.Node
-		e.announce(a)
-	}
 }
 
-func (e *Engine) claim(ep *endpoint) {
-	for _, a := range ep.addresses() {
-		e.touch(a)
-		e.claims[a] = append(e.claims[a], ep)
-	}
-}
-
-func (e *Engine) unclaim(ep *endpoint) {
-	for _, a := range ep.addresses() {
-		e.touch(a)
-		if left := without(e.claims[a], ep); len(left) > 0 {
-			e.claims[a] = left
-		} else {
-			delete(e.claims, a)
+// claimed counts who else claims an address.
+func (e *Engine) claimed(hash uint32, a netip.Addr, but endpointID) (n int) {
+	for id := range e.claims.each(hash) {
+		if id != but && slices.Contains(e.endpoints.at(id).addresses(), a) {
+			n++
 		}
 	}
+	return n
 }
 
-// holders are the endpoints of the highest rank among those that claim the address: one, or several that contest it.
-func (e *Engine) holders(a netip.Addr) []*endpoint {
-	claims := e.claims[a]
-	if len(claims) < 2 {
-		return claims
-	}
-	best := -1
-	var top []*endpoint
-	for _, ep := range claims {
-		if r := ep.rank(); r > best {
-			best, top = r, []*endpoint{ep}
-		} else if r == best {
-			top = append(top, ep)
+// claimants are the endpoints that claim an address, in no order.
+func (e *Engine) claimants(a netip.Addr) (out []endpointID) {
+	for id := range e.claims.each(e.hash.address(a)) {
+		if slices.Contains(e.endpoints.at(id).addresses(), a) && !slices.Contains(out, id) {
+			out = append(out, id)
 		}
 	}
-	slices.SortFunc(top, func(a, b *endpoint) int { return compareStrings(a.obj.ID(), b.obj.ID()) })
-	return top
+	return out
+}
+
+// holders are the endpoints of the highest rank among those that claim the address, by their names: one, or several that
+// contest it.
+func (e *Engine) holders(a netip.Addr) []endpointID {
+	claims := e.claimants(a)
+	best := int8(-1)
+	for _, id := range claims {
+		best = max(best, e.endpoints.at(id).rank())
+	}
+	claims = slices.DeleteFunc(claims, func(id endpointID) bool { return e.endpoints.at(id).rank() < best })
+	slices.SortFunc(claims, func(a, b endpointID) int { return e.compareEndpoints(a, b) })
+	return claims
+}
+
+func (e *Engine) compareEndpoints(a, b endpointID) int {
+	x, y := e.endpoints.at(a).obj, e.endpoints.at(b).obj
+	return compareStrings(x.ID(), y.ID())
 }
 
 func compareStrings(a, b string) int {
@@ -304,52 +242,17 @@ func compareStrings(a, b string) int {
 	return 0
 }
 
-// regroup finds the endpoint's groups anew.
-func (e *Engine) regroup(ep *endpoint) {
-	var groups []*group
-	if ep.member() {
-		for g := range ep.ns.index.candidates(ep.obj.Labels) {
-			if g.chooses(ep) {
-				groups = append(groups, g)
-			}
-		}
-		slices.SortFunc(groups, bySeq)
-	}
-	e.setGroups(ep, groups)
-}
+// standing is what an endpoint has of an address that it claims: the address as a peer's, and on its node.
+type standing struct{ peer, applied bool }
 
-func (e *Engine) setGroups(ep *endpoint, groups []*group) {
-	if slices.Equal(ep.groups, groups) {
-		return
+func (e *Engine) standingOf(id endpointID, a netip.Addr) standing {
+	if len(e.contested) == 0 {
+		return standing{true, true}
 	}
-	for _, a := range ep.addresses() {
-		e.touch(a)
+	if _, ok := e.contested[a]; !ok {
+		return standing{true, true}
 	}
-	before := ep.groups
-	ep.groups = groups
-	diffSorted(before, groups, func(g *group) {
-		g.members = without(g.members, ep)
-		e.countPort(ep, g, -1)
-	}, func(g *group) {
-		g.members = append(g.members, ep)
-		e.countPort(ep, g, +1)
-	})
-}
-
-// diffSorted walks two sorted lists and tells what is only in the first and only in the second.
-func diffSorted(before, after []*group, gone, come func(*group)) {
-	i, j := 0, 0
-	for i < len(before) || j < len(after) {
-		switch {
-		case j == len(after) || i < len(before) && before[i].seq < after[j].seq:
-			gone(before[i])
-			i++
-		case i == len(before) || after[j].seq < before[i].seq:
-			come(after[j])
-			j++
-		default:
-			i++
-			j++
-		}
-	}
+	holders := e.holders(a)
+	holds := slices.Contains(holders, id)
+	return standing{holds && len(holders) == 1, holds}
 }

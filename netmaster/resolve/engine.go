@@ -3,6 +3,7 @@ package resolve
 import (
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
@@ -43,27 +44,42 @@ type Conflict struct {
 
 // Engine holds the resolved state. Not for concurrent use.
 type Engine struct {
-	revision   uint64
-	namespaces map[string]*namespace
-	endpoints  map[string]*endpoint
-	policies   map[string]*policyState
-	groups     map[policy.Key]*group
-	rules      map[policy.Key]*rule
-	nodes      map[string]*node
-	claims     map[netip.Addr][]*endpoint
-	ghosts     map[incarnation]*endpoint   // wired, but no longer the API's pod of that name
-	waiting    map[waitingKey]Announcement // of pods not known yet
-	nsIndex    groupIndex                  // groups with a namespace selector, by a label of namespaces
-	groupSeq   uint32
-	batch      *batchState
+	revision uint64
+	hash     hashing
+
+	namespaces pool[namespaceID, namespace]
+	endpoints  pool[endpointID, endpoint]
+	classes    pool[classID, class]
+	groups     pool[groupID, group]
+	rules      pool[ruleID, rule]
+	policies   pool[policyID, policyState]
+	nodes      pool[nodeID, node]
+
+	namespaceByName map[string]namespaceID
+	nodeByName      map[string]nodeID
+	endpointByName  table[endpointID]
+	policyByName    table[policyID]
+	classByContent  table[classID]
+	groupBySpec     table[groupID] // as it was written first
+	groupByKey      table[groupID]
+	ruleByContent   table[ruleID]
+
+	pods     index[classID]     // by labels of pods, a namespace each
+	teams    index[namespaceID] // by labels of namespaces
+	anywhere []groupID          // with a selector of namespaces that names no label's value
+
+	claims    table[endpointID]          // by address
+	contested map[netip.Addr]struct{}    // claimed by several
+	ghosts    map[incarnation]endpointID // wired, but no longer the API's pod of that name
+	waiting   map[waitingKey]Announcement
+	batch     batchState
 }
 
 // New makes an empty engine whose first change has the revision after this one.
 func New(revision uint64) *Engine {
 	return &Engine{
-		revision: revision, namespaces: map[string]*namespace{}, endpoints: map[string]*endpoint{}, policies: map[string]*policyState{},
-		groups: map[policy.Key]*group{}, rules: map[policy.Key]*rule{}, nodes: map[string]*node{}, claims: map[netip.Addr][]*endpoint{},
-		ghosts: map[incarnation]*endpoint{}, waiting: map[waitingKey]Announcement{}, nsIndex: newGroupIndex(),
+		revision: revision, hash: newHashing(), namespaceByName: map[string]namespaceID{}, nodeByName: map[string]nodeID{},
+		contested: map[netip.Addr]struct{}{}, ghosts: map[incarnation]endpointID{}, waiting: map[waitingKey]Announcement{},
 	}
 }
 
@@ -73,7 +89,6 @@ func (e *Engine) Revision() uint64 { return e.revision }
 // Apply takes a batch over. Changes that cancel out within it are not told; if nothing changed, Revision is the old one and
 // only Settled can be non-empty.
 func (e *Engine) Apply(b Batch) (policy.Changes, []Conflict) {
-	e.batch = newBatchState()
 	for _, name := range b.DeletedNamespaces {
 		e.putNamespace(name, nil, false)
 	}
@@ -84,7 +99,7 @@ func (e *Engine) Apply(b Batch) (policy.Changes, []Conflict) {
 		e.deletePolicy(id)
 	}
 	for _, id := range b.DeletedEndpoints {
-		e.deleteEndpoint(id)
+		e.deleteEndpoint(e.endpointOf(splitID(id)))
 	}
 	for _, obj := range b.Endpoints {
 		e.putEndpoint(obj)
@@ -109,77 +124,20 @@ func (e *Engine) Apply(b Batch) (policy.Changes, []Conflict) {
 func (e *Engine) recompile() {
 	for len(e.batch.recompile) > 0 {
 		dirty := e.batch.recompile
-		e.batch.recompile = map[*policyState]struct{}{}
-		for p := range dirty {
-			if e.policies[p.obj.ID()] == p {
-				e.compile(p)
+		e.batch.recompile = nil
+		slices.Sort(dirty)
+		for _, id := range dirty {
+			p := e.policies.at(id)
+			p.dirty = false
+			if !p.deleted {
+				e.compile(id, p)
 			}
 		}
 	}
 }
 
-type namespace struct {
-	name      string
-	labels    map[string]string
-	known     bool
-	endpoints []*endpoint
-	byLabel   map[label][]*endpoint
-	index     groupIndex
-	covering  []*group // groups with a namespace selector that chooses this namespace
-}
-
-type label struct{ key, value string }
-
-func (e *Engine) namespace(name string) *namespace {
-	ns := e.namespaces[name]
-	if ns == nil {
-		ns = &namespace{name: name, byLabel: map[label][]*endpoint{}, index: newGroupIndex()}
-		e.namespaces[name] = ns
-	}
-	return ns
-}
-
-// putNamespace relabels a namespace, or forgets its labels where known is false.
-func (e *Engine) putNamespace(name string, labels map[string]string, known bool) {
-	ns := e.namespace(name)
-	ns.labels, ns.known = labels, known
-	var covering []*group
-	if known {
-		for g := range e.nsIndex.candidates(labels) {
-			if g.spec.Namespaces.Matches(labels) {
-				covering = append(covering, g)
-			}
-		}
-		slices.SortFunc(covering, bySeq)
-	}
-	before := ns.covering
-	if slices.Equal(before, covering) {
-		return
-	}
-	for _, g := range before {
-		ns.index.remove(g, g.spec.Pods)
-	}
-	for _, g := range covering {
-		ns.index.add(g, g.spec.Pods)
-	}
-	ns.covering = covering
-	for _, ep := range ns.endpoints {
-		e.regroup(ep)
-	}
-}
-
-// Covers tells whether the group chooses pods of the namespace at all.
-func (g *group) covers(ns *namespace) bool {
-	if g.spec.Namespace != "" {
-		return g.spec.Namespace == ns.name
-	}
-	return ns.known && g.spec.Namespaces.Matches(ns.labels)
-}
-
-func without[T comparable](s []T, v T) []T {
-	if i := slices.Index(s, v); i >= 0 {
-		s[i] = s[len(s)-1]
-		return s[:len(s)-1]
-	}
-	return s
+// splitID takes "namespace/name" apart.
+func splitID(id string) (namespace, name string) {
+	namespace, name, _ = strings.Cut(id, "/")
+	return namespace, name
 }

@@ -6,177 +6,294 @@ import (
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
-// group is the endpoints that a pair of selectors chooses. It lives while a rule, or the named ports of a policy, refer to
-// it.
+type groupID uint32
+
+// group is the classes that a pair of selectors chooses. It lives while a rule, or the named ports of a policy, refer to it.
 type group struct {
-	seq     uint32
-	key     policy.Key
-	spec    policy.GroupSpec
-	members []*endpoint
+	key       policy.Key
+	pods      policy.Selector
+	rare      *rareGroup
+	classes   []classID
+	appliedOn counts // how many addresses of a node are in it, as an appliedTo group
+	span      counts // how many rules bring the group to a node, as a peer group
+	ns        namespaceID
+	applied   ruleID // the first of the rules that apply to it, linked
+	appliedOf uint32 // how many those are
+	peerOf    uint32 // of how many rules it is a peer group
+	holds     uint32 // references of any kind
 
-	holds     int // references of any kind
-	peerOf    map[*rule]struct{}
-	appliedOf map[*rule]struct{}
-	ports     map[portName]*portNumbers
-	span      map[*node]int // how many rules bring the group to the node, as a peer group
-	appliedOn map[*node]int // how many addresses of the node are in it
+	touched    bool // in this batch
+	wasPeer    bool // before the batch, if touched
+	wasApplied bool
 }
 
-type portName struct {
-	name     string
-	protocol policy.Protocol
+// rareGroup is what most groups have not.
+type rareGroup struct {
+	namespaces *policy.Selector // where ns is 0
+	port       *policy.NamedPort
+	watched    map[portName]*portNumbers
 }
 
-// portNumbers is which numbers the members of a group give a port name, and who must know when that changes.
-type portNumbers struct {
-	numbers  map[uint16]int
-	policies map[*policyState]int
-}
+var noRare rareGroup
 
-func bySeq(a, b *group) int { return int(a.seq) - int(b.seq) }
-
-// chooses is asked only for endpoints of namespaces that the group covers.
-func (g *group) chooses(ep *endpoint) bool {
-	return g.spec.Pods.Matches(ep.obj.Labels) && (g.spec.Port == nil || slices.Contains(ep.obj.Ports, *g.spec.Port))
-}
-
-// hold finds or makes the group of a spec and counts a reference.
-func (e *Engine) hold(spec policy.GroupSpec) *group {
-	key := spec.Key()
-	g := e.groups[key]
-	if g == nil {
-		e.groupSeq++
-		g = &group{seq: e.groupSeq, key: key, spec: spec, peerOf: map[*rule]struct{}{}, appliedOf: map[*rule]struct{}{},
-			span: map[*node]int{}, appliedOn: map[*node]int{}}
-		e.groups[key] = g
-		e.fill(g)
+func (g *group) more() *rareGroup {
+	if g.rare == nil {
+		return &noRare
 	}
-	g.holds++
-	return g
+	return g.rare
 }
 
-// fill finds the members of a new group.
-func (e *Engine) fill(g *group) {
-	if g.spec.Namespace != "" {
-		e.fillFrom(g, e.namespace(g.spec.Namespace))
-		return
+// spec is what to look a group up by.
+type spec struct {
+	ns         namespaceID
+	namespaces *policy.Selector
+	pods       *policy.Selector
+	port       *policy.NamedPort
+}
+
+func (e *Engine) publicSpec(s *spec) policy.GroupSpec {
+	out := policy.GroupSpec{Namespaces: s.namespaces, Pods: s.pods, Port: s.port}
+	if s.ns != 0 {
+		out.Namespace = e.namespaces.at(s.ns).name
 	}
-	e.nsIndex.add(g, g.spec.Namespaces)
-	for _, ns := range e.namespaces {
-		if g.covers(ns) {
-			ns.covering = append(ns.covering, g) // the newest has the highest seq
-			e.fillFrom(g, ns)
+	return out
+}
+
+// text tells a group's content in a person's words.
+func (e *Engine) text(g *group) string {
+	s := e.publicSpec(&spec{g.ns, g.more().namespaces, &g.pods, g.more().port})
+	return s.String()
+}
+
+// is tells whether the group was made of a spec written exactly so.
+func (g *group) is(s *spec) bool {
+	if g.ns != s.ns || !sameSelector(&g.pods, s.pods) {
+		return false
+	}
+	rare := g.more()
+	if (rare.namespaces == nil) != (s.namespaces == nil) || (rare.port == nil) != (s.port == nil) {
+		return false
+	}
+	return (s.namespaces == nil || sameSelector(rare.namespaces, s.namespaces)) && (s.port == nil || *rare.port == *s.port)
+}
+
+func sameSelector(a, b *policy.Selector) bool {
+	return slices.EqualFunc(a.Requirements, b.Requirements, func(x, y policy.Requirement) bool {
+		return x.Key == y.Key && x.Operator == y.Operator && slices.Equal(x.Values, y.Values)
+	})
+}
+
+func (h *hashing) selector(sum uint64, s *policy.Selector) uint64 {
+	for i := range s.Requirements {
+		r := &s.Requirements[i]
+		sum = mix(mix(sum, h.text(r.Key)), uint64(r.Operator))
+		for _, v := range r.Values {
+			sum = mix(sum, h.text(v))
 		}
 	}
+	return mix(sum, uint64(len(s.Requirements)))
 }
 
-func (e *Engine) fillFrom(g *group, ns *namespace) {
-	ns.index.add(g, g.spec.Pods)
-	r := anchor(g.spec.Pods)
-	if r == nil {
-		e.fillWith(g, ns.endpoints)
-		return
+func (h *hashing) spec(s *spec) uint32 {
+	sum := h.selector(uint64(s.ns), s.pods)
+	if s.namespaces != nil {
+		sum = h.selector(sum, s.namespaces)
 	}
-	for i, v := range r.Values {
-		if !contains(r.Values[:i], v) {
-			e.fillWith(g, ns.byLabel[label{r.Key, v}])
-		}
+	if s.port != nil {
+		sum = mix(mix(sum, h.text(s.port.Name)), uint64(s.port.Protocol)<<16|uint64(s.port.Number))
 	}
+	return fold(sum)
 }
 
-func (e *Engine) fillWith(g *group, endpoints []*endpoint) {
-	for _, ep := range endpoints {
-		if ep.member() && g.chooses(ep) {
-			g.members = append(g.members, ep)
-			ep.groups = append(slices.Clip(ep.groups), g) // the newest has the highest seq
+// group finds or makes the group of a spec. One that nobody holds at the end of the batch goes.
+func (e *Engine) group(s *spec) groupID {
+	hash := e.hash.spec(s)
+	for id := range e.groupBySpec.each(hash) {
+		if e.groups.at(id).is(s) {
+			return id
 		}
 	}
+	public := e.publicSpec(s)
+	key := public.Key()
+	if id := e.groupOf(key); id != 0 {
+		return id
+	}
+	id, g := e.groups.take()
+	g.key, g.ns, g.pods = key, s.ns, *s.pods
+	if s.namespaces != nil || s.port != nil {
+		g.rare = &rareGroup{namespaces: s.namespaces, port: s.port}
+	}
+	e.groupBySpec.add(hash, id)
+	e.groupByKey.add(keyHash(key), id)
+	e.fill(id, g)
+	e.batch.unheld = append(e.batch.unheld, id)
+	return id
+}
+
+// keyHash takes a content key as it is: SHA-256 has mixed it.
+func keyHash(k policy.Key) uint32 {
+	return uint32(k[0]) | uint32(k[1])<<8 | uint32(k[2])<<16 | uint32(k[3])<<24
+}
+
+func (e *Engine) groupOf(key policy.Key) groupID {
+	for id := range e.groupByKey.each(keyHash(key)) {
+		if e.groups.at(id).key == key {
+			return id
+		}
+	}
+	return 0
 }
 
 // release gives a reference back; the last one takes the group away at the end of the batch.
-func (e *Engine) release(g *group) {
+func (e *Engine) release(id groupID) {
+	g := e.groups.at(id)
 	g.holds--
 	if g.holds == 0 {
-		e.batch.unheld[g] = struct{}{}
+		e.batch.unheld = append(e.batch.unheld, id)
 	}
 }
 
-func (e *Engine) drop(g *group) {
-	delete(e.groups, g.key)
-	if g.spec.Namespace != "" {
-		e.namespace(g.spec.Namespace).index.remove(g, g.spec.Pods)
-	} else {
-		e.nsIndex.remove(g, g.spec.Namespaces)
-		for _, ns := range e.namespaces {
-			if i, ok := slices.BinarySearchFunc(ns.covering, g, bySeq); ok {
-				ns.covering = slices.Delete(slices.Clone(ns.covering), i, i+1)
-				ns.index.remove(g, g.spec.Pods)
+// covers tells whether the group chooses pods of the namespace at all.
+func (e *Engine) covers(g *group, id groupID, ns namespaceID) bool {
+	if g.ns != 0 {
+		return g.ns == ns
+	}
+	return has(e.namespaces.at(ns).covering, id)
+}
+
+// chooses is asked only for classes of namespaces that the group covers.
+func (g *group) chooses(c *class) bool {
+	return c.member && g.pods.Matches(c.labels) && (g.rare == nil || g.rare.port == nil || slices.Contains(c.ports, *g.rare.port))
+}
+
+// fill files a new group in the indexes and finds its members.
+func (e *Engine) fill(id groupID, g *group) {
+	if g.ns != 0 {
+		e.fillFrom(id, g, g.ns, e.namespaces.at(g.ns))
+		return
+	}
+	e.fileTeam(id, g.rare.namespaces, true)
+	for nid := range e.candidates(g.rare.namespaces) {
+		ns := e.namespaces.at(nid)
+		if ns.known && g.rare.namespaces.Matches(ns.labels) && !has(ns.covering, id) {
+			ns.covering = insert(ns.covering, id)
+			e.fillFrom(id, g, nid, ns)
+		}
+	}
+}
+
+// candidates are the namespaces that a selector could choose, some perhaps twice.
+func (e *Engine) candidates(s *policy.Selector) func(func(namespaceID) bool) {
+	return func(yield func(namespaceID) bool) {
+		r := anchor(s)
+		if r == nil {
+			for id := namespaceID(1); id <= e.namespaces.last; id++ {
+				if !yield(id) {
+					return
+				}
 			}
+			return
 		}
-	}
-	for _, ep := range g.members {
-		if i, ok := slices.BinarySearchFunc(ep.groups, g, bySeq); ok {
-			ep.groups = slices.Delete(slices.Clone(ep.groups), i, i+1)
-		}
-	}
-}
-
-// watchPorts says that the policy needs to know which numbers the group's members give the name.
-func (e *Engine) watchPorts(g *group, name portName, p *policyState) *portNumbers {
-	if g.ports == nil {
-		g.ports = map[portName]*portNumbers{}
-	}
-	n := g.ports[name]
-	if n == nil {
-		n = &portNumbers{numbers: map[uint16]int{}, policies: map[*policyState]int{}}
-		g.ports[name] = n
-		for _, ep := range g.members {
-			for _, port := range ep.obj.Ports {
-				if port.Name == name.name && port.Protocol == name.protocol {
-					n.numbers[port.Number]++
+		for hash := range e.hash.anchors(0, r) {
+			it := e.teams.find(hash)
+			if it == nil {
+				continue
+			}
+			for _, id := range it.objects {
+				if !yield(id) {
+					return
 				}
 			}
 		}
 	}
-	n.policies[p]++
-	return n
 }
 
-func (e *Engine) unwatchPorts(g *group, name portName, p *policyState) {
-	n := g.ports[name]
-	n.policies[p]--
-	if n.policies[p] == 0 {
-		delete(n.policies, p)
-	}
-	if len(n.policies) == 0 {
-		delete(g.ports, name)
-	}
-}
-
-func (e *Engine) countPorts(ep *endpoint, groups []*group, by int) {
-	for _, g := range groups {
-		e.countPort(ep, g, by)
-	}
-}
-
-func (e *Engine) countPort(ep *endpoint, g *group, by int) {
-	if len(g.ports) == 0 {
-		return
-	}
-	for _, port := range ep.obj.Ports {
-		n := g.ports[portName{port.Name, port.Protocol}]
-		if n == nil {
-			continue
-		}
-		n.numbers[port.Number] += by
-		count := n.numbers[port.Number]
-		if count == 0 {
-			delete(n.numbers, port.Number)
-		}
-		if count == 0 || count == by {
-			for p := range n.policies {
-				e.batch.recompile[p] = struct{}{}
+// fileTeam files a group under its selector of namespaces, or takes it from there.
+func (e *Engine) fileTeam(id groupID, s *policy.Selector, in bool) {
+	r := anchor(s)
+	switch {
+	case r == nil && in:
+		e.anywhere = insert(e.anywhere, id)
+	case r == nil:
+		e.anywhere = remove(e.anywhere, id)
+	default:
+		for hash := range e.hash.anchors(0, r) {
+			if in {
+				e.teams.addGroup(hash, id)
+			} else {
+				e.teams.removeGroup(hash, id)
 			}
 		}
 	}
+}
+
+// fileGroup files a group under its selector of pods in a namespace, or takes it from there.
+func (e *Engine) fileGroup(id groupID, nid namespaceID, ns *namespace, in bool) {
+	r := anchor(&e.groups.at(id).pods)
+	switch {
+	case r == nil && in:
+		ns.always = insert(ns.always, id)
+	case r == nil:
+		ns.always = remove(ns.always, id)
+	default:
+		for hash := range e.hash.anchors(nid, r) {
+			if in {
+				e.pods.addGroup(hash, id)
+			} else {
+				e.pods.removeGroup(hash, id)
+			}
+		}
+	}
+}
+
+func (e *Engine) fillFrom(id groupID, g *group, nid namespaceID, ns *namespace) {
+	e.fileGroup(id, nid, ns, true)
+	r := anchor(&g.pods)
+	if r == nil {
+		for cid := ns.classes; cid != 0; cid = e.classes.at(cid).next {
+			e.enrol(id, g, nid, cid)
+		}
+		return
+	}
+	for hash := range e.hash.anchors(nid, r) {
+		for _, cid := range e.pods.find(hash).objects {
+			e.enrol(id, g, nid, cid)
+		}
+	}
+}
+
+// enrol makes a class a member of a new group, if the group chooses it. No endpoint is touched: the group is told whole.
+func (e *Engine) enrol(id groupID, g *group, nid namespaceID, cid classID) {
+	c := e.classes.at(cid)
+	if c.ns != nid || !g.chooses(c) || has(c.groups, id) {
+		return
+	}
+	if n := len(c.groups); n > 0 && c.groups[n-1] > id {
+		c.groups = slices.Clone(c.groups)
+	}
+	c.groups = insert(c.groups, id)
+	g.classes = insert(g.classes, cid)
+}
+
+// drop takes a group away that nothing refers to.
+func (e *Engine) drop(id groupID) {
+	g := e.groups.at(id)
+	if g.ns != 0 {
+		e.fileGroup(id, g.ns, e.namespaces.at(g.ns), false)
+	} else {
+		e.fileTeam(id, g.rare.namespaces, false)
+		for nid := range e.candidates(g.rare.namespaces) {
+			if ns := e.namespaces.at(nid); has(ns.covering, id) {
+				ns.covering = remove(ns.covering, id)
+				e.fileGroup(id, nid, ns, false)
+			}
+		}
+	}
+	for _, cid := range g.classes {
+		c := e.classes.at(cid)
+		c.groups = remove(c.groups, id)
+	}
+	e.groupByKey.remove(keyHash(g.key), id)
+	e.groupBySpec.remove(e.hash.spec(&spec{g.ns, g.more().namespaces, &g.pods, g.more().port}), id)
+	e.groups.give(id)
 }

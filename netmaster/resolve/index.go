@@ -6,20 +6,22 @@ import (
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
-// groupIndex finds the groups whose selector could choose an object with given labels: under one of the values of its
-// first In requirement, or among those without any.
-type groupIndex struct {
-	byLabel map[label][]*group
-	always  []*group
+// index brings labels and selectors together: an entry a label, with the groups whose selector is filed under it and the
+// objects that have it. It is known by a hash alone: two labels may share an entry, so that all it says is who could match.
+type index[Object ~uint32] struct {
+	entries pool[entryID, entry[Object]]
+	byLabel table[entryID]
 }
 
-func newGroupIndex() groupIndex { return groupIndex{byLabel: map[label][]*group{}} }
+type entryID uint32
+
+type entry[Object ~uint32] struct {
+	groups  []groupID
+	objects []Object
+}
 
 // anchor is the requirement that a selector is filed under; nil: it has none that names values.
 func anchor(s *policy.Selector) *policy.Requirement {
-	if s == nil {
-		return nil
-	}
 	for i := range s.Requirements {
 		if s.Requirements[i].Operator == policy.In {
 			return &s.Requirements[i]
@@ -28,61 +30,70 @@ func anchor(s *policy.Selector) *policy.Requirement {
 	return nil
 }
 
-func (x *groupIndex) add(g *group, s *policy.Selector) {
-	r := anchor(s)
-	if r == nil {
-		x.always = append(x.always, g)
+// find is nil where there is no entry.
+func (x *index[Object]) find(hash uint32) *entry[Object] {
+	for id := range x.byLabel.each(hash) {
+		return x.entries.at(id)
+	}
+	return nil
+}
+
+// get finds or makes an entry.
+func (x *index[Object]) get(hash uint32) *entry[Object] {
+	if it := x.find(hash); it != nil {
+		return it
+	}
+	id, it := x.entries.take()
+	x.byLabel.add(hash, id)
+	return it
+}
+
+func (x *index[Object]) addGroup(hash uint32, g groupID) {
+	it := x.get(hash)
+	it.groups = insert(it.groups, g)
+}
+
+func (x *index[Object]) addObject(hash uint32, o Object) {
+	it := x.get(hash)
+	it.objects = insert(it.objects, o)
+}
+
+func (x *index[Object]) removeGroup(hash uint32, g groupID) {
+	if it := x.find(hash); it != nil {
+		it.groups = remove(it.groups, g)
+		x.tidy(hash, it)
+	}
+}
+
+func (x *index[Object]) removeObject(hash uint32, o Object) {
+	if it := x.find(hash); it != nil {
+		it.objects = remove(it.objects, o)
+		x.tidy(hash, it)
+	}
+}
+
+func (x *index[Object]) tidy(hash uint32, it *entry[Object]) {
+	if len(it.groups)+len(it.objects) > 0 {
 		return
 	}
-	for i, v := range r.Values {
-		if !contains(r.Values[:i], v) {
-			l := label{r.Key, v}
-			x.byLabel[l] = append(x.byLabel[l], g)
-		}
-	}
-}
-
-func contains(values []string, v string) bool {
-	for _, have := range values {
-		if have == v {
-			return true
-		}
-	}
-	return false
-}
-
-func (x *groupIndex) remove(g *group, s *policy.Selector) {
-	r := anchor(s)
-	if r == nil {
-		x.always = without(x.always, g)
+	for id := range x.byLabel.each(hash) {
+		x.byLabel.remove(hash, id)
+		x.entries.give(id)
 		return
 	}
-	for _, v := range r.Values {
-		l := label{r.Key, v}
-		if left := without(x.byLabel[l], g); len(left) > 0 {
-			x.byLabel[l] = left
-		} else {
-			delete(x.byLabel, l)
-		}
-	}
 }
 
-// candidates gives each group once: an object has one value for the key that a group is filed under.
-func (x *groupIndex) candidates(labels map[string]string) iter.Seq[*group] {
-	return func(yield func(*group) bool) {
-		for _, g := range x.always {
-			if !yield(g) {
+// label is a label's hash in the index of pods of a namespace, or of namespaces (0).
+func (h *hashing) label(ns namespaceID, key, value string) uint32 {
+	return fold(mix(mix(h.text(key), h.text(value)), uint64(ns)))
+}
+
+// anchors are the hashes that a selector with this anchor is filed under.
+func (h *hashing) anchors(ns namespaceID, r *policy.Requirement) iter.Seq[uint32] {
+	return func(yield func(uint32) bool) {
+		for _, v := range r.Values {
+			if !yield(h.label(ns, r.Key, v)) {
 				return
-			}
-		}
-		if len(x.byLabel) == 0 {
-			return
-		}
-		for k, v := range labels {
-			for _, g := range x.byLabel[label{k, v}] {
-				if !yield(g) {
-					return
-				}
 			}
 		}
 	}

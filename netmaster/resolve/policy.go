@@ -8,208 +8,246 @@ import (
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
+type policyID uint32
+
 // policyState is a policy with what it holds of the engine.
 type policyState struct {
 	obj     *policy.Policy
 	refs    []ruleRef
-	groups  []*group // held for their named ports
 	watches []portWatch
+	deleted bool // in this batch: it goes at its end
+	dirty   bool // waits to be compiled again
 }
 
 type ruleRef struct {
-	rule   *rule
-	origin policy.Origin
+	rule  ruleID
+	index int32
 }
 
+// portWatch is a group that is held for its named ports.
 type portWatch struct {
-	group *group
+	group groupID
 	name  portName
 }
 
-// rule is a resolved rule, shared by all policies that have it.
-type rule struct {
-	key     policy.Key
-	body    policy.Rule     // without Origins
-	origins []policy.Origin // in no order
-	applied *group
-	peers   []*group
-}
-
-func (r *rule) publish() *policy.Rule {
-	out := r.body
-	out.Origins = slices.Clone(r.origins)
-	slices.SortFunc(out.Origins, func(a, b policy.Origin) int {
-		return cmp.Or(cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Rule, b.Rule))
-	})
-	return &out
+// policyOf finds a policy, also one that this batch has deleted.
+func (e *Engine) policyOf(namespace, name string) policyID {
+	for id := range e.policyByName.each(e.hash.pair(namespace, name)) {
+		if p := e.policies.at(id); p.obj.Name == name && p.obj.Namespace == namespace {
+			return id
+		}
+	}
+	return 0
 }
 
 func (e *Engine) putPolicy(obj *policy.Policy) {
-	p := e.policies[obj.ID()]
-	if p == nil {
-		p = &policyState{}
-		e.policies[obj.ID()] = p
+	id := e.policyOf(obj.Namespace, obj.Name)
+	if id == 0 {
+		id, _ = e.policies.take()
+		e.policyByName.add(e.hash.pair(obj.Namespace, obj.Name), id)
 	}
-	p.obj = obj
-	e.compile(p)
+	p := e.policies.at(id)
+	p.obj, p.deleted = obj, false
+	e.compile(id, p)
 }
 
-func (e *Engine) deletePolicy(id string) {
-	if p := e.policies[id]; p != nil {
-		delete(e.policies, id)
-		e.dropCompiled(*p)
+func (e *Engine) deletePolicy(text string) {
+	id := e.policyOf(splitID(text))
+	if id == 0 || e.policies.at(id).deleted {
+		return
+	}
+	p := e.policies.at(id)
+	p.deleted = true
+	e.batch.deleted = append(e.batch.deleted, id)
+	e.dropCompiled(id, p.refs, p.watches)
+	p.refs, p.watches = nil, nil
+}
+
+// forgetPolicies frees those that are deleted and have not been put again.
+func (e *Engine) forgetPolicies() {
+	for _, id := range e.batch.deleted {
+		if p := e.policies.at(id); p.deleted {
+			e.policyByName.remove(e.hash.pair(p.obj.Namespace, p.obj.Name), id)
+			e.policies.give(id)
+		}
 	}
 }
 
-// compile writes a policy's rules. The new ones are taken before the old ones are given back, so that what stays is not
-// touched.
-func (e *Engine) compile(p *policyState) {
-	before := *p
-	p.refs, p.groups, p.watches = nil, nil, nil
-	applied := policy.GroupSpec{Namespace: p.obj.Namespace, Pods: &p.obj.AppliedTo}
-	c := compilation{e, p, applied}
+// compile writes a policy's rules. The new ones are taken before the old ones are given back; what stays cancels out.
+func (e *Engine) compile(id policyID, p *policyState) {
+	refs, watches := p.refs, p.watches
+	c := compilation{e: e, id: id, obj: p.obj, ns: e.namespaceID(p.obj.Namespace), refs: e.batch.refs[:0]}
+	c.target = spec{ns: c.ns, pods: &p.obj.AppliedTo}
+	c.applied = e.group(&c.target)
 	if p.obj.IsolatesIngress {
 		c.direction(policy.Ingress, p.obj.Ingress)
 	}
 	if p.obj.IsolatesEgress {
 		c.direction(policy.Egress, p.obj.Egress)
 	}
-	e.dropCompiled(before)
+	e.batch.refs, e.batch.peers = c.refs, c.peers
+	p.watches, p.refs = c.watches, append([]ruleRef(nil), c.refs...)
+	e.dropCompiled(id, refs, watches)
 }
 
-func (e *Engine) dropCompiled(p policyState) {
-	for _, w := range p.watches {
-		owner := e.policies[p.obj.ID()]
-		if owner == nil {
-			owner = e.gone(w, p.obj.ID())
-		}
-		e.unwatchPorts(w.group, w.name, owner)
+func (e *Engine) dropCompiled(id policyID, refs []ruleRef, watches []portWatch) {
+	for _, w := range watches {
+		e.unwatchPorts(w.group, w.name, id)
+		e.release(w.group)
 	}
-	for _, ref := range p.refs {
-		e.dropRef(ref)
-	}
-	for _, g := range p.groups {
-		e.release(g)
+	for _, ref := range refs {
+		e.dropOrigin(ref.rule, origin{id, ref.index})
 	}
 }
 
-// gone finds the state under which a deleted policy watches ports.
-func (e *Engine) gone(w portWatch, id string) *policyState {
-	for p := range w.group.ports[w.name].policies {
-		if p.obj.ID() == id {
-			return p
-		}
-	}
-	return nil
+func (e *Engine) namespaceID(name string) namespaceID {
+	id, _ := e.namespace(name)
+	return id
 }
 
 type compilation struct {
 	e       *Engine
-	p       *policyState
-	applied policy.GroupSpec
-}
-
-func (c *compilation) direction(d policy.Direction, rules []policy.PolicyRule) {
-	c.add(policy.Rule{Direction: d}, c.applied, nil, -1)
-	for i := range rules {
-		if d == policy.Ingress {
-			c.ingress(&rules[i], i)
-		} else {
-			c.egress(&rules[i], i)
-		}
-	}
-}
-
-func (c *compilation) ingress(r *policy.PolicyRule, index int) {
-	base, peers := c.base(policy.Ingress, r)
-	if !base.AnyPeer && len(peers) == 0 && len(base.Blocks) == 0 {
-		return
-	}
-	c.numeric(base, r, peers, index)
-	for _, name := range portNames(r) {
-		for _, n := range c.numbers(c.applied, name) {
-			base.AnyPort, base.Ports = false, []policy.PortRange{{Protocol: name.protocol, First: n, Last: n}}
-			c.add(base, withPort(c.applied, name, n), peers, index)
-		}
-	}
-}
-
-func (c *compilation) egress(r *policy.PolicyRule, index int) {
-	base, peers := c.base(policy.Egress, r)
-	if base.AnyPeer || len(peers) > 0 || len(base.Blocks) > 0 {
-		c.numeric(base, r, peers, index)
-	}
-	if base.AnyPeer { // a name means something only on pods
-		base.AnyPeer = false
-		peers = []policy.GroupSpec{{Namespaces: &policy.Selector{}, Pods: &policy.Selector{}}}
-	}
-	base.Blocks = nil
-	for _, name := range portNames(r) {
-		byNumber := map[uint16][]policy.GroupSpec{}
-		for _, peer := range peers {
-			for _, n := range c.numbers(peer, name) {
-				byNumber[n] = append(byNumber[n], withPort(peer, name, n))
-			}
-		}
-		for _, n := range slices.Sorted(maps.Keys(byNumber)) {
-			base.AnyPort, base.Ports = false, []policy.PortRange{{Protocol: name.protocol, First: n, Last: n}}
-			c.add(base, c.applied, byNumber[n], index)
-		}
-	}
+	id      policyID
+	obj     *policy.Policy
+	ns      namespaceID
+	target  spec // of appliedTo
+	applied groupID
+	refs    []ruleRef
+	watches []portWatch
+	peers   []groupID // of the rule at work
 }
 
 // base is what all resolved rules of a policy rule share.
-func (c *compilation) base(d policy.Direction, r *policy.PolicyRule) (policy.Rule, []policy.GroupSpec) {
-	out := policy.Rule{Direction: d, AnyPeer: r.AnyPeer}
-	if r.AnyPeer {
-		return out, nil
+type base struct {
+	index  int
+	any    bool
+	peers  []spec
+	blocks []policy.IPBlock
+}
+
+func (b *base) empty() bool { return !b.any && len(b.peers)+len(b.blocks) == 0 }
+
+func (c *compilation) direction(d policy.Direction, rules []policy.PolicyRule) {
+	c.add(&content{direction: d, applied: c.applied}, -1)
+	for i := range rules {
+		var space [4]spec
+		b := c.base(&rules[i], i, space[:0])
+		if d == policy.Ingress {
+			c.ingress(&rules[i], &b)
+		} else {
+			c.egress(&rules[i], &b)
+		}
 	}
-	var peers []policy.GroupSpec
+}
+
+func (c *compilation) ingress(r *policy.PolicyRule, b *base) {
+	if b.empty() {
+		return
+	}
+	c.numeric(policy.Ingress, r, b)
+	for _, name := range portNames(r) {
+		for _, n := range c.numbers(&c.target, name) {
+			named := withPort(c.target, name, n)
+			c.add(&content{direction: policy.Ingress, anyPeer: b.any, applied: c.e.group(&named), peers: c.groups(b.peers), blocks: b.blocks, ports: single(name, n)}, b.index)
+		}
+	}
+}
+
+func (c *compilation) egress(r *policy.PolicyRule, b *base) {
+	if !b.empty() {
+		c.numeric(policy.Egress, r, b)
+	}
+	names := portNames(r)
+	if len(names) == 0 {
+		return
+	}
+	peers := b.peers
+	if b.any { // a name means something only on pods
+		peers = []spec{{namespaces: &policy.Selector{}, pods: &policy.Selector{}}}
+	}
+	for _, name := range names {
+		byNumber := map[uint16][]spec{}
+		for i := range peers {
+			for _, n := range c.numbers(&peers[i], name) {
+				byNumber[n] = append(byNumber[n], withPort(peers[i], name, n))
+			}
+		}
+		for _, n := range slices.Sorted(maps.Keys(byNumber)) {
+			c.add(&content{direction: policy.Egress, applied: c.applied, peers: c.groups(byNumber[n]), ports: single(name, n)}, b.index)
+		}
+	}
+}
+
+func single(name portName, n uint16) []policy.PortRange {
+	return []policy.PortRange{{Protocol: name.protocol, First: n, Last: n}}
+}
+
+func (c *compilation) base(r *policy.PolicyRule, index int, peers []spec) base {
+	b := base{index: index, any: r.AnyPeer, peers: peers}
+	if r.AnyPeer {
+		return b
+	}
 	for i := range r.Peers {
 		peer := &r.Peers[i]
 		switch {
 		case peer.Block != nil:
-			out.Blocks = append(out.Blocks, *peer.Block)
+			b.blocks = append(b.blocks, *peer.Block)
 		case peer.Namespaces != nil || peer.Pods != nil:
-			peers = append(peers, peerSpec(c.p.obj.Namespace, peer))
+			b.peers = append(b.peers, c.peer(peer))
 		}
 	}
-	slices.SortFunc(out.Blocks, func(a, b policy.IPBlock) int {
+	slices.SortStableFunc(b.blocks, func(a, b policy.IPBlock) int {
 		return cmp.Or(a.CIDR.Addr().Compare(b.CIDR.Addr()), cmp.Compare(a.CIDR.Bits(), b.CIDR.Bits()))
 	})
-	return out, peers
+	return b
 }
 
-func peerSpec(namespace string, peer *policy.Peer) policy.GroupSpec {
+var allPods policy.Selector
+
+func (c *compilation) peer(peer *policy.Peer) spec {
 	pods := peer.Pods
 	if pods == nil {
-		pods = &policy.Selector{}
+		pods = &allPods
 	}
 	if peer.Namespaces == nil {
-		return policy.GroupSpec{Namespace: namespace, Pods: pods}
+		return spec{ns: c.ns, pods: pods}
 	}
-	return policy.GroupSpec{Namespaces: peer.Namespaces, Pods: pods}
+	return spec{namespaces: peer.Namespaces, pods: pods}
 }
 
-func withPort(spec policy.GroupSpec, name portName, n uint16) policy.GroupSpec {
-	spec.Port = &policy.NamedPort{Name: name.name, Protocol: name.protocol, Number: n}
-	return spec
+func withPort(s spec, name portName, n uint16) spec {
+	s.port = &policy.NamedPort{Name: name.name, Protocol: name.protocol, Number: n}
+	return s
+}
+
+// groups are those of the specs, sorted by their keys, each once; good until the next call.
+func (c *compilation) groups(specs []spec) []groupID {
+	out := c.peers[:0]
+	for i := range specs {
+		out = append(out, c.e.group(&specs[i]))
+	}
+	if len(out) > 1 {
+		slices.SortFunc(out, func(a, b groupID) int { return compareKeys(c.e.groups.at(a).key, c.e.groups.at(b).key) })
+		out = slices.Compact(out)
+	}
+	c.peers = out
+	return out
 }
 
 // numeric adds the rule for ports that are given as numbers, or for all.
-func (c *compilation) numeric(base policy.Rule, r *policy.PolicyRule, peers []policy.GroupSpec, index int) {
-	base.AnyPort = r.AnyPort
+func (c *compilation) numeric(d policy.Direction, r *policy.PolicyRule, b *base) {
+	var ports []policy.PortRange
 	for _, p := range r.Ports {
 		if p.Name == "" {
-			base.Ports = append(base.Ports, policy.PortRange{Protocol: p.Protocol, First: p.First, Last: p.Last})
+			ports = append(ports, policy.PortRange{Protocol: p.Protocol, First: p.First, Last: p.Last})
 		}
 	}
-	slices.SortFunc(base.Ports, func(a, b policy.PortRange) int {
+	slices.SortFunc(ports, func(a, b policy.PortRange) int {
 		return cmp.Or(cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.First, b.First), cmp.Compare(a.Last, b.Last))
 	})
-	base.Ports = slices.Compact(base.Ports)
-	if base.AnyPort || len(base.Ports) > 0 {
-		c.add(base, c.applied, peers, index)
+	ports = slices.Compact(ports)
+	if r.AnyPort || len(ports) > 0 {
+		c.add(&content{direction: d, anyPeer: b.any, anyPort: r.AnyPort, applied: c.applied, peers: c.groups(b.peers), blocks: b.blocks, ports: ports}, b.index)
 	}
 }
 
@@ -224,82 +262,22 @@ func portNames(r *policy.PolicyRule) []portName {
 }
 
 // numbers are those that the group's members give the name now; the policy is compiled again when that changes.
-func (c *compilation) numbers(spec policy.GroupSpec, name portName) []uint16 {
-	g := c.e.hold(spec)
-	c.p.groups = append(c.p.groups, g)
-	c.p.watches = append(c.p.watches, portWatch{g, name})
-	var out []uint16
-	for n := range c.e.watchPorts(g, name, c.p).numbers {
-		out = append(out, n)
-	}
-	slices.Sort(out)
-	return out
+func (c *compilation) numbers(s *spec, name portName) []uint16 {
+	g := c.e.group(s)
+	c.e.groups.at(g).holds++
+	c.watches = append(c.watches, portWatch{g, name})
+	return c.e.watchPorts(g, name, c.id)
 }
 
-// add takes a reference to the rule of this content.
-func (c *compilation) add(body policy.Rule, applied policy.GroupSpec, peers []policy.GroupSpec, index int) {
-	body.AppliedTo = applied.Key()
-	body.Peers = nil
-	specs := map[policy.Key]policy.GroupSpec{}
-	for _, spec := range peers {
-		key := spec.Key()
-		if _, ok := specs[key]; !ok {
-			specs[key] = spec
-			body.Peers = append(body.Peers, key)
+// add takes a reference to the rule of this content, once for each of the policy's own rules.
+func (c *compilation) add(want *content, index int) {
+	id, _ := c.e.rule(want)
+	ref := ruleRef{id, int32(index)}
+	for i := len(c.refs) - 1; i >= 0 && c.refs[i].index == ref.index; i-- {
+		if c.refs[i] == ref {
+			return
 		}
 	}
-	slices.SortFunc(body.Peers, func(a, b policy.Key) int { return slices.Compare(a[:], b[:]) })
-	body.Key = policy.RuleKey(&body)
-	r := c.e.rules[body.Key]
-	if r == nil {
-		r = c.e.addRule(body, applied, specs)
-	}
-	origin := policy.Origin{Policy: c.p.obj.ID(), Rule: index}
-	c.e.touchRule(body.Key)
-	r.origins = append(r.origins, origin)
-	c.p.refs = append(c.p.refs, ruleRef{r, origin})
-}
-
-func (e *Engine) addRule(body policy.Rule, applied policy.GroupSpec, peers map[policy.Key]policy.GroupSpec) *rule {
-	e.touchRule(body.Key)
-	r := &rule{key: body.Key, body: body, applied: e.hold(applied)}
-	e.touchApplied(r.applied)
-	r.applied.appliedOf[r] = struct{}{}
-	for _, key := range body.Peers {
-		g := e.hold(peers[key])
-		e.touchPeer(g)
-		g.peerOf[r] = struct{}{}
-		r.peers = append(r.peers, g)
-	}
-	e.rules[r.key] = r
-	for n := range r.applied.appliedOn {
-		e.enter(n, r)
-	}
-	return r
-}
-
-// dropRef gives a reference back; the last one removes the rule. An origin may be there twice: the policy's old and new
-// compilation both have it for a moment.
-func (e *Engine) dropRef(ref ruleRef) {
-	r := ref.rule
-	e.touchRule(r.key)
-	if i := slices.Index(r.origins, ref.origin); i >= 0 {
-		r.origins[i] = r.origins[len(r.origins)-1]
-		r.origins = r.origins[:len(r.origins)-1]
-	}
-	if len(r.origins) > 0 {
-		return
-	}
-	for n := range r.applied.appliedOn {
-		e.leave(n, r)
-	}
-	e.touchApplied(r.applied)
-	delete(r.applied.appliedOf, r)
-	e.release(r.applied)
-	for _, g := range r.peers {
-		e.touchPeer(g)
-		delete(g.peerOf, r)
-		e.release(g)
-	}
-	delete(e.rules, r.key)
+	c.refs = append(c.refs, ref)
+	c.e.addOrigin(id, origin{c.id, ref.index})
 }

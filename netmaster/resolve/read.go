@@ -1,6 +1,7 @@
 package resolve
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -12,9 +13,9 @@ type Counts struct{ Namespaces, Endpoints, Policies, Rules, Groups, Nodes int }
 
 // Counts is how much the engine holds now.
 func (e *Engine) Counts() Counts {
-	c := Counts{Endpoints: len(e.endpoints), Policies: len(e.policies), Rules: len(e.rules), Groups: len(e.groups), Nodes: len(e.nodes)}
-	for _, ns := range e.namespaces {
-		if ns.known {
+	c := Counts{Endpoints: e.endpointByName.n, Policies: e.policies.len(), Rules: e.rules.len(), Groups: e.groups.len(), Nodes: e.nodes.len()}
+	for id := namespaceID(1); id <= e.namespaces.last; id++ {
+		if e.namespaces.at(id).known {
 			c.Namespaces++
 		}
 	}
@@ -45,15 +46,24 @@ type GroupView struct {
 }
 
 // Policies are the IDs of all policies, sorted.
-func (e *Engine) Policies() []string { return sortedKeys(e.policies) }
+func (e *Engine) Policies() []string {
+	out := make([]string, 0, e.policyByName.n)
+	for _, s := range e.policyByName.slots {
+		if s.id != 0 {
+			out = append(out, e.policies.at(s.id).obj.ID())
+		}
+	}
+	slices.Sort(out)
+	return out
+}
 
 // Endpoints are the IDs of all endpoints, sorted.
-func (e *Engine) Endpoints() []string { return sortedKeys(e.endpoints) }
-
-func sortedKeys[V any](m map[string]V) []string {
-	out := make([]string, 0, len(m))
-	for k := range m {
-		out = append(out, k)
+func (e *Engine) Endpoints() []string {
+	out := make([]string, 0, e.endpointByName.n)
+	for _, s := range e.endpointByName.slots {
+		if s.id != 0 {
+			out = append(out, e.endpoints.at(s.id).obj.ID())
+		}
 	}
 	slices.Sort(out)
 	return out
@@ -61,45 +71,60 @@ func sortedKeys[V any](m map[string]V) []string {
 
 // Policy shows one policy.
 func (e *Engine) Policy(id string) (PolicyView, bool) {
-	p := e.policies[id]
-	if p == nil {
+	pid := e.policyOf(splitID(id))
+	if pid == 0 {
 		return PolicyView{}, false
 	}
+	p := e.policies.at(pid)
 	v := PolicyView{Policy: p.obj}
-	nodes := map[string]bool{}
+	nodes := map[string]struct{}{}
+	out := publisher{e: e}
 	for _, ref := range p.refs {
-		rv := RuleView{Rule: *ref.rule.publish(), Index: ref.origin.Rule, Target: view(ref.rule.applied)}
-		for _, g := range ref.rule.peers {
-			rv.Peers = append(rv.Peers, view(g))
+		r := e.rules.at(ref.rule)
+		target := e.groups.at(r.applied)
+		rv := RuleView{Rule: *out.publish(r), Index: int(ref.index), Target: e.view(target)}
+		var buf [1]groupID
+		for _, g := range r.peers(&buf) {
+			rv.Peers = append(rv.Peers, e.view(e.groups.at(g)))
 		}
-		for n := range ref.rule.applied.appliedOn {
-			nodes[n.name] = true
+		for _, on := range target.appliedOn {
+			nodes[e.nodes.at(on.node).name] = struct{}{}
 		}
 		v.Rules = append(v.Rules, rv)
-		if ref.origin.Rule < 0 {
+		if ref.index < 0 {
 			v.AppliedTo = rv.Target.Members
 		}
 	}
-	v.Nodes = sortedKeys(nodes)
+	v.Nodes = slices.Sorted(maps.Keys(nodes))
 	return v, true
 }
 
 // Group shows one group.
 func (e *Engine) Group(key policy.Key) (GroupView, bool) {
-	g := e.groups[key]
-	if g == nil {
+	id := e.groupOf(key)
+	if id == 0 {
 		return GroupView{}, false
 	}
-	return view(g), true
+	return e.view(e.groups.at(id)), true
 }
 
-func view(g *group) GroupView {
-	v := GroupView{Key: g.key, Text: g.spec.String()}
-	for _, ep := range g.members {
-		v.Members = append(v.Members, ep.obj.ID())
+func (e *Engine) view(g *group) GroupView {
+	v := GroupView{Key: g.key, Text: e.text(g)}
+	for _, c := range g.classes {
+		v.Members = e.membersOf(c, v.Members)
 	}
 	slices.Sort(v.Members)
 	return v
+}
+
+// membersOf appends the IDs of a class's endpoints.
+func (e *Engine) membersOf(c classID, out []string) []string {
+	for id := e.classes.at(c).endpoints; id != 0; {
+		ep := e.endpoints.at(id)
+		out = append(out, ep.obj.ID())
+		id = ep.next
+	}
+	return out
 }
 
 // EndpointView is an endpoint with what applies to it.
@@ -115,28 +140,20 @@ type EndpointView struct {
 
 // Endpoint shows one endpoint.
 func (e *Engine) Endpoint(id string) (EndpointView, bool) {
-	ep := e.endpoints[id]
-	if ep == nil {
+	eid := e.endpointOf(splitID(id))
+	if eid == 0 {
 		return EndpointView{}, false
 	}
-	v := EndpointView{Endpoint: ep.obj, Addresses: ep.addresses(), Node: ep.node(), Announced: ep.announced != nil}
+	ep := e.endpoints.at(eid)
+	v := EndpointView{Endpoint: ep.obj, Addresses: ep.addresses(), Node: ep.nodeName(), Announced: ep.announced != nil}
 	for _, a := range v.Addresses {
-		if len(e.holders(a)) > 1 {
+		if _, ok := e.contested[a]; ok && len(e.holders(a)) > 1 {
 			v.Contested = append(v.Contested, a)
 		}
 	}
-	for _, g := range ep.groups {
-		for r := range g.appliedOf {
-			for _, o := range r.origins {
-				if o.Rule >= 0 {
-					continue
-				}
-				if r.body.Direction == policy.Ingress {
-					v.Ingress = append(v.Ingress, o.Policy)
-				} else {
-					v.Egress = append(v.Egress, o.Policy)
-				}
-			}
+	for _, g := range e.classes.at(ep.class).groups {
+		for r := e.groups.at(g).applied; r != 0; r = e.rules.at(r).next {
+			v.isolate(e, e.rules.at(r))
 		}
 	}
 	slices.Sort(v.Ingress)
@@ -144,17 +161,32 @@ func (e *Engine) Endpoint(id string) (EndpointView, bool) {
 	return v, true
 }
 
+// isolate notes the policies whose isolation a rule is.
+func (v *EndpointView) isolate(e *Engine, r *rule) {
+	out := &v.Ingress
+	if r.direction == policy.Egress {
+		out = &v.Egress
+	}
+	p := publisher{e: e}
+	for _, o := range p.publish(r).Origins {
+		if o.Rule < 0 {
+			*out = append(*out, o.Policy)
+		}
+	}
+}
+
 // Select finds the endpoints that a group would have, as the engine would fill it.
-func (e *Engine) Select(spec policy.GroupSpec) []string {
+func (e *Engine) Select(want policy.GroupSpec) []string {
 	var out []string
-	g := &group{spec: spec}
-	for _, ns := range e.namespaces {
-		if !g.covers(ns) {
+	for id := namespaceID(1); id <= e.namespaces.last; id++ {
+		ns := e.namespaces.at(id)
+		if want.Namespace != "" && want.Namespace != ns.name || want.Namespace == "" && !(ns.known && want.Namespaces.Matches(ns.labels)) {
 			continue
 		}
-		for _, ep := range ns.endpoints {
-			if ep.member() && g.chooses(ep) {
-				out = append(out, ep.obj.ID())
+		for cid := ns.classes; cid != 0; cid = e.classes.at(cid).next {
+			c := e.classes.at(cid)
+			if c.member && want.Pods.Matches(c.labels) && (want.Port == nil || slices.Contains(c.ports, *want.Port)) {
+				out = e.membersOf(cid, out)
 			}
 		}
 	}

@@ -1,0 +1,179 @@
+package resolve
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/flowkeep/flowkeep/policydb/policy"
+)
+
+type classID uint32
+
+// class is the endpoints of a namespace with equal labels and named ports: they are in the same groups. A class without
+// endpoints goes at once.
+type class struct {
+	labels    map[string]string
+	ports     []policy.NamedPort
+	groups    []groupID // sorted; what is there is never changed before the end of a batch
+	ns        namespaceID
+	next      classID // of the namespace
+	previous  classID
+	endpoints endpointID // the first, linked
+	member    bool       // can be in groups at all
+}
+
+func (c *class) is(ns namespaceID, obj *policy.Endpoint, member bool) bool {
+	if c.ns != ns || c.member != member {
+		return false
+	}
+	return !member || maps.Equal(c.labels, obj.Labels) && slices.Equal(c.ports, obj.Ports)
+}
+
+func (e *Engine) classHash(ns namespaceID, labels map[string]string, ports []policy.NamedPort) uint32 {
+	var sum uint64
+	for k, v := range labels {
+		sum += mix(e.hash.text(k), e.hash.text(v))
+	}
+	for i := range ports {
+		sum = mix(sum+e.hash.text(ports[i].Name), uint64(ports[i].Protocol)<<16|uint64(ports[i].Number))
+	}
+	return fold(mix(sum, uint64(ns)))
+}
+
+// class finds or makes the class of an endpoint.
+func (e *Engine) class(ns namespaceID, ep *endpoint) classID {
+	obj, member := ep.obj, ep.member()
+	if ep.class != 0 && e.classes.at(ep.class).is(ns, obj, member) {
+		return ep.class
+	}
+	labels, ports := obj.Labels, obj.Ports
+	if !member {
+		labels, ports = nil, nil
+	}
+	hash := e.classHash(ns, labels, ports)
+	for id := range e.classByContent.each(hash) {
+		if e.classes.at(id).is(ns, obj, member) {
+			return id
+		}
+	}
+	id, c := e.classes.take()
+	c.ns, c.labels, c.ports, c.member = ns, labels, ports, member
+	e.classByContent.add(hash, id)
+	e.linkClass(id, c)
+	for k, v := range labels {
+		e.pods.addObject(e.hash.label(ns, k, v), id)
+	}
+	c.groups = e.groupsOf(c)
+	for _, g := range c.groups {
+		e.join(g, id, c)
+	}
+	return id
+}
+
+func (e *Engine) linkClass(id classID, c *class) {
+	ns := e.namespaces.at(c.ns)
+	if c.next = ns.classes; c.next != 0 {
+		e.classes.at(c.next).previous = id
+	}
+	ns.classes = id
+}
+
+func (e *Engine) unlinkClass(c *class) {
+	if c.next != 0 {
+		e.classes.at(c.next).previous = c.previous
+	}
+	if c.previous != 0 {
+		e.classes.at(c.previous).next = c.next
+	} else {
+		e.namespaces.at(c.ns).classes = c.next
+	}
+}
+
+// groupsOf finds the groups that choose a class, sorted.
+func (e *Engine) groupsOf(c *class) []groupID {
+	if !c.member {
+		return nil
+	}
+	found := e.batch.found[:0]
+	take := func(candidates []groupID) {
+		for _, id := range candidates {
+			if g := e.groups.at(id); e.covers(g, id, c.ns) && g.chooses(c) {
+				found = append(found, id)
+			}
+		}
+	}
+	take(e.namespaces.at(c.ns).always)
+	for k, v := range c.labels {
+		if it := e.pods.find(e.hash.label(c.ns, k, v)); it != nil {
+			take(it.groups)
+		}
+	}
+	e.batch.found = found
+	slices.Sort(found)
+	return append([]groupID(nil), slices.Compact(found)...)
+}
+
+// regroup finds the groups of a class anew.
+func (e *Engine) regroup(id classID) {
+	c := e.classes.at(id)
+	before, after := c.groups, e.groupsOf(c)
+	if slices.Equal(before, after) {
+		return
+	}
+	for ep := c.endpoints; ep != 0; ep = e.endpoints.at(ep).next {
+		e.touch(ep)
+	}
+	c.groups = after
+	diffSorted(before, after, func(g groupID) { e.part(g, id, c) }, func(g groupID) { e.join(g, id, c) })
+}
+
+// join and part keep a group's side of what is in class.groups.
+func (e *Engine) join(id groupID, cid classID, c *class) {
+	g := e.groups.at(id)
+	g.classes = insert(g.classes, cid)
+	e.countPorts(g, c, +1)
+}
+
+func (e *Engine) part(id groupID, cid classID, c *class) {
+	g := e.groups.at(id)
+	g.classes = remove(g.classes, cid)
+	e.countPorts(g, c, -1)
+}
+
+func (e *Engine) dropClass(id classID, c *class) {
+	for _, g := range c.groups {
+		e.part(g, id, c)
+	}
+	for k, v := range c.labels {
+		e.pods.removeObject(e.hash.label(c.ns, k, v), id)
+	}
+	e.unlinkClass(c)
+	e.classByContent.remove(e.classHash(c.ns, c.labels, c.ports), id)
+	e.classes.give(id)
+}
+
+// attach and detach keep the list of a class's endpoints.
+func (e *Engine) attach(id endpointID, ep *endpoint, cid classID) {
+	c := e.classes.at(cid)
+	ep.class, ep.next, ep.previous = cid, c.endpoints, 0
+	if ep.next != 0 {
+		e.endpoints.at(ep.next).previous = id
+	}
+	c.endpoints = id
+}
+
+func (e *Engine) detach(ep *endpoint) {
+	c := e.classes.at(ep.class)
+	if ep.next != 0 {
+		e.endpoints.at(ep.next).previous = ep.previous
+	}
+	if ep.previous != 0 {
+		e.endpoints.at(ep.previous).next = ep.next
+	} else {
+		c.endpoints = ep.next
+	}
+	if c.endpoints == 0 {
+		e.dropClass(ep.class, c)
+	}
+	ep.class = 0
+}

@@ -1,0 +1,328 @@
+package resolve
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"github.com/flowkeep/flowkeep/policydb/policy"
+)
+
+// finish compares the touched with how it was and tells the difference. The order matters: rules that died leave the nodes
+// that their groups were on; then addresses move; then rules that were born enter the nodes that their groups are on. So no
+// node is told to take and to give back the same.
+func (e *Engine) finish() (policy.Changes, []Conflict) {
+	b := &e.batch
+	e.settleRules()
+	e.finishEndpoints()
+	out := policy.Changes{Settled: b.settled, Groups: e.finishPeers()}
+	e.finishPlaces()
+	e.finishApplied()
+	for i := range b.rules {
+		if b.rules[i].fate == born {
+			e.enterAll(b.rules[i].id)
+		}
+	}
+	out.Rules = e.ruleChanges()
+	out.Nodes = e.nodeChanges()
+	if len(out.Rules)+len(out.Groups)+len(out.Nodes) > 0 {
+		e.revision++
+	}
+	out.Revision = e.revision
+	conflicts := b.conflicts
+	slices.SortFunc(conflicts, func(a, b Conflict) int { return a.Address.Compare(b.Address) })
+	e.reset()
+	return out, conflicts
+}
+
+// settleRules decides what is born and what dies, and lets go the dead.
+func (e *Engine) settleRules() {
+	for i := range e.batch.rules {
+		t := &e.batch.rules[i]
+		r := e.rules.at(t.id)
+		was := r.alive()
+		switch moved := e.settleOrigins(t); {
+		case !was && r.alive():
+			t.fate = born
+			e.countRule(r, +1)
+		case was && !r.alive():
+			t.fate = dead
+			e.leaveAll(r)
+			e.unlink(r)
+			e.countRule(r, -1)
+		case moved:
+			t.fate = changed
+		}
+	}
+}
+
+func (e *Engine) countRule(r *rule, by int) {
+	e.touchGroup(r.applied)
+	e.groups.at(r.applied).appliedOf += uint32(by)
+	var buf [1]groupID
+	for _, g := range r.peers(&buf) {
+		e.touchGroup(g)
+		e.groups.at(g).peerOf += uint32(by)
+	}
+}
+
+// finishEndpoints turns what endpoints contribute, before and after, into steps of groups.
+func (e *Engine) finishEndpoints() {
+	var crowded map[netip.Addr][]uint32
+	after := touchedEndpoint{}
+	for i := range e.batch.endpoints {
+		before := &e.batch.endpoints[i]
+		e.contribution(before.id, &after)
+		e.finishEndpoint(before, &after)
+		crowded = e.noteCrowded(crowded, before.addresses, uint32(i+1))
+		crowded = e.noteCrowded(crowded, after.addresses, 0)
+	}
+	none := touchedEndpoint{}
+	for _, id := range e.batch.fresh {
+		e.contribution(id, &after)
+		e.finishEndpoint(&none, &after)
+		crowded = e.noteCrowded(crowded, after.addresses, 0)
+	}
+	e.finishCrowded(crowded)
+}
+
+// contribution is what an endpoint contributes now.
+func (e *Engine) contribution(id endpointID, out *touchedEndpoint) {
+	ep := e.endpoints.at(id)
+	*out = touchedEndpoint{id: id}
+	if ep.obj != nil {
+		*out = touchedEndpoint{id, ep.node, ep.rank(), ep.addresses(), e.classes.at(ep.class).groups}
+	}
+}
+
+func (e *Engine) finishEndpoint(before, after *touchedEndpoint) {
+	for i, a := range before.addresses {
+		if slices.Contains(before.addresses[:i], a) || e.isCrowded(a) {
+			continue
+		}
+		if slices.Contains(after.addresses, a) {
+			e.finishAddress(a, before, after)
+		} else {
+			e.contribute(a, before, false)
+		}
+	}
+	for i, a := range after.addresses {
+		if !slices.Contains(after.addresses[:i], a) && !slices.Contains(before.addresses, a) && !e.isCrowded(a) {
+			e.contribute(a, after, true)
+		}
+	}
+}
+
+// finishAddress is for an address that stays the endpoint's.
+func (e *Engine) finishAddress(a netip.Addr, before, after *touchedEndpoint) {
+	if before.node != after.node {
+		e.contribute(a, before, false)
+		e.contribute(a, after, true)
+		return
+	}
+	diffSorted(before.groups, after.groups,
+		func(g groupID) { e.step(g, a, after.node, standing{true, true}, false) },
+		func(g groupID) { e.step(g, a, after.node, standing{true, true}, true) })
+}
+
+func (e *Engine) contribute(a netip.Addr, t *touchedEndpoint, in bool) {
+	for _, g := range t.groups {
+		e.step(g, a, t.node, standing{true, true}, in)
+	}
+}
+
+// step notes a change of a group that was there and is; one that comes or goes is told whole.
+func (e *Engine) step(id groupID, a netip.Addr, n nodeID, s standing, in bool) {
+	g := e.groups.at(id)
+	if s.peer && g.peerOf > 0 && (!g.touched || g.wasPeer) {
+		e.batch.peerSteps = append(e.batch.peerSteps, peerStep{id, in, a})
+	}
+	if s.applied && e.nodes.at(n).name != "" && g.appliedOf > 0 && (!g.touched || g.wasApplied) {
+		e.batch.places = append(e.batch.places, placeStep{id, n, in, a})
+	}
+}
+
+// noteCrowded collects which touched endpoints had a crowded address before.
+func (e *Engine) noteCrowded(crowded map[netip.Addr][]uint32, addresses []netip.Addr, place uint32) map[netip.Addr][]uint32 {
+	if len(e.batch.crowded)+len(e.contested) == 0 {
+		return crowded
+	}
+	for _, a := range addresses {
+		if !e.isCrowded(a) {
+			continue
+		}
+		if crowded == nil {
+			crowded = map[netip.Addr][]uint32{}
+		}
+		list := crowded[a]
+		if place != 0 && !slices.Contains(list, place) {
+			list = append(list, place)
+		}
+		crowded[a] = list
+	}
+	return crowded
+}
+
+// finishCrowded is finishEndpoint for addresses that several endpoints claim, or did within the batch.
+func (e *Engine) finishCrowded(crowded map[netip.Addr][]uint32) {
+	addresses := make([]netip.Addr, 0, len(crowded))
+	for a := range crowded {
+		addresses = append(addresses, a)
+	}
+	slices.SortFunc(addresses, netip.Addr.Compare)
+	for _, a := range addresses {
+		before, after := e.claimsBefore(a, crowded[a]), e.claimsNow(a)
+		was, is := e.stand(before), e.stand(after)
+		for s := range was {
+			if !is[s] {
+				e.step(s.group, a, s.node, standing{s.peer, !s.peer}, false)
+			}
+		}
+		for s := range is {
+			if !was[s] {
+				e.step(s.group, a, s.node, standing{s.peer, !s.peer}, true)
+			}
+		}
+		if holders := top(after); len(holders) > 1 && len(top(before)) < 2 {
+			e.conflict(a)
+		}
+	}
+}
+
+func (e *Engine) conflict(a netip.Addr) {
+	c := Conflict{Address: a}
+	for _, id := range e.holders(a) {
+		c.Endpoints = append(c.Endpoints, e.endpoints.at(id).obj.ID())
+	}
+	e.batch.conflicts = append(e.batch.conflicts, c)
+}
+
+// claimsBefore are the claims on an address before the batch: of the touched as noted, of others as they are.
+func (e *Engine) claimsBefore(a netip.Addr, touched []uint32) (out []touchedEndpoint) {
+	for _, place := range touched {
+		out = append(out, e.batch.endpoints[place-1])
+	}
+	for _, c := range e.claimsNow(a) {
+		if e.endpoints.at(c.id).touched == 0 {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+func (e *Engine) claimsNow(a netip.Addr) (out []touchedEndpoint) {
+	for _, id := range e.claimants(a) {
+		var c touchedEndpoint
+		e.contribution(id, &c)
+		out = append(out, c)
+	}
+	return out
+}
+
+// top are the claims of the highest rank.
+func top(claims []touchedEndpoint) (out []touchedEndpoint) {
+	for _, c := range claims {
+		if len(out) > 0 && c.rank > out[0].rank {
+			out = out[:0]
+		}
+		if len(out) == 0 || c.rank == out[0].rank {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// stand is where an address is in force: in which peer groups, and on which nodes in which appliedTo groups.
+func (e *Engine) stand(claims []touchedEndpoint) map[place]bool {
+	out := map[place]bool{}
+	holders := top(claims)
+	for _, c := range holders {
+		for _, g := range c.groups {
+			out[place{g, c.node, false}] = true
+			if len(holders) == 1 {
+				out[place{g, 0, true}] = true
+			}
+		}
+	}
+	return out
+}
+
+type place struct {
+	group groupID
+	node  nodeID
+	peer  bool
+}
+
+// finishPeers tells how peer groups change.
+func (e *Engine) finishPeers() []policy.GroupChange {
+	var out []policy.GroupChange
+	for _, id := range e.batch.groups {
+		g := e.groups.at(id)
+		switch is := g.peerOf > 0; {
+		case is && !g.wasPeer:
+			out = append(out, policy.GroupChange{Key: g.key, Added: e.peerMembers(g)})
+		case !is && g.wasPeer:
+			out = append(out, policy.GroupChange{Key: g.key, Gone: true})
+		}
+	}
+	steps := e.batch.peerSteps
+	slices.SortFunc(steps, func(a, b peerStep) int { return cmp.Or(cmp.Compare(a.group, b.group), a.addr.Compare(b.addr)) })
+	for len(steps) > 0 {
+		n := 1
+		for n < len(steps) && steps[n].group == steps[0].group {
+			n++
+		}
+		d := difference(steps[:n], func(s *peerStep) (netip.Addr, bool) { return s.addr, s.in })
+		if len(d.added)+len(d.removed) > 0 {
+			out = append(out, policy.GroupChange{Key: e.groups.at(steps[0].group).key, Added: d.added, Removed: d.removed})
+		}
+		steps = steps[n:]
+	}
+	return out
+}
+
+type delta struct{ added, removed []netip.Addr }
+
+// difference sums up steps that are sorted by address: what comes and goes in one batch cancels out.
+func difference[T any](steps []T, of func(*T) (netip.Addr, bool)) (d delta) {
+	for i := 0; i < len(steps); {
+		a, _ := of(&steps[i])
+		net := 0
+		for ; i < len(steps); i++ {
+			b, in := of(&steps[i])
+			if b != a {
+				break
+			}
+			if in {
+				net++
+			} else {
+				net--
+			}
+		}
+		switch {
+		case net > 0:
+			d.added = append(d.added, a)
+		case net < 0:
+			d.removed = append(d.removed, a)
+		}
+	}
+	return d
+}
+
+// peerMembers are the addresses that the group has for others.
+func (e *Engine) peerMembers(g *group) []netip.Addr {
+	found := e.batch.addresses[:0]
+	for _, c := range g.classes {
+		for id := e.classes.at(c).endpoints; id != 0; {
+			ep := e.endpoints.at(id)
+			for i, a := range ep.addresses() {
+				if e.standingOf(id, a).peer && !slices.Contains(ep.addresses()[:i], a) {
+					found = append(found, a)
+				}
+			}
+			id = ep.next
+		}
+	}
+	e.batch.addresses = found
+	return append([]netip.Addr(nil), found...)
+}

@@ -1,0 +1,77 @@
+package resolve
+
+import (
+	"slices"
+)
+
+type namespaceID uint32
+
+type namespace struct {
+	name     string
+	labels   map[string]string
+	known    bool
+	classes  classID   // the first, linked
+	always   []groupID // whose selector of pods names no label's value
+	covering []groupID // with a selector of namespaces that chooses this one
+}
+
+func (e *Engine) namespace(name string) (namespaceID, *namespace) {
+	id := e.namespaceByName[name]
+	if id != 0 {
+		return id, e.namespaces.at(id)
+	}
+	id, ns := e.namespaces.take()
+	ns.name = name
+	e.namespaceByName[name] = id
+	return id, ns
+}
+
+// putNamespace relabels a namespace, or forgets its labels where known is false.
+func (e *Engine) putNamespace(name string, labels map[string]string, known bool) {
+	id, ns := e.namespace(name)
+	e.fileNamespace(id, ns, false)
+	ns.labels, ns.known = labels, known
+	e.fileNamespace(id, ns, true)
+	before := ns.covering
+	ns.covering = e.coveringOf(ns)
+	if slices.Equal(before, ns.covering) {
+		return
+	}
+	diffSorted(before, ns.covering, func(g groupID) { e.fileGroup(g, id, ns, false) }, func(g groupID) { e.fileGroup(g, id, ns, true) })
+	for c := ns.classes; c != 0; c = e.classes.at(c).next {
+		e.regroup(c)
+	}
+}
+
+// fileNamespace puts a namespace under its labels, or takes it from there.
+func (e *Engine) fileNamespace(id namespaceID, ns *namespace, in bool) {
+	for k, v := range ns.labels {
+		if hash := e.hash.label(0, k, v); in {
+			e.teams.addObject(hash, id)
+		} else {
+			e.teams.removeObject(hash, id)
+		}
+	}
+}
+
+// coveringOf are the groups whose selector of namespaces chooses this one, sorted.
+func (e *Engine) coveringOf(ns *namespace) []groupID {
+	if !ns.known {
+		return nil
+	}
+	var out []groupID
+	take := func(candidates []groupID) {
+		for _, id := range candidates {
+			if e.groups.at(id).rare.namespaces.Matches(ns.labels) {
+				out = insert(out, id)
+			}
+		}
+	}
+	take(e.anywhere)
+	for k, v := range ns.labels {
+		if it := e.teams.find(e.hash.label(0, k, v)); it != nil {
+			take(it.groups)
+		}
+	}
+	return out
+}

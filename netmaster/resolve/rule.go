@@ -1,0 +1,322 @@
+package resolve
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"github.com/flowkeep/flowkeep/policydb/policy"
+)
+
+type ruleID uint32
+
+// rule is a resolved rule, shared by all policies that have it. It is alive while it has origins; what it does to groups
+// and spans is settled at the end of a batch.
+type rule struct {
+	key       policy.Key
+	body      *ruleBody        // what is not in the fields here
+	origins   *[]policy.Origin // all, sorted, where there are several; what it points to is never changed
+	origin    origin           // the only one
+	applied   groupID
+	next      ruleID // of those that apply to the same group
+	previous  ruleID
+	peer      groupID // the only peer group
+	touched   uint32  // its place in batch.rules plus one
+	direction policy.Direction
+	anyPeer   bool
+	anyPort   bool
+}
+
+// ruleBody is what only some rules have.
+type ruleBody struct {
+	peers  []groupID // where there are several, by their keys
+	blocks []policy.IPBlock
+	ports  []policy.PortRange
+}
+
+var noBody ruleBody
+
+func (r *rule) more() *ruleBody {
+	if r.body == nil {
+		return &noBody
+	}
+	return r.body
+}
+
+// origin is a policy.Origin in eight bytes.
+type origin struct {
+	policy policyID
+	index  int32
+}
+
+func (r *rule) alive() bool { return r.origin.policy != 0 || r.origins != nil }
+
+// peers are the rule's peer groups by their keys.
+func (r *rule) peers(buf *[1]groupID) []groupID {
+	if r.peer == 0 {
+		return r.more().peers
+	}
+	buf[0] = r.peer
+	return buf[:]
+}
+
+// content is a rule as the compiler wants it.
+type content struct {
+	direction        policy.Direction
+	anyPeer, anyPort bool
+	applied          groupID
+	peers            []groupID // by their keys, each once
+	blocks           []policy.IPBlock
+	ports            []policy.PortRange
+}
+
+func (r *rule) is(c *content) bool {
+	if r.direction != c.direction || r.anyPeer != c.anyPeer || r.anyPort != c.anyPort || r.applied != c.applied {
+		return false
+	}
+	var buf [1]groupID
+	return slices.Equal(r.peers(&buf), c.peers) && slices.Equal(r.more().ports, c.ports) && slices.EqualFunc(r.more().blocks, c.blocks, sameBlock)
+}
+
+func sameBlock(a, b policy.IPBlock) bool {
+	return a.CIDR == b.CIDR && slices.Equal(a.Except, b.Except)
+}
+
+func (r *rule) content(buf *[1]groupID) content {
+	return content{r.direction, r.anyPeer, r.anyPort, r.applied, r.peers(buf), r.more().blocks, r.more().ports}
+}
+
+func (h *hashing) content(c *content) uint32 {
+	flags := uint64(c.direction) << 2
+	if c.anyPeer {
+		flags |= 1
+	}
+	if c.anyPort {
+		flags |= 2
+	}
+	sum := mix(mix(h.salt, flags), uint64(c.applied))
+	for _, g := range c.peers {
+		sum = mix(sum, uint64(g))
+	}
+	for i := range c.blocks {
+		sum = h.prefix(sum, c.blocks[i].CIDR)
+		for _, p := range c.blocks[i].Except {
+			sum = h.prefix(sum, p)
+		}
+	}
+	for _, p := range c.ports {
+		sum = mix(sum, uint64(p.Protocol)<<32|uint64(p.First)<<16|uint64(p.Last))
+	}
+	return fold(sum)
+}
+
+func (h *hashing) prefix(sum uint64, p netip.Prefix) uint64 {
+	return mix(sum, uint64(h.address(p.Addr()))<<8|uint64(uint8(p.Bits())))
+}
+
+// rule finds or makes the rule of a content. One that is not alive at the end of the batch goes.
+func (e *Engine) rule(c *content) (ruleID, *rule) {
+	hash := e.hash.content(c)
+	for id := range e.ruleByContent.each(hash) {
+		if r := e.rules.at(id); r.is(c) {
+			return id, r
+		}
+	}
+	id, r := e.rules.take()
+	r.direction, r.anyPeer, r.anyPort, r.applied = c.direction, c.anyPeer, c.anyPort, c.applied
+	e.groups.at(c.applied).holds++
+	for _, g := range c.peers {
+		e.groups.at(g).holds++
+	}
+	var body ruleBody
+	if len(c.peers) == 1 {
+		r.peer = c.peers[0]
+	} else {
+		body.peers = slices.Clone(c.peers)
+	}
+	if body.blocks, body.ports = c.blocks, c.ports; len(body.peers)+len(body.blocks)+len(body.ports) > 0 {
+		body.ports = slices.Clone(c.ports)
+		r.body = &body
+	}
+	r.key = e.ruleKey(r)
+	e.ruleByContent.add(hash, id)
+	return id, r
+}
+
+func (e *Engine) ruleKey(r *rule) policy.Key {
+	var space [8]policy.Key
+	out := policy.Rule{Direction: r.direction, AppliedTo: e.groups.at(r.applied).key, AnyPeer: r.anyPeer, AnyPort: r.anyPort,
+		Peers: e.peerKeys(r, space[:0]), Blocks: r.more().blocks, Ports: r.more().ports}
+	return policy.RuleKey(&out)
+}
+
+func (e *Engine) peerKeys(r *rule, out []policy.Key) []policy.Key {
+	var buf [1]groupID
+	for _, g := range r.peers(&buf) {
+		out = append(out, e.groups.at(g).key)
+	}
+	return out
+}
+
+// addOrigin and dropOrigin say that a policy has the rule now, or has it no more.
+func (e *Engine) addOrigin(id ruleID, o origin)  { e.noteOrigin(id, o, true) }
+func (e *Engine) dropOrigin(id ruleID, o origin) { e.noteOrigin(id, o, false) }
+
+func (e *Engine) noteOrigin(id ruleID, o origin, in bool) {
+	r, b := e.rules.at(id), &e.batch
+	if r.touched == 0 {
+		b.rules = append(b.rules, touchedRule{id: id})
+		r.touched = uint32(len(b.rules))
+	}
+	t := &b.rules[r.touched-1]
+	b.origins = append(b.origins, originStep{o, in, t.steps})
+	t.steps = uint32(len(b.origins))
+	t.n++
+	t.drops = t.drops || !in
+}
+
+// settleOrigins brings a touched rule's origins up to date, and tells whether they have changed.
+func (e *Engine) settleOrigins(t *touchedRule) bool {
+	r := e.rules.at(t.id)
+	if steps := e.batch.origins; t.n == 1 && !t.drops && !r.alive() {
+		r.origin = steps[t.steps-1].origin
+		return true
+	}
+	added, removed := e.netOrigins(t)
+	if len(added)+len(removed) == 0 {
+		return false
+	}
+	only := r.origin.policy != 0
+	switch {
+	case r.origins == nil && len(added) == 1 && only == (len(removed) == 1):
+		r.origin = added[0]
+	case only && len(added) == 0:
+		r.origin = origin{}
+	default:
+		e.mergeOrigins(r, added, removed)
+	}
+	return true
+}
+
+// netOrigins are the steps of a rule without those that cancel out.
+func (e *Engine) netOrigins(t *touchedRule) (added, removed []origin) {
+	for i := t.steps; i != 0; i = e.batch.origins[i-1].next {
+		if s := &e.batch.origins[i-1]; s.in {
+			added = append(added, s.origin)
+		} else {
+			removed = append(removed, s.origin)
+		}
+	}
+	if len(removed) == 0 {
+		return added, removed
+	}
+	return cancel(added, removed, func(a, b origin) int {
+		return cmp.Or(cmp.Compare(a.policy, b.policy), cmp.Compare(a.index, b.index))
+	})
+}
+
+// cancel sorts two lists and takes out what is in both, each as often as it is.
+func cancel[T any](a, b []T, compare func(T, T) int) ([]T, []T) {
+	if len(a) == 0 || len(b) == 0 {
+		return a, b
+	}
+	slices.SortFunc(a, compare)
+	slices.SortFunc(b, compare)
+	i, j, onlyA, onlyB := 0, 0, a[:0], b[:0]
+	for i < len(a) && j < len(b) {
+		switch c := compare(a[i], b[j]); {
+		case c < 0:
+			onlyA = append(onlyA, a[i])
+			i++
+		case c > 0:
+			onlyB = append(onlyB, b[j])
+			j++
+		default:
+			i++
+			j++
+		}
+	}
+	return append(onlyA, a[i:]...), append(onlyB, b[j:]...)
+}
+
+func compareOrigins(a, b policy.Origin) int {
+	return cmp.Or(cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Rule, b.Rule))
+}
+
+func (e *Engine) publicOrigin(o origin) policy.Origin {
+	return policy.Origin{Policy: e.policies.at(o.policy).obj.ID(), Rule: int(o.index)}
+}
+
+func (e *Engine) publicOrigins(list []origin) []policy.Origin {
+	out := make([]policy.Origin, len(list))
+	for i, o := range list {
+		out[i] = e.publicOrigin(o)
+	}
+	slices.SortFunc(out, compareOrigins)
+	return out
+}
+
+// mergeOrigins writes the list of several origins anew: one pass over it, whatever changes.
+func (e *Engine) mergeOrigins(r *rule, added, removed []origin) {
+	var before []policy.Origin
+	switch {
+	case r.origins != nil:
+		before = *r.origins
+	case r.origin.policy != 0:
+		before = []policy.Origin{e.publicOrigin(r.origin)}
+	}
+	come, gone := e.publicOrigins(added), e.publicOrigins(removed)
+	out := make([]policy.Origin, 0, max(0, len(before)+len(come)-len(gone)))
+	for len(come)+len(gone) > 0 {
+		if len(gone) == 0 || len(come) > 0 && compareOrigins(come[0], gone[0]) < 0 {
+			i, _ := slices.BinarySearchFunc(before, come[0], compareOrigins)
+			out = append(append(out, before[:i]...), come[0])
+			before, come = before[i:], come[1:]
+			continue
+		}
+		i, found := slices.BinarySearchFunc(before, gone[0], compareOrigins)
+		out = append(out, before[:i]...)
+		if before = before[i:]; found {
+			before = before[1:]
+		}
+		gone = gone[1:]
+	}
+	out = append(out, before...)
+	r.origin, r.origins = origin{}, &out
+	if len(out) == 0 {
+		r.origins = nil
+	}
+}
+
+// link and unlink keep the list of rules that apply to a group.
+func (e *Engine) link(id ruleID, r *rule) {
+	g := e.groups.at(r.applied)
+	if r.next = g.applied; r.next != 0 {
+		e.rules.at(r.next).previous = id
+	}
+	g.applied = id
+}
+
+func (e *Engine) unlink(r *rule) {
+	if r.next != 0 {
+		e.rules.at(r.next).previous = r.previous
+	}
+	if r.previous != 0 {
+		e.rules.at(r.previous).next = r.next
+	} else {
+		e.groups.at(r.applied).applied = r.next
+	}
+	r.next, r.previous = 0, 0
+}
+
+// dropRule takes a rule away that is not alive.
+func (e *Engine) dropRule(id ruleID, r *rule) {
+	var buf [1]groupID
+	c := r.content(&buf)
+	e.ruleByContent.remove(e.hash.content(&c), id)
+	e.release(c.applied)
+	for _, g := range c.peers {
+		e.release(g)
+	}
+	e.rules.give(id)
+}

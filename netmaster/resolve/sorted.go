@@ -1,0 +1,87 @@
+package resolve
+
+import "slices"
+
+// Relations are sorted lists of IDs: four bytes an entry. They are searched in halves, and shifted to insert and remove.
+
+// insert puts v into a sorted list in place; a list has a value once.
+func insert[ID ~uint32](list []ID, v ID) []ID {
+	if n := len(list); n == 0 || list[n-1] < v {
+		return append(list, v)
+	}
+	i, found := slices.BinarySearch(list, v)
+	if found {
+		return list
+	}
+	return slices.Insert(list, i, v)
+}
+
+// remove takes v out of a sorted list in place.
+func remove[ID ~uint32](list []ID, v ID) []ID {
+	if i, found := slices.BinarySearch(list, v); found {
+		list = slices.Delete(list, i, i+1)
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	return list
+}
+
+func has[ID ~uint32](list []ID, v ID) bool {
+	_, found := slices.BinarySearch(list, v)
+	return found
+}
+
+// diffSorted walks two sorted lists and tells what is only in the first and only in the second.
+func diffSorted[ID ~uint32](before, after []ID, gone, come func(ID)) {
+	i, j := 0, 0
+	for i < len(before) || j < len(after) {
+		switch {
+		case j == len(after) || i < len(before) && before[i] < after[j]:
+			gone(before[i])
+			i++
+		case i == len(before) || after[j] < before[i]:
+			come(after[j])
+			j++
+		default:
+			i++
+			j++
+		}
+	}
+}
+
+// counts is a sorted list of nodes with a number each, above zero.
+type counts []nodeCount
+
+type nodeCount struct {
+	node nodeID
+	n    uint32
+}
+
+func (c counts) find(n nodeID) (int, bool) {
+	return slices.BinarySearchFunc(c, n, func(x nodeCount, n nodeID) int { return int(x.node) - int(n) })
+}
+
+func (c counts) of(n nodeID) uint32 {
+	if i, found := c.find(n); found {
+		return c[i].n
+	}
+	return 0
+}
+
+// change adds to a node's number and tells what it was and is.
+func (c *counts) change(n nodeID, by int) (was, is uint32) {
+	i, found := c.find(n)
+	if !found {
+		if by != 0 {
+			*c = slices.Insert(*c, i, nodeCount{n, uint32(by)})
+		}
+		return 0, uint32(by)
+	}
+	was = (*c)[i].n
+	is = uint32(int(was) + by)
+	if (*c)[i].n = is; is == 0 {
+		*c = slices.Delete(*c, i, i+1)
+	}
+	return was, is
+}

@@ -1,0 +1,114 @@
+package resolve
+
+import (
+	"hash/maphash"
+	"iter"
+	"net/netip"
+)
+
+// table finds IDs by a hash of what they stand for; whoever looks compares what is found. It is a multimap of eight bytes a
+// slot, with linear probing, at most three quarters full.
+type table[ID ~uint32] struct {
+	slots []slot[ID]
+	n     int
+}
+
+type slot[ID ~uint32] struct {
+	hash uint32
+	id   ID // 0: the slot is free
+}
+
+func (t *table[ID]) add(hash uint32, id ID) {
+	if 4*(t.n+1) > 3*len(t.slots) {
+		t.grow()
+	}
+	t.n++
+	t.insert(slot[ID]{hash, id})
+}
+
+func (t *table[ID]) insert(s slot[ID]) {
+	mask := uint32(len(t.slots) - 1)
+	i := s.hash & mask
+	for t.slots[i].id != 0 {
+		i = (i + 1) & mask
+	}
+	t.slots[i] = s
+}
+
+func (t *table[ID]) grow() {
+	before := t.slots
+	t.slots = make([]slot[ID], max(8, 2*len(before)))
+	for _, s := range before {
+		if s.id != 0 {
+			t.insert(s)
+		}
+	}
+}
+
+// each gives the IDs that were added with the hash.
+func (t *table[ID]) each(hash uint32) iter.Seq[ID] {
+	return func(yield func(ID) bool) {
+		mask := uint32(len(t.slots) - 1)
+		for i := hash & mask; len(t.slots) > 0 && t.slots[i].id != 0; i = (i + 1) & mask {
+			if t.slots[i].hash == hash && !yield(t.slots[i].id) {
+				return
+			}
+		}
+	}
+}
+
+// remove takes out one entry, if it is there, and moves back those that were pushed on by it.
+func (t *table[ID]) remove(hash uint32, id ID) {
+	if len(t.slots) == 0 {
+		return
+	}
+	mask := uint32(len(t.slots) - 1)
+	i := hash & mask
+	for t.slots[i] != (slot[ID]{hash, id}) {
+		if t.slots[i].id == 0 {
+			return
+		}
+		i = (i + 1) & mask
+	}
+	t.n--
+	for j := (i + 1) & mask; t.slots[j].id != 0; j = (j + 1) & mask {
+		if home := t.slots[j].hash & mask; (j-home)&mask >= (j-i)&mask {
+			t.slots[i] = t.slots[j]
+			i = j
+		}
+	}
+	t.slots[i] = slot[ID]{}
+}
+
+// hashing is seeded, so that nobody can choose names that collide. Nothing that is told depends on the seed.
+type hashing struct {
+	seed maphash.Seed
+	salt uint64
+}
+
+func newHashing() hashing {
+	seed := maphash.MakeSeed()
+	return hashing{seed, maphash.String(seed, "salt")}
+}
+
+func (h *hashing) text(s string) uint64 { return maphash.String(h.seed, s) ^ uint64(len(s)) }
+
+// mix folds a further number into a hash.
+func mix(hash, v uint64) uint64 {
+	hash = (hash ^ v) * 0x9e3779b97f4a7c15
+	return hash ^ hash>>29
+}
+
+// fold makes a table's hash of it.
+func fold(hash uint64) uint32 { return uint32((hash * 0xd6e8feb86659fd93) >> 32) }
+
+func (h *hashing) pair(a, b string) uint32 { return fold(mix(h.text(a), h.text(b))) }
+
+func (h *hashing) address(a netip.Addr) uint32 {
+	b := a.As16()
+	var hi, lo uint64
+	for i := range 8 {
+		hi, lo = hi<<8|uint64(b[i]), lo<<8|uint64(b[8+i])
+	}
+	return fold(mix(mix(h.salt, hi), lo))
+}
