@@ -93,6 +93,9 @@ func printPolicy(w io.Writer, p *inspect.Policy) {
 			title = "in force on "
 		}
 		fmt.Fprintf(w, "%s %s: %s\n", title, n.Name, n.State)
+		for _, e := range n.Errors {
+			fmt.Fprintf(w, "             ! %s\n", e)
+		}
 	}
 	for _, problem := range p.Problems {
 		fmt.Fprintf(w, "left out     %s\n", problem)

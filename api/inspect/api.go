@@ -63,7 +63,8 @@ type Node struct {
 	Rules     int         `json:"rules"`
 	Groups    int         `json:"groups"`
 	Errors    []string    `json:"errors,omitempty"`
-	Own       *NodeStatus `json:"own,omitempty"` // what the node says of itself
+	Refused   string      `json:"refused,omitempty"` // why it is not connected, if it tried
+	Own       *NodeStatus `json:"own,omitempty"`     // what the node says of itself
 }
 
 // Policy is one in the answer to AskPolicies; Rules only if one was asked for.
@@ -83,6 +84,8 @@ type Policy struct {
 type PolicyNode struct {
 	Name  string `json:"name"`
 	State string `json:"state"` // realised, pending, failed or away
+	// Errors are why it failed. What the rules concerned would have let through is denied.
+	Errors []string `json:"errors,omitempty"`
 }
 
 // Rule is a resolved rule.

@@ -16,6 +16,7 @@ import (
 
 	apifeed "github.com/flowkeep/flowkeep/api/feed"
 	"github.com/flowkeep/flowkeep/internal/mtls"
+	"github.com/flowkeep/flowkeep/internal/wire"
 	masterfeed "github.com/flowkeep/flowkeep/netmaster/feed"
 	"github.com/flowkeep/flowkeep/netmaster/resolve"
 	nodefeed "github.com/flowkeep/flowkeep/netplugin/feed"
@@ -68,8 +69,8 @@ func (m *master) start(addr string) {
 	must(m.t, err)
 	m.addr = l.Addr().String()
 	m.feed = masterfeed.NewServer(masterfeed.Config{Logger: slog.New(slog.DiscardHandler), Events: m.event})
-	m.grpc = grpc.NewServer(grpc.Creds(credentials.NewTLS(conf)), grpc.MaxRecvMsgSize(apifeed.MaxMessage))
-	apifeed.Register(m.grpc, m.feed)
+	m.grpc = grpc.NewServer(grpc.Creds(credentials.NewTLS(conf)), grpc.MaxRecvMsgSize(apifeed.MaxNodeMessage))
+	apifeed.RegisterFeedServer(m.grpc, m.feed)
 	g := m.grpc
 	go func() { _ = g.Serve(l) }()
 }
@@ -117,23 +118,23 @@ type holder struct {
 	mu        sync.Mutex
 	revision  uint64
 	rules     map[policy.Key]*policy.Rule
-	members   map[apifeed.Held]map[netip.Addr]struct{} // by kind and key
+	members   map[wire.Held]map[netip.Addr]struct{} // by kind and key
 	settled   []string
-	announced []apifeed.Announcement
+	announced []wire.Announcement
 	received  int // rules and groups that came
 	changed   chan struct{}
 }
 
 func newHolder() *holder {
-	return &holder{rules: map[policy.Key]*policy.Rule{}, members: map[apifeed.Held]map[netip.Addr]struct{}{}, changed: make(chan struct{}, 1)}
+	return &holder{rules: map[policy.Key]*policy.Rule{}, members: map[wire.Held]map[netip.Addr]struct{}{}, changed: make(chan struct{}, 1)}
 }
 
-func (h *holder) State(context.Context) (uint64, []apifeed.Held, []apifeed.Announcement, error) {
+func (h *holder) State(context.Context) (uint64, []wire.Held, []wire.Announcement, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	var held []apifeed.Held
+	var held []wire.Held
 	for k, r := range h.rules {
-		held = append(held, apifeed.Held{Key: k, Hash: r.Hash()})
+		held = append(held, wire.Held{Key: k, Hash: r.Hash()})
 	}
 	for id, set := range h.members {
 		id.Hash = policy.MembersHash(func(yield func(netip.Addr) bool) {
@@ -148,7 +149,7 @@ func (h *holder) State(context.Context) (uint64, []apifeed.Held, []apifeed.Annou
 	return h.revision, held, h.announced, nil
 }
 
-func (h *holder) Update(_ context.Context, u policy.NodeUpdate) ([]apifeed.RuleError, error) {
+func (h *holder) Update(_ context.Context, u policy.NodeUpdate) ([]wire.RuleError, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.revision = u.Revision
@@ -161,7 +162,7 @@ func (h *holder) Update(_ context.Context, u policy.NodeUpdate) ([]apifeed.RuleE
 		}
 	}
 	for _, g := range u.Groups {
-		id := apifeed.Held{Group: g.Kind, Key: g.Key}
+		id := wire.Held{Group: g.Kind, Key: g.Key}
 		if g.Gone {
 			delete(h.members, id)
 			continue
@@ -289,7 +290,7 @@ func TestAnnouncedPodsSettle(t *testing.T) {
 	m.feed.Ready()
 	node := policytest.Nodes[0]
 	h := newHolder()
-	h.announced = []apifeed.Announcement{{Namespace: "ns", Name: "early", UID: "u1", Addresses: []netip.Addr{policytest.Address(1, false)}}}
+	h.announced = []wire.Announcement{{Namespace: "ns", Name: "early", UID: "u1", Addresses: []netip.Addr{policytest.Address(1, false)}}}
 	stop := m.join(node, node, h)
 	defer stop()
 	h.until(t, "the connection", func() bool { return len(m.feed.Nodes()) == 1 && m.feed.Nodes()[0].Connected })

@@ -3,7 +3,7 @@ package feed
 import (
 	"net/netip"
 
-	"github.com/flowkeep/flowkeep/api/feed"
+	"github.com/flowkeep/flowkeep/internal/wire"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
@@ -34,8 +34,8 @@ type view struct {
 // node holds.
 type pending struct {
 	rules   map[policy.Key]struct{}
-	groups  map[groupID]map[netip.Addr]bool // true: added; a nil map: the group is sent whole
-	settled []policy.SettledEndpoint
+	groups  map[groupID]map[netip.Addr]bool   // true: added; a nil map: the group is sent whole
+	settled map[string]policy.SettledEndpoint // by ID
 	wake    chan struct{}
 	always  bool // something is due even if nothing changed
 }
@@ -45,7 +45,7 @@ func newMirror() *mirror {
 }
 
 func newPending() *pending {
-	return &pending{rules: map[policy.Key]struct{}{}, groups: map[groupID]map[netip.Addr]bool{}, wake: make(chan struct{}, 1)}
+	return &pending{rules: map[policy.Key]struct{}{}, groups: map[groupID]map[netip.Addr]bool{}, settled: map[string]policy.SettledEndpoint{}, wake: make(chan struct{}, 1)}
 }
 
 func (p *pending) signal() {
@@ -106,7 +106,7 @@ func (m *mirror) apply(c *policy.Changes) {
 	}
 	for _, s := range c.Settled {
 		if p := m.view(s.Node).pending; p != nil {
-			p.settled = append(p.settled, s)
+			p.settled[s.ID] = s
 			p.signal()
 		}
 	}
@@ -224,17 +224,17 @@ func (v *view) markSpan(n *policy.NodeChange) {
 }
 
 // resume marks the difference between what a node holds and what it should.
-func (m *mirror) resume(v *view, held []feed.Held) *pending {
+func (m *mirror) resume(v *view, held []wire.Held) *pending {
 	p := newPending()
 	p.always = true
 	v.pending = p
-	has := make(map[feed.Held]struct{}, len(held))
+	has := make(map[wire.Held]struct{}, len(held))
 	for _, h := range held {
 		has[h] = struct{}{}
 		m.markUnneeded(v, p, h)
 	}
 	for k := range v.rules {
-		if _, ok := has[feed.Held{Key: k, Hash: m.rules[k].Hash()}]; !ok {
+		if _, ok := has[wire.Held{Key: k, Hash: m.rules[k].Hash()}]; !ok {
 			p.rules[k] = struct{}{}
 		}
 	}
@@ -248,7 +248,7 @@ func (m *mirror) resume(v *view, held []feed.Held) *pending {
 	return p
 }
 
-func (m *mirror) markUnneeded(v *view, p *pending, h feed.Held) {
+func (m *mirror) markUnneeded(v *view, p *pending, h wire.Held) {
 	needed := false
 	switch h.Group {
 	case 0:
@@ -267,8 +267,8 @@ func (m *mirror) markUnneeded(v *view, p *pending, h feed.Held) {
 	}
 }
 
-func (p *pending) compare(has map[feed.Held]struct{}, id groupID, set members) {
-	if _, ok := has[feed.Held{Group: id.kind, Key: id.key, Hash: policy.MembersHash(set.all)}]; !ok {
+func (p *pending) compare(has map[wire.Held]struct{}, id groupID, set members) {
+	if _, ok := has[wire.Held{Group: id.kind, Key: id.key, Hash: policy.MembersHash(set.all)}]; !ok {
 		p.whole(id)
 	}
 }
@@ -282,12 +282,12 @@ func (s members) all(yield func(netip.Addr) bool) {
 }
 
 // take builds what brings the node to the present revision; nil if nothing is due.
-func (m *mirror) take(v *view) *feed.Update {
+func (m *mirror) take(v *view) *policy.NodeUpdate {
 	p := v.pending
 	if !p.always && len(p.rules)+len(p.groups)+len(p.settled) == 0 {
 		return nil
 	}
-	u := &feed.Update{Revision: m.revision, Settled: p.settled}
+	u := &policy.NodeUpdate{Revision: m.revision}
 	for k := range p.rules {
 		change := policy.RuleChange{Key: k}
 		if _, ok := v.rules[k]; ok {
@@ -298,8 +298,29 @@ func (m *mirror) take(v *view) *feed.Update {
 	for id, patch := range p.groups {
 		u.Groups = append(u.Groups, m.groupUpdate(v, id, patch))
 	}
-	p.rules, p.groups, p.settled, p.always = map[policy.Key]struct{}{}, map[groupID]map[netip.Addr]bool{}, nil, false
+	for _, settled := range p.settled {
+		u.Settled = append(u.Settled, settled)
+	}
+	p.rules, p.groups, p.settled, p.always = map[policy.Key]struct{}{}, map[groupID]map[netip.Addr]bool{}, map[string]policy.SettledEndpoint{}, false
 	return u
+}
+
+// origins are those of the rules that a node needs, each once; at most as many as a message holds.
+func (m *mirror) origins(v *view, rules []policy.Key) []policy.Origin {
+	var out []policy.Origin
+	seen := map[policy.Origin]struct{}{}
+	for _, key := range rules {
+		if _, ok := v.rules[key]; !ok {
+			continue
+		}
+		for _, o := range m.rules[key].Origins {
+			if _, twice := seen[o]; !twice && len(out) < wire.MaxErrorKeys {
+				seen[o] = struct{}{}
+				out = append(out, o)
+			}
+		}
+	}
+	return out
 }
 
 func (m *mirror) groupUpdate(v *view, id groupID, patch map[netip.Addr]bool) policy.GroupUpdate {

@@ -7,12 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
 	"github.com/flowkeep/flowkeep/internal/mtls"
+	"github.com/flowkeep/flowkeep/internal/wire"
 	"github.com/flowkeep/flowkeep/netmaster/feed"
 	"github.com/flowkeep/flowkeep/netmaster/resolve"
 	"github.com/flowkeep/flowkeep/policydb/labelcache"
@@ -106,9 +108,9 @@ func (s *Server) status(ctx context.Context, _ *inspect.Question) (any, error) {
 	}
 	for _, n := range s.cfg.Nodes.Nodes() {
 		node := inspect.Node{Name: n.Name, Connected: n.Connected, Since: n.Since, Version: n.Version, Sent: n.Sent, Realised: n.Realised,
-			Pending: n.Pending, Rules: n.Rules, Groups: n.Groups}
-		for _, e := range n.Errors {
-			node.Errors = append(node.Errors, e.Message)
+			Pending: n.Pending, Rules: n.Rules, Groups: n.Groups, Refused: n.Refused}
+		for i := range n.Errors {
+			node.Errors = append(node.Errors, errorText(&n.Errors[i]))
 		}
 		out.Nodes = append(out.Nodes, node)
 	}
@@ -140,6 +142,8 @@ func nodeProblems(nodes []inspect.Node) []string {
 	var out []string
 	for _, n := range nodes {
 		switch {
+		case !n.Connected && n.Refused != "":
+			out = append(out, fmt.Sprintf("node %s is refused and enforces what it last had: %s", n.Name, n.Refused))
 		case !n.Connected:
 			out = append(out, fmt.Sprintf("node %s is not connected; it enforces what it last had", n.Name))
 		case n.Own != nil && !n.Own.SwitchConnected:
@@ -192,7 +196,8 @@ func policyOf(v *resolve.PolicyView, nodes map[string]feed.NodeStatus, rules boo
 		p.Directions = append(p.Directions, "egress")
 	}
 	for _, name := range v.Nodes {
-		p.Nodes = append(p.Nodes, inspect.PolicyNode{Name: name, State: nodeState(nodes[name])})
+		errs := concerning(nodes[name].Errors, v.Rules)
+		p.Nodes = append(p.Nodes, inspect.PolicyNode{Name: name, State: nodeState(nodes[name], len(errs) > 0), Errors: errs})
 	}
 	if rules {
 		for i := range v.Rules {
@@ -202,11 +207,40 @@ func policyOf(v *resolve.PolicyView, nodes map[string]feed.NodeStatus, rules boo
 	return p
 }
 
-func nodeState(n feed.NodeStatus) string {
+// concerning are the errors that speak of one of these rules, or of all.
+func concerning(errs []wire.RuleError, rules []resolve.RuleView) []string {
+	var out []string
+	for i := range errs {
+		if slices.ContainsFunc(rules, func(r resolve.RuleView) bool { return errs[i].Concerns(r.Rule.Key) }) {
+			out = append(out, errs[i].Message)
+		}
+	}
+	return out
+}
+
+// errorText tells whom an error concerns, and what it is.
+func errorText(e *wire.RuleError) string {
+	var policies []string
+	for _, o := range e.Origins {
+		if !slices.Contains(policies, o.Policy) {
+			policies = append(policies, o.Policy)
+		}
+	}
+	const most = 3
+	if n := len(policies); n > most {
+		policies = append(policies[:most], fmt.Sprintf("%d more", n-most))
+	}
+	if len(policies) == 0 {
+		return e.Message
+	}
+	return strings.Join(policies, ", ") + ": " + e.Message
+}
+
+func nodeState(n feed.NodeStatus, failed bool) string {
 	switch {
 	case !n.Connected:
 		return "away"
-	case len(n.Errors) > 0:
+	case failed:
 		return "failed"
 	case n.Pending > 0 || n.Realised < n.Sent:
 		return "pending"

@@ -18,6 +18,7 @@ import (
 	apifeed "github.com/flowkeep/flowkeep/api/feed"
 	"github.com/flowkeep/flowkeep/internal/mtls"
 	"github.com/flowkeep/flowkeep/internal/process"
+	"github.com/flowkeep/flowkeep/internal/wire"
 	"github.com/flowkeep/flowkeep/netmaster/watch"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	"github.com/prometheus/client_golang/prometheus"
@@ -199,12 +200,14 @@ type node struct {
 	rules    map[policy.Key]*policy.Rule
 	groups   map[policy.GroupKind]map[policy.Key]map[netip.Addr]bool
 	settled  map[string]bool
-	wired    []apifeed.Announcement
+	wired    []wire.Announcement
 	sent     int // rules and groups in the updates of this connection
 	updates  int // of this connection
 	infos    []policy.NodeInfo
 	stream   grpc.BidiStreamingClient[apifeed.NodeMessage, apifeed.MasterMessage]
 	end      func()
+	ended    error            // why the connection ended
+	wrong    []wire.RuleError // told in acks
 }
 
 func (w *world) node(name string) *node {
@@ -212,14 +215,14 @@ func (w *world) node(name string) *node {
 		groups: map[policy.GroupKind]map[policy.Key]map[netip.Addr]bool{policy.PeerGroup: {}, policy.AppliedToGroup: {}}}
 }
 
-func (n *node) hello() *apifeed.Hello {
-	h := &apifeed.Hello{Node: n.name, Version: "test", MinVersion: 1, MaxVersion: 1, Revision: n.revision, Announced: n.wired}
+func (n *node) hello() *wire.Hello {
+	h := &wire.Hello{Node: n.name, Program: "test", MinVersion: apifeed.MinVersion, MaxVersion: apifeed.MaxVersion, Revision: n.revision, Announced: n.wired}
 	for k, r := range n.rules {
-		h.Held = append(h.Held, apifeed.Held{Key: k, Hash: r.Hash()})
+		h.Held = append(h.Held, wire.Held{Key: k, Hash: r.Hash()})
 	}
 	for kind, groups := range n.groups {
 		for k, members := range groups {
-			h.Held = append(h.Held, apifeed.Held{Group: kind, Key: k, Hash: policy.MembersHash(maps.Keys(members))})
+			h.Held = append(h.Held, wire.Held{Group: kind, Key: k, Hash: policy.MembersHash(maps.Keys(members))})
 		}
 	}
 	return h
@@ -239,12 +242,14 @@ func (n *node) connect(m *master) {
 	ctx, cancel := context.WithCancel(context.Background())
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.stream, err = apifeed.Open(ctx, conn); err != nil {
+	if n.stream, err = apifeed.NewFeedClient(conn).Stream(ctx); err != nil {
 		n.Fatal(err)
 	}
 	n.sent, n.updates = 0, 0
-	if err := n.stream.Send(&apifeed.NodeMessage{Hello: n.hello()}); err != nil {
-		n.Fatal(err)
+	for part := range wire.HelloParts(n.hello()) {
+		if err := n.stream.Send(part); err != nil {
+			n.Fatal(err)
+		}
 	}
 	done := make(chan struct{})
 	stream := n.stream
@@ -255,24 +260,36 @@ func (n *node) connect(m *master) {
 }
 
 func (n *node) receive(stream grpc.BidiStreamingClient[apifeed.NodeMessage, apifeed.MasterMessage]) {
+	var updates wire.UpdateAssembler
 	for {
 		msg, err := stream.Recv()
 		if err != nil {
+			n.mu.Lock()
+			n.ended = err
+			n.mu.Unlock()
 			return
 		}
 		n.mu.Lock()
-		if msg.Nodes != nil {
-			n.infos = *msg.Nodes
+		if m := msg.GetNodes(); m != nil {
+			if n.infos, err = wire.ToNodes(m); err != nil {
+				n.Error(err)
+			}
 		}
-		if msg.Update != nil {
-			n.update(msg.Update)
-			_ = stream.Send(&apifeed.NodeMessage{Ack: &apifeed.Ack{Revision: msg.Update.Revision}})
+		if m := msg.GetUpdate(); m != nil {
+			u, whole, err := updates.Add(m)
+			if err != nil {
+				n.Error(err)
+			}
+			if whole {
+				n.update(&u)
+				_ = stream.Send(wire.FromAck(&wire.Ack{Revision: u.Revision, Errors: n.wrong}))
+			}
 		}
 		n.mu.Unlock()
 	}
 }
 
-func (n *node) update(u *apifeed.Update) {
+func (n *node) update(u *policy.NodeUpdate) {
 	n.revision = u.Revision
 	n.updates++
 	n.sent += len(u.Rules) + len(u.Groups)
@@ -305,11 +322,11 @@ func (n *node) update(u *apifeed.Update) {
 	}
 }
 
-func (n *node) say(msg apifeed.NodeMessage) {
+func (n *node) say(msg *apifeed.NodeMessage) {
 	n.Helper()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if err := n.stream.Send(&msg); err != nil {
+	if err := n.stream.Send(msg); err != nil {
 		n.Fatal(err)
 	}
 }
@@ -364,4 +381,12 @@ const webToDB = `{podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podS
 // shop is a db on node1, a web on node2, and a policy between them.
 func shop(t *testing.T) []runtime.Object {
 	return []runtime.Object{ns("ns"), nodeObject("node1"), nodeObject("node2"), pod("db", "db", "node1", "10.0.1.1"), pod("web", "web", "node2", "10.0.2.1"), netpol(t, "p", webToDB)}
+}
+
+func announce(a *wire.Announcement) *apifeed.NodeMessage {
+	return &apifeed.NodeMessage{Message: &apifeed.NodeMessage_Announce{Announce: wire.FromAnnouncement(a)}}
+}
+
+func withdraw(a *wire.Announcement) *apifeed.NodeMessage {
+	return &apifeed.NodeMessage{Message: &apifeed.NodeMessage_Withdraw{Withdraw: wire.FromAnnouncement(a)}}
 }

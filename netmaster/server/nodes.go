@@ -4,7 +4,7 @@ import (
 	"context"
 	"slices"
 
-	apifeed "github.com/flowkeep/flowkeep/api/feed"
+	"github.com/flowkeep/flowkeep/internal/wire"
 	"github.com/flowkeep/flowkeep/netmaster/feed"
 	"github.com/flowkeep/flowkeep/netmaster/resolve"
 	"github.com/flowkeep/flowkeep/policydb/policy"
@@ -24,7 +24,7 @@ func (s *server) event(ctx context.Context, ev feed.Event) error {
 	case ev.Withdraw != nil:
 		return s.Do(ctx, func(*resolve.Engine) { s.withdraw(ev.Node, ev.Withdraw) })
 	case ev.Ack != nil:
-		s.store.Write(store.Change{Nodes: map[string]*store.NodeRecord{ev.Node: {Realised: ev.Ack.Revision, Errors: len(ev.Ack.Errors)}}})
+		return s.acknowledged(ctx, ev.Node, ev.Ack)
 	case ev.Gone:
 		return s.Do(ctx, func(*resolve.Engine) { s.forgetGoneNodes() })
 	}
@@ -54,7 +54,7 @@ func (s *server) hold(ctx context.Context, node string, revision uint64) error {
 }
 
 // connected replaces all that was known of what the node has wired.
-func (s *server) connected(node string, announced []apifeed.Announcement) {
+func (s *server) connected(node string, announced []wire.Announcement) {
 	before := s.announced[node]
 	delete(s.announced, node)
 	change := store.Change{Announced: map[string]*store.Announcement{}}
@@ -77,7 +77,7 @@ func (s *server) connected(node string, announced []apifeed.Announcement) {
 	s.apply(resolve.Batch{NodeAnnounced: []resolve.NodeAnnouncements{all}}, change)
 }
 
-func (s *server) announce(node string, in *apifeed.Announcement) {
+func (s *server) announce(node string, in *wire.Announcement) {
 	a := announcement(node, in)
 	record := recordOf(&a)
 	s.remember(record)
@@ -85,7 +85,7 @@ func (s *server) announce(node string, in *apifeed.Announcement) {
 }
 
 // withdraw forgets the record only if it is of the same pod, not of a successor of its name.
-func (s *server) withdraw(node string, in *apifeed.Announcement) {
+func (s *server) withdraw(node string, in *wire.Announcement) {
 	a := announcement(node, in)
 	key := recordOf(&a).Key()
 	var change store.Change
@@ -131,7 +131,7 @@ func (s *server) forgetGoneNodes() {
 	}
 }
 
-func announcement(node string, a *apifeed.Announcement) resolve.Announcement {
+func announcement(node string, a *wire.Announcement) resolve.Announcement {
 	return resolve.Announcement{Node: node, Namespace: a.Namespace, Name: a.Name, UID: a.UID, Addresses: a.Addresses}
 }
 

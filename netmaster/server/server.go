@@ -63,6 +63,7 @@ type server struct {
 	stopped        chan struct{} // closed when the owner has stopped
 	inStep         chan struct{} // closed when the API server has told everything
 	storedRevision uint64        // of the policy DB at the start
+	failures       failures
 	labels         atomic.Uint64 // counts up with everything that can change which endpoints a selector chooses
 
 	engine     *resolve.Engine
@@ -76,7 +77,7 @@ type server struct {
 
 func newServer(cfg Config) *server {
 	return &server{cfg: cfg, log: cfg.Logger, metrics: newMetrics(cfg.Registerer), calls: make(chan func()), stopped: make(chan struct{}), inStep: make(chan struct{}), watcher: cfg.Watcher,
-		wrong: map[string]string{}, announced: map[string]map[string]*store.Announcement{}, nodes: map[string]bool{}, dirty: map[policy.Key]struct{}{}}
+		failures: failures{told: map[string]map[string]time.Time{}}, wrong: map[string]string{}, announced: map[string]map[string]*store.Announcement{}, nodes: map[string]bool{}, dirty: map[policy.Key]struct{}{}}
 }
 
 // Run serves until ctx ends.
@@ -95,7 +96,7 @@ func Run(ctx context.Context, cfg Config) error {
 		s.log.Error("the policy DB was unreadable and is rebuilt from the API server", "detail", text)
 	}
 	s.cache = labelcache.New(labelcache.Config{Servers: cfg.Memcached, Registerer: cfg.Registerer})
-	s.feed = feed.NewServer(feed.Config{Logger: s.log, Registerer: cfg.Registerer, Events: s.event})
+	s.feed = feed.NewServer(feed.Config{Logger: s.log, Registerer: cfg.Registerer, Version: cfg.Version, Events: s.event, Refused: s.refused})
 	return s.run(ctx)
 }
 
@@ -117,10 +118,11 @@ func (s *server) run(ctx context.Context) error {
 			return fmt.Errorf("listen for nodes and netctl: %w (choose another address with --listen)", err)
 		}
 	}
-	g := grpc.NewServer(grpc.Creds(credentials.NewTLS(tls)), grpc.MaxRecvMsgSize(apifeed.MaxMessage), grpc.MaxSendMsgSize(apiinspect.MaxMessage),
+	g := grpc.NewServer(grpc.Creds(credentials.NewTLS(tls)), grpc.MaxRecvMsgSize(apifeed.MaxNodeMessage), grpc.MaxSendMsgSize(apiinspect.MaxMessage),
+		grpc.MaxConcurrentStreams(64), grpc.ConnectionTimeout(20*time.Second),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}))
-	apifeed.Register(g, s.feed)
+	apifeed.RegisterFeedServer(g, s.feed)
 	apiinspect.Register(g, inspect.NewServer(inspect.Config{Owner: s, Nodes: s.feed, Store: s.store, Cache: s.cache, Version: s.cfg.Version, Problems: s.problems, Labels: s.labels.Load}))
 	s.cfg.Health.SetReady("state", "waiting for the API server")
 	if err := s.restore(); err != nil {

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	apifeed "github.com/flowkeep/flowkeep/api/feed"
+	"github.com/flowkeep/flowkeep/internal/wire"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -181,8 +181,8 @@ func TestAnnouncementsSurviveARestart(t *testing.T) {
 	m := w.start()
 	n1, n2 := held(m, "node1"), w.node("node2")
 	n2.connect(m)
-	a := apifeed.Announcement{Namespace: "ns", Name: "web2", UID: "uid-web2", Addresses: []netip.Addr{netip.MustParseAddr("10.0.2.7")}}
-	n2.say(apifeed.NodeMessage{Announce: &a})
+	a := wire.Announcement{Namespace: "ns", Name: "web2", UID: "uid-web2", Addresses: []netip.Addr{netip.MustParseAddr("10.0.2.7")}}
+	n2.say(announce(&a))
 	until(t, "web2 is settled", n2.is(func() bool { return n2.settled["ns/web2"] }))
 	until(t, "web2 is a peer", n1.is(func() bool { return n1.peers() == "10.0.2.1 10.0.2.7" }))
 	m.stop()
@@ -198,9 +198,9 @@ func TestAnnouncementsSurviveARestart(t *testing.T) {
 	}
 	n2.connect(m) // which no longer has it
 	until(t, "web2 is no peer any more", n1.is(func() bool { return n1.peers() == "10.0.2.1" }))
-	n2.say(apifeed.NodeMessage{Announce: &a})
+	n2.say(announce(&a))
 	until(t, "web2 is a peer again", n1.is(func() bool { return n1.peers() == "10.0.2.1 10.0.2.7" }))
-	n2.say(apifeed.NodeMessage{Withdraw: &a})
+	n2.say(withdraw(&a))
 	until(t, "web2 is withdrawn", n1.is(func() bool { return n1.peers() == "10.0.2.1" }))
 }
 
@@ -209,7 +209,7 @@ func TestNodeIsGone(t *testing.T) {
 	w := newWorld(t, append(shop(t), pod("web2", "web", "node2", ""))...)
 	m := w.start()
 	n1, n2 := held(m, "node1"), w.node("node2")
-	n2.wired = []apifeed.Announcement{{Namespace: "ns", Name: "web2", UID: "uid-web2", Addresses: []netip.Addr{netip.MustParseAddr("10.0.2.7")}}}
+	n2.wired = []wire.Announcement{{Namespace: "ns", Name: "web2", UID: "uid-web2", Addresses: []netip.Addr{netip.MustParseAddr("10.0.2.7")}}}
 	n2.connect(m)
 	until(t, "web2 is a peer", n1.is(func() bool { return n1.peers() == "10.0.2.1 10.0.2.7" }))
 	if err := w.client.CoreV1().Nodes().Delete(t.Context(), "node2", metav1.DeleteOptions{}); err != nil {

@@ -28,7 +28,7 @@ func NewReporter(client kubernetes.Interface) *Reporter {
 // Close ends the background.
 func (r *Reporter) Close() { r.broadcaster.Shutdown() }
 
-var apiVersions = map[string]string{"NetworkPolicy": "networking.k8s.io/v1", "Pod": "v1"}
+var apiVersions = map[string]string{"NetworkPolicy": "networking.k8s.io/v1", "Pod": "v1", "Node": "v1"}
 
 // longestMessage is what the API server takes, in bytes.
 const longestMessage = 1024

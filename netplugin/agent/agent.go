@@ -12,9 +12,9 @@ import (
 	"slices"
 	"time"
 
-	apifeed "github.com/flowkeep/flowkeep/api/feed"
 	"github.com/flowkeep/flowkeep/internal/mtls"
 	"github.com/flowkeep/flowkeep/internal/process"
+	"github.com/flowkeep/flowkeep/internal/wire"
 	"github.com/flowkeep/flowkeep/netplugin/datapath"
 	"github.com/flowkeep/flowkeep/netplugin/endpoints"
 	"github.com/flowkeep/flowkeep/netplugin/hostnet"
@@ -58,13 +58,12 @@ type agent struct {
 	compiler *pipeline.Compiler
 	pods     map[string]*pod // by endpoint ID
 	session  session         // nil: the switch is away
+	wrong    wrong
 	node     nodeConfig
 	infos    chan []policy.NodeInfo // to whoever sets the node's own network up
 	// configured says that the node's own flows are compiled
 	configured bool
 	complete   chan struct{} // closed when rules and node are known: only then may flows be compared
-	// refused are the flows that the switch does not take: they are no drift, and are tried anew at the next connection.
-	refused map[datapath.Key]struct{}
 	// unsaved says that the file misses something that is enforced: the next write is of everything.
 	unsaved bool
 }
@@ -77,9 +76,11 @@ type session interface {
 
 // master is what the agent needs of feed.Client.
 type master interface {
-	Announce(apifeed.Announcement)
-	Withdraw(apifeed.Announcement)
+	Announce(wire.Announcement)
+	Withdraw(wire.Announcement)
+	Report(wire.Ack)
 	Connected() bool
+	Problem() string
 }
 
 // pod is a pod that is wired here, or is being wired.
@@ -91,8 +92,8 @@ type pod struct {
 
 func newAgent(cfg Config) (*agent, error) {
 	a := &agent{
-		cfg: cfg, log: cfg.Logger, metrics: newMetrics(cfg.Registerer), calls: make(chan func()), pods: map[string]*pod{},
-		infos: make(chan []policy.NodeInfo, 1), complete: make(chan struct{}), refused: map[datapath.Key]struct{}{},
+		cfg: cfg, log: cfg.Logger, metrics: newMetrics(cfg.Registerer), calls: make(chan func()), pods: map[string]*pod{}, wrong: newWrong(),
+		infos: make(chan []policy.NodeInfo, 1), complete: make(chan struct{}),
 	}
 	var err error
 	var setAside string
@@ -138,14 +139,14 @@ func (a *agent) loop(ctx context.Context) {
 }
 
 // State is what netmaster is told in a hello.
-func (a *agent) State(ctx context.Context) (revision uint64, held []apifeed.Held, announced []apifeed.Announcement, err error) {
+func (a *agent) State(ctx context.Context) (revision uint64, held []wire.Held, announced []wire.Announcement, err error) {
 	err = a.do(ctx, func() {
 		revision = a.rules.revision
 		for key, r := range a.rules.rules {
-			held = append(held, apifeed.Held{Key: key, Hash: r.Hash()})
+			held = append(held, wire.Held{Key: key, Hash: r.Hash()})
 		}
 		for id, set := range a.rules.groups {
-			held = append(held, apifeed.Held{Group: id.kind, Key: id.key, Hash: policy.MembersHash(members(set))})
+			held = append(held, wire.Held{Group: id.kind, Key: id.key, Hash: policy.MembersHash(members(set))})
 		}
 		for _, p := range a.pods {
 			announced = append(announced, announcement(&p.endpoint))
@@ -154,18 +155,18 @@ func (a *agent) State(ctx context.Context) (revision uint64, held []apifeed.Held
 	return revision, held, announced, err
 }
 
-func announcement(e *endpoints.Endpoint) apifeed.Announcement {
-	return apifeed.Announcement{Namespace: e.Namespace, Name: e.Name, UID: e.UID, Addresses: e.Addresses}
+func announcement(e *endpoints.Endpoint) wire.Announcement {
+	return wire.Announcement{Namespace: e.Namespace, Name: e.Name, UID: e.UID, Addresses: e.Addresses}
 }
 
 // Update realises what netmaster sent: first on disk, so that no crash takes the node back to what it no longer may, then
-// on the switch, in one bundle with the ports of the pods that it settles.
-func (a *agent) Update(ctx context.Context, u policy.NodeUpdate) (errs []apifeed.RuleError, err error) {
+// on the switch, in one bundle with the ports of the pods that it settles. It tells all that is not in force after it.
+func (a *agent) Update(ctx context.Context, u policy.NodeUpdate) (errs []wire.RuleError, err error) {
 	err = a.do(ctx, func() { errs = a.update(ctx, u) })
 	return errs, err
 }
 
-func (a *agent) update(ctx context.Context, u policy.NodeUpdate) []apifeed.RuleError {
+func (a *agent) update(ctx context.Context, u policy.NodeUpdate) []wire.RuleError {
 	began := time.Now()
 	a.rules.apply(u)
 	a.compiler.Apply(u)
@@ -178,10 +179,8 @@ func (a *agent) update(ctx context.Context, u policy.NodeUpdate) []apifeed.RuleE
 		}
 	}
 	mods := a.take(&u)
-	var errs []apifeed.RuleError
 	if a.session != nil { // else the pods wait for attach
-		var err error
-		errs, err = a.commit(ctx, mods)
+		err := a.commit(ctx, mods)
 		for _, p := range opened {
 			p.finish(err)
 		}
@@ -189,7 +188,8 @@ func (a *agent) update(ctx context.Context, u policy.NodeUpdate) []apifeed.RuleE
 	a.checkComplete()
 	a.metrics.revision.Set(float64(u.Revision))
 	a.metrics.updateSeconds.Observe(time.Since(began).Seconds())
-	return errs
+	a.wrong.told = a.notInForce()
+	return a.wrong.told
 }
 
 // take gives the mods that are due, once the update and the ids that were given or given back are on disk.
@@ -220,32 +220,27 @@ func (p *pod) finish(err error) {
 }
 
 // commit sends mods. Without a switch it does nothing: the next connection compares everything.
-func (a *agent) commit(ctx context.Context, mods []ofctl.FlowMod) ([]apifeed.RuleError, error) {
+func (a *agent) commit(ctx context.Context, mods []ofctl.FlowMod) error {
 	if a.session == nil {
-		return nil, errors.New("Open vSwitch is away")
+		return errors.New("Open vSwitch is away")
 	}
 	if len(mods) == 0 {
-		return nil, nil
+		return nil
 	}
 	refused, err := datapath.CommitAll(ctx, a.session, mods, func(f *ofctl.Flow) bool { return pipeline.OnlyAllows(f.Table, f.Priority) })
-	for i := range mods {
-		delete(a.refused, datapath.KeyOf(&mods[i].Flow))
-	}
 	a.metrics.flowMods.Add(float64(len(mods) - len(refused)))
-	var errs []apifeed.RuleError
 	for _, r := range refused {
 		a.metrics.refused.Inc()
-		a.refused[datapath.KeyOf(&r.Flow)] = struct{}{}
-		a.log.Error("the switch refused a flow; what it would have let through is denied", "error", r.Err)
-		errs = append(errs, apifeed.RuleError{Message: r.Err.Error()})
+		n := a.compiler.Describe(&r.Flow)
+		a.log.Error("the switch refused a flow; what it would have let through is denied", "flow", n.Text, "rules", n.Rules, "error", r.Err)
 	}
+	a.wrong.committed(mods, refused, err, a.compiler.Describe)
 	if err != nil {
 		a.log.Error("could not change the switch's flows; reconnecting to compare all", "error", err)
-		errs = append(errs, apifeed.RuleError{Message: err.Error()})
 		go a.session.Close()
 		a.detach()
 	}
-	return errs, err
+	return err
 }
 
 // Nodes takes over what is known of the nodes, this one included.
@@ -290,7 +285,7 @@ func (a *agent) Realize(ctx context.Context, e endpoints.Endpoint) error {
 	case <-ctx.Done():
 	}
 	if !a.client.Connected() {
-		return errors.New("netmaster cannot be reached, so the pod's policies are not known; the kubelet tries again")
+		return fmt.Errorf("netmaster cannot be reached, so the pod's policies are not known; the kubelet tries again: %s", a.client.Problem())
 	}
 	return errors.New("netmaster has not resolved the pod's policies in time; the kubelet tries again")
 }
@@ -314,7 +309,8 @@ func (a *agent) shut(ctx context.Context, p *pod) error {
 	mods := a.take(nil)
 	var err error
 	if a.session != nil {
-		_, err = a.commit(ctx, mods)
+		err = a.commit(ctx, mods)
+		a.report()
 	}
 	a.client.Withdraw(announcement(&p.endpoint))
 	return err
@@ -327,14 +323,16 @@ func local(e *endpoints.Endpoint) pipeline.LocalEndpoint {
 // attach compares all flows of a switch that has just been connected, and uses it from then on.
 func (a *agent) attach(ctx context.Context, s session) error {
 	a.take(nil) // what was due is part of the comparison
-	clear(a.refused)
+	a.wrong.forget()
 	d, err := datapath.Compare(ctx, s, a.compiler.Flows())
 	if err != nil {
 		return err
 	}
 	a.session = s
 	a.log.Info("connected to the switch", "missing", d.Missing, "changed", d.Changed, "extra", d.Extra)
-	if _, err = a.commit(ctx, d.Mods); err != nil {
+	err = a.commit(ctx, d.Mods)
+	a.report()
+	if err != nil {
 		return err
 	}
 	for _, p := range a.pods {
@@ -346,7 +344,10 @@ func (a *agent) attach(ctx context.Context, s session) error {
 }
 
 // detach is called when the connection is lost.
-func (a *agent) detach() { a.session = nil }
+func (a *agent) detach() {
+	a.session = nil
+	a.report()
+}
 
 // checkComplete tells whether the flows that would be compiled now are all that should be: before that, comparing would
 // take away what a node with a lost state file still enforces.
@@ -386,14 +387,14 @@ func (a *agent) audit(ctx context.Context) {
 	}
 	a.metrics.drift.Add(float64(d.Missing + d.Changed + d.Extra))
 	a.log.Warn("the switch's flows had drifted; mending", "missing", d.Missing, "changed", d.Changed, "extra", d.Extra)
-	_, _ = a.commit(ctx, d.Mods)
+	_ = a.commit(ctx, d.Mods)
+	a.report()
 }
 
 // taken are the flows that the switch should hold, but for those that it refused.
 func (a *agent) taken() []ofctl.Flow {
 	return slices.DeleteFunc(a.compiler.Flows(), func(f ofctl.Flow) bool {
-		_, refused := a.refused[datapath.KeyOf(&f)]
-		return refused
+		return a.wrong.refused(&f)
 	})
 }
 
@@ -413,7 +414,8 @@ func (a *agent) configure(ctx context.Context) {
 	a.compiler.SetConfig(pipeline.Config{Gateway: a.node.gateway, Wire: a.node.wire, NodeAddrs: self.Addresses, PodCIDRs: self.PodCIDRs,
 		GatewayAddrs: hostnet.GatewayAddrs(self), ServiceCIDRs: a.node.services})
 	if a.session != nil {
-		_, _ = a.commit(ctx, a.take(nil))
+		_ = a.commit(ctx, a.take(nil))
+		a.report()
 	}
 	a.checkComplete()
 }

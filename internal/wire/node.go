@@ -1,0 +1,221 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+
+	"github.com/flowkeep/flowkeep/api/feed"
+	"github.com/flowkeep/flowkeep/policydb/policy"
+)
+
+// helloPart is about how large a part of a hello gets, in bytes.
+const helloPart = 512 << 10
+
+const heldLen = 2 * keyLen
+
+// HelloParts are the messages of a hello. There is at least one.
+func HelloParts(h *Hello) iter.Seq[*feed.NodeMessage] {
+	return func(yield func(*feed.NodeMessage) bool) {
+		part := &feed.Hello{Node: h.Node, ProgramVersion: h.Program, MinVersion: h.MinVersion, MaxVersion: h.MaxVersion, Revision: h.Revision}
+		size := 0
+		room := func(n int) bool {
+			if size += n; size <= helloPart {
+				return true
+			}
+			part.More = true
+			full := part
+			part, size = &feed.Hello{Node: h.Node}, n
+			return yield(&feed.NodeMessage{Message: &feed.NodeMessage_Hello{Hello: full}})
+		}
+		for i := range h.Held {
+			if !room(heldLen) {
+				return
+			}
+			putHeld(part, &h.Held[i])
+		}
+		for i := range h.Announced {
+			a := &h.Announced[i]
+			if !room(len(a.Namespace) + len(a.Name) + len(a.UID) + 17*len(a.Addresses) + 32) {
+				return
+			}
+			part.Announced = append(part.Announced, FromAnnouncement(a))
+		}
+		yield(&feed.NodeMessage{Message: &feed.NodeMessage_Hello{Hello: part}})
+	}
+}
+
+func putHeld(part *feed.Hello, h *Held) {
+	to := &part.HeldRules
+	switch h.Group {
+	case policy.PeerGroup:
+		to = &part.HeldPeerGroups
+	case policy.AppliedToGroup:
+		to = &part.HeldAppliedToGroups
+	}
+	*to = append(append(*to, h.Key[:]...), h.Hash[:]...)
+}
+
+// HelloAssembler puts a hello together from its parts. It is to be thrown away after an error.
+type HelloAssembler struct {
+	hello     Hello
+	begun     bool
+	held      map[groupID]struct{}
+	announced map[string]struct{}
+}
+
+// Add takes a part; with the last the hello is complete and whole is true.
+func (a *HelloAssembler) Add(part *feed.Hello) (hello Hello, whole bool, err error) {
+	if err := a.add(part); err != nil {
+		return Hello{}, false, fmt.Errorf("hello: %w", err)
+	}
+	return a.hello, !part.More, nil
+}
+
+func (a *HelloAssembler) add(part *feed.Hello) error {
+	if !a.begun {
+		if !isName(part.Node) || len(part.ProgramVersion) > maxVersion {
+			return fmt.Errorf("node %q of version %q: not the name of a node, or no version", short(part.Node), short(part.ProgramVersion))
+		}
+		a.begun, a.held, a.announced = true, map[groupID]struct{}{}, map[string]struct{}{}
+		a.hello = Hello{Node: part.Node, Program: part.ProgramVersion, MinVersion: part.MinVersion, MaxVersion: part.MaxVersion, Revision: part.Revision}
+	}
+	if part.Node != a.hello.Node {
+		return fmt.Errorf("it began as %q and goes on as %q", a.hello.Node, short(part.Node))
+	}
+	for kind, b := range [][]byte{0: part.HeldRules, policy.PeerGroup: part.HeldPeerGroups, policy.AppliedToGroup: part.HeldAppliedToGroups} {
+		if err := a.addHeld(policy.GroupKind(kind), b); err != nil {
+			return err
+		}
+	}
+	for _, in := range part.Announced {
+		announced, err := ToAnnouncement(in)
+		if err != nil {
+			return err
+		}
+		if _, twice := a.announced[announced.ID()]; twice || len(a.announced) == MaxAnnounced {
+			return fmt.Errorf("pod %s is announced twice, or is one of more than %d", announced.ID(), MaxAnnounced)
+		}
+		a.announced[announced.ID()] = struct{}{}
+		a.hello.Announced = append(a.hello.Announced, announced)
+	}
+	return nil
+}
+
+func (a *HelloAssembler) addHeld(kind policy.GroupKind, b []byte) error {
+	if len(b)%heldLen != 0 {
+		return fmt.Errorf("%d bytes are no list of keys and hashes", len(b))
+	}
+	if len(a.hello.Held)+len(b)/heldLen > MaxHeld {
+		return fmt.Errorf("it holds more than %d rules and groups", MaxHeld)
+	}
+	for ; len(b) > 0; b = b[heldLen:] {
+		h := Held{Group: kind, Key: policy.Key(b), Hash: policy.Key(b[keyLen:])}
+		id := groupID{kind, h.Key}
+		if _, twice := a.held[id]; twice {
+			return fmt.Errorf("it holds %s twice", h.Key)
+		}
+		a.held[id] = struct{}{}
+		a.hello.Held = append(a.hello.Held, h)
+	}
+	return nil
+}
+
+// Common is the highest version of the protocol that this build and the node speak.
+func (h *Hello) Common() (version uint32, ok bool) {
+	version = min(h.MaxVersion, feed.MaxVersion)
+	return version, h.MinVersion <= h.MaxVersion && version >= max(h.MinVersion, feed.MinVersion)
+}
+
+// FromAnnouncement is the message of an announcement.
+func FromAnnouncement(a *Announcement) *feed.Announcement {
+	return &feed.Announcement{Namespace: a.Namespace, Name: a.Name, Uid: a.UID, Addresses: packAddresses(sorted(a.Addresses))}
+}
+
+// ToAnnouncement fails on what no node would announce.
+func ToAnnouncement(in *feed.Announcement) (Announcement, error) {
+	addresses, err := unpackAddresses(in.GetAddresses())
+	a := Announcement{Namespace: in.GetNamespace(), Name: in.GetName(), UID: in.GetUid(), Addresses: addresses}
+	if err != nil {
+		return a, fmt.Errorf("announcement of %q/%q: %w", short(a.Namespace), short(a.Name), err)
+	}
+	return a, a.Validate()
+}
+
+// FromAck is the message of an ack, cut to what a message may hold: of too many errors the first, and one that says so.
+func FromAck(a *Ack) *feed.NodeMessage {
+	out := &feed.Ack{Revision: a.Revision}
+	for i := range a.Errors {
+		if i == MaxErrors-1 && len(a.Errors) > MaxErrors {
+			out.Errors = append(out.Errors, &feed.RuleError{Message: fmt.Sprintf("and %d more", len(a.Errors)-i)})
+			break
+		}
+		out.Errors = append(out.Errors, fromError(&a.Errors[i]))
+	}
+	return &feed.NodeMessage{Message: &feed.NodeMessage_Ack{Ack: out}}
+}
+
+func fromError(e *RuleError) *feed.RuleError {
+	out := &feed.RuleError{Rules: packKeys(e.Rules[:min(len(e.Rules), MaxErrorKeys)]), Message: text(e.Message)}
+	for _, o := range e.Origins[:min(len(e.Origins), MaxErrorKeys)] {
+		out.Origins = append(out.Origins, fromOrigin(o))
+	}
+	return out
+}
+
+// text is what fits, and what protobuf takes.
+func text(s string) string {
+	return strings.ToValidUTF8(s[:min(len(s), MaxErrorText)], "")
+}
+
+// ToAck fails on more than a node may say.
+func ToAck(in *feed.Ack) (Ack, error) {
+	out := Ack{Revision: in.Revision}
+	if len(in.Errors) > MaxErrors {
+		return out, fmt.Errorf("ack of %d: %d errors", in.Revision, len(in.Errors))
+	}
+	for _, e := range in.Errors {
+		converted, err := toError(e)
+		if err != nil {
+			return out, fmt.Errorf("ack of %d: %w", in.Revision, err)
+		}
+		out.Errors = append(out.Errors, converted)
+	}
+	return out, nil
+}
+
+func toError(in *feed.RuleError) (RuleError, error) {
+	if len(in.Rules) > MaxErrorKeys*keyLen || len(in.Origins) > MaxErrorKeys || len(in.Message) > MaxErrorText {
+		return RuleError{}, errors.New("an error that is larger than errors may be")
+	}
+	rules, err := unpackKeys(in.Rules)
+	if err != nil {
+		return RuleError{}, err
+	}
+	origins, err := toOrigins(in.Origins)
+	return RuleError{Rules: slices.Clip(rules), Origins: origins, Message: in.Message}, err
+}
+
+// FromReplyError is the message that says why there is no answer.
+func FromReplyError(id uint64, err error) *feed.NodeMessage {
+	return &feed.NodeMessage{Message: &feed.NodeMessage_Reply{Reply: &feed.Reply{Id: id, Error: text(err.Error())}}}
+}
+
+// replyPart is how many bytes of an answer go into a message.
+const replyPart = 1 << 20
+
+// ReplyParts are the messages of an answer. There is at least one.
+func ReplyParts(id uint64, body []byte) iter.Seq[*feed.NodeMessage] {
+	return func(yield func(*feed.NodeMessage) bool) {
+		for {
+			n := min(len(body), replyPart)
+			r := &feed.Reply{Id: id, Body: body[:n], More: n < len(body)}
+			body = body[n:]
+			if !yield(&feed.NodeMessage{Message: &feed.NodeMessage_Reply{Reply: r}}) || !r.More {
+				return
+			}
+		}
+	}
+}

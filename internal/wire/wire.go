@@ -1,0 +1,115 @@
+// Package wire turns the feed's messages (api/feed) into values, and values into messages, for both ends. What comes in is
+// believed of nobody: a message that makes no sense is refused whole, with an error that says what is wrong, and nothing in it
+// is ever taken to mean more than it says. Functions are pure; a Hello or Update that comes in parts has an assembler.
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/flowkeep/flowkeep/policydb/policy"
+)
+
+// Bounds of what a node may say.
+const (
+	MaxHeld      = 1 << 20 // rules and groups in a hello
+	MaxAnnounced = 4096    // pods wired on a node
+	MaxErrors    = 256     // in an ack
+	MaxErrorKeys = 256     // rules, and origins, of an error
+	MaxErrorText = 1024    // bytes
+	maxName      = 253
+	maxUID       = 128
+	maxAddresses = 8
+	maxVersion   = 128 // bytes of a program's version
+)
+
+// Hello is who a node is and what it holds.
+type Hello struct {
+	Node    string
+	Program string // version of the program
+	// MinVersion and MaxVersion are the versions of the protocol that it speaks.
+	MinVersion, MaxVersion uint32
+	Revision               uint64
+	Held                   []Held
+	Announced              []Announcement
+}
+
+// Held is a rule (Group 0) or a group that a node holds, with the hash of its content.
+type Held struct {
+	Group policy.GroupKind
+	Key   policy.Key
+	Hash  policy.Key
+}
+
+// Announcement is a pod that the node wired. Addresses are in no particular order.
+type Announcement struct {
+	Namespace string
+	Name      string
+	UID       string
+	Addresses []netip.Addr
+}
+
+// ID is "namespace/name".
+func (a *Announcement) ID() string { return a.Namespace + "/" + a.Name }
+
+// Validate fails on what no node would announce.
+func (a *Announcement) Validate() error {
+	if !isName(a.Namespace) || !isName(a.Name) {
+		return fmt.Errorf("announcement of %q/%q: not a pod's name", short(a.Namespace), short(a.Name))
+	}
+	if len(a.UID) > maxUID {
+		return fmt.Errorf("announcement of %s: a uid of %d bytes", a.ID(), len(a.UID))
+	}
+	if len(a.Addresses) > maxAddresses {
+		return fmt.Errorf("announcement of %s: %d addresses", a.ID(), len(a.Addresses))
+	}
+	for _, addr := range a.Addresses {
+		if !addr.IsValid() || addr.IsUnspecified() || addr.IsMulticast() || addr.IsLoopback() || addr.Zone() != "" || addr.Is4In6() {
+			return fmt.Errorf("announcement of %s: %q is no pod's address", a.ID(), addr)
+		}
+	}
+	return nil
+}
+
+// isName tells what can be a name in Kubernetes from what would confuse keys made of names.
+func isName(s string) bool {
+	if s == "" || len(s) > maxName {
+		return false
+	}
+	for _, c := range []byte(s) {
+		if c <= ' ' || c == '/' || c >= 0x7f {
+			return false
+		}
+	}
+	return true
+}
+
+func short(s string) string { return s[:min(len(s), 64)] }
+
+// Ack says that all up to Revision is in force, but for Errors: everything that is wrong now.
+type Ack struct {
+	Revision uint64
+	Errors   []RuleError
+}
+
+// RuleError is what could not be put in force: of these rules, or with no Rules, of all. Origins are the policies' rules that
+// they come from.
+type RuleError struct {
+	Rules   []policy.Key    `json:"rules,omitempty"`
+	Origins []policy.Origin `json:"origins,omitempty"`
+	Message string          `json:"message"`
+}
+
+// Concerns tells whether a rule is among those that are not in force.
+func (e *RuleError) Concerns(rule policy.Key) bool {
+	for _, k := range e.Rules {
+		if k == rule {
+			return true
+		}
+	}
+	return len(e.Rules) == 0
+}
+
+// errUnknownField: see feed.proto.
+var errUnknownField = errors.New("it says something that this version does not understand")

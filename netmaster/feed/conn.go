@@ -1,0 +1,428 @@
+package feed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/flowkeep/flowkeep/api/feed"
+	"github.com/flowkeep/flowkeep/internal/mtls"
+	"github.com/flowkeep/flowkeep/internal/wire"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+)
+
+// stream is a node's, as netmaster sees it.
+type stream = grpc.BidiStreamingServer[feed.NodeMessage, feed.MasterMessage]
+
+// conn is one node's stream from its hello on. What is not said otherwise is guarded by Server.mu.
+type conn struct {
+	hello wire.Hello // fixed; without what the node held once that was compared
+	since time.Time
+	end   context.CancelCauseFunc
+	done  chan struct{}            // closed when nothing of this connection can be heard any more
+	send  chan *feed.MasterMessage // queries; updates are built when they can be sent
+	infos chan struct{}
+
+	sent, realised uint64
+	errs           []wire.RuleError
+	queryID        uint64
+	replies        map[uint64]*reply
+
+	hearing sync.Mutex // held while an event is told
+	ended   bool       // guarded by hearing: no event is told any more
+	pods    map[string]struct{}
+}
+
+var (
+	errSuperseded = status.Error(codes.Aborted, "the node has connected anew")
+	errStalled    = status.Error(codes.DeadlineExceeded, "the node takes nothing any more: it may connect anew and go on with what it holds")
+)
+
+// Stream serves one node until its connection ends.
+func (s *Server) Stream(stream stream) error {
+	ctx, end := context.WithCancelCause(stream.Context())
+	defer end(nil)
+	node, err := authenticate(ctx)
+	if err != nil {
+		s.refuse("", err)
+		return err
+	}
+	hello, err := s.receiveHello(ctx, stream, node)
+	if err != nil {
+		if stream.Context().Err() == nil {
+			s.refuse(node, err)
+		}
+		return err
+	}
+	c := &conn{hello: hello, since: time.Now(), end: end, done: make(chan struct{}), send: make(chan *feed.MasterMessage),
+		infos: make(chan struct{}, 1), replies: map[uint64]*reply{}, pods: map[string]struct{}{}}
+	for i := range hello.Announced {
+		c.pods[hello.Announced[i].ID()] = struct{}{}
+	}
+	old := s.claim(c)
+	defer s.release(c, old)
+	err = s.serve(ctx, stream, c, old)
+	switch status.Code(err) {
+	case codes.InvalidArgument, codes.ResourceExhausted, codes.DeadlineExceeded, codes.Internal:
+		if stream.Context().Err() == nil {
+			s.refuse(node, err)
+		}
+	}
+	return err
+}
+
+// authenticate is the node whose certificate the peer has shown.
+func authenticate(ctx context.Context) (node string, err error) {
+	p, _ := peer.FromContext(ctx)
+	if p == nil {
+		return "", status.Error(codes.Unauthenticated, "no peer")
+	}
+	info, ok := p.AuthInfo.(credentials.TLSInfo)
+	if !ok || len(info.State.VerifiedChains) == 0 || len(info.State.VerifiedChains[0]) == 0 {
+		return "", status.Error(codes.Unauthenticated, "the feed needs a client certificate: netmaster pki issue --node makes one")
+	}
+	cert := info.State.VerifiedChains[0][0]
+	if node, ok = mtls.Node(cert); !ok || node == "" {
+		return "", status.Errorf(codes.PermissionDenied, "%s shows the certificate of %q, which is not a node's: netmaster pki issue --node makes one", p.Addr, cert.Subject.CommonName)
+	}
+	return node, nil
+}
+
+// receiveHello refuses a hello that comes too late, of another node than the certificate's, or of another version.
+func (s *Server) receiveHello(ctx context.Context, stream stream, node string) (wire.Hello, error) {
+	if md, _ := metadata.FromIncomingContext(ctx); len(md["content-type"]) == 1 && md["content-type"][0] == "application/grpc+flowkeep-json" {
+		return wire.Hello{}, status.Errorf(codes.FailedPrecondition, "node %s speaks version 1 of the feed, this netmaster %d to %d: upgrade the node's netplugin", node, feed.MinVersion, feed.MaxVersion)
+	}
+	type result struct {
+		hello wire.Hello
+		err   error
+	}
+	came := make(chan result, 1)
+	go func() {
+		hello, err := readHello(stream, node)
+		came <- result{hello, err}
+	}()
+	limit := time.NewTimer(s.cfg.HelloTimeout)
+	defer limit.Stop()
+	select {
+	case r := <-came:
+		return r.hello, r.err
+	case <-limit.C:
+		return wire.Hello{}, status.Errorf(codes.DeadlineExceeded, "node %s has not said hello within %s", node, s.cfg.HelloTimeout)
+	case <-ctx.Done():
+		return wire.Hello{}, status.FromContextError(ctx.Err()).Err()
+	}
+}
+
+func readHello(stream stream, node string) (wire.Hello, error) {
+	var all wire.HelloAssembler
+	for {
+		m, err := stream.Recv()
+		if err != nil {
+			return wire.Hello{}, err
+		}
+		part := m.GetHello()
+		if part == nil {
+			return wire.Hello{}, status.Error(codes.InvalidArgument, "the first message must be a hello")
+		}
+		if part.Node != node {
+			return wire.Hello{}, status.Errorf(codes.PermissionDenied, "a peer with the certificate of node %s claims to be node %.64q", node, part.Node)
+		}
+		hello, whole, err := all.Add(part)
+		if err != nil {
+			return wire.Hello{}, status.Errorf(codes.InvalidArgument, "node %s: %v", node, err)
+		}
+		if !whole {
+			continue
+		}
+		if _, ok := hello.Common(); !ok {
+			return wire.Hello{}, status.Errorf(codes.FailedPrecondition, "node %s (netplugin %s) speaks versions %d to %d of the feed, this netmaster %d to %d: upgrade the older of the two",
+				node, hello.Program, hello.MinVersion, hello.MaxVersion, feed.MinVersion, feed.MaxVersion)
+		}
+		return hello, nil
+	}
+}
+
+// refusal is why a node was not served, and when that was told.
+type refusal struct {
+	message string
+	told    time.Time
+}
+
+// sayAgain is how often the same refusal is told.
+const sayAgain = time.Minute
+
+// refuse tells of a stream that was not served; node is empty where no certificate told it.
+func (s *Server) refuse(node string, err error) {
+	st := status.Convert(err)
+	s.metrics.refused.WithLabelValues(st.Code().String()).Inc()
+	s.mu.Lock()
+	before := s.refusals[node]
+	again := before.message != st.Message() || time.Since(before.told) > sayAgain
+	if again {
+		s.refusals[node] = refusal{st.Message(), time.Now()}
+	}
+	s.mu.Unlock()
+	if !again {
+		return
+	}
+	s.cfg.Logger.Warn("refused a node", "node", node, "code", st.Code().String(), "reason", st.Message())
+	if node != "" && s.cfg.Refused != nil {
+		s.cfg.Refused(node, st.Message())
+	}
+}
+
+// claim makes c the node's newest stream and ends the one before, which is returned.
+func (s *Server) claim(c *conn) (old *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old = s.claims[c.hello.Node]
+	if old != nil {
+		old.end(errSuperseded)
+	}
+	s.claims[c.hello.Node] = c
+	return old
+}
+
+// release waits until nothing more can be heard of c, nor of those before it.
+func (s *Server) release(c, old *conn) {
+	c.end(nil)
+	c.hearing.Lock()
+	c.ended = true
+	c.hearing.Unlock()
+	if old != nil {
+		<-old.done
+	}
+	s.mu.Lock()
+	last := s.claims[c.hello.Node] == c
+	if last {
+		delete(s.claims, c.hello.Node)
+	}
+	s.mu.Unlock()
+	if last {
+		_ = s.cfg.Events(context.Background(), Event{Node: c.hello.Node, Gone: true})
+	}
+	close(c.done)
+}
+
+// serve: what an earlier connection said has been taken over before this one's hello is.
+func (s *Server) serve(ctx context.Context, stream stream, c, old *conn) error {
+	version, _ := c.hello.Common()
+	if err := stream.Send(wire.FromWelcome(version, s.cfg.Version)); err != nil {
+		return err
+	}
+	if old != nil {
+		<-old.done
+	}
+	log := s.cfg.Logger.With("node", c.hello.Node, "version", c.hello.Program)
+	select {
+	case <-s.ready:
+	case <-ctx.Done():
+		return reason(ctx)
+	}
+	if err := s.hear(ctx, c, Event{Node: c.hello.Node, Connected: &c.hello}); err != nil {
+		return err
+	}
+	log.Info("node connected", "held", len(c.hello.Held), "endpoints", len(c.hello.Announced))
+	s.attach(c)
+	defer s.detach(c)
+	failed := make(chan error, 2)
+	go func() { failed <- s.sender(ctx, stream, c) }()
+	go func() { failed <- s.receiver(ctx, stream, c) }()
+	var err error
+	select {
+	case err = <-failed:
+	case <-ctx.Done(): // a sender or receiver that is stuck ends when the stream does, with the return
+		err = reason(ctx)
+	}
+	log.Info("node disconnected", "reason", err)
+	return err
+}
+
+// reason is why ctx ended, as a status.
+func reason(ctx context.Context) error {
+	err := context.Cause(ctx)
+	if _, ok := status.FromError(err); ok {
+		return err
+	}
+	return status.FromContextError(ctx.Err()).Err()
+}
+
+// hear tells an event, unless the connection has ended.
+func (s *Server) hear(ctx context.Context, c *conn, ev Event) error {
+	c.hearing.Lock()
+	defer c.hearing.Unlock()
+	if c.ended {
+		return errSuperseded
+	}
+	return s.cfg.Events(ctx, ev)
+}
+
+// attach begins to send.
+func (s *Server) attach(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.conns[c.hello.Node] = c
+	delete(s.refusals, c.hello.Node)
+	s.mirror.resume(s.mirror.view(c.hello.Node), c.hello.Held)
+	c.hello.Held = nil
+	c.infos <- struct{}{}
+	s.metrics.connected.Set(float64(len(s.conns)))
+}
+
+func (s *Server) detach(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last[c.hello.Node] = s.status(c)
+	delete(s.conns, c.hello.Node)
+	s.mirror.view(c.hello.Node).pending = nil
+	for id, r := range c.replies {
+		r.done <- errors.New("the node's connection ended")
+		delete(c.replies, id)
+	}
+	s.metrics.connected.Set(float64(len(s.conns)))
+	s.metrics.errors.Sub(float64(len(c.errs)))
+	c.errs = nil
+}
+
+func (s *Server) sender(ctx context.Context, stream stream, c *conn) error {
+	s.mu.Lock()
+	wake := s.mirror.view(c.hello.Node).pending.wake
+	s.mu.Unlock()
+	for {
+		var err error
+		select {
+		case <-ctx.Done():
+			return reason(ctx)
+		case m := <-c.send:
+			err = s.sendOne(stream, c, m)
+		case <-c.infos:
+			s.mu.Lock()
+			infos := s.infos
+			s.mu.Unlock()
+			err = s.sendOne(stream, c, wire.FromNodes(infos))
+		case <-wake:
+			err = s.sendDue(stream, c)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// sendOne ends the connection of a node that does not take the message: what waits for it would only grow.
+func (s *Server) sendOne(stream stream, c *conn, m *feed.MasterMessage) error {
+	stall := time.AfterFunc(s.cfg.SendTimeout, func() { c.end(errStalled) })
+	defer stall.Stop()
+	return stream.Send(m)
+}
+
+// sendDue sends the next update, if one is due.
+func (s *Server) sendDue(stream stream, c *conn) error {
+	s.mu.Lock()
+	v := s.mirror.view(c.hello.Node)
+	if s.conns[c.hello.Node] != c || v.pending == nil {
+		s.mu.Unlock()
+		return nil
+	}
+	u := s.mirror.take(v)
+	if u != nil {
+		c.sent = u.Revision
+	}
+	s.mu.Unlock()
+	if u == nil {
+		return nil
+	}
+	s.metrics.rules.Add(float64(len(u.Rules)))
+	s.metrics.groups.Add(float64(len(u.Groups)))
+	for m := range wire.Parts(u) {
+		if err := s.sendOne(stream, c, m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Server) receiver(ctx context.Context, stream stream, c *conn) error {
+	for {
+		m, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		if r := m.GetReply(); r != nil {
+			s.answer(c, r)
+			continue
+		}
+		ev, err := s.understand(c, m)
+		if err != nil {
+			return err
+		}
+		if ev.Node == "" {
+			continue
+		}
+		if err := s.hear(ctx, c, ev); err != nil {
+			return err
+		}
+	}
+}
+
+// understand makes an event of a message; one without a Node where it is of a kind that a newer version has.
+func (s *Server) understand(c *conn, m *feed.NodeMessage) (ev Event, err error) {
+	switch said := m.Message.(type) {
+	case *feed.NodeMessage_Announce:
+		var a wire.Announcement
+		if a, err = wire.ToAnnouncement(said.Announce); err == nil {
+			err = c.count(&a)
+		}
+		ev = Event{Node: c.hello.Node, Announce: &a}
+	case *feed.NodeMessage_Withdraw:
+		var a wire.Announcement
+		a, err = wire.ToAnnouncement(said.Withdraw)
+		delete(c.pods, a.ID())
+		ev = Event{Node: c.hello.Node, Withdraw: &a}
+	case *feed.NodeMessage_Ack:
+		var a wire.Ack
+		if a, err = wire.ToAck(said.Ack); err == nil {
+			s.acknowledged(c, &a)
+		}
+		ev = Event{Node: c.hello.Node, Ack: &a}
+	case *feed.NodeMessage_Hello:
+		err = errors.New("a second hello")
+	}
+	if err != nil && status.Code(err) == codes.Unknown {
+		err = status.Errorf(codes.InvalidArgument, "node %s: %v", c.hello.Node, err)
+	}
+	return ev, err
+}
+
+// count bounds what a node announces.
+func (c *conn) count(a *wire.Announcement) error {
+	c.pods[a.ID()] = struct{}{}
+	if len(c.pods) > wire.MaxAnnounced {
+		return status.Error(codes.ResourceExhausted, fmt.Sprintf("node %s announces more than %d pods", c.hello.Node, wire.MaxAnnounced))
+	}
+	return nil
+}
+
+// acknowledged takes an ack over, and puts what this side knows of the rules in place of what the node says of them: no node
+// speaks of policies that are none of its business.
+func (s *Server) acknowledged(c *conn, a *wire.Ack) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.conns[c.hello.Node] != c {
+		return
+	}
+	v := s.mirror.view(c.hello.Node)
+	for i := range a.Errors {
+		a.Errors[i].Origins = s.mirror.origins(v, a.Errors[i].Rules)
+	}
+	s.metrics.errors.Add(float64(len(a.Errors) - len(c.errs)))
+	c.realised, c.errs = min(a.Revision, c.sent), a.Errors
+}

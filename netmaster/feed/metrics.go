@@ -1,0 +1,25 @@
+package feed
+
+import "github.com/prometheus/client_golang/prometheus"
+
+type metrics struct {
+	connected     prometheus.Gauge
+	errors        prometheus.Gauge
+	refused       *prometheus.CounterVec
+	rules, groups prometheus.Counter
+}
+
+func newMetrics(r prometheus.Registerer) metrics {
+	name := func(n string) string { return "flowkeep_netmaster_feed_" + n }
+	m := metrics{
+		connected: prometheus.NewGauge(prometheus.GaugeOpts{Name: name("nodes"), Help: "Nodes connected to the feed."}),
+		errors:    prometheus.NewGauge(prometheus.GaugeOpts{Name: name("errors"), Help: "What connected nodes could not put in force and deny instead; netctl status tells what."}),
+		refused:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: name("refused_total"), Help: "Streams refused or ended, by gRPC code: FailedPrecondition is another version, PermissionDenied another's name."}, []string{"code"}),
+		rules:     prometheus.NewCounter(prometheus.CounterOpts{Name: name("rules_sent_total"), Help: "Rules sent to nodes, removals included."}),
+		groups:    prometheus.NewCounter(prometheus.CounterOpts{Name: name("groups_sent_total"), Help: "Groups sent to nodes, whole or as patches."}),
+	}
+	if r != nil {
+		r.MustRegister(m.connected, m.errors, m.refused, m.rules, m.groups)
+	}
+	return m
+}

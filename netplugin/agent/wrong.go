@@ -1,0 +1,78 @@
+package agent
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/flowkeep/flowkeep/internal/wire"
+	"github.com/flowkeep/flowkeep/netplugin/datapath"
+	"github.com/flowkeep/flowkeep/netplugin/pipeline"
+	"github.com/flowkeep/flowkeep/ofctl"
+)
+
+// wrong is what is not in force: the flows that the switch would not take, each with the rules it serves, and why the last
+// bundle failed. It belongs to the owner.
+type wrong struct {
+	flows map[datapath.Key]wire.RuleError
+	last  error
+	told  []wire.RuleError // to netmaster
+}
+
+func newWrong() wrong { return wrong{flows: map[datapath.Key]wire.RuleError{}} }
+
+// refused tells of a flow that the switch does not take: it is no drift, and is tried anew at the next connection.
+func (w *wrong) refused(f *ofctl.Flow) bool {
+	_, ok := w.flows[datapath.KeyOf(f)]
+	return ok
+}
+
+// forget is for a new connection, which compares and tries everything anew.
+func (w *wrong) forget() {
+	clear(w.flows)
+	w.last = nil
+}
+
+// committed takes over what became of a bundle: whatever was refused before and is in it is either in force now, or no longer
+// wanted, or refused again.
+func (w *wrong) committed(mods []ofctl.FlowMod, refused []datapath.Refusal, err error, describe func(*ofctl.Flow) pipeline.Note) {
+	w.last = err
+	for i := range mods {
+		if mods[i].Command == ofctl.DeleteAll {
+			clear(w.flows)
+		}
+		delete(w.flows, datapath.KeyOf(&mods[i].Flow))
+	}
+	for i := range refused {
+		f := &refused[i].Flow
+		n := describe(f)
+		w.flows[datapath.KeyOf(f)] = wire.RuleError{Rules: n.Rules, Origins: n.Origins, Message: refused[i].Err.Error()}
+	}
+}
+
+// list is everything that is wrong, in a fixed order; what concerns all rules first.
+func (w *wrong) list(switchAway bool) []wire.RuleError {
+	var out []wire.RuleError
+	for _, e := range w.flows {
+		out = append(out, e)
+	}
+	slices.SortFunc(out, func(a, b wire.RuleError) int { return cmp.Compare(a.Message, b.Message) })
+	switch {
+	case w.last != nil:
+		out = slices.Insert(out, 0, wire.RuleError{Message: w.last.Error()})
+	case switchAway:
+		out = slices.Insert(out, 0, wire.RuleError{Message: "Open vSwitch is away: what changes waits for it"})
+	}
+	return out
+}
+
+func (a *agent) notInForce() []wire.RuleError { return a.wrong.list(a.session == nil) }
+
+// report tells netmaster of what went wrong, or right again, without an update of its own.
+func (a *agent) report() {
+	now := a.notInForce()
+	if slices.EqualFunc(now, a.wrong.told, func(x, y wire.RuleError) bool { return x.Message == y.Message && slices.Equal(x.Rules, y.Rules) }) {
+		return
+	}
+	a.wrong.told = now
+	a.client.Report(wire.Ack{Revision: a.rules.revision, Errors: now})
+}
