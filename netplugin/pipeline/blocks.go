@@ -8,68 +8,114 @@ import (
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
-// blockSet classes CIDRs: every CIDR and every except of a block is a prefix of its own, whose class is the set of blocks
-// that hold its addresses; the longest prefix decides. A block that comes or goes touches the prefixes inside it only.
+// longList is the number of blocks from which on all of a rule's blocks are one group: their addresses then share a class,
+// and one clause speaks for them all. Shorter ones are a group each, so that a block that many rules name has one class.
+const longList = 16
+
+// blockGroup is a block, or all of a rule's; rules that have the same share it.
+type blockGroup struct {
+	key    policy.Key
+	blocks []policy.IPBlock
+	refs   int
+}
+
+// blockGroups cuts a rule's blocks into groups.
+func blockGroups(blocks []policy.IPBlock) []blockGroup {
+	if len(blocks) > longList {
+		return []blockGroup{{key: blocksKey(blocks), blocks: blocks}}
+	}
+	out := make([]blockGroup, len(blocks))
+	for i := range blocks {
+		one := blocks[i : i+1]
+		out[i] = blockGroup{key: blocksKey(one), blocks: one}
+	}
+	return out
+}
+
+// blocksKey is the hash of blocks; the order of their excepts does not matter.
+func blocksKey(blocks []policy.IPBlock) policy.Key {
+	var text []byte
+	for i := range blocks {
+		excepts := slices.SortedFunc(slices.Values(blocks[i].Except), netip.Prefix.Compare)
+		text = blocks[i].CIDR.AppendTo(append(text, " block "...))
+		for _, e := range excepts {
+			text = e.AppendTo(append(text, " -"...))
+		}
+	}
+	return contentOf(string(text), nil)
+}
+
+// blockSet classes CIDRs: every CIDR and every except of a block is a prefix of its own, whose class is the set of groups
+// of blocks that hold its addresses; the longest prefix decides. A block that comes or goes touches the prefixes inside it only.
 type blockSet struct {
-	blocks   map[policy.Key]*blockRef
-	byCIDR   map[netip.Prefix][]*blockRef
-	prefixes map[netip.Prefix]int    // how many blocks name it, as CIDR or except
-	sorted   []netip.Prefix          // of prefixes; what is inside of one follows it
-	of       map[netip.Prefix]*class // nil: in no block (an except)
-	dirty    map[netip.Prefix]struct{}
+	groups  map[policy.Key]*blockGroup
+	byCIDR  map[netip.Prefix][]blockRef
+	names   map[netip.Prefix]int    // how many blocks name it, as CIDR or except
+	lengths [2][129]int             // of byCIDR's prefixes, IPv4 and IPv6
+	sorted  []netip.Prefix          // of names, as of the last settle; what is inside of one follows it
+	of      map[netip.Prefix]*class // nil: in no block (an except)
+	dirty   map[netip.Prefix]struct{}
 }
 
 type blockRef struct {
-	key   policy.Key
+	group *blockGroup
 	block *policy.IPBlock
-	refs  int
 }
 
 func newBlockSet() blockSet {
-	return blockSet{blocks: map[policy.Key]*blockRef{}, byCIDR: map[netip.Prefix][]*blockRef{}, prefixes: map[netip.Prefix]int{},
+	return blockSet{groups: map[policy.Key]*blockGroup{}, byCIDR: map[netip.Prefix][]blockRef{}, names: map[netip.Prefix]int{},
 		of: map[netip.Prefix]*class{}, dirty: map[netip.Prefix]struct{}{}}
 }
 
-// blockKey is the hash of a block; the order of its excepts does not matter.
-func blockKey(b *policy.IPBlock) policy.Key {
-	texts := make([]string, 0, len(b.Except))
-	for _, e := range b.Except {
-		texts = append(texts, e.String())
+func (s *blockSet) add(g *blockGroup) {
+	have := s.groups[g.key]
+	if have == nil {
+		have = g
+		s.groups[g.key] = g
+		for i := range g.blocks {
+			s.addBlock(blockRef{g, &g.blocks[i]})
+		}
 	}
-	slices.Sort(texts)
-	tag := "block " + b.CIDR.String()
-	for _, text := range texts {
-		tag += " -" + text
-	}
-	return contentOf(tag, nil)
-}
-
-func (s *blockSet) add(key policy.Key, b *policy.IPBlock) {
-	ref := s.blocks[key]
-	if ref == nil {
-		ref = &blockRef{key: key, block: b}
-		s.blocks[key] = ref
-		cidr := b.CIDR.Masked()
-		s.byCIDR[cidr] = append(s.byCIDR[cidr], ref)
-		s.name(b, 1)
-	}
-	ref.refs++
+	have.refs++
 }
 
 func (s *blockSet) remove(key policy.Key) {
-	ref := s.blocks[key]
-	if ref == nil {
+	g := s.groups[key]
+	if g == nil {
 		return
 	}
-	ref.refs--
-	if ref.refs > 0 {
+	g.refs--
+	if g.refs > 0 {
 		return
 	}
-	delete(s.blocks, key)
+	delete(s.groups, key)
+	for i := range g.blocks {
+		s.removeBlock(blockRef{g, &g.blocks[i]})
+	}
+}
+
+func lengthOf(lengths *[2][129]int, p netip.Prefix) *int {
+	if p.Addr().Is4() {
+		return &lengths[0][p.Bits()]
+	}
+	return &lengths[1][p.Bits()]
+}
+
+func (s *blockSet) addBlock(ref blockRef) {
 	cidr := ref.block.CIDR.Masked()
-	s.byCIDR[cidr] = slices.DeleteFunc(s.byCIDR[cidr], func(r *blockRef) bool { return r == ref })
+	if len(s.byCIDR[cidr]) == 0 {
+		*lengthOf(&s.lengths, cidr)++
+	}
+	s.byCIDR[cidr] = append(s.byCIDR[cidr], ref)
+	s.name(ref.block, 1)
+}
+
+func (s *blockSet) removeBlock(ref blockRef) {
+	cidr := ref.block.CIDR.Masked()
+	s.byCIDR[cidr] = slices.DeleteFunc(s.byCIDR[cidr], func(r blockRef) bool { return r == ref })
 	if len(s.byCIDR[cidr]) == 0 {
 		delete(s.byCIDR, cidr)
+		*lengthOf(&s.lengths, cidr)--
 	}
 	s.name(ref.block, -1)
 }
@@ -82,20 +128,56 @@ func (s *blockSet) name(b *policy.IPBlock, more int) {
 			p = b.Except[i-1].Masked()
 		}
 		s.dirty[p] = struct{}{}
-		s.prefixes[p] += more
-		at, found := slices.BinarySearchFunc(s.sorted, p, netip.Prefix.Compare)
-		switch {
-		case s.prefixes[p] == 0:
-			delete(s.prefixes, p)
-			s.sorted = slices.Delete(s.sorted, at, at+1)
-		case !found:
-			s.sorted = slices.Insert(s.sorted, at, p)
+		if s.names[p] += more; s.names[p] == 0 {
+			delete(s.names, p)
 		}
 	}
 }
 
+// sortNames brings sorted up to date with the names that came or went.
+func (s *blockSet) sortNames() {
+	var come []netip.Prefix
+	gone := false
+	for p := range s.dirty {
+		_, was := slices.BinarySearchFunc(s.sorted, p, netip.Prefix.Compare)
+		switch is := s.names[p] > 0; {
+		case is && !was:
+			come = append(come, p)
+		case was && !is:
+			gone = true
+		}
+	}
+	if gone {
+		s.sorted = slices.DeleteFunc(s.sorted, func(p netip.Prefix) bool { return s.names[p] == 0 })
+	}
+	if len(come) == 1 {
+		at, _ := slices.BinarySearchFunc(s.sorted, come[0], netip.Prefix.Compare)
+		s.sorted = slices.Insert(s.sorted, at, come[0])
+	} else if len(come) > 0 {
+		slices.SortFunc(come, netip.Prefix.Compare)
+		s.sorted = merge(s.sorted, come)
+	}
+}
+
+// merge makes one sorted list of two.
+func merge(a, b []netip.Prefix) []netip.Prefix {
+	out := make([]netip.Prefix, 0, len(a)+len(b))
+	for len(a) > 0 && len(b) > 0 {
+		if a[0].Compare(b[0]) <= 0 {
+			out, a = append(out, a[0]), a[1:]
+		} else {
+			out, b = append(out, b[0]), b[1:]
+		}
+	}
+	return append(append(out, a...), b...)
+}
+
 // settle classes the prefixes inside of what was named or is no longer.
 func (s *blockSet) settle(d *dimension) {
+	if len(s.dirty) == 0 {
+		return
+	}
+	s.sortNames()
 	inside := map[netip.Prefix]struct{}{}
 	for outer := range s.dirty {
 		inside[outer] = struct{}{}
@@ -106,7 +188,7 @@ func (s *blockSet) settle(d *dimension) {
 	}
 	clear(s.dirty)
 	drain(inside, netip.Prefix.Compare, func(p netip.Prefix) {
-		if s.prefixes[p] > 0 {
+		if s.names[p] > 0 {
 			s.reclass(d, p)
 		} else if _, ok := s.of[p]; ok {
 			s.drop(d, p)
@@ -114,19 +196,22 @@ func (s *blockSet) settle(d *dimension) {
 	})
 }
 
-// covering is the sorted keys of the blocks that hold all of p.
+// covering is the sorted keys of the groups that hold all of p.
 func (s *blockSet) covering(p netip.Prefix) []policy.Key {
 	var keys []policy.Key
 	for bits := p.Bits(); bits >= 0; bits-- {
-		outer := netip.PrefixFrom(p.Addr(), bits).Masked()
-		for _, ref := range s.byCIDR[outer] {
+		outer := netip.PrefixFrom(p.Addr(), bits)
+		if *lengthOf(&s.lengths, outer) == 0 {
+			continue
+		}
+		for _, ref := range s.byCIDR[outer.Masked()] {
 			if !slices.ContainsFunc(ref.block.Except, func(e netip.Prefix) bool { return e.Bits() <= p.Bits() && e.Contains(p.Addr()) }) {
-				keys = append(keys, ref.key)
+				keys = append(keys, ref.group.key)
 			}
 		}
 	}
 	slices.SortFunc(keys, compareKeys)
-	return keys
+	return slices.Compact(keys)
 }
 
 func (s *blockSet) reclass(d *dimension, p netip.Prefix) {

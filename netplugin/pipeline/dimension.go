@@ -234,18 +234,37 @@ func (d *dimension) drop(cl *class) {
 	d.side.c.classIDs.put(cl.content)
 }
 
-// chooses tells whether the rule's clause of this dimension holds for the class.
-func (d *dimension) chooses(e *ruleEntry, cl *class) bool {
-	switch d.kind {
-	case KindApplied:
-		return cl.has(e.rule.AppliedTo)
-	case KindPeer:
-		return slices.ContainsFunc(e.peers, cl.has)
+// choosing are the rules of a chunk whose clause of this dimension holds for the class, in no order; each once.
+func (d *dimension) choosing(cl *class, chunk uint32) []*ruleEntry {
+	var out []*ruleEntry
+	add := func(e *ruleEntry) {
+		if !slices.Contains(out, e) { // a chunk's rules are few
+			out = append(out, e)
+		}
 	}
-	return slices.ContainsFunc(e.blockKeys, cl.has)
+	for _, key := range cl.keys {
+		u := d.uses[key]
+		if u == nil {
+			continue
+		}
+		if all := d.side.chunks[chunk]; len(all) < len(u.rules) {
+			for e := range all {
+				if u.has(e) {
+					add(e)
+				}
+			}
+			continue
+		}
+		for e := range u.rules {
+			if e.id != 0 && e.chunk() == chunk {
+				add(e)
+			}
+		}
+	}
+	return out
 }
 
-func (cl *class) has(k policy.Key) bool {
-	_, ok := slices.BinarySearchFunc(cl.keys, k, compareKeys)
+func (u *use) has(e *ruleEntry) bool {
+	_, ok := u.rules[e]
 	return ok
 }

@@ -46,8 +46,7 @@ type ruleEntry struct {
 	id        uint32 // conjunction id; 0: none is needed
 	allowAll  bool
 	peers     []policy.Key
-	blocks    []policy.IPBlock
-	blockKeys []policy.Key // of blocks
+	blocks    []blockGroup
 	ports     map[portMatch]struct{}
 }
 
@@ -106,9 +105,9 @@ func (s *side) put(r *policy.Rule) {
 	for _, key := range e.peers {
 		s.peers.use(key, e)
 	}
-	for i, key := range e.blockKeys {
-		s.blockSet.add(key, &e.blocks[i])
-		s.blocks.use(key, e)
+	for i := range e.blocks {
+		s.blockSet.add(&e.blocks[i])
+		s.blocks.use(e.blocks[i].key, e)
 	}
 	if s.chunks[e.chunk()] == nil {
 		s.chunks[e.chunk()] = map[*ruleEntry]struct{}{}
@@ -122,7 +121,7 @@ func (s *side) put(r *policy.Rule) {
 func (s *side) newEntry(r *policy.Rule) *ruleEntry {
 	e := &ruleEntry{rule: r}
 	if !r.AnyPeer { // with it, what else is said of peers counts for nothing, and may not pass for the clause of ports
-		e.peers, e.blocks = r.Peers, r.Blocks
+		e.peers, e.blocks = r.Peers, blockGroups(r.Blocks)
 	}
 	if !r.AnyPort {
 		e.ports = matchesOf(r.Ports)
@@ -133,9 +132,6 @@ func (s *side) newEntry(r *policy.Rule) *ruleEntry {
 		return e
 	}
 	e.id = s.c.rules.get(r.Key)
-	for i := range e.blocks {
-		e.blockKeys = append(e.blockKeys, blockKey(&e.blocks[i]))
-	}
 	return e
 }
 
@@ -158,7 +154,8 @@ func (s *side) remove(key policy.Key) {
 	for _, peer := range e.peers {
 		s.peers.release(peer, e)
 	}
-	for _, block := range e.blockKeys {
+	for i := range e.blocks {
+		block := e.blocks[i].key
 		s.blockSet.remove(block)
 		s.blocks.release(block, e)
 	}
@@ -229,10 +226,8 @@ func (s *side) setClause(id clauseID) {
 	k := flowKey{table: s.rulesTable(), priority: chunkPriority(id.chunk), match: d.classMatch(id.class)}
 	var actions []ofctl.Action
 	if id.class.refs > 0 {
-		for e := range s.chunks[id.chunk] {
-			if d.chooses(e, id.class) {
-				actions = append(actions, ofctl.Action{Kind: ofctl.Conjunction, Value: e.id, Clause: d.clause(), Clauses: e.clauses()})
-			}
+		for _, e := range d.choosing(id.class, id.chunk) {
+			actions = append(actions, ofctl.Action{Kind: ofctl.Conjunction, Value: e.id, Clause: d.clause(), Clauses: e.clauses()})
 		}
 	}
 	if len(actions) > 0 {
