@@ -22,6 +22,8 @@ probe check [-timeout 1s] [-from SOURCE] PROTO ADDRESS…
                                           one attempt at each address at once; prints "open" or "shut" a line, in order
 probe stream [-rate 1000] [-for 0] PROTO ADDRESS
                                           ask all the time, until SIGTERM or -for is over; prints a report in JSON
+probe edges [-rate 5000] ADDRESS          ask over UDP until SIGTERM; prints in JSON when the way opened and shut
+probe connects [-for 3s] ADDRESS          TCP connections a second, one after the other by each of four workers
 probe get URL                             fetch a page, within 5 s; fails unless the answer is 200
 PROTO is tcp, udp or icmp; ADDRESS is HOST:PORT ([HOST]:PORT), or HOST for icmp.
 check takes several: probe check tcp 10.0.0.1:80 udp 10.0.0.1:53 icmp fd00::1
@@ -45,6 +47,10 @@ func run(args []string) error {
 		return checkCommand(args[1:])
 	case "stream":
 		return streamCommand(args[1:])
+	case "edges":
+		return edgesCommand(args[1:])
+	case "connects":
+		return connectsCommand(args[1:])
 	case "get":
 		return getCommand(args[1:])
 	}

@@ -1,0 +1,133 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Floor is a bare bridge of a node's own switch between two network namespaces: what packets cost without Flowkeep.
+type Floor struct {
+	A, B Pod
+	c    *Cluster
+}
+
+// clientWait is how long a client may find no server yet.
+const clientWait = 15 * time.Second
+
+const floorScript = `ovs="--db=unix:$RUN/node1/flowkeep/ovs/db.sock" ns=fk-$SANDBOX
+ip netns add $ns-fa; ip netns add $ns-fb
+nsenter --net=/run/netns/$ns-node1 -- bash -euc '
+  ovs-vsctl '"$ovs"' --may-exist add-br floor -- set bridge floor datapath_type=netdev fail-mode=secure
+  for x in a b; do
+    ip link add fl$x type veth peer name eth0 netns '$ns'-f$x
+    ip link set fl$x up
+    ovs-vsctl '"$ovs"' --may-exist add-port floor fl$x
+  done'
+for x in a b; do
+  nsenter --net=/run/netns/$ns-f$x -- bash -euc '
+    ip link set lo up; ip link set eth0 up; ethtool -K eth0 tx off >/dev/null; ip addr add 192.0.2.'$([ $x = a ] && echo 1 || echo 2)'/24 dev eth0'
+done`
+
+const floorFlows = `ovs-ofctl del-flows unix:$RUN/node1/flowkeep/ovs/floor.mgmt
+echo "$FLOWS" | ovs-ofctl add-flows unix:$RUN/node1/flowkeep/ovs/floor.mgmt -`
+
+const floorEnd = `ns=fk-$SANDBOX
+nsenter --net=/run/netns/$ns-node1 -- ovs-vsctl --db=unix:$RUN/node1/flowkeep/ovs/db.sock --if-exists del-br floor
+for x in a b; do
+  nsenter --net=/run/netns/$ns-node1 -- ip link del fl$x 2>/dev/null || true
+  ip netns del $ns-f$x 2>/dev/null || true
+done`
+
+// MakeFloor makes it on node1; Remove it in any case.
+func (c *Cluster) MakeFloor(ctx context.Context) (*Floor, error) {
+	f := &Floor{c: c}
+	for _, p := range []struct {
+		pod  *Pod
+		name string
+		ip   string
+	}{{&f.A, "fa", "192.0.2.1"}, {&f.B, "fb", "192.0.2.2"}} {
+		*p.pod = Pod{Name: p.name, Node: "node1", NetNS: c.NodeNS(p.name), IPs: []netip.Addr{netip.MustParseAddr(p.ip)}}
+	}
+	_, err := c.script(ctx, floorScript)
+	return f, err
+}
+
+// Flows replaces the bridge's flows.
+func (f *Floor) Flows(ctx context.Context, flows ...string) error {
+	_, err := f.c.script(ctx, "FLOWS='"+strings.Join(flows, "\n")+"'\n"+floorFlows)
+	return err
+}
+
+// Remove takes it away.
+func (f *Floor) Remove(ctx context.Context) error {
+	_, err := f.c.script(ctx, floorEnd)
+	return err
+}
+
+// Throughput is what one TCP connection carries in 3 s, in bits a second.
+func (c *Cluster) Throughput(ctx context.Context, from, to Pod) (float64, error) {
+	server := inNS(ctx, to.NetNS, "iperf3", "-s", "-1", "-p", "5299", "--forceflush")
+	if err := server.Start(); err != nil {
+		return 0, err
+	}
+	defer func() { _ = server.Process.Signal(syscall.SIGTERM); _ = server.Wait() }()
+	ip, _ := to.IP(4)
+	var text string
+	err := Until(ctx, clientWait, func() (err error) {
+		text, err = output(inNS(ctx, from.NetNS, "iperf3", "-c", ip.String(), "-p", "5299", "-t", "3", "-J"))
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	var result struct {
+		End struct {
+			Received struct {
+				BitsPerSecond float64 `json:"bits_per_second"`
+			} `json:"sum_received"`
+		} `json:"end"`
+	}
+	err = json.Unmarshal([]byte(text), &result)
+	return result.End.Received.BitsPerSecond, err
+}
+
+// Connects is how many TCP connections a second one pod makes to another's port.
+func (c *Cluster) Connects(ctx context.Context, from, to Pod, port int) (float64, error) {
+	ip, _ := to.IP(4)
+	text, err := output(inNS(ctx, from.NetNS, c.probe(), "connects", netip.AddrPortFrom(ip, uint16(port)).String()))
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseFloat(strings.TrimSpace(text), 64)
+}
+
+// Edge is a moment at which a way opened or shut; see the probe's.
+type Edge struct {
+	UnixNanos int64 `json:"unixNanos"`
+	Open      bool  `json:"open"`
+}
+
+// WatchEdges asks 5,000 times a second over UDP until the function that it returns is called.
+func (c *Cluster) WatchEdges(ctx context.Context, e Expectation) (stop func() ([]Edge, error), err error) {
+	cmd := inNS(ctx, e.From.NetNS, c.probe(), "edges", e.target())
+	var out strings.Builder
+	cmd.Stdout = &out
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	return func() (edges []Edge, err error) {
+		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			return nil, fmt.Errorf("%v: %w", e, err)
+		}
+		if err := cmd.Wait(); err != nil {
+			return nil, fmt.Errorf("%v: %w", e, err)
+		}
+		return edges, json.Unmarshal([]byte(out.String()), &edges)
+	}, nil
+}
