@@ -24,12 +24,14 @@ type batchState struct {
 	conflicts []Conflict
 	peerSteps []peerStep
 	places    []placeStep
+	wholes    []whole
 	nodes     []nodeDelta
 
 	// Scratch space.
 	found     []groupID
 	refs      []ruleRef
 	peers     []groupID
+	specs     []spec
 	addresses []netip.Addr
 	order     []uint64
 }
@@ -46,13 +48,13 @@ type touchedEndpoint struct {
 // isFresh stands in endpoint.touched of one that contributed nothing before.
 const isFresh = math.MaxUint32
 
-// touchedRule has its steps linked, the last first.
+// touchedRule has its first step in it, and the further ones linked, the last first.
 type touchedRule struct {
 	id    ruleID
-	steps uint32 // the last one's place plus one
-	n     uint32
-	drops bool
-	fate  fate
+	first origin
+	in    bool   // the first adds
+	fate  fate   // once it is settled
+	steps uint32 // the place of the last further one, plus one
 }
 
 type originStep struct {
@@ -153,7 +155,7 @@ func (e *Engine) reset() {
 	*b = batchState{
 		endpoints: emptied(b.endpoints), fresh: emptied(b.fresh), forgotten: emptied(b.forgotten), rules: emptied(b.rules), origins: emptied(b.origins),
 		groups: emptied(b.groups), unheld: emptied(b.unheld), deleted: emptied(b.deleted), peerSteps: emptied(b.peerSteps), places: emptied(b.places),
-		nodes: emptied(b.nodes), found: emptied(b.found), refs: emptied(b.refs), peers: emptied(b.peers), addresses: emptied(b.addresses), order: emptied(b.order),
+		wholes: emptied(b.wholes), nodes: emptied(b.nodes), found: emptied(b.found), refs: emptied(b.refs), peers: emptied(b.peers), specs: emptied(b.specs), addresses: emptied(b.addresses), order: emptied(b.order),
 	}
 }
 

@@ -70,8 +70,8 @@ func (p *publisher) publish(r *rule) *policy.Rule {
 	if peers := r.peers(&buf); len(peers) > 0 {
 		out.Peers = p.e.peerKeys(r, carve(&p.keys, len(peers))[:0])
 	}
-	if r.origins != nil {
-		out.Origins = *r.origins
+	if r.origin.policy == 0 {
+		out.Origins = r.more().origins
 		return out
 	}
 	if p.last != r.origin.policy {

@@ -13,7 +13,7 @@ type classID uint32
 // endpoints goes at once.
 type class struct {
 	labels    map[string]string
-	ports     []policy.NamedPort
+	named     *[]policy.NamedPort
 	groups    []groupID // sorted; what is there is never changed before the end of a batch
 	ns        namespaceID
 	next      classID // of the namespace
@@ -22,11 +22,18 @@ type class struct {
 	member    bool       // can be in groups at all
 }
 
+func (c *class) ports() []policy.NamedPort {
+	if c.named == nil {
+		return nil
+	}
+	return *c.named
+}
+
 func (c *class) is(ns namespaceID, obj *policy.Endpoint, member bool) bool {
 	if c.ns != ns || c.member != member {
 		return false
 	}
-	return !member || maps.Equal(c.labels, obj.Labels) && slices.Equal(c.ports, obj.Ports)
+	return !member || maps.Equal(c.labels, obj.Labels) && slices.Equal(c.ports(), obj.Ports)
 }
 
 func (e *Engine) classHash(ns namespaceID, labels map[string]string, ports []policy.NamedPort) uint32 {
@@ -57,7 +64,11 @@ func (e *Engine) class(ns namespaceID, ep *endpoint) classID {
 		}
 	}
 	id, c := e.classes.take()
-	c.ns, c.labels, c.ports, c.member = ns, labels, ports, member
+	c.ns, c.labels, c.member = ns, labels, member
+	if len(ports) > 0 {
+		named := ports
+		c.named = &named
+	}
 	e.classByContent.add(hash, id)
 	e.linkClass(id, c)
 	for k, v := range labels {
@@ -105,7 +116,8 @@ func (e *Engine) groupsOf(c *class) []groupID {
 	take(e.namespaces.at(c.ns).always)
 	for k, v := range c.labels {
 		if it := e.pods.find(e.hash.label(c.ns, k, v)); it != nil {
-			take(it.groups)
+			var buf [1]groupID
+			take(it.groups.all(&buf))
 		}
 	}
 	e.batch.found = found
@@ -130,13 +142,13 @@ func (e *Engine) regroup(id classID) {
 // join and part keep a group's side of what is in class.groups.
 func (e *Engine) join(id groupID, cid classID, c *class) {
 	g := e.groups.at(id)
-	g.classes = insert(g.classes, cid)
+	g.classes.insert(cid)
 	e.countPorts(g, c, +1)
 }
 
 func (e *Engine) part(id groupID, cid classID, c *class) {
 	g := e.groups.at(id)
-	g.classes = remove(g.classes, cid)
+	g.classes.remove(cid)
 	e.countPorts(g, c, -1)
 }
 
@@ -148,7 +160,7 @@ func (e *Engine) dropClass(id classID, c *class) {
 		e.pods.removeObject(e.hash.label(c.ns, k, v), id)
 	}
 	e.unlinkClass(c)
-	e.classByContent.remove(e.classHash(c.ns, c.labels, c.ports), id)
+	e.classByContent.remove(e.classHash(c.ns, c.labels, c.ports()), id)
 	e.classes.give(id)
 }
 

@@ -89,6 +89,7 @@ func (e *Engine) Revision() uint64 { return e.revision }
 // Apply takes a batch over. Changes that cancel out within it are not told; if nothing changed, Revision is the old one and
 // only Settled can be non-empty.
 func (e *Engine) Apply(b Batch) (policy.Changes, []Conflict) {
+	e.expect(&b)
 	for _, name := range b.DeletedNamespaces {
 		e.putNamespace(name, nil, false)
 	}
@@ -118,6 +119,19 @@ func (e *Engine) Apply(b Batch) (policy.Changes, []Conflict) {
 	}
 	e.recompile()
 	return e.finish()
+}
+
+// expect makes room for a first load.
+func (e *Engine) expect(b *Batch) {
+	if e.endpointByName.n == 0 {
+		e.endpointByName.reserve(len(b.Endpoints))
+		e.claims.reserve(len(b.Endpoints))
+		e.batch.fresh = slices.Grow(e.batch.fresh, len(b.Endpoints))
+	}
+	if e.policyByName.n == 0 {
+		e.policyByName.reserve(len(b.Policies))
+		e.batch.rules = slices.Grow(e.batch.rules, 4*len(b.Policies))
+	}
 }
 
 // recompile writes anew the rules of policies whose named ports have got or lost a number.

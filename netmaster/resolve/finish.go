@@ -18,11 +18,7 @@ func (e *Engine) finish() (policy.Changes, []Conflict) {
 	out := policy.Changes{Settled: b.settled, Groups: e.finishPeers()}
 	e.finishPlaces()
 	e.finishApplied()
-	for i := range b.rules {
-		if b.rules[i].fate == born {
-			e.enterAll(b.rules[i].id)
-		}
-	}
+	e.finishBorn()
 	out.Rules = e.ruleChanges()
 	out.Nodes = e.nodeChanges()
 	if len(out.Rules)+len(out.Groups)+len(out.Nodes) > 0 {
@@ -255,7 +251,16 @@ type place struct {
 
 // finishPeers tells how peer groups change.
 func (e *Engine) finishPeers() []policy.GroupChange {
-	var out []policy.GroupChange
+	n := len(e.batch.peerSteps)
+	for _, id := range e.batch.groups {
+		if g := e.groups.at(id); g.wasPeer != (g.peerOf > 0) {
+			n++
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	out := make([]policy.GroupChange, 0, n)
 	for _, id := range e.batch.groups {
 		g := e.groups.at(id)
 		switch is := g.peerOf > 0; {
@@ -312,7 +317,8 @@ func difference[T any](steps []T, of func(*T) (netip.Addr, bool)) (d delta) {
 // peerMembers are the addresses that the group has for others.
 func (e *Engine) peerMembers(g *group) []netip.Addr {
 	found := e.batch.addresses[:0]
-	for _, c := range g.classes {
+	var buf [1]classID
+	for _, c := range g.classes.all(&buf) {
 		for id := e.classes.at(c).endpoints; id != 0; {
 			ep := e.endpoints.at(id)
 			for i, a := range ep.addresses() {

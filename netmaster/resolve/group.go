@@ -13,7 +13,7 @@ type group struct {
 	key       policy.Key
 	pods      policy.Selector
 	rare      *rareGroup
-	classes   []classID
+	classes   few[classID]
 	appliedOn counts // how many addresses of a node are in it, as an appliedTo group
 	span      counts // how many rules bring the group to a node, as a peer group
 	ns        namespaceID
@@ -163,7 +163,7 @@ func (e *Engine) covers(g *group, id groupID, ns namespaceID) bool {
 
 // chooses is asked only for classes of namespaces that the group covers.
 func (g *group) chooses(c *class) bool {
-	return c.member && g.pods.Matches(c.labels) && (g.rare == nil || g.rare.port == nil || slices.Contains(c.ports, *g.rare.port))
+	return c.member && g.pods.Matches(c.labels) && (g.rare == nil || g.rare.port == nil || slices.Contains(c.ports(), *g.rare.port))
 }
 
 // fill files a new group in the indexes and finds its members.
@@ -199,7 +199,8 @@ func (e *Engine) candidates(s *policy.Selector) func(func(namespaceID) bool) {
 			if it == nil {
 				continue
 			}
-			for _, id := range it.objects {
+			var buf [1]namespaceID
+			for _, id := range it.objects.all(&buf) {
 				if !yield(id) {
 					return
 				}
@@ -256,7 +257,8 @@ func (e *Engine) fillFrom(id groupID, g *group, nid namespaceID, ns *namespace) 
 		return
 	}
 	for hash := range e.hash.anchors(nid, r) {
-		for _, cid := range e.pods.find(hash).objects {
+		var buf [1]classID
+		for _, cid := range e.pods.find(hash).objects.all(&buf) {
 			e.enrol(id, g, nid, cid)
 		}
 	}
@@ -272,7 +274,7 @@ func (e *Engine) enrol(id groupID, g *group, nid namespaceID, cid classID) {
 		c.groups = slices.Clone(c.groups)
 	}
 	c.groups = insert(c.groups, id)
-	g.classes = insert(g.classes, cid)
+	g.classes.insert(cid)
 }
 
 // drop takes a group away that nothing refers to.
@@ -289,7 +291,8 @@ func (e *Engine) drop(id groupID) {
 			}
 		}
 	}
-	for _, cid := range g.classes {
+	var buf [1]classID
+	for _, cid := range g.classes.all(&buf) {
 		c := e.classes.at(cid)
 		c.groups = remove(c.groups, id)
 	}

@@ -16,8 +16,8 @@ type index[Object ~uint32] struct {
 type entryID uint32
 
 type entry[Object ~uint32] struct {
-	groups  []groupID
-	objects []Object
+	groups  few[groupID]
+	objects few[Object]
 }
 
 // anchor is the requirement that a selector is filed under; nil: it has none that names values.
@@ -49,31 +49,29 @@ func (x *index[Object]) get(hash uint32) *entry[Object] {
 }
 
 func (x *index[Object]) addGroup(hash uint32, g groupID) {
-	it := x.get(hash)
-	it.groups = insert(it.groups, g)
+	x.get(hash).groups.insert(g)
 }
 
 func (x *index[Object]) addObject(hash uint32, o Object) {
-	it := x.get(hash)
-	it.objects = insert(it.objects, o)
+	x.get(hash).objects.insert(o)
 }
 
 func (x *index[Object]) removeGroup(hash uint32, g groupID) {
 	if it := x.find(hash); it != nil {
-		it.groups = remove(it.groups, g)
+		it.groups.remove(g)
 		x.tidy(hash, it)
 	}
 }
 
 func (x *index[Object]) removeObject(hash uint32, o Object) {
 	if it := x.find(hash); it != nil {
-		it.objects = remove(it.objects, o)
+		it.objects.remove(o)
 		x.tidy(hash, it)
 	}
 }
 
 func (x *index[Object]) tidy(hash uint32, it *entry[Object]) {
-	if len(it.groups)+len(it.objects) > 0 {
+	if !it.groups.empty() || !it.objects.empty() {
 		return
 	}
 	for id := range x.byLabel.each(hash) {

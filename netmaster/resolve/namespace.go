@@ -70,7 +70,8 @@ func (e *Engine) coveringOf(ns *namespace) []groupID {
 	take(e.anywhere)
 	for k, v := range ns.labels {
 		if it := e.teams.find(e.hash.label(0, k, v)); it != nil {
-			take(it.groups)
+			var buf [1]groupID
+			take(it.groups.all(&buf))
 		}
 	}
 	return out

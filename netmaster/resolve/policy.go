@@ -76,7 +76,7 @@ func (e *Engine) forgetPolicies() {
 // compile writes a policy's rules. The new ones are taken before the old ones are given back; what stays cancels out.
 func (e *Engine) compile(id policyID, p *policyState) {
 	refs, watches := p.refs, p.watches
-	c := compilation{e: e, id: id, obj: p.obj, ns: e.namespaceID(p.obj.Namespace), refs: e.batch.refs[:0]}
+	c := compilation{e: e, id: id, obj: p.obj, ns: e.namespaceID(p.obj.Namespace), refs: e.batch.refs[:0], peers: e.batch.peers[:0]}
 	c.target = spec{ns: c.ns, pods: &p.obj.AppliedTo}
 	c.applied = e.group(&c.target)
 	if p.obj.IsolatesIngress {
@@ -130,8 +130,7 @@ func (b *base) empty() bool { return !b.any && len(b.peers)+len(b.blocks) == 0 }
 func (c *compilation) direction(d policy.Direction, rules []policy.PolicyRule) {
 	c.add(&content{direction: d, applied: c.applied}, -1)
 	for i := range rules {
-		var space [4]spec
-		b := c.base(&rules[i], i, space[:0])
+		b := c.base(&rules[i], i)
 		if d == policy.Ingress {
 			c.ingress(&rules[i], &b)
 		} else {
@@ -182,8 +181,8 @@ func single(name portName, n uint16) []policy.PortRange {
 	return []policy.PortRange{{Protocol: name.protocol, First: n, Last: n}}
 }
 
-func (c *compilation) base(r *policy.PolicyRule, index int, peers []spec) base {
-	b := base{index: index, any: r.AnyPeer, peers: peers}
+func (c *compilation) base(r *policy.PolicyRule, index int) base {
+	b := base{index: index, any: r.AnyPeer, peers: c.e.batch.specs[:0]}
 	if r.AnyPeer {
 		return b
 	}
@@ -196,6 +195,7 @@ func (c *compilation) base(r *policy.PolicyRule, index int, peers []spec) base {
 			b.peers = append(b.peers, c.peer(peer))
 		}
 	}
+	c.e.batch.specs = b.peers
 	slices.SortStableFunc(b.blocks, func(a, b policy.IPBlock) int {
 		return cmp.Or(a.CIDR.Addr().Compare(b.CIDR.Addr()), cmp.Compare(a.CIDR.Bits(), b.CIDR.Bits()))
 	})

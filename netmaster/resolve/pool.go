@@ -1,14 +1,16 @@
 package resolve
 
 const (
-	chunkBits = 6
-	chunkSize = 1 << chunkBits
+	chunkBits  = 6
+	chunkSize  = 1 << chunkBits
+	slabChunks = 16 // that are made at a time, once there are as many
 )
 
 // pool keeps values of one type at places that stay, so that four bytes stand for a pointer. ID 0 is none. The place of a
 // value that was given back goes to a later one.
 type pool[ID ~uint32, T any] struct {
 	chunks []*[chunkSize]T
+	spare  [][chunkSize]T
 	free   []ID
 	last   ID // the highest that was ever taken
 }
@@ -24,9 +26,21 @@ func (p *pool[ID, T]) take() (ID, *T) {
 	}
 	p.last++
 	if int(p.last>>chunkBits) == len(p.chunks) {
-		p.chunks = append(p.chunks, new([chunkSize]T))
+		p.chunks = append(p.chunks, p.chunk())
 	}
 	return p.last, p.at(p.last)
+}
+
+func (p *pool[ID, T]) chunk() *[chunkSize]T {
+	if len(p.chunks) < slabChunks {
+		return new([chunkSize]T)
+	}
+	if len(p.spare) == 0 {
+		p.spare = make([][chunkSize]T, slabChunks)
+	}
+	out := &p.spare[0]
+	p.spare = p.spare[1:]
+	return out
 }
 
 func (p *pool[ID, T]) give(id ID) {

@@ -30,8 +30,9 @@ func (e *Engine) watchPorts(id groupID, name portName, p policyID) []uint16 {
 	if n == nil {
 		n = &portNumbers{numbers: map[uint16]int{}, policies: map[policyID]int{}}
 		g.rare.watched[name] = n
-		for _, c := range g.classes {
-			for _, number := range numbersOf(e.classes.at(c).ports, name) {
+		var buf [1]classID
+		for _, c := range g.classes.all(&buf) {
+			for _, number := range numbersOf(e.classes.at(c).ports(), name) {
 				n.numbers[number]++
 			}
 		}
@@ -71,7 +72,7 @@ func (e *Engine) countPorts(g *group, c *class, by int) {
 	if g.rare == nil || len(g.rare.watched) == 0 {
 		return
 	}
-	for _, port := range c.ports {
+	for _, port := range c.ports() {
 		n := g.rare.watched[portName{port.Name, port.Protocol}]
 		if n == nil {
 			continue

@@ -110,7 +110,8 @@ func (e *Engine) Group(key policy.Key) (GroupView, bool) {
 
 func (e *Engine) view(g *group) GroupView {
 	v := GroupView{Key: g.key, Text: e.text(g)}
-	for _, c := range g.classes {
+	var buf [1]classID
+	for _, c := range g.classes.all(&buf) {
 		v.Members = e.membersOf(c, v.Members)
 	}
 	slices.Sort(v.Members)
@@ -185,7 +186,7 @@ func (e *Engine) Select(want policy.GroupSpec) []string {
 		}
 		for cid := ns.classes; cid != 0; cid = e.classes.at(cid).next {
 			c := e.classes.at(cid)
-			if c.member && want.Pods.Matches(c.labels) && (want.Port == nil || slices.Contains(c.ports, *want.Port)) {
+			if c.member && want.Pods.Matches(c.labels) && (want.Port == nil || slices.Contains(c.ports(), *want.Port)) {
 				out = e.membersOf(cid, out)
 			}
 		}

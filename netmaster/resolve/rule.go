@@ -14,13 +14,12 @@ type ruleID uint32
 // and spans is settled at the end of a batch.
 type rule struct {
 	key       policy.Key
-	body      *ruleBody        // what is not in the fields here
-	origins   *[]policy.Origin // all, sorted, where there are several; what it points to is never changed
-	origin    origin           // the only one
+	body      *ruleBody // what is not in the fields here
+	origin    origin    // the only one
 	applied   groupID
 	next      ruleID // of those that apply to the same group
 	previous  ruleID
-	peer      groupID // the only peer group
+	peer      groupID // the only peer group, where there is no body
 	touched   uint32  // its place in batch.rules plus one
 	direction policy.Direction
 	anyPeer   bool
@@ -29,9 +28,10 @@ type rule struct {
 
 // ruleBody is what only some rules have.
 type ruleBody struct {
-	peers  []groupID // where there are several, by their keys
-	blocks []policy.IPBlock
-	ports  []policy.PortRange
+	peers   []groupID // all, by their keys
+	blocks  []policy.IPBlock
+	ports   []policy.PortRange
+	origins []policy.Origin // all, sorted, where there are several; the list is replaced, never changed
 }
 
 var noBody ruleBody
@@ -49,7 +49,7 @@ type origin struct {
 	index  int32
 }
 
-func (r *rule) alive() bool { return r.origin.policy != 0 || r.origins != nil }
+func (r *rule) alive() bool { return r.origin.policy != 0 || len(r.more().origins) > 0 }
 
 // peers are the rule's peer groups by their keys.
 func (r *rule) peers(buf *[1]groupID) []groupID {
@@ -128,15 +128,11 @@ func (e *Engine) rule(c *content) (ruleID, *rule) {
 	for _, g := range c.peers {
 		e.groups.at(g).holds++
 	}
-	var body ruleBody
-	if len(c.peers) == 1 {
+	switch {
+	case len(c.peers) == 1 && len(c.blocks)+len(c.ports) == 0:
 		r.peer = c.peers[0]
-	} else {
-		body.peers = slices.Clone(c.peers)
-	}
-	if body.blocks, body.ports = c.blocks, c.ports; len(body.peers)+len(body.blocks)+len(body.ports) > 0 {
-		body.ports = slices.Clone(c.ports)
-		r.body = &body
+	case len(c.peers)+len(c.blocks)+len(c.ports) > 0:
+		r.body = &ruleBody{peers: slices.Clone(c.peers), blocks: c.blocks, ports: c.ports}
 	}
 	r.key = e.ruleKey(r)
 	e.ruleByContent.add(hash, id)
@@ -165,21 +161,20 @@ func (e *Engine) dropOrigin(id ruleID, o origin) { e.noteOrigin(id, o, false) }
 func (e *Engine) noteOrigin(id ruleID, o origin, in bool) {
 	r, b := e.rules.at(id), &e.batch
 	if r.touched == 0 {
-		b.rules = append(b.rules, touchedRule{id: id})
+		b.rules = append(b.rules, touchedRule{id: id, first: o, in: in})
 		r.touched = uint32(len(b.rules))
+		return
 	}
 	t := &b.rules[r.touched-1]
 	b.origins = append(b.origins, originStep{o, in, t.steps})
 	t.steps = uint32(len(b.origins))
-	t.n++
-	t.drops = t.drops || !in
 }
 
 // settleOrigins brings a touched rule's origins up to date, and tells whether they have changed.
 func (e *Engine) settleOrigins(t *touchedRule) bool {
 	r := e.rules.at(t.id)
-	if steps := e.batch.origins; t.n == 1 && !t.drops && !r.alive() {
-		r.origin = steps[t.steps-1].origin
+	if t.steps == 0 && t.in && !r.alive() {
+		r.origin = t.first
 		return true
 	}
 	added, removed := e.netOrigins(t)
@@ -188,7 +183,7 @@ func (e *Engine) settleOrigins(t *touchedRule) bool {
 	}
 	only := r.origin.policy != 0
 	switch {
-	case r.origins == nil && len(added) == 1 && only == (len(removed) == 1):
+	case len(r.more().origins) == 0 && len(added) == 1 && only == (len(removed) == 1):
 		r.origin = added[0]
 	case only && len(added) == 0:
 		r.origin = origin{}
@@ -200,11 +195,15 @@ func (e *Engine) settleOrigins(t *touchedRule) bool {
 
 // netOrigins are the steps of a rule without those that cancel out.
 func (e *Engine) netOrigins(t *touchedRule) (added, removed []origin) {
-	for i := t.steps; i != 0; i = e.batch.origins[i-1].next {
-		if s := &e.batch.origins[i-1]; s.in {
+	first := originStep{t.first, t.in, t.steps}
+	for s := &first; ; s = &e.batch.origins[s.next-1] {
+		if s.in {
 			added = append(added, s.origin)
 		} else {
 			removed = append(removed, s.origin)
+		}
+		if s.next == 0 {
+			break
 		}
 	}
 	if len(removed) == 0 {
@@ -260,8 +259,8 @@ func (e *Engine) publicOrigins(list []origin) []policy.Origin {
 func (e *Engine) mergeOrigins(r *rule, added, removed []origin) {
 	var before []policy.Origin
 	switch {
-	case r.origins != nil:
-		before = *r.origins
+	case len(r.more().origins) > 0:
+		before = r.body.origins
 	case r.origin.policy != 0:
 		before = []policy.Origin{e.publicOrigin(r.origin)}
 	}
@@ -282,10 +281,12 @@ func (e *Engine) mergeOrigins(r *rule, added, removed []origin) {
 		gone = gone[1:]
 	}
 	out = append(out, before...)
-	r.origin, r.origins = origin{}, &out
-	if len(out) == 0 {
-		r.origins = nil
+	if r.body == nil {
+		var buf [1]groupID
+		r.body = &ruleBody{peers: slices.Clone(r.peers(&buf))}
+		r.peer = 0
 	}
+	r.origin, r.body.origins = origin{}, out
 }
 
 // link and unlink keep the list of rules that apply to a group.

@@ -32,6 +32,48 @@ func has[ID ~uint32](list []ID, v ID) bool {
 	return found
 }
 
+// few is a sorted list that mostly has one ID.
+type few[ID ~uint32] struct {
+	one  ID    // if it is alone
+	more *[]ID // of two and above, once there were two
+}
+
+func (f *few[ID]) all(buf *[1]ID) []ID {
+	switch {
+	case f.more != nil:
+		return *f.more
+	case f.one != 0:
+		buf[0] = f.one
+		return buf[:]
+	}
+	return nil
+}
+
+func (f *few[ID]) insert(v ID) {
+	switch {
+	case f.more != nil:
+		*f.more = insert(*f.more, v)
+	case f.one == 0:
+		f.one = v
+	case f.one != v:
+		f.more = &[]ID{min(f.one, v), max(f.one, v)}
+		f.one = 0
+	}
+}
+
+func (f *few[ID]) remove(v ID) {
+	switch {
+	case f.one == v:
+		f.one = 0
+	case f.more != nil:
+		if *f.more = remove(*f.more, v); len(*f.more) == 0 {
+			f.more = nil
+		}
+	}
+}
+
+func (f *few[ID]) empty() bool { return f.one == 0 && f.more == nil }
+
 // diffSorted walks two sorted lists and tells what is only in the first and only in the second.
 func diffSorted[ID ~uint32](before, after []ID, gone, come func(ID)) {
 	i, j := 0, 0

@@ -77,6 +77,16 @@ func (e *Engine) spanPeers(d *nodeDelta, r *rule, by int) {
 	}
 }
 
+// finishBorn brings the rules that were born to the nodes that their groups are on.
+func (e *Engine) finishBorn() {
+	e.expectRules()
+	for i := range e.batch.rules {
+		if t := &e.batch.rules[i]; t.fate == born {
+			e.enterAll(t.id)
+		}
+	}
+}
+
 // enterAll brings a rule that was born to the nodes that its group is on.
 func (e *Engine) enterAll(id ruleID) {
 	r := e.rules.at(id)
@@ -129,11 +139,13 @@ func (e *Engine) finishPlace(g *group, n nodeID, d delta) {
 
 // finishApplied tells groups whole that have become appliedTo groups, or are none any more.
 func (e *Engine) finishApplied() {
-	for _, id := range e.batch.groups {
+	b := &e.batch
+	b.wholes = slices.Grow(b.wholes, len(b.groups))
+	for _, id := range b.groups {
 		g := e.groups.at(id)
 		switch is := g.appliedOf > 0; {
 		case is && !g.wasApplied:
-			e.placeWhole(g)
+			b.wholes = append(b.wholes, whole{id, e.placeWhole(g)})
 		case !is && g.wasApplied:
 			for _, on := range g.appliedOn {
 				d := e.nodeDelta(on.node)
@@ -142,41 +154,52 @@ func (e *Engine) finishApplied() {
 			g.appliedOn = nil
 		}
 	}
+	e.expectApplied()
+	for _, w := range b.wholes {
+		g, rest := e.groups.at(w.group), w.addresses
+		for _, on := range g.appliedOn {
+			d := e.nodeDelta(on.node)
+			d.applied = append(d.applied, policy.AppliedToChange{Key: g.key, Added: rest[:on.n:on.n]})
+			rest = rest[on.n:]
+		}
+	}
 }
 
-// placeWhole puts the members of a group where they are, each address of a node once.
-func (e *Engine) placeWhole(g *group) {
+// whole is a group that nodes are told whole.
+type whole struct {
+	group     groupID
+	addresses []netip.Addr // in the order of g.appliedOn
+}
+
+// placeWhole puts the members of a group where they are, each address of a node once, and gives them node by node.
+func (e *Engine) placeWhole(g *group) []netip.Addr {
 	found, order := e.members(g)
 	slices.Sort(order)
-	sorted := make([]netip.Addr, len(order))
 	nodes := 0
 	for i, at := range order {
-		sorted[i] = found[uint32(at)]
 		if i == 0 || at>>32 != order[i-1]>>32 {
 			nodes++
 		}
 	}
+	sorted := make([]netip.Addr, 0, len(order))
 	g.appliedOn = make(counts, 0, nodes)
 	for i := 0; i < len(order); {
-		n, from := nodeID(order[i]>>32), i
-		for i < len(order) && nodeID(order[i]>>32) == n {
-			i++
+		n, from := nodeID(order[i]>>32), len(sorted)
+		for ; i < len(order) && nodeID(order[i]>>32) == n; i++ {
+			if a := found[uint32(order[i])]; len(e.contested) == 0 || !slices.Contains(sorted[from:], a) {
+				sorted = append(sorted, a)
+			}
 		}
-		part := sorted[from:i:i]
-		if len(e.contested) > 0 {
-			slices.SortFunc(part, netip.Addr.Compare)
-			part = slices.Compact(part)
-		}
-		g.appliedOn = append(g.appliedOn, nodeCount{n, uint32(len(part))})
-		d := e.nodeDelta(n)
-		d.applied = append(d.applied, policy.AppliedToChange{Key: g.key, Added: part})
+		g.appliedOn = append(g.appliedOn, nodeCount{n, uint32(len(sorted) - from)})
 	}
+	return sorted
 }
 
 // members are the addresses of a group in force on nodes, and for each its node and its place in the list in one number.
 func (e *Engine) members(g *group) ([]netip.Addr, []uint64) {
 	found, order := e.batch.addresses[:0], e.batch.order[:0]
-	for _, c := range g.classes {
+	var buf [1]classID
+	for _, c := range g.classes.all(&buf) {
 		for id := e.classes.at(c).endpoints; id != 0; {
 			ep := e.endpoints.at(id)
 			for i, a := range ep.addresses() {
@@ -190,4 +213,52 @@ func (e *Engine) members(g *group) ([]netip.Addr, []uint64) {
 	}
 	e.batch.addresses, e.batch.order = found, order
 	return found, order
+}
+
+// expectRules and expectApplied make room in the deltas of nodes, where a batch has much to tell them.
+func (e *Engine) expectRules() {
+	if len(e.batch.rules) < piece {
+		return
+	}
+	n := make([]int, e.nodes.last+1)
+	for i := range e.batch.rules {
+		if t := &e.batch.rules[i]; t.fate == born {
+			for _, on := range e.groups.at(e.rules.at(t.id).applied).appliedOn {
+				n[on.node]++
+			}
+		}
+	}
+	expect(e, n, func(d *nodeDelta) *[]policy.Key { return &d.addRules })
+}
+
+func (e *Engine) expectApplied() {
+	if len(e.batch.wholes) < piece {
+		return
+	}
+	n := make([]int, e.nodes.last+1)
+	for _, w := range e.batch.wholes {
+		for _, on := range e.groups.at(w.group).appliedOn {
+			n[on.node]++
+		}
+	}
+	expect(e, n, func(d *nodeDelta) *[]policy.AppliedToChange { return &d.applied })
+}
+
+// expect gives the lists of all nodes room for n more, in one allocation.
+func expect[T any](e *Engine, n []int, list func(*nodeDelta) *[]T) {
+	total := 0
+	for id, more := range n {
+		if more > 0 {
+			n[id] += len(*list(e.nodeDelta(nodeID(id))))
+			total += n[id]
+		}
+	}
+	space := make([]T, total)
+	for id, size := range n {
+		if size > 0 {
+			l := list(e.nodeDelta(nodeID(id)))
+			*l = append(space[:0:size], *l...)
+			space = space[size:]
+		}
+	}
 }

@@ -7,7 +7,7 @@ import (
 )
 
 // table finds IDs by a hash of what they stand for; whoever looks compares what is found. It is a multimap of eight bytes a
-// slot, with linear probing, at most three quarters full.
+// slot, with linear probing, at most four fifths full.
 type table[ID ~uint32] struct {
 	slots []slot[ID]
 	n     int
@@ -19,9 +19,7 @@ type slot[ID ~uint32] struct {
 }
 
 func (t *table[ID]) add(hash uint32, id ID) {
-	if 4*(t.n+1) > 3*len(t.slots) {
-		t.grow()
-	}
+	t.reserve(1)
 	t.n++
 	t.insert(slot[ID]{hash, id})
 }
@@ -35,9 +33,17 @@ func (t *table[ID]) insert(s slot[ID]) {
 	t.slots[i] = s
 }
 
-func (t *table[ID]) grow() {
+// reserve makes room for n more.
+func (t *table[ID]) reserve(n int) {
+	size := max(8, len(t.slots))
+	for 5*(t.n+n) > 4*size {
+		size *= 2
+	}
+	if size == len(t.slots) {
+		return
+	}
 	before := t.slots
-	t.slots = make([]slot[ID], max(8, 2*len(before)))
+	t.slots = make([]slot[ID], size)
 	for _, s := range before {
 		if s.id != 0 {
 			t.insert(s)

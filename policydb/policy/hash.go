@@ -25,9 +25,9 @@ func (g *GroupSpec) Key() Key {
 	h = append(h, "group|"...)
 	h = append(h, quote(g.Namespace)...)
 	h = append(h, '|')
-	h = append(h, g.Namespaces.Canonical()...)
+	h = g.Namespaces.appendCanonical(h)
 	h = append(h, '|')
-	h = append(h, g.Pods.Canonical()...)
+	h = g.Pods.appendCanonical(h)
 	if g.Port != nil {
 		h = append(h, '|')
 		h = append(h, quote(g.Port.Name)...)

@@ -35,29 +35,39 @@ func (r *Requirement) matches(labels map[string]string) bool {
 }
 
 // Canonical is a text that two selectors share exactly if they have the same requirements, in whatever order.
-func (s *Selector) Canonical() string {
+func (s *Selector) Canonical() string { return string(s.appendCanonical(nil)) }
+
+func (s *Selector) appendCanonical(b []byte) []byte {
 	if s == nil {
-		return "-"
+		return append(b, '-')
+	}
+	b = append(b, '{')
+	if len(s.Requirements) == 1 {
+		return append(s.Requirements[0].appendCanonical(b), '}')
 	}
 	texts := make([]string, 0, len(s.Requirements))
 	for i := range s.Requirements {
-		texts = append(texts, s.Requirements[i].canonical())
+		texts = append(texts, string(s.Requirements[i].appendCanonical(nil)))
 	}
 	slices.Sort(texts)
-	return "{" + strings.Join(slices.Compact(texts), "&") + "}"
+	b = append(b, strings.Join(slices.Compact(texts), "&")...)
+	return append(b, '}')
 }
 
-func (r *Requirement) canonical() string {
-	var b strings.Builder
-	b.WriteString(quote(r.Key))
-	b.WriteByte(" !=?+-"[min(int(r.Operator), 5)])
-	values := slices.Clone(r.Values)
-	slices.Sort(values)
-	for _, v := range slices.Compact(values) {
-		b.WriteByte(',')
-		b.WriteString(quote(v))
+func (r *Requirement) appendCanonical(b []byte) []byte {
+	b = append(b, quote(r.Key)...)
+	b = append(b, " !=?+-"[min(int(r.Operator), 5)])
+	values := r.Values
+	if len(values) > 1 {
+		values = slices.Clone(values)
+		slices.Sort(values)
+		values = slices.Compact(values)
 	}
-	return b.String()
+	for _, v := range values {
+		b = append(b, ',')
+		b = append(b, quote(v)...)
+	}
+	return b
 }
 
 // quote keeps the separators of the canonical form out of keys and values. Valid labels hold none of them.
