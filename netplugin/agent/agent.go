@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/flowkeep/flowkeep/internal/mtls"
@@ -369,33 +368,6 @@ func (a *agent) self() policy.NodeInfo {
 		}
 	}
 	return policy.NodeInfo{Name: a.cfg.Node}
-}
-
-// audit compares the switch with what it should hold, and mends it.
-func (a *agent) audit(ctx context.Context) {
-	if a.session == nil {
-		return
-	}
-	d, err := datapath.Compare(ctx, a.session, a.taken())
-	if err != nil {
-		a.log.Error("audit failed", "error", err)
-		return
-	}
-	a.metrics.audits.Inc()
-	if d.Empty() {
-		return
-	}
-	a.metrics.drift.Add(float64(d.Missing + d.Changed + d.Extra))
-	a.log.Warn("the switch's flows had drifted; mending", "missing", d.Missing, "changed", d.Changed, "extra", d.Extra)
-	_ = a.commit(ctx, d.Mods)
-	a.report()
-}
-
-// taken are the flows that the switch should hold, but for those that it refused.
-func (a *agent) taken() []ofctl.Flow {
-	return slices.DeleteFunc(a.compiler.Flows(), func(f ofctl.Flow) bool {
-		return a.wrong.refused(&f)
-	})
 }
 
 // nodeConfig is what the flows need to know of this node that does not come from the feed.

@@ -30,7 +30,7 @@ func (a *agent) queryStatus(ctx context.Context) ([]byte, error) {
 	var st inspect.NodeStatus
 	err := a.do(ctx, func() {
 		st = inspect.NodeStatus{Version: a.cfg.Version, Revision: a.rules.revision, SwitchConnected: a.session != nil, Datapath: a.cfg.DatapathType,
-			Endpoints: len(a.pods), Flows: len(a.compiler.Flows()), Rules: len(a.rules.rules)}
+			Endpoints: len(a.pods), Flows: a.compiler.Count(), Rules: len(a.rules.rules)}
 	})
 	if err != nil {
 		return nil, err

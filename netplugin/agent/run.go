@@ -364,7 +364,7 @@ func (r *runner) watch(ctx context.Context) {
 			}
 			r.metrics.masterUp.Set(up)
 		case <-audit:
-			_ = r.do(ctx, func() { r.audit(ctx) })
+			r.audit(ctx)
 		case <-ctx.Done():
 			return
 		}

@@ -185,8 +185,19 @@ func (c *Compiler) Take() ([]ofctl.FlowMod, []Assignment) {
 // Flows is every flow that the switch should hold, in no particular order.
 func (c *Compiler) Flows() []ofctl.Flow { return c.flows.all() }
 
+// Holds tells whether the switch should hold exactly this flow.
+func (c *Compiler) Holds(f *ofctl.Flow) bool {
+	want, ok := c.flows.now[keyOf(f)]
+	return ok && sameFlow(&want, f)
+}
+
+// Count is how many flows the switch should hold.
+func (c *Compiler) Count() int { return len(c.flows.now) }
+
 // Assignments are all ids in use.
-func (c *Compiler) Assignments() []Assignment { return append(c.rules.assigned(), c.classIDs.assigned()...) }
+func (c *Compiler) Assignments() []Assignment {
+	return append(c.rules.assigned(), c.classIDs.assigned()...)
+}
 
 // Rule finds a rule by its key.
 func (c *Compiler) Rule(key policy.Key) (*policy.Rule, bool) {

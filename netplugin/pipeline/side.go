@@ -42,12 +42,12 @@ type portClause struct {
 
 // ruleEntry is a rule with what matching it takes. A rule that lets nothing through has no id.
 type ruleEntry struct {
-	rule      *policy.Rule
-	id        uint32 // conjunction id; 0: none is needed
-	allowAll  bool
-	peers     []policy.Key
-	blocks    []blockGroup
-	ports     map[portMatch]struct{}
+	rule     *policy.Rule
+	id       uint32 // conjunction id; 0: none is needed
+	allowAll bool
+	peers    []policy.Key
+	blocks   []blockGroup
+	ports    map[portMatch]struct{}
 }
 
 // clauses is how many clauses the rule's conjunction has: the endpoint always, then peer and port where they are restricted.
