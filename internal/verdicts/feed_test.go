@@ -35,6 +35,9 @@ type master struct {
 	feed   *masterfeed.Server
 	grpc   *grpc.Server
 	addr   string
+	// events are told before they are resolved; config changes what start makes.
+	events func(masterfeed.Event)
+	config func(*masterfeed.Config)
 }
 
 func files(dir, name string) mtls.Files {
@@ -48,9 +51,12 @@ func must(t *testing.T, err error) {
 	}
 }
 
-func startMaster(t *testing.T) *master {
+func startMaster(t *testing.T, change ...func(*master)) *master {
 	t.Helper()
 	m := &master{t: t, dir: t.TempDir(), engine: resolve.New(0)}
+	for _, f := range change {
+		f(m)
+	}
 	must(t, mtls.Init(m.dir))
 	must(t, mtls.IssueServer(m.dir, []string{"127.0.0.1"}))
 	for _, n := range policytest.Nodes {
@@ -68,7 +74,11 @@ func (m *master) start(addr string) {
 	l, err := net.Listen("tcp", addr)
 	must(m.t, err)
 	m.addr = l.Addr().String()
-	m.feed = masterfeed.NewServer(masterfeed.Config{Logger: slog.New(slog.DiscardHandler), Events: m.event})
+	cfg := masterfeed.Config{Logger: slog.New(slog.DiscardHandler), Version: "test", Events: m.event}
+	if m.config != nil {
+		m.config(&cfg)
+	}
+	m.feed = masterfeed.NewServer(cfg)
 	m.grpc = grpc.NewServer(grpc.Creds(credentials.NewTLS(conf)), grpc.MaxRecvMsgSize(apifeed.MaxNodeMessage))
 	apifeed.RegisterFeedServer(m.grpc, m.feed)
 	g := m.grpc
@@ -76,6 +86,9 @@ func (m *master) start(addr string) {
 }
 
 func (m *master) event(_ context.Context, ev masterfeed.Event) error {
+	if m.events != nil {
+		m.events(ev)
+	}
 	var b resolve.Batch
 	switch {
 	case ev.Connected != nil:
@@ -122,6 +135,7 @@ type holder struct {
 	settled   []string
 	announced []wire.Announcement
 	received  int // rules and groups that came
+	wrong     []wire.RuleError
 	changed   chan struct{}
 }
 
@@ -184,7 +198,7 @@ func (h *holder) Update(_ context.Context, u policy.NodeUpdate) ([]wire.RuleErro
 	case h.changed <- struct{}{}:
 	default:
 	}
-	return nil, nil
+	return h.wrong, nil
 }
 
 func (h *holder) Nodes(context.Context, []policy.NodeInfo) error { return nil }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"sync"
 	"time"
 
@@ -56,9 +57,7 @@ func (s *Server) Stream(stream stream) error {
 	}
 	hello, err := s.receiveHello(ctx, stream, node)
 	if err != nil {
-		if stream.Context().Err() == nil {
-			s.refuse(node, err)
-		}
+		s.refuse(node, err)
 		return err
 	}
 	c := &conn{hello: hello, since: time.Now(), end: end, done: make(chan struct{}), send: make(chan *feed.MasterMessage),
@@ -71,9 +70,7 @@ func (s *Server) Stream(stream stream) error {
 	err = s.serve(ctx, stream, c, old)
 	switch status.Code(err) {
 	case codes.InvalidArgument, codes.ResourceExhausted, codes.DeadlineExceeded, codes.Internal:
-		if stream.Context().Err() == nil {
-			s.refuse(node, err)
-		}
+		s.refuse(node, err)
 	}
 	return err
 }
@@ -116,8 +113,6 @@ func (s *Server) receiveHello(ctx context.Context, stream stream, node string) (
 		return r.hello, r.err
 	case <-limit.C:
 		return wire.Hello{}, status.Errorf(codes.DeadlineExceeded, "node %s has not said hello within %s", node, s.cfg.HelloTimeout)
-	case <-ctx.Done():
-		return wire.Hello{}, status.FromContextError(ctx.Err()).Err()
 	}
 }
 
@@ -162,6 +157,9 @@ const sayAgain = time.Minute
 // refuse tells of a stream that was not served; node is empty where no certificate told it.
 func (s *Server) refuse(node string, err error) {
 	st := status.Convert(err)
+	if st.Code() == codes.Canceled || errors.Is(err, io.EOF) { // it went by itself
+		return
+	}
 	s.metrics.refused.WithLabelValues(st.Code().String()).Inc()
 	s.mu.Lock()
 	before := s.refusals[node]
@@ -231,16 +229,19 @@ func (s *Server) serve(ctx context.Context, stream stream, c, old *conn) error {
 		return err
 	}
 	log.Info("node connected", "held", len(c.hello.Held), "endpoints", len(c.hello.Announced))
-	s.attach(c)
+	wake := s.attach(c)
 	defer s.detach(c)
 	failed := make(chan error, 2)
-	go func() { failed <- s.sender(ctx, stream, c) }()
+	go func() { failed <- s.sender(ctx, stream, c, wake) }()
 	go func() { failed <- s.receiver(ctx, stream, c) }()
 	var err error
 	select {
 	case err = <-failed:
-	case <-ctx.Done(): // a sender or receiver that is stuck ends when the stream does, with the return
-		err = reason(ctx)
+	case <-ctx.Done():
+		if err = reason(ctx); stream.Context().Err() != nil {
+			err = <-failed // what ended the stream
+		}
+		// Else this side ended it: a sender or receiver that is stuck ends with the return.
 	}
 	log.Info("node disconnected", "reason", err)
 	return err
@@ -265,16 +266,17 @@ func (s *Server) hear(ctx context.Context, c *conn, ev Event) error {
 	return s.cfg.Events(ctx, ev)
 }
 
-// attach begins to send.
-func (s *Server) attach(c *conn) {
+// attach makes c what the node is sent updates by; there is something to send whenever wake can be read.
+func (s *Server) attach(c *conn) (wake <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.conns[c.hello.Node] = c
 	delete(s.refusals, c.hello.Node)
-	s.mirror.resume(s.mirror.view(c.hello.Node), c.hello.Held)
+	p := s.mirror.resume(s.mirror.view(c.hello.Node), c.hello.Held)
 	c.hello.Held = nil
 	c.infos <- struct{}{}
 	s.metrics.connected.Set(float64(len(s.conns)))
+	return p.wake
 }
 
 func (s *Server) detach(c *conn) {
@@ -292,10 +294,7 @@ func (s *Server) detach(c *conn) {
 	c.errs = nil
 }
 
-func (s *Server) sender(ctx context.Context, stream stream, c *conn) error {
-	s.mu.Lock()
-	wake := s.mirror.view(c.hello.Node).pending.wake
-	s.mu.Unlock()
+func (s *Server) sender(ctx context.Context, stream stream, c *conn, wake <-chan struct{}) error {
 	for {
 		var err error
 		select {

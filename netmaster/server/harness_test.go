@@ -206,6 +206,7 @@ type node struct {
 	infos    []policy.NodeInfo
 	stream   grpc.BidiStreamingClient[apifeed.NodeMessage, apifeed.MasterMessage]
 	end      func()
+	versions [2]uint32        // of the protocol; zero: this build's
 	ended    error            // why the connection ended
 	wrong    []wire.RuleError // told in acks
 }
@@ -216,7 +217,10 @@ func (w *world) node(name string) *node {
 }
 
 func (n *node) hello() *wire.Hello {
-	h := &wire.Hello{Node: n.name, Program: "test", MinVersion: apifeed.MinVersion, MaxVersion: apifeed.MaxVersion, Revision: n.revision, Announced: n.wired}
+	if n.versions == [2]uint32{} {
+		n.versions = [2]uint32{apifeed.MinVersion, apifeed.MaxVersion}
+	}
+	h := &wire.Hello{Node: n.name, Program: "test", MinVersion: n.versions[0], MaxVersion: n.versions[1], Revision: n.revision, Announced: n.wired}
 	for k, r := range n.rules {
 		h.Held = append(h.Held, wire.Held{Key: k, Hash: r.Hash()})
 	}
