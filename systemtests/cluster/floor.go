@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -34,9 +36,6 @@ for x in a b; do
     ip link set lo up; ip link set eth0 up; ethtool -K eth0 tx off >/dev/null; ip addr add 192.0.2.'$([ $x = a ] && echo 1 || echo 2)'/24 dev eth0'
 done`
 
-const floorFlows = `ovs-ofctl del-flows unix:$RUN/node1/flowkeep/ovs/floor.mgmt
-echo "$FLOWS" | ovs-ofctl add-flows unix:$RUN/node1/flowkeep/ovs/floor.mgmt -`
-
 const floorEnd = `ns=fk-$SANDBOX
 nsenter --net=/run/netns/$ns-node1 -- ovs-vsctl --db=unix:$RUN/node1/flowkeep/ovs/db.sock --if-exists del-br floor
 for x in a b; do
@@ -60,7 +59,42 @@ func (c *Cluster) MakeFloor(ctx context.Context) (*Floor, error) {
 
 // Flows replaces the bridge's flows.
 func (f *Floor) Flows(ctx context.Context, flows ...string) error {
-	_, err := f.c.script(ctx, "FLOWS='"+strings.Join(flows, "\n")+"'\n"+floorFlows)
+	socket := "unix:" + filepath.Join(f.c.Dir, "node1", "flowkeep", "ovs", "floor.mgmt")
+	if _, err := output(exec.CommandContext(ctx, "ovs-ofctl", "del-flows", socket)); err != nil {
+		return err
+	}
+	add := exec.CommandContext(ctx, "ovs-ofctl", "add-flows", socket, "-")
+	add.Stdin = strings.NewReader(strings.Join(flows, "\n"))
+	_, err := output(add)
+	return err
+}
+
+// Clients asks B once over UDP from each of count addresses, 100.64.0.1 and on, and returns how many were answered and how
+// many entries the datapath had for them right after.
+func (f *Floor) Clients(ctx context.Context, count int) (answered, megaflows int, err error) {
+	if _, err = f.c.RunIn(ctx, f.A.NetNS, "ip", "route", "replace", "local", "100.64.0.0/10", "dev", "lo"); err != nil {
+		return 0, 0, err
+	}
+	if _, err = f.c.RunIn(ctx, f.B.NetNS, "ip", "route", "replace", "100.64.0.0/10", "via", f.A.IPs[0].String()); err != nil {
+		return 0, 0, err
+	}
+	text, err := f.c.RunIn(ctx, f.A.NetNS, f.c.probe(), "clients", "100.64.0.1", strconv.Itoa(count), netip.AddrPortFrom(f.B.IPs[0], 80).String())
+	if err != nil {
+		return 0, 0, err
+	}
+	if answered, err = strconv.Atoi(strings.TrimSpace(text)); err != nil {
+		return 0, 0, err
+	}
+	text, err = f.c.script(ctx, `ovs-appctl -t "$RUN/node1/flowkeep/ovs/vswitchd.ctl" dpctl/dump-flows | grep -c recirc_id || true`)
+	if err == nil {
+		megaflows, err = strconv.Atoi(strings.TrimSpace(text))
+	}
+	return answered, megaflows, err
+}
+
+// Change applies flows of ovs-ofctl's syntax, each with its command (add-flow, del-flows --strict).
+func (f *Floor) Change(ctx context.Context, command, flow string) error {
+	_, err := f.c.script(ctx, fmt.Sprintf(`ovs-ofctl %s unix:$RUN/node1/flowkeep/ovs/floor.mgmt '%s'`, command, flow))
 	return err
 }
 

@@ -24,6 +24,7 @@ probe stream [-rate 1000] [-for 0] PROTO ADDRESS
                                           ask all the time, until SIGTERM or -for is over; prints a report in JSON
 probe edges [-rate 5000] ADDRESS          ask over UDP until SIGTERM; prints in JSON when the way opened and shut
 probe connects [-for 3s] ADDRESS          TCP connections a second, one after the other by each of four workers
+probe clients FIRST COUNT ADDRESS         ask once over UDP from each of COUNT local addresses; prints how many were answered
 probe get URL                             fetch a page, within 5 s; fails unless the answer is 200
 PROTO is tcp, udp or icmp; ADDRESS is HOST:PORT ([HOST]:PORT), or HOST for icmp.
 check takes several: probe check tcp 10.0.0.1:80 udp 10.0.0.1:53 icmp fd00::1
@@ -51,6 +52,8 @@ func run(args []string) error {
 		return edgesCommand(args[1:])
 	case "connects":
 		return connectsCommand(args[1:])
+	case "clients":
+		return clientsCommand(args[1:])
 	case "get":
 		return getCommand(args[1:])
 	}
