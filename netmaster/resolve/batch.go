@@ -10,24 +10,29 @@ import (
 // batchState is what a batch has touched, with how that was before, and what it changes. The lists are kept for the next
 // batch, unless they have grown large.
 type batchState struct {
-	endpoints []touchedEndpoint
-	fresh     []endpointID // that were not there before
-	forgotten []endpointID
-	crowded   map[netip.Addr]struct{} // that several claimed at a time within the batch
-	rules     []touchedRule
-	origins   []originStep
-	groups    []groupID // whose rules change
-	unheld    []groupID
-	deleted   []policyID
-	recompile []policyID
-	settled   []policy.SettledEndpoint
-	conflicts []Conflict
-	peerSteps []peerStep
-	places    []placeStep
-	wholes    []whole
-	nodes     []nodeDelta
+	endpoints  []touchedEndpoint
+	fresh      []endpointID // that were not there before
+	forgotten  []endpointID
+	crowded    map[netip.Addr]struct{} // that several claimed at a time within the batch
+	rules      []touchedRule
+	origins    []originStep
+	groups     []groupID // whose rules change
+	unheld     []groupID
+	deleted    []policyID
+	recompile  []policyID
+	settled    []policy.SettledEndpoint
+	conflicts  []Conflict
+	peerSteps  []peerStep
+	places     []placeStep
+	wholes     []whole
+	nodes      []nodeDelta
+	ruleSteps  []ruleStep
+	groupSteps []groupStep
+	applied    []appliedStep
+	leaves     bool // some of groupSteps goes out
 
 	// Scratch space.
+	labels    []label
 	found     []groupID
 	refs      []ruleRef
 	peers     []groupID
@@ -155,13 +160,14 @@ func (e *Engine) reset() {
 	*b = batchState{
 		endpoints: emptied(b.endpoints), fresh: emptied(b.fresh), forgotten: emptied(b.forgotten), rules: emptied(b.rules), origins: emptied(b.origins),
 		groups: emptied(b.groups), unheld: emptied(b.unheld), deleted: emptied(b.deleted), peerSteps: emptied(b.peerSteps), places: emptied(b.places),
-		wholes: emptied(b.wholes), nodes: emptied(b.nodes), found: emptied(b.found), refs: emptied(b.refs), peers: emptied(b.peers), specs: emptied(b.specs), addresses: emptied(b.addresses), order: emptied(b.order),
+		wholes: emptied(b.wholes), nodes: emptied(b.nodes), ruleSteps: emptied(b.ruleSteps), groupSteps: emptied(b.groupSteps), applied: emptied(b.applied),
+		labels: emptied(b.labels), found: emptied(b.found), refs: emptied(b.refs), peers: emptied(b.peers), specs: emptied(b.specs), addresses: emptied(b.addresses), order: emptied(b.order),
 	}
 }
 
 // emptied keeps a list's space, if it is small.
 func emptied[T any](list []T) []T {
-	if cap(list) > 1024 {
+	if cap(list) > 256 {
 		return nil
 	}
 	clear(list)

@@ -10,9 +10,10 @@ import (
 
 func compareKeys(a, b policy.Key) int { return bytes.Compare(a[:], b[:]) }
 
-// publisher makes what goes out, in pieces of some dozens.
+// publisher makes what goes out.
 type publisher struct {
 	e       *Engine
+	piece   int // how many rules share an allocation
 	rules   []policy.Rule
 	origins []policy.Origin
 	keys    []policy.Key
@@ -20,16 +21,16 @@ type publisher struct {
 	text    string
 }
 
-// piece is how many values share an allocation, so that what outlives the others holds little.
+// piece is how many values share an allocation at most, so that what outlives the others holds little.
 const piece = 64
 
 // carve takes n values from a piece.
-func carve[T any](from *[]T, n int) []T {
-	if n > piece {
+func carve[T any](from *[]T, n, size int) []T {
+	if n > size {
 		return make([]T, n)
 	}
 	if len(*from) < n {
-		*from = make([]T, piece)
+		*from = make([]T, size)
 	}
 	out := (*from)[:n:n]
 	*from = (*from)[n:]
@@ -46,14 +47,11 @@ func (e *Engine) ruleChanges() []policy.RuleChange {
 	if n == 0 {
 		return nil
 	}
-	out, p := make([]policy.RuleChange, 0, n), publisher{e: e}
+	out, p := make([]policy.RuleChange, 0, n), publisher{e: e, piece: min(n, piece)}
 	for i := range e.batch.rules {
 		t := &e.batch.rules[i]
 		switch r := e.rules.at(t.id); t.fate {
 		case born, changed:
-			if n < piece {
-				p.rules, p.keys, p.origins = make([]policy.Rule, 1), make([]policy.Key, len(r.more().peers)+1), make([]policy.Origin, 1)
-			}
 			out = append(out, policy.RuleChange{Key: r.key, Rule: p.publish(r)})
 		case dead:
 			out = append(out, policy.RuleChange{Key: r.key})
@@ -63,12 +61,12 @@ func (e *Engine) ruleChanges() []policy.RuleChange {
 }
 
 func (p *publisher) publish(r *rule) *policy.Rule {
-	out := &carve(&p.rules, 1)[0]
+	out := &carve(&p.rules, 1, p.piece)[0]
 	*out = policy.Rule{Key: r.key, Direction: r.direction, AppliedTo: p.e.groups.at(r.applied).key, AnyPeer: r.anyPeer, AnyPort: r.anyPort,
 		Blocks: r.more().blocks, Ports: r.more().ports}
 	var buf [1]groupID
 	if peers := r.peers(&buf); len(peers) > 0 {
-		out.Peers = p.e.peerKeys(r, carve(&p.keys, len(peers))[:0])
+		out.Peers = p.e.peerKeys(r, carve(&p.keys, len(peers), p.piece)[:0])
 	}
 	if r.origin.policy == 0 {
 		out.Origins = r.more().origins
@@ -77,55 +75,93 @@ func (p *publisher) publish(r *rule) *policy.Rule {
 	if p.last != r.origin.policy {
 		p.last, p.text = r.origin.policy, p.e.policies.at(r.origin.policy).obj.ID()
 	}
-	out.Origins = carve(&p.origins, 1)
+	out.Origins = carve(&p.origins, 1, p.piece)
 	out.Origins[0] = policy.Origin{Policy: p.text, Rule: int(r.origin.index)}
 	return out
 }
 
-func (e *Engine) nodeChanges() []policy.NodeChange {
-	if len(e.batch.nodes) == 0 {
-		return nil
+// netGroups takes out what comes and goes in one batch, and counts the rest.
+func (e *Engine) netGroups() {
+	b := &e.batch
+	if b.leaves {
+		slices.SortFunc(b.groupSteps, func(x, y groupStep) int {
+			return cmp.Or(cmp.Compare(x.node, y.node), cmp.Compare(x.group, y.group))
+		})
+		rest := b.groupSteps[:0]
+		for _, s := range b.groupSteps {
+			if n := len(rest); n > 0 && rest[n-1] == (groupStep{s.node, s.group, !s.in}) {
+				rest = rest[:n-1]
+			} else {
+				rest = append(rest, s)
+			}
+		}
+		b.groupSteps = rest
 	}
-	out := make([]policy.NodeChange, 0, len(e.batch.nodes))
-	for i := range e.batch.nodes {
-		d := &e.batch.nodes[i]
-		c := policy.NodeChange{Node: e.nodes.at(d.id).name, AddRules: d.addRules, RemoveRules: d.removeRules, AppliedTo: d.applied}
-		c.AddGroups, c.RemoveGroups = e.spanChanges(d)
-		if len(c.AddRules)+len(c.RemoveRules)+len(c.AddGroups)+len(c.RemoveGroups)+len(c.AppliedTo) > 0 {
-			out = append(out, c)
+	for _, s := range b.groupSteps {
+		e.nodeDelta(s.node).n[kind(addGroups, s.in)]++
+	}
+}
+
+// kind is that of what is added, or the next.
+func kind(add int, in bool) int {
+	if in {
+		return add
+	}
+	return add + 1
+}
+
+// nodeChanges puts the steps in order by nodes. All lists of a kind are in one allocation.
+func (e *Engine) nodeChanges() []policy.NodeChange {
+	b := &e.batch
+	e.allotDeltas()
+	for _, s := range b.ruleSteps {
+		list := &e.nodeDelta(s.node).keys[kind(addRules, s.in)]
+		*list = append(*list, e.rules.at(s.rule).key)
+	}
+	for _, s := range b.groupSteps {
+		list := &e.nodeDelta(s.node).keys[kind(addGroups, s.in)]
+		*list = append(*list, e.groups.at(s.group).key)
+	}
+	for i := range b.applied {
+		d := e.nodeDelta(b.applied[i].node)
+		d.placed = append(d.placed, b.applied[i].change)
+	}
+	for _, w := range b.wholes {
+		g, rest := e.groups.at(w.group), w.addresses
+		for _, on := range g.appliedOn {
+			d := e.nodeDelta(on.node)
+			d.placed = append(d.placed, policy.AppliedToChange{Key: g.key, Added: rest[:on.n:on.n]})
+			rest = rest[on.n:]
+		}
+	}
+	var out []policy.NodeChange
+	for i := range b.nodes {
+		if d := &b.nodes[i]; d.n != [4]uint32{} || d.places > 0 {
+			out = slices.Grow(out, len(b.nodes)-i)
+			out = append(out, policy.NodeChange{Node: e.nodes.at(d.id).name, AddRules: d.keys[addRules], RemoveRules: d.keys[removeRules],
+				AddGroups: d.keys[addGroups], RemoveGroups: d.keys[removeGroups], AppliedTo: d.placed})
 		}
 	}
 	return out
 }
 
-// spanChanges sums up the steps of groups: what comes and goes in one batch cancels out.
-func (e *Engine) spanChanges(d *nodeDelta) (add, remove []policy.Key) {
-	if !d.leaves {
-		if len(d.groups) > 0 {
-			add = make([]policy.Key, len(d.groups))
-		}
-		for i, s := range d.groups {
-			add[i] = e.groups.at(s.group).key
-		}
-		return add, nil
+// allotDeltas gives the nodes' lists the room that was counted for them.
+func (e *Engine) allotDeltas() {
+	keys, places := uint32(0), uint32(0)
+	for i := range e.batch.nodes {
+		d := &e.batch.nodes[i]
+		keys, places = keys+d.n[0]+d.n[1]+d.n[2]+d.n[3], places+d.places
 	}
-	steps := d.groups
-	slices.SortFunc(steps, func(a, b spanStep) int { return cmp.Compare(a.group, b.group) })
-	for i := 0; i < len(steps); {
-		id, net := steps[i].group, 0
-		for ; i < len(steps) && steps[i].group == id; i++ {
-			if steps[i].in {
-				net++
-			} else {
-				net--
+	keySpace, placeSpace := make([]policy.Key, keys), make([]policy.AppliedToChange, places)
+	for i := range e.batch.nodes {
+		d := &e.batch.nodes[i]
+		for k, n := range d.n {
+			if n > 0 {
+				d.keys[k], keySpace = keySpace[:0:n], keySpace[n:]
 			}
 		}
-		switch {
-		case net > 0:
-			add = append(add, e.groups.at(id).key)
-		case net < 0:
-			remove = append(remove, e.groups.at(id).key)
+		if d.places > 0 {
+			d.placed, placeSpace = placeSpace[:0:d.places], placeSpace[d.places:]
 		}
 	}
-	return add, remove
 }

@@ -1,7 +1,6 @@
 package resolve
 
 import (
-	"maps"
 	"slices"
 
 	"github.com/flowkeep/flowkeep/policydb/policy"
@@ -29,17 +28,34 @@ func (c *class) ports() []policy.NamedPort {
 	return *c.named
 }
 
-func (c *class) is(ns namespaceID, obj *policy.Endpoint, member bool) bool {
-	if c.ns != ns || c.member != member {
+// label is one of an endpoint's labels. A map is walked once, and looked up from then on.
+type label struct{ key, value string }
+
+func (c *class) is(ns namespaceID, labels []label, ports []policy.NamedPort, member bool) bool {
+	if c.ns != ns || c.member != member || len(c.labels) != len(labels) || !slices.Equal(c.ports(), ports) {
 		return false
 	}
-	return !member || maps.Equal(c.labels, obj.Labels) && slices.Equal(c.ports(), obj.Ports)
+	for _, l := range labels {
+		if v, ok := c.labels[l.key]; !ok || v != l.value {
+			return false
+		}
+	}
+	return true
 }
 
-func (e *Engine) classHash(ns namespaceID, labels map[string]string, ports []policy.NamedPort) uint32 {
-	var sum uint64
+func (e *Engine) listLabels(labels map[string]string) []label {
+	list := e.batch.labels[:0]
 	for k, v := range labels {
-		sum += mix(e.hash.text(k), e.hash.text(v))
+		list = append(list, label{k, v})
+	}
+	e.batch.labels = list
+	return list
+}
+
+func (e *Engine) classHash(ns namespaceID, labels []label, ports []policy.NamedPort) uint32 {
+	var sum uint64
+	for _, l := range labels {
+		sum += mix(e.hash.text(l.key), e.hash.text(l.value))
 	}
 	for i := range ports {
 		sum = mix(sum+e.hash.text(ports[i].Name), uint64(ports[i].Protocol)<<16|uint64(ports[i].Number))
@@ -49,17 +65,17 @@ func (e *Engine) classHash(ns namespaceID, labels map[string]string, ports []pol
 
 // class finds or makes the class of an endpoint.
 func (e *Engine) class(ns namespaceID, ep *endpoint) classID {
-	obj, member := ep.obj, ep.member()
-	if ep.class != 0 && e.classes.at(ep.class).is(ns, obj, member) {
-		return ep.class
-	}
-	labels, ports := obj.Labels, obj.Ports
+	labels, ports, member := ep.obj.Labels, ep.obj.Ports, ep.member()
 	if !member {
 		labels, ports = nil, nil
 	}
-	hash := e.classHash(ns, labels, ports)
+	list := e.listLabels(labels)
+	if ep.class != 0 && e.classes.at(ep.class).is(ns, list, ports, member) {
+		return ep.class
+	}
+	hash := e.classHash(ns, list, ports)
 	for id := range e.classByContent.each(hash) {
-		if e.classes.at(id).is(ns, obj, member) {
+		if e.classes.at(id).is(ns, list, ports, member) {
 			return id
 		}
 	}
@@ -71,8 +87,8 @@ func (e *Engine) class(ns namespaceID, ep *endpoint) classID {
 	}
 	e.classByContent.add(hash, id)
 	e.linkClass(id, c)
-	for k, v := range labels {
-		e.pods.addObject(e.hash.label(ns, k, v), id)
+	for _, l := range list {
+		e.pods.addObject(e.hash.label(ns, l.key, l.value), id)
 	}
 	c.groups = e.groupsOf(c)
 	for _, g := range c.groups {
@@ -160,7 +176,7 @@ func (e *Engine) dropClass(id classID, c *class) {
 		e.pods.removeObject(e.hash.label(c.ns, k, v), id)
 	}
 	e.unlinkClass(c)
-	e.classByContent.remove(e.classHash(c.ns, c.labels, c.ports()), id)
+	e.classByContent.remove(e.classHash(c.ns, e.listLabels(c.labels), c.ports()), id)
 	e.classes.give(id)
 }
 

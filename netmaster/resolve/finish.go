@@ -20,6 +20,7 @@ func (e *Engine) finish() (policy.Changes, []Conflict) {
 	e.finishApplied()
 	e.finishBorn()
 	out.Rules = e.ruleChanges()
+	e.netGroups()
 	out.Nodes = e.nodeChanges()
 	if len(out.Rules)+len(out.Groups)+len(out.Nodes) > 0 {
 		e.revision++
@@ -43,7 +44,7 @@ func (e *Engine) settleRules() {
 			e.countRule(r, +1)
 		case was && !r.alive():
 			t.fate = dead
-			e.leaveAll(r)
+			e.leaveAll(t.id, r)
 			e.unlink(r)
 			e.countRule(r, -1)
 		case moved:

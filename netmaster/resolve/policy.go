@@ -14,9 +14,9 @@ type policyID uint32
 type policyState struct {
 	obj     *policy.Policy
 	refs    []ruleRef
-	watches []portWatch
-	deleted bool // in this batch: it goes at its end
-	dirty   bool // waits to be compiled again
+	watches *[]portWatch // nil: none
+	deleted bool         // in this batch: it goes at its end
+	dirty   bool         // waits to be compiled again
 }
 
 type ruleRef struct {
@@ -86,14 +86,20 @@ func (e *Engine) compile(id policyID, p *policyState) {
 		c.direction(policy.Egress, p.obj.Egress)
 	}
 	e.batch.refs, e.batch.peers = c.refs, c.peers
-	p.watches, p.refs = c.watches, append([]ruleRef(nil), c.refs...)
+	p.watches, p.refs = nil, append([]ruleRef(nil), c.refs...)
+	if len(c.watches) > 0 {
+		watches := c.watches
+		p.watches = &watches
+	}
 	e.dropCompiled(id, refs, watches)
 }
 
-func (e *Engine) dropCompiled(id policyID, refs []ruleRef, watches []portWatch) {
-	for _, w := range watches {
-		e.unwatchPorts(w.group, w.name, id)
-		e.release(w.group)
+func (e *Engine) dropCompiled(id policyID, refs []ruleRef, watches *[]portWatch) {
+	if watches != nil {
+		for _, w := range *watches {
+			e.unwatchPorts(w.group, w.name, id)
+			e.release(w.group)
+		}
 	}
 	for _, ref := range refs {
 		e.dropOrigin(ref.rule, origin{id, ref.index})
@@ -271,7 +277,7 @@ func (c *compilation) numbers(s *spec, name portName) []uint16 {
 
 // add takes a reference to the rule of this content, once for each of the policy's own rules.
 func (c *compilation) add(want *content, index int) {
-	id, _ := c.e.rule(want)
+	id := c.e.rule(want)
 	ref := ruleRef{id, int32(index)}
 	for i := len(c.refs) - 1; i >= 0 && c.refs[i].index == ref.index; i-- {
 		if c.refs[i] == ref {

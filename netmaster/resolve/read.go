@@ -78,7 +78,7 @@ func (e *Engine) Policy(id string) (PolicyView, bool) {
 	p := e.policies.at(pid)
 	v := PolicyView{Policy: p.obj}
 	nodes := map[string]struct{}{}
-	out := publisher{e: e}
+	out := publisher{e: e, piece: 1}
 	for _, ref := range p.refs {
 		r := e.rules.at(ref.rule)
 		target := e.groups.at(r.applied)
@@ -168,7 +168,7 @@ func (v *EndpointView) isolate(e *Engine, r *rule) {
 	if r.direction == policy.Egress {
 		out = &v.Egress
 	}
-	p := publisher{e: e}
+	p := publisher{e: e, piece: 1}
 	for _, o := range p.publish(r).Origins {
 		if o.Rule < 0 {
 			*out = append(*out, o.Policy)
@@ -181,7 +181,11 @@ func (e *Engine) Select(want policy.GroupSpec) []string {
 	var out []string
 	for id := namespaceID(1); id <= e.namespaces.last; id++ {
 		ns := e.namespaces.at(id)
-		if want.Namespace != "" && want.Namespace != ns.name || want.Namespace == "" && !(ns.known && want.Namespaces.Matches(ns.labels)) {
+		chosen := ns.name == want.Namespace
+		if want.Namespace == "" {
+			chosen = ns.known && want.Namespaces.Matches(ns.labels)
+		}
+		if !chosen {
 			continue
 		}
 		for cid := ns.classes; cid != 0; cid = e.classes.at(cid).next {

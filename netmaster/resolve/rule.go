@@ -115,13 +115,38 @@ func (h *hashing) prefix(sum uint64, p netip.Prefix) uint64 {
 }
 
 // rule finds or makes the rule of a content. One that is not alive at the end of the batch goes.
-func (e *Engine) rule(c *content) (ruleID, *rule) {
-	hash := e.hash.content(c)
-	for id := range e.ruleByContent.each(hash) {
-		if r := e.rules.at(id); r.is(c) {
-			return id, r
+func (e *Engine) rule(c *content) ruleID {
+	var hash uint32
+	isolation := e.isolation(c)
+	if isolation != nil && *isolation != 0 {
+		return *isolation
+	}
+	if isolation == nil {
+		hash = e.hash.content(c)
+		for id := range e.ruleByContent.each(hash) {
+			if e.rules.at(id).is(c) {
+				return id
+			}
 		}
 	}
+	id := e.makeRule(c)
+	if isolation != nil {
+		*isolation = id
+	} else {
+		e.ruleByContent.add(hash, id)
+	}
+	return id
+}
+
+// isolation is where the group of a rule that lets nothing through knows it; nil for other rules. Most rules are such.
+func (e *Engine) isolation(c *content) *ruleID {
+	if c.anyPeer || c.anyPort || len(c.peers)+len(c.blocks)+len(c.ports) > 0 {
+		return nil
+	}
+	return &e.groups.at(c.applied).isolation[c.direction-policy.Ingress]
+}
+
+func (e *Engine) makeRule(c *content) ruleID {
 	id, r := e.rules.take()
 	r.direction, r.anyPeer, r.anyPort, r.applied = c.direction, c.anyPeer, c.anyPort, c.applied
 	e.groups.at(c.applied).holds++
@@ -135,8 +160,7 @@ func (e *Engine) rule(c *content) (ruleID, *rule) {
 		r.body = &ruleBody{peers: slices.Clone(c.peers), blocks: c.blocks, ports: c.ports}
 	}
 	r.key = e.ruleKey(r)
-	e.ruleByContent.add(hash, id)
-	return id, r
+	return id
 }
 
 func (e *Engine) ruleKey(r *rule) policy.Key {
@@ -314,7 +338,11 @@ func (e *Engine) unlink(r *rule) {
 func (e *Engine) dropRule(id ruleID, r *rule) {
 	var buf [1]groupID
 	c := r.content(&buf)
-	e.ruleByContent.remove(e.hash.content(&c), id)
+	if isolation := e.isolation(&c); isolation != nil {
+		*isolation = 0
+	} else {
+		e.ruleByContent.remove(e.hash.content(&c), id)
+	}
 	e.release(c.applied)
 	for _, g := range c.peers {
 		e.release(g)

@@ -104,13 +104,6 @@ func (c counts) find(n nodeID) (int, bool) {
 	return slices.BinarySearchFunc(c, n, func(x nodeCount, n nodeID) int { return int(x.node) - int(n) })
 }
 
-func (c counts) of(n nodeID) uint32 {
-	if i, found := c.find(n); found {
-		return c[i].n
-	}
-	return 0
-}
-
 // change adds to a node's number and tells what it was and is.
 func (c *counts) change(n nodeID, by int) (was, is uint32) {
 	i, found := c.find(n)

@@ -15,19 +15,40 @@ type node struct {
 	touched uint32 // its place in batch.nodes plus one
 }
 
-// nodeDelta is what a batch changes of a node's span.
+// nodeDelta is what a batch changes of a node's span: first how much of each kind, then what.
 type nodeDelta struct {
-	id          nodeID
-	leaves      bool // some step of groups is one out of the span
-	addRules    []policy.Key
-	removeRules []policy.Key
-	groups      []spanStep
-	applied     []policy.AppliedToChange
+	id     nodeID
+	n      [4]uint32 // keys, as in the lists below
+	keys   [4][]policy.Key
+	places uint32
+	placed []policy.AppliedToChange
 }
 
-type spanStep struct {
+// The keys of a nodeDelta.
+const (
+	addRules = iota
+	removeRules
+	addGroups
+	removeGroups
+)
+
+// ruleStep brings a rule into a node's span, or takes it out; groupStep does so with a peer group.
+type ruleStep struct {
+	node nodeID
+	rule ruleID
+	in   bool
+}
+
+type groupStep struct {
+	node  nodeID
 	group groupID
 	in    bool
+}
+
+// appliedStep changes a node's part of an appliedTo group.
+type appliedStep struct {
+	node   nodeID
+	change policy.AppliedToChange
 }
 
 // node finds or makes a node; one without a name stands for none.
@@ -52,34 +73,45 @@ func (e *Engine) nodeDelta(id nodeID) *nodeDelta {
 }
 
 // enter brings a rule and its peer groups into a node's span.
-func (e *Engine) enter(n nodeID, r *rule) {
-	d := e.nodeDelta(n)
-	d.addRules = append(d.addRules, r.key)
-	e.spanPeers(d, r, +1)
+func (e *Engine) enter(n nodeID, id ruleID) {
+	e.batch.ruleSteps = append(e.batch.ruleSteps, ruleStep{n, id, true})
+	e.nodeDelta(n).n[addRules]++
+	e.spanPeers(n, e.rules.at(id), +1)
 }
 
-func (e *Engine) leave(n nodeID, r *rule) {
-	d := e.nodeDelta(n)
-	d.removeRules = append(d.removeRules, r.key)
-	e.spanPeers(d, r, -1)
+func (e *Engine) leave(n nodeID, id ruleID) {
+	e.batch.ruleSteps = append(e.batch.ruleSteps, ruleStep{n, id, false})
+	e.nodeDelta(n).n[removeRules]++
+	e.spanPeers(n, e.rules.at(id), -1)
 }
 
-func (e *Engine) spanPeers(d *nodeDelta, r *rule, by int) {
+func (e *Engine) spanPeers(n nodeID, r *rule, by int) {
 	var buf [1]groupID
 	for _, id := range r.peers(&buf) {
-		switch was, is := e.groups.at(id).span.change(d.id, by); {
+		switch was, is := e.groups.at(id).span.change(n, by); {
 		case was == 0:
-			d.groups = append(d.groups, spanStep{id, true})
+			e.batch.groupSteps = append(e.batch.groupSteps, groupStep{n, id, true})
 		case is == 0:
-			d.groups = append(d.groups, spanStep{id, false})
-			d.leaves = true
+			e.batch.groupSteps = append(e.batch.groupSteps, groupStep{n, id, false})
+			e.batch.leaves = true
 		}
 	}
 }
 
+func (e *Engine) place(n nodeID, change policy.AppliedToChange) {
+	e.batch.applied = append(e.batch.applied, appliedStep{n, change})
+	e.nodeDelta(n).places++
+}
+
 // finishBorn brings the rules that were born to the nodes that their groups are on.
 func (e *Engine) finishBorn() {
-	e.expectRules()
+	steps := 0
+	for i := range e.batch.rules {
+		if t := &e.batch.rules[i]; t.fate == born {
+			steps += len(e.groups.at(e.rules.at(t.id).applied).appliedOn)
+		}
+	}
+	e.batch.ruleSteps = slices.Grow(e.batch.ruleSteps, steps)
 	for i := range e.batch.rules {
 		if t := &e.batch.rules[i]; t.fate == born {
 			e.enterAll(t.id)
@@ -91,14 +123,14 @@ func (e *Engine) finishBorn() {
 func (e *Engine) enterAll(id ruleID) {
 	r := e.rules.at(id)
 	for _, on := range e.groups.at(r.applied).appliedOn {
-		e.enter(on.node, r)
+		e.enter(on.node, id)
 	}
 	e.link(id, r)
 }
 
-func (e *Engine) leaveAll(r *rule) {
+func (e *Engine) leaveAll(id ruleID, r *rule) {
 	for _, on := range e.groups.at(r.applied).appliedOn {
-		e.leave(on.node, r)
+		e.leave(on.node, id)
 	}
 }
 
@@ -127,13 +159,12 @@ func (e *Engine) finishPlace(g *group, n nodeID, d delta) {
 	if is == 0 {
 		change = policy.AppliedToChange{Key: g.key, Gone: true}
 	}
-	nd := e.nodeDelta(n)
-	nd.applied = append(nd.applied, change)
+	e.place(n, change)
 	for id := g.applied; id != 0 && was == 0; id = e.rules.at(id).next {
-		e.enter(n, e.rules.at(id))
+		e.enter(n, id)
 	}
 	for id := g.applied; id != 0 && is == 0; id = e.rules.at(id).next {
-		e.leave(n, e.rules.at(id))
+		e.leave(n, id)
 	}
 }
 
@@ -148,19 +179,9 @@ func (e *Engine) finishApplied() {
 			b.wholes = append(b.wholes, whole{id, e.placeWhole(g)})
 		case !is && g.wasApplied:
 			for _, on := range g.appliedOn {
-				d := e.nodeDelta(on.node)
-				d.applied = append(d.applied, policy.AppliedToChange{Key: g.key, Gone: true})
+				e.place(on.node, policy.AppliedToChange{Key: g.key, Gone: true})
 			}
 			g.appliedOn = nil
-		}
-	}
-	e.expectApplied()
-	for _, w := range b.wholes {
-		g, rest := e.groups.at(w.group), w.addresses
-		for _, on := range g.appliedOn {
-			d := e.nodeDelta(on.node)
-			d.applied = append(d.applied, policy.AppliedToChange{Key: g.key, Added: rest[:on.n:on.n]})
-			rest = rest[on.n:]
 		}
 	}
 }
@@ -191,6 +212,7 @@ func (e *Engine) placeWhole(g *group) []netip.Addr {
 			}
 		}
 		g.appliedOn = append(g.appliedOn, nodeCount{n, uint32(len(sorted) - from)})
+		e.nodeDelta(n).places++
 	}
 	return sorted
 }
@@ -213,52 +235,4 @@ func (e *Engine) members(g *group) ([]netip.Addr, []uint64) {
 	}
 	e.batch.addresses, e.batch.order = found, order
 	return found, order
-}
-
-// expectRules and expectApplied make room in the deltas of nodes, where a batch has much to tell them.
-func (e *Engine) expectRules() {
-	if len(e.batch.rules) < piece {
-		return
-	}
-	n := make([]int, e.nodes.last+1)
-	for i := range e.batch.rules {
-		if t := &e.batch.rules[i]; t.fate == born {
-			for _, on := range e.groups.at(e.rules.at(t.id).applied).appliedOn {
-				n[on.node]++
-			}
-		}
-	}
-	expect(e, n, func(d *nodeDelta) *[]policy.Key { return &d.addRules })
-}
-
-func (e *Engine) expectApplied() {
-	if len(e.batch.wholes) < piece {
-		return
-	}
-	n := make([]int, e.nodes.last+1)
-	for _, w := range e.batch.wholes {
-		for _, on := range e.groups.at(w.group).appliedOn {
-			n[on.node]++
-		}
-	}
-	expect(e, n, func(d *nodeDelta) *[]policy.AppliedToChange { return &d.applied })
-}
-
-// expect gives the lists of all nodes room for n more, in one allocation.
-func expect[T any](e *Engine, n []int, list func(*nodeDelta) *[]T) {
-	total := 0
-	for id, more := range n {
-		if more > 0 {
-			n[id] += len(*list(e.nodeDelta(nodeID(id))))
-			total += n[id]
-		}
-	}
-	space := make([]T, total)
-	for id, size := range n {
-		if size > 0 {
-			l := list(e.nodeDelta(nodeID(id)))
-			*l = append(space[:0:size], *l...)
-			space = space[size:]
-		}
-	}
 }
