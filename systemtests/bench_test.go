@@ -47,6 +47,7 @@ func TestLatencyTable(t *testing.T) {
 			fmt.Printf("%-48s %8.1f %8.1f %8.1f\n", name, at(all, 0.5), at(all, 0.99), at(all, 1))
 		}
 	}
+	fmt.Println("goal: p50 10 ms or less, p99 50 ms or less; Open vSwitch alone: 0.24 ms dropped, 1.3 ms allowed")
 }
 
 // toggle makes and removes a policy that denies everything to b, and returns when it asked for each, in Unix nanoseconds.
@@ -128,6 +129,7 @@ func TestThroughputTable(t *testing.T) {
 		return err
 	}))
 	printRow(fmt.Sprintf("Flowkeep, %d clauses", clausePolicies*clausesEach), bare, pods)
+	fmt.Println("goal: 0.9 of the bare switch or more, with 100000 clauses")
 }
 
 // printRow measures a way three times, each beside the floor, and prints medians.
