@@ -226,6 +226,7 @@ func (a *agent) commit(ctx context.Context, mods []ofctl.FlowMod) error {
 	if len(mods) == 0 {
 		return nil
 	}
+	mods = a.wrong.again(mods)
 	refused, err := datapath.CommitAll(ctx, a.session, mods, func(f *ofctl.Flow) bool { return pipeline.OnlyAllows(f.Table, f.Priority) })
 	a.metrics.flowMods.Add(float64(len(mods) - len(refused)))
 	for _, r := range refused {

@@ -32,6 +32,21 @@ func (w *wrong) forget() {
 	w.last = nil
 }
 
+// again adds what would be modified where the switch does not have it, for it refused it before: a strict modify of a flow that
+// is not there does nothing.
+func (w *wrong) again(mods []ofctl.FlowMod) []ofctl.FlowMod {
+	if len(w.flows) == 0 {
+		return mods
+	}
+	mods = slices.Clone(mods)
+	for i := range mods {
+		if mods[i].Command == ofctl.Modify && w.refused(&mods[i].Flow) {
+			mods[i].Command = ofctl.Add
+		}
+	}
+	return mods
+}
+
 // committed takes over what became of a bundle: whatever was refused before and is in it is either in force now, or no longer
 // wanted, or refused again.
 func (w *wrong) committed(mods []ofctl.FlowMod, refused []datapath.Refusal, err error, describe func(*ofctl.Flow) pipeline.Note) {

@@ -1,0 +1,189 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/flowkeep/flowkeep/internal/wire"
+	"github.com/flowkeep/flowkeep/netplugin/pipeline"
+	"github.com/flowkeep/flowkeep/ofctl"
+	"github.com/flowkeep/flowkeep/policydb/policy"
+)
+
+// pickySwitch holds flows, and refuses those that it is told to.
+type pickySwitch struct {
+	refuses func(*ofctl.Flow) bool
+	broken  error
+	holds   map[pickyKey]ofctl.Flow
+	closed  chan struct{}
+}
+
+type pickyKey struct {
+	table    uint8
+	priority uint16
+	match    ofctl.Match
+}
+
+func newPickySwitch() *pickySwitch {
+	return &pickySwitch{refuses: func(*ofctl.Flow) bool { return false }, holds: map[pickyKey]ofctl.Flow{}, closed: make(chan struct{}, 9)}
+}
+
+func (s *pickySwitch) Commit(_ context.Context, mods []ofctl.FlowMod) error {
+	if s.broken != nil {
+		return s.broken
+	}
+	for i := range mods {
+		if f := &mods[i].Flow; mods[i].Command != ofctl.Delete && s.refuses(f) {
+			return &ofctl.SwitchError{Type: 5, Code: 1, Flow: f}
+		}
+	}
+	for _, m := range mods {
+		k := pickyKey{m.Flow.Table, m.Flow.Priority, m.Flow.Match}
+		_, there := s.holds[k]
+		switch {
+		case m.Command == ofctl.Delete:
+			delete(s.holds, k)
+		case m.Command == ofctl.Add || there:
+			s.holds[k] = m.Flow
+		}
+	}
+	return nil
+}
+
+func (s *pickySwitch) Dump(_ context.Context, visit func(ofctl.Flow, error) error) error {
+	for _, f := range s.holds {
+		if err := visit(f, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *pickySwitch) Close() error { s.closed <- struct{}{}; return nil }
+
+// listener is netmaster, as the agent sees it.
+type listener struct {
+	reports []wire.Ack
+}
+
+func (l *listener) Announce(wire.Announcement) {}
+func (l *listener) Withdraw(wire.Announcement) {}
+func (l *listener) Report(a wire.Ack)          { l.reports = append(l.reports, a) }
+func (l *listener) Connected() bool            { return true }
+func (l *listener) Problem() string            { return "" }
+
+func testAgent(t *testing.T) (*agent, *pickySwitch, *listener) {
+	t.Helper()
+	a, err := newAgent(Config{StateDir: t.TempDir(), Node: "node1", Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { a.state.close() })
+	s, l := newPickySwitch(), new(listener)
+	a.client = l
+	if err := a.attach(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	return a, s, l
+}
+
+// allow lets peers to port of the endpoints of group 1.
+func allow(port uint16, origins ...policy.Origin) *policy.Rule {
+	r := &policy.Rule{Direction: policy.Ingress, AppliedTo: policy.Key{1}, Peers: []policy.Key{{2}}, Ports: []policy.PortRange{{Protocol: policy.TCP, First: port, Last: port}}, Origins: origins}
+	r.Key = policy.RuleKey(r)
+	return r
+}
+
+func rules(revision uint64, put ...*policy.Rule) policy.NodeUpdate {
+	u := policy.NodeUpdate{Revision: revision, Groups: []policy.GroupUpdate{
+		{Key: policy.Key{1}, Kind: policy.AppliedToGroup, Replace: true, Added: []netip.Addr{netip.MustParseAddr("10.0.0.1")}},
+		{Key: policy.Key{2}, Kind: policy.PeerGroup, Replace: true, Added: []netip.Addr{netip.MustParseAddr("10.0.0.2")}}}}
+	for _, r := range put {
+		u.Rules = append(u.Rules, policy.RuleChange{Key: r.Key, Rule: r})
+	}
+	return u
+}
+
+// port80 tells the flow of the clause of port 80, IPv4.
+func port80(f *ofctl.Flow) bool {
+	return pipeline.OnlyAllows(f.Table, f.Priority) && strings.HasSuffix(f.Match.String(), "=80,ip")
+}
+
+// TestRefusedFlowsNameTheirRules: netmaster is told which rules are not in force, as long as they are not, and no longer.
+func TestRefusedFlowsNameTheirRules(t *testing.T) {
+	a, s, l := testAgent(t)
+	s.refuses = port80
+	web, db := allow(80, policy.Origin{Policy: "shop/web", Rule: 0}), allow(5432, policy.Origin{Policy: "shop/db", Rule: 1})
+	errs := a.update(t.Context(), rules(1, web, db))
+	if len(errs) != 1 || !slices.Equal(errs[0].Rules, []policy.Key{web.Key}) || !slices.Equal(errs[0].Origins, web.Origins) || !strings.Contains(errs[0].Message, "80") {
+		t.Fatalf("told %+v", errs)
+	}
+	if errs := a.update(t.Context(), rules(2)); len(errs) != 1 {
+		t.Errorf("an update that has nothing to do with it: told %+v", errs)
+	}
+	a.mend(t.Context())
+	if len(l.reports) != 0 {
+		t.Errorf("what updates told is told again: %+v", l.reports)
+	}
+	s.refuses = func(*ofctl.Flow) bool { return false }
+	more := allow(80, web.Origins...)
+	more.AppliedTo, more.Peers = policy.Key{1}, []policy.Key{{2}, {3}}
+	more.Key = policy.RuleKey(more)
+	if errs := a.update(t.Context(), rules(3, more)); len(errs) != 0 {
+		t.Errorf("the flow was taken: told %+v", errs)
+	}
+	found := false
+	for _, f := range s.holds {
+		found = found || port80(&f)
+	}
+	if !found {
+		t.Error("the flow that was refused before, and changed since, is not on the switch")
+	}
+}
+
+func TestARefusedRuleThatIsRemovedIsNoErrorAnyMore(t *testing.T) {
+	a, s, _ := testAgent(t)
+	s.refuses = port80
+	web := allow(80, policy.Origin{Policy: "shop/web"})
+	if errs := a.update(t.Context(), rules(1, web)); len(errs) != 1 {
+		t.Fatalf("told %+v", errs)
+	}
+	if errs := a.update(t.Context(), policy.NodeUpdate{Revision: 2, Rules: []policy.RuleChange{{Key: web.Key}}}); len(errs) != 0 {
+		t.Errorf("told %+v", errs)
+	}
+}
+
+// TestASwitchThatIsAwayIsTold: nothing counts as realised while no switch takes it.
+func TestASwitchThatIsAwayIsTold(t *testing.T) {
+	a, s, l := testAgent(t)
+	a.detach()
+	if len(l.reports) != 1 || len(l.reports[0].Errors) != 1 || len(l.reports[0].Errors[0].Rules) != 0 {
+		t.Fatalf("reports: %+v", l.reports)
+	}
+	if errs := a.update(t.Context(), rules(1, allow(80))); len(errs) != 1 || !strings.Contains(errs[0].Message, "away") {
+		t.Errorf("told %+v", errs)
+	}
+	if err := a.attach(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	if last := l.reports[len(l.reports)-1]; len(last.Errors) != 0 || last.Revision != 1 {
+		t.Errorf("reports: %+v", l.reports)
+	}
+	s.broken = errors.New("the bundle failed")
+	if errs := a.update(t.Context(), rules(2, allow(81))); len(errs) != 1 || !strings.Contains(errs[0].Message, "the bundle failed") {
+		t.Errorf("told %+v", errs)
+	}
+	<-s.closed
+	s.broken = nil
+	if err := a.attach(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	if last := l.reports[len(l.reports)-1]; len(last.Errors) != 0 || last.Revision != 2 {
+		t.Errorf("reports: %+v", l.reports)
+	}
+}
