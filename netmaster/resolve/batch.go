@@ -13,7 +13,7 @@ type batchState struct {
 	endpoints  []touchedEndpoint
 	fresh      []endpointID // that were not there before
 	forgotten  []endpointID
-	crowded    map[netip.Addr]struct{} // that several claimed at a time within the batch
+	crowded    map[netip.Addr]struct{} // that several claimed, until one let go
 	rules      []touchedRule
 	origins    []originStep
 	groups     []groupID // whose rules change

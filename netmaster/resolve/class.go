@@ -60,7 +60,7 @@ func (e *Engine) classHash(ns namespaceID, labels []label, ports []policy.NamedP
 	for i := range ports {
 		sum = mix(sum+e.hash.text(ports[i].Name), uint64(ports[i].Protocol)<<16|uint64(ports[i].Number))
 	}
-	return fold(mix(sum, uint64(ns)))
+	return e.hash.fold(mix(sum, uint64(ns)))
 }
 
 // class finds or makes the class of an endpoint.
@@ -188,6 +188,17 @@ func (e *Engine) attach(id endpointID, ep *endpoint, cid classID) {
 		e.endpoints.at(ep.next).previous = id
 	}
 	c.endpoints = id
+}
+
+// renew lets go of the labels of an object that has been replaced, where nobody else has them.
+func (c *class) renew(id endpointID, ep *endpoint) {
+	if !c.member || c.endpoints != id || ep.next != 0 {
+		return
+	}
+	c.labels = ep.obj.Labels
+	if c.named != nil {
+		*c.named = ep.obj.Ports
+	}
 }
 
 func (e *Engine) detach(ep *endpoint) {

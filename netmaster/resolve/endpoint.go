@@ -127,11 +127,14 @@ func (e *Engine) change(id endpointID, ep *endpoint, alter func()) {
 // settle brings an endpoint to the class and the node that it belongs to.
 func (e *Engine) settle(id endpointID, ep *endpoint) {
 	ns, _ := e.namespace(ep.obj.Namespace)
-	if c := e.class(ns, ep); c != ep.class {
-		if ep.class != 0 {
-			e.detach(ep)
-		}
+	switch c := e.class(ns, ep); {
+	case c != ep.class && ep.class != 0:
+		e.detach(ep)
 		e.attach(id, ep, c)
+	case c != ep.class:
+		e.attach(id, ep, c)
+	default:
+		e.classes.at(c).renew(id, ep)
 	}
 	if name := ep.nodeName(); ep.node == 0 || e.nodes.at(ep.node).name != name {
 		ep.node = e.node(name)
@@ -170,9 +173,8 @@ func (e *Engine) claim(id endpointID, addresses []netip.Addr) {
 			continue
 		}
 		hash := e.hash.address(a)
-		if e.claimed(hash, a, id) > 0 {
+		if e.claimed(hash, a, id) {
 			e.contested[a] = struct{}{}
-			e.crowd(a)
 		}
 		e.claims.add(hash, id)
 	}
@@ -183,25 +185,24 @@ func (e *Engine) unclaim(id endpointID, addresses []netip.Addr) {
 		if slices.Contains(addresses[:i], a) {
 			continue
 		}
-		hash := e.hash.address(a)
-		e.claims.remove(hash, id)
+		e.claims.remove(e.hash.address(a), id)
 		if _, ok := e.contested[a]; ok {
 			e.crowd(a)
-			if e.claimed(hash, a, id) < 2 {
+			if others := e.claimants(a); len(others) < 2 || len(others) == 2 && slices.Contains(others, id) {
 				delete(e.contested, a)
 			}
 		}
 	}
 }
 
-// claimed counts who else claims an address.
-func (e *Engine) claimed(hash uint32, a netip.Addr, but endpointID) (n int) {
+// claimed tells whether another endpoint claims an address.
+func (e *Engine) claimed(hash uint32, a netip.Addr, but endpointID) bool {
 	for id := range e.claims.each(hash) {
 		if id != but && slices.Contains(e.endpoints.at(id).addresses(), a) {
-			n++
+			return true
 		}
 	}
-	return n
+	return false
 }
 
 // claimants are the endpoints that claim an address, in no order.

@@ -103,14 +103,15 @@ func (h *hashing) spec(s *spec) uint32 {
 	if s.port != nil {
 		sum = mix(mix(sum, h.text(s.port.Name)), uint64(s.port.Protocol)<<16|uint64(s.port.Number))
 	}
-	return fold(sum)
+	return h.fold(sum)
 }
 
 // group finds or makes the group of a spec. One that nobody holds at the end of the batch goes.
 func (e *Engine) group(s *spec) groupID {
 	hash := e.hash.spec(s)
 	for id := range e.groupBySpec.each(hash) {
-		if e.groups.at(id).is(s) {
+		if g := e.groups.at(id); g.is(s) {
+			g.pods = *s.pods // of the newest object: the one before it may have been replaced
 			return id
 		}
 	}
@@ -125,19 +126,14 @@ func (e *Engine) group(s *spec) groupID {
 		g.rare = &rareGroup{namespaces: s.namespaces, port: s.port}
 	}
 	e.groupBySpec.add(hash, id)
-	e.groupByKey.add(keyHash(key), id)
+	e.groupByKey.add(e.hash.key(key), id)
 	e.fill(id, g)
 	e.batch.unheld = append(e.batch.unheld, id)
 	return id
 }
 
-// keyHash takes a content key as it is: SHA-256 has mixed it.
-func keyHash(k policy.Key) uint32 {
-	return uint32(k[0]) | uint32(k[1])<<8 | uint32(k[2])<<16 | uint32(k[3])<<24
-}
-
 func (e *Engine) groupOf(key policy.Key) groupID {
-	for id := range e.groupByKey.each(keyHash(key)) {
+	for id := range e.groupByKey.each(e.hash.key(key)) {
 		if e.groups.at(id).key == key {
 			return id
 		}
@@ -297,7 +293,7 @@ func (e *Engine) drop(id groupID) {
 		c := e.classes.at(cid)
 		c.groups = remove(c.groups, id)
 	}
-	e.groupByKey.remove(keyHash(g.key), id)
+	e.groupByKey.remove(e.hash.key(g.key), id)
 	e.groupBySpec.remove(e.hash.spec(&spec{g.ns, g.more().namespaces, &g.pods, g.more().port}), id)
 	e.groups.give(id)
 }

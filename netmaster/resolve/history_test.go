@@ -288,16 +288,20 @@ func TestRandomHistories(t *testing.T) {
 		n = min(n, 500)
 	}
 	for seed := range n {
-		runHistory(t, uint64(seed))
+		e := resolve.New(0)
+		if seed%10 == 0 {
+			e = resolve.Collide()
+		}
+		runHistory(t, uint64(seed), e)
 		if t.Failed() {
 			t.Fatalf("seed %d", seed)
 		}
 	}
 }
 
-func runHistory(t *testing.T, seed uint64) {
+func runHistory(t *testing.T, seed uint64, e *resolve.Engine) {
 	g := policytest.New(seed)
-	m, e, c := newModel(), resolve.New(0), newCluster(t)
+	m, c := newModel(), newCluster(t)
 	for range 4 + g.IntN(14) {
 		before := e.Revision()
 		b := m.step(g)
@@ -318,6 +322,34 @@ func runHistory(t *testing.T, seed uint64) {
 	}
 	compareWithFresh(t, m, c, e)
 	compareWithOracle(t, g, m, c, 20)
+	if wrong := e.Check(); len(wrong) > 0 {
+		t.Errorf("the engine is not in step with itself:\n%s", strings.Join(wrong, "\n"))
+	}
+	clearAway(t, m, c, e)
+}
+
+// clearAway deletes everything and shows that nothing stays, neither with nodes nor in the engine.
+func clearAway(t *testing.T, m *model, c *cluster, e *resolve.Engine) {
+	t.Helper()
+	var b resolve.Batch
+	for _, a := range m.standing {
+		b.Withdrawn = append(b.Withdrawn, a)
+	}
+	all := resolve.Batch{DeletedPolicies: e.Policies(), DeletedEndpoints: e.Endpoints()}
+	for _, step := range []resolve.Batch{b, all} {
+		ch, _ := e.Apply(step)
+		c.apply(ch)
+	}
+	c.forgetIdle()
+	if len(c.rules)+len(c.groups)+len(c.nodes) > 0 {
+		t.Errorf("after everything is deleted there are rules %v, groups %v, nodes %v", c.rules, c.groups, c.nodes)
+	}
+	if wrong := e.Check(); len(wrong) > 0 {
+		t.Errorf("something stays in the engine:\n%s", strings.Join(wrong, "\n"))
+	}
+	if n := e.Counts(); n.Endpoints+n.Policies+n.Rules+n.Groups > 0 {
+		t.Errorf("the engine counts %+v", n)
+	}
 }
 
 // checkChanges holds what every batch's output promises.
@@ -331,6 +363,8 @@ func checkChanges(t *testing.T, before uint64, ch *policy.Changes) {
 		unique(t, g.Added, g.Removed)
 	}
 	for _, nc := range ch.Nodes {
+		unique(t, nc.AddRules, nc.RemoveRules)
+		unique(t, nc.AddGroups, nc.RemoveGroups)
 		for _, a := range nc.AppliedTo {
 			unique(t, a.Added, a.Removed)
 			if !a.Gone && len(a.Added)+len(a.Removed) == 0 {
@@ -340,12 +374,12 @@ func checkChanges(t *testing.T, before uint64, ch *policy.Changes) {
 	}
 }
 
-func unique(t *testing.T, added, removed []netip.Addr) {
+func unique[T comparable](t *testing.T, added, removed []T) {
 	t.Helper()
-	seen := map[netip.Addr]bool{}
+	seen := map[T]bool{}
 	for _, a := range slices.Concat(added, removed) {
 		if seen[a] {
-			t.Errorf("%s twice in one change", a)
+			t.Errorf("%v twice in one change", a)
 		}
 		seen[a] = true
 	}

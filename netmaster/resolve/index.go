@@ -83,7 +83,7 @@ func (x *index[Object]) tidy(hash uint32, it *entry[Object]) {
 
 // label is a label's hash in the index of pods of a namespace, or of namespaces (0).
 func (h *hashing) label(ns namespaceID, key, value string) uint32 {
-	return fold(mix(mix(h.text(key), h.text(value)), uint64(ns)))
+	return h.fold(mix(mix(h.text(key), h.text(value)), uint64(ns)))
 }
 
 // anchors are the hashes that a selector with this anchor is filed under.

@@ -275,15 +275,9 @@ func (c *compilation) numbers(s *spec, name portName) []uint16 {
 	return c.e.watchPorts(g, name, c.id)
 }
 
-// add takes a reference to the rule of this content, once for each of the policy's own rules.
+// add takes a reference to the rule of this content.
 func (c *compilation) add(want *content, index int) {
-	id := c.e.rule(want)
-	ref := ruleRef{id, int32(index)}
-	for i := len(c.refs) - 1; i >= 0 && c.refs[i].index == ref.index; i-- {
-		if c.refs[i] == ref {
-			return
-		}
-	}
+	ref := ruleRef{c.e.rule(want), int32(index)}
 	c.refs = append(c.refs, ref)
-	c.e.addOrigin(id, origin{c.id, ref.index})
+	c.e.addOrigin(ref.rule, origin{c.id, ref.index})
 }

@@ -107,7 +107,7 @@ func (h *hashing) content(c *content) uint32 {
 	for _, p := range c.ports {
 		sum = mix(sum, uint64(p.Protocol)<<32|uint64(p.First)<<16|uint64(p.Last))
 	}
-	return fold(sum)
+	return h.fold(sum)
 }
 
 func (h *hashing) prefix(sum uint64, p netip.Prefix) uint64 {
@@ -331,7 +331,6 @@ func (e *Engine) unlink(r *rule) {
 	} else {
 		e.groups.at(r.applied).applied = r.next
 	}
-	r.next, r.previous = 0, 0
 }
 
 // dropRule takes a rule away that is not alive.

@@ -1,9 +1,12 @@
 package resolve
 
 import (
+	"encoding/binary"
 	"hash/maphash"
 	"iter"
 	"net/netip"
+
+	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
 // table finds IDs by a hash of what they stand for; whoever looks compares what is found. It is a multimap of eight bytes a
@@ -90,11 +93,12 @@ func (t *table[ID]) remove(hash uint32, id ID) {
 type hashing struct {
 	seed maphash.Seed
 	salt uint64
+	drop uint8 // how many bits of a table's hash are left out: none, but in tests of collisions
 }
 
 func newHashing() hashing {
 	seed := maphash.MakeSeed()
-	return hashing{seed, maphash.String(seed, "salt")}
+	return hashing{seed: seed, salt: maphash.String(seed, "salt")}
 }
 
 func (h *hashing) text(s string) uint64 { return maphash.String(h.seed, s) ^ uint64(len(s)) }
@@ -106,9 +110,12 @@ func mix(hash, v uint64) uint64 {
 }
 
 // fold makes a table's hash of it.
-func fold(hash uint64) uint32 { return uint32((hash * 0xd6e8feb86659fd93) >> 32) }
+func (h *hashing) fold(hash uint64) uint32 { return uint32((hash*0xd6e8feb86659fd93)>>32) >> h.drop }
 
-func (h *hashing) pair(a, b string) uint32 { return fold(mix(h.text(a), h.text(b))) }
+func (h *hashing) pair(a, b string) uint32 { return h.fold(mix(h.text(a), h.text(b))) }
+
+// key takes a content key as it is: SHA-256 has mixed it.
+func (h *hashing) key(k policy.Key) uint32 { return binary.LittleEndian.Uint32(k[:]) >> h.drop }
 
 func (h *hashing) address(a netip.Addr) uint32 {
 	b := a.As16()
@@ -116,5 +123,5 @@ func (h *hashing) address(a netip.Addr) uint32 {
 	for i := range 8 {
 		hi, lo = hi<<8|uint64(b[i]), lo<<8|uint64(b[8+i])
 	}
-	return fold(mix(mix(h.salt, hi), lo))
+	return h.fold(mix(mix(h.salt, hi), lo))
 }

@@ -281,6 +281,25 @@ func TestMoveWhilePolicyChanges(t *testing.T) {
 	}
 }
 
+// A pod gets its node, and then its address, after it was made; for a pod of one UID a node that changes is as good.
+func TestScheduledLater(t *testing.T) {
+	s := newScene(t)
+	s.do(world([]*policy.Endpoint{pair()[0], pod("a/api", "app=api", "", on(""))}, ingress("p", "app=api")))
+	s.do(podEvents(pod("a/api", "app=api", api, on(""))))
+	if len(s.nodes) > 0 {
+		t.Errorf("nodes hold %v", s.nodes)
+	}
+	for _, node := range []string{"node1", "node2"} {
+		s.do(podEvents(pod("a/api", "app=api", api, on(node))))
+		if n := s.nodes[node]; n == nil || len(n.Rules) != 1 || len(n.Applied) != 1 {
+			t.Errorf("%s holds %+v", node, n)
+		}
+	}
+	if n := s.nodes["node1"]; len(n.Rules)+len(n.Applied) > 0 {
+		t.Errorf("node1 keeps %+v", n)
+	}
+}
+
 // A node has nothing of policies that apply to no pod of it.
 func TestSpan(t *testing.T) {
 	s := newScene(t)
