@@ -1,10 +1,13 @@
 package systemtests
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/flowkeep/flowkeep/systemtests/cluster"
@@ -85,4 +88,59 @@ func TestCompletedPodHasNoRights(t *testing.T) {
 		w.Fatalf("the next pod has %v and not %v: nothing was shown", got, ip)
 	}
 	w.settles(w.shut("next", "b", "tcp", 80, "the address was a finished job's"))
+}
+
+// statusPod makes a pod that only the API knows, on a node without a kubelet, and says in its status what addresses it has.
+func (w *world) statusPod(ns, name, app string, ips []netip.Addr) {
+	w.Helper()
+	w.apply(ns, fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: %s, labels: {app: %s}}, spec: {nodeName: nowhere-TEST, tolerations: [{operator: Exists}],
+		containers: [{name: c, image: none}]}}`, name, app))
+	w.Cleanup(func() { w.must(w.DeletePod(context.Background(), ns, name)) })
+	var list []string
+	for _, ip := range ips {
+		list = append(list, fmt.Sprintf(`{"ip": %q}`, ip))
+	}
+	_, err := w.Kubectl(w.ctx, "", "-n", ns, "patch", "pod", name, "--subresource=status", "--type=merge", "-p",
+		fmt.Sprintf(`{"status": {"phase": "Running", "podIP": %q, "podIPs": [%s]}}`, ips[0], strings.Join(list, ", ")))
+	w.must(err)
+}
+
+// Two pods of equal standing say that they have one address: neither's rights count, and it is said. A pod that was wired is
+// worth more than what a status says.
+func TestTwoPodsWithOneAddress(t *testing.T) {
+	w := setup(t)
+	ns := threePods(w)
+	w.apply("", `{apiVersion: v1, kind: Node, metadata: {name: nowhere-TEST}}`)
+	w.Cleanup(func() { _, _ = w.Kubectl(context.Background(), "", "delete", "node", "nowhere-"+w.id) })
+	w.policy(ns, "b", `{podSelector: {matchLabels: {app: b}}, ingress: [{from: [{podSelector: {matchLabels: {app: friend}}}]}]}`)
+	outside := cluster.Pod{Name: "outside", Node: "control plane", NetNS: w.ControlPlaneNS()}
+	b := w.nodePort(ns, "b") // outside has no route to pods
+	var ips []netip.Addr
+	for _, f := range families {
+		ip, err := w.ControlPlaneIP(w.ctx, f)
+		w.must(err)
+		ips = append(ips, ip)
+	}
+	w.statusPod(ns, "friend", "friend", ips)
+	w.statusPod(ns, "thief", "friend", w.pods["a"].IPs)
+	w.settles(w.at("node1", b, outside, true, "the address is a friend's"), w.shut("a", "b", "tcp", 80, "a is wired; a status is not believed"))
+
+	before, err := w.Metric(w.ctx, "netmaster", "flowkeep_netmaster_address_conflicts_total")
+	w.must(err)
+	w.statusPod(ns, "rival", "rival", ips)
+	w.settles(w.at("node1", b, outside, false, "the address is contested"))
+	after, err := w.Metric(w.ctx, "netmaster", "flowkeep_netmaster_address_conflicts_total")
+	w.must(err)
+	if after != before+float64(len(ips)) {
+		w.Errorf("%v conflicts counted, want %d", after-before, len(ips))
+	}
+	w.must(cluster.Until(w.ctx, settling, func() error {
+		text, err := w.Kubectl(w.ctx, "", "-n", ns, "get", "events", "--field-selector", "reason=AddressContested,involvedObject.name=rival", "-o", "name")
+		if err == nil && text == "" {
+			err = errors.New("no event at the pod")
+		}
+		return err
+	}))
+	w.must(w.DeletePod(w.ctx, ns, "rival"))
+	w.settles(w.at("node1", b, outside, true, "the rival is gone"))
 }

@@ -125,7 +125,7 @@ func (c *Cluster) Pod(ctx context.Context, namespace, name string) (Pod, error) 
 
 // DeletePod deletes it and waits until it is gone from the API.
 func (c *Cluster) DeletePod(ctx context.Context, namespace, name string) error {
-	_, err := c.Kubectl(ctx, "", "-n", namespace, "delete", "pod", name, "--grace-period=0", "--force", "--timeout=30s")
+	_, err := c.Kubectl(ctx, "", "-n", namespace, "delete", "pod", name, "--grace-period=0", "--force", "--timeout=30s", "--ignore-not-found")
 	return err
 }
 
