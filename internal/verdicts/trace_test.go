@@ -67,6 +67,22 @@ func onOneNode(w *policy.World) {
 	}
 }
 
+// manyBlocks gives rules with peers as many blocks as makes the compiler treat them as one.
+func manyBlocks(g policytest.Gen, w *policy.World) {
+	const many = 40
+	for _, p := range w.Policies {
+		for _, list := range [][]policy.PolicyRule{p.Ingress, p.Egress} {
+			for i := range list {
+				for n := 0; !list[i].AnyPeer && n < many; n++ {
+					if b := g.Block(); b.CIDR.Addr().BitLen()-b.CIDR.Bits() <= 8 { // the wider ones hold everything
+						list[i].Peers = append(list[i].Peers, policy.Peer{Block: b})
+					}
+				}
+			}
+		}
+	}
+}
+
 func localEndpoints(w *policy.World) []pipeline.LocalEndpoint {
 	var out []pipeline.LocalEndpoint
 	for i, e := range w.Endpoints {
@@ -100,6 +116,9 @@ func traceWorld(ctx context.Context, t *testing.T, sw *ovstest.Switch, s *ofctl.
 	g := policytest.New(seed)
 	w := g.World(pods, 5)
 	onOneNode(w)
+	if seed%2 == 1 {
+		manyBlocks(g, w)
+	}
 	ch, _ := resolve.New(0).Apply(resolve.Batch{Namespaces: w.Namespaces, Endpoints: w.Endpoints, Policies: w.Policies})
 	c := pipeline.New(config, nil)
 	c.Apply(nodeUpdate(ch, "node1"))
