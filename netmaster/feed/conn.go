@@ -273,6 +273,7 @@ func (s *Server) attach(c *conn) (wake <-chan struct{}) {
 	s.conns[c.hello.Node] = c
 	delete(s.refusals, c.hello.Node)
 	p := s.mirror.resume(s.mirror.view(c.hello.Node), c.hello.Held)
+	p.outgrown = func() { c.end(errStalled) }
 	c.hello.Held = nil
 	c.infos <- struct{}{}
 	s.metrics.connected.Set(float64(len(s.conns)))

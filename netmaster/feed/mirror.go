@@ -38,7 +38,14 @@ type pending struct {
 	settled map[string]policy.SettledEndpoint // by ID
 	wake    chan struct{}
 	always  bool // something is due even if nothing changed
+	// most is how much more than the node's span may wait, and outgrown is called, if set, when more does: of a node that takes
+	// little, what came into its span and left it again would add up for ever.
+	most     int
+	outgrown func()
 }
+
+// slack is how much more may wait than what did at the start.
+const slack = 10_000
 
 func newMirror() *mirror {
 	return &mirror{rules: map[policy.Key]*policy.Rule{}, groups: map[policy.Key]members{}, nodes: map[string]*view{}}
@@ -52,6 +59,14 @@ func (p *pending) signal() {
 	select {
 	case p.wake <- struct{}{}:
 	default:
+	}
+}
+
+func (p *pending) size() int { return len(p.rules) + len(p.groups) }
+
+func (p *pending) measure(span int) {
+	if p.outgrown != nil && p.size() > p.most+span {
+		p.outgrown()
 	}
 }
 
@@ -184,6 +199,7 @@ func (m *mirror) applyNode(n *policy.NodeChange) {
 	if v.pending != nil {
 		v.markSpan(n)
 		v.pending.signal()
+		v.pending.measure(len(v.rules) + len(v.groups) + len(v.applied))
 	}
 }
 
@@ -244,6 +260,7 @@ func (m *mirror) resume(v *view, held []wire.Held) *pending {
 	for k, set := range v.applied {
 		p.compare(has, groupID{policy.AppliedToGroup, k}, set)
 	}
+	p.most = p.size() + slack
 	p.signal()
 	return p
 }

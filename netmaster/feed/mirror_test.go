@@ -1,0 +1,113 @@
+package feed
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/flowkeep/flowkeep/internal/wire"
+	"github.com/flowkeep/flowkeep/policydb/policy"
+)
+
+func key(n int) policy.Key {
+	return policy.RuleKey(&policy.Rule{Ports: []policy.PortRange{{First: uint16(n >> 8), Last: uint16(n)}}})
+}
+
+func addr(n int) netip.Addr {
+	return netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)})
+}
+
+// connected is a node with a rule and a group, that has been sent both.
+func connected(t *testing.T) (*mirror, *view) {
+	t.Helper()
+	m := newMirror()
+	m.apply(&policy.Changes{Revision: 1, Rules: []policy.RuleChange{{Key: key(0), Rule: &policy.Rule{Key: key(0)}}}, Groups: []policy.GroupChange{{Key: key(1), Added: []netip.Addr{addr(1)}}},
+		Nodes: []policy.NodeChange{{Node: "n", AddRules: []policy.Key{key(0)}, AddGroups: []policy.Key{key(1)}}}})
+	v := m.view("n")
+	m.resume(v, nil)
+	if u := m.take(v); len(u.Rules) != 1 || len(u.Groups) != 1 || !u.Groups[0].Replace {
+		t.Fatalf("%+v", u)
+	}
+	return m, v
+}
+
+// TestWhatWaitsForANodeIsBounded: by what it holds, however often that changes while it takes nothing.
+func TestWhatWaitsForANodeIsBounded(t *testing.T) {
+	m, v := connected(t)
+	outgrown := 0
+	v.pending.outgrown = func() { outgrown++ }
+	for i := range 5000 {
+		m.apply(&policy.Changes{Revision: uint64(2 + i), Rules: []policy.RuleChange{{Key: key(0), Rule: &policy.Rule{Key: key(0), Origins: []policy.Origin{{Policy: fmt.Sprint(i)}}}}},
+			Groups:  []policy.GroupChange{{Key: key(1), Added: []netip.Addr{addr(2 + i)}, Removed: []netip.Addr{addr(1 + i)}}},
+			Settled: []policy.SettledEndpoint{{Node: "n", ID: "ns/pod", UID: fmt.Sprint(i)}}})
+	}
+	if p := v.pending; len(p.rules) != 1 || len(p.groups) != 1 || len(p.groups[groupID{policy.PeerGroup, key(1)}]) > 32 || len(p.settled) != 1 || outgrown > 0 {
+		t.Fatalf("%d rules, %d groups, %d settled wait", len(p.rules), len(p.groups), len(p.settled))
+	}
+	u := m.take(v)
+	if u.Revision != 5001 || u.Rules[0].Rule.Origins[0].Policy != "4999" || len(u.Groups[0].Added) != 1 || u.Groups[0].Added[0] != addr(5001) || u.Settled[0].UID != "4999" {
+		t.Errorf("%+v", u)
+	}
+	if m.take(v) != nil {
+		t.Error("it is sent twice")
+	}
+}
+
+// TestANodeThatOnlyFallsBehindIsLetGo: rules that come and go while it takes nothing add up, but not for ever.
+func TestANodeThatOnlyFallsBehindIsLetGo(t *testing.T) {
+	m, v := connected(t)
+	outgrown := -1
+	v.pending.outgrown = func() { outgrown = v.pending.size() }
+	for i := 0; i < 4*slack && outgrown < 0; i++ {
+		k := key(2 + i)
+		m.apply(&policy.Changes{Revision: uint64(2 + i), Rules: []policy.RuleChange{{Key: k, Rule: &policy.Rule{Key: k}}}, Nodes: []policy.NodeChange{{Node: "n", AddRules: []policy.Key{k}}}})
+		m.apply(&policy.Changes{Revision: uint64(2 + i), Rules: []policy.RuleChange{{Key: k}}, Nodes: []policy.NodeChange{{Node: "n", RemoveRules: []policy.Key{k}}}})
+	}
+	if outgrown < slack || outgrown > slack+10 {
+		t.Errorf("let go with %d", outgrown)
+	}
+}
+
+// TestResumeSendsTheDifference, whatever the node says it holds.
+func TestResumeSendsTheDifference(t *testing.T) {
+	m, v := connected(t)
+	rule := wire.Held{Key: key(0), Hash: m.rules[key(0)].Hash()}
+	group := wire.Held{Group: policy.PeerGroup, Key: key(1), Hash: policy.MembersHash(m.groups[key(1)].all)}
+	other := func(h wire.Held) wire.Held { h.Hash[0]++; return h }
+	for name, test := range map[string]struct {
+		held                     []wire.Held
+		put, removed, sent, gone int
+	}{
+		"all":                    {[]wire.Held{rule, group}, 0, 0, 0, 0},
+		"nothing":                {nil, 1, 0, 1, 0},
+		"an older rule":          {[]wire.Held{other(rule), group}, 1, 0, 0, 0},
+		"an older group":         {[]wire.Held{rule, other(group)}, 0, 0, 1, 0},
+		"more":                   {[]wire.Held{rule, group, {Key: key(7)}, {Group: policy.PeerGroup, Key: key(8)}, {Group: policy.AppliedToGroup, Key: key(9)}}, 0, 1, 0, 2},
+		"a group of another use": {[]wire.Held{rule, {Group: policy.AppliedToGroup, Key: group.Key, Hash: group.Hash}}, 0, 0, 1, 1},
+		"a rule as a group":      {[]wire.Held{{Group: policy.PeerGroup, Key: rule.Key, Hash: rule.Hash}, group}, 1, 0, 0, 1},
+	} {
+		m.resume(v, test.held)
+		u := m.take(v)
+		if u == nil {
+			t.Fatalf("%s: nothing says the revision", name)
+		}
+		var put, removed, sent, gone int
+		for _, r := range u.Rules {
+			if r.Rule != nil {
+				put++
+			} else {
+				removed++
+			}
+		}
+		for _, g := range u.Groups {
+			if g.Gone {
+				gone++
+			} else if g.Replace {
+				sent++
+			}
+		}
+		if put != test.put || removed != test.removed || sent != test.sent || gone != test.gone {
+			t.Errorf("%s: %d put, %d removed, %d sent, %d gone", name, put, removed, sent, gone)
+		}
+	}
+}
