@@ -1,6 +1,7 @@
 package resolve_test
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -189,5 +190,28 @@ func TestContested(t *testing.T) {
 	s.do(podEvents(pod("a/twin", "app=x", web, on("node2"))))
 	if len(s.conflicts) != 2 {
 		t.Errorf("a new conflict is not told: %v", s.conflicts)
+	}
+}
+
+// A kubelet may say of all its pods that they have one address. That is one conflict, and no more work than their number.
+func TestManyClaimOneAddress(t *testing.T) {
+	s := newScene(t)
+	b := world(pair(), webToAPI, ingress("all", ""))
+	for i := range 2000 {
+		b.Endpoints = append(b.Endpoints, pod(fmt.Sprintf("a/twin%d", i), "app=web", other))
+	}
+	s.do(b)
+	if len(s.conflicts) != 1 || len(s.conflicts[0].Endpoints) != 2000 {
+		t.Errorf("%d conflicts", len(s.conflicts))
+	}
+	s.want(false, other+" "+api+" tcp/80", web+" "+other+" tcp/80")
+	b.DeletedEndpoints, b.Endpoints = nil, nil
+	for i := range 1999 {
+		b.DeletedEndpoints = append(b.DeletedEndpoints, fmt.Sprintf("a/twin%d", i))
+	}
+	s.do(b)
+	s.want(true, other+" "+api+" tcp/80")
+	if len(s.conflicts) != 1 {
+		t.Errorf("conflicts %v", s.conflicts)
 	}
 }

@@ -15,6 +15,7 @@ type batchState struct {
 	forgotten  []endpointID
 	crowded    map[netip.Addr]struct{} // that several claimed, until one let go
 	rules      []touchedRule
+	born       []ruleID
 	origins    []originStep
 	groups     []groupID // whose rules change
 	unheld     []groupID
@@ -22,6 +23,7 @@ type batchState struct {
 	recompile  []policyID
 	settled    []policy.SettledEndpoint
 	conflicts  []Conflict
+	holdings   map[netip.Addr]holding // of contested addresses, as they are at the end
 	peerSteps  []peerStep
 	places     []placeStep
 	wholes     []whole
@@ -123,8 +125,7 @@ func (e *Engine) isCrowded(a netip.Addr) bool {
 		return false
 	}
 	_, was := e.batch.crowded[a]
-	_, is := e.contested[a]
-	return was || is
+	return was || e.isContested(a)
 }
 
 // reset forgets the batch and frees what went in it.
@@ -158,7 +159,7 @@ func (e *Engine) reset() {
 		e.nodes.at(b.nodes[i].id).touched = 0
 	}
 	*b = batchState{
-		endpoints: emptied(b.endpoints), fresh: emptied(b.fresh), forgotten: emptied(b.forgotten), rules: emptied(b.rules), origins: emptied(b.origins),
+		endpoints: emptied(b.endpoints), fresh: emptied(b.fresh), forgotten: emptied(b.forgotten), rules: emptied(b.rules), born: emptied(b.born), origins: emptied(b.origins),
 		groups: emptied(b.groups), unheld: emptied(b.unheld), deleted: emptied(b.deleted), peerSteps: emptied(b.peerSteps), places: emptied(b.places),
 		wholes: emptied(b.wholes), nodes: emptied(b.nodes), ruleSteps: emptied(b.ruleSteps), groupSteps: emptied(b.groupSteps), applied: emptied(b.applied),
 		labels: emptied(b.labels), found: emptied(b.found), refs: emptied(b.refs), peers: emptied(b.peers), specs: emptied(b.specs), addresses: emptied(b.addresses), order: emptied(b.order),

@@ -62,8 +62,11 @@ func (e *Engine) ruleChanges() []policy.RuleChange {
 
 func (p *publisher) publish(r *rule) *policy.Rule {
 	out := &carve(&p.rules, 1, p.piece)[0]
-	*out = policy.Rule{Key: r.key, Direction: r.direction, AppliedTo: p.e.groups.at(r.applied).key, AnyPeer: r.anyPeer, AnyPort: r.anyPort,
-		Blocks: r.more().blocks, Ports: r.more().ports}
+	out.Key, out.Direction, out.AppliedTo = r.key, r.direction, p.e.groups.at(r.applied).key
+	out.AnyPeer, out.AnyPort = r.anyPeer, r.anyPort
+	if r.body != nil {
+		out.Blocks, out.Ports = r.body.blocks, r.body.ports
+	}
 	var buf [1]groupID
 	if peers := r.peers(&buf); len(peers) > 0 {
 		out.Peers = p.e.peerKeys(r, carve(&p.keys, len(peers), p.piece)[:0])

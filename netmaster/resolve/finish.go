@@ -34,6 +34,7 @@ func (e *Engine) finish() (policy.Changes, []Conflict) {
 
 // settleRules decides what is born and what dies, and lets go the dead.
 func (e *Engine) settleRules() {
+	e.batch.born = slices.Grow(e.batch.born, len(e.batch.rules))
 	for i := range e.batch.rules {
 		t := &e.batch.rules[i]
 		r := e.rules.at(t.id)
@@ -41,6 +42,7 @@ func (e *Engine) settleRules() {
 		switch moved := e.settleOrigins(t); {
 		case !was && r.alive():
 			t.fate = born
+			e.batch.born = append(e.batch.born, t.id)
 			e.countRule(r, +1)
 		case was && !r.alive():
 			t.fate = dead
@@ -181,17 +183,9 @@ func (e *Engine) finishCrowded(crowded map[netip.Addr][]uint32) {
 			}
 		}
 		if holders := top(after); len(holders) > 1 && len(top(before)) < 2 {
-			e.conflict(a)
+			e.conflict(a, holders)
 		}
 	}
-}
-
-func (e *Engine) conflict(a netip.Addr) {
-	c := Conflict{Address: a}
-	for _, id := range e.holders(a) {
-		c.Endpoints = append(c.Endpoints, e.endpoints.at(id).obj.ID())
-	}
-	e.batch.conflicts = append(e.batch.conflicts, c)
 }
 
 // claimsBefore are the claims on an address before the batch: of the touched as noted, of others as they are.
@@ -323,7 +317,7 @@ func (e *Engine) peerMembers(g *group) []netip.Addr {
 		for id := e.classes.at(c).endpoints; id != 0; {
 			ep := e.endpoints.at(id)
 			for i, a := range ep.addresses() {
-				if e.standingOf(id, a).peer && !slices.Contains(ep.addresses()[:i], a) {
+				if e.standingOf(ep, a).peer && !slices.Contains(ep.addresses()[:i], a) {
 					found = append(found, a)
 				}
 			}

@@ -148,7 +148,7 @@ func (e *Engine) Endpoint(id string) (EndpointView, bool) {
 	ep := e.endpoints.at(eid)
 	v := EndpointView{Endpoint: ep.obj, Addresses: ep.addresses(), Node: ep.nodeName(), Announced: ep.announced != nil}
 	for _, a := range v.Addresses {
-		if _, ok := e.contested[a]; ok && len(e.holders(a)) > 1 {
+		if e.isContested(a) && e.holding(a).n > 1 {
 			v.Contested = append(v.Contested, a)
 		}
 	}

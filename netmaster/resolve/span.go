@@ -106,26 +106,29 @@ func (e *Engine) place(n nodeID, change policy.AppliedToChange) {
 // finishBorn brings the rules that were born to the nodes that their groups are on.
 func (e *Engine) finishBorn() {
 	steps := 0
-	for i := range e.batch.rules {
-		if t := &e.batch.rules[i]; t.fate == born {
-			steps += len(e.groups.at(e.rules.at(t.id).applied).appliedOn)
-		}
+	born := e.batch.born
+	for _, id := range born {
+		steps += len(e.groups.at(e.rules.at(id).applied).appliedOn)
 	}
 	e.batch.ruleSteps = slices.Grow(e.batch.ruleSteps, steps)
-	for i := range e.batch.rules {
-		if t := &e.batch.rules[i]; t.fate == born {
-			e.enterAll(t.id)
+	for n := 0; len(born) > 0; born, n = born[n:], 0 {
+		for n < len(born) && e.rules.at(born[n]).applied == e.rules.at(born[0]).applied {
+			n++
 		}
+		e.enterAll(born[:n])
 	}
 }
 
-// enterAll brings a rule that was born to the nodes that its group is on.
-func (e *Engine) enterAll(id ruleID) {
-	r := e.rules.at(id)
-	for _, on := range e.groups.at(r.applied).appliedOn {
-		e.enter(on.node, id)
+// enterAll brings rules that apply to one group to the nodes that it is on, node by node.
+func (e *Engine) enterAll(born []ruleID) {
+	for _, on := range e.groups.at(e.rules.at(born[0]).applied).appliedOn {
+		for _, id := range born {
+			e.enter(on.node, id)
+		}
 	}
-	e.link(id, r)
+	for _, id := range born {
+		e.link(id, e.rules.at(id))
+	}
 }
 
 func (e *Engine) leaveAll(id ruleID, r *rule) {
@@ -207,7 +210,7 @@ func (e *Engine) placeWhole(g *group) []netip.Addr {
 	for i := 0; i < len(order); {
 		n, from := nodeID(order[i]>>32), len(sorted)
 		for ; i < len(order) && nodeID(order[i]>>32) == n; i++ {
-			if a := found[uint32(order[i])]; len(e.contested) == 0 || !slices.Contains(sorted[from:], a) {
+			if a := found[uint32(order[i])]; !e.isContested(a) || !slices.Contains(sorted[from:], a) {
 				sorted = append(sorted, a)
 			}
 		}
@@ -225,7 +228,7 @@ func (e *Engine) members(g *group) ([]netip.Addr, []uint64) {
 		for id := e.classes.at(c).endpoints; id != 0; {
 			ep := e.endpoints.at(id)
 			for i, a := range ep.addresses() {
-				if ep.nodeName() != "" && e.standingOf(id, a).applied && !slices.Contains(ep.addresses()[:i], a) {
+				if ep.nodeName() != "" && e.standingOf(ep, a).applied && !slices.Contains(ep.addresses()[:i], a) {
 					order = append(order, uint64(ep.node)<<32|uint64(len(found)))
 					found = append(found, a)
 				}
