@@ -1,6 +1,7 @@
 package resolve_test
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"testing"
@@ -31,7 +32,6 @@ func newCluster(t testing.TB) *cluster {
 }
 
 func (c *cluster) apply(ch policy.Changes) {
-	c.t.Helper()
 	for _, r := range ch.Rules {
 		if r.Rule == nil {
 			if c.rules[r.Key] == nil {
@@ -59,7 +59,6 @@ func (c *cluster) apply(ch policy.Changes) {
 
 // members fails on what a node would find strange: adding what is there, removing what is not.
 func (c *cluster) members(s set[netip.Addr], added, removed []netip.Addr) {
-	c.t.Helper()
 	for _, a := range removed {
 		if _, ok := s[a]; !ok {
 			c.t.Fatalf("%s removed from a group that does not have it", a)
@@ -75,7 +74,6 @@ func (c *cluster) members(s set[netip.Addr], added, removed []netip.Addr) {
 }
 
 func (c *cluster) applyNode(n policy.NodeChange) {
-	c.t.Helper()
 	ns := c.nodes[n.Node]
 	if ns == nil {
 		ns = &nodeState{set[policy.Key]{}, set[policy.Key]{}, map[policy.Key]set[netip.Addr]{}}
@@ -96,7 +94,6 @@ func (c *cluster) applyNode(n policy.NodeChange) {
 }
 
 func (c *cluster) span(s set[policy.Key], add, remove []policy.Key) {
-	c.t.Helper()
 	for _, k := range remove {
 		if _, ok := s[k]; !ok {
 			c.t.Fatalf("%s leaves a span that does not have it", k)
@@ -113,7 +110,6 @@ func (c *cluster) span(s set[policy.Key], add, remove []policy.Key) {
 
 // check holds the invariants of what nodes hold.
 func (c *cluster) check() {
-	c.t.Helper()
 	for name, n := range c.nodes {
 		need := set[policy.Key]{}
 		for key := range n.Rules {
@@ -128,8 +124,8 @@ func (c *cluster) check() {
 				need[p] = struct{}{}
 			}
 		}
-		if diff := cmp.Diff(need, n.Groups, plain...); diff != "" {
-			c.t.Fatalf("%s: peer groups needed (-), in the span (+):\n%s", name, diff)
+		if !maps.Equal(need, n.Groups) {
+			c.t.Fatalf("%s: peer groups needed (-), in the span (+):\n%s", name, cmp.Diff(need, n.Groups, plain...))
 		}
 		for key := range n.Groups {
 			if c.groups[key] == nil {

@@ -380,6 +380,9 @@ func checkChanges(t *testing.T, before uint64, ch *policy.Changes) {
 }
 
 func unique[T comparable](t *testing.T, added, removed []T) {
+	if len(added)+len(removed) < 2 {
+		return
+	}
 	t.Helper()
 	seen := map[T]bool{}
 	for _, a := range slices.Concat(added, removed) {
