@@ -2,6 +2,7 @@ package feed
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/flowkeep/flowkeep/internal/wire"
 	"github.com/flowkeep/flowkeep/policydb/policy"
@@ -13,6 +14,47 @@ type mirror struct {
 	rules    map[policy.Key]*policy.Rule
 	groups   map[policy.Key]members
 	nodes    map[string]*view
+	// rulesAt and groupsAt are the nodes in whose span a rule or a peer group is: a change costs as many as it concerns.
+	rulesAt, groupsAt holders
+}
+
+type holders map[policy.Key][]*view
+
+// add is for a node that was not there; remove for one that was.
+func (h holders) add(k policy.Key, v *view) { h[k] = append(h[k], v) }
+
+func (h holders) remove(k policy.Key, v *view) {
+	all := h[k]
+	i := slices.Index(all, v)
+	if i < 0 {
+		return
+	}
+	last := len(all) - 1
+	all[i], all[last] = all[last], nil
+	if last == 0 {
+		delete(h, k)
+	} else {
+		h[k] = all[:last]
+	}
+}
+
+// enter and leave keep a span's keys and who has them alike.
+func (h holders) enter(span map[policy.Key]struct{}, keys []policy.Key, v *view) {
+	for _, k := range keys {
+		if _, there := span[k]; !there {
+			span[k] = struct{}{}
+			h.add(k, v)
+		}
+	}
+}
+
+func (h holders) leave(span map[policy.Key]struct{}, keys []policy.Key, v *view) {
+	for _, k := range keys {
+		if _, there := span[k]; there {
+			delete(span, k)
+			h.remove(k, v)
+		}
+	}
 }
 
 type members map[netip.Addr]struct{}
@@ -48,7 +90,7 @@ type pending struct {
 const slack = 10_000
 
 func newMirror() *mirror {
-	return &mirror{rules: map[policy.Key]*policy.Rule{}, groups: map[policy.Key]members{}, nodes: map[string]*view{}}
+	return &mirror{rules: map[policy.Key]*policy.Rule{}, groups: map[policy.Key]members{}, nodes: map[string]*view{}, rulesAt: holders{}, groupsAt: holders{}}
 }
 
 func newPending() *pending {
@@ -151,12 +193,12 @@ func (s members) change(added, removed []netip.Addr) {
 
 // markRules and markGroups tell the connected nodes that had these before the batch; entering and leaving is in NodeChange.
 func (m *mirror) markRules(changes []policy.RuleChange) {
-	for _, v := range m.nodes {
-		if v.pending == nil {
+	for _, r := range changes {
+		if r.Rule == nil {
 			continue
 		}
-		for _, r := range changes {
-			if _, ok := v.rules[r.Key]; ok && r.Rule != nil {
+		for _, v := range m.rulesAt[r.Key] {
+			if v.pending != nil {
 				v.pending.rules[r.Key] = struct{}{}
 				v.pending.signal()
 			}
@@ -165,13 +207,13 @@ func (m *mirror) markRules(changes []policy.RuleChange) {
 }
 
 func (m *mirror) markGroups(changes []policy.GroupChange) {
-	for _, v := range m.nodes {
-		if v.pending == nil {
+	for i := range changes {
+		g := &changes[i]
+		if g.Gone {
 			continue
 		}
-		for i := range changes {
-			g := &changes[i]
-			if _, ok := v.groups[g.Key]; ok && !g.Gone {
+		for _, v := range m.groupsAt[g.Key] {
+			if v.pending != nil {
 				v.pending.patch(groupID{policy.PeerGroup, g.Key}, len(m.groups[g.Key]), g.Added, g.Removed)
 				v.pending.signal()
 			}
@@ -181,18 +223,10 @@ func (m *mirror) markGroups(changes []policy.GroupChange) {
 
 func (m *mirror) applyNode(n *policy.NodeChange) {
 	v := m.view(n.Node)
-	for _, k := range n.RemoveRules {
-		delete(v.rules, k)
-	}
-	for _, k := range n.AddRules {
-		v.rules[k] = struct{}{}
-	}
-	for _, k := range n.RemoveGroups {
-		delete(v.groups, k)
-	}
-	for _, k := range n.AddGroups {
-		v.groups[k] = struct{}{}
-	}
+	m.rulesAt.leave(v.rules, n.RemoveRules, v)
+	m.rulesAt.enter(v.rules, n.AddRules, v)
+	m.groupsAt.leave(v.groups, n.RemoveGroups, v)
+	m.groupsAt.enter(v.groups, n.AddGroups, v)
 	for i := range n.AppliedTo {
 		v.applyApplied(&n.AppliedTo[i])
 	}

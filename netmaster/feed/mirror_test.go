@@ -7,6 +7,7 @@ import (
 
 	"github.com/flowkeep/flowkeep/internal/wire"
 	"github.com/flowkeep/flowkeep/policydb/policy"
+	"github.com/flowkeep/flowkeep/policydb/policy/policytest"
 )
 
 func key(n int) policy.Key {
@@ -108,6 +109,40 @@ func TestResumeSendsTheDifference(t *testing.T) {
 		}
 		if put != test.put || removed != test.removed || sent != test.sent || gone != test.gone {
 			t.Errorf("%s: %d put, %d removed, %d sent, %d gone", name, put, removed, sent, gone)
+		}
+	}
+}
+
+// TestWhoHasARuleIsKnown: after any history the index says what the spans say.
+func TestWhoHasARuleIsKnown(t *testing.T) {
+	g := policytest.New(1)
+	m := newMirror()
+	keys := func() (out []policy.Key) {
+		for range g.IntN(4) {
+			out = append(out, key(g.IntN(6)))
+		}
+		return out
+	}
+	for i := range 3000 {
+		m.apply(&policy.Changes{Revision: uint64(i), Nodes: []policy.NodeChange{{Node: fmt.Sprint(g.IntN(4)), AddRules: keys(), RemoveRules: keys(), AddGroups: keys(), RemoveGroups: keys()}}})
+		want := [2]int{}
+		for _, v := range m.nodes {
+			want[0] += len(v.rules)
+			want[1] += len(v.groups)
+		}
+		var have [2]int
+		for i, at := range []holders{m.rulesAt, m.groupsAt} {
+			for k, views := range at {
+				have[i] += len(views)
+				for _, v := range views {
+					if _, ok := [2]map[policy.Key]struct{}{v.rules, v.groups}[i][k]; !ok {
+						t.Fatalf("after %d: %s is not in the span of who has it", i, k)
+					}
+				}
+			}
+		}
+		if have != want {
+			t.Fatalf("after %d: %v are known, the spans have %v", i, have, want)
 		}
 	}
 }
