@@ -10,28 +10,30 @@ import (
 // batchState is what a batch has touched, with how that was before, and what it changes. The lists are kept for the next
 // batch, unless they have grown large.
 type batchState struct {
-	endpoints  []touchedEndpoint
-	fresh      []endpointID // that were not there before
-	forgotten  []endpointID
-	crowded    map[netip.Addr]struct{} // that several claimed, until one let go
-	rules      []touchedRule
-	born       []ruleID
-	origins    []originStep
-	groups     []groupID // whose rules change
-	unheld     []groupID
-	deleted    []policyID
-	recompile  []policyID
-	settled    []policy.SettledEndpoint
-	conflicts  []Conflict
-	holdings   map[netip.Addr]holding // of contested addresses, as they are at the end
-	peerSteps  []peerStep
-	places     []placeStep
-	wholes     []whole
-	nodes      []nodeDelta
-	ruleSteps  []ruleStep
-	groupSteps []groupStep
-	applied    []appliedStep
-	leaves     bool // some of groupSteps goes out
+	endpoints      []touchedEndpoint
+	fresh          []endpointID // that were not there before
+	forgotten      []endpointID
+	crowded        map[netip.Addr]struct{} // that several claimed, until one let go
+	rules          []touchedRule
+	born           []ruleID
+	origins        []originStep
+	groups         []groupID // whose rules change
+	unheld         []groupID
+	leftNamespaces []namespaceID // that may have nothing in them now
+	leftNodes      []nodeID
+	deleted        []policyID
+	recompile      []policyID
+	settled        []policy.SettledEndpoint
+	conflicts      []Conflict
+	holdings       map[netip.Addr]holding // of contested addresses, as they are at the end
+	peerSteps      []peerStep
+	places         []placeStep
+	wholes         []whole
+	nodes          []nodeDelta
+	ruleSteps      []ruleStep
+	groupSteps     []groupStep
+	applied        []appliedStep
+	leaves         bool // some of groupSteps goes out
 
 	// Scratch space.
 	labels    []label
@@ -158,9 +160,12 @@ func (e *Engine) reset() {
 	for i := range b.nodes {
 		e.nodes.at(b.nodes[i].id).touched = 0
 	}
+	e.dropNamespaces()
+	e.dropNodes()
 	*b = batchState{
 		endpoints: emptied(b.endpoints), fresh: emptied(b.fresh), forgotten: emptied(b.forgotten), rules: emptied(b.rules), born: emptied(b.born), origins: emptied(b.origins),
-		groups: emptied(b.groups), unheld: emptied(b.unheld), deleted: emptied(b.deleted), peerSteps: emptied(b.peerSteps), places: emptied(b.places),
+		groups: emptied(b.groups), unheld: emptied(b.unheld), leftNamespaces: emptied(b.leftNamespaces), leftNodes: emptied(b.leftNodes),
+		deleted: emptied(b.deleted), peerSteps: emptied(b.peerSteps), places: emptied(b.places),
 		wholes: emptied(b.wholes), nodes: emptied(b.nodes), ruleSteps: emptied(b.ruleSteps), groupSteps: emptied(b.groupSteps), applied: emptied(b.applied),
 		labels: emptied(b.labels), found: emptied(b.found), refs: emptied(b.refs), peers: emptied(b.peers), specs: emptied(b.specs), addresses: emptied(b.addresses), order: emptied(b.order),
 	}

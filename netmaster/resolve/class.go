@@ -176,6 +176,7 @@ func (e *Engine) dropClass(id classID, c *class) {
 		e.pods.removeObject(e.hash.label(c.ns, k, v), id)
 	}
 	e.unlinkClass(c)
+	e.batch.leftNamespaces = append(e.batch.leftNamespaces, c.ns)
 	e.classByContent.remove(e.classHash(c.ns, e.listLabels(c.labels), c.ports()), id)
 	e.classes.give(id)
 }

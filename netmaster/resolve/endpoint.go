@@ -137,7 +137,9 @@ func (e *Engine) settle(id endpointID, ep *endpoint) {
 		e.classes.at(c).renew(id, ep)
 	}
 	if name := ep.nodeName(); ep.node == 0 || e.nodes.at(ep.node).name != name {
+		e.leaveNode(ep.node)
 		ep.node = e.node(name)
+		e.nodes.at(ep.node).endpoints++
 	}
 }
 
@@ -161,6 +163,7 @@ func (e *Engine) forget(id endpointID, ep *endpoint) {
 	e.touch(id)
 	before := ep.addresses()
 	e.detach(ep)
+	e.leaveNode(ep.node)
 	ep.obj, ep.announced = nil, nil
 	e.unclaim(id, before)
 	e.batch.forgotten = append(e.batch.forgotten, id)

@@ -220,6 +220,14 @@ func (c *check) spans() {
 // leftovers finds what nobody needs any more.
 func (c *check) leftovers() {
 	e := c.e
+	on := map[nodeID]uint32{}
+	for _, id := range live(&e.endpoints) {
+		on[e.endpoints.at(id).node]++
+	}
+	for _, id := range live(&e.nodes) {
+		c.equal("endpoints on node", e.nodes.at(id).name, e.nodes.at(id).endpoints, on[id])
+	}
+	c.equal("nodes", "engine", e.nodes.len(), len(on))
 	c.equal("names of endpoints", "engine", e.endpointByName.n+len(e.ghosts), e.endpoints.len())
 	c.equal("names of policies", "engine", e.policyByName.n, e.policies.len())
 	c.equal("contents of classes", "engine", e.classByContent.n, e.classes.len())
@@ -232,4 +240,6 @@ func (c *check) leftovers() {
 		ns := e.namespaces.at(id)
 		c.equal("groups of namespace", ns.name, len(ns.always)+len(ns.covering)+int(ns.classes), 0)
 	}
+	c.equal("namespaces", "engine", e.namespaces.len(), e.Counts().Namespaces)
+	c.equal("nodes", "engine", []int{e.nodes.len(), len(e.nodeByName)}, []int{0, 0})
 }

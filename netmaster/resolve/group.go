@@ -125,6 +125,9 @@ func (e *Engine) group(s *spec) groupID {
 	if s.namespaces != nil || s.port != nil {
 		g.rare = &rareGroup{namespaces: s.namespaces, port: s.port}
 	}
+	if s.ns != 0 {
+		e.namespaces.at(s.ns).groups++
+	}
 	e.groupBySpec.add(hash, id)
 	e.groupByKey.add(e.hash.key(key), id)
 	e.fill(id, g)
@@ -278,7 +281,10 @@ func (e *Engine) enrol(id groupID, g *group, nid namespaceID, cid classID) {
 func (e *Engine) drop(id groupID) {
 	g := e.groups.at(id)
 	if g.ns != 0 {
-		e.fileGroup(id, g.ns, e.namespaces.at(g.ns), false)
+		ns := e.namespaces.at(g.ns)
+		e.fileGroup(id, g.ns, ns, false)
+		ns.groups--
+		e.batch.leftNamespaces = append(e.batch.leftNamespaces, g.ns)
 	} else {
 		e.fileTeam(id, g.rare.namespaces, false)
 		for nid := range e.candidates(g.rare.namespaces) {

@@ -11,6 +11,7 @@ type namespace struct {
 	labels   map[string]string
 	known    bool
 	classes  classID   // the first, linked
+	groups   uint32    // how many are of this namespace alone
 	always   []groupID // whose selector of pods names no label's value
 	covering []groupID // with a selector of namespaces that chooses this one
 }
@@ -30,7 +31,9 @@ func (e *Engine) namespace(name string) (namespaceID, *namespace) {
 func (e *Engine) putNamespace(name string, labels map[string]string, known bool) {
 	id, ns := e.namespace(name)
 	e.fileNamespace(id, ns, false)
-	ns.labels, ns.known = labels, known
+	if ns.labels, ns.known = labels, known; !known {
+		e.batch.leftNamespaces = append(e.batch.leftNamespaces, id)
+	}
 	e.fileNamespace(id, ns, true)
 	before := ns.covering
 	ns.covering = e.coveringOf(ns)
@@ -40,6 +43,17 @@ func (e *Engine) putNamespace(name string, labels map[string]string, known bool)
 	diffSorted(before, ns.covering, func(g groupID) { e.fileGroup(g, id, ns, false) }, func(g groupID) { e.fileGroup(g, id, ns, true) })
 	for c := ns.classes; c != 0; c = e.classes.at(c).next {
 		e.regroup(c)
+	}
+}
+
+// dropNamespaces forgets those that the API server has no more and that nothing is in.
+func (e *Engine) dropNamespaces() {
+	for _, id := range e.batch.leftNamespaces {
+		ns := e.namespaces.at(id)
+		if !ns.known && ns.classes == 0 && ns.groups == 0 && e.namespaceByName[ns.name] == id {
+			delete(e.namespaceByName, ns.name)
+			e.namespaces.give(id)
+		}
 	}
 }
 

@@ -8,12 +8,15 @@ import (
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
-// Counts is how much the engine holds.
+// Counts is how much the engine holds. Nodes are those that pods are on.
 type Counts struct{ Namespaces, Endpoints, Policies, Rules, Groups, Nodes int }
 
 // Counts is how much the engine holds now.
 func (e *Engine) Counts() Counts {
 	c := Counts{Endpoints: e.endpointByName.n, Policies: e.policies.len(), Rules: e.rules.len(), Groups: e.groups.len(), Nodes: e.nodes.len()}
+	if e.nodeByName[""] != 0 { // where pods wait for a node
+		c.Nodes--
+	}
 	for id := namespaceID(1); id <= e.namespaces.last; id++ {
 		if e.namespaces.at(id).known {
 			c.Namespaces++

@@ -11,8 +11,9 @@ import (
 type nodeID uint32
 
 type node struct {
-	name    string
-	touched uint32 // its place in batch.nodes plus one
+	name      string
+	touched   uint32 // its place in batch.nodes plus one
+	endpoints uint32 // how many are on it
 }
 
 // nodeDelta is what a batch changes of a node's span: first how much of each kind, then what.
@@ -61,6 +62,27 @@ func (e *Engine) node(name string) nodeID {
 		e.nodeByName[name] = id
 	}
 	return id
+}
+
+// leaveNode says that an endpoint is not there any more.
+func (e *Engine) leaveNode(id nodeID) {
+	if id == 0 {
+		return
+	}
+	n := e.nodes.at(id)
+	if n.endpoints--; n.endpoints == 0 {
+		e.batch.leftNodes = append(e.batch.leftNodes, id)
+	}
+}
+
+// dropNodes forgets those that nothing is on.
+func (e *Engine) dropNodes() {
+	for _, id := range e.batch.leftNodes {
+		if n := e.nodes.at(id); n.endpoints == 0 && e.nodeByName[n.name] == id {
+			delete(e.nodeByName, n.name)
+			e.nodes.give(id)
+		}
+	}
 }
 
 func (e *Engine) nodeDelta(id nodeID) *nodeDelta {
