@@ -3,6 +3,7 @@ package systemtests
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -146,4 +147,21 @@ func TestLiveConnectionsAreJudgedAgain(t *testing.T) {
 			w.Errorf("%v: should have ended within a second of the change %v ago; answered %d of %d, silent for %v", streams[i].Expectation, sinceChange, r.Received, r.Sent, gap)
 		}
 	}
+}
+
+// Ten thousand peers in one policy: the last of them counts, and nobody beside them.
+func TestPolicyOfTenThousandPeers(t *testing.T) {
+	w := setup(t)
+	ns := threePods(w)
+	var blocks []string
+	for i := range 10000 - 2 {
+		blocks = append(blocks, fmt.Sprintf("{ipBlock: {cidr: 198.18.%d.%d/32}}", i>>8, i&255))
+	}
+	blocks = append(blocks, fmt.Sprintf("{ipBlock: {cidr: %s/32}}", w.ip("a", 4)), fmt.Sprintf(`{ipBlock: {cidr: "%s/128"}}`, w.ip("a", 6)))
+	_, err := w.Kubectl(w.ctx, `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: huge}, spec: {podSelector: {matchLabels: {app: b}},
+		ingress: [{from: [`+strings.Join(blocks, ", ")+`]}]}}`, "-n", ns, "create", "-f", "-") // apply would write it into an annotation too
+	w.must(err)
+	w.settles(w.open("a", "b", "tcp", 80, "the last peer"), w.shut("c", "b", "tcp", 80, "no peer"))
+	w.delete(ns, "networkpolicy", "huge")
+	w.settles(w.open("c", "b", "tcp", 80, "the policy is gone"))
 }
