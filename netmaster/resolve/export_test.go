@@ -41,8 +41,12 @@ func (c *check) equal(what string, id, got, want any) {
 
 // live lists a pool's IDs that are not free.
 func live[ID ~uint32, T any](p *pool[ID, T]) (out []ID) {
+	free := map[ID]bool{}
+	for _, id := range p.free {
+		free[id] = true
+	}
 	for id := ID(1); id <= p.last; id++ {
-		if !slices.Contains(p.free, id) {
+		if !free[id] {
 			out = append(out, id)
 		}
 	}
