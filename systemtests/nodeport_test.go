@@ -100,3 +100,57 @@ func TestHostPort(t *testing.T) {
 	w.settles(w.at("node1", ports, outside, false, "outside is no peer"), w.at("node1", ports, w.pods["a"], true, "a is a peer"),
 		w.at("node1", ports, w.pods["b"], false, "b is no peer"))
 }
+
+// With externalTrafficPolicy: Local a node answers for its own pods only, and nobody is masqueraded.
+func TestExternalTrafficPolicyLocal(t *testing.T) {
+	w := setup(t)
+	ns := threePods(w)
+	ports := w.nodePort(ns, "b")
+	_, err := w.Kubectl(w.ctx, "", "-n", ns, "patch", "service", "np-b", "-p", `{"spec": {"externalTrafficPolicy": "Local"}}`)
+	w.must(err)
+	outside := cluster.Pod{Name: "outside", Node: "control plane", NetNS: w.ControlPlaneNS()}
+	w.settles(w.at("node1", ports, outside, true, "b is on node1"), w.at("node2", ports, outside, false, "b is not on node2"))
+	w.policy(ns, "b", fmt.Sprintf(`{podSelector: {matchLabels: {app: b}}, ingress: [{from: [%s]}]}`, w.outsideBlocks()))
+	w.settles(w.at("node1", ports, outside, true, "outside is in a block"), w.at("node1", ports, w.pods["a"], false, "a is in no block"))
+	w.policy(ns, "b", `{podSelector: {matchLabels: {app: b}}, ingress: [{from: [{podSelector: {}}]}]}`)
+	w.settles(w.at("node1", ports, outside, false, "outside is no pod"), w.at("node1", ports, w.pods["a"], true, "a is a pod of the namespace"))
+}
+
+// No policy keeps a pod from itself, whichever way it takes.
+func TestPodReachesItself(t *testing.T) {
+	w := setup(t)
+	ns := threePods(w)
+	node, inside := w.nodePort(ns, "b"), service(w, ns, "b")
+	w.policy(ns, "deny", `{podSelector: {}, policyTypes: [Ingress, Egress]}`)
+	w.settles(everyProto(w, "b", "b", true, "itself"), through(w, inside, "b", true), through(w, inside, "a", false),
+		w.at("node1", node, w.pods["a"], false, "default deny"))
+}
+
+// What stands behind a Service may change under a client: the pod that answers is judged, whichever it is.
+func TestServiceOfSeveralPods(t *testing.T) {
+	w := setup(t)
+	ns := threePods(w)
+	w.apply(ns, `{apiVersion: v1, kind: Service, metadata: {name: both}, spec: {ipFamilyPolicy: PreferDualStack, sessionAffinity: ClientIP,
+		selector: {tier: back}, ports: [{port: 8000, targetPort: 80}]}}`)
+	label := func(pod, value string) {
+		_, err := w.Kubectl(w.ctx, "", "-n", ns, "label", "--overwrite", "pod", pod, "tier="+value)
+		w.must(err)
+	}
+	label("b", "back")
+	ips, err := w.ServiceIPs(w.ctx, ns, "both")
+	w.must(err)
+	ways := func(open bool, why string) (list []cluster.Expectation) {
+		for _, ip := range ips {
+			list = append(list, cluster.Expectation{From: w.pods["a"], Proto: "tcp", To: ip, Port: 8000, Open: open, Why: why})
+		}
+		return list
+	}
+	w.policy(ns, "a", `{podSelector: {matchLabels: {app: a}}, policyTypes: [Egress], egress: [{to: [{podSelector: {matchLabels: {app: b}}}]}]}`)
+	w.settles(ways(true, "b is behind it"))
+	label("b", "none")
+	label("c", "back")
+	w.settles(ways(false, "c is behind it"))
+	label("c", "none")
+	label("b", "back")
+	w.settles(ways(true, "b is behind it again"))
+}
