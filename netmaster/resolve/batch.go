@@ -16,6 +16,7 @@ type batchState struct {
 	crowded        map[netip.Addr]struct{} // that several claimed, until one let go
 	rules          []touchedRule
 	born           []ruleID
+	merges         []merge // the last few
 	origins        []originStep
 	groups         []groupID // whose rules change
 	unheld         []groupID

@@ -279,7 +279,8 @@ func (e *Engine) publicOrigins(list []origin) []policy.Origin {
 	return out
 }
 
-// mergeOrigins writes the list of several origins anew: one pass over it, whatever changes.
+// mergeOrigins writes the list of several origins anew: one pass over it, whatever changes. The rules of a policy for both
+// directions mostly have the same list: it is written once.
 func (e *Engine) mergeOrigins(r *rule, added, removed []origin) {
 	var before []policy.Origin
 	switch {
@@ -288,7 +289,34 @@ func (e *Engine) mergeOrigins(r *rule, added, removed []origin) {
 	case r.origin.policy != 0:
 		before = []policy.Origin{e.publicOrigin(r.origin)}
 	}
-	come, gone := e.publicOrigins(added), e.publicOrigins(removed)
+	m := merge{before: before, come: e.publicOrigins(added), gone: e.publicOrigins(removed)}
+	if i := slices.IndexFunc(e.batch.merges, m.same); i >= 0 {
+		m.out = e.batch.merges[i].out
+	} else {
+		m.do()
+		e.batch.merges = append(e.batch.merges[max(0, len(e.batch.merges)-3):], m)
+	}
+	if r.body == nil {
+		var buf [1]groupID
+		r.body = &ruleBody{peers: slices.Clone(r.peers(&buf))}
+		r.peer = 0
+	}
+	r.origin, r.body.origins = origin{}, m.out
+}
+
+// merge is a change of a sorted list, and what comes out.
+type merge struct{ before, come, gone, out []policy.Origin }
+
+func (m merge) same(o merge) bool {
+	return sameOrigins(m.before, o.before) && sameOrigins(m.come, o.come) && sameOrigins(m.gone, o.gone)
+}
+
+func sameOrigins(a, b []policy.Origin) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0] || slices.Equal(a, b))
+}
+
+func (m *merge) do() {
+	before, come, gone := m.before, m.come, m.gone
 	out := make([]policy.Origin, 0, max(0, len(before)+len(come)-len(gone)))
 	for len(come)+len(gone) > 0 {
 		if len(gone) == 0 || len(come) > 0 && compareOrigins(come[0], gone[0]) < 0 {
@@ -304,13 +332,7 @@ func (e *Engine) mergeOrigins(r *rule, added, removed []origin) {
 		}
 		gone = gone[1:]
 	}
-	out = append(out, before...)
-	if r.body == nil {
-		var buf [1]groupID
-		r.body = &ruleBody{peers: slices.Clone(r.peers(&buf))}
-		r.peer = 0
-	}
-	r.origin, r.body.origins = origin{}, out
+	m.out = append(out, before...)
 }
 
 // link and unlink keep the list of rules that apply to a group.
