@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/netip"
 	"path/filepath"
 	"reflect"
@@ -34,6 +33,7 @@ type master struct {
 	engine *resolve.Engine
 	feed   *masterfeed.Server
 	grpc   *grpc.Server
+	door   *door
 	addr   string
 	// events are told before they are resolved; config changes what start makes.
 	events func(masterfeed.Event)
@@ -62,17 +62,17 @@ func startMaster(t *testing.T, change ...func(*master)) *master {
 	for _, n := range policytest.Nodes {
 		must(t, mtls.IssueNode(m.dir, n))
 	}
-	m.start("127.0.0.1:0")
+	m.door = newDoor(t)
+	m.start()
 	t.Cleanup(func() { m.grpc.Stop() })
 	return m
 }
 
-func (m *master) start(addr string) {
+func (m *master) start() {
 	m.t.Helper()
 	conf, err := files(m.dir, "server").ServerConfig()
 	must(m.t, err)
-	l, err := net.Listen("tcp", addr)
-	must(m.t, err)
+	l := m.door.open()
 	m.addr = l.Addr().String()
 	cfg := masterfeed.Config{Logger: slog.New(slog.DiscardHandler), Version: "test", Events: m.event}
 	if m.config != nil {
@@ -121,7 +121,7 @@ func (m *master) restart(b resolve.Batch, revision uint64) {
 	m.mu.Lock()
 	m.engine = resolve.New(revision)
 	m.mu.Unlock()
-	m.start(m.addr)
+	m.start()
 	m.apply(b)
 	m.feed.Ready()
 }
