@@ -11,8 +11,9 @@ const (
 
 // NodeQuery is a question to a node.
 type NodeQuery struct {
-	Kind   string `json:"kind"`
-	Policy string `json:"policy,omitempty"` // flows: only those that serve this policy, namespace/name
+	Kind string `json:"kind"`
+	// Rules narrows flows to those that serve one of these rules; nil: all.
+	Rules []policy.Key `json:"rules"`
 }
 
 // NodeFlows answers QueryFlows: the switch's flows, read now.
@@ -23,17 +24,19 @@ type NodeFlows struct {
 
 // Flow is a flow with what it is for. Match and Actions are in ovs-ofctl's syntax.
 type Flow struct {
-	Table     uint8           `json:"table"`
-	TableName string          `json:"tableName"`
-	Priority  uint16          `json:"priority"`
-	Match     string          `json:"match"`
-	Actions   string          `json:"actions"`
-	Packets   uint64          `json:"packets"`
-	Bytes     uint64          `json:"bytes"`
-	Cookie    string          `json:"cookie"`
-	Kind      string          `json:"kind"`
-	Origins   []policy.Origin `json:"origins"`
-	Note      string          `json:"note,omitempty"`
+	Table     uint8  `json:"table"`
+	TableName string `json:"tableName"`
+	Priority  uint16 `json:"priority"`
+	Match     string `json:"match"`
+	Actions   string `json:"actions"`
+	Packets   uint64 `json:"packets"`
+	Bytes     uint64 `json:"bytes"`
+	Cookie    string `json:"cookie"`
+	Kind      string `json:"kind"`
+	// Origins are the first few of each rule that the flow serves, Rules the rules.
+	Origins []policy.Origin `json:"origins"`
+	Rules   []policy.Key    `json:"rules,omitempty"`
+	Note    string          `json:"note,omitempty"`
 }
 
 // NodeStatus answers QueryStatus.

@@ -11,7 +11,7 @@ import (
 // mirror is what nodes should hold: the engine's changes, summed up.
 type mirror struct {
 	revision uint64
-	rules    map[policy.Key]*policy.Rule
+	rules    map[policy.Key]*policy.Rule // with all origins; nodes get them brief
 	groups   map[policy.Key]members
 	nodes    map[string]*view
 	// rulesAt and groupsAt are the nodes in whose span a rule or a peer group is: a change costs as many as it concerns.
@@ -146,17 +146,22 @@ func (m *mirror) view(node string) *view {
 
 func (m *mirror) apply(c *policy.Changes) {
 	m.revision = c.Revision
+	var told []policy.RuleChange
 	for _, r := range c.Rules {
+		before := m.rules[r.Key]
 		if r.Rule == nil {
 			delete(m.rules, r.Key)
-		} else {
-			m.rules[r.Key] = r.Rule
+			continue
+		}
+		m.rules[r.Key] = r.Rule
+		if before == nil || !slices.Equal(before.Brief().Origins, r.Rule.Brief().Origins) {
+			told = append(told, r)
 		}
 	}
 	for i := range c.Groups {
 		m.applyGroup(&c.Groups[i])
 	}
-	m.markRules(c.Rules)
+	m.markRules(told)
 	m.markGroups(c.Groups)
 	for i := range c.Nodes {
 		m.applyNode(&c.Nodes[i])
@@ -194,9 +199,6 @@ func (s members) change(added, removed []netip.Addr) {
 // markRules and markGroups tell the connected nodes that had these before the batch; entering and leaving is in NodeChange.
 func (m *mirror) markRules(changes []policy.RuleChange) {
 	for _, r := range changes {
-		if r.Rule == nil {
-			continue
-		}
 		for _, v := range m.rulesAt[r.Key] {
 			if v.pending != nil {
 				v.pending.rules[r.Key] = struct{}{}
@@ -284,7 +286,7 @@ func (m *mirror) resume(v *view, held []wire.Held) *pending {
 		m.markUnneeded(v, p, h)
 	}
 	for k := range v.rules {
-		if _, ok := has[wire.Held{Key: k, Hash: m.rules[k].Hash()}]; !ok {
+		if _, ok := has[wire.Held{Key: k, Hash: m.rules[k].Brief().Hash()}]; !ok {
 			p.rules[k] = struct{}{}
 		}
 	}
@@ -342,7 +344,7 @@ func (m *mirror) take(v *view) *policy.NodeUpdate {
 	for k := range p.rules {
 		change := policy.RuleChange{Key: k}
 		if _, ok := v.rules[k]; ok {
-			change.Rule = m.rules[k]
+			change.Rule = m.rules[k].Brief()
 		}
 		u.Rules = append(u.Rules, change)
 	}

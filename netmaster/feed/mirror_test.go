@@ -3,6 +3,7 @@ package feed
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/flowkeep/flowkeep/internal/wire"
@@ -144,5 +145,33 @@ func TestWhoHasARuleIsKnown(t *testing.T) {
 		if have != want {
 			t.Fatalf("after %d: %v are known, the spans have %v", i, have, want)
 		}
+	}
+}
+
+// TestManyOriginsCostANodeNothing: it has the first few of a rule's origins, and hears of changes among these only.
+func TestManyOriginsCostANodeNothing(t *testing.T) {
+	m, v := connected(t)
+	var origins []policy.Origin
+	put := func(list []policy.Origin) *policy.NodeUpdate {
+		m.apply(&policy.Changes{Revision: m.revision + 1, Rules: []policy.RuleChange{{Key: key(0), Rule: &policy.Rule{Key: key(0), Origins: list}}}})
+		return m.take(v)
+	}
+	for i := range policy.BriefOrigins {
+		origins = append(origins, policy.Origin{Policy: fmt.Sprintf("ns/p%04d", i)})
+		if u := put(slices.Clone(origins)); u == nil || len(u.Rules[0].Rule.Origins) != i+1 {
+			t.Fatalf("%d origins: %+v", i+1, u)
+		}
+	}
+	for i := range 1000 {
+		origins = append(origins, policy.Origin{Policy: fmt.Sprintf("ns/q%04d", i)})
+		if u := put(slices.Clone(origins)); u != nil {
+			t.Fatalf("%d origins: %+v", len(origins), u)
+		}
+	}
+	if u := put(origins[1:]); u == nil || len(u.Rules[0].Rule.Origins) != policy.BriefOrigins || u.Rules[0].Rule.Origins[7].Policy != "ns/q0000" {
+		t.Errorf("the first origin went: %+v", u)
+	}
+	if p := m.resume(v, []wire.Held{{Key: key(0), Hash: (&policy.Rule{Key: key(0), Origins: origins[1:9]}).Hash()}}); len(p.rules) > 0 {
+		t.Error("what the node holds is sent again")
 	}
 }

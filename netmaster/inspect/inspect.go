@@ -333,21 +333,45 @@ func endpointState(v *resolve.EndpointView) string {
 }
 
 func (s *Server) flows(ctx context.Context, q *inspect.Question) (any, error) {
+	query := inspect.NodeQuery{Kind: inspect.QueryFlows}
+	var rules []resolve.RuleView
 	if q.ID != "" {
+		var p resolve.PolicyView
 		found := false
-		if err := s.cfg.Owner.Do(ctx, func(e *resolve.Engine) { _, found = e.Policy(q.ID) }); err != nil {
+		if err := s.cfg.Owner.Do(ctx, func(e *resolve.Engine) { p, found = e.Policy(q.ID) }); err != nil {
 			return nil, err
 		}
 		if !found {
 			return nil, status.Errorf(codes.NotFound, "there is no policy %s", q.ID)
 		}
+		rules, query.Rules = p.Rules, []policy.Key{}
+		for i := range rules {
+			query.Rules = append(query.Rules, rules[i].Rule.Key)
+		}
 	}
-	body, err := s.queryNode(ctx, q.Node, inspect.NodeQuery{Kind: inspect.QueryFlows, Policy: q.ID})
+	body, err := s.queryNode(ctx, q.Node, query)
 	if err != nil {
 		return nil, err
 	}
 	var out inspect.NodeFlows
-	return &out, json.Unmarshal(body, &out)
+	if err := json.Unmarshal(body, &out); err != nil {
+		return nil, fmt.Errorf("the answer of node %s: %w", q.Node, err)
+	}
+	for i := range out.Flows {
+		nameOrigins(&out.Flows[i], q.ID, rules)
+	}
+	return &out, nil
+}
+
+// nameOrigins sees to it that a flow names the policy that was asked for: nodes know only the first few of a rule's origins.
+func nameOrigins(f *inspect.Flow, id string, rules []resolve.RuleView) {
+	for i := range rules {
+		o := policy.Origin{Policy: id, Rule: rules[i].Index}
+		if slices.Contains(f.Rules, rules[i].Rule.Key) && !slices.Contains(f.Origins, o) {
+			f.Origins = append(f.Origins, o)
+			f.Note += ", " + id + " and others"
+		}
+	}
 }
 
 func (s *Server) db(context.Context, *inspect.Question) (any, error) {

@@ -19,7 +19,7 @@ func (a *agent) Query(ctx context.Context, body []byte) ([]byte, error) {
 	}
 	switch q.Kind {
 	case inspect.QueryFlows:
-		return a.queryFlows(ctx, q.Policy)
+		return a.queryFlows(ctx, q.Rules)
 	case inspect.QueryStatus:
 		return a.queryStatus(ctx)
 	}
@@ -39,7 +39,7 @@ func (a *agent) queryStatus(ctx context.Context) ([]byte, error) {
 }
 
 // queryFlows reads the switch, not the memory: what is shown is what is enforced.
-func (a *agent) queryFlows(ctx context.Context, policyID string) ([]byte, error) {
+func (a *agent) queryFlows(ctx context.Context, rules []policy.Key) ([]byte, error) {
 	var sw session
 	if err := a.do(ctx, func() { sw = a.session }); err != nil {
 		return nil, err
@@ -60,7 +60,7 @@ func (a *agent) queryFlows(ctx context.Context, policyID string) ([]byte, error)
 	err = a.do(ctx, func() {
 		for i := range flows {
 			n := a.compiler.Describe(&flows[i])
-			if policyID == "" || n.Of(policyID) {
+			if rules == nil || n.Serves(rules) {
 				out.Flows = append(out.Flows, describe(&flows[i], n))
 			}
 		}
@@ -74,5 +74,5 @@ func (a *agent) queryFlows(ctx context.Context, policyID string) ([]byte, error)
 func describe(f *ofctl.Flow, n pipeline.Note) inspect.Flow {
 	return inspect.Flow{Table: f.Table, TableName: pipeline.TableName(f.Table), Priority: f.Priority, Match: f.Match.String(),
 		Actions: ofctl.ActionsString(f.Actions), Packets: f.Packets, Bytes: f.Bytes, Cookie: fmt.Sprintf("%#x", f.Cookie),
-		Kind: n.Kind.String(), Origins: append([]policy.Origin{}, n.Origins...), Note: n.Text}
+		Kind: n.Kind.String(), Origins: append([]policy.Origin{}, n.Origins...), Rules: n.Rules, Note: n.Text}
 }

@@ -13,7 +13,7 @@ import (
 // Note tells what a flow is for.
 type Note struct {
 	Kind    Kind
-	Origins []policy.Origin // the policies' rules that the flow serves; sorted
+	Origins []policy.Origin // the first few (policy.BriefOrigins) of each rule that the flow serves; sorted
 	// Rules are the resolved rules that it serves, Groups the groups that its class of addresses is in; sorted.
 	Rules    []policy.Key
 	Groups   []policy.Key
@@ -21,9 +21,12 @@ type Note struct {
 	Text     string
 }
 
-// Of tells whether the flow serves a policy, namespace/name.
-func (n *Note) Of(id string) bool {
-	return slices.ContainsFunc(n.Origins, func(o policy.Origin) bool { return o.Policy == id })
+// Serves tells whether the flow serves one of these rules.
+func (n *Note) Serves(rules []policy.Key) bool {
+	return slices.ContainsFunc(rules, func(k policy.Key) bool {
+		_, found := slices.BinarySearchFunc(n.Rules, k, compareKeys)
+		return found
+	})
 }
 
 // Describe reads a flow as the switch holds it.

@@ -191,7 +191,7 @@ func TestDescribeNames(t *testing.T) {
 		}
 	}
 	for _, kind := range []Kind{KindApplied, KindPeer, KindBlock, KindClause, KindAllow} {
-		if n := seen[kind]; !slices.Contains(n.Rules, r.Key) || !n.Of("ns/p") {
+		if n := seen[kind]; !n.Serves([]policy.Key{r.Key}) || n.Serves([]policy.Key{{99}}) || n.Origins[0].Policy != "ns/p" {
 			t.Errorf("%s: %+v", kind, n)
 		}
 	}

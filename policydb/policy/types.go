@@ -213,6 +213,20 @@ type Rule struct {
 	Origins []Origin    `json:"origins,omitempty"`
 }
 
+// BriefOrigins is how many origins a brief rule has at most.
+const BriefOrigins = 8
+
+// Brief is the rule with its first few origins: all that nodes and the policy DB hold of it, because thousands of policies may
+// have one rule, and none of them should cost what all do. Where the origins are few it is the rule itself.
+func (r *Rule) Brief() *Rule {
+	if len(r.Origins) <= BriefOrigins {
+		return r
+	}
+	brief := *r
+	brief.Origins = r.Origins[:BriefOrigins:BriefOrigins]
+	return &brief
+}
+
 // GroupKind tells the two uses of a set of endpoints apart.
 type GroupKind uint8
 

@@ -69,7 +69,11 @@ func (p *pending) forgetResolved() {
 func (p *pending) addResolved(c *policy.Changes) {
 	p.revision = max(p.revision, c.Revision)
 	for i := range c.Rules {
-		p.rules[c.Rules[i].Key] = c.Rules[i].Rule
+		if r := c.Rules[i].Rule; r != nil {
+			p.rules[c.Rules[i].Key] = r.Brief()
+		} else {
+			p.rules[c.Rules[i].Key] = nil
+		}
 	}
 	for i := range c.Groups {
 		g := &c.Groups[i]
