@@ -20,7 +20,7 @@ fuzz: ## every fuzz target, 50,000 inputs each (FUZZTIME=30s for longer)
 	@scripts/fuzz
 system: ## system tests: a cluster is booted and ended (ARGS='-run NAME -reuse')
 	@scripts/system $(ARGS)
-conformance: ## the upstream NetworkPolicy suite on a cluster of its own (ARGS='-j 6 FOCUS')
+conformance: ## the upstream NetworkPolicy suite on a cluster of its own (ARGS='-n 3 -m iptables -f dual -r 3 FOCUS')
 	@scripts/conformance $(ARGS)
 bench: ## our figures beside the references and floors
 	@scripts/bench
