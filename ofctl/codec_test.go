@@ -3,6 +3,7 @@ package ofctl
 import (
 	"bytes"
 	"encoding/hex"
+	"errors"
 	"net/netip"
 	"slices"
 	"testing"
@@ -101,4 +102,42 @@ func FuzzReadMessage(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestFieldsNeedTheirPrerequisites: what would be left out of the message would make the flow match more.
+func TestFieldsNeedTheirPrerequisites(t *testing.T) {
+	one, six := netip.MustParsePrefix("10.0.0.1/32"), netip.MustParsePrefix("fd00::1/128")
+	tracked, port := U32{CtTrk, CtTrk | CtInv}, U16{80, 0xffff}
+	for name, c := range map[string]struct {
+		m  Match
+		ok bool
+	}{
+		"nothing":                         {Match{}, true},
+		"address":                         {Match{EtherType: EtherIPv4, NwSrc: one}, true},
+		"address without ether type":      {Match{NwDst: one}, false},
+		"address of another family":       {Match{EtherType: EtherIPv4, NwSrc: six}, false},
+		"ARP address":                     {Match{EtherType: EtherARP, NwSrc: one, ArpOp: 1}, true},
+		"ARP operation of IPv4":           {Match{EtherType: EtherIPv4, ArpOp: 1}, false},
+		"protocol without ether type":     {Match{IPProto: 6}, false},
+		"port":                            {Match{EtherType: EtherIPv6, IPProto: 17, TpDst: port}, true},
+		"port without protocol":           {Match{EtherType: EtherIPv4, TpDst: port}, false},
+		"port of ICMP":                    {Match{EtherType: EtherIPv4, IPProto: 1, TpSrc: port}, false},
+		"ICMPv6 type":                     {Match{EtherType: EtherIPv6, IPProto: 58, ICMPType: U8{135, 0xff}}, true},
+		"ICMPv6 type of IPv4":             {Match{EtherType: EtherIPv4, IPProto: 58, ICMPType: U8{135, 0xff}}, false},
+		"neighbour's target":              {Match{EtherType: EtherIPv6, IPProto: 58, ICMPType: U8{135, 0xff}, NDTarget: six.Addr()}, true},
+		"neighbour's target without type": {Match{EtherType: EtherIPv6, IPProto: 58, NDTarget: six.Addr()}, false},
+		"original address":                {Match{EtherType: EtherIPv6, CtState: tracked, CtNwSrc: six}, true},
+		"original address, other family":  {Match{EtherType: EtherIPv6, CtState: tracked, CtNwSrc: one}, false},
+		"original address, not tracked":   {Match{EtherType: EtherIPv4, CtNwSrc: one}, false},
+		"original port, may be invalid":   {Match{EtherType: EtherIPv4, CtState: U32{CtTrk, CtTrk}, CtTpDst: port}, false},
+	} {
+		mod := FlowMod{Flow: Flow{Match: c.m}}
+		if refused := mod.Refuse(); (refused == nil) != c.ok {
+			t.Errorf("%s: %v", name, refused)
+		}
+	}
+	large := FlowMod{Flow: Flow{Actions: slices.Repeat([]Action{{Kind: Conjunction, Value: 1, Clause: 1, Clauses: 2}}, 4200)}}
+	if refused := large.Refuse(); refused == nil || !errors.Is(refused, ErrTooLarge) {
+		t.Errorf("too large: %v", refused)
+	}
 }

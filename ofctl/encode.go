@@ -44,6 +44,19 @@ func endMessage(b []byte, start int) { be.PutUint16(b[start+2:], uint16(len(b)-s
 // appendFlowMod appends one encoded flow mod to b and allocates nothing when b has room.
 func appendFlowMod(b []byte, xid uint32, m *FlowMod) ([]byte, error) {
 	start := len(b)
+	b = appendAnyFlowMod(b, xid, m)
+	if len(b)-start > MaxFlowMod {
+		return b[:start], fmt.Errorf("table %d priority %d: %w", m.Flow.Table, m.Flow.Priority, ErrTooLarge)
+	}
+	endMessage(b, start)
+	return b, nil
+}
+
+// Size is how many bytes the mod is on the wire; one above MaxFlowMod cannot be sent.
+func (m *FlowMod) Size() int { return len(appendAnyFlowMod(nil, 0, m)) }
+
+// appendAnyFlowMod writes a mod however large, with its length left out.
+func appendAnyFlowMod(b []byte, xid uint32, m *FlowMod) []byte {
 	b = appendHeader(b, typeFlowMod, xid)
 	b = be.AppendUint64(b, m.Flow.Cookie)
 	b = be.AppendUint64(b, 0) // cookie mask
@@ -61,11 +74,7 @@ func appendFlowMod(b []byte, xid uint32, m *FlowMod) ([]byte, error) {
 	if m.Command != Delete && m.Command != DeleteAll {
 		b = appendInstructions(b, m.Flow.Actions)
 	}
-	if len(b)-start > MaxFlowMod {
-		return b[:start], fmt.Errorf("table %d priority %d: %w", m.Flow.Table, m.Flow.Priority, ErrTooLarge)
-	}
-	endMessage(b, start)
-	return b, nil
+	return b
 }
 
 func appendMatch(b []byte, m *Match) []byte {
@@ -147,7 +156,7 @@ func appendL4(b []byte, m *Match) []byte {
 }
 
 func appendICMP(b []byte, typeField uint8, m *Match) []byte {
-	if m.ICMPType.Mask != 0 {
+	if m.ICMPType.Mask != 0 { // always whole
 		b = append8(b, classBasic, typeField, m.ICMPType.Value)
 	}
 	if m.ICMPCode.Mask != 0 {

@@ -34,15 +34,24 @@ type message struct {
 	body []byte
 }
 
-// SwitchError is an error the switch answered with. Type and Code are OpenFlow's (ofp_error_type).
+// SwitchError is an error the switch answered with, or would have: what cannot be sent as it is meant is refused here. Type
+// and Code are OpenFlow's (ofp_error_type).
 type SwitchError struct {
 	Type, Code uint16
 	// Flow is the refused flow, if the error speaks of one.
 	Flow *Flow
+	// Cause is why it was not sent; nil if the switch answered.
+	Cause error
 }
+
+// Unwrap gives the Cause.
+func (e *SwitchError) Unwrap() error { return e.Cause }
 
 func (e *SwitchError) Error() string {
 	text := fmt.Sprintf("switch refused the request: %s", errorText(e.Type, e.Code))
+	if e.Cause != nil {
+		text = fmt.Sprintf("not sent to the switch: %v", e.Cause)
+	}
 	if e.Flow != nil {
 		text += ": flow " + e.Flow.String()
 	}
@@ -188,6 +197,11 @@ func (s *Session) nextXID(n int) uint32 {
 func (s *Session) Commit(ctx context.Context, mods []FlowMod) error {
 	if len(mods) == 0 {
 		return nil
+	}
+	for i := range mods {
+		if refused := mods[i].Refuse(); refused != nil {
+			return refused
+		}
 	}
 	end, err := s.begin(ctx)
 	if err != nil {

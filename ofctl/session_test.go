@@ -107,8 +107,7 @@ func TestWhatOVSGivesBackIsWhatWasSent(t *testing.T) {
 func TestBundleIsAllOrNothing(t *testing.T) {
 	s := connect(t, ovstest.Start(t, 2))
 	good := ofctl.Flow{Priority: 1, Actions: []ofctl.Action{{Kind: ofctl.Output, Port: 1}}}
-	// conntrack's original tuple without the prerequisite ct_state
-	bad := ofctl.Flow{Priority: 2, Match: ofctl.Match{EtherType: ofctl.EtherIPv4, CtNwSrc: netip.MustParsePrefix("10.0.0.1/32")}}
+	bad := ofctl.Flow{Table: 3, Priority: 2, Actions: []ofctl.Action{{Kind: ofctl.GotoTable, Table: 3}}}
 	err := s.Commit(context.Background(), mods(ofctl.Add, []ofctl.Flow{good, bad, good}))
 	var refused *ofctl.SwitchError
 	if !errors.As(err, &refused) || refused.Flow == nil || refused.Flow.Priority != 2 {

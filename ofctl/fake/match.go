@@ -1,0 +1,54 @@
+package fake
+
+import (
+	"net/netip"
+
+	"github.com/flowkeep/flowkeep/ofctl"
+)
+
+// state is a packet on its way through the tables.
+type state struct {
+	Packet
+	inPort uint32
+	regs   [ofctl.NumRegs]uint32
+	ct     tracking
+	conjID uint32
+}
+
+func (s *state) matches(m *ofctl.Match) bool {
+	return exact(m.InPort, s.inPort) && exact(m.EtherType, s.EtherType) && exact(m.EthSrc, s.EthSrc) && exact(m.EthDst, s.EthDst) &&
+		exact(m.ConjID, s.conjID) && s.registers(m) && s.network(m) && s.transport(m) && s.tracked(m)
+}
+
+func exact[T comparable](want, have T) bool {
+	var unset T
+	return want == unset || want == have
+}
+
+func within(p netip.Prefix, a netip.Addr) bool { return p == netip.Prefix{} || p.Contains(a) }
+
+func (s *state) registers(m *ofctl.Match) bool {
+	for i, r := range m.Reg {
+		if s.regs[i]&r.Mask != r.Value {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *state) network(m *ofctl.Match) bool {
+	return within(m.NwSrc, s.Src) && within(m.NwDst, s.Dst) && exact(m.IPProto, s.Proto) && exact(m.ArpOp, s.ArpOp) &&
+		exact(m.ArpSHA, s.ArpSHA) && exact(m.NDTarget, s.NDTarget) && exact(m.NDSLL, s.NDSLL) && exact(m.NDTLL, s.NDTLL)
+}
+
+func (s *state) transport(m *ofctl.Match) bool {
+	return s.SrcPort&m.TpSrc.Mask == m.TpSrc.Value && s.DstPort&m.TpDst.Mask == m.TpDst.Value &&
+		s.ICMPType&m.ICMPType.Mask == m.ICMPType.Value && s.ICMPCode&m.ICMPCode.Mask == m.ICMPCode.Value
+}
+
+func (s *state) tracked(m *ofctl.Match) bool {
+	o := &s.ct.original
+	return s.ct.state&m.CtState.Mask == m.CtState.Value && exact(m.CtZone, s.ct.zone) && s.ct.mark&m.CtMark.Mask == m.CtMark.Value &&
+		exact(m.CtProto, o.Proto) && within(m.CtNwSrc, o.Src) && within(m.CtNwDst, o.Dst) &&
+		o.SrcPort&m.CtTpSrc.Mask == m.CtTpSrc.Value && o.DstPort&m.CtTpDst.Mask == m.CtTpDst.Value
+}

@@ -1,0 +1,126 @@
+package fake
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/flowkeep/flowkeep/ofctl"
+)
+
+// Result is what became of a packet.
+type Result struct {
+	Packet  Packet
+	InPort  uint32
+	Steps   []Step
+	Outputs []Output
+}
+
+// Step is a table that the packet went through, and the flow that it met there; none means that it was dropped.
+type Step struct {
+	Table uint8
+	Flow  *ofctl.Flow
+}
+
+// Output is a copy that left by a port, as it was then.
+type Output struct {
+	Port   uint32
+	Packet Packet
+}
+
+// Left tells whether the packet left by the port.
+func (r *Result) Left(port uint32) bool {
+	return slices.ContainsFunc(r.Outputs, func(o Output) bool { return o.Port == port })
+}
+
+// String is the trace, a line a table.
+func (r *Result) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "port %d: %s\n", r.InPort, &r.Packet)
+	for _, s := range r.Steps {
+		if s.Flow == nil {
+			fmt.Fprintf(&b, "  table %d: no flow\n", s.Table)
+			continue
+		}
+		match := s.Flow.Match.String()
+		if match == "" {
+			match = "any"
+		}
+		fmt.Fprintf(&b, "  table %d, priority %d, %s: %s\n", s.Table, s.Flow.Priority, match, ofctl.ActionsString(s.Flow.Actions))
+	}
+	if len(r.Outputs) == 0 {
+		b.WriteString("  dropped\n")
+	}
+	for _, o := range r.Outputs {
+		fmt.Fprintf(&b, "  → port %d\n", o.Port)
+	}
+	return b.String()
+}
+
+// maxSteps ends what goes round for ever, as the real one's limit on resubmits does.
+const maxSteps = 256
+
+// Inject sends a packet in by a port. It counts in the flows that it meets, and conntrack remembers it.
+func (s *Switch) Inject(port uint32, p Packet) *Result {
+	r := &Result{Packet: p, InPort: port}
+	s.run(&state{Packet: p, inPort: port}, 0, r)
+	return r
+}
+
+func (s *Switch) run(st *state, table uint8, r *Result) {
+	if len(r.Steps) >= maxSteps {
+		return
+	}
+	f := s.lookup(table, st)
+	r.Steps = append(r.Steps, Step{Table: table, Flow: f})
+	if f == nil {
+		return
+	}
+	f.Packets++
+	for i := range f.Actions {
+		s.act(&f.Actions[i], st, r)
+	}
+}
+
+func (s *Switch) act(a *ofctl.Action, st *state, r *Result) {
+	switch a.Kind {
+	case ofctl.Output:
+		s.output(a.Port, st, r)
+	case ofctl.GotoTable, ofctl.Resubmit:
+		s.run(st, a.Table, r)
+	case ofctl.SetReg:
+		st.regs[a.Reg] = a.Value
+	case ofctl.SetEthSrc:
+		st.EthSrc = a.MAC
+	case ofctl.SetEthDst:
+		st.EthDst = a.MAC
+	case ofctl.Ct:
+		s.track(a, st, r)
+	}
+}
+
+// output never sends a packet back where it came from, unless it is told so.
+func (s *Switch) output(port uint32, st *state, r *Result) {
+	switch port {
+	case st.inPort:
+		return
+	case ofctl.PortInPort:
+		port = st.inPort
+	}
+	r.Outputs = append(r.Outputs, Output{port, st.Packet})
+}
+
+// track commits, and sends a tracked copy on where the action names a table; what follows the action goes on untracked.
+func (s *Switch) track(a *ofctl.Action, st *state, r *Result) {
+	found := s.conntrack.look(a.Zone, &st.Packet)
+	if a.Commit && found.state&ofctl.CtInv == 0 {
+		s.conntrack.commit(a, &st.Packet)
+		found.mark = found.mark&^a.Mask | a.Value&a.Mask
+	}
+	if a.Table == ofctl.NoTable {
+		return
+	}
+	again := *st
+	again.ct = found
+	s.run(&again, a.Table, r)
+}
