@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
+	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/allocator"
@@ -48,11 +49,12 @@ func (a *Allocator) with(f func(*disk.Store) error) error {
 // Allocate gives one address of each pod CIDR, the same again if the container has some already.
 func (a *Allocator) Allocate(container, ifName string) (out []netip.Addr, err error) {
 	err = a.with(func(store *disk.Store) error {
-		if have := store.GetByID(container, ifName); len(have) == len(a.ranges) {
-			out = unmap(have)
-			return nil
-		}
+		have := unmap(store.GetByID(container, ifName)) // all, none, or what a crash half-way left
 		for i := range a.ranges {
+			if at := slices.IndexFunc(have, func(h netip.Addr) bool { return a.ranges[i].Contains(h.AsSlice()) }); at >= 0 {
+				out = append(out, have[at])
+				continue
+			}
 			ip, err := allocator.NewIPAllocator(&a.ranges[i], store, i).Get(container, ifName, nil)
 			if err != nil {
 				_ = store.ReleaseByID(container, ifName)
