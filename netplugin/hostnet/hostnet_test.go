@@ -1,0 +1,224 @@
+package hostnet
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/containernetworking/plugins/pkg/testutils"
+	"github.com/flowkeep/flowkeep/policydb/policy"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+func prefixes(texts ...string) (out []netip.Prefix) {
+	for _, t := range texts {
+		out = append(out, netip.MustParsePrefix(t))
+	}
+	return out
+}
+
+func info(name, address string, cidrs ...string) policy.NodeInfo {
+	return policy.NodeInfo{Name: name, Addresses: []netip.Addr{netip.MustParseAddr(address)}, PodCIDRs: prefixes(cidrs...)}
+}
+
+func nodeConfig() *Config {
+	return &Config{
+		Self:         info("node1", "192.0.2.11", "10.244.1.0/24", "fd00:244:1::/64"),
+		Others:       []policy.NodeInfo{info("node2", "192.0.2.12", "10.244.2.0/24"), info("node3", "192.0.2.13", "10.244.3.0/24")},
+		ClusterCIDRs: prefixes("10.244.0.0/16", "fd00:244::/32"), GatewayMAC: [6]byte{2, 0, 0, 0, 0, 1}, WireMAC: [6]byte{2, 0, 0, 0, 0, 2}, ServiceMAC: [6]byte{2, 0xf1, 0, 0, 0, 0x53}, MTU: 1400,
+	}
+}
+
+// host is a network namespace with what Open vSwitch would make, and an underlay.
+func host(t *testing.T) ns.NetNS {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("network namespaces need root")
+	}
+	if _, err := exec.LookPath("nft"); err != nil {
+		t.Skip("nftables is not installed")
+	}
+	made, err := testutils.NewNS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		made.Close()
+		if err := testutils.UnmountNS(made); err != nil {
+			t.Error(err)
+		}
+	})
+	in(t, made, func() error {
+		for _, name := range []string{Gateway, Wire, "under"} {
+			attrs := netlink.NewLinkAttrs()
+			attrs.Name = name
+			if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: name + "-peer"}); err != nil {
+				return err
+			}
+			for _, end := range []string{name, name + "-peer"} {
+				link, err := netlink.LinkByName(end)
+				if err != nil {
+					return err
+				}
+				if err := netlink.LinkSetUp(link); err != nil {
+					return err
+				}
+			}
+		}
+		under, err := netlink.LinkByName("under")
+		if err != nil {
+			return err
+		}
+		return netlink.AddrAdd(under, &netlink.Addr{IPNet: ipNet24("192.0.2.11/24")})
+	})
+	return made
+}
+
+func in(t *testing.T, where ns.NetNS, f func() error) {
+	t.Helper()
+	if err := where.Do(func(ns.NetNS) error { return f() }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// picture is everything that Setup has a hand in, as text; two equal pictures are the same node.
+func picture(t *testing.T, where ns.NetNS) string {
+	t.Helper()
+	var out []string
+	in(t, where, func() error {
+		for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+			rules, err := netlink.RuleList(family)
+			if err != nil {
+				return err
+			}
+			for _, r := range rules {
+				out = append(out, fmt.Sprintf("rule %d: from %v to %v iif %q table %d", r.Priority, r.Src, r.Dst, r.IifName, r.Table))
+			}
+		}
+		routes, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Protocol: protocolFlowkeep, Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
+		if err != nil {
+			return err
+		}
+		for _, r := range routes {
+			out = append(out, fmt.Sprintf("route %v via %v table %d", r.Dst, r.Gw, r.Table))
+		}
+		gw, err := netlink.LinkByName(Gateway)
+		if err != nil {
+			return err
+		}
+		addrs, err := netlink.AddrList(gw, netlink.FAMILY_ALL)
+		if err != nil {
+			return err
+		}
+		for _, a := range addrs {
+			if !a.IP.IsLinkLocalUnicast() {
+				out = append(out, fmt.Sprintf("address %v MTU %d MAC %v", a.IPNet, gw.Attrs().MTU, gw.Attrs().HardwareAddr))
+			}
+		}
+		text, err := exec.Command("nft", "-s", "list", "ruleset").CombinedOutput()
+		out = append(out, string(text))
+		return err
+	})
+	slices.Sort(out)
+	return strings.Join(out, "\n")
+}
+
+func holds(t *testing.T, text string, want ...string) {
+	t.Helper()
+	for _, w := range want {
+		if !strings.Contains(text, w) {
+			t.Errorf("no %q in\n%s", w, text)
+		}
+	}
+}
+
+func TestSetupIsIdempotentAndMends(t *testing.T) {
+	h := host(t)
+	in(t, h, func() error { return Setup(nodeConfig()) })
+	first := picture(t, h)
+	holds(t, first, "address 10.244.1.1/32", "address fd00:244:1::1/128", "MTU 1400 MAC 02:00:00:00:00:01", "route 10.244.2.0/24 via 192.0.2.12", "route 10.244.3.0/24 via 192.0.2.13",
+		"table 102", "rule 100: ", `iif "fk-gw"`, "masquerade", "chain keep-source-ip", "table arp flowkeep")
+	if strings.Contains(first, "rule 0:") || strings.Contains(first, "rule -1: from <nil> to <nil> iif \"\" table 255") {
+		t.Errorf("the local table still comes first:\n%s", first)
+	}
+	in(t, h, func() error { return Setup(nodeConfig()) })
+	if again := picture(t, h); again != first {
+		t.Errorf("a second time makes a difference:\n%s\nwas\n%s", again, first)
+	}
+	in(t, h, func() error { // what a person, or another program, may do
+		gw, err := netlink.LinkByName(Gateway)
+		if err != nil {
+			return err
+		}
+		_ = exec.Command("nft", "flush", "ruleset").Run()
+		_ = exec.Command("ip", "route", "flush", "table", "102").Run()
+		_ = exec.Command("ip", "rule", "del", "pref", "60").Run()
+		_ = exec.Command("ip", "route", "del", "10.244.2.0/24").Run()
+		return netlink.AddrAdd(gw, &netlink.Addr{IPNet: ipNet24("10.99.0.1/24")})
+	})
+	in(t, h, func() error { return Setup(nodeConfig()) })
+	if mended := picture(t, h); mended != first {
+		t.Errorf("not mended:\n%s\nwas\n%s", mended, first)
+	}
+}
+
+func TestNodesComeMoveAndGo(t *testing.T) {
+	h := host(t)
+	cfg := nodeConfig()
+	in(t, h, func() error { return Setup(cfg) })
+	cfg.Others = []policy.NodeInfo{info("node2", "192.0.2.22", "10.244.2.0/24"), info("node4", "192.0.2.14", "10.244.4.0/24")}
+	in(t, h, func() error { return Setup(cfg) })
+	now := picture(t, h)
+	holds(t, now, "route 10.244.2.0/24 via 192.0.2.22", "route 10.244.4.0/24 via 192.0.2.14")
+	if strings.Contains(now, "10.244.3.0/24") || strings.Contains(now, "via 192.0.2.12") {
+		t.Errorf("what is gone is still there:\n%s", now)
+	}
+}
+
+// One node whose address cannot be reached does not keep the others' pods from being reached.
+func TestABadNodeDoesNotHarmTheOthers(t *testing.T) {
+	h := host(t)
+	cfg := nodeConfig()
+	cfg.Others = append(cfg.Others, info("node9", "203.0.113.9", "10.244.9.0/24"))
+	var err error
+	in(t, h, func() error { err = Setup(cfg); return nil })
+	if err == nil || !strings.Contains(err.Error(), "10.244.9.0/24") {
+		t.Errorf("error: %v", err)
+	}
+	holds(t, picture(t, h), "route 10.244.2.0/24 via 192.0.2.12", "route 10.244.3.0/24 via 192.0.2.13", "masquerade")
+}
+
+func TestTeardownLeavesNothing(t *testing.T) {
+	h := host(t)
+	in(t, h, func() error { return Setup(nodeConfig()) })
+	in(t, h, Teardown)
+	left := picture(t, h)
+	if strings.Contains(left, "flowkeep") || strings.Contains(left, "route ") || strings.Contains(left, "fk-gw\" table") {
+		t.Errorf("left:\n%s", left)
+	}
+	if !strings.Contains(left, "table 255") {
+		t.Errorf("the local table is never looked up:\n%s", left)
+	}
+}
+
+func TestMergeLeavesOutWhatIsCovered(t *testing.T) {
+	got := merge([]string{"10.244.1.0/24", "10.244.0.0/16", "10.245.0.0/24", "10.245.0.0/24"})
+	if want := []string{"10.244.0.0/16", "10.245.0.0/24"}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func ipNet24(text string) *net.IPNet {
+	ip, n, err := net.ParseCIDR(text)
+	if err != nil {
+		panic(err)
+	}
+	return &net.IPNet{IP: ip, Mask: n.Mask}
+}
