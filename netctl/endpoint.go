@@ -25,8 +25,9 @@ func endpointCommand(o *options) *cobra.Command {
 		},
 	}
 	ls.Flags().StringVarP(&namespace, "namespace", "n", "", "only this namespace; default: all")
+	_ = ls.RegisterFlagCompletionFunc("namespace", completeNamespaces(o))
 	show := &cobra.Command{
-		Use: "show NAMESPACE/NAME", Short: "Show a pod: addresses, labels, ports, and what isolates it", Args: exactly("NAMESPACE/NAME"), Example: "  netctl endpoint show shop/db-0",
+		Use: "show NAMESPACE/NAME", Short: "Show a pod: addresses, labels, ports, and what isolates it", Args: exactly("NAMESPACE/NAME"), Example: "  netctl endpoint show shop/db-0", ValidArgsFunction: completeEndpoints(o),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			list, err := ask[[]inspect.Endpoint](cmd, o, inspect.Question{Kind: inspect.AskEndpoints, ID: args[0]})
 			if err != nil {

@@ -12,8 +12,9 @@ func flowsCommand(o *options) *cobra.Command {
 	var policyID, tableName string
 	cmd := &cobra.Command{
 		Use: "flows NODE", Short: "The flows of a node's Open vSwitch, each with what it is for", Args: exactly("NODE"),
-		Long:    "Flows are read from the switch now, with its packet counts. Each is annotated with the policy and rule, pod or stage it serves.",
-		Example: "  netctl flows node1 --policy shop/db\n  netctl flows node1 --table ingress-rules -o wide\n  netctl flows node1 -o json",
+		Long:              "Flows are read from the switch now, with its packet counts. Each is annotated with the policy and rule, pod or stage it serves.",
+		ValidArgsFunction: completeNodes(o),
+		Example:           "  netctl flows node1 --policy shop/db\n  netctl flows node1 --table ingress-rules -o wide\n  netctl flows node1 -o json",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			nf, err := ask[inspect.NodeFlows](cmd, o, inspect.Question{Kind: inspect.AskFlows, Node: args[0], ID: policyID})
 			if err != nil {
@@ -25,7 +26,7 @@ func flowsCommand(o *options) *cobra.Command {
 	}
 	cmd.Flags().StringVar(&policyID, "policy", "", "only flows that serve this policy, NAMESPACE/NAME")
 	cmd.Flags().StringVar(&tableName, "table", "", "only this table, by name or number")
-	_ = cmd.RegisterFlagCompletionFunc("policy", completePolicies(o))
+	_ = cmd.RegisterFlagCompletionFunc("policy", completePolicies(o, forFlag))
 	return cmd
 }
 

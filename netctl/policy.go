@@ -23,9 +23,10 @@ func policyCommand(o *options) *cobra.Command {
 		},
 	}
 	ls.Flags().StringVarP(&namespace, "namespace", "n", "", "only this namespace; default: all")
+	_ = ls.RegisterFlagCompletionFunc("namespace", completeNamespaces(o))
 	show := &cobra.Command{
 		Use: "show NAMESPACE/NAME", Short: "Show a policy: its rules, whom they reach, and where they are in force", Args: exactly("NAMESPACE/NAME"),
-		Example: "  netctl policy show shop/db\n  netctl policy show shop/db -o yaml", ValidArgsFunction: completePolicies(o),
+		Example: "  netctl policy show shop/db\n  netctl policy show shop/db -o yaml", ValidArgsFunction: completePolicies(o, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			list, err := ask[[]inspect.Policy](cmd, o, inspect.Question{Kind: inspect.AskPolicies, ID: args[0]})
 			if err != nil {
@@ -36,20 +37,6 @@ func policyCommand(o *options) *cobra.Command {
 	}
 	cmd.AddCommand(ls, show)
 	return cmd
-}
-
-func completePolicies(o *options) cobra.CompletionFunc {
-	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-		var names []string
-		list, err := ask[[]inspect.Policy](cmd, o, inspect.Question{Kind: inspect.AskPolicies})
-		for _, p := range list {
-			names = append(names, p.Namespace+"/"+p.Name)
-		}
-		if err != nil || len(args) > 0 {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		return names, cobra.ShellCompDirectiveNoFileComp
-	}
 }
 
 // inForce sums a policy's nodes up.
