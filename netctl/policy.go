@@ -91,7 +91,7 @@ func printPolicy(w io.Writer, p *inspect.Policy) {
 		if r.Index < 0 {
 			continue
 		}
-		fmt.Fprintf(w, "\n%s[%d]  ports %s, to pods: %s\n", r.Direction, r.Index, r.Ports, r.AppliedTo)
+		fmt.Fprintf(w, "\n%s[%d]  ports %s, to %s\n", r.Direction, r.Index, r.Ports, r.AppliedTo)
 		for _, peer := range r.Peers {
 			fmt.Fprintf(w, "  peer  %s", peer.Text)
 			if len(peer.Endpoints) > 0 {
