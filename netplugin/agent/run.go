@@ -319,8 +319,7 @@ func (r *runner) openManager(ctx context.Context, cfg *hostnet.Config) error {
 		r.neighbours(&e)
 	}
 	if !r.swept {
-		r.swept = true
-		r.manager.Sweep(ctx)
+		r.swept = r.manager.Sweep(ctx) == nil // else again with the next look at the network
 	}
 	return nil
 }
@@ -340,8 +339,13 @@ func (r *runner) EnsurePort(ctx context.Context, name string, e *endpoints.Endpo
 		ExternalIDs: map[string]string{"pod": e.ID(), "container": e.ContainerID}})
 }
 
-// DeletePort removes a pod's port.
-func (r *runner) DeletePort(ctx context.Context, name string) error {
+// DeletePort removes a pod's port, and the node's neighbour entries of its addresses.
+func (r *runner) DeletePort(ctx context.Context, name string, e *endpoints.Endpoint) error {
+	for _, a := range e.Addresses {
+		if err := hostnet.RemoveNeighbour(a); err != nil {
+			r.log.Warn("could not remove a pod's neighbour entry", "pod", e.ID(), "error", err)
+		}
+	}
 	return r.db.DeletePort(ctx, r.cfg.Bridge, name)
 }
 

@@ -67,9 +67,25 @@ func macFor(addresses []netip.Addr) MAC {
 // files is the directory of wired endpoints.
 type files struct{ dir string }
 
+// separator may be in no container's ID (CNI specification, CNI_CONTAINERID), so that no two interfaces share a file.
+const separator = "@"
+
+// longest is the most characters of a file's name that still leave room for endings (NAME_MAX is 255).
+const longest = 200
+
 func (f files) path(container, ifName string) string {
-	return filepath.Join(f.dir, strings.ReplaceAll(container+"-"+ifName, "/", "_")+".json")
+	name := container + separator + ifName
+	if len(name) > longest || strings.ContainsAny(name, "/\x00") {
+		sum := sha256.Sum256([]byte(name))
+		name = hex.EncodeToString(sum[:])
+	}
+	return filepath.Join(f.dir, name+ending)
 }
+
+const (
+	ending    = ".json"
+	unwritten = ".new" // of a file until it is whole
+)
 
 // save replaces the file whole: a crash leaves the old one or the new one.
 func (f files) save(e *Endpoint) error {
@@ -78,10 +94,11 @@ func (f files) save(e *Endpoint) error {
 		return err
 	}
 	path := f.path(e.ContainerID, e.IfName)
-	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
+	if err := os.WriteFile(path+unwritten, text, 0o600); err != nil {
+		_ = os.Remove(path + unwritten)
 		return fmt.Errorf("write the endpoint's file: %w", err)
 	}
-	return os.Rename(path+".new", path)
+	return os.Rename(path+unwritten, path)
 }
 
 func (f files) remove(e *Endpoint) error {
@@ -92,24 +109,53 @@ func (f files) remove(e *Endpoint) error {
 	return err
 }
 
-// load reads all; files that make no sense are renamed and told.
+// load reads all. Files that make no sense are renamed and told; whose they were is known from their names, so that what
+// they spoke of can be undone.
 func (f files) load() (out []*Endpoint, bad []string, err error) {
 	if err := os.MkdirAll(f.dir, 0o700); err != nil {
 		return nil, nil, err
 	}
-	paths, err := filepath.Glob(filepath.Join(f.dir, "*.json"))
-	for _, path := range paths {
-		text, err := os.ReadFile(path)
-		e := new(Endpoint)
-		if err == nil {
-			err = json.Unmarshal(text, e)
+	entries, err := os.ReadDir(f.dir)
+	for _, entry := range entries {
+		path := filepath.Join(f.dir, entry.Name())
+		switch filepath.Ext(path) {
+		case unwritten:
+			_ = os.Remove(path)
+		case ending:
+			e, ok := f.read(path)
+			if !ok {
+				bad = append(bad, path)
+			}
+			if e != nil {
+				out = append(out, e)
+			}
 		}
-		if err != nil || e.ContainerID == "" || e.HostIfName == "" {
-			bad = append(bad, path)
-			_ = os.Rename(path, path+".corrupt")
-			continue
-		}
-		out = append(out, e)
 	}
 	return out, bad, err
+}
+
+// read reads a file, and gives it the name that save will use.
+func (f files) read(path string) (e *Endpoint, ok bool) {
+	text, err := os.ReadFile(path)
+	e = new(Endpoint)
+	if err == nil {
+		err = json.Unmarshal(text, e)
+	}
+	if err == nil && e.ContainerID != "" && e.IfName != "" && e.HostIfName == hostIfName(e.ContainerID, e.IfName) {
+		if own := f.path(e.ContainerID, e.IfName); own != path {
+			_ = os.Rename(path, own)
+		}
+		return e, true
+	}
+	_ = os.Rename(path, path+".corrupt")
+	container, ifName, named := strings.Cut(strings.TrimSuffix(filepath.Base(path), ending), separator)
+	if !named {
+		return nil, false
+	}
+	return bare(container, ifName), false
+}
+
+// bare is all that can be said of an interface that is named and not known.
+func bare(container, ifName string) *Endpoint {
+	return &Endpoint{ContainerID: container, IfName: ifName, HostIfName: hostIfName(container, ifName)}
 }

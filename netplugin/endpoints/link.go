@@ -1,16 +1,19 @@
 package endpoints
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // makeLink makes the pair: one end, in the pod, with addresses and routes; the other, here, up and without any.
@@ -20,9 +23,12 @@ func makeLink(e *Endpoint, cfg *Network) error {
 	}
 	pod, err := ns.GetNS(e.NetNS)
 	if err != nil {
-		return fmt.Errorf("open the pod's network namespace: %w", err)
+		return fmt.Errorf("%w: %w", ErrNetNS, err)
 	}
 	defer pod.Close()
+	if err := notOurs(pod); err != nil {
+		return err
+	}
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU = e.HostIfName, cfg.MTU
 	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: e.IfName, PeerHardwareAddr: e.MAC[:], PeerNamespace: netlink.NsFd(int(pod.Fd()))}
@@ -39,6 +45,26 @@ func makeLink(e *Endpoint, cfg *Network) error {
 	}
 	return pod.Do(func(ns.NetNS) error { return setUpPod(e, cfg) })
 }
+
+// notOurs refuses the node's own network namespace: the pod's routes would replace the node's.
+func notOurs(pod ns.NetNS) error {
+	own, err := ns.GetCurrentNS()
+	if err != nil {
+		return fmt.Errorf("open the node's network namespace: %w", err)
+	}
+	defer own.Close()
+	var a, b unix.Stat_t
+	if err := errors.Join(unix.Fstat(int(own.Fd()), &a), unix.Fstat(int(pod.Fd()), &b)); err != nil {
+		return fmt.Errorf("compare network namespaces: %w", err)
+	}
+	if a.Dev == b.Dev && a.Ino == b.Ino {
+		return fmt.Errorf("%w: %s is the node's own", ErrNetNS, pod.Path())
+	}
+	return nil
+}
+
+// ErrNetNS is returned for a network namespace that no pod can be wired in.
+var ErrNetNS = errors.New("not a pod's network namespace")
 
 func noIPv6(ifName string) {
 	_ = os.WriteFile(filepath.Join("/proc/sys/net/ipv6/conf", ifName, "disable_ipv6"), []byte("1"), 0)
@@ -82,11 +108,7 @@ func addAddress(link netlink.Link, a, gateway netip.Addr, mac MAC) error {
 		return fmt.Errorf("no gateway for %s: the node has no pod CIDR of its family", a)
 	}
 	gw := net.IP(gateway.AsSlice())
-	family := netlink.FAMILY_V4
-	if a.Is6() {
-		family = netlink.FAMILY_V6
-	}
-	neigh := &netlink.Neigh{LinkIndex: link.Attrs().Index, Family: family, State: netlink.NUD_PERMANENT, IP: gw, HardwareAddr: mac[:]}
+	neigh := &netlink.Neigh{LinkIndex: link.Attrs().Index, Family: familyOf(a), State: netlink.NUD_PERMANENT, IP: gw, HardwareAddr: mac[:]}
 	if err := netlink.NeighSet(neigh); err != nil {
 		return fmt.Errorf("set the gateway's neighbour entry: %w", err)
 	}
@@ -99,6 +121,13 @@ func addAddress(link netlink.Link, a, gateway netip.Addr, mac MAC) error {
 		return fmt.Errorf("add the default route: %w", err)
 	}
 	return nil
+}
+
+func familyOf(a netip.Addr) int {
+	if a.Is6() {
+		return netlink.FAMILY_V6
+	}
+	return netlink.FAMILY_V4
 }
 
 const ifaNoDAD = 0x02 // IFA_F_NODAD, linux/if_addr.h
@@ -129,8 +158,22 @@ func removeLink(e *Endpoint) error {
 	return netlink.LinkDel(link)
 }
 
-// checkLink tells what of the pod's end is not as it was made.
-func checkLink(e *Endpoint) error {
+// linkGone tells that the pod went away: the pair goes with the pod's network namespace. What cannot be told is not gone.
+func linkGone(e *Endpoint) bool {
+	if _, err := os.Stat(e.NetNS); errors.Is(err, os.ErrNotExist) {
+		return true
+	}
+	_, err := netlink.LinkByName(e.HostIfName)
+	var gone netlink.LinkNotFoundError
+	return errors.As(err, &gone)
+}
+
+// checkLink tells what of the pod's end is not as it was made. What is there may be the pod's own make.
+func checkLink(e *Endpoint, cfg *Network) error {
+	host, err := netlink.LinkByName(e.HostIfName)
+	if err != nil {
+		return fmt.Errorf("the node's end %s: %w", e.HostIfName, err)
+	}
 	pod, err := ns.GetNS(e.NetNS)
 	if err != nil {
 		return fmt.Errorf("open the pod's network namespace: %w", err)
@@ -141,20 +184,47 @@ func checkLink(e *Endpoint) error {
 		if err != nil {
 			return fmt.Errorf("%s in the pod: %w", e.IfName, err)
 		}
-		if MAC(link.Attrs().HardwareAddr) != e.MAC {
-			return fmt.Errorf("%s has the MAC %s, not %s", e.IfName, link.Attrs().HardwareAddr, e.MAC)
+		if link.Attrs().ParentIndex != host.Attrs().Index {
+			return fmt.Errorf("%s in the pod is not the other end of %s", e.IfName, e.HostIfName)
 		}
-		have, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+		if have := link.Attrs().HardwareAddr; !bytes.Equal(have, e.MAC[:]) {
+			return fmt.Errorf("%s has the MAC %s, not %s", e.IfName, have, e.MAC)
+		}
+		return checkAddresses(link, e, cfg)
+	})
+}
+
+// checkAddresses looks for the addresses, and for the way out of each.
+func checkAddresses(link netlink.Link, e *Endpoint, cfg *Network) error {
+	have, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	if err != nil {
+		return err
+	}
+	for _, want := range e.Addresses {
+		if !hasAddress(have, want) {
+			return fmt.Errorf("%s has lost its address %s", e.IfName, want)
+		}
+		gateway := cfg.gatewayFor(want)
+		if !gateway.IsValid() {
+			continue // the node's pod CIDRs are not known yet
+		}
+		routes, err := netlink.RouteList(link, familyOf(want))
 		if err != nil {
 			return err
 		}
-		for _, want := range e.Addresses {
-			if !hasAddress(have, want) {
-				return fmt.Errorf("%s has lost its address %s", e.IfName, want)
-			}
+		if !slices.ContainsFunc(routes, func(r netlink.Route) bool { return r.Gw.Equal(net.IP(gateway.AsSlice())) && isDefault(r.Dst) }) {
+			return fmt.Errorf("%s has lost its default route by %s", e.IfName, gateway)
 		}
-		return nil
-	})
+	}
+	return nil
+}
+
+func isDefault(dst *net.IPNet) bool {
+	if dst == nil {
+		return true
+	}
+	ones, _ := dst.Mask.Size()
+	return ones == 0
 }
 
 func hasAddress(have []netlink.Addr, want netip.Addr) bool {

@@ -6,16 +6,16 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 )
 
 // Switch is where ports are made.
 type Switch interface {
 	EnsurePort(ctx context.Context, name string, e *Endpoint) (ofport uint32, err error)
-	DeletePort(ctx context.Context, name string) error
+	DeletePort(ctx context.Context, name string, e *Endpoint) error
 }
 
 // Realizer puts an endpoint's rules in force and opens its port, or closes it.
@@ -24,10 +24,12 @@ type Realizer interface {
 	Forget(ctx context.Context, e Endpoint) error
 }
 
-// Allocator gives addresses.
+// Allocator gives addresses, all of them or none.
 type Allocator interface {
 	Allocate(container, ifName string) ([]netip.Addr, error)
 	Release(container, ifName string) error
+	// Keep gives back the addresses of all that wanted does not know.
+	Keep(wanted func(container, ifName string) bool) error
 }
 
 // Network is what pods' interfaces need to know of the node.
@@ -67,7 +69,7 @@ type Manager struct {
 	allocator Allocator // nil: the node's pod CIDRs are not known yet
 }
 
-// Open reads what was wired before. Endpoints that were never realised are left from a crash: they are undone.
+// Open reads what was wired before. What a crash left stays until Sweep.
 func Open(cfg Config) (*Manager, error) {
 	m := &Manager{cfg: cfg, files: files{filepath.Join(cfg.StateDir, "endpoints")}, endpoints: map[string]*Endpoint{}, busy: map[string]chan struct{}{}}
 	list, bad, err := m.files.load()
@@ -75,7 +77,7 @@ func Open(cfg Config) (*Manager, error) {
 		return nil, fmt.Errorf("read the endpoints: %w", err)
 	}
 	for _, path := range bad {
-		cfg.Logger.Error("an endpoint's file is unreadable; its pod stays cut off until it is made anew", "file", path+".corrupt")
+		cfg.Logger.Error("an endpoint's file is unreadable; its pod is cut off until it is made anew", "file", path+".corrupt")
 	}
 	for _, e := range list {
 		m.endpoints[keyOf(e.ContainerID, e.IfName)] = e
@@ -137,14 +139,32 @@ func (m *Manager) get(key string) *Endpoint {
 	return m.endpoints[key]
 }
 
-func (m *Manager) put(key string, e *Endpoint) {
+// keep makes the endpoint known, on disk first: a crash from here on can be undone at the next start. It keeps a copy.
+func (m *Manager) keep(e *Endpoint) error {
+	if err := m.files.save(e); err != nil {
+		return err
+	}
+	kept := *e
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if e == nil {
-		delete(m.endpoints, key)
-	} else {
-		m.endpoints[key] = e
+	m.endpoints[keyOf(e.ContainerID, e.IfName)] = &kept
+	return nil
+}
+
+func (m *Manager) drop(e *Endpoint) error {
+	if err := m.files.remove(e); err != nil {
+		return fmt.Errorf("remove the endpoint's file: %w", err)
 	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.endpoints, keyOf(e.ContainerID, e.IfName))
+	return nil
+}
+
+func (m *Manager) current() (Network, Allocator) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.network, m.allocator
 }
 
 // Request is a pod's interface as the runtime names it.
@@ -159,6 +179,15 @@ type Result struct {
 	Network  Network
 }
 
+// Errors that callers tell apart.
+var (
+	ErrUnknown = errors.New("netplugin has wired no such interface")
+	ErrTaken   = errors.New("the container's interface is another pod's")
+)
+
+// undoTimeout bounds the undoing of an ADD that failed; what is not undone by then, DEL or the next start undoes.
+const undoTimeout = 10 * time.Second
+
 // Add wires a pod and returns when its rules are in force. Asked again, it answers the same. On failure nothing is left.
 func (m *Manager) Add(ctx context.Context, r Request) (*Result, error) {
 	key := keyOf(r.ContainerID, r.IfName)
@@ -167,37 +196,48 @@ func (m *Manager) Add(ctx context.Context, r Request) (*Result, error) {
 		return nil, err
 	}
 	defer unlock()
-	m.mu.Lock()
-	network, allocator := m.network, m.allocator
-	m.mu.Unlock()
+	network, allocator := m.current()
 	if allocator == nil {
 		return nil, ErrNotReady
 	}
-	if have := m.get(key); have != nil && have.Realised && checkLink(have) == nil {
-		return &Result{*have, network}, nil
+	have := m.get(key)
+	if have != nil && have.Name != "" && (have.Namespace != r.Namespace || have.Name != r.Name) {
+		return nil, fmt.Errorf("%w: %s is %s's, not %s/%s's", ErrTaken, key, have.ID(), r.Namespace, r.Name)
+	}
+	if have != nil && have.Realised && have.UID == r.UID && have.NetNS == r.NetNS && checkLink(have, &network) == nil {
+		e, err := m.refresh(ctx, have)
+		if err != nil {
+			return nil, err
+		}
+		return &Result{*e, network}, nil
 	}
 	e, err := m.wire(ctx, r, &network, allocator)
 	if err != nil {
-		if undoErr := m.undo(context.WithoutCancel(ctx), e); undoErr != nil {
-			m.cfg.Logger.Error("could not undo a pod's wiring", "pod", r.Namespace+"/"+r.Name, "error", undoErr)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+		defer cancel()
+		if undoErr := m.undo(ctx, e); undoErr != nil {
+			m.cfg.Logger.Error("could not undo a pod's wiring", "pod", e.ID(), "container", e.ContainerID, "error", undoErr)
 		}
 		return nil, err
 	}
 	return &Result{*e, network}, nil
 }
 
+// wire returns what it came to, on failure too.
 func (m *Manager) wire(ctx context.Context, r Request, network *Network, allocator Allocator) (*Endpoint, error) {
 	e := &Endpoint{Namespace: r.Namespace, Name: r.Name, UID: r.UID, ContainerID: r.ContainerID, IfName: r.IfName, NetNS: r.NetNS,
 		HostIfName: hostIfName(r.ContainerID, r.IfName)}
+	if err := m.keep(e); err != nil { // before anything is made or taken
+		return e, err
+	}
 	var err error
 	if e.Addresses, err = allocator.Allocate(r.ContainerID, r.IfName); err != nil {
 		return e, err
 	}
 	e.MAC = macFor(e.Addresses)
-	if err := m.files.save(e); err != nil { // first, so that a crash from here on is undone at the next start
+	if err := m.keep(e); err != nil {
 		return e, err
 	}
-	m.put(keyOf(e.ContainerID, e.IfName), e)
 	if err := makeLink(e, network); err != nil {
 		return e, err
 	}
@@ -207,33 +247,42 @@ func (m *Manager) wire(ctx context.Context, r Request, network *Network, allocat
 	if err := m.cfg.Realizer.Realize(ctx, *e); err != nil {
 		return e, err
 	}
-	realised := *e
-	realised.Realised = true
-	m.put(keyOf(e.ContainerID, e.IfName), &realised)
-	return &realised, m.files.save(&realised)
+	e.Realised = true
+	return e, m.keep(e)
+}
+
+// refresh sees to the port of a pod that is wired: where it is gone it is made again, under a number of its own.
+func (m *Manager) refresh(ctx context.Context, have *Endpoint) (*Endpoint, error) {
+	port, err := m.cfg.Switch.EnsurePort(ctx, have.HostIfName, have)
+	if err != nil || port == have.Port {
+		return have, err
+	}
+	e := *have
+	e.Port = port
+	if err := m.cfg.Realizer.Realize(ctx, e); err != nil {
+		return nil, err
+	}
+	return &e, m.keep(&e)
 }
 
 // undo takes a pod's wiring apart: the port's flows first, the address last, so that it is free only when nothing of the
-// old pod can send from it.
+// old pod can send from it. While the allocator is not known the endpoint is kept for Sweep, which gives the address back.
 func (m *Manager) undo(ctx context.Context, e *Endpoint) error {
 	err := m.cfg.Realizer.Forget(ctx, *e)
-	err = errors.Join(err, m.cfg.Switch.DeletePort(ctx, e.HostIfName), removeLink(e))
+	err = errors.Join(err, m.cfg.Switch.DeletePort(ctx, e.HostIfName, e), removeLink(e))
 	if err != nil {
 		return err
 	}
-	m.mu.Lock()
-	allocator := m.allocator
-	m.mu.Unlock()
-	if allocator != nil {
-		err = allocator.Release(e.ContainerID, e.IfName)
+	_, allocator := m.current()
+	if allocator == nil {
+		left := *e
+		left.Realised = false
+		return m.keep(&left)
 	}
-	if err == nil {
-		err = m.files.remove(e)
+	if err := allocator.Release(e.ContainerID, e.IfName); err != nil {
+		return err
 	}
-	if err == nil {
-		m.put(keyOf(e.ContainerID, e.IfName), nil)
-	}
-	return err
+	return m.drop(e)
 }
 
 // Del takes a pod's wiring apart; a pod that is not wired is fine.
@@ -245,19 +294,13 @@ func (m *Manager) Del(ctx context.Context, container, ifName string) error {
 	}
 	defer unlock()
 	e := m.get(key)
-	if e == nil {
-		m.mu.Lock()
-		allocator := m.allocator
-		m.mu.Unlock()
-		if allocator != nil {
-			return allocator.Release(container, ifName)
-		}
-		return nil
+	if e == nil { // what is known by name alone goes all the same: its file may have been lost
+		e = bare(container, ifName)
 	}
 	return m.undo(ctx, e)
 }
 
-// Check fails if the wiring is not what Add made.
+// Check fails if the pod's end of the wiring is not what Add made. It makes a port that is gone anew.
 func (m *Manager) Check(ctx context.Context, container, ifName string) error {
 	key := keyOf(container, ifName)
 	unlock, err := m.lock(ctx, key)
@@ -267,15 +310,17 @@ func (m *Manager) Check(ctx context.Context, container, ifName string) error {
 	defer unlock()
 	e := m.get(key)
 	if e == nil || !e.Realised {
-		return fmt.Errorf("container %s has no interface %s here", container, ifName)
+		return fmt.Errorf("%w: container %s, %s", ErrUnknown, container, ifName)
 	}
-	if _, err := m.cfg.Switch.EnsurePort(ctx, e.HostIfName, e); err != nil {
+	network, _ := m.current()
+	if err := checkLink(e, &network); err != nil {
 		return err
 	}
-	return checkLink(e)
+	_, err = m.refresh(ctx, e)
+	return err
 }
 
-// GC takes apart what is not among the valid attachments, each "container/ifname".
+// GC takes apart what is not among the valid attachments, each "container/ifname", and gives addresses that nobody holds back.
 func (m *Manager) GC(ctx context.Context, valid []string) error {
 	var errs []error
 	for _, e := range m.List() {
@@ -283,21 +328,51 @@ func (m *Manager) GC(ctx context.Context, valid []string) error {
 			errs = append(errs, m.Del(ctx, e.ContainerID, e.IfName))
 		}
 	}
+	return errors.Join(append(errs, m.keepAddresses())...)
+}
+
+// keepAddresses gives back the addresses that no endpoint has. Endpoints are known before they have addresses.
+func (m *Manager) keepAddresses() error {
+	_, allocator := m.current()
+	if allocator == nil {
+		return nil
+	}
+	return allocator.Keep(func(container, ifName string) bool { return m.get(keyOf(container, ifName)) != nil })
+}
+
+// Sweep undoes what a crash left: endpoints that were never realised, those whose network namespace is gone, and addresses
+// without an endpoint. A request under way is left alone. What could not be undone is logged, and joined in the error.
+func (m *Manager) Sweep(ctx context.Context) error {
+	var errs []error
+	for _, e := range m.List() {
+		if e.Realised && !linkGone(&e) {
+			continue
+		}
+		if err := m.sweepOne(ctx, keyOf(e.ContainerID, e.IfName)); err != nil {
+			m.cfg.Logger.Error("could not undo a pod's wiring", "pod", e.ID(), "container", e.ContainerID, "error", err)
+			errs = append(errs, err)
+		}
+	}
+	if err := m.keepAddresses(); err != nil {
+		m.cfg.Logger.Error("could not give back addresses that nobody holds", "error", err)
+		errs = append(errs, err)
+	}
 	return errors.Join(errs...)
 }
 
-// Sweep undoes what a crash left: endpoints that were never realised, and those whose network namespace is gone.
-func (m *Manager) Sweep(ctx context.Context) {
-	for _, e := range m.List() {
-		_, err := os.Stat(e.NetNS)
-		if e.Realised && err == nil {
-			continue
-		}
-		m.cfg.Logger.Info("undoing a pod's wiring that a crash left", "pod", e.ID(), "container", e.ContainerID)
-		if err := m.Del(ctx, e.ContainerID, e.IfName); err != nil {
-			m.cfg.Logger.Error("could not undo a pod's wiring", "pod", e.ID(), "error", err)
-		}
+// sweepOne looks again when no request works on the interface: an ADD may have come first.
+func (m *Manager) sweepOne(ctx context.Context, key string) error {
+	unlock, err := m.lock(ctx, key)
+	if err != nil {
+		return err
 	}
+	defer unlock()
+	e := m.get(key)
+	if e == nil || e.Realised && !linkGone(e) {
+		return nil
+	}
+	m.cfg.Logger.Info("undoing a pod's wiring that a crash left", "pod", e.ID(), "container", e.ContainerID)
+	return m.undo(ctx, e)
 }
 
 // Ready tells whether pods can be wired.

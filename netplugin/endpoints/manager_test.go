@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -42,7 +43,7 @@ func (n *node) note(entry string) error {
 func (n *node) EnsurePort(_ context.Context, name string, _ *Endpoint) (uint32, error) {
 	return 7, n.note("port")
 }
-func (n *node) DeletePort(context.Context, string) error { return n.note("no port") }
+func (n *node) DeletePort(context.Context, string, *Endpoint) error { return n.note("no port") }
 func (n *node) Realize(context.Context, Endpoint) error {
 	if n.during != nil {
 		n.during()
@@ -68,6 +69,13 @@ func (n *node) Release(container, _ string) error {
 	delete(n.taken, container)
 	n.mu.Unlock()
 	return n.note("no address")
+}
+
+func (n *node) Keep(wanted func(container, ifName string) bool) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	maps.DeleteFunc(n.taken, func(container string, _ netip.Addr) bool { return !wanted(container, "eth0") })
+	return nil
 }
 
 // told is the diary since the last time.
@@ -194,7 +202,7 @@ func TestAPodIsWiredRulesLast(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	if again, err := n.add(t, m, "c1", pod); err != nil || !again.Endpoint.Equal(&r.Endpoint) || n.told() != "" {
+	if again, err := n.add(t, m, "c1", pod); err != nil || !again.Endpoint.Equal(&r.Endpoint) || n.told() != "port" {
 		t.Errorf("asked again: %+v (%v)", again, err)
 	}
 	if err := n.check(t, m, "c1"); err != nil {
@@ -323,7 +331,11 @@ func TestAfterACrash(t *testing.T) {
 	}
 	n.told()
 	m = n.manager(t, dir)
-	n.inside(t, func() { m.Sweep(t.Context()) })
+	n.inside(t, func() {
+		if err := m.Sweep(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
 	if got := n.told(); got != "no rules, no port, no address" {
 		t.Errorf("swept: %s", got)
 	}

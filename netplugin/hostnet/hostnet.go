@@ -304,6 +304,24 @@ func SetNeighbour(a netip.Addr, mac [6]byte) error {
 	return netlink.NeighSet(&netlink.Neigh{LinkIndex: gw.Attrs().Index, Family: familyOf(a), State: netlink.NUD_PERMANENT, IP: net.IP(a.AsSlice()), HardwareAddr: mac[:]})
 }
 
+// RemoveNeighbour takes back what SetNeighbour told: IPv6 addresses are not given out again for long. It is no error if there
+// is nothing to take back.
+func RemoveNeighbour(a netip.Addr) error {
+	gw, err := netlink.LinkByName(Gateway)
+	if err != nil {
+		var gone netlink.LinkNotFoundError
+		if errors.As(err, &gone) {
+			return nil // the entries went with it
+		}
+		return err
+	}
+	err = netlink.NeighDel(&netlink.Neigh{LinkIndex: gw.Attrs().Index, Family: familyOf(a), IP: net.IP(a.AsSlice())})
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
 // UnderlayMTU is that of the interface that holds one of the node's addresses.
 func UnderlayMTU(self policy.NodeInfo) int {
 	links, err := netlink.LinkList()

@@ -115,7 +115,7 @@ func TestHalfAnAllocation(t *testing.T) {
 	four := newAllocator(t, dir, cidrs[0])
 	half := allocate(t, four, "c1")
 	both := allocate(t, newAllocator(t, dir, cidrs...), "c1")
-	if len(both) != 2 {
+	if len(both) != 2 || !cidrs[0].Contains(both[0]) || !cidrs[1].Contains(both[1]) {
 		t.Errorf("%v after %v", both, half)
 	}
 }

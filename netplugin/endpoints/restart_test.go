@@ -1,0 +1,234 @@
+package endpoints
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+)
+
+// What is wired outlives a restart; what was half wired when the process died does not.
+func TestRestart(t *testing.T) {
+	w := newWorld(t)
+	lives, gone, half := newNetNS(t, "lives"), newNetNS(t, "gone"), newNetNS(t, "half")
+	kept := w.mustAdd(w.request("lives", lives))
+	w.mustAdd(w.request("gone", gone))
+	w.parts.fail["Realize"], w.parts.fail["Forget"] = errors.New("killed"), errors.New("killed")
+	if _, err := w.add(w.request("half", half)); err == nil {
+		t.Fatal("ADD has succeeded")
+	}
+	clear(w.parts.fail)
+	destroy(t, gone)
+	w.restart()
+	if len(w.List()) != 3 {
+		t.Errorf("after the restart: %v", w.List())
+	}
+	w.know("10.9.0.0/28", "fd09::/120")
+	if err := w.sweep(); err != nil {
+		t.Error(err)
+	}
+	if l := w.List(); len(l) != 1 || !l[0].Equal(kept) || !l[0].Realised {
+		t.Errorf("after sweeping: %+v", l)
+	}
+	if len(w.reserved()) != 2 || len(w.links()) != 1 || len(w.parts.ports) != 1 {
+		t.Errorf("addresses %v, links %v, ports %v", w.reserved(), w.links(), w.parts.ports)
+	}
+	if err := w.check("c-lives"); err != nil {
+		t.Error(err)
+	}
+	if again := w.mustAdd(w.request("lives", lives)); !again.Equal(kept) {
+		t.Errorf("ADD of a pod that was wired: %+v", again)
+	}
+}
+
+// A path that means something else after a reboot (/proc/PID/ns/net) is no living pod.
+func TestSweepAfterAReboot(t *testing.T) {
+	w, pod, stranger := newWorld(t), newNetNS(t, "pod"), newNetNS(t, "stranger")
+	e := w.mustAdd(w.request("web", pod))
+	w.in(w.node, func() {
+		link, err := netlink.LinkByName(e.HostIfName)
+		if err == nil {
+			err = netlink.LinkDel(link)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+	path := w.files.path("c-web", "eth0")
+	text, _ := os.ReadFile(path)
+	if err := os.WriteFile(path, []byte(strings.ReplaceAll(string(text), pod.Path(), stranger.Path())), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.restart()
+	w.know("10.9.0.0/28", "fd09::/120")
+	if err := w.sweep(); err != nil {
+		t.Error(err)
+	}
+	w.empty("a reboot")
+}
+
+// A DEL that comes before the pod CIDRs are known succeeds, and the address is given back later.
+func TestDelBeforeTheNetworkIsKnown(t *testing.T) {
+	w, pod := newWorld(t), newNetNS(t, "pod")
+	w.mustAdd(w.request("web", pod))
+	w.restart()
+	if _, err := w.add(w.request("early", pod)); !errors.Is(err, ErrNotReady) || !errors.Is(w.Ready(), ErrNotReady) {
+		t.Errorf("ADD before the network is known: %v, ready: %v", err, w.Ready())
+	}
+	if err := w.del("c-web", "eth0"); err != nil || len(w.links()) != 0 || len(w.parts.ports) != 0 {
+		t.Errorf("DEL: %v, links %v, ports %v", err, w.links(), w.parts.ports)
+	}
+	if len(w.reserved()) == 0 {
+		t.Fatal("who has given the address back?")
+	}
+	w.restart() // and even this is not forgotten
+	w.know("10.9.0.0/28", "fd09::/120")
+	if err := w.sweep(); err != nil {
+		t.Error(err)
+	}
+	w.empty("sweeping")
+}
+
+// A file cut off by a crash is set aside, and what it spoke of is undone.
+func TestFilesThatMakeNoSense(t *testing.T) {
+	for name, text := range map[string]string{
+		"empty": "", "cut": `{"namespace":"shop","name":"we`, "not an object": "[1]", "says nothing": "{}",
+		"another's link": `{"containerID":"c-web","ifName":"eth0","hostIfName":"eth0","realised":true}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, pod := newWorld(t), newNetNS(t, "pod")
+			w.mustAdd(w.request("web", pod))
+			path := w.files.path("c-web", "eth0")
+			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path+unwritten, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			w.restart()
+			w.know("10.9.0.0/28", "fd09::/120")
+			w.parts.open = map[string]Endpoint{} // a restart opens only what it can read
+			if err := w.sweep(); err != nil {
+				t.Error(err)
+			}
+			if err := os.Remove(path + ".corrupt"); err != nil {
+				t.Error(err)
+			}
+			w.empty("sweeping")
+		})
+	}
+}
+
+func TestSweepComesAgainAfterAFailure(t *testing.T) {
+	w, pod := newWorld(t), newNetNS(t, "pod")
+	w.mustAdd(w.request("web", pod))
+	destroy(t, pod)
+	w.parts.fail["DeletePort"] = errors.New("no OVS")
+	if w.sweep() == nil {
+		t.Error("what could not be undone was not told")
+	}
+	if len(w.reserved()) == 0 {
+		t.Error("the address was given back although the pod's port may be there")
+	}
+	clear(w.parts.fail)
+	if err := w.sweep(); err != nil {
+		t.Error(err)
+	}
+	w.empty("sweeping again")
+}
+
+func TestGC(t *testing.T) {
+	w := newWorld(t)
+	a, b := newNetNS(t, "a"), newNetNS(t, "b")
+	w.mustAdd(w.request("a", a))
+	w.mustAdd(w.request("b", b))
+	if _, err := w.allocator.Allocate("c-leaked", "eth0"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(w.dir, "addresses", "flowkeep", "10.9.0.9"), nil, 0o600); err != nil { // a crash before the owner was written
+		t.Fatal(err)
+	}
+	w.in(w.node, func() {
+		if err := w.GC(context.Background(), []string{"c-b/eth0", "c-unknown/eth0"}); err != nil {
+			t.Error(err)
+		}
+	})
+	if l := w.List(); len(l) != 1 || l[0].Name != "b" || len(w.reserved()) != 2 || len(w.links()) != 1 {
+		t.Errorf("after GC: %v, addresses %v, links %v", l, w.reserved(), w.links())
+	}
+	if err := w.check("c-b"); err != nil {
+		t.Error(err)
+	}
+	w.parts.fail["Forget"] = errors.New("the owner is busy")
+	w.in(w.node, func() {
+		if err := w.GC(context.Background(), nil); err == nil {
+			t.Error("GC failed and did not say so")
+		}
+	})
+	clear(w.parts.fail)
+	w.in(w.node, func() {
+		if err := w.GC(context.Background(), nil); err != nil {
+			t.Error(err)
+		}
+	})
+	w.empty("GC of all")
+}
+
+// Names that look alike share neither a file nor a link, and none leads out of the directory.
+func TestNamesDoNotClash(t *testing.T) {
+	f := files{t.TempDir()}
+	names := [][2]string{{"a", "b-c"}, {"a-b", "c"}, {"a.b", "c"}, {"a_b", "c"}, {"a/b", "c"}, {"../a", "c"}, {"a", "b@c"},
+		{strings.Repeat("x", 300), "eth0"}, {strings.Repeat("x", 301), "eth0"}}
+	paths, links := map[string]bool{}, map[string]bool{}
+	for _, n := range names {
+		e := bare(n[0], n[1])
+		e.Name = n[0]
+		if err := f.save(e); err != nil {
+			t.Errorf("%q: %v", n, err)
+		}
+		if p := f.path(n[0], n[1]); filepath.Dir(p) != f.dir {
+			t.Errorf("%q is kept as %s", n, p)
+		}
+		paths[f.path(n[0], n[1])], links[e.HostIfName] = true, true
+	}
+	if len(paths) != len(names) || len(links) != len(names) {
+		t.Errorf("%d names have %d files and %d links", len(names), len(paths), len(links))
+	}
+	if list, bad, err := f.load(); len(list) != len(names) || len(bad) > 0 || err != nil {
+		t.Errorf("loaded %d, bad %v, %v", len(list), bad, err)
+	}
+}
+
+// Files that an older netplugin named otherwise are found, and removed under the name they have now.
+func TestFilesOfOlderVersions(t *testing.T) {
+	f := files{t.TempDir()}
+	e := bare("c-web", "eth0")
+	if err := f.save(e); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(f.path("c-web", "eth0"), filepath.Join(f.dir, "c-web-eth0.json")); err != nil {
+		t.Fatal(err)
+	}
+	list, bad, err := f.load()
+	if len(list) != 1 || len(bad) > 0 || err != nil {
+		t.Fatalf("loaded %v, bad %v, %v", list, bad, err)
+	}
+	if err := f.remove(list[0]); err != nil {
+		t.Fatal(err)
+	}
+	if left, _ := os.ReadDir(f.dir); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+func TestMACs(t *testing.T) {
+	six := macFor(nodeNetwork.Gateways[1:])
+	if six[0] != 2 || six == macFor(nil) || !slices.Equal(six[:], func() []byte { m := macFor(nodeNetwork.Gateways[1:]); return m[:] }()) {
+		t.Errorf("MAC of an IPv6 pod: %s", six)
+	}
+}
