@@ -389,8 +389,8 @@ func TestCheckSeesWhatChanged(t *testing.T) {
 	}
 	replace := func(made netlink.Link) func(*world, ns.NetNS, *Endpoint) {
 		return del(func(old netlink.Link) error {
-			if err := netlink.LinkDel(old); err != nil {
-				return err
+			if err := errors.Join(netlink.LinkSetDown(old), netlink.LinkSetName(old, "hidden")); err != nil {
+				return err // renamed, not deleted: the node's end stays
 			}
 			return netlink.LinkAdd(made)
 		})
