@@ -3,16 +3,20 @@
 package cni
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/utils"
 	"github.com/flowkeep/flowkeep/netplugin/endpoints"
 )
 
@@ -24,12 +28,13 @@ type Request struct {
 	ContainerID string   `json:"containerID"`
 	IfName      string   `json:"ifName"`
 	NetNS       string   `json:"netns"`
-	Valid       []string `json:"valid,omitempty"` // GC: attachments to keep, container/ifname
+	Valid       []string `json:"valid"` // GC: attachments to keep, container/ifname; null for none is refused
 }
 
 // Response is the outcome; Error is empty on success.
 type Response struct {
 	Error    string              `json:"error,omitempty"`
+	Code     uint                `json:"code,omitempty"` // of Error, as the CNI specification numbers them
 	NotReady bool                `json:"notReady,omitempty"`
 	Endpoint *endpoints.Endpoint `json:"endpoint,omitempty"`
 	Gateways []string            `json:"gateways,omitempty"`
@@ -45,75 +50,134 @@ type Manager interface {
 	Ready() error
 }
 
-// Config is what a server needs. Timeout bounds an ADD.
+// Config is what a server needs. Timeout bounds a request, Arrival how long one may take to arrive (0: 5 s), and Grace how
+// long requests under way may go on when the server ends (0: 5 s).
 type Config struct {
 	Socket  string
 	Timeout time.Duration
+	Arrival time.Duration
+	Grace   time.Duration
 	Manager Manager
 	Logger  *slog.Logger
 	Observe func(command string, took time.Duration, err error)
 }
 
-// maxRequest bounds a request's body, in bytes.
-const maxRequest = 1 << 20
+const (
+	maxRequest     = 1 << 20 // bytes of a request's body
+	defaultArrival = 5 * time.Second
+	defaultGrace   = 5 * time.Second
+	// undoing bounds the end of requests that were cut short: they take back what they made.
+	undoing = 15 * time.Second
+)
 
-// Serve answers until ctx ends. Requests under way are then finished.
+// Serve answers until ctx ends, and returns when no request is under way any more. Those that go on beyond the grace are cut
+// short, and undo what they began.
 func Serve(ctx context.Context, cfg Config) error {
-	if err := os.Remove(cfg.Socket); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("remove the old CNI socket: %w", err)
-	}
-	l, err := net.Listen("unix", cfg.Socket)
+	l, err := listen(cfg.Socket)
 	if err != nil {
-		return fmt.Errorf("listen on the CNI socket: %w", err)
-	}
-	if err := os.Chmod(cfg.Socket, 0o600); err != nil {
 		return err
 	}
-	s := &server{cfg}
-	mux := http.NewServeMux()
-	mux.HandleFunc("POST /ADD", s.handle("ADD", s.add))
-	mux.HandleFunc("POST /DEL", s.handle("DEL", func(ctx context.Context, r *Request) (Response, error) {
-		return Response{}, cfg.Manager.Del(ctx, r.ContainerID, r.IfName)
-	}))
-	mux.HandleFunc("POST /CHECK", s.handle("CHECK", func(ctx context.Context, r *Request) (Response, error) {
-		return Response{}, cfg.Manager.Check(ctx, r.ContainerID, r.IfName)
-	}))
-	mux.HandleFunc("POST /GC", s.handle("GC", func(ctx context.Context, r *Request) (Response, error) {
-		return Response{}, cfg.Manager.GC(ctx, r.Valid)
-	}))
-	mux.HandleFunc("POST /STATUS", s.handle("STATUS", func(context.Context, *Request) (Response, error) {
-		return Response{}, cfg.Manager.Ready()
-	}))
-	h := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	return serveOn(ctx, l, cfg)
+}
+
+func serveOn(ctx context.Context, l net.Listener, cfg Config) error {
+	cfg.Arrival, cfg.Grace = cmp.Or(cfg.Arrival, defaultArrival), cmp.Or(cfg.Grace, defaultGrace)
+	requests, cut := context.WithCancel(context.WithoutCancel(ctx))
+	defer cut()
+	h := &http.Server{Handler: (&server{cfg}).routes(), ReadHeaderTimeout: cfg.Arrival, BaseContext: func(net.Listener) context.Context { return requests },
+		ErrorLog: slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelError)}
+	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
-		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-		defer cancel()
-		_ = h.Shutdown(end)
+		defer close(ended)
+		if shutdown(h, cfg.Grace) != nil {
+			cut()
+			_ = shutdown(h, undoing)
+		}
 	})
-	defer stop()
-	if err := h.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		return err
+	err := h.Serve(l)
+	if !errors.Is(err, http.ErrServerClosed) {
+		stop()
+		return fmt.Errorf("serve the CNI socket: %w", err)
 	}
+	<-ended
 	return nil
 }
 
+func shutdown(h *http.Server, within time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	return h.Shutdown(ctx)
+}
+
+// listen replaces the socket that an earlier process left, and nothing else. The socket stays when the listener closes:
+// by then it may be that of the process that comes after.
+func listen(path string) (net.Listener, error) {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+	case err != nil:
+		return nil, fmt.Errorf("look for an old CNI socket: %w", err)
+	case info.Mode().Type() != os.ModeSocket:
+		return nil, fmt.Errorf("listen on the CNI socket: %s is there and is no socket; remove it, or name another path", path)
+	default:
+		if err := os.Remove(path); err != nil {
+			return nil, fmt.Errorf("remove the old CNI socket: %w", err)
+		}
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("listen on the CNI socket: %w", err)
+	}
+	l.SetUnlinkOnClose(false)
+	if err := os.Chmod(path, 0o600); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("keep others from the CNI socket: %w", err)
+	}
+	return l, nil
+}
+
 type server struct{ cfg Config }
+
+func (s *server) routes() http.Handler {
+	m := s.cfg.Manager
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /ADD", s.handle("ADD", s.add))
+	mux.HandleFunc("POST /DEL", s.handle("DEL", func(ctx context.Context, r *Request) (Response, error) {
+		if err := named(r); err != nil {
+			return Response{}, err
+		}
+		return Response{}, m.Del(ctx, r.ContainerID, r.IfName)
+	}))
+	mux.HandleFunc("POST /CHECK", s.handle("CHECK", func(ctx context.Context, r *Request) (Response, error) {
+		if err := named(r); err != nil {
+			return Response{}, err
+		}
+		return Response{}, m.Check(ctx, r.ContainerID, r.IfName)
+	}))
+	mux.HandleFunc("POST /GC", s.handle("GC", func(ctx context.Context, r *Request) (Response, error) {
+		if r.Valid == nil { // a list that was lost is not an empty one: all pods would be cut off
+			return Response{}, types.NewError(types.ErrInvalidNetworkConfig, "the request lists no valid attachments", "")
+		}
+		return Response{}, m.GC(ctx, r.Valid)
+	}))
+	mux.HandleFunc("POST /STATUS", s.handle("STATUS", func(context.Context, *Request) (Response, error) {
+		return Response{}, m.Ready()
+	}))
+	return mux
+}
 
 func (s *server) handle(command string, f func(context.Context, *Request) (Response, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		began := time.Now()
 		ctx, cancel := context.WithTimeout(r.Context(), s.cfg.Timeout)
 		defer cancel()
-		var req Request
 		var resp Response
-		err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxRequest)).Decode(&req)
-		if err != nil {
-			err = fmt.Errorf("read the request: %w", err)
-		} else {
-			resp, err = f(ctx, &req)
+		req, err := s.read(w, r)
+		if err == nil {
+			resp, err = f(ctx, req)
 		}
 		if err != nil {
-			resp.Error, resp.NotReady = err.Error(), errors.Is(err, endpoints.ErrNotReady)
+			resp = Response{Error: err.Error(), Code: codeOf(err), NotReady: errors.Is(err, endpoints.ErrNotReady)}
 			s.cfg.Logger.Warn("CNI request failed", "command", command, "pod", req.Namespace+"/"+req.Name, "container", req.ContainerID, "error", err)
 		}
 		if s.cfg.Observe != nil {
@@ -124,9 +188,58 @@ func (s *server) handle(command string, f func(context.Context, *Request) (Respo
 	}
 }
 
+// read waits for the whole request, and not for ever. When it is there the deadline goes: it would cut long requests short.
+func (s *server) read(w http.ResponseWriter, r *http.Request) (*Request, error) {
+	deadline := http.NewResponseController(w)
+	_ = deadline.SetReadDeadline(time.Now().Add(s.cfg.Arrival))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequest))
+	req := new(Request)
+	if err == nil {
+		_ = deadline.SetReadDeadline(time.Time{})
+		err = json.Unmarshal(body, req)
+	}
+	if err != nil {
+		return req, types.NewError(types.ErrDecodingFailure, "read the request: "+err.Error(), "")
+	}
+	return req, nil
+}
+
+// codeChanged is this plugin's own (the specification leaves 100 and above to plugins): CHECK has found the wiring changed.
+const codeChanged = 100
+
+// codeOf is ErrTryAgainLater for whatever may be well the next time.
+func codeOf(err error) uint {
+	var known *types.Error
+	switch {
+	case errors.As(err, &known):
+		return known.Code
+	case errors.Is(err, endpoints.ErrUnknown):
+		return types.ErrUnknownContainer
+	case errors.Is(err, endpoints.ErrNetNS):
+		return types.ErrInvalidNetNS
+	case errors.Is(err, endpoints.ErrTaken):
+		return types.ErrInvalidEnvironmentVariables
+	case errors.Is(err, endpoints.ErrChanged):
+		return codeChanged
+	}
+	return types.ErrTryAgainLater
+}
+
+func named(r *Request) error {
+	if r.ContainerID == "" || r.IfName == "" {
+		return types.NewError(types.ErrInvalidEnvironmentVariables, "the request names no container or interface", "")
+	}
+	return nil
+}
+
 func (s *server) add(ctx context.Context, r *Request) (Response, error) {
 	if r.ContainerID == "" || r.IfName == "" || r.NetNS == "" || r.Name == "" || r.Namespace == "" {
-		return Response{}, errors.New("the request names no container, interface, network namespace or pod")
+		return Response{}, types.NewError(types.ErrInvalidEnvironmentVariables, "the request names no container, interface, network namespace or pod", "")
+	}
+	for _, err := range []*types.Error{utils.ValidateContainerID(r.ContainerID), utils.ValidateInterfaceName(r.IfName)} {
+		if err != nil {
+			return Response{}, err
+		}
 	}
 	res, err := s.cfg.Manager.Add(ctx, endpoints.Request{Namespace: r.Namespace, Name: r.Name, UID: r.UID, ContainerID: r.ContainerID, IfName: r.IfName, NetNS: r.NetNS})
 	if err != nil {

@@ -57,9 +57,12 @@ func serve(t *testing.T, m *manager, timeout time.Duration) (socket string, stop
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	socket = filepath.Join(dir, "s")
-	if err := os.WriteFile(socket, nil, 0o644); err != nil { // what a crash may have left
+	crashed, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"}) // a crash leaves its socket
+	if err != nil {
 		t.Fatal(err)
 	}
+	crashed.SetUnlinkOnClose(false)
+	crashed.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
@@ -171,7 +174,7 @@ func FuzzRequest(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body string) {
 		m := new(manager)
-		s := &server{Config{Timeout: time.Minute, Manager: m, Logger: slog.New(slog.DiscardHandler)}}
+		s := &server{Config{Arrival: time.Minute, Timeout: time.Minute, Manager: m, Logger: slog.New(slog.DiscardHandler)}}
 		w := httptest.NewRecorder()
 		s.handle("ADD", s.add)(w, httptest.NewRequest(http.MethodPost, "/ADD", bytes.NewReader([]byte(body))))
 		var r Response

@@ -183,6 +183,7 @@ type Result struct {
 var (
 	ErrUnknown = errors.New("netplugin has wired no such interface")
 	ErrTaken   = errors.New("the container's interface is another pod's")
+	ErrChanged = errors.New("the pod's wiring is not as it was made")
 )
 
 // undoTimeout bounds the undoing of an ADD that failed; what is not undone by then, DEL or the next start undoes.
@@ -314,7 +315,7 @@ func (m *Manager) Check(ctx context.Context, container, ifName string) error {
 	}
 	network, _ := m.current()
 	if err := checkLink(e, &network); err != nil {
-		return err
+		return fmt.Errorf("%w: %w", ErrChanged, err)
 	}
 	_, err = m.refresh(ctx, e)
 	return err

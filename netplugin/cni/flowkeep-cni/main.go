@@ -3,6 +3,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -24,6 +25,29 @@ import (
 type config struct {
 	types.NetConf
 	Socket string `json:"socket"`
+	// GC's list, and the same under the name that the specification gave it first. What is absent is nil, what is null is not.
+	Valid    json.RawMessage `json:"cni.dev/valid-attachments"`
+	ValidToo json.RawMessage `json:"cni.dev/attachments"`
+}
+
+// valid are the attachments to keep, container/ifname.
+func (c *config) valid() ([]string, error) {
+	list := c.Valid
+	if list == nil {
+		list = c.ValidToo
+	}
+	if list == nil {
+		return nil, types.NewError(types.ErrInvalidNetworkConfig, "GC without cni.dev/valid-attachments: all pods would be cut off", "")
+	}
+	var attachments []types.GCAttachment
+	if err := json.Unmarshal(list, &attachments); err != nil {
+		return nil, types.NewError(types.ErrDecodingFailure, "cni.dev/valid-attachments is no list of attachments", err.Error())
+	}
+	out := []string{}
+	for _, a := range attachments {
+		out = append(out, a.ContainerID+"/"+a.IfName)
+	}
+	return out, nil
 }
 
 type podArgs struct {
@@ -39,8 +63,12 @@ const errNotAvailable = 50
 // timeout is longer than netplugin's own, so that its sentence reaches the kubelet.
 const timeout = 60 * time.Second
 
+// client waits for an answer as long as timeout.
+type client struct{ timeout time.Duration }
+
 func main() {
-	skel.PluginMainFuncs(skel.CNIFuncs{Add: add, Del: del, Check: check, GC: gc, Status: status},
+	p := client{timeout}
+	skel.PluginMainFuncs(skel.CNIFuncs{Add: p.add, Del: p.simple("DEL"), Check: p.simple("CHECK"), GC: p.gc, Status: p.status},
 		version.All, "flowkeep-cni "+process.BuildVersion())
 }
 
@@ -69,41 +97,44 @@ func request(args *skel.CmdArgs) (*config, *cni.Request, error) {
 }
 
 // ask sends a command to netplugin. That it cannot be reached is an error to try again after (CNI specification, code 11).
-func ask(c *config, command string, r *cni.Request) (*cni.Response, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+func (p client) ask(c *config, command string, r *cni.Request) (*cni.Response, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), p.timeout)
 	defer cancel()
 	body, err := json.Marshal(r)
 	if err != nil {
 		return nil, err
 	}
-	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	over := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", c.Socket)
 	}}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://netplugin/"+command, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
-	answer, err := client.Do(req)
+	answer, err := over.Do(req)
 	if err != nil {
 		return nil, types.NewError(types.ErrTryAgainLater, "netplugin does not answer on "+c.Socket+": is it running on this node?", err.Error())
 	}
 	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return nil, types.NewError(types.ErrTryAgainLater, "netplugin on this node does not know "+command+": is it older than flowkeep-cni?", answer.Status)
+	}
 	resp := new(cni.Response)
 	if err := json.NewDecoder(answer.Body).Decode(resp); err != nil {
 		return nil, types.NewError(types.ErrTryAgainLater, "netplugin's answer was cut off", err.Error())
 	}
 	if resp.Error != "" {
-		return resp, types.NewError(types.ErrTryAgainLater, resp.Error, "")
+		return resp, types.NewError(cmp.Or(resp.Code, types.ErrTryAgainLater), resp.Error, "")
 	}
 	return resp, nil
 }
 
-func add(args *skel.CmdArgs) error {
+func (p client) add(args *skel.CmdArgs) error {
 	c, r, err := request(args)
 	if err != nil {
 		return err
 	}
-	resp, err := ask(c, "ADD", r)
+	resp, err := p.ask(c, "ADD", r)
 	if err != nil {
 		return err
 	}
@@ -141,25 +172,24 @@ func resultOf(resp *cni.Response, args *skel.CmdArgs) (*current.Result, error) {
 	return result, nil
 }
 
-func del(args *skel.CmdArgs) error { return simple(args, "DEL") }
-
-func check(args *skel.CmdArgs) error { return simple(args, "CHECK") }
-
-func simple(args *skel.CmdArgs, command string) error {
-	c, r, err := request(args)
-	if err != nil {
+// simple is a command that answers nothing.
+func (p client) simple(command string) func(*skel.CmdArgs) error {
+	return func(args *skel.CmdArgs) error {
+		c, r, err := request(args)
+		if err != nil {
+			return err
+		}
+		_, err = p.ask(c, command, r)
 		return err
 	}
-	_, err = ask(c, command, r)
-	return err
 }
 
-func status(args *skel.CmdArgs) error {
+func (p client) status(args *skel.CmdArgs) error {
 	c, err := parse(args.StdinData)
 	if err != nil {
 		return err
 	}
-	resp, err := ask(c, "STATUS", &cni.Request{})
+	resp, err := p.ask(c, "STATUS", &cni.Request{})
 	if err != nil {
 		text := err.Error()
 		if resp != nil {
@@ -170,15 +200,15 @@ func status(args *skel.CmdArgs) error {
 	return nil
 }
 
-func gc(args *skel.CmdArgs) error {
+func (p client) gc(args *skel.CmdArgs) error {
 	c, err := parse(args.StdinData)
 	if err != nil {
 		return err
 	}
-	r := &cni.Request{Valid: []string{}}
-	for _, a := range c.ValidAttachments {
-		r.Valid = append(r.Valid, a.ContainerID+"/"+a.IfName)
+	valid, err := c.valid()
+	if err != nil {
+		return err
 	}
-	_, err = ask(c, "GC", r)
+	_, err = p.ask(c, "GC", &cni.Request{Valid: valid})
 	return err
 }

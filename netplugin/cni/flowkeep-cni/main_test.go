@@ -125,7 +125,11 @@ func TestFailuresHaveTheSpecificationsCodes(t *testing.T) {
 		"STATUS: netplugin is away":   {"STATUS", "1.1.0", socket + "x", "", 50, "is it running"},
 		"a version that is none":      {"ADD", "7.0.0", socket, "", 1, "incompatible"},
 		"a command that is none":      {"BOIL", "1.1.0", socket, "", 4, "BOIL"},
-		"GC fails":                    {"GC", "1.1.0", socket, "", 11, "no address left"},
+		"GC fails":                    {"GC", "1.1.0", socket, `, "cni.dev/valid-attachments": []`, 11, "no address left"},
+		"GC without its list":         {"GC", "1.1.0", socket, "", 7, "all pods would be cut off"},
+		"GC with no list":             {"GC", "1.1.0", socket, `, "cni.dev/valid-attachments": 7`, 6, "no list"},
+		"GC in a version without it":  {"GC", "1.0.0", socket, `, "cni.dev/valid-attachments": []`, 1, "GC"},
+		"an unknown name of the list": {"GC", "1.1.0", socket, `, "valid-attachments": []`, 7, "all pods would be cut off"},
 		"configuration is of no type": {"ADD", "1.1.0", socket, `, "mtu": `, 6, ""},
 	} {
 		out, err := plugin(t, c.command, c.version, c.socket, c.more)

@@ -1,0 +1,249 @@
+package cni
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/flowkeep/flowkeep/netplugin/endpoints"
+)
+
+// slow is a manager whose ADD says when it has begun and then does as it is told.
+type slow struct {
+	manager
+	begun chan struct{}
+	add   func(context.Context) error
+}
+
+func (s *slow) Add(ctx context.Context, _ endpoints.Request) (*endpoints.Result, error) {
+	close(s.begun)
+	return new(endpoints.Result), s.add(ctx)
+}
+
+// begin serves cfg at a path of its own, and returns the socket and what ends it.
+func begin(t *testing.T, cfg Config) (socket string, end func() <-chan error) {
+	t.Helper()
+	if cfg.Socket == "" {
+		dir, err := os.MkdirTemp("", "cni")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { os.RemoveAll(dir) })
+		cfg.Socket = filepath.Join(dir, "s")
+	}
+	cfg.Logger = slog.New(slog.DiscardHandler)
+	l, err := listen(cfg.Socket) // what is tested here comes after listening: no waiting for it
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	done := make(chan error, 1)
+	go func() { done <- serveOn(ctx, l, cfg) }()
+	return cfg.Socket, func() <-chan error { cancel(); return done }
+}
+
+func post(socket, body string) <-chan Response {
+	out := make(chan Response, 1)
+	go func() {
+		conn, err := net.Dial("unix", socket)
+		if err != nil {
+			out <- Response{Error: err.Error()}
+			return
+		}
+		defer conn.Close()
+		fmt.Fprintf(conn, "POST /ADD HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+		out <- answer(conn)
+	}()
+	return out
+}
+
+func answer(conn net.Conn) (r Response) {
+	got, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		return Response{Error: "no answer: " + err.Error()}
+	}
+	defer got.Body.Close()
+	text, _ := io.ReadAll(got.Body)
+	_ = json.Unmarshal(text, &r)
+	return r
+}
+
+// The process goes on until the last request is answered: what an ADD began must not be left half done.
+func TestTheEndWaitsForRequests(t *testing.T) {
+	release := make(chan struct{})
+	m := &slow{begun: make(chan struct{}), add: func(context.Context) error { <-release; return nil }}
+	socket, end := begin(t, Config{Timeout: time.Minute, Grace: time.Minute, Manager: m})
+	answered := post(socket, pod)
+	<-m.begun
+	ended := end()
+	select {
+	case err := <-ended:
+		t.Fatalf("ended with an ADD under way: %v", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	close(release)
+	if r := <-answered; r.Error != "" {
+		t.Errorf("the ADD was answered %+v", r)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// One that waits too long is told to stop, and may take back what it made.
+func TestTheEndCutsWaitingShort(t *testing.T) {
+	undone := false
+	m := &slow{begun: make(chan struct{})}
+	m.add = func(ctx context.Context) error {
+		<-ctx.Done()
+		undone = true
+		return ctx.Err()
+	}
+	socket, end := begin(t, Config{Timeout: time.Minute, Grace: 20 * time.Millisecond, Manager: m})
+	answered := post(socket, pod)
+	<-m.begun
+	if err := <-end(); err != nil || !undone {
+		t.Errorf("ended with %v, undone: %v", err, undone)
+	}
+	if r := <-answered; r.Error == "" || r.Code != 11 {
+		t.Errorf("the ADD was answered %+v", r)
+	}
+}
+
+// A client that went away wants no pod any more.
+func TestAClientThatGoesAwayEndsItsRequest(t *testing.T) {
+	ended := make(chan struct{})
+	m := &slow{begun: make(chan struct{}), add: func(ctx context.Context) error { <-ctx.Done(); close(ended); return ctx.Err() }}
+	socket, end := begin(t, Config{Timeout: time.Minute, Manager: m})
+	conn, err := net.Dial("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintf(conn, "POST /ADD HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(pod), pod)
+	<-m.begun
+	conn.Close()
+	select {
+	case <-ended:
+	case <-time.After(10 * time.Second):
+		t.Error("the ADD goes on for nobody")
+	}
+	<-end()
+}
+
+// A request must arrive in time; to be answered it may take longer.
+func TestSlowClients(t *testing.T) {
+	const arrival = 50 * time.Millisecond
+	m := &slow{begun: make(chan struct{})}
+	m.add = func(ctx context.Context) error {
+		select {
+		case <-time.After(3 * arrival):
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	socket, end := begin(t, Config{Timeout: time.Minute, Arrival: arrival, Manager: m})
+	conn, err := net.Dial("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprintf(conn, "POST /ADD HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
+	_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+	if r := answer(conn); !strings.Contains(r.Error, "timeout") || r.Code != 6 {
+		t.Errorf("half a request was answered %+v", r)
+	}
+	if r := <-post(socket, pod); r.Error != "" {
+		t.Errorf("an ADD that takes longer than requests may take to arrive: %+v", r)
+	}
+	<-end()
+}
+
+// A process that ends leaves its successor's socket alone, and what is no socket is nobody's to remove.
+func TestTheSocketIsTheSuccessors(t *testing.T) {
+	first, endFirst := begin(t, Config{Timeout: time.Minute, Manager: new(manager)})
+	_, endSecond := begin(t, Config{Socket: first, Timeout: time.Minute, Manager: new(manager)})
+	if err := <-endFirst(); err != nil {
+		t.Error(err)
+	}
+	if r := <-post(first, pod); r.Error != "" {
+		t.Errorf("the successor: %+v", r)
+	}
+	<-endSecond()
+	file := filepath.Join(t.TempDir(), "important")
+	if err := os.WriteFile(file, []byte("text"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{file, filepath.Dir(file), filepath.Join(file, "below")} {
+		if err := Serve(t.Context(), Config{Socket: path, Manager: new(manager), Logger: slog.New(slog.DiscardHandler)}); err == nil {
+			t.Errorf("serves on %s", path)
+		}
+	}
+	if text, err := os.ReadFile(file); string(text) != "text" {
+		t.Errorf("a file in the socket's place: %q, %v", text, err)
+	}
+}
+
+// An empty list takes all apart; one that is missing, nothing.
+func TestGCWithoutAList(t *testing.T) {
+	m := new(manager)
+	socket, _ := serve(t, m, time.Minute)
+	for _, body := range []string{"{}", `{"valid": null}`, "null"} {
+		if r, _ := ask(t, socket, "GC", body); r.Code != 7 {
+			t.Errorf("GC %s: %+v", body, r)
+		}
+	}
+	if len(m.asked) > 0 {
+		t.Fatalf("asked %v", m.asked)
+	}
+	if r, _ := ask(t, socket, "GC", `{"valid": []}`); r.Error != "" || len(m.asked) != 1 {
+		t.Errorf("GC of all: %+v, asked %v", r, m.asked)
+	}
+}
+
+func TestCodes(t *testing.T) {
+	for err, code := range map[error]uint{
+		endpoints.ErrNotReady: 11, endpoints.ErrUnknown: 3, endpoints.ErrNetNS: 8, endpoints.ErrTaken: 4, endpoints.ErrChanged: 100, errors.New("no OVS"): 11,
+		context.DeadlineExceeded: 11,
+	} {
+		m := &manager{err: fmt.Errorf("the operation: %w", err)}
+		socket, stop := serve(t, m, time.Minute)
+		if r, _ := ask(t, socket, "CHECK", pod); r.Code != code || !strings.Contains(r.Error, err.Error()) {
+			t.Errorf("%v: %+v, want code %d", err, r, code)
+		}
+		_ = stop()
+	}
+}
+
+// Names that skel lets no plugin say are refused here too: the socket may be asked by others.
+func TestOddNames(t *testing.T) {
+	m := new(manager)
+	socket, _ := serve(t, m, time.Minute)
+	for _, names := range [][2]string{{"../../etc/passwd", "eth0"}, {"c1", "../eth0"}, {"c1", "sixteen-chars-00"}, {"c 1", "eth0"}, {"c1", "."}, {"c1", "eth0\n"}, {"c1\x00", "eth0"}} {
+		body := fmt.Sprintf(`{"namespace": "shop", "name": "db", "containerID": %q, "ifName": %q, "netns": "/x"}`, names[0], names[1])
+		body = strings.ReplaceAll(body, `\x00`, `\u0000`)
+		if r, _ := ask(t, socket, "ADD", body); r.Code != 4 {
+			t.Errorf("%q: %+v", names, r)
+		}
+	}
+	for _, command := range []string{"DEL", "CHECK"} {
+		if r, _ := ask(t, socket, command, `{"containerID": "c1"}`); r.Code != 4 {
+			t.Errorf("%s: %+v", command, r)
+		}
+	}
+	if len(m.asked) > 0 {
+		t.Errorf("asked %v", m.asked)
+	}
+}
