@@ -37,7 +37,7 @@ func TestPolicyIsEditedUnderTraffic(t *testing.T) {
 		sometimes = append(sometimes, w.open("d", "b", proto, 80, "allowed by some versions")[:1]...)
 	}
 	w.settles(always, never, sometimes)
-	w.watch(500*time.Millisecond, append(always, never...), func() {
+	w.watch(5*time.Second, append(always, never...), func() { // loss is judged here, not delay
 		pace := time.NewTicker(50 * time.Millisecond)
 		defer pace.Stop()
 		for i := range *edits {
