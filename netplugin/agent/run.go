@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"net/netip"
 	"path/filepath"
@@ -296,13 +297,18 @@ func (r *runner) setNetwork(ctx context.Context, infos []policy.NodeInfo) error 
 	if cfg.MTU == 0 {
 		cfg.MTU = hostnet.UnderlayMTU(cfg.Self)
 	}
-	if err := hostnet.Setup(&cfg); err != nil {
-		return err
+	for _, problem := range hostnet.Conflicts(&cfg) {
+		r.log.Warn(problem)
+	}
+	setup := hostnet.Setup(&cfg)
+	var peers *hostnet.PeerError
+	if setup != nil && !errors.As(setup, &peers) {
+		return setup
 	}
 	if err := r.do(ctx, func() { r.configure(ctx) }); err != nil {
 		return err
 	}
-	return r.openManager(ctx, &cfg)
+	return errors.Join(r.openManager(ctx, &cfg), setup) // another node's wrong address keeps nobody from being wired here
 }
 
 func (r *runner) openManager(ctx context.Context, cfg *hostnet.Config) error {

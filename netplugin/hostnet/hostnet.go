@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/flowkeep/flowkeep/policydb/policy"
@@ -51,7 +52,12 @@ func GatewayAddrs(self policy.NodeInfo) []netip.Addr {
 	return out
 }
 
-// Setup brings the node to the configuration.
+// PeerError says that routes to other nodes' pods could not be set; all else is as it should be.
+type PeerError struct{ error }
+
+func (e *PeerError) Unwrap() error { return e.error }
+
+// Setup brings the node to the configuration. What can be done is done whatever fails.
 func Setup(cfg *Config) error {
 	gw, err := device(Gateway, cfg.GatewayMAC, cfg.MTU)
 	if err != nil {
@@ -64,7 +70,10 @@ func Setup(cfg *Config) error {
 	if err := sysctls(); err != nil {
 		return err
 	}
-	return errors.Join(addresses(gw, cfg), rules(cfg), routes(gw, cfg), noResolution(wire), applyNftables(cfg))
+	if err := errors.Join(addresses(gw, cfg), rules(cfg), neighbours(gw, cfg), noResolution(wire), applyNftables(cfg)); err != nil {
+		return errors.Join(err, routes(gw, cfg))
+	}
+	return routes(gw, cfg)
 }
 
 func device(name string, mac [6]byte, mtu int) (netlink.Link, error) {
@@ -129,8 +138,9 @@ func addresses(gw netlink.Link, cfg *Config) error {
 	}
 	for _, h := range have {
 		a, _ := netip.AddrFromSlice(h.IP)
+		ones, bits := h.Mask.Size()
 		switch a = a.Unmap(); {
-		case want[a]:
+		case want[a] && ones == bits: // with a wider mask the kernel would route all of the network to the gateway
 			delete(want, a)
 		case !a.IsLinkLocalUnicast():
 			if err := netlink.AddrDel(gw, &h); err != nil {
@@ -163,20 +173,16 @@ func familyOf(a netip.Addr) int {
 // rules moves the look-up of the local table behind that of Services: what a Service translated to the node's own address
 // must go through the bridge too. The new rule comes before the old one goes.
 func rules(cfg *Config) error {
-	for _, p := range cfg.Self.PodCIDRs {
-		family := familyOf(p.Addr())
-		if err := ensureRule(family, prefLocal, unix.RT_TABLE_LOCAL, nil, nil); err != nil {
-			return err
-		}
-		gateway := hostNet(p.Masked().Addr().Next())
-		if err := ensureRule(family, prefGatewayLocal, unix.RT_TABLE_LOCAL, ipNet(p), gateway); err != nil {
-			return err
-		}
-		if err := ensureRule(family, prefService, serviceTable, ipNet(p), nil); err != nil {
-			return err
+	wanted := wantedRules(cfg)
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		for _, r := range wanted[family] {
+			if err := ensureRule(r); err != nil {
+				return err
+			}
 		}
 		if err := removeRules(family, func(r *netlink.Rule) bool {
-			return r.Priority <= 0 && r.Table == unix.RT_TABLE_LOCAL && r.IifName == ""
+			first := len(wanted[family]) > 0 && r.Priority <= 0 && r.Table == unix.RT_TABLE_LOCAL && r.IifName == ""
+			return first || isOurs(r) && !slices.ContainsFunc(wanted[family], func(w *netlink.Rule) bool { return sameRule(r, w) })
 		}); err != nil {
 			return err
 		}
@@ -184,26 +190,45 @@ func rules(cfg *Config) error {
 	return nil
 }
 
-func ensureRule(family, pref, table int, src, dst *net.IPNet) error {
-	have, err := netlink.RuleList(family)
-	if err != nil {
-		return fmt.Errorf("list policy rules: %w", err)
+func wantedRules(cfg *Config) map[int][]*netlink.Rule {
+	out := map[int][]*netlink.Rule{}
+	for _, p := range cfg.Self.PodCIDRs {
+		family := familyOf(p.Addr())
+		out[family] = append(out[family], newRule(family, prefLocal, unix.RT_TABLE_LOCAL, nil, nil),
+			newRule(family, prefGatewayLocal, unix.RT_TABLE_LOCAL, ipNet(p), hostNet(p.Masked().Addr().Next())),
+			newRule(family, prefService, serviceTable, ipNet(p), nil))
 	}
-	for i := range have {
-		r := &have[i]
-		if r.Priority == pref && r.Table == table && sameNet(r.Src, src) && sameNet(r.Dst, dst) {
-			return nil
-		}
-	}
+	return out
+}
+
+// newRule is a rule for all packets, or for those with the source that come by the gateway.
+func newRule(family, pref, table int, src, dst *net.IPNet) *netlink.Rule {
 	r := netlink.NewRule()
 	r.Family, r.Priority, r.Table, r.Src, r.Dst = family, pref, table, src, dst
 	if src != nil {
 		r.IifName = Gateway
 	}
-	if err := netlink.RuleAdd(r); err != nil && !errors.Is(err, os.ErrExist) {
-		return fmt.Errorf("add policy rule %d: %w", pref, err)
+	return r
+}
+
+func ensureRule(want *netlink.Rule) error {
+	have, err := netlink.RuleList(want.Family)
+	if err != nil {
+		return fmt.Errorf("list policy rules: %w", err)
+	}
+	if slices.ContainsFunc(have, func(r netlink.Rule) bool { return sameRule(&r, want) }) {
+		return nil
+	}
+	if err := netlink.RuleAdd(want); err != nil && !errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("add policy rule %d: %w", want.Priority, err)
 	}
 	return nil
+}
+
+func isOurs(r *netlink.Rule) bool { return r.IifName == Gateway || r.Table == serviceTable }
+
+func sameRule(a, b *netlink.Rule) bool {
+	return a.Priority == b.Priority && a.Table == b.Table && a.IifName == b.IifName && sameNet(a.Src, b.Src) && sameNet(a.Dst, b.Dst)
 }
 
 func sameNet(a, b *net.IPNet) bool {
@@ -234,42 +259,64 @@ var serviceNextHop = map[int]netip.Addr{
 	netlink.FAMILY_V4: netip.MustParseAddr("169.254.102.1"), netlink.FAMILY_V6: netip.MustParseAddr("fe80::f1:102"),
 }
 
-func routes(gw netlink.Link, cfg *Config) error {
-	wanted := map[string]netlink.Route{}
-	add := func(r netlink.Route) {
-		r.Protocol = protocolFlowkeep
-		wanted[fmt.Sprint(r.Table, r.Dst)] = r
-	}
+func neighbours(gw netlink.Link, cfg *Config) error {
 	for _, p := range cfg.Self.PodCIDRs {
 		family := familyOf(p.Addr())
-		hop := net.IP(serviceNextHop[family].AsSlice())
-		n := &netlink.Neigh{LinkIndex: gw.Attrs().Index, Family: family, State: netlink.NUD_PERMANENT, IP: hop, HardwareAddr: net.HardwareAddr{2, 0xf1, 0, 0, 0, 0x54}}
+		n := &netlink.Neigh{LinkIndex: gw.Attrs().Index, Family: family, State: netlink.NUD_PERMANENT, IP: net.IP(serviceNextHop[family].AsSlice()),
+			HardwareAddr: net.HardwareAddr{2, 0xf1, 0, 0, 0, 0x54}}
 		if err := netlink.NeighSet(n); err != nil {
 			return fmt.Errorf("set the neighbour of the service table: %w", err)
 		}
-		all := ipNet(netip.PrefixFrom(p.Addr(), 0))
-		add(netlink.Route{LinkIndex: gw.Attrs().Index, Table: serviceTable, Dst: all, Gw: hop, Flags: int(netlink.FLAG_ONLINK)})
-		add(netlink.Route{LinkIndex: gw.Attrs().Index, Table: unix.RT_TABLE_MAIN, Dst: ipNet(p), Src: net.IP(p.Masked().Addr().Next().AsSlice()), Scope: scopeLink(family)})
 	}
-	for _, n := range cfg.Others {
-		for _, p := range n.PodCIDRs {
-			for _, a := range n.Addresses {
-				if a.Is4() == p.Addr().Is4() {
-					add(netlink.Route{Table: unix.RT_TABLE_MAIN, Dst: ipNet(p), Gw: net.IP(a.AsSlice())})
-				}
-			}
-		}
+	return nil
+}
+
+// routes fails with a PeerError where other nodes alone are to blame.
+func routes(gw netlink.Link, cfg *Config) error {
+	own, others := ownRoutes(gw, cfg), otherRoutes(cfg)
+	wanted := map[string]bool{}
+	for _, r := range append(slices.Clone(own), others...) {
+		wanted[fmt.Sprint(r.Table, r.Dst)] = true
 	}
-	if err := removeRoutes(func(r *netlink.Route) bool { _, ok := wanted[fmt.Sprint(r.Table, r.Dst)]; return !ok }); err != nil {
+	if err := removeRoutes(func(r *netlink.Route) bool { return !wanted[fmt.Sprint(r.Table, r.Dst)] }); err != nil {
 		return err
 	}
+	ownErr, othersErr := replaceRoutes(own), replaceRoutes(others)
+	if ownErr == nil && othersErr != nil {
+		return &PeerError{othersErr}
+	}
+	return errors.Join(ownErr, othersErr)
+}
+
+func replaceRoutes(list []netlink.Route) error {
 	var errs []error
-	for _, r := range wanted {
-		if err := netlink.RouteReplace(&r); err != nil {
-			errs = append(errs, fmt.Errorf("route to %s: %w", r.Dst, err))
+	for i := range list {
+		if err := netlink.RouteReplace(&list[i]); err != nil {
+			errs = append(errs, fmt.Errorf("route to %s: %w", list[i].Dst, err))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// ownRoutes lead to the node's own pods, and what a Service sends out back into the bridge.
+func ownRoutes(gw netlink.Link, cfg *Config) (out []netlink.Route) {
+	for _, p := range cfg.Self.PodCIDRs {
+		family := familyOf(p.Addr())
+		all := ipNet(netip.PrefixFrom(p.Addr(), 0))
+		out = append(out,
+			netlink.Route{LinkIndex: gw.Attrs().Index, Table: serviceTable, Dst: all, Gw: net.IP(serviceNextHop[family].AsSlice()), Flags: int(netlink.FLAG_ONLINK), Protocol: protocolFlowkeep},
+			netlink.Route{LinkIndex: gw.Attrs().Index, Table: unix.RT_TABLE_MAIN, Dst: ipNet(p), Src: net.IP(p.Masked().Addr().Next().AsSlice()), Scope: scopeLink(family), Protocol: protocolFlowkeep})
+	}
+	return out
+}
+
+func otherRoutes(cfg *Config) (out []netlink.Route) {
+	for _, c := range usable(cfg) {
+		if c.problem == "" && c.hop.IsValid() {
+			out = append(out, netlink.Route{Table: unix.RT_TABLE_MAIN, Dst: ipNet(c.cidr), Gw: net.IP(c.hop.AsSlice()), Protocol: protocolFlowkeep})
+		}
+	}
+	return out
 }
 
 func scopeLink(family int) netlink.Scope {
@@ -352,7 +399,7 @@ func Teardown() error {
 			errs = append(errs, err)
 		}
 		errs = append(errs, removeRules(family, func(r *netlink.Rule) bool {
-			return r.Priority == prefLocal && r.Table == unix.RT_TABLE_LOCAL || r.IifName == Gateway
+			return r.Priority == prefLocal && r.Table == unix.RT_TABLE_LOCAL || isOurs(r)
 		}))
 	}
 	return errors.Join(errs...)

@@ -34,7 +34,7 @@ func ruleset(cfg *Config) string {
 	for _, part := range []struct {
 		family string
 		list   []string
-	}{{"ip", append(cluster4, own4...)}, {"ip6", append(cluster6, own6...)}} {
+	}{{"ip", merge(append(own4, cluster4...))}, {"ip6", merge(append(own6, cluster6...))}} {
 		if len(part.list) == 0 {
 			continue
 		}
@@ -62,7 +62,7 @@ func writeKeepSource(b *strings.Builder, family, addr string, pods, cluster []st
 	if len(pods) == 0 {
 		return
 	}
-	own := strings.Join(pods, ", ")
+	own := strings.Join(merge(pods), ", ")
 	fmt.Fprintf(b, "  set self-%[1]s { type %[2]s . %[2]s; size 65535; flags dynamic,timeout; timeout 1m; }\n", family, addr)
 	fmt.Fprintf(b, "  chain keep-source-%s {\n    type nat hook postrouting priority srcnat - 10; policy accept;\n", family)
 	fmt.Fprintf(b, "    oifname %[1]q %[2]s saddr { %[3]s } update @self-%[2]s { %[2]s saddr . %[2]s saddr }\n", Gateway, family, own)
@@ -78,7 +78,7 @@ func writeMasquerade(b *strings.Builder, family string, pods, cluster []string) 
 		return
 	}
 	inside := append(append([]string{}, pods...), cluster...)
-	fmt.Fprintf(b, "    oifname != %q %s saddr { %s } %s daddr != { %s } masquerade\n", Gateway, family, strings.Join(pods, ", "), family, strings.Join(merge(inside), ", "))
+	fmt.Fprintf(b, "    oifname != %q %s saddr { %s } %s daddr != { %s } masquerade\n", Gateway, family, strings.Join(merge(pods), ", "), family, strings.Join(merge(inside), ", "))
 }
 
 // merge leaves out what another prefix of the list holds: nft refuses overlapping elements.
@@ -109,22 +109,14 @@ func byFamily(prefixes []netip.Prefix) (four, six []string) {
 	return four, six
 }
 
-// ownAddrs are the node's addresses that lie outside the cluster's CIDRs.
+// ownAddrs are the node's addresses, as prefixes: those have no zone, which would be text that anybody may have written.
 func ownAddrs(cfg *Config) (four, six []string) {
+	var own []netip.Prefix
 	for _, a := range cfg.Self.Addresses {
-		inside := false
-		for _, c := range cfg.ClusterCIDRs {
-			inside = inside || c.Contains(a)
-		}
-		switch {
-		case inside:
-		case a.Is4():
-			four = append(four, a.String())
-		default:
-			six = append(six, a.String())
-		}
+		a = a.Unmap()
+		own = append(own, netip.PrefixFrom(a, a.BitLen()))
 	}
-	return four, six
+	return byFamily(own)
 }
 
 func mac(m [6]byte) string {

@@ -1,0 +1,256 @@
+package hostnet
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/flowkeep/flowkeep/policydb/policy"
+	"github.com/vishvananda/netlink"
+)
+
+// No other node's claim takes this node's pods, its way out, or what an earlier node has; everybody else keeps his route.
+func TestClaimsThatCannotBeRight(t *testing.T) {
+	h := host(t)
+	cfg := nodeConfig()
+	cfg.Others = []policy.NodeInfo{
+		info("z-same", "192.0.2.99", "10.244.2.0/24"),   // node2's
+		info("z-mine", "192.0.2.98", "10.244.1.0/24"),   // this node's
+		info("z-part", "192.0.2.97", "10.244.1.128/25"), // more specific than this node's
+		info("z-wide", "192.0.2.96", "10.244.0.0/16"),   // holds this node's
+		info("z-wider", "192.0.2.95", "10.246.0.0/15"),  // holds node4's
+		info("z-inside", "192.0.2.93", "11.1.0.0/24"),   // in node1-wide's
+		info("node1-wide", "192.0.2.92", "11.0.0.0/8"),  //
+		info("z-all", "192.0.2.94", "0.0.0.0/0"),        // would replace the default route
+		info("z-under", "198.51.100.9", "192.0.2.0/24"), // holds this node's own address
+		info("z-itself", "10.250.0.1", "10.250.0.0/24"), // holds its own way in
+		info("node2", "192.0.2.12", "10.244.2.0/24"),    //
+		info("node3", "192.0.2.13", "fd00:244:3::/64"),  // no address of the family: no route, and no problem
+		info("node4", "192.0.2.14", "10.247.4.0/24"),    //
+		{Name: "node5", PodCIDRs: prefixes("10.244.5.0/24"), Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.15"), netip.MustParseAddr("192.0.2.16")}},
+	}
+	in(t, h, func() error {
+		return netlink.RouteAdd(&netlink.Route{Dst: ipNet(netip.MustParsePrefix("0.0.0.0/0")), Gw: []byte{192, 0, 2, 1}})
+	})
+	want := ""
+	for range 2 {
+		in(t, h, func() error { return Setup(cfg) })
+		now := picture(t, h)
+		holds(t, now, "route 10.244.2.0/24 via 192.0.2.12", "route 10.247.4.0/24 via 192.0.2.14", "route 10.244.5.0/24 via 192.0.2.15", "route 10.244.1.0/24 via <nil>")
+		for _, hop := range []string{".93", ".94", ".95", ".96", ".97", ".98", ".99"} {
+			if strings.Contains(now, "via 192.0.2"+hop) {
+				t.Errorf("a route by %s:\n%s", hop, now)
+			}
+		}
+		if want != "" && now != want {
+			t.Errorf("another order of the nodes makes a difference:\n%s\nwas\n%s", now, want)
+		}
+		want = now
+		slices.Reverse(cfg.Others)
+	}
+	in(t, h, func() error {
+		out, err := exec.Command("ip", "route", "get", "203.0.113.1").CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "via 192.0.2.1 ") {
+			t.Errorf("the way out: %s (%v)", out, err)
+		}
+		return nil
+	})
+	problems := strings.Join(Conflicts(cfg), "\n")
+	for _, node := range []string{"z-same 10.244.2.0/24 of node node2", "z-mine", "z-part", "z-wide", "z-wider 10.247.4.0/24 of node node4", "z-all", "z-inside 11.0.0.0/8 of node node1-wide", "z-under", "z-itself"} {
+		name, rest, _ := strings.Cut(node, " ")
+		if _, after, told := strings.Cut(problems, "of node "+name+" "); !told || !strings.Contains(after, rest) {
+			t.Errorf("nothing is said of %s in\n%s", node, problems)
+		}
+	}
+	if n := len(Conflicts(cfg)); n != 9 {
+		t.Errorf("%d problems:\n%s", n, problems)
+	}
+	if got := Conflicts(nodeConfig()); len(got) > 0 {
+		t.Errorf("a sound cluster: %v", got)
+	}
+}
+
+// A node that cannot be reached is told as such; this node can wire its pods all the same.
+func TestAnotherNodesFaultIsTold(t *testing.T) {
+	h := host(t)
+	cfg := nodeConfig()
+	cfg.Others = append(cfg.Others, info("node9", "203.0.113.9", "10.244.9.0/24"))
+	in(t, h, func() error {
+		var peers *PeerError
+		if err := Setup(cfg); !errors.As(err, &peers) {
+			t.Errorf("got %v", err)
+		}
+		gw, err := netlink.LinkByName(Gateway)
+		if err != nil {
+			return err
+		}
+		peers = nil
+		if err := routes(gw, &Config{Self: cfg.Self, Others: cfg.Others}); !errors.As(err, &peers) {
+			t.Errorf("got %v", err)
+		}
+		if err := netlink.LinkDel(gw); err != nil {
+			return err
+		}
+		peers = nil
+		if err := Setup(cfg); err == nil || errors.As(err, &peers) {
+			t.Errorf("without %s: %v", Gateway, err)
+		}
+		return nil
+	})
+}
+
+// What an older configuration left is repaired: another pod CIDR, a wider mask, a rule without its interface, one family less.
+func TestLeftoversAreRepaired(t *testing.T) {
+	h := host(t)
+	in(t, h, func() error { return Setup(nodeConfig()) })
+	clean := picture(t, h)
+	in(t, h, func() error {
+		old := nodeConfig()
+		old.Self = info("node1", "192.0.2.11", "10.244.77.0/24", "fd00:244:77::/64")
+		if err := Setup(old); err != nil {
+			return err
+		}
+		gw, err := netlink.LinkByName(Gateway)
+		if err != nil {
+			return err
+		}
+		if err := netlink.AddrAdd(gw, &netlink.Addr{IPNet: ipNet24("10.244.1.1/24")}); err != nil {
+			return err
+		}
+		wrong := newRule(netlink.FAMILY_V4, prefService, serviceTable, ipNet(netip.MustParsePrefix("10.244.1.0/24")), nil)
+		wrong.IifName = ""
+		return netlink.RuleAdd(wrong)
+	})
+	in(t, h, func() error { return Setup(nodeConfig()) })
+	now := picture(t, h)
+	if strings.Contains(now, "244.77") || strings.Contains(now, "244:77") || strings.Contains(now, "address 10.244.1.1/24") {
+		t.Errorf("left from before:\n%s", now)
+	}
+	if !strings.Contains(now, fmt.Sprintf("rule %d: from 10.244.1.0/24 to <nil> iif %q table %d", prefService, Gateway, serviceTable)) {
+		t.Errorf("a rule without its interface passed for the right one:\n%s", now)
+	}
+	four := nodeConfig()
+	four.Self = info("node1", "192.0.2.11", "10.244.1.0/24")
+	in(t, h, func() error { return Setup(four) })
+	if now := picture(t, h); strings.Contains(now, "fd00:244:1:") {
+		t.Errorf("the IPv6 of before is still there:\n%s", now)
+	}
+	in(t, h, func() error { return Setup(nodeConfig()) })
+	if now := picture(t, h); now != clean {
+		t.Errorf("not as at first:\n%s\nwas\n%s", now, clean)
+	}
+}
+
+// Whatever the cluster's addresses are, nft takes the text, and none of it is anything but addresses.
+func TestTheRulesetIsTakenWhatever(t *testing.T) {
+	h := host(t)
+	for name, change := range map[string]func(*Config){
+		"overlapping clusters": func(c *Config) {
+			c.ClusterCIDRs = prefixes("10.244.0.0/16", "10.0.0.0/8", "10.244.0.0/16", "fd00::/16", "fd00:244::/32")
+		},
+		"no cluster": func(c *Config) { c.ClusterCIDRs = nil },
+		"one family": func(c *Config) {
+			c.Self.PodCIDRs = prefixes("10.244.1.0/24")
+			c.ClusterCIDRs = prefixes("10.244.0.0/16")
+		},
+		"all addresses":         func(c *Config) { c.ClusterCIDRs = prefixes("0.0.0.0/0", "::/0") },
+		"the same CIDR twice":   func(c *Config) { c.Self.PodCIDRs = prefixes("10.244.1.0/24", "10.244.1.0/24") },
+		"no address":            func(c *Config) { c.Self.Addresses = nil },
+		"addresses twice":       func(c *Config) { c.Self.Addresses = append(c.Self.Addresses, c.Self.Addresses...) },
+		"an address in IPv6":    func(c *Config) { c.Self.Addresses = []netip.Addr{netip.MustParseAddr("::ffff:192.0.2.11")} },
+		"an address in a pod's": func(c *Config) { c.Self.Addresses = []netip.Addr{netip.MustParseAddr("10.244.0.9")} },
+		"a zone with a command": func(c *Config) {
+			c.Self.Addresses = []netip.Addr{netip.MustParseAddr("fe80::1").WithZone("x }; flush ruleset; table inet evil { set s { type ipv4_addr; } }")}
+		},
+		"a name with a command": func(c *Config) {
+			c.Self.Name = `"; flush ruleset; table inet evil {}; "`
+			c.Others[0].Name = c.Self.Name
+		},
+	} {
+		cfg := nodeConfig()
+		change(cfg)
+		text := ruleset(cfg)
+		if strings.Contains(text, "evil") || strings.Contains(text, "flush") {
+			t.Errorf("%s: foreign text in\n%s", name, text)
+		}
+		in(t, h, func() error {
+			for range 2 {
+				if err := nft(text); err != nil {
+					t.Errorf("%s: %v\n%s", name, err, text)
+				}
+			}
+			return nil
+		})
+		holds(t, picture(t, h), `iifname "fkp*" drop`)
+	}
+}
+
+// The guard: a pod's link gets nothing from the node itself, neither an ARP answer nor a route.
+func TestPodsOfTheUserspaceDatapathAreKeptOut(t *testing.T) {
+	h := host(t)
+	in(t, h, func() error { return Setup(nodeConfig()) })
+	text := picture(t, h)
+	for _, chain := range []string{"table arp flowkeep {\n\tchain pods {", "table inet flowkeep {"} {
+		_, after, found := strings.Cut(text, chain)
+		if !found || !strings.Contains(after, `iifname "fkp*" drop`) {
+			t.Errorf("no guard in %q of\n%s", chain, text)
+		}
+	}
+}
+
+// Neighbours come, change and go; what is not there can go too.
+func TestNeighbours(t *testing.T) {
+	h := host(t)
+	in(t, h, func() error {
+		gw, err := netlink.LinkByName(Gateway)
+		if err != nil {
+			return err
+		}
+		for _, text := range []string{"10.244.1.9", "fd00:244:1::9"} {
+			a := netip.MustParseAddr(text)
+			known := func() string {
+				list, err := netlink.NeighList(gw.Attrs().Index, familyOf(a))
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, n := range list {
+					if n.IP.Equal(a.AsSlice()) {
+						return n.HardwareAddr.String()
+					}
+				}
+				return ""
+			}
+			for _, mac := range [][6]byte{{2, 0, 0, 0, 0, 1}, {2, 0, 0, 0, 0, 1}, {2, 0, 0, 0, 0, 2}} {
+				if err := SetNeighbour(a, mac); err != nil || !strings.HasSuffix(known(), fmt.Sprint(mac[5])) {
+					t.Errorf("%s at %v: %v, known %q", a, mac, err, known())
+				}
+			}
+			for range 2 {
+				if err := RemoveNeighbour(a); err != nil || known() != "" {
+					t.Errorf("%s removed: %v, known %q", a, err, known())
+				}
+			}
+		}
+		if err := netlink.LinkDel(gw); err != nil {
+			return err
+		}
+		return RemoveNeighbour(netip.MustParseAddr("10.244.1.9"))
+	})
+}
+
+// A cluster of thousands is looked through in no time, on every change.
+func BenchmarkConflicts(b *testing.B) {
+	cfg := nodeConfig()
+	for i := range 5000 {
+		cfg.Others = append(cfg.Others, info(fmt.Sprint("n", i), "192.0.2.13", fmt.Sprintf("11.%d.%d.0/24", i/256, i%256), fmt.Sprintf("fd01:0:%x::/64", i)))
+	}
+	for b.Loop() {
+		if len(Conflicts(cfg)) > 0 {
+			b.Fatal("conflicts")
+		}
+	}
+}
