@@ -53,11 +53,15 @@ func Compare(ctx context.Context, s Switch, want []ofctl.Flow) (Difference, erro
 		case !ok:
 			d.Extra++
 			extra = append(extra, ofctl.FlowMod{Command: ofctl.Delete, Flow: f})
+		case w == nil: // told twice, as a switch may while flows change: what is wanted must not pass for extra
+			return
 		case w.Cookie != f.Cookie || !slices.Equal(w.Actions, f.Actions):
 			d.Changed++
 			d.Mods = append(d.Mods, ofctl.FlowMod{Command: ofctl.Add, Flow: *w})
 		}
-		delete(left, k)
+		if ok {
+			left[k] = nil
+		}
 	}
 	err := s.Dump(ctx, func(f ofctl.Flow, strange error) error {
 		if strange == nil {
@@ -74,6 +78,9 @@ func Compare(ctx context.Context, s Switch, want []ofctl.Flow) (Difference, erro
 		return wipe(want, unknown), nil
 	}
 	for _, w := range left {
+		if w == nil {
+			continue
+		}
 		d.Missing++
 		d.Mods = append(d.Mods, ofctl.FlowMod{Command: ofctl.Add, Flow: *w})
 	}
@@ -110,7 +117,7 @@ func CommitAll(ctx context.Context, s Switch, mods []ofctl.FlowMod, onlyAllows f
 			return refused, err
 		}
 		i := slices.IndexFunc(mods, func(m ofctl.FlowMod) bool {
-			return m.Command != ofctl.Delete && m.Flow.Table == why.Flow.Table && m.Flow.Priority == why.Flow.Priority && m.Flow.Match == why.Flow.Match
+			return (m.Command == ofctl.Add || m.Command == ofctl.Modify) && m.Flow.Table == why.Flow.Table && m.Flow.Priority == why.Flow.Priority && m.Flow.Match == why.Flow.Match
 		})
 		if i < 0 {
 			return refused, err
