@@ -61,3 +61,18 @@ func completeNodes(o *options) cobra.CompletionFunc {
 		return names
 	})
 }
+
+// completeTables are those that the node has flows in.
+func completeTables(o *options) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		var names []string
+		if len(args) == 1 {
+			nf, _ := ask[inspect.NodeFlows](cmd, o, inspect.Question{Kind: inspect.AskFlows, Node: args[0]})
+			for i := range nf.Flows {
+				names = append(names, nf.Flows[i].TableName)
+			}
+		}
+		slices.Sort(names)
+		return slices.Compact(names), cobra.ShellCompDirectiveNoFileComp
+	}
+}

@@ -12,7 +12,7 @@ import (
 )
 
 func endpointCommand(o *options) *cobra.Command {
-	cmd := &cobra.Command{Use: "endpoint", Aliases: []string{"endpoints", "ep"}, Short: "Pods as enforcement sees them", Args: exactly()}
+	cmd := &cobra.Command{Use: "endpoint", Aliases: []string{"endpoints", "ep"}, Short: "Pods as enforcement sees them", RunE: group, Args: cobra.ArbitraryArgs}
 	var namespace string
 	ls := &cobra.Command{
 		Use: "ls", Aliases: []string{"list"}, Short: "List endpoints", Args: exactly(), Example: "  netctl endpoint ls\n  netctl endpoint ls -n shop -o wide",
@@ -27,11 +27,14 @@ func endpointCommand(o *options) *cobra.Command {
 	ls.Flags().StringVarP(&namespace, "namespace", "n", "", "only this namespace; default: all")
 	_ = ls.RegisterFlagCompletionFunc("namespace", completeNamespaces(o))
 	show := &cobra.Command{
-		Use: "show NAMESPACE/NAME", Short: "Show a pod: addresses, labels, ports, and what isolates it", Args: exactly("NAMESPACE/NAME"), Example: "  netctl endpoint show shop/db-0", ValidArgsFunction: completeEndpoints(o),
+		Use: "show NAMESPACE/NAME", Short: "Show a pod: addresses, labels, ports, and what isolates it", Args: oneID, Example: "  netctl endpoint show shop/db-0", ValidArgsFunction: completeEndpoints(o),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			list, err := ask[[]inspect.Endpoint](cmd, o, inspect.Question{Kind: inspect.AskEndpoints, ID: args[0]})
 			if err != nil {
 				return err
+			}
+			if len(list) != 1 {
+				return fmt.Errorf("netmaster knows %d of the name %s", len(list), args[0])
 			}
 			return show(cmd.OutOrStdout(), o, list[0], func(w io.Writer, _ bool) { printEndpoint(w, &list[0]) })
 		},

@@ -27,6 +27,7 @@ func flowsCommand(o *options) *cobra.Command {
 	cmd.Flags().StringVar(&policyID, "policy", "", "only flows that serve this policy, NAMESPACE/NAME")
 	cmd.Flags().StringVar(&tableName, "table", "", "only this table, by name or number")
 	_ = cmd.RegisterFlagCompletionFunc("policy", completePolicies(o, forFlag))
+	_ = cmd.RegisterFlagCompletionFunc("table", completeTables(o))
 	return cmd
 }
 

@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/flowkeep/flowkeep/internal/mtls"
 	"github.com/flowkeep/flowkeep/internal/process"
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 )
 
 // Exit codes.
@@ -27,13 +27,13 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 func run(args []string, out, errOut io.Writer) int {
 	cmd := rootCommand()
 	cmd.SetArgs(args)
-	cmd.SetOut(out)
-	cmd.SetErr(errOut)
+	cmd.SetOut(&plain{out})
+	cmd.SetErr(&plain{errOut})
 	err := cmd.Execute()
 	if err == nil {
 		return 0
 	}
-	fmt.Fprintln(errOut, "netctl:", message(err))
+	fmt.Fprintln(&plain{errOut}, "netctl:", message(err))
 	return exitCode(err)
 }
 
@@ -47,7 +47,7 @@ func exitCode(err error) int {
 	switch {
 	case errors.As(err, &usage):
 		return exitUsage
-	case status.Code(err) == codes.Unavailable && isConnection(err):
+	case isConnection(err), errors.Is(err, errTimeout):
 		return exitUnreachable
 	}
 	return exitFailed
@@ -80,7 +80,8 @@ func rootCommand() *cobra.Command {
 	o := &options{}
 	cmd := &cobra.Command{
 		Use: "netctl", Short: "See what Flowkeep enforces", Long: rootLong, Example: rootExample,
-		SilenceUsage: true, SilenceErrors: true, Version: process.BuildVersion(),
+		SilenceUsage: true, SilenceErrors: true, Version: process.BuildVersion(), RunE: group, Args: cobra.ArbitraryArgs,
+		PersistentPreRunE: func(*cobra.Command, []string) error { return o.check() },
 	}
 	f := cmd.PersistentFlags()
 	f.StringVar(&o.server, "server", env("FLOWKEEP_SERVER", "127.0.0.1:7443"), "netmaster's address HOST:PORT")
@@ -89,17 +90,62 @@ func rootCommand() *cobra.Command {
 	f.StringVar(&o.tls.Key, "tls-key", env("FLOWKEEP_KEY", "/etc/flowkeep/pki/admin.key"), "your private key")
 	f.DurationVar(&o.timeout, "timeout", 15*time.Second, "how long to wait for an answer")
 	f.StringVarP(&o.output, "output", "o", "table", "table, wide, json or yaml")
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "wide", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputs, cobra.ShellCompDirectiveNoFileComp))
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	cmd.AddCommand(statusCommand(o), policyCommand(o), endpointCommand(o), flowsCommand(o), dbCommand(o), cacheCommand(o))
 	return cmd
 }
+
+// group is what a command does that has commands below it: it names them, and knows no other.
+func group(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return cmd.Help()
+	}
+	near := ""
+	cmd.SuggestionsMinimumDistance = 2
+	if list := cmd.SuggestionsFor(args[0]); len(list) > 0 {
+		near = "is it " + strings.Join(list, " or ") + "? "
+	}
+	return usageError{fmt.Errorf("%s has no command %q; %ssee %s --help", cmd.CommandPath(), args[0], near, cmd.CommandPath())}
+}
+
+// noMore is for a command that does something by itself and has others below it.
+func noMore(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return group(cmd, args)
+	}
+	return nil
+}
+
+// check is of the flags that all commands share, before anybody is asked.
+func (o *options) check() error {
+	if !slices.Contains(outputs, o.output) {
+		return usageError{fmt.Errorf("output %q: use table, wide, json or yaml", o.output)}
+	}
+	if o.timeout <= 0 {
+		return usageError{fmt.Errorf("timeout %v: say how long to wait, such as 15s", o.timeout)}
+	}
+	return nil
+}
+
+var outputs = []string{"table", "wide", "json", "yaml"}
 
 func env(name, otherwise string) string {
 	if v := os.Getenv(name); v != "" {
 		return v
 	}
 	return otherwise
+}
+
+// oneID is for commands that take the name of an object, with its namespace.
+func oneID(cmd *cobra.Command, args []string) error {
+	if err := exactly("NAMESPACE/NAME")(cmd, args); err != nil {
+		return err
+	}
+	if namespace, name, ok := strings.Cut(args[0], "/"); !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
+		return usageError{fmt.Errorf("%q: say which namespace too, as in default/%s", args[0], strings.Trim(args[0], "/"))}
+	}
+	return nil
 }
 
 // exactly checks the number of arguments and says which are missing.

@@ -10,7 +10,7 @@ import (
 )
 
 func policyCommand(o *options) *cobra.Command {
-	cmd := &cobra.Command{Use: "policy", Aliases: []string{"policies", "netpol"}, Short: "Policies as they were resolved", Args: exactly()}
+	cmd := &cobra.Command{Use: "policy", Aliases: []string{"policies", "netpol"}, Short: "Policies as they were resolved", RunE: group, Args: cobra.ArbitraryArgs}
 	var namespace string
 	ls := &cobra.Command{
 		Use: "ls", Aliases: []string{"list"}, Short: "List policies", Args: exactly(), Example: "  netctl policy ls\n  netctl policy ls -n shop -o wide",
@@ -25,12 +25,15 @@ func policyCommand(o *options) *cobra.Command {
 	ls.Flags().StringVarP(&namespace, "namespace", "n", "", "only this namespace; default: all")
 	_ = ls.RegisterFlagCompletionFunc("namespace", completeNamespaces(o))
 	show := &cobra.Command{
-		Use: "show NAMESPACE/NAME", Short: "Show a policy: its rules, whom they reach, and where they are in force", Args: exactly("NAMESPACE/NAME"),
+		Use: "show NAMESPACE/NAME", Short: "Show a policy: its rules, whom they reach, and where they are in force", Args: oneID,
 		Example: "  netctl policy show shop/db\n  netctl policy show shop/db -o yaml", ValidArgsFunction: completePolicies(o, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			list, err := ask[[]inspect.Policy](cmd, o, inspect.Question{Kind: inspect.AskPolicies, ID: args[0]})
 			if err != nil {
 				return err
+			}
+			if len(list) != 1 {
+				return fmt.Errorf("netmaster knows %d of the name %s", len(list), args[0])
 			}
 			return show(cmd.OutOrStdout(), o, list[0], func(w io.Writer, _ bool) { printPolicy(w, &list[0]) })
 		},
@@ -81,11 +84,11 @@ func printPolicy(w io.Writer, p *inspect.Policy) {
 		}
 		fmt.Fprintf(w, "%s %s: %s\n", title, n.Name, n.State)
 		for _, e := range n.Errors {
-			fmt.Fprintf(w, "             ! %s\n", e)
+			fmt.Fprintf(w, "             ! %s\n", oneLine.Replace(e))
 		}
 	}
 	for _, problem := range p.Problems {
-		fmt.Fprintf(w, "left out     %s\n", problem)
+		fmt.Fprintf(w, "left out     %s\n", oneLine.Replace(problem))
 	}
 	for _, r := range p.Rules {
 		if r.Index < 0 {

@@ -1,12 +1,15 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"sigs.k8s.io/yaml"
 )
@@ -15,28 +18,76 @@ import (
 func show(w io.Writer, o *options, v any, text func(w io.Writer, wide bool)) error {
 	switch o.output {
 	case "json":
-		e := json.NewEncoder(w)
-		e.SetIndent("", "  ")
-		return e.Encode(v)
-	case "yaml":
-		b, err := yaml.Marshal(v)
+		b, err := json.MarshalIndent(v, "", "  ")
 		if err != nil {
+			return err
+		}
+		_, err = w.Write(append(escaped(b), '\n'))
+		return err
+	case "yaml":
+		b, err := json.Marshal(v)
+		if err != nil {
+			return err
+		}
+		if b, err = yaml.JSONToYAML(escaped(b)); err != nil {
 			return err
 		}
 		_, err = w.Write(b)
 		return err
-	case "table", "wide":
-		text(w, o.output == "wide")
-		return nil
 	}
-	return usageError{fmt.Errorf("output %q: use table, wide, json or yaml", o.output)}
+	text(w, o.output == "wide")
+	return nil
 }
+
+// plain writes text to a terminal, and what is not text as a mark: netmaster passes on what nodes say, and nobody's words may
+// move the cursor or change colours.
+type plain struct{ w io.Writer }
+
+// Write replaces control characters but for line ends and tabs.
+func (p *plain) Write(text []byte) (int, error) {
+	clean := bytes.Map(func(r rune) rune {
+		if hidden(r) {
+			return '\uFFFD'
+		}
+		return r
+	}, text)
+	if _, err := p.w.Write(clean); err != nil {
+		return 0, err
+	}
+	return len(text), nil
+}
+
+func hidden(r rune) bool {
+	return unicode.IsControl(r) && r != '\n' && r != '\t' || unicode.Is(unicode.Bidi_Control, r)
+}
+
+// escaped is the same JSON without hidden characters: they can be in strings only.
+func escaped(text []byte) []byte {
+	if !bytes.ContainsFunc(text, hidden) {
+		return text
+	}
+	var out []byte
+	for _, r := range string(text) {
+		if hidden(r) {
+			out = fmt.Appendf(out, "\\u%04x", r)
+		} else {
+			out = utf8.AppendRune(out, r)
+		}
+	}
+	return out
+}
+
+// oneLine is for what stands in a row: what ends a line would pass for the next row.
+var oneLine = strings.NewReplacer("\n", " ", "\t", " ", "\r", " ", "\v", " ", "\f", " ")
 
 // table aligns rows under a heading.
 func table(w io.Writer, heading []string, rows [][]string) {
 	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(t, strings.Join(heading, "\t"))
 	for _, r := range rows {
+		for i := range r {
+			r[i] = oneLine.Replace(r[i])
+		}
 		fmt.Fprintln(t, strings.Join(r, "\t"))
 	}
 	t.Flush()

@@ -35,7 +35,7 @@ func printStatus(w io.Writer, st *inspect.Status, wide bool) {
 	} else {
 		fmt.Fprintf(w, "degraded: %s\n", plural(len(st.Problems), "problem", "problems"))
 		for _, p := range st.Problems {
-			fmt.Fprintf(w, "  - %s\n", p)
+			fmt.Fprintf(w, "  - %s\n", oneLine.Replace(p))
 		}
 	}
 	fmt.Fprintf(w, "\nnetmaster %s, up %s, revision %d: %d namespaces, %d endpoints, %d policies, %d rules, %d groups\n\n",

@@ -51,7 +51,7 @@ func printDB(w io.Writer, db *inspect.DB) {
 
 func cacheCommand(o *options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "cache", Short: "The label cache: entries, hits, and its memcached", Args: exactly(), Example: "  netctl cache\n  netctl cache lookup -n shop -l app=web",
+		Use: "cache", Short: "The label cache: entries, hits, and its memcached", Args: noMore, Example: "  netctl cache\n  netctl cache lookup -n shop -l app=web",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := ask[inspect.Cache](cmd, o, inspect.Question{Kind: inspect.AskCache})
 			if err != nil {
@@ -101,6 +101,7 @@ func lookupCommand(o *options) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "namespace")
+	_ = cmd.RegisterFlagCompletionFunc("namespace", completeNamespaces(o))
 	cmd.Flags().StringVarP(&selector, "selector", "l", "", "label selector, as kubectl takes it; default: all pods")
 	return cmd
 }

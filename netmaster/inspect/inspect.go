@@ -114,14 +114,16 @@ func (s *Server) status(ctx context.Context, _ *inspect.Question) (any, error) {
 		}
 		out.Nodes = append(out.Nodes, node)
 	}
-	s.askNodes(ctx, out.Nodes)
-	out.Problems = append(out.Problems, nodeProblems(out.Nodes)...)
+	silent := s.askNodes(ctx, out.Nodes)
+	out.Problems = append(out.Problems, nodeProblems(out.Nodes, silent)...)
 	return out, nil
 }
 
-func (s *Server) askNodes(ctx context.Context, nodes []inspect.Node) {
+// askNodes fills in what each node says of itself. Of those that say nothing it returns why, by the place in the list.
+func (s *Server) askNodes(ctx context.Context, nodes []inspect.Node) []error {
 	ctx, cancel := context.WithTimeout(ctx, nodeTimeout)
 	defer cancel()
+	silent := make([]error, len(nodes))
 	var all sync.WaitGroup
 	for i := range nodes {
 		if !nodes[i].Connected {
@@ -130,22 +132,29 @@ func (s *Server) askNodes(ctx context.Context, nodes []inspect.Node) {
 		all.Go(func() {
 			body, err := s.queryNode(ctx, nodes[i].Name, inspect.NodeQuery{Kind: inspect.QueryStatus})
 			own := new(inspect.NodeStatus)
-			if err == nil && json.Unmarshal(body, own) == nil {
+			if err == nil {
+				err = json.Unmarshal(body, own)
+			}
+			if err == nil {
 				nodes[i].Own = own
 			}
+			silent[i] = err
 		})
 	}
 	all.Wait()
+	return silent
 }
 
-func nodeProblems(nodes []inspect.Node) []string {
+func nodeProblems(nodes []inspect.Node, silent []error) []string {
 	var out []string
-	for _, n := range nodes {
+	for i, n := range nodes {
 		switch {
 		case !n.Connected && n.Refused != "":
 			out = append(out, fmt.Sprintf("node %s is refused and enforces what it last had: %s", n.Name, n.Refused))
 		case !n.Connected:
 			out = append(out, fmt.Sprintf("node %s is not connected; it enforces what it last had", n.Name))
+		case silent[i] != nil:
+			out = append(out, fmt.Sprintf("node %s is connected and does not say how it is: %v", n.Name, silent[i]))
 		case n.Own != nil && !n.Own.SwitchConnected:
 			out = append(out, fmt.Sprintf("node %s has no connection to its Open vSwitch", n.Name))
 		}
@@ -154,6 +163,18 @@ func nodeProblems(nodes []inspect.Node) []string {
 		}
 	}
 	return out
+}
+
+// leave is the share of a question's time that is kept for saying who did not answer.
+const leave = 10
+
+// inTime ends a little before ctx, so that the answer that there is none still reaches who asked.
+func inTime(ctx context.Context) (context.Context, context.CancelFunc) {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithDeadline(ctx, deadline.Add(-time.Until(deadline)/leave))
 }
 
 func (s *Server) queryNode(ctx context.Context, node string, q inspect.NodeQuery) ([]byte, error) {
@@ -188,7 +209,7 @@ func (s *Server) policies(ctx context.Context, q *inspect.Question) (any, error)
 
 func policyOf(v *resolve.PolicyView, nodes map[string]feed.NodeStatus, rules bool) inspect.Policy {
 	p := inspect.Policy{Namespace: v.Policy.Namespace, Name: v.Policy.Name, Generation: v.Policy.Generation, Selector: v.Policy.AppliedTo.String(),
-		AppliedTo: append([]string{}, v.AppliedTo...), Problems: v.Policy.Problems, Nodes: []inspect.PolicyNode{}}
+		AppliedTo: append([]string{}, v.AppliedTo...), Problems: v.Policy.Problems, Nodes: []inspect.PolicyNode{}, Directions: []string{}}
 	if v.Policy.IsolatesIngress {
 		p.Directions = append(p.Directions, "ingress")
 	}
@@ -349,6 +370,8 @@ func (s *Server) flows(ctx context.Context, q *inspect.Question) (any, error) {
 			query.Rules = append(query.Rules, rules[i].Rule.Key)
 		}
 	}
+	ctx, cancel := inTime(ctx)
+	defer cancel()
 	body, err := s.queryNode(ctx, q.Node, query)
 	if err != nil {
 		return nil, err
