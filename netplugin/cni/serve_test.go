@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -246,4 +247,39 @@ func TestOddNames(t *testing.T) {
 	if len(m.asked) > 0 {
 		t.Errorf("asked %v", m.asked)
 	}
+}
+
+// FuzzCommands: whatever command comes with whatever text, the manager is asked at most once, only with names that a file and a
+// link may have, and GC never without a list. What fails has a code.
+func FuzzCommands(f *testing.F) {
+	for _, command := range []string{"ADD", "DEL", "CHECK", "GC", "STATUS", "", "../ADD", "add"} {
+		for _, body := range []string{pod, "{}", "null", `{"valid": []}`, `{"valid": null}`, `{"valid": [null]}`, `{"containerID": "c", "ifName": "a/b"}`, pod + pod} {
+			f.Add(command, body)
+		}
+	}
+	f.Fuzz(func(t *testing.T, command, body string) {
+		m := new(manager)
+		s := &server{Config{Arrival: time.Minute, Timeout: time.Minute, Manager: m, Logger: slog.New(slog.DiscardHandler)}}
+		r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(body))
+		r.URL.Path = "/" + command
+		w := httptest.NewRecorder()
+		s.routes().ServeHTTP(w, r)
+		var resp Response
+		switch {
+		case w.Code != http.StatusOK:
+			if len(m.asked) > 0 {
+				t.Fatalf("%s was answered %d, and the manager asked %v", command, w.Code, m.asked)
+			}
+			return
+		case json.Unmarshal(w.Body.Bytes(), &resp) != nil:
+			t.Fatalf("answered %q", w.Body)
+		case (resp.Error == "") != (len(m.asked) == 1), (resp.Error == "") != (resp.Code == 0):
+			t.Fatalf("asked %v, answered %+v", m.asked, resp)
+		}
+		var in Request
+		_ = json.Unmarshal([]byte(body), &in)
+		if len(m.asked) == 1 && (command == "GC" && in.Valid == nil || command == "ADD" && (strings.ContainsAny(in.ContainerID+in.IfName, "/ \x00") || len(in.IfName) > 15)) {
+			t.Fatalf("asked %q for %q", m.asked, body)
+		}
+	})
 }
