@@ -1,5 +1,5 @@
 # Each verb is one script; read it for what it does. FLOWKEEP_CACHE (default /var/cache/flowkeep) holds what is built once.
-.PHONY: help demo demo-down build test lint unit fuzz system conformance bench generate
+.PHONY: acceptance screenshots cyclonus help demo demo-down build test lint unit fuzz system test-kernel conformance soak bench generate
 
 help: ## what there is
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -10,7 +10,7 @@ demo-down: ## remove every trace of the demo
 	@scripts/demo-down
 build: ## netmaster, netplugin, netctl, flowkeep-cni into bin/
 	@scripts/build
-test: ## everything: lint, unit, fuzz, system; the last line counts
+test: ## everything: lint, unit, fuzz, system, a short test-kernel; the last line counts
 	@scripts/test
 lint: ## go vet, golangci-lint, gofmt
 	@scripts/lint
@@ -20,8 +20,18 @@ fuzz: ## every fuzz target, 50,000 inputs each (FUZZTIME=30s for longer)
 	@scripts/fuzz
 system: ## system tests: a cluster is booted and ended (ARGS='-run NAME -reuse')
 	@scripts/system $(ARGS)
+test-kernel: ## system tests on the kernel's datapath and with SCTP, in a virtual machine (ARGS='-short' or '-run NAME')
+	@scripts/kernel $(ARGS)
 conformance: ## the upstream NetworkPolicy suite on a cluster of its own (ARGS='-n 3 -m iptables -f dual -r 3 FOCUS')
 	@scripts/conformance $(ARGS)
+soak: ## random changes and packets against the oracle (ARGS='-for 1h -seed N -steps M')
+	@scripts/soak $(ARGS)
+cyclonus: ## cyclonus' generated cases on a cluster of its own, about an hour (ARGS='-n 3 -- --include conflict')
+	@scripts/cyclonus $(ARGS)
+acceptance: ## every long check in a row, about five hours; ended and begun again it goes on (ARGS='-l' or 'conformance-*')
+	@scripts/acceptance $(ARGS)
+screenshots: ## the README's pictures of the page, from the demo
+	@scripts/screenshots
 bench: ## our figures beside the references and floors
 	@scripts/bench
 generate: ## generated files again; fails if they had drifted

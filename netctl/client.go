@@ -2,12 +2,15 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
+	"github.com/flowkeep/flowkeep/internal/process"
+	"github.com/flowkeep/flowkeep/netctl/apiserver"
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -15,28 +18,109 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// ask puts a question to netmaster.
-func ask[T any](cmd *cobra.Command, o *options, q inspect.Question) (T, error) {
-	var none T
+// way is how netmaster is reached: through the API server, or directly. Errors of netmaster's are gRPC's.
+type way interface {
+	Ask(ctx context.Context, q *inspect.Question) (json.RawMessage, error)
+	// Follow hands on each answer of a stream, until each fails, ctx ends or there is no more.
+	Follow(ctx context.Context, q *inspect.Question, each func(json.RawMessage) error) error
+	Server() string
+	Close()
+}
+
+// open chooses the way: directly only where that was asked for.
+func (o *options) open() (way, error) {
+	if o.server != "" {
+		return o.direct()
+	}
+	c, err := apiserver.New(o.access())
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func (o *options) access() apiserver.Options {
+	return apiserver.Options{Kubeconfig: o.kubeconfig, Context: o.context, As: o.as, AsGroups: o.asGroups, UserAgent: "flowkeep-netctl/" + process.BuildVersion()}
+}
+
+// direct is netmaster's own port, which takes administrators' certificates.
+type direct struct {
+	conn   *grpc.ClientConn
+	server string
+}
+
+func (o *options) direct() (way, error) {
 	tls, err := o.tls.ClientConfig()
 	if err != nil {
-		return none, fmt.Errorf("%w; set --tls-ca, --tls-cert and --tls-key, or FLOWKEEP_CA, FLOWKEEP_CERT and FLOWKEEP_KEY", err)
+		return nil, fmt.Errorf("%w; set --tls-ca, --tls-cert and --tls-key, or FLOWKEEP_CA, FLOWKEEP_CERT and FLOWKEEP_KEY", err)
 	}
 	conn, err := grpc.NewClient("passthrough:///"+o.server, grpc.WithTransportCredentials(credentials.NewTLS(tls)))
 	if err != nil {
-		return none, err
+		return nil, err
 	}
-	defer conn.Close()
+	return &direct{conn, o.server}, nil
+}
+
+func (d *direct) Ask(ctx context.Context, q *inspect.Question) (json.RawMessage, error) {
+	body, err := inspect.Ask[json.RawMessage](ctx, d.conn, *q)
+	return body, d.told(err)
+}
+
+func (d *direct) Follow(ctx context.Context, q *inspect.Question, each func(json.RawMessage) error) error {
+	return d.told(inspect.Follow(ctx, d.conn, *q, each))
+}
+
+func (d *direct) told(err error) error {
+	if isConnection(err) {
+		return fmt.Errorf("netmaster does not answer at %s: is it running, and is --server (or FLOWKEEP_SERVER) right? %w", d.server, err)
+	}
+	return err
+}
+
+func (d *direct) Server() string { return d.server }
+func (d *direct) Close()         { d.conn.Close() }
+
+// ask puts a question to netmaster.
+func ask[T any](cmd *cobra.Command, o *options, q inspect.Question) (T, error) {
+	var out T
+	w, err := o.open()
+	if err != nil {
+		return out, err
+	}
+	defer w.Close()
 	ctx, cancel := context.WithTimeout(cmd.Context(), o.timeout)
 	defer cancel()
-	out, err := inspect.Ask[T](ctx, conn, q)
+	body, err := w.Ask(ctx, &q)
 	switch {
-	case isConnection(err):
-		return none, fmt.Errorf("netmaster does not answer at %s: is it running, and is --server (or FLOWKEEP_SERVER) right? %w", o.server, err)
 	case status.Code(err) == codes.DeadlineExceeded:
-		return none, fmt.Errorf("%w: no answer from %s within %v; is --server right, or is a longer --timeout needed?", errTimeout, o.server, o.timeout)
+		return out, fmt.Errorf("%w: no answer from %s within %v; is --server or the kubeconfig right, or is a longer --timeout needed?", errTimeout, w.Server(), o.timeout)
+	case err != nil:
+		return out, err
 	}
+	err = json.Unmarshal(body, &out)
 	return out, err
+}
+
+// follow hands on each answer of a stream, as they come, until each fails or there are no more.
+func follow[T any](cmd *cobra.Command, o *options, q inspect.Question, each func(T) error) error {
+	w, err := o.open()
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	return w.Follow(cmd.Context(), &q, func(body json.RawMessage) error {
+		var v T
+		if err := json.Unmarshal(body, &v); err != nil {
+			return err
+		}
+		return each(v)
+	})
+}
+
+// isUnreachable tells that no netmaster said anything.
+func isUnreachable(err error) bool {
+	var u *apiserver.Unreachable
+	return isConnection(err) || errors.As(err, &u)
 }
 
 // errTimeout is returned when netmaster did not answer in time.
@@ -54,6 +138,12 @@ func isConnection(err error) bool {
 		func(words string) bool { return strings.HasPrefix(innermost(err), words) })
 }
 
+// isBusy tells that netmaster would answer a little later.
+func isBusy(err error) bool {
+	code := status.Code(err)
+	return code == codes.ResourceExhausted || code == codes.Unavailable
+}
+
 // innermost is the status' own message: status.FromError puts the text of what wraps it around it.
 func innermost(err error) string {
 	var s interface{ GRPCStatus() *status.Status }
@@ -65,6 +155,9 @@ func innermost(err error) string {
 
 // message leaves gRPC's wrapping out.
 func message(err error) string {
+	if t := (troubleError{}); errors.As(err, &t) {
+		err = t.error
+	}
 	if s, ok := status.FromError(err); ok && !isConnection(err) {
 		return s.Message()
 	}

@@ -2,10 +2,21 @@ package main
 
 import (
 	"slices"
+	"time"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
 	"github.com/spf13/cobra"
 )
+
+// completionTime is how long somebody waits who has pressed TAB.
+const completionTime = 3 * time.Second
+
+// inShort are the options of a question whose answer is wanted at once, or not at all.
+func (o *options) inShort() *options {
+	short := *o
+	short.timeout = min(o.timeout, completionTime)
+	return &short
+}
 
 // complete asks netmaster for names. Shells show nothing where it does not answer.
 func complete[T any](o *options, most int, kind string, names func(T) []string) cobra.CompletionFunc {
@@ -13,7 +24,7 @@ func complete[T any](o *options, most int, kind string, names func(T) []string) 
 		if len(args) >= most {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		answer, err := ask[T](cmd, o, inspect.Question{Kind: kind})
+		answer, err := ask[T](cmd, o.inShort(), inspect.Question{Kind: kind})
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
@@ -53,8 +64,21 @@ func completeNamespaces(o *options) cobra.CompletionFunc {
 	})
 }
 
-func completeNodes(o *options) cobra.CompletionFunc {
-	return complete(o, 1, inspect.AskStatus, func(st inspect.Status) (names []string) {
+func completeNodes(o *options) cobra.CompletionFunc { return nodesUpTo(o, 1) }
+
+func completeNodeFlag(o *options) cobra.CompletionFunc { return nodesUpTo(o, forFlag) }
+
+// completeMoreNodes is for any number of nodes; those that are there already are not proposed again.
+func completeMoreNodes(o *options) cobra.CompletionFunc {
+	nodes := nodesUpTo(o, forFlag)
+	return func(cmd *cobra.Command, args []string, text string) ([]string, cobra.ShellCompDirective) {
+		names, how := nodes(cmd, args, text)
+		return slices.DeleteFunc(names, func(name string) bool { return slices.Contains(args, name) }), how
+	}
+}
+
+func nodesUpTo(o *options, most int) cobra.CompletionFunc {
+	return complete(o, most, inspect.AskStatus, func(st inspect.Status) (names []string) {
 		for i := range st.Nodes {
 			names = append(names, st.Nodes[i].Name)
 		}
@@ -67,7 +91,7 @@ func completeTables(o *options) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		var names []string
 		if len(args) == 1 {
-			nf, _ := ask[inspect.NodeFlows](cmd, o, inspect.Question{Kind: inspect.AskFlows, Node: args[0]})
+			nf, _ := ask[inspect.NodeFlows](cmd, o.inShort(), inspect.Question{Kind: inspect.AskFlows, Node: args[0]})
 			for i := range nf.Flows {
 				names = append(names, nf.Flows[i].TableName)
 			}

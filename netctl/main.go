@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/flowkeep/flowkeep/internal/mtls"
 	"github.com/flowkeep/flowkeep/internal/process"
+	"github.com/flowkeep/flowkeep/netctl/apiserver"
 	"github.com/spf13/cobra"
 )
 
@@ -19,7 +19,7 @@ import (
 const (
 	exitFailed      = 1 // the operation failed, or what was asked for is not well
 	exitUsage       = 2
-	exitUnreachable = 3 // netmaster does not answer
+	exitUnreachable = 3 // netmaster does not answer, or what was waited for has not come
 )
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
@@ -29,11 +29,14 @@ func run(args []string, out, errOut io.Writer) int {
 	cmd.SetArgs(args)
 	cmd.SetOut(&plain{out})
 	cmd.SetErr(&plain{errOut})
+	addCompletion(cmd)
 	err := cmd.Execute()
 	if err == nil {
 		return 0
 	}
-	fmt.Fprintln(&plain{errOut}, "netctl:", message(err))
+	if !errors.Is(err, errDiffers) {
+		fmt.Fprintln(&plain{errOut}, "netctl:", message(err))
+	}
 	return exitCode(err)
 }
 
@@ -47,33 +50,55 @@ func exitCode(err error) int {
 	switch {
 	case errors.As(err, &usage):
 		return exitUsage
-	case isConnection(err), errors.Is(err, errTimeout):
+	case isUnreachable(err), errors.Is(err, errTimeout), errors.Is(err, errNotInForce):
 		return exitUnreachable
+	case errors.As(err, new(troubleError)):
+		return exitTrouble
 	}
 	return exitFailed
 }
 
 const rootLong = `Netctl shows what Flowkeep enforces, where, and from which policy. It asks netmaster, which asks the nodes.
 
-Where netmaster is and who you are: the flags --server, --tls-ca, --tls-cert and --tls-key, or the environment
-FLOWKEEP_SERVER, FLOWKEEP_CA, FLOWKEEP_CERT and FLOWKEEP_KEY. "netmaster pki issue --admin" makes the certificate.
+Like kubectl it needs a kubeconfig: --kubeconfig and --context, KUBECONFIG, ~/.kube/config, or the pod that it runs in. Questions go
+through the API server, which knows who you are; the ClusterRole flowkeep-view lets you ask.
 
-Exit codes: 0 fine; 1 it failed, or something is not well; 2 wrong usage; 3 netmaster does not answer.`
+While the API server is away, ask netmaster itself: --server, --tls-ca, --tls-cert and --tls-key, or the environment FLOWKEEP_SERVER,
+FLOWKEEP_CA, FLOWKEEP_CERT and FLOWKEEP_KEY. "netmaster pki issue --admin" makes the certificate.
+
+Exit codes: 0 fine; 1 it failed, or something is not well; 2 wrong usage; 3 netmaster does not answer, or the
+time is over for which to wait. Of diff, as of diff(1), 1 means that there are differences; 4 is that it failed.`
 
 const rootExample = `  netctl status
   netctl policy ls -n shop
   netctl policy show shop/db
+  kubectl apply -f db.yaml && netctl policy wait shop/db
   netctl endpoint ls -o wide
   netctl flows node1 --policy shop/db
+  netctl explain shop/web shop/db:5432
+  netctl matrix -n shop
+  netctl verify
+  netctl diff -f policies/
+  netctl cuts
+  netctl top --by connections
+  netctl unused --since 7d
+  netctl lint -n shop
+  netctl drops -f
+  netctl audit shop/db
   netctl cache lookup -n shop -l app=web
+  netctl bundle
+  netctl capture shop/db-0 -w db.pcap
+  netctl trace shop/web shop/db:5432
   source <(netctl completion bash)`
 
 // options are the flags that all commands share.
 type options struct {
-	server  string
-	tls     mtls.Files
-	timeout time.Duration
-	output  string
+	kubeconfig, context, as string
+	asGroups                []string
+	server                  string // empty: through the API server
+	tls                     mtls.Files
+	timeout                 time.Duration
+	output                  string
 }
 
 func rootCommand() *cobra.Command {
@@ -81,19 +106,38 @@ func rootCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "netctl", Short: "See what Flowkeep enforces", Long: rootLong, Example: rootExample,
 		SilenceUsage: true, SilenceErrors: true, Version: process.BuildVersion(), RunE: group, Args: cobra.ArbitraryArgs,
-		PersistentPreRunE: func(*cobra.Command, []string) error { return o.check() },
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return o.check(cmd) },
 	}
 	f := cmd.PersistentFlags()
-	f.StringVar(&o.server, "server", env("FLOWKEEP_SERVER", "127.0.0.1:7443"), "netmaster's address HOST:PORT")
-	f.StringVar(&o.tls.CA, "tls-ca", env("FLOWKEEP_CA", "/etc/flowkeep/pki/ca.crt"), "certificate authority")
-	f.StringVar(&o.tls.Cert, "tls-cert", env("FLOWKEEP_CERT", "/etc/flowkeep/pki/admin.crt"), "your certificate")
-	f.StringVar(&o.tls.Key, "tls-key", env("FLOWKEEP_KEY", "/etc/flowkeep/pki/admin.key"), "your private key")
+	o.accessFlags(cmd)
 	f.DurationVar(&o.timeout, "timeout", 15*time.Second, "how long to wait for an answer")
 	f.StringVarP(&o.output, "output", "o", "table", "table, wide, json or yaml")
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputs, cobra.ShellCompDirectiveNoFileComp))
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	cmd.AddCommand(statusCommand(o), policyCommand(o), endpointCommand(o), flowsCommand(o), dbCommand(o), cacheCommand(o))
+	cmd.AddCommand(statusCommand(o), policyCommand(o), endpointCommand(o), flowsCommand(o), explainCommand(o), matrixCommand(o), verifyCommand(o), diffCommand(o), cutsCommand(o), dropsCommand(o), topCommand(o), unusedCommand(o), lintCommand(o), dbCommand(o), cacheCommand(o),
+		bundleCommand(o))
+	cmd.AddCommand(captureCommand(o), traceCommand(o), auditCommand(o))
 	return cmd
+}
+
+// accessFlags are of how netmaster is reached.
+func (o *options) accessFlags(cmd *cobra.Command) {
+	f := cmd.PersistentFlags()
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig file; default: as kubectl finds it")
+	f.StringVar(&o.context, "context", "", "context of the kubeconfig")
+	f.StringVar(&o.as, "as", "", "user to ask as, if you may impersonate")
+	f.StringSliceVar(&o.asGroups, "as-group", nil, "groups to ask as")
+	f.StringVar(&o.server, "server", env("FLOWKEEP_SERVER", ""), "ask netmaster itself at HOST:PORT, with a certificate, instead of through the API server")
+	f.StringVar(&o.tls.CA, "tls-ca", env("FLOWKEEP_CA", "/etc/flowkeep/pki/ca.crt"), "with --server: certificate authority")
+	f.StringVar(&o.tls.Cert, "tls-cert", env("FLOWKEEP_CERT", "/etc/flowkeep/pki/admin.crt"), "with --server: your certificate")
+	f.StringVar(&o.tls.Key, "tls-key", env("FLOWKEEP_KEY", "/etc/flowkeep/pki/admin.key"), "with --server: your private key")
+	_ = cmd.MarkPersistentFlagFilename("kubeconfig")
+	_ = cmd.RegisterFlagCompletionFunc("context", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return apiserver.Contexts(o.access()), cobra.ShellCompDirectiveNoFileComp
+	})
+	for _, name := range []string{"as", "as-group", "server"} {
+		_ = cmd.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions)
+	}
 }
 
 // group is what a command does that has commands below it: it names them, and knows no other.
@@ -118,9 +162,18 @@ func noMore(cmd *cobra.Command, args []string) error {
 }
 
 // check is of the flags that all commands share, before anybody is asked.
-func (o *options) check() error {
-	if !slices.Contains(outputs, o.output) {
-		return usageError{fmt.Errorf("output %q: use table, wide, json or yaml", o.output)}
+func (o *options) check(cmd *cobra.Command) error {
+	if err := o.checkOutput(cmd); err != nil {
+		return err
+	}
+	if len(o.asGroups) > 0 && o.as == "" {
+		return usageError{errors.New("--as-group needs --as")}
+	}
+	if o.kubeconfig != "" || o.context != "" || o.as != "" {
+		if cmd.Flags().Changed("server") {
+			return usageError{errors.New("--server asks netmaster itself: --kubeconfig, --context and --as are for the way through the API server")}
+		}
+		o.server = "" // flags count more than FLOWKEEP_SERVER
 	}
 	if o.timeout <= 0 {
 		return usageError{fmt.Errorf("timeout %v: say how long to wait, such as 15s", o.timeout)}
@@ -155,5 +208,15 @@ func exactly(names ...string) cobra.PositionalArgs {
 			return nil
 		}
 		return usageError{fmt.Errorf("%s takes %v, got %d arguments; see %s --help", cmd.CommandPath(), names, len(args), cmd.CommandPath())}
+	}
+}
+
+// atMost is for a command whose arguments may be left out.
+func atMost(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) <= len(names) {
+			return nil
+		}
+		return usageError{fmt.Errorf("%s takes no more than %v, got %d arguments; see %s --help", cmd.CommandPath(), names, len(args), cmd.CommandPath())}
 	}
 }

@@ -23,9 +23,11 @@ import (
 
 // netmaster answers each kind of question with what it is given.
 type netmaster struct {
+	stream  func(ctx context.Context, send func(any) error) error // answers what is followed
 	answers map[string]any
 	err     error // instead of any answer
 	asked   inspect.Question
+	script  *script // instead of answers, if set
 }
 
 func (m *netmaster) Ask(_ context.Context, q *inspect.Question) (*inspect.Answer, error) {
@@ -33,9 +35,23 @@ func (m *netmaster) Ask(_ context.Context, q *inspect.Question) (*inspect.Answer
 	if m.err != nil {
 		return nil, m.err
 	}
+	if m.script != nil {
+		answer, err := m.script.answer(q)
+		if err != nil {
+			return nil, err
+		}
+		body, err := json.Marshal(answer)
+		return &inspect.Answer{Body: body}, err
+	}
 	answer, ok := m.answers[q.Kind]
 	if !ok {
 		return nil, status.Errorf(codes.NotFound, "there is no %s", q.ID)
+	}
+	if f, asks := answer.(func(*inspect.Question) (any, error)); asks {
+		var err error
+		if answer, err = f(q); err != nil {
+			return nil, err
+		}
 	}
 	body, err := json.Marshal(answer)
 	return &inspect.Answer{Body: body}, err
@@ -107,8 +123,9 @@ func shop() map[string]any {
 	key := policy.Key{0xab}
 	return map[string]any{
 		inspect.AskStatus: inspect.Status{Version: "v1", Started: time.Now(), Revision: 7, Policies: 1, Nodes: []inspect.Node{
-			{Name: "node1", Connected: true, Sent: 7, Realised: 7, Own: &inspect.NodeStatus{SwitchConnected: true, Datapath: "netdev", Flows: 66}}, {Name: "node2", Sent: 7, Realised: 5}}, Problems: []string{}},
-		inspect.AskPolicies: []inspect.Policy{{Namespace: "shop", Name: "db", Generation: 3, Selector: "app=db", AppliedTo: []string{"shop/db"}, Directions: []string{"ingress"},
+			{Name: "node1", Connected: true, Sent: 7, Realised: 7, Own: &inspect.NodeStatus{SwitchConnected: true, Datapath: "netdev", Flows: 66,
+				Audit: inspect.Audit{At: time.Now(), Drift: inspect.DriftCount{Missing: 2}, DriftAt: time.Now()}}}, {Name: "node2", Sent: 7, Realised: 5}}, Problems: []string{}},
+		inspect.AskPolicies: []inspect.Policy{{Namespace: "shop", Name: "db", Generation: 3, Mode: policy.ModeEnforce, Selector: "app=db", AppliedTo: []string{"shop/db"}, Directions: []string{"ingress"},
 			Nodes: []inspect.PolicyNode{{Name: "node1", State: "realised"}, {Name: "node2", State: "failed", Errors: []string{"table is full"}}}, Problems: []string{"port 0 is none"},
 			Rules: []inspect.Rule{{Key: key, Direction: "ingress", Index: 0, AppliedTo: "app=db", Ports: "TCP 5432", Peers: []inspect.Peer{{Text: "app=api", Endpoints: []string{"shop/api"}}}}}}},
 		inspect.AskEndpoints: []inspect.Endpoint{{Namespace: "shop", Name: "db", Node: "node1", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.2")}, Labels: map[string]string{"tier": "back", "app": "db"}, Ingress: []string{"shop/db"}}},
@@ -123,7 +140,7 @@ func shop() map[string]any {
 func TestCommandsPrint(t *testing.T) {
 	b := newBench(t, shop())
 	b.prints(0, "status", "healthy: 1 policy in force on 2 nodes", "revision 7", "NODE", "node1", "connected", "66", "node2", "away", "5 of 7")
-	b.prints(0, "status -o wide", "DATAPATH", "netdev")
+	b.prints(0, "status -o wide", "DATAPATH", "AUDITED", "netdev", "0s ago", "2 flows, 0s ago")
 	b.prints(0, "policy ls", "NAMESPACE", "IN FORCE", "shop", "db", "app=db (1)", "ingress", "1/2 nodes")
 	b.prints(0, "policy ls -o wide", "GENERATION", "PROBLEMS", "shop/db", "3", "port 0 is none")
 	b.prints(0, "policy show shop/db", "shop/db, generation 3", "app=db", "in force on", "node1: realised", "node2: failed", "! table is full", "left out", "port 0 is none", "ingress[0]", "TCP 5432", "app=api: shop/api")
@@ -175,8 +192,8 @@ func TestFailuresSayWhatToDo(t *testing.T) {
 func TestCompletion(t *testing.T) {
 	b := newBench(t, shop())
 	for args, want := range map[string]string{
-		"policy show ": "shop/db", "endpoint show ": "shop/db", "flows ": "node1\nnode2", "flows node1 --policy ": "shop/db", "policy ls -n ": "shop", "endpoint ls -n ": "shop",
-		"policy show shop/db ": "", "status -o ": "table\nwide\njson\nyaml",
+		"policy show ": "shop/db", "policy wait ": "shop/db", "policy wait shop/db --for ": "in-force\ndelete", "endpoint show ": "shop/db", "flows ": "node1\nnode2", "flows node1 --policy ": "shop/db", "policy ls -n ": "shop", "endpoint ls -n ": "shop",
+		"policy show shop/db ": "", "verify ": "node1\nnode2", "verify node2 ": "node1", "status -o ": "table\nwide\njson\nyaml",
 	} {
 		fields := strings.Split(args, " ")
 		var o, e bytes.Buffer

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
+	"github.com/flowkeep/flowkeep/policydb/policy"
 	"github.com/spf13/cobra"
 )
 
@@ -26,6 +27,9 @@ func policyCommand(o *options) *cobra.Command {
 	_ = ls.RegisterFlagCompletionFunc("namespace", completeNamespaces(o))
 	show := &cobra.Command{
 		Use: "show NAMESPACE/NAME", Short: "Show a policy: its rules, whom they reach, and where they are in force", Args: oneID,
+		Long: "Show tells a policy's rules and peers as they were resolved, and of each node that needs it whether it is realised: the node has acknowledged\n" +
+			"the present form of the policy's rules and of its groups' members; pending: not yet; failed: the node says why, and denies what it could not\n" +
+			"let through; away: it is not connected and enforces what it last had. A node that no longer needs it is told until it has dropped its rules.",
 		Example: "  netctl policy show shop/db\n  netctl policy show shop/db -o yaml", ValidArgsFunction: completePolicies(o, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			list, err := ask[[]inspect.Policy](cmd, o, inspect.Question{Kind: inspect.AskPolicies, ID: args[0]})
@@ -38,7 +42,7 @@ func policyCommand(o *options) *cobra.Command {
 			return show(cmd.OutOrStdout(), o, list[0], func(w io.Writer, _ bool) { printPolicy(w, &list[0]) })
 		},
 	}
-	cmd.AddCommand(ls, show)
+	cmd.AddCommand(ls, show, waitCommand(o))
 	return cmd
 }
 
@@ -57,14 +61,14 @@ func inForce(nodes []inspect.PolicyNode) string {
 }
 
 func printPolicies(w io.Writer, list []inspect.Policy, wide bool) {
-	heading := []string{"NAMESPACE", "NAME", "APPLIED TO", "ISOLATES", "IN FORCE"}
+	heading := []string{"NAMESPACE", "NAME", "APPLIED TO", "ISOLATES", "MODE", "IN FORCE"}
 	if wide {
 		heading = append(heading, "PODS", "GENERATION", "PROBLEMS")
 	}
 	var rows [][]string
 	for _, p := range list {
 		pods := p.Selector
-		row := []string{p.Namespace, p.Name, fmt.Sprintf("%s (%d)", pods, len(p.AppliedTo)), strings.Join(p.Directions, ","), inForce(p.Nodes)}
+		row := []string{p.Namespace, p.Name, fmt.Sprintf("%s (%d)", pods, len(p.AppliedTo)), strings.Join(p.Directions, ","), dash(p.Mode), inForce(p.Nodes)}
 		if wide {
 			row = append(row, dash(strings.Join(p.AppliedTo, ",")), fmt.Sprint(p.Generation), dash(strings.Join(p.Problems, "; ")))
 		}
@@ -73,16 +77,33 @@ func printPolicies(w io.Writer, list []inspect.Policy, wide bool) {
 	table(w, heading, rows)
 }
 
+// nodeLine is a node's state, with why where that is no error.
+func nodeLine(n *inspect.PolicyNode) string {
+	text := n.State
+	if n.Leaving {
+		text += ", has to drop its rules"
+	}
+	if n.Reason != "" {
+		text += " (" + oneLine.Replace(n.Reason) + ")"
+	}
+	return text
+}
+
 func printPolicy(w io.Writer, p *inspect.Policy) {
 	fmt.Fprintf(w, "%s/%s, generation %d\n", p.Namespace, p.Name, p.Generation)
 	fmt.Fprintf(w, "applied to   %s of %s: %s\n", p.Selector, p.Namespace, dash(strings.Join(p.AppliedTo, ", ")))
-	fmt.Fprintf(w, "isolates     %s\n", strings.Join(p.Directions, ", "))
+	isolates, where := "", "in force on "
+	if p.Mode == policy.ModeAudit {
+		fmt.Fprintf(w, "mode         audit: netctl audit %s/%s tells what it would have denied\n", p.Namespace, p.Name)
+		isolates, where = "nobody; once it is enforced: ", "dry run on  "
+	}
+	fmt.Fprintf(w, "isolates     %s%s\n", isolates, strings.Join(p.Directions, ", "))
 	for i, n := range p.Nodes {
 		title := "            "
 		if i == 0 {
-			title = "in force on "
+			title = where
 		}
-		fmt.Fprintf(w, "%s %s: %s\n", title, n.Name, n.State)
+		fmt.Fprintf(w, "%s %s: %s\n", title, n.Name, nodeLine(&n))
 		for _, e := range n.Errors {
 			fmt.Fprintf(w, "             ! %s\n", oneLine.Replace(e))
 		}

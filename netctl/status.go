@@ -31,7 +31,7 @@ func statusCommand(o *options) *cobra.Command {
 
 func printStatus(w io.Writer, st *inspect.Status, wide bool) {
 	if len(st.Problems) == 0 {
-		fmt.Fprintf(w, "healthy: %s in force on %s\n", plural(st.Policies, "policy", "policies"), plural(len(st.Nodes), "node", "nodes"))
+		fmt.Fprintf(w, "healthy: %s in force on %s%s\n", plural(st.Policies-st.DryRuns, "policy", "policies"), plural(len(st.Nodes), "node", "nodes"), st.DryRunsText())
 	} else {
 		fmt.Fprintf(w, "degraded: %s\n", plural(len(st.Problems), "problem", "problems"))
 		for _, p := range st.Problems {
@@ -40,9 +40,12 @@ func printStatus(w io.Writer, st *inspect.Status, wide bool) {
 	}
 	fmt.Fprintf(w, "\nnetmaster %s, up %s, revision %d: %d namespaces, %d endpoints, %d policies, %d rules, %d groups\n\n",
 		st.Version, age(st.Started), st.Revision, st.Namespaces, st.Endpoints, st.Policies, st.Rules, st.Groups)
+	if h := st.History; h != nil {
+		fmt.Fprintf(w, "explain --at goes back to revision %d, %s ago: %s, %d KiB\n\n", h.Oldest, age(h.Since), plural(h.Changes, "change", "changes"), (h.Bytes+1023)/1024)
+	}
 	heading := []string{"NODE", "FEED", "REVISION", "RULES", "GROUPS", "PODS", "FLOWS", "SWITCH"}
 	if wide {
-		heading = append(heading, "SINCE", "PENDING", "VERSION", "DATAPATH")
+		heading = append(heading, "SINCE", "PENDING", "VERSION", "DATAPATH", "AUDITED", "DRIFT")
 	}
 	var rows [][]string
 	for i := range st.Nodes {
@@ -60,16 +63,29 @@ func nodeRow(n *inspect.Node, wide bool) []string {
 		revision = fmt.Sprintf("%d of %d", n.Realised, n.Sent)
 	}
 	row := []string{n.Name, feed, revision, fmt.Sprint(n.Rules), fmt.Sprint(n.Groups), "-", "-", "-"}
-	datapath := "-"
+	datapath, audited, drift := "-", "-", "-"
 	if n.Own != nil {
 		sw := "away"
 		if n.Own.SwitchConnected {
 			sw = "connected"
 		}
 		row[5], row[6], row[7], datapath = fmt.Sprint(n.Own.Endpoints), fmt.Sprint(n.Own.Flows), sw, n.Own.Datapath
+		audited, drift = auditCells(&n.Own.Audit)
 	}
 	if wide {
-		row = append(row, age(n.Since), fmt.Sprint(n.Pending), dash(n.Version), datapath)
+		row = append(row, age(n.Since), fmt.Sprint(n.Pending), dash(n.Version), datapath, audited, drift)
 	}
 	return row
+}
+
+// auditCells are when a node has compared its flows last, and what all such comparisons have found.
+func auditCells(a *inspect.Audit) (audited, drift string) {
+	audited, drift = "never", "none"
+	if !a.At.IsZero() {
+		audited = age(a.At) + " ago"
+	}
+	if a.Drift.Sum() > 0 {
+		drift = plural(a.Drift.Sum(), "flow", "flows") + ", " + age(a.DriftAt) + " ago"
+	}
+	return audited, drift
 }

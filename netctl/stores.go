@@ -9,7 +9,8 @@ import (
 	"github.com/flowkeep/flowkeep/api/inspect"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	"github.com/spf13/cobra"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	selectors "k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
 )
 
 func dbCommand(o *options) *cobra.Command {
@@ -106,23 +107,29 @@ func lookupCommand(o *options) *cobra.Command {
 	return cmd
 }
 
-var operators = map[metav1.LabelSelectorOperator]policy.Operator{
-	metav1.LabelSelectorOpIn: policy.In, metav1.LabelSelectorOpNotIn: policy.NotIn,
-	metav1.LabelSelectorOpExists: policy.Exists, metav1.LabelSelectorOpDoesNotExist: policy.DoesNotExist,
+var operators = map[selection.Operator]policy.Operator{
+	selection.In: policy.In, selection.Equals: policy.In, selection.DoubleEquals: policy.In, selection.NotIn: policy.NotIn, selection.NotEquals: policy.NotIn,
+	selection.Exists: policy.Exists, selection.DoesNotExist: policy.DoesNotExist,
 }
 
 // parseSelector reads kubectl's syntax.
 func parseSelector(text string) (*policy.Selector, error) {
-	ls, err := metav1.ParseToLabelSelector(text)
+	requirements, err := selectors.ParseToRequirements(text)
 	if err != nil {
 		return nil, fmt.Errorf("selector %q: %w", text, err)
 	}
 	out := &policy.Selector{}
-	for k, v := range ls.MatchLabels {
-		out.Requirements = append(out.Requirements, policy.Requirement{Key: k, Operator: policy.In, Values: []string{v}})
-	}
-	for _, e := range ls.MatchExpressions {
-		out.Requirements = append(out.Requirements, policy.Requirement{Key: e.Key, Operator: operators[e.Operator], Values: e.Values})
+	for i := range requirements {
+		r := &requirements[i]
+		operator, ok := operators[r.Operator()]
+		if !ok {
+			return nil, fmt.Errorf("selector %q: labels have no operator %s", text, r.Operator())
+		}
+		q := policy.Requirement{Key: r.Key(), Operator: operator}
+		if values := r.Values().List(); len(values) > 0 {
+			q.Values = values
+		}
+		out.Requirements = append(out.Requirements, q)
 	}
 	return out, nil
 }

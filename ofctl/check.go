@@ -20,6 +20,8 @@ func (m *Match) Check() error {
 		return fmt.Errorf("arp fields without ether type ARP: %w", ErrPrerequisite)
 	case m.IPProto != 0 && !ip:
 		return fmt.Errorf("nw_proto without ether type IPv4 or IPv6: %w", ErrPrerequisite)
+	case m.IPFrag.Mask != 0 && !ip:
+		return fmt.Errorf("ip_frag without ether type IPv4 or IPv6: %w", ErrPrerequisite)
 	case (m.TpSrc.Mask != 0 || m.TpDst.Mask != 0) && m.IPProto != 6 && m.IPProto != 17 && m.IPProto != 132:
 		return fmt.Errorf("ports without nw_proto TCP, UDP or SCTP: %w", ErrPrerequisite)
 	case (m.ICMPType.Mask != 0 || m.ICMPCode.Mask != 0) && (m.EtherType != EtherIPv4 || m.IPProto != 1) && (m.EtherType != EtherIPv6 || m.IPProto != 58):
@@ -57,7 +59,7 @@ const plentyOfActions = MaxFlowMod / 64
 
 // Refuse tells why a mod cannot be sent; nil if it can.
 func (m *FlowMod) Refuse() *SwitchError {
-	if m.Command == DeleteAll {
+	if m.Command.wipes() {
 		return nil
 	}
 	if err := m.Flow.Match.Check(); err != nil {

@@ -30,16 +30,22 @@ const (
 
 	instructionGoto  = 1
 	instructionApply = 4
+	instructionMeter = 6
 
 	actionOutput       = 0
 	actionDecTTL       = 24
 	actionSetField     = 25
 	actionExperimenter = 0xffff
 
-	niciraVendor   = 0x2320
-	niciraResubmit = 14
-	niciraConj     = 34
-	niciraCt       = 35
+	niciraVendor     = 0x2320
+	niciraResubmit   = 14
+	niciraConj       = 34
+	niciraCt         = 35
+	niciraController = 37
+
+	// Properties of niciraController.
+	controllerMaxLen = 0
+	controllerMeter  = 5
 
 	classBasic = 0x8000
 	classNXM1  = 0x0001
@@ -77,15 +83,21 @@ const (
 
 // NXM fields of class 1; registers are 0 to 7.
 const (
-	nxmConjID    = 37
-	nxmCtState   = 105
-	nxmCtZone    = 106
-	nxmCtMark    = 107
-	nxmCtNwProto = 119
-	nxmCtNwSrc   = 120
-	nxmCtNwDst   = 121
-	nxmCtIPv6Src = 122
-	nxmCtIPv6Dst = 123
-	nxmCtTpSrc   = 124
-	nxmCtTpDst   = 125
+	nxmIPFrag     = 26
+	nxmTunIPv4Src = 31
+	nxmPktMark    = 33
+	nxmTunIPv4Dst = 32
+	nxmConjID     = 37
+	nxmCtState    = 105
+	nxmCtZone     = 106
+	nxmCtMark     = 107
+	nxmTunIPv6Src = 109
+	nxmTunIPv6Dst = 110
+	nxmCtNwProto  = 119
+	nxmCtNwSrc    = 120
+	nxmCtNwDst    = 121
+	nxmCtIPv6Src  = 122
+	nxmCtIPv6Dst  = 123
+	nxmCtTpSrc    = 124
+	nxmCtTpDst    = 125
 )

@@ -5,18 +5,35 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"unique"
 )
 
 var errShort = errors.New("message is cut short")
 
 // UnknownError is a field or an action that this package never sends; a flow that carries it was made by somebody else.
-type UnknownError struct{ What string }
+type UnknownError struct {
+	What string
+	// Match: it is in the match, of which not all is known: no flow mod can name the flow.
+	Match bool
+}
 
 func (e *UnknownError) Error() string { return "unknown " + e.What }
 
 // decodeFlowStats walks the entries of one part of a flow statistics reply. A flow with unknown fields or actions is given
 // with an *UnknownError: what could be decoded of it still identifies its table, priority and cookie.
 func decodeFlowStats(b []byte, visit func(Flow, error) error) error {
+	return eachFlow(b, func(entry []byte) error {
+		f, err := decodeFlowEntry(entry)
+		var unknown *UnknownError
+		if err != nil && !errors.As(err, &unknown) {
+			return err
+		}
+		return visit(f, err)
+	})
+}
+
+// eachFlow cuts a part of a reply into its entries, of 56 bytes at least.
+func eachFlow(b []byte, do func(entry []byte) error) error {
 	for len(b) > 0 {
 		if len(b) < 56 {
 			return errShort
@@ -25,12 +42,7 @@ func decodeFlowStats(b []byte, visit func(Flow, error) error) error {
 		if size < 56 || size > len(b) {
 			return errShort
 		}
-		f, err := decodeFlowEntry(b[:size])
-		var unknown *UnknownError
-		if err != nil && !errors.As(err, &unknown) {
-			return err
-		}
-		if err := visit(f, err); err != nil {
+		if err := do(b[:size]); err != nil {
 			return err
 		}
 		b = b[size:]
@@ -40,19 +52,33 @@ func decodeFlowStats(b []byte, visit func(Flow, error) error) error {
 
 func decodeFlowEntry(b []byte) (Flow, error) {
 	f := Flow{Table: b[2], Priority: be.Uint16(b[12:]), Cookie: be.Uint64(b[24:]), Packets: be.Uint64(b[32:]), Bytes: be.Uint64(b[40:])}
-	rest := b[48:]
-	if be.Uint16(rest) != 1 {
-		return f, fmt.Errorf("match type %d is not OXM", be.Uint16(rest))
+	match, rest, err := matchOf(b[48:])
+	if err != nil {
+		return f, err
 	}
-	length := int(be.Uint16(rest[2:]))
-	padded := (length + 7) / 8 * 8
-	if length < 4 || padded > len(rest) {
-		return f, errShort
-	}
-	matchErr := decodeMatch(rest[4:length], &f.Match)
-	actions, err := decodeInstructions(rest[padded:])
+	matchErr := decodeMatch(match, &f.Match)
+	actions, err := decodeInstructions(rest)
 	f.Actions = actions
-	return f, errors.Join(matchErr, err)
+	if err == nil && be.Uint32(b[14:]) != 0 {
+		err = &UnknownError{What: "timeout: the flow ends by itself"}
+	}
+	if matchErr != nil { // that it cannot be named says more
+		return f, errors.Join(matchErr, err)
+	}
+	return f, err
+}
+
+// matchOf gives the fields of a match, and what follows it.
+func matchOf(b []byte) (fields, rest []byte, err error) {
+	if be.Uint16(b) != 1 {
+		return nil, nil, fmt.Errorf("match type %d is not OXM", be.Uint16(b))
+	}
+	length := int(be.Uint16(b[2:]))
+	padded := (length + 7) / 8 * 8
+	if length < 4 || padded > len(b) {
+		return nil, nil, errShort
+	}
+	return b[4:length], b[padded:], nil
 }
 
 func decodeMatch(b []byte, m *Match) error {
@@ -77,7 +103,7 @@ func decodeMatch(b []byte, m *Match) error {
 }
 
 func unknownField(class uint16, field uint8) error {
-	return &UnknownError{fmt.Sprintf("match field %d of class %#x", field, class)}
+	return &UnknownError{fmt.Sprintf("match field %d of class %#x", field, class), true}
 }
 
 func decodeField(m *Match, class uint16, field uint8, v, mask []byte) error {
@@ -136,6 +162,12 @@ func decodeNXM(m *Match, field uint8, v, mask []byte) error {
 		return masked32(&m.Reg[field], v, mask)
 	}
 	switch field {
+	case nxmIPFrag:
+		return fragments(&m.IPFrag, v, mask)
+	case nxmTunIPv4Src, nxmTunIPv6Src:
+		return exactAddr(&m.TunSrc, v, mask)
+	case nxmTunIPv4Dst, nxmTunIPv6Dst:
+		return exactAddr(&m.TunDst, v, mask)
 	case nxmConjID:
 		return exact32(&m.ConjID, v, mask)
 	case nxmCtState:
@@ -164,7 +196,7 @@ func exact(v, mask []byte, size int) error {
 		return errShort
 	}
 	if mask != nil {
-		return &UnknownError{"mask on a field that Flowkeep matches whole"}
+		return &UnknownError{"mask on a field that Flowkeep matches whole", true}
 	}
 	return nil
 }
@@ -180,6 +212,19 @@ func exact8(to *uint8, v, mask []byte) error {
 func value8(to *U8, v, mask []byte) error {
 	to.Mask = 0xff
 	return exact8(&to.Value, v, mask)
+}
+
+// fragments has two bits, whatever else is sent.
+func fragments(to *U8, v, mask []byte) error {
+	if len(v) != 1 {
+		return errShort
+	}
+	to.Mask = FragAny | FragLater
+	if mask != nil {
+		to.Mask &= mask[0]
+	}
+	to.Value = v[0] & to.Mask
+	return nil
 }
 
 func exact16(to *uint16, v, mask []byte) error {
@@ -204,6 +249,15 @@ func exactMAC(to *MAC, v, mask []byte) error {
 	}
 	*to = MAC(v)
 	return nil
+}
+
+func exactAddr(to *netip.Addr, v, mask []byte) error {
+	a, ok := netip.AddrFromSlice(v)
+	if !ok {
+		return errShort
+	}
+	*to = a
+	return exact(v, mask, len(v))
 }
 
 func masked16(to *U16, v, mask []byte) error {
@@ -236,7 +290,7 @@ func prefix(to *netip.Prefix, v, mask []byte) error {
 	bits := addr.BitLen()
 	if mask != nil {
 		if bits, ok = prefixLength(mask); !ok {
-			return &UnknownError{"address mask that is no prefix"}
+			return &UnknownError{"address mask that is no prefix", true}
 		}
 	}
 	*to = netip.PrefixFrom(addr, bits)
@@ -262,6 +316,8 @@ func decodeInstructions(b []byte) ([]Action, error) {
 		switch kind {
 		case instructionGoto:
 			actions = append(actions, Action{Kind: GotoTable, Table: b[4]})
+		case instructionMeter:
+			actions = append(actions, Action{Kind: Metered, Value: be.Uint32(b[4:])})
 		case instructionApply:
 			if actions == nil {
 				actions = make([]Action, 0, (size-8)/16+1)
@@ -271,7 +327,7 @@ func decodeInstructions(b []byte) ([]Action, error) {
 				return actions, err
 			}
 		default:
-			return actions, &UnknownError{fmt.Sprintf("instruction %d", kind)}
+			return actions, &UnknownError{What: fmt.Sprintf("instruction %d", kind)}
 		}
 		b = b[size:]
 	}
@@ -315,7 +371,7 @@ func decodeAction(kind uint16, b []byte) (Action, error) {
 	case actionExperimenter:
 		return decodeNicira(b)
 	}
-	return Action{}, &UnknownError{fmt.Sprintf("action %d", kind)}
+	return Action{}, &UnknownError{What: fmt.Sprintf("action %d", kind)}
 }
 
 // decodeSetField reads one OXM with its value; only what this package sets is known.
@@ -331,13 +387,24 @@ func decodeSetField(b []byte) (Action, error) {
 		return Action{Kind: SetEthDst, MAC: MAC(v)}, nil
 	case class == classNXM1 && field < NumRegs && len(v) == 4:
 		return Action{Kind: SetReg, Reg: field, Value: be.Uint32(v)}, nil
+	case class == classNXM1 && field == nxmPktMark && len(v) == 4:
+		return Action{Kind: SetMark, Value: be.Uint32(v)}, nil
+	case class == classNXM1 && (field == nxmTunIPv4Src && len(v) == 4 || field == nxmTunIPv6Src && len(v) == 16):
+		return Action{Kind: SetTunSrc, Addr: handleOf(v)}, nil
+	case class == classNXM1 && (field == nxmTunIPv4Dst && len(v) == 4 || field == nxmTunIPv6Dst && len(v) == 16):
+		return Action{Kind: SetTunDst, Addr: handleOf(v)}, nil
 	}
-	return Action{}, &UnknownError{fmt.Sprintf("set_field of field %d of class %#x", field, class)}
+	return Action{}, &UnknownError{What: fmt.Sprintf("set_field of field %d of class %#x", field, class)}
+}
+
+func handleOf(v []byte) unique.Handle[netip.Addr] {
+	a, _ := netip.AddrFromSlice(v)
+	return unique.Make(a)
 }
 
 func decodeNicira(b []byte) (Action, error) {
 	if len(b) < 16 || be.Uint32(b[4:]) != niciraVendor {
-		return Action{}, &UnknownError{"experimenter action"}
+		return Action{}, &UnknownError{What: "experimenter action"}
 	}
 	switch subtype := be.Uint16(b[8:]); subtype {
 	case niciraConj:
@@ -346,9 +413,19 @@ func decodeNicira(b []byte) (Action, error) {
 		return Action{Kind: Resubmit, Table: b[12]}, nil
 	case niciraCt:
 		return decodeCt(b)
+	case niciraController:
+		return decodeController(b)
 	default:
-		return Action{}, &UnknownError{fmt.Sprintf("Nicira action %d", subtype)}
+		return Action{}, &UnknownError{What: fmt.Sprintf("Nicira action %d", subtype)}
 	}
+}
+
+// decodeController knows what this package sends: a length and a meter, in this order.
+func decodeController(b []byte) (Action, error) {
+	if len(b) != 32 || be.Uint32(b[16:]) != controllerMaxLen<<16|8 || be.Uint32(b[24:]) != controllerMeter<<16|8 {
+		return Action{}, &UnknownError{What: "property of controller"}
+	}
+	return Action{Kind: Controller, Value: uint32(be.Uint16(b[20:])), Port: be.Uint32(b[28:])}, nil
 }
 
 func decodeCt(b []byte) (Action, error) {
@@ -356,14 +433,17 @@ func decodeCt(b []byte) (Action, error) {
 		return Action{}, errShort
 	}
 	a := Action{Kind: Ct, Commit: be.Uint16(b[10:])&1 == 1, Zone: be.Uint16(b[16:]), Table: b[18]}
+	if be.Uint16(b[10:])&^1 != 0 {
+		return a, &UnknownError{What: "flag of ct"}
+	}
 	if be.Uint32(b[12:]) != 0 || be.Uint16(b[22:]) != 0 {
-		return a, &UnknownError{"ct with a zone from a field or a helper"}
+		return a, &UnknownError{What: "ct with a zone from a field or a helper"}
 	}
 	if nested := b[24:]; len(nested) == 16 && be.Uint16(nested) == actionSetField &&
 		be.Uint16(nested[4:]) == classNXM1 && nested[6] == nxmCtMark<<1 {
 		a.Value, a.Mask = be.Uint32(nested[8:]), 0xffffffff
 	} else if len(nested) != 0 {
-		return a, &UnknownError{"nested action of ct"}
+		return a, &UnknownError{What: "nested action of ct"}
 	}
 	return a, nil
 }

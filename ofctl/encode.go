@@ -25,7 +25,12 @@ const (
 	Delete Command = 4
 	// DeleteAll removes every flow of every table; of the Flow nothing counts.
 	DeleteAll Command = 3
+	// DeleteCookie removes every flow of a table with a cookie; of the Flow nothing else counts. OpenFlow's number for it is DeleteAll's.
+	DeleteCookie Command = 0x83
 )
+
+// wipes tells a command that means flows by something else than their match.
+func (c Command) wipes() bool { return c == DeleteAll || c == DeleteCookie }
 
 // FlowMod is one change of a flow table.
 type FlowMod struct {
@@ -59,19 +64,26 @@ func (m *FlowMod) Size() int { return len(appendAnyFlowMod(nil, 0, m)) }
 func appendAnyFlowMod(b []byte, xid uint32, m *FlowMod) []byte {
 	b = appendHeader(b, typeFlowMod, xid)
 	b = be.AppendUint64(b, m.Flow.Cookie)
-	b = be.AppendUint64(b, 0) // cookie mask
+	var mask uint64
+	if m.Command == DeleteCookie {
+		mask = ^mask
+	}
+	b = be.AppendUint64(b, mask)
 	table := m.Flow.Table
 	if m.Command == DeleteAll {
 		table = 0xff
 	}
-	b = append(b, table, byte(m.Command), 0, 0, 0, 0)
+	b = append(b, table, byte(m.Command)&0x7f, 0, 0, 0, 0)
 	b = be.AppendUint16(b, m.Flow.Priority)
 	b = be.AppendUint32(b, 0xffffffff) // no buffer
 	b = be.AppendUint32(b, 0xffffffff) // any port
 	b = be.AppendUint32(b, 0xffffffff) // any group
 	b = append(b, 0, 0, 0, 0)
+	if m.Command.wipes() {
+		return appendMatch(b, &Match{})
+	}
 	b = appendMatch(b, &m.Flow.Match)
-	if m.Command != Delete && m.Command != DeleteAll {
+	if m.Command != Delete {
 		b = appendInstructions(b, m.Flow.Actions)
 	}
 	return b
@@ -93,6 +105,8 @@ func appendFields(b []byte, m *Match) []byte {
 	if m.InPort != 0 {
 		b = append32(b, classBasic, oxmInPort, m.InPort)
 	}
+	b = appendTunnel(b, nxmTunIPv4Src, nxmTunIPv6Src, m.TunSrc)
+	b = appendTunnel(b, nxmTunIPv4Dst, nxmTunIPv6Dst, m.TunDst)
 	b = appendMAC(b, oxmEthDst, m.EthDst)
 	b = appendMAC(b, oxmEthSrc, m.EthSrc)
 	if m.EtherType != 0 {
@@ -128,7 +142,18 @@ func appendL3(b []byte, m *Match) []byte {
 	if m.IPProto != 0 {
 		b = append8(b, classBasic, oxmIPProto, m.IPProto)
 	}
-	return b
+	return appendFrag(b, m.IPFrag)
+}
+
+// appendFrag writes the field without a mask where both of its bits count, as the switch gives it back.
+func appendFrag(b []byte, v U8) []byte {
+	switch v.Mask {
+	case 0:
+		return b
+	case FragAny | FragLater:
+		return append8(b, classNXM1, nxmIPFrag, v.Value)
+	}
+	return append(appendOXM(b, classNXM1, nxmIPFrag, true, 1), v.Value, v.Mask)
 }
 
 func appendL4(b []byte, m *Match) []byte {
@@ -251,6 +276,17 @@ func appendPrefix(b []byte, class uint16, field uint8, p netip.Prefix) []byte {
 	return b
 }
 
+// appendTunnel writes one of a tunnel's addresses, by the family's field.
+func appendTunnel(b []byte, four, six uint8, a netip.Addr) []byte {
+	switch {
+	case !a.IsValid():
+		return b
+	case a.Is4():
+		return appendAddr(appendOXM(b, classNXM1, four, false, 4), a)
+	}
+	return appendAddr(appendOXM(b, classNXM1, six, false, 16), a)
+}
+
 func appendAddr(b []byte, a netip.Addr) []byte {
 	if a.Is4() {
 		v := a.As4()
@@ -260,8 +296,13 @@ func appendAddr(b []byte, a netip.Addr) []byte {
 	return append(b, v[:]...)
 }
 
-// appendInstructions writes apply-actions for everything but a final goto, which is an instruction of its own.
+// appendInstructions writes apply-actions for everything but a first meter and a final goto, which are instructions of their own.
 func appendInstructions(b []byte, actions []Action) []byte {
+	if len(actions) > 0 && actions[0].Kind == Metered {
+		b = append(b, 0, instructionMeter, 0, 8)
+		b = be.AppendUint32(b, actions[0].Value)
+		actions = actions[1:]
+	}
 	apply := actions
 	last := len(actions) - 1
 	if last >= 0 && actions[last].Kind == GotoTable {
@@ -286,7 +327,7 @@ func appendAction(b []byte, a *Action) []byte {
 	case Output:
 		return appendOutput(b, a.Port, 0)
 	case Controller:
-		return appendOutput(b, PortController, uint16(a.Value))
+		return appendController(b, a)
 	case SetReg:
 		return appendSetField32(b, a.Reg, a.Value)
 	case SetEthSrc:
@@ -301,6 +342,12 @@ func appendAction(b []byte, a *Action) []byte {
 		return be.AppendUint32(b, a.Value)
 	case Ct:
 		return appendCtAction(b, a)
+	case SetMark:
+		return appendSetField32(b, nxmPktMark, a.Value)
+	case SetTunSrc:
+		return appendSetTunnel(b, nxmTunIPv4Src, nxmTunIPv6Src, a.Addr.Value())
+	case SetTunDst:
+		return appendSetTunnel(b, nxmTunIPv4Dst, nxmTunIPv6Dst, a.Addr.Value())
 	case Resubmit:
 		b = appendNicira(b, niciraResubmit, 16)
 		return append(b, 0xff, 0xf8, a.Table, 0, 0, 0)
@@ -313,6 +360,19 @@ func appendOutput(b []byte, port uint32, maxLen uint16) []byte {
 	b = be.AppendUint32(b, port)
 	b = be.AppendUint16(b, maxLen)
 	return append(b, 0, 0, 0, 0, 0, 0)
+}
+
+// appendController writes the plain output where there is no meter (nicira-ext.h, NXAST_CONTROLLER2).
+func appendController(b []byte, a *Action) []byte {
+	if a.Port == 0 {
+		return appendOutput(b, PortController, uint16(a.Value))
+	}
+	b = appendNicira(b, niciraController, 32)
+	b = append(b, 0, 0, 0, 0, 0, 0)
+	b = append(b, 0, controllerMaxLen, 0, 8)
+	b = be.AppendUint16(b, uint16(a.Value))
+	b = append(b, 0, 0, 0, controllerMeter, 0, 8)
+	return be.AppendUint32(b, a.Port)
 }
 
 func appendNicira(b []byte, subtype, length uint16) []byte {
@@ -332,6 +392,17 @@ func appendSetMAC(b []byte, field uint8, mac MAC) []byte {
 	b = append(b, 0, actionSetField, 0, 16)
 	b = append(appendOXM(b, classBasic, field, false, 6), mac[:]...)
 	return append(b, 0, 0)
+}
+
+func appendSetTunnel(b []byte, four, six uint8, a netip.Addr) []byte {
+	start := len(b)
+	b = append(b, 0, actionSetField, 0, 0)
+	b = appendTunnel(b, four, six, a)
+	for (len(b)-start)%8 != 0 {
+		b = append(b, 0)
+	}
+	be.PutUint16(b[start+2:], uint16(len(b)-start))
+	return b
 }
 
 func appendCtAction(b []byte, a *Action) []byte {

@@ -3,7 +3,10 @@
 // bridges and ports.
 package ofctl
 
-import "net/netip"
+import (
+	"net/netip"
+	"unique"
+)
 
 // Flow is one OpenFlow table entry. Table, Priority and Match identify it.
 type Flow struct {
@@ -27,6 +30,7 @@ type Match struct {
 	EthSrc    MAC    // zero: any
 	EthDst    MAC    // zero: any
 	IPProto   uint8  // 0: any
+	IPFrag    U8     // FragAny and FragLater; needs EtherType IPv4 or IPv6
 	CtProto   uint8  // ct_nw_proto; 0: any
 	ICMPType  U8     // icmp_type or icmpv6_type, by EtherType
 	ICMPCode  U8
@@ -48,6 +52,8 @@ type Match struct {
 	ArpSHA    MAC        // zero: any
 	NDSLL     MAC        // nd_sll; zero: any
 	NDTLL     MAC        // nd_tll; zero: any
+	TunSrc    netip.Addr // tun_src or tun_ipv6_src: who sent what came by a tunnel; zero: any
+	TunDst    netip.Addr // likewise, to which of the node's addresses; zero: any
 }
 
 // NoTable in a Ct action does not recirculate.
@@ -80,6 +86,18 @@ const (
 	CtDNAT
 )
 
+// Bits of IPFrag, as in ovs-fields(7), ip_frag: a first fragment has FragAny alone, one that is no fragment neither.
+const (
+	FragAny uint8 = 1 << iota
+	FragLater
+)
+
+// Matches of IPFrag.
+var (
+	Fragments      = U8{FragAny, FragAny}
+	LaterFragments = U8{FragAny | FragLater, FragAny | FragLater}
+)
+
 // Reserved ports (OpenFlow 1.3, ofp_port_no).
 const (
 	PortInPort     uint32 = 0xfffffff8
@@ -108,7 +126,11 @@ const (
 	Conjunction                       // Value: id, Clause: k, Clauses: n (k counts from 1)
 	Ct                                // Zone, Table (recirculate to; 0xff: none), Commit, Value/Mask: ct_mark set on commit (Mask 0: none)
 	Resubmit                          // Table
-	Controller                        // Value: max length; Reason in Table (unused: 0)
+	Controller                        // Value: max length; Port: a meter's ID, which drops but the copy for the controller; 0: none
+	SetTunSrc                         // Addr: the node's address that the next output to a tunnel sends from
+	SetTunDst                         // Addr: where it sends to
+	SetMark                           // Value: pkt_mark, the packet's mark in the node's kernel
+	Metered                           // Value: the meter's ID; first: what it does not let through ends here
 )
 
 // Action is one action; comparable.
@@ -124,4 +146,10 @@ type Action struct {
 	Value   uint32
 	Mask    uint32
 	MAC     MAC
+	Addr    unique.Handle[netip.Addr] // interned: all other actions carry the field too
+}
+
+// SetTunnel are the actions that address the next output to a tunnel.
+func SetTunnel(src, dst netip.Addr) []Action {
+	return []Action{{Kind: SetTunSrc, Addr: unique.Make(src)}, {Kind: SetTunDst, Addr: unique.Make(dst)}}
 }

@@ -18,12 +18,13 @@ const writeChunk = 256 << 10
 // after another. A session that failed stays failed: connect anew.
 type Session struct {
 	conn   net.Conn
-	calls  sync.Mutex // one request at a time
-	writes sync.Mutex // replies to echo requests go between
+	calls  chan struct{} // holds the one that is under way; who waits is served in turn
+	writes sync.Mutex    // replies to echo requests go between
 	xid    uint32
 	buf    []byte
 
-	messages chan message // what the current call waits for
+	messages chan message    // what the current call waits for
+	packets  func(*PacketIn) // nil: nobody wants any
 	done     chan struct{}
 	err      error // set before done is closed
 }
@@ -60,11 +61,15 @@ func (e *SwitchError) Error() string {
 
 // Connect opens the management socket (RUNDIR/BRIDGE.mgmt) and shakes hands.
 func Connect(ctx context.Context, path string) (*Session, error) {
+	return connectWith(ctx, path, nil)
+}
+
+func connectWith(ctx context.Context, path string, packets func(*PacketIn)) (*Session, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the bridge: %w", err)
 	}
-	s := &Session{conn: conn, xid: 1, messages: make(chan message, 64), done: make(chan struct{})}
+	s := &Session{conn: conn, xid: 1, calls: make(chan struct{}, 1), messages: make(chan message, 64), done: make(chan struct{}), packets: packets}
 	if err := s.handshake(ctx); err != nil {
 		conn.Close()
 		return nil, fmt.Errorf("shake hands with the bridge at %s: %w", path, err)
@@ -74,10 +79,12 @@ func Connect(ctx context.Context, path string) (*Session, error) {
 }
 
 func (s *Session) handshake(ctx context.Context) error {
-	if deadline, ok := ctx.Deadline(); ok {
-		_ = s.conn.SetDeadline(deadline)
-		defer func() { _ = s.conn.SetDeadline(time.Time{}) }()
-	}
+	stop := context.AfterFunc(ctx, func() { _ = s.conn.SetDeadline(time.Unix(1, 0)) })
+	defer func() {
+		if stop() {
+			_ = s.conn.SetDeadline(time.Time{})
+		}
+	}()
 	// Only 1.3 in the version bitmap (OpenFlow 1.3.1, 7.5.1).
 	hello := []byte{version13, typeHello, 0, 16, 0, 0, 0, 1, 0, 1, 0, 8, 0, 0, 0, 1 << version13}
 	if _, err := s.conn.Write(hello); err != nil {
@@ -137,6 +144,10 @@ func (s *Session) read() {
 		case typeEchoRequest:
 			// A switch that does not read its replies is found by the next call's write.
 			go s.echo(m)
+		case typePacketIn:
+			if p, err := DecodePacketIn(m.body); err == nil && s.packets != nil {
+				s.packets(p)
+			}
 		case typeError, typeMultipartRep, typeBarrierRep, typeExperimenter:
 			s.messages <- m
 		}
@@ -158,17 +169,25 @@ func (s *Session) write(b []byte) error {
 }
 
 // begin takes the session for one call and ends it, by closing the connection, when ctx does: a request that was cut in
-// the middle leaves nothing that could be gone on with.
+// the middle leaves nothing that could be gone on with. A call whose time is over before its turn comes ends alone.
 func (s *Session) begin(ctx context.Context) (end func(), err error) {
-	s.calls.Lock()
+	select {
+	case s.calls <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	err = ctx.Err()
 	select {
 	case <-s.done:
-		s.calls.Unlock()
-		return nil, s.err
+		err = s.err
 	default:
 	}
+	if err != nil {
+		<-s.calls
+		return nil, err
+	}
 	stop := context.AfterFunc(ctx, func() { s.conn.Close() })
-	return func() { stop(); s.calls.Unlock() }, nil
+	return func() { stop(); <-s.calls }, nil
 }
 
 func (s *Session) next() (message, error) {
@@ -355,22 +374,15 @@ func (s *Session) Dump(ctx context.Context, visit func(Flow, error) error) error
 		return err
 	}
 	defer end()
-	xid := s.nextXID(1)
-	b := appendHeader(nil, typeMultipartReq, xid)
-	b = append(b, 0, multipartFlow, 0, 0, 0, 0, 0, 0)
-	b = append(b, 0xff, 0, 0, 0)
-	b = be.AppendUint32(b, 0xffffffff)
-	b = be.AppendUint32(b, 0xffffffff)
-	b = append(b, make([]byte, 4+8+8)...)
-	b = appendMatch(b, &Match{})
-	endMessage(b, 0)
-	if err := s.write(b); err != nil {
-		return fmt.Errorf("ask the bridge for its flows: %w", err)
+	xid, err := s.askFlows(Filter{Table: AllTables})
+	if err != nil {
+		return err
 	}
-	return s.readFlows(xid, visit)
+	return s.readFlows(xid, func(b []byte) error { return decodeFlowStats(b, visit) })
 }
 
-func (s *Session) readFlows(xid uint32, visit func(Flow, error) error) error {
+// readFlows decodes the parts of a reply.
+func (s *Session) readFlows(xid uint32, decode func([]byte) error) error {
 	var failed error
 	for {
 		m, err := s.next()
@@ -387,7 +399,7 @@ func (s *Session) readFlows(xid uint32, visit func(Flow, error) error) error {
 			return fmt.Errorf("flow statistics: %w", errShort)
 		}
 		if failed == nil {
-			failed = decodeFlowStats(m.body[8:], visit)
+			failed = decode(m.body[8:])
 		}
 		if be.Uint16(m.body[2:])&multipartMore == 0 {
 			return failed

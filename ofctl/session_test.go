@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -55,6 +56,9 @@ func every() []ofctl.Flow {
 		ofctl.Action{Kind: ofctl.SetEthSrc, MAC: mac(5)},
 		ofctl.Action{Kind: ofctl.SetEthDst, MAC: mac(6)}, ofctl.Action{Kind: ofctl.DecTTL}, ofctl.Action{Kind: ofctl.Resubmit, Table: 8},
 		ofctl.Action{Kind: ofctl.Output, Port: ofctl.PortInPort}, ofctl.Action{Kind: ofctl.Controller, Value: 128}, ofctl.Action{Kind: ofctl.GotoTable, Table: 9})
+	add(ofctl.Match{EtherType: ofctl.EtherIPv4, IPProto: 6}, ofctl.Action{Kind: ofctl.Metered, Value: 1}, ofctl.Action{Kind: ofctl.Controller, Value: 128}, ofctl.Action{Kind: ofctl.GotoTable, Table: 9})
+	add(ofctl.Match{EtherType: ofctl.EtherIPv6, IPProto: 6}, ofctl.Action{Kind: ofctl.Metered, Value: 1})
+	add(ofctl.Match{EtherType: ofctl.EtherIPv6, IPProto: 17}, ofctl.Action{Kind: ofctl.Controller, Value: 160, Port: 1}, ofctl.Action{Kind: ofctl.GotoTable, Table: 9})
 	add(ofctl.Match{EtherType: ofctl.EtherIPv4}, ofctl.Action{Kind: ofctl.Ct, Zone: 65521, Table: 20})
 	add(ofctl.Match{EtherType: ofctl.EtherIPv6}, ofctl.Action{Kind: ofctl.Ct, Zone: 65521, Table: ofctl.NoTable, Commit: true, Value: 1, Mask: 0xffffffff}, ofctl.Action{Kind: ofctl.GotoTable, Table: 60})
 	return flows
@@ -90,11 +94,17 @@ var sameFlows = cmp.Comparer(func(a, b ofctl.Flow) bool {
 func TestWhatOVSGivesBackIsWhatWasSent(t *testing.T) {
 	sw := ovstest.Start(t, 2)
 	s := connect(t, sw)
+	if err := s.EnsureMeters(t.Context(), []ofctl.Meter{{ID: 1, Rate: 10, Burst: 5}}); err != nil {
+		t.Fatal(err)
+	}
 	if err := s.Commit(context.Background(), mods(ofctl.Add, every())); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(every(), dump(t, s), sameFlows); diff != "" {
 		t.Fatalf("sent (-), given back (+):\n%s", diff)
+	}
+	if told := (ofctl.Action{Kind: ofctl.Controller, Value: 160, Port: 1}).String(); !strings.Contains(sw.OFCtl(t, "dump-flows"), "actions="+told+",goto_table:9") {
+		t.Errorf("ovs-ofctl does not print %s:\n%s", told, sw.OFCtl(t, "dump-flows"))
 	}
 	if err := s.Commit(context.Background(), mods(ofctl.Delete, every())); err != nil {
 		t.Fatal(err)
@@ -142,5 +152,43 @@ func TestSessionEndsWithTheSwitch(t *testing.T) {
 	s.Close()
 	if err := s.Barrier(context.Background()); err == nil {
 		t.Fatal("a barrier over a closed session succeeded")
+	}
+}
+
+// TestCountersOfChosenFlows: those of a cookie, and of some bits of it in one table; a flow made anew is younger.
+func TestCountersOfChosenFlows(t *testing.T) {
+	sw := ovstest.Start(t, 2)
+	s := connect(t, sw)
+	if err := s.EnsureMeters(t.Context(), []ofctl.Meter{{ID: 1, Rate: 10, Burst: 10}}); err != nil {
+		t.Fatal(err)
+	}
+	flows := every()
+	if err := s.Commit(t.Context(), mods(ofctl.Add, flows)); err != nil {
+		t.Fatal(err)
+	}
+	read := func(f ofctl.Filter) (out []ofctl.Counted) {
+		t.Helper()
+		err := s.Counters(t.Context(), f, func(c ofctl.Counted) error {
+			out = append(out, c)
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	one := flows[3]
+	got := read(ofctl.Filter{Table: ofctl.AllTables, Cookie: one.Cookie, Mask: ^uint64(0)})
+	if len(got) != 1 || got[0].Match != one.Match || got[0].Priority != one.Priority || got[0].Table != one.Table || got[0].Age < 0 || got[0].Age > time.Minute {
+		t.Errorf("of one cookie: %+v", got)
+	}
+	if got := read(ofctl.Filter{Table: 3, Cookie: one.Cookie, Mask: ^uint64(1)}); len(got) != 2 {
+		t.Errorf("of two cookies: %+v", got)
+	}
+	if got := read(ofctl.Filter{Table: 4, Cookie: one.Cookie, Mask: 0xff << 56}); len(got) != 0 {
+		t.Errorf("of another table: %+v", got)
+	}
+	if got := read(ofctl.Filter{Table: ofctl.AllTables}); len(got) != len(flows) {
+		t.Errorf("%d of %d flows", len(got), len(flows))
 	}
 }

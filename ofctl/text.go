@@ -31,6 +31,8 @@ func (m Match) String() string {
 	if m.InPort != 0 {
 		t.add("in_port=%s", portText(m.InPort))
 	}
+	t.tunnel("src", m.TunSrc)
+	t.tunnel("dst", m.TunDst)
 	for i, r := range m.Reg {
 		t.masked(fmt.Sprintf("reg%d", i), r)
 	}
@@ -42,8 +44,34 @@ func (m Match) String() string {
 	t.mac("dl_src", m.EthSrc)
 	t.mac("dl_dst", m.EthDst)
 	m.addressText(&t)
+	t.fragments(m.IPFrag)
 	m.transportText(&t)
 	return strings.Join(t.parts, ",")
+}
+
+func (t *textBuilder) tunnel(end string, a netip.Addr) {
+	if a.IsValid() {
+		t.add("%s=%s", tunnelField(end, a), a)
+	}
+}
+
+// tunnelField is the field of an end, src or dst, of tunnels of the address's family.
+func tunnelField(end string, a netip.Addr) string {
+	if a.Is4() {
+		return "tun_" + end
+	}
+	return "tun_ipv6_" + end
+}
+
+func (t *textBuilder) fragments(v U8) {
+	names := map[U8]string{{0, 1}: "no", {0, 3}: "no", {1, 1}: "yes", {1, 3}: "first", {3, 3}: "later", {0, 2}: "not_later", {2, 2}: "later"}
+	switch name := names[v]; {
+	case v.Mask == 0:
+	case name != "":
+		t.add("nw_frag=%s", name)
+	default:
+		t.add("nw_frag=%#x/%#x", v.Value, v.Mask)
+	}
 }
 
 func (t *textBuilder) masked(name string, v U32) {
@@ -224,6 +252,12 @@ func (a Action) String() string {
 		return fmt.Sprintf("set_field:%s->eth_src", a.MAC)
 	case SetEthDst:
 		return fmt.Sprintf("set_field:%s->eth_dst", a.MAC)
+	case SetMark:
+		return fmt.Sprintf("set_field:%#x->pkt_mark", a.Value)
+	case SetTunSrc:
+		return fmt.Sprintf("set_field:%s->%s", a.Addr.Value(), tunnelField("src", a.Addr.Value()))
+	case SetTunDst:
+		return fmt.Sprintf("set_field:%s->%s", a.Addr.Value(), tunnelField("dst", a.Addr.Value()))
 	case DecTTL:
 		return "dec_ttl"
 	case Conjunction:
@@ -232,7 +266,12 @@ func (a Action) String() string {
 		return a.ctText()
 	case Resubmit:
 		return fmt.Sprintf("resubmit(,%d)", a.Table)
+	case Metered:
+		return fmt.Sprintf("meter:%d", a.Value)
 	case Controller:
+		if a.Port != 0 {
+			return fmt.Sprintf("controller(max_len=%d,meter_id=%d)", a.Value, a.Port)
+		}
 		return fmt.Sprintf("controller:%d", a.Value)
 	}
 	return fmt.Sprintf("action(%d)", a.Kind)
@@ -260,7 +299,7 @@ func errorText(kind, code uint16) string {
 		{2, 7}: "too many actions", {3, 0}: "unknown instruction", {3, 2}: "bad table in goto_table", {4, 0}: "bad match type",
 		{4, 1}: "bad match length", {4, 6}: "bad match field", {4, 7}: "bad match value", {4, 8}: "bad match mask",
 		{4, 9}: "a match field's prerequisite is missing", {4, 10}: "match field given twice", {5, 0}: "flow mod failed",
-		{5, 1}: "table is full", {5, 2}: "no such table", {5, 6}: "bad flow mod command",
+		{5, 1}: "table is full", {12, 1}: "the meter exists already", {12, 2}: "no such meter", {12, 3}: "unknown meter", {12, 12}: "too many meters", {5, 2}: "no such table", {5, 6}: "bad flow mod command",
 	}
 	if name := names[[2]uint16{kind, code}]; name != "" {
 		return fmt.Sprintf("%s (type %d, code %d)", name, kind, code)

@@ -43,10 +43,13 @@ apt_need() {
 
 # What a node and the control plane run; also what the sandbox itself needs.
 apt_sandbox() {
-  apt_need etcd:etcd-server containerd:containerd runc:runc nft:nftables conntrack:conntrack ethtool:ethtool ip:iproute2 \
+  apt_need etcd:etcd-server containerd:containerd runc:runc nft:nftables conntrack:conntrack ethtool:ethtool tcpdump:tcpdump ip:iproute2 \
     openssl:openssl iptables:iptables /usr/lib/cni/portmap:containernetworking-plugins ovs-vswitchd:openvswitch-switch \
     memcached:memcached iperf3:iperf3 nsenter:util-linux sysctl:procps /etc/ssl/certs/ca-certificates.crt:ca-certificates
 }
+
+# apt_browser: Chromium, with which the page is tested (100 MB). Where it cannot be installed those tests are skipped, and say so.
+apt_browser() { (apt_need chromium:chromium) || step "without Chromium the tests of the page are skipped"; }
 
 # need_go: a toolchain that can build this module: that of PATH, or else the version that go.mod names, fetched once as a
 # module by Debian's older Go (which checks it against the checksum database) into the cache.

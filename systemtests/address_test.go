@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/flowkeep/flowkeep/systemtests/cluster"
 )
@@ -76,12 +77,20 @@ func TestCompletedPodHasNoRights(t *testing.T) {
 	w.policy(ns, "b", `{podSelector: {matchLabels: {app: b}}, ingress: [{from: [{podSelector: {matchLabels: {app: job}}}]}]}`)
 	w.apply(ns, `{apiVersion: v1, kind: Pod, metadata: {name: job, labels: {app: job}}, spec: {nodeName: node1, restartPolicy: Never,
 		containers: [{name: c, image: "flowkeep.local/probe:sandbox", imagePullPolicy: Never, args: [check, tcp, "127.0.0.1:1"]}]}}`)
-	_, err := w.Kubectl(w.ctx, "", "-n", ns, "wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/job", "--timeout=30s")
-	w.must(err)
-	text, err := w.Kubectl(w.ctx, "", "-n", ns, "get", "pod", "job", "-o", "jsonpath={.status.podIP}")
-	w.must(err)
-	ip, err := netip.ParseAddr(text)
-	w.must(err)
+	var job struct {
+		Status struct {
+			Phase string
+			PodIP netip.Addr
+		}
+	}
+	w.must(cluster.Until(w.ctx, 30*time.Second, func() error {
+		err := w.Get(w.ctx, cluster.PathOf("Pod", ns, "job"), &job)
+		if err == nil && job.Status.Phase != "Succeeded" {
+			err = fmt.Errorf("the job is %s", job.Status.Phase)
+		}
+		return err
+	}))
+	ip := job.Status.PodIP
 	w.rewind("node1", ip)
 	w.run(ns, "next@node1")
 	if got, _ := w.pods["next"].IP(4); got != ip {
@@ -100,9 +109,8 @@ func (w *world) statusPod(ns, name, app string, ips []netip.Addr) {
 	for _, ip := range ips {
 		list = append(list, fmt.Sprintf(`{"ip": %q}`, ip))
 	}
-	_, err := w.Kubectl(w.ctx, "", "-n", ns, "patch", "pod", name, "--subresource=status", "--type=merge", "-p",
-		fmt.Sprintf(`{"status": {"phase": "Running", "podIP": %q, "podIPs": [%s]}}`, ips[0], strings.Join(list, ", ")))
-	w.must(err)
+	w.must(w.Patch(w.ctx, cluster.PathOf("Pod", ns, name)+"/status",
+		fmt.Sprintf(`{"status": {"phase": "Running", "podIP": %q, "podIPs": [%s]}}`, ips[0], strings.Join(list, ", "))))
 }
 
 // Two pods of equal standing say that they have one address: neither's rights count, and it is said. A pod that was wired is
@@ -111,7 +119,7 @@ func TestTwoPodsWithOneAddress(t *testing.T) {
 	w := setup(t)
 	ns := threePods(w)
 	w.apply("", `{apiVersion: v1, kind: Node, metadata: {name: nowhere-TEST}}`)
-	w.Cleanup(func() { _, _ = w.Kubectl(context.Background(), "", "delete", "node", "nowhere-"+w.id) })
+	w.Cleanup(func() { w.must(w.Delete(context.Background(), cluster.PathOf("Node", "", "nowhere-"+w.id), settling)) })
 	w.policy(ns, "b", `{podSelector: {matchLabels: {app: b}}, ingress: [{from: [{podSelector: {matchLabels: {app: friend}}}]}]}`)
 	outside := cluster.Pod{Name: "outside", Node: "control plane", NetNS: w.ControlPlaneNS()}
 	b := w.nodePort(ns, "b") // outside has no route to pods

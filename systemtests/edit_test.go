@@ -12,6 +12,9 @@ import (
 
 var edits = flag.Int("edits", 100, "how often a policy is edited under probes")
 
+// editPace leaves a change the time to arrive before the next.
+var editPace = cluster.Stretch(50 * time.Millisecond)
+
 // A policy is edited again and again: what all its versions allow loses not one packet, what none allows gets none through.
 func TestPolicyIsEditedUnderTraffic(t *testing.T) {
 	w := setup(t)
@@ -37,17 +40,46 @@ func TestPolicyIsEditedUnderTraffic(t *testing.T) {
 		sometimes = append(sometimes, w.open("d", "b", proto, 80, "allowed by some versions")[:1]...)
 	}
 	w.settles(always, never, sometimes)
+	stop, err := w.WatchEdges(w.ctx, sometimes[1])
+	w.must(err)
+	asked := map[bool][]int64{}                               // when a version was written that changes what d may
 	w.watch(5*time.Second, append(always, never...), func() { // loss is judged here, not delay
-		pace := time.NewTicker(50 * time.Millisecond)
+		pace := time.NewTicker(editPace)
 		defer pace.Stop()
 		for i := range *edits {
 			<-pace.C
-			w.must(api.Do(w.ctx, http.MethodPut, path+"/edited", versions[(i+1)%len(versions)]))
+			next := (i + 1) % len(versions)
+			if next != 0 { // as version 2
+				asked[next == 2] = append(asked[next == 2], time.Now().UnixNano())
+			}
+			w.must(api.Do(w.ctx, http.MethodPut, path+"/edited", versions[next]))
 		}
+		<-pace.C
 	})
+	edges, err := stop()
+	w.must(err)
+	w.printSwitchOver(asked, edges)
 	w.must(api.Do(w.ctx, http.MethodPut, path+"/edited", versions[1]))
 	for i := range sometimes {
 		sometimes[i].Open = false
 	}
 	w.settles(always, never, sometimes)
+}
+
+// printSwitchOver is of the pair that only some versions allow: from the request to the API server to the first packet that meets
+// the new verdict.
+func (w *world) printSwitchOver(asked map[bool][]int64, edges []cluster.Edge) {
+	w.Helper()
+	for _, open := range []bool{false, true} {
+		all := latencies(asked[open], edges, open, editPace)
+		if len(all) < len(asked[open])/2 {
+			w.Errorf("%d of %d switch-overs (open: %v) were seen", len(all), len(asked[open]), open)
+			continue
+		}
+		text := fmt.Sprintf("%-48s %8.1f %8.1f %8.1f   (%d overtaken by the next edit)", fmt.Sprintf("policy edited %d times under traffic, %s", *edits, map[bool]string{false: "dropped", true: "allowed"}[open]), at(all, 0.5), at(all, 0.99), at(all, 1), len(asked[open])-len(all))
+		w.Log(text)
+		if *printTable {
+			fmt.Println(text)
+		}
+	}
 }

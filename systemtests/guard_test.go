@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/flowkeep/flowkeep/systemtests/cluster"
 )
@@ -23,7 +24,7 @@ func (w *world) received(pod string, family int, send func()) int {
 
 func (w *world) sendAs(pod string, source, to netip.Addr) {
 	w.Helper()
-	_, err := w.RunIn(w.ctx, w.pods[pod].NetNS, w.Bin+"/probe", "check", "-timeout", "600ms", "-from", source.String(), "udp", netip.AddrPortFrom(to, 80).String())
+	_, err := w.RunIn(w.ctx, w.pods[pod].NetNS, w.Bin+"/probe", "check", "-timeout", cluster.Stretch(600*time.Millisecond).String(), "-from", source.String(), "udp", netip.AddrPortFrom(to, 80).String())
 	w.must(err)
 }
 

@@ -20,6 +20,7 @@ var (
 	keep   = flag.Bool("keep", false, "leave the sandbox up")
 	hook   = flag.String("hook", "", "CNI hook to boot with; scripts/node-up if empty")
 	family = flag.String("family", "dual", "ipv4, ipv6 or dual")
+	mode   = flag.String("traffic-mode", cmp.Or(os.Getenv("FLOWKEEP_TRAFFIC_MODE"), "route"), "how nodes reach each other's pods: route or geneve")
 )
 
 // theCluster is the one sandbox of a run; tests get it through setup.
@@ -42,7 +43,7 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer unlock()
-	c, err := cluster.Boot(ctx, cluster.Options{Name: name, Nodes: 2, Family: *family, Hook: *hook, Reuse: *reuse})
+	c, err := cluster.Boot(ctx, cluster.Options{Name: name, Nodes: 2, Family: *family, Hook: *hook, Traffic: *mode, Reuse: *reuse})
 	if !*reuse && !*keep {
 		defer func() {
 			if err := c.Down(context.Background()); err != nil {

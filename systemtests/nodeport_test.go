@@ -3,7 +3,6 @@ package systemtests
 import (
 	"fmt"
 	"net/netip"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -15,24 +14,36 @@ func (w *world) nodePort(ns, app string) (ports map[string]int) {
 	w.Helper()
 	w.apply(ns, fmt.Sprintf(`{apiVersion: v1, kind: Service, metadata: {name: np-%[1]s}, spec: {type: NodePort, ipFamilyPolicy: PreferDualStack,
 		selector: {app: %[1]s}, ports: [{name: t, port: 8000, targetPort: 80}, {name: u, port: 8000, targetPort: 80, protocol: UDP}]}}`, app))
-	text, err := w.Kubectl(w.ctx, "", "-n", ns, "get", "service", "np-"+app, "-o", "jsonpath={.spec.ports[*].nodePort}")
-	w.must(err)
+	var made struct {
+		Spec struct {
+			Ports []struct {
+				Protocol string
+				NodePort int
+			}
+		}
+	}
+	w.must(w.Get(w.ctx, cluster.PathOf("Service", ns, "np-"+app), &made))
 	ports = map[string]int{}
-	for i, field := range strings.Fields(text) {
-		ports[[]string{"tcp", "udp"}[i]], err = strconv.Atoi(field)
-		w.must(err)
+	for _, p := range made.Spec.Ports {
+		ports[strings.ToLower(p.Protocol)] = p.NodePort
 	}
 	return ports
 }
 
 func (w *world) nodeIPs(node string) (ips []netip.Addr) {
 	w.Helper()
-	text, err := w.Kubectl(w.ctx, "", "get", "node", node, "-o", `jsonpath={.status.addresses[?(@.type=="InternalIP")].address}`)
-	w.must(err)
-	for _, field := range strings.Fields(text) {
-		ip, err := netip.ParseAddr(field)
-		w.must(err)
-		ips = append(ips, ip)
+	var seen struct {
+		Status struct {
+			Addresses []struct{ Type, Address string }
+		}
+	}
+	w.must(w.Get(w.ctx, cluster.PathOf("Node", "", node), &seen))
+	for _, a := range seen.Status.Addresses {
+		if a.Type == "InternalIP" {
+			ip, err := netip.ParseAddr(a.Address)
+			w.must(err)
+			ips = append(ips, ip)
+		}
 	}
 	return ips
 }
@@ -69,7 +80,7 @@ func TestNodePort(t *testing.T) {
 
 	w.policy(ns, "b", fmt.Sprintf(`{podSelector: {matchLabels: {app: b}}, ingress: [{from: [%s]}]}`, w.outsideBlocks()))
 	w.settles(w.at("node1", b, w.pods["a"], false, "a is in no block"), w.at("node1", b, outside, true, "outside is in a block"))
-	w.delete(ns, "networkpolicy", "b")
+	w.deletePolicy(ns, "b")
 
 	w.policy(ns, "c", `{podSelector: {matchLabels: {app: c}}, ingress: [{from: [{podSelector: {matchLabels: {app: a}}}]}]}`)
 	w.settles(w.at("node1", c, w.pods["a"], true, "a is a peer, across"), w.at("node1", c, w.pods["b"], false, "b is no peer, across"))
@@ -106,8 +117,7 @@ func TestExternalTrafficPolicyLocal(t *testing.T) {
 	w := setup(t)
 	ns := threePods(w)
 	ports := w.nodePort(ns, "b")
-	_, err := w.Kubectl(w.ctx, "", "-n", ns, "patch", "service", "np-b", "-p", `{"spec": {"externalTrafficPolicy": "Local"}}`)
-	w.must(err)
+	w.must(w.Patch(w.ctx, cluster.PathOf("Service", ns, "np-b"), `{"spec": {"externalTrafficPolicy": "Local"}}`))
 	outside := cluster.Pod{Name: "outside", Node: "control plane", NetNS: w.ControlPlaneNS()}
 	w.settles(w.at("node1", ports, outside, true, "b is on node1"), w.at("node2", ports, outside, false, "b is not on node2"))
 	w.policy(ns, "b", fmt.Sprintf(`{podSelector: {matchLabels: {app: b}}, ingress: [{from: [%s]}]}`, w.outsideBlocks()))
@@ -132,10 +142,7 @@ func TestServiceOfSeveralPods(t *testing.T) {
 	ns := threePods(w)
 	w.apply(ns, `{apiVersion: v1, kind: Service, metadata: {name: both}, spec: {ipFamilyPolicy: PreferDualStack, sessionAffinity: ClientIP,
 		selector: {tier: back}, ports: [{port: 8000, targetPort: 80}]}}`)
-	label := func(pod, value string) {
-		_, err := w.Kubectl(w.ctx, "", "-n", ns, "label", "--overwrite", "pod", pod, "tier="+value)
-		w.must(err)
-	}
+	label := func(pod, value string) { w.label(ns, "tier", value, pod) }
 	label("b", "back")
 	ips, err := w.ServiceIPs(w.ctx, ns, "both")
 	w.must(err)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -20,8 +21,9 @@ type scene struct {
 	allowed, refused []cluster.Expectation
 }
 
-func newScene(t *testing.T) *scene {
-	w := setup(t)
+func newScene(t *testing.T) *scene { return sceneIn(setup(t)) }
+
+func sceneIn(w *world) *scene {
 	s := &scene{world: w, ns: threePods(w)}
 	w.policy(s.ns, "b", `{podSelector: {matchLabels: {app: b}}, ingress: [{from: [{podSelector: {matchLabels: {app: a}}}]}]}`)
 	w.policy(s.ns, "a", `{podSelector: {matchLabels: {app: a}}, ingress: [{from: [{podSelector: {matchLabels: {app: c}}}]}]}`)
@@ -39,7 +41,7 @@ func newScene(t *testing.T) *scene {
 func (s *scene) unharmed(during func()) {
 	s.Helper()
 	before, started := s.dump(), time.Now()
-	s.watch(500*time.Millisecond, append(s.allowed, s.refused...), func() {
+	s.watch(stall, append(s.allowed, s.refused...), func() {
 		time.Sleep(500 * time.Millisecond)
 		during()
 		time.Sleep(500 * time.Millisecond)
@@ -132,7 +134,7 @@ func TestPoliciesChangeWhileNetmasterIsAway(t *testing.T) {
 	s := newScene(t)
 	s.again("netmaster")
 	s.must(s.Kill(s.ctx, "netmaster"))
-	s.delete(s.ns, "networkpolicy", "a")
+	s.deletePolicy(s.ns, "a")
 	s.policy(s.ns, "b", `{podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress]}`)
 	s.settles(s.allowed, s.refused)
 	s.must(s.Start(s.ctx, "netmaster"))
@@ -210,6 +212,19 @@ func TestPolicyDatabaseTruncated(t *testing.T) {
 		s.Error("netmaster's log does not say that the database was set aside")
 	}
 	s.stillEnforces()
+}
+
+// The switch does nothing for a moment, as on a busy machine: what comes meanwhile waits for it, of allowed and denied connections.
+func TestSwitchStalls(t *testing.T) {
+	s := newScene(t)
+	s.unharmed(func() {
+		for range 3 {
+			s.must(s.Signal(s.ctx, "node1-vswitchd", syscall.SIGSTOP))
+			time.Sleep(400 * time.Millisecond)
+			s.must(s.Signal(s.ctx, "node1-vswitchd", syscall.SIGCONT))
+			time.Sleep(500 * time.Millisecond)
+		}
+	})
 }
 
 func TestAPIServerDown(t *testing.T) {

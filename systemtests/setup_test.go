@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +18,9 @@ import (
 // How long a change of policies, and the readiness of a Service, may take before a test fails. The goals are far below;
 // two cores that run a whole cluster and the probes are not the place to hold them.
 const settling = 8 * time.Second
+
+// stall is how long a busy machine may leave a stream without answers; whether one was lost, UDP tells.
+const stall = 5 * time.Second
 
 var families = []int{4, 6}
 
@@ -31,8 +35,16 @@ type world struct {
 
 func setup(t *testing.T) *world {
 	t.Helper()
-	w := &world{T: t, Cluster: theCluster, ctx: t.Context(), id: strings.ToLower(rand.Text()[:6]), pods: map[string]cluster.Pod{}}
+	return setupOn(t, theCluster)
+}
+
+func setupOn(t *testing.T, c *cluster.Cluster) *world {
+	t.Helper()
+	w := &world{T: t, Cluster: c, ctx: t.Context(), id: strings.ToLower(rand.Text()[:6]), pods: map[string]cluster.Pod{}}
 	w.Cleanup(w.describeFailure)
+	if *hook == "" { // what the test before restarted may be on its way still
+		w.must(w.AwaitConnected(w.ctx, 30*time.Second))
+	}
 	return w
 }
 
@@ -41,7 +53,7 @@ func (w *world) describeFailure() {
 	if !w.Failed() || *hook != "" {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), cluster.Stretch(10*time.Second))
 	defer cancel()
 	text, err := w.Netctl(ctx, "status")
 	w.Logf("netctl status (%v):\n%s", err, text)
@@ -76,39 +88,45 @@ func (w *world) namespace(name string, labels map[string]string) string {
 	w.Cleanup(func() { w.remove(full) })
 	// the controller manager waits up to 30 s before it asks an API server again that was away
 	w.must(cluster.Until(w.ctx, 60*time.Second, func() error {
-		_, err := w.Kubectl(w.ctx, "", "-n", full, "get", "serviceaccount", "default")
-		return err
+		return w.Get(w.ctx, cluster.PathOf("ServiceAccount", full, "default"), nil)
 	}))
 	return full
 }
 
 // remove waits until the pods and policies are gone, so that the next test sees no flows of theirs go.
 func (w *world) remove(namespace string) {
-	for _, args := range [][]string{
-		{"-n", namespace, "delete", "networkpolicies,pods", "--all", "--timeout=30s"},
-		{"delete", "namespace", namespace, "--wait=false"},
-	} {
-		if _, err := w.Kubectl(context.Background(), "", args...); err != nil {
+	ctx := context.Background()
+	for _, kind := range []string{"NetworkPolicy", "Pod"} {
+		if err := w.Delete(ctx, cluster.PathOf(kind, namespace, ""), 30*time.Second); err != nil {
 			w.Error(err)
 		}
 	}
-}
-
-// apply takes manifests; where they name no namespace they go to this one.
-func (w *world) apply(namespace, manifests string) {
-	w.Helper()
-	args := []string{"apply", "-f", "-"}
-	if namespace != "" {
-		args = append(args, "-n", namespace)
+	api, err := w.API(ctx)
+	if err == nil {
+		err = api.Do(ctx, http.MethodDelete, cluster.PathOf("Namespace", "", namespace), nil)
 	}
-	_, err := w.Kubectl(w.ctx, strings.ReplaceAll(manifests, "TEST", w.id), args...)
-	w.must(err)
+	if err != nil {
+		w.Error(err)
+	}
 }
 
-func (w *world) delete(namespace string, what ...string) {
+// apply takes a manifest, in which TEST stands for what makes this test's names its own; see Cluster.Apply.
+func (w *world) apply(namespace, manifest string) {
 	w.Helper()
-	_, err := w.Kubectl(w.ctx, "", append([]string{"-n", namespace, "delete"}, what...)...)
-	w.must(err)
+	w.must(w.Apply(w.ctx, namespace, strings.ReplaceAll(manifest, "TEST", w.id)))
+}
+
+func (w *world) deletePolicy(namespace, name string) {
+	w.Helper()
+	w.must(w.Delete(w.ctx, cluster.PathOf("NetworkPolicy", namespace, name), settling))
+}
+
+// label sets a label of pods; nil removes it.
+func (w *world) label(namespace, key string, value any, pods ...string) {
+	w.Helper()
+	for _, pod := range pods {
+		w.must(w.Label(w.ctx, namespace, pod, map[string]any{key: value}))
+	}
 }
 
 // policy applies a NetworkPolicy; spec is YAML in flow style.
@@ -170,18 +188,24 @@ func (w *world) settles(lists ...[]cluster.Expectation) {
 	}
 }
 
-// watch streams along all the ways while during runs, and judges what they saw.
-func (w *world) watch(maxGap time.Duration, ways []cluster.Expectation, during func()) {
+// streams starts one along each way.
+func (w *world) streams(ways []cluster.Expectation) (list []*cluster.Stream) {
 	w.Helper()
-	var streams []*cluster.Stream
 	for _, e := range ways {
 		s, err := w.StartStream(w.ctx, e)
 		w.must(err)
-		streams = append(streams, s)
+		list = append(list, s)
 	}
+	return list
+}
+
+// watch streams along all the ways while during runs, and judges what they saw.
+func (w *world) watch(maxGap time.Duration, ways []cluster.Expectation, during func()) {
+	w.Helper()
+	streams := w.streams(ways)
 	during()
 	for i, r := range w.stop(streams) {
-		if err := streams[i].Judge(r, maxGap); err != nil {
+		if err := streams[i].Judge(r, cluster.Stretch(maxGap)); err != nil {
 			w.Error(err)
 		}
 		w.Logf("%v %s: %d asked, %d answered, longest gap %.0f ms", streams[i].From, r.Proto, r.Sent, r.Received, r.LongestGapMillis)

@@ -95,7 +95,7 @@ func (w *world) timeToCut(floor *cluster.Floor, j judging) float64 {
 	time.Sleep(time.Second)
 	edges, err := stop()
 	w.must(err)
-	all := latencies([]int64{began}, edges, false)
+	all := latencies([]int64{began}, edges, false, 100*time.Millisecond)
 	if len(all) == 0 {
 		w.Errorf("%s: not cut", j.name)
 		return 0

@@ -6,7 +6,9 @@ package feed
 // Versions of the protocol that this build speaks. Version 1 was JSON.
 const (
 	MinVersion = 2
-	MaxVersion = 2
+	MaxVersion = 3
+	// DryRuns is the first in which rules can be of dry runs.
+	DryRuns = 3
 )
 
 // Bounds of a message, in bytes.

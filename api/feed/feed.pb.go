@@ -196,6 +196,7 @@ type NodeMessage struct {
 	//	*NodeMessage_Announce
 	//	*NodeMessage_Withdraw
 	//	*NodeMessage_Reply
+	//	*NodeMessage_Drift
 	Message       isNodeMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -283,6 +284,15 @@ func (x *NodeMessage) GetReply() *Reply {
 	return nil
 }
 
+func (x *NodeMessage) GetDrift() *Drift {
+	if x != nil {
+		if x, ok := x.Message.(*NodeMessage_Drift); ok {
+			return x.Drift
+		}
+	}
+	return nil
+}
+
 type isNodeMessage_Message interface {
 	isNodeMessage_Message()
 }
@@ -309,6 +319,10 @@ type NodeMessage_Reply struct {
 	Reply *Reply `protobuf:"bytes,5,opt,name=reply,proto3,oneof"`
 }
 
+type NodeMessage_Drift struct {
+	Drift *Drift `protobuf:"bytes,6,opt,name=drift,proto3,oneof"`
+}
+
 func (*NodeMessage_Hello) isNodeMessage_Message() {}
 
 func (*NodeMessage_Ack) isNodeMessage_Message() {}
@@ -319,6 +333,8 @@ func (*NodeMessage_Withdraw) isNodeMessage_Message() {}
 
 func (*NodeMessage_Reply) isNodeMessage_Message() {}
 
+func (*NodeMessage_Drift) isNodeMessage_Message() {}
+
 // MasterMessage goes down. At most 4 MiB.
 type MasterMessage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -328,6 +344,7 @@ type MasterMessage struct {
 	//	*MasterMessage_Update
 	//	*MasterMessage_Nodes
 	//	*MasterMessage_Query
+	//	*MasterMessage_Grant
 	Message       isMasterMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -406,6 +423,15 @@ func (x *MasterMessage) GetQuery() *Query {
 	return nil
 }
 
+func (x *MasterMessage) GetGrant() *Grant {
+	if x != nil {
+		if x, ok := x.Message.(*MasterMessage_Grant); ok {
+			return x.Grant
+		}
+	}
+	return nil
+}
+
 type isMasterMessage_Message interface {
 	isMasterMessage_Message()
 }
@@ -426,6 +452,10 @@ type MasterMessage_Query struct {
 	Query *Query `protobuf:"bytes,4,opt,name=query,proto3,oneof"`
 }
 
+type MasterMessage_Grant struct {
+	Grant *Grant `protobuf:"bytes,5,opt,name=grant,proto3,oneof"`
+}
+
 func (*MasterMessage_Welcome) isMasterMessage_Message() {}
 
 func (*MasterMessage_Update) isMasterMessage_Message() {}
@@ -433,6 +463,8 @@ func (*MasterMessage_Update) isMasterMessage_Message() {}
 func (*MasterMessage_Nodes) isMasterMessage_Message() {}
 
 func (*MasterMessage_Query) isMasterMessage_Message() {}
+
+func (*MasterMessage_Grant) isMasterMessage_Message() {}
 
 // Hello is a node's first message: who it is, and what it holds. It may come in parts: all but the last have more set, and only
 // the first says anything but node, held_* and announced.
@@ -452,8 +484,10 @@ type Hello struct {
 	HeldPeerGroups      []byte `protobuf:"bytes,7,opt,name=held_peer_groups,json=heldPeerGroups,proto3" json:"held_peer_groups,omitempty"`
 	HeldAppliedToGroups []byte `protobuf:"bytes,8,opt,name=held_applied_to_groups,json=heldAppliedToGroups,proto3" json:"held_applied_to_groups,omitempty"`
 	// All pods that are wired on the node.
-	Announced     []*Announcement `protobuf:"bytes,9,rep,name=announced,proto3" json:"announced,omitempty"`
-	More          bool            `protobuf:"varint,10,opt,name=more,proto3" json:"more,omitempty"`
+	Announced []*Announcement `protobuf:"bytes,9,rep,name=announced,proto3" json:"announced,omitempty"`
+	More      bool            `protobuf:"varint,10,opt,name=more,proto3" json:"more,omitempty"`
+	// How the node's pods and other nodes' reach each other: "route" or "geneve"; empty: not told. Nodes that differ cannot.
+	TrafficMode   string `protobuf:"bytes,11,opt,name=traffic_mode,json=trafficMode,proto3" json:"traffic_mode,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -556,6 +590,13 @@ func (x *Hello) GetMore() bool {
 		return x.More
 	}
 	return false
+}
+
+func (x *Hello) GetTrafficMode() string {
+	if x != nil {
+		return x.TrafficMode
+	}
+	return ""
 }
 
 // Welcome is netmaster's first message: the hello was accepted.
@@ -800,7 +841,89 @@ func (x *RuleError) GetMessage() string {
 	return ""
 }
 
-// Reply answers a query, in parts.
+// Drift tells that the node's switch did not hold what it should, though nothing was refused: somebody else changed its flows. What
+// several audits found may come as one.
+type Drift struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Numbers of flows.
+	Missing uint64 `protobuf:"varint,1,opt,name=missing,proto3" json:"missing,omitempty"`
+	Changed uint64 `protobuf:"varint,2,opt,name=changed,proto3" json:"changed,omitempty"`
+	Extra   uint64 `protobuf:"varint,3,opt,name=extra,proto3" json:"extra,omitempty"`
+	// One of them, for people; at most 1,024 bytes.
+	Example string `protobuf:"bytes,4,opt,name=example,proto3" json:"example,omitempty"`
+	// Why it could not be mended, at most 1,024 bytes; empty: it was.
+	Problem       string `protobuf:"bytes,5,opt,name=problem,proto3" json:"problem,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Drift) Reset() {
+	*x = Drift{}
+	mi := &file_api_feed_feed_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Drift) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Drift) ProtoMessage() {}
+
+func (x *Drift) ProtoReflect() protoreflect.Message {
+	mi := &file_api_feed_feed_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Drift.ProtoReflect.Descriptor instead.
+func (*Drift) Descriptor() ([]byte, []int) {
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Drift) GetMissing() uint64 {
+	if x != nil {
+		return x.Missing
+	}
+	return 0
+}
+
+func (x *Drift) GetChanged() uint64 {
+	if x != nil {
+		return x.Changed
+	}
+	return 0
+}
+
+func (x *Drift) GetExtra() uint64 {
+	if x != nil {
+		return x.Extra
+	}
+	return 0
+}
+
+func (x *Drift) GetExample() string {
+	if x != nil {
+		return x.Example
+	}
+	return ""
+}
+
+func (x *Drift) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
+// Reply answers a query, in parts. Where the query has a window, each that has a body is an answer by itself, whole, and the stream ends
+// with one that has not more set.
 type Reply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -814,7 +937,7 @@ type Reply struct {
 
 func (x *Reply) Reset() {
 	*x = Reply{}
-	mi := &file_api_feed_feed_proto_msgTypes[7]
+	mi := &file_api_feed_feed_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -826,7 +949,7 @@ func (x *Reply) String() string {
 func (*Reply) ProtoMessage() {}
 
 func (x *Reply) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[7]
+	mi := &file_api_feed_feed_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -839,7 +962,7 @@ func (x *Reply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reply.ProtoReflect.Descriptor instead.
 func (*Reply) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{7}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Reply) GetId() uint64 {
@@ -889,7 +1012,7 @@ type Update struct {
 
 func (x *Update) Reset() {
 	*x = Update{}
-	mi := &file_api_feed_feed_proto_msgTypes[8]
+	mi := &file_api_feed_feed_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -901,7 +1024,7 @@ func (x *Update) String() string {
 func (*Update) ProtoMessage() {}
 
 func (x *Update) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[8]
+	mi := &file_api_feed_feed_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -914,7 +1037,7 @@ func (x *Update) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Update.ProtoReflect.Descriptor instead.
 func (*Update) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{8}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Update) GetRevision() uint64 {
@@ -960,7 +1083,7 @@ func (x *Update) GetLast() bool {
 }
 
 // Rule isolates the endpoints of applied_to in a direction, and lets through what its peers and ports say; without any peer
-// nothing.
+// nothing. With audit it does neither.
 type Rule struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// 16 bytes: the hash of everything here but origins. A node computes it again, and refuses a rule of another content.
@@ -979,14 +1102,16 @@ type Rule struct {
 	Origins []*Origin    `protobuf:"bytes,9,rep,name=origins,proto3" json:"origins,omitempty"`
 	// The next rule of the update, in this part or the following, has the same key, and its peers, blocks, ports and origins are
 	// added to those here: for rules larger than a message.
-	More          bool `protobuf:"varint,10,opt,name=more,proto3" json:"more,omitempty"`
+	More bool `protobuf:"varint,10,opt,name=more,proto3" json:"more,omitempty"`
+	// Of a policy in a dry run: what the rule would have done is told, nothing else. From version 3 on; nodes of before are not sent such.
+	Audit         bool `protobuf:"varint,11,opt,name=audit,proto3" json:"audit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Rule) Reset() {
 	*x = Rule{}
-	mi := &file_api_feed_feed_proto_msgTypes[9]
+	mi := &file_api_feed_feed_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -998,7 +1123,7 @@ func (x *Rule) String() string {
 func (*Rule) ProtoMessage() {}
 
 func (x *Rule) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[9]
+	mi := &file_api_feed_feed_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1011,7 +1136,7 @@ func (x *Rule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rule.ProtoReflect.Descriptor instead.
 func (*Rule) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{9}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Rule) GetKey() []byte {
@@ -1084,6 +1209,13 @@ func (x *Rule) GetMore() bool {
 	return false
 }
 
+func (x *Rule) GetAudit() bool {
+	if x != nil {
+		return x.Audit
+	}
+	return false
+}
+
 // IPBlock is a CIDR without the ranges in except, which lie inside of it.
 type IPBlock struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1095,7 +1227,7 @@ type IPBlock struct {
 
 func (x *IPBlock) Reset() {
 	*x = IPBlock{}
-	mi := &file_api_feed_feed_proto_msgTypes[10]
+	mi := &file_api_feed_feed_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1107,7 +1239,7 @@ func (x *IPBlock) String() string {
 func (*IPBlock) ProtoMessage() {}
 
 func (x *IPBlock) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[10]
+	mi := &file_api_feed_feed_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1120,7 +1252,7 @@ func (x *IPBlock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IPBlock.ProtoReflect.Descriptor instead.
 func (*IPBlock) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{10}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *IPBlock) GetCidr() *Prefix {
@@ -1149,7 +1281,7 @@ type Prefix struct {
 
 func (x *Prefix) Reset() {
 	*x = Prefix{}
-	mi := &file_api_feed_feed_proto_msgTypes[11]
+	mi := &file_api_feed_feed_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1161,7 +1293,7 @@ func (x *Prefix) String() string {
 func (*Prefix) ProtoMessage() {}
 
 func (x *Prefix) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[11]
+	mi := &file_api_feed_feed_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1174,7 +1306,7 @@ func (x *Prefix) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Prefix.ProtoReflect.Descriptor instead.
 func (*Prefix) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{11}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Prefix) GetAddress() []byte {
@@ -1203,7 +1335,7 @@ type PortRange struct {
 
 func (x *PortRange) Reset() {
 	*x = PortRange{}
-	mi := &file_api_feed_feed_proto_msgTypes[12]
+	mi := &file_api_feed_feed_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1215,7 +1347,7 @@ func (x *PortRange) String() string {
 func (*PortRange) ProtoMessage() {}
 
 func (x *PortRange) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[12]
+	mi := &file_api_feed_feed_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1228,7 +1360,7 @@ func (x *PortRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PortRange.ProtoReflect.Descriptor instead.
 func (*PortRange) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{12}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PortRange) GetProtocol() Protocol {
@@ -1265,7 +1397,7 @@ type Origin struct {
 
 func (x *Origin) Reset() {
 	*x = Origin{}
-	mi := &file_api_feed_feed_proto_msgTypes[13]
+	mi := &file_api_feed_feed_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1277,7 +1409,7 @@ func (x *Origin) String() string {
 func (*Origin) ProtoMessage() {}
 
 func (x *Origin) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[13]
+	mi := &file_api_feed_feed_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1290,7 +1422,7 @@ func (x *Origin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Origin.ProtoReflect.Descriptor instead.
 func (*Origin) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{13}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Origin) GetPolicy() string {
@@ -1326,7 +1458,7 @@ type Group struct {
 
 func (x *Group) Reset() {
 	*x = Group{}
-	mi := &file_api_feed_feed_proto_msgTypes[14]
+	mi := &file_api_feed_feed_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1338,7 +1470,7 @@ func (x *Group) String() string {
 func (*Group) ProtoMessage() {}
 
 func (x *Group) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[14]
+	mi := &file_api_feed_feed_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1351,7 +1483,7 @@ func (x *Group) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Group.ProtoReflect.Descriptor instead.
 func (*Group) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{14}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Group) GetKey() []byte {
@@ -1409,7 +1541,7 @@ type Addresses struct {
 
 func (x *Addresses) Reset() {
 	*x = Addresses{}
-	mi := &file_api_feed_feed_proto_msgTypes[15]
+	mi := &file_api_feed_feed_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1421,7 +1553,7 @@ func (x *Addresses) String() string {
 func (*Addresses) ProtoMessage() {}
 
 func (x *Addresses) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[15]
+	mi := &file_api_feed_feed_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1434,7 +1566,7 @@ func (x *Addresses) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Addresses.ProtoReflect.Descriptor instead.
 func (*Addresses) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{15}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Addresses) GetIpv4() []byte {
@@ -1463,7 +1595,7 @@ type Settled struct {
 
 func (x *Settled) Reset() {
 	*x = Settled{}
-	mi := &file_api_feed_feed_proto_msgTypes[16]
+	mi := &file_api_feed_feed_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1475,7 +1607,7 @@ func (x *Settled) String() string {
 func (*Settled) ProtoMessage() {}
 
 func (x *Settled) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[16]
+	mi := &file_api_feed_feed_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1488,7 +1620,7 @@ func (x *Settled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Settled.ProtoReflect.Descriptor instead.
 func (*Settled) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{16}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Settled) GetId() string {
@@ -1515,7 +1647,7 @@ type Nodes struct {
 
 func (x *Nodes) Reset() {
 	*x = Nodes{}
-	mi := &file_api_feed_feed_proto_msgTypes[17]
+	mi := &file_api_feed_feed_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1527,7 +1659,7 @@ func (x *Nodes) String() string {
 func (*Nodes) ProtoMessage() {}
 
 func (x *Nodes) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[17]
+	mi := &file_api_feed_feed_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1540,7 +1672,7 @@ func (x *Nodes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Nodes.ProtoReflect.Descriptor instead.
 func (*Nodes) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{17}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Nodes) GetNodes() []*NodeInfo {
@@ -1563,7 +1695,7 @@ type NodeInfo struct {
 
 func (x *NodeInfo) Reset() {
 	*x = NodeInfo{}
-	mi := &file_api_feed_feed_proto_msgTypes[18]
+	mi := &file_api_feed_feed_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1575,7 +1707,7 @@ func (x *NodeInfo) String() string {
 func (*NodeInfo) ProtoMessage() {}
 
 func (x *NodeInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[18]
+	mi := &file_api_feed_feed_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1588,7 +1720,7 @@ func (x *NodeInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeInfo.ProtoReflect.Descriptor instead.
 func (*NodeInfo) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{18}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *NodeInfo) GetName() string {
@@ -1614,16 +1746,18 @@ func (x *NodeInfo) GetPodCidrs() []*Prefix {
 
 // Query asks the node something, for netctl. The body is JSON: see api/inspect.
 type Query struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	Body          []byte                 `protobuf:"bytes,2,opt,name=body,proto3" json:"body,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Body  []byte                 `protobuf:"bytes,2,opt,name=body,proto3" json:"body,omitempty"`
+	// Not 0: a stream of answers is wanted, and so many may be sent before more are granted.
+	Window        uint32 `protobuf:"varint,3,opt,name=window,proto3" json:"window,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Query) Reset() {
 	*x = Query{}
-	mi := &file_api_feed_feed_proto_msgTypes[19]
+	mi := &file_api_feed_feed_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1635,7 +1769,7 @@ func (x *Query) String() string {
 func (*Query) ProtoMessage() {}
 
 func (x *Query) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[19]
+	mi := &file_api_feed_feed_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1648,7 +1782,7 @@ func (x *Query) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Query.ProtoReflect.Descriptor instead.
 func (*Query) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{19}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Query) GetId() uint64 {
@@ -1665,24 +1799,96 @@ func (x *Query) GetBody() []byte {
 	return nil
 }
 
+func (x *Query) GetWindow() uint32 {
+	if x != nil {
+		return x.Window
+	}
+	return 0
+}
+
+// Grant lets the node send further answers of a stream, or ends it.
+type Grant struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of the query.
+	Id      uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Answers uint32 `protobuf:"varint,2,opt,name=answers,proto3" json:"answers,omitempty"`
+	// Nobody wants more. What is on its way is dropped.
+	End           bool `protobuf:"varint,3,opt,name=end,proto3" json:"end,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Grant) Reset() {
+	*x = Grant{}
+	mi := &file_api_feed_feed_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Grant) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Grant) ProtoMessage() {}
+
+func (x *Grant) ProtoReflect() protoreflect.Message {
+	mi := &file_api_feed_feed_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Grant.ProtoReflect.Descriptor instead.
+func (*Grant) Descriptor() ([]byte, []int) {
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *Grant) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *Grant) GetAnswers() uint32 {
+	if x != nil {
+		return x.Answers
+	}
+	return 0
+}
+
+func (x *Grant) GetEnd() bool {
+	if x != nil {
+		return x.End
+	}
+	return false
+}
+
 var File_api_feed_feed_proto protoreflect.FileDescriptor
 
 const file_api_feed_feed_proto_rawDesc = "" +
 	"\n" +
-	"\x13api/feed/feed.proto\x12\x10flowkeep.feed.v1\"\xa1\x02\n" +
+	"\x13api/feed/feed.proto\x12\x10flowkeep.feed.v1\"\xd2\x02\n" +
 	"\vNodeMessage\x12/\n" +
 	"\x05hello\x18\x01 \x01(\v2\x17.flowkeep.feed.v1.HelloH\x00R\x05hello\x12)\n" +
 	"\x03ack\x18\x02 \x01(\v2\x15.flowkeep.feed.v1.AckH\x00R\x03ack\x12<\n" +
 	"\bannounce\x18\x03 \x01(\v2\x1e.flowkeep.feed.v1.AnnouncementH\x00R\bannounce\x12<\n" +
 	"\bwithdraw\x18\x04 \x01(\v2\x1e.flowkeep.feed.v1.AnnouncementH\x00R\bwithdraw\x12/\n" +
-	"\x05reply\x18\x05 \x01(\v2\x17.flowkeep.feed.v1.ReplyH\x00R\x05replyB\t\n" +
-	"\amessage\"\xe7\x01\n" +
+	"\x05reply\x18\x05 \x01(\v2\x17.flowkeep.feed.v1.ReplyH\x00R\x05reply\x12/\n" +
+	"\x05drift\x18\x06 \x01(\v2\x17.flowkeep.feed.v1.DriftH\x00R\x05driftB\t\n" +
+	"\amessage\"\x98\x02\n" +
 	"\rMasterMessage\x125\n" +
 	"\awelcome\x18\x01 \x01(\v2\x19.flowkeep.feed.v1.WelcomeH\x00R\awelcome\x122\n" +
 	"\x06update\x18\x02 \x01(\v2\x18.flowkeep.feed.v1.UpdateH\x00R\x06update\x12/\n" +
 	"\x05nodes\x18\x03 \x01(\v2\x17.flowkeep.feed.v1.NodesH\x00R\x05nodes\x12/\n" +
-	"\x05query\x18\x04 \x01(\v2\x17.flowkeep.feed.v1.QueryH\x00R\x05queryB\t\n" +
-	"\amessage\"\xf2\x02\n" +
+	"\x05query\x18\x04 \x01(\v2\x17.flowkeep.feed.v1.QueryH\x00R\x05query\x12/\n" +
+	"\x05grant\x18\x05 \x01(\v2\x17.flowkeep.feed.v1.GrantH\x00R\x05grantB\t\n" +
+	"\amessage\"\x95\x03\n" +
 	"\x05Hello\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12'\n" +
 	"\x0fprogram_version\x18\x02 \x01(\tR\x0eprogramVersion\x12\x1f\n" +
@@ -1697,7 +1903,8 @@ const file_api_feed_feed_proto_rawDesc = "" +
 	"\x16held_applied_to_groups\x18\b \x01(\fR\x13heldAppliedToGroups\x12<\n" +
 	"\tannounced\x18\t \x03(\v2\x1e.flowkeep.feed.v1.AnnouncementR\tannounced\x12\x12\n" +
 	"\x04more\x18\n" +
-	" \x01(\bR\x04more\"L\n" +
+	" \x01(\bR\x04more\x12!\n" +
+	"\ftraffic_mode\x18\v \x01(\tR\vtrafficMode\"L\n" +
 	"\aWelcome\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12'\n" +
 	"\x0fprogram_version\x18\x02 \x01(\tR\x0eprogramVersion\"\x8d\x01\n" +
@@ -1712,7 +1919,13 @@ const file_api_feed_feed_proto_rawDesc = "" +
 	"\tRuleError\x12\x14\n" +
 	"\x05rules\x18\x01 \x01(\fR\x05rules\x122\n" +
 	"\aorigins\x18\x02 \x03(\v2\x18.flowkeep.feed.v1.OriginR\aorigins\x12\x18\n" +
-	"\amessage\x18\x03 \x01(\tR\amessage\"U\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\"\x85\x01\n" +
+	"\x05Drift\x12\x18\n" +
+	"\amissing\x18\x01 \x01(\x04R\amissing\x12\x18\n" +
+	"\achanged\x18\x02 \x01(\x04R\achanged\x12\x14\n" +
+	"\x05extra\x18\x03 \x01(\x04R\x05extra\x12\x18\n" +
+	"\aexample\x18\x04 \x01(\tR\aexample\x12\x18\n" +
+	"\aproblem\x18\x05 \x01(\tR\aproblem\"U\n" +
 	"\x05Reply\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
 	"\x04body\x18\x02 \x01(\fR\x04body\x12\x12\n" +
@@ -1724,7 +1937,7 @@ const file_api_feed_feed_proto_rawDesc = "" +
 	"\rremoved_rules\x18\x03 \x01(\fR\fremovedRules\x12/\n" +
 	"\x06groups\x18\x04 \x03(\v2\x17.flowkeep.feed.v1.GroupR\x06groups\x123\n" +
 	"\asettled\x18\x05 \x03(\v2\x19.flowkeep.feed.v1.SettledR\asettled\x12\x12\n" +
-	"\x04last\x18\x06 \x01(\bR\x04last\"\xec\x02\n" +
+	"\x04last\x18\x06 \x01(\bR\x04last\"\x82\x03\n" +
 	"\x04Rule\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x129\n" +
 	"\tdirection\x18\x02 \x01(\x0e2\x1b.flowkeep.feed.v1.DirectionR\tdirection\x12\x1d\n" +
@@ -1737,7 +1950,8 @@ const file_api_feed_feed_proto_rawDesc = "" +
 	"\x05ports\x18\b \x03(\v2\x1b.flowkeep.feed.v1.PortRangeR\x05ports\x122\n" +
 	"\aorigins\x18\t \x03(\v2\x18.flowkeep.feed.v1.OriginR\aorigins\x12\x12\n" +
 	"\x04more\x18\n" +
-	" \x01(\bR\x04more\"i\n" +
+	" \x01(\bR\x04more\x12\x14\n" +
+	"\x05audit\x18\v \x01(\bR\x05audit\"i\n" +
 	"\aIPBlock\x12,\n" +
 	"\x04cidr\x18\x01 \x01(\v2\x18.flowkeep.feed.v1.PrefixR\x04cidr\x120\n" +
 	"\x06except\x18\x02 \x03(\v2\x18.flowkeep.feed.v1.PrefixR\x06except\"6\n" +
@@ -1769,10 +1983,15 @@ const file_api_feed_feed_proto_rawDesc = "" +
 	"\bNodeInfo\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x129\n" +
 	"\taddresses\x18\x02 \x01(\v2\x1b.flowkeep.feed.v1.AddressesR\taddresses\x125\n" +
-	"\tpod_cidrs\x18\x03 \x03(\v2\x18.flowkeep.feed.v1.PrefixR\bpodCidrs\"+\n" +
+	"\tpod_cidrs\x18\x03 \x03(\v2\x18.flowkeep.feed.v1.PrefixR\bpodCidrs\"C\n" +
 	"\x05Query\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
-	"\x04body\x18\x02 \x01(\fR\x04body*S\n" +
+	"\x04body\x18\x02 \x01(\fR\x04body\x12\x16\n" +
+	"\x06window\x18\x03 \x01(\rR\x06window\"C\n" +
+	"\x05Grant\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x18\n" +
+	"\aanswers\x18\x02 \x01(\rR\aanswers\x12\x10\n" +
+	"\x03end\x18\x03 \x01(\bR\x03end*S\n" +
 	"\tDirection\x12\x19\n" +
 	"\x15DIRECTION_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11DIRECTION_INGRESS\x10\x01\x12\x14\n" +
@@ -1802,7 +2021,7 @@ func file_api_feed_feed_proto_rawDescGZIP() []byte {
 }
 
 var file_api_feed_feed_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_api_feed_feed_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_api_feed_feed_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_api_feed_feed_proto_goTypes = []any{
 	(Direction)(0),        // 0: flowkeep.feed.v1.Direction
 	(Protocol)(0),         // 1: flowkeep.feed.v1.Protocol
@@ -1814,57 +2033,61 @@ var file_api_feed_feed_proto_goTypes = []any{
 	(*Announcement)(nil),  // 7: flowkeep.feed.v1.Announcement
 	(*Ack)(nil),           // 8: flowkeep.feed.v1.Ack
 	(*RuleError)(nil),     // 9: flowkeep.feed.v1.RuleError
-	(*Reply)(nil),         // 10: flowkeep.feed.v1.Reply
-	(*Update)(nil),        // 11: flowkeep.feed.v1.Update
-	(*Rule)(nil),          // 12: flowkeep.feed.v1.Rule
-	(*IPBlock)(nil),       // 13: flowkeep.feed.v1.IPBlock
-	(*Prefix)(nil),        // 14: flowkeep.feed.v1.Prefix
-	(*PortRange)(nil),     // 15: flowkeep.feed.v1.PortRange
-	(*Origin)(nil),        // 16: flowkeep.feed.v1.Origin
-	(*Group)(nil),         // 17: flowkeep.feed.v1.Group
-	(*Addresses)(nil),     // 18: flowkeep.feed.v1.Addresses
-	(*Settled)(nil),       // 19: flowkeep.feed.v1.Settled
-	(*Nodes)(nil),         // 20: flowkeep.feed.v1.Nodes
-	(*NodeInfo)(nil),      // 21: flowkeep.feed.v1.NodeInfo
-	(*Query)(nil),         // 22: flowkeep.feed.v1.Query
+	(*Drift)(nil),         // 10: flowkeep.feed.v1.Drift
+	(*Reply)(nil),         // 11: flowkeep.feed.v1.Reply
+	(*Update)(nil),        // 12: flowkeep.feed.v1.Update
+	(*Rule)(nil),          // 13: flowkeep.feed.v1.Rule
+	(*IPBlock)(nil),       // 14: flowkeep.feed.v1.IPBlock
+	(*Prefix)(nil),        // 15: flowkeep.feed.v1.Prefix
+	(*PortRange)(nil),     // 16: flowkeep.feed.v1.PortRange
+	(*Origin)(nil),        // 17: flowkeep.feed.v1.Origin
+	(*Group)(nil),         // 18: flowkeep.feed.v1.Group
+	(*Addresses)(nil),     // 19: flowkeep.feed.v1.Addresses
+	(*Settled)(nil),       // 20: flowkeep.feed.v1.Settled
+	(*Nodes)(nil),         // 21: flowkeep.feed.v1.Nodes
+	(*NodeInfo)(nil),      // 22: flowkeep.feed.v1.NodeInfo
+	(*Query)(nil),         // 23: flowkeep.feed.v1.Query
+	(*Grant)(nil),         // 24: flowkeep.feed.v1.Grant
 }
 var file_api_feed_feed_proto_depIdxs = []int32{
 	5,  // 0: flowkeep.feed.v1.NodeMessage.hello:type_name -> flowkeep.feed.v1.Hello
 	8,  // 1: flowkeep.feed.v1.NodeMessage.ack:type_name -> flowkeep.feed.v1.Ack
 	7,  // 2: flowkeep.feed.v1.NodeMessage.announce:type_name -> flowkeep.feed.v1.Announcement
 	7,  // 3: flowkeep.feed.v1.NodeMessage.withdraw:type_name -> flowkeep.feed.v1.Announcement
-	10, // 4: flowkeep.feed.v1.NodeMessage.reply:type_name -> flowkeep.feed.v1.Reply
-	6,  // 5: flowkeep.feed.v1.MasterMessage.welcome:type_name -> flowkeep.feed.v1.Welcome
-	11, // 6: flowkeep.feed.v1.MasterMessage.update:type_name -> flowkeep.feed.v1.Update
-	20, // 7: flowkeep.feed.v1.MasterMessage.nodes:type_name -> flowkeep.feed.v1.Nodes
-	22, // 8: flowkeep.feed.v1.MasterMessage.query:type_name -> flowkeep.feed.v1.Query
-	7,  // 9: flowkeep.feed.v1.Hello.announced:type_name -> flowkeep.feed.v1.Announcement
-	18, // 10: flowkeep.feed.v1.Announcement.addresses:type_name -> flowkeep.feed.v1.Addresses
-	9,  // 11: flowkeep.feed.v1.Ack.errors:type_name -> flowkeep.feed.v1.RuleError
-	16, // 12: flowkeep.feed.v1.RuleError.origins:type_name -> flowkeep.feed.v1.Origin
-	12, // 13: flowkeep.feed.v1.Update.rules:type_name -> flowkeep.feed.v1.Rule
-	17, // 14: flowkeep.feed.v1.Update.groups:type_name -> flowkeep.feed.v1.Group
-	19, // 15: flowkeep.feed.v1.Update.settled:type_name -> flowkeep.feed.v1.Settled
-	0,  // 16: flowkeep.feed.v1.Rule.direction:type_name -> flowkeep.feed.v1.Direction
-	13, // 17: flowkeep.feed.v1.Rule.blocks:type_name -> flowkeep.feed.v1.IPBlock
-	15, // 18: flowkeep.feed.v1.Rule.ports:type_name -> flowkeep.feed.v1.PortRange
-	16, // 19: flowkeep.feed.v1.Rule.origins:type_name -> flowkeep.feed.v1.Origin
-	14, // 20: flowkeep.feed.v1.IPBlock.cidr:type_name -> flowkeep.feed.v1.Prefix
-	14, // 21: flowkeep.feed.v1.IPBlock.except:type_name -> flowkeep.feed.v1.Prefix
-	1,  // 22: flowkeep.feed.v1.PortRange.protocol:type_name -> flowkeep.feed.v1.Protocol
-	2,  // 23: flowkeep.feed.v1.Group.kind:type_name -> flowkeep.feed.v1.GroupKind
-	18, // 24: flowkeep.feed.v1.Group.added:type_name -> flowkeep.feed.v1.Addresses
-	18, // 25: flowkeep.feed.v1.Group.removed:type_name -> flowkeep.feed.v1.Addresses
-	21, // 26: flowkeep.feed.v1.Nodes.nodes:type_name -> flowkeep.feed.v1.NodeInfo
-	18, // 27: flowkeep.feed.v1.NodeInfo.addresses:type_name -> flowkeep.feed.v1.Addresses
-	14, // 28: flowkeep.feed.v1.NodeInfo.pod_cidrs:type_name -> flowkeep.feed.v1.Prefix
-	3,  // 29: flowkeep.feed.v1.Feed.Stream:input_type -> flowkeep.feed.v1.NodeMessage
-	4,  // 30: flowkeep.feed.v1.Feed.Stream:output_type -> flowkeep.feed.v1.MasterMessage
-	30, // [30:31] is the sub-list for method output_type
-	29, // [29:30] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	11, // 4: flowkeep.feed.v1.NodeMessage.reply:type_name -> flowkeep.feed.v1.Reply
+	10, // 5: flowkeep.feed.v1.NodeMessage.drift:type_name -> flowkeep.feed.v1.Drift
+	6,  // 6: flowkeep.feed.v1.MasterMessage.welcome:type_name -> flowkeep.feed.v1.Welcome
+	12, // 7: flowkeep.feed.v1.MasterMessage.update:type_name -> flowkeep.feed.v1.Update
+	21, // 8: flowkeep.feed.v1.MasterMessage.nodes:type_name -> flowkeep.feed.v1.Nodes
+	23, // 9: flowkeep.feed.v1.MasterMessage.query:type_name -> flowkeep.feed.v1.Query
+	24, // 10: flowkeep.feed.v1.MasterMessage.grant:type_name -> flowkeep.feed.v1.Grant
+	7,  // 11: flowkeep.feed.v1.Hello.announced:type_name -> flowkeep.feed.v1.Announcement
+	19, // 12: flowkeep.feed.v1.Announcement.addresses:type_name -> flowkeep.feed.v1.Addresses
+	9,  // 13: flowkeep.feed.v1.Ack.errors:type_name -> flowkeep.feed.v1.RuleError
+	17, // 14: flowkeep.feed.v1.RuleError.origins:type_name -> flowkeep.feed.v1.Origin
+	13, // 15: flowkeep.feed.v1.Update.rules:type_name -> flowkeep.feed.v1.Rule
+	18, // 16: flowkeep.feed.v1.Update.groups:type_name -> flowkeep.feed.v1.Group
+	20, // 17: flowkeep.feed.v1.Update.settled:type_name -> flowkeep.feed.v1.Settled
+	0,  // 18: flowkeep.feed.v1.Rule.direction:type_name -> flowkeep.feed.v1.Direction
+	14, // 19: flowkeep.feed.v1.Rule.blocks:type_name -> flowkeep.feed.v1.IPBlock
+	16, // 20: flowkeep.feed.v1.Rule.ports:type_name -> flowkeep.feed.v1.PortRange
+	17, // 21: flowkeep.feed.v1.Rule.origins:type_name -> flowkeep.feed.v1.Origin
+	15, // 22: flowkeep.feed.v1.IPBlock.cidr:type_name -> flowkeep.feed.v1.Prefix
+	15, // 23: flowkeep.feed.v1.IPBlock.except:type_name -> flowkeep.feed.v1.Prefix
+	1,  // 24: flowkeep.feed.v1.PortRange.protocol:type_name -> flowkeep.feed.v1.Protocol
+	2,  // 25: flowkeep.feed.v1.Group.kind:type_name -> flowkeep.feed.v1.GroupKind
+	19, // 26: flowkeep.feed.v1.Group.added:type_name -> flowkeep.feed.v1.Addresses
+	19, // 27: flowkeep.feed.v1.Group.removed:type_name -> flowkeep.feed.v1.Addresses
+	22, // 28: flowkeep.feed.v1.Nodes.nodes:type_name -> flowkeep.feed.v1.NodeInfo
+	19, // 29: flowkeep.feed.v1.NodeInfo.addresses:type_name -> flowkeep.feed.v1.Addresses
+	15, // 30: flowkeep.feed.v1.NodeInfo.pod_cidrs:type_name -> flowkeep.feed.v1.Prefix
+	3,  // 31: flowkeep.feed.v1.Feed.Stream:input_type -> flowkeep.feed.v1.NodeMessage
+	4,  // 32: flowkeep.feed.v1.Feed.Stream:output_type -> flowkeep.feed.v1.MasterMessage
+	32, // [32:33] is the sub-list for method output_type
+	31, // [31:32] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_api_feed_feed_proto_init() }
@@ -1878,12 +2101,14 @@ func file_api_feed_feed_proto_init() {
 		(*NodeMessage_Announce)(nil),
 		(*NodeMessage_Withdraw)(nil),
 		(*NodeMessage_Reply)(nil),
+		(*NodeMessage_Drift)(nil),
 	}
 	file_api_feed_feed_proto_msgTypes[1].OneofWrappers = []any{
 		(*MasterMessage_Welcome)(nil),
 		(*MasterMessage_Update)(nil),
 		(*MasterMessage_Nodes)(nil),
 		(*MasterMessage_Query)(nil),
+		(*MasterMessage_Grant)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1891,7 +2116,7 @@ func file_api_feed_feed_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_feed_feed_proto_rawDesc), len(file_api_feed_feed_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   20,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -3,12 +3,18 @@ package inspect
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
 	"net/netip"
 	"time"
 
+	"github.com/flowkeep/flowkeep/policydb/explain"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/status"
 )
 
 // Kinds of Question.
@@ -20,6 +26,7 @@ const (
 	AskDB        = "db"
 	AskCache     = "cache"
 	AskLookup    = "lookup"
+	AskCuts      = "cuts"
 )
 
 // Question is what netctl asks; ID, Node and the others count by Kind.
@@ -29,6 +36,31 @@ type Question struct {
 	Namespace string           `json:"namespace,omitempty"`
 	Node      string           `json:"node,omitempty"`
 	Selector  *policy.Selector `json:"selector,omitempty"`
+	Wait      *WaitFor         `json:"wait,omitempty"`
+	// From is the end that a packet comes from (ParseName), To where it goes.
+	From string  `json:"from,omitempty"`
+	To   *Target `json:"to,omitempty"`
+	// Unproved leaves the switches out of an explanation: they are not asked.
+	Unproved bool `json:"unproved,omitempty"`
+	// At is the state that an explanation is of; nil: as it is now.
+	At *At `json:"at,omitempty"`
+	// Matrix is which part of the matrix is wanted.
+	Matrix *explain.Question `json:"matrix,omitempty"`
+	// Rules: policies are wanted with their rules, as if each had been asked for by ID.
+	Rules bool `json:"rules,omitempty"`
+	// Since is for how long rules have matched nothing, in AskUnused.
+	Since time.Duration `json:"since,omitempty"`
+	// Diff is what is to be tried.
+	Diff *Trial `json:"diff,omitempty"`
+	// Capture is what of the pod ID is to be captured.
+	Capture *CaptureSpec `json:"capture,omitempty"`
+	// Verify is what is to be verified.
+	Verify *VerifyWhat    `json:"verify,omitempty"`
+	Drops  *DropsQuestion `json:"drops,omitempty"`
+	// DryRun is what AskAudit is to tell; nil: which policies there are.
+	DryRun *DryRunQuestion `json:"dryRun,omitempty"`
+	// Trace is how much of the packets from From to To is to be traced.
+	Trace *TraceSpec `json:"trace,omitempty"`
 }
 
 // Answer holds the type that belongs to the question's kind.
@@ -44,11 +76,22 @@ type Status struct {
 	Namespaces int       `json:"namespaces"`
 	Endpoints  int       `json:"endpoints"`
 	Policies   int       `json:"policies"`
+	DryRuns    int       `json:"dryRuns,omitempty"` // of Policies
 	Rules      int       `json:"rules"`
 	Groups     int       `json:"groups"`
 	Nodes      []Node    `json:"nodes"`
+	// History is which earlier states explanations can be asked of; nil: none.
+	History *History `json:"history,omitempty"`
 	// Problems are sentences, empty when all is well.
 	Problems []string `json:"problems"`
+}
+
+// DryRunsText goes on where policies in force are counted; empty if none is in a dry run.
+func (s *Status) DryRunsText() string {
+	if s.DryRuns == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", %d in a dry run", s.DryRuns)
 }
 
 // Node is a node in Status.
@@ -72,6 +115,7 @@ type Policy struct {
 	Namespace  string       `json:"namespace"`
 	Name       string       `json:"name"`
 	Generation int64        `json:"generation"`
+	Mode       string       `json:"mode"` // enforce, or audit: a dry run
 	Selector   string       `json:"selector"`
 	Directions []string     `json:"directions"`
 	AppliedTo  []string     `json:"appliedTo"`
@@ -86,6 +130,10 @@ type PolicyNode struct {
 	State string `json:"state"` // realised, pending, failed or away
 	// Errors are why it failed. What the rules concerned would have let through is denied.
 	Errors []string `json:"errors,omitempty"`
+	// Reason is why it is not realised, where Errors do not say.
+	Reason string `json:"reason,omitempty"`
+	// Leaving: the policy applies to no pod there now; the node has yet to drop the rules that it has of it.
+	Leaving bool `json:"leaving,omitempty"`
 }
 
 // Rule is a resolved rule.
@@ -142,6 +190,11 @@ type Cache struct {
 	Problem   string   `json:"problem,omitempty"`
 }
 
+// Cuts answers AskCuts, of one node or of all.
+type Cuts struct {
+	Nodes []NodeCuts `json:"nodes"`
+}
+
 // Lookup answers AskLookup.
 type Lookup struct {
 	Source    string   `json:"source"`
@@ -168,11 +221,21 @@ type Server interface {
 	Ask(context.Context, *Question) (*Answer, error)
 }
 
-const method = "/flowkeep.inspect.v1.Inspect/Ask"
+// Follower is a Server that has streams of answers: until who asked goes away, or there is nothing more to tell.
+type Follower interface {
+	Follow(ctx context.Context, q *Question, send func(*Answer) error) error
+}
+
+const (
+	service      = "flowkeep.inspect.v1.Inspect"
+	method       = "/" + service + "/Ask"
+	followMethod = "/" + service + "/Follow"
+)
 
 var serviceDesc = grpc.ServiceDesc{
-	ServiceName: "flowkeep.inspect.v1.Inspect",
+	ServiceName: service,
 	HandlerType: (*Server)(nil),
+	Streams:     []grpc.StreamDesc{followDesc},
 	Methods: []grpc.MethodDesc{{MethodName: "Ask", Handler: func(srv any, ctx context.Context, dec func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
 		q := new(Question)
 		if err := dec(q); err != nil {
@@ -181,6 +244,18 @@ var serviceDesc = grpc.ServiceDesc{
 		return srv.(Server).Ask(ctx, q)
 	}}},
 }
+
+var followDesc = grpc.StreamDesc{StreamName: "Follow", ServerStreams: true, Handler: func(srv any, stream grpc.ServerStream) error {
+	q := new(Question)
+	if err := stream.RecvMsg(q); err != nil {
+		return err
+	}
+	f, ok := srv.(Follower)
+	if !ok {
+		return status.Error(codes.Unimplemented, "this netmaster has no streams")
+	}
+	return f.Follow(stream.Context(), q, func(a *Answer) error { return stream.SendMsg(a) })
+}}
 
 // Register adds the API to a gRPC server.
 func Register(r grpc.ServiceRegistrar, s Server) { r.RegisterService(&serviceDesc, s) }
@@ -194,4 +269,29 @@ func Ask[T any](ctx context.Context, conn grpc.ClientConnInterface, q Question) 
 	}
 	err := json.Unmarshal(a.Body, &out)
 	return out, err
+}
+
+// Follow asks for a stream and hands each answer's body on, until each fails, ctx ends or there is no more.
+func Follow(ctx context.Context, conn grpc.ClientConnInterface, q Question, each func(json.RawMessage) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := conn.NewStream(ctx, &followDesc, followMethod, grpc.CallContentSubtype(Codec), grpc.MaxCallRecvMsgSize(MaxMessage))
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(stream.SendMsg(&q), stream.CloseSend()); err != nil {
+		return err
+	}
+	for {
+		a := new(Answer)
+		switch err := stream.RecvMsg(a); {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+		if err := each(a.Body); err != nil {
+			return err
+		}
+	}
 }

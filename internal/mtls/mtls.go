@@ -44,6 +44,23 @@ func (f Files) ServerConfig() (*tls.Config, error) {
 	}}, nil
 }
 
+// Own gives the certificate of a server that knows by other means whom it serves. It is read at each handshake, and once now.
+func (f Files) Own() (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
+	if _, _, err := f.load(); err != nil {
+		return nil, err
+	}
+	return func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+		cert, _, err := f.load()
+		return &cert, err
+	}, nil
+}
+
+// Covers tells whether the certificate is of this host name.
+func (f Files) Covers(name string) bool {
+	cert, _, err := f.load()
+	return err == nil && cert.Leaf.VerifyHostname(name) == nil
+}
+
 // ClientConfig trusts servers of the authority.
 func (f Files) ClientConfig() (*tls.Config, error) {
 	cert, pool, err := f.load()
@@ -116,7 +133,11 @@ func IssueAdmin(dir string) error {
 	return issue(dir, "admin", newTemplate(pkix.Name{CommonName: "flowkeep:admin", Organization: []string{admins}}))
 }
 
-// IssueServer makes server.crt and server.key for a netmaster that is reached under these host names and addresses.
+// ServiceName is under what name the API server reaches netmaster.
+const ServiceName = "netmaster.flowkeep-system.svc"
+
+// IssueServer makes server.crt and server.key for a netmaster that is reached under these host names and addresses, and by the API
+// server.
 func IssueServer(dir string, hosts []string) error {
 	template := newTemplate(pkix.Name{CommonName: "flowkeep:netmaster"})
 	for _, h := range hosts {
@@ -126,6 +147,7 @@ func IssueServer(dir string, hosts []string) error {
 			template.DNSNames = append(template.DNSNames, h)
 		}
 	}
+	template.DNSNames = append(template.DNSNames, ServiceName)
 	return issue(dir, "server", template)
 }
 

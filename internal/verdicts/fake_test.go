@@ -95,6 +95,21 @@ func (b *bridge) expect(p fake.Packet, want bool, why any) {
 	}
 }
 
+// tells holds a packet to what is told of it: nothing where it is allowed, and else once, by the table of the side that denies.
+func (b *bridge) tells(p fake.Packet, want policy.Verdict) {
+	b.t.Helper()
+	table, times := pipeline.TableOutput, 0
+	switch {
+	case !want.Egress.Allowed:
+		table, times = pipeline.TableEgressDenied, 1
+	case !want.Ingress.Allowed:
+		table, times = pipeline.TableIngressDenied, 1
+	}
+	if _, r := b.send(p); r.Told != times || r.Steps[len(r.Steps)-1].Table != table {
+		b.t.Errorf("%s: told %d times, want %d in table %d (%+v)\n%s", &p, r.Told, times, table, want, r)
+	}
+}
+
 // traceable leaves out what is never on the wire: from outside to outside, to itself, and pods without an address.
 func (b *bridge) traceable(p policy.Packet) bool {
 	from, to := portOf(b.locals, p.From), portOf(b.locals, p.To)
@@ -127,6 +142,7 @@ func TestConnectionsAreJudgedAsTheOracle(t *testing.T) {
 			unasked.Unasked = true
 			b.expect(unasked, false, "nobody asked")
 			b.expect(request, want.Allowed, want)
+			b.tells(request, want)
 			if want.Allowed {
 				b.expect(request.Reply(), true, "the reply")
 				b.expect(request, true, "the second packet")
@@ -240,8 +256,12 @@ func TestPodsCannotPassForOthers(t *testing.T) {
 		p := fake.IP(self.Addresses[0], to.Addresses[0], 17, 53)
 		p.EthSrc, p.EthDst = self.MAC, config.Gateway.MAC
 		change(&p)
-		if r := b.sw.Inject(self.Port, p); len(r.Outputs) > 0 {
-			t.Errorf("%s:\n%s", name, r)
+		told := 1
+		if name == "another ether type" || name == "broadcast" || name == "multicast" {
+			told = 0
+		}
+		if r := b.sw.Inject(self.Port, p); len(r.Outputs) > 0 || r.Told != told {
+			t.Errorf("%s: told %d times, want %d\n%s", name, r.Told, told, r)
 		}
 	}
 	arp := fake.Packet{EtherType: ofctl.EtherARP, EthSrc: self.MAC, ArpSHA: self.MAC, ArpOp: 1, Src: self.Addresses[0], Dst: gatewayAddrs[0]}
@@ -324,11 +344,25 @@ func TestServicesAreJudgedBehind(t *testing.T) {
 	}
 }
 
+// What the node refuses on behalf of a Service that has no endpoint, the pod is told; nobody else can tell it so, nor of what it did
+// not ask.
+func TestAServiceWithoutEndpointsIsRefused(t *testing.T) {
+	b := three(t, lets("0", "1"))
+	self, service := b.locals[1], netip.MustParseAddr("10.96.0.10")
+	asked := fake.IP(self.Addresses[0], service, 6, 8000)
+	asked.EthSrc, asked.EthDst = self.MAC, config.Gateway.MAC
+	b.sw.Inject(self.Port, asked)
+	unasked := fake.IP(self.Addresses[0], service, 6, 8001)
+	b.expect(asked.ErrorFrom(gatewayAddrs[0]), true, "the node")
+	b.expect(asked.ErrorFrom(netip.MustParseAddr("192.0.2.9")), false, "a host outside")
+	b.expect(unasked.ErrorFrom(gatewayAddrs[0]), false, "of nothing that was asked")
+	b.expect(fake.IP(self.Addresses[0], gatewayAddrs[0], 17, 9).ErrorFrom(gatewayAddrs[0]), false, "of a connection to the node that never was")
+}
+
 // TestTheFakeJudgesAsTheRealOne: the same random packets through the same flows, on both.
 func TestTheFakeJudgesAsTheRealOne(t *testing.T) {
 	sw := ovstest.Start(t, firstPod+pods)
 	s := connect(t, sw)
-	must(t, s.Commit(t.Context(), shortcuts()))
 	for seed := range 4 {
 		g := policytest.New(uint64(5000 + seed))
 		w := g.World(pods, 5)
@@ -341,9 +375,10 @@ func TestTheFakeJudgesAsTheRealOne(t *testing.T) {
 			if !b.traceable(p) {
 				continue
 			}
-			in, mac := b.port(p.From, false)
 			out, _ := b.port(p.To, true)
-			text := sw.AppCtl(t, "ofproto/trace", sw.Bridge, flowSpec(in, mac, p))
+			probe, err := b.compiler.Probe(p)
+			must(t, err)
+			text := sw.AppCtl(t, "ofproto/trace", sw.Bridge, probe.Judged)
 			if got, r := b.send(packetOf(p)); got != outputs(text, out) {
 				t.Fatalf("seed %d: %+v: the fake lets it pass: %v\n%s\nthe real one:\n%s", seed, p, got, r, text)
 			}

@@ -148,7 +148,7 @@ func TestHostileNodesAreRefused(t *testing.T) {
 		"no name":               {node, []*apifeed.NodeMessage{helloMessage(hello(""))}, codes.PermissionDenied, "claims to be"},
 		"an administrator":      {"admin", []*apifeed.NodeMessage{helloMessage(hello(node))}, codes.PermissionDenied, "not a node's"},
 		"netmaster's own":       {"server", []*apifeed.NodeMessage{helloMessage(hello(node))}, codes.PermissionDenied, "not a node's"},
-		"newer":                 {node, with(func(h *apifeed.Hello) { h.MinVersion, h.MaxVersion = 7, 9 }), codes.FailedPrecondition, "speaks versions 7 to 9 of the feed, this netmaster 2 to 2: upgrade the older"},
+		"newer":                 {node, with(func(h *apifeed.Hello) { h.MinVersion, h.MaxVersion = 7, 9 }), codes.FailedPrecondition, "speaks versions 7 to 9 of the feed, this netmaster 2 to 3: upgrade the older"},
 		"older":                 {node, with(func(h *apifeed.Hello) { h.MinVersion, h.MaxVersion = 0, 1 }), codes.FailedPrecondition, "upgrade the older"},
 		"no version":            {node, with(func(h *apifeed.Hello) { h.MinVersion, h.MaxVersion = 0, 0 }), codes.FailedPrecondition, "upgrade the older"},
 		"says nothing":          {node, nil, codes.DeadlineExceeded, "not said hello"},

@@ -3,6 +3,7 @@ package verdicts
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -10,6 +11,7 @@ import (
 	"reflect"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -128,15 +130,16 @@ func (m *master) restart(b resolve.Batch, revision uint64) {
 
 // holder is a node that only remembers what it was sent.
 type holder struct {
-	mu        sync.Mutex
-	revision  uint64
-	rules     map[policy.Key]*policy.Rule
-	members   map[wire.Held]map[netip.Addr]struct{} // by kind and key
-	settled   []string
-	announced []wire.Announcement
-	received  int // rules and groups that came
-	wrong     []wire.RuleError
-	changed   chan struct{}
+	streams, told atomic.Int64 // that are being answered; answers
+	mu            sync.Mutex
+	revision      uint64
+	rules         map[policy.Key]*policy.Rule
+	members       map[wire.Held]map[netip.Addr]struct{} // by kind and key
+	settled       []string
+	announced     []wire.Announcement
+	received      int // rules and groups that came
+	wrong         []wire.RuleError
+	changed       chan struct{}
 }
 
 func newHolder() *holder {
@@ -205,6 +208,22 @@ func (h *holder) Nodes(context.Context, []policy.NodeInfo) error { return nil }
 
 func (h *holder) Query(_ context.Context, q []byte) ([]byte, error) {
 	return []byte(strings.Repeat(string(q), 700000)), nil
+}
+
+// Stream answers with the question again and again, for as long as somebody listens; "few" three times.
+func (h *holder) Stream(ctx context.Context, q []byte, send func([]byte) error) error {
+	defer h.streams.Add(-1)
+	h.streams.Add(1)
+	for i := 0; string(q) != "few" || i < 3; i++ {
+		if string(q) == "wrong" && i == 3 {
+			return errors.New("something is wrong")
+		}
+		if err := send(q); err != nil {
+			return err
+		}
+		h.told.Add(1)
+	}
+	return ctx.Err()
 }
 
 // connect runs a client until the returned function is called.

@@ -86,6 +86,7 @@ func connect(t *testing.T, sw *ovstest.Switch) *ofctl.Session {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
+	must(t, s.EnsureMeters(t.Context(), meters))
 	return s
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/flowkeep/flowkeep/netplugin/pipeline"
 	"github.com/flowkeep/flowkeep/ofctl"
 	"github.com/flowkeep/flowkeep/ofctl/ovstest"
+	"github.com/flowkeep/flowkeep/ofctl/trace"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	"github.com/flowkeep/flowkeep/policydb/policy/policytest"
 )
@@ -32,9 +33,12 @@ var (
 	config       = pipeline.Config{
 		Gateway: pipeline.Device{Port: gatewayPort, MAC: ofctl.MAC{2, 0, 0, 0, 0, 1}}, Wire: pipeline.Device{Port: wirePort, MAC: ofctl.MAC{2, 0, 0, 0, 0, 2}},
 		GatewayAddrs: gatewayAddrs, NodeAddrs: []netip.Addr{netip.MustParseAddr("172.30.0.11")},
-		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")},
+		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}, Meters: 3,
 	}
 )
+
+// meters are those that the flows name.
+var meters = pipeline.Meters(config.Meters)
 
 // nodeUpdate is what the node of these changes is sent.
 func nodeUpdate(ch policy.Changes, node string) policy.NodeUpdate {
@@ -104,9 +108,7 @@ func TestFlowsJudgeAsTheOracle(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	if err := s.Commit(ctx, shortcuts()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.EnsureMeters(ctx, meters))
 	for seed := range *worlds {
 		traceWorld(ctx, t, sw, s, uint64(seed))
 	}
@@ -118,6 +120,9 @@ func traceWorld(ctx context.Context, t *testing.T, sw *ovstest.Switch, s *ofctl.
 	onOneNode(w)
 	if seed%2 == 1 {
 		manyBlocks(g, w)
+	}
+	if seed%3 > 0 {
+		dryRuns(policytest.New(seed), w)
 	}
 	ch, _ := resolve.New(0).Apply(resolve.Batch{Namespaces: w.Namespaces, Endpoints: w.Endpoints, Policies: w.Policies})
 	c := pipeline.New(config, nil)
@@ -131,7 +136,7 @@ func traceWorld(ctx context.Context, t *testing.T, sw *ovstest.Switch, s *ofctl.
 		t.Fatalf("seed %d: %v", seed, err)
 	}
 	for range 40 {
-		checkPacket(t, sw, w, locals, g.Packet(pods), seed)
+		checkPacket(t, sw, w, c, locals, g.Packet(pods), seed)
 	}
 	for i := range mods {
 		mods[i].Command = ofctl.Delete
@@ -150,67 +155,54 @@ func portOf(locals []pipeline.LocalEndpoint, a netip.Addr) *pipeline.LocalEndpoi
 	return nil
 }
 
-func checkPacket(t *testing.T, sw *ovstest.Switch, w *policy.World, locals []pipeline.LocalEndpoint, p policy.Packet, seed uint64) {
+func checkPacket(t *testing.T, sw *ovstest.Switch, w *policy.World, c *pipeline.Compiler, locals []pipeline.LocalEndpoint, p policy.Packet, seed uint64) {
 	t.Helper()
 	from, to := portOf(locals, p.From), portOf(locals, p.To)
 	if from == to || policytestAddress(p.From) && from == nil || policytestAddress(p.To) && to == nil {
 		return // never on the wire, or no such pod
 	}
-	in, out := uint32(gatewayPort), uint32(wirePort)
-	src := config.Gateway.MAC
-	if from != nil {
-		in, src = from.Port, from.MAC
+	probe, err := c.Probe(p)
+	if (err == nil) != (from != nil || to != nil) {
+		t.Fatalf("seed %d: %+v: %v", seed, p, err)
 	}
+	if err != nil {
+		return
+	}
+	out := uint32(wirePort)
 	if to != nil {
 		out = to.Port
 	}
 	want := policy.Allowed(w, p)
-	spec := flowSpec(in, src, p)
-	text := sw.AppCtl(t, "ofproto/trace", sw.Bridge, spec)
+	text := sw.AppCtl(t, "ofproto/trace", sw.Bridge, probe.Judged)
 	if got := outputs(text, out); got != want.Allowed {
 		t.Errorf("seed %d: %+v: switch lets it pass: %v, oracle: %+v\n%s", seed, p, got, want, text)
 	}
+	read, err := trace.Parse(text)
+	if err != nil || read.Dropped() == want.Allowed {
+		t.Errorf("seed %d: read as %+v, %v:\n%s", seed, read, err, text)
+	}
+	if dry := policy.Audited(w, p); err == nil && want.Allowed && audits(read) != [2]bool{!dry.Egress.Allowed, !dry.Ingress.Allowed} {
+		t.Errorf("seed %d: %+v: dry runs would deny %v, oracle: %+v\n%s", seed, p, audits(read), dry, text)
+	}
+	arriving, err := trace.Parse(sw.AppCtl(t, "ofproto/trace", sw.Bridge, probe.Arriving))
+	if err != nil || len(arriving.Passes) < 2 {
+		t.Errorf("seed %d: %+v does not arrive at conntrack: %+v, %v", seed, p, arriving, err)
+	}
+}
+
+// audits tells on which sides, egress and ingress, a dry run would deny. The judgement behind the commit has no original tuple in a trace.
+func audits(read *trace.Trace) (sides [2]bool) {
+	for _, s := range read.Passes[0].Steps {
+		kind, _, _ := pipeline.ParseCookie(s.Cookie)
+		denies := kind == pipeline.KindDefaultDrop
+		sides[0] = sides[0] || denies && s.Table == pipeline.TableEgressAuditRules
+		sides[1] = sides[1] || denies && s.Table == pipeline.TableIngressAuditRules
+	}
+	return sides
 }
 
 func policytestAddress(a netip.Addr) bool {
 	return netip.MustParsePrefix("10.244.0.0/16").Contains(a) || netip.MustParsePrefix("fd00:10:244::/64").Contains(a)
-}
-
-// flowSpec is the packet as it comes back from conntrack. A trace has no conntrack of its own to fill the original tuple
-// in, so it starts behind it, by shortcuts.
-func flowSpec(in uint32, src ofctl.MAC, p policy.Packet) string {
-	names := map[policy.Protocol]string{policy.TCP: "tcp", policy.UDP: "udp", policy.SCTP: "sctp", 1: "icmp", 58: "icmp6"}
-	proto, family := names[p.Protocol], "nw"
-	if p.From.Is6() {
-		family = "ipv6"
-		proto = strings.TrimSuffix(proto, "6") + "6"
-	}
-	spec := fmt.Sprintf("reg7=%d,in_port=%d,dl_src=%s,dl_dst=%s,%s,%s_src=%s,%s_dst=%s,nw_ttl=64", source(in), in, src,
-		config.Gateway.MAC, proto, family, p.From, family, p.To)
-	spec += fmt.Sprintf(",ct_state=trk|new,ct_zone=%d,ct_nw_proto=%d,ct_%s_src=%s,ct_%s_dst=%s", pipeline.ZonePolicy, p.Protocol, family, p.From, family, p.To)
-	if p.Protocol != 1 && p.Protocol != 58 {
-		spec += fmt.Sprintf(",%s_src=40000,%s_dst=%d,ct_tp_src=40000,ct_tp_dst=%d", names[p.Protocol], names[p.Protocol], p.Port, p.Port)
-	}
-	return spec
-}
-
-// source is what the input table tells of a packet: 1 from a pod, 3 from the node.
-func source(in uint32) uint32 {
-	if in == gatewayPort {
-		return 3
-	}
-	return 1
-}
-
-// shortcuts take a traced packet from the input table to the one behind conntrack, with what the input table would tell.
-func shortcuts() []ofctl.FlowMod {
-	var out []ofctl.FlowMod
-	for _, from := range []uint32{1, 3} {
-		f := ofctl.Flow{Priority: 65000, Actions: []ofctl.Action{{Kind: ofctl.SetReg, Value: from}, {Kind: ofctl.GotoTable, Table: pipeline.TableState}}}
-		f.Match.Reg[7] = ofctl.U32{Value: from, Mask: 0xffffffff}
-		out = append(out, ofctl.FlowMod{Flow: f})
-	}
-	return out
 }
 
 // outputs tells whether the datapath actions of a trace send the packet out of the port.

@@ -78,3 +78,13 @@ func CheckWelcome(w *feed.Welcome) error {
 func FromQuery(id uint64, body []byte) *feed.MasterMessage {
 	return &feed.MasterMessage{Message: &feed.MasterMessage_Query{Query: &feed.Query{Id: id, Body: body}}}
 }
+
+// FromStreamQuery is the message of a query that is answered by a stream; window is not 0.
+func FromStreamQuery(id uint64, body []byte, window int) *feed.MasterMessage {
+	return &feed.MasterMessage{Message: &feed.MasterMessage_Query{Query: &feed.Query{Id: id, Body: body, Window: uint32(window)}}}
+}
+
+// FromGrant is the message that lets a node send further answers, or ends the stream.
+func FromGrant(id uint64, answers int, end bool) *feed.MasterMessage {
+	return &feed.MasterMessage{Message: &feed.MasterMessage_Grant{Grant: &feed.Grant{Id: id, Answers: uint32(answers), End: end}}}
+}

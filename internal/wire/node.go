@@ -19,7 +19,7 @@ const heldLen = 2 * keyLen
 // HelloParts are the messages of a hello. There is at least one.
 func HelloParts(h *Hello) iter.Seq[*feed.NodeMessage] {
 	return func(yield func(*feed.NodeMessage) bool) {
-		part := &feed.Hello{Node: h.Node, ProgramVersion: h.Program, MinVersion: h.MinVersion, MaxVersion: h.MaxVersion, Revision: h.Revision}
+		part := &feed.Hello{Node: h.Node, ProgramVersion: h.Program, MinVersion: h.MinVersion, MaxVersion: h.MaxVersion, Revision: h.Revision, TrafficMode: h.TrafficMode}
 		size := 0
 		room := func(n int) bool {
 			if size += n; size <= helloPart {
@@ -76,11 +76,12 @@ func (a *HelloAssembler) Add(part *feed.Hello) (hello Hello, whole bool, err err
 
 func (a *HelloAssembler) add(part *feed.Hello) error {
 	if !a.begun {
-		if !isName(part.Node) || len(part.ProgramVersion) > maxVersion {
-			return fmt.Errorf("node %q of version %q: not the name of a node, or no version", short(part.Node), short(part.ProgramVersion))
+		if !isName(part.Node) || len(part.ProgramVersion) > maxVersion || len(part.TrafficMode) > maxVersion {
+			return fmt.Errorf("node %q of version %q in traffic mode %q: not the name of a node, no version, or no mode", short(part.Node), short(part.ProgramVersion), short(part.TrafficMode))
 		}
 		a.begun, a.held, a.announced = true, map[groupID]struct{}{}, map[string]struct{}{}
-		a.hello = Hello{Node: part.Node, Program: part.ProgramVersion, MinVersion: part.MinVersion, MaxVersion: part.MaxVersion, Revision: part.Revision}
+		a.hello = Hello{Node: part.Node, Program: part.ProgramVersion, MinVersion: part.MinVersion, MaxVersion: part.MaxVersion, Revision: part.Revision,
+			TrafficMode: part.TrafficMode}
 	}
 	if part.Node != a.hello.Node {
 		return fmt.Errorf("it began as %q and goes on as %q", a.hello.Node, short(part.Node))
@@ -198,9 +199,32 @@ func toError(in *feed.RuleError) (RuleError, error) {
 	return RuleError{Rules: slices.Clip(rules), Origins: origins, Message: in.Message}, err
 }
 
+// FromDrift is the message of a drift.
+func FromDrift(d *Drift) *feed.NodeMessage {
+	return &feed.NodeMessage{Message: &feed.NodeMessage_Drift{Drift: &feed.Drift{Missing: d.Missing, Changed: d.Changed, Extra: d.Extra,
+		Example: text(d.Example), Problem: text(d.Problem)}}}
+}
+
+// ToDrift fails on more than a node may say.
+func ToDrift(in *feed.Drift) (Drift, error) {
+	d := Drift{Missing: in.GetMissing(), Changed: in.GetChanged(), Extra: in.GetExtra(), Example: in.GetExample(), Problem: in.GetProblem()}
+	if len(d.Example) > MaxErrorText || len(d.Problem) > MaxErrorText || max(d.Missing, d.Changed, d.Extra) > maxFlows {
+		return Drift{}, errors.New("a drift that is larger than drifts may be")
+	}
+	return d, nil
+}
+
 // FromReplyError is the message that says why there is no answer.
 func FromReplyError(id uint64, err error) *feed.NodeMessage {
 	return &feed.NodeMessage{Message: &feed.NodeMessage_Reply{Reply: &feed.Reply{Id: id, Error: text(err.Error())}}}
+}
+
+// MaxStreamed bounds an answer of a stream, in bytes.
+const MaxStreamed = 1 << 20
+
+// FromStreamed is the message of one answer of a stream; nil ends the stream.
+func FromStreamed(id uint64, body []byte) *feed.NodeMessage {
+	return &feed.NodeMessage{Message: &feed.NodeMessage_Reply{Reply: &feed.Reply{Id: id, Body: body, More: body != nil}}}
 }
 
 // replyPart is how many bytes of an answer go into a message.

@@ -112,7 +112,7 @@ type rulePiecer struct {
 
 func (b *rulePiecer) start() {
 	r := b.of
-	b.piece = rulePiece{size: ruleHeadSize, rule: &feed.Rule{Key: r.Key[:], Direction: feed.Direction(r.Direction), AppliedTo: r.AppliedTo[:], AnyPeer: r.AnyPeer, AnyPort: r.AnyPort}}
+	b.piece = rulePiece{size: ruleHeadSize, rule: &feed.Rule{Key: r.Key[:], Direction: feed.Direction(r.Direction), AppliedTo: r.AppliedTo[:], AnyPeer: r.AnyPeer, AnyPort: r.AnyPort, Audit: r.Audit}}
 }
 
 func (b *rulePiecer) room(n int) bool {

@@ -21,7 +21,7 @@ func toRule(in *feed.Rule) (*policy.Rule, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &policy.Rule{Key: key, AnyPeer: in.AnyPeer, AnyPort: in.AnyPort}
+	r := &policy.Rule{Key: key, AnyPeer: in.AnyPeer, AnyPort: in.AnyPort, Audit: in.Audit}
 	if r.Direction, err = toDirection(in.Direction); err != nil {
 		return nil, fmt.Errorf("rule %s: %w", key, err)
 	}
@@ -269,7 +269,7 @@ func (a *UpdateAssembler) addRule(in *feed.Rule) error {
 }
 
 func goOn(r, rest *policy.Rule) (*policy.Rule, error) {
-	if r.Key != rest.Key || r.Direction != rest.Direction || r.AppliedTo != rest.AppliedTo || r.AnyPeer != rest.AnyPeer || r.AnyPort != rest.AnyPort {
+	if r.Key != rest.Key || r.Direction != rest.Direction || r.AppliedTo != rest.AppliedTo || r.AnyPeer != rest.AnyPeer || r.AnyPort != rest.AnyPort || r.Audit != rest.Audit {
 		return nil, fmt.Errorf("rule %s: what follows is not its rest", r.Key)
 	}
 	r.Peers = append(r.Peers, rest.Peers...)

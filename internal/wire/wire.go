@@ -21,7 +21,8 @@ const (
 	maxName      = 253
 	maxUID       = 128
 	maxAddresses = 8
-	maxVersion   = 128 // bytes of a program's version
+	maxVersion   = 128     // bytes of a program's version
+	maxFlows     = 1 << 40 // that drifted
 )
 
 // Hello is who a node is and what it holds.
@@ -31,6 +32,7 @@ type Hello struct {
 	// MinVersion and MaxVersion are the versions of the protocol that it speaks.
 	MinVersion, MaxVersion uint32
 	Revision               uint64
+	TrafficMode            string // route or geneve; empty: not told
 	Held                   []Held
 	Announced              []Announcement
 }
@@ -99,6 +101,18 @@ type RuleError struct {
 	Rules   []policy.Key    `json:"rules,omitempty"`
 	Origins []policy.Origin `json:"origins,omitempty"`
 	Message string          `json:"message"`
+}
+
+// Drift is flows of a node's switch that were not as they should be; Example is one of them. Problem is why they were not mended.
+type Drift struct {
+	Missing, Changed, Extra uint64
+	Example, Problem        string
+}
+
+// Add takes what was found later to it.
+func (d *Drift) Add(later Drift) {
+	d.Missing, d.Changed, d.Extra = d.Missing+later.Missing, d.Changed+later.Changed, d.Extra+later.Extra
+	d.Example, d.Problem = later.Example, later.Problem
 }
 
 // Concerns tells whether a rule is among those that are not in force.

@@ -50,7 +50,7 @@ func (g gen) addresses(n int) []netip.Addr {
 }
 
 func (g gen) rule(size int) *policy.Rule {
-	r := &policy.Rule{Direction: policy.Direction(1 + g.IntN(2)), AppliedTo: g.key(), AnyPeer: g.IntN(5) == 0, AnyPort: g.IntN(3) == 0, Peers: g.keys(g.IntN(size))}
+	r := &policy.Rule{Direction: policy.Direction(1 + g.IntN(2)), AppliedTo: g.key(), AnyPeer: g.IntN(5) == 0, AnyPort: g.IntN(3) == 0, Audit: g.IntN(3) == 0, Peers: g.keys(g.IntN(size))}
 	for range g.IntN(size) {
 		r.Blocks = append(r.Blocks, *g.Block())
 	}
@@ -209,7 +209,7 @@ func TestTheLargestBlockFits(t *testing.T) {
 func TestHellosArriveAsTheyWere(t *testing.T) {
 	g := gen{policytest.New(3)}
 	for _, n := range []int{0, 1, 100, 20_000} {
-		h := Hello{Node: "node1", Program: "v1", MinVersion: 2, MaxVersion: 7, Revision: 9}
+		h := Hello{Node: "node1", Program: "v1", MinVersion: 2, MaxVersion: 7, Revision: 9, TrafficMode: "geneve"}
 		for kind := range policy.GroupKind(3) {
 			for range n {
 				h.Held = append(h.Held, Held{kind, g.key(), g.key()})
@@ -309,6 +309,8 @@ func TestNonsenseInUpdatesIsRefused(t *testing.T) {
 		"short key":              {rule(nil, func(r *feed.Rule) { r.Key = r.Key[:15] }), "no key"},
 		"no key":                 {rule(nil, func(r *feed.Rule) { r.Key = nil }), "no key"},
 		"another content":        {rule(nil, func(r *feed.Rule) { r.AnyPeer = true }), "not that of its content"},
+		"a dry run that is none": {rule(func(r *policy.Rule) { r.Audit = true }, func(r *feed.Rule) { r.Audit = false }), "not that of its content"},
+		"no dry run that is one": {rule(nil, func(r *feed.Rule) { r.Audit = true }), "not that of its content"},
 		"wider ports":            {rule(nil, func(r *feed.Rule) { r.Ports[0].Last = 65535 }), "not that of its content"},
 		"lost peers":             {rule(nil, func(r *feed.Rule) { r.Peers = nil }), "not that of its content"},
 		"lost ports":             {rule(nil, func(r *feed.Rule) { r.Ports = nil }), "not that of its content"},
@@ -392,6 +394,7 @@ func TestPartsMustBelongTogether(t *testing.T) {
 		"another direction": func(f *feed.Rule) { f.Direction = 3 - f.Direction },
 		"another target":    func(f *feed.Rule) { f.AppliedTo = make([]byte, 16) },
 		"any peer":          func(f *feed.Rule) { f.AnyPeer = true },
+		"a dry run":         func(f *feed.Rule) { f.Audit = !f.Audit },
 	} {
 		f := head()
 		rest(f)

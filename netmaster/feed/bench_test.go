@@ -4,8 +4,11 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"testing"
+	"time"
 
+	"github.com/flowkeep/flowkeep/internal/wire"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
@@ -39,4 +42,61 @@ func BenchmarkPublish(b *testing.B) {
 		a := addr(i % 1000)
 		s.Publish(&policy.Changes{Revision: uint64(i), Groups: []policy.GroupChange{{Key: key(i % 1000), Added: []netip.Addr{a}, Removed: []netip.Addr{addr(i%1000 + 1)}}}})
 	}
+}
+
+// BenchmarkFollow is what the owner pays for a changed policy on so many nodes, while 1,000 wait: for another policy, or for this
+// one; and what an acknowledgement costs then.
+func BenchmarkFollow(b *testing.B) {
+	for _, nodes := range []int{1, 100, 1000} {
+		for _, same := range []bool{false, true} {
+			b.Run(fmt.Sprintf("nodes=%d/waited=%v", nodes, same), func(b *testing.B) {
+				s, e := spread(nodes)
+				waited := "a/other"
+				if same {
+					waited = "a/b"
+				}
+				for range 1000 {
+					s.Watch(waited).Standing(&e)
+				}
+				change := []PolicyChange{{ID: "a/b", Before: e, After: e, Received: time.Now()}}
+				var followed, landed time.Duration
+				for b.Loop() {
+					began := time.Now()
+					s.Follow(change)
+					followed += time.Since(began)
+					began = time.Now()
+					s.acknowledged(s.conns["node-0"], &wire.Ack{Revision: s.mirror.revision})
+					landed += time.Since(began)
+					for _, node := range e.Nodes {
+						s.rollouts.landed(node, &wire.Ack{Revision: s.mirror.revision}, began)
+					}
+				}
+				b.ReportMetric(float64(followed.Microseconds())/float64(b.N), "µs/follow")
+				b.ReportMetric(float64(landed.Microseconds())/float64(b.N), "µs/ack")
+			})
+		}
+	}
+}
+
+// spread is a policy of three rules with a group each, on the way to so many nodes.
+func spread(nodes int) (*Server, policy.Extent) {
+	s := NewServer(Config{})
+	c := policy.Changes{Revision: 1}
+	var e policy.Extent
+	for n := range 3 {
+		c.Rules = append(c.Rules, policy.RuleChange{Key: key(n), Rule: &policy.Rule{Key: key(n)}})
+		c.Groups = append(c.Groups, policy.GroupChange{Key: key(n), Added: []netip.Addr{addr(n)}})
+		e.Rules, e.Peers = append(e.Rules, key(n)), append(e.Peers, key(n))
+	}
+	for n := range nodes {
+		e.Nodes = append(e.Nodes, fmt.Sprint("node-", n))
+		c.Nodes = append(c.Nodes, policy.NodeChange{Node: e.Nodes[n], AddRules: e.Rules, AddGroups: e.Peers})
+	}
+	slices.Sort(e.Nodes)
+	s.Publish(&c)
+	for _, node := range e.Nodes {
+		s.mirror.resume(s.mirror.view(node), nil)
+		s.conns[node] = &conn{hello: wire.Hello{Node: node}}
+	}
+	return s, e
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -35,6 +36,7 @@ type conn struct {
 	errs           []wire.RuleError
 	queryID        uint64
 	replies        map[uint64]*reply
+	streams        map[uint64]*answers
 
 	hearing sync.Mutex // held while an event is told
 	ended   bool       // guarded by hearing: no event is told any more
@@ -42,6 +44,8 @@ type conn struct {
 }
 
 var (
+	errConnectionEnded = errors.New("the node's connection ended")
+
 	errSuperseded = status.Error(codes.Aborted, "the node has connected anew")
 	errStalled    = status.Error(codes.DeadlineExceeded, "the node takes nothing any more: it may connect anew and go on with what it holds")
 )
@@ -61,7 +65,7 @@ func (s *Server) Stream(stream stream) error {
 		return err
 	}
 	c := &conn{hello: hello, since: time.Now(), end: end, done: make(chan struct{}), send: make(chan *feed.MasterMessage),
-		infos: make(chan struct{}, 1), replies: map[uint64]*reply{}, pods: map[string]struct{}{}}
+		infos: make(chan struct{}, 1), replies: map[uint64]*reply{}, streams: map[uint64]*answers{}, pods: map[string]struct{}{}}
 	for i := range hello.Announced {
 		c.pods[hello.Announced[i].ID()] = struct{}{}
 	}
@@ -166,6 +170,7 @@ func (s *Server) refuse(node string, err error) {
 	again := before.message != st.Message() || time.Since(before.told) > sayAgain
 	if again {
 		s.refusals[node] = refusal{st.Message(), time.Now()}
+		s.watches.tell(aboutNode(node))
 	}
 	s.mu.Unlock()
 	if !again {
@@ -272,12 +277,20 @@ func (s *Server) attach(c *conn) (wake <-chan struct{}) {
 	defer s.mu.Unlock()
 	s.conns[c.hello.Node] = c
 	delete(s.refusals, c.hello.Node)
-	p := s.mirror.resume(s.mirror.view(c.hello.Node), c.hello.Held)
+	v := s.mirror.view(c.hello.Node)
+	v.dryRuns = c.knowsDryRuns()
+	p := s.mirror.resume(v, c.hello.Held)
 	p.outgrown = func() { c.end(errStalled) }
 	c.hello.Held = nil
 	c.infos <- struct{}{}
 	s.metrics.connected.Set(float64(len(s.conns)))
+	s.watches.tell(aboutNode(c.hello.Node))
 	return p.wake
+}
+
+func (c *conn) knowsDryRuns() bool {
+	version, _ := c.hello.Common()
+	return version >= feed.DryRuns
 }
 
 func (s *Server) detach(c *conn) {
@@ -287,12 +300,18 @@ func (s *Server) detach(c *conn) {
 	delete(s.conns, c.hello.Node)
 	s.mirror.view(c.hello.Node).pending = nil
 	for id, r := range c.replies {
-		r.done <- errors.New("the node's connection ended")
+		r.done <- errConnectionEnded
 		delete(c.replies, id)
+	}
+	for id, a := range c.streams {
+		a.end(errConnectionEnded)
+		delete(c.streams, id)
 	}
 	s.metrics.connected.Set(float64(len(s.conns)))
 	s.metrics.errors.Sub(float64(len(c.errs)))
 	c.errs = nil
+	s.rollouts.left(c.hello.Node)
+	s.watches.tell(aboutNode(c.hello.Node))
 }
 
 func (s *Server) sender(ctx context.Context, stream stream, c *conn, wake <-chan struct{}) error {
@@ -393,6 +412,10 @@ func (s *Server) understand(c *conn, m *feed.NodeMessage) (ev Event, err error) 
 			s.acknowledged(c, &a)
 		}
 		ev = Event{Node: c.hello.Node, Ack: &a}
+	case *feed.NodeMessage_Drift:
+		var d wire.Drift
+		d, err = wire.ToDrift(said.Drift)
+		ev = Event{Node: c.hello.Node, Drift: &d}
 	case *feed.NodeMessage_Hello:
 		err = errors.New("a second hello")
 	}
@@ -425,4 +448,9 @@ func (s *Server) acknowledged(c *conn, a *wire.Ack) {
 	}
 	s.metrics.errors.Add(float64(len(a.Errors) - len(c.errs)))
 	c.realised, c.errs = min(a.Revision, c.sent), a.Errors
+	if !slices.ContainsFunc(a.Errors, func(e wire.RuleError) bool { return len(e.Rules) == 0 }) { // else nothing of it counts
+		v.pending.landed(c.realised)
+		s.rollouts.landed(c.hello.Node, &wire.Ack{Revision: c.realised, Errors: a.Errors}, time.Now())
+	}
+	s.watches.tell(aboutNode(c.hello.Node))
 }

@@ -7,6 +7,7 @@ type metrics struct {
 	errors        prometheus.Gauge
 	refused       *prometheus.CounterVec
 	rules, groups prometheus.Counter
+	realised      prometheus.Histogram
 }
 
 func newMetrics(r prometheus.Registerer) metrics {
@@ -18,8 +19,11 @@ func newMetrics(r prometheus.Registerer) metrics {
 		rules:     prometheus.NewCounter(prometheus.CounterOpts{Name: name("rules_sent_total"), Help: "Rules sent to nodes, removals included."}),
 		groups:    prometheus.NewCounter(prometheus.CounterOpts{Name: name("groups_sent_total"), Help: "Groups sent to nodes, whole or as patches."}),
 	}
+	m.realised = prometheus.NewHistogram(prometheus.HistogramOpts{Name: "flowkeep_netmaster_policy_realised_seconds",
+		Help:    "Time from the API server's word of a changed NetworkPolicy until the last of the nodes that need it has it in force; of nodes that stay connected, and changes that fail on none.",
+		Buckets: []float64{0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60}})
 	if r != nil {
-		r.MustRegister(m.connected, m.errors, m.refused, m.rules, m.groups)
+		r.MustRegister(m.realised, m.connected, m.errors, m.refused, m.rules, m.groups)
 	}
 	return m
 }

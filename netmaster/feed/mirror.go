@@ -70,6 +70,13 @@ type view struct {
 	groups  map[policy.Key]struct{}
 	applied map[policy.Key]members
 	pending *pending // nil: not connected
+	dryRuns bool     // the connected node knows of them: to one of before, such a rule would be one in force
+}
+
+// needs tells whether a node is to hold a rule.
+func (m *mirror) needs(v *view, k policy.Key) bool {
+	_, ok := v.rules[k]
+	return ok && (v.dryRuns || !m.rules[k].Audit)
 }
 
 // pending is what changed since the node was last sent something: keys, not a queue, so that it never outgrows what the
@@ -79,6 +86,7 @@ type pending struct {
 	groups  map[groupID]map[netip.Addr]bool   // true: added; a nil map: the group is sent whole
 	settled map[string]policy.SettledEndpoint // by ID
 	wake    chan struct{}
+	flights []flight
 	always  bool // something is due even if nothing changed
 	// most is how much more than the node's span may wait, and outgrown is called, if set, when more does: of a node that takes
 	// little, what came into its span and left it again would add up for ever.
@@ -286,7 +294,7 @@ func (m *mirror) resume(v *view, held []wire.Held) *pending {
 		m.markUnneeded(v, p, h)
 	}
 	for k := range v.rules {
-		if _, ok := has[wire.Held{Key: k, Hash: m.rules[k].Brief().Hash()}]; !ok {
+		if _, ok := has[wire.Held{Key: k, Hash: m.rules[k].Brief().Hash()}]; !ok && m.needs(v, k) {
 			p.rules[k] = struct{}{}
 		}
 	}
@@ -305,7 +313,7 @@ func (m *mirror) markUnneeded(v *view, p *pending, h wire.Held) {
 	needed := false
 	switch h.Group {
 	case 0:
-		_, needed = v.rules[h.Key]
+		needed = m.needs(v, h.Key)
 	case policy.PeerGroup:
 		_, needed = v.groups[h.Key]
 	case policy.AppliedToGroup:
@@ -343,7 +351,7 @@ func (m *mirror) take(v *view) *policy.NodeUpdate {
 	u := &policy.NodeUpdate{Revision: m.revision}
 	for k := range p.rules {
 		change := policy.RuleChange{Key: k}
-		if _, ok := v.rules[k]; ok {
+		if m.needs(v, k) {
 			change.Rule = m.rules[k].Brief()
 		}
 		u.Rules = append(u.Rules, change)
@@ -354,6 +362,7 @@ func (m *mirror) take(v *view) *policy.NodeUpdate {
 	for _, settled := range p.settled {
 		u.Settled = append(u.Settled, settled)
 	}
+	p.depart(flight{u.Revision, p.always, p.rules, p.groups}, len(v.rules)+len(v.groups)+len(v.applied))
 	p.rules, p.groups, p.settled, p.always = map[policy.Key]struct{}{}, map[groupID]map[netip.Addr]bool{}, map[string]policy.SettledEndpoint{}, false
 	return u
 }

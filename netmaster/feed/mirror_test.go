@@ -114,6 +114,41 @@ func TestResumeSendsTheDifference(t *testing.T) {
 	}
 }
 
+// TestDryRunsAreForNodesThatKnowOfThem: a node of before is told to drop what it says it holds of them, and sent nothing.
+func TestDryRunsAreForNodesThatKnowOfThem(t *testing.T) {
+	m, v := connected(t)
+	m.apply(&policy.Changes{Revision: 2, Rules: []policy.RuleChange{{Key: key(3), Rule: &policy.Rule{Key: key(3), Audit: true}}}, Nodes: []policy.NodeChange{{Node: "n", AddRules: []policy.Key{key(3)}}}})
+	puts := func(u *policy.NodeUpdate) (put, removed []policy.Key) {
+		for _, c := range u.Rules {
+			if c.Rule != nil {
+				put = append(put, c.Key)
+			} else {
+				removed = append(removed, c.Key)
+			}
+		}
+		return put, removed
+	}
+	if put, _ := puts(m.take(v)); len(put) > 0 {
+		t.Errorf("as it comes: %v", put)
+	}
+	rule := wire.Held{Key: key(0), Hash: m.rules[key(0)].Hash()}
+	run := wire.Held{Key: key(3), Hash: m.rules[key(3)].Hash()}
+	for _, test := range []struct {
+		knows        bool
+		held         []wire.Held
+		put, removed []policy.Key
+	}{
+		{false, []wire.Held{rule}, nil, nil}, {false, []wire.Held{rule, run}, nil, []policy.Key{key(3)}},
+		{true, []wire.Held{rule}, []policy.Key{key(3)}, nil}, {true, []wire.Held{rule, run}, nil, nil},
+	} {
+		v.dryRuns = test.knows
+		m.resume(v, test.held)
+		if put, removed := puts(m.take(v)); !slices.Equal(put, test.put) || !slices.Equal(removed, test.removed) {
+			t.Errorf("knows %v, holds %d: put %v, removed %v", test.knows, len(test.held), put, removed)
+		}
+	}
+}
+
 // TestWhoHasARuleIsKnown: after any history the index says what the spans say.
 func TestWhoHasARuleIsKnown(t *testing.T) {
 	g := policytest.New(1)

@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sort"
+	"strings"
 	"sync"
 	"time"
 
@@ -26,6 +28,7 @@ type Event struct {
 	Announce  *wire.Announcement
 	Withdraw  *wire.Announcement
 	Ack       *wire.Ack
+	Drift     *wire.Drift
 	Gone      bool // the connection ended, and there is no other
 }
 
@@ -57,6 +60,10 @@ type NodeStatus struct {
 	Errors    []wire.RuleError `json:"errors,omitempty"`
 	// Refused is why the node is not connected, if it tried.
 	Refused string `json:"refused,omitempty"`
+	// TrafficMode is how its pods and other nodes' reach each other; empty if it has not told.
+	TrafficMode string `json:"trafficMode,omitempty"`
+	// DryRuns: it knows of them, and is sent their rules.
+	DryRuns bool `json:"dryRuns,omitempty"`
 }
 
 // Server is the feed's side of netmaster. Publish belongs to the engine's owner; all else is safe for concurrent use.
@@ -74,6 +81,8 @@ type Server struct {
 	conns    map[string]*conn // those that are sent updates
 	last     map[string]NodeStatus
 	refusals map[string]refusal // by node; "": those whose certificate is no node's
+	rollouts rollouts
+	watches  watches
 }
 
 // NewServer makes a server that holds nodes back until Ready.
@@ -84,8 +93,9 @@ func NewServer(cfg Config) *Server {
 	if cfg.SendTimeout == 0 {
 		cfg.SendTimeout = time.Minute
 	}
-	return &Server{cfg: cfg, ready: make(chan struct{}), metrics: newMetrics(cfg.Registerer), mirror: newMirror(), claims: map[string]*conn{},
-		conns: map[string]*conn{}, last: map[string]NodeStatus{}, refusals: map[string]refusal{}}
+	m := newMetrics(cfg.Registerer)
+	return &Server{cfg: cfg, ready: make(chan struct{}), metrics: m, mirror: newMirror(), claims: map[string]*conn{},
+		conns: map[string]*conn{}, last: map[string]NodeStatus{}, refusals: map[string]refusal{}, rollouts: newRollouts(m.realised), watches: watches{}}
 }
 
 // Ready lets nodes be served: the state that was published is complete.
@@ -104,12 +114,31 @@ func (s *Server) SetNodes(infos []policy.NodeInfo) {
 	defer s.mu.Unlock()
 	s.infos = slices.Clone(infos)
 	sort.Slice(s.infos, func(i, j int) bool { return s.infos[i].Name < s.infos[j].Name })
+	s.forgetGone()
 	for _, c := range s.conns {
 		select {
 		case c.infos <- struct{}{}:
 		default:
 		}
 	}
+}
+
+// forgetGone makes no change wait for a node that is neither in the API nor connected.
+func (s *Server) forgetGone() {
+	for node := range s.rollouts.byNode {
+		_, there := slices.BinarySearchFunc(s.infos, node, func(n policy.NodeInfo, name string) int { return strings.Compare(n.Name, name) })
+		if !there && s.conns[node] == nil {
+			s.rollouts.forget(node)
+			s.watches.tell(aboutNode(node))
+		}
+	}
+}
+
+// Infos is what is known of all nodes of the API server, connected or not.
+func (s *Server) Infos() []policy.NodeInfo {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.infos)
 }
 
 // reply is an answer that is waited for.
@@ -124,6 +153,12 @@ const maxReply = 256 << 20
 func (s *Server) answer(c *conn, r *feed.Reply) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if a := c.streams[r.Id]; a != nil {
+		if a.take(r) {
+			delete(c.streams, r.Id)
+		}
+		return
+	}
 	waiting := c.replies[r.Id]
 	if waiting == nil {
 		return
@@ -187,37 +222,38 @@ func (s *Server) Query(ctx context.Context, node string, body []byte) ([]byte, e
 func (s *Server) Nodes() []NodeStatus {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	known := map[string]NodeStatus{}
+	known := map[string]struct{}{}
 	for name := range s.mirror.nodes {
-		known[name] = NodeStatus{Name: name}
+		known[name] = struct{}{}
 	}
-	for name, st := range s.last {
-		st.Connected = false
-		known[name] = st
+	for name := range s.last {
+		known[name] = struct{}{}
 	}
-	for name, r := range s.refusals {
-		if name == "" {
-			continue
-		}
-		st := known[name]
-		st.Name, st.Refused = name, r.message
-		known[name] = st
+	for name := range s.refusals {
+		known[name] = struct{}{}
 	}
-	for name, c := range s.conns {
-		known[name] = s.status(c)
+	for name := range s.conns {
+		known[name] = struct{}{}
 	}
+	delete(known, "") // refusals of those whose certificate is no node's
 	out := make([]NodeStatus, 0, len(known))
-	for _, st := range known {
-		out = append(out, st)
+	for _, name := range slices.Sorted(maps.Keys(known)) {
+		out = append(out, s.statusOf(name))
 	}
-	sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
 	return out
+}
+
+// Node is the status of one node, connected or not.
+func (s *Server) Node(name string) NodeStatus {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.statusOf(name)
 }
 
 func (s *Server) status(c *conn) NodeStatus {
 	v := s.mirror.view(c.hello.Node)
 	st := NodeStatus{Name: c.hello.Node, Connected: true, Since: c.since, Version: c.hello.Program, Sent: c.sent, Realised: c.realised,
-		Rules: len(v.rules), Groups: len(v.groups) + len(v.applied), Errors: c.errs}
+		Rules: len(v.rules), Groups: len(v.groups) + len(v.applied), Errors: c.errs, TrafficMode: c.hello.TrafficMode, DryRuns: c.knowsDryRuns()}
 	if v.pending != nil {
 		st.Pending = len(v.pending.rules) + len(v.pending.groups)
 	}

@@ -36,9 +36,12 @@ type owner struct {
 	fault  error
 }
 
-func (o *owner) Do(_ context.Context, f func(*resolve.Engine)) error {
+func (o *owner) Do(ctx context.Context, f func(*resolve.Engine)) error {
 	if o.fault != nil {
 		return o.fault
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
 	}
 	f(o.engine)
 	return nil
@@ -47,6 +50,7 @@ func (o *owner) Do(_ context.Context, f func(*resolve.Engine)) error {
 // nodes answer what they are told, if they are told anything; nil never answers.
 type nodes struct {
 	list    []feed.NodeStatus
+	infos   []policy.NodeInfo
 	answers map[string]any
 
 	mu    sync.Mutex
@@ -54,6 +58,30 @@ type nodes struct {
 }
 
 func (n *nodes) Nodes() []feed.NodeStatus { return n.list }
+
+func (n *nodes) Node(name string) feed.NodeStatus {
+	if i := slices.IndexFunc(n.list, func(s feed.NodeStatus) bool { return s.Name == name }); i >= 0 {
+		return n.list[i]
+	}
+	return feed.NodeStatus{Name: name}
+}
+
+// Standing takes a node for behind that has not acknowledged all it was sent.
+func (n *nodes) Standing(_ string, e *policy.Extent) (out []feed.Standing) {
+	for _, name := range e.Nodes {
+		st := feed.Standing{NodeStatus: feed.NodeStatus{Name: name}, Needs: true}
+		if i := slices.IndexFunc(n.list, func(s feed.NodeStatus) bool { return s.Name == name }); i >= 0 {
+			st.NodeStatus = n.list[i]
+			st.Behind = st.Realised < st.Sent
+		}
+		out = append(out, st)
+	}
+	return out
+}
+
+func (n *nodes) Watch(id string) *feed.Watch { return feed.NewServer(feed.Config{}).Watch(id) }
+
+func (n *nodes) Infos() []policy.NodeInfo { return n.infos }
 
 func (n *nodes) Query(ctx context.Context, node string, body []byte) ([]byte, error) {
 	var q inspect.NodeQuery
@@ -69,11 +97,47 @@ func (n *nodes) Query(ctx context.Context, node string, body []byte) ([]byte, er
 		return nil, fmt.Errorf("node %s does not answer: %w", node, ctx.Err())
 	case error:
 		return nil, answer
+	case func(inspect.NodeQuery) any:
+		v := answer(q)
+		if err, bad := v.(error); bad {
+			return nil, err
+		}
+		return json.Marshal(v)
 	case string:
 		return []byte(answer), nil
 	default:
 		return json.Marshal(answer)
 	}
+}
+
+// QueryStream hands on each of a list of answers.
+func (n *nodes) QueryStream(ctx context.Context, node string, body []byte, each func([]byte) error) error {
+	var q inspect.NodeQuery
+	if err := json.Unmarshal(body, &q); err != nil {
+		return err
+	}
+	n.mu.Lock()
+	n.asked = append(n.asked, q)
+	n.mu.Unlock()
+	answer := n.answers[node]
+	if f, ok := answer.(func(inspect.NodeQuery) any); ok {
+		answer = f(q)
+	}
+	switch answer := answer.(type) {
+	case error:
+		return answer
+	case func(context.Context, func([]byte) error) error:
+		return answer(ctx, each)
+	case []string:
+		for _, a := range answer {
+			if err := each([]byte(a)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	<-ctx.Done()
+	return ctx.Err()
 }
 
 // place is a small cluster: a database, its callers, and one in another namespace.
@@ -173,7 +237,7 @@ func TestWhoMayAsk(t *testing.T) {
 		ctx  context.Context
 		code codes.Code
 	}{{t.Context(), codes.Unauthenticated}, {peer.NewContext(t.Context(), &peer.Peer{}), codes.PermissionDenied}, {bare, codes.PermissionDenied}, {node, codes.PermissionDenied}} {
-		for _, kind := range []string{inspect.AskStatus, inspect.AskPolicies, inspect.AskEndpoints, inspect.AskFlows, inspect.AskDB, inspect.AskCache, inspect.AskLookup, "anything"} {
+		for _, kind := range []string{inspect.AskStatus, inspect.AskPolicies, inspect.AskEndpoints, inspect.AskFlows, inspect.AskDB, inspect.AskCache, inspect.AskLookup, inspect.AskCuts, inspect.AskExplain, inspect.AskMatrix, inspect.AskCounters, inspect.AskUnused, inspect.AskLint, "anything"} {
 			if a, err := p.Ask(c.ctx, &inspect.Question{Kind: kind}); status.Code(err) != c.code || a != nil {
 				t.Errorf("%s: %v, %v; want %v", kind, a, err, c.code)
 			}
@@ -253,8 +317,9 @@ func TestEndpoints(t *testing.T) {
 func TestStatus(t *testing.T) {
 	p := newPlace(t)
 	p.nodes.list = []feed.NodeStatus{{Name: "away"}, {Name: "refused", Refused: "too old"}, {Name: "well", Connected: true}, {Name: "silent", Connected: true}, {Name: "nonsense", Connected: true},
-		{Name: "fails", Connected: true}, {Name: "no switch", Connected: true}}
-	p.nodes.answers = map[string]any{"well": inspect.NodeStatus{SwitchConnected: true, Flows: 9}, "nonsense": "hello", "fails": errors.New("no such question"), "no switch": inspect.NodeStatus{}}
+		{Name: "fails", Connected: true}, {Name: "no switch", Connected: true}, {Name: "drifts", Connected: true}}
+	p.nodes.answers = map[string]any{"well": inspect.NodeStatus{SwitchConnected: true, Flows: 9}, "nonsense": "hello", "fails": errors.New("no such question"), "no switch": inspect.NodeStatus{},
+		"drifts": inspect.NodeStatus{SwitchConnected: true, Audit: inspect.Audit{Last: inspect.DriftCount{Missing: 1, Extra: 3}, Problem: "what was found is not mended"}}}
 	began := time.Now()
 	st, err := asked[inspect.Status](p, inspect.Question{Kind: inspect.AskStatus})
 	if err != nil {
@@ -265,12 +330,13 @@ func TestStatus(t *testing.T) {
 	}
 	problems := strings.Join(st.Problems, "\n")
 	for _, want := range []string{"node away is not connected", "node refused is refused and enforces what it last had: too old", "node silent is connected and does not say how it is", "node nonsense is connected and does not say",
-		"node fails is connected and does not say how it is: no such question", "node no switch has no connection to its Open vSwitch"} {
+		"node fails is connected and does not say how it is: no such question", "node no switch has no connection to its Open vSwitch",
+		"somebody else changes the flows of node drifts: its last audit found 1 missing, 0 changed, 3 extra", "node drifts: what was found is not mended"} {
 		if !strings.Contains(problems, want) {
 			t.Errorf("no %q in\n%s", want, problems)
 		}
 	}
-	if len(st.Problems) != 6 || st.Policies != 2 || st.Endpoints != 8 || st.Revision == 0 || st.Nodes[2].Own == nil || st.Nodes[2].Own.Flows != 9 {
+	if len(st.Problems) != 8 || st.Policies != 2 || st.Endpoints != 8 || st.Revision == 0 || st.Nodes[2].Own == nil || st.Nodes[2].Own.Flows != 9 {
 		t.Errorf("%+v", st)
 	}
 	p.nodes.list = p.nodes.list[2:3]
@@ -303,7 +369,7 @@ func TestFlows(t *testing.T) {
 	}
 	// a node that does not answer is named before who asks has given up
 	var end context.CancelFunc
-	p.admin, end = context.WithTimeout(p.admin, 500*time.Millisecond)
+	p.admin, end = context.WithTimeout(p.admin, 3*time.Second) // a tenth of it is left for the answer
 	defer end()
 	if _, err := asked[any](p, inspect.Question{Kind: inspect.AskFlows, Node: "node3"}); err == nil || !strings.Contains(err.Error(), "node node3 does not answer") || p.admin.Err() != nil {
 		t.Errorf("a silent node: %v; who asked: %v", err, p.admin.Err())
@@ -348,5 +414,21 @@ func TestWithoutTheOwner(t *testing.T) {
 		if _, err := asked[any](p, q); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "netmaster is stopping") {
 			t.Errorf("%+v: %v", q, err)
 		}
+	}
+}
+
+// Who waits for nothing, for no policy, or as one too many, is told so.
+func TestWhoMayNotWait(t *testing.T) {
+	p := newPlace(t)
+	for _, q := range []inspect.Question{{Kind: inspect.AskWait}, {Kind: inspect.AskWait, ID: "shop/db"}, {Kind: inspect.AskWait, ID: "db", Wait: &inspect.WaitFor{}}} {
+		if _, err := asked[any](p, q); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("%+v: %v", q, err)
+		}
+	}
+	for range mostWaiters {
+		p.waiters <- struct{}{}
+	}
+	if _, err := asked[any](p, inspect.Question{Kind: inspect.AskWait, ID: "shop/db", Wait: &inspect.WaitFor{}}); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("one too many: %v", err)
 	}
 }

@@ -63,7 +63,7 @@ func (e *Engine) ruleChanges() []policy.RuleChange {
 func (p *publisher) publish(r *rule) *policy.Rule {
 	out := &carve(&p.rules, 1, p.piece)[0]
 	out.Key, out.Direction, out.AppliedTo = r.key, r.direction, p.e.groups.at(r.applied).key
-	out.AnyPeer, out.AnyPort = r.anyPeer, r.anyPort
+	out.AnyPeer, out.AnyPort, out.Audit = r.anyPeer, r.anyPort, r.audit
 	if r.body != nil {
 		out.Blocks, out.Ports = r.body.blocks, r.body.ports
 	}

@@ -140,28 +140,26 @@ func (c *cluster) check() {
 	}
 }
 
-// allows judges as a node does, from nothing but what it holds.
-func (c *cluster) allows(d policy.Direction, node string, p policy.Packet) bool {
+// judge judges as a node does, from nothing but what it holds, by its rules in force or by those of dry runs.
+func (c *cluster) judge(d policy.Direction, node string, p policy.Packet, audit bool) (isolated []string, allowed bool) {
 	local, other := p.To, p.From
 	if d == policy.Egress {
 		local, other = p.From, p.To
 	}
 	n := c.nodes[node]
-	if n == nil {
-		return true
-	}
-	isolated := false
 	for key := range n.Rules {
 		r := c.rules[key]
-		if _, ok := n.Applied[r.AppliedTo][local]; !ok || r.Direction != d {
+		if _, ok := n.Applied[r.AppliedTo][local]; !ok || r.Direction != d || r.Audit != audit {
 			continue
 		}
-		isolated = true
-		if c.peerOK(r, other) && portOK(r, p) {
-			return true
+		for _, o := range r.Origins {
+			if o.Rule < 0 {
+				isolated = append(isolated, o.Policy)
+			}
 		}
+		allowed = allowed || c.peerOK(r, other) && portOK(r, p)
 	}
-	return !isolated
+	return isolated, allowed || len(isolated) == 0
 }
 
 func (c *cluster) peerOK(r *policy.Rule, a netip.Addr) bool {
@@ -194,9 +192,23 @@ func (c *cluster) side(d policy.Direction, p policy.Packet) bool {
 		return true
 	}
 	for name := range c.nodes {
-		if !c.allows(d, name, p) {
+		if _, ok := c.judge(d, name, p, false); !ok {
 			return false
 		}
 	}
 	return true
+}
+
+// audited is what the dry runs of nodes say of one side of a packet, and which policies isolate in them.
+func (c *cluster) audited(d policy.Direction, p policy.Packet) policy.SideVerdict {
+	v := policy.SideVerdict{Allowed: true}
+	for name := range c.nodes {
+		if now, _ := c.judge(d, name, p, false); len(now) > 0 || p.From == p.To {
+			return policy.SideVerdict{Allowed: true}
+		}
+		isolated, ok := c.judge(d, name, p, true)
+		v.Allowed, v.Isolated = v.Allowed && ok, append(v.Isolated, isolated...)
+	}
+	slices.Sort(v.Isolated)
+	return v
 }

@@ -73,6 +73,7 @@ type Engine struct {
 	ghosts    map[incarnation]endpointID // wired, but no longer the API's pod of that name
 	waiting   map[waitingKey]Announcement
 	batch     batchState
+	moved     []endpointID // by the last batch, in force
 }
 
 // New makes an empty engine whose first change has the revision after this one.
@@ -89,6 +90,7 @@ func (e *Engine) Revision() uint64 { return e.revision }
 // Apply takes a batch over. Changes that cancel out within it are not told; if nothing changed, Revision is the old one and
 // only Settled can be non-empty.
 func (e *Engine) Apply(b Batch) (policy.Changes, []Conflict) {
+	e.moved = emptied(e.moved)
 	e.expect(&b)
 	for _, name := range b.DeletedNamespaces {
 		e.putNamespace(name, nil, false)

@@ -14,6 +14,7 @@ import (
 func (e *Engine) finish() (policy.Changes, []Conflict) {
 	b := &e.batch
 	e.settleRules()
+	e.noteMoved()
 	e.finishEndpoints()
 	out := policy.Changes{Settled: b.settled, Groups: e.finishPeers()}
 	e.finishPlaces()
@@ -170,6 +171,7 @@ func (e *Engine) finishCrowded(crowded map[netip.Addr][]uint32) {
 	}
 	slices.SortFunc(addresses, netip.Addr.Compare)
 	for _, a := range addresses {
+		e.moved = append(e.moved, e.claimants(a)...)
 		before, after := e.claimsBefore(a, crowded[a]), e.claimsNow(a)
 		was, is := e.stand(before), e.stand(after)
 		for s := range was {

@@ -17,7 +17,7 @@ type group struct {
 	appliedOn counts // how many addresses of a node are in it, as an appliedTo group
 	span      counts // how many rules bring the group to a node, as a peer group
 	ns        namespaceID
-	isolation [2]ruleID // the rules that let nothing through: ingress, egress
+	isolation [2]ruleID // the rules in force that let nothing through: ingress, egress
 	applied   ruleID    // the first of the rules that apply to it, linked
 	appliedOf uint32    // how many those are
 	peerOf    uint32    // of how many rules it is a peer group

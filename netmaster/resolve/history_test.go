@@ -231,7 +231,13 @@ var kinds = []func(*model, policytest.Gen, *resolve.Batch){
 	},
 	func(m *model, g policytest.Gen, b *resolve.Batch) {
 		for _, n := range g.Perm(policyCount)[:1+g.IntN(2)] {
-			if p := g.Policy(n); g.IntN(4) == 0 {
+			p := g.Staged(n)
+			if old := m.policies[p.ID()]; old != nil && g.IntN(3) == 0 { // only its annotation changes
+				again := *old
+				again.Audit = !old.Audit
+				p = &again
+			}
+			if g.IntN(4) == 0 {
 				b.DeletedPolicies = append(b.DeletedPolicies, p.ID())
 				delete(m.policies, p.ID())
 			} else {
@@ -328,6 +334,7 @@ func runHistory(t *testing.T, seed uint64, e *resolve.Engine) {
 	}
 	compareWithFresh(t, m, c, e)
 	compareWithOracle(t, g, m, c, 20)
+	compareWorlds(t, g, m, e, 3)
 	if seed%8 == 0 {
 		inStep(t, e)
 		clearAway(t, m, c, e)
@@ -440,6 +447,38 @@ func compareWithOracle(t *testing.T, g policytest.Gen, m *model, c *cluster, pac
 		want := policy.Allowed(w, p)
 		if got := c.passes(p); got != want.Allowed {
 			t.Errorf("%+v: oracle %+v, nodes %v", p, want, got)
+		}
+		if want.Allowed {
+			compareDryRuns(t, w, c, p)
+		}
+	}
+}
+
+func compareDryRuns(t *testing.T, w *policy.World, c *cluster, p policy.Packet) {
+	t.Helper()
+	v := policy.Audited(w, p)
+	for d, want := range map[policy.Direction]policy.SideVerdict{policy.Egress: v.Egress, policy.Ingress: v.Ingress} {
+		slices.Sort(want.Isolated)
+		if got := c.audited(d, p); got.Allowed != want.Allowed || !slices.Equal(got.Isolated, want.Isolated) {
+			t.Errorf("%+v: the oracle's dry run of %s: %+v, the nodes' %+v", p, d, want, got)
+		}
+	}
+}
+
+// compareWorlds holds what the engine says is in force to what the events made.
+func compareWorlds(t *testing.T, g policytest.Gen, m *model, e *resolve.Engine, packets int) {
+	t.Helper()
+	w, contested := m.effective()
+	for range packets {
+		p := g.Packet(podCount)
+		if contested[p.From] || contested[p.To] {
+			continue
+		}
+		want := policy.Allowed(w, p).Allowed
+		for name, have := range map[string]*policy.World{"whole": e.World(), "part": e.WorldOf(p.From, p.To)} {
+			if got := policy.Allowed(have, p); got.Allowed != want {
+				t.Errorf("%+v in the %s world: %+v, not %v", p, name, got, want)
+			}
 		}
 	}
 }

@@ -277,6 +277,7 @@ func (c *compilation) numbers(s *spec, name portName) []uint16 {
 
 // add takes a reference to the rule of this content.
 func (c *compilation) add(want *content, index int) {
+	want.audit = c.obj.Audit
 	ref := ruleRef{c.e.rule(want), int32(index)}
 	c.refs = append(c.refs, ref)
 	c.e.addOrigin(ref.rule, origin{c.id, ref.index})

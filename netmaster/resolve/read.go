@@ -25,6 +25,16 @@ func (e *Engine) Counts() Counts {
 	return c
 }
 
+// DryRuns is how many of the policies are in one; it costs all policies.
+func (e *Engine) DryRuns() (n int) {
+	for _, s := range e.policyByName.slots {
+		if s.id != 0 && e.policies.at(s.id).obj.Audit {
+			n++
+		}
+	}
+	return n
+}
+
 // PolicyView is a policy with what became of it.
 type PolicyView struct {
 	Policy    *policy.Policy
@@ -156,8 +166,10 @@ func (e *Engine) Endpoint(id string) (EndpointView, bool) {
 		}
 	}
 	for _, g := range e.classes.at(ep.class).groups {
-		for r := e.groups.at(g).applied; r != 0; r = e.rules.at(r).next {
-			v.isolate(e, e.rules.at(r))
+		for id := e.groups.at(g).applied; id != 0; id = e.rules.at(id).next {
+			if r := e.rules.at(id); !r.audit {
+				v.isolate(e, r)
+			}
 		}
 	}
 	slices.Sort(v.Ingress)

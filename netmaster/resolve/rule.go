@@ -24,6 +24,7 @@ type rule struct {
 	direction policy.Direction
 	anyPeer   bool
 	anyPort   bool
+	audit     bool
 }
 
 // ruleBody is what only some rules have.
@@ -64,6 +65,7 @@ func (r *rule) peers(buf *[1]groupID) []groupID {
 type content struct {
 	direction        policy.Direction
 	anyPeer, anyPort bool
+	audit            bool
 	applied          groupID
 	peers            []groupID // by their keys, each once
 	blocks           []policy.IPBlock
@@ -71,7 +73,7 @@ type content struct {
 }
 
 func (r *rule) is(c *content) bool {
-	if r.direction != c.direction || r.anyPeer != c.anyPeer || r.anyPort != c.anyPort || r.applied != c.applied {
+	if r.direction != c.direction || r.anyPeer != c.anyPeer || r.anyPort != c.anyPort || r.audit != c.audit || r.applied != c.applied {
 		return false
 	}
 	var buf [1]groupID
@@ -83,16 +85,19 @@ func sameBlock(a, b policy.IPBlock) bool {
 }
 
 func (r *rule) content(buf *[1]groupID) content {
-	return content{r.direction, r.anyPeer, r.anyPort, r.applied, r.peers(buf), r.more().blocks, r.more().ports}
+	return content{r.direction, r.anyPeer, r.anyPort, r.audit, r.applied, r.peers(buf), r.more().blocks, r.more().ports}
 }
 
 func (h *hashing) content(c *content) uint32 {
-	flags := uint64(c.direction) << 2
+	flags := uint64(c.direction) << 3
 	if c.anyPeer {
 		flags |= 1
 	}
 	if c.anyPort {
 		flags |= 2
+	}
+	if c.audit {
+		flags |= 4
 	}
 	sum := mix(mix(h.salt, flags), uint64(c.applied))
 	for _, g := range c.peers {
@@ -138,9 +143,10 @@ func (e *Engine) rule(c *content) ruleID {
 	return id
 }
 
-// isolation is where the group of a rule that lets nothing through knows it; nil for other rules. Most rules are such.
+// isolation is where the group of a rule that lets nothing through knows it; nil for other rules, and for those of dry runs, which are
+// few. Most rules are such.
 func (e *Engine) isolation(c *content) *ruleID {
-	if c.anyPeer || c.anyPort || len(c.peers)+len(c.blocks)+len(c.ports) > 0 {
+	if c.audit || c.anyPeer || c.anyPort || len(c.peers)+len(c.blocks)+len(c.ports) > 0 {
 		return nil
 	}
 	return &e.groups.at(c.applied).isolation[c.direction-policy.Ingress]
@@ -148,7 +154,7 @@ func (e *Engine) isolation(c *content) *ruleID {
 
 func (e *Engine) makeRule(c *content) ruleID {
 	id, r := e.rules.take()
-	r.direction, r.anyPeer, r.anyPort, r.applied = c.direction, c.anyPeer, c.anyPort, c.applied
+	r.direction, r.anyPeer, r.anyPort, r.audit, r.applied = c.direction, c.anyPeer, c.anyPort, c.audit, c.applied
 	e.groups.at(c.applied).holds++
 	for _, g := range c.peers {
 		e.groups.at(g).holds++
@@ -166,7 +172,7 @@ func (e *Engine) makeRule(c *content) ruleID {
 func (e *Engine) ruleKey(r *rule) policy.Key {
 	var space [8]policy.Key
 	out := policy.Rule{Direction: r.direction, AppliedTo: e.groups.at(r.applied).key, AnyPeer: r.anyPeer, AnyPort: r.anyPort,
-		Peers: e.peerKeys(r, space[:0]), Blocks: r.more().blocks, Ports: r.more().ports}
+		Audit: r.audit, Peers: e.peerKeys(r, space[:0]), Blocks: r.more().blocks, Ports: r.more().ports}
 	return policy.RuleKey(&out)
 }
 

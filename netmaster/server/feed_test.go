@@ -1,11 +1,13 @@
 package server
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/flowkeep/flowkeep/internal/wire"
+	"github.com/flowkeep/flowkeep/netmaster/feed"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -22,7 +24,7 @@ func TestAnotherVersionIsToldEverywhere(t *testing.T) {
 	n.versions = [2]uint32{7, 9}
 	n.connect(m)
 	until(t, "the node is told", n.is(func() bool {
-		return status.Code(n.ended) == codes.FailedPrecondition && strings.Contains(n.ended.Error(), "speaks versions 7 to 9 of the feed, this netmaster 2 to 2: upgrade the older of the two")
+		return status.Code(n.ended) == codes.FailedPrecondition && strings.Contains(n.ended.Error(), "speaks versions 7 to 9 of the feed, this netmaster 2 to 3: upgrade the older of the two")
 	}))
 	until(t, "the node's event", func() bool { return w.reported("Node /node1 FlowkeepRefused", "versions 7 to 9", "rules it last had") })
 	until(t, "the log and the metric", func() bool {
@@ -62,30 +64,95 @@ func TestRefusedRulesAreToldAtTheirPolicy(t *testing.T) {
 	until(t, "the metric", func() bool { return m.metric("netmaster_feed_errors") == 1 })
 	n.say(wire.FromAck(&wire.Ack{Revision: n.revision}))
 	until(t, "the metric is back", func() bool { return m.metric("netmaster_feed_errors") == 0 })
+	until(t, "the policy's last event", func() bool { return w.reported("NetworkPolicy ns/p InForce", "node1", "again") })
+	n.say(wire.FromAck(&wire.Ack{Revision: n.revision}))
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	events := 0
 	for _, r := range w.reports {
-		if strings.Contains(r, "NotInForce") {
+		if strings.Contains(r, "InForce") {
 			events++
 		}
 	}
-	if events != 1 {
+	if events != 2 {
 		t.Errorf("reports: %q", w.reports)
 	}
 }
 
 func TestFailuresAreToldAgainAfterAWhile(t *testing.T) {
-	f := failures{told: map[string]map[string]time.Time{}}
-	errs := []wire.RuleError{{Origins: []policy.Origin{{Policy: "a/b", Rule: 1}, {Policy: "a/b", Rule: 2}}, Message: "no"}}
+	f := failures{told: map[string]map[string]*failure{}}
+	errs := []wire.RuleError{{Rules: []policy.Key{{1}}, Origins: []policy.Origin{{Policy: "a/b", Rule: 1}, {Policy: "a/b", Rule: 2}}, Message: "no"}}
 	now := time.Unix(1e9, 0)
 	for i, want := range []int{1, 0, 0, 1} {
-		if got := f.fresh("node1", errs, now); len(got) != want {
-			t.Errorf("after %d: %v", i, got)
+		if got, mended := f.fresh("node1", errs, now); len(got) != want || len(mended) > 0 {
+			t.Errorf("after %d: %v, %v", i, got, mended)
 		}
 		now = now.Add(tellAgain/2 - time.Second)
 	}
-	if f.fresh("node1", nil, now.Add(time.Hour)); len(f.told) != 0 {
-		t.Errorf("remembered for ever: %v", f.told)
+	if _, mended := f.fresh("node1", []wire.RuleError{{Message: "the switch is away"}}, now); len(mended) > 0 {
+		t.Error("told as mended while nothing is in force")
 	}
+	if _, mended := f.fresh("node1", nil, now.Add(time.Hour)); len(mended) != 1 || len(f.told) != 0 {
+		t.Errorf("mended: %v; remembered for ever: %v", mended, f.told)
+	}
+}
+
+// What fails and is mended all the time is told a few times, each failure with its end, and then no more for a while.
+func TestWhatComesAndGoesIsToldAFewTimes(t *testing.T) {
+	f := failures{told: map[string]map[string]*failure{}}
+	errs := []wire.RuleError{{Rules: []policy.Key{{1}}, Origins: []policy.Origin{{Policy: "a/b"}}, Message: "no"}}
+	now, events := time.Unix(1e9, 0), 0
+	for range 100 {
+		failed, _ := f.fresh("node1", errs, now)
+		_, mended := f.fresh("node1", nil, now.Add(time.Second))
+		if events += len(failed) + len(mended); len(failed) != len(mended) {
+			t.Fatalf("%d failures and %d ends of such are told", len(failed), len(mended))
+		}
+		now = now.Add(2 * time.Second)
+	}
+	if events != 2*mostTold {
+		t.Errorf("%d events", events)
+	}
+	f.forgetBut(func(string) bool { return false })
+	if len(f.told) > 0 {
+		t.Errorf("a node that is gone is remembered: %v", f.told)
+	}
+}
+
+// Nodes in different traffic modes do not reach each other's pods; a node that has not told, or is away, differs from nobody.
+func TestDifferentTrafficModesAreTold(t *testing.T) {
+	told := func(modes ...string) string {
+		var nodes []feed.NodeStatus
+		for i, mode := range modes {
+			nodes = append(nodes, feed.NodeStatus{Name: fmt.Sprint("node", i+1), Connected: mode != "away", TrafficMode: mode})
+		}
+		return trafficProblem(nodes)
+	}
+	for _, alike := range [][]string{nil, {"route", "route"}, {"geneve", ""}, {"geneve", "away", "geneve"}} {
+		if text := told(alike...); text != "" {
+			t.Errorf("%v: %s", alike, text)
+		}
+	}
+	text := told("route", "geneve", "route", "route", "route", "route")
+	for _, want := range []string{`"geneve" on node2;`, `"route" on node1, node3, node4 and 2 more`, "--traffic-mode"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %s in %s", want, text)
+		}
+	}
+}
+
+func TestTrafficModeComesByTheHello(t *testing.T) {
+	w := newWorld(t)
+	m := w.start()
+	one, two := w.node("node1"), w.node("node2")
+	one.traffic, two.traffic = "route", "geneve"
+	one.connect(m)
+	two.connect(m)
+	told := func() bool {
+		return strings.Contains(strings.Join(m.status().Problems, "\n"), "different traffic modes")
+	}
+	until(t, "the difference is told", told)
+	until(t, "the log has it", func() bool { return w.logged("different traffic modes") })
+	two.end()
+	until(t, "it is told no longer", func() bool { return !told() })
 }

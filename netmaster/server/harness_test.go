@@ -109,6 +109,11 @@ func (w *world) Warn(kind, namespace, name, _, reason, message string) {
 	w.reports = append(w.reports, fmt.Sprintf("%s %s/%s %s: %s", kind, namespace, name, reason, message))
 }
 
+// Note collects it too.
+func (w *world) Note(kind, namespace, name, uid, reason, message string) {
+	w.Warn(kind, namespace, name, uid, reason, message)
+}
+
 func (w *world) reported(parts ...string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -206,9 +211,11 @@ type node struct {
 	infos    []policy.NodeInfo
 	stream   grpc.BidiStreamingClient[apifeed.NodeMessage, apifeed.MasterMessage]
 	end      func()
+	traffic  string
 	versions [2]uint32        // of the protocol; zero: this build's
 	ended    error            // why the connection ended
 	wrong    []wire.RuleError // told in acks
+	mute     bool             // acknowledges nothing
 }
 
 func (w *world) node(name string) *node {
@@ -220,7 +227,7 @@ func (n *node) hello() *wire.Hello {
 	if n.versions == [2]uint32{} {
 		n.versions = [2]uint32{apifeed.MinVersion, apifeed.MaxVersion}
 	}
-	h := &wire.Hello{Node: n.name, Program: "test", MinVersion: n.versions[0], MaxVersion: n.versions[1], Revision: n.revision, Announced: n.wired}
+	h := &wire.Hello{Node: n.name, Program: "test", MinVersion: n.versions[0], MaxVersion: n.versions[1], Revision: n.revision, Announced: n.wired, TrafficMode: n.traffic}
 	for k, r := range n.rules {
 		h.Held = append(h.Held, wire.Held{Key: k, Hash: r.Hash()})
 	}
@@ -286,6 +293,8 @@ func (n *node) receive(stream grpc.BidiStreamingClient[apifeed.NodeMessage, apif
 			}
 			if whole {
 				n.update(&u)
+			}
+			if whole && !n.mute {
 				_ = stream.Send(wire.FromAck(&wire.Ack{Revision: u.Revision, Errors: n.wrong}))
 			}
 		}

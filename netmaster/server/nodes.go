@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/flowkeep/flowkeep/internal/wire"
 	"github.com/flowkeep/flowkeep/netmaster/feed"
@@ -25,6 +26,8 @@ func (s *server) event(ctx context.Context, ev feed.Event) error {
 		return s.Do(ctx, func(*resolve.Engine) { s.withdraw(ev.Node, ev.Withdraw) })
 	case ev.Ack != nil:
 		return s.acknowledged(ctx, ev.Node, ev.Ack)
+	case ev.Drift != nil:
+		s.drifted(ev.Node, ev.Drift, time.Now())
 	case ev.Gone:
 		return s.Do(ctx, func(*resolve.Engine) { s.forgetGoneNodes() })
 	}
@@ -123,6 +126,9 @@ func (s *server) forgetGoneNodes() {
 	for _, n := range s.feed.Nodes() {
 		live[n.Name] = n.Connected
 	}
+	there := func(node string) bool { return s.nodes[node] || live[node] }
+	s.failures.forgetBut(there)
+	s.drifts.forgetBut(there)
 	for node, pods := range s.announced {
 		if !s.nodes[node] && !live[node] && len(pods) > 0 {
 			s.log.Info("a node is gone: what it wired counts no more", "node", node, "endpoints", len(pods))

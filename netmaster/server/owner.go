@@ -74,7 +74,9 @@ func (s *server) takeBatch(b *watch.Batch) {
 		s.setNodes(b.Nodes)
 		change.Infos = &b.Nodes
 	}
+	changed := s.aboutToChange(b)
 	s.apply(in, change)
+	s.follow(b, changed)
 	if b.Complete {
 		s.stored = nil
 		close(s.inStep)
@@ -107,6 +109,7 @@ func (s *server) apply(in resolve.Batch, change store.Change) {
 	s.metrics.batchSeconds.Observe(time.Since(began).Seconds())
 	change.Resolved = &changes
 	s.store.Write(change)
+	s.history.Record(s.engine, &in, time.Now())
 	s.markGroups(&changes)
 	for _, c := range conflicts {
 		s.conflict(c)
@@ -138,7 +141,7 @@ func (s *server) reportProblems(policies map[string]*policy.Policy) {
 		s.wrong[id] = text
 		for _, problem := range p.Problems {
 			s.log.Warn("a part of a policy makes no sense and is left out", "policy", id, "problem", problem)
-			s.cfg.Report.Warn("NetworkPolicy", p.Namespace, p.Name, p.UID, "Invalid", problem+"; this part allows nothing")
+			s.cfg.Report.Warn("NetworkPolicy", p.Namespace, p.Name, p.UID, "Invalid", policy.ProblemText(problem))
 		}
 	}
 }

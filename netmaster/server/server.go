@@ -17,9 +17,11 @@ import (
 	"github.com/flowkeep/flowkeep/internal/mtls"
 	"github.com/flowkeep/flowkeep/internal/process"
 	"github.com/flowkeep/flowkeep/netmaster/feed"
+	"github.com/flowkeep/flowkeep/netmaster/history"
 	"github.com/flowkeep/flowkeep/netmaster/inspect"
 	"github.com/flowkeep/flowkeep/netmaster/resolve"
 	"github.com/flowkeep/flowkeep/netmaster/watch"
+	"github.com/flowkeep/flowkeep/netmaster/webhook"
 	"github.com/flowkeep/flowkeep/policydb/labelcache"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	"github.com/flowkeep/flowkeep/policydb/store"
@@ -42,11 +44,18 @@ type Config struct {
 	Registerer prometheus.Registerer
 	Health     *process.Health
 	Report     Reporter
+	Access     AccessConfig
+	// Webhook takes admission reviews, if it has an address.
+	Webhook webhook.Listen
+	Page    PageConfig
+	History history.Config // what is kept of earlier states
+	Self    *process.Self  // what is told to support; may be nil
 }
 
 // Reporter tells users about their objects, as Kubernetes Events.
 type Reporter interface {
 	Warn(kind, namespace, name, uid, reason, message string)
+	Note(kind, namespace, name, uid, reason, message string)
 }
 
 // server: what is in the first block is set before anything runs, and safe to use from everywhere; the rest belongs to the
@@ -58,26 +67,30 @@ type server struct {
 	watcher        *watch.Watcher
 	store          *store.Store
 	cache          *labelcache.Cache
+	history        *history.History
 	feed           *feed.Server
 	calls          chan func()
 	stopped        chan struct{} // closed when the owner has stopped
 	inStep         chan struct{} // closed when the API server has told everything
 	storedRevision uint64        // of the policy DB at the start
 	failures       failures
+	drifts         drifts
+	pageProblem    atomic.Value  // string: why browsers get nothing
 	labels         atomic.Uint64 // counts up with everything that can change which endpoints a selector chooses
 
-	engine     *resolve.Engine
-	stored     *store.Contents                           // until the first complete batch has been compared with it
-	wrong      map[string]string                         // policies with problems → what was reported
-	announced  map[string]map[string]*store.Announcement // by node, by Announcement.Key
-	nodes      map[string]bool                           // that the API server has
-	apiProblem string
-	dirty      map[policy.Key]struct{} // groups whose members the label cache has yet to be told
+	engine         *resolve.Engine
+	stored         *store.Contents                           // until the first complete batch has been compared with it
+	wrong          map[string]string                         // policies with problems → what was reported
+	announced      map[string]map[string]*store.Announcement // by node, by Announcement.Key
+	nodes          map[string]bool                           // that the API server has
+	apiProblem     string
+	trafficProblem string
+	dirty          map[policy.Key]struct{} // groups whose members the label cache has yet to be told
 }
 
 func newServer(cfg Config) *server {
-	return &server{cfg: cfg, log: cfg.Logger, metrics: newMetrics(cfg.Registerer), calls: make(chan func()), stopped: make(chan struct{}), inStep: make(chan struct{}), watcher: cfg.Watcher,
-		failures: failures{told: map[string]map[string]time.Time{}}, wrong: map[string]string{}, announced: map[string]map[string]*store.Announcement{}, nodes: map[string]bool{}, dirty: map[policy.Key]struct{}{}}
+	return &server{cfg: cfg, log: cfg.Logger, history: history.New(cfg.History), metrics: newMetrics(cfg.Registerer), calls: make(chan func()), stopped: make(chan struct{}), inStep: make(chan struct{}), watcher: cfg.Watcher,
+		failures: failures{told: map[string]map[string]*failure{}}, drifts: drifts{told: map[string]*untold{}}, wrong: map[string]string{}, announced: map[string]map[string]*store.Announcement{}, nodes: map[string]bool{}, dirty: map[policy.Key]struct{}{}}
 }
 
 // Run serves until ctx ends.
@@ -123,18 +136,29 @@ func (s *server) run(ctx context.Context) error {
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}))
 	apifeed.RegisterFeedServer(g, s.feed)
-	apiinspect.Register(g, inspect.NewServer(inspect.Config{Owner: s, Nodes: s.feed, Store: s.store, Cache: s.cache, Version: s.cfg.Version, Problems: s.problems, Labels: s.labels.Load}))
+	answers := inspect.NewServer(inspect.Config{Owner: s, Nodes: s.feed, API: s.watcher, Services: s.watcher, History: s.history, Store: s.store, Cache: s.cache, Version: s.cfg.Version, Problems: s.problems, Unheard: s.unheard, Labels: s.labels.Load, Self: s.cfg.Self})
+	apiinspect.Register(g, answers)
+	shown := s.showPage(answers)
 	s.cfg.Health.SetReady("state", "waiting for the API server")
+	reviews, err := s.reviews()
+	if err != nil {
+		return err
+	}
 	if err := s.restore(); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	defer func() { cancel(); all.Wait() }()
-	failed := make(chan error, 1)
+	failed := make(chan error, 3)
 	all.Go(func() { s.watcher.Run(ctx) })
 	all.Go(func() { s.cache.Run(ctx) })
 	all.Go(func() { s.loop(ctx) })
+	if err := s.serveAccess(ctx, answers, &all, failed); err != nil {
+		return err
+	}
+	all.Go(func() { s.review(ctx, reviews) })
+	all.Go(func() { shown(ctx) })
 	all.Go(func() { failed <- g.Serve(listener) })
 	defer g.Stop()
 	s.log.Info("serving", "address", listener.Addr().String(), "version", s.cfg.Version)

@@ -108,6 +108,15 @@ func TestChangesWhileAway(t *testing.T) {
 	m = w.start()
 	n.connect(m)
 	until(t, "the new web is the peer", n.is(func() bool { return n.peers() == "10.0.2.2" }))
+	m.ready()
+	m.stop()
+	n.end()
+	if err := w.client.NetworkingV1().NetworkPolicies("ns").Delete(ctx, "p", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	m = w.start()
+	n.connect(m)
+	until(t, "the deleted policy's rules are gone", n.is(func() bool { return len(n.rules) == 0 }))
 }
 
 // Nodes wait while there is neither a policy DB nor an API server: an empty answer would open everything.

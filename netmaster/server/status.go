@@ -2,7 +2,11 @@ package server
 
 import (
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
+	"github.com/flowkeep/flowkeep/netmaster/feed"
 	"github.com/flowkeep/flowkeep/policydb/labelcache"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
@@ -22,7 +26,49 @@ func (s *server) problems() []string {
 	if text := s.store.SetAside(); text != "" {
 		out = append(out, text)
 	}
+	if text := trafficProblem(s.feed.Nodes()); text != "" {
+		out = append(out, text)
+	}
+	if text, ok := s.pageProblem.Load().(string); ok {
+		out = append(out, text)
+	}
 	return out
+}
+
+// trafficProblem tells of connected nodes in different traffic modes; empty if there are none.
+func trafficProblem(nodes []feed.NodeStatus) string {
+	const most = 3
+	modes := map[string][]string{}
+	for _, n := range nodes {
+		if n.Connected && n.TrafficMode != "" {
+			modes[n.TrafficMode] = append(modes[n.TrafficMode], n.Name)
+		}
+	}
+	if len(modes) < 2 {
+		return ""
+	}
+	var parts []string
+	for _, mode := range slices.Sorted(maps.Keys(modes)) {
+		names := modes[mode]
+		text := fmt.Sprintf("%q on %s", mode, strings.Join(names[:min(len(names), most)], ", "))
+		if more := len(names) - most; more > 0 {
+			text += fmt.Sprintf(" and %d more", more)
+		}
+		parts = append(parts, text)
+	}
+	return "nodes are in different traffic modes, and their pods do not reach each other: " + strings.Join(parts, "; ") + ": give every netplugin the same --traffic-mode"
+}
+
+// observeTraffic says in the log when nodes begin to differ, and when they no longer do.
+func (s *server) observeTraffic() {
+	problem := trafficProblem(s.feed.Nodes())
+	switch {
+	case problem != "" && problem != s.trafficProblem:
+		s.log.Error(problem)
+	case problem == "" && s.trafficProblem != "":
+		s.log.Info("all nodes are in one traffic mode again")
+	}
+	s.trafficProblem = problem
 }
 
 // observe keeps the gauges.
@@ -35,6 +81,7 @@ func (s *server) observe() {
 	s.metrics.events.Set(float64(s.watcher.Events()))
 	s.metrics.invalid.WithLabelValues("NetworkPolicy", "Invalid").Set(float64(len(s.wrong)))
 	s.metrics.apiUp.Set(s.observeAPI())
+	s.observeTraffic()
 	waiting, err := s.store.Problem()
 	s.metrics.storeWaiting.Set(float64(waiting))
 	if err != nil {

@@ -59,9 +59,9 @@ type listener struct {
 // RoundTrip notes how lists and watches of whole resources fare.
 func (t *listener) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := t.next.RoundTrip(r)
-	resource := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
+	resource := wholeResource(r.URL.Path)
 	switch {
-	case r.Method != http.MethodGet || !watched[resource]:
+	case r.Method != http.MethodGet || resource == "":
 	case err != nil:
 		t.link.failed(resource, err)
 	case resp.StatusCode < 300:
@@ -72,4 +72,15 @@ func (t *listener) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-var watched = map[string]bool{"namespaces": true, "pods": true, "networkpolicies": true, "nodes": true}
+// wholeResource is what a list or watch of all namespaces is of; empty if that is not watched. An object may have a resource's name.
+func wholeResource(path string) string {
+	for resource, suffix := range watched {
+		if strings.HasSuffix(path, suffix) {
+			return resource
+		}
+	}
+	return ""
+}
+
+var watched = map[string]string{"namespaces": "/api/v1/namespaces", "pods": "/api/v1/pods", "nodes": "/api/v1/nodes",
+	"networkpolicies": "/apis/networking.k8s.io/v1/networkpolicies"}

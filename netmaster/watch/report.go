@@ -35,9 +35,18 @@ const longestMessage = 1024
 
 // Warn writes a warning about an object.
 func (r *Reporter) Warn(kind, namespace, name, uid, reason, message string) {
+	r.write(corev1.EventTypeWarning, &corev1.ObjectReference{Kind: kind, Namespace: namespace, Name: name, UID: types.UID(uid)}, reason, message)
+}
+
+// Note writes that something about an object is well.
+func (r *Reporter) Note(kind, namespace, name, uid, reason, message string) {
+	r.write(corev1.EventTypeNormal, &corev1.ObjectReference{Kind: kind, Namespace: namespace, Name: name, UID: types.UID(uid)}, reason, message)
+}
+
+func (r *Reporter) write(level string, about *corev1.ObjectReference, reason, message string) {
 	if len(message) > longestMessage {
 		message = strings.ToValidUTF8(message[:longestMessage-3], "") + "…"
 	}
-	r.recorder.Event(&corev1.ObjectReference{Kind: kind, APIVersion: apiVersions[kind], Namespace: namespace, Name: name, UID: types.UID(uid)},
-		corev1.EventTypeWarning, reason, message)
+	about.APIVersion = apiVersions[about.Kind]
+	r.recorder.Event(about, level, reason, message)
 }

@@ -1,3 +1,5 @@
+// Package watch turns Kubernetes objects into the small structs of policydb/policy at the door, and hands them on in
+// batches. It is the only importer of client-go on the way of a policy.
 package watch
 
 import (
@@ -6,7 +8,9 @@ import (
 	"reflect"
 	"sync"
 	"sync/atomic"
+	"time"
 
+	"github.com/flowkeep/flowkeep/internal/kube"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -22,12 +26,14 @@ type Batch struct {
 	Policies     map[string]*policy.Policy    // by ID; nil: deleted
 	Nodes        []policy.NodeInfo            // all of them, if NodesChanged
 	NodesChanged bool
+	// Received is when the first of each policy's changes came.
+	Received map[string]time.Time
 	// Complete: this is the first batch, and it holds everything there is.
 	Complete bool
 }
 
 func newBatch() *Batch {
-	return &Batch{Namespaces: map[string]*policy.Namespace{}, Endpoints: map[string]*policy.Endpoint{}, Policies: map[string]*policy.Policy{}}
+	return &Batch{Namespaces: map[string]*policy.Namespace{}, Endpoints: map[string]*policy.Endpoint{}, Policies: map[string]*policy.Policy{}, Received: map[string]time.Time{}}
 }
 
 // Empty tells that nothing changed.
@@ -38,6 +44,7 @@ func (b *Batch) Empty() bool {
 // Watcher follows the API server. Take and Wake belong to one consumer.
 type Watcher struct {
 	log     *slog.Logger
+	client  kubernetes.Interface
 	factory informers.SharedInformerFactory
 	synced  []cache.InformerSynced
 	wake    chan struct{}
@@ -56,7 +63,7 @@ func New(client kubernetes.Interface, link *Link, log *slog.Logger) (*Watcher, e
 	if link == nil {
 		link = NewLink()
 	}
-	w := &Watcher{log: log, link: link, factory: informers.NewSharedInformerFactory(client, 0), wake: make(chan struct{}, 1), next: newBatch(), nodes: map[string]policy.NodeInfo{}}
+	w := &Watcher{log: log, client: client, link: link, factory: informers.NewSharedInformerFactory(client, 0), wake: make(chan struct{}, 1), next: newBatch(), nodes: map[string]policy.NodeInfo{}}
 	for _, f := range []func() error{w.namespaces, w.pods, w.policies, w.nodeInfos} {
 		if err := f(); err != nil {
 			return nil, err
@@ -186,7 +193,7 @@ func handler[T any, S any](w *Watcher, src source[T, S]) cache.ResourceEventHand
 
 func (w *Watcher) namespaces() error {
 	return add(w, w.factory.Core().V1().Namespaces().Informer(), source[corev1.Namespace, policy.Namespace]{
-		resource: "namespaces", strip: func(ns *corev1.Namespace) *policy.Namespace { n := Namespace(ns); return &n },
+		resource: "namespaces", strip: func(ns *corev1.Namespace) *policy.Namespace { n := kube.Namespace(ns); return &n },
 		put:    func(n *policy.Namespace) { w.note(func(b *Batch) { b.Namespaces[n.Name] = n }) },
 		remove: func(_, name string) { w.note(func(b *Batch) { b.Namespaces[name] = nil }) },
 	})
@@ -194,7 +201,7 @@ func (w *Watcher) namespaces() error {
 
 func (w *Watcher) pods() error {
 	return add(w, w.factory.Core().V1().Pods().Informer(), source[corev1.Pod, policy.Endpoint]{
-		resource: "pods", strip: Endpoint,
+		resource: "pods", strip: kube.Endpoint,
 		put:    func(e *policy.Endpoint) { w.note(func(b *Batch) { b.Endpoints[e.ID()] = e }) },
 		remove: func(ns, name string) { w.note(func(b *Batch) { b.Endpoints[ns+"/"+name] = nil }) },
 	})
@@ -202,15 +209,25 @@ func (w *Watcher) pods() error {
 
 func (w *Watcher) policies() error {
 	return add(w, w.factory.Networking().V1().NetworkPolicies().Informer(), source[networkingv1.NetworkPolicy, policy.Policy]{
-		resource: "networkpolicies", strip: Policy,
-		put:    func(p *policy.Policy) { w.note(func(b *Batch) { b.Policies[p.ID()] = p }) },
-		remove: func(ns, name string) { w.note(func(b *Batch) { b.Policies[ns+"/"+name] = nil }) },
+		resource: "networkpolicies", strip: kube.Policy,
+		put:    func(p *policy.Policy) { w.notePolicy(p.ID(), p) },
+		remove: func(ns, name string) { w.notePolicy(ns+"/"+name, nil) },
+	})
+}
+
+func (w *Watcher) notePolicy(id string, p *policy.Policy) {
+	now := time.Now()
+	w.note(func(b *Batch) {
+		b.Policies[id] = p
+		if _, earlier := b.Received[id]; !earlier {
+			b.Received[id] = now
+		}
 	})
 }
 
 func (w *Watcher) nodeInfos() error {
 	return add(w, w.factory.Core().V1().Nodes().Informer(), source[corev1.Node, policy.NodeInfo]{
-		resource: "nodes", strip: func(n *corev1.Node) *policy.NodeInfo { i := Node(n); return &i },
+		resource: "nodes", strip: func(n *corev1.Node) *policy.NodeInfo { i := kube.Node(n); return &i },
 		put:    func(n *policy.NodeInfo) { w.noteNode(n.Name, n) },
 		remove: func(_, name string) { w.noteNode(name, nil) },
 	})

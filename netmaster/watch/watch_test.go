@@ -31,7 +31,13 @@ func namespace(name string) *corev1.Namespace {
 // start runs a watcher over a fake API server.
 func start(t *testing.T, objects ...runtime.Object) (*Watcher, *fake.Clientset) {
 	t.Helper()
+	return startWith(t, func(*fake.Clientset) {}, objects...)
+}
+
+func startWith(t *testing.T, prepare func(*fake.Clientset), objects ...runtime.Object) (*Watcher, *fake.Clientset) {
+	t.Helper()
 	client := fake.NewClientset(objects...)
+	prepare(client)
 	w, err := New(client, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
@@ -149,7 +155,8 @@ func TestLink(t *testing.T) {
 	status = http.StatusForbidden
 	get("/apis/networking.k8s.io/v1/networkpolicies?watch=1")
 	get("/api/v1/namespaces/a/events/x") // not watched: nobody's concern
-	if p := link.Problem(); !strings.Contains(p, "403") || !strings.Contains(p, "networkpolicies") {
+	get("/apis/networking.k8s.io/v1/namespaces/a/networkpolicies/pods")
+	if p := link.Problem(); !strings.Contains(p, "403") || !strings.Contains(p, "networkpolicies") || strings.Contains(p, "pods") {
 		t.Errorf("problem %q", p)
 	}
 	status = http.StatusOK

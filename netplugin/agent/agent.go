@@ -9,12 +9,16 @@ import (
 	"log/slog"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/flowkeep/flowkeep/internal/mtls"
 	"github.com/flowkeep/flowkeep/internal/process"
 	"github.com/flowkeep/flowkeep/internal/wire"
+	"github.com/flowkeep/flowkeep/netplugin/capture"
+	"github.com/flowkeep/flowkeep/netplugin/connections"
 	"github.com/flowkeep/flowkeep/netplugin/datapath"
+	"github.com/flowkeep/flowkeep/netplugin/drops"
 	"github.com/flowkeep/flowkeep/netplugin/endpoints"
 	"github.com/flowkeep/flowkeep/netplugin/hostnet"
 	"github.com/flowkeep/flowkeep/netplugin/pipeline"
@@ -31,35 +35,52 @@ type Config struct {
 	StateDir      string
 	OVSDB         string
 	OVSRunDir     string
+	OVSControl    string // ovs-vswitchd's control socket; empty: by the pid file in OVSRunDir
 	Bridge        string
-	DatapathType  string
+	DatapathType  string // system or netdev
 	CNISocket     string
 	ClusterCIDRs  []string
 	ServiceCIDRs  []string
-	MTU           int
+	TrafficMode   string // TrafficRoute or TrafficGeneve
+	MTU           int    // of pods; 0: by the node's interface
 	AddTimeout    time.Duration
 	AuditInterval time.Duration
+	DropLogRate   uint32 // of denied packets that are looked at, a second; 0: none
 	Version       string
 	Logger        *slog.Logger
 	Registerer    prometheus.Registerer
+	Self          *process.Self // what is told to support; may be nil
 	Health        *process.Health
 }
 
-// agent's fields belong to the goroutine that runs loop, but for calls, client and cfg.
+// agent's fields belong to the goroutine that runs loop, but for calls, client, ended and cfg.
 type agent struct {
 	cfg      Config
 	log      *slog.Logger
 	metrics  metrics
 	calls    chan func()
 	client   master
+	ended    *connections.Counter
+	drops    *drops.Collector
+	dryRuns  *drops.Collector // what policies in a dry run would have denied
 	state    *state
 	rules    *ruleset
 	compiler *pipeline.Compiler
 	pods     map[string]*pod // by endpoint ID
 	session  session         // nil: the switch is away
 	wrong    wrong
-	node     nodeConfig
-	infos    chan []policy.NodeInfo // to whoever sets the node's own network up
+	counting counting
+	drift    drift
+	captures *capture.Captures
+	// dial opens another connection to the switch, to read it; nil: it is read on session
+	dial      func(context.Context) (reader, error)
+	comparing chan struct{} // holds the comparison that is under way
+	node      nodeConfig
+	infos     chan []policy.NodeInfo // to whoever sets the node's own network up
+	// remade says that meters were made, and flows that name them were not sent again.
+	remade bool
+	// untellable says that the switch takes no flows that tell of what is denied.
+	untellable bool
 	// configured says that the node's own flows are compiled
 	configured bool
 	complete   chan struct{} // closed when rules and node are known: only then may flows be compared
@@ -70,7 +91,12 @@ type agent struct {
 // session is what the agent needs of ofctl.Session.
 type session interface {
 	datapath.Switch
+	ForgetConnections(ctx context.Context, zone uint16, a netip.Addr) error
+	Counters(ctx context.Context, f ofctl.Filter, visit func(ofctl.Counted) error) error
+	EnsureMeters(ctx context.Context, meters []ofctl.Meter) error
+	Meters(ctx context.Context) ([]ofctl.Meter, error)
 	Close() error
+	Done() <-chan struct{} // closed when it is lost
 }
 
 // master is what the agent needs of feed.Client.
@@ -78,6 +104,7 @@ type master interface {
 	Announce(wire.Announcement)
 	Withdraw(wire.Announcement)
 	Report(wire.Ack)
+	Drifted(wire.Drift)
 	Connected() bool
 	Problem() string
 }
@@ -92,7 +119,7 @@ type pod struct {
 func newAgent(cfg Config) (*agent, error) {
 	a := &agent{
 		cfg: cfg, log: cfg.Logger, metrics: newMetrics(cfg.Registerer), calls: make(chan func()), pods: map[string]*pod{}, wrong: newWrong(),
-		infos: make(chan []policy.NodeInfo, 1), complete: make(chan struct{}),
+		comparing: make(chan struct{}, 1), captures: capture.New(), infos: make(chan []policy.NodeInfo, 1), complete: make(chan struct{}),
 	}
 	var err error
 	var setAside string
@@ -108,9 +135,19 @@ func newAgent(cfg Config) (*agent, error) {
 		return nil, err
 	}
 	a.rules = rules
+	a.ended = connections.New(connections.Config{Conntrack: conntrack{a}, Logger: cfg.Logger, Registerer: cfg.Registerer})
+	if rules.known {
+		u := rules.asUpdate()
+		a.ended.Begin(&u)
+	}
+	a.drops = drops.New(drops.Config{Name: a.nameDrops, Registerer: cfg.Registerer})
+	a.dryRuns = drops.New(drops.Config{Name: a.nameDrops, Registerer: cfg.Registerer, Audit: true, Logger: cfg.Logger})
 	a.compiler = pipeline.New(pipeline.Config{}, ids)
 	a.compiler.Apply(rules.asUpdate())
 	a.compiler.ForgetUnused()
+	if err := a.openCounters(); err != nil {
+		return nil, errors.Join(err, a.state.close())
+	}
 	return a, nil
 }
 
@@ -167,7 +204,10 @@ func (a *agent) Update(ctx context.Context, u policy.NodeUpdate) (errs []wire.Ru
 
 func (a *agent) update(ctx context.Context, u policy.NodeUpdate) []wire.RuleError {
 	began := time.Now()
+	begins := !a.rules.known
+	a.handOver(ctx, &u)
 	a.rules.apply(u)
+	a.counting.ledger.Rules(began, u.Rules)
 	a.compiler.Apply(u)
 	var opened []*pod
 	for _, s := range u.Settled {
@@ -183,6 +223,11 @@ func (a *agent) update(ctx context.Context, u policy.NodeUpdate) []wire.RuleErro
 		for _, p := range opened {
 			p.finish(err)
 		}
+	}
+	if begins {
+		a.ended.Begin(&u)
+	} else {
+		a.ended.Updated(&u)
 	}
 	a.checkComplete()
 	a.metrics.revision.Set(float64(u.Revision))
@@ -218,29 +263,61 @@ func (p *pod) finish(err error) {
 	}
 }
 
+// commitTime bounds how long the owner waits for the switch to take a change: it takes 100,000 flows in a second.
+const commitTime = time.Minute
+
 // commit sends mods. Without a switch it does nothing: the next connection compares everything.
 func (a *agent) commit(ctx context.Context, mods []ofctl.FlowMod) error {
 	if a.session == nil {
 		return errors.New("Open vSwitch is away")
 	}
-	if len(mods) == 0 {
+	if mods = append(a.wrong.again(mods), a.retold()...); len(mods) == 0 {
 		return nil
 	}
-	mods = a.wrong.again(mods)
-	refused, err := datapath.CommitAll(ctx, a.session, mods, func(f *ofctl.Flow) bool { return pipeline.OnlyAllows(f.Table, f.Priority) })
+	bounded, cancel := context.WithTimeout(ctx, commitTime)
+	defer cancel()
+	refused, err := datapath.CommitAll(bounded, a.session, mods, without)
 	a.metrics.flowMods.Add(float64(len(mods) - len(refused)))
-	for _, r := range refused {
-		a.metrics.refused.Inc()
-		n := a.compiler.Describe(&r.Flow)
-		a.log.Error("the switch refused a flow; what it would have let through is denied", "flow", n.Text, "rules", n.Rules, "error", r.Err)
-	}
+	a.logRefused(refused)
 	a.wrong.committed(mods, refused, err, a.compiler.Describe)
+	a.toldDryRuns()
+	a.remade = a.remade && err != nil
 	if err != nil {
 		a.log.Error("could not change the switch's flows; reconnecting to compare all", "error", err)
 		go a.session.Close()
 		a.detach()
+		return err
 	}
-	return err
+	a.purge(ctx)
+	return nil
+}
+
+// without tells what it means to leave a flow out.
+func without(f *ofctl.Flow) datapath.Without {
+	switch {
+	case pipeline.OnlyCounts(f.Table, f.Priority):
+		return datapath.CountsLess
+	case pipeline.OnlyAllows(f.Table, f.Priority):
+		return datapath.DeniesMore
+	}
+	return datapath.Fails
+}
+
+// logRefused tells of each flow that more is denied without, and of one of those of dry runs, which may be many.
+func (a *agent) logRefused(refused []datapath.Refusal) {
+	uncounted := 0
+	for _, r := range refused {
+		a.metrics.refused.Inc()
+		n := a.compiler.Describe(&r.Flow)
+		if pipeline.TellsOfDryRuns(r.Flow.Table) {
+			a.untoldDryRuns(r.Err.Error())
+		}
+		if without(&r.Flow) == datapath.DeniesMore {
+			a.log.Error("the switch refused a flow; what it would have let through is denied", "flow", n.Text, "rules", n.Rules, "error", r.Err)
+		} else if uncounted++; uncounted == 1 {
+			a.log.Error("the switch refused flows of a dry run; what it says is not right", "first", n.Text, "rules", n.Rules, "error", r.Err)
+		}
+	}
 }
 
 // Nodes takes over what is known of the nodes, this one included.
@@ -259,8 +336,13 @@ func (a *agent) Nodes(ctx context.Context, infos []policy.NodeInfo) error {
 	})
 }
 
-// Realize returns when the pod's rules are in force and its port is open, or with ctx.
+// Realize returns when the pod's rules are in force and its port is open, or with ctx. What the switch knows of its addresses' last
+// pod is forgotten before.
 func (a *agent) Realize(ctx context.Context, e endpoints.Endpoint) error {
+	began := time.Now()
+	if err := a.ended.Free(ctx, e.Addresses); err != nil {
+		return err
+	}
 	done := make(chan error, 1)
 	err := a.do(ctx, func() {
 		have := a.pods[e.ID()]
@@ -281,6 +363,9 @@ func (a *agent) Realize(ctx context.Context, e endpoints.Endpoint) error {
 	}
 	select {
 	case err := <-done:
+		if err == nil {
+			a.metrics.realizeSeconds.Observe(time.Since(began).Seconds())
+		}
 		return err
 	case <-ctx.Done():
 	}
@@ -290,16 +375,36 @@ func (a *agent) Realize(ctx context.Context, e endpoints.Endpoint) error {
 	return errors.New("netmaster has not resolved the pod's policies in time; the kubelet tries again")
 }
 
-// Forget closes the pod's port and frees its addresses.
+// forgetting bounds how long a pod's end waits until its connections are forgotten.
+const forgetting = 2 * time.Second
+
+// Forget closes the pod's port, and then makes the switch forget its connections: its addresses will be given to others.
 func (a *agent) Forget(ctx context.Context, e endpoints.Endpoint) error {
 	var failed error
+	var gone []netip.Addr
 	err := a.do(ctx, func() {
 		if have := a.pods[e.ID()]; have != nil && have.endpoint.ContainerID == e.ContainerID {
 			delete(a.pods, e.ID())
 			failed = a.shut(ctx, have)
 		}
+		gone = a.unowned(e.Addresses)
 	})
+	waiting, cancel := context.WithTimeout(ctx, forgetting)
+	defer cancel()
+	a.ended.Gone(waiting, e.ID(), gone)
 	return errors.Join(err, failed)
+}
+
+// unowned are those of the addresses that no pod has, or has again.
+func (a *agent) unowned(addrs []netip.Addr) []netip.Addr {
+	return slices.DeleteFunc(slices.Clone(addrs), func(addr netip.Addr) bool {
+		for _, p := range a.pods {
+			if slices.Contains(p.endpoint.Addresses, addr) {
+				return true
+			}
+		}
+		return false
+	})
 }
 
 // shut closes the pod's port and then says that the pod is gone.
@@ -322,8 +427,14 @@ func local(e *endpoints.Endpoint) pipeline.LocalEndpoint {
 
 // attach compares all flows of a switch that has just been connected, and uses it from then on.
 func (a *agent) attach(ctx context.Context, s session) error {
+	a.trackHalves(ctx)
+	a.holdFragments(ctx)
+	a.ensureMeters(ctx, s)
 	a.take(nil) // what was due is part of the comparison
 	a.wrong.forget()
+	a.toldDryRuns()
+	a.counting.sequence++
+	a.counting.owed.Store(true)
 	d, err := datapath.Compare(ctx, s, a.compiler.Flows())
 	if err != nil {
 		return err
@@ -333,7 +444,12 @@ func (a *agent) attach(ctx context.Context, s session) error {
 	err = a.commit(ctx, d.Mods)
 	a.report()
 	if err != nil {
+		a.mayNotTell(err)
 		return err
+	}
+	a.drift.problem = "" // all was compared
+	if d.Empty() {       // the switch may have taken its last change when nobody was there any more to say so
+		a.purge(ctx)
 	}
 	for _, p := range a.pods {
 		if p.settled {
@@ -374,6 +490,8 @@ func (a *agent) self() policy.NodeInfo {
 // nodeConfig is what the flows need to know of this node that does not come from the feed.
 type nodeConfig struct {
 	gateway, wire pipeline.Device
+	tunnel        uint32 // port; 0: none
+	meters        uint32 // of a kind, to tell of what is denied; 0: none
 	services      []netip.Prefix
 }
 
@@ -384,11 +502,17 @@ func (a *agent) configure(ctx context.Context) {
 		return
 	}
 	a.configured = true
-	a.compiler.SetConfig(pipeline.Config{Gateway: a.node.gateway, Wire: a.node.wire, NodeAddrs: self.Addresses, PodCIDRs: self.PodCIDRs,
-		GatewayAddrs: hostnet.GatewayAddrs(self), ServiceCIDRs: a.node.services})
+	a.compileNode(&self)
+	a.ended.NodeIs(slices.Concat(hostnet.GatewayAddrs(self), self.Addresses))
 	if a.session != nil {
 		_ = a.commit(ctx, a.take(nil))
 		a.report()
 	}
 	a.checkComplete()
+}
+
+// compileNode makes the flows that follow from the node itself.
+func (a *agent) compileNode(self *policy.NodeInfo) {
+	a.compiler.SetConfig(pipeline.Config{Gateway: a.node.gateway, Wire: a.node.wire, NodeAddrs: self.Addresses, PodCIDRs: self.PodCIDRs,
+		GatewayAddrs: hostnet.GatewayAddrs(*self), ServiceCIDRs: a.node.services, Tunnel: a.tunnel(*self), Meters: a.node.meters})
 }

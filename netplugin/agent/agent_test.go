@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/flowkeep/flowkeep/internal/wire"
@@ -42,7 +43,9 @@ func running(t *testing.T) (*agent, *pickySwitch, *diary) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); a.loop(ctx) }()
-	t.Cleanup(func() { cancel(); <-done })
+	counted := make(chan struct{})
+	go func() { defer close(counted); a.ended.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done; <-counted })
 	return a, s, d
 }
 
@@ -113,10 +116,16 @@ func TestAPodIsOpenedWithItsRulesAndNotBefore(t *testing.T) {
 	if err := a.Forget(t.Context(), wired("1", "another container", 7)); err != nil || !a.isOpen(t, s, 7) {
 		t.Errorf("another container's end shut the port (%v)", err)
 	}
+	if len(s.forgot) != 0 {
+		t.Errorf("another container's end made the switch forget the pod's connections: %v", s.forgot)
+	}
 	if err := a.Forget(t.Context(), wired("1", "c1", 7)); err != nil {
 		t.Error(err)
 	}
 	d.await(t, "withdrawn 1, shut")
+	if want := []string{"10.0.0.7 in 65521", "10.0.0.7 in 65522"}; !slices.Equal(s.forgot, want) {
+		t.Errorf("the switch was told to forget %v, want %v", s.forgot, want)
+	}
 }
 
 // While the new pod waits for its rules, the old one of the same name has none left in netmaster: its port must be shut.
@@ -172,6 +181,60 @@ func TestAPodIsNotInForceWhileTheSwitchIsAway(t *testing.T) {
 	if err := <-third; err != nil || !a.isOpen(t, s, 7) {
 		t.Errorf("after the switch was back: %v, open %v", err, a.isOpen(t, s, 7))
 	}
+}
+
+// What is left of an address's last pod is forgotten before the next one speaks, never after.
+func TestTheNextPodOfAnAddressWaitsUntilTheLastIsForgotten(t *testing.T) {
+	a, s, d := running(t)
+	if err := a.do(t.Context(), a.detach); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Forget(t.Context(), wired("1", "c1", 7)); err != nil {
+		t.Fatal(err)
+	}
+	done := realize(t, a, wired("2", "c2", 7))
+	if err := a.do(t.Context(), func() { _ = a.attach(t.Context(), s) }); err != nil {
+		t.Fatal(err)
+	}
+	d.await(t, "announced 2")
+	if len(s.forgot) != 2 {
+		t.Errorf("announced when the switch had forgotten %v", s.forgot)
+	}
+	if _, err := a.Update(t.Context(), settle(1, "2")); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil || !a.isOpen(t, s, 7) {
+		t.Errorf("wired: %v", err)
+	}
+}
+
+// A switch that cannot forget keeps nobody from being wired.
+func TestASwitchThatCannotForgetIsAskedOnce(t *testing.T) {
+	a, s, d := running(t)
+	if err := a.do(t.Context(), func() { s.keeps = &ofctl.SwitchError{Type: 1, Code: 3} }); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Forget(t.Context(), wired("1", "c1", 7)); err != nil {
+		t.Fatal(err)
+	}
+	realize(t, a, wired("2", "c2", 7))
+	d.await(t, "announced 2")
+	if len(s.forgot) != 2 {
+		t.Errorf("asked for %v", s.forgot)
+	}
+}
+
+// A switch that hangs is given up: the owner has others to answer.
+func TestAHangingSwitchIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s, _ := testAgent(t)
+		s.hangs = true
+		a.update(t.Context(), rules(1, allow(80)))
+		<-s.closed
+		if a.session != nil {
+			t.Error("the session was kept")
+		}
+	})
 }
 
 func TestDriftIsMended(t *testing.T) {
@@ -244,7 +307,8 @@ func TestARefusedFlowIsNoDrift(t *testing.T) {
 	if _, err := a.Update(t.Context(), rules(1, allow(80), allow(81))); err != nil {
 		t.Fatal(err)
 	}
-	same, err := a.quickAudit(t.Context())
+	same := false
+	err := a.compare(t.Context(), func(x *comparison) { same = x.same() && x.flows == x.wanted-1 })
 	if err != nil || !same {
 		t.Errorf("drift where a flow was refused (%v)", err)
 	}
@@ -257,7 +321,7 @@ func reopened(t *testing.T, dir string) *agent {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { a.state.close() })
+	t.Cleanup(func() { a.close() })
 	return a
 }
 
@@ -269,7 +333,7 @@ func TestARestartFindsTheSameFlowsAndIDs(t *testing.T) {
 			t.Fatal(i, errs)
 		}
 	}
-	a.state.close()
+	a.close()
 	b := reopened(t, dir)
 	b.client = l
 	before := clone(s.holds)
@@ -296,7 +360,7 @@ func TestAFailedWriteIsMadeGoodByTheNext(t *testing.T) {
 	a.state = good
 	a.update(t.Context(), policy.NodeUpdate{Revision: 2, Rules: []policy.RuleChange{{Key: allow(81).Key, Rule: allow(81)}}})
 	want := a.compiler.Assignments()
-	good.close()
+	a.close()
 	b := reopened(t, dir)
 	if len(b.rules.rules) != 2 || len(b.rules.groups) != 2 || b.rules.revision != 2 {
 		t.Errorf("on disk: %d rules, %d groups, revision %d", len(b.rules.rules), len(b.rules.groups), b.rules.revision)

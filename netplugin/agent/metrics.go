@@ -3,22 +3,26 @@ package agent
 import (
 	"time"
 
+	"github.com/flowkeep/flowkeep/api/inspect"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
 type metrics struct {
-	revision      prometheus.Gauge
-	switchUp      prometheus.Gauge
-	masterUp      prometheus.Gauge
-	flowMods      prometheus.Counter
-	refused       prometheus.Counter
-	audits        prometheus.Counter
-	drift         prometheus.Counter
-	stateErrors   prometheus.Counter
-	stateCorrupt  prometheus.Counter
-	updateSeconds prometheus.Histogram
-	cniSeconds    *prometheus.HistogramVec
-	cniErrors     *prometheus.CounterVec
+	revision       prometheus.Gauge
+	switchUp       prometheus.Gauge
+	masterUp       prometheus.Gauge
+	flowMods       prometheus.Counter
+	refused        prometheus.Counter
+	audits         prometheus.Counter
+	auditErrors    prometheus.Counter
+	auditSeconds   prometheus.Histogram
+	drift          *prometheus.CounterVec
+	stateErrors    prometheus.Counter
+	stateCorrupt   prometheus.Counter
+	updateSeconds  prometheus.Histogram
+	realizeSeconds prometheus.Histogram
+	cniSeconds     *prometheus.HistogramVec
+	cniErrors      *prometheus.CounterVec
 }
 
 func newMetrics(r prometheus.Registerer) metrics {
@@ -30,21 +34,27 @@ func newMetrics(r prometheus.Registerer) metrics {
 	}
 	buckets := prometheus.ExponentialBuckets(0.0005, 2, 16)
 	m := metrics{
-		revision:      gauge("revision", "Revision of the rule set that is in force."),
-		switchUp:      gauge("switch_connected", "1 while Open vSwitch is connected."),
-		masterUp:      gauge("netmaster_connected", "1 while netmaster is connected."),
-		flowMods:      counter("flow_mods_total", "Flow mods committed."),
-		refused:       counter("flow_mods_refused_total", "Flow mods that the switch refused."),
-		audits:        counter("audits_total", "Comparisons of the switch with what it should hold."),
-		drift:         counter("drift_flows_total", "Flows that were missing, changed or extra at an audit."),
-		stateErrors:   counter("state_errors_total", "Failures to write the rule set to disk."),
-		stateCorrupt:  counter("state_corrupt_total", "Times the rule set on disk was unreadable and set aside."),
-		updateSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "flowkeep_netplugin_update_seconds", Help: "Time from an update to its being in force.", Buckets: buckets}),
-		cniSeconds:    prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "flowkeep_netplugin_cni_seconds", Help: "Time of CNI commands.", Buckets: buckets}, []string{"command"}),
-		cniErrors:     prometheus.NewCounterVec(prometheus.CounterOpts{Name: "flowkeep_netplugin_cni_errors_total", Help: "CNI commands that failed."}, []string{"command"}),
+		revision:       gauge("revision", "Revision of the rule set that is in force."),
+		switchUp:       gauge("switch_connected", "1 while Open vSwitch is connected."),
+		masterUp:       gauge("netmaster_connected", "1 while netmaster is connected."),
+		flowMods:       counter("flow_mods_total", "Flow mods committed."),
+		refused:        counter("flow_mods_refused_total", "Flow mods that the switch refused."),
+		audits:         counter("audits_total", "Comparisons of the switch with what it should hold."),
+		auditErrors:    counter("audit_errors_total", "Audits that did not come to their end."),
+		auditSeconds:   prometheus.NewHistogram(prometheus.HistogramOpts{Name: "flowkeep_netplugin_audit_seconds", Help: "Time from the beginning of an audit until its result.", Buckets: buckets}),
+		drift:          prometheus.NewCounterVec(prometheus.CounterOpts{Name: "flowkeep_netplugin_drift_flows_total", Help: "Flows that were missing, changed or extra at an audit."}, []string{"kind"}),
+		stateErrors:    counter("state_errors_total", "Failures to write the rule set to disk."),
+		stateCorrupt:   counter("state_corrupt_total", "Times the rule set on disk was unreadable and set aside."),
+		updateSeconds:  prometheus.NewHistogram(prometheus.HistogramOpts{Name: "flowkeep_netplugin_update_seconds", Help: "Time from an update to its being in force.", Buckets: buckets}),
+		realizeSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "flowkeep_netplugin_realize_seconds", Help: "Time a wired pod waited for its policies to be in force; part of ADD.", Buckets: buckets}),
+		cniSeconds:     prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "flowkeep_netplugin_cni_seconds", Help: "Time of CNI commands.", Buckets: buckets}, []string{"command"}),
+		cniErrors:      prometheus.NewCounterVec(prometheus.CounterOpts{Name: "flowkeep_netplugin_cni_errors_total", Help: "CNI commands that failed."}, []string{"command"}),
+	}
+	for _, kind := range []string{inspect.FlowMissing, inspect.FlowChanged, inspect.FlowExtra} {
+		m.drift.WithLabelValues(kind) // there from the start: rates need a beginning
 	}
 	if r != nil {
-		r.MustRegister(m.revision, m.switchUp, m.masterUp, m.flowMods, m.refused, m.audits, m.drift, m.stateErrors, m.stateCorrupt, m.updateSeconds, m.cniSeconds, m.cniErrors)
+		r.MustRegister(m.revision, m.switchUp, m.masterUp, m.flowMods, m.refused, m.audits, m.auditErrors, m.auditSeconds, m.drift, m.stateErrors, m.stateCorrupt, m.updateSeconds, m.realizeSeconds, m.cniSeconds, m.cniErrors)
 	}
 	return m
 }

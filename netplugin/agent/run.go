@@ -36,6 +36,9 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
+	if err := checkTrafficMode(cfg.TrafficMode); err != nil {
+		return err
+	}
 	if _, err := cfg.TLS.ClientConfig(); err != nil {
 		return err
 	}
@@ -43,9 +46,10 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	defer a.state.close()
+	defer a.close()
 	a.node.services = services
-	client := feed.New(feed.Config{Servers: cfg.Servers, TLS: cfg.TLS.ClientConfig, Node: cfg.Node, Version: cfg.Version, Logger: a.log, Handler: a})
+	a.dial = func(ctx context.Context) (reader, error) { return ofctl.Connect(ctx, cfg.managementSocket()) }
+	client := feed.New(feed.Config{Servers: cfg.Servers, TLS: cfg.TLS.ClientConfig, Node: cfg.Node, Version: cfg.Version, TrafficMode: cfg.TrafficMode, Logger: a.log, Handler: a})
 	for _, part := range []string{"switch", "network"} {
 		cfg.Health.SetReady(part, "starting")
 	}
@@ -71,6 +75,7 @@ type runner struct {
 	feed     *feed.Client
 	clusters []netip.Prefix
 	swept    bool
+	kept     hostnet.Kept
 }
 
 func parsePrefixes(flag string, texts []string) ([]netip.Prefix, error) {
@@ -130,6 +135,9 @@ func (r *runner) ports(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if r.node.tunnel, err = r.ensureTunnel(ctx); err != nil {
+		return err
+	}
 	r.node.gateway = pipeline.Device{Port: gw, MAC: nodeMAC(r.cfg.Node, hostnet.Gateway)}
 	r.node.wire = pipeline.Device{Port: wire, MAC: nodeMAC(r.cfg.Node, hostnet.Wire)}
 	return nil
@@ -163,9 +171,15 @@ func (r *runner) run(ctx context.Context) error {
 		r.infos <- r.rules.nodes
 	}
 	all.Go(func() { r.feed.Run(ctx) })
+	all.Go(func() { r.ended.Run(ctx) })
+	all.Go(func() { r.keepCounting(ctx) })
 	all.Go(func() { r.keepSession(ctx) })
+	all.Go(func() { r.drops.Run(ctx) })
+	all.Go(func() { r.dryRuns.Run(ctx) })
+	all.Go(func() { r.keepDrops(ctx) })
 	all.Go(func() { r.keepNetwork(ctx) })
 	all.Go(func() { r.watch(ctx) })
+	all.Go(func() { r.auditAll(ctx) })
 	all.Go(func() {
 		failed <- cni.Serve(ctx, cni.Config{Socket: r.cfg.CNISocket, Timeout: r.cfg.AddTimeout, Manager: r.manager, Logger: r.log, Observe: r.metrics.observeCNI})
 	})
@@ -199,7 +213,7 @@ func (r *runner) keepSession(ctx context.Context) {
 func (r *runner) oneSession(ctx context.Context) error {
 	connectCtx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	s, err := ofctl.Connect(connectCtx, filepath.Join(r.cfg.OVSRunDir, r.cfg.Bridge+".mgmt"))
+	s, err := ofctl.Connect(connectCtx, r.cfg.managementSocket())
 	if err != nil {
 		return err
 	}
@@ -231,6 +245,9 @@ func (r *runner) oneSession(ctx context.Context) error {
 	}
 }
 
+// managementSocket is where the bridge speaks OpenFlow.
+func (c *Config) managementSocket() string { return filepath.Join(c.OVSRunDir, c.Bridge+".mgmt") }
+
 // learnPorts reads the ports' numbers again: a switch that was restarted may have given others.
 func (r *runner) learnPorts(ctx context.Context) error {
 	ports, err := r.db.Ports(ctx, r.cfg.Bridge)
@@ -250,8 +267,9 @@ func (r *runner) learnPorts(ctx context.Context) error {
 				}
 			}
 		}
-		if gw, wire := number[hostnet.Gateway], number[hostnet.Wire]; gw != 0 && wire != 0 && (gw != r.node.gateway.Port || wire != r.node.wire.Port) {
-			r.node.gateway.Port, r.node.wire.Port = gw, wire
+		gw, wire, tunnel := number[hostnet.Gateway], number[hostnet.Wire], number[hostnet.Tunnel]
+		if gw != 0 && wire != 0 && (gw != r.node.gateway.Port || wire != r.node.wire.Port || tunnel != r.node.tunnel) {
+			r.node.gateway.Port, r.node.wire.Port, r.node.tunnel = gw, wire, tunnel
 			r.configure(ctx)
 		}
 	})
@@ -283,20 +301,12 @@ func (r *runner) keepNetwork(ctx context.Context) {
 
 func (r *runner) setNetwork(ctx context.Context, infos []policy.NodeInfo) error {
 	cfg := hostnet.Config{ClusterCIDRs: r.clusters, GatewayMAC: nodeMAC(r.cfg.Node, hostnet.Gateway), WireMAC: nodeMAC(r.cfg.Node, hostnet.Wire),
-		ServiceMAC: pipeline.ServiceMAC, MTU: r.cfg.MTU}
-	for _, n := range infos {
-		if n.Name == r.cfg.Node {
-			cfg.Self = n
-		} else {
-			cfg.Others = append(cfg.Others, n)
-		}
-	}
+		ServiceMAC: pipeline.ServiceMAC, MTU: r.cfg.MTU, Tunnelled: r.cfg.TrafficMode == TrafficGeneve, TunnelMark: r.tunnelMark(), Kept: &r.kept}
+	cfg.Self, cfg.Others = split(r.cfg.Node, infos)
 	if len(cfg.Self.PodCIDRs) == 0 {
 		return fmt.Errorf("node %s has no spec.podCIDRs: give kube-controller-manager --allocate-node-cidrs, or set them", r.cfg.Node)
 	}
-	if cfg.MTU == 0 {
-		cfg.MTU = hostnet.UnderlayMTU(cfg.Self)
-	}
+	underlayErr := r.underlay(&cfg)
 	for _, problem := range hostnet.Conflicts(&cfg) {
 		r.log.Warn(problem)
 	}
@@ -308,7 +318,7 @@ func (r *runner) setNetwork(ctx context.Context, infos []policy.NodeInfo) error 
 	if err := r.do(ctx, func() { r.configure(ctx) }); err != nil {
 		return err
 	}
-	return errors.Join(r.openManager(ctx, &cfg), setup) // another node's wrong address keeps nobody from being wired here
+	return errors.Join(r.openManager(ctx, &cfg), setup, underlayErr) // another node's wrong address keeps nobody from being wired here
 }
 
 func (r *runner) openManager(ctx context.Context, cfg *hostnet.Config) error {
@@ -316,11 +326,12 @@ func (r *runner) openManager(ctx context.Context, cfg *hostnet.Config) error {
 	if err != nil {
 		return err
 	}
-	mtu := cfg.MTU
-	if mtu == 0 {
-		mtu = 1500
+	r.manager.SetNetwork(endpoints.Network{MTU: podMTU(cfg), ChecksumOffload: r.cfg.DatapathType == hostnet.DatapathSystem, GatewayMAC: endpoints.MAC(cfg.GatewayMAC), Gateways: hostnet.GatewayAddrs(cfg.Self)}, allocator)
+	if cfg.MTU != 0 { // else it is a guess, good enough for new pods
+		if err := r.manager.FitMTU(ctx); err != nil {
+			r.log.Warn("could not give a pod the MTU of the network; larger packets of its are lost", "error", err)
+		}
 	}
-	r.manager.SetNetwork(endpoints.Network{MTU: mtu, GatewayMAC: endpoints.MAC(cfg.GatewayMAC), Gateways: hostnet.GatewayAddrs(cfg.Self)}, allocator)
 	for _, e := range r.manager.List() {
 		r.neighbours(&e)
 	}
@@ -355,16 +366,10 @@ func (r *runner) DeletePort(ctx context.Context, name string, e *endpoints.Endpo
 	return r.db.DeletePort(ctx, r.cfg.Bridge, name)
 }
 
-// watch audits, and keeps the gauge of netmaster's connection.
+// watch keeps the gauge of netmaster's connection.
 func (r *runner) watch(ctx context.Context) {
 	second := time.NewTicker(time.Second)
 	defer second.Stop()
-	var audit <-chan time.Time
-	if r.cfg.AuditInterval > 0 {
-		t := time.NewTicker(r.cfg.AuditInterval)
-		defer t.Stop()
-		audit = t.C
-	}
 	for {
 		select {
 		case <-second.C:
@@ -373,7 +378,22 @@ func (r *runner) watch(ctx context.Context) {
 				up = 1
 			}
 			r.metrics.masterUp.Set(up)
-		case <-audit:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// auditAll audits again and again.
+func (r *runner) auditAll(ctx context.Context) {
+	if r.cfg.AuditInterval <= 0 {
+		return
+	}
+	again := time.NewTicker(r.cfg.AuditInterval)
+	defer again.Stop()
+	for {
+		select {
+		case <-again.C:
 			r.audit(ctx)
 		case <-ctx.Done():
 			return

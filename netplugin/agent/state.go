@@ -20,13 +20,15 @@ import (
 const stateSchema = "1"
 
 var (
-	bucketMeta   = []byte("meta")
-	bucketRules  = []byte("rules")
-	bucketGroups = []byte("groups") // kind byte + key → bucket of addresses
-	bucketIDs    = []byte("ids")    // space byte + content → id
-	keySchema    = []byte("schema")
-	keyRevision  = []byte("revision")
-	keyNodes     = []byte("nodes")
+	bucketMeta  = []byte("meta")
+	bucketRules = []byte("rules")
+	// bucketDryRuns has the rules of policies in a dry run: a netplugin of before, which would take them for rules in force, does not look there.
+	bucketDryRuns = []byte("dry-runs")
+	bucketGroups  = []byte("groups") // kind byte + key → bucket of addresses
+	bucketIDs     = []byte("ids")    // space byte + content → id
+	keySchema     = []byte("schema")
+	keyRevision   = []byte("revision")
+	keyNodes      = []byte("nodes")
 )
 
 // state is the last good rule set on disk. Every update is written here before it goes to the switch, so that a crash
@@ -76,7 +78,7 @@ func tryOpenState(path string) (_ *state, err error) {
 
 func (s *state) init() error {
 	return s.db.Update(func(tx *bolt.Tx) error {
-		for _, name := range [][]byte{bucketMeta, bucketRules, bucketGroups, bucketIDs} {
+		for _, name := range [][]byte{bucketMeta, bucketRules, bucketDryRuns, bucketGroups, bucketIDs} {
 			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
 				return err
 			}
@@ -107,7 +109,7 @@ func (s *state) load() (r *ruleset, ids []pipeline.Assignment, err error) {
 		meta := tx.Bucket(bucketMeta)
 		r.known = meta.Get(keyRevision) != nil
 		return errors.Join(loadIDs(tx.Bucket(bucketIDs), &ids), getJSON(meta, keyRevision, &r.revision), getJSON(meta, keyNodes, &r.nodes),
-			loadRules(tx.Bucket(bucketRules), r), loadGroups(tx.Bucket(bucketGroups), r))
+			loadRules(tx.Bucket(bucketRules), r), loadRules(tx.Bucket(bucketDryRuns), r), loadGroups(tx.Bucket(bucketGroups), r))
 	})
 	return r, ids, err
 }
@@ -177,7 +179,7 @@ func (s *state) save(u policy.NodeUpdate, ids []pipeline.Assignment) error {
 		if err := saveIDs(tx.Bucket(bucketIDs), ids); err != nil {
 			return err
 		}
-		if err := saveRules(tx.Bucket(bucketRules), u.Rules); err != nil {
+		if err := saveRules(tx, u.Rules); err != nil {
 			return err
 		}
 		for _, g := range u.Groups {
@@ -197,7 +199,7 @@ func (s *state) saveIDs(ids []pipeline.Assignment) error {
 // replace writes everything anew, in one transaction.
 func (s *state) replace(r *ruleset, ids []pipeline.Assignment) error {
 	return s.db.Update(func(tx *bolt.Tx) error {
-		for _, name := range [][]byte{bucketRules, bucketGroups, bucketIDs} {
+		for _, name := range [][]byte{bucketRules, bucketDryRuns, bucketGroups, bucketIDs} {
 			if err := tx.DeleteBucket(name); err != nil {
 				return err
 			}
@@ -206,7 +208,7 @@ func (s *state) replace(r *ruleset, ids []pipeline.Assignment) error {
 			}
 		}
 		u := r.asUpdate()
-		if err := errors.Join(saveIDs(tx.Bucket(bucketIDs), ids), saveRules(tx.Bucket(bucketRules), u.Rules)); err != nil {
+		if err := errors.Join(saveIDs(tx.Bucket(bucketIDs), ids), saveRules(tx, u.Rules)); err != nil {
 			return err
 		}
 		for _, g := range u.Groups {
@@ -221,13 +223,17 @@ func (s *state) replace(r *ruleset, ids []pipeline.Assignment) error {
 	})
 }
 
-func saveRules(b *bolt.Bucket, changes []policy.RuleChange) error {
+func saveRules(tx *bolt.Tx, changes []policy.RuleChange) error {
+	inForce, dryRuns := tx.Bucket(bucketRules), tx.Bucket(bucketDryRuns)
 	for _, c := range changes {
 		var err error
-		if c.Rule == nil {
-			err = b.Delete(c.Key[:])
-		} else {
-			err = putJSON(b, c.Key[:], c.Rule)
+		switch {
+		case c.Rule == nil:
+			err = errors.Join(inForce.Delete(c.Key[:]), dryRuns.Delete(c.Key[:]))
+		case c.Rule.Audit:
+			err = putJSON(dryRuns, c.Key[:], c.Rule)
+		default:
+			err = putJSON(inForce, c.Key[:], c.Rule)
 		}
 		if err != nil {
 			return err

@@ -26,6 +26,16 @@ func (w *wrong) refused(f *ofctl.Flow) bool {
 	return ok
 }
 
+// untold tells whether a flow is refused that only tells of dry runs, and so is no rule's.
+func (w *wrong) untold() bool {
+	for _, e := range w.flows {
+		if len(e.Rules) == 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // forget is for a new connection, which compares and tries everything anew.
 func (w *wrong) forget() {
 	clear(w.flows)
@@ -55,6 +65,9 @@ func (w *wrong) committed(mods []ofctl.FlowMod, refused []datapath.Refusal, err 
 		if mods[i].Command == ofctl.DeleteAll {
 			clear(w.flows)
 		}
+		if mods[i].Command == ofctl.DeleteCookie {
+			continue // it names no flow
+		}
 		delete(w.flows, datapath.KeyOf(&mods[i].Flow))
 	}
 	for i := range refused {
@@ -68,7 +81,9 @@ func (w *wrong) committed(mods []ofctl.FlowMod, refused []datapath.Refusal, err 
 func (w *wrong) list(switchAway bool) []wire.RuleError {
 	var out []wire.RuleError
 	for _, e := range w.flows {
-		out = append(out, e)
+		if len(e.Rules) > 0 { // else it tells of a dry run, and is no rule's
+			out = append(out, e)
+		}
 	}
 	slices.SortFunc(out, func(a, b wire.RuleError) int { return cmp.Compare(a.Message, b.Message) })
 	switch {

@@ -3,11 +3,13 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/flowkeep/flowkeep/internal/wire"
 	"github.com/flowkeep/flowkeep/netplugin/pipeline"
@@ -20,7 +22,14 @@ type pickySwitch struct {
 	refuses func(*ofctl.Flow) bool
 	broken  error
 	holds   map[pickyKey]ofctl.Flow
+	born    map[pickyKey]time.Duration // on the machine's clock
 	closed  chan struct{}
+	forgot  []string
+	keeps   error // why it forgets nothing
+	hangs   bool
+	meters  []ofctl.Meter
+	// meterless is why it makes no meters.
+	meterless error
 }
 
 type pickyKey struct {
@@ -30,10 +39,14 @@ type pickyKey struct {
 }
 
 func newPickySwitch() *pickySwitch {
-	return &pickySwitch{refuses: func(*ofctl.Flow) bool { return false }, holds: map[pickyKey]ofctl.Flow{}, closed: make(chan struct{}, 9)}
+	return &pickySwitch{refuses: func(*ofctl.Flow) bool { return false }, holds: map[pickyKey]ofctl.Flow{}, born: map[pickyKey]time.Duration{}, closed: make(chan struct{}, 9)}
 }
 
-func (s *pickySwitch) Commit(_ context.Context, mods []ofctl.FlowMod) error {
+func (s *pickySwitch) Commit(ctx context.Context, mods []ofctl.FlowMod) error {
+	if s.hangs {
+		<-ctx.Done()
+		return ctx.Err()
+	}
 	if s.broken != nil {
 		return s.broken
 	}
@@ -49,7 +62,9 @@ func (s *pickySwitch) Commit(_ context.Context, mods []ofctl.FlowMod) error {
 		case m.Command == ofctl.Delete:
 			delete(s.holds, k)
 		case m.Command == ofctl.Add || there:
-			s.holds[k] = m.Flow
+			if s.holds[k] = m.Flow; m.Command == ofctl.Add {
+				s.born[k] = clock()
+			}
 		}
 	}
 	return nil
@@ -64,26 +79,46 @@ func (s *pickySwitch) Dump(_ context.Context, visit func(ofctl.Flow, error) erro
 	return nil
 }
 
+func (s *pickySwitch) ForgetConnections(_ context.Context, zone uint16, a netip.Addr) error {
+	s.forgot = append(s.forgot, fmt.Sprintf("%v in %d", a, zone))
+	return s.keeps
+}
+
+func (s *pickySwitch) Meters(context.Context) ([]ofctl.Meter, error) { return s.meters, nil }
+
+func (s *pickySwitch) EnsureMeters(_ context.Context, meters []ofctl.Meter) error {
+	if len(meters) > 0 && s.meterless != nil {
+		return s.meterless
+	}
+	s.meters = meters
+	return nil
+}
+
 func (s *pickySwitch) Close() error { s.closed <- struct{}{}; return nil }
+
+// Done is never closed: tests say themselves when the switch is away.
+func (s *pickySwitch) Done() <-chan struct{} { return nil }
 
 // listener is netmaster, as the agent sees it.
 type listener struct {
 	reports []wire.Ack
+	drifts  []wire.Drift
 }
 
 func (l *listener) Announce(wire.Announcement) {}
 func (l *listener) Withdraw(wire.Announcement) {}
 func (l *listener) Report(a wire.Ack)          { l.reports = append(l.reports, a) }
+func (l *listener) Drifted(d wire.Drift)       { l.drifts = append(l.drifts, d) }
 func (l *listener) Connected() bool            { return true }
 func (l *listener) Problem() string            { return "" }
 
-func testAgent(t *testing.T) (*agent, *pickySwitch, *listener) {
+func testAgent(t testing.TB) (*agent, *pickySwitch, *listener) {
 	t.Helper()
 	a, err := newAgent(Config{StateDir: t.TempDir(), Node: "node1", Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { a.state.close() })
+	t.Cleanup(func() { a.close() })
 	s, l := newPickySwitch(), new(listener)
 	a.client = l
 	if err := a.attach(t.Context(), s); err != nil {
@@ -126,7 +161,7 @@ func TestRefusedFlowsNameTheirRules(t *testing.T) {
 	if errs := a.update(t.Context(), rules(2)); len(errs) != 1 {
 		t.Errorf("an update that has nothing to do with it: told %+v", errs)
 	}
-	a.mend(t.Context())
+	_ = a.mend(t.Context())
 	if len(l.reports) != 0 {
 		t.Errorf("what updates told is told again: %+v", l.reports)
 	}

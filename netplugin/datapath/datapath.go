@@ -46,7 +46,7 @@ func Compare(ctx context.Context, s Switch, want []ofctl.Flow) (Difference, erro
 	}
 	var extra []ofctl.FlowMod
 	unknown := 0
-	compare := func(f ofctl.Flow) {
+	compare := func(f ofctl.Flow, foreign bool) {
 		k := KeyOf(&f)
 		w, ok := left[k]
 		switch {
@@ -55,7 +55,7 @@ func Compare(ctx context.Context, s Switch, want []ofctl.Flow) (Difference, erro
 			extra = append(extra, ofctl.FlowMod{Command: ofctl.Delete, Flow: f})
 		case w == nil: // told twice, as a switch may while flows change: what is wanted must not pass for extra
 			return
-		case w.Cookie != f.Cookie || !slices.Equal(w.Actions, f.Actions):
+		case foreign || w.Cookie != f.Cookie || !slices.Equal(w.Actions, f.Actions):
 			d.Changed++
 			d.Mods = append(d.Mods, ofctl.FlowMod{Command: ofctl.Add, Flow: *w})
 		}
@@ -64,10 +64,10 @@ func Compare(ctx context.Context, s Switch, want []ofctl.Flow) (Difference, erro
 		}
 	}
 	err := s.Dump(ctx, func(f ofctl.Flow, strange error) error {
-		if strange == nil {
-			compare(f)
-		} else {
+		if Nameless(strange) {
 			unknown++
+		} else {
+			compare(f, strange != nil)
 		}
 		return nil
 	})
@@ -88,6 +88,12 @@ func Compare(ctx context.Context, s Switch, want []ofctl.Flow) (Difference, erro
 	return d, nil
 }
 
+// Nameless tells of a flow, by the error that it was visited with, that no flow mod can name.
+func Nameless(err error) bool {
+	unknown := new(ofctl.UnknownError)
+	return err != nil && (!errors.As(err, &unknown) || unknown.Match)
+}
+
 // wipe replaces everything at once: a flow that cannot be named cannot be deleted alone.
 func wipe(want []ofctl.Flow, unknown int) Difference {
 	d := Difference{Extra: unknown, Mods: []ofctl.FlowMod{{Command: ofctl.DeleteAll}}}
@@ -100,30 +106,50 @@ func wipe(want []ofctl.Flow, unknown int) Difference {
 // maxRefused is how many flows a switch may refuse one by one before the rest is given up.
 const maxRefused = 64
 
+// maxUncounted is how many flows that count it may refuse one by one before all of them are left out.
+const maxUncounted = 8
+
 // Refusal is a flow that the switch would not take.
 type Refusal struct {
 	Flow ofctl.Flow
 	Err  error
 }
 
-// CommitAll commits the mods in one bundle. Of a flow that the switch refuses and that could only allow, it takes what was
-// there away instead, so that more is denied, and tells it; any other refusal fails the whole.
-func CommitAll(ctx context.Context, s Switch, mods []ofctl.FlowMod, onlyAllows func(*ofctl.Flow) bool) ([]Refusal, error) {
+// Without is what it means to leave out a flow that the switch refuses.
+type Without uint8
+
+// What it may mean.
+const (
+	Fails      Without = iota // it may not be left out: the bundle fails
+	DeniesMore                // what it could only have let through is denied
+	CountsLess                // nothing is denied or let through by it
+)
+
+// CommitAll commits the mods in one bundle. Of a flow that the switch refuses and that can be left out, it takes what was
+// there away instead, and tells it; any other refusal fails the whole.
+func CommitAll(ctx context.Context, s Switch, mods []ofctl.FlowMod, without func(*ofctl.Flow) Without) ([]Refusal, error) {
 	var refused []Refusal
+	n := map[Without]int{}
 	for {
 		err := s.Commit(ctx, mods)
 		var why *ofctl.SwitchError
-		if err == nil || !errors.As(err, &why) || why.Flow == nil || len(refused) == maxRefused || !onlyAllows(why.Flow) {
+		if err == nil || !errors.As(err, &why) || why.Flow == nil {
 			return refused, err
 		}
-		i := slices.IndexFunc(mods, func(m ofctl.FlowMod) bool {
-			return (m.Command == ofctl.Add || m.Command == ofctl.Modify) && m.Flow.Table == why.Flow.Table && m.Flow.Priority == why.Flow.Priority && m.Flow.Match == why.Flow.Match
-		})
-		if i < 0 {
+		kind := without(why.Flow)
+		i := slices.IndexFunc(mods, func(m ofctl.FlowMod) bool { return puts(&m) && KeyOf(&m.Flow) == KeyOf(why.Flow) })
+		if kind == Fails || kind == DeniesMore && n[kind] == maxRefused || i < 0 {
 			return refused, err
 		}
-		refused = append(refused, Refusal{mods[i].Flow, err})
+		n[kind]++
 		mods = slices.Clone(mods)
-		mods[i].Command = ofctl.Delete
+		for j := range mods {
+			if j == i || kind == CountsLess && n[kind] > maxUncounted && puts(&mods[j]) && without(&mods[j].Flow) == CountsLess {
+				refused = append(refused, Refusal{mods[j].Flow, err})
+				mods[j].Command = ofctl.Delete
+			}
+		}
 	}
 }
+
+func puts(m *ofctl.FlowMod) bool { return m.Command == ofctl.Add || m.Command == ofctl.Modify }

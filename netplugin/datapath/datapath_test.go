@@ -29,12 +29,12 @@ func (p *picky) Dump(context.Context, func(ofctl.Flow, error) error) error { ret
 func TestARefusedFlowOnlyDenies(t *testing.T) {
 	mods := []ofctl.FlowMod{{Flow: ofctl.Flow{Priority: 1}}, {Command: ofctl.Modify, Flow: ofctl.Flow{Priority: 2}}}
 	s := &picky{refuses: 2}
-	refused, err := CommitAll(context.Background(), s, mods, func(*ofctl.Flow) bool { return true })
+	refused, err := CommitAll(context.Background(), s, mods, always)
 	if err != nil || len(refused) != 1 || len(s.holds) != 2 || s.holds[1].Command != ofctl.Delete {
 		t.Errorf("refused %v, error %v, committed %v", refused, err, s.holds)
 	}
 	s = &picky{refuses: 1}
-	if _, err := CommitAll(context.Background(), s, mods, func(*ofctl.Flow) bool { return false }); err == nil || s.holds != nil {
+	if _, err := CommitAll(context.Background(), s, mods, never); err == nil || s.holds != nil {
 		t.Error("a bundle without a flow that isolates was committed")
 	}
 }

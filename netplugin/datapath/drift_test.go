@@ -135,8 +135,8 @@ func TestDrift(t *testing.T) {
 	}
 }
 
-func never(*ofctl.Flow) bool  { return false }
-func always(*ofctl.Flow) bool { return true }
+func never(*ofctl.Flow) Without  { return Fails }
+func always(*ofctl.Flow) Without { return DeniesMore }
 
 // What is missing comes before what is too much goes: at no instant is there less than both tables have in common.
 func TestAddsComeFirst(t *testing.T) {
@@ -227,7 +227,7 @@ func TestARefusalThatOpensFailsAll(t *testing.T) {
 	w := wanted()
 	m := newMemory(w[2])
 	m.refuses[KeyOf(&w[1])], m.refuses[KeyOf(&w[3])] = true, true
-	refused, err := CommitAll(t.Context(), m, adds(w), func(f *ofctl.Flow) bool { return f.Table == 0 })
+	refused, err := CommitAll(t.Context(), m, adds(w), func(f *ofctl.Flow) Without { return map[bool]Without{true: DeniesMore}[f.Table == 0] })
 	if err == nil || !strings.Contains(err.Error(), "refused") || len(refused) != 1 {
 		t.Errorf("refused %v, error %v", refused, err)
 	}
@@ -270,6 +270,29 @@ func TestRefusalsEnd(t *testing.T) {
 		m.broken = &ofctl.SwitchError{Flow: f}
 		if refused, err := CommitAll(t.Context(), m, adds(flows), always); err == nil || len(refused) > 0 || m.bundles != 1 {
 			t.Errorf("refused %v, error %v in %d bundles", refused, err, m.bundles)
+		}
+	}
+}
+
+// However many flows that only count a switch refuses, the others are in force after few bundles; those of them that it would take are
+// left out too where it refuses many.
+func TestWhatOnlyCountsNeverFailsTheRest(t *testing.T) {
+	for refuses, bundles := range map[int]int{0: 1, 3: 4, maxUncounted: maxUncounted + 1, 40 * maxUncounted: maxUncounted + 2} {
+		m := newMemory()
+		flows := wanted()
+		judging := len(flows)
+		for i := range 50 * maxUncounted {
+			f := flow(37, 1, uint32(i+1), 5)
+			m.refuses[KeyOf(&f)] = i < refuses
+			flows = append(flows, f)
+		}
+		left := refuses
+		if refuses > maxUncounted {
+			left = 50 * maxUncounted
+		}
+		refused, err := CommitAll(t.Context(), m, adds(flows), func(f *ofctl.Flow) Without { return map[bool]Without{true: CountsLess}[f.Table == 37] })
+		if err != nil || len(refused) != left || m.bundles != bundles || len(m.flows) != judging+50*maxUncounted-left {
+			t.Errorf("of %d refused, %d are left out in %d bundles, want %d in %d; %d are in force (%v)", refuses, len(refused), m.bundles, left, bundles, len(m.flows), err)
 		}
 	}
 }

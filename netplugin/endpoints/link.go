@@ -82,9 +82,8 @@ func setUpPod(e *Endpoint, cfg *Network) error {
 	if err := netlink.LinkSetMTU(link, cfg.MTU); err != nil {
 		return fmt.Errorf("set the MTU to %d: %w", cfg.MTU, err)
 	}
-	// The userspace datapath does not fill in checksums that the sender left to the device.
-	if err := noChecksumOffload(e.IfName); err != nil {
-		return fmt.Errorf("turn checksum offload off: %w", err)
+	if err := checksumOffload(e.IfName, cfg.ChecksumOffload); err != nil {
+		return fmt.Errorf("set checksum offload to %v: %w", cfg.ChecksumOffload, err)
 	}
 	if err := netlink.LinkSetUp(link); err != nil {
 		return err
@@ -136,14 +135,25 @@ func hostNet(a netip.Addr) *net.IPNet {
 	return &net.IPNet{IP: net.IP(a.AsSlice()), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
 }
 
-func noChecksumOffload(ifName string) error {
+// checksumOffload is of TCP and UDP, and of SCTP where the device knows it.
+func checksumOffload(ifName string, on bool) error {
 	e, err := ethtool.NewEthtool()
 	if err != nil {
 		return err
 	}
 	defer e.Close()
-	return e.Change(ifName, map[string]bool{"tx-checksum-ip-generic": false})
+	known, err := e.Features(ifName)
+	if err != nil {
+		return err
+	}
+	want := map[string]bool{"tx-checksum-ip-generic": on}
+	if _, ok := known[featureSCTP]; ok {
+		want[featureSCTP] = on
+	}
+	return e.Change(ifName, want)
 }
+
+const featureSCTP = "tx-checksum-sctp"
 
 // removeLink is fine with a link that is not there: the pair goes with the pod's namespace.
 func removeLink(e *Endpoint) error {
@@ -155,7 +165,15 @@ func removeLink(e *Endpoint) error {
 		}
 		return err
 	}
-	return netlink.LinkDel(link)
+	return deleteLink(link)
+}
+
+// deleteLink is fine with a link that the kernel took away after it was looked up: it takes a dead namespace's pairs in its own time.
+func deleteLink(link netlink.Link) error {
+	if err := netlink.LinkDel(link); err != nil && !errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("delete the link %s: %w", link.Attrs().Name, err)
+	}
+	return nil
 }
 
 // linkGone tells that the pod went away: the pair goes with the pod's network namespace. What cannot be told is not gone.

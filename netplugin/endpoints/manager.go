@@ -37,6 +37,8 @@ type Network struct {
 	MTU        int
 	GatewayMAC MAC
 	Gateways   []netip.Addr
+	// ChecksumOffload leaves checksums to the device: the kernel's datapath fills them in, the userspace one does not.
+	ChecksumOffload bool
 }
 
 func (n *Network) gatewayFor(a netip.Addr) netip.Addr {

@@ -46,6 +46,27 @@ func TestRestart(t *testing.T) {
 	}
 }
 
+// The kernel takes a dead pod's link away in its own time: also between the look at it and its removal.
+func TestLinkGoesWhileItIsRemoved(t *testing.T) {
+	w, pod := newWorld(t), newNetNS(t, "pod")
+	e := w.mustAdd(w.request("web", pod))
+	w.in(w.node, func() {
+		link, err := netlink.LinkByName(e.HostIfName)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if err := deleteLink(link); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	if err := w.del("c-web", "eth0"); err != nil {
+		t.Error(err)
+	}
+	w.empty("DEL")
+}
+
 // A path that means something else after a reboot (/proc/PID/ns/net) is no living pod.
 func TestSweepAfterAReboot(t *testing.T) {
 	w, pod, stranger := newWorld(t), newNetNS(t, "pod"), newNetNS(t, "stranger")

@@ -16,6 +16,7 @@ import (
 
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/flowkeep/flowkeep/netplugin/ipam"
+	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 )
 
@@ -241,6 +242,29 @@ func TestAddWiresAndDelClears(t *testing.T) {
 			t.Errorf("%s: %v", again, err)
 		}
 		w.empty(again)
+	}
+}
+
+// The userspace datapath passes on checksums that were left to the device as they are, and nobody would take such packets.
+func TestChecksumOffload(t *testing.T) {
+	w := newWorld(t)
+	for name, on := range map[string]bool{"kernel": true, "userspace": false} {
+		network := nodeNetwork
+		network.ChecksumOffload = on
+		w.SetNetwork(network, w.allocator)
+		pod := newNetNS(t, name)
+		w.mustAdd(w.request(name, pod))
+		w.in(pod, func() {
+			tool, err := ethtool.NewEthtool()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer tool.Close()
+			features, err := tool.Features("eth0")
+			if sctp, known := features[featureSCTP]; err != nil || features["tx-checksum-ip-generic"] != on || known && sctp != on {
+				t.Errorf("%s datapath: %v, %v", name, features, err)
+			}
+		})
 	}
 }
 

@@ -29,6 +29,9 @@ type Handler interface {
 	Update(context.Context, policy.NodeUpdate) ([]wire.RuleError, error)
 	Nodes(context.Context, []policy.NodeInfo) error
 	Query(context.Context, []byte) ([]byte, error)
+	// Stream answers by calling send until there is no more, send fails or ctx ends: nobody listens any longer then. Answers are no
+	// larger than wire.MaxStreamed. Its calls, and those of Query, come from goroutines of their own.
+	Stream(ctx context.Context, question []byte, send func([]byte) error) error
 }
 
 // Config is what a client needs. TLS is called for each connection.
@@ -37,11 +40,14 @@ type Config struct {
 	TLS     func() (*tls.Config, error)
 	Node    string
 	Version string
-	Logger  *slog.Logger
-	Handler Handler
+	// TrafficMode is told to netmaster, which says so where nodes differ.
+	TrafficMode string
+	Logger      *slog.Logger
+	Handler     Handler
 }
 
-// Client keeps a stream to netmaster open. Announce, Withdraw, Report, Connected and Problem are safe for concurrent use.
+// Client keeps a stream to netmaster open. Announce, Withdraw, Report, Drifted, Connected and Problem are safe for concurrent
+// use.
 type Client struct {
 	cfg Config
 
@@ -50,6 +56,7 @@ type Client struct {
 	connected bool // netmaster has accepted the hello
 	problem   string
 	outbox    []*feed.NodeMessage
+	drift     *wire.Drift // not told yet
 	wake      chan struct{}
 }
 
@@ -86,6 +93,18 @@ func (c *Client) Withdraw(a wire.Announcement) {
 // Report tells netmaster what is not in force where that changed without an update.
 func (c *Client) Report(a wire.Ack) { c.queue(wire.FromAck(&a)) }
 
+// Drifted tells netmaster that the switch's flows were not as they should be. While netmaster is away it is kept.
+func (c *Client) Drifted(d wire.Drift) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.drift != nil {
+		c.drift.Add(d)
+	} else {
+		c.drift = &d
+	}
+	c.rouse()
+}
+
 // queue drops the message while there is no stream: the next hello tells the whole state, and the update that answers it is
 // acknowledged.
 func (c *Client) queue(m *feed.NodeMessage) {
@@ -95,6 +114,10 @@ func (c *Client) queue(m *feed.NodeMessage) {
 		return
 	}
 	c.outbox = append(c.outbox, m)
+	c.rouse()
+}
+
+func (c *Client) rouse() {
 	select {
 	case c.wake <- struct{}{}:
 	default:
@@ -118,6 +141,10 @@ func (c *Client) takeOutbox() []*feed.NodeMessage {
 	defer c.mu.Unlock()
 	out := c.outbox
 	c.outbox = nil
+	if c.drift != nil {
+		out = append(out, wire.FromDrift(c.drift))
+		c.drift = nil
+	}
 	return out
 }
 
@@ -182,7 +209,7 @@ func (c *Client) session(ctx context.Context, server string) error {
 	if err != nil {
 		return err
 	}
-	s := &session{client: c, stream: stream, posts: make(chan *feed.NodeMessage, 16), queries: make(chan struct{}, maxQueries)}
+	s := &session{client: c, stream: stream, posts: make(chan *feed.NodeMessage, 16), queries: make(chan struct{}, maxQueries), streams: newStreams()}
 	// From here on announcements are queued, so that none falls between the hello's state and the stream.
 	c.setOpen(true)
 	if err := s.hello(ctx); err != nil {

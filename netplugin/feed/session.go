@@ -18,6 +18,7 @@ type session struct {
 	stream  grpc.BidiStreamingClient[feed.NodeMessage, feed.MasterMessage]
 	posts   chan *feed.NodeMessage
 	queries chan struct{} // a place for each that is being answered
+	streams *streams
 }
 
 // maxQueries is how many questions are answered at a time.
@@ -29,7 +30,7 @@ func (s *session) hello(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	h := wire.Hello{Node: cfg.Node, Program: cfg.Version, MinVersion: feed.MinVersion, MaxVersion: feed.MaxVersion,
+	h := wire.Hello{Node: cfg.Node, Program: cfg.Version, TrafficMode: cfg.TrafficMode, MinVersion: feed.MinVersion, MaxVersion: feed.MaxVersion,
 		Revision: revision, Held: held, Announced: announced}
 	for part := range wire.HelloParts(&h) {
 		if err := s.stream.Send(part); err != nil {
@@ -119,7 +120,13 @@ func (s *session) receive(ctx context.Context) error {
 				return err
 			}
 		case *feed.MasterMessage_Query:
-			s.query(ctx, said.Query)
+			if said.Query.Window > 0 {
+				s.follow(ctx, said.Query)
+			} else {
+				s.query(ctx, said.Query)
+			}
+		case *feed.MasterMessage_Grant:
+			s.streams.grant(said.Grant)
 		}
 	}
 }

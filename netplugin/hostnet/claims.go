@@ -25,7 +25,7 @@ func usable(cfg *Config) (out []claim) {
 	slices.SortStableFunc(others, func(a, b policy.NodeInfo) int { return cmp.Compare(a.Name, b.Name) })
 	for _, n := range others {
 		for _, p := range n.PodCIDRs {
-			c := claim{node: n.Name, cidr: p.Masked(), hop: hopOf(&n, p)}
+			c := claim{node: n.Name, cidr: p.Masked(), hop: cfg.hopTo(&n, p)}
 			if c.problem = problemOf(&c, cfg, given); c.problem == "" {
 				given.add(&c)
 			}
@@ -33,6 +33,14 @@ func usable(cfg *Config) (out []claim) {
 		}
 	}
 	return out
+}
+
+// hopTo is where packets to the node's pods go first.
+func (cfg *Config) hopTo(n *policy.NodeInfo, p netip.Prefix) netip.Addr {
+	if cfg.Tunnelled {
+		return peerAddress(cfg.Self, n)
+	}
+	return hopOf(n, p)
 }
 
 // hopOf is the first of the node's addresses that the CIDR's family has.
@@ -101,12 +109,16 @@ func (g *given) overlapping(p netip.Prefix) *claim {
 	return g.within[p]
 }
 
-// Conflicts are sentences about other nodes' pod CIDRs to which there is no route, because they cannot be right.
+// Conflicts are sentences about other nodes' pod CIDRs and addresses that are left out, because they cannot be right.
 func Conflicts(cfg *Config) (out []string) {
 	for _, c := range usable(cfg) {
 		if c.problem != "" {
 			out = append(out, fmt.Sprintf("the pod CIDR %s of node %s %s: its pods cannot be reached from here; correct the Node's spec.podCIDRs", c.cidr, c.node, c.problem))
 		}
+	}
+	if cfg.Tunnelled {
+		_, problems := peers(cfg)
+		out = append(out, problems...)
 	}
 	return out
 }

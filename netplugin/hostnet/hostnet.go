@@ -21,6 +21,7 @@ import (
 const (
 	Gateway = "fk-gw"
 	Wire    = "fk-wire"
+	Tunnel  = "fk-tun" // to the other nodes, if they are not reached by routes; no device of the node
 )
 
 // Routing tables and the preferences of their rules.
@@ -41,6 +42,9 @@ type Config struct {
 	WireMAC      [6]byte
 	ServiceMAC   [6]byte // on the wire: second pass of a packet to a Service
 	MTU          int     // 0: as it is
+	Tunnelled    bool    // the other nodes' pods are reached through the bridge, not by routes (docs/decisions/005)
+	TunnelMark   uint32  // of the switch's tunnels in the node's stack; 0: they do not pass it
+	Kept         *Kept   // nil: the rules are set whatever is there
 }
 
 // GatewayAddrs are the first addresses of the node's pod CIDRs.
@@ -91,8 +95,21 @@ func device(name string, mac [6]byte, mtu int) (netlink.Link, error) {
 			return nil, fmt.Errorf("set the MTU of %s: %w", name, err)
 		}
 	}
+	if _, tap := link.(*netlink.Tuntap); tap && link.Attrs().TxQLen < tapQueue {
+		if err := netlink.LinkSetTxQLen(link, tapQueue); err != nil {
+			return nil, fmt.Errorf("set the queue of %s: %w", name, err)
+		}
+	}
 	return link, netlink.LinkSetUp(link)
 }
+
+// tapQueue is how many packets may wait for Open vSwitch's userspace datapath, which takes them from a tap by a thread that has much else to do:
+// by default 1,000, those that will be denied among them. The kernel's datapath has no such queue.
+const tapQueue = 10_000
+
+// liberal has the kernel's conntrack take TCP segments as they come: that of the bridge sees only one direction of a connection to a
+// Service whose pod is on another node, and would find a stream invalid after 64 KiB.
+const liberal = "netfilter/nf_conntrack_tcp_be_liberal"
 
 func sysctls() error {
 	set := map[string]string{
@@ -107,11 +124,12 @@ func sysctls() error {
 		set["ipv6/conf/"+name+"/disable_ipv6"] = "0"
 	}
 	set["ipv4/conf/all/send_redirects"] = "0"
+	set[liberal] = "1"
 	for name, value := range set {
 		path := filepath.Join("/proc/sys/net", name)
 		if have, err := os.ReadFile(path); err != nil || strings.TrimSpace(string(have)) == value {
-			if errors.Is(err, os.ErrNotExist) && strings.HasPrefix(name, "ipv6") {
-				continue // a node without IPv6
+			if errors.Is(err, os.ErrNotExist) && (name == liberal || strings.HasPrefix(name, "ipv6")) {
+				continue // a node without IPv6, or without the kernel's conntrack
 			}
 			if err == nil {
 				continue
@@ -273,7 +291,7 @@ func neighbours(gw netlink.Link, cfg *Config) error {
 
 // routes fails with a PeerError where other nodes alone are to blame.
 func routes(gw netlink.Link, cfg *Config) error {
-	own, others := ownRoutes(gw, cfg), otherRoutes(cfg)
+	own, others := ownRoutes(gw, cfg), otherRoutes(gw, cfg)
 	wanted := map[string]bool{}
 	for _, r := range append(slices.Clone(own), others...) {
 		wanted[fmt.Sprint(r.Table, r.Dst)] = true
@@ -281,21 +299,37 @@ func routes(gw netlink.Link, cfg *Config) error {
 	if err := removeRoutes(func(r *netlink.Route) bool { return !wanted[fmt.Sprint(r.Table, r.Dst)] }); err != nil {
 		return err
 	}
-	ownErr, othersErr := replaceRoutes(own), replaceRoutes(others)
+	have, err := flowkeepRoutes()
+	if err != nil {
+		return err
+	}
+	ownErr, othersErr := replaceRoutes(own, have), replaceRoutes(others, have)
 	if ownErr == nil && othersErr != nil {
 		return &PeerError{othersErr}
 	}
 	return errors.Join(ownErr, othersErr)
 }
 
-func replaceRoutes(list []netlink.Route) error {
+// replaceRoutes leaves alone what is there: at each change of any route Open vSwitch forgets all that it knows of routes, and reads them
+// anew, and its tunnels lead nowhere meanwhile.
+func replaceRoutes(list, have []netlink.Route) error {
 	var errs []error
 	for i := range list {
+		if slices.ContainsFunc(have, func(r netlink.Route) bool { return sameRoute(&r, &list[i]) }) {
+			continue
+		}
 		if err := netlink.RouteReplace(&list[i]); err != nil {
 			errs = append(errs, fmt.Errorf("route to %s: %w", list[i].Dst, err))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// sameRoute tells whether a route is there as it is wanted. What the kernel chose by itself counts for nothing.
+func sameRoute(have, want *netlink.Route) bool {
+	onlink := func(r *netlink.Route) bool { return r.Flags&int(netlink.FLAG_ONLINK) != 0 }
+	return have.Table == want.Table && have.Dst != nil && have.Dst.String() == want.Dst.String() && have.Gw.Equal(want.Gw) && have.Src.Equal(want.Src) &&
+		have.Scope == want.Scope && onlink(have) == onlink(want) && (want.LinkIndex == 0 || have.LinkIndex == want.LinkIndex)
 }
 
 // ownRoutes lead to the node's own pods, and what a Service sends out back into the bridge.
@@ -310,13 +344,38 @@ func ownRoutes(gw netlink.Link, cfg *Config) (out []netlink.Route) {
 	return out
 }
 
-func otherRoutes(cfg *Config) (out []netlink.Route) {
+func otherRoutes(gw netlink.Link, cfg *Config) (out []netlink.Route) {
+	if cfg.Tunnelled {
+		return tunnelRoutes(gw, cfg)
+	}
 	for _, c := range usable(cfg) {
 		if c.problem == "" && c.hop.IsValid() {
 			out = append(out, netlink.Route{Table: unix.RT_TABLE_MAIN, Dst: ipNet(c.cidr), Gw: net.IP(c.hop.AsSlice()), Protocol: protocolFlowkeep})
 		}
 	}
 	return out
+}
+
+// tunnelRoutes lead into the bridge, with the address that the node would have on the way to the other node.
+func tunnelRoutes(gw netlink.Link, cfg *Config) (out []netlink.Route) {
+	for _, p := range Peers(cfg) {
+		for _, cidr := range p.PodCIDRs {
+			hop, src := serviceNextHop[familyOf(cidr.Addr())], sourceFor(cfg, cidr.Addr().Is4())
+			out = append(out, netlink.Route{LinkIndex: gw.Attrs().Index, Table: unix.RT_TABLE_MAIN, Dst: ipNet(cidr), Gw: net.IP(hop.AsSlice()), Src: net.IP(src.AsSlice()),
+				Flags: int(netlink.FLAG_ONLINK), Protocol: protocolFlowkeep})
+		}
+	}
+	return out
+}
+
+// sourceFor is the node's own address of a family, for what it sends to pods elsewhere; without one it is the gateway's.
+func sourceFor(cfg *Config, four bool) netip.Addr {
+	for _, a := range slices.Concat(cfg.Self.Addresses, GatewayAddrs(cfg.Self)) {
+		if a.Is4() == four {
+			return a
+		}
+	}
+	return netip.Addr{}
 }
 
 func scopeLink(family int) netlink.Scope {
@@ -326,14 +385,23 @@ func scopeLink(family int) netlink.Scope {
 	return netlink.SCOPE_UNIVERSE
 }
 
+// flowkeepRoutes are those that a Flowkeep made.
+func flowkeepRoutes() ([]netlink.Route, error) {
+	list, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Protocol: protocolFlowkeep, Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
+	if err != nil {
+		return nil, fmt.Errorf("list routes: %w", err)
+	}
+	return slices.DeleteFunc(list, func(r netlink.Route) bool { return r.Protocol != protocolFlowkeep }), nil
+}
+
 // removeRoutes removes those of Flowkeep's routes that match.
 func removeRoutes(match func(*netlink.Route) bool) error {
-	have, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Protocol: protocolFlowkeep, Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
+	have, err := flowkeepRoutes()
 	if err != nil {
-		return fmt.Errorf("list routes: %w", err)
+		return err
 	}
 	for i := range have {
-		if have[i].Protocol == protocolFlowkeep && match(&have[i]) {
+		if match(&have[i]) {
 			if err := netlink.RouteDel(&have[i]); err != nil && !errors.Is(err, unix.ESRCH) {
 				return fmt.Errorf("remove the route to %s: %w", have[i].Dst, err)
 			}
@@ -369,24 +437,21 @@ func RemoveNeighbour(a netip.Addr) error {
 	return err
 }
 
-// UnderlayMTU is that of the interface that holds one of the node's addresses.
-func UnderlayMTU(self policy.NodeInfo) int {
+// Underlay is the interface that holds one of the addresses; name is empty if none does.
+func Underlay(addrs []netip.Addr) (name string, mtu int) {
 	links, err := netlink.LinkList()
 	if err != nil {
-		return 0
+		return "", 0
 	}
 	for _, l := range links {
 		have, _ := netlink.AddrList(l, netlink.FAMILY_ALL)
 		for _, h := range have {
-			a, _ := netip.AddrFromSlice(h.IP)
-			for _, own := range self.Addresses {
-				if a.Unmap() == own {
-					return l.Attrs().MTU
-				}
+			if a, _ := netip.AddrFromSlice(h.IP); slices.Contains(addrs, a.Unmap()) {
+				return l.Attrs().Name, l.Attrs().MTU
 			}
 		}
 	}
-	return 0
+	return "", 0
 }
 
 // Teardown removes what Setup made, but for the ports themselves.

@@ -169,6 +169,43 @@ func TestSetupIsIdempotentAndMends(t *testing.T) {
 	}
 }
 
+// What is as it should be is not written again: each change of a route has Open vSwitch forget where its tunnels lead.
+func TestUnchangedRoutesAreLeftAlone(t *testing.T) {
+	for name, tunnelled := range map[string]bool{"route": false, "tunnel": true} {
+		h, cfg := host(t), nodeConfig()
+		cfg.Tunnelled = tunnelled
+		in(t, h, func() error {
+			if err := Setup(cfg); err != nil {
+				return err
+			}
+			changes, done := make(chan netlink.RouteUpdate, 64), make(chan struct{})
+			if err := netlink.RouteSubscribe(changes, done); err != nil {
+				return err
+			}
+			defer close(done)
+			if err := Setup(cfg); err != nil {
+				return err
+			}
+			last := &netlink.Route{Table: 250, Dst: ipNet24("203.0.113.0/24"), LinkIndex: 1}
+			if lo, err := netlink.LinkByName("lo"); err != nil || netlink.LinkSetUp(lo) != nil {
+				return err
+			}
+			if err := netlink.RouteAdd(last); err != nil {
+				return err
+			}
+			for c := range changes {
+				if c.Table == last.Table {
+					return nil
+				}
+				if c.Protocol == protocolFlowkeep {
+					t.Errorf("%s: written again: %v", name, c.Route)
+				}
+			}
+			return nil
+		})
+	}
+}
+
 func TestNodesComeMoveAndGo(t *testing.T) {
 	h := host(t)
 	cfg := nodeConfig()

@@ -5,83 +5,232 @@ import (
 	"fmt"
 	"net/netip"
 	"os/exec"
+	"slices"
 	"strings"
 )
 
 // PodPrefix begins the names of the node's ends of pods' links.
 const PodPrefix = "fkp"
 
+// chain is one of Flowkeep's nftables chains: a base chain has a hook, the others are jumped to.
+type chain struct {
+	name, hook string
+	rules      []string
+}
+
 // guard keeps the node's stack from taking what pods send before the bridge has judged it: with the userspace datapath a
 // pod's link is an ordinary device of the node, which would answer ARP and route.
-const guard = `table arp flowkeep
-delete table arp flowkeep
-table arp flowkeep {
-  chain pods { type filter hook input priority filter; policy accept; iifname "` + PodPrefix + `*" drop; }
+func guard() []chain {
+	return []chain{{"pods", "type filter hook input priority filter; policy accept;", []string{fromPods + "drop"}}}
 }
-`
 
-// ruleset is Flowkeep's tables as nft(8) reads them. They are replaced in one transaction.
+const fromPods = "iifname \"" + PodPrefix + "*\" "
+
+// ruleset is Flowkeep's tables as commands of nft(8), in one transaction. No rule looks into a set that the transaction makes: a new set is
+// empty for a moment after the new rules are in force (seen with Linux 6.18), and one packet of a Service's second pass that is
+// tracked ends its connection (docs/decisions/002).
 func ruleset(cfg *Config) string {
+	return table("arp", guard(), nil) + table("inet", chains(cfg), selfSets(cfg))
+}
+
+func table(family string, chains []chain, sets []string) string {
 	var b strings.Builder
-	b.WriteString(guard + "table inet flowkeep\ndelete table inet flowkeep\ntable inet flowkeep {\n")
-	b.WriteString("  chain raw {\n    type filter hook prerouting priority raw; policy accept;\n")
-	b.WriteString("    iifname \"" + PodPrefix + "*\" drop\n")
-	// nobody but the node itself speaks with the node's addresses (IPv4 refuses that by itself, IPv6 does not)
-	b.WriteString("    iifname != \"lo\" meta nfproto ipv6 fib saddr type local drop\n")
-	svc := fmt.Sprintf("    iifname %q ether saddr %s ", Wire, mac(cfg.ServiceMAC))
-	cluster4, cluster6 := byFamily(cfg.ClusterCIDRs)
-	own4, own6 := ownAddrs(cfg)
-	for _, part := range []struct {
-		family string
-		list   []string
-	}{{"ip", merge(append(own4, cluster4...))}, {"ip6", merge(append(own6, cluster6...))}} {
-		if len(part.list) == 0 {
-			continue
-		}
-		set := "{ " + strings.Join(part.list, ", ") + " }"
-		b.WriteString(svc + part.family + " daddr " + set + " notrack\n")
-		b.WriteString(svc + part.family + " daddr != " + set + " ct original zone set 2\n")
+	name := family + " flowkeep "
+	fmt.Fprintf(&b, "add table %s\ndelete table %[1]s\nadd table %[1]s\n", name)
+	for _, set := range sets {
+		fmt.Fprintf(&b, "add set %s%s\n", name, set)
 	}
-	b.WriteString("  }\n")
-	pods4, pods6 := byFamily(cfg.Self.PodCIDRs)
-	writeKeepSource(&b, "ip", "ipv4_addr", pods4, cluster4)
-	writeKeepSource(&b, "ip6", "ipv6_addr", pods6, cluster6)
-	b.WriteString("  chain source-nat {\n    type nat hook postrouting priority srcnat; policy accept;\n")
-	writeMasquerade(&b, "ip", pods4, cluster4)
-	writeMasquerade(&b, "ip6", pods6, cluster6)
-	b.WriteString("  }\n}\n")
+	for _, c := range chains {
+		fmt.Fprintf(&b, "add chain %s%s { %s }\n", name, c.name, c.hook)
+	}
+	for _, c := range chains {
+		for _, rule := range c.rules {
+			fmt.Fprintf(&b, "add rule %s%s %s\n", name, c.name, rule)
+		}
+	}
 	return b.String()
 }
 
-// writeKeepSource keeps kube-proxy from masquerading what came by a node port or an external address and goes to a pod of
+// chains are always the same, some empty.
+func chains(cfg *Config) []chain {
+	list := []chain{
+		// before conntrack's reassembly (-400): a fragment that the bridge has not judged must not be put together with those it has
+		{"pods", "type filter hook prerouting priority -450; policy accept;", []string{fromPods + "drop"}},
+		{"raw", "type filter hook prerouting priority raw; policy accept;", []string{
+			// nobody but the node itself speaks with the node's addresses (IPv4 refuses that by itself, IPv6 does not)
+			`iifname != "lo" meta nfproto ipv6 fib saddr type local drop`,
+			"jump only-by-bridge",
+			fmt.Sprintf("iifname %q ether saddr %s goto second-pass", Wire, mac(cfg.ServiceMAC)),
+		}},
+		{"only-by-bridge", "", onlyByBridge(cfg)},
+		{"second-pass", "", secondPass(cfg)},
+	}
+	list = append(list, tunnelGuard(cfg)...)
+	for _, f := range families(cfg) {
+		list = append(list, keepSource(cfg, &f)...)
+	}
+	return append(list, chain{"source-nat", "type nat hook postrouting priority srcnat; policy accept;", masquerade(cfg)})
+}
+
+// nftFamily is what the rules of one family speak of: prefixes, of which none is within another of its list, but for the node's own.
+type nftFamily struct {
+	name               string // as nft calls it
+	addr               string // its addresses' type
+	pods, cluster, own []string
+}
+
+func families(cfg *Config) []nftFamily {
+	pods4, pods6 := byFamily(cfg.Self.PodCIDRs)
+	cluster4, cluster6 := byFamily(cfg.ClusterCIDRs)
+	own4, own6 := ownAddrs(cfg)
+	return []nftFamily{
+		{"ip", "ipv4_addr", merge(pods4), merge(cluster4), own4},
+		{"ip6", "ipv6_addr", merge(pods6), merge(cluster6), own6},
+	}
+}
+
+// secondPass is of packets to a Service that were translated and judged: within the cluster they are tracked already.
+func secondPass(cfg *Config) (rules []string) {
+	for _, f := range families(cfg) {
+		inside := merge(append(slices.Clone(f.own), f.cluster...))
+		for _, p := range inside {
+			rules = append(rules, f.name+" daddr "+p+" notrack return")
+		}
+		if len(inside) > 0 {
+			rules = append(rules, "meta nfproto "+strings.TrimSuffix(f.addr, "_addr")+" ct original zone set 2")
+		}
+	}
+	return rules
+}
+
+// keepSource keeps kube-proxy from masquerading what came by a node port or an external address and goes to a pod of
 // this node, or from one to a pod elsewhere: policies must see who asked. The answers come back through this node anyhow. A
 // chain in front of kube-proxy's binds the source to itself, and a source is bound once. The exception is a pod that reaches
 // itself; nft cannot compare two fields, so the pair of a source with itself is put in a set and looked up. Chains of
 // type nat see the first packet of a connection only.
-func writeKeepSource(b *strings.Builder, family, addr string, pods, cluster []string) {
-	if len(pods) == 0 {
-		return
+func keepSource(cfg *Config, f *nftFamily) []chain {
+	base := chain{"keep-source-" + f.name, "type nat hook postrouting priority srcnat - 10; policy accept;", nil}
+	toGateway := chain{name: "to-gateway-" + f.name}
+	elsewhere := chain{name: "elsewhere-" + f.name}
+	keep := chain{name: "keep-" + f.name}
+	list := func() []chain { return []chain{base, toGateway, elsewhere, keep} }
+	if len(f.pods) == 0 {
+		return list()
 	}
-	own := strings.Join(merge(pods), ", ")
-	fmt.Fprintf(b, "  set self-%[1]s { type %[2]s . %[2]s; size 65535; flags dynamic,timeout; timeout 1m; }\n", family, addr)
-	fmt.Fprintf(b, "  chain keep-source-%s {\n    type nat hook postrouting priority srcnat - 10; policy accept;\n", family)
-	fmt.Fprintf(b, "    oifname %[1]q %[2]s saddr { %[3]s } update @self-%[2]s { %[2]s saddr . %[2]s saddr }\n", Gateway, family, own)
-	fmt.Fprintf(b, "    oifname %[1]q %[2]s saddr . %[2]s daddr != @self-%[2]s snat %[2]s to %[2]s saddr\n", Gateway, family)
-	if len(cluster) > 0 {
-		fmt.Fprintf(b, "    oifname != %[1]q %[2]s saddr { %[3]s } %[2]s daddr { %[4]s } snat %[2]s to %[2]s saddr\n", Gateway, family, own, strings.Join(merge(cluster), ", "))
+	base.rules = append(base.rules, fmt.Sprintf("oifname %q goto %s", Gateway, toGateway.name))
+	for _, pods := range f.pods {
+		toGateway.rules = append(toGateway.rules,
+			fmt.Sprintf("%[1]s saddr %[2]s update @self-%[1]s { %[1]s saddr . %[1]s saddr }", f.name, pods),
+			fmt.Sprintf("%s saddr %s goto %s", f.name, pods, keep.name))
+		elsewhere.rules = append(elsewhere.rules, fmt.Sprintf("%s daddr %s return", f.name, pods))
+		for _, cluster := range f.cluster {
+			base.rules = append(base.rules, fmt.Sprintf("%[1]s saddr %[2]s %[1]s daddr %[3]s snat %[1]s to %[1]s saddr", f.name, pods, cluster))
+		}
 	}
-	b.WriteString("  }\n")
+	if cfg.Tunnelled { // what is not of this node's pods goes to pods elsewhere as the node's own, as by a route
+		toGateway.rules = append(toGateway.rules, fmt.Sprintf("meta nfproto %s jump %s", strings.TrimSuffix(f.addr, "_addr"), elsewhere.name))
+		elsewhere.rules = append(elsewhere.rules, fmt.Sprintf("ct status dnat snat %s to %s", f.name, sourceFor(cfg, f.name == "ip")))
+	}
+	toGateway.rules = append(toGateway.rules, "goto "+keep.name)
+	keep.rules = []string{fmt.Sprintf("%[1]s saddr . %[1]s daddr != @self-%[1]s snat %[1]s to %[1]s saddr", f.name)}
+	return list()
 }
 
-func writeMasquerade(b *strings.Builder, family string, pods, cluster []string) {
-	if len(pods) == 0 {
-		return
+func selfSets(cfg *Config) (sets []string) {
+	for _, f := range families(cfg) {
+		sets = append(sets, fmt.Sprintf("self-%s { type %[2]s . %[2]s; size 65535; flags dynamic,timeout; timeout 1m; }", f.name, f.addr))
 	}
-	inside := append(append([]string{}, pods...), cluster...)
-	fmt.Fprintf(b, "    oifname != %q %s saddr { %s } %s daddr != { %s } masquerade\n", Gateway, family, strings.Join(merge(pods), ", "), family, strings.Join(merge(inside), ", "))
+	return sets
 }
 
-// merge leaves out what another prefix of the list holds: nft refuses overlapping elements.
+// onlyByBridge drops what comes from elsewhere with the address of a pod of this node, or with tunnels of any: it would be
+// taken for that pod's. (The kernel's rp_filter may be off, and knows no IPv6.)
+func onlyByBridge(cfg *Config) (rules []string) {
+	for _, name := range []string{"lo", Gateway, Wire} {
+		rules = append(rules, fmt.Sprintf("iifname %q return", name))
+	}
+	pods := byFamilyList(cfg.Self.PodCIDRs)
+	if cfg.Tunnelled {
+		pods = podsByFamily(cfg)
+	}
+	for _, part := range pods {
+		for _, p := range part.list {
+			rules = append(rules, fmt.Sprintf("%s saddr %s drop", part.family, p))
+		}
+	}
+	return rules
+}
+
+// tunnelGuard lets nothing but the switch itself send Geneve with the node's address: neither what is forwarded, and
+// perhaps masqueraded, nor programs of the node or of hostNetwork pods. (A packet of the kernel's datapath may still have the
+// socket of the program that sent what is inside, so a mark tells it.) And pods' packets to pods, which the switch sends itself, neither leave bare nor go round between the wire and the gateway where
+// it knows no way; only what was sent to a node port or the like comes by here.
+func tunnelGuard(cfg *Config) []chain {
+	forward := chain{"tunnel-forward", "type filter hook forward priority filter; policy accept;", nil}
+	output := chain{"tunnel-output", "type filter hook output priority filter; policy accept;", nil}
+	if !cfg.Tunnelled {
+		return []chain{forward, output}
+	}
+	forward.rules = []string{
+		fmt.Sprintf("oifname != %q udp dport %d drop", Gateway, GenevePort),
+		fmt.Sprintf("iifname %q oifname %q ct status dnat accept", Wire, Gateway),
+	}
+	for _, part := range podsByFamily(cfg) {
+		for _, p := range part.list {
+			forward.rules = append(forward.rules, fmt.Sprintf("iifname %q %s daddr %s drop", Wire, part.family, p))
+		}
+	}
+	drop := fmt.Sprintf("udp dport %d drop", GenevePort)
+	if cfg.TunnelMark != 0 {
+		drop = fmt.Sprintf("udp dport %d meta mark != %#x drop", GenevePort, cfg.TunnelMark)
+	}
+	output.rules = []string{`oifname "lo" accept`, fmt.Sprintf("oifname %q accept", Gateway), drop}
+	return []chain{forward, output}
+}
+
+type familyList struct {
+	family string
+	list   []string
+}
+
+// podsByFamily are the CIDRs of all pods.
+func podsByFamily(cfg *Config) []familyList {
+	known := slices.Clone(cfg.Self.PodCIDRs)
+	for _, p := range Peers(cfg) {
+		known = append(known, p.PodCIDRs...)
+	}
+	known = slices.DeleteFunc(known, func(p netip.Prefix) bool { // what the cluster's hold need not be looked at by merge
+		return slices.ContainsFunc(cfg.ClusterCIDRs, func(c netip.Prefix) bool { return c.Overlaps(p) && c.Bits() <= p.Bits() })
+	})
+	return byFamilyList(append(known, cfg.ClusterCIDRs...))
+}
+
+func byFamilyList(prefixes []netip.Prefix) (out []familyList) {
+	four, six := byFamily(prefixes)
+	if len(four) > 0 {
+		out = append(out, familyList{"ip", merge(four)})
+	}
+	if len(six) > 0 {
+		out = append(out, familyList{"ip6", merge(six)})
+	}
+	return out
+}
+
+// masquerade is of pods' packets that leave the cluster.
+func masquerade(cfg *Config) (rules []string) {
+	rules = append(rules, fmt.Sprintf("oifname %q return", Gateway))
+	for _, f := range families(cfg) {
+		for _, inside := range merge(append(slices.Clone(f.pods), f.cluster...)) {
+			rules = append(rules, fmt.Sprintf("%s daddr %s return", f.name, inside))
+		}
+		for _, pods := range f.pods {
+			rules = append(rules, fmt.Sprintf("%s saddr %s masquerade", f.name, pods))
+		}
+	}
+	return rules
+}
+
+// merge leaves out what another prefix of the list holds.
 func merge(prefixes []string) []string {
 	var out []string
 	for i, text := range prefixes {
@@ -123,10 +272,40 @@ func mac(m [6]byte) string {
 	return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", m[0], m[1], m[2], m[3], m[4], m[5])
 }
 
-func applyNftables(cfg *Config) error { return nft(ruleset(cfg)) }
+// Kept remembers the rules that were set, and how nft(8) lists them, so that they are set again only where somebody has changed them:
+// some datagrams may be lost meanwhile. Not for concurrent use.
+type Kept struct{ text, listing string }
+
+// applyNftables makes the tables anew, in one transaction, unless they are as they were made.
+func applyNftables(cfg *Config) error {
+	text := ruleset(cfg)
+	if k := cfg.Kept; k != nil && k.text == text && k.listing == listing() {
+		return nil
+	}
+	if err := nft(text); err != nil {
+		return err
+	}
+	if cfg.Kept != nil {
+		*cfg.Kept = Kept{text, listing()}
+	}
+	return nil
+}
+
+// listing is both tables without counters and the sets' elements; empty where it cannot be told.
+func listing() string {
+	var all strings.Builder
+	for _, family := range []string{"arp", "inet"} {
+		out, err := exec.Command("nft", "-s", "-t", "list", "table", family, "flowkeep").Output()
+		if err != nil {
+			return ""
+		}
+		all.Write(out)
+	}
+	return all.String()
+}
 
 func deleteNftables() error {
-	return nft("table arp flowkeep\ndelete table arp flowkeep\ntable inet flowkeep\ndelete table inet flowkeep\n")
+	return nft("add table arp flowkeep\ndelete table arp flowkeep\nadd table inet flowkeep\ndelete table inet flowkeep\n")
 }
 
 func nft(text string) error {

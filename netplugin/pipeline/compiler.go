@@ -15,16 +15,15 @@ type Compiler struct {
 	endpoints map[string]LocalEndpoint
 	groups    map[groupID]map[netip.Addr]struct{}
 	groupsOf  map[policy.GroupKind]map[netip.Addr][]policy.Key // sorted
-	sides     map[policy.Direction]*side
+	sides     []*side                                          // in the order in which they give ids
 	rules     *idPool
 	classIDs  *idPool
 	classByID map[uint32]*class
 	ruleByID  map[uint32]*ruleEntry
 	log       []Assignment
 	flows     flowSet
+	audits    uint64 // begun
 }
-
-var directions = []policy.Direction{policy.Egress, policy.Ingress}
 
 type groupID struct {
 	kind policy.GroupKind
@@ -45,7 +44,9 @@ func New(config Config, saved []Assignment) *Compiler {
 	c.classIDs = newIDPool(ClassIDs, &c.log)
 	c.rules.restore(saved)
 	c.classIDs.restore(saved)
-	c.sides = map[policy.Direction]*side{policy.Egress: newSide(c, policy.Egress), policy.Ingress: newSide(c, policy.Ingress)}
+	for _, audit := range []bool{false, true} {
+		c.sides = append(c.sides, newSide(c, policy.Egress, audit), newSide(c, policy.Ingress, audit))
+	}
 	c.SetConfig(config)
 	return c
 }
@@ -76,9 +77,10 @@ func (c *Compiler) Apply(u policy.NodeUpdate) {
 	for _, g := range u.Groups {
 		c.applyGroup(g)
 	}
-	for _, d := range directions {
-		c.sides[d].settle()
+	for _, s := range c.sides {
+		s.settle()
 	}
+	c.heedAudits()
 }
 
 func (c *Compiler) applyRule(change policy.RuleChange) {
@@ -88,8 +90,10 @@ func (c *Compiler) applyRule(change policy.RuleChange) {
 		}
 		return
 	}
-	if s := c.sides[change.Rule.Direction]; s != nil {
-		s.put(change.Rule)
+	for _, s := range c.sides {
+		if s.direction == change.Rule.Direction && s.audit == change.Rule.Audit {
+			s.put(change.Rule)
+		}
 	}
 }
 
@@ -161,12 +165,15 @@ func (c *Compiler) leave(id groupID, a netip.Addr) {
 	c.touch(id.kind, a)
 }
 
+// touch marks an address on the sides that have rules: the first that refers to a group marks all of its members.
 func (c *Compiler) touch(kind policy.GroupKind, a netip.Addr) {
 	for _, s := range c.sides {
+		d := s.peers
 		if kind == policy.AppliedToGroup {
-			s.applied.dirty[a] = struct{}{}
-		} else {
-			s.peers.dirty[a] = struct{}{}
+			d = s.applied
+		}
+		if len(d.uses) > 0 {
+			d.dirty[a] = struct{}{}
 		}
 	}
 }
@@ -184,12 +191,6 @@ func (c *Compiler) Take() ([]ofctl.FlowMod, []Assignment) {
 
 // Flows is every flow that the switch should hold, in no particular order.
 func (c *Compiler) Flows() []ofctl.Flow { return c.flows.all() }
-
-// Holds tells whether the switch should hold exactly this flow.
-func (c *Compiler) Holds(f *ofctl.Flow) bool {
-	want, ok := c.flows.now[keyOf(f)]
-	return ok && sameFlow(&want, f)
-}
 
 // Count is how many flows the switch should hold.
 func (c *Compiler) Count() int { return len(c.flows.now) }

@@ -11,7 +11,7 @@ import (
 	"github.com/flowkeep/flowkeep/policydb/policy/policytest"
 )
 
-var testConfig = Config{Gateway: Device{Port: 1, MAC: ofctl.MAC{2, 0, 0, 0, 0, 1}}, Wire: Device{Port: 2, MAC: ofctl.MAC{2, 0, 0, 0, 0, 2}}}
+var testConfig = Config{Gateway: Device{Port: 1, MAC: ofctl.MAC{2, 0, 0, 0, 0, 1}}, Wire: Device{Port: 2, MAC: ofctl.MAC{2, 0, 0, 0, 0, 2}}, Meters: 2}
 
 func key(n int) policy.Key {
 	var k policy.Key
@@ -78,7 +78,7 @@ func step(g policytest.Gen, rules map[policy.Key]policy.RuleChange) policy.NodeU
 }
 
 func randomRule(g policytest.Gen) policy.Rule {
-	r := policy.Rule{Direction: policy.Direction(1 + g.IntN(2)), AppliedTo: key(g.IntN(4)), AnyPort: g.IntN(2) == 0, AnyPeer: g.IntN(4) == 0}
+	r := policy.Rule{Direction: policy.Direction(1 + g.IntN(2)), AppliedTo: key(g.IntN(4)), AnyPort: g.IntN(2) == 0, AnyPeer: g.IntN(4) == 0, Audit: g.IntN(3) == 0}
 	if !r.AnyPeer {
 		for i := range 4 {
 			if g.IntN(3) == 0 {

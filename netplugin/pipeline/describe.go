@@ -2,9 +2,7 @@ package pipeline
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/flowkeep/flowkeep/ofctl"
 	"github.com/flowkeep/flowkeep/policydb/policy"
@@ -36,11 +34,20 @@ func (c *Compiler) Describe(f *ofctl.Flow) Note {
 		return Note{Text: "not Flowkeep's"}
 	}
 	n := Note{Kind: kind}
+	if kind == KindDefaultDrop && judgesDryRuns(f.Table) {
+		n.Kind = KindWouldDeny
+	}
 	var rules []*policy.Rule
 	switch kind {
 	case KindEndpoint:
 		n.Endpoint = c.endpointAt(id)
 		n.Text = "pod " + cmp.Or(n.Endpoint, "gone")
+		switch {
+		case TellsOfDryRuns(f.Table):
+			n.Text = "tells of what a dry run would deny at " + n.Text
+		case Tells(f.Table):
+			n.Text = "tells of what is denied at " + n.Text
+		}
 	case KindClause:
 		for _, a := range f.Actions {
 			rules = append(rules, c.ruleWithID(a.Value)...)
@@ -72,26 +79,13 @@ func (n *Note) explain(rules []*policy.Rule) {
 	switch {
 	case n.Text != "":
 	case len(rules) > 0:
-		n.Text = n.Kind.String() + " " + originsText(rules[0].Direction, n.Origins)
+		n.Text = n.Kind.String() + " " + policy.OriginsText(rules[0].Direction, n.Origins)
+		if rules[0].Audit {
+			n.Text = "dry run: " + n.Text
+		}
 	case n.Kind == KindBlock:
 		n.Text = "cidr in no ipBlock (an except)"
 	}
-}
-
-func originsText(d policy.Direction, origins []policy.Origin) string {
-	const most = 3
-	var parts []string
-	for _, o := range origins[:min(len(origins), most)] {
-		if o.Rule < 0 {
-			parts = append(parts, fmt.Sprintf("%s %s", o.Policy, d))
-		} else {
-			parts = append(parts, fmt.Sprintf("%s %s[%d]", o.Policy, d, o.Rule))
-		}
-	}
-	if len(origins) > most {
-		parts = append(parts, fmt.Sprintf("and %d more", len(origins)-most))
-	}
-	return strings.Join(parts, ", ")
 }
 
 func (c *Compiler) endpointAt(port uint32) string {

@@ -41,7 +41,7 @@ type class struct {
 
 func newDimension(s *side, tag string, offset uint8, reg int, kind Kind) *dimension {
 	return &dimension{
-		side: s, tag: s.direction.String() + "/" + tag, table: s.table + offset, reg: s.register(reg), kind: kind,
+		side: s, tag: s.name() + "/" + tag, table: s.table + offset, reg: s.register(reg), kind: kind,
 		uses: map[policy.Key]*use{}, classes: map[policy.Key]*class{}, of: map[netip.Addr]*class{}, dirty: map[netip.Addr]struct{}{},
 		emptied: map[policy.Key]struct{}{},
 	}
@@ -160,6 +160,9 @@ func (d *dimension) addressKey(a netip.Addr) flowKey {
 // tupleMatch matches the original tuple's end that the dimension is about.
 func (d *dimension) tupleMatch(p netip.Prefix) ofctl.Match {
 	m := trackedMatch(etherTypeOf(p.Addr()))
+	if p.Bits() == 0 {
+		return m // all of a family: the switch gives no such field back, and what it gives back must be what was sent
+	}
 	if (d.side.direction == policy.Egress) == (d.kind == KindApplied) {
 		m.CtNwSrc = p
 	} else {

@@ -17,22 +17,30 @@ func keyOf(f *ofctl.Flow) flowKey { return flowKey{f.Table, f.Priority, f.Match}
 
 // flowSet is the flows that should be, and what they were at the last take.
 type flowSet struct {
-	now    map[flowKey]ofctl.Flow
+	now    map[flowKey]*entry
 	before map[flowKey]*ofctl.Flow // touched since the last take; nil: there was none
 	order  []flowKey               // of before, as they were touched
+	audit  *Audit                  // under way; nil: none
+}
+
+// entry is a flow, which does not change: another takes its place.
+type entry struct {
+	ofctl.Flow
+	seen uint64 // the number of the last audit that found it on the switch
 }
 
 func newFlowSet() flowSet {
-	return flowSet{now: map[flowKey]ofctl.Flow{}, before: map[flowKey]*ofctl.Flow{}}
+	return flowSet{now: map[flowKey]*entry{}, before: map[flowKey]*ofctl.Flow{}}
 }
 
 func (s *flowSet) note(k flowKey) {
+	s.audit.touch(k)
 	if _, ok := s.before[k]; ok {
 		return
 	}
 	s.order = append(s.order, k)
-	if f, ok := s.now[k]; ok {
-		s.before[k] = &f
+	if e, ok := s.now[k]; ok {
+		s.before[k] = &e.Flow
 	} else {
 		s.before[k] = nil
 	}
@@ -40,11 +48,11 @@ func (s *flowSet) note(k flowKey) {
 
 func (s *flowSet) set(f ofctl.Flow) {
 	k := keyOf(&f)
-	if have, ok := s.now[k]; ok && sameFlow(&have, &f) {
+	if have, ok := s.now[k]; ok && sameFlow(&have.Flow, &f) {
 		return
 	}
 	s.note(k)
-	s.now[k] = f
+	s.now[k] = &entry{Flow: f}
 }
 
 func (s *flowSet) unset(k flowKey) {
@@ -63,15 +71,15 @@ func (s *flowSet) take() []ofctl.FlowMod {
 	var mods, deletions []ofctl.FlowMod
 	for _, k := range s.order {
 		was := s.before[k]
-		f, is := s.now[k]
+		e, is := s.now[k]
 		switch {
 		case !is && was != nil:
 			deletions = append(deletions, ofctl.FlowMod{Command: ofctl.Delete, Flow: *was})
-		case !is || was != nil && sameFlow(was, &f):
-		case was != nil && was.Cookie == f.Cookie:
-			mods = append(mods, ofctl.FlowMod{Command: ofctl.Modify, Flow: f})
+		case !is || was != nil && sameFlow(was, &e.Flow):
+		case was != nil && was.Cookie == e.Cookie:
+			mods = append(mods, ofctl.FlowMod{Command: ofctl.Modify, Flow: e.Flow})
 		default:
-			mods = append(mods, ofctl.FlowMod{Command: ofctl.Add, Flow: f})
+			mods = append(mods, ofctl.FlowMod{Command: ofctl.Add, Flow: e.Flow})
 		}
 	}
 	s.before, s.order = map[flowKey]*ofctl.Flow{}, nil
@@ -80,8 +88,8 @@ func (s *flowSet) take() []ofctl.FlowMod {
 
 func (s *flowSet) all() []ofctl.Flow {
 	out := make([]ofctl.Flow, 0, len(s.now))
-	for _, f := range s.now {
-		out = append(out, f)
+	for _, e := range s.now {
+		out = append(out, e.Flow)
 	}
 	return out
 }

@@ -42,6 +42,32 @@ func TestWhatIsSaidTwiceDoesNotWiden(t *testing.T) {
 	}
 }
 
+// TestAllOfAFamilyIsNoField: the switch gives no field back for ::/0 or 0.0.0.0/0. A flow that has one would be missing and extra
+// at once when it is compared with the switch, and mending would delete it.
+func TestAllOfAFamilyIsNoField(t *testing.T) {
+	for _, all := range []string{"0.0.0.0/0", "::/0"} {
+		c := New(testConfig, nil)
+		c.Apply(policy.NodeUpdate{
+			Rules: []policy.RuleChange{rule(policy.Rule{Direction: policy.Egress, AppliedTo: key(0),
+				Blocks: []policy.IPBlock{{CIDR: netip.MustParsePrefix(all)}}, Ports: []policy.PortRange{{Protocol: policy.TCP, First: 80, Last: 80}}})},
+			Groups: []policy.GroupUpdate{members(key(0), policy.AppliedToGroup, policytest.Address(1, false))},
+		})
+		found := false
+		for _, f := range c.Flows() {
+			kind, _, _ := ParseCookie(f.Cookie)
+			found = found || kind == KindBlock
+			for _, p := range []netip.Prefix{f.Match.NwSrc, f.Match.NwDst, f.Match.CtNwSrc, f.Match.CtNwDst} {
+				if p.IsValid() && p.Bits() == 0 {
+					t.Errorf("%s: %s", all, f)
+				}
+			}
+		}
+		if !found {
+			t.Errorf("no flow for %s", all)
+		}
+	}
+}
+
 // TestUnknownProtocolsMatchNothing: a protocol of 0 in a match would mean any.
 func TestUnknownProtocolsMatchNothing(t *testing.T) {
 	for _, protocol := range []policy.Protocol{0, 1, 58, 255} {
@@ -165,7 +191,7 @@ func TestABlockTouchesWhatIsInsideIt(t *testing.T) {
 	c.Apply(u)
 	c.Take()
 	c.Apply(policy.NodeUpdate{Rules: []policy.RuleChange{block(1001)}})
-	if mods, _ := c.Take(); len(mods) != 4 { // the CIDR, its class's clause, the endpoint's clause, the conjunction
+	if mods, _ := c.Take(); len(mods) != 5 { // the CIDR, its class's clause, the endpoint's clause, the conjunction's two
 		t.Errorf("one more block takes %d flow mods: %v", len(mods), mods)
 	}
 }
@@ -203,5 +229,27 @@ func TestDescribeNames(t *testing.T) {
 	}
 	if n := c.Describe(&ofctl.Flow{Cookie: 5}); n.Text != "not Flowkeep's" {
 		t.Errorf("a stranger's flow: %+v", n)
+	}
+}
+
+// TestNoPodHasTheNodesAddress: a pod that was given the node's address, out of a pod CIDR that overlaps the nodes' network, would
+// reach every pod of the node, whatever the policies. It reaches nothing, and another address of it is no worse off.
+func TestNoPodHasTheNodesAddress(t *testing.T) {
+	cfg := tunnelConfig(1)
+	for _, a := range []netip.Addr{nodeAddr(1), nodeAddr6(1), four(1, 1), six(1, 1)} {
+		c := New(cfg, nil)
+		c.PutEndpoint(LocalEndpoint{ID: "a/b", Port: testPod, MAC: podMAC(1, 9), Addresses: []netip.Addr{a, four(1, 9)}})
+		own := 0
+		for _, f := range c.Flows() {
+			if kind, _, _ := ParseCookie(f.Cookie); kind == KindEndpoint && (f.Match.NwSrc == single(a) || f.Match.NwDst == single(a)) {
+				t.Errorf("%s", f)
+			}
+			if f.Match.InPort == testPod && f.Match.NwSrc == single(four(1, 9)) {
+				own++
+			}
+		}
+		if own == 0 {
+			t.Errorf("beside %s the pod's own address is shut too", a)
+		}
 	}
 }

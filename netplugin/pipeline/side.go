@@ -11,12 +11,14 @@ import (
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
-// side is all of one direction: its rules, and three dimensions in which packets are classed before rules are matched.
+// side is all of one direction, of the policies in force or of those in a dry run: its rules, and three dimensions in which packets are classed before rules are matched.
 type side struct {
 	c         *Compiler
 	direction policy.Direction
+	audit     bool  // of policies in a dry run: nothing ends here
 	table     uint8 // first of four
 	next      uint8 // where allowed packets go on
+	denied    uint8 // where the others end, or are told of
 	rules     map[policy.Key]*ruleEntry
 	chunks    map[uint32]map[*ruleEntry]struct{}
 	applied   *dimension
@@ -64,20 +66,31 @@ func (e *ruleEntry) clauses() uint8 {
 
 func (e *ruleEntry) chunk() uint32 { return e.id / ChunkSize }
 
-func newSide(c *Compiler, d policy.Direction) *side {
+func newSide(c *Compiler, d policy.Direction, audit bool) *side {
 	s := &side{
-		c: c, direction: d, table: TableEgress, next: TableIngress, rules: map[policy.Key]*ruleEntry{},
+		c: c, direction: d, audit: audit, table: TableEgress, next: TableIngress, denied: TableEgressDenied, rules: map[policy.Key]*ruleEntry{},
 		chunks: map[uint32]map[*ruleEntry]struct{}{}, blockSet: newBlockSet(),
 		dirtyClauses: map[clauseID]struct{}{}, dirtyPorts: map[portClause]struct{}{},
 		dirtyClasses: map[*class]struct{}{}, idle: map[*class]struct{}{},
 	}
 	if d == policy.Ingress {
-		s.table, s.next = TableIngress, TableCommit
+		s.table, s.next, s.denied = TableIngress, TableCommit, TableIngressDenied
+	}
+	if audit {
+		s.table, s.denied = s.table+tablesOfASide, s.denied+TableEgressAudited-TableEgressDenied
 	}
 	s.applied = newDimension(s, "applied", 0, regApplied, KindApplied)
 	s.peers = newDimension(s, "peer", 1, regPeer, KindPeer)
 	s.blocks = newDimension(s, "block", 2, regBlock, KindBlock)
 	return s
+}
+
+// name tells the sides apart, in the hashes of classes too.
+func (s *side) name() string {
+	if s.audit {
+		return s.direction.String() + "-audit"
+	}
+	return s.direction.String()
 }
 
 func (s *side) dimensions() []*dimension { return []*dimension{s.applied, s.peers, s.blocks} }
@@ -159,7 +172,9 @@ func (s *side) remove(key policy.Key) {
 		s.blockSet.remove(block)
 		s.blocks.release(block, e)
 	}
-	s.c.flows.unset(s.allowKey(e))
+	for _, k := range s.allowKeys(e) {
+		s.c.flows.unset(k)
+	}
 	s.c.rules.put(key)
 }
 
@@ -170,13 +185,23 @@ func (s *side) touchRule(e *ruleEntry) {
 	}
 }
 
-func (s *side) allowKey(e *ruleEntry) flowKey {
-	return flowKey{s.rulesTable(), prioConjID, ofctl.Match{ConjID: e.id}}
+// allowKeys are the two flows of a met conjunction: the second takes what is judged again, behind the commit of its connection, and so
+// counts the connections.
+func (s *side) allowKeys(e *ruleEntry) [2]flowKey {
+	m := ofctl.Match{ConjID: e.id}
+	return [2]flowKey{{s.rulesTable(), prioConjID, m}, {s.rulesTable(), prioConjID + 1, committed(m)}}
+}
+
+// committed is the match for packets whose connection was committed a moment ago.
+func committed(m ofctl.Match) ofctl.Match {
+	m.Reg[regCommit] = exactReg(1)
+	return m
 }
 
 func (s *side) setAllow(e *ruleEntry) {
-	k := s.allowKey(e)
-	s.c.flows.set(ofctl.Flow{Table: k.table, Priority: k.priority, Match: k.match, Cookie: cookie(KindAllow, e.id), Actions: gotoTable(s.next)})
+	for _, k := range s.allowKeys(e) {
+		s.c.flows.set(ofctl.Flow{Table: k.table, Priority: k.priority, Match: k.match, Cookie: cookie(KindAllow, e.id), Actions: gotoTable(s.next)})
+	}
 }
 
 func gotoTable(t uint8) []ofctl.Action { return []ofctl.Action{{Kind: ofctl.GotoTable, Table: t}} }
@@ -263,24 +288,33 @@ func (s *side) setPorts(id portClause) {
 }
 
 // setDefault writes what happens to a class of endpoints that no rule speaks of: let through by a rule without
-// restriction, or dropped.
+// restriction, or dropped, by way of a table that may tell of it. A dry run tells, and lets through.
 func (s *side) setDefault(cl *class) {
-	allow := flowKey{s.rulesTable(), prioAllow, s.applied.classMatch(cl)}
-	drop := flowKey{s.rulesTable(), prioDrop, s.applied.classMatch(cl)}
+	one := s.applied.classMatch(cl)
+	allows := [2]flowKey{{s.rulesTable(), prioAllow, one}, {s.rulesTable(), prioAllow + 1, committed(one)}}
 	all := false
 	for _, key := range cl.keys {
 		u := s.applied.uses[key]
 		all = all || u != nil && u.open > 0
 	}
-	if cl.refs > 0 && all {
-		s.c.flows.set(ofctl.Flow{Table: allow.table, Priority: allow.priority, Match: allow.match, Cookie: cookie(KindAllowAll, cl.id), Actions: gotoTable(s.next)})
-	} else {
-		s.c.flows.unset(allow)
+	for _, k := range allows {
+		if cl.refs > 0 && all {
+			s.c.flows.set(ofctl.Flow{Table: k.table, Priority: k.priority, Match: k.match, Cookie: cookie(KindAllowAll, cl.id), Actions: gotoTable(s.next)})
+		} else {
+			s.c.flows.unset(k)
+		}
 	}
-	if cl.refs > 0 {
-		s.c.flows.set(ofctl.Flow{Table: drop.table, Priority: drop.priority, Match: drop.match, Cookie: cookie(KindDefaultDrop, cl.id)})
-	} else {
-		s.c.flows.unset(drop)
+	drops, actions := []flowKey{{s.rulesTable(), prioDrop, one}}, gotoTable(s.denied)
+	if s.audit { // the second counts connections
+		drops = append(drops, flowKey{s.rulesTable(), prioDrop + 1, committed(one)})
+		actions = []ofctl.Action{{Kind: ofctl.Resubmit, Table: s.denied}, goTo(s.next)}
+	}
+	for _, k := range drops {
+		if cl.refs > 0 {
+			s.c.flows.set(ofctl.Flow{Table: k.table, Priority: k.priority, Match: k.match, Cookie: cookie(KindDefaultDrop, cl.id), Actions: actions})
+		} else {
+			s.c.flows.unset(k)
+		}
 	}
 }
 

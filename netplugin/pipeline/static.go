@@ -22,6 +22,10 @@ type Config struct {
 	NodeAddrs    []netip.Addr   // every other address of the node
 	PodCIDRs     []netip.Prefix // of this node
 	ServiceCIDRs []netip.Prefix
+	Tunnel       Tunnel // to the other nodes; zero: the node's own stack routes to them
+	Meters       uint32 // how many there are of each kind to tell of what is denied (MetersOfAKind); 0: none is told of
+
+	audits bool // the compiler's own: there are rules of policies in a dry run
 }
 
 // MACs that tell the node's nftables where a packet on the wire comes from (docs/decisions/002).
@@ -40,6 +44,20 @@ type LocalEndpoint struct {
 
 // SetConfig replaces what is known of the node.
 func (c *Compiler) SetConfig(config Config) {
+	config.audits = c.config.audits
+	c.setConfig(config)
+}
+
+// heedAudits sees to it that packets pass the tables of dry runs where there is one, and only there.
+func (c *Compiler) heedAudits() {
+	config := c.config
+	config.audits = slices.ContainsFunc(c.sides, func(s *side) bool { return s.audit && len(s.rules) > 0 })
+	if config.audits != c.config.audits {
+		c.setConfig(config)
+	}
+}
+
+func (c *Compiler) setConfig(config Config) {
 	before := c.nodeFlows()
 	c.config = config
 	after := c.nodeFlows()
@@ -147,22 +165,45 @@ func staticFlows(cfg *Config) []ofctl.Flow {
 	if cfg.Gateway.Port == 0 {
 		return nil
 	}
+	l.probes()
 	l.fromNode(cfg)
+	l.fromTunnel(cfg)
 	l.services(cfg)
 	for _, etherType := range families {
 		ip := ofctl.Match{EtherType: etherType}
 		l.static(TableService, 0, ip, goTo(TableConntrack))
-		l.static(TableConntrack, 0, ip, ofctl.Action{Kind: ofctl.Ct, Zone: ZonePolicy, Table: TableState})
+		l.static(TableConntrack, 0, ip, ofctl.Action{Kind: ofctl.Ct, Zone: ZonePolicy, Table: TableRelated})
 	}
+	l.related()
+	l.refusals(cfg)
 	l.state(cfg)
-	for _, t := range []uint8{TableEgress, TableIngress} {
-		l.static(t, 0, ofctl.Match{}, goTo(map[uint8]uint8{TableEgress: TableIngress, TableIngress: TableCommit}[t]))
-		l.static(t+1, 0, ofctl.Match{}, goTo(t+2))
-		l.static(t+2, 0, ofctl.Match{}, goTo(t+3))
-	}
+	l.stage(TableEgress, TableIngress, cfg.audits)
+	l.stage(TableIngress, TableCommit, cfg.audits)
 	l.commit()
+	l.fragments()
 	l.output(cfg)
+	l.toTunnel(cfg)
+	l.ordinary(cfg)
 	return l
+}
+
+// stage is a direction's way through the tables of policies, for packets that these say nothing of. A dry run follows where no policy in
+// force isolates, and leads on whatever it says.
+func (l *flowList) stage(t, next uint8, audits bool) {
+	if audits {
+		audit := t + tablesOfASide
+		l.unclassed(audit, next)
+		l.static(audit+3, 0, ofctl.Match{}, goTo(next))
+		next = audit
+	}
+	l.unclassed(t, next)
+}
+
+// unclassed packets go on: to next, where they are of no endpoint that is isolated.
+func (l *flowList) unclassed(t, next uint8) {
+	l.static(t, 0, ofctl.Match{}, goTo(next))
+	l.static(t+1, 0, ofctl.Match{}, goTo(t+2))
+	l.static(t+2, 0, ofctl.Match{}, goTo(t+3))
 }
 
 // fromNode is the input table's part for the gateway. Nothing is taken from the wire.
@@ -194,47 +235,117 @@ func (l *flowList) fromNode(cfg *Config) {
 func (l *flowList) services(cfg *Config) {
 	for _, p := range cfg.ServiceCIDRs {
 		m := ofctl.Match{EtherType: etherTypeOf(p.Addr()), NwDst: p.Masked()}
-		l.static(TableService, 100, sourceIs(m, fromPod), append([]ofctl.Action{{Kind: ofctl.Ct, Zone: ZoneService, Table: ofctl.NoTable, Commit: true}},
-			toDevice(PodMAC, cfg.Gateway.MAC, cfg.Gateway.Port)...)...)
+		l.static(TableService, 100, sourceIs(m, fromPod), ofctl.Action{Kind: ofctl.Ct, Zone: ZoneService, Table: TableServiceOut, Commit: true})
+		out := sourceIs(m, fromPod) // looked at again: what leaves conntrack may be another packet, and this is no verdict
+		out.CtZone = ZoneService
+		l.static(TableServiceOut, 100, out, toDevice(PodMAC, cfg.Gateway.MAC, cfg.Gateway.Port)...)
 		// what the node did not translate has no endpoint
 		l.static(TableService, 100, sourceIs(m, fromService))
 	}
 	for _, etherType := range families {
-		m := ofctl.Match{EtherType: etherType, CtState: ofctl.U32{Value: ofctl.CtTrk | ofctl.CtRpl, Mask: ofctl.CtTrk | ofctl.CtRpl | ofctl.CtInv | ofctl.CtNew}}
+		m := ofctl.Match{EtherType: etherType, CtZone: ZoneService, CtState: ofctl.U32{Value: ofctl.CtTrk | ofctl.CtRpl, Mask: ofctl.CtTrk | ofctl.CtRpl | ofctl.CtInv | ofctl.CtNew}}
 		l.static(TableServiceReply, 100, m, goTo(TableOutput))
 	}
 }
 
-func (l *flowList) state(cfg *Config) {
-	invalid := ofctl.Match{CtState: ofctl.U32{Value: ofctl.CtTrk | ofctl.CtInv, Mask: ofctl.CtTrk | ofctl.CtInv}}
+// valid matches what conntrack has tracked, in the policies' zone, and found valid. What Open vSwitch puts among the packets of
+// another connection, as it does with fragments that it has held, is not.
+func valid(etherType uint16) ofctl.Match {
+	m := trackedMatch(etherType)
+	m.CtZone = ZonePolicy
+	return m
+}
+
+// relatedTo matches the errors about valid connections.
+func relatedTo(etherType uint16) ofctl.Match {
+	m := valid(etherType)
+	m.CtState.Value |= ofctl.CtRel
+	m.CtState.Mask |= ofctl.CtRel
+	return m
+}
+
+// related lets pods send errors about their own connections only (see endpointFlows): conntrack takes them from anybody, and
+// what is judged is the connection. Routers are no pods.
+func (l *flowList) related() {
 	for _, etherType := range families {
-		invalid.EtherType = etherType
-		l.static(TableState, 100, invalid)
-		l.static(TableState, 0, ofctl.Match{EtherType: etherType}, goTo(TableEgress))
+		l.static(TableRelated, 0, valid(etherType), goTo(TableState))
+		l.static(TableRelated, 50, sourceIs(relatedTo(etherType), fromPod))
+		l.static(TableRelated, 50, sourceIs(relatedTo(etherType), fromService))
+	}
+}
+
+// refusals are the node's own errors about packets to a Service that it translates to nothing: they speak of a connection that the
+// policies' zone does not know.
+func (l *flowList) refusals(cfg *Config) {
+	for _, a := range cfg.GatewayAddrs {
+		m := ofctl.Match{EtherType: etherTypeOf(a), NwSrc: single(a), IPProto: 1, CtZone: ZonePolicy, CtState: ofctl.U32{Value: ofctl.CtTrk | ofctl.CtInv, Mask: ofctl.CtTrk | ofctl.CtInv}}
+		if a.Is6() {
+			m.IPProto = 58
+		}
+		l.static(TableRelated, 50, sourceIs(m, fromNode), setReg(regSource, 0), ofctl.Action{Kind: ofctl.Ct, Zone: ZoneService, Table: TableServiceReply})
+	}
+}
+
+func (l *flowList) state(cfg *Config) {
+	for _, etherType := range families {
+		l.static(TableState, 0, valid(etherType), goTo(TableEgress))
 	}
 	for _, a := range slices.Concat(cfg.GatewayAddrs, cfg.NodeAddrs) {
-		m := trackedMatch(etherTypeOf(a))
+		m := valid(etherTypeOf(a))
 		m.CtNwSrc = single(a)
 		l.static(TableState, 50, m, goTo(TableCommit))
 	}
 }
 
+// commit commits new connections. A packet is judged once more after it: nothing may come between the last visit to conntrack
+// and the verdict, because fragments that were held for reassembly leave conntrack with whatever packet is there then
+// (userspace datapath, seen with Open vSwitch 3.1).
 func (l *flowList) commit() {
 	for _, etherType := range families {
-		m := ofctl.Match{EtherType: etherType, CtState: ofctl.U32{Value: ofctl.CtTrk | ofctl.CtNew, Mask: ofctl.CtTrk | ofctl.CtNew}}
-		commit := ofctl.Action{Kind: ofctl.Ct, Zone: ZonePolicy, Table: ofctl.NoTable, Commit: true}
-		l.static(TableCommit, 50, m, commit, goTo(TableOutput))
-		commit.Value, commit.Mask = serviceMark, 0xffffffff
-		l.static(TableCommit, 60, sourceIs(m, fromService), commit, goTo(TableOutput))
+		l.static(TableCommit, 50, uncommitted(etherType), commitWith(0)...)
+		l.static(TableCommit, 60, sourceIs(uncommitted(etherType), fromService), commitWith(serviceMark)...)
 		l.static(TableCommit, 0, ofctl.Match{EtherType: etherType}, goTo(TableOutput))
 	}
+}
+
+// unanswered matches the packets of new connections.
+func unanswered(etherType uint16) ofctl.Match {
+	return ofctl.Match{EtherType: etherType, CtState: ofctl.U32{Value: ofctl.CtTrk | ofctl.CtNew, Mask: ofctl.CtTrk | ofctl.CtNew}}
+}
+
+// uncommitted matches the packets of new connections that commitWith has not seen.
+func uncommitted(etherType uint16) ofctl.Match {
+	m := unanswered(etherType)
+	m.Reg[regCommit] = exactReg(0)
+	return m
+}
+
+// commitWith commits a connection, with a mark that is not 0, and has the packet judged again: with no class left in the
+// registers, for it may be another packet.
+func commitWith(mark uint32) []ofctl.Action {
+	actions := append([]ofctl.Action{setReg(regCommit, 1)}, noClasses()...)
+	return append(actions, commitTo(TableState, mark))
+}
+
+func noClasses() (actions []ofctl.Action) {
+	for reg := uint8(regApplied); reg <= 2*regBlock; reg++ {
+		actions = append(actions, setReg(reg, 0))
+	}
+	return actions
+}
+
+func commitTo(table uint8, mark uint32) ofctl.Action {
+	commit := ofctl.Action{Kind: ofctl.Ct, Zone: ZonePolicy, Table: table, Commit: true}
+	if mark != 0 {
+		commit.Value, commit.Mask = mark, 0xffffffff
+	}
+	return commit
 }
 
 func (l *flowList) output(cfg *Config) {
 	gw, wire := cfg.Gateway, cfg.Wire
 	for _, etherType := range families {
-		reply := ofctl.Match{EtherType: etherType, CtMark: exactReg(serviceMark),
-			CtState: ofctl.U32{Value: ofctl.CtTrk | ofctl.CtRpl, Mask: ofctl.CtTrk | ofctl.CtRpl}}
+		reply := answer(ofctl.Match{EtherType: etherType}, serviceMark)
 		l.static(TableOutput, 200, sourceIs(reply, fromPod), toDevice(PodMAC, gw.MAC, gw.Port)...)
 		l.static(TableOutput, 200, sourceIs(reply, fromNode), toDevice(PodMAC, gw.MAC, ofctl.PortInPort)...)
 		ip := ofctl.Match{EtherType: etherType}
@@ -266,28 +377,50 @@ func endpointFlows(cfg *Config, e *LocalEndpoint) []ofctl.Flow {
 	}
 	toGateway := ofctl.Action{Kind: ofctl.Output, Port: cfg.Gateway.Port}
 	toPod := ofctl.Action{Kind: ofctl.Output, Port: e.Port}
+	l.forged(cfg, e)
 	for _, a := range e.Addresses {
+		if slices.Contains(cfg.GatewayAddrs, a) || slices.Contains(cfg.NodeAddrs, a) {
+			continue // it would pass for the node, which no policy holds: as happens where pod CIDRs overlap the network of the nodes
+		}
 		etherType := etherTypeOf(a)
 		add(TableInput, 100, ofctl.Match{InPort: e.Port, EthSrc: e.MAC, EtherType: etherType, NwSrc: single(a)}, setReg(regSource, fromPod), goTo(TableService))
+		opened, accepted := relatedTo(etherType), relatedTo(etherType)
+		opened.NwSrc, opened.CtNwSrc = single(a), single(a)
+		accepted.NwSrc, accepted.CtNwDst = single(a), single(a)
+		add(TableRelated, 100, opened, goTo(TableState))
+		add(TableRelated, 100, accepted, goTo(TableState))
 		add(TableOutput, 100, ofctl.Match{EtherType: etherType, NwDst: single(a)}, toDevice(cfg.Gateway.MAC, e.MAC, e.Port)...)
+		l.denied(cfg, e, a)
+		l.audited(cfg, e, a)
 		if a.Is4() {
 			add(TableInput, 110, ofctl.Match{InPort: e.Port, EthSrc: e.MAC, EtherType: ofctl.EtherARP, NwSrc: single(a), ArpSHA: e.MAC}, toGateway)
 			add(TableInput, 110, ofctl.Match{InPort: cfg.Gateway.Port, EtherType: ofctl.EtherARP, NwDst: single(a)}, toPod)
 			continue
 		}
-		for _, kind := range []uint8{135, 136} { // neighbour solicitation and advertisement, RFC 4861
-			nd := ofctl.Match{EtherType: ofctl.EtherIPv6, IPProto: 58, ICMPType: ofctl.U8{Value: kind, Mask: 0xff}, ICMPCode: ofctl.U8{Mask: 0xff}}
-			in, out := nd, nd
-			in.InPort, in.EthSrc, in.NwSrc = e.Port, e.MAC, single(a)
-			out.InPort = cfg.Gateway.Port
-			if kind == 135 {
-				out.NDTarget = a
-			} else {
-				in.NDTarget, out.NwDst = a, single(a)
+		for _, g := range cfg.GatewayAddrs {
+			if g.Is6() {
+				l.discovery(cfg, e, a, g)
 			}
-			add(TableInput, 110, in, toGateway)
-			add(TableInput, 110, out, toPod)
 		}
 	}
 	return l
+}
+
+var linkLocal = netip.MustParsePrefix("fe80::/10")
+
+// discovery is neighbour solicitation and advertisement (RFC 4861) between a pod's address and the gateway's. They are not judged, so
+// they must be no way to carry anything further: the node's stack forwards them as it does all else, for whoever sends them. What
+// comes to the pod is the node's own: nobody else's packets with these sources get through its stack.
+func (l *flowList) discovery(cfg *Config, e *LocalEndpoint, a, gateway netip.Addr) {
+	add := func(kind uint8, m ofctl.Match, out uint32) {
+		m.EtherType, m.IPProto, m.ICMPType, m.ICMPCode = ofctl.EtherIPv6, 58, ofctl.U8{Value: kind, Mask: 0xff}, ofctl.U8{Mask: 0xff}
+		l.add(KindEndpoint, e.Port, TableInput, 110, m, ofctl.Action{Kind: ofctl.Output, Port: out})
+	}
+	const solicitation, advertisement = 135, 136
+	add(solicitation, ofctl.Match{InPort: e.Port, EthSrc: e.MAC, NwSrc: single(a), NDTarget: gateway}, cfg.Gateway.Port)
+	add(advertisement, ofctl.Match{InPort: e.Port, EthSrc: e.MAC, NwSrc: single(a), NDTarget: a}, cfg.Gateway.Port)
+	for _, from := range []netip.Prefix{single(gateway), linkLocal} {
+		add(solicitation, ofctl.Match{InPort: cfg.Gateway.Port, NwSrc: from, NDTarget: a}, e.Port)
+	}
+	add(advertisement, ofctl.Match{InPort: cfg.Gateway.Port, NwSrc: single(gateway), NwDst: single(a)}, e.Port)
 }

@@ -6,29 +6,49 @@ import "fmt"
 
 // Tables.
 const (
-	TableInput         uint8 = 0
-	TableService       uint8 = 10
-	TableServiceReply  uint8 = 11
-	TableConntrack     uint8 = 15
-	TableState         uint8 = 20
-	TableEgress        uint8 = 30
-	TableEgressPeer    uint8 = 31
-	TableEgressBlock   uint8 = 32
-	TableEgressRules   uint8 = 33
-	TableIngress       uint8 = 40
-	TableIngressPeer   uint8 = 41
-	TableIngressBlock  uint8 = 42
-	TableIngressRules  uint8 = 43
-	TableCommit        uint8 = 50
-	TableOutput        uint8 = 60
-	tablesOfADirection       = TableIngress - TableEgress
+	TableInput             uint8 = 0
+	TableService           uint8 = 10
+	TableServiceReply      uint8 = 11
+	TableServiceOut        uint8 = 12
+	TableConntrack         uint8 = 15
+	TableRelated           uint8 = 18
+	TableState             uint8 = 20
+	TableEgress            uint8 = 30
+	TableEgressPeer        uint8 = 31
+	TableEgressBlock       uint8 = 32
+	TableEgressRules       uint8 = 33
+	TableEgressAudit       uint8 = 34
+	TableEgressAuditPeer   uint8 = 35
+	TableEgressAuditBlock  uint8 = 36
+	TableEgressAuditRules  uint8 = 37
+	TableIngress           uint8 = 40
+	TableIngressPeer       uint8 = 41
+	TableIngressBlock      uint8 = 42
+	TableIngressRules      uint8 = 43
+	TableIngressAudit      uint8 = 44
+	TableIngressAuditPeer  uint8 = 45
+	TableIngressAuditBlock uint8 = 46
+	TableIngressAuditRules uint8 = 47
+	TableCommit            uint8 = 50
+	TableFragments         uint8 = 55
+	TableOutput            uint8 = 60
+	TableEgressDenied      uint8 = 70
+	TableIngressDenied     uint8 = 71
+	TableForged            uint8 = 72
+	TableEgressAudited     uint8 = 73
+	TableIngressAudited    uint8 = 74
+	tablesOfASide                = TableEgressAudit - TableEgress
 )
 
 var tableNames = map[uint8]string{
-	TableInput: "input", TableService: "service", TableServiceReply: "service-reply", TableConntrack: "conntrack",
+	TableInput: "input", TableService: "service", TableServiceReply: "service-reply", TableServiceOut: "service-out", TableConntrack: "conntrack", TableRelated: "related",
 	TableState: "state", TableEgress: "egress", TableEgressPeer: "egress-peer", TableEgressBlock: "egress-block",
 	TableEgressRules: "egress-rules", TableIngress: "ingress", TableIngressPeer: "ingress-peer",
-	TableIngressBlock: "ingress-block", TableIngressRules: "ingress-rules", TableCommit: "commit", TableOutput: "output",
+	TableIngressBlock: "ingress-block", TableIngressRules: "ingress-rules", TableCommit: "commit", TableFragments: "fragments", TableOutput: "output",
+	TableEgressDenied: "egress-denied", TableIngressDenied: "ingress-denied", TableForged: "forged",
+	TableEgressAudit: "egress-audit", TableEgressAuditPeer: "egress-audit-peer", TableEgressAuditBlock: "egress-audit-block", TableEgressAuditRules: "egress-audit-rules",
+	TableIngressAudit: "ingress-audit", TableIngressAuditPeer: "ingress-audit-peer", TableIngressAuditBlock: "ingress-audit-block", TableIngressAuditRules: "ingress-audit-rules",
+	TableEgressAudited: "egress-audited", TableIngressAudited: "ingress-audited",
 }
 
 // TableName is the name of a table, or its number where it has none.
@@ -45,8 +65,11 @@ const (
 	ZoneService uint16 = 65522
 )
 
-// serviceMark is the ct_mark of connections whose first pass went to a Service address (docs/decisions/002).
-const serviceMark = 1
+// Values of ct_mark.
+const (
+	serviceMark = 1 // the first pass of the connection went to a Service address (docs/decisions/002)
+	tunnelMark  = 2 // the connection came by the tunnel (docs/decisions/005)
+)
 
 // Registers.
 const (
@@ -54,6 +77,7 @@ const (
 	regApplied = 1 // +3 for ingress: class of the endpoint that rules apply to
 	regPeer    = 2 // +3 for ingress: class of the other side's address
 	regBlock   = 3 // +3 for ingress: class of the CIDR that holds the other side's address
+	regCommit  = 7 // 1 where the packet's connection was committed and the packet is judged again
 )
 
 // Values of regSource.
@@ -61,6 +85,7 @@ const (
 	fromPod     = 1
 	fromService = 2 // the second pass of a packet to a Service
 	fromNode    = 3
+	fromTunnel  = 4 // another node, or a pod there
 )
 
 // Priorities of the rules tables. A chunk of conjunctions has prioChunk minus its number.
@@ -88,11 +113,12 @@ const (
 	KindAllow       // conjunction met
 	KindAllowAll    // a rule without restriction
 	KindDefaultDrop // isolated, and no rule allows
+	KindWouldDeny   // likewise in a dry run, which lets it through; in no cookie, where it is KindDefaultDrop
 )
 
 var kindNames = map[Kind]string{
 	KindStatic: "static", KindEndpoint: "endpoint", KindApplied: "applied-to", KindPeer: "peer", KindBlock: "cidr",
-	KindClause: "clause", KindAllow: "allow", KindAllowAll: "allow-all", KindDefaultDrop: "default-drop",
+	KindClause: "clause", KindAllow: "allow", KindAllowAll: "allow-all", KindDefaultDrop: "default-drop", KindWouldDeny: "would-deny",
 }
 
 func (k Kind) String() string {
@@ -115,6 +141,16 @@ func cookie(kind Kind, id uint32) uint64 {
 // OnlyAllows tells whether a flow can do nothing but let packets through: without it, more is denied.
 func OnlyAllows(table uint8, priority uint16) bool {
 	return (table == TableEgressRules || table == TableIngressRules) && priority > prioDrop
+}
+
+// judgesDryRuns tells the tables of policies in a dry run.
+func judgesDryRuns(table uint8) bool {
+	return table >= TableEgressAudit && table <= TableEgressAuditRules || table >= TableIngressAudit && table <= TableIngressAuditRules
+}
+
+// OnlyCounts tells whether a flow serves a dry run alone, or tells of one: without it, the same is allowed and denied.
+func OnlyCounts(table uint8, priority uint16) bool {
+	return judgesDryRuns(table) && priority > 0 || TellsOfDryRuns(table)
 }
 
 // ParseCookie tells what a flow is for; ok is false for flows that this layout did not make.

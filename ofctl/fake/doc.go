@@ -2,5 +2,7 @@
 // connections, and tells of a packet which flows it met and where it went. Tests ask it for verdicts, of whole connections, in
 // microseconds; a test holds it to ovs-vswitchd's ofproto/trace.
 //
-// What it does not model: NAT, fragments, time-outs, meters, groups, TTLs that run out.
+// Fragments are held, and let go, as the userspace datapath does it.
+//
+// What it does not model: NAT, time-outs, meters, groups, TTLs that run out.
 package fake

@@ -9,15 +9,21 @@ import (
 // state is a packet on its way through the tables.
 type state struct {
 	Packet
-	inPort uint32
-	regs   [ofctl.NumRegs]uint32
+	place
 	ct     tracking
 	conjID uint32
 }
 
+// place is where a packet is, and what the switch has noted of it: not in the packet itself.
+type place struct {
+	inPort uint32
+	regs   [ofctl.NumRegs]uint32
+	back   visit // the last to conntrack
+}
+
 func (s *state) matches(m *ofctl.Match) bool {
 	return exact(m.InPort, s.inPort) && exact(m.EtherType, s.EtherType) && exact(m.EthSrc, s.EthSrc) && exact(m.EthDst, s.EthDst) &&
-		exact(m.ConjID, s.conjID) && s.registers(m) && s.network(m) && s.transport(m) && s.tracked(m)
+		exact(m.ConjID, s.conjID) && exact(m.TunSrc, s.TunSrc) && exact(m.TunDst, s.TunDst) && s.registers(m) && s.network(m) && s.transport(m) && s.tracked(m)
 }
 
 func exact[T comparable](want, have T) bool {
@@ -37,17 +43,23 @@ func (s *state) registers(m *ofctl.Match) bool {
 }
 
 func (s *state) network(m *ofctl.Match) bool {
-	return within(m.NwSrc, s.Src) && within(m.NwDst, s.Dst) && exact(m.IPProto, s.Proto) && exact(m.ArpOp, s.ArpOp) &&
+	return within(m.NwSrc, s.Src) && within(m.NwDst, s.Dst) && exact(m.IPProto, s.Proto) && s.fragment()&m.IPFrag.Mask == m.IPFrag.Value && exact(m.ArpOp, s.ArpOp) &&
 		exact(m.ArpSHA, s.ArpSHA) && exact(m.NDTarget, s.NDTarget) && exact(m.NDSLL, s.NDSLL) && exact(m.NDTLL, s.NDTLL)
 }
 
 func (s *state) transport(m *ofctl.Match) bool {
+	if s.fragment()&ofctl.FragLater != 0 {
+		return m.TpSrc.Mask|m.TpDst.Mask == 0 && m.ICMPType.Mask|m.ICMPCode.Mask == 0
+	}
 	return s.SrcPort&m.TpSrc.Mask == m.TpSrc.Value && s.DstPort&m.TpDst.Mask == m.TpDst.Value &&
 		s.ICMPType&m.ICMPType.Mask == m.ICMPType.Value && s.ICMPCode&m.ICMPCode.Mask == m.ICMPCode.Value
 }
 
 func (s *state) tracked(m *ofctl.Match) bool {
 	o := &s.ct.original
+	if s.fragment()&ofctl.FragLater != 0 && m.CtTpSrc.Mask|m.CtTpDst.Mask != 0 {
+		return false
+	}
 	return s.ct.state&m.CtState.Mask == m.CtState.Value && exact(m.CtZone, s.ct.zone) && s.ct.mark&m.CtMark.Mask == m.CtMark.Value &&
 		exact(m.CtProto, o.Proto) && within(m.CtNwSrc, o.Src) && within(m.CtNwDst, o.Dst) &&
 		o.SrcPort&m.CtTpSrc.Mask == m.CtTpSrc.Value && o.DstPort&m.CtTpDst.Mask == m.CtTpDst.Value

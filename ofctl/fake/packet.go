@@ -31,6 +31,12 @@ type Packet struct {
 	NDSLL, NDTLL     ofctl.MAC
 	// MidStream is a TCP segment that opens nothing (no SYN); Unasked one that answers what was not asked (SYN+ACK, RST).
 	MidStream, Unasked bool
+	// TunSrc and TunDst are the addresses of the tunnel that it came by, or leaves by; zero without one.
+	TunSrc, TunDst netip.Addr
+	// Pieces is in how many fragments the packet's datagram is sent, 0 or 1 for a whole one; Piece tells which of them this is,
+	// from 0, and FragID of which datagram.
+	Piece, Pieces int
+	FragID        uint32
 	// Inner is, in an ICMP error, what it speaks of.
 	Inner *Tuple
 }
@@ -54,6 +60,7 @@ func IP(src, dst netip.Addr, proto uint8, port uint16) Packet {
 func (p Packet) Reply() Packet {
 	r := p
 	r.EthSrc, r.EthDst, r.Inner = ofctl.MAC{}, ofctl.MAC{}, nil
+	r.TunSrc, r.TunDst = netip.Addr{}, netip.Addr{}
 	r.Src, r.Dst, r.SrcPort, r.DstPort = p.Dst, p.Src, p.DstPort, p.SrcPort
 	switch p.ICMPType {
 	case 8:

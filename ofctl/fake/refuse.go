@@ -18,7 +18,7 @@ const (
 
 // check refuses what Open vSwitch refuses.
 func check(m *ofctl.FlowMod) error {
-	if m.Command == ofctl.DeleteAll {
+	if m.Command == ofctl.DeleteAll || m.Command == ofctl.DeleteCookie {
 		return nil
 	}
 	if refused := m.Refuse(); refused != nil {
@@ -50,7 +50,7 @@ func masked(m *ofctl.Match) bool {
 			return false
 		}
 	}
-	return m.ICMPType.Value&^m.ICMPType.Mask == 0 && m.ICMPCode.Value&^m.ICMPCode.Mask == 0
+	return m.IPFrag.Value&^m.IPFrag.Mask == 0 && m.ICMPType.Value&^m.ICMPType.Mask == 0 && m.ICMPCode.Value&^m.ICMPCode.Mask == 0
 }
 
 // maxClauses is the most dimensions of a conjunction.
@@ -65,6 +65,8 @@ func checkActions(f *ofctl.Flow) (kind, code uint16) {
 		case a.Kind == ofctl.Conjunction && (a.Clauses < 2 || a.Clauses > maxClauses || a.Clause < 1 || a.Clause > a.Clauses):
 			return badAction, badArgument
 		case a.Kind == ofctl.SetReg && a.Reg >= ofctl.NumRegs:
+			return badAction, badArgument
+		case a.Kind == ofctl.Metered && i > 0:
 			return badAction, badArgument
 		case a.Kind == ofctl.GotoTable && (a.Table <= f.Table || a.Table == ofctl.NoTable || i < len(f.Actions)-1):
 			return badInstruction, badGotoTable

@@ -3,6 +3,7 @@ package fake
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 
 	"github.com/flowkeep/flowkeep/ofctl"
@@ -12,6 +13,10 @@ import (
 type Switch struct {
 	tables    map[uint8]*table
 	conntrack conntrack
+	held      map[heldKey]map[int]*state
+	whole     []*state // fragments of datagrams that are whole, or given up, which have not left conntrack
+	// Batch is the most fragments that leave conntrack with one packet; 0: all. The rest leave with the next, whosever it is.
+	Batch int
 }
 
 // table keeps its flows by priority, the highest first.
@@ -26,7 +31,9 @@ type key struct {
 }
 
 // New is a switch without flows: it drops everything.
-func New() *Switch { return &Switch{tables: map[uint8]*table{}, conntrack: conntrack{}} }
+func New() *Switch {
+	return &Switch{tables: map[uint8]*table{}, conntrack: conntrack{}, held: map[heldKey]map[int]*state{}}
+}
 
 // Commit applies all mods, or none: the first that Open vSwitch would refuse is returned as an *ofctl.SwitchError.
 func (s *Switch) Commit(_ context.Context, mods []ofctl.FlowMod) error {
@@ -54,6 +61,9 @@ func (s *Switch) apply(m *ofctl.FlowMod) {
 	k := key{m.Flow.Priority, m.Flow.Match}
 	have := t.flows[k]
 	switch m.Command {
+	case ofctl.DeleteCookie:
+		maps.DeleteFunc(t.flows, func(_ key, f *ofctl.Flow) bool { return f.Cookie == m.Flow.Cookie })
+		t.order = nil
 	case ofctl.Delete:
 		delete(t.flows, k)
 		t.order = nil
@@ -74,6 +84,21 @@ func (s *Switch) Dump(_ context.Context, visit func(ofctl.Flow, error) error) er
 	for _, t := range s.tables {
 		for _, f := range t.flows {
 			if err := visit(*f, nil); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Counters visits what the filter chooses. All flows are as old as the switch.
+func (s *Switch) Counters(_ context.Context, f ofctl.Filter, visit func(ofctl.Counted) error) error {
+	for number, t := range s.tables {
+		for _, have := range t.flows {
+			if (f.Table != ofctl.AllTables && f.Table != number) || (have.Cookie^f.Cookie)&f.Mask != 0 {
+				continue
+			}
+			if err := visit(ofctl.Counted{Table: number, Priority: have.Priority, Cookie: have.Cookie, Match: have.Match, Packets: have.Packets, Bytes: have.Bytes}); err != nil {
 				return err
 			}
 		}

@@ -14,6 +14,8 @@ type Result struct {
 	InPort  uint32
 	Steps   []Step
 	Outputs []Output
+	// Told is how often a flow handed the packet on to the controller, whatever its meter says.
+	Told int
 }
 
 // Step is a table that the packet went through, and the flow that it met there; none means that it was dropped.
@@ -63,7 +65,7 @@ const maxSteps = 256
 // Inject sends a packet in by a port. It counts in the flows that it meets, and conntrack remembers it.
 func (s *Switch) Inject(port uint32, p Packet) *Result {
 	r := &Result{Packet: p, InPort: port}
-	s.run(&state{Packet: p, inPort: port}, 0, r)
+	s.run(&state{Packet: p, place: place{inPort: port}}, 0, r)
 	return r
 }
 
@@ -78,6 +80,10 @@ func (s *Switch) run(st *state, table uint8, r *Result) {
 	}
 	f.Packets++
 	for i := range f.Actions {
+		if f.Actions[i].Kind == ofctl.Ct && f.Actions[i].Table != ofctl.NoTable && st.Pieces > 1 {
+			s.hold(&f.Actions[i], st, r)
+			return
+		}
 		s.act(&f.Actions[i], st, r)
 	}
 }
@@ -94,6 +100,12 @@ func (s *Switch) act(a *ofctl.Action, st *state, r *Result) {
 		st.EthSrc = a.MAC
 	case ofctl.SetEthDst:
 		st.EthDst = a.MAC
+	case ofctl.SetTunSrc:
+		st.TunSrc = a.Addr.Value()
+	case ofctl.SetTunDst:
+		st.TunDst = a.Addr.Value()
+	case ofctl.Controller:
+		r.Told++
 	case ofctl.Ct:
 		s.track(a, st, r)
 	}
@@ -122,5 +134,7 @@ func (s *Switch) track(a *ofctl.Action, st *state, r *Result) {
 	}
 	again := *st
 	again.ct = found
+	again.back = visitOf(a, st)
 	s.run(&again, a.Table, r)
+	s.leave(a, st, r)
 }

@@ -42,6 +42,7 @@ type iface struct {
 	UUID          string            `ovsdb:"_uuid"`
 	Name          string            `ovsdb:"name"`
 	Type          string            `ovsdb:"type"`
+	Options       map[string]string `ovsdb:"options"`
 	Ofport        *int              `ovsdb:"ofport"`
 	OfportRequest *int              `ovsdb:"ofport_request"`
 	MTURequest    *int              `ovsdb:"mtu_request"`
@@ -93,7 +94,7 @@ func monitor(c client.Client) *client.Monitor {
 	return c.NewMonitor(client.WithTable(&o, &o.Bridges, &o.OVSVersion),
 		client.WithTable(&b, &b.Name, &b.Ports, &b.DatapathType, &b.FailMode, &b.Protocols, &b.OtherConfig, &b.ExternalIDs),
 		client.WithTable(&p, &p.Name, &p.Interfaces, &p.ExternalIDs),
-		client.WithTable(&i, &i.Name, &i.Type, &i.Ofport, &i.OfportRequest, &i.MTURequest, &i.Error, &i.ExternalIDs))
+		client.WithTable(&i, &i.Name, &i.Type, &i.Options, &i.Ofport, &i.OfportRequest, &i.MTURequest, &i.Error, &i.ExternalIDs))
 }
 
 // Close ends the connection.
@@ -143,6 +144,12 @@ func (db *DB) EnsureBridge(ctx context.Context, spec BridgeSpec) error {
 	return db.transact(ctx, "correct bridge "+spec.Name, ops)
 }
 
+// HasBridge tells whether there is a bridge of the name, whoever made it.
+func (db *DB) HasBridge(name string) bool {
+	_, err := findOne(context.Background(), db, func(b *bridge) bool { return b.Name == name })
+	return err == nil
+}
+
 func (db *DB) createBridge(ctx context.Context, root *openVSwitch, b *bridge) error {
 	local := &iface{UUID: "newiface", Name: b.Name, Type: "internal"}
 	p := &port{UUID: "newport", Name: b.Name, Interfaces: []string{local.UUID}}
@@ -182,8 +189,10 @@ func (db *DB) DeleteBridge(ctx context.Context, name string) error {
 type PortSpec struct {
 	Bridge      string
 	Name        string
-	Internal    bool // an internal port, else a device that exists
-	MTU         int  // 0: as it is
+	Internal    bool              // an internal port, else a device that exists, or a tunnel
+	Tunnel      string            // the kind of a tunnel port, such as geneve
+	Options     map[string]string // of a tunnel
+	MTU         int               // 0: as it is
 	ExternalIDs map[string]string
 }
 
@@ -216,7 +225,7 @@ func (db *DB) createPort(ctx context.Context, spec PortSpec) error {
 		ids[k] = v
 	}
 	i := &iface{UUID: "newiface", Name: spec.Name, ExternalIDs: ids}
-	if spec.Internal {
+	if i.Type, i.Options = spec.Tunnel, spec.Options; spec.Internal {
 		i.Type = "internal"
 	}
 	if spec.MTU != 0 {

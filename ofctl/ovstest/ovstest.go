@@ -77,6 +77,19 @@ func (s *Switch) AppCtl(t testing.TB, args ...string) string {
 	return s.run(t, "ovs-appctl", append([]string{"--target=" + s.path("ovs-vswitchd."+s.pid("ovs-vswitchd")+".ctl")}, args...)...)
 }
 
+// Sent is how many packets have left by the port pN.
+func (s *Switch) Sent(t testing.TB, port int) int {
+	t.Helper()
+	text := s.OFCtl(t, "dump-ports", fmt.Sprintf("p%d", port))
+	_, tx, _ := strings.Cut(text, "tx pkts=")
+	n, _, _ := strings.Cut(tx, ",")
+	sent, err := strconv.Atoi(n)
+	if err != nil {
+		t.Fatalf("what has left by p%d: %v\n%s", port, err, text)
+	}
+	return sent
+}
+
 func (s *Switch) pid(program string) string {
 	text, _ := os.ReadFile(s.path(program + ".pid"))
 	return strings.TrimSpace(string(text))

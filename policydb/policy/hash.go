@@ -79,6 +79,9 @@ func RuleKey(r *Rule) Key {
 		b = binary.BigEndian.AppendUint16(b, p.First)
 		b = binary.BigEndian.AppendUint16(b, p.Last)
 	}
+	if r.Audit { // the keys of all others are what they were before there were dry runs
+		b = append(b, "|audit"...)
+	}
 	return keyOf(b)
 }
 

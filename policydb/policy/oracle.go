@@ -15,9 +15,10 @@ type World struct {
 // Packet is the first packet of a connection, addressed to the pod itself (after any Service translation). Protocol is
 // IANA's number; Port counts for TCP, UDP and SCTP.
 type Packet struct {
-	From, To netip.Addr
-	Protocol Protocol
-	Port     uint16
+	From     netip.Addr `json:"from"`
+	To       netip.Addr `json:"to"`
+	Protocol Protocol   `json:"protocol"`
+	Port     uint16     `json:"port,omitempty"`
 }
 
 // Verdict is whether a packet may pass, and why.
@@ -41,7 +42,27 @@ func Allowed(w *World, p Packet) Verdict {
 	if from != nil && from == to {
 		return Verdict{true, SideVerdict{Allowed: true}, SideVerdict{Allowed: true}}
 	}
-	v := Verdict{Egress: w.judge(Egress, from, p), Ingress: w.judge(Ingress, to, p)}
+	v := Verdict{Egress: w.judge(Egress, from, p, false), Ingress: w.judge(Ingress, to, p, false)}
+	v.Allowed = v.Egress.Allowed && v.Ingress.Allowed
+	return v
+}
+
+// Audited is what the policies in a dry run (Policy.Audit), all of them together with those in force, would have said to a packet that
+// Allowed allows. An end is not Allowed where it would have denied it; its Isolated and By are of policies in a dry run alone. Policies only
+// ever add permissions to those of others, so an end that is isolated by a policy in force has no more to say.
+func Audited(w *World, p Packet) Verdict {
+	now := Allowed(w, p)
+	v := Verdict{Allowed: true, Egress: SideVerdict{Allowed: true}, Ingress: SideVerdict{Allowed: true}}
+	from, to := w.owner(p.From), w.owner(p.To)
+	if !now.Allowed || from != nil && from == to {
+		return v
+	}
+	if len(now.Egress.Isolated) == 0 {
+		v.Egress = w.judge(Egress, from, p, true)
+	}
+	if len(now.Ingress.Isolated) == 0 {
+		v.Ingress = w.judge(Ingress, to, p, true)
+	}
 	v.Allowed = v.Egress.Allowed && v.Ingress.Allowed
 	return v
 }
@@ -56,7 +77,8 @@ func (w *World) owner(a netip.Addr) *Endpoint {
 	return nil
 }
 
-func (w *World) judge(d Direction, e *Endpoint, p Packet) SideVerdict {
+// judge is what the policies in force say or, with audit, those in a dry run.
+func (w *World) judge(d Direction, e *Endpoint, p Packet, audit bool) SideVerdict {
 	v := SideVerdict{}
 	if e == nil {
 		return SideVerdict{Allowed: true}
@@ -66,7 +88,7 @@ func (w *World) judge(d Direction, e *Endpoint, p Packet) SideVerdict {
 		if d == Egress {
 			rules, isolates = pol.Egress, pol.IsolatesEgress
 		}
-		if !isolates || pol.Namespace != e.Namespace || !pol.AppliedTo.Matches(e.Labels) {
+		if pol.Audit != audit || !isolates || pol.Namespace != e.Namespace || !pol.AppliedTo.Matches(e.Labels) {
 			continue
 		}
 		v.Isolated = append(v.Isolated, pol.ID())

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/netip"
+	"strings"
 )
 
 // Key identifies a rule or a group by its content: the first 16 bytes of the SHA-256 of its canonical form. Equal
@@ -173,12 +174,37 @@ type Policy struct {
 	IsolatesEgress  bool         `json:"isolatesEgress,omitempty"`
 	Ingress         []PolicyRule `json:"ingress,omitempty"`
 	Egress          []PolicyRule `json:"egress,omitempty"`
+	// Audit is a dry run (annotation flowkeep.io/enforcement: audit): the policy has no part in any verdict; what it would have
+	// denied is counted and told (Audited).
+	Audit bool `json:"audit,omitempty"`
 	// Problems tells what of the object was refused, a sentence each.
 	Problems []string `json:"problems,omitempty"`
 }
 
 // ID is "namespace/name".
 func (p *Policy) ID() string { return p.Namespace + "/" + p.Name }
+
+// Modes are what the annotation flowkeep.io/enforcement of a policy can say.
+const (
+	ModeEnforce = "enforce"
+	ModeAudit   = "audit"
+)
+
+// Mode is ModeAudit of a dry run, else ModeEnforce.
+func (p *Policy) Mode() string {
+	if p.Audit {
+		return ModeAudit
+	}
+	return ModeEnforce
+}
+
+// ProblemText is a problem with what comes of it: what was refused of a spec allows nothing.
+func ProblemText(problem string) string {
+	if strings.HasPrefix(problem, "spec.") {
+		return problem + "; this part allows nothing"
+	}
+	return problem
+}
 
 // PortRange is what a rule lets through: the ports First to Last, both included, of Protocol.
 type PortRange struct {
@@ -210,7 +236,9 @@ type Rule struct {
 	// AnyPort lets every protocol through, ICMP included.
 	AnyPort bool        `json:"anyPort,omitempty"`
 	Ports   []PortRange `json:"ports,omitempty"`
-	Origins []Origin    `json:"origins,omitempty"`
+	// Audit is of policies in a dry run: the rule neither isolates nor allows, and only what it would have done is told.
+	Audit   bool     `json:"audit,omitempty"`
+	Origins []Origin `json:"origins,omitempty"`
 }
 
 // BriefOrigins is how many origins a brief rule has at most.

@@ -103,7 +103,7 @@ func group(n int) policy.Key { return policy.Key{byte(n), 0xaa} }
 
 func rule(n, port int) *policy.Rule {
 	r := &policy.Rule{Direction: policy.Ingress, AppliedTo: policy.Key{1}, Peers: []policy.Key{group(n)},
-		Ports: []policy.PortRange{{Protocol: policy.TCP, First: uint16(n), Last: uint16(n)}}, Origins: []policy.Origin{{Policy: "ns0/p0", Rule: port}}}
+		Audit: n%2 == 1, Ports: []policy.PortRange{{Protocol: policy.TCP, First: uint16(n), Last: uint16(n)}}, Origins: []policy.Origin{{Policy: "ns0/p0", Rule: port}}}
 	r.Key = policy.RuleKey(r)
 	return r
 }
@@ -131,7 +131,7 @@ func (h *history) next() Change {
 		putOrDelete(h, &c.Namespaces, w.Namespaces, name, &policy.Namespace{Name: name, Labels: label})
 		e := &policy.Endpoint{Namespace: name, Name: "a", UID: "u", Labels: label, Addresses: []netip.Addr{address(n)}, Node: "n1"}
 		putOrDelete(h, &c.Endpoints, w.Endpoints, e.ID(), e)
-		p := &policy.Policy{Namespace: name, Name: "p", Generation: int64(h.IntN(9)), IsolatesIngress: true}
+		p := &policy.Policy{Namespace: name, Name: "p", Generation: int64(h.IntN(9)), IsolatesIngress: true, Audit: n == 1}
 		putOrDelete(h, &c.Policies, w.Policies, p.ID(), p)
 		putOrDelete(h, &c.Nodes, w.Nodes, name, &NodeRecord{Realised: h.Uint64N(9), Errors: 1})
 		a := &Announcement{Node: "n1", Namespace: name, Name: "a", Addresses: []netip.Addr{address(n)}}

@@ -17,8 +17,21 @@ type API struct {
 	server string
 }
 
-// API connects as cluster-admin.
+// API is a connection as cluster-admin, the same at each call.
 func (c *Cluster) API(ctx context.Context) (*API, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.api == nil {
+		api, err := c.connect(ctx)
+		if err != nil {
+			return nil, err
+		}
+		c.api = api
+	}
+	return c.api, nil
+}
+
+func (c *Cluster) connect(ctx context.Context) (*API, error) {
 	text, err := c.Kubectl(ctx, "", "config", "view", "--raw", "--minify", "--flatten", "-o", "json")
 	if err != nil {
 		return nil, err
@@ -56,19 +69,48 @@ func (c *Cluster) API(ctx context.Context) (*API, error) {
 
 // Do sends a request with a JSON body, or none, and fails unless it succeeded.
 func (a *API) Do(ctx context.Context, method, path string, body []byte) error {
+	_, err := a.Ask(ctx, method, path, body)
+	return err
+}
+
+// Ask is Do with the answer. A PATCH is a JSON patch (RFC 6902).
+func (a *API) Ask(ctx context.Context, method, path string, body []byte) ([]byte, error) {
+	contentType := "application/json"
+	if method == http.MethodPatch {
+		contentType = "application/json-patch+json"
+	}
+	return a.send(ctx, method, path, contentType, body)
+}
+
+// What a PATCH may be, besides a JSON patch.
+const (
+	applyPatch = "application/apply-patch+yaml"
+	mergePatch = "application/merge-patch+json"
+)
+
+func (a *API) send(ctx context.Context, method, path, contentType string, body []byte) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, a.server+path, bytes.NewReader(body))
 	if err != nil {
-		return err
+		return nil, err
 	}
-	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Content-Type", contentType)
 	res, err := a.client.Do(req)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer res.Body.Close()
 	answer, err := io.ReadAll(res.Body)
 	if err == nil && res.StatusCode >= 300 {
-		err = fmt.Errorf("%s %s: %s: %s", method, path, res.Status, answer)
+		err = &StatusError{method + " " + path, res.StatusCode, string(answer)}
 	}
-	return err
+	return answer, err
 }
+
+// StatusError is an answer of the API server that is no success.
+type StatusError struct {
+	Request string
+	Code    int
+	Body    string
+}
+
+func (e *StatusError) Error() string { return fmt.Sprintf("%s: %d: %s", e.Request, e.Code, e.Body) }

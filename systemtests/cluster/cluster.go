@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -23,7 +24,9 @@ type Options struct {
 	Nodes  int
 	Family string // ipv4, ipv6 or dual
 	Hook   string // CNI hook; empty: scripts/node-up
-	Reuse  bool   // take one that is up as it is
+	// Traffic is the mode of traffic between nodes, route or geneve; empty: what FLOWKEEP_TRAFFIC_MODE says, else route.
+	Traffic string
+	Reuse   bool // take one that is up as it is
 }
 
 // Cluster is a sandbox that is up. Safe for concurrent use.
@@ -33,6 +36,9 @@ type Cluster struct {
 	Bin    string // kubectl, probe
 	Family string
 	source string // systemtests/sandbox
+
+	mu  sync.Mutex
+	api *API // once it was asked for
 }
 
 // Lock keeps a second run from ending the sandbox of the first.
@@ -68,6 +74,9 @@ func Boot(ctx context.Context, o Options) (*Cluster, error) {
 		return nil, err
 	}
 	args := []string{"--nodes", fmt.Sprint(o.Nodes), "--ip-family", o.Family}
+	if o.Traffic != "" {
+		args = append(args, "--traffic-mode", o.Traffic)
+	}
 	if o.Hook != "" {
 		args = append(args, "--cni-hook", o.Hook)
 	}
@@ -94,16 +103,26 @@ func (c *Cluster) script(ctx context.Context, text string) (string, error) {
 	return output(cmd)
 }
 
-// Kubectl runs kubectl as cluster-admin with this standard input.
+// Kubectl runs kubectl as cluster-admin with this standard input. Apply, Get and their like are much quicker.
 func (c *Cluster) Kubectl(ctx context.Context, stdin string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, filepath.Join(c.Bin, "kubectl"), append([]string{"--kubeconfig", filepath.Join(c.Dir, "admin.kubeconfig")}, args...)...)
 	cmd.Stdin = strings.NewReader(stdin)
 	return output(cmd)
 }
 
-// Netctl runs netctl with the administrator's certificate.
+// Netctl runs netctl with the administrator's certificate, past the API server.
 func (c *Cluster) Netctl(ctx context.Context, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, "bash", append([]string{"-c", `. "$0"; exec netctl "$@"`, filepath.Join(c.Dir, "flowkeep", "netctl.env")}, args...)...)
+	cmd := exec.CommandContext(ctx, "bash", append([]string{"-c", `. "$0"; exec netctl "$@"`, filepath.Join(c.Dir, "flowkeep", "direct.env")}, args...)...)
+	return output(cmd)
+}
+
+// NetctlAs runs netctl with nothing but a kubeconfig; empty: cluster-admin's.
+func (c *Cluster) NetctlAs(ctx context.Context, kubeconfig string, args ...string) (string, error) {
+	if kubeconfig == "" {
+		kubeconfig = filepath.Join(c.Dir, "admin.kubeconfig")
+	}
+	cmd := exec.CommandContext(ctx, filepath.Join(c.Dir, "flowkeep", "bin", "netctl"), args...)
+	cmd.Env = []string{"KUBECONFIG=" + kubeconfig, "HOME=/nonexistent"}
 	return output(cmd)
 }
 
@@ -135,6 +154,7 @@ func output(cmd *exec.Cmd) (string, error) {
 
 // Until asks again every 50 ms until ok or the time is over; the last error tells why not.
 func Until(ctx context.Context, limit time.Duration, ok func() error) error {
+	limit = Stretch(limit)
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	ticker := time.NewTicker(50 * time.Millisecond)

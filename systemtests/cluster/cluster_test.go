@@ -105,21 +105,3 @@ func TestUntil(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
-
-func TestParseDatagrams(t *testing.T) {
-	for _, c := range []struct {
-		family int
-		text   string
-		want   int
-	}{
-		{4, "Tcp: InSegs OutSegs\nTcp: 5 6\nUdp: InDatagrams NoPorts InErrors\nUdp: 7 2 1\nUdpLite: InDatagrams NoPorts InErrors\nUdpLite: 9 9 9\n", 10},
-		{6, "Ip6InReceives 5\nUdp6InDatagrams 3\nUdp6NoPorts 1\n", 4},
-	} {
-		if got, err := parseDatagrams(c.text, c.family); err != nil || got != c.want {
-			t.Errorf("IPv%d: got %d, %v, want %d", c.family, got, err, c.want)
-		}
-	}
-	if _, err := parseDatagrams("nothing", 4); err == nil {
-		t.Error("a count was found in nothing")
-	}
-}

@@ -32,6 +32,11 @@ func (c *Cluster) Flows(ctx context.Context, node string) ([]Flow, error) {
 	return parseFlows(text)
 }
 
+// Conntrack dumps the connections that a node's switch knows, of all its zones; on the kernel's datapath zone 0 is the node's own.
+func (c *Cluster) Conntrack(ctx context.Context, node string) (string, error) {
+	return c.script(ctx, fmt.Sprintf(`ovs-appctl -t "$RUN/%s/flowkeep/ovs/vswitchd.ctl" dpctl/dump-conntrack | sed -n /zone=/p`, node))
+}
+
 func parseFlows(text string) (flows []Flow, err error) {
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)

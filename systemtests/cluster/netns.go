@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/flowkeep/flowkeep/systemtests/netstat"
 )
 
 // RunIn runs one of this machine's programs in a network namespace and returns what it prints.
@@ -45,36 +47,13 @@ func (c *Cluster) ControlPlaneIP(ctx context.Context, family int) (netip.Addr, e
 
 // Datagrams counts the UDP datagrams that a network namespace has taken in, of one family.
 func (c *Cluster) Datagrams(ctx context.Context, netns string, family int) (int, error) {
-	file := map[int]string{4: "snmp", 6: "snmp6"}[family]
+	file, count := "snmp", netstat.UDP4
+	if family == 6 {
+		file, count = "snmp6", netstat.UDP6
+	}
 	text, err := c.RunIn(ctx, netns, "cat", "/proc/net/"+file)
 	if err != nil {
 		return 0, err
 	}
-	return parseDatagrams(text, family)
-}
-
-// parseDatagrams reads /proc/net/snmp (a line of names, a line of values) or snmp6 (a name and a value a line). Datagrams
-// to ports where nobody listens count too.
-func parseDatagrams(text string, family int) (int, error) {
-	values := map[string]int{}
-	var names []string
-	for line := range strings.Lines(text) {
-		f := strings.Fields(line)
-		switch {
-		case family == 6 && len(f) == 2:
-			values[f[0]], _ = strconv.Atoi(f[1])
-		case family == 4 && len(f) > 2 && f[0] == "Udp:" && names == nil:
-			names = f
-		case family == 4 && len(f) > 2 && f[0] == "Udp:":
-			for i, name := range names[:min(len(names), len(f))] {
-				values["Udp"+name], _ = strconv.Atoi(f[i])
-			}
-		}
-	}
-	prefix := map[int]string{4: "Udp", 6: "Udp6"}[family]
-	in, ok := values[prefix+"InDatagrams"]
-	if !ok {
-		return 0, fmt.Errorf("no count of datagrams in %q", text)
-	}
-	return in + values[prefix+"NoPorts"] + values[prefix+"InErrors"], nil
+	return count(text)
 }

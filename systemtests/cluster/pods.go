@@ -1,22 +1,24 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 )
 
-// PodSpec is a pod to run: the probe's server, which echoes TCP and UDP on Ports.
+// PodSpec is a pod to run: the probe's server, which echoes TCP, UDP and, where the kernel has it, SCTP on Ports.
 type PodSpec struct {
 	Name   string
 	Node   string
 	Labels map[string]string
-	// Ports are numbers, with a name where they have one.
+	// Ports are numbers, with a name where they have one: NAME of TCP, NAME-sctp of SCTP.
 	Ports       map[int]string
 	HostNetwork bool
 	HostPort    int // of port 80; 0: none
@@ -42,6 +44,9 @@ func (p Pod) IP(family int) (netip.Addr, bool) {
 
 type object = map[string]any
 
+// Share is a pod's claim on the processors. Without one its server waits behind whatever else is busy, and loses what comes meanwhile.
+var Share = object{"requests": object{"cpu": "100m"}}
+
 // manifest has no grace period: tests don't wait for echo servers to say goodbye.
 func (s PodSpec) manifest(namespace string) object {
 	var ports []object
@@ -58,95 +63,123 @@ func (s PodSpec) manifest(namespace string) object {
 				ports[len(ports)-1]["hostPort"] = s.HostPort
 			}
 		}
+		if name != "" {
+			ports = append(ports, object{"name": name + "-sctp", "containerPort": number, "protocol": "SCTP"})
+		}
 	}
 	return object{
 		"apiVersion": "v1", "kind": "Pod",
 		"metadata": object{"name": s.Name, "namespace": namespace, "labels": s.Labels},
 		"spec": object{
 			"nodeName": s.Node, "terminationGracePeriodSeconds": 0, "hostNetwork": s.HostNetwork, "automountServiceAccountToken": false,
-			"containers": []object{{"name": "probe", "image": "flowkeep.local/probe:sandbox", "imagePullPolicy": "Never", "args": args, "ports": ports}},
+			"containers": []object{{"name": "probe", "image": "flowkeep.local/probe:sandbox", "imagePullPolicy": "Never", "args": args, "ports": ports, "resources": Share}},
 		},
 	}
 }
 
 // RunPods creates the pods and waits until they run and have addresses.
 func (c *Cluster) RunPods(ctx context.Context, namespace string, specs ...PodSpec) ([]Pod, error) {
-	var list []object
 	for _, s := range specs {
-		list = append(list, s.manifest(namespace))
-	}
-	text, err := json.Marshal(object{"apiVersion": "v1", "kind": "List", "items": list})
-	if err != nil {
-		return nil, err
-	}
-	if _, err := c.Kubectl(ctx, string(text), "apply", "-f", "-"); err != nil {
-		return nil, err
-	}
-	args := []string{"-n", namespace, "wait", "--for=condition=Ready", "--timeout=60s"}
-	for _, s := range specs {
-		args = append(args, "pod/"+s.Name)
-	}
-	if _, err := c.Kubectl(ctx, "", args...); err != nil {
-		events, _ := c.Kubectl(ctx, "", "-n", namespace, "get", "events", "--field-selector", "type=Warning")
-		return nil, fmt.Errorf("%w; warnings:\n%s", err, events)
+		text, err := json.Marshal(s.manifest(namespace))
+		if err != nil {
+			return nil, err
+		}
+		if err := c.ask(ctx, http.MethodPost, PathOf("Pod", namespace, ""), "application/json", string(text), nil); err != nil {
+			return nil, err
+		}
 	}
 	pods := make([]Pod, len(specs))
 	for i, s := range specs {
-		if pods[i], err = c.Pod(ctx, namespace, s.Name); err != nil {
-			return nil, err
+		err := Until(ctx, time.Minute, func() (err error) {
+			pods[i], err = c.Pod(ctx, namespace, s.Name)
+			return err
+		})
+		if err != nil {
+			events, _ := c.Kubectl(ctx, "", "-n", namespace, "get", "events", "--field-selector", "type=Warning")
+			return nil, fmt.Errorf("%w; warnings:\n%s", err, events)
 		}
 	}
 	return pods, nil
 }
 
-// Pod looks up a pod that runs.
+// podObject is what the API server tells of a pod, as far as it matters here.
+type podObject struct {
+	Metadata struct{ UID string }
+	Spec     struct {
+		NodeName    string
+		HostNetwork bool
+	}
+	Status struct {
+		PodIPs     []struct{ IP netip.Addr }
+		Conditions []struct{ Type, Status string }
+	}
+}
+
+// Pod looks up a pod that is ready.
 func (c *Cluster) Pod(ctx context.Context, namespace, name string) (Pod, error) {
 	p := Pod{Namespace: namespace, Name: name}
-	text, err := c.Kubectl(ctx, "", "-n", namespace, "get", "pod", name, "-o", "jsonpath={.spec.nodeName} {.status.podIPs[*].ip}")
-	if err != nil {
+	var seen podObject
+	if err := c.Get(ctx, PathOf("Pod", namespace, name), &seen); err != nil {
 		return p, err
 	}
-	fields := strings.Fields(text)
-	if len(fields) < 2 {
-		return p, fmt.Errorf("pod %s/%s has no node or no address yet: %q", namespace, name, text)
+	for _, ip := range seen.Status.PodIPs {
+		p.IPs = append(p.IPs, ip.IP)
 	}
-	p.Node = fields[0]
-	for _, f := range fields[1:] {
-		ip, err := netip.ParseAddr(f)
-		if err != nil {
-			return p, fmt.Errorf("address of pod %s/%s: %w", namespace, name, err)
-		}
-		p.IPs = append(p.IPs, ip)
+	ready := slices.ContainsFunc(seen.Status.Conditions, func(c struct{ Type, Status string }) bool { return c.Type == "Ready" && c.Status == "True" })
+	if !ready || len(p.IPs) == 0 {
+		return p, fmt.Errorf("pod %s/%s is not ready: %+v", namespace, name, seen.Status)
 	}
-	path, err := c.script(ctx, fmt.Sprintf("exec %s/in-pod %s/%s", c.source, namespace, name))
-	p.NetNS = strings.TrimSpace(path)
+	p.Node = seen.Spec.NodeName
+	if seen.Spec.HostNetwork {
+		p.NetNS = c.NodeNS(p.Node)
+		return p, nil
+	}
+	var err error
+	p.NetNS, err = c.podNetNS(seen.Metadata.UID)
 	return p, err
 }
 
-// DeletePod deletes it and waits until it is gone from the API.
+// cniResults is where containerd's CNI library keeps what ADD answered.
+const cniResults = "/var/lib/cni/results/*-eth0"
+
+// podNetNS is the path of the network namespace of the pod with a UID.
+func (c *Cluster) podNetNS(uid string) (string, error) {
+	files, err := filepath.Glob(cniResults)
+	if err != nil {
+		return "", err
+	}
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil || !bytes.Contains(text, []byte(`["K8S_POD_UID","`+uid+`"]`)) {
+			continue // those of other pods come and go
+		}
+		var added struct {
+			Result struct{ Interfaces []struct{ Sandbox string } }
+		}
+		if err := json.Unmarshal(text, &added); err != nil {
+			return "", fmt.Errorf("%s: %w", f, err)
+		}
+		for _, i := range added.Result.Interfaces {
+			if _, err := os.Stat(i.Sandbox); i.Sandbox != "" && err == nil {
+				return i.Sandbox, nil
+			}
+		}
+	}
+	return "", fmt.Errorf("no network namespace of the pod %s in %s", uid, cniResults)
+}
+
+// DeletePod deletes it by force and waits until it is gone from the API.
 func (c *Cluster) DeletePod(ctx context.Context, namespace, name string) error {
-	_, err := c.Kubectl(ctx, "", "-n", namespace, "delete", "pod", name, "--grace-period=0", "--force", "--timeout=30s", "--ignore-not-found")
-	return err
+	return c.Delete(ctx, PathOf("Pod", namespace, name)+"?gracePeriodSeconds=0", 30*time.Second)
 }
 
 // ServiceIPs waits for the addresses of a Service.
-func (c *Cluster) ServiceIPs(ctx context.Context, namespace, name string) (ips []netip.Addr, err error) {
-	err = Until(ctx, 10*time.Second, func() error {
-		text, err := c.Kubectl(ctx, "", "-n", namespace, "get", "service", name, "-o", "jsonpath={.spec.clusterIPs[*]}")
-		if err != nil {
-			return err
-		}
-		ips = ips[:0]
-		for _, f := range strings.Fields(text) {
-			ip, err := netip.ParseAddr(f)
-			if err != nil {
-				return err
-			}
-			ips = append(ips, ip)
-		}
-		return nil
-	})
-	return ips, err
+func (c *Cluster) ServiceIPs(ctx context.Context, namespace, name string) ([]netip.Addr, error) {
+	var seen struct {
+		Spec struct{ ClusterIPs []netip.Addr }
+	}
+	err := Until(ctx, 10*time.Second, func() error { return c.Get(ctx, PathOf("Service", namespace, name), &seen) })
+	return seen.Spec.ClusterIPs, err
 }
 
 func (c *Cluster) probe() string { return filepath.Join(c.Bin, "probe") }

@@ -2,6 +2,8 @@ package cluster
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -52,6 +54,35 @@ func (c *Cluster) AwaitReady(ctx context.Context, name string, limit time.Durati
 	})
 }
 
+// AwaitConnected waits until netmaster has all nodes: a netplugin that is ready enforces what it knows, and may have yet to find
+// netmaster.
+func (c *Cluster) AwaitConnected(ctx context.Context, limit time.Duration) error {
+	return Until(ctx, limit, func() error {
+		text, err := c.Netctl(ctx, "status", "-o", "json")
+		var status struct {
+			Nodes []struct {
+				Name      string
+				Connected bool
+			}
+		}
+		if text == "" { // status fails where anything is not well, and tells it all the same
+			return fmt.Errorf("netctl status: %w", err)
+		}
+		if err := json.Unmarshal([]byte(text), &status); err != nil {
+			return err
+		}
+		if len(status.Nodes) == 0 {
+			return errors.New("no node has connected to netmaster")
+		}
+		for _, n := range status.Nodes {
+			if !n.Connected {
+				return fmt.Errorf("%s is not connected to netmaster", n.Name)
+			}
+		}
+		return nil
+	})
+}
+
 // Metric sums the samples of one metric of netmaster or of NODE-netplugin over those of its labels that contain each of
 // the texts, as in Metric(ctx, "netmaster", "flowkeep_up", `node="node1"`). It fails when there is no such sample.
 func (c *Cluster) Metric(ctx context.Context, process, metric string, labels ...string) (float64, error) {
@@ -88,4 +119,11 @@ func containsAll(s string, parts []string) bool {
 		}
 	}
 	return true
+}
+
+// StartWith starts a process as Start does, with more flags; the next Start is as before.
+func (c *Cluster) StartWith(ctx context.Context, name string, flags ...string) error {
+	_, err := c.script(ctx, fmt.Sprintf(`file="$RUN/pids/.%[1]s.command"; read -r command <"$file" || die "nothing called %[1]s was ever started here"
+		eval "start %[1]s $command %[2]s"; echo "$command" >"$file"`, name, strings.Join(flags, " ")))
+	return err
 }

@@ -37,13 +37,19 @@ func dial(proto, address string, from net.IP, timeout time.Duration) (link, erro
 			return nil, err
 		}
 		return &echoLink{Conn: conn, whole: proto == "tcp"}, nil
+	case "sctp":
+		conn, err := dialSCTP(address, from, timeout)
+		if err != nil {
+			return nil, err
+		}
+		return &echoLink{Conn: conn}, nil
 	case "icmp":
 		return dialICMP(address, from)
 	}
-	return nil, fmt.Errorf("protocol %q: use tcp, udp or icmp", proto)
+	return nil, fmt.Errorf("protocol %q: use tcp, udp, sctp or icmp", proto)
 }
 
-// echoLink speaks to a server of this program over TCP or UDP.
+// echoLink speaks to a server of this program over TCP, UDP or SCTP.
 type echoLink struct {
 	net.Conn
 	whole bool // a stream: an answer may come in pieces
@@ -73,7 +79,7 @@ func attempt(proto, address string, from net.IP, timeout time.Duration) error {
 		return err
 	}
 	defer l.Close()
-	if proto == "tcp" {
+	if proto == "tcp" || proto == "sctp" {
 		return nil // connected: the servers of other programs need not echo
 	}
 	const again = 250 * time.Millisecond // the first datagram of a pair may be lost to address resolution

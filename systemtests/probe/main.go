@@ -12,26 +12,43 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"sync"
 	"syscall"
 	"time"
 )
 
-const usage = `probe serve PORT…                         echo TCP and UDP on the ports until told to stop
+const usage = `probe serve PORT…                         echo TCP, UDP and SCTP on the ports until told to stop
 probe check [-timeout 1s] [-from SOURCE] PROTO ADDRESS…
                                           one attempt at each address at once; prints "open" or "shut" a line, in order
-probe stream [-rate 1000] [-for 0] PROTO ADDRESS
+probe stream [-rate 1000] [-for 0] [-grace 500ms] [-redial 200ms] PROTO ADDRESS
                                           ask all the time, until SIGTERM or -for is over; prints a report in JSON
 probe edges [-rate 5000] ADDRESS          ask over UDP until SIGTERM; prints in JSON when the way opened and shut
 probe connects [-for 3s] ADDRESS          TCP connections a second, one after the other by each of four workers
 probe clients FIRST COUNT ADDRESS         ask once over UDP from each of COUNT local addresses; prints how many were answered
+probe first [-for 3s] PROTO ADDRESS…
+                                          from the first instruction on: tries each address again and again; prints in JSON what was
+                                          answered, and how many datagrams came in
+probe spray [-rate 2000] FIRST COUNT PORT  datagrams to COUNT addresses, round and round
+probe size [-timeout 1s] ADDRESS BYTES    ask over UDP in an IP packet of BYTES that is not to be fragmented; prints "open", "shut" or
+                                          "large MTU"
+probe capture INTERFACE CIDR…             until SIGTERM count Geneve packets, and others with addresses in the CIDRs; prints JSON
+probe forge [-tunnel SOURCE,DESTINATION [-plain]] SOURCE DESTINATION:PORT
+                                          send one UDP datagram over IPv4 from any source, bare or in Geneve
+probe frames [-dev eth0] [-pause 0]       send the Ethernet frames on stdin, one a line in hexadecimal
+probe hear [-dev eth0] TOKEN              print the frames that come in and hold the token (hexadecimal), until SIGTERM
+probe bulk [-size 200000] ADDRESS         send a TCP stream to an echo server and take it back; fails unless all of it comes
 probe get URL                             fetch a page, within 5 s; fails unless the answer is 200
-PROTO is tcp, udp or icmp; ADDRESS is HOST:PORT ([HOST]:PORT), or HOST for icmp.
+PROTO is tcp, udp, sctp or icmp; ADDRESS is HOST:PORT ([HOST]:PORT), or HOST for icmp.
 check takes several: probe check tcp 10.0.0.1:80 udp 10.0.0.1:53 icmp fd00::1
 `
 
 func main() {
-	if err := run(os.Args[1:]); err != nil {
+	args := os.Args[1:]
+	if filepath.Base(os.Args[0]) == "worker" { // as cyclonus calls it
+		args = append([]string{"worker"}, args...)
+	}
+	if err := run(args); err != nil {
 		fmt.Fprintln(os.Stderr, "probe:", err)
 		os.Exit(1)
 	}
@@ -54,6 +71,28 @@ func run(args []string) error {
 		return connectsCommand(args[1:])
 	case "clients":
 		return clientsCommand(args[1:])
+	case "first":
+		return firstCommand(args[1:])
+	case "spray":
+		return sprayCommand(args[1:])
+	case "size":
+		return sizeCommand(args[1:])
+	case "capture":
+		return captureCommand(args[1:])
+	case "forge":
+		return forgeCommand(args[1:])
+	case "frames":
+		return framesCommand(args[1:])
+	case "hear":
+		return hearCommand(args[1:])
+	case "bulk":
+		return bulkCommand(args[1:])
+	case "worker":
+		return workerCommand(args[1:])
+	case "serve-hostname":
+		return serveHostnameCommand(args[1:])
+	case "porter":
+		return porterCommand(args[1:])
 	case "get":
 		return getCommand(args[1:])
 	}
@@ -107,6 +146,8 @@ func streamCommand(args []string) error {
 	flags := flag.NewFlagSet("stream", flag.ContinueOnError)
 	rate := flags.Int("rate", 1000, "questions a second")
 	duration := flags.Duration("for", 0, "stop by itself after this time; 0: never")
+	grace := flags.Duration("grace", grace, "how long answers may still come in after the last question")
+	redial := flags.Duration("redial", redial, "how long one attempt to connect may take")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -117,7 +158,7 @@ func streamCommand(args []string) error {
 	if *duration > 0 {
 		time.AfterFunc(*duration, func() { stop <- syscall.SIGTERM })
 	}
-	report, err := stream(flags.Arg(0), flags.Arg(1), time.Second/time.Duration(*rate), stop)
+	report, err := stream(flags.Arg(0), flags.Arg(1), pace{time.Second / time.Duration(*rate), *grace, *redial}, stop)
 	if err != nil {
 		return err
 	}

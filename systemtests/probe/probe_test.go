@@ -39,7 +39,7 @@ func TestAttempt(t *testing.T) {
 			t.Errorf("%s: an answer from nobody", proto)
 		}
 	}
-	if attempt("sctp", addr, nil, time.Second) == nil || attempt("icmp", addr, nil, time.Second) == nil {
+	if attempt("ipx", addr, nil, time.Second) == nil || attempt("icmp", addr, nil, time.Second) == nil {
 		t.Error("a wrong protocol or an address with a port for icmp should be refused")
 	}
 }
@@ -102,7 +102,7 @@ func streamFor(t *testing.T, proto, addr string, d time.Duration) *Report {
 	t.Helper()
 	stop := make(chan os.Signal, 1)
 	time.AfterFunc(d, func() { stop <- syscall.SIGTERM })
-	r, err := stream(proto, addr, time.Millisecond, stop)
+	r, err := stream(proto, addr, pace{time.Millisecond, grace, redial}, stop)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,12 +4,14 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/netip"
 )
 
-// server echoes TCP and UDP on one address.
+// server echoes TCP, UDP and, where the kernel has it, SCTP on one address.
 type server struct {
-	tcp net.Listener
-	udp net.PacketConn
+	tcp  net.Listener
+	udp  net.PacketConn
+	sctp net.Listener // nil: the kernel has none
 }
 
 // listen serves until Close.
@@ -23,24 +25,41 @@ func listen(address string) (*server, error) {
 		return nil, errors.Join(err, tcp.Close())
 	}
 	s := &server{tcp: tcp, udp: udp}
-	go s.serveTCP()
+	if at, err := netip.ParseAddrPort(tcp.Addr().String()); err == nil {
+		s.sctp, err = listenSCTP(at)
+		if err != nil && !errors.Is(err, errNoSCTP) {
+			return nil, errors.Join(err, s.Close())
+		}
+	}
+	if s.sctp != nil {
+		go serveStreams(s.sctp)
+	}
+	go serveStreams(s.tcp)
 	go s.serveUDP()
 	return s, nil
 }
 
 func (s *server) addr() string { return s.tcp.Addr().String() }
 
-func (s *server) Close() error { return errors.Join(s.tcp.Close(), s.udp.Close()) }
+func (s *server) Close() error {
+	err := errors.Join(s.tcp.Close(), s.udp.Close())
+	if s.sctp != nil {
+		err = errors.Join(err, s.sctp.Close())
+	}
+	return err
+}
 
-func (s *server) serveTCP() {
+// serveStreams echoes what comes by each connection until the listener is closed.
+func serveStreams(l net.Listener) {
 	for {
-		conn, err := s.tcp.Accept()
+		conn, err := l.Accept()
 		if err != nil {
 			return
 		}
 		go func() {
 			defer conn.Close()
-			_, _ = io.Copy(conn, conn) // the client's going away is how it ends
+			// The client's going away is how it ends. Without splice(2), which SCTP does not have.
+			_, _ = io.Copy(struct{ io.Writer }{conn}, struct{ io.Reader }{conn})
 		}()
 	}
 }

@@ -9,8 +9,12 @@ import (
 	"time"
 )
 
-// grace is how long answers may still come in after the last question.
+// grace is how long answers may still come in after the last question, where nothing else is said.
 const grace = 500 * time.Millisecond
+
+// pace is how often a stream asks, how long answers may still come in after the last question, and how long one attempt to connect may
+// take.
+type pace struct{ interval, grace, redial time.Duration }
 
 // Report is what a stream saw.
 type Report struct {
@@ -35,9 +39,11 @@ type tally struct {
 	gap      time.Duration
 	broken   error
 	loss     uint64
+	asked    uint64 // how many answers there can be; 0: not known yet
 }
 
-func (t *tally) got(n uint64, now time.Time) {
+// got tells whether that was the last answer there can be.
+func (t *tally) got(n uint64, now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.received++
@@ -47,6 +53,15 @@ func (t *tally) got(n uint64, now time.Time) {
 	t.next = n + 1
 	t.gap = max(t.gap, now.Sub(t.last))
 	t.last = now
+	return t.asked > 0 && t.received >= t.asked
+}
+
+// ended says how many questions there were, and tells whether all have been answered.
+func (t *tally) ended(asked uint64) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.asked = asked
+	return t.received >= asked
 }
 
 func (t *tally) fail(err error) {
@@ -57,14 +72,14 @@ func (t *tally) fail(err error) {
 	}
 }
 
-// redial is how long one attempt to connect may take, so that a way that opens for an instant is found.
+// redial is how long one attempt to connect may take where nothing else is said, so that a way that opens for an instant is found.
 const redial = 200 * time.Millisecond
 
 // stream asks every interval until stop. A connection that cannot be opened is tried again and again; each attempt
 // counts as a question.
-func stream(proto, address string, interval time.Duration, stop <-chan os.Signal) (*Report, error) {
+func stream(proto, address string, p pace, stop <-chan os.Signal) (*Report, error) {
 	report := &Report{Proto: proto, Address: address}
-	l, err := report.connect(stop)
+	l, err := report.connect(p.redial, stop)
 	if l == nil {
 		return report, err
 	}
@@ -73,9 +88,14 @@ func stream(proto, address string, interval time.Duration, stop <-chan os.Signal
 	done := make(chan struct{})
 	go func() { defer close(done); receive(l, t) }()
 	report.Broken = ""
-	report.Sent += send(l, t, interval, stop)
+	sent := send(l, t, p.interval, stop)
+	report.Sent += sent
 	end := time.Now()
-	if err := l.SetReadDeadline(end.Add(grace)); err != nil {
+	until := end.Add(p.grace)
+	if t.ended(sent) {
+		until = end
+	}
+	if err := l.SetReadDeadline(until); err != nil {
 		return nil, err
 	}
 	<-done
@@ -84,9 +104,9 @@ func stream(proto, address string, interval time.Duration, stop <-chan os.Signal
 }
 
 // connect returns no link when it was stopped before one opened.
-func (r *Report) connect(stop <-chan os.Signal) (link, error) {
+func (r *Report) connect(within time.Duration, stop <-chan os.Signal) (link, error) {
 	for {
-		l, err := dial(r.Proto, r.Address, nil, redial)
+		l, err := dial(r.Proto, r.Address, nil, within)
 		if err == nil {
 			return l, nil
 		}
@@ -98,7 +118,7 @@ func (r *Report) connect(stop <-chan os.Signal) (link, error) {
 		select {
 		case <-stop:
 			return nil, nil
-		case <-time.After(redial / 10):
+		case <-time.After(within / 10):
 		}
 	}
 }
@@ -161,7 +181,9 @@ func receive(l link, t *tally) {
 		n, err := l.answer()
 		switch {
 		case err == nil:
-			t.got(n, time.Now())
+			if t.got(n, time.Now()) {
+				return
+			}
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			return
 		case !passing(err):

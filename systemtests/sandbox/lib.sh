@@ -8,6 +8,7 @@ IMAGES=$CACHE/images
 ETCD=/dev/shm/flowkeep-$SANDBOX-etcd
 KUBECONFIG=$RUN/admin.kubeconfig
 PAUSE_IMAGE=registry.k8s.io/pause:3.10.2
+CYCLONUS_IMAGE=mfenwick100/cyclonus-worker:latest # the name that cyclonus asks for
 PROBE_IMAGE=flowkeep.local/probe:sandbox
 case $SANDBOX in demo) id=1 ;; test) id=2 ;; *) id=$((10 + $(cksum <<<"$SANDBOX" | cut -d' ' -f1) % 240)) ;; esac
 NET=172.31.$id              # underlay: .1 the machine itself, .10 the control plane, .11… the nodes
@@ -85,9 +86,9 @@ stop() {
   rm -f "$RUN/pids/$1"
 }
 
-# wait_for SECONDS WHAT CMD…: poll until CMD succeeds
+# wait_for SECONDS WHAT CMD…: poll until CMD succeeds; FLOWKEEP_SLOW times as long on a slow machine
 wait_for() {
-  local end=$((SECONDS + $1)) what=$2; shift 2
+  local end=$((SECONDS + $1 * ${FLOWKEEP_SLOW:-1})) what=$2; shift 2
   until "$@" >/dev/null 2>&1; do
     [ $SECONDS -lt $end ] || die "gave up waiting for $what: read the logs in $RUN/logs"
     sleep 0.2

@@ -178,6 +178,22 @@ func (g Gen) Policy(n int) *policy.Policy {
 	return p
 }
 
+// Staged is Policy, at times in a dry run.
+func (g Gen) Staged(n int) *policy.Policy {
+	p := g.Policy(n)
+	p.Audit = g.chance(35)
+	return p
+}
+
+// StagedWorld is World with policies in dry runs among the others.
+func (g Gen) StagedWorld(pods, policies int) *policy.World {
+	w := g.World(pods, 0)
+	for i := range policies {
+		w.Policies = append(w.Policies, g.Staged(i))
+	}
+	return w
+}
+
 // World has a few of everything.
 func (g Gen) World(pods, policies int) *policy.World {
 	w := &policy.World{}

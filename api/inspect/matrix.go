@@ -1,0 +1,15 @@
+package inspect
+
+import "github.com/flowkeep/flowkeep/policydb/explain"
+
+// AskMatrix is a Question of Matrix.
+const AskMatrix = "matrix"
+
+// MostGroups is how many groups of pods a matrix may have.
+const MostGroups = 3000
+
+// Matrix answers AskMatrix: who reaches whom, by the policies.
+type Matrix struct {
+	Revision uint64 `json:"revision"`
+	explain.Matrix
+}

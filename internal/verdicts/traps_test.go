@@ -1,0 +1,217 @@
+package verdicts
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/flowkeep/flowkeep/netmaster/resolve"
+	"github.com/flowkeep/flowkeep/ofctl"
+	"github.com/flowkeep/flowkeep/ofctl/fake"
+	"github.com/flowkeep/flowkeep/policydb/policy"
+	"github.com/flowkeep/flowkeep/policydb/policy/policytest"
+)
+
+func tcpBetween(from, to int) fake.Packet {
+	return fake.IP(policytest.Address(from, false), policytest.Address(to, false), 6, 80)
+}
+
+// live opens a connection, and has it answered.
+func (b *bridge) live(from, to int) fake.Packet {
+	b.t.Helper()
+	p := tcpBetween(from, to)
+	b.expect(p, true, "opens")
+	b.expect(p.Reply(), true, "is answered")
+	return p
+}
+
+func (b *bridge) put(policies ...*policy.Policy) {
+	b.t.Helper()
+	b.apply(resolve.Batch{Policies: policies})
+}
+
+// connectionTraps are of live connections: what conntrack knows must not speak for the policies.
+var connectionTraps = []struct {
+	name string
+	run  func(t *testing.T)
+}{
+	{"only conntrack still knows a connection whose permission went", func(t *testing.T) {
+		b := three(t, lets("0", "1"))
+		p := b.live(0, 1)
+		b.put(lets("2", "1"))
+		p.MidStream = true
+		b.expect(p, false, "the policy lets 2 in only")
+		b.expect(p.Reply(), false, "the policy lets 2 in only")
+		b.put(lets("0", "1"))
+		b.expect(p, true, "allowed again")
+	}},
+	{"a second SYN is not seen as established", func(t *testing.T) {
+		b := three(t, lets("0", "1"))
+		p := b.live(0, 1)
+		b.put(lets("2", "1"))
+		b.expect(p, false, "a SYN with the ports of the connection that was")
+		q := tcpBetween(2, 1)
+		b.expect(q, true, "opens")
+		b.put(lets("0", "1"))
+		b.expect(q, false, "a second SYN, never answered")
+	}},
+	{"opened before the policy came: replies pass as long as it is allowed", func(t *testing.T) {
+		b := three(t)
+		p := b.live(0, 1)
+		silent := &policy.Policy{Namespace: "ns", Name: "silent", AppliedTo: *labelled("1"), IsolatesEgress: true}
+		b.put(silent)
+		p.MidStream = true
+		b.expect(p.Reply(), true, "1 may not open connections, but answer")
+		b.expect(tcpBetween(1, 0), false, "1 may not open connections")
+		b.put(lets("2", "1"))
+		b.expect(p.Reply(), false, "0 may not open this connection any more")
+		b.expect(p, false, "0 may not open this connection any more")
+	}},
+	{"an id given to another rule does not speak for the connections of the one before", func(t *testing.T) {
+		b := three(t, lets("0", "1"))
+		p := b.live(0, 1)
+		for i := range 600 { // ids come round
+			b.put(letsOn("2", "1", uint16(1000+i)))
+		}
+		p.MidStream = true
+		b.expect(p, false, "its rule went")
+		b.expect(p.Reply(), false, "its rule went")
+	}},
+}
+
+func letsOn(from, to string, port uint16) *policy.Policy {
+	p := lets(from, to)
+	p.Ingress[0].Ports[0].First, p.Ingress[0].Ports[0].Last = port, port
+	return p
+}
+
+// TestConnectionTraps: the traps of live connections, through engine, compiler and a switch in memory.
+func TestConnectionTraps(t *testing.T) {
+	for _, tr := range connectionTraps {
+		t.Run(tr.name, tr.run)
+	}
+}
+
+// TestEditIsOneBundle: the bundle that takes the old version of a rule away brings the new one: there is no instant with
+// neither.
+func TestEditIsOneBundle(t *testing.T) {
+	b := three(t, lets("0", "1"))
+	p := b.live(0, 1)
+	p.MidStream = true
+	for first := uint16(79); first > 60; first-- {
+		edited := lets("0", "1")
+		edited.Ingress[0].Ports[0].First = first
+		ch, _ := b.engine.Apply(resolve.Batch{Policies: []*policy.Policy{edited}})
+		b.compiler.Apply(deltaFor(ch, "node1"))
+		mods, _ := b.compiler.Take()
+		count := map[ofctl.Command]int{}
+		for _, m := range mods {
+			count[m.Command]++
+		}
+		if count[ofctl.Delete] == 0 || count[ofctl.Delete] == len(mods) {
+			t.Fatalf("%d of %d mods delete: old and new are not in one bundle", count[ofctl.Delete], len(mods))
+		}
+		must(t, b.sw.Commit(t.Context(), mods))
+		b.expect(p, true, "allowed by every version")
+	}
+}
+
+// TestNeighbourDiscovery: a pod and the gateway find each other, and nobody else; no address but its own can be claimed. The pods
+// are isolated: discovery that others send reaches them no more than anything else.
+func TestNeighbourDiscovery(t *testing.T) {
+	deny := &policy.Policy{Namespace: "ns", Name: "deny", IsolatesIngress: true, IsolatesEgress: true}
+	b := three(t, deny)
+	self, other := b.locals[0], b.locals[1]
+	own, foreign, gateway := policytest.Address(0, true), policytest.Address(1, true), gatewayAddrs[1]
+	nd := func(kind uint8, src, dst, target netip.Addr, mac ofctl.MAC) fake.Packet {
+		return fake.Packet{EtherType: ofctl.EtherIPv6, EthSrc: mac, Proto: 58, ICMPType: kind, Src: src, Dst: dst, NDTarget: target}
+	}
+	for _, c := range []struct {
+		name string
+		in   uint32
+		p    fake.Packet
+		to   uint32 // 0: nowhere
+	}{
+		{"asks for the gateway", self.Port, nd(135, own, netip.MustParseAddr("ff02::1:ff00:1"), gateway, self.MAC), gatewayPort},
+		{"answers the gateway", self.Port, nd(136, own, gateway, own, self.MAC), gatewayPort},
+		{"asks as another", self.Port, nd(135, foreign, netip.MustParseAddr("ff02::1:ff00:1"), gateway, self.MAC), 0},
+		{"claims another's address", self.Port, nd(136, own, gateway, foreign, self.MAC), 0},
+		{"claims the gateway's address", self.Port, nd(136, own, foreign, gateway, self.MAC), 0},
+		{"claims to everybody", self.Port, nd(136, foreign, netip.MustParseAddr("ff02::1"), foreign, self.MAC), 0},
+		{"with another's MAC", self.Port, nd(135, own, netip.MustParseAddr("ff02::1:ff00:1"), gateway, other.MAC), 0},
+		{"is asked by the gateway", gatewayPort, nd(135, gateway, netip.MustParseAddr("ff02::1:ff00:1"), own, config.Gateway.MAC), self.Port},
+		{"is asked by the gateway's other address", gatewayPort, nd(135, netip.MustParseAddr("fe80::1"), netip.MustParseAddr("ff02::1:ff00:1"), own, config.Gateway.MAC), self.Port},
+		{"is answered by the gateway", gatewayPort, nd(136, gateway, own, gateway, config.Gateway.MAC), self.Port},
+		// the node's stack forwards these as it does all else: they must not pass what is judged
+		{"asks another through the node", self.Port, nd(135, own, foreign, foreign, self.MAC), 0},
+		{"is asked by another through the node", gatewayPort, nd(135, foreign, own, own, config.Gateway.MAC), 0},
+		{"is answered by another through the node", gatewayPort, nd(136, foreign, own, foreign, config.Gateway.MAC), 0},
+		{"is asked from outside", gatewayPort, nd(135, netip.MustParseAddr("2001:db8::9"), own, own, config.Gateway.MAC), 0},
+	} {
+		r := b.sw.Inject(c.in, c.p)
+		if c.to == 0 && len(r.Outputs) > 0 || c.to != 0 && (len(r.Outputs) != 1 || !r.Left(c.to)) {
+			t.Errorf("%s:\n%s", c.name, r)
+		}
+	}
+}
+
+// TestThousandsOfGroupsAtStart: a node that starts with more groups than any buffer holds gets them all, and so does one
+// whose netmaster becomes ready only then.
+func TestThousandsOfGroupsAtStart(t *testing.T) {
+	const groups = 3000
+	w := &policy.World{Namespaces: []policy.Namespace{{Name: "ns"}}}
+	node := policytest.Nodes[0]
+	for i := range groups {
+		e := pod(i % 12)
+		e.Name, e.UID, e.Node = fmt.Sprintf("p%d", i), fmt.Sprint(i), node
+		e.Labels = map[string]string{"n": fmt.Sprint(i)}
+		e.Addresses = []netip.Addr{netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)})}
+		w.Endpoints = append(w.Endpoints, e)
+		p := lets(fmt.Sprint(i), fmt.Sprint((i+1)%groups))
+		p.Name = fmt.Sprintf("p%d", i)
+		w.Policies = append(w.Policies, p)
+	}
+	want := wanted(worldBatch(w), node)
+	if len(want.members) < 2*groups {
+		t.Fatalf("only %d groups: nothing would be shown", len(want.members))
+	}
+	m := startMaster(t)
+	early := newHolder()
+	defer m.join(node, node, early)()
+	m.apply(worldBatch(w))
+	m.feed.Ready()
+	early.until(t, "all groups", func() bool { return early.same(want) })
+	late := newHolder()
+	defer m.join(policytest.Nodes[1], policytest.Nodes[1], newHolder())()
+	defer m.join(node, node, late)()
+	late.until(t, "all groups, of a node that comes later", func() bool { return late.same(want) })
+}
+
+// TestErrorsAreOfTheirOwnConnections: a pod may say that it cannot be reached; what it says of others' connections is not passed
+// on, though these be allowed. Who opened the connection makes no difference.
+func TestErrorsAreOfTheirOwnConnections(t *testing.T) {
+	b := three(t, lets("0", "1"))
+	for _, six := range []bool{false, true} {
+		request := fake.IP(policytest.Address(0, six), policytest.Address(1, six), 6, 80)
+		b.expect(request, true, "opens")
+		answer := request.Reply()
+		b.expect(answer, true, "is answered")
+		b.expect(request.ErrorFrom(policytest.Address(1, six)), true, "the server cannot be reached")
+		b.expect(answer.ErrorFrom(policytest.Address(0, six)), true, "the client cannot be reached")
+		b.expect(request.ErrorFrom(policytest.Address(2, six)), false, "a third pod has nothing to say to the client")
+		b.expect(answer.ErrorFrom(policytest.Address(2, six)), false, "a third pod has nothing to say to the server")
+		probe := fake.IP(gatewayAddrs[map[bool]int{true: 1}[six]], policytest.Address(1, six), 6, 8080)
+		b.expect(probe, true, "the node reaches its pod")
+		refusal := probe.ErrorFrom(policytest.Address(1, six))
+		for who, want := range []bool{1: true, 2: false} {
+			if who == 0 {
+				continue
+			}
+			self := b.locals[who]
+			refusal.Src, refusal.EthSrc, refusal.EthDst = policytest.Address(who, six), self.MAC, config.Gateway.MAC
+			if r := b.sw.Inject(self.Port, refusal); r.Left(gatewayPort) != want {
+				t.Errorf("pod %d to the node about its connection: want %v\n%s", who, want, r)
+			}
+		}
+	}
+}

@@ -1,0 +1,98 @@
+package history
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/flowkeep/flowkeep/netmaster/resolve"
+	"github.com/flowkeep/flowkeep/policydb/policy"
+)
+
+// State is the cluster as it was. Its values are shared and immutable.
+type State struct {
+	Moment           // when it became so
+	Until  time.Time // when it changed next; zero: it is so now
+
+	endpoints  []held
+	policies   map[string]*policy.Policy
+	namespaces map[string]*policy.Namespace
+}
+
+func (s *State) undo(step *step) {
+	for _, was := range slices.Backward(step.endpoints) {
+		s.endpoints[was.place] = was.held
+	}
+	for _, was := range slices.Backward(step.policies) {
+		if was.policy == nil {
+			delete(s.policies, was.id)
+		} else {
+			s.policies[was.id] = was.policy
+		}
+	}
+	for _, was := range slices.Backward(step.namespaces) {
+		if was.namespace == nil {
+			delete(s.namespaces, was.name)
+		} else {
+			s.namespaces[was.name] = was.namespace
+		}
+	}
+}
+
+// Endpoint is the pod that the API had then, with the addresses that it held.
+func (s *State) Endpoint(id string) (resolve.EndpointView, bool) {
+	for _, h := range s.endpoints {
+		if h.endpoint == nil || h.ghost || h.endpoint.ID() != id {
+			continue
+		}
+		v := resolve.EndpointView{Endpoint: h.endpoint, Node: h.endpoint.Node}
+		if !h.endpoint.HostNetwork {
+			v.Addresses = h.endpoint.Addresses
+		}
+		return v, true
+	}
+	return resolve.EndpointView{}, false
+}
+
+// World is everything that verdicts depended on (resolve.Engine.World).
+func (s *State) World() *policy.World {
+	return s.world(func(*policy.Endpoint) bool { return true }, func(string) bool { return true })
+}
+
+// WorldOf is the part of World that the verdicts between these addresses depended on.
+func (s *State) WorldOf(addresses ...netip.Addr) *policy.World {
+	wanted := map[netip.Addr]bool{}
+	for _, a := range addresses {
+		wanted[a] = true
+	}
+	namespaces := map[string]bool{}
+	return s.world(func(e *policy.Endpoint) bool {
+		holds := !e.HostNetwork && slices.ContainsFunc(e.Addresses, func(a netip.Addr) bool { return wanted[a] })
+		if holds {
+			namespaces[e.Namespace] = true
+		}
+		return holds
+	}, func(name string) bool { return namespaces[name] })
+}
+
+// world asks for endpoints first, then for namespaces.
+func (s *State) world(endpoint func(*policy.Endpoint) bool, namespace func(string) bool) *policy.World {
+	w := &policy.World{}
+	for _, h := range s.endpoints {
+		if h.endpoint != nil && endpoint(h.endpoint) {
+			w.Endpoints = append(w.Endpoints, h.endpoint)
+		}
+	}
+	for name, ns := range s.namespaces {
+		if namespace(name) {
+			w.Namespaces = append(w.Namespaces, *ns)
+		}
+	}
+	for _, p := range s.policies {
+		if namespace(p.Namespace) {
+			w.Policies = append(w.Policies, p)
+		}
+	}
+	resolve.SortWorld(w)
+	return w
+}

@@ -1,0 +1,295 @@
+package inspect
+
+import (
+	"hash/fnv"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+
+	"github.com/flowkeep/flowkeep/policydb/explain"
+	"github.com/flowkeep/flowkeep/policydb/policy"
+)
+
+// sampler draws packets that come by one node. The same seed draws the same packets as long as pods, policies and nodes are the same.
+// Every pod of the node has its turn before one has a second.
+type sampler struct {
+	scene *scene
+	node  string
+	seed  uint64
+	pods  []*policy.Endpoint // wired on the node, in the order of their turns
+	ports []port             // that policies or pods name, and some that hardly anybody does
+	cidrs []netip.Prefix     // of ipBlocks and their exceptions
+	drawn map[policy.Packet]int
+}
+
+type port struct {
+	protocol policy.Protocol
+	number   uint16
+}
+
+// sample is a packet with what the policies say to it on the node.
+type sample struct {
+	number             int
+	packet             policy.Packet
+	verdict            policy.Verdict
+	atSource, atTarget bool // whose pod is the node's
+	allowed            bool
+}
+
+// commonPorts are drawn besides those of the policies.
+var commonPorts = []port{{policy.TCP, 80}, {policy.TCP, 443}, {policy.UDP, 53}, {policy.SCTP, 3868}, {policy.TCP, 1}, {policy.UDP, 65535}}
+
+// mostDrawn is how many ports and CIDRs of policies are drawn from.
+const mostDrawn = 4096
+
+func newSampler(sc *scene, node string, seed uint64) *sampler {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(node))
+	s := &sampler{scene: sc, node: node, seed: seed ^ h.Sum64(), ports: slices.Clone(commonPorts), drawn: map[policy.Packet]int{}}
+	spaces := map[string]bool{}
+	for _, e := range sc.onNode[node] {
+		if sc.mayBeDrawn(e) {
+			s.pods, spaces[e.Namespace] = append(s.pods, e), true
+		}
+	}
+	r := rand.New(rand.NewPCG(s.seed, 0))
+	r.Shuffle(len(s.pods), func(i, j int) { s.pods[i], s.pods[j] = s.pods[j], s.pods[i] })
+	for _, p := range sc.world.Policies {
+		if spaces[p.Namespace] { // no other policy is judged here
+			s.learn(p.Ingress)
+			s.learn(p.Egress)
+		}
+	}
+	return s
+}
+
+// learn takes the ports and CIDRs of rules, and the ports just beside.
+func (s *sampler) learn(rules []policy.PolicyRule) {
+	for i := range rules {
+		for _, p := range rules[i].Ports {
+			if len(s.ports) > mostDrawn || p.Name != "" {
+				continue
+			}
+			for _, n := range []int{int(p.First), int(p.Last), int(p.First) - 1, int(p.Last) + 1} {
+				if n > 0 && n <= 65535 {
+					s.ports = append(s.ports, port{p.Protocol, uint16(n)})
+				}
+			}
+		}
+		for _, p := range rules[i].Peers {
+			if p.Block != nil && len(s.cidrs) < mostDrawn {
+				s.cidrs = append(append(s.cidrs, p.Block.CIDR), p.Block.Except...)
+			}
+		}
+	}
+}
+
+// tries is how many packets are drawn to find one of the verdict that is wanted.
+const tries = 16
+
+// draw gives the sample with this number; not ok where nothing can be drawn. Every other one of a pod is allowed and the rest denied,
+// where such are found. None is drawn for two numbers as long as others are found; numbers are to be drawn in their order.
+func (s *sampler) draw(number int) (out sample, ok bool) {
+	if len(s.pods) == 0 {
+		return sample{}, false
+	}
+	r := rand.New(rand.NewPCG(s.seed, uint64(number)+1))
+	turn, place := number/len(s.pods), number%len(s.pods)
+	pod, wanted := s.pods[place], (turn+place)%2 == 0
+	for range tries {
+		p, drawn := s.packet(r, pod)
+		if !drawn {
+			continue
+		}
+		by, before := s.drawn[p]
+		twice := before && by != number
+		if ok && twice {
+			continue
+		}
+		out, ok = s.judge(p), true
+		if out.allowed == wanted && !twice {
+			break
+		}
+	}
+	if _, before := s.drawn[out.packet]; ok && !before {
+		s.drawn[out.packet] = number
+	}
+	out.number = number
+	return out, ok
+}
+
+// judge is what the node's switch should do with the packet: what the policies of its own ends say. The node reaches its own pods.
+func (s *sampler) judge(p policy.Packet) sample {
+	m := s.scene.model
+	v := m.Judge(p)
+	from, to := m.Owner(p.From), m.Owner(p.To)
+	out := sample{packet: p, verdict: v, atSource: from != nil && from.Node == s.node, atTarget: to != nil && to.Node == s.node}
+	out.allowed = expected(&v, out.atSource, out.atTarget) || out.atTarget && isNodes(s.scene.infos, s.node, p.From)
+	return out
+}
+
+// expected is the verdict of the ends that a node holds.
+func expected(v *policy.Verdict, atSource, atTarget bool) bool {
+	return (!atSource || v.Egress.Allowed) && (!atTarget || v.Ingress.Allowed)
+}
+
+// packet draws one between the pod and anybody.
+func (s *sampler) packet(r *rand.Rand, pod *policy.Endpoint) (p policy.Packet, ok bool) {
+	own := pod.Addresses[r.IntN(len(pod.Addresses))]
+	incoming := r.IntN(2) == 0
+	other := s.other(r, pod, own.Is6())
+	if !other.IsValid() || other == own || s.scene.model.Owner(other) == pod {
+		return p, false
+	}
+	p.From, p.To = own, other
+	if incoming {
+		p.From, p.To = other, own
+	}
+	p.Protocol, p.Port = s.port(r, s.scene.model.Owner(p.To), own.Is6())
+	return p, true
+}
+
+// other draws an address of the family: of a pod mostly, of one of the same namespace often; else from an ipBlock or from outside, or
+// a node's.
+func (s *sampler) other(r *rand.Rand, pod *policy.Endpoint, six bool) netip.Addr {
+	switch n := r.IntN(10); {
+	case n < 3:
+		return s.podAddress(r, s.scene.spaces[pod.Namespace], six)
+	case n < 6:
+		return s.podAddress(r, s.scene.world.Endpoints, six)
+	case n < 8 && len(s.cidrs) > 0:
+		return s.outside(randomIn(r, s.cidrs[r.IntN(len(s.cidrs))]), six)
+	case n < 9:
+		return s.nodeAddress(r, six)
+	}
+	return randomIn(r, worldBlocks[six])
+}
+
+// worldBlocks are of nobody (RFC 5737, RFC 3849), by whether they are IPv6.
+var worldBlocks = map[bool]netip.Prefix{false: netip.MustParsePrefix("198.51.100.0/24"), true: netip.MustParsePrefix("2001:db8:1::/64")}
+
+func (s *sampler) podAddress(r *rand.Rand, among []*policy.Endpoint, six bool) netip.Addr {
+	e := among[r.IntN(len(among))]
+	if !s.scene.mayBeDrawn(e) {
+		return netip.Addr{}
+	}
+	i := slices.IndexFunc(e.Addresses, func(a netip.Addr) bool { return a.Is6() == six })
+	if i < 0 {
+		return netip.Addr{}
+	}
+	return e.Addresses[i]
+}
+
+// outside leaves out what is of the other family, what no packet has as its address, and what is of a cluster's network but nobody's.
+func (s *sampler) outside(a netip.Addr, six bool) netip.Addr {
+	special := a.IsUnspecified() || a.IsMulticast() || a.IsLoopback() || a.IsLinkLocalUnicast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255})
+	if a.Is6() != six || special {
+		return netip.Addr{}
+	}
+	if s.scene.model.Owner(a) != nil {
+		return a
+	}
+	for i := range s.scene.infos {
+		n := &s.scene.infos[i]
+		if slices.Contains(n.Addresses, a) || slices.ContainsFunc(n.PodCIDRs, func(p netip.Prefix) bool { return p.Contains(a) }) {
+			return netip.Addr{}
+		}
+	}
+	return a
+}
+
+// nodeAddress is of this node or of another.
+func (s *sampler) nodeAddress(r *rand.Rand, six bool) netip.Addr {
+	if len(s.scene.infos) == 0 {
+		return netip.Addr{}
+	}
+	n := &s.scene.infos[r.IntN(len(s.scene.infos))]
+	for _, a := range n.Addresses {
+		if a.Is6() == six {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
+// port draws one that policies name, one of the pod's, or none (ICMP).
+func (s *sampler) port(r *rand.Rand, to *policy.Endpoint, six bool) (policy.Protocol, uint16) {
+	switch n := r.IntN(10); {
+	case n == 0:
+		if six {
+			return icmpv6, 0
+		}
+		return icmp, 0
+	case n < 4 && to != nil && len(to.Ports) > 0:
+		p := to.Ports[r.IntN(len(to.Ports))]
+		return p.Protocol, p.Number
+	}
+	p := s.ports[r.IntN(len(s.ports))]
+	return p.protocol, p.number
+}
+
+// randomIn is any address of the prefix.
+func randomIn(r *rand.Rand, p netip.Prefix) netip.Addr {
+	b := p.Masked().Addr().AsSlice()
+	for i := range b {
+		keep := min(max(p.Bits()-8*i, 0), 8)
+		b[i] |= byte(r.Uint32()) & (0xff >> keep)
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
+
+// scene is what netmaster knew at one revision, as far as verdicts go by it. It is immutable.
+type scene struct {
+	revision  uint64
+	world     *policy.World
+	model     *explain.Model
+	infos     []policy.NodeInfo
+	spaces    map[string][]*policy.Endpoint // by namespace
+	onNode    map[string][]*policy.Endpoint
+	contested map[netip.Addr]bool
+	stands    map[string]stand // of the nodes, at this revision
+}
+
+func newScene(revision uint64, w *policy.World, infos []policy.NodeInfo) *scene {
+	sc := &scene{revision: revision, world: w, model: explain.NewModel(w), infos: infos, spaces: map[string][]*policy.Endpoint{}, onNode: map[string][]*policy.Endpoint{},
+		contested: map[netip.Addr]bool{}}
+	holder := map[netip.Addr]*policy.Endpoint{}
+	for _, e := range w.Endpoints {
+		sc.spaces[e.Namespace] = append(sc.spaces[e.Namespace], e)
+		sc.onNode[e.Node] = append(sc.onNode[e.Node], e)
+		if e.HostNetwork || e.Finished {
+			continue
+		}
+		for _, a := range e.Addresses {
+			if holder[a] != nil {
+				sc.contested[a] = true
+			}
+			holder[a] = e
+		}
+	}
+	for i := range infos { // a pod may have been given a node's address: it is no pod to the switch
+		for _, a := range infos[i].Addresses {
+			sc.contested[a] = true
+		}
+	}
+	return sc
+}
+
+// mayBeDrawn leaves out pods without addresses of their own.
+func (sc *scene) mayBeDrawn(e *policy.Endpoint) bool {
+	return !e.HostNetwork && !e.Finished && len(e.Addresses) > 0 && !slices.ContainsFunc(e.Addresses, func(a netip.Addr) bool { return sc.contested[a] })
+}
+
+// name is whom an address belongs to.
+func (sc *scene) name(a netip.Addr) string {
+	if e := sc.model.Owner(a); e != nil {
+		return e.ID()
+	}
+	for i := range sc.infos {
+		if isNodes(sc.infos, sc.infos[i].Name, a) {
+			return "node " + sc.infos[i].Name
+		}
+	}
+	return a.String()
+}

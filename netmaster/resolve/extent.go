@@ -1,0 +1,79 @@
+package resolve
+
+import (
+	"slices"
+
+	"github.com/flowkeep/flowkeep/policydb/policy"
+)
+
+// Extent is what of a policy nodes hold now; it costs the policy's rules, their peers and
+// the nodes that they apply on. Of a policy that there is not it is empty.
+func (e *Engine) Extent(id string) policy.Extent {
+	pid := e.policyOf(splitID(id))
+	if pid == 0 {
+		return policy.Extent{}
+	}
+	var out policy.Extent
+	var peers, applied []groupID
+	for _, ref := range e.policies.at(pid).refs {
+		r := e.rules.at(ref.rule)
+		out.Rules = append(out.Rules, r.key)
+		applied = append(applied, r.applied)
+		var buf [1]groupID
+		peers = append(peers, r.peers(&buf)...)
+	}
+	out.Peers, out.Applied = e.keysOf(peers), e.keysOf(applied)
+	var nodes []nodeID
+	for _, g := range distinct(applied) {
+		for _, on := range e.groups.at(g).appliedOn {
+			nodes = append(nodes, on.node)
+		}
+	}
+	for _, n := range distinct(nodes) {
+		out.Nodes = append(out.Nodes, e.nodes.at(n).name)
+	}
+	slices.Sort(out.Nodes)
+	return out
+}
+
+func (e *Engine) keysOf(groups []groupID) (out []policy.Key) {
+	for _, g := range distinct(groups) {
+		out = append(out, e.groups.at(g).key)
+	}
+	return out
+}
+
+// distinct sorts a list and leaves each once.
+func distinct[T ~uint32](list []T) []T {
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// PolicyObject is a policy as it was put; nil if there is none.
+func (e *Engine) PolicyObject(id string) *policy.Policy {
+	if pid := e.policyOf(splitID(id)); pid != 0 {
+		return e.policies.at(pid).obj
+	}
+	return nil
+}
+
+// RuleRef is a resolved rule of a policy and the place in it that it comes from.
+type RuleRef struct {
+	Key       policy.Key
+	Direction policy.Direction
+	Index     int // in ingress or egress; -1: the isolation
+}
+
+// RuleRefs are the resolved rules of a policy; none if there is no such policy.
+func (e *Engine) RuleRefs(id string) []RuleRef {
+	pid := e.policyOf(splitID(id))
+	if pid == 0 {
+		return nil
+	}
+	var out []RuleRef
+	for _, ref := range e.policies.at(pid).refs {
+		r := e.rules.at(ref.rule)
+		out = append(out, RuleRef{r.key, r.direction, int(ref.index)})
+	}
+	return out
+}

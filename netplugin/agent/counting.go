@@ -1,0 +1,317 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/flowkeep/flowkeep/api/inspect"
+	"github.com/flowkeep/flowkeep/netplugin/counters"
+	"github.com/flowkeep/flowkeep/netplugin/pipeline"
+	"github.com/flowkeep/flowkeep/ofctl"
+	"github.com/flowkeep/flowkeep/policydb/policy"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// countEvery is how often the switch's counters are read. What a flow counted after its last reading is lost with it.
+	countEvery = 10 * time.Second
+	// writeEvery is how often they are written to disk, if anything was counted; writeSoon where flows are gone, of which nothing but
+	// what is in memory tells what they had counted.
+	writeEvery = 30 * time.Second
+	writeSoon  = 5 * time.Second
+	// freshness is how old a reading may be that netctl is told.
+	freshness = time.Second
+	// handOverShare bounds how much of the owner's time goes into reading flows before they go: it rests this many times as long
+	// as the last reading took.
+	handOverShare = 9
+	// mostExact is how many rules that go are read one by one.
+	mostExact = 64
+)
+
+// counting reads what the switch has counted. Sequence and rested belong to the owner.
+type counting struct {
+	ledger *counters.Ledger
+	store  *counters.Store
+	// sequence counts up with whatever changes what flows stand for: a reading from before is not booked.
+	sequence uint64
+	rested   time.Time
+	owed     atomic.Bool        // flows are gone whose counts are not on disk
+	wanted   chan chan struct{} // closed when what was counted until then is booked
+	mu       sync.Mutex
+	read     time.Time // when the switch was read, the last time
+	problem  error     // why it could not be
+	written  time.Time // keepCounting's
+}
+
+// clock is the machine's since it was started, on which the age of flows is measured. It does not jump as the time of day may.
+func clock() time.Duration {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
+		return 0
+	}
+	return time.Duration(t.Nano())
+}
+
+const bootID = "/proc/sys/kernel/random/boot_id"
+
+func (a *agent) openCounters() error {
+	boot, err := os.ReadFile(bootID)
+	if err != nil {
+		return fmt.Errorf("tell this start of the machine from others: %w", err)
+	}
+	store, ledger, setAside, err := counters.Open(filepath.Join(a.cfg.StateDir, "counters.db"), strings.TrimSpace(string(boot)), time.Now(), clock())
+	if err != nil {
+		return fmt.Errorf("open the counters: %w", err)
+	}
+	if setAside != "" {
+		a.metrics.stateCorrupt.Inc()
+		a.log.Error("the counters on disk were unreadable; counting begins anew", "file", setAside)
+	}
+	a.counting.ledger, a.counting.store, a.counting.wanted = ledger, store, make(chan chan struct{})
+	if a.cfg.Registerer != nil {
+		a.cfg.Registerer.MustRegister(counters.Collector(ledger))
+	}
+	ledger.Rules(time.Now(), a.rules.asUpdate().Rules)
+	return nil
+}
+
+// close writes what is not on disk yet and closes the files.
+func (a *agent) close() {
+	a.writeCounters()
+	if err := errors.Join(a.counting.store.Close(), a.state.close()); err != nil {
+		a.log.Error("could not close the files of the node's state", "error", err)
+	}
+}
+
+func (a *agent) writeCounters() {
+	a.counting.written = time.Now()
+	a.counting.owed.Store(false)
+	if err := a.counting.store.Write(a.counting.ledger); err != nil {
+		a.metrics.stateErrors.Inc()
+		a.log.Error("cannot write the counters to disk; counting goes on, but a restart would begin from older ones", "error", err)
+	}
+}
+
+// keepCounting reads and writes until ctx ends.
+func (a *agent) keepCounting(ctx context.Context) {
+	read, write := time.NewTicker(countEvery), time.NewTicker(writeSoon)
+	defer read.Stop()
+	defer write.Stop()
+	for {
+		select {
+		case <-read.C:
+			a.count(ctx)
+			a.counting.ledger.Tick(time.Now())
+		case done := <-a.counting.wanted:
+			if _, age, _ := a.counting.last(); age > freshness {
+				a.count(ctx)
+			}
+			close(done)
+		case <-write.C:
+			if a.counting.owed.Load() || time.Since(a.counting.written) >= writeEvery {
+				a.writeCounters()
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+var errAway = errors.New("Open vSwitch is away: what it counts meanwhile is read when it is back")
+
+// quickCounts is how often the switch is read beside the owner before it is read with the owner held.
+const quickCounts = 3
+
+// last tells when the switch was read the last time, how long that is ago, and why it could not be read since.
+func (c *counting) last() (read time.Time, age time.Duration, problem error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.read, time.Since(c.read), c.problem
+}
+
+// count reads all flows that count, beside the owner, and books them. It is keepCounting's.
+func (a *agent) count(ctx context.Context) {
+	bounded, cancel := context.WithTimeout(ctx, commitTime)
+	defer cancel()
+	err := a.tryCount(bounded)
+	if err != nil && ctx.Err() == nil {
+		a.log.Debug("the switch's counters could not be read", "error", err)
+	}
+	c := &a.counting
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.problem = err; err == nil {
+		c.read = time.Now()
+	}
+}
+
+func (a *agent) tryCount(ctx context.Context) error {
+	for range quickCounts {
+		booked, err := a.quickCount(ctx)
+		if err != nil || booked {
+			return err
+		}
+	}
+	held := errAway
+	err := a.do(ctx, func() {
+		if a.session == nil {
+			return
+		}
+		var flows []ofctl.Counted
+		var at time.Duration
+		if flows, at, held = readMeters(ctx, a.session, pipeline.MeteredFilters()); held == nil {
+			a.counting.ledger.Book(time.Now(), at, flows, a.compiler.Metered)
+			a.counting.ledger.Only(flows)
+		}
+	})
+	return errors.Join(err, held)
+}
+
+// quickCount books nothing more once what flows stand for has changed since they were read.
+func (a *agent) quickCount(ctx context.Context) (all bool, err error) {
+	c := &a.counting
+	var sw session
+	var sequence uint64
+	if err := a.do(ctx, func() { sw, sequence = a.session, c.sequence }); err != nil {
+		return false, err
+	}
+	if sw == nil {
+		return false, errAway
+	}
+	flows, at, err := readMeters(ctx, sw, pipeline.MeteredFilters())
+	if err != nil {
+		return false, err
+	}
+	current := true
+	same := func(f func()) error {
+		return a.do(ctx, func() {
+			if current = current && c.sequence == sequence; current {
+				f()
+			}
+		})
+	}
+	for begin := 0; begin < len(flows); begin += auditStep {
+		step := flows[begin:min(begin+auditStep, len(flows))]
+		err = errors.Join(err, same(func() { c.ledger.Book(time.Now(), at, step, a.compiler.Metered) }))
+	}
+	err = errors.Join(err, same(func() { c.ledger.Only(flows) }))
+	return current, err
+}
+
+// readMeters reads the flows that any of the filters chooses; at is the machine's clock then.
+func readMeters(ctx context.Context, sw session, filters []ofctl.Filter) (flows []ofctl.Counted, at time.Duration, err error) {
+	for _, f := range filters {
+		err := sw.Counters(ctx, f, func(c ofctl.Counted) error {
+			flows = append(flows, c)
+			return nil
+		})
+		if err != nil {
+			return nil, 0, fmt.Errorf("read the switch's counters: %w", err)
+		}
+	}
+	return flows, clock(), nil
+}
+
+// handOver books what flows have counted that an update may take away, or that stand for others after it. It belongs to the owner
+// and comes before the update.
+func (a *agent) handOver(ctx context.Context, u *policy.NodeUpdate) {
+	c := &a.counting
+	defer func() { c.sequence++ }()
+	filters := a.leaving(u)
+	if len(filters) == 0 {
+		return
+	}
+	defer c.owed.Store(true) // with what was booked of these flows before
+	if a.session == nil || time.Now().Before(c.rested) {
+		return
+	}
+	began := time.Now()
+	bounded, cancel := context.WithTimeout(ctx, commitTime)
+	defer cancel()
+	flows, at, err := readMeters(bounded, a.session, filters)
+	if err != nil {
+		a.log.Debug("what flows have counted that are about to go could not be read", "error", err)
+		return
+	}
+	c.ledger.Book(time.Now(), at, flows, a.compiler.Metered)
+	c.rested = time.Now().Add(handOverShare * time.Since(began))
+}
+
+// leaving chooses the flows of rules that change or go, and of classes where those may change.
+func (a *agent) leaving(u *policy.NodeUpdate) (filters []ofctl.Filter) {
+	classes := len(u.Rules) > 0
+	for i := range u.Groups {
+		classes = classes || u.Groups[i].Kind == policy.AppliedToGroup
+	}
+	for _, r := range u.Rules {
+		if f, ok := a.compiler.MeteredRule(r.Key); ok {
+			filters = append(filters, f)
+		}
+	}
+	if len(filters) > mostExact {
+		return pipeline.MeteredFilters()
+	}
+	if classes && a.compiler.Count() > 0 {
+		filters = append(filters, pipeline.MeteredClasses()...)
+	}
+	return filters
+}
+
+// patience is how long netctl waits for the switch to be read.
+const patience = 3 * time.Second
+
+// freshen has the switch read, if it was not read a moment ago; it tells why what is known is not new.
+func (a *agent) freshen(ctx context.Context) (problem error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	done := make(chan struct{})
+	select {
+	case a.counting.wanted <- done:
+		select {
+		case <-done:
+			_, _, problem = a.counting.last()
+			return problem
+		case <-ctx.Done():
+		}
+	case <-ctx.Done():
+	}
+	read, _, _ := a.counting.last()
+	return fmt.Errorf("Open vSwitch takes long to tell what it has counted; what is told is of %s", read.UTC().Format(time.RFC3339))
+}
+
+// queryCounters tells what was counted until now, as far as the switch knows: it learns of its datapath's packets twice a second.
+func (a *agent) queryCounters(ctx context.Context, namespace string) ([]byte, error) {
+	c := &a.counting
+	problem := a.freshen(ctx)
+	read, _, _ := c.last()
+	out := inspect.NodeCounters{Node: a.cfg.Node, Now: time.Now(), Since: c.ledger.Since(), Read: read, Counters: []inspect.NodeCounter{}}
+	if problem != nil {
+		out.Problem = problem.Error()
+	}
+	states := c.ledger.States(func(p *counters.Place) bool {
+		return namespace == "" || p.Policy == "" || strings.HasPrefix(p.Policy, namespace+"/")
+	})
+	for i := range states {
+		out.Counters = append(out.Counters, counterOf(&states[i]))
+	}
+	return json.Marshal(out)
+}
+
+func counterOf(s *counters.State) inspect.NodeCounter {
+	out := inspect.NodeCounter{Policy: s.Policy, Direction: s.Direction.String(), Rule: s.Rule, Audit: s.Audit, Count: inspect.Count(s.Count), Rate: inspect.Rate(s.Rate), Since: s.Since, InForce: s.InForce}
+	if s.Policy == "" {
+		out.Key = &s.Key
+	}
+	if !s.Last.IsZero() {
+		out.Last = &s.Last
+	}
+	return out
+}

@@ -1,0 +1,150 @@
+package agent
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/flowkeep/flowkeep/ofctl"
+)
+
+// The userspace datapath keeps no decision over a change of flows; the kernel's is left alone, and so are both where nothing changed.
+func TestTheUserspaceDatapathForgetsOldDecisions(t *testing.T) {
+	for _, c := range []struct {
+		name, datapath string
+		mods           []ofctl.FlowMod
+		want           int
+	}{
+		{"userspace", "netdev", []ofctl.FlowMod{{Flow: ofctl.Flow{Table: 33, Priority: 7}}}, 1},
+		{"userspace, nothing changed", "netdev", nil, 0},
+		{"kernel", "system", []ofctl.FlowMod{{Flow: ofctl.Flow{Table: 33, Priority: 7}}}, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a, s, _ := testAgent(t)
+			a.session = s
+			a.cfg.DatapathType, a.cfg.OVSControl = c.datapath, filepath.Join(t.TempDir(), "ctl")
+			asked := control(t, a.cfg.OVSControl)
+			if err := a.commit(t.Context(), c.mods); err != nil {
+				t.Fatal(err)
+			}
+			if len(asked) != c.want {
+				t.Errorf("asked %d times, want %d", len(asked), c.want)
+			}
+			if len(asked) > 0 {
+				if line, want := <-asked, `{"id":0,"method":"revalidator/purge","params":[]}`+"\n"; line != want {
+					t.Errorf("asked %q, want %q", line, want)
+				}
+			}
+		})
+	}
+}
+
+// The flows may have changed and nobody have asked for more: whoever waited had gone, or netplugin had crashed.
+func TestOldDecisionsGoWhoeverHasGone(t *testing.T) {
+	a, s, _ := testAgent(t)
+	a.cfg.DatapathType, a.cfg.OVSControl = "netdev", filepath.Join(t.TempDir(), "ctl")
+	asked := control(t, a.cfg.OVSControl)
+	purges := func() (n int) {
+		for range len(asked) {
+			if strings.Contains(<-asked, "revalidator/purge") {
+				n++
+			}
+		}
+		return n
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := a.commit(gone, []ofctl.FlowMod{{Flow: ofctl.Flow{Table: 33, Priority: 7}}}); err != nil {
+		t.Fatal(err)
+	}
+	if n := purges(); n != 1 {
+		t.Errorf("asked %d times after a change whose caller had gone", n)
+	}
+	for _, what := range []string{"a comparison that finds something", "one that finds nothing"} {
+		if err := a.attach(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		if n := purges(); n != 1 {
+			t.Errorf("asked %d times after %s", n, what)
+		}
+	}
+}
+
+// At each connection of the switch, which may be a new process, its conntrack is told to take halves of TCP connections, and to
+// hold more fragments.
+func TestHalvesOfConnectionsAreTracked(t *testing.T) {
+	for datapath, want := range map[string]int{"netdev": 1, "system": 0} {
+		a, s, _ := testAgent(t)
+		a.cfg.DatapathType, a.cfg.OVSControl = datapath, filepath.Join(t.TempDir(), "ctl")
+		asked := control(t, a.cfg.OVSControl)
+		if err := a.attach(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		found := map[string]int{}
+		for range len(asked) {
+			found[<-asked]++
+		}
+		for _, setting := range []string{`"dpctl/ct-disable-tcp-seq-chk","params":["netdev@ovs-netdev"]`, `"dpctl/ipf-set-max-nfrags","params":["netdev@ovs-netdev","5000"]`} {
+			if n := found[`{"id":0,"method":`+setting+"}\n"]; n != want {
+				t.Errorf("%s: %s was asked %d times, want %d", datapath, setting, n, want)
+			}
+		}
+	}
+}
+
+// A switch that takes a question and never answers does not hold the owner.
+func TestTheOwnerDoesNotWaitForASilentSwitch(t *testing.T) {
+	a, _, _ := testAgent(t)
+	a.cfg.OVSControl = filepath.Join(t.TempDir(), "ctl")
+	listener, err := net.Listen("unix", a.cfg.OVSControl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	failed := make(chan error, 1)
+	go func() { failed <- a.control(t.Context(), "revalidator/purge") }()
+	select {
+	case err := <-failed:
+		if err == nil {
+			t.Error("nobody answered, and no error")
+		}
+	case <-time.After(10 * controlTime):
+		t.Error("the owner waits")
+	}
+}
+
+// control is ovs-vswitchd's control socket: it answers everything with success, and notes what it was asked before it answers.
+func control(t *testing.T, path string) chan string {
+	t.Helper()
+	return answering(t, path, func(string) string { return "" })
+}
+
+// answering is one that answers what is asked.
+func answering(t *testing.T, path string, answer func(line string) string) chan string {
+	t.Helper()
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked, done := make(chan string, 9), make(chan struct{})
+	t.Cleanup(func() { listener.Close(); <-done })
+	go func() {
+		defer close(done)
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			line, _ := bufio.NewReader(conn).ReadString('\n')
+			asked <- line
+			_ = json.NewEncoder(conn).Encode(map[string]any{"id": 0, "result": answer(line), "error": nil})
+			conn.Close()
+		}
+	}()
+	return asked
+}

@@ -1,0 +1,113 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strconv"
+
+	"github.com/flowkeep/flowkeep/netplugin/hostnet"
+	"github.com/flowkeep/flowkeep/netplugin/pipeline"
+	"github.com/flowkeep/flowkeep/ofctl/ovsdb"
+	"github.com/flowkeep/flowkeep/policydb/policy"
+)
+
+// Traffic modes: how pods of different nodes reach each other (docs/decisions/005).
+const (
+	TrafficRoute  = "route"
+	TrafficGeneve = "geneve"
+)
+
+func checkTrafficMode(mode string) error {
+	if mode != TrafficRoute && mode != TrafficGeneve {
+		return fmt.Errorf("--traffic-mode %q: use %s or %s", mode, TrafficRoute, TrafficGeneve)
+	}
+	return nil
+}
+
+// networkIdentifier of Flowkeep's tunnels: other users of Geneve in the same ovs-vswitchd have others.
+const networkIdentifier = 0xf1
+
+// ensureTunnel makes the port of the tunnels, or removes what another mode left. The flows address what goes into it.
+func (r *runner) ensureTunnel(ctx context.Context) (port uint32, err error) {
+	if r.cfg.TrafficMode != TrafficGeneve {
+		return 0, r.db.DeletePort(ctx, r.cfg.Bridge, hostnet.Tunnel)
+	}
+	return r.db.EnsurePort(ctx, ovsdb.PortSpec{Bridge: r.cfg.Bridge, Name: hostnet.Tunnel, Tunnel: TrafficGeneve,
+		Options: map[string]string{"remote_ip": "flow", "local_ip": "flow", "key": strconv.Itoa(networkIdentifier)}})
+}
+
+// split takes a node out of a list.
+func split(name string, infos []policy.NodeInfo) (self policy.NodeInfo, others []policy.NodeInfo) {
+	self.Name = name
+	for _, n := range infos {
+		if n.Name == name {
+			self = n
+		} else {
+			others = append(others, n)
+		}
+	}
+	return self, others
+}
+
+// tunnel is the pipeline's part of what is known of the other nodes.
+func (a *agent) tunnel(self policy.NodeInfo) pipeline.Tunnel {
+	if a.cfg.TrafficMode != TrafficGeneve {
+		return pipeline.Tunnel{}
+	}
+	t := pipeline.Tunnel{Port: a.node.tunnel, Address: hostnet.TunnelAddress(self), Mark: a.tunnelMark()}
+	_, others := split(a.cfg.Node, a.rules.nodes)
+	for _, p := range hostnet.Peers(&hostnet.Config{Self: self, Others: others, Tunnelled: true}) {
+		t.Peers = append(t.Peers, pipeline.Peer{Address: p.Address, PodCIDRs: p.PodCIDRs, NodeAddrs: p.Addresses})
+	}
+	return t
+}
+
+// tunnelMark is for the kernel's datapath alone: the other's tunnels do not pass the node's stack, and with a mark Open vSwitch
+// finds no route for them.
+func (a *agent) tunnelMark() uint32 {
+	if a.cfg.DatapathType == hostnet.DatapathSystem {
+		return hostnet.KernelTunnelMark
+	}
+	return 0
+}
+
+// podMTU is that of new pods. Where nothing is known of the node's interface it is taken for an Ethernet's.
+func podMTU(cfg *hostnet.Config) int {
+	const ethernet = 1500
+	switch {
+	case cfg.MTU != 0:
+		return cfg.MTU
+	case cfg.Tunnelled:
+		return ethernet - hostnet.Overhead(hostnet.TunnelAddress(cfg.Self))
+	}
+	return ethernet
+}
+
+// underlay finds the pods' MTU where the node's interface is known, and tells what the tunnels lack.
+func (r *runner) underlay(cfg *hostnet.Config) error {
+	if !cfg.Tunnelled {
+		if cfg.MTU == 0 {
+			_, cfg.MTU = hostnet.Underlay(cfg.Self.Addresses)
+		}
+		return nil
+	}
+	address := hostnet.TunnelAddress(cfg.Self)
+	if !address.IsValid() {
+		return fmt.Errorf("node %s has no address in its status: no tunnel leads to it", r.cfg.Node)
+	}
+	name, mtu := hostnet.Underlay([]netip.Addr{address})
+	if name == "" {
+		return fmt.Errorf("no interface has the node's address %s: no tunnel leads to it", address)
+	}
+	if cfg.MTU == 0 {
+		cfg.MTU = mtu - hostnet.Overhead(address)
+	}
+	switch {
+	case r.cfg.DatapathType == hostnet.DatapathNetdev && !r.db.HasBridge(name):
+		return fmt.Errorf("with --datapath-type netdev Open vSwitch sends tunnels by its own bridges only, and %s, which has the node's address %s, is none: move the address to a bridge of datapath_type netdev that holds the interface", name, address)
+	case cfg.MTU > mtu-hostnet.Overhead(address):
+		return fmt.Errorf("--mtu %d is too large for tunnels over %s: give at most %d", cfg.MTU, name, mtu-hostnet.Overhead(address))
+	}
+	return nil
+}

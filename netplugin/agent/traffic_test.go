@@ -1,0 +1,128 @@
+package agent
+
+import (
+	"log/slog"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/flowkeep/flowkeep/netplugin/hostnet"
+	"github.com/flowkeep/flowkeep/ofctl/ovsdb"
+	"github.com/flowkeep/flowkeep/ofctl/ovstest"
+	"github.com/flowkeep/flowkeep/policydb/policy"
+)
+
+// tunnelRunner works on a real Open vSwitch of its own, with the bridge fk0.
+func tunnelRunner(t *testing.T) (*runner, *ovstest.Switch) {
+	t.Helper()
+	sw := ovstest.Start(t, 0)
+	db, err := ovsdb.Open(t.Context(), sw.OVSDB())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	if err := db.EnsureBridge(t.Context(), ovsdb.BridgeSpec{Name: "fk0", DatapathType: "dummy"}); err != nil {
+		t.Fatal(err)
+	}
+	cfg := Config{Node: "node1", Bridge: "fk0", DatapathType: "netdev", TrafficMode: TrafficGeneve, Logger: slog.New(slog.DiscardHandler)}
+	return &runner{agent: &agent{cfg: cfg, log: cfg.Logger, rules: newRuleset()}, db: db}, sw
+}
+
+func TestTunnelPortComesAndGoesWithTheMode(t *testing.T) {
+	r, sw := tunnelRunner(t)
+	first, err := r.ensureTunnel(t.Context())
+	if err != nil || first == 0 {
+		t.Fatalf("port %d, %v", first, err)
+	}
+	if again, err := r.ensureTunnel(t.Context()); err != nil || again != first {
+		t.Errorf("asked again it is port %d, not %d: %v", again, first, err)
+	}
+	got := sw.VSCtl(t, "get", "interface", hostnet.Tunnel, "type", "options")
+	for _, want := range []string{"geneve", `remote_ip=flow`, `local_ip=flow`, `key="241"`} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %s in %s", want, got)
+		}
+	}
+	r.cfg.TrafficMode = TrafficRoute
+	for range 2 {
+		if port, err := r.ensureTunnel(t.Context()); err != nil || port != 0 {
+			t.Errorf("port %d, %v", port, err)
+		}
+	}
+	if left := sw.VSCtl(t, "list-ports", "fk0"); strings.Contains(left, hostnet.Tunnel) {
+		t.Errorf("left: %s", left)
+	}
+	whatTunnelsLackIsTold(t, r)
+}
+
+// The loopback address stands for a node's: it is on an interface that is no bridge.
+func whatTunnelsLackIsTold(t *testing.T, r *runner) {
+	t.Helper()
+	for _, c := range []struct {
+		address string
+		mtu     int
+		kind    string
+		want    string
+	}{
+		{"", 0, "system", "no address in its status"}, {"192.0.2.77", 0, "system", "no interface has the node's address 192.0.2.77"},
+		{"127.0.0.1", 0, "netdev", "move the address to a bridge"}, {"127.0.0.1", 65500, "system", "give at most 65486"}, {"127.0.0.1", 1400, "system", ""}, {"127.0.0.1", 0, "system", ""},
+	} {
+		cfg := &hostnet.Config{Tunnelled: true, MTU: c.mtu}
+		if c.address != "" {
+			cfg.Self.Addresses = []netip.Addr{netip.MustParseAddr(c.address)}
+		}
+		r.cfg.DatapathType = c.kind
+		if err := r.underlay(cfg); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v: %v", c, err)
+		}
+		if want := 65536 - 50; c.want == "" && c.mtu == 0 && cfg.MTU != want {
+			t.Errorf("MTU %d, want %d", cfg.MTU, want)
+		}
+	}
+	if err := r.underlay(&hostnet.Config{}); err != nil { // by routes nothing is lacking
+		t.Error(err)
+	}
+}
+
+func TestPodsMTUWhereTheUnderlayIsUnknown(t *testing.T) {
+	four, six := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("fd00::1")
+	for want, cfg := range map[int]hostnet.Config{
+		1500: {}, 1450: {Tunnelled: true, Self: policy.NodeInfo{Addresses: []netip.Addr{four}}}, 1430: {Tunnelled: true, Self: policy.NodeInfo{Addresses: []netip.Addr{six}}},
+		9000: {MTU: 9000, Tunnelled: true},
+	} {
+		if got := podMTU(&cfg); got != want {
+			t.Errorf("%d, want %d", got, want)
+		}
+	}
+}
+
+func TestTrafficModes(t *testing.T) {
+	for mode, ok := range map[string]bool{"route": true, "geneve": true, "": false, "Geneve": false, "vxlan": false} {
+		if err := checkTrafficMode(mode); (err == nil) != ok {
+			t.Errorf("%q: %v", mode, err)
+		}
+	}
+}
+
+// What the flows know of other nodes is what the feed told last; by routes nothing.
+func TestTunnelFollowsTheNodes(t *testing.T) {
+	r := &runner{agent: &agent{cfg: Config{Node: "node1", TrafficMode: TrafficGeneve}, rules: newRuleset()}}
+	r.node.tunnel = 7
+	me := policy.NodeInfo{Name: "node1", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
+	other := policy.NodeInfo{Name: "node2", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.2")}, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24")}}
+	r.rules.nodes = []policy.NodeInfo{me, other}
+	got := r.tunnel(me)
+	if got.Port != 7 || got.Address != me.Addresses[0] || len(got.Peers) != 1 || got.Peers[0].Address != other.Addresses[0] || got.Peers[0].PodCIDRs[0] != other.PodCIDRs[0] {
+		t.Errorf("%+v", got)
+	}
+	for kind, want := range map[string]uint32{"netdev": 0, "system": hostnet.KernelTunnelMark} {
+		r.cfg.DatapathType = kind
+		if got := r.tunnel(me).Mark; got != want {
+			t.Errorf("mark %#x with %s", got, kind)
+		}
+	}
+	r.cfg.TrafficMode = TrafficRoute
+	if got := r.tunnel(me); got.Port != 0 || len(got.Peers) != 0 {
+		t.Errorf("by routes: %+v", got)
+	}
+}

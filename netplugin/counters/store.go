@@ -1,0 +1,258 @@
+package counters
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"time"
+
+	"github.com/flowkeep/flowkeep/policydb/policy"
+	bolt "go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
+)
+
+// schema is the layout of the file; one of another layout is set aside, and counting begins anew.
+const schema = "1"
+
+var (
+	bucketMeta   = []byte("meta")
+	bucketFlows  = []byte("flows")
+	bucketPlaces = []byte("places")
+	keySchema    = []byte("schema")
+	keySince     = []byte("since")
+	keyBoot      = []byte("boot")
+)
+
+// Kept is what a file holds.
+type Kept struct {
+	Since  time.Time
+	flows  map[flowID]reading
+	places map[Place]*record
+}
+
+// Store is a ledger's file. Not safe for concurrent use.
+type Store struct {
+	db *bolt.DB
+}
+
+// Open opens or makes the file, and gives the ledger that goes on from it. Boot tells one start of the machine from another: the
+// clock of which readings are does not go on over it. A file that cannot be read is renamed to NAME.corrupt-TIME and told in
+// setAside.
+func Open(path, boot string, now time.Time, clock time.Duration) (s *Store, l *Ledger, setAside string, err error) {
+	s, l, err = tryOpen(path, boot, now, clock)
+	if err == nil {
+		return s, l, "", nil
+	}
+	if errors.Is(err, bolterrors.ErrTimeout) {
+		return nil, nil, "", fmt.Errorf("%s is in use: is another netplugin running on this node?", path)
+	}
+	aside := fmt.Sprintf("%s.corrupt-%s", path, now.UTC().Format("20060102T150405.000"))
+	if renameErr := os.Rename(path, aside); renameErr != nil {
+		return nil, nil, "", errors.Join(err, renameErr)
+	}
+	s, l, openErr := tryOpen(path, boot, now, clock)
+	return s, l, fmt.Sprintf("%s: %v; kept as %s", path, err, aside), openErr
+}
+
+func tryOpen(path, boot string, now time.Time, clock time.Duration) (s *Store, l *Ledger, err error) {
+	var db *bolt.DB
+	defer func() { // bbolt panics on some broken pages
+		if p := recover(); p != nil {
+			err = fmt.Errorf("open %s: %v", path, p)
+		}
+		if err != nil && db != nil {
+			db.Close()
+		}
+	}()
+	if db, err = bolt.Open(path, 0o600, &bolt.Options{Timeout: 2 * time.Second}); err != nil {
+		return nil, nil, fmt.Errorf("open: %w", err)
+	}
+	l = New(now, clock)
+	kept := Kept{flows: map[flowID]reading{}, places: map[Place]*record{}}
+	fresh := false
+	err = db.Update(func(tx *bolt.Tx) error {
+		for _, name := range [][]byte{bucketMeta, bucketFlows, bucketPlaces} {
+			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
+				return err
+			}
+		}
+		if fresh = tx.Bucket(bucketMeta).Get(keySchema) == nil; fresh {
+			return begin(tx.Bucket(bucketMeta), boot, now)
+		}
+		return kept.load(tx, boot)
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	if !fresh {
+		l.restored(now, &kept)
+	}
+	return &Store{db}, l, nil
+}
+
+func begin(meta *bolt.Bucket, boot string, now time.Time) error {
+	return errors.Join(meta.Put(keySchema, []byte(schema)), meta.Put(keySince, []byte(now.UTC().Format(time.RFC3339))), meta.Put(keyBoot, []byte(boot)))
+}
+
+func (k *Kept) load(tx *bolt.Tx, boot string) error {
+	meta := tx.Bucket(bucketMeta)
+	if have := string(meta.Get(keySchema)); have != schema {
+		return fmt.Errorf("schema %q, this netplugin reads %q", have, schema)
+	}
+	var err error
+	if k.Since, err = time.Parse(time.RFC3339, string(meta.Get(keySince))); err != nil {
+		return fmt.Errorf("when counting began: %w", err)
+	}
+	if string(meta.Get(keyBoot)) != boot { // the switch's flows are new ones
+		if err := errors.Join(meta.Put(keyBoot, []byte(boot)), tx.DeleteBucket(bucketFlows)); err != nil {
+			return err
+		}
+		if _, err := tx.CreateBucket(bucketFlows); err != nil {
+			return err
+		}
+	}
+	if err := tx.Bucket(bucketFlows).ForEach(k.loadFlow); err != nil {
+		return err
+	}
+	return tx.Bucket(bucketPlaces).ForEach(k.loadPlace)
+}
+
+func (id flowID) key() []byte {
+	b := binary.BigEndian.AppendUint64(nil, id.cookie)
+	if id.connections {
+		return append(b, 1)
+	}
+	return append(b, 0)
+}
+
+func (r reading) value() []byte {
+	b := binary.BigEndian.AppendUint64(nil, r.packets)
+	b = binary.BigEndian.AppendUint64(b, r.bytes)
+	return binary.BigEndian.AppendUint64(b, uint64(r.created))
+}
+
+func (k *Kept) loadFlow(key, v []byte) error {
+	if len(key) != 9 || len(v) != 24 {
+		return fmt.Errorf("flow %x: %x", key, v)
+	}
+	be := binary.BigEndian
+	k.flows[flowID{be.Uint64(key), key[8] == 1}] = reading{be.Uint64(v), be.Uint64(v[8:]), time.Duration(be.Uint64(v[16:]))}
+	return nil
+}
+
+// saved is a record on disk; times in Unix seconds, 0: none.
+type saved struct {
+	Count
+	Since int64        `json:"since"`
+	Last  int64        `json:"last,omitempty"`
+	Gone  int64        `json:"gone,omitempty"`
+	Keys  []policy.Key `json:"keys,omitempty"`
+}
+
+func seconds(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.Unix()
+}
+
+func timeOf(s int64) time.Time {
+	if s == 0 {
+		return time.Time{}
+	}
+	return time.Unix(s, 0)
+}
+
+func (k *Kept) loadPlace(key, v []byte) error {
+	var p Place
+	var s saved
+	if err := errors.Join(json.Unmarshal(key, &p), json.Unmarshal(v, &s)); err != nil {
+		return fmt.Errorf("place %s: %w", key, err)
+	}
+	k.places[p] = &record{count: s.Count, since: timeOf(s.Since), last: timeOf(s.Last), gone: timeOf(s.Gone), keys: s.Keys}
+	return nil
+}
+
+// pair is a key and its value; no value: the key goes.
+type pair struct{ key, value []byte }
+
+// batch is what has changed since the last write.
+type batch struct {
+	dirtyFlows    map[flowID]struct{}
+	dirtyPlaces   map[Place]struct{}
+	flows, places []pair
+}
+
+// due takes what has changed out of the ledger's books.
+func (l *Ledger) due() (b batch, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for id := range l.dirtyFlows {
+		p := pair{key: id.key()}
+		if r, ok := l.flows[id]; ok {
+			p.value = r.value()
+		}
+		b.flows = append(b.flows, p)
+	}
+	for place := range l.dirtyPlaces {
+		p := pair{}
+		var keyErr, valueErr error
+		p.key, keyErr = json.Marshal(place)
+		if r := l.places[place]; r != nil {
+			p.value, valueErr = json.Marshal(saved{r.count, seconds(r.since), seconds(r.last), seconds(r.gone), r.keys})
+		}
+		if err := errors.Join(keyErr, valueErr); err != nil {
+			return b, err
+		}
+		b.places = append(b.places, p)
+	}
+	b.dirtyFlows, b.dirtyPlaces = l.dirtyFlows, l.dirtyPlaces
+	l.dirtyFlows, l.dirtyPlaces = map[flowID]struct{}{}, map[Place]struct{}{}
+	return b, nil
+}
+
+// owe puts back what could not be written.
+func (l *Ledger) owe(b *batch) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	maps.Copy(l.dirtyFlows, b.dirtyFlows)
+	maps.Copy(l.dirtyPlaces, b.dirtyPlaces)
+}
+
+// Write keeps what has changed since the last write, in one transaction; without changes it writes nothing. After an error
+// the next call writes all of it.
+func (s *Store) Write(l *Ledger) error {
+	b, err := l.due()
+	if err != nil || len(b.flows)+len(b.places) == 0 {
+		return err
+	}
+	err = s.db.Update(func(tx *bolt.Tx) error {
+		return errors.Join(put(tx.Bucket(bucketFlows), b.flows), put(tx.Bucket(bucketPlaces), b.places))
+	})
+	if err != nil {
+		l.owe(&b)
+		return fmt.Errorf("write the counters: %w", err)
+	}
+	return nil
+}
+
+func put(b *bolt.Bucket, pairs []pair) error {
+	for _, p := range pairs {
+		var err error
+		if p.value == nil {
+			err = b.Delete(p.key)
+		} else {
+			err = b.Put(p.key, p.value)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Close ends the use of the file.
+func (s *Store) Close() error { return s.db.Close() }

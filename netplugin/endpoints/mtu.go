@@ -1,0 +1,57 @@
+package endpoints
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/vishvananda/netlink"
+)
+
+// FitMTU gives pods that were wired with another MTU the present one. What a pod has set itself stays while its end at the
+// node is as it should be.
+func (m *Manager) FitMTU(ctx context.Context) error {
+	network, _ := m.current()
+	var errs []error
+	for _, e := range m.List() {
+		if !e.Realised || linkGone(&e) { // what is gone is Check's and Sweep's
+			continue
+		}
+		if link, err := netlink.LinkByName(e.HostIfName); err == nil && link.Attrs().MTU == network.MTU {
+			continue
+		}
+		if err := m.fitOne(ctx, &e, network.MTU); err != nil {
+			errs = append(errs, fmt.Errorf("set the MTU of %s to %d: %w", e.ID(), network.MTU, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// fitOne changes the pod's end first: until both are, the node's tells that it is not done.
+func (m *Manager) fitOne(ctx context.Context, e *Endpoint, mtu int) error {
+	unlock, err := m.lock(ctx, keyOf(e.ContainerID, e.IfName))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	host, err := netlink.LinkByName(e.HostIfName)
+	if err != nil {
+		return nil // the pod went meanwhile
+	}
+	pod, err := ns.GetNS(e.NetNS)
+	if err != nil {
+		return err
+	}
+	defer pod.Close()
+	if err := pod.Do(func(ns.NetNS) error {
+		link, err := netlink.LinkByName(e.IfName)
+		if err != nil || link.Attrs().ParentIndex != host.Attrs().Index {
+			return nil //nolint:nilerr // what has the name there is the pod's own make
+		}
+		return netlink.LinkSetMTU(link, mtu)
+	}); err != nil {
+		return err
+	}
+	return netlink.LinkSetMTU(host, mtu)
+}

@@ -1,0 +1,89 @@
+package endpoints
+
+import (
+	"context"
+	"testing"
+
+	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/vishvananda/netlink"
+)
+
+func (w *world) mtu(where ns.NetNS, name string) (mtu int) {
+	w.t.Helper()
+	w.in(where, func() {
+		link, err := netlink.LinkByName(name)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		mtu = link.Attrs().MTU
+	})
+	return mtu
+}
+
+func (w *world) fit(mtu int) {
+	w.t.Helper()
+	network, allocator := w.current()
+	network.MTU = mtu
+	w.SetNetwork(network, allocator)
+	w.in(w.node, func() {
+		if err := w.FitMTU(context.Background()); err != nil {
+			w.t.Error(err)
+		}
+	})
+}
+
+func (w *world) hasMTU(e *Endpoint, pod ns.NetNS, host, inside int) {
+	w.t.Helper()
+	if a, b := w.mtu(w.node, e.HostIfName), w.mtu(pod, "eth0"); a != host || b != inside {
+		w.t.Errorf("the node's end has %d, the pod's %d; want %d and %d", a, b, host, inside)
+	}
+}
+
+// Pods that were wired before the MTU changed follow it, up and down; their addresses and routes stay.
+func TestWiredPodsFollowTheMTU(t *testing.T) {
+	w := newWorld(t)
+	pod := newNetNS(t, "pod")
+	e := w.mustAdd(w.request("web", pod))
+	w.restart()
+	w.know("10.9.0.0/28", "fd09::/120")
+	for _, mtu := range []int{1350, 1450} {
+		w.fit(mtu)
+		w.hasMTU(e, pod, mtu, mtu)
+	}
+	if err := w.check("c-web"); err != nil {
+		t.Errorf("after it: %v", err)
+	}
+	w.in(pod, func() { // the pod's own wish
+		link, err := netlink.LinkByName("eth0")
+		if err == nil {
+			err = netlink.LinkSetMTU(link, 1300)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+	w.fit(1450)
+	w.hasMTU(e, pod, 1450, 1300)
+}
+
+// A pod that went, or hid its link, keeps no other from following.
+func TestTheMTUOfPodsThatAreGone(t *testing.T) {
+	w := newWorld(t)
+	gone, pod := newNetNS(t, "gone"), newNetNS(t, "pod")
+	w.mustAdd(w.request("gone", gone))
+	e := w.mustAdd(w.request("web", pod))
+	hidden := newNetNS(t, "hidden")
+	w.mustAdd(w.request("hidden", hidden))
+	w.in(hidden, func() {
+		link, err := netlink.LinkByName("eth0")
+		if err == nil {
+			err = netlink.LinkSetName(link, "mine")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+	destroy(t, gone)
+	w.fit(1350)
+	w.hasMTU(e, pod, 1350, 1350)
+}

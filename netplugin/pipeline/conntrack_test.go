@@ -1,0 +1,116 @@
+package pipeline
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/flowkeep/flowkeep/ofctl"
+)
+
+func withEverything() Config {
+	cfg := testConfig
+	cfg.ServiceCIDRs = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}
+	cfg.Tunnel = Tunnel{Port: 9, Address: netip.MustParseAddr("192.0.2.1"), Peers: []Peer{{Address: netip.MustParseAddr("192.0.2.2"), PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24")}}}}
+	return cfg
+}
+
+// TestNothingLeavesConntrackUnjudged: Open vSwitch's userspace datapath holds fragments until they are whole, or too old, and
+// then puts them among the packets of whatever connection visits conntrack next. So what follows a visit may be another packet
+// than what went in: it must be judged anew, by what it says of itself.
+func TestNothingLeavesConntrackUnjudged(t *testing.T) {
+	cfg := withEverything()
+	flows := staticFlows(&cfg)
+	visits := 0
+	for _, f := range flows {
+		for i, a := range f.Actions {
+			if a.Kind != ofctl.Ct {
+				continue
+			}
+			visits++
+			if a.Table == ofctl.NoTable || i != len(f.Actions)-1 {
+				t.Errorf("after conntrack, and not looked at: %s", f)
+			}
+			judgedAnew(t, &cfg, flows, a)
+		}
+	}
+	if visits < 9 {
+		t.Errorf("only %d flows visit conntrack: nothing was shown", visits)
+	}
+}
+
+// judgedAnew: where a visit goes on, every flow that does not drop wants a packet of this zone that was found valid; or one for a
+// Service, which is judged on its way back from the node.
+func judgedAnew(t *testing.T, cfg *Config, flows []ofctl.Flow, visit ofctl.Action) {
+	t.Helper()
+	const valid = ofctl.CtTrk | ofctl.CtInv
+	for _, f := range flows {
+		if again := slices.ContainsFunc(f.Actions, func(a ofctl.Action) bool { return a.Kind == ofctl.Ct }); f.Table != visit.Table || len(f.Actions) == 0 || again {
+			continue // what visits conntrack again is looked at after that
+		}
+		toService := f.Table == TableServiceOut && slices.Contains(cfg.ServiceCIDRs, f.Match.NwDst)
+		if f.Match.CtZone != visit.Zone || !toService && (f.Match.CtState.Mask&valid != valid || f.Match.CtState.Value&valid != ofctl.CtTrk) {
+			t.Errorf("takes what conntrack of zone %d has not found valid: %s", visit.Zone, f)
+		}
+	}
+}
+
+// TestCommittedIsJudgedWithCleanRegisters: a packet that takes another's place after the commit must not find its classes.
+func TestCommittedIsJudgedWithCleanRegisters(t *testing.T) {
+	cfg := withEverything()
+	for _, f := range staticFlows(&cfg) {
+		clean := map[uint8]bool{}
+		for _, a := range f.Actions {
+			if a.Kind == ofctl.SetReg && a.Value == 0 {
+				clean[a.Reg] = true
+			}
+			if a.Kind == ofctl.Ct && a.Commit && a.Table == TableState && len(clean) != 2*regBlock {
+				t.Errorf("%d registers are cleared: %s", len(clean), f)
+			}
+		}
+	}
+}
+
+// TestFragmentsTellTheirVisitsThemselves: a later fragment goes out unjudged if its own Ethernet destination says that it was put
+// together with a first one that was allowed. So every fragment that comes in gets another destination, whatever it was sent with,
+// and only the second visit gives this one.
+func TestFragmentsTellTheirVisitsThemselves(t *testing.T) {
+	cfg := withEverything()
+	arrivals, gathers, passes := 0, 0, 0
+	for _, f := range staticFlows(&cfg) {
+		arrived := slices.Contains(f.Actions, ofctl.Action{Kind: ofctl.SetEthDst, MAC: arrivedMAC})
+		gathered := slices.Contains(f.Actions, ofctl.Action{Kind: ofctl.SetEthDst, MAC: gatheredMAC})
+		switch out := slices.Contains(f.Actions, goTo(TableOutput)); {
+		case f.Table == TableConntrack && f.Priority >= 50 && (!arrived || f.Match != fragmentsOf(f.Match.EtherType)):
+			t.Errorf("not every fragment is told from those that were gathered: %s", f)
+		case f.Table == TableConntrack && arrived:
+			arrivals++
+		case f.Table == TableFragments && gathered:
+			gathers++
+			secondVisit(t, f)
+		case f.Table == TableFragments && (!out || f.Match.EthDst != gatheredMAC || f.Match.IPFrag != ofctl.Fragments), gathered:
+			t.Errorf("goes out and was not gathered, or is taken for gathered: %s", f)
+		case f.Table == TableFragments:
+			passes++
+		case f.Match.IPFrag == ofctl.LaterFragments && (f.Table != TableState || f.Match.CtZone != ZonePolicy || !slices.Contains(f.Actions, goTo(TableFragments))):
+			t.Errorf("where do later fragments go? %s", f)
+		}
+	}
+	if arrivals != 2 || gathers != 8 || passes != 2 {
+		t.Errorf("of both families %d flows for arrivals, %d second visits, %d ways out, want 2, 8 and 2", arrivals, gathers, passes)
+	}
+}
+
+// secondVisit goes on where the first did, and with the same registers: with others a datagram is not found together.
+func secondVisit(t *testing.T, f ofctl.Flow) {
+	t.Helper()
+	visit := f.Actions[len(f.Actions)-1]
+	if visit.Kind != ofctl.Ct || visit.Table != TableRelated || visit.Zone != ZonePolicy {
+		t.Errorf("goes on elsewhere than after the first visit: %s", f)
+	}
+	for reg := uint8(regApplied); reg <= regCommit; reg++ {
+		if !slices.Contains(f.Actions, setReg(reg, 0)) {
+			t.Errorf("reg%d is not as after the first visit: %s", reg, f)
+		}
+	}
+}

@@ -1,0 +1,171 @@
+package pipeline
+
+import (
+	"net/netip"
+
+	"github.com/flowkeep/flowkeep/ofctl"
+	"github.com/flowkeep/flowkeep/policydb/policy"
+)
+
+// Packets that are denied end in the tables 70 to 72. Nothing there sends a packet anywhere but to netplugin, the beginning of it and no
+// more often than a meter lets through: a pod that floods costs the switch what it would cost if nobody was told.
+//
+// Packets that a dry run would deny visit 73 or 74, and go on. What a meter instruction drops there would be the packet itself, in a
+// clone too: Open vSwitch writes clone(resubmit(…)) as if there was no clone. So the meter belongs to the action that makes the copy.
+
+// ToldBytes is how much of a packet netplugin is given: enough for the ports behind some extension headers.
+const ToldBytes = 160
+
+// mostMeters is how many meters share the rate: a pod has one of them, with those pods whose port has the same remainder.
+const mostMeters = 16
+
+// meterKind is what a meter lets be told of.
+type meterKind uint32
+
+// Kinds of meters. Each has meters of its own, so that a dry run never hides what is denied.
+const (
+	meterDenied  meterKind = iota // what is denied
+	meterAudited                  // new connections that a dry run would deny
+	meterLiving                   // those from before, by some packet now and then
+	meterKinds
+)
+
+// MetersOfAKind is how many of the meters there are for one kind of packets.
+func MetersOfAKind(rate uint32) uint32 { return min(rate, mostMeters) }
+
+// Meters are those by which packets that are denied are told of, rate a second in all. Each has the same part of the rate, so that one
+// pod's do not hide the others', and lets a quarter of the rate through at once, for what is denied comes in bursts. As many tell of
+// connections that a dry run would deny, and as many more, of a packet a second, of those that began before it.
+func Meters(rate uint32) []ofctl.Meter {
+	n := MetersOfAKind(rate)
+	var list []ofctl.Meter
+	for kind := range meterKinds {
+		for i := range n {
+			m := ofctl.Meter{ID: meterID(kind, i, n), Rate: 1, Burst: 2}
+			if kind != meterLiving {
+				m.Rate, m.Burst = rate/n, max(rate/4, 1)
+			}
+			list = append(list, m)
+		}
+	}
+	return list
+}
+
+// meterID is the meter that ports with the remainder i have, where there are n of a kind.
+func meterID(kind meterKind, i, n uint32) uint32 { return 1 + uint32(kind)*n + i }
+
+// MetersOfDenied tells whether a meter tells of what is denied, and MetersOfAudited of new connections that a dry run would deny, where
+// there are n of a kind: the others let little through on purpose.
+func MetersOfDenied(id, n uint32) bool { return id >= 1 && id <= n }
+
+// MetersOfAudited is MetersOfDenied's counterpart.
+func MetersOfAudited(id, n uint32) bool { return id > n && id <= 2*n }
+
+// Tells tells whether a flow does nothing but tell of what is denied, or would be: without it, the same is denied.
+func Tells(table uint8) bool { return table >= TableEgressDenied && table <= TableIngressAudited }
+
+// TellsOfDryRuns tells whether a flow does nothing but tell of what a dry run would deny.
+func TellsOfDryRuns(table uint8) bool {
+	return table == TableEgressAudited || table == TableIngressAudited
+}
+
+func (cfg *Config) meterOf(kind meterKind, port uint32) uint32 {
+	return meterID(kind, port%cfg.Meters, cfg.Meters)
+}
+
+// tell ends what the meter does not let through.
+func tell(meter uint32) []ofctl.Action {
+	return []ofctl.Action{{Kind: ofctl.Metered, Value: meter}, {Kind: ofctl.Controller, Value: ToldBytes}}
+}
+
+// tellAlong has the meter drop nothing but what is told.
+func tellAlong(meter uint32) ofctl.Action {
+	return ofctl.Action{Kind: ofctl.Controller, Value: ToldBytes, Port: meter}
+}
+
+// denied are the flows that tell of what is denied to or from an endpoint. What they match has been looked at before, so
+// they make no more megaflows.
+func (l *flowList) denied(cfg *Config, e *LocalEndpoint, a netip.Addr) {
+	if cfg.Meters == 0 {
+		return
+	}
+	meter := cfg.meterOf(meterDenied, e.Port)
+	egress, ingress := trackedMatch(etherTypeOf(a)), trackedMatch(etherTypeOf(a))
+	egress.CtNwSrc, ingress.CtNwDst = single(a), single(a)
+	l.add(KindEndpoint, e.Port, TableEgressDenied, 100, egress, tell(meter)...)
+	l.add(KindEndpoint, e.Port, TableIngressDenied, 100, ingress, tell(meter)...)
+}
+
+// audited are the flows that tell of what a dry run would deny: a new connection by its packet behind the commit, so that what is denied
+// by others is not told of, and one from before by any packet.
+func (l *flowList) audited(cfg *Config, e *LocalEndpoint, a netip.Addr) {
+	if cfg.Meters == 0 || !cfg.audits {
+		return
+	}
+	for _, table := range []uint8{TableEgressAudited, TableIngressAudited} {
+		m := trackedMatch(etherTypeOf(a))
+		if table == TableEgressAudited {
+			m.CtNwSrc = single(a)
+		} else {
+			m.CtNwDst = single(a)
+		}
+		l.add(KindEndpoint, e.Port, table, 100, committed(m), tellAlong(cfg.meterOf(meterAudited, e.Port)))
+		m.CtState.Mask |= ofctl.CtNew
+		l.add(KindEndpoint, e.Port, table, 90, m, tellAlong(cfg.meterOf(meterLiving, e.Port)))
+	}
+}
+
+// AuditedAnew tells, of a packet that a table of dry runs told of, whether its connection is a new one.
+func AuditedAnew(m *ofctl.Match) bool { return m.Reg[regCommit].Value == 1 }
+
+// forged are the flows that tell of what a pod sends with an address that is not its own.
+func (l *flowList) forged(cfg *Config, e *LocalEndpoint) {
+	if cfg.Meters == 0 {
+		return
+	}
+	for _, etherType := range families {
+		m := ofctl.Match{InPort: e.Port, EtherType: etherType}
+		l.add(KindEndpoint, e.Port, TableInput, 10, m, goTo(TableForged))
+		l.add(KindEndpoint, e.Port, TableForged, 10, m, tell(cfg.meterOf(meterDenied, e.Port))...)
+	}
+}
+
+// ordinary are sources and destinations that any pod uses now and then, to find itself an address and its neighbours. They are not let
+// through, and not worth telling.
+func (l *flowList) ordinary(cfg *Config) {
+	if cfg.Meters == 0 {
+		return
+	}
+	for _, src := range []netip.Prefix{single(netip.IPv4Unspecified()), single(netip.IPv6Unspecified()), linkLocal} {
+		l.static(TableForged, 100, ofctl.Match{EtherType: etherTypeOf(src.Addr()), NwSrc: src})
+	}
+	for _, dst := range multicast {
+		l.static(TableForged, 110, ofctl.Match{EtherType: etherTypeOf(dst.Addr()), NwDst: dst})
+	}
+}
+
+// ClassOf is the class of endpoints that a packet in one of the tables that tell was denied for: of its source or of its destination.
+func ClassOf(m *ofctl.Match, source bool) uint32 {
+	if source {
+		return m.Reg[regApplied].Value
+	}
+	return m.Reg[regApplied+3].Value
+}
+
+// Isolating are the places in policies that isolate a class of endpoints, the first few of each rule; none where it is gone.
+func (c *Compiler) Isolating(class uint32) []policy.Origin {
+	var n Note
+	n.explain(c.rulesOfClass(class, KindDefaultDrop))
+	return n.Origins
+}
+
+// EndpointOf is the ID of the endpoint that has the address; empty where none has.
+func (c *Compiler) EndpointOf(a netip.Addr) string {
+	if e := c.endpointOf(a); e != nil {
+		return e.ID
+	}
+	return ""
+}
+
+// EndpointAt is the ID of the endpoint whose port this is; empty where it is none's.
+func (c *Compiler) EndpointAt(port uint32) string { return c.endpointAt(port) }

@@ -1,0 +1,95 @@
+package ofctl
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+)
+
+// Nicira's extension NXT_CT_FLUSH (nicira-ext.h of Open vSwitch 3.1): the connections of a zone whose original tuple has what is
+// given. TLVs are padded to 8 bytes.
+const (
+	nxtCtFlush = 32
+
+	ctFlushOriginal = 0
+	ctFlushZone     = 2
+	ctFlushSrc      = 0
+	ctFlushDst      = 1
+)
+
+// forgettable are the protocols whose connections are forgotten. ICMPv6 is none of them: Open vSwitch 3.1 aborts when it is to
+// forget such a connection (userspace datapath); they are short.
+var forgettable = []uint8{1, 6, 17, 132}
+
+// commandTime bounds the wait for one answer. To forget connections, the switch looks through all its connections, and there may be a million.
+const commandTime = time.Minute
+
+// ForgetConnections removes, from one zone of the connection tracker, those whose first packet came from or went to the address:
+// of TCP, UDP, SCTP and ICMP, not of ICMPv6. The switch is asked step by step and other calls of the session go between, for it may
+// take seconds a step. A *SwitchError says that the switch would not; Open vSwitch can since 3.1.
+func (s *Session) ForgetConnections(ctx context.Context, zone uint16, a netip.Addr) error {
+	var refused error
+	for _, protocol := range forgettable {
+		for _, end := range []uint16{ctFlushSrc, ctFlushDst} {
+			err := s.command(ctx, "forget connections", func(xid uint32) []byte { return appendForget(nil, xid, zone, protocol, end, a) })
+			if _, would := errors.AsType[*SwitchError](err); err != nil && !would {
+				return err
+			}
+			refused = cmp.Or(err, refused)
+		}
+	}
+	return refused
+}
+
+// command sends one request and returns when the switch has done it.
+func (s *Session) command(ctx context.Context, what string, request func(xid uint32) []byte) error {
+	bounded, cancel := context.WithTimeout(ctx, commandTime)
+	defer cancel()
+	end, err := s.begin(bounded)
+	if err != nil {
+		return err
+	}
+	defer end()
+	xid := s.nextXID(2)
+	if err := s.write(append(request(xid), appendHeaderOnly(typeBarrierReq, xid+1)...)); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	var refused error
+	for {
+		m, err := s.next()
+		if err != nil {
+			return err
+		}
+		switch {
+		case m.kind == typeError && m.xid == xid:
+			refused = switchError(m, 0, nil)
+		case m.kind == typeBarrierRep && m.xid == xid+1:
+			return refused
+		}
+	}
+}
+
+func appendForget(b []byte, xid uint32, zone uint16, protocol uint8, end uint16, a netip.Addr) []byte {
+	start := len(b)
+	b = appendHeader(b, typeExperimenter, xid)
+	b = be.AppendUint32(b, niciraVendor)
+	b = be.AppendUint32(b, nxtCtFlush)
+	b = append(b, protocol, 0, 0, 0, 0, 0, 0, 0)
+	b = be.AppendUint16(b, ctFlushOriginal)
+	b = be.AppendUint16(b, 8+24)
+	b = append(b, 0, 0, 0, 0)
+	b = be.AppendUint16(b, end)
+	b = be.AppendUint16(b, 4+16)
+	address := a.As16() // IPv4 mapped
+	b = append(b, address[:]...)
+	b = append(b, 0, 0, 0, 0)
+	b = be.AppendUint16(b, ctFlushZone)
+	b = be.AppendUint16(b, 8)
+	b = be.AppendUint16(b, zone)
+	b = append(b, 0, 0)
+	endMessage(b, start)
+	return b
+}

@@ -1,0 +1,86 @@
+package systemtests
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/flowkeep/flowkeep/systemtests/cluster"
+	"github.com/flowkeep/flowkeep/systemtests/frame"
+)
+
+// What a pod sends to everybody reaches nobody, and no frame reaches another pod past the verdict, whatever its MAC says.
+func TestBroadcastReachesNobody(t *testing.T) {
+	w := setup(t)
+	ns := threePods(w)
+	w.policy(ns, "b", `{podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress]}`)
+	w.settles(w.shut("a", "b", "udp", 80, "isolated"), w.open("a", "c", "udp", 80, "not isolated"))
+	everyone := net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+	many := net.HardwareAddr{0x33, 0x33, 0, 0, 0, 1}
+	tok := token()
+	var frames [][]byte
+	add := func(src, dst net.HardwareAddr, p frame.IP) {
+		frames = append(frames, append(frame.Ether(src, dst, frame.EtherType(p.Src), p.Bytes()), tok...))
+	}
+	udp := func(src netip.Addr, to string, port uint16) frame.IP {
+		dst := netip.MustParseAddr(to)
+		return frame.IP{Src: src, Dst: dst, Proto: frame.UDP, Payload: frame.Datagram(src, dst, 5555, port, tok)}
+	}
+	for _, f := range families {
+		a, b := w.end("a", f), w.end("b", f)
+		for _, mac := range []net.HardwareAddr{everyone, many, b.mac, a.gateway} {
+			add(a.mac, mac, udp(a.ip, b.ip.String(), 80))
+		}
+		if f == 4 {
+			for _, to := range []string{"255.255.255.255", "224.0.0.1", "224.0.0.251", "10.244.1.255", "10.244.2.255"} {
+				add(a.mac, everyone, udp(a.ip, to, 80))
+				add(a.mac, a.gateway, udp(a.ip, to, 80))
+			}
+			add(a.mac, everyone, udp(netip.IPv4Unspecified(), "255.255.255.255", 67)) // DHCP
+			igmp := netip.MustParseAddr("224.0.0.22")
+			add(a.mac, everyone, frame.IP{Src: a.ip, Dst: igmp, Proto: frame.IGMP, TTL: 1, Payload: make([]byte, 16)})
+			gateway := netip.MustParseAddr("10.244.1.1")
+			for _, arp := range [][]byte{frame.ARP(1, a.mac, a.ip, everyone, b.ip), frame.ARP(2, a.mac, gateway, b.mac, b.ip), frame.ARP(2, a.mac, b.ip, everyone, b.ip)} {
+				frames = append(frames, append(frame.Ether(a.mac, everyone, frame.EtherARP, arp), tok...))
+				frames = append(frames, append(frame.Ether(a.mac, b.mac, frame.EtherARP, arp), tok...))
+			}
+			continue
+		}
+		all, gateway := netip.MustParseAddr("ff02::1"), netip.MustParseAddr("fd00:10:244:1::1")
+		for _, to := range []string{"ff02::1", "ff02::fb", "ff02::1:2", "ff05::2", "fe80::1"} {
+			add(a.mac, many, udp(a.ip, to, 80))
+			add(a.mac, a.gateway, udp(a.ip, to, 80))
+		}
+		mld := frame.IP{Src: a.ip, Dst: netip.MustParseAddr("ff02::16"), TTL: 1, Proto: frame.HopByHop}
+		mld.Payload = frame.Options(frame.ICMPv6, frame.Message(a.ip, mld.Dst, 143, 0, 0, nil))
+		add(a.mac, many, mld)
+		add(a.mac, many, frame.IP{Src: a.ip, Dst: all, TTL: 255, Proto: frame.ICMPv6, Payload: frame.Message(a.ip, all, 134, 0, 0, make([]byte, 8))})
+		for _, p := range []frame.IP{frame.Neighbour(136, a.ip, all, a.ip, a.mac), frame.Neighbour(136, a.ip, b.ip, gateway, a.mac), frame.Neighbour(135, a.ip, b.ip, b.ip, a.mac)} {
+			add(a.mac, many, p)
+			add(a.mac, b.mac, p)
+		}
+	}
+	a, c, seen := w.end("a", 4), w.end("c", 4), token()
+	allowed := frame.IP{Src: a.ip, Dst: c.ip, Proto: frame.UDP, Payload: frame.Datagram(a.ip, c.ip, 5555, 80, seen)}
+	if len(w.heard(c.Pod, seen, func() { w.send(a, frame.Ether(a.mac, everyone, frame.EtherIPv4, allowed.Bytes())) })) == 0 {
+		t.Error("c did not hear what it may: nothing is shown")
+	}
+	stops := map[string]func() ([][]byte, error){}
+	for _, pod := range []string{"b", "c"} {
+		stop, err := w.Hear(w.ctx, w.pods[pod].NetNS, "eth0", tok)
+		w.must(err)
+		stops[pod] = stop
+	}
+	w.send(a, frames...)
+	time.Sleep(cluster.Stretch(500 * time.Millisecond))
+	for pod, stop := range stops {
+		heard, err := stop()
+		w.must(err)
+		for _, f := range heard {
+			t.Errorf("%s got %s", pod, fmt.Sprintf("%x", f[:min(len(f), 60)]))
+		}
+	}
+	w.settles(w.open("a", "c", "udp", 80, "nothing was spoiled"), w.open("b", "c", "tcp", 80, "nothing was spoiled"))
+}

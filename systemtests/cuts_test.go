@@ -1,0 +1,164 @@
+package systemtests
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/flowkeep/flowkeep/systemtests/cluster"
+)
+
+// cut is what netctl cuts tells of one.
+type cut struct {
+	Reason      string         `json:"reason"`
+	Connections int            `json:"connections"`
+	Protocols   map[string]int `json:"protocols"`
+	Endpoint    string         `json:"endpoint"`
+	Why         string         `json:"why"`
+}
+
+// cuts are those that speak of the namespace, of all nodes.
+func (w *world) cuts(namespace string) (found []cut) {
+	w.Helper()
+	text, err := w.Netctl(w.ctx, "cuts", "-o", "json")
+	w.must(err)
+	var all struct {
+		Nodes []struct {
+			Problem string `json:"problem"`
+			Cuts    []cut  `json:"cuts"`
+		} `json:"nodes"`
+	}
+	w.must(json.Unmarshal([]byte(text), &all))
+	for _, n := range all.Nodes {
+		if n.Problem != "" {
+			w.Error(n.Problem)
+		}
+		for _, c := range n.Cuts {
+			if strings.Contains(c.Why, namespace+"/") {
+				found = append(found, c)
+			}
+		}
+	}
+	return found
+}
+
+// tellsCut waits until cuts of this reason are told that amount to as many connections of each protocol; for UDP what was asked
+// shortly before still counts as one.
+func (w *world) tellsCut(namespace, why string, each int) {
+	w.Helper()
+	w.must(cluster.Until(w.ctx, settling, func() error {
+		got := map[string]int{}
+		var said []string
+		for _, c := range w.cuts(namespace) {
+			said = append(said, fmt.Sprintf("%d: %s", c.Connections, c.Why))
+			if c.Why == why {
+				for p, n := range c.Protocols {
+					got[p] += n
+				}
+			}
+		}
+		if got["TCP"] != each || got["UDP"] < each {
+			return fmt.Errorf("want %d TCP and UDP connections %q, told are %v of\n  %s", each, why, got, strings.Join(said, "\n  "))
+		}
+		return nil
+	}))
+}
+
+// live streams along ways that end and ways that stay while change runs; the first must be dead within a second of it, the
+// others must not miss an answer.
+func (w *world) live(ending, staying []cluster.Expectation, change func()) {
+	w.Helper()
+	streams := w.streams(ending)
+	var since time.Duration
+	w.watch(stall, staying, func() {
+		time.Sleep(time.Second)
+		changed := time.Now()
+		change()
+		time.Sleep(cluster.Stretch(2500 * time.Millisecond))
+		since = time.Since(changed)
+	})
+	for i, r := range w.stop(streams) {
+		gap := time.Duration(r.LongestGapMillis * float64(time.Millisecond))
+		if r.Received == 0 || gap < since-cluster.Stretch(1200*time.Millisecond) {
+			w.Errorf("%v: should have ended within a second of the change %v ago; answered %d of %d, silent for %v", streams[i].Expectation, since, r.Received, r.Sent, gap)
+		}
+	}
+}
+
+func (w *world) transports(from, to string, port int, why string) (list []cluster.Expectation) {
+	w.Helper()
+	for _, proto := range []string{"tcp", "udp"} {
+		list = append(list, w.open(from, to, proto, port, why)...)
+	}
+	return list
+}
+
+// A label that goes, an edited policy in the other direction, and a new policy: each ends exactly the connections that it takes the
+// permission from, and netctl tells how many and for which rule. What another rule allows goes on.
+func TestCutConnectionsAreTold(t *testing.T) {
+	w := setup(t)
+	ns := threePods(w)
+	families := len(w.pods["b"].IPs)
+	w.policy(ns, "db", `{podSelector: {matchLabels: {app: b}}, ingress: [{from: [{podSelector: {matchLabels: {client: "yes"}}}]}, {from: [{podSelector: {matchLabels: {app: a}}}], ports: [{port: 80}, {port: 80, protocol: UDP}]}]}`)
+	w.settles(w.way("c", "b", "tcp", 80, false, "the label is missing")) // or what follows is open because no policy is there yet
+	w.label(ns, "client", "yes", "a", "c")
+	ending, staying := slices.Concat(w.transports("c", "b", 80, "its label goes"), w.transports("a", "b", 81, "its label goes")), w.transports("a", "b", 80, "another rule allows it")
+	w.settles(ending, staying)
+	w.live(ending, staying, func() { w.label(ns, "client", nil, "a", "c") })
+	w.tellsCut(ns, fmt.Sprintf("lived on %s/db ingress[0]; denied by %s/db ingress", ns, ns), 2*families)
+
+	ending, staying = w.transports("a", "c", 80, "no policy yet"), w.transports("a", "c", 81, "no policy, then allowed")
+	w.settles(ending, staying)
+	w.live(ending, staying, func() {
+		w.policy(ns, "out", `{podSelector: {matchLabels: {app: a}}, policyTypes: [Egress], egress: [{ports: [{port: 81}, {port: 81, protocol: UDP}]}]}`)
+	})
+	w.tellsCut(ns, fmt.Sprintf("lived while nothing isolated the pod; denied by %s/out egress", ns), families)
+
+	ending = staying
+	w.live(ending, nil, func() {
+		w.policy(ns, "out", `{podSelector: {matchLabels: {app: a}}, policyTypes: [Egress], egress: [{ports: [{port: 80}]}]}`)
+	})
+	w.tellsCut(ns, fmt.Sprintf("lived on %s/out egress[0]; denied by %s/out egress", ns, ns), families)
+}
+
+// When a pod is gone its connections end, are told, and nothing of them is left for whoever gets its address.
+func TestADeadPodsConnectionsAreForgotten(t *testing.T) {
+	w := setup(t)
+	ns := threePods(w)
+	ending, staying := w.transports("c", "a", 80, "c dies"), w.transports("a", "b", 80, "nobody dies")
+	w.settles(ending, staying)
+	dead := w.pods["c"]
+	streams := w.streams(ending)
+	w.watch(stall, staying, func() {
+		time.Sleep(time.Second)
+		w.must(w.DeletePod(w.ctx, ns, "c"))
+		w.must(cluster.Until(w.ctx, settling, func() error {
+			dump, err := w.Conntrack(w.ctx, dead.Node)
+			if err != nil {
+				return err
+			}
+			for _, ip := range dead.IPs {
+				if from := fmt.Sprintf("orig=(src=%v,", ip); strings.Contains(dump, from) { // what others send to it now is theirs
+					return fmt.Errorf("%s still remembers connections of %v:\n%s", dead.Node, ip, dump)
+				}
+			}
+			return nil
+		}))
+	})
+	w.stop(streams)
+	w.must(cluster.Until(w.ctx, settling, func() error {
+		told := 0
+		for _, c := range w.cuts(ns) {
+			if c.Why == fmt.Sprintf("pod %s/c is gone", ns) {
+				told += c.Protocols["UDP"]
+			}
+		}
+		if want := len(dead.IPs); told < want { // TCP's are gone as soon as the kubelet has ended the server
+			return fmt.Errorf("%d UDP connections of the dead pod are told, want %d: %+v", told, want, w.cuts(ns))
+		}
+		return nil
+	}))
+}

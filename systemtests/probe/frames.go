@@ -1,0 +1,102 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"syscall"
+	"time"
+)
+
+const allProtocols = syscall.ETH_P_ALL
+
+// linkSocket sends and takes whole frames of a link.
+func linkSocket(device string) (fd int, address syscall.SockaddrLinklayer, err error) {
+	dev, err := net.InterfaceByName(device)
+	if err != nil {
+		return 0, address, err
+	}
+	address = syscall.SockaddrLinklayer{Protocol: allProtocols>>8 | allProtocols&0xff<<8, Ifindex: dev.Index}
+	if fd, err = syscall.Socket(syscall.AF_PACKET, syscall.SOCK_RAW, int(address.Protocol)); err != nil {
+		return 0, address, fmt.Errorf("packet socket: %w", err)
+	}
+	return fd, address, syscall.Bind(fd, &address)
+}
+
+// framesCommand sends the frames that it reads, one a line in hexadecimal.
+func framesCommand(args []string) error {
+	flags := flag.NewFlagSet("frames", flag.ContinueOnError)
+	device := flags.String("dev", "eth0", "link to send on")
+	pause := flags.Duration("pause", 0, "between two frames")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	fd, address, err := linkSocket(*device)
+	if err != nil {
+		return err
+	}
+	defer syscall.Close(fd)
+	var frames [][]byte
+	lines := bufio.NewScanner(os.Stdin)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		frame, err := hex.DecodeString(lines.Text())
+		if err != nil {
+			return fmt.Errorf("frame %d: %w", len(frames)+1, err)
+		}
+		frames = append(frames, frame)
+	}
+	for i, frame := range frames {
+		if err := syscall.Sendto(fd, frame, 0, &address); err != nil {
+			return fmt.Errorf("send frame %d: %w", i+1, err)
+		}
+		time.Sleep(*pause)
+	}
+	return lines.Err()
+}
+
+// hearCommand prints the frames that come in and hold the token, until SIGTERM.
+func hearCommand(args []string) error {
+	flags := flag.NewFlagSet("hear", flag.ContinueOnError)
+	device := flags.String("dev", "eth0", "link to listen on")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	token, err := hex.DecodeString(flags.Arg(0))
+	if err != nil || len(token) == 0 {
+		return fmt.Errorf("hear wants a token in hexadecimal:\n%s", usage)
+	}
+	fd, _, err := linkSocket(*device)
+	if err != nil {
+		return err
+	}
+	defer syscall.Close(fd)
+	stop := untilSignal()
+	wait := syscall.NsecToTimeval((50 * time.Millisecond).Nanoseconds())
+	if err := syscall.SetsockoptTimeval(fd, syscall.SOL_SOCKET, syscall.SO_RCVTIMEO, &wait); err != nil {
+		return fmt.Errorf("time-out of a packet socket: %w", err)
+	}
+	fmt.Println("listening")
+	buf := make([]byte, 1<<16)
+	for {
+		n, from, err := syscall.Recvfrom(fd, buf, 0)
+		link, _ := from.(*syscall.SockaddrLinklayer)
+		switch {
+		case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.EINTR):
+			select {
+			case <-stop:
+				return nil
+			default:
+			}
+		case err != nil:
+			return fmt.Errorf("take a frame: %w", err)
+		case link.Pkttype != syscall.PACKET_OUTGOING && bytes.Contains(buf[:n], token):
+			fmt.Println(hex.EncodeToString(buf[:n]))
+		}
+	}
+}

@@ -1,0 +1,300 @@
+package systemtests
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/flowkeep/flowkeep/systemtests/cluster"
+)
+
+var starts = flag.Int("starts", 24, "how many pods are started while their policies change")
+
+// beginning is what "probe first" saw.
+type beginning struct {
+	Tries []struct {
+		Proto, Address  string
+		Asked, Answered int
+		FirstMillis     float64
+	}
+	Heard int
+}
+
+// starters begin with the probe as their first instruction; every fourth has an init container, the first of each node a hostPort.
+func starters(namespace string, count int, targets []string) (list []object) {
+	first := func(name string, duration time.Duration) object {
+		args := []string{"first", "-for", cluster.Stretch(duration).String(), "-each", cluster.Stretch(50 * time.Millisecond).String()}
+		return object{"name": name, "image": "flowkeep.local/probe:sandbox", "imagePullPolicy": "Never", "args": append(args, targets...)}
+	}
+	for i := range count {
+		main := first("main", 3*time.Second)
+		if i < 2 {
+			main["ports"] = []object{{"containerPort": 80, "hostPort": hostPort, "protocol": "UDP"}}
+		}
+		spec := object{"nodeName": fmt.Sprintf("node%d", i%2+1), "restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "automountServiceAccountToken": false, "containers": []object{main}}
+		if i%4 == 3 {
+			spec["initContainers"] = []object{first("init", 500*time.Millisecond)}
+		}
+		list = append(list, object{"apiVersion": "v1", "kind": "Pod", "metadata": object{"name": fmt.Sprintf("start%d", i), "namespace": namespace, "labels": object{"role": "starter"}}, "spec": spec})
+	}
+	return list
+}
+
+type object = map[string]any
+
+const hostPort = 17080
+
+// atOnce is how many are created together: two cores that start more are busy with nothing else.
+func atOnce() int { return max(int(24/cluster.Slowness()), 2) }
+
+// Pods start in a storm while their policies change. From its first instruction each may reach one pod and nobody else, and nobody may
+// reach it: not one forbidden packet passes, in either direction. How long ADD waited for the policies is printed.
+func TestPodsStartWhileTheirPoliciesChange(t *testing.T) {
+	w := setup(t)
+	ns := w.namespace("start", nil)
+	w.run(ns, "ok@node1", "vault@node1", "cellar@node2", "stranger@node2")
+	w.policy(ns, "starters", `{podSelector: {matchLabels: {role: starter}}, policyTypes: [Ingress, Egress], ingress: [{from: [{podSelector: {matchLabels: {app: nobody}}}]}],
+		egress: [{to: [{podSelector: {matchLabels: {app: ok}}}]}]}`)
+	var targets []string
+	forbidden := map[string]bool{}
+	for pod, protocols := range map[string][]string{"ok": {"tcp"}, "vault": {"tcp", "udp"}, "cellar": {"udp", "icmp"}} {
+		for _, ip := range w.pods[pod].IPs {
+			for _, proto := range protocols {
+				address := netip.AddrPortFrom(ip, 80).String()
+				if proto == "icmp" {
+					address = ip.String()
+				}
+				forbidden[address] = pod != "ok"
+				targets = append(targets, proto, address)
+			}
+		}
+	}
+	before := w.datagramsOf("vault", "cellar")
+	realised := w.realiseBuckets()
+	busy, rest := context.WithCancel(w.ctx)
+	var around sync.WaitGroup
+	w.sprayFuture(busy, &around)
+	around.Go(func() { w.editNoise(busy, ns) })
+	began, seen := time.Now(), map[string]beginning{}
+	for wave := range slices.Chunk(starters(ns, *starts, targets), atOnce()) {
+		w.create(ns, wave)
+		maps.Copy(seen, w.beginnings(w.finished(ns)))
+		w.must(w.Delete(w.ctx, cluster.PathOf("Pod", ns, "")+"?labelSelector=role%3Dstarter", time.Minute))
+	}
+	took := time.Since(began)
+	rest()
+	around.Wait()
+
+	if want := *starts + *starts/4; len(seen) != want {
+		w.Errorf("%d containers told what they saw, want %d", len(seen), want)
+	}
+	answered := 0
+	var firsts []float64
+	for name, b := range seen {
+		if b.Heard > 0 {
+			w.Errorf("%s: %d datagrams of strangers came in", name, b.Heard)
+		}
+		for _, try := range b.Tries {
+			switch {
+			case forbidden[try.Address] && try.Answered > 0:
+				w.Errorf("%s: %s %s answered %d of %d times, the first %.0f ms after the start", name, try.Proto, try.Address, try.Answered, try.Asked, try.FirstMillis)
+			case !forbidden[try.Address] && try.Answered > 0:
+				answered++
+				firsts = append(firsts, try.FirstMillis)
+			}
+		}
+	}
+	if after := w.datagramsOf("vault", "cellar"); !slices.Equal(before, after) {
+		w.Errorf("forbidden pods took in datagrams: %v before, %v after", before, after)
+	}
+	if answered < *starts {
+		w.Errorf("only %d ways that are allowed were answered: nothing is shown", answered)
+	}
+	slices.Sort(firsts)
+	line := fmt.Sprintf("%d pods started in %.0f s: ADD waited for policies p50 ≤ %.1f ms, p99 ≤ %.1f ms; first answer p50 %.1f ms after the first instruction",
+		*starts, took.Seconds(), 1000*quantile(realised, w.realiseBuckets(), 0.5), 1000*quantile(realised, w.realiseBuckets(), 0.99), at(firsts, 0.5))
+	w.Log(line)
+	if *printTable {
+		fmt.Println(line)
+	}
+}
+
+// create makes pods all at once.
+func (w *world) create(namespace string, pods []object) {
+	w.Helper()
+	api, err := w.API(w.ctx)
+	w.must(err)
+	failures := make([]error, len(pods))
+	var all sync.WaitGroup
+	for i, pod := range pods {
+		all.Go(func() {
+			text, err := json.Marshal(pod)
+			if err == nil {
+				err = api.Do(w.ctx, http.MethodPost, cluster.PathOf("Pod", namespace, ""), text)
+			}
+			failures[i] = err
+		})
+	}
+	all.Wait()
+	w.must(errors.Join(failures...))
+}
+
+// podList is what the API server tells of them.
+type podList struct {
+	Items []struct {
+		Metadata struct{ Name string }
+		Status   struct {
+			Phase                                    string
+			ContainerStatuses, InitContainerStatuses []struct {
+				Name  string
+				State struct {
+					Terminated *struct{ Message string }
+				}
+			}
+		}
+	}
+}
+
+// finished waits until all starters that there are have ended well.
+func (w *world) finished(namespace string) (list podList) {
+	w.Helper()
+	w.must(cluster.Until(w.ctx, 2*time.Minute, func() error {
+		list = podList{}
+		if err := w.Get(w.ctx, cluster.PathOf("Pod", namespace, "")+"?labelSelector=role%3Dstarter", &list); err != nil {
+			return err
+		}
+		for _, p := range list.Items {
+			if p.Status.Phase != "Succeeded" {
+				return fmt.Errorf("pod %s is %s", p.Metadata.Name, p.Status.Phase)
+			}
+		}
+		return nil
+	}))
+	return list
+}
+
+// beginnings are the last words of the starters, by pod and container.
+func (w *world) beginnings(list podList) map[string]beginning {
+	w.Helper()
+	seen := map[string]beginning{}
+	for _, p := range list.Items {
+		for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
+			var b beginning
+			if c.State.Terminated == nil {
+				w.Fatalf("%s %s has no last words", p.Metadata.Name, c.Name)
+			}
+			w.must(json.Unmarshal([]byte(c.State.Terminated.Message), &b))
+			seen[p.Metadata.Name+" "+c.Name] = b
+		}
+	}
+	return seen
+}
+
+// sprayFuture has the stranger send to the addresses that come next on both nodes, and a host outside to the hostPort.
+func (w *world) sprayFuture(ctx context.Context, around *sync.WaitGroup) {
+	w.Helper()
+	spray := func(netns string, first netip.Addr, count, port int) {
+		around.Go(func() {
+			_, _ = w.RunIn(ctx, netns, w.Bin+"/probe", "spray", "-rate", cluster.Rate(1500), first.String(), fmt.Sprint(count), fmt.Sprint(port)) // ends with ctx
+		})
+	}
+	for _, f := range families {
+		last := map[string]netip.Addr{}
+		for _, p := range w.pods {
+			if ip, ok := p.IP(f); ok && (!last[p.Node].IsValid() || last[p.Node].Less(ip)) {
+				last[p.Node] = ip
+			}
+		}
+		for _, ip := range last {
+			spray(w.pods["stranger"].NetNS, ip.Next(), *starts, 80)
+		}
+	}
+	for _, ip := range append(w.nodeIPs("node1"), w.nodeIPs("node2")...) {
+		spray(w.ControlPlaneNS(), ip, 1, hostPort)
+	}
+}
+
+// editNoise edits a policy of the starters all the time; none of its versions lets them reach more than the one pod.
+func (w *world) editNoise(ctx context.Context, namespace string) {
+	api, err := w.API(w.ctx)
+	if err != nil {
+		w.Error(err)
+		return
+	}
+	path := "/apis/networking.k8s.io/v1/namespaces/" + namespace + "/networkpolicies"
+	version := func(i int) []byte {
+		return fmt.Appendf(nil, `{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"noise"},"spec":{"podSelector":{"matchLabels":{"role":"starter"}},
+			"policyTypes":["Ingress","Egress"],"ingress":[{"from":[{"podSelector":{"matchLabels":{"app":"nobody%d"}}}]}],
+			"egress":[{"to":[{"podSelector":{"matchLabels":{"app":"ok"}}}],"ports":[{"port":%d}]},{"to":[{"ipBlock":{"cidr":"198.18.%d.0/24"}}]}]}}`, i, 80+i%3, i%250)
+	}
+	if err := api.Do(ctx, http.MethodPost, path, version(0)); err != nil {
+		w.Error(err)
+		return
+	}
+	pace := time.NewTicker(cluster.Stretch(50 * time.Millisecond))
+	defer pace.Stop()
+	for i := 1; ; i++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-pace.C:
+		}
+		if err := api.Do(ctx, http.MethodPut, path+"/noise", version(i)); err != nil && ctx.Err() == nil {
+			w.Error(err)
+			return
+		}
+	}
+}
+
+func (w *world) datagramsOf(pods ...string) (counts []int) {
+	w.Helper()
+	for _, p := range pods {
+		for _, f := range families {
+			n, err := w.Datagrams(w.ctx, w.pods[p].NetNS, f)
+			w.must(err)
+			counts = append(counts, n)
+		}
+	}
+	return counts
+}
+
+// realiseBuckets is the histogram of both nodes: how many pods waited no longer than so many seconds.
+func (w *world) realiseBuckets() map[float64]float64 {
+	w.Helper()
+	out := map[float64]float64{}
+	for i := range 16 {
+		le := 0.0005 * float64(int(1)<<i)
+		for _, node := range []string{"node1", "node2"} {
+			n, err := w.Metric(w.ctx, node+"-netplugin", "flowkeep_netplugin_realize_seconds_bucket", fmt.Sprintf(`le="%v"`, le))
+			w.must(err)
+			out[le] += n
+		}
+	}
+	return out
+}
+
+// quantile is the upper bound of the bucket that it falls into, of what was counted in between.
+func quantile(before, after map[float64]float64, q float64) float64 {
+	bounds := make([]float64, 0, len(after))
+	total := 0.0
+	for le, n := range after {
+		bounds = append(bounds, le)
+		total = max(total, n-before[le])
+	}
+	slices.Sort(bounds)
+	for _, le := range bounds {
+		if after[le]-before[le] >= q*total {
+			return le
+		}
+	}
+	return bounds[len(bounds)-1]
+}
