@@ -1,0 +1,31 @@
+// Package v1 has the types of group nmstate.io: NodeNetworkState tells how one node's network should be and how it is;
+// NodeNetworkConfigurationPolicy says how those of many should be. The CRDs are deploy/crds; a test holds both together.
+//
+// +kubebuilder:object:generate=true
+package v1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// GroupVersion is nmstate.io/v1.
+var GroupVersion = schema.GroupVersion{Group: "nmstate.io", Version: "v1"}
+
+// Kinds and resources of the group.
+const (
+	KindState      = "NodeNetworkState"
+	KindPolicy     = "NodeNetworkConfigurationPolicy"
+	ResourceState  = "nodenetworkstates"
+	ResourcePolicy = "nodenetworkconfigurationpolicies"
+)
+
+// AddToScheme tells scheme of the group's types.
+func AddToScheme(scheme *runtime.Scheme) error {
+	scheme.AddKnownTypes(GroupVersion,
+		&NodeNetworkState{}, &NodeNetworkStateList{},
+		&NodeNetworkConfigurationPolicy{}, &NodeNetworkConfigurationPolicyList{})
+	metav1.AddToGroupVersion(scheme, GroupVersion)
+	return nil
+}

@@ -1,0 +1,110 @@
+package nmstate
+
+import (
+	"maps"
+	"reflect"
+	"slices"
+)
+
+// Overlay is base with over on top: interfaces are merged by name and attribute by attribute; a list, such as addresses or
+// a bridge's ports, replaces the one below; routes and rules are added one by one, and those that over wants absent go.
+// Interfaces without a name are kept as they are, those of base first.
+func Overlay(base, over State) State {
+	below, above := cloneObject(unalias(base)), cloneObject(unalias(over))
+	merged := mergeObjects(below, above)
+	if interfaces := overlayInterfaces(State(below).Interfaces(), State(above).Interfaces()); len(interfaces) > 0 {
+		merged[keyInterfaces] = anys(interfaces)
+	}
+	for _, key := range []string{keyRoutes, keyRouteRules} {
+		if entries := overlayEntries(State(below).Config(key), State(above).Config(key)); len(entries) > 0 {
+			object(merged[key])[keyConfig] = anys(entries)
+		}
+	}
+	return merged
+}
+
+// mergeObjects is base with the keys of over; objects under the same key are merged, all else is over's.
+func mergeObjects(base, over map[string]any) map[string]any {
+	merged := maps.Clone(base)
+	for k, v := range over {
+		lower, upper := object(merged[k]), object(v)
+		if lower != nil && upper != nil {
+			merged[k] = mergeObjects(lower, upper)
+			continue
+		}
+		merged[k] = v
+	}
+	return merged
+}
+
+func overlayInterfaces(base, over []Interface) (merged []map[string]any) {
+	at := map[string]int{}
+	for _, i := range slices.Concat(base, over) {
+		n, known := at[i.Key()]
+		switch {
+		case i.Name() == "" && slices.ContainsFunc(merged, func(m map[string]any) bool { return reflect.DeepEqual(m, map[string]any(i)) }):
+		case i.Name() != "" && known:
+			merged[n] = mergeObjects(merged[n], i)
+		default:
+			at[i.Key()] = len(merged)
+			merged = append(merged, i)
+		}
+	}
+	return withoutBuried(merged, base, over)
+}
+
+// withoutBuried leaves out base's OVS bridges that over wants gone together with the interface of their name.
+func withoutBuried(merged []map[string]any, base, over []Interface) []map[string]any {
+	for _, gone := range over {
+		bridge := Interface{"name": gone.Name(), "type": OVSBridge}.Key()
+		if gone.Type() != "" || gone.State() != Absent || hasKey(over, bridge) || !hasKey(base, bridge) {
+			continue
+		}
+		merged = slices.DeleteFunc(merged, func(m map[string]any) bool { return Interface(m).Key() == bridge })
+	}
+	return merged
+}
+
+func hasKey(interfaces []Interface, key string) bool {
+	return slices.ContainsFunc(interfaces, func(i Interface) bool { return i.Key() == key })
+}
+
+// overlayEntries adds over's routes or rules to those of base that over does not want absent or otherwise.
+func overlayEntries(base, over []map[string]any) []map[string]any {
+	kept := slices.DeleteFunc(slices.Clone(base), func(b map[string]any) bool {
+		return slices.ContainsFunc(over, func(o map[string]any) bool {
+			return entryKey(o) == entryKey(b) || isAbsent(o) && !isAbsent(b) && matchesEntry(o, b)
+		})
+	})
+	return append(kept, over...)
+}
+
+// entryKey is what tells routes apart, and rules: all but whether they are wanted, and for routes all that is not part of
+// the kernel's own key.
+func entryKey(entry map[string]any) string {
+	c := cloneObject(entry)
+	canonicalEntry(c)
+	delete(c, keyState)
+	if _, isRoute := c["destination"]; isRoute {
+		maps.DeleteFunc(c, func(k string, _ any) bool { return !slices.Contains(routeKey, k) })
+	}
+	return encoded(c)
+}
+
+var routeKey = []string{"destination", "table-id", "metric", "next-hop-interface", "next-hop-address"}
+
+func isAbsent(entry map[string]any) bool { return text(entry[keyState]) == Absent }
+
+// matchesEntry tells whether have has all that want names; a state apart.
+func matchesEntry(want, have map[string]any) bool {
+	w, h := cloneObject(want), cloneObject(have)
+	canonicalEntry(w)
+	canonicalEntry(h)
+	delete(w, keyState)
+	for k, v := range w {
+		if !sameScalar(v, h[k]) && !reflect.DeepEqual(v, h[k]) {
+			return false
+		}
+	}
+	return true
+}
