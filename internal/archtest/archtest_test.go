@@ -37,6 +37,7 @@ var table = []struct {
 	{"internal/wire", []string{"internal/wire", "api/feed", "policydb/policy"}},                       // the feed's messages ↔ values
 	{"internal/kube", []string{"internal/kube", "policydb/policy"}},                                   // Kubernetes objects → values
 	{"internal/nmstate", []string{"internal/nmstate"}},                                                // state documents, pure
+	{"internal/nodeconfig", []string{"internal/nodeconfig", "internal/nmstate", "api/nmstate"}},
 	{"internal", []string{"internal"}},
 }
 
@@ -45,7 +46,7 @@ var confined = []struct {
 	module string
 	by     []string
 }{
-	{"k8s.io/client-go", []string{"netmaster", "netmaster/watch", "netctl/apiserver"}},
+	{"k8s.io/client-go", []string{"netmaster", "netmaster/watch", "netctl/apiserver", "internal/nodeconfig/handler"}},
 	{"github.com/ovn-org/libovsdb", []string{"ofctl/ovsdb"}},
 	{"go.etcd.io/bbolt", []string{"policydb/store", "netplugin/"}},
 	{"github.com/bradfitz/gomemcache", []string{"policydb/labelcache"}},

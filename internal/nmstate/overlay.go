@@ -73,7 +73,7 @@ func hasKey(interfaces []Interface, key string) bool {
 func overlayEntries(base, over []map[string]any) []map[string]any {
 	kept := slices.DeleteFunc(slices.Clone(base), func(b map[string]any) bool {
 		return slices.ContainsFunc(over, func(o map[string]any) bool {
-			return entryKey(o) == entryKey(b) || isAbsent(o) && !isAbsent(b) && matchesEntry(o, b)
+			return entryKey(o) == entryKey(b) || Withdraws(o, b)
 		})
 	})
 	return append(kept, over...)

@@ -41,17 +41,23 @@ func setOrDrop(o map[string]any, key string, entries []any) {
 }
 
 func subtractInterfaces(from, part []Interface) (left []map[string]any) {
+	named := make(map[string]Interface, len(part))
+	for _, p := range part {
+		named[p.Key()] = p
+	}
 	for _, i := range from {
 		c := Interface(cloneObject(i))
 		canonicalInterface(c)
-		at := slices.IndexFunc(part, func(p Interface) bool {
-			return p.Key() == c.Key() && (c.Name() != "" || reflect.DeepEqual(p, c))
-		})
-		if at < 0 {
+		theirs, ok := named[c.Key()]
+		if c.Name() == "" {
+			ok = slices.ContainsFunc(part, func(p Interface) bool { return reflect.DeepEqual(p, c) })
+			theirs = c
+		}
+		if !ok {
 			left = append(left, i)
 			continue
 		}
-		rest := subtractObject(i, c, part[at])
+		rest := subtractObject(i, c, theirs)
 		delete(rest, "name")
 		delete(rest, "type")
 		if len(rest) == 0 {
