@@ -51,7 +51,7 @@ type MatchRule struct {
 	Name string `json:"name,omitempty"`
 	// Type is nmstate's: ethernet, bond, vlan, ...
 	Type string `json:"type,omitempty"`
-	// VLANID is the id of a VLAN interface, 1 to 4094.
+	// VLANID is the id of a VLAN interface, 0 to 4094.
 	VLANID *int32     `json:"vlanID,omitempty"`
 	LLDP   *LLDPMatch `json:"lldp,omitempty"`
 	// MAC in any of its text forms and cases.

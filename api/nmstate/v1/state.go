@@ -58,7 +58,7 @@ type NodeNetworkStateList struct {
 type NodeNetworkStateSpec struct {
 	// Managed is true by default; false stops enforcement and reporting at once.
 	Managed *bool `json:"managed,omitempty"`
-	// NodeName is the node's name, as metadata.name is. It never changes.
+	// NodeName is the node's name, and metadata.name's. It never changes.
 	NodeName     string `json:"nodeName"`
 	DesiredState *State `json:"desiredState,omitempty"`
 	// FromPolicies is the record of what in DesiredState came from policies; the policy handler alone writes it, in the
