@@ -21,14 +21,17 @@ func Canonical(s State) State {
 		canonicalInterface(i)
 	}
 	if entries, ok := c[keyInterfaces].([]any); ok {
-		sortBy(entries, func(entry any) string { return Interface(object(entry)).Key() })
+		setOrDrop(c, keyInterfaces, sortBy(entries, func(entry any) string { return Interface(object(entry)).Key() }))
 	}
 	for _, key := range []string{keyRoutes, keyRouteRules} {
 		section := object(c[key])
 		for _, part := range []string{keyConfig, keyRunning} {
 			if entries, ok := section[part].([]any); ok {
-				section[part] = canonicalEntries(entries)
+				setOrDrop(section, part, canonicalEntries(entries))
 			}
+		}
+		if section != nil && len(section) == 0 {
+			delete(c, key)
 		}
 	}
 	for _, part := range []string{keyConfig, keyRunning} {
@@ -45,17 +48,18 @@ func canonicalInterface(i Interface) {
 		replace(i, key, canonicalMAC)
 	}
 	for _, family := range []string{"ipv4", "ipv6"} {
-		addresses := list(i.Section(family)["address"])
-		for _, address := range objects(addresses) {
-			replace(address, "ip", canonicalAddress)
-		}
-		sortBy(addresses, addressKey)
+		replace(i.Section(family), "address", func(v any) any {
+			for _, address := range objects(v) {
+				replace(address, "ip", canonicalAddress)
+			}
+			return canonicalSet(v, addressKey)
+		})
 	}
 	for _, key := range []string{"remote", "local"} {
 		replace(i.Section("vxlan"), key, canonicalAddress)
 	}
 	for _, section := range portSections {
-		sortBy(list(i.Section(section)["port"]), portKey)
+		replace(i.Section(section), "port", func(v any) any { return canonicalSet(v, portKey) })
 	}
 }
 
@@ -67,8 +71,15 @@ func canonicalEntries(entries []any) []any {
 	for _, entry := range objects(entries) {
 		canonicalEntry(entry)
 	}
-	sortBy(entries, encoded)
-	return slices.CompactFunc(entries, func(a, b any) bool { return reflect.DeepEqual(a, b) })
+	return sortBy(entries, encoded)
+}
+
+// canonicalSet sorts a list; what is none stays as it is.
+func canonicalSet(v any, key func(any) string) any {
+	if entries, ok := v.([]any); ok {
+		return sortBy(entries, key)
+	}
+	return v
 }
 
 func canonicalEntry(entry map[string]any) {
@@ -131,14 +142,15 @@ func portKey(v any) string {
 	return text(object(v)["name"])
 }
 
-// sortBy sorts in place by key, and by content where keys are equal.
-func sortBy(entries []any, key func(any) string) {
+// sortBy sorts in place by key, and by content where keys are equal; what is there twice is kept once.
+func sortBy(entries []any, key func(any) string) []any {
 	slices.SortStableFunc(entries, func(a, b any) int {
 		if c := cmp.Compare(key(a), key(b)); c != 0 {
 			return c
 		}
 		return cmp.Compare(encoded(a), encoded(b))
 	})
+	return slices.CompactFunc(entries, func(a, b any) bool { return reflect.DeepEqual(a, b) })
 }
 
 // encoded is v as JSON, whose keys are sorted; what JSON cannot hold was never decoded from it.

@@ -61,7 +61,7 @@ var topFields = fields{
 }
 
 var interfaceFields = fields{
-	"name": name, "type": aString, keyState: oneOf(Up, Down, Absent, Ignore),
+	"name": newName, "type": aString, keyState: oneOf(Up, Down, Absent, Ignore),
 	"mtu":         number64(0, 1<<31-1),
 	"mac-address": mac,
 	"ipv4":        family(32), "ipv6": family(128),
@@ -69,7 +69,7 @@ var interfaceFields = fields{
 	"veth":             of(fields{"peer": name}),
 	"link-aggregation": of(fields{"mode": aString, "port": listOf(name), "options": of(nil)}),
 	"vlan":             of(fields{"base-iface": name, "id": number64(0, 4094)}),
-	"bridge":           of(fields{"port": each(fields{"name": name, "vlan": of(nil)}), "options": of(nil)}),
+	"bridge":           of(fields{"port": ports, "options": of(nil)}),
 	"vxlan": of(fields{"base-iface": name, "id": number64(0, 1<<24-1), "remote": address, "local": address,
 		"destination-port": number64(1, 65535)}),
 	"mac-vlan": of(fields{"base-iface": name, "mode": aString}),
@@ -90,16 +90,34 @@ var ruleFields = fields{
 var dnsFields = fields{"server": listOf(address), "search": listOf(aString), "options": listOf(aString)}
 
 func family(bits int64) check {
-	return of(fields{"enabled": aBool, "dhcp": aBool, "autoconf": aBool, "address": func(c *checker, path string, v any) {
-		each(fields{"ip": addressOf(int(bits)), "prefix-length": number64(0, bits)})(c, path, v)
-		for n, a := range objects(v) {
-			for _, key := range []string{"ip", "prefix-length"} {
-				if a[key] == nil {
+	entry := fields{"ip": addressOf(int(bits)), "prefix-length": number64(0, bits)}
+	return of(fields{"enabled": aBool, "dhcp": aBool, "autoconf": aBool, "address": needing(each(entry), "ip", "prefix-length")})
+}
+
+// needing demands keys of each of a list's objects.
+func needing(list check, keys ...string) check {
+	return func(c *checker, path string, v any) {
+		list(c, path, v)
+		for n, o := range objects(v) {
+			for _, key := range keys {
+				if o[key] == nil {
 					c.complain(fmt.Sprintf("%s[%d]", path, n), "needs %s", key)
 				}
 			}
 		}
-	}})
+	}
+}
+
+// ports are objects with names, each once: with two of a name nobody knows which is meant.
+func ports(c *checker, path string, v any) {
+	needing(each(fields{"name": name, "vlan": of(nil)}), "name")(c, path, v)
+	seen := map[string]bool{}
+	for n, o := range objects(v) {
+		if seen[portKey(o)] {
+			c.complain(fmt.Sprintf("%s[%d]", path, n), "%s is there twice", portKey(o))
+		}
+		seen[portKey(o)] = true
+	}
 }
 
 func interfaces(c *checker, path string, v any) {
@@ -194,13 +212,22 @@ func number64(lowest, highest int64) check {
 	}
 }
 
-// name is what the kernel takes as one.
+// newName is what the kernel takes as an interface's name.
+func newName(c *checker, path string, v any) {
+	if s, ok := v.(string); ok && (s == "" || len(s) > 15) {
+		c.complain(path, "%q is no name of an interface: 1 to 15 bytes without spaces, slashes and colons", s)
+		return
+	}
+	name(c, path, v)
+}
+
+// name refers to an interface; "" to none.
 func name(c *checker, path string, v any) {
 	s, ok := v.(string)
 	switch {
 	case !ok:
 		c.complain(path, "must be an interface's name, not %s; put numbers in quotes", kind(v))
-	case s == "" || s == "." || s == ".." || len(s) > 15 || strings.ContainsFunc(s, badInName):
+	case s == "." || s == ".." || strings.ContainsFunc(s, badInName):
 		c.complain(path, "%q is no name of an interface: 1 to 15 bytes without spaces, slashes and colons", s)
 	}
 }
@@ -215,7 +242,11 @@ func mac(c *checker, path string, v any) {
 	}
 }
 
+// address is one of an end, or "" for none.
 func address(c *checker, path string, v any) {
+	if v == "" {
+		return
+	}
 	if _, err := netip.ParseAddr(text(v)); err != nil {
 		c.complain(path, "must be an IP address, not %s", kind(v))
 	}

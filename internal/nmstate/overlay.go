@@ -50,18 +50,6 @@ func overlayInterfaces(base, over []Interface) (merged []map[string]any) {
 			merged = append(merged, i)
 		}
 	}
-	return withoutBuried(merged, base, over)
-}
-
-// withoutBuried leaves out base's OVS bridges that over wants gone together with the interface of their name.
-func withoutBuried(merged []map[string]any, base, over []Interface) []map[string]any {
-	for _, gone := range over {
-		bridge := Interface{"name": gone.Name(), "type": OVSBridge}.Key()
-		if gone.Type() != "" || gone.State() != Absent || hasKey(over, bridge) || !hasKey(base, bridge) {
-			continue
-		}
-		merged = slices.DeleteFunc(merged, func(m map[string]any) bool { return Interface(m).Key() == bridge })
-	}
 	return merged
 }
 

@@ -9,8 +9,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// SizeLimit is how large a document may be, in bytes; the API server takes no larger objects.
-const SizeLimit = 1 << 20
+// SizeLimit is how large a document may be, in bytes. The API server takes no larger ones than 1.5 MiB; what a node with many
+// pods tells of itself may be larger.
+const SizeLimit = 16 << 20
 
 // Parse reads a document in JSON or YAML. The shape of the known parts is checked, and errors name the path
 // ("interfaces[eth1].mtu: ..."), all at once; unknown keys are kept. Null and nothing are the nil State. Interfaces need names.
@@ -20,6 +21,18 @@ func Parse(raw []byte) (State, error) { return parse(raw, true) }
 func ParseTemplate(raw []byte) (State, error) { return parse(raw, false) }
 
 func parse(raw []byte, named bool) (State, error) {
+	document, err := Decode(raw)
+	if err != nil {
+		return nil, err
+	}
+	if err := Check(document, named); err != nil {
+		return nil, err
+	}
+	return document, nil
+}
+
+// Decode reads a document without a look at its parts: what a node reports is taken as it is.
+func Decode(raw []byte) (State, error) {
 	if len(raw) > SizeLimit {
 		return nil, fmt.Errorf("the state has %d bytes; at most %d can be taken", len(raw), SizeLimit)
 	}
@@ -39,9 +52,6 @@ func parse(raw []byte, named bool) (State, error) {
 	document, ok := numbers(decoded).(map[string]any)
 	if !ok {
 		return nil, errors.New("a network state must be an object such as {interfaces: [...]}")
-	}
-	if err := Check(document, named); err != nil {
-		return nil, err
 	}
 	return document, nil
 }

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// Subtract is s without what equals part, attribute by attribute. An interface of which more than name and type is left
-// keeps both; of which nothing more is left, goes. Lists, routes and rules count as equal in canonical form.
+// Subtract is s without what equals part, attribute by attribute. An interface of which anything is left keeps its name and
+// type; of which nothing is left, goes. Lists, routes and rules count as equal in canonical form.
 func Subtract(s, part State) State {
 	left, taken := cloneObject(unalias(s)), Canonical(part)
 	interfaces := subtractInterfaces(State(left).Interfaces(), taken.Interfaces())
@@ -58,8 +58,6 @@ func subtractInterfaces(from, part []Interface) (left []map[string]any) {
 			continue
 		}
 		rest := subtractObject(i, c, theirs)
-		delete(rest, "name")
-		delete(rest, "type")
 		if len(rest) == 0 {
 			continue
 		}

@@ -1,0 +1,73 @@
+package nmstate
+
+import (
+	"maps"
+	"slices"
+)
+
+// ReportLimit is how large a reported state may be, in bytes of JSON: an object with it, a desired state and the record of
+// where that came from stays below what etcd takes (1.5 MiB).
+const ReportLimit = 768 << 10
+
+// Truncate leaves entries out until s has at most limit bytes as JSON: routes in force first, then pods' and other virtual
+// interfaces, hardware, and what desired names last; of equals the last ones first, so that equal states are truncated
+// equally. It tells whether anything was left out, and gives s itself if not. What is no list is kept, whatever its size.
+func Truncate(s, desired State, limit int) (State, bool) {
+	size := len(encoded(s))
+	if size <= limit {
+		return s, false
+	}
+	s = maps.Clone(s)
+	named := map[string]bool{}
+	for _, i := range desired.Interfaces() {
+		named[i.Name()] = true
+	}
+	excess := size - limit
+	for _, key := range []string{keyRoutes, keyRouteRules} {
+		section := maps.Clone(object(s[key]))
+		for _, part := range []string{keyRunning, keyConfig} {
+			if entries, ok := section[part].([]any); ok {
+				section[part], excess = shorten(entries, excess, func(any) int { return 0 })
+				s[key] = section
+			}
+		}
+	}
+	if entries, ok := s[keyInterfaces].([]any); ok {
+		s[keyInterfaces], _ = shorten(entries, excess, func(entry any) int {
+			i := Interface(object(entry))
+			switch {
+			case named[i.Name()]:
+				return 3
+			case hardware.MatchString(i.Name()), i.Type() == "ethernet", i.Type() == "bond":
+				return 2
+			}
+			return 1
+		})
+	}
+	return s, true
+}
+
+// shorten leaves out entries worth excess bytes, those of least weight first, of equals the last; it gives what is left in
+// its order, and the excess that remains.
+func shorten(entries []any, excess int, weight func(any) int) ([]any, int) {
+	order := make([]int, len(entries))
+	for n := range order {
+		order[n] = len(order) - 1 - n
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return weight(entries[a]) - weight(entries[b]) })
+	gone := map[int]bool{}
+	for _, n := range order {
+		if excess <= 0 {
+			break
+		}
+		gone[n] = true
+		excess -= len(encoded(entries[n])) + len(",")
+	}
+	left := make([]any, 0, len(entries)-len(gone))
+	for n, entry := range entries {
+		if !gone[n] {
+			left = append(left, entry)
+		}
+	}
+	return left, excess
+}
