@@ -14,12 +14,12 @@ import (
 // nmstate.Overlay, one after the other, without copying what is below; a test holds both together.
 type layers struct {
 	interfaces map[string]*entry
-	items      map[item]*entry // routes and rules are there or not; nobody disagrees
-	rest       entry           // all other keys
+	items      map[item]*entry
+	rest       entry // all other keys
 }
 
-// item is one route or rule: the section that lists it, and itself as JSON.
-type item struct{ section, text string }
+// item is one route or rule: the section that lists it, and its key there.
+type item struct{ section, key string }
 
 // entry is an attribute: a value, or further attributes.
 type entry struct {
@@ -46,7 +46,7 @@ func newLayers() *layers {
 // pieces is a canonical document taken apart, so that laying it is quick. Laying does not change it.
 type pieces struct {
 	interfaces []namedInterface
-	items      map[item]any
+	items      map[item]map[string]any
 	rest       map[string]any
 }
 
@@ -57,20 +57,20 @@ type namedInterface struct {
 
 // takeApart splits a canonical document.
 func takeApart(doc nmstate.State) pieces {
-	p := pieces{items: map[item]any{}, rest: map[string]any{}}
+	p := pieces{items: map[item]map[string]any{}, rest: map[string]any{}}
 	for _, i := range doc.Interfaces() {
 		p.interfaces = append(p.interfaces, namedInterface{i.Key(), without(i, "name")})
 	}
+	for _, section := range sections {
+		for _, one := range doc.Config(section) {
+			p.items[item{section, nmstate.EntryKey(one)}] = one
+		}
+	}
 	for key, value := range doc {
-		section, isMap := value.(map[string]any)
-		switch {
-		case key == "interfaces":
-		case isMap && slices.Contains(sections, key):
-			list, _ := section["config"].([]any)
-			for _, one := range list {
-				p.items[item{key, jsonOf(one)}] = one
-			}
-		default:
+		if section, ok := value.(map[string]any); ok && slices.Contains(sections, key) {
+			value = without(section, "config")
+		}
+		if key != "interfaces" {
 			p.rest[key] = value
 		}
 	}
@@ -88,9 +88,27 @@ func (l *layers) lay(p pieces, by int) {
 		l.layInterface(i.key, i.attributes, by)
 	}
 	for key, value := range p.items {
-		l.items[key] = &entry{set: true, value: value, by: by}
+		l.layItem(key, value, by)
 	}
 	l.rest.layAll(p.rest, by)
+}
+
+// layItem also takes away what the route or rule wants absent.
+func (l *layers) layItem(key item, value map[string]any, by int) {
+	e := l.items[key]
+	if e == nil {
+		e = new(entry)
+		l.items[key] = e
+	}
+	if value["state"] == nmstate.Absent {
+		for other, below := range l.items {
+			if attributes, _ := below.value.(map[string]any); other != key && other.section == key.section && nmstate.Withdraws(value, attributes) {
+				e.lost = append(e.lost, loss{below.by, below.value})
+				delete(l.items, other)
+			}
+		}
+	}
+	e.replace(value, by)
 }
 
 func (l *layers) layInterface(key string, attributes map[string]any, by int) {
@@ -118,23 +136,27 @@ func (e *entry) layAll(attributes map[string]any, by int) {
 
 func (e *entry) lay(value any, by int) {
 	attributes, isMap := value.(map[string]any)
-	if isMap = isMap && len(attributes) > 0; isMap && e.kids != nil {
-		e.layAll(attributes, by)
-		return
-	}
 	switch {
-	case e.kids != nil:
+	case !isMap:
 		e.loseAll(e)
-	case e.set && (isMap || !reflect.DeepEqual(e.value, value)):
+		e.replace(value, by)
+	case e.kids != nil:
+		e.layAll(attributes, by)
+	case len(attributes) > 0:
+		if e.set {
+			e.lost = append(e.lost, loss{e.by, e.value})
+		}
+		*e = entry{kids: map[string]*entry{}, by: by, lost: e.lost}
+		e.layAll(attributes, by)
+	}
+}
+
+// replace sets a value that has nothing below it.
+func (e *entry) replace(value any, by int) {
+	if e.set && !reflect.DeepEqual(e.value, value) {
 		e.lost = append(e.lost, loss{e.by, e.value})
 	}
-	*e = entry{set: !isMap, by: by, lost: e.lost}
-	if isMap {
-		e.kids = map[string]*entry{}
-		e.layAll(attributes, by)
-	} else {
-		e.value = value
-	}
+	*e = entry{set: true, value: value, by: by, lost: e.lost}
 }
 
 // loseAll takes what is below for lost, in an order that is always the same.
@@ -151,12 +173,11 @@ func (e *entry) loseAll(below *entry) {
 
 // document is what the layers that are kept have won.
 func (l *layers) document(kept func(by int) bool) nmstate.State {
-	doc := l.rest.attributes(kept)
+	doc := nmstate.State(l.rest.attributes(kept))
 	var list []any
-	for _, name := range slices.Sorted(maps.Keys(l.interfaces)) {
-		if attributes := l.interfaces[name].attributes(kept); len(attributes) > 0 {
-			attributes["name"] = name
-			list = append(list, attributes)
+	for _, key := range slices.Sorted(maps.Keys(l.interfaces)) {
+		if attributes := l.interfaces[key].attributes(kept); len(attributes) > 0 {
+			list = append(list, named(key, attributes))
 		}
 	}
 	if list != nil {
@@ -174,6 +195,16 @@ func (l *layers) document(kept func(by int) bool) nmstate.State {
 		}
 	}
 	return doc
+}
+
+// named gives an interface's attributes what its key says: the name, and of an OVS bridge the type.
+func named(key string, attributes map[string]any) map[string]any {
+	name, bridge := strings.CutSuffix(key, " "+nmstate.OVSBridge)
+	attributes["name"] = name
+	if bridge {
+		attributes["type"] = nmstate.OVSBridge
+	}
+	return attributes
 }
 
 func (e *entry) attributes(kept func(by int) bool) map[string]any {
@@ -194,20 +225,23 @@ func (i item) compare(other item) int {
 	if c := strings.Compare(i.section, other.section); c != 0 {
 		return c
 	}
-	return strings.Compare(i.text, other.text)
+	return strings.Compare(i.key, other.key)
 }
 
 // dispute is an attribute on which layers disagree: the loser wanted something else than the winner.
 type dispute struct {
-	path             string
-	winner, loser    int
-	won, wantedValue any
+	path          string
+	winner, loser int
+	won, wanted   any
 }
 
 // disputes are sorted by path and loser, each pair once.
 func (l *layers) disputes() (list []dispute) {
 	for _, name := range slices.Sorted(maps.Keys(l.interfaces)) {
 		list = l.interfaces[name].disputes("interfaces["+name+"]", list)
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(l.items), item.compare) {
+		list = l.items[key].disputes(key.section+".config["+key.key+"]", list)
 	}
 	return l.rest.disputes("", list)
 }

@@ -1,0 +1,143 @@
+package nodeconfig
+
+import (
+	"fmt"
+
+	nmstatev1 "github.com/flowkeep/flowkeep/api/nmstate/v1"
+	"github.com/flowkeep/flowkeep/internal/nmstate"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Node is what is known of a node: the object that policies select by, and its state. Nothing of it is changed.
+type Node struct {
+	Object *corev1.Node
+	*State
+}
+
+// State is a NodeNetworkState, understood.
+type State struct {
+	// unknown says why nothing can be decided for the node now; it keeps what it has.
+	unknown   string
+	unmanaged bool
+	current   []nmstate.Interface
+	desired   nmstate.State
+	form      nmstate.State // desired in canonical form
+	record    nmstate.State // what of desired came from policies, canonical
+	refs      []nmstatev1.PolicyRef
+	sync      syncing
+	message   string // of the agent
+}
+
+// syncing is how the node's agent fares with the desired state as it is now.
+type syncing int
+
+const (
+	applying syncing = iota // or it has not seen it yet
+	synced
+	failing
+)
+
+// NoState stands for a node whose agent has made no object yet.
+var NoState = &State{unknown: "the node has no NodeNetworkState yet: its agent, netplugin node-state, makes it"}
+
+// ReadState understands an object; nil is NoState.
+func ReadState(o *nmstatev1.NodeNetworkState) *State {
+	if o == nil {
+		return NoState
+	}
+	s := &State{unmanaged: !o.Spec.IsManaged()}
+	s.sync, s.message = syncOf(o)
+	if s.unknown = s.read(o); s.unknown != "" {
+		return s
+	}
+	s.form, s.record = nmstate.Canonical(s.desired), nmstate.Canonical(s.record)
+	return s
+}
+
+func (s *State) read(o *nmstatev1.NodeNetworkState) (unknown string) {
+	current, err := parse(o.Status.CurrentState)
+	if err != nil {
+		return fmt.Sprintf("the node's current state cannot be read: %v", err)
+	}
+	s.current = current.Interfaces()
+	if s.desired, err = parse(o.Spec.DesiredState); err != nil {
+		return fmt.Sprintf("the node's desired state cannot be read, mend it by hand: %v", err)
+	}
+	if from := o.Spec.FromPolicies; from != nil {
+		s.refs = from.Policies
+		if s.record, err = parse(from.State); err != nil {
+			return fmt.Sprintf("the node's record of policies (spec.fromPolicies) cannot be read: %v", err)
+		}
+	}
+	if current == nil {
+		return "the node has not reported its current state yet"
+	}
+	return ""
+}
+
+func parse(s *nmstatev1.State) (nmstate.State, error) {
+	if s == nil || len(s.Raw) == 0 {
+		return nil, nil
+	}
+	return nmstate.Parse(s.Raw)
+}
+
+// syncOf reads the agent's condition; what it says of an earlier generation says nothing of this one.
+func syncOf(o *nmstatev1.NodeNetworkState) (syncing, string) {
+	c := meta.FindStatusCondition(o.Status.Conditions, nmstatev1.ConditionInSync)
+	if c == nil || max(c.ObservedGeneration, o.Status.ObservedGeneration) < o.Generation {
+		return applying, ""
+	}
+	switch {
+	case c.Status == metav1.ConditionTrue:
+		return synced, ""
+	case c.Reason == nmstatev1.ReasonFailing, c.Reason == nmstatev1.ReasonRetrying, c.Reason == nmstatev1.ReasonRolledBack:
+		return failing, c.Message
+	}
+	return applying, c.Message
+}
+
+// hand is what of the desired state is nobody's but the administrator's: all that is not in the record.
+func (s *State) hand() nmstate.State {
+	if len(s.record) == 0 {
+		return s.desired
+	}
+	hand := nmstate.Subtract(s.desired, s.record)
+	return withTypes(hand, s.desired, s.record)
+}
+
+// withTypes: Subtract leaves an interface its type when more of it is left, and takes it when nothing is. Here the type is
+// whose the record says it is.
+func withTypes(hand, desired, record nmstate.State) nmstate.State {
+	left := byKey(hand)
+	theirs := byKey(record)
+	var bare []any
+	for _, i := range desired.Interfaces() {
+		part, ok := theirs[i.Key()]
+		if !ok || i.Type() == "" || i.Type() == nmstate.OVSBridge {
+			continue
+		}
+		mine, some := left[i.Key()]
+		switch {
+		case part.Type() == i.Type() && some:
+			delete(mine, "type")
+		case part.Type() == "" && !some:
+			bare = append(bare, map[string]any{"name": i.Name(), "type": i.Type()})
+		}
+	}
+	if bare != nil {
+		list, _ := hand["interfaces"].([]any)
+		hand["interfaces"] = append(list, bare...)
+	}
+	return hand
+}
+
+func byKey(s nmstate.State) map[string]nmstate.Interface {
+	found := map[string]nmstate.Interface{}
+	for _, i := range s.Interfaces() {
+		found[i.Key()] = i
+	}
+	return found
+}

@@ -1,0 +1,103 @@
+package nodeconfig
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	nmstatev1 "github.com/flowkeep/flowkeep/api/nmstate/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Report is what a pass has to tell a policy's status of some nodes.
+type Report struct {
+	Entries   map[string]nmstatev1.PolicyNode // by node
+	Conflicts map[string][]nmstatev1.Conflict // of the nodes in Entries
+	Gone      []string                        // nodes that are no more
+}
+
+// Update is the policy's status with the report in it; changed is false when it says so already. Of other nodes it keeps what
+// it says. The old status is not changed.
+func (r Report) Update(o *nmstatev1.NodeNetworkConfigurationPolicy, now metav1.Time) (status nmstatev1.NodeNetworkConfigurationPolicyStatus, changed bool) {
+	status = *o.Status.DeepCopy()
+	s := StandingOf(o)
+	for _, node := range r.Gone {
+		delete(s, node)
+	}
+	for node, e := range r.Entries {
+		e.Since = &now
+		if old, ok := s[node]; ok && old.Phase == e.Phase && old.Since != nil {
+			e.Since = old.Since
+		}
+		s[node] = e
+	}
+	status.Nodes = s.sortedEntries()
+	status.Conflicts = r.conflicts(o.Status.Conflicts)
+	status.ObservedGeneration = o.Generation
+	for _, c := range summaryOf(status) {
+		c.ObservedGeneration, c.LastTransitionTime = o.Generation, now
+		meta.SetStatusCondition(&status.Conditions, c)
+	}
+	return status, !equality.Semantic.DeepEqual(status, o.Status)
+}
+
+func (r Report) conflicts(old []nmstatev1.Conflict) []nmstatev1.Conflict {
+	var all []nmstatev1.Conflict
+	for _, c := range old {
+		if _, told := r.Entries[c.Node]; !told && !slices.Contains(r.Gone, c.Node) {
+			all = append(all, c)
+		}
+	}
+	for _, found := range r.Conflicts {
+		all = append(all, found...)
+	}
+	slices.SortFunc(all, func(a, b nmstatev1.Conflict) int {
+		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Path, b.Path), cmp.Compare(a.Winner, b.Winner), cmp.Compare(a.Loser, b.Loser))
+	})
+	return all[:min(len(all), nmstatev1.ConflictsLimit)]
+}
+
+// summaryOf sums the entries up.
+func summaryOf(s nmstatev1.NodeNetworkConfigurationPolicyStatus) []metav1.Condition {
+	nodes := map[nmstatev1.Phase][]string{}
+	selected := 0
+	for _, e := range s.Nodes {
+		nodes[e.Phase] = append(nodes[e.Phase], e.Node)
+		if counts(e) {
+			selected++
+		}
+	}
+	inForce := len(nodes[nmstatev1.PhaseApplied]) + len(nodes[nmstatev1.PhaseConflict])
+	failing, waiting, changing := nodes[nmstatev1.PhaseFailing], nodes[nmstatev1.PhaseWaiting], nodes[nmstatev1.PhaseApplying]
+	available := condition(nmstatev1.ConditionAvailable, inForce == selected, "InForce", "NotYet", fmt.Sprintf("in force on %d of %d nodes", inForce, selected))
+	if selected == 0 {
+		available.Reason, available.Message = "NoNodes", "no node is selected with an interface that matches"
+	}
+	return []metav1.Condition{
+		available,
+		condition(nmstatev1.ConditionDegraded, len(failing) > 0, "Failing", "NoneFailing", listed("failing on", failing)),
+		condition(nmstatev1.ConditionProgressing, len(waiting)+len(changing) > 0, "RollingOut", "Done", fmt.Sprintf("%d nodes change, %d wait", len(changing), len(waiting))),
+		condition(nmstatev1.ConditionConflict, len(s.Conflicts) > 0, "Disagreement", "NoDisagreement", fmt.Sprintf("%d attributes are wanted otherwise (status.conflicts)", len(s.Conflicts))),
+	}
+}
+
+func condition(kind string, is bool, yes, no, message string) metav1.Condition {
+	if is {
+		return metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: yes, Message: message}
+	}
+	return metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: no, Message: message}
+}
+
+// listed names a few and counts the rest.
+func listed(what string, names []string) string {
+	switch {
+	case len(names) == 0:
+		return what + " no node"
+	case len(names) > 3:
+		return fmt.Sprintf("%s %s and %d other nodes", what, strings.Join(names[:3], ", "), len(names)-3)
+	}
+	return what + " " + strings.Join(names, ", ")
+}

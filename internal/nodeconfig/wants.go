@@ -1,0 +1,165 @@
+package nodeconfig
+
+import (
+	"fmt"
+	"slices"
+
+	nmstatev1 "github.com/flowkeep/flowkeep/api/nmstate/v1"
+	"github.com/flowkeep/flowkeep/internal/nmstate"
+)
+
+// want is what one policy wants of one node.
+type want struct {
+	selected   bool
+	matched    bool
+	why        string   // why not, or what matched
+	interfaces []string // that matched, sorted
+	contribution
+	err error // the policy cannot be brought about on this node
+}
+
+// contribution is documents, laid in this order.
+type contribution []pieces
+
+func (c contribution) layOn(l *layers, by int) {
+	for _, p := range c {
+		l.lay(p, by)
+	}
+}
+
+// wants tells what the policy makes of the node as it is now.
+func (p *Policy) wants(n *Node) (w want) {
+	if p.Err != nil {
+		return want{why: "the policy cannot be understood", err: p.Err}
+	}
+	if w.why, w.selected = p.selector.chooses(n.Object); !w.selected {
+		return w
+	}
+	if w.interfaces = p.match(n.current); len(p.rules) > 0 && len(w.interfaces) == 0 {
+		w.why = "no interface of the node matches"
+		return w
+	}
+	w.matched, w.why = true, matchedText(len(p.rules) > 0, w.interfaces)
+	w.contribution, w.err = p.contribute(w.interfaces)
+	return w
+}
+
+func matchedText(rules bool, interfaces []string) string {
+	switch {
+	case !rules:
+		return "the policy selects the node"
+	case len(interfaces) == 1:
+		return "interface " + interfaces[0] + " matches"
+	}
+	return fmt.Sprintf("%d interfaces match", len(interfaces))
+}
+
+// match is the names of the interfaces that match, sorted. What the policy itself would make of others that match is left
+// out: a VLAN eth1.100 over eth1 is not to have a VLAN of its own because it matches eth*.
+func (p *Policy) match(current []nmstate.Interface) (names []string) {
+	for _, i := range current {
+		if slices.ContainsFunc(p.rules, func(r rule) bool { return r.matches(i) }) {
+			names = append(names, i.Name())
+		}
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	if p.auto == nil {
+		return names
+	}
+	made := p.makes(names)
+	return slices.DeleteFunc(names, func(name string) bool { return slices.Contains(made, name) })
+}
+
+// makes is the names of the interfaces that autoConfig makes of these.
+func (p *Policy) makes(of []string) (names []string) {
+	if b := p.auto.Bonding; b != nil {
+		of = []string{bondName(b)}
+		names = append(names, of...)
+	}
+	for _, base := range of {
+		for _, id := range vlansOf(p.auto) {
+			names = append(names, vlanName(base, id))
+		}
+	}
+	return names
+}
+
+func (p *Policy) contribute(matched []string) (contribution, error) {
+	if p.auto != nil {
+		doc, err := p.configure(matched)
+		return contribution{takeApart(doc)}, err
+	}
+	c := contribution{p.fixed}
+	for _, name := range matched {
+		var each pieces
+		for _, attributes := range p.each {
+			each.interfaces = append(each.interfaces, namedInterface{keyOf(name, attributes), attributes})
+		}
+		c = append(c, each)
+	}
+	return c, nil
+}
+
+func keyOf(name string, attributes map[string]any) string {
+	return nmstate.Interface{"name": name, "type": attributes["type"]}.Key()
+}
+
+// configure is autoConfig's document: a bond, VLANs over the matched interfaces, or VLANs over the bond.
+func (p *Policy) configure(matched []string) (nmstate.State, error) {
+	var list []any
+	bases := matched
+	if b := p.auto.Bonding; b != nil {
+		bases = []string{bondName(b)}
+		list = append(list, bondOf(b, matched))
+	}
+	for _, base := range bases {
+		for _, id := range vlansOf(p.auto) {
+			list = append(list, map[string]any{
+				"name": vlanName(base, id), "type": "vlan", "state": nmstate.Up,
+				"vlan": map[string]any{"base-iface": base, "id": int64(id)},
+			})
+		}
+	}
+	doc := nmstate.State{"interfaces": list}
+	if err := nmstate.Check(doc, true); err != nil {
+		return nil, fmt.Errorf("autoConfig would make what cannot be: %w", err)
+	}
+	return nmstate.Canonical(doc), nil
+}
+
+func bondOf(b *nmstatev1.Bonding, matched []string) map[string]any {
+	mode := b.Mode
+	if mode == "" {
+		mode = "active-backup"
+	}
+	ports := make([]any, len(matched))
+	for n, name := range matched {
+		ports[n] = name
+	}
+	aggregation := map[string]any{"mode": mode, "port": ports}
+	if len(b.Options) > 0 {
+		options := map[string]any{}
+		for key, value := range b.Options {
+			options[key] = value
+		}
+		aggregation["options"] = options
+	}
+	return map[string]any{"name": bondName(b), "type": "bond", "state": nmstate.Up, "link-aggregation": aggregation}
+}
+
+func bondName(b *nmstatev1.Bonding) string {
+	if b.Name == "" {
+		return "bond0"
+	}
+	return b.Name
+}
+
+func vlansOf(auto *nmstatev1.AutoConfig) []int32 {
+	if auto.VLAN == nil {
+		return nil
+	}
+	return vlanIDs(auto.VLAN)
+}
+
+func vlanName(base string, id int32) string { return fmt.Sprintf("%s.%d", base, id) }
