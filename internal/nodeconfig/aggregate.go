@@ -2,7 +2,6 @@ package nodeconfig
 
 import (
 	"maps"
-	"slices"
 
 	nmstatev1 "github.com/flowkeep/flowkeep/api/nmstate/v1"
 	"github.com/flowkeep/flowkeep/internal/nmstate"
@@ -13,43 +12,62 @@ import (
 type aggregate struct {
 	policies []*Policy
 	layers   *layers
-	owners   map[int]bool // layers that something of the record is from
-	desired  nmstate.State
-	record   nmstate.State // canonical
-	form     nmstate.State // desired in canonical form
 }
 
 // heldBy and handBy are the layers above the policies'.
 func (a *aggregate) heldBy() int { return len(a.policies) }
 func (a *aggregate) handBy() int { return len(a.policies) + 1 }
 
+func (a *aggregate) fromPolicies(by int) bool { return by <= a.heldBy() }
+
 // aggregateOf lays what policies want, but for those left out, for which kept stands.
 func aggregateOf(n *Node, policies []*Policy, wants []want, out map[int]string, kept pieces) *aggregate {
-	a := &aggregate{policies: policies, layers: newLayers(), owners: map[int]bool{}}
+	a := &aggregate{policies: policies, layers: newLayers()}
 	for by, w := range wants {
 		if _, left := out[by]; !left && w.matched {
 			w.layOn(a.layers, by)
 		}
 	}
 	a.layers.lay(kept, a.heldBy())
-	hand := n.hand()
-	a.layers.lay(takeApart(nmstate.Canonical(hand)), a.handBy())
-	a.record = nmstate.Canonical(a.layers.document(func(by int) bool {
-		if by == a.handBy() {
-			return false
-		}
-		a.owners[by] = true
-		return true
-	}))
-	a.desired = nmstate.Overlay(a.record, hand)
-	a.form = nmstate.Canonical(a.desired)
+	a.layers.lay(n.handPieces, a.handBy())
 	return a
+}
+
+// record is what of the desired state is from policies.
+func (a *aggregate) record() nmstate.State { return a.layers.document(a.fromPolicies) }
+
+// wanted tells whether the node's desired state is as it is to be.
+func (a *aggregate) wanted(n *Node) bool {
+	same := true
+	walk(n.desiredLayers, a.layers, func(was, is *entry) {
+		same = same && was != nil && is != nil && equal(was.value, is.value)
+	})
+	return same
+}
+
+// recorded tells whether the node's record is as it is to be.
+func (a *aggregate) recorded(n *Node) bool {
+	same := true
+	walk(n.recordLayers, a.layers, func(was, is *entry) {
+		if is != nil && !a.fromPolicies(is.by) {
+			is = nil
+		}
+		same = same && (was == nil) == (is == nil) && (was == nil || equal(was.value, is.value))
+	})
+	return same
+}
+
+// owners are the layers that something is from.
+func (a *aggregate) owners() map[int]bool {
+	found := map[int]bool{}
+	walk(newLayers(), a.layers, func(_, is *entry) { found[is.by] = true })
+	return found
 }
 
 // refs are the policies that something of the record is from, in order. Those left out stay as of the generation that the
 // node has, if it has something of theirs.
 func (a *aggregate) refs(n *Node, out map[int]string) (refs []nmstatev1.PolicyRef) {
-	old := generations(n.refs)
+	old, owners := generations(n.refs), a.owners()
 	for by, p := range a.policies {
 		generation := p.Generation
 		_, left := out[by]
@@ -57,7 +75,7 @@ func (a *aggregate) refs(n *Node, out map[int]string) (refs []nmstatev1.PolicyRe
 		if left {
 			generation = had
 		}
-		if a.owners[by] || left && was && a.owners[a.heldBy()] {
+		if owners[by] || left && was && owners[a.heldBy()] {
 			refs = append(refs, nmstatev1.PolicyRef{Name: p.Name, Generation: generation})
 		}
 	}
@@ -84,76 +102,63 @@ type leaf struct {
 	by  int
 }
 
-// compare walks what of the record and the layers differs, and returns of the record what keep wants.
-func (a *aggregate) compare(record nmstate.State, keep func(leaf) bool) pieces {
-	old := newLayers()
-	old.lay(takeApart(record), 0)
-	kept := pieces{items: map[item]map[string]any{}, rest: compareEntries(&old.rest, &a.layers.rest, keep)}
-	for _, key := range unionKeys(old.interfaces, a.layers.interfaces) {
-		was, is := old.interfaces[key], a.layers.interfaces[key]
-		if attributes := compareEntries(was, is, keep); len(attributes) > 0 {
+// changes visits what of the node's record the layers have otherwise.
+func (a *aggregate) changes(n *Node, visit func(leaf)) {
+	walk(n.recordLayers, a.layers, func(was, is *entry) {
+		if l := leafOf(was, is); l != nil {
+			visit(*l)
+		}
+	})
+}
+
+func leafOf(was, is *entry) *leaf {
+	switch {
+	case was == nil:
+		return &leaf{by: is.by}
+	case is == nil:
+		return &leaf{had: was.value, by: -1}
+	case equal(was.value, is.value):
+		return nil
+	}
+	return &leaf{had: was.value, by: is.by}
+}
+
+// keep is what of the node's record is to stay although the layers have it otherwise.
+func (a *aggregate) keep(n *Node, keeps func(leaf) bool) pieces {
+	kept := pieces{items: map[item]map[string]any{}, rest: keepAll(&n.recordLayers.rest, &a.layers.rest, keeps)}
+	for key, was := range n.recordLayers.interfaces {
+		if attributes := keepAll(was, a.layers.interfaces[key], keeps); len(attributes) > 0 {
 			kept.interfaces = append(kept.interfaces, namedInterface{key, attributes})
 		}
 	}
-	for key := range union(old.items, a.layers.items) {
-		if value, ok := compareEntry(old.items[key], a.layers.items[key], keep).(map[string]any); ok {
+	for key, was := range n.recordLayers.items {
+		if value, ok := keepEntry(was, a.layers.items[key], keeps).(map[string]any); ok {
 			kept.items[key] = value
 		}
 	}
 	return kept
 }
 
-func unionKeys(a, b map[string]*entry) []string { return slices.Sorted(maps.Keys(union(a, b))) }
-
-func union[K comparable](a, b map[K]*entry) map[K]bool {
-	all := make(map[K]bool, len(a)+len(b))
-	for k := range a {
-		all[k] = true
-	}
-	for k := range b {
-		all[k] = true
-	}
-	return all
-}
-
-// compareEntries compares two entries with further attributes; nil has none.
-func compareEntries(was, is *entry, keep func(leaf) bool) map[string]any {
+func keepAll(was, is *entry, keeps func(leaf) bool) map[string]any {
 	kept := map[string]any{}
-	for _, key := range unionKeys(kidsOf(was), kidsOf(is)) {
-		if value := compareEntry(kidsOf(was)[key], kidsOf(is)[key], keep); value != nil {
+	for key, one := range was.kids {
+		if value := keepEntry(one, kidsOf(is)[key], keeps); value != nil {
 			kept[key] = value
 		}
 	}
 	return kept
 }
 
-func kidsOf(e *entry) map[string]*entry {
-	if e == nil {
-		return nil
-	}
-	return e.kids
-}
-
-// compareEntry returns what of was is kept, or nil.
-func compareEntry(was, is *entry, keep func(leaf) bool) any {
-	if kidsOf(was) != nil || kidsOf(is) != nil && (was == nil || !was.set) {
-		if below := compareEntries(was, is, keep); len(below) > 0 {
+// keepEntry returns what of an entry is kept, or nil.
+func keepEntry(was, is *entry, keeps func(leaf) bool) any {
+	if was.kids != nil {
+		if below := keepAll(was, is, keeps); len(below) > 0 {
 			return below
 		}
 		return nil
 	}
-	l := leaf{by: -1}
-	if was != nil && was.set {
-		l.had = was.value
-	}
-	if is != nil && (is.set || is.kids != nil) {
-		l.by = is.by
-	}
-	if l.had == nil && l.by < 0 || l.had != nil && is != nil && is.set && jsonOf(is.value) == jsonOf(l.had) {
-		return nil
-	}
-	if keep(l) && l.had != nil {
-		return l.had
+	if l := leafOf(was, leafOnly(is)); l != nil && keeps(*l) {
+		return was.value
 	}
 	return nil
 }

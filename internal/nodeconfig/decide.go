@@ -9,10 +9,25 @@ import (
 	"github.com/flowkeep/flowkeep/internal/nmstate"
 )
 
-// Desire is what a node's spec is to hold: both in one update.
+// Desire is what a node's spec is to hold: all of it in one update.
 type Desire struct {
-	DesiredState *nmstatev1.State
-	FromPolicies *nmstatev1.FromPolicies
+	Desired, Record nmstate.State
+	Policies        []nmstatev1.PolicyRef
+}
+
+// Set writes it into a spec.
+func (d *Desire) Set(spec *nmstatev1.NodeNetworkStateSpec) {
+	spec.DesiredState, spec.FromPolicies = raw(d.Desired), nil
+	if len(d.Policies) > 0 || len(d.Record) > 0 {
+		spec.FromPolicies = &nmstatev1.FromPolicies{Policies: d.Policies, State: raw(d.Record)}
+	}
+}
+
+func raw(s nmstate.State) *nmstatev1.State {
+	if len(s) == 0 {
+		return nil
+	}
+	return &nmstatev1.State{Raw: json.RawMessage(jsonOf(map[string]any(s)))}
 }
 
 // Decision is what follows from a node's objects, the policies and where they stand. The same objects give the same decision.
@@ -65,9 +80,8 @@ func Decide(n *Node, policies []*Policy, standings map[string]Standing) Decision
 	target := d.settle()
 	decision := Decision{Entries: map[string]nmstatev1.PolicyNode{}, Conflicts: d.conflicts(target), Blockers: d.blockers}
 	refs := target.refs(n, d.waits)
-	same := jsonEqual(target.form, n.form)
-	if !same || !jsonEqual(target.record, n.record) || !sameNames(refs, n.refs) {
-		decision.Write = target.write(refs)
+	if !target.wanted(n) || !target.recorded(n) || !sameNames(refs, n.refs) {
+		decision.Write = target.write(n, refs)
 	}
 	for by, p := range policies {
 		decision.Entries[p.Name] = d.entry(by, len(decision.Conflicts[p.Name]) > 0 && lost(decision.Conflicts[p.Name], p.Name))
@@ -92,7 +106,7 @@ func (d *decider) settle() *aggregate {
 	for {
 		target := d.aggregate()
 		d.changing = map[int]bool{}
-		if jsonEqual(target.form, d.node.form) {
+		if target.wanted(d.node) {
 			return target
 		}
 		d.findChanging(target)
@@ -114,7 +128,7 @@ func (d *decider) aggregate() *aggregate {
 	if !d.holdsBack() {
 		return target
 	}
-	return aggregateOf(d.node, d.policies, d.wants, d.waits, target.compare(d.node.record, func(l leaf) bool { return d.keeps(l) }))
+	return aggregateOf(d.node, d.policies, d.wants, d.waits, target.keep(d.node, d.keeps))
 }
 
 // holdsBack tells whether the node has something of policies that wait.
@@ -131,8 +145,8 @@ func (d *decider) holdsBack() bool {
 // keeps tells whether what the node has stays because it may be of a policy that waits: where nobody else wants something,
 // or where it lies above a policy that is as it was when the node was written.
 func (d *decider) keeps(l leaf) bool {
-	if l.had == nil || l.by > len(d.policies) {
-		return false
+	if l.by > len(d.policies) {
+		return false // set by hand
 	}
 	old := generations(d.node.refs)
 	for by := range d.waits {
@@ -150,44 +164,29 @@ func (d *decider) keeps(l leaf) bool {
 // node's, and where attributes go, those of which the node has something and that are not as they were.
 func (d *decider) findChanging(target *aggregate) {
 	gone := false
-	target.compare(d.node.record, func(l leaf) bool {
+	target.changes(d.node, func(l leaf) {
 		switch {
 		case l.by < 0:
 			gone = true
 		case l.by < len(d.policies):
 			d.changing[l.by] = true
 		}
-		return false
 	})
 	if !gone {
 		return
 	}
-	old := generations(d.node.refs)
+	old, owners := generations(d.node.refs), target.owners()
 	for by, p := range d.policies {
 		had, ok := old[p.Name]
-		if _, waits := d.waits[by]; ok && !waits && (had != p.Generation || !target.owners[by]) {
+		if _, waits := d.waits[by]; ok && !waits && (had != p.Generation || !owners[by]) {
 			d.changing[by] = true
 		}
 	}
 }
 
-func (a *aggregate) write(refs []nmstatev1.PolicyRef) *Desire {
-	w := &Desire{DesiredState: raw(a.desired)}
-	if len(refs) > 0 || len(a.record) > 0 {
-		w.FromPolicies = &nmstatev1.FromPolicies{Policies: refs, State: raw(a.record)}
-	}
-	return w
-}
-
-func raw(s nmstate.State) *nmstatev1.State {
-	if len(s) == 0 {
-		return nil
-	}
-	return &nmstatev1.State{Raw: json.RawMessage(jsonOf(map[string]any(s)))}
-}
-
-func jsonEqual(a, b nmstate.State) bool {
-	return len(a) == 0 && len(b) == 0 || jsonOf(map[string]any(a)) == jsonOf(map[string]any(b))
+func (a *aggregate) write(n *Node, refs []nmstatev1.PolicyRef) *Desire {
+	record := a.record()
+	return &Desire{Desired: nmstate.Overlay(record, n.hand), Record: record, Policies: refs}
 }
 
 // entry says where a policy stands on the node, given that Write, if any, is about to be written.

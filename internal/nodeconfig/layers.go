@@ -1,6 +1,7 @@
 package nodeconfig
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"reflect"
@@ -153,7 +154,7 @@ func (e *entry) lay(value any, by int) {
 
 // replace sets a value that has nothing below it.
 func (e *entry) replace(value any, by int) {
-	if e.set && !reflect.DeepEqual(e.value, value) {
+	if e.set && !equal(e.value, value) {
 		e.lost = append(e.lost, loss{e.by, e.value})
 	}
 	*e = entry{set: true, value: value, by: by, lost: e.lost}
@@ -235,33 +236,104 @@ type dispute struct {
 	won, wanted   any
 }
 
-// disputes are sorted by path and loser, each pair once.
-func (l *layers) disputes() (list []dispute) {
-	for _, name := range slices.Sorted(maps.Keys(l.interfaces)) {
-		list = l.interfaces[name].disputes("interfaces["+name+"]", list)
-	}
-	for _, key := range slices.SortedFunc(maps.Keys(l.items), item.compare) {
-		list = l.items[key].disputes(key.section+".config["+key.key+"]", list)
-	}
-	return l.rest.disputes("", list)
+// crumb is a place in a document, written out only where it is needed.
+type crumb struct {
+	above *crumb
+	text  string
 }
 
-func (e *entry) disputes(path string, list []dispute) []dispute {
-	told := map[int]bool{}
-	for _, lost := range slices.Backward(e.lost) { // what a layer wanted last counts
+func (c *crumb) String() string {
+	if c.above == nil || c.above.text == "" {
+		return c.text
+	}
+	return c.above.String() + "." + c.text
+}
+
+// disputes are sorted by path and then loser, each pair once.
+func (l *layers) disputes() (list []dispute) {
+	for key, e := range l.interfaces {
+		list = e.disputes(&crumb{text: "interfaces[" + key + "]"}, list)
+	}
+	for key, e := range l.items {
+		list = e.disputes(&crumb{text: key.section + ".config[" + key.key + "]"}, list)
+	}
+	list = l.rest.disputes(new(crumb), list)
+	slices.SortFunc(list, func(a, b dispute) int {
+		return cmp.Or(strings.Compare(a.path, b.path), cmp.Compare(a.loser, b.loser))
+	})
+	return list
+}
+
+func (e *entry) disputes(at *crumb, list []dispute) []dispute {
+	for n, lost := range e.lost {
+		again := slices.ContainsFunc(e.lost[n+1:], func(later loss) bool { return later.by == lost.by }) // what a layer wanted last counts
+		if again || lost.by == e.by {
+			continue
+		}
 		won := e.value
 		if e.kids != nil {
 			won = e.attributes(func(int) bool { return true })
 		}
-		if !told[lost.by] && lost.by != e.by && !reflect.DeepEqual(lost.value, won) {
-			told[lost.by] = true
-			list = append(list, dispute{path, e.by, lost.by, won, lost.value})
+		if !equal(lost.value, won) {
+			list = append(list, dispute{at.String(), e.by, lost.by, won, lost.value})
 		}
 	}
-	for _, key := range slices.Sorted(maps.Keys(e.kids)) {
-		list = e.kids[key].disputes(strings.TrimPrefix(path+"."+key, "."), list)
+	for key, kid := range e.kids {
+		list = kid.disputes(&crumb{at, key}, list)
 	}
 	return list
+}
+
+// walk visits all attributes, routes and rules that one of two documents has; the other's entry is nil where it has none.
+func walk(a, b *layers, visit func(a, b *entry)) {
+	walkAll(a.interfaces, b.interfaces, visit)
+	walkAll(a.items, b.items, visit)
+	walkAll(a.rest.kids, b.rest.kids, visit)
+}
+
+func walkAll[K comparable](a, b map[K]*entry, visit func(a, b *entry)) {
+	for key, one := range a {
+		walkEntry(one, b[key], visit)
+	}
+	for key, other := range b {
+		if _, both := a[key]; !both {
+			walkEntry(nil, other, visit)
+		}
+	}
+}
+
+func walkEntry(a, b *entry, visit func(a, b *entry)) {
+	if isLeaf(a) || isLeaf(b) {
+		visit(leafOnly(a), leafOnly(b))
+	}
+	if kidsOf(a) != nil || kidsOf(b) != nil {
+		walkAll(kidsOf(a), kidsOf(b), visit)
+	}
+}
+
+func isLeaf(e *entry) bool { return e != nil && e.set }
+
+func leafOnly(e *entry) *entry {
+	if isLeaf(e) {
+		return e
+	}
+	return nil
+}
+
+func kidsOf(e *entry) map[string]*entry {
+	if e == nil {
+		return nil
+	}
+	return e.kids
+}
+
+// equal is reflect.DeepEqual, quicker for what values mostly are.
+func equal(a, b any) bool {
+	switch a := a.(type) {
+	case string, int64, bool:
+		return a == b
+	}
+	return reflect.DeepEqual(a, b)
 }
 
 // jsonOf is the value as JSON, keys sorted.

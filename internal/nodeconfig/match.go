@@ -91,13 +91,13 @@ func newNeighbour(m nmstatev1.LLDPMatch) (*neighbour, error) {
 }
 
 // matches tells whether all that the rule names is so.
-func (r rule) matches(i nmstate.Interface) bool {
+func (r rule) matches(i nic) bool {
 	return r.name.matches(i.Name()) &&
 		(r.typ == "" || r.typ == i.Type()) &&
-		(r.vlan == nil || r.matchesVLAN(i)) &&
-		(r.mac == "" || r.matchesMAC(i)) &&
-		(r.driver == "" || r.driver == i["driver"]) &&
-		(r.lldp == nil || r.lldp.seenBy(i))
+		(r.vlan == nil || r.matchesVLAN(i.Interface)) &&
+		(r.mac == "" || r.mac == i.mac) &&
+		(r.driver == "" || r.driver == i.Interface["driver"]) &&
+		(r.lldp == nil || r.lldp.seenBy(i.Interface))
 }
 
 func (r rule) matchesVLAN(i nmstate.Interface) bool {
@@ -111,15 +111,18 @@ func (r rule) matchesVLAN(i nmstate.Interface) bool {
 	return false
 }
 
-// matchesMAC goes by the permanent address where there is one: the ports of a bond all show the bond's, and would match no
-// more, or all, once the policy has made them ports.
-func (r rule) matchesMAC(i nmstate.Interface) bool {
+// macOf is the permanent address where there is one: the ports of a bond all show the bond's, and would match no more, or
+// all, once a policy has made them ports.
+func macOf(i nmstate.Interface) string {
 	text, ok := i["permanent-mac-address"].(string)
 	if !ok || text == "" {
 		text, _ = i["mac-address"].(string)
 	}
 	mac, err := net.ParseMAC(text)
-	return err == nil && mac.String() == r.mac
+	if err != nil {
+		return ""
+	}
+	return mac.String()
 }
 
 // seenBy tells whether one neighbour of the interface is the one that is meant. In nmstate's schema a neighbour is a list of

@@ -21,13 +21,22 @@ type State struct {
 	// unknown says why nothing can be decided for the node now; it keeps what it has.
 	unknown   string
 	unmanaged bool
-	current   []nmstate.Interface
+	current   []nic
 	desired   nmstate.State
-	form      nmstate.State // desired in canonical form
-	record    nmstate.State // what of desired came from policies, canonical
+	record    nmstate.State // what of desired came from policies
+	hand      nmstate.State // and what did not
 	refs      []nmstatev1.PolicyRef
 	sync      syncing
 	message   string // of the agent
+
+	desiredLayers, recordLayers *layers
+	handPieces                  pieces
+}
+
+// nic is an interface that the node has, and the address to know it by.
+type nic struct {
+	nmstate.Interface
+	mac string // as net.HardwareAddr prints it
 }
 
 // syncing is how the node's agent fares with the desired state as it is now.
@@ -52,8 +61,16 @@ func ReadState(o *nmstatev1.NodeNetworkState) *State {
 	if s.unknown = s.read(o); s.unknown != "" {
 		return s
 	}
-	s.form, s.record = nmstate.Canonical(s.desired), nmstate.Canonical(s.record)
+	s.hand = s.setByHand()
+	s.handPieces = takeApart(nmstate.Canonical(s.hand))
+	s.desiredLayers, s.recordLayers = layersOf(s.desired), layersOf(s.record)
 	return s
+}
+
+func layersOf(doc nmstate.State) *layers {
+	l := newLayers()
+	l.lay(takeApart(nmstate.Canonical(doc)), 0)
+	return l
 }
 
 func (s *State) read(o *nmstatev1.NodeNetworkState) (unknown string) {
@@ -61,7 +78,9 @@ func (s *State) read(o *nmstatev1.NodeNetworkState) (unknown string) {
 	if err != nil {
 		return fmt.Sprintf("the node's current state cannot be read: %v", err)
 	}
-	s.current = current.Interfaces()
+	for _, i := range current.Interfaces() {
+		s.current = append(s.current, nic{i, macOf(i)})
+	}
 	if s.desired, err = parse(o.Spec.DesiredState); err != nil {
 		return fmt.Sprintf("the node's desired state cannot be read, mend it by hand: %v", err)
 	}
@@ -99,8 +118,8 @@ func syncOf(o *nmstatev1.NodeNetworkState) (syncing, string) {
 	return applying, c.Message
 }
 
-// hand is what of the desired state is nobody's but the administrator's: all that is not in the record.
-func (s *State) hand() nmstate.State {
+// setByHand is what of the desired state is nobody's but the administrator's: all that is not in the record.
+func (s *State) setByHand() nmstate.State {
 	if len(s.record) == 0 {
 		return s.desired
 	}

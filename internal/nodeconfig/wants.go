@@ -56,7 +56,7 @@ func matchedText(rules bool, interfaces []string) string {
 
 // match is the names of the interfaces that match, sorted. What the policy itself would make of others that match is left
 // out: a VLAN eth1.100 over eth1 is not to have a VLAN of its own because it matches eth*.
-func (p *Policy) match(current []nmstate.Interface) (names []string) {
+func (p *Policy) match(current []nic) (names []string) {
 	for _, i := range current {
 		if slices.ContainsFunc(p.rules, func(r rule) bool { return r.matches(i) }) {
 			names = append(names, i.Name())
@@ -87,8 +87,8 @@ func (p *Policy) makes(of []string) (names []string) {
 
 func (p *Policy) contribute(matched []string) (contribution, error) {
 	if p.auto != nil {
-		doc, err := p.configure(matched)
-		return contribution{takeApart(doc)}, err
+		made, err := p.configure(matched)
+		return contribution{{interfaces: made}}, err
 	}
 	c := contribution{p.fixed}
 	for _, name := range matched {
@@ -105,27 +105,26 @@ func keyOf(name string, attributes map[string]any) string {
 	return nmstate.Interface{"name": name, "type": attributes["type"]}.Key()
 }
 
-// configure is autoConfig's document: a bond, VLANs over the matched interfaces, or VLANs over the bond.
-func (p *Policy) configure(matched []string) (nmstate.State, error) {
-	var list []any
+// configure is what autoConfig makes: a bond, VLANs over the matched interfaces, or VLANs over the bond. It is canonical.
+func (p *Policy) configure(matched []string) (made []namedInterface, err error) {
 	bases := matched
 	if b := p.auto.Bonding; b != nil {
 		bases = []string{bondName(b)}
-		list = append(list, bondOf(b, matched))
+		made = append(made, namedInterface{bondName(b), bondOf(b, matched)})
 	}
 	for _, base := range bases {
 		for _, id := range vlansOf(p.auto) {
-			list = append(list, map[string]any{
-				"name": vlanName(base, id), "type": "vlan", "state": nmstate.Up,
-				"vlan": map[string]any{"base-iface": base, "id": int64(id)},
-			})
+			made = append(made, namedInterface{vlanName(base, id), map[string]any{
+				"type": "vlan", "state": nmstate.Up, "vlan": map[string]any{"base-iface": base, "id": int64(id)},
+			}})
 		}
 	}
-	doc := nmstate.State{"interfaces": list}
-	if err := nmstate.Check(doc, true); err != nil {
-		return nil, fmt.Errorf("autoConfig would make what cannot be: %w", err)
+	for _, i := range made {
+		if err := nmstate.Check(nmstate.State{"interfaces": []any{map[string]any{"name": i.key}}}, true); err != nil {
+			return nil, fmt.Errorf("autoConfig makes what cannot be: %w", err)
+		}
 	}
-	return nmstate.Canonical(doc), nil
+	return made, nil
 }
 
 func bondOf(b *nmstatev1.Bonding, matched []string) map[string]any {
@@ -145,7 +144,7 @@ func bondOf(b *nmstatev1.Bonding, matched []string) map[string]any {
 		}
 		aggregation["options"] = options
 	}
-	return map[string]any{"name": bondName(b), "type": "bond", "state": nmstate.Up, "link-aggregation": aggregation}
+	return map[string]any{"type": "bond", "state": nmstate.Up, "link-aggregation": aggregation}
 }
 
 func bondName(b *nmstatev1.Bonding) string {
