@@ -255,6 +255,9 @@ func (l *layers) disputes() (list []dispute) {
 		list = e.disputes(&crumb{text: "interfaces[" + key + "]"}, list)
 	}
 	for key, e := range l.items {
+		if e.lost == nil {
+			continue
+		}
 		list = e.disputes(&crumb{text: key.section + ".config[" + key.key + "]"}, list)
 	}
 	list = l.rest.disputes(new(crumb), list)
@@ -279,7 +282,9 @@ func (e *entry) disputes(at *crumb, list []dispute) []dispute {
 		}
 	}
 	for key, kid := range e.kids {
-		list = kid.disputes(&crumb{at, key}, list)
+		if kid.lost != nil || kid.kids != nil {
+			list = kid.disputes(&crumb{at, key}, list)
+		}
 	}
 	return list
 }

@@ -100,7 +100,7 @@ func parse(s *nmstatev1.State) (nmstate.State, error) {
 	if s == nil || len(s.Raw) == 0 {
 		return nil, nil
 	}
-	return nmstate.Parse(s.Raw)
+	return nmstate.ParseStored(s.Raw)
 }
 
 // syncOf reads the agent's condition; what it says of an earlier generation says nothing of this one.

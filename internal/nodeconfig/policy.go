@@ -71,6 +71,11 @@ func checkAuto(auto *nmstatev1.AutoConfig, rules []rule) error {
 	case auto.VLAN != nil && len(vlanIDs(auto.VLAN)) == 0:
 		return errors.New("autoConfig.vlan: give id or ids")
 	}
+	if b := auto.Bonding; b != nil {
+		if err := nmstate.Check(nmstate.State{"interfaces": []any{map[string]any{"name": bondName(b)}}}, true); err != nil {
+			return fmt.Errorf("autoConfig.bonding: %w", err)
+		}
+	}
 	if auto.VLAN != nil {
 		for _, id := range vlanIDs(auto.VLAN) {
 			if id < 1 || id > 4094 {

@@ -105,6 +105,9 @@ func keyOf(name string, attributes map[string]any) string {
 	return nmstate.Interface{"name": name, "type": attributes["type"]}.Key()
 }
 
+// longestName is the kernel's limit, in bytes.
+const longestName = 15
+
 // configure is what autoConfig makes: a bond, VLANs over the matched interfaces, or VLANs over the bond. It is canonical.
 func (p *Policy) configure(matched []string) (made []namedInterface, err error) {
 	bases := matched
@@ -120,8 +123,8 @@ func (p *Policy) configure(matched []string) (made []namedInterface, err error) 
 		}
 	}
 	for _, i := range made {
-		if err := nmstate.Check(nmstate.State{"interfaces": []any{map[string]any{"name": i.key}}}, true); err != nil {
-			return nil, fmt.Errorf("autoConfig makes what cannot be: %w", err)
+		if len(i.key) > longestName {
+			return nil, fmt.Errorf("autoConfig would make an interface %s, whose name is longer than %d bytes", i.key, longestName)
 		}
 	}
 	return made, nil
