@@ -33,6 +33,12 @@ const (
 	protocolFlowkeep = 0x66 // marks Flowkeep's routes (rtnetlink(7), rtm_protocol)
 )
 
+// By these others on the node tell that a route or a rule is Flowkeep's.
+const (
+	RouteProtocol = protocolFlowkeep
+	ServiceTable  = serviceTable
+)
+
 // Config is how the node should be.
 type Config struct {
 	Self         policy.NodeInfo

@@ -1,0 +1,363 @@
+package native
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/flowkeep/flowkeep/internal/nmstate"
+	"github.com/flowkeep/flowkeep/netplugin/nodestate"
+)
+
+// Name is what states and journals call this backend.
+const Name = "native"
+
+// Config is what a Backend is told of the node.
+type Config struct {
+	Bridge     string // Flowkeep's, which is left alone
+	ResolvConf string // path of the file of DNS servers; empty: DNS is left alone
+	OVSDB      string // endpoint of ovsdb-server, such as unix:/run/openvswitch/db.sock; empty: no Open vSwitch
+}
+
+// system has a network and does steps to it: the kernel, or in tests a network in memory.
+type system interface {
+	show(ctx context.Context) (*network, error)
+	do(ctx context.Context, s Step) error
+}
+
+// Backend implements nodestate.Backend in this process. One goroutine uses it.
+type Backend struct {
+	system system
+	own    Own
+	cfg    Config
+	ovs    *switches
+}
+
+// New makes a backend of the network namespace that the caller is in. Close ends it.
+func New(cfg Config) *Backend {
+	own, ovs := Own{Bridge: cfg.Bridge}, &switches{endpoint: cfg.OVSDB}
+	return &Backend{system: &kernel{own: own, resolvConf: cfg.ResolvConf, ovs: ovs}, own: own, cfg: cfg, ovs: ovs}
+}
+
+// Close ends the connection to Open vSwitch.
+func (b *Backend) Close() { b.ovs.close() }
+
+// Name implements nodestate.Backend.
+func (b *Backend) Name() string { return Name }
+
+// Capabilities are the types that can be made and features; Open vSwitch's while it runs.
+func (b *Backend) Capabilities() []string { return capabilities(b.cfg.ResolvConf != "", b.ovs.runs()) }
+
+// Show is the current state but for Flowkeep's own and pods' interfaces and routes.
+func (b *Backend) Show(ctx context.Context) (nmstate.State, error) {
+	n, err := b.system.show(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return report(n, b.own)
+}
+
+// Plan tells what Apply would do.
+func (b *Backend) Plan(ctx context.Context, desired nmstate.State) ([]Step, error) {
+	_, _, steps, err := b.plan(ctx, desired)
+	return steps, err
+}
+
+func (b *Backend) plan(ctx context.Context, desired nmstate.State) (*network, *target, []Step, error) {
+	now, err := b.system.show(ctx)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	to, steps, err := planFor(now, desired, b.own)
+	if err != nil {
+		return nil, nil, nil, nodestate.Refuse("%w", err)
+	}
+	if needsSwitch(steps) && !b.ovs.runs() {
+		return nil, nil, nil, nodestate.Refuse("%w", errNoSwitch)
+	}
+	return now, to, steps, nil
+}
+
+// planFor is pure.
+func planFor(now *network, desired nmstate.State, own Own) (*target, []Step, error) {
+	doc, err := parse(desired)
+	if err != nil {
+		return nil, nil, err
+	}
+	to, err := want(now, doc, own)
+	if err != nil {
+		return nil, nil, err
+	}
+	steps, err := transition(now, to)
+	return to, steps, err
+}
+
+// Plan finds the steps from one state document to what another desires, as far as documents tell. It is pure.
+func Plan(current, desired nmstate.State, own Own) ([]Step, error) {
+	now, err := networkOf(current)
+	if err != nil {
+		return nil, fmt.Errorf("the current state: %w", err)
+	}
+	_, steps, err := planFor(now, desired, own)
+	return steps, err
+}
+
+// rounds is how often a change is looked at again: the kernel may have done more, or less, than the plan knew.
+const rounds = 4
+
+// Apply implements nodestate.Backend. After the steps it reads the network back, and plans again what is not as desired.
+func (b *Backend) Apply(ctx context.Context, desired nmstate.State, order nodestate.Order) (nodestate.Change, error) {
+	change := nodestate.Change{Backend: Name}
+	now, to, steps, err := b.plan(ctx, desired)
+	if err != nil || len(steps) == 0 {
+		return change, err
+	}
+	if change.Before, err = json.Marshal(remember(now, to, steps)); err != nil {
+		return change, fmt.Errorf("write down how the node is: %w", err)
+	}
+	for _, s := range steps {
+		change.Steps = append(change.Steps, s.String())
+	}
+	if order.Journal != nil {
+		if err := order.Journal(change); err != nil {
+			return change, fmt.Errorf("keep how the node is before the change: %w", err)
+		}
+	}
+	for range rounds {
+		if err := b.perform(ctx, steps); err != nil {
+			return change, err
+		}
+		if _, _, steps, err = b.plan(ctx, desired); err != nil {
+			return change, fmt.Errorf("look at what the change did: %w", err)
+		}
+		if len(steps) == 0 {
+			return change, nil
+		}
+	}
+	return change, fmt.Errorf("the kernel did not keep what it took: there remains to %s", texts(steps))
+}
+
+func texts(steps []Step) string {
+	var out []string
+	for _, s := range steps {
+		out = append(out, s.String())
+	}
+	return strings.Join(out, ", ")
+}
+
+func (b *Backend) perform(ctx context.Context, steps []Step) error {
+	for _, s := range steps {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := b.system.do(ctx, s); err != nil {
+			return fmt.Errorf("%s: %w", s, err)
+		}
+	}
+	return nil
+}
+
+// Commit implements nodestate.Backend: nothing is kept of a change here.
+func (b *Backend) Commit(context.Context, nodestate.Change) error { return nil }
+
+// before is what a change needs to be undone: how all that it concerns was.
+type before struct {
+	Links   map[string]*link `json:"links"`             // as they were
+	Absent  []string         `json:"absent,omitempty"`  // concerned, and not there then
+	Routes  []route          `json:"routes,omitempty"`  // of these links, and those taken away
+	Added   []route          `json:"added,omitempty"`   // that the change makes
+	Rules   []rule           `json:"rules,omitempty"`   // taken away
+	RulesIn []rule           `json:"rulesIn,omitempty"` // that the change makes
+	DNS     *resolver        `json:"dns,omitempty"`     // nil: the change leaves it alone
+}
+
+// remember collects everything that the steps, and what the kernel does besides, can change.
+func remember(now *network, to *target, steps []Step) *before {
+	end := now.clone()
+	concerned := map[string]bool{}
+	for _, s := range steps {
+		_ = end.do(s) // the planner did it already
+		if s.name != "" {
+			concerned[s.name] = true
+		}
+	}
+	for name := range to.named {
+		concerned[name] = true
+	}
+	for _, name := range slices.Concat(now.names(), end.names()) {
+		if !reflect.DeepEqual(now.Links[name], end.Links[name]) {
+			concerned[name] = true
+		}
+	}
+	b := &before{Links: map[string]*link{}}
+	for _, name := range sortedKeys(concerned) {
+		if l := now.Links[name]; l != nil {
+			b.Links[name] = now.settled(l)
+		} else {
+			b.Absent = append(b.Absent, name)
+		}
+	}
+	has := func(n *network, r *route) bool {
+		return slices.ContainsFunc(n.Routes, func(o route) bool { return o.equal(r) })
+	}
+	for _, r := range now.Routes {
+		if !r.kernelMade() && (concerned[r.Link] || !has(end, &r) || slices.ContainsFunc(r.Hops, func(h hop) bool { return concerned[h.Link] })) {
+			b.Routes = append(b.Routes, r)
+		}
+	}
+	for _, r := range to.Routes {
+		if !r.kernelMade() && !has(now, &r) {
+			b.Added = append(b.Added, r)
+		}
+	}
+	b.Rules = without(now.Rules, to.Rules)
+	b.RulesIn = without(to.Rules, now.Rules)
+	if to.DNS != nil && !to.DNS.equal(now.DNS) {
+		b.DNS = now.DNS
+	}
+	return b
+}
+
+func without(list, other []rule) []rule {
+	return slices.DeleteFunc(slices.Clone(list), func(r rule) bool { return slices.Contains(other, r) })
+}
+
+// settled is the link without the MAC address that it has from another: set by hand it would no longer follow that.
+func (n *network) settled(l *link) *link {
+	out := l.clone()
+	if base := n.Links[l.Base]; l.Type == typeVLAN && base != nil && base.MAC == l.MAC {
+		out.MAC = ""
+	}
+	if l.Bond == nil && l.Bridge == nil {
+		return out
+	}
+	for _, name := range n.ports(l.key()) {
+		if n.Links[name].MAC == l.MAC {
+			out.MAC = ""
+		}
+	}
+	return out
+}
+
+// Rollback implements nodestate.Backend.
+func (b *Backend) Rollback(ctx context.Context, c nodestate.Change) error {
+	if len(c.Before) == 0 {
+		return nil
+	}
+	if c.Backend != Name {
+		return fmt.Errorf("the change was made by the backend %q, not %s", c.Backend, Name)
+	}
+	var was before
+	if err := json.Unmarshal(c.Before, &was); err != nil {
+		return fmt.Errorf("read how the node was before the change: %w", err)
+	}
+	var failed error
+	for range rounds {
+		now, err := b.system.show(ctx)
+		if err != nil {
+			return err
+		}
+		steps, err := transition(now, was.target(now))
+		if err != nil {
+			return fmt.Errorf("plan the way back: %w", err)
+		}
+		if len(steps) == 0 {
+			return nil
+		}
+		failed = nil
+		for _, s := range steps { // one that fails does not keep the others from being undone
+			if err := b.system.do(ctx, s); err != nil {
+				failed = errors.Join(failed, fmt.Errorf("%s: %w", s, err))
+			}
+		}
+		if ctx.Err() != nil {
+			return errors.Join(failed, ctx.Err())
+		}
+	}
+	if failed == nil {
+		failed = errors.New("the kernel does not keep what was before")
+	}
+	return fmt.Errorf("not all is as before the change: %w", failed)
+}
+
+// target is the network as it is now, with what the change concerned as it was.
+func (was *before) target(now *network) *target {
+	to := &target{network: *now.clone(), named: map[string]bool{}}
+	for _, name := range was.Absent {
+		to.drop(name)
+	}
+	for name, l := range was.Links {
+		to.Links[name] = l.clone()
+	}
+	to.Routes = slices.DeleteFunc(to.Routes, func(r route) bool {
+		return slices.ContainsFunc(was.Added, func(a route) bool { return a.equal(&r) })
+	})
+	for _, r := range was.Routes {
+		if !slices.ContainsFunc(to.Routes, func(o route) bool { return o.equal(&r) }) {
+			to.Routes = append(slices.DeleteFunc(to.Routes, func(o route) bool { return o.sameKey(&r) && !o.kernelMade() }), r)
+		}
+	}
+	to.Rules = append(without(to.Rules, was.RulesIn), without(was.Rules, to.Rules)...)
+	if was.DNS != nil {
+		to.DNS = was.DNS
+	}
+	return to
+}
+
+// drop takes a link away with what somebody has put upon it since, and lets ports go.
+func (t *target) drop(key string) {
+	l := t.Links[key]
+	if l == nil || !creatable(l.Type) {
+		return
+	}
+	for _, name := range t.above(key) {
+		t.drop(name)
+	}
+	for _, name := range t.ports(key) {
+		if port := t.Links[name]; port.Type == typeOVSInterface {
+			delete(t.Links, name)
+		} else {
+			port.Controller, port.BridgePort, port.OVSPort = "", nil, nil
+		}
+	}
+	delete(t.Links, key)
+}
+
+// networkOf reads a whole state document as a network, for planning without one.
+func networkOf(s nmstate.State) (*network, error) {
+	doc, err := parse(s)
+	if err != nil {
+		return nil, err
+	}
+	empty := &network{Links: map[string]*link{}, DNS: &resolver{}}
+	for _, d := range doc.Interfaces { // what cannot be made is there
+		if !creatable(d.Type) {
+			l := &link{Name: d.Name, Type: d.Type, Permanent: deref(d.Permanent), Driver: deref(d.Driver)}
+			if d.Ethernet != nil {
+				l.Ethernet = &ethernetSpec{}
+			}
+			empty.Links[l.key()] = l
+		}
+	}
+	doc.Capabilities = nil
+	if doc.Routes != nil {
+		doc.Routes.Running = nil
+	}
+	to, err := want(empty, doc, Own{})
+	if err != nil {
+		return nil, err
+	}
+	to.network.made()
+	return &to.network, nil
+}
+
+// made gives links an index: they are there.
+func (n *network) made() {
+	for i, key := range n.names() {
+		n.Links[key].Index = i + 1
+	}
+}

@@ -1,0 +1,614 @@
+package native
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/safchain/ethtool"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/flowkeep/flowkeep/netplugin/hostnet"
+)
+
+// kernel is what really has the network, in the network namespace of the thread that asks.
+type kernel struct {
+	own        Own
+	resolvConf string // "": none
+	ovs        *switches
+}
+
+// attempts at a dump that changes meanwhile interrupt.
+const attempts = 10
+
+// again repeats what an interruption spoilt.
+func again[T any](ask func() (T, error)) (out T, err error) {
+	for range attempts {
+		if out, err = ask(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return out, err
+		}
+	}
+	return out, err
+}
+
+// show reads everything. Pods' and Flowkeep's links are marked as protected.
+func (k *kernel) show(ctx context.Context) (*network, error) {
+	n := &network{Links: map[string]*link{}}
+	byIndex, err := again(k.links)
+	if err != nil {
+		return nil, fmt.Errorf("read the interfaces: %w", err)
+	}
+	for _, s := range byIndex {
+		n.Links[s.link.Name] = s.link
+	}
+	for _, s := range byIndex {
+		s.resolve(byIndex)
+	}
+	if err := k.addresses(n, byIndex); err != nil {
+		return nil, fmt.Errorf("read the addresses: %w", err)
+	}
+	if n.Routes, err = again(func() ([]route, error) { return routes(byIndex) }); err != nil {
+		return nil, fmt.Errorf("read the routes: %w", err)
+	}
+	if n.Rules, err = again(rules); err != nil {
+		return nil, fmt.Errorf("read the routing rules: %w", err)
+	}
+	if err := portVLANs(n, byIndex); err != nil {
+		return nil, fmt.Errorf("read the VLANs of bridges: %w", err)
+	}
+	if err := k.ovs.show(ctx, n); err != nil {
+		return nil, err
+	}
+	if k.resolvConf != "" {
+		if n.DNS, err = readResolver(k.resolvConf); err != nil {
+			return nil, err
+		}
+	}
+	k.protect(n, byIndex)
+	return n, k.hardware(n)
+}
+
+// seen is a link with what stands in for names in the kernel.
+type seen struct {
+	link           *link
+	raw            netlink.Link
+	base, master   int
+	elsewhere      bool // its base or other end is in another network namespace
+	slaveOfBridge  *bridgePortSpec
+	controllerKind string
+}
+
+func (k *kernel) links() (map[int]*seen, error) {
+	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
+	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	messages, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[int]*seen, len(messages))
+	for _, m := range messages {
+		s, err := readLink(m)
+		if err != nil {
+			return nil, err
+		}
+		out[s.link.Index] = s
+	}
+	return out, nil
+}
+
+func readLink(m []byte) (*seen, error) {
+	raw, err := netlink.LinkDeserialize(nil, m)
+	if err != nil {
+		return nil, err
+	}
+	a := raw.Attrs()
+	l := &link{
+		Name: a.Name, Index: a.Index, Up: a.Flags&net.FlagUp != 0, MTU: a.MTU, MAC: a.HardwareAddr.String(),
+		Permanent: a.PermHWAddr.String(), IPv6Off: true,
+	}
+	s := &seen{link: l, raw: raw, base: a.ParentIndex, master: a.MasterIndex, elsewhere: a.NetNsID >= 0}
+	msg := nl.DeserializeIfInfomsg(m)
+	attrs, err := nl.ParseRouteAttr(m[msg.Len():])
+	if err != nil {
+		return nil, err
+	}
+	kind := ""
+	for _, attr := range attrs {
+		switch attr.Attr.Type & nl.NLA_TYPE_MASK {
+		case unix.IFLA_AF_SPEC:
+			readIPv6(l, attr.Value)
+		case unix.IFLA_LINKINFO:
+			if kind, err = s.readInfo(attr.Value); err != nil {
+				return nil, err
+			}
+		}
+	}
+	l.Type = typeOf(kind, a)
+	s.readKind()
+	return s, nil
+}
+
+// typeOf is nmstate's name where it has one, else the kernel's.
+func typeOf(kind string, a *netlink.LinkAttrs) string {
+	switch {
+	case kind == "" && a.Flags&net.FlagLoopback != 0:
+		return typeLoopback
+	case kind == "" && a.EncapType == "ether":
+		return typeEthernet
+	case kind == "":
+		return typeUnknown
+	}
+	for from, to := range map[string]string{"bridge": typeBridge, "macvlan": typeMacVLAN, "macvtap": typeMacVTap} {
+		if kind == from {
+			return to
+		}
+	}
+	return kind
+}
+
+// inet6Conf is IFLA_INET6_CONF, linux/if_link.h; below it are places in the kernel's list of IPv6 settings, linux/ipv6.h.
+const inet6Conf, confAcceptRA, confAutoconf, confDisabled = 2, 3, 5, 26
+
+func readIPv6(l *link, spec []byte) {
+	families, err := nl.ParseRouteAttr(spec)
+	if err != nil {
+		return
+	}
+	for _, f := range families {
+		if f.Attr.Type&nl.NLA_TYPE_MASK != unix.AF_INET6 {
+			continue
+		}
+		settings, _ := nl.ParseRouteAttr(f.Value)
+		for _, s := range settings {
+			if s.Attr.Type == inet6Conf && len(s.Value) >= 4*(confDisabled+1) {
+				at := func(i int) uint32 { return nl.NativeEndian().Uint32(s.Value[4*i:]) }
+				l.IPv6Off, l.Autoconf = at(confDisabled) != 0, at(confAutoconf) != 0 && at(confAcceptRA) != 0
+			}
+		}
+	}
+}
+
+func (s *seen) readInfo(value []byte) (kind string, err error) {
+	infos, err := nl.ParseRouteAttr(value)
+	if err != nil {
+		return "", err
+	}
+	var data, slave []byte
+	for _, i := range infos {
+		switch i.Attr.Type & nl.NLA_TYPE_MASK {
+		case nl.IFLA_INFO_KIND:
+			kind = strings.TrimRight(string(i.Value), "\x00")
+		case nl.IFLA_INFO_DATA:
+			data = i.Value
+		case nl.IFLA_INFO_SLAVE_KIND:
+			s.controllerKind = strings.TrimRight(string(i.Value), "\x00")
+		case nl.IFLA_INFO_SLAVE_DATA:
+			slave = i.Value
+		}
+	}
+	if kind == "bridge" {
+		if s.link.Bridge, err = readBridge(data); err != nil {
+			return "", err
+		}
+	}
+	if s.controllerKind == "bridge" {
+		if s.slaveOfBridge, err = readBridgePort(slave); err != nil {
+			return "", err
+		}
+	}
+	return kind, nil
+}
+
+func number16(b []byte) int {
+	switch len(b) {
+	case 1:
+		return int(b[0])
+	case 2:
+		return int(nl.NativeEndian().Uint16(b))
+	case 4:
+		return int(nl.NativeEndian().Uint32(b))
+	}
+	return 0
+}
+
+func readBridge(data []byte) (*bridgeSpec, error) {
+	attrs, err := nl.ParseRouteAttr(data)
+	if err != nil {
+		return nil, err
+	}
+	b := &bridgeSpec{}
+	for _, a := range attrs {
+		n := number16(a.Value)
+		switch a.Attr.Type & nl.NLA_TYPE_MASK {
+		case nl.IFLA_BR_FORWARD_DELAY:
+			b.ForwardDelay = n
+		case nl.IFLA_BR_HELLO_TIME:
+			b.HelloTime = n
+		case nl.IFLA_BR_MAX_AGE:
+			b.MaxAge = n
+		case nl.IFLA_BR_AGEING_TIME:
+			b.Ageing = n
+		case nl.IFLA_BR_STP_STATE:
+			b.STP = n != 0
+		case nl.IFLA_BR_PRIORITY:
+			b.Priority = n
+		case nl.IFLA_BR_VLAN_FILTERING:
+			b.Filtering = n != 0
+		case nl.IFLA_BR_GROUP_FWD_MASK:
+			b.GroupForwardMask = n
+		case nl.IFLA_BR_MCAST_SNOOPING:
+			b.MulticastSnooping = n != 0
+		}
+	}
+	return b, nil
+}
+
+func readBridgePort(data []byte) (*bridgePortSpec, error) {
+	attrs, err := nl.ParseRouteAttr(data)
+	if err != nil {
+		return nil, err
+	}
+	p := &bridgePortSpec{}
+	for _, a := range attrs {
+		switch a.Attr.Type & nl.NLA_TYPE_MASK {
+		case nl.IFLA_BRPORT_PRIORITY:
+			p.Priority = number16(a.Value)
+		case nl.IFLA_BRPORT_COST:
+			p.Cost = number16(a.Value)
+		case nl.IFLA_BRPORT_MODE:
+			p.Hairpin = number16(a.Value) != 0
+		}
+	}
+	return p, nil
+}
+
+// readKind takes what the library has read of a kind.
+func (s *seen) readKind() {
+	l := s.link
+	switch raw := s.raw.(type) {
+	case *netlink.Vlan:
+		protocol := "802.1q"
+		if raw.VlanProtocol == netlink.VLAN_PROTOCOL_8021AD {
+			protocol = "802.1ad"
+		}
+		l.VLAN = &vlanSpec{ID: raw.VlanId, Protocol: protocol}
+	case *netlink.Vxlan:
+		l.VXLAN = &vxlanSpec{ID: raw.VxlanId, Port: raw.Port, Learning: raw.Learning, Remote: addrOf(raw.Group), Local: addrOf(raw.SrcAddr)}
+		s.base = raw.VtepDevIndex
+	case *netlink.Macvlan:
+		l.MACMode = macMode(raw.Mode)
+	case *netlink.Macvtap:
+		l.MACMode = macMode(raw.Mode)
+	case *netlink.Vrf:
+		l.VRFTable = int(raw.Table)
+	}
+}
+
+func addrOf(ip net.IP) netip.Addr {
+	a, ok := netip.AddrFromSlice(ip)
+	if !ok {
+		return netip.Addr{}
+	}
+	return a.Unmap()
+}
+
+var macModeNumbers = map[string]netlink.MacvlanMode{
+	"private": netlink.MACVLAN_MODE_PRIVATE, "vepa": netlink.MACVLAN_MODE_VEPA, "bridge": netlink.MACVLAN_MODE_BRIDGE,
+	"passthru": netlink.MACVLAN_MODE_PASSTHRU, "source": netlink.MACVLAN_MODE_SOURCE,
+}
+
+func macMode(n netlink.MacvlanMode) string {
+	for name, mode := range macModeNumbers {
+		if mode == n {
+			return name
+		}
+	}
+	return ""
+}
+
+// resolve puts names in the place of indices.
+func (s *seen) resolve(byIndex map[int]*seen) {
+	l := s.link
+	if base := byIndex[s.base]; base != nil && !s.elsewhere && carries(l.Type) {
+		l.Base = base.link.Name
+	}
+	if master := byIndex[s.master]; master != nil {
+		l.Controller = master.link.Name
+		if master.link.Type == typeBridge {
+			l.BridgePort = s.slaveOfBridge
+		}
+	}
+	if bond, ok := s.raw.(*netlink.Bond); ok {
+		l.Bond = bondRead(bond, func(i int) string {
+			if port := byIndex[i]; port != nil {
+				return port.link.Name
+			}
+			return ""
+		})
+	}
+}
+
+func carries(kind string) bool {
+	return bound(kind) || kind == typeVXLAN || kind == typeVeth
+}
+
+const (
+	flagPermanent = 0x80 // IFA_F_PERMANENT, linux/if_addr.h
+	flagTemporary = 0x01 // IFA_F_TEMPORARY, of IPv6
+)
+
+// addresses leaves out IPv6 link-local ones, which the kernel makes, and those of router advertisements, which come and go.
+func (k *kernel) addresses(n *network, byIndex map[int]*seen) error {
+	list, err := again(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return err
+	}
+	for _, a := range list {
+		s := byIndex[a.LinkIndex]
+		ip := addrOf(a.IP)
+		if s == nil || !ip.IsValid() {
+			continue
+		}
+		if ip.Is6() && (ip.IsLinkLocalUnicast() || a.Flags&flagPermanent == 0 || a.Flags&flagTemporary != 0) {
+			continue
+		}
+		bits, _ := a.Mask.Size()
+		s.link.Addresses = append(s.link.Addresses, netip.PrefixFrom(ip, bits))
+	}
+	for _, l := range n.Links { // IPv4 in the kernel's order, which tells primary ones; IPv6 has none to keep
+		slices.SortStableFunc(l.Addresses, func(a, b netip.Prefix) int {
+			if isIPv4(a) && isIPv4(b) {
+				return 0
+			}
+			return a.Addr().Compare(b.Addr())
+		})
+	}
+	return nil
+}
+
+func portVLANs(n *network, byIndex map[int]*seen) error {
+	if !slices.ContainsFunc(n.names(), func(name string) bool { return n.Links[name].Bridge != nil }) {
+		return nil
+	}
+	list, err := again(netlink.BridgeVlanList)
+	if err != nil {
+		return err
+	}
+	for index, vlans := range list {
+		s := byIndex[int(index)]
+		if s == nil || s.link.BridgePort == nil {
+			continue
+		}
+		for _, v := range vlans {
+			s.link.BridgePort.VLANs = append(s.link.BridgePort.VLANs, portVLAN{ID: int(v.Vid), PVID: v.PortVID(), Untagged: v.EngressUntag()})
+		}
+		slices.SortFunc(s.link.BridgePort.VLANs, func(a, b portVLAN) int { return a.ID - b.ID })
+	}
+	return nil
+}
+
+// uplink names are those that kernel and udev give to a machine's cards; a machine may itself be a container whose card is a veth.
+var uplink = regexp.MustCompile(`^(eth[0-9]+|en[opsx].*)$`)
+
+// protect marks what is not an administrator's: Flowkeep's, and the node's ends of pods' links.
+func (k *kernel) protect(n *network, byIndex map[int]*seen) {
+	out := map[string]bool{}
+	for _, r := range n.Routes {
+		if r.Dst.Bits() == 0 {
+			out[r.Link] = true
+		}
+	}
+	for _, s := range byIndex {
+		l := s.link
+		switch {
+		case k.own.why(l.Name) != "":
+			l.Protected = k.own.why(l.Name)
+		case l.Controller == bridgeKey(k.own.Bridge) && k.own.Bridge != "":
+			l.Protected = l.Name + " is a port of Flowkeep's bridge: it cannot be changed by a state document"
+		case l.Type == typeVeth && s.elsewhere && !out[l.Name] && !uplink.MatchString(l.Name):
+			l.Protected = l.Name + " leads into another network namespace, as pods' interfaces do: it cannot be changed by a state document"
+		}
+	}
+	for _, l := range n.Links {
+		if l.Type == typeOVSBridge && k.own.why(l.Name) != "" {
+			l.Protected = k.own.why(l.Name)
+		}
+	}
+}
+
+// hardware asks the drivers of physical cards.
+func (k *kernel) hardware(n *network) error {
+	var e *ethtool.Ethtool
+	for _, l := range n.Links {
+		if l.Type != typeEthernet {
+			continue
+		}
+		if e == nil {
+			var err error
+			if e, err = ethtool.NewEthtool(); err != nil {
+				return fmt.Errorf("open ethtool: %w", err)
+			}
+			defer e.Close()
+		}
+		l.Driver, _ = e.DriverName(l.Name) // those that say nothing have none
+		l.Ethernet = ethernetOf(e, l.Name)
+	}
+	return nil
+}
+
+func ethernetOf(e *ethtool.Ethtool, name string) *ethernetSpec {
+	var cmd ethtool.EthtoolCmd
+	speed, err := e.CmdGet(&cmd, name)
+	if err != nil {
+		return nil
+	}
+	out := &ethernetSpec{Auto: cmd.Autoneg != 0, Duplex: map[uint8]string{0: "half", 1: "full"}[cmd.Duplex]}
+	if speed < 1<<31 {
+		out.Speed = int(speed)
+	}
+	return out
+}
+
+// routes of all tables but the local one; with what a route may have that is not in the model it is left out, and nobody touches it.
+func routes(byIndex map[int]*seen) ([]route, error) {
+	list, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]route, 0, len(list))
+	for _, r := range list {
+		if one, ok := routeOf(&r, byIndex); ok {
+			out = append(out, one)
+		}
+	}
+	return out, nil
+}
+
+var routeTypes = map[int]string{unix.RTN_UNICAST: "", unix.RTN_BLACKHOLE: "blackhole", unix.RTN_UNREACHABLE: "unreachable", unix.RTN_PROHIBIT: "prohibit"}
+
+func routeOf(r *netlink.Route, byIndex map[int]*seen) (out route, ok bool) {
+	kind, known := routeTypes[r.Type]
+	if !known || r.Table == unix.RT_TABLE_LOCAL || r.Encap != nil || r.Via != nil || r.MPLSDst != nil || r.Family == netlink.FAMILY_MPLS {
+		return out, false
+	}
+	nameOf := func(index int) string {
+		if s := byIndex[index]; s != nil {
+			return s.link.Name
+		}
+		return ""
+	}
+	out = route{
+		Dst: dstOf(r), Table: r.Table, Metric: r.Priority, Type: kind, Via: addrOf(r.Gw), Source: addrOf(r.Src), Protocol: int(r.Protocol),
+		Scope: int(r.Scope), TOS: r.Tos, MTU: r.MTU, AdvMSS: r.AdvMSS, Window: r.Window, InitCwnd: r.InitCwnd, InitRwnd: r.InitRwnd,
+		OnLink: r.Flags&int(netlink.FLAG_ONLINK) != 0,
+	}
+	if kind == "" {
+		out.Link = nameOf(r.LinkIndex)
+	}
+	for _, h := range r.MultiPath {
+		out.Link = ""
+		out.Hops = append(out.Hops, hop{Link: nameOf(h.LinkIndex), Via: addrOf(h.Gw), Weight: h.Hops, OnLink: h.Flags&int(netlink.FLAG_ONLINK) != 0})
+	}
+	return out, !out.Dst.Addr().IsLinkLocalUnicast() && !out.Dst.Addr().IsMulticast() || !out.kernelMade()
+}
+
+func dstOf(r *netlink.Route) netip.Prefix {
+	if r.Dst == nil {
+		if r.Family == netlink.FAMILY_V6 {
+			return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+		}
+		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	}
+	ones, _ := r.Dst.Mask.Size()
+	ip := addrOf(r.Dst.IP)
+	if r.Family == netlink.FAMILY_V6 && ip.Is4() {
+		ip = netip.AddrFrom16(ip.As16())
+	}
+	return netip.PrefixFrom(ip, ones)
+}
+
+// flowkeeps tells whether the route is Flowkeep's.
+func (r *route) flowkeeps() bool { return r.Protocol == hostnet.RouteProtocol }
+
+// rules but those of the kernel's own tables; what has more than the model is named in Others.
+func rules() ([]rule, error) {
+	var out []rule
+	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
+		req := nl.NewNetlinkRequest(unix.RTM_GETRULE, unix.NLM_F_DUMP)
+		req.AddData(nl.NewIfInfomsg(family))
+		messages, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWRULE)
+		if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT) {
+			continue // a kernel without rules of this family
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range messages {
+			if len(m) > 0 && int(m[0]) != family {
+				continue
+			}
+			r, err := ruleOf(m)
+			if err != nil {
+				return nil, err
+			}
+			if r.Table == unix.RT_TABLE_LOCAL || r.Priority == 32766 && r.Table == mainTable || r.Priority == 32767 && r.Table == unix.RT_TABLE_DEFAULT {
+				continue
+			}
+			out = append(out, r)
+		}
+	}
+	return out, nil
+}
+
+var ruleActions = map[uint8]string{nl.FR_ACT_TO_TBL: "", nl.FR_ACT_BLACKHOLE: "blackhole", nl.FR_ACT_UNREACHABLE: "unreachable", nl.FR_ACT_PROHIBIT: "prohibit"}
+
+func ruleOf(m []byte) (rule, error) {
+	msg := nl.DeserializeRtMsg(m)
+	attrs, err := nl.ParseRouteAttr(m[msg.Len():])
+	if err != nil {
+		return rule{}, err
+	}
+	action, known := ruleActions[msg.Type]
+	r := rule{IPv6: msg.Family == unix.AF_INET6, Table: int(msg.Table), Action: action}
+	if !known || msg.Tos != 0 || msg.Flags&netlink.FibRuleInvert != 0 {
+		r.Others = "action, tos or not"
+	}
+	for _, a := range attrs {
+		r.take(a.Attr.Type, a.Value, msg)
+	}
+	if r.Action != "" {
+		r.Table = 0
+	}
+	return r, nil
+}
+
+func (r *rule) take(kind uint16, value []byte, msg *nl.RtMsg) {
+	word := func() uint32 {
+		if len(value) < 4 {
+			return 0
+		}
+		return nl.NativeEndian().Uint32(value)
+	}
+	text := func() string { return strings.TrimRight(string(value), "\x00") }
+	switch kind {
+	case nl.FRA_SRC:
+		r.From = netip.PrefixFrom(addrOf(value), int(msg.Src_len))
+	case nl.FRA_DST:
+		r.To = netip.PrefixFrom(addrOf(value), int(msg.Dst_len))
+	case nl.FRA_IIFNAME:
+		r.Iif = text()
+	case nl.FRA_OIFNAME:
+		r.Oif = text()
+	case nl.FRA_PRIORITY:
+		r.Priority = int(word())
+	case nl.FRA_FWMARK:
+		r.Mark = word()
+	case nl.FRA_FWMASK:
+		r.Mask = word()
+	case nl.FRA_TABLE:
+		r.Table = int(word())
+	case nl.FRA_SUPPRESS_PREFIXLEN:
+		r.Suppress = int(word() + 1) // all ones stand for none
+	case nl.FRA_PROTOCOL:
+		if len(value) > 0 {
+			r.Protocol = int(value[0])
+		}
+	case nl.FRA_SUPPRESS_IFGROUP:
+		if word() != 1<<32-1 {
+			r.Others = "suppress_ifgroup"
+		}
+	default:
+		r.Others = fmt.Sprintf("attribute %d", kind)
+	}
+}
+
+// bigEndian is how VLAN protocols and ports lie in messages.
+func bigEndian(n int) []byte { return binary.BigEndian.AppendUint16(nil, uint16(n)) }

@@ -1,0 +1,416 @@
+package native
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/flowkeep/flowkeep/internal/nmstate"
+)
+
+// want lays a desire over the network as it is: what it names is as it says, all else stays. It fails where the desire names
+// something that is not this backend's to change, does not exist and cannot be made, or contradicts itself.
+func want(now *network, doc *document, mine Own) (*target, error) {
+	w := &wanter{now: now, mine: mine, to: &target{network: *now.clone(), named: map[string]bool{}}}
+	slices.SortStableFunc(doc.Interfaces, func(a, b interfaceDoc) int { return a.rank() - b.rank() })
+	for i := range doc.Interfaces {
+		w.one(&doc.Interfaces[i])
+	}
+	for i := range doc.Interfaces {
+		w.portsOf(&doc.Interfaces[i])
+	}
+	if doc.Rules != nil {
+		w.rules(doc.Rules)
+	}
+	if doc.RouteRules != nil {
+		w.rules(doc.RouteRules)
+	}
+	if doc.Routes != nil {
+		w.routes(doc.Routes)
+	}
+	if doc.DNS != nil {
+		w.dns(doc.DNS)
+	}
+	if len(doc.Capabilities) > 0 {
+		w.fail("capabilities are what a node reports: leave them out of a desired state")
+	}
+	if err := errors.Join(w.errs...); err != nil {
+		return nil, err
+	}
+	w.settle()
+	return w.to, errors.Join(w.errs...)
+}
+
+// rank: who names its other end makes both; bridges are there before who names one as its controller.
+func (d *interfaceDoc) rank() int {
+	if d.Veth != nil && d.Veth.Peer != nil || d.Controller == nil && (d.Bridge != nil || d.Bond != nil || d.VRF != nil) {
+		return 0
+	}
+	return 1
+}
+
+type wanter struct {
+	now     *network
+	mine    Own
+	to      *target
+	errs    []error
+	portsBy map[string]string // port → who claimed it
+}
+
+func (w *wanter) fail(format string, args ...any) {
+	w.errs = append(w.errs, fmt.Errorf(format, args...))
+}
+
+// one takes all of an interface but its ports, which may come later in the document.
+func (w *wanter) one(d *interfaceDoc) {
+	path := "interfaces[" + d.Name + "]"
+	if d.State == nmstate.Ignore {
+		return
+	}
+	if why := w.untouchable(d.Name); why != "" {
+		w.fail("%s: %s", path, why)
+		return
+	}
+	key := w.keyOf(d)
+	have := w.now.Links[key]
+	if have != nil && d.Type != "" && d.Type != have.Type && !(d.Type == typeEthernet && have.Type == typeVeth) {
+		w.fail("%s.type: it is a %s, not a %s; make it absent first", path, have.Type, d.Type)
+		return
+	}
+	switch d.State {
+	case nmstate.Absent:
+		w.absent(path, key)
+		return
+	case "", nmstate.Up, nmstate.Down:
+	default:
+		w.fail("%s.state: must be up, down, absent or ignore, not %q", path, d.State)
+		return
+	}
+	l := w.link(path, key, d)
+	if l == nil {
+		return
+	}
+	w.to.named[key] = true
+	if d.State != "" {
+		l.Up = d.State == nmstate.Up
+	}
+	for _, set := range []func(*link, *interfaceDoc) error{
+		w.setBasics, setVLAN, setVXLAN, setMacVLAN, setVRF, setVeth, setBond, setBridge, setOVSBridge, setEthernet, setIPs,
+	} {
+		if err := set(l, d); err != nil {
+			w.fail("%s.%w", path, err)
+		}
+	}
+}
+
+// keyOf finds which of two interfaces of the name is meant.
+func (w *wanter) keyOf(d *interfaceDoc) string {
+	if d.Type == typeOVSBridge || d.Type == "" && w.now.Links[d.Name] == nil && w.now.Links[bridgeKey(d.Name)] != nil {
+		return bridgeKey(d.Name)
+	}
+	return d.Name
+}
+
+// untouchable tells why nobody may change an interface by a desired state.
+func (w *wanter) untouchable(name string) string {
+	if why := w.mine.why(name); why != "" {
+		return why
+	}
+	for _, key := range []string{name, bridgeKey(name)} {
+		if l := w.now.Links[key]; l != nil && l.Protected != "" {
+			return l.Protected
+		}
+	}
+	return ""
+}
+
+func (w *wanter) link(path, key string, d *interfaceDoc) *link {
+	if l := w.to.Links[key]; l != nil {
+		return l
+	}
+	if w.now.Links[key] != nil {
+		w.fail("%s: another interface that is made absent takes it along", path)
+		return nil
+	}
+	switch {
+	case d.Type == "":
+		w.fail("%s: there is no such interface; to have it made, name its type", path)
+		return nil
+	case !creatable(d.Type):
+		w.fail("%s: there is no such interface, and one of type %s cannot be made (but %s)", path, d.Type, strings.Join(creatables, ", "))
+		return nil
+	}
+	l := newLink(d)
+	w.to.Links[key] = l
+	if l.Type == typeVeth && l.Base != "" && w.to.Links[l.Base] == nil {
+		w.to.Links[l.Base] = &link{Name: l.Base, Type: typeVeth, Base: l.Name, Up: true}
+	}
+	return l
+}
+
+func newLink(d *interfaceDoc) *link {
+	l := &link{Name: d.Name, Type: d.Type, Up: true}
+	switch d.Type {
+	case typeVLAN:
+		l.VLAN = &vlanSpec{Protocol: "802.1q"}
+	case typeVXLAN:
+		l.VXLAN = &vxlanSpec{Port: 4789, Learning: true}
+	case typeBond:
+		l.Bond = &bondSpec{}
+	case typeBridge:
+		l.Bridge = newBridge()
+	case typeOVSBridge:
+		l.OVSBridge = &ovsBridgeSpec{}
+	case typeOVSInterface:
+		l.OVSPort = &ovsPortSpec{}
+	case typeMacVLAN, typeMacVTap:
+		l.MACMode = "bridge"
+	case typeVeth:
+		if d.Veth != nil && d.Veth.Peer != nil {
+			l.Base = *d.Veth.Peer
+		}
+	}
+	return l
+}
+
+// absent takes away the interface, a veth's other end and a bridge of Open vSwitch's own interfaces.
+func (w *wanter) absent(path, key string) {
+	w.to.named[key] = true
+	l := w.to.Links[key]
+	if l == nil {
+		return
+	}
+	if !creatable(l.Type) {
+		w.fail("%s.state: an interface of type %s cannot be removed; state: down takes it out of use", path, l.Type)
+		return
+	}
+	delete(w.to.Links, key)
+	if l.Type == typeVeth {
+		delete(w.to.Links, l.Base)
+	}
+	for _, port := range w.to.ports(key) {
+		if p := w.to.Links[port]; p.Type == typeOVSInterface {
+			delete(w.to.Links, port)
+		} else {
+			p.Controller, p.BridgePort, p.OVSPort = "", nil, nil
+		}
+	}
+}
+
+func (w *wanter) setBasics(l *link, d *interfaceDoc) error {
+	if l.Type == typeOVSBridge && (d.MTU != nil || d.MAC != nil || d.IPv4 != nil || d.IPv6 != nil || d.State == nmstate.Down) {
+		return fmt.Errorf("type: an ovs-bridge has no mtu, mac-address, addresses or state down; its ovs-interface of the same name has")
+	}
+	if d.MTU != nil {
+		if *d.MTU < 68 || *d.MTU > 65536 {
+			return fmt.Errorf("mtu: must be from 68 to 65536, not %d", *d.MTU)
+		}
+		l.MTU = *d.MTU
+	}
+	if d.MAC != nil && *d.MAC != "" {
+		mac, err := net.ParseMAC(*d.MAC)
+		if err != nil || len(mac) != 6 {
+			return fmt.Errorf("mac-address: %q is no MAC address such as 52:54:00:12:34:56", *d.MAC)
+		}
+		if mac[0]&1 != 0 {
+			return fmt.Errorf("mac-address: %s is a group's address, which no interface can have", mac)
+		}
+		l.MAC = mac.String()
+	}
+	for _, told := range []struct{ key, want, have string }{
+		{"permanent-mac-address", deref(d.Permanent), l.Permanent}, {"driver", deref(d.Driver), l.Driver},
+	} {
+		if told.want != "" && !strings.EqualFold(told.want, told.have) {
+			return fmt.Errorf("%s: cannot be changed: it is %q", told.key, told.have)
+		}
+	}
+	if d.Controller != nil {
+		return w.claim(l, w.controllerKey(*d.Controller), "controller")
+	}
+	return nil
+}
+
+func deref[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}
+
+// controllerKey prefers an interface that can have ports.
+func (w *wanter) controllerKey(name string) string {
+	if l := w.to.Links[name]; (l == nil || l.Type == typeOVSInterface) && w.to.Links[bridgeKey(name)] != nil {
+		return bridgeKey(name)
+	}
+	return name
+}
+
+// claim makes l a port of the controller, "" of none.
+func (w *wanter) claim(l *link, controller, path string) error {
+	if before, ok := w.portsBy[l.key()]; ok && before != controller {
+		return fmt.Errorf("%s: %s is a port of %s and of %s at once", path, l.Name, shown(before), shown(controller))
+	}
+	if l.Protected != "" {
+		return fmt.Errorf("%s: %s: %s", path, l.Name, l.Protected)
+	}
+	if w.portsBy == nil {
+		w.portsBy = map[string]string{}
+	}
+	w.portsBy[l.key()] = controller
+	if l.Controller == controller {
+		return nil
+	}
+	l.Controller, l.BridgePort, l.OVSPort = controller, nil, nil
+	if c := w.to.Links[controller]; c != nil && c.Type == typeBridge {
+		l.BridgePort = &bridgePortSpec{VLANs: []portVLAN{{ID: 1, PVID: true, Untagged: true}}}
+	} else if c != nil && c.Type == typeOVSBridge {
+		l.OVSPort = &ovsPortSpec{}
+	}
+	return nil
+}
+
+// portsOf takes an interface's list of ports: those that it leaves out go.
+func (w *wanter) portsOf(d *interfaceDoc) {
+	key := w.keyOf(d)
+	l := w.to.Links[key]
+	if l == nil || !w.to.named[key] {
+		return
+	}
+	path := "interfaces[" + d.Name + "]."
+	switch {
+	case d.Bond != nil && d.Bond.Port != nil:
+		w.ports(path+"link-aggregation.port", key, *d.Bond.Port)
+	case d.VRF != nil && d.VRF.Port != nil:
+		w.ports(path+"vrf.port", key, *d.VRF.Port)
+	case d.Bridge != nil && d.Bridge.Port != nil:
+		names := make([]string, len(*d.Bridge.Port))
+		for i, p := range *d.Bridge.Port {
+			names[i] = p.Name
+		}
+		w.ports(path+"bridge.port", key, names)
+		for _, p := range *d.Bridge.Port {
+			if port := w.to.Links[p.Name]; port != nil && port.Controller == key {
+				if err := w.portOptions(l, port, &p); err != nil {
+					w.fail("%sbridge.port[%s].%w", path, p.Name, err)
+				}
+			}
+		}
+	}
+}
+
+func (w *wanter) ports(path, controller string, names []string) {
+	for _, name := range names {
+		l := w.to.Links[name]
+		switch {
+		case w.untouchable(name) != "":
+			w.fail("%s: %s: %s", path, name, w.untouchable(name))
+		case l == nil:
+			w.fail("%s: there is no interface %s, and this state does not make it", path, name)
+		default:
+			if err := w.claim(l, controller, name); err != nil {
+				w.fail("%s: %w", path, err)
+			}
+			w.to.named[name] = true
+		}
+	}
+	for _, name := range w.to.ports(controller) {
+		if slices.Contains(names, name) || w.to.Links[name].Protected != "" {
+			continue
+		}
+		if l := w.to.Links[name]; l.Type == typeOVSInterface && !w.to.named[name] {
+			delete(w.to.Links, name)
+		} else if by, ok := w.portsBy[name]; ok && by == controller {
+			w.fail("%s: %s is missing here, but names %s as its controller", path, name, shown(controller))
+		} else {
+			l.Controller, l.BridgePort, l.OVSPort = "", nil, nil
+		}
+	}
+}
+
+// settle lets what nobody named follow from what somebody did, as the kernel would have it.
+func (w *wanter) settle() {
+	for _, name := range w.to.byDepth() {
+		l := w.to.Links[name]
+		if base := w.to.Links[l.Base]; base != nil && l.Type != typeVeth {
+			if !w.to.named[name] && l.Type == typeVLAN && !base.Up {
+				l.Up = false
+			}
+			if !w.to.named[name] && bound(l.Type) && base.MTU != 0 && l.MTU > base.MTU {
+				l.MTU = base.MTU
+			}
+		}
+		if l.IPv6Off && !w.to.named[name] {
+			l.Addresses = slices.DeleteFunc(l.Addresses, isIPv6)
+		}
+		w.settlePort(name, l)
+		if l.Bond != nil {
+			w.settleBond(name, l)
+		}
+	}
+	w.to.Routes = slices.DeleteFunc(w.to.Routes, func(r route) bool {
+		l := w.to.Links[r.Link]
+		lost := r.Link != "" && (l == nil || !l.Up || r.Dst.Addr().Is6() && l.IPv6Off)
+		if lost && slices.ContainsFunc(w.to.namedRoutes, func(n route) bool { return n.equal(&r) }) {
+			w.fail("routes: %s: %s is not up, or has ipv6 disabled", &r, r.Link)
+		}
+		return lost
+	})
+}
+
+func (w *wanter) settlePort(name string, l *link) {
+	c := w.to.Links[l.Controller]
+	if c == nil || c.Type != typeBond {
+		return
+	}
+	if have := w.now.Links[name]; have == nil || have.Controller != l.Controller || c.MTU != w.now.mtuOf(l.Controller) {
+		if c.MTU != 0 {
+			l.MTU = c.MTU
+		}
+	}
+	if have := w.now.Links[name]; have == nil || have.MAC == l.MAC {
+		l.MAC = ""
+	}
+}
+
+func (n *network) mtuOf(key string) int {
+	if l := n.Links[key]; l != nil {
+		return l.MTU
+	}
+	return 0
+}
+
+func (w *wanter) settleBond(name string, l *link) {
+	primary := l.Bond.Options[optionPrimary]
+	if have := w.now.Links[name]; have != nil && have.Bond != nil && primary != "" && primary == have.Bond.Options[optionPrimary] &&
+		!slices.Contains(w.to.ports(name), primary) {
+		l.Bond = l.Bond.without(optionPrimary)
+	}
+}
+
+func addressesOf(key string, d *ipDoc, bits int) ([]netip.Prefix, error) {
+	var out []netip.Prefix
+	for _, a := range *d.Address {
+		ip, err := netip.ParseAddr(a.IP)
+		if err != nil || ip.BitLen() != bits || ip.Zone() != "" {
+			return nil, fmt.Errorf("%s.address: %q is no address of this family", key, a.IP)
+		}
+		if a.Length == nil || *a.Length < 0 || *a.Length > bits {
+			return nil, fmt.Errorf("%s.address: %s needs a prefix-length from 0 to %d", key, ip, bits)
+		}
+		p := netip.PrefixFrom(ip, *a.Length)
+		if ip.IsUnspecified() || ip.IsMulticast() {
+			return nil, fmt.Errorf("%s.address: %s cannot be an interface's address", key, ip)
+		}
+		if ip.Is6() && ip.IsLinkLocalUnicast() || slices.Contains(out, p) {
+			continue // the kernel makes link-local addresses itself, as nmstate has it
+		}
+		if slices.ContainsFunc(out, func(o netip.Prefix) bool { return ip.Is6() && o.Addr() == ip }) {
+			return nil, fmt.Errorf("%s.address: %s is there with two prefix lengths", key, ip)
+		}
+		out = append(out, p)
+	}
+	return out, nil
+}

@@ -1,0 +1,268 @@
+package native
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/flowkeep/flowkeep/internal/nmstate"
+)
+
+func setIPs(l *link, d *interfaceDoc) error {
+	return errors.Join(setIPv4(l, d.IPv4), setIPv6Of(l, d.IPv6))
+}
+
+func setIPv4(l *link, d *ipDoc) error {
+	if d == nil {
+		return nil
+	}
+	if deref(d.DHCP) {
+		return errors.New("ipv4.dhcp: the native backend has no DHCP client: name addresses, or leave the interface to the one that has")
+	}
+	if deref(d.Autoconf) {
+		return errors.New("ipv4.autoconf: is IPv6's")
+	}
+	addresses, err := family(l, "ipv4", d, 32, isIPv4)
+	if err != nil {
+		return err
+	}
+	if deref(d.Enabled) && !slices.ContainsFunc(addresses, isIPv4) {
+		return errors.New("ipv4.enabled: there is no address: name some, or say enabled: false")
+	}
+	l.Addresses = addresses
+	return nil
+}
+
+func setIPv6Of(l *link, d *ipDoc) error {
+	if d == nil {
+		return nil
+	}
+	if deref(d.DHCP) {
+		return errors.New("ipv6.dhcp: the native backend has no DHCP client: name addresses, or leave the interface to the one that has")
+	}
+	addresses, err := family(l, "ipv6", d, 128, isIPv6)
+	if err != nil {
+		return err
+	}
+	if d.Enabled != nil {
+		l.IPv6Off = !*d.Enabled
+	} else if slices.ContainsFunc(addresses, isIPv6) && d.Address != nil {
+		l.IPv6Off = false
+	}
+	if d.Autoconf != nil {
+		l.Autoconf = *d.Autoconf
+	}
+	l.Addresses = addresses
+	return nil
+}
+
+// family is the link's addresses with those of one family as desired.
+func family(l *link, key string, d *ipDoc, bits int, of func(netip.Prefix) bool) ([]netip.Prefix, error) {
+	off := d.Enabled != nil && !*d.Enabled
+	if d.Address == nil && !off {
+		return l.Addresses, nil
+	}
+	out := slices.DeleteFunc(slices.Clone(l.Addresses), of)
+	if d.Address == nil {
+		return out, nil
+	}
+	wanted, err := addressesOf(key, d, bits)
+	if err != nil {
+		return nil, err
+	}
+	if off && len(wanted) > 0 {
+		return nil, fmt.Errorf("%s.enabled: is false, and yet there are addresses: leave out one of the two", key)
+	}
+	return append(out, wanted...), nil
+}
+
+func (w *wanter) routes(d *routesDoc) {
+	if len(d.Running) > 0 {
+		w.fail("routes.running: is what a node reports: name desired routes in routes.config")
+	}
+	for i := range d.Config { // those that go make room for those that come
+		if deref(d.Config[i].State) == nmstate.Absent {
+			w.absentRoute(&d.Config[i], fmt.Sprintf("routes.config[%d]", i))
+		}
+	}
+	for i := range d.Config {
+		path := fmt.Sprintf("routes.config[%d]", i)
+		switch state := deref(d.Config[i].State); state {
+		case nmstate.Absent, nmstate.Ignore:
+		case "":
+			if err := w.route(&d.Config[i]); err != nil {
+				w.fail("%s%w", path, err)
+			}
+		default:
+			w.fail("%s.state: must be absent, or left out, not %q", path, state)
+		}
+	}
+}
+
+// pattern is a route's document with its values checked: what is not named matches anything.
+func (d *routeDoc) pattern() (r route, err error) {
+	if d.Destination != nil {
+		if r.Dst, err = parsePrefix(*d.Destination); err != nil {
+			return r, fmt.Errorf(".destination: %w", err)
+		}
+	}
+	for _, a := range []struct {
+		key  string
+		text *string
+		to   *netip.Addr
+	}{{"next-hop-address", d.Via, &r.Via}, {"source", d.Source, &r.Source}} {
+		if a.text == nil || *a.text == "" {
+			continue
+		}
+		if *a.to, err = netip.ParseAddr(*a.text); err != nil {
+			return r, fmt.Errorf(".%s: %w", a.key, err)
+		}
+		if d.Destination != nil && a.to.BitLen() != r.Dst.Addr().BitLen() {
+			return r, fmt.Errorf(".%s: %s is of another family than the destination %s", a.key, *a.to, r.Dst)
+		}
+	}
+	if d.Metric != nil && *d.Metric < 0 || d.Table != nil && *d.Table < 1 {
+		return r, errors.New(".metric, .table-id: leave out what the kernel is to choose")
+	}
+	switch t := deref(d.Type); t {
+	case "", "unicast":
+	case "blackhole", "unreachable", "prohibit":
+		r.Type = t
+	default:
+		return r, fmt.Errorf(".route-type: must be blackhole, unreachable or prohibit, not %q", t)
+	}
+	r.Link, r.Metric, r.Table = deref(d.Link), deref(d.Metric), deref(d.Table)
+	return r, nil
+}
+
+func parsePrefix(text string) (netip.Prefix, error) {
+	p, err := netip.ParsePrefix(text)
+	if err != nil {
+		a, errAddr := netip.ParseAddr(text)
+		if errAddr != nil {
+			return p, err
+		}
+		p = netip.PrefixFrom(a, a.BitLen())
+	}
+	return p.Masked(), nil
+}
+
+// matches compares what the document names.
+func (d *routeDoc) matches(p, have *route) bool {
+	return (d.Destination == nil || p.Dst == have.Dst) && (d.Link == nil || p.Link == have.Link) &&
+		(d.Via == nil || p.Via == have.Via) && (d.Metric == nil || p.Metric == have.Metric) &&
+		(d.Table == nil || p.Table == have.Table) && (d.Source == nil || p.Source == have.Source) &&
+		(d.Type == nil || p.Type == have.Type)
+}
+
+func (w *wanter) absentRoute(d *routeDoc, path string) {
+	p, err := d.pattern()
+	if err != nil {
+		w.fail("%s%w", path, err)
+		return
+	}
+	if d.Link != nil && w.untouchable(p.Link) != "" {
+		w.fail("%s.next-hop-interface: %s: %s", path, p.Link, w.untouchable(p.Link))
+	}
+	w.to.Routes = slices.DeleteFunc(w.to.Routes, func(r route) bool {
+		return r.administered() && d.matches(&p, &r) && !w.guarded(&r)
+	})
+}
+
+// guarded routes are Flowkeep's, or of an interface that is not to be touched.
+func (w *wanter) guarded(r *route) bool {
+	l := w.now.Links[r.Link]
+	return r.Link != "" && w.mine.why(r.Link) != "" || l != nil && l.Protected != ""
+}
+
+func (w *wanter) route(d *routeDoc) error {
+	r, err := d.pattern()
+	switch {
+	case err != nil:
+		return err
+	case d.Destination == nil:
+		return errors.New(".destination: is missing")
+	case r.Type == "" && r.Link == "":
+		return errors.New(".next-hop-interface: is missing")
+	case r.Type != "" && (r.Link != "" || r.Via.IsValid()):
+		return fmt.Errorf(".route-type: a %s route has no next hop", r.Type)
+	case w.untouchable(r.Link) != "":
+		return fmt.Errorf(".next-hop-interface: %s: %s", r.Link, w.untouchable(r.Link))
+	case r.Link != "" && w.to.Links[r.Link] == nil:
+		return fmt.Errorf(".next-hop-interface: there is no interface %s", r.Link)
+	}
+	if i := slices.IndexFunc(w.to.Routes, func(h route) bool { return h.administered() && d.matches(&r, &h) }); i >= 0 {
+		w.to.namedRoutes = append(w.to.namedRoutes, w.to.Routes[i])
+		return nil
+	}
+	if d.Table == nil {
+		r.Table = mainTable
+	}
+	if d.Metric == nil && r.Dst.Addr().Is6() {
+		r.Metric = 1024 // the kernel's own choice
+	}
+	r.Protocol = protoStatic
+	if r.Dst.Addr().Is4() && r.Type == "" && !r.Via.IsValid() {
+		r.Scope = scopeLink
+	}
+	return w.replaceRoute(&r)
+}
+
+const scopeLink = 253
+
+// replaceRoute puts the route in the place of the one that the kernel would not tell it apart from.
+func (w *wanter) replaceRoute(r *route) error {
+	for _, named := range w.to.namedRoutes {
+		if named.sameKey(r) {
+			return fmt.Errorf(".destination: %s is desired twice with one metric: routes with several next hops are not supported by the native backend", r.Dst)
+		}
+	}
+	for _, have := range w.to.Routes {
+		if have.sameKey(r) && !have.kernelMade() && w.guarded(&have) {
+			return fmt.Errorf(".destination: %s is a route of %s, which is not to be touched", &have, have.Link)
+		}
+	}
+	w.to.Routes = slices.DeleteFunc(w.to.Routes, func(h route) bool { return h.sameKey(r) && !h.kernelMade() })
+	w.to.Routes = append(w.to.Routes, *r)
+	w.to.namedRoutes = append(w.to.namedRoutes, *r)
+	return nil
+}
+
+func (w *wanter) dns(d *dnsDoc) {
+	if d.Config == nil {
+		if d.Running != nil {
+			w.fail("dns-resolver.running: is what a node reports: name servers in dns-resolver.config")
+		}
+		return
+	}
+	if w.now.DNS == nil {
+		w.fail("dns-resolver: %w", errNoResolver)
+		return
+	}
+	out := *w.now.DNS
+	if d.Config.Server != nil {
+		out.Servers = *d.Config.Server
+	}
+	if d.Config.Search != nil {
+		out.Search = *d.Config.Search
+	}
+	if d.Config.Options != nil {
+		out.Options = *d.Config.Options
+	}
+	if err := out.check(); err != nil {
+		w.fail("dns-resolver.config.%w", err)
+		return
+	}
+	for i, s := range out.Servers {
+		out.Servers[i] = canonicalAddress(s)
+	}
+	w.to.DNS = &out
+}
+
+func canonicalAddress(s string) string {
+	if a, err := netip.ParseAddr(s); err == nil {
+		return a.String()
+	}
+	return s
+}
