@@ -40,18 +40,18 @@ func Decode(raw []byte) (State, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the state: %w", err)
 	}
-	return decode(converted, named)
+	return decodeJSON(converted)
 }
 
-// ParseStored is Parse for what the API server keeps: JSON, each key once. It is much quicker.
-func ParseStored(raw []byte) (State, error) {
+// DecodeStored is Decode for what the API server keeps: JSON, each key once. It is much quicker.
+func DecodeStored(raw []byte) (State, error) {
 	if len(raw) > SizeLimit {
 		return nil, fmt.Errorf("the state has %d bytes; at most %d can be taken", len(raw), SizeLimit)
 	}
-	return decode(raw, true)
+	return decodeJSON(raw)
 }
 
-func decode(converted []byte, named bool) (State, error) {
+func decodeJSON(converted []byte) (State, error) {
 	dec := json.NewDecoder(bytes.NewReader(converted))
 	dec.UseNumber()
 	var decoded any

@@ -81,7 +81,10 @@ func (s *State) read(o *nmstatev1.NodeNetworkState) (unknown string) {
 	for _, i := range current.Interfaces() {
 		s.current = append(s.current, nic{i, macOf(i)})
 	}
-	if s.desired, err = parse(o.Spec.DesiredState); err != nil {
+	if s.desired, err = parse(o.Spec.DesiredState); err == nil {
+		err = nmstate.Check(s.desired, true)
+	}
+	if err != nil {
 		return fmt.Sprintf("the node's desired state cannot be read, mend it by hand: %v", err)
 	}
 	if from := o.Spec.FromPolicies; from != nil {
@@ -100,7 +103,7 @@ func parse(s *nmstatev1.State) (nmstate.State, error) {
 	if s == nil || len(s.Raw) == 0 {
 		return nil, nil
 	}
-	return nmstate.ParseStored(s.Raw)
+	return nmstate.DecodeStored(s.Raw)
 }
 
 // syncOf reads the agent's condition; what it says of an earlier generation says nothing of this one.
