@@ -46,7 +46,7 @@ var confined = []struct {
 	module string
 	by     []string
 }{
-	{"k8s.io/client-go", []string{"netmaster", "netmaster/watch", "netctl/apiserver", "internal/nodeconfig/handler"}},
+	{"k8s.io/client-go", []string{"netmaster", "netmaster/watch", "netctl/apiserver", "internal/nodeconfig/handler", "netplugin/nodestate/kube"}},
 	{"github.com/ovn-org/libovsdb", []string{"ofctl/ovsdb"}},
 	{"go.etcd.io/bbolt", []string{"policydb/store", "netplugin/"}},
 	{"github.com/bradfitz/gomemcache", []string{"policydb/labelcache"}},
