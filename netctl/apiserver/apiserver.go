@@ -208,6 +208,16 @@ func midway(err error) error {
 	return fmt.Errorf("netmaster, or the API server on the way to it, went away in the middle of its answer: ask again (%w)", err)
 }
 
+// NotOK is an answer of the API server's own that is no success.
+type NotOK struct {
+	Code            int
+	Status, Message string
+}
+
+func (n *NotOK) Error() string {
+	return fmt.Sprintf("the API server answers %q: %s", n.Status, n.Message)
+}
+
 // Get reads an object or a list of the API server's own, of at most so many bytes.
 func (c *Client) Get(ctx context.Context, path string, params url.Values, most int64) ([]byte, error) {
 	resp, err := c.request(ctx, http.MethodGet, path, params, nil)
@@ -220,7 +230,7 @@ func (c *Client) Get(ctx context.Context, path string, params url.Values, most i
 	case err != nil:
 		return nil, broken(ctx, err)
 	case resp.StatusCode != http.StatusOK:
-		return nil, fmt.Errorf("the API server answers %q: %s", resp.Status, failureOf(body).Message)
+		return nil, &NotOK{Code: resp.StatusCode, Status: resp.Status, Message: failureOf(body).Message}
 	case int64(len(body)) > most:
 		return nil, fmt.Errorf("%s is more than %d MiB", path, most>>20)
 	}
