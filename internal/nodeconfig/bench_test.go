@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	nmstatev1 "github.com/flowkeep/flowkeep/api/nmstate/v1"
 )
 
 // crowd is many policies for one node of 24 NICs: half of them are chosen by the node's labels, and most of those match an
@@ -45,7 +47,7 @@ func BenchmarkDecide(b *testing.B) {
 	d := Decide(&Node{object, ReadState(o)}, policies, standings)
 	d.Write.Set(&o.Spec)
 	for name, e := range d.Entries {
-		standings[name] = Standing{"node1": e}
+		standings[name] = Standing{entries: map[string]nmstatev1.PolicyNode{"node1": e}}
 	}
 	n := &Node{object, ReadState(o)}
 	changed := slices.Clone(policies)

@@ -228,7 +228,7 @@ func restingPhase(w want, overruled bool) nmstatev1.Phase {
 // phaseOnceWritten goes by what the node's agent says. Who was changing the node while it failed is failing; if nobody was,
 // all are whose wishes it holds.
 func (d *decider) phaseOnceWritten(p *Policy, rest nmstatev1.Phase) (nmstatev1.Phase, string) {
-	own, known := d.standings[p.Name][d.node.Object.Name]
+	own, known := d.standings[p.Name].entries[d.node.Object.Name]
 	holds := known && holdsTurn(own)
 	inForce := rest == nmstatev1.PhaseApplied || rest == nmstatev1.PhaseConflict
 	switch d.node.sync {
@@ -252,7 +252,7 @@ func (d *decider) phaseOnceWritten(p *Policy, rest nmstatev1.Phase) (nmstatev1.P
 // somebodyHolds tells whether some policy has the node's turn.
 func (d *decider) somebodyHolds() bool {
 	return slices.ContainsFunc(d.policies, func(p *Policy) bool {
-		e, ok := d.standings[p.Name][d.node.Object.Name]
+		e, ok := d.standings[p.Name].entries[d.node.Object.Name]
 		return ok && holdsTurn(e)
 	})
 }

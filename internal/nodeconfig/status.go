@@ -3,6 +3,7 @@ package nodeconfig
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -12,30 +13,33 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Report is what a pass has to tell a policy's status of some nodes.
+// Report is what a round has to tell a policy's status of some nodes.
 type Report struct {
-	Entries   map[string]nmstatev1.PolicyNode // by node
-	Conflicts map[string][]nmstatev1.Conflict // of the nodes in Entries
-	Gone      []string                        // nodes that are no more
+	entries   map[string]nmstatev1.PolicyNode // by node
+	conflicts map[string][]nmstatev1.Conflict // of the same nodes
+	gone      []string                        // nodes that are no more
 }
+
+// Nodes are those that the report speaks of.
+func (r *Report) Nodes() []string { return slices.Sorted(maps.Keys(r.entries)) }
 
 // Update is the policy's status with the report in it; changed is false when it says so already. Of other nodes it keeps what
 // it says. The old status is not changed.
-func (r Report) Update(o *nmstatev1.NodeNetworkConfigurationPolicy, now metav1.Time) (status nmstatev1.NodeNetworkConfigurationPolicyStatus, changed bool) {
+func (r *Report) Update(o *nmstatev1.NodeNetworkConfigurationPolicy, now metav1.Time) (status nmstatev1.NodeNetworkConfigurationPolicyStatus, changed bool) {
 	status = *o.Status.DeepCopy()
 	s := StandingOf(o)
-	for _, node := range r.Gone {
-		delete(s, node)
+	for _, node := range r.gone {
+		delete(s.entries, node)
 	}
-	for node, e := range r.Entries {
+	for node, e := range r.entries {
 		e.Since = &now
-		if old, ok := s[node]; ok && old.Phase == e.Phase && old.Since != nil {
+		if old, ok := s.entries[node]; ok && old.Phase == e.Phase && old.Since != nil {
 			e.Since = old.Since
 		}
-		s[node] = e
+		s.entries[node] = e
 	}
-	status.Nodes = s.sortedEntries()
-	status.Conflicts = r.conflicts(o.Status.Conflicts)
+	status.Nodes = slices.SortedFunc(maps.Values(s.entries), func(a, b nmstatev1.PolicyNode) int { return cmp.Compare(a.Node, b.Node) })
+	status.Conflicts = r.mergeConflicts(o.Status.Conflicts)
 	status.ObservedGeneration = o.Generation
 	for _, c := range summaryOf(status) {
 		c.ObservedGeneration, c.LastTransitionTime = o.Generation, now
@@ -44,14 +48,14 @@ func (r Report) Update(o *nmstatev1.NodeNetworkConfigurationPolicy, now metav1.T
 	return status, !equality.Semantic.DeepEqual(status, o.Status)
 }
 
-func (r Report) conflicts(old []nmstatev1.Conflict) []nmstatev1.Conflict {
+func (r *Report) mergeConflicts(old []nmstatev1.Conflict) []nmstatev1.Conflict {
 	var all []nmstatev1.Conflict
 	for _, c := range old {
-		if _, told := r.Entries[c.Node]; !told && !slices.Contains(r.Gone, c.Node) {
+		if _, told := r.entries[c.Node]; !told && !slices.Contains(r.gone, c.Node) {
 			all = append(all, c)
 		}
 	}
-	for _, found := range r.Conflicts {
+	for _, found := range r.conflicts {
 		all = append(all, found...)
 	}
 	slices.SortFunc(all, func(a, b nmstatev1.Conflict) int {

@@ -1,0 +1,298 @@
+package handler
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	nmstatev1 "github.com/flowkeep/flowkeep/api/nmstate/v1"
+	"github.com/flowkeep/flowkeep/internal/nodeconfig"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+)
+
+// Objects is the API server. Updates fail with a conflict when the object is another by now.
+type Objects interface {
+	UpdateState(ctx context.Context, o *nmstatev1.NodeNetworkState) (*nmstatev1.NodeNetworkState, error)
+	UpdatePolicyStatus(ctx context.Context, o *nmstatev1.NodeNetworkConfigurationPolicy) (*nmstatev1.NodeNetworkConfigurationPolicy, error)
+	// NodeExists asks for a Node that this handler does not watch.
+	NodeExists(ctx context.Context, name string) (bool, error)
+	// Central names the instance that handles all nodes, or is empty.
+	Central(ctx context.Context) (string, error)
+}
+
+// Cache is what is known of the API server's objects. They are not to be changed.
+type Cache interface {
+	Nodes() []*corev1.Node // those to handle
+	State(node string) *nmstatev1.NodeNetworkState
+	Policies() []*nmstatev1.NodeNetworkConfigurationPolicy
+}
+
+// Config is what a handler needs.
+type Config struct {
+	Cache   Cache
+	Objects Objects
+	// Central: this handler is for all nodes, and Cache has all there are.
+	Central bool
+	Now     func() time.Time
+	Log     *slog.Logger
+	Metrics *Metrics
+}
+
+// Handler brings policies to nodes. One goroutine uses it. What it keeps from one pass to the next only saves work: a new
+// one goes on where another ended.
+type Handler struct {
+	Config
+	policies map[types.UID]*policy
+	states   map[string]*state
+	waiting  map[string][]string // nodes by the policy for which they wait
+	asked    map[string]time.Time
+}
+
+// policy is an object and what was made of it.
+type policy struct {
+	object   *nmstatev1.NodeNetworkConfigurationPolicy
+	policy   *nodeconfig.Policy
+	standing nodeconfig.Standing
+}
+
+type state struct {
+	object *nmstatev1.NodeNetworkState
+	state  *nodeconfig.State
+}
+
+// New makes a handler.
+func New(cfg Config) *Handler {
+	return &Handler{Config: cfg, policies: map[types.UID]*policy{}, states: map[string]*state{}, waiting: map[string][]string{}, asked: map[string]time.Time{}}
+}
+
+// ErrStandsBack: another instance handles all nodes, and this one leaves it to it.
+var ErrStandsBack = errors.New("another instance handles all nodes")
+
+// Waiting are the nodes that wait for their turn with a policy.
+func (h *Handler) Waiting(policy string) []string { return h.waiting[policy] }
+
+// Pass decides for these nodes, and writes what follows: first what policies are told, turns that nodes take among it, then
+// nodes. It returns the nodes for which not all could be written, and why; they need another pass.
+func (h *Handler) Pass(ctx context.Context, nodes map[string]bool) (again map[string]bool, err error) {
+	defer h.Metrics.pass(h.Now())
+	round := h.round()
+	if h.Central {
+		round.Forget(h.exists())
+	}
+	for _, n := range h.Cache.Nodes() {
+		if nodes[n.Name] {
+			round.Decide(&nodeconfig.Node{Object: n, State: h.stateOf(n.Name)})
+			h.Metrics.decided()
+		}
+	}
+	h.rememberWaiting(round)
+	if err := h.mayWrite(ctx, round); err != nil {
+		return nodes, err
+	}
+	again = map[string]bool{}
+	untold, err := h.tellPolicies(ctx, round, again)
+	err = errors.Join(err, h.writeNodes(ctx, round, untold, again))
+	gone, goneErr := h.forgetBlockers(ctx, round)
+	maps.Copy(again, gone)
+	return again, errors.Join(err, goneErr)
+}
+
+// round takes the objects as they are, and what was made of those that are as they were.
+func (h *Handler) round() *nodeconfig.Round {
+	var policies []*nodeconfig.Policy
+	standings := map[string]nodeconfig.Standing{}
+	live := map[types.UID]*policy{}
+	for _, o := range h.Cache.Policies() {
+		p := h.policies[o.UID]
+		switch {
+		case p == nil || p.object.Generation < o.Generation:
+			p = &policy{o, nodeconfig.NewPolicy(o), nodeconfig.StandingOf(o)}
+		case newer(o, p.object):
+			p = &policy{o, p.policy, nodeconfig.StandingOf(o)}
+		}
+		live[o.UID] = p
+		policies = append(policies, p.policy)
+		standings[o.Name] = p.standing
+	}
+	h.policies = live
+	return nodeconfig.NewRound(policies, standings)
+}
+
+func (h *Handler) stateOf(node string) *nodeconfig.State {
+	o := h.Cache.State(node)
+	if o == nil {
+		delete(h.states, node)
+		return nodeconfig.NoState
+	}
+	s := h.states[node]
+	if s == nil || s.object.UID != o.UID || newer(o, s.object) {
+		s = &state{o, nodeconfig.ReadState(o)}
+		h.states[node] = s
+	}
+	return s.state
+}
+
+// newer tells whether an object that was watched is newer than one that the API server answered.
+func newer(watched, known metav1.Object) bool {
+	c, err := resourceversion.CompareResourceVersion(watched.GetResourceVersion(), known.GetResourceVersion())
+	return err != nil || c > 0
+}
+
+func (h *Handler) exists() func(string) bool {
+	nodes := h.Cache.Nodes()
+	names := make(map[string]bool, len(nodes))
+	for _, n := range nodes {
+		names[n.Name] = true
+	}
+	for name := range h.states {
+		if !names[name] {
+			delete(h.states, name)
+		}
+	}
+	return func(name string) bool { return names[name] }
+}
+
+// rememberWaiting notes for which policies' statuses nodes are to be decided again.
+func (h *Handler) rememberWaiting(round *nodeconfig.Round) {
+	for name, nodes := range h.waiting {
+		h.waiting[name] = slices.DeleteFunc(nodes, func(n string) bool { _, decided := round.Decisions[n]; return decided })
+		if len(h.waiting[name]) == 0 {
+			delete(h.waiting, name)
+		}
+	}
+	for _, node := range slices.Sorted(maps.Keys(round.Decisions)) {
+		for name := range round.Decisions[node].Blockers {
+			h.waiting[name] = append(h.waiting[name], node)
+		}
+	}
+	h.Metrics.waits(len(h.waiting))
+}
+
+// mayWrite asks, if there is something to write, whether an instance for all nodes is there.
+func (h *Handler) mayWrite(ctx context.Context, round *nodeconfig.Round) error {
+	if h.Central || !writes(round) {
+		return nil
+	}
+	holder, err := h.Objects.Central(ctx)
+	if err != nil {
+		return fmt.Errorf("ask whether another instance handles all nodes: %w", err)
+	}
+	if holder != "" {
+		return fmt.Errorf("%w: %s", ErrStandsBack, holder)
+	}
+	return nil
+}
+
+func writes(round *nodeconfig.Round) bool {
+	if len(round.Reports) > 0 {
+		return true
+	}
+	for _, d := range round.Decisions {
+		if d.Write != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// tellPolicies writes policies' statuses, and returns the names of those that could not be written.
+func (h *Handler) tellPolicies(ctx context.Context, round *nodeconfig.Round, again map[string]bool) (untold map[string]bool, failed error) {
+	untold = map[string]bool{}
+	byName := map[string]*policy{}
+	for _, p := range h.policies {
+		byName[p.object.Name] = p
+	}
+	for _, name := range slices.Sorted(maps.Keys(round.Reports)) {
+		report, p := round.Reports[name], byName[name]
+		status, changed := report.Update(p.object, metav1.NewTime(h.Now().Truncate(time.Second)))
+		if !changed {
+			continue
+		}
+		o := *p.object
+		o.Status = status
+		stored, err := h.Objects.UpdatePolicyStatus(ctx, &o)
+		h.Metrics.wrote("policy", err)
+		if err != nil {
+			untold[name], failed = true, cmp.Or(failed, wrapped("tell policy "+name, err))
+			for _, node := range report.Nodes() {
+				again[node] = true
+			}
+			continue
+		}
+		h.policies[p.object.UID] = &policy{stored, p.policy, nodeconfig.StandingOf(stored)}
+	}
+	return untold, failed
+}
+
+// writeNodes writes the desires of nodes whose turns are all stored.
+func (h *Handler) writeNodes(ctx context.Context, round *nodeconfig.Round, untold, again map[string]bool) (failed error) {
+	for _, node := range slices.Sorted(maps.Keys(round.Decisions)) {
+		d := round.Decisions[node]
+		if d.Write == nil || slices.ContainsFunc(d.Claims, func(policy string) bool { return untold[policy] }) {
+			continue
+		}
+		o := *h.states[node].object
+		d.Write.Set(&o.Spec)
+		stored, err := h.Objects.UpdateState(ctx, &o)
+		h.Metrics.wrote("node", err)
+		if err != nil {
+			failed = cmp.Or(failed, wrapped("write the desired state of node "+node, err))
+			again[node] = true
+			continue
+		}
+		h.Log.Info("gave a node its desired state", "node", node, "because of", d.Claims, "generation", stored.Generation)
+		h.states[node] = &state{stored, nodeconfig.ReadState(stored)}
+	}
+	return failed
+}
+
+// wrapped is nil for a conflict: the newer object is on its way, and the pass that follows goes by it.
+func wrapped(what string, err error) error {
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
+
+// askAgain is how long a node that others wait for is taken to exist.
+const askAgain = time.Minute
+
+// forgetBlockers takes nodes that are no more out of the way of those that wait for them. A handler of all nodes has done so.
+func (h *Handler) forgetBlockers(ctx context.Context, round *nodeconfig.Round) (again map[string]bool, failed error) {
+	again = map[string]bool{}
+	if h.Central {
+		return again, nil
+	}
+	gone := map[string]bool{}
+	for node, d := range round.Decisions {
+		for _, blockers := range d.Blockers {
+			for _, name := range blockers {
+				if h.Now().Sub(h.asked[name]) < askAgain {
+					continue
+				}
+				h.asked[name] = h.Now()
+				there, err := h.Objects.NodeExists(ctx, name)
+				failed = cmp.Or(failed, err)
+				if err == nil && !there {
+					gone[name], again[node] = true, true
+				}
+			}
+		}
+	}
+	if len(gone) == 0 {
+		return again, failed
+	}
+	after := h.round()
+	after.Forget(func(node string) bool { return !gone[node] })
+	_, err := h.tellPolicies(ctx, after, again)
+	return again, errors.Join(failed, err)
+}
