@@ -57,6 +57,7 @@ type nodeStateFlags struct {
 	bridge, ovsdb                                                        string
 	poll, revert                                                         time.Duration
 	once                                                                 bool
+	policies                                                             policiesFlags
 }
 
 func nodeStateCommand() *cobra.Command {
@@ -91,6 +92,7 @@ func nodeStateCommand() *cobra.Command {
 	f.StringVar(&o.httpListen, "http-listen", "127.0.0.1:9442", "address of /metrics, /healthz and /readyz")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
+	o.policies.add(f)
 	_ = cmd.MarkFlagFilename("kubeconfig")
 	_ = cmd.MarkFlagDirname("state-dir")
 	return cmd
@@ -125,7 +127,7 @@ func (o *nodeStateFlags) run(ctx context.Context, log *slog.Logger) error {
 	reg := process.NewRegistry("netplugin")
 	cfg.Metrics, cfg.Health = nodestate.NewMetrics(reg), new(process.Health)
 	if o.once {
-		return nodestate.New(cfg).Once(ctx)
+		return errors.Join(o.policies.once(ctx, o, log), nodestate.New(cfg).Once(ctx))
 	}
 	return o.daemon(ctx, client, cfg, reg)
 }
@@ -142,6 +144,7 @@ func (o *nodeStateFlags) daemon(ctx context.Context, client *kube.Client, cfg no
 		func() error { return nodestate.Follow(ctx, moved, cfg.Log) },
 		func() error { client.Watch(ctx); return nil },
 		func() error { nodestate.New(cfg).Run(ctx); return nil },
+		func() error { return o.policies.run(ctx, o, reg, cfg) },
 	} {
 		all.Go(func() {
 			if err := part(); err != nil {

@@ -88,7 +88,9 @@ func (h *Handler) Pass(ctx context.Context, nodes map[string]bool) (again map[st
 	if h.Central {
 		round.Forget(h.exists())
 	}
-	for _, n := range h.Cache.Nodes() {
+	list := h.Cache.Nodes()
+	slices.SortFunc(list, func(a, b *corev1.Node) int { return cmp.Compare(a.Name, b.Name) })
+	for _, n := range list {
 		if nodes[n.Name] {
 			round.Decide(&nodeconfig.Node{Object: n, State: h.stateOf(n.Name)})
 			h.Metrics.decided()
@@ -112,6 +114,9 @@ func (h *Handler) round() *nodeconfig.Round {
 	standings := map[string]nodeconfig.Standing{}
 	live := map[types.UID]*policy{}
 	for _, o := range h.Cache.Policies() {
+		if o.DeletionTimestamp != nil {
+			continue // gone but for somebody's finalizer
+		}
 		p := h.policies[o.UID]
 		switch {
 		case p == nil || p.object.Generation < o.Generation:

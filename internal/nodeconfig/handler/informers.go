@@ -71,7 +71,7 @@ func policyEvents(dirty *Dirty) cache.ResourceEventHandler {
 		AddFunc: func(any) { dirty.All() },
 		UpdateFunc: func(old, o any) {
 			before, after := old.(*nmstatev1.NodeNetworkConfigurationPolicy), o.(*nmstatev1.NodeNetworkConfigurationPolicy)
-			if before.Generation != after.Generation || before.UID != after.UID {
+			if before.Generation != after.Generation || before.UID != after.UID || after.DeletionTimestamp != nil {
 				dirty.All()
 			} else {
 				dirty.Told(after.Name)
@@ -126,7 +126,7 @@ func (i *Informers) State(node string) *nmstatev1.NodeNetworkState {
 	return o.(*nmstatev1.NodeNetworkState)
 }
 
-// Policies are all that are not being deleted.
+// Policies are all.
 func (i *Informers) Policies() []*nmstatev1.NodeNetworkConfigurationPolicy {
 	return all[*nmstatev1.NodeNetworkConfigurationPolicy](i.policies)
 }
