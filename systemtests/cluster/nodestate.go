@@ -1,0 +1,66 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+)
+
+// NodeStatePort is where node-state agents tell of themselves, on the loopback address of their network namespace.
+const NodeStatePort = 9442
+
+// StartNodeState starts a node-state agent in the network namespace of a node, or in one that MakeBareNode made. As a process it is
+// called NODE-node-state.
+func (c *Cluster) StartNodeState(ctx context.Context, node, kubeconfig string, flags ...string) error {
+	_, err := c.script(ctx, fmt.Sprintf(`mkdir -p "$RUN/node-state"
+		start %[1]s-node-state nsenter --net="$(ns_path %[1]s)" -- "$RUN/flowkeep/bin/netplugin" node-state --node-name %[1]s --kubeconfig %[2]s --state-dir "$RUN/node-state/%[1]s" %[3]s`,
+		node, kubeconfig, strings.Join(flags, " ")))
+	return err
+}
+
+// NodeStateOnce makes one pass, and returns when it has ended.
+func (c *Cluster) NodeStateOnce(ctx context.Context, node, kubeconfig string, flags ...string) (string, error) {
+	return c.RunIn(ctx, c.NodeNS(node), append([]string{
+		filepath.Join(c.Dir, "flowkeep", "bin", "netplugin"), "node-state", "--once", "--node-name", node, "--kubeconfig", kubeconfig,
+		"--state-dir", c.nodeState(node),
+	}, flags...)...)
+}
+
+func (c *Cluster) nodeState(node string) string { return filepath.Join(c.Dir, "node-state", node) }
+
+// EndNodeState stops the agent, and forgets what it kept.
+func (c *Cluster) EndNodeState(ctx context.Context, node string) error {
+	_, err := c.script(ctx, fmt.Sprintf(`stop %[1]s-node-state 40; rm -rf "$RUN/pids/.%[1]s-node-state.command" "$RUN/node-state/%[1]s"`, node))
+	return err
+}
+
+// NodeStateMetric is Metric of a node's agent.
+func (c *Cluster) NodeStateMetric(ctx context.Context, node, metric string, labels ...string) (float64, error) {
+	text, err := output(inNS(ctx, c.NodeNS(node), c.probe(), "get", fmt.Sprintf("http://127.0.0.1:%d/metrics", NodeStatePort)))
+	if err != nil {
+		return 0, err
+	}
+	return sumMetric(text, metric, labels...)
+}
+
+// MakeBareNode makes a network namespace as a node has it, with a link eth0 to the others and nothing else: no kubelet, no pods. host is
+// the last part of its address. EndBareNode removes it.
+func (c *Cluster) MakeBareNode(ctx context.Context, name string, host int) error {
+	_, err := c.script(ctx, fmt.Sprintf(`lan=fk-$SANDBOX-lan ns=fk-$SANDBOX-%[1]s
+		ip netns add $ns
+		ip -n $lan link add %[1]s type veth peer name eth0 netns $ns
+		ip -n $lan link set %[1]s master br0 up
+		for l in lo eth0; do ip -n $ns link set $l up; done
+		ip -n $ns addr add $NET.%[2]d/24 dev eth0
+		ip -n $ns -6 addr add $NET6:%[2]d/64 dev eth0 nodad
+		ip -n $ns route add default via $NET.1
+		ip -n $ns -6 route add default via $NET6:1 dev eth0`, name, host))
+	return err
+}
+
+// EndBareNode removes it with its links.
+func (c *Cluster) EndBareNode(ctx context.Context, name string) error {
+	_, err := c.script(ctx, fmt.Sprintf(`ip -n fk-$SANDBOX-lan link del %[1]s 2>/dev/null || true; ip netns del fk-$SANDBOX-%[1]s 2>/dev/null || true`, name))
+	return err
+}
