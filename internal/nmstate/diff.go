@@ -27,10 +27,13 @@ func shown(v any) string {
 }
 
 // Diff is what current lacks to be as desired, sorted by path; empty when in sync. Interfaces without a name and those in
-// state ignore are left out.
+// state ignore are left out; pods' links do not count as ports that a bridge has too many.
 func Diff(desired, current State) []Difference {
-	d := &differ{}
 	want, have := Canonical(desired), Canonical(current)
+	d := &differ{pods: map[string]bool{}}
+	for _, i := range have.Interfaces() {
+		d.pods[i.Name()] = OfPod(i)
+	}
 	d.interfaces(want.Interfaces(), have)
 	d.entries(keyRoutes, want, have)
 	d.entries(keyRouteRules, want, have)
@@ -40,7 +43,10 @@ func Diff(desired, current State) []Difference {
 	return d.found
 }
 
-type differ struct{ found []Difference }
+type differ struct {
+	found []Difference
+	pods  map[string]bool // links by name
+}
 
 func (d *differ) differs(path string, want, have any) {
 	d.found = append(d.found, Difference{Path: path, Want: want, Have: have})
@@ -179,7 +185,9 @@ func (d *differ) value(path, key string, want, have any) {
 func (d *differ) list(path, key string, want, have []any) {
 	switch {
 	case key == "port" && allObjects(want) && allObjects(have):
-		d.keyed(path, objects(want), objects(have), portKey)
+		d.keyed(path, objects(want), slices.DeleteFunc(objects(have), func(h map[string]any) bool {
+			return d.pods[portKey(h)] && !slices.ContainsFunc(want, func(w any) bool { return portKey(w) == portKey(h) })
+		}), portKey)
 	case len(want) != len(have):
 		d.differs(path, want, have)
 	default:

@@ -39,6 +39,8 @@ interfaces:
 - {name: veth1, type: veth, state: down, veth: {peer: veth2}}
 - {name: bond0, type: bond, state: up, link-aggregation: {mode: active-backup, port: [eth2, eth1], options: {miimon: 100}}}
 - {name: br1, type: linux-bridge, state: up, bridge: {port: [{name: eth4, vlan: {mode: trunk, tag: 5}}, {name: eth3}], options: {stp: {enabled: false}}}}
+- {name: cni0, type: linux-bridge, state: up, bridge: {port: [{name: veth0a1b}, {name: eth9}]}}
+- {name: veth0a1b, type: veth, state: up}
 - {name: ovs1, type: ovs-bridge, state: up, bridge: {port: [{name: ovs1}]}}
 - {name: ovs1, type: ovs-interface, state: up, mtu: 1400}
 - {name: ovs2, type: ovs-bridge, state: up}
@@ -87,6 +89,8 @@ interfaces[eth0].ipv4.address[192.0.2.10/25] is absent, not {"ip":"192.0.2.10","
 		`interfaces[br1].bridge.port[eth3] is {"name":"eth3"}, not absent
 interfaces[br1].bridge.port[eth4].vlan.tag is 5, not 6
 interfaces[br1].bridge.port[eth5] is absent, not {"name":"eth5"}`},
+	{"pods on a bridge", "interfaces: [{name: cni0, bridge: {port: [{name: eth9}]}}]", ""},
+	{"a pod's link that is asked for", "interfaces: [{name: cni0, bridge: {port: [{name: veth0a1b}]}}]", `interfaces[cni0].bridge.port[eth9] is {"name":"eth9"}, not absent`},
 	{"nested options", "interfaces: [{name: br1, bridge: {options: {stp: {enabled: true, priority: 5}}}}]",
 		"interfaces[br1].bridge.options.stp.enabled is false, not true\ninterfaces[br1].bridge.options.stp.priority is absent, not 5"},
 	{"an OVS bridge and its interface", "interfaces: [{name: ovs1, type: ovs-bridge, bridge: {port: [{name: ovs1}]}}, {name: ovs1, mtu: 1400}]", ""},
