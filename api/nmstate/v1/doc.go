@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
+//go:generate controller-gen object paths=.
+
 // GroupVersion is nmstate.io/v1.
 var GroupVersion = schema.GroupVersion{Group: "nmstate.io", Version: "v1"}
 
