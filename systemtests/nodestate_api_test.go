@@ -1,0 +1,185 @@
+package systemtests
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/flowkeep/flowkeep/systemtests/cluster"
+)
+
+// crds are where the repository has them.
+const crds = "../deploy/crds"
+
+// applyCRDs makes the API server know group nmstate.io, and waits until it serves it.
+func (w *world) applyCRDs() {
+	w.Helper()
+	_, err := w.Kubectl(w.ctx, "", "apply", "--server-side", "--force-conflicts", "-f", crds)
+	w.must(err)
+	_, err = w.Kubectl(w.ctx, "", "wait", "--for=condition=Established", "--timeout=60s", "-f", crds)
+	w.must(err)
+	w.must(cluster.Until(w.ctx, cluster.Stretch(30*time.Second), func() error {
+		return w.Get(w.ctx, "/apis/nmstate.io/v1/nodenetworkstates", nil)
+	}))
+}
+
+// nodeStateCase is an object that the API server takes, or refuses with these words.
+type nodeStateCase struct {
+	Node   json.RawMessage // the desired state of a NodeNetworkState
+	Policy json.RawMessage // the spec of a policy
+	Says   string
+}
+
+func nodeStateCases(t *testing.T, name string) (cases []nodeStateCase) {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join("testdata/nodestate", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(raw, &cases); err != nil {
+		t.Fatal(err)
+	}
+	return cases
+}
+
+// try asks the API server whether it would take the object, and what it would keep.
+func (w *world) try(c nodeStateCase) (kept map[string]any, err error) {
+	w.Helper()
+	path, object := "nodenetworkconfigurationpolicies", fmt.Sprintf(`{"apiVersion": "nmstate.io/v1", "kind": "NodeNetworkConfigurationPolicy", "metadata": {"name": "tried"}, "spec": %s}`, c.Policy)
+	if c.Policy == nil {
+		path, object = "nodenetworkstates", fmt.Sprintf(`{"apiVersion": "nmstate.io/v1", "kind": "NodeNetworkState", "metadata": {"name": "tried"}, "spec": {"nodeName": "tried", "desiredState": %s}}`, c.Node)
+	}
+	api, err := w.API(w.ctx)
+	w.must(err)
+	answer, err := api.Ask(w.ctx, "POST", "/apis/nmstate.io/v1/"+path+"?dryRun=All&fieldValidation=Strict", []byte(object))
+	if err != nil {
+		return nil, err
+	}
+	var o struct{ Spec map[string]any }
+	w.must(json.Unmarshal(answer, &o))
+	return o.Spec, nil
+}
+
+// Nonsense is refused on apply, with a sentence that says what is wrong.
+func TestNodeStateNonsenseIsRefused(t *testing.T) {
+	w := setup(t)
+	w.applyCRDs()
+	for _, c := range nodeStateCases(t, "refused.json") {
+		_, err := w.try(c)
+		var status *cluster.StatusError
+		var told struct{ Message string }
+		if !errors.As(err, &status) || json.Unmarshal([]byte(status.Body), &told) != nil || !strings.Contains(told.Message, c.Says) {
+			t.Errorf("%s%s: %v, and not %q", c.Node, c.Policy, err, c.Says)
+		}
+	}
+}
+
+// What makes sense is taken, and kept as it was written: nulls and unknown keys too.
+func TestNodeStateIsKeptAsWritten(t *testing.T) {
+	w := setup(t)
+	w.applyCRDs()
+	for _, c := range nodeStateCases(t, "accepted.json") {
+		kept, err := w.try(c)
+		if err != nil {
+			t.Errorf("%s%s: %v", c.Node, c.Policy, err)
+			continue
+		}
+		var written any
+		if c.Policy == nil {
+			w.must(json.Unmarshal(c.Node, &written))
+			if !reflect.DeepEqual(kept["desiredState"], written) {
+				t.Errorf("%s is kept as %v", c.Node, kept["desiredState"])
+			}
+			continue
+		}
+		w.must(json.Unmarshal(c.Policy, &written))
+		for key, value := range written.(map[string]any) {
+			if !reflect.DeepEqual(kept[key], value) {
+				t.Errorf("%s: %s is kept as %v", c.Policy, key, kept[key])
+			}
+		}
+	}
+}
+
+// The example of the design, with a node that is none of the cluster's: nobody acts on it.
+const seedExample = `
+apiVersion: nmstate.io/v1
+kind: NodeNetworkState
+metadata:
+  name: elsewhere
+spec:
+  desiredState:
+    interfaces:
+    - name: dummy0
+      state: up
+      type: dummy
+      mtu: 1450
+  managed: true
+  nodeName: elsewhere
+status:
+  currentState:
+    capabilities: null
+    interfaces: null
+`
+
+// kubectl applies the example as it is, prints its columns, and explains its fields.
+func TestNodeStateWithKubectl(t *testing.T) {
+	w := setup(t)
+	w.applyCRDs()
+	t.Cleanup(func() { _, _ = w.Kubectl(context.Background(), "", "delete", "nns", "elsewhere", "--ignore-not-found") })
+	for range 2 {
+		_, err := w.Kubectl(w.ctx, seedExample, "apply", "-f", "-")
+		w.must(err)
+	}
+	text, err := w.Kubectl(w.ctx, "", "get", "nns", "elsewhere")
+	w.must(err)
+	if !regexp.MustCompile(`^NAME +NODE +MANAGED +IN SYNC +AGE\nelsewhere +elsewhere +true +\S+`).MatchString(text) {
+		t.Errorf("kubectl get nns prints\n%s", text)
+	}
+	for field, says := range map[string]string{
+		"nns.spec.managed": "stops all enforcement", "nns.spec.desiredState.interfaces.mtu": "Largest packet in bytes", "nns.spec.fromPolicies.state": "What the policies contributed",
+		"nns.status.currentState.interfaces.ipv6.address.ip": "An IPv6 address", "nns.status.history.outcome": "RolledBack", "nncp.spec.match.lldp.systemName": "or a glob",
+		"nncp.spec.autoConfig.vlan.ids": "Ids of several VLANs", "nncp.spec.desiredState.routes.config.metric": "lowest metric", "nncp.status.conflicts.winner": "The policy that wins",
+	} {
+		text, err := w.Kubectl(w.ctx, "", "explain", field)
+		if err != nil || !strings.Contains(text, says) {
+			t.Errorf("kubectl explain %s: %v\n%s", field, err, text)
+		}
+	}
+	renamed := strings.Replace(seedExample, "nodeName: elsewhere", "nodeName: another", 1)
+	if text, err := w.Kubectl(w.ctx, renamed, "apply", "-f", "-"); err == nil || !strings.Contains(text+err.Error(), "nodeName never changes") {
+		t.Errorf("nodeName was changed: %v", err)
+	}
+}
+
+// netctl reads the very objects, with nothing but a kubeconfig.
+func TestNetctlNodeState(t *testing.T) {
+	w := setup(t)
+	w.applyCRDs()
+	t.Cleanup(func() { _, _ = w.Kubectl(context.Background(), "", "delete", "nns", "elsewhere", "--ignore-not-found") })
+	_, err := w.Kubectl(w.ctx, seedExample, "apply", "-f", "-")
+	w.must(err)
+	text, err := w.NetctlAs(w.ctx, "", "node-state", "ls")
+	w.must(err)
+	if !strings.Contains(text, "elsewhere") {
+		t.Errorf("netctl node-state ls:\n%s", text)
+	}
+	text, err = w.NetctlAs(w.ctx, "", "node-state", "diff", "elsewhere")
+	if err == nil || !strings.Contains(text+err.Error(), "interfaces[dummy0]") {
+		t.Errorf("netctl node-state diff (%v):\n%s", err, text)
+	}
+	policy := filepath.Join(t.TempDir(), "policy.yaml")
+	w.must(os.WriteFile(policy, []byte(`{apiVersion: nmstate.io/v1, kind: NodeNetworkConfigurationPolicy, metadata: {name: tried}, spec: {match: [{name: none}], desiredState: {interfaces: [{mtu: 1400}]}}}`), 0o600))
+	text, err = w.NetctlAs(w.ctx, "", "node-state", "plan", "-f", policy)
+	if err != nil || !strings.Contains(text, "nothing would change on 2 nodes") {
+		t.Errorf("netctl node-state plan (%v):\n%s", err, text)
+	}
+}
