@@ -225,8 +225,8 @@ func restingPhase(w want, overruled bool) nmstatev1.Phase {
 	return nmstatev1.PhaseApplied
 }
 
-// phaseOnceWritten goes by what the node's agent says. Who was changing the node while it failed is failing; if nobody was,
-// all are whose wishes it holds.
+// phaseOnceWritten goes by what the node's agent says. Who was changing the node while it failed is failing, but for those that
+// came to a node that another had made fail; if nobody was changing it, all are whose wishes it holds.
 func (d *decider) phaseOnceWritten(p *Policy, rest nmstatev1.Phase) (nmstatev1.Phase, string) {
 	own, known := d.standings[p.Name].entries[d.node.Object.Name]
 	holds := known && holdsTurn(own)
@@ -235,6 +235,9 @@ func (d *decider) phaseOnceWritten(p *Policy, rest nmstatev1.Phase) (nmstatev1.P
 	case synced:
 		return rest, ""
 	case failing:
+		if other := d.failedBefore(p); other != "" && holds && own.Phase == nmstatev1.PhaseApplying {
+			return nmstatev1.PhaseApplying, "the node has been failing before, because of policy " + other
+		}
 		if holds || inForce && !d.somebodyHolds() {
 			return nmstatev1.PhaseFailing, d.node.message
 		}
@@ -247,6 +250,16 @@ func (d *decider) phaseOnceWritten(p *Policy, rest nmstatev1.Phase) (nmstatev1.P
 		}
 	}
 	return rest, ""
+}
+
+// failedBefore names another policy that has made the node fail.
+func (d *decider) failedBefore(p *Policy) string {
+	for _, other := range d.policies {
+		if other != p && d.standings[other.Name].entries[d.node.Object.Name].Phase == nmstatev1.PhaseFailing {
+			return other.Name
+		}
+	}
+	return ""
 }
 
 // somebodyHolds tells whether some policy has the node's turn.

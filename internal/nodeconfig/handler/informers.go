@@ -107,7 +107,7 @@ func (i *Informers) Synced(ctx context.Context) error {
 			select {
 			case <-tick.C:
 			case <-ctx.Done():
-				return fmt.Errorf("wait for the API server's objects: %w", errors.Join(ctx.Err(), errors.New("are the CRDs of deploy/crds applied, and the ClusterRole flowkeep-node-config bound?")))
+				return fmt.Errorf("wait for the API server's objects: %w", errors.Join(ctx.Err(), errors.New("are the CRDs of deploy/crds applied, and the ClusterRole of deploy/roles.yaml bound?")))
 			}
 		}
 	}

@@ -127,7 +127,7 @@ func explained(err error) error {
 	case err == nil || !answered:
 		return err
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("%w (bind the ClusterRole flowkeep-node-config of deploy/roles.yaml)", err)
+		return fmt.Errorf("%w (bind the ClusterRole flowkeep-node-state of deploy/roles.yaml, or for all nodes flowkeep-node-config)", err)
 	case apierrors.IsNotFound(err) && (status.ErrStatus.Details == nil || status.ErrStatus.Details.Name == ""):
 		return fmt.Errorf("the API server does not know group nmstate.io: %w (kubectl apply -f deploy/crds)", err)
 	}
