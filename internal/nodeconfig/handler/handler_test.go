@@ -396,6 +396,7 @@ func TestBrokenPolicyHoldsNobodyElseUp(t *testing.T) {
 	a.view.refresh()
 	a.pass(t)
 	f.sick["node0"] = errors.New("no carrier")
+	settle(t, f, a)
 	f.setPolicy("q", `{desiredState: {interfaces: [{name: eth0, mtu: 1300}, {name: eth1, z: 1}]}}`)
 	settle(t, f, a)
 	for name := range f.states {
