@@ -110,7 +110,7 @@ func TestNodeStateIsKeptAsWritten(t *testing.T) {
 }
 
 // The example of the design, with a node that is none of the cluster's: nobody acts on it.
-const seedExample = `
+const elsewhere = `
 apiVersion: nmstate.io/v1
 kind: NodeNetworkState
 metadata:
@@ -136,7 +136,7 @@ func TestNodeStateWithKubectl(t *testing.T) {
 	w.applyCRDs()
 	t.Cleanup(func() { _, _ = w.Kubectl(context.Background(), "", "delete", "nns", "elsewhere", "--ignore-not-found") })
 	for range 2 {
-		_, err := w.Kubectl(w.ctx, seedExample, "apply", "-f", "-")
+		_, err := w.Kubectl(w.ctx, elsewhere, "apply", "-f", "-")
 		w.must(err)
 	}
 	text, err := w.Kubectl(w.ctx, "", "get", "nns", "elsewhere")
@@ -154,9 +154,28 @@ func TestNodeStateWithKubectl(t *testing.T) {
 			t.Errorf("kubectl explain %s: %v\n%s", field, err, text)
 		}
 	}
-	renamed := strings.Replace(seedExample, "nodeName: elsewhere", "nodeName: another", 1)
+	renamed := strings.Replace(elsewhere, "nodeName: elsewhere", "nodeName: another", 1)
 	if text, err := w.Kubectl(w.ctx, renamed, "apply", "-f", "-"); err == nil || !strings.Contains(text+err.Error(), "nodeName never changes") {
 		t.Errorf("nodeName was changed: %v", err)
+	}
+}
+
+var fencedYAML = regexp.MustCompile("(?s)```yaml\n(.*?)```")
+
+// The examples of the guide are taken as they are.
+func TestNodeStateGuide(t *testing.T) {
+	w := setup(t)
+	w.applyCRDs()
+	guide, err := os.ReadFile("../docs/node-state.md")
+	w.must(err)
+	examples := fencedYAML.FindAllSubmatch(guide, -1)
+	if len(examples) < 5 {
+		t.Errorf("only %d examples were found", len(examples))
+	}
+	for _, m := range examples {
+		if _, err := w.Kubectl(w.ctx, string(m[1]), "apply", "--dry-run=server", "--validate=strict", "-f", "-"); err != nil {
+			t.Errorf("%v:\n%s", err, m[1])
+		}
 	}
 }
 
@@ -165,7 +184,7 @@ func TestNetctlNodeState(t *testing.T) {
 	w := setup(t)
 	w.applyCRDs()
 	t.Cleanup(func() { _, _ = w.Kubectl(context.Background(), "", "delete", "nns", "elsewhere", "--ignore-not-found") })
-	_, err := w.Kubectl(w.ctx, seedExample, "apply", "-f", "-")
+	_, err := w.Kubectl(w.ctx, elsewhere, "apply", "-f", "-")
 	w.must(err)
 	text, err := w.NetctlAs(w.ctx, "", "node-state", "ls")
 	w.must(err)
