@@ -160,7 +160,7 @@ func TestTraceOfNodesAndTheOutside(t *testing.T) {
 	way := func(from string, to netip.Addr, port int) []cluster.Expectation {
 		return []cluster.Expectation{{From: w.pods[from], Proto: "tcp", To: to, Port: port, Open: true}}
 	}
-	w.settles(way("outside", node1, ports["tcp"]), way("a", own, 8099), way("a", node2, 10250))
+	w.settles(way("outside", node1, ports["tcp"]), way("outside", node2, ports["tcp"]), way("a", own, 8099), way("a", node2, 10250)) // kube-proxy of both nodes knows the Service
 	a, _ := w.pods["a"].IP(4)
 	c, _ := w.pods["c"].IP(4)
 	w.traces(map[string]traced{
