@@ -17,7 +17,7 @@ import (
 
 // How long a change of policies, and the readiness of a Service, may take before a test fails. The goals are far below;
 // two cores that run a whole cluster and the probes are not the place to hold them.
-const settling = 8 * time.Second
+const settling = 30 * time.Second
 
 // stall is how long a busy machine may leave a stream without answers; whether one was lost, UDP tells.
 const stall = 5 * time.Second

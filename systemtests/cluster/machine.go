@@ -74,3 +74,23 @@ func softnetDrops() (sum uint64) {
 	}
 	return sum
 }
+
+// Undisturbed returns when that much time has passed in which this process had a processor when it wanted one: on a machine that
+// stands still now and then, others had theirs too by then. It waits for at most half a minute more than it is asked to.
+func Undisturbed(ctx context.Context, d time.Duration) {
+	const step, prompt = 10 * time.Millisecond, 30 * time.Millisecond
+	timer := time.NewTimer(step)
+	defer timer.Stop()
+	for left, end := d, time.Now().Add(d+30*time.Second); left > 0; {
+		began := time.Now()
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		if took := time.Since(began); took < prompt || time.Now().After(end) || Slowness() > 1 {
+			left -= took
+		}
+		timer.Reset(step)
+	}
+}
