@@ -16,7 +16,7 @@ import (
 
 func connect(t testing.TB, sw *ovstest.Switch) *ofctl.Session {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	s, err := ofctl.Connect(ctx, sw.Management())
 	if err != nil {

@@ -97,6 +97,6 @@ tally() { [ -z "${FLOWKEEP_TALLY:-}" ] || echo "$*" >>"$FLOWKEEP_TALLY"; }
 # go_tests MODULE_DIR ARGS…: go test with a line a package and the output of what failed; counted
 go_tests() {
   local dir=$1; shift
-  (cd "$ROOT/$dir" && go test -json "$@") | "$TOOLS/testsum" ${FLOWKEEP_TALLY:+-tally "$FLOWKEEP_TALLY"}
+  (cd "$ROOT/$dir" && go test -json "$@") | "$TOOLS/testsum" ${FLOWKEEP_TALLY:+-tally "$FLOWKEEP_TALLY" -digest "$FLOWKEEP_TALLY.failures"}
 }
 need_testsum() { mkdir -p "$TOOLS"; (cd "$ROOT/tools" && CGO_ENABLED=0 go build -o "$TOOLS/testsum" ./testsum); }

@@ -74,7 +74,7 @@ func TestBroadcastReachesNobody(t *testing.T) {
 		stops[pod] = stop
 	}
 	w.send(a, frames...)
-	time.Sleep(cluster.Stretch(500 * time.Millisecond))
+	cluster.Undisturbed(w.ctx, cluster.Stretch(500*time.Millisecond))
 	for pod, stop := range stops {
 		heard, err := stop()
 		w.must(err)

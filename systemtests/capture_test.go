@@ -76,7 +76,7 @@ func TestCapture(t *testing.T) {
 			t.Errorf("no %s in the file:\n%.2000s", want, read)
 		}
 	}
-	if strings.Contains(string(read), c+".") {
+	if regexp.MustCompile(`IP ` + regexp.QuoteMeta(c) + `\.\d+ > `).Match(read) { // b itself may still send it the end of a connection from before the policy
 		t.Errorf("the file has packets that were denied:\n%.2000s", read)
 	}
 }

@@ -47,7 +47,7 @@ func (w *world) heard(at cluster.Pod, token []byte, send func()) [][]byte {
 	stop, err := w.Hear(w.ctx, at.NetNS, "eth0", token)
 	w.must(err)
 	send()
-	time.Sleep(cluster.Stretch(300 * time.Millisecond))
+	cluster.Undisturbed(w.ctx, cluster.Stretch(300*time.Millisecond))
 	frames, err := stop()
 	w.must(err)
 	return frames

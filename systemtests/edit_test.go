@@ -72,7 +72,7 @@ func (w *world) printSwitchOver(asked map[bool][]int64, edges []cluster.Edge) {
 	w.Helper()
 	for _, open := range []bool{false, true} {
 		all := latencies(asked[open], edges, open, editPace)
-		if len(all) < len(asked[open])/2 {
+		if len(all) < len(asked[open])/10 { // the others were overtaken
 			w.Errorf("%d of %d switch-overs (open: %v) were seen", len(all), len(asked[open]), open)
 			continue
 		}

@@ -139,7 +139,7 @@ func (w *tunnelled) forged() {
 	to := netip.AddrPortFrom(d, 80).String()
 	arrives := func(why string, want bool, from string, args ...string) {
 		w.Helper()
-		if n := w.received("d", 4, func() { w.forge(from, args...); time.Sleep(cluster.Stretch(200 * time.Millisecond)) }); n > 0 != want {
+		if n := w.received("d", 4, func() { w.forge(from, args...); cluster.Undisturbed(w.ctx, cluster.Stretch(200*time.Millisecond)) }); n > 0 != want {
 			w.Errorf("%s: %d datagrams arrived", why, n)
 		}
 	}

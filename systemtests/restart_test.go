@@ -117,8 +117,8 @@ func TestSwitchKilled(t *testing.T) {
 	s.watch(0, s.refused, func() {
 		s.must(s.Kill(s.ctx, "node1-vswitchd"))
 		s.must(s.Start(s.ctx, "node1-vswitchd"))
-		s.must(cluster.Until(s.ctx, 20*time.Second, func() error {
-			unmet, err := s.Check(s.ctx, 400*time.Millisecond, s.allowed)
+		s.must(cluster.Until(s.ctx, 60*time.Second, func() error {
+			unmet, err := s.Check(s.ctx, cluster.Patience{Open: 400 * time.Millisecond}, s.allowed)
 			if err == nil && len(unmet) > 0 {
 				err = fmt.Errorf("not back: %s", strings.Join(unmet, "; "))
 			}

@@ -17,7 +17,7 @@ import (
 
 // How long a change of policies, and the readiness of a Service, may take before a test fails. The goals are far below;
 // two cores that run a whole cluster and the probes are not the place to hold them.
-const settling = 8 * time.Second
+const settling = 30 * time.Second
 
 // stall is how long a busy machine may leave a stream without answers; whether one was lost, UDP tells.
 const stall = 5 * time.Second
@@ -28,9 +28,10 @@ var families = []int{4, 6}
 type world struct {
 	*testing.T
 	*cluster.Cluster
-	ctx  context.Context
-	id   string
-	pods map[string]cluster.Pod
+	ctx     context.Context
+	id      string
+	pods    map[string]cluster.Pod
+	machine *cluster.Machine
 }
 
 func setup(t *testing.T) *world {
@@ -40,7 +41,7 @@ func setup(t *testing.T) *world {
 
 func setupOn(t *testing.T, c *cluster.Cluster) *world {
 	t.Helper()
-	w := &world{T: t, Cluster: c, ctx: t.Context(), id: strings.ToLower(rand.Text()[:6]), pods: map[string]cluster.Pod{}}
+	w := &world{T: t, Cluster: c, ctx: t.Context(), id: strings.ToLower(rand.Text()[:6]), pods: map[string]cluster.Pod{}, machine: cluster.WatchMachine(t.Context())}
 	w.Cleanup(w.describeFailure)
 	if *hook == "" { // what the test before restarted may be on its way still
 		w.must(w.AwaitConnected(w.ctx, 30*time.Second))
@@ -55,6 +56,7 @@ func (w *world) describeFailure() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), cluster.Stretch(10*time.Second))
 	defer cancel()
+	w.Logf("what was around it: %s", w.machine)
 	text, err := w.Netctl(ctx, "status")
 	w.Logf("netctl status (%v):\n%s", err, text)
 	for _, name := range []string{"netmaster", "node1-netplugin", "node2-netplugin"} {

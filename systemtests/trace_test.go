@@ -104,10 +104,20 @@ func (w *world) traces(cases map[string]traced) {
 		}
 		text, err := w.trace(nodes, c.ways, c.args...)
 		w.Logf("%s: %v\n%s", name, err, text)
-		if disagrees := strings.HasPrefix(c.says[0], "!!!"); (err == nil) != c.fine || !inOrder(text, c.says...) || strings.Contains(text, "!!!") != disagrees || strings.Contains(text, "  - ") && !strings.Contains(text, "is a node port of Service") {
+		if disagrees := strings.HasPrefix(c.says[0], "!!!"); (err == nil) != c.fine || !inOrder(text, c.says...) || strings.Contains(text, "!!!") != disagrees || doubts(text) {
 			w.Errorf("%s: %v, want in this order %q in\n%s", name, err, c.says, text)
 		}
 	}
+}
+
+// doubts tells whether a trace has remarks that it should not have; that a look-up takes a slow machine long is no doubt about packets.
+func doubts(text string) bool {
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "  - ") && !strings.Contains(line, "is a node port of Service") && !strings.Contains(line, "memcached does not answer") {
+			return true
+		}
+	}
+	return false
 }
 
 // A trace tells of packets: who may view may not trace, and with the role of a namespace only between two of its pods.
@@ -160,7 +170,7 @@ func TestTraceOfNodesAndTheOutside(t *testing.T) {
 	way := func(from string, to netip.Addr, port int) []cluster.Expectation {
 		return []cluster.Expectation{{From: w.pods[from], Proto: "tcp", To: to, Port: port, Open: true}}
 	}
-	w.settles(way("outside", node1, ports["tcp"]), way("a", own, 8099), way("a", node2, 10250))
+	w.settles(way("outside", node1, ports["tcp"]), way("outside", node2, ports["tcp"]), way("a", own, 8099), way("a", node2, 10250)) // kube-proxy of both nodes knows the Service
 	a, _ := w.pods["a"].IP(4)
 	c, _ := w.pods["c"].IP(4)
 	w.traces(map[string]traced{

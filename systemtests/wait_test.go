@@ -45,7 +45,7 @@ func (w *world) wait(id string, args ...string) (out waited, code int, said stri
 func (w *world) now(lists ...[]cluster.Expectation) {
 	w.Helper()
 	for _, list := range lists {
-		unmet, err := w.Check(w.ctx, cluster.Stretch(time.Second), list)
+		unmet, err := w.Check(w.ctx, cluster.Patience{Open: time.Second, Shut: time.Second}, list)
 		w.must(err)
 		if len(unmet) > 0 {
 			w.Errorf("at once:\n%s", strings.Join(unmet, "\n"))

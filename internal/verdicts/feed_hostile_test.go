@@ -70,7 +70,7 @@ func end(stream rawStream) error {
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for limit := time.Now().Add(20 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+	for limit := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(limit) {
 			t.Fatal("waited in vain for " + what)
 		}

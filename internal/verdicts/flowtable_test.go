@@ -204,7 +204,7 @@ func ofnetBundle(t *testing.T, sw *ovstest.Switch, n int) time.Duration {
 	var of *ofctrl.OFSwitch
 	select {
 	case of = <-app.connected:
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("ofnet does not connect")
 	}
 	defer c.Delete()

@@ -172,6 +172,15 @@ func (w *Way) Error(seen []inspect.Hop) *inspect.Hop {
 	return nil
 }
 
+// Resets tells whether an answer refuses a connection, and is made by the network stack that the packet went into at its last hop.
+func Resets(answer *Way, last *inspect.Hop) bool {
+	if len(answer.Hops) == 0 || Behind(last) != Stack {
+		return false
+	}
+	first := &answer.Hops[0]
+	return first.Protocol == tcp && first.Flags&rst != 0 && first.Node == last.Node && first.Place != inspect.PlacePod && first.Sent
+}
+
 // Part is a part of the cluster.
 type Part int
 

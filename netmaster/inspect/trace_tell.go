@@ -32,7 +32,7 @@ func (t *journey) packet(ctx context.Context, w, answer *follow.Way) *inspect.Fo
 	case t.ends.Recut(w, t.ways):
 		recut(w, p, p.RoundTrip > 0)
 	default:
-		t.undelivered(w, p)
+		t.undelivered(w, answer, p)
 	}
 	t.doubt(ctx, w, answer, p)
 	return p
@@ -193,8 +193,12 @@ func (t *journey) delivered(w, answer *follow.Way, p *inspect.FollowedPacket) {
 	}
 }
 
-func (t *journey) undelivered(w *follow.Way, p *inspect.FollowedPacket) {
+func (t *journey) undelivered(w, answer *follow.Way, p *inspect.FollowedPacket) {
 	last := w.Last()
+	if follow.Resets(answer, last) {
+		p.Outcome, p.Verdict = inspect.Refused, fmt.Sprintf("REFUSED by the network stack of %s (a TCP reset): nobody listens there, or kube-proxy does not send it on (yet)", last.Node)
+		return
+	}
 	if e := w.Error(t.seen); e != nil {
 		p.Outcome, p.Verdict = inspect.Refused, fmt.Sprintf("REFUSED on its way: %s says so (%s), seen on %s", e.Src, e.Text, e.Node)
 		return

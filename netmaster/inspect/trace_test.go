@@ -95,6 +95,9 @@ func TestTrace(t *testing.T) {
 		return slices.Concat(onNode2, all[min(n, 2):]), slices.Concat(onNode1, all[:min(n, 2)])
 	}
 	two := func(a, b []inspect.Sighting) [2][]inspect.Sighting { return [2][]inspect.Sighting{a, b} }
+	stack2, stack1 := there(syn, 5432, 3) // into node1's stack, which answers
+	stack2 = slices.Concat(stack2, []inspect.Sighting{seenAt("eth0", true, rst|ack, 5432, 200), seenAt("api", true, rst|ack, 5432, 250)})
+	stack1 = append(stack1, seenAt("eth0 out", true, rst|ack, 5432, 95))
 	for name, c := range map[string]struct {
 		to      string
 		seen    [2][]inspect.Sighting // of node2 and node1
@@ -104,6 +107,7 @@ func TestTrace(t *testing.T) {
 	}{
 		"answered":                           {"shop/db:5432", two(both(syn, syn|ack, 5432, 4)), inspect.Answered, "DELIVERED AND ANSWERED, after 250µs", 5},
 		"reset":                              {"shop/db:5432", two(both(syn, rst|ack, 5432, 4)), inspect.Answered, "DELIVERED, and shop/db refuses it (a TCP reset)", 5},
+		"reset by a node":                    {"shop/db:5432", two(stack2, stack1), inspect.Refused, "REFUSED by the network stack of node1 (a TCP reset)", 3},
 		"answer lost":                        {"shop/db:5432", two(both(syn, syn|ack, 5432, 3)), inspect.AnswerLost, "DELIVERED, BUT ITS ANSWER IS LOST in the network stack of node2", 5},
 		"unanswered":                         {"shop/db:5432", two(there(syn, 5432, 5)), inspect.Unanswered, "DELIVERED, NOT ANSWERED: shop/db got it", 5},
 		"lost between":                       {"shop/db:5432", two(there(syn, 5432, 2)), inspect.Lost, "LOST between node2 and node1: it left by eth0 out, and node1 has not seen it; policies allow it", 2},

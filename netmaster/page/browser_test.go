@@ -75,7 +75,7 @@ func look(t *testing.T, h *httptest.Server, view string) *tab {
 	if chromium.err != nil {
 		t.Fatal(chromium.err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	t.Cleanup(cancel)
 	p, err := chromium.Open(ctx, 1280, 800)
 	if err != nil {

@@ -37,7 +37,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const patience = 15 * time.Second
+const patience = time.Minute
 
 // until waits for what other goroutines do.
 func until(t *testing.T, what string, ok func() bool) {

@@ -88,7 +88,7 @@ func TestFollowFrontProxy(t *testing.T) {
 			if got != want {
 				t.Errorf("told %q, want %q", got, want)
 			}
-		case <-time.After(5 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatalf("%q is not told", want)
 		}
 	}

@@ -71,7 +71,7 @@ func (d *diary) await(t *testing.T, want string) {
 		if got != want {
 			t.Fatalf("netmaster was told %q, want %q", got, want)
 		}
-	case <-time.After(5 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatalf("netmaster was not told %q", want)
 	}
 }

@@ -65,7 +65,7 @@ func TestDryRunsAreAnswered(t *testing.T) {
 		return out
 	}
 	got := ask(true)
-	for deadline := time.Now().Add(10 * time.Second); len(got.Records) == 0 && time.Now().Before(deadline); got = ask(true) {
+	for deadline := time.Now().Add(time.Minute); len(got.Records) == 0 && time.Now().Before(deadline); got = ask(true) {
 		time.Sleep(time.Millisecond)
 	}
 	if len(got.Records) != 1 || got.Records[0].Reason != "ingress" || got.Records[0].Pod != "shop/db" || len(got.Records[0].Policies) != 1 || got.Records[0].Policies[0].Policy != "shop/db" {
@@ -177,7 +177,7 @@ func TestMetersMadeAnewAreUsed(t *testing.T) {
 			args = append(args, fmt.Sprintf("in_port(1),eth(src=02:00:00:00:00:01,dst=02:00:00:00:00:02),eth_type(0x0800),ipv4(src=172.30.0.5,dst=10.0.0.9,proto=17,tos=0,ttl=64,frag=no),udp(src=%d,dst=53)", port))
 		}
 		sw.AppCtl(t, args...)
-		for deadline := time.Now().Add(5 * time.Second); packets < 20 && time.Now().Before(deadline); { // the switch takes them when it comes to it
+		for deadline := time.Now().Add(time.Minute); packets < 20 && time.Now().Before(deadline); { // the switch takes them when it comes to it
 			list, err := counts.MeterCounts(t.Context())
 			if err != nil {
 				t.Fatal(err)

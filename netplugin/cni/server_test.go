@@ -69,7 +69,7 @@ func serve(t *testing.T, m *manager, timeout time.Duration) (socket string, stop
 		done <- Serve(ctx, Config{Socket: socket, Timeout: timeout, Manager: m, Logger: slog.New(slog.DiscardHandler)})
 	}()
 	stop = func() error { cancel(); return <-done }
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		if conn, err := net.Dial("unix", socket); err == nil {
 			conn.Close()

@@ -200,7 +200,7 @@ func openVSwitchCountsOnce(t *testing.T, audit bool) {
 		sw.AppCtl(t, "netdev-dummy/receive", fmt.Sprintf("p%d", n), udpText(n, from, to, source, port))
 	})
 	var got map[tally]uint64
-	for deadline := time.Now().Add(20 * time.Second); !maps.Equal(got, want); { // twice a second it asks its datapath
+	for deadline := time.Now().Add(time.Minute); !maps.Equal(got, want); { // twice a second it asks its datapath
 		if time.Now().After(deadline) {
 			t.Fatalf("counted %v, want %v\n%s", got, want, sw.OFCtl(t, "dump-flows"))
 		}

@@ -5,11 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"os/user"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -82,7 +84,7 @@ func run(t *testing.T, c *Cache) {
 // until waits for what the background does.
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for tick := time.NewTicker(2 * time.Millisecond); !ok(); <-tick.C {
 		if time.Now().After(deadline) {
 			t.Fatal("never happened: " + what)
@@ -267,4 +269,21 @@ func FuzzDecode(f *testing.F) {
 			t.Errorf("%q gives an entry that is older than all", value)
 		}
 	})
+}
+
+// One answer that is late is not told; two in a row are, and what else fails is at once.
+func TestLateAnswers(t *testing.T) {
+	slow := &net.OpError{Op: "read", Err: os.ErrDeadlineExceeded}
+	for _, c := range []struct {
+		errs []error
+		told bool
+	}{{[]error{slow}, false}, {[]error{slow, slow}, true}, {[]error{slow, nil, slow}, false}, {[]error{syscall.ECONNREFUSED}, true}} {
+		s := newServer("127.0.0.1:1")
+		for _, err := range c.errs {
+			_ = s.note(err)
+		}
+		if told := s.problem() != ""; told != c.told || s.up() != (c.errs[len(c.errs)-1] == nil) {
+			t.Errorf("%v: told %v, up %v", c.errs, told, s.up())
+		}
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
+	"net"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -16,11 +17,23 @@ const (
 	expiration = 3600 // seconds
 )
 
-// server is one memcached. After a failure it counts as down until a ping has reached it.
+// server is one memcached. After a failure it is not asked until a ping has reached it. One late answer is no news: that is told when the
+// ping is late too.
 type server struct {
 	addr    string
 	client  *memcache.Client
-	trouble atomic.Pointer[string] // nil: it is up, as far as is known
+	trouble atomic.Pointer[trouble] // nil: it is up, as far as is known
+}
+
+type trouble struct {
+	text string
+	sure bool
+}
+
+// late tells that no answer came in time, and nothing else is known.
+func late(err error) bool {
+	e, ok := errors.AsType[net.Error](err)
+	return ok && e.Timeout()
 }
 
 func newServer(addr string) *server {
@@ -36,10 +49,10 @@ func (s *server) weight(key string) uint64 {
 
 func (s *server) up() bool { return s.trouble.Load() == nil }
 
-// problem is empty while the server is up, else a sentence.
+// problem is a sentence while the server is surely down, else empty.
 func (s *server) problem() string {
-	if p := s.trouble.Load(); p != nil {
-		return *p
+	if t := s.trouble.Load(); t != nil && t.sure {
+		return t.text
 	}
 	return ""
 }
@@ -54,7 +67,7 @@ func (s *server) note(err error) error {
 	if !strings.Contains(text, s.addr) {
 		text = s.addr + ": " + text
 	}
-	s.trouble.Store(&text)
+	s.trouble.Store(&trouble{text: text, sure: !late(err) || s.trouble.Load() != nil})
 	return err
 }
 

@@ -42,17 +42,30 @@ func (e Expectation) String() string {
 	return s
 }
 
+// Patience is how long an attempt waits for an answer. One that is to come comes when it comes, and on a machine that stood still for
+// seconds that is late; to find that none comes costs all of Shut.
+type Patience struct{ Open, Shut time.Duration }
+
 // Check sends one attempt for each expectation, all at once, and returns those not met, each with what was seen.
-func (c *Cluster) Check(ctx context.Context, timeout time.Duration, expectations []Expectation) (unmet []string, err error) {
-	bySender := map[string][]Expectation{}
+func (c *Cluster) Check(ctx context.Context, p Patience, expectations []Expectation) (unmet []string, err error) {
+	type group struct {
+		netns string
+		open  bool
+	}
+	groups := map[group][]Expectation{}
 	for _, e := range expectations {
-		bySender[e.From.NetNS] = append(bySender[e.From.NetNS], e)
+		g := group{e.From.NetNS, e.Open}
+		groups[g] = append(groups[g], e)
 	}
 	var mu sync.Mutex
 	var wg sync.WaitGroup
-	for netns, list := range bySender {
+	for g, list := range groups {
 		wg.Go(func() {
-			u, e := c.checkFrom(ctx, netns, timeout, list)
+			timeout := p.Shut
+			if g.open {
+				timeout = p.Open
+			}
+			u, e := c.checkFrom(ctx, g.netns, timeout, list)
 			mu.Lock()
 			defer mu.Unlock()
 			unmet = append(unmet, u...)
@@ -86,19 +99,19 @@ func (c *Cluster) checkFrom(ctx context.Context, netns string, timeout time.Dura
 	return unmet, nil
 }
 
-// Settle checks again and again until every expectation is met, and then once more with a longer time-out.
+// Settle checks again and again until every expectation is met, and then once more with more patience.
 func (c *Cluster) Settle(ctx context.Context, limit time.Duration, expectations []Expectation) error {
-	check := func(timeout time.Duration) error {
-		unmet, err := c.Check(ctx, timeout, expectations)
+	check := func(p Patience) error {
+		unmet, err := c.Check(ctx, p, expectations)
 		if err == nil && len(unmet) > 0 {
 			err = fmt.Errorf("%d of %d verdicts are wrong:\n  %s", len(unmet), len(expectations), strings.Join(unmet, "\n  "))
 		}
 		return err
 	}
-	if err := Until(ctx, limit, func() error { return check(400 * time.Millisecond) }); err != nil {
+	if err := Until(ctx, limit, func() error { return check(Patience{400 * time.Millisecond, 400 * time.Millisecond}) }); err != nil {
 		return err
 	}
-	return check(time.Second)
+	return check(Patience{Open: 10 * time.Second, Shut: time.Second})
 }
 
 // Report is what a stream saw; see the probe's.

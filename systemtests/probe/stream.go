@@ -135,7 +135,11 @@ func (t *tally) fill(r *Report, end time.Time) {
 	}
 }
 
-// send keeps to the schedule: after a delay it catches up, so that the number of questions is always rate × time. On a
+// burst is how many questions are sent at once to catch up: after a second without a processor a thousand at once would be a flood, which
+// queues on the way may lose.
+const burst = 20
+
+// send keeps to the schedule: after a delay it catches up, so that the number of questions is in the end rate × time. On a
 // connection that is cut the buffers fill and a write waits: stop ends that too.
 func send(l link, t *tally, interval time.Duration, stop <-chan os.Signal) (sent uint64) {
 	stopped := make(chan struct{})
@@ -153,7 +157,7 @@ func send(l link, t *tally, interval time.Duration, stop <-chan os.Signal) (sent
 			return sent
 		case <-ticker.C:
 		}
-		for due := uint64(time.Since(start) / interval); sent < due; {
+		for due := min(uint64(time.Since(start)/interval), sent+burst); sent < due; {
 			err := l.ask(sent + 1)
 			if errors.Is(err, os.ErrDeadlineExceeded) {
 				break // it was not sent

@@ -1,6 +1,6 @@
 // Testsum reads `go test -json` and prints a line a package, and the output of what failed. With -tally it appends
-// "PASSED FAILED SKIPPED" to a file. It fails if anything failed, a package that did not build or ran no test to its end
-// included.
+// "PASSED FAILED SKIPPED" to a file, with -digest a few lines of each test that failed: what is to be read at the end of a
+// long log. It fails if anything failed, a package that did not build or ran no test to its end included.
 package main
 
 import (
@@ -9,17 +9,23 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 )
 
 func main() {
 	tally := flag.String("tally", "", "append the counts to this file")
+	digest := flag.String("digest", "", "append the ends of failures to this file")
 	flag.Parse()
 	s := newSummary(os.Stdout)
 	err := s.read(os.Stdin)
 	if err == nil && *tally != "" {
-		err = appendLine(*tally, fmt.Sprintf("%d %d %d\n", s.passed, s.failed, s.skipped))
+		err = appendText(*tally, fmt.Sprintf("%d %d %d\n", s.passed, s.failed, s.skipped))
+	}
+	if err == nil && *digest != "" {
+		err = appendText(*digest, strings.Join(s.digests, ""))
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "testsum:", err)
@@ -30,12 +36,12 @@ func main() {
 	}
 }
 
-func appendLine(path, line string) error {
+func appendText(path, text string) error {
 	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}
-	if _, err := f.WriteString(line); err != nil {
+	if _, err := f.WriteString(text); err != nil {
 		return err
 	}
 	return f.Close()
@@ -57,6 +63,7 @@ type summary struct {
 	passed, failed, skipped int
 	packages                map[string]*result
 	build                   []string // the compiler's output so far
+	digests                 []string // of what failed
 }
 
 func newSummary(w io.Writer) *summary { return &summary{w: w, packages: map[string]*result{}} }
@@ -113,10 +120,28 @@ func (s *summary) testDone(p *result, e event) {
 	case "fail":
 		p.failed++
 		fmt.Fprintf(s.w, "FAILED %s %s (%.1f s)\n%s", e.Package, e.Test, e.Elapsed, strings.Join(p.output[e.Test], ""))
+		s.digests = append(s.digests, fmt.Sprintf("FAILED %s %s (%.1f s)\n%s", e.Package, e.Test, e.Elapsed, digestOf(p.output[e.Test])))
 	default:
 		return
 	}
 	delete(p.output, e.Test)
+}
+
+// background begins what a test that failed tells of its surroundings, after what is wrong.
+const background = "what was around it"
+
+// digestOf is the beginning and the end of what a test said until it told of its surroundings.
+func digestOf(output []string) string {
+	const most = 700
+	lines := reason(output)
+	if i := slices.IndexFunc(lines, func(l string) bool { return strings.Contains(l, background) }); i >= 0 {
+		lines = lines[:i]
+	}
+	text := strings.Join(lines, "\n")
+	if len(text) > 2*most {
+		text = text[:most] + "\n[…]\n" + text[len(text)-most:]
+	}
+	return strings.ToValidUTF8(text, "") + "\n"
 }
 
 // reason leaves the frame of a test's output out.
@@ -131,8 +156,10 @@ func reason(output []string) (list []string) {
 
 func (s *summary) packageDone(p *result, e event) {
 	delete(s.packages, e.Package)
-	if e.Action == "fail" && p.failed == 0 {
+	if e.Action == "fail" && p.failed == 0 { // it does not build, or a test never ended
 		p.failed = 1
+		said := slices.Concat(slices.Collect(maps.Values(p.output))...)
+		s.digests = append(s.digests, fmt.Sprintf("FAILED %s\n%s", e.Package, digestOf(slices.Concat(s.build, said))))
 	}
 	s.passed, s.failed, s.skipped = s.passed+p.passed, s.failed+p.failed, s.skipped+p.skipped
 	if e.Action == "fail" {
@@ -162,6 +189,7 @@ func (s *summary) printFailure(p *result, e event) {
 func (s *summary) end() error {
 	for name := range s.packages {
 		s.failed++
+		s.digests = append(s.digests, fmt.Sprintf("FAILED %s: never ended\n", name))
 		fmt.Fprintf(s.w, "FAILED %s: never ended\n", name)
 	}
 	if len(s.build) > 0 && s.failed == 0 {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -38,5 +39,24 @@ func TestSummary(t *testing.T) {
 		if s.passed != c.passed || s.failed != c.failed || s.skipped != c.skipped || !strings.Contains(out.String(), c.says) {
 			t.Errorf("%s: %d passed, %d failed, %d skipped; printed %q", c.name, s.passed, s.failed, s.skipped, out.String())
 		}
+	}
+}
+
+// What is wrong is in the digest, at whichever end; what was around it is not.
+func TestDigest(t *testing.T) {
+	var in strings.Builder
+	for _, said := range []string{"=== RUN A", "wanted 1", strings.Repeat("noise ", 500), "and 2", background + ":", "logs"} {
+		fmt.Fprintf(&in, `{"Action":"output","Package":"p","Test":"A","Output":"%s\n"}`+"\n", said)
+	}
+	in.WriteString(`{"Action":"fail","Package":"p","Test":"A"}
+{"Action":"fail","Package":"p"}`)
+	var out strings.Builder
+	s := newSummary(&out)
+	if err := s.read(strings.NewReader(in.String())); err != nil || len(s.digests) != 1 {
+		t.Fatal(err, s.digests)
+	}
+	d := s.digests[0]
+	if !strings.Contains(d, "FAILED p A") || !strings.Contains(d, "wanted 1") || !strings.Contains(d, "and 2") || strings.Contains(d, "logs") || len(d) > 1600 {
+		t.Errorf("%d: %s", len(d), d)
 	}
 }

@@ -60,7 +60,7 @@ func netplugin(t *testing.T, m *manager) string {
 		done <- cni.Serve(ctx, cni.Config{Socket: socket, Timeout: time.Minute, Manager: m, Logger: slog.New(slog.DiscardHandler)})
 	}()
 	t.Cleanup(func() { cancel(); <-done })
-	for deadline := time.Now().Add(5 * time.Second); ; {
+	for deadline := time.Now().Add(time.Minute); ; {
 		if _, err := os.Stat(socket); err == nil {
 			return socket
 		}

@@ -1,0 +1,96 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// Machine is what the machine itself did while a test ran: what a failure on it may have come from.
+type Machine struct {
+	began  time.Time
+	stolen time.Duration // until it began; likewise the others
+	drops  uint64
+	late   atomic.Int64 // the longest delay of a timer, in nanoseconds
+}
+
+// WatchMachine looks until the context ends. Safe for concurrent use.
+func WatchMachine(ctx context.Context) *Machine {
+	m := &Machine{began: time.Now(), stolen: stolen(), drops: softnetDrops()}
+	go m.watch(ctx)
+	return m
+}
+
+// watch measures by how much a timer is late: that long nothing ran, or others did.
+func (m *Machine) watch(ctx context.Context) {
+	const every = 20 * time.Millisecond
+	last := time.Now()
+	timer := time.NewTicker(every)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		now := time.Now()
+		m.late.Store(max(m.late.Load(), int64(now.Sub(last)-every)))
+		last = now
+	}
+}
+
+// String tells what happened since the beginning.
+func (m *Machine) String() string {
+	load, _ := os.ReadFile("/proc/loadavg")
+	return fmt.Sprintf("in %v a timer was up to %v late, %v of processor time went to other machines, %d packets were dropped on their way between network namespaces; load %s",
+		time.Since(m.began).Round(time.Millisecond), time.Duration(m.late.Load()).Round(time.Millisecond), stolen()-m.stolen, softnetDrops()-m.drops, strings.TrimSpace(string(load)))
+}
+
+// stolen is the time that the hypervisor gave to others: the eighth figure of the first line, in 1/100 s (proc_stat(5)).
+func stolen() time.Duration {
+	text, _ := os.ReadFile("/proc/stat")
+	line, _, _ := strings.Cut(string(text), "\n")
+	fields := strings.Fields(line)
+	if len(fields) < 9 {
+		return 0
+	}
+	ticks, _ := strconv.ParseInt(fields[8], 10, 64)
+	return time.Duration(ticks) * 10 * time.Millisecond
+}
+
+// softnetDrops are packets that did not fit a processor's backlog: the second column, in hexadecimal digits, a line a processor
+// (net/core/net-procfs.c of Linux).
+func softnetDrops() (sum uint64) {
+	text, _ := os.ReadFile("/proc/net/softnet_stat")
+	for line := range strings.Lines(string(text)) {
+		if fields := strings.Fields(line); len(fields) > 1 {
+			n, _ := strconv.ParseUint(fields[1], 16, 64)
+			sum += n
+		}
+	}
+	return sum
+}
+
+// Undisturbed returns when that much time has passed in which this process had a processor when it wanted one: on a machine that
+// stands still now and then, others had theirs too by then. It waits for at most half a minute more than it is asked to.
+func Undisturbed(ctx context.Context, d time.Duration) {
+	const step, prompt = 10 * time.Millisecond, 30 * time.Millisecond
+	timer := time.NewTimer(step)
+	defer timer.Stop()
+	for left, end := d, time.Now().Add(d+30*time.Second); left > 0; {
+		began := time.Now()
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		if took := time.Since(began); took < prompt || time.Now().After(end) || Slowness() > 1 {
+			left -= took
+		}
+		timer.Reset(step)
+	}
+}
