@@ -60,6 +60,10 @@ func TestDecide(t *testing.T) {
 			t.Errorf("%s: %+v, not %+v", name, got, c.want)
 		}
 	}
+	m, _ := Decide(knows(other, Memory{Failures: 3, Next: later}), Observation{Now: noon, Object: unmanaged})
+	if _, got := Decide(m, Observation{Now: noon, Object: object(other), Current: current}); got.Kind != Enforce {
+		t.Errorf("managed again, it waits for what was before: %+v", got)
+	}
 }
 
 // Whatever happens, in whatever order: nothing is enforced for an unmanaged node, for none, before its time, or over what is half undone;
