@@ -63,7 +63,7 @@ func policiesOn(t *testing.T) *configured {
 // plug makes an interface, as if it was plugged in.
 func (s *stateful) plug(link string) {
 	s.Helper()
-	s.ip("link", "add", link, "type", "veth", "peer", "name", link+"-")
+	s.ip("link", "add", link, "type", "veth", "peer", "name", "p"+link)
 	s.clears(link)
 }
 
@@ -112,7 +112,7 @@ func (c *configured) hasMTU(s *stateful, link, mtu string) {
 }
 
 func mtuFor(mtu int, more string) string {
-	return fmt.Sprintf(`{match: [{name: "{link}*[^-]", type: veth}], desiredState: {interfaces: [{mtu: %d}]}%s}`, mtu, more)
+	return fmt.Sprintf(`{match: [{name: "{link}*", type: veth}], desiredState: {interfaces: [{mtu: %d}]}%s}`, mtu, more)
 }
 
 // A policy reaches the nodes, also an interface that is plugged in later; what was set by hand wins, and stays when the policy goes.
@@ -120,7 +120,7 @@ func TestPolicyReachesNodes(t *testing.T) {
 	c := policiesOn(t)
 	hand := c.link + "h"
 	c.one.clears(hand)
-	c.one.desire(fmt.Sprintf(`{interfaces: [{name: %s, type: veth, state: up, mtu: 1300, veth: {peer: %[1]s-}}]}`, hand))
+	c.one.desire(fmt.Sprintf(`{interfaces: [{name: %s, type: veth, state: up, mtu: 1300, veth: {peer: p%[1]s}}]}`, hand))
 	c.one.synced()
 	before, err := c.one.object()
 	c.must(err)
@@ -265,7 +265,7 @@ func TestCentralizedTakesOver(t *testing.T) {
 	}))
 	written := func(s *stateful) float64 {
 		n, err := s.NodeStateMetric(c.ctx, s.node, "flowkeep_node_config_writes_total", `outcome="written"`)
-		if err != nil && !strings.Contains(err.Error(), "no metric") {
+		if err != nil && !strings.Contains(err.Error(), "no sample") {
 			c.Fatal(err)
 		}
 		return n
