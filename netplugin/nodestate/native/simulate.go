@@ -50,8 +50,14 @@ func (n *network) change(l *link, s Step) error {
 	case setMTU:
 		return n.setMTU(l, s.number)
 	case setMAC:
+		if l.Type == typeIfb || l.Type == typeLoopback {
+			return fmt.Errorf("the kernel cannot change the mac-address of an interface of type %s", l.Type)
+		}
 		l.MAC = s.text
 	case setIPv6:
+		if s.on && l.MTU != 0 && l.MTU < leastIPv6 {
+			return fmt.Errorf("ipv6 needs an mtu of at least %d, not %d", leastIPv6, l.MTU)
+		}
 		l.IPv6Off = !s.on
 		if l.IPv6Off {
 			n.loseIPv6(l)
@@ -97,7 +103,9 @@ func (n *network) create(spec *link) error {
 		return err
 	}
 	l := spec.clone()
-	l.Up, l.Addresses, l.IPv6Off, l.Autoconf, l.BridgePort, l.Protected = l.Type == typeOVSBridge, nil, false, false, nil, ""
+	l.Up, l.Addresses, l.BridgePort, l.Protected = l.Type == typeOVSBridge, nil, nil, ""
+	l.IPv6Off = l.MTU != 0 && l.MTU < leastIPv6
+	l.Autoconf = !l.IPv6Off
 	if l.Type != typeOVSInterface {
 		l.Controller = ""
 	}
@@ -112,7 +120,7 @@ func (n *network) create(spec *link) error {
 	}
 	n.Links[l.key()] = l
 	if l.Type == typeVeth {
-		n.Links[l.Base] = &link{Name: l.Base, Type: typeVeth, Base: l.Name, MTU: l.MTU}
+		n.Links[l.Base] = &link{Name: l.Base, Type: typeVeth, Base: l.Name, MTU: l.MTU, IPv6Off: l.IPv6Off, Autoconf: l.Autoconf}
 	}
 	return nil
 }
@@ -217,12 +225,15 @@ func (n *network) attach(l *link, controller string) error {
 	}
 	switch c.Type {
 	case typeBond:
+		if l.Type == typeIfb {
+			return fmt.Errorf("%s cannot have a bond's mac-address, being of type ifb", l.Name)
+		}
 		if l.Up {
 			return fmt.Errorf("%s must be down to become a port of a bond", l.Name)
 		}
 		l.Up = true
 		if c.MTU != 0 {
-			l.MTU = c.MTU
+			n.spreadMTU(l, c.MTU)
 		}
 	case typeBridge:
 		if l.Type == typeBridge {
@@ -306,6 +317,12 @@ func (n *network) setMTU(l *link, mtu int) error {
 
 // spreadMTU: a bond's is its ports'; what lies upon a link has no larger one.
 func (n *network) spreadMTU(l *link, mtu int) {
+	if before := l.MTU; mtu < leastIPv6 {
+		l.IPv6Off, l.Autoconf = true, false
+		n.loseIPv6(l)
+	} else if before != 0 && before < leastIPv6 {
+		l.IPv6Off, l.Autoconf = false, true
+	}
 	l.MTU = mtu
 	if l.Type == typeBond {
 		for _, name := range n.ports(l.Name) { // a bond's key is its name
