@@ -195,3 +195,5 @@ func (d dice) routes(interfaces []any) (out []any) {
 	}
 	return out
 }
+
+func parseForFuzz(text string) (nmstate.State, error) { return nmstate.Parse([]byte(text)) }

@@ -59,7 +59,7 @@ func TestRefused(t *testing.T) {
 		{"interfaces: [{name: w, type: vlan, vlan: {id: 5}}]", "vlan.base-iface: is missing"},
 		{"interfaces: [{name: w, type: vlan, vlan: {base-iface: eth1, id: 0}}]", "vlan.id: must be from 1 to 4094"},
 		{"interfaces: [{name: a, type: vlan, vlan: {base-iface: b, id: 5}}, {name: b, type: vlan, vlan: {base-iface: a, id: 6}}]", "there is no interface"},
-		{"interfaces: [{name: eth1.5, mtu: 9000}]", "larger than the 1500 of eth1"},
+		{"interfaces: [{name: eth1.5, mtu: 9000}]", "larger than the 1500 that eth1"},
 		{"interfaces: [{name: eth1, state: down}, {name: eth1.5, state: up}]", "eth1"},
 		{"interfaces: [{name: x, type: vxlan}]", "vxlan.id: is missing"},
 		{"interfaces: [{name: x, type: mac-vlan, mac-vlan: {base-iface: eth1, mode: bridgy}}]", "mode: must be one of bridge"},

@@ -145,8 +145,8 @@ func (n *network) createable(spec *link) error {
 		if base == nil {
 			return fmt.Errorf("there is no interface %s to lie upon", spec.Base)
 		}
-		if bound(spec.Type) && spec.MTU > base.MTU && base.MTU != 0 {
-			return fmt.Errorf("its mtu %d is larger than the %d of %s", spec.MTU, base.MTU, base.Name)
+		if most := spec.mostMTU(base); spec.MTU > most {
+			return fmt.Errorf("its mtu %d is larger than the %d that %s leaves it", spec.MTU, most, base.Name)
 		}
 		return n.unique(spec)
 	case needsBase(spec.Type):
@@ -159,6 +159,23 @@ func needsBase(kind string) bool { return bound(kind) }
 
 // bound links have an MTU of at most their base's.
 func bound(kind string) bool { return kind == typeVLAN || kind == typeMacVLAN || kind == typeMacVTap }
+
+// mostMTU is the largest MTU that a link can be given upon its base; a VXLAN needs room for its headers.
+func (l *link) mostMTU(base *link) int {
+	mtu := base.MTU
+	if mtu == 0 {
+		mtu = 1500 // of one that is made with no other named
+	}
+	switch {
+	case bound(l.Type):
+		return mtu
+	case l.VXLAN != nil && (l.VXLAN.Remote.Is6() || l.VXLAN.Local.Is6()):
+		return mtu - 70
+	case l.VXLAN != nil:
+		return mtu - 50
+	}
+	return 1 << 31
+}
 
 // unique refuses what the kernel has only once.
 func (n *network) unique(spec *link) error {
@@ -308,8 +325,8 @@ func (n *network) loseRoutes(lost func(*route) bool) {
 }
 
 func (n *network) setMTU(l *link, mtu int) error {
-	if base := n.Links[l.Base]; base != nil && bound(l.Type) && base.MTU != 0 && mtu > base.MTU {
-		return fmt.Errorf("the mtu %d is larger than the %d of %s, which it lies upon", mtu, base.MTU, base.Name)
+	if base := n.Links[l.Base]; base != nil && mtu > l.mostMTU(base) {
+		return fmt.Errorf("the mtu %d is larger than the %d that %s, which it lies upon, leaves it", mtu, l.mostMTU(base), base.Name)
 	}
 	n.spreadMTU(l, mtu)
 	return nil

@@ -156,9 +156,9 @@ func (p *planner) makeLinks() {
 		if p.sim.Links[name] != nil || p.err != nil {
 			continue
 		}
-		if base := p.sim.Links[want.Base]; base != nil && bound(want.Type) && want.MTU > base.MTU { // which may be raised later
+		if base := p.sim.Links[want.Base]; base != nil && want.MTU > want.mostMTU(base) { // which may be raised later
 			want = want.clone()
-			want.MTU = base.MTU
+			want.MTU = want.mostMTU(base)
 		}
 		p.do(Step{verb: createLink, name: name, link: want})
 	}
@@ -175,7 +175,9 @@ func (p *planner) setMTUs() {
 		}
 	})
 	p.each(func(have, want *link) {
-		if want.MTU > have.MTU {
+		base := p.sim.Links[want.Base]
+		tooLarge := base != nil && want.VXLAN != nil && want.MTU > want.mostMTU(base) && !p.to.named[want.key()] // that of a VXLAN stays when its base's falls
+		if want.MTU > have.MTU && !tooLarge {
 			set(have, want)
 		}
 	})
@@ -213,7 +215,7 @@ func (p *planner) takePorts() {
 		p.do(Step{verb: attachPort, name: have.key(), text: want.Controller, link: want})
 	})
 	p.each(func(have, want *link) { // what a bond gives its ports comes after them
-		if want.MTU != 0 && have.MTU != 0 && want.MTU != have.MTU {
+		if want.MTU != 0 && have.MTU != 0 && want.MTU != have.MTU && (want.VXLAN == nil || want.Base == "") {
 			p.do(Step{verb: setMTU, name: have.key(), number: want.MTU, was: number(have.MTU)})
 		}
 	})

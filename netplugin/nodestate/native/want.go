@@ -59,6 +59,8 @@ type wanter struct {
 	errs    []error
 	portsBy map[string]string // port → who claimed it
 	macs    []string          // whose MAC address is named
+	mtus    []string          // whose MTU is named
+	states  []string          // whose state is named
 	sixes   []string          // whose ipv6 is named
 }
 
@@ -98,6 +100,7 @@ func (w *wanter) one(d *interfaceDoc) {
 	w.to.named[key] = true
 	if d.State != "" {
 		l.Up = d.State == nmstate.Up
+		w.states = append(w.states, key)
 	}
 	if d.IPv6 != nil && (d.IPv6.Enabled != nil || d.IPv6.Address != nil) {
 		w.sixes = append(w.sixes, key)
@@ -214,6 +217,7 @@ func (w *wanter) setBasics(l *link, d *interfaceDoc) error {
 			return fmt.Errorf("mtu: must be from 68 to 65536, not %d", *d.MTU)
 		}
 		l.MTU = *d.MTU
+		w.mtus = append(w.mtus, l.key())
 	}
 	if d.MAC != nil && *d.MAC != "" {
 		mac, err := net.ParseMAC(*d.MAC)
@@ -340,14 +344,20 @@ func (w *wanter) ports(path, controller string, names []string) {
 func (w *wanter) settle() {
 	for _, name := range w.to.byDepth() {
 		l := w.to.Links[name]
+		if other := w.to.Links[l.Base]; l.Type == typeVeth && other != nil && w.now.Links[name] == nil && l.MTU == 0 && l.Base < name {
+			l.MTU = other.MTU // both ends are made with that of the one that is made
+		}
 		if base := w.to.Links[l.Base]; base != nil && l.Type != typeVeth {
-			if !w.to.named[name] && l.Type == typeVLAN && !base.Up {
+			if !slices.Contains(w.states, name) && l.Type == typeVLAN && !base.Up {
 				l.Up = false
 			}
-			if l.MTU == 0 && bound(l.Type) {
+			if w.now.Links[name] == nil && l.MTU == 0 && bound(l.Type) {
 				l.MTU = base.MTU // as the kernel has it
 			}
-			if !w.to.named[name] && bound(l.Type) && base.MTU != 0 && l.MTU > base.MTU {
+			if have := w.now.Links[name]; have != nil && !have.sameMake(l) && !slices.Contains(w.mtus, name) {
+				l.MTU = min(l.MTU, l.mostMTU(base)) // it is made again
+			}
+			if !slices.Contains(w.mtus, name) && bound(l.Type) && base.MTU != 0 && l.MTU > base.MTU {
 				l.MTU = base.MTU
 			}
 		}
