@@ -123,6 +123,7 @@ func (o *nodeStateFlags) run(ctx context.Context, log *slog.Logger) error {
 		return err
 	}
 	defer client.Close()
+	defer closeAll(cfg.Backends)
 	cfg.Journal = journal
 	reg := process.NewRegistry("netplugin")
 	cfg.Metrics, cfg.Health = nodestate.NewMetrics(reg), new(process.Health)
@@ -181,6 +182,15 @@ func (o *nodeStateFlags) config(ctx context.Context, log *slog.Logger) (*kube.Cl
 		Backends: backends, Objects: client, Probes: append(probes, nodestate.Gateways()...),
 		Boot: bootID(), Poll: o.poll, Revert: o.revert, Bridge: o.bridge, Log: log,
 	}, nil
+}
+
+// closeAll ends what backends hold open.
+func closeAll(backends []nodestate.Backend) {
+	for _, b := range backends {
+		if c, ok := b.(interface{ Close() }); ok {
+			c.Close()
+		}
+	}
 }
 
 // bootID is the kernel's name for the time since it was booted.

@@ -83,7 +83,7 @@ func withNodeStates(t *testing.T) (w *world, kubeconfig string) {
 		_, err := w.Kubectl(w.ctx, "", "apply", "-f", path)
 		w.must(err)
 	}
-	_, err := w.Kubectl(w.ctx, "", "wait", "--for=condition=Established", "--timeout=60s", "crd/nodenetworkstates.nmstate.io")
+	_, err := w.Kubectl(w.ctx, "", "wait", "--for=condition=Established", "--timeout=300s", "crd/nodenetworkstates.nmstate.io")
 	w.must(err)
 	user := "node-state-" + w.id
 	w.bind("clusterrolebinding", user, "--clusterrole=flowkeep-node-state", "--user="+user)

@@ -91,7 +91,24 @@ var dnsFields = fields{"server": listOf(address), "search": listOf(aString), "op
 
 func family(bits int64) check {
 	entry := fields{"ip": addressOf(int(bits)), "prefix-length": number64(0, bits)}
-	return of(fields{"enabled": aBool, "dhcp": aBool, "autoconf": aBool, "address": needing(each(entry), "ip", "prefix-length")})
+	addresses := func(c *checker, path string, v any) {
+		needing(each(entry), "ip", "prefix-length")(c, path, v)
+		c.once(path, objects(v), func(o map[string]any) string {
+			return addressKey(map[string]any{"ip": canonicalAddress(o["ip"]), "prefix-length": o["prefix-length"]})
+		})
+	}
+	return of(fields{"enabled": aBool, "dhcp": aBool, "autoconf": aBool, "address": addresses})
+}
+
+// once complains about what is in a list twice: with two of a key nobody knows which is meant.
+func (c *checker) once(path string, list []map[string]any, key func(map[string]any) string) {
+	seen := map[string]bool{}
+	for n, o := range list {
+		if seen[key(o)] {
+			c.complain(fmt.Sprintf("%s[%d]", path, n), "%s is there twice", key(o))
+		}
+		seen[key(o)] = true
+	}
 }
 
 // needing demands keys of each of a list's objects.
@@ -108,16 +125,10 @@ func needing(list check, keys ...string) check {
 	}
 }
 
-// ports are objects with names, each once: with two of a name nobody knows which is meant.
+// ports are objects with names, each once.
 func ports(c *checker, path string, v any) {
 	needing(each(fields{"name": name, "vlan": of(nil)}), "name")(c, path, v)
-	seen := map[string]bool{}
-	for n, o := range objects(v) {
-		if seen[portKey(o)] {
-			c.complain(fmt.Sprintf("%s[%d]", path, n), "%s is there twice", portKey(o))
-		}
-		seen[portKey(o)] = true
-	}
+	c.once(path, objects(v), func(o map[string]any) string { return portKey(o) })
 }
 
 func interfaces(c *checker, path string, v any) {

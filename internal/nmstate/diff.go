@@ -184,7 +184,7 @@ func (d *differ) value(path, key string, want, have any) {
 
 func (d *differ) list(path, key string, want, have []any) {
 	switch {
-	case key == "port" && allObjects(want) && allObjects(have):
+	case key == "port" && allNamed(want) && allNamed(have):
 		d.keyed(path, objects(want), slices.DeleteFunc(objects(have), func(h map[string]any) bool {
 			return d.pods[portKey(h)] && !slices.ContainsFunc(want, func(w any) bool { return portKey(w) == portKey(h) })
 		}), portKey)
@@ -197,7 +197,18 @@ func (d *differ) list(path, key string, want, have []any) {
 	}
 }
 
-func allObjects(entries []any) bool { return len(objects(entries)) == len(entries) }
+// allNamed tells whether all entries are objects, each with a name of its own.
+func allNamed(entries []any) bool {
+	seen := map[string]bool{"": true}
+	for _, entry := range entries {
+		name := portKey(entry)
+		if object(entry) == nil || seen[name] {
+			return false
+		}
+		seen[name] = true
+	}
+	return true
+}
 
 // sameScalar also takes 100 for "100", as options are written both ways, and nothing for false.
 func sameScalar(want, have any) bool {

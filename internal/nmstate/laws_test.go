@@ -175,7 +175,7 @@ func buries(a, b State) bool {
 	})
 }
 
-func meaning(s State) string      { return encoded(Canonical(s)) }
+func meaning(s State) string      { return encoded(Canonical(cloneObject(s))) }
 func encodedState(s State) string { return encoded(s) }
 
 func same(a, b State, form func(State) string) error {
@@ -228,6 +228,8 @@ func FuzzParse(f *testing.F) {
 	for seed := range uint64(8) {
 		f.Add([]byte(encoded(draw{rand.New(rand.NewPCG(seed, 1))}.state())))
 	}
+	f.Add([]byte("null"))
+	f.Add([]byte(`{"routes": {"": []}, "port": [{"0": null}, {}]}`))
 	f.Add([]byte("interfaces:\n- name: dummy0\n  state: up\n  type: dummy\n  mtu: 1450\n"))
 	f.Add([]byte("interfaces: null\nroutes: {config: [{destination: '::/0', next-hop-address: 'fe80::1%eth0'}]}\nrules: [{fwmark: 0x1}]"))
 	f.Add([]byte(`{"dns-resolver": {"config": {"server": ["fe80::1%eth0"]}}, "x": 1e400}`))

@@ -90,8 +90,11 @@ func (s State) Config(key string) []map[string]any {
 	return objects(object(s[key])[keyConfig])
 }
 
-// Equal tells whether two documents mean the same.
-func Equal(a, b State) bool { return reflect.DeepEqual(Canonical(a), Canonical(b)) }
+// Equal tells whether two documents mean the same; nil means what the empty one does.
+func Equal(a, b State) bool {
+	a, b = Canonical(a), Canonical(b)
+	return len(a) == 0 && len(b) == 0 || reflect.DeepEqual(a, b)
+}
 
 // unalias is s with rules under their one name; s itself is unchanged.
 func unalias(s State) State {

@@ -19,15 +19,14 @@ func Subtract(s, part State) State {
 	rest := State(subtractObject(left, form, taken))
 	setOrDrop(rest, keyInterfaces, anys(interfaces))
 	for key, entries := range configs {
-		section := maps.Clone(object(left[key]))
+		section := maps.Clone(object(rest[key]))
 		if section == nil {
-			continue
+			section = map[string]any{}
 		}
 		setOrDrop(section, keyConfig, anys(entries))
+		delete(rest, key)
 		if len(section) > 0 {
 			rest[key] = section
-		} else {
-			delete(rest, key)
 		}
 	}
 	return rest

@@ -54,7 +54,8 @@ const (
 type Agent struct {
 	cfg      Config
 	mem      Memory
-	unwanted int // reports in a row that the API server did not take
+	unwanted int     // reports in a row that the API server did not take
+	news     *Result // a failure of which no Event tells yet
 }
 
 // New makes an agent; Run or Once runs it, once.
@@ -158,7 +159,7 @@ func (a *Agent) recover(ctx context.Context) {
 	case e == nil:
 		return
 	case e.State == EntryRolledBack:
-		a.mem = recovered(*e, v1.OutcomeRolledBack, nil, time.Now(), rand.Float64())
+		a.concluded(recovered(*e, v1.OutcomeRolledBack, nil, time.Now(), rand.Float64()))
 		return
 	case e.Boot != a.cfg.Boot && !e.Change.Persistent:
 		a.forget(*e)
@@ -169,7 +170,7 @@ func (a *Agent) recover(ctx context.Context) {
 		e.Message = "the agent ended before the change was committed"
 	}
 	err = a.undo(ctx, e, e.Message)
-	a.concluded(recovered(*e, v1.OutcomeRecovered, err, time.Now(), rand.Float64()), nil)
+	a.concluded(recovered(*e, v1.OutcomeRecovered, err, time.Now(), rand.Float64()))
 }
 
 // forget drops a change that a reboot has undone.
@@ -235,7 +236,7 @@ func (a *Agent) attempt(ctx context.Context, o Observation) {
 	r := a.enforce(ctx, o)
 	a.cfg.Metrics.attempts.WithLabelValues(string(r.Outcome)).Inc()
 	a.cfg.Metrics.apply.Observe(time.Since(began).Seconds())
-	a.concluded(Conclude(a.mem, r, time.Now(), rand.Float64()), o.Object)
+	a.concluded(Conclude(a.mem, r, time.Now(), rand.Float64()))
 }
 
 // restore tries again to roll back what could not be.
@@ -248,16 +249,16 @@ func (a *Agent) restore(ctx context.Context) {
 	}
 	if err = a.undo(ctx, e, e.Message); err != nil {
 		r := Result{Outcome: v1.OutcomePartial, Steps: e.Change.Steps, Generation: e.Generation, Message: stuckText(e.Message, err)}
-		a.concluded(Conclude(a.mem, r, time.Now(), rand.Float64()), nil)
+		a.concluded(Conclude(a.mem, r, time.Now(), rand.Float64()))
 		return
 	}
 	r := Result{Outcome: v1.OutcomeRolledBack, Steps: e.Change.Steps, Generation: e.Generation, Message: rolledBackText(e.Message)}
-	a.concluded(Conclude(a.mem, r, time.Now(), rand.Float64()), nil)
+	a.concluded(Conclude(a.mem, r, time.Now(), rand.Float64()))
 }
 
-// concluded takes the memory after an attempt and tells people. Without an object the Event waits for the status.
-func (a *Agent) concluded(m Memory, o *Object) {
-	a.mem = m
+// concluded takes the memory after an attempt.
+func (a *Agent) concluded(m Memory) {
+	a.mem, a.news = m, nil
 	a.cfg.Metrics.attempt.Set(float64(m.Failures))
 	if m.Failures == 0 {
 		if len(m.Last.Steps) > 0 {
@@ -266,9 +267,7 @@ func (a *Agent) concluded(m Memory, o *Object) {
 		return
 	}
 	a.cfg.Log.Warn("the node is not as desired", "outcome", m.Last.Outcome, "why", m.Last.Message, "attempt", m.Failures, "next", m.Next)
-	if o != nil {
-		a.cfg.Objects.Warn(o, string(m.Last.Outcome), shortened(m.Last.Message))
-	}
+	a.news = &m.Last
 }
 
 // tell writes the status if it is another, and nothing for an unmanaged node.
@@ -276,7 +275,7 @@ func (a *Agent) tell(ctx context.Context, o Observation, action Action) (wake ti
 	poll := o.Now.Add(a.cfg.Poll)
 	a.measure(o, action)
 	if action.Kind == Silence {
-		a.unwanted = 0
+		a.unwanted, a.news = 0, nil
 		return earliest(action.Wake, poll), nil
 	}
 	status, err := StatusOf(a.mem, o, Facts{Backend: a.backend().Name(), Capabilities: a.backend().Capabilities(), Bridge: a.cfg.Bridge})
@@ -288,7 +287,7 @@ func (a *Agent) tell(ctx context.Context, o Observation, action Action) (wake ti
 		return earliest(a.later(), action.Wake), err
 	}
 	a.unwanted = 0
-	a.told()
+	a.told(o.Object)
 	return earliest(action.Wake, poll), nil
 }
 
@@ -309,8 +308,12 @@ func (a *Agent) write(ctx context.Context, o Observation, status v1.NodeNetworkS
 	return nil
 }
 
-// told: the status has said what the journal kept for it.
-func (a *Agent) told() {
+// told: the status has said what the journal kept for it, and now an Event does.
+func (a *Agent) told(o *Object) {
+	if a.news != nil && o != nil {
+		a.cfg.Objects.Warn(o, string(a.news.Outcome), shortened(a.news.Message))
+	}
+	a.news = nil
 	if a.mem.Open || (a.mem.Last.Outcome != v1.OutcomeRolledBack && a.mem.Last.Outcome != v1.OutcomeRecovered) {
 		return
 	}

@@ -189,6 +189,20 @@ func TestImpossibleDesireIsTold(t *testing.T) {
 	})
 }
 
+// A backend that sees nothing to change on a node that differs has failed, and is asked ever more seldom.
+func TestBackendThatSeesNothingToChange(t *testing.T) {
+	played(t, func(r *rig, dir string) {
+		r.node.blind = true
+		r.desire(mtu1450)
+		defer r.start(dir)()
+		after(time.Hour)
+		r.is("False Retrying")
+		if m := r.api.status().Conditions[0].Message; !strings.Contains(m, "interfaces[dummy0].mtu") || r.node.attempts() > 30 {
+			r.Errorf("%d attempts: %s", r.node.attempts(), m)
+		}
+	})
+}
+
 func TestUnreadableDesireIsTold(t *testing.T) {
 	played(t, func(r *rig, dir string) {
 		r.desire(mtu1450)
@@ -380,6 +394,9 @@ func TestDeathWithinAChange(t *testing.T) {
 					return
 				}
 				r.is("False RolledBack")
+				if len(r.api.events) != 1 || !strings.Contains(r.api.events[0], "Recovered") {
+					r.Errorf("events: %q", r.api.events)
+				}
 				if h := r.api.status().History; r.node.rolled != 1 || len(h) != 1 || h[0].Outcome != v1.OutcomeRecovered || len(h[0].Changes) != 1 {
 					r.Errorf("%d rolled back: %+v", r.node.rolled, h)
 				}

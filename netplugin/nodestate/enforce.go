@@ -43,6 +43,9 @@ func (a *Agent) enforce(ctx context.Context, o Observation) Result {
 	within, cancel := context.WithTimeoutCause(ctx, a.cfg.Revert, fmt.Errorf("not done within the revert time of %v", a.cfg.Revert))
 	defer cancel()
 	change, err := a.backend().Apply(within, t.object.Desired, Order{Revert: a.cfg.Revert, Journal: t.begin})
+	if t.entry == nil && err == nil {
+		err = t.look(within, nil) // who sees nothing to change must be right
+	}
 	if t.entry == nil {
 		return t.unchanged(cause(within, err))
 	}

@@ -24,6 +24,7 @@ type fakeNode struct {
 	applyErr  error         // before anything is changed
 	halfway   error         // after the change began
 	ignores   bool          // takes changes and does not make them
+	blind     bool          // sees nothing to change
 	slow      time.Duration // how long a change takes
 	rollErr   error
 	applied   []time.Time
@@ -66,8 +67,8 @@ func (n *fakeNode) Apply(ctx context.Context, desired nmstate.State, order Order
 	for _, d := range nmstate.Diff(desired, n.state) {
 		c.Steps = append(c.Steps, d.String())
 	}
-	if len(c.Steps) == 0 {
-		return c, nil
+	if len(c.Steps) == 0 || n.blind {
+		return Change{Backend: "fake"}, nil
 	}
 	var err error
 	if c.Before, err = json.Marshal(n.state); err != nil {
@@ -96,11 +97,11 @@ func (n *fakeNode) Commit(context.Context, Change) error {
 	return nil
 }
 
-func (n *fakeNode) Rollback(_ context.Context, c Change) error {
+func (n *fakeNode) Rollback(ctx context.Context, c Change) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.rollErr != nil {
-		return n.rollErr
+	if err := errors.Join(n.rollErr, ctx.Err()); err != nil {
+		return err
 	}
 	n.rolled++
 	return json.Unmarshal(c.Before, &n.state)

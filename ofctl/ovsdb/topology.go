@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -50,6 +51,8 @@ type topologyBridge struct {
 	STP        bool     `ovsdb:"stp_enable"`
 	RSTP       bool     `ovsdb:"rstp_enable"`
 	McastSnoop bool     `ovsdb:"mcast_snooping_enable"`
+
+	OtherConfig map[string]string `ovsdb:"other_config"`
 }
 
 type topologyPort struct {
@@ -93,7 +96,7 @@ func OpenTopology(ctx context.Context, endpoint string) (*Topology, error) {
 	var p topologyPort
 	var i topologyInterface
 	if _, err := c.Monitor(ctx, c.NewMonitor(client.WithTable(&o, &o.Bridges, &o.OVSVersion),
-		client.WithTable(&b, &b.Name, &b.Ports, &b.Datapath, &b.FailMode, &b.STP, &b.RSTP, &b.McastSnoop),
+		client.WithTable(&b, &b.Name, &b.Ports, &b.Datapath, &b.FailMode, &b.STP, &b.RSTP, &b.McastSnoop, &b.OtherConfig),
 		client.WithTable(&p, &p.Name, &p.Interfaces, &p.Mode, &p.Tag, &p.Trunks),
 		client.WithTable(&i, &i.Name, &i.Type, &i.Ofport, &i.MTURequest, &i.MAC, &i.Error))); err != nil {
 		c.Close()
@@ -225,6 +228,9 @@ func (t *Topology) AddPort(ctx context.Context, bridge string, p BridgePort, mac
 	i := &topologyInterface{UUID: "newiface", Name: p.Name, Type: p.Type}
 	if mac != "" && p.Type == "internal" {
 		i.MAC = &mac
+		if err := t.localMAC(ctx, p.Name, mac); err != nil {
+			return err
+		}
 	}
 	row := &topologyPort{UUID: "newport", Name: p.Name, Interfaces: []string{i.UUID}}
 	row.vlan(p)
@@ -277,12 +283,36 @@ func (t *Topology) Request(ctx context.Context, name string, mtu int, mac string
 	}
 	if mac != "" {
 		i.MAC = &mac
+		if err := t.localMAC(ctx, name, mac); err != nil {
+			return err
+		}
 	}
 	ops, err := t.db.client.Where(i).Update(i, &i.MTURequest, &i.MAC)
 	if err != nil {
 		return err
 	}
 	return t.db.transact(ctx, "change interface "+name, ops)
+}
+
+// localMAC: the interface that has its bridge's name has its MAC address from the bridge's settings.
+func (t *Topology) localMAC(ctx context.Context, name, mac string) error {
+	b, err := findOne(ctx, t.db, func(b *topologyBridge) bool { return b.Name == name })
+	if errors.Is(err, client.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	b.OtherConfig = maps.Clone(b.OtherConfig)
+	if b.OtherConfig == nil {
+		b.OtherConfig = map[string]string{}
+	}
+	b.OtherConfig["hwaddr"] = mac
+	ops, err := t.db.client.Where(b).Update(b, &b.OtherConfig)
+	if err != nil {
+		return err
+	}
+	return t.db.transact(ctx, "set the MAC address of "+name, ops)
 }
 
 // DeletePort takes a port from its bridge, whichever that is; it is no error if there is none.

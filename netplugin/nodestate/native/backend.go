@@ -226,13 +226,17 @@ func without(list, other []rule) []rule {
 	return slices.DeleteFunc(slices.Clone(list), func(r rule) bool { return slices.Contains(other, r) })
 }
 
-// settled is the link without the MAC address that it has from another: set by hand it would no longer follow that.
+// settled is the link without the MAC address that it has from another: set by hand it would no longer follow that. A bond
+// keeps its own: it may have it from a port that will not be its first one when the ports come back.
 func (n *network) settled(l *link) *link {
 	out := l.clone()
 	if base := n.Links[l.Base]; l.Type == typeVLAN && base != nil && base.MAC == l.MAC {
 		out.MAC = ""
 	}
-	if l.Bond == nil && l.Bridge == nil {
+	if c := n.Links[l.Controller]; c != nil && c.Type == typeBond {
+		out.MAC = ""
+	}
+	if l.Bridge == nil {
 		return out
 	}
 	for _, name := range n.ports(l.key()) {

@@ -54,9 +54,10 @@ func (n *network) guarded(r *route) bool {
 }
 
 func (l *link) document(n *network) interfaceDoc {
-	d := interfaceDoc{Name: l.Name, Type: l.Type, State: upDown(l.Up), Controller: optional(shown(l.Controller)), Permanent: optional(l.Permanent), Driver: optional(l.Driver)}
+	d := interfaceDoc{Name: l.Name, Type: l.Type, State: upDown(l.Up), Permanent: optional(l.Permanent), Driver: optional(l.Driver)}
 	if l.Type != typeOVSBridge {
-		d.MTU, d.MAC = &l.MTU, optional(l.MAC)
+		controller := shown(l.Controller)
+		d.MTU, d.MAC, d.Controller = &l.MTU, optional(l.MAC), &controller
 		d.IPv4, d.IPv6 = l.ips(isIPv4), l.ips(isIPv6)
 		on, off := !l.IPv6Off, false
 		d.IPv6.Enabled, d.IPv6.Autoconf, d.IPv4.DHCP, d.IPv6.DHCP = &on, &l.Autoconf, &off, &off

@@ -50,8 +50,14 @@ func (n *network) change(l *link, s Step) error {
 	case setMTU:
 		return n.setMTU(l, s.number)
 	case setMAC:
+		if l.Type == typeIfb || l.Type == typeLoopback {
+			return fmt.Errorf("the kernel cannot change the mac-address of an interface of type %s", l.Type)
+		}
 		l.MAC = s.text
 	case setIPv6:
+		if s.on && l.MTU != 0 && l.MTU < leastIPv6 {
+			return fmt.Errorf("ipv6 needs an mtu of at least %d, not %d", leastIPv6, l.MTU)
+		}
 		l.IPv6Off = !s.on
 		if l.IPv6Off {
 			n.loseIPv6(l)
@@ -97,7 +103,9 @@ func (n *network) create(spec *link) error {
 		return err
 	}
 	l := spec.clone()
-	l.Up, l.Addresses, l.IPv6Off, l.Autoconf, l.BridgePort, l.Protected = l.Type == typeOVSBridge, nil, false, false, nil, ""
+	l.Up, l.Addresses, l.BridgePort, l.Protected = l.Type == typeOVSBridge, nil, nil, ""
+	l.IPv6Off = l.MTU != 0 && l.MTU < leastIPv6
+	l.Autoconf = !l.IPv6Off
 	if l.Type != typeOVSInterface {
 		l.Controller = ""
 	}
@@ -112,7 +120,7 @@ func (n *network) create(spec *link) error {
 	}
 	n.Links[l.key()] = l
 	if l.Type == typeVeth {
-		n.Links[l.Base] = &link{Name: l.Base, Type: typeVeth, Base: l.Name, MTU: l.MTU}
+		n.Links[l.Base] = &link{Name: l.Base, Type: typeVeth, Base: l.Name, MTU: l.MTU, IPv6Off: l.IPv6Off, Autoconf: l.Autoconf}
 	}
 	return nil
 }
@@ -137,8 +145,8 @@ func (n *network) createable(spec *link) error {
 		if base == nil {
 			return fmt.Errorf("there is no interface %s to lie upon", spec.Base)
 		}
-		if bound(spec.Type) && spec.MTU > base.MTU && base.MTU != 0 {
-			return fmt.Errorf("its mtu %d is larger than the %d of %s", spec.MTU, base.MTU, base.Name)
+		if most := spec.mostMTU(base); spec.MTU > most {
+			return fmt.Errorf("its mtu %d is larger than the %d that %s leaves it", spec.MTU, most, base.Name)
 		}
 		return n.unique(spec)
 	case needsBase(spec.Type):
@@ -151,6 +159,23 @@ func needsBase(kind string) bool { return bound(kind) }
 
 // bound links have an MTU of at most their base's.
 func bound(kind string) bool { return kind == typeVLAN || kind == typeMacVLAN || kind == typeMacVTap }
+
+// mostMTU is the largest MTU that a link can be given upon its base; a VXLAN needs room for its headers.
+func (l *link) mostMTU(base *link) int {
+	mtu := base.MTU
+	if mtu == 0 {
+		mtu = 1500 // of one that is made with no other named
+	}
+	switch {
+	case bound(l.Type):
+		return mtu
+	case l.VXLAN != nil && (l.VXLAN.Remote.Is6() || l.VXLAN.Local.Is6()):
+		return mtu - 70
+	case l.VXLAN != nil:
+		return mtu - 50
+	}
+	return 1 << 31
+}
 
 // unique refuses what the kernel has only once.
 func (n *network) unique(spec *link) error {
@@ -217,12 +242,15 @@ func (n *network) attach(l *link, controller string) error {
 	}
 	switch c.Type {
 	case typeBond:
+		if l.Type == typeIfb {
+			return fmt.Errorf("%s cannot have a bond's mac-address, being of type ifb", l.Name)
+		}
 		if l.Up {
 			return fmt.Errorf("%s must be down to become a port of a bond", l.Name)
 		}
 		l.Up = true
 		if c.MTU != 0 {
-			l.MTU = c.MTU
+			n.spreadMTU(l, c.MTU)
 		}
 	case typeBridge:
 		if l.Type == typeBridge {
@@ -297,8 +325,8 @@ func (n *network) loseRoutes(lost func(*route) bool) {
 }
 
 func (n *network) setMTU(l *link, mtu int) error {
-	if base := n.Links[l.Base]; base != nil && bound(l.Type) && base.MTU != 0 && mtu > base.MTU {
-		return fmt.Errorf("the mtu %d is larger than the %d of %s, which it lies upon", mtu, base.MTU, base.Name)
+	if base := n.Links[l.Base]; base != nil && mtu > l.mostMTU(base) {
+		return fmt.Errorf("the mtu %d is larger than the %d that %s, which it lies upon, leaves it", mtu, l.mostMTU(base), base.Name)
 	}
 	n.spreadMTU(l, mtu)
 	return nil
@@ -306,6 +334,12 @@ func (n *network) setMTU(l *link, mtu int) error {
 
 // spreadMTU: a bond's is its ports'; what lies upon a link has no larger one.
 func (n *network) spreadMTU(l *link, mtu int) {
+	if before := l.MTU; mtu < leastIPv6 {
+		l.IPv6Off, l.Autoconf = true, false
+		n.loseIPv6(l)
+	} else if before != 0 && before < leastIPv6 {
+		l.IPv6Off, l.Autoconf = false, true
+	}
 	l.MTU = mtu
 	if l.Type == typeBond {
 		for _, name := range n.ports(l.Name) { // a bond's key is its name

@@ -19,8 +19,6 @@ func (n *network) addAddress(l *link, a netip.Prefix) error {
 		return fmt.Errorf("%s has the address %s already", l.Name, a)
 	case isIPv6(a) && l.IPv6Off:
 		return fmt.Errorf("ipv6 is disabled on %s", l.Name)
-	case isIPv6(a) && l.MTU != 0 && l.MTU < 1280:
-		return fmt.Errorf("ipv6 needs an mtu of 1280, and that of %s is %d", l.Name, l.MTU)
 	}
 	l.Addresses = append(l.Addresses, a)
 	return nil

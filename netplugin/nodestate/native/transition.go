@@ -152,9 +152,15 @@ func removedWhy(want *link) string {
 
 func (p *planner) makeLinks() {
 	for _, name := range p.to.byDepth() {
-		if want := p.to.Links[name]; p.sim.Links[name] == nil && p.err == nil {
-			p.do(Step{verb: createLink, name: name, link: want})
+		want := p.to.Links[name]
+		if p.sim.Links[name] != nil || p.err != nil {
+			continue
 		}
+		if base := p.sim.Links[want.Base]; base != nil && want.MTU > want.mostMTU(base) { // which may be raised later
+			want = want.clone()
+			want.MTU = want.mostMTU(base)
+		}
+		p.do(Step{verb: createLink, name: name, link: want})
 	}
 }
 
@@ -169,13 +175,15 @@ func (p *planner) setMTUs() {
 		}
 	})
 	p.each(func(have, want *link) {
-		if want.MTU > have.MTU && !p.lent(want) {
+		base := p.sim.Links[want.Base]
+		tooLarge := base != nil && want.VXLAN != nil && want.MTU > want.mostMTU(base) && !p.to.named[want.key()] // that of a VXLAN stays when its base's falls
+		if want.MTU > have.MTU && !tooLarge {
 			set(have, want)
 		}
 	})
 }
 
-// lent tells that a bond, and not the link itself, says what MTU or MAC the link has.
+// lent tells that a bond, and not the link itself, says what MAC address the link has.
 func (p *planner) lent(l *link) bool {
 	c := p.to.Links[l.Controller]
 	return c != nil && c.Type == typeBond
@@ -207,7 +215,7 @@ func (p *planner) takePorts() {
 		p.do(Step{verb: attachPort, name: have.key(), text: want.Controller, link: want})
 	})
 	p.each(func(have, want *link) { // what a bond gives its ports comes after them
-		if want.MTU != 0 && have.MTU != 0 && want.MTU != have.MTU {
+		if want.MTU != 0 && have.MTU != 0 && want.MTU != have.MTU && (want.VXLAN == nil || want.Base == "") {
 			p.do(Step{verb: setMTU, name: have.key(), number: want.MTU, was: number(have.MTU)})
 		}
 	})
@@ -251,6 +259,9 @@ func (p *planner) untuned(have, want *link) string {
 // switchIPv6: a VLAN made again, say, begins as the kernel likes it.
 func (p *planner) switchIPv6() {
 	p.each(func(have, want *link) {
+		if have.MTU != 0 && have.MTU < leastIPv6 || want.MTU != 0 && want.MTU < leastIPv6 {
+			return // there is nothing to switch
+		}
 		if have.IPv6Off != want.IPv6Off {
 			p.do(Step{verb: setIPv6, name: have.key(), on: !want.IPv6Off})
 		}
@@ -366,6 +377,11 @@ func (p *planner) check() {
 			errs = append(errs, fmt.Errorf("interfaces[%s] cannot have the mtu %d: others make it %d", name, want.MTU, have.MTU))
 		case want != nil && !sameAddresses(have.Addresses, want.Addresses):
 			errs = append(errs, fmt.Errorf("interfaces[%s] cannot keep its addresses %v", name, want.Addresses))
+		}
+	}
+	for _, name := range p.now.names() {
+		if l := p.now.Links[name]; l.Protected != "" && !reflect.DeepEqual(l, p.sim.Links[name]) {
+			errs = append(errs, fmt.Errorf("this would change another: %s", l.Protected))
 		}
 	}
 	p.err = errors.Join(errs...)

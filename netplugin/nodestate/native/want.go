@@ -58,6 +58,10 @@ type wanter struct {
 	to      *target
 	errs    []error
 	portsBy map[string]string // port → who claimed it
+	macs    []string          // whose MAC address is named
+	mtus    []string          // whose MTU is named
+	states  []string          // whose state is named
+	sixes   []string          // whose ipv6 is named
 }
 
 func (w *wanter) fail(format string, args ...any) {
@@ -96,6 +100,10 @@ func (w *wanter) one(d *interfaceDoc) {
 	w.to.named[key] = true
 	if d.State != "" {
 		l.Up = d.State == nmstate.Up
+		w.states = append(w.states, key)
+	}
+	if d.IPv6 != nil && (d.IPv6.Enabled != nil || d.IPv6.Address != nil) {
+		w.sixes = append(w.sixes, key)
 	}
 	for _, set := range []func(*link, *interfaceDoc) error{
 		w.setBasics, setVLAN, setVXLAN, setMacVLAN, setVRF, setVeth, setBond, setBridge, setOVSBridge, setEthernet, setIPs,
@@ -146,13 +154,13 @@ func (w *wanter) link(path, key string, d *interfaceDoc) *link {
 	l := newLink(d)
 	w.to.Links[key] = l
 	if l.Type == typeVeth && l.Base != "" && w.to.Links[l.Base] == nil {
-		w.to.Links[l.Base] = &link{Name: l.Base, Type: typeVeth, Base: l.Name, Up: true}
+		w.to.Links[l.Base] = &link{Name: l.Base, Type: typeVeth, Base: l.Name, Up: true, Autoconf: true}
 	}
 	return l
 }
 
 func newLink(d *interfaceDoc) *link {
-	l := &link{Name: d.Name, Type: d.Type, Up: true}
+	l := &link{Name: d.Name, Type: d.Type, Up: true, Autoconf: true}
 	switch d.Type {
 	case typeVLAN:
 		l.VLAN = &vlanSpec{Protocol: "802.1q"}
@@ -209,6 +217,7 @@ func (w *wanter) setBasics(l *link, d *interfaceDoc) error {
 			return fmt.Errorf("mtu: must be from 68 to 65536, not %d", *d.MTU)
 		}
 		l.MTU = *d.MTU
+		w.mtus = append(w.mtus, l.key())
 	}
 	if d.MAC != nil && *d.MAC != "" {
 		mac, err := net.ParseMAC(*d.MAC)
@@ -219,6 +228,7 @@ func (w *wanter) setBasics(l *link, d *interfaceDoc) error {
 			return fmt.Errorf("mac-address: %s is a group's address, which no interface can have", mac)
 		}
 		l.MAC = mac.String()
+		w.macs = append(w.macs, l.key())
 	}
 	for _, told := range []struct{ key, want, have string }{
 		{"permanent-mac-address", deref(d.Permanent), l.Permanent}, {"driver", deref(d.Driver), l.Driver},
@@ -334,18 +344,25 @@ func (w *wanter) ports(path, controller string, names []string) {
 func (w *wanter) settle() {
 	for _, name := range w.to.byDepth() {
 		l := w.to.Links[name]
+		if other := w.to.Links[l.Base]; l.Type == typeVeth && other != nil && w.now.Links[name] == nil && l.MTU == 0 && l.Base < name {
+			l.MTU = other.MTU // both ends are made with that of the one that is made
+		}
 		if base := w.to.Links[l.Base]; base != nil && l.Type != typeVeth {
-			if !w.to.named[name] && l.Type == typeVLAN && !base.Up {
+			if !slices.Contains(w.states, name) && l.Type == typeVLAN && !base.Up {
 				l.Up = false
 			}
-			if !w.to.named[name] && bound(l.Type) && base.MTU != 0 && l.MTU > base.MTU {
+			if w.now.Links[name] == nil && l.MTU == 0 && bound(l.Type) {
+				l.MTU = base.MTU // as the kernel has it
+			}
+			if have := w.now.Links[name]; have != nil && !have.sameMake(l) && !slices.Contains(w.mtus, name) {
+				l.MTU = min(l.MTU, l.mostMTU(base)) // it is made again
+			}
+			if !slices.Contains(w.mtus, name) && bound(l.Type) && base.MTU != 0 && l.MTU > base.MTU {
 				l.MTU = base.MTU
 			}
 		}
-		if l.IPv6Off && !w.to.named[name] {
-			l.Addresses = slices.DeleteFunc(l.Addresses, isIPv6)
-		}
 		w.settlePort(name, l)
+		w.settleIPv6(name, l)
 		if l.Bond != nil {
 			w.settleBond(name, l)
 		}
@@ -361,6 +378,11 @@ func (w *wanter) settle() {
 }
 
 func (w *wanter) settlePort(name string, l *link) {
+	if have := w.now.Links[name]; have != nil && have.Controller != l.Controller && have.MAC == l.MAC {
+		if c := w.now.Links[have.Controller]; c != nil && c.Type == typeBond {
+			l.MAC = "" // the bond's was only lent
+		}
+	}
 	c := w.to.Links[l.Controller]
 	if c == nil || c.Type != typeBond {
 		return
@@ -370,10 +392,32 @@ func (w *wanter) settlePort(name string, l *link) {
 			l.MTU = c.MTU
 		}
 	}
-	if have := w.now.Links[name]; have == nil || have.MAC == l.MAC {
-		l.MAC = ""
+	have := w.now.Links[name]
+	if slices.Contains(w.macs, name) && l.MAC != c.MAC && (have == nil || have.MAC != l.MAC || have.Controller != l.Controller) {
+		w.fail("interfaces[%s].mac-address: a port of a bond has the bond's: leave it out here, or name it of %s", name, l.Controller)
+	}
+	l.MAC = ""
+}
+
+// settleIPv6: the kernel has no IPv6 below its least MTU, and begins anew above it.
+func (w *wanter) settleIPv6(name string, l *link) {
+	have := w.now.Links[name]
+	switch {
+	case l.MTU != 0 && l.MTU < leastIPv6:
+		if slices.Contains(w.sixes, name) && !l.IPv6Off {
+			w.fail("interfaces[%s].ipv6: needs an mtu of at least %d, not %d", name, leastIPv6, l.MTU)
+		}
+		l.IPv6Off, l.Autoconf = true, false
+	case have != nil && have.MTU != 0 && have.MTU < leastIPv6 && !slices.Contains(w.sixes, name):
+		l.IPv6Off, l.Autoconf = false, true
+	}
+	if l.IPv6Off {
+		l.Addresses = slices.DeleteFunc(l.Addresses, isIPv6)
 	}
 }
+
+// leastIPv6 is the MTU that IPv6 needs.
+const leastIPv6 = 1280
 
 func (n *network) mtuOf(key string) int {
 	if l := n.Links[key]; l != nil {
@@ -404,8 +448,11 @@ func addressesOf(key string, d *ipDoc, bits int) ([]netip.Prefix, error) {
 		if ip.IsUnspecified() || ip.IsMulticast() {
 			return nil, fmt.Errorf("%s.address: %s cannot be an interface's address", key, ip)
 		}
-		if ip.Is6() && ip.IsLinkLocalUnicast() || slices.Contains(out, p) {
-			continue // the kernel makes link-local addresses itself, as nmstate has it
+		if ip.Is6() && ip.IsLinkLocalUnicast() {
+			return nil, fmt.Errorf("%s.address: %s is link-local: the kernel makes these itself, leave them out", key, ip)
+		}
+		if slices.Contains(out, p) {
+			continue
 		}
 		if slices.ContainsFunc(out, func(o netip.Prefix) bool { return ip.Is6() && o.Addr() == ip }) {
 			return nil, fmt.Errorf("%s.address: %s is there with two prefix lengths", key, ip)

@@ -50,6 +50,9 @@ func setIPv6Of(l *link, d *ipDoc) error {
 	} else if slices.ContainsFunc(addresses, isIPv6) && d.Address != nil {
 		l.IPv6Off = false
 	}
+	if l.IPv6Off && slices.ContainsFunc(addresses, isIPv6) && d.Address != nil {
+		return errors.New("ipv6.address: ipv6 is disabled here: say enabled: true besides")
+	}
 	if d.Autoconf != nil {
 		l.Autoconf = *d.Autoconf
 	}
@@ -173,7 +176,7 @@ func (w *wanter) absentRoute(d *routeDoc, path string) {
 // guarded routes are Flowkeep's, or of an interface that is not to be touched.
 func (w *wanter) guarded(r *route) bool {
 	l := w.now.Links[r.Link]
-	return r.Link != "" && w.mine.why(r.Link) != "" || l != nil && l.Protected != ""
+	return r.flowkeeps() || r.Link != "" && w.mine.why(r.Link) != "" || l != nil && l.Protected != ""
 }
 
 func (w *wanter) route(d *routeDoc) error {

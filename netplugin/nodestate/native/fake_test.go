@@ -1,0 +1,156 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/flowkeep/flowkeep/netplugin/nodestate"
+)
+
+// fake is a kernel in memory: it keeps state, takes along what the kernel takes along, and refuses what the kernel refuses.
+type fake struct {
+	*network
+	steps   int
+	failAt  int               // the step, counted from 1, that fails; 0: none
+	halfway bool              // and yet it was done
+	lent    map[string]string // MAC addresses of a bond's ports, which have the bond's meanwhile
+}
+
+var errFake = errors.New("the kernel does not feel like it")
+
+func newFake() *fake {
+	f := &fake{lent: map[string]string{}, network: &network{Links: map[string]*link{}, DNS: &resolver{Servers: []string{"192.0.2.53"}, Search: []string{"example.org"}}}}
+	for i, l := range []link{
+		{Name: "lo", Type: typeLoopback, Up: true, MTU: 65536},
+		{Name: "eth0", Type: typeEthernet, Up: true, MTU: 1500, MAC: "02:00:00:00:01:00", Driver: "virtio_net", Ethernet: &ethernetSpec{Auto: true, Speed: 1000, Duplex: "full"}},
+		{Name: "eth1", Type: typeEthernet, Up: true, MTU: 1500, MAC: "02:00:00:00:01:01"},
+		{Name: "eth2", Type: typeEthernet, MTU: 1500, MAC: "02:00:00:00:01:02"},
+	} {
+		l.Index = i + 1
+		f.Links[l.Name] = &l
+	}
+	return f
+}
+
+func (f *fake) show(context.Context) (*network, error) {
+	n := f.clone()
+	for i, key := range n.names() {
+		n.Links[key].Index = i + 1
+	}
+	return n, nil
+}
+
+func (f *fake) do(_ context.Context, s Step) error {
+	f.steps++
+	if f.steps == f.failAt && !f.halfway {
+		return errFake
+	}
+	if err := f.refuse(s); err != nil {
+		return err
+	}
+	if err := f.network.do(s); err != nil {
+		return fmt.Errorf("the kernel refuses: %w", err)
+	}
+	f.choose(s)
+	f.lend(s)
+	if f.steps == f.failAt {
+		return errFake
+	}
+	return nil
+}
+
+// choose is what the kernel chooses where a new link leaves it the choice.
+func (f *fake) choose(s Step) {
+	if s.verb != createLink {
+		return
+	}
+	names := []string{s.link.key()}
+	if s.link.Type == typeVeth {
+		names = append(names, s.link.Base)
+	}
+	for _, name := range names {
+		l := f.Links[name]
+		if l.MTU == 0 {
+			l.MTU = 1500
+			if base := f.Links[l.Base]; base != nil && bound(l.Type) {
+				l.MTU = base.MTU
+			}
+			if l.MTU < leastIPv6 {
+				l.IPv6Off, l.Autoconf = true, false
+			}
+		}
+		if l.MAC == "" {
+			f.steps++ // any number that was not there
+			l.MAC = fmt.Sprintf("02:ff:00:00:%02x:%02x", f.steps>>8&255, f.steps&255)
+			f.steps--
+		}
+		if l.Type == typeOVSBridge && l.OVSBridge.Datapath == "" {
+			spec := *l.OVSBridge
+			spec.Datapath, spec.FailMode = "system", orText(spec.FailMode, "standalone")
+			l.OVSBridge = &spec
+		}
+	}
+}
+
+// lend gives a bond's MAC address to its ports as long as they are.
+func (f *fake) lend(s Step) {
+	if c := f.Links[s.text]; s.verb == attachPort && c.Type == typeBond {
+		f.lent[s.name] = f.Links[s.name].MAC
+		f.Links[s.name].MAC = c.MAC
+	}
+	for name, l := range f.Links {
+		if l.MAC == "" {
+			l.MAC = f.lent[name]
+		}
+	}
+}
+
+// refuse is what the kernel says no to, written down a second time, from its sources and not from the plan's.
+func (f *fake) refuse(s Step) error {
+	l := f.Links[s.name]
+	switch s.verb {
+	case createLink:
+		if l != nil {
+			return errors.New("EEXIST")
+		}
+		if len(s.link.Name) > 15 {
+			return errors.New("ERANGE")
+		}
+	case setUp:
+		if base := f.Links[l.Base]; l.Type == typeVLAN && !base.Up {
+			return errors.New("ENETDOWN")
+		}
+	case attachPort:
+		c := f.Links[s.text]
+		if c.Type == typeBond && l.Up || l.Controller != "" {
+			return errors.New("EBUSY")
+		}
+	case setMTU:
+		if s.number < 68 || bound(l.Type) && f.Links[l.Base].MTU < s.number {
+			return errors.New("EINVAL")
+		}
+	case addRoute:
+		r := s.route
+		if out := f.Links[r.Link]; r.Link != "" && (out == nil || !out.Up) {
+			return errors.New("ENETDOWN")
+		}
+		for _, o := range f.Routes {
+			if o.sameKey(r) {
+				return errors.New("EEXIST")
+			}
+		}
+	case deleteLink:
+		if l == nil || l.Type == typeEthernet || l.Type == typeLoopback {
+			return errors.New("EOPNOTSUPP")
+		}
+	}
+	return nil
+}
+
+// onFake is the backend over a kernel in memory.
+func onFake(f *fake) *Backend {
+	return &Backend{system: f, own: Own{Bridge: "fk0"}, cfg: Config{ResolvConf: "/etc/resolv.conf"}, ovs: &switches{endpoint: "tcp:always"}}
+}
+
+var _ nodestate.Backend = (*Backend)(nil)

@@ -1,0 +1,109 @@
+package native
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/flowkeep/flowkeep/netplugin/nodestate"
+)
+
+func TestResolverFile(t *testing.T) {
+	inNetNS(t, func(t *testing.T) {
+		dir := t.TempDir()
+		real, path := filepath.Join(dir, "real"), filepath.Join(dir, "resolv.conf")
+		const text = "# by hand\nnameserver 192.0.2.53\nsearch example.org corp.example.org\nsortlist 10.0.0.0\noptions ndots:2\n"
+		if err := os.WriteFile(real, []byte(text), 0o640); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink("real", path); err != nil {
+			t.Fatal(err)
+		}
+		b := newBench(t, Config{ResolvConf: path})
+		before := b.show()
+		c := b.apply("dns-resolver: {config: {server: ['192.0.2.54', '2001:DB8:0::53']}}")
+		have, _ := os.ReadFile(real)
+		if want := "# by hand\nsortlist 10.0.0.0\nsearch example.org corp.example.org\nnameserver 192.0.2.54\nnameserver 2001:db8::53\noptions ndots:2\n"; string(have) != want {
+			t.Errorf("the file is\n%s", have)
+		}
+		if info, err := os.Lstat(path); err != nil || info.Mode()&os.ModeSymlink == 0 {
+			t.Errorf("the link is no link any more: %v, %v", info, err)
+		}
+		if info, err := os.Stat(real); err != nil || info.Mode().Perm() != 0o640 {
+			t.Errorf("mode %v, %v", info.Mode(), err)
+		}
+		b.rolledBack(c, before)
+		if list, _ := os.ReadDir(dir); len(list) != 2 {
+			t.Errorf("left behind: %v", list)
+		}
+	})
+}
+
+func TestNoResolverFile(t *testing.T) {
+	inNetNS(t, func(t *testing.T) {
+		newBench(t, Config{}).refused("dns-resolver: {config: {server: ['192.0.2.54']}}", "start the agent with the path")
+		b := newBench(t, Config{ResolvConf: filepath.Join(t.TempDir(), "not-yet")})
+		b.apply("dns-resolver: {config: {server: ['192.0.2.54'], search: [example.org]}}")
+	})
+}
+
+func FuzzResolver(f *testing.F) {
+	f.Add("nameserver 1.1.1.1\nsearch a b\noptions x\n", "2.2.2.2", "c")
+	f.Add("domain x\n\n;comment\r\nnameserver", "::1", "d.e")
+	f.Fuzz(func(t *testing.T, text, server, search string) {
+		r := parseResolver(text)
+		r.Servers, r.Search = append(r.Servers, server), append(r.Search, search)
+		if r.check() != nil {
+			return
+		}
+		for i, s := range r.Servers {
+			r.Servers[i] = canonicalAddress(s)
+		}
+		written := r.rewrite(text)
+		if back := parseResolver(written); !reflect.DeepEqual(r, back) {
+			t.Errorf("%+v was written and read as %+v:\n%s", r, back, written)
+		}
+		if again := r.rewrite(written); strings.Count(again, "\n") > strings.Count(written, "\n") {
+			t.Errorf("written again, it grows: %q", again)
+		}
+	})
+}
+
+// Whatever is desired is refused, or applied so that nothing of it is missing; and undone.
+func FuzzDesire(f *testing.F) {
+	for _, seed := range []string{
+		"interfaces: [{name: d0, type: dummy, state: up, mtu: 1450}]",
+		"interfaces: [{name: b0, type: bond, link-aggregation: {mode: 1, port: [eth1]}}, {name: b0.5, type: vlan, vlan: {base-iface: b0, id: 5}}]",
+		"interfaces: [{name: br1, type: linux-bridge, bridge: {port: [{name: eth2, vlan: {mode: trunk, trunk-tags: [{id-range: {min: 1, max: 9}}]}}], options: {stp: true}}}]",
+		"routes: {config: [{destination: ::/0, next-hop-interface: eth1, next-hop-address: 'fe80::1'}]}",
+		"rules: {config: [{ip-from: 10.0.0.0/8, route-table: 5, action: blackhole}]}",
+		"interfaces: [{name: o1, type: ovs-bridge, bridge: {port: [{name: o1}]}}, {name: o1, type: ovs-interface, ipv4: {enabled: true, address: [{ip: 10.0.0.1, prefix-length: 8}]}}]",
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		b := onFake(newFake())
+		desired, err := parseForFuzz(text)
+		if err != nil {
+			return
+		}
+		before, _ := b.Show(t.Context())
+		change, err := b.Apply(t.Context(), desired, nodestate.Order{})
+		if err == nil {
+			if steps, err := b.Plan(t.Context(), desired); err != nil || len(steps) > 0 {
+				t.Fatalf("%s\nonce applied, there remains to %s, %v", text, texts(steps), err)
+			}
+		}
+		if len(change.Before) == 0 {
+			return
+		}
+		if err := b.Rollback(t.Context(), change); err != nil {
+			t.Fatalf("%s\n%v", text, err)
+		}
+		if after, _ := b.Show(t.Context()); !reflect.DeepEqual(indent(before), indent(after)) {
+			t.Fatalf("%s\nbefore %s\nafter  %s", text, indent(before), indent(after))
+		}
+	})
+}

@@ -1,0 +1,271 @@
+package nmstatectl
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/flowkeep/flowkeep/internal/nmstate"
+	"github.com/flowkeep/flowkeep/netplugin/nodestate"
+)
+
+// The test binary is the stand-in too: a program that keeps a state, and at most one checkpoint, in a directory.
+const standInEnv = "FLOWKEEP_TEST_NMSTATECTL"
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(standInEnv); dir != "" {
+		if err := standIn(dir, os.Args[1:]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+const checkpointName = "/org/freedesktop/NetworkManager/Checkpoint/7"
+
+// standIn does what the real one does with these arguments, and refuses all others.
+func standIn(dir string, args []string) error {
+	log, err := os.OpenFile(filepath.Join(dir, "calls"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(log, strings.Join(args, " "))
+	log.Close()
+	state, kept := filepath.Join(dir, "state"), filepath.Join(dir, "checkpoint")
+	if said, err := os.ReadFile(filepath.Join(dir, "fail-"+args[0])); err == nil {
+		fmt.Println("{}")
+		return errors.New(string(said))
+	}
+	if _, err := os.Stat(filepath.Join(dir, "hang-"+args[0])); err == nil {
+		fmt.Fprintln(os.Stderr, "waiting for NetworkManager")
+		select {}
+	}
+	switch strings.Join(args, " ") {
+	case "show --json":
+		fmt.Fprintln(os.Stderr, "a warning, which is no part of the state")
+		text, err := os.ReadFile(state)
+		fmt.Println(string(text))
+		return err
+	case "set -":
+		return setState(state)
+	case "set --no-commit --timeout 60 -":
+		if err := os.Link(state, kept); err != nil {
+			return fmt.Errorf("NmstateConflictError: %w", err)
+		}
+		fmt.Println("Desired state applied:\nCheckpoint: " + checkpointName)
+		return setState(state)
+	case "commit", "commit " + checkpointName:
+		return os.Remove(kept)
+	case "rollback", "rollback " + checkpointName:
+		return os.Rename(kept, state)
+	}
+	return fmt.Errorf("unexpected arguments %q", args)
+}
+
+func setState(path string) error {
+	document, err := io.ReadAll(os.Stdin)
+	if err != nil {
+		return err
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	desired, err := nmstate.Parse(document)
+	if err != nil {
+		return fmt.Errorf("NmstateValueError: %w", err)
+	}
+	current, err := nmstate.Parse(text)
+	if err != nil {
+		return err
+	}
+	next, err := json.Marshal(nmstate.Overlay(current, desired))
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(path+".new", next, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
+
+// node is a stand-in and the backend over it.
+type node struct {
+	*testing.T
+	*Backend
+	dir string
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	n := &node{T: t, dir: t.TempDir()}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(standInEnv, n.dir)
+	n.put("state", `{"interfaces": [{"name": "dummy0", "type": "dummy", "state": "up", "mtu": 1500, "mac-address": "AA:BB:CC:00:11:22"}]}`)
+	n.Backend = New(self, func(desired nmstate.State) error {
+		if _, named := desired.Interface("fk0"); named {
+			return nodestate.Refuse("fk0 is not yours")
+		}
+		return nil
+	})
+	return n
+}
+
+func (n *node) put(name, text string) {
+	n.Helper()
+	if err := os.WriteFile(filepath.Join(n.dir, name), []byte(text), 0o600); err != nil {
+		n.Fatal(err)
+	}
+}
+
+func (n *node) calls() []string {
+	text, _ := os.ReadFile(filepath.Join(n.dir, "calls"))
+	_ = os.Remove(filepath.Join(n.dir, "calls"))
+	return strings.Split(strings.TrimSpace(string(text)), "\n")
+}
+
+func (n *node) mtu() any {
+	n.Helper()
+	s, err := n.Show(n.Context())
+	if err != nil {
+		n.Fatal(err)
+	}
+	i, _ := s.Interface("dummy0")
+	return i["mtu"]
+}
+
+func (n *node) apply(text string) (c, journalled nodestate.Change, err error) {
+	n.Helper()
+	desired, err := nmstate.Parse([]byte(text))
+	if err != nil {
+		n.Fatal(err)
+	}
+	c, err = n.Apply(n.Context(), desired, nodestate.Order{Revert: time.Minute, Journal: func(c nodestate.Change) error {
+		if n.mtu() != int64(1500) {
+			n.Error("the journal is written after the change")
+		}
+		journalled = c
+		return nil
+	}})
+	return c, journalled, err
+}
+
+const mtu1450 = `{interfaces: [{name: dummy0, mtu: 1450}]}`
+
+func TestChangeIsCommitted(t *testing.T) {
+	n := newNode(t)
+	c, journalled, err := n.apply(mtu1450)
+	if err != nil || len(journalled.Steps) != 1 || !journalled.Persistent || n.mtu() != int64(1450) {
+		t.Fatalf("%v: %+v", err, journalled)
+	}
+	n.calls()
+	if err := n.Commit(t.Context(), c); err != nil || !slices.Equal(n.calls(), []string{"commit " + checkpointName}) {
+		t.Error(err)
+	}
+	c, journalled, err = n.apply(mtu1450)
+	if err != nil || len(c.Steps) != 0 || journalled.Backend != "" {
+		t.Errorf("what is so already is changed: %v: %+v", err, c)
+	}
+	if calls := n.calls(); !slices.Equal(calls, []string{"show --json"}) {
+		t.Error(calls)
+	}
+}
+
+// By what Apply returned; by what the journal kept, which knows no checkpoint; twice; and after the checkpoint is gone.
+func TestChangeIsRolledBack(t *testing.T) {
+	for name, gone := range map[string]bool{"checkpoint": false, "checkpoint gone": true} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			c, journalled, err := n.apply(`{interfaces: [{name: dummy0, mtu: 1450}, {name: dummy9, type: dummy, state: up}]}`)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if gone {
+				if err := os.Remove(filepath.Join(n.dir, "checkpoint")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, change := range []nodestate.Change{journalled, c, c} {
+				if err := n.Rollback(t.Context(), change); err != nil {
+					t.Error(err)
+				}
+				s, err := n.Show(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if i, there := s.Interface("dummy9"); there && i.State() != nmstate.Absent || n.mtu() != int64(1500) {
+					t.Errorf("%v", s)
+				}
+			}
+		})
+	}
+}
+
+func TestRefusalChangesNothing(t *testing.T) {
+	n := newNode(t)
+	if _, journalled, err := n.apply(`{interfaces: [{name: fk0, state: absent}]}`); !errors.Is(err, nodestate.ErrRefused) || journalled.Backend != "" {
+		t.Error(err)
+	}
+	n.put("fail-set", "a long trace\nmore of it\nNotSupportedError: infiniband is not supported")
+	_, _, err := n.apply(`{interfaces: [{name: x, type: infiniband, state: up}]}`)
+	if !errors.Is(err, nodestate.ErrRefused) || !strings.Contains(err.Error(), "infiniband is not supported") {
+		t.Error(err)
+	}
+	n.put("fail-set", "NmstateVerificationError: mtu is 1500")
+	if _, _, err = n.apply(mtu1450); errors.Is(err, nodestate.ErrRefused) || err == nil {
+		t.Error(err)
+	}
+}
+
+func TestShowTellsErrors(t *testing.T) {
+	n := newNode(t)
+	n.put("fail-show", "NetworkManager is not running")
+	if _, err := n.Show(t.Context()); err == nil || !strings.Contains(err.Error(), "nmstatectl show: exit status 1: NetworkManager is not running") || strings.Contains(err.Error(), "{}") {
+		t.Error(err)
+	}
+	_ = os.Remove(filepath.Join(n.dir, "fail-show"))
+	for _, garbage := range []string{"", "null", "[]", "no JSON"} {
+		n.put("state", garbage)
+		if s, err := n.Show(t.Context()); err == nil {
+			t.Errorf("%q is %v", garbage, s)
+		}
+	}
+}
+
+func TestProgramThatHangsIsEnded(t *testing.T) {
+	n := newNode(t)
+	n.put("hang-show", "")
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 300*time.Millisecond, errors.New("enough"))
+	defer cancel()
+	if _, err := n.Show(ctx); err == nil || !strings.Contains(err.Error(), "waiting for NetworkManager") {
+		t.Error(err)
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte(`{"interfaces": [{"name": "eth0", "mtu": 1500}], "routes": {"running": []}}`))
+	f.Add([]byte(`{"interfaces": null}`))
+	f.Add([]byte(`{"interfaces": [1, {"name": 7}], "routes": 5}`))
+	f.Fuzz(func(t *testing.T, out []byte) {
+		s, err := decode(out)
+		if err != nil {
+			return
+		}
+		if d := nmstate.Diff(s, s); len(d) > 0 && nmstate.Check(s, true) == nil {
+			t.Errorf("%v differs from itself: %v", s, d)
+		}
+	})
+}
