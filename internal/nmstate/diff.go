@@ -263,7 +263,7 @@ func (d *differ) dns(want, current State) {
 		if !ok {
 			have = object(object(current[keyDNS])[keyRunning])[k]
 		}
-		if !(len(list(wanted[k])) == 0 && len(list(have)) == 0) {
+		if len(list(wanted[k])) > 0 || len(list(have)) > 0 {
 			d.value(keyDNS+".config."+k, k, wanted[k], have)
 		}
 	}

@@ -96,7 +96,7 @@ func compare(path string, typ reflect.Type, p property) (wrong []string) {
 	if p.Description == "" && !strings.HasSuffix(path, "[]") && !strings.HasSuffix(path, ".metadata") {
 		wrong = append(wrong, path+" has no description")
 	}
-	if want := kindOf(typ); want != p.Type+p.Format && !(p.IntOrString && want == "int-or-string") {
+	if want := kindOf(typ); want != p.Type+p.Format && (!p.IntOrString || want != "int-or-string") {
 		return append(wrong, path+" is "+p.Type+p.Format+" in the CRD and "+want+" in Go")
 	}
 	switch {
