@@ -526,6 +526,9 @@ func TestWatch(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if !bufio.NewScanner(resp.Body).Scan() { // before its first line, a watch whose client goes asks nobody
+			t.Error("no heartbeat")
+		}
 		cancel()
 		resp.Body.Close()
 		<-gone
