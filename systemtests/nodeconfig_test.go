@@ -186,32 +186,39 @@ func TestPoliciesDisagree(t *testing.T) {
 	c.hasMTU(c.two, c.link, "1420")
 }
 
+const (
+	unasked  = "has not been asked"
+	changing = "changes"
+	changed  = "has changed"
+)
+
+// standing tells how far a node has come with an MTU that a policy wants.
+func (s *stateful) standing(mtu int) string {
+	s.Helper()
+	o, err := s.object()
+	s.must(err)
+	desire, _ := json.Marshal(o.Spec.DesiredState)
+	switch {
+	case !strings.Contains(string(desire), fmt.Sprint(mtu)):
+		return unasked
+	case strings.HasPrefix(o.inSync(), "True") && o.Status.ObservedGeneration == o.Metadata.Generation:
+		return changed
+	}
+	return changing
+}
+
 // With maxUnavailable 1 the second node changes when the first is done.
 func TestPolicyOneNodeAfterTheOther(t *testing.T) {
 	c := policiesOn(t)
 	for _, mtu := range []int{1430, 1440} {
 		c.want("a", mtuFor(mtu, ", maxUnavailable: 1"))
 		c.must(cluster.Until(c.ctx, 2*enforcing, func() error {
-			changing, done := 0, 0
-			for _, s := range []*stateful{c.one, c.two} {
-				o, err := s.object()
-				if err != nil {
-					return err
-				}
-				desire, _ := json.Marshal(o.Spec.DesiredState)
-				switch synced := strings.HasPrefix(o.inSync(), "True") && o.Status.ObservedGeneration == o.Metadata.Generation; {
-				case !strings.Contains(string(desire), fmt.Sprint(mtu)):
-				case synced:
-					done++
-				default:
-					changing++
-				}
-			}
-			if changing > 1 {
+			one, two := c.one.standing(mtu), c.two.standing(mtu)
+			if one == changing && two == changing && c.one.standing(mtu) == changing { // also after the second was seen so
 				c.Fatal("both nodes change at once")
 			}
-			if done < 2 {
-				return fmt.Errorf("%d nodes have changed", done)
+			if one != changed || two != changed {
+				return fmt.Errorf("%s %s, %s %s", c.one.node, one, c.two.node, two)
 			}
 			return nil
 		}))
@@ -260,7 +267,7 @@ func TestCentralizedTakesOver(t *testing.T) {
 	})
 	c.must(c.StartNodeConfig(c.ctx, name, c.person(name), "9446"))
 	c.must(cluster.Until(c.ctx, enforcing, func() error {
-		_, err := c.RunIn(c.ctx, c.NodeNS("cp"), "curl", "-sf", "http://127.0.0.1:9446/readyz")
+		_, err := c.RunIn(c.ctx, c.ControlPlaneNS(), c.Bin+"/probe", "get", "http://127.0.0.1:9446/readyz")
 		return err
 	}))
 	written := func(s *stateful) float64 {

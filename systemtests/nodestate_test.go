@@ -15,7 +15,7 @@ import (
 )
 
 // enforcing is how long a desire may take until it is enforced and reported.
-const enforcing = 30 * time.Second
+const enforcing = time.Minute
 
 // bareHost is the last part of a bare node's address: beyond those of the nodes.
 const bareHost = 200
