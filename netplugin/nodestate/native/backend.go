@@ -193,6 +193,13 @@ func remember(now *network, to *target, steps []Step) *before {
 			concerned[name] = true
 		}
 	}
+	for _, name := range sortedKeys(concerned) { // a bond without ports takes another MAC address
+		for _, n := range []*network{now, end} {
+			if l := n.Links[name]; l != nil && l.Controller != "" {
+				concerned[l.Controller] = true
+			}
+		}
+	}
 	b := &before{Links: map[string]*link{}}
 	for _, name := range sortedKeys(concerned) {
 		if l := now.Links[name]; l != nil {
@@ -234,7 +241,7 @@ func (n *network) settled(l *link) *link {
 		out.MAC = ""
 	}
 	if c := n.Links[l.Controller]; c != nil && c.Type == typeBond {
-		out.MAC = ""
+		out.MAC = l.OwnMAC
 	}
 	if l.Bridge == nil {
 		return out

@@ -12,15 +12,14 @@ import (
 type fake struct {
 	*network
 	steps   int
-	failAt  int               // the step, counted from 1, that fails; 0: none
-	halfway bool              // and yet it was done
-	lent    map[string]string // MAC addresses of a bond's ports, which have the bond's meanwhile
+	failAt  int  // the step, counted from 1, that fails; 0: none
+	halfway bool // and yet it was done
 }
 
 var errFake = errors.New("the kernel does not feel like it")
 
 func newFake() *fake {
-	f := &fake{lent: map[string]string{}, network: &network{Links: map[string]*link{}, DNS: &resolver{Servers: []string{"192.0.2.53"}, Search: []string{"example.org"}}}}
+	f := &fake{network: &network{Links: map[string]*link{}, DNS: &resolver{Servers: []string{"192.0.2.53"}, Search: []string{"example.org"}}}}
 	for i, l := range []link{
 		{Name: "lo", Type: typeLoopback, Up: true, MTU: 65536},
 		{Name: "eth0", Type: typeEthernet, Up: true, MTU: 1500, MAC: "02:00:00:00:01:00", Driver: "virtio_net", Ethernet: &ethernetSpec{Auto: true, Speed: 1000, Duplex: "full"}},
@@ -96,13 +95,7 @@ func (f *fake) choose(s Step) {
 // lend gives a bond's MAC address to its ports as long as they are.
 func (f *fake) lend(s Step) {
 	if c := f.Links[s.text]; s.verb == attachPort && c.Type == typeBond {
-		f.lent[s.name] = f.Links[s.name].MAC
-		f.Links[s.name].MAC = c.MAC
-	}
-	for name, l := range f.Links {
-		if l.MAC == "" {
-			l.MAC = f.lent[name]
-		}
+		f.Links[s.name].OwnMAC, f.Links[s.name].MAC = f.Links[s.name].MAC, c.MAC
 	}
 }
 

@@ -2,12 +2,10 @@ package native
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -16,7 +14,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"github.com/flowkeep/flowkeep/netplugin/hostnet"
+	"github.com/flowkeep/flowkeep/internal/nmstate"
 )
 
 // kernel is what really has the network, in the network namespace of the thread that asks.
@@ -114,6 +112,9 @@ func readLink(m []byte) (*seen, error) {
 		Name: a.Name, Index: a.Index, Up: a.Flags&net.FlagUp != 0, MTU: a.MTU, MAC: a.HardwareAddr.String(),
 		Permanent: a.PermHWAddr.String(), IPv6Off: true,
 	}
+	if slave, ok := a.Slave.(*netlink.BondSlave); ok {
+		l.OwnMAC = slave.PermHardwareAddr.String()
+	}
 	s := &seen{link: l, raw: raw, base: a.ParentIndex, master: a.MasterIndex, elsewhere: a.NetNsID >= 0}
 	msg := nl.DeserializeIfInfomsg(m)
 	attrs, err := nl.ParseRouteAttr(m[msg.Len():])
@@ -207,7 +208,7 @@ func (s *seen) readInfo(value []byte) (kind string, err error) {
 	return kind, nil
 }
 
-func number16(b []byte) int {
+func numberIn(b []byte) int {
 	switch len(b) {
 	case 1:
 		return int(b[0])
@@ -226,7 +227,7 @@ func readBridge(data []byte) (*bridgeSpec, error) {
 	}
 	b := &bridgeSpec{}
 	for _, a := range attrs {
-		n := number16(a.Value)
+		n := numberIn(a.Value)
 		switch a.Attr.Type & nl.NLA_TYPE_MASK {
 		case nl.IFLA_BR_FORWARD_DELAY:
 			b.ForwardDelay = n
@@ -260,11 +261,11 @@ func readBridgePort(data []byte) (*bridgePortSpec, error) {
 	for _, a := range attrs {
 		switch a.Attr.Type & nl.NLA_TYPE_MASK {
 		case nl.IFLA_BRPORT_PRIORITY:
-			p.Priority = number16(a.Value)
+			p.Priority = numberIn(a.Value)
 		case nl.IFLA_BRPORT_COST:
-			p.Cost = number16(a.Value)
+			p.Cost = numberIn(a.Value)
 		case nl.IFLA_BRPORT_MODE:
-			p.Hairpin = number16(a.Value) != 0
+			p.Hairpin = numberIn(a.Value) != 0
 		}
 	}
 	return p, nil
@@ -395,8 +396,14 @@ func portVLANs(n *network, byIndex map[int]*seen) error {
 	return nil
 }
 
-// uplink names are those that kernel and udev give to a machine's cards; a machine may itself be a container whose card is a veth.
-var uplink = regexp.MustCompile(`^(eth[0-9]+|en[opsx].*)$`)
+// ofPod tells the node's ends of pods' links as reports do: a machine may itself be a container whose card is such an end.
+func (l *link) ofPod() bool {
+	addresses := []any{}
+	for _, a := range l.Addresses {
+		addresses = append(addresses, map[string]any{"ip": a.Addr().String(), "prefix-length": int64(a.Bits())})
+	}
+	return nmstate.OfPod(nmstate.Interface{"name": l.Name, "type": l.Type, "ipv4": map[string]any{"address": addresses}})
+}
 
 // protect marks what is not an administrator's: Flowkeep's, and the node's ends of pods' links.
 func (k *kernel) protect(n *network, byIndex map[int]*seen) {
@@ -413,7 +420,7 @@ func (k *kernel) protect(n *network, byIndex map[int]*seen) {
 			l.Protected = k.own.why(l.Name)
 		case l.Controller == bridgeKey(k.own.Bridge) && k.own.Bridge != "":
 			l.Protected = l.Name + " is a port of Flowkeep's bridge: it cannot be changed by a state document"
-		case l.Type == typeVeth && s.elsewhere && !out[l.Name] && !uplink.MatchString(l.Name):
+		case l.Type == typeVeth && s.elsewhere && !out[l.Name] && l.ofPod():
 			l.Protected = l.Name + " leads into another network namespace, as pods' interfaces do: it cannot be changed by a state document"
 		}
 	}
@@ -456,159 +463,3 @@ func ethernetOf(e *ethtool.Ethtool, name string) *ethernetSpec {
 	}
 	return out
 }
-
-// routes of all tables but the local one; with what a route may have that is not in the model it is left out, and nobody touches it.
-func routes(byIndex map[int]*seen) ([]route, error) {
-	list, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
-	if err != nil {
-		return nil, err
-	}
-	out := make([]route, 0, len(list))
-	for _, r := range list {
-		if one, ok := routeOf(&r, byIndex); ok {
-			out = append(out, one)
-		}
-	}
-	return out, nil
-}
-
-var routeTypes = map[int]string{unix.RTN_UNICAST: "", unix.RTN_BLACKHOLE: "blackhole", unix.RTN_UNREACHABLE: "unreachable", unix.RTN_PROHIBIT: "prohibit"}
-
-func routeOf(r *netlink.Route, byIndex map[int]*seen) (out route, ok bool) {
-	kind, known := routeTypes[r.Type]
-	if !known || r.Table == unix.RT_TABLE_LOCAL || r.Encap != nil || r.Via != nil || r.MPLSDst != nil || r.Family == netlink.FAMILY_MPLS {
-		return out, false
-	}
-	nameOf := func(index int) string {
-		if s := byIndex[index]; s != nil {
-			return s.link.Name
-		}
-		return ""
-	}
-	out = route{
-		Dst: dstOf(r), Table: r.Table, Metric: r.Priority, Type: kind, Via: addrOf(r.Gw), Source: addrOf(r.Src), Protocol: int(r.Protocol),
-		Scope: int(r.Scope), TOS: r.Tos, MTU: r.MTU, AdvMSS: r.AdvMSS, Window: r.Window, InitCwnd: r.InitCwnd, InitRwnd: r.InitRwnd,
-		OnLink: r.Flags&int(netlink.FLAG_ONLINK) != 0,
-	}
-	if kind == "" {
-		out.Link = nameOf(r.LinkIndex)
-	}
-	for _, h := range r.MultiPath {
-		out.Link = ""
-		out.Hops = append(out.Hops, hop{Link: nameOf(h.LinkIndex), Via: addrOf(h.Gw), Weight: h.Hops, OnLink: h.Flags&int(netlink.FLAG_ONLINK) != 0})
-	}
-	return out, !out.Dst.Addr().IsLinkLocalUnicast() && !out.Dst.Addr().IsMulticast() || !out.kernelMade()
-}
-
-func dstOf(r *netlink.Route) netip.Prefix {
-	if r.Dst == nil {
-		if r.Family == netlink.FAMILY_V6 {
-			return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
-		}
-		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
-	}
-	ones, _ := r.Dst.Mask.Size()
-	ip := addrOf(r.Dst.IP)
-	if r.Family == netlink.FAMILY_V6 && ip.Is4() {
-		ip = netip.AddrFrom16(ip.As16())
-	}
-	return netip.PrefixFrom(ip, ones)
-}
-
-// flowkeeps tells whether the route is Flowkeep's.
-func (r *route) flowkeeps() bool { return r.Protocol == hostnet.RouteProtocol }
-
-// rules but those of the kernel's own tables; what has more than the model is named in Others.
-func rules() ([]rule, error) {
-	var out []rule
-	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
-		req := nl.NewNetlinkRequest(unix.RTM_GETRULE, unix.NLM_F_DUMP)
-		req.AddData(nl.NewIfInfomsg(family))
-		messages, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWRULE)
-		if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT) {
-			continue // a kernel without rules of this family
-		}
-		if err != nil {
-			return nil, err
-		}
-		for _, m := range messages {
-			if len(m) > 0 && int(m[0]) != family {
-				continue
-			}
-			r, err := ruleOf(m)
-			if err != nil {
-				return nil, err
-			}
-			if r.Table == unix.RT_TABLE_LOCAL || r.Priority == 32766 && r.Table == mainTable || r.Priority == 32767 && r.Table == unix.RT_TABLE_DEFAULT {
-				continue
-			}
-			out = append(out, r)
-		}
-	}
-	return out, nil
-}
-
-var ruleActions = map[uint8]string{nl.FR_ACT_TO_TBL: "", nl.FR_ACT_BLACKHOLE: "blackhole", nl.FR_ACT_UNREACHABLE: "unreachable", nl.FR_ACT_PROHIBIT: "prohibit"}
-
-func ruleOf(m []byte) (rule, error) {
-	msg := nl.DeserializeRtMsg(m)
-	attrs, err := nl.ParseRouteAttr(m[msg.Len():])
-	if err != nil {
-		return rule{}, err
-	}
-	action, known := ruleActions[msg.Type]
-	r := rule{IPv6: msg.Family == unix.AF_INET6, Table: int(msg.Table), Action: action}
-	if !known || msg.Tos != 0 || msg.Flags&netlink.FibRuleInvert != 0 {
-		r.Others = "action, tos or not"
-	}
-	for _, a := range attrs {
-		r.take(a.Attr.Type, a.Value, msg)
-	}
-	if r.Action != "" {
-		r.Table = 0
-	}
-	return r, nil
-}
-
-func (r *rule) take(kind uint16, value []byte, msg *nl.RtMsg) {
-	word := func() uint32 {
-		if len(value) < 4 {
-			return 0
-		}
-		return nl.NativeEndian().Uint32(value)
-	}
-	text := func() string { return strings.TrimRight(string(value), "\x00") }
-	switch kind {
-	case nl.FRA_SRC:
-		r.From = netip.PrefixFrom(addrOf(value), int(msg.Src_len))
-	case nl.FRA_DST:
-		r.To = netip.PrefixFrom(addrOf(value), int(msg.Dst_len))
-	case nl.FRA_IIFNAME:
-		r.Iif = text()
-	case nl.FRA_OIFNAME:
-		r.Oif = text()
-	case nl.FRA_PRIORITY:
-		r.Priority = int(word())
-	case nl.FRA_FWMARK:
-		r.Mark = word()
-	case nl.FRA_FWMASK:
-		r.Mask = word()
-	case nl.FRA_TABLE:
-		r.Table = int(word())
-	case nl.FRA_SUPPRESS_PREFIXLEN:
-		r.Suppress = int(word() + 1) // all ones stand for none
-	case nl.FRA_PROTOCOL:
-		if len(value) > 0 {
-			r.Protocol = int(value[0])
-		}
-	case nl.FRA_SUPPRESS_IFGROUP:
-		if word() != 1<<32-1 {
-			r.Others = "suppress_ifgroup"
-		}
-	default:
-		r.Others = fmt.Sprintf("attribute %d", kind)
-	}
-}
-
-// bigEndian is how VLAN protocols and ports lie in messages.
-func bigEndian(n int) []byte { return binary.BigEndian.AppendUint16(nil, uint16(n)) }

@@ -43,8 +43,9 @@ type link struct {
 	Type       string         `json:"type"`
 	Index      int            `json:"index,omitempty"`
 	Up         bool           `json:"up"`
-	MTU        int            `json:"mtu,omitempty"` // 0: not known, or the kernel's choice
-	MAC        string         `json:"mac,omitempty"` // empty: not known, or the kernel's choice
+	MTU        int            `json:"mtu,omitempty"`    // 0: not known, or the kernel's choice
+	MAC        string         `json:"mac,omitempty"`    // empty: not known, or the kernel's choice
+	OwnMAC     string         `json:"ownMAC,omitempty"` // of a bond's port, which has the bond's as long as it is one
 	Permanent  string         `json:"permanent,omitempty"`
 	Driver     string         `json:"driver,omitempty"`
 	Controller string         `json:"controller,omitempty"`

@@ -32,9 +32,10 @@ func (d dice) desire() nmstate.State {
 	var interfaces []any
 	names := append([]string{}, d.cards...)
 	for i, kind := range d.kinds {
-		if kind == typeVeth {
+		switch kind {
+		case typeVeth:
 			names = append(names, fmt.Sprintf("v%da", i), fmt.Sprintf("v%db", i))
-		} else if kind == typeDummy || kind == typeIfb {
+		case typeDummy, typeIfb:
 			names = append(names, fmt.Sprintf("p%d", i))
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"unicode"
 )
 
 // check refuses what resolv.conf cannot hold.
@@ -20,7 +21,7 @@ func (r *resolver) check() error {
 	}
 	for _, list := range [][]string{r.Search, r.Options} {
 		for _, s := range list {
-			if s == "" || strings.ContainsAny(s, " \t\r\n#;") {
+			if words := strings.Fields(s); len(words) != 1 || words[0] != s || strings.ContainsAny(s, "#;") || strings.ContainsFunc(s, unicode.IsControl) {
 				return fmt.Errorf("search, options: %q is no word", s)
 			}
 		}
@@ -83,8 +84,8 @@ func readResolver(path string) (*resolver, error) {
 
 // write puts the file in the place of the old one at once: readers see the one or the other. A link stays a link.
 func (r *resolver) write(path string) error {
-	if real, err := filepath.EvalSymlinks(path); err == nil {
-		path = real
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		path = target
 	}
 	text, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

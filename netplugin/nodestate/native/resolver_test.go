@@ -13,9 +13,9 @@ import (
 func TestResolverFile(t *testing.T) {
 	inNetNS(t, func(t *testing.T) {
 		dir := t.TempDir()
-		real, path := filepath.Join(dir, "real"), filepath.Join(dir, "resolv.conf")
+		target, path := filepath.Join(dir, "real"), filepath.Join(dir, "resolv.conf")
 		const text = "# by hand\nnameserver 192.0.2.53\nsearch example.org corp.example.org\nsortlist 10.0.0.0\noptions ndots:2\n"
-		if err := os.WriteFile(real, []byte(text), 0o640); err != nil {
+		if err := os.WriteFile(target, []byte(text), 0o640); err != nil {
 			t.Fatal(err)
 		}
 		if err := os.Symlink("real", path); err != nil {
@@ -24,14 +24,14 @@ func TestResolverFile(t *testing.T) {
 		b := newBench(t, Config{ResolvConf: path})
 		before := b.show()
 		c := b.apply("dns-resolver: {config: {server: ['192.0.2.54', '2001:DB8:0::53']}}")
-		have, _ := os.ReadFile(real)
+		have, _ := os.ReadFile(target)
 		if want := "# by hand\nsortlist 10.0.0.0\nsearch example.org corp.example.org\nnameserver 192.0.2.54\nnameserver 2001:db8::53\noptions ndots:2\n"; string(have) != want {
 			t.Errorf("the file is\n%s", have)
 		}
 		if info, err := os.Lstat(path); err != nil || info.Mode()&os.ModeSymlink == 0 {
 			t.Errorf("the link is no link any more: %v, %v", info, err)
 		}
-		if info, err := os.Stat(real); err != nil || info.Mode().Perm() != 0o640 {
+		if info, err := os.Stat(target); err != nil || info.Mode().Perm() != 0o640 {
 			t.Errorf("mode %v, %v", info.Mode(), err)
 		}
 		b.rolledBack(c, before)
@@ -52,6 +52,7 @@ func TestNoResolverFile(t *testing.T) {
 func FuzzResolver(f *testing.F) {
 	f.Add("nameserver 1.1.1.1\nsearch a b\noptions x\n", "2.2.2.2", "c")
 	f.Add("domain x\n\n;comment\r\nnameserver", "::1", "d.e")
+	f.Add("\n\n0\n0", "::", "\v")
 	f.Fuzz(func(t *testing.T, text, server, search string) {
 		r := parseResolver(text)
 		r.Servers, r.Search = append(r.Servers, server), append(r.Search, search)

@@ -149,13 +149,11 @@ func (n *network) createable(spec *link) error {
 			return fmt.Errorf("its mtu %d is larger than the %d that %s leaves it", spec.MTU, most, base.Name)
 		}
 		return n.unique(spec)
-	case needsBase(spec.Type):
+	case bound(spec.Type):
 		return errors.New("it needs a base-iface")
 	}
 	return n.unique(spec)
 }
-
-func needsBase(kind string) bool { return bound(kind) }
 
 // bound links have an MTU of at most their base's.
 func bound(kind string) bool { return kind == typeVLAN || kind == typeMacVLAN || kind == typeMacVTap }
@@ -274,7 +272,7 @@ func (n *network) attach(l *link, controller string) error {
 func (n *network) detach(l *link) {
 	if c := n.Links[l.Controller]; c != nil && c.Type == typeBond {
 		n.down(l)
-		l.MAC = "" // the bond's was only lent
+		l.MAC, l.OwnMAC = l.OwnMAC, "" // the bond's was only lent
 	} else if c != nil && c.Type == typeVRF {
 		n.flap(l)
 	}

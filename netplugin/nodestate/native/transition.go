@@ -96,10 +96,10 @@ func (n *network) byDepth() []string {
 func (n *network) depth(name string) int {
 	d := 0
 	for l := n.Links[name]; l != nil && d < len(n.Links); d++ {
-		switch {
-		case l.Type == typeOVSInterface:
+		switch l.Type {
+		case typeOVSInterface:
 			l = n.Links[l.Controller]
-		case l.Type == typeVeth:
+		case typeVeth:
 			return d + 1
 		default:
 			l = n.Links[l.Base]
@@ -198,7 +198,7 @@ func number(n int) string {
 
 func (p *planner) setMACs() {
 	p.each(func(have, want *link) {
-		if want.MAC != "" && want.MAC != have.MAC && !p.lent(want) {
+		if want.MAC != "" && want.MAC != have.MAC && (!p.lent(want) || have.Controller != want.Controller) {
 			p.do(Step{verb: setMAC, name: have.key(), text: want.MAC, was: have.MAC})
 		}
 	})

@@ -80,7 +80,7 @@ func (w *wanter) one(d *interfaceDoc) {
 	}
 	key := w.keyOf(d)
 	have := w.now.Links[key]
-	if have != nil && d.Type != "" && d.Type != have.Type && !(d.Type == typeEthernet && have.Type == typeVeth) {
+	if have != nil && d.Type != "" && d.Type != have.Type && (d.Type != typeEthernet || have.Type != typeVeth) {
 		w.fail("%s.type: it is a %s, not a %s; make it absent first", path, have.Type, d.Type)
 		return
 	}
@@ -380,7 +380,7 @@ func (w *wanter) settle() {
 func (w *wanter) settlePort(name string, l *link) {
 	if have := w.now.Links[name]; have != nil && have.Controller != l.Controller && have.MAC == l.MAC {
 		if c := w.now.Links[have.Controller]; c != nil && c.Type == typeBond {
-			l.MAC = "" // the bond's was only lent
+			l.MAC, l.OwnMAC = have.OwnMAC, "" // the bond's was only lent
 		}
 	}
 	c := w.to.Links[l.Controller]
