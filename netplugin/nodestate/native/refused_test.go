@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/flowkeep/flowkeep/internal/nmstate"
+	"github.com/flowkeep/flowkeep/netplugin/hostnet"
 	"github.com/flowkeep/flowkeep/netplugin/nodestate"
 )
 
@@ -16,6 +18,7 @@ func refusing(t *testing.T) (*fake, *Backend) {
 	f := newFake()
 	b := onFake(f)
 	f.Links["fk0 ovs-bridge"] = &link{Name: "fk0", Type: typeOVSBridge, Up: true, OVSBridge: &ovsBridgeSpec{}, Protected: b.own.why("fk0")}
+	f.Links["fkp1"] = &link{Name: "fkp1", Type: typeVeth, Up: true, MTU: 1500, Protected: b.own.why("fkp1")}
 	f.Links["cali1"] = &link{Name: "cali1", Type: typeVeth, Up: true, Protected: "cali1 leads into another network namespace"}
 	f.Routes = append(f.Routes, route{Dst: prefixOf("10.244.9.0/24"), Table: mainTable, Link: "eth0", Protocol: 0x66, OnLink: true})
 	if _, err := b.Apply(t.Context(), state(t, `
@@ -88,6 +91,16 @@ func TestRefused(t *testing.T) {
 		{"interfaces: [{name: cali1, state: down}]", "another network namespace"},
 		{"interfaces: [{name: br1, bridge: {port: [{name: cali1}]}}]", "another network namespace"},
 		{"interfaces: [{name: cali1, controller: br1}]", "another network namespace"},
+		{"interfaces: [{name: eth2, controller: fk0}]", "the bridge on which Flowkeep enforces"},
+		{"interfaces: [{name: fk-x.5, type: vlan, vlan: {base-iface: eth1, id: 9}}]", "Flowkeep's own"},
+		{"interfaces: [{name: w, type: vlan, vlan: {base-iface: fkp1, id: 9}}]", "a pod's interface"},
+		{"interfaces: [{name: w, type: mac-vlan, mac-vlan: {base-iface: cali1}}]", "another network namespace"},
+		{"interfaces: [{name: w, type: vxlan, vxlan: {id: 9, base-iface: cali1}}]", "another network namespace"},
+		{"interfaces: [{name: w, type: veth, veth: {peer: fk-w}}]", "Flowkeep's own"},
+		{"interfaces: [{name: w, type: vrf, vrf: {route-table-id: SERVICES}}]", "Flowkeep's own table"},
+		{"routes: {config: [{destination: 10.0.0.0/8, next-hop-interface: eth1, table-id: SERVICES}]}", "Flowkeep's own table"},
+		{"route-rules: {config: [{ip-from: 10.0.0.0/8, route-table: SERVICES}]}", "Flowkeep's own table"},
+		{"route-rules: {config: [{iif: fk-gw, priority: 5, route-table: 7}]}", "Flowkeep's own"},
 		{"routes: {config: [{destination: 10.0.0.0/8, next-hop-interface: fk-gw}]}", "Flowkeep's own"},
 		{"routes: {config: [{destination: 10.244.9.0/24, next-hop-interface: eth1, next-hop-address: 192.0.2.9}]}", "not to be touched"},
 		{"routes: {config: [{destination: 10.0.0.0/8, next-hop-interface: eth1, next-hop-address: 198.51.100.1}]}", "is not in a network of eth1"},
@@ -105,7 +118,8 @@ func TestRefused(t *testing.T) {
 		t.Run(c.says, func(t *testing.T) {
 			f, b := refusing(t)
 			before, at := f.clone(), f.steps
-			_, err := b.Apply(t.Context(), state(t, c.desired), nodestate.Order{Journal: func(nodestate.Change) error {
+			desired := state(t, strings.ReplaceAll(c.desired, "SERVICES", strconv.Itoa(hostnet.ServiceTable)))
+			_, err := b.Apply(t.Context(), desired, nodestate.Order{Journal: func(nodestate.Change) error {
 				t.Error("the journal was written")
 				return nil
 			}})

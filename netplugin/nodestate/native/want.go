@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/flowkeep/flowkeep/internal/nmstate"
+	"github.com/flowkeep/flowkeep/netplugin/hostnet"
 )
 
 // want lays a desire over the network as it is: what it names is as it says, all else stays. It fails where the desire names
@@ -106,7 +107,7 @@ func (w *wanter) one(d *interfaceDoc) {
 		w.sixes = append(w.sixes, key)
 	}
 	for _, set := range []func(*link, *interfaceDoc) error{
-		w.setBasics, setVLAN, setVXLAN, setMacVLAN, setVRF, setVeth, setBond, setBridge, setOVSBridge, setEthernet, setIPs,
+		w.setBasics, setVLAN, setVXLAN, setMacVLAN, setVRF, setVeth, w.lean, setBond, setBridge, setOVSBridge, setEthernet, setIPs,
 	} {
 		if err := set(l, d); err != nil {
 			w.fail("%s.%w", path, err)
@@ -266,6 +267,9 @@ func (w *wanter) claim(l *link, controller, path string) error {
 	if l.Protected != "" {
 		return fmt.Errorf("%s: %s: %s", path, l.Name, l.Protected)
 	}
+	if why := w.untouchable(shown(controller)); why != "" {
+		return fmt.Errorf("%s: %s", path, why)
+	}
 	if w.portsBy == nil {
 		w.portsBy = map[string]string{}
 	}
@@ -281,6 +285,25 @@ func (w *wanter) claim(l *link, controller, path string) error {
 	}
 	return nil
 }
+
+// lean refuses to put something new upon, or to lead it into, what is not to be touched.
+func (w *wanter) lean(l *link, _ *interfaceDoc) error {
+	if have := w.now.Links[l.key()]; have != nil && have.Base == l.Base && have.VRFTable == l.VRFTable {
+		return nil
+	}
+	if why := w.untouchable(l.Base); why != "" {
+		if l.Type == typeVeth {
+			return fmt.Errorf("veth.peer: %s", why)
+		}
+		return fmt.Errorf("%s.base-iface: %s", l.Type, why)
+	}
+	if l.Type == typeVRF && l.VRFTable == hostnet.ServiceTable {
+		return fmt.Errorf("vrf.route-table-id: %w", errOwnTable)
+	}
+	return nil
+}
+
+var errOwnTable = fmt.Errorf("%d is Flowkeep's own table of routes: use another", hostnet.ServiceTable)
 
 // portsOf takes an interface's list of ports: those that it leaves out go.
 func (w *wanter) portsOf(d *interfaceDoc) {

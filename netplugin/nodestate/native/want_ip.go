@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/flowkeep/flowkeep/internal/nmstate"
+	"github.com/flowkeep/flowkeep/netplugin/hostnet"
 )
 
 func setIPs(l *link, d *interfaceDoc) error {
@@ -194,6 +195,8 @@ func (w *wanter) route(d *routeDoc) error {
 		return fmt.Errorf(".next-hop-interface: %s: %s", r.Link, w.untouchable(r.Link))
 	case r.Link != "" && w.to.Links[r.Link] == nil:
 		return fmt.Errorf(".next-hop-interface: there is no interface %s", r.Link)
+	case r.Table == hostnet.ServiceTable:
+		return fmt.Errorf(".table-id: %w", errOwnTable)
 	}
 	if i := slices.IndexFunc(w.to.Routes, func(h route) bool { return h.administered() && d.matches(&r, &h) }); i >= 0 {
 		w.to.namedRoutes = append(w.to.namedRoutes, w.to.Routes[i])

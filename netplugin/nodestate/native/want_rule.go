@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/flowkeep/flowkeep/internal/nmstate"
+	"github.com/flowkeep/flowkeep/netplugin/hostnet"
 )
 
 func (w *wanter) rules(d *rulesDoc) {
@@ -31,6 +32,10 @@ func (w *wanter) rule(d *ruleDoc) error {
 		return fmt.Errorf(".state: must be absent, or left out, not %q", state)
 	case slices.ContainsFunc(w.to.Rules, matches):
 		return nil
+	case r.Table == hostnet.ServiceTable:
+		return fmt.Errorf(".route-table: %w", errOwnTable)
+	case r.Iif != "" && w.mine.why(r.Iif) != "":
+		return fmt.Errorf(".iif: %s", w.mine.why(r.Iif))
 	case r.Action == "" && d.Table == nil:
 		return errors.New(".route-table: is missing")
 	}
