@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
 )
@@ -41,9 +42,10 @@ func (a *agent) capture(ctx context.Context, q *inspect.CaptureQuery, send func(
 		return fmt.Errorf("pod %s is not wired on node %s", q.Pod, a.cfg.Node)
 	}
 	log := a.log.With("pod", q.Pod, "interface", out.Interface, "filter", q.Filter)
-	log.Info("a pod's packets are captured")
+	begun := sync.OnceFunc(func() { log.Info("a pod's packets are captured") }) // from here on none is missed
 	var counts inspect.CaptureCounts
 	err := a.captures.Run(ctx, &q.CaptureSpec, out, func(c *inspect.Captured) error {
+		begun()
 		counts = c.CaptureCounts
 		body, err := json.Marshal(c)
 		if err != nil {
@@ -61,9 +63,10 @@ func (a *agent) look(ctx context.Context, q *inspect.SightingsQuery, send func([
 		return errors.New("which packets are to be looked for is not said")
 	}
 	log := a.log.With("from", q.From, "to", q.To, "protocol", q.Protocol, "ports", q.Ports)
-	log.Info("packets are traced")
+	begun := sync.OnceFunc(func() { log.Info("packets are traced") })
 	var counts inspect.CaptureCounts
 	err := a.captures.Look(ctx, q, a.cfg.Node, func(ifName string) string { return a.podAt(ctx, ifName) }, func(s *inspect.Sighted) error {
+		begun()
 		counts = s.CaptureCounts
 		body, err := json.Marshal(s)
 		if err != nil {
