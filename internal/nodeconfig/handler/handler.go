@@ -74,7 +74,7 @@ func New(cfg Config) *Handler {
 	return &Handler{Config: cfg, policies: map[types.UID]*policy{}, states: map[string]*state{}, waiting: map[string][]string{}, asked: map[string]time.Time{}}
 }
 
-// ErrStandsBack: another instance handles all nodes, and this one leaves it to it.
+// ErrStandsBack is told when another instance handles all nodes, and this one leaves it to it.
 var ErrStandsBack = errors.New("another instance handles all nodes")
 
 // Waiting are the nodes that wait for their turn with a policy.

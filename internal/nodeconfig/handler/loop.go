@@ -25,13 +25,13 @@ func NewDirty() *Dirty {
 	return d
 }
 
-// All nodes are to be decided again.
+// All has all nodes decided again.
 func (d *Dirty) All() { d.mark(func() { d.all = true }) }
 
-// Node is to be decided again.
+// Node has one decided again.
 func (d *Dirty) Node(name string) { d.mark(func() { d.nodes = with(d.nodes, name) }) }
 
-// Told: nodes that wait for the policy are to be decided again.
+// Told has nodes that wait for the policy decided again.
 func (d *Dirty) Told(policy string) { d.mark(func() { d.told = with(d.told, policy) }) }
 
 func with(set map[string]bool, name string) map[string]bool {
