@@ -272,14 +272,10 @@ func (b *Backend) Rollback(ctx context.Context, c nodestate.Change) error {
 		if err != nil {
 			return err
 		}
-		steps, err := transition(now, was.target(now))
-		if err != nil {
-			return fmt.Errorf("plan the way back: %w", err)
+		steps, stuck := wayBack(now, was.target(now))
+		if failed = stuck; len(steps) == 0 {
+			return left(failed)
 		}
-		if len(steps) == 0 {
-			return nil
-		}
-		failed = nil
 		for _, s := range steps { // one that fails does not keep the others from being undone
 			if err := b.system.do(ctx, s); err != nil {
 				failed = errors.Join(failed, fmt.Errorf("%s: %w", s, err))
@@ -292,7 +288,32 @@ func (b *Backend) Rollback(ctx context.Context, c nodestate.Change) error {
 	if failed == nil {
 		failed = errors.New("the kernel does not keep what was before")
 	}
+	return left(failed)
+}
+
+// left is the error of what could not be rolled back, if there is any.
+func left(failed error) error {
+	if failed == nil {
+		return nil
+	}
 	return fmt.Errorf("not all is as before the change: %w", failed)
+}
+
+// goneWith tells whether the link cannot come again: a card that is out, or what lay upon one. That was no change of ours.
+func (was *before) goneWith(now *network, name string) bool {
+	for range len(was.Links) + 1 {
+		l := was.Links[name]
+		switch {
+		case l == nil || now.Links[name] != nil:
+			return false
+		case !creatable(l.Type):
+			return true
+		case l.Base == "" || l.Type == typeVeth:
+			return false
+		}
+		name = l.Base
+	}
+	return false
 }
 
 // target is the network as it is now, with what the change concerned as it was.
@@ -302,7 +323,9 @@ func (was *before) target(now *network) *target {
 		to.drop(name)
 	}
 	for name, l := range was.Links {
-		to.Links[name] = l.clone()
+		if !was.goneWith(now, name) {
+			to.Links[name] = l.clone()
+		}
 	}
 	to.Routes = slices.DeleteFunc(to.Routes, func(r route) bool {
 		return slices.ContainsFunc(was.Added, func(a route) bool { return a.equal(&r) })

@@ -238,3 +238,68 @@ func BenchmarkShow1500(b *testing.B) {
 		b.Fatal(err)
 	}
 }
+
+// What cannot come back does not keep the rest from coming back: a card that is unplugged, with what lies upon it.
+func TestRollbackWithoutACard(t *testing.T) {
+	f := newFake()
+	b := onFake(f)
+	if _, err := b.Apply(t.Context(), state(t, `interfaces: [{name: eth2.7, type: vlan, state: down, vlan: {base-iface: eth2, id: 7}}]`), nodestate.Order{}); err != nil {
+		t.Fatal(err)
+	}
+	c, err := b.Apply(t.Context(), state(t, `
+interfaces:
+- {name: d0, type: dummy, state: up}
+- {name: eth1, mtu: 1300, ipv4: {enabled: true, address: [{ip: 192.0.2.1, prefix-length: 24}]}}
+- {name: eth2, mtu: 1300}
+- {name: eth2.7, mtu: 1300}
+- {name: br1, type: linux-bridge, state: up, bridge: {port: [{name: eth1}]}}
+`), nodestate.Order{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	delete(f.Links, "eth2")
+	delete(f.Links, "eth2.7")
+	if err = b.Rollback(t.Context(), c); err != nil { // no change took the card out
+		t.Error(err)
+	}
+	if f.Links["d0"] != nil || f.Links["br1"] != nil || f.Links["eth1"].MTU != 1500 || len(f.Links["eth1"].Addresses) != 0 {
+		t.Errorf("not rolled back: %v, eth1 %+v", f.names(), f.Links["eth1"])
+	}
+}
+
+// A pod that came to a bridge meanwhile does not keep the bridge.
+func TestRollbackUnderAPod(t *testing.T) {
+	f := newFake()
+	b := onFake(f)
+	c, err := b.Apply(t.Context(), state(t, `interfaces: [{name: br1, type: linux-bridge, state: up}, {name: eth1, mtu: 1300}]`), nodestate.Order{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Links["cali1"] = &link{Name: "cali1", Type: typeVeth, Up: true, MTU: 1500, Controller: "br1", BridgePort: &bridgePortSpec{}, Protected: "cali1 leads into another network namespace"}
+	if err := b.Rollback(t.Context(), c); err != nil {
+		t.Error(err)
+	}
+	if f.Links["br1"] != nil || f.Links["cali1"] == nil || f.Links["eth1"].MTU != 1500 {
+		t.Errorf("not rolled back: %v, eth1 %+v", f.names(), f.Links["eth1"])
+	}
+}
+
+// What stands in the way is told, and all else is undone.
+func TestRollbackWhereANameIsTaken(t *testing.T) {
+	f := newFake()
+	b := onFake(f)
+	if _, err := b.Apply(t.Context(), state(t, "interfaces: [{name: b0, type: bond, state: up, link-aggregation: {mode: active-backup}}]"), nodestate.Order{}); err != nil {
+		t.Fatal(err)
+	}
+	c, err := b.Apply(t.Context(), state(t, "interfaces: [{name: b0, state: absent}, {name: eth1, mtu: 1300}]"), nodestate.Order{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Links["b0"] = &link{Name: "b0", Type: typeEthernet, MTU: 1500, MAC: "02:00:00:00:01:09"} // a card of that name came in
+	if err := b.Rollback(t.Context(), c); err == nil || !strings.Contains(err.Error(), "b0") {
+		t.Errorf("b0 is no bond again: %v", err)
+	}
+	if f.Links["eth1"].MTU != 1500 {
+		t.Errorf("eth1 is not as it was: %+v", f.Links["eth1"])
+	}
+}

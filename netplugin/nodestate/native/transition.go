@@ -20,16 +20,29 @@ type target struct {
 // transition finds the steps from the network as it is to the target, in the order in which they must be done.
 func transition(now *network, to *target) ([]Step, error) {
 	p := &planner{now: now, sim: now.clone(), to: to}
-	for _, phase := range []func(){
-		p.dropRulesAndRoutes, p.letPortsGo, p.removeLinks, p.makeLinks, p.setMTUs, p.setMACs, p.takePorts, p.tuneLinks,
-		p.switchIPv6, p.setUps, p.setAddresses, p.setRoutes, p.setRules, p.setDNS, p.check,
-	} {
-		phase()
-		if p.err != nil {
-			return nil, p.err
-		}
+	p.plan()
+	if p.check(); p.err != nil {
+		return nil, p.err
 	}
 	return p.steps, nil
+}
+
+// wayBack is a transition as far as it goes: what cannot be done is told, and all else is planned.
+func wayBack(now *network, to *target) ([]Step, error) {
+	p := &planner{now: now, sim: now.clone(), to: to, lenient: true}
+	p.plan()
+	return p.steps, errors.Join(p.stuck...)
+}
+
+func (p *planner) plan() {
+	for _, phase := range []func(){
+		p.dropRulesAndRoutes, p.letPortsGo, p.removeLinks, p.makeLinks, p.setMTUs, p.setMACs, p.takePorts, p.tuneLinks,
+		p.switchIPv6, p.setUps, p.setAddresses, p.setRoutes, p.setRules, p.setDNS,
+	} {
+		if phase(); p.err != nil {
+			return
+		}
+	}
 }
 
 type planner struct {
@@ -37,6 +50,8 @@ type planner struct {
 	to       *target
 	steps    []Step
 	err      error // the first; nothing is planned after it
+	lenient  bool  // errors go to stuck, and the plan goes on
+	stuck    []error
 }
 
 // do plans a step where it can be done.
@@ -45,7 +60,12 @@ func (p *planner) do(s Step) bool {
 		return false
 	}
 	if err := p.sim.do(s); err != nil {
-		p.err = fmt.Errorf("cannot %s: %w", s.what(), err)
+		err = fmt.Errorf("cannot %s: %w", s.what(), err)
+		if p.lenient {
+			p.stuck = append(p.stuck, err)
+		} else {
+			p.err = err
+		}
 		return false
 	}
 	p.steps = append(p.steps, s)
@@ -54,15 +74,15 @@ func (p *planner) do(s Step) bool {
 
 // try plans a step that nobody asked for, and leaves it where it cannot be done.
 func (p *planner) try(s Step) {
-	if p.do(s); p.err != nil {
-		p.err = nil
+	if p.err == nil && p.sim.do(s) == nil {
+		p.steps = append(p.steps, s)
 	}
 }
 
 // each calls do for the links that are there and are wanted, those that others lie upon first.
 func (p *planner) each(do func(have, want *link)) {
 	for _, name := range p.to.byDepth() {
-		if have := p.sim.Links[name]; have != nil && p.err == nil {
+		if have := p.sim.Links[name]; have != nil && have.Type == p.to.Links[name].Type && p.err == nil {
 			do(have, p.to.Links[name])
 		}
 	}
@@ -73,7 +93,7 @@ func (p *planner) eachDown(do func(have, want *link)) {
 	names := p.to.byDepth()
 	slices.Reverse(names)
 	for _, name := range names {
-		if have := p.sim.Links[name]; have != nil && p.err == nil {
+		if have := p.sim.Links[name]; have != nil && have.Type == p.to.Links[name].Type && p.err == nil {
 			do(have, p.to.Links[name])
 		}
 	}
@@ -361,6 +381,9 @@ func (p *planner) setDNS() {
 
 // check holds the end of the plan against what was asked for: a desire that contradicts itself is found here.
 func (p *planner) check() {
+	if p.err != nil {
+		return
+	}
 	var errs []error
 	for _, name := range sortedKeys(p.to.named) {
 		have, want := p.sim.Links[name], p.to.Links[name]
