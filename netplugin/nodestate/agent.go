@@ -54,8 +54,9 @@ const (
 type Agent struct {
 	cfg      Config
 	mem      Memory
-	unwanted int     // reports in a row that the API server did not take
+	unwanted int     // passes in a row that the API server did not help with
 	news     *Result // a failure of which no Event tells yet
+	spent    bool    // the journal's entry has done its work: it goes once the status has told of it
 }
 
 // New makes an agent; Run or Once runs it, once.
@@ -72,8 +73,8 @@ func (a *Agent) backendOf(c Change) (Backend, error) {
 	return nil, fmt.Errorf("the change was made by the backend %q, which is not here: put it back, or remove change.json in the state directory if the node is as it should be", c.Backend)
 }
 
-// Once recovers, makes one pass, and tells how it ended: an error if the node is managed and not as desired, or the report did not
-// reach the API server.
+// Once recovers, makes one pass, and tells how it ended: an error if the node is managed and not as desired or can't be read, or the
+// report did not reach the API server.
 func (a *Agent) Once(ctx context.Context) error {
 	a.recover(ctx)
 	a.mem.Next = time.Time{} // who calls it has decided when
@@ -159,6 +160,7 @@ func (a *Agent) recover(ctx context.Context) {
 	case e == nil:
 		return
 	case e.State == EntryRolledBack:
+		a.spent = true
 		a.concluded(recovered(*e, v1.OutcomeRolledBack, nil, time.Now(), rand.Float64()))
 		return
 	case e.Boot != a.cfg.Boot && !e.Change.Persistent:
@@ -185,6 +187,7 @@ func (a *Agent) forget(e Entry) {
 func (a *Agent) pass(ctx context.Context) (wake time.Time, err error) {
 	o, err := a.observe(ctx)
 	if err != nil {
+		a.unwanted++
 		return a.later(), err
 	}
 	action := a.decide(o)
@@ -198,13 +201,17 @@ func (a *Agent) pass(ctx context.Context) (wake time.Time, err error) {
 			return time.Time{}, ctx.Err()
 		}
 		if o, err = a.observe(ctx); err != nil {
+			a.unwanted++
 			return a.later(), err
 		}
 		if action = a.decide(o); action.Kind == Enforce && a.mem.Checked {
 			break // it drifted already, or the desire is another: the next pass sees to it, after this one's report
 		}
 	}
-	return a.tell(ctx, o, action)
+	if wake, err = a.tell(ctx, o, action); err == nil && o.ShowErr != nil {
+		err = fmt.Errorf("read the node's network: %w", o.ShowErr)
+	}
+	return wake, err
 }
 
 func (a *Agent) decide(o Observation) (action Action) {
@@ -314,12 +321,14 @@ func (a *Agent) told(o *Object) {
 		a.cfg.Objects.Warn(o, string(a.news.Outcome), shortened(a.news.Message))
 	}
 	a.news = nil
-	if a.mem.Open || (a.mem.Last.Outcome != v1.OutcomeRolledBack && a.mem.Last.Outcome != v1.OutcomeRecovered) {
+	if a.mem.Open || !a.spent {
 		return
 	}
 	if err := a.cfg.Journal.Clear(); err != nil {
 		a.cfg.Log.Error("the journal can't be cleared", "err", err)
+		return
 	}
+	a.spent = false
 }
 
 // later is when to try again what the API server did not take.

@@ -510,3 +510,74 @@ func TestOncePasses(t *testing.T) {
 		}
 	})
 }
+
+// What the journal keeps to be told is told once, also when the desire, or the object, is another by then.
+func TestRollBackIsToldOnce(t *testing.T) {
+	for name, edit := range map[string]func(r *rig){
+		"another desire":  func(r *rig) { r.desire(`{interfaces: [{name: dummy0, mtu: 1500}]}`) }, // which is in place
+		"no desire":       func(r *rig) { r.api.edit(func() { r.api.desire(nil) }) },
+		"another object":  func(r *rig) { r.api.edit(func() { r.api.object = nil }) },
+		"unmanaged first": func(r *rig) { r.api.edit(func() { r.api.object.Managed = false }) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			played(t, func(r *rig, dir string) {
+				r.desire(mtu1450)
+				r.node.ignores = true
+				r.api.edit(func() { r.api.away = errors.New("no route to host") })
+				stop := r.start(dir)
+				after(r.cfg.Revert + time.Second)
+				stop()
+				r.node.set(func() { r.node.ignores = false })
+				r.api.edit(func() { r.api.away = nil })
+				edit(r)
+				for range 3 {
+					stop = r.start(dir)
+					after(time.Minute)
+					r.api.edit(func() { r.api.object.Managed = true })
+					after(time.Minute)
+					stop()
+				}
+				told := 0
+				for _, h := range r.api.status().History {
+					if h.Outcome == v1.OutcomeRolledBack {
+						told++
+					}
+				}
+				if told != 1 && (told != 0 || name != "another object") { // of one that is gone nobody is told
+					r.Errorf("told %d times: %+v", told, r.api.status().History)
+				}
+			})
+		})
+	}
+}
+
+// A server that is away is asked ever more seldom.
+func TestUnknownObjectIsAskedForEverMoreSeldom(t *testing.T) {
+	played(t, func(r *rig, dir string) {
+		r.api.away = errors.New("connection refused")
+		defer r.start(dir)()
+		after(time.Hour)
+		r.api.mu.Lock()
+		defer r.api.mu.Unlock()
+		if r.api.asked < 100 || r.api.asked > 200 {
+			r.Errorf("asked %d times in an hour", r.api.asked)
+		}
+	})
+}
+
+func TestOnceTellsOfANodeThatCannotBeRead(t *testing.T) {
+	for name, desired := range map[string]string{"object": mtu1450, "none": ""} {
+		t.Run(name, func(t *testing.T) {
+			played(t, func(r *rig, dir string) {
+				if desired != "" {
+					r.desire(desired)
+				}
+				r.node.showErr = errors.New("netlink: no buffer space")
+				if err := r.open(dir).Once(r.Context()); err == nil || !strings.Contains(err.Error(), "no buffer space") {
+					r.Error(err)
+				}
+				r.is("Unknown Retrying")
+			})
+		})
+	}
+}

@@ -149,6 +149,7 @@ func (t *attempt) commit(ctx context.Context, c Change) error {
 		return fmt.Errorf("commit: %w", err)
 	}
 	if err := t.cfg.Journal.Clear(); err != nil { // the change is good; what a restart would undo, it would make again
+		t.spent = true
 		t.cfg.Log.Error("the journal still holds a change that is committed: it is undone and made again at the next start", "err", err)
 	}
 	return nil
@@ -185,7 +186,7 @@ func (a *Agent) undo(ctx context.Context, e *Entry, why string) error {
 		a.note(*e)
 		return err
 	}
-	e.State = EntryRolledBack
+	e.State, a.spent = EntryRolledBack, true
 	a.note(*e)
 	return nil
 }

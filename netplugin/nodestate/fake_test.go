@@ -139,6 +139,7 @@ type fakeAPI struct {
 	version int
 	uid     int
 	writes  int
+	asked   int
 	told    []v1.NodeNetworkStateStatus
 	events  []string
 	changed chan struct{}
@@ -149,6 +150,7 @@ func newAPI() *fakeAPI { return &fakeAPI{changed: make(chan struct{}, 1)} }
 func (a *fakeAPI) Get(context.Context) (*Object, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.asked++
 	if a.object == nil {
 		return nil, a.away
 	}

@@ -27,7 +27,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 	m := &Metrics{
 		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: prefix + "attempts_total", Help: "Attempts to bring the node to its desire, by how they ended: Succeeded, Refused, Failed, RolledBack, Stuck.",
+			Name: prefix + "attempts_total", Help: "Attempts to bring the node to its desire, by how they ended: Applied, Failed, RolledBack, Partial.",
 		}, []string{"outcome"}),
 		drifts:  counter("drifts_total", "How often the node was found not as desired although it had been."),
 		writes:  counter("status_writes_total", "Writes of the node's NodeNetworkState. An idle node makes none."),
