@@ -202,8 +202,14 @@ func draw(r *rand.Rand, template bool) map[string]any {
 		doc["interfaces"] = list
 	}
 	var routes []any
-	for range r.IntN(3) {
-		routes = append(routes, map[string]any{"destination": fmt.Sprintf("198.51.100.%d/32", r.IntN(3)), "next-hop-interface": "eth0", "metric": 100 + r.IntN(2)})
+	for range r.IntN(4) {
+		route := map[string]any{"destination": fmt.Sprintf("198.51.100.%d/32", r.IntN(3))}
+		if r.IntN(3) == 0 {
+			route["state"] = "absent" // whatever the metric
+		} else {
+			route["next-hop-interface"], route["metric"] = "eth0", 100+r.IntN(2)
+		}
+		routes = append(routes, route)
 	}
 	if routes != nil {
 		doc["routes"] = map[string]any{"config": routes}
@@ -307,6 +313,26 @@ func TestPoliciesLeaveWithTheirPart(t *testing.T) {
 		}
 		if diff := cmp.Diff(before, canon(t, o.Spec.DesiredState)); diff != "" || o.Spec.FromPolicies != nil {
 			t.Fatalf("seed %d: %v: %s", seed, o.Spec.FromPolicies, diff)
+		}
+	}
+}
+
+// TestWithdrawnRoutes: what is said of routes that are wanted and withdrawn at once is the same each time.
+func TestWithdrawnRoutes(t *testing.T) {
+	const route = `{destination: 198.51.100.0/24, next-hop-interface: eth0, metric: %d}`
+	both := fmt.Sprintf(`{desiredState: {routes: {config: [`+route+`, `+route+`, `+route+`]}}}`, 1, 2, 3)
+	a := policyOf(t, "a", both)
+	b := policyOf(t, "b", `{desiredState: {routes: {config: [{destination: 198.51.100.0/24, state: absent}, {destination: 198.51.100.0/24, next-hop-interface: eth0, metric: 7}]}}}`)
+	var first Decision
+	for n := range 50 {
+		d := Decide(nodeOf(stateObject(t, "node1", "", someNICs)), []*Policy{a, b}, nil)
+		if got := len(d.Write.Desired.Config("routes")); got != 2 {
+			t.Fatalf("%d routes are desired, not b's two: %s", got, jsonOf(d.Write.Desired))
+		}
+		if n == 0 {
+			first = d
+		} else if diff := cmp.Diff(first, d, cmp.AllowUnexported()); diff != "" {
+			t.Fatalf("decided otherwise: %s", diff)
 		}
 	}
 }

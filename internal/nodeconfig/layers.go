@@ -88,28 +88,45 @@ func (l *layers) lay(p pieces, by int) {
 	for _, i := range p.interfaces {
 		l.layInterface(i.key, i.attributes, by)
 	}
+	var absent []item
 	for key, value := range p.items {
-		l.layItem(key, value, by)
+		l.item(key).replace(value, by)
+		if value["state"] == nmstate.Absent {
+			absent = append(absent, key)
+		}
+	}
+	slices.SortFunc(absent, item.compare)
+	for _, key := range absent {
+		l.withdraw(key, p.items[key], by)
 	}
 	l.rest.layAll(p.rest, by)
 }
 
-// layItem also takes away what the route or rule wants absent.
-func (l *layers) layItem(key item, value map[string]any, by int) {
+func (l *layers) item(key item) *entry {
 	e := l.items[key]
 	if e == nil {
 		e = new(entry)
 		l.items[key] = e
 	}
-	if value["state"] == nmstate.Absent {
-		for other, below := range l.items {
-			if attributes, _ := below.value.(map[string]any); other != key && other.section == key.section && nmstate.Withdraws(value, attributes) {
-				e.lost = append(e.lost, loss{below.by, below.value})
-				delete(l.items, other)
-			}
+	return e
+}
+
+// withdraw takes away what a route or rule wants absent of the layers below; what its own layer wants besides stays. The order
+// is always the same.
+func (l *layers) withdraw(key item, value map[string]any, by int) {
+	var gone []item
+	for other, below := range l.items {
+		attributes, _ := below.value.(map[string]any)
+		if other != key && other.section == key.section && below.by != by && nmstate.Withdraws(value, attributes) {
+			gone = append(gone, other)
 		}
 	}
-	e.replace(value, by)
+	slices.SortFunc(gone, item.compare)
+	for _, other := range gone {
+		below := l.items[other]
+		l.items[key].lost = append(l.items[key].lost, loss{below.by, below.value})
+		delete(l.items, other)
+	}
 }
 
 func (l *layers) layInterface(key string, attributes map[string]any, by int) {
