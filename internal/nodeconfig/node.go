@@ -2,6 +2,7 @@ package nodeconfig
 
 import (
 	"fmt"
+	"strings"
 
 	nmstatev1 "github.com/flowkeep/flowkeep/api/nmstate/v1"
 	"github.com/flowkeep/flowkeep/internal/nmstate"
@@ -116,7 +117,8 @@ func syncOf(o *nmstatev1.NodeNetworkState) (syncing, string) {
 	case c.Status == metav1.ConditionTrue:
 		return synced, ""
 	case c.Reason == nmstatev1.ReasonFailing, c.Reason == nmstatev1.ReasonRetrying, c.Reason == nmstatev1.ReasonRolledBack:
-		return failing, c.Message
+		counter := fmt.Sprintf("attempt %d: ", o.Status.Attempt) // which would change what policies are told each time
+		return failing, strings.TrimPrefix(c.Message, counter)
 	}
 	return applying, c.Message
 }

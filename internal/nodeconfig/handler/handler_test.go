@@ -409,6 +409,26 @@ func TestBrokenPolicyHoldsNobodyElseUp(t *testing.T) {
 	}
 }
 
+// TestFurtherAttemptsAreNoNews: a node that fails the same way again and again costs no writes.
+func TestFurtherAttemptsAreNoNews(t *testing.T) {
+	f := newFakeAPI()
+	f.addNode("node1", twoNICs)
+	f.setPolicy("p", mtuPolicy(1400, ""))
+	a := f.actor("node1")
+	f.sick["node1"] = errors.New("attempt 1: no carrier")
+	settle(t, f, a)
+	before := f.writes["policies"]
+	for n := 1; n < 5; n++ {
+		f.states["node1"].Status.Attempt = int32(n)
+		f.report("node1", fmt.Errorf("attempt %d: no carrier", n))
+		a.view.refresh()
+		a.pass(t)
+	}
+	if got := f.policies["p"].Status.Nodes[0].Message; got != "no carrier" || f.writes["policies"] > before+1 {
+		t.Errorf("%q, %d writes", got, f.writes["policies"]-before)
+	}
+}
+
 func TestWhatStopsARollOutGoes(t *testing.T) {
 	stuck := func() (*fakeAPI, []*actor) {
 		f := newFakeAPI()
