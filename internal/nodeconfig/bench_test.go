@@ -44,12 +44,12 @@ func BenchmarkDecide(b *testing.B) {
 	object := nodeOf(o).Object
 	object.Labels = map[string]string{"rack": "a"}
 	standings := map[string]Standing{}
-	d := Decide(&Node{object, ReadState(o)}, policies, standings)
+	d := Decide(&Node{Object: object, State: ReadState(o)}, policies, standings)
 	d.Write.Set(&o.Spec)
 	for name, e := range d.Entries {
 		standings[name] = Standing{entries: map[string]nmstatev1.PolicyNode{"node1": e}}
 	}
-	n := &Node{object, ReadState(o)}
+	n := &Node{Object: object, State: ReadState(o)}
 	changed := slices.Clone(policies)
 	other := *changed[250]
 	other.Generation, other.each = 2, []map[string]any{{"mtu": int64(1399)}}

@@ -2,6 +2,7 @@ package nodeconfig
 
 import (
 	"encoding/json"
+	"errors"
 	"slices"
 	"strings"
 
@@ -72,7 +73,13 @@ func Decide(n *Node, policies []*Policy, standings map[string]Standing) Decision
 	}
 	for by, p := range policies {
 		w := p.wants(n)
+		if why, refused := n.Refused[p.Name]; refused && w.err == nil {
+			w.err = errors.New(why)
+		}
 		d.wants = append(d.wants, w)
+		if why, held := n.Held[p.Name]; held {
+			d.waits[by] = why
+		}
 		if w.err != nil {
 			d.waits[by] = w.err.Error()
 		}

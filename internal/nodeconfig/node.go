@@ -15,6 +15,8 @@ import (
 type Node struct {
 	Object *corev1.Node
 	*State
+	// Refused are policies whose wishes for the node the API server has refused, and why; Held those that are not to be tried now.
+	Refused, Held map[string]string
 }
 
 // State is a NodeNetworkState, understood.

@@ -55,6 +55,7 @@ type Handler struct {
 	states   map[string]*state
 	waiting  map[string][]string // nodes by the policy for which they wait
 	asked    map[string]time.Time
+	refused  map[string]*refusal // by node
 }
 
 // policy is an object and what was made of it.
@@ -71,7 +72,7 @@ type state struct {
 
 // New makes a handler.
 func New(cfg Config) *Handler {
-	return &Handler{Config: cfg, policies: map[types.UID]*policy{}, states: map[string]*state{}, waiting: map[string][]string{}, asked: map[string]time.Time{}}
+	return &Handler{Config: cfg, policies: map[types.UID]*policy{}, states: map[string]*state{}, waiting: map[string][]string{}, asked: map[string]time.Time{}, refused: map[string]*refusal{}}
 }
 
 // ErrStandsBack is told when another instance handles all nodes, and this one leaves it to it.
@@ -92,7 +93,7 @@ func (h *Handler) Pass(ctx context.Context, nodes map[string]bool) (again map[st
 	slices.SortFunc(list, func(a, b *corev1.Node) int { return cmp.Compare(a.Name, b.Name) })
 	for _, n := range list {
 		if nodes[n.Name] {
-			round.Decide(&nodeconfig.Node{Object: n, State: h.stateOf(n.Name)})
+			round.Decide(h.nodeOf(n))
 			h.Metrics.decided()
 		}
 	}
@@ -101,6 +102,7 @@ func (h *Handler) Pass(ctx context.Context, nodes map[string]bool) (again map[st
 		return nodes, err
 	}
 	again = map[string]bool{}
+	h.releaseIdle(round, again)
 	untold, err := h.tellPolicies(ctx, round, again)
 	err = errors.Join(err, h.writeNodes(ctx, round, untold, again))
 	gone, goneErr := h.forgetBlockers(ctx, round)
@@ -161,6 +163,7 @@ func (h *Handler) exists() func(string) bool {
 	for name := range h.states {
 		if !names[name] {
 			delete(h.states, name)
+			delete(h.refused, name)
 		}
 	}
 	return func(name string) bool { return names[name] }
@@ -249,6 +252,10 @@ func (h *Handler) writeNodes(ctx context.Context, round *nodeconfig.Round, untol
 		d.Write.Set(&o.Spec)
 		stored, err := h.Objects.UpdateState(ctx, &o)
 		h.Metrics.wrote("node", err)
+		if refuses(err) && h.refuse(node, d.Claims, err) {
+			again[node] = true // to tell whose fault it is
+			continue
+		}
 		if err != nil {
 			failed = cmp.Or(failed, wrapped("write the desired state of node "+node, err))
 			again[node] = true
@@ -256,6 +263,7 @@ func (h *Handler) writeNodes(ctx context.Context, round *nodeconfig.Round, untol
 		}
 		h.Log.Info("gave a node its desired state", "node", node, "because of", d.Claims, "generation", stored.Generation)
 		h.states[node] = &state{stored, nodeconfig.ReadState(stored)}
+		h.accepted(node, stored.Generation, again)
 	}
 	return failed
 }

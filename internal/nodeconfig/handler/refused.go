@@ -1,0 +1,103 @@
+package handler
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/flowkeep/flowkeep/internal/nodeconfig"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// refusal is which policies' wishes for a node the API server does not take, though each policy was taken by itself. Which one
+// it is, is found by trying fewer at a time: nobody else's wishes are to wait for it.
+type refusal struct {
+	generation int64            // of the node's object, as this handler knows it
+	guilty     map[string]blame // refused alone
+	suspects   map[string]blame // refused together with others
+}
+
+type blame struct {
+	generation int64 // of the policy
+	why        string
+}
+
+// refuses tells whether the object as it is will never be taken.
+func refuses(err error) bool {
+	return apierrors.IsInvalid(err) || apierrors.IsRequestEntityTooLargeError(err)
+}
+
+// nodeOf is the node as it is to be decided for.
+func (h *Handler) nodeOf(o *corev1.Node) *nodeconfig.Node {
+	n := &nodeconfig.Node{Object: o, State: h.stateOf(o.Name)}
+	r := h.refused[o.Name]
+	if r == nil {
+		return n
+	}
+	if s := h.states[o.Name]; s == nil || s.object.Generation != r.generation {
+		delete(h.refused, o.Name) // somebody has changed it since: all may be well
+		return n
+	}
+	n.Refused, n.Held = h.blamed(r.guilty), h.blamed(r.suspects)
+	return n
+}
+
+// blamed is why policies are not tried, of those that are as they were.
+func (h *Handler) blamed(all map[string]blame) map[string]string {
+	found := map[string]string{}
+	for _, p := range h.policies {
+		if b, ok := all[p.object.Name]; ok && b.generation == p.object.Generation {
+			found[p.object.Name] = b.why
+		}
+	}
+	return found
+}
+
+// refuse blames a policy that was tried alone, or half of those that were tried together. It tells whether there is one.
+func (h *Handler) refuse(node string, tried []string, because error) bool {
+	if len(tried) == 0 {
+		return false
+	}
+	r := h.refused[node]
+	if r == nil {
+		r = &refusal{generation: h.states[node].object.Generation, guilty: map[string]blame{}, suspects: map[string]blame{}}
+		h.refused[node] = r
+	}
+	into, why := r.suspects, "waits until it is found with which policy the API server refuses the node's desired state"
+	if len(tried) == 1 {
+		clear(r.suspects)
+		into, why = r.guilty, fmt.Sprintf("the API server refuses what the node's desired state would be: %v", because)
+	}
+	for _, p := range h.policies {
+		if slices.Contains(tried[len(tried)/2:], p.object.Name) {
+			into[p.object.Name] = blame{p.object.Generation, why}
+		}
+	}
+	h.Log.Warn("the API server refuses a node's desired state", "node", node, "with", tried, "error", because)
+	return true
+}
+
+// accepted has those tried again that were held back beside what was taken.
+func (h *Handler) accepted(node string, generation int64, again map[string]bool) {
+	if r := h.refused[node]; r != nil {
+		r.generation = generation
+		h.release(node, again)
+	}
+}
+
+func (h *Handler) release(node string, again map[string]bool) {
+	if r := h.refused[node]; r != nil && len(r.suspects) > 0 {
+		clear(r.suspects)
+		again[node] = true
+	}
+}
+
+// releaseIdle has the suspects tried of nodes for which nothing else is.
+func (h *Handler) releaseIdle(round *nodeconfig.Round, again map[string]bool) {
+	for _, node := range slices.Sorted(maps.Keys(round.Decisions)) {
+		if len(round.Decisions[node].Claims) == 0 {
+			h.release(node, again)
+		}
+	}
+}
