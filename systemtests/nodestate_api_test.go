@@ -109,6 +109,28 @@ func TestNodeStateIsKeptAsWritten(t *testing.T) {
 	}
 }
 
+// As many interfaces, addresses and routes as the CRDs allow can really be had: the API server's limits on what it spends on
+// rules do not come first.
+func TestNodeStateLargest(t *testing.T) {
+	w := setup(t)
+	w.applyCRDs()
+	var interfaces, routes []string
+	for n := range 640 {
+		interfaces = append(interfaces, fmt.Sprintf(`{"name": "interface%06d", "type": "vlan", "state": "up", "mtu": 1500, "mac-address": "52:54:00:12:34:56", "vlan": {"base-iface": "interface999999", "id": %d},
+			"ipv4": {"enabled": true, "address": [{"ip": "192.0.2.%d", "prefix-length": 24}]}, "ipv6": {"enabled": true, "address": [{"ip": "2001:db8::%d", "prefix-length": 64}]}}`, n, n%4094+1, n%256, n))
+	}
+	for n := range 2048 {
+		routes = append(routes, fmt.Sprintf(`{"destination": "10.%d.%d.0/24", "next-hop-address": "192.0.2.1", "next-hop-interface": "interface000001", "metric": 100}`, n/256, n%256))
+	}
+	state := []byte(fmt.Sprintf(`{"interfaces": [%s], "routes": {"config": [%s]}}`, strings.Join(interfaces, ","), strings.Join(routes, ",")))
+	if _, err := w.try(nodeStateCase{Node: state}); err != nil {
+		t.Errorf("a node: %.2000v", err)
+	}
+	if _, err := w.try(nodeStateCase{Policy: fmt.Appendf(nil, `{"desiredState": %s}`, state)}); err != nil {
+		t.Errorf("a policy: %.2000v", err)
+	}
+}
+
 // The example of the design, with a node that is none of the cluster's: nobody acts on it.
 const elsewhere = `
 apiVersion: nmstate.io/v1
