@@ -225,11 +225,11 @@ func (o *nodeStateFlags) backends(ctx context.Context, log *slog.Logger) ([]node
 	return []nodestate.Backend{embedded, external}, nil
 }
 
-// guard refuses what is Flowkeep's.
+// guard refuses what names anything that is Flowkeep's.
 func (o *nodeStateFlags) guard(desired nmstate.State) error {
-	for _, i := range desired.Interfaces() {
-		if nmstate.OfFlowkeep(i.Name(), o.bridge) {
-			return nodestate.Refuse("interfaces[%s] is Flowkeep's own: leave it out of desiredState", i.Name())
+	for _, r := range desired.References() {
+		if nmstate.OfFlowkeep(r.Name, o.bridge) {
+			return nodestate.Refuse("%s: %s is Flowkeep's own: leave it out of desiredState", r.Path, r.Name)
 		}
 	}
 	return nil
