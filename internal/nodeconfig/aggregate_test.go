@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	nmstatev1 "github.com/flowkeep/flowkeep/api/nmstate/v1"
@@ -334,5 +335,15 @@ func TestWithdrawnRoutes(t *testing.T) {
 		} else if diff := cmp.Diff(first, d, cmp.AllowUnexported()); diff != "" {
 			t.Fatalf("decided otherwise: %s", diff)
 		}
+	}
+}
+
+// TestTruncatedReport: a policy that finds nothing says that not all could be looked at.
+func TestTruncatedReport(t *testing.T) {
+	o := stateObject(t, "node1", "", someNICs)
+	o.Status.Truncated = true
+	p := policyOf(t, "p", `{match: [{name: "dummy*"}], desiredState: {interfaces: [{mtu: 1400}]}}`)
+	if why := Decide(nodeOf(o), []*Policy{p}, nil).Entries["p"].Reason; !strings.Contains(why, "truncated") {
+		t.Error(why)
 	}
 }

@@ -24,6 +24,7 @@ type State struct {
 	// unknown says why nothing can be decided for the node now; it keeps what it has.
 	unknown   string
 	unmanaged bool
+	truncated bool // current leaves some of the node's interfaces out
 	current   []nic
 	desired   nmstate.State
 	record    nmstate.State // what of desired came from policies
@@ -59,7 +60,7 @@ func ReadState(o *nmstatev1.NodeNetworkState) *State {
 	if o == nil {
 		return NoState
 	}
-	s := &State{unmanaged: !o.Spec.IsManaged()}
+	s := &State{unmanaged: !o.Spec.IsManaged(), truncated: o.Status.Truncated}
 	s.sync, s.message = syncOf(o)
 	if s.unknown = s.read(o); s.unknown != "" {
 		return s

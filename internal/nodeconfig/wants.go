@@ -37,6 +37,9 @@ func (p *Policy) wants(n *Node) (w want) {
 	}
 	if w.interfaces = p.match(n.current); len(p.rules) > 0 && len(w.interfaces) == 0 {
 		w.why = "no interface of the node matches"
+		if n.truncated {
+			w.why += "; its report is too large to show all (status.truncated)"
+		}
 		return w
 	}
 	w.matched, w.why = true, matchedText(len(p.rules) > 0, w.interfaces)
