@@ -303,3 +303,26 @@ func TestRollbackWhereANameIsTaken(t *testing.T) {
 		t.Errorf("eth1 is not as it was: %+v", f.Links["eth1"])
 	}
 }
+
+// A node that forwards packets takes router advertisements with accept_ra 2, and has that back.
+func TestRollbackOfAdvertisements(t *testing.T) {
+	for _, c := range []struct {
+		autoconf bool
+		accept   int
+	}{{true, 2}, {true, 1}, {false, 2}, {false, 0}} {
+		f := newFake()
+		b := onFake(f)
+		f.Links["eth1"].Autoconf, f.Links["eth1"].AcceptRA = c.autoconf, c.accept
+		desired := "interfaces: [{name: eth1, ipv6: {enabled: true, autoconf: true}}]"
+		if c.autoconf {
+			desired = "interfaces: [{name: eth1, ipv6: {enabled: true, autoconf: false}}]"
+		}
+		change, err := b.Apply(t.Context(), state(t, desired), nodestate.Order{})
+		if err != nil || f.Links["eth1"].Autoconf == c.autoconf || c.autoconf && f.Links["eth1"].AcceptRA != 0 {
+			t.Fatalf("%+v: %v: %+v", c, err, f.Links["eth1"])
+		}
+		if err := b.Rollback(t.Context(), change); err != nil || f.Links["eth1"].Autoconf != c.autoconf || f.Links["eth1"].AcceptRA != c.accept {
+			t.Errorf("%+v: %v: %+v", c, err, f.Links["eth1"])
+		}
+	}
+}

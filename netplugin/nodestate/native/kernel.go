@@ -172,6 +172,7 @@ func readIPv6(l *link, spec []byte) {
 			if s.Attr.Type == inet6Conf && len(s.Value) >= 4*(confDisabled+1) {
 				at := func(i int) uint32 { return nl.NativeEndian().Uint32(s.Value[4*i:]) }
 				l.IPv6Off, l.Autoconf = at(confDisabled) != 0, at(confAutoconf) != 0 && at(confAcceptRA) != 0
+				l.AcceptRA = int(at(confAcceptRA))
 			}
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/safchain/ethtool"
@@ -39,7 +41,7 @@ func (k *kernel) do(ctx context.Context, s Step) error {
 	case setIPv6:
 		return setting(s.name, "disable_ipv6", !s.on)
 	case setAutoconf:
-		return errors.Join(setting(s.name, "accept_ra", s.on), setting(s.name, "autoconf", s.on))
+		return setAdvertisements(s)
 	case tuneLink:
 		return k.tune(ctx, s)
 	case tunePort:
@@ -262,13 +264,32 @@ func (k *kernel) setMAC(ctx context.Context, s Step) error {
 	return withLink(s.name, func(l netlink.Link) error { return netlink.LinkSetHardwareAddr(l, mac) })
 }
 
-// setting writes one of the kernel's IPv6 settings of an interface.
-func setting(name, key string, on bool) error {
-	value := "0"
-	if on {
-		value = "1"
+// setAdvertisements has a link take router advertisements, or not. Where the step leaves it to us how: one that forwards packets takes
+// them only if it is told so twice.
+func setAdvertisements(s Step) error {
+	accept := s.number
+	if s.on && accept == 0 {
+		accept = 1
+		if text, err := os.ReadFile(filepath.Join(settings, s.name, "forwarding")); err == nil && strings.TrimSpace(string(text)) != "0" {
+			accept = 2
+		}
 	}
-	path := filepath.Join("/proc/sys/net/ipv6/conf", name, key)
+	return errors.Join(settingTo(s.name, "accept_ra", strconv.Itoa(accept)), setting(s.name, "autoconf", s.on))
+}
+
+// settings is where the kernel has a directory of IPv6 settings for each interface.
+const settings = "/proc/sys/net/ipv6/conf"
+
+// setting switches one of the kernel's IPv6 settings of an interface.
+func setting(name, key string, on bool) error {
+	if on {
+		return settingTo(name, key, "1")
+	}
+	return settingTo(name, key, "0")
+}
+
+func settingTo(name, key, value string) error {
+	path := filepath.Join(settings, name, key)
 	if err := os.WriteFile(path, []byte(value), 0); err != nil {
 		return fmt.Errorf("%w (does the kernel have ipv6, and is /proc/sys writable?)", err)
 	}

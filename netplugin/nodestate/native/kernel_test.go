@@ -1,6 +1,10 @@
 package native
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -32,5 +36,31 @@ route-rules:
 `)
 		t.Log(c.Steps)
 		b.rolledBack(c, before)
+	})
+}
+
+func TestAdvertisementsOfARouter(t *testing.T) {
+	inNetNS(t, func(t *testing.T) {
+		b := newBench(t, Config{})
+		b.apply(`interfaces: [{name: v0, type: veth, state: up, veth: {peer: v1}}]`)
+		if err := errors.Join(settingTo("v0", "forwarding", "1"), settingTo("v0", "accept_ra", "2")); err != nil {
+			t.Skip(err)
+		}
+		accepts := func(want string) {
+			t.Helper()
+			text, err := os.ReadFile(filepath.Join(settings, "v0", "accept_ra"))
+			if got := strings.TrimSpace(string(text)); err != nil || got != want {
+				t.Errorf("accept_ra is %q, not %s: %v", got, want, err)
+			}
+		}
+		c := b.apply(`interfaces: [{name: v0, ipv6: {enabled: true, autoconf: false}}]`)
+		accepts("0")
+		if err := b.Rollback(b.ctx(), c); err != nil {
+			t.Error(err)
+		}
+		accepts("2")
+		b.apply(`interfaces: [{name: v0, ipv6: {enabled: true, autoconf: false}}]`)
+		b.apply(`interfaces: [{name: v0, ipv6: {enabled: true, autoconf: true}}]`)
+		accepts("2") // or it would take none, being a router
 	})
 }

@@ -52,6 +52,7 @@ type link struct {
 	Base       string         `json:"base,omitempty"`
 	IPv6Off    bool           `json:"ipv6Off,omitempty"`
 	Autoconf   bool           `json:"autoconf,omitempty"` // takes addresses and routes from router advertisements
+	AcceptRA   int            `json:"acceptRA,omitempty"` // the kernel's accept_ra: 2 where a router takes advertisements; 0 with Autoconf: to be chosen
 	Addresses  []netip.Prefix `json:"addresses,omitempty"`
 	Protected  string         `json:"protected,omitempty"` // why nobody but its owner may change it
 

@@ -63,7 +63,7 @@ func (n *network) change(l *link, s Step) error {
 			n.loseIPv6(l)
 		}
 	case setAutoconf:
-		l.Autoconf = s.on
+		l.Autoconf, l.AcceptRA = s.on, s.number
 	case tuneLink:
 		return n.tune(l, s.link)
 	case tunePort:

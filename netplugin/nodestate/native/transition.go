@@ -286,7 +286,7 @@ func (p *planner) switchIPv6() {
 			p.do(Step{verb: setIPv6, name: have.key(), on: !want.IPv6Off})
 		}
 		if have.Autoconf != want.Autoconf {
-			p.do(Step{verb: setAutoconf, name: have.key(), on: want.Autoconf})
+			p.do(Step{verb: setAutoconf, name: have.key(), on: want.Autoconf, number: want.AcceptRA})
 		}
 	})
 }

@@ -55,6 +55,9 @@ func setIPv6Of(l *link, d *ipDoc) error {
 		return errors.New("ipv6.address: ipv6 is disabled here: say enabled: true besides")
 	}
 	if d.Autoconf != nil {
+		if l.Autoconf != *d.Autoconf {
+			l.AcceptRA = 0
+		}
 		l.Autoconf = *d.Autoconf
 	}
 	l.Addresses = addresses
