@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	nmstatev1 "github.com/flowkeep/flowkeep/api/nmstate/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/yaml"
 )
 
@@ -105,7 +107,7 @@ func (f *fakeAPI) write(stored, o metav1.Object, apply func()) error {
 
 func (f *fakeAPI) UpdateState(_ context.Context, o *nmstatev1.NodeNetworkState) (*nmstatev1.NodeNetworkState, error) {
 	if d := o.Spec.DesiredState; f.invalid != "" && d != nil && strings.Contains(string(d.Raw), f.invalid) {
-		return nil, apierrors.NewInvalid(schema.GroupKind{}, o.Name, nil)
+		return nil, apierrors.NewInvalid(schema.GroupKind{}, o.Name, field.ErrorList{field.Invalid(field.NewPath("spec"), strings.Repeat("ö", 5000), "no")})
 	}
 	old := f.states[o.Name]
 	err := f.write(old, o, func() {
@@ -454,7 +456,7 @@ func TestRefusedByTheAPIServer(t *testing.T) {
 			t.Errorf("p%d: %s; the node: %s", n, got, f.states["node1"].Spec.DesiredState.Raw)
 		}
 	}
-	if e := f.policies["p7"].Status.Nodes[0]; !strings.Contains(e.Message, "the API server refuses") {
+	if e := f.policies["p7"].Status.Nodes[0]; !strings.Contains(e.Message, "the API server refuses") || len(e.Message) > 2000 || !utf8.ValidString(e.Message) {
 		t.Error(e.Message)
 	}
 	f.setPolicy("p7", mtuPolicy(1400, ""))

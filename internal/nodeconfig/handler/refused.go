@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/flowkeep/flowkeep/internal/nodeconfig"
 	corev1 "k8s.io/api/core/v1"
@@ -21,6 +22,16 @@ type refusal struct {
 type blame struct {
 	generation int64 // of the policy
 	why        string
+}
+
+// whyLimit is how much of what the API server says is told, in bytes: it may name each of hundreds of interfaces.
+const whyLimit = 1000
+
+func shortened(text string) string {
+	if len(text) <= whyLimit {
+		return text
+	}
+	return strings.ToValidUTF8(text[:whyLimit], "") + "…"
 }
 
 // refuses tells whether the object as it is will never be taken.
@@ -67,14 +78,14 @@ func (h *Handler) refuse(node string, tried []string, because error) bool {
 	into, why := r.suspects, "waits until it is found with which policy the API server refuses the node's desired state"
 	if len(tried) == 1 {
 		clear(r.suspects)
-		into, why = r.guilty, fmt.Sprintf("the API server refuses what the node's desired state would be: %v", because)
+		into, why = r.guilty, shortened(fmt.Sprintf("the API server refuses what the node's desired state would be: %v", because))
 	}
 	for _, p := range h.policies {
 		if slices.Contains(tried[len(tried)/2:], p.object.Name) {
 			into[p.object.Name] = blame{p.object.Generation, why}
 		}
 	}
-	h.Log.Warn("the API server refuses a node's desired state", "node", node, "with", tried, "error", because)
+	h.Log.Warn("the API server refuses a node's desired state", "node", node, "with", tried, "error", shortened(because.Error()))
 	return true
 }
 
