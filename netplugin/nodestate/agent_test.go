@@ -55,7 +55,7 @@ func TestDesireIsEnforcedThenReported(t *testing.T) {
 		if first := r.api.told[0].Conditions[0]; first.Reason != v1.ReasonApplying || !strings.Contains(first.Message, "mtu") {
 			r.Errorf("while it was applied, the status said %+v", first)
 		}
-		if r.node.committed != 1 {
+		if r.node.committed.Load() != 1 {
 			r.Error("not committed")
 		}
 		r.desire(`{interfaces: [{name: dummy0, mtu: 1400}]}`)
@@ -71,13 +71,13 @@ func TestIdleWritesNothing(t *testing.T) {
 		r.desire(mtu1450)
 		stop := r.start(dir)
 		synctest.Wait()
-		before, shown := r.api.written(), r.node.shown
+		before, shown := r.api.written(), r.node.shown.Load()
 		after(5 * time.Minute)
 		if r.api.written() != before {
 			r.Errorf("%d writes while nothing happened", r.api.written()-before)
 		}
-		if r.node.shown < shown+9 {
-			r.Errorf("the node was read %d times in 5 minutes", r.node.shown-shown)
+		if r.node.shown.Load() < shown+9 {
+			r.Errorf("the node was read %d times in 5 minutes", r.node.shown.Load()-shown)
 		}
 		stop()
 		defer r.start(dir)()
@@ -150,8 +150,9 @@ func TestFailureIsRetriedEverMoreSeldom(t *testing.T) {
 			r.Errorf("%+v", s)
 		}
 		after(time.Hour)
-		for i := 2; i < len(r.node.applied); i++ {
-			earlier, gap := r.node.applied[i-1].Sub(r.node.applied[i-2]), r.node.applied[i].Sub(r.node.applied[i-1])
+		applied := r.node.times()
+		for i := 2; i < len(applied); i++ {
+			earlier, gap := applied[i-1].Sub(applied[i-2]), applied[i].Sub(applied[i-1])
 			if gap > 6*time.Minute || gap < 4*time.Second || gap < earlier*11/10 && gap < 4*time.Minute {
 				r.Errorf("attempt %d came %v after the one before, which came after %v", i, gap, earlier)
 			}
@@ -183,7 +184,7 @@ func TestImpossibleDesireIsTold(t *testing.T) {
 		if len(r.api.events) != 1 || !strings.Contains(r.api.events[0], "infiniband") {
 			r.Errorf("events: %q", r.api.events)
 		}
-		if r.node.rolled != 0 {
+		if r.node.rolled.Load() != 0 {
 			r.Error("nothing was to be rolled back")
 		}
 	})
@@ -222,14 +223,14 @@ func TestUnmanagedInTheMiddleOfARetry(t *testing.T) {
 		r.desire(mtu1450)
 		defer r.start(dir)()
 		after(12 * time.Second)
-		attempts, writes, shown := r.node.attempts(), r.api.written(), r.node.shown
+		attempts, writes, shown := r.node.attempts(), r.api.written(), r.node.shown.Load()
 		r.api.edit(func() { r.api.object.Managed = false })
 		synctest.Wait()
 		r.node.set(func() { r.node.applyErr = nil })
 		signal(r.moved)
 		after(time.Hour)
-		if r.node.attempts() != attempts || r.api.written() != writes || r.node.shown != shown {
-			r.Errorf("unmanaged: %d attempts, %d writes, %d readings", r.node.attempts()-attempts, r.api.written()-writes, r.node.shown-shown)
+		if r.node.attempts() != attempts || r.api.written() != writes || r.node.shown.Load() != shown {
+			r.Errorf("unmanaged: %d attempts, %d writes, %d readings", r.node.attempts()-attempts, r.api.written()-writes, r.node.shown.Load()-shown)
 		}
 		r.api.edit(func() { r.api.object.Managed = true })
 		synctest.Wait()
@@ -251,7 +252,7 @@ func TestUnmanagedInTheMiddleOfAChange(t *testing.T) {
 				writes := r.api.written()
 				r.api.edit(func() { end(r.api) })
 				synctest.Wait()
-				if r.node.rolled != 1 || r.node.mtu(r.T, "dummy0") != 1500 {
+				if r.node.rolled.Load() != 1 || r.node.mtu(r.T, "dummy0") != 1500 {
 					r.Error("a change went on")
 				}
 				if name == "unmanaged" && r.api.written() != writes {
@@ -290,8 +291,8 @@ func TestWhatIsReadBackOtherwiseIsRolledBack(t *testing.T) {
 		defer r.start(dir)()
 		after(r.cfg.Revert)
 		r.is("False RolledBack")
-		if r.node.rolled != 1 || r.node.committed != 0 {
-			r.Error(r.node.rolled, r.node.committed)
+		if r.node.rolled.Load() != 1 || r.node.committed.Load() != 0 {
+			r.Error(r.node.rolled.Load(), r.node.committed.Load())
 		}
 		if m := r.api.status().Conditions[0].Message; !strings.Contains(m, "interfaces[dummy0].mtu") || !strings.Contains(m, "revert time") {
 			r.Error(m)
@@ -306,7 +307,7 @@ func TestOneImpossibleOfThreeRollsAllBack(t *testing.T) {
 		defer r.start(dir)()
 		synctest.Wait()
 		r.is("False RolledBack")
-		if _, there := r.node.state.Interface("a"); there || r.node.rolled != 1 {
+		if r.node.has("a") || r.node.rolled.Load() != 1 {
 			r.Error("something is left")
 		}
 	})
@@ -350,7 +351,7 @@ func TestRollBackIsToldWhenTheAPIServerIsBack(t *testing.T) {
 				r.api.edit(func() { r.api.away = errors.New("no route to host") })
 				stop := r.start(dir)
 				after(r.cfg.Revert + time.Second)
-				if r.node.rolled != 1 {
+				if r.node.rolled.Load() != 1 {
 					r.Error("not rolled back")
 				}
 				if restarted {
@@ -397,8 +398,8 @@ func TestDeathWithinAChange(t *testing.T) {
 				if len(r.api.events) != 1 || !strings.Contains(r.api.events[0], "Recovered") {
 					r.Errorf("events: %q", r.api.events)
 				}
-				if h := r.api.status().History; r.node.rolled != 1 || len(h) != 1 || h[0].Outcome != v1.OutcomeRecovered || len(h[0].Changes) != 1 {
-					r.Errorf("%d rolled back: %+v", r.node.rolled, h)
+				if h := r.api.status().History; r.node.rolled.Load() != 1 || len(h) != 1 || h[0].Outcome != v1.OutcomeRecovered || len(h[0].Changes) != 1 {
+					r.Errorf("%d rolled back: %+v", r.node.rolled.Load(), h)
 				}
 				after(time.Minute)
 				r.is("True InSync")
@@ -419,8 +420,8 @@ func TestTornJournalIsSetAside(t *testing.T) {
 		defer r.start(dir)()
 		synctest.Wait()
 		r.is("True InSync")
-		if _, err := os.Stat(filepath.Join(dir, "change.json.torn")); err != nil || r.node.rolled != 0 {
-			r.Error(err, r.node.rolled)
+		if _, err := os.Stat(filepath.Join(dir, "change.json.torn")); err != nil || r.node.rolled.Load() != 0 {
+			r.Error(err, r.node.rolled.Load())
 		}
 	})
 }
@@ -443,8 +444,8 @@ func TestRollBackThatFailsIsTriedAgainBeforeAnythingElse(t *testing.T) {
 		writes := r.api.written()
 		r.node.set(func() { r.node.rollErr, r.node.halfway = nil, nil })
 		after(10 * time.Minute)
-		if r.node.rolled != 1 || r.api.written() != writes {
-			r.Error(r.node.rolled, r.api.written()-writes)
+		if r.node.rolled.Load() != 1 || r.api.written() != writes {
+			r.Error(r.node.rolled.Load(), r.api.written()-writes)
 		}
 		stop()
 		r.api.edit(func() { r.api.object.Managed = true })
@@ -478,7 +479,7 @@ func TestStopRollsBack(t *testing.T) {
 		stop := r.start(dir)
 		after(5 * time.Second)
 		stop()
-		if r.node.rolled != 1 {
+		if r.node.rolled.Load() != 1 {
 			r.Error("a change was left open")
 		}
 	})

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,19 +20,18 @@ import (
 
 // fakeNode is a Backend in memory that holds what it is told, and fails as tests say.
 type fakeNode struct {
-	mu        sync.Mutex
-	state     nmstate.State
-	showErr   error
-	applyErr  error         // before anything is changed
-	halfway   error         // after the change began
-	ignores   bool          // takes changes and does not make them
-	blind     bool          // sees nothing to change
-	slow      time.Duration // how long a change takes
-	rollErr   error
-	applied   []time.Time
-	shown     int
-	committed int
-	rolled    int
+	mu       sync.Mutex
+	state    nmstate.State
+	showErr  error
+	applyErr error         // before anything is changed
+	halfway  error         // after the change began
+	ignores  bool          // takes changes and does not make them
+	blind    bool          // sees nothing to change
+	slow     time.Duration // how long a change takes
+	rollErr  error
+	applied  []time.Time
+
+	shown, committed, rolled atomic.Int32
 }
 
 func newNode(t *testing.T) *fakeNode {
@@ -52,7 +53,7 @@ func (n *fakeNode) Capabilities() []string { return []string{"dummy", "ethernet"
 func (n *fakeNode) Show(context.Context) (nmstate.State, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.shown++
+	n.shown.Add(1)
 	return nmstate.Canonical(n.state), n.showErr
 }
 
@@ -93,7 +94,7 @@ func (n *fakeNode) Apply(ctx context.Context, desired nmstate.State, order Order
 func (n *fakeNode) Commit(context.Context, Change) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.committed++
+	n.committed.Add(1)
 	return nil
 }
 
@@ -103,7 +104,7 @@ func (n *fakeNode) Rollback(ctx context.Context, c Change) error {
 	if err := errors.Join(n.rollErr, ctx.Err()); err != nil {
 		return err
 	}
-	n.rolled++
+	n.rolled.Add(1)
 	return json.Unmarshal(c.Before, &n.state)
 }
 
@@ -123,6 +124,20 @@ func (n *fakeNode) mtu(t *testing.T, name string) int64 {
 	}
 	mtu, _ := i["mtu"].(int64)
 	return mtu
+}
+
+// times are when changes began.
+func (n *fakeNode) times() []time.Time {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.applied)
+}
+
+func (n *fakeNode) has(name string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	_, there := n.state.Interface(name)
+	return there
 }
 
 func (n *fakeNode) attempts() int {
