@@ -185,3 +185,27 @@ func (b *bench) ip() string {
 	}
 	return out.String()
 }
+
+// A bridge without a MAC address of its own has the least of its ports: pods that come and go are no news.
+func TestBridgeOfPodsStaysAsReported(t *testing.T) {
+	f := newFake()
+	b := onFake(f)
+	f.Links["cni0"] = &link{Name: "cni0", Type: typeBridge, Up: true, MTU: 1500, Bridge: newBridge()}
+	var reports []nmstate.State
+	for _, mac := range []string{"02:00:00:00:00:09", "02:00:00:00:00:05"} {
+		f.Links["cni0"].MAC = mac
+		f.Links["cali"+mac[16:]] = &link{Name: "cali" + mac[16:], Type: typeVeth, Up: true, MTU: 1500, MAC: mac, Controller: "cni0", BridgePort: &bridgePortSpec{}, Protected: "a pod's"}
+		s, err := b.Show(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		reports = append(reports, s)
+	}
+	if !nmstate.Equal(reports[0], reports[1]) {
+		t.Errorf("a pod came: %v", nmstate.Diff(reports[0], reports[1]))
+	}
+	f.Links["cni0"].MAC = "02:00:00:00:00:01"
+	if s, err := b.Show(t.Context()); err != nil || nmstate.Equal(s, reports[1]) {
+		t.Errorf("its own MAC address is nowhere: %v", err)
+	}
+}

@@ -113,6 +113,7 @@ func TestRefused(t *testing.T) {
 		{"route-rules: {config: [{ip-from: 10.0.0.0/8}]}", "route-table: is missing"},
 		{"route-rules: {config: [{ip-from: 10.0.0.0/8, ip-to: '2001:db8::/32', route-table: 5}]}", "of another family"},
 		{"dns-resolver: {config: {search: ['a b']}}", "is no word"},
+		{`dns-resolver: {config: {server: ["fe80::1%a\nnameserver 192.0.2.66"]}}`, "is no IP address"}, // a zone may hold anything
 		{"hostname: {config: x}", "hostname is not supported"},
 	} {
 		t.Run(c.says, func(t *testing.T) {

@@ -57,7 +57,7 @@ func (l *link) document(n *network) interfaceDoc {
 	d := interfaceDoc{Name: l.Name, Type: l.Type, State: upDown(l.Up), Permanent: optional(l.Permanent), Driver: optional(l.Driver)}
 	if l.Type != typeOVSBridge {
 		controller := shown(l.Controller)
-		d.MTU, d.MAC, d.Controller = &l.MTU, optional(l.MAC), &controller
+		d.MTU, d.MAC, d.Controller = &l.MTU, optional(l.macOf(n)), &controller
 		d.IPv4, d.IPv6 = l.ips(isIPv4), l.ips(isIPv6)
 		on, off := !l.IPv6Off, false
 		d.IPv6.Enabled, d.IPv6.Autoconf, d.IPv4.DHCP, d.IPv6.DHCP = &on, &l.Autoconf, &off, &off
@@ -101,6 +101,19 @@ func (l *link) document(n *network) interfaceDoc {
 		d.MacVTap = &macDoc{Base: optional(l.Base), Mode: &l.MACMode, Promiscuous: &on}
 	}
 	return d
+}
+
+// macOf is the link's MAC address, "" of a bridge that has a pod's: it comes and goes with the pod.
+func (l *link) macOf(n *network) string {
+	if l.Bridge == nil {
+		return l.MAC
+	}
+	for _, name := range n.ports(l.key()) {
+		if port := n.Links[name]; port.Protected != "" && port.MAC == l.MAC {
+			return ""
+		}
+	}
+	return l.MAC
 }
 
 func optional(text string) *string {

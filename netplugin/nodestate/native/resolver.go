@@ -15,7 +15,7 @@ import (
 // check refuses what resolv.conf cannot hold.
 func (r *resolver) check() error {
 	for _, s := range r.Servers {
-		if _, err := netip.ParseAddr(s); err != nil {
+		if _, err := netip.ParseAddr(s); err != nil || strings.ContainsAny(s, " \t\r\n#;") {
 			return fmt.Errorf("server: %q is no IP address", s)
 		}
 	}

@@ -48,6 +48,9 @@ func standIn(dir string, args []string) error {
 	}
 	if _, err := os.Stat(filepath.Join(dir, "hang-"+args[0])); err == nil {
 		fmt.Fprintln(os.Stderr, "waiting for NetworkManager")
+		if err := os.WriteFile(filepath.Join(dir, "hanging"), nil, 0o600); err != nil {
+			return err
+		}
 		select {}
 	}
 	switch strings.Join(args, " ") {
@@ -248,9 +251,17 @@ func TestShowTellsErrors(t *testing.T) {
 func TestProgramThatHangsIsEnded(t *testing.T) {
 	n := newNode(t)
 	n.put("hang-show", "")
-	ctx, cancel := context.WithTimeoutCause(t.Context(), 300*time.Millisecond, errors.New("enough"))
-	defer cancel()
-	if _, err := n.Show(ctx); err == nil || !strings.Contains(err.Error(), "waiting for NetworkManager") {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	go func() { // has enough of it once it hangs
+		for ctx.Err() == nil {
+			if _, err := os.Stat(filepath.Join(n.dir, "hanging")); err == nil {
+				cancel(errors.New("enough"))
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	if _, err := n.Show(ctx); err == nil || !strings.Contains(err.Error(), "enough: waiting for NetworkManager") {
 		t.Error(err)
 	}
 }
