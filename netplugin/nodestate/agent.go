@@ -9,6 +9,7 @@ import (
 	"time"
 
 	v1 "github.com/flowkeep/flowkeep/api/nmstate/v1"
+	"github.com/flowkeep/flowkeep/internal/nmstate"
 	"github.com/flowkeep/flowkeep/internal/process"
 )
 
@@ -227,11 +228,21 @@ func (a *Agent) observe(ctx context.Context) (o Observation, err error) {
 	}
 	if o.Object == nil || o.Object.Managed {
 		began := time.Now()
-		o.Current, o.ShowErr = a.backend().Show(ctx)
+		o.Current, o.ShowErr = a.show(ctx)
 		a.cfg.Metrics.show.Observe(time.Since(began).Seconds())
 	}
 	o.Now = time.Now()
 	return o, nil
+}
+
+// showLimit is how long reading the node's network may take.
+const showLimit = time.Minute
+
+func (a *Agent) show(ctx context.Context) (nmstate.State, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, showLimit, fmt.Errorf("not read within %v", showLimit))
+	defer cancel()
+	current, err := a.backend().Show(ctx)
+	return current, cause(ctx, err)
 }
 
 func (a *Agent) attempt(ctx context.Context, o Observation) {

@@ -582,3 +582,37 @@ func TestOnceTellsOfANodeThatCannotBeRead(t *testing.T) {
 		})
 	}
 }
+
+func TestNodeThatDoesNotAnswerIsTold(t *testing.T) {
+	played(t, func(r *rig, dir string) {
+		r.desire(mtu1450)
+		defer r.start(dir)()
+		synctest.Wait()
+		r.node.set(func() { r.node.hangs = true })
+		after(r.cfg.Poll + 2*showLimit)
+		r.is("Unknown Retrying")
+		r.node.set(func() { r.node.hangs = false })
+		after(r.cfg.Poll + 2*showLimit)
+		r.is("True InSync")
+	})
+}
+
+// A server that is slow before a change, and away after it, is one that the change cut off.
+func TestProbeThatHoldsSlowly(t *testing.T) {
+	played(t, func(r *rig, dir string) {
+		r.cfg.Probes = []Probe{{Name: "the API server", Check: func(ctx context.Context, _ nmstate.State) error {
+			if r.node.mtu(r.T, "dummy0") != 1500 {
+				return errors.New("no route to host")
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(6 * time.Second):
+			}
+			return ctx.Err()
+		}}}
+		r.desire(mtu1450)
+		defer r.start(dir)()
+		after(r.cfg.Revert + 10*time.Second)
+		r.is("False RolledBack")
+	})
+}

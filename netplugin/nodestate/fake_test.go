@@ -23,6 +23,7 @@ type fakeNode struct {
 	mu       sync.Mutex
 	state    nmstate.State
 	showErr  error
+	hangs    bool          // reading it does not end by itself
 	applyErr error         // before anything is changed
 	halfway  error         // after the change began
 	ignores  bool          // takes changes and does not make them
@@ -50,9 +51,15 @@ func parse(t *testing.T, text string) nmstate.State {
 func (n *fakeNode) Name() string           { return "fake" }
 func (n *fakeNode) Capabilities() []string { return []string{"dummy", "ethernet"} }
 
-func (n *fakeNode) Show(context.Context) (nmstate.State, error) {
+func (n *fakeNode) Show(ctx context.Context) (nmstate.State, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.hangs {
+		n.mu.Unlock()
+		<-ctx.Done()
+		n.mu.Lock()
+		return nil, ctx.Err()
+	}
 	n.shown.Add(1)
 	return nmstate.Canonical(n.state), n.showErr
 }

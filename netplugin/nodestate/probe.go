@@ -5,33 +5,43 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/flowkeep/flowkeep/internal/nmstate"
 )
 
 // Probe is something that a change must not end: that the API server is reachable, say. Only what held before a change has to hold after
-// it.
+// it. Check is called from several goroutines.
 type Probe struct {
 	Name  string
 	Check func(ctx context.Context, current nmstate.State) error
 }
 
-// probeLimit is how long one check may take.
-const probeLimit = 3 * time.Second
+// How long one check may take. Before a change there is no hurry: whoever is only slow then would be given up for good.
+const (
+	heldLimit  = 10 * time.Second
+	probeLimit = 3 * time.Second
+)
 
-// holding are the probes that hold now. They are asked one after the other: each is quick where it holds.
+// holding are the probes that hold now, in their order. They are asked at once.
 func holding(ctx context.Context, probes []Probe, current nmstate.State) (list []Probe) {
-	for _, p := range probes {
-		if check(ctx, p, current) == nil {
+	holds := make([]bool, len(probes))
+	var all sync.WaitGroup
+	for n, p := range probes {
+		all.Go(func() { holds[n] = check(ctx, p, heldLimit, current) == nil })
+	}
+	all.Wait()
+	for n, p := range probes {
+		if holds[n] {
 			list = append(list, p)
 		}
 	}
 	return list
 }
 
-func check(ctx context.Context, p Probe, current nmstate.State) error {
-	ctx, cancel := context.WithTimeout(ctx, probeLimit)
+func check(ctx context.Context, p Probe, limit time.Duration, current nmstate.State) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	if err := p.Check(ctx, current); err != nil {
 		return fmt.Errorf("%s: %w", p.Name, err)
@@ -43,7 +53,7 @@ func check(ctx context.Context, p Probe, current nmstate.State) error {
 func broken(ctx context.Context, probes []Probe, current nmstate.State) error {
 	var failures []string
 	for _, p := range probes {
-		if err := check(ctx, p, current); err != nil {
+		if err := check(ctx, p, probeLimit, current); err != nil {
 			failures = append(failures, err.Error())
 		}
 	}
