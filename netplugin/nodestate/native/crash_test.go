@@ -326,3 +326,24 @@ func TestRollbackOfAdvertisements(t *testing.T) {
 		}
 	}
 }
+
+// A server of Open vSwitch that was killed leaves its socket: all but its bridges is read, changed and rolled back as ever.
+func TestSwitchThatWasKilled(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "db.sock")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &switches{endpoint: "unix:" + path}
+	if !s.runs() {
+		t.Error("it does not run")
+	}
+	l.SetUnlinkOnClose(false)
+	l.Close()
+	if _, err := os.Stat(path); err != nil {
+		t.Fatal(err)
+	}
+	if topology, err := s.topology(t.Context()); topology != nil || err != nil || s.runs() {
+		t.Errorf("%v, %v; runs: %v", topology, err, s.runs())
+	}
+}

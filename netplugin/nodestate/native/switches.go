@@ -3,10 +3,14 @@ package native
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"slices"
 	"strings"
+	"syscall"
+	"time"
 
 	"github.com/flowkeep/flowkeep/netplugin/hostnet"
 	"github.com/flowkeep/flowkeep/ofctl/ovsdb"
@@ -29,17 +33,34 @@ func (s *switches) topology(ctx context.Context) (*ovsdb.Topology, error) {
 		return s.open, nil
 	}
 	s.close()
-	if path, ok := strings.CutPrefix(s.endpoint, "unix:"); ok {
-		if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
-			return nil, nil
-		}
+	if !s.listens() {
+		return nil, nil
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, openLimit, fmt.Errorf("no answer within %v", openLimit))
+	defer cancel()
 	t, err := ovsdb.OpenTopology(ctx, s.endpoint)
 	if err != nil {
 		return nil, err
 	}
 	s.open = t
 	return t, nil
+}
+
+// openLimit is how long ovsdb-server may take to tell all it has.
+const openLimit = 20 * time.Second
+
+// listens tells whether anybody is at the endpoint: a server that was killed leaves its socket behind.
+func (s *switches) listens() bool {
+	path, isPath := strings.CutPrefix(s.endpoint, "unix:")
+	if !isPath {
+		return true
+	}
+	conn, err := net.Dial("unix", path)
+	if err != nil {
+		return !errors.Is(err, os.ErrNotExist) && !errors.Is(err, syscall.ECONNREFUSED)
+	}
+	conn.Close()
+	return true
 }
 
 func (s *switches) close() {
@@ -173,9 +194,7 @@ func (s *switches) runs() bool {
 	if s == nil || s.endpoint == "" {
 		return false
 	}
-	path, isPath := strings.CutPrefix(s.endpoint, "unix:")
-	_, err := os.Stat(path)
-	return !isPath || err == nil
+	return s.open != nil && s.open.Connected() || s.listens()
 }
 
 // needsSwitch tells whether a plan needs Open vSwitch.
