@@ -91,6 +91,7 @@ func TestRefused(t *testing.T) {
 		{"interfaces: [{name: cali1, state: down}]", "another network namespace"},
 		{"interfaces: [{name: br1, bridge: {port: [{name: cali1}]}}]", "another network namespace"},
 		{"interfaces: [{name: cali1, controller: br1}]", "another network namespace"},
+		{"interfaces: [{name: vxlan_sys_4789, state: absent}]", "Open vSwitch's own"},
 		{"interfaces: [{name: eth2, controller: fk0}]", "the bridge on which Flowkeep enforces"},
 		{"interfaces: [{name: fk-x.5, type: vlan, vlan: {base-iface: eth1, id: 9}}]", "Flowkeep's own"},
 		{"interfaces: [{name: w, type: vlan, vlan: {base-iface: fkp1, id: 9}}]", "a pod's interface"},
