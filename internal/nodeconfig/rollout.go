@@ -2,6 +2,7 @@ package nodeconfig
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	nmstatev1 "github.com/flowkeep/flowkeep/api/nmstate/v1"
@@ -25,6 +26,9 @@ func StandingOf(o *nmstatev1.NodeNetworkConfigurationPolicy) Standing {
 	}
 	return s
 }
+
+// Nodes are those that the status speaks of, sorted.
+func (s Standing) Nodes() []string { return slices.Sorted(maps.Keys(s.entries)) }
 
 // says tells whether the status says this of a node already.
 func (s Standing) says(e nmstatev1.PolicyNode, conflicts []nmstatev1.Conflict) bool {

@@ -289,16 +289,19 @@ func (h *Handler) forgetBlockers(ctx context.Context, round *nodeconfig.Round) (
 	for node, d := range round.Decisions {
 		for _, blockers := range d.Blockers {
 			for _, name := range blockers {
-				if h.Now().Sub(h.asked[name]) < askAgain {
-					continue
-				}
-				h.asked[name] = h.Now()
-				there, err := h.Objects.NodeExists(ctx, name)
+				isGone, err := h.gone(ctx, name)
 				failed = cmp.Or(failed, err)
-				if err == nil && !there {
+				if isGone {
 					gone[name], again[node] = true, true
 				}
 			}
+		}
+	}
+	if name := h.askedLeast(round); name != "" {
+		isGone, err := h.gone(ctx, name)
+		failed = cmp.Or(failed, err)
+		if isGone {
+			gone[name] = true
 		}
 	}
 	if len(gone) == 0 {
@@ -308,4 +311,28 @@ func (h *Handler) forgetBlockers(ctx context.Context, round *nodeconfig.Round) (
 	after.Forget(func(node string) bool { return !gone[node] })
 	_, err := h.tellPolicies(ctx, after, again)
 	return again, errors.Join(failed, err)
+}
+
+// gone tells whether a node is no more, if it was not asked of lately.
+func (h *Handler) gone(ctx context.Context, node string) (bool, error) {
+	if h.Now().Sub(h.asked[node]) < askAgain {
+		return false, nil
+	}
+	h.asked[node] = h.Now()
+	there, err := h.Objects.NodeExists(ctx, node)
+	return err == nil && !there, err
+}
+
+// askedLeast is the node of those that policies which are told speak of that was not asked of for longest: one at a time is
+// looked after, so that the statuses of policies keep no nodes that left long ago.
+func (h *Handler) askedLeast(round *nodeconfig.Round) (least string) {
+	for policy := range round.Reports {
+		for _, node := range round.Standings[policy].Nodes() {
+			_, decided := round.Decisions[node]
+			if !decided && (least == "" || cmp.Or(h.asked[node].Compare(h.asked[least]), cmp.Compare(node, least)) < 0) {
+				least = node
+			}
+		}
+	}
+	return least
 }

@@ -415,6 +415,34 @@ func TestBrokenPolicyHoldsNobodyElseUp(t *testing.T) {
 	}
 }
 
+// TestNodesThatLeft: policies' statuses don't keep nodes for ever that are no more, where nobody waits for them either.
+func TestNodesThatLeft(t *testing.T) {
+	f := newFakeAPI()
+	var actors []*actor
+	for n := range 6 {
+		f.addNode(fmt.Sprintf("node%d", n), twoNICs)
+		actors = append(actors, f.actor(fmt.Sprintf("node%d", n)))
+	}
+	f.setPolicy("p", mtuPolicy(1400, ""))
+	settle(t, f, actors...)
+	for n := 3; n < 6; n++ {
+		delete(f.nodes, fmt.Sprintf("node%d", n))
+		delete(f.states, fmt.Sprintf("node%d", n))
+	}
+	now := time.Unix(1e9, 0)
+	for mtu := range 3 {
+		now = now.Add(time.Hour)
+		for _, a := range actors[:3] {
+			a.Now = func() time.Time { return now }
+		}
+		f.setPolicy("p", mtuPolicy(1401+mtu, ""))
+		settle(t, f, actors[:3]...)
+	}
+	if nodes := f.policies["p"].Status.Nodes; len(nodes) != 3 {
+		t.Errorf("%v", nodes)
+	}
+}
+
 // TestFurtherAttemptsAreNoNews: a node that fails the same way again and again costs no writes.
 func TestFurtherAttemptsAreNoNews(t *testing.T) {
 	f := newFakeAPI()
