@@ -1,0 +1,47 @@
+package handler
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	nmstatev1 "github.com/flowkeep/flowkeep/api/nmstate/v1"
+)
+
+// TestRefusedByTheAPIServer: what no object may hold is told of the policy that wants it, and all others' wishes get through.
+func TestRefusedByTheAPIServer(t *testing.T) {
+	f := newFakeAPI()
+	f.invalid = "666"
+	f.addNode("node1", twoNICs)
+	for n := range 9 {
+		f.setPolicy(fmt.Sprintf("p%d", n), fmt.Sprintf(`{desiredState: {interfaces: [{name: eth0, x%d: %d}]}}`, n, n))
+	}
+	f.setPolicy("p3", `{desiredState: {interfaces: [{name: eth0, x3: 666}]}}`)
+	f.setPolicy("p7", `{desiredState: {interfaces: [{name: eth1, mtu: 666}]}}`)
+	a := f.actor("node1")
+	settle(t, f, a)
+	for n := range 9 {
+		want := nmstatev1.PhaseApplied
+		if n == 3 || n == 7 {
+			want = nmstatev1.PhaseFailing
+		}
+		if got := f.phase(fmt.Sprintf("p%d", n), "node1"); got != want || f.wants("node1", fmt.Sprintf(`"x%d":`, n)) != (want == nmstatev1.PhaseApplied) {
+			t.Errorf("p%d: %s; the node: %s", n, got, f.states["node1"].Spec.DesiredState.Raw)
+		}
+	}
+	if e := f.policies["p7"].Status.Nodes[0]; !strings.Contains(e.Message, "the API server refuses") || len(e.Message) > 2000 || !utf8.ValidString(e.Message) {
+		t.Error(e.Message)
+	}
+	f.setPolicy("p7", mtuPolicy(1400, ""))
+	settle(t, f, a)
+	if got := f.phase("p7", "node1"); got != nmstatev1.PhaseApplied || !f.wants("node1", "1400") {
+		t.Errorf("mended: %s", got)
+	}
+	f.invalid = "x3"
+	f.setPolicy("p3", `{desiredState: {interfaces: [{name: eth0, x3: 3}]}}`)
+	settle(t, f, a)
+	if got := f.phase("p3", "node1"); got != nmstatev1.PhaseFailing {
+		t.Error(got)
+	}
+}
