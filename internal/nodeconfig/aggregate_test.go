@@ -347,3 +347,20 @@ func TestTruncatedReport(t *testing.T) {
 		t.Error(why)
 	}
 }
+
+// TestNeighbours: interfaces are found by what their neighbours tell, slashes in the names of ports included.
+func TestNeighbours(t *testing.T) {
+	const current = `{interfaces: [
+  {name: eth0, type: ethernet, lldp: {enabled: true, neighbors: [[{type: 5, system-name: tor-1}, {type: 1, chassis-id: "52:54:00:AA:BB:CC"}, {type: 2, port-id: Ethernet1/1}]]}},
+  {name: eth1, type: ethernet, lldp: {enabled: false}}]}`
+	for rule, want := range map[string]bool{
+		`{systemName: "tor-*"}`: true, `{systemName: "tor-?", portID: "Ethernet*"}`: true, `{portID: Ethernet1/1}`: true, `{portID: "Ethernet?/[12]"}`: true,
+		`{portID: Ethernet1/2}`: false, `{chassisID: "52:54:00:aa:*"}`: true, `{systemName: "tor-*", portID: "Gigabit*"}`: false,
+	} {
+		p := policyOf(t, "p", `{match: [{lldp: `+rule+`}], desiredState: {interfaces: [{mtu: 1400}]}}`)
+		e := Decide(nodeOf(stateObject(t, "node1", "", current)), []*Policy{p}, nil).Entries["p"]
+		if got := slices.Equal(e.Interfaces, []string{"eth0"}); got != want {
+			t.Errorf("%s: %v, %s", rule, e.Interfaces, e.Reason)
+		}
+	}
+}

@@ -11,23 +11,27 @@ import (
 	"github.com/flowkeep/flowkeep/internal/nmstate"
 )
 
-// glob is a pattern of path.Match: *, ?, [a-z], [^a-z], and \ before what is meant as it is. Empty matches everything.
+// glob is a pattern of path.Match: *, ?, [a-z], [^a-z], and \ before what is meant as it is. Empty matches everything. Slashes
+// are characters like any other: switches call their ports Ethernet1/1.
 type glob string
 
 func newGlob(pattern string) (glob, error) {
 	if _, err := path.Match(pattern, ""); err != nil {
 		return "", fmt.Errorf("%q is no pattern: write * for any characters, ? for one, [ab] for one of these", pattern)
 	}
-	return glob(pattern), nil
+	return glob(withoutSlashes(pattern)), nil
 }
 
 func (g glob) matches(text string) bool {
 	if g == "" {
 		return true
 	}
-	ok, _ := path.Match(string(g), text) // newGlob has seen the pattern
+	ok, _ := path.Match(string(g), withoutSlashes(text)) // newGlob has seen the pattern
 	return ok
 }
+
+// withoutSlashes has something in their place that no name has: path.Match takes * for what lies between slashes.
+func withoutSlashes(text string) string { return strings.ReplaceAll(text, "/", "\x00") }
 
 // rule is a MatchRule, understood.
 type rule struct {
