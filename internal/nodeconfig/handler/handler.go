@@ -261,7 +261,7 @@ func (h *Handler) writeNodes(ctx context.Context, round *nodeconfig.Round, untol
 			again[node] = true
 			continue
 		}
-		h.Log.Info("gave a node its desired state", "node", node, "because of", d.Claims, "generation", stored.Generation)
+		h.Log.Info("gave a node its desired state", "node", node, "policies", len(d.Claims), "generation", stored.Generation)
 		h.states[node] = &state{stored, nodeconfig.ReadState(stored)}
 		h.accepted(node, stored.Generation, again)
 	}
