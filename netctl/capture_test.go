@@ -159,11 +159,11 @@ func TestCaptureWaitsForTheFirstAnswerOnly(t *testing.T) {
 			return err
 		}
 		select {
-		case <-time.After(200 * time.Millisecond):
+		case <-time.After(3100 * time.Millisecond):
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 		return send(captured(3, "the time is over"))
 	}
-	b.prints(0, "capture shop/db --timeout 100ms", "3 packets: the time is over")
+	b.prints(0, "capture shop/db --timeout 3s", "3 packets: the time is over")
 }
