@@ -22,6 +22,7 @@ var table = []struct {
 }{
 	{"api/feed", nil},    // protobuf alone
 	{"api/nmstate", nil}, // Kubernetes' own types alone
+	{"api/macvtap", nil}, // Kubernetes' own types alone
 	{"api", []string{"api", "policydb/policy", "policydb/explain", "policydb/lint"}},
 	{"policydb/policy/policytest", []string{"policydb"}}, // helps the tests of the others
 	{"policydb/policy", []string{"policydb/policy"}},
@@ -38,6 +39,8 @@ var table = []struct {
 	{"internal/kube", []string{"internal/kube", "policydb/policy"}},                                   // Kubernetes objects → values
 	{"internal/nmstate", []string{"internal/nmstate"}},                                                // state documents, pure
 	{"internal/nodeconfig", []string{"internal/nodeconfig", "internal/nmstate", "api/nmstate"}},
+	{"internal/macvtap/report", []string{"internal/macvtap", "api/macvtap", "policydb/policy"}},
+	{"internal/macvtap", []string{"policydb/policy"}},
 	{"internal", []string{"internal"}},
 }
 
@@ -136,6 +139,8 @@ func TestTheTestCanFail(t *testing.T) {
 		{ImportPath: module + "api/feed", Imports: []string{module + "policydb/policy"}},
 		{ImportPath: module + "api/nmstate/v1", Imports: []string{module + "policydb/policy"}},
 		{ImportPath: module + "internal/nmstate", Imports: []string{module + "api/nmstate/v1"}},
+		{ImportPath: module + "api/macvtap/v1alpha1", Imports: []string{module + "internal/macvtap"}},
+		{ImportPath: module + "internal/macvtap", Imports: []string{module + "api/macvtap/v1alpha1"}},
 		{ImportPath: module + "newfolder", Imports: []string{module + "api/feed"}},
 		{ImportPath: module + "policydb/explain", Imports: []string{module + "policydb/store"}},
 	} {
