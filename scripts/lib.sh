@@ -2,7 +2,7 @@
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 CACHE=${FLOWKEEP_CACHE:-/var/cache/flowkeep}
 TOOLS=$CACHE/tools
-PROGRAMS=$CACHE/programs
+PROGRAMS=$CACHE/programs/$(printf %s "$ROOT" | cksum | cut -d' ' -f1)   # each checkout's own
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin:/usr/local/go/bin
 export PATH
 
