@@ -59,6 +59,7 @@ type decider struct {
 	waits     map[int]string // policies that may not change the node now, and why
 	blockers  map[string][]string
 	changing  map[int]bool // policies because of which the node's desire changes
+	evidence  evidence     // of a node that is failing
 }
 
 // Decide says what is to become of a node. Policies must be in the order of Sort, without those that are gone; standings are by
@@ -85,13 +86,17 @@ func Decide(n *Node, policies []*Policy, standings map[string]Standing) Decision
 		}
 	}
 	target := d.settle()
-	decision := Decision{Entries: map[string]nmstatev1.PolicyNode{}, Conflicts: d.conflicts(target), Blockers: d.blockers}
+	if n.sync == failing {
+		d.evidence = evidenceOf(n.message, target.layers)
+	}
+	conflicts, overruled := d.conflicts(target)
+	decision := Decision{Entries: map[string]nmstatev1.PolicyNode{}, Conflicts: conflicts, Blockers: d.blockers}
 	refs := target.refs(n, d.waits)
 	if !target.wanted(n) || !target.recorded(n) || !sameNames(refs, n.refs) {
 		decision.Write = target.write(n, refs)
 	}
 	for by, p := range policies {
-		decision.Entries[p.Name] = d.entry(by, len(decision.Conflicts[p.Name]) > 0 && lost(decision.Conflicts[p.Name], p.Name))
+		decision.Entries[p.Name] = d.entry(by, overruled[p.Name])
 		if d.changing[by] {
 			decision.Claims = append(decision.Claims, p.Name)
 		}
@@ -215,7 +220,7 @@ func (d *decider) entry(by int, overruled bool) nmstatev1.PolicyNode {
 		e.Phase = nmstatev1.PhaseApplying
 		return e
 	}
-	e.Phase, e.Message = d.phaseOnceWritten(p, restingPhase(w, overruled))
+	e.Phase, e.Message = d.phaseOnceWritten(by, restingPhase(w, overruled))
 	return e
 }
 
@@ -232,57 +237,37 @@ func restingPhase(w want, overruled bool) nmstatev1.Phase {
 	return nmstatev1.PhaseApplied
 }
 
-// phaseOnceWritten goes by what the node's agent says. Who was changing the node while it failed is failing, but for those that
-// came to a node that another had made fail; if nobody was changing it, all are whose wishes it holds.
-func (d *decider) phaseOnceWritten(p *Policy, rest nmstatev1.Phase) (nmstatev1.Phase, string) {
-	own, known := d.standings[p.Name].entries[d.node.Object.Name]
-	holds := known && holdsTurn(own)
+// phaseOnceWritten goes by what the node's agent says.
+func (d *decider) phaseOnceWritten(by int, rest nmstatev1.Phase) (nmstatev1.Phase, string) {
+	own := d.entryOf(by)
 	inForce := rest == nmstatev1.PhaseApplied || rest == nmstatev1.PhaseConflict
 	switch d.node.sync {
 	case synced:
 		return rest, ""
 	case failing:
-		if other := d.failedBefore(p); other != "" && holds && own.Phase == nmstatev1.PhaseApplying {
-			return nmstatev1.PhaseApplying, "the node has been failing before, because of policy " + other
-		}
-		if holds || inForce && !d.somebodyHolds() {
+		switch v, why := d.judge(by, inForce); v {
+		case guilty:
 			return nmstatev1.PhaseFailing, d.node.message
+		case bystander:
+			return nmstatev1.PhaseApplying, why
 		}
 	case applying:
-		if holds {
+		if holdsTurn(own) {
 			return own.Phase, own.Message
 		}
-		if inForce && !known {
+		if inForce && own.Phase == "" {
 			return nmstatev1.PhaseApplying, ""
 		}
 	}
 	return rest, ""
 }
 
-// failedBefore names another policy that has made the node fail.
-func (d *decider) failedBefore(p *Policy) string {
-	for _, other := range d.policies {
-		if other != p && d.standings[other.Name].entries[d.node.Object.Name].Phase == nmstatev1.PhaseFailing {
-			return other.Name
-		}
-	}
-	return ""
-}
-
-// somebodyHolds tells whether some policy has the node's turn.
-func (d *decider) somebodyHolds() bool {
-	return slices.ContainsFunc(d.policies, func(p *Policy) bool {
-		e, ok := d.standings[p.Name].entries[d.node.Object.Name]
-		return ok && holdsTurn(e)
-	})
-}
-
 // valueLimit is how much of a value a conflict shows, in bytes.
 const valueLimit = 200
 
-// conflicts tells each policy what it wins and loses.
-func (d *decider) conflicts(target *aggregate) map[string][]nmstatev1.Conflict {
-	found := map[string][]nmstatev1.Conflict{}
+// conflicts tells each policy what it wins and loses, as far as there is room, and which policies lose something.
+func (d *decider) conflicts(target *aggregate) (found map[string][]nmstatev1.Conflict, overruled map[string]bool) {
+	found, overruled = map[string][]nmstatev1.Conflict{}, map[string]bool{}
 	for _, q := range target.layers.disputes() {
 		if q.winner == target.heldBy() || q.loser == target.heldBy() {
 			continue // a policy that waits: it is told when its turn has come
@@ -291,13 +276,14 @@ func (d *decider) conflicts(target *aggregate) map[string][]nmstatev1.Conflict {
 			Node: d.node.Object.Name, Path: q.path, Winner: d.nameOf(q.winner), Loser: d.nameOf(q.loser),
 			WinnerValue: shown(q.won), LoserValue: shown(q.wanted),
 		}
+		overruled[c.Loser] = true
 		for _, name := range []string{c.Winner, c.Loser} {
 			if name != ByHand && len(found[name]) < nmstatev1.ConflictsLimit {
 				found[name] = append(found[name], c)
 			}
 		}
 	}
-	return found
+	return found, overruled
 }
 
 func (d *decider) nameOf(by int) string {
@@ -313,10 +299,6 @@ func shown(value any) string {
 		return strings.ToValidUTF8(text[:valueLimit], "") + "…"
 	}
 	return text
-}
-
-func lost(conflicts []nmstatev1.Conflict, name string) bool {
-	return slices.ContainsFunc(conflicts, func(c nmstatev1.Conflict) bool { return c.Loser == name })
 }
 
 // Sort puts policies into the order in which they are laid over each other: lower priorities first, then by name, so that

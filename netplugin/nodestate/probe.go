@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	v1 "github.com/flowkeep/flowkeep/api/nmstate/v1"
 	"github.com/flowkeep/flowkeep/internal/nmstate"
 )
 
@@ -60,5 +61,5 @@ func broken(ctx context.Context, probes []Probe, current nmstate.State) error {
 	if len(failures) == 0 {
 		return nil
 	}
-	return errors.New("what held before holds no more: " + strings.Join(failures, "; "))
+	return errors.New(v1.ProbesBroken + ": " + strings.Join(failures, "; "))
 }

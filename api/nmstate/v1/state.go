@@ -124,6 +124,10 @@ const (
 	ReasonUnmanaged  = "Unmanaged"  // Unknown: managed is false
 )
 
+// ProbesBroken is in the messages of changes that were taken back because something did not hold any more that had held before: the API
+// server was not reached, say. What they name is what was cut off, not what cut it off.
+const ProbesBroken = "what held before holds no more"
+
 // Outcome is how an attempt ended.
 type Outcome string
 
