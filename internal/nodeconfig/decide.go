@@ -125,7 +125,7 @@ func (d *decider) settle() *aggregate {
 		more := false
 		for by := range d.changing {
 			p := d.policies[by]
-			if why, others := Turn(p, d.standings[p.Name], d.node.Object.Name); why != "" {
+			if why, others := d.turn(p); why != "" {
 				d.waits[by], d.blockers[p.Name], more = why, others, true
 			}
 		}
@@ -133,6 +133,15 @@ func (d *decider) settle() *aggregate {
 			return target
 		}
 	}
+}
+
+// turn is Turn, and a node where nobody may be to change it takes none.
+func (d *decider) turn(p *Policy) (why string, others []string) {
+	s, node := d.standings[p.Name], d.node.Object.Name
+	if d.node.Silent != "" && !holdsTurn(s.entries[node]) {
+		return "its turn comes when it answers: " + d.node.Silent, nil
+	}
+	return Turn(p, s, node)
 }
 
 func (d *decider) aggregate() *aggregate {

@@ -3,6 +3,7 @@ package nodeconfig
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	nmstatev1 "github.com/flowkeep/flowkeep/api/nmstate/v1"
 	"github.com/flowkeep/flowkeep/internal/nmstate"
@@ -17,6 +18,8 @@ type Node struct {
 	*State
 	// Refused are policies whose wishes for the node the API server has refused, and why; Held those that are not to be tried now.
 	Refused, Held map[string]string
+	// Silent says why nobody may be there to change the node. It takes no turn then, so that those that answer are not held up.
+	Silent string
 }
 
 // State is a NodeNetworkState, understood.
@@ -32,6 +35,7 @@ type State struct {
 	refs      []nmstatev1.PolicyRef
 	sync      syncing
 	message   string // of the agent
+	behind    bool   // the agent has not seen the object as it is
 
 	desiredLayers, recordLayers *layers
 	handPieces                  pieces
@@ -62,6 +66,7 @@ func ReadState(o *nmstatev1.NodeNetworkState) *State {
 	}
 	s := &State{unmanaged: !o.Spec.IsManaged(), truncated: o.Status.Truncated}
 	s.sync, s.message = syncOf(o)
+	s.behind = o.Status.ObservedGeneration < o.Generation
 	if s.unknown = s.read(o); s.unknown != "" {
 		return s
 	}
@@ -108,6 +113,20 @@ func parse(s *nmstatev1.State) (nmstate.State, error) {
 		return nil, nil
 	}
 	return nmstate.DecodeStored(s.Raw)
+}
+
+// Silence tells, for Node.Silent, of a node that Kubernetes has not heard of for long, or whose agent has not seen the last change of its
+// object. An agent says so as soon as it has seen it, however long it takes to bring it about.
+func Silence(o *corev1.Node, s *State) string {
+	for _, c := range o.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionUnknown {
+			return "Kubernetes has not heard of the node since " + c.LastTransitionTime.UTC().Format(time.RFC3339)
+		}
+	}
+	if s.behind {
+		return "the node's agent, netplugin node-state, has not seen the last change of its NodeNetworkState yet"
+	}
+	return ""
 }
 
 // syncOf reads the agent's condition; what it says of an earlier generation says nothing of this one.

@@ -38,10 +38,11 @@ func (r *Report) Update(o *nmstatev1.NodeNetworkConfigurationPolicy, now metav1.
 		}
 		s.entries[node] = e
 	}
+	s.nameHolders()
 	status.Nodes = slices.SortedFunc(maps.Values(s.entries), func(a, b nmstatev1.PolicyNode) int { return cmp.Compare(a.Node, b.Node) })
 	status.Conflicts = r.mergeConflicts(o.Status.Conflicts)
 	status.ObservedGeneration = o.Generation
-	for _, c := range summaryOf(status) {
+	for _, c := range summaryOf(status, s) {
 		c.ObservedGeneration, c.LastTransitionTime = o.Generation, now
 		meta.SetStatusCondition(&status.Conditions, c)
 	}
@@ -65,16 +66,18 @@ func (r *Report) mergeConflicts(old []nmstatev1.Conflict) []nmstatev1.Conflict {
 }
 
 // summaryOf sums the entries up.
-func summaryOf(s nmstatev1.NodeNetworkConfigurationPolicyStatus) []metav1.Condition {
+func summaryOf(s nmstatev1.NodeNetworkConfigurationPolicyStatus, standing Standing) []metav1.Condition {
 	nodes := map[nmstatev1.Phase][]string{}
-	selected := 0
+	selected, inForce := 0, 0
 	for _, e := range s.Nodes {
 		nodes[e.Phase] = append(nodes[e.Phase], e.Node)
 		if counts(e) {
 			selected++
 		}
+		if (e.Phase == nmstatev1.PhaseApplied || e.Phase == nmstatev1.PhaseConflict) && e.ObservedGeneration == s.ObservedGeneration {
+			inForce++ // what is said of an earlier generation says nothing of this one
+		}
 	}
-	inForce := len(nodes[nmstatev1.PhaseApplied]) + len(nodes[nmstatev1.PhaseConflict])
 	failing, waiting, changing := nodes[nmstatev1.PhaseFailing], nodes[nmstatev1.PhaseWaiting], nodes[nmstatev1.PhaseApplying]
 	available := condition(nmstatev1.ConditionAvailable, inForce == selected, "InForce", "NotYet", fmt.Sprintf("in force on %d of %d nodes", inForce, selected))
 	if selected == 0 {
@@ -83,9 +86,20 @@ func summaryOf(s nmstatev1.NodeNetworkConfigurationPolicyStatus) []metav1.Condit
 	return []metav1.Condition{
 		available,
 		condition(nmstatev1.ConditionDegraded, len(failing) > 0, "Failing", "NoneFailing", listed("failing on", failing)),
-		condition(nmstatev1.ConditionProgressing, len(waiting)+len(changing) > 0, "RollingOut", "Done", fmt.Sprintf("%d nodes change, %d wait", len(changing), len(waiting))),
+		condition(nmstatev1.ConditionProgressing, len(waiting)+len(changing) > 0, "RollingOut", "Done", progress(standing, len(changing), len(waiting))),
 		condition(nmstatev1.ConditionConflict, len(s.Conflicts) > 0, "Disagreement", "NoDisagreement", fmt.Sprintf("%d attributes are wanted otherwise (status.conflicts)", len(s.Conflicts))),
 	}
+}
+
+// progress counts, and where nodes wait names those that they wait for, and says what to do if these do not come back.
+func progress(s Standing, changing, waiting int) string {
+	const most = 5
+	text := fmt.Sprintf("%d nodes change, %d wait", changing, waiting)
+	if names := s.holders(most); waiting > 0 && names != "" {
+		text += "; turns are taken by " + names + ": one that does not answer keeps its turn until its agent, netplugin node-state, is there again, " +
+			"spec.managed of its NodeNetworkState is false, or its Node is deleted"
+	}
+	return text
 }
 
 func condition(kind string, is bool, yes, no, message string) metav1.Condition {

@@ -235,15 +235,9 @@ func TestRollOut(t *testing.T) {
 
 func play(t *testing.T, seed uint64, central bool, bad string) {
 	t.Helper()
-	r := rand.New(rand.NewPCG(seed, 7))
-	f := newFakeAPI()
-	for n := range 6 {
-		f.addNode(fmt.Sprintf("node%d", n), twoNICs)
-	}
-	most := 1 + r.IntN(3)
-	f.setPolicy("p", mtuPolicy(1400, fmt.Sprintf(", maxUnavailable: %d", most)))
-	g := &game{T: t, fakeAPI: f, r: r, seed: seed, most: most, central: central, actors: map[string]*actor{}}
-	f.die = func() (bool, bool) { return r.IntN(12) == 0, r.IntN(12) == 0 }
+	most := 1 + int(seed%3)
+	g := newGame(t, seed, central, most)
+	f := g.fakeAPI
 	g.until(func() bool { return g.all("1400") })
 	f.setPolicy("p", mtuPolicy(1450, fmt.Sprintf(", maxUnavailable: %d", most)))
 	if bad == "" {
@@ -278,12 +272,48 @@ type game struct {
 	central bool
 	bad     string
 	actors  map[string]*actor
+	dies    map[string]int // nodes that do nothing any more after so many steps
+	steps   int
+}
+
+// newGame has six nodes and a policy for all of them, with an MTU of 1400.
+func newGame(t *testing.T, seed uint64, central bool, most int) *game {
+	r := rand.New(rand.NewPCG(seed, 7))
+	f := newFakeAPI()
+	for n := range 6 {
+		f.addNode(fmt.Sprintf("node%d", n), twoNICs)
+	}
+	f.setPolicy("p", mtuPolicy(1400, fmt.Sprintf(", maxUnavailable: %d", most)))
+	f.die = func() (bool, bool) { return r.IntN(12) == 0, r.IntN(12) == 0 }
+	return &game{T: t, fakeAPI: f, r: r, seed: seed, most: most, central: central, actors: map[string]*actor{}, dies: map[string]int{}}
+}
+
+func (g *game) dead(name string) bool {
+	after, mortal := g.dies[name]
+	return mortal && g.steps >= after
+}
+
+// ready is what Kubernetes says of a node.
+func (f *fakeAPI) ready(name string, status corev1.ConditionStatus) {
+	n := f.nodes[name].DeepCopy()
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status}}
+	f.nodes[name] = n
 }
 
 // all: the nodes have it, and the policy's status says so.
 func (g *game) all(text string) bool {
 	for name := range g.states {
 		if !g.wants(name, text) || g.phase("p", name) != nmstatev1.PhaseApplied {
+			return false
+		}
+	}
+	return true
+}
+
+// allLive is all, but for those that die.
+func (g *game) allLive(text string) bool {
+	for name := range g.states {
+		if _, mortal := g.dies[name]; !mortal && (!g.wants(name, text) || g.phase("p", name) != nmstatev1.PhaseApplied) {
 			return false
 		}
 	}
@@ -303,8 +333,12 @@ func (g *game) until(done func() bool) {
 
 func (g *game) step() {
 	g.Helper()
+	g.steps++
 	node := fmt.Sprintf("node%d", g.r.IntN(len(g.nodes)))
 	who := node
+	if g.dead(node) {
+		return
+	}
 	if g.central {
 		who = ""
 	}

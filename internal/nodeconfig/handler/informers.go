@@ -50,7 +50,7 @@ func nodeEvents(dirty *Dirty) cache.ResourceEventHandler {
 		AddFunc: func(o any) { dirty.Node(nameOf(o)) },
 		UpdateFunc: func(old, o any) {
 			before, after := old.(*corev1.Node), o.(*corev1.Node)
-			if !reflect.DeepEqual(before.Labels, after.Labels) || !reflect.DeepEqual(before.Spec.Taints, after.Spec.Taints) {
+			if !reflect.DeepEqual(before.Labels, after.Labels) || !reflect.DeepEqual(before.Spec.Taints, after.Spec.Taints) || !reflect.DeepEqual(readiness(before), readiness(after)) {
 				dirty.Node(after.Name)
 			}
 		},

@@ -134,7 +134,7 @@ func explained(err error) error {
 	return err
 }
 
-// slimNode keeps what policies select by.
+// slimNode keeps what policies select by, and whether the node is heard of.
 func slimNode(o any) (any, error) {
 	n, ok := o.(*corev1.Node)
 	if !ok {
@@ -143,7 +143,18 @@ func slimNode(o any) (any, error) {
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion, Labels: n.Labels},
 		Spec:       corev1.NodeSpec{Taints: n.Spec.Taints},
+		Status:     corev1.NodeStatus{Conditions: readiness(n)},
 	}, nil
+}
+
+// readiness is a node's condition Ready, without the heartbeat.
+func readiness(n *corev1.Node) (ready []corev1.NodeCondition) {
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			ready = append(ready, corev1.NodeCondition{Type: c.Type, Status: c.Status, LastTransitionTime: c.LastTransitionTime})
+		}
+	}
+	return ready
 }
 
 // slim drops who wrote which field, which nobody here asks.
