@@ -51,6 +51,7 @@ var confined = []struct {
 }{
 	{"k8s.io/client-go", []string{"netmaster", "netmaster/watch", "netctl/apiserver", "internal/nodeconfig/handler", "netplugin/nodestate/kube"}},
 	{"github.com/ovn-org/libovsdb", []string{"ofctl/ovsdb"}},
+	{"k8s.io/kubelet", []string{"netplugin/macvtap/deviceplugin", "netplugin/macvtap/podresources"}},
 	{"go.etcd.io/bbolt", []string{"policydb/store", "netplugin/"}},
 	{"github.com/bradfitz/gomemcache", []string{"policydb/labelcache"}},
 }
