@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -86,7 +87,7 @@ func nodeStateCommand() *cobra.Command {
 	f.BoolVar(&o.once, "once", false, "make one pass and end")
 	f.DurationVar(&o.poll, "poll-interval", 30*time.Second, "how often the network is read when the kernel tells of no change")
 	f.DurationVar(&o.revert, "revert-timeout", time.Minute, "how long a change may take until it has proved good; then it is rolled back")
-	f.StringVar(&o.stateDir, "state-dir", "/var/lib/flowkeep-node-state", "directory of what undoes a change under way; of this agent alone")
+	f.StringVar(&o.stateDir, "state-dir", "/var/lib/flowkeep-node-state", "directory of what undoes a change under way, and of the neighbours heard by LLDP; of this agent alone")
 	f.StringVar(&o.bridge, "bridge", "fk0", "the bridge that netplugin enforces on: it is never touched")
 	f.StringVar(&o.ovsdb, "ovsdb", "unix:/var/run/openvswitch/db.sock", "endpoint of ovsdb-server; where it does not answer, there are no types ovs-bridge and ovs-interface")
 	f.StringVar(&o.httpListen, "http-listen", "127.0.0.1:9442", "address of /metrics, /healthz and /readyz")
@@ -139,6 +140,7 @@ func (o *nodeStateFlags) daemon(ctx context.Context, client *kube.Client, cfg no
 	defer stop(nil)
 	moved := make(chan struct{}, 1)
 	cfg.Moved, cfg.Changed = moved, client.Changed()
+	listen(cfg, moved, reg)
 	var all sync.WaitGroup
 	for _, part := range []func() error{
 		func() error { return process.ServeHTTP(ctx, o.httpListen, reg, cfg.Health) },
@@ -158,6 +160,15 @@ func (o *nodeStateFlags) daemon(ctx context.Context, client *kube.Client, cfg no
 		return err
 	}
 	return nil
+}
+
+// listen has the backend in use hear neighbours, if it does that itself. A node that can't is managed all the same.
+func listen(cfg nodestate.Config, moved chan<- struct{}, reg prometheus.Registerer) {
+	if b, ok := cfg.Backends[0].(*native.Backend); ok {
+		if err := b.Listen(moved, reg, cfg.Log); err != nil {
+			cfg.Log.Warn("neighbours are not heard", "err", err)
+		}
+	}
 }
 
 func (o *nodeStateFlags) config(ctx context.Context, log *slog.Logger) (*kube.Client, nodestate.Config, error) {
@@ -204,7 +215,9 @@ func bootID() string {
 
 // backends are the one in use, and then those that may have left something open.
 func (o *nodeStateFlags) backends(ctx context.Context, log *slog.Logger) ([]nodestate.Backend, error) {
-	embedded := native.New(native.Config{Bridge: o.bridge, ResolvConf: "/etc/resolv.conf", OVSDB: o.ovsdb})
+	embedded := native.New(native.Config{
+		Bridge: o.bridge, ResolvConf: "/etc/resolv.conf", OVSDB: o.ovsdb, Neighbours: filepath.Join(o.stateDir, "neighbours.json"),
+	})
 	program, err := exec.LookPath(nmstatectl.Name)
 	if err != nil {
 		if o.backend == nmstatectl.Name {

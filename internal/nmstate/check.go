@@ -74,6 +74,7 @@ var interfaceFields = fields{
 		"destination-port": number64(1, 65535)}),
 	"mac-vlan": of(fields{"base-iface": name, "mode": aString}),
 	"mac-vtap": of(fields{"base-iface": name, "mode": aString}),
+	keyLLDP:    of(fields{"enabled": aBool, keyNeighbours: listOf(anything)}),
 	"vrf":      of(fields{"port": listOf(name), "route-table-id": number64(1, 1<<32-1)}),
 }
 

@@ -97,7 +97,18 @@ func (d *differ) attributes(path string, want, have Interface) {
 		case key == "type" && want.Type() == "ethernet" && have.Type() == "veth": // as nmstate takes it
 		case key == "ipv4" || key == "ipv6":
 			d.ip(path+"."+key, want.Section(key), have.Section(key))
+		case key == keyLLDP:
+			d.lldp(path+"."+key, want.Section(key), have.Section(key))
 		default:
+			d.value(path+"."+key, key, want[key], have[key])
+		}
+	}
+}
+
+// lldp compares all but the neighbours: nobody can wish for them.
+func (d *differ) lldp(path string, want, have map[string]any) {
+	for _, key := range slices.Sorted(maps.Keys(want)) {
+		if key != keyNeighbours {
 			d.value(path+"."+key, key, want[key], have[key])
 		}
 	}

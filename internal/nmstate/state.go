@@ -22,6 +22,8 @@ const (
 	keyConfig     = "config"
 	keyRunning    = "running"
 	keyState      = "state"
+	keyLLDP       = "lldp"
+	keyNeighbours = "neighbors" // of an interface's lldp
 )
 
 // What an interface's state may be. Ignore leaves an interface alone.

@@ -9,8 +9,8 @@ import (
 // where that came from stays below what etcd takes (1.5 MiB).
 const ReportLimit = 768 << 10
 
-// Truncate leaves entries out until s has at most limit bytes as JSON: routes in force first, then pods' and other virtual
-// interfaces, hardware, and what desired names last; of equals the last ones first, so that equal states are truncated
+// Truncate leaves entries out until s has at most limit bytes as JSON: routes in force first, then what neighbours tell by LLDP, then pods'
+// and other virtual interfaces, hardware, and what desired names last; of equals the last ones first, so that equal states are truncated
 // equally. It tells whether anything was left out, and gives s itself if not. What is no list is kept, whatever its size.
 func Truncate(s, desired State, limit int) (State, bool) {
 	size := len(encoded(s))
@@ -33,6 +33,7 @@ func Truncate(s, desired State, limit int) (State, bool) {
 		}
 	}
 	if entries, ok := s[keyInterfaces].([]any); ok {
+		entries, excess = withoutNeighbours(entries, excess)
 		s[keyInterfaces], _ = shorten(entries, excess, func(entry any) int {
 			i := Interface(object(entry))
 			switch {
@@ -45,6 +46,21 @@ func Truncate(s, desired State, limit int) (State, bool) {
 		})
 	}
 	return s, true
+}
+
+// withoutNeighbours takes neighbours from interfaces, from the last on, until that was worth excess bytes.
+func withoutNeighbours(entries []any, excess int) ([]any, int) {
+	entries = slices.Clone(entries)
+	for n := len(entries) - 1; n >= 0 && excess > 0; n-- {
+		section := Interface(object(entries[n])).Section(keyLLDP)
+		if neighbours, ok := section[keyNeighbours]; ok {
+			i, lldp := maps.Clone(object(entries[n])), maps.Clone(section)
+			delete(lldp, keyNeighbours)
+			i[keyLLDP], entries[n] = lldp, i
+			excess -= len(encoded(neighbours)) + len(`,"neighbors":`)
+		}
+	}
+	return entries, excess
 }
 
 // shorten leaves out entries worth excess bytes, those of least weight first, of equals the last; it gives what is left in

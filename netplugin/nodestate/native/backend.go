@@ -5,12 +5,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"reflect"
 	"slices"
 	"strings"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/flowkeep/flowkeep/internal/nmstate"
 	"github.com/flowkeep/flowkeep/netplugin/nodestate"
+	"github.com/flowkeep/flowkeep/netplugin/nodestate/native/lldp"
 )
 
 // Name is what states and journals call this backend.
@@ -21,6 +25,7 @@ type Config struct {
 	Bridge     string // Flowkeep's, which is left alone
 	ResolvConf string // path of the file of DNS servers; empty: DNS is left alone
 	OVSDB      string // endpoint of ovsdb-server, such as unix:/run/openvswitch/db.sock; empty: no Open vSwitch
+	Neighbours string // path of the record of who is known by LLDP; empty: they are forgotten with the process
 }
 
 // system has a network and does steps to it: the kernel, or in tests a network in memory.
@@ -35,16 +40,34 @@ type Backend struct {
 	own    Own
 	cfg    Config
 	ovs    *switches
+	ears   *lldp.Listener
 }
 
 // New makes a backend of the network namespace that the caller is in. Close ends it.
 func New(cfg Config) *Backend {
-	own, ovs := Own{Bridge: cfg.Bridge}, &switches{endpoint: cfg.OVSDB}
-	return &Backend{system: &kernel{own: own, resolvConf: cfg.ResolvConf, ovs: ovs}, own: own, cfg: cfg, ovs: ovs}
+	own, ovs, ears := Own{Bridge: cfg.Bridge}, &switches{endpoint: cfg.OVSDB}, lldp.New(cfg.Neighbours)
+	return &Backend{system: &kernel{own: own, resolvConf: cfg.ResolvConf, ovs: ovs, ears: ears}, own: own, cfg: cfg, ovs: ovs, ears: ears}
 }
 
-// Close ends the connection to Open vSwitch.
-func (b *Backend) Close() { b.ovs.close() }
+// Listen begins to hear neighbours by LLDP, until Close, and signals on the channel when the state is another because of them. Without it Show
+// tells of those on record.
+func (b *Backend) Listen(moved chan<- struct{}, reg prometheus.Registerer, log *slog.Logger) error {
+	if err := reg.Register(b.ears); err != nil {
+		return fmt.Errorf("count frames of LLDP: %w", err)
+	}
+	return b.ears.Open(func() {
+		select {
+		case moved <- struct{}{}:
+		default:
+		}
+	}, log)
+}
+
+// Close ends listening, and the connection to Open vSwitch.
+func (b *Backend) Close() {
+	b.ears.Close()
+	b.ovs.close()
+}
 
 // Name implements nodestate.Backend.
 func (b *Backend) Name() string { return Name }

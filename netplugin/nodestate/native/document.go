@@ -43,6 +43,13 @@ type interfaceDoc struct {
 	MacVLAN    *macDoc      `json:"mac-vlan,omitempty"`
 	MacVTap    *macDoc      `json:"mac-vtap,omitempty"`
 	VRF        *vrfDoc      `json:"vrf,omitempty"`
+	LLDP       *lldpDoc     `json:"lldp,omitempty"`
+}
+
+// lldpDoc: neighbours are told, not desired.
+type lldpDoc struct {
+	Enabled    *bool             `json:"enabled,omitempty"`
+	Neighbours []json.RawMessage `json:"neighbors,omitempty"`
 }
 
 type ipDoc struct {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/flowkeep/flowkeep/netplugin/nodestate"
+	"github.com/flowkeep/flowkeep/netplugin/nodestate/native/lldp"
 )
 
 // fake is a kernel in memory: it keeps state, takes along what the kernel takes along, and refuses what the kernel refuses.
@@ -143,7 +144,7 @@ func (f *fake) refuse(s Step) error {
 
 // onFake is the backend over a kernel in memory.
 func onFake(f *fake) *Backend {
-	return &Backend{system: f, own: Own{Bridge: "fk0"}, cfg: Config{ResolvConf: "/etc/resolv.conf"}, ovs: &switches{endpoint: "tcp:always"}}
+	return &Backend{system: f, own: Own{Bridge: "fk0"}, cfg: Config{ResolvConf: "/etc/resolv.conf"}, ovs: &switches{endpoint: "tcp:always"}, ears: lldp.New("")}
 }
 
 var _ nodestate.Backend = (*Backend)(nil)

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/flowkeep/flowkeep/internal/nmstate"
+	"github.com/flowkeep/flowkeep/netplugin/nodestate/native/lldp"
 )
 
 // kernel is what really has the network, in the network namespace of the thread that asks.
@@ -22,6 +23,7 @@ type kernel struct {
 	own        Own
 	resolvConf string // "": none
 	ovs        *switches
+	ears       *lldp.Listener
 }
 
 // attempts at a dump that changes meanwhile interrupt.
@@ -71,6 +73,7 @@ func (k *kernel) show(ctx context.Context) (*network, error) {
 		}
 	}
 	k.protect(n, byIndex)
+	k.listen(n, byIndex)
 	return n, k.hardware(n)
 }
 

@@ -46,6 +46,8 @@ func (k *kernel) do(ctx context.Context, s Step) error {
 		return k.tune(ctx, s)
 	case tunePort:
 		return withLink(s.name, func(l netlink.Link) error { return tuneBridgePort(l, s) })
+	case setLLDP:
+		return withLink(s.name, func(l netlink.Link) error { return k.ears.Set(l.Attrs().Index, s.on) })
 	case addAddress, deleteAddress:
 		return changeAddress(s)
 	case addRoute, deleteRoute:

@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/flowkeep/flowkeep/netplugin/nodestate/native/lldp"
 )
 
 // network is what a node has, or should have.
@@ -14,6 +16,7 @@ type network struct {
 	Routes []route          `json:"routes,omitempty"`
 	Rules  []rule           `json:"rules,omitempty"`
 	DNS    *resolver        `json:"dns,omitempty"` // nil: no file is kept
+	Deaf   error            `json:"-"`             // why no neighbours can be heard
 }
 
 // Types of interfaces, as nmstate calls them.
@@ -55,6 +58,9 @@ type link struct {
 	AcceptRA   int            `json:"acceptRA,omitempty"` // the kernel's accept_ra: 2 where a router takes advertisements; 0 with Autoconf: to be chosen
 	Addresses  []netip.Prefix `json:"addresses,omitempty"`
 	Protected  string         `json:"protected,omitempty"` // why nobody but its owner may change it
+	Listens    bool           `json:"listens,omitempty"`   // to what neighbours tell by LLDP
+
+	Neighbours []lldp.Neighbour `json:"-"` // that it hears
 
 	VLAN       *vlanSpec       `json:"vlan,omitempty"`
 	VXLAN      *vxlanSpec      `json:"vxlan,omitempty"`
@@ -223,7 +229,7 @@ func (r *resolver) equal(o *resolver) bool {
 
 // clone is deep as far as steps write: specs are replaced, never written into.
 func (n *network) clone() *network {
-	out := &network{Links: make(map[string]*link, len(n.Links)), Routes: slices.Clone(n.Routes), Rules: slices.Clone(n.Rules), DNS: n.DNS}
+	out := &network{Links: make(map[string]*link, len(n.Links)), Routes: slices.Clone(n.Routes), Rules: slices.Clone(n.Rules), DNS: n.DNS, Deaf: n.Deaf}
 	for name, l := range n.Links {
 		out.Links[name] = l.clone()
 	}

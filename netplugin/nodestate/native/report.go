@@ -93,6 +93,12 @@ func (l *link) document(n *network) interfaceDoc {
 			d.Ethernet.Speed = &l.Ethernet.Speed
 		}
 	}
+	if l.Type == typeEthernet || l.Listens {
+		d.LLDP = &lldpDoc{Enabled: &l.Listens}
+		for _, n := range l.Neighbours {
+			d.LLDP.Neighbours = append(d.LLDP.Neighbours, n.JSON())
+		}
+	}
 	on := true
 	switch l.Type {
 	case typeMacVLAN:
@@ -279,7 +285,7 @@ func (r *rule) document() ruleDoc {
 
 // capabilities are the types this backend makes and features it has.
 func capabilities(resolver bool, openVSwitch bool) []string {
-	out := map[string]bool{"ethernet": true, "addresses": true, "routes": true, "route-rules": true, "dns-resolver": resolver}
+	out := map[string]bool{"ethernet": true, "addresses": true, "routes": true, "route-rules": true, "lldp": true, "dns-resolver": resolver}
 	for _, kind := range creatables {
 		out[kind] = openVSwitch || kind != typeOVSBridge && kind != typeOVSInterface
 	}

@@ -71,6 +71,11 @@ func (n *network) change(l *link, s Step) error {
 			return fmt.Errorf("%s is no port of a bridge", l.Name)
 		}
 		l.BridgePort = s.link.BridgePort
+	case setLLDP:
+		if s.on && !l.canListen() {
+			return fmt.Errorf("%s is of type %s, on which there is no LLDP", l.Name, l.Type)
+		}
+		l.Listens = s.on
 	case addAddress:
 		return n.addAddress(l, s.address)
 	case deleteAddress:
@@ -104,6 +109,7 @@ func (n *network) create(spec *link) error {
 	}
 	l := spec.clone()
 	l.Up, l.Addresses, l.BridgePort, l.Protected = l.Type == typeOVSBridge, nil, nil, ""
+	l.Listens, l.Neighbours = false, nil
 	l.IPv6Off = l.MTU != 0 && l.MTU < leastIPv6
 	l.Autoconf = !l.IPv6Off
 	if l.Type != typeOVSInterface {

@@ -22,6 +22,7 @@ const (
 	setAutoconf
 	tuneLink // bridge, bond, ethernet, Open vSwitch's bridge: as Link is
 	tunePort // of a bridge: as Link is
+	setLLDP
 	addAddress
 	deleteAddress
 	addRoute
@@ -80,6 +81,8 @@ func (s Step) what() string {
 		return onOff(s.on) + " ipv6 autoconf on " + s.name
 	case tuneLink, tunePort:
 		return fmt.Sprintf("set options of %s: %s", s.name, s.text)
+	case setLLDP:
+		return onOff(s.on) + " lldp on " + s.name
 	case addAddress:
 		return fmt.Sprintf("add address %s to %s", s.address, s.name)
 	case deleteAddress:

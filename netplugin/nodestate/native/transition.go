@@ -37,7 +37,7 @@ func wayBack(now *network, to *target) ([]Step, error) {
 func (p *planner) plan() {
 	for _, phase := range []func(){
 		p.dropRulesAndRoutes, p.letPortsGo, p.removeLinks, p.makeLinks, p.setMTUs, p.setMACs, p.takePorts, p.tuneLinks,
-		p.switchIPv6, p.setUps, p.setAddresses, p.setRoutes, p.setRules, p.setDNS,
+		p.switchIPv6, p.setListening, p.setUps, p.setAddresses, p.setRoutes, p.setRules, p.setDNS,
 	} {
 		if phase(); p.err != nil {
 			return
@@ -287,6 +287,14 @@ func (p *planner) switchIPv6() {
 		}
 		if have.Autoconf != want.Autoconf {
 			p.do(Step{verb: setAutoconf, name: have.key(), on: want.Autoconf, number: want.AcceptRA})
+		}
+	})
+}
+
+func (p *planner) setListening() {
+	p.each(func(have, want *link) {
+		if have.Listens != want.Listens {
+			p.do(Step{verb: setLLDP, name: have.key(), on: want.Listens})
 		}
 	})
 }

@@ -107,7 +107,7 @@ func (w *wanter) one(d *interfaceDoc) {
 		w.sixes = append(w.sixes, key)
 	}
 	for _, set := range []func(*link, *interfaceDoc) error{
-		w.setBasics, setVLAN, setVXLAN, setMacVLAN, setVRF, setVeth, w.lean, setBond, setBridge, setOVSBridge, setEthernet, setIPs,
+		w.setBasics, setVLAN, setVXLAN, setMacVLAN, setVRF, setVeth, w.lean, setBond, setBridge, setOVSBridge, setEthernet, setIPs, w.setLLDP,
 	} {
 		if err := set(l, d); err != nil {
 			w.fail("%s.%w", path, err)
