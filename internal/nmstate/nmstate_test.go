@@ -75,6 +75,8 @@ interfaces[eth0].ipv4.address[192.0.2.10/25] is absent, not {"ip":"192.0.2.10","
 	{"off and not told of", "interfaces: [{name: veth1, ipv6: {enabled: false}}]", ""},
 	{"false and nothing are one", "interfaces: [{name: bond0, accept-all-mac-addresses: false, bridge: {port: []}}]", ""},
 	{"a veth taken for a card", "interfaces: [{name: veth1, type: ethernet}]", ""},
+	{"listening that is not told of, and neighbours, for whom nobody can wish", "interfaces: [{name: veth1, lldp: {enabled: false, neighbors: [[{type: 5, system-name: tor-1}]]}}]", ""},
+	{"listening", "interfaces: [{name: veth1, lldp: {enabled: true}}]", "interfaces[veth1].lldp.enabled is absent, not true"},
 	{"a card taken for a veth", "interfaces: [{name: eth0, type: veth}]", `interfaces[eth0].type is "ethernet", not "veth"`},
 	{"what is missing", "interfaces: [{name: dummy0, type: dummy}]", `interfaces[dummy0] is absent, not {"name":"dummy0","type":"dummy"}`},
 	{"what is reported as absent", "interfaces: [{name: gone, type: dummy}]", `interfaces[gone] is absent, not {"name":"gone","type":"dummy"}`},

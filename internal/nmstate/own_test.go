@@ -113,6 +113,16 @@ func TestTruncate(t *testing.T) {
 	if kept, _ := Truncate(node, desired, 300<<10); !strings.HasPrefix(names(kept)[0], "eth0.") || len(list(object(kept[keyRoutes])[keyRunning])) != 0 {
 		t.Error("routes in force go first, then the last interfaces")
 	}
+	told := map[string]any{"enabled": true, keyNeighbours: []any{[]any{map[string]any{"type": int64(5), "system-name": strings.Repeat("n", 250<<10)}}}}
+	crowded := State{keyInterfaces: []any{map[string]any{"name": "eth0", keyLLDP: told}, map[string]any{"name": "dummy0"}, map[string]any{"name": "eth1", keyLLDP: told}}}
+	kept, truncated := Truncate(crowded, nil, 300<<10)
+	last, _ := kept.Interface("eth1")
+	if len(names(kept)) != 3 || !truncated || len(encoded(kept)) > 300<<10 || encoded(last.Section(keyLLDP)) != `{"enabled":true}` {
+		t.Errorf("what neighbours tell is to go before interfaces, the last first: %.200s", encoded(kept))
+	}
+	if len(list(told[keyNeighbours])) != 1 {
+		t.Error("the state itself was changed")
+	}
 	node[keyInterfaces] = list(node[keyInterfaces])[:1500]
 	if encoded(node) != before {
 		t.Error("the state itself was changed")

@@ -2,6 +2,7 @@ package native
 
 import (
 	"fmt"
+	"hash/crc32"
 	"math/rand/v2"
 
 	"github.com/flowkeep/flowkeep/internal/nmstate"
@@ -135,6 +136,9 @@ func (d dice) common(e map[string]any, addresses bool) map[string]any {
 	}
 	if d.one(30) && (e["type"] == typeVeth || e["type"] == typeDummy) && addresses {
 		e["mac-address"] = fmt.Sprintf("02:00:00:AA:00:%02X", d.IntN(256))
+	}
+	if sum := crc32.ChecksumIEEE([]byte(fmt.Sprint(e))); sum&1 == 0 && (e["type"] == typeVeth || e["type"] == nil) { // takes no dice from the others
+		e["lldp"] = map[string]any{"enabled": sum&2 == 0}
 	}
 	if !addresses {
 		return e

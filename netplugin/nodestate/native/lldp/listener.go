@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"sync"
 	"time"
@@ -34,8 +35,9 @@ type Listener struct {
 	table   Table
 	ports   map[int]Port
 	joined  map[int]bool
-	said    map[int]bool // by Set, as long as the port is there
-	known   map[string][]Heard
+	said    map[int]bool       // by Set, as long as the port is there
+	known   map[string][]Heard // on record, by the names of ports that are not listened to yet
+	start   time.Time
 	socket  *socket
 	deaf    error
 	changed func()
@@ -47,7 +49,7 @@ type Listener struct {
 // were heard now. It hears nothing new before Open.
 func New(record string) *Listener {
 	return &Listener{
-		record: record, known: readRecord(record), ports: map[int]Port{}, joined: map[int]bool{}, said: map[int]bool{},
+		record: record, known: readRecord(record), start: time.Now(), ports: map[int]Port{}, joined: map[int]bool{}, said: map[int]bool{},
 		frames: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "flowkeep_nodestate_lldp_frames_total",
 			Help: "Frames of LLDP, by what became of them: heard, malformed, full (more neighbours than are kept), restless (changes too often).",
@@ -107,26 +109,35 @@ func (l *Listener) Follow(ports []Port) map[int]Ear {
 	for index := range l.ports {
 		if _, ok := there[index]; !ok {
 			forgot = l.table.Forget(index) || forgot
-			delete(l.said, index)
 			l.leave(index)
 		}
 	}
+	maps.DeleteFunc(l.said, func(index int, _ bool) bool { _, ok := there[index]; return !ok })
 	l.ports = there
 	for _, p := range ports {
 		if !l.listensTo(p) {
 			forgot = l.table.Forget(p.Index) || forgot
-		} else {
-			for _, h := range l.known[p.Name] {
-				_, _ = l.table.Hear(p.Index, h, now) // a record has no more than there may be
-			}
 		}
-		delete(l.known, p.Name)
+		l.remember(p, now)
 	}
 	l.join()
 	if forgot {
 		l.save()
 	}
 	return l.ears()
+}
+
+// remember has the neighbours on record known again, once the port is listened to: but for those who were silent since the start.
+func (l *Listener) remember(p Port, now time.Time) {
+	if !l.listensTo(p) {
+		return
+	}
+	for _, h := range l.known[p.Name] {
+		if now.Sub(l.start) < h.TTL {
+			_, _ = l.table.Hear(p.Index, h, now) // a record has no more than there may be
+		}
+	}
+	delete(l.known, p.Name)
 }
 
 // leave takes the groups from an interface that is no port. Where it is gone, the kernel has done so.
@@ -181,19 +192,18 @@ func (l *Listener) ears() map[int]Ear {
 	return out
 }
 
-// Set has a port listened to, or not, whatever its default.
+// Set has a port listened to, or not, whatever its default. It may be one that is new: the next Follow tells of it.
 func (l *Listener) Set(index int, on bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p, ok := l.ports[index]
-	switch {
-	case !ok:
-		return fmt.Errorf("interface %d is not one on which neighbours can be heard", index)
-	case on && l.deaf != nil:
+	if on && l.deaf != nil {
 		return l.deaf
 	}
 	l.said[index] = on
-	if !l.listensTo(p) && l.table.Forget(index) {
+	if p, ok := l.ports[index]; ok {
+		l.remember(p, time.Now())
+	}
+	if !on && l.table.Forget(index) {
 		l.save()
 	}
 	l.join()
