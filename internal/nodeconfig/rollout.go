@@ -112,6 +112,16 @@ func holdsTurn(e nmstatev1.PolicyNode) bool {
 	return e.Phase == nmstatev1.PhaseApplying || e.Phase == nmstatev1.PhaseFailing
 }
 
+// turns is how many nodes have one.
+func (s Standing) turns() (n int) {
+	for _, e := range s.entries {
+		if holdsTurn(e) {
+			n++
+		}
+	}
+	return n
+}
+
 // counts tells whether a node is one of those that maxUnavailable is a percentage of.
 func counts(e nmstatev1.PolicyNode) bool {
 	switch e.Phase {

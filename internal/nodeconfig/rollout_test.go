@@ -140,3 +140,59 @@ func TestEarlierGenerationsAreNotInForce(t *testing.T) {
 		}
 	}
 }
+
+func TestTellAt(t *testing.T) {
+	const applying, applied, waiting, failing = nmstatev1.PhaseApplying, nmstatev1.PhaseApplied, nmstatev1.PhaseWaiting, nmstatev1.PhaseFailing
+	type phases map[string]nmstatev1.Phase
+	standing := func(of phases) Standing {
+		s := Standing{entries: map[string]nmstatev1.PolicyNode{}}
+		for node, phase := range of {
+			s.entries[node] = nmstatev1.PolicyNode{Node: node, Phase: phase}
+		}
+		return s
+	}
+	since := at(1).Time
+	for _, c := range []struct {
+		name           string
+		stored, untold phases
+		claims, now    bool
+		givesBack      bool
+	}{
+		{name: "a turn must be stored", untold: phases{"a": applying}, claims: true, now: true},
+		{name: "the last turn ends", stored: phases{"a": applying, "b": applied}, untold: phases{"a": applied}, now: true, givesBack: true},
+		{name: "the last turns end", stored: phases{"a": applying, "b": applying}, untold: phases{"a": applied, "b": applied}, now: true, givesBack: true},
+		{name: "one of two turns ends", stored: phases{"a": applying, "b": applying}, untold: phases{"a": applied}, givesBack: true},
+		{name: "a node fails, and keeps its turn", stored: phases{"a": applying}, untold: phases{"a": failing}},
+		{name: "a node waits, and may not wait for long", stored: phases{"b": applying}, untold: phases{"a": waiting}},
+		{name: "nobody has a turn", untold: phases{"a": nmstatev1.PhaseNoMatch, "b": applied}},
+	} {
+		r := NewRound(nil, map[string]Standing{"p": standing(c.stored)})
+		r.Resume("p", &Report{entries: standing(c.untold).entries})
+		r.Reports["p"].claims = c.claims
+		want := since
+		if !c.now {
+			want = since.Add(time.Second)
+		}
+		if got := r.TellAt("p", since, time.Second); !got.Equal(want) || r.GivesBack("p") != c.givesBack {
+			t.Errorf("%s: at %v, gives back: %v", c.name, got, r.GivesBack("p"))
+		}
+	}
+}
+
+// TestWhatIsUntoldIsNotForgotten: a node that is no more before its policy was told of it is not told of, and one that was told of is taken out.
+func TestWhatIsUntoldIsNotForgotten(t *testing.T) {
+	o := policyObject(t, "p", `{match: [{name: eth1}], desiredState: {interfaces: [{mtu: 1400}]}}`)
+	o.Status.Nodes = []nmstatev1.PolicyNode{{Node: "node3", Phase: nmstatev1.PhaseApplied}}
+	first := NewRound([]*Policy{NewPolicy(o)}, map[string]Standing{"p": StandingOf(o)})
+	first.Forget(func(node string) bool { return node != "node3" })
+	for _, node := range []string{"node1", "node2"} {
+		first.Decide(nodeOf(stateObject(t, node, "", `{interfaces: []}`)))
+	}
+	later := NewRound([]*Policy{NewPolicy(o)}, map[string]Standing{"p": StandingOf(o)})
+	later.Resume("p", first.Reports["p"])
+	later.Forget(func(node string) bool { return node == "node2" })
+	status, _ := later.Reports["p"].Update(o, *at(1))
+	if len(status.Nodes) != 1 || status.Nodes[0].Node != "node2" {
+		t.Errorf("%+v", status.Nodes)
+	}
+}

@@ -18,7 +18,11 @@ type Report struct {
 	entries   map[string]nmstatev1.PolicyNode // by node
 	conflicts map[string][]nmstatev1.Conflict // of the same nodes
 	gone      []string                        // nodes that are no more
+	claims    bool                            // an entry is a turn, for which a node's desire waits
 }
+
+// told are the nodes that the report speaks of or takes out.
+func (r *Report) told() []string { return append(r.Nodes(), r.gone...) }
 
 // Nodes are those that the report speaks of.
 func (r *Report) Nodes() []string { return slices.Sorted(maps.Keys(r.entries)) }

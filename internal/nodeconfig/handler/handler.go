@@ -42,9 +42,11 @@ type Config struct {
 	Objects Objects
 	// Central: this handler is for all nodes, and Cache has all there are.
 	Central bool
-	Now     func() time.Time
-	Log     *slog.Logger
-	Metrics *Metrics
+	// Patience is how long policies may not be told what can wait, so that it is told of many nodes in one.
+	Patience time.Duration
+	Now      func() time.Time
+	Log      *slog.Logger
+	Metrics  *Metrics
 }
 
 // Handler brings policies to nodes. One goroutine uses it. What it keeps from one pass to the next only saves work: a new
@@ -56,6 +58,13 @@ type Handler struct {
 	waiting  map[string][]string // nodes by the policy for which they wait
 	asked    map[string]time.Time
 	refused  map[string]*refusal // by node
+	pending  map[types.UID]pending
+}
+
+// pending is what a policy is not told yet.
+type pending struct {
+	report *nodeconfig.Report
+	since  time.Time
 }
 
 // policy is an object and what was made of it.
@@ -72,7 +81,7 @@ type state struct {
 
 // New makes a handler.
 func New(cfg Config) *Handler {
-	return &Handler{Config: cfg, policies: map[types.UID]*policy{}, states: map[string]*state{}, waiting: map[string][]string{}, asked: map[string]time.Time{}, refused: map[string]*refusal{}}
+	return &Handler{Config: cfg, policies: map[types.UID]*policy{}, states: map[string]*state{}, waiting: map[string][]string{}, asked: map[string]time.Time{}, refused: map[string]*refusal{}, pending: map[types.UID]pending{}}
 }
 
 // ErrStandsBack is told when another instance handles all nodes, and this one leaves it to it.
@@ -93,9 +102,11 @@ func (h *Handler) Pass(ctx context.Context, nodes map[string]bool) (again map[st
 	slices.SortFunc(list, func(a, b *corev1.Node) int { return cmp.Compare(a.Name, b.Name) })
 	for _, n := range list {
 		if nodes[n.Name] {
-			round.Decide(h.nodeOf(n))
-			h.Metrics.decided()
+			h.decide(round, n)
 		}
+	}
+	if h.Central {
+		h.passTurnsOn(round, list)
 	}
 	h.rememberWaiting(round)
 	if err := h.mayWrite(ctx, round); err != nil {
@@ -108,6 +119,59 @@ func (h *Handler) Pass(ctx context.Context, nodes map[string]bool) (again map[st
 	gone, goneErr := h.forgetBlockers(ctx, round)
 	maps.Copy(again, gone)
 	return again, errors.Join(err, goneErr)
+}
+
+func (h *Handler) decide(round *nodeconfig.Round, n *corev1.Node) nodeconfig.Decision {
+	h.Metrics.decided()
+	return round.Decide(h.nodeOf(n))
+}
+
+// passTurnsOn decides for nodes that wait for turns that are given back now, so that both are told in one.
+func (h *Handler) passTurnsOn(round *nodeconfig.Round, list []*corev1.Node) {
+	byName := h.byName()
+	for _, name := range slices.Sorted(maps.Keys(round.Reports)) {
+		if !round.GivesBack(name) || h.tellAt(round, byName[name]).After(h.Now()) {
+			continue
+		}
+		for _, n := range list {
+			if _, decided := round.Decisions[n.Name]; decided || !slices.Contains(h.waiting[name], n.Name) {
+				continue
+			}
+			if d := h.decide(round, n); len(d.Blockers[name]) > 0 {
+				break // there is no turn left for those after it either
+			}
+		}
+	}
+}
+
+func (h *Handler) byName() map[string]*policy {
+	found := make(map[string]*policy, len(h.policies))
+	for _, p := range h.policies {
+		found[p.object.Name] = p
+	}
+	return found
+}
+
+// tellAt is when a policy is to be told.
+func (h *Handler) tellAt(round *nodeconfig.Round, p *policy) time.Time {
+	return round.TellAt(p.object.Name, h.untoldSince(p), h.Patience)
+}
+
+func (h *Handler) untoldSince(p *policy) time.Time {
+	if u, ok := h.pending[p.object.UID]; ok {
+		return u.since
+	}
+	return h.Now()
+}
+
+// Due is when a policy is to be told what it is not told yet, by a pass for no nodes; ok is false if there is nothing.
+func (h *Handler) Due() (at time.Time, ok bool) {
+	for _, u := range h.pending {
+		if due := u.since.Add(h.Patience); !ok || due.Before(at) {
+			at, ok = due, true
+		}
+	}
+	return at, ok
 }
 
 // round takes the objects as they are, and what was made of those that are as they were.
@@ -131,7 +195,15 @@ func (h *Handler) round() *nodeconfig.Round {
 		standings[o.Name] = p.standing
 	}
 	h.policies = live
-	return nodeconfig.NewRound(policies, standings)
+	round := nodeconfig.NewRound(policies, standings)
+	for uid, u := range h.pending {
+		if p := live[uid]; p != nil {
+			round.Resume(p.object.Name, u.report)
+		} else {
+			delete(h.pending, uid)
+		}
+	}
+	return round
 }
 
 func (h *Handler) stateOf(node string) *nodeconfig.State {
@@ -212,15 +284,17 @@ func writes(round *nodeconfig.Round) bool {
 	return false
 }
 
-// tellPolicies writes policies' statuses, and returns the names of those that could not be written.
+// tellPolicies writes policies' statuses that are due, and returns the names of those that could not be written.
 func (h *Handler) tellPolicies(ctx context.Context, round *nodeconfig.Round, again map[string]bool) (untold map[string]bool, failed error) {
 	untold = map[string]bool{}
-	byName := map[string]*policy{}
-	for _, p := range h.policies {
-		byName[p.object.Name] = p
-	}
+	byName := h.byName()
 	for _, name := range slices.Sorted(maps.Keys(round.Reports)) {
 		report, p := round.Reports[name], byName[name]
+		if h.tellAt(round, p).After(h.Now()) {
+			h.pending[p.object.UID] = pending{report, h.untoldSince(p)}
+			continue
+		}
+		delete(h.pending, p.object.UID)
 		status, changed := report.Update(p.object, metav1.NewTime(h.Now().Truncate(time.Second)))
 		if !changed {
 			continue

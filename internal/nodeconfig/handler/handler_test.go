@@ -35,6 +35,7 @@ type fakeAPI struct {
 	policies map[string]*nmstatev1.NodeNetworkConfigurationPolicy
 	holder   string
 	writes   map[string]int   // of nodes' specs, and of policies' statuses together as "policies"
+	told     map[string]int   // of each policy's status
 	sick     map[string]error // nodes whose agents fail
 	die      func() (before, after bool)
 	invalid  string // what no desired state may have in it
@@ -42,7 +43,7 @@ type fakeAPI struct {
 
 func newFakeAPI() *fakeAPI {
 	return &fakeAPI{nodes: map[string]*corev1.Node{}, states: map[string]*nmstatev1.NodeNetworkState{}, policies: map[string]*nmstatev1.NodeNetworkConfigurationPolicy{},
-		writes: map[string]int{}, sick: map[string]error{}, die: func() (bool, bool) { return false, false }}
+		writes: map[string]int{}, told: map[string]int{}, sick: map[string]error{}, die: func() (bool, bool) { return false, false }}
 }
 
 func (f *fakeAPI) stamp(m *metav1.ObjectMeta) {
@@ -128,6 +129,7 @@ func (f *fakeAPI) UpdatePolicyStatus(_ context.Context, o *nmstatev1.NodeNetwork
 		f.stamp(&stored.ObjectMeta)
 		f.policies[o.Name], o = stored, stored
 		f.writes["policies"]++
+		f.told[o.Name]++
 	})
 	return o, err
 }
@@ -344,6 +346,10 @@ func (g *game) step() {
 	}
 	if g.actors[who] == nil {
 		g.actors[who] = g.actor(who)
+		g.actors[who].Now = func() time.Time { return time.Unix(1e9, 0).Add(time.Duration(g.steps) * 50 * time.Millisecond) }
+		if g.central && g.seed%2 == 0 {
+			g.actors[who].Patience = patience
+		}
 	}
 	switch g.r.IntN(4) {
 	case 0:

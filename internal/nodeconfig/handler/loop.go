@@ -82,23 +82,32 @@ const (
 	standBack     = 15 * time.Second
 )
 
+// patience is how long the handler of all nodes may leave policies untold.
+const patience = time.Second
+
 // Run makes a pass whenever something has changed, until ctx ends.
 func (h *Handler) Run(ctx context.Context, dirty *Dirty) {
 	again := map[string]bool{}
 	attempt := 0
-	retry := time.NewTimer(0)
+	retry, due := time.NewTimer(0), time.NewTimer(0)
 	defer retry.Stop()
+	defer due.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-dirty.wake:
 		case <-retry.C:
+		case <-due.C:
 		}
 		nodes := dirty.take(h)
 		maps.Copy(nodes, again)
 		var err error
-		if again, err = h.Pass(ctx, nodes); len(again) == 0 && err == nil {
+		again, err = h.Pass(ctx, nodes)
+		if at, ok := h.Due(); ok {
+			due.Reset(at.Sub(h.Now()))
+		}
+		if len(again) == 0 && err == nil {
 			attempt = 0
 			retry.Stop()
 			continue

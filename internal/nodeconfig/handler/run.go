@@ -87,6 +87,7 @@ func Run(ctx context.Context, o Options) error {
 		h.Run(ctx, dirty)
 		return nil
 	}
+	h.Patience = patience
 	err = o.lead(ctx, client, func(ctx context.Context) {
 		o.Ready("")
 		dirty.All()
