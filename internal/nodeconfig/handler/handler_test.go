@@ -39,6 +39,7 @@ type fakeAPI struct {
 	sick     map[string]error // nodes whose agents fail
 	die      func() (before, after bool)
 	invalid  string // what no desired state may have in it
+	limit    int    // how many bytes one may have, if there is a limit
 }
 
 func newFakeAPI() *fakeAPI {
@@ -108,6 +109,9 @@ func (f *fakeAPI) write(stored, o metav1.Object, apply func()) error {
 func (f *fakeAPI) UpdateState(_ context.Context, o *nmstatev1.NodeNetworkState) (*nmstatev1.NodeNetworkState, error) {
 	if d := o.Spec.DesiredState; f.invalid != "" && d != nil && strings.Contains(string(d.Raw), f.invalid) {
 		return nil, apierrors.NewInvalid(schema.GroupKind{}, o.Name, field.ErrorList{field.Invalid(field.NewPath("spec"), strings.Repeat("ö", 5000), "no")})
+	}
+	if d := o.Spec.DesiredState; f.limit > 0 && d != nil && len(d.Raw) > f.limit {
+		return nil, apierrors.NewRequestEntityTooLargeError("it is larger than may be")
 	}
 	old := f.states[o.Name]
 	err := f.write(old, o, func() {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	nmstatev1 "github.com/flowkeep/flowkeep/api/nmstate/v1"
 	"github.com/flowkeep/flowkeep/internal/nodeconfig"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -81,7 +82,7 @@ func (h *Handler) refuse(node string, tried []string, because error) bool {
 	into, why := r.suspects, "waits until it is found with which policy the API server refuses the node's desired state"
 	if len(tried) == 1 {
 		clear(r.suspects)
-		into, why = r.guilty, shortened(fmt.Sprintf("the API server refuses what the node's desired state would be: %v", because))
+		into, why = r.guilty, shortened(fmt.Sprintf("the API server refuses what the node's desired state would be%s: %v", besides(h.states[node].object, tried[0]), because))
 	}
 	for _, p := range h.policies {
 		if slices.Contains(tried[len(tried)/2:], p.object.Name) {
@@ -90,6 +91,28 @@ func (h *Handler) refuse(node string, tried []string, because error) bool {
 	}
 	h.Log.Warn("the API server refuses a node's desired state", "node", node, "with", tried, "error", shortened(because.Error()))
 	return true
+}
+
+// besides names the other policies of which the node has something: with them a policy may be too much that is none by itself.
+func besides(o *nmstatev1.NodeNetworkState, policy string) string {
+	const most = 5
+	if o.Spec.FromPolicies == nil {
+		return ""
+	}
+	var names []string
+	for _, ref := range o.Spec.FromPolicies.Policies {
+		if ref.Name != policy {
+			names = append(names, ref.Name)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	slices.Sort(names)
+	if more := len(names) - most; more > 0 {
+		names = append(names[:most], fmt.Sprintf("%d more", more))
+	}
+	return " with what it has of " + strings.Join(names, ", ")
 }
 
 // accepted has those tried again that were held back beside what was taken.

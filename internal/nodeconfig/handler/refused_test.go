@@ -45,3 +45,18 @@ func TestRefusedByTheAPIServer(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// TestRefusedTogether: policies that are fine each, and too much together: all but the last are in force, and that one says with which.
+func TestRefusedTogether(t *testing.T) {
+	f := newFakeAPI()
+	f.limit = 70
+	f.addNode("node1", twoNICs)
+	f.setPolicy("p0", `{desiredState: {interfaces: [{name: eth0, xxxxxxxxxx: 1}]}}`)
+	f.setPolicy("p1", `{desiredState: {interfaces: [{name: eth0, yyyyyyyyyyyyyyyyyyyyyyyyyyyyy: 1}]}}`)
+	a := f.actor("node1")
+	settle(t, f, a)
+	fine, refused := f.policies["p0"].Status.Nodes[0], f.policies["p1"].Status.Nodes[0]
+	if fine.Phase != nmstatev1.PhaseApplied || refused.Phase != nmstatev1.PhaseFailing || !strings.Contains(refused.Message, "would be with what it has of p0: ") {
+		t.Errorf("%+v, %+v", fine, refused)
+	}
+}
