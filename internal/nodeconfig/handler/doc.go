@@ -21,6 +21,8 @@
 //
 // # Writes
 //
-// A change costs one update of each node's object, and updates of the policies' statuses (one when the node's turn begins, one
-// when it is over; the instance for all nodes tells of many nodes in one). Nothing is written while nothing changes.
+// A change costs one update of each node's object, and updates of the policies' statuses: one before a node's turn begins, one when it is
+// over. The instance for all nodes tells of many nodes in one: turns that end and turns that begin with them are one update, and what nothing
+// waits for is kept back for up to a second, for others to come to an end. What is kept back is lost with the process, and found again by the
+// next one. Nothing is written while nothing changes.
 package handler

@@ -10,6 +10,7 @@ import (
 	"github.com/flowkeep/flowkeep/internal/nodeconfig"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // refusal is which policies' wishes for a node the API server does not take, though each policy was taken by itself. Which one
@@ -20,8 +21,11 @@ type refusal struct {
 	suspects   map[string]blame // refused together with others
 }
 
+// blame holds as long as the policy is as it was, and all that the node had of others besides.
 type blame struct {
-	generation int64 // of the policy
+	policy     types.UID
+	generation int64
+	besides    []nmstatev1.PolicyRef
 	why        string
 }
 
@@ -54,15 +58,20 @@ func (h *Handler) nodeOf(o *corev1.Node) *nodeconfig.Node {
 		delete(h.refused, o.Name) // somebody has changed it since: all may be well
 		return n
 	}
-	n.Refused, n.Held = h.blamed(r.guilty), h.blamed(r.suspects)
+	n.Refused, n.Held = h.blamed(o.Name, r.guilty), h.blamed(o.Name, r.suspects)
 	return n
 }
 
-// blamed is why policies are not tried, of those that are as they were.
-func (h *Handler) blamed(all map[string]blame) map[string]string {
+// blamed is why policies are not tried, of those whose blame holds.
+func (h *Handler) blamed(node string, all map[string]blame) map[string]string {
 	found := map[string]string{}
 	for _, p := range h.policies {
-		if b, ok := all[p.object.Name]; ok && b.generation == p.object.Generation {
+		b, ok := all[p.object.Name]
+		if !ok || b.policy != p.object.UID || b.generation != p.object.Generation {
+			continue
+		}
+		now := besides(h.states[node].object, p.object.Name)
+		if !slices.ContainsFunc(b.besides, func(r nmstatev1.PolicyRef) bool { return !slices.Contains(now, r) }) {
 			found[p.object.Name] = b.why
 		}
 	}
@@ -82,35 +91,36 @@ func (h *Handler) refuse(node string, tried []string, because error) bool {
 	into, why := r.suspects, "waits until it is found with which policy the API server refuses the node's desired state"
 	if len(tried) == 1 {
 		clear(r.suspects)
-		into, why = r.guilty, shortened(fmt.Sprintf("the API server refuses what the node's desired state would be%s: %v", besides(h.states[node].object, tried[0]), because))
+		into, why = r.guilty, shortened(fmt.Sprintf("the API server refuses what the node's desired state would be%s: %v", listed(besides(h.states[node].object, tried[0])), because))
 	}
 	for _, p := range h.policies {
 		if slices.Contains(tried[len(tried)/2:], p.object.Name) {
-			into[p.object.Name] = blame{p.object.Generation, why}
+			into[p.object.Name] = blame{p.object.UID, p.object.Generation, besides(h.states[node].object, p.object.Name), why}
 		}
 	}
 	h.Log.Warn("the API server refuses a node's desired state", "node", node, "with", tried, "error", shortened(because.Error()))
 	return true
 }
 
-// besides names the other policies of which the node has something: with them a policy may be too much that is none by itself.
-func besides(o *nmstatev1.NodeNetworkState, policy string) string {
-	const most = 5
+// besides is what the node has of other policies: with them one may be too much that is none by itself.
+func besides(o *nmstatev1.NodeNetworkState, policy string) []nmstatev1.PolicyRef {
 	if o.Spec.FromPolicies == nil {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(o.Spec.FromPolicies.Policies), func(r nmstatev1.PolicyRef) bool { return r.Name == policy })
+}
+
+func listed(refs []nmstatev1.PolicyRef) string {
+	const most = 5
+	if len(refs) == 0 {
 		return ""
 	}
 	var names []string
-	for _, ref := range o.Spec.FromPolicies.Policies {
-		if ref.Name != policy {
-			names = append(names, ref.Name)
-		}
+	for _, r := range refs[:min(len(refs), most)] {
+		names = append(names, r.Name)
 	}
-	if len(names) == 0 {
-		return ""
-	}
-	slices.Sort(names)
-	if more := len(names) - most; more > 0 {
-		names = append(names[:most], fmt.Sprintf("%d more", more))
+	if more := len(refs) - most; more > 0 {
+		names = append(names, fmt.Sprintf("%d more", more))
 	}
 	return " with what it has of " + strings.Join(names, ", ")
 }

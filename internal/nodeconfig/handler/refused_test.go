@@ -59,4 +59,29 @@ func TestRefusedTogether(t *testing.T) {
 	if fine.Phase != nmstatev1.PhaseApplied || refused.Phase != nmstatev1.PhaseFailing || !strings.Contains(refused.Message, "would be with what it has of p0: ") {
 		t.Errorf("%+v, %+v", fine, refused)
 	}
+	delete(f.policies, "p0")
+	settle(t, f, a)
+	if got := f.phase("p1", "node1"); got != nmstatev1.PhaseApplied || f.writes["node1"] > 3 {
+		t.Errorf("when the other has left, it is %s after %d writes", got, f.writes["node1"])
+	}
+}
+
+// TestRefusedAndMadeAgain: a policy of the same name and generation is another one.
+func TestRefusedAndMadeAgain(t *testing.T) {
+	f := newFakeAPI()
+	f.invalid = "666"
+	f.addNode("node1", twoNICs)
+	a := f.actor("node1")
+	f.setPolicy("p", mtuPolicy(666, ""))
+	settle(t, f, a)
+	if got := f.phase("p", "node1"); got != nmstatev1.PhaseFailing {
+		t.Fatal(got)
+	}
+	delete(f.policies, "p")
+	f.setPolicy("p", mtuPolicy(1400, ""))
+	f.policies["p"].UID = "another"
+	settle(t, f, a)
+	if got := f.phase("p", "node1"); got != nmstatev1.PhaseApplied {
+		t.Error(got)
+	}
 }
