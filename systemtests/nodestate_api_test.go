@@ -19,14 +19,17 @@ import (
 // crds are where the repository has them.
 const crds = "../deploy/crds"
 
-// applyCRDs makes the API server know group nmstate.io, and waits until it serves it.
+// applyCRDs makes the API server know Flowkeep's own kinds, and waits until it serves them. A slow one may take longer to check the
+// rules of so many fields than it gives a request: it is asked again.
 func (w *world) applyCRDs() {
 	w.Helper()
-	_, err := w.Kubectl(w.ctx, "", "apply", "--server-side", "--force-conflicts", "-f", crds)
+	w.must(cluster.Until(w.ctx, time.Minute, func() error {
+		_, err := w.Kubectl(w.ctx, "", "apply", "--server-side", "--force-conflicts", "-f", crds)
+		return err
+	}))
+	_, err := w.Kubectl(w.ctx, "", "wait", "--for=condition=Established", "--timeout=300s", "-f", crds)
 	w.must(err)
-	_, err = w.Kubectl(w.ctx, "", "wait", "--for=condition=Established", "--timeout=60s", "-f", crds)
-	w.must(err)
-	w.must(cluster.Until(w.ctx, cluster.Stretch(30*time.Second), func() error {
+	w.must(cluster.Until(w.ctx, 30*time.Second, func() error {
 		return w.Get(w.ctx, "/apis/nmstate.io/v1/nodenetworkstates", nil)
 	}))
 }

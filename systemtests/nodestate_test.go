@@ -79,11 +79,8 @@ const statesPath = "/apis/nmstate.io/v1/nodenetworkstates/"
 func withNodeStates(t *testing.T) (w *world, kubeconfig string) {
 	t.Helper()
 	w = setup(t)
-	for _, path := range []string{"../deploy/crds", "../deploy/roles.yaml"} {
-		_, err := w.Kubectl(w.ctx, "", "apply", "-f", path)
-		w.must(err)
-	}
-	_, err := w.Kubectl(w.ctx, "", "wait", "--for=condition=Established", "--timeout=300s", "crd/nodenetworkstates.nmstate.io")
+	w.applyCRDs()
+	_, err := w.Kubectl(w.ctx, "", "apply", "-f", "../deploy/roles.yaml")
 	w.must(err)
 	user := "node-state-" + w.id
 	w.bind("clusterrolebinding", user, "--clusterrole=flowkeep-node-state", "--user="+user)
