@@ -1,0 +1,33 @@
+// Package v1alpha1 has the types of group macvtap.network.kubevirt.io: MacvtapNetworkNodePolicy says what nodes expose as macvtap devices;
+// MacvtapNode tells what one node exposes, and why. The CRDs are deploy/crds; a test holds both together.
+//
+// +kubebuilder:object:generate=true
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+//go:generate controller-gen object paths=.
+
+// GroupVersion is macvtap.network.kubevirt.io/v1alpha1.
+var GroupVersion = schema.GroupVersion{Group: "macvtap.network.kubevirt.io", Version: "v1alpha1"}
+
+// Kinds and resources of the group.
+const (
+	KindPolicy     = "MacvtapNetworkNodePolicy"
+	KindNode       = "MacvtapNode"
+	ResourcePolicy = "macvtapnetworknodepolicies"
+	ResourceNode   = "macvtapnodes"
+)
+
+// AddToScheme tells scheme of the group's types.
+func AddToScheme(scheme *runtime.Scheme) error {
+	scheme.AddKnownTypes(GroupVersion,
+		&MacvtapNetworkNodePolicy{}, &MacvtapNetworkNodePolicyList{},
+		&MacvtapNode{}, &MacvtapNodeList{})
+	metav1.AddToGroupVersion(scheme, GroupVersion)
+	return nil
+}
