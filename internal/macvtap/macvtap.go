@@ -2,6 +2,7 @@ package macvtap
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -136,6 +137,12 @@ type Parent struct {
 	Healthy  bool
 	Why      string // if not healthy
 	Origin   Origin
+	Also     []Origin // others that say the same
+}
+
+// From tells whether an entry of a policy exposes the parent.
+func (p *Parent) From(policy string) bool {
+	return p.Origin.Policy == policy || slices.ContainsFunc(p.Also, func(o Origin) bool { return o.Policy == policy })
 }
 
 // Conflict is what two entries disagree about; Loser's is not exposed.

@@ -36,6 +36,7 @@ type wish struct {
 	mode           Mode
 	capacity       int
 	origin         Origin
+	also           []Origin
 }
 
 // chooser gathers wishes.
@@ -44,18 +45,22 @@ type chooser struct {
 	in     Input
 	links  map[string]*Link
 	names  []string // of links and known parents, sorted
+	known  map[knownParent]bool
 	wishes []wish
 }
 
+type knownParent struct{ resource, link string }
+
 func newChooser(in Input) *chooser {
-	c := &chooser{in: in, links: make(map[string]*Link, len(in.Links))}
+	c := &chooser{in: in, links: make(map[string]*Link, len(in.Links)), known: map[knownParent]bool{}}
 	for i := range in.Links {
 		c.links[in.Links[i].Name] = &in.Links[i]
 	}
 	names := maps.Clone(c.links)
-	for _, parents := range in.Known {
+	for resource, parents := range in.Known {
 		for _, name := range parents {
 			names[name] = nil
+			c.known[knownParent{resource, name}] = true
 		}
 	}
 	c.names = slices.Sorted(maps.Keys(names))
@@ -68,7 +73,7 @@ func (c *chooser) selecting(policies []Policy) (selecting []*Policy) {
 		switch p := &policies[i]; {
 		case p.Invalid != "":
 			c.refuse(Origin{FromPolicies, p.String(), -1}, p.Invalid)
-		case p.Nodes.Matches(c.in.Labels):
+		case p.Selects(c.in.Labels):
 			selecting = append(selecting, p)
 		}
 	}
@@ -93,7 +98,7 @@ func (c *chooser) config(config *Config) {
 			c.absent(o, e.LowerDevice)
 			continue
 		}
-		c.wishes = append(c.wishes, wish{e.Name, e.LowerDevice, e.Mode, e.Capacity, o})
+		c.wishes = append(c.wishes, wish{e.Name, e.LowerDevice, e.Mode, e.Capacity, o, nil})
 	}
 }
 
@@ -107,7 +112,7 @@ func (c *chooser) implicit() {
 			c.refuse(o, why)
 			continue
 		}
-		c.wishes = append(c.wishes, wish{name, name, DefaultMode, DefaultCapacity, o})
+		c.wishes = append(c.wishes, wish{name, name, DefaultMode, DefaultCapacity, o, nil})
 	}
 }
 
@@ -185,7 +190,7 @@ func (c *chooser) entry(o Origin, e Entry, resource string) (wishes []wish) {
 		c.absent(o, e.Parent)
 	}
 	for _, link := range links {
-		w := wish{cmp.Or(resource, link), link, mode, capacity, o}
+		w := wish{cmp.Or(resource, link), link, mode, capacity, o, nil}
 		if why := CheckResource(w.resource); why != "" {
 			c.refuse(o, why+"; give the entry a resourceName")
 			continue
@@ -224,37 +229,56 @@ func (c *chooser) named(resource, name string) bool {
 	if l := c.links[name]; l != nil {
 		return !l.Loopback
 	}
-	return slices.Contains(c.in.Known[resource], name)
+	return c.known[knownParent{resource, name}]
 }
 
 // offered tells whether a link that nobody named is exposed: devices and bonds that are not ports of something.
 func (c *chooser) offered(resource, name string) bool {
-	l, known := c.links[name], slices.Contains(c.in.Known[resource], name)
+	l, known := c.links[name], c.known[knownParent{resource, name}]
 	if l == nil {
 		return known
 	}
 	return l.isDevice(c.in.Also) && (!l.isPort() || known)
 }
 
+// had is what of a resource is exposed.
+type had struct {
+	wishes []wish
+	byLink map[string]int // places in wishes
+}
+
 // settle makes resources of wishes; of two that can't both be had the first wins.
 func (c *chooser) settle() {
-	resources := map[string][]wish{} // what is exposed
+	resources := map[string]*had{}
 	byLink := map[string][]wish{}
 	for _, w := range c.wishes {
-		if i := slices.IndexFunc(resources[w.resource], func(won wish) bool { return won.link == w.link && won.same(w) }); i >= 0 {
+		r := resources[w.resource]
+		if r == nil {
+			r = &had{byLink: map[string]int{}}
+			resources[w.resource] = r
+		}
+		i, found := r.byLink[w.link]
+		if found && r.wishes[i].same(w) {
+			r.wishes[i].also = append(r.wishes[i].also, w.origin)
 			continue
 		}
-		rivals := slices.Concat(resources[w.resource], byLink[w.link])
-		if i := slices.IndexFunc(rivals, func(won wish) bool { return won.against(w) != "" }); i >= 0 {
-			won := rivals[i]
+		rivals := byLink[w.link]
+		if !found {
+			rivals = slices.Concat(r.wishes[:min(1, len(r.wishes))], rivals) // all of a resource are of one mode
+		}
+		if lost := slices.IndexFunc(rivals, func(won wish) bool { return won.against(w) != "" }); lost >= 0 {
+			won := rivals[lost]
 			c.Conflicts = append(c.Conflicts, Conflict{w.resource, w.link, won.origin, w.origin, won.against(w)})
 			continue
 		}
-		resources[w.resource] = append(resources[w.resource], w)
+		r.byLink[w.link] = len(r.wishes)
+		r.wishes = append(r.wishes, w)
 		byLink[w.link] = append(byLink[w.link], w)
 	}
 	for _, name := range slices.Sorted(maps.Keys(resources)) {
-		c.Resources = append(c.Resources, c.resource(name, resources[name]))
+		if wishes := resources[name].wishes; len(wishes) > 0 {
+			c.Resources = append(c.Resources, c.resource(name, wishes))
+		}
 	}
 }
 
@@ -279,7 +303,7 @@ func (c *chooser) resource(name string, wishes []wish) Resource {
 	r := Resource{Name: name}
 	for _, w := range wishes {
 		healthy, why := c.links[w.link].Health()
-		r.Parents = append(r.Parents, Parent{w.link, w.mode, w.capacity, healthy, why, w.origin})
+		r.Parents = append(r.Parents, Parent{w.link, w.mode, w.capacity, healthy, why, w.origin, w.also})
 	}
 	slices.SortFunc(r.Parents, func(a, b Parent) int { return strings.Compare(a.Link, b.Link) })
 	return r

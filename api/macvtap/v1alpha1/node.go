@@ -58,7 +58,7 @@ type NodeResource struct {
 	Capacity int32        `json:"capacity"`
 	Healthy  int32        `json:"healthy"`
 	InUse    int32        `json:"inUse"`
-	Parents  []NodeParent `json:"parents"`
+	Parents  []NodeParent `json:"parents,omitempty"`
 }
 
 // NodeParent is a link that devices of a resource are made on.

@@ -57,7 +57,7 @@ const (
 	LinksLimit    = 512
 	HoldersLimit  = 1000
 	MessagesLimit = 50 // of conflicts, and of problems
-	ParentsLimit  = 512
+	ParentsLimit  = 512 // of all resources of a node
 )
 
 // State is what came of a policy on one node.
