@@ -56,7 +56,7 @@ const (
 	NodesLimit    = 1000
 	LinksLimit    = 512
 	HoldersLimit  = 1000
-	MessagesLimit = 50 // of conflicts, and of problems
+	MessagesLimit = 50  // of conflicts, and of problems
 	ParentsLimit  = 512 // of all resources of a node
 )
 
