@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flowkeep/flowkeep/netplugin/nodestate/native/lldp/lldptest"
 	"github.com/flowkeep/flowkeep/systemtests/cluster"
 )
 
@@ -291,4 +292,48 @@ func TestCentralizedTakesOver(t *testing.T) {
 	if written(c.one)+written(c.two) == one+two {
 		c.Error("the nodes' handlers wrote nothing")
 	}
+}
+
+// A policy finds an interface by what the switch behind it tells by LLDP, loses it when the switch leaves, and neither a switch that repeats
+// itself nor a restart of the agent is any change.
+func TestPolicyFindsNeighbours(t *testing.T) {
+	c := policiesOn(t)
+	name := "tor-" + c.id
+	tells := func(s *stateful, port string, ttl time.Duration) {
+		c.Helper()
+		c.must(c.SendFramesOn(c.ctx, c.NodeNS(s.node), "p"+c.link, 0, lldptest.Switch(name, port, 1, ttl)))
+	}
+	for _, s := range []*stateful{c.one, c.two} {
+		s.ip("link", "set", "p"+c.link, "up")
+		s.desire(fmt.Sprintf(`{interfaces: [{name: %s, type: veth, state: up, lldp: {enabled: true}}]}`, c.link))
+		s.synced()
+	}
+	c.want("a", fmt.Sprintf(`{match: [{lldp: {systemName: "%s", portID: "Ethernet1/*"}}], desiredState: {interfaces: [{mtu: 1400}]}}`, name))
+	c.everywhere("a", "NoMatch")
+	tells(c.one, "Ethernet1/7", time.Hour)
+	tells(c.two, "Ethernet2/7", time.Hour)
+	c.stands("a", "applied where the neighbour is", func(p nodePolicy) bool { return p.phase("node1") == "Applied" && p.phase("node2") == "NoMatch" })
+	c.hasMTU(c.one, c.link, "1400")
+	c.hasMTU(c.two, c.link, "1500")
+	heard := func(o nodeState) bool {
+		lldp, _ := json.Marshal(o.link(c.link)["lldp"])
+		return strings.Contains(string(lldp), `"system-name":"`+name+`"`)
+	}
+	c.two.becomes("telling of the neighbour", heard)
+
+	c.one.synced()
+	tells(c.one, "Ethernet1/7", time.Hour)
+	c.one.unchanged(3*time.Second, "the neighbour told the same again")
+	c.must(c.Kill(c.ctx, "node1-node-state"))
+	c.must(c.Start(c.ctx, "node1-node-state"))
+	c.one.becomes("managed again", func(o nodeState) bool {
+		if !heard(o) {
+			c.Error("a restart forgets the neighbour")
+		}
+		return len(o.Status.History) > 0 && slices.Contains(o.Status.History[0].Changes, "enable lldp on "+c.link) && o.inSync() == "True InSync: the node is as desired"
+	})
+
+	tells(c.one, "Ethernet1/7", 0)
+	c.everywhere("a", "NoMatch")
+	c.hasMTU(c.one, c.link, "1400") // what leaves is the wish
 }

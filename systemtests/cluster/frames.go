@@ -29,7 +29,12 @@ func (c *Cluster) MAC(ctx context.Context, netns, device string) (net.HardwareAd
 
 // SendFrames sends whole frames on eth0 of a network namespace, one after the other.
 func (c *Cluster) SendFrames(ctx context.Context, netns string, pause time.Duration, frames ...[]byte) error {
-	cmd := inNS(ctx, netns, c.probe(), "frames", "-pause", pause.String())
+	return c.SendFramesOn(ctx, netns, "eth0", pause, frames...)
+}
+
+// SendFramesOn sends whole frames on a link of a network namespace, one after the other.
+func (c *Cluster) SendFramesOn(ctx context.Context, netns, device string, pause time.Duration, frames ...[]byte) error {
+	cmd := inNS(ctx, netns, c.probe(), "frames", "-dev", device, "-pause", pause.String())
 	var lines bytes.Buffer
 	for _, f := range frames {
 		lines.WriteString(hex.EncodeToString(f) + "\n")

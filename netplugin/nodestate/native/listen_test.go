@@ -121,7 +121,7 @@ func TestNeighboursAreHeard(t *testing.T) {
 		if !slices.Equal(change.Steps, []string{"enable lldp on v0"}) {
 			t.Error(change.Steps)
 		}
-		for _, group := range [][6]byte{{0x01, 0x80, 0xc2, 0, 0, 0x02}, {0x02, 0, 0, 0, 0, 1}, {0xff, 0xff, 0xff, 0xff, 0xff, 0xff}} {
+		for _, group := range [][6]byte{{0x01, 0x80, 0xc2, 0, 0, 0x02}, {0x01, 0, 0x5e, 0, 0, 0x0e}, {0xff, 0xff, 0xff, 0xff, 0xff, 0xff}} {
 			other := tor("elsewhere", 9, time.Minute)
 			copy(other, group[:])
 			send(t, "v1", other)

@@ -169,7 +169,8 @@ func TestRestless(t *testing.T) {
 	for i := range changesAtOnce + 10 {
 		_, _ = table.Hear(1, heard(t, fmt.Sprint("tor-", i), 1, time.Minute), now)
 	}
-	if table.Expire(now.Add(59 * time.Second)); len(table.Known(1)) != 1 {
+	_, _ = table.Hear(1, heard(t, "tor-other", 1, time.Minute), now.Add(30*time.Second))
+	if table.Expire(now.Add(89 * time.Second)); len(table.Known(1)) != 1 {
 		t.Error("a neighbour that changes too often is forgotten while it is there")
 	}
 }
