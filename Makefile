@@ -8,7 +8,7 @@ demo: ## a real cluster on this machine with Flowkeep and a small shop; stays up
 	@scripts/demo
 demo-down: ## remove every trace of the demo
 	@scripts/demo-down
-build: ## netmaster, netplugin, netctl, flowkeep-cni into bin/
+build: ## netmaster, netplugin, netctl, flowkeep-cni, macvtap into bin/
 	@scripts/build
 test: ## everything: lint, unit, fuzz, system, a short test-kernel; the last line counts
 	@scripts/test

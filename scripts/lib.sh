@@ -82,12 +82,12 @@ go_wanted() { sed -n 's/^go //p' "$ROOT/go.mod"; }
 # version: what the programs say of themselves
 version() { git -C "$ROOT" describe --tags --always --dirty 2>/dev/null || echo unknown; }
 
-# build_programs: netmaster, netplugin, netctl and flowkeep-cni into $PROGRAMS; quick when nothing changed
+# build_programs: netmaster, netplugin, netctl and the CNI plugins flowkeep-cni and macvtap into $PROGRAMS; quick when nothing changed
 build_programs() {
   mkdir -p "$PROGRAMS"
   (cd "$ROOT" && CGO_ENABLED=0 go build -buildvcs=false -trimpath -o "$PROGRAMS/" \
     -ldflags "-s -w -X github.com/flowkeep/flowkeep/internal/process.Version=$(version)" \
-    ./netmaster ./netplugin ./netctl ./netplugin/cni/flowkeep-cni) ||
+    ./netmaster ./netplugin ./netctl ./netplugin/cni/flowkeep-cni ./netplugin/macvtap/cni/macvtap) ||
     die "the programs do not build: see the compiler's messages above"
 }
 

@@ -31,6 +31,8 @@ var table = []struct {
 	{"policydb/store", []string{"policydb/policy", "policydb/store"}},
 	{"policydb/labelcache", []string{"policydb/policy", "policydb/labelcache"}},
 	{"netmaster", []string{"api", "policydb", "netmaster", "internal"}},
+	{"netplugin/macvtap/tap", []string{"internal/macvtap"}},                                              // devices, for the agent and the CNI plugin
+	{"netplugin/macvtap/cni", []string{"netplugin/macvtap/tap", "internal/macvtap", "internal/process"}}, // a small program that ends at once
 	{"netplugin", []string{"api", "policydb/policy", "ofctl", "netplugin", "internal"}},
 	{"ofctl", []string{"ofctl"}},
 	{"netctl", []string{"api", "policydb/policy", "policydb/explain", "policydb/lint", "netctl", "internal"}},

@@ -30,11 +30,11 @@ func notFound(err error) bool {
 
 // hostHas tells whether the node has a link of an index.
 func hostHas(index int) (bool, error) {
-	if _, err := netlink.LinkByIndex(index); err == nil || notFound(err) {
-		return err == nil, nil
-	} else {
+	_, err := netlink.LinkByIndex(index)
+	if err != nil && !notFound(err) {
 		return false, fmt.Errorf("read link %d: %w", index, err)
 	}
+	return err == nil, nil
 }
 
 // parentOf is a link that can have macvtaps.
@@ -252,7 +252,7 @@ func nodeDiffers(path string, dev uint64, owner, group int) string {
 	switch {
 	case st.Mode&unix.S_IFMT != unix.S_IFCHR:
 		return path + " is no device node"
-	case uint64(st.Rdev) != dev:
+	case st.Rdev != dev:
 		return fmt.Sprintf("the device node %s is %d:%d, and the interface's device is %d:%d",
 			path, unix.Major(st.Rdev), unix.Minor(st.Rdev), unix.Major(dev), unix.Minor(dev))
 	case int(st.Uid) != owner || int(st.Gid) != group:

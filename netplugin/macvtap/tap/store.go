@@ -213,7 +213,10 @@ func (s *Store) hold() (release func(), err error) {
 	select {
 	case err = <-done:
 	case <-time.After(s.patience):
-		go func() { <-done; f.Close() }()
+		go func() {
+			_ = <-done // it may have got the lock by then
+			f.Close()
+		}()
 		return nil, fmt.Errorf("another process has held the lock of %s for %s", s.dir, s.patience)
 	}
 	if err != nil {

@@ -251,7 +251,7 @@ func TestIndexesThatCollide(t *testing.T) {
 		if err := unix.Stat(d.HostPath, &st); err != nil {
 			t.Fatal(err)
 		}
-		numbers[uint64(st.Rdev)] = true
+		numbers[st.Rdev] = true
 		halves = append(halves, half{n, d, taptest.OpenTap(t, d.HostPath)})
 	}
 	if halves[0].dev.Index != halves[1].dev.Index || len(numbers) != 3 {

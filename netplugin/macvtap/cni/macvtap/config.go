@@ -3,8 +3,12 @@ package main
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -58,9 +62,35 @@ func parse(stdin []byte) (*config, error) {
 	if err := json.Unmarshal(stdin, c); err != nil {
 		return nil, types.NewError(types.ErrDecodingFailure, "the network configuration is none of macvtap's", err.Error())
 	}
-	c.StateDir = cmp.Or(c.StateDir, tap.DefaultDir)
+	if c.StateDir == "" {
+		dir, err := nodesStateDir(filepath.Dir(os.Args[0]))
+		if err != nil {
+			return nil, err
+		}
+		c.StateDir = dir
+	}
 	c.DeviceID = cmp.Or(c.Runtime.DeviceID, c.DeviceID)
 	return c, nil
+}
+
+// nodesStateDir is of the file macvtap.json beside the plugin, if there is one: nodes that share a file system have a state directory each,
+// and network configurations are the cluster's.
+func nodesStateDir(beside string) (string, error) {
+	file := filepath.Join(beside, "macvtap.json")
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return tap.DefaultDir, nil
+	}
+	if err != nil {
+		return "", types.NewError(types.ErrIOFailure, "read what this node's macvtap is to do", err.Error())
+	}
+	var node struct {
+		StateDir string `json:"stateDir"`
+	}
+	if err := json.Unmarshal(text, &node); err != nil {
+		return "", types.NewError(types.ErrDecodingFailure, file+" is no JSON with a stateDir", err.Error())
+	}
+	return cmp.Or(node.StateDir, tap.DefaultDir), nil
 }
 
 // want is the interface that the configuration and the runtime ask for.

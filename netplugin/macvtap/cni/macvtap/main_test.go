@@ -471,3 +471,29 @@ func FuzzConfig(f *testing.F) {
 		}
 	})
 }
+
+// Nodes that share a file system have a state directory each, by a file beside the plugin; the network configuration's own comes first.
+func TestANodesStateDirectory(t *testing.T) {
+	dir := t.TempDir()
+	write := func(text string) {
+		if err := os.WriteFile(filepath.Join(dir, "macvtap.json"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := nodesStateDir(dir); err != nil || got != tap.DefaultDir {
+		t.Errorf("without a file: %s (%v)", got, err)
+	}
+	for text, want := range map[string]string{`{"stateDir": "/run/x"}`: "/run/x", `{}`: tap.DefaultDir} {
+		write(text)
+		if got, err := nodesStateDir(dir); err != nil || got != want {
+			t.Errorf("%s: %s (%v)", text, got, err)
+		}
+	}
+	write("nonsense")
+	if _, err := nodesStateDir(dir); err == nil || !strings.Contains(err.Error(), "macvtap.json is no JSON") {
+		t.Errorf("nonsense: %v", err)
+	}
+	if c, err := parse([]byte(`{"stateDir": "/run/y"}`)); err != nil || c.StateDir != "/run/y" {
+		t.Errorf("the configuration's: %+v (%v)", c, err)
+	}
+}
