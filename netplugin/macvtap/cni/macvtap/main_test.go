@@ -388,6 +388,21 @@ func wantNoLeases(t *testing.T, dir string) {
 	}
 }
 
+func TestCheckAsksTheIPAMPlugin(t *testing.T) {
+	n := newNode(t)
+	leases, pod := t.TempDir(), taptest.NetNS(t, "pod")
+	conf := n.conf("1.1.0", fmt.Sprintf(`"deviceID": %q, "ipam": {"type": "host-local", "dataDir": %q, "ranges": [[{"subnet": "10.9.0.0/30"}]]}`, device, leases))
+	out := n.must("ADD", conf, pod)
+	n.must("CHECK", withPrevious(conf, out), pod)
+	if err := os.Remove(filepath.Join(leases, "net", "10.9.0.2")); err != nil {
+		t.Fatal(err)
+	}
+	out, err := n.plugin("CHECK", withPrevious(conf, out), pod)
+	if text, _ := json.Marshal(out); err == nil || !strings.Contains(string(text), "IPAM plugin host-local") {
+		t.Errorf("a lease that is gone: %s (%v)", text, err)
+	}
+}
+
 // What comes after the link is undone too: a route that cannot be, and no addresses left.
 func TestAddressesThatFailLeaveNothing(t *testing.T) {
 	n := newNode(t)
