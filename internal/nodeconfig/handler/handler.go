@@ -59,6 +59,7 @@ type Handler struct {
 	asked    map[string]time.Time
 	refused  map[string]*refusal // by node
 	pending  map[types.UID]pending
+	now      time.Time // when the pass began: what is due does not change while it writes
 }
 
 // pending is what a policy is not told yet.
@@ -93,7 +94,8 @@ func (h *Handler) Waiting(policy string) []string { return h.waiting[policy] }
 // Pass decides for these nodes, and writes what follows: first what policies are told, turns that nodes take among it, then
 // nodes. It returns the nodes for which not all could be written, and why; they need another pass.
 func (h *Handler) Pass(ctx context.Context, nodes map[string]bool) (again map[string]bool, err error) {
-	defer h.Metrics.pass(h.Now())
+	h.now = h.Now()
+	defer h.Metrics.pass(h.now)
 	round := h.round()
 	if h.Central {
 		round.Forget(h.exists())
@@ -130,7 +132,7 @@ func (h *Handler) decide(round *nodeconfig.Round, n *corev1.Node) nodeconfig.Dec
 func (h *Handler) passTurnsOn(round *nodeconfig.Round, list []*corev1.Node) {
 	byName := h.byName()
 	for _, name := range slices.Sorted(maps.Keys(round.Reports)) {
-		if !round.GivesBack(name) || h.tellAt(round, byName[name]).After(h.Now()) {
+		if !round.GivesBack(name) || h.tellAt(round, byName[name]).After(h.now) {
 			continue
 		}
 		for _, n := range list {
@@ -161,7 +163,7 @@ func (h *Handler) untoldSince(p *policy) time.Time {
 	if u, ok := h.pending[p.object.UID]; ok {
 		return u.since
 	}
-	return h.Now()
+	return h.now
 }
 
 // Due is when a policy is to be told what it is not told yet, by a pass for no nodes; ok is false if there is nothing.
@@ -290,7 +292,7 @@ func (h *Handler) tellPolicies(ctx context.Context, round *nodeconfig.Round, aga
 	byName := h.byName()
 	for _, name := range slices.Sorted(maps.Keys(round.Reports)) {
 		report, p := round.Reports[name], byName[name]
-		if h.tellAt(round, p).After(h.Now()) {
+		if h.tellAt(round, p).After(h.now) {
 			h.pending[p.object.UID] = pending{report, h.untoldSince(p)}
 			continue
 		}

@@ -199,3 +199,25 @@ func TestWrites(t *testing.T) {
 		expect("another handler begins", 0, nil)
 	}
 }
+
+// TestManyPoliciesAtOnce: each node is written once for all policies together, and each policy less often than its nodes.
+func TestManyPoliciesAtOnce(t *testing.T) {
+	const nodes, policies, racks = 40, 60, 4
+	s := simulate(t, nodes, true)
+	for n := range nodes {
+		s.label(fmt.Sprintf("node%03d", n), "rack", fmt.Sprintf("r%d", n%racks))
+	}
+	for n := range policies {
+		s.setPolicy(fmt.Sprintf("p%d", n), fmt.Sprintf(`{affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: rack, operator: In, values: [r%d]}]}]}}},
+			match: [{name: eth%d}], autoConfig: {vlan: {id: %d}}}`, n%racks, n%2, n+1))
+	}
+	mostANode, told := s.rest()
+	if mostANode != 1 || len(told) != policies {
+		t.Errorf("%d writes a node, %d policies told", mostANode, len(told))
+	}
+	for policy, writes := range told {
+		if writes > nodes/racks-2 {
+			t.Errorf("the status of %s was written %d times for %d nodes", policy, writes, nodes/racks)
+		}
+	}
+}
