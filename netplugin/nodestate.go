@@ -225,7 +225,7 @@ func (o *nodeStateFlags) backends(ctx context.Context, log *slog.Logger) ([]node
 		}
 		return []nodestate.Backend{embedded}, nil
 	}
-	external := nmstatectl.New(program, o.guard)
+	external := nmstatectl.New(program, o.bridge, o.guard)
 	switch o.backend {
 	case nmstatectl.Name:
 		return []nodestate.Backend{external, embedded}, nil
@@ -241,8 +241,8 @@ func (o *nodeStateFlags) backends(ctx context.Context, log *slog.Logger) ([]node
 // guard refuses what names anything that is Flowkeep's.
 func (o *nodeStateFlags) guard(desired nmstate.State) error {
 	for _, r := range desired.References() {
-		if nmstate.OfFlowkeep(r.Name, o.bridge) {
-			return nodestate.Refuse("%s: %s is Flowkeep's own: leave it out of desiredState", r.Path, r.Name)
+		if why := nmstate.WhyOfFlowkeep(r.Name, o.bridge); why != "" {
+			return nodestate.Refuse("%s: %s", r.Path, why)
 		}
 	}
 	return nil

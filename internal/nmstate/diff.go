@@ -31,8 +31,9 @@ func shown(v any) string {
 func Diff(desired, current State) []Difference {
 	want, have := Canonical(desired), Canonical(current)
 	d := &differ{pods: map[string]bool{}}
+	out := outward(have)
 	for _, i := range have.Interfaces() {
-		d.pods[i.Name()] = OfPod(i)
+		d.pods[i.Name()] = OfPod(i, out[i.Name()])
 	}
 	d.interfaces(want.Interfaces(), have)
 	d.entries(keyRoutes, want, have)

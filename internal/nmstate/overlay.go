@@ -83,6 +83,13 @@ var routeKey = []string{"destination", "table-id", "metric", "next-hop-interface
 
 func isAbsent(entry map[string]any) bool { return text(entry[keyState]) == Absent }
 
+// Withdraws tells whether the desire says of a route, by its destination, that it is to be absent.
+func (s State) Withdraws(route map[string]any) bool {
+	return slices.ContainsFunc(s.Config(keyRoutes), func(entry map[string]any) bool {
+		return isAbsent(entry) && text(entry["destination"]) != "" && matchesEntry(entry, route)
+	})
+}
+
 // matchesEntry tells whether have has all that want names; a state apart.
 func matchesEntry(want, have map[string]any) bool {
 	w, h := cloneObject(want), cloneObject(have)

@@ -20,10 +20,10 @@ func Own(current, desired State, bridge string) State {
 	for _, i := range desired.Interfaces() {
 		named[i.Name()] = true
 	}
-	left := map[string]bool{}
+	left, out := map[string]bool{}, outward(own)
 	var kept []any
 	for _, i := range own.Interfaces() {
-		if OfFlowkeep(i.Name(), bridge) || OfPod(i) && !named[i.Name()] {
+		if OfFlowkeep(i.Name(), bridge) || OfPod(i, out[i.Name()]) && !named[i.Name()] {
 			left[i.Name()] = true
 			continue
 		}
@@ -36,25 +36,42 @@ func Own(current, desired State, bridge string) State {
 		own[keyInterfaces] = kept
 	}
 	stillRoutes(object(own[keyRoutes]), left)
-	return own
+	return Canonical(own) // what was left out counted in the order of entries
 }
 
-// OfFlowkeep tells whether a link is the enforcer's: its bridge, its devices and the pods' links that it made.
-func OfFlowkeep(name, bridge string) bool {
-	return name != "" && name == bridge || strings.HasPrefix(name, "fk-") || strings.HasPrefix(name, podPrefix)
+// OfFlowkeep tells whether a link is the enforcer's: its bridge, its devices, the pods' links that it made, and what the
+// switch makes for itself.
+func OfFlowkeep(name, bridge string) bool { return WhyOfFlowkeep(name, bridge) != "" }
+
+// WhyOfFlowkeep is OfFlowkeep with the reason, "" for no.
+func WhyOfFlowkeep(name, bridge string) string {
+	switch {
+	case name != "" && name == bridge:
+		return name + " is the bridge on which Flowkeep enforces network policies: it cannot be changed by a state document"
+	case strings.HasPrefix(name, "fk-"):
+		return name + " is Flowkeep's own: it cannot be changed by a state document"
+	case strings.HasPrefix(name, podPrefix):
+		return name + " is a pod's interface, which Flowkeep made: it cannot be changed by a state document"
+	case name == "ovs-system" || name == "ovs-netdev" || tunnel.MatchString(name):
+		return name + " is Open vSwitch's own: it cannot be changed by a state document"
+	}
+	return ""
 }
 
 // podPrefix begins the names of the links that Flowkeep gives to pods.
 const podPrefix = "fkp"
+
+// tunnel names are those of the links by which the kernel's datapath sends what a bridge's tunnels carry, Flowkeep's too.
+var tunnel = regexp.MustCompile(`^(vxlan|genev|gre|erspan|gtpu|bareudp|lisp|srv6)_sys(_[0-9]+)?$`)
 
 // hardware are names that the kernel and udev give to network cards.
 var hardware = regexp.MustCompile(`^(eth\d+|en[opsxbi]\w+|net\d+|ib\w+|wl\w+)$`)
 
 // OfPod tells whether an interface is the node's end of a pod's link: a veth whose other end is in another network
 // namespace. The node itself may be at such an end, where nodes are namespaces; its own links are named as network cards
-// are, or have an address of a network.
-func OfPod(i Interface) bool {
-	if i.Type() != "veth" || text(i.Section("veth")["peer"]) != "" || hardware.MatchString(i.Name()) {
+// are, have an address of a network, or lead out: a default route goes by them.
+func OfPod(i Interface, leadsOut bool) bool {
+	if i.Type() != "veth" || leadsOut || text(i.Section("veth")["peer"]) != "" || hardware.MatchString(i.Name()) {
 		return false
 	}
 	for _, family := range []string{"ipv4", "ipv6"} {
@@ -66,6 +83,19 @@ func OfPod(i Interface) bool {
 		}
 	}
 	return true
+}
+
+// outward are the links by which default routes go.
+func outward(s State) map[string]bool {
+	out := map[string]bool{}
+	for _, part := range []string{keyConfig, keyRunning} {
+		for _, r := range objects(object(s[keyRoutes])[part]) {
+			if p, err := parsePrefix(text(r["destination"])); err == nil && p.Bits() == 0 {
+				out[text(r["next-hop-interface"])] = true
+			}
+		}
+	}
+	return out
 }
 
 // moving are attributes of interfaces and addresses that change without anybody doing it.

@@ -29,6 +29,9 @@ interfaces:
 - {name: fk0, type: ovs-interface}
 - {name: fk-gw, type: ovs-interface}
 - {name: fkp0123456789, type: veth}
+- {name: ovs-system, type: unknown}
+- {name: vxlan_sys_4789, type: vxlan}
+- {name: uplink, type: veth}
 routes:
   running:
   - {destination: 10.244.1.7/32, next-hop-interface: cali1234}
@@ -36,12 +39,13 @@ routes:
   - {destination: "fe80::/64", next-hop-interface: eth0}
   - {destination: "ff00::/8", next-hop-interface: eth0}
   - {destination: "::/0", next-hop-interface: eth0, next-hop-address: "fe80::99", expires: 1700}
+  - {destination: "::/0", next-hop-interface: uplink, next-hop-address: "fe80::9"}
 `
 
 func TestOwn(t *testing.T) {
 	current, desired := parsed(t, nodeState), parsed(t, "interfaces: [{name: asked}, {name: fk0}]")
 	own := Own(current, desired, "fk0")
-	if got := names(own); !slices.Equal(got, []string{"asked", "br1", "eth0", "eth7", "here", "node-up"}) {
+	if got := names(own); !slices.Equal(got, []string{"asked", "br1", "eth0", "eth7", "here", "node-up", "uplink"}) {
 		t.Error(got)
 	}
 	want := parsed(t, `
@@ -52,7 +56,8 @@ interfaces:
 - {name: eth7, type: veth}
 - {name: here, type: veth, veth: {peer: there}}
 - {name: node-up, type: veth, ipv4: {address: [{ip: 203.0.113.2, prefix-length: 24}]}}
-routes: {running: [{destination: "::/0", next-hop-interface: eth0, next-hop-address: "fe80::99"}]}`)
+- {name: uplink, type: veth}
+routes: {running: [{destination: "::/0", next-hop-interface: eth0, next-hop-address: "fe80::99"}, {destination: "::/0", next-hop-interface: uplink, next-hop-address: "fe80::9"}]}`)
 	if !Equal(own, want) {
 		t.Errorf("%s\nis not\n%s", encoded(own), encoded(Canonical(want)))
 	}

@@ -5,9 +5,15 @@ import (
 	"slices"
 )
 
-// ReportLimit is how large a reported state may be, in bytes of JSON: an object with it, a desired state and the record of
-// where that came from stays below what etcd takes (1.5 MiB).
-const ReportLimit = 768 << 10
+// ReportLimit is how large a reported state may be, in bytes of JSON, and ObjectLimit how large the whole object: with what
+// the API server adds of its own it stays below what etcd takes (1.5 MiB).
+const (
+	ReportLimit = 768 << 10
+	ObjectLimit = 1400 << 10
+)
+
+// Room is what an object leaves to the reported state whose other parts, the desire above all, take so many bytes.
+func Room(taken int) int { return max(0, min(ReportLimit, ObjectLimit-taken)) }
 
 // Truncate leaves entries out until s has at most limit bytes as JSON: routes in force first, then what neighbours tell by LLDP, then pods'
 // and other virtual interfaces, hardware, and what desired names last; of equals the last ones first, so that equal states are truncated

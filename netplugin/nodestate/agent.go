@@ -57,7 +57,8 @@ type Agent struct {
 	mem      Memory
 	unwanted int     // passes in a row that the API server did not help with
 	news     *Result // a failure of which no Event tells yet
-	spent    bool    // the journal's entry has done its work: it goes once the status has told of it
+	seen     Observation
+	spent    bool // the journal's entry has done its work: it goes once the status has told of it
 }
 
 // New makes an agent; Run or Once runs it, once.
@@ -83,11 +84,13 @@ func (a *Agent) Once(ctx context.Context) error {
 	for tries := 1; errors.Is(err, ErrStale) && tries < 5; tries++ {
 		_, err = a.pass(ctx)
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
-	}
-	if a.mem.Failures > 0 {
+	case a.mem.Failures > 0:
 		return errors.New(failure(a.mem))
+	case len(a.seen.differences()) > 0 && a.seen.Object.Managed:
+		return errors.New("the node is not as desired again: " + differencesText(a.seen.differences()))
 	}
 	return nil
 }
@@ -229,9 +232,13 @@ func (a *Agent) observe(ctx context.Context) (o Observation, err error) {
 	if o.Object == nil || o.Object.Managed {
 		began := time.Now()
 		o.Current, o.ShowErr = a.show(ctx)
+		if o.Object != nil {
+			o.Current = nmstate.Own(o.Current, o.Object.Desired, a.cfg.Bridge)
+		}
 		a.cfg.Metrics.show.Observe(time.Since(began).Seconds())
 	}
 	o.Now = time.Now()
+	a.seen = o
 	return o, nil
 }
 
@@ -278,6 +285,10 @@ func (a *Agent) restore(ctx context.Context) {
 func (a *Agent) concluded(m Memory) {
 	a.mem, a.news = m, nil
 	a.cfg.Metrics.attempt.Set(float64(m.Failures))
+	if m.Last.Superseded {
+		a.cfg.Log.Info("the attempt ended for another desire", "outcome", m.Last.Outcome, "generation", m.Last.Generation)
+		return
+	}
 	if m.Failures == 0 {
 		if len(m.Last.Steps) > 0 {
 			a.cfg.Log.Info("the node is as desired", "generation", m.Last.Generation, "steps", shortList(m.Last.Steps))

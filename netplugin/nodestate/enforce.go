@@ -1,9 +1,11 @@
 package nodestate
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	v1 "github.com/flowkeep/flowkeep/api/nmstate/v1"
@@ -22,13 +24,41 @@ const (
 	lastLook  = time.Second
 )
 
-// errStopped is why an attempt ends when the node becomes unmanaged, or its object goes.
-var errStopped = errors.New("the node is managed no more")
+// supersededLimit is what an attempt has left to prove good once another desire waits: enough for a change that only has to be read back,
+// and no wait for one that has cut something off.
+const supersededLimit = 2 * time.Second
+
+// Why an attempt ends early: the node becomes unmanaged, or its object goes; another desire waits for it.
+var (
+	errStopped    = errors.New("the node is managed no more")
+	errSuperseded = fmt.Errorf("another desire came, and this one had not proved good %v later", supersededLimit)
+)
+
+// course is what becomes of an attempt under way.
+type course int
+
+const (
+	goOn     course = iota
+	hurry           // prove good within supersededLimit, or be rolled back
+	breakOff        // be rolled back at once
+)
+
+// courseOf decides by the object as it is by now; nil: there is none.
+func courseOf(begun Object, now *Object) course {
+	switch {
+	case now == nil, !now.Managed, now.UID != begun.UID:
+		return breakOff
+	case now.Desire != begun.Desire:
+		return hurry
+	}
+	return goOn
+}
 
 // attempt is one change from beginning to end.
 type attempt struct {
 	*Agent
 	object Object
+	before nmstate.State
 	steps  []string
 	entry  *Entry // once something may have changed
 }
@@ -36,13 +66,17 @@ type attempt struct {
 // enforce brings the node to the object's desire, or leaves it as it was. It takes no longer than the revert time, and what rolling back
 // takes.
 func (a *Agent) enforce(ctx context.Context, o Observation) Result {
-	t := &attempt{Agent: a, object: *o.Object}
-	ctx, stop := a.whileManaged(ctx, t.object)
-	defer stop()
+	t := &attempt{Agent: a, object: *o.Object, before: o.Current}
+	ctx, done := a.whileWanted(ctx, t.object)
+	defer done()
 	held := holding(ctx, a.cfg.Probes, o.Current)
+	if err := context.Cause(ctx); err != nil { // it ended before anything was done, and what holds isn't known
+		return t.unchanged(err)
+	}
 	within, cancel := context.WithTimeoutCause(ctx, a.cfg.Revert, fmt.Errorf("not done within the revert time of %v", a.cfg.Revert))
 	defer cancel()
 	change, err := a.backend().Apply(within, t.object.Desired, Order{Revert: a.cfg.Revert, Journal: t.begin})
+	t.keep(change)
 	if t.entry == nil && err == nil {
 		err = t.look(within, nil) // who sees nothing to change must be right
 	}
@@ -77,12 +111,19 @@ func (t *attempt) unchanged(err error) Result {
 	switch {
 	case err == nil:
 		return t.result(v1.OutcomeApplied, "")
-	case errors.Is(err, ErrRefused):
-		r := t.result(v1.OutcomeFailed, err.Error())
-		r.Refused = true
-		return r
 	}
-	return t.result(v1.OutcomeFailed, err.Error())
+	r := t.result(v1.OutcomeFailed, err.Error())
+	r.Refused, r.Superseded = errors.Is(err, ErrRefused), errors.Is(err, errSuperseded)
+	return r
+}
+
+// keep has the journal know what Apply learned of the change as it made it, such as the name of a checkpoint.
+func (t *attempt) keep(c Change) {
+	if t.entry == nil || len(c.Before) == 0 || bytes.Equal(c.Before, t.entry.Change.Before) {
+		return
+	}
+	t.entry.Change = c
+	t.note(*t.entry)
 }
 
 // begin is called before the first change: from here on the journal knows what undoes it.
@@ -135,9 +176,11 @@ func (t *attempt) look(ctx context.Context, held []Probe) error {
 	if err != nil {
 		return fmt.Errorf("read back: %w", err)
 	}
+	current = nmstate.Own(current, t.object.Desired, t.cfg.Bridge)
 	if d := nmstate.Diff(t.object.Desired, current); len(d) > 0 {
 		return errors.New("read back, it differs: " + differencesText(d))
 	}
+	held = slices.DeleteFunc(slices.Clone(held), func(p Probe) bool { return p.Waived != nil && p.Waived(t.object.Desired, t.before, current) })
 	return broken(ctx, held, current)
 }
 
@@ -164,7 +207,9 @@ func (t *attempt) rollBack(ctx context.Context, why error) Result {
 	if errors.Is(why, ErrRefused) {
 		return t.unchanged(why)
 	}
-	return t.result(v1.OutcomeRolledBack, rolledBackText(why.Error()))
+	r := t.result(v1.OutcomeRolledBack, rolledBackText(why.Error()))
+	r.Superseded = errors.Is(why, errSuperseded)
+	return r
 }
 
 func rolledBackText(why string) string { return "rolled back: " + why }
@@ -198,25 +243,40 @@ func (a *Agent) note(e Entry) {
 	}
 }
 
-// whileManaged is a context that ends when the node becomes unmanaged or its object goes. It takes what the objects' watch signals; after
-// stop the loop looks at them by itself.
-func (a *Agent) whileManaged(ctx context.Context, o Object) (context.Context, func()) {
+// whileWanted is a context that ends when the node becomes unmanaged or its object goes, and supersededLimit after another desire came. It
+// takes what the objects' watch signals; after done the loop looks at them by itself.
+func (a *Agent) whileWanted(ctx context.Context, o Object) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	done := make(chan struct{})
+	ended := make(chan struct{})
 	go func() {
-		defer close(done)
+		defer close(ended)
+		var late <-chan time.Time // nil while nothing hurries
 		for {
 			select {
 			case <-ctx.Done():
 				return
+			case <-late:
+				cancel(errSuperseded)
+				return
 			case <-a.cfg.Changed:
 			}
-			if now, err := a.cfg.Objects.Get(ctx); err == nil && (now == nil || !now.Managed || now.UID != o.UID) {
+			now, err := a.cfg.Objects.Get(ctx)
+			if err != nil {
+				continue
+			}
+			switch courseOf(o, now) {
+			case breakOff:
 				cancel(errStopped)
+			case goOn:
+				late = nil
+			case hurry:
+				if late == nil {
+					late = time.After(supersededLimit)
+				}
 			}
 		}
 	}()
-	return ctx, func() { cancel(nil); <-done }
+	return ctx, func() { cancel(nil); <-ended }
 }
 
 // recovered is the memory after what an earlier process left open was rolled back, or could not be.

@@ -30,7 +30,12 @@ type fakeNode struct {
 	blind    bool          // sees nothing to change
 	slow     time.Duration // how long a change takes
 	rollErr  error
+	learns   bool // something of a change as it is made
+	undone   json.RawMessage
 	applied  []time.Time
+
+	afterCommit func()
+	open        atomic.Bool // a change is
 
 	shown, committed, rolled atomic.Int32
 }
@@ -85,6 +90,7 @@ func (n *fakeNode) Apply(ctx context.Context, desired nmstate.State, order Order
 	if err := order.Journal(c); err != nil {
 		return c, err
 	}
+	n.open.Store(true)
 	n.mu.Unlock()
 	select {
 	case <-ctx.Done():
@@ -95,6 +101,12 @@ func (n *fakeNode) Apply(ctx context.Context, desired nmstate.State, order Order
 	if !n.ignores {
 		n.state = nmstate.Overlay(n.state, desired)
 	}
+	if n.learns {
+		before := nmstate.State{}
+		err = errors.Join(err, json.Unmarshal(c.Before, &before))
+		before["learned"] = true
+		c.Before, _ = json.Marshal(before)
+	}
 	return c, errors.Join(err, n.halfway)
 }
 
@@ -102,6 +114,10 @@ func (n *fakeNode) Commit(context.Context, Change) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.committed.Add(1)
+	n.open.Store(false)
+	if n.afterCommit != nil {
+		n.afterCommit()
+	}
 	return nil
 }
 
@@ -112,6 +128,8 @@ func (n *fakeNode) Rollback(ctx context.Context, c Change) error {
 		return err
 	}
 	n.rolled.Add(1)
+	n.open.Store(false)
+	n.undone = c.Before
 	return json.Unmarshal(c.Before, &n.state)
 }
 

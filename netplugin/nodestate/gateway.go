@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/flowkeep/flowkeep/internal/nmstate"
@@ -16,27 +17,45 @@ import (
 )
 
 // Gateways are probes that the default gateway answers pings, one a family. Which one that is, the state at the time tells: a change may
-// be to another.
+// be to another. A desire that has all default routes of a family absent, by their destination, wants none.
 func Gateways() []Probe {
-	return []Probe{
-		{Name: "the default gateway (IPv4)", Check: func(ctx context.Context, current nmstate.State) error {
-			return anyAnswers(ctx, defaultGateways(current, "0.0.0.0/0"))
-		}},
-		{Name: "the default gateway (IPv6)", Check: func(ctx context.Context, current nmstate.State) error {
-			return anyAnswers(ctx, defaultGateways(current, "::/0"))
-		}},
+	return []Probe{gateway("the default gateway (IPv4)", "0.0.0.0/0"), gateway("the default gateway (IPv6)", "::/0")}
+}
+
+func gateway(name, everything string) Probe {
+	return Probe{
+		Name: name,
+		Check: func(ctx context.Context, current nmstate.State) error {
+			return anyAnswers(ctx, defaultGateways(current, everything))
+		},
+		Waived: func(desired, before, current nmstate.State) bool {
+			return len(defaultGateways(current, everything)) == 0 && !slices.ContainsFunc(defaultRoutes(before, everything), func(r map[string]any) bool {
+				return !desired.Withdraws(r)
+			})
+		},
 	}
 }
 
-// defaultGateways are the next hops of a family's default routes; those of a link only have their link as zone.
-func defaultGateways(current nmstate.State, everything string) (list []netip.Addr) {
+// defaultRoutes are a family's that lead to a gateway.
+func defaultRoutes(current nmstate.State, everything string) (list []map[string]any) {
 	routes, _ := current["routes"].(map[string]any)
 	running, _ := routes["running"].([]any)
 	for _, entry := range running {
 		r, _ := entry.(map[string]any)
 		hop, _ := r["next-hop-address"].(string)
+		if at, err := netip.ParseAddr(hop); r["destination"] == everything && err == nil && !at.IsUnspecified() {
+			list = append(list, r)
+		}
+	}
+	return list
+}
+
+// defaultGateways are the next hops of a family's default routes; those of a link only have their link as zone.
+func defaultGateways(current nmstate.State, everything string) (list []netip.Addr) {
+	for _, r := range defaultRoutes(current, everything) {
+		hop, _ := r["next-hop-address"].(string)
 		at, err := netip.ParseAddr(hop)
-		if r["destination"] != everything || err != nil || at.IsUnspecified() {
+		if err != nil {
 			continue
 		}
 		if dev, _ := r["next-hop-interface"].(string); at.IsLinkLocalUnicast() && at.Is6() {

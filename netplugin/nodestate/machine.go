@@ -22,6 +22,7 @@ const (
 type Result struct {
 	Outcome    v1.Outcome // Partial: rolling back failed too, and the message tells what is left
 	Refused    bool       // it can't be had as it is written; nothing was changed
+	Superseded bool       // another desire ended it, and nothing is left of it: that is no failure
 	Message    string
 	Steps      []string // what was done, or was to be done
 	Generation int64    // of the object whose desire it was
@@ -35,6 +36,7 @@ type Object struct {
 	Desired                    nmstate.State // nil: nothing is desired
 	DesiredErr                 error         // why desiredState can't be read
 	Desire                     string        // what was written, in one canonical text: another text is another desire
+	Size                       int           // in bytes of JSON, but for the status
 	Status                     v1.NodeNetworkStateStatus
 }
 
@@ -183,8 +185,11 @@ func (m Memory) settled(o Observation) Memory {
 
 // Conclude is the memory after an attempt. Spread is in [0, 1) and tells nodes' retries apart.
 func Conclude(m Memory, r Result, now time.Time, spread float64) Memory {
-	if r.Outcome == v1.OutcomeApplied {
+	switch {
+	case r.Outcome == v1.OutcomeApplied:
 		return m.succeeded(r, now, spread)
+	case r.Superseded && r.Outcome != v1.OutcomePartial:
+		return m.superseded(r, now)
 	}
 	m.Failures++
 	m.Last, m.Open = r, r.Outcome == v1.OutcomePartial
@@ -204,6 +209,15 @@ func (m Memory) succeeded(r Result, now time.Time, spread float64) Memory {
 	if len(r.Steps) > 0 {
 		m.Mends++
 		m.Next = now.Add(Backoff(firstMend, lastMend, m.Mends, spread))
+	}
+	return m
+}
+
+// superseded: what comes next is begun at once, also if it is the same desire again.
+func (m Memory) superseded(r Result, now time.Time) Memory {
+	m.Last, m.Open, m.Mends, m.Next = r, false, 0, time.Time{}
+	if r.Outcome == v1.OutcomeRolledBack {
+		m.History = noted(m.History, r, now)
 	}
 	return m
 }

@@ -60,6 +60,16 @@ func TestDecide(t *testing.T) {
 			t.Errorf("%s: %+v, not %+v", name, got, c.want)
 		}
 	}
+	superseded := Conclude(knows(other, Memory{Failures: 3, Next: later}), Result{Outcome: v1.OutcomeRolledBack, Superseded: true}, noon, 0)
+	for what, desired := range map[string]nmstate.State{"the desire that came": same, "the same desire again": other} {
+		if _, got := Decide(superseded, Observation{Now: noon, Object: object(desired), Current: current}); got.Kind != Enforce {
+			t.Errorf("after an attempt was superseded, %s waits: %+v", what, got)
+		}
+	}
+	stuck := Conclude(Memory{}, Result{Outcome: v1.OutcomePartial, Superseded: true}, noon, 0)
+	if _, got := Decide(stuck, Observation{Now: noon, Object: object(same), Current: current}); got.Kind != Report || !got.Wake.After(noon) {
+		t.Errorf("what could not be rolled back for another desire is built upon: %+v", got)
+	}
 	m, _ := Decide(knows(other, Memory{Failures: 3, Next: later}), Observation{Now: noon, Object: unmanaged})
 	if _, got := Decide(m, Observation{Now: noon, Object: object(other), Current: current}); got.Kind != Enforce {
 		t.Errorf("managed again, it waits for what was before: %+v", got)
@@ -96,7 +106,11 @@ func TestDecideAlways(t *testing.T) {
 			}
 			if enforced || a.Kind == Restore {
 				outcomes := []v1.Outcome{v1.OutcomeApplied, v1.OutcomeFailed, v1.OutcomeRolledBack, v1.OutcomePartial}
-				m = Conclude(m, Result{Outcome: outcomes[r.IntN(4)], Generation: 1, Steps: slices.Repeat([]string{"s"}, r.IntN(2)), Message: fmt.Sprint(r.IntN(5))}, now, r.Float64())
+				failures, superseded := m.Failures, r.IntN(4) == 0
+				m = Conclude(m, Result{Outcome: outcomes[r.IntN(4)], Superseded: superseded, Generation: 1, Steps: slices.Repeat([]string{"s"}, r.IntN(2)), Message: fmt.Sprint(r.IntN(5))}, now, r.Float64())
+				if superseded && m.Last.Outcome != v1.OutcomeApplied && !m.Open && (m.Failures != failures || !m.Next.IsZero()) {
+					t.Fatalf("seed %d: what was superseded counts as a failure: %+v", seed, m)
+				}
 				if m.Next.After(now.Add(lastRetry * 6 / 5)) {
 					t.Fatalf("seed %d: the next attempt is %v away", seed, m.Next.Sub(now))
 				}
@@ -104,6 +118,27 @@ func TestDecideAlways(t *testing.T) {
 			if len(m.History) > v1.HistoryLimit {
 				t.Fatalf("history of %d", len(m.History))
 			}
+		}
+	}
+}
+
+func TestCourseOfAnAttempt(t *testing.T) {
+	begun := Object{UID: "u", Managed: true, Desire: "a"}
+	with := func(change func(o *Object)) *Object { o := begun; change(&o); return &o }
+	for name, c := range map[string]struct {
+		now  *Object
+		want course
+	}{
+		"the same":                     {with(func(o *Object) { o.Generation = 7 }), goOn},
+		"another desire":               {with(func(o *Object) { o.Desire = "b" }), hurry},
+		"nothing desired":              {with(func(o *Object) { o.Desire = "" }), hurry},
+		"unmanaged":                    {with(func(o *Object) { o.Managed = false }), breakOff},
+		"unmanaged and another desire": {with(func(o *Object) { o.Managed, o.Desire = false, "b" }), breakOff},
+		"another object":               {with(func(o *Object) { o.UID = "v" }), breakOff},
+		"none":                         {nil, breakOff},
+	} {
+		if got := courseOf(begun, c.now); got != c.want {
+			t.Errorf("%s: %d, not %d", name, got, c.want)
 		}
 	}
 }
@@ -151,6 +186,49 @@ func TestManyInterfacesFit(t *testing.T) {
 		}
 		if len(s.CurrentState.Raw) > nmstate.ReportLimit || int(s.Interfaces) != count || s.Truncated != (count > 1500) {
 			t.Errorf("%d interfaces: %d bytes, says %d, truncated %v", count, len(s.CurrentState.Raw), s.Interfaces, s.Truncated)
+		}
+	}
+}
+
+// A large desire leaves less room to the report, so that the API server takes both.
+func TestReportHasTheRoomThatTheDesireLeaves(t *testing.T) {
+	var all []any
+	for i := range 20000 {
+		all = append(all, map[string]any{"name": fmt.Sprintf("br-tenant%d", i), "type": "linux-bridge", "state": "up", "mtu": int64(1500)})
+	}
+	for _, size := range []int{0, 500 << 10, 1000 << 10, 1300 << 10} {
+		s, err := StatusOf(Memory{}, Observation{Now: noon, Object: &Object{Size: size}, Current: nmstate.State{"interfaces": all}}, Facts{Bridge: "fk0"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := json.Marshal(s)
+		if total := size + len(text); err != nil || total > nmstate.ObjectLimit || !s.Truncated || total < min(nmstate.ReportLimit+size, nmstate.ObjectLimit)-1000 {
+			t.Errorf("with %d bytes of desire the object has %d, truncated: %v", size, total, s.Truncated)
+		}
+	}
+}
+
+func TestGatewayThatTheDesireRemoves(t *testing.T) {
+	const before = `{routes: {running: [
+		{destination: 0.0.0.0/0, next-hop-address: 192.0.2.1, next-hop-interface: eth0, metric: 100},
+		{destination: 0.0.0.0/0, next-hop-address: 192.0.2.2, next-hop-interface: eth0, metric: 200},
+		{destination: "::/0", next-hop-address: "fe80::1", next-hop-interface: eth0}]}}`
+	const left = `{routes: {running: [{destination: 0.0.0.0/0, next-hop-address: 192.0.2.2, next-hop-interface: eth0, metric: 200}]}}`
+	for name, c := range map[string]struct {
+		desired, current string
+		want             bool
+	}{
+		"all by destination":            {`{routes: {config: [{state: absent, destination: 0.0.0.0/0}]}}`, `{}`, true},
+		"each by address":               {`{routes: {config: [{state: absent, destination: 0.0.0.0/0, next-hop-address: 192.0.2.1}, {state: absent, destination: 0.0.0.0/0, next-hop-address: 192.0.2.2}]}}`, `{}`, true},
+		"one of two, and none is left":  {`{routes: {config: [{state: absent, destination: 0.0.0.0/0, next-hop-address: 192.0.2.1}]}}`, `{}`, false},
+		"all, and one is there":         {`{routes: {config: [{state: absent, destination: 0.0.0.0/0}]}}`, left, false},
+		"by interface":                  {`{routes: {config: [{state: absent, next-hop-interface: eth0}]}}`, `{}`, false},
+		"of the other family":           {`{routes: {config: [{state: absent, destination: "::/0"}]}}`, `{}`, false},
+		"not absent":                    {`{routes: {config: [{destination: 0.0.0.0/0, next-hop-address: 192.0.2.9, next-hop-interface: eth0}]}}`, `{}`, false},
+		"with an address that it needs": {`{interfaces: [{name: eth0, ipv4: {enabled: false}}]}`, `{}`, false},
+	} {
+		if got := Gateways()[0].Waived(parse(t, c.desired), parse(t, before), parse(t, c.current)); got != c.want {
+			t.Errorf("%s: waived %v", name, got)
 		}
 	}
 }

@@ -17,6 +17,8 @@ import (
 type Probe struct {
 	Name  string
 	Check func(ctx context.Context, current nmstate.State) error
+	// Waived tells that the desire itself asks for what ends it, so that it is not asked after the change. Nil: never.
+	Waived func(desired, before, current nmstate.State) bool
 }
 
 // How long one check may take. Before a change there is no hurry: whoever is only slow then would be given up for good.

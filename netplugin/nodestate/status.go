@@ -29,11 +29,6 @@ func StatusOf(m Memory, o Observation, facts Facts) (v1.NodeNetworkStateStatus, 
 		s = *o.Object.Status.DeepCopy()
 		s.ObservedGeneration = o.Object.Generation
 	}
-	if o.ShowErr == nil {
-		if err := reportCurrent(&s, o, facts.Bridge); err != nil {
-			return s, err
-		}
-	}
 	s.Backend, s.Capabilities = facts.Backend, facts.Capabilities
 	s.History = m.History
 	s.LastSuccess = timeOf(m.Succeeded)
@@ -45,17 +40,27 @@ func StatusOf(m Memory, o Observation, facts Facts) (v1.NodeNetworkStateStatus, 
 	c.ObservedGeneration = s.ObservedGeneration
 	c.LastTransitionTime = metav1.NewTime(o.Now.Truncate(time.Second))
 	meta.SetStatusCondition(&s.Conditions, c)
-	return s, nil
+	if o.ShowErr != nil {
+		return s, nil
+	}
+	return s, reportCurrent(&s, o, facts.Bridge)
 }
 
+// reportCurrent comes last: the current state has the room that all else leaves.
 func reportCurrent(s *v1.NodeNetworkStateStatus, o Observation, bridge string) error {
 	var desired nmstate.State
+	size := 0
 	if o.Object != nil {
-		desired = o.Object.Desired
+		desired, size = o.Object.Desired, o.Object.Size
 	}
 	own := nmstate.Own(o.Current, desired, bridge)
 	s.Interfaces = int32(len(own.Interfaces()))
-	own, s.Truncated = nmstate.Truncate(own, desired, nmstate.ReportLimit)
+	s.CurrentState, s.Truncated = &v1.State{Raw: []byte("{}")}, true // their keys take room too
+	taken, err := json.Marshal(s)
+	if err != nil {
+		return fmt.Errorf("write the status: %w", err)
+	}
+	own, s.Truncated = nmstate.Truncate(own, desired, nmstate.Room(size+len(taken)))
 	raw, err := json.Marshal(own)
 	if err != nil {
 		return fmt.Errorf("write the current state: %w", err)

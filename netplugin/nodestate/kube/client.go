@@ -212,6 +212,9 @@ func objectOf(o *v1.NodeNetworkState) *nodestate.Object {
 		Name: o.Name, UID: string(o.UID), ResourceVersion: o.ResourceVersion, Generation: o.Generation,
 		Managed: o.Spec.IsManaged(), Status: *o.Status.DeepCopy(),
 	}
+	if text, err := json.Marshal(&v1.NodeNetworkState{TypeMeta: o.TypeMeta, ObjectMeta: o.ObjectMeta, Spec: o.Spec}); err == nil {
+		out.Size = len(text)
+	}
 	if o.Spec.DesiredState == nil || len(o.Spec.DesiredState.Raw) == 0 {
 		return out
 	}

@@ -401,12 +401,12 @@ func portVLANs(n *network, byIndex map[int]*seen) error {
 }
 
 // ofPod tells the node's ends of pods' links as reports do: a machine may itself be a container whose card is such an end.
-func (l *link) ofPod() bool {
+func (l *link) ofPod(leadsOut bool) bool {
 	addresses := []any{}
 	for _, a := range l.Addresses {
 		addresses = append(addresses, map[string]any{"ip": a.Addr().String(), "prefix-length": int64(a.Bits())})
 	}
-	return nmstate.OfPod(nmstate.Interface{"name": l.Name, "type": l.Type, "ipv4": map[string]any{"address": addresses}})
+	return nmstate.OfPod(nmstate.Interface{"name": l.Name, "type": l.Type, "ipv4": map[string]any{"address": addresses}}, leadsOut)
 }
 
 // protect marks what is not an administrator's: Flowkeep's, and the node's ends of pods' links.
@@ -415,6 +415,9 @@ func (k *kernel) protect(n *network, byIndex map[int]*seen) {
 	for _, r := range n.Routes {
 		if r.Dst.Bits() == 0 {
 			out[r.Link] = true
+			for _, h := range r.Hops {
+				out[h.Link] = true
+			}
 		}
 	}
 	for _, s := range byIndex {
@@ -424,7 +427,7 @@ func (k *kernel) protect(n *network, byIndex map[int]*seen) {
 			l.Protected = k.own.why(l.Name)
 		case l.Controller == bridgeKey(k.own.Bridge) && k.own.Bridge != "":
 			l.Protected = l.Name + " is a port of Flowkeep's bridge: it cannot be changed by a state document"
-		case l.Type == typeVeth && s.elsewhere && !out[l.Name] && l.ofPod():
+		case l.Type == typeVeth && s.elsewhere && l.ofPod(out[l.Name]):
 			l.Protected = l.Name + " leads into another network namespace, as pods' interfaces do: it cannot be changed by a state document"
 		}
 	}

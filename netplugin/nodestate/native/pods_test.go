@@ -9,6 +9,9 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/flowkeep/flowkeep/internal/nmstate"
+	"github.com/flowkeep/flowkeep/netplugin/hostnet"
 )
 
 // Pods' links are neither shown nor changed, whoever made them; a node's card may be the end of a veth too.
@@ -42,6 +45,15 @@ func TestPodsLinksAreLeftAlone(t *testing.T) {
 		b.refused("interfaces: [{name: calixyz, mtu: 1300}]", "another network namespace")
 		b.apply("interfaces: [{name: uplink, mtu: 1400}, {name: eth0, state: up}]")
 	})
+}
+
+// What is reported and what may be changed follow one rule.
+func TestFlowkeepsNamesAreKnownEverywhere(t *testing.T) {
+	for _, name := range []string{"fk0", "fk-gw", hostnet.PodPrefix + "12", "ovs-system", "ovs-netdev", "genev_sys_6081"} {
+		if !nmstate.OfFlowkeep(name, "fk0") || (Own{Bridge: "fk0"}).why(name) == "" {
+			t.Errorf("%s is not known as Flowkeep's", name)
+		}
+	}
 }
 
 // awaitOther waits until the process is in a network namespace of its own.

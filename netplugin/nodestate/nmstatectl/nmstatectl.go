@@ -30,15 +30,17 @@ const (
 // Backend runs the program. It is nodestate.Backend.
 type Backend struct {
 	program string
+	bridge  string
 	guard   func(desired nmstate.State) error
 }
 
-// New takes the program's path, and a guard that refuses desires of what is not to be touched; nil refuses none.
-func New(program string, guard func(desired nmstate.State) error) *Backend {
+// New takes the program's path, the name of Flowkeep's bridge, and a guard that refuses desires of what is not to be touched; nil refuses
+// none.
+func New(program, bridge string, guard func(desired nmstate.State) error) *Backend {
 	if guard == nil {
 		guard = func(nmstate.State) error { return nil }
 	}
-	return &Backend{program, guard}
+	return &Backend{program, bridge, guard}
 }
 
 // Name is "nmstatectl".
@@ -89,7 +91,7 @@ func (b *Backend) Apply(ctx context.Context, desired nmstate.State, order nodest
 	if err != nil {
 		return change, err
 	}
-	for _, d := range nmstate.Diff(desired, current) {
+	for _, d := range b.differences(desired, current) {
 		change.Steps = append(change.Steps, d.Path+" was "+text(d.Have)+", is to be "+text(d.Want))
 	}
 	if len(change.Steps) == 0 {
@@ -110,6 +112,11 @@ func (b *Backend) Apply(ctx context.Context, desired nmstate.State, order nodest
 	}
 	change.Before, err = json.Marshal(old)
 	return change, err
+}
+
+// differences are what of the node's own is not as desired: what pods and the kernel do by themselves is no change to make.
+func (b *Backend) differences(desired, current nmstate.State) []nmstate.Difference {
+	return nmstate.Diff(desired, nmstate.Own(current, desired, b.bridge))
 }
 
 func text(v any) string {
@@ -194,12 +201,13 @@ func (b *Backend) Rollback(ctx context.Context, c nodestate.Change) error {
 	if err != nil {
 		return err
 	}
-	_, rollErr := b.run(ctx, quickLimit, nil, withCheckpoint("rollback", old)...)
-	current, err := b.Show(ctx)
-	if err != nil {
-		return errors.Join(rollErr, err)
+	if done, err := b.isAgain(ctx, old.State); old.Checkpoint == "" && (done || err != nil) {
+		return err // the last checkpoint may be somebody else's by now
 	}
-	if len(nmstate.Diff(old.State, current)) == 0 {
+	_, rollErr := b.run(ctx, quickLimit, nil, withCheckpoint("rollback", old)...)
+	if done, err := b.isAgain(ctx, old.State); err != nil {
+		return errors.Join(rollErr, err)
+	} else if done {
 		return nil
 	}
 	document, err := json.Marshal(old.State)
@@ -210,6 +218,15 @@ func (b *Backend) Rollback(ctx context.Context, c nodestate.Change) error {
 		return errors.Join(rollErr, err)
 	}
 	return nil
+}
+
+// isAgain tells whether the node is as it was.
+func (b *Backend) isAgain(ctx context.Context, old nmstate.State) (bool, error) {
+	current, err := b.Show(ctx)
+	if err != nil {
+		return false, err
+	}
+	return len(b.differences(nmstate.Own(old, old, b.bridge), current)) == 0, nil
 }
 
 // run has the program's words as an error when it fails: what it writes to standard error, and never what it writes to standard output.

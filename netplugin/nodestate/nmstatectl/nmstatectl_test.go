@@ -118,7 +118,7 @@ func newNode(t *testing.T) *node {
 	}
 	t.Setenv(standInEnv, n.dir)
 	n.put("state", `{"interfaces": [{"name": "dummy0", "type": "dummy", "state": "up", "mtu": 1500, "mac-address": "AA:BB:CC:00:11:22"}]}`)
-	n.Backend = New(self, func(desired nmstate.State) error {
+	n.Backend = New(self, "fk0", func(desired nmstate.State) error {
 		if _, named := desired.Interface("fk0"); named {
 			return nodestate.Refuse("fk0 is not yours")
 		}
@@ -214,6 +214,34 @@ func TestChangeIsRolledBack(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// What comes by itself is no change to make, and nothing to undo: link-local addresses and routes, which routes.config has no say in.
+func TestWhatComesByItselfIsNoDifference(t *testing.T) {
+	n := newNode(t)
+	n.put("state", `{"interfaces": [{"name": "eth0", "type": "ethernet", "state": "up",
+		"ipv6": {"enabled": true, "address": [{"ip": "fe80::1", "prefix-length": 64}, {"ip": "2001:db8::1", "prefix-length": 64}]}}, {"name": "dummy0", "type": "dummy", "mtu": 1500}],
+		"routes": {"running": [{"destination": "fe80::/64", "next-hop-interface": "eth0"}, {"destination": "ff00::/8", "next-hop-interface": "eth0"}]}}`)
+	c, _, err := n.apply(`{interfaces: [{name: eth0, ipv6: {enabled: true, address: [{ip: "2001:db8::1", prefix-length: 64}]}}], routes: {config: [{state: absent, next-hop-interface: eth0}]}}`)
+	if err != nil || len(c.Steps) > 0 {
+		t.Errorf("%v: %v", err, c.Steps)
+	}
+}
+
+// The journal of an agent that died knows no checkpoint. Where NetworkManager has undone the change by itself, the last one is another's.
+func TestOthersCheckpointIsLeftAlone(t *testing.T) {
+	n := newNode(t)
+	_, journalled, err := n.apply(mtu1450)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(filepath.Join(n.dir, "checkpoint"), filepath.Join(n.dir, "state")); err != nil { // its time was over
+		t.Fatal(err)
+	}
+	n.calls()
+	if err := n.Rollback(t.Context(), journalled); err != nil || !slices.Equal(n.calls(), []string{"show --json"}) {
+		t.Error(err)
 	}
 }
 
