@@ -216,7 +216,8 @@ func bootID() string {
 // backends are the one in use, and then those that may have left something open.
 func (o *nodeStateFlags) backends(ctx context.Context, log *slog.Logger) ([]nodestate.Backend, error) {
 	embedded := native.New(native.Config{
-		Bridge: o.bridge, ResolvConf: "/etc/resolv.conf", OVSDB: o.ovsdb, Neighbours: filepath.Join(o.stateDir, "neighbours.json"),
+		Bridge: o.bridge, ResolvConf: "/etc/resolv.conf", OVSDB: o.ovsdb, StateDir: o.stateDir, Log: log,
+		Neighbours: filepath.Join(o.stateDir, "neighbours.json"),
 	})
 	program, err := exec.LookPath(nmstatectl.Name)
 	if err != nil {

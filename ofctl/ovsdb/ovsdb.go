@@ -100,8 +100,9 @@ func monitor(c client.Client) *client.Monitor {
 // Close ends the connection.
 func (db *DB) Close() { db.client.Close() }
 
-// Connected tells whether ovsdb-server answers now.
-func (db *DB) Connected() bool { return db.client.Connected() }
+// Connected tells whether the connection to ovsdb-server stands. The library goes on calling itself connected when the server is gone, and
+// answers with what it knew; but it has no endpoint then.
+func (db *DB) Connected() bool { return db.client.Connected() && db.client.CurrentEndpoint() != "" }
 
 // Version is that of ovs-vswitchd, empty while it has not started.
 func (db *DB) Version(ctx context.Context) string {

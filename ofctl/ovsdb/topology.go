@@ -108,7 +108,7 @@ func OpenTopology(ctx context.Context, endpoint string) (*Topology, error) {
 // Close ends the connection.
 func (t *Topology) Close() { t.db.Close() }
 
-// Connected tells whether ovsdb-server answers now.
+// Connected tells whether the connection to ovsdb-server stands.
 func (t *Topology) Connected() bool { return t.db.Connected() }
 
 // Bridges are all bridges with their ports, by name.

@@ -1,6 +1,7 @@
 package native
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,8 +10,10 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/vishvananda/netlink"
 
 	"github.com/flowkeep/flowkeep/internal/nmstate"
 	"github.com/flowkeep/flowkeep/netplugin/nodestate"
@@ -26,6 +29,8 @@ type Config struct {
 	ResolvConf string // path of the file of DNS servers; empty: DNS is left alone
 	OVSDB      string // endpoint of ovsdb-server, such as unix:/run/openvswitch/db.sock; empty: no Open vSwitch
 	Neighbours string // path of the record of who is known by LLDP; empty: they are forgotten with the process
+	StateDir   string // where it is kept which ports Flowkeep's bridge has; empty: nowhere
+	Log        *slog.Logger
 }
 
 // system has a network and does steps to it: the kernel, or in tests a network in memory.
@@ -45,8 +50,18 @@ type Backend struct {
 
 // New makes a backend of the network namespace that the caller is in. Close ends it.
 func New(cfg Config) *Backend {
-	own, ovs, ears := Own{Bridge: cfg.Bridge}, &switches{endpoint: cfg.OVSDB}, lldp.New(cfg.Neighbours)
-	return &Backend{system: &kernel{own: own, resolvConf: cfg.ResolvConf, ovs: ovs, ears: ears}, own: own, cfg: cfg, ovs: ovs, ears: ears}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	own := Own{Bridge: cfg.Bridge}
+	known, err := openPorts(cfg.StateDir, cfg.Bridge)
+	if err != nil {
+		cfg.Log.Warn("until ovsdb-server answers, no interface can be changed", "err", err)
+	}
+	ovs := &switches{endpoint: cfg.OVSDB, own: own, ports: known, log: cfg.Log}
+	ears := lldp.New(cfg.Neighbours)
+	k := &kernel{own: own, resolvConf: cfg.ResolvConf, ovs: ovs, ears: ears, setMAC: netlink.LinkSetHardwareAddr}
+	return &Backend{system: k, own: own, cfg: cfg, ovs: ovs, ears: ears}
 }
 
 // Listen begins to hear neighbours by LLDP, until Close, and signals on the channel when the state is another because of them. Without it Show
@@ -99,8 +114,8 @@ func (b *Backend) plan(ctx context.Context, desired nmstate.State) (*network, *t
 	if err != nil {
 		return nil, nil, nil, nodestate.Refuse("%w", err)
 	}
-	if needsSwitch(steps) && !b.ovs.runs() {
-		return nil, nil, nil, nodestate.Refuse("%w", errNoSwitch)
+	if away := cmp.Or(now.Away, b.ovs.absence()); needsSwitch(steps) && away != nil {
+		return nil, nil, nil, nodestate.Refuse("%w", away)
 	}
 	return now, to, steps, nil
 }
@@ -207,6 +222,11 @@ func remember(now *network, to *target, steps []Step) *before {
 		if s.name != "" {
 			concerned[s.name] = true
 		}
+		if s.verb == setMAC || s.verb == setMTU { // for which its driver may want it down
+			for _, name := range now.takenDown(s.name) {
+				concerned[name] = true
+			}
+		}
 	}
 	for name := range to.named {
 		concerned[name] = true
@@ -296,14 +316,13 @@ func (b *Backend) Rollback(ctx context.Context, c nodestate.Change) error {
 			return err
 		}
 		steps, stuck := wayBack(now, was.target(now))
-		if failed = stuck; len(steps) == 0 {
+		if failed = stuck; now.Away != nil && was.ofSwitch() {
+			failed = errors.Join(failed, fmt.Errorf("what was changed in Open vSwitch: %w", now.Away))
+		}
+		if len(steps) == 0 {
 			return left(failed)
 		}
-		for _, s := range steps { // one that fails does not keep the others from being undone
-			if err := b.system.do(ctx, s); err != nil {
-				failed = errors.Join(failed, fmt.Errorf("%s: %w", s, err))
-			}
-		}
+		failed = errors.Join(failed, b.undo(ctx, now, steps))
 		if ctx.Err() != nil {
 			return errors.Join(failed, ctx.Err())
 		}
@@ -312,6 +331,52 @@ func (b *Backend) Rollback(ctx context.Context, c nodestate.Change) error {
 		failed = errors.New("the kernel does not keep what was before")
 	}
 	return left(failed)
+}
+
+// switchLimit is how long one step back may wait for Open vSwitch.
+const switchLimit = 6 * time.Second
+
+// undo does all steps back: one that fails does not keep the others from being done, and once Open vSwitch has been waited for in vain it
+// is left out.
+func (b *Backend) undo(ctx context.Context, now *network, steps []Step) (failed error) {
+	var vain error
+	for _, s := range steps {
+		switched, limited := now.switched(s), ctx
+		if switched && vain != nil {
+			failed = errors.Join(failed, fmt.Errorf("%s: not tried: %w", s, vain))
+			continue
+		}
+		cancel := func() {}
+		if switched {
+			limited, cancel = context.WithTimeout(ctx, switchLimit)
+		}
+		err := b.system.do(limited, s)
+		if err != nil {
+			failed = errors.Join(failed, fmt.Errorf("%s: %w", s, err))
+		}
+		if limited.Err() != nil && ctx.Err() == nil {
+			vain = errors.New("Open vSwitch did not do what was before it in time")
+		}
+		cancel()
+	}
+	return failed
+}
+
+// switched tells whether Open vSwitch has a part in the step.
+func (n *network) switched(s Step) bool {
+	l := n.Links[s.name]
+	return needsSwitch([]Step{s}) || l != nil && (l.Type == typeOVSInterface || l.OVSPort != nil)
+}
+
+// ofSwitch tells whether the change concerned something that Open vSwitch keeps.
+func (was *before) ofSwitch() bool {
+	return slices.ContainsFunc(was.Absent, func(key string) bool { return strings.HasSuffix(key, keySuffix) }) ||
+		slices.ContainsFunc(sortedKeys(was.Links), func(key string) bool { return was.Links[key].inSwitch() })
+}
+
+// inSwitch tells whether Open vSwitch keeps the link, or keeps it as a port.
+func (l *link) inSwitch() bool {
+	return l.Type == typeOVSBridge || l.Type == typeOVSInterface || l.OVSPort != nil || strings.HasSuffix(l.Controller, keySuffix)
 }
 
 // left is the error of what could not be rolled back, if there is any.
@@ -346,8 +411,14 @@ func (was *before) target(now *network) *target {
 		to.drop(name)
 	}
 	for name, l := range was.Links {
-		if !was.goneWith(now, name) {
+		switch have := now.Links[name]; {
+		case was.goneWith(now, name):
+		case now.Away == nil || !l.inSwitch() && (have == nil || have.Doubt == ""):
 			to.Links[name] = l.clone()
+		case have != nil && l.Type != typeOVSBridge && l.Type != typeOVSInterface: // whose port it is waits until ovsdb-server answers
+			back := l.clone()
+			back.Controller, back.BridgePort, back.OVSPort = have.Controller, have.BridgePort, have.OVSPort
+			to.Links[name] = back
 		}
 	}
 	to.Routes = slices.DeleteFunc(to.Routes, func(r route) bool {

@@ -144,7 +144,7 @@ func (f *fake) refuse(s Step) error {
 
 // onFake is the backend over a kernel in memory.
 func onFake(f *fake) *Backend {
-	return &Backend{system: f, own: Own{Bridge: "fk0"}, cfg: Config{ResolvConf: "/etc/resolv.conf"}, ovs: &switches{endpoint: "tcp:always"}, ears: lldp.New("")}
+	return &Backend{system: f, own: Own{Bridge: "fk0"}, cfg: Config{ResolvConf: "/etc/resolv.conf"}, ovs: &switches{endpoint: "tcp:always", ports: &ports{}}, ears: lldp.New("")}
 }
 
 var _ nodestate.Backend = (*Backend)(nil)

@@ -24,6 +24,8 @@ type kernel struct {
 	resolvConf string // "": none
 	ovs        *switches
 	ears       *lldp.Listener
+	made       map[int]bool                               // links by index, since ovsdb-server was last away
+	setMAC     func(netlink.Link, net.HardwareAddr) error // the driver; tests have another
 }
 
 // attempts at a dump that changes meanwhile interrupt.
@@ -427,9 +429,16 @@ func (k *kernel) protect(n *network, byIndex map[int]*seen) {
 			l.Protected = k.own.why(l.Name)
 		case l.Controller == bridgeKey(k.own.Bridge) && k.own.Bridge != "":
 			l.Protected = l.Name + " is a port of Flowkeep's bridge: it cannot be changed by a state document"
+		case n.Away != nil && k.ovs.ports.has(l.Name):
+			l.Protected = fmt.Sprintf("%s was a port of Flowkeep's bridge when ovsdb-server last answered: it cannot be changed by a state document", l.Name)
 		case l.Type == typeVeth && s.elsewhere && l.ofPod(out[l.Name]):
 			l.Protected = l.Name + " leads into another network namespace, as pods' interfaces do: it cannot be changed by a state document"
 		}
+	}
+	if n.Away != nil {
+		k.doubt(n, byIndex)
+	} else {
+		k.made = nil
 	}
 	for _, l := range n.Links {
 		if l.Type == typeOVSBridge && k.own.why(l.Name) != "" {
@@ -437,6 +446,26 @@ func (k *kernel) protect(n *network, byIndex map[int]*seen) {
 		}
 	}
 }
+
+// doubt marks what may be a port of Flowkeep's bridge while ovsdb-server does not tell: what the kernel's datapath has, and, where
+// Flowkeep is on the node and its ports were never seen, everything.
+func (k *kernel) doubt(n *network, byIndex map[int]*seen) {
+	why := n.Away.Error()
+	if errors.Is(n.Away, errNoSwitch) {
+		why = "nobody listens at " + k.ovs.endpoint
+	}
+	flowkeep := !errors.Is(n.Away, errNoSwitch) || slices.ContainsFunc(n.names(), func(name string) bool { return k.own.why(name) != "" })
+	for _, s := range byIndex {
+		l, master := s.link, byIndex[s.master]
+		switched := l.Type == kindSwitch || master != nil && master.link.Type == kindSwitch
+		if switched || flowkeep && !k.ovs.ports.known && l.Type != typeLoopback && !k.made[l.Index] {
+			l.Doubt = fmt.Sprintf("ovsdb-server does not answer: whether %s is a port of %s cannot be told (%s)", l.Name, k.own.Bridge, why)
+		}
+	}
+}
+
+// kindSwitch is the kernel's kind of links that its datapath of Open vSwitch made, and of the one that its ports have as their master.
+const kindSwitch = "openvswitch"
 
 // hardware asks the drivers of physical cards.
 func (k *kernel) hardware(n *network) error {

@@ -37,7 +37,7 @@ func (k *kernel) do(ctx context.Context, s Step) error {
 	case setMTU:
 		return k.setMTU(ctx, s)
 	case setMAC:
-		return k.setMAC(ctx, s)
+		return k.changeMAC(ctx, s)
 	case setIPv6:
 		return setting(s.name, "disable_ipv6", !s.on)
 	case setAutoconf:
@@ -86,7 +86,23 @@ func (k *kernel) create(ctx context.Context, want *link) error {
 	if err != nil {
 		return err
 	}
-	return netlink.LinkAdd(l)
+	if err := netlink.LinkAdd(l); err != nil {
+		return err
+	}
+	k.make(want)
+	return nil
+}
+
+// make takes note of the link, and of a veth's other end: what was just made is nobody's port.
+func (k *kernel) make(l *link) {
+	if k.made == nil {
+		k.made = map[int]bool{}
+	}
+	for _, name := range []string{l.Name, l.Base} {
+		if made, err := netlink.LinkByName(name); err == nil && (name == l.Name || l.Type == typeVeth) {
+			k.made[made.Attrs().Index] = true
+		}
+	}
 }
 
 func linkFor(want *link) (netlink.Link, error) {
@@ -225,7 +241,7 @@ func (k *kernel) port(ctx context.Context, s Step) error {
 // isSwitchs tells whether Open vSwitch made the link: it wants to be asked for changes.
 func (k *kernel) isSwitchs(ctx context.Context, name string) bool {
 	t, err := k.ovs.topology(ctx)
-	if err != nil || t == nil {
+	if err != nil {
 		return false
 	}
 	bridges, err := t.Bridges(ctx)
@@ -249,10 +265,10 @@ func (k *kernel) setMTU(ctx context.Context, s Step) error {
 		}
 		return awaitLink(ctx, s.name, func(l netlink.Link) bool { return l != nil && l.Attrs().MTU == s.number })
 	}
-	return withLink(s.name, func(l netlink.Link) error { return netlink.LinkSetMTU(l, s.number) })
+	return k.changeLink(ctx, s.name, func(l netlink.Link) error { return netlink.LinkSetMTU(l, s.number) })
 }
 
-func (k *kernel) setMAC(ctx context.Context, s Step) error {
+func (k *kernel) changeMAC(ctx context.Context, s Step) error {
 	mac, err := net.ParseMAC(s.text)
 	if err != nil {
 		return err
@@ -263,7 +279,7 @@ func (k *kernel) setMAC(ctx context.Context, s Step) error {
 		}
 		return awaitLink(ctx, s.name, func(l netlink.Link) bool { return l != nil && l.Attrs().HardwareAddr.String() == s.text })
 	}
-	return withLink(s.name, func(l netlink.Link) error { return netlink.LinkSetHardwareAddr(l, mac) })
+	return k.changeLink(ctx, s.name, func(l netlink.Link) error { return k.setMAC(l, mac) })
 }
 
 // setAdvertisements has a link take router advertisements, or not. Where the step leaves it to us how: one that forwards packets takes

@@ -1,6 +1,7 @@
 package native
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"reflect"
@@ -17,6 +18,7 @@ type network struct {
 	Rules  []rule           `json:"rules,omitempty"`
 	DNS    *resolver        `json:"dns,omitempty"` // nil: no file is kept
 	Deaf   error            `json:"-"`             // why no neighbours can be heard
+	Away   error            `json:"-"`             // why Open vSwitch, of which the node may have something, is not in here; nil: it is
 }
 
 // Types of interfaces, as nmstate calls them.
@@ -58,6 +60,7 @@ type link struct {
 	AcceptRA   int            `json:"acceptRA,omitempty"` // the kernel's accept_ra: 2 where a router takes advertisements; 0 with Autoconf: to be chosen
 	Addresses  []netip.Prefix `json:"addresses,omitempty"`
 	Protected  string         `json:"protected,omitempty"` // why nobody but its owner may change it
+	Doubt      string         `json:"-"`                   // why it cannot be told whether it is protected: nobody may change it now
 	Listens    bool           `json:"listens,omitempty"`   // to what neighbours tell by LLDP
 
 	Neighbours []lldp.Neighbour `json:"-"` // that it hears
@@ -229,12 +232,15 @@ func (r *resolver) equal(o *resolver) bool {
 
 // clone is deep as far as steps write: specs are replaced, never written into.
 func (n *network) clone() *network {
-	out := &network{Links: make(map[string]*link, len(n.Links)), Routes: slices.Clone(n.Routes), Rules: slices.Clone(n.Rules), DNS: n.DNS, Deaf: n.Deaf}
+	out := &network{Links: make(map[string]*link, len(n.Links)), Routes: slices.Clone(n.Routes), Rules: slices.Clone(n.Rules), DNS: n.DNS, Deaf: n.Deaf, Away: n.Away}
 	for name, l := range n.Links {
 		out.Links[name] = l.clone()
 	}
 	return out
 }
+
+// barred tells why the link is not to be changed, "" if it may be.
+func (l *link) barred() string { return cmp.Or(l.Protected, l.Doubt) }
 
 func (l *link) clone() *link {
 	out := *l

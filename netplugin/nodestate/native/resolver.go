@@ -95,14 +95,17 @@ func (r *resolver) write(path string) error {
 	if info, err := os.Stat(path); err == nil {
 		mode = info.Mode().Perm()
 	}
-	return replaceFile(path, []byte(r.rewrite(string(text))), mode)
+	if err := replaceFile(path, []byte(r.rewrite(string(text))), mode); err != nil {
+		return fmt.Errorf("write the DNS servers into %s: %w", path, err)
+	}
+	return nil
 }
 
 // replaceFile writes beside the file, onto the disk, and renames.
 func replaceFile(path string, content []byte, mode fs.FileMode) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".resolv.conf-")
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-")
 	if err != nil {
-		return fmt.Errorf("write the DNS servers: %w", err)
+		return err
 	}
 	_, err = f.Write(content)
 	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
@@ -111,7 +114,6 @@ func replaceFile(path string, content []byte, mode fs.FileMode) error {
 	}
 	if err != nil {
 		os.Remove(f.Name())
-		return fmt.Errorf("write the DNS servers into %s: %w", path, err)
 	}
-	return nil
+	return err
 }

@@ -108,7 +108,7 @@ func (n *network) create(spec *link) error {
 		return err
 	}
 	l := spec.clone()
-	l.Up, l.Addresses, l.BridgePort, l.Protected = l.Type == typeOVSBridge, nil, nil, ""
+	l.Up, l.Addresses, l.BridgePort, l.Protected, l.Doubt = l.Type == typeOVSBridge, nil, nil, "", ""
 	l.Listens, l.Neighbours = false, nil
 	l.IPv6Off = l.MTU != 0 && l.MTU < leastIPv6
 	l.Autoconf = !l.IPv6Off

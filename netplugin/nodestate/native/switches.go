@@ -19,35 +19,89 @@ import (
 // switches is Open vSwitch, where it runs.
 type switches struct {
 	endpoint string // of ovsdb-server, such as unix:/run/openvswitch/db.sock; "": none
-	open     *ovsdb.Topology
+	own      Own
+	ports    *ports
+	log      *slog.Logger
+
+	open   *ovsdb.Topology
+	silent time.Time // until then it is not asked again: it was, and did not answer
+	why    error     // that it did not answer for
+	said   string    // of it in the log
 }
 
 var errNoSwitch = errors.New("Open vSwitch does not run here: start openvswitch-switch, or leave out interfaces of types ovs-bridge and ovs-interface")
 
-// topology is nil where no ovsdb-server listens.
+// How long ovsdb-server may take to tell all it has, and to do one thing; and how long it is then left alone. All else goes on meanwhile,
+// as if there were no Open vSwitch.
+const (
+	openLimit   = 8 * time.Second
+	answerLimit = 5 * time.Second
+	silence     = 30 * time.Second
+)
+
+// topology is Open vSwitch's, or an error that says why it can't be asked.
 func (s *switches) topology(ctx context.Context) (*ovsdb.Topology, error) {
 	if s == nil || s.endpoint == "" {
-		return nil, nil
+		return nil, errNoSwitch
 	}
 	if s.open != nil && s.open.Connected() {
 		return s.open, nil
 	}
 	s.close()
-	if !s.listens() {
-		return nil, nil
-	}
-	ctx, cancel := context.WithTimeoutCause(ctx, openLimit, fmt.Errorf("no answer within %v", openLimit))
-	defer cancel()
-	t, err := ovsdb.OpenTopology(ctx, s.endpoint)
-	if err != nil {
+	if err := s.absence(); err != nil {
 		return nil, err
 	}
-	s.open = t
-	return t, nil
+	limited, cancel := context.WithTimeoutCause(ctx, openLimit, fmt.Errorf("no answer within %v", openLimit))
+	defer cancel()
+	t, err := ovsdb.OpenTopology(limited, s.endpoint)
+	switch {
+	case err == nil:
+		s.open, s.silent = t, time.Time{}
+		return t, nil
+	case ctx.Err() != nil: // it was not given its time
+		return nil, err
+	}
+	return nil, s.silenced(limited, err)
 }
 
-// openLimit is how long ovsdb-server may take to tell all it has.
-const openLimit = 20 * time.Second
+// absence is why Open vSwitch can't be asked, as far as is known without asking it; nil: it may be asked.
+func (s *switches) absence() error {
+	switch {
+	case s == nil || s.endpoint == "":
+		return errNoSwitch
+	case s.open != nil && s.open.Connected():
+		return nil
+	case time.Now().Before(s.silent):
+		return s.why
+	case !s.listens():
+		return errNoSwitch
+	}
+	return nil
+}
+
+// silenced: whoever waited for it in vain does not so again for a while.
+func (s *switches) silenced(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	s.close()
+	s.silent, s.why = time.Now().Add(silence), fmt.Errorf("ovsdb-server does not answer at %s: %w", s.endpoint, err)
+	return s.why
+}
+
+// ask does one thing with it, within answerLimit.
+func (s *switches) ask(ctx context.Context, do func(context.Context, *ovsdb.Topology) error) error {
+	t, err := s.topology(ctx)
+	if err != nil {
+		return err
+	}
+	limited, cancel := context.WithTimeoutCause(ctx, answerLimit, fmt.Errorf("no answer within %v", answerLimit))
+	defer cancel()
+	if err = do(limited, t); err != nil && ctx.Err() == nil && limited.Err() != nil {
+		return s.silenced(limited, err)
+	}
+	return err
+}
 
 // listens tells whether anybody is at the endpoint: a server that was killed leaves its socket behind.
 func (s *switches) listens() bool {
@@ -70,23 +124,26 @@ func (s *switches) close() {
 	}
 }
 
-func (s *switches) must(ctx context.Context) (*ovsdb.Topology, error) {
-	t, err := s.topology(ctx)
-	if err == nil && t == nil {
-		err = errNoSwitch
-	}
-	return t, err
-}
-
-// show adds bridges, and tells of interfaces that they are ports.
+// show adds bridges, and tells of interfaces that they are ports. Where ovsdb-server does not answer, the network says why.
 func (s *switches) show(ctx context.Context, n *network) error {
-	t, err := s.topology(ctx)
-	if err != nil || t == nil {
+	if s == nil || s.endpoint == "" {
+		return nil
+	}
+	var bridges []ovsdb.Bridge
+	err := s.ask(ctx, func(ctx context.Context, t *ovsdb.Topology) (err error) {
+		bridges, err = t.Bridges(ctx)
+		return err
+	})
+	if err != nil && ctx.Err() != nil {
 		return err
 	}
-	bridges, err := t.Bridges(ctx)
-	if err != nil {
-		return err
+	if n.Away = err; err != nil {
+		s.say(err.Error())
+		return nil
+	}
+	s.say("")
+	if err := s.ports.learn(s.own.Bridge, s.ownPorts(bridges)); err != nil {
+		s.log.Warn("an agent that is started while ovsdb-server is away does not know Flowkeep's ports", "err", err)
 	}
 	for _, b := range bridges {
 		l := &link{Name: b.Name, Type: typeOVSBridge, Up: true, OVSBridge: &ovsBridgeSpec{
@@ -105,6 +162,35 @@ func (s *switches) show(ctx context.Context, n *network) error {
 		}
 	}
 	return nil
+}
+
+// say tells the log once that ovsdb-server does not answer, or does again.
+func (s *switches) say(what string) {
+	if what == s.said {
+		return
+	}
+	switch s.said = what; what {
+	case "":
+		s.log.Info("ovsdb-server answers again")
+	case errNoSwitch.Error():
+		s.log.Info("nobody listens at ovsdb-server's endpoint", "endpoint", s.endpoint)
+	default:
+		s.log.Warn("Open vSwitch is left out until ovsdb-server answers", "err", what)
+	}
+}
+
+// ownPorts are the ports of Flowkeep's bridge that are not known by their names.
+func (s *switches) ownPorts(bridges []ovsdb.Bridge) (names []string) {
+	for _, b := range bridges {
+		for _, p := range b.Ports {
+			for _, name := range append(p.Interfaces, p.Name) {
+				if b.Name == s.own.Bridge && s.own.why(name) == "" && !slices.Contains(names, name) {
+					names = append(names, name)
+				}
+			}
+		}
+	}
+	return names
 }
 
 func orText(text, otherwise string) string {
@@ -132,70 +218,46 @@ func (l *link) portRow() ovsdb.BridgePort {
 
 // setBridge makes or changes a bridge; a new one has the kernel's datapath where the kernel has it.
 func (s *switches) setBridge(ctx context.Context, l *link) error {
-	t, err := s.must(ctx)
-	if err != nil {
-		return err
-	}
 	row := l.bridgeRow()
 	if row.Datapath == "" {
+		var err error
 		if row.Datapath, err = hostnet.Datapath(hostnet.DatapathAuto, slog.New(slog.DiscardHandler)); err != nil {
 			return err
 		}
 	}
-	return t.SetBridge(ctx, row)
+	return s.ask(ctx, func(ctx context.Context, t *ovsdb.Topology) error { return t.SetBridge(ctx, row) })
 }
 
 func (s *switches) deleteBridge(ctx context.Context, name string) error {
-	t, err := s.must(ctx)
-	if err != nil {
-		return err
-	}
-	return t.DeleteBridge(ctx, name)
+	return s.ask(ctx, func(ctx context.Context, t *ovsdb.Topology) error { return t.DeleteBridge(ctx, name) })
 }
 
 func (s *switches) addPort(ctx context.Context, l *link, bridge string) error {
-	t, err := s.must(ctx)
+	t, err := s.topology(ctx)
 	if err != nil {
 		return err
 	}
-	if err := t.AddPort(ctx, shown(bridge), l.portRow(), l.MAC); err != nil {
-		return errors.Join(err, t.DeletePort(ctx, l.Name)) // nothing half made
+	if err := t.AddPort(ctx, shown(bridge), l.portRow(), l.MAC); err != nil { // which waits for ovs-vswitchd too, as long as ctx says
+		return errors.Join(err, s.deletePort(context.WithoutCancel(ctx), l.Name)) // nothing half made
 	}
 	return nil
 }
 
 func (s *switches) deletePort(ctx context.Context, name string) error {
-	t, err := s.must(ctx)
-	if err != nil {
-		return err
-	}
-	return t.DeletePort(ctx, name)
+	return s.ask(ctx, func(ctx context.Context, t *ovsdb.Topology) error { return t.DeletePort(ctx, name) })
 }
 
 func (s *switches) setPort(ctx context.Context, l *link) error {
-	t, err := s.must(ctx)
-	if err != nil {
-		return err
-	}
-	return t.SetPort(ctx, l.portRow())
+	return s.ask(ctx, func(ctx context.Context, t *ovsdb.Topology) error { return t.SetPort(ctx, l.portRow()) })
 }
 
 // request has Open vSwitch set what it would set back if anybody else did.
 func (s *switches) request(ctx context.Context, name string, mtu int, mac string) error {
-	t, err := s.must(ctx)
-	if err != nil {
-		return err
-	}
-	return t.Request(ctx, name, mtu, mac)
+	return s.ask(ctx, func(ctx context.Context, t *ovsdb.Topology) error { return t.Request(ctx, name, mtu, mac) })
 }
 
 // runs tells whether Open vSwitch can be asked.
-func (s *switches) runs() bool {
-	if s == nil || s.endpoint == "" {
-		return false
-	}
-	return s.open != nil && s.open.Connected() || s.listens()
-}
+func (s *switches) runs() bool { return s.absence() == nil }
 
 // needsSwitch tells whether a plan needs Open vSwitch.
 func needsSwitch(steps []Step) bool {

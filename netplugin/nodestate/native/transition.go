@@ -411,8 +411,8 @@ func (p *planner) check() {
 		}
 	}
 	for _, name := range p.now.names() {
-		if l := p.now.Links[name]; l.Protected != "" && !reflect.DeepEqual(l, p.sim.Links[name]) {
-			errs = append(errs, fmt.Errorf("this would change another: %s", l.Protected))
+		if l := p.now.Links[name]; l.barred() != "" && !reflect.DeepEqual(l, p.sim.Links[name]) {
+			errs = append(errs, fmt.Errorf("this would change another: %s", l.barred()))
 		}
 	}
 	p.err = errors.Join(errs...)

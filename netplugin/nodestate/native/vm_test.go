@@ -140,7 +140,7 @@ func openVSwitch(t *testing.T) string {
 	}
 	at := func(name string) string { return filepath.Join(dir, name) }
 	run("ovsdb-tool", "create", at("conf.db"), "/usr/share/openvswitch/vswitch.ovsschema")
-	run("ovsdb-server", at("conf.db"), "--remote=punix:"+at("db.sock"), "--pidfile="+at("ovsdb-server.pid"), "--detach", "--no-chdir", "--log-file="+at("db.log"), "-vconsole:off")
+	startServer(t, "unix:"+at("db.sock"))
 	t.Cleanup(func() { stop(t, at("ovsdb-server.pid")) })
 	run("ovs-vsctl", "--db=unix:"+at("db.sock"), "--no-wait", "init")
 	run("ovs-vswitchd", "unix:"+at("db.sock"), "--pidfile="+at("ovs-vswitchd.pid"), "--detach", "--no-chdir", "--log-file="+at("vswitchd.log"), "-vconsole:off")

@@ -129,8 +129,8 @@ func (w *wanter) untouchable(name string) string {
 		return why
 	}
 	for _, key := range []string{name, bridgeKey(name)} {
-		if l := w.now.Links[key]; l != nil && l.Protected != "" {
-			return l.Protected
+		if l := w.now.Links[key]; l != nil && l.barred() != "" {
+			return l.barred()
 		}
 	}
 	return ""
@@ -264,8 +264,8 @@ func (w *wanter) claim(l *link, controller, path string) error {
 	if before, ok := w.portsBy[l.key()]; ok && before != controller {
 		return fmt.Errorf("%s: %s is a port of %s and of %s at once", path, l.Name, shown(before), shown(controller))
 	}
-	if l.Protected != "" {
-		return fmt.Errorf("%s: %s: %s", path, l.Name, l.Protected)
+	if why := l.barred(); why != "" {
+		return fmt.Errorf("%s: %s: %s", path, l.Name, why)
 	}
 	if why := w.untouchable(shown(controller)); why != "" {
 		return fmt.Errorf("%s: %s", path, why)
@@ -350,7 +350,7 @@ func (w *wanter) ports(path, controller string, names []string) {
 		}
 	}
 	for _, name := range w.to.ports(controller) {
-		if slices.Contains(names, name) || w.to.Links[name].Protected != "" {
+		if slices.Contains(names, name) || w.to.Links[name].barred() != "" {
 			continue
 		}
 		if l := w.to.Links[name]; l.Type == typeOVSInterface && !w.to.named[name] {

@@ -173,7 +173,13 @@ func (w *wanter) absentRoute(d *routeDoc, path string) {
 		w.fail("%s.next-hop-interface: %s: %s", path, p.Link, w.untouchable(p.Link))
 	}
 	w.to.Routes = slices.DeleteFunc(w.to.Routes, func(r route) bool {
-		return r.administered() && d.matches(&p, &r) && !w.guarded(&r)
+		if !r.administered() || !d.matches(&p, &r) || w.guarded(&r) {
+			return false
+		}
+		if l := w.now.Links[r.Link]; l != nil && l.Doubt != "" {
+			w.fail("%s: %s is by %s: %s", path, &r, r.Link, l.Doubt)
+		}
+		return true
 	})
 }
 
