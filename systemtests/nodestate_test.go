@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"net/http"
 	"os/exec"
@@ -262,13 +263,73 @@ func TestNodeStateDeletedIsCreatedAgain(t *testing.T) {
 	}
 }
 
-// An idle node's object stays the very same, as does that of a node that is unmanaged, whatever happens on it.
-func TestNodeStateIdleAndUnmanagedWriteNothing(t *testing.T) {
+var idleFor = flag.Duration("idle", 20*time.Second, "how long nodes with node-state agents are idle, and write nothing")
+
+// Nodes that are as desired, by hand and by policy, write nothing: not the agents, not the handler of policies within them. The API server
+// counts it, and etcd.
+func TestNodeStateIdleWritesNothing(t *testing.T) {
+	c := policiesOn(t)
+	c.one.clears("ns-v0")
+	c.one.desire(`{interfaces: [{name: ns-v0, type: veth, state: up, mtu: 1300, veth: {peer: ns-v1}}]}`)
+	c.want("idle", mtuFor(1400, ""))
+	c.everywhere("idle", "Applied")
+	c.one.synced()
+	c.two.synced()
+	before := c.written()
+	c.one.unchanged(*idleFor, "idle")
+	after := c.written()
+	for what, count := range after {
+		if count != before[what] {
+			c.Errorf("%s: %v, and %v after %v of idleness", what, before[what], count, *idleFor)
+		}
+	}
+	c.Logf("in %v nothing was written; seen: %v", *idleFor, after)
+}
+
+// written are the versions of all node states and policies, and who counted how many writes of them.
+func (c *configured) written() map[string]any {
+	c.Helper()
+	seen := map[string]any{}
+	for _, kind := range []string{"nodenetworkstates", "nodenetworkconfigurationpolicies"} {
+		var list struct {
+			Items []struct {
+				Metadata struct{ Name, ResourceVersion string }
+			}
+		}
+		c.must(c.Get(c.ctx, "/apis/nmstate.io/v1/"+kind, &list))
+		for _, o := range list.Items {
+			seen[kind+"/"+o.Metadata.Name] = o.Metadata.ResourceVersion
+		}
+	}
+	text, err := c.Kubectl(c.ctx, "", "get", "--raw", "/metrics")
+	c.must(err)
+	for line := range strings.Lines(text) {
+		reads := strings.Contains(line, `"GET"`) || strings.Contains(line, `"LIST"`) || strings.Contains(line, `"WATCH"`) || strings.Contains(line, `operation="get`) || strings.Contains(line, `operation="list`)
+		counts := strings.HasPrefix(line, "apiserver_request_total{") || strings.HasPrefix(line, "etcd_requests_total{")
+		if counts && !reads && (strings.Contains(line, "nodenetworkstates") || strings.Contains(line, "nodenetworkconfigurationpolicies")) {
+			at := strings.LastIndexByte(line, ' ')
+			seen[line[:at]] = strings.TrimSpace(line[at:])
+		}
+	}
+	if len(seen) < 5 {
+		c.Errorf("the API server counts nothing: %v", seen)
+	}
+	for _, s := range []*stateful{c.one, c.two} {
+		for _, metric := range []string{"flowkeep_nodestate_status_writes_total", "flowkeep_node_config_writes_total"} {
+			count, err := c.NodeStateMetric(c.ctx, s.node, metric)
+			c.must(err)
+			seen[s.node+" "+metric] = count
+		}
+	}
+	return seen
+}
+
+// An unmanaged node's object stays the very same, whatever happens on it.
+func TestNodeStateUnmanagedWritesNothing(t *testing.T) {
 	s := agentOn(t, "node1", "--poll-interval", "1s")
 	s.clears("ns-v0")
 	s.desire(`{interfaces: [{name: ns-v0, type: veth, state: up, mtu: 1400, veth: {peer: ns-v1}}]}`)
 	s.synced()
-	s.unchanged(20*time.Second, "idle")
 
 	// The base does not exist: it is tried again and again.
 	s.desire(`{interfaces: [{name: ns-m0, type: mac-vlan, state: up, mac-vlan: {base-iface: ns-none, mode: bridge}}]}`)

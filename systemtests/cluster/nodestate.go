@@ -14,7 +14,7 @@ const NodeStatePort = 9442
 // called NODE-node-state.
 func (c *Cluster) StartNodeState(ctx context.Context, node, kubeconfig string, flags ...string) error {
 	_, err := c.script(ctx, fmt.Sprintf(`mkdir -p "$RUN/node-state"
-		start %[1]s-node-state nsenter --net="$(ns_path %[1]s)" -- "$RUN/flowkeep/bin/netplugin" node-state --node-name %[1]s --kubeconfig %[2]s --state-dir "$RUN/node-state/%[1]s" %[3]s`,
+		start %[1]s-node-state nsenter --net="$(ns_path %[1]s)" -- "$RUN/flowkeep/bin/netplugin" node-state --node-name %[1]s --kubeconfig %[2]s --state-dir "$RUN/node-state/%[1]s" --ovsdb "unix:$RUN/%[1]s/flowkeep/ovs/db.sock" %[3]s`,
 		node, kubeconfig, strings.Join(flags, " ")))
 	return err
 }
@@ -23,7 +23,7 @@ func (c *Cluster) StartNodeState(ctx context.Context, node, kubeconfig string, f
 func (c *Cluster) NodeStateOnce(ctx context.Context, node, kubeconfig string, flags ...string) (string, error) {
 	return c.RunIn(ctx, c.NodeNS(node), append([]string{
 		filepath.Join(c.Dir, "flowkeep", "bin", "netplugin"), "node-state", "--once", "--node-name", node, "--kubeconfig", kubeconfig,
-		"--state-dir", c.nodeState(node),
+		"--state-dir", c.nodeState(node), "--ovsdb", "unix:" + filepath.Join(c.Dir, node, "flowkeep", "ovs", "db.sock"),
 	}, flags...)...)
 }
 
