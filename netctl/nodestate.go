@@ -39,7 +39,7 @@ var (
 // fromAPI reads objects of the API server, within the time that there is.
 func fromAPI(cmd *cobra.Command, o *options, read func(ctx context.Context, c *apiserver.Client) error) error {
 	if o.server != "" {
-		return usageError{errors.New("node-state reads the API server's objects, not netmaster's: leave out --server and FLOWKEEP_SERVER, and give --kubeconfig if need be")}
+		return usageError{fmt.Errorf("%s reads the API server's objects, not netmaster's: leave out --server and FLOWKEEP_SERVER, and give --kubeconfig if need be", cmd.Parent().Name())}
 	}
 	c, err := apiserver.New(o.access())
 	if err != nil {
