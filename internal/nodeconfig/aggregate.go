@@ -1,66 +1,95 @@
 package nodeconfig
 
 import (
+	"cmp"
 	"maps"
+	"slices"
+	"strings"
 
 	nmstatev1 "github.com/flowkeep/flowkeep/api/nmstate/v1"
 	"github.com/flowkeep/flowkeep/internal/nmstate"
 )
 
 // aggregate is what policies and the administrator together make of a node: the policies' layers in their order, then what
-// is held back, then what was set by hand.
+// is held back, then what was set by hand. It has a part for each place that is wanted, or that the node's object speaks of.
 type aggregate struct {
 	policies []*Policy
-	layers   *layers
+	parts    map[place]*merged
 }
 
 // heldBy and handBy are the layers above the policies'.
 func (a *aggregate) heldBy() int { return len(a.policies) }
 func (a *aggregate) handBy() int { return len(a.policies) + 1 }
 
-func (a *aggregate) fromPolicies(by int) bool { return by <= a.heldBy() }
-
 // aggregateOf lays what policies want, but for those left out, for which kept stands.
 func aggregateOf(n *Node, policies []*Policy, wants []want, out map[int]string, kept pieces) *aggregate {
-	a := &aggregate{policies: policies, layers: newLayers()}
-	for by, w := range wants {
-		if _, left := out[by]; !left && w.matched {
-			w.layOn(a.layers, by)
+	a := &aggregate{policies: policies, parts: make(map[place]*merged, len(n.desiredLayers))}
+	stacks := make(map[place]stack, len(n.desiredLayers))
+	pile := func(p pieces, by int) {
+		for _, one := range p {
+			if len(one.content) > 0 { // a name alone wants nothing
+				stacks[one.place] = append(stacks[one.place], laying{by, one.content})
+			}
 		}
 	}
-	a.layers.lay(kept, a.heldBy())
-	a.layers.lay(n.handPieces, a.handBy())
+	for by, w := range wants {
+		if _, left := out[by]; !left && w.matched {
+			pile(w.contribution, by)
+		}
+	}
+	pile(kept, a.heldBy())
+	pile(n.handPieces, a.handBy())
+	for _, known := range []layers{n.desiredLayers, n.recordLayers} {
+		for at := range known {
+			if _, wanted := stacks[at]; !wanted {
+				stacks[at] = nil
+			}
+		}
+	}
+	for at, s := range stacks {
+		a.parts[at] = n.Memory.merge(at, s, len(s) > 0 && s[len(s)-1].by == a.handBy())
+	}
 	return a
 }
 
 // record is what of the desired state is from policies.
-func (a *aggregate) record() nmstate.State { return a.layers.document(a.fromPolicies) }
+func (a *aggregate) record() nmstate.State {
+	var all pieces
+	for at, m := range a.parts {
+		all = append(all, piece{at, m.content(m.fromPolicies)})
+	}
+	return together(all)
+}
 
 // wanted tells whether the node's desired state is as it is to be.
 func (a *aggregate) wanted(n *Node) bool {
-	same := true
-	walk(n.desiredLayers, a.layers, func(was, is *entry) {
-		same = same && was != nil && is != nil && equal(was.value, is.value)
-	})
-	return same
+	return a.every(n, func(c *comparison) bool { return c.wanted })
 }
 
 // recorded tells whether the node's record is as it is to be.
 func (a *aggregate) recorded(n *Node) bool {
-	same := true
-	walk(n.recordLayers, a.layers, func(was, is *entry) {
-		if is != nil && !a.fromPolicies(is.by) {
-			is = nil
+	return a.every(n, func(c *comparison) bool { return c.recorded })
+}
+
+func (a *aggregate) every(n *Node, is func(*comparison) bool) bool {
+	for at, m := range a.parts {
+		if !is(m.compare(n.desiredLayers[at], n.recordLayers[at])) {
+			return false
 		}
-		same = same && (was == nil) == (is == nil) && (was == nil || equal(was.value, is.value))
-	})
-	return same
+	}
+	return true
 }
 
 // owners are the layers that something is from.
 func (a *aggregate) owners() map[int]bool {
 	found := map[int]bool{}
-	walk(newLayers(), a.layers, func(_, is *entry) { found[is.by] = true })
+	for _, m := range a.parts {
+		for owner, live := range m.live {
+			if live {
+				found[m.owners[owner]] = true
+			}
+		}
+	}
 	return found
 }
 
@@ -102,63 +131,43 @@ type leaf struct {
 	by  int
 }
 
-// changes visits what of the node's record the layers have otherwise.
-func (a *aggregate) changes(n *Node, visit func(leaf)) {
-	walk(n.recordLayers, a.layers, func(was, is *entry) {
-		if l := leafOf(was, is); l != nil {
-			visit(*l)
-		}
-	})
+func (m *merged) leaf(c change) leaf {
+	if c.owner < 0 {
+		return leaf{c.had, -1}
+	}
+	return leaf{c.had, m.owners[c.owner]}
 }
 
-func leafOf(was, is *entry) *leaf {
-	switch {
-	case was == nil:
-		return &leaf{by: is.by}
-	case is == nil:
-		return &leaf{had: was.value, by: -1}
-	case equal(was.value, is.value):
-		return nil
+// changes visits what of the node's record the layers have otherwise.
+func (a *aggregate) changes(n *Node, visit func(leaf)) {
+	for at, m := range a.parts {
+		for _, c := range m.compare(n.desiredLayers[at], n.recordLayers[at]).changes {
+			visit(m.leaf(c))
+		}
 	}
-	return &leaf{had: was.value, by: is.by}
 }
 
 // keep is what of the node's record is to stay although the layers have it otherwise.
-func (a *aggregate) keep(n *Node, keeps func(leaf) bool) pieces {
-	kept := pieces{items: map[item]map[string]any{}, rest: keepAll(&n.recordLayers.rest, &a.layers.rest, keeps)}
-	for key, was := range n.recordLayers.interfaces {
-		if attributes := keepAll(was, a.layers.interfaces[key], keeps); len(attributes) > 0 {
-			kept.interfaces = append(kept.interfaces, namedInterface{key, attributes})
-		}
-	}
-	for key, was := range n.recordLayers.items {
-		if value, ok := keepEntry(was, a.layers.items[key], keeps).(map[string]any); ok {
-			kept.items[key] = value
+func (a *aggregate) keep(n *Node, keeps func(leaf) bool) (kept pieces) {
+	for at, m := range a.parts {
+		record := n.recordLayers[at]
+		if len(m.compare(n.desiredLayers[at], record).changes) > 0 {
+			kept = append(kept, piece{at, m.keep(record, func(c change) bool { return keeps(m.leaf(c)) })})
 		}
 	}
 	return kept
 }
 
-func keepAll(was, is *entry, keeps func(leaf) bool) map[string]any {
-	kept := map[string]any{}
-	for key, one := range was.kids {
-		if value := keepEntry(one, kidsOf(is)[key], keeps); value != nil {
-			kept[key] = value
+// disputes are sorted by path and then loser.
+func (a *aggregate) disputes() (list []dispute) {
+	for _, m := range a.parts {
+		for _, d := range m.disputes {
+			d.winner, d.loser = m.owners[d.winner], m.owners[d.loser]
+			list = append(list, d)
 		}
 	}
-	return kept
-}
-
-// keepEntry returns what of an entry is kept, or nil.
-func keepEntry(was, is *entry, keeps func(leaf) bool) any {
-	if was.kids != nil {
-		if below := keepAll(was, is, keeps); len(below) > 0 {
-			return below
-		}
-		return nil
-	}
-	if l := leafOf(was, leafOnly(is)); l != nil && keeps(*l) {
-		return was.value
-	}
-	return nil
+	slices.SortFunc(list, func(a, b dispute) int {
+		return cmp.Or(strings.Compare(a.path, b.path), cmp.Compare(a.loser, b.loser))
+	})
+	return list
 }

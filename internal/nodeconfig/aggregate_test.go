@@ -163,10 +163,10 @@ func TestItsOwnVLANsDoNotMatch(t *testing.T) {
 	p := policyOf(t, "p", `{match: [{name: "eth*"}], autoConfig: {vlan: {ids: [7, 8]}}}`)
 	bond := policyOf(t, "b", `{match: [{type: ethernet}, {name: "bond*"}], autoConfig: {bonding: {}}}`)
 	o := stateObject(t, "node1", "", `{interfaces: [{name: eth1, type: ethernet}, {name: bond0, type: bond}, {name: eth1.7, type: vlan, vlan: {id: 7}}, {name: eth1.8, type: vlan}, {name: eth1.9, type: vlan}]}`)
-	if got := p.wants(nodeOf(o)).interfaces; !slices.Equal(got, []string{"eth1", "eth1.9"}) {
+	if got := p.wants(nodeOf(o), nil).interfaces; !slices.Equal(got, []string{"eth1", "eth1.9"}) {
 		t.Error(got)
 	}
-	if got := bond.wants(nodeOf(o)).interfaces; !slices.Equal(got, []string{"eth1"}) {
+	if got := bond.wants(nodeOf(o), nil).interfaces; !slices.Equal(got, []string{"eth1"}) {
 		t.Error(got)
 	}
 }
@@ -249,7 +249,7 @@ func TestLayersAreOverlays(t *testing.T) {
 	for seed := range uint64(1000) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		var want nmstate.State
-		l := newLayers()
+		l := layers{}
 		for by := range 4 {
 			raw, err := json.Marshal(draw(r, false))
 			if err != nil {
@@ -263,7 +263,11 @@ func TestLayersAreOverlays(t *testing.T) {
 			l.lay(takeApart(doc), by)
 			want = nmstate.Overlay(want, doc)
 		}
-		got := nmstate.Canonical(l.document(func(int) bool { return true }))
+		var all pieces
+		for at, p := range l {
+			all = append(all, piece{at, p.content(func(int) bool { return true })})
+		}
+		got := nmstate.Canonical(together(all))
 		if diff := cmp.Diff(jsonOf(nmstate.Canonical(want)), jsonOf(got)); diff != "" {
 			t.Fatalf("seed %d: %s", seed, diff)
 		}

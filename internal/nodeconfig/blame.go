@@ -17,21 +17,21 @@ type evidence struct {
 
 // evidenceOf looks for desired interfaces in the agent's message, and where it names attributes of theirs too, for those alone. What probes
 // tell is no evidence: a change of one interface may cut off what another reaches.
-func evidenceOf(message string, desired *layers) evidence {
+func evidenceOf(message string, desired *aggregate) evidence {
 	e := evidence{named: map[int]bool{}}
 	if strings.Contains(message, nmstatev1.ProbesBroken) {
 		return e
 	}
 	names, words := namesIn(message), wordsIn(message)
 	closer := map[int]bool{}
-	desired.visit(func(path []string, is *entry) {
-		if !names[interfaceOf(path)] && !mentions(path[len(path)-1], is.value, names) {
+	desired.visit(func(path []string, value any, by int) {
+		if !names[interfaceOf(path)] && !mentions(path[len(path)-1], value, names) {
 			return
 		}
-		e.named[is.by] = true
+		e.named[by] = true
 		for _, attribute := range path[1:] {
 			if words[attribute] {
-				closer[is.by] = true
+				closer[by] = true
 			}
 		}
 	})
@@ -43,15 +43,17 @@ func evidenceOf(message string, desired *layers) evidence {
 	return e
 }
 
-// visit visits all that is set: below an interface's key the names of its attributes, of routes and rules their keys.
-func (l *layers) visit(visit func(path []string, is *entry)) {
-	for key, e := range l.interfaces {
-		e.visit([]string{key}, visit)
+// visit visits all that is set: below an interface's key the names of its attributes; routes and rules by their section alone.
+func (a *aggregate) visit(visit func(path []string, value any, by int)) {
+	for at, m := range a.parts {
+		for key, kid := range m.kids {
+			path := []string{at.key, key}
+			if at.isList() {
+				path = []string{at.section}
+			}
+			kid.visit(path, func(path []string, is *entry) { visit(path, is.value, m.owners[is.by]) })
+		}
 	}
-	for key, e := range l.items {
-		e.visit([]string{key.section}, visit)
-	}
-	l.rest.visit([]string{""}, visit)
 }
 
 func (e *entry) visit(path []string, visit func(path []string, is *entry)) {

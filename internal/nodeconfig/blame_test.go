@@ -2,7 +2,6 @@ package nodeconfig
 
 import (
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -120,7 +119,7 @@ func TestOnlyWhoMayHaveDoneItIsBlamed(t *testing.T) {
 		bring(t, o, policies...)
 		state := ReadState(o)
 		message, key := "no space left on device", ""
-		if keys := slices.Sorted(maps.Keys(state.desiredLayers.interfaces)); len(keys) > 0 && r.IntN(3) > 0 {
+		if keys := state.desiredLayers.interfaces(); len(keys) > 0 && r.IntN(3) > 0 {
 			key = keys[r.IntN(len(keys))]
 			message = fmt.Sprintf("interfaces[%s]: no such device", interfaceOf([]string{key}))
 		}
@@ -148,7 +147,7 @@ func TestOnlyWhoMayHaveDoneItIsBlamed(t *testing.T) {
 			if key == "" && !changed[p.Name] {
 				t.Fatalf("seed %d: %q is laid to %s, which did not change the node", seed, message, p.Name)
 			}
-			if w := p.wants(nodeOf(o)); key != "" && !speaksOf(w.contribution, interfaceOf([]string{key})) {
+			if w := p.wants(nodeOf(o), nil); key != "" && !speaksOf(w.contribution, interfaceOf([]string{key})) {
 				t.Fatalf("seed %d: %q is laid to %s, which does not speak of it", seed, message, p.Name)
 			}
 		}
@@ -166,24 +165,11 @@ func TestOnlyWhoMayHaveDoneItIsBlamed(t *testing.T) {
 	}
 }
 
-func speaksOf(c contribution, name string) bool {
+func speaksOf(c pieces, name string) bool {
 	names := map[string]bool{name: true}
-	for _, p := range c {
-		for _, i := range p.interfaces {
-			if interfaceOf([]string{i.key}) == name || mentions("", i.attributes, names) {
-				return true
-			}
-		}
-		for _, one := range p.items {
-			if mentions("", one, names) {
-				return true
-			}
-		}
-		if mentions("", p.rest, names) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(c, func(p piece) bool {
+		return p.section == interfaces && interfaceOf([]string{p.key}) == name || mentions("", p.content, names)
+	})
 }
 
 // TestOverruledBeyondTheLimit: a policy that wins more than its status shows, and loses one more, is not said to be in force as a whole.
@@ -200,4 +186,15 @@ func TestOverruledBeyondTheLimit(t *testing.T) {
 	if got := d.Entries["mid"].Phase; got != nmstatev1.PhaseConflict || len(d.Conflicts["mid"]) != nmstatev1.ConflictsLimit {
 		t.Errorf("%s, with %d conflicts", got, len(d.Conflicts["mid"]))
 	}
+}
+
+// interfaces are the keys of those in a document.
+func (l layers) interfaces() (keys []string) {
+	for at := range l {
+		if at.section == interfaces {
+			keys = append(keys, at.key)
+		}
+	}
+	slices.Sort(keys)
+	return keys
 }

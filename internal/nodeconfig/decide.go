@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
-	"strings"
 
 	nmstatev1 "github.com/flowkeep/flowkeep/api/nmstate/v1"
 	"github.com/flowkeep/flowkeep/internal/nmstate"
@@ -72,12 +71,12 @@ func Decide(n *Node, policies []*Policy, standings map[string]Standing) Decision
 	if n.unknown != "" {
 		return d.everywhere(nmstatev1.PhaseWaiting, n.unknown)
 	}
+	d.wants = n.Memory.wantsOf(n, policies)
 	for by, p := range policies {
-		w := p.wants(n)
+		w := &d.wants[by]
 		if why, refused := n.Refused[p.Name]; refused && w.err == nil {
 			w.err = errors.New(why)
 		}
-		d.wants = append(d.wants, w)
 		if why, held := n.Held[p.Name]; held {
 			d.waits[by] = why
 		}
@@ -85,9 +84,11 @@ func Decide(n *Node, policies []*Policy, standings map[string]Standing) Decision
 			d.waits[by] = w.err.Error()
 		}
 	}
+	n.Memory.begin()
+	defer n.Memory.end()
 	target := d.settle()
 	if n.sync == failing {
-		d.evidence = evidenceOf(n.message, target.layers)
+		d.evidence = evidenceOf(n.message, target)
 	}
 	conflicts, overruled := d.conflicts(target)
 	decision := Decision{Entries: map[string]nmstatev1.PolicyNode{}, Conflicts: conflicts, Blockers: d.blockers}
@@ -271,19 +272,16 @@ func (d *decider) phaseOnceWritten(by int, rest nmstatev1.Phase) (nmstatev1.Phas
 	return rest, ""
 }
 
-// valueLimit is how much of a value a conflict shows, in bytes.
-const valueLimit = 200
-
 // conflicts tells each policy what it wins and loses, as far as there is room, and which policies lose something.
 func (d *decider) conflicts(target *aggregate) (found map[string][]nmstatev1.Conflict, overruled map[string]bool) {
 	found, overruled = map[string][]nmstatev1.Conflict{}, map[string]bool{}
-	for _, q := range target.layers.disputes() {
+	for _, q := range target.disputes() {
 		if q.winner == target.heldBy() || q.loser == target.heldBy() {
 			continue // a policy that waits: it is told when its turn has come
 		}
 		c := nmstatev1.Conflict{
 			Node: d.node.Object.Name, Path: q.path, Winner: d.nameOf(q.winner), Loser: d.nameOf(q.loser),
-			WinnerValue: shown(q.won), LoserValue: shown(q.wanted),
+			WinnerValue: q.won, LoserValue: q.wanted,
 		}
 		overruled[c.Loser] = true
 		for _, name := range []string{c.Winner, c.Loser} {
@@ -300,14 +298,6 @@ func (d *decider) nameOf(by int) string {
 		return d.policies[by].Name
 	}
 	return ByHand
-}
-
-func shown(value any) string {
-	text := jsonOf(value)
-	if len(text) > valueLimit {
-		return strings.ToValidUTF8(text[:valueLimit], "") + "…"
-	}
-	return text
 }
 
 // Sort puts policies into the order in which they are laid over each other: lower priorities first, then by name, so that

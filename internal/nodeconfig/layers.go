@@ -12,17 +12,31 @@ import (
 )
 
 // layers is state documents laid over each other, each attribute with whose it is and who else wanted it otherwise. It is
-// nmstate.Overlay, one after the other, without copying what is below; a test holds both together.
-type layers struct {
-	interfaces map[string]*entry
-	items      map[item]*entry
-	rest       entry // all other keys
+// nmstate.Overlay, one after the other, without copying what is below; a test holds both together. It falls into parts that do
+// not depend on each other.
+type layers map[place]*part
+
+// place is where a part is: an interface by its nmstate.Interface.Key, one of the lists of routes and rules, or all other keys.
+type place struct{ section, key string }
+
+const interfaces = "interfaces"
+
+// lists are the sections of routes and rules.
+var lists = []string{"routes", "route-rules"}
+
+func (p place) isList() bool { return slices.Contains(lists, p.section) }
+
+func (p place) compare(other place) int {
+	return cmp.Or(strings.Compare(p.section, other.section), strings.Compare(p.key, other.key))
 }
 
-// item is one route or rule: the section that lists it, and its key there.
-type item struct{ section, key string }
+// part is an interface's attributes, routes or rules by nmstate.EntryKey, or all other keys of the document.
+type part struct {
+	place
+	kids map[string]*entry
+}
 
-// entry is an attribute: a value, or further attributes.
+// entry is an attribute, route or rule: a value, or further attributes.
 type entry struct {
 	set   bool
 	value any
@@ -37,45 +51,33 @@ type loss struct {
 	value any
 }
 
-// sections are the lists of routes and rules.
-var sections = []string{"routes", "route-rules"}
+// pieces is a canonical document taken apart, so that laying it is quick. Nobody changes it.
+type pieces []piece
 
-func newLayers() *layers {
-	return &layers{interfaces: map[string]*entry{}, items: map[item]*entry{}, rest: entry{kids: map[string]*entry{}}}
-}
-
-// pieces is a canonical document taken apart, so that laying it is quick. Laying does not change it.
-type pieces struct {
-	interfaces []namedInterface
-	items      map[item]map[string]any
-	rest       map[string]any
-}
-
-type namedInterface struct {
-	key        string         // nmstate.Interface.Key
-	attributes map[string]any // without the name
+// piece is what a document says of a place: attributes without the name, or routes or rules by nmstate.EntryKey.
+type piece struct {
+	place
+	content map[string]any
 }
 
 // takeApart splits a canonical document.
-func takeApart(doc nmstate.State) pieces {
-	p := pieces{items: map[item]map[string]any{}, rest: map[string]any{}}
+func takeApart(doc nmstate.State) (p pieces) {
 	for _, i := range doc.Interfaces() {
-		p.interfaces = append(p.interfaces, namedInterface{i.Key(), without(i, "name")})
+		p = append(p, piece{place{interfaces, i.Key()}, without(i, "name")})
 	}
-	for _, section := range sections {
+	rest := without(doc, interfaces)
+	for _, section := range lists {
+		if all, ok := rest[section].(map[string]any); ok {
+			rest[section] = without(all, "config")
+		}
+		entries := map[string]any{}
 		for _, one := range doc.Config(section) {
-			p.items[item{section, nmstate.EntryKey(one)}] = one
+			entries[nmstate.EntryKey(one)] = one
 		}
+		p = append(p, piece{place{section: section}, entries})
 	}
-	for key, value := range doc {
-		if section, ok := value.(map[string]any); ok && slices.Contains(sections, key) {
-			value = without(section, "config")
-		}
-		if key != "interfaces" {
-			p.rest[key] = value
-		}
-	}
-	return p
+	p = append(p, piece{content: rest})
+	return slices.DeleteFunc(p, func(one piece) bool { return one.section != interfaces && len(one.content) == 0 })
 }
 
 func without(m map[string]any, key string) map[string]any {
@@ -84,72 +86,81 @@ func without(m map[string]any, key string) map[string]any {
 	return m
 }
 
-func (l *layers) lay(p pieces, by int) {
-	for _, i := range p.interfaces {
-		l.layInterface(i.key, i.attributes, by)
+// layersOf is one document alone.
+func layersOf(doc nmstate.State) layers {
+	l := layers{}
+	l.lay(takeApart(nmstate.Canonical(doc)), 0)
+	return l
+}
+
+func (l layers) lay(p pieces, by int) {
+	for _, one := range p {
+		if len(one.content) == 0 {
+			continue // a name alone wants nothing
+		}
+		if l[one.place] == nil {
+			l[one.place] = newPart(one.place)
+		}
+		l[one.place].lay(one.content, by)
 	}
-	var absent []item
-	for key, value := range p.items {
-		l.item(key).replace(value, by)
-		if value["state"] == nmstate.Absent {
+}
+
+func newPart(at place) *part { return &part{at, map[string]*entry{}} }
+
+func (p *part) lay(content map[string]any, by int) {
+	if p.isList() {
+		p.layList(content, by)
+	} else {
+		layAll(p.kids, content, by)
+	}
+}
+
+func (p *part) layList(entries map[string]any, by int) {
+	var absent []string
+	for key, value := range entries {
+		kidOf(p.kids, key).replace(value, by)
+		if attributes, _ := value.(map[string]any); attributes["state"] == nmstate.Absent {
 			absent = append(absent, key)
 		}
 	}
-	slices.SortFunc(absent, item.compare)
+	slices.Sort(absent)
 	for _, key := range absent {
-		l.withdraw(key, p.items[key], by)
+		p.withdraw(key, by)
 	}
-	l.rest.layAll(p.rest, by)
-}
-
-func (l *layers) item(key item) *entry {
-	e := l.items[key]
-	if e == nil {
-		e = new(entry)
-		l.items[key] = e
-	}
-	return e
 }
 
 // withdraw takes away what a route or rule wants absent of the layers below; what its own layer wants besides stays. The order
 // is always the same.
-func (l *layers) withdraw(key item, value map[string]any, by int) {
-	var gone []item
-	for other, below := range l.items {
+func (p *part) withdraw(key string, by int) {
+	absent := p.kids[key]
+	wanted, _ := absent.value.(map[string]any)
+	var gone []string
+	for other, below := range p.kids {
 		attributes, _ := below.value.(map[string]any)
-		if other != key && other.section == key.section && below.by != by && nmstate.Withdraws(value, attributes) {
+		if other != key && below.by != by && nmstate.Withdraws(wanted, attributes) {
 			gone = append(gone, other)
 		}
 	}
-	slices.SortFunc(gone, item.compare)
+	slices.Sort(gone)
 	for _, other := range gone {
-		below := l.items[other]
-		l.items[key].lost = append(l.items[key].lost, loss{below.by, below.value})
-		delete(l.items, other)
+		absent.lost = append(absent.lost, loss{p.kids[other].by, p.kids[other].value})
+		delete(p.kids, other)
 	}
 }
 
-func (l *layers) layInterface(key string, attributes map[string]any, by int) {
-	if len(attributes) == 0 {
-		return // a name alone wants nothing
-	}
-	e := l.interfaces[key]
-	if e == nil {
-		e = &entry{kids: map[string]*entry{}}
-		l.interfaces[key] = e
-	}
-	e.layAll(attributes, by)
-}
-
-func (e *entry) layAll(attributes map[string]any, by int) {
+func layAll(kids map[string]*entry, attributes map[string]any, by int) {
 	for key, value := range attributes {
-		kid := e.kids[key]
-		if kid == nil {
-			kid = new(entry)
-			e.kids[key] = kid
-		}
-		kid.lay(value, by)
+		kidOf(kids, key).lay(value, by)
 	}
+}
+
+func kidOf(kids map[string]*entry, key string) *entry {
+	kid := kids[key]
+	if kid == nil {
+		kid = new(entry)
+		kids[key] = kid
+	}
+	return kid
 }
 
 func (e *entry) lay(value any, by int) {
@@ -159,13 +170,13 @@ func (e *entry) lay(value any, by int) {
 		e.loseAll(e)
 		e.replace(value, by)
 	case e.kids != nil:
-		e.layAll(attributes, by)
+		layAll(e.kids, attributes, by)
 	case len(attributes) > 0:
 		if e.set {
 			e.lost = append(e.lost, loss{e.by, e.value})
 		}
 		*e = entry{kids: map[string]*entry{}, by: by, lost: e.lost}
-		e.layAll(attributes, by)
+		layAll(e.kids, attributes, by)
 	}
 }
 
@@ -189,30 +200,45 @@ func (e *entry) loseAll(below *entry) {
 	}
 }
 
-// document is what the layers that are kept have won.
-func (l *layers) document(kept func(by int) bool) nmstate.State {
-	doc := nmstate.State(l.rest.attributes(kept))
+// content is a piece again, of what the layers that are kept have won.
+func (p *part) content(kept func(by int) bool) map[string]any { return attributesOf(p.kids, kept) }
+
+// together makes a document of pieces, one a place, whose content it takes over.
+func together(p pieces) nmstate.State {
+	slices.SortFunc(p, func(a, b piece) int { return a.compare(b.place) })
+	doc := nmstate.State{}
 	var list []any
-	for _, key := range slices.Sorted(maps.Keys(l.interfaces)) {
-		if attributes := l.interfaces[key].attributes(kept); len(attributes) > 0 {
-			list = append(list, named(key, attributes))
+	for _, one := range p { // all else comes first: it may have something of the sections of routes and rules
+		switch {
+		case len(one.content) == 0:
+		case one.section == interfaces:
+			list = append(list, named(one.key, one.content))
+		case one.isList():
+			section, _ := doc[one.section].(map[string]any)
+			doc[one.section] = with(section, "config", inOrderOfKeys(one.content))
+		default:
+			maps.Copy(doc, one.content)
 		}
 	}
 	if list != nil {
-		doc["interfaces"] = list
-	}
-	for _, key := range slices.SortedFunc(maps.Keys(l.items), item.compare) {
-		if e := l.items[key]; kept(e.by) {
-			section, _ := doc[key.section].(map[string]any)
-			if section == nil {
-				section = map[string]any{}
-				doc[key.section] = section
-			}
-			config, _ := section["config"].([]any)
-			section["config"] = append(config, e.value)
-		}
+		doc[interfaces] = list
 	}
 	return doc
+}
+
+func with(m map[string]any, key string, value any) map[string]any {
+	if m == nil {
+		m = map[string]any{}
+	}
+	m[key] = value
+	return m
+}
+
+func inOrderOfKeys(m map[string]any) (list []any) {
+	for _, key := range slices.Sorted(maps.Keys(m)) {
+		list = append(list, m[key])
+	}
+	return list
 }
 
 // named gives an interface's attributes what its key says: the name, and of an OVS bridge the type.
@@ -225,11 +251,11 @@ func named(key string, attributes map[string]any) map[string]any {
 	return attributes
 }
 
-func (e *entry) attributes(kept func(by int) bool) map[string]any {
+func attributesOf(kids map[string]*entry, kept func(by int) bool) map[string]any {
 	all := map[string]any{}
-	for key, kid := range e.kids {
+	for key, kid := range kids {
 		if kid.kids != nil {
-			if below := kid.attributes(kept); len(below) > 0 {
+			if below := attributesOf(kid.kids, kept); len(below) > 0 {
 				all[key] = below
 			}
 		} else if kid.set && kept(kid.by) {
@@ -239,18 +265,11 @@ func (e *entry) attributes(kept func(by int) bool) map[string]any {
 	return all
 }
 
-func (i item) compare(other item) int {
-	if c := strings.Compare(i.section, other.section); c != 0 {
-		return c
-	}
-	return strings.Compare(i.key, other.key)
-}
-
 // dispute is an attribute on which layers disagree: the loser wanted something else than the winner.
 type dispute struct {
 	path          string
 	winner, loser int
-	won, wanted   any
+	won, wanted   string
 }
 
 // crumb is a place in a document, written out only where it is needed.
@@ -266,21 +285,21 @@ func (c *crumb) String() string {
 	return c.above.String() + "." + c.text
 }
 
-// disputes are sorted by path and then loser, each pair once.
-func (l *layers) disputes() (list []dispute) {
-	for key, e := range l.interfaces {
-		list = e.disputes(&crumb{text: "interfaces[" + key + "]"}, list)
+// disputes are in no order, each pair once.
+func (p *part) disputes() (list []dispute) {
+	above := new(crumb)
+	if p.section == interfaces {
+		above.text = interfaces + "[" + p.key + "]"
 	}
-	for key, e := range l.items {
-		if e.lost == nil {
-			continue
+	for key, kid := range p.kids {
+		switch {
+		case kid.lost == nil && kid.kids == nil:
+		case p.isList():
+			list = kid.disputes(&crumb{text: p.section + ".config[" + key + "]"}, list)
+		default:
+			list = kid.disputes(&crumb{above, key}, list)
 		}
-		list = e.disputes(&crumb{text: key.section + ".config[" + key.key + "]"}, list)
 	}
-	list = l.rest.disputes(new(crumb), list)
-	slices.SortFunc(list, func(a, b dispute) int {
-		return cmp.Or(strings.Compare(a.path, b.path), cmp.Compare(a.loser, b.loser))
-	})
 	return list
 }
 
@@ -292,10 +311,10 @@ func (e *entry) disputes(at *crumb, list []dispute) []dispute {
 		}
 		won := e.value
 		if e.kids != nil {
-			won = e.attributes(func(int) bool { return true })
+			won = attributesOf(e.kids, func(int) bool { return true })
 		}
 		if !equal(lost.value, won) {
-			list = append(list, dispute{at.String(), e.by, lost.by, won, lost.value})
+			list = append(list, dispute{at.String(), e.by, lost.by, shown(won), shown(lost.value)})
 		}
 	}
 	for key, kid := range e.kids {
@@ -306,14 +325,17 @@ func (e *entry) disputes(at *crumb, list []dispute) []dispute {
 	return list
 }
 
-// walk visits all attributes, routes and rules that one of two documents has; the other's entry is nil where it has none.
-func walk(a, b *layers, visit func(a, b *entry)) {
-	walkAll(a.interfaces, b.interfaces, visit)
-	walkAll(a.items, b.items, visit)
-	walkAll(a.rest.kids, b.rest.kids, visit)
+// walk visits all attributes, routes or rules that one of two parts has; the other's entry is nil where it has none.
+func walk(a, b *part, visit func(a, b *entry)) { walkAll(kidsAt(a), kidsAt(b), visit) }
+
+func kidsAt(p *part) map[string]*entry {
+	if p == nil {
+		return nil
+	}
+	return p.kids
 }
 
-func walkAll[K comparable](a, b map[K]*entry, visit func(a, b *entry)) {
+func walkAll(a, b map[string]*entry, visit func(a, b *entry)) {
 	for key, one := range a {
 		walkEntry(one, b[key], visit)
 	}
@@ -365,4 +387,15 @@ func jsonOf(value any) string {
 		return "?" // documents come from JSON: this does not happen
 	}
 	return string(raw)
+}
+
+// valueLimit is how much of a value a conflict shows, in bytes.
+const valueLimit = 200
+
+func shown(value any) string {
+	text := jsonOf(value)
+	if len(text) > valueLimit {
+		return strings.ToValidUTF8(text[:valueLimit], "") + "…"
+	}
+	return text
 }

@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"net"
 	"path"
+	"slices"
 	"strings"
 
 	nmstatev1 "github.com/flowkeep/flowkeep/api/nmstate/v1"
-	"github.com/flowkeep/flowkeep/internal/nmstate"
 )
 
 // glob is a pattern of path.Match: *, ?, [a-z], [^a-z], and \ before what is meant as it is. Empty matches everything. Slashes
@@ -28,6 +28,14 @@ func (g glob) matches(text string) bool {
 	}
 	ok, _ := path.Match(string(g), withoutSlashes(text)) // newGlob has seen the pattern
 	return ok
+}
+
+// literal is what all that the pattern matches begins with, without slashes.
+func (g glob) literal() string {
+	if n := strings.IndexAny(string(g), `*?[\`); n >= 0 {
+		return string(g[:n])
+	}
+	return string(g)
 }
 
 // withoutSlashes has something in their place that no name has: path.Match takes * for what lies between slashes.
@@ -95,61 +103,18 @@ func newNeighbour(m nmstatev1.LLDPMatch) (*neighbour, error) {
 }
 
 // matches tells whether all that the rule names is so.
-func (r rule) matches(i nic) bool {
-	return r.name.matches(i.Name()) &&
-		(r.typ == "" || r.typ == i.Type()) &&
-		(r.vlan == nil || r.matchesVLAN(i.Interface)) &&
+func (r rule) matches(i *nic) bool {
+	return r.name.matches(i.name) &&
+		(r.typ == "" || r.typ == i.typ) &&
+		(r.vlan == nil || i.vlan != nil && *i.vlan == int64(*r.vlan)) &&
 		(r.mac == "" || r.mac == i.mac) &&
-		(r.driver == "" || r.driver == i.Interface["driver"]) &&
-		(r.lldp == nil || r.lldp.seenBy(i.Interface))
+		(r.driver == "" || r.driver == i.driver) &&
+		(r.lldp == nil || slices.ContainsFunc(i.neighbours, r.lldp.is))
 }
 
-func (r rule) matchesVLAN(i nmstate.Interface) bool {
-	vlan, _ := i["vlan"].(map[string]any)
-	switch id := vlan["id"].(type) {
-	case int64:
-		return id == int64(*r.vlan)
-	case float64:
-		return id == float64(*r.vlan)
-	}
-	return false
-}
-
-// macOf is the permanent address where there is one: the ports of a bond all show the bond's, and would match no more, or
-// all, once a policy has made them ports.
-func macOf(i nmstate.Interface) string {
-	text, ok := i["permanent-mac-address"].(string)
-	if !ok || text == "" {
-		text, _ = i["mac-address"].(string)
-	}
-	mac, err := net.ParseMAC(text)
-	if err != nil {
-		return ""
-	}
-	return mac.String()
-}
-
-// seenBy tells whether one neighbour of the interface is the one that is meant. In nmstate's schema a neighbour is a list of
-// what it told, each a map with one of these keys.
-func (n neighbour) seenBy(i nmstate.Interface) bool {
-	lldp, _ := i["lldp"].(map[string]any)
-	neighbours, _ := lldp["neighbors"].([]any)
-	for _, told := range neighbours {
-		facts, _ := told.([]any)
-		seen := map[string]string{}
-		for _, fact := range facts {
-			f, _ := fact.(map[string]any)
-			for _, key := range []string{"system-name", "chassis-id", "port-id"} {
-				if text, ok := f[key].(string); ok {
-					seen[key] = text
-				}
-			}
-		}
-		if len(seen) > 0 && n.system.matches(seen["system-name"]) && n.chassis.matchesID(seen["chassis-id"]) && n.port.matchesID(seen["port-id"]) {
-			return true
-		}
-	}
-	return false
+// is tells whether a neighbour is the one that is meant.
+func (n neighbour) is(seen seenNeighbour) bool {
+	return n.system.matches(seen.system) && n.chassis.matchesID(seen.chassis) && n.port.matchesID(seen.port)
 }
 
 // matchesID: ids are often MAC addresses, whose case says nothing.

@@ -16,6 +16,8 @@ import (
 type Node struct {
 	Object *corev1.Node
 	*State
+	// Memory is of this node, if there is any.
+	Memory *Memory
 	// Refused are policies whose wishes for the node the API server has refused, and why; Held those that are not to be tried now.
 	Refused, Held map[string]string
 	// Silent says why nobody may be there to change the node. It takes no turn then, so that those that answer are not held up.
@@ -27,24 +29,19 @@ type State struct {
 	// unknown says why nothing can be decided for the node now; it keeps what it has.
 	unknown   string
 	unmanaged bool
-	truncated bool // current leaves some of the node's interfaces out
-	current   []nic
-	desired   nmstate.State
-	record    nmstate.State // what of desired came from policies
-	hand      nmstate.State // and what did not
-	refs      []nmstatev1.PolicyRef
-	sync      syncing
-	message   string // of the agent
-	behind    bool   // the agent has not seen the object as it is
-
-	desiredLayers, recordLayers *layers
-	handPieces                  pieces
+	current   *report
+	*wishes
+	refs    []nmstatev1.PolicyRef
+	sync    syncing
+	message string // of the agent
+	behind  bool   // the agent has not seen the object as it is
 }
 
-// nic is an interface that the node has, and the address to know it by.
-type nic struct {
-	nmstate.Interface
-	mac string // as net.HardwareAddr prints it
+// wishes is what the node is to have: what came from policies, which is recorded, and what did not.
+type wishes struct {
+	hand                        nmstate.State
+	handPieces                  pieces
+	desiredLayers, recordLayers layers
 }
 
 // syncing is how the node's agent fares with the desired state as it is now.
@@ -60,52 +57,52 @@ const (
 var NoState = &State{unknown: "the node has no NodeNetworkState yet: its agent, netplugin node-state, makes it"}
 
 // ReadState understands an object; nil is NoState.
-func ReadState(o *nmstatev1.NodeNetworkState) *State {
+func ReadState(o *nmstatev1.NodeNetworkState) *State { return (*Memory)(nil).ReadState(o) }
+
+// ReadState is quick where the documents say what they did before.
+func (m *Memory) ReadState(o *nmstatev1.NodeNetworkState) *State {
 	if o == nil {
 		return NoState
 	}
-	s := &State{unmanaged: !o.Spec.IsManaged(), truncated: o.Status.Truncated}
+	s := &State{unmanaged: !o.Spec.IsManaged()}
 	s.sync, s.message = syncOf(o)
 	s.behind = o.Status.ObservedGeneration < o.Generation
-	if s.unknown = s.read(o); s.unknown != "" {
-		return s
-	}
-	s.hand = s.setByHand()
-	s.handPieces = takeApart(nmstate.Canonical(s.hand))
-	s.desiredLayers, s.recordLayers = layersOf(s.desired), layersOf(s.record)
+	s.unknown = s.read(o, m)
 	return s
 }
 
-func layersOf(doc nmstate.State) *layers {
-	l := newLayers()
-	l.lay(takeApart(nmstate.Canonical(doc)), 0)
-	return l
-}
-
-func (s *State) read(o *nmstatev1.NodeNetworkState) (unknown string) {
-	current, err := parse(o.Status.CurrentState)
-	if err != nil {
+func (s *State) read(o *nmstatev1.NodeNetworkState, m *Memory) (unknown string) {
+	var err error
+	if s.current, err = m.reportOf(o.Status); err != nil {
 		return fmt.Sprintf("the node's current state cannot be read: %v", err)
 	}
-	for _, i := range current.Interfaces() {
-		s.current = append(s.current, nic{i, macOf(i)})
-	}
-	if s.desired, err = parse(o.Spec.DesiredState); err == nil {
-		err = nmstate.Check(s.desired, true)
-	}
-	if err != nil {
-		return fmt.Sprintf("the node's desired state cannot be read, mend it by hand: %v", err)
-	}
+	var record *nmstatev1.State
 	if from := o.Spec.FromPolicies; from != nil {
-		s.refs = from.Policies
-		if s.record, err = parse(from.State); err != nil {
-			return fmt.Sprintf("the node's record of policies (spec.fromPolicies) cannot be read: %v", err)
-		}
+		s.refs, record = from.Policies, from.State
 	}
-	if current == nil {
+	if s.wishes, err = m.wishesOf(o.Spec.DesiredState, record); err != nil {
+		return err.Error()
+	}
+	if s.current == nil {
 		return "the node has not reported its current state yet"
 	}
 	return ""
+}
+
+func newWishes(desired, record *nmstatev1.State) (*wishes, error) {
+	d, err := parse(desired)
+	if err == nil {
+		err = nmstate.Check(d, true)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the node's desired state cannot be read, mend it by hand: %w", err)
+	}
+	r, err := parse(record)
+	if err != nil {
+		return nil, fmt.Errorf("the node's record of policies (spec.fromPolicies) cannot be read: %w", err)
+	}
+	hand := setByHand(d, r)
+	return &wishes{hand, takeApart(nmstate.Canonical(hand)), layersOf(d), layersOf(r)}, nil
 }
 
 func parse(s *nmstatev1.State) (nmstate.State, error) {
@@ -146,12 +143,11 @@ func syncOf(o *nmstatev1.NodeNetworkState) (syncing, string) {
 }
 
 // setByHand is what of the desired state is nobody's but the administrator's: all that is not in the record.
-func (s *State) setByHand() nmstate.State {
-	if len(s.record) == 0 {
-		return s.desired
+func setByHand(desired, record nmstate.State) nmstate.State {
+	if len(record) == 0 {
+		return desired
 	}
-	hand := nmstate.Subtract(s.desired, s.record)
-	return withTypes(hand, s.desired, s.record)
+	return withTypes(nmstate.Subtract(desired, record), desired, record)
 }
 
 // withTypes: Subtract leaves an interface its type when more of it is left, and takes it when nothing is. Here the type is

@@ -93,15 +93,13 @@ func (p *Policy) understandState(raw []byte) error {
 		return fmt.Errorf("desiredState: %w", err)
 	}
 	p.fixed = takeApart(nmstate.Canonical(doc))
-	named := p.fixed.interfaces[:0]
-	for _, i := range p.fixed.interfaces {
-		if i.key == "" {
-			p.each = append(p.each, i.attributes)
-		} else {
-			named = append(named, i)
+	p.fixed = slices.DeleteFunc(p.fixed, func(one piece) bool {
+		nameless := one.place == place{section: interfaces}
+		if nameless {
+			p.each = append(p.each, one.content)
 		}
-	}
-	p.fixed.interfaces = named
+		return nameless
+	})
 	if len(p.each) > 0 && len(p.rules) == 0 {
 		return errors.New("desiredState: an interface without a name needs match, which says which interfaces are meant")
 	}

@@ -10,25 +10,17 @@ import (
 
 // want is what one policy wants of one node.
 type want struct {
-	selected   bool
-	matched    bool
-	why        string   // why not, or what matched
-	interfaces []string // that matched, sorted
-	contribution
-	err error // the policy cannot be brought about on this node
+	selected     bool
+	matched      bool
+	why          string   // why not, or what matched
+	interfaces   []string // that matched, sorted
+	contribution pieces   // laid in this order
+	err          error    // the policy cannot be brought about on this node
 }
 
-// contribution is documents, laid in this order.
-type contribution []pieces
-
-func (c contribution) layOn(l *layers, by int) {
-	for _, p := range c {
-		l.lay(p, by)
-	}
-}
-
-// wants tells what the policy makes of the node as it is now.
-func (p *Policy) wants(n *Node) (w want) {
+// wants tells what the policy makes of the node as it is now. Before is what it made of it at another time, if that is known:
+// what it contributes goes by the names of the interfaces alone.
+func (p *Policy) wants(n *Node, before *want) (w want) {
 	if p.Err != nil {
 		return want{why: "the policy cannot be understood", err: p.Err}
 	}
@@ -37,10 +29,13 @@ func (p *Policy) wants(n *Node) (w want) {
 	}
 	if w.interfaces = p.match(n.current); len(p.rules) > 0 && len(w.interfaces) == 0 {
 		w.why = "no interface of the node matches"
-		if n.truncated {
+		if n.current.truncated {
 			w.why += "; its report is too large to show all (status.truncated)"
 		}
 		return w
+	}
+	if before != nil && before.matched && slices.Equal(before.interfaces, w.interfaces) {
+		return *before
 	}
 	w.matched, w.why = true, matchedText(len(p.rules) > 0, w.interfaces)
 	w.contribution, w.err = p.contribute(w.interfaces)
@@ -59,10 +54,12 @@ func matchedText(rules bool, interfaces []string) string {
 
 // match is the names of the interfaces that match, sorted. What the policy itself would make of others that match is left
 // out: a VLAN eth1.100 over eth1 is not to have a VLAN of its own because it matches eth*.
-func (p *Policy) match(current []nic) (names []string) {
-	for _, i := range current {
-		if slices.ContainsFunc(p.rules, func(r rule) bool { return r.matches(i) }) {
-			names = append(names, i.Name())
+func (p *Policy) match(current *report) (names []string) {
+	for _, r := range p.rules {
+		for _, i := range current.candidates(r) {
+			if r.matches(i) {
+				names = append(names, i.name)
+			}
 		}
 	}
 	slices.Sort(names)
@@ -88,20 +85,17 @@ func (p *Policy) makes(of []string) (names []string) {
 	return names
 }
 
-func (p *Policy) contribute(matched []string) (contribution, error) {
+func (p *Policy) contribute(matched []string) (pieces, error) {
 	if p.auto != nil {
-		made, err := p.configure(matched)
-		return contribution{{interfaces: made}}, err
+		return p.configure(matched)
 	}
-	c := contribution{p.fixed}
+	all := slices.Clip(p.fixed)
 	for _, name := range matched {
-		var each pieces
 		for _, attributes := range p.each {
-			each.interfaces = append(each.interfaces, namedInterface{keyOf(name, attributes), attributes})
+			all = append(all, piece{place{interfaces, keyOf(name, attributes)}, attributes})
 		}
-		c = append(c, each)
 	}
-	return c, nil
+	return all, nil
 }
 
 func keyOf(name string, attributes map[string]any) string {
@@ -112,15 +106,15 @@ func keyOf(name string, attributes map[string]any) string {
 const longestName = 15
 
 // configure is what autoConfig makes: a bond, VLANs over the matched interfaces, or VLANs over the bond. It is canonical.
-func (p *Policy) configure(matched []string) (made []namedInterface, err error) {
+func (p *Policy) configure(matched []string) (made pieces, err error) {
 	bases := matched
 	if b := p.auto.Bonding; b != nil {
 		bases = []string{bondName(b)}
-		made = append(made, namedInterface{bondName(b), bondOf(b, matched)})
+		made = append(made, piece{place{interfaces, bondName(b)}, bondOf(b, matched)})
 	}
 	for _, base := range bases {
 		for _, id := range vlansOf(p.auto) {
-			made = append(made, namedInterface{vlanName(base, id), map[string]any{
+			made = append(made, piece{place{interfaces, vlanName(base, id)}, map[string]any{
 				"type": "vlan", "state": nmstate.Up, "vlan": map[string]any{"base-iface": base, "id": int64(id)},
 			}})
 		}

@@ -75,9 +75,19 @@ type policy struct {
 	standing nodeconfig.Standing
 }
 
+// state is an object, what was made of it, and what is remembered of the node.
 type state struct {
 	object *nmstatev1.NodeNetworkState
 	state  *nodeconfig.State
+	memory *nodeconfig.Memory
+}
+
+// after is the same node with another object.
+func (s *state) after(o *nmstatev1.NodeNetworkState) *state {
+	if s == nil {
+		s = &state{memory: nodeconfig.NewMemory()}
+	}
+	return &state{o, s.memory.ReadState(o), s.memory}
 }
 
 // New makes a handler.
@@ -216,7 +226,7 @@ func (h *Handler) stateOf(node string) *nodeconfig.State {
 	}
 	s := h.states[node]
 	if s == nil || s.object.UID != o.UID || newer(o, s.object) {
-		s = &state{o, nodeconfig.ReadState(o)}
+		s = s.after(o)
 		h.states[node] = s
 	}
 	return s.state
@@ -338,7 +348,7 @@ func (h *Handler) writeNodes(ctx context.Context, round *nodeconfig.Round, untol
 			continue
 		}
 		h.Log.Info("gave a node its desired state", "node", node, "policies", len(d.Claims), "generation", stored.Generation)
-		h.states[node] = &state{stored, nodeconfig.ReadState(stored)}
+		h.states[node] = h.states[node].after(stored)
 		h.accepted(node, stored.Generation, again)
 	}
 	return failed

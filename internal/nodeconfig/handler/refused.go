@@ -47,6 +47,9 @@ func refuses(err error) bool {
 // nodeOf is the node as it is to be decided for.
 func (h *Handler) nodeOf(o *corev1.Node) *nodeconfig.Node {
 	n := &nodeconfig.Node{Object: o, State: h.stateOf(o.Name)}
+	if s := h.states[o.Name]; s != nil {
+		n.Memory = s.memory
+	}
 	if h.Central { // the handler of one node is that node's agent itself
 		n.Silent = nodeconfig.Silence(o, n.State)
 	}
