@@ -1,12 +1,15 @@
 package systemtests
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -45,6 +48,7 @@ func TestNodeConfigTable(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	var agents sync.WaitGroup
 	agents.Go(func() { s.report(ctx) })
+	agents.Go(func() { s.beat(ctx) })
 	defer agents.Wait()
 	defer stop()
 
@@ -53,15 +57,26 @@ func TestNodeConfigTable(t *testing.T) {
 	begin := time.Now()
 	w.must(w.StartNodeConfig(w.ctx, name, filepath.Join(w.Dir, "admin.kubeconfig"), "9446"))
 	fmt.Printf("\n%d simulated nodes in %d racks, %d policies for a rack each, real API server\n", simulatedNodes, simulatedRacks, simulatedPolicies)
-	fmt.Printf("%-44s %9s %12s %12s %10s %9s\n", "", "seconds", "node writes", "most a node", "statuses", "conflicts")
-	s.row("all policies at once", begin, name, 1)
-	begin = time.Now()
-	s.must(s.Patch(s.ctx, configsPath+s.policy(7), `{"spec": {"autoConfig": {"vlan": {"id": 4000}}}}`)) // of 10 nodes
-	s.row("one policy changes", begin, name, 2)
+	took := s.reach(begin, s.written(1, ""))
+	fmt.Printf("all nodes have their desired state, the last one after:  %v\n", slices.Max(took).Round(time.Millisecond))
+	s.settled()
+	fmt.Printf("all policies tell that they are in force after:          %v\n", time.Since(begin).Round(time.Millisecond))
+	s.tell("since the start", name, 1)
+
+	took = nil
+	for rack := range simulatedRacks { // each time of 10 nodes
+		begin = time.Now()
+		s.must(s.Patch(s.ctx, configsPath+s.policy(rack), fmt.Sprintf(`{"spec": {"autoConfig": {"vlan": {"id": %d}}}}`, 4000+rack)))
+		took = append(took, s.reach(begin, s.written(2, fmt.Sprint(rack)))...)
+	}
+	slices.Sort(took)
+	fmt.Printf("a policy's edit is in the desired state of a node after: p50 %v, p99 %v\n", took[len(took)/2].Round(time.Millisecond), took[len(took)*99/100].Round(time.Millisecond))
+	s.settled()
+	s.tell(fmt.Sprintf("and after %d edits", simulatedRacks), name, 2)
+
 	before := s.metric("node", "written") + s.metric("policy", "written")
 	time.Sleep(20 * time.Second) // idle
-	fmt.Printf("idle for 20 s: %v writes; memory of the handler: %s\n", s.metric("node", "written")+s.metric("policy", "written")-before, s.memory(name))
-	fmt.Println("goal: at most one write a node and change")
+	fmt.Printf("idle for 20 s: %v writes\n", s.metric("node", "written")+s.metric("policy", "written")-before)
 }
 
 func (s *simulation) policy(n int) string { return fmt.Sprintf("sim-%s-%03d", s.id, n) }
@@ -80,7 +95,7 @@ func (s *simulation) make() {
 	}
 	for n := range simulatedNodes {
 		s.post("/api/v1/nodes", `{"kind":"Node","apiVersion":"v1","metadata":{"name":%q,"labels":{"simulation":%q,"rack":"%d"}},"spec":{"unschedulable":true}}`, s.node(n), s.id, n%simulatedRacks)
-		s.post(strings.TrimSuffix(statesPath, "/"), `{"kind":"NodeNetworkState","apiVersion":"nmstate.io/v1","metadata":{"name":%q,"labels":{"simulation":%q}},"spec":{"nodeName":%[1]q,"managed":true}}`, s.node(n), s.id)
+		s.post(strings.TrimSuffix(statesPath, "/"), `{"kind":"NodeNetworkState","apiVersion":"nmstate.io/v1","metadata":{"name":%q,"labels":{"simulation":%q,"rack":"%d"}},"spec":{"nodeName":%[1]q,"managed":true}}`, s.node(n), s.id, n%simulatedRacks)
 		s.must(s.api.Do(s.ctx, http.MethodPatch, statesPath+s.node(n)+"/status",
 			fmt.Appendf(nil, `[{"op":"add","path":"/status","value":{"observedGeneration":1,"currentState":{"interfaces":[%s]},"conditions":[%s]}}]`, strings.Join(nics, ","), inSyncAt(1))))
 	}
@@ -95,78 +110,171 @@ func inSyncAt(generation int64) string {
 	return fmt.Sprintf(`{"type":"InSync","status":"True","reason":"InSync","message":"","lastTransitionTime":"2026-01-01T00:00:00Z","observedGeneration":%d}`, generation)
 }
 
-type simulated struct {
-	Metadata struct {
-		Name       string
-		Generation int64
+// states are the generations of the simulated nodes' objects, by name; of one rack, or all.
+func (s *simulation) states(ctx context.Context, rack string) (generations map[string]int64, err error) {
+	var answer struct {
+		Items []struct {
+			Metadata struct {
+				Name       string
+				Generation int64
+			}
+		}
 	}
-	Status struct{ ObservedGeneration int64 }
-}
-
-func (s *simulation) states(ctx context.Context) (list []simulated, err error) {
-	var answer struct{ Items []simulated }
-	err = s.Get(ctx, strings.TrimSuffix(statesPath, "/")+"?labelSelector=simulation%3D"+s.id, &answer)
-	return answer.Items, err
+	selector := "?labelSelector=simulation%3D" + s.id
+	if rack != "" {
+		selector += ",rack%3D" + rack
+	}
+	err = s.api.As(ctx, "PartialObjectMetadataList", strings.TrimSuffix(statesPath, "/")+selector, &answer)
+	generations = map[string]int64{}
+	for _, o := range answer.Items {
+		generations[o.Metadata.Name] = o.Metadata.Generation
+	}
+	return generations, err
 }
 
 // report is the nodes' agents.
 func (s *simulation) report(ctx context.Context) {
+	reported := map[string]int64{}
 	for tick := time.NewTicker(200 * time.Millisecond); ctx.Err() == nil; <-tick.C {
-		list, err := s.states(ctx)
+		states, err := s.states(ctx, "")
 		if err != nil {
 			continue // it is asked again
 		}
-		for _, o := range list {
-			if o.Status.ObservedGeneration < o.Metadata.Generation {
-				_ = s.api.Do(ctx, http.MethodPatch, statesPath+o.Metadata.Name+"/status", fmt.Appendf(nil, // what fails is tried again
-					`[{"op":"add","path":"/status/observedGeneration","value":%d},{"op":"add","path":"/status/conditions","value":[%s]}]`, o.Metadata.Generation, inSyncAt(o.Metadata.Generation)))
+		for name, generation := range states {
+			if max(1, reported[name]) < generation && s.api.Do(ctx, http.MethodPatch, statesPath+name+"/status", fmt.Appendf(nil,
+				`[{"op":"add","path":"/status/observedGeneration","value":%d},{"op":"add","path":"/status/conditions","value":[%s]}]`, generation, inSyncAt(generation))) == nil {
+				reported[name] = generation // what fails is tried again
 			}
 		}
 	}
 }
 
-// row waits until all policies are in force everywhere, and tells what it took. Each node's object has been written so often by now.
-func (s *simulation) row(what string, begin time.Time, name string, writes int64) {
+// beat is the nodes' kubelets: without it Kubernetes takes the nodes for dead.
+func (s *simulation) beat(ctx context.Context) {
+	for tick := time.NewTicker(15 * time.Second); ctx.Err() == nil; {
+		for n := range simulatedNodes {
+			_ = s.api.Do(ctx, http.MethodPatch, "/api/v1/nodes/"+s.node(n)+"/status", fmt.Appendf(nil, // it is told again
+				`[{"op":"add","path":"/status/conditions","value":[{"type":"Ready","status":"True","reason":"Simulated","lastHeartbeatTime":%q,"lastTransitionTime":"2026-01-01T00:00:00Z"}]}]`, time.Now().UTC().Format(time.RFC3339)))
+		}
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
+		}
+	}
+}
+
+// written tells which nodes, of a rack or all, have been written so often.
+func (s *simulation) written(times int64, rack string) func() (map[string]bool, error) {
+	return func() (map[string]bool, error) {
+		found := map[string]bool{}
+		states, err := s.states(s.ctx, rack)
+		for name, generation := range states {
+			found[name] = generation > times
+		}
+		return found, err
+	}
+}
+
+// reach waits until all nodes are there, and tells how long each took.
+func (s *simulation) reach(begin time.Time, there func() (map[string]bool, error)) []time.Duration {
 	s.Helper()
+	took := map[string]time.Duration{}
 	s.must(cluster.Until(s.ctx, simulatedLimit, func() error {
-		var answer struct{ Items []nodePolicy }
-		if err := s.Get(s.ctx, strings.TrimSuffix(configsPath, "/")+"?labelSelector=simulation%3D"+s.id, &answer); err != nil {
+		found, err := there()
+		for name, is := range found {
+			switch _, known := took[name]; {
+			case !is:
+				err = cmp.Or(err, fmt.Errorf("%s has not been written", name))
+			case !known:
+				took[name] = time.Since(begin)
+			}
+		}
+		return err
+	}))
+	return slices.Collect(maps.Values(took))
+}
+
+// settled waits until all policies are in force everywhere. It looks seldom: there is much to look at.
+func (s *simulation) settled() {
+	s.Helper()
+	next := time.Now()
+	s.must(cluster.Until(s.ctx, simulatedLimit, func() error {
+		if time.Now().Before(next) {
+			return errors.New("it is not time to look yet")
+		}
+		next = time.Now().Add(time.Second)
+		var table struct{ Rows []struct{ Cells []any } }
+		if err := s.api.As(s.ctx, "Table", strings.TrimSuffix(configsPath, "/")+"?includeObject=None&labelSelector=simulation%3D"+s.id, &table); err != nil {
 			return err
 		}
-		for _, p := range answer.Items {
-			for n := range simulatedNodes {
-				if phase := p.phase(s.node(n)); phase != "Applied" && phase != "NotSelected" {
-					return fmt.Errorf("a policy is %q on %s", phase, s.node(n))
-				}
+		for _, row := range table.Rows {
+			if row.Cells[2] != "True" || row.Cells[4] != "False" { // Available and Progressing
+				return fmt.Errorf("policy %v is at %v", row.Cells[0], row.Cells)
 			}
 		}
 		return nil
 	}))
-	took := time.Since(begin)
-	list, err := s.states(s.ctx)
-	s.must(err)
-	most := int64(0)
-	for _, o := range list {
-		most = max(most, o.Metadata.Generation-1)
+	var answer struct{ Items []nodePolicy }
+	s.must(s.Get(s.ctx, strings.TrimSuffix(configsPath, "/")+"?labelSelector=simulation%3D"+s.id, &answer))
+	for _, p := range answer.Items {
+		for n := range simulatedNodes {
+			if phase := p.phase(s.node(n)); phase != "Applied" && phase != "NotSelected" {
+				s.Errorf("a policy is %q on %s", phase, s.node(n))
+			}
+		}
 	}
+}
+
+// tell prints what it took until now. A node may have been written so often.
+func (s *simulation) tell(when, name string, writes int64) {
+	s.Helper()
+	list, err := s.states(s.ctx, "")
+	s.must(err)
+	most := slices.Max(slices.Collect(maps.Values(list))) - 1
 	if most > writes {
 		s.Errorf("a node was written %d times for %d changes", most, writes)
 	}
-	fmt.Printf("%-44s %9.1f %12.0f %12d %10.0f %9.0f\n", what, took.Seconds(), s.metric("node", "written"), most,
-		s.metric("policy", "written"), s.metric("policy", "conflict")+s.metric("node", "conflict"))
+	fmt.Printf("%s: %.0f writes of nodes, at most %d of one; %.0f of policies' statuses; %.0f conflicts; decisions of a node p50 %s, p99 %s; memory %s\n",
+		when, s.metric("node", "written"), most, s.metric("policy", "written"), s.metric("policy", "conflict")+s.metric("node", "conflict"),
+		s.quantile(0.5), s.quantile(0.99), s.memory(name))
 }
 
-// metric is the handler's count of writes since it began; what it never counted is 0.
-func (s *simulation) metric(object, outcome string) (n float64) {
-	text, err := s.RunIn(s.ctx, s.NodeNS("cp"), "curl", "-sf", "http://127.0.0.1:9446/metrics")
-	s.must(err)
-	for line := range strings.Lines(text) {
-		if strings.HasPrefix(line, fmt.Sprintf(`flowkeep_node_config_writes_total{object=%q,outcome=%q}`, object, outcome)) {
-			_, err = fmt.Sscan(line[strings.LastIndexByte(strings.TrimSpace(line), ' '):], &n)
+// quantile is within how long that part of all decisions was made.
+func (s *simulation) quantile(part float64) string {
+	const name = "flowkeep_node_config_decision_seconds"
+	all := s.value(name + "_count")
+	for line := range strings.Lines(s.metrics()) {
+		if text, ok := strings.CutPrefix(line, name+`_bucket{le="`); ok {
+			var bound string
+			var within float64
+			if _, err := fmt.Sscanf(strings.Replace(text, `"} `, " ", 1), "%s %g", &bound, &within); err == nil && within >= part*all {
+				return "≤ " + bound + " s"
+			}
+		}
+	}
+	return "unknown"
+}
+
+// metric is the handler's count of writes since it began.
+func (s *simulation) metric(object, outcome string) float64 {
+	return s.value(fmt.Sprintf(`flowkeep_node_config_writes_total{object=%q,outcome=%q}`, object, outcome))
+}
+
+// value is of one of the handler's metrics; what it never counted is 0.
+func (s *simulation) value(metric string) (n float64) {
+	for line := range strings.Lines(s.metrics()) {
+		if text, ok := strings.CutPrefix(line, metric+" "); ok {
+			_, err := fmt.Sscan(text, &n)
 			s.must(err)
 		}
 	}
 	return n
+}
+
+func (s *simulation) metrics() string {
+	text, err := s.RunIn(s.ctx, s.NodeNS("cp"), "curl", "-sf", "http://127.0.0.1:9446/metrics")
+	s.must(err)
+	return text
 }
 
 // memory is the process' resident set, now and at its highest.

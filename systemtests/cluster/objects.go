@@ -97,7 +97,7 @@ func (c *Cluster) ask(ctx context.Context, method, path, contentType, body strin
 	if err != nil {
 		return err
 	}
-	text, err := api.send(ctx, method, path, contentType, []byte(body))
+	text, err := api.send(ctx, method, path, contentType, "", []byte(body))
 	if err == nil && answer != nil {
 		err = json.Unmarshal(text, answer)
 	}

@@ -10,7 +10,7 @@ import (
 // Metrics count what a handler does; nil counts nothing.
 type Metrics struct {
 	passes    prometheus.Histogram
-	decisions prometheus.Counter
+	decisions prometheus.Histogram
 	writes    *prometheus.CounterVec
 	waiting   prometheus.Gauge
 }
@@ -19,7 +19,7 @@ type Metrics struct {
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		passes:    prometheus.NewHistogram(prometheus.HistogramOpts{Name: "flowkeep_node_config_pass_seconds", Help: "How long passes took, with what they wrote.", Buckets: prometheus.ExponentialBuckets(0.001, 4, 8)}),
-		decisions: prometheus.NewCounter(prometheus.CounterOpts{Name: "flowkeep_node_config_decisions_total", Help: "How often it was decided what a node is to have."}),
+		decisions: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "flowkeep_node_config_decision_seconds", Help: "How long it took to decide what a node is to have: all policies matched and laid over each other, nothing read or written.", Buckets: prometheus.ExponentialBuckets(0.0001, 1.5, 20)}),
 		writes:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "flowkeep_node_config_writes_total", Help: "Updates of nodes' desired states (node) and policies' statuses (policy), by how they ended: written, conflict or failed."}, []string{"object", "outcome"}),
 		waiting:   prometheus.NewGauge(prometheus.GaugeOpts{Name: "flowkeep_node_config_waiting_policies", Help: "Policies with nodes that wait for their turn."}),
 	}
@@ -33,9 +33,9 @@ func (m *Metrics) pass(since time.Time) {
 	}
 }
 
-func (m *Metrics) decided() {
+func (m *Metrics) decided(since time.Time) {
 	if m != nil {
-		m.decisions.Inc()
+		m.decisions.Observe(time.Since(since).Seconds())
 	}
 }
 
