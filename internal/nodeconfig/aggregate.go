@@ -14,7 +14,13 @@ import (
 // is held back, then what was set by hand. It has a part for each place that is wanted, or that the node's object speaks of.
 type aggregate struct {
 	policies []*Policy
-	parts    map[place]*merged
+	parts    []aggregated
+}
+
+// aggregated is a part, and how it differs from what the node's object has there.
+type aggregated struct {
+	*merged
+	versus *comparison
 }
 
 // heldBy and handBy are the layers above the policies'.
@@ -23,7 +29,7 @@ func (a *aggregate) handBy() int { return len(a.policies) + 1 }
 
 // aggregateOf lays what policies want, but for those left out, for which kept stands.
 func aggregateOf(n *Node, policies []*Policy, wants []want, out map[int]string, kept pieces) *aggregate {
-	a := &aggregate{policies: policies, parts: make(map[place]*merged, len(n.desiredLayers))}
+	a := &aggregate{policies: policies}
 	stacks := make(map[place]stack, len(n.desiredLayers))
 	pile := func(p pieces, by int) {
 		for _, one := range p {
@@ -46,8 +52,10 @@ func aggregateOf(n *Node, policies []*Policy, wants []want, out map[int]string, 
 			}
 		}
 	}
+	a.parts = make([]aggregated, 0, len(stacks))
 	for at, s := range stacks {
-		a.parts[at] = n.Memory.merge(at, s, len(s) > 0 && s[len(s)-1].by == a.handBy())
+		m := n.Memory.merge(at, s, len(s) > 0 && s[len(s)-1].by == a.handBy())
+		a.parts = append(a.parts, aggregated{m, m.compare(n.desiredLayers[at], n.recordLayers[at])})
 	}
 	return a
 }
@@ -55,38 +63,29 @@ func aggregateOf(n *Node, policies []*Policy, wants []want, out map[int]string, 
 // record is what of the desired state is from policies.
 func (a *aggregate) record() nmstate.State {
 	var all pieces
-	for at, m := range a.parts {
-		all = append(all, piece{at, m.content(m.fromPolicies)})
+	for _, p := range a.parts {
+		all = append(all, piece{p.place, p.content(p.fromPolicies)})
 	}
 	return together(all)
 }
 
 // wanted tells whether the node's desired state is as it is to be.
-func (a *aggregate) wanted(n *Node) bool {
-	return a.every(n, func(c *comparison) bool { return c.wanted })
+func (a *aggregate) wanted() bool {
+	return !slices.ContainsFunc(a.parts, func(p aggregated) bool { return !p.versus.wanted })
 }
 
 // recorded tells whether the node's record is as it is to be.
-func (a *aggregate) recorded(n *Node) bool {
-	return a.every(n, func(c *comparison) bool { return c.recorded })
-}
-
-func (a *aggregate) every(n *Node, is func(*comparison) bool) bool {
-	for at, m := range a.parts {
-		if !is(m.compare(n.desiredLayers[at], n.recordLayers[at])) {
-			return false
-		}
-	}
-	return true
+func (a *aggregate) recorded() bool {
+	return !slices.ContainsFunc(a.parts, func(p aggregated) bool { return !p.versus.recorded })
 }
 
 // owners are the layers that something is from.
 func (a *aggregate) owners() map[int]bool {
 	found := map[int]bool{}
-	for _, m := range a.parts {
-		for owner, live := range m.live {
+	for _, p := range a.parts {
+		for owner, live := range p.live {
 			if live {
-				found[m.owners[owner]] = true
+				found[p.owners[owner]] = true
 			}
 		}
 	}
@@ -139,20 +138,19 @@ func (m *merged) leaf(c change) leaf {
 }
 
 // changes visits what of the node's record the layers have otherwise.
-func (a *aggregate) changes(n *Node, visit func(leaf)) {
-	for at, m := range a.parts {
-		for _, c := range m.compare(n.desiredLayers[at], n.recordLayers[at]).changes {
-			visit(m.leaf(c))
+func (a *aggregate) changes(visit func(leaf)) {
+	for _, p := range a.parts {
+		for _, c := range p.versus.changes {
+			visit(p.leaf(c))
 		}
 	}
 }
 
 // keep is what of the node's record is to stay although the layers have it otherwise.
-func (a *aggregate) keep(n *Node, keeps func(leaf) bool) (kept pieces) {
-	for at, m := range a.parts {
-		record := n.recordLayers[at]
-		if len(m.compare(n.desiredLayers[at], record).changes) > 0 {
-			kept = append(kept, piece{at, m.keep(record, func(c change) bool { return keeps(m.leaf(c)) })})
+func (a *aggregate) keep(keeps func(leaf) bool) (kept pieces) {
+	for _, p := range a.parts {
+		if len(p.versus.changes) > 0 {
+			kept = append(kept, piece{p.place, p.keep(func(c change) bool { return keeps(p.leaf(c)) })})
 		}
 	}
 	return kept

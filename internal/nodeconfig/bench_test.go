@@ -25,19 +25,23 @@ func crowd(t testing.TB, count, interfaces int) (policies []*Policy) {
 }
 
 func crowdPolicy(t testing.TB, n, interfaces, mtu int) *Policy {
+	name := fmt.Sprintf("ens%d?", n%(interfaces/10)) // ten of them
+	if n%4 == 1 {
+		name = fmt.Sprintf("ens%d", n%interfaces)
+	}
 	spec := fmt.Sprintf(`{priority: %d, affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [
 		{matchExpressions: [{key: rack, operator: In, values: [a, b]}, {key: gpu, operator: DoesNotExist}]}, {matchFields: [{key: metadata.name, operator: In, values: [node7]}]}]}}},
-		match: [{name: "ens%d?", driver: ixgbe, type: ethernet}, {mac: "52:54:00:00:%02X:%02X"}, {name: "ens*", vlanID: %d}, {lldp: {systemName: "tor-%d"}}], `,
-		n%7, n%(interfaces/10), n%interfaces/256, n%interfaces%256, n+1, n%interfaces)
+		match: [{name: "%s", driver: ixgbe, type: ethernet}, {mac: "52:54:00:00:%02X:%02X"}, {name: "ens*", vlanID: %d}, {name: "ens?*", lldp: {systemName: "tor-%d"}}], `,
+		n%7, name, n%interfaces/256, n%interfaces%256, n+1, n%interfaces)
 	switch n % 4 {
 	case 0:
-		spec += fmt.Sprintf(`desiredState: {interfaces: [{mtu: %d, ethernet: {auto-negotiation: true, speed: %d}}]}}`, mtu, n)
+		spec += fmt.Sprintf(`desiredState: {interfaces: [{mtu: %d, ethernet: {auto-negotiation: true}}]}}`, mtu)
 	case 1:
 		spec += fmt.Sprintf(`autoConfig: {vlan: {ids: [%d, %d]}}}`, n+1, n+2)
 	case 2:
 		spec += fmt.Sprintf(`desiredState: {interfaces: [{name: br%d, type: linux-bridge, state: up, bridge: {options: {stp: {enabled: false}}, port: [{name: ens%d}]}}], routes: {config: [{destination: 10.%d.%d.0/24, next-hop-interface: br%d, next-hop-address: 192.0.2.1}]}}}`, n, n%24, n/256, n%256, n)
 	case 3:
-		spec += fmt.Sprintf(`desiredState: {interfaces: [{ipv4: {enabled: true, address: [{ip: 203.0.113.%d, prefix-length: 24}]}}], dns-resolver: {config: {server: [192.0.2.%d]}}}}`, n%250, n%5)
+		spec += fmt.Sprintf(`desiredState: {interfaces: [{ipv4: {enabled: true, dhcp: true}}], dns-resolver: {config: {server: [192.0.2.%d]}}}}`, n%5)
 	}
 	return policyOf(t, fmt.Sprintf("policy-%03d", n), spec)
 }

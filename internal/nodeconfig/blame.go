@@ -45,11 +45,12 @@ func evidenceOf(message string, desired *aggregate) evidence {
 
 // visit visits all that is set: below an interface's key the names of its attributes; routes and rules by their section alone.
 func (a *aggregate) visit(visit func(path []string, value any, by int)) {
-	for at, m := range a.parts {
+	for _, p := range a.parts {
+		at, m := p.place, p.merged
 		for key, kid := range m.kids {
-			path := []string{at.key, key}
+			path := []string{at.key(), key}
 			if at.isList() {
-				path = []string{at.section}
+				path = []string{at.section()}
 			}
 			kid.visit(path, func(path []string, is *entry) { visit(path, is.value, m.owners[is.by]) })
 		}

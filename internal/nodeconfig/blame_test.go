@@ -168,7 +168,7 @@ func TestOnlyWhoMayHaveDoneItIsBlamed(t *testing.T) {
 func speaksOf(c pieces, name string) bool {
 	names := map[string]bool{name: true}
 	return slices.ContainsFunc(c, func(p piece) bool {
-		return p.section == interfaces && interfaceOf([]string{p.key}) == name || mentions("", p.content, names)
+		return p.section() == interfaces && interfaceOf([]string{p.key()}) == name || mentions("", p.content, names)
 	})
 }
 
@@ -191,8 +191,8 @@ func TestOverruledBeyondTheLimit(t *testing.T) {
 // interfaces are the keys of those in a document.
 func (l layers) interfaces() (keys []string) {
 	for at := range l {
-		if at.section == interfaces {
-			keys = append(keys, at.key)
+		if at.section() == interfaces {
+			keys = append(keys, at.key())
 		}
 	}
 	slices.Sort(keys)

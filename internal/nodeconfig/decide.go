@@ -55,6 +55,7 @@ type decider struct {
 	policies  []*Policy
 	standings map[string]Standing
 	wants     []want
+	had       map[string]int64 // policies of which the node has something, and of which generation
 	waits     map[int]string // policies that may not change the node now, and why
 	blockers  map[string][]string
 	changing  map[int]bool // policies because of which the node's desire changes
@@ -71,6 +72,7 @@ func Decide(n *Node, policies []*Policy, standings map[string]Standing) Decision
 	if n.unknown != "" {
 		return d.everywhere(nmstatev1.PhaseWaiting, n.unknown)
 	}
+	d.had = generations(n.refs)
 	d.wants = n.Memory.wantsOf(n, policies)
 	for by, p := range policies {
 		w := &d.wants[by]
@@ -93,7 +95,7 @@ func Decide(n *Node, policies []*Policy, standings map[string]Standing) Decision
 	conflicts, overruled := d.conflicts(target)
 	decision := Decision{Entries: map[string]nmstatev1.PolicyNode{}, Conflicts: conflicts, Blockers: d.blockers}
 	refs := target.refs(n, d.waits)
-	if !target.wanted(n) || !target.recorded(n) || !sameNames(refs, n.refs) {
+	if !target.wanted() || !target.recorded() || !sameNames(refs, n.refs) {
 		decision.Write = target.write(n, refs)
 	}
 	for by, p := range policies {
@@ -119,7 +121,7 @@ func (d *decider) settle() *aggregate {
 	for {
 		target := d.aggregate()
 		d.changing = map[int]bool{}
-		if target.wanted(d.node) {
+		if target.wanted() {
 			return target
 		}
 		d.findChanging(target)
@@ -150,12 +152,12 @@ func (d *decider) aggregate() *aggregate {
 	if !d.holdsBack() {
 		return target
 	}
-	return aggregateOf(d.node, d.policies, d.wants, d.waits, target.keep(d.node, d.keeps))
+	return aggregateOf(d.node, d.policies, d.wants, d.waits, target.keep(d.keeps))
 }
 
 // holdsBack tells whether the node has something of policies that wait.
 func (d *decider) holdsBack() bool {
-	old := generations(d.node.refs)
+	old := d.had
 	for by := range d.waits {
 		if _, ok := old[d.policies[by].Name]; ok {
 			return true
@@ -170,7 +172,7 @@ func (d *decider) keeps(l leaf) bool {
 	if l.by > len(d.policies) {
 		return false // set by hand
 	}
-	old := generations(d.node.refs)
+	old := d.had
 	for by := range d.waits {
 		if _, had := old[d.policies[by].Name]; !had {
 			continue
@@ -186,7 +188,7 @@ func (d *decider) keeps(l leaf) bool {
 // node's, and where attributes go, those of which the node has something and that are not as they were.
 func (d *decider) findChanging(target *aggregate) {
 	gone := false
-	target.changes(d.node, func(l leaf) {
+	target.changes(func(l leaf) {
 		switch {
 		case l.by < 0:
 			gone = true
@@ -197,7 +199,7 @@ func (d *decider) findChanging(target *aggregate) {
 	if !gone {
 		return
 	}
-	old, owners := generations(d.node.refs), target.owners()
+	old, owners := d.had, target.owners()
 	for by, p := range d.policies {
 		had, ok := old[p.Name]
 		if _, waits := d.waits[by]; ok && !waits && (had != p.Generation || !owners[by]) {

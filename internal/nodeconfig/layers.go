@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"unique"
 
 	"github.com/flowkeep/flowkeep/internal/nmstate"
 )
@@ -17,17 +18,25 @@ import (
 type layers map[place]*part
 
 // place is where a part is: an interface by its nmstate.Interface.Key, one of the lists of routes and rules, or all other keys.
-type place struct{ section, key string }
+// The same place is always the same handle, which is quick to look up.
+type place struct{ unique.Handle[spot] }
+
+type spot struct{ section, key string }
+
+func placeOf(section, key string) place { return place{unique.Make(spot{section, key})} }
+
+func (p place) section() string { return p.Value().section }
+func (p place) key() string     { return p.Value().key }
 
 const interfaces = "interfaces"
 
 // lists are the sections of routes and rules.
 var lists = []string{"routes", "route-rules"}
 
-func (p place) isList() bool { return slices.Contains(lists, p.section) }
+func (p place) isList() bool { return slices.Contains(lists, p.section()) }
 
 func (p place) compare(other place) int {
-	return cmp.Or(strings.Compare(p.section, other.section), strings.Compare(p.key, other.key))
+	return cmp.Or(strings.Compare(p.section(), other.section()), strings.Compare(p.key(), other.key()))
 }
 
 // part is an interface's attributes, routes or rules by nmstate.EntryKey, or all other keys of the document.
@@ -63,7 +72,7 @@ type piece struct {
 // takeApart splits a canonical document.
 func takeApart(doc nmstate.State) (p pieces) {
 	for _, i := range doc.Interfaces() {
-		p = append(p, piece{place{interfaces, i.Key()}, without(i, "name")})
+		p = append(p, piece{placeOf(interfaces, i.Key()), without(i, "name")})
 	}
 	rest := without(doc, interfaces)
 	for _, section := range lists {
@@ -74,10 +83,10 @@ func takeApart(doc nmstate.State) (p pieces) {
 		for _, one := range doc.Config(section) {
 			entries[nmstate.EntryKey(one)] = one
 		}
-		p = append(p, piece{place{section: section}, entries})
+		p = append(p, piece{placeOf(section, ""), entries})
 	}
-	p = append(p, piece{content: rest})
-	return slices.DeleteFunc(p, func(one piece) bool { return one.section != interfaces && len(one.content) == 0 })
+	p = append(p, piece{placeOf("", ""), rest})
+	return slices.DeleteFunc(p, func(one piece) bool { return one.section() != interfaces && len(one.content) == 0 })
 }
 
 func without(m map[string]any, key string) map[string]any {
@@ -211,11 +220,11 @@ func together(p pieces) nmstate.State {
 	for _, one := range p { // all else comes first: it may have something of the sections of routes and rules
 		switch {
 		case len(one.content) == 0:
-		case one.section == interfaces:
-			list = append(list, named(one.key, one.content))
+		case one.section() == interfaces:
+			list = append(list, named(one.key(), one.content))
 		case one.isList():
-			section, _ := doc[one.section].(map[string]any)
-			doc[one.section] = with(section, "config", inOrderOfKeys(one.content))
+			section, _ := doc[one.section()].(map[string]any)
+			doc[one.section()] = with(section, "config", inOrderOfKeys(one.content))
 		default:
 			maps.Copy(doc, one.content)
 		}
@@ -288,14 +297,14 @@ func (c *crumb) String() string {
 // disputes are in no order, each pair once.
 func (p *part) disputes() (list []dispute) {
 	above := new(crumb)
-	if p.section == interfaces {
-		above.text = interfaces + "[" + p.key + "]"
+	if p.section() == interfaces {
+		above.text = interfaces + "[" + p.key() + "]"
 	}
 	for key, kid := range p.kids {
 		switch {
 		case kid.lost == nil && kid.kids == nil:
 		case p.isList():
-			list = kid.disputes(&crumb{text: p.section + ".config[" + key + "]"}, list)
+			list = kid.disputes(&crumb{text: p.section() + ".config[" + key + "]"}, list)
 		default:
 			list = kid.disputes(&crumb{above, key}, list)
 		}

@@ -50,7 +50,7 @@ type merged struct {
 	byHand   bool      // the last owner is the administrator
 	live     []bool    // of the owners: whether something is from it
 	disputes []dispute // in terms of owners
-	versus   *comparison
+	compared *comparison
 }
 
 func merge(at place, s stack, byHand bool) *merged {
@@ -98,8 +98,8 @@ type change struct {
 
 // compare is quick where it has compared with the same before.
 func (m *merged) compare(desired, record *part) *comparison {
-	if m.versus != nil && m.versus.desired == desired && m.versus.record == record {
-		return m.versus
+	if m.compared != nil && m.compared.desired == desired && m.compared.record == record {
+		return m.compared
 	}
 	c := &comparison{desired: desired, record: record, wanted: true, recorded: true}
 	walk(desired, m.part, func(was, is *entry) {
@@ -114,7 +114,7 @@ func (m *merged) compare(desired, record *part) *comparison {
 		}
 		c.recorded = c.recorded && (was == nil) == (is == nil) && (was == nil || equal(was.value, is.value))
 	})
-	m.versus = c
+	m.compared = c
 	return c
 }
 
@@ -131,8 +131,8 @@ func changeOf(was, is *entry) *change {
 }
 
 // keep is what of the record is to stay although the layers have it otherwise.
-func (m *merged) keep(record *part, keeps func(change) bool) map[string]any {
-	return keepAll(kidsAt(record), m.kids, keeps)
+func (p *aggregated) keep(keeps func(change) bool) map[string]any {
+	return keepAll(kidsAt(p.versus.record), p.kids, keeps)
 }
 
 func keepAll(was, is map[string]*entry, keeps func(change) bool) map[string]any {

@@ -94,7 +94,7 @@ func (p *Policy) understandState(raw []byte) error {
 	}
 	p.fixed = takeApart(nmstate.Canonical(doc))
 	p.fixed = slices.DeleteFunc(p.fixed, func(one piece) bool {
-		nameless := one.place == place{section: interfaces}
+		nameless := one.place == placeOf(interfaces, "")
 		if nameless {
 			p.each = append(p.each, one.content)
 		}

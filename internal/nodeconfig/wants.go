@@ -92,7 +92,7 @@ func (p *Policy) contribute(matched []string) (pieces, error) {
 	all := slices.Clip(p.fixed)
 	for _, name := range matched {
 		for _, attributes := range p.each {
-			all = append(all, piece{place{interfaces, keyOf(name, attributes)}, attributes})
+			all = append(all, piece{placeOf(interfaces, keyOf(name, attributes)), attributes})
 		}
 	}
 	return all, nil
@@ -110,18 +110,18 @@ func (p *Policy) configure(matched []string) (made pieces, err error) {
 	bases := matched
 	if b := p.auto.Bonding; b != nil {
 		bases = []string{bondName(b)}
-		made = append(made, piece{place{interfaces, bondName(b)}, bondOf(b, matched)})
+		made = append(made, piece{placeOf(interfaces, bondName(b)), bondOf(b, matched)})
 	}
 	for _, base := range bases {
 		for _, id := range vlansOf(p.auto) {
-			made = append(made, piece{place{interfaces, vlanName(base, id)}, map[string]any{
+			made = append(made, piece{placeOf(interfaces, vlanName(base, id)), map[string]any{
 				"type": "vlan", "state": nmstate.Up, "vlan": map[string]any{"base-iface": base, "id": int64(id)},
 			}})
 		}
 	}
 	for _, i := range made {
-		if len(i.key) > longestName {
-			return nil, fmt.Errorf("autoConfig would make an interface %s, whose name is longer than %d bytes", i.key, longestName)
+		if len(i.key()) > longestName {
+			return nil, fmt.Errorf("autoConfig would make an interface %s, whose name is longer than %d bytes", i.key(), longestName)
 		}
 	}
 	return made, nil
