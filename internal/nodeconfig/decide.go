@@ -56,7 +56,7 @@ type decider struct {
 	standings map[string]Standing
 	wants     []want
 	had       map[string]int64 // policies of which the node has something, and of which generation
-	waits     map[int]string // policies that may not change the node now, and why
+	waits     map[int]string   // policies that may not change the node now, and why
 	blockers  map[string][]string
 	changing  map[int]bool // policies because of which the node's desire changes
 	evidence  evidence     // of a node that is failing
