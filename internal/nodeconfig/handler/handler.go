@@ -134,8 +134,9 @@ func (h *Handler) Pass(ctx context.Context, nodes map[string]bool) (again map[st
 }
 
 func (h *Handler) decide(round *nodeconfig.Round, n *corev1.Node) nodeconfig.Decision {
-	h.Metrics.decided()
-	return round.Decide(h.nodeOf(n))
+	node, begin := h.nodeOf(n), time.Now()
+	defer h.Metrics.decided(begin)
+	return round.Decide(node)
 }
 
 // passTurnsOn decides for nodes that wait for turns that are given back now, so that both are told in one.
