@@ -89,7 +89,7 @@ func nodeStateCommand() *cobra.Command {
 	f.DurationVar(&o.revert, "revert-timeout", time.Minute, "how long a change may take until it has proved good; then it is rolled back")
 	f.StringVar(&o.stateDir, "state-dir", "/var/lib/flowkeep-node-state", "directory of what undoes a change under way, and of the neighbours heard by LLDP; of this agent alone")
 	f.StringVar(&o.bridge, "bridge", "fk0", "the bridge that netplugin enforces on: it is never touched")
-	f.StringVar(&o.ovsdb, "ovsdb", "unix:/var/run/openvswitch/db.sock", "endpoint of ovsdb-server; where it does not answer, there are no types ovs-bridge and ovs-interface")
+	f.StringVar(&o.ovsdb, "ovsdb", "unix:/var/run/openvswitch/db.sock", "endpoint of ovsdb-server; while it does not answer, there are no types ovs-bridge and ovs-interface, and what may be a port of --bridge is left alone")
 	f.StringVar(&o.httpListen, "http-listen", "127.0.0.1:9442", "address of /metrics, /healthz and /readyz")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")

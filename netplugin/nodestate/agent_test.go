@@ -68,6 +68,7 @@ func TestDesireIsEnforcedThenReported(t *testing.T) {
 
 func TestIdleWritesNothing(t *testing.T) {
 	played(t, func(r *rig, dir string) {
+		after(123456789) // the API server keeps whole seconds
 		r.desire(mtu1450)
 		stop := r.start(dir)
 		synctest.Wait()

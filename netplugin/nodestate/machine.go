@@ -238,10 +238,10 @@ const (
 )
 
 // noted puts an attempt in front. One that ended as the newest did takes its place: a desire that fails for a day leaves what came
-// before it readable.
+// before it readable. Times are to the second, as the API server keeps them: what is compared with it must be so too.
 func noted(history []v1.Attempt, r Result, now time.Time) []v1.Attempt {
 	entry := v1.Attempt{
-		Time: metav1.NewTime(now), Generation: r.Generation, Outcome: r.Outcome,
+		Time: metav1.NewTime(now.Truncate(time.Second)), Generation: r.Generation, Outcome: r.Outcome,
 		Message: shortened(r.Message), Changes: shortList(r.Steps),
 	}
 	if len(history) > 0 && r.Outcome != v1.OutcomeApplied {

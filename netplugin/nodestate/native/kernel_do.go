@@ -258,30 +258,6 @@ func (k *kernel) isSwitchs(ctx context.Context, name string) bool {
 	return false
 }
 
-func (k *kernel) setMTU(ctx context.Context, s Step) error {
-	if k.isSwitchs(ctx, s.name) {
-		if err := k.ovs.request(ctx, s.name, s.number, ""); err != nil {
-			return err
-		}
-		return awaitLink(ctx, s.name, func(l netlink.Link) bool { return l != nil && l.Attrs().MTU == s.number })
-	}
-	return k.changeLink(ctx, s.name, func(l netlink.Link) error { return netlink.LinkSetMTU(l, s.number) })
-}
-
-func (k *kernel) changeMAC(ctx context.Context, s Step) error {
-	mac, err := net.ParseMAC(s.text)
-	if err != nil {
-		return err
-	}
-	if k.isSwitchs(ctx, s.name) {
-		if err := k.ovs.request(ctx, s.name, 0, s.text); err != nil {
-			return err
-		}
-		return awaitLink(ctx, s.name, func(l netlink.Link) bool { return l != nil && l.Attrs().HardwareAddr.String() == s.text })
-	}
-	return k.changeLink(ctx, s.name, func(l netlink.Link) error { return k.setMAC(l, mac) })
-}
-
 // setAdvertisements has a link take router advertisements, or not. Where the step leaves it to us how: one that forwards packets takes
 // them only if it is told so twice.
 func setAdvertisements(s Step) error {

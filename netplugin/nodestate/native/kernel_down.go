@@ -4,12 +4,37 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
+
+func (k *kernel) setMTU(ctx context.Context, s Step) error {
+	if k.isSwitchs(ctx, s.name) {
+		if err := k.ovs.request(ctx, s.name, s.number, ""); err != nil {
+			return err
+		}
+		return awaitLink(ctx, s.name, func(l netlink.Link) bool { return l != nil && l.Attrs().MTU == s.number })
+	}
+	return k.changeLink(ctx, s.name, func(l netlink.Link) error { return netlink.LinkSetMTU(l, s.number) })
+}
+
+func (k *kernel) changeMAC(ctx context.Context, s Step) error {
+	mac, err := net.ParseMAC(s.text)
+	if err != nil {
+		return err
+	}
+	if k.isSwitchs(ctx, s.name) {
+		if err := k.ovs.request(ctx, s.name, 0, s.text); err != nil {
+			return err
+		}
+		return awaitLink(ctx, s.name, func(l netlink.Link) bool { return l != nil && l.Attrs().HardwareAddr.String() == s.text })
+	}
+	return k.changeLink(ctx, s.name, func(l netlink.Link) error { return k.setMAC(l, mac) })
+}
 
 // changeLink changes a link, and one that is busy while it is down: some drivers take another MAC address or MTU only then.
 func (k *kernel) changeLink(ctx context.Context, name string, change func(netlink.Link) error) error {
