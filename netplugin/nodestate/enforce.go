@@ -108,8 +108,7 @@ func (t *attempt) result(outcome v1.Outcome, text string) Result {
 }
 
 func (t *attempt) unchanged(err error) Result {
-	switch {
-	case err == nil:
+	if err == nil {
 		return t.result(v1.OutcomeApplied, "")
 	}
 	r := t.result(v1.OutcomeFailed, err.Error())

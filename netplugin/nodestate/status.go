@@ -40,10 +40,12 @@ func StatusOf(m Memory, o Observation, facts Facts) (v1.NodeNetworkStateStatus, 
 	c.ObservedGeneration = s.ObservedGeneration
 	c.LastTransitionTime = metav1.NewTime(o.Now.Truncate(time.Second))
 	meta.SetStatusCondition(&s.Conditions, c)
-	if o.ShowErr != nil {
-		return s, nil
+	if o.ShowErr == nil {
+		if err := reportCurrent(&s, o, facts.Bridge); err != nil {
+			return s, err
+		}
 	}
-	return s, reportCurrent(&s, o, facts.Bridge)
+	return s, nil
 }
 
 // reportCurrent comes last: the current state has the room that all else leaves.
