@@ -84,6 +84,7 @@ func (m *Manager) Run(ctx context.Context) error {
 func (m *Manager) arrange(ctx context.Context, all *sync.WaitGroup) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	news := false
 	keep := map[string]bool{}
 	for _, r := range m.resources {
 		keep[r.Name] = true
@@ -92,7 +93,7 @@ func (m *Manager) arrange(ctx context.Context, all *sync.WaitGroup) {
 			p = newPlugin(r.Name, m.cfg)
 			before := m.ending[r.Name]
 			delete(m.ending, r.Name)
-			m.plugins[r.Name] = p
+			m.plugins[r.Name], news = p, true
 			all.Go(func() { p.run(ctx, before) })
 		}
 		p.offer.set(devicesOf(r))
@@ -102,7 +103,7 @@ func (m *Manager) arrange(ctx context.Context, all *sync.WaitGroup) {
 			close(p.finished)
 			m.cfg.Metrics.gone(name)
 			delete(m.plugins, name)
-			m.ending[name] = p.done
+			m.ending[name], news = p.done, true
 		}
 	}
 	for name, done := range m.ending {
@@ -112,7 +113,9 @@ func (m *Manager) arrange(ctx context.Context, all *sync.WaitGroup) {
 		default:
 		}
 	}
-	m.cfg.changed()
+	if news {
+		m.cfg.changed()
+	}
 }
 
 // kick has all plugins look at the directory.

@@ -1,0 +1,355 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/flowkeep/flowkeep/internal/macvtap"
+	"github.com/flowkeep/flowkeep/internal/process"
+	"github.com/flowkeep/flowkeep/netplugin/macvtap/deviceplugin"
+	"github.com/flowkeep/flowkeep/netplugin/macvtap/dirwatch"
+	"github.com/flowkeep/flowkeep/netplugin/macvtap/links"
+	"github.com/flowkeep/flowkeep/netplugin/macvtap/podresources"
+)
+
+// Cluster is the API server, as far as the agent needs it. Safe for concurrent use.
+type Cluster interface {
+	// Follow calls tell with what the API server says, at the start and whenever it is another, until ctx ends; and with why it isn't known.
+	Follow(ctx context.Context, tell func(*Intent, error))
+	// Report brings statuses to what the report says, and writes none that says so already.
+	Report(ctx context.Context, r Report) error
+}
+
+// Plugins offer resources to the kubelet. Safe for concurrent use.
+type Plugins interface {
+	Set([]macvtap.Resource)
+	States() map[string]deviceplugin.State
+}
+
+// Report is all there is to tell of a node. Nothing in it may be changed.
+type Report struct {
+	Exposure      macvtap.Exposure
+	Registrations map[string]deviceplugin.State // by resource
+	Holdings      []podresources.Holding
+	HoldingsWhy   string    // why they aren't known; "" if they are
+	Trouble       []Trouble // of the node as a whole
+}
+
+// Trouble is what keeps the agent from its work, in whole or in part.
+type Trouble struct{ Reason, Message string }
+
+// Reasons of troubles.
+const (
+	ReasonConfig   = "BrokenConfiguration"
+	ReasonUnknown  = "PoliciesUnknown"
+	ReasonLinks    = "LinksUnknown"
+	ReasonStateDir = "StateNotKept"
+)
+
+// Config is what an Agent works with. All is needed but Cluster, File and Also.
+type Config struct {
+	Cluster      Cluster // nil: there are no policies
+	File         string  // of the explicit configuration
+	StateDir     string
+	PodResources string // the kubelet's socket
+	Also         []string
+	Plugins      Plugins
+	Log          *slog.Logger
+	Metrics      *Metrics
+	Health       *process.Health
+
+	// Links follows the node's links until ctx ends; nil: those of this network namespace.
+	Links func(ctx context.Context, tell func([]macvtap.Link)) error
+}
+
+// Agent decides what a node exposes. Run runs it, once.
+type Agent struct {
+	cfg     Config
+	dirty   chan struct{}
+	asked   chan struct{} // who holds what may be another
+	reports chan Report   // the newest alone
+
+	mu sync.Mutex
+	in inputs
+}
+
+// inputs are what the agent decides by, as they were last told of.
+type inputs struct {
+	links       []macvtap.Link
+	linksKnown  bool
+	config      *macvtap.Config
+	configText  string // the good one that config is
+	configErr   error
+	configRead  bool
+	intent      *Intent
+	intentErr   error
+	holdings    []podresources.Holding
+	holdingsErr error
+}
+
+// New makes an agent.
+func New(cfg Config) *Agent {
+	if cfg.Links == nil {
+		cfg.Links = func(ctx context.Context, tell func([]macvtap.Link)) error { return links.Follow(ctx, cfg.Log, tell) }
+	}
+	return &Agent{cfg: cfg, dirty: make(chan struct{}, 1), asked: make(chan struct{}, 1), reports: make(chan Report, 1)}
+}
+
+// Changed tells that a registration stands differently.
+func (a *Agent) Changed() { signal(a.dirty) }
+
+// Given tells that the kubelet was given devices.
+func (a *Agent) Given() { signal(a.asked) }
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// told changes the inputs.
+func (a *Agent) told(change func(in *inputs)) {
+	a.mu.Lock()
+	change(&a.in)
+	a.mu.Unlock()
+	signal(a.dirty)
+}
+
+// Run decides until ctx ends, or what it depends on can't be followed at all.
+func (a *Agent) Run(ctx context.Context) error {
+	m, err := load(a.cfg.StateDir)
+	if err != nil {
+		a.cfg.Log.Error("what was last known can't be read", "err", err)
+	}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var all sync.WaitGroup
+	for _, part := range []func() error{
+		func() error {
+			return a.cfg.Links(ctx, func(l []macvtap.Link) { a.told(func(in *inputs) { in.links, in.linksKnown = l, true }) })
+		},
+		func() error { return a.followConfig(ctx, m.Config) },
+		func() error { a.followHoldings(ctx); return nil },
+		func() error { a.followCluster(ctx); return nil },
+		func() error { a.reportAll(ctx); return nil },
+		func() error { a.decideAll(ctx, m); return nil },
+	} {
+		all.Go(func() {
+			if err := part(); err != nil {
+				stop(err)
+			}
+		})
+	}
+	all.Wait()
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+func (a *Agent) followCluster(ctx context.Context) {
+	if a.cfg.Cluster == nil {
+		a.told(func(in *inputs) { in.intent = new(Intent) })
+		return
+	}
+	a.cfg.Cluster.Follow(ctx, func(i *Intent, err error) {
+		a.told(func(in *inputs) {
+			if in.intentErr = err; i != nil {
+				in.intent = i
+			}
+		})
+	})
+}
+
+// followConfig reads the file whenever its directory changes, as a ConfigMap's does by a symbolic link, and at every beat. good is the last
+// one that could be read.
+func (a *Agent) followConfig(ctx context.Context, good string) error {
+	if a.cfg.File == "" {
+		a.told(func(in *inputs) { in.configRead = true })
+		return nil
+	}
+	var last string
+	first := true
+	return dirwatch.Follow(ctx, filepath.Dir(a.cfg.File), func() {
+		text, err := os.ReadFile(a.cfg.File)
+		if errors.Is(err, os.ErrNotExist) {
+			text, err = nil, nil // as a ConfigMap that is optional
+		}
+		if now := fmt.Sprint(err) + string(text); first || now != last {
+			last = now
+			a.readConfig(string(text), err, good, first)
+		}
+		first = false
+	})
+}
+
+// readConfig takes a configuration, or says that it is broken and goes on with the one before.
+func (a *Agent) readConfig(text string, err error, good string, first bool) {
+	config, perr := macvtap.ParseConfig([]byte(text))
+	if err = errors.Join(err, perr); err == nil {
+		a.told(func(in *inputs) { in.config, in.configText, in.configErr, in.configRead = config, text, nil, true })
+		return
+	}
+	a.cfg.Log.Error("the configuration can't be used; the one before stays", "file", a.cfg.File, "err", err)
+	before, _ := macvtap.ParseConfig([]byte(good)) // it was good when it was kept
+	a.told(func(in *inputs) {
+		if in.configErr, in.configRead = err, true; first {
+			in.config, in.configText = before, good
+		}
+	})
+}
+
+const (
+	holdingsEvery = 15 * time.Second
+	holdingsSoon  = time.Second // after the kubelet was given devices: it tells of them a moment later
+)
+
+// followHoldings asks the kubelet which pods hold what, gently.
+func (a *Agent) followHoldings(ctx context.Context) {
+	for {
+		list, err := podresources.List(ctx, a.cfg.PodResources)
+		if ctx.Err() != nil {
+			return
+		}
+		a.told(func(in *inputs) {
+			if in.holdingsErr = err; err == nil {
+				in.holdings = list
+			}
+		})
+		due := time.NewTimer(holdingsEvery)
+		select {
+		case <-ctx.Done():
+		case <-due.C:
+		case <-a.asked:
+			due.Reset(holdingsSoon)
+			select {
+			case <-ctx.Done():
+			case <-due.C:
+			}
+		}
+		due.Stop()
+	}
+}
+
+// decideAll decides whenever something is another. m is what an earlier process knew.
+func (a *Agent) decideAll(ctx context.Context, m memory) {
+	a.cfg.Health.SetReady("macvtap", "the node's links, its configuration or its policies are not known yet")
+	var kept memory
+	fresh := true
+	for {
+		a.mu.Lock()
+		in := a.in
+		a.mu.Unlock()
+		report, next, ok := decide(in, m, a.cfg.Also, time.Now())
+		if ok {
+			m = next
+			if fresh || !sameMemory(kept, m) {
+				if err := save(a.cfg.StateDir, m); err != nil {
+					a.cfg.Log.Error("a restart without the API server would not know what it says", "err", err)
+					report.Trouble = append(report.Trouble, Trouble{ReasonStateDir, err.Error()})
+				} else {
+					kept, fresh = m, false
+				}
+			}
+			a.cfg.Plugins.Set(report.Exposure.Resources)
+		}
+		a.tell(report, ok)
+		at := m.forgetAt()
+		if soon := time.Now().Add(missedFor / 10); !at.IsZero() && at.Before(soon) {
+			at = soon // its devices may be held for long
+		}
+		if !wait(ctx, a.dirty, at) {
+			return
+		}
+	}
+}
+
+// wait until something is another, or the time has come. False: ctx has ended.
+func wait(ctx context.Context, dirty <-chan struct{}, at time.Time) bool {
+	var due <-chan time.Time
+	if !at.IsZero() {
+		timer := time.NewTimer(max(time.Until(at), 0))
+		defer timer.Stop()
+		due = timer.C
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case <-dirty:
+	case <-due:
+	}
+	return ctx.Err() == nil
+}
+
+// decide is all that the agent does, as a function of what it was told, what it remembers and the time. Not ok: nothing can be decided yet,
+// and what is offered stays as it is.
+func decide(in inputs, m memory, also []string, now time.Time) (r Report, next memory, ok bool) {
+	r.Trouble = troubles(in, m)
+	r.Holdings = in.holdings
+	if in.holdingsErr != nil {
+		r.HoldingsWhy = in.holdingsErr.Error()
+	}
+	if !in.linksKnown || !in.configRead {
+		return r, m, false
+	}
+	intent := in.intent
+	if intent == nil {
+		intent = m.Intent
+	}
+	m.Intent, m.Config = intent, in.configText
+	if intent == nil && in.config == nil {
+		return r, m, in.intentErr != nil // nothing is exposed, once it is known that it isn't known
+	}
+	if intent == nil {
+		intent = new(Intent)
+	}
+	r.Exposure = macvtap.Select(macvtap.Input{
+		Config: in.config, Policies: intent.Policies, Labels: intent.Labels, Links: in.links, Known: m.Known, Also: also,
+	})
+	return r, m.remember(r.Exposure, in.links, in.held, now), true
+}
+
+// held tells whether a pod may hold a device on a resource's parent.
+func (in *inputs) held(resource, parent string) bool {
+	first := macvtap.DeviceID(resource, parent, 0)
+	return in.holdingsErr != nil || slices.ContainsFunc(in.holdings, func(h podresources.Holding) bool {
+		return strings.HasPrefix(h.Device, strings.TrimSuffix(first, "0"))
+	})
+}
+
+// troubles are in order of weight.
+func troubles(in inputs, m memory) (list []Trouble) {
+	if !in.linksKnown {
+		list = append(list, Trouble{ReasonLinks, "the node's links are not known yet"})
+	}
+	if in.configErr != nil {
+		list = append(list, Trouble{ReasonConfig, "the configuration can't be used, and the one before stays: " + in.configErr.Error()})
+	}
+	if in.intentErr != nil {
+		text := "the API server does not tell of policies and labels"
+		switch {
+		case in.intent != nil:
+			text += "; those it last told of stay"
+		case m.Intent != nil:
+			text += "; those that were known before this process started stay"
+		case in.config == nil:
+			text += ", and never did: nothing is exposed"
+		}
+		list = append(list, Trouble{ReasonUnknown, text + ": " + in.intentErr.Error()})
+	}
+	return list
+}
+
+func sameMemory(a, b memory) bool {
+	return a.Config == b.Config && sameKnown(a, b) && reflect.DeepEqual(a.Intent, b.Intent)
+}
