@@ -63,7 +63,7 @@ func rootCommand() *cobra.Command {
 		},
 	}
 	addFlags(cmd, &cfg)
-	cmd.AddCommand(nodeStateCommand())
+	cmd.AddCommand(nodeStateCommand(), macvtapCommand())
 	f := cmd.Flags()
 	f.StringVar(&httpListen, "http-listen", "127.0.0.1:9441", "address of /metrics, /healthz and /readyz")
 	f.StringVar(&logLevel, "log-level", "info", "debug, info, warn or error")

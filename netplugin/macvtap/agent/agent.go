@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/flowkeep/flowkeep/internal/macvtap"
+	"github.com/flowkeep/flowkeep/internal/macvtap/report"
 	"github.com/flowkeep/flowkeep/internal/process"
 	"github.com/flowkeep/flowkeep/netplugin/macvtap/deviceplugin"
 	"github.com/flowkeep/flowkeep/netplugin/macvtap/dirwatch"
@@ -37,11 +38,10 @@ type Plugins interface {
 
 // Report is all there is to tell of a node. Nothing in it may be changed.
 type Report struct {
-	Exposure      macvtap.Exposure
+	Facts         report.Facts                  // without links that nobody would expose
 	Registrations map[string]deviceplugin.State // by resource
-	Holdings      []podresources.Holding
-	HoldingsWhy   string    // why they aren't known; "" if they are
-	Trouble       []Trouble // of the node as a whole
+	HoldersWhy    string                        // why they aren't known; "" if they are
+	Trouble       []Trouble                     // of the node as a whole
 }
 
 // Trouble is what keeps the agent from its work, in whole or in part.
@@ -84,16 +84,16 @@ type Agent struct {
 
 // inputs are what the agent decides by, as they were last told of.
 type inputs struct {
-	links       []macvtap.Link
-	linksKnown  bool
-	config      *macvtap.Config
-	configText  string // the good one that config is
-	configErr   error
-	configRead  bool
-	intent      *Intent
-	intentErr   error
-	holdings    []podresources.Holding
-	holdingsErr error
+	links      []macvtap.Link
+	linksKnown bool
+	config     *macvtap.Config
+	configText string // the good one that config is
+	configErr  error
+	configRead bool
+	intent     *Intent
+	intentErr  error
+	holders    []macvtap.Holder
+	holdersErr error
 }
 
 // New makes an agent.
@@ -101,7 +101,9 @@ func New(cfg Config) *Agent {
 	if cfg.Links == nil {
 		cfg.Links = func(ctx context.Context, tell func([]macvtap.Link)) error { return links.Follow(ctx, cfg.Log, tell) }
 	}
-	return &Agent{cfg: cfg, dirty: make(chan struct{}, 1), asked: make(chan struct{}, 1), reports: make(chan Report, 1)}
+	a := &Agent{cfg: cfg, dirty: make(chan struct{}, 1), asked: make(chan struct{}, 1), reports: make(chan Report, 1)}
+	a.in.holdersErr = errors.New("the kubelet was not asked yet which pods hold devices")
+	return a
 }
 
 // Changed tells that a registration stands differently.
@@ -139,7 +141,7 @@ func (a *Agent) Run(ctx context.Context) error {
 			return a.cfg.Links(ctx, func(l []macvtap.Link) { a.told(func(in *inputs) { in.links, in.linksKnown = l, true }) })
 		},
 		func() error { return a.followConfig(ctx, m.Config) },
-		func() error { a.followHoldings(ctx); return nil },
+		func() error { a.followHolders(ctx); return nil },
 		func() error { a.followCluster(ctx); return nil },
 		func() error { a.reportAll(ctx); return nil },
 		func() error { a.decideAll(ctx, m); return nil },
@@ -210,28 +212,28 @@ func (a *Agent) readConfig(text string, err error, good string, first bool) {
 }
 
 const (
-	holdingsEvery = 15 * time.Second
-	holdingsSoon  = time.Second // after the kubelet was given devices: it tells of them a moment later
+	holdersEvery = 15 * time.Second
+	holdersSoon  = time.Second // after the kubelet was given devices: it tells of them a moment later
 )
 
-// followHoldings asks the kubelet which pods hold what, gently.
-func (a *Agent) followHoldings(ctx context.Context) {
+// followHolders asks the kubelet which pods hold what, gently.
+func (a *Agent) followHolders(ctx context.Context) {
 	for {
 		list, err := podresources.List(ctx, a.cfg.PodResources)
 		if ctx.Err() != nil {
 			return
 		}
 		a.told(func(in *inputs) {
-			if in.holdingsErr = err; err == nil {
-				in.holdings = list
+			if in.holdersErr = err; err == nil {
+				in.holders = list
 			}
 		})
-		due := time.NewTimer(holdingsEvery)
+		due := time.NewTimer(holdersEvery)
 		select {
 		case <-ctx.Done():
 		case <-due.C:
 		case <-a.asked:
-			due.Reset(holdingsSoon)
+			due.Reset(holdersSoon)
 			select {
 			case <-ctx.Done():
 			case <-due.C:
@@ -250,20 +252,20 @@ func (a *Agent) decideAll(ctx context.Context, m memory) {
 		a.mu.Lock()
 		in := a.in
 		a.mu.Unlock()
-		report, next, ok := decide(in, m, a.cfg.Also, time.Now())
+		r, next, ok := decide(in, m, a.cfg.Also, time.Now())
 		if ok {
 			m = next
 			if fresh || !sameMemory(kept, m) {
 				if err := save(a.cfg.StateDir, m); err != nil {
 					a.cfg.Log.Error("a restart without the API server would not know what it says", "err", err)
-					report.Trouble = append(report.Trouble, Trouble{ReasonStateDir, err.Error()})
+					r.Trouble = append(r.Trouble, Trouble{ReasonStateDir, err.Error()})
 				} else {
 					kept, fresh = m, false
 				}
 			}
-			a.cfg.Plugins.Set(report.Exposure.Resources)
+			a.cfg.Plugins.Set(r.Facts.Exposure.Resources)
 		}
-		a.tell(report, ok)
+		a.tell(r, ok)
 		at := m.forgetAt()
 		if soon := time.Now().Add(missedFor / 10); !at.IsZero() && at.Before(soon) {
 			at = soon // its devices may be held for long
@@ -295,17 +297,17 @@ func wait(ctx context.Context, dirty <-chan struct{}, at time.Time) bool {
 // and what is offered stays as it is.
 func decide(in inputs, m memory, also []string, now time.Time) (r Report, next memory, ok bool) {
 	r.Trouble = troubles(in, m)
-	r.Holdings = in.holdings
-	if in.holdingsErr != nil {
-		r.HoldingsWhy = in.holdingsErr.Error()
+	r.Facts.Holders = in.holders
+	if in.holdersErr != nil {
+		r.HoldersWhy = in.holdersErr.Error()
+	}
+	if in.configErr != nil {
+		r.Facts.Broken = in.configErr.Error()
 	}
 	if !in.linksKnown || !in.configRead {
 		return r, m, false
 	}
-	intent := in.intent
-	if intent == nil {
-		intent = m.Intent
-	}
+	intent := in.intended(m)
 	m.Intent, m.Config = intent, in.configText
 	if intent == nil && in.config == nil {
 		return r, m, in.intentErr != nil // nothing is exposed, once it is known that it isn't known
@@ -313,16 +315,49 @@ func decide(in inputs, m memory, also []string, now time.Time) (r Report, next m
 	if intent == nil {
 		intent = new(Intent)
 	}
-	r.Exposure = macvtap.Select(macvtap.Input{
-		Config: in.config, Policies: intent.Policies, Labels: intent.Labels, Links: in.links, Known: m.Known, Also: also,
-	})
-	return r, m.remember(r.Exposure, in.links, in.held, now), true
+	input := macvtap.Input{Config: in.config, Policies: intent.Policies, Labels: intent.Labels, Links: in.links, Known: m.Known, Also: also}
+	r.Facts.Exposure = macvtap.Select(input)
+	input.Links = notable(in.links, r.Facts.Exposure)
+	r.Facts.In = input
+	return r, m.remember(r.Facts.Exposure, in.links, in.held, now), true
+}
+
+// intended is what the API server says, or what it last said: also where it says that it knows no policies at all, although there were some.
+func (in *inputs) intended(m memory) *Intent {
+	if in.intent == nil || in.doubtful(m) {
+		return m.Intent
+	}
+	return in.intent
+}
+
+func (in *inputs) doubtful(m memory) bool {
+	return in.intent != nil && in.intent.Absent && m.Intent != nil && len(m.Intent.Policies) > 0
+}
+
+// notable leaves out links that come and go with pods and are not exposed.
+func notable(list []macvtap.Link, e macvtap.Exposure) (kept []macvtap.Link) {
+	exposed := map[string]bool{}
+	for _, r := range e.Resources {
+		for _, p := range r.Parents {
+			exposed[p.Link] = true
+		}
+	}
+	for _, l := range list {
+		switch l.Kind {
+		case "veth", "macvtap", "macvlan", "ipvlan", "ipvtap", "tun", "ifb":
+			if !exposed[l.Name] {
+				continue
+			}
+		}
+		kept = append(kept, l)
+	}
+	return kept
 }
 
 // held tells whether a pod may hold a device on a resource's parent.
 func (in *inputs) held(resource, parent string) bool {
 	first := macvtap.DeviceID(resource, parent, 0)
-	return in.holdingsErr != nil || slices.ContainsFunc(in.holdings, func(h podresources.Holding) bool {
+	return in.holdersErr != nil || slices.ContainsFunc(in.holders, func(h macvtap.Holder) bool {
 		return strings.HasPrefix(h.Device, strings.TrimSuffix(first, "0"))
 	})
 }
@@ -334,6 +369,9 @@ func troubles(in inputs, m memory) (list []Trouble) {
 	}
 	if in.configErr != nil {
 		list = append(list, Trouble{ReasonConfig, "the configuration can't be used, and the one before stays: " + in.configErr.Error()})
+	}
+	if in.doubtful(m) {
+		list = append(list, Trouble{ReasonUnknown, "the API server knows no policies at all any more, as one that has just started: those it last told of stay (kubectl apply -f deploy/crds)"})
 	}
 	if in.intentErr != nil {
 		text := "the API server does not tell of policies and labels"

@@ -16,7 +16,6 @@ import (
 	"github.com/flowkeep/flowkeep/internal/macvtap"
 	"github.com/flowkeep/flowkeep/internal/process"
 	"github.com/flowkeep/flowkeep/netplugin/macvtap/deviceplugin"
-	"github.com/flowkeep/flowkeep/netplugin/macvtap/podresources"
 	"github.com/flowkeep/flowkeep/netplugin/macvtap/tap"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	"github.com/prometheus/client_golang/prometheus"
@@ -83,6 +82,8 @@ func TestDecide(t *testing.T) {
 		"they were known, and none is asked for":   {known, memory{Intent: white}, true, "data:eth1", ""},
 		"there are none":                           {with(func(in *inputs) { in.intent = new(Intent) }), memory{Intent: white}, true, "eth0:eth0 eth1:eth1", ""},
 		"they are":                                 {with(func(in *inputs) { in.intent = white }), memory{}, true, "data:eth1", ""},
+		"the API server has just started":          {with(func(in *inputs) { in.intent = &Intent{Absent: true} }), memory{Intent: white}, true, "data:eth1", ReasonUnknown},
+		"it never knew any":                        {with(func(in *inputs) { in.intent = &Intent{Absent: true} }), memory{}, true, "eth0:eth0 eth1:eth1", ""},
 		"the configuration is above them":          {with(func(in *inputs) { in.intent, in.config = white, config }), memory{}, true, "conf:eth0", ""},
 		"a broken one is told of":                  {with(func(in *inputs) { in.intent, in.configErr = white, away }), memory{}, true, "data:eth1", ReasonConfig},
 		"they were known, and then the API server": {with(func(in *inputs) { in.intent, in.intentErr = white, away }), memory{}, true, "data:eth1", ReasonUnknown},
@@ -92,10 +93,10 @@ func TestDecide(t *testing.T) {
 		if len(r.Trouble) > 0 {
 			reason = r.Trouble[0].Reason
 		}
-		if ok != c.ok || says(r.Exposure.Resources) != c.want || reason != c.trouble {
-			t.Errorf("%s: %v, %q, %v", what, ok, says(r.Exposure.Resources), r.Trouble)
+		if ok != c.ok || says(r.Facts.Exposure.Resources) != c.want || reason != c.trouble {
+			t.Errorf("%s: %v, %q, %v", what, ok, says(r.Facts.Exposure.Resources), r.Trouble)
 		}
-		if c.in.intent != nil && ok && m.Intent != c.in.intent {
+		if i := c.in.intent; i != nil && ok && m.Intent != i && !i.Absent {
 			t.Errorf("%s: not remembered", what)
 		}
 	}
@@ -110,7 +111,7 @@ func TestVanishedParents(t *testing.T) {
 		t.Helper()
 		var r Report
 		r, m, _ = decide(in, m, nil, now.Add(later))
-		if got := says(r.Exposure.Resources); got != want {
+		if got := says(r.Facts.Exposure.Resources); got != want {
 			t.Errorf("%s: %s", what, got)
 		}
 	}
@@ -118,15 +119,15 @@ func TestVanishedParents(t *testing.T) {
 	in.links = in.links[:1]
 	at("gone", time.Minute, "eth0:eth0 eth1:eth1!")
 	at("still", 10*time.Minute, "eth0:eth0 eth1:eth1!")
-	in.holdings = []podresources.Holding{{Resource: "eth1", Device: macvtap.DeviceID("eth1", "eth1", 7)}}
+	in.holders = []macvtap.Holder{{Resource: "eth1", Device: macvtap.DeviceID("eth1", "eth1", 7)}}
 	at("held", time.Hour, "eth0:eth0 eth1:eth1!")
-	in.holdings[0].Device = macvtap.DeviceID("eth1", "eth11", 7)
-	in.holdingsErr = errors.New("not known")
+	in.holders[0].Device = macvtap.DeviceID("eth1", "eth11", 7)
+	in.holdersErr = errors.New("not known")
 	at("perhaps held", 2*time.Hour, "eth0:eth0 eth1:eth1!")
 	if m.forgetAt().Sub(now) != 11*time.Minute {
 		t.Errorf("%v", m.Missed)
 	}
-	in.holdingsErr = nil
+	in.holdersErr = nil
 	at("to be forgotten", 3*time.Hour, "eth0:eth0 eth1:eth1!")
 	at("forgotten", 3*time.Hour, "eth0:eth0")
 	in.links = append(in.links, device("eth1"))
@@ -308,7 +309,9 @@ func TestDayTwo(t *testing.T) {
 	}
 	n.intent(new(Intent), nil)
 	n.offers("eth0:eth0")
-	n.await("a report", func() bool { return len(n.reports) > 0 && n.reports[0].HoldingsWhy != "" })
+	n.await("a report", func() bool {
+		return len(n.reports) > 0 && strings.Contains(n.reports[len(n.reports)-1].HoldersWhy, "--pod-resources")
+	})
 	n.links([]macvtap.Link{device("eth0"), device("eth1")})
 	n.offers("eth0:eth0 eth1:eth1")
 	i := &Intent{Policies: []macvtap.Policy{labelled("p", "aware", "eth1")}}
@@ -323,7 +326,7 @@ func TestDayTwo(t *testing.T) {
 	n.configure(`[{"name": `)
 	n.await("a broken configuration is told of", func() bool {
 		r := n.reports[len(n.reports)-1]
-		return len(r.Trouble) == 1 && r.Trouble[0].Reason == ReasonConfig && says(r.Exposure.Resources) == "conf:eth1"
+		return len(r.Trouble) == 1 && r.Trouble[0].Reason == ReasonConfig && says(r.Facts.Exposure.Resources) == "conf:eth1"
 	})
 	n.configure(`[]`)
 	n.offers("data:eth1")
@@ -348,7 +351,7 @@ func TestRestartWithoutTheAPIServer(t *testing.T) {
 	n.intent(nil, errors.New("no route to host"))
 	n.await("it says so", func() bool {
 		r := n.reports[len(n.reports)-1]
-		return len(r.Trouble) == 1 && strings.Contains(r.Trouble[0].Message, "before this process started") && says(r.Exposure.Resources) == "data:eth0 data:eth1!"
+		return len(r.Trouble) == 1 && strings.Contains(r.Trouble[0].Message, "before this process started") && says(r.Facts.Exposure.Resources) == "data:eth0 data:eth1!"
 	})
 	n.configure(`[{"name": "conf", "lowerDevice": "eth0"}]`)
 	n.offers("conf:eth0")
@@ -377,7 +380,7 @@ func TestReportsAreBroughtAgain(t *testing.T) {
 	})
 	n.seen(func() { n.refuse = nil })
 	n.await("one report of the last", func() bool {
-		return len(n.reports) > 0 && slices.ContainsFunc(n.reports[len(n.reports)-1].Exposure.Resources, func(r macvtap.Resource) bool { return r.Name == "eth49" })
+		return len(n.reports) > 0 && slices.ContainsFunc(n.reports[len(n.reports)-1].Facts.Exposure.Resources, func(r macvtap.Resource) bool { return r.Name == "eth49" })
 	})
 	if len(n.reports) > 3 {
 		t.Errorf("%d reports", len(n.reports))

@@ -18,6 +18,8 @@ import (
 type Intent struct {
 	Policies []macvtap.Policy
 	Labels   map[string]string
+	// Absent: the API server knows of no such policies at all, as one that has just started, or has not had the CRDs applied.
+	Absent bool `json:"-"`
 }
 
 // memory is what a start without the API server, or with a broken configuration, goes by.

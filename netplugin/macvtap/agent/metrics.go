@@ -31,11 +31,11 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 }
 
 func (m *Metrics) measure(r Report) {
-	m.resources.Set(float64(len(r.Exposure.Resources)))
-	m.conflicts.Set(float64(len(r.Exposure.Conflicts)))
-	m.problems.Set(float64(len(r.Exposure.Problems)))
-	m.absent.Set(float64(len(r.Exposure.Absent)))
-	m.held.Set(float64(len(r.Holdings)))
+	m.resources.Set(float64(len(r.Facts.Exposure.Resources)))
+	m.conflicts.Set(float64(len(r.Facts.Exposure.Conflicts)))
+	m.problems.Set(float64(len(r.Facts.Exposure.Problems)))
+	m.absent.Set(float64(len(r.Facts.Exposure.Absent)))
+	m.held.Set(float64(len(r.Facts.Holders)))
 	m.known.Set(1)
 	for _, t := range r.Trouble {
 		if t.Reason == ReasonUnknown {

@@ -2,14 +2,12 @@
 package podresources
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -22,22 +20,13 @@ import (
 // DefaultSocket is where kubelets answer.
 const DefaultSocket = "/var/lib/kubelet/pod-resources/kubelet.sock"
 
-// Holding is a device that a container has.
-type Holding struct {
-	Resource  string // without the domain
-	Device    string
-	Namespace string
-	Pod       string
-	Container string
-}
-
 const (
 	limit   = 10 * time.Second
 	largest = 64 << 20 // bytes: an answer tells of all pods of a node, and of all their devices
 )
 
-// List asks for all holdings of macvtap devices, by device.
-func List(ctx context.Context, socket string) ([]Holding, error) {
+// List asks who holds macvtap devices.
+func List(ctx context.Context, socket string) ([]macvtap.Holder, error) {
 	if _, err := os.Stat(socket); errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("the kubelet does not tell which pods hold devices: there is no %s (give --pod-resources)", socket)
 	}
@@ -57,24 +46,22 @@ func List(ctx context.Context, socket string) ([]Holding, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ask the kubelet which pods hold devices: %w", err)
 	}
-	return holdings(answer), nil
+	return holders(answer), nil
 }
 
-func holdings(answer *api.ListPodResourcesResponse) (list []Holding) {
+func holders(answer *api.ListPodResourcesResponse) (list []macvtap.Holder) {
 	for _, p := range answer.GetPodResources() {
 		for _, c := range p.GetContainers() {
 			for _, d := range c.GetDevices() {
 				name, ours := strings.CutPrefix(d.GetResourceName(), macvtap.Domain+"/")
 				for _, id := range d.GetDeviceIds() {
 					if ours {
-						list = append(list, Holding{name, id, p.GetNamespace(), p.GetName(), c.GetName()})
+						list = append(list, macvtap.Holder{Resource: name, Device: id, Namespace: p.GetNamespace(), Pod: p.GetName(), Container: c.GetName()})
 					}
 				}
 			}
 		}
 	}
-	slices.SortFunc(list, func(a, b Holding) int {
-		return cmp.Or(cmp.Compare(a.Device, b.Device), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Container, b.Container))
-	})
+	macvtap.SortHolders(list)
 	return list
 }

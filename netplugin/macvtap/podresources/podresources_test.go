@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flowkeep/flowkeep/internal/macvtap"
 	"google.golang.org/grpc"
 	api "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
@@ -53,8 +54,10 @@ func TestList(t *testing.T) {
 	go func() { _ = server.Serve(l) }()
 	defer server.Stop()
 	got, err := List(t.Context(), socket)
-	want := []Holding{
-		{"data", "data:eth0:0", "vms", "b", "compute"}, {"data", "data:eth0:1", "vms", "b", "compute"}, {"quick", "quick:eth0:0", "vms", "a", "compute"},
+	want := []macvtap.Holder{
+		{Resource: "data", Device: "data:eth0:0", Namespace: "vms", Pod: "b", Container: "compute"},
+		{Resource: "data", Device: "data:eth0:1", Namespace: "vms", Pod: "b", Container: "compute"},
+		{Resource: "quick", Device: "quick:eth0:0", Namespace: "vms", Pod: "a", Container: "compute"},
 	}
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("%v: %v", err, got)
