@@ -54,14 +54,9 @@ type tapped struct {
 func withMacvtap(t *testing.T) *tapped {
 	t.Helper()
 	w := setup(t)
-	for _, path := range []string{"../deploy/crds", "../deploy/roles.yaml"} {
-		_, err := w.Kubectl(w.ctx, "", "apply", "-f", path)
-		w.must(err)
-	}
-	for _, crd := range []string{"macvtapnodes", "macvtapnetworknodepolicies"} {
-		_, err := w.Kubectl(w.ctx, "", "wait", "--for=condition=Established", "--timeout=300s", "crd/"+crd+".macvtap.network.kubevirt.io")
-		w.must(err)
-	}
+	w.applyCRDs()
+	_, err := w.Kubectl(w.ctx, "", "apply", "-f", "../deploy/roles.yaml")
+	w.must(err)
 	user := "macvtap-" + w.id
 	w.bind("clusterrolebinding", user, "--clusterrole=flowkeep-macvtap", "--user="+user)
 	m := &tapped{world: w, node: "node1", kubeconfig: w.person(user), config: filepath.Join(t.TempDir(), "config.json")}
@@ -315,8 +310,8 @@ func (m *tapped) restartKubelet() {
 	}))
 	began := time.Now()
 	m.must(cluster.Until(m.ctx, following, func() error {
-		if count() == before {
-			return fmt.Errorf("not registered again")
+		if up, err := m.MacvtapMetric(m.ctx, m.node, "flowkeep_macvtap_registered", `resource="dataplane"`); err != nil || up != 1 || count() == before {
+			return fmt.Errorf("not registered again (%v, %w)", up, err)
 		}
 		return nil
 	}))

@@ -51,7 +51,7 @@ var confined = []struct {
 	module string
 	by     []string
 }{
-	{"k8s.io/client-go", []string{"netmaster", "netmaster/watch", "netctl/apiserver", "internal/nodeconfig/handler", "netplugin/nodestate/kube"}},
+	{"k8s.io/client-go", []string{"netmaster", "netmaster/watch", "netctl/apiserver", "internal/nodeconfig/handler", "netplugin/nodestate/kube", "netplugin/macvtap/kube"}},
 	{"github.com/ovn-org/libovsdb", []string{"ofctl/ovsdb"}},
 	{"k8s.io/kubelet", []string{"netplugin/macvtap/deviceplugin", "netplugin/macvtap/podresources"}},
 	{"go.etcd.io/bbolt", []string{"policydb/store", "netplugin/"}},
