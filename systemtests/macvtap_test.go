@@ -207,7 +207,9 @@ func (m *tapped) attach() {
 func TestMacvtap(t *testing.T) {
 	m := withMacvtap(t)
 	m.offers("of itself", "mv-p0=100")
-	n := m.tells("implicit exposure", func(n macvtapNode) bool { return n.Status.Source == "implicit" && strings.HasPrefix(n.condition("Registered"), "True") })
+	n := m.tells("implicit exposure", func(n macvtapNode) bool {
+		return n.Status.Source == "implicit" && strings.HasPrefix(n.condition("Registered"), "True")
+	})
 	if !strings.HasPrefix(n.condition("PoliciesKnown"), "True") || !strings.HasPrefix(n.condition("InUseKnown"), "True") {
 		m.Errorf("%+v", n)
 	}

@@ -306,9 +306,13 @@ const aPolicy = `{"kind": "MacvtapNetworkNodePolicy", "apiVersion": "macvtap.net
 func TestFollow(t *testing.T) {
 	s, c := newServer(t)
 	await := follow(t, c)
-	await("labels, and no policies", func(n told) bool { return n.err == nil && n.intent.Labels["aware"] == "true" && len(n.intent.Policies) == 0 && !n.intent.Absent })
+	await("labels, and no policies", func(n told) bool {
+		return n.err == nil && n.intent.Labels["aware"] == "true" && len(n.intent.Policies) == 0 && !n.intent.Absent
+	})
 	s.put(policyPath, fmt.Sprintf(aPolicy, 1, 0))
-	await("a policy", func(n told) bool { return n.err == nil && len(n.intent.Policies) == 1 && n.intent.Policies[0].Entries[0].Parent == "eth0" })
+	await("a policy", func(n told) bool {
+		return n.err == nil && len(n.intent.Policies) == 1 && n.intent.Policies[0].Entries[0].Parent == "eth0"
+	})
 	s.put(policyPath, fmt.Sprintf(aPolicy, 2, 1))
 	await("an edit", func(n told) bool { return n.err == nil && n.intent.Policies[0].Entries[0].Parent == "eth1" })
 	s.put(nodePath, `{"kind": "Node", "apiVersion": "v1", "metadata": {"name": "node1", "uid": "n", "labels": {}}}`)
