@@ -201,27 +201,25 @@ func (s *Store) hold() (release func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock the state directory: %w", err)
 	}
-	done := make(chan error, 1)
+	var locked error
+	done := make(chan struct{})
 	go func() {
+		defer close(done)
 		for {
-			if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); !errors.Is(err, unix.EINTR) {
-				done <- err
+			if locked = unix.Flock(int(f.Fd()), unix.LOCK_EX); !errors.Is(locked, unix.EINTR) {
 				return
 			}
 		}
 	}()
 	select {
-	case err = <-done:
+	case <-done:
 	case <-time.After(s.patience):
-		go func() {
-			_ = <-done // it may have got the lock by then
-			f.Close()
-		}()
+		go func() { <-done; f.Close() }() // it may have got the lock by then
 		return nil, fmt.Errorf("another process has held the lock of %s for %s", s.dir, s.patience)
 	}
-	if err != nil {
+	if locked != nil {
 		f.Close()
-		return nil, fmt.Errorf("lock the state directory: %w", err)
+		return nil, fmt.Errorf("lock the state directory: %w", locked)
 	}
 	return func() { f.Close() }, nil
 }

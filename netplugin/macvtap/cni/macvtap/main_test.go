@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -213,6 +214,46 @@ func TestTheNodesOwner(t *testing.T) {
 		}
 		n.must("DEL", conf, pod)
 	}
+}
+
+// The guide's NetworkAttachmentDefinition is one that works, with what multus adds: the network's name and the device's id.
+func TestGuide(t *testing.T) {
+	guide, err := os.ReadFile("../../../../docs/macvtap.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile(`(?s)kind: NetworkAttachmentDefinition.*?config: '(.*?)'`).FindSubmatch(guide)
+	if found == nil {
+		t.Fatal("the guide has no NetworkAttachmentDefinition")
+	}
+	n := newNode(t)
+	pod := taptest.NetNS(t, "pod")
+	taptest.In(t, n.host, func() error {
+		link, err := netlink.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetMTU(link, 9000)
+	})
+	config := map[string]any{}
+	if err := json.Unmarshal(found[1], &config); err != nil {
+		t.Fatal(err)
+	}
+	config["name"], config["deviceID"], config["stateDir"] = "macvtap0", device, n.dir
+	text, err := json.Marshal(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.must("ADD", string(text), pod)
+	taptest.In(t, pod, func() error {
+		link, err := netlink.LinkByName("net1")
+		if err == nil && link.Attrs().MTU != 9000 {
+			t.Errorf("an MTU of %d", link.Attrs().MTU)
+		}
+		return err
+	})
+	n.must("DEL", string(text), pod)
+	n.wantNothing(pod)
 }
 
 // What the runtime asks for comes before what the configuration has; multus and others have it in different places.
