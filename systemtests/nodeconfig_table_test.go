@@ -24,7 +24,7 @@ const (
 	simulatedPolicies = 500
 	simulatedNICs     = 8
 	simulatedRacks    = 10 // a policy is for the nodes of one
-	simulatedLimit    = 5 * time.Minute
+	simulatedLimit    = 4 * time.Minute
 )
 
 // simulation is nodes that are objects only, and their agents, which find each desire in place.
@@ -54,6 +54,11 @@ func TestNodeConfigTable(t *testing.T) {
 
 	name := "node-config-" + w.id
 	w.Cleanup(func() { _ = w.EndNodeConfig(context.Background(), name) })
+	w.Cleanup(func() {
+		if t.Failed() {
+			s.tell("when it failed", name, 2)
+		}
+	})
 	begin := time.Now()
 	w.must(w.StartNodeConfig(w.ctx, name, filepath.Join(w.Dir, "admin.kubeconfig"), "9446"))
 	fmt.Printf("\n%d simulated nodes in %d racks, %d policies for a rack each, real API server\n", simulatedNodes, simulatedRacks, simulatedPolicies)
