@@ -38,6 +38,10 @@ func (m *Memory) wantsOf(n *Node, policies []*Policy) []want {
 	}
 	sameNode := m.node != nil && sameToPolicies(m.node, n.Object)
 	sameReport := m.seen == n.current
+	var came []*nic
+	if m.seen != nil && !sameReport {
+		came = n.current.since(m.seen)
+	}
 	all := make(map[*Policy]want, len(policies))
 	for by, p := range policies {
 		before, known := m.wants[p]
@@ -45,7 +49,7 @@ func (m *Memory) wantsOf(n *Node, policies []*Policy) []want {
 		case known && sameNode && sameReport:
 			list[by] = before
 		case known:
-			list[by] = p.wants(n, &before)
+			list[by] = p.wants(n, &earlier{before, sameNode, came})
 		default:
 			list[by] = p.wants(n, nil)
 		}
@@ -122,11 +126,13 @@ func sameText(a, b *nmstatev1.State) bool {
 }
 
 func (m *Memory) reportOf(s nmstatev1.NodeNetworkStateStatus) (*report, error) {
-	read := func() (*report, error) { return newReport(s.CurrentState, s.Truncated) }
-	if m == nil || s.Truncated != (m.report.read != nil && m.report.read.truncated) {
-		return read()
+	if m == nil {
+		return newReport(s.CurrentState, s.Truncated, nil)
 	}
-	return m.report.again(read, s.CurrentState)
+	if m.report.read != nil && m.report.read.truncated != s.Truncated {
+		m.report = known[report]{}
+	}
+	return m.report.again(func() (*report, error) { return newReport(s.CurrentState, s.Truncated, m.report.read) }, s.CurrentState)
 }
 
 func (m *Memory) wishesOf(desired, record *nmstatev1.State) (*wishes, error) {

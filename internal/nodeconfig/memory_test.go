@@ -45,7 +45,7 @@ func (h *history) one(of ...string) string { return of[h.IntN(len(of))] }
 func (h *history) edit(n int) {
 	rule := func() string {
 		return h.one(`{name: "eth*"}`, `{name: eth1}`, `{name: "e[t]h?"}`, `{type: ethernet, driver: ixgbe}`, `{mac: "52:54:00:00:00:01"}`, `{vlanID: 7}`,
-			`{lldp: {systemName: "tor-*"}}`, `{name: "eth*", type: vlan}`, `{name: "Ethernet1/*"}`, `{name: "br?", type: linux-bridge}`)
+			`{lldp: {systemName: "tor-*"}}`, `{lldp: {systemName: tor-1}}`, `{name: "eth*", type: vlan}`, `{name: "Ethernet1/*"}`, `{name: "br?", type: linux-bridge}`)
 	}
 	spec := fmt.Sprintf(`{priority: %d, match: [%s, %s], maxUnavailable: %s, affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: rack, operator: %s}]}]}}}, tolerations: [%s], `,
 		h.IntN(3), rule(), rule(), h.one("1", "1", "100%"), h.one("Exists", "DoesNotExist", "DoesNotExist", "DoesNotExist"), h.one("", "{key: t, operator: Exists}"))
@@ -194,7 +194,7 @@ func TestAggregateIsPlain(t *testing.T) {
 func TestCandidates(t *testing.T) {
 	for seed := range uint64(500) {
 		h := newHistory(t, seed)
-		current, err := newReport(docOf(t, h.report()), false)
+		current, err := newReport(docOf(t, h.report()), false, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

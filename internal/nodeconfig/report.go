@@ -2,6 +2,7 @@ package nodeconfig
 
 import (
 	"net"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -12,11 +13,13 @@ import (
 // report is what a node says of its interfaces, as far as policies ask. It does not change.
 type report struct {
 	truncated bool // it leaves some of the node's interfaces out
+	has       map[*nic]bool
 	byName    []*nic
 	byType    map[string][]*nic
 	byMAC     map[string][]*nic
 	byDriver  map[string][]*nic
 	byVLAN    map[int64][]*nic
+	bySystem  map[string][]*nic // by what its neighbours are called
 }
 
 // nic is an interface that the node has.
@@ -30,27 +33,55 @@ type nic struct {
 // seenNeighbour is what a neighbour told of itself by LLDP.
 type seenNeighbour struct{ system, chassis, port string }
 
-// newReport reads a report; there is none where nothing was reported.
-func newReport(text *nmstatev1.State, truncated bool) (*report, error) {
+// newReport reads a report; there is none where nothing was reported. Interfaces that are as in an earlier one, if there is one, are the same.
+func newReport(text *nmstatev1.State, truncated bool, earlier *report) (*report, error) {
 	doc, err := parse(text)
 	if err != nil || doc == nil {
 		return nil, err
 	}
-	r := &report{truncated: truncated, byType: map[string][]*nic{}, byMAC: map[string][]*nic{}, byDriver: map[string][]*nic{}, byVLAN: map[int64][]*nic{}}
+	r := &report{truncated: truncated, has: map[*nic]bool{}, byType: map[string][]*nic{}, byMAC: map[string][]*nic{}, byDriver: map[string][]*nic{}, byVLAN: map[int64][]*nic{}, bySystem: map[string][]*nic{}}
 	for _, i := range doc.Interfaces() {
-		r.add(nicOf(i))
+		r.add(earlier.same(nicOf(i)))
 	}
 	slices.SortStableFunc(r.byName, func(a, b *nic) int { return strings.Compare(withoutSlashes(a.name), withoutSlashes(b.name)) })
 	return r, nil
 }
 
+// same is the interface of the report that is exactly so, or else this one.
+func (r *report) same(i *nic) *nic {
+	if r == nil {
+		return i
+	}
+	for _, known := range r.named(withoutSlashes(i.name)) {
+		if reflect.DeepEqual(known, i) {
+			return known
+		}
+	}
+	return i
+}
+
+// since are the interfaces that were not in an earlier report.
+func (r *report) since(earlier *report) (came []*nic) {
+	for _, i := range r.byName {
+		if !earlier.has[i] {
+			came = append(came, i)
+		}
+	}
+	return came
+}
+
 func (r *report) add(i *nic) {
+	r.has[i] = true
 	r.byName = append(r.byName, i)
 	r.byType[i.typ] = append(r.byType[i.typ], i)
 	r.byMAC[i.mac] = append(r.byMAC[i.mac], i)
 	r.byDriver[i.driver] = append(r.byDriver[i.driver], i)
 	if i.vlan != nil {
 		r.byVLAN[*i.vlan] = append(r.byVLAN[*i.vlan], i)
+	}
+	for _, n := range i.neighbours {
+		system := withoutSlashes(n.system)
+		r.bySystem[system] = append(r.bySystem[system], i)
 	}
 }
 
@@ -67,6 +98,10 @@ func (r *report) candidates(rule rule) []*nic {
 	narrow(rule.driver != "", r.byDriver[rule.driver])
 	if rule.vlan != nil {
 		narrow(true, r.byVLAN[int64(*rule.vlan)])
+	}
+	if rule.lldp != nil {
+		system := rule.lldp.system
+		narrow(system != "" && system.literal() == string(system), r.bySystem[string(system)])
 	}
 	return fewest
 }

@@ -86,7 +86,7 @@ func TestMatches(t *testing.T) {
 		`[{lldp: {portID: "eth1/8", systemName: "*"}}]`: "",
 	} {
 		p := policyOf(t, "p", `{match: `+match+someState)
-		if got := strings.Join(p.match(n.current), " "); got != want {
+		if got := strings.Join(p.namesOf(p.find(n.current, nil)), " "); got != want {
 			t.Errorf("%s matches %q, not %q", match, got, want)
 		}
 	}

@@ -14,30 +14,42 @@ type want struct {
 	matched      bool
 	why          string   // why not, or what matched
 	interfaces   []string // that matched, sorted
+	found        []*nic   // the same, and what the policy itself would make
 	contribution pieces   // laid in this order
 	err          error    // the policy cannot be brought about on this node
 }
 
-// wants tells what the policy makes of the node as it is now. Before is what it made of it at another time, if that is known:
-// what it contributes goes by the names of the interfaces alone.
-func (p *Policy) wants(n *Node, before *want) (w want) {
+// earlier is what a policy wanted of a node before.
+type earlier struct {
+	want
+	sameNode bool   // as far as policies select by it
+	came     []*nic // since
+}
+
+// wants tells what the policy makes of the node as it is now. What it did earlier, if that is known, saves work: what it contributes
+// goes by the names of the interfaces alone.
+func (p *Policy) wants(n *Node, before *earlier) (w want) {
 	if p.Err != nil {
 		return want{why: "the policy cannot be understood", err: p.Err}
 	}
-	if w.why, w.selected = p.selector.chooses(n.Object); !w.selected {
+	if before != nil && before.sameNode && before.selected {
+		w.selected = true
+	} else if w.why, w.selected = p.selector.chooses(n.Object); !w.selected {
 		return w
 	}
-	if w.interfaces = p.match(n.current); len(p.rules) > 0 && len(w.interfaces) == 0 {
+	w.found = p.find(n.current, before)
+	if w.interfaces = p.namesOf(w.found); len(p.rules) > 0 && len(w.interfaces) == 0 {
 		w.why = "no interface of the node matches"
 		if n.current.truncated {
 			w.why += "; its report is too large to show all (status.truncated)"
 		}
 		return w
 	}
-	if before != nil && before.matched && slices.Equal(before.interfaces, w.interfaces) {
-		return *before
-	}
 	w.matched, w.why = true, matchedText(len(p.rules) > 0, w.interfaces)
+	if before != nil && before.matched && slices.Equal(before.interfaces, w.interfaces) {
+		w.contribution, w.err = before.contribution, before.err
+		return w
+	}
 	w.contribution, w.err = p.contribute(w.interfaces)
 	return w
 }
@@ -52,15 +64,35 @@ func matchedText(rules bool, interfaces []string) string {
 	return fmt.Sprintf("%d interfaces match", len(interfaces))
 }
 
-// match is the names of the interfaces that match, sorted. What the policy itself would make of others that match is left
-// out: a VLAN eth1.100 over eth1 is not to have a VLAN of its own because it matches eth*.
-func (p *Policy) match(current *report) (names []string) {
+// find is the interfaces that match. Those that matched before still do if they are there, and of those only that came since others may.
+func (p *Policy) find(current *report, before *earlier) (found []*nic) {
+	if before != nil && before.selected {
+		for _, i := range before.found {
+			if current.has[i] {
+				found = append(found, i)
+			}
+		}
+		for _, i := range before.came {
+			if slices.ContainsFunc(p.rules, func(r rule) bool { return r.matches(i) }) {
+				found = append(found, i)
+			}
+		}
+		return found
+	}
 	for _, r := range p.rules {
 		for _, i := range current.candidates(r) {
 			if r.matches(i) {
-				names = append(names, i.name)
+				found = append(found, i)
 			}
 		}
+	}
+	return found
+}
+
+// namesOf are sorted. What the policy itself would make of others that match is left out: a VLAN eth1.100 over eth1 is not to have a VLAN of its own because it matches eth*.
+func (p *Policy) namesOf(found []*nic) (names []string) {
+	for _, i := range found {
+		names = append(names, i.name)
 	}
 	slices.Sort(names)
 	names = slices.Compact(names)
