@@ -299,8 +299,18 @@ func TestStatusIsBounded(t *testing.T) {
 		o := object(t, fmt.Sprint(strings.Repeat("p", 60), i), "parentSelector: [{parentIface: '*', mode: vepa}, {parentIface: '*', quantity: 5}, {parentIface: '*', mode: passthru, resourceName: y}, {parentIface: eth9}, {parentIface: eth8, quantity: 0}]")
 		f.In.Policies = append(f.In.Policies, Policy(o))
 	}
+	for i := range 3 {
+		f.In.Policies = append(f.In.Policies, macvtap.Policy{Namespace: "a", Name: fmt.Sprint(i), Entries: []macvtap.Entry{{Parent: "*", Resource: fmt.Sprint("r", i)}}})
+	}
 	f.Exposure = macvtap.Select(f.In)
 	status, _ := Node(f, v1alpha1.MacvtapNodeStatus{}, now)
+	parents := 0
+	for _, r := range status.Resources {
+		parents += len(r.Parents)
+	}
+	if parents > v1alpha1.ParentsLimit {
+		t.Errorf("%d parents", parents)
+	}
 	raw, err := json.Marshal(status)
 	if err != nil || len(raw) > 5<<18 || !status.Truncated || len(status.Links) != v1alpha1.LinksLimit || len(status.Holders) != v1alpha1.HoldersLimit {
 		t.Errorf("%d bytes, truncated %v, %d links, %d holders (%v)", len(raw), status.Truncated, len(status.Links), len(status.Holders), err)
