@@ -36,8 +36,17 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
-	os.Exit(m.Run())
+	var err error
+	if ipamPlugins, err = os.MkdirTemp("", "flowkeep-ipam"); err != nil {
+		panic(err)
+	}
+	code := m.Run()
+	os.RemoveAll(ipamPlugins)
+	os.Exit(code)
 }
+
+// ipamPlugins is the directory that builtIPAM fills.
+var ipamPlugins string
 
 const (
 	device = "dataplane:eth0:0"
@@ -134,29 +143,24 @@ func withPrevious(conf string, result map[string]any) string {
 	return strings.TrimSuffix(conf, "}") + `, "prevResult": ` + string(text) + "}"
 }
 
-var builtIPAM = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "ipam")
-	if err != nil {
-		return "", err
-	}
+var builtIPAM = sync.OnceValue(func() error {
 	for _, name := range []string{"host-local", "static"} {
-		cmd := exec.Command("go", "build", "-o", dir, "github.com/containernetworking/plugins/plugins/ipam/"+name)
+		cmd := exec.Command("go", "build", "-o", ipamPlugins+"/", "github.com/containernetworking/plugins/plugins/ipam/"+name)
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {
-			return "", fmt.Errorf("%w: %s", err, out)
+			return fmt.Errorf("%w: %s", err, out)
 		}
 	}
-	return dir, nil
+	return nil
 })
 
 // ipamDir has the IPAM plugins of the module's version: distributions' are often too old for version 1.1.0.
 func ipamDir(t *testing.T) string {
 	t.Helper()
-	dir, err := builtIPAM()
-	if err != nil {
+	if err := builtIPAM(); err != nil {
 		t.Fatal(err)
 	}
-	return dir
+	return ipamPlugins
 }
 
 // All commands in all versions that have them; a frame goes out, and the result names what there is.
