@@ -300,7 +300,7 @@ func TestStatusIsBounded(t *testing.T) {
 		f.In.Policies = append(f.In.Policies, Policy(o))
 	}
 	for i := range 3 {
-		f.In.Policies = append(f.In.Policies, macvtap.Policy{Namespace: "a", Name: fmt.Sprint(i), Entries: []macvtap.Entry{{Parent: "*", Resource: fmt.Sprint("r", i)}}})
+		f.In.Policies = append(f.In.Policies, macvtap.Policy{Namespace: "a", Name: fmt.Sprint(i), Entries: []macvtap.Entry{{Parent: "*", Resource: fmt.Sprint("a", i)}}})
 	}
 	f.Exposure = macvtap.Select(f.In)
 	status, _ := Node(f, v1alpha1.MacvtapNodeStatus{}, now)
