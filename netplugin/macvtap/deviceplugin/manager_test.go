@@ -149,6 +149,19 @@ func TestSocketsRemoved(t *testing.T) {
 	}
 }
 
+// A kubelet that hangs keeps its connections; the one that was started in its place is registered with all the same, and the old one is hung up on.
+func TestOldKubeletHangs(t *testing.T) {
+	dir := kubeletDir(t)
+	old, s := newKubelet(t, dir), startIn(t, dir)
+	old.start()
+	s.Set([]macvtap.Resource{resource("data", 2)})
+	old.await("registered", again, func() bool { return old.healthy("data") == 2 })
+	k := newKubelet(t, dir)
+	k.start()
+	k.await("registered with the new one", again, func() bool { return k.healthy("data") == 2 })
+	old.await("hung up on the old one", again, func() bool { return old.endpoints["data"].over })
+}
+
 func TestListsAreSentOnChangeOnly(t *testing.T) {
 	dir := kubeletDir(t)
 	k, s := newKubelet(t, dir), startIn(t, dir)
