@@ -210,7 +210,7 @@ const synced = 100 * time.Millisecond
 func (c *Client) intent() (*agent.Intent, error) {
 	nodes, policies := c.nodes.trouble(), c.policies.trouble()
 	missing := unknownGroup(policies)
-	if err := errors.Join(explained(nodes), explained(policies)); err != nil && !(missing && nodes == nil) {
+	if err := errors.Join(explained(nodes), explained(policies)); err != nil && (!missing || nodes != nil) {
 		return nil, err
 	}
 	if !c.nodes.controller.HasSynced() || !missing && !c.policies.controller.HasSynced() {
