@@ -129,6 +129,7 @@ func (a *Agent) told(change func(in *inputs)) {
 
 // Run decides until ctx ends, or what it depends on can't be followed at all.
 func (a *Agent) Run(ctx context.Context) error {
+	a.cfg.Health.SetReady("macvtap", "the node's links, its configuration or its policies are not known yet")
 	m, err := load(a.cfg.StateDir)
 	if err != nil {
 		a.cfg.Log.Error("what was last known can't be read", "err", err)
@@ -245,7 +246,6 @@ func (a *Agent) followHolders(ctx context.Context) {
 
 // decideAll decides whenever something is another. m is what an earlier process knew.
 func (a *Agent) decideAll(ctx context.Context, m memory) {
-	a.cfg.Health.SetReady("macvtap", "the node's links, its configuration or its policies are not known yet")
 	var kept memory
 	fresh := true
 	for {

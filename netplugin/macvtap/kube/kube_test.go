@@ -29,6 +29,7 @@ type server struct {
 	*testing.T
 	mu       sync.Mutex
 	objects  map[string]object // by path
+	removed  map[string]object // likewise
 	version  int
 	watchers map[chan object]string // what they watch: a collection's path
 	away     bool
@@ -56,7 +57,7 @@ func collection(path string) string {
 }
 
 func newServer(t *testing.T) (*server, *Client) {
-	s := &server{T: t, objects: map[string]object{}, watchers: map[chan object]string{}}
+	s := &server{T: t, objects: map[string]object{}, removed: map[string]object{}, watchers: map[chan object]string{}}
 	at := httptest.NewServer(s)
 	t.Cleanup(at.Close)
 	t.Cleanup(at.CloseClientConnections)
@@ -104,7 +105,14 @@ func (s *server) remove(path string) {
 	s.version++
 	s.objects[path]["metadata"].(object)["resourceVersion"] = strconv.Itoa(s.version)
 	s.tell(path, "DELETED")
+	s.removed[path] = s.objects[path]
 	delete(s.objects, path)
+}
+
+func (s *server) locked(do func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	do()
 }
 
 func (s *server) get(path string, into any) bool {
@@ -229,9 +237,11 @@ func (s *server) watch(w http.ResponseWriter, r *http.Request) {
 	events := make(chan object, 100)
 	s.mu.Lock()
 	from, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
-	for at, o := range s.objects { // what came since the list
-		if v, _ := strconv.Atoi(o["metadata"].(object)["resourceVersion"].(string)); collection(at) == r.URL.Path && v > from {
-			events <- object{"type": "MODIFIED", "object": o}
+	for kind, objects := range map[string]map[string]object{"DELETED": s.removed, "MODIFIED": s.objects} { // what came and went since the list
+		for at, o := range objects {
+			if v, _ := strconv.Atoi(o["metadata"].(object)["resourceVersion"].(string)); collection(at) == r.URL.Path && v > from {
+				events <- object{"type": kind, "object": o}
+			}
 		}
 	}
 	s.watchers[events] = r.URL.Path
@@ -329,7 +339,7 @@ func TestFollow(t *testing.T) {
 
 func TestGroupUnknown(t *testing.T) {
 	s, c := newServer(t)
-	s.noGroup = true
+	s.locked(func() { s.noGroup = true })
 	await := follow(t, c)
 	await("there are no policies at all", func(n told) bool { return n.err == nil && n.intent.Absent && n.intent.Labels["aware"] == "true" })
 	if err := c.Report(t.Context(), reportOf(c, "eth0")); err == nil || !strings.Contains(err.Error(), "kubectl apply -f deploy/crds") {
@@ -365,11 +375,13 @@ func TestReport(t *testing.T) {
 		text, _ := json.Marshal(p)
 		s.put(policyPath, string(text))
 	})
-	s.before = func(path string) {
-		if path == policyPath {
-			once()
+	s.locked(func() {
+		s.before = func(path string) {
+			if path == policyPath {
+				once()
+			}
 		}
-	}
+	})
 	r := reportOf(c, "eth0", "eth1")
 	if err := c.Report(t.Context(), r); err != nil {
 		t.Fatal(err)
@@ -383,14 +395,19 @@ func TestReport(t *testing.T) {
 		t.Errorf("%+v", p.Status)
 	}
 	await("the own entry", func(told) bool { e := c.listed(); return len(e) == 1 && len(e[0].Status.Nodes) == 2 })
-	puts := s.puts
-	if err := c.Report(t.Context(), r); err != nil || s.puts != puts {
-		t.Errorf("%v: the same was written again: %d", err, s.puts-puts)
+	var puts int
+	s.locked(func() { puts = s.puts })
+	same := func() (is bool) {
+		s.locked(func() { is = s.puts == puts })
+		return is
+	}
+	if err := c.Report(t.Context(), r); err != nil || !same() {
+		t.Errorf("%v: the same was written again", err)
 	}
 	// What the report doesn't know of is not told of.
 	s.put(policyPath, fmt.Sprintf(aPolicy, 2, 1))
 	await("an edit", func(n told) bool { return n.err == nil && n.intent.Policies[0].Entries[0].Parent == "eth1" })
-	if err := c.Report(t.Context(), r); err != nil || s.puts != puts {
+	if err := c.Report(t.Context(), r); err != nil || !same() {
 		t.Errorf("%v: an old report speaks of a new policy", err)
 	}
 	// Who deletes the object gets it again.
