@@ -220,6 +220,14 @@ func (n *node) seen(change func()) {
 	signal(n.news)
 }
 
+// last is the last report; to be called in await.
+func (n *node) last() Report {
+	if len(n.reports) == 0 {
+		return Report{}
+	}
+	return n.reports[len(n.reports)-1]
+}
+
 func (n *node) await(what string, is func() bool) {
 	n.Helper()
 	end := time.After(10 * time.Second)
@@ -310,7 +318,7 @@ func TestDayTwo(t *testing.T) {
 	n.intent(new(Intent), nil)
 	n.offers("eth0:eth0")
 	n.await("a report", func() bool {
-		return len(n.reports) > 0 && strings.Contains(n.reports[len(n.reports)-1].HoldersWhy, "--pod-resources")
+		return strings.Contains(n.last().HoldersWhy, "--pod-resources")
 	})
 	n.links([]macvtap.Link{device("eth0"), device("eth1")})
 	n.offers("eth0:eth0 eth1:eth1")
@@ -325,7 +333,7 @@ func TestDayTwo(t *testing.T) {
 	n.offers("conf:eth1")
 	n.configure(`[{"name": `)
 	n.await("a broken configuration is told of", func() bool {
-		r := n.reports[len(n.reports)-1]
+		r := n.last()
 		return len(r.Trouble) == 1 && r.Trouble[0].Reason == ReasonConfig && says(r.Facts.Exposure.Resources) == "conf:eth1"
 	})
 	n.configure(`[]`)
@@ -350,7 +358,7 @@ func TestRestartWithoutTheAPIServer(t *testing.T) {
 	n.offers("data:eth0 data:eth1!")
 	n.intent(nil, errors.New("no route to host"))
 	n.await("it says so", func() bool {
-		r := n.reports[len(n.reports)-1]
+		r := n.last()
 		return len(r.Trouble) == 1 && strings.Contains(r.Trouble[0].Message, "before this process started") && says(r.Facts.Exposure.Resources) == "data:eth0 data:eth1!"
 	})
 	n.configure(`[{"name": "conf", "lowerDevice": "eth0"}]`)
@@ -380,7 +388,7 @@ func TestReportsAreBroughtAgain(t *testing.T) {
 	})
 	n.seen(func() { n.refuse = nil })
 	n.await("one report of the last", func() bool {
-		return len(n.reports) > 0 && slices.ContainsFunc(n.reports[len(n.reports)-1].Facts.Exposure.Resources, func(r macvtap.Resource) bool { return r.Name == "eth49" })
+		return slices.ContainsFunc(n.last().Facts.Exposure.Resources, func(r macvtap.Resource) bool { return r.Name == "eth49" })
 	})
 	if len(n.reports) > 3 {
 		t.Errorf("%d reports", len(n.reports))
