@@ -23,8 +23,8 @@ const (
 	simulatedNodes    = 100
 	simulatedPolicies = 500
 	simulatedNICs     = 8
-	simulatedRacks    = 10 // a policy is for the nodes of one
-	simulatedLimit    = 4 * time.Minute
+	simulatedRacks    = 10               // a policy is for the nodes of one
+	simulatedLimit    = 15 * time.Minute // it is no measure: others may keep the machine busy
 )
 
 // simulation is nodes that are objects only, and their agents, which find each desire in place.
