@@ -129,6 +129,11 @@ func (a *Agent) told(change func(in *inputs)) {
 
 // Run decides until ctx ends, or what it depends on can't be followed at all.
 func (a *Agent) Run(ctx context.Context) error {
+	release, err := claim(a.cfg.StateDir)
+	if err != nil {
+		return err
+	}
+	defer release()
 	a.cfg.Health.SetReady("macvtap", "the node's links, its configuration or its policies are not known yet")
 	m, err := load(a.cfg.StateDir)
 	if err != nil {

@@ -172,6 +172,32 @@ func TestMemory(t *testing.T) {
 	}
 }
 
+// Of two agents on a node the second one ends, and says why; what a write that was cut short left is written over.
+func TestOneAgent(t *testing.T) {
+	n := newNode(t)
+	second := New(Config{StateDir: n.dir, Plugins: n, Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(prometheus.NewRegistry()), Health: new(process.Health)})
+	if err := second.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "another netplugin macvtap uses "+n.dir) {
+		t.Error(err)
+	}
+	n.end()
+	n.begin()
+	dir := t.TempDir()
+	for range 3 {
+		if err := os.WriteFile(filepath.Join(dir, memoryFile+".new"), []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := save(dir, memory{Config: "[]"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if m, err := load(dir); err != nil || m.Config != "[]" {
+		t.Error(m, err)
+	}
+	if files, _ := os.ReadDir(dir); len(files) != 1 {
+		t.Error(files)
+	}
+}
+
 // node is all that an agent works with, by hand.
 type node struct {
 	*testing.T

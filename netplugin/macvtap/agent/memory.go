@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/flowkeep/flowkeep/internal/macvtap"
+	"golang.org/x/sys/unix"
 )
 
 // Intent is what the API server says that a node should expose.
@@ -50,23 +51,41 @@ func load(dir string) (m memory, err error) {
 	return m, nil
 }
 
+// claim has the directory be this process's until release is called: two agents on a node would take each other's sockets away, and write two
+// memories over each other. It waits for nobody.
+func claim(dir string) (release func(), err error) {
+	lock, err := os.OpenFile(filepath.Join(dir, "agent.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock the state directory: %w", err)
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		lock.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("another netplugin macvtap uses %s: one a node", dir)
+		}
+		return nil, fmt.Errorf("lock the state directory: %w", err)
+	}
+	return func() { lock.Close() }, nil
+}
+
 // save is whole or not at all, also when the machine goes down.
 func save(dir string, m memory) (err error) {
 	text, err := json.Marshal(m)
 	if err != nil {
 		return fmt.Errorf("keep what is known: %w", err)
 	}
-	f, err := os.CreateTemp(dir, memoryFile+".*")
+	next := filepath.Join(dir, memoryFile+".new") // what a process left there that died is written over
+	f, err := os.OpenFile(next, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return fmt.Errorf("keep what is known: %w", err)
 	}
 	_, err = f.Write(text)
 	err = errors.Join(err, f.Sync(), f.Close())
 	if err == nil {
-		err = os.Rename(f.Name(), filepath.Join(dir, memoryFile))
+		err = os.Rename(next, filepath.Join(dir, memoryFile))
 	}
 	if err != nil {
-		return fmt.Errorf("keep what is known: %w", errors.Join(err, os.Remove(f.Name())))
+		return fmt.Errorf("keep what is known: %w", errors.Join(err, os.Remove(next)))
 	}
 	return nil
 }
