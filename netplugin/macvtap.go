@@ -120,7 +120,7 @@ func (o *macvtapFlags) run(ctx context.Context, log *slog.Logger) error {
 		Log: log, Metrics: deviceplugin.NewMetrics(reg),
 	})
 	cfg := agent.Config{
-		File: o.config, StateDir: o.stateDir, PodResources: o.podResources, Also: o.also, Plugins: plugins,
+		Records: store, File: o.config, StateDir: o.stateDir, PodResources: o.podResources, Also: o.also, Plugins: plugins,
 		Log: log, Metrics: agent.NewMetrics(reg), Health: health,
 	}
 	if o.policies {

@@ -55,9 +55,10 @@ const (
 	ReasonStateDir = "StateNotKept"
 )
 
-// Config is what an Agent works with. All is needed but Cluster, File and Also.
+// Config is what an Agent works with. All is needed but Cluster, Records, File and Also.
 type Config struct {
 	Cluster      Cluster // nil: there are no policies
+	Records      Records // nil: they are never removed
 	File         string  // of the explicit configuration
 	StateDir     string
 	PodResources string // the kubelet's socket
@@ -78,8 +79,10 @@ type Agent struct {
 	asked   chan struct{} // who holds what may be another
 	reports chan Report   // the newest alone
 
-	mu sync.Mutex
-	in inputs
+	mu      sync.Mutex
+	in      inputs
+	exposed []macvtap.Resource // as was last decided
+	decided bool
 }
 
 // inputs are what the agent decides by, as they were last told of.
@@ -150,6 +153,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		func() error { a.followHolders(ctx); return nil },
 		func() error { a.followCluster(ctx); return nil },
 		func() error { a.reportAll(ctx); return nil },
+		func() error { a.releaseAll(ctx); return nil },
 		func() error { a.decideAll(ctx, m); return nil },
 	} {
 		all.Go(func() {
@@ -268,6 +272,9 @@ func (a *Agent) decideAll(ctx context.Context, m memory) {
 					kept, fresh = m, false
 				}
 			}
+			a.mu.Lock()
+			a.exposed, a.decided = r.Facts.Exposure.Resources, true
+			a.mu.Unlock()
 			a.cfg.Plugins.Set(r.Facts.Exposure.Resources)
 		}
 		a.tell(r, ok)
