@@ -12,7 +12,7 @@ import (
 // Records are what was written down of devices. Safe for concurrent use.
 type Records interface {
 	Devices() ([]tap.State, error)
-	Release(id string) error
+	Release(id string, generation int64) error
 }
 
 const (
@@ -51,19 +51,19 @@ func (a *Agent) releaseIdle(since idle, now time.Time) idle {
 		a.cfg.Log.Warn("records of devices can't be read", "err", err)
 		return since
 	}
-	ids, since := since.over(devices, exposed, holders, now)
-	for _, id := range ids {
-		if err := a.cfg.Records.Release(id); err != nil {
-			a.cfg.Log.Warn("a device that nobody has can't be forgotten", "device", id, "err", err)
+	over, since := since.over(devices, exposed, holders, now)
+	for _, d := range over {
+		if err := a.cfg.Records.Release(d.ID, d.Generation); err != nil {
+			a.cfg.Log.Warn("a device that nobody has can't be forgotten", "device", d.ID, "err", err)
 			continue
 		}
-		a.cfg.Log.Info("a device that is not exposed and that nobody has is forgotten", "device", id)
+		a.cfg.Log.Info("a device that is not exposed and that nobody has is forgotten", "device", d.ID)
 	}
 	return since
 }
 
 // over are the devices that have been idle for long, and since when the others are.
-func (i idle) over(devices []tap.State, exposed []macvtap.Resource, holders []macvtap.Holder, now time.Time) (ids []string, next idle) {
+func (i idle) over(devices []tap.State, exposed []macvtap.Resource, holders []macvtap.Holder, now time.Time) (over []tap.State, next idle) {
 	needed := map[string]bool{}
 	for _, h := range holders {
 		needed[h.Device] = true
@@ -87,8 +87,8 @@ func (i idle) over(devices []tap.State, exposed []macvtap.Resource, holders []ma
 		case now.Sub(began) < idleFor:
 			next[d.ID] = began
 		default:
-			ids = append(ids, d.ID)
+			over = append(over, d)
 		}
 	}
-	return ids, next
+	return over, next
 }

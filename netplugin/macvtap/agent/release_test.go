@@ -25,7 +25,7 @@ func (r records) Devices() (list []tap.State, err error) {
 	return list, nil
 }
 
-func (r records) Release(id string) error { delete(r, id); return nil }
+func (r records) Release(id string, _ int64) error { delete(r, id); return nil }
 
 // The record of a device that is not exposed goes, unless a pod holds it or has it attached, and never while that isn't known.
 func TestIdleDevicesAreForgotten(t *testing.T) {

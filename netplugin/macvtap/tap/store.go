@@ -106,13 +106,17 @@ func (s *Store) Allocate(resource, parent string, mode macvtap.Mode, id string) 
 	return s.device(r), nil
 }
 
-// Release forgets a device that nobody has any more; there may be none. A pod's that is still attached goes with the pod.
-func (s *Store) Release(id string) error {
+// Release forgets a device that nobody has any more, unless it was allocated anew since it had that generation; there may be none. A pod's
+// that is still attached goes with the pod.
+func (s *Store) Release(id string, generation int64) error {
 	release, err := s.hold()
 	if err != nil {
 		return err
 	}
 	defer release()
+	if r, there, err := load(s.devicePath(id), decodeRecord); !there || r.Generation != generation {
+		return err
+	}
 	if err := remove(s.devicePath(id)); err != nil {
 		return fmt.Errorf("remove the record of device %s: %w", id, err)
 	}

@@ -54,7 +54,15 @@ func TestIndexesAreKept(t *testing.T) {
 		t.Errorf("devices: %+v (%v)", states, err)
 	}
 	for id := range had {
-		if err := errors.Join(s.Release(id), s.Release(id)); err != nil {
+		if err := s.Release(id, 1); err != nil {
+			t.Error(err)
+		}
+	}
+	if states, err := s.Devices(); err != nil || len(states) != 10 {
+		t.Errorf("released although they were allocated anew: %+v (%v)", states, err)
+	}
+	for id := range had {
+		if err := errors.Join(s.Release(id, 2), s.Release(id, 2)); err != nil {
 			t.Error(err)
 		}
 	}
