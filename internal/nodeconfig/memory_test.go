@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -139,15 +140,17 @@ func (h *history) understood() (policies []*Policy, standings map[string]Standin
 // TestMemoryChangesNoDecision: whatever happens, one that remembers all of it decides like one that has just begun.
 func TestMemoryChangesNoDecision(t *testing.T) {
 	waited, wrote, found := 0, 0, 0
-	for seed := range uint64(400) {
+	for seed := range uint64(200) {
 		h := newHistory(t, seed)
 		memory := NewMemory()
 		for step := range 25 {
 			policies, standings := h.understood()
 			fast := Decide(&Node{Object: h.node, State: memory.ReadState(h.state), Memory: memory}, policies, standings)
 			slow := Decide(&Node{Object: h.node, State: ReadState(h.state)}, policies, standings)
-			if diff := cmp.Diff(slow, fast); diff != "" {
-				t.Fatalf("seed %d, step %d: %s", seed, step, diff)
+			if !reflect.DeepEqual(slow, fast) { // much quicker than to look for what differs
+				if diff := cmp.Diff(slow, fast); diff != "" {
+					t.Fatalf("seed %d, step %d: %s", seed, step, diff)
+				}
 			}
 			if fast.Write != nil {
 				wrote++
@@ -164,7 +167,7 @@ func TestMemoryChangesNoDecision(t *testing.T) {
 
 // TestAggregateIsPlain holds what is merged part by part to what comes of laying whole documents.
 func TestAggregateIsPlain(t *testing.T) {
-	for seed := range uint64(1000) {
+	for seed := range uint64(400) {
 		h := newHistory(t, seed)
 		h.state.Status.CurrentState = docOf(t, h.report())
 		policies, _ := h.understood()
