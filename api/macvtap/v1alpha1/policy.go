@@ -54,6 +54,7 @@ type MacvtapNetworkNodePolicyStatus struct {
 // What statuses hold at most.
 const (
 	NodesLimit    = 1000
+	NodesSize     = 3 << 18 // bytes of all entries; etcd takes 1.5 MiB in all
 	LinksLimit    = 512
 	HoldersLimit  = 1000
 	MessagesLimit = 50  // of conflicts, and of problems

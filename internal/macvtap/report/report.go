@@ -2,6 +2,7 @@
 package report
 
 import (
+	"encoding/json"
 	"maps"
 	"slices"
 	"strings"
@@ -171,23 +172,52 @@ func problemsOf(e macvtap.Exposure, of func(macvtap.Origin) bool) (problems []v1
 }
 
 // SetNode puts a node's entry into a policy's status, or takes it out of it (nil); changed is false when nothing has to be written. Beyond
-// NodesLimit nodes it adds none.
+// NodesLimit nodes it adds none. Where the status would be larger than the API server takes, the entry is
+// reduced to its state, or not added; entries that are long have half of the room.
 func SetNode(status v1alpha1.MacvtapNetworkNodePolicyStatus, node string, entry *v1alpha1.PolicyNode) (_ v1alpha1.MacvtapNetworkNodePolicyStatus, changed bool) {
 	i, found := slices.BinarySearchFunc(status.Nodes, node, func(e v1alpha1.PolicyNode, node string) int { return strings.Compare(e.Node, node) })
 	switch {
 	case entry == nil && !found, !found && len(status.Nodes) >= v1alpha1.NodesLimit, found && entry != nil && equality.Semantic.DeepEqual(status.Nodes[i], *entry):
 		return status, false
+	case entry == nil:
+		next := *status.DeepCopy()
+		next.Nodes = slices.Delete(next.Nodes, i, i+1)
+		return next, true
+	}
+	left := v1alpha1.NodesSize - size(status)
+	if found {
+		left += size(status.Nodes[i])
+	}
+	if n := size(*entry); n > left || n > v1alpha1.NodesSize/v1alpha1.NodesLimit && n > left-v1alpha1.NodesSize/2 {
+		entry = &v1alpha1.PolicyNode{Node: entry.Node, ObservedGeneration: entry.ObservedGeneration, State: entry.State}
+	}
+	switch {
+	case found && equality.Semantic.DeepEqual(status.Nodes[i], *entry), !found && size(*entry) > left:
+		return status, false
 	}
 	next := *status.DeepCopy()
-	switch {
-	case entry == nil:
-		next.Nodes = slices.Delete(next.Nodes, i, i+1)
-	case found:
+	if found {
 		next.Nodes[i] = *entry
-	default:
+	} else {
 		next.Nodes = slices.Insert(next.Nodes, i, *entry)
 	}
 	return next, true
+}
+
+// size in bytes, as it is written.
+func size(o any) int {
+	text, _ := json.Marshal(o) // none of these can't be
+	return len(text) + 1
+}
+
+// After is the node whose entry comes after that of a node, or would: by name, and after the last one the first; "" if there is no other.
+func After(status v1alpha1.MacvtapNetworkNodePolicyStatus, node string) string {
+	others := slices.DeleteFunc(slices.Clone(status.Nodes), func(e v1alpha1.PolicyNode) bool { return e.Node == node })
+	if len(others) == 0 {
+		return ""
+	}
+	i := slices.IndexFunc(others, func(e v1alpha1.PolicyNode) bool { return e.Node > node })
+	return others[max(i, 0)].Node
 }
 
 // cut is the beginning of a list that may be too long.

@@ -383,3 +383,49 @@ func TestSetNode(t *testing.T) {
 		t.Error("a full status is not kept up to date")
 	}
 }
+
+// A policy that finds much on many nodes has a status that the API server takes: what a node can't tell there at length it tells in brief.
+func TestPolicyStatusIsBounded(t *testing.T) {
+	var status v1alpha1.MacvtapNetworkNodePolicyStatus
+	long := func(i int, state v1alpha1.State) *v1alpha1.PolicyNode {
+		e := &v1alpha1.PolicyNode{Node: fmt.Sprintf("n%04d", i), State: state}
+		for range 20 {
+			e.Resources = append(e.Resources, v1alpha1.PolicyResource{Name: strings.Repeat("r", 63), Parents: []string{"averylongif0001"}, Capacity: 100})
+		}
+		return e
+	}
+	fits := func() {
+		t.Helper()
+		if raw, err := json.Marshal(status); err != nil || len(raw) > v1alpha1.NodesSize {
+			t.Fatalf("%d bytes (%v)", len(raw), err)
+		}
+	}
+	const many = 300
+	for i := range many { // which would be 860 kB
+		status, _ = SetNode(status, fmt.Sprintf("n%04d", i), long(i, v1alpha1.StateExposed))
+	}
+	fits()
+	last := status.Nodes[many-1]
+	if len(status.Nodes) != many || len(status.Nodes[0].Resources) != 20 || last.State != v1alpha1.StateExposed || last.Resources != nil {
+		t.Errorf("%d nodes, the last is %+v", len(status.Nodes), last)
+	}
+	if _, changed := SetNode(status, last.Node, long(many-1, v1alpha1.StateExposed)); changed {
+		t.Error("an entry in brief is written again and again")
+	}
+	if next, changed := SetNode(status, last.Node, long(many-1, v1alpha1.StateDegraded)); !changed || next.Nodes[many-1].State != v1alpha1.StateDegraded {
+		t.Error("an entry in brief is not kept up to date")
+	}
+}
+
+func TestAfter(t *testing.T) {
+	status := v1alpha1.MacvtapNetworkNodePolicyStatus{Nodes: []v1alpha1.PolicyNode{{Node: "b"}, {Node: "d"}}}
+	for node, want := range map[string]string{"a": "b", "b": "d", "c": "d", "d": "b", "e": "b"} {
+		if got := After(status, node); got != want {
+			t.Errorf("after %s: %s", node, got)
+		}
+	}
+	status.Nodes = status.Nodes[:1]
+	if After(status, "b") != "" || After(v1alpha1.MacvtapNetworkNodePolicyStatus{}, "a") != "" {
+		t.Error("a node comes after itself")
+	}
+}

@@ -44,6 +44,7 @@ type Client struct {
 
 	mu      sync.Mutex
 	written *v1alpha1.MacvtapNode // as the API server answered the last write
+	asked   map[string]time.Time  // when it was last asked whether a node is there
 }
 
 // New makes a client by a kubeconfig; an empty path means the ServiceAccount of the pod this runs in. Nobody is asked yet.
@@ -73,7 +74,7 @@ func newClient(cfg *rest.Config, node string, log *slog.Logger) (*Client, error)
 	if err != nil {
 		return nil, fmt.Errorf("make a client: %w", err)
 	}
-	return &Client{node: node, log: log, macvtap: client, core: core}, nil
+	return &Client{node: node, log: log, macvtap: client, core: core, asked: map[string]time.Time{}}, nil
 }
 
 // watched is a watch and what it has seen.

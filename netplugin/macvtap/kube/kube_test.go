@@ -364,6 +364,7 @@ func TestReport(t *testing.T) {
 	if err := c.Report(t.Context(), agent.Report{}); err == nil {
 		t.Error("reported before anything is followed")
 	}
+	s.put("/api/v1/nodes/node0", `{"kind": "Node", "apiVersion": "v1", "metadata": {"name": "node0"}}`)
 	s.put(policyPath, fmt.Sprintf(aPolicy, 1, 0))
 	await := follow(t, c)
 	await("a policy", func(n told) bool { return n.err == nil && len(n.intent.Policies) == 1 })
@@ -415,6 +416,49 @@ func TestReport(t *testing.T) {
 	await("it is gone", func(told) bool { return c.latest() == nil })
 	if err := c.Report(t.Context(), reportOf(c, "eth1")); err != nil || !s.get(ownPath, &n) || n.Status.Summary != "data (eth1)" {
 		t.Errorf("%v: %+v", err, n.Status)
+	}
+}
+
+// Entries of nodes that are gone are taken out of policies by those that are there, one after the other, and nothing is told of a node that is
+// not there itself.
+func TestNodesThatAreGone(t *testing.T) {
+	s, c := newServer(t)
+	s.put("/api/v1/nodes/node3", `{"kind": "Node", "apiVersion": "v1", "metadata": {"name": "node3"}}`)
+	var p object
+	if err := json.Unmarshal(fmt.Appendf(nil, aPolicy, 1, 0), &p); err != nil {
+		t.Fatal(err)
+	}
+	p["status"] = object{"nodes": []any{object{"node": "node0", "state": "Exposed"}, object{"node": "node2", "state": "Exposed"}, object{"node": "node3", "state": "Exposed"}}}
+	text, _ := json.Marshal(p)
+	s.put(policyPath, string(text))
+	await := follow(t, c)
+	await("a policy", func(n told) bool { return n.err == nil && len(n.intent.Policies) == 1 })
+	says := func() (nodes string) {
+		var p v1alpha1.MacvtapNetworkNodePolicy
+		s.get(policyPath, &p)
+		for _, n := range p.Status.Nodes {
+			nodes += n.Node + " "
+		}
+		return nodes
+	}
+	want := "node0 node1 node3 " // node3 is there, and node0 is node3's to look after
+	for end := time.Now().Add(10 * time.Second); says() != want && time.Now().Before(end); {
+		if err := c.Report(t.Context(), reportOf(c, "eth0")); err != nil { // one after the other: the watch tells of each write in its time
+			t.Fatal(err)
+		}
+	}
+	if err := c.Report(t.Context(), reportOf(c, "eth0")); err != nil || says() != want {
+		t.Errorf("%v: %s", err, says())
+	}
+	s.remove(nodePath)
+	await("there is no such Node", func(n told) bool { return n.err != nil })
+	s.remove(ownPath)
+	await("its object is gone", func(told) bool { return c.latest() == nil })
+	if err := c.Report(t.Context(), reportOf(c, "eth1")); err == nil || !strings.Contains(err.Error(), "there is no Node node1") {
+		t.Error(err)
+	}
+	if s.get(ownPath, new(object)) {
+		t.Error("an object of a node that is not there would stay for ever")
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -37,11 +38,19 @@ func (c *Client) Report(ctx context.Context, r agent.Report) error {
 	if !following {
 		return errors.New("the API server is not followed yet")
 	}
+	if !c.hasNode() && c.nodes.controller.HasSynced() {
+		return fmt.Errorf("there is no Node %s (give --node-name)", c.node) // what would be told of it would stay for ever
+	}
 	errs := []error{c.reportNode(ctx, r)}
 	for _, p := range c.listed() {
-		errs = append(errs, c.reportPolicy(ctx, r, p))
+		errs = append(errs, c.reportPolicy(ctx, r, p), c.tidy(ctx, p, time.Now()))
 	}
 	return errors.Join(errs...)
+}
+
+func (c *Client) hasNode() bool {
+	_, ok, _ := c.nodes.store.GetByKey(c.node)
+	return ok
 }
 
 func (c *Client) reportNode(ctx context.Context, r agent.Report) error {
@@ -138,9 +147,11 @@ func (c *Client) object(ctx context.Context) (*v1alpha1.MacvtapNode, error) {
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindNode},
 		ObjectMeta: metav1.ObjectMeta{Name: c.node},
 	}
-	if n, ok, _ := c.nodes.store.GetByKey(c.node); ok {
-		body.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: c.node, UID: n.(*corev1.Node).UID}}
+	n, ok, _ := c.nodes.store.GetByKey(c.node)
+	if !ok {
+		return nil, errors.New("its Node is not known yet") // it would not go with it
 	}
+	body.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: c.node, UID: n.(*corev1.Node).UID}}
 	if err := c.macvtap.Post().Resource(v1alpha1.ResourceNode).Body(body).Do(ctx).Into(o); err != nil {
 		return nil, err
 	}
@@ -212,6 +223,48 @@ func (c *Client) reportPolicy(ctx context.Context, r agent.Report, p *v1alpha1.M
 		return fmt.Errorf("write the status of a policy: %w", explained(err))
 	}
 	return nil
+}
+
+// askedEvery is how often it is asked whether a node is there.
+const askedEvery = 30 * time.Minute
+
+// tidy takes from a policy's status the entry of a node that is no more, which cannot do so itself. Each node looks after the entry behind its
+// own alone, so that all are looked after, by few questions. What can't be written now is found again.
+func (c *Client) tidy(ctx context.Context, p *v1alpha1.MacvtapNetworkNodePolicy, now time.Time) error {
+	other := report.After(p.Status, c.node)
+	if other == "" || p.DeletionTimestamp != nil || !c.ask(other, now) {
+		return nil
+	}
+	asking, cancel := context.WithTimeout(ctx, requestLimit)
+	defer cancel()
+	_, err := c.core.Nodes().Get(asking, other, metav1.GetOptions{})
+	switch {
+	case err == nil:
+		return nil
+	case !apierrors.IsNotFound(err):
+		return fmt.Errorf("ask whether there is a Node %s: %w", other, explained(err))
+	}
+	c.mu.Lock()
+	delete(c.asked, other)
+	c.mu.Unlock()
+	status, _ := report.SetNode(p.Status, other, nil)
+	if err := c.writePolicy(ctx, p, status); err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("write the status of a policy: %w", explained(err))
+	}
+	c.log.Info("a policy's status has no entry any more of a node that is gone", "policy", p.Namespace+"/"+p.Name, "node", other)
+	return nil
+}
+
+// ask tells whether it is time to, and takes it that it is done.
+func (c *Client) ask(node string, now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	maps.DeleteFunc(c.asked, func(_ string, at time.Time) bool { return now.Sub(at) >= askedEvery })
+	if _, recently := c.asked[node]; recently {
+		return false
+	}
+	c.asked[node] = now
+	return true
 }
 
 // policyAfter is the policy as it is after a pause; nil if it is no more.
