@@ -44,7 +44,13 @@ func (w *world) send(from end, frames ...[]byte) {
 // heard tells which frames with the token come in at a pod's link while send runs, and shortly after.
 func (w *world) heard(at cluster.Pod, token []byte, send func()) [][]byte {
 	w.Helper()
-	stop, err := w.Hear(w.ctx, at.NetNS, "eth0", token)
+	return w.heardOn(at.NetNS, "eth0", token, send)
+}
+
+// heardOn is heard for any link.
+func (w *world) heardOn(netns, device string, token []byte, send func()) [][]byte {
+	w.Helper()
+	stop, err := w.Hear(w.ctx, netns, device, token)
 	w.must(err)
 	send()
 	cluster.Undisturbed(w.ctx, cluster.Stretch(300*time.Millisecond))

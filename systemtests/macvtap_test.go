@@ -156,7 +156,10 @@ type claimant struct {
 	Status   struct {
 		Phase             string
 		Conditions        []struct{ Type, Status, Message string }
-		ContainerStatuses []struct{ RestartCount int }
+		ContainerStatuses []struct {
+			RestartCount int
+			Ready        bool
+		}
 	}
 }
 

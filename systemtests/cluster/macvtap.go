@@ -12,16 +12,17 @@ const MacvtapPort = 9443
 
 // StartMacvtap starts a macvtap agent on a node. As a process it is called NODE-macvtap.
 func (c *Cluster) StartMacvtap(ctx context.Context, node, kubeconfig string, flags ...string) error {
-	_, err := c.script(ctx, fmt.Sprintf(`mkdir -p "$RUN/macvtap"
-		start %[1]s-macvtap nsenter --net="$(ns_path %[1]s)" -- "$RUN/flowkeep/bin/netplugin" macvtap --node-name %[1]s --kubeconfig %[2]s \
+	_, err := c.script(ctx, fmt.Sprintf(`start %[1]s-macvtap nsenter --net="$(ns_path %[1]s)" -- "$RUN/flowkeep/bin/netplugin" macvtap --node-name %[1]s --kubeconfig %[2]s \
 			--kubelet-dir "$RUN/%[1]s/kubelet/device-plugins" --pod-resources "$RUN/%[1]s/kubelet/pod-resources/kubelet.sock" \
 			--state-dir %[3]s %[4]s`,
 		node, kubeconfig, c.MacvtapState(node), strings.Join(flags, " ")))
 	return err
 }
 
-// MacvtapState is the directory of the state of a node's agent.
-func (c *Cluster) MacvtapState(node string) string { return filepath.Join(c.Dir, "macvtap", node) }
+// MacvtapState is the directory of the state of a node's agent, the same as the CNI plugin's (scripts/node-up).
+func (c *Cluster) MacvtapState(node string) string {
+	return filepath.Join(c.Dir, node, "flowkeep", "macvtap")
+}
 
 // EndMacvtap stops the agent, and forgets what it kept.
 func (c *Cluster) EndMacvtap(ctx context.Context, node string) error {
