@@ -79,7 +79,14 @@ func (c *chooser) whyNot(l *Link, e Exposure, lost []Conflict, entries []fitting
 	if len(reasons) > 0 || exposed {
 		return reasons
 	}
+	for _, entry := range entries {
+		if _, found := slices.BinarySearch(entry.found, l.Name); found {
+			reasons = append(reasons, fmt.Sprintf("%s finds it, and is refused (see the problems)", entry.origin))
+		}
+	}
 	switch {
+	case len(reasons) > 0:
+		return reasons
 	case l.Loopback:
 		return []string{"a loopback device carries no macvtap devices"}
 	case e.Source == FromConfig:

@@ -19,6 +19,9 @@ const (
 	MaxCapacity     = 4096
 )
 
+// MaxDevices is how many devices one resource of a node may have: kubelets take messages of 4 MiB, and an id has up to 84 bytes.
+const MaxDevices = 32768
+
 // FullName is a resource's name as pods ask for it.
 func FullName(resource string) string { return Domain + "/" + resource }
 

@@ -243,8 +243,9 @@ func (c *chooser) offered(resource, name string) bool {
 
 // had is what of a resource is exposed.
 type had struct {
-	wishes []wish
-	byLink map[string]int // places in wishes
+	wishes  []wish
+	devices int
+	byLink  map[string]int // places in wishes
 }
 
 // settle makes resources of wishes; of two that can't both be had the first wins.
@@ -269,6 +270,11 @@ func (c *chooser) settle() {
 		if lost := slices.IndexFunc(rivals, func(won wish) bool { return won.against(w) != "" }); lost >= 0 {
 			won := rivals[lost]
 			c.Conflicts = append(c.Conflicts, Conflict{w.resource, w.link, won.origin, w.origin, won.against(w)})
+			continue
+		}
+		if r.devices += w.capacity; r.devices > MaxDevices {
+			r.devices -= w.capacity
+			c.refuse(w.origin, fmt.Sprintf("resource %s would have more than %d devices with the %d on %s: kubelets can't be told of so many", w.resource, MaxDevices, w.capacity, w.link))
 			continue
 		}
 		r.byLink[w.link] = len(r.wishes)

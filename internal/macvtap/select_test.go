@@ -235,6 +235,26 @@ func known(e Exposure) map[string][]string {
 }
 
 // Neither links nor resources have colons in their names, so that ids say which device is meant.
+// A resource has no more devices than a message to the kubelet holds; what is left out is told of.
+func TestResourcesAreBounded(t *testing.T) {
+	most := MaxCapacity
+	in := Input{Policies: []Policy{{Name: "p", Entries: []Entry{{Parent: "eth*", Quantity: &most, Resource: "data"}}}}}
+	for i := range 40 {
+		in.Links = append(in.Links, Link{Name: fmt.Sprintf("eth%02d", i), Physical: true, Up: true})
+	}
+	e := Select(in)
+	devices := 0
+	for _, p := range e.Resources[0].Parents {
+		devices += p.Capacity
+	}
+	if devices != MaxDevices || len(e.Problems) != 32 || !strings.Contains(e.Problems[0].Message, "more than 32768 devices with the 4096 on eth08") {
+		t.Errorf("%d devices, %d problems: %v", devices, len(e.Problems), e.Problems[0])
+	}
+	if why := Fates(in, e)[39].Why; why != "policy /p parentSelector[0] finds it, and is refused (see the problems)" {
+		t.Error(why)
+	}
+}
+
 func TestDeviceIDs(t *testing.T) {
 	if id := DeviceID("dataplane", "bond1.7", 24); id != "dataplane:bond1.7:24" {
 		t.Error(id)
