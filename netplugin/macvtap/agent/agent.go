@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -183,6 +184,9 @@ func (a *Agent) followCluster(ctx context.Context) {
 	})
 }
 
+// emptyFor is how long a file is empty, or away, before it counts as none: somebody may be writing it, and none may expose more.
+const emptyFor = 2 * time.Second
+
 // followConfig reads the file whenever its directory changes, as a ConfigMap's does by a symbolic link, and at every beat. good is the last
 // one that could be read.
 func (a *Agent) followConfig(ctx context.Context, good string) error {
@@ -191,11 +195,21 @@ func (a *Agent) followConfig(ctx context.Context, good string) error {
 		return nil
 	}
 	var last string
+	var emptied time.Time
 	first := true
 	return dirwatch.Follow(ctx, filepath.Dir(a.cfg.File), func() {
 		text, err := os.ReadFile(a.cfg.File)
 		if errors.Is(err, os.ErrNotExist) {
 			text, err = nil, nil // as a ConfigMap that is optional
+		}
+		switch empty := err == nil && len(bytes.TrimSpace(text)) == 0; {
+		case !empty || first:
+			emptied = time.Time{}
+		case emptied.IsZero():
+			emptied = time.Now()
+		}
+		if !emptied.IsZero() && time.Since(emptied) < emptyFor {
+			return
 		}
 		if now := fmt.Sprint(err) + string(text); first || now != last {
 			last = now

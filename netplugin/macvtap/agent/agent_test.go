@@ -198,6 +198,30 @@ func TestOneAgent(t *testing.T) {
 	}
 }
 
+// A file that is written in place is empty for a moment: that is not a configuration of none, which would expose everything.
+func TestEmptiedConfiguration(t *testing.T) {
+	n := newNode(t)
+	file := filepath.Join(n.dir, "config", "config.json")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(`[{"name": "a", "lowerDevice": "eth0"}]`)
+	n.links([]macvtap.Link{device("eth0"), device("eth1")})
+	n.intent(new(Intent), nil)
+	n.offers("a:eth0")
+	write("")
+	began := time.Now()
+	n.await("it counts as none", func() bool { return says(n.offered) == "eth0:eth0 eth1:eth1" })
+	if took := time.Since(began); took < emptyFor {
+		t.Errorf("an empty file counted after %v", took)
+	}
+	write(`[{"name": "b", "lowerDevice": "eth0"}]`)
+	n.offers("b:eth0")
+}
+
 // node is all that an agent works with, by hand.
 type node struct {
 	*testing.T
