@@ -21,9 +21,9 @@ const attachment = `{apiVersion: k8s.cni.cncf.io/v1, kind: NetworkAttachmentDefi
 	metadata: {name: macvtap0, annotations: {k8s.v1.cni.cncf.io/resourceName: macvtap.network.kubevirt.io/dataplane}},
 	spec: {config: '{"cniVersion": "0.3.1", "type": "macvtap", "mtu": 9000}'}}`
 
-// From a policy to frames: the agent offers devices, the kubelet allocates one, multus hands its id to the CNI plugin, and a program without any
-// privilege opens /dev/tapN and exchanges frames with the parent's peer and with its neighbour. A container that crashes, and a sandbox that
-// does, have the device again without another allocation.
+// From a policy to frames: the agent offers devices, the kubelet allocates one, multus hands its id to the CNI plugin, and a program without
+// any privilege opens /dev/tapN and exchanges frames with the parent's peer and with its neighbour. A container that crashes, and a sandbox
+// that does, have the device again without another allocation.
 func TestMultus(t *testing.T) {
 	t.Cleanup(func() { _ = theCluster.EndMultus(context.Background(), "node1") }) // after the namespace's pods are gone
 	m := withMacvtap(t)
@@ -91,7 +91,8 @@ func isReady(restarts int) func(p claimant) bool {
 // guest is a pod that does as a virtual machine: what runs in it is an ordinary user's, and opens the device of net1.
 func (m *tapped) guest(name, networks string) {
 	m.Helper()
-	m.must(m.Apply(m.ctx, m.ns, fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: %s, annotations: {k8s.v1.cni.cncf.io/networks: '%s'}}, spec: {
+	m.must(m.Apply(m.ctx, m.ns, fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: %s,
+		annotations: {k8s.v1.cni.cncf.io/networks: '%s'}}, spec: {
 		nodeSelector: {kubernetes.io/hostname: %s}, terminationGracePeriodSeconds: 0, automountServiceAccountToken: false,
 		securityContext: {runAsUser: 107, runAsGroup: 107, runAsNonRoot: true},
 		containers: [{name: probe, image: "flowkeep.local/probe:sandbox", imagePullPolicy: Never, args: [relay, net1],
@@ -155,8 +156,11 @@ func (m *tapped) attachments(count int) map[string]attached {
 		state := m.MacvtapState(m.node)
 		files, err := filepath.Glob(filepath.Join(state, "attached", "*"))
 		nodes, failed := filepath.Glob(filepath.Join(state, "dev", "*"))
-		if err := errors.Join(err, failed); err != nil || len(files) != count || len(nodes) != count {
-			return fmt.Errorf("attachments %v and nodes %v, not %d (%w)", files, nodes, count, err)
+		if err := errors.Join(err, failed); err != nil {
+			return err
+		}
+		if len(files) != count || len(nodes) != count {
+			return fmt.Errorf("attachments %v and nodes %v, not %d", files, nodes, count)
 		}
 		for _, f := range files {
 			text, err := os.ReadFile(f)
