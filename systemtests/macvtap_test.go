@@ -54,6 +54,7 @@ type tapped struct {
 func withMacvtap(t *testing.T) *tapped {
 	t.Helper()
 	w := setup(t)
+	w.whole("this sandbox schedules no pods")
 	w.applyCRDs()
 	_, err := w.Kubectl(w.ctx, "", "apply", "-f", "../deploy/roles.yaml")
 	w.must(err)

@@ -10,6 +10,7 @@ import (
 // Multus asks the kubelet at a path that is built into it; here that is the node's own kubelet.
 func (c *Cluster) UseMultus(ctx context.Context, node string) error {
 	_, err := c.script(ctx, fmt.Sprintf(`dir=$RUN/%s
+		[ -x "$BIN/multus" ] || { echo "there is no multus: run systemtests/sandbox/build --multus" >&2; exit 1; }
 		mkdir -p "$dir/multus"
 		cat >"$dir/cni/bin/multus" <<SH
 #!/bin/sh

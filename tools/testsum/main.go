@@ -5,6 +5,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -56,6 +57,7 @@ type event struct {
 type result struct {
 	passed, failed, skipped int
 	output                  map[string][]string // by test; "" is the package itself
+	took                    []event             // tests, as they ended
 }
 
 type summary struct {
@@ -124,7 +126,23 @@ func (s *summary) testDone(p *result, e event) {
 	default:
 		return
 	}
+	if !strings.Contains(e.Test, "/") {
+		p.took = append(p.took, e)
+	}
 	delete(p.output, e.Test)
+}
+
+// longPackage is how many seconds a package may take until its longest tests are named, of which a suite can be kept lean.
+const longPackage = 60
+
+func (p *result) longest() string {
+	const most = 8
+	slices.SortStableFunc(p.took, func(a, b event) int { return cmp.Compare(b.Elapsed, a.Elapsed) })
+	var list []string
+	for _, e := range p.took[:min(len(p.took), most)] {
+		list = append(list, fmt.Sprintf("%s %.0f s", e.Test, e.Elapsed))
+	}
+	return strings.Join(list, ", ")
 }
 
 // background begins what a test that failed tells of its surroundings, after what is wrong.
@@ -162,6 +180,9 @@ func (s *summary) packageDone(p *result, e event) {
 		s.digests = append(s.digests, fmt.Sprintf("FAILED %s\n%s", e.Package, digestOf(slices.Concat(s.build, said))))
 	}
 	s.passed, s.failed, s.skipped = s.passed+p.passed, s.failed+p.failed, s.skipped+p.skipped
+	if e.Elapsed > longPackage && len(p.took) > 1 {
+		defer fmt.Fprintf(s.w, "    its longest: %s\n", p.longest())
+	}
 	if e.Action == "fail" {
 		s.printFailure(p, e)
 		return

@@ -28,6 +28,10 @@ func TestSummary(t *testing.T) {
 {"Action":"output","Package":"p","Test":"B","Output":"panic: oh\n"}
 {"Action":"fail","Package":"p"}`, 1, 1, 0, "panic: oh"},
 		{"cut short", `{"Action":"pass","Package":"p","Test":"A"}`, 0, 1, 0, "never ended"},
+		{"long", `{"Action":"pass","Package":"p","Test":"A","Elapsed":1}
+{"Action":"pass","Package":"p","Test":"B/c","Elapsed":70}
+{"Action":"pass","Package":"p","Test":"B","Elapsed":70}
+{"Action":"pass","Package":"p","Elapsed":71}`, 3, 0, 0, "its longest: B 70 s, A 1 s"},
 		{"no tests", `{"Action":"skip","Package":"p"}`, 0, 0, 0, ""},
 		{"not JSON", "go: no such thing\n", 0, 0, 0, "go: no such thing"},
 	} {
