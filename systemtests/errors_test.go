@@ -2,6 +2,7 @@ package systemtests
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -86,17 +87,42 @@ func (w *world) bulk(from cluster.Pod, to netip.AddrPort) error {
 	return err
 }
 
-// narrow gives the links between the nodes a smaller MTU than pods have, for the rest of the test.
-func (w *world) narrow(mtu int) {
+// narrowed looks at pods while the links between the nodes have a smaller MTU than theirs. Netplugin looks at its node's link too, every half
+// minute, and gives pods the MTU that it finds: there was nothing to be seen then, and after their own is back it is looked again.
+func (w *world) narrowed(mtu int, look func() error) {
 	w.Helper()
+	const whole = 1500
 	set := func(ctx context.Context, mtu int) {
 		for _, node := range []string{"node1", "node2"} {
 			_, err := w.RunIn(ctx, w.NodeNS(node), "ip", "link", "set", "eth0", "mtu", fmt.Sprint(mtu))
 			w.must(err)
 		}
 	}
-	w.Cleanup(func() { set(context.Background(), 1500) })
-	set(w.ctx, mtu)
+	own := func() error {
+		for name, pod := range w.pods {
+			text, err := w.RunIn(w.ctx, pod.NetNS, "ip", "-o", "link", "show", "eth0")
+			if err != nil {
+				return err
+			}
+			if !strings.Contains(text, fmt.Sprintf(" mtu %d ", whole)) {
+				return fmt.Errorf("pod %s has not its own MTU: %s", name, text)
+			}
+		}
+		return nil
+	}
+	w.Cleanup(func() { set(context.Background(), whole) })
+	for {
+		set(w.ctx, mtu)
+		seen, followed := look(), own()
+		set(w.ctx, whole)
+		cluster.Undisturbed(w.ctx, 2*time.Second) // netplugin may be at it with the narrow one
+		w.must(cluster.Until(w.ctx, time.Minute, own))
+		if followed == nil {
+			w.must(seen)
+			return
+		}
+		w.Logf("looked again: %v", followed)
+	}
 }
 
 // pathMTU is what a pod has learnt of the way to an address; 0: nothing.
@@ -122,27 +148,31 @@ func TestPathMTU(t *testing.T) {
 	c := service(w, ns, "c")
 	w.isolate(ns)
 	w.settles(through(w, c, "a", true))
-	w.narrow(1300)
-	for _, f := range families {
-		to, _ := w.pods["c"].IP(f)
-		if err := w.bulk(w.pods["a"], netip.AddrPortFrom(to, 80)); err != nil {
-			t.Errorf("IPv%d: %v", f, err)
-		}
-		back, _ := w.pods["a"].IP(f)
-		for pod, ip := range map[string]netip.Addr{"a": to, "c": back} {
-			if mtu := w.pathMTU(w.pods[pod], ip); mtu != 1300 {
-				t.Errorf("IPv%d: %s believes the path's MTU to be %d: nothing was shown", f, pod, mtu)
+	const narrow = 1300
+	w.narrowed(narrow, func() error {
+		var wrong []error
+		for _, f := range families {
+			to, _ := w.pods["c"].IP(f)
+			if err := w.bulk(w.pods["a"], netip.AddrPortFrom(to, 80)); err != nil {
+				wrong = append(wrong, fmt.Errorf("IPv%d: %w", f, err))
+			}
+			back, _ := w.pods["a"].IP(f)
+			for pod, ip := range map[string]netip.Addr{"a": to, "c": back} {
+				if mtu := w.pathMTU(w.pods[pod], ip); mtu != narrow {
+					wrong = append(wrong, fmt.Errorf("IPv%d: %s believes the path's MTU to be %d: nothing was shown", f, pod, mtu))
+				}
 			}
 		}
-	}
-	for _, e := range c {
-		if e.Proto != "tcp" {
-			continue
+		for _, e := range c {
+			if e.Proto != "tcp" {
+				continue
+			}
+			if err := w.bulk(w.pods["a"], netip.AddrPortFrom(e.To, uint16(e.Port))); err != nil {
+				wrong = append(wrong, fmt.Errorf("through the Service %v: %w", e.To, err))
+			}
 		}
-		if err := w.bulk(w.pods["a"], netip.AddrPortFrom(e.To, uint16(e.Port))); err != nil {
-			t.Errorf("through the Service %v: %v", e.To, err)
-		}
-	}
+		return errors.Join(wrong...)
+	})
 	time.Sleep(cluster.Stretch(100 * time.Millisecond))
 	w.settles(w.open("a", "c", "udp", 80, "still"), w.shut("b", "a", "icmp", 0, "still isolated"))
 }
