@@ -98,9 +98,15 @@ func processor() time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// BenchmarkDecide is 500 policies that all choose one node of 400 interfaces.
+// BenchmarkDecide is 500 policies that all choose one node: a usual one, and one of very many interfaces.
 func BenchmarkDecide(b *testing.B) {
-	const count, interfaces = 500, 400
+	for _, interfaces := range []int{24, 400} {
+		b.Run(fmt.Sprint(interfaces), func(b *testing.B) { decisions(b, interfaces) })
+	}
+}
+
+func decisions(b *testing.B, interfaces int) {
+	const count = 500
 	policies := crowd(b, count, interfaces)
 	o, n, standings := crowded(b, "node1", policies, interfaces)
 	b.Run("cold", func(b *testing.B) {

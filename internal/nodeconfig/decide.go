@@ -93,7 +93,7 @@ func Decide(n *Node, policies []*Policy, standings map[string]Standing) Decision
 		d.evidence = evidenceOf(n.message, target)
 	}
 	conflicts, overruled := d.conflicts(target)
-	decision := Decision{Entries: map[string]nmstatev1.PolicyNode{}, Conflicts: conflicts, Blockers: d.blockers}
+	decision := Decision{Entries: make(map[string]nmstatev1.PolicyNode, len(policies)), Conflicts: conflicts, Blockers: d.blockers}
 	refs := target.refs(n, d.waits)
 	if !target.wanted() || !target.recorded() || !sameNames(refs, n.refs) {
 		decision.Write = target.write(n, refs)

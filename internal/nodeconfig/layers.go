@@ -199,6 +199,9 @@ func (e *entry) replace(value any, by int) {
 
 // loseAll takes what is below for lost, in an order that is always the same.
 func (e *entry) loseAll(below *entry) {
+	if len(below.kids) == 0 { // as most are: there is nothing to sort
+		return
+	}
 	for _, key := range slices.Sorted(maps.Keys(below.kids)) {
 		kid := below.kids[key]
 		e.lost = append(e.lost, kid.lost...)

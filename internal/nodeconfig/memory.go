@@ -42,7 +42,9 @@ func (m *Memory) wantsOf(n *Node, policies []*Policy) []want {
 	if m.seen != nil && !sameReport {
 		came = n.current.since(m.seen)
 	}
-	all := make(map[*Policy]want, len(policies))
+	if m.wants == nil {
+		m.wants = make(map[*Policy]want, len(policies))
+	}
 	for by, p := range policies {
 		before, known := m.wants[p]
 		switch {
@@ -53,10 +55,22 @@ func (m *Memory) wantsOf(n *Node, policies []*Policy) []want {
 		default:
 			list[by] = p.wants(n, nil)
 		}
-		all[p] = list[by]
+		m.wants[p] = list[by]
 	}
-	m.node, m.seen, m.wants = n.Object, n.current, all
+	if len(m.wants) > len(policies) {
+		m.forget(policies)
+	}
+	m.node, m.seen = n.Object, n.current
 	return list
+}
+
+// forget drops what is remembered of policies that are not among these.
+func (m *Memory) forget(policies []*Policy) {
+	stay := make(map[*Policy]bool, len(policies))
+	for _, p := range policies {
+		stay[p] = true
+	}
+	maps.DeleteFunc(m.wants, func(p *Policy, _ want) bool { return !stay[p] })
 }
 
 // sameToPolicies tells whether two Nodes have the same of all that policies select by.
