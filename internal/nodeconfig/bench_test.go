@@ -14,25 +14,26 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// crowd is so many policies that all choose a node of so many interfaces: each has four rules, by which it finds a few of them,
+// crowd is so many policies for nodes in so many racks, of so many interfaces: each has four rules, by which it finds a few of them,
 // and they disagree here and there.
-func crowd(t testing.TB, count, interfaces int) (policies []*Policy) {
+func crowd(t testing.TB, count, racks, interfaces int) (policies []*Policy) {
 	for n := range count {
-		policies = append(policies, crowdPolicy(t, n, interfaces, 1400+n%3))
+		policies = append(policies, crowdPolicy(t, n, racks, interfaces, 1400+n%3))
 	}
 	Sort(policies)
 	return policies
 }
 
-func crowdPolicy(t testing.TB, n, interfaces, mtu int) *Policy {
+func crowdPolicy(t testing.TB, n, racks, interfaces, mtu int) *Policy {
+	rack := n / 4 % racks
 	name := fmt.Sprintf("ens%d?", n%(interfaces/10)) // ten of them
 	if n%4 == 1 {
 		name = fmt.Sprintf("ens%d", n%interfaces)
 	}
 	spec := fmt.Sprintf(`{priority: %d, affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [
-		{matchExpressions: [{key: rack, operator: In, values: [a, b]}, {key: gpu, operator: DoesNotExist}]}, {matchFields: [{key: metadata.name, operator: In, values: [node7]}]}]}}},
+		{matchExpressions: [{key: rack, operator: In, values: [rack%d, b]}, {key: gpu, operator: DoesNotExist}]}, {matchFields: [{key: metadata.name, operator: In, values: [node7]}]}]}}},
 		match: [{name: "%s", driver: ixgbe, type: ethernet}, {mac: "52:54:00:00:%02X:%02X"}, {name: "ens*", vlanID: %d}, {name: "ens?*", lldp: {systemName: "tor-%d"}}], `,
-		n%7, name, n%interfaces/256, n%interfaces%256, n+1, n%interfaces)
+		n%7, rack, name, n%interfaces/256, n%interfaces%256, n+1, n%interfaces)
 	switch n % 4 {
 	case 0:
 		spec += fmt.Sprintf(`desiredState: {interfaces: [{mtu: %d, ethernet: {auto-negotiation: true}}]}}`, mtu)
@@ -57,7 +58,7 @@ func crowdReport(interfaces int) string {
 // crowded is a node that has what the policies want of it, and they are told so.
 func crowded(t testing.TB, name string, policies []*Policy, interfaces int) (o *nmstatev1.NodeNetworkState, n *Node, standings map[string]Standing) {
 	o = stateObject(t, name, `{interfaces: [{name: ens3, mtu: 1300}]}`, crowdReport(interfaces))
-	object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"rack": "a"}}}
+	object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"rack": "rack0"}}}
 	standings = map[string]Standing{}
 	d := Decide(&Node{Object: object, State: ReadState(o)}, policies, standings)
 	d.Write.Set(&o.Spec)
@@ -98,16 +99,19 @@ func processor() time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// BenchmarkDecide is 500 policies that all choose one node: a usual one, and one of very many interfaces.
+// BenchmarkDecide is 500 policies and one node: of ten racks, with policies for each; and one that all choose, of few interfaces and of very many.
 func BenchmarkDecide(b *testing.B) {
-	for _, interfaces := range []int{24, 400} {
-		b.Run(fmt.Sprint(interfaces), func(b *testing.B) { decisions(b, interfaces) })
+	for _, c := range []struct {
+		name              string
+		racks, interfaces int
+	}{{"rack", 10, 24}, {"all", 1, 24}, {"all, 400 interfaces", 1, 400}} {
+		b.Run(c.name, func(b *testing.B) { decisions(b, c.racks, c.interfaces) })
 	}
 }
 
-func decisions(b *testing.B, interfaces int) {
+func decisions(b *testing.B, racks, interfaces int) {
 	const count = 500
-	policies := crowd(b, count, interfaces)
+	policies := crowd(b, count, racks, interfaces)
 	o, n, standings := crowded(b, "node1", policies, interfaces)
 	b.Run("cold", func(b *testing.B) {
 		percentiles(b, func(int) {
@@ -124,7 +128,7 @@ func decisions(b *testing.B, interfaces int) {
 			at := i % len(policies)
 			var number int
 			_, _ = fmt.Sscanf(policies[at].Name, "policy-%d", &number)
-			edited[at] = crowdPolicy(b, number, interfaces, 1300+i%50)
+			edited[at] = crowdPolicy(b, number, racks, interfaces, 1300+i%50)
 			edited[at].Generation = 2
 			b.StartTimer()
 			Decide(n, edited, standings)
@@ -154,7 +158,7 @@ func BenchmarkRetained(b *testing.B) {
 	const count, nodes, interfaces = 500, 100, 24
 	for b.Loop() {
 		empty := heap()
-		policies := crowd(b, count, interfaces)
+		policies := crowd(b, count, 1, interfaces)
 		withPolicies := heap()
 		_, first, _ := crowded(b, "node0", policies, interfaces)
 		all := []*Node{first}
