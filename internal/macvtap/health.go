@@ -1,16 +1,26 @@
 package macvtap
 
+import "strings"
+
 // Health tells whether devices on a link work, and if not, why; nil is a link that is not there.
 func (l *Link) Health() (healthy bool, why string) {
 	switch {
 	case l == nil:
 		return false, "it is not there"
+	case OfFlowkeep(l.Name):
+		return false, "Flowkeep enforces network policies there: a device on it would pass them by"
 	case l.isPort():
 		return false, "it is a port of a " + l.masterKind()
 	case !l.Up:
 		return false, "it is down"
 	}
 	return true, ""
+}
+
+// OfFlowkeep tells by a link's name whether packets on it are judged by Flowkeep: its bridge and that bridge's ports, or pods' links. The
+// userspace datapath leaves no other mark on them.
+func OfFlowkeep(name string) bool {
+	return name == "fk0" || strings.HasPrefix(name, "fk-") || strings.HasPrefix(name, "fkp") || strings.HasPrefix(name, "ovs-")
 }
 
 // isPort tells whether a master takes all that the link receives, so that macvtap can't have it. A VRF takes none.

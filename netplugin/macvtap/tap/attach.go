@@ -161,6 +161,9 @@ func fit(p *pod, r Record, w *Want) (netlink.Link, error) {
 	if err != nil {
 		return nil, err
 	}
+	if macvtap.OfFlowkeep(parent.Attrs().Name) {
+		return nil, refuse("a device on %s: Flowkeep enforces network policies there, and the device would pass them by", r.Parent)
+	}
 	if mtu := parent.Attrs().MTU; w.MTU > mtu {
 		return nil, refuse("an MTU of %d bytes: interface %s, which the device is made on, has %d, and no device on it has more", w.MTU, r.Parent, mtu)
 	}
