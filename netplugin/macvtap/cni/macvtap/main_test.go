@@ -557,3 +557,19 @@ func TestANodesStateDirectory(t *testing.T) {
 		t.Errorf("the configuration's: %+v (%v)", c, err)
 	}
 }
+
+// A network attachment is a tenant's: it names no link that Flowkeep enforces policies on.
+func TestNoDeviceIsWhereFlowkeepEnforces(t *testing.T) {
+	n := newNode(t)
+	taptest.In(t, n.host, func() error {
+		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "fkp1"}, PeerName: "fkp2"})
+	})
+	pod := taptest.NetNS(t, "pod")
+	out, err := n.plugin("ADD", n.conf("1.0.0", `"lowerDevice": "fkp1"`), pod)
+	if text, _ := json.Marshal(out); err == nil || out["code"] != 7.0 || !strings.Contains(string(text), "enforces network policies there") {
+		t.Errorf("%s (%v)", text, err)
+	}
+	if left := taptest.Links(t, pod); len(left) > 0 {
+		t.Errorf("links %v are left in the pod", left)
+	}
+}
