@@ -1,0 +1,116 @@
+// Package fleet decides what of a hub goes to which spoke, and reads what comes back. It is pure: objects come in as values and are never
+// changed, what is to be written goes out as values; `netmaster policy-sync` carries them, and `netctl fleet` reads with the same functions.
+//
+// A hub object that goes to spokes is a Source: a Gateway, a policy, a NetworkPolicy. What of it goes to one cluster is a Copy. Copies that
+// travel together are a Bundle; of a Bundle each cluster gets one or more Works (OCM's ManifestWork). What a spoke says of a copy is an
+// Answer.
+package fleet
+
+import (
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	workv1 "open-cluster-management.io/api/work/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+)
+
+// Group is that of the objects, labels and annotations that are Flowkeep's own.
+const Group = "fleet.flowkeep.io"
+
+// On copies, and on the works that carry them.
+const (
+	// LabelController tells works of one controller from those of others: a hash of its controllerName.
+	LabelController = Group + "/controller"
+	// LabelBundle is a hash of the bundle that a work belongs to.
+	LabelBundle = Group + "/bundle"
+	// AnnotationBundle says in words what a work carries: the bundle's String.
+	AnnotationBundle = Group + "/bundle"
+	// AnnotationSource says on a copy which hub object it is of: the Source's String. A copy without it is none.
+	AnnotationSource = Group + "/from-hub"
+	// AnnotationCopy is the hash of what the hub wants of a copy, so that a spoke's answer tells which version it is about.
+	AnnotationCopy = Group + "/copy"
+	// AnnotationOverridden is on a hub Gateway: which policies are overridden in which clusters, as JSON.
+	AnnotationOverridden = Group + "/overridden"
+	// LabelPlacement names, on a hub Gateway, the Placement in its namespace whose decisions say where it goes.
+	LabelPlacement = "cluster.open-cluster-management.io/placement"
+	// DefaultController is the controllerName of GatewayClasses that are handled.
+	DefaultController gatewayv1.GatewayController = "flowkeep.io/gateway-sync"
+)
+
+// Object is a Kubernetes object's content as JSON has it. It is never changed.
+type Object = map[string]any
+
+// Name is an object's in its namespace.
+type Name struct{ Namespace, Name string }
+
+// Source is a hub object that goes to spokes.
+type Source struct {
+	Group, Kind string
+	Name
+}
+
+// Kind is what of a policy kind matters, as its CustomResourceDefinition on the hub has it.
+type Kind struct {
+	schema.GroupVersionKind
+	Resource string
+	// Ancestors: its status has one entry per ancestor and controller (Gateway API's PolicyStatus); otherwise conditions of its own, if any.
+	Ancestors bool
+	// Status: it has conditions in its status, under ancestors or not; without, nothing can be said in it.
+	Status bool
+	// Subresource: its status is written apart from the rest.
+	Subresource bool
+}
+
+// Parameters are a GatewayClass's, from its ConfigMap.
+type Parameters struct {
+	// Class is that of the gateways on the spokes.
+	Class string
+	// Namespace is where copies lie on the spokes; empty: where the hub's objects lie on the hub.
+	Namespace string
+	// Kinds of policies that go with gateways of the class, as the list names them.
+	Kinds []KindRef
+}
+
+// KindRef names a kind of policies by kind or by resource; the version may be left out.
+type KindRef struct{ Group, Version, Kind, Resource string }
+
+// Gateway is a hub Gateway that goes to clusters.
+type Gateway struct {
+	Name
+	Object     Object
+	Parameters Parameters
+	// Clusters where its Placement's decisions put it, in order of name.
+	Clusters []string
+}
+
+// Policy is a hub object of a kind that goes along with gateways.
+type Policy struct {
+	Kind Kind
+	Name
+	Object Object
+}
+
+// Copy is what of a source goes to one cluster.
+type Copy struct {
+	Source   Source
+	Resource schema.GroupVersionResource
+	Kind     string
+	// Name it has on the spoke.
+	Name
+	// Object as it is sent, annotations included.
+	Object Object
+	// Hash is that of Object without AnnotationCopy, which holds it.
+	Hash string
+	// Feedback is what the spoke is asked to tell: scalars in its object.
+	Feedback []workv1.JsonPath
+	// CreateOnly: the spoke's own is left as it is (namespaces).
+	CreateOnly bool
+	// Orphan: it stays on the spoke when nothing asks for it any more.
+	Orphan bool
+}
+
+// Problem is something in the hub's objects that keeps it, or a part of it, from going out.
+type Problem struct {
+	Source  Source
+	Cluster string // "": all
+	Reason  string // one word, for conditions
+	Message string
+}
