@@ -23,6 +23,7 @@ var table = []struct {
 	{"api/feed", nil},    // protobuf alone
 	{"api/nmstate", nil}, // Kubernetes' own types alone
 	{"api/macvtap", nil}, // Kubernetes' own types alone
+	{"api/fleet", nil},   // Kubernetes' own types alone
 	{"api", []string{"api", "policydb/policy", "policydb/explain", "policydb/lint"}},
 	{"policydb/policy/policytest", []string{"policydb"}}, // helps the tests of the others
 	{"policydb/policy", []string{"policydb/policy"}},
@@ -41,6 +42,7 @@ var table = []struct {
 	{"internal/kube", []string{"internal/kube", "policydb/policy"}},                                   // Kubernetes objects → values
 	{"internal/nmstate", []string{"internal/nmstate"}},                                                // state documents, pure
 	{"internal/nodeconfig", []string{"internal/nodeconfig", "internal/nmstate", "api/nmstate"}},
+	{"internal/fleet", []string{"internal/fleet", "api/fleet"}}, // hub objects ↔ works, pure
 	{"internal/macvtap/report", []string{"internal/macvtap", "api/macvtap", "policydb/policy"}},
 	{"internal/macvtap", []string{"policydb/policy"}},
 	{"internal", []string{"internal"}},
@@ -51,7 +53,7 @@ var confined = []struct {
 	module string
 	by     []string
 }{
-	{"k8s.io/client-go", []string{"netmaster", "netmaster/watch", "netctl/apiserver", "internal/nodeconfig/handler", "netplugin/nodestate/kube", "netplugin/macvtap/kube"}},
+	{"k8s.io/client-go", []string{"netmaster", "netmaster/watch", "netmaster/policysync", "netmaster/enforcement", "netctl/apiserver", "internal/nodeconfig/handler", "netplugin/nodestate/kube", "netplugin/macvtap/kube"}},
 	{"github.com/ovn-org/libovsdb", []string{"ofctl/ovsdb"}},
 	{"k8s.io/kubelet", []string{"netplugin/macvtap/deviceplugin", "netplugin/macvtap/podresources"}},
 	{"go.etcd.io/bbolt", []string{"policydb/store", "netplugin/"}},
@@ -144,6 +146,8 @@ func TestTheTestCanFail(t *testing.T) {
 		{ImportPath: module + "internal/nmstate", Imports: []string{module + "api/nmstate/v1"}},
 		{ImportPath: module + "api/macvtap/v1alpha1", Imports: []string{module + "internal/macvtap"}},
 		{ImportPath: module + "internal/macvtap", Imports: []string{module + "api/macvtap/v1alpha1"}},
+		{ImportPath: module + "internal/fleet", Imports: []string{"k8s.io/client-go/dynamic"}},
+		{ImportPath: module + "api/fleet/v1alpha1", Imports: []string{module + "internal/fleet"}},
 		{ImportPath: module + "newfolder", Imports: []string{module + "api/feed"}},
 		{ImportPath: module + "policydb/explain", Imports: []string{module + "policydb/store"}},
 	} {
