@@ -30,7 +30,7 @@ func (w *world) applyCRDs() {
 	_, err := w.Kubectl(w.ctx, "", "wait", "--for=condition=Established", "--timeout=300s", "-f", crds)
 	w.must(err)
 	w.must(cluster.Until(w.ctx, 30*time.Second, func() error {
-		return w.Get(w.ctx, "/apis/nmstate.io/v1/nodenetworkstates", nil)
+		return errors.Join(w.Get(w.ctx, "/apis/nmstate.io/v1/nodenetworkstates", nil), w.Get(w.ctx, fleetPath+"networkpolicyenforcements", nil))
 	}))
 }
 
