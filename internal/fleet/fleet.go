@@ -4,6 +4,11 @@
 // A hub object that goes to spokes is a Source: a Gateway, a policy, a NetworkPolicy. What of it goes to one cluster is a Copy. Copies that
 // travel together are a Bundle; of a Bundle each cluster gets one or more Works (OCM's ManifestWork). What a spoke says of a copy is an
 // Answer.
+//
+// Ask first, then write: a copy that is new in a work is first sent with updateStrategy ReadOnly, which only tells what is there. When the
+// spoke says that nothing is, or that it is ours (AnnotationSource), the same manifest goes with ServerSideApply, force and one field
+// manager; otherwise it stays ReadOnly and is Refused, so that an object that the spoke's users made is never overwritten, merged with or
+// deleted, whatever work the copy was in.
 package fleet
 
 import (
