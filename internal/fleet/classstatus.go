@@ -19,8 +19,8 @@ type ClassReport struct {
 	Synced int
 }
 
-// ReasonInvalidParameters is that of a GatewayClass whose parameters cannot be taken.
-const ReasonInvalidParameters = "InvalidParameters"
+// invalidParameters is that of a GatewayClass whose parameters cannot be taken.
+const invalidParameters = "InvalidParameters"
 
 // ClassStatus is the GatewayClass's status with the report in it; changed is false when it says so already. The old status is not changed.
 func ClassStatus(r *ClassReport, now metav1.Time) (status Object, changed bool) {
@@ -41,7 +41,7 @@ func (r *ClassReport) accepted() metav1.Condition {
 		c.Message += "; " + r.Note
 	}
 	if r.Parameters != nil {
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reasonOr(r.Parameters.Reason, ReasonInvalidParameters),
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reasonOr(r.Parameters.Reason, invalidParameters),
 			r.Parameters.Message+"; what was sent before stays as it is in the clusters"
 	}
 	return c
@@ -54,7 +54,7 @@ func (r *ClassReport) kinds() metav1.Condition {
 		c.Message = "1 kind of policies goes along"
 	}
 	if r.Parameters != nil {
-		c.Status, c.Reason, c.Message = metav1.ConditionUnknown, ReasonInvalidParameters, "the list of kinds is not known"
+		c.Status, c.Reason, c.Message = metav1.ConditionUnknown, invalidParameters, "the list of kinds is not known"
 		return c
 	}
 	if len(r.Kinds) == 0 {

@@ -109,7 +109,7 @@ func OverriddenAnnotation(gateway Name, policies []PolicyReport) string {
 // conflicts is the Gateway's condition.
 func (r *GatewayReport) conflicts(generation int64) metav1.Condition {
 	c := metav1.Condition{Type: ConditionPolicyConflicts, Status: metav1.ConditionFalse, Reason: "NoConflicts", Message: "no cluster tells of any", ObservedGeneration: generation}
-	conflicts := Conflicts(nameOf(r.Gateway), r.Policies)
+	conflicts := Conflicts(ownName(r.Gateway), r.Policies)
 	if len(conflicts) == 0 {
 		return c
 	}
@@ -124,8 +124,8 @@ func (r *GatewayReport) conflicts(generation int64) metav1.Condition {
 	return c
 }
 
-// nameOf is an object's.
-func nameOf(o Object) Name {
+// ownName is an object's.
+func ownName(o Object) Name {
 	metadata, _ := o["metadata"].(map[string]any)
 	return Name{textOf(metadata, "namespace"), textOf(metadata, "name")}
 }
