@@ -12,6 +12,9 @@
 package fleet
 
 import (
+	"cmp"
+	"strings"
+
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	workv1 "open-cluster-management.io/api/work/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
@@ -46,11 +49,42 @@ type Object = map[string]any
 // Name is an object's in its namespace.
 type Name struct{ Namespace, Name string }
 
-// Source is a hub object that goes to spokes.
+func (n Name) String() string { return n.Namespace + "/" + n.Name }
+
+// Compare orders names by namespace and name.
+func (n Name) Compare(with Name) int {
+	return cmp.Or(strings.Compare(n.Namespace, with.Namespace), strings.Compare(n.Name, with.Name))
+}
+
+// Source is a hub object that goes to spokes. A bundle is named by a source too: a Gateway's holds what goes with that gateway alone, a
+// policy's a policy that several gateways share, a NetworkPolicySet's its NetworkPolicies.
 type Source struct {
 	Group, Kind string
 	Name
 }
+
+// String is like RateLimitPolicy.kuadrant.io/shop/limits.
+func (s Source) String() string {
+	kind := s.Kind
+	if s.Group != "" {
+		kind += "." + s.Group
+	}
+	return kind + "/" + s.Name.String()
+}
+
+// ParseSource reads what String writes.
+func ParseSource(text string) (s Source, ok bool) {
+	parts := strings.Split(text, "/")
+	if len(parts) != 3 || parts[0] == "" || parts[2] == "" {
+		return Source{}, false
+	}
+	s.Kind, s.Group, _ = strings.Cut(parts[0], ".")
+	s.Namespace, s.Name.Name = parts[1], parts[2]
+	return s, true
+}
+
+// Compare orders sources as their Strings.
+func (s Source) Compare(with Source) int { return strings.Compare(s.String(), with.String()) }
 
 // Kind is what of a policy kind matters, as its CustomResourceDefinition on the hub has it.
 type Kind struct {
@@ -82,6 +116,8 @@ type Gateway struct {
 	Name
 	Object     Object
 	Parameters Parameters
+	// Kinds of policies that go with it: those of the parameters' list that are policies on the hub.
+	Kinds []Kind
 	// Clusters where its Placement's decisions put it, in order of name.
 	Clusters []string
 }
@@ -100,9 +136,10 @@ type Copy struct {
 	Kind     string
 	// Name it has on the spoke.
 	Name
-	// Object as it is sent, annotations included.
+	// Object as it is sent, annotations included; JSON is the same.
 	Object Object
-	// Hash is that of Object without AnnotationCopy, which holds it.
+	JSON   []byte
+	// Hash is that of Object without AnnotationCopy, which holds it; empty for what is no copy (namespaces).
 	Hash string
 	// Feedback is what the spoke is asked to tell: scalars in its object.
 	Feedback []workv1.JsonPath
