@@ -42,14 +42,14 @@ type DefinedVersion struct {
 func ReadDefinition(crd Object) (d Definition, ok bool) {
 	meta, spec := object(crd, "metadata"), object(crd, "spec")
 	names := object(spec, "names")
-	d = Definition{Group: text(spec, "group"), Kind: text(names, "kind"), Resource: text(names, "plural"), Namespaced: text(spec, "scope") == "Namespaced"}
+	d = Definition{Group: textOf(spec, "group"), Kind: textOf(names, "kind"), Resource: textOf(names, "plural"), Namespaced: textOf(spec, "scope") == "Namespaced"}
 	_, d.Labelled = object(meta, "labels")[labelPolicy]
-	if d.Group == "" || d.Kind == "" || d.Resource == "" || text(meta, "deletionTimestamp") != "" || !established(crd) {
+	if d.Group == "" || d.Kind == "" || d.Resource == "" || textOf(meta, "deletionTimestamp") != "" || !established(crd) {
 		return Definition{}, false
 	}
-	for _, one := range list(spec, "versions") {
+	for _, one := range listOf(spec, "versions") {
 		v, _ := one.(map[string]any)
-		if served, _ := v["served"].(bool); served && text(v, "name") != "" {
+		if served, _ := v["served"].(bool); served && textOf(v, "name") != "" {
 			d.Versions = append(d.Versions, readVersion(v))
 		}
 	}
@@ -58,9 +58,9 @@ func ReadDefinition(crd Object) (d Definition, ok bool) {
 }
 
 func established(crd Object) bool {
-	return slices.ContainsFunc(list(object(crd, "status"), "conditions"), func(c any) bool {
+	return slices.ContainsFunc(listOf(object(crd, "status"), "conditions"), func(c any) bool {
 		o, _ := c.(map[string]any)
-		return text(o, "type") == "Established" && text(o, "status") == "True"
+		return textOf(o, "type") == "Established" && textOf(o, "status") == "True"
 	})
 }
 
@@ -74,7 +74,7 @@ func readVersion(v Object) DefinedVersion {
 	_, subresource := object(v, "subresources")["status"]
 	storage, _ := v["storage"].(bool)
 	return DefinedVersion{
-		Name: text(v, "name"), Storage: storage, Targets: one || many,
+		Name: textOf(v, "name"), Storage: storage, Targets: one || many,
 		Ancestors: ancestors, Status: conditions || ancestors, Subresource: subresource,
 	}
 }
@@ -142,14 +142,4 @@ func object(o Object, path ...string) Object {
 		o, _ = o[key].(map[string]any)
 	}
 	return o
-}
-
-func list(o Object, key string) []any {
-	all, _ := o[key].([]any)
-	return all
-}
-
-func text(o Object, key string) string {
-	s, _ := o[key].(string)
-	return s
 }

@@ -39,7 +39,7 @@ func hashOf(digits int, parts ...string) string {
 
 // Targets are the Gateways that a policy's targetRef and targetRefs name, by their names on the hub, in order, each once.
 func Targets(policy Object) (targets []Name, err error) {
-	namespace := mustName(policy).Namespace
+	namespace := nameOf(policy).Namespace
 	_, err = mapRefs(object(policy, "spec"), func(ref Object) (Object, error) {
 		target, err := gatewayOf(ref, namespace)
 		if target.Name != "" {
@@ -53,7 +53,7 @@ func Targets(policy Object) (targets []Name, err error) {
 
 // gatewayOf is the Gateway that a ref names, none if it names something else.
 func gatewayOf(ref Object, namespace string) (Name, error) {
-	if ref["group"] != gatewayv1.GroupName || ref["kind"] != "Gateway" {
+	if ref["group"] != gatewayv1.GroupName || ref["kind"] != kindGateway {
 		return Name{}, nil
 	}
 	name, ok := ref["name"].(string)

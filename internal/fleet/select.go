@@ -17,7 +17,6 @@ import (
 
 // Reasons of problems with what is selected.
 const (
-	ReasonInvalidParameters = "InvalidParameters"
 	ReasonNotPlaced         = "NotPlaced"         // the gateway has no label that names a Placement
 	ReasonPlacementNotFound = "PlacementNotFound" // there is none of that name
 	ReasonInvalid           = "Invalid"           // the object is not as its kind is
@@ -69,7 +68,7 @@ func ReadClass(class *gatewayv1.GatewayClass, parameters *corev1.ConfigMap, defi
 }
 
 // GatewaySource names a hub Gateway as a source.
-func GatewaySource(n Name) Source { return Source{gatewayv1.GroupName, "Gateway", n} }
+func GatewaySource(n Name) Source { return Source{gatewayv1.GroupName, kindGateway, n} }
 
 // Selection is what becomes of a hub Gateway. Without a Gateway its copies go, unless they are Frozen.
 type Selection struct {
@@ -91,18 +90,18 @@ type Lookup struct {
 
 // SelectGateway decides where a hub Gateway goes.
 func SelectGateway(gateway Object, hub Lookup) Selection {
-	name, ok := nameOf(gateway)
+	name, ok := identity(gateway)
 	if !ok || absent(gateway) {
 		return Selection{}
 	}
-	class := hub.Class(text(object(gateway, "spec"), "gatewayClassName"))
+	class := hub.Class(textOf(object(gateway, "spec"), "gatewayClassName"))
 	if class == nil {
 		return Selection{}
 	}
 	problem := func(reason, format string, args ...any) *Problem {
 		return &Problem{Source: GatewaySource(name), Reason: reason, Message: fmt.Sprintf(format, args...)}
 	}
-	placement := Name{name.Namespace, text(object(gateway, "metadata", "labels"), LabelPlacement)}
+	placement := Name{name.Namespace, textOf(object(gateway, "metadata", "labels"), LabelPlacement)}
 	switch {
 	case placement.Name == "":
 		return Selection{Problem: problem(ReasonNotPlaced, "it has no label %s, which names a Placement of its namespace", LabelPlacement)}
@@ -155,7 +154,7 @@ type Aimed struct {
 
 // Aim finds what a policy goes along with. Nil: nothing. A policy that can't be read targets nothing, and is a problem.
 func Aim(p *Policy, selection func(Name) Selection) (*Aimed, *Problem) {
-	if _, named := nameOf(p.Object); !named || absent(p.Object) {
+	if _, named := identity(p.Object); !named || absent(p.Object) {
 		return nil, nil
 	}
 	names, err := Targets(p.Object)
@@ -231,12 +230,12 @@ func SelectSets(sets []*fleetv1alpha1.NetworkPolicySet, policies []Object, hub L
 
 func selectPolicies(policies []Object, namespace string, selector labels.Selector) (selected []Object) {
 	for _, p := range policies {
-		name, ok := nameOf(p)
+		name, ok := identity(p)
 		if ok && name.Namespace == namespace && !absent(p) && selector.Matches(labels.Set(texts(object(p, "metadata", "labels")))) {
 			selected = append(selected, p)
 		}
 	}
-	slices.SortFunc(selected, func(a, b Object) int { return mustName(a).Compare(mustName(b)) })
+	slices.SortFunc(selected, func(a, b Object) int { return nameOf(a).Compare(nameOf(b)) })
 	return selected
 }
 
@@ -258,8 +257,8 @@ func findConflicts(sets []*Set) (problems []Problem) {
 	}
 	for _, s := range sets {
 		s.each(func(p Object, at place) {
-			holder := mustName(holders[at])
-			if holder == mustName(p) {
+			holder := nameOf(holders[at])
+			if holder == nameOf(p) {
 				return
 			}
 			if s.conflicts == nil {
@@ -267,7 +266,7 @@ func findConflicts(sets []*Set) (problems []Problem) {
 			}
 			s.conflicts[at] = true
 			problems = append(problems, Problem{
-				Source: networkPolicySource(mustName(p)), Cluster: at.cluster, Reason: ReasonConflicted,
+				Source: networkPolicySource(nameOf(p)), Cluster: at.cluster, Reason: ReasonConflicted,
 				Message: fmt.Sprintf("the hub's NetworkPolicy %s, which is older, has the name %s there", holder, at.Name),
 			})
 		})
@@ -278,26 +277,21 @@ func findConflicts(sets []*Set) (problems []Problem) {
 func (s *Set) each(visit func(Object, place)) {
 	for _, p := range s.Policies {
 		for _, c := range s.Clusters {
-			visit(p, place{c, Name{s.TargetNamespace, mustName(p).Name}})
+			visit(p, place{c, Name{s.TargetNamespace, nameOf(p).Name}})
 		}
 	}
 }
 
 // older: creation, then name.
 func older(a, b Object) bool {
-	created := strings.Compare(text(object(a, "metadata"), "creationTimestamp"), text(object(b, "metadata"), "creationTimestamp"))
-	return cmp.Or(created, mustName(a).Compare(mustName(b))) < 0
+	created := strings.Compare(textOf(object(a, "metadata"), "creationTimestamp"), textOf(object(b, "metadata"), "creationTimestamp"))
+	return cmp.Or(created, nameOf(a).Compare(nameOf(b))) < 0
 }
 
 // nameOf is an object's name, if it has one.
-func nameOf(o Object) (Name, bool) {
-	n := mustName(o)
+func identity(o Object) (Name, bool) {
+	n := nameOf(o)
 	return n, n.Name != "" && n.Namespace != ""
-}
-
-func mustName(o Object) Name {
-	meta := object(o, "metadata")
-	return Name{text(meta, "namespace"), text(meta, "name")}
 }
 
 // absent: an object that is being deleted counts as absent, and so does a copy, on a hub that is a spoke too.
