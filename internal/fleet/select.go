@@ -17,6 +17,7 @@ import (
 
 // Reasons of problems with what is selected.
 const (
+	ReasonInvalidParameters = "InvalidParameters"
 	ReasonNotPlaced         = "NotPlaced"         // the gateway has no label that names a Placement
 	ReasonPlacementNotFound = "PlacementNotFound" // there is none of that name
 	ReasonInvalid           = "Invalid"           // the object is not as its kind is
@@ -292,6 +293,11 @@ func older(a, b Object) bool {
 func identity(o Object) (Name, bool) {
 	n := nameOf(o)
 	return n, n.Name != "" && n.Namespace != ""
+}
+
+func nameOf(o Object) Name {
+	meta := object(o, "metadata")
+	return Name{textOf(meta, "namespace"), textOf(meta, "name")}
 }
 
 // absent: an object that is being deleted counts as absent, and so does a copy, on a hub that is a spoke too.
