@@ -62,9 +62,14 @@ func (c *Cluster) connect(ctx context.Context) (*API, error) {
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(config.Clusters[0].Cluster.CA)
-	a := &API{server: config.Clusters[0].Cluster.Server}
-	a.client.Transport = &http.Transport{TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: roots}, ForceAttemptHTTP2: true}
-	return a, nil
+	return NewAPI(config.Clusters[0].Cluster.Server, &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: roots}), nil
+}
+
+// NewAPI speaks to any API server.
+func NewAPI(server string, as *tls.Config) *API {
+	a := &API{server: server}
+	a.client.Transport = &http.Transport{TLSClientConfig: as, ForceAttemptHTTP2: true}
+	return a
 }
 
 // Do sends a request with a JSON body, or none, and fails unless it succeeded.

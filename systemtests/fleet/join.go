@@ -1,0 +1,158 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/flowkeep/flowkeep/systemtests/cluster"
+)
+
+// ClusterSet is the ManagedClusterSet of all spokes.
+const ClusterSet = "fleet"
+
+// LockedGroup is the only API group on spokes in which the work agents may do nothing.
+const LockedGroup = "locked.example.com"
+
+// agentRole is what the work agents may do on spokes: much, and nothing in LockedGroup.
+const agentRole = `{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: work-agent}, rules: [
+	{apiGroups: ["", apps, apiextensions.k8s.io, authorization.k8s.io, coordination.k8s.io, events.k8s.io, networking.k8s.io, work.open-cluster-management.io,
+		gateway.networking.k8s.io, kuadrant.io, fleet.flowkeep.io, example.com], resources: ["*"], verbs: ["*"]}]}`
+
+// join makes the hub and the spokes what they are before Flowkeep comes, and installs its definitions and roles.
+func (f *Fleet) join(ctx context.Context) error {
+	var all sync.WaitGroup
+	failed := make([]error, len(f.names)+1)
+	all.Go(func() { failed[0] = f.furnishHub(ctx) })
+	for n, name := range f.names {
+		all.Go(func() { failed[n+1] = f.furnishSpoke(ctx, f.Spokes[name]) })
+	}
+	all.Wait()
+	return errors.Join(failed...)
+}
+
+func (f *Fleet) furnishHub(ctx context.Context) error {
+	own, err := filepath.Glob(filepath.Join(f.Source, "deploy", "crds", "fleet*.yaml"))
+	if err != nil {
+		return err
+	}
+	if err := f.Hub.Define(ctx, append(own, f.definitions("hub", "gateway", "kuadrant")...)...); err != nil {
+		return err
+	}
+	if err := f.Hub.Apply(ctx, "", `{apiVersion: cluster.open-cluster-management.io/v1beta2, kind: ManagedClusterSet, metadata: {name: `+ClusterSet+`},
+		spec: {clusterSelector: {selectorType: LabelSelector, labelSelector: {}}}}`); err != nil {
+		return err
+	}
+	for _, name := range f.names {
+		if err := f.AddCluster(ctx, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *Fleet) furnishSpoke(ctx context.Context, s *Server) error {
+	own, err := filepath.Glob(filepath.Join(f.Source, "deploy", "crds", "fleet*enforcement*.yaml"))
+	if err != nil {
+		return err
+	}
+	if err := s.Define(ctx, append(own, f.definitions("spoke", "gateway", "kuadrant")...)...); err != nil {
+		return err
+	}
+	if err := s.Apply(ctx, "", agentRole); err != nil {
+		return err
+	}
+	return s.Apply(ctx, "", `{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: work-agent},
+		roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: work-agent}, subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: work-agent}]}`)
+}
+
+// definitions are files in the cache.
+func (f *Fleet) definitions(folders ...string) (files []string) {
+	for _, folder := range folders {
+		found, _ := filepath.Glob(filepath.Join(f.CRDs, folder, "*.yaml")) // the pattern is a good one
+		files = append(files, found...)
+	}
+	return files
+}
+
+// Define creates CustomResourceDefinitions, one a file, and waits until they serve.
+func (s *Server) Define(ctx context.Context, files ...string) error {
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		if err := s.Create(ctx, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", string(text)); err != nil {
+			return fmt.Errorf("%s on %s: %w", filepath.Base(file), s.Name, err)
+		}
+	}
+	return s.Defined(ctx)
+}
+
+// Defined waits until all CustomResourceDefinitions serve.
+func (s *Server) Defined(ctx context.Context) error {
+	return cluster.Until(ctx, starting, func() error {
+		var list struct {
+			Items []struct {
+				Metadata struct{ Name string }
+				Status   struct{ Conditions []Condition }
+			}
+		}
+		if err := s.Get(ctx, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &list); err != nil {
+			return err
+		}
+		for _, crd := range list.Items {
+			if c := Find(crd.Status.Conditions, "Established"); c.Status != "True" {
+				return fmt.Errorf("%s is not established on %s: %s", crd.Metadata.Name, s.Name, c.Message)
+			}
+		}
+		return nil
+	})
+}
+
+// Condition is one of an object's status.
+type Condition struct {
+	Type, Status, Reason, Message string
+	ObservedGeneration            int64
+}
+
+// Find is the condition of a type, or an empty one.
+func Find(conditions []Condition, kind string) Condition {
+	for _, c := range conditions {
+		if c.Type == kind {
+			return c
+		}
+	}
+	return Condition{}
+}
+
+// AddCluster makes a ManagedCluster and its namespace on the hub, accepted and available as registration leaves it. It is labelled name=NAME.
+func (f *Fleet) AddCluster(ctx context.Context, name string) error {
+	if err := f.Hub.Apply(ctx, "", fmt.Sprintf(`{apiVersion: cluster.open-cluster-management.io/v1, kind: ManagedCluster, metadata: {name: %s, labels: {name: %[1]s}},
+		spec: {hubAcceptsClient: true, leaseDurationSeconds: 60}}`, name)); err != nil {
+		return err
+	}
+	if err := f.Hub.Apply(ctx, "", fmt.Sprintf(`{apiVersion: v1, kind: Namespace, metadata: {name: %s, labels: {open-cluster-management.io/cluster-name: %[1]s}}}`, name)); err != nil {
+		return err
+	}
+	return f.SetAvailable(ctx, name, "True")
+}
+
+// ClusterPath is where the hub keeps a ManagedCluster.
+func ClusterPath(name string) string {
+	return "/apis/cluster.open-cluster-management.io/v1/managedclusters/" + name
+}
+
+// SetAvailable says of a cluster whether it is reachable (True, False, Unknown), as the registration controller does by its Lease.
+func (f *Fleet) SetAvailable(ctx context.Context, name, status string) error {
+	var conditions []string
+	for _, c := range [][2]string{{"HubAcceptedManagedCluster", "True"}, {"ManagedClusterJoined", "True"}, {"ManagedClusterConditionAvailable", status}} {
+		conditions = append(conditions, fmt.Sprintf(`{"type":%q,"status":%q,"reason":"Simulated","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"}`, c[0], c[1]))
+	}
+	return f.Hub.Do(ctx, http.MethodPatch, ClusterPath(name)+"/status", fmt.Appendf(nil, `[{"op":"add","path":"/status","value":{"conditions":[%s],"version":{}}}]`, strings.Join(conditions, ",")))
+}
