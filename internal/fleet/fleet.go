@@ -147,6 +147,12 @@ type Copy struct {
 	CreateOnly bool
 	// Orphan: it stays on the spoke when nothing asks for it any more.
 	Orphan bool
+
+	// How an agent treats it when it is sent, and when it is asked for; the sum of all that is in a work for it; and where it goes of several.
+	configs     [2]workv1.ManifestConfigOption
+	digests     [2]string
+	configBytes int
+	spread      uint64
 }
 
 // Problem is something in the hub's objects that keeps it, or a part of it, from going out.

@@ -1,0 +1,294 @@
+package fleet
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	workv1 "open-cluster-management.io/api/work/v1"
+)
+
+// Verb is what is done to a work.
+type Verb string
+
+// Verbs, in the order in which a plan has them: what is added is there before something goes.
+const (
+	Create Verb = "create"
+	Update Verb = "update"
+	Delete Verb = "delete"
+)
+
+// Write is one of a plan.
+type Write struct {
+	Verb
+	Cluster, Name string
+	Bundle        Source
+	// ResourceVersion of the work as the plan saw it; empty for Create.
+	ResourceVersion string
+	// Live: to render it the work is needed as the hub has it, since something in it stays as it is.
+	Live bool
+
+	controller string
+	entries    []entry
+}
+
+// Plan is what is to be written so that clusters get the works that are wanted, as far as that can be now: a copy that is new on a spoke is
+// asked for first, and a copy that moves to another work stays where it was until it is applied from there. So plan again when a work's
+// status has changed. It writes nothing if nothing is to be changed.
+//
+// Desired and existing are all works of some bundles. A copy may move between bundles, so beside a bundle plan those that have works with one
+// of its sources in them, and those where a source is wanted now that is in its works still (Strays). An existing work that is not wanted
+// goes, so those of a bundle of which it can't be told what is wanted must not be given.
+func Plan(controller string, desired []*Work, existing []*Existing) []Write {
+	p := planner{controller: controller, clusters: map[string]*clusterPlan{}}
+	for _, w := range desired {
+		p.cluster(w.Cluster).wanted[w.Name] = w
+	}
+	for _, e := range existing {
+		p.cluster(e.Cluster).there[e.Name] = e
+	}
+	var writes []Write
+	for _, c := range p.clusters {
+		c.index()
+		writes = append(writes, c.plan()...)
+	}
+	slices.SortFunc(writes, func(a, b Write) int {
+		return cmp.Or(cmp.Compare(a.Verb.order(), b.Verb.order()), strings.Compare(a.Cluster, b.Cluster), strings.Compare(a.Name, b.Name))
+	})
+	return writes
+}
+
+func (v Verb) order() int { return slices.Index([]Verb{Create, Update, Delete}, v) }
+
+// Strays are the sources that works have something of and that are not wanted in them.
+func Strays(desired []*Work, existing []*Existing) (sources []Source) {
+	type in struct {
+		cluster, work string
+		Key
+	}
+	wanted := map[in]bool{}
+	for _, w := range desired {
+		for _, c := range w.Copies {
+			wanted[in{w.Cluster, w.Name, c.Key()}] = true
+		}
+	}
+	for _, e := range existing {
+		for _, s := range e.Sent {
+			if !s.Orphan && !wanted[in{e.Cluster, e.Name, s.Key}] {
+				sources = append(sources, s.Source)
+			}
+		}
+	}
+	slices.SortFunc(sources, Source.Compare)
+	return slices.Compact(sources)
+}
+
+type planner struct {
+	controller string
+	clusters   map[string]*clusterPlan
+}
+
+func (p *planner) cluster(name string) *clusterPlan {
+	c := p.clusters[name]
+	if c == nil {
+		c = &clusterPlan{controller: p.controller, wanted: map[string]*Work{}, there: map[string]*Existing{}}
+		p.clusters[name] = c
+	}
+	return c
+}
+
+// clusterPlan is what is wanted of a cluster, and what is there.
+type clusterPlan struct {
+	controller string
+
+	wanted map[string]*Work
+	there  map[string]*Existing
+
+	copies map[Key][]placed
+	sent   map[Key][]at
+	held   map[Source]bool // sources that are held and something is there of
+}
+
+type placed struct {
+	*Copy
+	work string
+}
+
+type at struct {
+	*Sent
+	work *Existing
+}
+
+func (c *clusterPlan) index() {
+	c.copies, c.sent, c.held = map[Key][]placed{}, map[Key][]at{}, map[Source]bool{}
+	for _, name := range slices.Sorted(maps.Keys(c.wanted)) {
+		w := c.wanted[name]
+		for _, one := range w.Copies {
+			c.copies[one.Key()] = append(c.copies[one.Key()], placed{one, name})
+		}
+		for source := range w.Held {
+			c.held[source] = false
+		}
+	}
+	for _, e := range c.there {
+		for i := range e.Sent {
+			s := &e.Sent[i]
+			c.sent[s.Key] = append(c.sent[s.Key], at{s, e})
+			if _, held := c.held[s.Source]; held && !s.Asked && !e.Deleting {
+				c.held[s.Source] = true
+			}
+		}
+	}
+}
+
+func (c *clusterPlan) plan() (writes []Write) {
+	for name, w := range c.wanted {
+		e := c.there[name]
+		entries := append(c.own(w, e), c.leaving(name, e)...)
+		switch {
+		case e == nil && len(entries) > 0:
+			writes = append(writes, Write{Verb: Create, Cluster: w.Cluster, Name: name, Bundle: w.Bundle, controller: c.controller, entries: entries})
+		case e != nil && !e.Deleting:
+			writes = append(writes, c.change(e, w.Bundle, entries)...)
+		}
+	}
+	for name, e := range c.there {
+		if c.wanted[name] == nil && !e.Deleting {
+			writes = append(writes, c.change(e, e.Bundle, c.leaving(name, e))...)
+		}
+	}
+	return writes
+}
+
+// own are the entries of a work for what is wanted in it.
+func (c *clusterPlan) own(w *Work, e *Existing) (entries []entry) {
+	for _, one := range w.Copies {
+		if !c.held[one.Source] {
+			entries = append(entries, entry{copy: one, asked: c.asks(one, e)})
+		}
+	}
+	return entries
+}
+
+// asks tells whether a copy is only asked for: until it is known that nothing else has its name. What was sent once is ours.
+func (c *clusterPlan) asks(one *Copy, own *Existing) bool {
+	if one.CreateOnly {
+		return false
+	}
+	for _, s := range c.sent[one.Key()] {
+		if s.Source == one.Source && (!s.Asked || s.Free && s.work == own) {
+			return false
+		}
+	}
+	return true
+}
+
+// leaving are entries for what a work has and is not to have, as long as it can't go.
+func (c *clusterPlan) leaving(name string, e *Existing) (entries []entry) {
+	if e == nil {
+		return nil
+	}
+	for i := range e.Sent {
+		s := &e.Sent[i]
+		if s.Orphan || s.Asked {
+			continue
+		}
+		if c.held[s.Source] {
+			entries = append(entries, entry{sent: s})
+			continue
+		}
+		if to, moves := c.moves(s, name); moves {
+			entries = append(entries, entry{copy: to})
+		}
+	}
+	return entries
+}
+
+// moves tells whether what a work has is wanted in another, and not there yet. As it is there in both for a while, it is what is wanted in
+// both, or the two would undo each other's.
+func (c *clusterPlan) moves(s *Sent, from string) (to *Copy, moves bool) {
+	for _, one := range c.copies[s.Key] {
+		if one.Source != s.Source {
+			continue
+		}
+		if one.work == from {
+			return nil, false
+		}
+		if to == nil {
+			to = one.Copy
+		}
+		if other := c.there[one.work]; other != nil && !other.Deleting && slices.ContainsFunc(other.Sent, func(o Sent) bool {
+			return o.Key == s.Key && o.Hash == one.Hash && o.Applied
+		}) {
+			return nil, false
+		}
+	}
+	return to, to != nil
+}
+
+// change writes a work if it is to be other than it is. What would be too large waits until something has moved away.
+func (c *clusterPlan) change(e *Existing, bundle Source, entries []entry) []Write {
+	w := Write{Verb: Update, Cluster: e.Cluster, Name: e.Name, Bundle: bundle, ResourceVersion: e.ResourceVersion, controller: c.controller, entries: entries}
+	if !slices.ContainsFunc(entries, func(one entry) bool { return !one.orphan() }) && c.wanted[e.Name] == nil || len(entries) == 0 {
+		w.Verb, w.entries = Delete, nil
+		return []Write{w}
+	}
+	if w.hash() == e.Hash {
+		return nil
+	}
+	size := 0
+	for _, one := range entries {
+		size += one.bytes()
+		w.Live = w.Live || one.copy == nil
+	}
+	if size > mostBytes || len(entries) > mostManifests {
+		return nil
+	}
+	return []Write{w}
+}
+
+func (w *Write) labels() map[string]string {
+	return map[string]string{LabelController: ControllerLabel(w.controller), LabelBundle: BundleLabel(w.Bundle)}
+}
+
+func (w *Write) hash() string {
+	return hashEntries(w.entries, ControllerLabel(w.controller), BundleLabel(w.Bundle), w.Bundle.String())
+}
+
+// Work is the work as it is to be. Live is the work as the hub has it; it may be nil for a Create, or if Live is not needed.
+func (w *Write) Work(live *workv1.ManifestWork) (*workv1.ManifestWork, error) {
+	spec, err := render(w.entries, live)
+	if err != nil {
+		return nil, fmt.Errorf("work %s in cluster %s: %w", w.Name, w.Cluster, err)
+	}
+	return &workv1.ManifestWork{
+		TypeMeta: metav1.TypeMeta{APIVersion: workv1.GroupVersion.String(), Kind: "ManifestWork"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: w.Name, Namespace: w.Cluster, ResourceVersion: w.ResourceVersion,
+			Labels: w.labels(), Annotations: map[string]string{AnnotationBundle: w.Bundle.String()},
+		},
+		Spec: spec,
+	}, nil
+}
+
+// Patch is an Update as a JSON merge patch, which leaves what others have in the work's metadata. It fails if the work has changed.
+func (w *Write) Patch(live *workv1.ManifestWork) ([]byte, error) {
+	work, err := w.Work(live)
+	if err != nil {
+		return nil, err
+	}
+	option := Object{"propagationPolicy": work.Spec.DeleteOption.PropagationPolicy, "selectivelyOrphans": nil, "ttlSecondsAfterFinished": nil}
+	if orphans := work.Spec.DeleteOption.SelectivelyOrphan; orphans != nil {
+		option["selectivelyOrphans"] = orphans
+	}
+	return json.Marshal(Object{
+		"metadata": Object{"resourceVersion": w.ResourceVersion, "labels": work.Labels, "annotations": work.Annotations},
+		"spec": Object{
+			"workload": work.Spec.Workload, "manifestConfigs": work.Spec.ManifestConfigs, "deleteOption": option, "executor": nil,
+		},
+	})
+}

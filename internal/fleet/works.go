@@ -1,0 +1,417 @@
+package fleet
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	workv1 "open-cluster-management.io/api/work/v1"
+)
+
+// ReasonTooLarge: a copy is larger than any work may be.
+const ReasonTooLarge = "TooLarge"
+
+// Limits of a work, which has a status too, in which the agent answers for each manifest. OCM's own limit is 500 KiB of manifests.
+const (
+	workBytes     = 400 << 10 // manifests, and what is asked of them
+	workManifests = 100
+	copyBytes     = workBytes - 16<<10
+	// mostBytes of manifests a work has while copies move from it to others; mostManifests likewise.
+	mostBytes     = 480 << 10
+	mostManifests = 2 * workManifests
+)
+
+// fieldManager writes copies on spokes, whichever work they are in. Agents take none that begins otherwise.
+const fieldManager = "work-agent-flowkeep"
+
+// toldSource is the feedback that tells whose the object is that has a copy's name.
+const toldSource = "source"
+
+var sourcePath = workv1.JsonPath{Name: toldSource, Path: ".metadata.annotations." + strings.ReplaceAll(AnnotationSource, ".", `\.`)}
+
+// Work is what one cluster is to get of a bundle, or a part of it.
+type Work struct {
+	Cluster, Name string
+	Bundle        Source
+	Copies        []*Copy
+	Held          map[Source]bool
+}
+
+// ControllerLabel is the value of LabelController on works of a controller.
+func ControllerLabel(controller string) string { return hashOf(16, controller) }
+
+// BundleLabel is the value of LabelBundle on works of a bundle.
+func BundleLabel(bundle Source) string { return hashOf(16, bundle.String()) }
+
+// Works are those of all clusters, in order. A cluster's copies are spread over parts by hash, so that most stay where they are when one of
+// them grows. The gateway and the namespaces are always in the first.
+func (b *Bundle) Works(controller string) (works []*Work) {
+	for _, c := range b.Clusters {
+		parts := split(c.Copies, b.Source)
+		if len(parts) == 0 {
+			parts = []part{{}}
+		}
+		for _, p := range parts {
+			works = append(works, &Work{
+				Cluster: c.Cluster, Name: workName(controller, b.Source, p.number), Bundle: b.Source, Copies: p.copies, Held: c.Held,
+			})
+		}
+	}
+	return works
+}
+
+// workName is at most 63 characters long: as many of the bundle's name as fit, and a hash.
+func workName(controller string, bundle Source, part uint64) string {
+	stem := strings.ToLower(bundle.Namespace + "-" + bundle.Name.Name)
+	stem = strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
+			return r
+		}
+		return '-'
+	}, stem)
+	const hashed = 16
+	if most := 63 - 1 - hashed; len(stem) > most {
+		stem = stem[:most]
+	}
+	if stem = strings.Trim(stem, "-"); stem == "" {
+		stem = "work"
+	}
+	return stem + "-" + hashOf(hashed, controller, bundle.String(), fmt.Sprint(part))
+}
+
+type part struct {
+	number uint64
+	copies []*Copy
+}
+
+// split doubles the number of parts until each is within the limits.
+func split(copies []*Copy, bundle Source) []part {
+	for n := uint64(1); ; n *= 2 {
+		parts, fit := divide(copies, bundle, n)
+		if fit || n == 1<<63 {
+			return parts
+		}
+	}
+}
+
+func divide(copies []*Copy, bundle Source, n uint64) (parts []part, fit bool) {
+	at := map[uint64]int{}
+	var sizes []int
+	fit = true
+	for _, c := range copies {
+		number := c.spread % n
+		if c.CreateOnly || c.Source == bundle {
+			number = 0
+		}
+		i, has := at[number]
+		if !has {
+			i = len(parts)
+			at[number] = i
+			parts, sizes = append(parts, part{number: number}), append(sizes, 0)
+		}
+		parts[i].copies = append(parts[i].copies, c)
+		sizes[i] += c.size()
+		fit = fit && sizes[i] <= workBytes && len(parts[i].copies) <= workManifests
+	}
+	slices.SortFunc(parts, func(a, b part) int {
+		if a.number < b.number {
+			return -1
+		}
+		return 1
+	})
+	return parts, fit
+}
+
+// finish makes of a copy what is the same in all works.
+func (c *Copy) finish() *Copy {
+	sum := sha256.Sum256([]byte(fmt.Sprint(c.Key())))
+	c.spread = binary.BigEndian.Uint64(sum[:8])
+	for i, asked := range []bool{false, true} {
+		c.configs[i] = c.config(asked)
+		raw, _ := json.Marshal(c.configs[i]) // texts and numbers always can be
+		c.configBytes = len(raw)
+		c.digests[i] = digestOf(c.JSON, raw)
+	}
+	return c
+}
+
+func digestOf(manifest, config []byte) string {
+	h := sha256.New()
+	h.Write(manifest)
+	h.Write([]byte{0})
+	h.Write(config)
+	return hex.EncodeToString(h.Sum(nil)[:16])
+}
+
+// size is what a copy takes of a work's limit.
+func (c *Copy) size() int { return len(c.JSON) + c.configBytes }
+
+// config is how a spoke's agent treats a copy: it asks what is there, or writes it, whatever was made of it there by hand.
+func (c *Copy) config(asked bool) workv1.ManifestConfigOption {
+	o := workv1.ManifestConfigOption{ResourceIdentifier: workv1.ResourceIdentifier{
+		Group: c.Resource.Group, Resource: c.Resource.Resource, Name: c.Name.Name, Namespace: c.Namespace,
+	}}
+	switch {
+	case c.CreateOnly:
+		o.UpdateStrategy = &workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeCreateOnly}
+		return o
+	case asked:
+		o.UpdateStrategy = &workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeReadOnly}
+	default:
+		o.UpdateStrategy = &workv1.UpdateStrategy{
+			Type:            workv1.UpdateStrategyTypeServerSideApply,
+			ServerSideApply: &workv1.ServerSideApplyConfig{Force: true, FieldManager: fieldManager},
+		}
+	}
+	paths := c.Feedback
+	if !slices.ContainsFunc(paths, func(p workv1.JsonPath) bool { return p.Name == toldSource }) {
+		paths = append(slices.Clip(paths), sourcePath)
+	}
+	o.FeedbackRules = []workv1.FeedbackRule{{Type: workv1.JSONPathsType, JsonPaths: paths}}
+	return o
+}
+
+// Existing is what matters of a work that is there.
+type Existing struct {
+	Cluster, Name   string
+	Bundle          Source
+	ResourceVersion string
+	// Deleting: its copies are going.
+	Deleting bool
+	// Hash is that of its spec and of its labels and annotations that are ours.
+	Hash string
+	Sent []Sent
+}
+
+// Sent is a manifest of a work that is there.
+type Sent struct {
+	Key
+	Source Source
+	// Hash is the copy's.
+	Hash string
+	// Asked: it is only asked for what is there.
+	Asked bool
+	// Orphan: it stays when the work goes.
+	Orphan bool
+	// Applied: the agent has applied it, in the version that the work has.
+	Applied bool
+	// Free: it was asked for, and nothing of that name is there, or a copy of the same source.
+	Free bool
+
+	digest string
+	bytes  int
+}
+
+// ReadExisting reads a work of ours.
+func ReadExisting(w *workv1.ManifestWork) *Existing {
+	e := &Existing{Cluster: w.Namespace, Name: w.Name, ResourceVersion: w.ResourceVersion, Deleting: w.DeletionTimestamp != nil}
+	e.Bundle, _ = ParseSource(w.Annotations[AnnotationBundle])
+	orphans := orphansOf(w.Spec.DeleteOption)
+	matched := len(w.Spec.ManifestConfigs) == len(w.Spec.Workload.Manifests)
+	for i, m := range w.Spec.Workload.Manifests {
+		var config workv1.ManifestConfigOption
+		if i < len(w.Spec.ManifestConfigs) {
+			config = w.Spec.ManifestConfigs[i]
+		}
+		e.Sent = append(e.Sent, readSent(m.Raw, config, orphans))
+	}
+	told(w, e.Sent)
+	e.Hash = e.hash(w, matched)
+	return e
+}
+
+func orphansOf(option *workv1.DeleteOption) map[workv1.ResourceIdentifier]bool {
+	orphans := map[workv1.ResourceIdentifier]bool{}
+	if option != nil && option.SelectivelyOrphan != nil {
+		for _, rule := range option.SelectivelyOrphan.OrphaningRules {
+			orphans[workv1.ResourceIdentifier(rule)] = true
+		}
+	}
+	return orphans
+}
+
+func readSent(raw []byte, config workv1.ManifestConfigOption, orphans map[workv1.ResourceIdentifier]bool) Sent {
+	id := config.ResourceIdentifier
+	s := Sent{Key: Key{id.Group, id.Resource, Name{id.Namespace, id.Name}}, Orphan: orphans[id], bytes: len(raw)}
+	s.Asked = config.UpdateStrategy != nil && config.UpdateStrategy.Type == workv1.UpdateStrategyTypeReadOnly
+	var o Object
+	if utiljson.Unmarshal(raw, &o) == nil {
+		annotations := object(o, "metadata", "annotations")
+		s.Source, _ = ParseSource(textOf(annotations, AnnotationSource))
+		s.Hash = textOf(annotations, AnnotationCopy)
+		raw, _ = json.Marshal(o)
+	}
+	options, _ := json.Marshal(config)
+	s.digest = digestOf(raw, options)
+	return s
+}
+
+// told reads from a work's status what is needed to go on.
+func told(w *workv1.ManifestWork, sent []Sent) {
+	if !observed(w, workv1.WorkApplied) {
+		return
+	}
+	available := observed(w, workv1.WorkAvailable)
+	for i := range w.Status.ResourceStatus.Manifests {
+		m := &w.Status.ResourceStatus.Manifests[i]
+		at := int(m.ResourceMeta.Ordinal)
+		if at < 0 || at >= len(sent) || sent[at].Key.Name != (Name{m.ResourceMeta.Namespace, m.ResourceMeta.Name}) || sent[at].Group != m.ResourceMeta.Group {
+			continue
+		}
+		s := &sent[at]
+		applied := statusIs(m.Conditions, workv1.ManifestApplied, metav1.ConditionTrue, "")
+		s.Applied = applied && !s.Asked
+		s.Free = applied && s.Asked && available && (statusIs(m.Conditions, workv1.ManifestAvailable, metav1.ConditionFalse, "ResourceNotAvailable") ||
+			statusIs(m.Conditions, workv1.ManifestAvailable, metav1.ConditionTrue, "") && sourceTold(m) == s.Source.String())
+	}
+}
+
+// observed tells whether a condition of a work is about its spec as it is.
+func observed(w *workv1.ManifestWork, typ string) bool {
+	return slices.ContainsFunc(w.Status.Conditions, func(c metav1.Condition) bool { return c.Type == typ && c.ObservedGeneration == w.Generation })
+}
+
+func statusIs(conditions []metav1.Condition, typ string, status metav1.ConditionStatus, reason string) bool {
+	return slices.ContainsFunc(conditions, func(c metav1.Condition) bool {
+		return c.Type == typ && c.Status == status && (reason == "" || c.Reason == reason)
+	})
+}
+
+func sourceTold(m *workv1.ManifestCondition) string {
+	for _, v := range m.StatusFeedbacks.Values {
+		if v.Name == toldSource && v.Value.String != nil {
+			return *v.Value.String
+		}
+	}
+	return ""
+}
+
+// hash is what a plan's hash is compared with. What is in the work beside what we put there makes it another.
+func (e *Existing) hash(w *workv1.ManifestWork, matched bool) string {
+	entries := make([]entry, len(e.Sent))
+	for i := range e.Sent {
+		entries[i] = entry{sent: &e.Sent[i]}
+	}
+	hash := hashEntries(entries, w.Labels[LabelController], w.Labels[LabelBundle], w.Annotations[AnnotationBundle])
+	option, _ := json.Marshal(w.Spec.DeleteOption)
+	own, _ := json.Marshal(deleteOption(entries))
+	if !matched || w.Spec.Executor != nil || !bytes.Equal(option, own) {
+		return "other " + hash
+	}
+	return hash
+}
+
+// entry is a manifest of a work that is to be: a copy, or what the work has already, whatever it is.
+type entry struct {
+	copy  *Copy
+	asked bool
+	sent  *Sent
+}
+
+func (e entry) digest() string {
+	if e.copy == nil {
+		return e.sent.digest
+	}
+	return e.copy.digests[index(e.asked)]
+}
+
+func (e entry) key() Key {
+	if e.copy == nil {
+		return e.sent.Key
+	}
+	return e.copy.Key()
+}
+
+func (e entry) orphan() bool {
+	if e.copy == nil {
+		return e.sent.Orphan
+	}
+	return e.copy.Orphan
+}
+
+func (e entry) bytes() int {
+	if e.copy == nil {
+		return e.sent.bytes
+	}
+	return len(e.copy.JSON)
+}
+
+func index(asked bool) int {
+	if asked {
+		return 1
+	}
+	return 0
+}
+
+// hashEntries is that of a work of these entries, with its labels and annotations.
+func hashEntries(entries []entry, meta ...string) string {
+	for _, e := range entries {
+		meta = append(meta, e.digest(), fmt.Sprint(e.orphan()))
+	}
+	return hashOf(32, meta...)
+}
+
+// deleteOption leaves on the spoke what is its own.
+func deleteOption(entries []entry) *workv1.DeleteOption {
+	var rules []workv1.OrphaningRule
+	for _, e := range entries {
+		if e.orphan() {
+			k := e.key()
+			rules = append(rules, workv1.OrphaningRule{Group: k.Group, Resource: k.Resource, Name: k.Name.Name, Namespace: k.Namespace})
+		}
+	}
+	if rules == nil {
+		return &workv1.DeleteOption{PropagationPolicy: workv1.DeletePropagationPolicyTypeForeground}
+	}
+	return &workv1.DeleteOption{
+		PropagationPolicy: workv1.DeletePropagationPolicyTypeSelectivelyOrphan,
+		SelectivelyOrphan: &workv1.SelectivelyOrphan{OrphaningRules: rules},
+	}
+}
+
+// render is the work's spec. What stays as it is is taken from the work that is there.
+func render(entries []entry, live *workv1.ManifestWork) (spec workv1.ManifestWorkSpec, err error) {
+	var there map[string]int
+	for _, e := range entries {
+		manifest := workv1.Manifest{}
+		if e.copy != nil {
+			manifest.RawExtension = runtime.RawExtension{Raw: e.copy.JSON}
+			spec.ManifestConfigs = append(spec.ManifestConfigs, e.copy.configs[index(e.asked)])
+		} else {
+			if there == nil {
+				there = digestsOf(live)
+			}
+			i, has := there[e.sent.digest]
+			if !has {
+				return spec, fmt.Errorf("%v is not in the work as it was", e.sent.Key)
+			}
+			manifest = live.Spec.Workload.Manifests[i]
+			spec.ManifestConfigs = append(spec.ManifestConfigs, live.Spec.ManifestConfigs[i])
+		}
+		spec.Workload.Manifests = append(spec.Workload.Manifests, manifest)
+	}
+	spec.DeleteOption = deleteOption(entries)
+	return spec, nil
+}
+
+// digestsOf are where which manifest of a work is.
+func digestsOf(live *workv1.ManifestWork) map[string]int {
+	there := map[string]int{}
+	if live == nil {
+		return there
+	}
+	for i, s := range ReadExisting(live).Sent {
+		if i < len(live.Spec.ManifestConfigs) {
+			there[s.digest] = i
+		}
+	}
+	return there
+}
