@@ -1,20 +1,12 @@
 package ofctl_test
 
 import (
-	"bufio"
-	"context"
-	"encoding/binary"
-	"errors"
 	"fmt"
-	"io"
-	"net"
 	"net/netip"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/flowkeep/flowkeep/ofctl"
 	"github.com/flowkeep/flowkeep/ofctl/ovstest"
 )
 
@@ -71,108 +63,4 @@ func TestForgettingDoesNotEndTheSwitch(t *testing.T) {
 		}
 	}
 	sw.AppCtl(t, "version")
-}
-
-// asked is one message that a slow switch was sent, a barrier or another; answer lets the barrier go.
-type asked struct {
-	kind   byte
-	answer func()
-}
-
-// OpenFlow 1.3.5, A.1: types of messages.
-const (
-	barrierRequest = 20
-	barrierReply   = 21
-)
-
-// slowSwitch shakes hands and answers a barrier when it is told to.
-func slowSwitch(t *testing.T) (s *ofctl.Session, messages chan asked) {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "mgmt")
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	messages = make(chan asked, 100)
-	go func() {
-		conn, err := l.Accept()
-		if err != nil {
-			return
-		}
-		defer conn.Close()
-		for r := bufio.NewReader(conn); ; {
-			head := make([]byte, 8)
-			if _, err := io.ReadFull(r, head); err != nil {
-				return
-			}
-			if _, err := io.CopyN(io.Discard, r, int64(binary.BigEndian.Uint16(head[2:]))-8); err != nil {
-				return
-			}
-			binary.BigEndian.PutUint16(head[2:], 8)
-			if head[1] == 0 { // hello
-				_, _ = conn.Write(head) // the session tells
-				continue
-			}
-			kind := head[1]
-			head[1] = barrierReply
-			messages <- asked{kind, func() { _, _ = conn.Write(head) }}
-		}
-	}()
-	if s, err = ofctl.Connect(t.Context(), path); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { s.Close() })
-	return s, messages
-}
-
-// A switch that is long about forgetting, as one with many connections is, takes other requests meanwhile.
-func TestOthersNeedNotWaitForForgetting(t *testing.T) {
-	s, messages := slowSwitch(t)
-	done := make(chan string, 2)
-	failed := make(chan error, 2)
-	call := func(name string, f func() error) { failed <- f(); done <- name }
-	go call("forget", func() error { return s.ForgetConnections(t.Context(), 7, netip.MustParseAddr("10.0.0.1")) })
-	first := []asked{<-messages, <-messages}
-	go call("other", func() error { return s.Barrier(t.Context()) })
-	time.AfterFunc(50*time.Millisecond, first[1].answer) // the other one waits by then
-	go func() {
-		for m := range messages {
-			if m.kind == barrierRequest {
-				time.AfterFunc(20*time.Millisecond, m.answer)
-			}
-		}
-	}()
-	for range 2 {
-		if err := <-failed; err != nil {
-			t.Fatal(err)
-		}
-	}
-	if name := <-done; name != "other" {
-		t.Errorf("first came %s", name)
-	}
-}
-
-// A call whose time ends while it waits for its turn does not end the session of those whose turn it is.
-func TestACallThatComesTooLateEndsAlone(t *testing.T) {
-	s, messages := slowSwitch(t)
-	early := make(chan error)
-	go func() { early <- s.Barrier(t.Context()) }()
-	first := <-messages
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-	defer cancel()
-	late := make(chan error)
-	go func() { late <- s.Barrier(ctx) }()
-	select {
-	case err := <-late:
-		if !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("the late call: %v", err)
-		}
-	case <-time.After(time.Minute):
-		t.Error("the late call waits on")
-	}
-	first.answer()
-	if err := <-early; err != nil {
-		t.Errorf("the early call: %v", err)
-	}
 }

@@ -69,10 +69,19 @@ func connectWith(ctx context.Context, path string, packets func(*PacketIn)) (*Se
 	if err != nil {
 		return nil, fmt.Errorf("connect to the bridge: %w", err)
 	}
+	s, err := newSession(ctx, conn, packets)
+	if err != nil {
+		return nil, fmt.Errorf("shake hands with the bridge at %s: %w", path, err)
+	}
+	return s, nil
+}
+
+// newSession has the connection, which it closes if it fails.
+func newSession(ctx context.Context, conn net.Conn, packets func(*PacketIn)) (*Session, error) {
 	s := &Session{conn: conn, xid: 1, calls: make(chan struct{}, 1), messages: make(chan message, 64), done: make(chan struct{}), packets: packets}
 	if err := s.handshake(ctx); err != nil {
 		conn.Close()
-		return nil, fmt.Errorf("shake hands with the bridge at %s: %w", path, err)
+		return nil, err
 	}
 	go s.read()
 	return s, nil

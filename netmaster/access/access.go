@@ -68,12 +68,11 @@ type Server struct {
 	once      sync.Once
 	results   *prometheus.CounterVec
 	heartbeat time.Duration // between empty lines of a watch
-	patience  time.Duration // with who does not get on with a handshake or a header
 }
 
 // New makes a server; it refuses everybody until SetTrust.
 func New(cfg Config) *Server {
-	s := &Server{cfg: cfg, judge: newJudge(cfg.Reviewer), requests: make(chan struct{}, mostRequests), watches: make(chan struct{}, mostWatches), trusting: make(chan struct{}), heartbeat: 15 * time.Second, patience: headerTime,
+	s := &Server{cfg: cfg, judge: newJudge(cfg.Reviewer), requests: make(chan struct{}, mostRequests), watches: make(chan struct{}, mostWatches), trusting: make(chan struct{}), heartbeat: 15 * time.Second,
 		results: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "flowkeep_netmaster_access_requests_total", Help: "Questions that came through the API server, by how they ended."}, []string{"result"})}
 	if cfg.Registerer != nil {
 		cfg.Registerer.MustRegister(s.results)
@@ -107,7 +106,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	if err != nil {
 		return err
 	}
-	server := &http.Server{Handler: s, ReadHeaderTimeout: s.patience, IdleTimeout: idleTime, MaxHeaderBytes: longestHeader,
+	server := &http.Server{Handler: s, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: longestHeader,
 		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: own, ClientAuth: tls.RequireAnyClientCert, VerifyConnection: s.verifyConnection,
 			NextProtos: []string{"h2", "http/1.1"}, SessionTicketsDisabled: true},
 		ErrorLog:    slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelDebug),

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
@@ -84,7 +85,9 @@ func TestVerify(t *testing.T) {
 }
 
 // Each way not to be fine.
-func TestVerifyFinds(t *testing.T) {
+func TestVerifyFinds(t *testing.T) { synctest.Test(t, testVerifyFinds) }
+
+func testVerifyFinds(t *testing.T) {
 	for name, test := range map[string]struct {
 		node1   func(p *place) any
 		samples int

@@ -15,9 +15,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/flowkeep/flowkeep/netplugin/endpoints"
+	"google.golang.org/grpc/test/bufconn"
 )
 
 // slow is a manager whose ADD says when it has begun and then does as it is told.
@@ -43,16 +45,20 @@ func begin(t *testing.T, cfg Config) (socket string, end func() <-chan error) {
 		t.Cleanup(func() { os.RemoveAll(dir) })
 		cfg.Socket = filepath.Join(dir, "s")
 	}
-	cfg.Logger = slog.New(slog.DiscardHandler)
 	l, err := listen(cfg.Socket) // what is tested here comes after listening: no waiting for it
 	if err != nil {
 		t.Fatal(err)
 	}
+	return cfg.Socket, beginOn(t, l, cfg)
+}
+
+func beginOn(t *testing.T, l net.Listener, cfg Config) (end func() <-chan error) {
+	cfg.Logger = slog.New(slog.DiscardHandler)
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	done := make(chan error, 1)
 	go func() { done <- serveOn(ctx, l, cfg) }()
-	return cfg.Socket, func() <-chan error { cancel(); return done }
+	return func() <-chan error { cancel(); return done }
 }
 
 func post(socket, body string) <-chan Response {
@@ -63,11 +69,15 @@ func post(socket, body string) <-chan Response {
 			out <- Response{Error: err.Error()}
 			return
 		}
-		defer conn.Close()
-		fmt.Fprintf(conn, "POST /ADD HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
-		out <- answer(conn)
+		out <- postOn(conn, body)
 	}()
 	return out
+}
+
+func postOn(conn net.Conn, body string) Response {
+	defer conn.Close()
+	fmt.Fprintf(conn, "POST /ADD HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	return answer(conn)
 }
 
 func answer(conn net.Conn) (r Response) {
@@ -144,8 +154,10 @@ func TestAClientThatGoesAwayEndsItsRequest(t *testing.T) {
 }
 
 // A request must arrive in time; to be answered it may take longer.
-func TestSlowClients(t *testing.T) {
-	const arrival = 50 * time.Millisecond
+func TestSlowClients(t *testing.T) { synctest.Test(t, testSlowClients) }
+
+func testSlowClients(t *testing.T) {
+	const arrival = 5 * time.Second
 	m := &slow{begun: make(chan struct{})}
 	m.add = func(ctx context.Context) error {
 		select {
@@ -155,19 +167,24 @@ func TestSlowClients(t *testing.T) {
 			return ctx.Err()
 		}
 	}
-	socket, end := begin(t, Config{Timeout: time.Minute, Arrival: arrival, Manager: m})
-	conn, err := net.Dial("unix", socket)
-	if err != nil {
-		t.Fatal(err)
+	l := bufconn.Listen(1 << 10)
+	end := beginOn(t, l, Config{Timeout: time.Minute, Arrival: arrival, Manager: m})
+	dial := func() net.Conn {
+		conn, err := l.Dial()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return conn
 	}
+	conn, began := dial(), time.Now()
 	defer conn.Close()
 	fmt.Fprintf(conn, "POST /ADD HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
-	_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
-	if r := answer(conn); !strings.Contains(r.Error, "timeout") || r.Code != 6 {
-		t.Errorf("half a request was answered %+v", r)
+	if r := answer(conn); !strings.Contains(r.Error, "timeout") || r.Code != 6 || time.Since(began) != arrival {
+		t.Errorf("half a request was answered %+v after %v", r, time.Since(began))
 	}
-	if r := <-post(socket, pod); r.Error != "" {
-		t.Errorf("an ADD that takes longer than requests may take to arrive: %+v", r)
+	began = time.Now()
+	if r := postOn(dial(), pod); r.Error != "" || time.Since(began) != 3*arrival {
+		t.Errorf("an ADD that takes longer than requests may take to arrive: %+v after %v", r, time.Since(began))
 	}
 	<-end()
 }

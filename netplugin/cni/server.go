@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -124,16 +125,18 @@ func listen(path string) (net.Listener, error) {
 			return nil, fmt.Errorf("remove the old CNI socket: %w", err)
 		}
 	}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	l, err := (&net.ListenConfig{Control: keepOthersOut}).Listen(context.Background(), "unix", path)
 	if err != nil {
 		return nil, fmt.Errorf("listen on the CNI socket: %w", err)
 	}
-	l.SetUnlinkOnClose(false)
-	if err := os.Chmod(path, 0o600); err != nil {
-		l.Close()
-		return nil, fmt.Errorf("keep others from the CNI socket: %w", err)
-	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
 	return l, nil
+}
+
+// keepOthersOut is done before the socket has its path, so that it never was open to others.
+func keepOthersOut(_, _ string, c syscall.RawConn) (err error) {
+	controlled := c.Control(func(fd uintptr) { err = syscall.Fchmod(int(fd), 0o600) })
+	return errors.Join(controlled, err)
 }
 
 type server struct{ cfg Config }

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/flowkeep/flowkeep/policydb/policy"
@@ -36,24 +37,27 @@ func TestSumUp(t *testing.T) {
 
 // However often somebody asks, the switch is left alone for a while after each look.
 func TestLiveLeavesTheSwitchAlone(t *testing.T) {
-	looks := 0
-	c := New(Config{Conntrack: lookFunc(func() string {
-		looks++
-		time.Sleep(20 * time.Millisecond)
-		return "tcp,orig=(src=10.0.0.2,dst=10.0.0.1,sport=1,dport=80),state=ESTABLISHED\ntcp,orig=(src=10.0.0.2,dst=10.0.0.1,sport=1,dport=81),state=TIME_WAIT\n"
-	})})
-	live, err := c.Live(t.Context())
-	if err != nil || len(live) != 1 {
-		t.Fatalf("%v, %v", live, err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	if _, err := c.Live(ctx); err == nil || !strings.Contains(err.Error(), "left alone") || looks != 1 {
-		t.Errorf("%v after %d looks", err, looks)
-	}
-	if _, err := c.Live(t.Context()); err != nil || looks != 2 {
-		t.Errorf("%v after %d looks", err, looks)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		looks, look := 0, 20*time.Millisecond
+		c := New(Config{Conntrack: lookFunc(func() string {
+			looks++
+			time.Sleep(look)
+			return "tcp,orig=(src=10.0.0.2,dst=10.0.0.1,sport=1,dport=80),state=ESTABLISHED\ntcp,orig=(src=10.0.0.2,dst=10.0.0.1,sport=1,dport=81),state=TIME_WAIT\n"
+		})})
+		live, err := c.Live(t.Context())
+		if err != nil || len(live) != 1 {
+			t.Fatalf("%v, %v", live, err)
+		}
+		looked := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), rest*look-1)
+		defer cancel()
+		if _, err := c.Live(ctx); err == nil || !strings.Contains(err.Error(), "left alone") || looks != 1 {
+			t.Errorf("%v after %d looks", err, looks)
+		}
+		if _, err := c.Live(t.Context()); err != nil || looks != 2 || time.Since(looked) != rest*look+look {
+			t.Errorf("%v after %d looks and %v", err, looks, time.Since(looked))
+		}
+	})
 }
 
 type lookFunc func() string

@@ -42,7 +42,7 @@ func packetSocket(name string) (fd int, err error) {
 	if err != nil {
 		return -1, err
 	}
-	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 5}); err != nil {
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 60}); err != nil {
 		return fd, err
 	}
 	return fd, unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: link.Attrs().Index})
@@ -52,7 +52,7 @@ func packetSocket(name string) (fd int, err error) {
 func heardUntil(t *testing.T, fd int, text string) (all []byte) {
 	t.Helper()
 	buf := make([]byte, 2048)
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
 		n, err := unix.Read(fd, buf)
 		if err != nil {
 			break

@@ -212,8 +212,8 @@ func TestEmptiedConfiguration(t *testing.T) {
 	n.links([]macvtap.Link{device("eth0"), device("eth1")})
 	n.intent(new(Intent), nil)
 	n.offers("a:eth0")
-	write("")
 	began := time.Now()
+	write("")
 	n.await("it counts as none", func() bool { return says(n.offered) == "eth0:eth0 eth1:eth1" })
 	if took := time.Since(began); took < emptyFor {
 		t.Errorf("an empty file counted after %v", took)
@@ -280,7 +280,7 @@ func (n *node) last() Report {
 
 func (n *node) await(what string, is func() bool) {
 	n.Helper()
-	end := time.After(10 * time.Second)
+	end := time.After(time.Minute)
 	for {
 		n.mu.Lock()
 		so := is()

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/flowkeep/flowkeep/internal/macvtap"
+	"github.com/flowkeep/flowkeep/internal/stopwatch"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
@@ -26,6 +27,7 @@ type kubelet struct {
 	*testing.T
 	api.UnimplementedRegistrationServer
 	dir    string
+	watch  *stopwatch.Watch
 	server *grpc.Server
 	stop   context.CancelFunc
 	ctx    context.Context
@@ -48,7 +50,7 @@ type endpoint struct {
 }
 
 func newKubelet(t *testing.T, dir string) *kubelet {
-	return &kubelet{T: t, dir: dir, news: make(chan struct{}, 1), endpoints: map[string]*endpoint{}, taken: map[string]int{}}
+	return &kubelet{T: t, dir: dir, watch: stopwatch.Start(t), news: make(chan struct{}, 1), endpoints: map[string]*endpoint{}, taken: map[string]int{}}
 }
 
 func (k *kubelet) start() {
@@ -141,16 +143,16 @@ func (k *kubelet) seen(change func()) {
 	}
 }
 
-// await returns how long it took until what the kubelet knows is so.
+// await returns how long it took until what the kubelet knows is so. While the machine stalls nothing is late.
 func (k *kubelet) await(what string, limit time.Duration, is func() bool) time.Duration {
 	k.Helper()
-	began, end := time.Now(), time.After(limit)
+	began, end := k.watch.Elapsed(), k.watch.After(limit)
 	for {
 		k.mu.Lock()
 		so := is()
 		k.mu.Unlock()
 		if so {
-			return time.Since(began)
+			return k.watch.Elapsed() - began
 		}
 		select {
 		case <-k.news:
@@ -221,7 +223,8 @@ type started struct {
 func startIn(t *testing.T, dir string) *started {
 	t.Helper()
 	a := new(taps)
-	m := New(Config{Dir: dir, Allocator: a, Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(prometheus.NewRegistry())})
+	m := New(Config{Dir: dir, Allocator: a, Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(prometheus.NewRegistry()),
+		finishing: time.Minute}) // whoever follows is told, however long the machine stalls
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- m.Run(ctx) }()

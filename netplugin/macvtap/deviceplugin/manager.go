@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/flowkeep/flowkeep/internal/macvtap"
 	"github.com/flowkeep/flowkeep/netplugin/macvtap/dirwatch"
@@ -16,6 +17,8 @@ type Config struct {
 	Changed   func() // a State may be another; it must not wait
 	Log       *slog.Logger
 	Metrics   *Metrics
+
+	finishing time.Duration // how long the last list may take to reach the kubelet; 0: finishLimit
 }
 
 func (c Config) changed() {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/flowkeep/flowkeep/internal/macvtap"
+	"github.com/flowkeep/flowkeep/internal/stopwatch"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -111,16 +112,17 @@ func TestKubeletComesAndGoes(t *testing.T) {
 // awaitState waits until a resource is not registered for a reason that has this in it; "" waits until it is.
 func awaitState(t *testing.T, s *started, resource, why string) {
 	t.Helper()
-	end := time.Now().Add(2 * again)
+	end := stopwatch.Start(t).After(2 * again)
 	for {
 		state := s.States()[resource]
 		if why == "" && state.Registered || why != "" && !state.Registered && strings.Contains(state.Why, why) {
 			return
 		}
-		if time.Now().After(end) {
+		select {
+		case <-end:
 			t.Fatalf("%s is %+v, not %q", resource, state, why)
+		case <-time.After(5 * time.Millisecond):
 		}
-		time.Sleep(5 * time.Millisecond)
 	}
 }
 

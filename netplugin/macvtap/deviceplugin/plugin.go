@@ -1,6 +1,7 @@
 package deviceplugin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -258,7 +259,7 @@ func (p *plugin) finish(ctx context.Context) {
 			defer close(told)
 			s.GracefulStop()
 		}(p.server)
-		timer := time.NewTimer(finishLimit)
+		timer := time.NewTimer(cmp.Or(p.cfg.finishing, finishLimit))
 		defer timer.Stop()
 		select {
 		case <-told:

@@ -1,6 +1,7 @@
 package deviceplugin
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/base32"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -57,16 +59,18 @@ func listen(path string) (net.Listener, identity, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, identity{}, fmt.Errorf("remove the old socket: %w", err)
 	}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	l, err := (&net.ListenConfig{Control: keepOthersOut}).Listen(context.Background(), "unix", path)
 	if err != nil {
 		return nil, identity{}, fmt.Errorf("listen on %s: %w", path, err)
 	}
-	l.SetUnlinkOnClose(false) // by then another's may be there
-	if err := os.Chmod(path, 0o600); err != nil {
-		l.Close()
-		return nil, identity{}, fmt.Errorf("make %s the kubelet's alone: %w", path, err)
-	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false) // by then another's may be there
 	return l, identify(path), nil
+}
+
+// keepOthersOut is done before the socket has its path, so that it never was open to others than the kubelet.
+func keepOthersOut(_, _ string, c syscall.RawConn) (err error) {
+	controlled := c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) })
+	return errors.Join(controlled, err)
 }
 
 // removeOwn removes the socket unless another took its place.

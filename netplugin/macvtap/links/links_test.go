@@ -155,7 +155,7 @@ func follow(t *testing.T) (next func(what string, is func([]macvtap.Link) bool),
 	})
 	return func(what string, is func([]macvtap.Link) bool) {
 		t.Helper()
-		limit := time.After(10 * time.Second)
+		limit := time.After(time.Minute)
 		for {
 			select {
 			case l := <-lists:

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flowkeep/flowkeep/internal/stopwatch"
 	"github.com/flowkeep/flowkeep/netplugin/hostnet"
 	"github.com/flowkeep/flowkeep/netplugin/nodestate"
 )
@@ -152,20 +153,19 @@ interfaces:
 		hang(syscall.SIGSTOP)
 		t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
 		next := newBench(t, Config{OVSDB: endpoint, StateDir: dir}) // an agent that was started meanwhile
-		for who, within := range map[*bench]time.Duration{b: answerLimit + 2*time.Second, next: openLimit + 2*time.Second} {
-			began := time.Now()
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second) // as the agent gives it
-			err := who.Rollback(ctx, c)
-			cancel()
-			if took := time.Since(began); err == nil || !strings.Contains(err.Error(), "ovsdb-server does not answer") || took > within {
+		watch := stopwatch.Start(t)
+		for who, limit := range map[*bench]time.Duration{b: answerLimit, next: openLimit} {
+			began := watch.Elapsed()
+			err := who.Rollback(t.Context(), c)
+			if took := watch.Elapsed() - began; err == nil || !strings.Contains(err.Error(), "ovsdb-server does not answer") || took > limit+2*time.Second {
 				t.Errorf("after %v: %v", took, err)
 			}
 			if i, _ := who.show().Interface("w0"); fmt.Sprint(i["mtu"]) != "1500" {
 				t.Errorf("what Open vSwitch has no part in was not rolled back: %v", i["mtu"])
 			}
-			began = time.Now()
-			if _, err := who.Show(t.Context()); err != nil || time.Since(began) > time.Second {
-				t.Errorf("it is waited for again: %v, %v", time.Since(began), err)
+			began = watch.Elapsed()
+			if _, err := who.Show(t.Context()); err != nil || watch.Elapsed()-began > time.Second {
+				t.Errorf("it is waited for again: %v, %v", watch.Elapsed()-began, err)
 			}
 			who.refused("interfaces: [{name: v1, mtu: 1300}]", "Flowkeep's bridge")
 			who.refused("interfaces: [{name: b9, type: ovs-bridge, state: up}]", "ovsdb-server does not answer")
@@ -195,13 +195,13 @@ func TestServerThatNeverAnswers(t *testing.T) {
 	if err := s.show(given, n); err == nil || !s.silent.IsZero() {
 		t.Errorf("%v: given up by who was in a hurry", err)
 	}
-	began := time.Now()
-	if err := s.show(t.Context(), n); err != nil || n.Away == nil || !strings.Contains(n.Away.Error(), "no answer within 8s") || time.Since(began) > openLimit+2*time.Second {
-		t.Errorf("%v after %v: %v", err, time.Since(began), n.Away)
+	watch := stopwatch.Start(t)
+	if err := s.show(t.Context(), n); err != nil || n.Away == nil || !strings.Contains(n.Away.Error(), "no answer within 8s") || watch.Elapsed() > openLimit+2*time.Second {
+		t.Errorf("%v after %v: %v", err, watch.Elapsed(), n.Away)
 	}
-	began = time.Now()
-	if err := s.show(t.Context(), n); err != nil || n.Away == nil || time.Since(began) > time.Second || s.runs() {
-		t.Errorf("asked again at once: %v, %v", err, time.Since(began))
+	began := watch.Elapsed()
+	if err := s.show(t.Context(), n); err != nil || n.Away == nil || watch.Elapsed()-began > time.Second || s.runs() {
+		t.Errorf("asked again at once: %v, %v", err, watch.Elapsed()-began)
 	}
 }
 
