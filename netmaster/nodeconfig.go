@@ -4,9 +4,9 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"os"
 	"sync"
 
+	"github.com/flowkeep/flowkeep/internal/lease"
 	"github.com/flowkeep/flowkeep/internal/nodeconfig/handler"
 	"github.com/flowkeep/flowkeep/internal/process"
 	"github.com/spf13/cobra"
@@ -69,12 +69,8 @@ func (o *nodeConfigFlags) run(ctx context.Context, log *slog.Logger) error {
 		return fmt.Errorf("find the cluster: %w (give --kubeconfig)", err)
 	}
 	api.UserAgent = "flowkeep-node-config/" + process.BuildVersion()
-	if o.identity == "" {
-		host, err := os.Hostname()
-		if err != nil {
-			return fmt.Errorf("find this machine's name: %w (give --identity)", err)
-		}
-		o.identity = fmt.Sprintf("%s-%d", host, os.Getpid())
+	if o.identity, err = lease.Identity(o.identity); err != nil {
+		return err
 	}
 	options := handler.Options{API: api, Identity: o.identity, LeaseNamespace: o.namespace, Log: log}
 	if o.once {

@@ -41,7 +41,7 @@ var table = []struct {
 	{"internal/wire", []string{"internal/wire", "api/feed", "policydb/policy"}},                       // the feed's messages ↔ values
 	{"internal/kube", []string{"internal/kube", "policydb/policy"}},                                   // Kubernetes objects → values
 	{"internal/nmstate", []string{"internal/nmstate"}},                                                // state documents, pure
-	{"internal/nodeconfig", []string{"internal/nodeconfig", "internal/nmstate", "api/nmstate"}},
+	{"internal/nodeconfig", []string{"internal/nodeconfig", "internal/nmstate", "internal/lease", "api/nmstate"}},
 	{"internal/fleet", []string{"internal/fleet", "api/fleet"}}, // hub objects ↔ works, pure
 	{"internal/macvtap/report", []string{"internal/macvtap", "api/macvtap", "policydb/policy"}},
 	{"internal/macvtap", []string{"policydb/policy"}},
@@ -53,7 +53,7 @@ var confined = []struct {
 	module string
 	by     []string
 }{
-	{"k8s.io/client-go", []string{"netmaster", "netmaster/watch", "netmaster/policysync", "netmaster/enforcement", "netctl/apiserver", "internal/nodeconfig/handler", "netplugin/nodestate/kube", "netplugin/macvtap/kube"}},
+	{"k8s.io/client-go", []string{"netmaster", "netmaster/watch", "netmaster/policysync", "netmaster/enforcement", "netctl/apiserver", "internal/nodeconfig/handler", "internal/lease", "netplugin/nodestate/kube", "netplugin/macvtap/kube"}},
 	{"github.com/ovn-org/libovsdb", []string{"ofctl/ovsdb"}},
 	{"k8s.io/kubelet", []string{"netplugin/macvtap/deviceplugin", "netplugin/macvtap/podresources"}},
 	{"go.etcd.io/bbolt", []string{"policydb/store", "netplugin/"}},

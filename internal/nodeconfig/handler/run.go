@@ -3,16 +3,13 @@ package handler
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
 
+	"github.com/flowkeep/flowkeep/internal/lease"
 	"github.com/prometheus/client_golang/prometheus"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/leaderelection"
-	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
 // Options are what the programs that run a handler give it.
@@ -28,13 +25,6 @@ type Options struct {
 	Registerer prometheus.Registerer
 	Log        *slog.Logger
 }
-
-// How long the Lease of an instance that died is respected, and how often one that lives renews it.
-const (
-	leaseLasts  = 30 * time.Second
-	leaseGiveUp = 20 * time.Second
-	leaseRenew  = 5 * time.Second
-)
 
 // syncLimit is how long Once waits for the API server.
 const syncLimit = time.Minute
@@ -88,44 +78,15 @@ func Run(ctx context.Context, o Options) error {
 		return nil
 	}
 	h.Patience = patience
-	err = o.lead(ctx, client, func(ctx context.Context) {
+	one := &lease.Lease{Client: client.leases, Namespace: o.LeaseNamespace, Name: LeaseName, Identity: o.Identity, Work: "handles all nodes", Log: o.Log}
+	o.Ready(one.Standby())
+	err = one.Lead(ctx, func(ctx context.Context) {
 		o.Ready("")
 		dirty.All()
 		h.Run(ctx, dirty)
 	})
 	stop(err)
 	return err
-}
-
-// lead calls work while this instance holds the Lease. It ends with ctx, or with an error when the Lease is lost: work may be
-// in the middle of something, and only a new process is sure not to be.
-func (o *Options) lead(ctx context.Context, client *Client, work func(context.Context)) error {
-	o.Ready("standby: another instance holds the Lease " + o.LeaseNamespace + "/" + LeaseName)
-	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: &resourcelock.LeaseLock{
-			LeaseMeta:  metav1.ObjectMeta{Namespace: o.LeaseNamespace, Name: LeaseName},
-			Client:     client.leases,
-			LockConfig: resourcelock.ResourceLockConfig{Identity: o.Identity},
-		},
-		LeaseDuration: leaseLasts, RenewDeadline: leaseGiveUp, RetryPeriod: leaseRenew,
-		ReleaseOnCancel: true, Name: LeaseName,
-		Callbacks: leaderelection.LeaderCallbacks{
-			OnStartedLeading: func(ctx context.Context) {
-				o.Log.Info("handles all nodes", "identity", o.Identity)
-				work(ctx)
-			},
-			OnStoppedLeading: func() {},
-			OnNewLeader:      func(who string) { o.Log.Info("instance that handles all nodes", "identity", who) },
-		},
-	})
-	if err != nil {
-		return fmt.Errorf("take part in the election: %w", err)
-	}
-	elector.Run(ctx)
-	if ctx.Err() == nil {
-		return errors.New("the Lease was lost: the API server could not be reached in time")
-	}
-	return nil
 }
 
 // Once makes one pass for the node, or for all of them, and ends. For all it does not take part in the election: who calls it
