@@ -88,7 +88,7 @@ func rootCommand() *cobra.Command {
 	f.IntVar(&historyMiB, "history-mib", history.DefaultBytes>>20, "how much memory they may take, in MiB; the oldest go first")
 	f.StringVar(&logLevel, "log-level", "info", "debug, info, warn or error")
 	f.StringVar(&logFormat, "log-format", "text", "text or json")
-	cmd.AddCommand(pkiCommand(), registrationCommand(), nodeConfigCommand())
+	cmd.AddCommand(pkiCommand(), registrationCommand(), nodeConfigCommand(), policySyncCommand())
 	return cmd
 }
 

@@ -1,0 +1,150 @@
+package policysync
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/flowkeep/flowkeep/internal/fleet"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	workv1 "open-cluster-management.io/api/work/v1"
+)
+
+// agents are the work agents of all clusters of a test: what they apply is theirs to know, and they answer as real ones do (docs of the
+// system tests). Every policy is Accepted.
+func (h *hubWorld) agents() {
+	ctx, cancel := context.WithCancel(context.Background())
+	a := &agentsOf{hubWorld: h, has: map[string]map[string]bool{}, seen: map[string]string{}}
+	var all sync.WaitGroup
+	all.Go(func() { a.run(ctx) })
+	h.Cleanup(func() { cancel(); all.Wait() })
+}
+
+type agentsOf struct {
+	*hubWorld
+	has  map[string]map[string]bool // copies that are on a spoke, by cluster and key: works that carry them
+	seen map[string]string          // versions of works that were answered
+}
+
+func (a *agentsOf) run(ctx context.Context) {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		list, err := a.hub.Resource(works.resource).List(ctx, metav1.ListOptions{LabelSelector: fleet.LabelController + "=" + fleet.ControllerLabel(a.controller)})
+		if err != nil {
+			continue
+		}
+		there := map[string]bool{}
+		for i := range list.Items {
+			there[list.Items[i].GetNamespace()+"/"+list.Items[i].GetName()] = true
+			a.answer(ctx, &list.Items[i])
+		}
+		for key, by := range a.has {
+			for work := range by {
+				if !there[work] {
+					delete(by, work)
+				}
+			}
+			if len(by) == 0 {
+				delete(a.has, key)
+			}
+		}
+	}
+}
+
+func (a *agentsOf) answer(ctx context.Context, u *unstructured.Unstructured) {
+	var w workv1.ManifestWork
+	if runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &w) != nil {
+		return
+	}
+	name := w.Namespace + "/" + w.Name
+	if a.seen[name] == fmt.Sprint(w.UID, w.Generation) {
+		return
+	}
+	now := metav1.Now()
+	condition := func(typ string, is bool, reason, message string) metav1.Condition {
+		status := metav1.ConditionFalse
+		if is {
+			status = metav1.ConditionTrue
+		}
+		return metav1.Condition{Type: typ, Status: status, Reason: reason, Message: message, ObservedGeneration: w.Generation, LastTransitionTime: now}
+	}
+	status := workv1.ManifestWorkStatus{}
+	allApplied := true
+	for i, m := range w.Spec.Workload.Manifests {
+		var o unstructured.Unstructured
+		if json.Unmarshal(m.Raw, &o.Object) != nil {
+			continue
+		}
+		config := w.Spec.ManifestConfigs[i]
+		key := fmt.Sprint(w.Namespace, config.ResourceIdentifier)
+		a.mu.Lock()
+		refuse := a.refuse
+		a.mu.Unlock()
+		why := ""
+		if refuse != nil {
+			why = refuse(w.Namespace, o.Object)
+		}
+		asked := config.UpdateStrategy.Type == workv1.UpdateStrategyTypeReadOnly
+		if !asked && why == "" {
+			if a.has[key] == nil {
+				a.has[key] = map[string]bool{}
+			}
+			a.has[key][name] = true
+		}
+		one := workv1.ManifestCondition{ResourceMeta: workv1.ManifestResourceMeta{
+			Ordinal: int32(i), Group: config.ResourceIdentifier.Group, Kind: o.GetKind(), Resource: config.ResourceIdentifier.Resource, Name: o.GetName(), Namespace: o.GetNamespace(),
+		}}
+		if why != "" {
+			allApplied = false
+			one.Conditions = []metav1.Condition{condition("Applied", false, "AppliedManifestFailed", "Failed to apply manifest: "+why), condition("Available", false, "ResourceNotAvailable", "")}
+		} else {
+			available := len(a.has[key]) > 0
+			reason := "ResourceAvailable"
+			if !available {
+				reason = "ResourceNotAvailable"
+			}
+			one.Conditions = []metav1.Condition{condition("Applied", true, "AppliedManifestComplete", ""), condition("Available", available, reason, "")}
+			if available {
+				one.StatusFeedbacks.Values = feedback(o.Object, config)
+			}
+		}
+		status.ResourceStatus.Manifests = append(status.ResourceStatus.Manifests, one)
+	}
+	status.Conditions = []metav1.Condition{condition("Applied", allApplied, "Test", ""), condition("Available", allApplied, "Test", "")}
+	raw, _ := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": w.ResourceVersion}, "status": status})
+	if _, err := a.hub.Resource(works.resource).Namespace(w.Namespace).Patch(ctx, w.Name, types.MergePatchType, raw, metav1.PatchOptions{}, "status"); err == nil {
+		a.seen[name] = fmt.Sprint(w.UID, w.Generation)
+	}
+}
+
+// feedback of an object that is there as it was sent, Accepted in its first generation.
+func feedback(o fleet.Object, config workv1.ManifestConfigOption) (values []workv1.FeedbackValue) {
+	u := unstructured.Unstructured{Object: o}
+	texts := map[string]string{
+		"copy": u.GetAnnotations()[fleet.AnnotationCopy], "source": u.GetAnnotations()[fleet.AnnotationSource],
+		"top.Accepted.status": "True", "top.Accepted.reason": "Accepted", "top.Programmed.status": "True", "top.Programmed.reason": "Programmed",
+	}
+	numbers := map[string]int64{"generation": 1, "top.Accepted.observedGeneration": 1, "top.Programmed.observedGeneration": 1}
+	for _, rule := range config.FeedbackRules {
+		for _, p := range rule.JsonPaths {
+			if text, ok := texts[p.Name]; ok && text != "" {
+				values = append(values, workv1.FeedbackValue{Name: p.Name, Value: workv1.FieldValue{Type: workv1.String, String: &text}})
+			}
+			if n, ok := numbers[p.Name]; ok {
+				values = append(values, workv1.FeedbackValue{Name: p.Name, Value: workv1.FieldValue{Type: workv1.Integer, Integer: &n}})
+			}
+		}
+	}
+	return values
+}

@@ -1,0 +1,110 @@
+package policysync
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/flowkeep/flowkeep/internal/fleet"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	workv1 "open-cluster-management.io/api/work/v1"
+)
+
+// requestLimit is how long the API server may take to answer.
+const requestLimit = 15 * time.Second
+
+// client writes. Safe for concurrent use.
+type client struct{ dynamic.Interface }
+
+// work makes a write of a work.
+func (c client) work(ctx context.Context, w *fleet.Write) error {
+	ctx, cancel := context.WithTimeout(ctx, requestLimit)
+	defer cancel()
+	in := c.Resource(works.resource).Namespace(w.Cluster)
+	if w.Verb == fleet.Delete {
+		return explained(in.Delete(ctx, w.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &w.ResourceVersion}}))
+	}
+	var live *workv1.ManifestWork
+	if w.Live {
+		o, err := in.Get(ctx, w.Name, metav1.GetOptions{})
+		if err != nil {
+			return explained(err)
+		}
+		live = new(workv1.ManifestWork)
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, live); err != nil {
+			return fmt.Errorf("read a work: %w", err)
+		}
+	}
+	if w.Verb == fleet.Update {
+		patch, err := w.Patch(live)
+		if err != nil {
+			return err
+		}
+		_, err = in.Patch(ctx, w.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+		return explained(err)
+	}
+	work, err := w.Work(live)
+	if err != nil {
+		return err
+	}
+	o, err := runtime.DefaultUnstructuredConverter.ToUnstructured(work)
+	if err != nil {
+		return fmt.Errorf("write a work down: %w", err)
+	}
+	delete(o, "status")
+	_, err = in.Create(ctx, &unstructured.Unstructured{Object: o}, metav1.CreateOptions{})
+	return explained(err)
+}
+
+// putStatus writes an object's status, if it still is the version that was looked at.
+func (c client) putStatus(ctx context.Context, resource schema.GroupVersionResource, o fleet.Object, status any) error {
+	ctx, cancel := context.WithTimeout(ctx, requestLimit)
+	defer cancel()
+	u := &unstructured.Unstructured{Object: map[string]any{}}
+	for key, value := range o {
+		u.Object[key] = value
+	}
+	u.Object["status"] = status
+	raw, err := u.MarshalJSON()
+	if err != nil {
+		return fmt.Errorf("write a status down: %w", err)
+	}
+	whole := new(unstructured.Unstructured) // as JSON has it, whatever types the status was made of
+	if err := whole.UnmarshalJSON(raw); err != nil {
+		return fmt.Errorf("write a status down: %w", err)
+	}
+	_, err = c.Resource(resource).Namespace(u.GetNamespace()).UpdateStatus(ctx, whole, metav1.UpdateOptions{})
+	return explained(err)
+}
+
+// annotate writes an annotation of an object, or with an empty value takes it away, if it still is the version that was looked at.
+func (c client) annotate(ctx context.Context, resource schema.GroupVersionResource, o fleet.Object, key, value string) error {
+	ctx, cancel := context.WithTimeout(ctx, requestLimit)
+	defer cancel()
+	u := unstructured.Unstructured{Object: o}
+	var put any
+	if value != "" {
+		put = value
+	}
+	raw, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": u.GetResourceVersion(), "annotations": map[string]any{key: put}}})
+	if err != nil {
+		return fmt.Errorf("write an annotation down: %w", err)
+	}
+	_, err = c.Resource(resource).Namespace(u.GetNamespace()).Patch(ctx, u.GetName(), types.MergePatchType, raw, metav1.PatchOptions{})
+	return explained(err)
+}
+
+// explained says what to do about what the API server refused.
+func explained(err error) error {
+	if err != nil && apierrors.IsForbidden(err) && !apierrors.HasStatusCause(err, "NamespaceTerminating") {
+		return fmt.Errorf("%w (bind the ClusterRole flowkeep-policy-sync of deploy/roles.yaml; for kinds of policies of your own, one that may get, list and watch them and update their status)", err)
+	}
+	return err
+}

@@ -1,0 +1,94 @@
+package policysync
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/flowkeep/flowkeep/internal/lease"
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/dynamic"
+	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/rest"
+)
+
+// The Lease of the instance that is active.
+const (
+	LeaseName             = "flowkeep-policy-sync"
+	DefaultLeaseNamespace = "kube-system"
+)
+
+// Options are what the program gives the controller.
+type Options struct {
+	API *rest.Config
+	// Controller is the controllerName of the GatewayClasses to handle.
+	Controller string
+	// LeaseNamespace is where the Lease is, Identity this instance's name in it.
+	LeaseNamespace, Identity string
+	// Workers is how many objects are written at a time.
+	Workers    int
+	Registerer prometheus.Registerer
+	// Ready is told what the controller lacks to work; an empty reason is nothing.
+	Ready func(reason string)
+	Log   *slog.Logger
+}
+
+// Run brings gateways and policies to spokes until ctx ends. It watches from the start, and writes while it holds the Lease.
+func Run(ctx context.Context, o Options) error {
+	dynamicClient, err := dynamic.NewForConfig(o.API)
+	if err != nil {
+		return err
+	}
+	leases, err := coordinationclient.NewForConfig(rest.CopyConfig(o.API))
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancelCause(ctx)
+	c := newController(o, dynamicClient)
+	taps := newTaps(ctx, dynamicClient)
+	c.world.taps = taps
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer taps.wait()
+	defer stop(nil)
+	one := &lease.Lease{Client: leases, Namespace: o.LeaseNamespace, Name: LeaseName, Identity: o.Identity, Work: "sends gateways and policies to spokes", Log: o.Log}
+	all.Go(func() { c.report(ctx, one.Standby()) })
+	c.world.begin()
+	err = one.Lead(ctx, c.lead)
+	stop(err)
+	return err
+}
+
+// reportEvery is how often it is looked what is lacking, and how much waits.
+const reportEvery = 500 * time.Millisecond
+
+// report says whether the controller is ready: an instance on standby is as soon as it knows all that it would have to.
+func (c *controller) report(ctx context.Context, standby string) {
+	tick := time.NewTicker(reportEvery)
+	defer tick.Stop()
+	for {
+		reason := c.world.unready()
+		if reason == "" && !c.leads.Load() {
+			reason = standby
+		}
+		c.ready(reason)
+		c.metrics.depth.WithLabelValues("bundles").Set(float64(c.world.bundles.Len()))
+		c.metrics.depth.WithLabelValues("statuses").Set(float64(c.world.tells.Len()))
+		c.metrics.frozen.Set(float64(c.frozen()))
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// lead works until ctx ends.
+func (c *controller) lead(ctx context.Context) {
+	c.leads.Store(true)
+	var all sync.WaitGroup
+	all.Go(func() { c.world.bundles.run(ctx, deciders, c.sync) })
+	all.Go(func() { c.world.tells.run(ctx, tellers, c.tell) })
+	all.Wait()
+}

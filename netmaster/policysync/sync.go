@@ -1,0 +1,155 @@
+package policysync
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	fleetv1alpha1 "github.com/flowkeep/flowkeep/api/fleet/v1alpha1"
+	"github.com/flowkeep/flowkeep/internal/fleet"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+)
+
+// sync has a bundle's works be what they are to be, as far as that can be now. It says whether that came to its end.
+func (c *controller) sync(ctx context.Context, b fleet.Source, begun time.Time) bool {
+	start := time.Now()
+	c.world.mu.RLock()
+	g := c.world.gather(b)
+	writes := c.world.plan(b, g)
+	c.world.mu.RUnlock()
+	c.metrics.decided(start)
+	c.remember(b, g)
+	if g.frozen == "" && len(writes) > 0 {
+		if !c.carry(ctx, writes) {
+			return false
+		}
+		c.metrics.latency.Observe(time.Since(begun).Seconds())
+	}
+	return true
+}
+
+// plan is what of a bundle's works is to be written. Copies move between bundles, so those that hold something of this one, or want
+// something that this one holds, are planned with it; what is to be written of them is their own matter.
+func (w *world) plan(b fleet.Source, g gathered) []fleet.Write {
+	if g.frozen != "" {
+		return nil
+	}
+	desired, existing := g.bundle.Works(w.controller), w.existing(b)
+	for _, other := range w.neighbours(g.bundle, existing) {
+		if o := w.gather(other); o.frozen == "" {
+			desired = append(desired, o.bundle.Works(w.controller)...)
+		}
+		existing = append(existing, w.existing(other)...)
+	}
+	return slices.DeleteFunc(fleet.Plan(w.controller, desired, existing), func(one fleet.Write) bool { return one.Bundle != b })
+}
+
+// existing are a bundle's works that are there.
+func (w *world) existing(b fleet.Source) (all []*fleet.Existing) {
+	for at := range w.worksOf[b] {
+		all = append(all, row[*work](w, works, at).Existing)
+	}
+	return all
+}
+
+// neighbours are bundles that share sources with one: as it wants something that they hold, or holds something that they want.
+func (w *world) neighbours(b *fleet.Bundle, existing []*fleet.Existing) []fleet.Source {
+	found := map[fleet.Source]bool{}
+	wants := map[fleet.Source]bool{}
+	for i := range b.Clusters {
+		for _, one := range b.Clusters[i].Copies {
+			if wants[one.Source] || one.CreateOnly {
+				continue
+			}
+			wants[one.Source] = true
+			for holder := range w.holdersOf[one.Source] {
+				found[holder] = true
+			}
+		}
+	}
+	selection := w.selections()
+	for _, e := range existing {
+		for i := range e.Sent {
+			if s := e.Sent[i].Source; s.Kind != "" && !wants[s] {
+				wants[s] = true
+				maps.Copy(found, w.wantedBy(s, selection))
+			}
+		}
+	}
+	delete(found, b.Source)
+	return slices.SortedFunc(maps.Keys(found), fleet.Source.Compare)
+}
+
+// wantedBy are the bundles that a source belongs to now.
+func (w *world) wantedBy(s fleet.Source, selection func(fleet.Name) fleet.Selection) map[fleet.Source]bool {
+	found := map[fleet.Source]bool{}
+	switch {
+	case s.Group == gatewayv1.GroupName && s.Kind == "Gateway", s.Group == fleet.Group && s.Kind == fleetv1alpha1.KindSet:
+	case s.Group == networkPolicyResource.Group && s.Kind == "NetworkPolicy":
+		selected, _, _ := w.selectSets()
+		for _, set := range selected {
+			if slices.ContainsFunc(set.Policies, func(o fleet.Object) bool { return nameOf(o) == s.Name }) {
+				found[fleet.SetSource(set.Name)] = true
+			}
+		}
+	default:
+		if id, watched := w.policyOf(s); watched {
+			if a, _ := w.aim(id, selection); a != nil {
+				found[a.Bundle()] = true
+			}
+		}
+	}
+	return found
+}
+
+// carry makes writes, many at a time; those that take something away when all others are done, if those came to their end. It says whether
+// all did.
+func (c *controller) carry(ctx context.Context, writes []fleet.Write) bool {
+	removals := slices.IndexFunc(writes, func(w fleet.Write) bool { return w.Verb == fleet.Delete })
+	if removals < 0 {
+		removals = len(writes)
+	}
+	return c.carryAll(ctx, writes[:removals]) && c.carryAll(ctx, writes[removals:])
+}
+
+func (c *controller) carryAll(ctx context.Context, writes []fleet.Write) bool {
+	var all sync.WaitGroup
+	var again atomic.Bool
+	for i := range writes {
+		all.Go(func() {
+			if !c.carryOne(ctx, &writes[i]) {
+				again.Store(true)
+			}
+		})
+	}
+	all.Wait()
+	return !again.Load()
+}
+
+// carryOne says whether a write came to its end: a cluster that is gone is no reason to try again, as its decision goes too.
+func (c *controller) carryOne(ctx context.Context, w *fleet.Write) bool {
+	err := c.write(ctx, func() error { return c.client.work(ctx, w) })
+	if ctx.Err() != nil {
+		return false
+	}
+	log := c.log.With("cluster", w.Cluster, "work", w.Name, "bundle", w.Bundle)
+	switch c.metrics.work(string(w.Verb), err) {
+	case written:
+		log.Debug("work written", "verb", w.Verb)
+	case gone:
+		log.Warn("the cluster's namespace is missing, or is being deleted: nothing is sent there", "error", err)
+	case conflict:
+		log.Debug("the work has changed meanwhile; it is decided anew", "error", err)
+		return false
+	default:
+		if !errors.Is(err, context.Canceled) {
+			log.Warn("a work could not be written; it is tried again", "verb", w.Verb, "error", err)
+		}
+		return false
+	}
+	return true
+}

@@ -1,0 +1,228 @@
+package policysync
+
+import (
+	"context"
+	"time"
+
+	fleetv1alpha1 "github.com/flowkeep/flowkeep/api/fleet/v1alpha1"
+	"github.com/flowkeep/flowkeep/internal/fleet"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+)
+
+// report is something to be told on a hub object.
+type report struct {
+	resource   schema.GroupVersionResource
+	object     fleet.Object
+	status     any  // nil: it stays
+	annotation bool // of a gateway: value is what AnnotationOverridden is to be
+	value      string
+}
+
+// tell brings what is told on a hub object up to date. It says whether that came to its end.
+func (c *controller) tell(ctx context.Context, s fleet.Source, _ time.Time) bool {
+	c.world.mu.RLock()
+	reports := c.reporter().reports(s)
+	c.world.mu.RUnlock()
+	for _, r := range reports {
+		var err error
+		if r.annotation {
+			err = c.client.annotate(ctx, r.resource, r.object, fleet.AnnotationOverridden, r.value)
+		} else {
+			err = c.client.putStatus(ctx, r.resource, r.object, r.status)
+		}
+		switch c.metrics.status(s.Kind, err) {
+		case written:
+			c.log.Debug("told", "object", s)
+		case failed:
+			if ctx.Err() == nil {
+				c.log.Warn("what spokes say could not be told; it is tried again", "object", s, "error", err)
+			}
+			return false
+		default:
+			return false // the newer version is on its way
+		}
+		if len(reports) > 1 {
+			return false // the version that the next one names is an old one now
+		}
+	}
+	return true
+}
+
+// reporter finds out what is to be told, for as long as the world's lock is held; what it has found out once it remembers.
+type reporter struct {
+	*controller
+	selection func(fleet.Name) fleet.Selection
+	answered  map[fleet.Source]map[string][]fleet.Answer
+}
+
+func (c *controller) reporter() *reporter {
+	return &reporter{c, c.world.selections(), map[fleet.Source]map[string][]fleet.Answer{}}
+}
+
+// reports are what is not told yet of an object.
+func (c *reporter) reports(s fleet.Source) []report {
+	if c.world.lacks(s) != "" {
+		return nil
+	}
+	switch {
+	case s.Group == gatewayv1.GroupName && s.Kind == "GatewayClass":
+		return c.classReport(s)
+	case s.Group == gatewayv1.GroupName && s.Kind == "Gateway":
+		return c.gatewayReport(s)
+	case s.Group == fleet.Group && s.Kind == fleetv1alpha1.KindSet:
+		return c.setReport(s)
+	case s.Group == fleet.Group && s.Kind == fleetv1alpha1.KindOverride:
+		return c.overrideReport(s)
+	}
+	return c.policyReport(s)
+}
+
+func (c *reporter) classReport(s fleet.Source) []report {
+	o, known := row[*gatewayClass](c.world, classes, s.Name), c.world.classes[s.Name.Name]
+	if o == nil || known == nil || known.Err == errNotRead { //nolint:errorlint // it is never wrapped
+		return nil
+	}
+	r := &fleet.ClassReport{Class: o.object, Note: known.Note, Kinds: known.Problems, Synced: len(known.Kinds)}
+	for _, p := range known.Problems {
+		if p.Reason == fleet.ReasonKindUnreadable {
+			r.Synced--
+		}
+	}
+	if known.Err != nil {
+		r.Parameters = &fleet.Problem{Source: s, Reason: fleet.ReasonInvalidParameters, Message: known.Err.Error()}
+	}
+	status, changed := fleet.ClassStatus(r, metav1.Now())
+	return reportIf(changed, classes.resource, o.object, status)
+}
+
+func reportIf(changed bool, resource schema.GroupVersionResource, o fleet.Object, status any) []report {
+	if !changed {
+		return nil
+	}
+	return []report{{resource: resource, object: o, status: status}}
+}
+
+func (c *reporter) gatewayReport(s fleet.Source) []report {
+	w := c.world
+	o := row[*object](w, gateways, s.Name)
+	selected := c.selection(s.Name)
+	if o == nil || selected.Gateway == nil && selected.Problem == nil {
+		return nil // gone, or not ours
+	}
+	r := &fleet.GatewayReport{Gateway: o.Object, Problem: selected.Problem}
+	if known := c.known(s); known != nil && (selected.Gateway != nil || selected.Frozen) {
+		r.States = c.states(known, s, "Gateway", known.spokeOf(s), known.clusters())
+		for _, id := range w.policiesAt(s.Name) {
+			if p, _ := c.policyStates(id); p != nil {
+				r.Policies = append(r.Policies, *p)
+			}
+		}
+	} else if selected.Gateway != nil || selected.Frozen {
+		return nil // it has not been looked at yet
+	}
+	status, changed := fleet.GatewayStatus(r, metav1.Now())
+	reports := reportIf(changed, gateways.resource, o.Object, status)
+	if value := fleet.OverriddenAnnotation(s.Name, r.Policies); value != annotationOf(o.Object, fleet.AnnotationOverridden) {
+		reports = append(reports, report{resource: gateways.resource, object: o.Object, annotation: true, value: value})
+	}
+	return reports
+}
+
+func annotationOf(o fleet.Object, key string) string {
+	meta, _ := o["metadata"].(map[string]any)
+	annotations, _ := meta["annotations"].(map[string]any)
+	value, _ := annotations[key].(string)
+	return value
+}
+
+func (c *reporter) policyReport(s fleet.Source) []report {
+	id, watched := c.world.policyOf(s)
+	p := c.world.policy(id)
+	if !watched || p == nil || !p.Kind.Subresource {
+		return nil // without a subresource each status would be a new generation, of which there is something to tell
+	}
+	r, unknown := c.policyStates(id)
+	if unknown {
+		return nil
+	}
+	if r == nil {
+		r = &fleet.PolicyReport{Policy: *p}
+	}
+	status, changed := fleet.PolicyStatus(gatewayv1.GatewayController(c.world.controller), r, metav1.Now())
+	resource := schema.GroupVersionResource{Group: p.Kind.Group, Version: p.Kind.Version, Resource: p.Kind.Resource}
+	return reportIf(changed, resource, p.Object, status)
+}
+
+// policyStates is how a policy is in the clusters of its gateways. Unknown: one of them is frozen, or it has not been looked at yet.
+func (c *reporter) policyStates(id policyID) (r *fleet.PolicyReport, unknown bool) {
+	a, problem := c.world.aim(id, c.selection)
+	if a == nil {
+		return nil, problem != nil
+	}
+	known := c.known(a.Bundle())
+	if a.Frozen || known == nil {
+		return nil, true
+	}
+	r = &fleet.PolicyReport{Policy: *a.Policy}
+	for _, g := range a.Gateways {
+		r.Targets = append(r.Targets, fleet.Target{
+			Gateway: g.Name, Spoke: g.Parameters.SpokeName(g.Name), States: c.states(known, a.Source(), a.Kind.Kind, g.Parameters.SpokeName(a.Name), g.Clusters),
+		})
+	}
+	return r, false
+}
+
+func (c *reporter) setReport(s fleet.Source) []report {
+	o := row[*networkPolicySet](c.world, sets, s.Name)
+	known := c.known(s)
+	if o == nil || known == nil {
+		return nil
+	}
+	r := &fleet.SetReport{}
+	selected, _, problems := c.world.selectSets()
+	for _, p := range problems {
+		if p.Source == s {
+			r.Problem = &p
+		}
+	}
+	for _, one := range selected {
+		if one.Name != s.Name {
+			continue
+		}
+		r.Clusters = one.Clusters
+		for _, p := range one.Policies {
+			r.Policies = append(r.Policies, c.setPolicy(known, one, p))
+		}
+	}
+	status, changed := fleet.SetStatus(o.typed, r, metav1.Now())
+	return reportIf(changed, sets.resource, o.object, status)
+}
+
+func (c *reporter) overrideReport(s fleet.Source) []report {
+	v := row[*override](c.world, overrides, s.Name)
+	if v == nil {
+		return nil
+	}
+	var where []string
+	var problem *fleet.Problem
+	id, watched := c.world.policyOf(v.Target)
+	a, _ := c.world.aim(id, c.selection)
+	switch {
+	case v.Err != nil:
+		problem = &fleet.Problem{Source: s, Reason: fleet.ReasonInvalid, Message: v.Err.Error()}
+	case !watched || c.world.policy(id) == nil:
+		problem = &fleet.Problem{Source: s, Reason: "TargetNotFound", Message: "spec.targetRef: there is no " + v.Target.String() + " of a kind that goes along with gateways"}
+	case a == nil:
+		problem = &fleet.Problem{Source: s, Reason: "TargetNotSent", Message: "spec.targetRef: " + v.Target.String() + " targets no gateway that goes to clusters"}
+	default:
+		known := c.known(a.Bundle())
+		if known == nil || a.Frozen {
+			return nil
+		}
+		where = known.bundle.Overridden[s.Name]
+	}
+	status, changed := fleet.OverrideStatus(v.typed, where, problem, metav1.Now())
+	return reportIf(changed, overrides.resource, v.object, status)
+}

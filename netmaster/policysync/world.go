@@ -1,0 +1,188 @@
+package policysync
+
+import (
+	"log/slog"
+	"sync"
+
+	"github.com/flowkeep/flowkeep/internal/fleet"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// world is what the hub has, as far as it is watched, and what is to be looked at because of what changed in it. Safe for concurrent use.
+type world struct {
+	controller string
+	log        *slog.Logger
+	taps       watcher
+	metrics    *metrics
+	bundles    *queue // what is to be sent
+	tells      *queue // what is to be told on the hub
+
+	mu     sync.RWMutex
+	tables map[feed]*table
+	// current is the table of each of the inputs, while there is one.
+	current map[*input]*table
+	// absent says of inputs that are needed why they are not watched.
+	absent      map[*input]string
+	definitions []fleet.Definition
+	classes     map[string]*fleet.Class
+	// kinds of policies that are watched.
+	kinds map[schema.GroupResource]fleet.Kind
+
+	gatewaysOf  index[string, fleet.Name]                        // by class
+	gatewaysAt  index[fleet.Name, fleet.Name]                    // by Placement
+	decisionsOf index[fleet.Name, fleet.Name]                    // by Placement
+	policiesOf  index[fleet.Name, policyID]                      // by gateway
+	overridesOf index[fleet.Source, fleet.Name]                  // by policy
+	worksOf     index[fleet.Source, fleet.Name]                  // by bundle
+	holdersOf   map[fleet.Source]index[fleet.Source, fleet.Name] // by source and bundle: works that carry it
+}
+
+// policyID is where a policy is found.
+type policyID struct {
+	resource schema.GroupResource
+	fleet.Name
+}
+
+// watcher is what the world has watch: taps.
+type watcher interface {
+	start(feed, sink)
+	stop(feed)
+}
+
+// index finds what goes with a key.
+type index[K, V comparable] map[K]map[V]bool
+
+func (i index[K, V]) set(key K, value V, is bool) {
+	switch {
+	case is && i[key] == nil:
+		i[key] = map[V]bool{value: true}
+	case is:
+		i[key][value] = true
+	default:
+		if delete(i[key], value); len(i[key]) == 0 {
+			delete(i, key)
+		}
+	}
+}
+
+// holds notes that a work of a bundle carries a source, or does no more.
+func (w *world) holds(s, bundle fleet.Source, at fleet.Name, is bool) {
+	by := w.holdersOf[s]
+	if by == nil {
+		by = index[fleet.Source, fleet.Name]{}
+		w.holdersOf[s] = by
+	}
+	if by.set(bundle, at, is); len(by) == 0 {
+		delete(w.holdersOf, s)
+	}
+}
+
+func (w *world) sync(b fleet.Source) { w.bundles.mark(b, 0) }
+
+func (w *world) tell(s fleet.Source) { w.tells.mark(s, tellAfter) }
+
+// table is what is known of one feed. It belongs to the world's lock.
+type table struct {
+	*world
+	feed   feed
+	role   *input
+	kind   fleet.Kind // of policies
+	rows   map[fleet.Name]any
+	synced bool
+	err    error // why the API server does not give it
+	over   bool  // it is not watched any more
+}
+
+// input is something of the hub that what is sent depends on.
+type input struct {
+	name string
+	// resource is that of an input of which there is one watch, if its kind is served.
+	resource schema.GroupVersionResource
+	// needed: without it nothing can be told of what is to be sent.
+	needed bool
+}
+
+func newWorld(controller string, log *slog.Logger, m *metrics) *world {
+	return &world{
+		controller: controller, log: log, metrics: m, bundles: newQueue(), tells: newQueue(),
+		tables: map[feed]*table{}, current: map[*input]*table{}, absent: map[*input]string{}, classes: map[string]*fleet.Class{}, kinds: map[schema.GroupResource]fleet.Kind{},
+		gatewaysOf: index[string, fleet.Name]{}, gatewaysAt: index[fleet.Name, fleet.Name]{}, decisionsOf: index[fleet.Name, fleet.Name]{},
+		policiesOf: index[fleet.Name, policyID]{}, overridesOf: index[fleet.Source, fleet.Name]{}, worksOf: index[fleet.Source, fleet.Name]{}, holdersOf: map[fleet.Source]index[fleet.Source, fleet.Name]{},
+	}
+}
+
+func (t *table) all(values map[fleet.Name]any) {
+	t.change(func() {
+		for name := range t.rows {
+			if _, there := values[name]; !there {
+				t.have(name, nil)
+			}
+		}
+		for name, value := range values {
+			t.have(name, value)
+		}
+		t.synced, t.err = true, nil
+	})
+}
+
+func (t *table) put(name fleet.Name, value any) { t.change(func() { t.have(name, value) }) }
+
+func (t *table) remove(name fleet.Name) { t.change(func() { t.have(name, nil) }) }
+
+func (t *table) trouble(err error) {
+	t.mu.RLock()
+	same := (err == nil) == (t.err == nil) && (err == nil || err.Error() == t.err.Error())
+	t.mu.RUnlock()
+	if !same {
+		t.change(func() { t.err = err })
+	}
+}
+
+// change makes one, and takes up what follows for what is watched.
+func (t *table) change(how func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.over {
+		return
+	}
+	was, wasErr := t.synced, t.err
+	how()
+	if wasErr == nil && t.err != nil {
+		t.log.Warn("the API server does not give what is watched", "resource", t.feed, "error", t.err)
+	}
+	if wasErr != nil && t.err == nil {
+		t.log.Info("the API server gives what is watched again", "resource", t.feed)
+	}
+	healthy := was == t.synced && (wasErr == nil) == (t.err == nil)
+	if !healthy || t.role == definitions || t.role == classes || t.role == parameters || t.role == sets {
+		t.settle()
+	}
+	if !healthy {
+		t.touchAll()
+	}
+}
+
+// have puts a value in, or takes it out.
+func (t *table) have(name fleet.Name, value any) {
+	old := t.rows[name]
+	switch {
+	case value == nil && old == nil:
+		return
+	case value == nil:
+		delete(t.rows, name)
+	default:
+		t.rows[name] = value
+	}
+	t.changed(name, old, value)
+}
+
+// touchAll has everything looked at: something is known that was not, or the other way round.
+func (w *world) touchAll() {
+	w.eachRow(gateways, func(name fleet.Name, _ any) { w.touchGateway(name) })
+	w.eachRow(works, func(_ fleet.Name, row any) { w.touchWork(row.(*work)) })
+	w.touchSets("")
+	for name := range w.classes {
+		w.tell(classSource(name))
+	}
+	w.eachRow(overrides, func(_ fleet.Name, row any) { w.touchOverride(row.(*override)) })
+}
