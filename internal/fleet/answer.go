@@ -43,7 +43,8 @@ type Answer struct {
 	Seen bool
 	// Applied, and whether the object is there now; empty while nothing is said of it. Where it is gone, what it told stays in the work.
 	Applied, Available metav1.Condition
-	// Hash is the AnnotationCopy of the object that is there, empty where it is no copy or nothing is told.
+	// Source and Hash are AnnotationSource and AnnotationCopy of the object that is there, empty where it is no copy or nothing is told.
+	Source     string
 	Hash       string
 	Generation int64 // 0: not told
 	Conditions []Said
@@ -127,6 +128,8 @@ func valueOf(v workv1.FieldValue) value {
 func (a *Answer) take(name string, v value) {
 	about, field, _ := strings.Cut(name, ".")
 	switch about {
+	case toldSource:
+		a.Source = v.text
 	case toldCopy:
 		a.Hash = v.text
 	case toldGeneration:

@@ -102,12 +102,15 @@ func (a *Answer) state(wanted *Copy) State {
 		s.Reason, s.Message = refusal(wanted, a.Applied.Message)
 	case a.Applied.Status != metav1.ConditionTrue:
 		s.Message = "the cluster has not taken it up yet"
+	case a.Available.Status == metav1.ConditionFalse:
+		s.Since, s.Message = a.Available.LastTransitionTime, "it is not there yet, or not any more"
 	case a.Available.Status != metav1.ConditionTrue:
-		s.Since, s.Message = a.Available.LastTransitionTime, "the cluster applied it, but does not find it now"
+		s.Since, s.Message = a.Available.LastTransitionTime, strings.TrimSuffix("the cluster has not told of it yet: "+a.Available.Message, ": ")
 	case len(wanted.Feedback) == 0 && a.Seen:
 		s.Phase, s.Reason = Answered, ""
-	case a.Hash == "":
-		s.Message = "the cluster has not told of it yet"
+	case a.Source != annotationOf(wanted.Object, AnnotationSource):
+		s.Phase, s.Since, s.Reason = Refused, a.Available.LastTransitionTime, reasonTaken
+		s.Message = fmt.Sprintf("the cluster has a %s %s/%s that is not this one from the hub; it is left as it is: remove it there, or give the hub's another name", wanted.Kind, wanted.Namespace, wanted.Name.Name)
 	case a.Hash != wanted.Hash:
 		s.Message = "the cluster has another version of it"
 	default:
@@ -115,6 +118,9 @@ func (a *Answer) state(wanted *Copy) State {
 	}
 	return s
 }
+
+// reasonTaken: an object of the copy's name is there which is not of the copy's source.
+const reasonTaken = "NameTaken"
 
 // refusal says in words, and in one, why a spoke does not take a copy.
 func refusal(c *Copy, message string) (reason, words string) {
@@ -135,10 +141,18 @@ func refusal(c *Copy, message string) (reason, words string) {
 		return "KindAbsent", fmt.Sprintf("the cluster knows no %s of %s: its CustomResourceDefinition is not installed there", c.Kind, c.Resource.GroupVersion())
 	case has("is forbidden", "not have permission", "is not allowed"):
 		return "Forbidden", "the cluster's work agent may not write it: " + message
-	case has("Apply failed with", "conflict"):
-		return "Conflict", fmt.Sprintf("the cluster has a %s of its own, which is left as it is: %s", what, message)
+	case has("Apply failed with"):
+		return reasonTaken, fmt.Sprintf("the cluster has a %s of its own, which is left as it is: %s", what, message)
+	case has("namespaces ") && has("not found"):
+		return "NamespaceAbsent", fmt.Sprintf("the cluster has no namespace %s, and none is made there", c.Namespace)
 	case has("is invalid", "denied the request", "unknown field", "strict decoding"):
 		return "Invalid", "the cluster does not allow it: " + message
 	}
 	return "NotApplied", "the cluster could not apply it: " + message
+}
+
+func annotationOf(o Object, name string) string {
+	metadata, _ := o["metadata"].(map[string]any)
+	annotations, _ := metadata["annotations"].(map[string]any)
+	return textOf(annotations, name)
 }
