@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"encoding/json"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -86,7 +87,6 @@ func TestStates(t *testing.T) {
 	nothing := func(w *workv1.ManifestWork, _ *workv1.ManifestCondition) { w.Status = workv1.ManifestWorkStatus{} }
 	other := func(_ *workv1.ManifestWork, m *workv1.ManifestCondition) { m.ResourceMeta.Name = "other" }
 	unknownKind := func(_ *workv1.ManifestWork, m *workv1.ManifestCondition) { m.ResourceMeta.Resource = "" }
-	type set = []func(*workv1.ManifestWork, *workv1.ManifestCondition)
 	for _, test := range []struct {
 		name    string
 		cluster Cluster
@@ -134,7 +134,16 @@ func TestStates(t *testing.T) {
 	if reason, words := refusal(own, `the server doesn't have a resource type "NetworkPolicyEnforcement"`); reason != "NotInstalled" || !strings.Contains(words, "Flowkeep is not installed there") {
 		t.Error(reason, words)
 	}
-	_ = set{}
+}
+
+// What nobody asked for is not read.
+func TestUnknownNamesArePassedBy(t *testing.T) {
+	plain := Answers(answered())
+	for _, name := range []string{"", "x", "top", "top.Accepted", "top..status", "address.16.value", "address.-1.value", "address.1.x", "ancestor.4.name", "ancestor.1000000000.name", "ancestor.x.name", "listener", "listener.a", "listener.b"} {
+		if got := Answers(answered(told(name, "x"))); !reflect.DeepEqual(got, plain) {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
 }
 
 // Whatever is in a work's status, reading it ends, and what comes of it is a status.

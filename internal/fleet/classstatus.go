@@ -8,26 +8,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ClassReport is what there is to say of a GatewayClass of ours.
-type ClassReport struct {
-	Class Object // as the hub has it
-	// Parameters is what is wrong with its parameters, nil if nothing is; Note is what of them is passed by.
-	Parameters *Problem
-	Note       string
-	// Kinds is what is wrong with kinds of its list; Synced is how many are well.
-	Kinds  []Problem
-	Synced int
-}
-
-// invalidParameters is that of a GatewayClass whose parameters cannot be taken.
-const invalidParameters = "InvalidParameters"
-
-// ClassStatus is the GatewayClass's status with the report in it; changed is false when it says so already. The old status is not changed.
-func ClassStatus(r *ClassReport, now metav1.Time) (status Object, changed bool) {
-	old := statusOf(r.Class)
-	conditions := []metav1.Condition{r.accepted(), r.kinds()}
+// ClassStatus is a GatewayClass's status with what is to be said of it; changed is false when it says so already. The old status is not
+// changed.
+func ClassStatus(class Object, c *Class, now metav1.Time) (status Object, changed bool) {
+	old := statusOf(class)
+	conditions := []metav1.Condition{c.accepted(), c.kindsSynced()}
 	for i := range conditions {
-		conditions[i].ObservedGeneration = generationOf(r.Class)
+		conditions[i].ObservedGeneration = generationOf(class)
 		conditions[i].Message = cut(conditions[i].Message, mostMessage)
 	}
 	ours := func(typ string) bool { return typ == conditionAccepted || isOurs(typ) }
@@ -35,36 +22,49 @@ func ClassStatus(r *ClassReport, now metav1.Time) (status Object, changed bool) 
 	return status, !same(old, status)
 }
 
-func (r *ClassReport) accepted() metav1.Condition {
-	c := metav1.Condition{Type: conditionAccepted, Status: metav1.ConditionTrue, Reason: "Accepted", Message: "its parameters are taken"}
-	if r.Note != "" {
-		c.Message += "; " + r.Note
+const staysAsItIs = "; what was sent before stays as it is in the clusters"
+
+func (c *Class) accepted() metav1.Condition {
+	accepted := metav1.Condition{Type: conditionAccepted, Status: metav1.ConditionTrue, Reason: "Accepted", Message: "its parameters are taken"}
+	if c.Note != "" {
+		accepted.Message += "; " + c.Note
 	}
-	if r.Parameters != nil {
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reasonOr(r.Parameters.Reason, invalidParameters),
-			r.Parameters.Message+"; what was sent before stays as it is in the clusters"
+	if c.Err != nil {
+		accepted.Status, accepted.Reason, accepted.Message = metav1.ConditionFalse, ReasonInvalidParameters, c.Err.Error()+staysAsItIs
 	}
-	return c
+	return accepted
 }
 
-// kinds names those that are not synced; the reason is that of the first.
-func (r *ClassReport) kinds() metav1.Condition {
-	c := metav1.Condition{Type: ConditionKindsSynced, Status: metav1.ConditionTrue, Reason: "Synced", Message: plural(r.Synced, "kind", "kinds") + " of policies go along"}
-	if r.Synced == 1 {
-		c.Message = "1 kind of policies goes along"
+// kindsSynced names the kinds that do not go along; the reason is that of the first.
+func (c *Class) kindsSynced() metav1.Condition {
+	synced := metav1.Condition{Type: ConditionKindsSynced, Status: metav1.ConditionTrue, Reason: "Synced", Message: "policies of the kinds " + kindNames(c.Kinds) + " go along"}
+	problems := slices.SortedFunc(slices.Values(c.Problems), func(a, b Problem) int { return cmp.Compare(a.Message, b.Message) })
+	if c.Frozen != "" {
+		problems = append(problems, Problem{Reason: ReasonKindUnreadable, Message: c.Frozen + staysAsItIs})
 	}
-	if r.Parameters != nil {
-		c.Status, c.Reason, c.Message = metav1.ConditionUnknown, invalidParameters, "the list of kinds is not known"
-		return c
+	switch {
+	case c.Err != nil:
+		synced.Status, synced.Reason, synced.Message = metav1.ConditionUnknown, ReasonInvalidParameters, "the list of kinds is not known"
+	case len(problems) > 0:
+		synced.Status, synced.Reason, synced.Message = metav1.ConditionFalse, reasonOr(problems[0].Reason, "NotSynced"), messagesOf(problems)
+	case len(c.Kinds) == 0:
+		synced.Message = "no kinds of policies are listed: gateways go alone"
 	}
-	if len(r.Kinds) == 0 {
-		return c
+	return synced
+}
+
+func kindNames(kinds []Kind) string {
+	var names []string
+	for _, k := range kinds {
+		names = append(names, k.Kind)
 	}
-	problems := slices.SortedFunc(slices.Values(r.Kinds), func(a, b Problem) int { return cmp.Compare(a.Message, b.Message) })
+	return strings.Join(names, ", ")
+}
+
+func messagesOf(problems []Problem) string {
 	var parts []string
 	for _, p := range problems {
 		parts = append(parts, p.Message)
 	}
-	c.Status, c.Reason, c.Message = metav1.ConditionFalse, reasonOr(problems[0].Reason, "NotSynced"), strings.Join(parts, "; ")
-	return c
+	return strings.Join(parts, "; ")
 }

@@ -68,7 +68,8 @@ func annotationPath(name string) string {
 	return ".metadata.annotations." + strings.ReplaceAll(name, ".", `\.`)
 }
 
-// gatewayFeedback asks for three addresses at most, the first two and the last: an index behind the end would be an error of the spoke's.
+// gatewayFeedback asks for three addresses at most, the first two and the last: an index behind the end would be an error of the spoke's. Each has a type, as the API
+// server sees to.
 func gatewayFeedback(sent Object) []workv1.JsonPath {
 	paths := conditionPaths(toldTop, ".status", []string{conditionAccepted, conditionProgrammed}, conditionFields)
 	for i, at := range []string{"0:", "1:", "-1:"} {

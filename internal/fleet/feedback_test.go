@@ -140,14 +140,14 @@ status:
 spec:
 	listeners: [{name: http}, {name: a.b}, {name: unknown}]
 status:
-	addresses: [{type: IPAddress, value: 192.0.2.1}, {value: 192.0.2.2}, {type: Hostname, value: a.example}]
+	addresses: [{type: IPAddress, value: 192.0.2.1}, {type: IPAddress, value: 192.0.2.2}, {type: Hostname, value: a.example}]
 	conditions: [{type: Programmed, status: "True"}, {type: Accepted, status: "True", reason: Accepted}]
 	listeners:
 	- {name: a.b, attachedRoutes: 3, conditions: [{type: ResolvedRefs, status: "False", reason: RefNotPermitted}, {type: Programmed, status: "True"}]}
 	- {name: http, attachedRoutes: 0, conditions: []}
 `, about(Answer{
 			Conditions: []Said{{"Accepted", "True", "Accepted", "", nil}, {"Programmed", "True", "", "", nil}},
-			Addresses:  addresses("IPAddress 192.0.2.1", "192.0.2.2", "Hostname a.example"),
+			Addresses:  addresses("IPAddress 192.0.2.1", "IPAddress 192.0.2.2", "Hostname a.example"),
 			Listeners: []Listener{
 				{Name: "http"},
 				{"a.b", 3, []Said{{"Programmed", "True", "", "", nil}, {"ResolvedRefs", "False", "RefNotPermitted", "", nil}}},

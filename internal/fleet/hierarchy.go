@@ -109,7 +109,7 @@ func OverriddenAnnotation(gateway Name, policies []PolicyReport) string {
 // conflicts is the Gateway's condition.
 func (r *GatewayReport) conflicts(generation int64) metav1.Condition {
 	c := metav1.Condition{Type: ConditionPolicyConflicts, Status: metav1.ConditionFalse, Reason: "NoConflicts", Message: "no cluster tells of any", ObservedGeneration: generation}
-	conflicts := Conflicts(ownName(r.Gateway), r.Policies)
+	conflicts := Conflicts(nameOf(r.Gateway), r.Policies)
 	if len(conflicts) == 0 {
 		return c
 	}
@@ -122,10 +122,4 @@ func (r *GatewayReport) conflicts(generation int64) metav1.Condition {
 	}
 	c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonConflicted, cut(strings.Join(parts, "; "), mostMessage)
 	return c
-}
-
-// ownName is an object's.
-func ownName(o Object) Name {
-	metadata, _ := o["metadata"].(map[string]any)
-	return Name{textOf(metadata, "namespace"), textOf(metadata, "name")}
 }

@@ -121,19 +121,15 @@ func (r *PolicyReport) gatewayOf(e any) Name {
 	return Name{cmp.Or(textOf(ref, "namespace"), r.Policy.Namespace), textOf(ref, "name")}
 }
 
-// entry is a target's; the old one itself where it says the same.
+// entry is a target's.
 func (r *PolicyReport) entry(e any, t *Target, controller gatewayv1.GatewayController, now metav1.Time) any {
 	old, _ := e.(map[string]any)
 	conditions := policyConditions(t.States, t.said, "", generationOf(r.Policy.Object))
-	entry := map[string]any{
+	return map[string]any{
 		"ancestorRef":    map[string]any{"group": gatewayv1.GroupName, "kind": kindGateway, "namespace": t.Gateway.Namespace, "name": t.Gateway.Name},
 		"controllerName": string(controller),
 		"conditions":     mergeConditions(listOf(old, "conditions"), conditions, func(string) bool { return true }, mostConditions, now),
 	}
-	if same(old, entry) {
-		return e
-	}
-	return entry
 }
 
 // said is what a cluster told of the policy with regard to the gateway, of all its sections; of a type the worst counts. Where it told nothing
