@@ -18,7 +18,6 @@ const (
 // Names under which a spoke tells; those of conditions have what they are about before them and the field behind.
 const (
 	toldCopy             = "copy"
-	toldSource           = "source"
 	toldGeneration       = "generation"
 	toldTop              = "top"
 	toldAncestor         = "ancestor" // and the number of the ref
@@ -43,8 +42,8 @@ var conditionFields = []string{"status", "reason", "message", "observedGeneratio
 // error where the value is missing, or it would be told as one. Values of kinds without a status are those of the metadata alone.
 func Feedback(kind Kind, sent Object) []workv1.JsonPath {
 	paths := []workv1.JsonPath{
-		{Name: toldSource, Path: annotationPath(AnnotationSource)},
-		{Name: toldCopy, Path: annotationPath(AnnotationCopy)},
+		sourcePath,
+		{Name: toldCopy, Path: ".metadata.annotations." + strings.ReplaceAll(AnnotationCopy, ".", `\.`)},
 		{Name: toldGeneration, Path: ".metadata.generation"},
 	}
 	switch {
@@ -62,10 +61,6 @@ func Feedback(kind Kind, sent Object) []workv1.JsonPath {
 		return append(paths, conditionPaths(toldTop, ".status", toldConditions, conditionFields)...)
 	}
 	return paths
-}
-
-func annotationPath(name string) string {
-	return ".metadata.annotations." + strings.ReplaceAll(name, ".", `\.`)
 }
 
 // gatewayFeedback asks for three addresses at most, the first two and the last: an index behind the end would be an error of the spoke's. Each has a type, as the API
