@@ -40,16 +40,16 @@ func answered(set ...func(w *workv1.ManifestWork, m *workv1.ManifestCondition)) 
 		Conditions:   []metav1.Condition{{Type: workv1.ManifestApplied, Status: "True"}, {Type: workv1.ManifestAvailable, Status: "True"}},
 	}}
 	m := &w.Status.ResourceStatus.Manifests[0]
-	told(toldSource, "RateLimitPolicy.kuadrant.io/shop/web")(w, m)
-	told(toldCopy, "abc")(w, m)
+	tells(toldSource, "RateLimitPolicy.kuadrant.io/shop/web")(w, m)
+	tells(toldCopy, "abc")(w, m)
 	for _, one := range set {
 		one(w, m)
 	}
 	return w
 }
 
-// told sets a value that the spoke tells; an empty one is not told.
-func told(name string, v any) func(*workv1.ManifestWork, *workv1.ManifestCondition) {
+// tells sets a value that the spoke tells; an empty one is not told.
+func tells(name string, v any) func(*workv1.ManifestWork, *workv1.ManifestCondition) {
 	return func(_ *workv1.ManifestWork, m *workv1.ManifestCondition) {
 		values := []workv1.FeedbackValue{}
 		for _, one := range m.StatusFeedbacks.Values {
@@ -103,11 +103,11 @@ func TestStates(t *testing.T) {
 		{"a work that nobody has taken up", well, wantedCopy, nil, []*workv1.ManifestWork{answered(nothing)}, Waiting, "Waiting", "not said anything"},
 		{"another copy's answer", well, wantedCopy, nil, []*workv1.ManifestWork{answered(other)}, Waiting, "Waiting", "not said anything"},
 		{"another cluster's answer", Cluster{Name: "c2", Known: true, Available: true}, wantedCopy, nil, []*workv1.ManifestWork{answered()}, Waiting, "Waiting", "not said"},
-		{"another version", well, wantedCopy, nil, []*workv1.ManifestWork{answered(told(toldCopy, "old"))}, Waiting, "Waiting", "another version"},
+		{"another version", well, wantedCopy, nil, []*workv1.ManifestWork{answered(tells(toldCopy, "old"))}, Waiting, "Waiting", "another version"},
 		{"deleted on the spoke, told values stay", well, wantedCopy, nil, []*workv1.ManifestWork{answered(available("False"))}, Waiting, "Waiting", "not there"},
 		{"not to be read", well, wantedCopy, nil, []*workv1.ManifestWork{answered(available("Unknown"))}, Waiting, "Waiting", "not told"},
-		{"a user's object", well, wantedCopy, nil, []*workv1.ManifestWork{answered(told(toldSource, ""), told(toldCopy, ""))}, Refused, "NameTaken", "RateLimitPolicy shop/web that is not this one"},
-		{"another source's copy", well, wantedCopy, nil, []*workv1.ManifestWork{answered(told(toldSource, "RateLimitPolicy.kuadrant.io/a/b"))}, Refused, "NameTaken", "not this one"},
+		{"a user's object", well, wantedCopy, nil, []*workv1.ManifestWork{answered(tells(toldSource, ""), tells(toldCopy, ""))}, Refused, "NameTaken", "RateLimitPolicy shop/web that is not this one"},
+		{"another source's copy", well, wantedCopy, nil, []*workv1.ManifestWork{answered(tells(toldSource, "RateLimitPolicy.kuadrant.io/a/b"))}, Refused, "NameTaken", "not this one"},
 		{"no kind", well, wantedCopy, nil, []*workv1.ManifestWork{answered(unknownKind, failed(`the server doesn't have a resource type "RateLimitPolicy"`))}, Refused, "KindAbsent", "knows no RateLimitPolicy of kuadrant.io/v1"},
 		{"forbidden", well, wantedCopy, nil, []*workv1.ManifestWork{answered(failed(`ratelimitpolicies.kuadrant.io "web" is forbidden: User "agent" cannot patch`))}, Refused, "Forbidden", "may not write it"},
 		{"conflict", well, wantedCopy, nil, []*workv1.ManifestWork{answered(failed(`Apply failed with 1 conflict: conflict with "kubectl"`))}, Refused, "NameTaken", "of its own"},
@@ -140,7 +140,7 @@ func TestStates(t *testing.T) {
 func TestUnknownNamesArePassedBy(t *testing.T) {
 	plain := Answers(answered())
 	for _, name := range []string{"", "x", "top", "top.Accepted", "top..status", "address.16.value", "address.-1.value", "address.1.x", "ancestor.4.name", "ancestor.1000000000.name", "ancestor.x.name", "listener", "listener.a", "listener.b"} {
-		if got := Answers(answered(told(name, "x"))); !reflect.DeepEqual(got, plain) {
+		if got := Answers(answered(tells(name, "x"))); !reflect.DeepEqual(got, plain) {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
@@ -157,7 +157,7 @@ func FuzzAnswers(f *testing.F) {
 		f.Add(raw)
 	}
 	for _, name := range []string{"top", "top.Accepted", "top..status", "address.-1.value", "address.99999999999.value", "address.3.type", "ancestor.1000.name", "ancestor.1.x.y", "listener.", "listener.a", "listener.a.b", "listener..Accepted.status", "nodes.x"} {
-		raw, err := json.Marshal(answered(told(name, "x")).Status)
+		raw, err := json.Marshal(answered(tells(name, "x")).Status)
 		if err != nil {
 			f.Fatal(err)
 		}

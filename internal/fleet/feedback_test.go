@@ -70,12 +70,9 @@ func whole(v any) any {
 }
 
 var (
-	gatewayKind     = Kind{GroupVersionKind: schema.GroupVersionKind{Group: "gateway.networking.k8s.io", Version: "v1", Kind: "Gateway"}, Resource: "gateways", Status: true, Subresource: true}
-	enforcementKind = Kind{GroupVersionKind: schema.GroupVersionKind{Group: Group, Version: "v1alpha1", Kind: "NetworkPolicyEnforcement"}, Resource: "networkpolicyenforcements", Status: true}
-	networkKind     = Kind{GroupVersionKind: schema.GroupVersionKind{Group: "networking.k8s.io", Version: "v1", Kind: "NetworkPolicy"}, Resource: "networkpolicies"}
-	conditionsKind  = Kind{GroupVersionKind: schema.GroupVersionKind{Group: "kuadrant.io", Version: "v1", Kind: "RateLimitPolicy"}, Resource: "ratelimitpolicies", Status: true, Subresource: true}
-	ancestorsKind   = Kind{GroupVersionKind: schema.GroupVersionKind{Group: "gateway.envoyproxy.io", Version: "v1alpha1", Kind: "SecurityPolicy"}, Resource: "securitypolicies", Status: true, Ancestors: true, Subresource: true}
-	statuslessKind  = Kind{GroupVersionKind: schema.GroupVersionKind{Group: "test.example", Version: "v1", Kind: "QuietPolicy"}, Resource: "quietpolicies"}
+	conditionsKind = Kind{GroupVersionKind: schema.GroupVersionKind{Group: "kuadrant.io", Version: "v1", Kind: "RateLimitPolicy"}, Resource: "ratelimitpolicies", Status: true, Subresource: true}
+	ancestorsKind  = Kind{GroupVersionKind: schema.GroupVersionKind{Group: "gateway.envoyproxy.io", Version: "v1alpha1", Kind: "SecurityPolicy"}, Resource: "securitypolicies", Status: true, Ancestors: true, Subresource: true}
+	statuslessKind = Kind{GroupVersionKind: schema.GroupVersionKind{Group: "test.example", Version: "v1", Kind: "QuietPolicy"}, Resource: "quietpolicies"}
 )
 
 const copied = `
@@ -99,7 +96,7 @@ func TestWhatIsAskedForIsRead(t *testing.T) {
 		there string
 		want  Answer
 	}{
-		{"nothing but the metadata", networkKind, copied, about(Answer{})},
+		{"nothing but the metadata", networkPolicyKind, copied, about(Answer{})},
 		{"a kind without a status", statuslessKind, copied + "status: {conditions: [{type: Accepted, status: 'True'}]}", about(Answer{})},
 		{"no status yet", conditionsKind, copied, about(Answer{})},
 		{"an empty status", ancestorsKind, copied + "status: {ancestors: []}", about(Answer{})},
@@ -187,7 +184,7 @@ func TestPathsHaveNamesOfTheirOwn(t *testing.T) {
 		kind Kind
 		o    Object
 		most int
-	}{{gatewayKind, gateway, 80 << 10}, {ancestorsKind, policy, 20 << 10}, {conditionsKind, policy, 4 << 10}, {enforcementKind, nil, 2 << 10}, {networkKind, nil, 1 << 10}} {
+	}{{gatewayKind, gateway, 80 << 10}, {ancestorsKind, policy, 20 << 10}, {conditionsKind, policy, 4 << 10}, {enforcementKind, nil, 2 << 10}, {networkPolicyKind, nil, 1 << 10}} {
 		names, size := map[string]bool{}, 0
 		for _, p := range Feedback(test.kind, test.o) {
 			if names[p.Name] {

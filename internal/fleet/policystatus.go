@@ -44,16 +44,13 @@ func PolicyStatus(controller gatewayv1.GatewayController, r *PolicyReport, now m
 	return status, !same(old, status) && len(old)+len(status) > 0
 }
 
-// States are those of all clusters that the policy goes to, in order of name.
+// States are those of all its copies, in order of their clusters' names. A cluster has several where gateways that it targets lie in several
+// namespaces there.
 func (r *PolicyReport) States() (states []State) {
 	for _, t := range r.Targets {
-		for _, s := range t.States {
-			if !slices.ContainsFunc(states, func(o State) bool { return o.Cluster == s.Cluster }) {
-				states = append(states, s)
-			}
-		}
+		states = append(states, t.States...)
 	}
-	slices.SortFunc(states, func(a, b State) int { return strings.Compare(a.Cluster, b.Cluster) })
+	slices.SortStableFunc(states, func(a, b State) int { return strings.Compare(a.Cluster, b.Cluster) })
 	return states
 }
 
@@ -63,7 +60,7 @@ var toldOfPolicies = []string{conditionAccepted, conditionProgrammed, conditionE
 // policyConditions are what clusters tell, summed up, and each cluster's by the strongest type that any of them tells. A type that none
 // tells, now or of an earlier version, is left out.
 func policyConditions(states []State, said func(*State) []Said, prefix string, generation int64) []metav1.Condition {
-	synced := syncedIn(states)
+	synced := worstOf(syncedIn(states))
 	conditions := []metav1.Condition{sum(ConditionSynced, synced, generation)}
 	strongest, each := "Synced", synced
 	for _, typ := range toldOfPolicies {
@@ -74,12 +71,26 @@ func policyConditions(states []State, said func(*State) []Said, prefix string, g
 			told = told || find(said(s), typ) != nil
 			verdicts = append(verdicts, s.verdict(typ, said(s)))
 		}
-		if told {
+		if verdicts = worstOf(verdicts); told {
 			conditions = append(conditions, sum(prefix+typ, verdicts, generation))
 			strongest, each = typ, verdicts
 		}
 	}
 	return append(conditions, perCluster(strongest, each, generation)...)
+}
+
+// worstOf leaves one of each cluster; those of one come together.
+func worstOf(verdicts []verdict) (each []verdict) {
+	for _, v := range verdicts {
+		last := len(each) - 1
+		switch {
+		case last < 0 || each[last].cluster != v.cluster:
+			each = append(each, v)
+		case rankOf(v) < rankOf(each[last]):
+			each[last] = v
+		}
+	}
+	return each
 }
 
 // ancestors has an entry of ours for each of the targets, at its old place if it had one. Others' entries leave so much room as they leave.

@@ -195,6 +195,12 @@ func TestPolicyConditions(t *testing.T) {
 			"c2.fleet.flowkeep.io/Enforced=Unknown/NotTold/nothing is told of Enforced",
 			"c1.fleet.flowkeep.io/Enforced=True/Enforced/",
 		}},
+		{"several copies in a cluster", []State{answerOf("c1", "Enforced=True"), answerOf("c1", "Enforced=False/Overridden/by x"), quiet("c1", Waiting), answerOf("c2", "Enforced=True")}, []string{
+			"fleet.flowkeep.io/Synced=Unknown/Waiting/not in 1 of 2 clusters: c1: it is waiting",
+			"fleet.flowkeep.io/Enforced=False/Overridden/not in 1 of 2 clusters: c1: by x",
+			"c1.fleet.flowkeep.io/Enforced=False/Overridden/by x",
+			"c2.fleet.flowkeep.io/Enforced=True/Enforced/",
+		}},
 		{"nobody tells anything", []State{answerOf("c1")}, []string{
 			"fleet.flowkeep.io/Synced=True/Synced/in 1 cluster",
 			"c1.fleet.flowkeep.io/Synced=True/Synced/",

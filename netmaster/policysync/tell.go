@@ -84,16 +84,7 @@ func (c *reporter) classReport(s fleet.Source) []report {
 	if o == nil || known == nil || known.Err == errNotRead { //nolint:errorlint // it is never wrapped
 		return nil
 	}
-	r := &fleet.ClassReport{Class: o.object, Note: known.Note, Kinds: known.Problems, Synced: len(known.Kinds)}
-	for _, p := range known.Problems {
-		if p.Reason == fleet.ReasonKindUnreadable {
-			r.Synced--
-		}
-	}
-	if known.Err != nil {
-		r.Parameters = &fleet.Problem{Source: s, Reason: fleet.ReasonInvalidParameters, Message: known.Err.Error()}
-	}
-	status, changed := fleet.ClassStatus(r, metav1.Now())
+	status, changed := fleet.ClassStatus(o.object, known, metav1.Now())
 	return reportIf(changed, classes.resource, o.object, status)
 }
 
