@@ -180,7 +180,7 @@ func (c *clusterPlan) asks(one *Copy, own *Existing) bool {
 		return false
 	}
 	for _, s := range c.sent[one.Key()] {
-		if s.Source == one.Source && (!s.Asked || s.Free && s.work == own) {
+		if s.Source == one.Source && !s.work.Deleting && (!s.Asked || s.Free && s.work == own) {
 			return false
 		}
 	}

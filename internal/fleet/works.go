@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -12,6 +13,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	workv1 "open-cluster-management.io/api/work/v1"
 )
@@ -23,7 +25,7 @@ const ReasonTooLarge = "TooLarge"
 const (
 	workBytes     = 400 << 10 // manifests, and what is asked of them
 	workManifests = 100
-	copyBytes     = workBytes - 16<<10
+	copyBytes     = workBytes - 16<<10 // of one, as namespaces and the gateway may be beside it
 	// mostBytes of manifests a work has while copies move from it to others; mostManifests likewise.
 	mostBytes     = 480 << 10
 	mostManifests = 2 * workManifests
@@ -36,6 +38,11 @@ const fieldManager = "work-agent-flowkeep"
 const toldSource = "source"
 
 var sourcePath = workv1.JsonPath{Name: toldSource, Path: ".metadata.annotations." + strings.ReplaceAll(AnnotationSource, ".", `\.`)}
+
+// String is like gateways.gateway.networking.k8s.io/shop/web.
+func (k Key) String() string {
+	return schema.GroupResource{Group: k.Group, Resource: k.Resource}.String() + "/" + k.Name.String()
+}
 
 // Work is what one cluster is to get of a bundle, or a part of it.
 type Work struct {
@@ -53,9 +60,16 @@ func BundleLabel(bundle Source) string { return hashOf(16, bundle.String()) }
 
 // Works are those of all clusters, in order. A cluster's copies are spread over parts by hash, so that most stay where they are when one of
 // them grows. The gateway and the namespaces are always in the first.
-func (b *Bundle) Works(controller string) (works []*Work) {
+func (b *Bundle) Works(controller string) []*Work {
+	return b.works(controller, limits{workBytes, workManifests})
+}
+
+// limits of a work.
+type limits struct{ bytes, manifests int }
+
+func (b *Bundle) works(controller string, most limits) (works []*Work) {
 	for _, c := range b.Clusters {
-		parts := split(c.Copies, b.Source)
+		parts := split(c.Copies, b.Source, most)
 		if len(parts) == 0 {
 			parts = []part{{}}
 		}
@@ -93,16 +107,16 @@ type part struct {
 }
 
 // split doubles the number of parts until each is within the limits.
-func split(copies []*Copy, bundle Source) []part {
+func split(copies []*Copy, bundle Source, most limits) []part {
 	for n := uint64(1); ; n *= 2 {
-		parts, fit := divide(copies, bundle, n)
+		parts, fit := divide(copies, bundle, n, most)
 		if fit || n == 1<<63 {
 			return parts
 		}
 	}
 }
 
-func divide(copies []*Copy, bundle Source, n uint64) (parts []part, fit bool) {
+func divide(copies []*Copy, bundle Source, n uint64, most limits) (parts []part, fit bool) {
 	at := map[uint64]int{}
 	var sizes []int
 	fit = true
@@ -119,20 +133,15 @@ func divide(copies []*Copy, bundle Source, n uint64) (parts []part, fit bool) {
 		}
 		parts[i].copies = append(parts[i].copies, c)
 		sizes[i] += c.size()
-		fit = fit && sizes[i] <= workBytes && len(parts[i].copies) <= workManifests
+		fit = fit && sizes[i] <= most.bytes && len(parts[i].copies) <= most.manifests
 	}
-	slices.SortFunc(parts, func(a, b part) int {
-		if a.number < b.number {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(parts, func(a, b part) int { return cmp.Compare(a.number, b.number) })
 	return parts, fit
 }
 
 // finish makes of a copy what is the same in all works.
 func (c *Copy) finish() *Copy {
-	sum := sha256.Sum256([]byte(fmt.Sprint(c.Key())))
+	sum := sha256.Sum256([]byte(c.Key().String()))
 	c.spread = binary.BigEndian.Uint64(sum[:8])
 	for i, asked := range []bool{false, true} {
 		c.configs[i] = c.config(asked)
