@@ -80,7 +80,7 @@ func startHub(apiserver, etcd string) (cfg *rest.Config, stop func(), err error)
 	keyFile, tokens := filepath.Join(dir, "sa.key"), filepath.Join(dir, "tokens")
 	if err := errors.Join(
 		os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), 0o600),
-		os.WriteFile(tokens, []byte("admin,admin,1,system:masters\nnobody,nobody,2\n"), 0o600)); err != nil {
+		os.WriteFile(tokens, []byte("admin,admin,1,system:masters\npolicy-sync,policy-sync,2\n"), 0o600)); err != nil {
 		return nil, nil, err
 	}
 	var all []*exec.Cmd
@@ -171,25 +171,61 @@ func prepareHub(cfg *rest.Config) error {
 	if err != nil {
 		return err
 	}
-	for _, file := range files {
-		raw, err := os.ReadFile(file)
+	for _, file := range append(files, rolesFile) {
+		objects, err := objectsOf(file)
 		if err != nil {
 			return err
 		}
-		for _, one := range bytes.Split(raw, []byte("\n---\n")) {
-			o := new(unstructured.Unstructured)
-			if err := yaml.Unmarshal(one, &o.Object); err != nil {
-				return fmt.Errorf("%s: %w", file, err)
-			}
-			if o.GetKind() != "CustomResourceDefinition" {
-				continue
-			}
-			if err := establish(ctx, hub, o); err != nil {
+		for _, o := range objects {
+			if err := prepare(ctx, hub, o); err != nil {
 				return fmt.Errorf("%s: %w", file, err)
 			}
 		}
 	}
 	return nil
+}
+
+const rolesFile = "../../deploy/roles.yaml"
+
+// prepare applies CustomResourceDefinitions, and roles of the controller, which the user policy-sync has.
+func prepare(ctx context.Context, hub dynamic.Interface, o *unstructured.Unstructured) error {
+	switch {
+	case o.GetKind() == "CustomResourceDefinition":
+		return establish(ctx, hub, o)
+	case o.GetName() != "flowkeep-policy-sync" || o.GetKind() != "ClusterRole":
+		return nil
+	}
+	binding := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": map[string]any{"name": o.GetName()},
+		"roleRef":  map[string]any{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": o.GetName()},
+		"subjects": []any{map[string]any{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "policy-sync"}},
+	}}
+	_, err := hub.Resource(rbac("clusterroles")).Create(ctx, o, metav1.CreateOptions{})
+	if err == nil {
+		_, err = hub.Resource(rbac("clusterrolebindings")).Create(ctx, binding, metav1.CreateOptions{})
+	}
+	return err
+}
+
+func rbac(resource string) schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: resource}
+}
+
+func objectsOf(file string) (all []*unstructured.Unstructured, err error) {
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	for _, one := range bytes.Split(raw, []byte("\n---\n")) {
+		o := new(unstructured.Unstructured)
+		if err := yaml.Unmarshal(one, &o.Object); err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		if len(o.Object) > 0 {
+			all = append(all, o)
+		}
+	}
+	return all, nil
 }
 
 func crdFiles() (files []string, err error) {

@@ -16,7 +16,6 @@ import (
 	fleetv1alpha1 "github.com/flowkeep/flowkeep/api/fleet/v1alpha1"
 	"github.com/flowkeep/flowkeep/internal/fleet"
 	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -51,6 +50,7 @@ var (
 		"GatewayClass": classes.resource, "Gateway": gateways.resource, "ConfigMap": configMapResource, "Placement": placements.resource,
 		"PlacementDecision": decisions.resource, "ManagedCluster": clusters.resource, "ManifestWork": works.resource,
 		fleetv1alpha1.KindOverride: overrides.resource, fleetv1alpha1.KindSet: sets.resource, "NetworkPolicy": networkPolicyResource, "Namespace": namespaceResource,
+		"ClusterRole": rbac("clusterroles"), "ClusterRoleBinding": rbac("clusterrolebindings"),
 	}
 )
 
@@ -71,12 +71,22 @@ func newHubWorld(t *testing.T, clusters int) *hubWorld {
 		h.apply("", `{apiVersion: cluster.open-cluster-management.io/v1, kind: ManagedCluster, metadata: {name: %s}, spec: {hubAcceptsClient: true}}`, h.cluster(n))
 		h.status("ManagedCluster", "", h.cluster(n), `{conditions: [{type: ManagedClusterConditionAvailable, status: "True", reason: Test, message: "", lastTransitionTime: "2026-01-01T00:00:00Z"}]}`)
 	}
+	h.may("kinds", `{apiGroups: [%s], resources: ["*"], verbs: [get, list, watch, update]}`, h.group)
+	h.may("parameters", `{apiGroups: ["", coordination.k8s.io], resources: [configmaps, leases], verbs: [get, list, watch, create, update]}`)
 	h.kind("LimitPolicy", "limitpolicies", true)
 	h.apply("", `{apiVersion: cluster.open-cluster-management.io/v1beta1, kind: Placement, metadata: {name: all}, spec: {}}`)
 	h.decide("all", h.clusters...)
 	h.parameters("edge", `downstreamClass: istio`, fmt.Sprintf(`policies: "[{group: %s, kind: LimitPolicy}]"`, h.group))
 	h.class("edge")
 	return h
+}
+
+// may is what the controller is allowed beside its role, under a name.
+func (h *hubWorld) may(name, rule string, args ...any) {
+	h.Helper()
+	h.apply("", `{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: %s-%s}, rules: [%s]}`, h.id, name, fmt.Sprintf(rule, args...))
+	h.apply("", `{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: %s-%s}, roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: %[1]s-%[2]s},
+		subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: policy-sync}]}`, h.id, name)
 }
 
 func (h *hubWorld) cluster(n int) string { return fmt.Sprintf("%s-c%d", h.id, n) }
@@ -174,7 +184,7 @@ func (h *hubWorld) in(kind, namespace string) dynamic.ResourceInterface {
 		r = resources[kind+"."+h.group]
 	}
 	switch kind {
-	case "GatewayClass", "ManagedCluster", "Namespace":
+	case "GatewayClass", "ManagedCluster", "Namespace", "ClusterRole", "ClusterRoleBinding":
 		return h.hub.Resource(r)
 	}
 	return h.hub.Resource(r).Namespace(namespace)
@@ -336,13 +346,11 @@ type running struct {
 	reason   string
 }
 
-// start runs a controller; as somebody: with that token.
-func (h *hubWorld) start(token string) *running {
+// start runs a controller, with what its role allows.
+func (h *hubWorld) start() *running {
 	h.Helper()
 	cfg := rest.CopyConfig(h.cfg)
-	if token != "" {
-		cfg.BearerToken = token
-	}
+	cfg.BearerToken = "policy-sync"
 	cfg.QPS, cfg.Burst = 500, 1000
 	r := &running{hubWorld: h, registry: prometheus.NewRegistry(), reason: "not started"}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -388,21 +396,11 @@ func (r *running) metric(name string) (sum float64) {
 	for _, f := range families {
 		if f.GetName() == name {
 			for _, m := range f.GetMetric() {
-				sum += valueOf(m)
+				sum += m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
 			}
 		}
 	}
 	return sum
-}
-
-func valueOf(m *dto.Metric) float64 {
-	switch {
-	case m.Counter != nil:
-		return m.Counter.GetValue()
-	case m.Gauge != nil:
-		return m.Gauge.GetValue()
-	}
-	return float64(m.GetHistogram().GetSampleCount())
 }
 
 // writes of works and statuses until now.
