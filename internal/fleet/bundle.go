@@ -34,6 +34,20 @@ type ClusterBundle struct {
 	Held map[Source]bool
 }
 
+// Hold keeps what clusters have of a source in the bundle's works, whatever the bundle has of it: for hub objects that can't be read.
+func (b *Bundle) Hold(source Source) {
+	for i := range b.Clusters {
+		b.Clusters[i].hold(source)
+	}
+}
+
+func (c *ClusterBundle) hold(source Source) {
+	if c.Held == nil {
+		c.Held = map[Source]bool{}
+	}
+	c.Held[source] = true
+}
+
 // ClusterLabels are those of a ManagedCluster.
 type ClusterLabels func(cluster string) map[string]string
 
@@ -111,11 +125,7 @@ func (b *bundler) add(cluster string, c *Copy) {
 }
 
 func (b *bundler) hold(cluster string, source Source) {
-	to := b.cluster(cluster)
-	if to.Held == nil {
-		to.Held = map[Source]bool{}
-	}
-	to.Held[source] = true
+	b.cluster(cluster).hold(source)
 }
 
 // namespace goes ahead of what lies in it. It is the spoke's: it stays as it is if there is one, and stays when the rest goes.

@@ -362,3 +362,12 @@ func (p *presence) look(t testing.TB, s *spokes, w *wanted) {
 	}
 	p.there = now
 }
+
+// randomHubOf is a hub with a gateway that goes to all clusters, and no policies.
+func randomHubOf(t testing.TB) *hub {
+	h := randomHub(t, random{rand.New(rand.NewPCG(1, 1))})
+	h.policies, h.overrides, h.sets, h.networkPolicies = map[string][]Object{}, nil, nil, nil
+	h.placements[Name{"shop", "all"}] = clusterNames
+	h.gateways = []Object{tree(t, "{metadata: {name: web, namespace: shop, labels: {"+LabelPlacement+": all}}, spec: {gatewayClassName: plain}}")}
+	return h
+}

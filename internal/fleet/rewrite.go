@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -9,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
@@ -172,6 +174,16 @@ func stamped(o Object, source Source, to Name, spec any) (copied Object, raw []b
 	copied["metadata"] = into
 	if raw, err = json.Marshal(copied); err != nil {
 		return nil, nil, "", fmt.Errorf("it can't be written as JSON: %w", err)
+	}
+	if bytes.Contains(raw, []byte("-0")) { // it may be a number, which reads as 0 when it is read back
+		copied = nil
+		if err = utiljson.Unmarshal(raw, &copied); err != nil {
+			return nil, nil, "", fmt.Errorf("it can't be read as JSON: %w", err)
+		}
+		if raw, err = json.Marshal(copied); err != nil {
+			return nil, nil, "", fmt.Errorf("it can't be written as JSON: %w", err)
+		}
+		annotations = object(copied, "metadata", "annotations")
 	}
 	hash = hashOf(16, string(raw))
 	annotations[AnnotationCopy] = hash
