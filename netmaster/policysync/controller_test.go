@@ -1,26 +1,388 @@
 package policysync
 
 import (
+	"encoding/json"
+	"fmt"
+	"strings"
 	"testing"
+
+	"github.com/flowkeep/flowkeep/internal/fleet"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
-// A gateway and its policies reach the clusters, and what the spokes say comes back; a second start writes nothing.
-func TestGatewayAndPolicies(t *testing.T) {
-	h := newHubWorld(t, 3)
+// sent starts a controller and waits until a gateway "web" with a policy "slow" is in all clusters, written and not only asked for.
+func sent(t *testing.T, clusters int) (*hubWorld, *running) {
+	t.Helper()
+	h := newHubWorld(t, clusters)
 	h.agents()
 	h.gateway("web", "edge", "all")
 	h.policy("LimitPolicy", "slow", 5, "web")
-	h.policy("LimitPolicy", "other", 5, "elsewhere")
 	r := h.start()
-	h.expect(3, "Namespace/"+h.id, "Gateway/web", "LimitPolicy/slow")
+	h.expect(clusters, "Namespace/"+h.id, "Gateway/web", "LimitPolicy/slow")
+	return h, r
+}
+
+// A gateway and its policies reach the clusters, and what the spokes say comes back; a second start writes nothing.
+func TestGatewayAndPolicies(t *testing.T) {
+	h, r := sent(t, 3)
+	h.policy("LimitPolicy", "other", 5, "elsewhere")
 	h.says("GatewayClass", h.className("edge"), "Accepted", "True")
 	h.says("Gateway", "web", "Programmed", "True")
 	h.says("LimitPolicy", "slow", "fleet.flowkeep.io/Accepted", "True")
 	r.idle()
+	h.expect(3, "Namespace/"+h.id, "Gateway/web", "LimitPolicy/slow")
 	r.stop()
 	again := h.start()
 	again.idle()
 	if n := again.writes(); n != 0 {
 		t.Errorf("a second start makes %v writes", n)
 	}
+	if n := again.metric("flowkeep_policy_sync_decision_seconds"); n == 0 {
+		t.Error("a second start decides nothing")
+	}
+}
+
+// One edit of a policy writes each cluster's work once, and nothing else; a status that somebody writes leads to no write of a work.
+func TestAnEditIsWrittenOnce(t *testing.T) {
+	h, r := sent(t, 5)
+	r.idle()
+	before := r.metric("flowkeep_policy_sync_work_writes_total")
+	h.policy("LimitPolicy", "slow", 7, "web")
+	h.eventually(func() error {
+		if n := r.metric("flowkeep_policy_sync_work_writes_total") - before; n < 5 {
+			return fmt.Errorf("%v works are written", n)
+		}
+		return nil
+	})
+	h.status("LimitPolicy", h.id, "slow", `{conditions: [{type: Theirs, status: "True"}]}`)
+	h.patch("Gateway", "web", `{metadata: {annotations: {fleet.flowkeep.io/overridden: nonsense}}}`)
+	r.idle()
+	if n := r.metric("flowkeep_policy_sync_work_writes_total") - before; n != 5 {
+		t.Errorf("an edit writes %v works, for 5 clusters", n)
+	}
+	if have := h.condition("LimitPolicy", "slow", "Theirs"); !strings.HasPrefix(have, "True") {
+		t.Errorf("another's condition is %q", have)
+	}
+	if value := annotationOf(h.get("Gateway", "web"), fleet.AnnotationOverridden); value != "" {
+		t.Errorf("the annotation says %q", value)
+	}
+	h.says("LimitPolicy", "slow", "fleet.flowkeep.io/Synced", "True")
+}
+
+// Whatever a copy is there for goes: the copies go, and only they.
+func TestWhatIsNotWantedGoes(t *testing.T) {
+	gone := map[string]func(h *hubWorld){
+		"the policy":         func(h *hubWorld) { h.remove("LimitPolicy", "slow") },
+		"its target":         func(h *hubWorld) { h.policy("LimitPolicy", "slow", 5, "elsewhere") },
+		"the kind's listing": func(h *hubWorld) { h.patch("ConfigMap", "edge", `{data: {policies: "[]"}}`) },
+		"the label":          func(h *hubWorld) { h.patch("Gateway", "web", `{metadata: {labels: {%s: null}}}`, fleet.LabelPlacement) },
+		"the placement":      func(h *hubWorld) { h.remove("Placement", "all") },
+		"the decisions":      func(h *hubWorld) { h.decide("all") },
+		"a decision":         func(h *hubWorld) { h.decide("all", h.clusters[1]) },
+		"the class":          func(h *hubWorld) { h.remove("GatewayClass", h.className("edge")) },
+		"the gateway":        func(h *hubWorld) { h.remove("Gateway", "web") },
+	}
+	for what, how := range gone {
+		for _, running := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, running %v", what, running), func(t *testing.T) {
+				h, r := sent(t, 2)
+				h.gateway("calm", "edge", "calm")
+				h.apply("", `{apiVersion: cluster.open-cluster-management.io/v1beta1, kind: Placement, metadata: {name: calm}, spec: {}}`)
+				h.decide("calm", h.clusters...)
+				h.policy("LimitPolicy", "kept", 1, "calm")
+				h.expect(2, "Namespace/"+h.id, "Gateway/web", "LimitPolicy/slow", "Gateway/calm", "LimitPolicy/kept")
+				if !running {
+					r.idle()
+					r.stop()
+				}
+				how(h)
+				if !running {
+					r = h.start()
+				}
+				stays := []string{"Namespace/" + h.id, "Gateway/calm", "LimitPolicy/kept"}
+				switch what {
+				case "the policy", "its target":
+					stays = append(stays, "Gateway/web")
+				case "the kind's listing":
+					stays = []string{"Namespace/" + h.id, "Gateway/calm", "Gateway/web"}
+				case "the class":
+					stays = nil
+				}
+				if what == "a decision" {
+					h.eventually(func() error {
+						if have := h.carried(); have["c0 Gateway/web"] || have["c0 LimitPolicy/slow"] || !have["c1 LimitPolicy/slow"] || !have["c0 LimitPolicy/kept"] {
+							return fmt.Errorf("works carry %v", sorted(have))
+						}
+						return nil
+					})
+					return
+				}
+				h.expect(2, stays...)
+				r.idle()
+				h.expect(2, stays...)
+			})
+		}
+	}
+}
+
+// What is broken changes nothing: parameters that are malformed or gone, and kinds that can't be listed, now and after a restart.
+func TestWhatIsBrokenFreezes(t *testing.T) {
+	broken := map[string]func(h *hubWorld){
+		"malformed parameters": func(h *hubWorld) { h.patch("ConfigMap", "edge", `{data: {policies: "[nonsense"}}`) },
+		"no parameters":        func(h *hubWorld) { h.remove("ConfigMap", "edge") },
+		"no class below":       func(h *hubWorld) { h.patch("ConfigMap", "edge", `{data: {downstreamClass: null}}`) },
+	}
+	for what, how := range broken {
+		t.Run(what, func(t *testing.T) {
+			h, r := sent(t, 2)
+			h.says("GatewayClass", h.className("edge"), "Accepted", "True")
+			h.policy("LimitPolicy", "both", 5, "web", "second")
+			h.gateway("second", "edge", "all")
+			all := []string{"Namespace/" + h.id, "Gateway/web", "Gateway/second", "LimitPolicy/slow", "LimitPolicy/both"}
+			h.expect(2, all...)
+			how(h)
+			h.says("GatewayClass", h.className("edge"), "Accepted", "False InvalidParameters")
+			h.says("Gateway", "web", "Accepted", "False InvalidParameters")
+			h.policy("LimitPolicy", "slow", 9, "web")
+			h.remove("LimitPolicy", "both")
+			before := r.metric("flowkeep_policy_sync_work_writes_total")
+			for range 2 {
+				r.idle()
+				h.expect(2, all...)
+				if n := r.metric("flowkeep_policy_sync_work_writes_total"); n != before {
+					t.Errorf("%v works are written", n-before)
+				}
+				if n := r.metric("flowkeep_policy_sync_frozen_bundles"); n == 0 {
+					t.Error("no bundle is frozen")
+				}
+				r.stop()
+				before = 0
+				r = h.start()
+			}
+			h.parameters("edge", `downstreamClass: istio`, fmt.Sprintf(`policies: "[{group: %s, kind: LimitPolicy}]"`, h.group))
+			h.expect(2, "Namespace/"+h.id, "Gateway/web", "Gateway/second", "LimitPolicy/slow")
+			h.says("GatewayClass", h.className("edge"), "Accepted", "True")
+			h.says("Gateway", "web", "Accepted", "True")
+		})
+	}
+}
+
+// A kind that can't be listed freezes what goes with the gateways of classes that list it.
+func TestAKindThatCannotBeListedFreezes(t *testing.T) {
+	h, r := sent(t, 2)
+	r.idle()
+	r.stop()
+	h.may("kinds", `{apiGroups: [%s], resources: [none], verbs: [get]}`, h.group)
+	h.policy("LimitPolicy", "slow", 9, "elsewhere")
+	r = h.start()
+	h.says("GatewayClass", h.className("edge"), "fleet.flowkeep.io/KindsSynced", "False KindUnreadable")
+	r.idle()
+	h.expect(2, "Namespace/"+h.id, "Gateway/web", "LimitPolicy/slow")
+	if n := r.metric("flowkeep_policy_sync_work_writes_total"); n != 0 {
+		t.Errorf("%v works are written", n)
+	}
+	h.may("kinds", `{apiGroups: [%s], resources: ["*"], verbs: [get, list, watch, update]}`, h.group)
+	h.expect(2, "Namespace/"+h.id, "Gateway/web")
+	h.says("GatewayClass", h.className("edge"), "fleet.flowkeep.io/KindsSynced", "True")
+}
+
+// Just the kinds that are listed are watched, each once; what comes and goes is followed without a restart.
+func TestWatchesAreThoseOfTheList(t *testing.T) {
+	h, r := sent(t, 1)
+	watched := func(n float64) {
+		t.Helper()
+		h.eventually(func() error {
+			if have := r.metric("flowkeep_policy_sync_kinds_watched"); have != n {
+				return fmt.Errorf("%v kinds are watched, want %v", have, n)
+			}
+			return nil
+		})
+	}
+	watched(1)
+	h.parameters("second", `downstreamClass: other`, fmt.Sprintf(`policies: "[{group: %s, resource: limitpolicies}, {group: %[1]s, kind: QuotaPolicy}, {group: %[1]s, kind: Thing}, {group: \"\", kind: Pod}]"`, h.group))
+	h.class("second")
+	h.kind("Thing", "things", false)
+	h.says("GatewayClass", h.className("second"), "fleet.flowkeep.io/KindsSynced", "False")
+	have := h.condition("GatewayClass", h.className("second"), "fleet.flowkeep.io/KindsSynced")
+	if !strings.Contains(have, "QuotaPolicy") || !strings.Contains(have, "Pod") {
+		t.Errorf("the class says %q", have)
+	}
+	watched(1)
+	h.gateway("two", "second", "all")
+	h.kind("QuotaPolicy", "quotapolicies", true)
+	h.policy("QuotaPolicy", "quota", 3, "two")
+	watched(2)
+	h.expect(1, "Namespace/"+h.id, "Gateway/web", "LimitPolicy/slow", "Gateway/two", "QuotaPolicy/quota")
+	h.eventually(func() error {
+		have := h.condition("GatewayClass", h.className("second"), "fleet.flowkeep.io/KindsSynced")
+		if strings.Contains(have, "QuotaPolicy") || !strings.HasPrefix(have, "False") {
+			return fmt.Errorf("the class says %q", have)
+		}
+		return nil
+	})
+	h.patch("ConfigMap", "second", `{data: {policies: "[]"}}`)
+	watched(1)
+	h.expect(1, "Namespace/"+h.id, "Gateway/web", "LimitPolicy/slow", "Gateway/two")
+	h.says("GatewayClass", h.className("second"), "fleet.flowkeep.io/KindsSynced", "True")
+	h.remove("GatewayClass", h.className("edge"))
+	watched(0)
+}
+
+// A policy that is moved to a second gateway stays where it is until it is there from its own works.
+func TestACopyHasNoGap(t *testing.T) {
+	h, _ := sent(t, 2)
+	h.gateway("second", "edge", "all")
+	h.expect(2, "Namespace/"+h.id, "Gateway/web", "Gateway/second", "LimitPolicy/slow")
+	holders := func() (names map[string]bool) {
+		names = map[string]bool{}
+		for _, w := range h.works() {
+			for _, m := range w.Spec.Workload.Manifests {
+				if strings.Contains(string(m.Raw), `"slow"`) {
+					names[w.Namespace+"/"+w.Annotations[fleet.AnnotationBundle]] = true
+				}
+			}
+		}
+		return names
+	}
+	h.policy("LimitPolicy", "slow", 5, "web", "second")
+	h.eventually(func() error {
+		have := holders()
+		if len(have) < 2 {
+			t.Fatalf("the copy is in %v alone", sorted(have))
+		}
+		for one := range have {
+			if !strings.Contains(one, "LimitPolicy") {
+				return fmt.Errorf("the copy is in %v", sorted(have))
+			}
+		}
+		return nil
+	})
+	h.policy("LimitPolicy", "slow", 5, "web")
+	h.eventually(func() error {
+		have := holders()
+		for one := range have {
+			if strings.Contains(one, "LimitPolicy") {
+				return fmt.Errorf("the copy is in %v", sorted(have))
+			}
+		}
+		if len(have) != 2 {
+			t.Fatalf("the copy is in %v alone", sorted(have))
+		}
+		return nil
+	})
+}
+
+// What somebody makes of a work is undone; a work that is deleted is made again; works of others are left alone.
+func TestWorksAreMended(t *testing.T) {
+	h, r := sent(t, 1)
+	r.idle()
+	w := h.works()[0]
+	in := h.hub.Resource(works.resource).Namespace(w.Namespace)
+	h.apply(w.Namespace, `{apiVersion: work.open-cluster-management.io/v1, kind: ManifestWork, metadata: {name: theirs}, spec: {}}`)
+	edits := []string{
+		`[{"op": "remove", "path": "/spec/workload/manifests/1"}]`,
+		`[{"op": "remove", "path": "/metadata/annotations"}]`,
+		`[{"op": "replace", "path": "/metadata/labels/fleet.flowkeep.io~1bundle", "value": "nonsense"}]`,
+		`[{"op": "replace", "path": "/spec/deleteOption", "value": {"propagationPolicy": "Orphan"}}]`,
+	}
+	for _, edit := range edits {
+		_, err := in.Patch(t.Context(), w.Name, types.JSONPatchType, []byte(edit), metav1.PatchOptions{})
+		h.must(err)
+		h.eventually(func() error {
+			now := h.works()
+			a, _ := json.Marshal([]any{now[0].Spec, now[0].Labels, now[0].Annotations[fleet.AnnotationBundle]})
+			b, _ := json.Marshal([]any{w.Spec, w.Labels, w.Annotations[fleet.AnnotationBundle]})
+			if string(a) != string(b) {
+				return fmt.Errorf("after %s the work is\n%s\nand was\n%s", edit, a, b)
+			}
+			return nil
+		})
+	}
+	h.must(in.Delete(t.Context(), w.Name, metav1.DeleteOptions{}))
+	h.expect(1, "Namespace/"+h.id, "Gateway/web", "LimitPolicy/slow")
+	r.idle()
+	if _, err := in.Get(t.Context(), "theirs", metav1.GetOptions{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// A cluster whose namespace is missing is said to be gone, and is no error that is tried for ever.
+func TestAClusterThatIsGone(t *testing.T) {
+	h, r := sent(t, 1)
+	h.decide("all", h.clusters[0], "nowhere-"+h.id)
+	h.eventually(func() error {
+		if r.metric("flowkeep_policy_sync_work_writes_total") < 3 {
+			return fmt.Errorf("nothing is tried")
+		}
+		return nil
+	})
+	r.idle()
+	h.expect(1, "Namespace/"+h.id, "Gateway/web", "LimitPolicy/slow")
+	h.says("Gateway", "web", "Programmed", "Unknown")
+	if have := h.condition("Gateway", "web", "Programmed"); !strings.Contains(have, "nowhere-"+h.id) {
+		t.Errorf("the gateway says %q", have)
+	}
+}
+
+// An override makes a copy other in one cluster, and says where it is.
+func TestOverride(t *testing.T) {
+	h, _ := sent(t, 2)
+	h.apply("", `{apiVersion: fleet.flowkeep.io/v1alpha1, kind: PolicyOverride, metadata: {name: more}, spec: {targetRef: {group: %s, kind: LimitPolicy, name: slow}, clusters: [%s], merge: {limit: 50}}}`, h.group, h.clusters[1])
+	limits := func() (all []string) {
+		for _, w := range h.works() {
+			for _, m := range w.Spec.Workload.Manifests {
+				var o struct {
+					Kind string
+					Spec struct{ Limit int }
+				}
+				h.must(json.Unmarshal(m.Raw, &o))
+				if o.Kind == "LimitPolicy" {
+					all = append(all, fmt.Sprint(w.Namespace, " ", o.Spec.Limit))
+				}
+			}
+		}
+		return all
+	}
+	expect := func(want ...string) {
+		t.Helper()
+		h.eventually(func() error {
+			if have := limits(); strings.Join(have, ",") != strings.Join(want, ",") {
+				return fmt.Errorf("limits are %v, want %v", have, want)
+			}
+			return nil
+		})
+	}
+	expect(h.clusters[0]+" 5", h.clusters[1]+" 50")
+	h.says("PolicyOverride", "more", "Accepted", "True")
+	h.patch("PolicyOverride", "more", `{spec: {clusters: null, clusterSelector: {matchLabels: {tier: gold}}}}`)
+	expect(h.clusters[0]+" 5", h.clusters[1]+" 5")
+	h.patch("ManagedCluster", h.clusters[0], `{metadata: {labels: {tier: gold}}}`)
+	expect(h.clusters[0]+" 50", h.clusters[1]+" 5")
+	h.remove("PolicyOverride", "more")
+	expect(h.clusters[0]+" 5", h.clusters[1]+" 5")
+}
+
+// A set of NetworkPolicies goes to users' namespaces, each with the question whether it is in force.
+func TestNetworkPolicySet(t *testing.T) {
+	h := newHubWorld(t, 2)
+	h.agents()
+	h.apply("", `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: deny, labels: {fleet: "yes"}}, spec: {podSelector: {}}}`)
+	h.apply("", `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: own}, spec: {podSelector: {}}}`)
+	h.apply("", `{apiVersion: fleet.flowkeep.io/v1alpha1, kind: NetworkPolicySet, metadata: {name: base}, spec: {selector: {matchLabels: {fleet: "yes"}}, placement: all, targetNamespace: apps}}`)
+	r := h.start()
+	h.expect(2, "NetworkPolicy/deny", "NetworkPolicyEnforcement/deny")
+	h.says("NetworkPolicySet", "base", "Distributed", "True")
+	h.says("NetworkPolicySet", "base", "Enforced", "Unknown")
+	r.idle()
+	r.stop()
+	r = h.start()
+	r.idle()
+	if n := r.writes(); n != 0 {
+		t.Errorf("a second start makes %v writes", n)
+	}
+	h.patch("NetworkPolicy", "own", `{metadata: {labels: {fleet: "yes"}}}`)
+	h.expect(2, "NetworkPolicy/deny", "NetworkPolicyEnforcement/deny", "NetworkPolicy/own", "NetworkPolicyEnforcement/own")
+	h.remove("NetworkPolicySet", "base")
+	h.expect(2)
 }
