@@ -330,7 +330,7 @@ func (b *bundler) networkPolicy(s *Set, p Object) {
 		b.broken(source, s.Clusters, err)
 		return
 	}
-	asked, err := newCopy(question, enforcementKind, source, to, nil)
+	asked, err := newCopy(question, enforcementKind, source, to, object(question, "spec"))
 	if err != nil {
 		b.broken(source, s.Clusters, err)
 		return
