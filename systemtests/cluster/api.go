@@ -97,6 +97,33 @@ func (a *API) As(ctx context.Context, form, path string, into any) error {
 	return json.Unmarshal(answer, into)
 }
 
+// Watch brings what there is at a path, and each change, until ctx ends or the API server ends it. The object is the listener's.
+func (a *API) Watch(ctx context.Context, path string, event func(kind string, object json.RawMessage)) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.server+path+"?watch=1", nil)
+	if err != nil {
+		return err
+	}
+	res, err := a.client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		answer, _ := io.ReadAll(res.Body) // it says more than the code, if it can be read
+		return &StatusError{"WATCH " + path, res.StatusCode, string(answer)}
+	}
+	for from := json.NewDecoder(res.Body); ; {
+		var one struct {
+			Type   string
+			Object json.RawMessage
+		}
+		if err := from.Decode(&one); err != nil {
+			return err
+		}
+		event(one.Type, one.Object)
+	}
+}
+
 // What a PATCH may be, besides a JSON patch.
 const (
 	applyPatch = "application/apply-patch+yaml"

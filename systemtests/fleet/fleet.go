@@ -30,6 +30,8 @@ type Options struct {
 	Spokes []string // their names; nil: c1 and c2
 	// Synced: `netmaster policy-sync` runs from the beginning.
 	Synced bool
+	// Large: etcd and the API servers take as much as comes.
+	Large bool
 	// Progress is told in words what happens; may be nil.
 	Progress func(format string, args ...any)
 }
@@ -44,6 +46,7 @@ type Fleet struct {
 	Hub    *Server
 	Spokes map[string]*Server
 	names  []string // of the spokes
+	large  bool
 	ip     string
 	keys   *keys
 	*processes
@@ -65,7 +68,7 @@ func Start(ctx context.Context, o Options) (*Fleet, error) {
 	if o.Progress == nil {
 		o.Progress = func(string, ...any) {}
 	}
-	f := &Fleet{Spokes: map[string]*Server{}, names: o.Spokes}
+	f := &Fleet{Spokes: map[string]*Server{}, names: o.Spokes, large: o.Large}
 	if err := f.build(ctx); err != nil {
 		return nil, err
 	}
@@ -180,8 +183,12 @@ func (f *Fleet) port(n int) string { return fmt.Sprintf("%s:%d", f.ip, n) }
 // servers starts etcd and the API servers, and waits until they are ready.
 func (f *Fleet) servers(ctx context.Context) error {
 	client, peer := "http://"+f.port(2379), "http://"+f.port(2380)
-	if err := f.Run("etcd", "etcd", "--name", "fleet", "--data-dir", filepath.Join(f.Dir, "etcd"), "--listen-client-urls", client, "--advertise-client-urls", client,
-		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "fleet="+peer, "--log-level", "warn"); err != nil {
+	etcd := []string{"etcd", "--name", "fleet", "--data-dir", filepath.Join(f.Dir, "etcd"), "--listen-client-urls", client, "--advertise-client-urls", client,
+		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "fleet=" + peer, "--log-level", "warn"}
+	if f.large {
+		etcd = append(etcd, "--quota-backend-bytes=17179869184")
+	}
+	if err := f.Run("etcd", etcd...); err != nil {
 		return err
 	}
 	for n, name := range append([]string{"hub"}, f.names...) {
@@ -216,13 +223,17 @@ func (f *Fleet) servers(ctx context.Context) error {
 }
 
 func (f *Fleet) apiserver(name string, port int, etcd string) []string {
-	return []string{filepath.Join(f.Bin, "kube-apiserver"), "--etcd-servers=" + etcd, "--etcd-prefix=/" + name,
+	var more []string
+	if f.large {
+		more = []string{"--max-requests-inflight=3000", "--max-mutating-requests-inflight=1000", "--etcd-compaction-interval=1m"}
+	}
+	return append([]string{filepath.Join(f.Bin, "kube-apiserver"), "--etcd-servers=" + etcd, "--etcd-prefix=/" + name,
 		"--bind-address=" + f.ip, fmt.Sprintf("--secure-port=%d", port), "--advertise-address=192.0.2.1", "--endpoint-reconciler-type=none",
 		"--service-cluster-ip-range=10.96.0.0/24", "--authorization-mode=RBAC", "--disable-admission-plugins=ServiceAccount",
 		"--enable-priority-and-fairness=false", "--profiling=false",
 		"--client-ca-file=" + f.keys.file("ca.crt"), "--tls-cert-file=" + f.keys.file("server.crt"), "--tls-private-key-file=" + f.keys.file("server.key"),
 		"--requestheader-client-ca-file=" + f.keys.file("ca.crt"), "--requestheader-allowed-names=nobody",
-		"--service-account-issuer=https://" + name, "--service-account-key-file=" + f.keys.file("server.key"), "--service-account-signing-key-file=" + f.keys.file("server.key")}
+		"--service-account-issuer=https://" + name, "--service-account-key-file=" + f.keys.file("server.key"), "--service-account-signing-key-file=" + f.keys.file("server.key")}, more...)
 }
 
 // all are the servers, the hub first.

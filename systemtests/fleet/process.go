@@ -102,6 +102,15 @@ func (p *processes) Alive(name string) error {
 	return err
 }
 
+// Pid is a process' number.
+func (p *processes) Pid(name string) (int, error) {
+	o, err := p.get(name)
+	if err != nil {
+		return 0, err
+	}
+	return o.cmd.Process.Pid, nil
+}
+
 // Kill ends a process with signal 9.
 func (p *processes) Kill(name string) error {
 	o, err := p.get(name)
