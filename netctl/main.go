@@ -91,6 +91,7 @@ const rootExample = `  netctl status
   netctl trace shop/web shop/db:5432
   netctl node-state diff node1
   netctl macvtap explain node1
+  netctl fleet status
   source <(netctl completion bash)`
 
 // options are the flags that all commands share.
@@ -118,7 +119,7 @@ func rootCommand() *cobra.Command {
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	cmd.AddCommand(statusCommand(o), policyCommand(o), endpointCommand(o), flowsCommand(o), explainCommand(o), matrixCommand(o), verifyCommand(o), diffCommand(o), cutsCommand(o), dropsCommand(o), topCommand(o), unusedCommand(o), lintCommand(o), dbCommand(o), cacheCommand(o),
 		bundleCommand(o))
-	cmd.AddCommand(captureCommand(o), traceCommand(o), auditCommand(o), nodeStateCommand(o), macvtapCommand(o))
+	cmd.AddCommand(captureCommand(o), traceCommand(o), auditCommand(o), nodeStateCommand(o), macvtapCommand(o), fleetCommand(o))
 	return cmd
 }
 

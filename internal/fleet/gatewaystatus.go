@@ -64,7 +64,22 @@ func (s *State) top() []Said {
 
 // addresses are those of all clusters, as last told: a cluster that is silent, or has not taken up an edit yet, may serve all the same.
 func (r *GatewayReport) addresses() (all []any) {
-	var union []gatewayv1.GatewayStatusAddress
+	for _, a := range r.union() {
+		all = append(all, map[string]any{"type": string(addressType(a)), "value": a.Value})
+	}
+	return all
+}
+
+// Addresses are the values of those in the status.
+func (r *GatewayReport) Addresses() []string {
+	values := []string{}
+	for _, a := range r.union() {
+		values = append(values, a.Value)
+	}
+	return values
+}
+
+func (r *GatewayReport) union() (union []gatewayv1.GatewayStatusAddress) {
 	for _, s := range r.States {
 		if !s.lastTold() {
 			continue
@@ -78,10 +93,7 @@ func (r *GatewayReport) addresses() (all []any) {
 	slices.SortFunc(union, func(a, b gatewayv1.GatewayStatusAddress) int {
 		return cmp.Or(cmp.Compare(addressType(a), addressType(b)), cmp.Compare(a.Value, b.Value))
 	})
-	for _, a := range union[:min(len(union), mostAddresses)] {
-		all = append(all, map[string]any{"type": string(addressType(a)), "value": a.Value})
-	}
-	return all
+	return union[:min(len(union), mostAddresses)]
 }
 
 // lastTold: the object is there as a copy of some version, and its status has been told.

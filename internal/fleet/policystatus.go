@@ -157,12 +157,17 @@ func (t *Target) said(s *State) (said []Said) {
 			continue
 		}
 		for _, c := range n.Conditions {
-			if at := slices.IndexFunc(said, func(o Said) bool { return o.Type == c.Type }); at < 0 {
-				said = append(said, c)
-			} else if worse(c, said[at], s.Answer.Generation) {
-				said[at] = c
-			}
+			said = addWorse(said, c, s.Answer.Generation)
 		}
+	}
+	return said
+}
+
+func addWorse(said []Said, c Said, generation int64) []Said {
+	if at := slices.IndexFunc(said, func(o Said) bool { return o.Type == c.Type }); at < 0 {
+		return append(said, c)
+	} else if worse(c, said[at], generation) {
+		said[at] = c
 	}
 	return said
 }

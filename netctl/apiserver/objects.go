@@ -17,8 +17,16 @@ const (
 )
 
 // List reads all objects of a kind, such as those at /apis/nmstate.io/v1/nodenetworkstates.
-func List[T any](ctx context.Context, c *Client, path string) (all []T, err error) {
-	params := url.Values{"limit": {pageObjects}}
+func List[T any](ctx context.Context, c *Client, path string) ([]T, error) {
+	return list[T](ctx, c, path, url.Values{"limit": {pageObjects}})
+}
+
+// Select reads those objects of a kind that a label selector selects.
+func Select[T any](ctx context.Context, c *Client, path, selector string) ([]T, error) {
+	return list[T](ctx, c, path, url.Values{"limit": {pageObjects}, "labelSelector": {selector}})
+}
+
+func list[T any](ctx context.Context, c *Client, path string, params url.Values) (all []T, err error) {
 	for {
 		body, err := c.Get(ctx, path, params, mostOfPage)
 		if err != nil {
