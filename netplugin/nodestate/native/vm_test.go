@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/flowkeep/flowkeep/netplugin/hostnet"
+	"github.com/flowkeep/flowkeep/ofctl/ovstest"
 )
 
 // The tests of this file need more of a kernel than some have: scripts/kernel runs them in a virtual machine.
@@ -155,7 +156,7 @@ func stop(t *testing.T, pidfile string) {
 		return
 	}
 	_ = syscall.Kill(pid, syscall.SIGTERM)
-	for deadline := time.Now().Add(2 * time.Minute); syscall.Kill(pid, 0) == nil; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); ovstest.Runs(pid); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Errorf("process %d does not end", pid)
 			_ = syscall.Kill(pid, syscall.SIGKILL)
