@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/flowkeep/flowkeep/internal/process"
+	"github.com/flowkeep/flowkeep/netmaster/enforcement"
 	"github.com/flowkeep/flowkeep/netmaster/history"
 	"github.com/flowkeep/flowkeep/netmaster/server"
 	"github.com/flowkeep/flowkeep/netmaster/watch"
@@ -48,6 +49,7 @@ func rootCommand() *cobra.Command {
 	cfg := server.Config{Version: process.BuildVersion()}
 	var kubeconfig, logLevel, logFormat, httpListen string
 	var historyMiB int
+	var reportEnforcement bool
 	cmd := &cobra.Command{
 		Use: "netmaster", Short: "Resolve NetworkPolicy and stream rules to nodes", Long: rootLong, Example: rootExample,
 		Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true, Version: process.BuildVersion(),
@@ -65,7 +67,7 @@ func rootCommand() *cobra.Command {
 			if cfg.Webhook.Cert == "" {
 				cfg.Webhook.Cert, cfg.Webhook.Key = cfg.TLS.Cert, cfg.TLS.Key
 			}
-			return serve(cfg, kubeconfig, httpListen)
+			return serve(cfg, kubeconfig, httpListen, reportEnforcement)
 		},
 	}
 	f := cmd.Flags()
@@ -86,13 +88,14 @@ func rootCommand() *cobra.Command {
 	f.StringVar(&cfg.Page.TokenFile, "page-token-file", "", "file with the token of those who may look at the page, made if it is not there; default: page.token in the state directory, and none on loopback")
 	f.IntVar(&cfg.History.Most, "history", 1000, "how many changes netctl explain --at can go back; 0: none")
 	f.IntVar(&historyMiB, "history-mib", history.DefaultBytes>>20, "how much memory they may take, in MiB; the oldest go first")
+	f.BoolVar(&reportEnforcement, "report-enforcement", true, "tell in NetworkPolicyEnforcement objects, if there are any, whether policies are in force on all nodes")
 	f.StringVar(&logLevel, "log-level", "info", "debug, info, warn or error")
 	f.StringVar(&logFormat, "log-format", "text", "text or json")
 	cmd.AddCommand(pkiCommand(), registrationCommand(), nodeConfigCommand(), policySyncCommand())
 	return cmd
 }
 
-func serve(cfg server.Config, kubeconfig, httpListen string) error {
+func serve(cfg server.Config, kubeconfig, httpListen string, reportEnforcement bool) error {
 	rest, err := restConfig(kubeconfig)
 	if err != nil {
 		return err
@@ -109,6 +112,11 @@ func serve(cfg server.Config, kubeconfig, httpListen string) error {
 	}
 	if cfg.Access.Listen != "" {
 		cfg.Access.API = watch.NewAccess(client, cfg.Logger)
+	}
+	if reportEnforcement {
+		if cfg.Enforcement, err = enforcement.NewClient(rest, cfg.Logger); err != nil {
+			return err
+		}
 	}
 	ctx, stop := process.SignalContext()
 	defer stop()

@@ -53,15 +53,9 @@ const controller = string(DefaultController)
 // bundles does what the controller does, all at once.
 func (h *hub) bundles() *wanted {
 	w := &wanted{bundles: map[Source]*Bundle{}, frozen: map[Source]bool{}}
-	classes := map[string]*Class{}
-	for _, c := range h.classes {
-		if string(c.Spec.ControllerName) != controller {
-			continue
-		}
-		name, _ := ParametersRef(c)
-		class := ReadClass(c, h.parameters[name], h.definitions)
-		classes[c.Name] = class
-		w.problems = append(w.problems, class.Problems...)
+	classes := h.readClasses()
+	for _, c := range classes {
+		w.problems = append(w.problems, c.Problems...)
 	}
 	lookup := h.lookup(classes)
 	selections := map[Name]Selection{}
@@ -93,6 +87,17 @@ func (h *hub) bundles() *wanted {
 	}
 	w.problems = append(w.problems, problems...)
 	return w
+}
+
+func (h *hub) readClasses() map[string]*Class {
+	classes := map[string]*Class{}
+	for _, c := range h.classes {
+		if string(c.Spec.ControllerName) == controller {
+			name, _ := ParametersRef(c)
+			classes[c.Name] = ReadClass(c, h.parameters[name], h.definitions)
+		}
+	}
+	return classes
 }
 
 // aim finds the policies of each bundle.

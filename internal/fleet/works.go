@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unique"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -222,7 +223,7 @@ type Sent struct {
 // ReadExisting reads a work of ours.
 func ReadExisting(w *workv1.ManifestWork) *Existing {
 	e := &Existing{Cluster: w.Namespace, Name: w.Name, ResourceVersion: w.ResourceVersion, Deleting: w.DeletionTimestamp != nil}
-	e.Bundle, _ = ParseSource(w.Annotations[AnnotationBundle])
+	e.Bundle, _ = ParseSource(shared(w.Annotations[AnnotationBundle]))
 	orphans := orphansOf(w.Spec.DeleteOption)
 	matched := len(w.Spec.ManifestConfigs) == len(w.Spec.Workload.Manifests)
 	for i, m := range w.Spec.Workload.Manifests {
@@ -249,19 +250,22 @@ func orphansOf(option *workv1.DeleteOption) map[workv1.ResourceIdentifier]bool {
 
 func readSent(raw []byte, config workv1.ManifestConfigOption, orphans map[workv1.ResourceIdentifier]bool) Sent {
 	id := config.ResourceIdentifier
-	s := Sent{Key: Key{id.Group, id.Resource, Name{id.Namespace, id.Name}}, Orphan: orphans[id], bytes: len(raw)}
+	s := Sent{Key: Key{shared(id.Group), shared(id.Resource), Name{shared(id.Namespace), shared(id.Name)}}, Orphan: orphans[id], bytes: len(raw)}
 	s.Asked = config.UpdateStrategy != nil && config.UpdateStrategy.Type == workv1.UpdateStrategyTypeReadOnly
 	var o Object
 	if utiljson.Unmarshal(raw, &o) == nil {
 		annotations := object(o, "metadata", "annotations")
-		s.Source, _ = ParseSource(textOf(annotations, AnnotationSource))
-		s.Hash = textOf(annotations, AnnotationCopy)
+		s.Source, _ = ParseSource(shared(textOf(annotations, AnnotationSource)))
+		s.Hash = shared(textOf(annotations, AnnotationCopy))
 		raw, _ = json.Marshal(o)
 	}
 	options, _ := json.Marshal(config)
-	s.digest = digestOf(raw, options)
+	s.digest = shared(digestOf(raw, options))
 	return s
 }
+
+// shared is the same text in one place: works of many clusters have much in common.
+func shared(text string) string { return unique.Make(text).Value() }
 
 // told reads from a work's status what is needed to go on.
 func told(w *workv1.ManifestWork, sent []Sent) {

@@ -19,7 +19,7 @@ import (
 func Policy(np *networkingv1.NetworkPolicy) *policy.Policy {
 	p := &policy.Policy{Namespace: np.Namespace, Name: np.Name, UID: string(np.UID), Generation: np.Generation}
 	c := &converter{p: p}
-	p.Audit = c.audit(np.Annotations)
+	p.Audit, p.Copy = c.audit(np.Annotations), fleetCopy(np.Annotations)
 	applied, ok := c.selector("spec.podSelector", &np.Spec.PodSelector)
 	if !ok {
 		applied = policy.Selector{}
@@ -64,6 +64,20 @@ func (c *converter) finish() *policy.Policy {
 
 // Enforcement is the annotation of a policy that says its mode; without it the policy is enforced.
 const Enforcement = ours + "enforcement"
+
+// Copy is the annotation of a policy that a hub sent: a hash of what the hub wants of it.
+const Copy = "fleet.flowkeep.io/copy"
+
+// longestCopy bounds what is kept of it, of whoever wrote it.
+const longestCopy = 128
+
+// fleetCopy is empty where the annotation is longer than any that a hub writes.
+func fleetCopy(annotations map[string]string) string {
+	if v := annotations[Copy]; len(v) <= longestCopy {
+		return v
+	}
+	return ""
+}
 
 // SaysMode tells whether an object has the annotation at all.
 func SaysMode(np *networkingv1.NetworkPolicy) bool {

@@ -143,6 +143,19 @@ func TestEnforcement(t *testing.T) {
 	}
 }
 
+func TestCopy(t *testing.T) {
+	for value, want := range map[string]string{"": "", "9f3c": "9f3c", strings.Repeat("x", 128): strings.Repeat("x", 128), strings.Repeat("x", 129): ""} {
+		np := read(t, `{}`)
+		np.Annotations = map[string]string{Copy: value}
+		if p := Policy(np); p.Copy != want || len(p.Problems) > 0 {
+			t.Errorf("%q: %+v", value, p)
+		}
+	}
+	if p := Policy(read(t, `{}`)); p.Copy != "" {
+		t.Errorf("without: %+v", p)
+	}
+}
+
 func TestUnknownPolicyTypeIsolatesBothWays(t *testing.T) {
 	p := Policy(read(t, `{policyTypes: [Sideways]}`))
 	if !p.IsolatesIngress || !p.IsolatesEgress || len(p.Problems) != 1 {

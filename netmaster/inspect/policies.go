@@ -39,7 +39,7 @@ func (s *Server) policyOf(v *resolve.PolicyView, rules bool) inspect.Policy {
 	p := inspect.Policy{Namespace: v.Policy.Namespace, Name: v.Policy.Name, Generation: v.Policy.Generation, Mode: v.Policy.Mode(), Selector: v.Policy.AppliedTo.String(),
 		AppliedTo: append([]string{}, v.AppliedTo...), Problems: v.Policy.Problems, Directions: directionsOf(v.Policy)}
 	extent := extentOf(v)
-	p.Nodes = policyNodes(s.cfg.Nodes.Standing(v.Policy.ID(), &extent), v.Policy, extent.Rules, never)
+	p.Nodes = PolicyNodes(s.cfg.Nodes.Standing(v.Policy.ID(), &extent), v.Policy, extent.Rules, never)
 	if rules {
 		for i := range v.Rules {
 			p.Rules = append(p.Rules, ruleOf(&v.Rules[i]))

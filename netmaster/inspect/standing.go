@@ -15,9 +15,9 @@ import (
 // never is a revision that no node acknowledges.
 const never = math.MaxUint64
 
-// policyNodes tells of each node whether it has a policy with these rules in force, or in a dry run: all of it as it is now, or what it was
+// PolicyNodes tells of each node whether it has a policy with these rules in force, or in a dry run: all of it as it is now, or what it was
 // at enough, a revision.
-func policyNodes(list []feed.Standing, p *policy.Policy, rules []policy.Key, enough uint64) []inspect.PolicyNode {
+func PolicyNodes(list []feed.Standing, p *policy.Policy, rules []policy.Key, enough uint64) []inspect.PolicyNode {
 	out := make([]inspect.PolicyNode, 0, len(list))
 	for i := range list {
 		out = append(out, policyNode(&list[i], p != nil && p.Audit, rules, enough))

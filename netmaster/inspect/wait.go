@@ -179,7 +179,7 @@ func (w *waiter) look() *inspect.Wait {
 			w.want.Revision = w.held.revision
 		}
 		out.Revision = w.want.Revision
-		out.Nodes = policyNodes(w.watch.Standing(&w.held.extent), w.held.policy, w.held.extent.Rules, out.Revision)
+		out.Nodes = PolicyNodes(w.watch.Standing(&w.held.extent), w.held.policy, w.held.extent.Rules, out.Revision)
 		out.Done = !slices.ContainsFunc(out.Nodes, func(n inspect.PolicyNode) bool { return n.State != "realised" })
 	}
 	out.State = stateOf(out)

@@ -16,6 +16,7 @@ import (
 	apiinspect "github.com/flowkeep/flowkeep/api/inspect"
 	"github.com/flowkeep/flowkeep/internal/mtls"
 	"github.com/flowkeep/flowkeep/internal/process"
+	"github.com/flowkeep/flowkeep/netmaster/enforcement"
 	"github.com/flowkeep/flowkeep/netmaster/feed"
 	"github.com/flowkeep/flowkeep/netmaster/history"
 	"github.com/flowkeep/flowkeep/netmaster/inspect"
@@ -48,8 +49,10 @@ type Config struct {
 	// Webhook takes admission reviews, if it has an address.
 	Webhook webhook.Listen
 	Page    PageConfig
-	History history.Config // what is kept of earlier states
-	Self    *process.Self  // what is told to support; may be nil
+	// Enforcement is where objects ask whether policies are in force; nil: nowhere.
+	Enforcement enforcement.API
+	History     history.Config // what is kept of earlier states
+	Self        *process.Self  // what is told to support; may be nil
 }
 
 // Reporter tells users about their objects, as Kubernetes Events.
@@ -159,6 +162,7 @@ func (s *server) run(ctx context.Context) error {
 	}
 	all.Go(func() { s.review(ctx, reviews) })
 	all.Go(func() { shown(ctx) })
+	all.Go(func() { s.reportEnforcement(ctx) })
 	all.Go(func() { failed <- g.Serve(listener) })
 	defer g.Stop()
 	s.log.Info("serving", "address", listener.Addr().String(), "version", s.cfg.Version)

@@ -136,7 +136,7 @@ func sameRules(a, b *policy.Policy) bool {
 	x, y := *a, *b
 	var texts [2][]byte
 	for i, p := range []*policy.Policy{&x, &y} {
-		p.UID, p.Generation, p.Problems = "", 0, nil
+		p.UID, p.Generation, p.Copy, p.Problems = "", 0, "", nil
 		texts[i], _ = json.Marshal(p) // so that a list that is empty equals none
 	}
 	return bytes.Equal(texts[0], texts[1])

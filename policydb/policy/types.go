@@ -177,6 +177,9 @@ type Policy struct {
 	// Audit is a dry run (annotation flowkeep.io/enforcement: audit): the policy has no part in any verdict; what it would have
 	// denied is counted and told (Audited).
 	Audit bool `json:"audit,omitempty"`
+	// Copy is what the annotation fleet.flowkeep.io/copy says of a policy that a hub sent: which version of it this is. It has no part in
+	// any verdict.
+	Copy string `json:"copy,omitempty"`
 	// Problems tells what of the object was refused, a sentence each.
 	Problems []string `json:"problems,omitempty"`
 }

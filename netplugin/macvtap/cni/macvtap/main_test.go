@@ -40,6 +40,7 @@ func TestMain(m *testing.M) {
 	if ipamPlugins, err = os.MkdirTemp("", "flowkeep-ipam"); err != nil {
 		panic(err)
 	}
+	os.Setenv("GORACE", os.Getenv("GORACE")+" atexit_sleep_ms=0") // under the race detector each plugin would sleep for a second as it ends
 	code := m.Run()
 	os.RemoveAll(ipamPlugins)
 	os.Exit(code)

@@ -1,0 +1,327 @@
+package fleet
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	fleetv1alpha1 "github.com/flowkeep/flowkeep/api/fleet/v1alpha1"
+)
+
+// randomNames are alike: short and long ones, with dots and dashes where others have slashes.
+func (r random) name() Name {
+	part := func() string {
+		if r.IntN(5) == 0 {
+			return strings.Repeat(r.one("a", "a.b", "a-"), 1+r.IntN(60)) + r.one("x", "y")
+		}
+		return r.one("a", "a-b", "b", "a.b", "a-b-c", "b-c", "c")
+	}
+	return Name{strings.ReplaceAll(part(), ".", "-"), part()}
+}
+
+func TestNames(t *testing.T) {
+	r := random{rand.New(rand.NewPCG(3, 3))}
+	works, copies := map[string]string{}, map[Name]Name{}
+	to := Parameters{Namespace: "edge"}
+	for range 20_000 {
+		n := r.name()
+		bundle := Source{r.one("", "x.io", "y.x.io"), r.one("Gateway", "NetworkPolicySet", "x"), n}
+		part := uint64(r.IntN(4))
+		of, what := r.one("a/b", "a", "b/c"), ""
+		name := workName(of, bundle, part)
+		what = fmt.Sprint(of, " ", bundle, " ", part)
+		if was, has := works[name]; has && was != what {
+			t.Fatalf("%s is the name of %s and of %s", name, was, what)
+		}
+		works[name] = what
+		if wrong := validation.IsDNS1123Label(name); len(wrong) > 0 {
+			t.Fatal(name, wrong)
+		}
+		if back, ok := ParseSource(bundle.String()); !ok || back != bundle {
+			t.Fatalf("%s is read as %v", bundle, back)
+		}
+		there := to.SpokeName(n)
+		if was, has := copies[there]; has && was != n {
+			t.Fatalf("%s is the name of %s and of %s", there, was, n)
+		}
+		copies[there] = n
+		if wrong := validation.IsDNS1123Subdomain(there.Name); len(wrong) > 0 || there.Namespace != "edge" {
+			t.Fatal(there, wrong)
+		}
+		if own := (Parameters{}).SpokeName(n); own != n {
+			t.Fatalf("%s became %s", n, own)
+		}
+	}
+	if len(works) < 5000 || len(copies) < 300 {
+		t.Fatal(len(works), len(copies))
+	}
+}
+
+// copyOf is a copy of so many bytes.
+func copyOf(name string, size int) *Copy {
+	c := &Copy{
+		Source: Source{"kuadrant.io", "RateLimitPolicy", Name{"shop", name}}, Resource: schema.GroupVersionResource{Group: "kuadrant.io", Version: "v1", Resource: "ratelimitpolicies"},
+		Name: Name{"shop", name}, JSON: []byte(`"` + strings.Repeat("x", size) + `"`), Hash: fmt.Sprint(size),
+	}
+	return c.finish()
+}
+
+// TestSplit: parts keep the limits, the gateway and the namespaces are in the first, and a copy that grows takes no other with it unless a
+// limit is passed.
+func TestSplit(t *testing.T) {
+	bundle := GatewaySource(Name{"shop", "web"})
+	most := limits{bytes: 10_000, manifests: 9}
+	for seed := range uint64(200) {
+		r := random{rand.New(rand.NewPCG(seed, 1))}
+		gateway := copyOf("web", 100)
+		gateway.Source = bundle
+		copies := []*Copy{namespaceCopy("shop")}
+		for i := range r.IntN(60) {
+			copies = append(copies, copyOf(fmt.Sprint("p", i), r.IntN(4000)))
+		}
+		copies = append(copies, gateway)
+		parts := split(copies, bundle, most)
+		total := 0
+		for i, p := range parts {
+			size := 0
+			for _, c := range p.copies {
+				size += c.size()
+				if (c.Orphan || c == gateway) && p.number != 0 {
+					t.Errorf("seed %d: %s is in part %d", seed, c.Name, p.number)
+				}
+			}
+			if total += len(p.copies); size > most.bytes || len(p.copies) > most.manifests {
+				t.Errorf("seed %d: part %d has %d bytes in %d manifests", seed, p.number, size, len(p.copies))
+			}
+			if i > 0 && parts[i-1].number >= p.number {
+				t.Errorf("seed %d: parts are not in order", seed)
+			}
+		}
+		if total != len(copies) {
+			t.Errorf("seed %d: %d of %d copies", seed, total, len(copies))
+		}
+		grown := slices.Clone(copies)
+		at := r.IntN(len(copies)-1) + 1
+		if grown[at] == gateway {
+			continue
+		}
+		grown[at] = copyOf(copies[at].Name.Name, len(copies[at].JSON)+1)
+		after := split(grown, bundle, most)
+		if len(after) != len(parts) {
+			continue // a limit was passed
+		}
+		changed := 0
+		for i := range after {
+			if !reflect.DeepEqual(after[i], parts[i]) {
+				changed++
+			}
+		}
+		if changed != 1 {
+			t.Errorf("seed %d: %d of %d parts are other", seed, changed, len(parts))
+		}
+	}
+}
+
+// TestRewriteTwice: what is a copy already stays as it is.
+func TestRewriteTwice(t *testing.T) {
+	for seed := range uint64(300) {
+		r := random{rand.New(rand.NewPCG(seed, 9))}
+		h := newHub()
+		o := h.randomPolicy(t, r, Name{r.one(hubSpaces...), "limits"})
+		targets, err := Targets(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		to := aims{}
+		for _, target := range targets {
+			to[target] = Parameters{Namespace: r.one("", "edge")}.SpokeName(target)
+			if r.IntN(3) == 0 {
+				to[target] = Name{}
+			}
+		}
+		once, _, err := to.aim(object(o, "spec"), nameOf(o).Namespace)
+		if err != nil {
+			t.Fatal(err)
+		}
+		twice, _, err := to.aim(once, nameOf(o).Namespace)
+		if err != nil || jsonOf(t, once) != jsonOf(t, twice) {
+			t.Errorf("%v\n%v\nand then\n%v", err, once, twice)
+		}
+		first, raw, hash, err := stamped(o, Source{"x", "X", nameOf(o)}, Name{"edge", "x"}, once)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, again, hashAgain, err := stamped(first, Source{"x", "X", nameOf(o)}, Name{"edge", "x"}, twice)
+		if err != nil || string(raw) != string(again) || hash != hashAgain {
+			t.Errorf("%v\n%s\nand then\n%s", err, raw, again)
+		}
+	}
+}
+
+// TestEdit: an edit of one policy changes the works that have it, one in each cluster, and after a restart nothing is written.
+func TestEdit(t *testing.T) {
+	h, s := crowd(t, 20, 6), newSpokes(t)
+	s.settle(h.bundles(), small)
+	if works := len(s.works); works < 12 {
+		t.Fatalf("%d works: they are not split", works)
+	}
+	if plan := Plan(controller, h.bundles().works(small), s.existing(func(Source) bool { return true })); len(plan) != 0 {
+		t.Fatalf("%d writes after a restart", len(plan))
+	}
+	object(h.policies["RateLimitPolicy"][7], "spec")["limit"] = int64(99)
+	plan := Plan(controller, h.bundles().works(small), s.existing(func(Source) bool { return true }))
+	clusters := map[string]bool{}
+	for _, w := range plan {
+		clusters[w.Cluster] = true
+		if w.Verb != Update || w.Live || !slices.ContainsFunc(w.entries, func(e entry) bool { return e.copy.Source.Name.Name == "p07" && !e.asked }) {
+			t.Errorf("%+v", w)
+		}
+	}
+	if len(plan) != 6 || len(clusters) != 6 {
+		t.Errorf("%d writes in %d clusters", len(plan), len(clusters))
+	}
+}
+
+// crowd is a hub with one gateway that goes to many clusters with many policies.
+func crowd(t testing.TB, policies, clusters int) *hub {
+	h := randomHubOf(t)
+	h.placements[Name{"shop", "all"}] = nil
+	for i := range clusters {
+		h.placements[Name{"shop", "all"}] = append(h.placements[Name{"shop", "all"}], fmt.Sprintf("c%02d", i))
+	}
+	for i := range policies {
+		h.policies["RateLimitPolicy"] = append(h.policies["RateLimitPolicy"], tree(t, fmt.Sprintf(`{metadata: {name: p%02d, namespace: shop, uid: u, labels: {app: p}},
+			spec: {targetRef: {group: gateway.networking.k8s.io, kind: Gateway, name: web}, limit: 1, rates: [{limit: 10, window: 10s}, {limit: 3, window: 1s}], when: [{predicate: "request.path == '/'"}]}}`, i)))
+	}
+	return h
+}
+
+// TestHeld: what can't be told is left as it is: of an override that is broken later, of a copy that grows too large, of a policy that can't
+// be read any more.
+func TestHeld(t *testing.T) {
+	h, s := crowd(t, 3, 2), newSpokes(t)
+	all := limits{workBytes, workManifests}
+	s.settle(h.bundles(), all)
+	policies := h.policies["RateLimitPolicy"]
+	key := func(i int) Key {
+		return Key{"kuadrant.io", "ratelimitpolicies", Name{"shop", fmt.Sprintf("p%02d", i)}}
+	}
+	before := []string{s.objects["c00"][key(0)].json, s.objects["c00"][key(1)].json, s.objects["c00"][key(2)].json}
+	h.overrides = []*fleetv1alpha1.PolicyOverride{{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "o"},
+		Spec: fleetv1alpha1.PolicyOverrideSpec{
+			TargetRef: fleetv1alpha1.PolicyTarget{Group: "kuadrant.io", Kind: "RateLimitPolicy", Name: "p00"}, Clusters: []string{"c00"},
+			Merge: fleetv1alpha1.Patch{Raw: []byte(`{"targetRefs": []}`)},
+		},
+	}}
+	object(policies[0], "spec")["limit"] = int64(2)
+	object(policies[1], "spec")["text"] = strings.Repeat("x", 1<<20)
+	object(policies[2], "spec")["targetRef"] = "web"
+	w := h.bundles()
+	w.bundles[GatewaySource(Name{"shop", "web"})].Hold(Source{"kuadrant.io", "RateLimitPolicy", Name{"shop", "p02"}})
+	if s.settle(w, all) == 0 {
+		t.Error("c01, for which no override is broken, was not written")
+	}
+	for i, was := range before {
+		if o := s.objects["c00"][key(i)]; o == nil || o.json != was {
+			t.Errorf("p%02d is %+v", i, o)
+		}
+	}
+	if !strings.Contains(s.objects["c01"][key(0)].json, `"limit":2`) {
+		t.Error(s.objects["c01"][key(0)].json)
+	}
+	reasons := map[string]bool{}
+	for _, p := range w.problems {
+		reasons[p.Reason] = true
+	}
+	if !reasons[ReasonTooLarge] || !reasons[ReasonInvalidOverride] || !reasons[ReasonInvalid] {
+		t.Errorf("%+v", w.problems)
+	}
+	if again := s.settle(w, all); again != 0 {
+		t.Errorf("%d writes although nothing has changed", again)
+	}
+}
+
+// TestFull: a work that is full is not made larger than OCM allows while copies move out of it, and they get out.
+func TestFull(t *testing.T) {
+	h, s := crowd(t, 12, 1), newSpokes(t)
+	all := limits{workBytes, workManifests}
+	pad := func(i, size int) {
+		object(h.policies["RateLimitPolicy"][i], "spec")["text"] = strings.Repeat("x", size)
+	}
+	for i := range 12 {
+		pad(i, 28<<10)
+	}
+	s.settle(h.bundles(), all)
+	if len(s.works) != 1 {
+		t.Fatal(len(s.works))
+	}
+	for i := range 12 {
+		pad(i, 100<<10) // store fails if a work has more than 500 KiB
+		s.settle(h.bundles(), all)
+	}
+	w := h.bundles()
+	if missing := s.missing(w.works(all)); len(missing) > 0 || len(s.works) < 4 {
+		t.Errorf("%d works, missing: %s", len(s.works), missing)
+	}
+	for i := range 12 {
+		pad(i, 10)
+	}
+	w = h.bundles()
+	s.settle(w, all)
+	if missing := s.missing(w.works(all)); len(missing) > 0 || len(s.works) != 1 {
+		t.Errorf("%d works, missing: %s", len(s.works), missing)
+	}
+}
+
+// BenchmarkBundle: a gateway, 20 policies and 50 clusters become works; Plan finds that nothing is to be written.
+func BenchmarkBundle(b *testing.B) {
+	h, s := crowd(b, 20, 50), newSpokes(b)
+	all := limits{workBytes, workManifests}
+	s.settle(h.bundles(), all)
+	existing := s.existing(func(Source) bool { return true })
+	w := h.bundles()
+	along := h.aim(w, h.readClasses(), map[Name]Selection{{"shop", "web"}: SelectGateway(h.gateways[0], h.lookup(h.readClasses()))})
+	gateway := SelectGateway(h.gateways[0], h.lookup(h.readClasses())).Gateway
+	policies := along[GatewaySource(gateway.Name)]
+	b.Run("works", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			GatewayBundle(gateway, policies, nil).Works(controller)
+		}
+	})
+	b.Run("plan", func(b *testing.B) {
+		works := GatewayBundle(gateway, policies, nil).Works(controller)
+		b.ReportAllocs()
+		for b.Loop() {
+			if plan := Plan(controller, works, existing); len(plan) != 0 {
+				b.Fatal(len(plan))
+			}
+		}
+	})
+	b.Run("read", func(b *testing.B) {
+		work := s.works[s.names()[0]]
+		b.ReportAllocs()
+		for b.Loop() {
+			ReadExisting(work)
+		}
+	})
+	b.Run("heap", func(b *testing.B) {
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		kept := s.existing(func(Source) bool { return true })
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/float64(len(kept)), "B/work")
+		runtime.KeepAlive(kept)
+	})
+}
