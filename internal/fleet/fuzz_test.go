@@ -181,7 +181,7 @@ func FuzzWork(f *testing.F) {
 		if len(plan) != 1 || plan[0].Verb != Update {
 			t.Fatalf("%+v", plan)
 		}
-		if _, err := plan[0].Patch(nil); err != nil && !strings.Contains(err.Error(), "as it was") {
+		if _, err := plan[0].Patch(nil, false); err != nil && !strings.Contains(err.Error(), "as it was") {
 			t.Error(err)
 		}
 	})

@@ -275,20 +275,31 @@ func (w *Write) Work(live *workv1.ManifestWork) (*workv1.ManifestWork, error) {
 	}, nil
 }
 
-// Patch is an Update as a JSON merge patch, which leaves what others have in the work's metadata. It fails if the work has changed.
-func (w *Write) Patch(live *workv1.ManifestWork) ([]byte, error) {
+// operation is one of a JSON patch (RFC 6902).
+type operation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value"`
+}
+
+var pointer = strings.NewReplacer("~", "~0", "/", "~1")
+
+// Patch is an Update as a JSON patch, which leaves what others have in the work's metadata; annotated tells whether it has annotations at
+// all. It fails if the work has changed. A merge patch would not do: a null in a copy would take away what it is the value of.
+func (w *Write) Patch(live *workv1.ManifestWork, annotated bool) ([]byte, error) {
 	work, err := w.Work(live)
 	if err != nil {
 		return nil, err
 	}
-	option := Object{"propagationPolicy": work.Spec.DeleteOption.PropagationPolicy, "selectivelyOrphans": nil, "ttlSecondsAfterFinished": nil}
-	if orphans := work.Spec.DeleteOption.SelectivelyOrphan; orphans != nil {
-		option["selectivelyOrphans"] = orphans
+	patch := []operation{{"replace", "/metadata/resourceVersion", w.ResourceVersion}, {"replace", "/spec", work.Spec}}
+	if !annotated {
+		patch = append(patch, operation{"add", "/metadata/annotations", Object{}})
 	}
-	return json.Marshal(Object{
-		"metadata": Object{"resourceVersion": w.ResourceVersion, "labels": work.Labels, "annotations": work.Annotations},
-		"spec": Object{
-			"workload": work.Spec.Workload, "manifestConfigs": work.Spec.ManifestConfigs, "deleteOption": option, "executor": nil,
-		},
-	})
+	for key, value := range work.Annotations {
+		patch = append(patch, operation{"add", "/metadata/annotations/" + pointer.Replace(key), value})
+	}
+	for key, value := range work.Labels {
+		patch = append(patch, operation{"add", "/metadata/labels/" + pointer.Replace(key), value})
+	}
+	return json.Marshal(patch)
 }

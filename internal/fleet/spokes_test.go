@@ -70,7 +70,7 @@ func (s *spokes) write(w *Write) {
 		if w.Live {
 			given = live
 		}
-		patch, err := w.Patch(given)
+		patch, err := w.Patch(given, len(live.Annotations) > 0)
 		if err != nil {
 			s.Fatal(err)
 		}
@@ -82,16 +82,29 @@ func (s *spokes) write(w *Write) {
 	}
 }
 
-// patched is a work after a JSON merge patch.
+// patched is a work after a JSON patch that replaces and adds fields.
 func (s *spokes) patched(live *workv1.ManifestWork, patch []byte) *workv1.ManifestWork {
-	var before, change Object
-	if err := utiljson.Unmarshal([]byte(jsonOf(s, live)), &before); err != nil {
+	var after Object
+	if err := utiljson.Unmarshal([]byte(jsonOf(s, live)), &after); err != nil {
 		s.Fatal(err)
 	}
-	if err := utiljson.Unmarshal(patch, &change); err != nil {
+	var operations []operation
+	if err := utiljson.Unmarshal(patch, &operations); err != nil {
 		s.Fatal(err)
 	}
-	work := as[workv1.ManifestWork](s, []byte(jsonOf(s, merge(before, change))))
+	for _, o := range operations {
+		path := strings.Split(strings.TrimPrefix(o.Path, "/"), "/")
+		for i := range path {
+			path[i] = strings.NewReplacer("~1", "/", "~0", "~").Replace(path[i])
+		}
+		last := len(path) - 1
+		into := object(after, path[:last]...)
+		if _, has := into[path[last]]; into == nil || o.Op == "replace" && !has {
+			s.Fatalf("%s %s: there is nothing", o.Op, o.Path)
+		}
+		into[path[last]] = o.Value
+	}
+	work := as[workv1.ManifestWork](s, []byte(jsonOf(s, after)))
 	if jsonOf(s, work.Spec) != jsonOf(s, live.Spec) {
 		work.Generation++
 	}

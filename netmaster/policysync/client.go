@@ -23,8 +23,8 @@ const requestLimit = 15 * time.Second
 // client writes. Safe for concurrent use.
 type client struct{ dynamic.Interface }
 
-// work makes a write of a work.
-func (c client) work(ctx context.Context, w *fleet.Write) error {
+// work makes a write of a work; annotated tells whether it has annotations.
+func (c client) work(ctx context.Context, w *fleet.Write, annotated bool) error {
 	ctx, cancel := context.WithTimeout(ctx, requestLimit)
 	defer cancel()
 	in := c.Resource(works.resource).Namespace(w.Cluster)
@@ -43,11 +43,11 @@ func (c client) work(ctx context.Context, w *fleet.Write) error {
 		}
 	}
 	if w.Verb == fleet.Update {
-		patch, err := w.Patch(live)
+		patch, err := w.Patch(live, annotated)
 		if err != nil {
 			return err
 		}
-		_, err = in.Patch(ctx, w.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+		_, err = in.Patch(ctx, w.Name, types.JSONPatchType, patch, metav1.PatchOptions{})
 		return explained(err)
 	}
 	work, err := w.Work(live)

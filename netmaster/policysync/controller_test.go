@@ -47,10 +47,10 @@ func TestGatewayAndPolicies(t *testing.T) {
 func TestAnEditIsWrittenOnce(t *testing.T) {
 	h, r := sent(t, 5)
 	r.idle()
-	before := r.metric("flowkeep_policy_sync_work_writes_total")
+	before := r.metric("flowkeep_policy_sync_work_writes_total", written)
 	h.policy("LimitPolicy", "slow", 7, "web")
 	h.eventually(func() error {
-		if n := r.metric("flowkeep_policy_sync_work_writes_total") - before; n < 5 {
+		if n := r.metric("flowkeep_policy_sync_work_writes_total", written) - before; n < 5 {
 			return fmt.Errorf("%v works are written", n)
 		}
 		return nil
@@ -58,7 +58,7 @@ func TestAnEditIsWrittenOnce(t *testing.T) {
 	h.status("LimitPolicy", h.id, "slow", `{conditions: [{type: Theirs, status: "True"}]}`)
 	h.patch("Gateway", "web", `{metadata: {annotations: {fleet.flowkeep.io/overridden: nonsense}}}`)
 	r.idle()
-	if n := r.metric("flowkeep_policy_sync_work_writes_total") - before; n != 5 {
+	if n := r.metric("flowkeep_policy_sync_work_writes_total", written) - before; n != 5 {
 		t.Errorf("an edit writes %v works, for 5 clusters", n)
 	}
 	if have := h.condition("LimitPolicy", "slow", "Theirs"); !strings.HasPrefix(have, "True") {
@@ -70,101 +70,95 @@ func TestAnEditIsWrittenOnce(t *testing.T) {
 	h.says("LimitPolicy", "slow", "fleet.flowkeep.io/Synced", "True")
 }
 
-// Whatever a copy is there for goes: the copies go, and only they.
+// Whatever a copy is there for goes: the copies go, and only they; when it is back, they are.
 func TestWhatIsNotWantedGoes(t *testing.T) {
-	gone := map[string]func(h *hubWorld){
-		"the policy":         func(h *hubWorld) { h.remove("LimitPolicy", "slow") },
-		"its target":         func(h *hubWorld) { h.policy("LimitPolicy", "slow", 5, "elsewhere") },
-		"the kind's listing": func(h *hubWorld) { h.patch("ConfigMap", "edge", `{data: {policies: "[]"}}`) },
-		"the label":          func(h *hubWorld) { h.patch("Gateway", "web", `{metadata: {labels: {%s: null}}}`, fleet.LabelPlacement) },
-		"the placement":      func(h *hubWorld) { h.remove("Placement", "all") },
-		"the decisions":      func(h *hubWorld) { h.decide("all") },
-		"a decision":         func(h *hubWorld) { h.decide("all", h.clusters[1]) },
-		"the class":          func(h *hubWorld) { h.remove("GatewayClass", h.className("edge")) },
-		"the gateway":        func(h *hubWorld) { h.remove("Gateway", "web") },
+	h, r := sent(t, 2)
+	h.gateway("calm", "edge", "calm")
+	h.apply("", `{apiVersion: cluster.open-cluster-management.io/v1beta1, kind: Placement, metadata: {name: calm}, spec: {}}`)
+	h.decide("calm", h.clusters...)
+	h.policy("LimitPolicy", "kept", 1, "calm")
+	kept := []string{"Namespace/" + h.id, "Gateway/calm", "LimitPolicy/kept"}
+	web := append(kept[:3:3], "Gateway/web")
+	all := append(web[:4:4], "LimitPolicy/slow")
+	h.expect(2, all...)
+	list := fmt.Sprintf(`{data: {policies: "[{group: %s, kind: LimitPolicy}]"}}`, h.group)
+	gone := []struct {
+		what      string // is not there any more
+		how, back func()
+		stays     []string
+	}{
+		{"the policy", func() { h.remove("LimitPolicy", "slow") }, func() { h.policy("LimitPolicy", "slow", 5, "web") }, web},
+		{"its target", func() { h.policy("LimitPolicy", "slow", 5, "elsewhere") }, func() { h.policy("LimitPolicy", "slow", 5, "web") }, web},
+		{"the kind's listing", func() { h.patch("ConfigMap", "edge", `{data: {policies: "[]"}}`) }, func() { h.patch("ConfigMap", "edge", "%s", list) }, []string{kept[0], kept[1], "Gateway/web"}},
+		{"the label", func() { h.patch("Gateway", "web", `{metadata: {labels: {%s: null}}}`, fleet.LabelPlacement) }, func() { h.gateway("web", "edge", "all") }, kept},
+		{"the placement", func() { h.remove("Placement", "all") }, func() {
+			h.apply("", `{apiVersion: cluster.open-cluster-management.io/v1beta1, kind: Placement, metadata: {name: all}, spec: {}}`)
+		}, kept},
+		{"the decisions", func() { h.decide("all") }, func() { h.decide("all", h.clusters...) }, kept},
+		{"the gateway", func() { h.remove("Gateway", "web") }, func() { h.gateway("web", "edge", "all") }, kept},
+		{"the class", func() { h.remove("GatewayClass", h.className("edge")) }, func() { h.class("edge") }, nil},
 	}
-	for what, how := range gone {
-		for _, running := range []bool{true, false} {
-			t.Run(fmt.Sprintf("%s, running %v", what, running), func(t *testing.T) {
-				h, r := sent(t, 2)
-				h.gateway("calm", "edge", "calm")
-				h.apply("", `{apiVersion: cluster.open-cluster-management.io/v1beta1, kind: Placement, metadata: {name: calm}, spec: {}}`)
-				h.decide("calm", h.clusters...)
-				h.policy("LimitPolicy", "kept", 1, "calm")
-				h.expect(2, "Namespace/"+h.id, "Gateway/web", "LimitPolicy/slow", "Gateway/calm", "LimitPolicy/kept")
-				if !running {
-					r.idle()
-					r.stop()
-				}
-				how(h)
-				if !running {
-					r = h.start()
-				}
-				stays := []string{"Namespace/" + h.id, "Gateway/calm", "LimitPolicy/kept"}
-				switch what {
-				case "the policy", "its target":
-					stays = append(stays, "Gateway/web")
-				case "the kind's listing":
-					stays = []string{"Namespace/" + h.id, "Gateway/calm", "Gateway/web"}
-				case "the class":
-					stays = nil
-				}
-				if what == "a decision" {
-					h.eventually(func() error {
-						if have := h.carried(); have["c0 Gateway/web"] || have["c0 LimitPolicy/slow"] || !have["c1 LimitPolicy/slow"] || !have["c0 LimitPolicy/kept"] {
-							return fmt.Errorf("works carry %v", sorted(have))
-						}
-						return nil
-					})
-					return
-				}
-				h.expect(2, stays...)
-				r.idle()
-				h.expect(2, stays...)
-			})
-		}
+	for _, c := range gone {
+		c.how()
+		h.expect(2, c.stays...)
+		c.back()
+		h.expect(2, all...)
 	}
+	r.idle()
+	r.stop() // and what went while nobody looked
+	h.remove("LimitPolicy", "slow")
+	h.decide("calm", h.clusters[1])
+	r = h.start()
+	want := map[string]bool{"c0 Namespace/" + h.id: true, "c0 Gateway/web": true, "c1 Gateway/web": true}
+	for _, one := range kept {
+		want["c1 "+one] = true
+	}
+	h.expectAll(want)
+	r.idle()
+	h.expectAll(want)
 }
 
 // What is broken changes nothing: parameters that are malformed or gone, and kinds that can't be listed, now and after a restart.
 func TestWhatIsBrokenFreezes(t *testing.T) {
-	broken := map[string]func(h *hubWorld){
-		"malformed parameters": func(h *hubWorld) { h.patch("ConfigMap", "edge", `{data: {policies: "[nonsense"}}`) },
-		"no parameters":        func(h *hubWorld) { h.remove("ConfigMap", "edge") },
-		"no class below":       func(h *hubWorld) { h.patch("ConfigMap", "edge", `{data: {downstreamClass: null}}`) },
+	h, r := sent(t, 2)
+	h.says("GatewayClass", h.className("edge"), "Accepted", "True")
+	h.policy("LimitPolicy", "both", 5, "web", "second")
+	h.gateway("second", "edge", "all")
+	rest := []string{"Namespace/" + h.id, "Gateway/web", "Gateway/second", "LimitPolicy/slow"}
+	all := append(rest[:4:4], "LimitPolicy/both")
+	h.expect(2, all...)
+	broken := map[string]func(){
+		"malformed parameters": func() { h.patch("ConfigMap", "edge", `{data: {policies: "[nonsense"}}`) },
+		"no class below":       func() { h.patch("ConfigMap", "edge", `{data: {downstreamClass: null}}`) },
+		"no parameters":        func() { h.remove("ConfigMap", "edge") },
 	}
 	for what, how := range broken {
-		t.Run(what, func(t *testing.T) {
-			h, r := sent(t, 2)
-			h.says("GatewayClass", h.className("edge"), "Accepted", "True")
-			h.policy("LimitPolicy", "both", 5, "web", "second")
-			h.gateway("second", "edge", "all")
-			all := []string{"Namespace/" + h.id, "Gateway/web", "Gateway/second", "LimitPolicy/slow", "LimitPolicy/both"}
-			h.expect(2, all...)
-			how(h)
-			h.says("GatewayClass", h.className("edge"), "Accepted", "False InvalidParameters")
-			h.says("Gateway", "web", "Accepted", "False InvalidParameters")
-			h.policy("LimitPolicy", "slow", 9, "web")
-			h.remove("LimitPolicy", "both")
-			before := r.metric("flowkeep_policy_sync_work_writes_total")
-			for range 2 {
-				r.idle()
-				h.expect(2, all...)
-				if n := r.metric("flowkeep_policy_sync_work_writes_total"); n != before {
-					t.Errorf("%v works are written", n-before)
-				}
-				if n := r.metric("flowkeep_policy_sync_frozen_bundles"); n == 0 {
-					t.Error("no bundle is frozen")
-				}
-				r.stop()
-				before = 0
-				r = h.start()
-			}
-			h.parameters("edge", `downstreamClass: istio`, fmt.Sprintf(`policies: "[{group: %s, kind: LimitPolicy}]"`, h.group))
-			h.expect(2, "Namespace/"+h.id, "Gateway/web", "Gateway/second", "LimitPolicy/slow")
-			h.says("GatewayClass", h.className("edge"), "Accepted", "True")
-			h.says("Gateway", "web", "Accepted", "True")
-		})
+		how()
+		h.says("GatewayClass", h.className("edge"), "Accepted", "False InvalidParameters")
+		h.says("Gateway", "web", "Accepted", "False InvalidParameters")
+		before := r.metric("flowkeep_policy_sync_work_writes_total")
+		h.policy("LimitPolicy", "slow", 9, "elsewhere")
+		h.remove("LimitPolicy", "both")
+		if what == "no parameters" {
+			r.idle()
+			r.stop()
+			r, before = h.start(), 0
+		}
+		r.idle()
+		h.expect(2, all...)
+		if n := r.metric("flowkeep_policy_sync_work_writes_total"); n != before {
+			t.Errorf("%v works are written", n-before)
+		}
+		if n := r.metric("flowkeep_policy_sync_frozen_bundles"); n == 0 {
+			t.Error("no bundle is frozen")
+		}
+		h.parameters("edge", `downstreamClass: istio`, fmt.Sprintf(`policies: "[{group: %s, kind: LimitPolicy}]"`, h.group))
+		h.expect(2, "Namespace/"+h.id, "Gateway/web", "Gateway/second")
+		h.says("GatewayClass", h.className("edge"), "Accepted", "True")
+		h.says("Gateway", "web", "Accepted", "True")
+		h.policy("LimitPolicy", "slow", 5, "web")
+		h.policy("LimitPolicy", "both", 5, "web", "second")
+		h.expect(2, all...)
 	}
 }
 

@@ -25,6 +25,8 @@ func (w *world) gather(b fleet.Source) gathered {
 		return gathered{frozen: why}
 	}
 	switch {
+	case b == fleet.Source{}:
+		return gathered{frozen: "it is not known whose works these are"}
 	case b.Group == gatewayv1.GroupName && b.Kind == "Gateway":
 		g := w.gatherGateway(b)
 		g.there = row[*object](w, gateways, b.Name) != nil

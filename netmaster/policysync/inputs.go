@@ -397,7 +397,9 @@ func (w *world) eachRow(in *input, visit func(fleet.Name, any)) {
 // work is a ManifestWork of ours.
 type work struct {
 	*fleet.Existing
-	answers []fleet.Answer
+	answers   []fleet.Answer
+	annotated bool
+	label     string // of its bundle
 }
 
 func slimWork(log *slog.Logger, o *unstructured.Unstructured) any {
@@ -405,12 +407,15 @@ func slimWork(log *slog.Logger, o *unstructured.Unstructured) any {
 	if !ok {
 		return nil
 	}
-	return &work{fleet.ReadExisting(m), fleet.Answers(m)}
+	return &work{fleet.ReadExisting(m), fleet.Answers(m), len(m.Annotations) > 0, m.Labels[fleet.LabelBundle]}
 }
 
 func (w *world) workChanged(name fleet.Name, old, now any) {
 	before, _ := old.(*work)
 	after, _ := now.(*work)
+	if after != nil && after.Bundle == (fleet.Source{}) && before != nil {
+		after.Bundle = before.Bundle // somebody took its annotation away
+	}
 	for _, one := range []*work{before, after} {
 		if one == nil {
 			continue
@@ -444,6 +449,38 @@ func (w *world) touchWork(one *work) {
 		for b := range w.holdersOf[one.Sent[i].Source] {
 			w.sync(b)
 		}
+	}
+}
+
+// adopt finds the bundle of works that do not name it, by their label.
+func (w *world) adopt() {
+	lost := w.worksOf[fleet.Source{}]
+	if len(lost) == 0 {
+		return
+	}
+	bundles := map[string]fleet.Source{}
+	note := func(b fleet.Source) { bundles[fleet.BundleLabel(b)] = b }
+	w.eachRow(gateways, func(name fleet.Name, _ any) { note(fleet.GatewaySource(name)) })
+	w.eachRow(sets, func(name fleet.Name, _ any) { note(fleet.SetSource(name)) })
+	for _, t := range w.tables {
+		for name := range t.rows {
+			if t.role == policies {
+				note(fleet.Source{Group: t.kind.Group, Kind: t.kind.Kind, Name: name})
+			}
+		}
+	}
+	for at := range maps.Clone(lost) {
+		one := row[*work](w, works, at)
+		found, ok := bundles[one.label]
+		if !ok {
+			w.log.Warn("a work has our label, but does not say whose it is; it is left alone", "cluster", at.Namespace, "work", at.Name)
+			continue
+		}
+		adopted := *one
+		named := *one.Existing
+		named.Bundle = found
+		adopted.Existing = &named
+		w.current[works].have(at, &adopted)
 	}
 }
 

@@ -132,7 +132,9 @@ func (c *controller) carryAll(ctx context.Context, writes []fleet.Write) bool {
 
 // carryOne says whether a write came to its end: a cluster that is gone is no reason to try again, as its decision goes too.
 func (c *controller) carryOne(ctx context.Context, w *fleet.Write) bool {
-	err := c.write(ctx, func() error { return c.client.work(ctx, w) })
+	err := c.write(ctx, func() error {
+		return c.client.work(ctx, w, c.world.annotated(fleet.Name{Namespace: w.Cluster, Name: w.Name}))
+	})
 	if ctx.Err() != nil {
 		return false
 	}
@@ -152,4 +154,12 @@ func (c *controller) carryOne(ctx context.Context, w *fleet.Write) bool {
 		return false
 	}
 	return true
+}
+
+// annotated tells whether a work has annotations.
+func (w *world) annotated(at fleet.Name) bool {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	one := row[*work](w, works, at)
+	return one != nil && one.annotated
 }

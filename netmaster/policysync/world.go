@@ -178,6 +178,7 @@ func (t *table) have(name fleet.Name, value any) {
 
 // touchAll has everything looked at: something is known that was not, or the other way round.
 func (w *world) touchAll() {
+	w.adopt()
 	w.eachRow(gateways, func(name fleet.Name, _ any) { w.touchGateway(name) })
 	w.eachRow(works, func(_ fleet.Name, row any) { w.touchWork(row.(*work)) })
 	w.touchSets("")

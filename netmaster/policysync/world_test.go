@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -388,14 +389,21 @@ func (r *running) ready() {
 	})
 }
 
-// metric sums up all of a name.
-func (r *running) metric(name string) (sum float64) {
+// metric sums up all of a name; with a value only those that have it as a label's.
+func (r *running) metric(name string, value ...string) (sum float64) {
 	r.Helper()
 	families, err := r.registry.Gather()
 	r.must(err)
 	for _, f := range families {
 		if f.GetName() == name {
 			for _, m := range f.GetMetric() {
+				var labels []string
+				for _, l := range m.GetLabel() {
+					labels = append(labels, l.GetValue())
+				}
+				if len(value) > 0 && !slices.Contains(labels, value[0]) {
+					continue
+				}
 				sum += m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
 			}
 		}
