@@ -1,5 +1,5 @@
 # Each verb is one script; read it for what it does. FLOWKEEP_CACHE (default /var/cache/flowkeep) holds what is built once.
-.PHONY: acceptance screenshots cyclonus help demo demo-down build test lint unit fuzz system test-kernel conformance soak bench generate
+.PHONY: acceptance screenshots cyclonus help demo demo-down demo-fleet build test lint unit fuzz system test-kernel conformance soak bench generate
 
 help: ## what there is
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -8,6 +8,8 @@ demo: ## a real cluster on this machine with Flowkeep and a small shop; stays up
 	@scripts/demo
 demo-down: ## remove every trace of the demo
 	@scripts/demo-down
+demo-fleet: ## policy sync from a hub to two spokes, as docs/policy-sync.md has it; shows and ends (ARGS=-keep: stays up until ^C)
+	@scripts/demo-fleet $(ARGS)
 build: ## netmaster, netplugin, netctl, flowkeep-cni, macvtap into bin/
 	@scripts/build
 test: ## everything: lint, unit, fuzz, system, a short test-kernel; the last line counts
@@ -18,7 +20,7 @@ unit: ## unit and property tests, with the race detector
 	@scripts/unit
 fuzz: ## every fuzz target, 50,000 inputs each (FUZZTIME=30s for longer)
 	@scripts/fuzz
-system: ## system tests: a cluster is booted and ended (ARGS='-run NAME -reuse')
+system: ## system tests: a fleet and a cluster are booted and ended (ARGS='-run NAME -reuse')
 	@scripts/system $(ARGS)
 test-kernel: ## system tests on the kernel's datapath and with SCTP, in a virtual machine (ARGS='-short' or '-run NAME')
 	@scripts/kernel $(ARGS)

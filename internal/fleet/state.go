@@ -104,6 +104,9 @@ func (a *Answer) state(wanted *Copy) State {
 		s.Message = "the cluster has not taken it up yet"
 	case a.Available.Status == metav1.ConditionFalse:
 		s.Since, s.Message = a.Available.LastTransitionTime, "it is not there yet, or not any more"
+	case a.Available.Status != metav1.ConditionTrue && strings.Contains(a.Available.Message, "is forbidden"):
+		s.Phase, s.Since = Refused, a.Available.LastTransitionTime
+		s.Reason, s.Message = refusal(wanted, strings.TrimPrefix(a.Available.Message, "Failed to fetch resource: "))
 	case a.Available.Status != metav1.ConditionTrue:
 		s.Since, s.Message = a.Available.LastTransitionTime, strings.TrimSuffix("the cluster has not told of it yet: "+a.Available.Message, ": ")
 	case len(wanted.Feedback) == 0 && a.Seen:

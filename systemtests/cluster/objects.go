@@ -32,6 +32,11 @@ func pathOf(apiVersion, kind, namespace, name string) string {
 	return strings.TrimSuffix(path+"/"+plural+"/"+name, "/")
 }
 
+// Path is where the API server keeps an object of any kind whose plural is a regular one, or with an empty name all of a kind.
+func Path(apiVersion, kind, namespace, name string) string {
+	return pathOf(apiVersion, kind, namespace, name)
+}
+
 // PathOf is that of a Pod, Service, NetworkPolicy, Namespace, Node and the like.
 func PathOf(kind, namespace, name string) string {
 	apiVersion := "v1"

@@ -25,6 +25,9 @@ const PolicySync = "policy-sync"
 // starting is how long a server may take to be ready.
 const starting = 60 * time.Second
 
+// looking is how long a guide's command may see something else than the guide says.
+const looking = 30 * time.Second
+
 // Options say what fleet to start.
 type Options struct {
 	Spokes []string // their names; nil: c1 and c2
@@ -99,6 +102,9 @@ func (f *Fleet) start(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	for _, name := range f.names {
+		if err := f.Run("controllers-"+name, f.controllers(f.Spokes[name])...); err != nil {
+			return err
+		}
 		if err := f.StartAgent(name); err != nil {
 			return err
 		}
@@ -234,6 +240,13 @@ func (f *Fleet) apiserver(name string, port int, etcd string) []string {
 		"--client-ca-file=" + f.keys.file("ca.crt"), "--tls-cert-file=" + f.keys.file("server.crt"), "--tls-private-key-file=" + f.keys.file("server.key"),
 		"--requestheader-client-ca-file=" + f.keys.file("ca.crt"), "--requestheader-allowed-names=nobody",
 		"--service-account-issuer=https://" + name, "--service-account-key-file=" + f.keys.file("server.key"), "--service-account-signing-key-file=" + f.keys.file("server.key")}, more...)
+}
+
+// controllers are those of Kubernetes that work agents leave something to: what they wrote right before a work went has its
+// AppliedManifestWork for an owner, and is the garbage collector's.
+func (f *Fleet) controllers(s *Server) []string {
+	return []string{filepath.Join(f.Bin, "kube-controller-manager"), "--kubeconfig=" + s.Kubeconfig, "--controllers=garbage-collector-controller,namespace-controller",
+		"--leader-elect=false", "--secure-port=0", "--bind-address=" + f.ip}
 }
 
 // all are the servers, the hub first.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -24,6 +25,10 @@ const agentRole = `{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole,
 	{apiGroups: ["", apps, apiextensions.k8s.io, authorization.k8s.io, coordination.k8s.io, events.k8s.io, networking.k8s.io, work.open-cluster-management.io,
 		gateway.networking.k8s.io, kuadrant.io, fleet.flowkeep.io, example.com], resources: ["*"], verbs: ["*"]}]}`
 
+// testKinds lets policy-sync have the policies of the tests' own kinds.
+const testKinds = `{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: test-kinds}, rules: [
+	{apiGroups: [example.com, locked.example.com], resources: ["*"], verbs: [get, list, watch, update]}]}`
+
 // join makes the hub and the spokes what they are before Flowkeep comes, and installs its definitions and roles.
 func (f *Fleet) join(ctx context.Context) error {
 	var all sync.WaitGroup
@@ -37,11 +42,7 @@ func (f *Fleet) join(ctx context.Context) error {
 }
 
 func (f *Fleet) furnishHub(ctx context.Context) error {
-	own, err := filepath.Glob(filepath.Join(f.Source, "deploy", "crds", "fleet*.yaml"))
-	if err != nil {
-		return err
-	}
-	if err := f.Hub.Define(ctx, append(own, f.definitions("hub", "gateway", "kuadrant")...)...); err != nil {
+	if err := f.Hub.Define(ctx, append(f.definitions("hub", "gateway", "kuadrant"), f.own("policyoverrides"), f.own("networkpolicysets"))...); err != nil {
 		return err
 	}
 	if err := f.Hub.Apply(ctx, "", `{apiVersion: cluster.open-cluster-management.io/v1beta2, kind: ManagedClusterSet, metadata: {name: `+ClusterSet+`},
@@ -53,22 +54,40 @@ func (f *Fleet) furnishHub(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
+	if out, err := exec.CommandContext(ctx, filepath.Join(f.Bin, "kubectl"), "--kubeconfig", f.Hub.Kubeconfig, "apply", "--server-side", "-f", filepath.Join(f.Source, "deploy", "roles.yaml")).CombinedOutput(); err != nil {
+		return fmt.Errorf("apply deploy/roles.yaml: %w\n%s", err, out)
+	}
+	if err := f.Hub.Apply(ctx, "", testKinds); err != nil {
+		return err
+	}
+	for _, role := range []string{"flowkeep-policy-sync", "flowkeep-policy-sync-kinds", "test-kinds"} {
+		if err := f.Hub.Apply(ctx, "", bind("ClusterRole", role, policySync)); err != nil {
+			return err
+		}
+	}
+	return f.Hub.Apply(ctx, "kube-system", bind("Role", "flowkeep-policy-sync", policySync))
 }
 
 func (f *Fleet) furnishSpoke(ctx context.Context, s *Server) error {
-	own, err := filepath.Glob(filepath.Join(f.Source, "deploy", "crds", "fleet*enforcement*.yaml"))
-	if err != nil {
-		return err
-	}
-	if err := s.Define(ctx, append(own, f.definitions("spoke", "gateway", "kuadrant")...)...); err != nil {
+	if err := s.Define(ctx, append(f.definitions("spoke", "gateway", "kuadrant"), f.own("networkpolicyenforcements"))...); err != nil {
 		return err
 	}
 	if err := s.Apply(ctx, "", agentRole); err != nil {
 		return err
 	}
-	return s.Apply(ctx, "", `{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: work-agent},
-		roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: work-agent}, subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: work-agent}]}`)
+	return s.Apply(ctx, "", bind("ClusterRole", "work-agent", workAgent))
+}
+
+// bind gives a user a role of the whole cluster, or one of a namespace.
+func bind(kind, role string, to user) string {
+	binding := strings.TrimSuffix(kind, "Role") + "RoleBinding"
+	return fmt.Sprintf(`{apiVersion: rbac.authorization.k8s.io/v1, kind: %s, metadata: {name: %s}, roleRef: {apiGroup: rbac.authorization.k8s.io, kind: %s, name: %[2]s},
+		subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: %[4]s}]}`, binding, role, kind, to.name)
+}
+
+// ReadParameters lets policy-sync read the ConfigMaps of a namespace.
+func (f *Fleet) ReadParameters(ctx context.Context, namespace string) error {
+	return f.Hub.Apply(ctx, namespace, strings.Replace(bind("ClusterRole", "flowkeep-policy-sync-parameters", policySync), "kind: ClusterRoleBinding", "kind: RoleBinding", 1))
 }
 
 // definitions are files in the cache.
@@ -78,6 +97,11 @@ func (f *Fleet) definitions(folders ...string) (files []string) {
 		files = append(files, found...)
 	}
 	return files
+}
+
+// own is one of Flowkeep's.
+func (f *Fleet) own(plural string) string {
+	return filepath.Join(f.Source, "deploy", "crds", plural+".yaml")
 }
 
 // Define creates CustomResourceDefinitions, one a file, and waits until they serve.

@@ -28,6 +28,9 @@ func (f *Fleet) StartPolicySync(ctx context.Context, name string, flags ...strin
 			return err
 		}
 		_, err := f.Page(ctx, name, "/readyz")
+		if err != nil && strings.Contains(err.Error(), "standby") {
+			return nil
+		}
 		return err
 	})
 }

@@ -12,7 +12,7 @@ import (
 // What policy sync relies on of Open Cluster Management's work agent, without policy sync.
 func TestFleetTransport(t *testing.T) {
 	w := newWorld(t)
-	c1 := w.Spokes["c1"]
+	c1 := w.c1
 	mine, theirs := w.ns+"-new", w.ns
 	w.must(c1.Apply(w.ctx, "", namespace(theirs)))
 	for name, spec := range map[string]string{"same": "{podSelector: {}, policyTypes: [Ingress]}", "other": "{podSelector: {matchLabels: {a: b}}}"} {
@@ -64,12 +64,12 @@ func TestFleetTransport(t *testing.T) {
 
 	work("writes", write, mine, mine+"/p")
 	state("writes", mine+" there (), p there (source=test generation=1)")
-	uid := w.field(c1, policyPath(mine, "p"), "metadata", "uid")
+	uid := dig(w.there(c1, policyPath(mine, "p")), "metadata", "uid")
 	work("too", write, "", mine+"/p")
 	state("too", "p there (source=test generation=1)")
 	remove("writes")
 	w.eventually("the namespace and the policy are kept by the other work", func() error {
-		if got := w.field(c1, policyPath(mine, "p"), "metadata", "uid"); got != uid {
+		if got := dig(w.there(c1, policyPath(mine, "p")), "metadata", "uid"); got != uid {
 			return fmt.Errorf("the policy was %s and is %s", uid, got)
 		}
 		return c1.Get(w.ctx, "/api/v1/namespaces/"+mine, new(json.RawMessage))

@@ -10,10 +10,15 @@ type Work struct {
 	Metadata struct {
 		Name, Namespace, ResourceVersion string
 		Generation                       int64
+		DeletionTimestamp                string
 		Labels, Annotations              map[string]string
 	}
 	Spec struct {
-		Workload struct{ Manifests []Object }
+		Workload        struct{ Manifests []Object }
+		ManifestConfigs []struct {
+			ResourceIdentifier struct{ Resource, Namespace, Name string }
+			UpdateStrategy     struct{ Type string }
+		}
 	}
 	Status struct {
 		Conditions     []Condition
