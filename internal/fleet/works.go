@@ -226,6 +226,7 @@ func ReadExisting(w *workv1.ManifestWork) *Existing {
 	e.Bundle, _ = ParseSource(shared(w.Annotations[AnnotationBundle]))
 	orphans := orphansOf(w.Spec.DeleteOption)
 	matched := len(w.Spec.ManifestConfigs) == len(w.Spec.Workload.Manifests)
+	e.Sent = make([]Sent, 0, len(w.Spec.Workload.Manifests))
 	for i, m := range w.Spec.Workload.Manifests {
 		var config workv1.ManifestConfigOption
 		if i < len(w.Spec.ManifestConfigs) {

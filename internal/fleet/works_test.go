@@ -42,6 +42,9 @@ func TestNames(t *testing.T) {
 			t.Fatalf("%s is the name of %s and of %s", name, was, what)
 		}
 		works[name] = what
+		if other := workName("a", Source{"", "b", n}, part); other == workName("ab", Source{"", "", n}, part) {
+			t.Fatal(other)
+		}
 		if wrong := validation.IsDNS1123Label(name); len(wrong) > 0 {
 			t.Fatal(name, wrong)
 		}
@@ -266,8 +269,8 @@ func TestFull(t *testing.T) {
 	}
 	for i := range 12 {
 		pad(i, 100<<10) // store fails if a work has more than 500 KiB
-		s.settle(h.bundles(), all)
 	}
+	s.settle(h.bundles(), all)
 	w := h.bundles()
 	if missing := s.missing(w.works(all)); len(missing) > 0 || len(s.works) < 4 {
 		t.Errorf("%d works, missing: %s", len(s.works), missing)
