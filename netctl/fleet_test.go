@@ -127,7 +127,7 @@ func says(cluster string, c *fleet.Copy) map[string]any {
 // hubCluster is a hub whose clusters have answered.
 func hubCluster(t *testing.T) (*bench, *apiServer, *[]string) {
 	t.Helper()
-	b, s := nodeCluster(t, hubObjects)
+	b, _ := nodeCluster(t, hubObjects)
 	client, err := apiserver.New(apiserver.Options{Kubeconfig: b.flags[1]})
 	if err != nil {
 		t.Fatal(err)
@@ -156,7 +156,7 @@ func hubCluster(t *testing.T) (*bench, *apiServer, *[]string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, s = nodeCluster(t, string(raw))
+	b, s := nodeCluster(t, string(raw))
 	selectors, plain := &[]string{}, s.refuse
 	s.refuse = func(w http.ResponseWriter, r *http.Request) bool {
 		if by := r.URL.Query().Get("labelSelector"); by != "" {
