@@ -1,7 +1,9 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -95,14 +97,17 @@ func (f *Fleet) Perform(ctx context.Context, s *Step) (string, error) {
 	return string(out), err
 }
 
-// ages and runs of blanks are no matter.
+var errWell = errors.New("no error")
+
+// ages, runs of blanks and empty lines are no matter.
 var (
 	ages   = regexp.MustCompile(`\b(\d+[smhd])+\b`)
 	blanks = regexp.MustCompile(`[ \t]+`)
+	empty  = regexp.MustCompile(`\s*\n\s*`)
 )
 
 func plain(output string) string {
-	return strings.TrimSpace(blanks.ReplaceAllString(ages.ReplaceAllString(output, "AGE"), " "))
+	return strings.TrimSpace(empty.ReplaceAllString(blanks.ReplaceAllString(ages.ReplaceAllString(output, "AGE"), " "), "\n"))
 }
 
 // Follow runs a step, one that looks until it sees what the guide says; ages may be others. It returns what it saw last.
@@ -111,7 +116,7 @@ func (f *Fleet) Follow(ctx context.Context, s *Step) (output string, err error) 
 		out, err := f.Perform(ctx, s)
 		output = out
 		if want := plain(s.Output); plain(out) != want {
-			return fmt.Errorf("%s\nprints\n%s\n(%v), and the guide says\n%s", s.Command, out, err, s.Output)
+			return fmt.Errorf("%s\nprints\n%s\n(it ended with: %w), and the guide says\n%s", s.Command, out, cmp.Or(err, errWell), s.Output)
 		}
 		return nil
 	}
