@@ -18,6 +18,7 @@ type GatewayReport struct {
 
 // GatewayStatus is the Gateway's status with the report in it; changed is false when it says so already. The old status is not changed.
 func GatewayStatus(r *GatewayReport, now metav1.Time) (status Object, changed bool) {
+	r = r.held()
 	old := statusOf(r.Gateway)
 	generation := generationOf(r.Gateway)
 	conditions := append(r.conditions(generation), r.conflicts(generation))
@@ -27,6 +28,21 @@ func GatewayStatus(r *GatewayReport, now metav1.Time) (status Object, changed bo
 	status = with(status, "addresses", r.addresses())
 	status = with(status, "listeners", r.listeners(listOf(old, "listeners"), generation, now))
 	return status, !same(old, status) && len(old)+len(status) > 0
+}
+
+// held: where something is in the way clusters have what was sent before, and what they say is of no more than that.
+func (r *GatewayReport) held() *GatewayReport {
+	if r.Problem == nil {
+		return r
+	}
+	h := *r
+	h.States = slices.Clone(r.States)
+	for i := range h.States {
+		if s := &h.States[i]; s.Phase == Answered {
+			s.Phase, s.Reason, s.Message = Waiting, reasonOr(r.Problem.Reason, "Invalid"), "it has what was sent before"
+		}
+	}
+	return &h
 }
 
 func (r *GatewayReport) conditions(generation int64) (conditions []metav1.Condition) {

@@ -41,7 +41,7 @@ func ReadOverride(o *fleetv1alpha1.PolicyOverride) *Override {
 	if s := o.Spec.ClusterSelector; s != nil {
 		selector, err := metav1.LabelSelectorAsSelector(s)
 		if err != nil {
-			v.Err = fmt.Errorf("spec.clusterSelector: %w", err)
+			v.Err, v.selector = fmt.Errorf("spec.clusterSelector: %w", err), labels.Everything() // it may have been for any of them
 			return v
 		}
 		v.selector = selector

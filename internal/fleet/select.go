@@ -246,12 +246,13 @@ type place struct {
 	Name
 }
 
-// findConflicts tells sets where a policy of theirs does not go, because an older one of another namespace goes there under the same name.
+// findConflicts tells sets where a policy of theirs does not go, because another one goes there under the same name: one of the namespace's
+// own, or else the oldest. So nobody takes away what a namespace has of its own, however old the policy is that is sent there from another.
 func findConflicts(sets []*Set) (problems []Problem) {
 	holders := map[place]Object{}
 	for _, s := range sets {
 		s.each(func(p Object, at place) {
-			if held := holders[at]; held == nil || older(p, held) {
+			if held := holders[at]; held == nil || precedes(p, held, at.Namespace) {
 				holders[at] = p
 			}
 		})
@@ -266,9 +267,13 @@ func findConflicts(sets []*Set) (problems []Problem) {
 				s.conflicts = map[place]bool{}
 			}
 			s.conflicts[at] = true
+			why := "which is older"
+			if holder.Namespace == at.Namespace {
+				why = "which is of that namespace"
+			}
 			problems = append(problems, Problem{
 				Source: networkPolicySource(nameOf(p)), Cluster: at.cluster, Reason: ReasonConflicted,
-				Message: fmt.Sprintf("the hub's NetworkPolicy %s, which is older, has the name %s there", holder, at.Name),
+				Message: fmt.Sprintf("the hub's NetworkPolicy %s, %s, has the name %s there", holder, why, at.Name),
 			})
 		})
 	}
@@ -281,6 +286,14 @@ func (s *Set) each(visit func(Object, place)) {
 			visit(p, place{c, Name{s.TargetNamespace, nameOf(p).Name}})
 		}
 	}
+}
+
+// precedes tells which of two policies goes into a namespace.
+func precedes(a, b Object, namespace string) bool {
+	if own := nameOf(a).Namespace == namespace; own != (nameOf(b).Namespace == namespace) {
+		return own
+	}
+	return older(a, b)
 }
 
 // older: creation, then name.

@@ -317,6 +317,18 @@ func TestGatewayStatus(t *testing.T) {
 	if c := conditionNamed(listOf(status, "conditions"), "Accepted"); c["status"] != "False" || c["reason"] != "InvalidParameters" || c["message"] != "no downstreamClass" {
 		t.Errorf("%v", c)
 	}
+	for i := range r.States {
+		r.States[i] = there(r.States[i].Cluster, "True/Programmed", 1, "192.0.2.1")
+	}
+	status, _ = GatewayStatus(r, noon)
+	for _, c := range append(listOf(status, "conditions"), listOf(listOf(status, "listeners")[0].(map[string]any), "conditions")...) {
+		if m := c.(map[string]any); m["status"] == "True" && m["type"] != "example.com/Theirs" {
+			t.Errorf("what is not sent is said to be there: %v", m)
+		}
+	}
+	if len(listOf(status, "addresses")) != 1 {
+		t.Errorf("the gateways that there are have no addresses: %v", status)
+	}
 }
 
 func TestHierarchy(t *testing.T) {

@@ -253,6 +253,44 @@ func TestHeld(t *testing.T) {
 	}
 }
 
+// TestBrokenSelector: an override whose selector makes no sense any more is not taken out of the copies that it was in.
+func TestBrokenSelector(t *testing.T) {
+	h, s := crowd(t, 1, 2), newSpokes(t)
+	all := limits{workBytes, workManifests}
+	override := &fleetv1alpha1.PolicyOverride{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "o"},
+		Spec: fleetv1alpha1.PolicyOverrideSpec{
+			TargetRef:       fleetv1alpha1.PolicyTarget{Group: "kuadrant.io", Kind: "RateLimitPolicy", Name: "p00"},
+			ClusterSelector: &metav1.LabelSelector{}, Merge: fleetv1alpha1.Patch{Raw: []byte(`{"limit": 77}`)},
+		},
+	}
+	h.overrides = []*fleetv1alpha1.PolicyOverride{override}
+	s.settle(h.bundles(), all)
+	override.Spec.ClusterSelector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "region", Operator: metav1.LabelSelectorOpIn}}
+	s.settle(h.bundles(), all)
+	for _, cluster := range []string{"c00", "c01"} {
+		if o := s.objects[cluster][Key{"kuadrant.io", "ratelimitpolicies", Name{"shop", "p00"}}]; o == nil || !strings.Contains(o.json, `"limit":77`) {
+			t.Errorf("%s has %+v", cluster, o)
+		}
+	}
+}
+
+// TestANamespacesOwnComesFirst: an older policy that is sent to a namespace from another does not take the place of the namespace's own.
+func TestANamespacesOwnComesFirst(t *testing.T) {
+	deny := func(namespace, created string) Object {
+		return tree(t, fmt.Sprintf(`{metadata: {name: deny, namespace: %s, creationTimestamp: %q}, spec: {podSelector: {}}}`, namespace, created))
+	}
+	own := &Set{Name: Name{"shop", "set"}, TargetNamespace: "shop", Clusters: []string{"c1"}, Policies: []Object{deny("shop", "2026-01-02T00:00:00Z")}}
+	foreign := &Set{Name: Name{"other", "set"}, TargetNamespace: "shop", Clusters: []string{"c1"}, Policies: []Object{deny("other", "2026-01-01T00:00:00Z")}}
+	for _, sets := range [][]*Set{{own, foreign}, {foreign, own}} {
+		own.conflicts, foreign.conflicts = nil, nil
+		problems := findConflicts(sets)
+		if len(own.conflicts) != 0 || len(foreign.conflicts) != 1 || len(problems) != 1 || !strings.Contains(problems[0].Message, "of that namespace") {
+			t.Errorf("%v %v %v", own.conflicts, foreign.conflicts, problems)
+		}
+	}
+}
+
 // TestFull: a work that is full is not made larger than OCM allows while copies move out of it, and they get out.
 func TestFull(t *testing.T) {
 	h, s := crowd(t, 12, 1), newSpokes(t)
