@@ -23,44 +23,44 @@ const requestLimit = 15 * time.Second
 // client writes. Safe for concurrent use.
 type client struct{ dynamic.Interface }
 
-// work makes a write of a work; annotated tells whether it has annotations.
-func (c client) work(ctx context.Context, w *fleet.Write, annotated bool) error {
+// work makes a write of a work; annotated tells whether it has annotations. It gives the work as it is after an update.
+func (c client) work(ctx context.Context, w *fleet.Write, annotated bool) (after *unstructured.Unstructured, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestLimit)
 	defer cancel()
 	in := c.Resource(works.resource).Namespace(w.Cluster)
 	if w.Verb == fleet.Delete {
-		return explained(in.Delete(ctx, w.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &w.ResourceVersion}}))
+		return nil, explained(in.Delete(ctx, w.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &w.ResourceVersion}}))
 	}
 	var live *workv1.ManifestWork
 	if w.Live {
 		o, err := in.Get(ctx, w.Name, metav1.GetOptions{})
 		if err != nil {
-			return explained(err)
+			return nil, explained(err)
 		}
 		live = new(workv1.ManifestWork)
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, live); err != nil {
-			return fmt.Errorf("read a work: %w", err)
+			return nil, fmt.Errorf("read a work: %w", err)
 		}
 	}
 	if w.Verb == fleet.Update {
 		patch, err := w.Patch(live, annotated)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		_, err = in.Patch(ctx, w.Name, types.JSONPatchType, patch, metav1.PatchOptions{})
-		return explained(err)
+		after, err = in.Patch(ctx, w.Name, types.JSONPatchType, patch, metav1.PatchOptions{})
+		return after, explained(err)
 	}
 	work, err := w.Work(live)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	o, err := runtime.DefaultUnstructuredConverter.ToUnstructured(work)
 	if err != nil {
-		return fmt.Errorf("write a work down: %w", err)
+		return nil, fmt.Errorf("write a work down: %w", err)
 	}
 	delete(o, "status")
 	_, err = in.Create(ctx, &unstructured.Unstructured{Object: o}, metav1.CreateOptions{})
-	return explained(err)
+	return nil, explained(err)
 }
 
 // putStatus writes an object's status, if it still is the version that was looked at.

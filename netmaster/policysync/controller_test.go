@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/flowkeep/flowkeep/internal/fleet"
+	"go.uber.org/goleak"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -33,8 +34,11 @@ func TestGatewayAndPolicies(t *testing.T) {
 	r.idle()
 	h.expect(3, "Namespace/"+h.id, "Gateway/web", "LimitPolicy/slow")
 	r.stop()
+	before := goleak.IgnoreCurrent()
 	again := h.start()
 	again.idle()
+	again.stop()
+	h.must(goleak.Find(before, goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"), goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop")))
 	if n := again.writes(); n != 0 {
 		t.Errorf("a second start makes %v writes", n)
 	}

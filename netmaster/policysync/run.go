@@ -51,6 +51,8 @@ func Run(ctx context.Context, o Options) error {
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer taps.wait()
+	defer c.world.bundles.ShutDown()
+	defer c.world.tells.ShutDown()
 	defer stop(nil)
 	one := &lease.Lease{Client: leases, Namespace: o.LeaseNamespace, Name: LeaseName, Identity: o.Identity, Work: "sends gateways and policies to spokes", Log: o.Log}
 	all.Go(func() { c.report(ctx, one.Standby()) })

@@ -11,6 +11,8 @@ import (
 
 	fleetv1alpha1 "github.com/flowkeep/flowkeep/api/fleet/v1alpha1"
 	"github.com/flowkeep/flowkeep/internal/fleet"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
@@ -132,8 +134,13 @@ func (c *controller) carryAll(ctx context.Context, writes []fleet.Write) bool {
 
 // carryOne says whether a write came to its end: a cluster that is gone is no reason to try again, as its decision goes too.
 func (c *controller) carryOne(ctx context.Context, w *fleet.Write) bool {
+	at := fleet.Name{Namespace: w.Cluster, Name: w.Name}
 	err := c.write(ctx, func() error {
-		return c.client.work(ctx, w, c.world.annotated(fleet.Name{Namespace: w.Cluster, Name: w.Name}))
+		after, err := c.client.work(ctx, w, c.world.annotated(at))
+		if after != nil && err == nil {
+			c.world.wrote(at, w.ResourceVersion, after)
+		}
+		return err
 	})
 	if ctx.Err() != nil {
 		return false
@@ -162,4 +169,27 @@ func (w *world) annotated(at fleet.Name) bool {
 	defer w.mu.RUnlock()
 	one := row[*work](w, works, at)
 	return one != nil && one.annotated
+}
+
+// wrote takes a work up as it is after a write, so that it is not written once more before its event comes. If it is there no more, or in
+// another version than was written, the events have more to tell than this.
+func (w *world) wrote(at fleet.Name, before string, after *unstructured.Unstructured) {
+	w.mu.RLock()
+	t := w.current[works]
+	w.mu.RUnlock()
+	if t == nil {
+		return
+	}
+	value := t.slim(after)
+	t.change(func() {
+		if one, ok := t.rows[at].(*work); ok && one.ResourceVersion == before && value != nil {
+			t.have(at, value)
+		}
+	})
+}
+
+// older tells whether a work's version is from before that of another: after a write was taken up, events from before it may come yet.
+func (one *work) older(than *work) bool {
+	order, err := resourceversion.CompareResourceVersion(one.ResourceVersion, than.ResourceVersion)
+	return err == nil && order < 0
 }

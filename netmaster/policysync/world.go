@@ -125,7 +125,15 @@ func (t *table) all(values map[fleet.Name]any) {
 	})
 }
 
-func (t *table) put(name fleet.Name, value any) { t.change(func() { t.have(name, value) }) }
+func (t *table) put(name fleet.Name, value any) {
+	t.change(func() {
+		now, isWork := value.(*work)
+		if before, ok := t.rows[name].(*work); ok && isWork && now.older(before) {
+			return
+		}
+		t.have(name, value)
+	})
+}
 
 func (t *table) remove(name fleet.Name) { t.change(func() { t.have(name, nil) }) }
 
