@@ -14,7 +14,7 @@ import (
 	fleetv1alpha1 "github.com/flowkeep/flowkeep/api/fleet/v1alpha1"
 )
 
-// ReasonInvalidOverride: an override of the policy can't be put into it.
+// ReasonInvalidOverride is that of a policy that an override can't be put into.
 const ReasonInvalidOverride = "InvalidOverride"
 
 // Override is a PolicyOverride.

@@ -19,7 +19,7 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// ReasonTooLarge: a copy is larger than any work may be.
+// ReasonTooLarge is that of a copy that is larger than any work may be.
 const ReasonTooLarge = "TooLarge"
 
 // Limits of a work, which has a status too, in which the agent answers for each manifest. OCM's own limit is 500 KiB of manifests.

@@ -35,9 +35,9 @@ func TestNames(t *testing.T) {
 		n := r.name()
 		bundle := Source{r.one("", "x.io", "y.x.io"), r.one("Gateway", "NetworkPolicySet", "x"), n}
 		part := uint64(r.IntN(4))
-		of, what := r.one("a/b", "a", "b/c"), ""
+		of := r.one("a/b", "a", "b/c")
 		name := workName(of, bundle, part)
-		what = fmt.Sprint(of, " ", bundle, " ", part)
+		what := fmt.Sprint(of, " ", bundle, " ", part)
 		if was, has := works[name]; has && was != what {
 			t.Fatalf("%s is the name of %s and of %s", name, was, what)
 		}
@@ -365,4 +365,31 @@ func BenchmarkBundle(b *testing.B) {
 		b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/float64(len(kept)), "B/work")
 		runtime.KeepAlive(kept)
 	})
+}
+
+// TestStaleAnswers: what a status says counts only if the agent has seen the work as it is.
+func TestStaleAnswers(t *testing.T) {
+	h, s := crowd(t, 1, 1), newSpokes(t)
+	s.settle(h.bundles(), small)
+	work := s.works[s.names()[0]]
+	if e := ReadExisting(work); !e.Sent[1].Applied {
+		t.Fatalf("%+v", e.Sent[1])
+	}
+	work.Generation++
+	if e := ReadExisting(work); e.Sent[1].Applied {
+		t.Errorf("%+v", e.Sent[1])
+	}
+	asked := newSpokes(t)
+	for _, w := range Plan(controller, h.bundles().works(small), nil) {
+		asked.write(&w)
+	}
+	at := asked.names()[0]
+	asked.agent(at)
+	if e := ReadExisting(asked.works[at]); !e.Sent[1].Free {
+		t.Fatalf("%+v", e.Sent[1])
+	}
+	asked.works[at].Generation++
+	if e := ReadExisting(asked.works[at]); e.Sent[1].Free {
+		t.Errorf("%+v", e.Sent[1])
+	}
 }
