@@ -36,14 +36,14 @@ var (
 	resource = regexp.MustCompile(`resource="(\w+)"`)
 )
 
-// writes counts the hub's own API server's writes of what policy-sync may write.
+// writes counts what the hub's API server was asked to write of what policy-sync may; statuses of works are their agents'.
 func (w *world) writes() map[string]string {
 	w.Helper()
 	text, err := w.Hub.Ask(w.ctx, "GET", "/metrics", nil)
 	w.must(err)
 	found := map[string]string{}
 	for line := range strings.Lines(string(text)) {
-		if m := writes.FindStringSubmatch(line); m != nil && verb.MatchString(line) {
+		if m := writes.FindStringSubmatch(line); m != nil && verb.MatchString(line) && !containsAll(line, `"manifestworks"`, `"status"`) {
 			if r := resource.FindStringSubmatch(line); r != nil && slices.Contains([]string{"manifestworks", "gateways", "gatewayclasses", "ratelimitpolicies", "networkpolicysets", "policyoverrides"}, r[1]) {
 				found[line[:strings.LastIndex(line, " ")]] = m[1]
 			}
