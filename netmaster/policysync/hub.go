@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	fleetv1alpha1 "github.com/flowkeep/flowkeep/api/fleet/v1alpha1"
 	"github.com/flowkeep/flowkeep/internal/fleet"
@@ -40,9 +41,23 @@ func (w *world) lookup() fleet.Lookup {
 			for d := range w.decisionsOf[name] {
 				all = append(all, row[*clusterv1beta1.PlacementDecision](w, decisions, d))
 			}
+			if d := w.lingering(name, time.Now()); len(d.Status.Decisions) > 0 {
+				all = append(all, d)
+			}
 			return all
 		},
 	}
+}
+
+// lingering are the clusters that are about to leave a Placement's decisions.
+func (w *world) lingering(placement fleet.Name, now time.Time) *clusterv1beta1.PlacementDecision {
+	d := new(clusterv1beta1.PlacementDecision)
+	for cluster, until := range w.leaving[placement] {
+		if now.Before(until) && w.clusterOf(cluster).Known {
+			d.Status.Decisions = append(d.Status.Decisions, clusterv1beta1.ClusterDecision{ClusterName: cluster})
+		}
+	}
+	return d
 }
 
 func (w *world) selection(name fleet.Name) fleet.Selection {

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"time"
 
 	fleetv1alpha1 "github.com/flowkeep/flowkeep/api/fleet/v1alpha1"
 	"github.com/flowkeep/flowkeep/internal/fleet"
@@ -302,10 +303,54 @@ func (w *world) decisionChanged(name fleet.Name, old, now any) {
 			w.touchPlacement(placement)
 		}
 	}
+	if d, ok := old.(*clusterv1beta1.PlacementDecision); ok {
+		w.leave(fleet.Name{Namespace: name.Namespace, Name: d.Labels[clusterv1beta1.PlacementLabel]}, fleet.DecidedClusters([]*clusterv1beta1.PlacementDecision{d}))
+	}
+}
+
+// decisionGrace is how long a cluster that no decision names any more still counts as chosen. The decisions of a Placement are several
+// objects, which are written one after the other: a cluster that moves from one to another is in neither for a moment, and would lose all.
+const decisionGrace = 3 * time.Second
+
+// leave notes which of the clusters that a decision named are named no more.
+func (w *world) leave(placement fleet.Name, clusters []string) {
+	var chosen []*clusterv1beta1.PlacementDecision
+	for d := range w.decisionsOf[placement] {
+		chosen = append(chosen, row[*clusterv1beta1.PlacementDecision](w, decisions, d))
+	}
+	still, until := fleet.DecidedClusters(chosen), time.Now().Add(decisionGrace)
+	left := slices.DeleteFunc(clusters, func(c string) bool { return slices.Contains(still, c) })
+	if len(left) == 0 {
+		return
+	}
+	if w.leaving[placement] == nil {
+		w.leaving[placement] = map[string]time.Time{}
+	}
+	for _, c := range left {
+		w.leaving[placement][c] = until
+	}
+	time.AfterFunc(decisionGrace, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.left(placement, time.Now())
+	})
+}
+
+// left forgets those whose time is over.
+func (w *world) left(placement fleet.Name, now time.Time) {
+	maps.DeleteFunc(w.leaving[placement], func(_ string, until time.Time) bool { return !now.Before(until) })
+	if len(w.leaving[placement]) == 0 {
+		delete(w.leaving, placement)
+	}
+	w.touchPlacement(placement)
 }
 
 // clusterChanged: what is sent depends on a cluster's labels where an override selects by them; what is told, on whether it is heard of.
 func (w *world) clusterChanged(name fleet.Name, old, now any) {
+	for b := range w.parked[name.Name] {
+		w.sync(b)
+	}
+	delete(w.parked, name.Name)
 	before, _ := old.(*fleet.Cluster)
 	after, _ := now.(*fleet.Cluster)
 	if before == nil || after == nil || !maps.Equal(before.Labels, after.Labels) {

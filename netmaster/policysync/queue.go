@@ -15,6 +15,8 @@ type queue struct {
 
 	mu    sync.Mutex
 	since map[fleet.Source]time.Time // when the first event came that has not led to what it should yet
+	// news is what has been marked and not looked at since, seeing what is being looked at.
+	news, seeing map[fleet.Source]bool
 }
 
 // How long until something that failed is looked at again.
@@ -26,7 +28,7 @@ const (
 func newQueue() *queue {
 	return &queue{
 		TypedRateLimitingInterface: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[fleet.Source](firstRetry, longestRetry)),
-		since:                      map[fleet.Source]time.Time{},
+		since:                      map[fleet.Source]time.Time{}, news: map[fleet.Source]bool{}, seeing: map[fleet.Source]bool{},
 	}
 }
 
@@ -36,6 +38,7 @@ func (q *queue) mark(s fleet.Source, after time.Duration) {
 	if _, waits := q.since[s]; !waits {
 		q.since[s] = time.Now()
 	}
+	q.news[s] = true
 	q.mu.Unlock()
 	q.AddAfter(s, after)
 }
@@ -44,12 +47,30 @@ func (q *queue) mark(s fleet.Source, after time.Duration) {
 func (q *queue) begun(s fleet.Source) time.Time {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if q.news[s] {
+		delete(q.news, s)
+		q.seeing[s] = true
+	}
 	at, ok := q.since[s]
 	if !ok {
 		return time.Now()
 	}
 	delete(q.since, s)
 	return at
+}
+
+// looked: it has been decided what is to be, with all the news that there was when that began.
+func (q *queue) looked(s fleet.Source) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	delete(q.seeing, s)
+}
+
+// hasNews tells whether there is news that has not been looked at.
+func (q *queue) hasNews(s fleet.Source) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.news[s] || q.seeing[s]
 }
 
 // again puts what did not come to its end back, with the time when it began.
@@ -82,6 +103,7 @@ func (q *queue) run(ctx context.Context, workers int, look func(context.Context,
 						q.again(s, begun)
 					}
 				}
+				q.looked(s)
 				q.Done(s)
 			}
 		})

@@ -25,6 +25,7 @@ func (c *controller) sync(ctx context.Context, b fleet.Source, begun time.Time) 
 	c.world.mu.RUnlock()
 	c.metrics.decided(start)
 	c.remember(b, g)
+	c.world.bundles.looked(b)
 	if g.frozen == "" && len(writes) > 0 {
 		if !c.carry(ctx, writes) {
 			return false
@@ -150,6 +151,7 @@ func (c *controller) carryOne(ctx context.Context, w *fleet.Write) bool {
 	case written:
 		log.Debug("work written", "verb", w.Verb)
 	case gone:
+		c.world.park(w.Cluster, w.Bundle)
 		log.Warn("the cluster's namespace is missing, or is being deleted: nothing is sent there", "error", err)
 	case conflict:
 		log.Debug("the work has changed meanwhile; it is decided anew", "error", err)

@@ -23,8 +23,12 @@ type report struct {
 // tell brings what is told on a hub object up to date. It says whether that came to its end.
 func (c *controller) tell(ctx context.Context, s fleet.Source, _ time.Time) bool {
 	c.world.mu.RLock()
-	reports := c.reporter().reports(s)
+	from := c.reporter()
+	reports := from.reports(s)
 	c.world.mu.RUnlock()
+	if from.early {
+		return false
+	}
 	for _, r := range reports {
 		var err error
 		if r.annotation {
@@ -55,10 +59,21 @@ type reporter struct {
 	*controller
 	selection func(fleet.Name) fleet.Selection
 	answered  map[fleet.Source]map[string][]fleet.Answer
+	// early: what a bundle is to be now is not decided yet, so that answers would be taken for those to the hub's objects as they are now.
+	early bool
+}
+
+// known of a bundle, if nothing is newer.
+func (c *reporter) known(b fleet.Source) *known {
+	if c.world.bundles.hasNews(b) {
+		c.early = true
+		return nil
+	}
+	return c.controller.known(b)
 }
 
 func (c *controller) reporter() *reporter {
-	return &reporter{c, c.world.selections(), map[fleet.Source]map[string][]fleet.Answer{}}
+	return &reporter{controller: c, selection: c.world.selections(), answered: map[fleet.Source]map[string][]fleet.Answer{}}
 }
 
 // reports are what is not told yet of an object.

@@ -3,6 +3,7 @@ package policysync
 import (
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/flowkeep/flowkeep/internal/fleet"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -35,6 +36,11 @@ type world struct {
 	overridesOf index[fleet.Source, fleet.Name]                  // by policy
 	worksOf     index[fleet.Source, fleet.Name]                  // by bundle
 	holdersOf   map[fleet.Source]index[fleet.Source, fleet.Name] // by source and bundle: works that carry it
+
+	// leaving are clusters that a Placement's decisions name no more, until when they count as chosen all the same.
+	leaving map[fleet.Name]map[string]time.Time
+	// parked are bundles of which something could not be written, as the cluster's namespace was not there.
+	parked index[string, fleet.Source]
 }
 
 // policyID is where a policy is found.
@@ -77,6 +83,13 @@ func (w *world) holds(s, bundle fleet.Source, at fleet.Name, is bool) {
 	}
 }
 
+// park has a bundle looked at when there is news of a cluster.
+func (w *world) park(cluster string, b fleet.Source) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.parked.set(cluster, b, true)
+}
+
 func (w *world) sync(b fleet.Source) { w.bundles.mark(b, 0) }
 
 func (w *world) tell(s fleet.Source) { w.tells.mark(s, tellAfter) }
@@ -108,6 +121,7 @@ func newWorld(controller string, log *slog.Logger, m *metrics) *world {
 		tables: map[feed]*table{}, current: map[*input]*table{}, absent: map[*input]string{}, classes: map[string]*fleet.Class{}, kinds: map[schema.GroupResource]fleet.Kind{},
 		gatewaysOf: index[string, fleet.Name]{}, gatewaysAt: index[fleet.Name, fleet.Name]{}, decisionsOf: index[fleet.Name, fleet.Name]{},
 		policiesOf: index[fleet.Name, policyID]{}, overridesOf: index[fleet.Source, fleet.Name]{}, worksOf: index[fleet.Source, fleet.Name]{}, holdersOf: map[fleet.Source]index[fleet.Source, fleet.Name]{},
+		leaving: map[fleet.Name]map[string]time.Time{}, parked: index[string, fleet.Source]{},
 	}
 }
 
