@@ -71,8 +71,11 @@ func (i index[K, V]) set(key K, value V, is bool) {
 	}
 }
 
-// holds notes that a work of a bundle carries a source, or does no more.
+// holds notes that a work of a bundle carries a source, or does no more. Namespaces are of no source: what shares one shares nothing.
 func (w *world) holds(s, bundle fleet.Source, at fleet.Name, is bool) {
+	if s.Kind == "" {
+		return
+	}
 	by := w.holdersOf[s]
 	if by == nil {
 		by = index[fleet.Source, fleet.Name]{}

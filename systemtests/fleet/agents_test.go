@@ -69,6 +69,7 @@ type agent struct {
 	*agents
 	cluster string
 	objects map[string]*spokeObject // by key
+	told    map[string]object       // by work and key: what was said of a manifest last
 
 	mu      sync.Mutex
 	pending map[string]json.RawMessage // works, by name
@@ -84,7 +85,7 @@ type spokeObject struct {
 func (a *agents) run(ctx context.Context, clusters []string) {
 	var all sync.WaitGroup
 	for _, name := range clusters {
-		one := &agent{agents: a, cluster: name, objects: map[string]*spokeObject{}, pending: map[string]json.RawMessage{}, news: make(chan struct{}, 1)}
+		one := &agent{agents: a, cluster: name, objects: map[string]*spokeObject{}, told: map[string]object{}, pending: map[string]json.RawMessage{}, news: make(chan struct{}, 1)}
 		all.Go(func() { one.watch(ctx) })
 		all.Go(func() { one.work(ctx) })
 	}
@@ -224,7 +225,13 @@ func (a *agent) answer(ctx context.Context, raw json.RawMessage) error {
 		s.manifests += len(raw)
 		s.holds[one.Metadata.Annotations["fleet.flowkeep.io/from-hub"]] = true
 		s.asks = s.asks || w.Spec.ManifestConfigs[i].UpdateStrategy.Type == "ReadOnly"
-		first, then := a.apply(&w, &one, i)
+		first, then, key := a.apply(&w, &one, i)
+		if before := a.told[w.Metadata.Name+" "+key]; before != nil { // it stays until it is looked for anew
+			meta := first["resourceMeta"]
+			first = maps.Clone(before)
+			first["resourceMeta"] = meta
+		}
+		a.told[w.Metadata.Name+" "+key] = then
 		applied, available = append(applied, first), append(available, then)
 	}
 	for _, step := range []any{statusOf(&w, applied, "Applied"), statusOf(&w, available, "Applied", "Available")} {
@@ -264,10 +271,10 @@ func statusOf(w *workObject, manifests []any, kinds ...string) object {
 }
 
 // apply does what is asked of one manifest, and tells of it before and after the agent has looked for what there is.
-func (a *agent) apply(w *workObject, m *manifest, i int) (first, then object) {
+func (a *agent) apply(w *workObject, m *manifest, i int) (first, then object, key string) {
 	config := &w.Spec.ManifestConfigs[i]
 	id := config.ResourceIdentifier
-	key := strings.Join([]string{id.Group, id.Resource, id.Namespace, id.Name}, "/")
+	key = strings.Join([]string{id.Group, id.Resource, id.Namespace, id.Name}, "/")
 	there := a.objects[key]
 	if config.UpdateStrategy.Type != "ReadOnly" {
 		if there == nil {
@@ -287,7 +294,7 @@ func (a *agent) apply(w *workObject, m *manifest, i int) (first, then object) {
 	done := said("Applied", "True", "AppliedManifestComplete", "Apply manifest complete", 0)
 	first = object{"resourceMeta": meta, "conditions": []any{done}}
 	if there == nil {
-		return first, object{"resourceMeta": meta, "conditions": []any{done, said("Available", "False", "ResourceNotAvailable", "Resource is not available", 0)}}
+		return first, object{"resourceMeta": meta, "conditions": []any{done, said("Available", "False", "ResourceNotAvailable", "Resource is not available", 0)}}, key
 	}
 	var values []any
 	for _, rule := range config.FeedbackRules {
@@ -299,7 +306,7 @@ func (a *agent) apply(w *workObject, m *manifest, i int) (first, then object) {
 	}
 	return first, object{"resourceMeta": meta, "statusFeedback": object{"values": values}, "conditions": []any{
 		done, said("Available", "True", "ResourceAvailable", "Resource is available", 0), said("StatusFeedbackSynced", "True", "StatusFeedbackSynced", "", 0),
-	}}
+	}}, key
 }
 
 // value is what there is at the path that is asked for under a name: of all kinds, that they are accepted, enforced and programmed.

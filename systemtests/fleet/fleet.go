@@ -231,7 +231,7 @@ func (f *Fleet) servers(ctx context.Context) error {
 func (f *Fleet) apiserver(name string, port int, etcd string) []string {
 	var more []string
 	if f.large {
-		more = []string{"--max-requests-inflight=3000", "--max-mutating-requests-inflight=1000", "--etcd-compaction-interval=1m"}
+		more = []string{"--max-requests-inflight=3000", "--max-mutating-requests-inflight=1000"}
 	}
 	return append([]string{filepath.Join(f.Bin, "kube-apiserver"), "--etcd-servers=" + etcd, "--etcd-prefix=/" + name,
 		"--bind-address=" + f.ip, fmt.Sprintf("--secure-port=%d", port), "--advertise-address=192.0.2.1", "--endpoint-reconciler-type=none",
