@@ -58,7 +58,7 @@ func (f *fleetOptions) view(cmd *cobra.Command) (view *fleet.View, err error) {
 // whichCluster says of an API server that knows nothing of what a hub has that it may be none.
 func whichCluster(err error) error {
 	if n, ok := errors.AsType[*apiserver.NotOK](err); ok && n.Code == http.StatusForbidden {
-		return fmt.Errorf("%w; reading a fleet takes get and list of what policy-sync reads (ClusterRole flowkeep-policy-sync in deploy/roles.yaml)", err)
+		return fmt.Errorf("%w; reading a fleet takes get and list of what policy-sync reads (ClusterRole flowkeep-fleet-view in deploy/roles.yaml)", err)
 	}
 	return err
 }

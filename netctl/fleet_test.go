@@ -267,7 +267,7 @@ func TestFleetErrors(t *testing.T) {
 		fmt.Fprint(w, `{"kind": "Status", "message": "User \"jane\" cannot list"}`)
 		return true
 	}
-	b.prints(exitFailed, "fleet status", `403 Forbidden`, `User "jane" cannot list`, "flowkeep-policy-sync")
+	b.prints(exitFailed, "fleet status", `403 Forbidden`, `User "jane" cannot list`, "flowkeep-fleet-view")
 	b, _ = nodeCluster(t, "{}")
 	b.prints(exitFailed, "fleet status", "knows no gatewayclasses.gateway.networking.k8s.io", "it is no hub of policy-sync")
 	t.Setenv("FLOWKEEP_SERVER", "127.0.0.1:1")
