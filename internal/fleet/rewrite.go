@@ -191,12 +191,20 @@ func stamped(o Object, source Source, to Name, spec any) (copied Object, raw []b
 	return copied, raw, hash, err
 }
 
+// trackers begin labels and annotations by which deployment tools know on the hub what is theirs. On a spoke the same tool would take a copy for
+// something of its own that nobody wants any more, and delete it.
+var trackers = []string{"argocd.argoproj.io/", "meta.helm.sh/", "kustomize.toolkit.fluxcd.io/", "helm.toolkit.fluxcd.io/"}
+
+func tracks(key string) bool {
+	return slices.ContainsFunc(trackers, func(t string) bool { return strings.HasPrefix(key, t) })
+}
+
 // authors are the labels or annotations that a copy keeps.
 func authors(of Object) Object {
 	kept := make(Object, len(of)+2)
 	for key, value := range of {
 		_, ok := value.(string)
-		if ok && key != lastApplied && key != LabelPlacement && !strings.HasPrefix(key, Group+"/") && !strings.Contains(key, "."+Group+"/") {
+		if ok && key != lastApplied && !tracks(key) && key != LabelPlacement && !strings.HasPrefix(key, Group+"/") && !strings.Contains(key, "."+Group+"/") {
 			kept[key] = value
 		}
 	}

@@ -291,6 +291,14 @@ func TestANamespacesOwnComesFirst(t *testing.T) {
 	}
 }
 
+// TestTrackers: what a deployment tool of the hub knows its objects by does not go along.
+func TestTrackers(t *testing.T) {
+	notes := parsed(t, `{argocd.argoproj.io/tracking-id: "a:b/C:d/e", kustomize.toolkit.fluxcd.io/name: apps, meta.helm.sh/release-name: r, example.com/own: x}`)
+	if kept := authors(notes); len(kept) != 1 || kept["example.com/own"] != "x" {
+		t.Errorf("%v", kept)
+	}
+}
+
 // TestFull: a work that is full is not made larger than OCM allows while copies move out of it, and they get out.
 func TestFull(t *testing.T) {
 	h, s := crowd(t, 12, 1), newSpokes(t)
