@@ -40,6 +40,12 @@ func (a *agentsOf) run(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
+		a.mu.Lock()
+		asleep := a.asleep
+		a.mu.Unlock()
+		if asleep {
+			continue
+		}
 		list, err := a.hub.Resource(works.resource).List(ctx, metav1.ListOptions{LabelSelector: fleet.LabelController + "=" + fleet.ControllerLabel(a.controller)})
 		if err != nil {
 			continue
@@ -80,7 +86,6 @@ func (a *agentsOf) answer(ctx context.Context, u *unstructured.Unstructured) {
 		return metav1.Condition{Type: typ, Status: status, Reason: reason, Message: message, ObservedGeneration: w.Generation, LastTransitionTime: now}
 	}
 	status := workv1.ManifestWorkStatus{}
-	allApplied := true
 	for i, m := range w.Spec.Workload.Manifests {
 		var o unstructured.Unstructured
 		if json.Unmarshal(m.Raw, &o.Object) != nil {
@@ -88,15 +93,8 @@ func (a *agentsOf) answer(ctx context.Context, u *unstructured.Unstructured) {
 		}
 		config := w.Spec.ManifestConfigs[i]
 		key := fmt.Sprint(w.Namespace, config.ResourceIdentifier)
-		a.mu.Lock()
-		refuse := a.refuse
-		a.mu.Unlock()
-		why := ""
-		if refuse != nil {
-			why = refuse(w.Namespace, o.Object)
-		}
 		asked := config.UpdateStrategy.Type == workv1.UpdateStrategyTypeReadOnly
-		if !asked && why == "" {
+		if !asked {
 			if a.has[key] == nil {
 				a.has[key] = map[string]bool{}
 			}
@@ -105,23 +103,18 @@ func (a *agentsOf) answer(ctx context.Context, u *unstructured.Unstructured) {
 		one := workv1.ManifestCondition{ResourceMeta: workv1.ManifestResourceMeta{
 			Ordinal: int32(i), Group: config.ResourceIdentifier.Group, Kind: o.GetKind(), Resource: config.ResourceIdentifier.Resource, Name: o.GetName(), Namespace: o.GetNamespace(),
 		}}
-		if why != "" {
-			allApplied = false
-			one.Conditions = []metav1.Condition{condition("Applied", false, "AppliedManifestFailed", "Failed to apply manifest: "+why), condition("Available", false, "ResourceNotAvailable", "")}
-		} else {
-			available := len(a.has[key]) > 0
-			reason := "ResourceAvailable"
-			if !available {
-				reason = "ResourceNotAvailable"
-			}
-			one.Conditions = []metav1.Condition{condition("Applied", true, "AppliedManifestComplete", ""), condition("Available", available, reason, "")}
-			if available {
-				one.StatusFeedbacks.Values = feedback(o.Object, config)
-			}
+		available := len(a.has[key]) > 0
+		reason := "ResourceAvailable"
+		if !available {
+			reason = "ResourceNotAvailable"
+		}
+		one.Conditions = []metav1.Condition{condition("Applied", true, "AppliedManifestComplete", ""), condition("Available", available, reason, "")}
+		if available {
+			one.StatusFeedbacks.Values = feedback(o.Object, config)
 		}
 		status.ResourceStatus.Manifests = append(status.ResourceStatus.Manifests, one)
 	}
-	status.Conditions = []metav1.Condition{condition("Applied", allApplied, "Test", ""), condition("Available", allApplied, "Test", "")}
+	status.Conditions = []metav1.Condition{condition("Applied", true, "Test", ""), condition("Available", true, "Test", "")}
 	raw, _ := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": w.ResourceVersion}, "status": status})
 	if _, err := a.hub.Resource(works.resource).Namespace(w.Namespace).Patch(ctx, w.Name, types.MergePatchType, raw, metav1.PatchOptions{}, "status"); err == nil {
 		a.seen[name] = fmt.Sprint(w.UID, w.Generation)

@@ -3,6 +3,7 @@ package policysync
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 
@@ -227,48 +228,46 @@ func TestWatchesAreThoseOfTheList(t *testing.T) {
 	watched(0)
 }
 
-// A policy that is moved to a second gateway stays where it is until it is there from its own works.
+// A policy that is moved to a second gateway, and so to another bundle, stays where it is until it is there from its own works.
 func TestACopyHasNoGap(t *testing.T) {
-	h, _ := sent(t, 2)
+	h, r := sent(t, 2)
 	h.gateway("second", "edge", "all")
 	h.expect(2, "Namespace/"+h.id, "Gateway/web", "Gateway/second", "LimitPolicy/slow")
-	holders := func() (names map[string]bool) {
-		names = map[string]bool{}
+	r.idle()
+	holders := func() (count map[string]int) { // by the kind of the bundle
+		count = map[string]int{}
 		for _, w := range h.works() {
 			for _, m := range w.Spec.Workload.Manifests {
-				if strings.Contains(string(m.Raw), `"slow"`) {
-					names[w.Namespace+"/"+w.Annotations[fleet.AnnotationBundle]] = true
+				if strings.Contains(string(m.Raw), `"name":"slow"`) {
+					kind, _, _ := strings.Cut(w.Annotations[fleet.AnnotationBundle], ".")
+					count[kind]++
 				}
 			}
 		}
-		return names
+		return count
 	}
-	h.policy("LimitPolicy", "slow", 5, "web", "second")
-	h.eventually(func() error {
-		have := holders()
-		if len(have) < 2 {
-			t.Fatalf("the copy is in %v alone", sorted(have))
-		}
-		for one := range have {
-			if !strings.Contains(one, "LimitPolicy") {
-				return fmt.Errorf("the copy is in %v", sorted(have))
+	are := func(want map[string]int) {
+		t.Helper()
+		h.eventually(func() error {
+			if have := holders(); !maps.Equal(have, want) {
+				return fmt.Errorf("the copy is in works of %v, want %v", have, want)
 			}
-		}
-		return nil
-	})
-	h.policy("LimitPolicy", "slow", 5, "web")
-	h.eventually(func() error {
-		have := holders()
-		for one := range have {
-			if strings.Contains(one, "LimitPolicy") {
-				return fmt.Errorf("the copy is in %v", sorted(have))
-			}
-		}
-		if len(have) != 2 {
-			t.Fatalf("the copy is in %v alone", sorted(have))
-		}
-		return nil
-	})
+			return nil
+		})
+	}
+	for _, move := range []struct {
+		targets  []string
+		from, to string
+	}{{[]string{"web", "second"}, "Gateway", "LimitPolicy"}, {[]string{"web"}, "LimitPolicy", "Gateway"}} {
+		are(map[string]int{move.from: 2})
+		h.sleep(true)
+		h.policy("LimitPolicy", "slow", 5, move.targets...)
+		are(map[string]int{move.from: 2, move.to: 2})
+		r.idle()
+		are(map[string]int{move.from: 2, move.to: 2})
+		h.sleep(false)
+		are(map[string]int{move.to: 2})
+	}
 }
 
 // What somebody makes of a work is undone; a work that is deleted is made again; works of others are left alone.

@@ -42,7 +42,7 @@ type hubWorld struct {
 	clusters   []string
 
 	mu     sync.Mutex
-	refuse func(cluster string, o fleet.Object) string // what the agents do not take, and why
+	asleep bool // the agents
 }
 
 var (
@@ -247,6 +247,13 @@ func (h *hubWorld) condition(kind, name, typ string) string {
 		}
 	}
 	return ""
+}
+
+// sleep has the agents do nothing, or go on.
+func (h *hubWorld) sleep(asleep bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.asleep = asleep
 }
 
 // works of the test's controller.
