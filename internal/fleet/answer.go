@@ -31,6 +31,8 @@ type Key struct {
 // mostAddresses is Gateway API's limit.
 const mostAddresses = 16
 
+func namespaceKey(name string) Key { return Key{"", "namespaces", Name{"", name}} }
+
 // Key is the copy's.
 func (c *Copy) Key() Key { return Key{c.Resource.Group, c.Resource.Resource, c.Name} }
 

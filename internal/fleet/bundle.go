@@ -128,8 +128,9 @@ func (b *bundler) hold(cluster string, source Source) {
 	b.cluster(cluster).hold(source)
 }
 
-// namespace goes ahead of what lies in it. It is the spoke's: it stays as it is if there is one, and stays when the rest goes.
-func (b *bundler) namespace(cluster, name string) {
+// namespace goes ahead of what lies in it. It is the spoke's: it stays as it is if there is one, and stays when the rest goes. It is made if
+// there is none, or only asked for.
+func (b *bundler) namespace(cluster, name string, made bool) {
 	at := clusterNamespace{cluster, name}
 	if b.has[at] {
 		return
@@ -137,19 +138,19 @@ func (b *bundler) namespace(cluster, name string) {
 	b.has[at] = true
 	c := b.namespaces[name]
 	if c == nil {
-		c = namespaceCopy(name)
+		c = namespaceCopy(name, made)
 		b.namespaces[name] = c
 	}
 	to := b.cluster(cluster)
 	to.Copies = append(to.Copies, c)
 }
 
-func namespaceCopy(name string) *Copy {
+func namespaceCopy(name string, made bool) *Copy {
 	o := Object{"apiVersion": "v1", "kind": "Namespace", "metadata": Object{"name": name}}
 	raw, _ := json.Marshal(o) // texts alone always can be
 	c := &Copy{
 		Source: Source{"", "Namespace", Name{"", name}}, Resource: schema.GroupVersionResource{Version: "v1", Resource: "namespaces"},
-		Kind: "Namespace", Name: Name{"", name}, Object: o, JSON: raw, CreateOnly: true, Orphan: true,
+		Kind: "Namespace", Name: Name{"", name}, Object: o, JSON: raw, CreateOnly: made, ReadOnly: !made, Orphan: true,
 	}
 	return c.finish()
 }
@@ -170,7 +171,7 @@ func (b *bundler) gateway(g *Gateway) {
 		return
 	}
 	for _, cluster := range g.Clusters {
-		b.namespace(cluster, c.Namespace)
+		b.namespace(cluster, c.Namespace, true)
 		b.add(cluster, c)
 	}
 }
@@ -233,7 +234,7 @@ func (b *bundler) policy(a *Aimed) {
 				b.hold(cluster, a.Source())
 				continue
 			}
-			b.namespace(cluster, c.Namespace)
+			b.namespace(cluster, c.Namespace, true)
 			b.add(cluster, c)
 		}
 	}
@@ -337,6 +338,7 @@ func (b *bundler) networkPolicy(s *Set, p Object) {
 	}
 	for _, cluster := range s.Clusters {
 		if !s.conflicts[place{cluster, to}] {
+			b.namespace(cluster, to.Namespace, false)
 			b.add(cluster, c)
 			b.add(cluster, asked)
 		}

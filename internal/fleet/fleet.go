@@ -8,7 +8,8 @@
 // Ask first, then write: a copy that is new in a work is first sent with updateStrategy ReadOnly, which only tells what is there. When the
 // spoke says that nothing is, or that it is ours (AnnotationSource), the same manifest goes with ServerSideApply, force and one field
 // manager; otherwise it stays ReadOnly and is Refused, so that an object that the spoke's users made is never overwritten, merged with or
-// deleted, whatever work the copy was in.
+// deleted, whatever work the copy was in. The namespace is asked for with it: where there is none, that nothing is there says nothing of what
+// will be, so the copy stays ReadOnly until the namespace is there.
 package fleet
 
 import (
@@ -145,6 +146,8 @@ type Copy struct {
 	Feedback []workv1.JsonPath
 	// CreateOnly: the spoke's own is left as it is (namespaces).
 	CreateOnly bool
+	// ReadOnly: it is never made, only asked for (namespaces that are the spoke's matter).
+	ReadOnly bool
 	// Orphan: it stays on the spoke when nothing asks for it any more.
 	Orphan bool
 

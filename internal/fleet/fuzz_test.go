@@ -176,7 +176,7 @@ func FuzzWork(f *testing.F) {
 		if again := ReadExisting(w); !reflect.DeepEqual(e, again) {
 			t.Error("it is read otherwise each time")
 		}
-		copies := []*Copy{namespaceCopy("a")}
+		copies := []*Copy{namespaceCopy("a", true)}
 		plan := Plan(controller, []*Work{{Cluster: "c1", Name: "w", Copies: copies}}, []*Existing{e})
 		if len(plan) != 1 || plan[0].Verb != Update {
 			t.Fatalf("%+v", plan)

@@ -48,6 +48,13 @@ func TestGolden(t *testing.T) {
 func golden(t *testing.T, text []byte) []byte {
 	h, s := readHub(t, text), newSpokes(t)
 	w := h.bundles()
+	for _, work := range w.works(limits{workBytes, workManifests}) {
+		for _, c := range work.Copies {
+			if c.ReadOnly {
+				s.user(work.Cluster, c.Key())
+			}
+		}
+	}
 	s.settle(w, limits{workBytes, workManifests})
 	var out bytes.Buffer
 	slices.SortFunc(w.problems, func(a, b Problem) int {

@@ -215,20 +215,44 @@ func (s *spokes) users(h *hub, r random) {
 		{"kuadrant.io", "ratelimitpolicies", Name{"shop", "limits"}}, {"networking.k8s.io", "networkpolicies", Name{"apps", "deny"}},
 		{gatewayv1.GroupName, "gateways", Name{"a", "web"}}, {"", "namespaces", Name{"", "a"}},
 	} {
-		c := r.one(clusterNames...)
-		if s.objects[c] == nil {
-			s.objects[c] = map[Key]*spokeObject{}
-		}
-		s.objects[c][key] = &spokeObject{json: `{"metadata": {"name": "theirs"}}`, owners: map[string]bool{}, users: true}
+		s.user(r.one(clusterNames...), key)
 	}
 	if r.IntN(4) == 0 {
 		s.lacking[schema.GroupResource{Group: Group, Resource: fleetv1alpha1.ResourceEnforcement}] = true
 	}
 }
 
-// step: something changes on the hub, some bundles are planned, or an agent looks.
+// user has an object of a spoke's user be there, and its namespace.
+func (s *spokes) user(cluster string, key Key) {
+	if s.objects[cluster] == nil {
+		s.objects[cluster] = map[Key]*spokeObject{}
+	}
+	if space := namespaceKey(key.Namespace); key.Namespace != "" && s.objects[cluster][space] == nil {
+		s.user(cluster, space)
+	}
+	s.objects[cluster][key] = &spokeObject{json: `{"metadata": {"name": "theirs"}}`, owners: map[string]bool{}, users: true}
+}
+
+// team makes a namespace, if there is none, and at once what it wants in it.
+func (s *spokes) team(r random) {
+	cluster, namespace := r.one(clusterNames...), r.one("apps", "apps", "shop", "shop-a")
+	if s.objects[cluster][namespaceKey(namespace)] != nil {
+		return
+	}
+	s.user(cluster, namespaceKey(namespace))
+	for _, name := range r.some("deny", "allow") {
+		s.user(cluster, Key{"networking.k8s.io", "networkpolicies", Name{namespace, name}})
+	}
+	for _, name := range r.some("limits", "auth") {
+		s.user(cluster, Key{"kuadrant.io", "ratelimitpolicies", Name{namespace, name}})
+	}
+}
+
+// step: something changes on the hub or on a spoke, some bundles are planned, or an agent looks.
 func (h *hub) step(t testing.TB, r random, s *spokes) {
 	switch names := s.names(); {
+	case r.IntN(12) == 0:
+		s.team(r)
 	case r.IntN(6) == 0:
 		h.change(t, r)
 	case r.IntN(2) == 0 || len(names) == 0:

@@ -191,6 +191,11 @@ func (h *Hub) View() *View {
 			v.answers[at] = append(v.answers[at], a)
 		}
 	}
+	for at, all := range v.answers { // with each what is said of its namespace
+		if at.Namespace != "" {
+			v.answers[at] = append(all, v.answers[copyAt{at.cluster, Name{"", at.Namespace}}]...)
+		}
+	}
 	v.gateways()
 	v.policies()
 	v.sets()

@@ -174,17 +174,24 @@ func (c *clusterPlan) own(w *Work, e *Existing) (entries []entry) {
 	return entries
 }
 
-// asks tells whether a copy is only asked for: until it is known that nothing else has its name. What was sent once is ours.
+// asks tells whether a copy is only asked for: until it is known that nothing else has its name, in a namespace that is there. What was sent
+// once is ours.
 func (c *clusterPlan) asks(one *Copy, own *Existing) bool {
-	if one.CreateOnly {
+	if one.Orphan {
 		return false
 	}
 	for _, s := range c.sent[one.Key()] {
-		if s.Source == one.Source && !s.work.Deleting && (!s.Asked || s.Free && s.work == own) {
+		if s.Source == one.Source && !s.work.Deleting && (!s.Asked || s.Free && s.work == own && own.has(one.Namespace)) {
 			return false
 		}
 	}
 	return true
+}
+
+// has tells whether a namespace that a work makes or asks for is there. It is told together with what lies in it: of what is looked for in
+// a namespace before there is one, nothing is known.
+func (e *Existing) has(namespace string) bool {
+	return slices.ContainsFunc(e.Sent, func(s Sent) bool { return s.There && s.Key == namespaceKey(namespace) })
 }
 
 // leaving are entries for what a work has and is not to have, as long as it can't go.

@@ -49,6 +49,16 @@ func (s *spokes) existing(of func(Source) bool) (existing []*Existing) {
 	return existing
 }
 
+// answers of all of a cluster's works.
+func (s *spokes) answers(cluster string) (all []Answer) {
+	for _, at := range s.names() {
+		if at.Namespace == cluster {
+			all = append(all, Answers(s.works[at])...)
+		}
+	}
+	return all
+}
+
 // write does what the hub's API server does with a write.
 func (s *spokes) write(w *Write) {
 	s.Helper()
@@ -195,6 +205,12 @@ func (s *spokes) apply(objects map[Key]*spokeObject, at Name, raw []byte, config
 		return c
 	}
 	o := objects[key]
+	if key.Namespace != "" && objects[namespaceKey(key.Namespace)] == nil && config.UpdateStrategy.Type != workv1.UpdateStrategyTypeReadOnly {
+		c.Conditions = []metav1.Condition{
+			{Type: workv1.ManifestApplied, Status: metav1.ConditionFalse}, {Type: workv1.ManifestAvailable, Status: metav1.ConditionFalse, Reason: "ResourceNotAvailable"},
+		}
+		return c
+	}
 	switch config.UpdateStrategy.Type {
 	case workv1.UpdateStrategyTypeCreateOnly:
 		if o == nil {
@@ -262,7 +278,7 @@ func (s *spokes) missing(works []*Work) (missing []string) {
 		for _, c := range w.Copies {
 			o := s.objects[w.Cluster][c.Key()]
 			switch {
-			case s.lacking[c.Resource.GroupResource()], w.Held[c.Source]:
+			case s.lacking[c.Resource.GroupResource()], w.Held[c.Source], c.ReadOnly, c.Namespace != "" && s.objects[w.Cluster][namespaceKey(c.Namespace)] == nil:
 			case o == nil || !o.users && !c.CreateOnly && o.json != string(c.JSON):
 				missing = append(missing, fmt.Sprintf("%s: %v", w.Cluster, c.Key()))
 			}

@@ -62,7 +62,11 @@ func StateOf(c Cluster, wanted *Copy, problem *Problem, answers []Answer) State 
 	sent := State{Cluster: c.Name, Phase: Waiting, Reason: "Waiting", Message: "the cluster has not said anything of it yet"}
 	for i := range answers {
 		if a := &answers[i]; a.Cluster == c.Name && a.about(wanted) {
-			if one := a.state(wanted); sent.Answer == nil || one.rank() > sent.rank() {
+			one := a.state(wanted)
+			if a.Applied.Status == metav1.ConditionTrue && a.Available.Status == metav1.ConditionFalse {
+				a.without(wanted, answers, &one)
+			}
+			if sent.Answer == nil || one.rank() > sent.rank() {
 				sent = one
 			}
 		}
@@ -78,6 +82,31 @@ func StateOf(c Cluster, wanted *Copy, problem *Problem, answers []Answer) State 
 		return sent
 	}
 	return s
+}
+
+// without says of a copy that is not there that it is for want of its namespace, if the work tells so.
+func (a *Answer) without(wanted *Copy, answers []Answer, s *State) {
+	for i := range answers {
+		n := &answers[i]
+		if n.Cluster != a.Cluster || n.Work != a.Work || n.Copy != namespaceKey(wanted.Namespace) {
+			continue
+		}
+		switch {
+		case n.Applied.Status == metav1.ConditionFalse:
+			s.Phase, s.Since = Refused, n.Applied.LastTransitionTime
+			s.Reason, s.Message = refusal(wanted, n.Applied.Message)
+		case n.Available.Status == metav1.ConditionFalse:
+			s.Phase, s.Since = Refused, n.Available.LastTransitionTime
+			s.Reason, s.Message = namespaceAbsent(wanted)
+		case n.Available.Status != metav1.ConditionTrue:
+			s.Message = strings.TrimSuffix(fmt.Sprintf("the cluster has not told of the namespace %s yet: %s", wanted.Namespace, n.Available.Message), ": ")
+		}
+	}
+}
+
+// namespaceAbsent: where it is to be there is no namespace.
+func namespaceAbsent(c *Copy) (reason, words string) {
+	return "NamespaceAbsent", fmt.Sprintf("the cluster has no namespace %s, and none is made there", c.Namespace)
 }
 
 // about tells whether the answer is one about the copy. Of a kind that the spoke does not know it has no resource to tell.
@@ -147,7 +176,7 @@ func refusal(c *Copy, message string) (reason, words string) {
 	case has("Apply failed with"):
 		return reasonTaken, fmt.Sprintf("the cluster has a %s of its own, which is left as it is: %s", what, message)
 	case has("namespaces ") && has("not found"):
-		return "NamespaceAbsent", fmt.Sprintf("the cluster has no namespace %s, and none is made there", c.Namespace)
+		return namespaceAbsent(c)
 	case has("is invalid", "denied the request", "unknown field", "strict decoding"):
 		return "Invalid", "the cluster does not allow it: " + message
 	}

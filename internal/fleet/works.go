@@ -60,7 +60,7 @@ func ControllerLabel(controller string) string { return hashOf(16, controller) }
 func BundleLabel(bundle Source) string { return hashOf(16, bundle.String()) }
 
 // Works are those of all clusters, in order. A cluster's copies are spread over parts by hash, so that most stay where they are when one of
-// them grows. The gateway and the namespaces are always in the first.
+// them grows. The gateway and the namespaces that are made are always in the first; each has the namespaces that its copies lie in.
 func (b *Bundle) Works(controller string) []*Work {
 	return b.works(controller, limits{workBytes, workManifests})
 }
@@ -118,23 +118,36 @@ func split(copies []*Copy, bundle Source, most limits) []part {
 }
 
 func divide(copies []*Copy, bundle Source, n uint64, most limits) (parts []part, fit bool) {
-	at := map[uint64]int{}
+	at, namespaces := map[uint64]int{}, map[string]*Copy{}
 	var sizes []int
 	fit = true
-	for _, c := range copies {
-		number := c.spread % n
-		if c.CreateOnly || c.Source == bundle {
-			number = 0
-		}
+	put := func(number uint64, c *Copy) {
 		i, has := at[number]
 		if !has {
 			i = len(parts)
 			at[number] = i
 			parts, sizes = append(parts, part{number: number}), append(sizes, 0)
 		}
+		if c.Orphan && slices.Contains(parts[i].copies, c) {
+			return
+		}
 		parts[i].copies = append(parts[i].copies, c)
 		sizes[i] += c.size()
 		fit = fit && sizes[i] <= most.bytes && len(parts[i].copies) <= most.manifests
+	}
+	for _, c := range copies {
+		number := c.spread % n
+		if c.CreateOnly || c.Source == bundle {
+			number = 0
+		}
+		if c.Orphan {
+			namespaces[c.Name.Name] = c
+		} else if in := namespaces[c.Namespace]; in != nil {
+			put(number, in)
+		}
+		if !c.ReadOnly {
+			put(number, c)
+		}
 	}
 	slices.SortFunc(parts, func(a, b part) int { return cmp.Compare(a.number, b.number) })
 	return parts, fit
@@ -172,6 +185,9 @@ func (c *Copy) config(asked bool) workv1.ManifestConfigOption {
 	switch {
 	case c.CreateOnly:
 		o.UpdateStrategy = &workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeCreateOnly}
+		return o
+	case c.ReadOnly:
+		o.UpdateStrategy = &workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeReadOnly}
 		return o
 	case asked:
 		o.UpdateStrategy = &workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeReadOnly}
@@ -215,6 +231,8 @@ type Sent struct {
 	Applied bool
 	// Free: it was asked for, and nothing of that name is there, or a copy of the same source.
 	Free bool
+	// There: of what is the spoke's own (namespaces), that there is one.
+	There bool
 
 	digest string
 	bytes  int
@@ -283,6 +301,7 @@ func told(w *workv1.ManifestWork, sent []Sent) {
 		s := &sent[at]
 		applied := statusIs(m.Conditions, workv1.ManifestApplied, metav1.ConditionTrue, "")
 		s.Applied = applied && !s.Asked
+		s.There = applied && s.Orphan && available && statusIs(m.Conditions, workv1.ManifestAvailable, metav1.ConditionTrue, "")
 		s.Free = applied && s.Asked && available && (statusIs(m.Conditions, workv1.ManifestAvailable, metav1.ConditionFalse, "ResourceNotAvailable") ||
 			statusIs(m.Conditions, workv1.ManifestAvailable, metav1.ConditionTrue, "") && sourceTold(m) == s.Source.String())
 	}

@@ -86,7 +86,7 @@ func TestSplit(t *testing.T) {
 		r := random{rand.New(rand.NewPCG(seed, 1))}
 		gateway := copyOf("web", 100)
 		gateway.Source = bundle
-		copies := []*Copy{namespaceCopy("shop")}
+		copies := []*Copy{namespaceCopy("shop", true)}
 		for i := range r.IntN(60) {
 			copies = append(copies, copyOf(fmt.Sprint("p", i), r.IntN(4000)))
 		}
@@ -97,18 +97,21 @@ func TestSplit(t *testing.T) {
 			size := 0
 			for _, c := range p.copies {
 				size += c.size()
-				if (c.Orphan || c == gateway) && p.number != 0 {
+				if c == gateway && p.number != 0 {
 					t.Errorf("seed %d: %s is in part %d", seed, c.Name, p.number)
 				}
 			}
-			if total += len(p.copies); size > most.bytes || len(p.copies) > most.manifests {
+			if p.copies[0] != copies[0] || slices.Contains(p.copies[1:], copies[0]) {
+				t.Errorf("seed %d: part %d has not the namespace once, and first", seed, p.number)
+			}
+			if total += len(p.copies) - 1; size > most.bytes || len(p.copies) > most.manifests {
 				t.Errorf("seed %d: part %d has %d bytes in %d manifests", seed, p.number, size, len(p.copies))
 			}
 			if i > 0 && parts[i-1].number >= p.number {
 				t.Errorf("seed %d: parts are not in order", seed)
 			}
 		}
-		if total != len(copies) {
+		if total != len(copies)-1 {
 			t.Errorf("seed %d: %d of %d copies", seed, total, len(copies))
 		}
 		grown := slices.Clone(copies)
@@ -288,6 +291,43 @@ func TestANamespacesOwnComesFirst(t *testing.T) {
 		if len(own.conflicts) != 0 || len(foreign.conflicts) != 1 || len(problems) != 1 || !strings.Contains(problems[0].Message, "of that namespace") {
 			t.Errorf("%v %v %v", own.conflicts, foreign.conflicts, problems)
 		}
+	}
+}
+
+// TestNoNamespace: a set's NetworkPolicy is only asked for until its namespace is there, so that what a team makes there together with the
+// namespace stays the team's.
+func TestNoNamespace(t *testing.T) {
+	policy := tree(t, `{metadata: {name: deny, namespace: shop}, spec: {podSelector: {}}}`)
+	w := &wanted{bundles: map[Source]*Bundle{}}
+	w.add(SetBundle(&Set{Name: Name{"shop", "base"}, TargetNamespace: "shop", Clusters: []string{"c1", "c2"}, Policies: []Object{policy}}))
+	s, all := newSpokes(t), limits{workBytes, workManifests}
+	s.settle(w, all)
+	if again := s.settle(w, all); again != 0 || len(s.objects["c1"]) != 0 {
+		t.Errorf("%d writes although nothing has changed, %v", again, s.objects["c1"])
+	}
+	states := func() (found []State) {
+		for _, cluster := range []string{"c1", "c2"} {
+			wanted := w.bundles[SetSource(Name{"shop", "base"})].copyOf(cluster, networkPolicySource(Name{"shop", "deny"}), "NetworkPolicy", Name{"shop", "deny"})
+			found = append(found, StateOf(Cluster{Name: cluster, Known: true, Available: true}, wanted, nil, s.answers(cluster)))
+		}
+		return found
+	}
+	for _, is := range states() {
+		if is.Phase != Refused || is.Reason != "NamespaceAbsent" || !strings.Contains(is.Message, "has no namespace shop") {
+			t.Errorf("%+v", is)
+		}
+	}
+	s.user("c1", Key{"networking.k8s.io", "networkpolicies", Name{"shop", "deny"}})
+	s.user("c2", namespaceKey("shop"))
+	s.settle(w, all)
+	deny := Key{"networking.k8s.io", "networkpolicies", Name{"shop", "deny"}}
+	if is := states(); is[0].Reason != reasonTaken || !s.objects["c1"][deny].users || s.objects["c2"][deny] == nil {
+		t.Errorf("%+v", is)
+	}
+	delete(w.bundles, SetSource(Name{"shop", "base"}))
+	s.settle(w, all)
+	if len(s.objects["c1"]) != 2 || len(s.objects["c2"]) != 1 || len(s.works) != 0 {
+		t.Errorf("%v %v, %d works", s.objects["c1"], s.objects["c2"], len(s.works))
 	}
 }
 

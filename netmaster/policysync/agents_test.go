@@ -93,7 +93,7 @@ func (a *agentsOf) answer(ctx context.Context, u *unstructured.Unstructured) {
 		}
 		config := w.Spec.ManifestConfigs[i]
 		key := fmt.Sprint(w.Namespace, config.ResourceIdentifier)
-		asked := config.UpdateStrategy.Type == workv1.UpdateStrategyTypeReadOnly
+		asked := config.UpdateStrategy.Type == workv1.UpdateStrategyTypeReadOnly && o.GetKind() != "Namespace" // each spoke has all
 		if !asked {
 			if a.has[key] == nil {
 				a.has[key] = map[string]bool{}

@@ -276,7 +276,7 @@ func (a *agent) apply(w *workObject, m *manifest, i int) (first, then object, ke
 	id := config.ResourceIdentifier
 	key = strings.Join([]string{id.Group, id.Resource, id.Namespace, id.Name}, "/")
 	there := a.objects[key]
-	if config.UpdateStrategy.Type != "ReadOnly" {
+	if config.UpdateStrategy.Type != "ReadOnly" || m.Kind == "Namespace" { // each spoke has all
 		if there == nil {
 			there = &spokeObject{}
 			a.objects[key] = there
