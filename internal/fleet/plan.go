@@ -31,6 +31,8 @@ type Write struct {
 	ResourceVersion string
 	// Live: to render it the work is needed as the hub has it, since something in it stays as it is.
 	Live bool
+	// Drops are manifests that the spoke may have by this work, and has no more when it is written.
+	Drops []Sent
 
 	controller string
 	entries    []entry
@@ -242,6 +244,7 @@ func (c *clusterPlan) change(e *Existing, bundle Source, entries []entry) []Writ
 	w := Write{Verb: Update, Cluster: e.Cluster, Name: e.Name, Bundle: bundle, ResourceVersion: e.ResourceVersion, controller: c.controller, entries: entries}
 	if !slices.ContainsFunc(entries, func(one entry) bool { return !one.orphan() }) && c.wanted[e.Name] == nil || len(entries) == 0 {
 		w.Verb, w.entries = Delete, nil
+		w.Drops = drops(e, nil)
 		return []Write{w}
 	}
 	if w.hash() == e.Hash {
@@ -255,7 +258,22 @@ func (c *clusterPlan) change(e *Existing, bundle Source, entries []entry) []Writ
 	if size > mostBytes || len(entries) > mostManifests {
 		return nil
 	}
+	w.Drops = drops(e, entries)
 	return []Write{w}
+}
+
+// drops are what goes from a spoke with a work's entries: what stays there, and what was only asked for, does not.
+func drops(e *Existing, entries []entry) (gone []Sent) {
+	stays := map[Key]bool{}
+	for _, one := range entries {
+		stays[one.key()] = true
+	}
+	for _, s := range e.Sent {
+		if !s.Orphan && !s.Asked && !stays[s.Key] {
+			gone = append(gone, s)
+		}
+	}
+	return gone
 }
 
 func (w *Write) labels() map[string]string {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/flowkeep/flowkeep/internal/fleet"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/util/flowcontrol"
 )
 
 // How many goroutines decide on bundles and on statuses. What takes long is writing, of which there is a number of its own.
@@ -29,6 +30,7 @@ type controller struct {
 	ready   func(string)
 	leads   atomic.Bool
 	writing chan struct{} // a place for each write under way
+	asking  flowcontrol.RateLimiter
 
 	mu      sync.Mutex
 	bundles map[fleet.Source]*known
@@ -42,7 +44,7 @@ func newController(o Options, hub dynamic.Interface) *controller {
 	}
 	return &controller{
 		world: newWorld(o.Controller, o.Log, m), client: client{hub}, metrics: m, log: o.Log, ready: ready,
-		writing: make(chan struct{}, o.Workers), bundles: map[fleet.Source]*known{},
+		writing: make(chan struct{}, o.Workers), asking: flowcontrol.NewTokenBucketRateLimiter(asksASecond, asksAtOnce), bundles: map[fleet.Source]*known{},
 	}
 }
 

@@ -6,6 +6,7 @@
 //
 //   - Nothing of a bundle is written or deleted while one of its inputs is absent, has not been listed yet, or is refused by the API server.
 //     A list is never older than its request, so nothing is taken for gone that an old list does not have.
+//   - Nothing goes from a spoke because of what a watch has not brought yet: what decides about it is read anew before (confirm.go).
 //   - A status leads to no write of a work: works are made of specs and of the metadata that authors wrote.
 //   - No object is written in a version that was not looked at. Who was slower decides anew.
 //

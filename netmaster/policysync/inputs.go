@@ -43,26 +43,28 @@ var (
 )
 
 // slim makes of an object what is kept of it; nil: nothing could be made of it.
-func (t *table) slim(o *unstructured.Unstructured) any {
-	switch t.role {
+func (t *table) slim(o *unstructured.Unstructured) any { return slim(t.role, t.log, o) }
+
+func slim(role *input, log *slog.Logger, o *unstructured.Unstructured) any {
+	switch role {
 	case definitions:
 		return slimDefinition(o)
 	case classes:
-		return slimBoth[gatewayv1.GatewayClass](t.log, o)
+		return slimBoth[gatewayv1.GatewayClass](log, o)
 	case sets:
-		return slimBoth[fleetv1alpha1.NetworkPolicySet](t.log, o)
+		return slimBoth[fleetv1alpha1.NetworkPolicySet](log, o)
 	case placements:
 		return slimPlacement(o)
 	case decisions:
-		return typed[clusterv1beta1.PlacementDecision](t.log, o)
+		return typed[clusterv1beta1.PlacementDecision](log, o)
 	case clusters:
-		return slimCluster(t.log, o)
+		return slimCluster(log, o)
 	case works:
-		return slimWork(t.log, o)
+		return slimWork(log, o)
 	case overrides:
-		return slimOverride(t.log, o)
+		return slimOverride(log, o)
 	case parameters:
-		return typed[corev1.ConfigMap](t.log, o)
+		return typed[corev1.ConfigMap](log, o)
 	case policies:
 		return slimPolicy(o)
 	}

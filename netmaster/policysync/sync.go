@@ -22,12 +22,17 @@ func (c *controller) sync(ctx context.Context, b fleet.Source, begun time.Time) 
 	c.world.mu.RLock()
 	g := c.world.gather(b)
 	writes := c.world.plan(b, g)
+	asked := c.world.witnesses(b, writes)
 	c.world.mu.RUnlock()
 	c.metrics.decided(start)
 	c.remember(b, g)
 	c.world.bundles.looked(b)
 	if g.frozen == "" && len(writes) > 0 {
-		if !c.carry(ctx, writes) {
+		certain := c.confirmed(ctx, b, asked)
+		if !certain {
+			writes = slices.DeleteFunc(writes, func(w fleet.Write) bool { return len(w.Drops) > 0 })
+		}
+		if !c.carry(ctx, writes) || !certain {
 			return false
 		}
 		c.metrics.latency.Observe(time.Since(begun).Seconds())

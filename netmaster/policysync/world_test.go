@@ -185,7 +185,7 @@ func (h *hubWorld) in(kind, namespace string) dynamic.ResourceInterface {
 		r = resources[kind+"."+h.group]
 	}
 	switch kind {
-	case "GatewayClass", "ManagedCluster", "Namespace", "ClusterRole", "ClusterRoleBinding":
+	case "CustomResourceDefinition", "GatewayClass", "ManagedCluster", "Namespace", "ClusterRole", "ClusterRoleBinding":
 		return h.hub.Resource(r)
 	}
 	return h.hub.Resource(r).Namespace(namespace)
