@@ -122,7 +122,7 @@ func (h *hub) changeSets(t testing.TB, r random, namespace string) {
 }
 
 func (h *hub) changeRest(t testing.TB, r random, namespace string) {
-	switch r.IntN(4) {
+	switch r.IntN(5) {
 	case 0:
 		h.overrides = append(h.overrides, &fleetv1alpha1.PolicyOverride{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprint("o", len(h.overrides))},
@@ -142,6 +142,10 @@ func (h *hub) changeRest(t testing.TB, r random, namespace string) {
 	case 3: // its parameters are broken, or well again
 		data := maps.Clone(h.parameters[Name{"hub", "moved"}].Data)
 		data["downstreamClass"] = r.one("envoy", "istio", "")
+		h.parameters[Name{"hub", "moved"}] = &corev1.ConfigMap{Data: data}
+	case 4: // all of its copies get other names
+		data := maps.Clone(h.parameters[Name{"hub", "moved"}].Data)
+		data["downstreamNamespace"] = r.one("edge-moved", "edge-new", "")
 		h.parameters[Name{"hub", "moved"}] = &corev1.ConfigMap{Data: data}
 	}
 	_ = t
@@ -350,16 +354,16 @@ func (s *spokes) end(w *wanted) {
 	}
 }
 
-// presence holds which copies have been there since they were wanted.
-type presence struct{ there map[string]Key }
+// presence holds which copies have been there since they were wanted, and which sources under whatever names.
+type presence struct{ there map[string]bool }
 
-func newPresence() *presence { return &presence{there: map[string]Key{}} }
+func newPresence() *presence { return &presence{there: map[string]bool{}} }
 
-// held tells whether a work that stays has a copy there. If none has, it is on its way out since before it was wanted again.
-func (s *spokes) held(cluster string, c *Copy) bool {
-	for owner := range s.objects[cluster][c.Key()].owners {
+// held tells whether a work that stays has something there. If none has, it is on its way out since before it was wanted again.
+func (s *spokes) held(cluster string, key Key) bool {
+	for owner := range s.objects[cluster][key].owners {
 		if w := s.works[Name{cluster, owner}]; w.DeletionTimestamp == nil && slices.ContainsFunc(ReadExisting(w).Sent, func(o Sent) bool {
-			return o.Key == c.Key() && !o.Asked
+			return o.Key == key && !o.Asked
 		}) {
 			return true
 		}
@@ -367,22 +371,34 @@ func (s *spokes) held(cluster string, c *Copy) bool {
 	return false
 }
 
+// named are where a cluster has something of a source. Of two sets each has its own.
+func (s *spokes) named(cluster string, c *Copy) (keys []Key) {
+	for key, o := range s.objects[cluster] {
+		if o.source() == c.Source.String() && key.Group == c.Resource.Group && key.Resource == c.Resource.Resource && c.Source.Kind != "NetworkPolicy" {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
 // look fails if a copy is gone that is wanted now and was before.
 func (p *presence) look(t testing.TB, s *spokes, w *wanted) {
 	t.Helper()
-	now := map[string]Key{}
+	now := map[string]bool{}
+	note := func(id, cluster string, is bool, keys ...Key) {
+		if p.there[id] && !is {
+			t.Errorf("a gap: %s", id)
+		}
+		if is && (p.there[id] || slices.ContainsFunc(keys, func(k Key) bool { return s.held(cluster, k) })) {
+			now[id] = true
+		}
+	}
 	for _, work := range w.works(small) {
 		for _, c := range work.Copies {
-			id := fmt.Sprint(work.Cluster, " ", c.Source, " ", c.Key())
 			o := s.objects[work.Cluster][c.Key()]
-			is := o != nil && !o.users && o.source() == c.Source.String()
-			_, was := p.there[id]
-			if was && !is {
-				t.Errorf("a gap: %s", id)
-			}
-			if is && (was || s.held(work.Cluster, c)) {
-				now[id] = c.Key()
-			}
+			note(fmt.Sprint(work.Cluster, " ", c.Source, " ", c.Key()), work.Cluster, o != nil && !o.users && o.source() == c.Source.String(), c.Key())
+			keys := s.named(work.Cluster, c)
+			note(fmt.Sprint(work.Cluster, " ", c.Source, " ", c.Resource.Resource), work.Cluster, len(keys) > 0, keys...)
 		}
 	}
 	p.there = now

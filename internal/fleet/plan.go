@@ -39,8 +39,8 @@ type Write struct {
 }
 
 // Plan is what is to be written so that clusters get the works that are wanted, as far as that can be now: a copy that is new on a spoke is
-// asked for first, and a copy that moves to another work stays where it was until it is applied from there. So plan again when a work's
-// status has changed. It writes nothing if nothing is to be changed.
+// asked for first, and a copy that moves to another work, or gets another name on the spoke, stays where it was until it is applied there. So
+// plan again when a work's status has changed. It writes nothing if nothing is to be changed.
 //
 // Desired and existing are all works of some bundles. A copy may move between bundles, so beside a bundle plan those that have works with one
 // of its sources in them, and those where a source is wanted now that is in its works still (Strays). An existing work that is not wanted
@@ -113,11 +113,22 @@ type clusterPlan struct {
 	copies map[Key][]placed
 	sent   map[Key][]at
 	held   map[Source]bool // sources that are held and something is there of
+	// names are the copies that are wanted of a source in a kind, whatever their names. Renaming are bundles of whose copies some are not
+	// there yet under the names that they are to have.
+	names    map[sourceKind][]placed
+	renaming map[Source]bool
 }
 
 type placed struct {
 	*Copy
-	work string
+	work   string
+	bundle Source
+}
+
+// sourceKind tells what is made of a source, without a name.
+type sourceKind struct {
+	Source
+	group, resource string
 }
 
 type at struct {
@@ -127,10 +138,14 @@ type at struct {
 
 func (c *clusterPlan) index() {
 	c.copies, c.sent, c.held = map[Key][]placed{}, map[Key][]at{}, map[Source]bool{}
+	c.names, c.renaming = map[sourceKind][]placed{}, map[Source]bool{}
 	for _, name := range slices.Sorted(maps.Keys(c.wanted)) {
 		w := c.wanted[name]
 		for _, one := range w.Copies {
-			c.copies[one.Key()] = append(c.copies[one.Key()], placed{one, name})
+			key, p := one.Key(), placed{one, name, w.Bundle}
+			c.copies[key] = append(c.copies[key], p)
+			of := sourceKind{one.Source, key.Group, key.Resource}
+			c.names[of] = append(c.names[of], p)
 		}
 		for source := range w.Held {
 			c.held[source] = false
@@ -142,6 +157,13 @@ func (c *clusterPlan) index() {
 			c.sent[s.Key] = append(c.sent[s.Key], at{s, e})
 			if _, held := c.held[s.Source]; held && !s.Asked && !e.Deleting {
 				c.held[s.Source] = true
+			}
+		}
+	}
+	for _, e := range c.there {
+		for i := range e.Sent {
+			if _, waits := c.renamed(&e.Sent[i], e); waits && !e.Deleting {
+				c.renaming[e.Bundle] = true
 			}
 		}
 	}
@@ -212,9 +234,35 @@ func (c *clusterPlan) leaving(name string, e *Existing) (entries []entry) {
 		}
 		if to, moves := c.moves(s, name); moves {
 			entries = append(entries, entry{copy: to})
+		} else if other, _ := c.renamed(s, e); other && c.renaming[e.Bundle] {
+			entries = append(entries, entry{sent: s, late: true})
 		}
 	}
 	return entries
+}
+
+// renamed tells whether what a work has is wanted under another name, and whether it is not there yet under that. All of a bundle stays under
+// the old names until all is there under the new ones: a gateway is not without its policies in between. A name that something else is to
+// have is given up at once. What sets send counts for each set alone, as another set's is not in its place.
+func (c *clusterPlan) renamed(s *Sent, e *Existing) (other, waits bool) {
+	if s.Orphan || s.Asked || s.Source == (Source{}) || len(c.copies[s.Key]) > 0 {
+		return false, false
+	}
+	for _, one := range c.names[sourceKind{s.Source, s.Group, s.Resource}] {
+		if s.Source.Kind == networkPolicyKind.Kind && s.Source.Group == networkPolicyKind.Group && one.bundle != e.Bundle {
+			continue
+		}
+		other, waits = true, waits || !c.applied(one)
+	}
+	return other, waits
+}
+
+// applied tells whether a copy is there from the work that it is wanted in.
+func (c *clusterPlan) applied(one placed) bool {
+	e := c.there[one.work]
+	return e != nil && !e.Deleting && slices.ContainsFunc(e.Sent, func(s Sent) bool {
+		return s.Key == one.Key() && s.Hash == one.Hash && s.Applied
+	})
 }
 
 // moves tells whether what a work has is wanted in another, and not there yet. As it is there in both for a while, it is what is wanted in
@@ -230,17 +278,19 @@ func (c *clusterPlan) moves(s *Sent, from string) (to *Copy, moves bool) {
 		if to == nil {
 			to = one.Copy
 		}
-		if other := c.there[one.work]; other != nil && !other.Deleting && slices.ContainsFunc(other.Sent, func(o Sent) bool {
-			return o.Key == s.Key && o.Hash == one.Hash && o.Applied
-		}) {
+		if c.applied(one) {
 			return nil, false
 		}
 	}
 	return to, to != nil
 }
 
-// change writes a work if it is to be other than it is. What would be too large waits until something has moved away.
+// change writes a work if it is to be other than it is. What would be too large does without what has another name now, and waits until
+// something has moved away.
 func (c *clusterPlan) change(e *Existing, bundle Source, entries []entry) []Write {
+	if tooLarge(entries) {
+		entries = slices.DeleteFunc(entries, func(one entry) bool { return one.late })
+	}
 	w := Write{Verb: Update, Cluster: e.Cluster, Name: e.Name, Bundle: bundle, ResourceVersion: e.ResourceVersion, controller: c.controller, entries: entries}
 	if !slices.ContainsFunc(entries, func(one entry) bool { return !one.orphan() }) && c.wanted[e.Name] == nil || len(entries) == 0 {
 		w.Verb, w.entries = Delete, nil
@@ -250,16 +300,20 @@ func (c *clusterPlan) change(e *Existing, bundle Source, entries []entry) []Writ
 	if w.hash() == e.Hash {
 		return nil
 	}
+	if tooLarge(entries) {
+		return nil
+	}
+	w.Live = slices.ContainsFunc(entries, func(one entry) bool { return one.copy == nil })
+	w.Drops = drops(e, entries)
+	return []Write{w}
+}
+
+func tooLarge(entries []entry) bool {
 	size := 0
 	for _, one := range entries {
 		size += one.bytes()
-		w.Live = w.Live || one.copy == nil
 	}
-	if size > mostBytes || len(entries) > mostManifests {
-		return nil
-	}
-	w.Drops = drops(e, entries)
-	return []Write{w}
+	return size > mostBytes || len(entries) > mostManifests
 }
 
 // drops are what goes from a spoke with a work's entries: what stays there, and what was only asked for, does not.

@@ -347,6 +347,7 @@ type entry struct {
 	copy  *Copy
 	asked bool
 	sent  *Sent
+	late  bool // it has another name now
 }
 
 func (e entry) digest() string {

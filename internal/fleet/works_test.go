@@ -331,6 +331,89 @@ func TestNoNamespace(t *testing.T) {
 	}
 }
 
+// TestRename: where class parameters give copies other names, a gateway and its policies stay under the old ones until all are there under the
+// new ones. A policy that is deleted meanwhile goes.
+func TestRename(t *testing.T) {
+	h, s := crowd(t, 3, 1), newSpokes(t)
+	all := limits{workBytes, workManifests}
+	in := func(namespace string) (names []string) {
+		for key := range s.objects["c00"] {
+			if key.Namespace == namespace {
+				name, _, _ := strings.Cut(key.Name.Name, "-")
+				names = append(names, name)
+			}
+		}
+		slices.Sort(names)
+		return names
+	}
+	object(h.gateways[0], "spec")["gatewayClassName"] = "moved"
+	s.settle(h.bundles(), all)
+	h.parameters[Name{"hub", "moved"}].Data["downstreamNamespace"] = "edge-new"
+	taken := Key{"kuadrant.io", "ratelimitpolicies", Parameters{Namespace: "edge-new"}.SpokeName(Name{"shop", "p01"})}
+	s.user("c00", taken)
+	s.settle(h.bundles(), all)
+	if old, now := in("edge-moved"), in("edge-new"); !slices.Equal(old, []string{"p00", "p01", "p02", "web"}) || !slices.Equal(now, old) {
+		t.Errorf("%s and %s", old, now)
+	}
+	if again := s.settle(h.bundles(), all); again != 0 {
+		t.Errorf("%d writes although nothing has changed", again)
+	}
+	h.policies["RateLimitPolicy"] = h.policies["RateLimitPolicy"][:2]
+	s.settle(h.bundles(), all)
+	if old, now := in("edge-moved"), in("edge-new"); !slices.Equal(old, []string{"p00", "p01", "web"}) || !slices.Equal(now, old) {
+		t.Errorf("%s and %s", old, now)
+	}
+	delete(s.objects["c00"], taken)
+	s.settle(h.bundles(), all)
+	if old, now := in("edge-moved"), in("edge-new"); len(old) != 0 || !slices.Equal(now, []string{"p00", "p01", "web"}) {
+		t.Errorf("%s and %s", old, now)
+	}
+	for i := range 2 { // what would be too large does without
+		object(h.policies["RateLimitPolicy"][i], "spec")["text"] = strings.Repeat("x", 150<<10)
+	}
+	s.settle(h.bundles(), all)
+	h.parameters[Name{"hub", "moved"}].Data["downstreamNamespace"] = "edge-moved"
+	w := h.bundles()
+	s.settle(w, all)
+	if missing := s.missing(w.works(all)); len(missing) > 0 || len(in("edge-new")) != 0 {
+		t.Errorf("%s, missing: %s", in("edge-new"), missing)
+	}
+}
+
+// TestRenamedSet: NetworkPolicies of a set that is to send to another namespace stay in the old one until they are in the new one; those of a
+// set that is deleted go, although another sends the same ones elsewhere, and cannot.
+func TestRenamedSet(t *testing.T) {
+	policy := tree(t, `{metadata: {name: deny, namespace: shop}, spec: {podSelector: {}}}`)
+	s, all := newSpokes(t), limits{workBytes, workManifests}
+	key := func(namespace string) Key {
+		return Key{"networking.k8s.io", "networkpolicies", Name{namespace, "deny"}}
+	}
+	send := func(to map[string]string) {
+		w := &wanted{bundles: map[Source]*Bundle{}}
+		for name, namespace := range to {
+			w.add(SetBundle(&Set{Name: Name{"shop", name}, TargetNamespace: namespace, Clusters: []string{"c1"}, Policies: []Object{policy}}))
+		}
+		s.settle(w, all)
+	}
+	s.user("c1", namespaceKey("a"))
+	send(map[string]string{"base": "a"})
+	send(map[string]string{"base": "b"})
+	if s.objects["c1"][key("a")] == nil {
+		t.Error("it is gone before it is there")
+	}
+	send(map[string]string{"base": "a", "more": "b"})
+	send(map[string]string{"more": "b"})
+	if s.objects["c1"][key("a")] != nil {
+		t.Error("it is there still")
+	}
+	send(map[string]string{"base": "a"})
+	s.user("c1", namespaceKey("b"))
+	send(map[string]string{"base": "b"})
+	if s.objects["c1"][key("a")] != nil || s.objects["c1"][key("b")] == nil {
+		t.Errorf("%v", s.objects["c1"])
+	}
+}
+
 // TestTrackers: what a deployment tool of the hub knows its objects by does not go along.
 func TestTrackers(t *testing.T) {
 	notes := parsed(t, `{argocd.argoproj.io/tracking-id: "a:b/C:d/e", kustomize.toolkit.fluxcd.io/name: apps, meta.helm.sh/release-name: r, example.com/own: x}`)
