@@ -137,6 +137,7 @@ func (w *world) settleClasses(want map[feed]bool) {
 		}
 	}
 	w.classes = found
+	w.markUnlisted()
 }
 
 func (w *world) classChanged(name string, c *fleet.Class) {

@@ -22,6 +22,9 @@ type report struct {
 
 // tell brings what is told on a hub object up to date. It says whether that came to its end.
 func (c *controller) tell(ctx context.Context, s fleet.Source, _ time.Time) bool {
+	if s.Name == (fleet.Name{}) {
+		return c.sweep(ctx, s)
+	}
 	c.world.mu.RLock()
 	from := c.reporter()
 	reports := from.reports(s)
@@ -114,8 +117,11 @@ func (c *reporter) gatewayReport(s fleet.Source) []report {
 	w := c.world
 	o := row[*object](w, gateways, s.Name)
 	selected := c.selection(s.Name)
-	if o == nil || selected.Gateway == nil && selected.Problem == nil {
-		return nil // gone, or not ours
+	switch {
+	case o == nil || fleet.IsCopyOrGoing(o.Object):
+		return nil
+	case selected.Gateway == nil && selected.Problem == nil:
+		return c.withoutUs(o.Object)
 	}
 	r := &fleet.GatewayReport{Gateway: o.Object, Problem: selected.Problem}
 	if known := c.known(s); known != nil && (selected.Gateway != nil || selected.Frozen) {
@@ -132,6 +138,16 @@ func (c *reporter) gatewayReport(s fleet.Source) []report {
 	reports := reportIf(changed, gateways.resource, o.Object, status)
 	if value := fleet.OverriddenAnnotation(s.Name, r.Policies); value != annotationOf(o.Object, fleet.AnnotationOverridden) {
 		reports = append(reports, report{resource: gateways.resource, object: o.Object, annotation: true, value: value})
+	}
+	return reports
+}
+
+// withoutUs takes what was told on a gateway away, as it is not ours any more.
+func (c *reporter) withoutUs(gateway fleet.Object) []report {
+	status, changed := fleet.GatewayWithoutUs(gateway)
+	reports := reportIf(changed, gateways.resource, gateway, status)
+	if annotationOf(gateway, fleet.AnnotationOverridden) != "" {
+		reports = append(reports, report{resource: gateways.resource, object: gateway, annotation: true})
 	}
 	return reports
 }

@@ -26,8 +26,9 @@ type world struct {
 	absent      map[*input]string
 	definitions []fleet.Definition
 	classes     map[string]*fleet.Class
-	// kinds of policies that are watched.
+	// kinds of policies that are watched, and swept those that are not and of which nothing is told any more.
 	kinds map[schema.GroupResource]fleet.Kind
+	swept map[schema.GroupResource]bool
 
 	gatewaysOf  index[string, fleet.Name]                        // by class
 	gatewaysAt  index[fleet.Name, fleet.Name]                    // by Placement
@@ -122,6 +123,7 @@ func newWorld(controller string, log *slog.Logger, m *metrics) *world {
 	return &world{
 		controller: controller, log: log, metrics: m, bundles: newQueue(), tells: newQueue(),
 		tables: map[feed]*table{}, current: map[*input]*table{}, absent: map[*input]string{}, classes: map[string]*fleet.Class{}, kinds: map[schema.GroupResource]fleet.Kind{},
+		swept:      map[schema.GroupResource]bool{},
 		gatewaysOf: index[string, fleet.Name]{}, gatewaysAt: index[fleet.Name, fleet.Name]{}, decisionsOf: index[fleet.Name, fleet.Name]{},
 		policiesOf: index[fleet.Name, policyID]{}, overridesOf: index[fleet.Source, fleet.Name]{}, worksOf: index[fleet.Source, fleet.Name]{}, holdersOf: map[fleet.Source]index[fleet.Source, fleet.Name]{},
 		leaving: map[fleet.Name]map[string]time.Time{}, parked: index[string, fleet.Source]{},

@@ -279,7 +279,9 @@ func (h *hubWorld) carried() map[string]bool {
 			h.must(json.Unmarshal(m.Raw, &o.Object))
 			how := ""
 			if w.Spec.ManifestConfigs[i].UpdateStrategy.Type == workv1.UpdateStrategyTypeReadOnly {
-				how = "?"
+				if how = "?"; o.GetKind() == "Namespace" {
+					continue // it stays asked for
+				}
 			}
 			found[fmt.Sprintf("%s %s/%s%s", strings.TrimPrefix(w.Namespace, h.id+"-"), o.GetKind(), o.GetName(), how)] = true
 		}

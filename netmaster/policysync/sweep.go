@@ -1,0 +1,110 @@
+package policysync
+
+import (
+	"context"
+
+	"github.com/flowkeep/flowkeep/internal/fleet"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+)
+
+// What was told on policies of a kind that no class lists any more would stay there, True perhaps. They are not watched, so they are gone
+// through once: when the kind is taken off the list, and by a new leader, which can't know what was taken off before.
+
+// sweepPage is how many policies are asked for at a time.
+const sweepPage = 500
+
+// markUnlisted has those kinds gone through on which something may be told that is not true any more. The world's lock is held.
+func (w *world) markUnlisted() {
+	for _, d := range w.definitions {
+		resource := schema.GroupResource{Group: d.Group, Resource: d.Resource}
+		if _, listed := w.kinds[resource]; listed {
+			delete(w.swept, resource)
+			continue
+		}
+		if kind := w.unlisted(fleet.Source{Group: d.Group, Kind: d.Kind}); kind != nil {
+			w.tell(fleet.Source{Group: d.Group, Kind: d.Kind})
+		}
+	}
+}
+
+// unlisted is a kind of policies that has been listed perhaps and is not now; nil: it is, or it is not known, or it has been gone through.
+func (w *world) unlisted(s fleet.Source) *fleet.Kind {
+	if _, watched := w.policyOf(s); watched || w.lacks(s) != "" {
+		return nil
+	}
+	for _, c := range w.classes {
+		if c.Err != nil { // it may list the kind
+			return nil
+		}
+	}
+	kind, problem := fleet.JudgeKind(fleet.KindRef{Group: s.Group, Kind: s.Kind}, w.definitions)
+	if problem != nil || !kind.Subresource || !kind.Status || w.swept[schema.GroupResource{Group: kind.Group, Resource: kind.Resource}] {
+		return nil
+	}
+	return &kind
+}
+
+// sweep takes what was told on all policies of a kind away. It says whether that came to its end.
+func (c *controller) sweep(ctx context.Context, s fleet.Source) bool {
+	c.world.mu.RLock()
+	kind := c.world.unlisted(s)
+	c.world.mu.RUnlock()
+	if kind == nil {
+		return true
+	}
+	resource := schema.GroupVersionResource{Group: kind.Group, Version: kind.Version, Resource: kind.Resource}
+	over := true
+	err := c.eachPage(ctx, resource, func(o *unstructured.Unstructured) {
+		p := &fleet.Policy{Kind: *kind, Name: fleet.Name{Namespace: o.GetNamespace(), Name: o.GetName()}, Object: o.Object}
+		status, changed := fleet.PolicyWithoutUs(gatewayv1.GatewayController(c.world.controller), p)
+		if !changed {
+			return
+		}
+		err := c.client.putStatus(ctx, resource, o.Object, status)
+		if c.metrics.status(kind.Kind, err) != written {
+			over = false
+			c.log.Debug("what was told of a policy could not be taken away; it is tried again", "object", p.Source(), "error", err)
+		}
+	})
+	switch {
+	case apierrors.IsForbidden(err): // of kinds that never were listed most are
+		c.log.Debug("policies of a kind that is not listed cannot be read; what was told on them stays", "kind", s.Kind, "group", s.Group)
+	case err != nil:
+		if ctx.Err() == nil && !apierrors.IsNotFound(err) {
+			c.log.Warn("policies of a kind that is not listed cannot be read; it is tried again", "kind", s.Kind, "group", s.Group, "error", err)
+		}
+		return apierrors.IsNotFound(err)
+	case !over:
+		return false
+	}
+	c.world.mu.Lock()
+	defer c.world.mu.Unlock()
+	c.world.swept[resource.GroupResource()] = true
+	return true
+}
+
+// eachPage visits all objects of a resource.
+func (c *controller) eachPage(ctx context.Context, resource schema.GroupVersionResource, visit func(*unstructured.Unstructured)) error {
+	o := metav1.ListOptions{Limit: sweepPage}
+	for {
+		if err := c.asking.Wait(ctx); err != nil {
+			return err
+		}
+		within, cancel := context.WithTimeout(ctx, requestLimit)
+		list, err := c.client.Resource(resource).List(within, o)
+		cancel()
+		if err != nil {
+			return err
+		}
+		for i := range list.Items {
+			visit(&list.Items[i])
+		}
+		if o.Continue = list.GetContinue(); o.Continue == "" {
+			return nil
+		}
+	}
+}
