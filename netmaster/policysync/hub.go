@@ -136,7 +136,9 @@ func (w *world) clusterOf(name string) fleet.Cluster {
 // lacks is what is not known that must be before anything of a bundle is changed; empty: nothing.
 func (w *world) lacks(bundle fleet.Source) string {
 	needs := []*input{definitions, classes, gateways, placements, decisions, clusters, works}
-	if bundle.Group == fleet.Group {
+	if bundle.Group == fleet.Group && bundle.Kind == fleetv1alpha1.KindSet && !w.defined(sets.resource.GroupResource()) {
+		needs = []*input{definitions, works} // without their CustomResourceDefinition there are none
+	} else if bundle.Group == fleet.Group {
 		needs = []*input{definitions, sets, networkPolicies, placements, decisions, clusters, works}
 	} else if w.absent[overrides] == "" {
 		needs = append(needs, overrides)
@@ -147,6 +149,11 @@ func (w *world) lacks(bundle fleet.Source) string {
 		}
 	}
 	return ""
+}
+
+// defined tells whether the hub has a CustomResourceDefinition, whatever versions of it are served.
+func (w *world) defined(resource schema.GroupResource) bool {
+	return slices.ContainsFunc(w.definitions, func(d fleet.Definition) bool { return d.Group == resource.Group && d.Resource == resource.Resource })
 }
 
 // lack is why nothing is known of an input; empty: it is known.

@@ -229,3 +229,30 @@ func TestAnEditAsksForNothing(t *testing.T) {
 		t.Errorf("%d writes", wrote)
 	}
 }
+
+// Without the CustomResourceDefinition of sets there are none, and their copies go; while it is there and sets can't be read they stay.
+func TestTheKindOfSetsGoes(t *testing.T) {
+	const crd = "networkpolicysets.fleet.flowkeep.io"
+	h := newStillHub(t)
+	h.patch("CustomResourceDefinition", crd, `{spec: {versions: [{name: v9, served: true, storage: true}]}}`)
+	h.bring()
+	h.sync()
+	h.is("another version is served", stillAll...)
+	h.world.tables[feed{resource: definitions.resource}].remove(fleet.Name{Name: crd})
+	if h.sync() {
+		t.Error("it does not count as undone")
+	}
+	h.is("it seems to be gone", stillAll...)
+	h.world.tables[feed{resource: definitions.resource}].trouble(errors.New("forbidden"))
+	h.remove("CustomResourceDefinition", crd)
+	h.sync()
+	h.is("CustomResourceDefinitions cannot be read", stillAll...)
+	h.again()
+	h.sync()
+	h.is("it is gone while nobody looks", stillWeb...)
+	h = newStillHub(t)
+	h.remove("CustomResourceDefinition", crd)
+	h.bring()
+	h.sync()
+	h.is("it is gone", stillWeb...)
+}
