@@ -195,6 +195,7 @@ func newCopy(o Object, kind Kind, source Source, to Name, spec Object) (*Copy, e
 	c := &Copy{
 		Source: source, Resource: kind.GroupVersion().WithResource(kind.Resource), Kind: kind.Kind, Name: to,
 		Object: copied, JSON: raw, Hash: hash, Feedback: Feedback(kind, copied),
+		created: textOf(object(o, "metadata"), "creationTimestamp"),
 	}
 	return c.finish(), nil
 }

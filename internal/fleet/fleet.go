@@ -156,6 +156,7 @@ type Copy struct {
 	digests     [2]string
 	configBytes int
 	spread      uint64
+	created     string // when the hub object was
 }
 
 // Problem is something in the hub's objects that keeps it, or a part of it, from going out.

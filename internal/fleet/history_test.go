@@ -58,6 +58,10 @@ func randomHub(t testing.TB, r random) *hub {
 		h.placements[Name{namespace, "all"}] = slices.Clone(clusterNames)
 		h.placements[Name{namespace, "some"}] = r.some(clusterNames...)
 	}
+	for _, namespace := range takenSpaces {
+		h.placements[Name{namespace, "all"}] = slices.Clone(clusterNames)
+		h.placements[Name{namespace, "some"}] = r.some(clusterNames...)
+	}
 	for range 30 {
 		h.change(t, r)
 	}
@@ -84,6 +88,10 @@ func hubMeta(r random, name Name, more string) string {
 // change does one thing to the hub.
 func (h *hub) change(t testing.TB, r random) {
 	namespace := r.one(hubSpaces...)
+	if r.IntN(10) == 0 {
+		h.changeTaken(t, r)
+		return
+	}
 	switch r.IntN(10) {
 	case 0, 1:
 		h.gateways = put(h.gateways, h.randomGateway(t, r, Name{namespace, r.one(gatewayNames...)}))
@@ -99,6 +107,30 @@ func (h *hub) change(t testing.TB, r random) {
 		h.changeSets(t, r, namespace)
 	case 9:
 		h.changeRest(t, r, namespace)
+	}
+}
+
+// takenSpaces of the hub are those in which the copies of classes lie on spokes.
+var takenSpaces = []string{"edge-moved", "edge-other"}
+
+// changeTaken: something of the hub has the name that something else of it has on spokes.
+func (h *hub) changeTaken(t testing.TB, r random) {
+	class := r.one("moved", "other")
+	to := Parameters{Namespace: "edge-" + class}
+	web, limits := to.SpokeName(Name{"shop", "web"}), to.SpokeName(Name{"shop", "limits"})
+	switch r.IntN(4) {
+	case 0, 1:
+		for name, class := range map[Name]string{web: "plain", {"shop", "web"}: class} {
+			o := h.randomGateway(t, r, name)
+			object(o, "spec")["gatewayClassName"] = class
+			h.gateways = put(h.gateways, o)
+		}
+	case 2:
+		h.policies["RateLimitPolicy"] = put(h.policies["RateLimitPolicy"], tree(t, fmt.Sprintf(
+			`{metadata: %s, spec: {targetRef: {group: gateway.networking.k8s.io, kind: Gateway, name: %s}, limit: %d}}`, hubMeta(r, limits, ""), web.Name, r.IntN(5))))
+	case 3:
+		h.gateways = slices.DeleteFunc(slices.Clone(h.gateways), func(o Object) bool { return nameOf(o) == web })
+		h.policies["RateLimitPolicy"] = slices.DeleteFunc(slices.Clone(h.policies["RateLimitPolicy"]), func(o Object) bool { return nameOf(o) == limits })
 	}
 }
 
@@ -306,7 +338,9 @@ func (w *wanted) plan(r random, s *spokes) []Write {
 		for _, e := range s.existing(func(Source) bool { return true }) {
 			if slices.ContainsFunc(e.Sent, func(one Sent) bool {
 				return slices.ContainsFunc(works, func(d *Work) bool {
-					return slices.ContainsFunc(d.Copies, func(c *Copy) bool { return !c.Orphan && c.Source == one.Source })
+					return slices.ContainsFunc(d.Copies, func(c *Copy) bool {
+						return !c.Orphan && (c.Source == one.Source || c.Key() == one.Key)
+					})
 				})
 			}) {
 				together[e.Bundle] = true
@@ -355,9 +389,9 @@ func (s *spokes) end(w *wanted) {
 }
 
 // presence holds which copies have been there since they were wanted, and which sources under whatever names.
-type presence struct{ there map[string]bool }
+type presence struct{ there map[string][]Key }
 
-func newPresence() *presence { return &presence{there: map[string]bool{}} }
+func newPresence() *presence { return &presence{there: map[string][]Key{}} }
 
 // held tells whether a work that stays has something there. If none has, it is on its way out since before it was wanted again.
 func (s *spokes) held(cluster string, key Key) bool {
@@ -384,21 +418,32 @@ func (s *spokes) named(cluster string, c *Copy) (keys []Key) {
 // look fails if a copy is gone that is wanted now and was before.
 func (p *presence) look(t testing.TB, s *spokes, w *wanted) {
 	t.Helper()
-	now := map[string]bool{}
-	note := func(id, cluster string, is bool, keys ...Key) {
-		if p.there[id] && !is {
-			t.Errorf("a gap: %s", id)
-		}
-		if is && (p.there[id] || slices.ContainsFunc(keys, func(k Key) bool { return s.held(cluster, k) })) {
-			now[id] = true
+	now, works := map[string][]Key{}, w.works(small)
+	wanted := map[string]Source{}
+	for _, work := range works {
+		for _, c := range work.Copies {
+			wanted[work.Cluster+" "+c.Key().String()] = c.Source
 		}
 	}
-	for _, work := range w.works(small) {
+	note := func(id, cluster string, c *Copy, is bool, keys ...Key) {
+		givenUp := func(k Key) bool { // to another
+			by, other := wanted[cluster+" "+k.String()]
+			return other && by != c.Source
+		}
+		before := p.there[id]
+		if before != nil && !is && !slices.ContainsFunc(before, givenUp) {
+			t.Errorf("a gap: %s", id)
+		}
+		if is && (before != nil && !slices.ContainsFunc(keys, givenUp) || slices.ContainsFunc(keys, func(k Key) bool { return s.held(cluster, k) })) {
+			now[id] = keys
+		}
+	}
+	for _, work := range works {
 		for _, c := range work.Copies {
 			o := s.objects[work.Cluster][c.Key()]
-			note(fmt.Sprint(work.Cluster, " ", c.Source, " ", c.Key()), work.Cluster, o != nil && !o.users && o.source() == c.Source.String(), c.Key())
+			note(fmt.Sprint(work.Cluster, " ", c.Source, " ", c.Key()), work.Cluster, c, o != nil && !o.users && o.source() == c.Source.String(), c.Key())
 			keys := s.named(work.Cluster, c)
-			note(fmt.Sprint(work.Cluster, " ", c.Source, " ", c.Resource.Resource), work.Cluster, len(keys) > 0, keys...)
+			note(fmt.Sprint(work.Cluster, " ", c.Source, " ", c.Resource.Resource), work.Cluster, c, len(keys) > 0, keys...)
 		}
 	}
 	p.there = now

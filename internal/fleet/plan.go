@@ -42,8 +42,12 @@ type Write struct {
 // asked for first, and a copy that moves to another work, or gets another name on the spoke, stays where it was until it is applied there. So
 // plan again when a work's status has changed. It writes nothing if nothing is to be changed.
 //
+// Of copies of several hub objects that are to have one name on a spoke only one is written: the one that is there already, or else the oldest.
+// The others are asked for, so that spokes tell that the name is taken.
+//
 // Desired and existing are all works of some bundles. A copy may move between bundles, so beside a bundle plan those that have works with one
-// of its sources in them, and those where a source is wanted now that is in its works still (Strays). An existing work that is not wanted
+// of its sources in them, and those where a source is wanted now that is in its works still (Strays), and those that have a copy of the same
+// Key in a work. An existing work that is not wanted
 // goes, so those of a bundle of which it can't be told what is wanted must not be given.
 func Plan(controller string, desired []*Work, existing []*Existing) []Write {
 	p := planner{controller: controller, clusters: map[string]*clusterPlan{}}
@@ -117,6 +121,8 @@ type clusterPlan struct {
 	// there yet under the names that they are to have.
 	names    map[sourceKind][]placed
 	renaming map[Source]bool
+	// holders are the sources that have the names that several want.
+	holders map[Key]Source
 }
 
 type placed struct {
@@ -160,6 +166,14 @@ func (c *clusterPlan) index() {
 			}
 		}
 	}
+	for key, wanted := range c.copies {
+		if slices.ContainsFunc(wanted, func(one placed) bool { return !one.Orphan && one.Source != wanted[0].Source }) {
+			if c.holders == nil {
+				c.holders = map[Key]Source{}
+			}
+			c.holders[key] = slices.MinFunc(wanted, c.before).Source
+		}
+	}
 	for _, e := range c.there {
 		for i := range e.Sent {
 			if _, waits := c.renamed(&e.Sent[i], e); waits && !e.Deleting {
@@ -167,6 +181,28 @@ func (c *clusterPlan) index() {
 			}
 		}
 	}
+}
+
+// before tells which of two copies has the name that both want.
+func (c *clusterPlan) before(a, b placed) int {
+	if there := c.isThere(a.Copy); there != c.isThere(b.Copy) {
+		if there {
+			return -1
+		}
+		return 1
+	}
+	return cmp.Or(strings.Compare(a.created, b.created), a.Source.Compare(b.Source))
+}
+
+// isThere tells whether a copy has been sent to be written.
+func (c *clusterPlan) isThere(one *Copy) bool {
+	return slices.ContainsFunc(c.sent[one.Key()], func(s at) bool { return s.Source == one.Source && !s.Asked && !s.work.Deleting })
+}
+
+// gives tells whether a copy gives way to that of another source.
+func (c *clusterPlan) gives(s Source, key Key) bool {
+	holder, several := c.holders[key]
+	return several && holder != s
 }
 
 func (c *clusterPlan) plan() (writes []Write) {
@@ -191,11 +227,17 @@ func (c *clusterPlan) plan() (writes []Write) {
 // own are the entries of a work for what is wanted in it.
 func (c *clusterPlan) own(w *Work, e *Existing) (entries []entry) {
 	for _, one := range w.Copies {
-		if !c.held[one.Source] {
-			entries = append(entries, entry{copy: one, asked: c.asks(one, e)})
+		if c.held[one.Source] || c.gives(one.Source, one.Key()) && e.writes(one) {
+			continue // of what gives way nothing is left in the work, so that it is not the work's any more, before it is asked for
 		}
+		entries = append(entries, entry{copy: one, asked: c.asks(one, e)})
 	}
 	return entries
+}
+
+// writes tells whether a work has a copy written.
+func (e *Existing) writes(one *Copy) bool {
+	return e != nil && slices.ContainsFunc(e.Sent, func(s Sent) bool { return s.Key == one.Key() && s.Source == one.Source && !s.Asked })
 }
 
 // asks tells whether a copy is only asked for: until it is known that nothing else has its name, in a namespace that is there. What was sent
@@ -204,12 +246,22 @@ func (c *clusterPlan) asks(one *Copy, own *Existing) bool {
 	if one.Orphan {
 		return false
 	}
+	if c.gives(one.Source, one.Key()) {
+		return true
+	}
+	asks := true
 	for _, s := range c.sent[one.Key()] {
-		if s.Source == one.Source && !s.work.Deleting && (!s.Asked || s.Free && s.work == own && own.has(one.Namespace)) {
+		switch {
+		case s.work.Deleting:
+		case s.Source == one.Source && !s.Asked:
 			return false
+		case s.Source == one.Source:
+			asks = asks && !(s.Free && s.work == own && own.has(one.Namespace))
+		case !s.Asked && s.work != own:
+			return true // another is about to be there, whatever is told
 		}
 	}
-	return true
+	return asks
 }
 
 // has tells whether a namespace that a work makes or asks for is there. It is told together with what lies in it: of what is looked for in
@@ -225,7 +277,7 @@ func (c *clusterPlan) leaving(name string, e *Existing) (entries []entry) {
 	}
 	for i := range e.Sent {
 		s := &e.Sent[i]
-		if s.Orphan || s.Asked {
+		if s.Orphan || s.Asked || c.gives(s.Source, s.Key) {
 			continue
 		}
 		if c.held[s.Source] {

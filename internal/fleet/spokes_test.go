@@ -250,9 +250,10 @@ func (o *spokeObject) source() string {
 	return textOf(object(o.tree(), "metadata", "annotations"), AnnotationSource)
 }
 
-// settle has all agents look and all be planned, until there is nothing to do.
+// settle has all agents look and all be planned, until there is nothing to do, also after all agents have seen what the others did.
 func (s *spokes) settle(w *wanted, most limits) (writes int) {
 	s.Helper()
+	done := false
 	for range 20 {
 		for _, at := range s.names() {
 			s.agent(at)
@@ -262,9 +263,10 @@ func (s *spokes) settle(w *wanted, most limits) (writes int) {
 			s.write(&plan[i])
 		}
 		writes += len(plan)
-		if len(plan) == 0 {
+		if done && len(plan) == 0 {
 			return writes
 		}
+		done = len(plan) == 0
 	}
 	s.Fatal("writes go on and on")
 	return 0
@@ -274,10 +276,17 @@ func (s *spokes) names() []Name { return slices.SortedFunc(maps.Keys(s.works), N
 
 // missing are objects that are to be on spokes and are not, or not as they are to be. Those that have a user's in their place are not.
 func (s *spokes) missing(works []*Work) (missing []string) {
+	wanted := map[string]bool{}
+	for _, w := range works {
+		for _, c := range w.Copies {
+			wanted[w.Cluster+" "+c.Key().String()+" "+c.Source.String()] = true
+		}
+	}
 	for _, w := range works {
 		for _, c := range w.Copies {
 			o := s.objects[w.Cluster][c.Key()]
 			switch {
+			case o != nil && o.source() != c.Source.String() && wanted[w.Cluster+" "+c.Key().String()+" "+o.source()]: // the other has the name
 			case s.lacking[c.Resource.GroupResource()], w.Held[c.Source], c.ReadOnly, c.Namespace != "" && s.objects[w.Cluster][namespaceKey(c.Namespace)] == nil:
 			case o == nil || !o.users && !c.CreateOnly && o.json != string(c.JSON):
 				missing = append(missing, fmt.Sprintf("%s: %v", w.Cluster, c.Key()))
@@ -287,16 +296,23 @@ func (s *spokes) missing(works []*Work) (missing []string) {
 	return missing
 }
 
-// leaked are copies on spokes that nothing asks for.
+// leaked are copies on spokes that nothing asks for. What is wanted under another name stays while something of the cluster can't be there.
 func (s *spokes) leaked(works []*Work) (leaked []string) {
-	wanted := map[string]bool{}
+	wanted, named, lacks := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for _, w := range works {
 		for _, c := range w.Copies {
 			wanted[fmt.Sprint(w.Cluster, c.Key())] = true
+			named[w.Cluster+c.Source.String()] = true
+			if o := s.objects[w.Cluster][c.Key()]; !c.Orphan && (o == nil || o.source() != c.Source.String()) {
+				lacks[w.Cluster] = true
+			}
 		}
 	}
 	for cluster, objects := range s.objects {
 		for key, o := range objects {
+			if named[cluster+o.source()] && lacks[cluster] {
+				continue
+			}
 			if !wanted[fmt.Sprint(cluster, key)] && !o.users && key.Resource != "namespaces" {
 				leaked = append(leaked, fmt.Sprintf("%s: %v", cluster, key))
 			}

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	fleetv1alpha1 "github.com/flowkeep/flowkeep/api/fleet/v1alpha1"
 )
@@ -412,6 +413,72 @@ func TestRenamedSet(t *testing.T) {
 	if s.objects["c1"][key("a")] != nil || s.objects["c1"][key("b")] == nil {
 		t.Errorf("%v", s.objects["c1"])
 	}
+}
+
+// TestTwoOfOneName: of two hub gateways that have one name on a spoke the older goes, if both are new, and that which is there otherwise; the
+// other is told that the name is taken, and comes when it is free. Of two that were both written the one that gives way does not come back.
+func TestTwoOfOneName(t *testing.T) {
+	h, s := crowd(t, 0, 1), newSpokes(t)
+	all := limits{workBytes, workManifests}
+	to := Parameters{Namespace: "edge-moved"}.SpokeName(Name{"shop", "web"})
+	gateway := func(name Name, class, created string) Object {
+		h.placements[Name{name.Namespace, "all"}] = []string{"c00"}
+		return tree(t, fmt.Sprintf("{metadata: {name: %s, namespace: %s, creationTimestamp: %q, labels: {%s: all}}, spec: {gatewayClassName: %s}}",
+			name.Name, name.Namespace, created, LabelPlacement, class))
+	}
+	moved, plain := gateway(Name{"shop", "web"}, "moved", "2026-01-02T00:00:00Z"), gateway(to, "plain", "2026-01-01T00:00:00Z")
+	key := Key{gatewayv1.GroupName, "gateways", to}
+	there := func() string {
+		if s.objects["c00"][key] == nil {
+			return ""
+		}
+		return s.objects["c00"][key].source()
+	}
+	goes := func(want Object, gateways ...Object) {
+		t.Helper()
+		h.gateways = gateways
+		w := h.bundles()
+		s.settle(w, all)
+		if there() != GatewaySource(nameOf(want)).String() {
+			t.Errorf("%q is there", there())
+		}
+		for _, o := range gateways {
+			is := StateOf(Cluster{Name: "c00", Known: true, Available: true}, w.bundles[GatewaySource(nameOf(o))].copyOf("c00", GatewaySource(nameOf(o)), kindGateway, to), nil, s.answers("c00"))
+			if taken := nameOf(o) != nameOf(want); taken != (is.Reason == reasonTaken) {
+				t.Errorf("%s: %+v", nameOf(o), is)
+			}
+		}
+		if again := s.settle(w, all); again != 0 {
+			t.Errorf("%d writes although nothing has changed", again)
+		}
+	}
+	goes(plain, moved, plain)
+	goes(moved, moved)
+	goes(moved, moved, plain)
+	goes(plain, plain)
+	for _, o := range []Object{moved, plain} { // both were written, each for itself
+		h.gateways = []Object{o}
+		for _, w := range h.bundles().works(all) {
+			if e := s.works[Name{"c00", w.Name}]; e == nil {
+				var entries []entry
+				for _, one := range w.Copies {
+					entries = append(entries, entry{copy: one})
+				}
+				s.write(&Write{Verb: Create, Cluster: "c00", Name: w.Name, Bundle: w.Bundle, controller: controller, entries: entries})
+			}
+		}
+	}
+	for _, at := range s.names() {
+		s.agent(at)
+	}
+	if len(s.objects["c00"][key].owners) != 2 {
+		t.Fatalf("%+v", s.objects["c00"][key])
+	}
+	goes(plain, moved, plain)
+	if owners := s.objects["c00"][key].owners; len(owners) != 1 {
+		t.Errorf("%v", owners)
+	}
+	goes(moved, moved)
 }
 
 // TestTrackers: what a deployment tool of the hub knows its objects by does not go along.
