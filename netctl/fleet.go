@@ -25,6 +25,16 @@ say is worked out from them as netmaster policy-sync does, so that it is told al
 type fleetOptions struct {
 	*options
 	controller string
+	sets       bool
+	setsGiven  func() bool
+}
+
+// hasSets tells whether NetworkPolicySets are sent by the controller that is asked for: they have no controllerName.
+func (f *fleetOptions) hasSets() bool {
+	if f.setsGiven() {
+		return f.sets
+	}
+	return f.controller == string(fleet.DefaultController)
 }
 
 func fleetCommand(o *options) *cobra.Command {
@@ -34,6 +44,8 @@ func fleetCommand(o *options) *cobra.Command {
 		Example: "  netctl fleet status\n  netctl fleet gateways\n  netctl fleet policies shop/limit\n  netctl fleet explain RateLimitPolicy shop/limit --cluster eu-1",
 	}
 	cmd.PersistentFlags().StringVar(&f.controller, "controller-name", string(fleet.DefaultController), "controllerName of the GatewayClasses, as policy-sync has it")
+	cmd.PersistentFlags().BoolVar(&f.sets, "network-policy-sets", false, "NetworkPolicySets go by that controller, as policy-sync has it; default: with the default --controller-name only")
+	f.setsGiven = func() bool { return cmd.PersistentFlags().Changed("network-policy-sets") }
 	_ = cmd.RegisterFlagCompletionFunc("controller-name", cobra.NoFileCompletions)
 	cmd.AddCommand(fleetGateways(f), fleetPolicies(f), fleetStatus(f), fleetExplain(f))
 	return cmd
@@ -42,7 +54,7 @@ func fleetCommand(o *options) *cobra.Command {
 // view reads a hub, and puts together what becomes of what it has.
 func (f *fleetOptions) view(cmd *cobra.Command) (view *fleet.View, err error) {
 	err = fromAPI(cmd, f.options, func(ctx context.Context, c *apiserver.Client) error {
-		h, err := readHub(ctx, c, gatewayv1.GatewayController(f.controller))
+		h, err := readHub(ctx, c, gatewayv1.GatewayController(f.controller), f.hasSets())
 		if err != nil {
 			return err
 		}
@@ -465,7 +477,7 @@ func completeFleet(f *fleetOptions, names func(*fleet.View) []string) cobra.Comp
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		short := &fleetOptions{f.inShort(), f.controller}
+		short := &fleetOptions{f.inShort(), f.controller, f.sets, f.setsGiven}
 		view, err := short.view(cmd)
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp

@@ -124,7 +124,7 @@ type fleetCopy struct {
 
 func (f *fleetOptions) explanation(cmd *cobra.Command, kind, name, cluster string) (e *fleetExplanation, err error) {
 	err = fromAPI(cmd, f.options, func(ctx context.Context, c *apiserver.Client) error {
-		h, err := readHub(ctx, c, gatewayv1.GatewayController(f.controller))
+		h, err := readHub(ctx, c, gatewayv1.GatewayController(f.controller), f.hasSets())
 		if err != nil {
 			return err
 		}

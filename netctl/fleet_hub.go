@@ -39,12 +39,16 @@ func pathOf(r schema.GroupVersionResource) string {
 }
 
 // readHub reads all but the works.
-func readHub(ctx context.Context, c *apiserver.Client, controller gatewayv1.GatewayController) (*fleet.Hub, error) {
+func readHub(ctx context.Context, c *apiserver.Client, controller gatewayv1.GatewayController, withSets bool) (*fleet.Hub, error) {
 	h := &fleet.Hub{
 		Controller: controller, Parameters: map[fleet.Name]*corev1.ConfigMap{}, Placements: map[fleet.Name]bool{}, Clusters: map[string]fleet.Cluster{},
 		Policies: map[schema.GroupResource][]fleet.Object{},
 	}
-	for _, read := range []func(context.Context, *apiserver.Client, *fleet.Hub) error{readClasses, readPlaces, readPolicies, readSets} {
+	reads := []func(context.Context, *apiserver.Client, *fleet.Hub) error{readClasses, readPlaces, readPolicies}
+	if withSets {
+		reads = append(reads, readSets)
+	}
+	for _, read := range reads {
 		if err := read(ctx, c, h); err != nil {
 			return nil, err
 		}

@@ -133,7 +133,7 @@ func hubCluster(t *testing.T) (*bench, *apiServer, *[]string) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	h, err := readHub(t.Context(), client, fleet.DefaultController)
+	h, err := readHub(t.Context(), client, fleet.DefaultController, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -245,7 +245,8 @@ func TestFleetReadsWorksBySelector(t *testing.T) {
 	b.prints(0, "fleet explain networkpolicy shop/deny", "NetworkPolicy shop/deny")
 	want := "fleet.flowkeep.io/controller=" + fleet.ControllerLabel("flowkeep.io/gateway-sync") + ",fleet.flowkeep.io/bundle in (" +
 		fleet.BundleLabel(fleet.SetSource(fleet.Name{Namespace: "shop", Name: "base"})) + ")"
-	b.prints(0, "fleet policies --controller-name example.com/another", "set shop/base")
+	b.prints(0, "fleet policies --controller-name example.com/another --network-policy-sets", "set shop/base")
+	b.prints(0, "fleet policies --controller-name example.com/another", "no policies of kinds that classes list")
 	if other := "fleet.flowkeep.io/controller=" + fleet.ControllerLabel("example.com/another"); !slices.Equal(slices.Compact(*selectors), []string{want, other}) {
 		t.Errorf("%q", *selectors)
 	}

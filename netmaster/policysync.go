@@ -23,7 +23,13 @@ cluster.open-cluster-management.io/placement. Which kinds of policies go along s
 The transport is ManifestWork: spokes need OCM's work agent and nothing of ours. See docs/policy-sync.md.
 
 It is a process of its own, beside "netmaster", and shares nothing with it. Several may run: one is active, the one that holds the
-Lease flowkeep-policy-sync. While none runs spokes keep what they have.`
+Lease flowkeep-policy-sync. While none runs spokes keep what they have.
+
+One with another --controller-name has a Lease of its own (flowkeep-policy-sync- and a hash of it), tells conditions under a domain of its own, and
+leaves NetworkPolicySets and the statuses of PolicyOverrides to the one with the default name.`
+
+// sharedFlag says who handles what has no controllerName.
+const sharedFlag = "network-policy-sets"
 
 const policySyncExample = `  # on the hub, until it is ended
   netmaster policy-sync --kubeconfig /etc/kubernetes/hub.conf
@@ -34,6 +40,7 @@ const policySyncExample = `  # on the hub, until it is ended
 // policySyncFlags are the command's.
 type policySyncFlags struct {
 	kubeconfig, controller, namespace, identity, httpListen, logLevel, logFormat string
+	shared                                                                       bool
 	workers, burst                                                               int
 	qps                                                                          float32
 }
@@ -51,6 +58,9 @@ func policySyncCommand() *cobra.Command {
 			if o.workers < 1 || o.qps <= 0 || o.burst < 1 {
 				return fmt.Errorf("--workers %d, --qps %v and --burst %d: each must be more than 0", o.workers, o.qps, o.burst)
 			}
+			if !cmd.Flags().Changed(sharedFlag) {
+				o.shared = o.controller == string(fleet.DefaultController)
+			}
 			klog.SetSlogLogger(log)
 			ctx, stop := process.SignalContext()
 			defer stop()
@@ -60,7 +70,8 @@ func policySyncCommand() *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the hub; empty: the pod's ServiceAccount")
 	f.StringVar(&o.controller, "controller-name", string(fleet.DefaultController), "controllerName of the GatewayClasses to handle")
-	f.StringVar(&o.namespace, "lease-namespace", policysync.DefaultLeaseNamespace, "namespace of the Lease "+policysync.LeaseName)
+	f.BoolVar(&o.shared, sharedFlag, false, "send NetworkPolicySets, and tell PolicyOverrides where they took effect; these have no controllerName, so one on a hub may; default: with the default --controller-name only")
+	f.StringVar(&o.namespace, "lease-namespace", policysync.DefaultLeaseNamespace, "namespace of the Lease")
 	f.StringVar(&o.identity, "identity", "", "this instance's name in the Lease; default: host name and process id")
 	f.StringVar(&o.httpListen, "http-listen", "127.0.0.1:9447", "address of /metrics, /healthz and /readyz")
 	f.IntVar(&o.workers, "workers", 16, "how many objects are written at a time")
@@ -84,7 +95,7 @@ func (o *policySyncFlags) run(ctx context.Context, log *slog.Logger) error {
 	}
 	reg, health := process.NewRegistry("netmaster"), new(process.Health)
 	options := policysync.Options{
-		API: api, Controller: o.controller, LeaseNamespace: o.namespace, Identity: o.identity, Workers: o.workers,
+		API: api, Controller: o.controller, Shared: o.shared, LeaseNamespace: o.namespace, Identity: o.identity, Workers: o.workers,
 		Registerer: reg, Ready: func(reason string) { health.SetReady("sync", reason) }, Log: log,
 	}
 	ctx, stop := context.WithCancelCause(ctx)

@@ -11,14 +11,45 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// Types of conditions that are Flowkeep's own, and the ending of those about one cluster.
+// Types of conditions that are Flowkeep's own, under the Domain of the controller that tells them.
 const (
-	ConditionSynced          = Group + "/Synced"
-	ConditionPolicyConflicts = Group + "/PolicyConflicts"
-	ConditionKindsSynced     = Group + "/KindsSynced"
+	plainSynced          = "Synced"
+	plainPolicyConflicts = "PolicyConflicts"
+	plainKindsSynced     = "KindsSynced"
 )
+
+// Types of conditions of the default controller.
+const (
+	ConditionSynced          = Group + "/" + plainSynced
+	ConditionPolicyConflicts = Group + "/" + plainPolicyConflicts
+	ConditionKindsSynced     = Group + "/" + plainKindsSynced
+)
+
+// Domain is what the types of a controller's conditions, and its annotation of overridden policies, are under, so that two controllers on a
+// hub leave each other's alone.
+func Domain(controller gatewayv1.GatewayController) string { return string(domainOf(controller)) }
+
+// OverriddenKey is the annotation of overridden policies that a controller writes.
+func OverriddenKey(controller gatewayv1.GatewayController) string {
+	return domainOf(controller).of("overridden")
+}
+
+type domain string
+
+// othersDomain ends those of other controllers than the default one. No name of a cluster has a dot, so none is between it and a hash.
+const othersDomain = ".by." + Group
+
+func domainOf(controller gatewayv1.GatewayController) domain {
+	if controller == DefaultController || controller == "" {
+		return Group
+	}
+	return domain(hashOf(8, string(controller)) + othersDomain)
+}
+
+func (d domain) of(plain string) string { return string(d) + "/" + plain }
 
 // Limits of statuses.
 const (
@@ -29,13 +60,14 @@ const (
 	mostMessage      = 4096 // characters of a condition's message; Kubernetes allows 32768
 )
 
-// ClusterCondition is the type of the condition that tells of one cluster.
-func ClusterCondition(cluster, typ string) string { return cluster + "." + Group + "/" + typ }
+// ofCluster is the type of the condition that tells of one cluster.
+func (d domain) ofCluster(cluster, typ string) string { return cluster + "." + string(d) + "/" + typ }
 
-// isOurs tells Flowkeep's conditions from others' by their types.
-func isOurs(typ string) bool {
-	domain, _, ok := strings.Cut(typ, "/")
-	return ok && (domain == Group || strings.HasSuffix(domain, "."+Group))
+// owns tells a controller's conditions from others' by their types.
+func (d domain) owns(typ string) bool {
+	whole, _, ok := strings.Cut(typ, "/")
+	cluster, of := strings.CutSuffix(whole, "."+string(d))
+	return ok && (whole == string(d) || of && !strings.Contains(cluster, "."))
 }
 
 // verdict is what one cluster says of one thing.
@@ -148,13 +180,13 @@ func named(all []verdict) string {
 }
 
 // perCluster are conditions about one cluster each: those that are not True first.
-func perCluster(typ string, verdicts []verdict, generation int64) (conditions []metav1.Condition) {
+func (d domain) perCluster(typ string, verdicts []verdict, generation int64) (conditions []metav1.Condition) {
 	sorted := slices.Clone(verdicts)
 	slices.SortStableFunc(sorted, func(a, b verdict) int {
 		return cmp.Or(cmp.Compare(rankOf(a), rankOf(b)), cmp.Compare(a.cluster, b.cluster))
 	})
 	for _, v := range sorted {
-		c := metav1.Condition{Type: ClusterCondition(v.cluster, typ), Status: v.status, Message: cut(v.message, mostMessage), ObservedGeneration: generation}
+		c := metav1.Condition{Type: d.ofCluster(v.cluster, typ), Status: v.status, Message: cut(v.message, mostMessage), ObservedGeneration: generation}
 		c.Reason = reasonOr(v.reason, typ)
 		if v.status != metav1.ConditionTrue {
 			c.Reason = reasonOr(v.reason, "Not"+typ)

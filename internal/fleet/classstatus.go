@@ -17,7 +17,7 @@ func ClassStatus(class Object, c *Class, now metav1.Time) (status Object, change
 		conditions[i].ObservedGeneration = generationOf(class)
 		conditions[i].Message = cut(conditions[i].Message, mostMessage)
 	}
-	ours := func(typ string) bool { return typ == conditionAccepted || isOurs(typ) }
+	ours := func(typ string) bool { return typ == conditionAccepted || domainOf(c.Controller).owns(typ) }
 	status = with(old, "conditions", mergeConditions(listOf(old, "conditions"), conditions, ours, mostConditions, now))
 	return status, !same(old, status)
 }
@@ -37,7 +37,7 @@ func (c *Class) accepted() metav1.Condition {
 
 // kindsSynced names the kinds that do not go along; the reason is that of the first.
 func (c *Class) kindsSynced() metav1.Condition {
-	synced := metav1.Condition{Type: ConditionKindsSynced, Status: metav1.ConditionTrue, Reason: "Synced", Message: "policies of the kinds " + kindNames(c.Kinds) + " go along"}
+	synced := metav1.Condition{Type: domainOf(c.Controller).of(plainKindsSynced), Status: metav1.ConditionTrue, Reason: "Synced", Message: "policies of the kinds " + kindNames(c.Kinds) + " go along"}
 	problems := slices.SortedFunc(slices.Values(c.Problems), func(a, b Problem) int { return cmp.Compare(a.Message, b.Message) })
 	if c.Frozen != "" {
 		problems = append(problems, Problem{Reason: ReasonKindUnreadable, Message: c.Frozen + staysAsItIs})

@@ -36,7 +36,8 @@ const (
 	AnnotationSource = Group + "/from-hub"
 	// AnnotationCopy is the hash of what the hub wants of a copy, so that a spoke's answer tells which version it is about.
 	AnnotationCopy = Group + "/copy"
-	// AnnotationOverridden is on a hub Gateway: which policies are overridden in which clusters, as JSON.
+	// AnnotationOverridden is on a hub Gateway: which policies are overridden in which clusters, as JSON. With another controller than the
+	// default one it is under its own Domain.
 	AnnotationOverridden = Group + "/overridden"
 	// LabelPlacement names, on a hub Gateway, the Placement in its namespace whose decisions say where it goes.
 	LabelPlacement = "cluster.open-cluster-management.io/placement"

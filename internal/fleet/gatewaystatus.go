@@ -10,6 +10,9 @@ import (
 
 // GatewayReport is what there is to say of a hub Gateway.
 type GatewayReport struct {
+	// Controller is that of its class; empty: the default one.
+	Controller gatewayv1.GatewayController
+
 	Gateway  Object         // as the hub has it
 	Problem  *Problem       // in the way of all of it, if there is one
 	States   []State        // of its copies, one per cluster
@@ -21,9 +24,10 @@ func GatewayStatus(r *GatewayReport, now metav1.Time) (status Object, changed bo
 	r = r.held()
 	old := statusOf(r.Gateway)
 	generation := generationOf(r.Gateway)
+	own := domainOf(r.Controller)
 	conditions := append(r.conditions(generation), r.conflicts(generation))
-	conditions = append(conditions, perCluster(conditionProgrammed, r.verdicts(conditionProgrammed), generation)...)
-	ours := func(typ string) bool { return typ == conditionAccepted || typ == conditionProgrammed || isOurs(typ) }
+	conditions = append(conditions, own.perCluster(conditionProgrammed, r.verdicts(conditionProgrammed), generation)...)
+	ours := func(typ string) bool { return typ == conditionAccepted || typ == conditionProgrammed || own.owns(typ) }
 	status = with(old, "conditions", mergeConditions(listOf(old, "conditions"), conditions, ours, mostConditions, now))
 	status = with(status, "addresses", r.addresses())
 	status = with(status, "listeners", r.listeners(listOf(old, "listeners"), generation, now))
@@ -53,7 +57,7 @@ func (r *GatewayReport) conditions(generation int64) (conditions []metav1.Condit
 		}
 		conditions = append(conditions, c)
 	}
-	return append(conditions, sum(ConditionSynced, syncedIn(r.States), generation))
+	return append(conditions, sum(domainOf(r.Controller).of(plainSynced), syncedIn(r.States), generation))
 }
 
 func (r *GatewayReport) verdicts(typ string) (verdicts []verdict) {

@@ -108,7 +108,7 @@ func OverriddenAnnotation(gateway Name, policies []PolicyReport) string {
 
 // conflicts is the Gateway's condition.
 func (r *GatewayReport) conflicts(generation int64) metav1.Condition {
-	c := metav1.Condition{Type: ConditionPolicyConflicts, Status: metav1.ConditionFalse, Reason: "NoConflicts", Message: "no cluster tells of any", ObservedGeneration: generation}
+	c := metav1.Condition{Type: domainOf(r.Controller).of(plainPolicyConflicts), Status: metav1.ConditionFalse, Reason: "NoConflicts", Message: "no cluster tells of any", ObservedGeneration: generation}
 	conflicts := Conflicts(nameOf(r.Gateway), r.Policies)
 	if len(conflicts) == 0 {
 		return c

@@ -211,7 +211,7 @@ func (v *viewer) gateways() {
 			continue // not ours
 		}
 		g := GatewayView{Name: name, Class: textOf(object(o, "spec"), "gatewayClassName"), Placement: placementOf(o), Selection: s}
-		g.Report = GatewayReport{Gateway: o, Problem: s.Problem}
+		g.Report = GatewayReport{Controller: v.Controller, Gateway: o, Problem: s.Problem}
 		if s.Gateway != nil {
 			g.Spoke = s.Gateway.Parameters.SpokeName(name)
 		}

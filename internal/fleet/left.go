@@ -13,7 +13,7 @@ import (
 func PolicyWithoutUs(controller gatewayv1.GatewayController, p *Policy) (status Object, changed bool) {
 	old := statusOf(p.Object)
 	if !slices.ContainsFunc(listOf(old, "ancestors"), func(e any) bool { return isEntryOf(e, controller) }) &&
-		!slices.ContainsFunc(listOf(old, "conditions"), func(c any) bool { return isOurs(typeOf(c)) }) {
+		!slices.ContainsFunc(listOf(old, "conditions"), func(c any) bool { return domainOf(controller).owns(typeOf(c)) }) {
 		return old, false
 	}
 	return PolicyStatus(controller, &PolicyReport{Policy: *p}, metav1.Time{})
@@ -26,17 +26,17 @@ var ourWords = regexp.MustCompile(`^(in \d+ clusters?$|not in \d+ of \d+ cluster
 // GatewayWithoutUs is the status of a Gateway that is another's now, or nobody's, without what we told there; changed is false where there
 // is nothing of ours. Accepted and Programmed are of types that every controller has, so they go only while they are in our words, and
 // addresses and listeners only with Programmed: a new controller may have told its own already.
-func GatewayWithoutUs(gateway Object) (status Object, changed bool) {
-	old := statusOf(gateway)
+func GatewayWithoutUs(controller gatewayv1.GatewayController, gateway Object) (status Object, changed bool) {
+	old, own := statusOf(gateway), domainOf(controller)
 	conditions := listOf(old, "conditions")
-	if IsCopyOrGoing(gateway) || !slices.ContainsFunc(conditions, func(c any) bool { return isOurs(typeOf(c)) }) {
+	if IsCopyOrGoing(gateway) || !slices.ContainsFunc(conditions, func(c any) bool { return own.owns(typeOf(c)) }) {
 		return old, false
 	}
 	status = old
 	conditions = slices.DeleteFunc(slices.Clone(conditions), func(c any) bool {
 		m, _ := c.(map[string]any)
 		switch typ := typeOf(c); {
-		case isOurs(typ):
+		case own.owns(typ):
 			return true
 		case (typ == conditionAccepted || typ == conditionProgrammed) && ourWords.MatchString(textOf(m, "message")):
 			if typ == conditionProgrammed {

@@ -26,18 +26,18 @@ type Target struct {
 // stay as they are. The old status is not changed. Of kinds without a status nothing is said. A policy that targets no synced gateway
 // any more has nothing of ours left.
 func PolicyStatus(controller gatewayv1.GatewayController, r *PolicyReport, now metav1.Time) (status Object, changed bool) {
-	old := statusOf(r.Policy.Object)
+	old, own := statusOf(r.Policy.Object), domainOf(controller)
 	switch {
 	case r.Policy.Kind.Ancestors:
 		status = with(old, "ancestors", r.ancestors(listOf(old, "ancestors"), controller, now))
 	case r.Policy.Kind.Status:
 		var wanted []metav1.Condition
 		if len(r.Targets) > 0 {
-			wanted = policyConditions(r.States(), (*State).top, Group+"/", generationOf(r.Policy.Object))
+			wanted = own.policyConditions(r.States(), (*State).top, own.of(""), generationOf(r.Policy.Object))
 		}
 		conditions := listOf(old, "conditions")
-		others := len(slices.DeleteFunc(slices.Clone(conditions), func(c any) bool { return isOurs(typeOf(c)) }))
-		status = with(old, "conditions", mergeConditions(conditions, wanted, isOurs, mostOwnOfAPolicy+others, now))
+		others := len(slices.DeleteFunc(slices.Clone(conditions), func(c any) bool { return own.owns(typeOf(c)) }))
+		status = with(old, "conditions", mergeConditions(conditions, wanted, own.owns, mostOwnOfAPolicy+others, now))
 	default:
 		return old, false
 	}
@@ -59,9 +59,9 @@ var toldOfPolicies = []string{conditionAccepted, conditionProgrammed, conditionE
 
 // policyConditions are what clusters tell, summed up, and each cluster's by the strongest type that any of them tells. A type that none
 // tells, now or of an earlier version, is left out.
-func policyConditions(states []State, said func(*State) []Said, prefix string, generation int64) []metav1.Condition {
+func (d domain) policyConditions(states []State, said func(*State) []Said, prefix string, generation int64) []metav1.Condition {
 	synced := worstOf(syncedIn(states))
-	conditions := []metav1.Condition{sum(ConditionSynced, synced, generation)}
+	conditions := []metav1.Condition{sum(d.of(plainSynced), synced, generation)}
 	strongest, each := "Synced", synced
 	for _, typ := range toldOfPolicies {
 		var verdicts []verdict
@@ -76,7 +76,7 @@ func policyConditions(states []State, said func(*State) []Said, prefix string, g
 			strongest, each = typ, verdicts
 		}
 	}
-	return append(conditions, perCluster(strongest, each, generation)...)
+	return append(conditions, d.perCluster(strongest, each, generation)...)
 }
 
 // worstOf leaves one of each cluster; those of one come together.
@@ -135,7 +135,7 @@ func (r *PolicyReport) gatewayOf(e any) Name {
 // entry is a target's.
 func (r *PolicyReport) entry(e any, t *Target, controller gatewayv1.GatewayController, now metav1.Time) any {
 	old, _ := e.(map[string]any)
-	conditions := policyConditions(t.States, t.said, "", generationOf(r.Policy.Object))
+	conditions := domainOf(controller).policyConditions(t.States, t.said, "", generationOf(r.Policy.Object))
 	return map[string]any{
 		"ancestorRef":    map[string]any{"group": gatewayv1.GroupName, "kind": kindGateway, "namespace": t.Gateway.Namespace, "name": t.Gateway.Name},
 		"controllerName": string(controller),

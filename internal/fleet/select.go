@@ -28,6 +28,8 @@ const (
 type Class struct {
 	Name       string
 	Generation int64
+	// Controller is ours; empty: the default one.
+	Controller gatewayv1.GatewayController
 	Parameters Parameters
 	// Note says what of the parameters is passed by.
 	Note string
@@ -43,7 +45,7 @@ type Class struct {
 
 // ReadClass reads a GatewayClass that is ours. The ConfigMap is the one that it names, nil if there is none.
 func ReadClass(class *gatewayv1.GatewayClass, parameters *corev1.ConfigMap, definitions []Definition) *Class {
-	c := &Class{Name: class.Name, Generation: class.Generation}
+	c := &Class{Name: class.Name, Generation: class.Generation, Controller: class.Spec.ControllerName}
 	name, err := ParametersRef(class)
 	switch {
 	case err != nil:

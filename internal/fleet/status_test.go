@@ -538,7 +538,7 @@ func TestStatusesHold(t *testing.T) {
 		gateway := &GatewayReport{Gateway: gatewayObject(), States: states, Policies: []PolicyReport{conditions, ancestors}}
 		written := randomOld(r, clusters)
 		gateway.Gateway["status"] = map[string]any{"conditions": written[:min(8, len(written))]}
-		ownType := func(c any) bool { return isOurs(typeOf(c)) }
+		ownType := func(c any) bool { return domain(Group).owns(typeOf(c)) }
 		ownOfGateway := func(c any) bool { return ownType(c) || typeOf(c) == "Accepted" || typeOf(c) == "Programmed" }
 		ownEntry := func(e any) bool { return e.(map[string]any)["controllerName"] == ours }
 		for _, one := range []struct {

@@ -42,8 +42,10 @@ func newController(o Options, hub dynamic.Interface) *controller {
 	if ready == nil {
 		ready = func(string) {}
 	}
+	w := newWorld(o.Controller, o.Log, m)
+	w.shared = o.Shared
 	return &controller{
-		world: newWorld(o.Controller, o.Log, m), client: client{hub}, metrics: m, log: o.Log, ready: ready,
+		world: w, client: client{hub}, metrics: m, log: o.Log, ready: ready,
 		writing: make(chan struct{}, o.Workers), asking: flowcontrol.NewTokenBucketRateLimiter(asksASecond, asksAtOnce), bundles: map[fleet.Source]*known{},
 	}
 }

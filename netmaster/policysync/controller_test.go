@@ -11,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
 // sent starts a controller and waits until a gateway "web" with a policy "slow" is in all clusters, written and not only asked for.
@@ -61,7 +62,7 @@ func TestAnEditIsWrittenOnce(t *testing.T) {
 		return nil
 	})
 	h.status("LimitPolicy", h.id, "slow", `{conditions: [{type: Theirs, status: "True"}]}`)
-	h.patch("Gateway", "web", `{metadata: {annotations: {fleet.flowkeep.io/overridden: nonsense}}}`)
+	h.patch("Gateway", "web", `{metadata: {annotations: {%s: nonsense}}}`, fleet.OverriddenKey(gatewayv1.GatewayController(h.controller)))
 	r.idle()
 	if n := r.metric("flowkeep_policy_sync_work_writes_total", written) - before; n != 5 {
 		t.Errorf("an edit writes %v works, for 5 clusters", n)
@@ -69,7 +70,7 @@ func TestAnEditIsWrittenOnce(t *testing.T) {
 	if have := h.condition("LimitPolicy", "slow", "Theirs"); !strings.HasPrefix(have, "True") {
 		t.Errorf("another's condition is %q", have)
 	}
-	if value := annotationOf(h.get("Gateway", "web"), fleet.AnnotationOverridden); value != "" {
+	if value := annotationOf(h.get("Gateway", "web"), fleet.OverriddenKey(gatewayv1.GatewayController(h.controller))); value != "" {
 		t.Errorf("the annotation says %q", value)
 	}
 	h.says("LimitPolicy", "slow", "fleet.flowkeep.io/Synced", "True")

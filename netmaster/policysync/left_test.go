@@ -99,3 +99,63 @@ func TestStatusesAreNotLeftBehind(t *testing.T) {
 		}
 	}
 }
+
+// Two controllers of different names leave each other's conditions, sets and Leases alone; sets and what has been sent of them stay the
+// default one's.
+func TestTwoControllers(t *testing.T) {
+	h := newStillHub(t)
+	h.apply("", `{apiVersion: fleet.flowkeep.io/v1alpha1, kind: PolicyOverride, metadata: {name: more}, spec: {targetRef: {group: still.test, kind: LimitPolicy, name: slow}, clusters: [c0], merge: {limit: 50}}}`)
+	h.told()
+	policy, gateway := h.types("LimitPolicy", "slow"), h.types("Gateway", "web")
+	first := h.hubWorld.controller
+	h.hubWorld.controller = "example.com/second"
+	h.apply("", `{apiVersion: gateway.networking.k8s.io/v1, kind: GatewayClass, metadata: {name: still-second}, spec: {controllerName: example.com/second, parametersRef: {group: "", kind: ConfigMap, name: edge, namespace: still}}}`)
+	h.gateway("two", "second", "all")
+	h.policy("LimitPolicy", "other", 5, "two")
+	h.again()
+	second := func(times int) {
+		for range times {
+			h.told()
+			for _, s := range []fleet.Source{
+				fleet.GatewaySource(fleet.Name{Namespace: "still", Name: "two"}), {Group: "still.test", Kind: "LimitPolicy", Name: fleet.Name{Namespace: "still", Name: "other"}},
+				fleet.SetSource(fleet.Name{Namespace: "still", Name: "base"}), overrideSource(fleet.Name{Namespace: "still", Name: "more"}),
+			} {
+				for _, b := range []fleet.Source{fleet.GatewaySource(fleet.Name{Namespace: "still", Name: "two"}), s} {
+					h.world.bundles.begun(b)
+					h.controller.sync(h.Context(), b, time.Now())
+				}
+				h.tell(h.Context(), s, time.Now())
+				h.bring()
+			}
+			h.answer()
+		}
+	}
+	second(6)
+	if have := h.types("LimitPolicy", "slow"); have != policy {
+		t.Errorf("the first one's policy has %s, and had %s", have, policy)
+	}
+	if have := h.types("Gateway", "web"); have != gateway {
+		t.Errorf("the first one's gateway has %s, and had %s", have, gateway)
+	}
+	if have := h.types("LimitPolicy", "other"); !strings.Contains(have, ".by.fleet.flowkeep.io/Synced") || strings.Contains(have, " fleet.flowkeep.io/") || strings.HasPrefix(have, "fleet.flowkeep.io/") {
+		t.Errorf("the second one's policy has %s", have)
+	}
+	h.is("the second one", "Namespace/still", "Gateway/two", "LimitPolicy/other")
+	for _, kind := range []string{"PolicyOverride/more", "NetworkPolicySet/base"} {
+		kind, name, _ := strings.Cut(kind, "/")
+		if status := h.get(kind, name)["status"]; status != nil {
+			t.Errorf("the second one tells %s %v", kind, status)
+		}
+	}
+	mine := h.types("LimitPolicy", "other")
+	h.hubWorld.controller = first
+	h.again()
+	second(2)
+	if have := h.types("LimitPolicy", "other"); have != mine {
+		t.Errorf("the second one's policy has %s, and had %s", have, mine)
+	}
+	h.is("the first one", stillAll...)
+	if LeaseOf(first) != LeaseName || LeaseOf("example.com/second") == LeaseName || LeaseOf("example.com/second") == LeaseOf("example.com/third") {
+		t.Error("they share a Lease")
+	}
+}

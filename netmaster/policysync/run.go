@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/flowkeep/flowkeep/internal/fleet"
 	"github.com/flowkeep/flowkeep/internal/lease"
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/dynamic"
@@ -13,7 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// The Lease of the instance that is active.
+// The Lease of the instance that is active, with the default controllerName.
 const (
 	LeaseName             = "flowkeep-policy-sync"
 	DefaultLeaseNamespace = "kube-system"
@@ -24,6 +25,9 @@ type Options struct {
 	API *rest.Config
 	// Controller is the controllerName of the GatewayClasses to handle.
 	Controller string
+	// Shared: what has no controllerName is handled too: NetworkPolicySets are sent, and PolicyOverrides told where they took effect. On a hub
+	// only one controller may.
+	Shared bool
 	// LeaseNamespace is where the Lease is, Identity this instance's name in it.
 	LeaseNamespace, Identity string
 	// Workers is how many objects are written at a time.
@@ -32,6 +36,14 @@ type Options struct {
 	// Ready is told what the controller lacks to work; an empty reason is nothing.
 	Ready func(reason string)
 	Log   *slog.Logger
+}
+
+// LeaseOf is the name of a controller's Lease.
+func LeaseOf(controller string) string {
+	if controller == string(fleet.DefaultController) {
+		return LeaseName
+	}
+	return LeaseName + "-" + fleet.ControllerLabel(controller)
 }
 
 // Run brings gateways and policies to spokes until ctx ends. It watches from the start, and writes while it holds the Lease.
@@ -54,7 +66,8 @@ func Run(ctx context.Context, o Options) error {
 	defer c.world.bundles.ShutDown()
 	defer c.world.tells.ShutDown()
 	defer stop(nil)
-	one := &lease.Lease{Client: leases, Namespace: o.LeaseNamespace, Name: LeaseName, Identity: o.Identity, Work: "sends gateways and policies to spokes", Log: o.Log}
+	one := &lease.Lease{Client: leases, Namespace: o.LeaseNamespace, Name: LeaseOf(o.Controller), Identity: o.Identity, Work: "sends gateways and policies to spokes", Log: o.Log}
+	o.Log.Info("policy sync", "controller", o.Controller, "lease", one.Namespace+"/"+one.Name, "network-policy-sets", o.Shared)
 	all.Go(func() { c.report(ctx, one.Standby()) })
 	c.world.begin()
 	err = one.Lead(ctx, c.lead)

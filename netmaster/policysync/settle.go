@@ -32,6 +32,10 @@ func (w *world) settle() {
 	w.eachRow(definitions, func(_ fleet.Name, row any) { w.definitions = append(w.definitions, *row.(*fleet.Definition)) })
 	want := map[feed]bool{{resource: definitions.resource}: true}
 	for _, in := range single[1:] {
+		if in == sets && !w.shared && w.defined(sets.resource.GroupResource()) {
+			w.miss(in, "they are left to the controller with the default controllerName")
+			continue
+		}
 		if why := w.served(in.resource); why != "" {
 			w.miss(in, why)
 			continue

@@ -45,7 +45,7 @@ func newStillHub(t *testing.T) *stillHub {
 		a.(clienttesting.CreateAction).GetObject().(*unstructured.Unstructured).SetResourceVersion("1")
 		return false, nil, nil
 	})
-	h := &stillHub{hubWorld: &hubWorld{T: t, hub: fake, id: "still", controller: "example.com/still", group: "still.test", clusters: []string{"c0"}}, fake: fake, feeds: map[feed]sink{}}
+	h := &stillHub{hubWorld: &hubWorld{T: t, hub: fake, id: "still", controller: string(fleet.DefaultController), group: "still.test", clusters: []string{"c0"}}, fake: fake, feeds: map[feed]sink{}}
 	resources["CustomResourceDefinition"] = definitions.resource
 	resources["LimitPolicy.still.test"] = schema.GroupVersionResource{Group: "still.test", Version: "v1", Resource: "limitpolicies"}
 	for r, list := range stillKinds {
@@ -75,7 +75,7 @@ func newStillHub(t *testing.T) *stillHub {
 // again has a new controller, to which all is brought but for some inputs.
 func (h *stillHub) again(but ...*input) {
 	h.feeds = map[feed]sink{}
-	h.controller = newController(Options{Controller: h.hubWorld.controller, Workers: 4, Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()}, h.fake)
+	h.controller = newController(Options{Controller: h.hubWorld.controller, Shared: h.hubWorld.controller == string(fleet.DefaultController), Workers: 4, Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()}, h.fake)
 	h.world.taps = h
 	h.world.begin()
 	h.bring(but...)

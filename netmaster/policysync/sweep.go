@@ -8,7 +8,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
 // What was told on policies of a kind that no class lists any more would stay there, True perhaps. They are not watched, so they are gone
@@ -60,7 +59,7 @@ func (c *controller) sweep(ctx context.Context, s fleet.Source) bool {
 	over := true
 	err := c.eachPage(ctx, resource, func(o *unstructured.Unstructured) {
 		p := &fleet.Policy{Kind: *kind, Name: fleet.Name{Namespace: o.GetNamespace(), Name: o.GetName()}, Object: o.Object}
-		status, changed := fleet.PolicyWithoutUs(gatewayv1.GatewayController(c.world.controller), p)
+		status, changed := fleet.PolicyWithoutUs(c.world.gatewayController(), p)
 		if !changed {
 			return
 		}

@@ -35,7 +35,7 @@ func (c *controller) tell(ctx context.Context, s fleet.Source, _ time.Time) bool
 	for _, r := range reports {
 		var err error
 		if r.annotation {
-			err = c.client.annotate(ctx, r.resource, r.object, fleet.AnnotationOverridden, r.value)
+			err = c.client.annotate(ctx, r.resource, r.object, fleet.OverriddenKey(c.world.gatewayController()), r.value)
 		} else {
 			err = c.client.putStatus(ctx, r.resource, r.object, r.status)
 		}
@@ -123,7 +123,7 @@ func (c *reporter) gatewayReport(s fleet.Source) []report {
 	case selected.Gateway == nil && selected.Problem == nil:
 		return c.withoutUs(o.Object)
 	}
-	r := &fleet.GatewayReport{Gateway: o.Object, Problem: selected.Problem}
+	r := &fleet.GatewayReport{Controller: w.gatewayController(), Gateway: o.Object, Problem: selected.Problem}
 	if known := c.known(s); known != nil && (selected.Gateway != nil || selected.Frozen) {
 		r.States = c.states(known, s, "Gateway", known.spokeOf(s), known.clusters())
 		for _, id := range w.policiesAt(s.Name) {
@@ -136,7 +136,7 @@ func (c *reporter) gatewayReport(s fleet.Source) []report {
 	}
 	status, changed := fleet.GatewayStatus(r, metav1.Now())
 	reports := reportIf(changed, gateways.resource, o.Object, status)
-	if value := fleet.OverriddenAnnotation(s.Name, r.Policies); value != annotationOf(o.Object, fleet.AnnotationOverridden) {
+	if value := fleet.OverriddenAnnotation(s.Name, r.Policies); value != annotationOf(o.Object, fleet.OverriddenKey(w.gatewayController())) {
 		reports = append(reports, report{resource: gateways.resource, object: o.Object, annotation: true, value: value})
 	}
 	return reports
@@ -144,9 +144,9 @@ func (c *reporter) gatewayReport(s fleet.Source) []report {
 
 // withoutUs takes what was told on a gateway away, as it is not ours any more.
 func (c *reporter) withoutUs(gateway fleet.Object) []report {
-	status, changed := fleet.GatewayWithoutUs(gateway)
+	status, changed := fleet.GatewayWithoutUs(c.world.gatewayController(), gateway)
 	reports := reportIf(changed, gateways.resource, gateway, status)
-	if annotationOf(gateway, fleet.AnnotationOverridden) != "" {
+	if annotationOf(gateway, fleet.OverriddenKey(c.world.gatewayController())) != "" {
 		reports = append(reports, report{resource: gateways.resource, object: gateway, annotation: true})
 	}
 	return reports
@@ -172,7 +172,7 @@ func (c *reporter) policyReport(s fleet.Source) []report {
 	if r == nil {
 		r = &fleet.PolicyReport{Policy: *p}
 	}
-	status, changed := fleet.PolicyStatus(gatewayv1.GatewayController(c.world.controller), r, metav1.Now())
+	status, changed := fleet.PolicyStatus(c.world.gatewayController(), r, metav1.Now())
 	resource := schema.GroupVersionResource{Group: p.Kind.Group, Version: p.Kind.Version, Resource: p.Kind.Resource}
 	return reportIf(changed, resource, p.Object, status)
 }
@@ -224,7 +224,7 @@ func (c *reporter) setReport(s fleet.Source) []report {
 
 func (c *reporter) overrideReport(s fleet.Source) []report {
 	v := row[*override](c.world, overrides, s.Name)
-	if v == nil {
+	if v == nil || !c.world.shared {
 		return nil
 	}
 	var where []string

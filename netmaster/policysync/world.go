@@ -7,11 +7,13 @@ import (
 
 	"github.com/flowkeep/flowkeep/internal/fleet"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
 // world is what the hub has, as far as it is watched, and what is to be looked at because of what changed in it. Safe for concurrent use.
 type world struct {
 	controller string
+	shared     bool // what has no controllerName is ours: sets, and what is told on overrides
 	log        *slog.Logger
 	taps       watcher
 	metrics    *metrics
@@ -117,6 +119,10 @@ type input struct {
 	resource schema.GroupVersionResource
 	// needed: without it nothing can be told of what is to be sent.
 	needed bool
+}
+
+func (w *world) gatewayController() gatewayv1.GatewayController {
+	return gatewayv1.GatewayController(w.controller)
 }
 
 func newWorld(controller string, log *slog.Logger, m *metrics) *world {

@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	workv1 "open-cluster-management.io/api/work/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 	"sigs.k8s.io/yaml"
 )
 
@@ -240,6 +241,9 @@ func (h *hubWorld) get(kind, name string) fleet.Object {
 // condition of an object as status, reason and message.
 func (h *hubWorld) condition(kind, name, typ string) string {
 	h.Helper()
+	if plain, ours := strings.CutPrefix(typ, fleet.Group+"/"); ours {
+		typ = fleet.Domain(gatewayv1.GatewayController(h.controller)) + "/" + plain
+	}
 	list, _, _ := unstructured.NestedSlice(h.get(kind, name), "status", "conditions")
 	for _, one := range list {
 		if c := one.(map[string]any); c["type"] == typ {
@@ -371,7 +375,7 @@ func (h *hubWorld) start() *running {
 	done := make(chan error, 1)
 	go func() {
 		done <- Run(ctx, Options{
-			API: cfg, Controller: h.controller, LeaseNamespace: h.id, Identity: "test", Workers: 16, Registerer: r.registry,
+			API: cfg, Controller: h.controller, Shared: true, LeaseNamespace: h.id, Identity: "test", Workers: 16, Registerer: r.registry,
 			Ready: func(reason string) { r.mu.Lock(); r.reason = reason; r.mu.Unlock() },
 			Log:   slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})),
 		})
