@@ -249,19 +249,17 @@ func (c *clusterPlan) asks(one *Copy, own *Existing) bool {
 	if c.gives(one.Source, one.Key()) {
 		return true
 	}
-	asks := true
+	if c.isThere(one) {
+		return false
+	}
+	free := false
 	for _, s := range c.sent[one.Key()] {
-		switch {
-		case s.work.Deleting:
-		case s.Source == one.Source && !s.Asked:
-			return false
-		case s.Source == one.Source:
-			asks = asks && !(s.Free && s.work == own && own.has(one.Namespace))
-		case !s.Asked && s.work != own:
+		if s.Source != one.Source && !s.Asked && s.work != own && !s.work.Deleting {
 			return true // another is about to be there, whatever is told
 		}
+		free = free || s.Source == one.Source && s.Free && s.work == own && !own.Deleting && own.has(one.Namespace)
 	}
-	return asks
+	return !free
 }
 
 // has tells whether a namespace that a work makes or asks for is there. It is told together with what lies in it: of what is looked for in
