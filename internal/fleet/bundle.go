@@ -206,9 +206,12 @@ type location struct {
 	gateways []*Gateway
 }
 
-// locations: gateways of classes that put them into one namespace share a copy.
+// locations: gateways of classes that put them into one namespace share a copy. With some it must not go.
 func (a *Aimed) locations() (all []location) {
 	for _, g := range a.Gateways {
+		if a.refused(g) != "" {
+			continue
+		}
 		to := g.Parameters.SpokeName(a.Name)
 		at := slices.IndexFunc(all, func(l location) bool { return l.to == to })
 		if at < 0 {
@@ -222,6 +225,13 @@ func (a *Aimed) locations() (all []location) {
 // policy adds a policy's copies. Clusters that have the same of its gateways and the same overrides share one.
 func (b *bundler) policy(a *Aimed) {
 	overrides := sortOverrides(a.Overrides)
+	for _, g := range a.Gateways {
+		if why := a.refused(g); why != "" {
+			for _, cluster := range g.Clusters {
+				b.problem(a.Source(), cluster, ReasonRefNotPermitted, "%s", why)
+			}
+		}
+	}
 	for _, l := range a.locations() {
 		made := map[string]*Copy{}
 		for _, cluster := range clustersOf(l.gateways) {

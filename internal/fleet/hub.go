@@ -72,8 +72,8 @@ type TargetView struct {
 	Class              string
 	Clusters           []string
 	// Ours: it is one of the gateways that go to clusters with policies of the kind, or would if nothing were in the way.
-	Ours bool
-	Why  string
+	Ours        bool
+	Why, Reason string
 }
 
 // CopyView is a copy in a cluster.
@@ -397,6 +397,9 @@ func (v *viewer) targets(p *Policy) (targets []TargetView) {
 			t.Why = "it is being deleted, or is a copy itself"
 		case !s.Gateway.Lists(p.Kind):
 			t.Why = fmt.Sprintf("its class %s does not list the kind %s", t.Class, p.Kind.Kind)
+		case p.refused(s.Gateway) != "":
+			t.Ours, t.Clusters, t.Why = true, s.Gateway.Clusters, p.refused(s.Gateway)
+			t.Reason = ReasonRefNotPermitted
 		default:
 			t.Ours, t.Clusters = true, s.Gateway.Clusters
 		}
@@ -459,7 +462,7 @@ func (p *PolicyView) Everywhere() Everywhere {
 	}
 	for _, t := range p.Targets {
 		if t.Ours && t.Why != "" {
-			e.Status, e.Reason, e.Message = metav1.ConditionFalse, "NotPlaced", fmt.Sprintf("it does not go with gateway %s: %s", t.Gateway, t.Why)
+			e.Status, e.Reason, e.Message = metav1.ConditionFalse, cmp.Or(t.Reason, "NotPlaced"), fmt.Sprintf("it does not go with gateway %s: %s", t.Gateway, t.Why)
 			return e
 		}
 	}

@@ -22,6 +22,7 @@ const (
 	ReasonPlacementNotFound = "PlacementNotFound" // there is none of that name
 	ReasonInvalid           = "Invalid"           // the object is not as its kind is
 	ReasonConflicted        = "Conflicted"        // an older one has the same name on the spokes
+	ReasonRefNotPermitted   = "RefNotPermitted"   // it targets a gateway of another namespace, and on spokes that could not be told
 )
 
 // Class is what a GatewayClass says of its gateways.
@@ -176,6 +177,16 @@ func Aim(p *Policy, selection func(Name) Selection) (*Aimed, *Problem) {
 		return nil, nil
 	}
 	return a, nil
+}
+
+// refused says why a policy does not go with a gateway that it targets, if it does not. Where a class puts all namespaces of the hub into one,
+// a spoke's controller would take it for one of the gateway's own namespace, and ask for no consent (a ReferenceGrant); elsewhere that is the
+// controller's matter, as it is on one cluster.
+func (p *Policy) refused(g *Gateway) string {
+	if g.Parameters.Namespace == "" || g.Namespace == p.Namespace {
+		return ""
+	}
+	return fmt.Sprintf("it targets the Gateway %s, of another namespace; on the spokes both would be in %s (downstreamNamespace), where it would count as one of the Gateway's own namespace: have it in %s", g.Name, g.Parameters.Namespace, g.Namespace)
 }
 
 // Bundle names the bundle that the policy goes with: that of its gateway, or its own if it has several.

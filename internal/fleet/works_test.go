@@ -481,6 +481,67 @@ func TestTwoOfOneName(t *testing.T) {
 	goes(moved, moved)
 }
 
+// TestRefNotPermitted: a policy goes with a gateway of another namespace only where spokes can tell that it is of another.
+func TestRefNotPermitted(t *testing.T) {
+	gateway := func(name, class string) Object {
+		return tree(t, fmt.Sprintf("{metadata: {name: %s, namespace: shop, labels: {%s: all}}, spec: {gatewayClassName: %s}}", name, LabelPlacement, class))
+	}
+	for _, test := range []struct {
+		namespace, targets string
+		copies             []string
+		problems           int
+	}{
+		{"shop", "moved", []string{"edge-moved/limits-8c3dc32c"}, 0},
+		{"a", "plain", []string{"a/limits"}, 0},
+		{"a", "moved", nil, 2},
+		{"a", "moved plain", []string{"a/limits"}, 2},
+	} {
+		h := randomHubOf(t)
+		h.placements[Name{"shop", "all"}] = []string{"c1", "c2"}
+		h.gateways = []Object{gateway("plain", "plain"), gateway("moved", "moved")}
+		var refs []string
+		for _, name := range strings.Fields(test.targets) {
+			refs = append(refs, fmt.Sprintf("{group: gateway.networking.k8s.io, kind: Gateway, name: %s, namespace: shop}", name))
+		}
+		policy := tree(t, fmt.Sprintf("{metadata: {name: limits, namespace: %s}, spec: {targetRefs: [%s]}}", test.namespace, strings.Join(refs, ", ")))
+		h.policies = map[string][]Object{"RateLimitPolicy": {policy}}
+		w := h.bundles()
+		copies := map[string]int{}
+		for _, work := range w.works(small) {
+			for _, c := range work.Copies {
+				if c.Kind == "RateLimitPolicy" {
+					copies[c.Name.String()]++
+					if refs := object(c.Object, "spec")["targetRefs"].([]any); len(refs) != len(strings.Fields(test.targets))-test.problems/2 {
+						t.Errorf("%+v: %v", test, refs)
+					}
+				}
+			}
+		}
+		problems := 0
+		for _, p := range w.problems {
+			if p.Reason == ReasonRefNotPermitted && p.Source.Name == nameOf(policy) && strings.Contains(p.Message, "the Gateway shop/moved, of another namespace") {
+				problems++
+			}
+		}
+		if len(copies) != len(test.copies) || problems != test.problems {
+			t.Errorf("%+v: %v, %+v", test, copies, w.problems)
+		}
+		for _, name := range test.copies {
+			if copies[name] != 2 {
+				t.Errorf("%+v: %v", test, copies)
+			}
+		}
+		view := (&Hub{
+			Controller: DefaultController, Definitions: h.definitions, Classes: h.classes, Parameters: h.parameters, Gateways: h.gateways,
+			Placements: map[Name]bool{{"shop", "all"}: true}, Policies: map[schema.GroupResource][]Object{{Group: "kuadrant.io", Resource: "ratelimitpolicies"}: h.policies["RateLimitPolicy"]},
+			Decisions: h.lookup(nil).Decisions(Name{"shop", "all"}),
+		}).View()
+		if e := view.Policies[0].Everywhere(); (e.Reason == ReasonRefNotPermitted) != (test.problems > 0) {
+			t.Errorf("%+v: %+v", test, e)
+		}
+	}
+}
+
 // TestTrackers: what a deployment tool of the hub knows its objects by does not go along.
 func TestTrackers(t *testing.T) {
 	notes := parsed(t, `{argocd.argoproj.io/tracking-id: "a:b/C:d/e", kustomize.toolkit.fluxcd.io/name: apps, meta.helm.sh/release-name: r, example.com/own: x}`)
