@@ -196,7 +196,7 @@ func (c *clusterPlan) before(a, b placed) int {
 
 // isThere tells whether a copy has been sent to be written.
 func (c *clusterPlan) isThere(one *Copy) bool {
-	return slices.ContainsFunc(c.sent[one.Key()], func(s at) bool { return s.Source == one.Source && !s.Asked && !s.work.Deleting })
+	return slices.ContainsFunc(c.sent[one.Key()], func(s at) bool { return s.Source == one.Source && !s.Asked && !s.Lost && !s.work.Deleting })
 }
 
 // gives tells whether a copy gives way to that of another source.
@@ -241,7 +241,7 @@ func (e *Existing) writes(one *Copy) bool {
 }
 
 // asks tells whether a copy is only asked for: until it is known that nothing else has its name, in a namespace that is there. What was sent
-// once is ours.
+// once is ours, unless it is lost: as long as it is not there, something else may come in its place, which the agent would write over.
 func (c *clusterPlan) asks(one *Copy, own *Existing) bool {
 	if one.Orphan {
 		return false
@@ -275,7 +275,7 @@ func (c *clusterPlan) leaving(name string, e *Existing) (entries []entry) {
 	}
 	for i := range e.Sent {
 		s := &e.Sent[i]
-		if s.Orphan || s.Asked || c.gives(s.Source, s.Key) {
+		if s.Orphan || s.Asked || s.Lost || c.gives(s.Source, s.Key) {
 			continue
 		}
 		if c.held[s.Source] {
@@ -295,7 +295,7 @@ func (c *clusterPlan) leaving(name string, e *Existing) (entries []entry) {
 // the old names until all is there under the new ones: a gateway is not without its policies in between. A name that something else is to
 // have is given up at once. What sets send counts for each set alone, as another set's is not in its place.
 func (c *clusterPlan) renamed(s *Sent, e *Existing) (other, waits bool) {
-	if s.Orphan || s.Asked || s.Source == (Source{}) || len(c.copies[s.Key]) > 0 {
+	if s.Orphan || s.Asked || s.Lost || s.Source == (Source{}) || len(c.copies[s.Key]) > 0 {
 		return false, false
 	}
 	for _, one := range c.names[sourceKind{s.Source, s.Group, s.Resource}] {

@@ -186,7 +186,8 @@ func (p *Policy) refused(g *Gateway) string {
 	if g.Parameters.Namespace == "" || g.Namespace == p.Namespace {
 		return ""
 	}
-	return fmt.Sprintf("it targets the Gateway %s, of another namespace; on the spokes both would be in %s (downstreamNamespace), where it would count as one of the Gateway's own namespace: have it in %s", g.Name, g.Parameters.Namespace, g.Namespace)
+	return fmt.Sprintf("it targets the Gateway %s, of another namespace; on the spokes both would be in %s (downstreamNamespace), where it would count "+
+		"as one of the Gateway's own namespace: have it in %s", g.Name, g.Parameters.Namespace, g.Namespace)
 }
 
 // Bundle names the bundle that the policy goes with: that of its gateway, or its own if it has several.

@@ -23,6 +23,7 @@ type spokes struct {
 	applied map[Name]map[Key]bool         // what the agent took note of as the work's
 	objects map[string]map[Key]*spokeObject
 	lacking map[schema.GroupResource]bool // kinds that no spoke knows
+	refuses map[Key]bool                  // what no spoke lets be written
 	version int
 }
 
@@ -211,15 +212,17 @@ func (s *spokes) apply(objects map[Key]*spokeObject, at Name, raw []byte, config
 		}
 		return c
 	}
-	switch config.UpdateStrategy.Type {
-	case workv1.UpdateStrategyTypeCreateOnly:
+	refused := s.refuses[key] && config.UpdateStrategy.Type != workv1.UpdateStrategyTypeReadOnly
+	switch {
+	case refused:
+	case config.UpdateStrategy.Type == workv1.UpdateStrategyTypeCreateOnly:
 		if o == nil {
 			o = &spokeObject{json: string(raw), owners: map[string]bool{}}
 		}
 		if !orphans[id] {
 			o.owners[at.Name] = true
 		}
-	case workv1.UpdateStrategyTypeServerSideApply:
+	case config.UpdateStrategy.Type == workv1.UpdateStrategyTypeServerSideApply:
 		if o == nil {
 			o = &spokeObject{owners: map[string]bool{}}
 		}
@@ -232,7 +235,7 @@ func (s *spokes) apply(objects map[Key]*spokeObject, at Name, raw []byte, config
 	if o != nil {
 		objects[key] = o
 	}
-	c.Conditions = []metav1.Condition{{Type: workv1.ManifestApplied, Status: metav1.ConditionTrue}, {Type: workv1.ManifestAvailable, Status: conditionStatus(o != nil)}}
+	c.Conditions = []metav1.Condition{{Type: workv1.ManifestApplied, Status: conditionStatus(!refused)}, {Type: workv1.ManifestAvailable, Status: conditionStatus(o != nil)}}
 	if o == nil {
 		c.Conditions[1].Reason = "ResourceNotAvailable"
 	} else if source := o.source(); source != "" {

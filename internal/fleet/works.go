@@ -233,6 +233,9 @@ type Sent struct {
 	Free bool
 	// There: of what is the spoke's own (namespaces), that there is one.
 	There bool
+	// Lost: it was to be written, and is not there any more: its namespace, which is not ours to make, is gone, or something else has its name
+	// and the spoke does not let it be written.
+	Lost bool
 
 	digest string
 	bytes  int
@@ -292,6 +295,7 @@ func told(w *workv1.ManifestWork, sent []Sent) {
 		return
 	}
 	available := observed(w, workv1.WorkAvailable)
+	var gone []string // namespaces
 	for i := range w.Status.ResourceStatus.Manifests {
 		m := &w.Status.ResourceStatus.Manifests[i]
 		at := int(m.ResourceMeta.Ordinal)
@@ -304,6 +308,16 @@ func told(w *workv1.ManifestWork, sent []Sent) {
 		s.There = applied && s.Orphan && available && statusIs(m.Conditions, workv1.ManifestAvailable, metav1.ConditionTrue, "")
 		s.Free = applied && s.Asked && available && (statusIs(m.Conditions, workv1.ManifestAvailable, metav1.ConditionFalse, "ResourceNotAvailable") ||
 			statusIs(m.Conditions, workv1.ManifestAvailable, metav1.ConditionTrue, "") && sourceTold(m) == s.Source.String())
+		s.Lost = !s.Orphan && !s.Asked && available && statusIs(m.Conditions, workv1.ManifestApplied, metav1.ConditionFalse, "") &&
+			statusIs(m.Conditions, workv1.ManifestAvailable, metav1.ConditionTrue, "") && sourceTold(m) != s.Source.String()
+		if applied && s.Orphan && s.Asked && available && statusIs(m.Conditions, workv1.ManifestAvailable, metav1.ConditionFalse, "ResourceNotAvailable") {
+			gone = append(gone, s.Name.Name)
+		}
+	}
+	for i := range sent {
+		if s := &sent[i]; !s.Orphan && !s.Asked && slices.Contains(gone, s.Namespace) {
+			s.Lost = true
+		}
 	}
 }
 

@@ -542,6 +542,47 @@ func TestRefNotPermitted(t *testing.T) {
 	}
 }
 
+// TestLost: what a team makes in the place of a copy that is not there any more stays the team's: when its namespace went and came again, and
+// while the spoke does not let the copy be written.
+func TestLost(t *testing.T) {
+	policy := tree(t, `{metadata: {name: deny, namespace: shop}, spec: {podSelector: {}}}`)
+	w := &wanted{bundles: map[Source]*Bundle{}}
+	w.add(SetBundle(&Set{Name: Name{"shop", "base"}, TargetNamespace: "shop", Clusters: []string{"c1"}, Policies: []Object{policy}}))
+	deny, all := Key{"networking.k8s.io", "networkpolicies", Name{"shop", "deny"}}, limits{workBytes, workManifests}
+	for name, happens := range map[string]func(*spokes){
+		"namespace": func(s *spokes) {
+			s.objects["c1"] = map[Key]*spokeObject{}
+			s.settle(w, all)
+			s.user("c1", deny)
+		},
+		"refused": func(s *spokes) {
+			s.user("c1", deny)
+			s.refuses = map[Key]bool{deny: true}
+			s.settle(w, all)
+			s.refuses = nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSpokes(t)
+			s.user("c1", namespaceKey("shop"))
+			s.settle(w, all)
+			if o := s.objects["c1"][deny]; o == nil || o.users {
+				t.Fatal("it is not there")
+			}
+			happens(s)
+			s.settle(w, all)
+			if again := s.settle(w, all); again != 0 || !s.objects["c1"][deny].users {
+				t.Errorf("%d writes, %+v", again, s.objects["c1"][deny])
+			}
+			delete(s.objects["c1"], deny)
+			s.settle(w, all)
+			if o := s.objects["c1"][deny]; o == nil || o.source() == "" {
+				t.Errorf("it has not come back: %+v", o)
+			}
+		})
+	}
+}
+
 // TestTrackers: what a deployment tool of the hub knows its objects by does not go along.
 func TestTrackers(t *testing.T) {
 	notes := parsed(t, `{argocd.argoproj.io/tracking-id: "a:b/C:d/e", kustomize.toolkit.fluxcd.io/name: apps, meta.helm.sh/release-name: r, example.com/own: x}`)
