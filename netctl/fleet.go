@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/flowkeep/flowkeep/internal/fleet"
 	"github.com/flowkeep/flowkeep/netctl/apiserver"
@@ -58,13 +59,30 @@ func (f *fleetOptions) view(cmd *cobra.Command) (view *fleet.View, err error) {
 		if err != nil {
 			return err
 		}
-		if h.Works, err = readWorks(ctx, c, f.controller, nil); err != nil {
+		if err := f.works(ctx, cmd, c, h, nil); err != nil {
 			return err
 		}
 		view = h.View()
 		return nil
 	})
 	return view, whichCluster(err)
+}
+
+// works reads those of a hub; who sits at a terminal sees how far that is when it takes long.
+func (f *fleetOptions) works(ctx context.Context, cmd *cobra.Command, c *apiserver.Client, h *fleet.Hub, bundles []fleet.Source) error {
+	progress, done := func(int, int) {}, func() {}
+	if isTerminal(cmd.ErrOrStderr()) {
+		progress, done = reading(cmd.ErrOrStderr(), time.Now(), time.Now)
+	}
+	defer done()
+	return readWorks(ctx, c, h, bundles, progress)
+}
+
+// tellUnread says beside an answer what is not in it.
+func tellUnread(cmd *cobra.Command, unread []string) {
+	for _, u := range unread {
+		fmt.Fprintf(cmd.ErrOrStderr(), "netctl: %s; the ClusterRoles flowkeep-fleet-view and flowkeep-fleet-view-parameters of deploy/roles.yaml are for it\n", oneLine.Replace(u))
+	}
 }
 
 // whichCluster says of an API server that knows nothing of what a hub has that it may be none.
@@ -200,6 +218,7 @@ func fleetGateways(f *fleetOptions) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			tellUnread(cmd, view.Unread)
 			lines := []fleetGateway{}
 			for i := range view.Gateways {
 				if g := &view.Gateways[i]; len(args) == 0 || g.String() == args[0] {
@@ -326,6 +345,7 @@ func fleetPolicies(f *fleetOptions) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			tellUnread(cmd, view.Unread)
 			lines := fleetPoliciesOf(view)
 			if len(args) == 0 {
 				return show(cmd.OutOrStdout(), f.options, lines, func(w io.Writer, wide bool) { printFleetPolicies(w, lines, wide) })
@@ -401,7 +421,8 @@ const fleetStatusLong = `Status answers one question: is it in force everywhere?
 cluster has it in the version that the hub has now and says that it is in force, False if one says that it is not or does not take it, Unknown if one is silent, has not
 answered yet, or answered about another version; and it names the clusters that lack it, and why. What is in force everywhere is counted; with -o wide it is listed too.
 
-It exits with 1 if something is not in force everywhere, or a class of gateways has a problem.`
+It exits with 1 if something is not in force everywhere, or a class of gateways has a problem. What you may not read is named among the problems, and the rest is told; as
+something is not known then, it is Unknown at best.`
 
 func fleetStatus(f *fleetOptions) *cobra.Command {
 	return &cobra.Command{
@@ -425,7 +446,8 @@ func fleetStatus(f *fleetOptions) *cobra.Command {
 }
 
 func newFleetAnswer(v *fleet.View) *fleetAnswer {
-	a := &fleetAnswer{InForce: string(metav1.ConditionTrue), Policies: fleetPoliciesOf(v), Gateways: []fleetGateway{}, Problems: v.Problems()}
+	problems := v.Problems()
+	a := &fleetAnswer{InForce: string(metav1.ConditionTrue), Policies: fleetPoliciesOf(v), Gateways: []fleetGateway{}, Problems: append(v.Problems(), v.Unread...)}
 	worst := func(status string) {
 		if status == string(metav1.ConditionFalse) || a.InForce == string(metav1.ConditionTrue) {
 			a.InForce = status
@@ -438,8 +460,11 @@ func newFleetAnswer(v *fleet.View) *fleetAnswer {
 	for i := range a.Policies {
 		worst(a.Policies[i].InForce.InForce)
 	}
-	if len(a.Problems) > 0 {
+	if len(problems) > 0 {
 		worst(string(metav1.ConditionFalse))
+	}
+	if len(v.Unread) > 0 {
+		worst(string(metav1.ConditionUnknown))
 	}
 	return a
 }

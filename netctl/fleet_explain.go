@@ -130,10 +130,11 @@ func (f *fleetOptions) explanation(cmd *cobra.Command, kind, name, cluster strin
 		}
 		bundles := bundlesOf(h.View(), kind, name)
 		if len(bundles) > 0 {
-			if h.Works, err = readWorks(ctx, c, f.controller, bundles); err != nil {
+			if err := f.works(ctx, cmd, c, h, bundles); err != nil {
 				return err
 			}
 		}
+		tellUnread(cmd, h.Unread)
 		if e = explainFleet(h.View(), kind, name, cluster); e == nil {
 			return fmt.Errorf("the hub has no %s %s of a kind that goes to clusters; netctl fleet policies and netctl fleet gateways list what does", kind, name)
 		}

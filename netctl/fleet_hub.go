@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
+	"time"
 
 	fleetv1alpha1 "github.com/flowkeep/flowkeep/api/fleet/v1alpha1"
 	"github.com/flowkeep/flowkeep/internal/fleet"
@@ -42,7 +44,7 @@ func pathOf(r schema.GroupVersionResource) string {
 func readHub(ctx context.Context, c *apiserver.Client, controller gatewayv1.GatewayController, withSets bool) (*fleet.Hub, error) {
 	h := &fleet.Hub{
 		Controller: controller, Parameters: map[fleet.Name]*corev1.ConfigMap{}, Placements: map[fleet.Name]bool{}, Clusters: map[string]fleet.Cluster{},
-		Policies: map[schema.GroupResource][]fleet.Object{},
+		Policies: map[schema.GroupResource][]fleet.Object{}, UnreadParameters: map[fleet.Name]bool{},
 	}
 	reads := []func(context.Context, *apiserver.Client, *fleet.Hub) error{readClasses, readPlaces, readPolicies}
 	if withSets {
@@ -76,6 +78,16 @@ func wanted[T any](ctx context.Context, c *apiserver.Client, r schema.GroupVersi
 	return all, err
 }
 
+// allowed notes what may not be read by who asks, which is no error: the rest is told.
+func allowed(h *fleet.Hub, what, without string, err error) (bool, error) {
+	if !apiserver.IsForbidden(err) {
+		return err == nil, err
+	}
+	n, _ := errors.AsType[*apiserver.NotOK](err)
+	h.Unread = append(h.Unread, fmt.Sprintf("%s may not be read by who asks (%s)%s", what, n.Message, without))
+	return false, nil
+}
+
 func pointers[T any](all []T) (to []*T) {
 	for i := range all {
 		to = append(to, &all[i])
@@ -97,9 +109,11 @@ func readClasses(ctx context.Context, c *apiserver.Client, h *fleet.Hub) error {
 	}
 	h.Classes = pointers(classes)
 	definitions, err := needed[hubObject](ctx, c, schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	may, err := allowed(h, "CustomResourceDefinitions", ": which kinds of policies go along is not known", err)
 	if err != nil {
 		return err
 	}
+	h.NoDefinitions = !may
 	for _, o := range definitions {
 		if d, ok := fleet.ReadDefinition(o.Object); ok {
 			h.Definitions = append(h.Definitions, d)
@@ -107,12 +121,17 @@ func readClasses(ctx context.Context, c *apiserver.Client, h *fleet.Hub) error {
 	}
 	for _, ref := range h.ParametersRefs() {
 		parameters, err := apiserver.One[corev1.ConfigMap](ctx, c, "/api/v1/namespaces/"+ref.Namespace+"/configmaps/"+ref.Name)
+		if apiserver.IsNotFound(err) {
+			continue
+		}
+		may, err := allowed(h, "ConfigMap "+ref.String(), ": what goes with gateways of its classes is not known", err)
 		switch {
-		case apiserver.IsNotFound(err):
 		case err != nil:
 			return err
-		default:
+		case may:
 			h.Parameters[ref] = parameters
+		default:
+			h.UnreadParameters[ref] = true
 		}
 	}
 	return nil
@@ -120,6 +139,7 @@ func readClasses(ctx context.Context, c *apiserver.Client, h *fleet.Hub) error {
 
 func readPlaces(ctx context.Context, c *apiserver.Client, h *fleet.Hub) error {
 	placements, err := needed[clusterv1beta1.Placement](ctx, c, clusterv1beta1.GroupVersion.WithResource("placements"))
+	may, err := allowed(h, "Placements", ": those with a decision are taken to be there", err)
 	if err != nil {
 		return err
 	}
@@ -133,9 +153,20 @@ func readPlaces(ctx context.Context, c *apiserver.Client, h *fleet.Hub) error {
 		return err
 	}
 	h.Decisions = pointers(decisions)
+	for _, d := range h.Decisions {
+		if name := d.Labels[clusterv1beta1.PlacementLabel]; !may && name != "" {
+			h.Placements[fleet.Name{Namespace: d.Namespace, Name: name}] = true
+		}
+	}
 	clusters, err := needed[clusterv1.ManagedCluster](ctx, c, clusterv1.GroupVersion.WithResource("managedclusters"))
+	may, err = allowed(h, "ManagedClusters", ": those that decisions name are taken to be heard of, without labels", err)
 	if err != nil {
 		return err
+	}
+	if !may {
+		for _, name := range fleet.DecidedClusters(h.Decisions) {
+			h.Clusters[name] = fleet.Cluster{Name: name, Known: true, Available: true}
+		}
 	}
 	for i := range clusters {
 		h.Clusters[clusters[i].Name] = fleet.ClusterOf(&clusters[i])
@@ -145,35 +176,38 @@ func readPlaces(ctx context.Context, c *apiserver.Client, h *fleet.Hub) error {
 
 func readPolicies(ctx context.Context, c *apiserver.Client, h *fleet.Hub) error {
 	gateways, err := needed[hubObject](ctx, c, gatewayv1.SchemeGroupVersion.WithResource("gateways"))
-	if err != nil {
+	if _, err = allowed(h, "Gateways", ": neither they nor their policies are told of", err); err != nil {
 		return err
 	}
 	h.Gateways = plainObjects(gateways)
 	for _, k := range h.Kinds() {
 		all, err := apiserver.List[hubObject](ctx, c, pathOf(k.GroupVersion().WithResource(k.Resource)))
-		if err != nil {
+		if _, err = allowed(h, k.Kind+"."+k.Group, ": those policies are not told of", err); err != nil {
 			return err
 		}
 		h.Policies[schema.GroupResource{Group: k.Group, Resource: k.Resource}] = plainObjects(all)
 	}
 	overrides, err := wanted[fleetv1alpha1.PolicyOverride](ctx, c, fleetv1alpha1.GroupVersion.WithResource(fleetv1alpha1.ResourceOverride))
 	h.Overrides = pointers(overrides)
+	_, err = allowed(h, "PolicyOverrides", ": copies of policies that they change count as of another version", err)
 	return err
 }
 
 func readSets(ctx context.Context, c *apiserver.Client, h *fleet.Hub) error {
 	sets, err := wanted[fleetv1alpha1.NetworkPolicySet](ctx, c, fleetv1alpha1.GroupVersion.WithResource(fleetv1alpha1.ResourceSet))
-	if err != nil || len(sets) == 0 {
+	if _, err = allowed(h, "NetworkPolicySets", ": they are not told of", err); err != nil || len(sets) == 0 {
 		return err
 	}
 	h.Sets = pointers(sets)
 	policies, err := needed[hubObject](ctx, c, schema.GroupVersionResource{Group: "networking.k8s.io", Version: "v1", Resource: "networkpolicies"})
 	h.NetworkPolicies = plainObjects(policies)
+	_, err = allowed(h, "NetworkPolicies", ": those of sets are not told of", err)
 	return err
 }
 
 // readWorks reads those of the controller; with bundles only theirs.
-func readWorks(ctx context.Context, c *apiserver.Client, controller string, bundles []fleet.Source) (works []*workv1.ManifestWork, err error) {
+func readWorks(ctx context.Context, c *apiserver.Client, h *fleet.Hub, bundles []fleet.Source, progress func(read, about int)) error {
+	controller := string(h.Controller)
 	selector := fleet.LabelController + "=" + fleet.ControllerLabel(controller)
 	if bundles != nil {
 		var values []string
@@ -183,12 +217,39 @@ func readWorks(ctx context.Context, c *apiserver.Client, controller string, bund
 		selector += fmt.Sprintf(",%s in (%s)", fleet.LabelBundle, strings.Join(values, ","))
 	}
 	path := pathOf(workv1.GroupVersion.WithResource("manifestworks"))
-	all, err := apiserver.Select[hubWork](ctx, c, path, selector)
+	var works []*workv1.ManifestWork
+	err := apiserver.Each(ctx, c, path, selector, func(w *hubWork, about int) {
+		works = append(works, &workv1.ManifestWork{ObjectMeta: w.ObjectMeta, Status: w.Status})
+		progress(len(works), about)
+	})
 	if apiserver.IsNotFound(err) {
-		return nil, fmt.Errorf("%s knows no manifestworks.%s: %w", c.Server(), workv1.GroupName, errNoHub)
+		return fmt.Errorf("%s knows no manifestworks.%s: %w", c.Server(), workv1.GroupName, errNoHub)
 	}
-	for i := range all {
-		works = append(works, &workv1.ManifestWork{ObjectMeta: all[i].ObjectMeta, Status: all[i].Status})
+	h.Works = works
+	_, err = allowed(h, "ManifestWorks", ": what clusters have and say is not known", err)
+	return err
+}
+
+// progressAfter is how long it is read without a word.
+const progressAfter = 2 * time.Second
+
+// reading tells who reads along how many works have been read, when that takes long. Done takes the line away.
+func reading(w io.Writer, since time.Time, now func() time.Time) (progress func(read, about int), done func()) {
+	var told time.Time
+	progress = func(read, about int) {
+		const every = 200 * time.Millisecond
+		if at := now(); at.Sub(since) >= progressAfter && at.Sub(told) >= every {
+			told = at
+			text := fmt.Sprint(read)
+			if about > read {
+				text += fmt.Sprintf(" of %d", about)
+			}
+			fmt.Fprintf(w, "\rreading works: %s\x1b[K", text)
+		}
 	}
-	return works, err
+	return progress, func() {
+		if !told.IsZero() {
+			fmt.Fprint(w, "\r\x1b[K")
+		}
+	}
 }

@@ -51,6 +51,9 @@ func (r *GatewayReport) Everywhere() Everywhere {
 	e := everywhere(r.States, (*State).top, []string{conditionAccepted, conditionProgrammed})
 	if r.Problem != nil {
 		e.Status, e.Reason, e.Message = metav1.ConditionFalse, r.Problem.Reason, r.Problem.Message
+		if r.Problem.Reason == ReasonUnread {
+			e.Status = metav1.ConditionUnknown
+		}
 	}
 	return e
 }

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -32,6 +33,10 @@ type Hub struct {
 	NetworkPolicies []Object
 	// Policies of the kinds that Kinds tells.
 	Policies map[schema.GroupResource][]Object
+	// Unread says what of it may not be read by who asks, UnreadParameters which ConfigMaps, NoDefinitions that CustomResourceDefinitions are.
+	Unread           []string
+	UnreadParameters map[Name]bool
+	NoDefinitions    bool
 }
 
 // View is what becomes of what a hub has, and what its spokes say of it.
@@ -41,6 +46,7 @@ type View struct {
 	Policies []PolicyView  // those of kinds that classes list, in order of kind and name
 	Sets     []SetView     // in order of name
 	Bundles  []*Bundle     // that are wanted
+	Unread   []string      // what may not be read, so that something is not known
 }
 
 // GatewayView is a hub Gateway.
@@ -127,10 +133,17 @@ func (h *Hub) classes() map[string]*Class {
 	var listed []Kind
 	for _, c := range h.ours() {
 		var parameters *corev1.ConfigMap
-		if ref, err := ParametersRef(c); err == nil {
+		ref, err := ParametersRef(c)
+		if err == nil {
 			parameters = h.Parameters[ref]
 		}
 		classes[c.Name] = ReadClass(c, parameters, h.Definitions)
+		if err == nil && h.UnreadParameters[ref] {
+			classes[c.Name].Err = fmt.Errorf("ConfigMap %s %w", ref, errUnread)
+		}
+		if h.NoDefinitions {
+			classes[c.Name].Problems = nil
+		}
 		listed = append(listed, classes[c.Name].Kinds...)
 	}
 	one := OneVersion(listed)
@@ -168,7 +181,7 @@ type copyAt struct {
 
 // View puts together what becomes of all of it.
 func (h *Hub) View() *View {
-	v := &viewer{Hub: h, view: &View{Classes: h.classes()}, selected: map[Name]Selection{}, overrides: map[Source][]*Override{}, answers: map[copyAt][]Answer{}, carriers: map[*Bundle]map[carried][]string{}}
+	v := &viewer{Hub: h, view: &View{Classes: h.classes(), Unread: h.Unread}, selected: map[Name]Selection{}, overrides: map[Source][]*Override{}, answers: map[copyAt][]Answer{}, carriers: map[*Bundle]map[carried][]string{}}
 	decisions := map[Name][]*clusterv1beta1.PlacementDecision{}
 	for _, d := range h.Decisions {
 		of := Name{d.Namespace, d.Labels[clusterv1beta1.PlacementLabel]}
@@ -473,6 +486,9 @@ func (p *PolicyView) Everywhere() Everywhere {
 func (v *View) Problems() []string {
 	problems := []string{}
 	for _, name := range slices.Sorted(maps.Keys(v.Classes)) {
+		if errors.Is(v.Classes[name].Err, errUnread) {
+			continue
+		}
 		for _, c := range []metav1.Condition{v.Classes[name].accepted(), v.Classes[name].kindsSynced()} {
 			if c.Status == metav1.ConditionFalse {
 				problems = append(problems, fmt.Sprintf("GatewayClass %s: %s", name, c.Message))

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -23,7 +24,10 @@ const (
 	ReasonInvalid           = "Invalid"           // the object is not as its kind is
 	ReasonConflicted        = "Conflicted"        // an older one has the same name on the spokes
 	ReasonRefNotPermitted   = "RefNotPermitted"   // it targets a gateway of another namespace, and on spokes that could not be told
+	ReasonUnread            = "Unread"            // who asks may not read what decides about it
 )
+
+var errUnread = errors.New("may not be read by who asks, so that it is not known what is to be sent")
 
 // Class is what a GatewayClass says of its gateways.
 type Class struct {
@@ -111,6 +115,8 @@ func SelectGateway(gateway Object, hub Lookup) Selection {
 		return Selection{Problem: problem(ReasonNotPlaced, "it has no label %s, which names a Placement of its namespace", LabelPlacement)}
 	case !hub.Placement(placement):
 		return Selection{Problem: problem(ReasonPlacementNotFound, "there is no Placement %s", placement)}
+	case errors.Is(class.Err, errUnread):
+		return Selection{Frozen: true, Problem: problem(ReasonUnread, "GatewayClass %s: %v", class.Name, class.Err)}
 	case class.Err != nil:
 		return Selection{Frozen: true, Problem: problem(ReasonInvalidParameters, "GatewayClass %s: %v", class.Name, class.Err)}
 	case class.Frozen != "":

@@ -237,6 +237,27 @@ func (c *Client) Get(ctx context.Context, path string, params url.Values, most i
 	return body, nil
 }
 
+// stream reads an answer of the API server's own as it comes in, of at most so many bytes.
+func (c *Client) stream(ctx context.Context, path string, params url.Values, most int64, read func(*json.Decoder) error) error {
+	resp, err := c.request(ctx, http.MethodGet, path, params, nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		const longest = 64 << 10
+		body, err := io.ReadAll(io.LimitReader(resp.Body, longest))
+		if err != nil {
+			return broken(ctx, err)
+		}
+		return &NotOK{Code: resp.StatusCode, Status: resp.Status, Message: failureOf(body).Message}
+	}
+	if err := read(json.NewDecoder(io.LimitReader(resp.Body, most))); err != nil {
+		return broken(ctx, fmt.Errorf("read %s: %w", path, err))
+	}
+	return nil
+}
+
 func (c *Client) request(ctx context.Context, method, path string, params url.Values, body io.Reader) (*http.Response, error) {
 	at := *c.base
 	at.Path = strings.TrimSuffix(at.Path, "/") + path

@@ -21,11 +21,6 @@ func List[T any](ctx context.Context, c *Client, path string) ([]T, error) {
 	return list[T](ctx, c, path, url.Values{"limit": {pageObjects}})
 }
 
-// Select reads those objects of a kind that a label selector selects.
-func Select[T any](ctx context.Context, c *Client, path, selector string) ([]T, error) {
-	return list[T](ctx, c, path, url.Values{"limit": {pageObjects}, "labelSelector": {selector}})
-}
-
 func list[T any](ctx context.Context, c *Client, path string, params url.Values) (all []T, err error) {
 	for {
 		body, err := c.Get(ctx, path, params, mostOfPage)
@@ -64,4 +59,102 @@ func One[T any](ctx context.Context, c *Client, path string) (*T, error) {
 func IsNotFound(err error) bool {
 	n, ok := errors.AsType[*NotOK](err)
 	return ok && n.Code == http.StatusNotFound
+}
+
+// IsForbidden tells whether the API server does not give what was asked for to who asks.
+func IsForbidden(err error) bool {
+	n, ok := errors.AsType[*NotOK](err)
+	return ok && n.Code == http.StatusForbidden
+}
+
+// eachObjects is how many objects Each asks for at a time.
+const eachObjects = "500"
+
+// Each hands on those objects of a kind that a label selector selects, one by one as they come in, so that many take no more room than what is
+// kept of them. About tells how many there are, as far as that is known.
+func Each[T any](ctx context.Context, c *Client, path, selector string, each func(o *T, about int)) error {
+	params := url.Values{"limit": {eachObjects}, "labelSelector": {selector}}
+	for before := 0; ; {
+		page := pageReader[T]{each: each, before: before}
+		if err := c.stream(ctx, path, params, mostOfPage, page.read); err != nil {
+			return err
+		}
+		if page.next == "" {
+			return nil
+		}
+		before += page.objects
+		params.Set("continue", page.next)
+	}
+}
+
+// pageReader reads a list, of which the metadata may come before or behind the objects.
+type pageReader[T any] struct {
+	each                   func(o *T, about int)
+	before, objects, after int
+	next                   string
+}
+
+func (p *pageReader[T]) read(d *json.Decoder) error {
+	if err := expect(d, json.Delim('{')); err != nil {
+		return err
+	}
+	for d.More() {
+		key, err := d.Token()
+		if err != nil {
+			return err
+		}
+		switch key {
+		case "metadata":
+			err = p.metadata(d)
+		case "items":
+			err = p.items(d)
+		default:
+			err = d.Decode(new(json.RawMessage))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return expect(d, json.Delim('}'))
+}
+
+func (p *pageReader[T]) metadata(d *json.Decoder) error {
+	var m struct {
+		Continue           string
+		RemainingItemCount int
+	}
+	err := d.Decode(&m)
+	p.next, p.after = m.Continue, m.RemainingItemCount
+	return err
+}
+
+func (p *pageReader[T]) items(d *json.Decoder) error {
+	token, err := d.Token()
+	switch {
+	case err != nil:
+		return err
+	case token == nil: // null
+		return nil
+	case token != json.Delim('['):
+		return fmt.Errorf("items are no list but begin with %v", token)
+	}
+	for d.More() {
+		o := new(T)
+		if err := d.Decode(o); err != nil {
+			return err
+		}
+		p.objects++
+		p.each(o, p.before+p.objects+p.after)
+	}
+	return expect(d, json.Delim(']'))
+}
+
+func expect(d *json.Decoder, want json.Delim) error {
+	switch token, err := d.Token(); {
+	case err != nil:
+		return err
+	case token != want:
+		return fmt.Errorf("there is %v where %v is due", token, want)
+	}
+	return nil
 }
