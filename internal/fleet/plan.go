@@ -117,7 +117,7 @@ type clusterPlan struct {
 	copies map[Key][]placed
 	sent   map[Key][]at
 	held   map[Source]bool // sources that are held and something is there of
-	// names are the copies that are wanted of a source in a kind, whatever their names. Renaming are bundles of whose copies some are not
+	// names are the copies that are wanted of a source in a kind, whatever their names; nil until it is asked for. Renaming are bundles of whose copies some are not
 	// there yet under the names that they are to have.
 	names    map[sourceKind][]placed
 	renaming map[Source]bool
@@ -127,8 +127,7 @@ type clusterPlan struct {
 
 type placed struct {
 	*Copy
-	work   string
-	bundle Source
+	work string
 }
 
 // sourceKind tells what is made of a source, without a name.
@@ -144,14 +143,11 @@ type at struct {
 
 func (c *clusterPlan) index() {
 	c.copies, c.sent, c.held = map[Key][]placed{}, map[Key][]at{}, map[Source]bool{}
-	c.names, c.renaming = map[sourceKind][]placed{}, map[Source]bool{}
+	c.renaming = map[Source]bool{}
 	for _, name := range slices.Sorted(maps.Keys(c.wanted)) {
 		w := c.wanted[name]
 		for _, one := range w.Copies {
-			key, p := one.Key(), placed{one, name, w.Bundle}
-			c.copies[key] = append(c.copies[key], p)
-			of := sourceKind{one.Source, key.Group, key.Resource}
-			c.names[of] = append(c.names[of], p)
+			c.copies[one.Key()] = append(c.copies[one.Key()], placed{one, name})
 		}
 		for source := range w.Held {
 			c.held[source] = false
@@ -298,13 +294,26 @@ func (c *clusterPlan) renamed(s *Sent, e *Existing) (other, waits bool) {
 	if s.Orphan || s.Asked || s.Lost || s.Source == (Source{}) || len(c.copies[s.Key]) > 0 {
 		return false, false
 	}
-	for _, one := range c.names[sourceKind{s.Source, s.Group, s.Resource}] {
-		if s.Source.Kind == networkPolicyKind.Kind && s.Source.Group == networkPolicyKind.Group && one.bundle != e.Bundle {
+	for _, one := range c.named(sourceKind{s.Source, s.Group, s.Resource}) {
+		if s.Source.Kind == networkPolicyKind.Kind && s.Source.Group == networkPolicyKind.Group && c.wanted[one.work].Bundle != e.Bundle {
 			continue
 		}
 		other, waits = true, waits || !c.applied(one)
 	}
 	return other, waits
+}
+
+func (c *clusterPlan) named(of sourceKind) []placed {
+	if c.names == nil {
+		c.names = map[sourceKind][]placed{}
+		for key, wanted := range c.copies {
+			for _, one := range wanted {
+				of := sourceKind{one.Source, key.Group, key.Resource}
+				c.names[of] = append(c.names[of], one)
+			}
+		}
+	}
+	return c.names[of]
 }
 
 // applied tells whether a copy is there from the work that it is wanted in.
