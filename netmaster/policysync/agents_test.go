@@ -19,7 +19,7 @@ import (
 // system tests). Every policy is Accepted.
 func (h *hubWorld) agents() {
 	ctx, cancel := context.WithCancel(context.Background())
-	a := &agentsOf{hubWorld: h, has: map[string]map[string]bool{}, seen: map[string]string{}}
+	a := &agentsOf{hubWorld: h, has: map[string]map[string]bool{}, seen: map[string]string{}, selector: fleet.LabelController + "=" + fleet.ControllerLabel(h.controller)}
 	var all sync.WaitGroup
 	all.Go(func() { a.run(ctx) })
 	h.Cleanup(func() { cancel(); all.Wait() })
@@ -29,6 +29,8 @@ type agentsOf struct {
 	*hubWorld
 	has  map[string]map[string]bool // copies that are on a spoke, by cluster and key: works that carry them
 	seen map[string]string          // versions of works that were answered
+	// selector chooses the works of the controller that the test had when they were started.
+	selector string
 }
 
 func (a *agentsOf) run(ctx context.Context) {
@@ -46,7 +48,7 @@ func (a *agentsOf) run(ctx context.Context) {
 		if asleep {
 			continue
 		}
-		list, err := a.hub.Resource(works.resource).List(ctx, metav1.ListOptions{LabelSelector: fleet.LabelController + "=" + fleet.ControllerLabel(a.controller)})
+		list, err := a.hub.Resource(works.resource).List(ctx, metav1.ListOptions{LabelSelector: a.selector})
 		if err != nil {
 			continue
 		}

@@ -384,3 +384,54 @@ func TestNetworkPolicySet(t *testing.T) {
 	h.remove("NetworkPolicySet", "base")
 	h.expect(2)
 }
+
+// What was told goes when it is not true any more, and what others told stays.
+func TestWhatWasToldGoes(t *testing.T) {
+	h, r := sent(t, 1)
+	h.status("LimitPolicy", h.id, "slow", `{conditions: [{type: Theirs, status: "True"}]}`)
+	h.says("LimitPolicy", "slow", "fleet.flowkeep.io/Accepted", "True")
+	h.patch("ConfigMap", "edge", `{data: {policies: "[]"}}`)
+	h.says("LimitPolicy", "slow", "fleet.flowkeep.io/Accepted", "")
+	h.says("LimitPolicy", "slow", "fleet.flowkeep.io/Synced", "")
+	h.says("LimitPolicy", "slow", "Theirs", "True")
+	h.patch("ConfigMap", "edge", `{data: {policies: "[{group: %s, kind: LimitPolicy}]"}}`, h.group)
+	h.says("LimitPolicy", "slow", "fleet.flowkeep.io/Accepted", "True")
+	r.idle()
+	r.stop()
+	h.patch("ConfigMap", "edge", `{data: {policies: "[]"}}`)
+	r = h.start()
+	h.says("LimitPolicy", "slow", "fleet.flowkeep.io/Accepted", "")
+	h.patch("Gateway", "web", `{metadata: {labels: {%s: null}}}`, fleet.LabelPlacement)
+	h.says("Gateway", "web", "Programmed", "False NotPlaced")
+	h.patch("Gateway", "web", `{spec: {gatewayClassName: another}}`)
+	h.says("Gateway", "web", "fleet.flowkeep.io/Synced", "")
+	h.eventually(func() error {
+		if have := h.condition("Gateway", "web", "Programmed"); have != "" && !strings.HasPrefix(have, "Unknown Pending") { // the CRD's default
+			return fmt.Errorf("the gateway says %q", have)
+		}
+		return nil
+	})
+	r.idle()
+}
+
+// Two controllers of different names run on one hub, and come to rest.
+func TestTwoControllersOnAHub(t *testing.T) {
+	h, first := sent(t, 1)
+	one := h.controller
+	h.controller += "-second"
+	h.class("second-of-" + h.id)
+	h.parameters("second-of-"+h.id, `downstreamClass: istio`, fmt.Sprintf(`policies: "[{group: %s, kind: LimitPolicy}]"`, h.group))
+	h.gateway("two", "second-of-"+h.id, "all")
+	h.policy("LimitPolicy", "other", 5, "two")
+	h.agents()
+	second := h.start()
+	h.expect(1, "Namespace/"+h.id, "Gateway/two", "LimitPolicy/other")
+	h.says("LimitPolicy", "other", "fleet.flowkeep.io/Accepted", "True")
+	second.idle()
+	h.says("LimitPolicy", "slow", "fleet.flowkeep.io/Accepted", "")
+	h.controller = one
+	h.says("LimitPolicy", "slow", "fleet.flowkeep.io/Accepted", "True")
+	h.says("LimitPolicy", "other", "fleet.flowkeep.io/Accepted", "")
+	h.expect(1, "Namespace/"+h.id, "Gateway/web", "LimitPolicy/slow")
+	first.idle()
+}

@@ -372,10 +372,10 @@ func (h *hubWorld) start() *running {
 	if os.Getenv("POLICYSYNC_DEBUG") != "" {
 		level = slog.LevelDebug
 	}
-	done := make(chan error, 1)
+	done, controller := make(chan error, 1), h.controller
 	go func() {
 		done <- Run(ctx, Options{
-			API: cfg, Controller: h.controller, Shared: true, LeaseNamespace: h.id, Identity: "test", Workers: 16, Registerer: r.registry,
+			API: cfg, Controller: controller, Shared: true, LeaseNamespace: h.id, Identity: "test", Workers: 16, Registerer: r.registry,
 			Ready: func(reason string) { r.mu.Lock(); r.reason = reason; r.mu.Unlock() },
 			Log:   slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})),
 		})
