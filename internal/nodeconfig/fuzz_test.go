@@ -17,6 +17,7 @@ func FuzzGlob(f *testing.F) {
 	for _, pattern := range []string{"", "*", "eth*", "ens[12]f?", "[", "[]", "[^a-c]x", `\*`, "a\\", "***?*"} {
 		f.Add(pattern, "eth0")
 	}
+	f.Add("/", "\x00")
 	f.Fuzz(func(t *testing.T, pattern, name string) {
 		g, err := newGlob(pattern)
 		if err != nil {

@@ -16,7 +16,7 @@ import (
 type glob string
 
 func newGlob(pattern string) (glob, error) {
-	if _, err := path.Match(pattern, ""); err != nil {
+	if _, err := path.Match(pattern, ""); err != nil || strings.Contains(pattern, slash) {
 		return "", fmt.Errorf("%q is no pattern: write * for any characters, ? for one, [ab] for one of these", pattern)
 	}
 	return glob(withoutSlashes(pattern)), nil
@@ -25,6 +25,9 @@ func newGlob(pattern string) (glob, error) {
 func (g glob) matches(text string) bool {
 	if g == "" {
 		return true
+	}
+	if strings.Contains(text, slash) && strings.Contains(string(g), slash) {
+		return false // a neighbour may be called anything
 	}
 	ok, _ := path.Match(string(g), withoutSlashes(text)) // newGlob has seen the pattern
 	return ok
@@ -38,8 +41,10 @@ func (g glob) literal() string {
 	return string(g)
 }
 
-// withoutSlashes has something in their place that no name has: path.Match takes * for what lies between slashes.
-func withoutSlashes(text string) string { return strings.ReplaceAll(text, "/", "\x00") }
+// slash stands for one: path.Match takes * for what lies between slashes. No link's name has it.
+const slash = "\x00"
+
+func withoutSlashes(text string) string { return strings.ReplaceAll(text, "/", slash) }
 
 // rule is a MatchRule, understood.
 type rule struct {
