@@ -470,6 +470,9 @@ func (w *world) workChanged(name fleet.Name, old, now any) {
 		w.worksOf.set(one.Bundle, name, one == after)
 		for i := range one.Sent {
 			w.holds(one.Sent[i].Source, one.Bundle, name, one == after)
+			if !one.Sent[i].Orphan {
+				w.holds(nameSource(one.Sent[i].Key), one.Bundle, name, one == after)
+			}
 		}
 	}
 	if before == nil || after == nil || !sameWork(before.Existing, after.Existing) {
@@ -493,8 +496,10 @@ func (w *world) touchWork(one *work) {
 	}
 	w.sync(one.Bundle)
 	for i := range one.Sent {
-		for b := range w.holdersOf[one.Sent[i].Source] {
-			w.sync(b)
+		for _, s := range []fleet.Source{one.Sent[i].Source, nameSource(one.Sent[i].Key)} {
+			for b := range w.holdersOf[s] {
+				w.sync(b)
+			}
 		}
 	}
 }

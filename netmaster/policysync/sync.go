@@ -64,18 +64,21 @@ func (w *world) existing(b fleet.Source) (all []*fleet.Existing) {
 	return all
 }
 
-// neighbours are bundles that share sources with one: as it wants something that they hold, or holds something that they want.
+// neighbours are bundles that share sources with one: as it wants something that they hold, or holds something that they want. Those that
+// hold a name that it wants are too.
 func (w *world) neighbours(b *fleet.Bundle, existing []*fleet.Existing) []fleet.Source {
 	found := map[fleet.Source]bool{}
 	wants := map[fleet.Source]bool{}
 	for i := range b.Clusters {
 		for _, one := range b.Clusters[i].Copies {
-			if wants[one.Source] || one.CreateOnly {
-				continue
-			}
-			wants[one.Source] = true
-			for holder := range w.holdersOf[one.Source] {
-				found[holder] = true
+			for _, s := range []fleet.Source{one.Source, nameSource(one.Key())} {
+				if wants[s] || one.Orphan {
+					continue
+				}
+				wants[s] = true
+				for holder := range w.holdersOf[s] {
+					found[holder] = true
+				}
 			}
 		}
 	}

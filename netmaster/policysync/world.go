@@ -74,6 +74,12 @@ func (i index[K, V]) set(key K, value V, is bool) {
 	}
 }
 
+// nameSource stands for the name that a copy has on spokes among the sources that works carry: of several sources that have one name there
+// only one is written.
+func nameSource(k fleet.Key) fleet.Source {
+	return fleet.Source{Group: k.Group, Kind: "/" + k.Resource, Name: k.Name}
+}
+
 // holds notes that a work of a bundle carries a source, or does no more. Namespaces are of no source: what shares one shares nothing.
 func (w *world) holds(s, bundle fleet.Source, at fleet.Name, is bool) {
 	if s.Kind == "" {
