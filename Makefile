@@ -1,10 +1,10 @@
 # Each verb is one script; read it for what it does. FLOWKEEP_CACHE (default /var/cache/flowkeep) holds what is built once.
-.PHONY: acceptance screenshots cyclonus help demo demo-down demo-fleet build test lint unit fuzz system test-kernel conformance soak bench generate
+.PHONY: images acceptance screenshots cyclonus help demo demo-down demo-fleet build test lint unit fuzz system test-kernel conformance soak bench generate
 
 help: ## what there is
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: ## a real cluster on this machine with Flowkeep and a small shop; stays up
+demo: ## a real cluster on this machine with Flowkeep and a small shop; stays up (DEPLOY=manifests: installed by deploy/flowkeep.yaml)
 	@scripts/demo
 demo-down: ## remove every trace of the demo
 	@scripts/demo-down
@@ -12,19 +12,21 @@ demo-fleet: ## policy sync from a hub to two spokes, as docs/policy-sync.md has 
 	@scripts/demo-fleet $(ARGS)
 build: ## netmaster, netplugin, netctl, flowkeep-cni, macvtap into bin/
 	@scripts/build
+images: ## container images as OCI archives, with what is in them (ARGS=DIR, or --lock for newer packages)
+	@scripts/images $(ARGS)
 test: ## everything: lint, unit, fuzz, system, a short test-kernel; the last line counts
 	@scripts/test
 lint: ## go vet, golangci-lint, gofmt
 	@scripts/lint
 unit: ## unit and property tests, with the race detector
 	@scripts/unit
-fuzz: ## every fuzz target, 50,000 inputs each (FUZZTIME=30s for longer)
+fuzz: ## every fuzz target, 10,000 inputs each (FUZZTIME=30s for longer)
 	@scripts/fuzz
 system: ## system tests: a fleet and a cluster are booted and ended (ARGS='-run NAME -reuse')
 	@scripts/system $(ARGS)
 test-kernel: ## system tests on the kernel's datapath and with SCTP, in a virtual machine (ARGS='-short' or '-run NAME')
 	@scripts/kernel $(ARGS)
-conformance: ## the upstream NetworkPolicy suite on a cluster of its own (ARGS='-n 3 -m iptables -f dual -r 3 FOCUS')
+conformance: ## the upstream NetworkPolicy suite on a cluster of its own (ARGS='-n 3 -m iptables -f dual -r 3 FOCUS'; DEPLOY=manifests)
 	@scripts/conformance $(ARGS)
 soak: ## random changes and packets against the oracle (ARGS='-for 1h -seed N -steps M')
 	@scripts/soak $(ARGS)

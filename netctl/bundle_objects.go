@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/flowkeep/flowkeep/api/wellknown"
 	"sigs.k8s.io/yaml"
 )
 
@@ -26,7 +27,7 @@ var kinds = []struct {
 	{"networkpolicies", "/apis/networking.k8s.io/v1/networkpolicies", nil, func(o map[string]any) { only(o, "metadata", "spec") }},
 	{"namespaces", "/api/v1/namespaces", nil, func(o map[string]any) { only(o, "metadata") }},
 	{"nodes", "/api/v1/nodes", nil, cleanNode},
-	{"events", "/api/v1/events", url.Values{"fieldSelector": {"source=flowkeep-netmaster"}}, func(map[string]any) {}},
+	{"events", "/api/v1/events", url.Values{"fieldSelector": {"source=" + wellknown.NetmasterEvents}}, func(map[string]any) {}},
 }
 
 // cleanNode leaves of a Node what the network needs to know.
@@ -127,7 +128,7 @@ func cleanObject(o map[string]any) {
 	delete(meta, "managedFields")
 	if annotations, ok := meta["annotations"].(map[string]any); ok {
 		for key := range annotations {
-			if !strings.HasPrefix(key, "flowkeep.io/") {
+			if !strings.HasPrefix(key, wellknown.Prefix) {
 				delete(annotations, key)
 			}
 		}

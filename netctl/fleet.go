@@ -28,6 +28,7 @@ type fleetOptions struct {
 	controller string
 	sets       bool
 	setsGiven  func() bool
+	namespaces []string
 }
 
 // hasSets tells whether NetworkPolicySets are sent by the controller that is asked for: they have no controllerName.
@@ -46,6 +47,7 @@ func fleetCommand(o *options) *cobra.Command {
 	}
 	cmd.PersistentFlags().StringVar(&f.controller, "controller-name", string(fleet.DefaultController), "controllerName of the GatewayClasses, as policy-sync has it")
 	cmd.PersistentFlags().BoolVar(&f.sets, "network-policy-sets", false, "NetworkPolicySets go by that controller, as policy-sync has it; default: with the default --controller-name only")
+	cmd.PersistentFlags().StringSliceVar(&f.namespaces, "set-namespaces", fleet.DefaultNamespaces, "namespaces of spokes that NetworkPolicySets may write into, as policy-sync has it")
 	f.setsGiven = func() bool { return cmd.PersistentFlags().Changed("network-policy-sets") }
 	_ = cmd.RegisterFlagCompletionFunc("controller-name", cobra.NoFileCompletions)
 	cmd.AddCommand(fleetGateways(f), fleetPolicies(f), fleetStatus(f), fleetExplain(f))
@@ -58,6 +60,9 @@ func (f *fleetOptions) view(cmd *cobra.Command) (view *fleet.View, err error) {
 		h, err := readHub(ctx, c, gatewayv1.GatewayController(f.controller), f.hasSets())
 		if err != nil {
 			return err
+		}
+		if h.Namespaces, err = fleet.ParseNamespaces(f.namespaces); err != nil {
+			return fmt.Errorf("--set-namespaces: %w", err)
 		}
 		if err := f.works(ctx, cmd, c, h, nil); err != nil {
 			return err
@@ -164,6 +169,8 @@ type fleetGateway struct {
 	// Overridden and Conflicts are policies that lost against others in clusters.
 	Overridden []lostPolicy `json:"overridden"`
 	Conflicts  []lostPolicy `json:"conflicts"`
+	// SameTarget says which policies target what an older one of their kind does, unless all clusters take both.
+	SameTarget []string `json:"sameTarget"`
 }
 
 type lostPolicy struct {
@@ -176,6 +183,7 @@ func newFleetGateway(v *fleet.GatewayView) fleetGateway {
 	g := fleetGateway{
 		Gateway: v.String(), Class: v.Class, Addresses: v.Report.Addresses(), Policies: []string{}, Programmed: newEverywhere(v.Report.Everywhere()),
 		Overridden: newLost(fleet.Overridden(v.Name, v.Report.Policies)), Conflicts: newLost(fleet.Conflicts(v.Name, v.Report.Policies)),
+		SameTarget: append([]string{}, fleet.Rivals(v.Name, v.Report.Policies)...),
 	}
 	if v.Placement.Name != "" {
 		g.Placement = v.Placement.String()
@@ -284,6 +292,9 @@ func printFleetGateway(w io.Writer, g *fleetGateway) {
 	}
 	for _, l := range g.Conflicts {
 		fmt.Fprintf(w, "conflict: %s in %s: %s\n", l.Policy, l.Cluster, oneLine.Replace(l.Message))
+	}
+	for _, text := range g.SameTarget {
+		fmt.Fprintf(w, "same target: %s\n", text)
 	}
 }
 
@@ -502,7 +513,7 @@ func completeFleet(f *fleetOptions, names func(*fleet.View) []string) cobra.Comp
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		short := &fleetOptions{f.inShort(), f.controller, f.sets, f.setsGiven}
+		short := &fleetOptions{f.inShort(), f.controller, f.sets, f.setsGiven, f.namespaces}
 		view, err := short.view(cmd)
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp

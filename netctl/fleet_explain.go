@@ -128,6 +128,9 @@ func (f *fleetOptions) explanation(cmd *cobra.Command, kind, name, cluster strin
 		if err != nil {
 			return err
 		}
+		if h.Namespaces, err = fleet.ParseNamespaces(f.namespaces); err != nil {
+			return fmt.Errorf("--set-namespaces: %w", err)
+		}
 		bundles := bundlesOf(h.View(), kind, name)
 		if len(bundles) > 0 {
 			if err := f.works(ctx, cmd, c, h, bundles); err != nil {

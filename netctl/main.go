@@ -18,7 +18,7 @@ import (
 // Exit codes.
 const (
 	exitFailed      = 1 // the operation failed, or what was asked for is not well
-	exitUsage       = 2
+	exitUsage       = 2 // of doctor also: not all could be looked at
 	exitUnreachable = 3 // netmaster does not answer, or what was waited for has not come
 )
 
@@ -48,7 +48,7 @@ type usageError struct{ error }
 func exitCode(err error) int {
 	var usage usageError
 	switch {
-	case errors.As(err, &usage):
+	case errors.As(err, &usage), errors.As(err, new(lookError)):
 		return exitUsage
 	case isUnreachable(err), errors.Is(err, errTimeout), errors.Is(err, errNotInForce):
 		return exitUnreachable
@@ -67,7 +67,8 @@ While the API server is away, ask netmaster itself: --server, --tls-ca, --tls-ce
 FLOWKEEP_CA, FLOWKEEP_CERT and FLOWKEEP_KEY. "netmaster pki issue --admin" makes the certificate.
 
 Exit codes: 0 fine; 1 it failed, or something is not well; 2 wrong usage; 3 netmaster does not answer, or the
-time is over for which to wait. Of diff, as of diff(1), 1 means that there are differences; 4 is that it failed.`
+time is over for which to wait. Of diff, as of diff(1), 1 means that there are differences; 4 is that it failed.
+Of doctor, 2 is also that not all could be looked at.`
 
 const rootExample = `  netctl status
   netctl policy ls -n shop
@@ -92,6 +93,7 @@ const rootExample = `  netctl status
   netctl node-state diff node1
   netctl macvtap explain node1
   netctl fleet status
+  netctl doctor
   source <(netctl completion bash)`
 
 // options are the flags that all commands share.
@@ -119,7 +121,7 @@ func rootCommand() *cobra.Command {
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	cmd.AddCommand(statusCommand(o), policyCommand(o), endpointCommand(o), flowsCommand(o), explainCommand(o), matrixCommand(o), verifyCommand(o), diffCommand(o), cutsCommand(o), dropsCommand(o), topCommand(o), unusedCommand(o), lintCommand(o), dbCommand(o), cacheCommand(o),
 		bundleCommand(o))
-	cmd.AddCommand(captureCommand(o), traceCommand(o), auditCommand(o), nodeStateCommand(o), macvtapCommand(o), fleetCommand(o))
+	cmd.AddCommand(captureCommand(o), traceCommand(o), auditCommand(o), nodeStateCommand(o), macvtapCommand(o), fleetCommand(o), doctorCommand(o), uninstallCommand(o))
 	return cmd
 }
 

@@ -40,6 +40,9 @@ func printStatus(w io.Writer, st *inspect.Status, wide bool) {
 	}
 	fmt.Fprintf(w, "\nnetmaster %s, up %s, revision %d: %d namespaces, %d endpoints, %d policies, %d rules, %d groups\n\n",
 		st.Version, age(st.Started), st.Revision, st.Namespaces, st.Endpoints, st.Policies, st.Rules, st.Groups)
+	if l := st.Leader; l != nil {
+		fmt.Fprintf(w, "leader %s, epoch %d\n\n", oneLine.Replace(l.Identity), l.Epoch)
+	}
 	if h := st.History; h != nil {
 		fmt.Fprintf(w, "explain --at goes back to revision %d, %s ago: %s, %d KiB\n\n", h.Oldest, age(h.Since), plural(h.Changes, "change", "changes"), (h.Bytes+1023)/1024)
 	}

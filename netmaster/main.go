@@ -50,6 +50,8 @@ func rootCommand() *cobra.Command {
 	var kubeconfig, logLevel, logFormat, httpListen string
 	var historyMiB int
 	var reportEnforcement bool
+	var certs certificates
+	var part electionFlags
 	cmd := &cobra.Command{
 		Use: "netmaster", Short: "Resolve NetworkPolicy and stream rules to nodes", Long: rootLong, Example: rootExample,
 		Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true, Version: process.BuildVersion(),
@@ -64,19 +66,17 @@ func rootCommand() *cobra.Command {
 			}
 			cfg.History.Bytes = historyMiB << 20
 			cfg.Logger, cfg.Self = log, &process.Self{Log: ring, Flags: process.FlagsOf(cmd.Flags())}
-			if cfg.Webhook.Cert == "" {
-				cfg.Webhook.Cert, cfg.Webhook.Key = cfg.TLS.Cert, cfg.TLS.Key
+			if err := certs.check(); err != nil {
+				return err
 			}
-			return serve(cfg, kubeconfig, httpListen, reportEnforcement)
+			return serve(cfg, &certs, kubeconfig, httpListen, reportEnforcement, part)
 		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig of the cluster; default: the service account of the pod this runs in")
 	f.StringVar(&cfg.Listen, "listen", ":7443", "address for nodes and netctl")
 	f.StringVar(&cfg.Access.Listen, "access-listen", ":7444", "address for the API server, through which netctl comes with a kubeconfig; empty: none")
-	f.StringVar(&cfg.TLS.CA, "tls-ca", "/etc/flowkeep/pki/ca.crt", "certificate authority of netmaster and nodes")
-	f.StringVar(&cfg.TLS.Cert, "tls-cert", "/etc/flowkeep/pki/server.crt", "netmaster's certificate")
-	f.StringVar(&cfg.TLS.Key, "tls-key", "/etc/flowkeep/pki/server.key", "netmaster's private key")
+	certs.addFlags(f)
 	f.StringVar(&cfg.StateDir, "state-dir", "/var/lib/flowkeep", "directory of the policy DB")
 	f.StringSliceVar(&cfg.Memcached, "memcached", nil, "memcached servers HOST:PORT for look-ups by label; without, they are cached in process")
 	f.StringVar(&httpListen, "http-listen", "127.0.0.1:9440", "address of /metrics, /healthz and /readyz")
@@ -89,18 +89,20 @@ func rootCommand() *cobra.Command {
 	f.IntVar(&cfg.History.Most, "history", 1000, "how many changes netctl explain --at can go back; 0: none")
 	f.IntVar(&historyMiB, "history-mib", history.DefaultBytes>>20, "how much memory they may take, in MiB; the oldest go first")
 	f.BoolVar(&reportEnforcement, "report-enforcement", true, "tell in NetworkPolicyEnforcement objects, if there are any, whether policies are in force on all nodes")
+	part.add(f)
 	f.StringVar(&logLevel, "log-level", "info", "debug, info, warn or error")
 	f.StringVar(&logFormat, "log-format", "text", "text or json")
 	cmd.AddCommand(pkiCommand(), registrationCommand(), nodeConfigCommand(), policySyncCommand())
 	return cmd
 }
 
-func serve(cfg server.Config, kubeconfig, httpListen string, reportEnforcement bool) error {
+func serve(cfg server.Config, certs *certificates, kubeconfig, httpListen string, reportEnforcement bool, part electionFlags) error {
 	rest, err := restConfig(kubeconfig)
 	if err != nil {
 		return err
 	}
 	klog.SetSlogLogger(cfg.Logger) // client-go's own words
+	part.connect(rest)
 	link := watch.NewLink()
 	rest.Wrap(link.Wrap)
 	client, err := kubernetes.NewForConfig(rest)
@@ -118,6 +120,9 @@ func serve(cfg server.Config, kubeconfig, httpListen string, reportEnforcement b
 			return err
 		}
 	}
+	if err := part.join(&cfg, client, rest, certs.signs()); err != nil {
+		return err
+	}
 	ctx, stop := process.SignalContext()
 	defer stop()
 	report := watch.NewReporter(client)
@@ -129,7 +134,7 @@ func serve(cfg server.Config, kubeconfig, httpListen string, reportEnforcement b
 	cfg.Health.SetReady("state", "starting")
 	served := make(chan error, 1)
 	go func() { served <- process.ServeHTTP(ctx, httpListen, reg, cfg.Health); stop() }()
-	err = server.Run(ctx, cfg)
+	err = certs.serve(ctx, rest, &cfg, func() error { return server.Run(ctx, cfg) })
 	stop()
 	if httpErr := <-served; err == nil {
 		err = httpErr

@@ -2,16 +2,11 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
-	"sync"
 
-	"github.com/flowkeep/flowkeep/internal/lease"
 	"github.com/flowkeep/flowkeep/internal/nodeconfig/handler"
 	"github.com/flowkeep/flowkeep/internal/process"
 	"github.com/spf13/cobra"
-	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/klog/v2"
 )
 
 const nodeConfigLong = `Node-config is the policy handler for all nodes: it brings NodeNetworkConfigurationPolicy objects into the desired states of the
@@ -31,45 +26,27 @@ const nodeConfigExample = `  # handle all nodes, until it is ended
 
 // nodeConfigFlags are the command's.
 type nodeConfigFlags struct {
-	kubeconfig, namespace, identity, httpListen, logLevel, logFormat string
-	once                                                             bool
+	instance
+	once bool
 }
 
 func nodeConfigCommand() *cobra.Command {
-	var o nodeConfigFlags
+	o := nodeConfigFlags{instance: instance{of: "cluster"}}
 	cmd := &cobra.Command{
 		Use: "node-config", Short: "Bring network configuration policies to all nodes", Long: nodeConfigLong, Example: nodeConfigExample,
 		Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			log, err := process.NewLogger(cmd.ErrOrStderr(), o.logLevel, o.logFormat)
-			if err != nil {
-				return err
-			}
-			klog.SetSlogLogger(log)
-			ctx, stop := process.SignalContext()
-			defer stop()
-			return o.run(ctx, log)
+			return o.logged(cmd, o.run)
 		},
 	}
-	f := cmd.Flags()
-	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster; empty: the pod's ServiceAccount")
-	f.BoolVar(&o.once, "once", false, "make one pass over all nodes and end")
-	f.StringVar(&o.namespace, "lease-namespace", handler.DefaultLeaseNamespace, "namespace of the Lease "+handler.LeaseName+", where agents look for it too")
-	f.StringVar(&o.identity, "identity", "", "this instance's name in the Lease; default: host name and process id")
-	f.StringVar(&o.httpListen, "http-listen", "127.0.0.1:9446", "address of /metrics, /healthz and /readyz")
-	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
-	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
-	_ = cmd.MarkFlagFilename("kubeconfig")
+	o.flags(cmd, handler.DefaultLeaseNamespace, " "+handler.LeaseName+", where agents look for it too", "127.0.0.1:9446")
+	cmd.Flags().BoolVar(&o.once, "once", false, "make one pass over all nodes and end")
 	return cmd
 }
 
 func (o *nodeConfigFlags) run(ctx context.Context, log *slog.Logger) error {
-	api, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
+	api, err := o.api("node-config")
 	if err != nil {
-		return fmt.Errorf("find the cluster: %w (give --kubeconfig)", err)
-	}
-	api.UserAgent = "flowkeep-node-config/" + process.BuildVersion()
-	if o.identity, err = lease.Identity(o.identity); err != nil {
 		return err
 	}
 	options := handler.Options{API: api, Identity: o.identity, LeaseNamespace: o.namespace, Log: log}
@@ -78,19 +55,5 @@ func (o *nodeConfigFlags) run(ctx context.Context, log *slog.Logger) error {
 	}
 	reg, health := process.NewRegistry("netmaster"), new(process.Health)
 	options.Registerer, options.Ready = reg, func(reason string) { health.SetReady("policies", reason) }
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	var all sync.WaitGroup
-	var failed error
-	all.Go(func() {
-		failed = process.ServeHTTP(ctx, o.httpListen, reg, health)
-		stop(failed)
-	})
-	err = handler.Run(ctx, options)
-	stop(err)
-	all.Wait()
-	if err == nil {
-		err = failed
-	}
-	return err
+	return o.serve(ctx, reg, health, func(ctx context.Context) error { return handler.Run(ctx, options) })
 }

@@ -11,7 +11,7 @@ import (
 
 func pkiCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "pki", Short: "Make the authority and certificates of Flowkeep's mutual TLS", Args: cobra.NoArgs}
-	cmd.AddCommand(pkiInit(), pkiIssue())
+	cmd.AddCommand(pkiInit(), pkiIssue(), pkiRotate(), pkiShow())
 	return cmd
 }
 
@@ -34,11 +34,16 @@ func pkiInit() *cobra.Command {
 func pkiIssue() *cobra.Command {
 	var dir, node, server string
 	var admin bool
+	var in inCluster
 	cmd := &cobra.Command{
 		Use: "issue", Short: "Make a certificate for a node, a netmaster or netctl", Args: cobra.NoArgs,
-		Example: "  netmaster pki issue --node node1\n  netmaster pki issue --server 10.0.0.10,netmaster.example\n  netmaster pki issue --admin",
-		RunE: func(*cobra.Command, []string) error {
+		Example: "  netmaster pki issue --node node1\n  netmaster pki issue --server 10.0.0.10,netmaster.example\n  netmaster pki issue --admin\n  netmaster pki issue --admin --authority-secret flowkeep-system/flowkeep-authority --dir admin",
+		RunE: func(c *cobra.Command, _ []string) error {
 			switch {
+			case in.secret != "" && !admin:
+				return errors.New("of the authority in a Secret, netmaster and nodes get their certificates by themselves: only --admin is for people")
+			case in.secret != "":
+				return issueAdmin(c, &in, dir)
 			case node != "":
 				return mtls.IssueNode(dir, node)
 			case server != "":
@@ -55,5 +60,6 @@ func pkiIssue() *cobra.Command {
 	f.StringVar(&server, "server", "", "addresses and host names of netmaster: makes server.crt and server.key")
 	f.BoolVar(&admin, "admin", false, "for netctl: makes admin.crt and admin.key")
 	cmd.MarkFlagsMutuallyExclusive("node", "server", "admin")
+	in.addFlags(cmd, "")
 	return cmd
 }

@@ -4,15 +4,11 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"sync"
 
 	"github.com/flowkeep/flowkeep/internal/fleet"
-	"github.com/flowkeep/flowkeep/internal/lease"
 	"github.com/flowkeep/flowkeep/internal/process"
 	"github.com/flowkeep/flowkeep/netmaster/policysync"
 	"github.com/spf13/cobra"
-	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/klog/v2"
 )
 
 const policySyncLong = `Policy-sync runs on the hub of a fleet of clusters that Open Cluster Management holds together. It brings the hub's Gateways, the
@@ -39,78 +35,55 @@ const policySyncExample = `  # on the hub, until it is ended
 
 // policySyncFlags are the command's.
 type policySyncFlags struct {
-	kubeconfig, controller, namespace, identity, httpListen, logLevel, logFormat string
-	shared                                                                       bool
-	workers, burst                                                               int
-	qps                                                                          float32
+	instance
+	controller     string
+	shared         bool
+	setNamespaces  []string
+	workers, burst int
+	qps            float32
 }
 
 func policySyncCommand() *cobra.Command {
-	var o policySyncFlags
+	o := policySyncFlags{instance: instance{of: "hub"}}
 	cmd := &cobra.Command{
 		Use: "policy-sync", Short: "Bring gateways and their policies from a hub to its spokes", Long: policySyncLong, Example: policySyncExample,
 		Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			log, err := process.NewLogger(cmd.ErrOrStderr(), o.logLevel, o.logFormat)
-			if err != nil {
-				return err
-			}
-			if o.workers < 1 || o.qps <= 0 || o.burst < 1 {
-				return fmt.Errorf("--workers %d, --qps %v and --burst %d: each must be more than 0", o.workers, o.qps, o.burst)
-			}
-			if !cmd.Flags().Changed(sharedFlag) {
-				o.shared = o.controller == string(fleet.DefaultController)
-			}
-			klog.SetSlogLogger(log)
-			ctx, stop := process.SignalContext()
-			defer stop()
-			return o.run(ctx, log)
+			return o.logged(cmd, func(ctx context.Context, log *slog.Logger) error {
+				if o.workers < 1 || o.qps <= 0 || o.burst < 1 {
+					return fmt.Errorf("--workers %d, --qps %v and --burst %d: each must be more than 0", o.workers, o.qps, o.burst)
+				}
+				if _, err := fleet.ParseNamespaces(o.setNamespaces); err != nil {
+					return fmt.Errorf("--set-namespaces: %w", err)
+				}
+				if !cmd.Flags().Changed(sharedFlag) {
+					o.shared = o.controller == string(fleet.DefaultController)
+				}
+				return o.run(ctx, log)
+			})
 		},
 	}
+	o.flags(cmd, policysync.DefaultLeaseNamespace, "", "127.0.0.1:9447")
 	f := cmd.Flags()
-	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the hub; empty: the pod's ServiceAccount")
 	f.StringVar(&o.controller, "controller-name", string(fleet.DefaultController), "controllerName of the GatewayClasses to handle")
 	f.BoolVar(&o.shared, sharedFlag, false, "send NetworkPolicySets, and tell PolicyOverrides where they took effect; these have no controllerName, so one on a hub may; default: with the default --controller-name only")
-	f.StringVar(&o.namespace, "lease-namespace", policysync.DefaultLeaseNamespace, "namespace of the Lease")
-	f.StringVar(&o.identity, "identity", "", "this instance's name in the Lease; default: host name and process id")
-	f.StringVar(&o.httpListen, "http-listen", "127.0.0.1:9447", "address of /metrics, /healthz and /readyz")
-	f.IntVar(&o.workers, "workers", 16, "how many objects are written at a time")
+	f.StringSliceVar(&o.setNamespaces, "set-namespaces", fleet.DefaultNamespaces, "namespaces of spokes that NetworkPolicySets may write into: names, with * for anything, and ! before what is left out")
+	f.IntVar(&o.workers, "workers", 32, "how many objects are written at a time")
 	f.Float32Var(&o.qps, "qps", 500, "how many requests a second the API server is sent at most, in the long run")
 	f.IntVar(&o.burst, "burst", 1000, "and how many at once")
-	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
-	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
-	_ = cmd.MarkFlagFilename("kubeconfig")
 	return cmd
 }
 
 func (o *policySyncFlags) run(ctx context.Context, log *slog.Logger) error {
-	api, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
+	api, err := o.api("policy-sync")
 	if err != nil {
-		return fmt.Errorf("find the hub: %w (give --kubeconfig)", err)
-	}
-	api.UserAgent = "flowkeep-policy-sync/" + process.BuildVersion()
-	api.QPS, api.Burst = o.qps, o.burst
-	if o.identity, err = lease.Identity(o.identity); err != nil {
 		return err
 	}
+	api.QPS, api.Burst = o.qps, o.burst
 	reg, health := process.NewRegistry("netmaster"), new(process.Health)
 	options := policysync.Options{
-		API: api, Controller: o.controller, Shared: o.shared, LeaseNamespace: o.namespace, Identity: o.identity, Workers: o.workers,
+		API: api, Controller: o.controller, Shared: o.shared, SetNamespaces: o.setNamespaces, LeaseNamespace: o.namespace, Identity: o.identity, Workers: o.workers,
 		Registerer: reg, Ready: func(reason string) { health.SetReady("sync", reason) }, Log: log,
 	}
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	var all sync.WaitGroup
-	var failed error
-	all.Go(func() {
-		failed = process.ServeHTTP(ctx, o.httpListen, reg, health)
-		stop(failed)
-	})
-	err = policysync.Run(ctx, options)
-	stop(err)
-	all.Wait()
-	if err == nil {
-		err = failed
-	}
-	return err
+	return o.serve(ctx, reg, health, func(ctx context.Context) error { return policysync.Run(ctx, options) })
 }

@@ -61,7 +61,7 @@ func TestCertificateIsOfTheService(t *testing.T) {
 		t.Fatal(err)
 	}
 	files := mtls.Files{CA: filepath.Join(dir, "ca.crt"), Cert: filepath.Join(dir, "server.crt"), Key: filepath.Join(dir, "server.key")}
-	if !files.Covers(mtls.ServiceName) || !files.Covers("10.0.0.1") || files.Covers("other.example") {
+	if !mtls.Covers(files, mtls.ServiceName) || !mtls.Covers(files, "10.0.0.1") || mtls.Covers(files, "other.example") {
 		t.Error("it is of other names")
 	}
 }

@@ -46,6 +46,7 @@ const rootExample = `  # one node of a cluster whose netmaster listens on 10.0.0
 func rootCommand() *cobra.Command {
 	cfg := agent.Config{Version: process.BuildVersion()}
 	var logLevel, logFormat, httpListen string
+	var certs certificateFlags
 	cmd := &cobra.Command{
 		Use: "netplugin", Short: "Enforce NetworkPolicy on this node's Open vSwitch", Long: rootLong, Example: rootExample,
 		Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true, Version: process.BuildVersion(),
@@ -59,11 +60,11 @@ func rootCommand() *cobra.Command {
 			if cfg.DatapathType, err = hostnet.Datapath(cfg.DatapathType, log); err != nil {
 				return err
 			}
-			return serve(cfg, httpListen)
+			return serve(cfg, &certs, httpListen)
 		},
 	}
-	addFlags(cmd, &cfg)
-	cmd.AddCommand(nodeStateCommand(), macvtapCommand())
+	addFlags(cmd, &cfg, &certs)
+	cmd.AddCommand(nodeStateCommand(), macvtapCommand(), simulateCommand(), installCommand(), switchCommand(), cleanCommand())
 	f := cmd.Flags()
 	f.StringVar(&httpListen, "http-listen", "127.0.0.1:9441", "address of /metrics, /healthz and /readyz")
 	f.StringVar(&logLevel, "log-level", "info", "debug, info, warn or error")
@@ -71,14 +72,14 @@ func rootCommand() *cobra.Command {
 	return cmd
 }
 
-func addFlags(cmd *cobra.Command, cfg *agent.Config) {
+func addFlags(cmd *cobra.Command, cfg *agent.Config, certs *certificateFlags) {
 	hostname, _ := os.Hostname()
 	f := cmd.Flags()
 	f.StringVar(&cfg.Node, "node-name", hostname, "name of this node's Node object")
 	f.StringSliceVar(&cfg.Servers, "server", nil, "netmaster's address HOST:PORT; several are tried in turn")
-	f.StringVar(&cfg.TLS.CA, "tls-ca", "/etc/flowkeep/ca.crt", "certificate authority of netmaster and nodes")
-	f.StringVar(&cfg.TLS.Cert, "tls-cert", "/etc/flowkeep/node.crt", "this node's certificate")
-	f.StringVar(&cfg.TLS.Key, "tls-key", "/etc/flowkeep/node.key", "this node's private key")
+	certs.addFlags(f)
+	f.StringVar(&cfg.ServerName, "server-name", "", "the name that netmaster's certificate must be of; default: the host of its address")
+	f.BoolVar(&cfg.ObeyUnelected, "obey-unelected", false, "obey a netmaster without --leader-elect also after one that was elected: only where there is but one now")
 	f.StringVar(&cfg.StateDir, "state-dir", "/var/lib/flowkeep", "directory of the rule set, the endpoints and the allocated addresses")
 	f.StringVar(&cfg.OVSDB, "ovsdb", "unix:/var/run/openvswitch/db.sock", "endpoint of ovsdb-server")
 	f.StringVar(&cfg.OVSRunDir, "ovs-run-dir", "/var/run/openvswitch", "directory of the bridge's management socket")
@@ -86,6 +87,7 @@ func addFlags(cmd *cobra.Command, cfg *agent.Config) {
 	f.StringVar(&cfg.Bridge, "bridge", "fk0", "name of the bridge that netplugin makes and owns")
 	f.StringVar(&cfg.DatapathType, "datapath-type", hostnet.DatapathAuto, "auto, system (the kernel's, of module openvswitch) or netdev (userspace); auto is system where the kernel has it")
 	f.StringVar(&cfg.CNISocket, "cni-socket", "/run/flowkeep/cni.sock", "unix socket on which flowkeep-cni asks")
+	f.StringVar(&cfg.CNIConfDir, "cni-conf-dir", "", "the container runtime's directory of CNI configurations, in which 10-flowkeep.conflist is written when the node is ready for pods, and kept; empty: it is written by others")
 	f.StringSliceVar(&cfg.ClusterCIDRs, "cluster-cidrs", nil, "CIDRs of all pods; traffic to them is not masqueraded")
 	f.StringSliceVar(&cfg.ServiceCIDRs, "service-cidrs", nil, "CIDRs of Services (the API server's --service-cluster-ip-range)")
 	f.StringVar(&cfg.TrafficMode, "traffic-mode", agent.TrafficRoute, "how pods of different nodes reach each other: route (the network routes pod CIDRs to nodes) or geneve (tunnels between the nodes); the same on all nodes")
@@ -95,9 +97,10 @@ func addFlags(cmd *cobra.Command, cfg *agent.Config) {
 	f.Uint32Var(&cfg.DropLogRate, "drop-log-rate", 100, "how many denied packets a second are looked at, for netctl drops, and as many connections that dry runs would deny, for netctl audit; Open vSwitch tells of no others, and each pod has its share; 0: none")
 	_ = cmd.MarkFlagRequired("server")
 	_ = cmd.MarkFlagDirname("state-dir")
+	_ = cmd.MarkFlagDirname("cni-conf-dir")
 }
 
-func serve(cfg agent.Config, httpListen string) error {
+func serve(cfg agent.Config, certs *certificateFlags, httpListen string) error {
 	ctx, stop := process.SignalContext()
 	defer stop()
 	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
@@ -112,7 +115,14 @@ func serve(cfg agent.Config, httpListen string) error {
 	cfg.Health, cfg.Registerer = health, reg
 	served := make(chan error, 1)
 	go func() { served <- process.ServeHTTP(ctx, httpListen, reg, health); stop() }()
-	err := agent.Run(ctx, cfg)
+	keep, err := certs.open(&cfg)
+	if err == nil {
+		kept := make(chan struct{})
+		go func() { defer close(kept); keep(ctx) }()
+		err = agent.Run(ctx, cfg)
+		stop()
+		<-kept
+	}
 	stop()
 	if httpErr := <-served; err == nil {
 		err = httpErr

@@ -79,15 +79,41 @@ fetch_go() {
 }
 go_wanted() { sed -n 's/^go //p' "$ROOT/go.mod"; }
 
-# version: what the programs say of themselves
-version() { git -C "$ROOT" describe --tags --always --dirty 2>/dev/null || echo unknown; }
+# need_helm: helm, of tools/helm's go.mod, into the cache
+need_helm() {
+  local want
+  want=$(sha256sum "$ROOT/tools/helm/go.mod" | cut -d' ' -f1)-$(go env GOVERSION)
+  [ ! -x "$TOOLS/helm" ] || [ "$(cat "$TOOLS/helm.stamp" 2>/dev/null)" != "$want" ] || return 0
+  step "building helm, once (3 to 8 minutes)"
+  mkdir -p "$TOOLS"
+  (cd "$ROOT/tools/helm" && CGO_ENABLED=0 go build -ldflags "-s -w" -o "$TOOLS/helm" helm.sh/helm/v4/cmd/helm) || die "helm does not build: see above"
+  echo "$want" >"$TOOLS/helm.stamp"
+}
+# chart ARGS…: the chart's objects, as helm renders them with these arguments
+chart() {
+  { "$TOOLS/helm" template flowkeep "$ROOT/deploy/chart" --namespace flowkeep-system "$@" 2>&1 >&3 |
+    { grep -v 'found symbolic link' >&2 || true; }; } 3>&1
+}
 
-# build_programs: netmaster, netplugin, netctl and the CNI plugins flowkeep-cni and macvtap into $PROGRAMS; quick when nothing changed
+# deploy_args: what sandbox/up takes more where DEPLOY=manifests: Flowkeep is installed by deploy/flowkeep.yaml instead of by scripts/node-up
+deploy_args() {
+  case ${DEPLOY:-} in
+    manifests) echo --own-mounts --cni-hook "$ROOT/scripts/manifests-up" ;;
+    '') ;;
+    *) die "DEPLOY=$DEPLOY: there is manifests only" ;;
+  esac
+}
+
+# version: what the programs say of themselves
+version() { git -C "$ROOT" describe --tags --always --dirty --abbrev=12 2>/dev/null || echo unknown; }
+
+# build_programs: netmaster, netplugin, netctl and the CNI plugins flowkeep-cni, flowkeep-portmap and macvtap into $PROGRAMS; quick when nothing changed
 build_programs() {
   mkdir -p "$PROGRAMS"
   (cd "$ROOT" && CGO_ENABLED=0 go build -buildvcs=false -trimpath -o "$PROGRAMS/" \
     -ldflags "-s -w -X github.com/flowkeep/flowkeep/internal/process.Version=$(version)" \
-    ./netmaster ./netplugin ./netctl ./netplugin/cni/flowkeep-cni ./netplugin/macvtap/cni/macvtap) ||
+    ./netmaster ./netplugin ./netctl ./netplugin/cni/flowkeep-cni ./netplugin/macvtap/cni/macvtap &&
+    CGO_ENABLED=0 go build -buildvcs=false -trimpath -o "$PROGRAMS/flowkeep-portmap" -ldflags "-s -w" github.com/containernetworking/plugins/plugins/meta/portmap) ||
     die "the programs do not build: see the compiler's messages above"
 }
 

@@ -121,16 +121,8 @@ agent() {
   registry start "$NODE-netplugin" nsenter --net="$NETNS" -- "$cluster/bin/netplugin" --node-name "$NODE" --server "$server" \
     --tls-ca "$pki/ca.crt" --tls-cert "$pki/$NODE.crt" --tls-key "$pki/$NODE.key" --state-dir "$node/state" \
     --ovsdb "unix:$ovs/db.sock" --ovs-run-dir "$ovs" --ovs-control "$ovs/vswitchd.ctl" ${FLOWKEEP_DATAPATH:+--datapath-type "$FLOWKEEP_DATAPATH"} --cni-socket "$node/cni.sock" \
+    --cni-conf-dir "$CNI_CONF_DIR" \
     --traffic-mode "$TRAFFIC_MODE" --cluster-cidrs "$CLUSTER_CIDR" --service-cidrs "$SERVICE_CIDR" --http-listen "$PLUGIN_HTTP"
   await 60 "$NODE-netplugin" "$NETNS" "$PLUGIN_HTTP"
-}
-
-cni_configuration() {
-  local file=$CNI_CONF_DIR/10-flowkeep.conflist
-  cat >"$file.new" <<JSON
-{"cniVersion": "1.0.0", "name": "flowkeep", "plugins": [
-  {"type": "flowkeep-cni", "socket": "$node/cni.sock"},
-  {"type": "portmap", "capabilities": {"portMappings": true}, "snat": true}]}
-JSON
-  mv "$file.new" "$file"
+  registry wait_for 10 "the CNI configuration of $NODE" test -s "$CNI_CONF_DIR/10-flowkeep.conflist"
 }

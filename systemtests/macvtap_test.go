@@ -284,7 +284,7 @@ func (m *tapped) policyTells(pod string) {
 func (m *tapped) idle() {
 	m.Helper()
 	before := m.tells("anything", func(macvtapNode) bool { return true })
-	end := time.Now().Add(20 * time.Second) // the kubelet is asked meanwhile
+	end := time.Now().Add(12 * time.Second) // the kubelet is asked meanwhile
 	for time.Now().Before(end) {
 		if now := m.tells("anything", func(macvtapNode) bool { return true }); now.Metadata.ResourceVersion != before.Metadata.ResourceVersion {
 			m.Fatalf("written although nothing changed:\n%+v\n%+v", before, now)
@@ -351,6 +351,7 @@ func (m *tapped) withoutTheAPIServer() {
 		return err
 	}))
 	m.must(m.Start(m.ctx, "apiserver"))
+	m.served(m.ctx)
 	m.offers("the API server is back", "mv-p0=100")
 	m.tells("that it knows the policies", func(n macvtapNode) bool { return strings.HasPrefix(n.condition("PoliciesKnown"), "True") })
 }

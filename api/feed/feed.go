@@ -6,9 +6,11 @@ package feed
 // Versions of the protocol that this build speaks. Version 1 was JSON.
 const (
 	MinVersion = 2
-	MaxVersion = 3
+	MaxVersion = 4
 	// DryRuns is the first in which rules can be of dry runs.
 	DryRuns = 3
+	// Beats is the first in which a node asks whether its leader still leads.
+	Beats = 4
 )
 
 // Bounds of a message, in bytes.

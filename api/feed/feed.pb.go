@@ -197,6 +197,7 @@ type NodeMessage struct {
 	//	*NodeMessage_Withdraw
 	//	*NodeMessage_Reply
 	//	*NodeMessage_Drift
+	//	*NodeMessage_Beat
 	Message       isNodeMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -293,6 +294,15 @@ func (x *NodeMessage) GetDrift() *Drift {
 	return nil
 }
 
+func (x *NodeMessage) GetBeat() *Beat {
+	if x != nil {
+		if x, ok := x.Message.(*NodeMessage_Beat); ok {
+			return x.Beat
+		}
+	}
+	return nil
+}
+
 type isNodeMessage_Message interface {
 	isNodeMessage_Message()
 }
@@ -323,6 +333,10 @@ type NodeMessage_Drift struct {
 	Drift *Drift `protobuf:"bytes,6,opt,name=drift,proto3,oneof"`
 }
 
+type NodeMessage_Beat struct {
+	Beat *Beat `protobuf:"bytes,7,opt,name=beat,proto3,oneof"`
+}
+
 func (*NodeMessage_Hello) isNodeMessage_Message() {}
 
 func (*NodeMessage_Ack) isNodeMessage_Message() {}
@@ -335,6 +349,8 @@ func (*NodeMessage_Reply) isNodeMessage_Message() {}
 
 func (*NodeMessage_Drift) isNodeMessage_Message() {}
 
+func (*NodeMessage_Beat) isNodeMessage_Message() {}
+
 // MasterMessage goes down. At most 4 MiB.
 type MasterMessage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -345,6 +361,7 @@ type MasterMessage struct {
 	//	*MasterMessage_Nodes
 	//	*MasterMessage_Query
 	//	*MasterMessage_Grant
+	//	*MasterMessage_Trust
 	Message       isMasterMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -432,6 +449,15 @@ func (x *MasterMessage) GetGrant() *Grant {
 	return nil
 }
 
+func (x *MasterMessage) GetTrust() *Trust {
+	if x != nil {
+		if x, ok := x.Message.(*MasterMessage_Trust); ok {
+			return x.Trust
+		}
+	}
+	return nil
+}
+
 type isMasterMessage_Message interface {
 	isMasterMessage_Message()
 }
@@ -456,6 +482,10 @@ type MasterMessage_Grant struct {
 	Grant *Grant `protobuf:"bytes,5,opt,name=grant,proto3,oneof"`
 }
 
+type MasterMessage_Trust struct {
+	Trust *Trust `protobuf:"bytes,6,opt,name=trust,proto3,oneof"`
+}
+
 func (*MasterMessage_Welcome) isMasterMessage_Message() {}
 
 func (*MasterMessage_Update) isMasterMessage_Message() {}
@@ -465,6 +495,8 @@ func (*MasterMessage_Nodes) isMasterMessage_Message() {}
 func (*MasterMessage_Query) isMasterMessage_Message() {}
 
 func (*MasterMessage_Grant) isMasterMessage_Message() {}
+
+func (*MasterMessage_Trust) isMasterMessage_Message() {}
 
 // Hello is a node's first message: who it is, and what it holds. It may come in parts: all but the last have more set, and only
 // the first says anything but node, held_* and announced.
@@ -487,7 +519,9 @@ type Hello struct {
 	Announced []*Announcement `protobuf:"bytes,9,rep,name=announced,proto3" json:"announced,omitempty"`
 	More      bool            `protobuf:"varint,10,opt,name=more,proto3" json:"more,omitempty"`
 	// How the node's pods and other nodes' reach each other: "route" or "geneve"; empty: not told. Nodes that differ cannot.
-	TrafficMode   string `protobuf:"bytes,11,opt,name=traffic_mode,json=trafficMode,proto3" json:"traffic_mode,omitempty"`
+	TrafficMode string `protobuf:"bytes,11,opt,name=traffic_mode,json=trafficMode,proto3" json:"traffic_mode,omitempty"`
+	// The highest epoch that the node ever obeyed; 0: none.
+	Epoch         uint64 `protobuf:"varint,12,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -599,14 +633,25 @@ func (x *Hello) GetTrafficMode() string {
 	return ""
 }
 
+func (x *Hello) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
 // Welcome is netmaster's first message: the hello was accepted.
 type Welcome struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The version that the stream speaks: the highest that both sides know.
 	Version        uint32 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
 	ProgramVersion string `protobuf:"bytes,2,opt,name=program_version,json=programVersion,proto3" json:"program_version,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Of this leader: each has a higher one than those before it. 0: netmaster takes no part in an election, and is the only one.
+	Epoch uint64 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// For so long from when the node said hello nobody else leads; not 0 where epoch is not.
+	ValidMs       uint32 `protobuf:"varint,4,opt,name=valid_ms,json=validMs,proto3" json:"valid_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Welcome) Reset() {
@@ -653,6 +698,120 @@ func (x *Welcome) GetProgramVersion() string {
 	return ""
 }
 
+func (x *Welcome) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Welcome) GetValidMs() uint32 {
+	if x != nil {
+		return x.ValidMs
+	}
+	return 0
+}
+
+// Beat is a node's question whether who it listens to still leads. From version 4 on.
+type Beat struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Beat) Reset() {
+	*x = Beat{}
+	mi := &file_api_feed_feed_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Beat) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Beat) ProtoMessage() {}
+
+func (x *Beat) ProtoReflect() protoreflect.Message {
+	mi := &file_api_feed_feed_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Beat.ProtoReflect.Descriptor instead.
+func (*Beat) Descriptor() ([]byte, []int) {
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Beat) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+// Trust answers a beat: the Lease was renewed by a request that began after the beat had come.
+type Trust struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of the beat.
+	Number uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	// For so long from when the node sent it nobody else leads.
+	ValidMs       uint32 `protobuf:"varint,2,opt,name=valid_ms,json=validMs,proto3" json:"valid_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Trust) Reset() {
+	*x = Trust{}
+	mi := &file_api_feed_feed_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Trust) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Trust) ProtoMessage() {}
+
+func (x *Trust) ProtoReflect() protoreflect.Message {
+	mi := &file_api_feed_feed_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Trust.ProtoReflect.Descriptor instead.
+func (*Trust) Descriptor() ([]byte, []int) {
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Trust) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Trust) GetValidMs() uint32 {
+	if x != nil {
+		return x.ValidMs
+	}
+	return 0
+}
+
 // Announcement is a pod that the node wired.
 type Announcement struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
@@ -667,7 +826,7 @@ type Announcement struct {
 
 func (x *Announcement) Reset() {
 	*x = Announcement{}
-	mi := &file_api_feed_feed_proto_msgTypes[4]
+	mi := &file_api_feed_feed_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -679,7 +838,7 @@ func (x *Announcement) String() string {
 func (*Announcement) ProtoMessage() {}
 
 func (x *Announcement) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[4]
+	mi := &file_api_feed_feed_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -692,7 +851,7 @@ func (x *Announcement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Announcement.ProtoReflect.Descriptor instead.
 func (*Announcement) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{4}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Announcement) GetNamespace() string {
@@ -735,7 +894,7 @@ type Ack struct {
 
 func (x *Ack) Reset() {
 	*x = Ack{}
-	mi := &file_api_feed_feed_proto_msgTypes[5]
+	mi := &file_api_feed_feed_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -747,7 +906,7 @@ func (x *Ack) String() string {
 func (*Ack) ProtoMessage() {}
 
 func (x *Ack) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[5]
+	mi := &file_api_feed_feed_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -760,7 +919,7 @@ func (x *Ack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ack.ProtoReflect.Descriptor instead.
 func (*Ack) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{5}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Ack) GetRevision() uint64 {
@@ -792,7 +951,7 @@ type RuleError struct {
 
 func (x *RuleError) Reset() {
 	*x = RuleError{}
-	mi := &file_api_feed_feed_proto_msgTypes[6]
+	mi := &file_api_feed_feed_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -804,7 +963,7 @@ func (x *RuleError) String() string {
 func (*RuleError) ProtoMessage() {}
 
 func (x *RuleError) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[6]
+	mi := &file_api_feed_feed_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -817,7 +976,7 @@ func (x *RuleError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RuleError.ProtoReflect.Descriptor instead.
 func (*RuleError) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{6}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RuleError) GetRules() []byte {
@@ -859,7 +1018,7 @@ type Drift struct {
 
 func (x *Drift) Reset() {
 	*x = Drift{}
-	mi := &file_api_feed_feed_proto_msgTypes[7]
+	mi := &file_api_feed_feed_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -871,7 +1030,7 @@ func (x *Drift) String() string {
 func (*Drift) ProtoMessage() {}
 
 func (x *Drift) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[7]
+	mi := &file_api_feed_feed_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -884,7 +1043,7 @@ func (x *Drift) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drift.ProtoReflect.Descriptor instead.
 func (*Drift) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{7}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Drift) GetMissing() uint64 {
@@ -937,7 +1096,7 @@ type Reply struct {
 
 func (x *Reply) Reset() {
 	*x = Reply{}
-	mi := &file_api_feed_feed_proto_msgTypes[8]
+	mi := &file_api_feed_feed_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -949,7 +1108,7 @@ func (x *Reply) String() string {
 func (*Reply) ProtoMessage() {}
 
 func (x *Reply) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[8]
+	mi := &file_api_feed_feed_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -962,7 +1121,7 @@ func (x *Reply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reply.ProtoReflect.Descriptor instead.
 func (*Reply) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{8}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Reply) GetId() uint64 {
@@ -1012,7 +1171,7 @@ type Update struct {
 
 func (x *Update) Reset() {
 	*x = Update{}
-	mi := &file_api_feed_feed_proto_msgTypes[9]
+	mi := &file_api_feed_feed_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1024,7 +1183,7 @@ func (x *Update) String() string {
 func (*Update) ProtoMessage() {}
 
 func (x *Update) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[9]
+	mi := &file_api_feed_feed_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1037,7 +1196,7 @@ func (x *Update) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Update.ProtoReflect.Descriptor instead.
 func (*Update) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{9}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Update) GetRevision() uint64 {
@@ -1111,7 +1270,7 @@ type Rule struct {
 
 func (x *Rule) Reset() {
 	*x = Rule{}
-	mi := &file_api_feed_feed_proto_msgTypes[10]
+	mi := &file_api_feed_feed_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1123,7 +1282,7 @@ func (x *Rule) String() string {
 func (*Rule) ProtoMessage() {}
 
 func (x *Rule) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[10]
+	mi := &file_api_feed_feed_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1136,7 +1295,7 @@ func (x *Rule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rule.ProtoReflect.Descriptor instead.
 func (*Rule) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{10}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Rule) GetKey() []byte {
@@ -1227,7 +1386,7 @@ type IPBlock struct {
 
 func (x *IPBlock) Reset() {
 	*x = IPBlock{}
-	mi := &file_api_feed_feed_proto_msgTypes[11]
+	mi := &file_api_feed_feed_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1239,7 +1398,7 @@ func (x *IPBlock) String() string {
 func (*IPBlock) ProtoMessage() {}
 
 func (x *IPBlock) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[11]
+	mi := &file_api_feed_feed_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1252,7 +1411,7 @@ func (x *IPBlock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IPBlock.ProtoReflect.Descriptor instead.
 func (*IPBlock) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{11}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *IPBlock) GetCidr() *Prefix {
@@ -1281,7 +1440,7 @@ type Prefix struct {
 
 func (x *Prefix) Reset() {
 	*x = Prefix{}
-	mi := &file_api_feed_feed_proto_msgTypes[12]
+	mi := &file_api_feed_feed_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1293,7 +1452,7 @@ func (x *Prefix) String() string {
 func (*Prefix) ProtoMessage() {}
 
 func (x *Prefix) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[12]
+	mi := &file_api_feed_feed_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1306,7 +1465,7 @@ func (x *Prefix) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Prefix.ProtoReflect.Descriptor instead.
 func (*Prefix) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{12}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Prefix) GetAddress() []byte {
@@ -1335,7 +1494,7 @@ type PortRange struct {
 
 func (x *PortRange) Reset() {
 	*x = PortRange{}
-	mi := &file_api_feed_feed_proto_msgTypes[13]
+	mi := &file_api_feed_feed_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1347,7 +1506,7 @@ func (x *PortRange) String() string {
 func (*PortRange) ProtoMessage() {}
 
 func (x *PortRange) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[13]
+	mi := &file_api_feed_feed_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1360,7 +1519,7 @@ func (x *PortRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PortRange.ProtoReflect.Descriptor instead.
 func (*PortRange) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{13}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *PortRange) GetProtocol() Protocol {
@@ -1397,7 +1556,7 @@ type Origin struct {
 
 func (x *Origin) Reset() {
 	*x = Origin{}
-	mi := &file_api_feed_feed_proto_msgTypes[14]
+	mi := &file_api_feed_feed_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1409,7 +1568,7 @@ func (x *Origin) String() string {
 func (*Origin) ProtoMessage() {}
 
 func (x *Origin) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[14]
+	mi := &file_api_feed_feed_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1422,7 +1581,7 @@ func (x *Origin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Origin.ProtoReflect.Descriptor instead.
 func (*Origin) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{14}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Origin) GetPolicy() string {
@@ -1458,7 +1617,7 @@ type Group struct {
 
 func (x *Group) Reset() {
 	*x = Group{}
-	mi := &file_api_feed_feed_proto_msgTypes[15]
+	mi := &file_api_feed_feed_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1470,7 +1629,7 @@ func (x *Group) String() string {
 func (*Group) ProtoMessage() {}
 
 func (x *Group) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[15]
+	mi := &file_api_feed_feed_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1483,7 +1642,7 @@ func (x *Group) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Group.ProtoReflect.Descriptor instead.
 func (*Group) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{15}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Group) GetKey() []byte {
@@ -1541,7 +1700,7 @@ type Addresses struct {
 
 func (x *Addresses) Reset() {
 	*x = Addresses{}
-	mi := &file_api_feed_feed_proto_msgTypes[16]
+	mi := &file_api_feed_feed_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1553,7 +1712,7 @@ func (x *Addresses) String() string {
 func (*Addresses) ProtoMessage() {}
 
 func (x *Addresses) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[16]
+	mi := &file_api_feed_feed_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1566,7 +1725,7 @@ func (x *Addresses) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Addresses.ProtoReflect.Descriptor instead.
 func (*Addresses) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{16}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Addresses) GetIpv4() []byte {
@@ -1595,7 +1754,7 @@ type Settled struct {
 
 func (x *Settled) Reset() {
 	*x = Settled{}
-	mi := &file_api_feed_feed_proto_msgTypes[17]
+	mi := &file_api_feed_feed_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1607,7 +1766,7 @@ func (x *Settled) String() string {
 func (*Settled) ProtoMessage() {}
 
 func (x *Settled) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[17]
+	mi := &file_api_feed_feed_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1620,7 +1779,7 @@ func (x *Settled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Settled.ProtoReflect.Descriptor instead.
 func (*Settled) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{17}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Settled) GetId() string {
@@ -1647,7 +1806,7 @@ type Nodes struct {
 
 func (x *Nodes) Reset() {
 	*x = Nodes{}
-	mi := &file_api_feed_feed_proto_msgTypes[18]
+	mi := &file_api_feed_feed_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1659,7 +1818,7 @@ func (x *Nodes) String() string {
 func (*Nodes) ProtoMessage() {}
 
 func (x *Nodes) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[18]
+	mi := &file_api_feed_feed_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1672,7 +1831,7 @@ func (x *Nodes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Nodes.ProtoReflect.Descriptor instead.
 func (*Nodes) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{18}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Nodes) GetNodes() []*NodeInfo {
@@ -1695,7 +1854,7 @@ type NodeInfo struct {
 
 func (x *NodeInfo) Reset() {
 	*x = NodeInfo{}
-	mi := &file_api_feed_feed_proto_msgTypes[19]
+	mi := &file_api_feed_feed_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1707,7 +1866,7 @@ func (x *NodeInfo) String() string {
 func (*NodeInfo) ProtoMessage() {}
 
 func (x *NodeInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[19]
+	mi := &file_api_feed_feed_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1720,7 +1879,7 @@ func (x *NodeInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeInfo.ProtoReflect.Descriptor instead.
 func (*NodeInfo) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{19}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *NodeInfo) GetName() string {
@@ -1757,7 +1916,7 @@ type Query struct {
 
 func (x *Query) Reset() {
 	*x = Query{}
-	mi := &file_api_feed_feed_proto_msgTypes[20]
+	mi := &file_api_feed_feed_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1769,7 +1928,7 @@ func (x *Query) String() string {
 func (*Query) ProtoMessage() {}
 
 func (x *Query) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[20]
+	mi := &file_api_feed_feed_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1782,7 +1941,7 @@ func (x *Query) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Query.ProtoReflect.Descriptor instead.
 func (*Query) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{20}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Query) GetId() uint64 {
@@ -1820,7 +1979,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_api_feed_feed_proto_msgTypes[21]
+	mi := &file_api_feed_feed_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1832,7 +1991,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[21]
+	mi := &file_api_feed_feed_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1845,7 +2004,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{21}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Grant) GetId() uint64 {
@@ -1873,22 +2032,24 @@ var File_api_feed_feed_proto protoreflect.FileDescriptor
 
 const file_api_feed_feed_proto_rawDesc = "" +
 	"\n" +
-	"\x13api/feed/feed.proto\x12\x10flowkeep.feed.v1\"\xd2\x02\n" +
+	"\x13api/feed/feed.proto\x12\x10flowkeep.feed.v1\"\x80\x03\n" +
 	"\vNodeMessage\x12/\n" +
 	"\x05hello\x18\x01 \x01(\v2\x17.flowkeep.feed.v1.HelloH\x00R\x05hello\x12)\n" +
 	"\x03ack\x18\x02 \x01(\v2\x15.flowkeep.feed.v1.AckH\x00R\x03ack\x12<\n" +
 	"\bannounce\x18\x03 \x01(\v2\x1e.flowkeep.feed.v1.AnnouncementH\x00R\bannounce\x12<\n" +
 	"\bwithdraw\x18\x04 \x01(\v2\x1e.flowkeep.feed.v1.AnnouncementH\x00R\bwithdraw\x12/\n" +
 	"\x05reply\x18\x05 \x01(\v2\x17.flowkeep.feed.v1.ReplyH\x00R\x05reply\x12/\n" +
-	"\x05drift\x18\x06 \x01(\v2\x17.flowkeep.feed.v1.DriftH\x00R\x05driftB\t\n" +
-	"\amessage\"\x98\x02\n" +
+	"\x05drift\x18\x06 \x01(\v2\x17.flowkeep.feed.v1.DriftH\x00R\x05drift\x12,\n" +
+	"\x04beat\x18\a \x01(\v2\x16.flowkeep.feed.v1.BeatH\x00R\x04beatB\t\n" +
+	"\amessage\"\xc9\x02\n" +
 	"\rMasterMessage\x125\n" +
 	"\awelcome\x18\x01 \x01(\v2\x19.flowkeep.feed.v1.WelcomeH\x00R\awelcome\x122\n" +
 	"\x06update\x18\x02 \x01(\v2\x18.flowkeep.feed.v1.UpdateH\x00R\x06update\x12/\n" +
 	"\x05nodes\x18\x03 \x01(\v2\x17.flowkeep.feed.v1.NodesH\x00R\x05nodes\x12/\n" +
 	"\x05query\x18\x04 \x01(\v2\x17.flowkeep.feed.v1.QueryH\x00R\x05query\x12/\n" +
-	"\x05grant\x18\x05 \x01(\v2\x17.flowkeep.feed.v1.GrantH\x00R\x05grantB\t\n" +
-	"\amessage\"\x95\x03\n" +
+	"\x05grant\x18\x05 \x01(\v2\x17.flowkeep.feed.v1.GrantH\x00R\x05grant\x12/\n" +
+	"\x05trust\x18\x06 \x01(\v2\x17.flowkeep.feed.v1.TrustH\x00R\x05trustB\t\n" +
+	"\amessage\"\xab\x03\n" +
 	"\x05Hello\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12'\n" +
 	"\x0fprogram_version\x18\x02 \x01(\tR\x0eprogramVersion\x12\x1f\n" +
@@ -1904,10 +2065,18 @@ const file_api_feed_feed_proto_rawDesc = "" +
 	"\tannounced\x18\t \x03(\v2\x1e.flowkeep.feed.v1.AnnouncementR\tannounced\x12\x12\n" +
 	"\x04more\x18\n" +
 	" \x01(\bR\x04more\x12!\n" +
-	"\ftraffic_mode\x18\v \x01(\tR\vtrafficMode\"L\n" +
+	"\ftraffic_mode\x18\v \x01(\tR\vtrafficMode\x12\x14\n" +
+	"\x05epoch\x18\f \x01(\x04R\x05epoch\"}\n" +
 	"\aWelcome\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12'\n" +
-	"\x0fprogram_version\x18\x02 \x01(\tR\x0eprogramVersion\"\x8d\x01\n" +
+	"\x0fprogram_version\x18\x02 \x01(\tR\x0eprogramVersion\x12\x14\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x19\n" +
+	"\bvalid_ms\x18\x04 \x01(\rR\avalidMs\"\x1e\n" +
+	"\x04Beat\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\":\n" +
+	"\x05Trust\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x19\n" +
+	"\bvalid_ms\x18\x02 \x01(\rR\avalidMs\"\x8d\x01\n" +
 	"\fAnnouncement\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
@@ -2021,7 +2190,7 @@ func file_api_feed_feed_proto_rawDescGZIP() []byte {
 }
 
 var file_api_feed_feed_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_api_feed_feed_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_api_feed_feed_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_api_feed_feed_proto_goTypes = []any{
 	(Direction)(0),        // 0: flowkeep.feed.v1.Direction
 	(Protocol)(0),         // 1: flowkeep.feed.v1.Protocol
@@ -2030,64 +2199,68 @@ var file_api_feed_feed_proto_goTypes = []any{
 	(*MasterMessage)(nil), // 4: flowkeep.feed.v1.MasterMessage
 	(*Hello)(nil),         // 5: flowkeep.feed.v1.Hello
 	(*Welcome)(nil),       // 6: flowkeep.feed.v1.Welcome
-	(*Announcement)(nil),  // 7: flowkeep.feed.v1.Announcement
-	(*Ack)(nil),           // 8: flowkeep.feed.v1.Ack
-	(*RuleError)(nil),     // 9: flowkeep.feed.v1.RuleError
-	(*Drift)(nil),         // 10: flowkeep.feed.v1.Drift
-	(*Reply)(nil),         // 11: flowkeep.feed.v1.Reply
-	(*Update)(nil),        // 12: flowkeep.feed.v1.Update
-	(*Rule)(nil),          // 13: flowkeep.feed.v1.Rule
-	(*IPBlock)(nil),       // 14: flowkeep.feed.v1.IPBlock
-	(*Prefix)(nil),        // 15: flowkeep.feed.v1.Prefix
-	(*PortRange)(nil),     // 16: flowkeep.feed.v1.PortRange
-	(*Origin)(nil),        // 17: flowkeep.feed.v1.Origin
-	(*Group)(nil),         // 18: flowkeep.feed.v1.Group
-	(*Addresses)(nil),     // 19: flowkeep.feed.v1.Addresses
-	(*Settled)(nil),       // 20: flowkeep.feed.v1.Settled
-	(*Nodes)(nil),         // 21: flowkeep.feed.v1.Nodes
-	(*NodeInfo)(nil),      // 22: flowkeep.feed.v1.NodeInfo
-	(*Query)(nil),         // 23: flowkeep.feed.v1.Query
-	(*Grant)(nil),         // 24: flowkeep.feed.v1.Grant
+	(*Beat)(nil),          // 7: flowkeep.feed.v1.Beat
+	(*Trust)(nil),         // 8: flowkeep.feed.v1.Trust
+	(*Announcement)(nil),  // 9: flowkeep.feed.v1.Announcement
+	(*Ack)(nil),           // 10: flowkeep.feed.v1.Ack
+	(*RuleError)(nil),     // 11: flowkeep.feed.v1.RuleError
+	(*Drift)(nil),         // 12: flowkeep.feed.v1.Drift
+	(*Reply)(nil),         // 13: flowkeep.feed.v1.Reply
+	(*Update)(nil),        // 14: flowkeep.feed.v1.Update
+	(*Rule)(nil),          // 15: flowkeep.feed.v1.Rule
+	(*IPBlock)(nil),       // 16: flowkeep.feed.v1.IPBlock
+	(*Prefix)(nil),        // 17: flowkeep.feed.v1.Prefix
+	(*PortRange)(nil),     // 18: flowkeep.feed.v1.PortRange
+	(*Origin)(nil),        // 19: flowkeep.feed.v1.Origin
+	(*Group)(nil),         // 20: flowkeep.feed.v1.Group
+	(*Addresses)(nil),     // 21: flowkeep.feed.v1.Addresses
+	(*Settled)(nil),       // 22: flowkeep.feed.v1.Settled
+	(*Nodes)(nil),         // 23: flowkeep.feed.v1.Nodes
+	(*NodeInfo)(nil),      // 24: flowkeep.feed.v1.NodeInfo
+	(*Query)(nil),         // 25: flowkeep.feed.v1.Query
+	(*Grant)(nil),         // 26: flowkeep.feed.v1.Grant
 }
 var file_api_feed_feed_proto_depIdxs = []int32{
 	5,  // 0: flowkeep.feed.v1.NodeMessage.hello:type_name -> flowkeep.feed.v1.Hello
-	8,  // 1: flowkeep.feed.v1.NodeMessage.ack:type_name -> flowkeep.feed.v1.Ack
-	7,  // 2: flowkeep.feed.v1.NodeMessage.announce:type_name -> flowkeep.feed.v1.Announcement
-	7,  // 3: flowkeep.feed.v1.NodeMessage.withdraw:type_name -> flowkeep.feed.v1.Announcement
-	11, // 4: flowkeep.feed.v1.NodeMessage.reply:type_name -> flowkeep.feed.v1.Reply
-	10, // 5: flowkeep.feed.v1.NodeMessage.drift:type_name -> flowkeep.feed.v1.Drift
-	6,  // 6: flowkeep.feed.v1.MasterMessage.welcome:type_name -> flowkeep.feed.v1.Welcome
-	12, // 7: flowkeep.feed.v1.MasterMessage.update:type_name -> flowkeep.feed.v1.Update
-	21, // 8: flowkeep.feed.v1.MasterMessage.nodes:type_name -> flowkeep.feed.v1.Nodes
-	23, // 9: flowkeep.feed.v1.MasterMessage.query:type_name -> flowkeep.feed.v1.Query
-	24, // 10: flowkeep.feed.v1.MasterMessage.grant:type_name -> flowkeep.feed.v1.Grant
-	7,  // 11: flowkeep.feed.v1.Hello.announced:type_name -> flowkeep.feed.v1.Announcement
-	19, // 12: flowkeep.feed.v1.Announcement.addresses:type_name -> flowkeep.feed.v1.Addresses
-	9,  // 13: flowkeep.feed.v1.Ack.errors:type_name -> flowkeep.feed.v1.RuleError
-	17, // 14: flowkeep.feed.v1.RuleError.origins:type_name -> flowkeep.feed.v1.Origin
-	13, // 15: flowkeep.feed.v1.Update.rules:type_name -> flowkeep.feed.v1.Rule
-	18, // 16: flowkeep.feed.v1.Update.groups:type_name -> flowkeep.feed.v1.Group
-	20, // 17: flowkeep.feed.v1.Update.settled:type_name -> flowkeep.feed.v1.Settled
-	0,  // 18: flowkeep.feed.v1.Rule.direction:type_name -> flowkeep.feed.v1.Direction
-	14, // 19: flowkeep.feed.v1.Rule.blocks:type_name -> flowkeep.feed.v1.IPBlock
-	16, // 20: flowkeep.feed.v1.Rule.ports:type_name -> flowkeep.feed.v1.PortRange
-	17, // 21: flowkeep.feed.v1.Rule.origins:type_name -> flowkeep.feed.v1.Origin
-	15, // 22: flowkeep.feed.v1.IPBlock.cidr:type_name -> flowkeep.feed.v1.Prefix
-	15, // 23: flowkeep.feed.v1.IPBlock.except:type_name -> flowkeep.feed.v1.Prefix
-	1,  // 24: flowkeep.feed.v1.PortRange.protocol:type_name -> flowkeep.feed.v1.Protocol
-	2,  // 25: flowkeep.feed.v1.Group.kind:type_name -> flowkeep.feed.v1.GroupKind
-	19, // 26: flowkeep.feed.v1.Group.added:type_name -> flowkeep.feed.v1.Addresses
-	19, // 27: flowkeep.feed.v1.Group.removed:type_name -> flowkeep.feed.v1.Addresses
-	22, // 28: flowkeep.feed.v1.Nodes.nodes:type_name -> flowkeep.feed.v1.NodeInfo
-	19, // 29: flowkeep.feed.v1.NodeInfo.addresses:type_name -> flowkeep.feed.v1.Addresses
-	15, // 30: flowkeep.feed.v1.NodeInfo.pod_cidrs:type_name -> flowkeep.feed.v1.Prefix
-	3,  // 31: flowkeep.feed.v1.Feed.Stream:input_type -> flowkeep.feed.v1.NodeMessage
-	4,  // 32: flowkeep.feed.v1.Feed.Stream:output_type -> flowkeep.feed.v1.MasterMessage
-	32, // [32:33] is the sub-list for method output_type
-	31, // [31:32] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	10, // 1: flowkeep.feed.v1.NodeMessage.ack:type_name -> flowkeep.feed.v1.Ack
+	9,  // 2: flowkeep.feed.v1.NodeMessage.announce:type_name -> flowkeep.feed.v1.Announcement
+	9,  // 3: flowkeep.feed.v1.NodeMessage.withdraw:type_name -> flowkeep.feed.v1.Announcement
+	13, // 4: flowkeep.feed.v1.NodeMessage.reply:type_name -> flowkeep.feed.v1.Reply
+	12, // 5: flowkeep.feed.v1.NodeMessage.drift:type_name -> flowkeep.feed.v1.Drift
+	7,  // 6: flowkeep.feed.v1.NodeMessage.beat:type_name -> flowkeep.feed.v1.Beat
+	6,  // 7: flowkeep.feed.v1.MasterMessage.welcome:type_name -> flowkeep.feed.v1.Welcome
+	14, // 8: flowkeep.feed.v1.MasterMessage.update:type_name -> flowkeep.feed.v1.Update
+	23, // 9: flowkeep.feed.v1.MasterMessage.nodes:type_name -> flowkeep.feed.v1.Nodes
+	25, // 10: flowkeep.feed.v1.MasterMessage.query:type_name -> flowkeep.feed.v1.Query
+	26, // 11: flowkeep.feed.v1.MasterMessage.grant:type_name -> flowkeep.feed.v1.Grant
+	8,  // 12: flowkeep.feed.v1.MasterMessage.trust:type_name -> flowkeep.feed.v1.Trust
+	9,  // 13: flowkeep.feed.v1.Hello.announced:type_name -> flowkeep.feed.v1.Announcement
+	21, // 14: flowkeep.feed.v1.Announcement.addresses:type_name -> flowkeep.feed.v1.Addresses
+	11, // 15: flowkeep.feed.v1.Ack.errors:type_name -> flowkeep.feed.v1.RuleError
+	19, // 16: flowkeep.feed.v1.RuleError.origins:type_name -> flowkeep.feed.v1.Origin
+	15, // 17: flowkeep.feed.v1.Update.rules:type_name -> flowkeep.feed.v1.Rule
+	20, // 18: flowkeep.feed.v1.Update.groups:type_name -> flowkeep.feed.v1.Group
+	22, // 19: flowkeep.feed.v1.Update.settled:type_name -> flowkeep.feed.v1.Settled
+	0,  // 20: flowkeep.feed.v1.Rule.direction:type_name -> flowkeep.feed.v1.Direction
+	16, // 21: flowkeep.feed.v1.Rule.blocks:type_name -> flowkeep.feed.v1.IPBlock
+	18, // 22: flowkeep.feed.v1.Rule.ports:type_name -> flowkeep.feed.v1.PortRange
+	19, // 23: flowkeep.feed.v1.Rule.origins:type_name -> flowkeep.feed.v1.Origin
+	17, // 24: flowkeep.feed.v1.IPBlock.cidr:type_name -> flowkeep.feed.v1.Prefix
+	17, // 25: flowkeep.feed.v1.IPBlock.except:type_name -> flowkeep.feed.v1.Prefix
+	1,  // 26: flowkeep.feed.v1.PortRange.protocol:type_name -> flowkeep.feed.v1.Protocol
+	2,  // 27: flowkeep.feed.v1.Group.kind:type_name -> flowkeep.feed.v1.GroupKind
+	21, // 28: flowkeep.feed.v1.Group.added:type_name -> flowkeep.feed.v1.Addresses
+	21, // 29: flowkeep.feed.v1.Group.removed:type_name -> flowkeep.feed.v1.Addresses
+	24, // 30: flowkeep.feed.v1.Nodes.nodes:type_name -> flowkeep.feed.v1.NodeInfo
+	21, // 31: flowkeep.feed.v1.NodeInfo.addresses:type_name -> flowkeep.feed.v1.Addresses
+	17, // 32: flowkeep.feed.v1.NodeInfo.pod_cidrs:type_name -> flowkeep.feed.v1.Prefix
+	3,  // 33: flowkeep.feed.v1.Feed.Stream:input_type -> flowkeep.feed.v1.NodeMessage
+	4,  // 34: flowkeep.feed.v1.Feed.Stream:output_type -> flowkeep.feed.v1.MasterMessage
+	34, // [34:35] is the sub-list for method output_type
+	33, // [33:34] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_api_feed_feed_proto_init() }
@@ -2102,6 +2275,7 @@ func file_api_feed_feed_proto_init() {
 		(*NodeMessage_Withdraw)(nil),
 		(*NodeMessage_Reply)(nil),
 		(*NodeMessage_Drift)(nil),
+		(*NodeMessage_Beat)(nil),
 	}
 	file_api_feed_feed_proto_msgTypes[1].OneofWrappers = []any{
 		(*MasterMessage_Welcome)(nil),
@@ -2109,6 +2283,7 @@ func file_api_feed_feed_proto_init() {
 		(*MasterMessage_Nodes)(nil),
 		(*MasterMessage_Query)(nil),
 		(*MasterMessage_Grant)(nil),
+		(*MasterMessage_Trust)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2116,7 +2291,7 @@ func file_api_feed_feed_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_feed_feed_proto_rawDesc), len(file_api_feed_feed_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   22,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -43,7 +43,7 @@ type FeedClient interface {
 	// Stream is a node's connection. The node says Hello, netmaster Welcome; from then on both speak as they have something to say.
 	// A node's second stream ends its first. Codes: Unauthenticated and PermissionDenied (the certificate is not of the node that
 	// Hello names), FailedPrecondition (no common version), InvalidArgument (a message makes no sense), ResourceExhausted (more
-	// than a node may say), DeadlineExceeded (no Hello, or a node that takes nothing).
+	// than a node may say), DeadlineExceeded (no Hello, or a node that takes nothing), Unavailable (this netmaster does not lead: another may).
 	Stream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[NodeMessage, MasterMessage], error)
 }
 
@@ -77,7 +77,7 @@ type FeedServer interface {
 	// Stream is a node's connection. The node says Hello, netmaster Welcome; from then on both speak as they have something to say.
 	// A node's second stream ends its first. Codes: Unauthenticated and PermissionDenied (the certificate is not of the node that
 	// Hello names), FailedPrecondition (no common version), InvalidArgument (a message makes no sense), ResourceExhausted (more
-	// than a node may say), DeadlineExceeded (no Hello, or a node that takes nothing).
+	// than a node may say), DeadlineExceeded (no Hello, or a node that takes nothing), Unavailable (this netmaster does not lead: another may).
 	Stream(grpc.BidiStreamingServer[NodeMessage, MasterMessage]) error
 	mustEmbedUnimplementedFeedServer()
 }

@@ -80,10 +80,18 @@ type Status struct {
 	Rules      int       `json:"rules"`
 	Groups     int       `json:"groups"`
 	Nodes      []Node    `json:"nodes"`
+	// Leader is who answers, where it is one of several netmasters; nil: it is the only one.
+	Leader *Leader `json:"leader,omitempty"`
 	// History is which earlier states explanations can be asked of; nil: none.
 	History *History `json:"history,omitempty"`
 	// Problems are sentences, empty when all is well.
 	Problems []string `json:"problems"`
+}
+
+// Leader is the netmaster that serves.
+type Leader struct {
+	Identity string `json:"identity"` // in the Lease
+	Epoch    uint64 `json:"epoch"`
 }
 
 // DryRunsText goes on where policies in force are counted; empty if none is in a dry run.

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -101,6 +102,7 @@ func Answers(w *workv1.ManifestWork) []Answer {
 		for _, v := range m.StatusFeedbacks.Values {
 			a.take(v.Name, valueOf(v.Value))
 		}
+		a.explain(m.StatusFeedbacks.Values)
 		a.dropEmpty()
 		answers = append(answers, a)
 	}
@@ -226,7 +228,7 @@ func (a *Answer) listener(name string) *Listener {
 // takeCondition: name is the condition's type and its field.
 func takeCondition(said []Said, name string, v value) []Said {
 	typ, field, ok := strings.Cut(name, ".")
-	if !ok || typ == "" {
+	if !ok || typ == "" || typ == toldNotTrue {
 		return said
 	}
 	at := -1
@@ -249,6 +251,64 @@ func takeCondition(said []Said, name string, v value) []Said {
 		c.Generation = &v.number
 	}
 	return said
+}
+
+// explain says of conditions that are not True why, which is told of the first of them only.
+func (a *Answer) explain(values []workv1.FeedbackValue) {
+	text := func(about, field string) string {
+		name := about + "." + toldNotTrue + "." + field
+		if at := slices.IndexFunc(values, func(v workv1.FeedbackValue) bool { return v.Name == name }); at >= 0 {
+			return valueOf(values[at].Value).text
+		}
+		return ""
+	}
+	all := func(about string, said []Said) []Said {
+		typ, reason, message := text(about, "type"), text(about, "reason"), text(about, "message")
+		said = lossesByReason(said, typ, reason)
+		explain(said, typ, reason, message)
+		return said
+	}
+	a.Conditions = all(toldTop, a.Conditions)
+	for i := range a.Ancestors {
+		n := &a.Ancestors[i]
+		n.Conditions = all(fmt.Sprintf("%s.%d", toldAncestor, i), n.Conditions)
+	}
+}
+
+// lossesByReason gives the reason and the message of a loss that is no condition of its own to the first condition that is False and of which no
+// other reason is told: which one it is of is not told. Type and reason are those of the first that is not True.
+func lossesByReason(said []Said, typ, reason string) []Said {
+	for _, loss := range []string{reasonConflicted, reasonOverridden} {
+		types := lossReasons[loss]
+		at := slices.IndexFunc(said, func(c Said) bool { return c.Type == loss && c.Status == "" })
+		if at < 0 {
+			continue
+		}
+		message := said[at].Message
+		said = slices.Delete(said, at, at+1)
+		if reason == loss && slices.Contains(types, typ) {
+			continue // it is explained by it
+		}
+		for _, t := range types {
+			if c := find(said, t); c != nil && c.Status == metav1.ConditionFalse && t != typ && c.Reason == "" {
+				c.Reason, c.Message = loss, message
+				break
+			}
+		}
+	}
+	return said
+}
+
+func explain(said []Said, typ, reason, message string) {
+	for i := range said {
+		switch c := &said[i]; {
+		case typ == "" || slices.Contains(lossTypes, typ) || c.Status == metav1.ConditionTrue || c.Reason != "" || c.Message != "":
+		case c.Type == typ:
+			c.Reason, c.Message = reason, message
+		default: // most likely it is for the same reason
+			c.Message = strings.TrimSuffix(fmt.Sprintf("%s is not True: %s", typ, cmp.Or(message, reason)), ": ")
+		}
+	}
 }
 
 // dropEmpty leaves out what came without the one thing that says what it is, and keeps the rest once.

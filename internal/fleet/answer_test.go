@@ -139,7 +139,7 @@ func TestStates(t *testing.T) {
 // What nobody asked for is not read.
 func TestUnknownNamesArePassedBy(t *testing.T) {
 	plain := Answers(answered())
-	for _, name := range []string{"", "x", "top", "top.Accepted", "top..status", "address.16.value", "address.-1.value", "address.1.x", "ancestor.4.name", "ancestor.1000000000.name", "ancestor.x.name", "listener", "listener.a", "listener.b"} {
+	for _, name := range []string{"", "x", "top", "top.Accepted", "top..status", "top.notTrue", "top.notTrue.type", "address.16.value", "address.-1.value", "address.1.x", "ancestor.4.name", "ancestor.1000000000.name", "ancestor.x.name", "listener", "listener.a", "listener.b"} {
 		if got := Answers(answered(tells(name, "x"))); !reflect.DeepEqual(got, plain) {
 			t.Errorf("%s: %+v", name, got)
 		}

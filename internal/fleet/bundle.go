@@ -20,6 +20,10 @@ type Bundle struct {
 	Clusters []ClusterBundle
 	// Problems keep sources, or what some clusters get of them, from going out.
 	Problems []Problem
+	// After are the policies that the gateway waits for where it is new.
+	After []Await
+	// With are the gateways that a policy goes with which is a bundle of its own.
+	With []Source
 	// Overridden is where overrides take effect.
 	Overridden map[Name][]string
 }
@@ -51,7 +55,8 @@ func (c *ClusterBundle) hold(source Source) {
 // ClusterLabels are those of a ManagedCluster.
 type ClusterLabels func(cluster string) map[string]string
 
-// GatewayBundle is what goes with a gateway: its copies, and those policies that go with it alone.
+// GatewayBundle is what goes with a gateway: its copies, and those policies that go with it alone. Where the gateway is new it waits for them, and
+// for what else it is to Await.
 func GatewayBundle(g *Gateway, policies []*Aimed, of ClusterLabels) *Bundle {
 	b := newBundler(GatewaySource(g.Name), of)
 	policies = slices.Clone(policies)
@@ -60,14 +65,22 @@ func GatewayBundle(g *Gateway, policies []*Aimed, of ClusterLabels) *Bundle {
 		b.policy(p)
 	}
 	b.gateway(g)
-	return b.bundle()
+	bundle := b.bundle()
+	for _, p := range policies {
+		bundle.Await(g, p.Policy)
+	}
+	return bundle
 }
 
 // PolicyBundle is a policy that goes with several gateways.
 func PolicyBundle(p *Aimed, of ClusterLabels) *Bundle {
 	b := newBundler(p.Source(), of)
 	b.policy(p)
-	return b.bundle()
+	bundle := b.bundle()
+	for _, g := range p.Gateways {
+		bundle.With = append(bundle.With, GatewaySource(g.Name))
+	}
+	return bundle
 }
 
 // SetBundle is what goes out of a set: its NetworkPolicies, and beside each the question whether it is in force.

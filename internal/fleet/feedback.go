@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	workv1 "open-cluster-management.io/api/work/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
@@ -27,19 +28,27 @@ const (
 	toldPolicyCopy       = "policyCopy"
 	toldNodes            = "nodes"
 	toldNodesEnforcing   = "nodesEnforcing"
+	// toldNotTrue is in the place of a condition's type: the first condition that is not True, whatever its type.
+	toldNotTrue = "notTrue"
 )
 
 // mostAncestors bounds the gateways that a copy's status is asked about.
 const mostAncestors = 4
 
-// toldConditions are the types of conditions that a policy is asked for.
-var toldConditions = []string{conditionAccepted, conditionEnforced, conditionProgrammed, conditionOverridden, conditionConflicted}
-
-// conditionFields of a condition are asked for, each as a value of its own: spokes give no lists.
-var conditionFields = []string{"status", "reason", "message", "observedGeneration"}
+// Fields of conditions that are asked for, each as a value of its own: spokes give no lists. What is asked for and told is the larger part of a
+// work, which is read and written as a whole many times for each edit. So of a sum's types it is only asked whether they are True and of which
+// version, and why not is asked once, of the first condition that is not True. Where a policy has lost, the message says against what, and that
+// there is one at all is told also where the loss is a condition's reason (lossPaths).
+var (
+	summedTypes   = []string{conditionAccepted, conditionEnforced, conditionProgrammed}
+	summedFields  = []string{"status", "observedGeneration"}
+	lossTypes     = []string{conditionOverridden, conditionConflicted}
+	notTrueFields = []string{"type", "reason", "message"}
+)
 
 // Feedback is what a spoke is asked to tell of a copy: scalars in the object, which the spoke looks for by these paths. None of them is an
-// error where the value is missing, or it would be told as one. Values of kinds without a status are those of the metadata alone.
+// error where the value is missing, or it would be told as one. Values of kinds without a status are those of the metadata alone. Works that
+// were written with another path under a name are left with it until there is something else to write (digestOf).
 func Feedback(kind Kind, sent Object) []workv1.JsonPath {
 	paths := []workv1.JsonPath{
 		sourcePath,
@@ -50,7 +59,7 @@ func Feedback(kind Kind, sent Object) []workv1.JsonPath {
 	case kind.Group == gatewayv1.GroupName && kind.Kind == kindGateway:
 		return append(paths, gatewayFeedback(sent)...)
 	case kind.Group == Group && kind.Kind == kindEnforcement:
-		return append(append(paths, conditionPaths(toldTop, ".status", []string{conditionEnforced}, conditionFields)...),
+		return append(append(paths, conditionPaths(toldTop, ".status", []string{conditionEnforced}, []string{"status", "reason", "message", "observedGeneration"})...),
 			workv1.JsonPath{Name: toldPolicyGeneration, Path: ".status.policyGeneration"},
 			workv1.JsonPath{Name: toldPolicyCopy, Path: ".status.copy"},
 			workv1.JsonPath{Name: toldNodes, Path: ".status.nodes"},
@@ -58,7 +67,7 @@ func Feedback(kind Kind, sent Object) []workv1.JsonPath {
 	case kind.Ancestors:
 		return append(paths, ancestorFeedback(sent)...)
 	case kind.Status:
-		return append(paths, conditionPaths(toldTop, ".status", toldConditions, conditionFields)...)
+		return append(paths, policyPaths(toldTop, ".status")...)
 	}
 	return paths
 }
@@ -66,7 +75,7 @@ func Feedback(kind Kind, sent Object) []workv1.JsonPath {
 // gatewayFeedback asks for three addresses at most, the first two and the last: an index behind the end would be an error of the spoke's. Each has a type, as the API
 // server sees to.
 func gatewayFeedback(sent Object) []workv1.JsonPath {
-	paths := conditionPaths(toldTop, ".status", []string{conditionAccepted, conditionProgrammed}, conditionFields)
+	paths := append(conditionPaths(toldTop, ".status", []string{conditionAccepted, conditionProgrammed}, summedFields), notTruePaths(toldTop, ".status")...)
 	for i, at := range []string{"0:", "1:", "-1:"} {
 		for _, field := range []string{"type", "value"} {
 			paths = append(paths, workv1.JsonPath{Name: fmt.Sprintf("%s.%d.%s", toldAddress, i, field), Path: fmt.Sprintf(".status.addresses[%s].%s", at, field)})
@@ -88,7 +97,7 @@ func ancestorFeedback(sent Object) (paths []workv1.JsonPath) {
 			workv1.JsonPath{Name: about + ".name", Path: at + ".ancestorRef.name"},
 			workv1.JsonPath{Name: about + ".namespace", Path: at + ".ancestorRef.namespace"},
 			workv1.JsonPath{Name: about + ".sectionName", Path: at + ".ancestorRef.sectionName"})
-		paths = append(paths, conditionPaths(about, at, toldConditions, conditionFields)...)
+		paths = append(paths, policyPaths(about, at)...)
 	}
 	return paths
 }
@@ -106,6 +115,29 @@ func ancestorFilters(sent Object) (filters []string) {
 		}
 	}
 	return filters
+}
+
+// policyPaths are those of a policy's conditions.
+func policyPaths(about, at string) []workv1.JsonPath {
+	return slices.Concat(conditionPaths(about, at, summedTypes, summedFields), lossPaths(about, at), notTruePaths(about, at))
+}
+
+// lossPaths are those of conditions of a loss's type, and of the message of the first such condition, or else of the first condition for a reason of
+// that name: so a message without a status is a loss that is a reason. The empty slice before the filters has them read as what they are, several.
+func lossPaths(about, at string) (paths []workv1.JsonPath) {
+	for _, loss := range lossTypes {
+		paths = append(paths, conditionPaths(about, at, []string{loss}, []string{"status"})...)
+		paths = append(paths, workv1.JsonPath{Name: about + "." + loss + ".message", Path: fmt.Sprintf("%s.conditions[0:0,?(@.type==%q),?(@.reason==%q)].message", at, loss, loss)})
+	}
+	return paths
+}
+
+// notTruePaths are those of why not all is True.
+func notTruePaths(about, at string) (paths []workv1.JsonPath) {
+	for _, field := range notTrueFields {
+		paths = append(paths, workv1.JsonPath{Name: about + "." + toldNotTrue + "." + field, Path: fmt.Sprintf("%s.conditions[?(@.status!=%q)].%s", at, metav1.ConditionTrue, field)})
+	}
+	return paths
 }
 
 // conditionPaths are those of some fields of conditions of some types, in the conditions of what lies there.

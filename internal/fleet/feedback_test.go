@@ -108,9 +108,88 @@ status:
 	- {type: Enforced, status: "False", reason: Overridden, message: "by route/x", observedGeneration: 6}
 	- {type: Others, status: "True", reason: X}
 `, about(Answer{Conditions: []Said{
-			{"Accepted", "True", "Accepted", "fine", &seven},
+			{"Accepted", "True", "", "", &seven},
 			{"Enforced", "False", "Overridden", "by route/x", &six},
 		}})},
+		{"several that are not True", conditionsKind, copied + `
+status:
+	conditions:
+	- {type: Programmed, status: "True", reason: Programmed}
+	- {type: Accepted, status: "False", reason: TargetNotFound, message: there is no such gateway}
+	- {type: Enforced, status: Unknown, reason: Waiting}
+	- {type: Conflicted, status: "True", message: with shop/other}
+`, about(Answer{Conditions: []Said{
+			{"Accepted", "False", "TargetNotFound", "there is no such gateway", nil},
+			{"Enforced", "Unknown", "", "Accepted is not True: there is no such gateway", nil},
+			{"Programmed", "True", "", "", nil},
+			{"Conflicted", "True", "", "with shop/other", nil},
+		}})},
+		{"not True for want of something else", conditionsKind, copied + `
+status:
+	conditions:
+	- {type: Healthy, status: "False", reason: NoRecords}
+	- {type: Enforced, status: "False", reason: Failed}
+`, about(Answer{Conditions: []Said{{"Enforced", "False", "", "Healthy is not True: NoRecords", nil}}})},
+		{"a loss that is none explains nothing", conditionsKind, copied + `
+status:
+	conditions:
+	- {type: Overridden, status: "False", reason: NotOverridden, message: by nothing}
+	- {type: Enforced, status: "False", reason: Failed}
+`, about(Answer{Conditions: []Said{{"Enforced", "False", "", "", nil}, {"Overridden", "False", "", "by nothing", nil}}})},
+		{"a loss that is not the first that is not True", conditionsKind, copied + `
+status:
+	conditions:
+	- {type: Accepted, status: "False", reason: Invalid, message: no limits}
+	- {type: Enforced, status: "False", reason: Overridden, message: by shop/own}
+`, about(Answer{Conditions: []Said{{"Accepted", "False", "Invalid", "no limits", nil}, {"Enforced", "False", "Overridden", "by shop/own", nil}}})},
+		{"a loss that is not that of the likeliest", conditionsKind, copied + `
+status:
+	conditions:
+	- {type: Enforced, status: "False", reason: NotReady, message: no limitador}
+	- {type: Accepted, status: "False", reason: Overridden, message: by shop/own}
+`, about(Answer{Conditions: []Said{{"Accepted", "False", "Overridden", "by shop/own", nil}, {"Enforced", "False", "NotReady", "no limitador", nil}}})},
+		{"a conflict behind others", conditionsKind, copied + `
+status:
+	conditions:
+	- {type: Enforced, status: Unknown, reason: Waiting, message: for it to be accepted}
+	- {type: Programmed, status: "False", reason: Pending}
+	- {type: Accepted, status: "False", reason: Conflicted, message: ""}
+`, about(Answer{Conditions: []Said{
+			{"Accepted", "False", "Conflicted", "", nil},
+			{"Enforced", "Unknown", "Waiting", "for it to be accepted", nil},
+			{"Programmed", "False", "", "Enforced is not True: for it to be accepted", nil},
+		}})},
+		{"a loss that is told in both ways", conditionsKind, copied + `
+status:
+	conditions:
+	- {type: Accepted, status: "False", reason: Invalid, message: ""}
+	- {type: Enforced, status: "False", reason: Overridden, message: by the reason}
+	- {type: Overridden, status: "True", reason: HasRoutes, message: by the condition}
+`, about(Answer{Conditions: []Said{
+			{"Accepted", "False", "Invalid", "", nil},
+			{"Enforced", "False", "", "Accepted is not True: Invalid", nil},
+			{"Overridden", "True", "", "by the condition", nil},
+		}})},
+		{"a loss of nothing that is summed up", conditionsKind, copied + `
+status:
+	conditions:
+	- {type: Accepted, status: "True", reason: Accepted}
+	- {type: Cached, status: "False", reason: Overridden, message: by a newer one}
+`, about(Answer{Conditions: []Said{{"Accepted", "True", "", "", nil}}})},
+		{"an ancestor's loss that is not the first that is not True", ancestorsKind, copied + `
+spec:
+	targetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: one}]
+status:
+	ancestors:
+	- ancestorRef: {name: other}
+		conditions: [{type: Accepted, status: "False", reason: Conflicted, message: of another}]
+	- ancestorRef: {name: one}
+		conditions:
+		- {type: Programmed, status: "False", reason: Pending, message: soon}
+		- {type: Accepted, status: "False", reason: Conflicted, message: with shop/first}
+`, about(Answer{Ancestors: []Ancestor{{Gateway: Name{"", "one"}, Conditions: []Said{
+			{"Accepted", "False", "Conflicted", "with shop/first", nil}, {"Programmed", "False", "Pending", "soon", nil},
+		}}}})},
 		{"ancestors of gateways that it targets", ancestorsKind, copied + `
 spec:
 	targetRefs:
@@ -143,7 +222,7 @@ status:
 	- {name: a.b, attachedRoutes: 3, conditions: [{type: ResolvedRefs, status: "False", reason: RefNotPermitted}, {type: Programmed, status: "True"}]}
 	- {name: http, attachedRoutes: 0, conditions: []}
 `, about(Answer{
-			Conditions: []Said{{"Accepted", "True", "Accepted", "", nil}, {"Programmed", "True", "", "", nil}},
+			Conditions: []Said{{"Accepted", "True", "", "", nil}, {"Programmed", "True", "", "", nil}},
 			Addresses:  addresses("IPAddress 192.0.2.1", "IPAddress 192.0.2.2", "Hostname a.example"),
 			Listeners: []Listener{
 				{Name: "http"},

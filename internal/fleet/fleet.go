@@ -16,6 +16,7 @@ import (
 	"cmp"
 	"strings"
 
+	"github.com/flowkeep/flowkeep/api/wellknown"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	workv1 "open-cluster-management.io/api/work/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
@@ -27,20 +28,20 @@ const Group = "fleet.flowkeep.io"
 // On copies, and on the works that carry them.
 const (
 	// LabelController tells works of one controller from those of others: a hash of its controllerName.
-	LabelController = Group + "/controller"
+	LabelController = wellknown.LabelController
 	// LabelBundle is a hash of the bundle that a work belongs to.
-	LabelBundle = Group + "/bundle"
+	LabelBundle = wellknown.LabelBundle
 	// AnnotationBundle says in words what a work carries: the bundle's String.
-	AnnotationBundle = Group + "/bundle"
+	AnnotationBundle = wellknown.AnnotationBundle
 	// AnnotationSource says on a copy which hub object it is of: the Source's String. A copy without it is none.
-	AnnotationSource = Group + "/from-hub"
+	AnnotationSource = wellknown.AnnotationSource
 	// AnnotationCopy is the hash of what the hub wants of a copy, so that a spoke's answer tells which version it is about.
-	AnnotationCopy = Group + "/copy"
+	AnnotationCopy = wellknown.AnnotationCopy
 	// AnnotationOverridden is on a hub Gateway: which policies are overridden in which clusters, as JSON. With another controller than the
 	// default one it is under its own Domain.
-	AnnotationOverridden = Group + "/overridden"
+	AnnotationOverridden = wellknown.AnnotationOverridden
 	// LabelPlacement names, on a hub Gateway, the Placement in its namespace whose decisions say where it goes.
-	LabelPlacement = "cluster.open-cluster-management.io/placement"
+	LabelPlacement = wellknown.LabelPlacement
 	// DefaultController is the controllerName of GatewayClasses that are handled.
 	DefaultController gatewayv1.GatewayController = "flowkeep.io/gateway-sync"
 )

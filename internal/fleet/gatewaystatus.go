@@ -15,7 +15,7 @@ type GatewayReport struct {
 
 	Gateway  Object         // as the hub has it
 	Problem  *Problem       // in the way of all of it, if there is one
-	States   []State        // of its copies, one per cluster
+	States   []State        // of its copies, one per cluster, with what is Awaiting there
 	Policies []PolicyReport // of policies that target it
 }
 

@@ -48,14 +48,14 @@ func TestGolden(t *testing.T) {
 func golden(t *testing.T, text []byte) []byte {
 	h, s := readHub(t, text), newSpokes(t)
 	w := h.bundles()
-	for _, work := range w.works(limits{workBytes, workManifests}) {
+	for _, work := range w.works(usual) {
 		for _, c := range work.Copies {
 			if c.ReadOnly {
 				s.user(work.Cluster, c.Key())
 			}
 		}
 	}
-	s.settle(w, limits{workBytes, workManifests})
+	s.settle(w, usual)
 	var out bytes.Buffer
 	slices.SortFunc(w.problems, func(a, b Problem) int {
 		return cmp.Or(a.Source.Compare(b.Source), cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Message, b.Message))

@@ -15,6 +15,12 @@ const (
 	reasonConflicted = "Conflicted"
 )
 
+// lossReasons are the types of conditions that tell of a loss by being False for that reason, the likeliest first.
+var lossReasons = map[string][]string{
+	reasonOverridden: {conditionEnforced, conditionAccepted},
+	reasonConflicted: {conditionAccepted},
+}
+
 // Lost is a policy that has lost against another in a cluster.
 type Lost struct {
 	Policy  string // Kind/namespace/name on the hub
@@ -24,16 +30,16 @@ type Lost struct {
 
 // Overridden are the policies of a gateway that a stronger one on a spoke takes the place of: a spoke's own policy, or a route's.
 func Overridden(gateway Name, policies []PolicyReport) []Lost {
-	return losses(gateway, policies, conditionOverridden, reasonOverridden, []string{conditionEnforced, conditionAccepted})
+	return losses(gateway, policies, conditionOverridden, reasonOverridden)
 }
 
 // Conflicts are the policies of a gateway that a spoke does not take, as another one of the same rank was there before.
 func Conflicts(gateway Name, policies []PolicyReport) []Lost {
-	return losses(gateway, policies, conditionConflicted, reasonConflicted, []string{conditionAccepted})
+	return losses(gateway, policies, conditionConflicted, reasonConflicted)
 }
 
 // losses are told by a condition of their own, or as the reason why another is False.
-func losses(gateway Name, policies []PolicyReport, typ, reason string, others []string) (lost []Lost) {
+func losses(gateway Name, policies []PolicyReport, typ, reason string) (lost []Lost) {
 	for i := range policies {
 		p := &policies[i]
 		for j := range p.Targets {
@@ -43,7 +49,7 @@ func losses(gateway Name, policies []PolicyReport, typ, reason string, others []
 			}
 			for k := range t.States {
 				s := &t.States[k]
-				if message, ok := lossIn(s, t.said(s), typ, reason, others); ok {
+				if message, ok := lossIn(s, t.said(s), typ, reason); ok {
 					lost = append(lost, Lost{policyName(p), s.Cluster, message})
 				}
 			}
@@ -55,11 +61,11 @@ func losses(gateway Name, policies []PolicyReport, typ, reason string, others []
 	return slices.CompactFunc(lost, func(a, b Lost) bool { return a.Policy == b.Policy && a.Cluster == b.Cluster })
 }
 
-func lossIn(s *State, said []Said, typ, reason string, others []string) (message string, lost bool) {
+func lossIn(s *State, said []Said, typ, reason string) (message string, lost bool) {
 	if v := s.verdict(typ, said); v.status == metav1.ConditionTrue {
 		return lossText(v, typ), true
 	}
-	for _, other := range others {
+	for _, other := range lossReasons[reason] {
 		if v := s.verdict(other, said); v.status == metav1.ConditionFalse && v.reason == reason {
 			return lossText(v, typ), true
 		}
@@ -111,7 +117,7 @@ func (r *GatewayReport) conflicts(generation int64) metav1.Condition {
 	c := metav1.Condition{Type: domainOf(r.Controller).of(plainPolicyConflicts), Status: metav1.ConditionFalse, Reason: "NoConflicts", Message: "no cluster tells of any", ObservedGeneration: generation}
 	conflicts := Conflicts(nameOf(r.Gateway), r.Policies)
 	if len(conflicts) == 0 {
-		return c
+		return r.rivals(c)
 	}
 	var parts []string
 	for _, l := range conflicts[:min(len(conflicts), mostNamed)] {
@@ -121,5 +127,5 @@ func (r *GatewayReport) conflicts(generation int64) metav1.Condition {
 		parts = append(parts, fmt.Sprintf("and %d more", more))
 	}
 	c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonConflicted, cut(strings.Join(parts, "; "), mostMessage)
-	return c
+	return r.rivals(c)
 }

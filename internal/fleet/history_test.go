@@ -38,6 +38,7 @@ status: {conditions: [{type: Established, status: "True"}]}
 // randomHub has a bit of everything.
 func randomHub(t testing.TB, r random) *hub {
 	h := newHub()
+	h.most = small
 	d, ok := ReadDefinition(tree(t, limitsCRD))
 	if !ok {
 		t.Fatal("the definition is not read")
@@ -222,12 +223,18 @@ func drop(r random, all []Object, most int) []Object {
 	return slices.Delete(slices.Clone(all), i, i+1)
 }
 
-var small = limits{bytes: 20_000, manifests: 5}
+var (
+	small = limits{bytes: 20_000, manifests: 5, policies: 3}
+	// usual are those of Works.
+	usual = limits{workBytes, workManifests, workPolicies}
+	// former are those of the time when policies were not counted.
+	former = limits{workBytes, workManifests, workManifests}
+)
 
-// TestHistory: whatever happens on the hub, however late spokes answer, and however few bundles are planned at a time, copies that are
+// TestHistory: whatever happens on the hub, however works are split by the version that comes next, however late spokes answer, and however few bundles are planned at a time, copies that are
 // wanted all the time are there all the time, users' objects stay as they are, and in the end spokes have what is wanted and nothing else.
 func TestHistory(t *testing.T) {
-	for seed := range uint64(20) {
+	for seed := range uint64(12) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			r := random{rand.New(rand.NewPCG(seed, 7))}
 			h, s := randomHub(t, r), newSpokes(t)
@@ -289,11 +296,14 @@ func (h *hub) step(t testing.TB, r random, s *spokes) {
 	switch names := s.names(); {
 	case r.IntN(12) == 0:
 		s.team(r)
+	case r.IntN(30) == 0:
+		h.most = []limits{small, former, {bytes: 20_000, manifests: 100, policies: 1}}[r.IntN(3)]
 	case r.IntN(6) == 0:
 		h.change(t, r)
 	case r.IntN(2) == 0 || len(names) == 0:
 		w := h.bundles()
 		plan := w.plan(r, s)
+		h.comeLast(t, w, s, plan)
 		for i := range plan {
 			if r.IntN(8) == 0 { // the write fails, and with it those behind
 				break
@@ -307,6 +317,50 @@ func (h *hub) step(t testing.TB, r random, s *spokes) {
 			}
 		}
 	}
+}
+
+// comeLast fails if a gateway is written that was not before, and not all of the policies that target it are there as they are wanted.
+func (h *hub) comeLast(t testing.TB, w *wanted, s *spokes, plan []Write) {
+	t.Helper()
+	works := w.works(w.most)
+	for i := range plan {
+		for _, e := range plan[i].entries {
+			if e.copy == nil || e.asked || e.copy.Source != plan[i].Bundle || e.copy.Kind != kindGateway {
+				continue
+			}
+			cluster, name := plan[i].Cluster, e.copy.Source.Name
+			if o := s.objects[cluster][e.copy.Key()]; o != nil && o.source() == e.copy.Source.String() || s.sends(cluster, e.copy) {
+				continue // it is there
+			}
+			for _, a := range h.aimedAt(name) {
+				if !s.arrived(cluster, a, works) {
+					t.Errorf("%v is made in %s before %v", name, cluster, a)
+				}
+			}
+			h.last++
+		}
+	}
+}
+
+// sends tells whether a work has a copy written already.
+func (s *spokes) sends(cluster string, c *Copy) bool {
+	return slices.ContainsFunc(s.existing(func(Source) bool { return true }), func(e *Existing) bool { return e.Cluster == cluster && !e.Deleting && e.writes(c) })
+}
+
+// aimedAt are the copies of policies that target a gateway, as can be seen from the hub's objects.
+func (h *hub) aimedAt(gateway Name) (all []Await) {
+	classes := h.readClasses()
+	at := slices.IndexFunc(h.gateways, func(o Object) bool { return nameOf(o) == gateway })
+	class := classes[textOf(object(h.gateways[at], "spec"), "gatewayClassName")]
+	for _, k := range class.Kinds {
+		for _, o := range h.policies[k.Kind] {
+			targets, err := Targets(o)
+			if err == nil && slices.Contains(targets, gateway) && (class.Parameters.Namespace == "" || gateway.Namespace == nameOf(o).Namespace) {
+				all = append(all, Await{Source{k.Group, k.Kind, nameOf(o)}, Key{k.Group, k.Resource, class.Parameters.SpokeName(nameOf(o))}})
+			}
+		}
+	}
+	return all
 }
 
 // plan plans a bundle and those that must be planned together with it.
@@ -324,7 +378,7 @@ func (w *wanted) plan(r random, s *spokes) []Write {
 	desired := func() (works []*Work) {
 		for b := range together {
 			if w.bundles[b] != nil && in(b) {
-				works = append(works, w.bundles[b].works(controller, small)...)
+				works = append(works, w.bundles[b].works(controller, w.most)...)
 			}
 		}
 		return works
@@ -332,6 +386,16 @@ func (w *wanted) plan(r random, s *spokes) []Write {
 	for before := 0; before != len(together); { // here of those found too; the controller takes one step of it
 		before = len(together)
 		works := desired()
+		for b := range maps.Clone(together) {
+			if of := w.bundles[b]; of != nil {
+				for _, source := range of.Awaited(s.existing(in)) {
+					w.holding(source, together)
+				}
+				for _, gateway := range of.Beside(s.existing(in)) {
+					together[gateway] = true
+				}
+			}
+		}
 		for _, source := range Strays(works, s.existing(in)) {
 			w.holding(source, together)
 		}
@@ -363,8 +427,8 @@ func (w *wanted) holding(source Source, mark map[Source]bool) {
 
 func (s *spokes) end(w *wanted) {
 	s.Helper()
-	s.settle(w, small)
-	works := w.works(small)
+	s.settle(w, w.most)
+	works := w.works(w.most)
 	for _, m := range s.missing(works) {
 		s.Errorf("it is not there, or not as it is to be: %s", m)
 	}
@@ -383,7 +447,7 @@ func (s *spokes) end(w *wanted) {
 			}
 		}
 	}
-	if again := s.settle(w, small); again != 0 {
+	if again := s.settle(w, w.most); again != 0 {
 		s.Errorf("%d writes although nothing has changed", again)
 	}
 }
@@ -418,7 +482,7 @@ func (s *spokes) named(cluster string, c *Copy) (keys []Key) {
 // look fails if a copy is gone that is wanted now and was before.
 func (p *presence) look(t testing.TB, s *spokes, w *wanted) {
 	t.Helper()
-	now, works := map[string][]Key{}, w.works(small)
+	now, works := map[string][]Key{}, w.works(w.most)
 	wanted := map[string]Source{}
 	for _, work := range works {
 		for _, c := range work.Copies {

@@ -31,6 +31,8 @@ type Hub struct {
 	Overrides       []*fleetv1alpha1.PolicyOverride
 	Sets            []*fleetv1alpha1.NetworkPolicySet
 	NetworkPolicies []Object
+	// Namespaces of spokes that sets may write into.
+	Namespaces Namespaces
 	// Policies of the kinds that Kinds tells.
 	Policies map[schema.GroupResource][]Object
 	// Unread says what of it may not be read by who asks, UnreadParameters which ConfigMaps, NoDefinitions that CustomResourceDefinitions are.
@@ -190,7 +192,7 @@ func (h *Hub) View() *View {
 	v.lookup = Lookup{
 		Class:     func(name string) *Class { return v.view.Classes[name] },
 		Placement: func(name Name) bool { return h.Placements[name] },
-		Decisions: func(name Name) []*clusterv1beta1.PlacementDecision { return decisions[name] },
+		Decisions: func(name Name) []*clusterv1beta1.PlacementDecision { return decisions[name] }, Namespaces: h.Namespaces,
 	}
 	for _, o := range h.Overrides {
 		if o.DeletionTimestamp == nil {
@@ -259,6 +261,7 @@ func (v *viewer) policies() {
 		}
 	}
 	bundles := v.gatewayBundles(along)
+	v.await(aimed, bundles)
 	for i, a := range aimed {
 		if a == nil || a.Frozen {
 			continue
@@ -278,6 +281,9 @@ func (v *viewer) policies() {
 				g.Report.Policies = append(g.Report.Policies, *r)
 			}
 		}
+		if b := bundles[GatewaySource(g.Name)]; b != nil {
+			g.Report.States = Awaiting(g.Name, g.Report.States, b.After, g.Report.Policies)
+		}
 	}
 }
 
@@ -296,6 +302,24 @@ func (v *viewer) gatewayBundles(along map[Name][]*Aimed) map[Source]*Bundle {
 		g.Works = v.carry(b, Key{gatewayv1.GroupName, gatewayKind.Resource, g.Spoke}, g.Selection.Gateway.Clusters)
 	}
 	return bundles
+}
+
+// await has gateways wait for policies that do not go in their bundles, and for those of their namespaces of which it can't be read what they target.
+func (v *viewer) await(aimed []*Aimed, bundles map[Source]*Bundle) {
+	for i, a := range aimed {
+		p := &v.view.Policies[i]
+		for j := range v.view.Gateways {
+			g := v.view.Gateways[j].Selection.Gateway
+			if g == nil {
+				continue
+			}
+			b := bundles[GatewaySource(g.Name)]
+			switch {
+			case a == nil && p.Problem != nil && g.Namespace == p.Namespace && g.Lists(p.Kind), a != nil && a.Bundle() != b.Source && slices.Contains(a.Gateways, g):
+				b.Await(g, &p.Policy)
+			}
+		}
+	}
 }
 
 // states of a source's copies of a kind and a name, one per cluster.

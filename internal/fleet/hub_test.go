@@ -32,6 +32,9 @@ type hub struct {
 	sets            []*fleetv1alpha1.NetworkPolicySet
 	networkPolicies []Object
 	clusters        map[string]map[string]string
+	namespaces      Namespaces
+	most            limits // of works
+	last            int    // gateways that have been made where they were not, after their policies
 }
 
 func newHub() *hub {
@@ -43,8 +46,11 @@ func newHub() *hub {
 // wanted is what a hub's objects make.
 type wanted struct {
 	bundles  map[Source]*Bundle
+	most     limits
 	frozen   map[Source]bool
 	problems []Problem
+	// beside are policies that target a gateway and do not go in its bundle, and those that perhaps target it.
+	beside map[Name][]*Policy
 }
 
 // controller is of GatewayClasses in tests.
@@ -52,7 +58,7 @@ const controller = string(DefaultController)
 
 // bundles does what the controller does, all at once.
 func (h *hub) bundles() *wanted {
-	w := &wanted{bundles: map[Source]*Bundle{}, frozen: map[Source]bool{}}
+	w := &wanted{bundles: map[Source]*Bundle{}, most: h.most, frozen: map[Source]bool{}, beside: map[Name][]*Policy{}}
 	classes := h.readClasses()
 	for _, c := range classes {
 		w.problems = append(w.problems, c.Problems...)
@@ -70,7 +76,11 @@ func (h *hub) bundles() *wanted {
 	of := func(cluster string) map[string]string { return h.clusters[cluster] }
 	for name, s := range selections {
 		if w.frozen[GatewaySource(name)] = s.Frozen; s.Gateway != nil {
-			w.add(GatewayBundle(s.Gateway, along[GatewaySource(name)], of))
+			b := GatewayBundle(s.Gateway, along[GatewaySource(name)], of)
+			for _, p := range w.beside[name] {
+				b.Await(s.Gateway, p)
+			}
+			w.add(b)
 		}
 	}
 	for bundle, all := range along {
@@ -113,6 +123,11 @@ func (h *hub) aim(w *wanted, classes map[string]*Class, selections map[Name]Sele
 			a, problem := Aim(p, func(n Name) Selection { return selections[n] })
 			if problem != nil {
 				w.problems = append(w.problems, *problem)
+				for name, s := range selections {
+					if s.Gateway != nil && name.Namespace == p.Namespace && s.Gateway.Lists(kind) {
+						w.beside[name] = append(w.beside[name], p)
+					}
+				}
 			}
 			if a == nil {
 				continue
@@ -120,6 +135,11 @@ func (h *hub) aim(w *wanted, classes map[string]*Class, selections map[Name]Sele
 			for _, v := range h.overrides {
 				if read := ReadOverride(v); read.Target == p.Source() {
 					a.Overrides = append(a.Overrides, read)
+				}
+			}
+			for _, g := range a.Gateways {
+				if a.Bundle() != GatewaySource(g.Name) {
+					w.beside[g.Name] = append(w.beside[g.Name], p)
 				}
 			}
 			if a.Frozen {
@@ -157,6 +177,7 @@ func (h *hub) lookup(classes map[string]*Class) Lookup {
 			}
 			return decisions
 		},
+		Namespaces: h.namespaces,
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/flowkeep/flowkeep/api/wellknown"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/version"
 )
@@ -17,7 +18,7 @@ const (
 )
 
 // labelPolicy is on the CustomResourceDefinitions of policies (GEP-713).
-const labelPolicy = "gateway.networking.k8s.io/policy"
+const labelPolicy = wellknown.LabelPolicyKind
 
 // Definition is what of a CustomResourceDefinition matters.
 type Definition struct {

@@ -36,18 +36,25 @@ type Write struct {
 
 	controller string
 	entries    []entry
+	// changed are the entries that an Update makes others, if all else stays as it is and where it is; otherwise the whole is written.
+	changed []int
+	whole   bool
+	// generation is that of the spec as the plan saw it, if the write goes by nothing else of the work: copies that were written there are
+	// written in another version. What spokes say meanwhile is then no reason to decide anew.
+	generation int64
 }
 
 // Plan is what is to be written so that clusters get the works that are wanted, as far as that can be now: a copy that is new on a spoke is
-// asked for first, and a copy that moves to another work, or gets another name on the spoke, stays where it was until it is applied there. So
-// plan again when a work's status has changed. It writes nothing if nothing is to be changed.
+// asked for first, a gateway that is new waits until its policies are applied, and a copy that moves to another work, or gets another name on the
+// spoke, stays where it was until it is applied there. So plan again when a work's status has changed. It writes nothing if nothing is to be changed.
 //
 // Of copies of several hub objects that are to have one name on a spoke only one is written: the one that is there already, or else the oldest.
 // The others are asked for, so that spokes tell that the name is taken.
 //
 // Desired and existing are all works of some bundles. A copy may move between bundles, so beside a bundle plan those that have works with one
 // of its sources in them, and those where a source is wanted now that is in its works still (Strays), and those that have a copy of the same
-// Key in a work. An existing work that is not wanted
+// Key in a work, those that a new gateway waits for (Awaited), and the gateways of a
+// policy that gets another name (Beside). An existing work that is not wanted
 // goes, so those of a bundle of which it can't be told what is wanted must not be given.
 func Plan(controller string, desired []*Work, existing []*Existing) []Write {
 	p := planner{controller: controller, clusters: map[string]*clusterPlan{}}
@@ -121,6 +128,10 @@ type clusterPlan struct {
 	// there yet under the names that they are to have.
 	names    map[sourceKind][]placed
 	renaming map[Source]bool
+	// going are gateways that are in a work still, and are not to be there any more.
+	going map[Source]bool
+	// former are gateways that are in a work under a name that they are not to have any more.
+	former map[Source]bool
 	// holders are the sources that have the names that several want.
 	holders map[Key]Source
 }
@@ -143,7 +154,7 @@ type at struct {
 
 func (c *clusterPlan) index() {
 	c.copies, c.sent, c.held = map[Key][]placed{}, map[Key][]at{}, map[Source]bool{}
-	c.renaming = map[Source]bool{}
+	c.renaming, c.going, c.former = map[Source]bool{}, map[Source]bool{}, map[Source]bool{}
 	for _, name := range slices.Sorted(maps.Keys(c.wanted)) {
 		w := c.wanted[name]
 		for _, one := range w.Copies {
@@ -177,6 +188,43 @@ func (c *clusterPlan) index() {
 			}
 		}
 	}
+	for _, e := range c.there {
+		if slices.ContainsFunc(e.Dropped, func(k Key) bool { return c.unwantedGateway(k, e.Bundle) }) {
+			c.former[e.Bundle], c.going[e.Bundle] = true, true
+		}
+		for i := range e.Sent {
+			s := &e.Sent[i]
+			if c.isFormer(s, e) {
+				c.former[e.Bundle] = true
+				c.going[e.Bundle] = c.going[e.Bundle] || c.goes(s, e)
+			}
+		}
+	}
+}
+
+// isFormer tells whether a work has a gateway which is not to be there, or not to have that name.
+func (c *clusterPlan) isFormer(s *Sent, e *Existing) bool {
+	return s.Source == e.Bundle && !s.Asked && !s.Lost && c.unwantedGateway(s.Key, e.Bundle)
+}
+
+// unwantedGateway tells whether a gateway's bundle is not to have a gateway of that name.
+func (c *clusterPlan) unwantedGateway(k Key, bundle Source) bool {
+	return k.Group == gatewayKind.Group && k.Resource == gatewayKind.Resource && bundle.Group == gatewayKind.Group && bundle.Kind == kindGateway &&
+		!slices.ContainsFunc(c.copies[k], func(one placed) bool { return one.Source == bundle })
+}
+
+// goes tells whether a work has a gateway which is not to be there any more. Its policies stay until it is gone, so that it never serves without them.
+func (c *clusterPlan) goes(s *Sent, e *Existing) bool {
+	if !c.isFormer(s, e) || c.held[s.Source] {
+		return false
+	}
+	other, _ := c.renamed(s, e)
+	return e.Deleting || !other || !c.renaming[e.Bundle]
+}
+
+// waitsToGo tells whether a work that is not wanted stays until a gateway is gone that is in another.
+func (c *clusterPlan) waitsToGo(e *Existing) bool {
+	return c.wanted[e.Name] == nil && c.going[e.Bundle] && !slices.ContainsFunc(e.Sent, func(s Sent) bool { return c.goes(&s, e) })
 }
 
 // before tells which of two copies has the name that both want.
@@ -226,7 +274,7 @@ func (c *clusterPlan) own(w *Work, e *Existing) (entries []entry) {
 		if c.held[one.Source] || c.gives(one.Source, one.Key()) && e.writes(one) {
 			continue // of what gives way nothing is left in the work, so that it is not the work's any more, before it is asked for
 		}
-		entries = append(entries, entry{copy: one, asked: c.asks(one, e)})
+		entries = append(entries, entry{copy: one, asked: c.asks(one, w, e)})
 	}
 	return entries
 }
@@ -237,8 +285,9 @@ func (e *Existing) writes(one *Copy) bool {
 }
 
 // asks tells whether a copy is only asked for: until it is known that nothing else has its name, in a namespace that is there. What was sent
-// once is ours, unless it is lost: as long as it is not there, something else may come in its place, which the agent would write over.
-func (c *clusterPlan) asks(one *Copy, own *Existing) bool {
+// once is ours, unless it is lost: as long as it is not there, something else may come in its place, which the agent would write over. A gateway
+// that is not there is also asked for until its policies have been applied.
+func (c *clusterPlan) asks(one *Copy, w *Work, own *Existing) bool {
 	if one.Orphan {
 		return false
 	}
@@ -248,14 +297,16 @@ func (c *clusterPlan) asks(one *Copy, own *Existing) bool {
 	if c.isThere(one) {
 		return false
 	}
-	free := false
+	free, ours := false, false
 	for _, s := range c.sent[one.Key()] {
 		if s.Source != one.Source && !s.Asked && s.work != own && !s.work.Deleting {
 			return true // another is about to be there, whatever is told
 		}
-		free = free || s.Source == one.Source && s.Free && s.work == own && !own.Deleting && own.has(one.Namespace)
+		if s.Source == one.Source && s.work == own && !own.Deleting && own.has(one.Namespace) {
+			free, ours = free || s.Free, ours || s.Ours
+		}
 	}
-	return !free
+	return !free || !ours && one.Source == w.Bundle && c.waits(w)
 }
 
 // has tells whether a namespace that a work makes or asks for is there. It is told together with what lies in it: of what is looked for in
@@ -269,22 +320,33 @@ func (c *clusterPlan) leaving(name string, e *Existing) (entries []entry) {
 	if e == nil {
 		return nil
 	}
+	waits := c.waitsToGo(e)
 	for i := range e.Sent {
 		s := &e.Sent[i]
+		if s.Orphan && waits {
+			entries = append(entries, entry{sent: s})
+		}
 		if s.Orphan || s.Asked || s.Lost || c.gives(s.Source, s.Key) {
 			continue
 		}
-		if c.held[s.Source] {
+		to, moves := c.moves(s, name)
+		other, _ := c.renamed(s, e)
+		switch {
+		case c.held[s.Source]:
 			entries = append(entries, entry{sent: s})
-			continue
-		}
-		if to, moves := c.moves(s, name); moves {
+		case moves:
 			entries = append(entries, entry{copy: to})
-		} else if other, _ := c.renamed(s, e); other && c.renaming[e.Bundle] {
+		case slices.ContainsFunc(c.copies[s.Key], func(one placed) bool { return one.Source == s.Source }): // it is in another work, or in this one
+		case other && (c.renaming[e.Bundle] || c.besideFormer(c.wanted[name])), waits, s.Source != e.Bundle && c.going[e.Bundle] && c.wanted[name] != nil:
 			entries = append(entries, entry{sent: s, late: true})
 		}
 	}
 	return entries
+}
+
+// besideFormer tells whether one of a policy's gateways has a former name still.
+func (c *clusterPlan) besideFormer(w *Work) bool {
+	return w != nil && slices.ContainsFunc(w.With, func(g Source) bool { return c.former[g] })
 }
 
 // renamed tells whether what a work has is wanted under another name, and whether it is not there yet under that. All of a bundle stays under
@@ -362,9 +424,32 @@ func (c *clusterPlan) change(e *Existing, bundle Source, entries []entry) []Writ
 	if tooLarge(entries) {
 		return nil
 	}
-	w.Live = slices.ContainsFunc(entries, func(one entry) bool { return one.copy == nil })
+	w.changed, w.whole = changes(e, entries)
+	if !w.whole && len(w.changed) > 0 && !slices.ContainsFunc(w.changed, func(i int) bool { return entries[i].asked || e.Sent[i].Asked }) {
+		w.generation = e.Generation
+	}
+	w.Live = w.whole && slices.ContainsFunc(entries, func(one entry) bool { return one.copy == nil })
 	w.Drops = drops(e, entries)
 	return []Write{w}
+}
+
+// changes are the entries that differ from what a work has in their places, if nothing else of it differs.
+func changes(e *Existing, entries []entry) (changed []int, whole bool) {
+	if e.other || len(entries) != len(e.Sent) {
+		return nil, true
+	}
+	for i, one := range entries {
+		switch s := &e.Sent[i]; {
+		case one.key() != s.Key || one.orphan() != s.Orphan:
+			return nil, true
+		case one.digest() == s.digest:
+		case one.copy == nil:
+			return nil, true
+		default:
+			changed = append(changed, i)
+		}
+	}
+	return changed, false
 }
 
 func tooLarge(entries []entry) bool {
@@ -393,6 +478,10 @@ func (w *Write) labels() map[string]string {
 	return map[string]string{LabelController: ControllerLabel(w.controller), LabelBundle: BundleLabel(w.Bundle)}
 }
 
+func (w *Write) annotations() map[string]string {
+	return map[string]string{AnnotationBundle: w.Bundle.String()}
+}
+
 func (w *Write) hash() string {
 	return hashEntries(w.entries, ControllerLabel(w.controller), BundleLabel(w.Bundle), w.Bundle.String())
 }
@@ -407,7 +496,7 @@ func (w *Write) Work(live *workv1.ManifestWork) (*workv1.ManifestWork, error) {
 		TypeMeta: metav1.TypeMeta{APIVersion: workv1.GroupVersion.String(), Kind: "ManifestWork"},
 		ObjectMeta: metav1.ObjectMeta{
 			Name: w.Name, Namespace: w.Cluster, ResourceVersion: w.ResourceVersion,
-			Labels: w.labels(), Annotations: map[string]string{AnnotationBundle: w.Bundle.String()},
+			Labels: w.labels(), Annotations: w.annotations(),
 		},
 		Spec: spec,
 	}, nil
@@ -423,21 +512,40 @@ type operation struct {
 var pointer = strings.NewReplacer("~", "~0", "/", "~1")
 
 // Patch is an Update as a JSON patch, which leaves what others have in the work's metadata; annotated tells whether it has annotations at
-// all. It fails if the work has changed. A merge patch would not do: a null in a copy would take away what it is the value of.
+// all. It fails if the work has changed, or if its spec has where that is all that counts; without annotations that
+// is not all, as others' may have come, which are not to be replaced. Of an edit it has no more than the manifests that are
+// others now. A merge patch would not do: a null in a copy would take away what it is the value of.
 func (w *Write) Patch(live *workv1.ManifestWork, annotated bool) ([]byte, error) {
-	work, err := w.Work(live)
-	if err != nil {
-		return nil, err
+	patch := []operation{{"replace", "/metadata/resourceVersion", w.ResourceVersion}}
+	if w.generation > 0 && annotated {
+		patch = []operation{{"test", "/metadata/generation", w.generation}}
 	}
-	patch := []operation{{"replace", "/metadata/resourceVersion", w.ResourceVersion}, {"replace", "/spec", work.Spec}}
+	if w.whole {
+		spec, err := render(w.entries, live)
+		if err != nil {
+			return nil, fmt.Errorf("work %s in cluster %s: %w", w.Name, w.Cluster, err)
+		}
+		patch = append(patch, operation{"replace", "/spec", spec})
+	}
+	for _, i := range w.changed {
+		one := w.entries[i]
+		patch = append(patch,
+			operation{"replace", fmt.Sprintf("/spec/workload/manifests/%d", i), json.RawMessage(one.copy.JSON)},
+			operation{"replace", fmt.Sprintf("/spec/manifestConfigs/%d", i), one.copy.configs[index(one.asked)]})
+	}
 	if !annotated {
 		patch = append(patch, operation{"add", "/metadata/annotations", Object{}})
 	}
-	for key, value := range work.Annotations {
+	for key, value := range w.annotations() {
 		patch = append(patch, operation{"add", "/metadata/annotations/" + pointer.Replace(key), value})
 	}
-	for key, value := range work.Labels {
+	for key, value := range w.labels() {
 		patch = append(patch, operation{"add", "/metadata/labels/" + pointer.Replace(key), value})
 	}
-	return json.Marshal(patch)
+	return json.Marshal(append(patch, untracked))
 }
+
+// untracked has the API server keep no record of who set which of a work's fields
+// (https://kubernetes.io/docs/reference/using-api/server-side-apply/#clearing-managedfields): whoever applies nothing has no use for it, and it
+// costs the API server a good part of each write, also of each status that the work agent writes.
+var untracked = operation{"add", "/metadata/managedFields", []Object{{}}}

@@ -19,12 +19,13 @@ import (
 // Reasons of problems with what is selected.
 const (
 	ReasonInvalidParameters = "InvalidParameters"
-	ReasonNotPlaced         = "NotPlaced"         // the gateway has no label that names a Placement
-	ReasonPlacementNotFound = "PlacementNotFound" // there is none of that name
-	ReasonInvalid           = "Invalid"           // the object is not as its kind is
-	ReasonConflicted        = "Conflicted"        // an older one has the same name on the spokes
-	ReasonRefNotPermitted   = "RefNotPermitted"   // it targets a gateway of another namespace, and on spokes that could not be told
-	ReasonUnread            = "Unread"            // who asks may not read what decides about it
+	ReasonNotPlaced         = "NotPlaced"             // the gateway has no label that names a Placement
+	ReasonPlacementNotFound = "PlacementNotFound"     // there is none of that name
+	ReasonInvalid           = "Invalid"               // the object is not as its kind is
+	ReasonConflicted        = "Conflicted"            // an older one has the same name on the spokes
+	ReasonRefNotPermitted   = "RefNotPermitted"       // it targets a gateway of another namespace, and on spokes that could not be told
+	ReasonNamespace         = "NamespaceNotPermitted" // a set is not to write into its target namespace
+	ReasonUnread            = "Unread"                // who asks may not read what decides about it
 )
 
 var errUnread = errors.New("may not be read by who asks, so that it is not known what is to be sent")
@@ -94,6 +95,8 @@ type Lookup struct {
 	// Placement tells whether there is one, Decisions are its.
 	Placement func(Name) bool
 	Decisions func(Name) []*clusterv1beta1.PlacementDecision
+	// Namespaces of spokes that sets may write into.
+	Namespaces Namespaces
 }
 
 // SelectGateway decides where a hub Gateway goes.
@@ -222,26 +225,31 @@ func SetSource(n Name) Source { return Source{Group, fleetv1alpha1.KindSet, n} }
 func networkPolicySource(n Name) Source { return Source{"networking.k8s.io", "NetworkPolicy", n} }
 
 // SelectSets decides which NetworkPolicies go where. Of two NetworkPolicies that have one name on a spoke the older goes, the other is a
-// problem. Of a set whose selector is invalid nothing changes on the spokes: it is frozen.
+// problem. Of a set whose selector is invalid, or whose target namespace is not to be written into, nothing changes on the spokes: it is frozen.
 func SelectSets(sets []*fleetv1alpha1.NetworkPolicySet, policies []Object, hub Lookup) (selected []*Set, frozen []Name, problems []Problem) {
 	for _, o := range sets {
 		if o.DeletionTimestamp != nil {
 			continue
 		}
 		name := Name{o.Namespace, o.Name}
-		placement := Name{o.Namespace, o.Spec.Placement}
+		placement, target := Name{o.Namespace, o.Spec.Placement}, cmp.Or(o.Spec.TargetNamespace, o.Namespace)
 		selector, err := metav1.LabelSelectorAsSelector(&o.Spec.Selector)
 		switch {
 		case err != nil:
 			frozen = append(frozen, name)
 			problems = append(problems, Problem{Source: SetSource(name), Reason: ReasonInvalid, Message: "spec.selector: " + err.Error()})
 			continue
+		case !hub.Namespaces.Has(target):
+			frozen = append(frozen, name)
+			problems = append(problems, Problem{Source: SetSource(name), Reason: ReasonNamespace, Message: fmt.Sprintf(
+				"sets may not write into namespaces %s of spokes (--set-namespaces %s); what was sent before stays", target, hub.Namespaces)})
+			continue
 		case !hub.Placement(placement):
 			problems = append(problems, Problem{Source: SetSource(name), Reason: ReasonPlacementNotFound, Message: fmt.Sprintf("there is no Placement %s", placement)})
 			continue
 		}
 		selected = append(selected, &Set{
-			Name: name, TargetNamespace: cmp.Or(o.Spec.TargetNamespace, o.Namespace), Clusters: DecidedClusters(hub.Decisions(placement)),
+			Name: name, TargetNamespace: target, Clusters: DecidedClusters(hub.Decisions(placement)),
 			Policies: selectPolicies(policies, o.Namespace, selector),
 		})
 	}

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -85,7 +86,13 @@ func (s *spokes) write(w *Write) {
 		if err != nil {
 			s.Fatal(err)
 		}
-		s.store(at, s.patched(live, patch))
+		after := s.patched(live, patch)
+		for i, config := range after.Spec.ManifestConfigs {
+			if w.generation > 0 && config.UpdateStrategy.Type != live.Spec.ManifestConfigs[i].UpdateStrategy.Type {
+				s.Fatalf("%v is not only asked for any more, whatever has been told meanwhile", config.ResourceIdentifier)
+			}
+		}
+		s.store(at, after)
 	case Delete:
 		work := live.DeepCopy()
 		work.DeletionTimestamp = &now
@@ -109,7 +116,21 @@ func (s *spokes) patched(live *workv1.ManifestWork, patch []byte) *workv1.Manife
 			path[i] = strings.NewReplacer("~1", "/", "~0", "~").Replace(path[i])
 		}
 		last := len(path) - 1
+		if n, err := strconv.Atoi(path[last]); err == nil {
+			list := listOf(object(after, path[:last-1]...), path[last-1])
+			if o.Op != "replace" || n >= len(list) {
+				s.Fatalf("%s %s: there is nothing", o.Op, o.Path)
+			}
+			list[n] = o.Value
+			continue
+		}
 		into := object(after, path[:last]...)
+		if o.Op == "test" {
+			if !same(into[path[last]], o.Value) {
+				s.Fatalf("%s is %v and not %v", o.Path, into[path[last]], o.Value)
+			}
+			continue
+		}
 		if _, has := into[path[last]]; into == nil || o.Op == "replace" && !has {
 			s.Fatalf("%s %s: there is nothing", o.Op, o.Path)
 		}
@@ -202,7 +223,11 @@ func (s *spokes) apply(objects map[Key]*spokeObject, at Name, raw []byte, config
 	c.ResourceMeta = workv1.ManifestResourceMeta{Group: id.Group, Resource: id.Resource, Namespace: id.Namespace, Name: id.Name}
 	if s.lacking[schema.GroupResource{Group: id.Group, Resource: id.Resource}] {
 		c.ResourceMeta.Resource = ""
-		c.Conditions = []metav1.Condition{{Type: workv1.ManifestApplied, Status: metav1.ConditionFalse}, {Type: workv1.ManifestAvailable, Status: metav1.ConditionUnknown}}
+		c.ResourceMeta.Kind = textOf((&spokeObject{json: string(raw)}).tree(), "kind")
+		c.Conditions = []metav1.Condition{
+			{Type: workv1.ManifestApplied, Status: metav1.ConditionFalse, Message: fmt.Sprintf(`Failed to apply manifest: the server doesn't have a resource type %q`, c.ResourceMeta.Kind)},
+			{Type: workv1.ManifestAvailable, Status: metav1.ConditionUnknown},
+		}
 		return c
 	}
 	o := objects[key]
@@ -290,6 +315,7 @@ func (s *spokes) missing(works []*Work) (missing []string) {
 			o := s.objects[w.Cluster][c.Key()]
 			switch {
 			case o != nil && o.source() != c.Source.String() && wanted[w.Cluster+" "+c.Key().String()+" "+o.source()]: // the other has the name
+			case c.Source == w.Bundle && slices.ContainsFunc(w.After, func(a Await) bool { return !s.arrived(w.Cluster, a, works) }): // it waits
 			case s.lacking[c.Resource.GroupResource()], w.Held[c.Source], c.ReadOnly, c.Namespace != "" && s.objects[w.Cluster][namespaceKey(c.Namespace)] == nil:
 			case o == nil || !o.users && !c.CreateOnly && o.json != string(c.JSON):
 				missing = append(missing, fmt.Sprintf("%s: %v", w.Cluster, c.Key()))
@@ -297,6 +323,14 @@ func (s *spokes) missing(works []*Work) (missing []string) {
 		}
 	}
 	return missing
+}
+
+// arrived tells whether a spoke has a policy as it is wanted.
+func (s *spokes) arrived(cluster string, a Await, works []*Work) bool {
+	o := s.objects[cluster][a.Copy]
+	return o != nil && !o.users && slices.ContainsFunc(works, func(w *Work) bool {
+		return w.Cluster == cluster && slices.ContainsFunc(w.Copies, func(c *Copy) bool { return c.Key() == a.Copy && c.Source == a.Source && o.json == string(c.JSON) })
+	})
 }
 
 // leaked are copies on spokes that nothing asks for. What is wanted under another name stays while something of the cluster can't be there.

@@ -478,7 +478,7 @@ func TestOverrideStatus(t *testing.T) {
 // randomState is any, with any of the words that spokes use.
 func randomState(r *rand.Rand, cluster string) State {
 	var said []string
-	for _, typ := range toldConditions {
+	for _, typ := range slices.Concat(summedTypes, lossTypes) {
 		if r.IntN(2) == 0 {
 			continue
 		}

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"reflect"
@@ -12,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
+	workv1 "open-cluster-management.io/api/work/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	fleetv1alpha1 "github.com/flowkeep/flowkeep/api/fleet/v1alpha1"
@@ -82,7 +84,7 @@ func copyOf(name string, size int) *Copy {
 // limit is passed.
 func TestSplit(t *testing.T) {
 	bundle := GatewaySource(Name{"shop", "web"})
-	most := limits{bytes: 10_000, manifests: 9}
+	most := limits{bytes: 10_000, manifests: 9, policies: 7}
 	for seed := range uint64(200) {
 		r := random{rand.New(rand.NewPCG(seed, 1))}
 		gateway := copyOf("web", 100)
@@ -95,9 +97,12 @@ func TestSplit(t *testing.T) {
 		parts := split(copies, bundle, most)
 		total := 0
 		for i, p := range parts {
-			size := 0
+			size, policies := 0, 0
 			for _, c := range p.copies {
 				size += c.size()
+				if !c.Orphan && c != gateway {
+					policies++
+				}
 				if c == gateway && p.number != 0 {
 					t.Errorf("seed %d: %s is in part %d", seed, c.Name, p.number)
 				}
@@ -105,8 +110,8 @@ func TestSplit(t *testing.T) {
 			if p.copies[0] != copies[0] || slices.Contains(p.copies[1:], copies[0]) {
 				t.Errorf("seed %d: part %d has not the namespace once, and first", seed, p.number)
 			}
-			if total += len(p.copies) - 1; size > most.bytes || len(p.copies) > most.manifests {
-				t.Errorf("seed %d: part %d has %d bytes in %d manifests", seed, p.number, size, len(p.copies))
+			if total += len(p.copies) - 1; size > most.bytes || len(p.copies) > most.manifests || policies > most.policies {
+				t.Errorf("seed %d: part %d has %d bytes in %d manifests, %d policies", seed, p.number, size, len(p.copies), policies)
 			}
 			if i > 0 && parts[i-1].number >= p.number {
 				t.Errorf("seed %d: parts are not in order", seed)
@@ -133,6 +138,65 @@ func TestSplit(t *testing.T) {
 		}
 		if changed != 1 {
 			t.Errorf("seed %d: %d of %d parts are other", seed, changed, len(parts))
+		}
+	}
+}
+
+// TestAdded: a policy that is added changes one part, which at most becomes several.
+func TestAdded(t *testing.T) {
+	bundle := GatewaySource(Name{"shop", "web"})
+	for seed := range 50 {
+		copies := []*Copy{namespaceCopy("shop", true)}
+		before := map[uint64][]*Copy{}
+		for i := range 60 {
+			copies = append(copies, copyOf(fmt.Sprint(seed, "-", i), 10))
+			var other []uint64
+			parts := split(copies, bundle, usual)
+			for _, p := range parts {
+				if len(p.copies) > 1+workPolicies {
+					t.Errorf("seed %d: part %d of %d policies has %d manifests", seed, p.number, i+1, len(p.copies))
+				}
+				if was, has := before[p.number]; has && !slices.Equal(was, p.copies) {
+					other = append(other, p.number)
+				}
+				before[p.number] = p.copies
+			}
+			if len(other) > 1 {
+				t.Errorf("seed %d: with policy %d parts %d are other", seed, i+1, other)
+			}
+			if i+1 == 20 && (len(parts) < 5 || len(parts) > 10) {
+				t.Errorf("seed %d: 20 policies are in %d parts", seed, len(parts))
+			}
+		}
+	}
+}
+
+// TestSmallerWorks: the works that were made before policies were counted become smaller ones, and at no time a copy is away.
+func TestSmallerWorks(t *testing.T) {
+	for seed := range uint64(5) {
+		h, s, r := crowd(t, 20, 1), newSpokes(t), random{rand.New(rand.NewPCG(seed, 2))}
+		s.settle(h.bundles(), former)
+		if len(s.works) != 1 {
+			t.Fatalf("%d works", len(s.works))
+		}
+		h.most = usual
+		w, watch := h.bundles(), newPresence()
+		for range 40 {
+			plan := Plan(controller, w.works(w.most), s.existing(func(Source) bool { return true }))
+			for i := range min(len(plan), 3) {
+				s.write(&plan[i])
+			}
+			names := s.names()
+			s.agent(names[r.IntN(len(names))])
+			if watch.look(t, s, w); len(watch.there) < 2*21 {
+				t.Fatalf("%d are there", len(watch.there))
+			}
+		}
+		s.end(w)
+		for at, work := range s.works {
+			if n := len(work.Spec.Workload.Manifests); n > workPolicies+2 {
+				t.Errorf("%v has %d manifests", at, n)
+			}
 		}
 	}
 }
@@ -195,6 +259,65 @@ func TestEdit(t *testing.T) {
 	if len(plan) != 6 || len(clusters) != 6 {
 		t.Errorf("%d writes in %d clusters", len(plan), len(clusters))
 	}
+	for _, w := range plan {
+		if bare, err := w.Patch(nil, false); err != nil || !strings.HasPrefix(string(bare), `[{"op":"replace","path":"/metadata/resourceVersion"`) {
+			t.Errorf("annotations that are not known of are replaced: %s, %v", bare, err)
+		}
+		patch, err := w.Patch(nil, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var operations []operation
+		if err := json.Unmarshal(patch, &operations); err != nil {
+			t.Fatal(err)
+		}
+		var paths []string
+		for _, o := range operations {
+			paths = append(paths, o.Op+" "+o.Path)
+		}
+		live := s.works[Name{w.Cluster, w.Name}]
+		at := slices.IndexFunc(live.Spec.ManifestConfigs, func(c workv1.ManifestConfigOption) bool { return c.ResourceIdentifier.Name == "p07" })
+		if want := []string{"test /metadata/generation", fmt.Sprint("replace /spec/workload/manifests/", at), fmt.Sprint("replace /spec/manifestConfigs/", at)}; !slices.Equal(paths[:3], want) || len(paths) != 7 || paths[6] != "add /metadata/managedFields" {
+			t.Errorf("an edit is %v and not %v, and labels, and no record of who set what", paths, want)
+		}
+	}
+}
+
+// TestPathsOfBefore: works that ask by another version's paths are left as they are until something else of them is written, and what is asked under other
+// names is asked anew.
+func TestPathsOfBefore(t *testing.T) {
+	h, s := crowd(t, 3, 2), newSpokes(t)
+	s.settle(h.bundles(), usual)
+	asked := func(change func(*workv1.JsonPath)) (paths string) {
+		for at, w := range s.works {
+			other := w.DeepCopy()
+			for _, config := range other.Spec.ManifestConfigs {
+				for _, rule := range config.FeedbackRules {
+					for i := range rule.JsonPaths {
+						change(&rule.JsonPaths[i])
+						paths += config.ResourceIdentifier.Name + rule.JsonPaths[i].Path + "\n"
+					}
+				}
+			}
+			s.works[at] = other
+		}
+		return paths
+	}
+	asked(func(p *workv1.JsonPath) { p.Path = strings.ReplaceAll(p.Path, ".status", ".before") })
+	if n := s.settle(h.bundles(), usual); n != 0 {
+		t.Errorf("%d writes for other paths alone", n)
+	}
+	object(h.policies["RateLimitPolicy"][1], "spec")["limit"] = int64(99)
+	if n := s.settle(h.bundles(), usual); n != 2 {
+		t.Errorf("%d writes for an edit in 2 clusters", n)
+	}
+	if paths := asked(func(*workv1.JsonPath) {}); strings.Contains(paths, "p01.before") || !strings.Contains(paths, "p01.status") || !strings.Contains(paths, "p02.before") {
+		t.Errorf("after an edit of p01 is asked\n%s", paths)
+	}
+	asked(func(p *workv1.JsonPath) { p.Name = strings.ReplaceAll(p.Name, "top.Accepted", "top.Taken") })
+	if n := s.settle(h.bundles(), usual); n != 2 {
+		t.Errorf("%d writes for what is not asked any more in 2 clusters", n)
+	}
 }
 
 // crowd is a hub with one gateway that goes to many clusters with many policies.
@@ -215,7 +338,7 @@ func crowd(t testing.TB, policies, clusters int) *hub {
 // be read any more.
 func TestHeld(t *testing.T) {
 	h, s := crowd(t, 3, 2), newSpokes(t)
-	all := limits{workBytes, workManifests}
+	all := usual
 	s.settle(h.bundles(), all)
 	policies := h.policies["RateLimitPolicy"]
 	key := func(i int) Key {
@@ -260,7 +383,7 @@ func TestHeld(t *testing.T) {
 // TestBrokenSelector: an override whose selector makes no sense any more is not taken out of the copies that it was in.
 func TestBrokenSelector(t *testing.T) {
 	h, s := crowd(t, 1, 2), newSpokes(t)
-	all := limits{workBytes, workManifests}
+	all := usual
 	override := &fleetv1alpha1.PolicyOverride{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "o"},
 		Spec: fleetv1alpha1.PolicyOverrideSpec{
@@ -301,7 +424,7 @@ func TestNoNamespace(t *testing.T) {
 	policy := tree(t, `{metadata: {name: deny, namespace: shop}, spec: {podSelector: {}}}`)
 	w := &wanted{bundles: map[Source]*Bundle{}}
 	w.add(SetBundle(&Set{Name: Name{"shop", "base"}, TargetNamespace: "shop", Clusters: []string{"c1", "c2"}, Policies: []Object{policy}}))
-	s, all := newSpokes(t), limits{workBytes, workManifests}
+	s, all := newSpokes(t), usual
 	s.settle(w, all)
 	if again := s.settle(w, all); again != 0 || len(s.objects["c1"]) != 0 {
 		t.Errorf("%d writes although nothing has changed, %v", again, s.objects["c1"])
@@ -336,7 +459,7 @@ func TestNoNamespace(t *testing.T) {
 // new ones. A policy that is deleted meanwhile goes.
 func TestRename(t *testing.T) {
 	h, s := crowd(t, 3, 1), newSpokes(t)
-	all := limits{workBytes, workManifests}
+	all := usual
 	in := func(namespace string) (names []string) {
 		for key := range s.objects["c00"] {
 			if key.Namespace == namespace {
@@ -353,15 +476,15 @@ func TestRename(t *testing.T) {
 	taken := Key{"kuadrant.io", "ratelimitpolicies", Parameters{Namespace: "edge-new"}.SpokeName(Name{"shop", "p01"})}
 	s.user("c00", taken)
 	s.settle(h.bundles(), all)
-	if old, now := in("edge-moved"), in("edge-new"); !slices.Equal(old, []string{"p00", "p01", "p02", "web"}) || !slices.Equal(now, old) {
-		t.Errorf("%s and %s", old, now)
+	if old, now := in("edge-moved"), in("edge-new"); !slices.Equal(old, []string{"p00", "p01", "p02", "web"}) || !slices.Equal(now, old[:3]) {
+		t.Errorf("%s and %s", old, now) // there the gateway waits for p01
 	}
 	if again := s.settle(h.bundles(), all); again != 0 {
 		t.Errorf("%d writes although nothing has changed", again)
 	}
 	h.policies["RateLimitPolicy"] = h.policies["RateLimitPolicy"][:2]
 	s.settle(h.bundles(), all)
-	if old, now := in("edge-moved"), in("edge-new"); !slices.Equal(old, []string{"p00", "p01", "web"}) || !slices.Equal(now, old) {
+	if old, now := in("edge-moved"), in("edge-new"); !slices.Equal(old, []string{"p00", "p01", "web"}) || !slices.Equal(now, old[:2]) {
 		t.Errorf("%s and %s", old, now)
 	}
 	delete(s.objects["c00"], taken)
@@ -385,7 +508,7 @@ func TestRename(t *testing.T) {
 // set that is deleted go, although another sends the same ones elsewhere, and cannot.
 func TestRenamedSet(t *testing.T) {
 	policy := tree(t, `{metadata: {name: deny, namespace: shop}, spec: {podSelector: {}}}`)
-	s, all := newSpokes(t), limits{workBytes, workManifests}
+	s, all := newSpokes(t), usual
 	key := func(namespace string) Key {
 		return Key{"networking.k8s.io", "networkpolicies", Name{namespace, "deny"}}
 	}
@@ -419,7 +542,7 @@ func TestRenamedSet(t *testing.T) {
 // other is told that the name is taken, and comes when it is free. Of two that were both written the one that gives way does not come back.
 func TestTwoOfOneName(t *testing.T) {
 	h, s := crowd(t, 0, 1), newSpokes(t)
-	all := limits{workBytes, workManifests}
+	all := usual
 	to := Parameters{Namespace: "edge-moved"}.SpokeName(Name{"shop", "web"})
 	gateway := func(name Name, class, created string) Object {
 		h.placements[Name{name.Namespace, "all"}] = []string{"c00"}
@@ -548,7 +671,7 @@ func TestLost(t *testing.T) {
 	policy := tree(t, `{metadata: {name: deny, namespace: shop}, spec: {podSelector: {}}}`)
 	w := &wanted{bundles: map[Source]*Bundle{}}
 	w.add(SetBundle(&Set{Name: Name{"shop", "base"}, TargetNamespace: "shop", Clusters: []string{"c1"}, Policies: []Object{policy}}))
-	deny, all := Key{"networking.k8s.io", "networkpolicies", Name{"shop", "deny"}}, limits{workBytes, workManifests}
+	deny, all := Key{"networking.k8s.io", "networkpolicies", Name{"shop", "deny"}}, usual
 	for name, happens := range map[string]func(*spokes){
 		"namespace": func(s *spokes) {
 			s.objects["c1"] = map[Key]*spokeObject{}
@@ -594,7 +717,7 @@ func TestTrackers(t *testing.T) {
 // TestFull: a work that is full is not made larger than OCM allows while copies move out of it, and they get out.
 func TestFull(t *testing.T) {
 	h, s := crowd(t, 12, 1), newSpokes(t)
-	all := limits{workBytes, workManifests}
+	all := former
 	pad := func(i, size int) {
 		object(h.policies["RateLimitPolicy"][i], "spec")["text"] = strings.Repeat("x", size)
 	}
@@ -626,7 +749,7 @@ func TestFull(t *testing.T) {
 // BenchmarkBundle: a gateway, 20 policies and 50 clusters become works; Plan finds that nothing is to be written.
 func BenchmarkBundle(b *testing.B) {
 	h, s := crowd(b, 20, 50), newSpokes(b)
-	all := limits{workBytes, workManifests}
+	all := usual
 	s.settle(h.bundles(), all)
 	existing := s.existing(func(Source) bool { return true })
 	w := h.bundles()

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/flowkeep/flowkeep/api/wellknown"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -63,10 +64,10 @@ func (c *converter) finish() *policy.Policy {
 }
 
 // Enforcement is the annotation of a policy that says its mode; without it the policy is enforced.
-const Enforcement = ours + "enforcement"
+const Enforcement = wellknown.AnnotationEnforcement
 
 // Copy is the annotation of a policy that a hub sent: a hash of what the hub wants of it.
-const Copy = "fleet.flowkeep.io/copy"
+const Copy = wellknown.AnnotationCopy
 
 // longestCopy bounds what is kept of it, of whoever wrote it.
 const longestCopy = 128

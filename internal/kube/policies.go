@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/flowkeep/flowkeep/api/wellknown"
 	networkingv1 "k8s.io/api/networking/v1"
 	kjson "sigs.k8s.io/json"
 )
@@ -125,7 +126,7 @@ func inNamespace(np *networkingv1.NetworkPolicy, o Options) error {
 }
 
 // ours is how the annotations begin that count for what is enforced.
-const ours = "flowkeep.io/"
+const ours = wellknown.Prefix
 
 // Bare is a policy with nothing but what counts for verdicts, as JSON.
 func Bare(np *networkingv1.NetworkPolicy) (json.RawMessage, error) {

@@ -23,11 +23,15 @@ func Overlay(base, over State) State {
 	return merged
 }
 
-// mergeObjects is base with the keys of over; objects under the same key are merged, all else is over's.
+// mergeObjects is base with the keys of over; objects under the same key are merged, all else is over's. An object without anything in it
+// says nothing, and takes nothing's place.
 func mergeObjects(base, over map[string]any) map[string]any {
 	merged := maps.Clone(base)
 	for k, v := range over {
 		lower, upper := object(merged[k]), object(v)
+		if _, there := merged[k]; there && upper != nil && blank(upper) {
+			continue
+		}
 		if lower != nil && upper != nil {
 			merged[k] = mergeObjects(lower, upper)
 			continue
@@ -35,6 +39,17 @@ func mergeObjects(base, over map[string]any) map[string]any {
 		merged[k] = v
 	}
 	return merged
+}
+
+// blank tells that there is nothing in an object but objects without anything in them.
+func blank(o map[string]any) bool {
+	for _, v := range o {
+		below, ok := v.(map[string]any)
+		if !ok || !blank(below) {
+			return false
+		}
+	}
+	return true
 }
 
 func overlayInterfaces(base, over []Interface) (merged []map[string]any) {

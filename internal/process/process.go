@@ -66,6 +66,7 @@ type Health struct {
 	mu       sync.Mutex
 	notReady map[string]string
 	sick     map[string]string
+	changed  chan struct{} // closed with the next change; nil: nobody waits
 }
 
 // SetReady says that part is ready, or, with a reason, that it is not.
@@ -85,6 +86,20 @@ func (h *Health) set(m *map[string]string, part, reason string) {
 	} else {
 		(*m)[part] = reason
 	}
+	if h.changed != nil {
+		close(h.changed)
+		h.changed = nil
+	}
+}
+
+// Changes is closed when something was said of a part, be it what was said before.
+func (h *Health) Changes() <-chan struct{} {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.changed == nil {
+		h.changed = make(chan struct{})
+	}
+	return h.changed
 }
 
 // NotReady is why the process isn't ready; empty when it is.
@@ -115,12 +130,17 @@ func (h *Health) handler(m *map[string]string) http.Handler {
 func NewRegistry(program string) *prometheus.Registry {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	DeclareMetrics(reg, program)
+	return reg
+}
+
+// DeclareMetrics registers what each program tells of itself.
+func DeclareMetrics(reg prometheus.Registerer, program string) {
 	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "flowkeep_build_info", Help: "Always 1; labels tell the program and its version.",
 	}, []string{"program", "version"})
 	build.WithLabelValues(program, BuildVersion()).Set(1)
 	reg.MustRegister(build)
-	return reg
 }
 
 // ServeHTTP serves /metrics, /healthz and /readyz on addr until ctx ends. It returns when the server has stopped.

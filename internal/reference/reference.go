@@ -1,4 +1,5 @@
-// Package reference writes what a program's --help says, of all its commands, as Markdown: docs/reference.
+// Package reference writes as Markdown what programs say of themselves, and holds docs/reference to it: what --help says, of all commands, and
+// what they measure.
 package reference
 
 import (
@@ -86,19 +87,29 @@ func defaultOf(f *pflag.Flag) string {
 // Check fails a test where the file is not what the program says of itself, or, with update, writes it.
 func Check(t testing.TB, root *cobra.Command, file string, update bool) {
 	t.Helper()
-	want := Markdown(root)
+	CheckFile(t, Markdown(root), file, update)
+}
+
+// CheckFile fails a test where the file is not as it is to be, or, with update, writes it.
+func CheckFile(t testing.TB, want, file string, update bool) {
+	t.Helper()
 	if update {
 		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	got, err := os.ReadFile(file)
+	if line := firstDifference(read(t, file), want); line > 0 {
+		t.Errorf("%s:%d is not what the programs say of themselves: run scripts/generate, and commit what it writes", file, line)
+	}
+}
+
+func read(t testing.TB, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if line := firstDifference(string(got), want); line > 0 {
-		t.Errorf("%s:%d is not what %s --help says: run scripts/generate, and commit what it writes", file, line, root.Name())
-	}
+	return string(text)
 }
 
 // firstDifference is the line, from 1 on; 0: there is none.

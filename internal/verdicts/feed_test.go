@@ -133,6 +133,7 @@ type holder struct {
 	streams, told atomic.Int64 // that are being answered; answers
 	mu            sync.Mutex
 	revision      uint64
+	epoch         uint64
 	rules         map[policy.Key]*policy.Rule
 	members       map[wire.Held]map[netip.Addr]struct{} // by kind and key
 	settled       []string
@@ -146,7 +147,7 @@ func newHolder() *holder {
 	return &holder{rules: map[policy.Key]*policy.Rule{}, members: map[wire.Held]map[netip.Addr]struct{}{}, changed: make(chan struct{}, 1)}
 }
 
-func (h *holder) State(context.Context) (uint64, []wire.Held, []wire.Announcement, error) {
+func (h *holder) State(context.Context) (nodefeed.Holding, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var held []wire.Held
@@ -163,12 +164,22 @@ func (h *holder) State(context.Context) (uint64, []wire.Held, []wire.Announcemen
 		})
 		held = append(held, id)
 	}
-	return h.revision, held, h.announced, nil
+	return nodefeed.Holding{Revision: h.revision, Epoch: h.epoch, Held: held, Announced: h.announced}, nil
 }
 
-func (h *holder) Update(_ context.Context, u policy.NodeUpdate) ([]wire.RuleError, error) {
+func (h *holder) Obey(_ context.Context, epoch uint64) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.epoch = max(h.epoch, epoch)
+	return nil
+}
+
+func (h *holder) Update(_ context.Context, u policy.NodeUpdate, led func() error) ([]wire.RuleError, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := led(); err != nil {
+		return nil, err
+	}
 	h.revision = u.Revision
 	h.received += len(u.Rules) + len(u.Groups)
 	for _, r := range u.Rules {
@@ -260,7 +271,7 @@ func (h *holder) until(t *testing.T, what string, ok func() bool) {
 func wanted(b resolve.Batch, node string) *holder {
 	h := newHolder()
 	ch, _ := resolve.New(0).Apply(b)
-	_, _ = h.Update(context.Background(), nodeUpdate(ch, node))
+	_, _ = h.Update(context.Background(), nodeUpdate(ch, node), func() error { return nil })
 	return h
 }
 

@@ -24,7 +24,7 @@ func seed(f *testing.F, m proto.Message) {
 func FuzzHello(f *testing.F) {
 	g := gen{policytest.New(6)}
 	for n := range 4 {
-		h := Hello{Node: "node1", Program: "v1", MinVersion: 2, MaxVersion: 2, Revision: 9}
+		h := Hello{Node: "node1", Program: "v1", Versions: Versions{2, 2}, Revision: 9}
 		for kind := range policy.GroupKind(3) {
 			h.Held = append(h.Held, Held{kind, g.key(), g.key()})
 		}
@@ -111,7 +111,7 @@ func FuzzDown(f *testing.F) {
 		}
 	}
 	seed(f, FromNodes([]policy.NodeInfo{{Name: "a", Addresses: g.addresses(2)}}))
-	seed(f, FromWelcome(2, "v1"))
+	seed(f, FromWelcome(2, "v1", 0, 0))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m := new(feed.MasterMessage)
 		if proto.Unmarshal(b, m) != nil {

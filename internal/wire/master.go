@@ -1,10 +1,13 @@
 package wire
 
 import (
+	"errors"
 	"fmt"
+	"time"
 
 	"github.com/flowkeep/flowkeep/api/feed"
 	"github.com/flowkeep/flowkeep/policydb/policy"
+	"google.golang.org/protobuf/proto"
 )
 
 // FromNodes is the message that tells of all nodes. What of a node no receiver would believe is left out.
@@ -21,6 +24,17 @@ func FromNodes(infos []policy.NodeInfo) *feed.MasterMessage {
 		out.Nodes = append(out.Nodes, info)
 	}
 	return &feed.MasterMessage{Message: &feed.MasterMessage_Nodes{Nodes: out}}
+}
+
+// Packed is the same message in a form that costs nothing but a copy to send: for what is told to many.
+func Packed(m *feed.MasterMessage) (*feed.MasterMessage, error) {
+	text, err := proto.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	packed := new(feed.MasterMessage)
+	packed.ProtoReflect().SetUnknown(text) // which is sent as it is
+	return packed, nil
 }
 
 // ToNodes fails on what no netmaster would say of nodes.
@@ -60,18 +74,38 @@ func toNode(in *feed.NodeInfo) (policy.NodeInfo, error) {
 	return info, nil
 }
 
-// FromWelcome is netmaster's first message.
-func FromWelcome(version uint32, program string) *feed.MasterMessage {
-	return &feed.MasterMessage{Message: &feed.MasterMessage_Welcome{Welcome: &feed.Welcome{Version: version, ProgramVersion: program}}}
+// FromWelcome is netmaster's first message. epoch is the leader's, and nobody else leads for valid from the hello on; 0 without an election.
+func FromWelcome(version uint32, program string, epoch uint64, valid time.Duration) *feed.MasterMessage {
+	w := &feed.Welcome{Version: version, ProgramVersion: program}
+	if version >= feed.Beats {
+		w.Epoch, w.ValidMs = epoch, uint32(valid.Milliseconds())
+	}
+	return &feed.MasterMessage{Message: &feed.MasterMessage_Welcome{Welcome: w}}
 }
 
-// CheckWelcome fails on a version that this build does not speak.
-func CheckWelcome(w *feed.Welcome) error {
-	if w.Version < feed.MinVersion || w.Version > feed.MaxVersion {
+// FromTrust is the message that answers a beat.
+func FromTrust(number uint64, valid time.Duration) *feed.MasterMessage {
+	return &feed.MasterMessage{Message: &feed.MasterMessage_Trust{Trust: &feed.Trust{Number: number, ValidMs: uint32(valid.Milliseconds())}}}
+}
+
+// CheckWelcome fails on a version that is none of one's own, and on what no leader would say.
+func CheckWelcome(w *feed.Welcome, own Versions) error {
+	if w.Version < own.Min || w.Version > own.Max {
 		return fmt.Errorf("netmaster %s speaks version %d of the feed, this netplugin %d to %d: upgrade the older of the two",
-			short(w.ProgramVersion), w.Version, feed.MinVersion, feed.MaxVersion)
+			short(w.ProgramVersion), w.Version, own.Min, own.Max)
+	}
+	if (w.Epoch == 0) != (w.ValidMs == 0) || w.Epoch > 0 && w.Version < feed.Beats || w.Epoch > maxEpoch || w.ValidMs > maxTrust {
+		return fmt.Errorf("netmaster %s says that it leads in epoch %d, for %d ms, by version %d of the feed: no leader is like that", short(w.ProgramVersion), w.Epoch, w.ValidMs, w.Version)
 	}
 	return nil
+}
+
+// ToTrust fails on more than a leader could promise.
+func ToTrust(in *feed.Trust) (number uint64, valid time.Duration, err error) {
+	if in.ValidMs > maxTrust {
+		return 0, 0, errors.New("a leader that wants to be believed for more than a minute")
+	}
+	return in.Number, time.Duration(in.ValidMs) * time.Millisecond, nil
 }
 
 // FromQuery is the message of a query.

@@ -19,7 +19,7 @@ const heldLen = 2 * keyLen
 // HelloParts are the messages of a hello. There is at least one.
 func HelloParts(h *Hello) iter.Seq[*feed.NodeMessage] {
 	return func(yield func(*feed.NodeMessage) bool) {
-		part := &feed.Hello{Node: h.Node, ProgramVersion: h.Program, MinVersion: h.MinVersion, MaxVersion: h.MaxVersion, Revision: h.Revision, TrafficMode: h.TrafficMode}
+		part := &feed.Hello{Node: h.Node, ProgramVersion: h.Program, MinVersion: h.Versions.Min, MaxVersion: h.Versions.Max, Revision: h.Revision, TrafficMode: h.TrafficMode, Epoch: h.Epoch}
 		size := 0
 		room := func(n int) bool {
 			if size += n; size <= helloPart {
@@ -80,8 +80,8 @@ func (a *HelloAssembler) add(part *feed.Hello) error {
 			return fmt.Errorf("node %q of version %q in traffic mode %q: not the name of a node, no version, or no mode", short(part.Node), short(part.ProgramVersion), short(part.TrafficMode))
 		}
 		a.begun, a.held, a.announced = true, map[groupID]struct{}{}, map[string]struct{}{}
-		a.hello = Hello{Node: part.Node, Program: part.ProgramVersion, MinVersion: part.MinVersion, MaxVersion: part.MaxVersion, Revision: part.Revision,
-			TrafficMode: part.TrafficMode}
+		a.hello = Hello{Node: part.Node, Program: part.ProgramVersion, Versions: Versions{part.MinVersion, part.MaxVersion}, Revision: part.Revision,
+			TrafficMode: part.TrafficMode, Epoch: part.Epoch}
 	}
 	if part.Node != a.hello.Node {
 		return fmt.Errorf("it began as %q and goes on as %q", a.hello.Node, short(part.Node))
@@ -122,12 +122,6 @@ func (a *HelloAssembler) addHeld(kind policy.GroupKind, b []byte) error {
 		a.hello.Held = append(a.hello.Held, h)
 	}
 	return nil
-}
-
-// Common is the highest version of the protocol that this build and the node speak.
-func (h *Hello) Common() (version uint32, ok bool) {
-	version = min(h.MaxVersion, feed.MaxVersion)
-	return version, h.MinVersion <= h.MaxVersion && version >= max(h.MinVersion, feed.MinVersion)
 }
 
 // FromAnnouncement is the message of an announcement.
@@ -197,6 +191,11 @@ func toError(in *feed.RuleError) (RuleError, error) {
 	}
 	origins, err := toOrigins(in.Origins)
 	return RuleError{Rules: slices.Clip(rules), Origins: origins, Message: in.Message}, err
+}
+
+// FromBeat is the message that asks whether the leader still leads.
+func FromBeat(number uint64) *feed.NodeMessage {
+	return &feed.NodeMessage{Message: &feed.NodeMessage_Beat{Beat: &feed.Beat{Number: number}}}
 }
 
 // FromDrift is the message of a drift.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/flowkeep/flowkeep/api/feed"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
@@ -23,18 +24,41 @@ const (
 	maxAddresses = 8
 	maxVersion   = 128     // bytes of a program's version
 	maxFlows     = 1 << 40 // that drifted
+	maxEpoch     = 1 << 31
+	maxTrust     = 60_000 // milliseconds
 )
+
+// Versions is a range of versions of the protocol.
+type Versions struct{ Min, Max uint32 }
+
+// Own is the range that this build speaks.
+func Own() Versions { return Versions{feed.MinVersion, feed.MaxVersion} }
+
+// OrOwn is the range, or where it is zero that of this build.
+func (v Versions) OrOwn() Versions {
+	if v == (Versions{}) {
+		return Own()
+	}
+	return v
+}
+
+// Common is the highest version that is in both ranges.
+func (v Versions) Common(other Versions) (version uint32, ok bool) {
+	version = min(v.Max, other.Max)
+	return version, v.Min <= v.Max && other.Min <= other.Max && version >= max(v.Min, other.Min)
+}
 
 // Hello is who a node is and what it holds.
 type Hello struct {
 	Node    string
 	Program string // version of the program
-	// MinVersion and MaxVersion are the versions of the protocol that it speaks.
-	MinVersion, MaxVersion uint32
-	Revision               uint64
-	TrafficMode            string // route or geneve; empty: not told
-	Held                   []Held
-	Announced              []Announcement
+	// Versions are those of the protocol that it speaks.
+	Versions    Versions
+	Revision    uint64
+	Epoch       uint64 // the highest that it ever obeyed; 0: none
+	TrafficMode string // route or geneve; empty: not told
+	Held        []Held
+	Announced   []Announcement
 }
 
 // Held is a rule (Group 0) or a group that a node holds, with the hash of its content.

@@ -209,7 +209,7 @@ func TestTheLargestBlockFits(t *testing.T) {
 func TestHellosArriveAsTheyWere(t *testing.T) {
 	g := gen{policytest.New(3)}
 	for _, n := range []int{0, 1, 100, 20_000} {
-		h := Hello{Node: "node1", Program: "v1", MinVersion: 2, MaxVersion: 7, Revision: 9, TrafficMode: "geneve"}
+		h := Hello{Node: "node1", Program: "v1", Versions: Versions{2, 7}, Revision: 9, TrafficMode: "geneve"}
 		for kind := range policy.GroupKind(3) {
 			for range n {
 				h.Held = append(h.Held, Held{kind, g.key(), g.key()})
@@ -479,12 +479,12 @@ func TestVersions(t *testing.T) {
 		want        uint32
 		ok          bool
 	}{{feed.MinVersion, feed.MaxVersion, feed.MaxVersion, true}, {1, 99, feed.MaxVersion, true}, {0, feed.MinVersion - 1, 0, false}, {feed.MaxVersion + 1, 99, 0, false}, {99, 1, 0, false}, {0, 0, 0, false}} {
-		got, ok := (&Hello{MinVersion: v.least, MaxVersion: v.most}).Common()
+		got, ok := Own().Common(Versions{v.least, v.most})
 		if ok != v.ok || ok && got != v.want {
 			t.Errorf("%d to %d: %d, %v", v.least, v.most, got, ok)
 		}
 	}
-	if CheckWelcome(&feed.Welcome{Version: feed.MaxVersion}) != nil || CheckWelcome(&feed.Welcome{}) == nil || CheckWelcome(&feed.Welcome{Version: 99}) == nil {
+	if CheckWelcome(&feed.Welcome{Version: feed.MaxVersion}, Own()) != nil || CheckWelcome(&feed.Welcome{}, Own()) == nil || CheckWelcome(&feed.Welcome{Version: 99}, Own()) == nil {
 		t.Error("welcomes")
 	}
 }

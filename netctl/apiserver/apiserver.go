@@ -237,6 +237,21 @@ func (c *Client) Get(ctx context.Context, path string, params url.Values, most i
 	return body, nil
 }
 
+// Date is the time by the API server's clock, to the second, and by ours before and after it was asked. Who may not ask is told it too.
+func (c *Client) Date(ctx context.Context) (date, before, after time.Time, err error) {
+	before = time.Now()
+	resp, err := c.request(ctx, http.MethodGet, "/version", nil, nil)
+	after = time.Now()
+	if err != nil {
+		return date, before, after, err
+	}
+	defer resp.Body.Close()
+	if date, err = http.ParseTime(resp.Header.Get("Date")); err != nil {
+		err = fmt.Errorf("%s does not tell the time: %w", c.base, err)
+	}
+	return date, before, after, err
+}
+
 // stream reads an answer of the API server's own as it comes in, of at most so many bytes.
 func (c *Client) stream(ctx context.Context, path string, params url.Values, most int64, read func(*json.Decoder) error) error {
 	resp, err := c.request(ctx, http.MethodGet, path, params, nil)

@@ -1,10 +1,12 @@
 package apiserver
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 )
@@ -155,6 +157,43 @@ func expect(d *json.Decoder, want json.Delim) error {
 		return err
 	case token != want:
 		return fmt.Errorf("there is %v where %v is due", token, want)
+	}
+	return nil
+}
+
+// IsConflict tells whether there is an object of the name already.
+func IsConflict(err error) bool {
+	n, ok := errors.AsType[*NotOK](err)
+	return ok && n.Code == http.StatusConflict
+}
+
+// Create makes an object of a kind.
+func (c *Client) Create(ctx context.Context, path string, object []byte) error {
+	return c.change(ctx, http.MethodPost, path, nil, object)
+}
+
+// Delete removes an object; what it made goes too, in its own time.
+func (c *Client) Delete(ctx context.Context, path string) error {
+	return c.change(ctx, http.MethodDelete, path, url.Values{"propagationPolicy": {"Background"}}, nil)
+}
+
+// DeleteNow removes a pod without waiting for the node it runs on.
+func (c *Client) DeleteNow(ctx context.Context, path string) error {
+	return c.change(ctx, http.MethodDelete, path, url.Values{"gracePeriodSeconds": {"0"}}, nil)
+}
+
+func (c *Client) change(ctx context.Context, method, path string, params url.Values, object []byte) error {
+	resp, err := c.request(ctx, method, path, params, bytes.NewReader(object))
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, mostOfOne))
+	switch {
+	case err != nil:
+		return broken(ctx, err)
+	case resp.StatusCode < 200 || resp.StatusCode > 299:
+		return &NotOK{Code: resp.StatusCode, Status: resp.Status, Message: failureOf(body).Message}
 	}
 	return nil
 }

@@ -35,7 +35,7 @@ type Questions interface {
 type Config struct {
 	Questions  Questions
 	Reviewer   Reviewer
-	TLS        mtls.Files // netmaster's own certificate
+	TLS        mtls.Source // netmaster's own certificate
 	Version    string
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer // nil: nobody counts
@@ -102,7 +102,7 @@ func (s *Server) Trusting() <-chan struct{} { return s.trusting }
 
 // Serve serves until ctx ends.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	own, err := s.cfg.TLS.Own()
+	own, err := mtls.Own(s.cfg.TLS)
 	if err != nil {
 		return err
 	}

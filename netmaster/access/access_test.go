@@ -176,7 +176,7 @@ func newPlaceOn(t *testing.T, l net.Listener, change func(*Server)) *place {
 		Version: "v1", Logger: slog.New(slog.DiscardHandler)})
 	p.server.SetTrust(p.authority.configMap())
 	change(p.server)
-	own, err := p.server.cfg.TLS.Own()
+	own, err := mtls.Own(p.server.cfg.TLS)
 	if err != nil {
 		t.Fatal(err)
 	}

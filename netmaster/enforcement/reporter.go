@@ -195,6 +195,7 @@ func (r *Reporter) forget() {
 	}
 	clear(r.entries)
 	r.metrics.objects.Set(0)
+	r.count()
 }
 
 // step looks at the objects whose turn it is and writes what is to be written. It tells how long the engine and the feed were used.

@@ -66,6 +66,9 @@ func play(t *testing.T, f func(c *cluster)) {
 			if <-done; c.open != 0 {
 				t.Errorf("%d watches are left open", c.open)
 			}
+			if objects, answers := c.metric("objects"), c.metric("answers"); objects > 0 || answers > 0 {
+				t.Errorf("its metrics tell of %v objects and %v answers when it has ended", objects, answers)
+			}
 		}()
 		synctest.Wait()
 		f(c)

@@ -100,3 +100,32 @@ func spread(nodes int) (*Server, policy.Extent) {
 	}
 	return s, e
 }
+
+// BenchmarkResume is what it costs to compare what a node holds with what it should: it needs all of a group of so many addresses, which
+// others need too and which does not change meanwhile. The ratio is to the smallest group.
+func BenchmarkResume(b *testing.B) {
+	var smallest time.Duration
+	for _, size := range []int{10, 1000, 10_000} {
+		b.Run(fmt.Sprintf("addresses=%d", size), func(b *testing.B) {
+			m := newMirror()
+			g := policy.GroupChange{Key: key(1)}
+			for n := range size {
+				g.Added = append(g.Added, addr(n))
+			}
+			m.apply(&policy.Changes{Revision: 1, Groups: []policy.GroupChange{g}, Nodes: []policy.NodeChange{{Node: "node", AddGroups: []policy.Key{key(1)}}}})
+			held := []wire.Held{{Group: policy.PeerGroup, Key: key(1), Hash: policy.MembersHash(slices.Values(g.Added))}}
+			v := m.view("node")
+			b.ReportAllocs()
+			for b.Loop() {
+				if p := m.resume(v, held); p.size() > 0 {
+					b.Fatal("the group is sent again")
+				}
+			}
+			each := b.Elapsed() / time.Duration(b.N)
+			if smallest == 0 {
+				smallest = each
+			}
+			b.ReportMetric(float64(each)/float64(smallest), "ratio")
+		})
+	}
+}

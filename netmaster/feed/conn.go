@@ -10,8 +10,10 @@ import (
 	"time"
 
 	"github.com/flowkeep/flowkeep/api/feed"
+	"github.com/flowkeep/flowkeep/internal/lease"
 	"github.com/flowkeep/flowkeep/internal/mtls"
 	"github.com/flowkeep/flowkeep/internal/wire"
+	"github.com/flowkeep/flowkeep/policydb/policy"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -25,12 +27,18 @@ type stream = grpc.BidiStreamingServer[feed.NodeMessage, feed.MasterMessage]
 
 // conn is one node's stream from its hello on. What is not said otherwise is guarded by Server.mu.
 type conn struct {
-	hello wire.Hello // fixed; without what the node held once that was compared
-	since time.Time
-	end   context.CancelCauseFunc
-	done  chan struct{}            // closed when nothing of this connection can be heard any more
-	send  chan *feed.MasterMessage // queries; updates are built when they can be sent
-	infos chan struct{}
+	hello  wire.Hello // fixed; without what the node held once that was compared
+	spoken uint32     // version of the protocol
+	term   lease.Term // in which it is served; nil without an election
+	since  time.Time
+	end    context.CancelCauseFunc
+	done   chan struct{}            // closed when nothing of this connection can be heard any more
+	send   chan *feed.MasterMessage // queries; updates are built when they can be sent
+	infos  chan struct{}
+	beats  chan uint64              // the newest that was not answered
+	trust  chan *feed.MasterMessage // the newest answer to a beat: it waits for no update
+	heard  chan *feed.NodeMessage   // what came besides beats, until it is understood
+	wakes  chan (<-chan struct{})   // given once: what tells that updates are due
 
 	sent, realised uint64
 	errs           []wire.RuleError
@@ -47,6 +55,7 @@ var (
 	errConnectionEnded = errors.New("the node's connection ended")
 
 	errSuperseded = status.Error(codes.Aborted, "the node has connected anew")
+	errDeposed    = status.Error(codes.Unavailable, "this netmaster is not sure any more that it leads: another may")
 	errStalled    = status.Error(codes.DeadlineExceeded, "the node takes nothing any more: it may connect anew and go on with what it holds")
 )
 
@@ -59,12 +68,21 @@ func (s *Server) Stream(stream stream) error {
 		s.refuse("", err)
 		return err
 	}
+	if s.cfg.Leader != nil {
+		s.cfg.Leader.Await(ctx)
+	}
+	g, err := s.enter(end)
+	if err != nil {
+		return err
+	}
+	defer s.leave(g)
 	hello, err := s.receiveHello(ctx, stream, node)
 	if err != nil {
 		s.refuse(node, err)
 		return err
 	}
-	c := &conn{hello: hello, since: time.Now(), end: end, done: make(chan struct{}), send: make(chan *feed.MasterMessage),
+	spoken, _ := hello.Versions.Common(s.cfg.Versions)
+	c := &conn{beats: make(chan uint64, 1), trust: make(chan *feed.MasterMessage, 1), wakes: make(chan (<-chan struct{}), 1), heard: make(chan *feed.NodeMessage, mostHeard), hello: hello, spoken: spoken, term: g.term, since: time.Now(), end: end, done: make(chan struct{}), send: make(chan *feed.MasterMessage),
 		infos: make(chan struct{}, 1), replies: map[uint64]*reply{}, streams: map[uint64]*answers{}, pods: map[string]struct{}{}}
 	for i := range hello.Announced {
 		c.pods[hello.Announced[i].ID()] = struct{}{}
@@ -99,28 +117,34 @@ func authenticate(ctx context.Context) (node string, err error) {
 // receiveHello refuses a hello that comes too late, of another node than the certificate's, or of another version.
 func (s *Server) receiveHello(ctx context.Context, stream stream, node string) (wire.Hello, error) {
 	if md, _ := metadata.FromIncomingContext(ctx); len(md["content-type"]) == 1 && md["content-type"][0] == "application/grpc+flowkeep-json" {
-		return wire.Hello{}, status.Errorf(codes.FailedPrecondition, "node %s speaks version 1 of the feed, this netmaster %d to %d: upgrade the node's netplugin", node, feed.MinVersion, feed.MaxVersion)
+		return wire.Hello{}, status.Errorf(codes.FailedPrecondition, "node %s speaks version 1 of the feed, this netmaster %d to %d: upgrade the node's netplugin", node, s.cfg.Versions.Min, s.cfg.Versions.Max)
 	}
 	type result struct {
 		hello wire.Hello
 		err   error
 	}
 	came := make(chan result, 1)
-	go func() {
-		hello, err := readHello(stream, node)
+	s.busy.Go(func() {
+		hello, err := s.readHello(stream, node)
 		came <- result{hello, err}
-	}()
+	})
 	limit := time.NewTimer(s.cfg.HelloTimeout)
 	defer limit.Stop()
 	select {
 	case r := <-came:
 		return r.hello, r.err
+	case <-ctx.Done():
+		if stream.Context().Err() != nil {
+			r := <-came // what ended the stream
+			return r.hello, r.err
+		}
+		return wire.Hello{}, reason(ctx)
 	case <-limit.C:
 		return wire.Hello{}, status.Errorf(codes.DeadlineExceeded, "node %s has not said hello within %s", node, s.cfg.HelloTimeout)
 	}
 }
 
-func readHello(stream stream, node string) (wire.Hello, error) {
+func (s *Server) readHello(stream stream, node string) (wire.Hello, error) {
 	var all wire.HelloAssembler
 	for {
 		m, err := stream.Recv()
@@ -141,9 +165,9 @@ func readHello(stream stream, node string) (wire.Hello, error) {
 		if !whole {
 			continue
 		}
-		if _, ok := hello.Common(); !ok {
+		if _, ok := hello.Versions.Common(s.cfg.Versions); !ok {
 			return wire.Hello{}, status.Errorf(codes.FailedPrecondition, "node %s (netplugin %s) speaks versions %d to %d of the feed, this netmaster %d to %d: upgrade the older of the two",
-				node, hello.Program, hello.MinVersion, hello.MaxVersion, feed.MinVersion, feed.MaxVersion)
+				node, hello.Program, hello.Versions.Min, hello.Versions.Max, s.cfg.Versions.Min, s.cfg.Versions.Max)
 		}
 		return hello, nil
 	}
@@ -217,28 +241,47 @@ func (s *Server) release(c, old *conn) {
 
 // serve: what an earlier connection said has been taken over before this one's hello is.
 func (s *Server) serve(ctx context.Context, stream stream, c, old *conn) error {
-	version, _ := c.hello.Common()
-	if err := stream.Send(wire.FromWelcome(version, s.cfg.Version)); err != nil {
+	failed := make(chan error, 5)
+	welcomed := make(chan struct{})
+	s.busy.Go(func() {
+		if err := s.welcome(ctx, stream, c); err != nil {
+			failed <- err
+			return
+		}
+		close(welcomed)
+	})
+	select {
+	case <-welcomed:
+	case err := <-failed:
 		return err
+	case <-ctx.Done(): // a node that does not take its welcome holds nobody up
+		return reason(ctx)
 	}
 	if old != nil {
 		<-old.done
 	}
 	log := s.cfg.Logger.With("node", c.hello.Node, "version", c.hello.Program)
+	s.busy.Go(func() { failed <- s.reader(ctx, stream, c) })
+	s.busy.Go(func() { failed <- s.sender(ctx, stream, c) })
+	if c.term != nil {
+		s.busy.Go(func() { failed <- s.keeper(ctx, c) })
+	}
 	select {
 	case <-s.ready:
 	case <-ctx.Done():
 		return reason(ctx)
 	}
+	s.greet(c.hello.Node)
 	if err := s.hear(ctx, c, Event{Node: c.hello.Node, Connected: &c.hello}); err != nil {
+		if ctx.Err() != nil {
+			return reason(ctx)
+		}
 		return err
 	}
 	log.Info("node connected", "held", len(c.hello.Held), "endpoints", len(c.hello.Announced))
-	wake := s.attach(c)
+	c.wakes <- s.attach(c)
 	defer s.detach(c)
-	failed := make(chan error, 2)
-	go func() { failed <- s.sender(ctx, stream, c, wake) }()
-	go func() { failed <- s.receiver(ctx, stream, c) }()
+	s.busy.Go(func() { failed <- s.receiver(ctx, c) })
 	var err error
 	select {
 	case err = <-failed:
@@ -271,6 +314,14 @@ func (s *Server) hear(ctx context.Context, c *conn, ev Event) error {
 	return s.cfg.Events(ctx, ev)
 }
 
+// greet keeps for the node's first update which of the pods that its hello announces are settled: one may have been wired while nobody heard of
+// it, and waits. What was kept for an earlier stream is of no hello that counts.
+func (s *Server) greet(node string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mirror.view(node).early = map[string]policy.SettledEndpoint{}
+}
+
 // attach makes c what the node is sent updates by; there is something to send whenever wake can be read.
 func (s *Server) attach(c *conn) (wake <-chan struct{}) {
 	s.mu.Lock()
@@ -289,8 +340,7 @@ func (s *Server) attach(c *conn) (wake <-chan struct{}) {
 }
 
 func (c *conn) knowsDryRuns() bool {
-	version, _ := c.hello.Common()
-	return version >= feed.DryRuns
+	return c.spoken >= feed.DryRuns
 }
 
 func (s *Server) detach(c *conn) {
@@ -314,19 +364,23 @@ func (s *Server) detach(c *conn) {
 	s.watches.tell(aboutNode(c.hello.Node))
 }
 
-func (s *Server) sender(ctx context.Context, stream stream, c *conn, wake <-chan struct{}) error {
+func (s *Server) sender(ctx context.Context, stream stream, c *conn) error {
+	var wake <-chan struct{}
 	for {
 		var err error
 		select {
 		case <-ctx.Done():
 			return reason(ctx)
+		case wake = <-c.wakes:
+		case m := <-c.trust:
+			err = s.sendOne(stream, c, m)
 		case m := <-c.send:
 			err = s.sendOne(stream, c, m)
 		case <-c.infos:
-			s.mu.Lock()
-			infos := s.infos
-			s.mu.Unlock()
-			err = s.sendOne(stream, c, wire.FromNodes(infos))
+			var m *feed.MasterMessage
+			if m, err = s.tellInfos(); err == nil {
+				err = s.sendOne(stream, c, m)
+			}
 		case <-wake:
 			err = s.sendDue(stream, c)
 		}
@@ -340,6 +394,9 @@ func (s *Server) sender(ctx context.Context, stream stream, c *conn, wake <-chan
 func (s *Server) sendOne(stream stream, c *conn, m *feed.MasterMessage) error {
 	stall := time.AfterFunc(s.cfg.SendTimeout, func() { c.end(errStalled) })
 	defer stall.Stop()
+	if c.term != nil && !c.term.Valid() {
+		return errDeposed
+	}
 	return stream.Send(m)
 }
 
@@ -365,15 +422,45 @@ func (s *Server) sendDue(stream stream, c *conn) error {
 		if err := s.sendOne(stream, c, m); err != nil {
 			return err
 		}
+		select {
+		case m := <-c.trust:
+			if err := s.sendOne(stream, c, m); err != nil {
+				return err
+			}
+		default:
+		}
 	}
 	return nil
 }
 
-func (s *Server) receiver(ctx context.Context, stream stream, c *conn) error {
+// mostHeard is how many messages of a node may wait to be understood. Beats wait for none of them.
+const mostHeard = 64
+
+func (s *Server) reader(ctx context.Context, stream stream, c *conn) error {
 	for {
 		m, err := stream.Recv()
 		if err != nil {
 			return err
+		}
+		if b := m.GetBeat(); b != nil {
+			c.beat(b.Number)
+			continue
+		}
+		select {
+		case c.heard <- m:
+		case <-ctx.Done():
+			return reason(ctx)
+		}
+	}
+}
+
+func (s *Server) receiver(ctx context.Context, c *conn) error {
+	for {
+		var m *feed.NodeMessage
+		select {
+		case m = <-c.heard:
+		case <-ctx.Done():
+			return reason(ctx)
 		}
 		if r := m.GetReply(); r != nil {
 			s.answer(c, r)

@@ -13,6 +13,7 @@ type mirror struct {
 	revision uint64
 	rules    map[policy.Key]*policy.Rule // with all origins; nodes get them brief
 	groups   map[policy.Key]members
+	hashes   map[policy.Key]policy.Key // of groups, since they changed last: thousands of nodes may hold the same at once
 	nodes    map[string]*view
 	// rulesAt and groupsAt are the nodes in whose span a rule or a peer group is: a change costs as many as it concerns.
 	rulesAt, groupsAt holders
@@ -69,8 +70,9 @@ type view struct {
 	rules   map[policy.Key]struct{}
 	groups  map[policy.Key]struct{}
 	applied map[policy.Key]members
-	pending *pending // nil: not connected
-	dryRuns bool     // the connected node knows of them: to one of before, such a rule would be one in force
+	pending *pending                          // nil: not connected
+	early   map[string]policy.SettledEndpoint // since a hello is being taken over, by ID: of what it announced; nil: none is
+	dryRuns bool                              // the connected node knows of them: to one of before, such a rule would be one in force
 }
 
 // needs tells whether a node is to hold a rule.
@@ -98,7 +100,7 @@ type pending struct {
 const slack = 10_000
 
 func newMirror() *mirror {
-	return &mirror{rules: map[policy.Key]*policy.Rule{}, groups: map[policy.Key]members{}, nodes: map[string]*view{}, rulesAt: holders{}, groupsAt: holders{}}
+	return &mirror{rules: map[policy.Key]*policy.Rule{}, groups: map[policy.Key]members{}, hashes: map[policy.Key]policy.Key{}, nodes: map[string]*view{}, rulesAt: holders{}, groupsAt: holders{}}
 }
 
 func newPending() *pending {
@@ -175,14 +177,19 @@ func (m *mirror) apply(c *policy.Changes) {
 		m.applyNode(&c.Nodes[i])
 	}
 	for _, s := range c.Settled {
-		if p := m.view(s.Node).pending; p != nil {
-			p.settled[s.ID] = s
-			p.signal()
+		v := m.view(s.Node)
+		switch {
+		case v.pending != nil:
+			v.pending.settled[s.ID] = s
+			v.pending.signal()
+		case v.early != nil:
+			v.early[s.ID] = s
 		}
 	}
 }
 
 func (m *mirror) applyGroup(g *policy.GroupChange) {
+	delete(m.hashes, g.Key)
 	if g.Gone {
 		delete(m.groups, g.Key)
 		return
@@ -287,6 +294,9 @@ func (v *view) markSpan(n *policy.NodeChange) {
 func (m *mirror) resume(v *view, held []wire.Held) *pending {
 	p := newPending()
 	p.always = true
+	if v.early != nil {
+		p.settled, v.early = v.early, nil
+	}
 	v.pending = p
 	has := make(map[wire.Held]struct{}, len(held))
 	for _, h := range held {
@@ -299,10 +309,10 @@ func (m *mirror) resume(v *view, held []wire.Held) *pending {
 		}
 	}
 	for k := range v.groups {
-		p.compare(has, groupID{policy.PeerGroup, k}, m.groups[k])
+		p.compare(has, groupID{policy.PeerGroup, k}, m.hash(k))
 	}
 	for k, set := range v.applied {
-		p.compare(has, groupID{policy.AppliedToGroup, k}, set)
+		p.compare(has, groupID{policy.AppliedToGroup, k}, policy.MembersHash(set.all))
 	}
 	p.most = p.size() + slack
 	p.signal()
@@ -328,10 +338,20 @@ func (m *mirror) markUnneeded(v *view, p *pending, h wire.Held) {
 	}
 }
 
-func (p *pending) compare(has map[wire.Held]struct{}, id groupID, set members) {
-	if _, ok := has[wire.Held{Group: id.kind, Key: id.key, Hash: policy.MembersHash(set.all)}]; !ok {
+func (p *pending) compare(has map[wire.Held]struct{}, id groupID, hash policy.Key) {
+	if _, ok := has[wire.Held{Group: id.kind, Key: id.key, Hash: hash}]; !ok {
 		p.whole(id)
 	}
+}
+
+// hash is a peer group's.
+func (m *mirror) hash(k policy.Key) policy.Key {
+	hash, ok := m.hashes[k]
+	if !ok {
+		hash = policy.MembersHash(m.groups[k].all)
+		m.hashes[k] = hash
+	}
+	return hash
 }
 
 func (s members) all(yield func(netip.Addr) bool) {

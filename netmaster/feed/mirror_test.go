@@ -210,3 +210,37 @@ func TestManyOriginsCostANodeNothing(t *testing.T) {
 		t.Error("what the node holds is sent again")
 	}
 }
+
+// What a group's hash was before a change is not what it is after.
+func TestResumeAfterGroupsChanged(t *testing.T) {
+	m := newMirror()
+	change := func(c policy.GroupChange) {
+		c.Key = key(1)
+		m.apply(&policy.Changes{Revision: m.revision + 1, Groups: []policy.GroupChange{c}})
+	}
+	m.apply(&policy.Changes{Revision: 1, Nodes: []policy.NodeChange{{Node: "node", AddGroups: []policy.Key{key(1)}}}})
+	holds := func(members ...netip.Addr) bool {
+		held := wire.Held{Group: policy.PeerGroup, Key: key(1), Hash: policy.MembersHash(slices.Values(members))}
+		return m.resume(m.view("node"), []wire.Held{held}).size() == 0
+	}
+	for _, step := range []struct {
+		change policy.GroupChange
+		now    []netip.Addr
+	}{
+		{policy.GroupChange{Added: []netip.Addr{addr(1), addr(2)}}, []netip.Addr{addr(1), addr(2)}},
+		{policy.GroupChange{Added: []netip.Addr{addr(3)}}, []netip.Addr{addr(1), addr(2), addr(3)}},
+		{policy.GroupChange{Removed: []netip.Addr{addr(1)}}, []netip.Addr{addr(2), addr(3)}},
+		{policy.GroupChange{Gone: true}, nil},
+		{policy.GroupChange{Added: []netip.Addr{addr(2)}}, []netip.Addr{addr(2)}},
+	} {
+		change(step.change)
+		for range 2 {
+			if !holds(step.now...) {
+				t.Errorf("after %+v, who holds %v is sent the group again", step.change, step.now)
+			}
+			if holds(append([]netip.Addr{addr(9)}, step.now...)...) {
+				t.Errorf("after %+v, who holds an address besides %v is not sent the group", step.change, step.now)
+			}
+		}
+	}
+}

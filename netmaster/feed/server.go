@@ -3,11 +3,13 @@
 package feed
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
+	"reflect"
 	"slices"
 	"sort"
 	"strings"
@@ -15,6 +17,7 @@ import (
 	"time"
 
 	"github.com/flowkeep/flowkeep/api/feed"
+	"github.com/flowkeep/flowkeep/internal/lease"
 	"github.com/flowkeep/flowkeep/internal/wire"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	"github.com/prometheus/client_golang/prometheus"
@@ -38,12 +41,24 @@ type Config struct {
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
 	Version    string // of this program
-	Events     func(context.Context, Event) error
+	// Versions of the protocol to speak; zero: all that this build knows.
+	Versions wire.Versions
+	Events   func(context.Context, Event) error
 	// Refused, if set, is told why a node that showed its certificate is not served; once a minute for the same reason.
 	Refused func(node, message string)
+	// Leader is this netmaster's part in an election; nil: there is none, and this is the only one.
+	Leader Leader
 	// HelloTimeout bounds how long a node may take to say hello, SendTimeout how long it may take to take a message: 0 means a
 	// minute.
 	HelloTimeout, SendTimeout time.Duration
+}
+
+// Leader is this netmaster's part in an election.
+type Leader interface {
+	// Term is in which this one serves; or why it serves nobody. A stream is of one term, and ends with it.
+	Term() (term lease.Term, standby string)
+	// Await returns when this one serves, or another one is seen to lead; after a while in any case.
+	Await(ctx context.Context)
 }
 
 // NodeStatus is what is known of a node.
@@ -77,12 +92,15 @@ type Server struct {
 	mu       sync.Mutex
 	mirror   *mirror
 	infos    []policy.NodeInfo
-	claims   map[string]*conn // the newest stream of each node, from its hello on
-	conns    map[string]*conn // those that are sent updates
+	told     *feed.MasterMessage // infos, for all nodes alike; nil: not made yet
+	claims   map[string]*conn    // the newest stream of each node, from its hello on
+	conns    map[string]*conn    // those that are sent updates
 	last     map[string]NodeStatus
 	refusals map[string]refusal // by node; "": those whose certificate is no node's
 	rollouts rollouts
 	watches  watches
+	guests   map[*guest]struct{}
+	busy     sync.WaitGroup // guests, and the goroutines that serve them
 }
 
 // NewServer makes a server that holds nodes back until Ready.
@@ -93,9 +111,10 @@ func NewServer(cfg Config) *Server {
 	if cfg.SendTimeout == 0 {
 		cfg.SendTimeout = time.Minute
 	}
+	cfg.Versions = cfg.Versions.OrOwn()
 	m := newMetrics(cfg.Registerer)
 	return &Server{cfg: cfg, ready: make(chan struct{}), metrics: m, mirror: newMirror(), claims: map[string]*conn{},
-		conns: map[string]*conn{}, last: map[string]NodeStatus{}, refusals: map[string]refusal{}, rollouts: newRollouts(m.realised), watches: watches{}}
+		conns: map[string]*conn{}, last: map[string]NodeStatus{}, refusals: map[string]refusal{}, rollouts: newRollouts(m.realised), watches: watches{}, guests: map[*guest]struct{}{}}
 }
 
 // Ready lets nodes be served: the state that was published is complete.
@@ -108,19 +127,38 @@ func (s *Server) Publish(c *policy.Changes) {
 	s.mirror.apply(c)
 }
 
-// SetNodes tells every node of all others.
+// SetNodes tells every node of all others, if anything of them changed.
 func (s *Server) SetNodes(infos []policy.NodeInfo) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	before := s.infos
 	s.infos = slices.Clone(infos)
 	sort.Slice(s.infos, func(i, j int) bool { return s.infos[i].Name < s.infos[j].Name })
 	s.forgetGone()
+	if reflect.DeepEqual(before, s.infos) { // as after a restart, when the API server has what the policy DB had
+		return
+	}
+	s.told = nil
 	for _, c := range s.conns {
 		select {
 		case c.infos <- struct{}{}:
 		default:
 		}
 	}
+}
+
+// tellInfos is the message that tells of all nodes, made once for all: it is as long as there are nodes, and goes to as many.
+func (s *Server) tellInfos() (*feed.MasterMessage, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.told == nil {
+		m, err := wire.Packed(wire.FromNodes(s.infos))
+		if err != nil {
+			return nil, err
+		}
+		s.told = m
+	}
+	return s.told, nil
 }
 
 // forgetGone makes no change wait for a node that is neither in the API nor connected.
@@ -241,6 +279,20 @@ func (s *Server) Nodes() []NodeStatus {
 		out = append(out, s.statusOf(name))
 	}
 	return out
+}
+
+// OneTrafficMode tells that no two connected nodes say they are in different modes.
+func (s *Server) OneTrafficMode() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	mode := ""
+	for _, c := range s.conns {
+		if c.hello.TrafficMode != "" && mode != "" && c.hello.TrafficMode != mode {
+			return false
+		}
+		mode = cmp.Or(mode, c.hello.TrafficMode)
+	}
+	return true
 }
 
 // Node is the status of one node, connected or not.

@@ -57,6 +57,10 @@ type Config struct {
 	Cache    *labelcache.Cache
 	Version  string
 	Problems func() []string // of the process, sentences
+	// Answering is for as long as this netmaster is the one to ask, or why another is to be asked. It may be nil.
+	Answering func() (over context.Context, standby string)
+	// Leader is this one's part in an election; nil, or nil told: there is none.
+	Leader func() *inspect.Leader
 	// Unheard is why the engine may not know the cluster as it is; empty if it does. It may be nil.
 	Unheard func() string
 	// Labels counts up with everything that can change which endpoints a selector chooses.
@@ -132,9 +136,13 @@ func (s *Server) Answer(ctx context.Context, q *inspect.Question) (*inspect.Answ
 	if f == nil {
 		return nil, s.unknown(q)
 	}
-	v, err := f(ctx, q)
+	ctx, done, err := s.answering(ctx)
 	if err != nil {
-		return nil, told(err)
+		return nil, err
+	}
+	v, err := f(ctx, q)
+	if err = done(err); err != nil {
+		return nil, err
 	}
 	body, err := json.Marshal(v)
 	return &inspect.Answer{Body: body}, err
@@ -150,7 +158,11 @@ func (s *Server) Watch(ctx context.Context, q *inspect.Question, send func(*insp
 		}
 		return send(a)
 	}
-	return told(f(ctx, q, func(v any) error {
+	ctx, done, err := s.answering(ctx)
+	if err != nil {
+		return err
+	}
+	return done(f(ctx, q, func(v any) error {
 		body, err := json.Marshal(v)
 		if err != nil {
 			return err
@@ -159,12 +171,39 @@ func (s *Server) Watch(ctx context.Context, q *inspect.Question, send func(*insp
 	}))
 }
 
+// errOver has who asks try another netmaster: what this one knows may be of the past.
+var errOver = status.Error(codes.Unavailable, "this netmaster leads no longer: ask again")
+
+// answering bounds a question to the time in which this netmaster is the one to ask. What came of it is given to done.
+func (s *Server) answering(ctx context.Context) (_ context.Context, done func(error) error, _ error) {
+	if s.cfg.Answering == nil {
+		return ctx, told, nil
+	}
+	over, standby := s.cfg.Answering()
+	if standby != "" {
+		return nil, nil, status.Error(codes.Unavailable, "this netmaster answers nothing: "+standby)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(over, cancel)
+	return ctx, func(err error) error {
+		stop()
+		cancel()
+		if over.Err() != nil {
+			return errOver
+		}
+		return told(err)
+	}, nil
+}
+
 func (s *Server) unknown(q *inspect.Question) error {
 	return status.Errorf(codes.Unimplemented, "this netmaster (%s) does not know the question %q: netctl is newer", s.cfg.Version, q.Kind)
 }
 
 // told gives an error that says no code the one that lets who asked try again.
 func told(err error) error {
+	if err == nil {
+		return nil
+	}
 	if _, ok := status.FromError(err); ok {
 		return err
 	}

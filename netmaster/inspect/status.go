@@ -19,6 +19,9 @@ const nodeTimeout = 2 * time.Second
 
 func (s *Server) status(ctx context.Context, _ *inspect.Question) (any, error) {
 	out := inspect.Status{Version: s.cfg.Version, Started: s.started, Problems: append([]string{}, s.cfg.Problems()...), Nodes: []inspect.Node{}, History: s.historyOf()}
+	if s.cfg.Leader != nil {
+		out.Leader = s.cfg.Leader()
+	}
 	err := s.cfg.Owner.Do(ctx, func(e *resolve.Engine) {
 		c := e.Counts()
 		out.Revision, out.Namespaces, out.Endpoints, out.Policies, out.Rules, out.Groups = e.Revision(), c.Namespaces, c.Endpoints, c.Policies, c.Rules, c.Groups

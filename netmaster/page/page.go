@@ -39,7 +39,7 @@ type Config struct {
 	TokenFile        string
 	DefaultTokenFile string
 	// TLS is netmaster's own certificate, for addresses that are not loopback.
-	TLS       mtls.Files
+	TLS       mtls.Source
 	Inspector Inspector
 	Logger    *slog.Logger
 }
@@ -102,7 +102,7 @@ func (s *Server) Run(ctx context.Context) error {
 		err = server.Serve(s.listener)
 	} else {
 		var own func(*tls.ClientHelloInfo) (*tls.Certificate, error)
-		if own, err = s.cfg.TLS.Own(); err != nil {
+		if own, err = mtls.Own(s.cfg.TLS); err != nil {
 			return errors.Join(err, s.listener.Close())
 		}
 		server.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: own}

@@ -3,7 +3,10 @@ package policysync
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net/http"
+	"strings"
 	"time"
 
 	"github.com/flowkeep/flowkeep/internal/fleet"
@@ -18,7 +21,7 @@ import (
 )
 
 // requestLimit is how long the API server may take to answer.
-const requestLimit = 15 * time.Second
+const requestLimit = 30 * time.Second
 
 // client writes. Safe for concurrent use.
 type client struct{ dynamic.Interface }
@@ -48,7 +51,7 @@ func (c client) work(ctx context.Context, w *fleet.Write, annotated bool) (after
 			return nil, err
 		}
 		after, err = in.Patch(ctx, w.Name, types.JSONPatchType, patch, metav1.PatchOptions{})
-		return after, explained(err)
+		return after, explained(outdated(err, w))
 	}
 	work, err := w.Work(live)
 	if err != nil {
@@ -61,6 +64,17 @@ func (c client) work(ctx context.Context, w *fleet.Write, annotated bool) (after
 	delete(o, "status")
 	_, err = in.Create(ctx, &unstructured.Unstructured{Object: o}, metav1.CreateOptions{})
 	return nil, explained(err)
+}
+
+// outdated is what the API server says of a JSON patch whose test failed, as what it is: the work is another than the one that it was made for.
+// What is wrong with an object has causes, and what a webhook says begins with its name.
+func outdated(err error, w *fleet.Write) error {
+	status, ok := errors.AsType[*apierrors.StatusError](err)
+	if !ok || status.ErrStatus.Code != http.StatusUnprocessableEntity || status.ErrStatus.Details != nil && len(status.ErrStatus.Details.Causes) > 0 ||
+		strings.Contains(status.ErrStatus.Message, "denied the request") {
+		return err
+	}
+	return apierrors.NewConflict(works.resource.GroupResource(), w.Name, err)
 }
 
 // putStatus writes an object's status, if it still is the version that was looked at.

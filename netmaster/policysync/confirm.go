@@ -62,8 +62,14 @@ func (found witnesses) one(t *table, of *input, resource schema.GroupVersionReso
 	return seen.known[name]
 }
 
+// witnessOne of an input of which there is one watch. When its definition is deleted the API server deletes all objects first, so what is not there is
+// gone only if that is there.
 func (w *world) witnessOne(found witnesses, in *input, name fleet.Name) any {
-	return found.one(w.current[in], in, in.resource, name)
+	one := found.one(w.current[in], in, in.resource, name)
+	if one == nil && in != definitions {
+		w.witnessDefinition(found, in.resource.GroupResource())
+	}
+	return one
 }
 
 func (w *world) witnessDefinition(found witnesses, resource schema.GroupResource) {
@@ -123,6 +129,7 @@ func (w *world) witnessPlacement(found witnesses, name fleet.Name) {
 		return
 	}
 	w.witnessOne(found, placements, name)
+	w.witnessDefinition(found, decisions.resource.GroupResource())
 	seen := witness{decisions, map[fleet.Name]any{}}
 	for d := range w.decisionsOf[name] {
 		seen.known[d] = w.current[decisions].rows[d]

@@ -18,8 +18,18 @@ const (
 	tellers  = 4
 )
 
-// tellAfter is how long it is waited for more to tell of an object: clusters answer one by one, and each write is for all who watch it.
-const tellAfter = 300 * time.Millisecond
+// Clusters answer one by one, and what is told of an object is for all who watch it. So it is told when no more has come for as long as
+// tellAfter, but not later than tellWithin after the first.
+const (
+	tellAfter  = 300 * time.Millisecond
+	tellWithin = 2 * time.Second
+)
+
+// So do they tell whether what was sent is there, which others wait for.
+const (
+	answeredAfter  = 50 * time.Millisecond
+	answeredWithin = 250 * time.Millisecond
+)
 
 // controller has works be what the hub's objects want, and the hub's objects tell what the spokes say.
 type controller struct {
@@ -43,7 +53,7 @@ func newController(o Options, hub dynamic.Interface) *controller {
 		ready = func(string) {}
 	}
 	w := newWorld(o.Controller, o.Log, m)
-	w.shared = o.Shared
+	w.shared, w.namespaces = o.Shared, o.SetNamespaces
 	return &controller{
 		world: w, client: client{hub}, metrics: m, log: o.Log, ready: ready,
 		writing: make(chan struct{}, o.Workers), asking: flowcontrol.NewTokenBucketRateLimiter(asksASecond, asksAtOnce), bundles: map[fleet.Source]*known{},

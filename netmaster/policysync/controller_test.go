@@ -381,6 +381,12 @@ func TestNetworkPolicySet(t *testing.T) {
 	}
 	h.patch("NetworkPolicy", "own", `{metadata: {labels: {fleet: "yes"}}}`)
 	h.expect(2, "NetworkPolicy/deny", "NetworkPolicyEnforcement/deny", "NetworkPolicy/own", "NetworkPolicyEnforcement/own")
+	r.stop()
+	h.options = func(o *Options) { o.SetNamespaces = fleet.Namespaces{"*", "!apps"} }
+	h.start()
+	h.says("NetworkPolicySet", "base", "Distributed", "False NamespaceNotPermitted: sets may not write into namespaces apps of spokes (--set-namespaces *,!apps)")
+	h.patch("NetworkPolicySet", "base", `{spec: {targetNamespace: apps-of-a}}`)
+	h.says("NetworkPolicySet", "base", "Distributed", "True")
 	h.remove("NetworkPolicySet", "base")
 	h.expect(2)
 }

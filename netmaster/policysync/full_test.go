@@ -173,7 +173,7 @@ func (h *fullHub) seen(one *fleet.Write) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: raw}
 }
 
-// fill sends everything: what is asked for, and then what is written.
+// fill sends everything: what is asked for, then policies, and then gateways.
 func (h *fullHub) fill(gatewayCount int) {
 	h.Helper()
 	for n := range gatewayCount {
@@ -182,8 +182,8 @@ func (h *fullHub) fill(gatewayCount int) {
 			if len(writes) == 0 {
 				break
 			}
-			if step == 2 {
-				h.Fatalf("%d writes are left after the second", len(writes))
+			if step == 3 {
+				h.Fatalf("%d writes are left after the third", len(writes))
 			}
 			for i := range writes {
 				h.put(h.worksFeed(), h.seen(&writes[i]))

@@ -52,22 +52,33 @@ func (w *world) gatherGateway(b fleet.Source) gathered {
 		return g
 	}
 	var along []*fleet.Aimed
+	var beside []*fleet.Policy
 	var held []fleet.Source
 	for _, id := range slices.Concat(w.policiesAt(b.Name), w.policiesAt(fleet.Name{})) {
 		a, problem := w.aim(id, selection)
 		switch {
 		case problem != nil: // it may target this one
 			held = append(held, problem.Source)
+			if id.Namespace == b.Namespace { // what others' namespaces have that can't be read keeps no gateway back
+				beside = append(beside, w.policy(id))
+			}
 		case a == nil:
 		case a.Frozen: // it would go with several, but it is not known where all of them go
-			held = append(held, a.Source())
+			held, beside = append(held, a.Source()), append(beside, a.Policy)
 		case a.Bundle() == b:
 			along = append(along, a)
+		case slices.Contains(a.Gateways, s.Gateway):
+			beside = append(beside, a.Policy)
 		}
 	}
 	bundle := fleet.GatewayBundle(s.Gateway, along, w.labelsOf)
 	for i := range bundle.Clusters {
 		hold(&bundle.Clusters[i], held)
+	}
+	for _, p := range beside {
+		if s.Gateway.Lists(p.Kind) {
+			bundle.Await(s.Gateway, p)
+		}
 	}
 	return gathered{bundle: bundle}
 }
@@ -127,7 +138,7 @@ func (w *world) gatherPolicy(b fleet.Source) gathered {
 }
 
 func (w *world) gatherSet(b fleet.Source) gathered {
-	selected, frozen, _ := w.selectSets()
+	selected, frozen, problems := w.selectSets()
 	g := gathered{bundle: &fleet.Bundle{Source: b}}
 	for _, s := range selected {
 		if s.Name == b.Name {
@@ -135,7 +146,11 @@ func (w *world) gatherSet(b fleet.Source) gathered {
 		}
 	}
 	if slices.Contains(frozen, b.Name) {
-		g.frozen = "its selector is invalid"
+		for _, p := range problems {
+			if p.Source == b {
+				g.frozen = p.Message
+			}
+		}
 	}
 	return g
 }

@@ -46,6 +46,7 @@ func (w *world) lookup() fleet.Lookup {
 			}
 			return all
 		},
+		Namespaces: w.namespaces,
 	}
 }
 

@@ -2,26 +2,17 @@ package policysync
 
 import (
 	"bytes"
-	"cmp"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"encoding/pem"
-	"errors"
 	"fmt"
-	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
+	"github.com/flowkeep/flowkeep/internal/apitest"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -50,119 +41,36 @@ func TestMain(m *testing.M) {
 // hubConfig is that of an API server with the CRDs of Gateway API and OCM. Where the binaries are not built the test is skipped.
 func hubConfig(t *testing.T) *rest.Config {
 	t.Helper()
-	apiserver := filepath.Join(cmp.Or(os.Getenv("FLOWKEEP_CACHE"), "/var/cache/flowkeep"), "bin/kube-apiserver")
-	etcd, err := exec.LookPath("etcd")
-	if _, missing := os.Stat(apiserver); missing != nil || err != nil {
-		t.Skip("there is no kube-apiserver, or no etcd: the system tests build them")
+	if why := apitest.Missing(); why != "" {
+		t.Skip(why)
 	}
-	theHub.once.Do(func() { theHub.cfg, theHub.stop, theHub.err = startHub(apiserver, etcd) })
+	theHub.once.Do(func() { theHub.cfg, theHub.stop, theHub.err = startHub() })
 	if theHub.err != nil {
 		t.Fatal(theHub.err)
 	}
 	return theHub.cfg
 }
 
-func startHub(apiserver, etcd string) (cfg *rest.Config, stop func(), err error) {
-	dir, err := os.MkdirTemp("", "policysync")
+func startHub() (cfg *rest.Config, stop func(), err error) {
+	s, err := apitest.Start("admin,admin,1,system:masters\npolicy-sync,policy-sync,2\n")
 	if err != nil {
 		return nil, nil, err
 	}
-	ports := freePorts(3)
-	client, peer, secure := ports[0], ports[1], ports[2]
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, nil, err
-	}
-	der, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		return nil, nil, err
-	}
-	keyFile, tokens := filepath.Join(dir, "sa.key"), filepath.Join(dir, "tokens")
-	if err := errors.Join(
-		os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), 0o600),
-		os.WriteFile(tokens, []byte("admin,admin,1,system:masters\npolicy-sync,policy-sync,2\n"), 0o600)); err != nil {
-		return nil, nil, err
-	}
-	var all []*exec.Cmd
-	stop = func() {
-		for i := len(all) - 1; i >= 0; i-- {
-			_ = all[i].Process.Kill()
-			_ = all[i].Wait()
-		}
-		_ = os.RemoveAll(dir)
-	}
-	start := func(name string, args ...string) error {
-		c := exec.Command(name, args...)
-		c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-		log, err := os.Create(filepath.Join(dir, filepath.Base(name)+".log"))
-		if err != nil {
-			return err
-		}
-		defer log.Close()
-		c.Stdout, c.Stderr = log, log
-		if err := c.Start(); err != nil {
-			return err
-		}
-		all = append(all, c)
-		return nil
-	}
-	url := func(port int) string { return fmt.Sprintf("http://127.0.0.1:%d", port) }
-	if err := errors.Join(
-		start(etcd, "--data-dir", filepath.Join(dir, "etcd"), "--unsafe-no-fsync", "--listen-client-urls", url(client), "--advertise-client-urls", url(client),
-			"--listen-peer-urls", url(peer), "--initial-advertise-peer-urls", url(peer), "--initial-cluster", "default="+url(peer), "--log-level", "error"),
-		start(apiserver, "--etcd-servers", url(client), "--cert-dir", filepath.Join(dir, "certs"), "--secure-port", fmt.Sprint(secure), "--bind-address", "127.0.0.1",
-			"--service-account-issuer", "https://test", "--service-account-key-file", keyFile, "--service-account-signing-key-file", keyFile,
-			"--token-auth-file", tokens, "--authorization-mode", "RBAC", "--disable-admission-plugins", "ServiceAccount", "--service-cluster-ip-range", "10.0.0.0/24")); err != nil {
-		stop()
-		return nil, nil, err
-	}
-	cfg = &rest.Config{Host: fmt.Sprintf("https://127.0.0.1:%d", secure), BearerToken: "admin", QPS: 1000, Burst: 2000, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
+	cfg = &rest.Config{Host: s.URL, BearerToken: "admin", QPS: 1000, Burst: 2000, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
 	if err := prepareHub(cfg); err != nil {
-		log, _ := os.ReadFile(filepath.Join(dir, "kube-apiserver.log"))
-		stop()
-		return nil, nil, fmt.Errorf("%w\n%s", err, log[max(0, len(log)-3000):])
+		log := s.Log()
+		s.Stop()
+		return nil, nil, fmt.Errorf("%w\n%s", err, log)
 	}
-	return cfg, stop, nil
-}
-
-func freePorts(n int) (ports []int) {
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			panic(err)
-		}
-		defer l.Close()
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
-	}
-	return ports
+	return cfg, s.Stop, nil
 }
 
 var crdResource = definitions.resource
 
-// prepareHub waits for the API server, and applies the CRDs.
+// prepareHub applies the CRDs.
 func prepareHub(cfg *rest.Config) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	transport, err := rest.HTTPClientFor(cfg)
-	if err != nil {
-		return err
-	}
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		resp, err := transport.Get(cfg.Host + "/readyz")
-		if err == nil {
-			resp.Body.Close()
-			if resp.StatusCode == http.StatusOK {
-				break
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return errors.Join(err, errors.New("the API server does not come up"))
-		case <-tick.C:
-		}
-	}
 	hub, err := dynamic.NewForConfig(cfg)
 	if err != nil {
 		return err
@@ -203,6 +111,9 @@ func prepare(ctx context.Context, hub dynamic.Interface, o *unstructured.Unstruc
 	_, err := hub.Resource(rbac("clusterroles")).Create(ctx, o, metav1.CreateOptions{})
 	if err == nil {
 		_, err = hub.Resource(rbac("clusterrolebindings")).Create(ctx, binding, metav1.CreateOptions{})
+	}
+	if apierrors.IsAlreadyExists(err) {
+		return nil
 	}
 	return err
 }

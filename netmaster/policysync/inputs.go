@@ -1,6 +1,7 @@
 package policysync
 
 import (
+	"cmp"
 	"log/slog"
 	"maps"
 	"reflect"
@@ -284,6 +285,13 @@ func (t *table) policyChanged(name fleet.Name, old, now any) {
 		}
 		for _, g := range p.targets {
 			t.policiesOf.set(g, id, o == now)
+			if g == (fleet.Name{}) { // it may be held by any gateway's bundle, and hold any gateway
+				t.eachRow(gateways, func(name fleet.Name, _ any) {
+					t.sync(fleet.GatewaySource(name))
+					t.tell(fleet.GatewaySource(name))
+				})
+				continue
+			}
 			t.sync(fleet.GatewaySource(g))
 			t.tell(fleet.GatewaySource(g))
 		}
@@ -476,8 +484,13 @@ func (w *world) workChanged(name fleet.Name, old, now any) {
 		}
 	}
 	if before == nil || after == nil || !sameWork(before.Existing, after.Existing) {
-		w.touchWork(before)
-		w.touchWork(after)
+		look := w.answered
+		if before == nil || after == nil || before.Generation != after.Generation {
+			look = w.sync
+		}
+		w.touchWork(before, look)
+		w.touchWork(after, look)
+		w.touchBeside(before, after)
 	}
 	w.tellAnswers(before, after)
 }
@@ -489,19 +502,72 @@ func sameWork(a, b *fleet.Existing) bool {
 	return reflect.DeepEqual(x, y)
 }
 
-// touchWork has looked at the bundle of a work, and at others that share sources with it: what moves goes on when it has arrived.
-func (w *world) touchWork(one *work) {
+// touchWork has looked at the bundle of a work, and at others that share sources with it: what moves goes on when it has arrived. So do gateways
+// that wait for a policy in it.
+func (w *world) touchWork(one *work, look func(fleet.Source)) {
 	if one == nil {
 		return
 	}
-	w.sync(one.Bundle)
+	look(one.Bundle)
+	for _, g := range w.gatewaysBeside(one.Bundle) {
+		if w.waits(one.Cluster, g) {
+			look(g)
+		}
+	}
 	for i := range one.Sent {
 		for _, s := range []fleet.Source{one.Sent[i].Source, nameSource(one.Sent[i].Key)} {
 			for b := range w.holdersOf[s] {
-				w.sync(b)
+				look(b)
 			}
 		}
 	}
+}
+
+// touchBeside has looked at policies of several gateways where one of these is there, or is gone, under some name: they stay where it is.
+func (w *world) touchBeside(before, after *work) {
+	had, has := gatewaysIn(before), gatewaysIn(after)
+	if slices.Equal(had, has) {
+		return
+	}
+	one := cmp.Or(after, before)
+	for id := range w.policiesOf[one.Bundle.Name] {
+		if p := w.policy(id); p != nil && len(w.worksOf[p.Source()]) > 0 {
+			w.sync(p.Source())
+		}
+	}
+}
+
+// gatewaysIn are the names under which a work has the gateway that it is named by.
+func gatewaysIn(one *work) (keys []fleet.Key) {
+	if one == nil || one.Bundle.Group != gatewayv1.GroupName || one.Bundle.Kind != kindGateway {
+		return nil
+	}
+	for i := range one.Sent {
+		if s := &one.Sent[i]; s.Source == one.Bundle && !s.Asked {
+			keys = append(keys, s.Key)
+		}
+	}
+	return keys
+}
+
+// gatewaysBeside are those that the policy targets which a bundle is of; none if it is of something else.
+func (w *world) gatewaysBeside(b fleet.Source) (bundles []fleet.Source) {
+	if id, watched := w.policyOf(b); watched {
+		for _, name := range w.targets(id) {
+			bundles = append(bundles, fleet.GatewaySource(name))
+		}
+	}
+	return bundles
+}
+
+// waits tells whether a gateway is only asked for in a cluster.
+func (w *world) waits(cluster string, gateway fleet.Source) bool {
+	for at := range w.worksOf[gateway] {
+		if at.Namespace == cluster && slices.ContainsFunc(row[*work](w, works, at).Sent, func(s fleet.Sent) bool { return s.Source == gateway && s.Asked }) {
+			return true
+		}
+	}
+	return false
 }
 
 // adopt finds the bundle of works that do not name it, by their label.
@@ -547,6 +613,11 @@ func (w *world) tellAnswers(before, after *work) {
 		s := one.Sent[i].Source
 		if before == nil || after == nil || !reflect.DeepEqual(answerOf(before, one.Sent[i].Key), answerOf(after, one.Sent[i].Key)) {
 			w.tell(s)
+			if s == one.Bundle {
+				for _, g := range w.gatewaysBeside(s) {
+					w.tell(g)
+				}
+			}
 		}
 	}
 }

@@ -35,6 +35,9 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
+// DeclareMetrics registers what a controller measures, for whoever lists it.
+func DeclareMetrics(reg prometheus.Registerer) { newMetrics(reg) }
+
 // How writes end.
 const (
 	written  = "written"

@@ -2,13 +2,16 @@ package policysync
 
 import (
 	"log/slog"
+	"net/http"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/flowkeep/flowkeep/internal/fleet"
 	"github.com/prometheus/client_golang/prometheus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	clusterv1beta1 "open-cluster-management.io/api/cluster/v1beta1"
 )
 
@@ -107,4 +110,76 @@ func TestNothingIsToldTooEarly(t *testing.T) {
 	expect("when it has been looked at", true)
 	w.bundles.again(b, begun)
 	expect("while a write is tried again", true)
+}
+
+// A policy that could not be read may be held by any gateway's bundle, and hold back any gateway that is new: when it goes, all are looked at.
+func TestAPolicyThatCouldNotBeReadGoes(t *testing.T) {
+	w := aloneWorld(gateways)
+	web, slow := fleet.Name{Namespace: "shop", Name: "web"}, fleet.Name{Namespace: "shop", Name: "slow"}
+	w.current[gateways].put(web, &object{Object: fleet.Object{"metadata": map[string]any{"namespace": "shop", "name": "web"}}})
+	policy := &object{Object: fleet.Object{"spec": map[string]any{"targetRef": "web"}}, targets: []fleet.Name{{}}}
+	kinds := &table{world: w, role: policies, feed: limitFeed, rows: map[fleet.Name]any{}, synced: true}
+	for when, change := range map[string]func(){"comes": func() { kinds.put(slow, policy) }, "goes": func() { kinds.remove(slow) }} {
+		kinds.rows = map[fleet.Name]any{}
+		if when == "goes" {
+			kinds.rows[slow] = policy
+		}
+		b := fleet.GatewaySource(web)
+		w.bundles.begun(b)
+		w.bundles.looked(b)
+		if change(); !w.bundles.hasNews(b) || w.bundles.hasNews(fleet.GatewaySource(fleet.Name{})) {
+			t.Errorf("it %s, and the gateway is not looked at", when)
+		}
+	}
+}
+
+// What a webhook has against a work is no news of the work, whatever code it gives.
+func TestOutdated(t *testing.T) {
+	status := func(message string, causes ...metav1.StatusCause) error {
+		return &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid, Message: message, Details: &metav1.StatusDetails{Causes: causes}}}
+	}
+	for _, test := range []struct {
+		err  error
+		want bool
+	}{
+		{status("the server rejected our request due to an error in our request"), true},
+		{status("spec.x is invalid", metav1.StatusCause{Field: "spec.x"}), false},
+		{status(`admission webhook "works.example.com" denied the request: no`), false},
+		{nil, false},
+	} {
+		if err := outdated(test.err, &fleet.Write{Name: "web"}); apierrors.IsConflict(err) != test.want {
+			t.Errorf("%v became %v", test.err, err)
+		}
+	}
+}
+
+// A policy of several gateways is looked at when one of these is in a work under another name: its copy stays as long as they are under the old one.
+func TestAGatewayHasAnotherName(t *testing.T) {
+	w := aloneWorld(gateways, works)
+	kind := fleet.Kind{GroupVersionKind: schema.GroupVersionKind{Group: "test", Version: "v1", Kind: "Limit"}, Resource: "limits"}
+	limits := feed{resource: schema.GroupVersionResource{Group: "test", Version: "v1", Resource: "limits"}}
+	w.kinds[limits.resource.GroupResource()] = kind
+	w.tables[limits] = &table{world: w, role: policies, feed: limits, kind: kind, rows: map[fleet.Name]any{}, synced: true}
+	web, both := fleet.Name{Namespace: "shop", Name: "web"}, fleet.Source{Group: "test", Kind: "Limit", Name: fleet.Name{Namespace: "shop", Name: "both"}}
+	w.tables[limits].put(both.Name, &object{Object: fleet.Object{}, targets: []fleet.Name{web, {Namespace: "shop", Name: "api"}}})
+	put := func(name string, bundle fleet.Source, asked bool, namespaces ...string) {
+		e := &fleet.Existing{Cluster: "c0", Name: name, Bundle: bundle}
+		for _, namespace := range namespaces {
+			e.Sent = append(e.Sent, fleet.Sent{Key: fleet.Key{Group: bundle.Group, Resource: "any", Name: fleet.Name{Namespace: namespace, Name: name}}, Source: bundle, Asked: asked})
+		}
+		w.current[works].put(fleet.Name{Namespace: "c0", Name: name}, &work{Existing: e})
+	}
+	put("both", both, false, "edge")
+	for _, step := range []struct {
+		asked      bool
+		namespaces []string
+		looked     bool
+	}{{true, []string{"old"}, false}, {false, []string{"old"}, true}, {false, []string{"old", "new"}, true}, {false, []string{"old", "new"}, false}, {false, []string{"new"}, true}} {
+		w.bundles.begun(both)
+		w.bundles.looked(both)
+		put("web", fleet.GatewaySource(web), step.asked, step.namespaces...)
+		if w.bundles.hasNews(both) != step.looked {
+			t.Errorf("%v: looked at: %v", step, !step.looked)
+		}
+	}
 }

@@ -12,11 +12,14 @@ import (
 // queue holds what is to be looked at, each thing once. Safe for concurrent use.
 type queue struct {
 	workqueue.TypedRateLimitingInterface[fleet.Source]
+	// What is marked is looked at when nothing more has come for as long as quiet, but not later than most after the first.
+	quiet, most time.Duration
 
-	mu    sync.Mutex
-	since map[fleet.Source]time.Time // when the first event came that has not led to what it should yet
-	// news is what has been marked and not looked at since, seeing what is being looked at.
-	news, seeing map[fleet.Source]bool
+	mu          sync.Mutex
+	since, last map[fleet.Source]time.Time // when the first event came that has not led to what it should yet, and the last one
+	// news is what has been marked and not looked at since, pressing what of it waits for no more, trying what is to be looked at again without any
+	// news, and seeing what is being looked at.
+	news, pressing, trying, seeing map[fleet.Source]bool
 }
 
 // How long until something that failed is looked at again.
@@ -25,22 +28,54 @@ const (
 	longestRetry = 30 * time.Second
 )
 
-func newQueue() *queue {
+func newQueue(quiet, most time.Duration) *queue {
 	return &queue{
+		quiet: quiet, most: most,
 		TypedRateLimitingInterface: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[fleet.Source](firstRetry, longestRetry)),
-		since:                      map[fleet.Source]time.Time{}, news: map[fleet.Source]bool{}, seeing: map[fleet.Source]bool{},
+		since:                      map[fleet.Source]time.Time{}, last: map[fleet.Source]time.Time{}, news: map[fleet.Source]bool{}, seeing: map[fleet.Source]bool{},
+		pressing: map[fleet.Source]bool{}, trying: map[fleet.Source]bool{},
 	}
 }
 
-// mark has it looked at, after a while if one is given: what is marked meanwhile comes with it.
-func (q *queue) mark(s fleet.Source, after time.Duration) {
+// mark has it looked at: what is marked meanwhile comes with it.
+func (q *queue) mark(s fleet.Source) {
+	q.note(s, false)
+	q.AddAfter(s, q.quiet)
+}
+
+// press has it looked at as soon as can be.
+func (q *queue) press(s fleet.Source) {
+	q.note(s, true)
+	q.Add(s)
+}
+
+func (q *queue) note(s fleet.Source, pressing bool) {
+	now := time.Now()
 	q.mu.Lock()
+	defer q.mu.Unlock()
 	if _, waits := q.since[s]; !waits {
-		q.since[s] = time.Now()
+		q.since[s] = now
 	}
+	q.last[s] = now
 	q.news[s] = true
-	q.mu.Unlock()
-	q.AddAfter(s, after)
+	if pressing {
+		q.pressing[s] = true
+	}
+}
+
+// due tells whether a thing is to be looked at now: if it is not, wait is how long more news of it is to be waited for, or nothing if it has been
+// looked at with all the news there is.
+func (q *queue) due(s fleet.Source, now time.Time) (due bool, wait time.Duration) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	switch {
+	case q.pressing[s]:
+		return true, 0
+	case !q.news[s]:
+		return q.trying[s], 0
+	}
+	wait = min(q.last[s].Add(q.quiet).Sub(now), q.since[s].Add(q.most).Sub(now))
+	return wait <= 0, max(0, wait)
 }
 
 // begun is when the first event came that made what is looked at now dirty; later ones count anew.
@@ -49,8 +84,11 @@ func (q *queue) begun(s fleet.Source) time.Time {
 	defer q.mu.Unlock()
 	if q.news[s] {
 		delete(q.news, s)
+		delete(q.last, s)
 		q.seeing[s] = true
 	}
+	delete(q.pressing, s)
+	delete(q.trying, s)
 	at, ok := q.since[s]
 	if !ok {
 		return time.Now()
@@ -79,6 +117,7 @@ func (q *queue) again(s fleet.Source, begun time.Time) {
 	if at, waits := q.since[s]; !waits || begun.Before(at) {
 		q.since[s] = begun
 	}
+	q.trying[s] = true
 	q.mu.Unlock()
 	q.AddRateLimited(s)
 }
@@ -94,6 +133,13 @@ func (q *queue) run(ctx context.Context, workers int, look func(context.Context,
 				s, over := q.Get()
 				if over {
 					return
+				}
+				if due, wait := q.due(s, time.Now()); !due {
+					if wait > 0 {
+						q.AddAfter(s, wait)
+					}
+					q.Done(s)
+					continue
 				}
 				begun := q.begun(s)
 				if ctx.Err() == nil {

@@ -28,6 +28,8 @@ type Options struct {
 	// Shared: what has no controllerName is handled too: NetworkPolicySets are sent, and PolicyOverrides told where they took effect. On a hub
 	// only one controller may.
 	Shared bool
+	// SetNamespaces are those of spokes that NetworkPolicySets may write into.
+	SetNamespaces fleet.Namespaces
 	// LeaseNamespace is where the Lease is, Identity this instance's name in it.
 	LeaseNamespace, Identity string
 	// Workers is how many objects are written at a time.

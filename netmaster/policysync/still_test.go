@@ -95,7 +95,7 @@ func (h *stillHub) define(r schema.GroupVersionResource, kind string) {
 // bring has all watches bring what there is, but for those of some inputs.
 func (h *stillHub) bring(but ...*input) {
 	h.Helper()
-	for range 3 { // what is watched follows from what is brought
+	for range 5 { // what is watched follows from what is brought, in four steps
 		for f, to := range h.feeds {
 			values, err := h.client.rows(h.Context(), f, to.slim)
 			h.must(err)
@@ -168,6 +168,31 @@ func TestAWatchThatLagsBehind(t *testing.T) {
 			t.Errorf("%s: it counts as undone for ever", in.name)
 		}
 		h.is(in.name+" have come", stillAll...)
+	}
+}
+
+// The definition of a kind that is needed is deleted, and all objects of it with that, of which the watches of the objects bring news first: that takes
+// nothing away.
+func TestADefinitionThatIsBeingDeleted(t *testing.T) {
+	for in, o := range map[*input][2]string{
+		gateways: {"Gateway", "web"}, classes: {"GatewayClass", "still-edge"}, placements: {"Placement", "all"}, decisions: {"PlacementDecision", "all-1"},
+	} {
+		h := newStillHub(t)
+		h.remove(o[0], o[1])
+		h.patch("CustomResourceDefinition", in.resource.GroupResource().String(), `{metadata: {deletionTimestamp: "2026-01-01T00:00:00Z"}}`)
+		h.bring(definitions)
+		if in == decisions { // a cluster that is named no more is kept for a while
+			for placement := range h.world.leaving {
+				h.world.left(placement, time.Now().Add(time.Hour))
+			}
+		}
+		if h.sync() {
+			t.Errorf("%s: it does not count as undone", in.name)
+		}
+		h.is(in.name+" are gone with their definition", stillAll...)
+		h.bring()
+		h.sync()
+		h.is("it is known why "+in.name+" are gone", stillAll...)
 	}
 }
 

@@ -65,7 +65,8 @@ func (w *world) existing(b fleet.Source) (all []*fleet.Existing) {
 }
 
 // neighbours are bundles that share sources with one: as it wants something that they hold, or holds something that they want. Those that
-// hold a name that it wants are too.
+// hold a name that it wants are too, and those with policies that its gateway waits for, or of the gateways of a policy
+// that gets another name.
 func (w *world) neighbours(b *fleet.Bundle, existing []*fleet.Existing) []fleet.Source {
 	found := map[fleet.Source]bool{}
 	wants := map[fleet.Source]bool{}
@@ -90,6 +91,12 @@ func (w *world) neighbours(b *fleet.Bundle, existing []*fleet.Existing) []fleet.
 				maps.Copy(found, w.wantedBy(s, selection))
 			}
 		}
+	}
+	for _, s := range b.Awaited(existing) {
+		maps.Copy(found, w.wantedBy(s, selection))
+	}
+	for _, g := range b.Beside(existing) {
+		found[g] = true
 	}
 	delete(found, b.Source)
 	return slices.SortedFunc(maps.Keys(found), fleet.Source.Compare)
@@ -182,7 +189,7 @@ func (w *world) annotated(at fleet.Name) bool {
 }
 
 // wrote takes a work up as it is after a write, so that it is not written once more before its event comes. If it is there no more, or in
-// another version than was written, the events have more to tell than this.
+// a newer version, the events have more to tell than this.
 func (w *world) wrote(at fleet.Name, before string, after *unstructured.Unstructured) {
 	w.mu.RLock()
 	t := w.current[works]
@@ -190,10 +197,13 @@ func (w *world) wrote(at fleet.Name, before string, after *unstructured.Unstruct
 	if t == nil {
 		return
 	}
-	value := t.slim(after)
+	written, ok := t.slim(after).(*work)
+	if !ok {
+		return
+	}
 	t.change(func() {
-		if one, ok := t.rows[at].(*work); ok && one.ResourceVersion == before && value != nil {
-			t.have(at, value)
+		if one, ok := t.rows[at].(*work); ok && (one.ResourceVersion == before || one.older(written)) {
+			t.have(at, written)
 		}
 	})
 }

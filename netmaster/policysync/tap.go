@@ -53,6 +53,25 @@ type kept struct {
 	value any
 }
 
+// GetObjectKind has it pass for an object of Kubernetes.
+func (k *kept) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
+
+// DeepCopyObject is the same: nobody changes what is kept.
+func (k *kept) DeepCopyObject() runtime.Object { return k }
+
+// page is one of a list.
+type page struct {
+	metav1.TypeMeta
+	metav1.ListMeta
+	Items []runtime.Object
+}
+
+// DeepCopyObject is the same: nobody changes what is kept.
+func (p *page) DeepCopyObject() runtime.Object { return p }
+
+// mostListed is how many objects are asked for at a time. Works are so large that all of them as they come would be many times what is kept.
+const mostListed = 100
+
 // tap is one watch that runs. It implements cache.ReflectorStore.
 type tap struct {
 	feed feed
@@ -68,6 +87,19 @@ func (t *tap) keep(o any) (any, error) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: u.GetNamespace(), Name: u.GetName(), UID: u.GetUID(), ResourceVersion: u.GetResourceVersion()},
 		value:      t.sink.slim(u),
 	}, nil
+}
+
+// page keeps what the API server gives.
+func (t *tap) page(list *unstructured.UnstructuredList) (*page, error) {
+	p := &page{ListMeta: metav1.ListMeta{ResourceVersion: list.GetResourceVersion(), Continue: list.GetContinue(), RemainingItemCount: list.GetRemainingItemCount()}}
+	for i := range list.Items {
+		k, _, err := t.kept(&list.Items[i])
+		if err != nil {
+			return nil, err
+		}
+		p.Items = append(p.Items, k)
+	}
+	return p, nil
 }
 
 // Transformer has lists kept small while they come in.
@@ -186,9 +218,13 @@ func (t *taps) source(ctx context.Context, f feed, to sink) cache.ListerWatcher 
 	}
 	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{ // the reflector's own contexts may outlive the watch
 		ListWithContextFunc: func(_ context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.Limit = min(o.Limit, mostListed)
 			list, err := from.List(ctx, f.options(o))
 			tell(err)
-			return list, err
+			if err != nil {
+				return nil, err
+			}
+			return (&tap{f, to}).page(list)
 		},
 		WatchFuncWithContext: func(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			w, err := from.Watch(ctx, f.options(o))

@@ -30,6 +30,7 @@ func (c *controller) tell(ctx context.Context, s fleet.Source, _ time.Time) bool
 	reports := from.reports(s)
 	c.world.mu.RUnlock()
 	if from.early {
+		c.world.tell(s) // by then it is decided, however often this was too early
 		return false
 	}
 	for _, r := range reports {
@@ -131,6 +132,7 @@ func (c *reporter) gatewayReport(s fleet.Source) []report {
 				r.Policies = append(r.Policies, *p)
 			}
 		}
+		r.States = fleet.Awaiting(s.Name, r.States, known.bundle.After, r.Policies)
 	} else if selected.Gateway != nil || selected.Frozen {
 		return nil // it has not been looked at yet
 	}

@@ -14,6 +14,7 @@ import (
 type world struct {
 	controller string
 	shared     bool // what has no controllerName is ours: sets, and what is told on overrides
+	namespaces fleet.Namespaces
 	log        *slog.Logger
 	taps       watcher
 	metrics    *metrics
@@ -102,9 +103,12 @@ func (w *world) park(cluster string, b fleet.Source) {
 	w.parked.set(cluster, b, true)
 }
 
-func (w *world) sync(b fleet.Source) { w.bundles.mark(b, 0) }
+func (w *world) sync(b fleet.Source) { w.bundles.press(b) }
 
-func (w *world) tell(s fleet.Source) { w.tells.mark(s, tellAfter) }
+// answered has a bundle looked at for what a cluster says of its works: others will say so too.
+func (w *world) answered(b fleet.Source) { w.bundles.mark(b) }
+
+func (w *world) tell(s fleet.Source) { w.tells.mark(s) }
 
 // table is what is known of one feed. It belongs to the world's lock.
 type table struct {
@@ -133,7 +137,7 @@ func (w *world) gatewayController() gatewayv1.GatewayController {
 
 func newWorld(controller string, log *slog.Logger, m *metrics) *world {
 	return &world{
-		controller: controller, log: log, metrics: m, bundles: newQueue(), tells: newQueue(),
+		controller: controller, log: log, metrics: m, bundles: newQueue(answeredAfter, answeredWithin), tells: newQueue(tellAfter, tellWithin),
 		tables: map[feed]*table{}, current: map[*input]*table{}, absent: map[*input]string{}, classes: map[string]*fleet.Class{}, kinds: map[schema.GroupResource]fleet.Kind{},
 		swept:      map[schema.GroupResource]bool{},
 		gatewaysOf: index[string, fleet.Name]{}, gatewaysAt: index[fleet.Name, fleet.Name]{}, decisionsOf: index[fleet.Name, fleet.Name]{},
@@ -219,7 +223,7 @@ func (t *table) have(name fleet.Name, value any) {
 func (w *world) touchAll() {
 	w.adopt()
 	w.eachRow(gateways, func(name fleet.Name, _ any) { w.touchGateway(name) })
-	w.eachRow(works, func(_ fleet.Name, row any) { w.touchWork(row.(*work)) })
+	w.eachRow(works, func(_ fleet.Name, row any) { w.touchWork(row.(*work), w.sync) })
 	w.touchSets("")
 	for name := range w.classes {
 		w.tell(classSource(name))

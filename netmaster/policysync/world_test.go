@@ -44,6 +44,8 @@ type hubWorld struct {
 
 	mu     sync.Mutex
 	asleep bool // the agents
+	// options change those of a controller that is started.
+	options func(*Options)
 }
 
 var (
@@ -52,6 +54,7 @@ var (
 		"GatewayClass": classes.resource, "Gateway": gateways.resource, "ConfigMap": configMapResource, "Placement": placements.resource,
 		"PlacementDecision": decisions.resource, "ManagedCluster": clusters.resource, "ManifestWork": works.resource,
 		fleetv1alpha1.KindOverride: overrides.resource, fleetv1alpha1.KindSet: sets.resource, "NetworkPolicy": networkPolicyResource, "Namespace": namespaceResource,
+		"CustomResourceDefinition": crdResource, "Lease": {Group: "coordination.k8s.io", Version: "v1", Resource: "leases"},
 		"ClusterRole": rbac("clusterroles"), "ClusterRoleBinding": rbac("clusterrolebindings"),
 	}
 )
@@ -59,7 +62,14 @@ var (
 // newHubWorld has clusters, a Placement "all" that chooses them, and a class that takes LimitPolicies along.
 func newHubWorld(t *testing.T, clusters int) *hubWorld {
 	t.Helper()
-	cfg := hubConfig(t)
+	h := newBareWorld(t, hubConfig(t))
+	h.furnish(clusters)
+	return h
+}
+
+// newBareWorld has nothing but rights.
+func newBareWorld(t *testing.T, cfg *rest.Config) *hubWorld {
+	t.Helper()
 	hub, err := dynamic.NewForConfig(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -67,20 +77,25 @@ func newHubWorld(t *testing.T, clusters int) *hubWorld {
 	h := &hubWorld{T: t, cfg: cfg, hub: hub, id: fmt.Sprintf("t%d", testNumber.Add(1))}
 	h.controller, h.group = "example.com/"+h.id, h.id+".test"
 	h.apply("", `{apiVersion: v1, kind: Namespace, metadata: {name: %s}}`, h.id)
+	h.may("kinds", `{apiGroups: [%s], resources: ["*"], verbs: [get, list, watch, update]}`, h.group)
+	h.may("parameters", `{apiGroups: ["", coordination.k8s.io], resources: [configmaps, leases], verbs: [get, list, watch, create, update]}`)
+	return h
+}
+
+// furnish makes what newHubWorld has.
+func (h *hubWorld) furnish(clusters int) {
+	h.Helper()
 	for n := range clusters {
 		h.clusters = append(h.clusters, h.cluster(n))
 		h.apply("", `{apiVersion: v1, kind: Namespace, metadata: {name: %s}}`, h.cluster(n))
 		h.apply("", `{apiVersion: cluster.open-cluster-management.io/v1, kind: ManagedCluster, metadata: {name: %s}, spec: {hubAcceptsClient: true}}`, h.cluster(n))
 		h.status("ManagedCluster", "", h.cluster(n), `{conditions: [{type: ManagedClusterConditionAvailable, status: "True", reason: Test, message: "", lastTransitionTime: "2026-01-01T00:00:00Z"}]}`)
 	}
-	h.may("kinds", `{apiGroups: [%s], resources: ["*"], verbs: [get, list, watch, update]}`, h.group)
-	h.may("parameters", `{apiGroups: ["", coordination.k8s.io], resources: [configmaps, leases], verbs: [get, list, watch, create, update]}`)
 	h.kind("LimitPolicy", "limitpolicies", true)
 	h.apply("", `{apiVersion: cluster.open-cluster-management.io/v1beta1, kind: Placement, metadata: {name: all}, spec: {}}`)
 	h.decide("all", h.clusters...)
 	h.parameters("edge", `downstreamClass: istio`, fmt.Sprintf(`policies: "[{group: %s, kind: LimitPolicy}]"`, h.group))
 	h.class("edge")
-	return h
 }
 
 // may is what the controller is allowed beside its role, under a name.
@@ -356,6 +371,7 @@ type running struct {
 	*hubWorld
 	stop     func()
 	registry *prometheus.Registry
+	killed   bool // it ends as it likes
 	mu       sync.Mutex
 	reason   string
 }
@@ -372,17 +388,18 @@ func (h *hubWorld) start() *running {
 	if os.Getenv("POLICYSYNC_DEBUG") != "" {
 		level = slog.LevelDebug
 	}
-	done, controller := make(chan error, 1), h.controller
-	go func() {
-		done <- Run(ctx, Options{
-			API: cfg, Controller: controller, Shared: true, LeaseNamespace: h.id, Identity: "test", Workers: 16, Registerer: r.registry,
-			Ready: func(reason string) { r.mu.Lock(); r.reason = reason; r.mu.Unlock() },
-			Log:   slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})),
-		})
-	}()
+	done, o := make(chan error, 1), Options{
+		API: cfg, Controller: h.controller, Shared: true, LeaseNamespace: h.id, Identity: "test", Workers: 16, Registerer: r.registry,
+		Ready: func(reason string) { r.mu.Lock(); r.reason = reason; r.mu.Unlock() },
+		Log:   slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})),
+	}
+	if h.options != nil {
+		h.options(&o)
+	}
+	go func() { done <- Run(ctx, o) }()
 	r.stop = sync.OnceFunc(func() {
 		cancel()
-		if err := <-done; err != nil {
+		if err := <-done; err != nil && !r.killed {
 			h.Error(err)
 		}
 	})

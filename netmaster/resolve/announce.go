@@ -45,9 +45,31 @@ func (e *Engine) wired(a *Announcement) endpointID {
 func (e *Engine) accept(id endpointID, a Announcement) {
 	ep := e.endpoints.at(id)
 	if ep.announced == nil || ep.announced.Node != a.Node || !slices.Equal(ep.announced.Addresses, a.Addresses) {
-		e.change(id, ep, func() { ep.announced, ep.withdrawn = &a, false })
+		e.change(id, ep, func() { e.setAnnounced(id, ep, &a); ep.withdrawn = false })
 	}
 	e.batch.settled = append(e.batch.settled, policy.SettledEndpoint{Node: a.Node, ID: a.ID(), UID: a.UID})
+}
+
+// setAnnounced is the one that alters what is announced of an endpoint.
+func (e *Engine) setAnnounced(id endpointID, ep *endpoint, a *Announcement) {
+	if ep.announced != nil {
+		node := ep.announced.Node
+		ids := e.announcedOn[node]
+		last := len(ids) - 1
+		ids[slices.Index(ids, id)] = ids[last]
+		if e.announcedOn[node] = ids[:last]; last == 0 {
+			delete(e.announcedOn, node)
+		}
+	}
+	if ep.announced = a; a != nil {
+		e.announcedOn[a.Node] = append(e.announcedOn[a.Node], id)
+	}
+}
+
+// Waits tells whether an announcement is of a pod that the API has not, or not on that node.
+func (e *Engine) Waits(a Announcement) bool {
+	_, waits := e.waiting[waitingKey{a.incarnation(), a.Node}]
+	return waits
 }
 
 // waitingKey has the node, so that no node displaces another's word.
@@ -99,7 +121,24 @@ func (e *Engine) withdraw(a *Announcement) {
 		delete(e.ghosts, incarnation{ep.obj.ID(), ep.obj.UID})
 		e.forget(id, ep)
 	default:
-		e.change(id, ep, func() { ep.announced, ep.withdrawn = nil, true })
+		e.change(id, ep, func() { e.setAnnounced(id, ep, nil); ep.withdrawn = true })
+	}
+}
+
+// unhear forgets what all nodes have said, also that they took addresses back. It costs all endpoints.
+func (e *Engine) unhear() {
+	clear(e.waiting)
+	for _, id := range slices.Sorted(maps.Values(e.ghosts)) {
+		e.forget(id, e.endpoints.at(id))
+	}
+	clear(e.ghosts)
+	for _, s := range e.endpointByName.slots {
+		if s.id == 0 {
+			continue
+		}
+		if ep := e.endpoints.at(s.id); ep.announced != nil || ep.withdrawn {
+			e.change(s.id, ep, func() { e.setAnnounced(s.id, ep, nil); ep.withdrawn = false })
+		}
 	}
 }
 
@@ -121,10 +160,8 @@ func (e *Engine) nodeAnnounced(n *NodeAnnouncements) {
 
 // wiredOn is all that a node has announced, waiting or not, in an order that is always the same.
 func (e *Engine) wiredOn(node string) (out []Announcement) {
-	for id := endpointID(1); id <= e.endpoints.last; id++ {
-		if a := e.endpoints.at(id).announced; a != nil && a.Node == node {
-			out = append(out, *a)
-		}
+	for _, id := range e.announcedOn[node] {
+		out = append(out, *e.endpoints.at(id).announced)
 	}
 	for a := range maps.Values(e.waiting) {
 		if a.Node == node {

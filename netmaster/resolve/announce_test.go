@@ -165,6 +165,28 @@ func TestHelloReplaces(t *testing.T) {
 	s.want(false, outside+" "+api+" tcp/80")
 }
 
+// Who has not heard of nodes for a while forgets what they said: pods have the addresses that the API server has of them, whether their nodes
+// announced others or took them back, and who was deleted is nobody.
+func TestUnheard(t *testing.T) {
+	s := newScene(t)
+	web1, free, gone, api1 := pod("a/web1", "app=web", web), pod("a/free", "app=web", other), pod("a/gone", "app=web", ""), pair()[1]
+	s.do(world([]*policy.Endpoint{web1, free, gone, api1}, webToAPI))
+	s.do(announced(says(web1, "10.0.0.77"), says(free, other), says(gone, outside), says(pod("a/late", "", ""), "10.0.0.78")))
+	s.do(withdrawn(says(free, "")))
+	s.do(resolve.Batch{DeletedEndpoints: []string{"a/gone"}})
+	s.want(true, "10.0.0.77 "+api+" tcp/80", outside+" "+api+" tcp/80")
+	s.want(false, web+" "+api+" tcp/80", other+" "+api+" tcp/80")
+	s.do(resolve.Batch{Unheard: true})
+	s.want(true, web+" "+api+" tcp/80", other+" "+api+" tcp/80")
+	s.want(false, "10.0.0.77 "+api+" tcp/80", outside+" "+api+" tcp/80")
+	s.do(podEvents(pod("a/late", "app=web", "")))
+	s.settled()
+	s.do(announced(says(web1, "10.0.0.77")))
+	s.settled("node1 a/web1 uid-web1")
+	s.want(true, "10.0.0.77 "+api+" tcp/80")
+	s.want(false, web+" "+api+" tcp/80")
+}
+
 // Two living pods with one address: it is nobody's as a peer and isolated for both; told once; ends when one lets go.
 func TestContested(t *testing.T) {
 	s := newScene(t)

@@ -164,7 +164,8 @@ func (e *Engine) forget(id endpointID, ep *endpoint) {
 	before := ep.addresses()
 	e.detach(ep)
 	e.leaveNode(ep.node)
-	ep.obj, ep.announced = nil, nil
+	e.setAnnounced(id, ep, nil)
+	ep.obj = nil
 	e.unclaim(id, before)
 	e.batch.forgotten = append(e.batch.forgotten, id)
 }

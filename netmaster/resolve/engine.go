@@ -34,6 +34,8 @@ type Batch struct {
 	Announced         []Announcement
 	Withdrawn         []Announcement
 	NodeAnnounced     []NodeAnnouncements
+	// Unheard: what nodes said before is forgotten, as if they never had. What the API server has of pods counts again.
+	Unheard bool
 }
 
 // Conflict is an address that several endpoints of equal standing claim. It is in no peer group.
@@ -72,20 +74,25 @@ type Engine struct {
 	contested map[netip.Addr]struct{}    // claimed by several
 	ghosts    map[incarnation]endpointID // wired, but no longer the API's pod of that name
 	waiting   map[waitingKey]Announcement
-	batch     batchState
-	moved     []endpointID // by the last batch, in force
+	// announcedOn are the endpoints that a node has announced, in no order.
+	announcedOn map[string][]endpointID
+	batch       batchState
+	moved       []endpointID // by the last batch, in force
 }
 
 // New makes an empty engine whose first change has the revision after this one.
 func New(revision uint64) *Engine {
 	return &Engine{
 		revision: revision, hash: newHashing(), namespaceByName: map[string]namespaceID{}, nodeByName: map[string]nodeID{},
-		contested: map[netip.Addr]struct{}{}, ghosts: map[incarnation]endpointID{}, waiting: map[waitingKey]Announcement{},
+		contested: map[netip.Addr]struct{}{}, ghosts: map[incarnation]endpointID{}, waiting: map[waitingKey]Announcement{}, announcedOn: map[string][]endpointID{},
 	}
 }
 
 // Revision is that of the last change.
 func (e *Engine) Revision() uint64 { return e.revision }
+
+// Advance has the next change have the revision after this one, if that is higher.
+func (e *Engine) Advance(revision uint64) { e.revision = max(e.revision, revision) }
 
 // Apply takes a batch over. Changes that cancel out within it are not told; if nothing changed, Revision is the old one and
 // only Settled can be non-empty.
@@ -106,6 +113,9 @@ func (e *Engine) Apply(b Batch) (policy.Changes, []Conflict) {
 	}
 	for _, obj := range b.Endpoints {
 		e.putEndpoint(obj)
+	}
+	if b.Unheard {
+		e.unhear()
 	}
 	for i := range b.Withdrawn {
 		e.withdraw(&b.Withdrawn[i])

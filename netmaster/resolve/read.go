@@ -25,6 +25,21 @@ func (e *Engine) Counts() Counts {
 	return c
 }
 
+// Unpublished are the nodes of pods whose addresses nobody has told yet: their nodes may know them. It costs all endpoints.
+func (e *Engine) Unpublished() map[string]struct{} {
+	out := map[string]struct{}{}
+	for _, s := range e.endpointByName.slots {
+		if s.id == 0 {
+			continue
+		}
+		ep := e.endpoints.at(s.id)
+		if o := ep.obj; ep.announced == nil && o.Node != "" && len(o.Addresses) == 0 && ep.member() && !o.Terminating {
+			out[o.Node] = struct{}{}
+		}
+	}
+	return out
+}
+
 // DryRuns is how many of the policies are in one; it costs all policies.
 func (e *Engine) DryRuns() (n int) {
 	for _, s := range e.policyByName.slots {

@@ -46,7 +46,7 @@ func (s *server) serveAccess(ctx context.Context, answers *inspect.Server, all *
 			return fmt.Errorf("listen for the API server: %w (choose another address with --access-listen, or none)", err)
 		}
 	}
-	if !s.cfg.TLS.Covers(mtls.ServiceName) {
+	if !mtls.Covers(s.cfg.TLS, mtls.ServiceName) {
 		s.log.Warn("netmaster's certificate is not of the name by which the API server reaches it: netctl needs --server until another is issued", "name", mtls.ServiceName)
 	}
 	a := access.New(access.Config{Questions: answers, Reviewer: cfg.API, TLS: s.cfg.TLS, Version: s.cfg.Version, Logger: s.log, Registerer: s.cfg.Registerer})
@@ -73,9 +73,19 @@ func (s *server) serveAccess(ctx context.Context, answers *inspect.Server, all *
 				return
 			}
 		}
-		ctx, cancel := context.WithTimeout(ctx, announceTime)
-		defer cancel()
-		cfg.API.Announce(ctx)
 	})
+	s.trusting = a.Trusting()
 	return nil
+}
+
+// announceAccess tells the API server that this netmaster answers now.
+func (s *server) announceAccess(ctx context.Context) {
+	select {
+	case <-s.trusting: // never, if there is nobody
+	case <-ctx.Done():
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, announceTime)
+	defer cancel()
+	s.cfg.Access.API.Announce(ctx)
 }

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/flowkeep/flowkeep/api/wellknown"
 	"github.com/flowkeep/flowkeep/internal/wire"
 )
 
@@ -62,7 +63,7 @@ func (s *server) drifted(node string, d *wire.Drift, now time.Time) {
 	}
 	text := driftText(&all, audits)
 	s.log.Warn("a node's flows were not as they should be: somebody else changes them", "node", node, "drift", text)
-	s.cfg.Report.Warn("Node", "", node, node, "FlowkeepDrift", text)
+	s.cfg.Report.Tell(wellknown.EventDrift, "", node, node, text)
 }
 
 // driftText is for people; what happened to the flows is told of the last audit.

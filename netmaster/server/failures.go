@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/flowkeep/flowkeep/api/wellknown"
 	"github.com/flowkeep/flowkeep/internal/wire"
 	"github.com/flowkeep/flowkeep/netmaster/resolve"
 	"github.com/flowkeep/flowkeep/policydb/policy"
@@ -111,12 +112,12 @@ func (s *server) acknowledged(ctx context.Context, node string, a *wire.Ack) err
 	return s.Do(ctx, func(e *resolve.Engine) {
 		for id, text := range failed {
 			if p := e.PolicyObject(id); p != nil {
-				s.cfg.Report.Warn("NetworkPolicy", p.Namespace, p.Name, p.UID, "NotInForce", notInForce(p, node, strings.TrimSpace(text)))
+				s.cfg.Report.Tell(wellknown.EventNotInForce, p.Namespace, p.Name, p.UID, notInForce(p, node, strings.TrimSpace(text)))
 			}
 		}
 		for _, id := range mended {
 			if p := e.PolicyObject(id); p != nil {
-				s.cfg.Report.Note("NetworkPolicy", p.Namespace, p.Name, p.UID, "InForce", fmt.Sprintf("node %s has all of this policy in force again", node))
+				s.cfg.Report.Tell(wellknown.EventInForce, p.Namespace, p.Name, p.UID, fmt.Sprintf("node %s has all of this policy in force again", node))
 			}
 		}
 	})
@@ -131,5 +132,5 @@ func notInForce(p *policy.Policy, node, why string) string {
 
 // refused tells users of a node that is not served.
 func (s *server) refused(node, message string) {
-	s.cfg.Report.Warn("Node", "", node, node, "FlowkeepRefused", message+"; the node enforces the rules it last had")
+	s.cfg.Report.Tell(wellknown.EventNodeRefused, "", node, node, message+"; the node enforces the rules it last had")
 }

@@ -24,7 +24,7 @@ func TestAnotherVersionIsToldEverywhere(t *testing.T) {
 	n.versions = [2]uint32{7, 9}
 	n.connect(m)
 	until(t, "the node is told", n.is(func() bool {
-		return status.Code(n.ended) == codes.FailedPrecondition && strings.Contains(n.ended.Error(), "speaks versions 7 to 9 of the feed, this netmaster 2 to 3: upgrade the older of the two")
+		return status.Code(n.ended) == codes.FailedPrecondition && strings.Contains(n.ended.Error(), "speaks versions 7 to 9 of the feed, this netmaster 2 to 4: upgrade the older of the two")
 	}))
 	until(t, "the node's event", func() bool { return w.reported("Node /node1 FlowkeepRefused", "versions 7 to 9", "rules it last had") })
 	until(t, "the log and the metric", func() bool {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"net"
@@ -16,8 +17,10 @@ import (
 	"time"
 
 	apifeed "github.com/flowkeep/flowkeep/api/feed"
+	"github.com/flowkeep/flowkeep/api/wellknown"
 	"github.com/flowkeep/flowkeep/internal/mtls"
 	"github.com/flowkeep/flowkeep/internal/process"
+	"github.com/flowkeep/flowkeep/internal/reference"
 	"github.com/flowkeep/flowkeep/internal/wire"
 	"github.com/flowkeep/flowkeep/netmaster/watch"
 	"github.com/flowkeep/flowkeep/policydb/policy"
@@ -102,16 +105,16 @@ func (w *world) apiServer(away bool) {
 	w.away = away
 }
 
-// Warn collects what users are told.
-func (w *world) Warn(kind, namespace, name, _, reason, message string) {
+// Tell collects what users are told.
+func (w *world) Tell(reason wellknown.EventReason, namespace, name, _, message string) {
+	event := wellknown.EventOf(reason)
+	if event == nil || event.Writer != wellknown.NetmasterEvents {
+		w.Errorf("netmaster writes Events of reason %s, of which api/wellknown knows nothing", reason)
+		return
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.reports = append(w.reports, fmt.Sprintf("%s %s/%s %s: %s", kind, namespace, name, reason, message))
-}
-
-// Note collects it too.
-func (w *world) Note(kind, namespace, name, uid, reason, message string) {
-	w.Warn(kind, namespace, name, uid, reason, message)
+	w.reports = append(w.reports, fmt.Sprintf("%s %s/%s %s: %s", event.Kind, namespace, name, reason, message))
 }
 
 func (w *world) reported(parts ...string) bool {
@@ -170,6 +173,17 @@ func (m *master) stop() {
 	if err := <-m.done; err != nil {
 		m.Error(err)
 	}
+	declared := reference.NewMetrics()
+	DeclareMetrics(declared)
+	families, err := m.reg.Gather()
+	if err != nil {
+		m.Error(err)
+	}
+	for _, f := range families {
+		if !declared.Has(f.GetName()) {
+			m.Errorf("DeclareMetrics knows nothing of %s", f.GetName())
+		}
+	}
 }
 
 func (m *master) ready() {
@@ -208,6 +222,7 @@ type node struct {
 	wired    []wire.Announcement
 	sent     int // rules and groups in the updates of this connection
 	updates  int // of this connection
+	welcomed bool
 	infos    []policy.NodeInfo
 	stream   grpc.BidiStreamingClient[apifeed.NodeMessage, apifeed.MasterMessage]
 	end      func()
@@ -227,7 +242,7 @@ func (n *node) hello() *wire.Hello {
 	if n.versions == [2]uint32{} {
 		n.versions = [2]uint32{apifeed.MinVersion, apifeed.MaxVersion}
 	}
-	h := &wire.Hello{Node: n.name, Program: "test", MinVersion: n.versions[0], MaxVersion: n.versions[1], Revision: n.revision, Announced: n.wired, TrafficMode: n.traffic}
+	h := &wire.Hello{Node: n.name, Program: "test", Versions: wire.Versions{Min: n.versions[0], Max: n.versions[1]}, Revision: n.revision, Announced: n.wired, TrafficMode: n.traffic}
 	for k, r := range n.rules {
 		h.Held = append(h.Held, wire.Held{Key: k, Hash: r.Hash()})
 	}
@@ -256,9 +271,9 @@ func (n *node) connect(m *master) {
 	if n.stream, err = apifeed.NewFeedClient(conn).Stream(ctx); err != nil {
 		n.Fatal(err)
 	}
-	n.sent, n.updates = 0, 0
+	n.sent, n.updates, n.welcomed = 0, 0, false
 	for part := range wire.HelloParts(n.hello()) {
-		if err := n.stream.Send(part); err != nil {
+		if err := n.stream.Send(part); err != nil && !errors.Is(err, io.EOF) { // refused: receive is told why
 			n.Fatal(err)
 		}
 	}
@@ -281,6 +296,7 @@ func (n *node) receive(stream grpc.BidiStreamingClient[apifeed.NodeMessage, apif
 			return
 		}
 		n.mu.Lock()
+		n.welcomed = n.welcomed || msg.GetWelcome() != nil
 		if m := msg.GetNodes(); m != nil {
 			if n.infos, err = wire.ToNodes(m); err != nil {
 				n.Error(err)

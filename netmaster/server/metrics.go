@@ -1,11 +1,19 @@
 package server
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/flowkeep/flowkeep/netmaster/access"
+	"github.com/flowkeep/flowkeep/netmaster/enforcement"
+	"github.com/flowkeep/flowkeep/netmaster/feed"
+	"github.com/flowkeep/flowkeep/netmaster/webhook"
+	"github.com/flowkeep/flowkeep/policydb/labelcache"
+	"github.com/prometheus/client_golang/prometheus"
+)
 
 type metrics struct {
 	revision     prometheus.Gauge
 	events       prometheus.Gauge
 	apiUp        prometheus.Gauge
+	leads, epoch prometheus.Gauge
 	objects      *prometheus.GaugeVec
 	batchSeconds prometheus.Histogram
 	conflicts    prometheus.Counter
@@ -21,6 +29,8 @@ func newMetrics(r prometheus.Registerer) metrics {
 		revision:     prometheus.NewGauge(prometheus.GaugeOpts{Name: name("revision"), Help: "Revision of the resolved state."}),
 		events:       prometheus.NewGauge(prometheus.GaugeOpts{Name: name("watch_events"), Help: "Object changes seen since the start."}),
 		apiUp:        prometheus.NewGauge(prometheus.GaugeOpts{Name: name("api_connected"), Help: "1 while the API server can be watched."}),
+		leads:        prometheus.NewGauge(prometheus.GaugeOpts{Name: name("leads"), Help: "1 while this netmaster serves: as the leader, or as the only one."}),
+		epoch:        prometheus.NewGauge(prometheus.GaugeOpts{Name: name("epoch"), Help: "Epoch in which this netmaster leads; 0: it does not, or takes part in no election."}),
 		objects:      prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name("objects"), Help: "How much the engine holds."}, []string{"kind"}),
 		batchSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: name("batch_seconds"), Help: "Time from a batch of events to its deltas for nodes.", Buckets: prometheus.ExponentialBuckets(0.00001, 4, 12)}),
 		conflicts:    prometheus.NewCounter(prometheus.CounterOpts{Name: name("address_conflicts_total"), Help: "Addresses that several endpoints of equal standing claimed."}),
@@ -30,7 +40,17 @@ func newMetrics(r prometheus.Registerer) metrics {
 		storeCorrupt: prometheus.NewCounter(prometheus.CounterOpts{Name: name("store_corrupt_total"), Help: "Times the policy DB was unreadable and set aside."}),
 	}
 	if r != nil {
-		r.MustRegister(m.revision, m.events, m.apiUp, m.objects, m.batchSeconds, m.conflicts, m.invalid, m.storeErrors, m.storeCorrupt, m.storeWaiting)
+		r.MustRegister(m.revision, m.events, m.apiUp, m.leads, m.epoch, m.objects, m.batchSeconds, m.conflicts, m.invalid, m.storeErrors, m.storeCorrupt, m.storeWaiting)
 	}
 	return m
+}
+
+// DeclareMetrics registers all that a netmaster measures, with every part of it, for whoever lists it.
+func DeclareMetrics(r prometheus.Registerer) {
+	newMetrics(r)
+	labelcache.New(labelcache.Config{Registerer: r})
+	feed.NewServer(feed.Config{Registerer: r})
+	enforcement.New(enforcement.Config{Registerer: r})
+	webhook.New(webhook.Config{Registerer: r})
+	access.New(access.Config{Registerer: r})
 }

@@ -2,9 +2,13 @@ package server
 
 import (
 	"context"
+	"fmt"
+	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
+	"github.com/flowkeep/flowkeep/api/wellknown"
 	"github.com/flowkeep/flowkeep/internal/wire"
 	"github.com/flowkeep/flowkeep/netmaster/feed"
 	"github.com/flowkeep/flowkeep/netmaster/resolve"
@@ -19,7 +23,21 @@ func (s *server) event(ctx context.Context, ev feed.Event) error {
 		if err := s.hold(ctx, ev.Node, ev.Connected.Revision); err != nil {
 			return err
 		}
-		return s.Do(ctx, func(*resolve.Engine) { s.connected(ev.Node, ev.Connected.Announced) })
+		unknown := false
+		err := s.Do(ctx, func(*resolve.Engine) {
+			s.connected(ev.Node, ev.Connected.Announced)
+			if l := s.now.Load(); l != nil {
+				l.came(ev.Node)
+			}
+			unknown = len(s.strangers.said[ev.Node]) > 0
+		})
+		if err != nil {
+			return err
+		}
+		if err := s.holdUnknown(ctx, ev.Node, unknown); err != nil {
+			return err
+		}
+		return s.awaitOthers(ctx)
 	case ev.Announce != nil:
 		return s.Do(ctx, func(*resolve.Engine) { s.announce(ev.Node, ev.Announce) })
 	case ev.Withdraw != nil:
@@ -29,7 +47,11 @@ func (s *server) event(ctx context.Context, ev feed.Event) error {
 	case ev.Drift != nil:
 		s.drifted(ev.Node, ev.Drift, time.Now())
 	case ev.Gone:
-		return s.Do(ctx, func(*resolve.Engine) { s.forgetGoneNodes() })
+		return s.Do(ctx, func(*resolve.Engine) {
+			if !s.nodes[ev.Node] { // else it is away, as thousands may be at once, and not gone
+				s.forgetGoneNodes()
+			}
+		})
 	}
 	return nil
 }
@@ -40,11 +62,29 @@ func (s *server) hold(ctx context.Context, node string, revision uint64) error {
 	if revision <= s.storedRevision {
 		return nil
 	}
+	return s.awaitAPI(ctx, func() {
+		s.log.Warn("a node holds more than the policy DB: it keeps its rules until the API server has been asked", "node", node, "revision", revision, "stored", s.storedRevision)
+	})
+}
+
+// holdUnknown keeps a node waiting that has wired a pod that the policy DB does not know: it may be one that is gone from the API server, or one that has
+// just come.
+func (s *server) holdUnknown(ctx context.Context, node string, unknown bool) error {
+	if !unknown {
+		return nil
+	}
+	return s.awaitAPI(ctx, func() {
+		s.log.Warn("a node has wired pods that the policy DB does not know: it keeps its rules until the API server has been asked", "node", node)
+	})
+}
+
+// awaitAPI returns when the API server has told everything; waits is called if it has not.
+func (s *server) awaitAPI(ctx context.Context, waits func()) error {
 	select {
 	case <-s.inStep:
 		return nil
 	default:
-		s.log.Warn("a node holds more than the policy DB: it keeps its rules until the API server has been asked", "node", node, "revision", revision, "stored", s.storedRevision)
+		waits()
 	}
 	select {
 	case <-s.inStep:
@@ -66,6 +106,9 @@ func (s *server) connected(node string, announced []wire.Announcement) {
 	}
 	all := resolve.NodeAnnouncements{Node: node}
 	for i := range announced {
+		if s.isForeign(node, &announced[i]) {
+			continue
+		}
 		a := announcement(node, &announced[i])
 		all.All = append(all.All, a)
 		record := recordOf(&a)
@@ -77,10 +120,14 @@ func (s *server) connected(node string, announced []wire.Announcement) {
 			delete(change.Announced, key)
 		}
 	}
+	s.strangers.hello(node, all.All)
 	s.apply(resolve.Batch{NodeAnnounced: []resolve.NodeAnnouncements{all}}, change)
 }
 
 func (s *server) announce(node string, in *wire.Announcement) {
+	if s.isForeign(node, in) {
+		return
+	}
 	a := announcement(node, in)
 	record := recordOf(&a)
 	s.remember(record)
@@ -111,7 +158,47 @@ func (s *server) setNodes(infos []policy.NodeInfo) {
 	for _, n := range infos {
 		s.nodes[n.Name] = true
 	}
+	s.setCIDRs(infos)
 	s.feed.SetNodes(infos)
+}
+
+// setCIDRs takes back what nodes have announced that is not of their podCIDRs, as these are known now.
+func (s *server) setCIDRs(infos []policy.NodeInfo) {
+	before := s.podCIDRs
+	s.podCIDRs = make(map[string][]netip.Prefix, len(infos))
+	for _, n := range infos {
+		s.podCIDRs[n.Name] = n.PodCIDRs
+		if slices.Equal(before[n.Name], n.PodCIDRs) {
+			continue
+		}
+		for _, r := range s.announced[n.Name] {
+			if a := (wire.Announcement{Namespace: r.Namespace, Name: r.Name, UID: r.UID, Addresses: r.Addresses}); s.isForeign(n.Name, &a) {
+				s.withdraw(n.Name, &a)
+			}
+		}
+	}
+}
+
+// sayForeign is how often it is told of a node that it announces what is not its own.
+const sayForeign = time.Minute
+
+// isForeign tells, users too, whether a node announces an address that is not of its Node's podCIDRs, out of which netplugin takes all that it gives to
+// pods: whoever has a node's certificate could else make any address one of a pod there, with all that this may, or take it from the pod that
+// has it. A node of which no podCIDRs are known is believed: it has been given none to take addresses from.
+func (s *server) isForeign(node string, a *wire.Announcement) bool {
+	own := s.podCIDRs[node]
+	at := slices.IndexFunc(a.Addresses, func(addr netip.Addr) bool {
+		return !slices.ContainsFunc(own, func(p netip.Prefix) bool { return p.Contains(addr) })
+	})
+	if len(own) == 0 || at < 0 {
+		return false
+	}
+	if now := time.Now(); now.Sub(s.foreign[node]) >= sayForeign {
+		s.foreign[node] = now
+		s.log.Error("a node announces an address that is not of its podCIDRs: it is left out", "node", node, "pod", a.ID(), "address", a.Addresses[at], "podCIDRs", own)
+		s.cfg.Report.Tell(wellknown.EventForeignAddress, "", node, node, fmt.Sprintf("its netplugin announces %s as an address of pod %s, which is not of the node's podCIDRs: it is left out", a.Addresses[at], a.ID()))
+	}
+	return true
 }
 
 // forgetGoneNodes takes back what nodes announced that are neither in the API nor connected: their word no longer counts
@@ -129,6 +216,7 @@ func (s *server) forgetGoneNodes() {
 	there := func(node string) bool { return s.nodes[node] || live[node] }
 	s.failures.forgetBut(there)
 	s.drifts.forgetBut(there)
+	maps.DeleteFunc(s.foreign, func(node string, _ time.Time) bool { return !there(node) })
 	for node, pods := range s.announced {
 		if !s.nodes[node] && !live[node] && len(pods) > 0 {
 			s.log.Info("a node is gone: what it wired counts no more", "node", node, "endpoints", len(pods))

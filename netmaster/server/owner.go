@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/flowkeep/flowkeep/api/wellknown"
 	"github.com/flowkeep/flowkeep/netmaster/resolve"
 	"github.com/flowkeep/flowkeep/netmaster/watch"
 	"github.com/flowkeep/flowkeep/policydb/policy"
@@ -80,7 +81,9 @@ func (s *server) takeBatch(b *watch.Batch) {
 	if b.Complete {
 		s.stored = nil
 		close(s.inStep)
-		s.feed.Ready()
+		if s.cfg.Election == nil {
+			s.feed.Ready()
+		}
 		s.cfg.Health.SetReady("state", "")
 		s.log.Info("in step with the API server", "policies", policies, "endpoints", endpoints, "revision", s.engine.Revision())
 	}
@@ -104,8 +107,9 @@ func parted[T any](m map[string]*T) (put []*T, deleted []string) {
 func (s *server) apply(in resolve.Batch, change store.Change) {
 	began := time.Now()
 	s.labels.Add(1)
+	before := s.engine.Revision()
 	changes, conflicts := s.engine.Apply(in)
-	s.feed.Publish(&changes)
+	s.publish(&changes, before)
 	s.metrics.batchSeconds.Observe(time.Since(began).Seconds())
 	change.Resolved = &changes
 	s.store.Write(change)
@@ -122,7 +126,7 @@ func (s *server) conflict(c resolve.Conflict) {
 	s.log.Warn("an address is contested", "address", c.Address, "endpoints", c.Endpoints)
 	for _, id := range c.Endpoints {
 		if v, ok := s.engine.Endpoint(id); ok {
-			s.cfg.Report.Warn("Pod", v.Endpoint.Namespace, v.Endpoint.Name, v.Endpoint.UID, "AddressContested", text)
+			s.cfg.Report.Tell(wellknown.EventAddressContested, v.Endpoint.Namespace, v.Endpoint.Name, v.Endpoint.UID, text)
 		}
 	}
 }
@@ -141,7 +145,7 @@ func (s *server) reportProblems(policies map[string]*policy.Policy) {
 		s.wrong[id] = text
 		for _, problem := range p.Problems {
 			s.log.Warn("a part of a policy makes no sense and is left out", "policy", id, "problem", problem)
-			s.cfg.Report.Warn("NetworkPolicy", p.Namespace, p.Name, p.UID, "Invalid", policy.ProblemText(problem))
+			s.cfg.Report.Tell(wellknown.EventInvalid, p.Namespace, p.Name, p.UID, policy.ProblemText(problem))
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/flowkeep/flowkeep/internal/wire"
 	"github.com/flowkeep/flowkeep/netmaster/resolve"
 	"github.com/flowkeep/flowkeep/netmaster/watch"
 	"github.com/flowkeep/flowkeep/policydb/store"
@@ -31,7 +32,14 @@ func (s *server) restore() error {
 	for _, ns := range stored.Namespaces {
 		b.Namespaces = append(b.Namespaces, *ns)
 	}
+	if s.cfg.Election != nil { // another has led since
+		stored.Announced = nil
+	}
+	s.setCIDRs(stored.Infos)
 	for _, a := range stored.Announced {
+		if s.isForeign(a.Node, &wire.Announcement{Namespace: a.Namespace, Name: a.Name, UID: a.UID, Addresses: a.Addresses}) {
+			continue
+		}
 		b.Announced = append(b.Announced, resolve.Announcement{Node: a.Node, Namespace: a.Namespace, Name: a.Name, UID: a.UID, Addresses: a.Addresses})
 		s.remember(a)
 	}
@@ -39,6 +47,9 @@ func (s *server) restore() error {
 		s.feed.SetNodes(stored.Infos)
 	}
 	s.apply(b, store.Change{Whole: true})
+	if s.cfg.Election != nil {
+		return nil
+	}
 	s.feed.Ready()
 	s.cfg.Health.SetReady("state", "")
 	s.log.Info("serving from the policy DB until the API server has been asked", "policies", len(b.Policies), "endpoints", len(b.Endpoints), "revision", s.engine.Revision())

@@ -10,6 +10,7 @@ import (
 // reviews opens the port of admission reviews; nil where none is wanted.
 func (s *server) reviews() (*webhook.Server, error) {
 	l := s.cfg.Webhook
+	l.Own = s.cfg.TLS
 	if l.Address == "" && l.Listener == nil {
 		return nil, nil
 	}
@@ -29,6 +30,9 @@ func (s *server) review(ctx context.Context, reviews *webhook.Server) {
 
 // unheard is why the engine may not know the cluster as it is.
 func (s *server) unheard() string {
+	if why := s.standby(); why != "" {
+		return why
+	}
 	select {
 	case <-s.inStep:
 		if p := s.watcher.Problem(); p != "" {

@@ -26,7 +26,7 @@ func (s *server) problems() []string {
 	if text := s.store.SetAside(); text != "" {
 		out = append(out, text)
 	}
-	if text := trafficProblem(s.feed.Nodes()); text != "" {
+	if text := s.trafficNow(); text != "" {
 		out = append(out, text)
 	}
 	if text, ok := s.pageProblem.Load().(string); ok {
@@ -59,9 +59,17 @@ func trafficProblem(nodes []feed.NodeStatus) string {
 	return "nodes are in different traffic modes, and their pods do not reach each other: " + strings.Join(parts, "; ") + ": give every netplugin the same --traffic-mode"
 }
 
+// trafficNow is asked for every second: where nodes agree it looks at no more than that.
+func (s *server) trafficNow() string {
+	if s.feed.OneTrafficMode() {
+		return ""
+	}
+	return trafficProblem(s.feed.Nodes())
+}
+
 // observeTraffic says in the log when nodes begin to differ, and when they no longer do.
 func (s *server) observeTraffic() {
-	problem := trafficProblem(s.feed.Nodes())
+	problem := s.trafficNow()
 	switch {
 	case problem != "" && problem != s.trafficProblem:
 		s.log.Error(problem)
@@ -81,12 +89,26 @@ func (s *server) observe() {
 	s.metrics.events.Set(float64(s.watcher.Events()))
 	s.metrics.invalid.WithLabelValues("NetworkPolicy", "Invalid").Set(float64(len(s.wrong)))
 	s.metrics.apiUp.Set(s.observeAPI())
+	s.observeElection()
 	s.observeTraffic()
 	waiting, err := s.store.Problem()
 	s.metrics.storeWaiting.Set(float64(waiting))
 	if err != nil {
 		s.metrics.storeErrors.Inc()
 	}
+}
+
+// observeElection tells whether this netmaster serves, and in which epoch.
+func (s *server) observeElection() {
+	leads, epoch := 0.0, 0.0
+	if s.standby() == "" {
+		leads = 1
+		if l := s.now.Load(); l != nil && l.Term != nil {
+			epoch = float64(l.Epoch())
+		}
+	}
+	s.metrics.leads.Set(leads)
+	s.metrics.epoch.Set(epoch)
 }
 
 // observeAPI says in the log when the API server goes, and when it is back.
@@ -106,7 +128,7 @@ func (s *server) observeAPI() (up float64) {
 
 // markGroups notes whose members may have changed, if there is a memcached to be told.
 func (s *server) markGroups(c *policy.Changes) {
-	if len(s.cfg.Memcached) == 0 {
+	if len(s.cfg.Memcached) == 0 || s.standby() != "" {
 		return
 	}
 	for i := range c.Groups {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
+	"github.com/flowkeep/flowkeep/api/wellknown"
 	"github.com/flowkeep/flowkeep/netmaster/access"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -78,7 +79,7 @@ func (a *Access) Announce(ctx context.Context) {
 	if rest == nil {
 		return
 	}
-	patch := fmt.Sprintf(`{"metadata":{"annotations":{"flowkeep.io/serving-since":%q}}}`, time.Now().UTC().Format(time.RFC3339Nano))
+	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, wellknown.AnnotationServingSince, time.Now().UTC().Format(time.RFC3339Nano))
 	err := rest.Patch(types.MergePatchType).AbsPath("/apis/apiregistration.k8s.io/v1/apiservices/" + inspect.APIVersion + "." + inspect.Group).Body([]byte(patch)).Do(ctx).Error()
 	if err != nil {
 		a.log.Debug("the API server was not told that netmaster is here", "error", err)

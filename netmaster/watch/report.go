@@ -3,6 +3,7 @@ package watch
 import (
 	"strings"
 
+	"github.com/flowkeep/flowkeep/api/wellknown"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -22,31 +23,24 @@ type Reporter struct {
 func NewReporter(client kubernetes.Interface) *Reporter {
 	b := record.NewBroadcaster()
 	b.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
-	return &Reporter{b.NewRecorder(runtime.NewScheme(), corev1.EventSource{Component: "flowkeep-netmaster"}), b}
+	return &Reporter{b.NewRecorder(runtime.NewScheme(), corev1.EventSource{Component: wellknown.NetmasterEvents}), b}
 }
 
 // Close ends the background.
 func (r *Reporter) Close() { r.broadcaster.Shutdown() }
 
-var apiVersions = map[string]string{"NetworkPolicy": "networking.k8s.io/v1", "Pod": "v1", "Node": "v1"}
-
 // longestMessage is what the API server takes, in bytes.
 const longestMessage = 1024
 
-// Warn writes a warning about an object.
-func (r *Reporter) Warn(kind, namespace, name, uid, reason, message string) {
-	r.write(corev1.EventTypeWarning, &corev1.ObjectReference{Kind: kind, Namespace: namespace, Name: name, UID: types.UID(uid)}, reason, message)
-}
-
-// Note writes that something about an object is well.
-func (r *Reporter) Note(kind, namespace, name, uid, reason, message string) {
-	r.write(corev1.EventTypeNormal, &corev1.ObjectReference{Kind: kind, Namespace: namespace, Name: name, UID: types.UID(uid)}, reason, message)
-}
-
-func (r *Reporter) write(level string, about *corev1.ObjectReference, reason, message string) {
+// Tell writes the Event of this reason about an object of its kind.
+func (r *Reporter) Tell(reason wellknown.EventReason, namespace, name, uid, message string) {
+	event := wellknown.EventOf(reason)
+	if event == nil {
+		return // no test lets that be
+	}
 	if len(message) > longestMessage {
 		message = strings.ToValidUTF8(message[:longestMessage-3], "") + "…"
 	}
-	about.APIVersion = apiVersions[about.Kind]
-	r.recorder.Event(about, level, reason, message)
+	about := &corev1.ObjectReference{APIVersion: event.APIVersion, Kind: event.Kind, Namespace: namespace, Name: name, UID: types.UID(uid)}
+	r.recorder.Event(about, event.Type(), string(reason), message)
 }

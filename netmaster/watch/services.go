@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/flowkeep/flowkeep/api/wellknown"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -95,7 +96,7 @@ func serviceOf(svc *corev1.Service) Service {
 	out := Service{Namespace: svc.Namespace, Name: svc.Name, Type: string(cmp.Or(spec.Type, corev1.ServiceTypeClusterIP)), Headless: spec.ClusterIP == corev1.ClusterIPNone, ExternalName: spec.ExternalName,
 		InternalLocal: spec.InternalTrafficPolicy != nil && *spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal,
 		ExternalLocal: spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
-		Nearest:       spec.TrafficDistribution != nil || svc.Annotations[corev1.AnnotationTopologyMode] != "",
+		Nearest:       spec.TrafficDistribution != nil || svc.Annotations[wellknown.AnnotationTopology] != "",
 		Sticky:        spec.SessionAffinity == corev1.ServiceAffinityClientIP}
 	out.Addresses = parseAddresses(append([]string{spec.ClusterIP}, spec.ClusterIPs...))
 	external := slices.Clone(spec.ExternalIPs)

@@ -50,6 +50,7 @@ type Watcher struct {
 	wake    chan struct{}
 	events  atomic.Uint64
 	link    *Link
+	fresh   freshness
 
 	mu    sync.Mutex
 	ready bool
@@ -172,9 +173,15 @@ func add[T any, S any](w *Watcher, informer cache.SharedIndexInformer, src sourc
 // handler ignores updates of what does not count, such as a pod's conditions.
 func handler[T any, S any](w *Watcher, src source[T, S]) cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc: func(obj any) { w.link.worked(src.resource); src.put(obj.(*kept[S]).value) },
+		AddFunc: func(obj any) {
+			w.link.worked(src.resource)
+			k := obj.(*kept[S])
+			src.put(k.value)
+			w.fresh.put(src.resource, k)
+		},
 		UpdateFunc: func(before, now any) {
 			w.link.worked(src.resource)
+			defer w.fresh.put(src.resource, now.(*kept[S]))
 			if value := now.(*kept[S]).value; !reflect.DeepEqual(before.(*kept[S]).value, value) {
 				src.put(value)
 			}
@@ -186,6 +193,7 @@ func handler[T any, S any](w *Watcher, src source[T, S]) cache.ResourceEventHand
 			}
 			if k, ok := obj.(*kept[S]); ok {
 				src.remove(k.Namespace, k.Name)
+				w.fresh.remove(src.resource, k)
 			}
 		},
 	}

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flowkeep/flowkeep/api/wellknown"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -188,7 +189,7 @@ func TestEventsOnObjects(t *testing.T) {
 	client.PrependReactor("create", "events", reactor(written))
 	r := NewReporter(client)
 	defer r.Close()
-	r.Warn("NetworkPolicy", "ns", "p", "u1", "Invalid", strings.Repeat("é", 2000))
+	r.Tell(wellknown.EventInvalid, "ns", "p", "u1", strings.Repeat("é", 2000))
 	select {
 	case e := <-written:
 		if e.Namespace != "ns" || e.InvolvedObject.Name != "p" || e.InvolvedObject.UID != "u1" || e.InvolvedObject.APIVersion != "networking.k8s.io/v1" ||

@@ -12,6 +12,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/flowkeep/flowkeep/internal/mtls"
 )
 
 // Listen is where and how reviews are taken.
@@ -19,6 +21,8 @@ type Listen struct {
 	Address   string // empty: not at all
 	Listener  net.Listener
 	Cert, Key string // files; they may be replaced at any time
+	// Own is the certificate where no files are named.
+	Own mtls.Source
 	// ClientCA, if set, is the file of the authority that must have signed the API server's certificate.
 	ClientCA string
 }
@@ -61,11 +65,11 @@ func (s *Server) Run(ctx context.Context) error {
 }
 
 func (l *Listen) tls() (*tls.Config, error) {
-	pair := &keyPair{cert: l.Cert, key: l.Key}
-	if _, err := pair.get(nil); err != nil {
+	get, err := l.certificate()
+	if err != nil {
 		return nil, err
 	}
-	conf := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: pair.get}
+	conf := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: get}
 	if l.ClientCA == "" {
 		return conf, nil
 	}
@@ -78,6 +82,15 @@ func (l *Listen) tls() (*tls.Config, error) {
 		return nil, fmt.Errorf("%s holds no certificate", l.ClientCA)
 	}
 	return conf, nil
+}
+
+func (l *Listen) certificate() (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
+	if l.Cert == "" && l.Own != nil {
+		return mtls.Own(l.Own)
+	}
+	pair := &keyPair{cert: l.Cert, key: l.Key}
+	_, err := pair.get(nil)
+	return pair.get, err
 }
 
 // keyPair is read again when a file changes. It is safe for concurrent use.

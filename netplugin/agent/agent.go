@@ -20,6 +20,7 @@ import (
 	"github.com/flowkeep/flowkeep/netplugin/datapath"
 	"github.com/flowkeep/flowkeep/netplugin/drops"
 	"github.com/flowkeep/flowkeep/netplugin/endpoints"
+	"github.com/flowkeep/flowkeep/netplugin/feed"
 	"github.com/flowkeep/flowkeep/netplugin/hostnet"
 	"github.com/flowkeep/flowkeep/netplugin/pipeline"
 	"github.com/flowkeep/flowkeep/ofctl"
@@ -31,7 +32,9 @@ import (
 type Config struct {
 	Node          string
 	Servers       []string
-	TLS           mtls.Files
+	TLS           mtls.Source
+	ServerName    string // of netmaster's certificate; empty: the host of its address
+	ObeyUnelected bool   // a netmaster that takes part in no election is obeyed after one that did
 	StateDir      string
 	OVSDB         string
 	OVSRunDir     string
@@ -39,6 +42,7 @@ type Config struct {
 	Bridge        string
 	DatapathType  string // system or netdev
 	CNISocket     string
+	CNIConfDir    string // where the CNI configuration is written; empty: nowhere
 	ClusterCIDRs  []string
 	ServiceCIDRs  []string
 	TrafficMode   string // TrafficRoute or TrafficGeneve
@@ -175,20 +179,36 @@ func (a *agent) loop(ctx context.Context) {
 }
 
 // State is what netmaster is told in a hello.
-func (a *agent) State(ctx context.Context) (revision uint64, held []wire.Held, announced []wire.Announcement, err error) {
+func (a *agent) State(ctx context.Context) (have feed.Holding, err error) {
 	err = a.do(ctx, func() {
-		revision = a.rules.revision
+		have.Revision, have.Epoch = a.rules.revision, a.rules.epoch
 		for key, r := range a.rules.rules {
-			held = append(held, wire.Held{Key: key, Hash: r.Hash()})
+			have.Held = append(have.Held, wire.Held{Key: key, Hash: r.Hash()})
 		}
 		for id, set := range a.rules.groups {
-			held = append(held, wire.Held{Group: id.kind, Key: id.key, Hash: policy.MembersHash(members(set))})
+			have.Held = append(have.Held, wire.Held{Group: id.kind, Key: id.key, Hash: policy.MembersHash(members(set))})
 		}
 		for _, p := range a.pods {
-			announced = append(announced, announcement(&p.endpoint))
+			have.Announced = append(have.Announced, announcement(&p.endpoint))
 		}
 	})
-	return revision, held, announced, err
+	return have, err
+}
+
+// Obey keeps the highest epoch that was obeyed, on disk, so that no restart has the node obey an older leader. Of a leader without an epoch
+// there is nothing to keep.
+func (a *agent) Obey(ctx context.Context, epoch uint64) error {
+	return a.do(ctx, func() {
+		if epoch <= a.rules.epoch {
+			return
+		}
+		a.rules.epoch = epoch
+		if err := a.state.saveEpoch(epoch); err != nil {
+			a.unsaved = true
+			a.metrics.stateErrors.Inc()
+			a.log.Error("cannot write the leader's epoch to disk; until it is, a restarted netplugin might obey an older leader", "epoch", epoch, "error", err)
+		}
+	})
 }
 
 func announcement(e *endpoints.Endpoint) wire.Announcement {
@@ -196,10 +216,16 @@ func announcement(e *endpoints.Endpoint) wire.Announcement {
 }
 
 // Update realises what netmaster sent: first on disk, so that no crash takes the node back to what it no longer may, then
-// on the switch, in one bundle with the ports of the pods that it settles. It tells all that is not in force after it.
-func (a *agent) Update(ctx context.Context, u policy.NodeUpdate) (errs []wire.RuleError, err error) {
-	err = a.do(ctx, func() { errs = a.update(ctx, u) })
-	return errs, err
+// on the switch, in one bundle with the ports of the pods that it settles. It tells all that is not in force after it. Who was obeyed when the
+// update came may not be when its turn has.
+func (a *agent) Update(ctx context.Context, u policy.NodeUpdate, led func() error) (errs []wire.RuleError, err error) {
+	var deposed error
+	err = a.do(ctx, func() {
+		if deposed = led(); deposed == nil {
+			errs = a.update(ctx, u)
+		}
+	})
+	return errs, errors.Join(err, deposed)
 }
 
 func (a *agent) update(ctx context.Context, u policy.NodeUpdate) []wire.RuleError {
@@ -211,7 +237,7 @@ func (a *agent) update(ctx context.Context, u policy.NodeUpdate) []wire.RuleErro
 	a.compiler.Apply(u)
 	var opened []*pod
 	for _, s := range u.Settled {
-		if p := a.pods[s.ID]; p != nil && (s.UID == "" || s.UID == p.endpoint.UID) {
+		if p := a.pods[s.ID]; p != nil && !p.settled && (s.UID == "" || s.UID == p.endpoint.UID) {
 			p.settled = true
 			a.compiler.PutEndpoint(local(&p.endpoint))
 			opened = append(opened, p)
@@ -441,7 +467,7 @@ func (a *agent) attach(ctx context.Context, s session) error {
 	}
 	a.session = s
 	a.log.Info("connected to the switch", "missing", d.Missing, "changed", d.Changed, "extra", d.Extra)
-	err = a.commit(ctx, d.Mods)
+	err = a.bring(ctx, &d)
 	a.report()
 	if err != nil {
 		a.mayNotTell(err)
@@ -454,6 +480,23 @@ func (a *agent) attach(ctx context.Context, s session) error {
 	for _, p := range a.pods {
 		if p.settled {
 			p.finish(nil)
+		}
+	}
+	return nil
+}
+
+// bring has the switch go from what it holds to what it should hold.
+func (a *agent) bring(ctx context.Context, d *datapath.Difference) error {
+	stages := d.Stages()
+	if len(stages) > 1 {
+		a.log.Info("the switch has the flows of another layout; those of this one go beside them, then the old ones go")
+	}
+	for _, s := range stages {
+		if s.Drained {
+			a.drain(ctx)
+		}
+		if err := a.commit(ctx, s.Mods); err != nil {
+			return err
 		}
 	}
 	return nil

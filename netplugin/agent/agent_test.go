@@ -98,13 +98,13 @@ func TestAPodIsOpenedWithItsRulesAndNotBefore(t *testing.T) {
 	a, s, d := running(t)
 	done := realize(t, a, wired("1", "c1", 7))
 	d.await(t, "announced 1")
-	if _, err := a.Update(t.Context(), settle(1, "another")); err != nil {
+	if _, err := a.Update(t.Context(), settle(1, "another"), leads); err != nil {
 		t.Fatal(err)
 	}
 	if a.isOpen(t, s, 7) {
 		t.Error("the port is open before its rules are there")
 	}
-	if _, err := a.Update(t.Context(), settle(2, "1")); err != nil {
+	if _, err := a.Update(t.Context(), settle(2, "1"), leads); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-done; err != nil {
@@ -133,7 +133,7 @@ func TestANameThatGoesToAnotherContainerShutsTheOldPort(t *testing.T) {
 	a, s, d := running(t)
 	first := realize(t, a, wired("1", "c1", 7))
 	d.await(t, "announced 1")
-	if _, err := a.Update(t.Context(), settle(1, "1")); err != nil {
+	if _, err := a.Update(t.Context(), settle(1, "1"), leads); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-first; err != nil {
@@ -145,7 +145,7 @@ func TestANameThatGoesToAnotherContainerShutsTheOldPort(t *testing.T) {
 	if a.isOpen(t, s, 7) || a.isOpen(t, s, 8) {
 		t.Error("a port is open without rules")
 	}
-	if _, err := a.Update(t.Context(), settle(2, "2")); err != nil {
+	if _, err := a.Update(t.Context(), settle(2, "2"), leads); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-second; err != nil || !a.isOpen(t, s, 8) || a.isOpen(t, s, 7) {
@@ -160,7 +160,7 @@ func TestAPodIsNotInForceWhileTheSwitchIsAway(t *testing.T) {
 	}
 	done := realize(t, a, wired("1", "c1", 7))
 	d.await(t, "announced 1")
-	if _, err := a.Update(t.Context(), settle(1, "1")); err != nil {
+	if _, err := a.Update(t.Context(), settle(1, "1"), leads); err != nil {
 		t.Fatal(err)
 	}
 	again, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -200,7 +200,7 @@ func TestTheNextPodOfAnAddressWaitsUntilTheLastIsForgotten(t *testing.T) {
 	if len(s.forgot) != 2 {
 		t.Errorf("announced when the switch had forgotten %v", s.forgot)
 	}
-	if _, err := a.Update(t.Context(), settle(1, "2")); err != nil {
+	if _, err := a.Update(t.Context(), settle(1, "2"), leads); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-done; err != nil || !a.isOpen(t, s, 7) {
@@ -239,7 +239,7 @@ func TestAHangingSwitchIsGivenUp(t *testing.T) {
 
 func TestDriftIsMended(t *testing.T) {
 	a, s, _ := running(t)
-	if _, err := a.Update(t.Context(), rules(1, allow(80), allow(81))); err != nil {
+	if _, err := a.Update(t.Context(), rules(1, allow(80), allow(81)), leads); err != nil {
 		t.Fatal(err)
 	}
 	var want map[pickyKey]ofctl.Flow
@@ -304,7 +304,7 @@ func TestARefusedFlowIsNoDrift(t *testing.T) {
 	if err := a.do(t.Context(), func() { s.refuses = port80 }); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.Update(t.Context(), rules(1, allow(80), allow(81))); err != nil {
+	if _, err := a.Update(t.Context(), rules(1, allow(80), allow(81)), leads); err != nil {
 		t.Fatal(err)
 	}
 	same := false
@@ -350,7 +350,7 @@ func TestAFailedWriteIsMadeGoodByTheNext(t *testing.T) {
 	a, _, _ := testAgent(t)
 	dir := a.cfg.StateDir
 	good := a.state
-	broken, err := tryOpenState(filepath.Join(t.TempDir(), "broken.db"))
+	broken, err := tryOpenState(filepath.Join(t.TempDir(), "broken.db"), &stateLayout)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -403,3 +403,6 @@ func TestAnUnreadableStateKeepsTheFlows(t *testing.T) {
 		t.Error("not complete after netmaster has spoken")
 	}
 }
+
+// leads is said of a netmaster that is obeyed.
+func leads() error { return nil }

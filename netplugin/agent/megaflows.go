@@ -24,6 +24,25 @@ func (a *agent) purge(ctx context.Context) {
 	}
 }
 
+// revisions is how many rounds of Open vSwitch's revalidators must end after a change of flows until one has ended that began with it. revalidator/wait
+// tells the end of the round that is under way. That one may have begun before the change; and so may the next before ovs-vswitchd's main loop, which told
+// of the end of the first, has told the revalidators of the change.
+const revisions = 3
+
+// drain waits until no packet is led by an entry of the datapath's cache that was made before the last change of flows. The userspace datapath's was
+// emptied with that change. Where the switch does not say in time that it has revised them, a packet of such an entry may find no flow and is dropped.
+func (a *agent) drain(ctx context.Context) {
+	if a.cfg.DatapathType == hostnet.DatapathNetdev {
+		return
+	}
+	for range revisions {
+		if err := a.control(ctx, "revalidator/wait"); err != nil {
+			a.log.Warn("the switch does not say that it has revised its cache; packets may be lost while it does", "error", err)
+			return
+		}
+	}
+}
+
 // control has ovs-vswitchd do a command, in bounded time.
 func (a *agent) control(ctx context.Context, command string, args ...string) error {
 	_, err := a.askSwitch(ctx, command, args...)

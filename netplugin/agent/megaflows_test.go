@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net"
 	"path/filepath"
 	"strings"
@@ -72,6 +73,34 @@ func TestOldDecisionsGoWhoeverHasGone(t *testing.T) {
 		if n := purges(); n != 1 {
 			t.Errorf("asked %d times after %s", n, what)
 		}
+	}
+}
+
+// TestAnotherLayoutWaitsForTheCache: the tables of another layout go when the kernel's datapath leads no packet there any more, and not before: when a
+// round of its revision has ended that began after the change.
+func TestAnotherLayoutWaitsForTheCache(t *testing.T) {
+	a, s, _ := testAgent(t)
+	a.cfg.DatapathType, a.cfg.OVSControl = "system", filepath.Join(t.TempDir(), "ctl")
+	a.update(t.Context(), rules(1, allow(80)))
+	wanted := len(s.holds)
+	clear(s.holds)
+	old := ofctl.Flow{Table: 200, Priority: 7}
+	if err := s.Commit(t.Context(), []ofctl.FlowMod{{Flow: old}, {Flow: ofctl.Flow{Priority: 9999, Actions: []ofctl.Action{{Kind: ofctl.GotoTable, Table: 200}}}}}); err != nil {
+		t.Fatal(err)
+	}
+	when, waits := "", 0
+	asked := answering(t, a.cfg.OVSControl, func(line string) string {
+		if _, there := s.holds[pickyKey{table: old.Table, priority: old.Priority}]; strings.Contains(line, "revalidator/wait") {
+			waits++
+			when = fmt.Sprintf("old flow there: %v, %d flows, at the %d. time", there, len(s.holds), waits)
+		}
+		return ""
+	})
+	if err := a.attach(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	if want := fmt.Sprintf("old flow there: true, %d flows, at the 3. time", wanted+1); when != want || len(s.holds) != wanted {
+		t.Errorf("when it was waited for: %q, want %q; %d flows after it, want %d (asked %d times)", when, want, len(s.holds), wanted, len(asked))
 	}
 }
 

@@ -65,3 +65,13 @@ func (m *metrics) observeCNI(command string, took time.Duration, err error) {
 		m.cniErrors.WithLabelValues(command).Inc()
 	}
 }
+
+// DeclareMetrics registers all that an agent measures, for whoever lists it; the agent is made of cfg, and ends at once.
+func DeclareMetrics(cfg Config) error {
+	a, err := newAgent(cfg)
+	if err != nil {
+		return err
+	}
+	a.close()
+	return nil
+}

@@ -14,6 +14,7 @@ import (
 type ruleset struct {
 	known    bool // netmaster has told what holds, now or before a restart
 	revision uint64
+	epoch    uint64 // the highest of a leader that was obeyed; 0: none
 	rules    map[policy.Key]*policy.Rule
 	groups   map[groupID]map[netip.Addr]struct{}
 	nodes    []policy.NodeInfo

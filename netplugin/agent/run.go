@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"crypto/sha256"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -10,10 +11,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/flowkeep/flowkeep/internal/mtls"
 	"github.com/flowkeep/flowkeep/netplugin/cni"
 	"github.com/flowkeep/flowkeep/netplugin/endpoints"
 	"github.com/flowkeep/flowkeep/netplugin/feed"
 	"github.com/flowkeep/flowkeep/netplugin/hostnet"
+	"github.com/flowkeep/flowkeep/netplugin/install"
 	"github.com/flowkeep/flowkeep/netplugin/ipam"
 	"github.com/flowkeep/flowkeep/netplugin/pipeline"
 	"github.com/flowkeep/flowkeep/ofctl"
@@ -39,9 +42,6 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := checkTrafficMode(cfg.TrafficMode); err != nil {
 		return err
 	}
-	if _, err := cfg.TLS.ClientConfig(); err != nil {
-		return err
-	}
 	a, err := newAgent(cfg)
 	if err != nil {
 		return err
@@ -49,7 +49,8 @@ func Run(ctx context.Context, cfg Config) error {
 	defer a.close()
 	a.node.services = services
 	a.dial = func(ctx context.Context) (reader, error) { return ofctl.Connect(ctx, cfg.managementSocket()) }
-	client := feed.New(feed.Config{Servers: cfg.Servers, TLS: cfg.TLS.ClientConfig, Node: cfg.Node, Version: cfg.Version, TrafficMode: cfg.TrafficMode, Logger: a.log, Handler: a})
+	client := feed.New(feed.Config{Servers: cfg.Servers, TLS: func() (*tls.Config, error) { return mtls.ClientConfig(cfg.TLS, cfg.ServerName) }, Node: cfg.Node, Version: cfg.Version, TrafficMode: cfg.TrafficMode,
+		ObeyUnelected: cfg.ObeyUnelected, Logger: a.log, Handler: a})
 	for _, part := range []string{"switch", "network"} {
 		cfg.Health.SetReady(part, "starting")
 	}
@@ -180,6 +181,9 @@ func (r *runner) run(ctx context.Context) error {
 	all.Go(func() { r.keepNetwork(ctx) })
 	all.Go(func() { r.watch(ctx) })
 	all.Go(func() { r.auditAll(ctx) })
+	if r.cfg.CNIConfDir != "" {
+		all.Go(func() { install.Keep(ctx, r.configuration()) })
+	}
 	all.Go(func() {
 		failed <- cni.Serve(ctx, cni.Config{Socket: r.cfg.CNISocket, Timeout: r.cfg.AddTimeout, Manager: r.manager, Logger: r.log, Observe: r.metrics.observeCNI})
 	})
@@ -190,6 +194,12 @@ func (r *runner) run(ctx context.Context) error {
 	case err := <-failed:
 		return err
 	}
+}
+
+// configuration has the container runtime ask here, once the node is ready for pods.
+func (r *runner) configuration() *install.Config {
+	ready := func() bool { return r.cfg.Health.NotReady() == "" }
+	return &install.Config{Dir: r.cfg.CNIConfDir, Socket: r.cfg.CNISocket, Ready: ready, Changes: r.cfg.Health.Changes, Logger: r.log}
 }
 
 // keepSession keeps an OpenFlow connection to the bridge.

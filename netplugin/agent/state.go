@@ -7,17 +7,18 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"syscall"
 	"time"
 
+	"github.com/flowkeep/flowkeep/internal/schema"
 	"github.com/flowkeep/flowkeep/netplugin/pipeline"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	bolt "go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
 )
 
-// stateSchema is the layout of the state file; a file of another one is set aside and the node starts from what
-// netmaster sends.
-const stateSchema = "1"
+// stateLayout is that of the state file. A file of a schema that is further away is set aside, and the node starts from what netmaster sends.
+var stateLayout = schema.Layout{Writes: 1}
 
 var (
 	bucketMeta  = []byte("meta")
@@ -26,8 +27,8 @@ var (
 	bucketDryRuns = []byte("dry-runs")
 	bucketGroups  = []byte("groups") // kind byte + key → bucket of addresses
 	bucketIDs     = []byte("ids")    // space byte + content → id
-	keySchema     = []byte("schema")
 	keyRevision   = []byte("revision")
+	keyEpoch      = []byte("epoch")
 	keyNodes      = []byte("nodes")
 )
 
@@ -37,24 +38,32 @@ type state struct {
 	db *bolt.DB
 }
 
-// openState opens or creates the file. A file that can't be read is renamed to NAME.corrupt-TIME and told in setAside.
+// openState opens or creates the file. A file that can't be read is renamed to NAME.corrupt-TIME and told in setAside; what the system refuses, as a full
+// disk does, says nothing of the file, and is an error.
 func openState(path string) (s *state, setAside string, err error) {
-	s, err = tryOpenState(path)
+	return openStateAs(path, &stateLayout)
+}
+
+func openStateAs(path string, layout *schema.Layout) (s *state, setAside string, err error) {
+	s, err = tryOpenState(path, layout)
 	if err == nil {
 		return s, "", nil
 	}
 	if errors.Is(err, bolterrors.ErrTimeout) {
 		return nil, "", fmt.Errorf("%s is in use: is another netplugin running on this node?", path)
 	}
+	if _, system := errors.AsType[syscall.Errno](err); system {
+		return nil, "", err
+	}
 	aside := fmt.Sprintf("%s.corrupt-%s", path, time.Now().UTC().Format("20060102T150405.000"))
 	if renameErr := os.Rename(path, aside); renameErr != nil {
 		return nil, "", errors.Join(err, renameErr)
 	}
-	s, openErr := tryOpenState(path)
+	s, openErr := tryOpenState(path, layout)
 	return s, fmt.Sprintf("%s: %v; kept as %s", path, err, aside), openErr
 }
 
-func tryOpenState(path string) (_ *state, err error) {
+func tryOpenState(path string, layout *schema.Layout) (_ *state, err error) {
 	defer func() { // bbolt panics on some broken pages
 		if p := recover(); p != nil {
 			err = fmt.Errorf("open %s: %v", path, p)
@@ -65,7 +74,7 @@ func tryOpenState(path string) (_ *state, err error) {
 		return nil, fmt.Errorf("open: %w", err)
 	}
 	s := &state{db: db}
-	if err := s.init(); err != nil {
+	if err := s.init(layout); err != nil {
 		db.Close()
 		return nil, err
 	}
@@ -76,22 +85,17 @@ func tryOpenState(path string) (_ *state, err error) {
 	return s, nil
 }
 
-func (s *state) init() error {
+func (s *state) init(layout *schema.Layout) error {
 	return s.db.Update(func(tx *bolt.Tx) error {
+		if err := layout.Settle(tx); err != nil {
+			return err
+		}
 		for _, name := range [][]byte{bucketMeta, bucketRules, bucketDryRuns, bucketGroups, bucketIDs} {
 			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
 				return err
 			}
 		}
-		meta := tx.Bucket(bucketMeta)
-		switch have := string(meta.Get(keySchema)); have {
-		case stateSchema:
-			return nil
-		case "":
-			return meta.Put(keySchema, []byte(stateSchema))
-		default:
-			return fmt.Errorf("schema %q, this netplugin reads %q", have, stateSchema)
-		}
+		return nil
 	})
 }
 
@@ -108,7 +112,7 @@ func (s *state) load() (r *ruleset, ids []pipeline.Assignment, err error) {
 	err = s.db.View(func(tx *bolt.Tx) error {
 		meta := tx.Bucket(bucketMeta)
 		r.known = meta.Get(keyRevision) != nil
-		return errors.Join(loadIDs(tx.Bucket(bucketIDs), &ids), getJSON(meta, keyRevision, &r.revision), getJSON(meta, keyNodes, &r.nodes),
+		return errors.Join(loadIDs(tx.Bucket(bucketIDs), &ids), getJSON(meta, keyRevision, &r.revision), getJSON(meta, keyEpoch, &r.epoch), getJSON(meta, keyNodes, &r.nodes),
 			loadRules(tx.Bucket(bucketRules), r), loadRules(tx.Bucket(bucketDryRuns), r), loadGroups(tx.Bucket(bucketGroups), r))
 	})
 	return r, ids, err
@@ -216,8 +220,8 @@ func (s *state) replace(r *ruleset, ids []pipeline.Assignment) error {
 				return err
 			}
 		}
-		if !r.known {
-			return nil
+		if err := putJSON(tx.Bucket(bucketMeta), keyEpoch, r.epoch); err != nil || !r.known {
+			return err
 		}
 		return putJSON(tx.Bucket(bucketMeta), keyRevision, u.Revision)
 	})
@@ -267,6 +271,10 @@ func saveGroup(b *bolt.Bucket, g policy.GroupUpdate) error {
 		}
 	}
 	return nil
+}
+
+func (s *state) saveEpoch(epoch uint64) error {
+	return s.db.Update(func(tx *bolt.Tx) error { return putJSON(tx.Bucket(bucketMeta), keyEpoch, epoch) })
 }
 
 func (s *state) saveNodes(nodes []policy.NodeInfo) error {

@@ -1,9 +1,16 @@
 package agent
 
 import (
+	"errors"
+	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
 	"testing"
 
+	"github.com/flowkeep/flowkeep/internal/schema/schematest"
+	"github.com/flowkeep/flowkeep/netplugin/pipeline"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	bolt "go.etcd.io/bbolt"
 )
@@ -54,4 +61,144 @@ func TestDryRunsAreKeptApart(t *testing.T) {
 	}
 	save(policy.RuleChange{Key: policy.Key{1}}, policy.RuleChange{Key: policy.Key{3}})
 	expect("removed", map[policy.Key]bool{{2}: true})
+}
+
+// The highest epoch that was obeyed is never forgotten: not with an older one, an update, or when all is written anew.
+func TestTheHighestEpochIsKept(t *testing.T) {
+	a, _, _ := running(t)
+	for _, epoch := range []uint64{7, 5, 0} {
+		if err := a.Obey(t.Context(), epoch); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kept := func(after string) {
+		t.Helper()
+		r, _, err := a.state.load()
+		if err != nil || r.epoch != 7 {
+			t.Errorf("after %s: %d on disk (%v)", after, r.epoch, err)
+		}
+		if have, err := a.State(t.Context()); err != nil || have.Epoch != 7 {
+			t.Errorf("after %s: a hello would say %d (%v)", after, have.Epoch, err)
+		}
+	}
+	kept("obedience")
+	if _, err := a.Update(t.Context(), rules(1, allow(80)), leads); err != nil {
+		t.Fatal(err)
+	}
+	kept("an update")
+	if err := a.do(t.Context(), func() { a.unsaved = true }); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Update(t.Context(), rules(2, allow(81)), leads); err != nil {
+		t.Fatal(err)
+	}
+	kept("a disk that was full")
+}
+
+// TestTheStateOfTheNextVersion is read as this version wrote it, and that of the one before by the next. What is further away is set aside.
+func TestTheStateOfTheNextVersion(t *testing.T) {
+	now, next := schematest.Versions(stateLayout.Writes, string(bucketRules))
+	path := filepath.Join(t.TempDir(), "rules.db")
+	s, _, err := openState(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := []pipeline.Assignment{{Space: 1, Content: policy.Key{5}, ID: 7}}
+	if err := errors.Join(s.save(rules(9, allow(80), allow(81)), ids), s.saveEpoch(4), s.close()); err != nil {
+		t.Fatal(err)
+	}
+	before := schematest.Contents(t, path)
+	schematest.Settle(t, path, next)
+	if schematest.Contents(t, path) == before {
+		t.Fatal("the next version writes the same")
+	}
+	s, aside, err := openStateAs(path, &now)
+	if err != nil || aside != "" {
+		t.Fatal(err, aside)
+	}
+	r, have, err := s.load()
+	if err != nil || len(r.rules) != 2 || len(r.groups) != 2 || r.revision != 9 || r.epoch != 4 || !sameAssignments(have, ids) {
+		t.Errorf("%+v, %v, %v", r, have, err)
+	}
+	s.close()
+	if after := schematest.Contents(t, path); after != before {
+		t.Errorf("before:\n%s\nafter:\n%s", before, after)
+	}
+	schematest.Claim(t, path, strconv.Itoa(now.Writes+2))
+	s, aside, err = openStateAs(path, &now)
+	if err != nil || !strings.Contains(aside, "newer version than the next") || len(schematest.SetAside(t, path)) != 1 {
+		t.Errorf("%v, %q", err, aside)
+	}
+	s.close()
+}
+
+// TestWhatTheStateHolds is known to the version before, which passes over what it does not know: a rule that says less there would open. So a field
+// that takes something away raises stateLayout, or is in a bucket of its own, as dry runs are; then this text is changed (docs/decisions/021).
+func TestWhatTheStateHolds(t *testing.T) {
+	for _, c := range []struct{ have, want string }{
+		{schematest.Shape(policy.Rule{}), "{key:text direction:uint8 appliedTo:text anyPeer:bool peers:[text] blocks:[{cidr:text except:[text]}] anyPort:bool " +
+			"ports:[{protocol:uint8 first:uint16 last:uint16}] audit:bool origins:[{policy:string rule:int}]}"},
+		{schematest.Shape(policy.NodeInfo{}), "{name:string addresses:[text] podCIDRs:[text]}"},
+	} {
+		if c.have != c.want {
+			t.Errorf("a file holds\n%s\nwhere the version before has\n%s", c.have, c.want)
+		}
+	}
+}
+
+// TestAFullDiskSetsNothingAside: what the system refuses, also in the midst of a step from a neighbour's schema, says nothing of the file. It stays, and
+// is read when there is room.
+func TestAFullDiskSetsNothingAside(t *testing.T) {
+	dir := t.TempDir()
+	err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=512k")
+	if errors.Is(err, syscall.EPERM) {
+		t.Skip("needs root to mount a small file system")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	_, next := schematest.Versions(stateLayout.Writes, string(bucketRules))
+	path, filler := filepath.Join(dir, "rules.db"), filepath.Join(dir, "filler")
+	s, _, err := openState(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changes := policy.NodeUpdate{Revision: 9}
+	for port := range uint16(300) {
+		changes.Rules = append(changes.Rules, rules(9, allow(port+1)).Rules...)
+	}
+	if err := errors.Join(s.save(changes, nil), s.saveEpoch(4), s.close()); err != nil {
+		t.Fatal(err)
+	}
+	before := schematest.Contents(t, path)
+	room, err := os.Create(filler)
+	for err == nil {
+		_, err = room.Write(make([]byte, 4096))
+	}
+	if !errors.Is(err, syscall.ENOSPC) {
+		t.Fatal(err)
+	}
+	room.Close()
+	if _, aside, err := openStateAs(path, &next); !errors.Is(err, syscall.ENOSPC) || len(schematest.SetAside(t, path)) != 0 {
+		t.Fatalf("on a full disk: error %v, set aside %q", err, aside)
+	}
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+	if after := schematest.Contents(t, path); after != before {
+		t.Error("the file was changed")
+	}
+	s, aside, err := openState(path)
+	if err != nil || aside != "" {
+		t.Fatal(err, aside)
+	}
+	defer s.close()
+	if r, _, err := s.load(); err != nil || len(r.rules) != 300 || r.epoch != 4 {
+		t.Errorf("%d rules, epoch %d, %v", len(r.rules), r.epoch, err)
+	}
 }

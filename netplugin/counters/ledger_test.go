@@ -1,16 +1,21 @@
 package counters
 
 import (
+	"errors"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/flowkeep/flowkeep/internal/schema"
+	"github.com/flowkeep/flowkeep/internal/schema/schematest"
 	"github.com/flowkeep/flowkeep/ofctl"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	"github.com/prometheus/client_golang/prometheus"
+	bolt "go.etcd.io/bbolt"
 )
 
 var began = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -295,6 +300,54 @@ func TestAnUnreadableFileIsSetAside(t *testing.T) {
 		t.Fatalf("%v, set aside %q", err, aside)
 	}
 	s.Close()
+}
+
+// TestCountersOfTheNextVersion go on; those further away are set aside.
+func TestCountersOfTheNextVersion(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "counters.db")
+	now, next := schematest.Versions(layout.Writes, string(bucketPlaces))
+	r := rule(80, policy.Origin{Policy: "a/a"})
+	s, l := open(t, path, "boot")
+	l.Rules(began, come(r))
+	l.Book(began, time.Minute, []ofctl.Counted{flow(1, 5, 2*time.Second, time.Minute)}, stands(r))
+	if err := s.Write(l); err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	before := schematest.Contents(t, path)
+	schematest.Settle(t, path, next)
+	s, l, aside, err := openAs(path, &now, "boot", began, time.Second)
+	if err != nil || aside != "" {
+		t.Fatal(err, aside)
+	}
+	s.Close()
+	if l.Rules(began, come(r)); l.state(t, "a/a", 0).Packets != 5 {
+		t.Errorf("%+v", l.state(t, "a/a", 0))
+	}
+	if after := schematest.Contents(t, path); after != before {
+		t.Errorf("before:\n%s\nafter:\n%s", before, after)
+	}
+	schematest.Claim(t, path, "9")
+	s, _, aside, err = openAs(path, &now, "boot", began, time.Second)
+	if err != nil || !strings.Contains(aside, "newer version than the next") {
+		t.Errorf("%v, %q", err, aside)
+	}
+	s.Close()
+}
+
+// TestARefusedStepSetsNothingAside: a full disk in the midst of a step says nothing of the file.
+func TestARefusedStepSetsNothingAside(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "counters.db")
+	s, _ := open(t, path, "boot")
+	s.Close()
+	before := schematest.Contents(t, path)
+	full := schema.Layout{Writes: layout.Writes + 1, Before: func(*bolt.Tx) error { return &os.PathError{Op: "write", Path: path, Err: syscall.ENOSPC} }}
+	if _, _, aside, err := openAs(path, &full, "boot", began, time.Second); !errors.Is(err, syscall.ENOSPC) || len(schematest.SetAside(t, path)) != 0 {
+		t.Fatalf("error %v, set aside %q", err, aside)
+	}
+	if after := schematest.Contents(t, path); after != before {
+		t.Errorf("before:\n%s\nafter:\n%s", before, after)
+	}
 }
 
 // TestAnIdleLedgerWritesNothing, and forgets the flows that are gone.

@@ -7,21 +7,22 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"syscall"
 	"time"
 
+	"github.com/flowkeep/flowkeep/internal/schema"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	bolt "go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
 )
 
-// schema is the layout of the file; one of another layout is set aside, and counting begins anew.
-const schema = "1"
+// layout is that of the file. One of a schema that is further away is set aside, and counting begins anew.
+var layout = schema.Layout{Writes: 1}
 
 var (
 	bucketMeta   = []byte("meta")
 	bucketFlows  = []byte("flows")
 	bucketPlaces = []byte("places")
-	keySchema    = []byte("schema")
 	keySince     = []byte("since")
 	keyBoot      = []byte("boot")
 )
@@ -40,24 +41,31 @@ type Store struct {
 
 // Open opens or makes the file, and gives the ledger that goes on from it. Boot tells one start of the machine from another: the
 // clock of which readings are does not go on over it. A file that cannot be read is renamed to NAME.corrupt-TIME and told in
-// setAside.
+// setAside; what the system refuses, as a full disk does, is an error.
 func Open(path, boot string, now time.Time, clock time.Duration) (s *Store, l *Ledger, setAside string, err error) {
-	s, l, err = tryOpen(path, boot, now, clock)
+	return openAs(path, &layout, boot, now, clock)
+}
+
+func openAs(path string, layout *schema.Layout, boot string, now time.Time, clock time.Duration) (s *Store, l *Ledger, setAside string, err error) {
+	s, l, err = tryOpen(path, layout, boot, now, clock)
 	if err == nil {
 		return s, l, "", nil
 	}
 	if errors.Is(err, bolterrors.ErrTimeout) {
 		return nil, nil, "", fmt.Errorf("%s is in use: is another netplugin running on this node?", path)
 	}
+	if _, system := errors.AsType[syscall.Errno](err); system {
+		return nil, nil, "", err
+	}
 	aside := fmt.Sprintf("%s.corrupt-%s", path, now.UTC().Format("20060102T150405.000"))
 	if renameErr := os.Rename(path, aside); renameErr != nil {
 		return nil, nil, "", errors.Join(err, renameErr)
 	}
-	s, l, openErr := tryOpen(path, boot, now, clock)
+	s, l, openErr := tryOpen(path, layout, boot, now, clock)
 	return s, l, fmt.Sprintf("%s: %v; kept as %s", path, err, aside), openErr
 }
 
-func tryOpen(path, boot string, now time.Time, clock time.Duration) (s *Store, l *Ledger, err error) {
+func tryOpen(path string, layout *schema.Layout, boot string, now time.Time, clock time.Duration) (s *Store, l *Ledger, err error) {
 	var db *bolt.DB
 	defer func() { // bbolt panics on some broken pages
 		if p := recover(); p != nil {
@@ -74,12 +82,19 @@ func tryOpen(path, boot string, now time.Time, clock time.Duration) (s *Store, l
 	kept := Kept{flows: map[flowID]reading{}, places: map[Place]*record{}}
 	fresh := false
 	err = db.Update(func(tx *bolt.Tx) error {
+		have, err := schema.Of(tx)
+		if err == nil {
+			err = layout.Settle(tx)
+		}
+		if err != nil {
+			return err
+		}
 		for _, name := range [][]byte{bucketMeta, bucketFlows, bucketPlaces} {
 			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
 				return err
 			}
 		}
-		if fresh = tx.Bucket(bucketMeta).Get(keySchema) == nil; fresh {
+		if fresh = have == 0; fresh {
 			return begin(tx.Bucket(bucketMeta), boot, now)
 		}
 		return kept.load(tx, boot)
@@ -94,14 +109,11 @@ func tryOpen(path, boot string, now time.Time, clock time.Duration) (s *Store, l
 }
 
 func begin(meta *bolt.Bucket, boot string, now time.Time) error {
-	return errors.Join(meta.Put(keySchema, []byte(schema)), meta.Put(keySince, []byte(now.UTC().Format(time.RFC3339))), meta.Put(keyBoot, []byte(boot)))
+	return errors.Join(meta.Put(keySince, []byte(now.UTC().Format(time.RFC3339))), meta.Put(keyBoot, []byte(boot)))
 }
 
 func (k *Kept) load(tx *bolt.Tx, boot string) error {
 	meta := tx.Bucket(bucketMeta)
-	if have := string(meta.Get(keySchema)); have != schema {
-		return fmt.Errorf("schema %q, this netplugin reads %q", have, schema)
-	}
 	var err error
 	if k.Since, err = time.Parse(time.RFC3339, string(meta.Get(keySince))); err != nil {
 		return fmt.Errorf("when counting began: %w", err)

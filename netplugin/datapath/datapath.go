@@ -20,7 +20,8 @@ type Switch interface {
 // Difference is how a switch's tables differ from what they should hold.
 type Difference struct {
 	Missing, Changed, Extra int
-	Mods                    []ofctl.FlowMod // what mends it
+	Mods                    []ofctl.FlowMod // what mends it; see Stages
+	have, want              tables          // that have flows, or should have
 }
 
 // Empty tells that the switch holds exactly what it should.
@@ -43,12 +44,14 @@ func Compare(ctx context.Context, s Switch, want []ofctl.Flow) (Difference, erro
 	left := make(map[Key]*ofctl.Flow, len(want))
 	for i := range want {
 		left[KeyOf(&want[i])] = &want[i]
+		d.want[want[i].Table] = true
 	}
 	var extra []ofctl.FlowMod
 	unknown := 0
 	compare := func(f ofctl.Flow, foreign bool) {
 		k := KeyOf(&f)
 		w, ok := left[k]
+		d.have[f.Table] = true
 		switch {
 		case !ok:
 			d.Extra++

@@ -6,6 +6,8 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
@@ -15,6 +17,7 @@ import (
 	"github.com/flowkeep/flowkeep/internal/wire"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
@@ -23,15 +26,25 @@ import (
 
 // Handler is the agent. Its calls come one after another from one goroutine.
 type Handler interface {
-	// State is what the node holds and has wired, for the hello.
-	State(context.Context) (revision uint64, held []wire.Held, announced []wire.Announcement, err error)
-	// Update realises an update; all that is not in force now, of this or an earlier update, is told to netmaster.
-	Update(context.Context, policy.NodeUpdate) ([]wire.RuleError, error)
+	// State is what the node holds and has wired, and the highest epoch that it obeyed, for the hello.
+	State(context.Context) (Holding, error)
+	// Obey is told of a leader before anything of it is taken over.
+	Obey(ctx context.Context, epoch uint64) error
+	// Update realises an update; all that is not in force now, of this or an earlier update, is told to netmaster. It asks led just before it
+	// changes anything, and leaves all as it is if that fails.
+	Update(ctx context.Context, u policy.NodeUpdate, led func() error) ([]wire.RuleError, error)
 	Nodes(context.Context, []policy.NodeInfo) error
 	Query(context.Context, []byte) ([]byte, error)
 	// Stream answers by calling send until there is no more, send fails or ctx ends: nobody listens any longer then. Answers are no
 	// larger than wire.MaxStreamed. Its calls, and those of Query, come from goroutines of their own.
 	Stream(ctx context.Context, question []byte, send func([]byte) error) error
+}
+
+// Holding is what a node says of itself in a hello.
+type Holding struct {
+	Revision, Epoch uint64
+	Held            []wire.Held
+	Announced       []wire.Announcement
 }
 
 // Config is what a client needs. TLS is called for each connection.
@@ -42,8 +55,13 @@ type Config struct {
 	Version string
 	// TrafficMode is told to netmaster, which says so where nodes differ.
 	TrafficMode string
-	Logger      *slog.Logger
-	Handler     Handler
+	// Versions of the protocol to speak; zero: all that this build knows.
+	Versions wire.Versions
+	// ObeyUnelected: a netmaster that takes part in no election is obeyed after one that did.
+	ObeyUnelected bool
+	Logger        *slog.Logger
+	Handler       Handler
+	clock         func() time.Duration // nil: sinceBoot
 }
 
 // Client keeps a stream to netmaster open. Announce, Withdraw, Report, Drifted, Connected and Problem are safe for concurrent
@@ -55,13 +73,20 @@ type Client struct {
 	open      bool // what is said is kept for the stream
 	connected bool // netmaster has accepted the hello
 	problem   string
+	accepted  time.Time // when it did
 	outbox    []*feed.NodeMessage
 	drift     *wire.Drift // not told yet
 	wake      chan struct{}
 }
 
 // New makes a client; Run starts it.
-func New(cfg Config) *Client { return &Client{cfg: cfg, wake: make(chan struct{}, 1)} }
+func New(cfg Config) *Client {
+	if cfg.clock == nil {
+		cfg.clock = sinceBoot
+	}
+	cfg.Versions = cfg.Versions.OrOwn()
+	return &Client{cfg: cfg, wake: make(chan struct{}, 1)}
+}
 
 // Connected tells whether netmaster has accepted this node and is being listened to.
 func (c *Client) Connected() bool {
@@ -124,16 +149,19 @@ func (c *Client) rouse() {
 	}
 }
 
-func (c *Client) setOpen(open bool) {
+// setOpen tells when netmaster accepted this node, if it did since it was called last.
+func (c *Client) setOpen(open bool) (accepted time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.open, c.connected, c.outbox = open, false, nil
+	accepted = c.accepted
+	c.open, c.connected, c.accepted, c.outbox = open, false, time.Time{}, nil
+	return accepted
 }
 
 func (c *Client) setConnected() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.connected = true
+	c.connected, c.accepted = true, time.Now()
 }
 
 func (c *Client) takeOutbox() []*feed.NodeMessage {
@@ -148,31 +176,25 @@ func (c *Client) takeOutbox() []*feed.NodeMessage {
 	return out
 }
 
-const (
-	firstRetry = 100 * time.Millisecond
-	lastRetry  = 5 * time.Second
-)
-
 // Run keeps the stream until ctx ends.
 func (c *Client) Run(ctx context.Context) {
-	wait := firstRetry
+	var r retries
 	for i := 0; ctx.Err() == nil; i++ {
 		server := c.cfg.Servers[i%len(c.cfg.Servers)]
-		began := time.Now()
-		err := c.session(ctx, server)
-		c.setOpen(false)
+		began, reach := time.Now(), r.reach()
+		err := c.session(ctx, server, r.patience(), reach)
+		accepted := c.setOpen(false)
 		if ctx.Err() != nil {
 			return
 		}
-		if time.Since(began) > lastRetry {
-			wait = firstRetry
-		}
+		r.ended(accepted, err)
+		late := errors.Is(err, errLate) || accepted.IsZero() && time.Since(began) >= reach && status.Code(err) == codes.Unavailable
+		wait := r.failed(accepted, time.Now(), len(c.cfg.Servers), late)
 		c.failed(server, err, wait)
 		select {
 		case <-time.After(wait/2 + rand.N(wait)):
 		case <-ctx.Done():
 		}
-		wait = min(2*wait, lastRetry)
 	}
 }
 
@@ -190,39 +212,54 @@ func (c *Client) failed(server string, err error, wait time.Duration) {
 	}
 }
 
+var errLate = errors.New("netmaster has not accepted this node")
+
 // session is one connection, from hello to its end.
-func (c *Client) session(ctx context.Context, server string) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+func (c *Client) session(ctx context.Context, server string, patience, reach time.Duration) error {
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
 	tlsConfig, err := c.cfg.TLS()
 	if err != nil {
 		return err
 	}
 	conn, err := grpc.NewClient("passthrough:///"+server, grpc.WithTransportCredentials(credentials.NewTLS(tlsConfig)),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(feed.MaxMasterMessage), grpc.MaxCallSendMsgSize(feed.MaxNodeMessage)),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second, PermitWithoutStream: true}))
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second, PermitWithoutStream: true}),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: firstRetry, Multiplier: 1, MaxDelay: firstRetry}, MinConnectTimeout: reach}))
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
+	late := time.AfterFunc(patience, func() { end(fmt.Errorf("%w within %s", errLate, patience)) })
+	defer late.Stop()
 	stream, err := feed.NewFeedClient(conn).Stream(ctx)
 	if err != nil {
-		return err
+		return cause(ctx, err)
 	}
-	s := &session{client: c, stream: stream, posts: make(chan *feed.NodeMessage, 16), queries: make(chan struct{}, maxQueries), streams: newStreams()}
+	s := &session{changed: make(chan struct{}, 1), arrived: make(chan *feed.MasterMessage, mostArrived), client: c, stream: stream, posts: make(chan *feed.NodeMessage, 16), queries: make(chan struct{}, maxQueries), streams: newStreams()}
 	// From here on announcements are queued, so that none falls between the hello's state and the stream.
 	c.setOpen(true)
 	if err := s.hello(ctx); err != nil {
-		return err
+		return cause(ctx, err)
 	}
-	if err := s.welcome(server); err != nil {
-		return err
+	if err := s.welcome(ctx, server); err != nil {
+		return cause(ctx, err)
 	}
-	failed := make(chan error, 2)
+	late.Stop()
+	failed := make(chan error, 3)
 	go func() { failed <- s.send(ctx) }()
+	go func() { failed <- s.read(ctx) }()
 	go func() { failed <- s.receive(ctx) }()
 	first := <-failed
-	cancel()
-	second := <-failed
-	return cmp.Or(first, second)
+	end(nil)
+	second, third := <-failed, <-failed
+	return cmp.Or(first, second, third)
+}
+
+// cause is why this side ended the session, if it did.
+func cause(ctx context.Context, err error) error {
+	if why := context.Cause(ctx); why != nil && !errors.Is(why, context.Canceled) {
+		return why
+	}
+	return err
 }

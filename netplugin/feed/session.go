@@ -5,11 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
+	"time"
 
 	"github.com/flowkeep/flowkeep/api/feed"
 	"github.com/flowkeep/flowkeep/internal/wire"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // session is one stream.
@@ -19,20 +23,32 @@ type session struct {
 	posts   chan *feed.NodeMessage
 	queries chan struct{} // a place for each that is being answered
 	streams *streams
+	arrived chan *feed.MasterMessage // but promises, which wait for nothing
+	obeyed  uint64
+	said    time.Duration // when the hello was said
+
+	mu      sync.Mutex
+	trust   trust
+	changed chan struct{} // has an element when trust was prolonged
 }
+
+// mostArrived is how many messages may wait for one that is being taken over.
+const mostArrived = 256
 
 // maxQueries is how many questions are answered at a time.
 const maxQueries = 8
 
 func (s *session) hello(ctx context.Context) error {
 	cfg := &s.client.cfg
-	revision, held, announced, err := cfg.Handler.State(ctx)
+	have, err := cfg.Handler.State(ctx)
 	if err != nil {
 		return err
 	}
-	h := wire.Hello{Node: cfg.Node, Program: cfg.Version, TrafficMode: cfg.TrafficMode, MinVersion: feed.MinVersion, MaxVersion: feed.MaxVersion,
-		Revision: revision, Held: held, Announced: announced}
+	s.obeyed = have.Epoch
+	h := wire.Hello{Node: cfg.Node, Program: cfg.Version, TrafficMode: cfg.TrafficMode, Versions: cfg.Versions,
+		Revision: have.Revision, Epoch: have.Epoch, Held: have.Held, Announced: have.Announced}
 	for part := range wire.HelloParts(&h) {
+		s.said = cfg.clock()
 		if err := s.stream.Send(part); err != nil {
 			return s.reason(err)
 		}
@@ -41,7 +57,7 @@ func (s *session) hello(ctx context.Context) error {
 }
 
 // welcome waits for netmaster to accept the node.
-func (s *session) welcome(server string) error {
+func (s *session) welcome(ctx context.Context, server string) error {
 	m, err := s.stream.Recv()
 	if err != nil {
 		return err
@@ -50,11 +66,65 @@ func (s *session) welcome(server string) error {
 	if w == nil {
 		return errors.New("netmaster's first message is no welcome: it is of another version")
 	}
-	if err := wire.CheckWelcome(w); err != nil {
+	cfg := &s.client.cfg
+	if err := wire.CheckWelcome(w, cfg.Versions); err != nil {
+		return err
+	}
+	if err := mayObey(s.obeyed, w.Epoch, cfg.ObeyUnelected); err != nil {
+		return status.Error(codes.FailedPrecondition, err.Error())
+	}
+	s.trust = welcomed(w.Epoch, s.said, time.Duration(w.ValidMs)*time.Millisecond)
+	if err := s.led(); err != nil {
+		return err
+	}
+	if err := cfg.Handler.Obey(ctx, w.Epoch); err != nil {
 		return err
 	}
 	s.client.setConnected()
-	s.client.cfg.Logger.Info("connected to netmaster", "server", server, "version", w.ProgramVersion, "protocol", w.Version)
+	cfg.Logger.Info("connected to netmaster", "server", server, "version", w.ProgramVersion, "protocol", w.Version, "epoch", w.Epoch)
+	return nil
+}
+
+// led says why what came is not to be obeyed any more; nil while it is.
+func (s *session) led() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.trust.holds(s.client.cfg.clock()) {
+		return nil
+	}
+	return errSilent
+}
+
+var errSilent = errors.New("netmaster has not said in time that it still leads: another may")
+
+// left is for how long it is obeyed yet, if that has an end.
+func (s *session) left() (d time.Duration, bounded bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return max(0, s.trust.until-s.client.cfg.clock()), s.trust.bounded
+}
+
+// ask is the next beat.
+func (s *session) ask() *feed.NodeMessage {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return wire.FromBeat(s.trust.ask(s.client.cfg.clock()))
+}
+
+func (s *session) promised(in *feed.Trust) error {
+	number, valid, err := wire.ToTrust(in)
+	if err != nil {
+		return refused(err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.trust.answered(number, valid); err != nil {
+		return refused(err)
+	}
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
 	return nil
 }
 
@@ -69,11 +139,19 @@ func (s *session) reason(err error) error {
 }
 
 func (s *session) send(ctx context.Context) error {
+	var beats <-chan time.Time
+	if _, bounded := s.left(); bounded {
+		every := time.NewTicker(beatEvery)
+		defer every.Stop()
+		beats = every.C
+	}
 	for {
 		var messages []*feed.NodeMessage
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-beats:
+			messages = append(messages, s.ask())
 		case <-s.client.wake:
 			messages = s.client.takeOutbox()
 		case m := <-s.posts:
@@ -92,10 +170,57 @@ func (s *session) send(ctx context.Context) error {
 	}
 }
 
+// read takes promises over as they come, and leaves all else to receive.
+func (s *session) read(ctx context.Context) error {
+	for {
+		m, err := s.stream.Recv()
+		if err != nil {
+			return err
+		}
+		if t := m.GetTrust(); t != nil {
+			if err := s.promised(t); err != nil {
+				return err
+			}
+			continue
+		}
+		select {
+		case s.arrived <- m:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// next is the next message, unless the leader's time ends before.
+func (s *session) next(ctx context.Context) (*feed.MasterMessage, error) {
+	var end <-chan time.Time
+	left, bounded := s.left()
+	timer := time.NewTimer(left)
+	defer timer.Stop()
+	for {
+		if bounded {
+			left, _ = s.left()
+			timer.Reset(left)
+			end = timer.C
+		}
+		select {
+		case m := <-s.arrived:
+			return m, s.led()
+		case <-s.changed:
+		case <-end:
+			if err := s.led(); err != nil {
+				return nil, err
+			}
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
 func (s *session) receive(ctx context.Context) error {
 	var updates wire.UpdateAssembler
 	for {
-		m, err := s.stream.Recv()
+		m, err := s.next(ctx)
 		if err != nil {
 			return err
 		}
@@ -137,7 +262,7 @@ func refused(err error) error {
 }
 
 func (s *session) realise(ctx context.Context, u policy.NodeUpdate) error {
-	errs, err := s.client.cfg.Handler.Update(ctx, u)
+	errs, err := s.client.cfg.Handler.Update(ctx, u, s.led)
 	if err != nil {
 		return err
 	}

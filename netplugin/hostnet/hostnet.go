@@ -460,18 +460,53 @@ func Underlay(addrs []netip.Addr) (name string, mtu int) {
 	return "", 0
 }
 
+// isKernelsLocal tells of the first rule, by which every packet that is for the node itself finds it.
+func isKernelsLocal(r netlink.Rule) bool {
+	return r.Priority <= 0 && r.Table == unix.RT_TABLE_LOCAL && r.IifName == "" && r.OifName == "" && r.Src == nil && r.Dst == nil && r.Mark == 0 && !r.Invert
+}
+
 // Teardown removes what Setup made, but for the ports themselves.
 func Teardown() error {
 	errs := []error{deleteNftables(), removeRoutes(func(*netlink.Route) bool { return true })}
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		local := netlink.NewRule()
-		local.Family, local.Table, local.Priority = family, unix.RT_TABLE_LOCAL, 0
-		if err := netlink.RuleAdd(local); err != nil && !errors.Is(err, os.ErrExist) {
-			errs = append(errs, err)
+		// The kernel takes a second one like its own, which differs in who made it. Where its rules cannot be told, two are better than none.
+		if rules, _ := netlink.RuleList(family); !slices.ContainsFunc(rules, isKernelsLocal) {
+			local := netlink.NewRule()
+			local.Family, local.Table, local.Priority = family, unix.RT_TABLE_LOCAL, 0
+			if err := netlink.RuleAdd(local); err != nil && !errors.Is(err, os.ErrExist) {
+				errs = append(errs, err)
+			}
 		}
 		errs = append(errs, removeRules(family, func(r *netlink.Rule) bool {
 			return r.Priority == prefLocal && r.Table == unix.RT_TABLE_LOCAL || isOurs(r)
 		}))
 	}
 	return errors.Join(errs...)
+}
+
+// Remains names what of Setup's making is there, but for the ports.
+func Remains() (names []string, err error) {
+	routes, err := flowkeepRoutes()
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range routes {
+		names = append(names, fmt.Sprintf("route to %s in table %d", r.Dst, r.Table))
+	}
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		rules, err := netlink.RuleList(family)
+		if errors.Is(err, unix.EAFNOSUPPORT) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list policy rules: %w", err)
+		}
+		for i := range rules {
+			if r := &rules[i]; isOurs(r) || r.Priority == prefLocal && r.Table == unix.RT_TABLE_LOCAL {
+				names = append(names, fmt.Sprintf("policy rule %d of IPv%d", r.Priority, map[int]int{netlink.FAMILY_V4: 4, netlink.FAMILY_V6: 6}[family]))
+			}
+		}
+	}
+	tables, err := nftTables()
+	return append(names, tables...), err
 }

@@ -1,6 +1,7 @@
 package hostnet
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -242,6 +243,45 @@ func TestTeardownLeavesNothing(t *testing.T) {
 	}
 	if !strings.Contains(left, "table 255") {
 		t.Errorf("the local table is never looked up:\n%s", left)
+	}
+	in(t, h, func() error {
+		return netlink.RuleAdd(newRule(netlink.FAMILY_V4, prefLocal, unix.RT_TABLE_LOCAL, nil, nil))
+	}) // a Setup that was interrupted
+	in(t, h, Teardown)
+	if again := picture(t, h); again != left {
+		t.Errorf("torn down once more there is\n%s\nand before there was\n%s", again, left)
+	}
+}
+
+// Where the kernel's own rule of the local table was never moved it gets no second one beside it.
+func TestTeardownOfAnInterruptedSetup(t *testing.T) {
+	h := host(t)
+	before := picture(t, h)
+	in(t, h, func() error {
+		return netlink.RuleAdd(newRule(netlink.FAMILY_V4, prefLocal, unix.RT_TABLE_LOCAL, nil, nil))
+	})
+	in(t, h, Teardown)
+	if after := picture(t, h); after != before {
+		t.Errorf("torn down there is\n%s\nand before there was\n%s", after, before)
+	}
+}
+
+// A rule of somebody's that leads some packets to the local table is not the kernel's, which leads all.
+func TestTeardownBesideARuleOfSomePackets(t *testing.T) {
+	h := host(t)
+	before := picture(t, h)
+	some := newRule(netlink.FAMILY_V4, 0, unix.RT_TABLE_LOCAL, nil, nil)
+	some.Mark = 7
+	in(t, h, func() error {
+		own := netlink.NewRule()
+		own.Family, own.Table, own.Priority = netlink.FAMILY_V4, unix.RT_TABLE_LOCAL, 0
+		return errors.Join(netlink.RuleAdd(newRule(netlink.FAMILY_V4, prefLocal, unix.RT_TABLE_LOCAL, nil, nil)), netlink.RuleDel(own), netlink.RuleAdd(some))
+	})
+	in(t, h, Teardown)
+	in(t, h, func() error { return netlink.RuleDel(some) })
+	after := picture(t, h)
+	if strings.Count(after, "table 255") != strings.Count(before, "table 255") {
+		t.Errorf("torn down there is\n%s\nand before there was\n%s", after, before)
 	}
 }
 

@@ -319,3 +319,17 @@ func nft(text string) error {
 	}
 	return nil
 }
+
+// nftTables are those of Flowkeep's that are there.
+func nftTables() (names []string, err error) {
+	out, err := exec.Command("nft", "list", "tables").Output()
+	if err != nil {
+		return nil, fmt.Errorf("list nftables: %w", err)
+	}
+	for line := range strings.Lines(string(out)) {
+		if f := strings.Fields(line); len(f) == 3 && f[2] == "flowkeep" && (f[1] == "arp" || f[1] == "inet") {
+			names = append(names, "nftables "+strings.Join(f, " "))
+		}
+	}
+	return names, nil
+}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	v1 "github.com/flowkeep/flowkeep/api/nmstate/v1"
+	"github.com/flowkeep/flowkeep/api/wellknown"
 	"github.com/flowkeep/flowkeep/internal/nmstate"
 	"github.com/flowkeep/flowkeep/internal/process"
 )
@@ -22,7 +23,7 @@ type Objects interface {
 	// Report writes the status, and fails if the object is not the one that was read.
 	Report(ctx context.Context, o *Object, status v1.NodeNetworkStateStatus) (*Object, error)
 	// Warn makes an Event of the object, for people. It does not wait.
-	Warn(o *Object, reason, message string)
+	Warn(o *Object, reason wellknown.EventReason, message string)
 }
 
 // ErrStale is of a report about an object that is another by now: its change is signalled.
@@ -340,7 +341,7 @@ func (a *Agent) write(ctx context.Context, o Observation, status v1.NodeNetworkS
 // told: the status has said what the journal kept for it, and now an Event does.
 func (a *Agent) told(o *Object) {
 	if a.news != nil && o != nil {
-		a.cfg.Objects.Warn(o, string(a.news.Outcome), shortened(a.news.Message))
+		a.cfg.Objects.Warn(o, wellknown.EventReason(a.news.Outcome), shortened(a.news.Message))
 	}
 	a.news = nil
 	if a.mem.Open || !a.spent {

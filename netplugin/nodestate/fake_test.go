@@ -13,6 +13,7 @@ import (
 	"time"
 
 	v1 "github.com/flowkeep/flowkeep/api/nmstate/v1"
+	"github.com/flowkeep/flowkeep/api/wellknown"
 	"github.com/flowkeep/flowkeep/internal/nmstate"
 	"github.com/flowkeep/flowkeep/internal/process"
 	"github.com/prometheus/client_golang/prometheus"
@@ -266,10 +267,13 @@ func (a *fakeAPI) report(status v1.NodeNetworkStateStatus) {
 	a.told = append(a.told, a.object.Status)
 }
 
-func (a *fakeAPI) Warn(_ *Object, reason, message string) {
+func (a *fakeAPI) Warn(_ *Object, reason wellknown.EventReason, message string) {
+	if e := wellknown.EventOf(reason); e == nil || e.Writer != wellknown.NodeStateEvents || !e.Warning {
+		panic("the agent writes Events of reason " + string(reason) + ", of which api/wellknown knows nothing")
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.events = append(a.events, reason+": "+message)
+	a.events = append(a.events, string(reason)+": "+message)
 }
 
 func (a *fakeAPI) written() int {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -337,4 +338,28 @@ func (db *DB) transact(ctx context.Context, what string, ops []ovsdb.Operation) 
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	return nil
+}
+
+// Made tells of a bridge whether there is one of the name, and whether Flowkeep made it, with its ports' names.
+func (db *DB) Made(ctx context.Context, name string) (there, ours bool, ports []string, err error) {
+	b, err := findOne(ctx, db, func(b *bridge) bool { return b.Name == name })
+	if errors.Is(err, client.ErrNotFound) {
+		return false, false, nil, nil
+	}
+	if err != nil {
+		return false, false, nil, err
+	}
+	of := map[string]bool{}
+	for _, id := range b.Ports {
+		of[id] = true
+	}
+	var list []port
+	if err := db.client.WhereCache(func(p *port) bool { return of[p.UUID] }).List(ctx, &list); err != nil {
+		return true, false, nil, err
+	}
+	for _, p := range list {
+		ports = append(ports, p.Name)
+	}
+	slices.Sort(ports)
+	return true, b.ExternalIDs[ownerKey] == ownerValue, ports, nil
 }

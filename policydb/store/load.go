@@ -48,7 +48,7 @@ func compareSums(tx *bolt.Tx, found sums) error {
 	if err != nil {
 		return err
 	}
-	for _, name := range buckets {
+	for _, name := range buckets { // others are a later version's
 		if n := string(name); want[n] != found[n] {
 			return fmt.Errorf("the checksum of the %s is wrong", n)
 		}

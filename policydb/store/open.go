@@ -1,22 +1,23 @@
 package store
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"runtime/debug"
 	"slices"
-	"strconv"
 	"syscall"
 	"time"
 
+	"github.com/flowkeep/flowkeep/internal/schema"
 	bolt "go.etcd.io/bbolt"
 	berrors "go.etcd.io/bbolt/errors"
 )
 
-// Schema is the layout's version.
-const Schema = 1
+// layout is the file's. One of a schema that is further away is not touched: see ErrNewer.
+var layout = schema.Layout{Writes: 1}
 
 var (
 	bucketMeta       = []byte("meta")
@@ -31,18 +32,17 @@ var (
 	// buckets are all but meta, which holds the schema and the checksums of the others.
 	buckets = [][]byte{bucketNamespaces, bucketEndpoints, bucketPolicies, bucketRules, bucketGroups, bucketNodes, bucketAnnounced, bucketState}
 
-	keySchema   = []byte("schema")
 	keySums     = []byte("sums")
 	keyRevision = []byte("revision")
 	keyInfos    = []byte("infos")
 )
 
-// ErrNewer is returned for a file that a newer netmaster wrote.
+// ErrNewer is returned for a file that a newer netmaster than the next one wrote.
 var ErrNewer = errors.New("a newer netmaster wrote this policy DB: start that one, or move the file away to begin anew from the API server")
 
 // openOrSetAside moves only a file away that was read and made no sense; what the system refuses is an error.
-func openOrSetAside(path string) (db *bolt.DB, c *Contents, aside string, err error) {
-	db, c, err = tryOpen(path)
+func openOrSetAside(path string, layout *schema.Layout) (db *bolt.DB, c *Contents, aside string, err error) {
+	db, c, err = tryOpen(path, layout)
 	var system syscall.Errno
 	switch {
 	case err == nil:
@@ -60,7 +60,7 @@ func openOrSetAside(path string) (db *bolt.DB, c *Contents, aside string, err er
 	}
 	forgetOldest(path)
 	aside = fmt.Sprintf("the policy DB %s could not be read (%v): it was set aside as %s and a new one begun", path, err, kept)
-	db, c, err = tryOpen(path)
+	db, c, err = tryOpen(path, layout)
 	return db, c, aside, err
 }
 
@@ -76,7 +76,7 @@ func forgetOldest(path string) {
 	}
 }
 
-func tryOpen(path string) (db *bolt.DB, c *Contents, err error) {
+func tryOpen(path string, layout *schema.Layout) (db *bolt.DB, c *Contents, err error) {
 	defer guard(&err)()
 	db, err = bolt.Open(path, 0o600, &bolt.Options{Timeout: time.Second, FreelistType: bolt.FreelistMapType})
 	if err != nil {
@@ -87,12 +87,15 @@ func tryOpen(path string) (db *bolt.DB, c *Contents, err error) {
 			closeQuietly(db)
 		}
 	}()
-	fresh, err := schema(db)
-	if err == nil && fresh {
-		err = create(db)
+	have, err := schemaOf(db, layout)
+	if err == nil && have == 0 {
+		err = create(db, layout)
 	}
 	if err == nil {
 		err = checkLength(db)
+	}
+	if err == nil && have != 0 && have != layout.Writes {
+		err = migrate(db, layout)
 	}
 	if err == nil {
 		c, err = load(db)
@@ -103,38 +106,64 @@ func tryOpen(path string) (db *bolt.DB, c *Contents, err error) {
 	return db, c, err
 }
 
-// schema tells whether the file is new; nothing is written to one that is not.
-func schema(db *bolt.DB) (fresh bool, err error) {
+// schemaOf is the file's schema, which this netmaster can bring to its own; 0: it is new. Nothing is written.
+func schemaOf(db *bolt.DB, layout *schema.Layout) (have int, err error) {
 	defer guard(&err)()
-	err = db.View(func(tx *bolt.Tx) error {
-		meta := tx.Bucket(bucketMeta)
-		if meta == nil {
-			k, _ := tx.Cursor().First()
-			if fresh = k == nil; !fresh {
-				return errors.New("it is no policy DB")
-			}
+	err = db.View(func(tx *bolt.Tx) (err error) {
+		if k, _ := tx.Cursor().First(); k == nil {
 			return nil
 		}
-		version, err := strconv.Atoi(string(meta.Get(keySchema)))
+		if have, err = schema.Of(tx); err != nil {
+			return err
+		}
+		if have == 0 {
+			return errors.New("it is no policy DB")
+		}
+		far, is := errors.AsType[*schema.FarError](layout.Reads(have))
 		switch {
-		case err != nil || version < 1:
-			return fmt.Errorf("schema %q is none", meta.Get(keySchema))
-		case version > Schema:
-			return fmt.Errorf("%w (schema %d, this netmaster reads up to %d)", ErrNewer, version, Schema)
+		case is && far.Newer:
+			return fmt.Errorf("%w (%w)", ErrNewer, far)
+		case is:
+			return far
 		}
 		return nil
 	})
-	return fresh, err
+	return have, err
 }
 
-func create(db *bolt.DB) error {
+func create(db *bolt.DB, layout *schema.Layout) error {
 	return db.Update(func(tx *bolt.Tx) error {
-		for _, name := range append([][]byte{bucketMeta}, buckets...) {
+		for _, name := range buckets {
 			if _, err := tx.CreateBucket(name); err != nil {
 				return err
 			}
 		}
-		return tx.Bucket(bucketMeta).Put(keySchema, []byte(strconv.Itoa(Schema)))
+		return layout.Settle(tx)
+	})
+}
+
+// migrate brings a file of a neighbouring schema to this netmaster's, in one transaction, if it is as it was written.
+func migrate(db *bolt.DB, layout *schema.Layout) (err error) {
+	defer guard(&err)()
+	if err := checkPages(db); err != nil {
+		return err
+	}
+	return db.Update(func(tx *bolt.Tx) error {
+		want, err := readSums(tx)
+		if err == nil {
+			err = want.differ(sumAll(tx))
+		}
+		if err == nil {
+			err = layout.Settle(tx)
+		}
+		if err != nil {
+			return err
+		}
+		text, err := json.Marshal(sumAll(tx))
+		if err != nil {
+			return err
+		}
+		return tx.Bucket(bucketMeta).Put(keySums, text)
 	})
 }
 

@@ -6,7 +6,8 @@
 // what lives, and is tried again.
 //
 // A checksum over all entries tells of one that was changed or lost. A file that cannot be read to its end is set aside and
-// a new one begun: it never makes anything open. A file of a newer netmaster is refused and left alone.
+// a new one begun: it never makes anything open. A file of the version before or after is brought to this one's schema (internal/schema); one of a
+// still newer netmaster is refused and left alone.
 package store
 
 import (
@@ -16,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/flowkeep/flowkeep/internal/schema"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	bolt "go.etcd.io/bbolt"
 )
@@ -85,9 +87,11 @@ type Store struct {
 }
 
 // Open opens or creates the file. SetAside tells if an unreadable one was moved out of the way. It fails on a file that
-// another process uses, that a newer netmaster wrote, or that the system does not give.
-func Open(path string) (*Store, error) {
-	db, contents, aside, err := openOrSetAside(path)
+// another process uses, that a newer netmaster than the next one wrote, or that the system does not give.
+func Open(path string) (*Store, error) { return openAs(path, &layout) }
+
+func openAs(path string, layout *schema.Layout) (*Store, error) {
+	db, contents, aside, err := openOrSetAside(path, layout)
 	if err != nil {
 		return nil, err
 	}

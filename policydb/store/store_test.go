@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flowkeep/flowkeep/internal/schema"
+	"github.com/flowkeep/flowkeep/internal/schema/schematest"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	"github.com/google/go-cmp/cmp"
 	bolt "go.etcd.io/bbolt"
@@ -425,7 +427,7 @@ func TestNewerSchemaIsLeftAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = db.Update(func(tx *bolt.Tx) error { return tx.Bucket(bucketMeta).Put(keySchema, []byte("7")) })
+	err = db.Update(func(tx *bolt.Tx) error { return tx.Bucket(bucketMeta).Put([]byte("schema"), []byte("7")) })
 	if err = errors.Join(err, db.Close()); err != nil {
 		t.Fatal(err)
 	}
@@ -434,6 +436,89 @@ func TestNewerSchemaIsLeftAlone(t *testing.T) {
 	}
 	if kept, _ := filepath.Glob(path + "*"); len(kept) != 1 {
 		t.Errorf("files %v", kept)
+	}
+}
+
+// TestTheNextVersionsFile is read as this version wrote it, and the other way round; one that was damaged is not changed, but set aside.
+func TestTheNextVersionsFile(t *testing.T) {
+	now, next := schematest.Versions(layout.Writes, string(bucketPolicies))
+	for _, damaged := range []bool{false, true} {
+		path := filepath.Join(t.TempDir(), "policy.db")
+		want := filled(t, path)
+		before := schematest.Contents(t, path)
+		db, err := bolt.Open(path, 0o600, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = migrate(db, &next)
+		if damaged {
+			err = errors.Join(err, db.Update(func(tx *bolt.Tx) error {
+				return tx.Bucket([]byte("next policies")).Delete([]byte("next namespace-1/policy-1"))
+			}))
+		}
+		if err = errors.Join(err, db.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if schematest.Contents(t, path) == before {
+			t.Fatal("the next version writes the same")
+		}
+		s, err := openAs(path, &now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := s.Load()
+		if err := errors.Join(err, s.Close()); err != nil {
+			t.Fatal(err)
+		}
+		switch after := schematest.Contents(t, path); {
+		case damaged:
+			if !strings.Contains(s.SetAside(), "checksum of the next policies is wrong") || !got.Empty() {
+				t.Errorf("set aside %q", s.SetAside())
+			}
+		case s.SetAside() != "" || after != before:
+			t.Errorf("set aside %q; before:\n%s\nafter:\n%s", s.SetAside(), before, after)
+		default:
+			same(t, got, want)
+		}
+	}
+}
+
+// TestWhatThePolicyDBHolds is known to the version before, which serves from it at once and passes over what it does not know. So a field that takes
+// something away raises layout; then this text is changed (docs/decisions/021).
+func TestWhatThePolicyDBHolds(t *testing.T) {
+	const (
+		selector  = "{requirements:[{key:string operator:uint8 values:[string]}]}"
+		direction = "[{anyPeer:bool peers:[{namespaces:" + selector + " pods:" + selector + " block:{cidr:text except:[text]}}] anyPort:bool " +
+			"ports:[{protocol:uint8 name:string first:uint16 last:uint16}]}]"
+	)
+	for _, c := range []struct{ have, want string }{
+		{schematest.Shape(policy.Policy{}), "{namespace:string name:string uid:string generation:int64 appliedTo:" + selector + " isolatesIngress:bool isolatesEgress:bool " +
+			"ingress:" + direction + " egress:" + direction + " audit:bool copy:string problems:[string]}"},
+		{schematest.Shape(policy.Endpoint{}), "{namespace:string name:string uid:string labels:map[string string] node:string addresses:[text] " +
+			"ports:[{name:string protocol:uint8 number:uint16}] hostNetwork:bool finished:bool terminating:bool createdAt:int64}"},
+		{schematest.Shape(policy.Namespace{}), "{name:string labels:map[string string]}"},
+		{schematest.Shape(policy.Rule{}), "{key:text direction:uint8 appliedTo:text anyPeer:bool peers:[text] blocks:[{cidr:text except:[text]}] anyPort:bool " +
+			"ports:[{protocol:uint8 first:uint16 last:uint16}] audit:bool origins:[{policy:string rule:int}]}"},
+		{schematest.Shape(Announcement{}), "{node:string namespace:string name:string uid:string addresses:[text]}"},
+		{schematest.Shape(NodeRecord{}), "{realised:uint64 errors:int}"},
+	} {
+		if c.have != c.want {
+			t.Errorf("a file holds\n%s\nwhere the version before has\n%s", c.have, c.want)
+		}
+	}
+}
+
+// TestAnOlderSchemaThanTheOneBefore is set aside: what is in it is told by the API server too.
+func TestAnOlderSchemaThanTheOneBefore(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "policy.db")
+	filled(t, path)
+	s, err := openAs(path, &schema.Layout{Writes: layout.Writes + 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if !strings.Contains(s.SetAside(), "older version than the one before") {
+		t.Errorf("set aside %q", s.SetAside())
 	}
 }
 
@@ -505,7 +590,7 @@ func FuzzLoad(f *testing.F) {
 	f.Add([]byte("revision"), []byte(`18446744073709551616`))
 	f.Add([]byte(""), []byte(`null`))
 	path := filepath.Join(f.TempDir(), "policy.db")
-	db, _, _, err := openOrSetAside(path)
+	db, _, _, err := openOrSetAside(path, &layout)
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -36,6 +36,41 @@ func readSums(tx *bolt.Tx) (sums, error) {
 	return out, nil
 }
 
+// differ fails unless both say the same of all buckets; one without entries has 0.
+func (s sums) differ(found sums) error {
+	for _, of := range []sums{s, found} {
+		for name := range of {
+			if s[name] != found[name] {
+				return fmt.Errorf("the checksum of the %s is wrong", name)
+			}
+		}
+	}
+	return nil
+}
+
+// sumAll is of whatever buckets there are besides meta, in any schema.
+func sumAll(tx *bolt.Tx) sums {
+	out := sums{}
+	_ = tx.ForEach(func(name []byte, b *bolt.Bucket) error {
+		if !bytes.Equal(name, bucketMeta) {
+			(&table{b: b, name: string(name), sums: out}).countAll()
+		}
+		return nil
+	})
+	return out
+}
+
+// countAll counts the table's entries, and those of the buckets in it.
+func (t *table) countAll() {
+	_ = t.b.ForEach(func(k, v []byte) error {
+		t.count(k, v)
+		if b := t.b.Bucket(k); v == nil && b != nil {
+			(&table{b: b, prefix: k, name: t.name, sums: t.sums}).countAll()
+		}
+		return nil
+	})
+}
+
 // table is a bucket, or a bucket in one, with its checksum.
 type table struct {
 	b      *bolt.Bucket

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"time"
 )
 
 // API speaks to the API server without the time that starting kubectl takes.
@@ -130,7 +131,12 @@ const (
 	mergePatch = "application/merge-patch+json"
 )
 
+// answerLimit is how long an answer may take: where the way to the API server is gone nothing else would end the wait for it.
+const answerLimit = 2 * time.Minute
+
 func (a *API) send(ctx context.Context, method, path, contentType, accept string, body []byte) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, Stretch(answerLimit))
+	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, a.server+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err

@@ -25,8 +25,9 @@ type Options struct {
 	Family string // ipv4, ipv6 or dual
 	Hook   string // CNI hook; empty: scripts/node-up
 	// Traffic is the mode of traffic between nodes, route or geneve; empty: what FLOWKEEP_TRAFFIC_MODE says, else route.
-	Traffic string
-	Reuse   bool // take one that is up as it is
+	Traffic   string
+	OwnMounts bool // nodes have mounts of their own, and so the directories that a machine has once
+	Reuse     bool // take one that is up as it is
 }
 
 // Cluster is a sandbox that is up. Safe for concurrent use.
@@ -80,6 +81,9 @@ func Boot(ctx context.Context, o Options) (*Cluster, error) {
 	if o.Hook != "" {
 		args = append(args, "--cni-hook", o.Hook)
 	}
+	if o.OwnMounts {
+		args = append(args, "--own-mounts")
+	}
 	return c, c.tool(ctx, "up", args...)
 }
 
@@ -110,9 +114,13 @@ func (c *Cluster) Kubectl(ctx context.Context, stdin string, args ...string) (st
 	return output(cmd)
 }
 
-// Netctl runs netctl with the administrator's certificate, past the API server.
+// Netctl runs netctl with the administrator's certificate, past the API server; through it where Flowkeep was installed by its manifests.
 func (c *Cluster) Netctl(ctx context.Context, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, "bash", append([]string{"-c", `. "$0"; exec netctl "$@"`, filepath.Join(c.Dir, "flowkeep", "direct.env")}, args...)...)
+	env := filepath.Join(c.Dir, "flowkeep", "direct.env")
+	if _, err := os.Stat(env); err != nil {
+		env = filepath.Join(c.Dir, "flowkeep", "netctl.env")
+	}
+	cmd := exec.CommandContext(ctx, "bash", append([]string{"-c", `. "$0"; exec netctl "$@"`, env}, args...)...)
 	return output(cmd)
 }
 

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -160,12 +161,33 @@ func (c *Cluster) podNetNS(uid string) (string, error) {
 			return "", fmt.Errorf("%s: %w", f, err)
 		}
 		for _, i := range added.Result.Interfaces {
-			if _, err := os.Stat(i.Sandbox); i.Sandbox != "" && err == nil {
-				return i.Sandbox, nil
+			if at, found := c.reach(i.Sandbox); found {
+				return at, nil
 			}
 		}
 	}
 	return "", fmt.Errorf("no network namespace of the pod %s in %s", uid, cniResults)
+}
+
+// reach is where a pod's network namespace is found from here: as its runtime says, or in the mounts of a node that has its own.
+func (c *Cluster) reach(sandbox string) (string, bool) {
+	if sandbox == "" {
+		return "", false
+	}
+	if _, err := os.Stat(sandbox); err == nil {
+		return sandbox, true
+	}
+	keepers, _ := filepath.Glob(filepath.Join(c.Dir, "pids", "node*-mounts"))
+	for _, file := range keepers {
+		text, err := os.ReadFile(file)
+		if pid, _, is := strings.Cut(string(text), " "); err == nil && is {
+			at := "/proc/" + pid + "/root" + strings.TrimPrefix(sandbox, "/var") // /var/run is a link, which would lead out of there
+			if _, err := os.Stat(at); err == nil {
+				return at, true
+			}
+		}
+	}
+	return "", false
 }
 
 // DeletePod deletes it by force and waits until it is gone from the API.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -46,6 +47,12 @@ type workObject struct {
 		DeletionTimestamp                string
 		Annotations                      map[string]string
 	}
+	Status struct {
+		Conditions []struct {
+			Type               string
+			ObservedGeneration int64
+		}
+	}
 	Spec struct {
 		Workload struct {
 			Manifests []json.RawMessage
@@ -56,6 +63,17 @@ type workObject struct {
 			FeedbackRules      []struct{ JSONPaths []struct{ Name string } }
 		}
 	}
+}
+
+// answered tells whether an agent has told all of a work as it is.
+func (w *workObject) answered() bool {
+	told := 0
+	for _, c := range w.Status.Conditions {
+		if c.ObservedGeneration == w.Metadata.Generation {
+			told++
+		}
+	}
+	return told == 2
 }
 
 // manifest is what an agent reads of one.
@@ -70,6 +88,7 @@ type agent struct {
 	cluster string
 	objects map[string]*spokeObject // by key
 	told    map[string]object       // by work and key: what was said of a manifest last
+	said    map[string][]any        // by work: of all
 
 	mu      sync.Mutex
 	pending map[string]json.RawMessage // works, by name
@@ -85,7 +104,7 @@ type spokeObject struct {
 func (a *agents) run(ctx context.Context, clusters []string) {
 	var all sync.WaitGroup
 	for _, name := range clusters {
-		one := &agent{agents: a, cluster: name, objects: map[string]*spokeObject{}, told: map[string]object{}, pending: map[string]json.RawMessage{}, news: make(chan struct{}, 1)}
+		one := &agent{agents: a, cluster: name, objects: map[string]*spokeObject{}, told: map[string]object{}, said: map[string][]any{}, pending: map[string]json.RawMessage{}, news: make(chan struct{}, 1)}
 		all.Go(func() { one.watch(ctx) })
 		all.Go(func() { one.work(ctx) })
 	}
@@ -234,7 +253,16 @@ func (a *agent) answer(ctx context.Context, raw json.RawMessage) error {
 		a.told[w.Metadata.Name+" "+key] = then
 		applied, available = append(applied, first), append(available, then)
 	}
-	for _, step := range []any{statusOf(&w, applied, "Applied"), statusOf(&w, available, "Applied", "Available")} {
+	first := statusOf(&w, applied, "Applied")
+	if reflect.DeepEqual(applied, a.said[w.Metadata.Name]) { // agents patch what is new
+		delete(first, "resourceStatus")
+	}
+	a.said[w.Metadata.Name] = available
+	steps := []any{first, statusOf(&w, available, "Applied", "Available")}
+	if w.answered() {
+		steps = nil
+	}
+	for _, step := range steps {
 		text, err := json.Marshal(map[string]any{"status": step})
 		if err != nil {
 			return err
@@ -299,7 +327,7 @@ func (a *agent) apply(w *workObject, m *manifest, i int) (first, then object, ke
 	var values []any
 	for _, rule := range config.FeedbackRules {
 		for _, path := range rule.JSONPaths {
-			if v := there.value(path.Name); v != nil {
+			if v := there.value(m.Kind, path.Name); v != nil {
 				values = append(values, object{"name": path.Name, "fieldValue": v})
 			}
 		}
@@ -309,12 +337,18 @@ func (a *agent) apply(w *workObject, m *manifest, i int) (first, then object, ke
 	}}, key
 }
 
-// value is what there is at the path that is asked for under a name: of all kinds, that they are accepted, enforced and programmed.
-func (o *spokeObject) value(name string) object {
+// value is what there is at the path that is asked for under a name: gateways are accepted and programmed, policies accepted and enforced.
+func (o *spokeObject) value(kind, name string) object {
 	parts := strings.Split(name, ".")
 	text := func(s string) object { return object{"type": "String", "string": s} }
 	number := func(n int64) object { return object{"type": "Integer", "integer": n} }
+	other := "Enforced"
+	if kind == "Gateway" {
+		other = "Programmed"
+	}
 	switch {
+	case len(parts) > 2 && parts[0] == "top" && parts[1] != "Accepted" && parts[1] != other:
+		return nil
 	case name == "source":
 		return text(o.source)
 	case name == "copy":
@@ -327,7 +361,7 @@ func (o *spokeObject) value(name string) object {
 		return text("192.0.2.1")
 	case parts[len(parts)-1] == "attachedRoutes":
 		return number(3)
-	case len(parts) < 3 || parts[len(parts)-2] == "Overridden" || parts[len(parts)-2] == "Conflicted":
+	case len(parts) < 3:
 		return nil
 	}
 	switch kind := parts[len(parts)-2]; parts[len(parts)-1] {

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"time"
 
@@ -35,6 +36,8 @@ type Options struct {
 	Synced bool
 	// Large: etcd and the API servers take as much as comes.
 	Large bool
+	// Bare: there is nothing of Open Cluster Management, and nothing in the API servers.
+	Bare bool
 	// Progress is told in words what happens; may be nil.
 	Progress func(format string, args ...any)
 }
@@ -50,6 +53,7 @@ type Fleet struct {
 	Spokes map[string]*Server
 	names  []string // of the spokes
 	large  bool
+	bare   bool
 	ip     string
 	keys   *keys
 	*processes
@@ -71,7 +75,7 @@ func Start(ctx context.Context, o Options) (*Fleet, error) {
 	if o.Progress == nil {
 		o.Progress = func(string, ...any) {}
 	}
-	f := &Fleet{Spokes: map[string]*Server{}, names: o.Spokes, large: o.Large}
+	f := &Fleet{Spokes: map[string]*Server{}, names: o.Spokes, large: o.Large, bare: o.Bare}
 	if err := f.build(ctx); err != nil {
 		return nil, err
 	}
@@ -90,7 +94,7 @@ func (f *Fleet) start(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	o.Progress("starting etcd and the API servers of the hub and of %s", strings.Join(o.Spokes, ", "))
-	if err := f.servers(ctx); err != nil {
+	if err := f.servers(ctx); err != nil || o.Bare {
 		return err
 	}
 	o.Progress("making the fleet known to the hub: CustomResourceDefinitions, roles, ManagedClusters")
@@ -129,9 +133,12 @@ func (f *Fleet) build(ctx context.Context) error {
 	cmd := exec.CommandContext(ctx, "bash", "-euc", `. "$0/scripts/lib.sh"
 		apt_need etcd:etcd-server
 		need_go
-		"$0/systemtests/sandbox/build" --ocm
+		"$0/systemtests/sandbox/build" "${@:1}"
 		build_programs
 		echo "$CACHE"; echo "$PROGRAMS"`, f.Source)
+	if !f.bare {
+		cmd.Args = append(cmd.Args, "--ocm")
+	}
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
@@ -186,6 +193,9 @@ func freeAddress() (string, error) {
 
 func (f *Fleet) port(n int) string { return fmt.Sprintf("%s:%d", f.ip, n) }
 
+// IP is the loopback address of all of the fleet's processes, where others may listen too: 6443 and the ports from 8443 on are taken.
+func (f *Fleet) IP() string { return f.ip }
+
 // servers starts etcd and the API servers, and waits until they are ready.
 func (f *Fleet) servers(ctx context.Context) error {
 	client, peer := "http://"+f.port(2379), "http://"+f.port(2380)
@@ -236,7 +246,7 @@ func (f *Fleet) apiserver(name string, port int, etcd string) []string {
 	return append([]string{filepath.Join(f.Bin, "kube-apiserver"), "--etcd-servers=" + etcd, "--etcd-prefix=/" + name,
 		"--bind-address=" + f.ip, fmt.Sprintf("--secure-port=%d", port), "--advertise-address=192.0.2.1", "--endpoint-reconciler-type=none",
 		"--service-cluster-ip-range=10.96.0.0/24", "--authorization-mode=RBAC", "--disable-admission-plugins=ServiceAccount",
-		"--enable-priority-and-fairness=false", "--profiling=false",
+		"--enable-priority-and-fairness=false", "--profiling=" + strconv.FormatBool(f.large),
 		"--client-ca-file=" + f.keys.file("ca.crt"), "--tls-cert-file=" + f.keys.file("server.crt"), "--tls-private-key-file=" + f.keys.file("server.key"),
 		"--requestheader-client-ca-file=" + f.keys.file("ca.crt"), "--requestheader-allowed-names=nobody",
 		"--service-account-issuer=https://" + name, "--service-account-key-file=" + f.keys.file("server.key"), "--service-account-signing-key-file=" + f.keys.file("server.key")}, more...)

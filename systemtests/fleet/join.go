@@ -54,6 +54,9 @@ func (f *Fleet) furnishHub(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := f.Hub.Apply(ctx, "", `{apiVersion: v1, kind: Namespace, metadata: {name: flowkeep-system}}`); err != nil {
+		return err
+	}
 	if out, err := exec.CommandContext(ctx, filepath.Join(f.Bin, "kubectl"), "--kubeconfig", f.Hub.Kubeconfig, "apply", "--server-side", "-f", filepath.Join(f.Source, "deploy", "roles.yaml")).CombinedOutput(); err != nil {
 		return fmt.Errorf("apply deploy/roles.yaml: %w\n%s", err, out)
 	}

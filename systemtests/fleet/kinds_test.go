@@ -71,6 +71,9 @@ func TestFleetRefused(t *testing.T) {
 	w.must(w.c2.Delete(w.ctx, definitionPath("lockedpolicies.locked.example.com"), settling))
 	w.class("[{group: locked.example.com, kind: LockedPolicy}]")
 	w.gateway("web", "everywhere")
+	for _, s := range []*fleet.Server{w.c1, w.c2} {
+		w.there(s, gatewayPath(w.ns, "web"))
+	}
 	locked := cluster.Path("locked.example.com/v1", "LockedPolicy", w.ns, "p")
 	w.on(w.Hub, w.ns, `{apiVersion: locked.example.com/v1, kind: LockedPolicy, metadata: {name: p}, spec: {targetRef: {group: gateway.networking.k8s.io, kind: Gateway, name: web}}}`)
 	w.says(w.Hub, locked, "fleet.flowkeep.io/Synced", "False", "c1", "c2", "LockedPolicy", "forbidden")

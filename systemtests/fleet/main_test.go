@@ -22,12 +22,12 @@ var theFleet struct {
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+	interrupted := make(chan os.Signal, 1)
+	signal.Notify(interrupted, os.Interrupt, syscall.SIGTERM)
 	ended := make(chan struct{})
 	go func() {
 		select {
-		case <-ctx.Done():
+		case <-interrupted:
 			end()
 			os.Exit(130)
 		case <-ended:

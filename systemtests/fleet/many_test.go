@@ -16,8 +16,12 @@ import (
 	"github.com/flowkeep/flowkeep/systemtests/fleet"
 )
 
-// sizes of a fleet: all gateways go to all clusters, with so many policies each; shared policies target several gateways.
-type sizes struct{ gateways, policies, clusters, shared int }
+// sizes of a fleet: all gateways go to all clusters, with so many policies each; shared policies target several gateways. Cloned: the hub
+// has one cluster until clone.
+type sizes struct {
+	gateways, policies, clusters, shared int
+	cloned                               bool
+}
 
 // sharing is how many gateways a shared policy targets.
 const sharing = 4
@@ -32,6 +36,8 @@ type many struct {
 	sizes
 	ctx    context.Context
 	agents *agents
+	chosen int           // clusters that the Placement has chosen
+	added  int           // policies that a gateway has beside those of the sizes
 	limit  time.Duration // how long anything may take; it is no measure
 }
 
@@ -50,7 +56,10 @@ func newMany(t *testing.T, s sizes, limit time.Duration) *many {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &many{t, f, s, t.Context(), &agents{hub: f.Hub, works: map[string]seen{}}, limit}
+	m := &many{t, f, s, t.Context(), &agents{hub: f.Hub, works: map[string]seen{}}, s.clusters, 0, limit}
+	if s.cloned {
+		m.chosen = 1
+	}
 	t.Cleanup(func() {
 		if t.Failed() {
 			m.Logf("%s wrote last:\n%s", fleet.PolicySync, m.Tail(fleet.PolicySync))
@@ -99,7 +108,11 @@ func (m *many) make() {
 	m.Helper()
 	m.must(m.Hub.Create(m.ctx, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", manyPolicies))
 	m.must(m.Hub.Defined(m.ctx))
-	m.each(m.clusters, func(n int) error { return m.AddCluster(m.ctx, m.clusterNames()[n]) })
+	if m.cloned {
+		m.must(m.AddCluster(m.ctx, m.clusterNames()[0]))
+	} else {
+		m.each(m.clusters, func(n int) error { return m.AddCluster(m.ctx, m.clusterNames()[n]) })
+	}
 	for _, o := range []struct{ namespace, manifest string }{
 		{"", `{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: many}, roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: cluster-admin},
 			subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: policy-sync}]}`},
@@ -126,6 +139,41 @@ func (m *many) make() {
 		}
 		return m.policy(sharedName(n), policyBytes, targets...)
 	})
+}
+
+// clone gives all clusters what the first one has, as policy-sync and agents would have made it. policy-sync must not run.
+func (m *many) clone() {
+	m.Helper()
+	others, works := m.clusterNames()[1:], len(m.agents.all())*m.clusters
+	m.chosen = m.clusters
+	m.must(m.CloneWorks(m.ctx, m.clusterNames()[0], others))
+	m.must(cluster.Until(m.ctx, m.limit, func() error {
+		if n := len(m.agents.all()); n != works {
+			return fmt.Errorf("agents see %d works, and not %d", n, works)
+		}
+		return nil
+	}))
+	m.each(len(others), func(n int) error { return m.AddCluster(m.ctx, others[n]) })
+	m.must(cluster.Until(m.ctx, m.limit, func() error {
+		var list struct {
+			Items []struct {
+				Status struct {
+					Decisions []struct{ ClusterName string }
+				}
+			}
+		}
+		if err := m.Hub.Get(m.ctx, "/apis/cluster.open-cluster-management.io/v1beta1/namespaces/"+manyNamespace+"/placementdecisions", &list); err != nil {
+			return err
+		}
+		chosen := 0
+		for _, d := range list.Items {
+			chosen += len(d.Status.Decisions)
+		}
+		if chosen != m.clusters {
+			return fmt.Errorf("%d clusters are chosen", chosen)
+		}
+		return nil
+	}))
 }
 
 // each does things, some at a time.
@@ -160,19 +208,27 @@ func (m *many) edit(name string, rate int) {
 	m.must(m.Hub.Patch(m.ctx, manyPolicyPath(name), fmt.Sprintf(`{"spec": {"rate": %d}}`, rate)))
 }
 
-// answered waits until all works that are to be are there, nothing in them is only asked for, and their agents have answered.
-func (m *many) answered(works int) map[string]seen {
+// answered waits until all that is to be there is in the works of so many clusters, once, nothing in them is only asked for, and their agents have
+// answered.
+func (m *many) answered(clusters int) map[string]seen {
 	m.Helper()
+	want := (m.gateways*(1+m.policies) + m.shared + m.added) * clusters
 	var all map[string]seen
 	m.until(func() error {
 		all = m.agents.all()
-		if len(all) != works {
-			return fmt.Errorf("there are %d works, and not %d", len(all), works)
-		}
+		carried := 0
 		for name, s := range all {
 			if s.answered != s.generation || s.asks {
 				return fmt.Errorf("%s is answered in generation %d and has %d, asking %v", name, s.answered, s.generation, s.asks)
 			}
+			for source := range s.holds {
+				if source != "" { // namespaces have none
+					carried++
+				}
+			}
+		}
+		if carried != want {
+			return fmt.Errorf("%d works carry %d copies, and not %d", len(all), carried, want)
 		}
 		return nil
 	})
@@ -252,7 +308,7 @@ func (m *many) told() {
 		}
 		for _, p := range list.Items {
 			for _, kind := range []string{"Synced", "Enforced"} {
-				if c := fleet.Find(p.Status.Conditions, "fleet.flowkeep.io/"+kind); c.Status != "True" || c.ObservedGeneration != p.Metadata.Generation {
+				if c := fleet.Find(p.Status.Conditions, "fleet.flowkeep.io/"+kind); c.Status != "True" || c.ObservedGeneration != p.Metadata.Generation || !strings.HasPrefix(c.Message, fmt.Sprintf("in %d cluster", m.chosen)) {
 					return fmt.Errorf("policy %s in generation %d says %+v", p.Metadata.Name, p.Metadata.Generation, c)
 				}
 			}
@@ -315,8 +371,8 @@ func (m *many) editsOnce(policy string, rate int) (took []time.Duration) {
 		m.Fatalf("%d works hold the policy %s, for %d clusters", len(holding), policy, m.clusters)
 	}
 	before := m.agents.all()
-	begin := time.Now()
 	m.edit(policy, rate)
+	begin := time.Now()
 	m.until(func() error {
 		all := m.agents.all()
 		for _, name := range holding {
@@ -343,13 +399,11 @@ func (m *many) editsOnce(policy string, rate int) (took []time.Duration) {
 	return took
 }
 
-func (m *many) works() int { return (m.gateways + m.shared) * m.clusters }
-
 // A fleet with many works: what has been sent is not sent again, and what changes is sent to those whom it concerns, once.
 func TestFleetManyWorks(t *testing.T) {
 	m := newMany(t, sizes{gateways: 10, policies: 5, clusters: 10, shared: 3}, 4*time.Minute)
 	m.must(m.StartPolicySync(m.ctx, fleet.PolicySync))
-	m.answered(m.works())
+	m.answered(m.clusters)
 	m.told()
 	m.quiet()
 	m.restart()
@@ -359,6 +413,9 @@ func TestFleetManyWorks(t *testing.T) {
 	m.quiet()
 	if n := int(sum(m.metrics(), "work_writes_total", `outcome="written"`)); n != 2*m.clusters {
 		m.Errorf("two edits took %d writes of works, and not %d", n, 2*m.clusters)
+	}
+	if n := int(sum(m.metrics(), "status_writes_total")); n == 0 || n > 2*m.clusters {
+		m.Errorf("two edits took %d writes of statuses: each answer of %d clusters is told by itself", n, m.clusters)
 	}
 	m.holdsStill("when idle", m.quiet)
 	m.holdsStill("after a change of what does not count", func() {

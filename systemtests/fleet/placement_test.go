@@ -46,8 +46,9 @@ func TestFleetPlacement(t *testing.T) {
 	w.shows(w.Hub, gatewayPath(w.ns, "web"), `[{"type":"IPAddress","value":"192.0.2.2"}]`, "status", "addresses")
 	w.must(w.Hub.Delete(w.ctx, gatewayPath(w.ns, "web"), settling))
 	w.gone(w.c2, gatewayPath(w.ns, "web"))
-	w.there(w.c2, "/api/v1/namespaces/"+w.ns) // which came with the gateway
-	if kept := w.there(w.c1, "/api/v1/namespaces/"+w.ns); dig(kept, "metadata", "labels", "whose") != "ours" {
+	w.carries(0)
+	w.kept(w.c2, w.ns) // which came with the gateway
+	if kept := w.kept(w.c1, w.ns); dig(kept, "metadata", "labels", "whose") != "ours" {
 		t.Errorf("the namespace of c1's users is %s", dig(kept))
 	}
 }
@@ -160,12 +161,12 @@ func (w *world) toldByAncestors() {
 		w.tell(s, both, func(generation string) string {
 			var all []string
 			for _, name := range []string{"web", "api"} {
-				status := "True"
+				said := []string{"Accepted True Judged by the spoke"}
 				if s == w.c2 && name == "api" {
-					status = "False"
+					said = []string{"Programmed False Pending", "Accepted False Conflicted by the spoke"}
 				}
 				all = append(all, fmt.Sprintf(`{"ancestorRef":{"group":"gateway.networking.k8s.io","kind":"Gateway","name":%q},"controllerName":"example.com/spoke","conditions":%s}`,
-					name, conditionList(generation, "Accepted "+status+" Judged by the spoke")))
+					name, conditionList(generation, said...)))
 			}
 			return `{"ancestors":[` + strings.Join(all, ",") + `]}`
 		})
@@ -192,6 +193,8 @@ func (w *world) toldByAncestors() {
 	}
 	w.saysAt(w.Hub, both, entry("web"), "Accepted", "True")
 	w.saysAt(w.Hub, both, entry("api"), "Accepted", "False", "c2", "by the spoke")
+	w.says(w.Hub, gatewayPath(w.ns, "api"), "fleet.flowkeep.io/PolicyConflicts", "True", "c2", "both", "by the spoke")
+	w.says(w.Hub, gatewayPath(w.ns, "web"), "fleet.flowkeep.io/PolicyConflicts", "False")
 	if o := w.there(w.Hub, both); !strings.Contains(dig(o, "status"), `"reason":"Theirs"`) {
 		w.Errorf("another controller's entry is gone: %s", dig(o, "status"))
 	}

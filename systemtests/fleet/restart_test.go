@@ -68,7 +68,7 @@ func TestFleetRestartWritesNothing(t *testing.T) {
 		w.says(w.Hub, ratesPath(w.ns, name), "fleet.flowkeep.io/Enforced", "True")
 	}
 	w.settled(2)
-	w.quiet("left alone", func() {})
+	w.rests()
 	w.quiet("restarted", func() {
 		w.must(w.Stop(fleet.PolicySync))
 		w.must(w.StartPolicySync(w.ctx, fleet.PolicySync))
@@ -76,6 +76,20 @@ func TestFleetRestartWritesNothing(t *testing.T) {
 	w.quiet("killed and started", func() {
 		w.must(w.Kill(fleet.PolicySync))
 		w.must(w.StartPolicySync(w.ctx, fleet.PolicySync))
+	})
+}
+
+// rests waits until nothing is written any more: what works say last is told a moment after they are settled.
+func (w *world) rests() {
+	w.Helper()
+	counted := w.writes()
+	w.eventually("left alone, it writes nothing", func() error {
+		before := counted
+		time.Sleep(idle)
+		if counted = w.writes(); !maps.Equal(before, counted) {
+			return fmt.Errorf("writes were %v and are %v", before, counted)
+		}
+		return nil
 	})
 }
 

@@ -272,6 +272,16 @@ func (w *world) gone(s *fleet.Server, path string) {
 	})
 }
 
+// kept is a namespace that outlives what was written into it: it is there, and not about to go. To be asked when the works are gone.
+func (w *world) kept(s *fleet.Server, name string) fleet.Object {
+	w.Helper()
+	o := w.there(s, "/api/v1/namespaces/"+name)
+	if since := dig(o, "metadata", "deletionTimestamp"); since != "" {
+		w.Errorf("the namespace %s of %s is being deleted since %s", name, s.Name, since)
+	}
+	return o
+}
+
 // content is an object as it is, without its status.
 func (w *world) content(s *fleet.Server, path string) string {
 	w.Helper()
@@ -358,6 +368,18 @@ func names(works []fleet.Work) (all []string) {
 		all = append(all, work.Metadata.Namespace+"/"+work.Metadata.Name)
 	}
 	return all
+}
+
+// carries waits until there are so many works.
+func (w *world) carries(count int) {
+	w.Helper()
+	w.eventually(fmt.Sprintf("there are %d works", count), func() error {
+		works, err := w.works()
+		if err == nil && len(works) != count {
+			err = fmt.Errorf("there are %v", names(works))
+		}
+		return err
+	})
 }
 
 // settled waits until the works' agents have told of what they carry as it is now, and all of it is written.

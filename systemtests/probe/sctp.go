@@ -22,14 +22,20 @@ func dialSCTP(address string, from net.IP, timeout time.Duration) (net.Conn, err
 	if err != nil {
 		return nil, fmt.Errorf("sctp wants ADDRESS:PORT: %w", err)
 	}
-	fd, err := socketSCTP(to.Addr())
-	if err != nil {
-		return nil, err
+	for deadline := time.Now().Add(timeout); ; {
+		fd, err := socketSCTP(to.Addr())
+		if err != nil {
+			return nil, err
+		}
+		if err = associate(fd, to, from, time.Until(deadline)); err == nil {
+			return fileOf(fd, net.FileConn)
+		}
+		err = errors.Join(&net.OpError{Op: "dial", Net: "sctp", Err: err}, syscall.Close(fd))
+		// A signal of the runtime's ends connect where SO_SNDTIMEO is set (signal(7)).
+		if !errors.Is(err, syscall.EINTR) || time.Until(deadline) < time.Millisecond {
+			return nil, err
+		}
 	}
-	if err := associate(fd, to, from, timeout); err != nil {
-		return nil, errors.Join(&net.OpError{Op: "dial", Net: "sctp", Err: err}, syscall.Close(fd))
-	}
-	return fileOf(fd, net.FileConn)
 }
 
 // listenSCTP takes associations at an address; at [::] also those of IPv4.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	v1 "github.com/flowkeep/flowkeep/api/nmstate/v1"
+	"github.com/flowkeep/flowkeep/api/wellknown"
 	"github.com/flowkeep/flowkeep/internal/nmstate"
 	"github.com/flowkeep/flowkeep/netplugin/nodestate"
 	corev1 "k8s.io/api/core/v1"
@@ -78,7 +79,7 @@ func New(cfg *rest.Config, node string) (*Client, error) {
 	}
 	c.events = record.NewBroadcaster()
 	c.events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: core.Events("")})
-	c.warn = c.events.NewRecorder(scheme, corev1.EventSource{Component: "flowkeep-node-state", Host: node})
+	c.warn = c.events.NewRecorder(scheme, corev1.EventSource{Component: wellknown.NodeStateEvents, Host: node})
 	return c, nil
 }
 
@@ -179,10 +180,10 @@ func (c *Client) put(ctx context.Context, o *nodestate.Object, version string, s
 }
 
 // Warn makes an Event.
-func (c *Client) Warn(o *nodestate.Object, reason, message string) {
+func (c *Client) Warn(o *nodestate.Object, reason wellknown.EventReason, message string) {
 	c.warn.Event(&corev1.ObjectReference{
 		APIVersion: v1.GroupVersion.String(), Kind: v1.KindState, Name: o.Name, UID: types.UID(o.UID),
-	}, corev1.EventTypeWarning, reason, message)
+	}, corev1.EventTypeWarning, string(reason), message)
 }
 
 // explained gives up all connections when the API server gave no answer, and says what to do about what it answered.

@@ -1,0 +1,396 @@
+package lease
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	coordination "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
+)
+
+// Times are how long a Lease lasts, how long its holder tries to renew it, how often it does, and how often a candidate looks.
+type Times struct{ Lasts, GiveUp, Renew time.Duration }
+
+// Quick times have another instance lead within 5 s.
+var Quick = Times{Lasts: 4 * time.Second, GiveUp: 2500 * time.Millisecond, Renew: 500 * time.Millisecond}
+
+// Election is one instance's part in an election whose leaders are told apart by epochs, so that who obeys them can tell an old one. Unlike
+// Lead it knows when each renewal began, which is what others' trust is counted from (Term.Confirm), and takes a Lease as soon as that has run out.
+// Run is called once; all else is safe for concurrent use.
+type Election struct {
+	cfg ElectionConfig
+
+	mu      sync.Mutex
+	holder  string
+	sighted chan struct{} // closed when another one is next seen to lead; nil: nobody waits
+}
+
+// ElectionConfig is what an election needs. Client should have a rate limit and connection of its own.
+type ElectionConfig struct {
+	Client          coordinationclient.LeasesGetter
+	Namespace, Name string
+	Identity        string // of this process, and no other, ever
+	Times           Times
+	// Ready is why this instance cannot lead yet; empty if it can. nil: it always can.
+	Ready func() string
+	Log   *slog.Logger
+}
+
+// OnceIdentity is an identity that no other process ever has.
+func OnceIdentity(given string) (string, error) {
+	name, err := Identity(given)
+	return name + "-" + rand.Text()[:8], err
+}
+
+// NewElection makes one; Run takes part.
+func NewElection(cfg ElectionConfig) *Election { return &Election{cfg: cfg} }
+
+// Leader is who held the Lease when it was last looked at; empty if nobody, also where this instance's term is over and no other's has begun.
+func (e *Election) Leader() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.holder
+}
+
+// Sighted is closed when the Lease is next seen to have been written by another one that leads.
+func (e *Election) Sighted() <-chan struct{} {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.sighted == nil {
+		e.sighted = make(chan struct{})
+	}
+	return e.sighted
+}
+
+func (e *Election) sight() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.sighted != nil {
+		close(e.sighted)
+		e.sighted = nil
+	}
+}
+
+// Run takes part until ctx ends. Whenever this instance has come to lead it calls lead, whose context ends with the term or with ctx, and who must
+// return only when nothing is left of what it began: then the Lease is given back, if it is this instance's still, and this is a candidate like any other.
+// An error of lead's ends Run too. Where lead returns by itself, others have a chance to lead first.
+func (e *Election) Run(ctx context.Context, lead func(context.Context, Term) error) error {
+	var view View
+	for {
+		t, held := e.acquire(ctx, &view)
+		if t == nil {
+			return nil
+		}
+		e.cfg.Log.Info("leads", "lease", e.cfg.Namespace+"/"+e.cfg.Name, "identity", e.cfg.Identity, "epoch", t.Epoch())
+		held, lost, err := e.reign(ctx, t, held, lead)
+		switch {
+		case lost == nil:
+			e.giveBack(ctx, t, held)
+		case ctx.Err() == nil:
+			e.cfg.Log.Warn("does not lead any more", "lease", e.cfg.Namespace+"/"+e.cfg.Name, "epoch", t.Epoch(), "reason", lost)
+		}
+		if err != nil || ctx.Err() != nil {
+			return err
+		}
+		view.Saw(claimOf(held), time.Now())
+		e.saw(&view)
+		if lost == nil {
+			pause(ctx, 2*e.cfg.Times.Lasts, time.Time{})
+		}
+	}
+}
+
+// reign has lead work as long as the Lease can be held; lost is why it could not be any longer, and err what lead says.
+func (e *Election) reign(ctx context.Context, t *term, l *coordination.Lease, lead func(context.Context, Term) error) (held *coordination.Lease, lost, err error) {
+	working, stop := context.WithCancel(ctx)
+	defer stop()
+	holding, release := context.WithCancel(context.WithoutCancel(ctx))
+	defer release()
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		defer stop()
+		defer t.end()
+		held, lost = e.hold(holding, t, l)
+	}()
+	err = lead(working, t)
+	release()
+	<-over
+	return held, lost, err
+}
+
+// mostLasts is the longest that a Lease which is not renewed is respected, whatever somebody wrote into it.
+const mostLasts = time.Minute
+
+// claimOf is what counts of a Lease; what makes no sense in it is left out.
+func claimOf(l *coordination.Lease) *Claim {
+	c := &Claim{}
+	if l.Spec.HolderIdentity != nil {
+		c.Holder = *l.Spec.HolderIdentity
+	}
+	if l.Spec.LeaseTransitions != nil {
+		c.Term = max(0, *l.Spec.LeaseTransitions)
+	}
+	if l.Spec.RenewTime != nil {
+		c.Renewed = l.Spec.RenewTime.Time
+	}
+	if l.Spec.LeaseDurationSeconds != nil {
+		c.Lasts = min(max(0, time.Duration(*l.Spec.LeaseDurationSeconds)*time.Second), mostLasts)
+	}
+	return c
+}
+
+// request bounds one question to the API server: a leader has several in the time that it tries to renew.
+const request = time.Second
+
+// acquire waits until the Lease is this instance's; nil if ctx ended before.
+func (e *Election) acquire(ctx context.Context, view *View) (*term, *coordination.Lease) {
+	var attempt *term
+	trouble := ""
+	for ctx.Err() == nil {
+		lease, err := e.read(ctx)
+		switch {
+		case apierrors.IsNotFound(err):
+			view.Saw(nil, time.Now())
+			lease, err = nil, nil
+		case err == nil:
+			c := claimOf(lease)
+			if attempt != nil && c.Holder == e.cfg.Identity && c.Term == attempt.number { // the answer was lost
+				return e.took(attempt), lease
+			}
+			if view.Saw(c, time.Now()) {
+				e.sight()
+			}
+		}
+		if err == nil && e.mayLead() {
+			var taken *coordination.Lease
+			if attempt, taken, err = e.attempt(ctx, view, lease); taken != nil {
+				return e.took(attempt), taken
+			}
+		}
+		e.saw(view)
+		trouble = e.tell(ctx, trouble, err)
+		pause(ctx, e.cfg.Times.Renew, view.FreeAt(e.cfg.Times.Lasts))
+	}
+	return nil, nil
+}
+
+func (e *Election) mayLead() bool { return e.cfg.Ready == nil || e.cfg.Ready() == "" }
+
+var errNoTerms = errors.New("the Lease has had all the holders that it can: delete it")
+
+// attempt tries to take the Lease as it was read, if that is free. That somebody was faster is no error.
+func (e *Election) attempt(ctx context.Context, view *View, lease *coordination.Lease) (*term, *coordination.Lease, error) {
+	now := time.Now()
+	if lease == nil {
+		if c, from := view.Make(e.cfg.Times.Lasts, e.cfg.Times.Renew); !now.Before(from) {
+			_, err := e.make(ctx, c.Holder, c.Term)
+			return nil, nil, butFaster(err)
+		}
+		return nil, nil, nil
+	}
+	if now.Before(view.FreeAt(e.cfg.Times.Lasts)) {
+		return nil, nil, nil
+	}
+	number, ok := view.Next()
+	if !ok {
+		return nil, nil, errNoTerms
+	}
+	t := newTerm(&e.cfg, number, now)
+	taken, err := e.take(ctx, lease, number)
+	if err != nil {
+		return t, nil, butFaster(err)
+	}
+	return t, taken, nil
+}
+
+func butFaster(err error) error {
+	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// pause is until the next look, or until the Lease is free if that is before.
+func pause(ctx context.Context, most time.Duration, free time.Time) {
+	wait := most
+	if left := time.Until(free); left > 0 {
+		wait = min(most, left)
+	}
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// tell logs trouble with the API server when it changes.
+func (e *Election) tell(ctx context.Context, before string, err error) string {
+	if err == nil || ctx.Err() != nil {
+		return ""
+	}
+	if text := err.Error(); text != before {
+		e.cfg.Log.Warn("cannot take part in the election", "lease", e.cfg.Namespace+"/"+e.cfg.Name, "error", err)
+		return text
+	}
+	return before
+}
+
+func (e *Election) saw(v *View) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	h := v.Holder()
+	if h == e.cfg.Identity { // of a term that is over
+		h = ""
+	}
+	if h != e.holder {
+		e.holder = h
+		if h != "" {
+			e.cfg.Log.Info("another instance leads", "identity", h)
+		}
+	}
+}
+
+func (e *Election) took(t *term) *term {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.holder = e.cfg.Identity
+	return t
+}
+
+func (e *Election) read(ctx context.Context) (*coordination.Lease, error) {
+	ctx, cancel := context.WithTimeout(ctx, request)
+	defer cancel()
+	return e.cfg.Client.Leases(e.cfg.Namespace).Get(ctx, e.cfg.Name, metav1.GetOptions{})
+}
+
+// take writes a Lease as it was read as this instance's: not if it has changed since.
+func (e *Election) take(ctx context.Context, l *coordination.Lease, number int32) (*coordination.Lease, error) {
+	ctx, cancel := context.WithTimeout(ctx, request)
+	defer cancel()
+	l = l.DeepCopy()
+	e.fill(l, e.cfg.Identity, number)
+	l.Spec.AcquireTime = l.Spec.RenewTime
+	return e.cfg.Client.Leases(e.cfg.Namespace).Update(ctx, l, metav1.UpdateOptions{})
+}
+
+// make writes a Lease where there is none.
+func (e *Election) make(ctx context.Context, holder string, number int32) (*coordination.Lease, error) {
+	ctx, cancel := context.WithTimeout(ctx, request)
+	defer cancel()
+	l := &coordination.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: e.cfg.Namespace, Name: e.cfg.Name}}
+	e.fill(l, holder, number)
+	l.Spec.AcquireTime = l.Spec.RenewTime
+	return e.cfg.Client.Leases(e.cfg.Namespace).Create(ctx, l, metav1.CreateOptions{})
+}
+
+func (e *Election) fill(l *coordination.Lease, holder string, number int32) {
+	now, lasts := metav1.NowMicro(), int32((e.cfg.Times.Lasts+time.Second-1)/time.Second)
+	l.Spec.HolderIdentity, l.Spec.LeaseTransitions, l.Spec.LeaseDurationSeconds, l.Spec.RenewTime = &holder, &number, &lasts, &now
+}
+
+// leastPause is between two renewals, however many ask for one.
+const leastPause = 100 * time.Millisecond
+
+// hold renews the Lease until ctx ends, or it is lost, which is an error. The Lease is what was last seen of it.
+func (e *Election) hold(ctx context.Context, t *term, lease *coordination.Lease) (*coordination.Lease, error) {
+	again := time.NewTimer(0)
+	defer again.Stop()
+	var last time.Time
+	var unanswered []*round
+	defer func() {
+		t.end()
+		for _, r := range unanswered {
+			close(r.done)
+		}
+	}()
+	for {
+		select {
+		case <-ctx.Done():
+			return lease, nil
+		case <-t.hurry:
+			again.Reset(max(0, leastPause-time.Since(last)))
+			continue
+		case <-again.C:
+		}
+		last = time.Now()
+		round, number := t.begin()
+		unanswered = append(unanswered, round)
+		renewed, err := e.renew(ctx, t, lease, number)
+		switch {
+		case ctx.Err() != nil:
+			return lease, nil
+		case err == nil:
+			lease = renewed
+			t.renewedAt(last, number)
+			for _, r := range unanswered {
+				close(r.done)
+			}
+			unanswered = nil
+			again.Reset(e.cfg.Times.Renew)
+			continue
+		}
+		now, gone := e.mine(ctx, t, lease, number)
+		if gone != nil || t.late() {
+			return lease, errors.Join(gone, fmt.Errorf("it was not renewed in time: %w", err))
+		}
+		lease = now
+		again.Reset(leastPause)
+	}
+}
+
+// renew writes that the Lease is this instance's still. Where somebody deleted it, it is made again: whoever else wants it waits as long for one that is
+// gone as for one that is not renewed.
+func (e *Election) renew(ctx context.Context, t *term, l *coordination.Lease, number int32) (*coordination.Lease, error) {
+	ctx, cancel := context.WithTimeout(ctx, min(request, t.left()))
+	defer cancel()
+	l = l.DeepCopy()
+	e.fill(l, e.cfg.Identity, number)
+	renewed, err := e.cfg.Client.Leases(e.cfg.Namespace).Update(ctx, l, metav1.UpdateOptions{})
+	if !apierrors.IsNotFound(err) {
+		return renewed, err
+	}
+	e.cfg.Log.Warn("somebody deleted the Lease: the leader makes it again", "lease", e.cfg.Namespace+"/"+e.cfg.Name)
+	return e.make(ctx, e.cfg.Identity, number)
+}
+
+// mine looks, after a renewal to a number failed, whether the Lease is still this term's, and fails if it certainly is not. Renewals before may have been
+// to numbers in between, and their answers lost.
+func (e *Election) mine(ctx context.Context, t *term, l *coordination.Lease, number int32) (*coordination.Lease, error) {
+	now, err := e.read(ctx)
+	if err != nil {
+		return l, nil //nolint:nilerr // it may be ours still: the next renewal tells, or the time is up
+	}
+	c := claimOf(now)
+	if c.Holder != e.cfg.Identity || Epoch(c.Term) < t.Epoch() || c.Term > number {
+		return nil, fmt.Errorf("%q has it", c.Holder)
+	}
+	return now, nil
+}
+
+// giveBack lets another instance lead at once.
+func (e *Election) giveBack(ctx context.Context, t *term, l *coordination.Lease) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), request)
+	defer cancel()
+	for range 2 {
+		free, c := l.DeepCopy(), claimOf(l)
+		e.fill(free, "", c.Term)
+		*free.Spec.LeaseDurationSeconds = int32(givenBack / time.Second)
+		_, err := e.cfg.Client.Leases(e.cfg.Namespace).Update(ctx, free, metav1.UpdateOptions{})
+		if err == nil {
+			return
+		}
+		if l, err = e.mine(ctx, t, l, c.Term); err != nil {
+			return
+		}
+	}
+	e.cfg.Log.Warn("the Lease was not given back: another instance leads when it has run out", "lease", e.cfg.Namespace+"/"+e.cfg.Name)
+}

@@ -1,0 +1,86 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/flowkeep/flowkeep/api/wellknown"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	applydiscovery "k8s.io/client-go/applyconfigurations/discovery/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+// Advertiser has a Service lead to the netmaster that serves.
+type Advertiser struct {
+	Client             kubernetes.Interface
+	Namespace, Service string
+	Addresses          []netip.Addr
+	Ports              map[string]uint16 // by the names that the Service has for them
+	// Leads tells whether nobody else leads: one that stood still, and has not heard yet that another leads, says nothing. nil: it always does.
+	Leads func() bool
+}
+
+// Bounds of writing where the leader is.
+const (
+	advertiseTime  = 2 * time.Second
+	advertiseAgain = 10 * time.Second
+)
+
+// Run says that the leader is here until ctx ends, again and again: somebody may say otherwise. tell is called where it cannot.
+func (a *Advertiser) Run(ctx context.Context, tell func(error)) {
+	for ctx.Err() == nil {
+		wait := advertiseAgain
+		if a.Leads != nil && !a.Leads() {
+			wait = time.Second
+		} else if err := a.once(ctx); err != nil && ctx.Err() == nil {
+			tell(err)
+			wait = time.Second
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (a *Advertiser) once(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, advertiseTime)
+	defer cancel()
+	return errors.Join(a.slice(ctx, "ipv4", discoveryv1.AddressTypeIPv4, netip.Addr.Is4), a.slice(ctx, "ipv6", discoveryv1.AddressTypeIPv6, netip.Addr.Is6))
+}
+
+// slice writes the addresses of a family; where there are none, those of an earlier leader go.
+func (a *Advertiser) slice(ctx context.Context, family string, kind discoveryv1.AddressType, of func(netip.Addr) bool) error {
+	name := a.Service + "-leader-" + family
+	client := a.Client.DiscoveryV1().EndpointSlices(a.Namespace)
+	var texts []string
+	for _, addr := range a.Addresses {
+		if of(addr) {
+			texts = append(texts, addr.String())
+		}
+	}
+	if len(texts) == 0 {
+		if err := client.Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("delete EndpointSlice %s: %w", name, err)
+		}
+		return nil
+	}
+	slice := applydiscovery.EndpointSlice(name, a.Namespace).WithAddressType(kind).
+		WithLabels(map[string]string{discoveryv1.LabelServiceName: a.Service, wellknown.LabelManagedBy: wellknown.ManagedByNetmaster}).
+		WithEndpoints(applydiscovery.Endpoint().WithAddresses(texts...).WithConditions(applydiscovery.EndpointConditions().WithReady(true).WithServing(true)))
+	for _, port := range slices.Sorted(maps.Keys(a.Ports)) {
+		slice.WithPorts(applydiscovery.EndpointPort().WithName(port).WithPort(int32(a.Ports[port])).WithProtocol(corev1.ProtocolTCP))
+	}
+	if _, err := client.Apply(ctx, slice, metav1.ApplyOptions{FieldManager: "flowkeep-netmaster", Force: true}); err != nil {
+		return fmt.Errorf("write EndpointSlice %s: %w", name, err)
+	}
+	return nil
+}

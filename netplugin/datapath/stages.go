@@ -1,0 +1,57 @@
+package datapath
+
+import "github.com/flowkeep/flowkeep/ofctl"
+
+// tables tells numbers of tables.
+type tables [256]bool
+
+// first is the table that every packet begins in, in any layout.
+const first = 0
+
+// apart tells whether two layouts have tables, and none in common but the first.
+func apart(have, want *tables) bool {
+	had, wanted := false, false
+	for t := first + 1; t < len(have); t++ {
+		if have[t] && want[t] {
+			return false
+		}
+		had, wanted = had || have[t], wanted || want[t]
+	}
+	return had && wanted
+}
+
+// Stage is a bundle, one of several that mend a difference.
+type Stage struct {
+	Mods []ofctl.FlowMod
+	// Drained: what was under way in the switch when the stage before was committed must have ended.
+	Drained bool
+}
+
+// Stages are in what bundles a difference is mended, one after another; usually it is one. Where the switch has the flows of a layout that shares no table
+// but the first with the one that is wanted, the new flows come beside the old in the bundle by which the first table leads to them; and when no packet is
+// in the midst of the old tables any more, these go. Each packet is judged by the one layout or by the other, to its end. Where netplugin
+// ended between the two bundles, the second is what is left.
+func (d *Difference) Stages() []Stage {
+	if !apart(&d.have, &d.want) {
+		return []Stage{{Mods: d.Mods, Drained: d.onlyLeft()}}
+	}
+	stages := []Stage{{}, {Drained: true}}
+	for _, m := range d.Mods {
+		at := 0
+		if m.Flow.Table != first && d.have[m.Flow.Table] {
+			at = 1
+		}
+		stages[at].Mods = append(stages[at].Mods, m)
+	}
+	return stages
+}
+
+// onlyLeft tells whether all that differs is in tables of another layout, to which the first table leads no more.
+func (d *Difference) onlyLeft() bool {
+	for _, m := range d.Mods {
+		if m.Flow.Table == first || d.want[m.Flow.Table] {
+			return false
+		}
+	}
+	return len(d.Mods) > 0
+}
