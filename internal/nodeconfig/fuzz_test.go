@@ -3,6 +3,7 @@ package nodeconfig
 import (
 	"encoding/json"
 	"path"
+	"slices"
 	"strings"
 	"testing"
 
@@ -62,7 +63,7 @@ func FuzzUnavailable(f *testing.F) {
 	})
 }
 
-// meaning is canon without objects that say nothing.
+// meaning is canon without objects and interfaces that say nothing.
 func meaning(t *testing.T, s *nmstatev1.State) string {
 	text := canon(t, s)
 	for {
@@ -87,11 +88,21 @@ func dropEmpty(o map[string]any) {
 			}
 		}
 	}
-	list, _ := o["interfaces"].([]any)
-	for _, one := range list {
-		if below, ok := one.(map[string]any); ok {
-			dropEmpty(below)
+	list, ok := o["interfaces"].([]any)
+	if !ok {
+		return
+	}
+	list = slices.DeleteFunc(list, func(one any) bool {
+		below, ok := one.(map[string]any)
+		if !ok {
+			return false
 		}
+		dropEmpty(below)
+		_, named := below["name"]
+		return named && len(below) == 1 // a name alone wants nothing
+	})
+	if o["interfaces"] = list; len(list) == 0 {
+		delete(o, "interfaces")
 	}
 }
 
@@ -103,6 +114,7 @@ func FuzzPolicy(f *testing.F) {
 	f.Add(`{desiredState: {interfaces: [{name: br0, type: ovs-bridge, bridge: {port: [{name: br0}]}}, {name: br0, type: ovs-interface}], x: {y: 1}}}`, `{x: {y: {z: 2}}}`)
 	f.Add(`{desiredState: {x: {k: 1}}}`, `{x: {k: {l: {m: null}}}}`)
 	f.Add(`{desiredState: {dns-resolver: {config: {server: ["2001:DB8::1"]}}, rules: [{ip-from: 192.0.2.0/24, route-table: 5}]}}`, `{dns-resolver: {config: {server: ["2001:db8::1"]}}}`)
+	f.Add(`{match: [{name: eth1}], desiredState: {interfaces: [{mtu: 1400}]}}`, `{interfaces: [{name: eth1}]}`)
 	f.Fuzz(func(t *testing.T, spec, desired string) {
 		o := &nmstatev1.NodeNetworkConfigurationPolicy{ObjectMeta: metav1.ObjectMeta{Name: "p", Generation: 1}}
 		if yaml.Unmarshal([]byte(spec), &o.Spec) != nil {
