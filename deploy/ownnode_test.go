@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/flowkeep/flowkeep/internal/apitest"
+	"github.com/flowkeep/flowkeep/internal/refusal"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 // asker writes to an API server, as somebody.
@@ -138,9 +140,32 @@ func TestAgentsWriteOfTheirOwnNode(t *testing.T) {
 			{"is an administrator", http.MethodPatch, k.path + "/node2", label, nil, http.StatusOK},
 			{"is node-config, which writes all", http.MethodPatch, k.path + "/node2", label, agent("node-config", "node1"), http.StatusOK},
 		} {
-			if code, text := a.send(test.method, test.path, test.body, test.as); code != test.code {
+			code, text := a.send(test.method, test.path, test.body, test.as)
+			if code != test.code {
 				t.Errorf("%s: who %s: %d, want %d: %s", k.kind, test.what, code, test.code, text)
 			}
+			if code == http.StatusForbidden {
+				hinted(t, text, "--node-name must be")
+			}
 		}
+	}
+	as := agent("node-state", "node1")
+	as["Impersonate-Group"] = "system:authenticated" // which no role allows anything
+	if code, text := a.send(http.MethodPatch, kinds[0].path+"/node1", label, as); code != http.StatusForbidden {
+		t.Errorf("without a role: %d %s", code, text)
+	} else {
+		hinted(t, text, "bind the role")
+	}
+}
+
+// hinted: what an agent's log says of a refusal is what helps.
+func hinted(t *testing.T, refused, want string) {
+	t.Helper()
+	status := new(apierrors.StatusError)
+	if err := json.Unmarshal([]byte(refused), &status.ErrStatus); err != nil {
+		t.Fatal(err)
+	}
+	if err := refusal.Explained(status, "bind the role"); !strings.Contains(err.Error(), want) {
+		t.Errorf("%v; want %q", err, want)
 	}
 }

@@ -10,5 +10,5 @@ func TestReference(t *testing.T) {
 	for _, name := range []string{"FLOWKEEP_SERVER", "FLOWKEEP_CA", "FLOWKEEP_CERT", "FLOWKEEP_KEY"} {
 		t.Setenv(name, "")
 	}
-	reference.Check(t, rootCommand(), "../docs/reference/netctl.md", *update)
+	(&reference.Binary{TB: t, Root: rootCommand()}).Check(*update)
 }

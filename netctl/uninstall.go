@@ -3,8 +3,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -21,7 +19,6 @@ import (
 	"github.com/flowkeep/flowkeep/netctl/apiserver"
 	"github.com/flowkeep/flowkeep/netctl/doctor"
 	"github.com/spf13/cobra"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -36,12 +33,15 @@ CustomResourceDefinitions, and with them all objects of their kinds, stay unless
 name stay in any case. Objects of yours stay, such as bindings of the role flowkeep-view to users.
 
 A node that does not answer in time, or cannot be cleaned, is named, and the rest stays as it is: run it again when the node is back, or with
---leave-nodes to go on without it. It may be interrupted at any time, and repeated.`
+--leave-nodes to go on without it. Then it says how that node is cleaned when it is back: with --nodes, which makes the namespace flowkeep-system for
+as long as the cleaning takes. It may be interrupted at any time, and repeated.`
 
 // uninstall is what is asked for.
 type uninstall struct {
 	yes, force, crds, state, leaveNodes bool
 	image                               string
+	only                                []string // nodes, where all else is gone
+	dirs                                places
 	wait                                time.Duration
 	out                                 io.Writer
 	agreed                              func() bool
@@ -52,7 +52,7 @@ func uninstallCommand(o *options) *cobra.Command {
 	u := &uninstall{}
 	cmd := &cobra.Command{
 		Use: "uninstall", Short: "Remove Flowkeep from the cluster and its nodes", Long: uninstallLong, Args: exactly(),
-		Example: "  netctl uninstall\n  netctl uninstall --yes --force --state --crds",
+		Example: "  netctl uninstall\n  netctl uninstall --yes --force --state --crds\n  netctl uninstall --nodes node2 --image flowkeep/flowkeep:v1",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.server != "" {
 				return usageError{errors.New("uninstall changes objects of the API server's: leave out --server and FLOWKEEP_SERVER, and give --kubeconfig if need be")}
@@ -73,7 +73,14 @@ func uninstallCommand(o *options) *cobra.Command {
 	f.BoolVar(&u.state, "state", false, "remove /var/lib/flowkeep on the nodes too, and what the parts node-state and macvtap keep beside it")
 	f.BoolVar(&u.leaveNodes, "leave-nodes", false, "go on although a node could not be cleaned")
 	f.StringVar(&u.image, "image", "", "image with netplugin; default: that of the DaemonSet netplugin")
+	f.StringSliceVar(&u.only, "nodes", nil, "clean these nodes alone, which were left when the rest was removed")
+	f.StringVar(&u.dirs.cniConf, "cni-conf-dir", "", "nodes' directory of CNI configurations; default: that of the DaemonSet netplugin, or /etc/cni/net.d")
+	f.StringVar(&u.dirs.cniBin, "cni-bin-dir", "", "nodes' directory of CNI plugins; default: that of the DaemonSet netplugin, or /opt/cni/bin")
+	f.StringVar(&u.dirs.ovsRun, "ovs-run-dir", "", "nodes' directory of Open vSwitch's sockets; default: that of the DaemonSet netplugin, or /run/openvswitch")
 	f.DurationVar(&u.wait, "wait", 2*time.Minute, "how long to wait for the nodes, and then for what was deleted to be gone")
+	for _, name := range []string{"image", "nodes", "cni-conf-dir", "cni-bin-dir", "ovs-run-dir"} {
+		_ = cmd.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions)
+	}
 	return cmd
 }
 
@@ -96,6 +103,9 @@ const (
 )
 
 func (u *uninstall) run(ctx context.Context) error {
+	if len(u.only) > 0 {
+		return u.later(ctx)
+	}
 	first, rest, err := u.found(ctx)
 	if err != nil {
 		return err
@@ -113,9 +123,13 @@ func (u *uninstall) run(ctx context.Context) error {
 	if !u.agreed() {
 		return errors.New("not uninstalled")
 	}
+	return interruptible(ctx, func(ctx context.Context) error { return u.begin(ctx, first, rest, installed) })
+}
+
+func interruptible(ctx context.Context, do func(context.Context) error) error {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	err = u.begin(ctx, first, rest, installed)
+	err := do(ctx)
 	if err != nil && ctx.Err() != nil {
 		return errors.New("interrupted: run it again to go on")
 	}
@@ -152,7 +166,7 @@ func (u *uninstall) begin(ctx context.Context, first, rest []string, installed b
 	}
 	var left []string
 	if !ending {
-		if left, err = u.nodes(ctx); err != nil {
+		if left, err = u.nodes(ctx, u.allNodes); err != nil {
 			if !u.leaveNodes || !errors.As(err, new(notClean)) || ctx.Err() != nil {
 				return err
 			}
@@ -162,7 +176,14 @@ func (u *uninstall) begin(ctx context.Context, first, rest []string, installed b
 	if err := u.remove(ctx, rest); err != nil {
 		return err
 	}
-	return u.gone(ctx, append(first, rest...), left)
+	if err := u.gone(ctx, append(first, rest...), left); err != nil {
+		return err
+	}
+	fmt.Fprintln(u.out, "Flowkeep is uninstalled"+u.kept(ctx))
+	if len(left) > 0 {
+		fmt.Fprintf(u.out, "as they were: %s; when back: %s\n", strings.Join(left, ", "), u.again(left))
+	}
+	return nil
 }
 
 // found is what is there: what goes first, and the rest.
@@ -364,7 +385,6 @@ func (u *uninstall) gone(ctx context.Context, paths, left []string) error {
 			return err
 		}
 		if len(paths) == 0 {
-			fmt.Fprintln(u.out, "Flowkeep is uninstalled"+u.kept(ctx))
 			return nil
 		}
 		select {
@@ -423,58 +443,6 @@ var (
 	ownAdmission   = []string{"flowkeep-own-node"}
 )
 
-// findImage notes the image before the DaemonSet goes; a run that goes on finds it there.
-func (u *uninstall) findImage(ctx context.Context, installed bool) error {
-	const notes = ownNamespace + "/configmaps"
-	if u.image == "" && installed {
-		set, err := apiserver.One[appsv1.DaemonSet](ctx, u.api, ownApps+"/daemonsets/netplugin")
-		if err != nil {
-			return err
-		}
-		for _, c := range set.Spec.Template.Spec.Containers {
-			if c.Name == "netplugin" {
-				u.image = c.Image
-			}
-		}
-	} else if u.image == "" {
-		m, err := apiserver.One[corev1.ConfigMap](ctx, u.api, notes+"/"+note)
-		if err == nil {
-			u.image = m.Data["image"]
-		}
-		if err != nil && !apiserver.IsNotFound(err) || u.image != "" {
-			return err
-		}
-	}
-	if u.image == "" && !u.leaveNodes {
-		return errors.New("no DaemonSet netplugin is there that would tell which image cleans the nodes: give --image, or --leave-nodes to leave them as they are")
-	}
-	if u.image == "" {
-		return nil
-	}
-	body, err := json.Marshal(corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, ObjectMeta: metav1.ObjectMeta{Name: note}, Data: map[string]string{"image": u.image}})
-	if err != nil {
-		return err
-	}
-	if err := u.api.Delete(ctx, notes+"/"+note); err != nil && !apiserver.IsNotFound(err) { // of an installation before
-		return err
-	}
-	return u.api.Create(ctx, notes, body)
-}
-
-// forget removes the pods that cleaned nodes before Flowkeep was installed again.
-func (u *uninstall) forget(ctx context.Context) error {
-	pods, _, err := u.pods(ctx)
-	if err != nil {
-		return err
-	}
-	for _, p := range pods {
-		if err := u.api.DeleteNow(ctx, ownNamespace+"/pods/"+url.PathEscape(p.Name)); err != nil && !apiserver.IsNotFound(err) {
-			return err
-		}
-	}
-	return nil
-}
-
 func (u *uninstall) workloads(ctx context.Context, kind string) (names []string, err error) {
 	err = apiserver.Each(ctx, u.api, ownApps+"/"+kind, ofFlowkeep, func(m *metav1.PartialObjectMetadata, _ int) { names = append(names, m.Name) })
 	return names, err
@@ -493,142 +461,4 @@ func (u *uninstall) remove(ctx context.Context, paths []string) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// notClean is that nodes are not, whatever the API server says: these may be left.
-type notClean struct{ error }
-
-// nodes cleans all of them, and names those that are not.
-func (u *uninstall) nodes(ctx context.Context) (left []string, _ error) {
-	var names []string
-	if err := apiserver.Each(ctx, u.api, "/api/v1/nodes", "kubernetes.io/os=linux", func(n *metav1.PartialObjectMetadata, _ int) { names = append(names, n.Name) }); err != nil {
-		return nil, err
-	}
-	if u.image == "" {
-		return names, notClean{errors.New("no image to clean nodes with, which are left as they are")}
-	}
-	ctx, cancel := context.WithTimeout(ctx, u.wait)
-	defer cancel()
-	var pods map[string]*corev1.Pod // that clean, by node
-	begun := map[string]bool{}      // by this run
-	tick := time.NewTicker(250 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		seen, busy, err := u.pods(ctx)
-		if err == nil {
-			pods = seen
-			err = u.cleaners(ctx, slices.DeleteFunc(slices.Clone(names), func(n string) bool { return busy[n] || begun[n] }), pods, begun)
-		}
-		if err != nil && ctx.Err() == nil {
-			return nil, err
-		}
-		left, why, more := unclean(names, pods, begun)
-		if len(left) == 0 {
-			fmt.Fprintf(u.out, "%s clean\n", plural(len(names), "node is", "nodes are"))
-			return nil, nil
-		}
-		if !more {
-			return left, notClean{fmt.Errorf("not clean: %s", strings.Join(why, "; "))}
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return left, notClean{fmt.Errorf("not clean within %v: %s", u.wait, strings.Join(why, "; "))}
-		}
-	}
-}
-
-// pods are those that clean, by node, and the nodes where netplugin has not ended yet.
-func (u *uninstall) pods(ctx context.Context) (cleaners map[string]*corev1.Pod, busy map[string]bool, err error) {
-	cleaners, busy = map[string]*corev1.Pod{}, map[string]bool{}
-	err = apiserver.Each(ctx, u.api, ownNamespace+"/pods", ofFlowkeep, func(p *corev1.Pod, _ int) {
-		switch {
-		case p.Labels[cleanerLabel] != "" && p.DeletionTimestamp == nil:
-			cleaners[p.Spec.NodeName] = p
-		case p.Labels["app.kubernetes.io/name"] == "netplugin" && p.Status.Phase == corev1.PodRunning:
-			busy[p.Spec.NodeName] = true
-		}
-	})
-	return cleaners, busy, err
-}
-
-// unclean names nodes, and why; and tells whether waiting may help.
-func unclean(names []string, pods map[string]*corev1.Pod, begun map[string]bool) (left, whys []string, more bool) {
-	for _, n := range slices.Sorted(slices.Values(names)) {
-		p := pods[n]
-		if p != nil && p.Status.Phase == corev1.PodSucceeded {
-			continue
-		}
-		why := "netplugin has not ended"
-		if p != nil {
-			why = reason(p)
-		} else if begun[n] {
-			why = "just begun"
-		}
-		more = more || p == nil || p.Status.Phase != corev1.PodFailed
-		left, whys = append(left, n), append(whys, fmt.Sprintf("%s (%s)", n, oneLine.Replace(why)))
-	}
-	return left, whys, more
-}
-
-// reason is why a pod has not succeeded.
-func reason(p *corev1.Pod) string {
-	for _, s := range p.Status.ContainerStatuses {
-		if t := s.State.Terminated; t != nil && t.Message != "" {
-			return strings.TrimSpace(t.Message)
-		}
-		if w := s.State.Waiting; w != nil {
-			return strings.TrimSpace(w.Reason + " " + w.Message)
-		}
-	}
-	return string(p.Status.Phase)
-}
-
-// cleaners makes a pod on each of the nodes that has none, or one that has failed before.
-func (u *uninstall) cleaners(ctx context.Context, names []string, pods map[string]*corev1.Pod, begun map[string]bool) error {
-	for _, n := range names {
-		if p := pods[n]; p != nil && p.Status.Phase != corev1.PodFailed {
-			continue
-		} else if p != nil {
-			if err := u.api.Delete(ctx, ownNamespace+"/pods/"+url.PathEscape(p.Name)); err != nil && !apiserver.IsNotFound(err) {
-				return err
-			}
-			delete(pods, n)
-		}
-		body, err := json.Marshal(u.cleaner(n))
-		if err != nil {
-			return err
-		}
-		switch err := u.api.Create(ctx, ownNamespace+"/pods", body); {
-		case apiserver.IsConflict(err): // the one before is not gone yet
-		case err != nil:
-			return fmt.Errorf("start the pod that cleans %s: %w", n, err)
-		default:
-			begun[n] = true
-		}
-	}
-	return nil
-}
-
-// cleaner runs in the node's network, whatever taints the node has, and says in its status why it failed.
-func (u *uninstall) cleaner(node string) *corev1.Pod {
-	args := []string{"netplugin", "clean", "--force", "--ovsdb=unix:/run/openvswitch/db.sock", "--ovs-run-dir=/run/openvswitch"}
-	if u.state {
-		args = append(args, "--state")
-	}
-	yes, root := true, int64(0)
-	var mounts []corev1.VolumeMount
-	var volumes []corev1.Volume
-	// The parents of what goes, as a directory that is mounted cannot be removed.
-	for i, dir := range []string{"/etc/cni/net.d", "/opt/cni/bin", "/run", "/var/lib"} {
-		name := fmt.Sprint("host", i)
-		mounts = append(mounts, corev1.VolumeMount{Name: name, MountPath: dir})
-		volumes = append(volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: dir}}})
-	}
-	sum := sha256.Sum256([]byte(node))
-	return &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
-		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("clean-%x", sum[:8]), Labels: map[string]string{cleanerLabel: "true", "app.kubernetes.io/part-of": "flowkeep"}},
-		Spec: corev1.PodSpec{NodeName: node, HostNetwork: true, RestartPolicy: corev1.RestartPolicyNever, Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}, AutomountServiceAccountToken: new(bool), Volumes: volumes,
-			Containers: []corev1.Container{{Name: "clean", Image: u.image, ImagePullPolicy: corev1.PullIfNotPresent, Command: args, VolumeMounts: mounts, TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
-				SecurityContext: &corev1.SecurityContext{Privileged: &yes, RunAsUser: &root}}}}}
 }

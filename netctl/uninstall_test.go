@@ -29,7 +29,8 @@ type installed struct {
 	others   []corev1.Pod
 	versions []string          // of CustomResourceDefinitions of nmstate.io
 	fails    map[string]string // nodes whose cleaning fails, and with which words; empty words: they do not answer
-	image    string            // as noted
+	noted    map[string]string // for a run that goes on
+	later    []corev1.Pod      // those that cleaned nodes without force
 	ending   int               // how often the namespace is still there, once its pods are gone
 	due      time.Time         // when a pod of Open vSwitch that is deleted should be gone
 	wired    int               // how often a pod of Flowkeep's own still has the network; below zero: it never loses it
@@ -105,13 +106,18 @@ func (i *installed) serve(w http.ResponseWriter, r *http.Request) {
 		}
 		fmt.Fprint(w, "{}")
 		return
+	case r.Method == http.MethodPost && path == "/api/v1/namespaces":
+		i.there[ownNamespace], i.ending = true, 2
+		i.changes = slices.DeleteFunc(i.changes, func(c string) bool { return c == "DELETE "+ownNamespace })
+		w.WriteHeader(http.StatusCreated)
+		return
 	case r.Method == http.MethodPost && strings.HasSuffix(path, "/configmaps"):
 		m := new(corev1.ConfigMap)
 		body, _ := io.ReadAll(r.Body)
 		if err := json.Unmarshal(body, m); err != nil {
 			panic(err)
 		}
-		i.there[path+"/"+m.Name], i.image = true, m.Data["image"]
+		i.there[path+"/"+m.Name], i.noted = true, m.Data
 		w.WriteHeader(http.StatusCreated)
 		return
 	case r.Method == http.MethodPost:
@@ -121,8 +127,10 @@ func (i *installed) serve(w http.ResponseWriter, r *http.Request) {
 			panic(err)
 		}
 		i.changes = append(i.changes, "POST "+p.Spec.NodeName)
-		if c := &p.Spec.Containers[0]; c.Image != "flowkeep/flowkeep:v1" || !p.Spec.HostNetwork || !slices.Contains(c.Command, "--force") {
+		if c := &p.Spec.Containers[0]; c.Image != "flowkeep/flowkeep:v1" || !p.Spec.HostNetwork {
 			panic(fmt.Sprintf("%+v", p.Spec))
+		} else if !slices.Contains(c.Command, "--force") {
+			i.later = append(i.later, *p)
 		}
 		p.Status.Phase = corev1.PodSucceeded
 		if why, bad := i.fails[p.Spec.NodeName]; bad {
@@ -136,10 +144,11 @@ func (i *installed) serve(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusCreated)
 		return
 	case path == ownApps+"/daemonsets/netplugin" && i.there[path]:
-		fmt.Fprint(w, `{"spec": {"template": {"spec": {"containers": [{"name": "netplugin", "image": "flowkeep/flowkeep:v1"}]}}}}`)
+		fmt.Fprint(w, `{"spec": {"template": {"spec": {"containers": [{"name": "netplugin", "image": "flowkeep/flowkeep:v1"}],
+			"volumes": [{"name": "cni-conf", "hostPath": {"path": "/k3s/net.d"}}, {"name": "openvswitch", "hostPath": {"path": "/run/openvswitch"}}]}}}}`)
 		return
 	case path == noted && i.there[path]:
-		_ = json.NewEncoder(w).Encode(corev1.ConfigMap{Data: map[string]string{"image": i.image}})
+		_ = json.NewEncoder(w).Encode(corev1.ConfigMap{Data: i.noted})
 		return
 	case strings.HasPrefix(path, registrations) && i.there[path]:
 		d := map[string]any{"spec": map[string]any{"versions": []map[string]string{{"name": "v1alpha1"}}}}
@@ -170,6 +179,9 @@ func (i *installed) serve(w http.ResponseWriter, r *http.Request) {
 				items = append(items, map[string]any{"metadata": map[string]any{"name": filepath.Base(have)}})
 			}
 		}
+	case strings.HasPrefix(path, "/api/v1/nodes/") && slices.Contains(i.nodes, filepath.Base(path)), path == ownNamespace+"/serviceaccounts/default" && i.there[ownNamespace]:
+		fmt.Fprint(w, "{}")
+		return
 	case path == "/api/v1/nodes" && i.broken:
 		w.WriteHeader(http.StatusInternalServerError)
 		fmt.Fprint(w, `{"message": "no nodes today"}`)
@@ -349,6 +361,40 @@ func TestUninstallWithNodesThatAreNot(t *testing.T) {
 			t.Errorf("left: %s", path)
 		}
 	}
+}
+
+// A node that was left is cleaned when it is back, as the run that left it said: by what is installed no more, and where the installation had things.
+func TestUninstallOfNodesThatWereLeft(t *testing.T) {
+	b, i := newInstalled(t)
+	i.fails["node2"] = ""
+	b.prints(1, "uninstall --yes --nodes node2", "leave --nodes out")
+	const again = "netctl uninstall --nodes node2 --image flowkeep/flowkeep:v1 --state --cni-conf-dir /k3s/net.d"
+	b.prints(0, "uninstall --yes --state --wait 2s --leave-nodes", "going on without: not clean within 2s: node2 (Pending)", "Flowkeep is uninstalled", "as they were: node2; when back: "+again+"\n")
+	b.prints(1, "uninstall --yes --nodes node3 --image x", "there is no node node3")
+	b.prints(1, "uninstall --yes --nodes node2", "give --image")
+	b.prints(1, "uninstall --nodes node2 --image x", "not uninstalled")
+	i.now(func() {
+		if i.there[ownNamespace] || len(i.later) > 0 {
+			t.Errorf("changed: %v", i.changes)
+		}
+	})
+	b.prints(1, strings.TrimPrefix(again, "netctl ")+" --yes --wait 2s", "not clean within 2s: node2 (Pending)")
+	i.now(func() { delete(i.fails, "node2") })
+	b.prints(0, "uninstall --nodes node2 --yes --state --wait 20s", "1 node is clean", "deleted namespaces/flowkeep-system") // a run before noted what it was told
+	if i.there[ownNamespace] || len(i.later) != 2 {
+		t.Fatalf("left: %v; pods: %v", i.there, i.later)
+	}
+	for _, p := range i.later {
+		c := &p.Spec.Containers[0]
+		mounted := func(dir string) bool {
+			return slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == dir })
+		}
+		if p.Spec.NodeName != "node2" || p.Spec.RestartPolicy != corev1.RestartPolicyOnFailure || !slices.Contains(c.Command, "--state") || !slices.Contains(c.Command, "--cni-conf-dir=/k3s/net.d") ||
+			!slices.Contains(c.Command, "--cni-bin-dir=/opt/cni/bin") || !mounted("/k3s/net.d") || !mounted("/opt/cni/bin") || mounted("/etc/cni/net.d") || mounted("/run/openvswitch") {
+			t.Errorf("%+v", p.Spec)
+		}
+	}
+	b.prints(0, "uninstall --yes --crds --wait 20s", "Flowkeep is uninstalled")
 }
 
 // An API server that is away for a moment is no reason to leave nodes.

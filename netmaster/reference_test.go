@@ -12,45 +12,22 @@ import (
 	"github.com/flowkeep/flowkeep/netmaster/authority"
 	"github.com/flowkeep/flowkeep/netmaster/policysync"
 	"github.com/flowkeep/flowkeep/netmaster/server"
-	"github.com/spf13/cobra"
 )
 
 var update = flag.Bool("update", false, "write docs/reference anew")
 
+// TestReference, with the processes of netmaster and what each measures.
 func TestReference(t *testing.T) {
-	reference.Check(t, rootCommand(), "../docs/reference/netmaster.md", *update)
-	reference.CheckPorts(t, rootCommand())
-	reference.CheckMetrics(t, "netmaster", programs(t), "../docs/reference/netmaster-metrics.md", *update)
-}
-
-// programs are the processes of netmaster, with what each measures.
-func programs(t *testing.T) []reference.Program {
-	root := rootCommand()
-	policies := declared(root)
+	b := &reference.Binary{TB: t, Root: rootCommand(), Common: process.DeclareMetrics}
+	policies := b.Process("", "netmaster")
 	server.DeclareMetrics(policies.Metrics)
 	authority.New(authority.Config{Registerer: policies.Metrics, Logger: slog.New(slog.DiscardHandler)})
 	policies.Metrics.MustRegister(expiryOf(mtls.Files{}))
 
-	nodes := declared(command(t, root, "node-config"))
+	nodes := b.Process("node-config", "netmaster")
 	handler.NewMetrics(nodes.Metrics)
 
-	fleet := declared(command(t, root, "policy-sync"))
+	fleet := b.Process("policy-sync", "netmaster")
 	policysync.DeclareMetrics(fleet.Metrics)
-	return []reference.Program{policies, nodes, fleet}
-}
-
-// declared has what each program measures.
-func declared(cmd *cobra.Command) reference.Program {
-	p := reference.Program{Command: cmd, Metrics: reference.NewMetrics()}
-	process.DeclareMetrics(p.Metrics, "netmaster")
-	return p
-}
-
-func command(t *testing.T, root *cobra.Command, name string) *cobra.Command {
-	t.Helper()
-	cmd, _, err := root.Find([]string{name})
-	if err != nil || cmd == root {
-		t.Fatalf("there is no command %s (%v)", name, err)
-	}
-	return cmd
+	b.Check(*update, policies, nodes, fleet)
 }

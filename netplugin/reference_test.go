@@ -14,27 +14,20 @@ import (
 	"github.com/flowkeep/flowkeep/netplugin/nodestate"
 	"github.com/flowkeep/flowkeep/netplugin/nodestate/native/lldp"
 	"github.com/flowkeep/flowkeep/netplugin/vswitch"
-	"github.com/spf13/cobra"
 )
 
 var update = flag.Bool("update", false, "write docs/reference anew")
 
+// TestReference, with the processes of netplugin that stay and what each measures.
 func TestReference(t *testing.T) {
-	cmd := rootCommand()
-	cmd.Flag("node-name").DefValue = "the host name"
-	for _, c := range cmd.Commands() {
+	b := &reference.Binary{TB: t, Root: rootCommand(), Common: process.DeclareMetrics}
+	b.Root.Flag("node-name").DefValue = "the host name"
+	for _, c := range b.Root.Commands() {
 		if f := c.Flag("node-name"); f != nil {
 			f.DefValue = "the host name"
 		}
 	}
-	reference.Check(t, cmd, "../docs/reference/netplugin.md", *update)
-	reference.CheckPorts(t, cmd)
-	reference.CheckMetrics(t, "netplugin", programs(t, cmd), "../docs/reference/netplugin-metrics.md", *update)
-}
-
-// programs are the processes of netplugin that stay, with what each measures.
-func programs(t *testing.T, root *cobra.Command) []reference.Program {
-	policies := declared(root, "netplugin")
+	policies := b.Process("", "netplugin")
 	cfg := agent.Config{Node: "node1", StateDir: t.TempDir(), Logger: slog.New(slog.DiscardHandler), Registerer: policies.Metrics, Health: new(process.Health)}
 	if err := agent.DeclareMetrics(cfg); err != nil {
 		t.Fatal(err)
@@ -43,33 +36,16 @@ func programs(t *testing.T, root *cobra.Command) []reference.Program {
 		t.Fatal(err)
 	}
 
-	nodes := declared(command(t, root, "node-state"), "netplugin")
+	nodes := b.Process("node-state", "netplugin")
 	nodestate.NewMetrics(nodes.Metrics)
 	nodes.Metrics.MustRegister(lldp.New(""))
-
 	handler.NewMetrics(nodes.Metrics)
 
-	devices := declared(command(t, root, "macvtap"), "netplugin")
+	devices := b.Process("macvtap", "netplugin")
 	deviceplugin.NewMetrics(devices.Metrics)
 	macvtap.NewMetrics(devices.Metrics)
 
-	ovs := declared(command(t, root, "switch"), "switch")
+	ovs := b.Process("switch", "switch")
 	vswitch.DeclareMetrics(ovs.Metrics)
-	return []reference.Program{policies, nodes, devices, ovs}
-}
-
-// declared has what each program measures.
-func declared(cmd *cobra.Command, name string) reference.Program {
-	p := reference.Program{Command: cmd, Metrics: reference.NewMetrics()}
-	process.DeclareMetrics(p.Metrics, name)
-	return p
-}
-
-func command(t *testing.T, root *cobra.Command, name string) *cobra.Command {
-	t.Helper()
-	cmd, _, err := root.Find([]string{name})
-	if err != nil || cmd == root {
-		t.Fatalf("there is no command %s (%v)", name, err)
-	}
-	return cmd
+	b.Check(*update, policies, nodes, devices, ovs)
 }

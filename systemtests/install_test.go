@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -119,7 +120,8 @@ func (w *world) warned(namespace string) {
 	w.warns([]string{"apply", "--dry-run=server", "-f", file}, "Warning: ")
 }
 
-// uninstalled: not while pods are wired; and where it is interrupted, and then a node is down, it goes on in the end and leaves nothing.
+// uninstalled: not while pods are wired; and where it is interrupted, and then nodes are down, it goes on in the end and leaves nothing: on a node that
+// is back, and on one that is not when that comes.
 func (w *world) uninstalled(namespace string) {
 	w.Helper()
 	if _, err := w.NetctlAs(w.ctx, "", "uninstall", "--yes"); err == nil || !strings.Contains(err.Error(), "not uninstalled, as 3 pods would lose the network: "+namespace+"/a on node1, ") {
@@ -130,26 +132,60 @@ func (w *world) uninstalled(namespace string) {
 		w.must(w.Delete(w.ctx, cluster.PathOf(kind, namespace, ""), time.Minute))
 	}
 	w.interrupted("deleted daemonsets/netplugin", "uninstall", "--yes", "--state", "--crds")
-	w.must(w.Stop(w.ctx, "node2-kubelet"))
-	wait := cluster.Stretch(15 * time.Second).String()
-	if text, err := w.NetctlAs(w.ctx, "", "uninstall", "--yes", "--state", "--crds", "--wait", wait); err == nil || !strings.Contains(err.Error(), "not clean within "+wait+": node2 (") || strings.Contains(text, "namespaces/"+system) {
-		w.Errorf("while a node is down: %v\n%s", err, text)
+	for _, node := range []string{"node1", "node2"} {
+		w.must(w.Stop(w.ctx, node+"-kubelet"))
 	}
-	w.must(w.Start(w.ctx, "node2-kubelet"))
-	text, err := w.NetctlAs(w.ctx, "", "uninstall", "--yes", "--state", "--crds", "--wait", cluster.Stretch(time.Minute).String())
-	if err != nil || !strings.Contains(text, "2 nodes are clean\n") || !strings.HasSuffix(text, "Flowkeep is uninstalled\n") {
+	wait := cluster.Stretch(10 * time.Second).String()
+	if text, err := w.NetctlAs(w.ctx, "", "uninstall", "--yes", "--state", "--crds", "--wait", wait); err == nil || !strings.Contains(err.Error(), "not clean within "+wait+": node1 (") || !strings.Contains(err.Error(), "; node2 (") || strings.Contains(text, "namespaces/"+system) {
+		w.Errorf("while the nodes are down: %v\n%s", err, text)
+	}
+	w.must(w.Start(w.ctx, "node1-kubelet"))
+	text, err := w.NetctlAs(w.ctx, "", "uninstall", "--yes", "--state", "--crds", "--leave-nodes", "--wait", cluster.Stretch(40*time.Second).String())
+	said := regexp.MustCompile(`\nFlowkeep is uninstalled\nas they were: node2; when back: netctl (uninstall --nodes node2 --image flowkeep/flowkeep:\S+ --state)\n$`).FindStringSubmatch(text)
+	if err != nil || said == nil || strings.Contains(text, "node1 (") {
 		w.Fatalf("%v\n%s", err, text)
 	}
 	if text, err := w.NetctlAs(w.ctx, "", "uninstall", "--yes", "--state", "--crds"); err != nil || text != "nothing of Flowkeep's is in the cluster\n" {
 		w.Errorf("again: %v: %s", err, text)
 	}
-	for _, node := range []string{"node1", "node2"} {
-		before, err := os.ReadFile(filepath.Join(w.Dir, node, "before"))
-		w.must(err)
-		if after := w.pictured(node); after != string(before) {
-			w.Errorf("on %s there is\n%s\nand before there was\n%s", node, after, before)
+	w.nothingOfIt()
+	w.asBefore("node1")
+	w.back(strings.Fields(said[1]))
+	w.asBefore("node2")
+}
+
+// back: a node that was left has what it had, until it is cleaned as the run that left it said.
+func (w *world) back(clean []string) {
+	w.Helper()
+	w.must(w.Start(w.ctx, "node2-kubelet"))
+	left := w.pictured("node2")
+	for _, want := range []string{"/etc/cni/net.d/10-flowkeep.conflist", "/opt/cni/bin/flowkeep-cni", "table inet flowkeep", "/var/lib/flowkeep/rules.db"} {
+		if !strings.Contains(left, want) {
+			w.Errorf("the node that was left has no %s:\n%s", want, left)
 		}
 	}
+	text, err := w.NetctlAs(w.ctx, "", append(clean, "--yes", "--wait", cluster.Stretch(2*time.Minute).String())...)
+	if err != nil || !strings.Contains(text, "1 node is clean\n") {
+		w.Errorf("%v\n%s", err, text)
+	}
+	if list, err := w.Kubectl(w.ctx, "", "get", "namespace", system, "--ignore-not-found"); err != nil || list != "" {
+		w.Errorf("%v: %s is left", err, list)
+	}
+}
+
+// asBefore: the node is as it was before Flowkeep came.
+func (w *world) asBefore(node string) {
+	w.Helper()
+	before, err := os.ReadFile(filepath.Join(w.Dir, node, "before"))
+	w.must(err)
+	if after := w.pictured(node); after != string(before) {
+		w.Errorf("on %s there is\n%s\nand before there was\n%s", node, after, before)
+	}
+}
+
+// nothingOfIt: no object tells of it.
+func (w *world) nothingOfIt() {
+	w.Helper()
 	// What any kind has by that name, and what is written on nodes; events tell of what was.
 	kinds, err := w.Kubectl(w.ctx, "", "api-resources", "--verbs=list", "-o", "name")
 	w.must(err)

@@ -38,13 +38,13 @@ var table = []struct {
 	{"netplugin/macvtap/cni", []string{"netplugin/macvtap/tap", "internal/macvtap", "internal/process"}}, // a small program that ends at once
 	{"netplugin", []string{"api", "policydb/policy", "ofctl", "netplugin", "internal"}},
 	{"ofctl", []string{"ofctl"}},
-	{"deploy", []string{"api/wellknown", "internal/reference"}},
+	{"deploy", []string{"api/wellknown", "internal/reference", "internal/refusal"}},
 	{"netctl", []string{"api", "policydb/policy", "policydb/explain", "policydb/lint", "netctl", "internal"}},
 	{"internal/verdicts", []string{"internal", "api", "policydb", "netmaster", "netplugin", "ofctl"}}, // tests through several parts
 	{"internal/wire", []string{"internal/wire", "api/feed", "policydb/policy"}},                       // the feed's messages ↔ values
 	{"internal/kube", []string{"internal/kube", "policydb/policy", "api/wellknown"}},                  // Kubernetes objects → values
 	{"internal/nmstate", []string{"internal/nmstate"}},                                                // state documents, pure
-	{"internal/nodeconfig", []string{"internal/nodeconfig", "internal/nmstate", "internal/lease", "api/nmstate"}},
+	{"internal/nodeconfig", []string{"internal/nodeconfig", "internal/nmstate", "internal/lease", "internal/refusal", "api/nmstate"}},
 	{"internal/fleet", []string{"internal/fleet", "api/fleet", "api/wellknown"}}, // hub objects ↔ works, pure
 	{"internal/reference", []string{"internal/reference", "api/wellknown"}},
 	{"internal/macvtap/report", []string{"internal/macvtap", "api/macvtap", "policydb/policy"}},

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/flowkeep/flowkeep/internal/fleet"
+	"github.com/flowkeep/flowkeep/internal/refusal"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -117,8 +118,5 @@ func (c client) annotate(ctx context.Context, resource schema.GroupVersionResour
 
 // explained says what to do about what the API server refused.
 func explained(err error) error {
-	if err != nil && apierrors.IsForbidden(err) && !apierrors.HasStatusCause(err, "NamespaceTerminating") {
-		return fmt.Errorf("%w (bind the ClusterRole flowkeep-policy-sync of deploy/roles.yaml; for kinds of policies of your own, one that may get, list and watch them and update their status)", err)
-	}
-	return err
+	return refusal.Explained(err, "bind the ClusterRole flowkeep-policy-sync of deploy/roles.yaml; for kinds of policies of your own, one that may get, list and watch them and update their status")
 }

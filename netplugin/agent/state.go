@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"syscall"
 	"time"
 
 	"github.com/flowkeep/flowkeep/internal/schema"
@@ -52,8 +51,8 @@ func openStateAs(path string, layout *schema.Layout) (s *state, setAside string,
 	if errors.Is(err, bolterrors.ErrTimeout) {
 		return nil, "", fmt.Errorf("%s is in use: is another netplugin running on this node?", path)
 	}
-	if _, system := errors.AsType[syscall.Errno](err); system {
-		return nil, "", err
+	if refused := schema.Refused(err); refused != nil {
+		return nil, "", refused
 	}
 	aside := fmt.Sprintf("%s.corrupt-%s", path, time.Now().UTC().Format("20060102T150405.000"))
 	if renameErr := os.Rename(path, aside); renameErr != nil {

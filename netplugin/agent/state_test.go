@@ -2,13 +2,13 @@ package agent
 
 import (
 	"errors"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 
+	"github.com/flowkeep/flowkeep/internal/schema"
 	"github.com/flowkeep/flowkeep/internal/schema/schematest"
 	"github.com/flowkeep/flowkeep/netplugin/pipeline"
 	"github.com/flowkeep/flowkeep/policydb/policy"
@@ -149,21 +149,9 @@ func TestWhatTheStateHolds(t *testing.T) {
 // TestAFullDiskSetsNothingAside: what the system refuses, also in the midst of a step from a neighbour's schema, says nothing of the file. It stays, and
 // is read when there is room.
 func TestAFullDiskSetsNothingAside(t *testing.T) {
-	dir := t.TempDir()
-	err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=512k")
-	if errors.Is(err, syscall.EPERM) {
-		t.Skip("needs root to mount a small file system")
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
+	dir := schematest.SmallDisk(t)
 	_, next := schematest.Versions(stateLayout.Writes, string(bucketRules))
-	path, filler := filepath.Join(dir, "rules.db"), filepath.Join(dir, "filler")
+	path := filepath.Join(dir, "rules.db")
 	s, _, err := openState(path)
 	if err != nil {
 		t.Fatal(err)
@@ -176,20 +164,18 @@ func TestAFullDiskSetsNothingAside(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := schematest.Contents(t, path)
-	room, err := os.Create(filler)
-	for err == nil {
-		_, err = room.Write(make([]byte, 4096))
+	refused := func(by schema.Layout, want error) {
+		t.Helper()
+		if _, aside, err := openStateAs(path, &by); !errors.Is(err, want) || len(schematest.SetAside(t, path)) != 0 {
+			t.Fatalf("error %v, set aside %q; want %v", err, aside, want)
+		}
 	}
-	if !errors.Is(err, syscall.ENOSPC) {
-		t.Fatal(err)
-	}
-	room.Close()
-	if _, aside, err := openStateAs(path, &next); !errors.Is(err, syscall.ENOSPC) || len(schematest.SetAside(t, path)) != 0 {
-		t.Fatalf("on a full disk: error %v, set aside %q", err, aside)
-	}
-	if err := os.Remove(filler); err != nil {
-		t.Fatal(err)
-	}
+	end := schematest.NoGrowth(t, path)
+	refused(schema.Layout{Writes: next.Writes, Before: schematest.Grows}, syscall.EFBIG)
+	end()
+	empty := schematest.Fill(t, dir)
+	refused(next, syscall.ENOSPC)
+	empty()
 	if after := schematest.Contents(t, path); after != before {
 		t.Error("the file was changed")
 	}

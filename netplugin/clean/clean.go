@@ -255,16 +255,23 @@ func forget(family netlink.InetFamily) error {
 	return errors.Join(errs...)
 }
 
-// away tells that no ovsdb-server has a socket there: then there is no bridge either, or none that could be removed.
-func away(endpoint string) bool {
-	path, unix := strings.CutPrefix(endpoint, "unix:")
-	return unix && !there(path)
+// away tells that no ovsdb-server listens there: then there is no bridge either, or none that it could remove. One that was killed leaves its socket.
+func away(ctx context.Context, endpoint string) bool {
+	path, is := strings.CutPrefix(endpoint, "unix:")
+	if !is {
+		return false
+	}
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
+	if err == nil {
+		conn.Close()
+	}
+	return errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist)
 }
 
 const patience = 10 * time.Second
 
 func bridge(ctx context.Context, cfg *Config) ([]thing, error) {
-	if away(cfg.OVSDB) {
+	if away(ctx, cfg.OVSDB) {
 		return nil, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -349,21 +356,45 @@ func network(context.Context, *Config) ([]thing, error) {
 }
 
 // leftDevices are the bridge's ports where no database has the bridge any more: a switch that was ended before its bridge was removed leaves them in the kernel.
-func leftDevices(_ context.Context, cfg *Config) (out []thing, _ error) {
-	if !away(cfg.OVSDB) {
+func leftDevices(ctx context.Context, cfg *Config) (out []thing, _ error) {
+	if !away(ctx, cfg.OVSDB) {
 		return nil, nil
 	}
-	for _, name := range []string{hostnet.Gateway, hostnet.Wire, cfg.Bridge} {
-		if link, err := netlink.LinkByName(name); err == nil {
-			out = append(out, thing{"interface " + name, func(context.Context) error {
-				if err := netlink.LinkDel(link); err != nil {
-					return fmt.Errorf("%w: no Open vSwitch runs to remove it: start one, and clean again, or restart the node", err)
-				}
-				return nil
-			}})
+	datapaths, err := kernelDatapaths()
+	seen := map[string]bool{}
+	for _, d := range datapaths {
+		ours, whole := d.left(cfg.Bridge)
+		for _, name := range ours {
+			seen[name] = true
+			if !whole {
+				out = append(out, thing{fmt.Sprintf("port %s of the kernel's datapath %s", name, d.name), func(context.Context) error { return d.removePort(name) }})
+			}
+		}
+		if whole {
+			out = append(out, thing{fmt.Sprintf("the kernel's datapath %s with its flows and ports (%s)", d.name, strings.Join(ours, ", ")), func(context.Context) error { return d.remove() }})
+			out = append(out, devices(tunnelDevice)...)
 		}
 	}
-	return out, nil
+	for _, name := range []string{hostnet.Gateway, hostnet.Wire, cfg.Bridge} {
+		if !seen[name] {
+			out = append(out, devices(name)...)
+		}
+	}
+	return out, err
+}
+
+// devices is the interface of that name, if there is one.
+func devices(name string) []thing {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return nil
+	}
+	return []thing{{"interface " + name, func(context.Context) error {
+		if err := netlink.LinkDel(link); err != nil && !errors.Is(err, unix.ENODEV) {
+			return fmt.Errorf("%w: what made it may have to remove it; or restart the node", err)
+		}
+		return nil
+	}}}
 }
 
 // sockets are netplugin's, and their directory if it is Flowkeep's alone.

@@ -28,6 +28,7 @@ type machine struct {
 	t    *testing.T
 	dir  string
 	cfg  Config
+	kind string // of the bridge's datapath
 	stop func() // ends Open vSwitch
 }
 
@@ -56,7 +57,7 @@ func newMachine(t *testing.T) *machine {
 			t.Fatal(err)
 		}
 	}
-	m := &machine{t: t, dir: dir, cfg: Config{CNIConfDir: dir + "/net.d", CNIBinDir: dir + "/bin", OVSDB: "unix:" + dir + "/db.sock", OVSRunDir: dir + "/ovs", OVSControl: dir + "/vswitchd.ctl", Bridge: "fk0",
+	m := &machine{t: t, dir: dir, kind: "netdev", cfg: Config{CNIConfDir: dir + "/net.d", CNIBinDir: dir + "/bin", OVSDB: "unix:" + dir + "/db.sock", OVSRunDir: dir + "/ovs", OVSControl: dir + "/vswitchd.ctl", Bridge: "fk0",
 		CNISocket: dir + "/run/flowkeep/cni.sock", StateDir: dir + "/lib/flowkeep", State: true}}
 	for _, sub := range []string{"net.d", "bin", "run", "lib", "ovs"} {
 		if err := os.MkdirAll(dir+"/"+sub, 0o755); err != nil {
@@ -74,7 +75,7 @@ func newMachine(t *testing.T) *machine {
 			_ = p.Wait()
 		}
 	}
-	t.Cleanup(func() { m.stop() })
+	t.Cleanup(m.end)
 	m.run("ovs-vsctl", "--db="+m.cfg.OVSDB, "--timeout=20", "add-br", "others", "--", "set", "bridge", "others", "datapath_type=netdev") // somebody else's, and stays
 	m.run("nft", "add", "table", "inet", "others")
 	m.run("nft", "add chain inet others out { type filter hook output priority raw; }; add rule inet others out udp dport 9001 ct zone set 65521; add rule inet others out udp dport 9002 ct zone set 65522; add rule inet others out udp dport 9004 notrack")
@@ -85,6 +86,14 @@ func newMachine(t *testing.T) *machine {
 		m.write(name, text)
 	}
 	return m
+}
+
+// end ends Open vSwitch.
+func (m *machine) end() {
+	if m.stop != nil {
+		m.stop()
+	}
+	m.stop = nil
 }
 
 func (m *machine) start(name string, args ...string) *exec.Cmd {
@@ -148,12 +157,36 @@ func (m *machine) tracks() {
 	m.run("ip", "addr", "add", "198.18.0.1/30", "dev", "fk0")
 	m.run("ip", "link", "set", "fk0", "up")
 	m.run("ip", "neigh", "add", "198.18.0.2", "lladdr", "02:00:00:00:00:02", "dev", "fk0")
-	for deadline := time.Now().Add(time.Minute); strings.Count(m.userspace(), "zone=6552") < 2; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !m.tracked(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			m.t.Fatalf("the bridge tracks %q", m.userspace())
+			m.t.Fatalf("the bridge tracks %q", m.picture())
 		}
 		m.sendTo("198.18.0.2:9004")
 	}
+}
+
+// tracked tells whether the bridge tracks a connection in each of its zones.
+func (m *machine) tracked() bool {
+	if m.kind == "netdev" {
+		return strings.Count(m.userspace(), "zone=6552") >= 2
+	}
+	n := 0
+	for _, f := range m.kernels() {
+		if f.Forward.DstPort == 9004 && slices.Contains(zones, f.Zone) {
+			n++
+		}
+	}
+	return n == 2
+}
+
+// kernels are the connections that the kernel tracks.
+func (m *machine) kernels() []*netlink.ConntrackFlow {
+	m.t.Helper()
+	flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return flows
 }
 
 // picture is all that Flowkeep has a hand in on the node, and what is beside it.
@@ -167,11 +200,7 @@ func (m *machine) picture() string {
 	for _, l := range list {
 		out = append(out, "link "+l.Attrs().Name)
 	}
-	flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	for _, f := range flows {
+	for _, f := range m.kernels() {
 		out = append(out, fmt.Sprintf("connection to port %d in zone %d", f.Forward.DstPort, f.Zone))
 	}
 	for line := range strings.Lines(m.userspace()) {
@@ -186,7 +215,16 @@ func (m *machine) picture() string {
 		}
 	}
 	out = append(out, strings.Split(m.run("nft", "list", "ruleset"), "\n")...)
-	out = append(out, strings.Split(m.run("ovs-vsctl", "--db="+m.cfg.OVSDB, "--timeout=20", "show"), "\n")...)
+	datapaths, err := kernelDatapaths()
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	for _, d := range datapaths {
+		out = append(out, fmt.Sprintf("datapath %s with %v", d.name, d.ports))
+	}
+	if m.stop != nil {
+		out = append(out, strings.Split(m.run("ovs-vsctl", "--db="+m.cfg.OVSDB, "--timeout=20", "show"), "\n")...)
+	}
 	_ = filepath.WalkDir(m.dir, func(path string, d fs.DirEntry, _ error) error {
 		if !strings.HasPrefix(filepath.Base(path), ".conf.db") && filepath.Dir(path) != m.dir {
 			out = append(out, "file "+path)
@@ -205,7 +243,7 @@ func (m *machine) flowkeep(pod bool) {
 		m.t.Fatal(err)
 	}
 	defer db.Close()
-	errs := []error{db.EnsureBridge(m.t.Context(), ovsdb.BridgeSpec{Name: m.cfg.Bridge, DatapathType: "netdev"})}
+	errs := []error{db.EnsureBridge(m.t.Context(), ovsdb.BridgeSpec{Name: m.cfg.Bridge, DatapathType: m.kind})}
 	for _, name := range []string{hostnet.Gateway, hostnet.Wire} {
 		_, err := db.EnsurePort(m.t.Context(), ovsdb.PortSpec{Bridge: m.cfg.Bridge, Name: name, Internal: true})
 		errs = append(errs, err)
@@ -339,8 +377,7 @@ func TestWhatStays(t *testing.T) {
 func TestWithoutASwitch(t *testing.T) {
 	m := newMachine(t)
 	m.flowkeep(false)
-	m.stop()
-	m.stop = func() {}
+	m.end()
 	os.Remove(m.dir + "/db.sock")
 	if out, err := m.clean(nil); err != nil || strings.Contains(out, "bridge fk0") || !strings.Contains(out, "table inet flowkeep") || there(m.cfg.StateDir) {
 		t.Errorf("%v\n%s", err, out)

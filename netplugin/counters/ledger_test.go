@@ -345,6 +345,12 @@ func TestARefusedStepSetsNothingAside(t *testing.T) {
 	if _, _, aside, err := openAs(path, &full, "boot", began, time.Second); !errors.Is(err, syscall.ENOSPC) || len(schematest.SetAside(t, path)) != 0 {
 		t.Fatalf("error %v, set aside %q", err, aside)
 	}
+	end := schematest.NoGrowth(t, path)
+	full.Before = schematest.Grows
+	if _, _, aside, err := openAs(path, &full, "boot", began, time.Second); !errors.Is(err, syscall.EFBIG) || len(schematest.SetAside(t, path)) != 0 {
+		t.Fatalf("error %v, set aside %q", err, aside)
+	}
+	end()
 	if after := schematest.Contents(t, path); after != before {
 		t.Errorf("before:\n%s\nafter:\n%s", before, after)
 	}

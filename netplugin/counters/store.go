@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"syscall"
 	"time"
 
 	"github.com/flowkeep/flowkeep/internal/schema"
@@ -54,8 +53,8 @@ func openAs(path string, layout *schema.Layout, boot string, now time.Time, cloc
 	if errors.Is(err, bolterrors.ErrTimeout) {
 		return nil, nil, "", fmt.Errorf("%s is in use: is another netplugin running on this node?", path)
 	}
-	if _, system := errors.AsType[syscall.Errno](err); system {
-		return nil, nil, "", err
+	if refused := schema.Refused(err); refused != nil {
+		return nil, nil, "", refused
 	}
 	aside := fmt.Sprintf("%s.corrupt-%s", path, now.UTC().Format("20060102T150405.000"))
 	if renameErr := os.Rename(path, aside); renameErr != nil {

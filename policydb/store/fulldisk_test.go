@@ -3,41 +3,24 @@ package store
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/flowkeep/flowkeep/internal/schema"
+	"github.com/flowkeep/flowkeep/internal/schema/schematest"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
-// smallDisk is a file system with little room; gone when the test ends.
-func smallDisk(t *testing.T) string {
-	t.Helper()
-	dir := t.TempDir()
-	err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=512k")
-	if errors.Is(err, syscall.EPERM) {
-		t.Skip("needs root to mount a small file system")
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
-	return dir
-}
-
 // While the disk is full Write goes on and what waits stays bounded; when there is room again all of it is written.
 func TestFullDisk(t *testing.T) {
-	dir := smallDisk(t)
+	dir := schematest.SmallDisk(t)
 	path := filepath.Join(dir, "policy.db")
 	s := open(t, path)
 	flush(t, s)
-	fill(t, filepath.Join(dir, "filler"))
+	empty := schematest.Fill(t, dir)
 	pod := func(n int) *policy.Endpoint {
 		return &policy.Endpoint{Namespace: "ns", Name: fmt.Sprintf("pod-%d", n), Labels: map[string]string{"app": fmt.Sprintf("%0200d", n)}}
 	}
@@ -57,9 +40,7 @@ func TestFullDisk(t *testing.T) {
 	if waiting, err := s.Problem(); err == nil || waiting != 500 {
 		t.Errorf("%d changes wait for 500 pods; problem %v", waiting, err)
 	}
-	if err := os.Remove(filepath.Join(dir, "filler")); err != nil {
-		t.Fatal(err)
-	}
+	empty()
 	deadline := time.Now().Add(time.Minute)
 	for tick := time.NewTicker(5 * time.Millisecond); ; <-tick.C { // by itself
 		if waiting, err := s.Problem(); err == nil && waiting == 0 {
@@ -80,28 +61,36 @@ func TestFullDisk(t *testing.T) {
 
 // An existing file opens on a full disk: nothing has to be written for that.
 func TestOpenOnFullDisk(t *testing.T) {
-	dir := smallDisk(t)
+	dir := schematest.SmallDisk(t)
 	path := filepath.Join(dir, "policy.db")
 	s := open(t, path)
 	s.Write(Change{Namespaces: map[string]*policy.Namespace{"ns": {Name: "ns"}}})
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	fill(t, filepath.Join(dir, "filler"))
+	schematest.Fill(t, dir)
 	s = open(t, path)
 	if got, err := s.Load(); err != nil || got.Empty() || s.SetAside() != "" {
 		t.Errorf("error %v, set aside %q", err, s.SetAside())
 	}
 }
 
-func fill(t *testing.T, path string) {
-	t.Helper()
-	f, err := os.Create(path)
-	if err != nil {
+// What the system refuses in the midst of a step to another schema says nothing of the file, which stays.
+func TestARefusedStepSetsNothingAside(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "policy.db")
+	s := open(t, path)
+	s.Write(Change{Namespaces: map[string]*policy.Namespace{"ns": {Name: "ns"}}})
+	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
-	for err == nil {
-		_, err = f.Write(make([]byte, 4096))
+	end := schematest.NoGrowth(t, path)
+	before := schematest.Contents(t, path)
+	_, err := openAs(path, &schema.Layout{Writes: layout.Writes + 1, Before: schematest.Grows})
+	if !errors.Is(err, syscall.EFBIG) || !strings.Contains(err.Error(), "make this one usable") || len(schematest.SetAside(t, path)) != 0 {
+		t.Errorf("error %v, set aside %q", err, schematest.SetAside(t, path))
+	}
+	end()
+	if after := schematest.Contents(t, path); after != before {
+		t.Errorf("the file was changed:\n%s", after)
 	}
 }

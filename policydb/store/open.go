@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"slices"
-	"syscall"
 	"time"
 
 	"github.com/flowkeep/flowkeep/internal/schema"
@@ -43,7 +42,7 @@ var ErrNewer = errors.New("a newer netmaster wrote this policy DB: start that on
 // openOrSetAside moves only a file away that was read and made no sense; what the system refuses is an error.
 func openOrSetAside(path string, layout *schema.Layout) (db *bolt.DB, c *Contents, aside string, err error) {
 	db, c, err = tryOpen(path, layout)
-	var system syscall.Errno
+	refused := schema.Refused(err)
 	switch {
 	case err == nil:
 		return db, c, "", nil
@@ -51,8 +50,8 @@ func openOrSetAside(path string, layout *schema.Layout) (db *bolt.DB, c *Content
 		return nil, nil, "", fmt.Errorf("%s: %w", path, err)
 	case errors.Is(err, berrors.ErrTimeout):
 		return nil, nil, "", fmt.Errorf("%s is in use: does another netmaster run with this --state-dir?", path)
-	case errors.As(err, &system):
-		return nil, nil, "", fmt.Errorf("open the policy DB: %w (give another directory with --state-dir, or make this one usable)", err)
+	case refused != nil:
+		return nil, nil, "", fmt.Errorf("open the policy DB: %w (give another directory with --state-dir, or make this one usable)", refused)
 	}
 	kept := path + ".corrupt-" + time.Now().UTC().Format("20060102T150405.000000")
 	if renamed := os.Rename(path, kept); renamed != nil {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	nmstatev1 "github.com/flowkeep/flowkeep/api/nmstate/v1"
+	refusals "github.com/flowkeep/flowkeep/internal/refusal"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -127,7 +128,7 @@ func explained(err error) error {
 	case err == nil || !answered:
 		return err
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("%w (bind the ClusterRole flowkeep-node-state of deploy/roles.yaml, or for all nodes flowkeep-node-config)", err)
+		return refusals.Explained(err, "bind the ClusterRole flowkeep-node-state of deploy/roles.yaml, or for all nodes flowkeep-node-config")
 	case apierrors.IsNotFound(err) && (status.ErrStatus.Details == nil || status.ErrStatus.Details.Name == ""):
 		return fmt.Errorf("the API server does not know group nmstate.io: %w (kubectl apply -f deploy/crds)", err)
 	}

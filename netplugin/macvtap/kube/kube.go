@@ -15,6 +15,7 @@ import (
 
 	"github.com/flowkeep/flowkeep/api/macvtap/v1alpha1"
 	"github.com/flowkeep/flowkeep/internal/macvtap/report"
+	"github.com/flowkeep/flowkeep/internal/refusal"
 	"github.com/flowkeep/flowkeep/netplugin/macvtap/agent"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -254,7 +255,7 @@ func explained(err error) error {
 	case !answered:
 		return fmt.Errorf("the API server does not answer: %w", err)
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("%w (bind the ClusterRole flowkeep-macvtap of deploy/roles.yaml)", err)
+		return refusal.Explained(err, "bind the ClusterRole flowkeep-macvtap of deploy/roles.yaml")
 	case unknownGroup(err):
 		return fmt.Errorf("the API server does not know %s: %w (kubectl apply -f deploy/crds)", v1alpha1.GroupVersion.Group, err)
 	}

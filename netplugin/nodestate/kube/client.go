@@ -13,6 +13,7 @@ import (
 	v1 "github.com/flowkeep/flowkeep/api/nmstate/v1"
 	"github.com/flowkeep/flowkeep/api/wellknown"
 	"github.com/flowkeep/flowkeep/internal/nmstate"
+	"github.com/flowkeep/flowkeep/internal/refusal"
 	"github.com/flowkeep/flowkeep/netplugin/nodestate"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -196,7 +197,7 @@ func (c *Client) explained(err error) error {
 	case apierrors.IsNotFound(err):
 		return fmt.Errorf("the API server does not know NodeNetworkState: %w (kubectl apply -f deploy/crds)", status)
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("%w (bind the ClusterRole flowkeep-node-state of deploy/roles.yaml)", status)
+		return refusal.Explained(status, "bind the ClusterRole flowkeep-node-state of deploy/roles.yaml")
 	}
 	return err
 }

@@ -21,8 +21,8 @@ import (
 type server struct {
 	*testing.T
 	object    *v1.NodeNetworkState
-	unknown   bool // the CRD is not there
-	forbidden bool
+	unknown   bool   // the CRD is not there
+	forbidden string // and how that is said
 	puts      int
 }
 
@@ -30,12 +30,12 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	status := func(code int, reason metav1.StatusReason, details *metav1.StatusDetails) {
 		w.WriteHeader(code)
-		_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Reason: reason, Code: int32(code), Details: details})
+		_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Reason: reason, Message: s.forbidden, Code: int32(code), Details: details})
 	}
 	named := &metav1.StatusDetails{Name: "node1", Group: "nmstate.io", Kind: "nodenetworkstates"}
 	path := "/apis/nmstate.io/v1/nodenetworkstates"
 	switch {
-	case s.forbidden:
+	case s.forbidden != "":
 		status(http.StatusForbidden, metav1.StatusReasonForbidden, named)
 	case s.unknown:
 		status(http.StatusNotFound, metav1.StatusReasonNotFound, &metav1.StatusDetails{})
@@ -149,9 +149,15 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 	if _, err := c.Create(t.Context(), v1.NodeNetworkStateStatus{}); err == nil || !strings.Contains(err.Error(), "kubectl apply -f deploy/crds") {
 		t.Error(err)
 	}
-	s.unknown, s.forbidden = false, true
-	if _, err := c.Get(t.Context()); err == nil || !strings.Contains(err.Error(), "flowkeep-node-state") {
-		t.Error(err)
+	s.unknown = false
+	for message, want := range map[string]string{
+		`nodenetworkstates.nmstate.io "node1" is forbidden: User "jane" cannot get resource "nodenetworkstates" in API group "nmstate.io" at the cluster scope`: "bind the ClusterRole flowkeep-node-state",
+		`nodenetworkstates.nmstate.io "node1" is forbidden: ValidatingAdmissionPolicy 'flowkeep-own-node' with binding 'flowkeep-own-node' denied request: no`:  "--node-name must be",
+	} {
+		s.forbidden = message
+		if _, err := c.Get(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Error(err)
+		}
 	}
 	away, err := New(&rest.Config{Host: "http://127.0.0.1:1"}, "node1")
 	if err != nil {
