@@ -407,3 +407,20 @@ func tooWide(r rule) string {
 	}
 	return ""
 }
+
+// What the chart takes of deploy/ as it is: ordinary files that are the same, since a symbolic link comes out of many an archive as a file with a path in it.
+func TestTheChartsCopies(t *testing.T) {
+	names, err := filepath.Glob("crds/*.yaml")
+	if err != nil || len(names) == 0 {
+		t.Fatal(names, err)
+	}
+	for _, name := range append(names, "roles.yaml", "own-node.yaml") {
+		copied := filepath.Join("chart/files", name)
+		if info, err := os.Lstat(copied); err != nil || !info.Mode().IsRegular() || !bytes.Equal(read(t, copied), read(t, name)) {
+			t.Errorf("%s is not %s (%v): scripts/manifests copies it", copied, name, err)
+		}
+	}
+	if have, err := filepath.Glob("chart/files/crds/*"); err != nil || len(have) != len(names) {
+		t.Errorf("the chart has %v (%v), and crds %v", have, err, names)
+	}
+}

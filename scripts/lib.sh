@@ -90,10 +90,7 @@ need_helm() {
   echo "$want" >"$TOOLS/helm.stamp"
 }
 # chart ARGS…: the chart's objects, as helm renders them with these arguments
-chart() {
-  { "$TOOLS/helm" template flowkeep "$ROOT/deploy/chart" --namespace flowkeep-system "$@" 2>&1 >&3 |
-    { grep -v 'found symbolic link' >&2 || true; }; } 3>&1
-}
+chart() { "$TOOLS/helm" template flowkeep "$ROOT/deploy/chart" --namespace flowkeep-system "$@"; }
 
 # deploy_args: what sandbox/up takes more where DEPLOY=manifests: Flowkeep is installed by deploy/flowkeep.yaml instead of by scripts/node-up
 deploy_args() {
