@@ -63,8 +63,9 @@ func TestImagesOfTheLastCommit(t *testing.T) {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	m := &machine{T: t, dir: dir}
-	first, names := m.build("one", "TZ=UTC", "LC_ALL=C")
-	second, _ := m.build("another/folder", "TZ=Asia/Tokyo", "GOAMD64=v2", "GOFLAGS=", "CGO_ENABLED=1")
+	first, names := m.build("../..", "one", "TZ=UTC", "LC_ALL=C")
+	second, _ := m.build(filepath.Join(dir, "one"), "another/folder", // of that commit too, whatever is committed meanwhile
+		"TZ=Asia/Tokyo", "GOAMD64=v2", "GOFLAGS=", "CGO_ENABLED=1")
 	files, err := os.ReadDir(first)
 	if err != nil || len(files) != 2*len(recipes) {
 		t.Fatalf("%v, %v", files, err)
@@ -84,11 +85,11 @@ func TestImagesOfTheLastCommit(t *testing.T) {
 	m.openvswitch(names["openvswitch"])
 }
 
-// build builds the last commit in a clone, and tells the images' names.
-func (m *machine) build(folder string, env ...string) (out string, names map[string]string) {
+// build builds the last commit of a checkout in a clone, and tells the images' names.
+func (m *machine) build(of, folder string, env ...string) (out string, names map[string]string) {
 	m.Helper()
 	clone := filepath.Join(m.dir, folder)
-	m.run("git", "clone", "-q", "../..", clone)
+	m.run("git", "clone", "-q", of, clone)
 	out = clone + ".out"
 	cmd := exec.Command(filepath.Join(clone, "scripts/images"), out)
 	cmd.Env = append(os.Environ(), env...)

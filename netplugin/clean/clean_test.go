@@ -80,7 +80,11 @@ func newMachine(t *testing.T) *machine {
 	m.run("nft", "add", "table", "inet", "others")
 	m.run("nft", "add chain inet others out { type filter hook output priority raw; }; add rule inet others out udp dport 9001 ct zone set 65521; add rule inet others out udp dport 9002 ct zone set 65522; add rule inet others out udp dport 9004 notrack")
 	m.run("nft", "add chain inet others in { type filter hook input priority 0; }; add rule inet others in ct state new accept") // has connections tracked
-	m.send(9003)                                                                                                                 // of no zone, and stays
+	// Of no zone, and stays, however long the test takes.
+	if err := os.WriteFile("/proc/sys/net/netfilter/nf_conntrack_udp_timeout", []byte("3600"), 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	m.send(9003)
 	m.run("ip", "rule", "add", "pref", "70", "from", "192.0.2.77", "lookup", "77")
 	for name, text := range map[string]string{"net.d/87-others.conflist": "{}", "bin/macvtap": "not ours", "bin/bridge": "x"} {
 		m.write(name, text)

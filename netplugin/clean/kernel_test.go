@@ -26,6 +26,14 @@ func onKernel(t *testing.T, another bool) *machine {
 	return m
 }
 
+// sparing leaves the one out that is not for where time is short.
+func sparing(t *testing.T, worth bool) {
+	t.Helper()
+	if testing.Short() && !worth {
+		t.Skip("half a minute in a virtual machine")
+	}
+}
+
 func (m *machine) tunnel() {
 	m.t.Helper()
 	db, err := ovsdb.Open(m.t.Context(), m.cfg.OVSDB)
@@ -42,6 +50,7 @@ func (m *machine) tunnel() {
 func TestKernelDatapath(t *testing.T) {
 	for name, another := range map[string]bool{"alone": false, "beside another": true} {
 		t.Run(name, func(t *testing.T) {
+			sparing(t, another)
 			m := onKernel(t, another)
 			before := m.picture()
 			m.flowkeep(true)
@@ -68,6 +77,7 @@ func TestKernelDatapath(t *testing.T) {
 func TestKernelDatapathWithoutASwitch(t *testing.T) {
 	for name, another := range map[string]bool{"alone": false, "beside another": true} {
 		t.Run(name, func(t *testing.T) {
+			sparing(t, !another)
 			m := onKernel(t, another)
 			m.flowkeep(true)
 			m.tunnel()
