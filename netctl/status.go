@@ -41,7 +41,7 @@ func printStatus(w io.Writer, st *inspect.Status, wide bool) {
 	fmt.Fprintf(w, "\nnetmaster %s, up %s, revision %d: %d namespaces, %d endpoints, %d policies, %d rules, %d groups\n\n",
 		st.Version, age(st.Started), st.Revision, st.Namespaces, st.Endpoints, st.Policies, st.Rules, st.Groups)
 	if l := st.Leader; l != nil {
-		fmt.Fprintf(w, "leader %s, epoch %d\n\n", oneLine.Replace(l.Identity), l.Epoch)
+		printLeader(w, l)
 	}
 	if h := st.History; h != nil {
 		fmt.Fprintf(w, "explain --at goes back to revision %d, %s ago: %s, %d KiB\n\n", h.Oldest, age(h.Since), plural(h.Changes, "change", "changes"), (h.Bytes+1023)/1024)
@@ -55,6 +55,24 @@ func printStatus(w io.Writer, st *inspect.Status, wide bool) {
 		rows = append(rows, nodeRow(&st.Nodes[i], wide))
 	}
 	table(w, heading, rows)
+}
+
+func printLeader(w io.Writer, l *inspect.Leader) {
+	fmt.Fprintf(w, "leader %s, epoch %d\n", oneLine.Replace(l.Identity), l.Epoch)
+	for _, s := range l.Standbys {
+		fmt.Fprintf(w, "standby %s, %s", oneLine.Replace(s.Identity), oneLine.Replace(s.Version))
+		if s.NotReady != "" {
+			fmt.Fprintf(w, ", could not take over now: %s", oneLine.Replace(s.NotReady))
+		}
+		fmt.Fprintln(w)
+	}
+	switch {
+	case l.StandbysUnknown != "":
+		fmt.Fprintf(w, "who stands by is not known: %s\n", oneLine.Replace(l.StandbysUnknown))
+	case len(l.Standbys) == 0:
+		fmt.Fprintln(w, "nobody stands by: while this netmaster is away, policies that change wait, and pods do not start")
+	}
+	fmt.Fprintln(w)
 }
 
 func nodeRow(n *inspect.Node, wide bool) []string {

@@ -79,6 +79,7 @@ func (p *electionFlags) join(cfg *server.Config, client kubernetes.Interface, ap
 		return err
 	}
 	cfg.Watcher.Keep()
+	cfg.Roster = &watch.Roster{Client: client, Namespace: p.namespace, Identity: identity, Version: cfg.Version}
 	cfg.Election = lease.NewElection(lease.ElectionConfig{Client: leases, Namespace: p.namespace, Name: leaseName, Identity: identity, Times: lease.Quick, Log: cfg.Logger})
 	return p.advertise(cfg, client, sign)
 }

@@ -2,7 +2,11 @@ package systemtests
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"regexp"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -17,9 +21,10 @@ type elected struct {
 	epoch  int
 }
 
-func newElected(t *testing.T) *elected { return electedIn(newScene(t)) }
+func newElected(t *testing.T) *elected { return electedIn(newScene(t), false) }
 
-func electedIn(scene *scene) *elected {
+// electedIn has nodes know all netmasters, or, byService, only the Service that the leader leads to itself.
+func electedIn(scene *scene, byService bool) *elected {
 	s := &elected{scene: scene}
 	s.Cleanup(func() {
 		ctx := context.Background()
@@ -27,7 +32,7 @@ func electedIn(scene *scene) *elected {
 		s.must(s.AwaitReady(ctx, "netmaster", 30*time.Second))
 		s.must(s.AwaitConnected(ctx, 30*time.Second))
 	})
-	s.must(s.Elect(s.ctx))
+	s.must(s.Elect(s.ctx, byService))
 	s.next("nobody")
 	return s
 }
@@ -74,10 +79,52 @@ func (s *elected) standsBy(name string) {
 	}
 }
 
+// standBy waits until netctl status tells of these, and nobody else, that they stand by.
+func (s *elected) standBy(want ...string) {
+	s.Helper()
+	s.must(cluster.Until(s.ctx, settling, func() error {
+		text, err := s.AskMaster(s.ctx, s.leader, "status", "-o", "json")
+		var status struct {
+			Leader struct {
+				Identity string
+				Standbys []struct{ Identity, Version, NotReady string }
+			}
+		}
+		if text == "" {
+			return err
+		}
+		if err := json.Unmarshal([]byte(text), &status); err != nil {
+			return err
+		}
+		var who []string
+		for _, b := range status.Leader.Standbys {
+			if b.Version == "" || b.NotReady != "" {
+				return fmt.Errorf("%s, version %q, is not ready: %s", b.Identity, b.Version, b.NotReady)
+			}
+			who = append(who, b.Identity[:strings.LastIndexByte(b.Identity, '-')])
+		}
+		if !slices.Equal(who, want) || !strings.HasPrefix(status.Leader.Identity, s.leader+"-") {
+			return fmt.Errorf("%s leads and %v stand by, want %s and %v", status.Leader.Identity, who, s.leader, want)
+		}
+		return nil
+	}))
+}
+
+// others are the netmasters but these.
+func others(not ...string) (list []string) {
+	for _, name := range cluster.Masters {
+		if !slices.Contains(not, name) {
+			list = append(list, name)
+		}
+	}
+	return list
+}
+
 // TestHA: whatever becomes of the leader, another one leads, no connection is lost, none that is denied passes, no flow is touched, and what changes
 // meanwhile is put in force.
 func TestHA(t *testing.T) {
 	s := newElected(t)
+	s.standBy(others(s.leader)...)
 	s.unharmed(func() { // killed
 		killed := s.leader
 		s.must(s.Kill(s.ctx, killed))
@@ -91,20 +138,22 @@ func TestHA(t *testing.T) {
 	s.next(frozen)
 	turned := append(s.shut("a", "b", "tcp", 80, "the policy was turned round while the leader stood still"), s.open("c", "b", "tcp", 80, "as before")...)
 	s.settles(turned)
+	s.standBy(others(s.leader, frozen)...)
 	s.watch(stall, turned, func() {
 		s.must(s.Signal(s.ctx, frozen, syscall.SIGCONT))
 		s.standsBy(frozen)
 		time.Sleep(2 * time.Second) // in which it could be heard
 	})
+	s.standBy(others(s.leader)...)
 	s.policy(s.ns, "b", `{podSelector: {matchLabels: {app: b}}, ingress: [{from: [{podSelector: {matchLabels: {app: a}}}]}]}`)
 	s.settles(s.allowed, s.refused)
 
 	off := s.leader // it does not reach the API server, but the nodes it does
-	s.Cleanup(func() { _ = s.CutOff(context.Background(), off, false) })
+	s.Cleanup(func() { _ = s.CutOff(context.Background(), off, false, false) })
 	s.unharmed(func() {
-		s.must(s.CutOff(s.ctx, off, true))
+		s.must(s.CutOff(s.ctx, off, true, false))
 		s.next(off)
-		s.must(s.CutOff(s.ctx, off, false))
+		s.must(s.CutOff(s.ctx, off, false, false))
 		s.standsBy(off)
 	})
 
@@ -118,4 +167,60 @@ func TestHA(t *testing.T) {
 	s.must(s.Kill(s.ctx, s.leader)) // a pod starts while nobody leads
 	s.run(s.ns, "d@node2")
 	s.settles(s.shut("d", "b", "tcp", 80, "not a, and started while nobody led"), s.allowed, s.refused)
+}
+
+// untilTaken is how long a Lease that is not renewed lasts, and how long after the last renewal somebody else may see that first (docs/decisions/018).
+const untilTaken = 4*time.Second + 500*time.Millisecond
+
+// took prints how long after began another netmaster than before led, served, and had each node, by what these wrote themselves.
+func (s *elected) took(what string, began time.Time) {
+	s.Helper()
+	after := func(process, said string) string {
+		text, err := s.LogText(process)
+		s.must(err)
+		all := regexp.MustCompile(`(?m)^time=(\S+) .*msg=("?)`+said+`("?) .*epoch=`+fmt.Sprint(s.epoch)+`\b`).FindAllStringSubmatch(text, -1)
+		if len(all) == 0 {
+			s.Errorf("%s never said %q in epoch %d", process, said, s.epoch)
+			return "?"
+		}
+		at, err := time.Parse(time.RFC3339, all[0][1])
+		s.must(err)
+		return at.Sub(began).Round(time.Millisecond).String()
+	}
+	s.Logf("%s: %s had the Lease after %s (by design at most %s and three requests), served after %s, and had node1 after %s, node2 after %s", what, s.leader,
+		after(s.leader, "leads"), untilTaken, after(s.leader, "serves"), after("node1-netplugin", "connected to netmaster"), after("node2-netplugin", "connected to netmaster"))
+}
+
+// TestTakeOverByService: nodes that know nothing but a Service, which whoever leads has lead to itself, are served by the next leader where one stands still, and where
+// one is cut off from everything; no connection is lost, none that is denied passes, no flow is touched.
+func TestTakeOverByService(t *testing.T) {
+	s := electedIn(newScene(t), true)
+	s.unharmed(func() {
+		frozen, began := s.leader, time.Now()
+		s.must(s.Signal(s.ctx, frozen, syscall.SIGSTOP))
+		s.next(frozen)
+		s.took("the leader stood still", began)
+		s.must(s.Signal(s.ctx, frozen, syscall.SIGCONT))
+		s.standsBy(frozen)
+	})
+	const off = "master-cp" // cut off with no node, which has to hear of the next leader
+	if s.leader != off {
+		for _, name := range others(off) {
+			s.must(s.Stop(s.ctx, name))
+		}
+		s.next(s.leader)
+		for _, name := range others(off) {
+			s.returns(name)
+		}
+		s.standBy(others(off)...)
+	}
+	s.Cleanup(func() { _ = s.CutOff(context.Background(), off, false, false) })
+	s.unharmed(func() {
+		began := time.Now()
+		s.must(s.CutOff(s.ctx, off, true, true))
+		s.next(off)
+		s.took("the leader was cut off", began)
+		s.must(s.CutOff(s.ctx, off, false, false))
+		s.standsBy(off)
+	})
 }

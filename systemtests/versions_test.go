@@ -100,7 +100,7 @@ func TestUpgrade(t *testing.T) {
 // the only one. When they are downgraded too, what changed meanwhile is put in force.
 func TestNetmasterOfBeforeEpochs(t *testing.T) {
 	v := newVersions(t)
-	s := electedIn(v.scene)
+	s := electedIn(v.scene, false)
 	v.watch(stall, append(v.allowed, v.refused...), func() {
 		for _, name := range cluster.Masters {
 			v.must(v.Stop(v.ctx, name))

@@ -92,6 +92,18 @@ type Status struct {
 type Leader struct {
 	Identity string `json:"identity"` // in the Lease
 	Epoch    uint64 `json:"epoch"`
+	// Standbys are the other netmasters that tell of themselves, by identity.
+	Standbys []Standby `json:"standbys,omitempty"`
+	// StandbysUnknown is why it is not known who stands by; empty: it is.
+	StandbysUnknown string `json:"standbysUnknown,omitempty"`
+}
+
+// Standby is a netmaster that another one leads.
+type Standby struct {
+	Identity string `json:"identity"` // in the Lease, if it comes to lead
+	Version  string `json:"version"`
+	// NotReady is why it could not take over; empty: it could.
+	NotReady string `json:"notReady,omitempty"`
 }
 
 // DryRunsText goes on where policies in force are counted; empty if none is in a dry run.

@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/flowkeep/flowkeep/api/inspect"
 	"github.com/flowkeep/flowkeep/api/wellknown"
 	"github.com/flowkeep/flowkeep/internal/lease"
 	"github.com/flowkeep/flowkeep/netmaster/feed"
@@ -140,18 +139,6 @@ func (s *server) answering() (over context.Context, standby string) {
 	return l.over, ""
 }
 
-// leads is what netctl status tells of the election.
-func (s *server) leads() *inspect.Leader {
-	if s.cfg.Election == nil {
-		return nil
-	}
-	out := &inspect.Leader{Identity: s.cfg.Election.Leader()}
-	if l := s.now.Load(); l != nil {
-		out.Epoch = l.Epoch()
-	}
-	return out
-}
-
 // quiet tells nothing while another netmaster does.
 type quiet struct {
 	Reporter
@@ -227,6 +214,9 @@ func (s *server) work(ctx context.Context, term lease.Term, all *sync.WaitGroup)
 	if s.reporter != nil {
 		all.Go(func() { s.reporter.Run(ctx) })
 	}
+	if s.cfg.Roster != nil && term != nil {
+		all.Go(func() { s.callRoll(ctx) })
+	}
 	if a := s.cfg.Advertise; a != nil {
 		mine := *a
 		mine.Leads = term.Valid
@@ -269,6 +259,10 @@ func (s *server) standDown(work *sync.WaitGroup) {
 	s.failures.forgetBut(nowhere)
 	s.drifts.forgetBut(nowhere)
 	s.log.Info("stands by")
+	select {
+	case s.stoodDown <- struct{}{}:
+	default:
+	}
 }
 
 // takeOver has the engine know all that the leader of before can have put in force, which the watches may not have told yet, and be ahead

@@ -14,6 +14,7 @@ type metrics struct {
 	events       prometheus.Gauge
 	apiUp        prometheus.Gauge
 	leads, epoch prometheus.Gauge
+	standbys     prometheus.Gauge
 	objects      *prometheus.GaugeVec
 	batchSeconds prometheus.Histogram
 	conflicts    prometheus.Counter
@@ -31,6 +32,7 @@ func newMetrics(r prometheus.Registerer) metrics {
 		apiUp:        prometheus.NewGauge(prometheus.GaugeOpts{Name: name("api_connected"), Help: "1 while the API server can be watched."}),
 		leads:        prometheus.NewGauge(prometheus.GaugeOpts{Name: name("leads"), Help: "1 while this netmaster serves: as the leader, or as the only one."}),
 		epoch:        prometheus.NewGauge(prometheus.GaugeOpts{Name: name("epoch"), Help: "Epoch in which this netmaster leads; 0: it does not, or takes part in no election."}),
+		standbys:     prometheus.NewGauge(prometheus.GaugeOpts{Name: name("standbys"), Help: "Netmasters that stand by, as the leader knows; 0 where this one does not lead."}),
 		objects:      prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name("objects"), Help: "How much the engine holds."}, []string{"kind"}),
 		batchSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: name("batch_seconds"), Help: "Time from a batch of events to its deltas for nodes.", Buckets: prometheus.ExponentialBuckets(0.00001, 4, 12)}),
 		conflicts:    prometheus.NewCounter(prometheus.CounterOpts{Name: name("address_conflicts_total"), Help: "Addresses that several endpoints of equal standing claimed."}),
@@ -40,7 +42,7 @@ func newMetrics(r prometheus.Registerer) metrics {
 		storeCorrupt: prometheus.NewCounter(prometheus.CounterOpts{Name: name("store_corrupt_total"), Help: "Times the policy DB was unreadable and set aside."}),
 	}
 	if r != nil {
-		r.MustRegister(m.revision, m.events, m.apiUp, m.leads, m.epoch, m.objects, m.batchSeconds, m.conflicts, m.invalid, m.storeErrors, m.storeCorrupt, m.storeWaiting)
+		r.MustRegister(m.revision, m.events, m.apiUp, m.leads, m.epoch, m.standbys, m.objects, m.batchSeconds, m.conflicts, m.invalid, m.storeErrors, m.storeCorrupt, m.storeWaiting)
 	}
 	return m
 }

@@ -54,6 +54,8 @@ type Config struct {
 	Enforcement enforcement.API
 	// Election is of one of several netmasters that serves; nil: there is this one only.
 	Election Election
+	// Roster is where a netmaster that stands by tells the leader of itself; nil: nowhere.
+	Roster *watch.Roster
 	// Fresh asks the API server what there is, for a netmaster that takes over; nil: what was watched is believed.
 	Fresh watch.Lister
 	// Gather bounds how long a netmaster that takes over waits for nodes that may know more than the API server; 0: a few seconds.
@@ -85,6 +87,8 @@ type server struct {
 	inStep         chan struct{}              // closed when the API server has told everything
 	now            atomic.Pointer[leadership] // nil: another one leads
 	begins         begins
+	stoodDown      chan struct{}         // has an element when a term is over
+	roll           atomic.Pointer[roll]  // nil: this one does not lead, or has not looked yet
 	trusting       <-chan struct{}       // closed when the API server is believed what it asks; nil: it cannot ask
 	reporter       *enforcement.Reporter // nil: nobody asks
 	behind         int                   // how many times in a row the watches were not up to date when this one came to lead
@@ -108,7 +112,7 @@ type server struct {
 }
 
 func newServer(cfg Config) *server {
-	s := &server{cfg: cfg, log: cfg.Logger, history: history.New(cfg.History), metrics: newMetrics(cfg.Registerer), calls: make(chan func()), stopped: make(chan struct{}), inStep: make(chan struct{}), watcher: cfg.Watcher,
+	s := &server{cfg: cfg, log: cfg.Logger, history: history.New(cfg.History), metrics: newMetrics(cfg.Registerer), calls: make(chan func()), stopped: make(chan struct{}), inStep: make(chan struct{}), stoodDown: make(chan struct{}, 1), watcher: cfg.Watcher,
 		failures: failures{told: map[string]map[string]*failure{}}, drifts: drifts{told: map[string]*untold{}}, wrong: map[string]string{}, announced: map[string]map[string]*store.Announcement{}, nodes: map[string]bool{}, foreign: map[string]time.Time{}, strangers: strangers{said: map[string][]resolve.Announcement{}, denied: map[string]map[netip.Addr]struct{}{}}, dirty: map[policy.Key]struct{}{}}
 	if cfg.Election != nil {
 		s.cfg.Report = quiet{cfg.Report, s}
@@ -187,6 +191,9 @@ func (s *server) run(ctx context.Context) error {
 			failed <- err
 		}
 	})
+	if s.cfg.Election != nil && s.cfg.Roster != nil {
+		all.Go(func() { s.standBy(ctx) })
+	}
 	all.Go(func() { s.review(ctx, reviews) })
 	all.Go(func() { shown(ctx) })
 	all.Go(func() { failed <- g.Serve(listener) })

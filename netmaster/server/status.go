@@ -98,15 +98,19 @@ func (s *server) observe() {
 	}
 }
 
-// observeElection tells whether this netmaster serves, and in which epoch.
+// observeElection tells whether this netmaster serves, in which epoch, and who stands by.
 func (s *server) observeElection() {
-	leads, epoch := 0.0, 0.0
+	leads, epoch, standbys := 0.0, 0.0, 0.0
 	if s.standby() == "" {
 		leads = 1
 		if l := s.now.Load(); l != nil && l.Term != nil {
 			epoch = float64(l.Epoch())
 		}
 	}
+	if r := s.roll.Load(); r != nil {
+		standbys = float64(len(r.standbys))
+	}
+	s.metrics.standbys.Set(standbys)
 	s.metrics.leads.Set(leads)
 	s.metrics.epoch.Set(epoch)
 }

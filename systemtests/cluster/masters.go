@@ -11,12 +11,21 @@ import (
 // one on each of two nodes. They are called master-cp, master-node1, master-node2.
 var Masters = []string{"master-cp", "master-node1", "master-node2"}
 
-// Elect starts them, and has the nodes know all three.
-func (c *Cluster) Elect(ctx context.Context) error {
-	_, err := c.script(ctx, `
+// Elect starts them, and has the nodes know all three; or, byService, only the Service that whoever leads has lead to itself.
+func (c *Cluster) Elect(ctx context.Context, byService bool) error {
+	address, err := c.Kubectl(ctx, "", "-n", "flowkeep-system", "get", "service", "netmaster", "-o", "jsonpath={.spec.clusterIP}")
+	if err != nil {
+		return err
+	}
+	if byService {
+		if err := c.masterPorts(ctx, "access: 443", "feed: 7443"); err != nil {
+			return err
+		}
+	}
+	_, err = c.script(ctx, fmt.Sprintf("service=%s known=%t", address, byService)+`
 		stop netmaster
-		dir=$RUN/flowkeep; pki=$dir/elected
-		[ -s "$pki/server.crt" ] || { mkdir -p "$pki"; cp "$dir"/pki/ca.* "$pki/"; "$dir/bin/netmaster" pki issue --dir "$pki" --server "$NET.10,$NET.11,$NET.12"; }
+		dir=$RUN/flowkeep; pki=$dir/masters
+		[ -s "$pki/server.crt" ] || { mkdir -p "$pki"; cp "$dir"/pki/ca.* "$pki/"; "$dir/bin/netmaster" pki issue --dir "$pki" --server "$NET.10,$NET.11,$NET.12,$service"; }
 		servers=
 		for at in cp:10 node1:11 node2:12; do
 			name=${at%:*} address=$NET.${at#*:}
@@ -25,11 +34,23 @@ func (c *Cluster) Elect(ctx context.Context) error {
 				--listen "$address:7443" --access-listen "$address:7444" --tls-ca "$pki/ca.crt" --tls-cert "$pki/server.crt" --tls-key "$pki/server.key" \
 				--state-dir "$dir/master-$name" --advertise-address "$address"
 		done
+		case $known:$service in true:*:*) servers="[$service]:7443" ;; true:*) servers="$service:7443" ;; esac
 		for node in node1 node2; do
 			cp "$RUN/pids/.$node-netplugin.command" "$RUN/pids/.$node-netplugin.alone"
 			sed -i "s/--server [^ ]*/--server ${servers#,}/" "$RUN/pids/.$node-netplugin.command"
 			stop "$node-netplugin"; restart "$node-netplugin"
 		done`)
+	return err
+}
+
+// masterPorts are what the Service netmaster has, each "name: number".
+func (c *Cluster) masterPorts(ctx context.Context, ports ...string) error {
+	var list []string
+	for _, p := range ports {
+		name, number, _ := strings.Cut(p, ": ")
+		list = append(list, fmt.Sprintf(`{"name": %q, "port": %s, "protocol": "TCP"}`, name, number))
+	}
+	_, err := c.Kubectl(ctx, "", "-n", "flowkeep-system", "patch", "service", "netmaster", "--type=merge", "-p", `{"spec": {"ports": [`+strings.Join(list, ", ")+"]}}")
 	return err
 }
 
@@ -44,8 +65,14 @@ func (c *Cluster) Alone(ctx context.Context) error {
 			rm "$RUN/$node/flowkeep/state/rules.db"
 			restart "$node-netplugin"
 		done`)
-	_, deleted := c.Kubectl(ctx, "", "-n", "flowkeep-system", "delete", "endpointslice", "--ignore-not-found", "netmaster-leader-ipv4", "netmaster-leader-ipv6")
-	return errors.Join(err, deleted)
+	_, deleted := c.Kubectl(ctx, "", "-n", "flowkeep-system", "delete", "--ignore-not-found", "endpointslice/netmaster-leader-ipv4", "endpointslice/netmaster-leader-ipv6", "configmap/netmaster-standbys")
+	return errors.Join(err, deleted, c.masterPorts(ctx, "access: 443"))
+}
+
+// AskMaster runs netctl, past the API server, with the netmaster that is named.
+func (c *Cluster) AskMaster(ctx context.Context, master string, args ...string) (string, error) {
+	return c.script(ctx, fmt.Sprintf(`declare -A at=([master-cp]=10 [master-node1]=11 [master-node2]=12)
+		. "$RUN/flowkeep/direct.env"; netctl --server "$NET.${at[%s]}:7443" %s`, master, strings.Join(args, " ")))
 }
 
 // Leader is who holds the Lease, and its epoch.
@@ -87,9 +114,13 @@ func (c *Cluster) StandsBy(ctx context.Context, master string) error {
 	return nil
 }
 
-// CutOff has a netmaster not reach the API server any more, or again; where it is one of a node, the node's own requests are cut off too.
-func (c *Cluster) CutOff(ctx context.Context, master string, off bool) error {
+// CutOff has a netmaster not reach the API server any more, or again; where it is one of a node, the node's own requests are cut off too. fromNodes has it
+// reach no node either.
+func (c *Cluster) CutOff(ctx context.Context, master string, off, fromNodes bool) error {
 	what := "add table ip cutoff; add chain ip cutoff out { type filter hook output priority 0; }; add rule ip cutoff out tcp dport 6443 drop"
+	if fromNodes {
+		what += "; add rule ip cutoff out tcp sport 7443 drop"
+	}
 	if !off {
 		what = "delete table ip cutoff"
 	}
