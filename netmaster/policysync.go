@@ -68,7 +68,7 @@ func policySyncCommand() *cobra.Command {
 	f.StringVar(&o.controller, "controller-name", string(fleet.DefaultController), "controllerName of the GatewayClasses to handle")
 	f.BoolVar(&o.shared, sharedFlag, false, "send NetworkPolicySets, and tell PolicyOverrides where they took effect; these have no controllerName, so one on a hub may; default: with the default --controller-name only")
 	f.StringSliceVar(&o.setNamespaces, "set-namespaces", fleet.DefaultNamespaces, "namespaces of spokes that NetworkPolicySets may write into: names, with * for anything, and ! before what is left out")
-	f.IntVar(&o.workers, "workers", 32, "how many objects are written at a time")
+	f.IntVar(&o.workers, "workers", 64, "how many objects are written at a time")
 	f.Float32Var(&o.qps, "qps", 500, "how many requests a second the API server is sent at most, in the long run")
 	f.IntVar(&o.burst, "burst", 1000, "and how many at once")
 	return cmd

@@ -30,7 +30,7 @@ const (
 	// workPolicies bounds what an edit costs, for a work is read and written as a whole, several times until it is answered. With 20 policies in each work
 	// (94 kB) an edit took the hub's API server 11.7 s of CPU over 50 clusters, with one 1.4 s; so with four it is about 3 s at most. A gateway with 20
 	// policies then has six to eight works in a cluster (5 % and 95 % of all hashes); with three it would be eight to eleven, with six four to six.
-	workPolicies = 4
+	workPolicies = 2
 	// mostBytes of manifests a work has while copies move from it to others; mostManifests likewise.
 	mostBytes     = 480 << 10
 	mostManifests = 2 * workManifests
