@@ -20,6 +20,7 @@ var (
 	tablePolicies = flag.Int("policies", 20, "policies of each of the table's gateways")
 	tableClusters = flag.Int("clusters", 50, "clusters of the table")
 	tableEdits    = flag.Int("edits", 100, "edits of policies with one gateway that are measured")
+	tablePause    = flag.Duration("pause", time.Second, "how long it is from where an edit has come to all its works until the next edit; answers come meanwhile")
 	tableCloned   = flag.Bool("cloned", true, "only one cluster gets its works by policy-sync; the others' are made like them in etcd, which is quicker")
 )
 
@@ -89,6 +90,7 @@ func (m *many) edits(what string, count int, policy func(n int) string) {
 	text, netmaster, server := m.metrics(), m.cpu(fleet.PolicySync), m.cpu("apiserver-hub")
 	var first, last []time.Duration
 	for n := range count {
+		time.Sleep(*tablePause)
 		took := m.editsOnce(policy(n), n+1)
 		first, last = append(first, took[0]), append(last, took[len(took)-1])
 	}
@@ -97,8 +99,8 @@ func (m *many) edits(what string, count int, policy func(n int) string) {
 	more := func(name string, labels ...string) float64 {
 		return (sum(m.metrics(), name, labels...) - sum(text, name, labels...)) / float64(count)
 	}
-	fmt.Printf("%s (of %d): in the first of its %d works after %s, in the last after %s; CPU of netmaster %v, of the API server %v; writes of works %v, in vain %v, of statuses %v\n",
-		what, count, m.clusters, quantiles(first), quantiles(last), each(m.cpu(fleet.PolicySync)-netmaster), each(m.cpu("apiserver-hub")-server),
+	fmt.Printf("%s (of %d, %v after one another): in the first of its %d works after %s, in the last after %s; CPU of netmaster %v, of the API server %v; writes of works %v, in vain %v, of statuses %v\n",
+		what, count, *tablePause, m.clusters, quantiles(first), quantiles(last), each(m.cpu(fleet.PolicySync)-netmaster), each(m.cpu("apiserver-hub")-server),
 		more("work_writes_total", `outcome="written"`), more("work_writes_total")-more("work_writes_total", `outcome="written"`), more("status_writes_total"))
 }
 
