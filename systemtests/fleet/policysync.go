@@ -23,7 +23,11 @@ func (f *Fleet) StartPolicySync(ctx context.Context, name string, flags ...strin
 		"--http-listen", f.port(f.pages(name))}, flags...)...); err != nil {
 		return err
 	}
-	return cluster.Until(ctx, starting, func() error {
+	limit := starting
+	if f.large {
+		limit *= 10 // all works are read first
+	}
+	return cluster.Until(ctx, limit, func() error {
 		if err := f.Alive(name); err != nil {
 			return err
 		}
