@@ -163,6 +163,17 @@ func (a *agents) all() map[string]seen {
 	return maps.Clone(a.works)
 }
 
+// some are those of these names.
+func (a *agents) some(names []string) map[string]seen {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	some := make(map[string]seen, len(names))
+	for _, name := range names {
+		some[name] = a.works[name]
+	}
+	return some
+}
+
 // holding are the names of those works that carry a source.
 func (a *agents) holding(source string) (names []string) {
 	for name, s := range a.all() {

@@ -374,9 +374,9 @@ func (m *many) editsOnce(policy string, rate int) (took []time.Duration) {
 	m.edit(policy, rate)
 	begin := time.Now()
 	m.until(func() error {
-		all := m.agents.all()
+		now := m.agents.some(holding)
 		for _, name := range holding {
-			if s := all[name]; s.generation == before[name].generation || s.answered != s.generation {
+			if s := now[name]; s.generation == before[name].generation || s.answered != s.generation {
 				return fmt.Errorf("%s has generation %d, answered %d", name, s.generation, s.answered)
 			}
 		}
