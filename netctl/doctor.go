@@ -28,7 +28,8 @@ something that will not be as it should; what could not be looked at is said, an
 Exit codes: 0 no problem; 1 there is a problem; 2 there is none, but not all could be looked at, or the usage was wrong.`
 
 const doctorNodeLong = `Doctor node looks whether the node that it runs on is fit for Flowkeep, before it is installed or later: the kernel and its modules, Open vSwitch, the
-MTU of the way to the other nodes, configurations, interfaces and rules of other networks, the clock, ports, forwarding, room on disk. It needs no
+MTU of the way to the other nodes, configurations, interfaces and rules of other networks, where the container runtime looks for them, firewalls, the
+clock, ports, forwarding, room on disk. It needs no
 cluster. With --kubeconfig it also compares the clock with the API server's. It should be run as root; it changes nothing and loads no module.
 
 Exit codes are those of netctl doctor.`
@@ -93,12 +94,13 @@ func doctorNodeCommand(o *options) *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&l.StateDir, "state-dir", "/var/lib/flowkeep", "netplugin's or netmaster's state directory")
 	f.StringVar(&l.CNIConfDir, "cni-conf-dir", "/etc/cni/net.d", "directory where the container runtime finds CNI configurations")
+	f.StringVar(&l.CNIBinDir, "cni-bin-dir", "/opt/cni/bin", "directory where the container runtime finds CNI plugins")
 	f.StringVar(&l.OVSRunDir, "ovs-run-dir", "/var/run/openvswitch", "directory of Open vSwitch's sockets")
 	f.StringVar(&l.TrafficMode, "traffic-mode", "route", "how pods of different nodes are to reach each other: route or geneve")
 	f.StringSliceVar(&l.Peers, "peer", nil, "addresses of other nodes, whose ways are looked at; default: that of the default gateway")
 	_ = cmd.RegisterFlagCompletionFunc("traffic-mode", cobra.FixedCompletions(trafficModes, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("peer", cobra.NoFileCompletions)
-	for _, name := range []string{"state-dir", "cni-conf-dir", "ovs-run-dir"} {
+	for _, name := range []string{"state-dir", "cni-conf-dir", "cni-bin-dir", "ovs-run-dir"} {
 		_ = cmd.MarkFlagDirname(name)
 	}
 	return cmd

@@ -80,7 +80,7 @@ func (c *certificates) serve(ctx context.Context, rest *rest.Config, cfg *server
 	if err != nil {
 		return err
 	}
-	cluster, err := authority.NewCluster(authority.ClusterConfig{Rest: rest, Namespace: namespace, Name: name, Webhook: cfg.Webhook.Cert == ""})
+	cluster, err := authority.NewCluster(authority.ClusterConfig{Rest: rest, Namespace: namespace, Name: name, Webhook: cfg.Webhook.Address != "" && cfg.Webhook.Cert == ""})
 	if err != nil {
 		return err
 	}

@@ -149,9 +149,12 @@ func (w *world) uninstalled(namespace string) {
 		w.Errorf("again: %v: %s", err, text)
 	}
 	w.nothingOfIt()
-	w.asBefore("node1")
+	if err := w.differs("node1"); err != nil {
+		w.Error(err)
+	}
 	w.back(strings.Fields(said[1]))
-	w.asBefore("node2")
+	// Its kubelet, which nobody asks, may be ending Open vSwitch's container yet.
+	w.must(cluster.Until(w.ctx, time.Minute, func() error { return w.differs("node2") }))
 }
 
 // back: a node that was left has what it had, until it is cleaned as the run that left it said.
@@ -173,14 +176,15 @@ func (w *world) back(clean []string) {
 	}
 }
 
-// asBefore: the node is as it was before Flowkeep came.
-func (w *world) asBefore(node string) {
+// differs tells how the node is not as it was before Flowkeep came.
+func (w *world) differs(node string) error {
 	w.Helper()
 	before, err := os.ReadFile(filepath.Join(w.Dir, node, "before"))
 	w.must(err)
 	if after := w.pictured(node); after != string(before) {
-		w.Errorf("on %s there is\n%s\nand before there was\n%s", node, after, before)
+		return fmt.Errorf("on %s there is\n%s\nand before there was\n%s", node, after, before)
 	}
+	return nil
 }
 
 // nothingOfIt: no object tells of it.

@@ -140,6 +140,7 @@ var whys = map[string]string{
 	"cni":             "the container runtime takes the first configuration in the directory, by name, and wires all pods by it",
 	"other-networks":  "what two networks do with the same pods' packets is judged by neither",
 	"rules":           "rules that another network left go on dropping, redirecting and masquerading",
+	"firewall":        "a packet that one chain of the kernel's drops no other lets through, and pods' packets to other nodes and beyond are forwarded by the node",
 	"clock":           "certificates and tokens are valid by the clock, and what nodes tell is put in order by it",
 	"ports":           "netmaster, netplugin and the tunnels listen on these",
 	"forwarding":      "pods' packets are routed by the node; netplugin sets it, where it may",

@@ -21,7 +21,7 @@ func wellNode() *NodeFacts {
 		Modules: []Module{{"openvswitch", Known(ModuleThere)}, {"nf_conntrack", Known(ModuleThere)}, {"geneve", Known(ModuleLoadable)}},
 		Switch:  Switch{Program: Known("ovs-vswitchd (Open vSwitch) 3.1.0"), Answers: Known("3.1.0"), Database: Known(Database{Version: "3.1.0", Datapaths: []string{"netdev", "system"}, Ifaces: []string{"geneve", "internal"}})},
 		Links:   Known([]Link{{"lo", 65536}, {"eth0", 9000}}), Ways: []Way{{To: "192.0.2.12", Hop: Known(Hop{"eth0", 9000})}},
-		CNI: Known(NetConfDir{Path: "/etc/cni/net.d"}), Chains: []Chains{{Tool: "iptables-save", Listing: Known([]string{"INPUT", "KUBE-SERVICES"})}},
+		CNI: Known(NetConfDir{Path: "/etc/cni/net.d"}), BinDir: "/opt/cni/bin", Chains: []Chains{{Tool: "iptables-save", Listing: Known([]string{"INPUT", "KUBE-SERVICES"})}},
 		Clock: Clock{Synchronised: Known(true), API: &Fact[Offset]{Value: Offset{time.Second / 2, time.Second}}}, Sockets: Known([]Socket{{Protocol: "tcp", Port: 22}}),
 		Sysctls: []Sysctl{{Name: "net.ipv4.ip_forward", Want: "1", Value: Known("1")}}, State: Known(Room{Path: "/var/lib", Free: 1 << 40, Inodes: 1 << 20, Counted: true}), NFT: "/usr/sbin/nft"}
 }
@@ -50,6 +50,8 @@ func TestNodes(t *testing.T) {
 	conf := func(c ...NetConf) func(*NodeFacts) {
 		return func(f *NodeFacts) { f.CNI.Value.Conf = c }
 	}
+	drops := func(h Hook) func(*NodeFacts) { return func(f *NodeFacts) { f.Chains[0].Drops = []Hook{h} } }
+	runs := func(r ...Runtime) func(*NodeFacts) { return func(f *NodeFacts) { f.Runtimes = r } }
 	for name, row := range map[string]struct {
 		spoil func(*NodeFacts)
 		check string
@@ -94,6 +96,18 @@ func TestNodes(t *testing.T) {
 		"chains left": {func(f *NodeFacts) {
 			f.Chains[0].Listing = Known(ParseChains(":INPUT ACCEPT [0:0]\n:cali-FORWARD - [0:0]\n"))
 		}, "rules", Warning, "cali-FORWARD"},
+		"forwards dropped":       {drops(Hook{On: "forward", Chain: "ip filter FORWARD"}), "firewall", Warning, "ip filter FORWARD drops what is forwarded"},
+		"forwards let through":   {drops(Hook{On: "forward", Chain: "inet x y", Lets: true}), "firewall", OK, "accepts Flowkeep's interfaces"},
+		"input dropped":          {drops(Hook{On: "input", Chain: "ip filter INPUT"}), "firewall", Note, "to this node"},
+		"firewalld":              {func(f *NodeFacts) { f.Chains[0].Listing = Known([]string{"firewalld"}) }, "firewall", Warning, "firewalld is active"},
+		"no nf_tables":           {func(f *NodeFacts) { f.Modules = append(f.Modules, Module{"nf_tables", Known(ModuleAbsent)}) }, "modules", Problem, "no nf_tables"},
+		"MTU of pods too large":  {func(f *NodeFacts) { f.Links.Value = append(f.Links.Value, Link{"fk-gw", 9000}) }, "mtu", Warning, "fk-gw has 9000"},
+		"MTU of pods right":      {func(f *NodeFacts) { f.Links.Value = append(f.Links.Value, Link{"fk-gw", 8950}) }, "mtu", OK, "pods have 8950"},
+		"runtime elsewhere":      {runs(Runtime{File: "k3s.toml", ConfDir: []string{"/k3s/net.d"}}), "cni", Problem, "by k3s.toml the container runtime looks for CNI configurations in /k3s/net.d, and not in /etc/cni/net.d"},
+		"plugins elsewhere":      {runs(Runtime{File: "c.toml", BinDirs: []string{"/usr/lib/cni"}}), "cni", Problem, "CNI plugins in /usr/lib/cni, and not in /opt/cni/bin"},
+		"two runtimes":           {runs(Runtime{File: "c.toml"}, Runtime{File: "d.toml", ConfDir: []string{"/x"}}), "cni", Note, "another runtime does"},
+		"runtimes as usual":      {runs(Runtime{File: "c.toml"}, Runtime{File: "d.toml", BinDirs: []string{"/x", "/opt/cni/bin"}}), "cni", OK, "no network's configuration"},
+		"runtime unread":         {runs(Runtime{File: "c.toml", Error: "permission denied"}), "cni", Unknown, "permission denied"},
 		"iptables absent":        {func(f *NodeFacts) { f.Chains[0] = Chains{Tool: "iptables-save", Absent: true} }, "rules", Note, "not installed"},
 		"iptables refused":       {func(f *NodeFacts) { f.Chains[0].Listing = Fact[[]string]{Error: "Permission denied"} }, "rules", Unknown, "Permission denied"},
 		"nobody keeps the clock": {func(f *NodeFacts) { f.Clock = Clock{Synchronised: Known(false)} }, "clock", Note, "nobody keeps"},
@@ -283,6 +297,44 @@ func TestSockets(t *testing.T) {
 	}
 }
 
+func TestHooks(t *testing.T) {
+	for name, row := range map[string]struct {
+		family, text string
+		want         []Hook
+	}{
+		"Docker": {"ip", "*nat\n:FORWARD DROP [0:0]\nCOMMIT\n*filter\n:INPUT ACCEPT [5:6]\n:FORWARD DROP [0:0]\n:DOCKER-USER - [0:0]\n-A FORWARD -j DOCKER-USER\n-A DOCKER-USER -j RETURN\nCOMMIT\n",
+			[]Hook{{"forward", "ip filter FORWARD", false}}},
+		"let through": {"ip6", "*filter\n:FORWARD DROP [0:0]\n-A FORWARD -o fk-+ -j ACCEPT\n-A DOCKER-USER -i fk-+ -j ACCEPT\nCOMMIT\n", []Hook{{"forward", "ip6 filter FORWARD", true}}},
+		"one way":     {"ip", "*filter\n:FORWARD DROP [0:0]\n-A FORWARD -o fk-+ -j ACCEPT\n-A FORWARD -i fk-+ -p tcp -j ACCEPT\n", []Hook{{"forward", "ip filter FORWARD", false}}},
+		"elsewhere":   {"ip", "*filter\n:FORWARD DROP [0:0]\n-A OTHER -o fk-+ -j ACCEPT\n-A OTHER -i fk-+ -j ACCEPT\n", []Hook{{"forward", "ip filter FORWARD", false}}},
+		"nft": {"", "table inet wall {\n\tchain in {\n\t\ttype filter hook input priority filter; policy drop;\n\t}\n\tchain through {\n\t\ttype filter hook forward priority filter + 10; policy drop;\n" +
+			"\t\tiifname \"fk-*\" counter packets 0 bytes 0 accept\n\t\tiifname \"fk-*\" accept\n\t\toifname \"fk-*\" accept\n\t}\n\tchain out { # handle 3\n\t\ttype filter hook output priority 0; policy drop;\n\t}\n}\n",
+			[]Hook{{"input", "inet wall in", false}, {"forward", "inet wall through", true}}},
+		"nothing": {"", "table ip flowkeep {\n\tchain forward {\n\t\ttype filter hook forward priority filter; policy accept;\n\t\tdrop\n\t}\n}\n", nil},
+	} {
+		if got := ParseHooks(row.family, row.text); !slices.Equal(got, row.want) {
+			t.Errorf("%s: %+v, want %+v", name, got, row.want)
+		}
+	}
+}
+
+func TestRuntimes(t *testing.T) {
+	for name, row := range map[string]struct {
+		text       string
+		conf, bins []string
+	}{
+		"containerd 1":  {"[plugins.\"io.containerd.grpc.v1.cri\".cni]\n  bin_dir = \"/usr/lib/cni\" # Debian's\n  conf_dir = '/etc/cni/net.d/'\n", []string{"/etc/cni/net.d"}, []string{"/usr/lib/cni"}},
+		"containerd 2":  {"bin_dirs = ['/opt/cni/bin', '/x']\nmax_conf_num = 1\n\"/not\" = 1\n", nil, []string{"/opt/cni/bin", "/x"}},
+		"CRI-O":         {"# network_dir = \"/no\"\nnetwork_dir = \"/etc/crio/net\"\nplugin_dirs = [\n\t\"/opt/cni/bin/\",\n\t\"/usr/libexec/cni\",\n]\nother = [\n\"/y\"]\n", []string{"/etc/crio/net"}, []string{"/opt/cni/bin", "/usr/libexec/cni"}},
+		"variables":     {"conf_dir = \"${SNAP_DATA}/args/cni-network\"\n", nil, nil},
+		"nothing of it": {"version = 2\nroot = \"/var/lib/containerd\"\n", nil, nil},
+	} {
+		if got := ParseRuntime("f", row.text); !slices.Equal(got.ConfDir, row.conf) || !slices.Equal(got.BinDirs, row.bins) {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
+
 func FuzzParsers(f *testing.F) {
 	f.Add("05.conf", []byte(`{"type": "calico", "plugins": [{"type": "a"}]}`))
 	f.Add("x", []byte("head\n 0: 0100007F:24E1 0 0A 0 0 0 0 0 1\n:KUBE-X - [0:0]\ntable ip cali\n"))
@@ -294,7 +346,8 @@ func FuzzParsers(f *testing.F) {
 		node := wellNode()
 		node.CNI.Value.Conf = []NetConf{c}
 		node.Sockets.Value, _ = ParseSockets("tcp", text)
-		node.Chains[0].Listing.Value = ParseChains(string(text))
+		node.Chains[0].Listing.Value, node.Chains[0].Drops = ParseChains(string(text)), ParseHooks("ip", string(text))
+		node.Runtimes = []Runtime{ParseRuntime(name, string(text))}
 		node.Kernel, node.Switch.Answers = Known(string(text)), Known(string(text))
 		cluster := wellCluster()
 		cluster.Version.Value, cluster.FrontProxy.Value.CA, cluster.Nodes.Value[0].PodCIDRs[0], cluster.Nodes.Value[0].Internal[0] = string(text), string(text), string(text), name

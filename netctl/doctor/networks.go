@@ -71,7 +71,7 @@ func ParseChains(text string) (names []string) {
 		switch {
 		case len(f) > 1 && len(f[0]) > 1 && f[0][0] == ':':
 			name = f[0][1:]
-		case len(f) == 3 && f[0] == "table":
+		case len(f) >= 3 && f[0] == "table":
 			name = f[2]
 		}
 		if name != "" && !seen[name] {

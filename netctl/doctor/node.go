@@ -24,6 +24,8 @@ type NodeFacts struct {
 	Links       Fact[[]Link]
 	Ways        []Way
 	CNI         Fact[NetConfDir]
+	BinDir      string // where CNI plugins are to be
+	Runtimes    []Runtime
 	Chains      []Chains
 	Clock       Clock
 	Sockets     Fact[[]Socket]
@@ -89,6 +91,7 @@ type Chains struct {
 	Tool    string
 	Absent  bool
 	Listing Fact[[]string]
+	Drops   []Hook
 }
 
 // Clock is how the node's compares.
@@ -126,8 +129,10 @@ func Node(f *NodeFacts) Report {
 	b.openvswitch(&f.Switch)
 	b.mtu(f)
 	b.cni(&f.CNI, &f.Links)
+	b.runtimes(f)
 	b.leftovers(f)
 	b.chains(f.Chains)
+	b.firewall(f.Chains)
 	b.clock(&f.Clock)
 	b.ports(&f.Sockets, f.TrafficMode)
 	b.forwarding(f.Sysctls)
@@ -190,7 +195,9 @@ func (b *book) modules(f *NodeFacts) {
 		case m.State.Value == ModuleThere:
 			b.ok(check, "%s is there", m.Name)
 		case m.State.Value == ModuleLoadable:
-			b.ok(check, "%s is there to be loaded, which Open vSwitch does by itself", m.Name)
+			b.ok(check, "%s is there to be loaded, which happens by itself", m.Name)
+		case m.Name == "nf_tables":
+			b.add(check, Problem, "the kernel has no nf_tables, which the node's own rules are made of: netplugin does not get ready", "install a kernel with the module nf_tables")
 		case m.Name == "openvswitch":
 			b.add(check, Warning, "the kernel has no openvswitch: packets are forwarded in userspace", "install the distribution's package with the kernel's further modules (linux-modules-extra on Ubuntu, kernel-modules-core on Fedora), or take that it is slower")
 		case m.Name == "geneve" && f.TrafficMode != "geneve":
@@ -270,6 +277,12 @@ func (b *book) mtu(f *NodeFacts) {
 	if len(f.Ways) == 0 {
 		b.add(check, Note, "there is no default route, and no other node was named: the MTU was not looked at", "netctl doctor node --peer ADDRESS, with another node's address")
 	}
+	made := 0 // what netplugin has set
+	for _, l := range f.Links.Value {
+		if l.Name == gateway {
+			made = l.MTU
+		}
+	}
 	for i := range f.Ways {
 		w := &f.Ways[i]
 		if !w.Hop.known() {
@@ -290,6 +303,8 @@ func (b *book) mtu(f *NodeFacts) {
 			b.add(check, Problem, seen+", less than the 576 that any host must take", larger)
 		case pods < leastIPv6:
 			b.add(check, Warning, seen+", less than the 1280 that IPv6 needs", larger)
+		case made > pods:
+			b.add(check, Warning, fmt.Sprintf("%s, and netplugin's interface %s has %d: what is larger is lost", seen, gateway, made), "leave netplugin's --mtu out (the ConfigMap's mtu: 0), or give it the least of all nodes; pods that run keep theirs until they are started again")
 		case pods < 1500:
 			b.add(check, Note, seen, "nothing, if all nodes have the same; else give netplugin the least of all: --mtu")
 		default:

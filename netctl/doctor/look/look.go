@@ -15,6 +15,7 @@ import (
 type Options struct {
 	StateDir    string
 	CNIConfDir  string
+	CNIBinDir   string
 	OVSRunDir   string
 	TrafficMode string
 	Peers       []string      // addresses of other nodes

@@ -22,11 +22,14 @@ import (
 
 // Node reads the facts of this node.
 func Node(ctx context.Context, o *Options) (*doctor.NodeFacts, error) {
-	f := &doctor.NodeFacts{TrafficMode: o.TrafficMode, Kernel: doctor.Read(o.release()), CNI: doctor.Read(o.netConfs()),
+	f := &doctor.NodeFacts{TrafficMode: o.TrafficMode, Kernel: doctor.Read(o.release()), CNI: doctor.Read(o.netConfs()), BinDir: o.CNIBinDir, Runtimes: o.runtimes(),
 		Links: doctor.Read(links()), Ways: o.ways(), Sockets: doctor.Read(o.sockets()), Sysctls: o.sysctls(), State: doctor.Read(room(o.StateDir)),
 		Switch: o.openvswitch(ctx), Clock: o.clock(ctx), Chains: o.chains(ctx)}
 	f.Host, _ = os.Hostname()
 	f.Modules = o.modules(f.Kernel.Value)
+	if last := f.Chains[len(f.Chains)-1]; !last.Absent && last.Listing.Error == "" { // nft was answered
+		f.Modules = append(f.Modules[:len(f.Modules)-1], doctor.Module{Name: "nf_tables", State: doctor.Known(doctor.ModuleThere)})
+	}
 	for _, dir := range append(filepath.SplitList(os.Getenv("PATH")), "/usr/sbin", "/sbin") {
 		if path := filepath.Join(dir, "nft"); f.NFT == "" && unix.Access(path, unix.X_OK) == nil {
 			f.NFT = path
@@ -65,7 +68,7 @@ func (o *Options) release() (string, error) {
 
 // modules: none is loaded by the question. What is registered with generic netlink is there, however it came.
 func (o *Options) modules(release string) (out []doctor.Module) {
-	for _, name := range []string{"openvswitch", "nf_conntrack", "geneve"} {
+	for _, name := range []string{"openvswitch", "nf_conntrack", "geneve", "nf_tables"} {
 		out = append(out, doctor.Module{Name: name, State: doctor.Read(o.module(release, name))})
 	}
 	return out
@@ -214,10 +217,34 @@ func (o *Options) netConfs() (doctor.NetConfDir, error) {
 	return d, nil
 }
 
+// runtimeFiles are those of containerd and CRI-O, as distributions of Kubernetes have them.
+var runtimeFiles = []string{"etc/containerd/config.toml", "etc/crio/crio.conf", "etc/crio/crio.conf.d/*", "etc/k0s/containerd.toml", "var/lib/rancher/k3s/agent/etc/containerd/config.toml",
+	"var/lib/rancher/rke2/agent/etc/containerd/config.toml"}
+
+func (o *Options) runtimes() (out []doctor.Runtime) {
+	for _, pattern := range runtimeFiles {
+		names, _ := filepath.Glob(o.path(pattern))
+		for _, name := range names[:min(len(names), mostNetConfs)] {
+			shown := strings.TrimPrefix(name, strings.TrimSuffix(o.path(""), "/"))
+			text, err := file(name, mostNetConf)
+			if err != nil {
+				out = append(out, doctor.Runtime{File: shown, Error: err.Error()})
+				continue
+			}
+			r := doctor.ParseRuntime(shown, string(text))
+			if strings.HasSuffix(pattern, "*") && len(r.ConfDir)+len(r.BinDirs) == 0 {
+				continue // adds to another, and nothing of this
+			}
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
 func (o *Options) chains(ctx context.Context) (out []doctor.Chains) {
-	for _, tool := range [][]string{{"iptables-save"}, {"ip6tables-save"}, {"nft", "list", "tables"}} {
-		text, absent, err := o.output(ctx, tool[0], tool[1:]...)
-		out = append(out, doctor.Chains{Tool: strings.Join(tool, " "), Absent: absent, Listing: doctor.Read(doctor.ParseChains(text), err)})
+	for _, tool := range [][]string{{"ip", "iptables-save"}, {"ip6", "ip6tables-save"}, {"", "nft", "--terse", "list", "ruleset"}} {
+		text, absent, err := o.output(ctx, tool[1], tool[2:]...)
+		out = append(out, doctor.Chains{Tool: strings.Join(tool[1:], " "), Absent: absent, Listing: doctor.Read(doctor.ParseChains(text), err), Drops: doctor.ParseHooks(tool[0], text)})
 	}
 	return out
 }
@@ -242,8 +269,12 @@ func (o *Options) clock(ctx context.Context) (c doctor.Clock) {
 const mostSockets = 64 << 20
 
 func (o *Options) sockets() (out []doctor.Socket, err error) {
+	of := "proc/net/"
+	if o.Root == "" {
+		of = "proc/thread-self/net/" // of the network namespace that the rest is looked at in
+	}
 	for _, name := range []string{"tcp", "tcp6", "udp", "udp6"} {
-		text, err := file(o.path("proc/net/"+name), mostSockets)
+		text, err := file(o.path(of+name), mostSockets)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // no IPv6
 		}

@@ -35,13 +35,13 @@ func TestModules(t *testing.T) {
 	const dir = "lib/modules/6.1.0/"
 	for name, row := range map[string]struct {
 		files map[string]string
-		want  [3]doctor.ModuleState // openvswitch, nf_conntrack, geneve; empty: unread
+		want  [4]doctor.ModuleState // openvswitch, nf_conntrack, geneve, nf_tables; empty: unread
 	}{
-		"loaded":     {map[string]string{"sys/module/openvswitch/x": "", "sys/module/geneve/x": "", "proc/sys/net/netfilter/nf_conntrack_max": "1"}, [3]doctor.ModuleState{doctor.ModuleThere, doctor.ModuleThere, doctor.ModuleThere}},
-		"built in":   {map[string]string{dir + "modules.builtin": "kernel/net/openvswitch/openvswitch.ko\n", dir + "modules.dep": "kernel/drivers/net/geneve.ko.zst: kernel/net/ipv6/ip6_udp_tunnel.ko.zst\n"}, [3]doctor.ModuleState{doctor.ModuleThere, doctor.ModuleAbsent, doctor.ModuleLoadable}},
-		"like named": {map[string]string{dir + "modules.dep": "kernel/net/vport-geneve.ko: kernel/net/openvswitch.ko\nkernel/x/nf_conntrack_ftp.ko:\n"}, [3]doctor.ModuleState{doctor.ModuleAbsent, doctor.ModuleAbsent, doctor.ModuleAbsent}},
-		"none loads": {map[string]string{"proc/x": ""}, [3]doctor.ModuleState{doctor.ModuleAbsent, doctor.ModuleAbsent, doctor.ModuleAbsent}},
-		"not told":   {map[string]string{"proc/modules": ""}, [3]doctor.ModuleState{}},
+		"loaded":     {map[string]string{"sys/module/openvswitch/x": "", "sys/module/geneve/x": "", "sys/module/nf_tables/x": "", "proc/sys/net/netfilter/nf_conntrack_max": "1"}, [4]doctor.ModuleState{doctor.ModuleThere, doctor.ModuleThere, doctor.ModuleThere, doctor.ModuleThere}},
+		"built in":   {map[string]string{dir + "modules.builtin": "kernel/net/openvswitch/openvswitch.ko\n", dir + "modules.dep": "kernel/drivers/net/geneve.ko.zst: kernel/net/ipv6/ip6_udp_tunnel.ko.zst\nkernel/net/netfilter/nf_tables.ko.xz: kernel/nfnetlink.ko.xz\n"}, [4]doctor.ModuleState{doctor.ModuleThere, doctor.ModuleAbsent, doctor.ModuleLoadable, doctor.ModuleLoadable}},
+		"like named": {map[string]string{dir + "modules.dep": "kernel/net/vport-geneve.ko: kernel/net/openvswitch.ko\nkernel/x/nf_conntrack_ftp.ko:\n"}, [4]doctor.ModuleState{doctor.ModuleAbsent, doctor.ModuleAbsent, doctor.ModuleAbsent, doctor.ModuleAbsent}},
+		"none loads": {map[string]string{"proc/x": ""}, [4]doctor.ModuleState{doctor.ModuleAbsent, doctor.ModuleAbsent, doctor.ModuleAbsent, doctor.ModuleAbsent}},
+		"not told":   {map[string]string{"proc/modules": ""}, [4]doctor.ModuleState{}},
 	} {
 		o := &Options{Root: tree(t, row.files)}
 		for i, m := range o.modules("6.1.0") {
