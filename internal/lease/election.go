@@ -152,27 +152,18 @@ const request = time.Second
 
 // acquire waits until the Lease is this instance's; nil if ctx ended before.
 func (e *Election) acquire(ctx context.Context, view *View) (*term, *coordination.Lease) {
-	var attempt *term
+	var tried int32 // the term of the last attempt; 0: there was none
 	trouble := ""
 	for ctx.Err() == nil {
 		lease, err := e.read(ctx)
-		switch {
-		case apierrors.IsNotFound(err):
-			view.Saw(nil, time.Now())
+		if apierrors.IsNotFound(err) {
 			lease, err = nil, nil
-		case err == nil:
-			c := claimOf(lease)
-			if attempt != nil && c.Holder == e.cfg.Identity && c.Term == attempt.number { // the answer was lost
-				return e.took(attempt), lease
-			}
-			if view.Saw(c, time.Now()) {
-				e.sight()
-			}
 		}
-		if err == nil && e.mayLead() {
+		if err == nil {
+			var t *term
 			var taken *coordination.Lease
-			if attempt, taken, err = e.attempt(ctx, view, lease); taken != nil {
-				return e.took(attempt), taken
+			if tried, t, taken, err = e.consider(ctx, view, lease, tried); taken != nil {
+				return e.took(t), taken
 			}
 		}
 		e.saw(view)
@@ -182,31 +173,57 @@ func (e *Election) acquire(ctx context.Context, view *View) (*term, *coordinatio
 	return nil, nil
 }
 
+// consider takes the Lease as it was read, nil where there is none, if this instance may; it returns what term it tried.
+func (e *Election) consider(ctx context.Context, view *View, lease *coordination.Lease, tried int32) (int32, *term, *coordination.Lease, error) {
+	var c *Claim
+	if lease != nil {
+		c = claimOf(lease)
+		if tried != 0 && c.Holder == e.cfg.Identity && c.Term == tried {
+			// The answer was lost. Which attempt it was of, and so from when others have seen it, nobody can tell: what is answered now counts.
+			t, taken, err := e.try(ctx, lease, tried)
+			return tried, t, taken, err
+		}
+	}
+	if view.Saw(c, time.Now()) {
+		e.sight()
+	}
+	if !e.mayLead() {
+		return tried, nil, nil, nil
+	}
+	return e.attempt(ctx, view, lease)
+}
+
 func (e *Election) mayLead() bool { return e.cfg.Ready == nil || e.cfg.Ready() == "" }
 
 var errNoTerms = errors.New("the Lease has had all the holders that it can: delete it")
 
-// attempt tries to take the Lease as it was read, if that is free. That somebody was faster is no error.
-func (e *Election) attempt(ctx context.Context, view *View, lease *coordination.Lease) (*term, *coordination.Lease, error) {
+// attempt tries to take the Lease as it was read, if that is free, and returns in what term; 0 if it did not. That somebody was faster is no error.
+func (e *Election) attempt(ctx context.Context, view *View, lease *coordination.Lease) (int32, *term, *coordination.Lease, error) {
 	now := time.Now()
 	if lease == nil {
 		if c, from := view.Make(e.cfg.Times.Lasts, e.cfg.Times.Renew); !now.Before(from) {
 			_, err := e.make(ctx, c.Holder, c.Term)
-			return nil, nil, butFaster(err)
+			return 0, nil, nil, butFaster(err)
 		}
-		return nil, nil, nil
+		return 0, nil, nil, nil
 	}
 	if now.Before(view.FreeAt(e.cfg.Times.Lasts)) {
-		return nil, nil, nil
+		return 0, nil, nil, nil
 	}
 	number, ok := view.Next()
 	if !ok {
-		return nil, nil, errNoTerms
+		return 0, nil, nil, errNoTerms
 	}
-	t := newTerm(&e.cfg, number, now)
+	t, taken, err := e.try(ctx, lease, number)
+	return number, t, taken, err
+}
+
+// try begins a term, if its write is answered.
+func (e *Election) try(ctx context.Context, lease *coordination.Lease, number int32) (*term, *coordination.Lease, error) {
+	t := newTerm(&e.cfg, number, time.Now())
 	taken, err := e.take(ctx, lease, number)
 	if err != nil {
-		return t, nil, butFaster(err)
+		return nil, nil, butFaster(err)
 	}
 	return t, taken, nil
 }
@@ -388,7 +405,7 @@ func (e *Election) giveBack(ctx context.Context, t *term, l *coordination.Lease)
 		if err == nil {
 			return
 		}
-		if l, err = e.mine(ctx, t, l, c.Term); err != nil {
+		if l, err = e.mine(ctx, t, l, t.most()); err != nil {
 			return
 		}
 	}

@@ -26,6 +26,7 @@ type apiServer struct {
 	mu      sync.Mutex
 	lease   *coordination.Lease
 	version int
+	wrote   time.Time
 }
 
 var leases = schema.GroupResource{Resource: "leases"}
@@ -51,6 +52,7 @@ func (s *apiServer) write(l *coordination.Lease, create bool) (*coordination.Lea
 		return nil, apierrors.NewConflict(leases, "lease", errors.New("it has changed"))
 	}
 	s.version++
+	s.wrote = time.Now()
 	if s.lease = l.DeepCopy(); create {
 		s.lease.UID = types.UID(strconv.Itoa(s.version))
 	}
@@ -84,7 +86,9 @@ func (s *apiServer) restore(backup *coordination.Lease, version int) {
 type door struct {
 	coordinationclient.LeaseInterface
 	*apiServer
-	away, deaf atomic.Bool // nothing gets through; what does is not answered
+	away, deaf atomic.Bool  // nothing gets through; what does is not answered
+	stuck      atomic.Bool  // no write gets through, but for the first, which comes late
+	late, slow atomic.Int64 // how many nanoseconds that takes, and what was read
 }
 
 // Leases is of LeasesGetter.
@@ -106,7 +110,9 @@ func (d *door) through(ctx context.Context, do func() (*coordination.Lease, erro
 
 // Get is of LeaseInterface.
 func (d *door) Get(ctx context.Context, _ string, _ metav1.GetOptions) (*coordination.Lease, error) {
-	return d.through(ctx, d.get)
+	l, err := d.through(ctx, d.get)
+	time.Sleep(time.Duration(d.slow.Load()))
+	return l, err
 }
 
 // Create is of LeaseInterface.
@@ -116,6 +122,13 @@ func (d *door) Create(ctx context.Context, l *coordination.Lease, _ metav1.Creat
 
 // Update is of LeaseInterface.
 func (d *door) Update(ctx context.Context, l *coordination.Lease, _ metav1.UpdateOptions) (*coordination.Lease, error) {
+	if d.stuck.Load() {
+		if late := d.late.Swap(0); late > 0 {
+			time.AfterFunc(time.Duration(late), func() { _, _ = d.write(l, false) })
+		}
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
 	return d.through(ctx, func() (*coordination.Lease, error) { return d.write(l, false) })
 }
 
@@ -516,6 +529,77 @@ func TestARaiseThatIsNotAnswered(t *testing.T) {
 	})
 }
 
+// TestAnAttemptThatComesLate: of several attempts the first takes the Lease, when the last has begun: nobody leads for longer than others respect what that wrote.
+func TestAnAttemptThatComesLate(t *testing.T) {
+	for late := 1500 * time.Millisecond; late < 3*time.Second; late += 50 * time.Millisecond {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			seconds, nobody := int32(1), ""
+			if _, err := w.api.write(&coordination.Lease{Spec: coordination.LeaseSpec{HolderIdentity: &nobody, LeaseDurationSeconds: &seconds}}, true); err != nil {
+				t.Fatal(err)
+			}
+			a := w.join("a")
+			a.stuck.Store(true)
+			a.late.Store(int64(late))
+			a.slow.Store(int64(request - 50*time.Millisecond))
+			for range 1000 {
+				time.Sleep(10 * time.Millisecond)
+				w.api.mu.Lock()
+				old := time.Since(w.api.wrote)
+				w.api.mu.Unlock()
+				if term := a.now.Load(); term != nil && (*term).Valid() && old > Trust(Quick.Lasts) {
+					t.Fatalf("%s late: it is sure to lead %s after it wrote that it does", late, old)
+				}
+			}
+			l, _ := w.api.get()
+			if *l.Spec.HolderIdentity != "a" {
+				t.Fatalf("%s late: nothing came", late)
+			}
+			a.stuck.Store(false)
+			w.follows(a)
+			w.stop()
+		})
+	}
+}
+
+// TestTakesOverInTime: wherever in its turn the leader stands still, another one leads within what the times come to, which is less than 5 s.
+func TestTakesOverInTime(t *testing.T) {
+	const requests = 3 * time.Millisecond // to look, to take, and the last renewal's way
+	most := Quick.Lasts + Quick.Renew + requests
+	if most > 4600*time.Millisecond { // the rest of the 5 s is for lists of what there is
+		t.Errorf("by design it takes up to %s", most)
+	}
+	longest := time.Duration(0)
+	for turn := range 50 {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			w.join("a")
+			old := w.leader()
+			time.Sleep(time.Duration(rand.N(int64(Quick.Renew))))
+			w.join("b")
+			time.Sleep(10*time.Second + time.Duration(turn)*Quick.Renew/50)
+			old.away.Store(true)
+			began := time.Now()
+			for took := false; !took; {
+				time.Sleep(time.Millisecond)
+				for _, p := range w.all {
+					took = took || p != old && p.now.Load() != nil
+				}
+				if time.Since(began) > time.Minute {
+					t.Fatal("nobody leads")
+				}
+			}
+			longest = max(longest, time.Since(began))
+			old.away.Store(false)
+			w.stop()
+		})
+	}
+	if longest > most+time.Millisecond || longest < Quick.Lasts {
+		t.Errorf("the longest took %s, and by design it is no more than %s", longest, most)
+	}
+	t.Logf("the longest of 50 took %s", longest)
+}
+
 // TestWhoIsLost: who has lost the Lease, and sees nobody else have it, does not call itself the leader.
 func TestWhoIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -533,6 +617,29 @@ func TestWhoIsLost(t *testing.T) {
 			t.Error("it never led")
 		}
 		w.stop()
+	})
+}
+
+// TestTheLeaseIsGivenBack: also where the last renewal raised the epoch, and its answer was lost.
+func TestTheLeaseIsGivenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a := w.join("a")
+		w.leader()
+		w.epochIs(a, 2)
+		time.Sleep(leastPause)
+		a.deaf.Store(true)
+		go func() { _ = a.term().Above(t.Context(), 50) }()
+		time.Sleep(100 * time.Millisecond)
+		a.deaf.Store(false)
+		a.cancel()
+		if err := <-a.ended; err != nil {
+			t.Error(err)
+		}
+		if l, _ := w.api.get(); *l.Spec.HolderIdentity != "" || *l.Spec.LeaseTransitions != 50 {
+			t.Errorf("%q has it, in term %d", *l.Spec.HolderIdentity, *l.Spec.LeaseTransitions)
+		}
+		w.all = nil
 	})
 }
 

@@ -129,6 +129,13 @@ func (t *term) begin() (*round, int32) {
 	return r, max(t.number, t.wanted)
 }
 
+// most is the highest number that a renewal can have written.
+func (t *term) most() int32 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return max(t.number, t.wanted)
+}
+
 func (t *term) renewedAt(began time.Time, number int32) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
