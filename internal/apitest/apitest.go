@@ -76,7 +76,7 @@ func (s *Server) start(tokens string) error {
 	if err := errors.Join(
 		os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), 0o600),
 		os.WriteFile(tokenFile, []byte(tokens), 0o600),
-		s.run("etcd", "--data-dir", filepath.Join(s.dir, "etcd"), "--unsafe-no-fsync", "--listen-client-urls", client, "--advertise-client-urls", client,
+		s.run("etcd", "--data-dir", s.data(), "--unsafe-no-fsync", "--listen-client-urls", client, "--advertise-client-urls", client,
 			"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "default="+peer, "--log-level", "error"),
 		s.run(program(), "--etcd-servers", client, "--cert-dir", filepath.Join(s.dir, "certs"), "--secure-port", fmt.Sprint(ports[2]), "--bind-address", "127.0.0.1",
 			"--service-account-issuer", "https://test", "--service-account-key-file", keyFile, "--service-account-signing-key-file", keyFile,
@@ -137,13 +137,45 @@ func (s *Server) Log() string {
 	return string(log[max(0, len(log)-3000):])
 }
 
+// Backup keeps what etcd has now, as a snapshot of its disk does, for Restore.
+func (s *Server) Backup() error {
+	etcd := s.all[0].Process
+	if err := etcd.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	return errors.Join(os.CopyFS(s.backup(), os.DirFS(s.data())), etcd.Signal(syscall.SIGCONT))
+}
+
+// Restore has etcd, and the API server, begin anew with what was kept.
+func (s *Server) Restore() error {
+	all := s.all
+	s.kill()
+	if err := errors.Join(os.RemoveAll(s.data()), os.Rename(s.backup(), s.data())); err != nil {
+		return err
+	}
+	for _, c := range all {
+		if err := s.run(c.Path, c.Args[1:]...); err != nil {
+			return err
+		}
+	}
+	return s.ready()
+}
+
+func (s *Server) data() string   { return filepath.Join(s.dir, "etcd") }
+func (s *Server) backup() string { return filepath.Join(s.dir, "backup") }
+
 // Stop ends it, and removes what it wrote.
 func (s *Server) Stop() {
+	s.kill()
+	_ = os.RemoveAll(s.dir)
+}
+
+func (s *Server) kill() {
 	for i := len(s.all) - 1; i >= 0; i-- {
 		_ = s.all[i].Process.Kill()
 		_ = s.all[i].Wait()
 	}
-	_ = os.RemoveAll(s.dir)
+	s.all = nil
 }
 
 func freePorts(n int) (ports []int, err error) {

@@ -534,7 +534,9 @@ func (s *Server) acknowledged(c *conn, a *wire.Ack) {
 		a.Errors[i].Origins = s.mirror.origins(v, a.Errors[i].Rules)
 	}
 	s.metrics.errors.Add(float64(len(a.Errors) - len(c.errs)))
-	c.realised, c.errs = min(a.Revision, c.sent), a.Errors
+	if c.errs = a.Errors; a.Revision <= c.sent { // else it is of another leader's, whose clock was ahead
+		c.realised = a.Revision
+	}
 	if !slices.ContainsFunc(a.Errors, func(e wire.RuleError) bool { return len(e.Rules) == 0 }) { // else nothing of it counts
 		v.pending.landed(c.realised)
 		s.rollouts.landed(c.hello.Node, &wire.Ack{Revision: c.realised, Errors: a.Errors}, time.Now())

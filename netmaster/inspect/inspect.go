@@ -64,7 +64,8 @@ type Config struct {
 	// Unheard is why the engine may not know the cluster as it is; empty if it does. It may be nil.
 	Unheard func() string
 	// Labels counts up with everything that can change which endpoints a selector chooses.
-	Labels func() uint64
+	// In another epoch it may count lower.
+	Labels func() (epoch, count uint64)
 	Self   *process.Self // what is told to support; may be nil
 }
 

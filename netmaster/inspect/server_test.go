@@ -160,7 +160,7 @@ func newPlace(t *testing.T) *place {
 	p := &place{t: t, admin: as(t, func(dir string) (string, error) { return "admin", mtls.IssueAdmin(dir) }), owner: &owner{engine: resolve.New(7)},
 		nodes: &nodes{answers: map[string]any{}}}
 	p.Server = NewServer(Config{Owner: p.owner, Nodes: p.nodes, Store: s, Cache: labelcache.New(labelcache.Config{}), Version: "v1", Problems: func() []string { return nil },
-		Labels: func() uint64 { return 3 }})
+		Labels: func() (uint64, uint64) { return 0, 3 }})
 	pod := func(namespace, name, address, node string, labels ...string) *policy.Endpoint {
 		e := &policy.Endpoint{Namespace: namespace, Name: name, UID: name, Node: node, Labels: map[string]string{"app": labels[0]}}
 		if address != "" {

@@ -38,9 +38,11 @@ func (s *Server) lookup(ctx context.Context, q *inspect.Question) (any, error) {
 		return nil, status.Error(codes.InvalidArgument, "a look-up needs a namespace and a selector")
 	}
 	spec := policy.GroupSpec{Namespace: q.Namespace, Pods: q.Selector}
-	e, source, err := s.cfg.Cache.Get(ctx, labelcache.Key(&spec), s.cfg.Labels(), func(ctx context.Context) (entry labelcache.Entry, err error) {
+	epoch, revision := s.cfg.Labels()
+	e, source, err := s.cfg.Cache.Get(ctx, labelcache.Key(&spec), epoch, revision, func(ctx context.Context) (entry labelcache.Entry, err error) {
 		err = s.cfg.Owner.Do(ctx, func(e *resolve.Engine) {
-			entry = labelcache.Entry{Revision: s.cfg.Labels(), Endpoints: e.Select(spec)}
+			entry.Epoch, entry.Revision = s.cfg.Labels()
+			entry.Endpoints = e.Select(spec)
 		})
 		return entry, err
 	})

@@ -188,7 +188,7 @@ func (w *world) Answer(ctx context.Context, q *inspect.Question) (*inspect.Answe
 			return nil, err
 		}
 	}
-	s := answers.NewServer(answers.Config{Owner: w, Nodes: w, API: w, Version: "v1", Problems: func() []string { return []string{"memcached says " + markup} }, Labels: func() uint64 { return 0 }})
+	s := answers.NewServer(answers.Config{Owner: w, Nodes: w, API: w, Version: "v1", Problems: func() []string { return []string{"memcached says " + markup} }, Labels: func() (uint64, uint64) { return 0, 0 }})
 	return s.Answer(ctx, q)
 }
 

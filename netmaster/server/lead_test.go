@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
@@ -16,6 +17,7 @@ import (
 	"github.com/flowkeep/flowkeep/internal/wire"
 	"github.com/flowkeep/flowkeep/netmaster/enforcement"
 	"github.com/flowkeep/flowkeep/netmaster/watch"
+	"github.com/flowkeep/flowkeep/policydb/policy"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -52,6 +54,7 @@ func (elected) Sighted() <-chan struct{} { return always }
 type election struct {
 	terms   chan *played
 	sighted chan struct{} // nil: always
+	asked   chan struct{} // has an element when somebody begins to wait; nil: nobody cares
 }
 
 // played is a term of it.
@@ -89,6 +92,9 @@ func (e *election) Run(ctx context.Context, lead func(context.Context, lease.Ter
 }
 func (*election) Leader() string { return "" }
 func (e *election) Sighted() <-chan struct{} {
+	if e.asked != nil {
+		e.asked <- struct{}{}
+	}
 	if e.sighted != nil {
 		return e.sighted
 	}
@@ -258,13 +264,17 @@ func TestWhoLeadsAgainCutsNobody(t *testing.T) {
 // A node that comes while nobody leads waits until it is served, or until another one leads.
 func TestNodesAwaitALeader(t *testing.T) {
 	w := newWorld(t, shop(t)...)
-	e := &election{terms: make(chan *played), sighted: make(chan struct{})}
+	e := &election{terms: make(chan *played), sighted: make(chan struct{}), asked: make(chan struct{}, 9)}
 	m := w.start(func(cfg *Config) { cfg.Election = e })
 	m.ready()
 	n := w.node("node1")
 	n.connect(m)
+	until(t, "it waits", func() bool { return len(e.asked) == 1 })
 	term := e.begin(1)
-	until(t, "node1 is served by the stream it had", n.is(func() bool { return n.updates > 0 && n.ended == nil }))
+	until(t, "node1 is served by the stream it had", n.is(func() bool { return n.updates > 0 || n.ended != nil }))
+	if n.is(func() bool { return n.ended != nil })() {
+		t.Fatalf("who waited was refused: %v", n.ended)
+	}
 	if err := term.end(); err != nil {
 		t.Error(err)
 	}
@@ -272,8 +282,79 @@ func TestNodesAwaitALeader(t *testing.T) {
 	n.end()
 	n.ended = nil
 	n.connect(m)
+	until(t, "it waits again", func() bool { return len(e.asked) == 2 })
 	close(e.sighted)
 	until(t, "it is sent on", n.is(func() bool { return status.Code(n.ended) == codes.Unavailable }))
+}
+
+// Who waits for a leader does until one serves here, another one is seen to lead, it goes, or it has waited for long: a term that has begun, and does not
+// serve yet, is no reason to send it on.
+func TestAwait(t *testing.T) {
+	for name, c := range map[string]struct {
+		happens func(s *server, e *election, gone func())
+		after   time.Duration
+	}{
+		"nothing happens": {func(*server, *election, func()) {}, mostHeld},
+		"a term begins and never serves": {func(s *server, _ *election, _ func()) {
+			s.now.Store(&leadership{served: make(chan struct{})})
+			s.begins.now()
+		}, mostHeld},
+		"a term begins and serves": {func(s *server, _ *election, _ func()) {
+			l := &leadership{served: make(chan struct{})}
+			s.now.Store(l)
+			s.begins.now()
+			time.Sleep(100 * time.Millisecond)
+			close(l.served)
+		}, 600 * time.Millisecond},
+		"another one leads": {func(_ *server, e *election, _ func()) { close(e.sighted) }, 500 * time.Millisecond},
+		"it goes":           {func(_ *server, _ *election, gone func()) { gone() }, 500 * time.Millisecond},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			e := &election{sighted: make(chan struct{})}
+			s := &server{cfg: Config{Election: e}}
+			ctx, gone := context.WithCancel(t.Context())
+			defer gone()
+			began, waited := time.Now(), make(chan time.Duration, 1)
+			go func() {
+				s.Await(ctx)
+				waited <- time.Since(began)
+			}()
+			time.Sleep(500 * time.Millisecond)
+			c.happens(s, e, gone)
+			if took := <-waited; took != c.after {
+				t.Errorf("%s: it waited for %s, want %s", name, took, c.after)
+			}
+		})
+	}
+}
+
+// A leader whose clock is behind that of the one before gives out lower revisions: nodes take them, and what they had of the one before acknowledges nothing.
+func TestAClockThatIsBehind(t *testing.T) {
+	w := newWorld(t, shop(t)...)
+	e := &election{terms: make(chan *played)}
+	m := w.start(func(cfg *Config) { cfg.Election = e })
+	m.ready()
+	term := e.begin(2)
+	n := w.node("node1")
+	const before = 1 << 50 // of a leader in a time to come
+	n.revision, n.mute = before, true
+	n.connect(m)
+	until(t, "node1 is served", n.is(func() bool { return n.updates > 0 }))
+	if n.at() >= before {
+		t.Fatalf("the revision is %d", n.at())
+	}
+	key := policy.Key{1}
+	n.say(wire.FromAck(&wire.Ack{Revision: before, Errors: []wire.RuleError{{Rules: []policy.Key{key}, Message: "said early"}}}))
+	said := func() bool { return len(m.status().Nodes[0].Errors) == 1 }
+	until(t, "it is heard", said)
+	if st := m.status().Nodes[0]; st.Realised != 0 || st.Pending == 0 && st.Sent == 0 {
+		t.Errorf("revision %d of %d is in force, by what was told of another leader's", st.Realised, st.Sent)
+	}
+	n.deaf(false)
+	until(t, "it is in force", func() bool { st := m.status().Nodes[0]; return st.Realised == st.Sent && st.Realised == n.at() })
+	if err := term.end(); err != nil {
+		t.Error(err)
+	}
 }
 
 // A netmaster that loses the Lease time and again stands by each time, with its watches warm, answers nobody, believes nothing that was said to

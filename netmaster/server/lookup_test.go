@@ -70,7 +70,7 @@ func TestMemcachedIsTold(t *testing.T) {
 	n := held(m, "node1")
 	until(t, "the group is in memcached", func() bool {
 		other := labelcache.New(labelcache.Config{Servers: []string{socket}})
-		e, source, err := other.Get(t.Context(), labelcache.Key(&web), 1, refuse)
+		e, source, err := other.Get(t.Context(), labelcache.Key(&web), 0, 1, refuse)
 		return err == nil && source == labelcache.Memcached && strings.Join(e.Endpoints, " ") == "ns/web"
 	})
 	kill()

@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -11,9 +10,11 @@ import (
 	"github.com/flowkeep/flowkeep/netmaster/watch"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	"github.com/flowkeep/flowkeep/policydb/store"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
-var errStopping = errors.New("netmaster is stopping")
+var errStopping = status.Error(codes.Unavailable, "netmaster is stopping")
 
 // Do runs f on the engine's goroutine.
 func (s *server) Do(ctx context.Context, f func(*resolve.Engine)) error {

@@ -96,7 +96,7 @@ type server struct {
 	failures       failures
 	drifts         drifts
 	pageProblem    atomic.Value  // string: why browsers get nothing
-	labels         atomic.Uint64 // counts up with everything that can change which endpoints a selector chooses
+	labels         atomic.Uint64 // counts up, for as long as one leads, with everything that can change which endpoints a selector chooses
 
 	engine         *resolve.Engine
 	stored         *store.Contents                           // until the first complete batch has been compared with it
@@ -147,6 +147,15 @@ func (s *server) close() {
 	}
 }
 
+// guardEvery is how often it is asked whether the API server has gone back in time.
+const guardEvery = 10 * time.Second
+
+func (s *server) guard(ctx context.Context, failed chan<- error) {
+	if err := s.watcher.Guard(ctx, guardEvery); err != nil {
+		failed <- err
+	}
+}
+
 func (s *server) run(ctx context.Context) error {
 	tls, err := mtls.ServerCredentials(s.cfg.TLS)
 	if err != nil {
@@ -163,7 +172,7 @@ func (s *server) run(ctx context.Context) error {
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}))
 	apifeed.RegisterFeedServer(g, s.feed)
-	answers := inspect.NewServer(inspect.Config{Owner: s, Nodes: s.feed, API: s.watcher, Services: s.watcher, History: s.history, Store: s.store, Cache: s.cache, Version: s.cfg.Version, Problems: s.problems, Answering: s.answering, Leader: s.leads, Unheard: s.unheard, Labels: s.labels.Load, Self: s.cfg.Self})
+	answers := inspect.NewServer(inspect.Config{Owner: s, Nodes: s.feed, API: s.watcher, Services: s.watcher, History: s.history, Store: s.store, Cache: s.cache, Version: s.cfg.Version, Problems: s.problems, Answering: s.answering, Leader: s.leads, Unheard: s.unheard, Labels: s.counted, Self: s.cfg.Self})
 	apiinspect.Register(g, answers)
 	shown := s.showPage(answers)
 	s.cfg.Health.SetReady("state", "waiting for the API server")
@@ -178,8 +187,9 @@ func (s *server) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // the Lease is given back when nobody is served any more
 	var all sync.WaitGroup
 	defer func() { cancel(); all.Wait() }()
-	failed := make(chan error, 4)
+	failed := make(chan error, 5)
 	all.Go(func() { s.watcher.Run(ctx) })
+	all.Go(func() { s.guard(ctx, failed) })
 	all.Go(func() { s.cache.Run(ctx) })
 	all.Go(func() { s.loop(ctx) })
 	if err := s.serveAccess(ctx, answers, &all, failed); err != nil {

@@ -145,6 +145,15 @@ func (s *server) markGroups(c *policy.Changes) {
 	}
 }
 
+// counted is labels, and under which leader.
+func (s *server) counted() (epoch, count uint64) {
+	count = s.labels.Load()
+	if l := s.now.Load(); l != nil && l.Term != nil {
+		epoch = l.Epoch()
+	}
+	return epoch, count
+}
+
 // groupsASecond bounds what telling the label cache costs the owner.
 const groupsASecond = 200
 
@@ -157,7 +166,9 @@ func (s *server) publishGroups() {
 		}
 		delete(s.dirty, key)
 		if g, ok := s.engine.Group(key); ok {
-			s.cache.Put(labelcache.GroupKey(key), labelcache.Entry{Revision: s.labels.Load(), Endpoints: g.Members})
+			e := labelcache.Entry{Endpoints: g.Members}
+			e.Epoch, e.Revision = s.counted()
+			s.cache.Put(labelcache.GroupKey(key), e)
 		}
 	}
 }

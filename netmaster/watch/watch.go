@@ -51,6 +51,8 @@ type Watcher struct {
 	events  atomic.Uint64
 	link    *Link
 	fresh   freshness
+	// position is up to which version each resource was watched.
+	position map[string]func() string
 
 	mu    sync.Mutex
 	ready bool
@@ -64,7 +66,7 @@ func New(client kubernetes.Interface, link *Link, log *slog.Logger) (*Watcher, e
 	if link == nil {
 		link = NewLink()
 	}
-	w := &Watcher{log: log, client: client, link: link, factory: informers.NewSharedInformerFactory(client, 0), wake: make(chan struct{}, 1), next: newBatch(), nodes: map[string]policy.NodeInfo{}}
+	w := &Watcher{log: log, client: client, link: link, factory: informers.NewSharedInformerFactory(client, 0), wake: make(chan struct{}, 1), next: newBatch(), nodes: map[string]policy.NodeInfo{}, position: map[string]func() string{}}
 	for _, f := range []func() error{w.namespaces, w.pods, w.policies, w.nodeInfos} {
 		if err := f(); err != nil {
 			return nil, err
@@ -166,6 +168,7 @@ func add[T any, S any](w *Watcher, informer cache.SharedIndexInformer, src sourc
 	h, err := informer.AddEventHandler(handler(w, src))
 	if err == nil {
 		w.synced = append(w.synced, h.HasSynced)
+		w.position[src.resource] = informer.LastSyncResourceVersion
 	}
 	return err
 }

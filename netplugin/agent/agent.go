@@ -90,6 +90,8 @@ type agent struct {
 	complete   chan struct{} // closed when rules and node are known: only then may flows be compared
 	// unsaved says that the file misses something that is enforced: the next write is of everything.
 	unsaved bool
+	// heard says that an update has come since the last hello
+	heard bool
 }
 
 // session is what the agent needs of ofctl.Session.
@@ -181,6 +183,7 @@ func (a *agent) loop(ctx context.Context) {
 // State is what netmaster is told in a hello.
 func (a *agent) State(ctx context.Context) (have feed.Holding, err error) {
 	err = a.do(ctx, func() {
+		a.heard = false
 		have.Revision, have.Epoch = a.rules.revision, a.rules.epoch
 		for key, r := range a.rules.rules {
 			have.Held = append(have.Held, wire.Held{Key: key, Hash: r.Hash()})
@@ -233,6 +236,7 @@ func (a *agent) update(ctx context.Context, u policy.NodeUpdate) []wire.RuleErro
 	begins := !a.rules.known
 	a.handOver(ctx, &u)
 	a.rules.apply(u)
+	a.heard = true
 	a.counting.ledger.Rules(began, u.Rules)
 	a.compiler.Apply(u)
 	var opened []*pod

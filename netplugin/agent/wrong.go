@@ -104,5 +104,9 @@ func (a *agent) report() {
 		return
 	}
 	a.wrong.told = now
-	a.client.Report(wire.Ack{Revision: a.rules.revision, Errors: now})
+	ack := wire.Ack{Errors: now}
+	if a.heard { // else the revision is of an earlier leader's counting, which may have been ahead
+		ack.Revision = a.rules.revision
+	}
+	a.client.Report(ack)
 }

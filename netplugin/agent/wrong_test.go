@@ -222,3 +222,36 @@ func TestASwitchThatIsAwayIsTold(t *testing.T) {
 		t.Errorf("reports: %+v", l.reports)
 	}
 }
+
+// TestReportsCountAsTheirLeaderDoes: what a node tells before the first update of a stream acknowledges nothing: its revision is of a leader of before, whose
+// clock may have been ahead.
+func TestReportsCountAsTheirLeaderDoes(t *testing.T) {
+	a, s, l := testAgent(t)
+	go a.loop(t.Context())
+	told := func(want uint64) {
+		t.Helper()
+		err := a.do(t.Context(), func() {
+			a.detach()
+			if err := a.attach(t.Context(), s); err != nil {
+				t.Error(err)
+			}
+			if last := l.reports[len(l.reports)-1]; len(last.Errors) != 0 || last.Revision != want {
+				t.Errorf("reports: %+v, want revision %d", l.reports, want)
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	led := func() error { return nil }
+	for _, u := range []policy.NodeUpdate{rules(9000, allow(80)), rules(5, allow(80))} {
+		if _, err := a.State(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		told(0)
+		if errs, err := a.Update(t.Context(), u, led); err != nil || len(errs) != 0 {
+			t.Fatal(errs, err)
+		}
+		told(u.Revision)
+	}
+}

@@ -1,6 +1,6 @@
 // Package labelcache answers "which endpoints does this selector choose?": in the process first, then in memcached, which
-// the replicas and netctl share, then from whoever knows. An entry carries the revision it was computed at and is never
-// believed by one who needs a newer. Enforcement never waits for this cache: a miss or an outage only costs time.
+// the replicas and netctl share, then from whoever knows. An entry carries the epoch and the revision it was computed at: it is never
+// believed by one who needs a newer, nor under another leader, whose revisions begin by a clock of its own. Enforcement never waits for this cache: a miss or an outage only costs time.
 //
 // Each key belongs to one of the memcached servers (rendezvous hashing). A server that fails is left alone until Run has
 // reached it again, so an outage costs at most one timeout a second, and no look-up more than one.
@@ -19,8 +19,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Entry is the endpoints (IDs) that a selector chose at a revision.
+// Entry is the endpoints (IDs) that a selector chose at a revision. Epoch is of the leader that says so; 0: there is no election.
 type Entry struct {
+	Epoch     uint64   `json:"epoch,omitempty"`
 	Revision  uint64   `json:"revision"`
 	Endpoints []string `json:"endpoints"`
 }
@@ -194,14 +195,19 @@ func (c *Cache) Put(key string, e Entry) {
 	}
 }
 
-// Get answers with an entry of at least the revision, computing one where none is cached. The endpoints are shared: they
+// serves tells whether it is of this leader, and new enough.
+func (e *Entry) serves(epoch, revision uint64) bool {
+	return e.Epoch == epoch && e.Revision >= revision
+}
+
+// Get answers with an entry of this epoch and at least the revision, computing one where none is cached. The endpoints are shared: they
 // must not be changed.
-func (c *Cache) Get(ctx context.Context, key string, revision uint64, compute func(context.Context) (Entry, error)) (Entry, Source, error) {
-	if e, ok := c.local.get(key); ok && e.Revision >= revision {
+func (c *Cache) Get(ctx context.Context, key string, epoch, revision uint64, compute func(context.Context) (Entry, error)) (Entry, Source, error) {
+	if e, ok := c.local.get(key); ok && e.serves(epoch, revision) {
 		c.localHits.Add(1)
 		return e, InProcess, nil
 	}
-	if e, ok := c.fetch(key); ok && e.Revision >= revision {
+	if e, ok := c.fetch(key); ok && e.serves(epoch, revision) {
 		c.remoteHits.Add(1)
 		c.local.put(key, e)
 		return e, Memcached, nil

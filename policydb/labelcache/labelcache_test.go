@@ -110,7 +110,7 @@ func refuse(context.Context) (Entry, error) { return Entry{}, errors.New("must n
 
 func mustGet(t *testing.T, c *Cache, key string, revision uint64, compute func(context.Context) (Entry, error), want string, from Source) {
 	t.Helper()
-	e, source, err := c.Get(context.Background(), key, revision, compute)
+	e, source, err := c.Get(context.Background(), key, 0, revision, compute)
 	if got := strings.Join(e.Endpoints, " "); err != nil || got != want || source != from {
 		t.Fatalf("got %q from %s, error %v; want %q from %s", got, source, err, want, from)
 	}
@@ -131,11 +131,32 @@ func TestInProcess(t *testing.T) {
 	if n := c.Stats().Entries; n != 2 {
 		t.Errorf("%d entries", n)
 	}
-	if _, _, err := c.Get(context.Background(), "x", 1, refuse); err == nil {
+	if _, _, err := c.Get(context.Background(), "x", 0, 1, refuse); err == nil {
 		t.Error("the error of the computation is lost")
 	}
 	if c.Stats().Connected {
 		t.Error("connected to no memcached")
+	}
+}
+
+// What a leader of before computed is not believed, though its clock, and so its revisions, were ahead of those of the one of now; nor does it come back.
+func TestAnotherLeadersEntries(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "m")
+	memcached(t, socket)
+	before, now := New(Config{Servers: []string{socket}}), New(Config{Servers: []string{socket}})
+	run(t, before)
+	run(t, now)
+	before.Put("k", Entry{Epoch: 2, Revision: 9000, Endpoints: []string{"ns/old"}})
+	until(t, "it is in memcached", func() bool { e, ok := now.fetch("k"); return ok && e.Epoch == 2 })
+	computed := func(context.Context) (Entry, error) {
+		return Entry{Epoch: 3, Revision: 5, Endpoints: []string{"ns/new"}}, nil
+	}
+	if e, source, err := now.Get(t.Context(), "k", 3, 5, computed); err != nil || source != Computed || e.Endpoints[0] != "ns/new" {
+		t.Errorf("%v from %s: %v", e, source, err)
+	}
+	now.Put("k", Entry{Epoch: 2, Revision: 9001, Endpoints: []string{"ns/old"}})
+	if e, source, err := now.Get(t.Context(), "k", 3, 5, refuse); err != nil || source != InProcess || e.Endpoints[0] != "ns/new" {
+		t.Errorf("%v from %s: %v", e, source, err)
 	}
 }
 
@@ -189,7 +210,7 @@ func TestTooLargeForMemcached(t *testing.T) {
 	if st := c.Stats(); !st.Connected || st.Errors > 0 {
 		t.Errorf("%+v", st)
 	}
-	if e, source, _ := c.Get(context.Background(), "k", 1, refuse); len(e.Endpoints) != len(ids) || source != InProcess {
+	if e, source, _ := c.Get(context.Background(), "k", 0, 1, refuse); len(e.Endpoints) != len(ids) || source != InProcess {
 		t.Errorf("%d endpoints from %s", len(e.Endpoints), source)
 	}
 }

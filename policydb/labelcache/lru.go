@@ -40,7 +40,7 @@ func (l *lru) put(key string, e Entry) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if at := l.entries[key]; at != nil {
-		if at.Value.(item).entry.Revision > e.Revision {
+		if old := at.Value.(item).entry; old.Epoch > e.Epoch || old.Epoch == e.Epoch && old.Revision > e.Revision {
 			return false
 		}
 		at.Value = item{key, e}
