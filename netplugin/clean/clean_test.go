@@ -386,6 +386,16 @@ func TestWithoutASwitch(t *testing.T) {
 	if out, err := m.clean(nil); err != nil || strings.Contains(out, "bridge fk0") || !strings.Contains(out, "table inet flowkeep") || there(m.cfg.StateDir) {
 		t.Errorf("%v\n%s", err, out)
 	}
+	killed, err := net.ListenUnix("unix", &net.UnixAddr{Name: m.dir + "/db.sock", Net: "unix"}) // whose socket stays
+	if err != nil {
+		t.Fatal(err)
+	}
+	killed.SetUnlinkOnClose(false)
+	killed.Close()
+	if out, err := m.clean(nil); err != nil || out != "nothing of Flowkeep's is on this node\n" {
+		t.Errorf("%v\n%s", err, out)
+	}
+	os.Remove(m.dir + "/db.sock")
 	silent, err := net.Listen("unix", m.dir+"/db.sock")
 	if err != nil {
 		t.Fatal(err)
