@@ -101,8 +101,8 @@ deploy_args() {
   esac
 }
 
-# version: what the programs say of themselves
-version() { git -C "$ROOT" describe --tags --always --dirty --abbrev=12 2>/dev/null || echo unknown; }
+# version: what the programs say of themselves, and their images' tag; FLOWKEEP_VERSION is another one
+version() { [ -z "${FLOWKEEP_VERSION:-}" ] || { echo "$FLOWKEEP_VERSION"; return; }; git -C "$ROOT" describe --tags --always --dirty --abbrev=12 2>/dev/null || echo unknown; }
 
 # build_programs: netmaster, netplugin, netctl and the CNI plugins flowkeep-cni, flowkeep-portmap and macvtap into $PROGRAMS; quick when nothing changed
 build_programs() {

@@ -75,6 +75,7 @@ exec INSTALL
 
 // TestInstalled: what two commands install wires pods and enforces policies, with the rights that the manifests give, and goes again.
 func TestInstalled(t *testing.T) {
+	another := anotherVersion(t)
 	c := installed(t)
 	w := setupOn(t, c)
 	w.Cleanup(func() {
@@ -93,6 +94,7 @@ func TestInstalled(t *testing.T) {
 	w.policy(ns, "c", `{podSelector: {matchLabels: {app: c}}, ingress: [{from: [{podSelector: {matchLabels: {app: a}}}]}]}`)
 	w.settles(w.open("a", "c", "tcp", 80, "allowed, across"), w.shut("b", "c", "tcp", 80, "no rule allows b"))
 	w.warned(ns)
+	w.rollsOut(ns, another)
 	w.partsStart()
 	w.settles(w.open("a", "c", "tcp", 80, "allowed, across"), w.shut("b", "c", "tcp", 80, "no rule allows b"))
 	w.nothingRefused()

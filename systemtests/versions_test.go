@@ -235,7 +235,7 @@ func (v *versions) nothingSetAside() {
 // setAside lists files that a program could not read.
 func (v *versions) setAside() (files []string) {
 	v.Helper()
-	for _, dir := range []string{"flowkeep/netmaster", "node1/flowkeep/state", "node2/flowkeep/state"} {
+	for _, dir := range []string{"flowkeep/netmaster", "node[12]/flowkeep/state", "node[12]/host/var/lib/flowkeep"} {
 		aside, err := filepath.Glob(filepath.Join(v.Dir, dir, "*.corrupt-*"))
 		v.must(err)
 		files = append(files, aside...)

@@ -27,6 +27,7 @@ import (
 const (
 	retryEvery     = time.Second
 	connectTimeout = 10 * time.Second
+	starting       = "starting" // why a part is not ready that nothing is known of yet
 )
 
 // Run enforces on this node until ctx ends. The flows stay in place then.
@@ -51,11 +52,11 @@ func Run(ctx context.Context, cfg Config) error {
 	a.dial = func(ctx context.Context) (reader, error) { return ofctl.Connect(ctx, cfg.managementSocket()) }
 	client := feed.New(feed.Config{Servers: cfg.Servers, TLS: func() (*tls.Config, error) { return mtls.ClientConfig(cfg.TLS, cfg.ServerName) }, Node: cfg.Node, Version: cfg.Version, TrafficMode: cfg.TrafficMode,
 		ObeyUnelected: cfg.ObeyUnelected, Logger: a.log, Handler: a})
-	for _, part := range []string{"switch", "network"} {
-		cfg.Health.SetReady(part, "starting")
+	for _, part := range []string{"switch", "network", "netmaster"} {
+		cfg.Health.SetReady(part, starting)
 	}
 	a.client = client
-	r := &runner{agent: a, clusters: clusters, feed: client}
+	r := &runner{agent: a, clusters: clusters, feed: client, attached: make(chan struct{}, 1)}
 	if err := r.openSwitch(ctx); err != nil {
 		return err
 	}
@@ -75,6 +76,7 @@ type runner struct {
 	manager  *endpoints.Manager
 	feed     *feed.Client
 	clusters []netip.Prefix
+	attached chan struct{} // has room for one; a switch is connected anew
 	swept    bool
 	kept     hostnet.Kept
 }
@@ -248,6 +250,10 @@ func (r *runner) oneSession(ctx context.Context) error {
 	r.metrics.switchUp.Set(1)
 	r.cfg.Health.SetReady("switch", "")
 	select {
+	case r.attached <- struct{}{}:
+	default:
+	}
+	select {
 	case <-s.Done():
 		return s.Err()
 	case <-ctx.Done():
@@ -285,7 +291,8 @@ func (r *runner) learnPorts(ctx context.Context) error {
 	})
 }
 
-// keepNetwork sets the node's own network up whenever something about the nodes changes, and now and then against drift.
+// keepNetwork sets the node's own network up whenever something about the nodes changes, when the switch was started again, whose devices in userspace are
+// new ones without addresses and routes, and now and then against drift.
 func (r *runner) keepNetwork(ctx context.Context) {
 	again := time.NewTicker(30 * time.Second)
 	defer again.Stop()
@@ -293,6 +300,7 @@ func (r *runner) keepNetwork(ctx context.Context) {
 	for {
 		select {
 		case infos = <-r.infos:
+		case <-r.attached:
 		case <-again.C:
 		case <-ctx.Done():
 			return
@@ -376,18 +384,28 @@ func (r *runner) DeletePort(ctx context.Context, name string, e *endpoints.Endpo
 	return r.db.DeletePort(ctx, r.cfg.Bridge, name)
 }
 
-// watch keeps the gauge of netmaster's connection.
+// watch keeps the gauge of netmaster's connection. The node is ready when netmaster has accepted it once: a version that netmaster does not take, or that does
+// not find it, ends its roll-out at this node. That netmaster goes later takes nothing from what is in force here, nor from being ready.
 func (r *runner) watch(ctx context.Context) {
-	second := time.NewTicker(time.Second)
-	defer second.Stop()
+	again := time.NewTicker(retryEvery / 4)
+	defer again.Stop()
+	met, said := false, starting
 	for {
 		select {
-		case <-second.C:
+		case <-again.C:
 			up := 0.0
 			if r.client.Connected() {
-				up = 1
+				up, met = 1, true
 			}
 			r.metrics.masterUp.Set(up)
+			reason := ""
+			if !met {
+				reason = r.client.Problem()
+			}
+			if reason != said {
+				said = reason
+				r.cfg.Health.SetReady("netmaster", reason)
+			}
 		case <-ctx.Done():
 			return
 		}

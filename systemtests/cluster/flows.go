@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -25,6 +26,9 @@ var (
 // Flows dumps the bridge of a node.
 func (c *Cluster) Flows(ctx context.Context, node string) ([]Flow, error) {
 	socket := filepath.Join(c.Dir, node, "flowkeep", "ovs", "fk0.mgmt")
+	if _, err := os.Stat(socket); err != nil { // installed by its manifests
+		socket = filepath.Join(c.Dir, node, "host", "run", "openvswitch", "fk0.mgmt")
+	}
 	text, err := output(exec.CommandContext(ctx, "ovs-ofctl", "-O", "OpenFlow13", "dump-flows", "unix:"+socket))
 	if err != nil {
 		return nil, err

@@ -49,7 +49,10 @@ func (c *Cluster) page(ctx context.Context, name, path string) (string, error) {
 // AwaitReady waits until /readyz of netmaster or of NODE-netplugin answers 200.
 func (c *Cluster) AwaitReady(ctx context.Context, name string, limit time.Duration) error {
 	return Until(ctx, limit, func() error {
-		_, err := c.page(ctx, name, "/readyz")
+		why, err := c.page(ctx, name, "/readyz")
+		if err != nil {
+			err = fmt.Errorf("%w: %s", err, strings.TrimSpace(why))
+		}
 		return err
 	})
 }
