@@ -12,7 +12,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// onKernel is a node whose bridge is of the kernel's datapath, and with a tunnel. Another bridge is there if it is said so.
+// onKernel is a node whose bridge is of the kernel's datapath. Another bridge is there if it is said so. scripts/kernel runs the tests that have one, TestKernel…, in a
+// virtual machine; elsewhere they are skipped.
 func onKernel(t *testing.T, another bool) *machine {
 	t.Helper()
 	if families, err := netlink.GenlFamilyList(); err != nil || !slices.ContainsFunc(families, func(f *netlink.GenlFamily) bool { return f.Name == datapathFamily }) {
