@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,9 +23,9 @@ import (
 func TestRoster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
-		away := false
+		var away atomic.Bool
 		client.PrependReactor("get", "configmaps", func(k8stesting.Action) (bool, runtime.Object, error) {
-			return away, nil, errors.New("refused by the test")
+			return away.Load(), nil, errors.New("refused by the test")
 		})
 		member := func(identity string) *Roster {
 			return &Roster{Client: client, Namespace: "ns", Identity: identity, Version: "v-" + identity}
@@ -95,14 +96,14 @@ func TestRoster(t *testing.T) {
 		if got := strings.Join(entries(), " "); strings.Contains(got, "no") {
 			t.Errorf("entries of nobody are left: %s", got)
 		}
-		away = true
+		away.Store(true)
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
 		if mu.Lock(); !strings.Contains(trouble, "refused by the test") || known != "" {
 			t.Errorf("it is not told that nobody can tell: %q %q", known, trouble)
 		}
 		mu.Unlock()
-		away = false
+		away.Store(false)
 		for range 3 {
 			tell("a", "")
 			knows("a v-a ;b/é v-b/é ;old 1 ;")
