@@ -51,7 +51,7 @@ type rollout struct {
 }
 
 // rollsOut: another version by kubectl apply, back by kubectl rollout undo, and versions that do not work, under load: nothing that is allowed is lost,
-// nothing that is denied passes, and what does not come up stays on one node.
+// nothing that is denied passes, and what does not come up stays on one node. Then a new switch.
 func (w *world) rollsOut(ns string, images func() string) {
 	w.Helper()
 	w.policy(ns, "b", `{podSelector: {matchLabels: {app: b}}, ingress: [{from: [{podSelector: {matchLabels: {app: c}}}]}]}`)
@@ -73,6 +73,7 @@ func (w *world) rollsOut(ns string, images func() string) {
 	r.runs(r.own)
 	r.goOn(counted)
 	r.broken()
+	r.newSwitch()
 }
 
 // prepare brings the images to the nodes, and writes the manifests of their version.
@@ -80,9 +81,11 @@ func (r *rollout) prepare(images string) {
 	r.Helper()
 	r.manifests = filepath.Join(r.TempDir(), "another.yaml")
 	for _, node := range []string{"node1", "node2"} {
-		out, err := exec.CommandContext(r.ctx, "ctr", "-a", filepath.Join(r.Dir, node, "containerd.sock"), "-n", "k8s.io", "images", "import", filepath.Join(images, "flowkeep.tar")).CombinedOutput()
-		if err != nil {
-			r.Fatalf("%v: %s", err, out)
+		for _, image := range []string{"flowkeep", "openvswitch"} {
+			out, err := exec.CommandContext(r.ctx, "ctr", "-a", filepath.Join(r.Dir, node, "containerd.sock"), "-n", "k8s.io", "images", "import", filepath.Join(images, image+".tar")).CombinedOutput()
+			if err != nil {
+				r.Fatalf("%v: %s", err, out)
+			}
 		}
 	}
 	text, err := os.ReadFile(filepath.Join(r.Dir, "flowkeep", "flowkeep.yaml"))
@@ -248,4 +251,33 @@ func (r *rollout) staysAt(stuck string, was map[string]netpluginPod) {
 			r.Errorf("the broken version is at %s: %s had the pod %v and has %v", stuck, node, was[node], p)
 		}
 	}
+}
+
+// newSwitch: its DaemonSet has another version since the roll-out, and nothing happened; when its pod on a node is deleted, nothing passes that is denied, and what
+// is allowed passes again without anybody doing more.
+func (r *rollout) newSwitch() {
+	r.Helper()
+	pod := func() (name, image string) {
+		text := r.kubectl("get", "pods", "-l", "app.kubernetes.io/name=openvswitch", "--field-selector=spec.nodeName=node2", "-o",
+			`jsonpath={range .items[*]}{.metadata.name} {.spec.containers[0].image}{"\n"}{end}`)
+		_, err := fmt.Sscan(text, &name, &image)
+		r.must(err)
+		return name, image
+	}
+	name, image := pod()
+	if !strings.HasSuffix(image, ":"+r.own) {
+		r.Errorf("the switch of node2 is of %s before somebody has deleted its pod", image)
+	}
+	streams := r.streams(r.allowed)
+	r.watch(0, r.refused, func() {
+		r.kubectl("delete", "pod", name) // and wait until it is gone
+		r.settles(r.allowed)
+	})
+	if _, image := pod(); !strings.HasSuffix(image, ":"+r.other) {
+		r.Errorf("the new switch of node2 is of %s", image)
+	}
+	for i, report := range r.stop(streams) {
+		r.Logf("a new switch on node2: %v %s: no answer for %.1f s, %d of %d lost", streams[i].From, report.Proto, report.LongestGapMillis/1000, report.Sent-report.Received, report.Sent)
+	}
+	r.settles(r.allowed, r.refused)
 }
