@@ -76,7 +76,7 @@ type runner struct {
 	manager  *endpoints.Manager
 	feed     *feed.Client
 	clusters []netip.Prefix
-	attached chan struct{} // has room for one; a switch is connected anew
+	attached chan struct{} // told of when a switch was connected anew; has room for one
 	swept    bool
 	kept     hostnet.Kept
 }
