@@ -202,7 +202,7 @@ func (r *rollout) broken() {
 		r.staysAt(stuck, was)
 		r.withFlag("replace", "--server-name=nobody.example", last)
 		r.must(cluster.Until(r.ctx, time.Minute, func() error {
-			if err := r.AwaitReady(r.ctx, stuck+"-netplugin", 0); err == nil || !strings.Contains(err.Error(), "netmaster: ") {
+			if err := r.AwaitReady(r.ctx, stuck+"-netplugin", 0); err == nil || !strings.Contains(err.Error(), "netmaster: ") || strings.Contains(err.Error(), "netmaster: starting") {
 				return fmt.Errorf("%s does not say that it has yet to find netmaster, but: %w", stuck, err)
 			}
 			return nil
