@@ -118,6 +118,9 @@ func (c *churn) run(rate int, lasting time.Duration) (events int) {
 	return events
 }
 
+// staying is how many of the policies that came are there at any time, so that none goes before it can have come to nodes.
+const staying = 20
+
 // choose gives the next event: of ten, three pods start, three go and two change their labels; a policy changes, and one comes or goes.
 func (c *churn) choose(n int) func() error {
 	c.mu.Lock()
@@ -145,7 +148,7 @@ func (c *churn) choose(n int) func() error {
 			return func() error { return c.editPolicy(namespace, i, port) }
 		}
 	case 9:
-		if n%20 == 9 || len(c.made) == 0 {
+		if n%20 == 9 || len(c.made) < staying {
 			number, port := c.next, c.port()
 			return func() error { return c.makePolicy(namespace, number, port) }
 		}
