@@ -167,19 +167,25 @@ func (c *churn) port() int {
 	return 10000 + c.next%50000
 }
 
+// takePod is one of a node that can say what becomes of it: what a node has wired it has until it says otherwise.
 func (c *churn) takePod() *pod {
-	if len(c.left) == 0 {
-		return nil
+	for len(c.left) > 0 {
+		p := c.left[0]
+		if c.left = c.left[1:]; !c.stopped(p.node) {
+			return p
+		}
 	}
-	p := c.left[0]
-	c.left = c.left[1:]
-	return p
+	return nil
+}
+
+func (c *churn) stopped(node int) bool {
+	return slices.ContainsFunc(c.sims, func(s *Sim) bool { return s.frozen && s.has(node) })
 }
 
 // sim is the process that a node is in; nil if it is in none.
 func (c *churn) sim(node int) *Sim {
 	for _, s := range c.sims {
-		if node >= s.first && node < s.first+s.count && !s.frozen {
+		if s.has(node) && !s.frozen {
 			return s
 		}
 	}

@@ -319,6 +319,8 @@ func (s *Sim) Freeze() error {
 	return syscall.Kill(pid, syscall.SIGSTOP)
 }
 
+func (s *Sim) has(node int) bool { return node >= s.first && node < s.first+s.count }
+
 // Ignore has nobody wait for what these nodes see.
 func (s *Sim) Ignore() { s.frozen = true }
 
