@@ -1,6 +1,7 @@
 package systemtests
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -24,15 +25,29 @@ func TestNetpluginStartsAlone(t *testing.T) {
 		for _, name := range []string{"netmaster", "apiserver"} {
 			s.must(s.Kill(s.ctx, name))
 		}
-		s.killAndStart("node1-netplugin")
-		time.Sleep(time.Second)
+		s.must(s.Kill(s.ctx, "node1-netplugin"))
+		s.must(s.Start(s.ctx, "node1-netplugin"))
+		s.must(cluster.Until(s.ctx, 30*time.Second, func() error { return s.lacksOnlyNetmaster("node1-netplugin") }))
 		for _, name := range []string{"apiserver", "netmaster"} {
 			s.must(s.Start(s.ctx, name))
 		}
 		s.must(s.AwaitReady(s.ctx, "netmaster", 60*time.Second))
+		s.must(s.AwaitReady(s.ctx, "node1-netplugin", 30*time.Second))
 	})
 	s.watching()
 	s.stillEnforces()
+}
+
+// lacksOnlyNetmaster: all else of what it takes to be ready is there.
+func (s *scene) lacksOnlyNetmaster(name string) error {
+	err := s.AwaitReady(s.ctx, name, 0)
+	switch {
+	case err == nil:
+		return errors.New(name + " is ready without netmaster")
+	case !strings.Contains(err.Error(), ": netmaster: rpc error") || strings.Contains(err.Error(), "; network: ") || strings.Contains(err.Error(), "; switch: "):
+		return err
+	}
+	return nil
 }
 
 // netplugin starts before its switch, which comes back without flows: nothing that is denied passes, and all comes back.
