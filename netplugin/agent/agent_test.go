@@ -98,6 +98,11 @@ func TestAPodIsOpenedWithItsRulesAndNotBefore(t *testing.T) {
 	a, s, d := running(t)
 	done := realize(t, a, wired("1", "c1", 7))
 	d.await(t, "announced 1")
+	forgotten := []string{"10.0.0.7 in 65521", "10.0.0.7 in 65522"}
+	if !slices.Equal(s.forgot, forgotten) {
+		t.Errorf("before the address's first pod since the start the switch was told to forget %v, want %v", s.forgot, forgotten)
+	}
+	s.forgot = nil
 	if _, err := a.Update(t.Context(), settle(1, "another"), leads); err != nil {
 		t.Fatal(err)
 	}
@@ -123,8 +128,8 @@ func TestAPodIsOpenedWithItsRulesAndNotBefore(t *testing.T) {
 		t.Error(err)
 	}
 	d.await(t, "withdrawn 1, shut")
-	if want := []string{"10.0.0.7 in 65521", "10.0.0.7 in 65522"}; !slices.Equal(s.forgot, want) {
-		t.Errorf("the switch was told to forget %v, want %v", s.forgot, want)
+	if !slices.Equal(s.forgot, forgotten) {
+		t.Errorf("the switch was told to forget %v, want %v", s.forgot, forgotten)
 	}
 }
 
@@ -158,6 +163,7 @@ func TestAPodIsNotInForceWhileTheSwitchIsAway(t *testing.T) {
 	if err := a.do(t.Context(), a.detach); err != nil {
 		t.Fatal(err)
 	}
+	a.ended.Had(wired("1", "c1", 7).Addresses) // else it is not even announced
 	done := realize(t, a, wired("1", "c1", 7))
 	d.await(t, "announced 1")
 	if _, err := a.Update(t.Context(), settle(1, "1"), leads); err != nil {

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/flowkeep/flowkeep/netplugin/endpoints"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
@@ -76,5 +78,24 @@ func TestARestartCountsNothingTwice(t *testing.T) {
 		cancel()
 		<-done
 		<-owner
+	}
+}
+
+// A pod that goes on over a restart keeps its connections, though the runtime asks for it again; of an address that was not in force,
+// whatever a pod of before has left is forgotten first.
+func TestARestoredPodsConnectionsAreNotForgotten(t *testing.T) {
+	a, s, d := running(t)
+	restored, other := wired("1", "c1", 7), wired("2", "c2", 8)
+	other.Name, restored.Realised = "cache", true
+	if err := a.do(t.Context(), func() { a.restorePods([]endpoints.Endpoint{restored, other}) }); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-realize(t, a, restored); err != nil || len(s.forgot) != 0 {
+		t.Errorf("the restored pod: %v; its connections were forgotten: %v", err, s.forgot)
+	}
+	realize(t, a, other)
+	d.await(t, "announced 2")
+	if want := []string{"10.0.0.8 in 65521", "10.0.0.8 in 65522"}; !slices.Equal(s.forgot, want) {
+		t.Errorf("the switch was told to forget %v, want %v", s.forgot, want)
 	}
 }

@@ -64,7 +64,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if r.manager, err = endpoints.Open(endpoints.Config{StateDir: cfg.StateDir, Logger: a.log, Switch: r, Realizer: a}); err != nil {
 		return err
 	}
-	r.restorePods()
+	r.restorePods(r.manager.List())
 	r.configure(ctx) // from disk: the first comparison must find the flows of before the restart
 	return r.run(ctx)
 }
@@ -153,11 +153,12 @@ func nodeMAC(node, device string) ofctl.MAC {
 }
 
 // restorePods opens the ports of pods that were in force before a restart; the rules that they wait for are on disk.
-func (r *runner) restorePods() {
-	for _, e := range r.manager.List() {
+func (a *agent) restorePods(wired []endpoints.Endpoint) {
+	for _, e := range wired {
 		if e.Realised {
-			r.pods[e.ID()] = &pod{endpoint: e, settled: true}
-			r.compiler.PutEndpoint(local(&e))
+			a.pods[e.ID()] = &pod{endpoint: e, settled: true}
+			a.compiler.PutEndpoint(local(&e))
+			a.ended.Had(e.Addresses)
 		}
 	}
 }

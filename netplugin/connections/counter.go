@@ -56,10 +56,12 @@ type Counter struct {
 	recent  []Record
 	sum     uint64
 	problem error
-	owed    []netip.Addr  // taken from waiting, and not forgotten yet
-	freed   chan struct{} // closed, and made anew, when an address is no longer owed
-	judge   *Judge        // Run's own
-	looks   chan struct{} // held by who reads for Live, and lookAgain with it
+	owed    []netip.Addr // taken from waiting, and not forgotten yet
+	// since holds the addresses that pods have had since the start: of what others' pods left behind before it, nothing is known.
+	since map[netip.Addr]bool
+	freed chan struct{} // closed, and made anew, when an address is no longer owed
+	judge *Judge        // Run's own
+	looks chan struct{} // held by who reads for Live, and lookAgain with it
 	// lookAgain is when the switch may be read again.
 	lookAgain time.Time
 }
@@ -72,7 +74,7 @@ type Record struct {
 
 // New makes a counter; it works while Run runs.
 func New(cfg Config) *Counter {
-	c := &Counter{cfg: cfg, wake: make(chan struct{}, 1), urgent: make(chan struct{}, 1), freed: make(chan struct{}), judge: NewJudge(), looks: make(chan struct{}, 1),
+	c := &Counter{cfg: cfg, wake: make(chan struct{}, 1), urgent: make(chan struct{}, 1), freed: make(chan struct{}), since: map[netip.Addr]bool{}, judge: NewJudge(), looks: make(chan struct{}, 1),
 		total: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "flowkeep_netplugin_connections_cut_total",
 			Help: "Live connections that ended because a permission (reason permission) or their pod (reason endpoint) was gone."}, []string{"reason"}),
 		failed: prometheus.NewCounter(prometheus.CounterOpts{Name: "flowkeep_netplugin_connections_unread_total",
@@ -104,6 +106,7 @@ func (c *Counter) Gone(ctx context.Context, endpoint string, addrs []netip.Addr)
 	}
 	done := make(chan struct{})
 	c.push(Change{Endpoint: endpoint, Gone: addrs, done: done})
+	c.Had(addrs) // all that they are owed is known now
 	signal(c.urgent)
 	select {
 	case <-done:
@@ -111,9 +114,19 @@ func (c *Counter) Gone(ctx context.Context, endpoint string, addrs []netip.Addr)
 	}
 }
 
+// Had is told of addresses whose pods go on from before the start: what conntrack holds of them is their own.
+func (c *Counter) Had(addrs []netip.Addr) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, a := range addrs {
+		c.since[a] = true
+	}
+}
+
 // Free returns when none of the addresses has connections of a pod that is gone: forgotten later, those of whoever has the address by
-// then would go with them.
+// then would go with them. What an address was owed before the start is not known; its first pod waits until it is forgotten once.
 func (c *Counter) Free(ctx context.Context, addrs []netip.Addr) error {
+	c.oweUnknown(addrs)
 	for {
 		c.mu.Lock()
 		freed, owes := c.freed, slices.ContainsFunc(addrs, c.owes)
@@ -126,6 +139,23 @@ func (c *Counter) Free(ctx context.Context, addrs []netip.Addr) error {
 		case <-ctx.Done():
 			return fmt.Errorf("the switch has not forgotten the connections of the pod that had %v before: %w", addrs, ctx.Err())
 		}
+	}
+}
+
+// oweUnknown has the connections of addresses forgotten that nobody has had since the start.
+func (c *Counter) oweUnknown(addrs []netip.Addr) {
+	c.mu.Lock()
+	unknown := slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { return c.since[a] })
+	for _, a := range unknown {
+		c.since[a] = true
+		if !c.owes(a) {
+			c.owed = append(c.owed, a)
+		}
+	}
+	c.mu.Unlock()
+	if len(unknown) > 0 {
+		signal(c.wake)
+		signal(c.urgent)
 	}
 }
 

@@ -199,6 +199,7 @@ func TestAnAddressIsFreeWhenItIsForgotten(t *testing.T) {
 	ct := &tracker{broken: errors.New("away")}
 	counting(t, ct, func(ctx context.Context, c *Counter) {
 		c.Begin(allowing(alice))
+		c.Had([]netip.Addr{alice, bob})
 		for range 3 { // the runtime repeats itself
 			c.Gone(ctx, "shop/alice", []netip.Addr{alice})
 		}
@@ -222,6 +223,35 @@ func TestAnAddressIsFreeWhenItIsForgotten(t *testing.T) {
 	if c.Free(over, []netip.Addr{alice}) == nil {
 		t.Error("free before anybody has looked")
 	}
+}
+
+// Nobody knows what an address was owed before the start: its first pod waits until it is forgotten, once, and nobody else does. The
+// connections of pods that go on are left alone.
+func TestAnAddressOfBeforeTheStartIsForgottenBeforeItsFirstPod(t *testing.T) {
+	ct := &tracker{broken: errors.New("away")}
+	counting(t, ct, func(ctx context.Context, c *Counter) {
+		c.Had([]netip.Addr{bob})
+		if err := c.Free(ctx, []netip.Addr{bob}); err != nil {
+			t.Error(err)
+		}
+		for range 2 { // the kubelet tries again
+			early, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+			if err := c.Free(early, []netip.Addr{alice}); err == nil {
+				t.Error("free while the switch may remember another pod of before the start")
+			}
+			cancel()
+		}
+		ct.set(nil)
+		for range 2 {
+			if err := c.Free(ctx, []netip.Addr{alice, bob}); err != nil || !slices.Equal(ct.forgot, []netip.Addr{alice}) {
+				t.Errorf("free: %v; forgotten %v, want alice's once", err, ct.forgot)
+			}
+		}
+		c.Gone(ctx, "shop/alice", []netip.Addr{alice})
+		if err := c.Free(ctx, []netip.Addr{alice}); err != nil || !slices.Equal(ct.forgot, []netip.Addr{alice, alice}) {
+			t.Errorf("after the pod's end: %v; forgotten %v, want alice's twice", err, ct.forgot)
+		}
+	})
 }
 
 // slow is conntrack that a switch which hangs does not show.
