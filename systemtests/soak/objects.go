@@ -15,7 +15,7 @@ import (
 	"strings"
 )
 
-// Ports are those on which every pod (but those of the host's network), every node and the host outside answer, over TCP and UDP.
+// Ports are those on which every pod (but those of the host's network) answers, over TCP and UDP; nodes and the host outside do on all but ServiceTarget.
 var Ports = []int{80, 81, 443, 5000, 8080}
 
 // ServicePort leads to ServiceTarget of the pod behind a Service, over TCP and UDP.

@@ -5,9 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"strings"
+	"time"
+
+	"github.com/flowkeep/flowkeep/systemtests/cluster"
 )
+
+// explaining bounds how long netctl may take until it explains a settled state.
+const explaining = 60 * time.Second
 
 // explained is what of netctl explain's answer is compared.
 type explained struct {
@@ -24,22 +31,35 @@ func (p *player) explain(ctx context.Context, rng *rand.Rand, attempts []*attemp
 	var errs []error
 	for range min(n, len(attempts)) {
 		a := attempts[rng.IntN(len(attempts))]
-		to := a.packet.To.String()
-		if a.packet.To.Is6() {
-			to = "[" + to + "]"
-		}
-		var x explained
-		err := p.netctl(ctx, &x, "explain", a.packet.From.String(), fmt.Sprintf("%s:%d/%s", to, a.packet.Port, strings.ToLower(a.packet.Protocol)))
+		x, err := p.explanation(ctx, a)
 		if err != nil {
 			return fmt.Errorf("explain: %w", err)
 		}
 		p.Explained++
-		if wrong := wrongly(&x, a.verdict.Allowed); wrong != "" {
+		if wrong := wrongly(x, a.verdict.Allowed); wrong != "" {
 			p.Differences++
 			errs = append(errs, &Difference{fmt.Sprintf("netctl explain %s: %s", a, wrong)})
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// explanation is netctl's answer when all nodes have in force what they were sent: a pod that was deleted by force is taken apart later, and
+// its node hears of that again.
+func (p *player) explanation(ctx context.Context, a *attempt) (*explained, error) {
+	to := netip.AddrPortFrom(a.packet.To, uint16(a.packet.Port))
+	var x *explained
+	err := cluster.Until(ctx, explaining, func() error {
+		x = new(explained)
+		if err := p.netctl(ctx, x, "explain", a.packet.From.String(), fmt.Sprintf("%v/%s", to, strings.ToLower(a.packet.Protocol))); err != nil {
+			return err
+		}
+		if i := slices.IndexFunc(x.Problems, func(problem string) bool { return strings.Contains(problem, "has not all in force yet") }); i >= 0 {
+			return errors.New(x.Problems[i])
+		}
+		return nil
+	})
+	return x, err
 }
 
 func wrongly(x *explained, allowed bool) string {

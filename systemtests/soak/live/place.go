@@ -82,13 +82,17 @@ func (p *player) begin(ctx context.Context) error {
 	return p.clear(ctx)
 }
 
-// enter makes a node or the host outside answer on all ports.
+// machinePorts are those on which nodes and the host outside answer. They are silent on Services' target: for a while kube-proxy leads to the node
+// whose pod of the host's network is gone, and its answer would be taken for that of the pod which has come instead.
+var machinePorts = slices.DeleteFunc(slices.Clone(soak.Ports), func(n int) bool { return n == soak.ServiceTarget })
+
+// enter makes a node or the host outside answer.
 func (p *player) enter(at *place, netns string) (err error) {
 	if at.NetNS, err = cluster.EnterNetNS(netns); err != nil {
 		return err
 	}
 	p.ends = append(p.ends, at.leave)
-	stop, err := at.Echo(at.ips, soak.Ports)
+	stop, err := at.Echo(at.ips, machinePorts)
 	if err == nil {
 		p.ends = append(p.ends, stop)
 	}

@@ -7,7 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
-	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -218,7 +218,7 @@ func (p *player) openStreams(rng *rand.Rand) error {
 		if len(p.streams) >= p.Streams {
 			return nil
 		}
-		if !a.verdict.Allowed || !answers(a.to) {
+		if !a.verdict.Allowed || !p.answers(a) {
 			continue
 		}
 		s, err := openStream(*a)
@@ -232,14 +232,14 @@ func (p *player) openStreams(rng *rand.Rand) error {
 	return nil
 }
 
-func answers(to netip.AddrPort) bool {
-	if to.Port() == soak.ServicePort {
+// answers tells whether somebody listens there: on the ports between them are refusals only.
+func (p *player) answers(a *attempt) bool {
+	port := int(a.to.Port())
+	switch {
+	case a.service:
 		return true
+	case p.pods[a.target] != nil:
+		return slices.Contains(soak.Ports, port)
 	}
-	for _, n := range soak.Ports {
-		if n == int(to.Port()) {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(machinePorts, port)
 }
