@@ -75,7 +75,7 @@ func TestCompletedPodHasNoRights(t *testing.T) {
 	w := setup(t)
 	ns := threePods(w)
 	w.policy(ns, "b", `{podSelector: {matchLabels: {app: b}}, ingress: [{from: [{podSelector: {matchLabels: {app: job}}}]}]}`)
-	w.apply(ns, `{apiVersion: v1, kind: Pod, metadata: {name: job, labels: {app: job}}, spec: {nodeName: node1, restartPolicy: Never,
+	w.apply(ns, `{apiVersion: v1, kind: Pod, metadata: {name: job, labels: {app: job}}, spec: {nodeName: node1, restartPolicy: Never, automountServiceAccountToken: false,
 		containers: [{name: c, image: "flowkeep.local/probe:sandbox", imagePullPolicy: Never, args: [check, tcp, "127.0.0.1:1"]}]}}`)
 	var job struct {
 		Status struct {

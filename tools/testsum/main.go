@@ -1,6 +1,6 @@
 // Testsum reads `go test -json` and prints a line a package, and the output of what failed. With -tally it appends
 // "PASSED FAILED SKIPPED" to a file, with -digest a few lines of each test that failed: what is to be read at the end of a
-// long log. It fails if anything failed, a package that did not build or ran no test to its end included.
+// long log; with -each it prints a line a passed test too. It fails if anything failed, a package that did not build or ran no test to its end included.
 package main
 
 import (
@@ -19,8 +19,10 @@ import (
 func main() {
 	tally := flag.String("tally", "", "append the counts to this file")
 	digest := flag.String("digest", "", "append the ends of failures to this file")
+	each := flag.Bool("each", false, "name each test as it passes")
 	flag.Parse()
 	s := newSummary(os.Stdout)
+	s.each = *each
 	err := s.read(os.Stdin)
 	if err == nil && *tally != "" {
 		err = appendText(*tally, fmt.Sprintf("%d %d %d\n", s.passed, s.failed, s.skipped))
@@ -62,6 +64,7 @@ type result struct {
 
 type summary struct {
 	w                       io.Writer
+	each                    bool // a line a passed test
 	passed, failed, skipped int
 	packages                map[string]*result
 	build                   []string // the compiler's output so far
@@ -116,6 +119,9 @@ func (s *summary) testDone(p *result, e event) {
 	switch e.Action {
 	case "pass":
 		p.passed++
+		if s.each {
+			fmt.Fprintf(s.w, "passed %s (%.1f s)\n", e.Test, e.Elapsed)
+		}
 	case "skip":
 		p.skipped++
 		fmt.Fprintf(s.w, "skipped %s %s: %s\n", e.Package, e.Test, strings.TrimSpace(strings.Join(reason(p.output[e.Test]), " ")))
@@ -208,8 +214,8 @@ func (s *summary) printFailure(p *result, e event) {
 
 // end counts packages whose end was never told: the run was cut short.
 func (s *summary) end() error {
-	for name := range s.packages {
-		s.failed++
+	for name, p := range s.packages {
+		s.passed, s.failed, s.skipped = s.passed+p.passed, s.failed+p.failed+1, s.skipped+p.skipped
 		s.digests = append(s.digests, fmt.Sprintf("FAILED %s: never ended\n", name))
 		fmt.Fprintf(s.w, "FAILED %s: never ended\n", name)
 	}

@@ -27,7 +27,8 @@ func TestSummary(t *testing.T) {
 		{"panics", `{"Action":"pass","Package":"p","Test":"A"}
 {"Action":"output","Package":"p","Test":"B","Output":"panic: oh\n"}
 {"Action":"fail","Package":"p"}`, 1, 1, 0, "panic: oh"},
-		{"cut short", `{"Action":"pass","Package":"p","Test":"A"}`, 0, 1, 0, "never ended"},
+		{"cut short", `{"Action":"pass","Package":"p","Test":"A"}
+{"Action":"fail","Package":"p","Test":"B"}`, 1, 2, 0, "never ended"},
 		{"long", `{"Action":"pass","Package":"p","Test":"A","Elapsed":1}
 {"Action":"pass","Package":"p","Test":"B/c","Elapsed":70}
 {"Action":"pass","Package":"p","Test":"B","Elapsed":70}
@@ -43,6 +44,16 @@ func TestSummary(t *testing.T) {
 		if s.passed != c.passed || s.failed != c.failed || s.skipped != c.skipped || !strings.Contains(out.String(), c.says) {
 			t.Errorf("%s: %d passed, %d failed, %d skipped; printed %q", c.name, s.passed, s.failed, s.skipped, out.String())
 		}
+	}
+}
+
+// A run that takes hours tells what has passed.
+func TestEachIsNamed(t *testing.T) {
+	var out strings.Builder
+	s := newSummary(&out)
+	s.each = true
+	if err := s.read(strings.NewReader(`{"Action":"pass","Package":"p","Test":"A","Elapsed":3}`)); err != nil || !strings.Contains(out.String(), "passed A (3.0 s)\n") {
+		t.Errorf("%v, printed %q", err, out.String())
 	}
 }
 
