@@ -24,6 +24,8 @@ func (m *Match) Check() error {
 		return fmt.Errorf("ip_frag without ether type IPv4 or IPv6: %w", ErrPrerequisite)
 	case (m.TpSrc.Mask != 0 || m.TpDst.Mask != 0) && m.IPProto != 6 && m.IPProto != 17 && m.IPProto != 132:
 		return fmt.Errorf("ports without nw_proto TCP, UDP or SCTP: %w", ErrPrerequisite)
+	case m.TCPFlags.Mask != 0 && m.IPProto != 6:
+		return fmt.Errorf("tcp_flags without nw_proto TCP: %w", ErrPrerequisite)
 	case (m.ICMPType.Mask != 0 || m.ICMPCode.Mask != 0) && (m.EtherType != EtherIPv4 || m.IPProto != 1) && (m.EtherType != EtherIPv6 || m.IPProto != 58):
 		return fmt.Errorf("ICMP fields without nw_proto ICMP: %w", ErrPrerequisite)
 	case (m.NDTarget.IsValid() || m.NDSLL != MAC{} || m.NDTLL != MAC{}) && (m.IPProto != 58 || m.ICMPType.Mask == 0):

@@ -219,6 +219,8 @@ func TestFieldsNeedTheirPrerequisites(t *testing.T) {
 		"port":                            {Match{EtherType: EtherIPv6, IPProto: 17, TpDst: port}, true},
 		"port without protocol":           {Match{EtherType: EtherIPv4, TpDst: port}, false},
 		"port of ICMP":                    {Match{EtherType: EtherIPv4, IPProto: 1, TpSrc: port}, false},
+		"flags":                           {Match{EtherType: EtherIPv6, IPProto: 6, TCPFlags: port}, true},
+		"flags of UDP":                    {Match{EtherType: EtherIPv6, IPProto: 17, TCPFlags: port}, false},
 		"ICMPv6 type":                     {Match{EtherType: EtherIPv6, IPProto: 58, ICMPType: U8{135, 0xff}}, true},
 		"ICMPv6 type of IPv4":             {Match{EtherType: EtherIPv4, IPProto: 58, ICMPType: U8{135, 0xff}}, false},
 		"neighbour's target":              {Match{EtherType: EtherIPv6, IPProto: 58, ICMPType: U8{135, 0xff}, NDTarget: six.Addr()}, true},

@@ -47,8 +47,9 @@ const (
 	controllerMaxLen = 0
 	controllerMeter  = 5
 
-	classBasic = 0x8000
-	classNXM1  = 0x0001
+	classBasic        = 0x8000
+	classNXM1         = 0x0001
+	classExperimenter = 0xffff // the experimenter's number comes first in the value
 )
 
 // OXM field numbers of class 0x8000.
@@ -81,11 +82,15 @@ const (
 	oxmNDTLL      = 33
 )
 
+// onfTCPFlags is what OpenFlow 1.3 calls nxmTCPFlags when the switch tells of it: a field of the ONF as an experimenter (EXT-109).
+const onfTCPFlags = 42
+
 // NXM fields of class 1; registers are 0 to 7.
 const (
 	nxmIPFrag     = 26
 	nxmTunIPv4Src = 31
 	nxmPktMark    = 33
+	nxmTCPFlags   = 34
 	nxmTunIPv4Dst = 32
 	nxmConjID     = 37
 	nxmCtState    = 105

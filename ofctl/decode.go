@@ -88,12 +88,22 @@ func decodeMatch(b []byte, m *Match) error {
 		}
 		class, field, masked, body := be.Uint16(b), b[2]>>1, b[2]&1 == 1, b[4:4+int(b[3])]
 		b = b[4+int(b[3]):]
+		var vendor uint32
+		if class == classExperimenter {
+			if len(body) < 4 {
+				return errShort
+			}
+			vendor, body = be.Uint32(body), body[4:]
+		}
 		var mask []byte
 		if masked {
 			if len(body)%2 != 0 {
 				return errShort
 			}
 			body, mask = body[:len(body)/2], body[len(body)/2:]
+		}
+		if vendor == onfExperimenter && field == onfTCPFlags {
+			class, field = classNXM1, nxmTCPFlags
 		}
 		if err := decodeField(m, class, field, body, mask); err != nil {
 			return err
@@ -168,6 +178,8 @@ func decodeNXM(m *Match, field uint8, v, mask []byte) error {
 		return exactAddr(&m.TunSrc, v, mask)
 	case nxmTunIPv4Dst, nxmTunIPv6Dst:
 		return exactAddr(&m.TunDst, v, mask)
+	case nxmTCPFlags:
+		return masked16(&m.TCPFlags, v, mask)
 	case nxmConjID:
 		return exact32(&m.ConjID, v, mask)
 	case nxmCtState:

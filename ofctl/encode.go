@@ -161,6 +161,7 @@ func appendL4(b []byte, m *Match) []byte {
 	case 6:
 		b = appendMasked16(b, classBasic, oxmTCPSrc, m.TpSrc)
 		b = appendMasked16(b, classBasic, oxmTCPDst, m.TpDst)
+		b = appendMasked16(b, classNXM1, nxmTCPFlags, m.TCPFlags)
 	case 17:
 		b = appendMasked16(b, classBasic, oxmUDPSrc, m.TpSrc)
 		b = appendMasked16(b, classBasic, oxmUDPDst, m.TpDst)

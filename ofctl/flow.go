@@ -37,6 +37,7 @@ type Match struct {
 	ArpOp     uint16 // 0: any
 	TpSrc     U16    // tcp_src, udp_src or sctp_src, by IPProto
 	TpDst     U16
+	TCPFlags  U16 // 12 bits, as in the TCP header; needs IPProto TCP
 	CtTpSrc   U16
 	CtTpDst   U16
 	CtZone    uint16 // 0: any
@@ -73,6 +74,9 @@ type U16 struct{ Value, Mask uint16 }
 
 // U32 is a value with a mask.
 type U32 struct{ Value, Mask uint32 }
+
+// TCPSyn is the flag SYN in TCPFlags.
+const TCPSyn uint16 = 1 << 1
 
 // Conntrack state bits, as in ovs-fields(7), ct_state.
 const (

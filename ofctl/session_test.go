@@ -41,6 +41,8 @@ func every() []ofctl.Flow {
 	add(ofctl.Match{InPort: 2, EthSrc: mac(1), EthDst: mac(2)}, out...)
 	add(ofctl.Match{EtherType: ofctl.EtherARP, ArpOp: 1, NwSrc: p("10.0.0.1/32"), NwDst: p("10.0.0.0/24"), ArpSHA: mac(3)}, out...)
 	add(ofctl.Match{EtherType: ofctl.EtherIPv4, NwSrc: p("10.0.0.1/32"), NwDst: p("10.0.0.0/23"), IPProto: 6, TpSrc: ofctl.U16{Value: 80, Mask: 0xffff}, TpDst: ofctl.U16{Value: 0x1000, Mask: 0xf000}}, out...)
+	add(ofctl.Match{EtherType: ofctl.EtherIPv4, IPProto: 6, TCPFlags: ofctl.U16{Mask: ofctl.TCPSyn}, TpSrc: ofctl.U16{Mask: 0x8000}}, out...)
+	add(ofctl.Match{EtherType: ofctl.EtherIPv6, IPProto: 6, TCPFlags: ofctl.U16{Value: 0x012, Mask: 0xfff}}, out...)
 	add(ofctl.Match{EtherType: ofctl.EtherIPv6, NwSrc: p("fd00::1/128"), NwDst: p("fd00::/61"), IPProto: 17, TpDst: ofctl.U16{Value: 53, Mask: 0xffff}}, out...)
 	add(ofctl.Match{EtherType: ofctl.EtherIPv4, IPProto: 132, TpDst: ofctl.U16{Value: 9, Mask: 0xffff}}, out...)
 	add(ofctl.Match{EtherType: ofctl.EtherIPv4, IPProto: 1, ICMPType: ofctl.U8{Value: 8, Mask: 0xff}, ICMPCode: ofctl.U8{Mask: 0xff}}, out...)

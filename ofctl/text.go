@@ -199,6 +199,7 @@ func (m Match) addressText(t *textBuilder) {
 func (m Match) transportText(t *textBuilder) {
 	t.masked16("tp_src", m.TpSrc)
 	t.masked16("tp_dst", m.TpDst)
+	t.tcpFlags(m.TCPFlags)
 	if m.ICMPType.Mask != 0 {
 		t.add("icmp_type=%d", m.ICMPType.Value)
 	}
@@ -210,6 +211,30 @@ func (m Match) transportText(t *textBuilder) {
 	}
 	t.mac("nd_sll", m.NDSLL)
 	t.mac("nd_tll", m.NDTLL)
+}
+
+var tcpFlagNames = []string{"fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr", "ns"}
+
+func (t *textBuilder) tcpFlags(v U16) {
+	if v.Mask == 0 {
+		return
+	}
+	var b strings.Builder
+	for i := range 12 {
+		bit := uint16(1) << i
+		if v.Mask&bit == 0 {
+			continue
+		}
+		sign, name := "-", fmt.Sprintf("[%d]", i) // as Open vSwitch calls those without a name
+		if v.Value&bit != 0 {
+			sign = "+"
+		}
+		if i < len(tcpFlagNames) {
+			name = tcpFlagNames[i]
+		}
+		b.WriteString(sign + name)
+	}
+	t.add("tcp_flags=%s", b.String())
 }
 
 func portText(port uint32) string {

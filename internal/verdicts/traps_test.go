@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/flowkeep/flowkeep/netmaster/resolve"
+	"github.com/flowkeep/flowkeep/netplugin/pipeline"
 	"github.com/flowkeep/flowkeep/ofctl"
 	"github.com/flowkeep/flowkeep/ofctl/fake"
 	"github.com/flowkeep/flowkeep/policydb/policy"
@@ -77,6 +78,53 @@ var connectionTraps = []struct {
 		b.expect(p, false, "its rule went")
 		b.expect(p.Reply(), false, "its rule went")
 	}},
+	{"conntrack is gone with the switch, and what was cut still sends", func(t *testing.T) {
+		b := three(t, lets("0", "1"))
+		p := b.live(0, 1)
+		b.put(lets("2", "1"))
+		b.lose(&p)
+		b.expect(p.Reply(), false, "1 may open connections, but this opens none")
+		b.expect(p, false, "the policy lets 2 in only")
+		b.expect(tcpBetween(1, 0), true, "1 may open connections")
+	}},
+	{"conntrack is gone with the switch: what is allowed goes on when its client speaks, judged as before", func(t *testing.T) {
+		b := three(t, lets("0", "1"))
+		p := b.live(0, 1)
+		b.lose(&p)
+		b.expect(p.Reply(), false, "nobody has opened this")
+		b.expect(p, true, "allowed")
+		b.expect(p.Reply(), true, "allowed")
+		b.put(lets("2", "1"))
+		b.expect(p.Reply(), false, "its rule went")
+		b.expect(p, false, "its rule went")
+	}},
+	{"conntrack is gone with the switch, and the ports do not tell who is the client", func(t *testing.T) {
+		b := three(t)
+		for _, ports := range [][2]uint16{{40000, 50051}, {1000, 80}, {1000, 50051}} {
+			p := tcpBetween(0, 1)
+			p.SrcPort, p.DstPort = ports[0], ports[1]
+			b.expect(p, true, "opens")
+			b.expect(p.Reply(), true, "is answered")
+			b.lose(&p)
+			b.expect(p, false, ports)
+			q := p.Reply()
+			b.expect(q, ports == [2]uint16{1000, 50051}, ports) // the client has a server's port, and the server a client's
+		}
+	}},
+	{"conntrack sees one direction of a connection to a Service: it is known again whenever its client speaks", func(t *testing.T) {
+		b := three(t)
+		p := tcpBetween(0, 1)
+		p.SrcPort, p.DstPort, p.MidStream = 1000, 50051, true
+		if r := b.sw.Inject(gatewayPort, p); !r.Left(b.locals[1].Port) {
+			t.Errorf("lost:\n%s", r)
+		}
+	}},
+}
+
+// lose has conntrack forget the packet's connection, and makes the packet one in the midst of it.
+func (b *bridge) lose(p *fake.Packet) {
+	b.sw.Flush(pipeline.ZonePolicy, fake.Tuple{Src: p.Src, Dst: p.Dst, Proto: p.Proto, SrcPort: p.SrcPort, DstPort: p.DstPort})
+	p.MidStream = true
 }
 
 func letsOn(from, to string, port uint16) *policy.Policy {

@@ -101,6 +101,9 @@ func packetText(p policy.Packet) string {
 	switch name := portFields[p.Protocol]; {
 	case name != "":
 		text += fmt.Sprintf(",%s_src=%d,%s_dst=%d", name, probePort, name, p.Port)
+		if p.Protocol == policy.TCP {
+			text += ",tcp_flags=syn"
+		}
 	case p.Protocol == icmp:
 		text += ",icmp_type=8,icmp_code=0"
 	case p.Protocol == icmpv6:

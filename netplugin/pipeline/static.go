@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/flowkeep/flowkeep/ofctl"
+	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
 // Device is one of the two ports that lead to the node's own network stack.
@@ -294,6 +295,31 @@ func (l *flowList) state(cfg *Config) {
 		m := valid(etherTypeOf(a))
 		m.CtNwSrc = single(a)
 		l.static(TableState, 50, m, goTo(TableCommit))
+	}
+	l.resumed(fromPod)
+	l.resumed(fromNode)
+	if cfg.Tunnel.open() {
+		l.resumed(fromTunnel)
+	}
+}
+
+// ephemeral is the bit that the ports have which clients speak from: 32768 and up.
+const ephemeral uint16 = 1 << 15
+
+// resumed keeps what conntrack takes for the first segment of a TCP connection, though it opens none, from being judged as such: nobody
+// knows who had opened it. Only where the ports say that a client speaks it is the first of its connection as far as policies go
+// (docs/decisions/026). Of what comes to a Service conntrack sees the client's direction alone, here: that is not held to it.
+func (l *flowList) resumed(source uint32) {
+	for _, etherType := range families {
+		m := sourceIs(valid(etherType), source)
+		m.CtState.Value |= ofctl.CtNew
+		m.CtState.Mask |= ofctl.CtNew
+		m.IPProto, m.TCPFlags = uint8(policy.TCP), ofctl.U16{Mask: ofctl.TCPSyn}
+		byServer, byEither := m, m
+		byServer.TpSrc = ofctl.U16{Mask: ephemeral}
+		byEither.TpDst = ofctl.U16{Value: ephemeral, Mask: ephemeral}
+		l.static(TableState, 40, byServer)
+		l.static(TableState, 40, byEither)
 	}
 }
 

@@ -49,9 +49,9 @@ func (s *state) network(m *ofctl.Match) bool {
 
 func (s *state) transport(m *ofctl.Match) bool {
 	if s.fragment()&ofctl.FragLater != 0 {
-		return m.TpSrc.Mask|m.TpDst.Mask == 0 && m.ICMPType.Mask|m.ICMPCode.Mask == 0
+		return m.TpSrc.Mask|m.TpDst.Mask|m.TCPFlags.Mask == 0 && m.ICMPType.Mask|m.ICMPCode.Mask == 0
 	}
-	return s.SrcPort&m.TpSrc.Mask == m.TpSrc.Value && s.DstPort&m.TpDst.Mask == m.TpDst.Value &&
+	return s.SrcPort&m.TpSrc.Mask == m.TpSrc.Value && s.DstPort&m.TpDst.Mask == m.TpDst.Value && s.tcpFlags()&m.TCPFlags.Mask == m.TCPFlags.Value &&
 		s.ICMPType&m.ICMPType.Mask == m.ICMPType.Value && s.ICMPCode&m.ICMPCode.Mask == m.ICMPCode.Value
 }
 

@@ -81,6 +81,21 @@ func (p Packet) ErrorFrom(router netip.Addr) Packet {
 	return e
 }
 
+const tcpAck uint16 = 1 << 4
+
+// tcpFlags are those of a SYN, of its answer, or of a segment later on.
+func (p *Packet) tcpFlags() uint16 {
+	switch {
+	case p.Proto != tcp:
+		return 0
+	case p.MidStream:
+		return tcpAck
+	case p.Unasked:
+		return ofctl.TCPSyn | tcpAck
+	}
+	return ofctl.TCPSyn
+}
+
 // Tuple is what tells connections apart.
 type Tuple struct {
 	Src, Dst         netip.Addr

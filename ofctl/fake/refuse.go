@@ -45,7 +45,7 @@ func masked(m *ofctl.Match) bool {
 			return false
 		}
 	}
-	for _, p := range []ofctl.U16{m.TpSrc, m.TpDst, m.CtTpSrc, m.CtTpDst} {
+	for _, p := range []ofctl.U16{m.TpSrc, m.TpDst, m.TCPFlags, m.CtTpSrc, m.CtTpDst} {
 		if p.Value&^p.Mask != 0 {
 			return false
 		}

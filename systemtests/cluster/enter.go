@@ -108,6 +108,12 @@ func connect(file *os.File, to netip.AddrPort, timeout time.Duration) error {
 	return result
 }
 
+// Listen takes TCP connections; whoever accepts one says what comes of it.
+func (n *NetNS) Listen(at netip.AddrPort) (l net.Listener, err error) {
+	n.run(func() { l, err = net.ListenTCP("tcp", net.TCPAddrFromAddrPort(at)) })
+	return l, err
+}
+
 // Echo answers over TCP and UDP on these addresses and ports until the function it returns is called. Addresses, not all of
 // them: what answers a datagram must answer from where it was sent to.
 func (n *NetNS) Echo(addrs []netip.Addr, ports []int) (stop func(), err error) {
@@ -133,8 +139,7 @@ func (n *NetNS) Echo(addrs []netip.Addr, ports []int) (stop func(), err error) {
 }
 
 func (n *NetNS) listen(at netip.AddrPort) (tcp net.Listener, udp net.PacketConn, err error) {
-	n.run(func() { tcp, err = net.ListenTCP("tcp", net.TCPAddrFromAddrPort(at)) })
-	if err != nil {
+	if tcp, err = n.Listen(at); err != nil {
 		return nil, nil, err
 	}
 	n.run(func() { udp, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(at)) })

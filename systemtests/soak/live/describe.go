@@ -131,11 +131,14 @@ func (p *player) trace(ctx context.Context, pod soak.Pod, a *attempt) string {
 }
 
 func traceFlow(port string, k soak.Packet) string {
-	proto := strings.ToLower(k.Protocol)
-	if k.From.Is6() {
-		return fmt.Sprintf("in_port=%s,%s6,ipv6_src=%v,ipv6_dst=%v,%s_dst=%d,nw_ttl=64", port, proto, k.From, k.To, proto, k.Port)
+	proto, flags := strings.ToLower(k.Protocol), ""
+	if proto == "tcp" {
+		flags = ",tcp_flags=syn"
 	}
-	return fmt.Sprintf("in_port=%s,%s,nw_src=%v,nw_dst=%v,%s_dst=%d,nw_ttl=64", port, proto, k.From, k.To, proto, k.Port)
+	if k.From.Is6() {
+		return fmt.Sprintf("in_port=%s,%s6,ipv6_src=%v,ipv6_dst=%v,%s_dst=%d,nw_ttl=64%s", port, proto, k.From, k.To, proto, k.Port, flags)
+	}
+	return fmt.Sprintf("in_port=%s,%s,nw_src=%v,nw_dst=%v,%s_dst=%d,nw_ttl=64%s", port, proto, k.From, k.To, proto, k.Port, flags)
 }
 
 // portOf finds the port of the pod with this address in table 0, where its own addresses are listed.
