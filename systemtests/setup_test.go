@@ -138,13 +138,17 @@ func (w *world) policy(namespace, name, spec string) {
 	w.apply(namespace, fmt.Sprintf("{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: %s}, spec: %s}", name, spec))
 }
 
+func specOf(pod string) cluster.PodSpec {
+	name, node, _ := strings.Cut(pod, "@")
+	return cluster.PodSpec{Name: name, Node: node, Labels: map[string]string{"app": name}, Ports: map[int]string{80: "web", 81: ""}}
+}
+
 // run starts pods, each "name@node", with the label app=name; all listen on 80 (named web) and 81.
 func (w *world) run(namespace string, pods ...string) {
 	w.Helper()
 	var specs []cluster.PodSpec
 	for _, p := range pods {
-		name, node, _ := strings.Cut(p, "@")
-		specs = append(specs, cluster.PodSpec{Name: name, Node: node, Labels: map[string]string{"app": name}, Ports: map[int]string{80: "web", 81: ""}})
+		specs = append(specs, specOf(p))
 	}
 	running, err := w.RunPods(w.ctx, namespace, specs...)
 	w.must(err)

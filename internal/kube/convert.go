@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -292,7 +293,7 @@ func (c *converter) port(where string, in *networkingv1.NetworkPolicyPort) (poli
 // Endpoint is what counts of a pod.
 func Endpoint(pod *corev1.Pod) *policy.Endpoint {
 	e := &policy.Endpoint{
-		Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID), Labels: pod.Labels, Node: pod.Spec.NodeName,
+		Namespace: pod.Namespace, Name: pod.Name, UID: uidOf(pod), Labels: pod.Labels, Node: pod.Spec.NodeName,
 		HostNetwork: pod.Spec.HostNetwork, Terminating: pod.DeletionTimestamp != nil, CreatedAt: pod.CreationTimestamp.Unix(),
 		Finished: pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed,
 	}
@@ -315,6 +316,13 @@ func Endpoint(pod *corev1.Pod) *policy.Endpoint {
 		}
 	}
 	return e
+}
+
+// uidOf is the UID by which the pod's kubelet, and so netplugin, knows it. Of a static pod the API server has a mirror pod with a UID of its own, another one
+// whenever the kubelet makes it anew; the kubelet's is an annotation, which does not change. Whoever may create pods may write it: it counts for nothing but
+// the pod's own name.
+func uidOf(pod *corev1.Pod) string {
+	return cmp.Or(pod.Annotations[corev1.MirrorPodAnnotationKey], string(pod.UID))
 }
 
 // addAddress takes the first address of each family; what is no address is left out.

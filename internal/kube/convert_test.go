@@ -232,6 +232,28 @@ func TestEndpoint(t *testing.T) {
 	}
 }
 
+// A static pod is the kubelet's, which tells netplugin the UID that it made of the pod's file.
+func TestUIDOfStaticPods(t *testing.T) {
+	const hash = "5f2b8e1c7d9a4036b1e2c3d4f5a60718"
+	for _, c := range []struct {
+		name        string
+		annotations map[string]string
+		want        string
+	}{
+		{"a pod", nil, "of-the-api"},
+		{"a mirror pod", map[string]string{"kubernetes.io/config.mirror": hash, "kubernetes.io/config.hash": hash, "kubernetes.io/config.source": "file"}, hash},
+		{"an annotation that says nothing", map[string]string{"kubernetes.io/config.mirror": ""}, "of-the-api"},
+		{"a hash alone, which anybody may write at any time", map[string]string{"kubernetes.io/config.hash": hash}, "of-the-api"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a-n1", UID: "of-the-api", Annotations: c.annotations}}
+			if got := Endpoint(pod).UID; got != c.want {
+				t.Errorf("UID %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
 func TestNode(t *testing.T) {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"},
 		Spec: corev1.NodeSpec{PodCIDR: "10.244.1.0/24", PodCIDRs: []string{"10.244.1.0/24", "fd00:1::/64", "junk"}},

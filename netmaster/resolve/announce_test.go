@@ -237,3 +237,30 @@ func TestManyClaimOneAddress(t *testing.T) {
 		t.Errorf("conflicts %v", s.conflicts)
 	}
 }
+
+// Anybody who may create pods may give one the UID of another, as the mirror pod of a static pod has its kubelet's: it is that of its own name, and takes
+// nothing from others of this UID, whether they are there or still wired.
+func TestTwoPodsOfOneUID(t *testing.T) {
+	s := newScene(t)
+	p, fake := pod("a/db-0", "app=db", "", uid("one")), pod("a/fake", "app=web", "", uid("one"))
+	s.do(world(append(pair(), p), ingress("q", "app=db", peers(podsOf("app=api")))))
+	s.do(announced(says(p, other)))
+	s.do(podEvents(fake))
+	s.settled()
+	judged := func() {
+		t.Helper()
+		s.want(false, web+" "+other+" tcp/80")
+		s.want(true, api+" "+other+" tcp/80")
+	}
+	judged()
+	s.do(resolve.Batch{DeletedEndpoints: []string{"a/fake"}})
+	judged()
+	s.do(resolve.Batch{DeletedEndpoints: []string{"a/db-0"}})
+	s.do(podEvents(fake))
+	s.settled()
+	judged()
+	s.do(announced(says(fake, "10.0.0.9")))
+	s.settled("node1 a/fake one")
+	s.do(withdrawn(says(fake, "")))
+	judged()
+}

@@ -8,7 +8,9 @@ import (
 	"testing"
 
 	"github.com/flowkeep/flowkeep/internal/wire"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // held is a node that has the shop's policy in force.
@@ -211,6 +213,41 @@ func TestAnnouncementsSurviveARestart(t *testing.T) {
 	until(t, "web2 is a peer again", n1.is(func() bool { return n1.peers() == "10.0.2.1 10.0.2.7" }))
 	n2.say(withdraw(&a))
 	until(t, "web2 is withdrawn", n1.is(func() bool { return n1.peers() == "10.0.2.1" }))
+}
+
+// A kubelet knows its static pod by another UID than the API server does, and makes the mirror pod anew whenever that is deleted: to netmaster it is one pod.
+func TestAStaticPodIsOne(t *testing.T) {
+	mirror := func(uid string) *corev1.Pod {
+		p := pod("cache-node2", "web", "node2", "")
+		p.UID, p.Annotations = types.UID(uid), map[string]string{corev1.MirrorPodAnnotationKey: "of-the-kubelet"}
+		return p
+	}
+	w := newWorld(t, append(shop(t), mirror("of-the-api"))...)
+	m := w.start()
+	n1, n2 := held(m, "node1"), w.node("node2")
+	n2.connect(m)
+	n2.say(announce(&wire.Announcement{Namespace: "ns", Name: "cache-node2", UID: "of-the-kubelet", Addresses: []netip.Addr{netip.MustParseAddr("10.0.2.7")}}))
+	until(t, "it is settled", n2.is(func() bool { return n2.settled["ns/cache-node2"] }))
+	until(t, "it is a peer", n1.is(func() bool { return n1.peers() == "10.0.2.1 10.0.2.7" }))
+	pods := w.client.CoreV1().Pods("ns")
+	if err := pods.Delete(t.Context(), "cache-node2", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the mirror pod is gone", func() bool { return m.objects("endpoints") == 2 })
+	if _, err := pods.Create(t.Context(), pod("web3", "web", "node2", "10.0.2.3"), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "it is a peer without its mirror pod", n1.is(func() bool { return n1.peers() == "10.0.2.1 10.0.2.3 10.0.2.7" }))
+	anew := mirror("of-the-api-again")
+	if _, err := pods.Create(t.Context(), anew, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the mirror pod is there again", func() bool { return m.objects("endpoints") == 4 })
+	anew.Labels["app"] = "other" // of which the node says nothing: netmaster knows by the UID which pod this is
+	if _, err := pods.Update(t.Context(), anew, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "it is no peer any more", n1.is(func() bool { return n1.peers() == "10.0.2.1 10.0.2.3" }))
 }
 
 // What a node announced that is gone for good counts no more, also after a restart.

@@ -86,7 +86,7 @@ type NamedPort struct {
 type Endpoint struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// UID is the Pod's; it tells a pod from its successor of the same name.
+	// UID is the Pod's, as its kubelet knows it; it tells a pod from its successor of the same name.
 	UID    string            `json:"uid,omitempty"`
 	Labels map[string]string `json:"labels,omitempty"`
 	// Node is spec.nodeName; empty while the pod is not scheduled.

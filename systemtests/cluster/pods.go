@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -105,8 +106,11 @@ func (c *Cluster) RunPods(ctx context.Context, namespace string, specs ...PodSpe
 
 // podObject is what the API server tells of a pod, as far as it matters here.
 type podObject struct {
-	Metadata struct{ UID string }
-	Spec     struct {
+	Metadata struct {
+		UID         string
+		Annotations map[string]string
+	}
+	Spec struct {
 		NodeName    string
 		HostNetwork bool
 	}
@@ -114,6 +118,26 @@ type podObject struct {
 		PodIPs     []struct{ IP netip.Addr }
 		Conditions []struct{ Type, Status string }
 	}
+}
+
+// kubeletUID is the one that the runtime is told, of a mirror pod that of its static pod.
+func (p *podObject) kubeletUID() string {
+	return cmp.Or(p.Metadata.Annotations["kubernetes.io/config.mirror"], p.Metadata.UID)
+}
+
+// PutStaticPod writes a pod's file for its node's kubelet, which has the API server know it as NAME-NODE. remove takes the file away.
+func (c *Cluster) PutStaticPod(namespace string, s PodSpec) (remove func() error, err error) {
+	text, err := json.Marshal(s.manifest(namespace))
+	if err != nil {
+		return nil, err
+	}
+	folder, name := filepath.Join(c.Dir, s.Node, "static"), namespace+"-"+s.Name+".json"
+	half := filepath.Join(folder, "."+name) // the kubelet reads no such names
+	if err := os.WriteFile(half, text, 0o600); err != nil {
+		return nil, err
+	}
+	file := filepath.Join(folder, name)
+	return func() error { return os.Remove(file) }, os.Rename(half, file)
 }
 
 // Pod looks up a pod that is ready.
@@ -136,14 +160,14 @@ func (c *Cluster) Pod(ctx context.Context, namespace, name string) (Pod, error) 
 		return p, nil
 	}
 	var err error
-	p.NetNS, err = c.podNetNS(seen.Metadata.UID)
+	p.NetNS, err = c.podNetNS(seen.kubeletUID())
 	return p, err
 }
 
 // cniResults is where containerd's CNI library keeps what ADD answered.
 const cniResults = "/var/lib/cni/results/*-eth0"
 
-// podNetNS is the path of the network namespace of the pod with a UID.
+// podNetNS is the path of the network namespace of the pod that its kubelet knows by a UID.
 func (c *Cluster) podNetNS(uid string) (string, error) {
 	files, err := filepath.Glob(cniResults)
 	if err != nil {

@@ -1,0 +1,96 @@
+package systemtests
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/flowkeep/flowkeep/systemtests/cluster"
+)
+
+// static has a node's kubelet run a pod, "name@node" as with run, from a file, until remove is called or the test ends. The pod is w.pods[name].
+func (w *world) static(namespace, pod string) (path string, remove func()) {
+	w.Helper()
+	spec := specOf(pod)
+	unlink, err := w.PutStaticPod(namespace, spec)
+	w.must(err)
+	name := spec.Name + "-" + spec.Node
+	path = cluster.PathOf("Pod", namespace, name)
+	remove = func() {
+		if err := unlink(); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			w.Error(err)
+		}
+	}
+	w.Cleanup(remove)
+	w.must(cluster.Until(w.ctx, time.Minute, func() (err error) {
+		w.pods[spec.Name], err = w.Pod(w.ctx, namespace, name)
+		return err
+	}))
+	return path, remove
+}
+
+// mirrorUID is the API server's.
+func (w *world) mirrorUID(path string) (string, error) {
+	var seen struct{ Metadata struct{ UID string } }
+	err := w.Get(w.ctx, path, &seen)
+	return seen.Metadata.UID, err
+}
+
+// A static pod is judged as any other, as target and as peer, though its node knows it by another UID than the API server. Its mirror pod can be deleted: the
+// kubelet makes it anew, and neither the pod nor a packet notices. It ends with its file.
+func TestStaticPod(t *testing.T) {
+	w := setup(t)
+	ns := w.namespace("static", nil)
+	w.policy(ns, "cache", `{podSelector: {matchLabels: {app: cache}}, ingress: [{from: [{podSelector: {matchLabels: {app: a}}}]}]}`)
+	w.policy(ns, "c", `{podSelector: {matchLabels: {app: c}}, ingress: [{from: [{podSelector: {matchLabels: {app: cache}}}]}]}`)
+	w.run(ns, "a@node1", "b@node1", "c@node2")
+	path, remove := w.static(ns, "cache@node1")
+	var ways []cluster.Expectation
+	for _, proto := range []string{"tcp", "udp"} {
+		ways = append(ways, w.open("a", "cache", proto, 80, "its rule")...)
+		ways = append(ways, w.shut("b", "cache", proto, 80, "no rule, same node")...)
+		ways = append(ways, w.shut("c", "cache", proto, 80, "no rule, across")...)
+		ways = append(ways, w.open("cache", "c", proto, 80, "the static pod is c's peer")...)
+		ways = append(ways, w.shut("a", "c", proto, 80, "not c's peer")...)
+	}
+	w.settles(ways)
+
+	before, err := w.mirrorUID(path)
+	w.must(err)
+	api, err := w.API(w.ctx)
+	w.must(err)
+	w.watch(stall, ways, func() {
+		w.must(api.Do(w.ctx, http.MethodDelete, path, nil))
+		w.must(cluster.Until(w.ctx, settling, func() error {
+			if now, err := w.mirrorUID(path); err != nil || now == before {
+				return fmt.Errorf("the mirror pod is not made anew: UID %s, before %s (%v)", now, before, err)
+			}
+			_, err := w.Pod(w.ctx, ns, "cache-node1")
+			return err
+		}))
+	})
+	now, err := w.Pod(w.ctx, ns, "cache-node1")
+	w.must(err)
+	if was := w.pods["cache"]; now.NetNS != was.NetNS {
+		t.Errorf("the pod itself was made anew: nothing was shown (%s, before %s)", now.NetNS, was.NetNS)
+	}
+	w.settles(ways)
+	w.policy(ns, "cache", `{podSelector: {matchLabels: {app: cache}}, ingress: [{from: [{podSelector: {matchLabels: {app: b}}}]}]}`)
+	w.settles(w.open("b", "cache", "tcp", 80, "the policy names b now"), w.shut("a", "cache", "tcp", 80, "the policy names a no more"))
+
+	remove()
+	w.must(cluster.Until(w.ctx, time.Minute, func() error {
+		if _, err := w.mirrorUID(path); !cluster.NotFound(err) {
+			return fmt.Errorf("the mirror pod outlives its file (%v)", err)
+		}
+		if _, err := os.Stat(now.NetNS); !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("the pod's network namespace %s outlives its file (%v)", now.NetNS, err)
+		}
+		return nil
+	}))
+	w.settles(w.shut("b", "cache", "tcp", 80, "it is gone"))
+}
