@@ -154,7 +154,7 @@ func nodeMAC(node, device string) ofctl.MAC {
 
 // restorePods opens the ports of pods that were in force before a restart; the rules that they wait for are on disk.
 func (r *runner) restorePods() {
-	for _, e := range r.manager.List() {
+	for _, e := range endpoints.Latest(r.manager.List()) {
 		if e.Realised {
 			r.pods[e.ID()] = &pod{endpoint: e, settled: true}
 			r.compiler.PutEndpoint(local(&e))
