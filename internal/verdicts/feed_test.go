@@ -147,9 +147,10 @@ func newHolder() *holder {
 	return &holder{rules: map[policy.Key]*policy.Rule{}, members: map[wire.Held]map[netip.Addr]struct{}{}, changed: make(chan struct{}, 1)}
 }
 
-func (h *holder) State(context.Context) (nodefeed.Holding, error) {
+func (h *holder) State(_ context.Context, begin func()) (nodefeed.Holding, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	begin()
 	var held []wire.Held
 	for k, r := range h.rules {
 		held = append(held, wire.Held{Key: k, Hash: r.Hash()})

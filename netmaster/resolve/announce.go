@@ -42,6 +42,7 @@ func (e *Engine) wired(a *Announcement) endpointID {
 	return 0
 }
 
+// accept answers an announcement. Nodes count on what docs/feed.md says of answers: in order, and one each at most.
 func (e *Engine) accept(id endpointID, a Announcement) {
 	ep := e.endpoints.at(id)
 	if ep.announced == nil || ep.announced.Node != a.Node || !slices.Equal(ep.announced.Addresses, a.Addresses) {

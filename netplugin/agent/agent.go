@@ -71,7 +71,8 @@ type agent struct {
 	rules    *ruleset
 	compiler *pipeline.Compiler
 	pods     map[string]*pod // by endpoint ID
-	session  session         // nil: the switch is away
+	asked    asked
+	session  session // nil: the switch is away
 	wrong    wrong
 	counting counting
 	drift    drift
@@ -181,9 +182,10 @@ func (a *agent) loop(ctx context.Context) {
 }
 
 // State is what netmaster is told in a hello.
-func (a *agent) State(ctx context.Context) (have feed.Holding, err error) {
+func (a *agent) State(ctx context.Context, begin func()) (have feed.Holding, err error) {
 	err = a.do(ctx, func() {
-		a.heard = false
+		begin()
+		a.heard, a.asked = false, asked{}
 		have.Revision, have.Epoch = a.rules.revision, a.rules.epoch
 		for key, r := range a.rules.rules {
 			have.Held = append(have.Held, wire.Held{Key: key, Hash: r.Hash()})
@@ -192,6 +194,7 @@ func (a *agent) State(ctx context.Context) (have feed.Holding, err error) {
 			have.Held = append(have.Held, wire.Held{Group: id.kind, Key: id.key, Hash: policy.MembersHash(members(set))})
 		}
 		for _, p := range a.pods {
+			a.asked.announce(lifeOf(&p.endpoint))
 			have.Announced = append(have.Announced, announcement(&p.endpoint))
 		}
 	})
@@ -212,6 +215,11 @@ func (a *agent) Obey(ctx context.Context, epoch uint64) error {
 			a.log.Error("cannot write the leader's epoch to disk; until it is, a restarted netplugin might obey an older leader", "epoch", epoch, "error", err)
 		}
 	})
+}
+
+func (a *agent) announce(e *endpoints.Endpoint) {
+	a.asked.announce(lifeOf(e))
+	a.client.Announce(announcement(e))
 }
 
 func announcement(e *endpoints.Endpoint) wire.Announcement {
@@ -239,14 +247,7 @@ func (a *agent) update(ctx context.Context, u policy.NodeUpdate) []wire.RuleErro
 	a.heard = true
 	a.counting.ledger.Rules(began, u.Rules)
 	a.compiler.Apply(u)
-	var opened []*pod
-	for _, s := range u.Settled {
-		if p := a.pods[s.ID]; p != nil && !p.settled && (s.UID == "" || s.UID == p.endpoint.UID) {
-			p.settled = true
-			a.compiler.PutEndpoint(local(&p.endpoint))
-			opened = append(opened, p)
-		}
-	}
+	opened := a.openSettled(u.Settled)
 	mods := a.take(&u)
 	if a.session != nil { // else the pods wait for attach
 		err := a.commit(ctx, mods)
@@ -264,6 +265,24 @@ func (a *agent) update(ctx context.Context, u policy.NodeUpdate) []wire.RuleErro
 	a.metrics.updateSeconds.Observe(time.Since(began).Seconds())
 	a.wrong.told = a.notInForce()
 	return a.wrong.told
+}
+
+// openSettled opens the pods that netmaster has said to be covered.
+func (a *agent) openSettled(settled []policy.SettledEndpoint) (opened []*pod) {
+	certain := a.asked.answered(settled)
+	for _, s := range settled {
+		p := a.pods[s.ID]
+		switch {
+		case p == nil || p.settled || s.UID != p.endpoint.UID:
+		case !certain[life{s.ID, s.UID}]:
+			a.announce(&p.endpoint)
+		default:
+			p.settled = true
+			a.compiler.PutEndpoint(local(&p.endpoint))
+			opened = append(opened, p)
+		}
+	}
+	return opened
 }
 
 // take gives the mods that are due, once the update and the ids that were given or given back are on disk.
@@ -382,11 +401,15 @@ func (a *agent) Realize(ctx context.Context, e endpoints.Endpoint) error {
 			}
 			return
 		}
-		if have != nil && have.endpoint.ContainerID != e.ContainerID {
+		switch {
+		case have == nil:
+		case have.endpoint.ContainerID != e.ContainerID:
 			_ = a.shut(ctx, have) // before its rules go: the name stands for another pod, or another sandbox, from here on
+		case !slices.Equal(have.endpoint.Addresses, e.Addresses):
+			a.asked.end(lifeOf(&have.endpoint))
 		}
 		a.pods[e.ID()] = &pod{endpoint: e, done: done}
-		a.client.Announce(announcement(&e))
+		a.announce(&e)
 	})
 	if err != nil {
 		return err
@@ -447,6 +470,7 @@ func (a *agent) shut(ctx context.Context, p *pod) error {
 		err = a.commit(ctx, mods)
 		a.report()
 	}
+	a.asked.end(lifeOf(&p.endpoint))
 	a.client.Withdraw(announcement(&p.endpoint))
 	return err
 }

@@ -154,7 +154,7 @@ func nodeMAC(node, device string) ofctl.MAC {
 
 // restorePods opens the ports of pods that were in force before a restart; the rules that they wait for are on disk.
 func (a *agent) restorePods(wired []endpoints.Endpoint) {
-	for _, e := range wired {
+	for _, e := range endpoints.Latest(wired) {
 		if e.Realised {
 			a.pods[e.ID()] = &pod{endpoint: e, settled: true}
 			a.compiler.PutEndpoint(local(&e))

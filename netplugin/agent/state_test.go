@@ -77,7 +77,7 @@ func TestTheHighestEpochIsKept(t *testing.T) {
 		if err != nil || r.epoch != 7 {
 			t.Errorf("after %s: %d on disk (%v)", after, r.epoch, err)
 		}
-		if have, err := a.State(t.Context()); err != nil || have.Epoch != 7 {
+		if have, err := a.State(t.Context(), func() {}); err != nil || have.Epoch != 7 {
 			t.Errorf("after %s: a hello would say %d (%v)", after, have.Epoch, err)
 		}
 	}

@@ -245,7 +245,7 @@ func TestReportsCountAsTheirLeaderDoes(t *testing.T) {
 	}
 	led := func() error { return nil }
 	for _, u := range []policy.NodeUpdate{rules(9000, allow(80)), rules(5, allow(80))} {
-		if _, err := a.State(t.Context()); err != nil {
+		if _, err := a.State(t.Context(), func() {}); err != nil {
 			t.Fatal(err)
 		}
 		told(0)

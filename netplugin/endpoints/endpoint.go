@@ -38,6 +38,21 @@ type Endpoint struct {
 	Addresses   []netip.Addr `json:"addresses"`
 	// Realised says that the rules were in force once: after a restart the pod need not wait.
 	Realised bool `json:"realised"`
+	// Order is higher of what was wired later; 0 in the files of versions that did not know it.
+	Order uint64 `json:"order,omitempty"`
+}
+
+// Latest are of each pod, by ID, the one that was wired last: what is wired of an earlier sandbox waits for its DEL, and has lost the name to it. Of two that
+// are not told apart it is the one that was in force.
+func Latest(all []Endpoint) map[string]Endpoint {
+	latest := make(map[string]Endpoint, len(all))
+	for _, e := range all {
+		have, there := latest[e.ID()]
+		if !there || e.Order > have.Order || e.Order == have.Order && e.Realised {
+			latest[e.ID()] = e
+		}
+	}
+	return latest
 }
 
 // ID is "namespace/name".

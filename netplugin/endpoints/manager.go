@@ -66,6 +66,7 @@ type Manager struct {
 
 	mu        sync.Mutex
 	endpoints map[string]*Endpoint // by container and interface
+	order     uint64               // the highest that was given
 	busy      map[string]chan struct{}
 	network   Network
 	allocator Allocator // nil: the node's pod CIDRs are not known yet
@@ -83,6 +84,7 @@ func Open(cfg Config) (*Manager, error) {
 	}
 	for _, e := range list {
 		m.endpoints[keyOf(e.ContainerID, e.IfName)] = e
+		m.order = max(m.order, e.Order)
 	}
 	return m, nil
 }
@@ -163,6 +165,13 @@ func (m *Manager) drop(e *Endpoint) error {
 	return nil
 }
 
+func (m *Manager) nextOrder() uint64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.order++
+	return m.order
+}
+
 func (m *Manager) current() (Network, Allocator) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -229,7 +238,7 @@ func (m *Manager) Add(ctx context.Context, r Request) (*Result, error) {
 // wire returns what it came to, on failure too.
 func (m *Manager) wire(ctx context.Context, r Request, network *Network, allocator Allocator) (*Endpoint, error) {
 	e := &Endpoint{Namespace: r.Namespace, Name: r.Name, UID: r.UID, ContainerID: r.ContainerID, IfName: r.IfName, NetNS: r.NetNS,
-		HostIfName: hostIfName(r.ContainerID, r.IfName)}
+		HostIfName: hostIfName(r.ContainerID, r.IfName), Order: m.nextOrder()}
 	if err := m.keep(e); err != nil { // before anything is made or taken
 		return e, err
 	}

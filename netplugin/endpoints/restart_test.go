@@ -46,6 +46,57 @@ func TestRestart(t *testing.T) {
 	}
 }
 
+// Of two sandboxes of a pod, the first of which waits for its DEL, the later has the name, after any number of restarts.
+func TestTheLaterSandboxHasTheName(t *testing.T) {
+	w := newWorld(t)
+	add := func(container string) {
+		t.Helper()
+		r := w.request("db", newNetNS(t, container))
+		r.ContainerID = container
+		w.mustAdd(r)
+	}
+	has := func(container string) {
+		t.Helper()
+		if e := Latest(w.List())["shop/db"]; e.ContainerID != container || !e.Realised {
+			t.Errorf("%s has the name", e.ContainerID)
+		}
+	}
+	for _, container := range []string{"m", "z", "a", "q"} {
+		add(container)
+		has(container)
+		w.restart()
+		w.know("10.9.0.0/28", "fd09::/120")
+		has(container)
+	}
+	if err := w.del("q", "eth0"); err != nil {
+		t.Fatal(err)
+	}
+	w.restart()
+	has("a")
+}
+
+func TestLatest(t *testing.T) {
+	e := func(name, container string, order uint64, realised bool) Endpoint {
+		return Endpoint{Namespace: "shop", Name: name, ContainerID: container, Order: order, Realised: realised}
+	}
+	for what, c := range map[string]struct {
+		all  []Endpoint
+		want string
+	}{
+		"by order":                      {[]Endpoint{e("db", "c1", 3, true), e("db", "c2", 2, true), e("web", "c3", 4, true)}, "c1"},
+		"after one of an older version": {[]Endpoint{e("db", "c1", 1, true), e("db", "c2", 0, true)}, "c1"},
+		"while it is being wired":       {[]Endpoint{e("db", "c1", 2, false), e("db", "c2", 1, true)}, "c1"},
+		"of an older version":           {[]Endpoint{e("db", "c1", 0, true), e("db", "c2", 0, false)}, "c1"},
+	} {
+		for range 2 {
+			if have := Latest(c.all); have["shop/db"].ContainerID != c.want {
+				t.Errorf("%s: %+v", what, have)
+			}
+			slices.Reverse(c.all)
+		}
+	}
+}
+
 // The kernel takes a dead pod's link away in its own time: also between the look at it and its removal.
 func TestLinkGoesWhileItIsRemoved(t *testing.T) {
 	w, pod := newWorld(t), newNetNS(t, "pod")
@@ -244,6 +295,23 @@ func TestFilesOfOlderVersions(t *testing.T) {
 	}
 	if left, _ := os.ReadDir(f.dir); len(left) > 0 {
 		t.Errorf("left: %v", left)
+	}
+}
+
+// A file of a version that knew no order is read, and what is wired after it is later.
+func TestFilesWithoutAnOrder(t *testing.T) {
+	w := newWorld(t)
+	text := `{"namespace":"shop","name":"web","uid":"u-web","containerID":"old","ifName":"eth0","netns":"","hostIfName":"` + hostIfName("old", "eth0") + `","port":7,"mac":[2,241,10,9,0,9],"addresses":["10.9.0.9"],"realised":true}`
+	if err := os.WriteFile(w.files.path("old", "eth0"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.restart()
+	w.know("10.9.0.0/28", "fd09::/120")
+	if l := w.List(); len(l) != 1 || !l[0].Realised || l[0].Order != 0 || l[0].Port != 7 {
+		t.Fatalf("%+v", l)
+	}
+	if e := w.mustAdd(w.request("web", newNetNS(t, "pod"))); e.Order == 0 || Latest(w.List())["shop/web"].ContainerID != "c-web" {
+		t.Errorf("wired after it: %+v", e)
 	}
 }
 

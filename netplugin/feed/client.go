@@ -26,8 +26,9 @@ import (
 
 // Handler is the agent. Its calls come one after another from one goroutine.
 type Handler interface {
-	// State is what the node holds and has wired, and the highest epoch that it obeyed, for the hello.
-	State(context.Context) (Holding, error)
+	// State is what the node holds and has wired, and the highest epoch that it obeyed, for the hello. It calls begin at the moment that it tells of:
+	// what is announced and withdrawn from then on follows the hello, what was before does not.
+	State(ctx context.Context, begin func()) (Holding, error)
 	// Obey is told of a leader before anything of it is taken over.
 	Obey(ctx context.Context, epoch uint64) error
 	// Update realises an update; all that is not in force now, of this or an earlier update, is told to netmaster. It asks led just before it
@@ -237,8 +238,6 @@ func (c *Client) session(ctx context.Context, server string, patience, reach tim
 		return cause(ctx, err)
 	}
 	s := &session{changed: make(chan struct{}, 1), arrived: make(chan *feed.MasterMessage, mostArrived), client: c, stream: stream, posts: make(chan *feed.NodeMessage, 16), queries: make(chan struct{}, maxQueries), streams: newStreams()}
-	// From here on announcements are queued, so that none falls between the hello's state and the stream.
-	c.setOpen(true)
 	if err := s.hello(ctx); err != nil {
 		return cause(ctx, err)
 	}

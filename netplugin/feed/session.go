@@ -40,7 +40,7 @@ const maxQueries = 8
 
 func (s *session) hello(ctx context.Context) error {
 	cfg := &s.client.cfg
-	have, err := cfg.Handler.State(ctx)
+	have, err := cfg.Handler.State(ctx, func() { s.client.setOpen(true) })
 	if err != nil {
 		return err
 	}

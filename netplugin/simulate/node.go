@@ -43,9 +43,10 @@ func newNode(name string, seen *seen) *node {
 }
 
 // State begins a connection.
-func (n *node) State(context.Context) (feed.Holding, error) {
+func (n *node) State(_ context.Context, begin func()) (feed.Holding, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	begin()
 	n.since = time.Time{}
 	held := make([]wire.Held, 0, len(n.rules)+len(n.groups))
 	for k, hash := range n.rules {
