@@ -2,7 +2,6 @@ package systemtests
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"net/http"
 	"os"
@@ -66,10 +65,13 @@ func TestStaticPod(t *testing.T) {
 	w.watch(stall, ways, func() {
 		w.must(api.Do(w.ctx, http.MethodDelete, path, nil))
 		w.must(cluster.Until(w.ctx, settling, func() error {
-			if now, err := w.mirrorUID(path); err != nil || now == before {
-				return fmt.Errorf("the mirror pod is not made anew: UID %s, before %s (%v)", now, before, err)
+			now, err := w.mirrorUID(path)
+			if err == nil && now == before {
+				err = errors.New("the mirror pod has not been deleted")
 			}
-			_, err := w.Pod(w.ctx, ns, "cache-node1")
+			if err == nil {
+				_, err = w.Pod(w.ctx, ns, "cache-node1")
+			}
 			return err
 		}))
 	})
@@ -85,10 +87,10 @@ func TestStaticPod(t *testing.T) {
 	remove()
 	w.must(cluster.Until(w.ctx, time.Minute, func() error {
 		if _, err := w.mirrorUID(path); !cluster.NotFound(err) {
-			return fmt.Errorf("the mirror pod outlives its file (%v)", err)
+			return errors.Join(errors.New("the mirror pod outlives its file"), err)
 		}
 		if _, err := os.Stat(now.NetNS); !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("the pod's network namespace %s outlives its file (%v)", now.NetNS, err)
+			return errors.Join(errors.New("the pod's network namespace outlives its file: "+now.NetNS), err)
 		}
 		return nil
 	}))
