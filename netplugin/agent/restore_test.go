@@ -56,7 +56,7 @@ func TestAnEarlierSandboxThanOneThatIsBeingWiredStaysShut(t *testing.T) {
 }
 
 // restored is an agent that has started with the pods that are kept in dir.
-func restored(t *testing.T, dir string) *runner {
+func restored(t *testing.T, dir string) *agent {
 	t.Helper()
 	m, err := endpoints.Open(endpoints.Config{StateDir: dir, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -66,11 +66,10 @@ func restored(t *testing.T, dir string) *runner {
 		t.Fatalf("kept are %v", m.List())
 	}
 	a, _, _ := running(t)
-	r := &runner{agent: a, manager: m}
 	if err := a.do(t.Context(), func() { a.restorePods(m.List()) }); err != nil {
 		t.Fatal(err)
 	}
-	return r
+	return a
 }
 
 func hostIfName(container string) string {
