@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"net/http"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -62,9 +63,9 @@ func TestStaticPod(t *testing.T) {
 	w.must(err)
 	api, err := w.API(w.ctx)
 	w.must(err)
-	w.watch(stall, ways, func() {
+	w.watch(stall, slices.Concat(w.open("a", "cache", "tcp", 80, "its rule"), w.shut("b", "cache", "udp", 80, "no rule")), func() {
 		w.must(api.Do(w.ctx, http.MethodDelete, path, nil))
-		w.must(cluster.Until(w.ctx, settling, func() error {
+		w.must(cluster.Until(w.ctx, time.Minute, func() error {
 			now, err := w.mirrorUID(path)
 			if err == nil && now == before {
 				err = errors.New("the mirror pod has not been deleted")
