@@ -88,8 +88,8 @@ func (w *world) namespace(name string, labels map[string]string) string {
 	}
 	w.apply("", fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s, labels: {%s}}}", full, strings.TrimSuffix(text.String(), ", ")))
 	w.Cleanup(func() { w.remove(full) })
-	// the controller manager waits up to 30 s before it asks an API server again that was away
-	w.must(cluster.Until(w.ctx, 60*time.Second, func() error {
+	// each of the controller manager's watches waits up to 30 s before it asks an API server again that was away, and this takes two
+	w.must(cluster.Until(w.ctx, 2*time.Minute, func() error {
 		return w.Get(w.ctx, cluster.PathOf("ServiceAccount", full, "default"), nil)
 	}))
 	return full
