@@ -37,7 +37,7 @@ func sceneIn(w *world) *scene {
 	return s
 }
 
-// unharmed watches all ways at 1 kHz while during runs: nothing lost, nothing opened, and no flow touched on any node.
+// unharmed watches all ways while during runs: nothing lost, nothing opened, and no flow touched on any node.
 func (s *scene) unharmed(during func()) {
 	s.Helper()
 	before, started := s.dump(), time.Now()

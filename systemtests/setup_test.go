@@ -198,8 +198,14 @@ func (w *world) settles(lists ...[]cluster.Expectation) {
 // streams starts one along each way.
 func (w *world) streams(ways []cluster.Expectation) (list []*cluster.Stream) {
 	w.Helper()
+	busy := 0
 	for _, e := range ways {
-		s, err := w.StartStream(w.ctx, e)
+		if e.Open || e.Proto != "tcp" { // what does not connect asks now and then
+			busy++
+		}
+	}
+	for _, e := range ways {
+		s, err := w.StartStream(w.ctx, e, cluster.StreamRate(busy))
 		w.must(err)
 		list = append(list, s)
 	}
@@ -215,7 +221,7 @@ func (w *world) watch(maxGap time.Duration, ways []cluster.Expectation, during f
 		if err := streams[i].Judge(r, cluster.Stretch(maxGap)); err != nil {
 			w.Error(err)
 		}
-		w.Logf("%v %s: %d asked, %d answered, longest gap %.0f ms", streams[i].From, r.Proto, r.Sent, r.Received, r.LongestGapMillis)
+		w.Logf("%v %s: %d asked, %d answered, longest gap %.0f ms from %s", streams[i].From, r.Proto, r.Sent, r.Received, r.LongestGapMillis, r.LongestGapBegan.Format("15:04:05.000"))
 	}
 }
 

@@ -150,7 +150,7 @@ func (v *versions) says(process, text string) error {
 	return err
 }
 
-// underLoad watches all ways at 1 kHz while during runs, a policy of a bystander changes all the time, and pods come and go.
+// underLoad watches all ways while during runs, a policy of a bystander changes all the time, and pods come and go.
 func (v *versions) underLoad(what string, during func()) {
 	v.Helper()
 	busy, rest := context.WithCancel(v.ctx)

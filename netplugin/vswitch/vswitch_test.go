@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -300,6 +301,57 @@ func TestADatabaseThatCannotBeRead(t *testing.T) {
 	if got := n.vs("list-br"); got != "" {
 		t.Errorf("bridges %q", got)
 	}
+}
+
+// TestPrecedence: every thread of the switch has the niceness that it has by Open vSwitch's own scripts, in later lives too, and nobody else has.
+func TestPrecedence(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root may give precedence")
+	}
+	n := newNode(t)
+	n.start()
+	shown := func(program string) {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", n.pid(program)))
+		if err != nil || len(threads) == 0 {
+			t.Fatalf("threads of %s: %d, %v", program, len(threads), err)
+		}
+		for _, file := range threads {
+			if got, ok := nicenessIn(t, file); ok && got != niceness {
+				t.Errorf("%s of %s: niceness %d, want %d", file, program, got, niceness)
+			}
+		}
+	}
+	shown("ovsdb-server")
+	shown("ovs-vswitchd")
+	n.kill("ovs-vswitchd")
+	shown("ovs-vswitchd")
+	own, err := filepath.Glob("/proc/self/task/*/stat")
+	if err != nil || len(own) == 0 {
+		t.Fatal(len(own), err)
+	}
+	for _, file := range own {
+		if got, _ := nicenessIn(t, file); got == niceness {
+			t.Errorf("%s: we took precedence ourselves", file)
+		}
+	}
+}
+
+// nicenessIn is the 19th figure (proc_pid_stat(5)), the third after the name being the first that is counted here;
+// false: the thread has ended.
+func nicenessIn(t *testing.T, file string) (int, bool) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+		return 0, false
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	got, err := strconv.Atoi(fields[19-3])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got, true
 }
 
 func TestPauses(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os/exec"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -116,13 +117,14 @@ func (c *Cluster) Settle(ctx context.Context, limit time.Duration, expectations 
 
 // Report is what a stream saw; see the probe's.
 type Report struct {
-	Proto            string  `json:"proto"`
-	Address          string  `json:"address"`
-	Sent             uint64  `json:"sent"`
-	Received         uint64  `json:"received"`
-	LongestGapMillis float64 `json:"longestGapMillis"`
-	FirstLoss        uint64  `json:"firstLoss"`
-	Broken           string  `json:"broken"`
+	Proto            string    `json:"proto"`
+	Address          string    `json:"address"`
+	Sent             uint64    `json:"sent"`
+	Received         uint64    `json:"received"`
+	LongestGapMillis float64   `json:"longestGapMillis"`
+	LongestGapBegan  time.Time `json:"longestGapBegan,omitzero"`
+	FirstLoss        uint64    `json:"firstLoss"`
+	Broken           string    `json:"broken"`
 }
 
 // redial is how long one attempt of a stream to connect may take. Each that fails counts as a question without an answer.
@@ -135,7 +137,7 @@ const (
 	shutGrace = 500 * time.Millisecond
 )
 
-// Stream asks a thousand times a second until Stop.
+// Stream asks until Stop.
 type Stream struct {
 	Expectation
 	cmd    *exec.Cmd
@@ -143,13 +145,20 @@ type Stream struct {
 	stderr bytes.Buffer
 }
 
+// StreamRate is how often a second each of so many streams asks: a thousand times, and all together no more than leaves the processors half
+// their time for the cluster. A machine that is kept busy by its senders alone loses packets at any socket.
+func StreamRate(streams int) float64 {
+	const each, processor = 1000, 3000
+	return min(each, float64(processor*runtime.NumCPU())/float64(max(streams, 1)))
+}
+
 // StartStream starts one; the context's end ends it without a report.
-func (c *Cluster) StartStream(ctx context.Context, e Expectation) (*Stream, error) {
+func (c *Cluster) StartStream(ctx context.Context, e Expectation, perSecond float64) (*Stream, error) {
 	wait := shutGrace
 	if e.Open {
 		wait = grace
 	}
-	s := &Stream{Expectation: e, cmd: inNS(ctx, e.From.NetNS, c.probe(), "stream", "-rate", Rate(1000), "-grace", Stretch(wait).String(), "-redial", Stretch(redial).String(), e.Proto, e.target())}
+	s := &Stream{Expectation: e, cmd: inNS(ctx, e.From.NetNS, c.probe(), "stream", "-rate", Rate(perSecond), "-grace", Stretch(wait).String(), "-redial", Stretch(redial).String(), e.Proto, e.target())}
 	s.cmd.Stdout, s.cmd.Stderr = &s.stdout, &s.stderr
 	return s, s.cmd.Start()
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"syscall"
 	"time"
 )
 
@@ -54,6 +55,9 @@ type echoLink struct {
 	net.Conn
 	whole bool // a stream: an answer may come in pieces
 }
+
+// SyscallConn is there of every connection of the package net.
+func (l *echoLink) SyscallConn() (syscall.RawConn, error) { return l.Conn.(syscall.Conn).SyscallConn() }
 
 func (l *echoLink) ask(n uint64) error {
 	_, err := l.Write(binary.BigEndian.AppendUint64(nil, n))

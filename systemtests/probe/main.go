@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"syscall"
 	"time"
@@ -161,6 +162,7 @@ func streamCommand(args []string) error {
 	if *duration > 0 {
 		time.AfterFunc(*duration, func() { stop <- syscall.SIGTERM })
 	}
+	runtime.GOMAXPROCS(1) // there is one thing to do at a time; others would only look for more
 	report, err := stream(flags.Arg(0), flags.Arg(1), pace{time.Second / time.Duration(*rate), *grace, *redial}, stop)
 	if err != nil {
 		return err

@@ -2,11 +2,13 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"os"
-	"sync"
+	"runtime"
 	"syscall"
 	"time"
+	"unsafe"
 )
 
 // grace is how long answers may still come in after the last question, where nothing else is said.
@@ -24,49 +26,43 @@ type Report struct {
 	Received uint64 `json:"received"`
 	// LongestGapMillis is the longest time without an answer, between the first question and the last.
 	LongestGapMillis float64 `json:"longestGapMillis"`
+	// LongestGapBegan is when the last answer before it came; zero: there was no answer.
+	LongestGapBegan time.Time `json:"longestGapBegan,omitzero"`
 	// FirstLoss is the number of the first question that was never answered; 0: none.
 	FirstLoss uint64 `json:"firstLoss,omitempty"`
 	// Broken says why the link ended before it was told to.
 	Broken string `json:"broken,omitempty"`
 }
 
-// tally counts answers; safe for concurrent use.
+// tally counts answers.
 type tally struct {
-	mu       sync.Mutex
 	received uint64
 	next     uint64 // the lowest number not answered yet, as long as answers come in order
 	last     time.Time
 	gap      time.Duration
+	began    time.Time // of that gap
 	broken   error
 	loss     uint64
-	asked    uint64 // how many answers there can be; 0: not known yet
 }
 
-// got tells whether that was the last answer there can be.
-func (t *tally) got(n uint64, now time.Time) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (t *tally) got(n uint64, now time.Time) {
 	t.received++
 	if n != t.next && t.loss == 0 {
 		t.loss = t.next
 	}
 	t.next = n + 1
-	t.gap = max(t.gap, now.Sub(t.last))
+	t.pause(now)
 	t.last = now
-	return t.asked > 0 && t.received >= t.asked
 }
 
-// ended says how many questions there were, and tells whether all have been answered.
-func (t *tally) ended(asked uint64) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.asked = asked
-	return t.received >= asked
+// pause ends now: the time since the last answer.
+func (t *tally) pause(now time.Time) {
+	if gap := now.Sub(t.last); gap > t.gap {
+		t.gap, t.began = gap, t.last
+	}
 }
 
 func (t *tally) fail(err error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	if t.broken == nil {
 		t.broken = err
 	}
@@ -84,21 +80,18 @@ func stream(proto, address string, p pace, stop <-chan os.Signal) (*Report, erro
 		return report, err
 	}
 	defer l.Close()
-	t := &tally{next: 1, last: time.Now()}
-	done := make(chan struct{})
-	go func() { defer close(done); receive(l, t) }()
 	report.Broken = ""
-	sent := send(l, t, p.interval, stop)
-	report.Sent += sent
-	end := time.Now()
-	until := end.Add(p.grace)
-	if t.ended(sent) {
-		until = end
-	}
-	if err := l.SetReadDeadline(until); err != nil {
+	t := &tally{next: 1, last: time.Now()}
+	c, err := newConversation(l, t)
+	if err != nil {
 		return nil, err
 	}
-	<-done
+	sent := c.ask(p.interval, stop)
+	report.Sent += sent
+	end := time.Now()
+	for until := end.Add(p.grace); t.received < sent && time.Now().Before(until); {
+		c.await(until)
+	}
 	t.fill(report, end)
 	return report, nil
 }
@@ -125,7 +118,9 @@ func (r *Report) connect(within time.Duration, stop <-chan os.Signal) (link, err
 
 func (t *tally) fill(r *Report, end time.Time) {
 	r.Received = t.received
-	r.LongestGapMillis = float64(max(t.gap, end.Sub(t.last)).Microseconds()) / 1000
+	t.pause(end)
+	r.LongestGapMillis = float64(t.gap.Microseconds()) / 1000
+	r.LongestGapBegan = t.began
 	r.FirstLoss = t.loss
 	if t.loss == 0 && t.next <= r.Sent {
 		r.FirstLoss = t.next
@@ -135,39 +130,90 @@ func (t *tally) fill(r *Report, end time.Time) {
 	}
 }
 
-// burst is how many questions are sent at once to catch up: after a second without a processor a thousand at once would be a flood, which
-// queues on the way may lose.
-const burst = 20
+// conversation asks and hears by one thread, which waits in one system call: by the runtime's poller, its timers and a second goroutine a question
+// costs many times that, and a dozen streams keep two processors busy.
+type conversation struct {
+	link  link
+	tally *tally
+	fd    int32 // -1: there is nothing more to hear
+}
 
-// send keeps to the schedule: after a delay it catches up, so that the number of questions is in the end rate × time. On a
-// connection that is cut the buffers fill and a write waits: stop ends that too.
-func send(l link, t *tally, interval time.Duration, stop <-chan os.Signal) (sent uint64) {
+func newConversation(l link, t *tally) (*conversation, error) {
+	conn, ok := l.(syscall.Conn)
+	if !ok {
+		return nil, fmt.Errorf("%T has no file descriptor", l)
+	}
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	c := &conversation{link: l, tally: t}
+	return c, raw.Control(func(fd uintptr) { c.fd = int32(fd) })
+}
+
+// ask asks every interval until stop. What it could not ask in time, for want of a processor, it does not make up for: on a machine that is too busy
+// for all its streams they would keep it so. On a connection that is cut the buffers fill and a write waits: stop ends that too.
+func (c *conversation) ask(interval time.Duration, stop <-chan os.Signal) (sent uint64) {
 	stopped := make(chan struct{})
 	go func() {
 		<-stop
 		close(stopped)
-		_ = l.SetWriteDeadline(time.Now()) // fails only on a link that is closed
+		_ = c.link.SetWriteDeadline(time.Now()) // fails only on a link that is closed
 	}()
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
-	start := time.Now()
-	for {
+	for next := time.Now().Add(interval); ; {
 		select {
 		case <-stopped:
 			return sent
-		case <-ticker.C:
+		default:
 		}
-		for due := min(uint64(time.Since(start)/interval), sent+burst); sent < due; {
-			err := l.ask(sent + 1)
-			if errors.Is(err, os.ErrDeadlineExceeded) {
-				break // it was not sent
-			}
+		c.await(next)
+		now := time.Now()
+		if now.Before(next) {
+			continue
+		}
+		if next = next.Add(interval); next.Before(now) {
+			next = now.Add(interval)
+		}
+		err := c.link.ask(sent + 1)
+		if !errors.Is(err, os.ErrDeadlineExceeded) { // else it was not sent
 			sent++
-			if err != nil && !passing(err) {
-				t.fail(err)
-			}
 		}
+		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) && !passing(err) {
+			c.tally.fail(err)
+		}
+		runtime.Gosched() // await kept the others waiting
 	}
+}
+
+// await hears an answer, or returns at the time or somewhat before.
+func (c *conversation) await(until time.Time) {
+	if !readable(c.fd, time.Until(until)) {
+		return
+	}
+	if err := c.link.SetReadDeadline(until); err != nil { // what can be read may be no answer
+		c.tally.fail(err)
+		return
+	}
+	n, err := c.link.answer()
+	switch {
+	case err == nil:
+		c.tally.got(n, time.Now())
+	case !errors.Is(err, os.ErrDeadlineExceeded) && !passing(err):
+		c.tally.fail(err)
+		c.fd = -1
+	}
+}
+
+// readable waits with ppoll(2), without the runtime's knowing: that costs it as much again. A signal ends the wait.
+func readable(fd int32, limit time.Duration) bool {
+	const pollIn = 1
+	wanted := struct {
+		fd              int32
+		events, revents int16
+	}{fd: fd, events: pollIn}
+	timeout := syscall.NsecToTimespec(int64(max(limit, 0)))
+	n, _, errno := syscall.RawSyscall6(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(&wanted)), 1, uintptr(unsafe.Pointer(&timeout)), 0, 0, 0)
+	return errno == 0 && n == 1
 }
 
 // passing errors are news of one datagram (refused, unreachable, prohibited), not the end of the link.
@@ -178,21 +224,4 @@ func passing(err error) bool {
 		}
 	}
 	return false
-}
-
-func receive(l link, t *tally) {
-	for {
-		n, err := l.answer()
-		switch {
-		case err == nil:
-			if t.got(n, time.Now()) {
-				return
-			}
-		case errors.Is(err, os.ErrDeadlineExceeded):
-			return
-		case !passing(err):
-			t.fail(err)
-			return
-		}
-	}
 }
