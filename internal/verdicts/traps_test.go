@@ -59,8 +59,7 @@ var connectionTraps = []struct {
 	{"opened before the policy came: replies pass as long as it is allowed", func(t *testing.T) {
 		b := three(t)
 		p := b.live(0, 1)
-		silent := &policy.Policy{Namespace: "ns", Name: "silent", AppliedTo: *labelled("1"), IsolatesEgress: true}
-		b.put(silent)
+		b.put(silent("1"))
 		p.MidStream = true
 		b.expect(p.Reply(), true, "1 may not open connections, but answer")
 		b.expect(tcpBetween(1, 0), false, "1 may not open connections")
@@ -111,6 +110,52 @@ var connectionTraps = []struct {
 			b.expect(q, ports == [2]uint16{1000, 50051}, ports) // the client has a server's port, and the server a client's
 		}
 	}},
+	{"conntrack is gone with the switch, and a server outside speaks first: it passes where no policy isolates the client, and is not taken for who opened", func(t *testing.T) {
+		b := three(t)
+		p := tcpOut(netip.MustParseAddr("192.0.2.80"))
+		b.expect(p, true, "opens")
+		b.lose(&p)
+		b.expect(p.Reply(), true, "nothing can have been cut")
+		b.put(silent("0"))
+		b.expect(p.Reply(), false, "0 may not have opened this")
+		b.expect(p, false, "0 may not open connections")
+		b.expect(p.Reply(), false, "0 may not have opened this")
+	}},
+	{"conntrack is gone with the switch, and a server outside speaks to a client whose policy allows it: the client is waited for", func(t *testing.T) {
+		allowed := silent("0")
+		allowed.Egress = []policy.PolicyRule{{AnyPort: true, Peers: []policy.Peer{{Block: &policy.IPBlock{CIDR: netip.MustParsePrefix("192.0.2.0/24")}}}}}
+		b := three(t, allowed)
+		p := tcpOut(netip.MustParseAddr("192.0.2.80"))
+		b.expect(p, true, "opens")
+		b.lose(&p)
+		b.expect(p.Reply(), false, "nobody has opened this")
+		b.expect(p, true, "allowed")
+		b.expect(p.Reply(), true, "allowed")
+	}},
+	{"conntrack is gone with the switch, and a pod answers the node", func(t *testing.T) {
+		b := three(t)
+		p := tcpBetween(0, 1)
+		p.Src, p.MidStream = gatewayAddrs[0], true
+		p = p.Reply()
+		p.EthSrc, p.EthDst = b.locals[1].MAC, config.Gateway.MAC
+		if r := b.sw.Inject(b.locals[1].Port, p); !r.Left(gatewayPort) {
+			t.Errorf("lost:\n%s", r)
+		}
+		b.put(lets("0", "1"))
+		if r := b.sw.Inject(b.locals[1].Port, p); r.Left(gatewayPort) {
+			t.Errorf("who had opened it nobody knows:\n%s", r)
+		}
+	}},
+	{"conntrack is gone with the switch, and a server on the node speaks to a client that was cut", func(t *testing.T) {
+		for _, node := range config.NodeAddrs {
+			b := three(t)
+			p := tcpOut(node)
+			b.put(silent("0"))
+			b.lose(&p)
+			b.expect(p.Reply(), false, "0 may not have opened this")
+			b.expect(p, false, "0 may not open connections")
+		}
+	}},
 	{"conntrack sees one direction of a connection to a Service: it is known again whenever its client speaks", func(t *testing.T) {
 		b := three(t)
 		p := tcpBetween(0, 1)
@@ -119,6 +164,18 @@ var connectionTraps = []struct {
 			t.Errorf("lost:\n%s", r)
 		}
 	}},
+}
+
+// silent isolates a pod for egress, and allows it nothing.
+func silent(pod string) *policy.Policy {
+	return &policy.Policy{Namespace: "ns", Name: "silent", AppliedTo: *labelled(pod), IsolatesEgress: true}
+}
+
+// tcpOut is from pod 0 to elsewhere.
+func tcpOut(to netip.Addr) fake.Packet {
+	p := tcpBetween(0, 1)
+	p.Dst, p.DstPort = to, 443
+	return p
 }
 
 // lose has conntrack forget the packet's connection, and makes the packet one in the midst of it.

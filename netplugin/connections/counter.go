@@ -59,9 +59,11 @@ type Counter struct {
 	owed    []netip.Addr // taken from waiting, and not forgotten yet
 	// since holds the addresses that pods have had since the start: of what others' pods left behind before it, nothing is known.
 	since map[netip.Addr]bool
-	freed chan struct{} // closed, and made anew, when an address is no longer owed
-	judge *Judge        // Run's own
-	looks chan struct{} // held by who reads for Live, and lookAgain with it
+	// awaited counts, for each address, the pods that wait for it: these come first.
+	awaited map[netip.Addr]int
+	freed   chan struct{} // closed, and made anew, when an address is no longer owed
+	judge   *Judge        // Run's own
+	looks   chan struct{} // held by who reads for Live, and lookAgain with it
 	// lookAgain is when the switch may be read again.
 	lookAgain time.Time
 }
@@ -74,7 +76,7 @@ type Record struct {
 
 // New makes a counter; it works while Run runs.
 func New(cfg Config) *Counter {
-	c := &Counter{cfg: cfg, wake: make(chan struct{}, 1), urgent: make(chan struct{}, 1), freed: make(chan struct{}), since: map[netip.Addr]bool{}, judge: NewJudge(), looks: make(chan struct{}, 1),
+	c := &Counter{cfg: cfg, wake: make(chan struct{}, 1), urgent: make(chan struct{}, 1), freed: make(chan struct{}), since: map[netip.Addr]bool{}, awaited: map[netip.Addr]int{}, judge: NewJudge(), looks: make(chan struct{}, 1),
 		total: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "flowkeep_netplugin_connections_cut_total",
 			Help: "Live connections that ended because a permission (reason permission) or their pod (reason endpoint) was gone."}, []string{"reason"}),
 		failed: prometheus.NewCounter(prometheus.CounterOpts{Name: "flowkeep_netplugin_connections_unread_total",
@@ -126,6 +128,7 @@ func (c *Counter) Had(addrs []netip.Addr) {
 // Free returns when none of the addresses has connections of a pod that is gone: forgotten later, those of whoever has the address by
 // then would go with them. What an address was owed before the start is not known; its first pod waits until it is forgotten once.
 func (c *Counter) Free(ctx context.Context, addrs []netip.Addr) error {
+	defer c.await(addrs)()
 	c.oweUnknown(addrs)
 	for {
 		c.mu.Lock()
@@ -140,6 +143,21 @@ func (c *Counter) Free(ctx context.Context, addrs []netip.Addr) error {
 			return fmt.Errorf("the switch has not forgotten the connections of the pod that had %v before: %w", addrs, ctx.Err())
 		}
 	}
+}
+
+// await notes that a pod waits for the addresses, until the function that it returns is called.
+func (c *Counter) await(addrs []netip.Addr) (end func()) {
+	add := func(n int) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for _, a := range addrs {
+			if c.awaited[a] += n; c.awaited[a] == 0 {
+				delete(c.awaited, a)
+			}
+		}
+	}
+	add(1)
+	return func() { add(-1) }
 }
 
 // oweUnknown has the connections of addresses forgotten that nobody has had since the start.
@@ -308,24 +326,29 @@ func (c *Counter) forget(ctx context.Context) {
 			c.cfg.Logger.Warn("the switch keeps connections of a pod that is gone; trying again", "address", a, "error", err)
 			return
 		}
-		c.forgotten()
+		c.forgotten(a)
 	}
 }
 
-// next is the address whose connections are to be forgotten first.
+// next is the address whose connections are to be forgotten first: it takes the switch seconds where it knows many connections.
 func (c *Counter) next() (a netip.Addr, owes bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.owed) == 0 {
 		return a, false
 	}
+	for _, a := range c.owed {
+		if c.awaited[a] > 0 {
+			return a, true
+		}
+	}
 	return c.owed[0], true
 }
 
-func (c *Counter) forgotten() {
+func (c *Counter) forgotten(a netip.Addr) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.owed = c.owed[1:]
+	c.owed = slices.DeleteFunc(c.owed, func(owed netip.Addr) bool { return owed == a })
 	close(c.freed)
 	c.freed = make(chan struct{})
 }

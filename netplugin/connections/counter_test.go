@@ -321,6 +321,28 @@ func TestABusySwitchIsNotCutShort(t *testing.T) {
 	})
 }
 
+// A pod that starts waits for what is at work, and not for all that are gone.
+func TestAnAddressThatAPodWaitsForComesFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		ct := new(busy)
+		c := New(Config{Conntrack: ct, Logger: slog.New(slog.DiscardHandler)})
+		var addrs []netip.Addr
+		for n := range 30 {
+			addrs = append(addrs, netip.AddrFrom4([4]byte{10, 1, 0, byte(n)}))
+		}
+		go c.Run(ctx)
+		go c.Gone(ctx, "shop/all", addrs)
+		synctest.Wait()
+		if err := c.Free(ctx, []netip.Addr{alice, addrs[20]}); err != nil || len(ct.forgot) != 3 {
+			t.Errorf("free: %v; before it %v", err, ct.forgot)
+		}
+		cancel()
+		synctest.Wait()
+	})
+}
+
 // A storm of changes reads conntrack a few times, and still counts what came and went.
 func TestManyChangesAreCountedTogether(t *testing.T) {
 	ct := &tracker{lines: []string{line("10.0.0.2", 1, "10.0.0.1", 80)}, takes: 100 * time.Millisecond} // all of them come meanwhile

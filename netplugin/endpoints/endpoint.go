@@ -40,13 +40,18 @@ type Endpoint struct {
 	Realised bool `json:"realised"`
 	// Order is higher of what was wired later; 0 in the files of versions that did not know it.
 	Order uint64 `json:"order,omitempty"`
+	// Superseded says that a later sandbox of the pod took its name: it is shut for good, and waits for its DEL.
+	Superseded bool `json:"superseded,omitempty"`
 }
 
-// Latest are of each pod, by ID, the one that was wired last: what is wired of an earlier sandbox waits for its DEL, and has lost the name to it. Of two that
-// are not told apart it is the one that was in force.
+// Latest are of each pod, by ID, the one that has its name: an earlier sandbox has lost it, also when the later is gone. In files of versions that did not
+// note it, that is the one that was wired last, and of two that are not told apart the one that was in force.
 func Latest(all []Endpoint) map[string]Endpoint {
 	latest := make(map[string]Endpoint, len(all))
 	for _, e := range all {
+		if e.Superseded {
+			continue
+		}
 		have, there := latest[e.ID()]
 		if !there || e.Order > have.Order || e.Order == have.Order && e.Realised {
 			latest[e.ID()] = e

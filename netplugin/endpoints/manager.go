@@ -256,11 +256,32 @@ func (m *Manager) wire(ctx context.Context, r Request, network *Network, allocat
 	if e.Port, err = m.cfg.Switch.EnsurePort(ctx, e.HostIfName, e); err != nil {
 		return e, err
 	}
+	if err := m.supersede(e); err != nil { // before the Realizer shuts them
+		return e, err
+	}
 	if err := m.cfg.Realizer.Realize(ctx, *e); err != nil {
 		return e, err
 	}
 	e.Realised = true
 	return e, m.keep(e)
+}
+
+// supersede takes the pod's name from its earlier sandboxes, whose rules go with it: no restart may open them again.
+func (m *Manager) supersede(by *Endpoint) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for key, e := range m.endpoints {
+		if e.ID() != by.ID() || e.ContainerID == by.ContainerID || e.Order > by.Order || e.Superseded {
+			continue
+		}
+		left := *e
+		left.Superseded = true
+		if err := m.files.save(&left); err != nil { // of one that is being taken apart the next start finds the link gone
+			return err
+		}
+		m.endpoints[key] = &left
+	}
+	return nil
 }
 
 // refresh sees to the port of a pod that is wired: where it is gone it is made again, under a number of its own.

@@ -68,11 +68,29 @@ func TestTheLaterSandboxHasTheName(t *testing.T) {
 		w.know("10.9.0.0/28", "fd09::/120")
 		has(container)
 	}
+	w.parts.fail["Realize"] = errors.New("netmaster is away")
+	r := w.request("db", newNetNS(t, "late"))
+	r.ContainerID = "late"
+	if _, err := w.add(r); err == nil {
+		t.Fatal("ADD has succeeded")
+	}
+	clear(w.parts.fail)
 	if err := w.del("q", "eth0"); err != nil {
 		t.Fatal(err)
 	}
 	w.restart()
-	has("a")
+	if e, ok := Latest(w.List())["shop/db"]; ok {
+		t.Errorf("%s has the name, whose rules went when a later one took it", e.ContainerID)
+	}
+	w.know("10.9.0.0/28", "fd09::/120")
+	for _, container := range []string{"m", "z", "a"} {
+		if err := w.del(container, "eth0"); err != nil {
+			t.Error(err)
+		}
+	}
+	if l := w.List(); len(l) != 0 {
+		t.Errorf("left: %v", l)
+	}
 }
 
 func TestLatest(t *testing.T) {

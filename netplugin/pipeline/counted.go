@@ -36,7 +36,7 @@ func MeterOf(c *ofctl.Counted) (Meter, bool) {
 	if kind == KindDefaultDrop {
 		meter = MeterDenied
 	}
-	if c.Match.Reg[regCommit] == exactReg(1) {
+	if c.Match.Reg[regCommit] == exactReg(justCommitted) {
 		meter++ // the connections of these packets
 	}
 	return meter, true

@@ -142,11 +142,18 @@ func (d *dimension) reclass(a netip.Addr) {
 	if keys == nil {
 		delete(d.of, a)
 		d.side.c.flows.unset(k)
+		if d.kind == KindApplied && !d.side.audit {
+			d.side.c.flows.unset(d.resumedKey(a))
+		}
 		return
 	}
 	cl := d.ref(keys)
 	d.of[a] = cl
 	d.side.c.flows.set(ofctl.Flow{Table: k.table, Priority: k.priority, Match: k.match, Cookie: cookie(d.kind, cl.id), Actions: d.loadClass(cl)})
+	if d.kind == KindApplied && !d.side.audit {
+		k := d.resumedKey(a)
+		d.side.c.flows.set(ofctl.Flow{Table: k.table, Priority: k.priority, Match: k.match, Cookie: cookie(d.kind, cl.id)})
+	}
 }
 
 func (d *dimension) loadClass(cl *class) []ofctl.Action {
@@ -155,6 +162,18 @@ func (d *dimension) loadClass(cl *class) []ofctl.Action {
 
 func (d *dimension) addressKey(a netip.Addr) flowKey {
 	return flowKey{d.table, 100, d.tupleMatch(netip.PrefixFrom(a, a.BitLen()))}
+}
+
+// resumedKey is of the flow that drops what may be an answer to an isolated endpoint's connection that was cut, or its own in one to it: isolated
+// for egress it is the destination of the packet that conntrack takes for the first one, for ingress its source.
+func (d *dimension) resumedKey(a netip.Addr) flowKey {
+	m := trackedMatch(etherTypeOf(a))
+	if d.side.direction == policy.Egress {
+		m.CtNwDst = single(a)
+	} else {
+		m.CtNwSrc = single(a)
+	}
+	return flowKey{TableResumed, 100, m}
 }
 
 // tupleMatch matches the original tuple's end that the dimension is about.

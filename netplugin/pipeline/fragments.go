@@ -25,6 +25,7 @@ func (l *flowList) fragments() {
 		later := valid(etherType)
 		later.IPFrag = ofctl.LaterFragments
 		l.static(TableState, 60, later, goTo(TableFragments))
+		l.static(TableResumed, 110, arrived) // its datagram would be committed
 		l.static(TableCommit, 70, arrived, goTo(TableFragments))
 		gathered := fragmentsOf(etherType)
 		gathered.EthDst = gatheredMAC

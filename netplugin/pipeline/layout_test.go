@@ -39,6 +39,7 @@ registers source 0, applied 1, peer 2, block 3, commit 7; sources 1 2 3 4
 15 conntrack
 18 related
 20 state
+21 resumed
 30 egress
 31 egress-peer
 32 egress-block

@@ -58,7 +58,7 @@ func (p *place) certain(f *ofctl.Flow) bool {
 // after is where the flow's actions lead, and by which ports they let the packet out.
 func (p *place) after(f *ofctl.Flow) (next []place, out []uint32) {
 	at := *p
-	at.spared = at.spared || f.Table == TableState && f.Match.CtNwSrc.IsValid()
+	at.spared = at.spared || (f.Table == TableState || f.Table == TableResumed) && f.Match.CtNwSrc.IsValid()
 	for _, a := range f.Actions {
 		to := at
 		switch a.Kind {

@@ -194,7 +194,7 @@ func (s *side) allowKeys(e *ruleEntry) [2]flowKey {
 
 // committed is the match for packets whose connection was committed a moment ago.
 func committed(m ofctl.Match) ofctl.Match {
-	m.Reg[regCommit] = exactReg(1)
+	m.Reg[regCommit] = exactReg(justCommitted)
 	return m
 }
 

@@ -288,27 +288,48 @@ func (l *flowList) refusals(cfg *Config) {
 }
 
 func (l *flowList) state(cfg *Config) {
+	l.judged(TableState, cfg)
+	l.judged(TableResumed, cfg, setReg(regCommit, neverCommitted))
+	l.resumed(fromPod)
+	l.resumed(fromNode)
+	for _, p := range cfg.PodCIDRs {
+		m := valid(etherTypeOf(p.Addr()))
+		m.NwDst = p.Masked()
+		l.static(TableResumed, 90, sourceIs(m, fromPod))
+	}
+	for _, a := range cfg.GatewayAddrs { // which is one of these, and no pod
+		m := valid(etherTypeOf(a))
+		m.NwDst = single(a)
+		l.static(TableResumed, 95, sourceIs(m, fromPod), setReg(regCommit, neverCommitted), goTo(TableEgress))
+	}
+	if !cfg.Tunnel.open() {
+		return
+	}
+	l.resumed(fromTunnel)
 	for _, etherType := range families {
-		l.static(TableState, 0, valid(etherType), goTo(TableEgress))
+		l.static(TableResumed, 90, sourceIs(valid(etherType), fromTunnel))
+	}
+}
+
+// judged leads on to the policies, or past them what is of the node's own connections.
+func (l *flowList) judged(table uint8, cfg *Config, actions ...ofctl.Action) {
+	for _, etherType := range families {
+		l.static(table, 0, valid(etherType), slices.Concat(actions, gotoTable(TableEgress))...)
 	}
 	for _, a := range slices.Concat(cfg.GatewayAddrs, cfg.NodeAddrs) {
 		m := valid(etherTypeOf(a))
 		m.CtNwSrc = single(a)
-		l.static(TableState, 50, m, goTo(TableCommit))
-	}
-	l.resumed(fromPod)
-	l.resumed(fromNode)
-	if cfg.Tunnel.open() {
-		l.resumed(fromTunnel)
+		l.static(table, 50, m, slices.Concat(actions, gotoTable(TableCommit))...)
 	}
 }
 
 // ephemeral is the bit that the ports have which clients speak from: 32768 and up.
 const ephemeral uint16 = 1 << 15
 
-// resumed keeps what conntrack takes for the first segment of a TCP connection, though it opens none, from being judged as such: nobody
-// knows who had opened it. Only where the ports say that a client speaks it is the first of its connection as far as policies go
-// (docs/decisions/026). Of what comes to a Service conntrack sees the client's direction alone, here: that is not held to it.
+// resumed takes aside what conntrack calls the first segment of a TCP connection, though it opens none and its ports do not say that a client
+// speaks: who had opened it nobody knows, so it is never committed as the first. It is dropped where it may be an answer in a connection that was cut
+// (see resumedKey), or that went to a Service and would have to go back by it (docs/decisions/026). Of what comes to a Service conntrack sees the
+// client's direction alone, here: that is not held to it.
 func (l *flowList) resumed(source uint32) {
 	for _, etherType := range families {
 		m := sourceIs(valid(etherType), source)
@@ -318,8 +339,8 @@ func (l *flowList) resumed(source uint32) {
 		byServer, byEither := m, m
 		byServer.TpSrc = ofctl.U16{Mask: ephemeral}
 		byEither.TpDst = ofctl.U16{Value: ephemeral, Mask: ephemeral}
-		l.static(TableState, 40, byServer)
-		l.static(TableState, 40, byEither)
+		l.static(TableState, 55, byServer, goTo(TableResumed))
+		l.static(TableState, 55, byEither, goTo(TableResumed))
 	}
 }
 
@@ -349,7 +370,7 @@ func uncommitted(etherType uint16) ofctl.Match {
 // commitWith commits a connection, with a mark that is not 0, and has the packet judged again: with no class left in the
 // registers, for it may be another packet.
 func commitWith(mark uint32) []ofctl.Action {
-	actions := append([]ofctl.Action{setReg(regCommit, 1)}, noClasses()...)
+	actions := append([]ofctl.Action{setReg(regCommit, justCommitted)}, noClasses()...)
 	return append(actions, commitTo(TableState, mark))
 }
 

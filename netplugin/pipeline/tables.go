@@ -13,6 +13,7 @@ const (
 	TableConntrack         uint8 = 15
 	TableRelated           uint8 = 18
 	TableState             uint8 = 20
+	TableResumed           uint8 = 21
 	TableEgress            uint8 = 30
 	TableEgressPeer        uint8 = 31
 	TableEgressBlock       uint8 = 32
@@ -42,7 +43,7 @@ const (
 
 var tableNames = map[uint8]string{
 	TableInput: "input", TableService: "service", TableServiceReply: "service-reply", TableServiceOut: "service-out", TableConntrack: "conntrack", TableRelated: "related",
-	TableState: "state", TableEgress: "egress", TableEgressPeer: "egress-peer", TableEgressBlock: "egress-block",
+	TableState: "state", TableResumed: "resumed", TableEgress: "egress", TableEgressPeer: "egress-peer", TableEgressBlock: "egress-block",
 	TableEgressRules: "egress-rules", TableIngress: "ingress", TableIngressPeer: "ingress-peer",
 	TableIngressBlock: "ingress-block", TableIngressRules: "ingress-rules", TableCommit: "commit", TableFragments: "fragments", TableOutput: "output",
 	TableEgressDenied: "egress-denied", TableIngressDenied: "ingress-denied", TableForged: "forged",
@@ -77,7 +78,13 @@ const (
 	regApplied = 1 // +3 for ingress: class of the endpoint that rules apply to
 	regPeer    = 2 // +3 for ingress: class of the other side's address
 	regBlock   = 3 // +3 for ingress: class of the CIDR that holds the other side's address
-	regCommit  = 7 // 1 where the packet's connection was committed and the packet is judged again
+	regCommit  = 7 // whether the packet's connection is yet to be committed
+)
+
+// Values of regCommit but 0.
+const (
+	justCommitted  = 1 // and the packet is judged again
+	neverCommitted = 2 // by this packet
 )
 
 // Values of regSource.

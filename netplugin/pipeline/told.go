@@ -116,7 +116,7 @@ func (l *flowList) audited(cfg *Config, e *LocalEndpoint, a netip.Addr) {
 }
 
 // AuditedAnew tells, of a packet that a table of dry runs told of, whether its connection is a new one.
-func AuditedAnew(m *ofctl.Match) bool { return m.Reg[regCommit].Value == 1 }
+func AuditedAnew(m *ofctl.Match) bool { return m.Reg[regCommit].Value == justCommitted }
 
 // forged are the flows that tell of what a pod sends with an address that is not its own.
 func (l *flowList) forged(cfg *Config, e *LocalEndpoint) {
