@@ -80,18 +80,19 @@ func (w *world) hearsNothing(c *conversation, from, to net.Conn, word, why strin
 
 // A connection that was cut stays so when Open vSwitch starts again and, on the userspace datapath, knows no connection: what its server
 // still sends, though it may open connections of its own, is not taken for the first of one, and no door for its client. What is allowed
-// goes on when its client speaks.
+// goes on when its client speaks, and where no policy isolates either, whoever speaks.
 func TestWhatWasCutIsNotResumed(t *testing.T) {
 	w := setup(t)
 	ns := threePods(w)
 	const port = 9000
-	var cut, kept []*conversation
+	var cut, kept, free []*conversation
 	for _, ip := range w.pods["b"].IPs {
 		family := 4
 		if ip.Is6() {
 			family = 6
 		}
 		cut, kept = append(cut, w.converse("a", "b", family, port)), append(kept, w.converse("c", "b", family, port+1))
+		free = append(free, w.converse("a", "c", family, port+2))
 	}
 	w.policy(ns, "b", `{podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress], ingress: [{from: [{podSelector: {matchLabels: {app: c}}}]}]}`)
 	w.settles(w.open("c", "b", "tcp", 80, "allowed"), w.shut("a", "b", "tcp", 80, "isolated"))
@@ -105,6 +106,10 @@ func TestWhatWasCutIsNotResumed(t *testing.T) {
 	for _, c := range cut {
 		w.hearsNothing(c, c.server, c.client, "are you there", "though it was cut before the switch was started again")
 		w.hearsNothing(c, c.client, c.server, "let me in", "though it was cut before the switch was started again")
+	}
+	for _, c := range free {
+		w.hears(c, c.server, c.client, "here is more")
+		w.hears(c, c.client, c.server, "thank you")
 	}
 	for _, c := range kept {
 		w.hears(c, c.client, c.server, "where were we")

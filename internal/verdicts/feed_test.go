@@ -238,11 +238,18 @@ func (h *holder) Stream(ctx context.Context, q []byte, send func([]byte) error) 
 	return ctx.Err()
 }
 
-// connect runs a client until the returned function is called.
-func (m *master) join(node, certificate string, h *holder) (stop func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	c := nodefeed.New(nodefeed.Config{Servers: []string{m.addr}, TLS: func() (*tls.Config, error) { return files(m.dir, certificate).ClientConfig() },
+func (m *master) client(node, certificate string, h *holder) *nodefeed.Client {
+	return nodefeed.New(nodefeed.Config{Servers: []string{m.addr}, TLS: func() (*tls.Config, error) { return files(m.dir, certificate).ClientConfig() },
 		Node: node, Version: "test", Logger: slog.New(slog.DiscardHandler), Handler: h})
+}
+
+// join runs a client until the returned function is called.
+func (m *master) join(node, certificate string, h *holder) (stop func()) {
+	return run(m.client(node, certificate, h))
+}
+
+func run(c *nodefeed.Client) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); c.Run(ctx) }()
 	return func() { cancel(); <-done }
@@ -265,6 +272,33 @@ func (h *holder) until(t *testing.T, what string, ok func() bool) {
 		case <-limit:
 			t.Fatalf("waited in vain for %s", what)
 		}
+	}
+}
+
+// A node may begin anew: its next hello says all, and what it wanted before there was a stream is of no consequence.
+func TestAStreamIsBegunAnew(t *testing.T) {
+	hellos := make(chan struct{}, 10)
+	m := startMaster(t, func(m *master) {
+		m.events = func(ev masterfeed.Event) {
+			if ev.Connected != nil {
+				hellos <- struct{}{}
+			}
+		}
+	})
+	m.feed.Ready()
+	h := newHolder()
+	c := m.client(policytest.Nodes[0], policytest.Nodes[0], h)
+	c.Anew(errors.New("nobody listens"))
+	defer run(c)()
+	for range 3 {
+		<-hellos
+		h.until(t, "netmaster's answer", c.Connected)
+		c.Anew(errors.New("a test"))
+	}
+	<-hellos
+	h.until(t, "netmaster's answer", c.Connected)
+	if len(hellos) > 0 {
+		t.Errorf("%d more hellos", len(hellos))
 	}
 }
 

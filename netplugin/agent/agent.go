@@ -112,6 +112,7 @@ type master interface {
 	Withdraw(wire.Announcement)
 	Report(wire.Ack)
 	Drifted(wire.Drift)
+	Anew(why error)
 	Connected() bool
 	Problem() string
 }
@@ -406,7 +407,7 @@ func (a *agent) Realize(ctx context.Context, e endpoints.Endpoint) error {
 		case have.endpoint.ContainerID != e.ContainerID:
 			_ = a.shut(ctx, have) // before its rules go: the name stands for another pod, or another sandbox, from here on
 		case !slices.Equal(have.endpoint.Addresses, e.Addresses):
-			a.asked.end(lifeOf(&have.endpoint))
+			a.unannounced(&have.endpoint)
 		}
 		a.pods[e.ID()] = &pod{endpoint: e, done: done}
 		a.announce(&e)
@@ -470,9 +471,22 @@ func (a *agent) shut(ctx context.Context, p *pod) error {
 		err = a.commit(ctx, mods)
 		a.report()
 	}
-	a.asked.end(lifeOf(&p.endpoint))
+	a.unannounced(&p.endpoint)
 	a.client.Withdraw(announcement(&p.endpoint))
 	return err
+}
+
+// mostEarlier is how many answers to earlier sandboxes are passed over. A pod that netmaster does not have, and whose ADD fails again and again, has one more of them
+// each time; they would keep it waiting when netmaster has it at last.
+const mostEarlier = 8
+
+var errUnanswered = errors.New("netmaster did not have a pod that was announced again and again; beginning anew")
+
+// unannounced: the wiring is no longer what netmaster is to answer for.
+func (a *agent) unannounced(e *endpoints.Endpoint) {
+	if a.asked.end(lifeOf(e)) > mostEarlier {
+		a.client.Anew(errUnanswered)
+	}
 }
 
 func local(e *endpoints.Endpoint) pipeline.LocalEndpoint {

@@ -46,11 +46,15 @@ func (a *asked) announce(l life) {
 	}
 }
 
-// end notes that what was announced is so no more.
-func (a *asked) end(l life) {
-	if d := a.lives[l]; d != nil {
-		d.earlier, d.present, d.ended = d.earlier+d.present, 0, a.last
+// end notes that what was announced is so no more, and tells how many answers to the pod's earlier sandboxes are passed over from now on: each costs
+// the next one the time until netmaster answers.
+func (a *asked) end(l life) (earlier int) {
+	d := a.lives[l]
+	if d == nil {
+		return 0
 	}
+	d.earlier, d.present, d.ended = d.earlier+d.present, 0, a.last
+	return d.earlier
 }
 
 // answered takes the answers of an update over, and gives those that are certain to be for the present sandbox.

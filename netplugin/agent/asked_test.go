@@ -72,6 +72,24 @@ func TestAnAnswerToAnEarlierSandboxOpensNothing(t *testing.T) {
 	}
 }
 
+// netmaster never had the pod: that its ADD was tried for hours does not keep the sandbox waiting that it answers at last.
+func TestAPodThatNetmasterNeverHadBeginsAnew(t *testing.T) {
+	a, _, l := testAgent(t)
+	for n := range mostEarlier + 1 {
+		if len(l.anew) > 0 {
+			t.Fatalf("%d attempts, and all begins anew", n)
+		}
+		e := wired("1", fmt.Sprint("c", n), uint32(10+n))
+		p := &pod{endpoint: e}
+		a.pods[e.ID()] = p
+		a.announce(&e)
+		_ = a.shut(t.Context(), p)
+	}
+	if len(l.anew) != 1 {
+		t.Errorf("after %d attempts: %v", mostEarlier+1, l.anew)
+	}
+}
+
 // Each sandbox that was not answered may be answered yet.
 func TestAnswersToSeveralSandboxesOpenNothing(t *testing.T) {
 	a, s, d := running(t)

@@ -65,7 +65,7 @@ type Config struct {
 	clock         func() time.Duration // nil: sinceBoot
 }
 
-// Client keeps a stream to netmaster open. Announce, Withdraw, Report, Drifted, Connected and Problem are safe for concurrent
+// Client keeps a stream to netmaster open. Announce, Withdraw, Report, Drifted, Anew, Connected and Problem are safe for concurrent
 // use.
 type Client struct {
 	cfg Config
@@ -78,6 +78,7 @@ type Client struct {
 	outbox    []*feed.NodeMessage
 	drift     *wire.Drift // not told yet
 	wake      chan struct{}
+	again     chan error // why the stream is to end
 }
 
 // New makes a client; Run starts it.
@@ -86,7 +87,7 @@ func New(cfg Config) *Client {
 		cfg.clock = sinceBoot
 	}
 	cfg.Versions = cfg.Versions.OrOwn()
-	return &Client{cfg: cfg, wake: make(chan struct{}, 1)}
+	return &Client{cfg: cfg, wake: make(chan struct{}, 1), again: make(chan error, 1)}
 }
 
 // Connected tells whether netmaster has accepted this node and is being listened to.
@@ -131,6 +132,19 @@ func (c *Client) Drifted(d wire.Drift) {
 	c.rouse()
 }
 
+// Anew ends the stream, if there is one, for another: its hello takes the place of all that was said.
+func (c *Client) Anew(why error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.open {
+		return
+	}
+	select {
+	case c.again <- why:
+	default:
+	}
+}
+
 // queue drops the message while there is no stream: the next hello tells the whole state, and the update that answers it is
 // acknowledged.
 func (c *Client) queue(m *feed.NodeMessage) {
@@ -155,6 +169,10 @@ func (c *Client) setOpen(open bool) (accepted time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	accepted = c.accepted
+	select {
+	case <-c.again: // was of the stream before
+	default:
+	}
 	c.open, c.connected, c.accepted, c.outbox = open, false, time.Time{}, nil
 	return accepted
 }

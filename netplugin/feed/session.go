@@ -150,6 +150,8 @@ func (s *session) send(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
+		case why := <-s.client.again:
+			return why
 		case <-beats:
 			messages = append(messages, s.ask())
 		case <-s.client.wake:
