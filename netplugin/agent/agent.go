@@ -112,7 +112,7 @@ type master interface {
 	Withdraw(wire.Announcement)
 	Report(wire.Ack)
 	Drifted(wire.Drift)
-	Anew(why error)
+	Anew(why string)
 	Connected() bool
 	Problem() string
 }
@@ -480,12 +480,10 @@ func (a *agent) shut(ctx context.Context, p *pod) error {
 // each time; they would keep it waiting when netmaster has it at last.
 const mostEarlier = 8
 
-var errUnanswered = errors.New("netmaster did not have a pod that was announced again and again; beginning anew")
-
 // unannounced: the wiring is no longer what netmaster is to answer for.
 func (a *agent) unannounced(e *endpoints.Endpoint) {
 	if a.asked.end(lifeOf(e)) > mostEarlier {
-		a.client.Anew(errUnanswered)
+		a.client.Anew("netmaster did not have a pod that was announced again and again")
 	}
 }
 

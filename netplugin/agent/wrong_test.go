@@ -103,14 +103,14 @@ func (s *pickySwitch) Done() <-chan struct{} { return nil }
 type listener struct {
 	reports []wire.Ack
 	drifts  []wire.Drift
-	anew    []error
+	anew    []string
 }
 
 func (l *listener) Announce(wire.Announcement) {}
 func (l *listener) Withdraw(wire.Announcement) {}
 func (l *listener) Report(a wire.Ack)          { l.reports = append(l.reports, a) }
 func (l *listener) Drifted(d wire.Drift)       { l.drifts = append(l.drifts, d) }
-func (l *listener) Anew(why error)             { l.anew = append(l.anew, why) }
+func (l *listener) Anew(why string)            { l.anew = append(l.anew, why) }
 func (l *listener) Connected() bool            { return true }
 func (l *listener) Problem() string            { return "" }
 

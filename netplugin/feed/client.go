@@ -78,7 +78,7 @@ type Client struct {
 	outbox    []*feed.NodeMessage
 	drift     *wire.Drift // not told yet
 	wake      chan struct{}
-	again     chan error // why the stream is to end
+	again     chan string // why the stream is to end
 }
 
 // New makes a client; Run starts it.
@@ -87,7 +87,7 @@ func New(cfg Config) *Client {
 		cfg.clock = sinceBoot
 	}
 	cfg.Versions = cfg.Versions.OrOwn()
-	return &Client{cfg: cfg, wake: make(chan struct{}, 1), again: make(chan error, 1)}
+	return &Client{cfg: cfg, wake: make(chan struct{}, 1), again: make(chan string, 1)}
 }
 
 // Connected tells whether netmaster has accepted this node and is being listened to.
@@ -133,7 +133,7 @@ func (c *Client) Drifted(d wire.Drift) {
 }
 
 // Anew ends the stream, if there is one, for another: its hello takes the place of all that was said.
-func (c *Client) Anew(why error) {
+func (c *Client) Anew(why string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.open {

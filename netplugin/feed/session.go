@@ -151,7 +151,7 @@ func (s *session) send(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case why := <-s.client.again:
-			return why
+			return fmt.Errorf("beginning anew: %s", why)
 		case <-beats:
 			messages = append(messages, s.ask())
 		case <-s.client.wake:
