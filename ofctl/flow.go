@@ -75,8 +75,11 @@ type U16 struct{ Value, Mask uint16 }
 // U32 is a value with a mask.
 type U32 struct{ Value, Mask uint32 }
 
-// TCPSyn is the flag SYN in TCPFlags.
-const TCPSyn uint16 = 1 << 1
+// Flags in TCPFlags.
+const (
+	TCPSyn uint16 = 1 << 1
+	TCPRst uint16 = 1 << 2
+)
 
 // Conntrack state bits, as in ovs-fields(7), ct_state.
 const (

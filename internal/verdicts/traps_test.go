@@ -132,6 +132,16 @@ var connectionTraps = []struct {
 		b.expect(p, true, "allowed")
 		b.expect(p.Reply(), true, "allowed")
 	}},
+	{"conntrack is gone with the switch, and an end that knows nothing of a connection resets it: that is the first of none, and ends none", func(t *testing.T) {
+		b := three(t)
+		p := tcpBetween(0, 1)
+		p.Reset = true
+		b.expect(p, false, "the switch knows no such connection")
+		p = b.live(0, 1)
+		p.Reset = true
+		b.expect(p, true, "a connection that the switch knows")
+		b.expect(p.Reply(), true, "a connection that the switch knows")
+	}},
 	{"conntrack is gone with the switch, and a pod answers the node", func(t *testing.T) {
 		b := three(t)
 		p := tcpBetween(0, 1)

@@ -330,12 +330,18 @@ const ephemeral uint16 = 1 << 15
 // speaks: who had opened it nobody knows, so it is never committed as the first. It is dropped where it may be an answer in a connection that was cut
 // (see resumedKey), or that went to a Service and would have to go back by it (docs/decisions/026). Of what comes to a Service conntrack sees the
 // client's direction alone, here: that is not held to it.
+//
+// A segment that ends a connection (RST) is nobody's first: the end that had asked a Service, or was translated elsewhere, sends it where what the
+// other said came untranslated, and it would end what goes on. The kernel's conntrack takes it for none.
 func (l *flowList) resumed(source uint32) {
 	for _, etherType := range families {
 		m := sourceIs(valid(etherType), source)
 		m.CtState.Value |= ofctl.CtNew
 		m.CtState.Mask |= ofctl.CtNew
 		m.IPProto, m.TCPFlags = uint8(policy.TCP), ofctl.U16{Mask: ofctl.TCPSyn}
+		reset := m
+		reset.TCPFlags = ofctl.U16{Value: ofctl.TCPRst, Mask: ofctl.TCPRst}
+		l.static(TableState, 57, reset)
 		byServer, byEither := m, m
 		byServer.TpSrc = ofctl.U16{Mask: ephemeral}
 		byEither.TpDst = ofctl.U16{Value: ephemeral, Mask: ephemeral}

@@ -73,6 +73,9 @@ func (l *flowList) toTunnel(cfg *Config) {
 			l.static(TableOutput, 55, ofctl.Match{EtherType: etherTypeOf(cidr.Addr()), NwDst: cidr.Masked()}, t.send(p)...)
 		}
 		for _, a := range p.NodeAddrs {
+			lost := valid(etherTypeOf(a)) // would have to go back by the tunnel, if it had come by it
+			lost.NwDst = single(a)
+			l.static(TableResumed, 90, sourceIs(lost, fromPod))
 			m := answer(ofctl.Match{EtherType: etherTypeOf(a), NwDst: single(a)}, tunnelMark)
 			l.static(TableOutput, 70, sourceIs(m, fromPod), t.send(p)...)
 		}

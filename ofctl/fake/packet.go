@@ -29,8 +29,9 @@ type Packet struct {
 	ArpSHA           ofctl.MAC
 	NDTarget         netip.Addr
 	NDSLL, NDTLL     ofctl.MAC
-	// MidStream is a TCP segment that opens nothing (no SYN); Unasked one that answers what was not asked (SYN+ACK, RST).
-	MidStream, Unasked bool
+	// MidStream is a TCP segment that opens nothing (no SYN), Reset one that ends a connection (RST), which the userspace datapath takes for the
+	// first of one where it knows none; Unasked one that answers what was not asked (SYN+ACK).
+	MidStream, Reset, Unasked bool
 	// TunSrc and TunDst are the addresses of the tunnel that it came by, or leaves by; zero without one.
 	TunSrc, TunDst netip.Addr
 	// Pieces is in how many fragments the packet's datagram is sent, 0 or 1 for a whole one; Piece tells which of them this is,
@@ -88,6 +89,8 @@ func (p *Packet) tcpFlags() uint16 {
 	switch {
 	case p.Proto != tcp:
 		return 0
+	case p.Reset:
+		return ofctl.TCPRst | tcpAck
 	case p.MidStream:
 		return tcpAck
 	case p.Unasked:
