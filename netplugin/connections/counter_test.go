@@ -300,17 +300,22 @@ func (b *busy) Forget(ctx context.Context, a netip.Addr) error {
 	}
 }
 
+// thirtyGone are the addresses of pods that end at once, on a busy switch.
+func thirtyGone() (*busy, *Counter, []netip.Addr) {
+	ct := new(busy)
+	var addrs []netip.Addr
+	for n := range byte(30) {
+		addrs = append(addrs, netip.AddrFrom4([4]byte{10, 1, 0, n}))
+	}
+	return ct, New(Config{Conntrack: ct, Logger: slog.New(slog.DiscardHandler)}), addrs
+}
+
 // Many pods that die at once on a busy switch are forgotten one after another; the switch is not cut short.
 func TestABusySwitchIsNotCutShort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		ct := new(busy)
-		c := New(Config{Conntrack: ct, Logger: slog.New(slog.DiscardHandler)})
-		var addrs []netip.Addr
-		for n := range 30 {
-			addrs = append(addrs, netip.AddrFrom4([4]byte{10, 1, 0, byte(n)}))
-		}
+		ct, c, addrs := thirtyGone()
 		go c.Run(ctx)
 		c.Gone(ctx, "shop/all", addrs)
 		if ct.cutShort != 0 || len(ct.forgot) != len(addrs) {
@@ -326,12 +331,7 @@ func TestAnAddressThatAPodWaitsForComesFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		ct := new(busy)
-		c := New(Config{Conntrack: ct, Logger: slog.New(slog.DiscardHandler)})
-		var addrs []netip.Addr
-		for n := range 30 {
-			addrs = append(addrs, netip.AddrFrom4([4]byte{10, 1, 0, byte(n)}))
-		}
+		ct, c, addrs := thirtyGone()
 		go c.Run(ctx)
 		go c.Gone(ctx, "shop/all", addrs)
 		synctest.Wait()

@@ -142,7 +142,7 @@ func (d *dimension) reclass(a netip.Addr) {
 	if keys == nil {
 		delete(d.of, a)
 		d.side.c.flows.unset(k)
-		if d.kind == KindApplied && !d.side.audit {
+		if d.isolates() {
 			d.side.c.flows.unset(d.resumedKey(a))
 		}
 		return
@@ -150,7 +150,7 @@ func (d *dimension) reclass(a netip.Addr) {
 	cl := d.ref(keys)
 	d.of[a] = cl
 	d.side.c.flows.set(ofctl.Flow{Table: k.table, Priority: k.priority, Match: k.match, Cookie: cookie(d.kind, cl.id), Actions: d.loadClass(cl)})
-	if d.kind == KindApplied && !d.side.audit {
+	if d.isolates() {
 		k := d.resumedKey(a)
 		d.side.c.flows.set(ofctl.Flow{Table: k.table, Priority: k.priority, Match: k.match, Cookie: cookie(d.kind, cl.id)})
 	}
@@ -163,6 +163,9 @@ func (d *dimension) loadClass(cl *class) []ofctl.Action {
 func (d *dimension) addressKey(a netip.Addr) flowKey {
 	return flowKey{d.table, 100, d.tupleMatch(netip.PrefixFrom(a, a.BitLen()))}
 }
+
+// isolates tells whether an address with a class is an endpoint that policies in force isolate.
+func (d *dimension) isolates() bool { return d.kind == KindApplied && !d.side.audit }
 
 // resumedKey is of the flow that drops what may be an answer to an isolated endpoint's connection that was cut, or its own in one to it: isolated
 // for egress it is the destination of the packet that conntrack takes for the first one, for ingress its source.
