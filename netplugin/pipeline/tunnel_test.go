@@ -146,6 +146,30 @@ func TestNodeAndPodElsewhereByTunnel(t *testing.T) {
 }
 
 // The second pass of a packet to a Service goes by the tunnel, and its answer to where the translation is undone.
+// Conntrack is gone, and a server speaks first: what may have to go back by the tunnel or by a Service waits for the client; all else goes
+// on. When the client has spoken the server's way is known again.
+func TestAnswersByTunnelWhenConntrackIsGone(t *testing.T) {
+	lost := func(from, to netip.Addr) fake.Packet {
+		p := fake.IP(to, from, 6, 80).Reply()
+		p.MidStream = true
+		return p
+	}
+	tunnelled := func(p fake.Packet) fake.Packet {
+		p.TunSrc, p.TunDst = nodeAddr(1), nodeAddr(2)
+		return p
+	}
+	two := newTunnelNode(t, 2, 1)
+	dropped(t, "to a node, which may have come by the tunnel", two.fromPod(lost(four(2, 2), nodeAddr(1))))
+	dropped(t, "to a node, IPv6", two.fromPod(lost(six(2, 2), nodeAddr6(1))))
+	dropped(t, "to a pod of this node", two.fromPod(lost(four(2, 2), four(2, 3))))
+	dropped(t, "from a pod of another node", two.across(t, tunnelled(lost(four(1, 2), four(2, 2))), 1))
+	only(t, two.fromPod(lost(four(2, 2), netip.MustParseAddr("198.51.100.1"))), testWire)
+	client := lost(nodeAddr(1), four(2, 2))
+	client.SrcPort, client.DstPort = 40000, 80
+	only(t, two.across(t, tunnelled(client), 1), testPod)
+	only(t, two.fromPod(client.Reply()), testTunnel)
+}
+
 func TestServicesPodElsewhereByTunnel(t *testing.T) {
 	one, two := newTunnelNode(t, 1, 2), newTunnelNode(t, 2, 1)
 	only(t, one.fromPod(fake.IP(four(1, 2), netip.MustParseAddr("10.96.0.9"), 6, 80)), testGateway)
