@@ -121,6 +121,24 @@ var connectionTraps = []struct {
 		b.expect(p, false, "0 may not open connections")
 		b.expect(p.Reply(), false, "0 may not have opened this")
 	}},
+	{"conntrack is gone with the switch, and what a server outside sends is in fragments, which would be committed as a connection of its own", func(t *testing.T) {
+		b := three(t)
+		p := tcpOut(netip.MustParseAddr("192.0.2.80"))
+		b.expect(p, true, "opens")
+		b.lose(&p)
+		firsts, laters := map[uint32]int{}, map[uint32]int{}
+		for piece := range 3 {
+			q := p.Reply()
+			q.FragID, q.Piece, q.Pieces = 7, piece, 3
+			_, r := b.send(q)
+			b.arrivals(0, false, r, firsts, laters)
+		}
+		if n := firsts[7] + laters[7]; n != 0 {
+			t.Errorf("%d of 3 fragments passed", n)
+		}
+		b.put(silent("0"))
+		b.expect(p, false, "0 may not open connections, and nobody has opened one to it")
+	}},
 	{"conntrack is gone with the switch, and a server outside speaks to a client whose policy allows it: the client is waited for", func(t *testing.T) {
 		allowed := silent("0")
 		allowed.Egress = []policy.PolicyRule{{AnyPort: true, Peers: []policy.Peer{{Block: &policy.IPBlock{CIDR: netip.MustParsePrefix("192.0.2.0/24")}}}}}
