@@ -1,9 +1,11 @@
 package systemtests
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -112,6 +114,21 @@ func TestNewPodIsNeverOpen(t *testing.T) {
 			w.Errorf("the new pod was expected to get %v and has %v: nothing was shown", e.To, pod.IPs)
 		}
 	}
+}
+
+// A pod is let in as a peer when its peer's node has heard of it, and not before: a node whose netplugin stands still denies it.
+func TestPeersAreLetInWhenTheirPeersNodeHasHeardOfThem(t *testing.T) {
+	w := setup(t)
+	ns := w.namespace("heard", nil)
+	w.policy(ns, "b", `{podSelector: {matchLabels: {app: b}}, ingress: [{from: [{podSelector: {matchLabels: {app: late}}}]}]}`)
+	w.run(ns, "b@node1", "free@node1")
+	w.must(w.Signal(w.ctx, "node1-netplugin", syscall.SIGSTOP))
+	w.Cleanup(func() { _ = w.Signal(context.Background(), "node1-netplugin", syscall.SIGCONT) })
+	w.run(ns, "late@node2")
+	w.settles(everyProto(w, "late", "free", true, "no policy isolates it"))
+	w.settles(everyProto(w, "late", "b", false, "node1 has not heard of it"))
+	w.must(w.Signal(w.ctx, "node1-netplugin", syscall.SIGCONT))
+	w.settles(everyProto(w, "late", "b", true, "its rule"))
 }
 
 // Connections that live when the policies change: those still allowed lose nothing, the others end within a second.
