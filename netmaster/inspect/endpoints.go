@@ -43,6 +43,8 @@ func endpointState(v *resolve.EndpointView) string {
 		return "contested address"
 	case v.Endpoint.Finished && !v.Announced:
 		return "finished"
+	case len(v.Foreign) > 0:
+		return "foreign address"
 	case len(v.Addresses) == 0:
 		return "no address"
 	case v.Announced:

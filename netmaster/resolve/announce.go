@@ -42,13 +42,35 @@ func (e *Engine) wired(a *Announcement) endpointID {
 	return 0
 }
 
-// accept answers an announcement. Nodes count on what docs/feed.md says of answers: in order, and one each at most.
+// accept answers an announcement. Nodes count on what docs/feed.md says of answers: in order, and one each at most. One with a foreign address has none: the
+// pod would have an address that nobody believes.
 func (e *Engine) accept(id endpointID, a Announcement) {
-	ep := e.endpoints.at(id)
-	if ep.announced == nil || ep.announced.Node != a.Node || !slices.Equal(ep.announced.Addresses, a.Addresses) {
-		e.change(id, ep, func() { e.setAnnounced(id, ep, &a); ep.withdrawn = false })
+	if e.hear(id, a); len(a.Foreign) > 0 {
+		return
 	}
 	e.batch.settled = append(e.batch.settled, policy.SettledEndpoint{Node: a.Node, ID: a.ID(), UID: a.UID})
+}
+
+func (e *Engine) hear(id endpointID, a Announcement) {
+	ep := e.endpoints.at(id)
+	if ep.announced == nil || ep.announced.Node != a.Node || !slices.Equal(ep.announced.Addresses, a.Addresses) || !slices.Equal(ep.announced.Foreign, a.Foreign) {
+		e.change(id, ep, func() { e.setAnnounced(id, ep, &a); ep.withdrawn = false })
+	}
+}
+
+// reassess takes over which addresses of an announcement are foreign.
+func (e *Engine) reassess(a Announcement) {
+	key := waitingKey{a.incarnation(), a.Node}
+	if _, waits := e.waiting[key]; waits {
+		e.waiting[key] = a
+	} else if id := e.wired(&a); id != 0 && a.repeats(e.endpoints.at(id).announced) {
+		e.hear(id, a)
+	}
+}
+
+// repeats tells whether an announcement is another one, but for what of it is foreign.
+func (a *Announcement) repeats(b *Announcement) bool {
+	return b != nil && a.Node == b.Node && a.UID == b.UID && slices.Equal(a.Addresses, b.Addresses)
 }
 
 // setAnnounced is the one that alters what is announced of an endpoint.
@@ -148,7 +170,7 @@ func (e *Engine) nodeAnnounced(n *NodeAnnouncements) {
 	for i := range n.All {
 		listed[n.All[i].incarnation()] = true
 	}
-	for _, a := range e.wiredOn(n.Node) {
+	for _, a := range e.Wired(n.Node) {
 		if !listed[a.incarnation()] {
 			e.withdraw(&a)
 		}
@@ -159,8 +181,8 @@ func (e *Engine) nodeAnnounced(n *NodeAnnouncements) {
 	}
 }
 
-// wiredOn is all that a node has announced, waiting or not, in an order that is always the same.
-func (e *Engine) wiredOn(node string) (out []Announcement) {
+// Wired is all that a node has announced, waiting or not, in an order that is always the same.
+func (e *Engine) Wired(node string) (out []Announcement) {
 	for _, id := range e.announcedOn[node] {
 		out = append(out, *e.endpoints.at(id).announced)
 	}

@@ -238,6 +238,64 @@ func TestManyClaimOneAddress(t *testing.T) {
 	}
 }
 
+// An address that is not the node's to give out is isolated there as the pod's policies say, and is nobody's peer; it takes nothing from who has it, also
+// where that one is on the same node, and is as others when it is the node's again.
+func TestForeign(t *testing.T) {
+	s := newScene(t)
+	p, twin := pod("a/db-0", "app=db", other), pod("a/twin", "app=db", "")
+	s.do(world(append(pair(), p, twin), webToAPI, ingress("q", "app=db", peers(podsOf("app=api"))), egress("r", "app=db"), ingress("s", "app=web", peers(podsOf("app=db")))))
+	foreign := func(e *policy.Endpoint, addresses string, these ...string) resolve.Announcement {
+		a := says(e, addresses)
+		for _, text := range these {
+			a.Foreign = append(a.Foreign, netip.MustParseAddr(text))
+		}
+		return a
+	}
+	isolated := func() {
+		t.Helper()
+		s.want(false, web+" "+other+" tcp/80", other+" "+web+" tcp/80", other+" "+outside+" tcp/80")
+	}
+	isolated()
+	now := foreign(p, other, other)
+	s.do(announced(now))
+	s.settled()
+	isolated()
+	s.want(true, api+" "+other+" tcp/80")
+	for key, members := range s.groups {
+		if _, there := members[netip.MustParseAddr(other)]; there {
+			t.Errorf("a foreign address is in peer group %s", key)
+		}
+	}
+	if v, _ := s.engine.Endpoint("a/db-0"); len(v.Addresses) != 0 || len(v.Foreign) != 1 {
+		t.Errorf("endpoint %+v", v)
+	}
+	if w := s.engine.WorldOf(netip.MustParseAddr(other)); len(w.Endpoints) > 0 {
+		t.Errorf("held by %+v", w.Endpoints)
+	}
+	s.do(announced(foreign(twin, other+" "+web, other, web)))
+	s.want(false, other+" "+api+" tcp/80", web+" "+api+" tcp/80")
+	if v, _ := s.engine.Endpoint("a/web"); len(v.Contested) > 0 || len(s.conflicts) > 0 {
+		t.Errorf("contested: %+v, %v", v, s.conflicts)
+	}
+	s.do(withdrawn(says(twin, "")))
+	s.want(true, web+" "+api+" tcp/80")
+	isolated()
+	now.Foreign = nil
+	s.do(resolve.Batch{Reassessed: []resolve.Announcement{now, says(twin, outside)}})
+	s.settled()
+	isolated()
+	if w := s.engine.WorldOf(netip.MustParseAddr(other)); len(w.Endpoints) != 1 {
+		t.Errorf("held by %+v", w.Endpoints)
+	}
+	s.do(resolve.Batch{DeletedEndpoints: []string{"a/db-0"}})
+	now.Foreign = now.Addresses
+	s.do(resolve.Batch{Reassessed: []resolve.Announcement{now}})
+	isolated()
+	s.do(withdrawn(now))
+	s.want(true, web+" "+other+" tcp/80", other+" "+outside+" tcp/80")
+	inStep(t, s.engine)
+}
+
 // Anybody who may create pods may give one the UID of another, as the mirror pod of a static pod has its kubelet's: it is that of its own name, and takes
 // nothing from others of this UID, whether they are there or still wired.
 func TestTwoPodsOfOneUID(t *testing.T) {

@@ -3,6 +3,7 @@ package resolve
 import (
 	"math"
 	"net/netip"
+	"slices"
 
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
@@ -52,7 +53,13 @@ type touchedEndpoint struct {
 	node      nodeID
 	rank      int8
 	addresses []netip.Addr
+	foreign   []netip.Addr // of addresses
 	groups    []groupID
+}
+
+// standing is that on an address that nobody else claims.
+func (t *touchedEndpoint) standing(a netip.Addr) standing {
+	return standing{peer: !slices.Contains(t.foreign, a), applied: true}
 }
 
 // isFresh stands in endpoint.touched of one that contributed nothing before.
@@ -104,7 +111,7 @@ func (e *Engine) touch(id endpointID) {
 	if ep.touched != 0 {
 		return
 	}
-	e.batch.endpoints = append(e.batch.endpoints, touchedEndpoint{id, ep.node, ep.rank(), ep.addresses(), e.classes.at(ep.class).groups})
+	e.batch.endpoints = append(e.batch.endpoints, touchedEndpoint{id, ep.node, ep.rank(), ep.addresses(), ep.foreign(), e.classes.at(ep.class).groups})
 	ep.touched = uint32(len(e.batch.endpoints))
 }
 

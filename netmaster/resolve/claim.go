@@ -62,7 +62,7 @@ func (e *Engine) claimants(a netip.Addr) (out []endpointID) {
 	return slices.Compact(out)
 }
 
-// holding is the rank that those who hold a contested address have, and how many they are: one, or several that contest it.
+// holding is the rank that those who hold a contested address have, and how many they are: one, or several that contest it; none where it is foreign to all.
 type holding struct {
 	rank int8
 	n    int
@@ -74,7 +74,9 @@ func (e *Engine) holding(a netip.Addr) holding {
 	}
 	h := holding{rank: -1}
 	for _, id := range e.claimants(a) {
-		switch rank := e.endpoints.at(id).rank(); {
+		ep := e.endpoints.at(id)
+		switch rank := ep.rank(); {
+		case slices.Contains(ep.foreign(), a):
 		case rank > h.rank:
 			h = holding{rank, 1}
 		case rank == h.rank:
@@ -89,7 +91,10 @@ type standing struct{ peer, applied bool }
 
 // standingOf is asked at the end of a batch, when claims no longer change: what is found for an address is kept.
 func (e *Engine) standingOf(ep *endpoint, a netip.Addr) standing {
-	if !e.isContested(a) {
+	switch {
+	case slices.Contains(ep.foreign(), a):
+		return standing{false, true}
+	case !e.isContested(a):
 		return standing{true, true}
 	}
 	h := e.holding(a)

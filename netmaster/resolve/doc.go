@@ -30,5 +30,6 @@
 // not noted one by one: new rules and groups are told whole, at the end, from what they have become.
 //
 // An address that several endpoints claim is judged by rank, and is no peer's while two of the highest rank claim it; only
-// such addresses are looked at one by one.
+// such addresses are looked at one by one. A claim on an address that is not the node's to give out counts on this node only, in appliedTo groups, beside
+// whoever holds the address.
 package resolve

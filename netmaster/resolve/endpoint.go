@@ -34,6 +34,14 @@ func (ep *endpoint) addresses() []netip.Addr {
 	return ep.obj.Addresses
 }
 
+// foreign are those of addresses that are not its node's to give out.
+func (ep *endpoint) foreign() []netip.Addr {
+	if ep.announced == nil {
+		return nil
+	}
+	return ep.announced.Foreign
+}
+
 // nodeName is where the endpoint's rules must be.
 func (ep *endpoint) nodeName() string {
 	if ep.announced != nil {

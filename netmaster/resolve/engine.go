@@ -12,6 +12,9 @@ import (
 type Announcement struct {
 	Node, Namespace, Name, UID string
 	Addresses                  []netip.Addr
+	// Foreign are those of Addresses that are not the node's to give out. There the pod's policies hold for them; they are peers nowhere, and take nothing
+	// from who else has them.
+	Foreign []netip.Addr
 }
 
 // ID is "namespace/name".
@@ -34,6 +37,8 @@ type Batch struct {
 	Announced         []Announcement
 	Withdrawn         []Announcement
 	NodeAnnounced     []NodeAnnouncements
+	// Reassessed are announcements that the engine has (Wired), of which other addresses are foreign now. Nobody is answered.
+	Reassessed []Announcement
 	// Unheard: what nodes said before is forgotten, as if they never had. What the API server has of pods counts again.
 	Unheard bool
 }
@@ -125,6 +130,9 @@ func (e *Engine) Apply(b Batch) (policy.Changes, []Conflict) {
 	}
 	for i := range b.Announced {
 		e.announce(b.Announced[i])
+	}
+	for i := range b.Reassessed {
+		e.reassess(b.Reassessed[i])
 	}
 	for _, p := range b.Policies {
 		e.putPolicy(p)

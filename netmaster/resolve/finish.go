@@ -91,7 +91,7 @@ func (e *Engine) contribution(id endpointID, out *touchedEndpoint) {
 	ep := e.endpoints.at(id)
 	*out = touchedEndpoint{id: id}
 	if ep.obj != nil {
-		*out = touchedEndpoint{id, ep.node, ep.rank(), ep.addresses(), e.classes.at(ep.class).groups}
+		*out = touchedEndpoint{id, ep.node, ep.rank(), ep.addresses(), ep.foreign(), e.classes.at(ep.class).groups}
 	}
 }
 
@@ -115,19 +115,21 @@ func (e *Engine) finishEndpoint(before, after *touchedEndpoint) {
 
 // finishAddress is for an address that stays the endpoint's.
 func (e *Engine) finishAddress(a netip.Addr, before, after *touchedEndpoint) {
-	if before.node != after.node {
+	s := before.standing(a)
+	if before.node != after.node || s != after.standing(a) {
 		e.contribute(a, before, false)
 		e.contribute(a, after, true)
 		return
 	}
 	diffSorted(before.groups, after.groups,
-		func(g groupID) { e.step(g, a, after.node, standing{true, true}, false) },
-		func(g groupID) { e.step(g, a, after.node, standing{true, true}, true) })
+		func(g groupID) { e.step(g, a, after.node, s, false) },
+		func(g groupID) { e.step(g, a, after.node, s, true) })
 }
 
 func (e *Engine) contribute(a netip.Addr, t *touchedEndpoint, in bool) {
+	s := t.standing(a)
 	for _, g := range t.groups {
-		e.step(g, a, t.node, standing{true, true}, in)
+		e.step(g, a, t.node, s, in)
 	}
 }
 
@@ -173,7 +175,7 @@ func (e *Engine) finishCrowded(crowded map[netip.Addr][]uint32) {
 	for _, a := range addresses {
 		e.moved = append(e.moved, e.claimants(a)...)
 		before, after := e.claimsBefore(a, crowded[a]), e.claimsNow(a)
-		was, is := e.stand(before), e.stand(after)
+		was, is := stand(a, before), stand(a, after)
 		for s := range was {
 			if !is[s] {
 				e.step(s.group, a, s.node, standing{s.peer, !s.peer}, false)
@@ -184,7 +186,7 @@ func (e *Engine) finishCrowded(crowded map[netip.Addr][]uint32) {
 				e.step(s.group, a, s.node, standing{s.peer, !s.peer}, true)
 			}
 		}
-		if holders := top(after); len(holders) > 1 && len(top(before)) < 2 {
+		if holders := top(a, after); len(holders) > 1 && len(top(a, before)) < 2 {
 			e.conflict(a, holders)
 		}
 	}
@@ -212,9 +214,12 @@ func (e *Engine) claimsNow(a netip.Addr) (out []touchedEndpoint) {
 	return out
 }
 
-// top are the claims of the highest rank.
-func top(claims []touchedEndpoint) (out []touchedEndpoint) {
+// top are the claims of the highest rank, without those of nodes that the address is not of.
+func top(a netip.Addr, claims []touchedEndpoint) (out []touchedEndpoint) {
 	for _, c := range claims {
+		if !c.standing(a).peer {
+			continue
+		}
 		if len(out) > 0 && c.rank > out[0].rank {
 			out = out[:0]
 		}
@@ -226,9 +231,17 @@ func top(claims []touchedEndpoint) (out []touchedEndpoint) {
 }
 
 // stand is where an address is in force: in which peer groups, and on which nodes in which appliedTo groups.
-func (e *Engine) stand(claims []touchedEndpoint) map[place]bool {
+func stand(a netip.Addr, claims []touchedEndpoint) map[place]bool {
 	out := map[place]bool{}
-	holders := top(claims)
+	for _, c := range claims {
+		if c.standing(a).peer {
+			continue
+		}
+		for _, g := range c.groups {
+			out[place{g, c.node, false}] = true
+		}
+	}
+	holders := top(a, claims)
 	for _, c := range holders {
 		for _, g := range c.groups {
 			out[place{g, c.node, false}] = true

@@ -165,6 +165,7 @@ type EndpointView struct {
 	Ingress   []string // policies that isolate it
 	Egress    []string
 	Contested []netip.Addr
+	Foreign   []netip.Addr // that it has besides, and that count on its node only
 }
 
 // Endpoint shows one endpoint.
@@ -175,6 +176,11 @@ func (e *Engine) Endpoint(id string) (EndpointView, bool) {
 	}
 	ep := e.endpoints.at(eid)
 	v := EndpointView{Endpoint: ep.obj, Addresses: ep.addresses(), Node: ep.nodeName(), Announced: ep.announced != nil}
+	if len(ep.foreign()) > 0 {
+		own := func(a netip.Addr) bool { return !slices.Contains(ep.foreign(), a) }
+		v.Foreign = slices.DeleteFunc(slices.Clone(v.Addresses), own)
+		v.Addresses = slices.DeleteFunc(slices.Clone(v.Addresses), func(a netip.Addr) bool { return !own(a) })
+	}
 	for _, a := range v.Addresses {
 		if e.isContested(a) && e.holding(a).n > 1 {
 			v.Contested = append(v.Contested, a)

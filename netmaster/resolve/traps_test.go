@@ -214,7 +214,7 @@ func (m *model) take(b resolve.Batch) {
 // confirm holds the table and the oracle to each other.
 func (m *model) confirm(t *testing.T, allowed bool, packets []string) {
 	t.Helper()
-	w, contested := m.effective()
+	w, contested, _ := m.effective()
 	for _, text := range packets {
 		p := packet(text)
 		if contested[p.From] || contested[p.To] {

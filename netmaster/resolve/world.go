@@ -9,8 +9,8 @@ import (
 )
 
 // World is everything that verdicts depend on, as it is in force: endpoints have the addresses that they hold, which is what
-// their nodes announced where those did. An address that is contested is held by each who contests it. The values are shared
-// and immutable.
+// their nodes announced where those did. An address that is contested is held by each who contests it, a foreign one by
+// nobody. The values are shared and immutable.
 func (e *Engine) World() *policy.World {
 	w := e.UnsortedWorld()
 	SortWorld(w)
@@ -51,7 +51,7 @@ func (e *Engine) WorldOf(addresses ...netip.Addr) *policy.World {
 		rank := e.holding(a).rank
 		for _, id := range e.claimants(a) {
 			ep := e.endpoints.at(id)
-			if ep.rank() < rank || slices.Contains(seen, id) {
+			if ep.rank() < rank || slices.Contains(ep.foreign(), a) || slices.Contains(seen, id) {
 				continue
 			}
 			seen = append(seen, id)
@@ -92,7 +92,7 @@ func SortWorld(w *policy.World) {
 func (e *Engine) inForce(ep *endpoint) *policy.Endpoint {
 	var held []netip.Addr
 	for _, a := range ep.addresses() {
-		if !e.isContested(a) || ep.rank() == e.holding(a).rank {
+		if !slices.Contains(ep.foreign(), a) && (!e.isContested(a) || ep.rank() == e.holding(a).rank) {
 			held = append(held, a)
 		}
 	}

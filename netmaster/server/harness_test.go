@@ -381,6 +381,23 @@ func (n *node) peers() string {
 	return strings.Join(slices.Compact(out), " ")
 }
 
+// isolates tells whether rules that let nothing through apply to an address in these directions, and in no other.
+func (n *node) isolates(address string, in ...policy.Direction) func() bool {
+	return n.is(func() bool {
+		had := map[policy.Direction]bool{}
+		for _, r := range n.rules {
+			if n.groups[policy.AppliedToGroup][r.AppliedTo][netip.MustParseAddr(address)] && len(r.Peers) == 0 {
+				had[r.Direction] = true
+			}
+		}
+		ok := len(had) == len(in)
+		for _, d := range in {
+			ok = ok && had[d]
+		}
+		return ok
+	})
+}
+
 // Objects.
 
 func ns(name string) *corev1.Namespace {

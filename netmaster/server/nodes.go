@@ -106,10 +106,8 @@ func (s *server) connected(node string, announced []wire.Announcement) {
 	}
 	all := resolve.NodeAnnouncements{Node: node}
 	for i := range announced {
-		if s.isForeign(node, &announced[i]) {
-			continue
-		}
-		a := announcement(node, &announced[i])
+		a := s.announcement(node, &announced[i])
+		s.tellForeign(&a)
 		all.All = append(all.All, a)
 		record := recordOf(&a)
 		s.remember(record)
@@ -125,10 +123,8 @@ func (s *server) connected(node string, announced []wire.Announcement) {
 }
 
 func (s *server) announce(node string, in *wire.Announcement) {
-	if s.isForeign(node, in) {
-		return
-	}
-	a := announcement(node, in)
+	a := s.announcement(node, in)
+	s.tellForeign(&a)
 	record := recordOf(&a)
 	s.remember(record)
 	s.apply(resolve.Batch{Announced: []resolve.Announcement{a}}, store.Change{Announced: map[string]*store.Announcement{record.Key(): record}})
@@ -136,7 +132,7 @@ func (s *server) announce(node string, in *wire.Announcement) {
 
 // withdraw forgets the record only if it is of the same pod, not of a successor of its name.
 func (s *server) withdraw(node string, in *wire.Announcement) {
-	a := announcement(node, in)
+	a := s.announcement(node, in)
 	key := recordOf(&a).Key()
 	var change store.Change
 	if r := s.announced[node][key]; r != nil && (r.UID == "" || a.UID == "" || r.UID == a.UID) {
@@ -162,43 +158,53 @@ func (s *server) setNodes(infos []policy.NodeInfo) {
 	s.feed.SetNodes(infos)
 }
 
-// setCIDRs takes back what nodes have announced that is not of their podCIDRs, as these are known now.
+// setCIDRs has what nodes have announced count as is due to it by their podCIDRs, as these are known now.
 func (s *server) setCIDRs(infos []policy.NodeInfo) {
 	before := s.podCIDRs
 	s.podCIDRs = make(map[string][]netip.Prefix, len(infos))
+	var changed resolve.Batch
 	for _, n := range infos {
 		s.podCIDRs[n.Name] = n.PodCIDRs
 		if slices.Equal(before[n.Name], n.PodCIDRs) {
 			continue
 		}
-		for _, r := range s.announced[n.Name] {
-			if a := (wire.Announcement{Namespace: r.Namespace, Name: r.Name, UID: r.UID, Addresses: r.Addresses}); s.isForeign(n.Name, &a) {
-				s.withdraw(n.Name, &a)
-			}
+		for _, a := range s.engine.Wired(n.Name) {
+			a.Foreign = s.foreignOf(n.Name, a.Addresses)
+			s.tellForeign(&a)
+			changed.Reassessed = append(changed.Reassessed, a)
 		}
+	}
+	if len(changed.Reassessed) > 0 {
+		s.apply(changed, store.Change{})
 	}
 }
 
 // sayForeign is how often it is told of a node that it announces what is not its own.
 const sayForeign = time.Minute
 
-// isForeign tells, users too, whether a node announces an address that is not of its Node's podCIDRs, out of which netplugin takes all that it gives to
-// pods: whoever has a node's certificate could else make any address one of a pod there, with all that this may, or take it from the pod that
-// has it. A node of which no podCIDRs are known is believed: it has been given none to take addresses from.
-func (s *server) isForeign(node string, a *wire.Announcement) bool {
+// foreignOf are the addresses that are not of a Node's podCIDRs, out of which netplugin takes all that it gives to pods: whoever has a node's certificate
+// could else make any address one of a pod there, with all that this may, or take it from the pod that has it. Pods may have such addresses all the same,
+// where the podCIDRs were others when they were started, so that their own node is not to open them. A node of which no podCIDRs are known is believed: it
+// has been given none to take addresses from.
+func (s *server) foreignOf(node string, addresses []netip.Addr) (out []netip.Addr) {
 	own := s.podCIDRs[node]
-	at := slices.IndexFunc(a.Addresses, func(addr netip.Addr) bool {
-		return !slices.ContainsFunc(own, func(p netip.Prefix) bool { return p.Contains(addr) })
-	})
-	if len(own) == 0 || at < 0 {
-		return false
+	for _, a := range addresses {
+		if len(own) > 0 && !slices.ContainsFunc(own, func(p netip.Prefix) bool { return p.Contains(a) }) {
+			out = append(out, a)
+		}
 	}
-	if now := time.Now(); now.Sub(s.foreign[node]) >= sayForeign {
-		s.foreign[node] = now
-		s.log.Error("a node announces an address that is not of its podCIDRs: it is left out", "node", node, "pod", a.ID(), "address", a.Addresses[at], "podCIDRs", own)
-		s.cfg.Report.Tell(wellknown.EventForeignAddress, "", node, node, fmt.Sprintf("its netplugin announces %s as an address of pod %s, which is not of the node's podCIDRs: it is left out", a.Addresses[at], a.ID()))
+	return out
+}
+
+// tellForeign tells users of an announcement with an address that is not the node's.
+func (s *server) tellForeign(a *resolve.Announcement) {
+	now := time.Now()
+	if len(a.Foreign) == 0 || now.Sub(s.foreign[a.Node]) < sayForeign {
+		return
 	}
-	return true
+	s.foreign[a.Node] = now
+	s.log.Error("a node announces an address that is not of its podCIDRs: it is no peer's, and the pod stays isolated on the node", "node", a.Node, "pod", a.ID(), "address", a.Foreign[0], "podCIDRs", s.podCIDRs[a.Node])
+	s.cfg.Report.Tell(wellknown.EventForeignAddress, "", a.Node, a.Node, fmt.Sprintf("its netplugin announces %s as an address of pod %s, which is not of the node's podCIDRs: no rule that allows this pod allows it, and the pod's policies hold on the node", a.Foreign[0], a.ID()))
 }
 
 // forgetGoneNodes takes back what nodes announced that are neither in the API nor connected: their word no longer counts
@@ -225,8 +231,8 @@ func (s *server) forgetGoneNodes() {
 	}
 }
 
-func announcement(node string, a *wire.Announcement) resolve.Announcement {
-	return resolve.Announcement{Node: node, Namespace: a.Namespace, Name: a.Name, UID: a.UID, Addresses: a.Addresses}
+func (s *server) announcement(node string, a *wire.Announcement) resolve.Announcement {
+	return resolve.Announcement{Node: node, Namespace: a.Namespace, Name: a.Name, UID: a.UID, Addresses: a.Addresses, Foreign: s.foreignOf(node, a.Addresses)}
 }
 
 func recordOf(a *resolve.Announcement) *store.Announcement {

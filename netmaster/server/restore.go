@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/flowkeep/flowkeep/internal/wire"
 	"github.com/flowkeep/flowkeep/netmaster/resolve"
 	"github.com/flowkeep/flowkeep/netmaster/watch"
 	"github.com/flowkeep/flowkeep/policydb/store"
@@ -37,10 +36,7 @@ func (s *server) restore() error {
 	}
 	s.setCIDRs(stored.Infos)
 	for _, a := range stored.Announced {
-		if s.isForeign(a.Node, &wire.Announcement{Namespace: a.Namespace, Name: a.Name, UID: a.UID, Addresses: a.Addresses}) {
-			continue
-		}
-		b.Announced = append(b.Announced, resolve.Announcement{Node: a.Node, Namespace: a.Namespace, Name: a.Name, UID: a.UID, Addresses: a.Addresses})
+		b.Announced = append(b.Announced, resolve.Announcement{Node: a.Node, Namespace: a.Namespace, Name: a.Name, UID: a.UID, Addresses: a.Addresses, Foreign: s.foreignOf(a.Node, a.Addresses)})
 		s.remember(a)
 	}
 	if len(stored.Infos) > 0 {

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"net/netip"
 	"testing"
 
 	"github.com/flowkeep/flowkeep/policydb/policy"
@@ -17,21 +16,6 @@ func TestWhoIsDeletedAndRunsOnIsNotOpen(t *testing.T) {
 			m := w.start(change)
 			n := w.node("node1")
 			n.wired = append(wired("db", "10.0.1.1"), wired("other", "10.0.1.9")...)
-			isolated := func(address string, in ...policy.Direction) func() bool {
-				return n.is(func() bool {
-					had := map[policy.Direction]bool{}
-					for _, r := range n.rules {
-						if n.groups[policy.AppliedToGroup][r.AppliedTo][netip.MustParseAddr(address)] && len(r.Peers) == 0 {
-							had[r.Direction] = true
-						}
-					}
-					ok := len(had) == len(in)
-					for _, d := range in {
-						ok = ok && had[d]
-					}
-					return ok
-				})
-			}
 			connect := func() {
 				t.Helper()
 				until(t, "it serves", func() bool { return m.metric("netmaster_leads") == 1 && m.health.NotReady() == "" })
@@ -39,7 +23,7 @@ func TestWhoIsDeletedAndRunsOnIsNotOpen(t *testing.T) {
 				until(t, "node1 is served", n.is(func() bool { return n.updates > 0 }))
 			}
 			connect()
-			if !isolated("10.0.1.1", policy.Ingress)() || !isolated("10.0.1.9")() {
+			if !n.isolates("10.0.1.1", policy.Ingress)() || !n.isolates("10.0.1.9")() {
 				t.Fatal("not what the policy says")
 			}
 			deleted := func() {
@@ -56,7 +40,7 @@ func TestWhoIsDeletedAndRunsOnIsNotOpen(t *testing.T) {
 				n.end()
 				m = w.start(change)
 				connect()
-				if !isolated("10.0.1.1", policy.Ingress, policy.Egress)() || !isolated("10.0.1.9")() {
+				if !n.isolates("10.0.1.1", policy.Ingress, policy.Egress)() || !n.isolates("10.0.1.9")() {
 					t.Error("who was deleted is open, or who was not is isolated")
 				}
 			}
@@ -66,7 +50,7 @@ func TestWhoIsDeletedAndRunsOnIsNotOpen(t *testing.T) {
 			if _, err := w.client.CoreV1().Pods("ns").Create(t.Context(), pod("db", "db", "node1", "10.0.1.1"), metav1.CreateOptions{}); err != nil {
 				t.Fatal(err)
 			}
-			until(t, "it is what the policy says again", isolated("10.0.1.1", policy.Ingress))
+			until(t, "it is what the policy says again", n.isolates("10.0.1.1", policy.Ingress))
 			deleted()
 			m.stop()
 			n.end()
