@@ -46,6 +46,47 @@ func TestForgetIsOfOneAddressAndOneZone(t *testing.T) {
 	holds(8, 3, "udp,orig=")
 }
 
+// So does it those of tunnels and of other protocols without ports, which a rule without ports lets through as well: by an entry that is left, the other end
+// could still send to whoever has the address next.
+func TestForgetIsOfTunnelsToo(t *testing.T) {
+	sw := ovstest.Start(t, 2)
+	sw.OFCtl(t, "add-flow", "ip,actions=ct(commit,zone=7),output:2")
+	sw.OFCtl(t, "add-flow", "ipv6,actions=ct(commit,zone=7),output:2")
+	protocols := []int{4, 41, 47, 50, 132, 136} // and 51, which in IPv6 is a header before the transport's
+	for _, protocol := range protocols {
+		for _, header := range []string{
+			fmt.Sprintf("eth_type(0x0800),ipv4(src=10.0.0.1,dst=10.0.0.2,proto=%d,tos=0,ttl=64,frag=no)", protocol),
+			fmt.Sprintf("eth_type(0x0800),ipv4(src=10.0.0.2,dst=10.0.0.3,proto=%d,tos=0,ttl=64,frag=no)", protocol),
+			fmt.Sprintf("eth_type(0x86dd),ipv6(src=fd00::1,dst=fd00::2,label=0,proto=%d,tclass=0,hlimit=64,frag=no)", protocol),
+		} {
+			sw.AppCtl(t, "netdev-dummy/receive", "p1", "in_port(1),eth(src=50:54:00:00:00:01,dst=50:54:00:00:00:02),"+header)
+		}
+	}
+	tracked := func(text string) (n int, dump string) {
+		dump = sw.AppCtl(t, "dpctl/dump-conntrack", "zone=7")
+		return strings.Count(dump, text), dump
+	}
+	for deadline := time.Now().Add(30 * time.Second); ; { // packets are forwarded beside
+		n, dump := tracked("orig=")
+		if n == 3*len(protocols) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d of %d protocols: nothing would be shown:\n%s", n, len(protocols), dump)
+		}
+	}
+	s := connect(t, sw)
+	for _, a := range []string{"10.0.0.1", "fd00::2"} {
+		if err := s.ForgetConnections(t.Context(), 7, netip.MustParseAddr(a)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	others, _ := tracked("orig=(src=10.0.0.2,dst=10.0.0.3")
+	if n, dump := tracked("orig="); n != len(protocols) || others != n { // at once: what is left ends by itself, in a minute
+		t.Errorf("%d are left, of them %d of other addresses, want %d:\n%s", n, others, len(protocols), dump)
+	}
+}
+
 // Open vSwitch 3.1 aborts when it is to forget an ICMPv6 connection: it is not asked to.
 func TestForgettingDoesNotEndTheSwitch(t *testing.T) {
 	sw := ovstest.Start(t, 2)
