@@ -240,6 +240,7 @@ func (c *check) leftovers() {
 		return
 	}
 	c.equal("entries of pods", "engine", []int{e.pods.entries.len(), e.pods.byLabel.n, e.ruleByContent.n, e.rules.len(), len(e.anywhere)}, make([]int, 5))
+	c.equal("filed again", "engine", []int{len(e.pods.again), len(e.teams.again)}, []int{0, 0})
 	for _, id := range live(&e.namespaces) {
 		ns := e.namespaces.at(id)
 		c.equal("groups of namespace", ns.name, len(ns.always)+len(ns.covering)+int(ns.classes), 0)

@@ -11,6 +11,13 @@ import (
 type index[Object ~uint32] struct {
 	entries pool[entryID, entry[Object]]
 	byLabel table[entryID]
+	// again is how many times more than once a group is filed under a hash: by labels that share it, as those of two namespaces may.
+	again map[filing]uint32
+}
+
+type filing struct {
+	hash  uint32
+	group groupID
 }
 
 type entryID uint32
@@ -49,7 +56,16 @@ func (x *index[Object]) get(hash uint32) *entry[Object] {
 }
 
 func (x *index[Object]) addGroup(hash uint32, g groupID) {
-	x.get(hash).groups.insert(g)
+	it := x.get(hash)
+	var buf [1]groupID
+	if !has(it.groups.all(&buf), g) {
+		it.groups.insert(g)
+		return
+	}
+	if x.again == nil {
+		x.again = map[filing]uint32{}
+	}
+	x.again[filing{hash, g}]++
 }
 
 func (x *index[Object]) addObject(hash uint32, o Object) {
@@ -57,6 +73,14 @@ func (x *index[Object]) addObject(hash uint32, o Object) {
 }
 
 func (x *index[Object]) removeGroup(hash uint32, g groupID) {
+	f := filing{hash, g}
+	if n := x.again[f]; n > 1 {
+		x.again[f] = n - 1
+		return
+	} else if n == 1 {
+		delete(x.again, f)
+		return
+	}
 	if it := x.find(hash); it != nil {
 		it.groups.remove(g)
 		x.tidy(hash, it)

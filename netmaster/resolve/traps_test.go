@@ -226,6 +226,24 @@ func (m *model) confirm(t *testing.T, allowed bool, packets []string) {
 	}
 }
 
+// Trap: the same label in two namespaces has one hash, and a group that is of all namespaces is no longer found for one of them when the other goes.
+func TestNamespacesOfOneHash(t *testing.T) {
+	for range 50 { // of which some hash so
+		s := newScene(t)
+		s.engine = resolve.Collide()
+		s.do(world([]*policy.Endpoint{pod("a/api", "app=api", api), pod("b/other", "app=web", other)}, ingress("p", "app=api", peers(policy.Peer{Namespaces: selects(""), Pods: selects("app=web")}))))
+		s.want(true, other+" "+api+" tcp/80")
+		s.do(resolve.Batch{DeletedNamespaces: []string{"b"}})
+		s.do(podEvents(pod("a/web", "app=web tier=new", web)))
+		s.want(true, web+" "+api+" tcp/80")
+		s.want(false, other+" "+api+" tcp/80")
+		inStep(t, s.engine)
+		if t.Failed() {
+			return
+		}
+	}
+}
+
 // Trap: an event that changes nothing sends nothing.
 func TestNothingChanges(t *testing.T) {
 	s := newScene(t)
