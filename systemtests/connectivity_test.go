@@ -1,6 +1,7 @@
 package systemtests
 
 import (
+	"context"
 	"fmt"
 	"testing"
 
@@ -61,13 +62,52 @@ func TestServices(t *testing.T) {
 	w.settles(through(w, b, "c", false), w.open("c", "a", "tcp", 80, "egress rule"))
 }
 
+// host makes a node's own network a pod of the world, by the node's name, and what the node's addresses serve on a port.
+func (w *world) host(node string, port int) {
+	w.Helper()
+	pod := cluster.Pod{Name: node, Node: node, NetNS: w.NodeNS(node), IPs: w.nodeIPs(node)}
+	stop, err := w.Serve(w.ctx, pod.NetNS, port)
+	w.must(err)
+	w.Cleanup(stop)
+	w.pods[node] = pod
+}
+
+// A node reaches its own pods whatever the policies say, itself and by a Service. To other nodes' pods, and as what a pod asks, it is an address as
+// others outside are: ipBlocks speak of it.
 func TestNodeReachesItsPods(t *testing.T) {
 	w := setup(t)
 	ns := threePods(w)
+	const port = 7002
+	w.host("node1", port)
+	w.host("node2", port)
+	a, c := service(w, ns, "a"), service(w, ns, "c")
 	w.policy(ns, "deny", `{podSelector: {}, policyTypes: [Ingress, Egress]}`)
-	w.pods["node1"] = cluster.Pod{Name: "node1", Node: "node1", NetNS: w.NodeNS("node1")}
-	w.settles(everyProto(w, "node1", "a", true, "a node always reaches its own pods"), everyProto(w, "a", "b", false, "default deny"),
-		everyProto(w, "node1", "c", false, "another node's pod is denied"))
+	w.settles(everyProto(w, "node1", "a", true, "a node always reaches its own pods"), through(w, a, "node1", true), everyProto(w, "a", "b", false, "default deny"),
+		everyProto(w, "node1", "c", false, "another node's pod is denied"), through(w, c, "node1", false),
+		w.shut("a", "node1", "tcp", port, "a pod does not always reach its node"), w.shut("a", "node2", "tcp", port, "nor another"))
+	w.policy(ns, "c", fmt.Sprintf(`{podSelector: {matchLabels: {app: c}}, ingress: [{from: [%s]}]}`, blocks(w.nodeIPs("node1"))))
+	w.policy(ns, "a", fmt.Sprintf(`{podSelector: {matchLabels: {app: a}}, policyTypes: [Egress], egress: [{to: [%s]}]}`, blocks(w.nodeIPs("node1"))))
+	w.policy(ns, "b", fmt.Sprintf(`{podSelector: {matchLabels: {app: b}}, policyTypes: [Egress], egress: [{to: [%s]}]}`, blocks(w.nodeIPs("node2"))))
+	w.settles(everyProto(w, "node1", "c", true, "in a block"), through(w, c, "node1", true), everyProto(w, "a", "c", false, "no node"),
+		w.open("a", "node1", "tcp", port, "in a block"), w.shut("a", "node2", "tcp", port, "in no block"),
+		w.shut("b", "node1", "tcp", port, "in no block"), w.open("b", "node2", "tcp", port, "in a block"))
+
+	// Where the way to a Service's address begins with another of the node's addresses, it is still the node that asks.
+	ip := func(ctx context.Context, args ...string) {
+		_, err := w.RunIn(ctx, w.NodeNS("node1"), append([]string{"ip"}, args...)...)
+		w.must(err)
+	}
+	for _, e := range a {
+		if e.Proto != "tcp" {
+			continue // one of each address
+		}
+		other := map[bool]string{true: "198.51.100.9", false: "2001:db8:9::9"}[e.To.Is4()]
+		ip(w.ctx, "address", "add", other, "dev", "eth0", "nodad")
+		w.Cleanup(func() { ip(context.Background(), "address", "delete", other, "dev", "eth0") })
+		ip(w.ctx, "route", "add", e.To.String(), "dev", "eth0", "src", other)
+		w.Cleanup(func() { ip(context.Background(), "route", "delete", e.To.String(), "dev", "eth0") })
+	}
+	w.settles(through(w, a, "node1", true))
 }
 
 func TestPodReachesAPIServer(t *testing.T) {

@@ -107,7 +107,8 @@ func closed(list []cluster.Expectation) (shut []cluster.Expectation) {
 	return shut
 }
 
-// A pod of the node's own network matches selectors by its labels, but the node's address is no peer.
+// A pod of the node's own network matches selectors by its labels, but the node's address is no peer, and no policy isolates it. Its own node's pods it
+// reaches, as the node does.
 func TestHostNetworkPodIsNoPeer(t *testing.T) {
 	w := setup(t)
 	ns := threePods(w)
@@ -116,4 +117,10 @@ func TestHostNetworkPodIsNoPeer(t *testing.T) {
 	w.policy(ns, "b", `{podSelector: {matchLabels: {app: b}}, ingress: [{from: [{podSelector: {matchLabels: {app: host}}}, {podSelector: {matchLabels: {app: a}}}]}]}`)
 	w.pods["host"] = cluster.Pod{Namespace: ns, Name: "host", Node: "node2", NetNS: w.NodeNS("node2")}
 	w.settles(w.open("a", "b", "tcp", 80, "the rule is in force"), w.shut("host", "b", "tcp", 80, "the node's address is no peer"))
+	host := w.pods["host"]
+	host.IPs = w.nodeIPs("node2")
+	w.pods["host"] = host
+	w.policy(ns, "host", `{podSelector: {matchLabels: {app: host}}, policyTypes: [Ingress, Egress]}`)
+	w.policy(ns, "c", `{podSelector: {matchLabels: {app: c}}, policyTypes: [Ingress]}`)
+	w.settles(w.shut("a", "c", "tcp", 80, "c is isolated"), w.open("host", "c", "tcp", 80, "its own node's pod"), w.open("a", "host", "tcp", 7001, "no policy isolates it"))
 }

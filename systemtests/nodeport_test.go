@@ -3,8 +3,10 @@ package systemtests
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/flowkeep/flowkeep/systemtests/cluster"
 )
@@ -69,7 +71,8 @@ func TestNodePort(t *testing.T) {
 	node1 := cluster.Pod{Name: "node1", Node: "node1", NetNS: w.NodeNS("node1")}
 	w.settles(w.at("node1", b, w.pods["a"], true, "same node, no policy"), w.at("node1", b, w.pods["c"], true, "another node, no policy"),
 		w.at("node1", b, w.pods["b"], true, "itself"), w.at("node1", b, outside, true, "outside, no policy"), w.at("node1", b, node1, true, "the node"),
-		w.at("node1", c, w.pods["a"], true, "a pod of another node, no policy"), w.at("node2", b, w.pods["c"], true, "there and back, no policy"))
+		w.at("node1", c, w.pods["a"], true, "a pod of another node, no policy"), w.at("node2", b, w.pods["c"], true, "there and back, no policy"),
+		w.at("node2", b, outside, true, "outside by another node, no policy"))
 
 	w.policy(ns, "b", `{podSelector: {matchLabels: {app: b}}, ingress: [{from: [{podSelector: {matchLabels: {app: z}}}]}]}`)
 	w.settles(w.at("node1", b, w.pods["a"], false, "a is no peer"), w.at("node1", b, outside, false, "outside is no peer"),
@@ -79,22 +82,46 @@ func TestNodePort(t *testing.T) {
 	w.settles(w.at("node1", b, w.pods["a"], true, "a is a peer"), w.at("node1", b, outside, false, "outside is no peer"))
 
 	w.policy(ns, "b", fmt.Sprintf(`{podSelector: {matchLabels: {app: b}}, ingress: [{from: [%s]}]}`, w.outsideBlocks()))
-	w.settles(w.at("node1", b, w.pods["a"], false, "a is in no block"), w.at("node1", b, outside, true, "outside is in a block"))
+	w.settles(w.at("node1", b, w.pods["a"], false, "a is in no block"), w.at("node1", b, outside, true, "outside is in a block"),
+		w.at("node2", b, outside, false, "by another node, outside passes for that node, which is in no block"))
+	w.policy(ns, "b", fmt.Sprintf(`{podSelector: {matchLabels: {app: b}}, ingress: [{from: [%s]}]}`, blocks(w.nodeIPs("node2"))))
+	w.settles(w.at("node2", b, outside, true, "by another node, which is in a block"), w.at("node1", b, outside, false, "outside is in no block"))
 	w.deletePolicy(ns, "b")
 
 	w.policy(ns, "c", `{podSelector: {matchLabels: {app: c}}, ingress: [{from: [{podSelector: {matchLabels: {app: a}}}]}]}`)
 	w.settles(w.at("node1", c, w.pods["a"], true, "a is a peer, across"), w.at("node1", c, w.pods["b"], false, "b is no peer, across"))
+	w.deletePolicy(ns, "c")
+
+	// What a pod may reach is asked of the node port's address, and of the pod behind it, wherever that is.
+	egress := func(to string) {
+		w.policy(ns, "a", fmt.Sprintf(`{podSelector: {matchLabels: {app: a}}, policyTypes: [Egress], egress: [{to: [%s]}]}`, to))
+	}
+	egress(`{ipBlock: {cidr: 0.0.0.0/0, except: [10.244.0.0/16]}}, {ipBlock: {cidr: "::/0", except: ["fd00:10:244::/48"]}}`)
+	w.settles(w.at("node1", c, w.pods["a"], false, "all but pods, across"), w.at("node1", b, w.pods["a"], false, "all but pods, same node"))
+	egress(`{podSelector: {matchLabels: {app: c}}}, ` + blocks(w.nodeIPs("node1")))
+	w.settles(w.at("node1", c, w.pods["a"], true, "the node and c"), w.at("node1", b, w.pods["a"], false, "the node, but not b"))
+	egress(`{podSelector: {matchLabels: {app: c}}}`)
+	w.settles(w.at("node1", c, w.pods["a"], false, "c, but not the node"), w.open("a", "c", "tcp", 80, "c"))
 }
 
 func (w *world) outsideBlocks() string {
 	w.Helper()
-	var blocks []string
+	var ips []netip.Addr
 	for _, f := range families {
 		ip, err := w.ControlPlaneIP(w.ctx, f)
 		w.must(err)
-		blocks = append(blocks, fmt.Sprintf(`{ipBlock: {cidr: "%s/%d"}}`, ip, ip.BitLen()))
+		ips = append(ips, ip)
 	}
-	return strings.Join(blocks, ", ")
+	return blocks(ips)
+}
+
+// blocks are peers of a policy: these addresses.
+func blocks(ips []netip.Addr) string {
+	var list []string
+	for _, ip := range ips {
+		list = append(list, fmt.Sprintf(`{ipBlock: {cidr: "%s/%d"}}`, ip, ip.BitLen()))
+	}
+	return strings.Join(list, ", ")
 }
 
 // hostPort is the portmap plugin's work; it does not masquerade, so policies see who asked.
@@ -136,12 +163,12 @@ func TestPodReachesItself(t *testing.T) {
 		w.at("node1", node, w.pods["a"], false, "default deny"))
 }
 
-// What stands behind a Service may change under a client: the pod that answers is judged, whichever it is.
+// What stands behind a Service may change under a client: the pod that answers is judged, whichever it is. With session affinity it is the same one for all of a
+// client's connections.
 func TestServiceOfSeveralPods(t *testing.T) {
 	w := setup(t)
 	ns := threePods(w)
-	w.apply(ns, `{apiVersion: v1, kind: Service, metadata: {name: both}, spec: {ipFamilyPolicy: PreferDualStack, sessionAffinity: ClientIP,
-		selector: {tier: back}, ports: [{port: 8000, targetPort: 80}]}}`)
+	w.apply(ns, `{apiVersion: v1, kind: Service, metadata: {name: both}, spec: {ipFamilyPolicy: PreferDualStack, selector: {tier: back}, ports: [{port: 8000, targetPort: 80}]}}`)
 	label := func(pod, value string) { w.label(ns, "tier", value, pod) }
 	label("b", "back")
 	ips, err := w.ServiceIPs(w.ctx, ns, "both")
@@ -152,12 +179,81 @@ func TestServiceOfSeveralPods(t *testing.T) {
 		}
 		return list
 	}
-	w.policy(ns, "a", `{podSelector: {matchLabels: {app: a}}, policyTypes: [Egress], egress: [{to: [{podSelector: {matchLabels: {app: b}}}]}]}`)
+	mayReach := func(app string) {
+		w.policy(ns, "a", fmt.Sprintf(`{podSelector: {matchLabels: {app: a}}, policyTypes: [Egress], egress: [{to: [{podSelector: {matchLabels: {app: %s}}}]}]}`, app))
+	}
+	mayReach("b")
 	w.settles(ways(true, "b is behind it"))
 	label("b", "none")
 	label("c", "back")
 	w.settles(ways(false, "c is behind it"))
-	label("c", "none")
 	label("b", "back")
-	w.settles(ways(true, "b is behind it again"))
+	for _, way := range ways(true, "") {
+		w.behind(way, "mixed")
+	}
+	w.must(w.Patch(w.ctx, cluster.PathOf("Service", ns, "both"), `{"spec": {"sessionAffinity": "ClientIP"}}`))
+	for _, way := range ways(true, "") {
+		mayReach("b")
+		is := w.behind(way, "open", "shut")
+		mayReach("c")
+		w.behind(way, map[string]string{"open": "shut", "shut": "open"}[is])
+		mayReach("b")
+		w.behind(way, is)
+	}
+}
+
+// behind waits until twenty connections along a way to a Service are as one of these: "open" or "shut", all of them, or "mixed"; it tells which.
+func (w *world) behind(way cluster.Expectation, want ...string) (is string) {
+	w.Helper()
+	const tries = 20
+	w.must(cluster.Until(w.ctx, settling, func() error {
+		unmet, err := w.Check(w.ctx, cluster.Patience{Open: time.Second}, slices.Repeat([]cluster.Expectation{way}, tries))
+		switch len(unmet) {
+		case 0:
+			is = "open"
+		case tries:
+			is = "shut"
+		default:
+			is = "mixed"
+		}
+		if err == nil && !slices.Contains(want, is) {
+			err = fmt.Errorf("%v: of %d connections %d were not opened, want %s", way, tries, len(unmet), strings.Join(want, " or "))
+		}
+		return err
+	}))
+	return is
+}
+
+// A Service without an address of its own leads to its pods', and the policies see the client and them.
+func TestHeadlessService(t *testing.T) {
+	w := setup(t)
+	ns := threePods(w)
+	w.apply(ns, `{apiVersion: v1, kind: Service, metadata: {name: headless}, spec: {clusterIP: None, ipFamilyPolicy: PreferDualStack, selector: {app: b}, ports: [{port: 80, targetPort: web}]}}`)
+	w.policy(ns, "b", `{podSelector: {matchLabels: {app: b}}, ingress: [{from: [{podSelector: {matchLabels: {app: c}}}], ports: [{port: web}]}]}`)
+	var names struct {
+		Items []struct {
+			Ports     []struct{ Port int }
+			Endpoints []struct{ Addresses []netip.Addr }
+		}
+	}
+	path := "/apis/discovery.k8s.io/v1/namespaces/" + ns + "/endpointslices?labelSelector=kubernetes.io%2Fservice-name%3Dheadless"
+	w.must(cluster.Until(w.ctx, settling, func() error {
+		names.Items = nil
+		err := w.Get(w.ctx, path, &names)
+		known := 0
+		for _, slice := range names.Items {
+			known += len(slice.Endpoints)
+		}
+		if err == nil && known < len(w.pods["b"].IPs) {
+			err = fmt.Errorf("%d addresses are known: %+v", known, names)
+		}
+		return err
+	}))
+	var ways []cluster.Expectation
+	for _, slice := range names.Items {
+		for _, e := range slice.Endpoints {
+			ways = append(ways, cluster.Expectation{Proto: "tcp", To: e.Addresses[0], Port: slice.Ports[0].Port, Why: "an address of the headless Service"})
+		}
+	}
+	w.settles(through(w, ways, "c", true), through(w, ways, "a", false))
 }

@@ -69,7 +69,10 @@ func TestPoliciesAddUp(t *testing.T) {
 	w.policy(ns, "ports", `{podSelector: {matchLabels: {app: b}}, ingress: [{from: [{podSelector: {matchLabels: {app: a}}}], ports: [{port: 80}]}]}`)
 	w.policy(ns, "peers", `{podSelector: {matchLabels: {app: b}}, ingress: [{from: [{podSelector: {matchLabels: {app: c}}}], ports: [{port: 81}]}]}`)
 	w.settles(w.open("a", "b", "tcp", 80, "first policy"), w.open("c", "b", "tcp", 81, "second policy"),
-		w.shut("a", "b", "tcp", 81, "no cross product"), w.shut("c", "b", "tcp", 80, "no cross product"), w.shut("a", "b", "udp", 80, "TCP only"))
+		w.shut("a", "b", "tcp", 81, "no cross product"), w.shut("c", "b", "tcp", 80, "no cross product"), w.shut("a", "b", "udp", 80, "TCP only"),
+		w.shut("a", "b", "icmp", 0, "ICMP has no port"))
+	w.policy(ns, "any", `{podSelector: {matchLabels: {app: b}}, ingress: [{from: [{podSelector: {matchLabels: {app: a}}}]}]}`)
+	w.settles(w.open("a", "b", "icmp", 0, "a rule without ports"), w.open("a", "b", "udp", 81, "a rule without ports"), w.shut("c", "b", "icmp", 0, "not its rule"))
 }
 
 func TestPodJoinsAndLeavesPolicies(t *testing.T) {
@@ -145,6 +148,13 @@ func TestLiveConnectionsAreJudgedAgain(t *testing.T) {
 	w.live(ending, staying, func() {
 		w.policy(ns, "b", `{podSelector: {matchLabels: {app: b}}, ingress: [{from: [{podSelector: {matchLabels: {app: a}}}]}]}`)
 	})
+	of := func(side string) {
+		w.must(w.Patch(w.ctx, cluster.PathOf("Namespace", "", ns), fmt.Sprintf(`{"metadata": {"labels": {"side": %q}}}`, side)))
+	}
+	of("in")
+	w.policy(ns, "c", `{podSelector: {matchLabels: {app: b}}, ingress: [{from: [{namespaceSelector: {matchLabels: {side: in}}, podSelector: {matchLabels: {app: c}}}]}]}`)
+	w.settles(staying, ending)
+	w.live(ending, staying, func() { of("out") })
 }
 
 // Ten thousand peers in one policy: the last of them counts, and nobody beside them.

@@ -78,16 +78,27 @@ func TestPodsStartWhileTheirPoliciesChange(t *testing.T) {
 			}
 		}
 	}
-	before := w.datagramsOf("vault", "cellar")
+	door, err := w.RunPods(w.ctx, ns, cluster.PodSpec{Name: "door", Node: "node1", Ports: map[int]string{80: ""}, HostPort: hostPort + 1})
+	w.must(err)
+	w.pods["door"] = door[0]
+	before, knocks := w.datagramsOf("vault", "cellar"), w.datagramsOf("door")
 	realised := w.realiseBuckets()
 	busy, rest := context.WithCancel(w.ctx)
 	var around sync.WaitGroup
-	w.sprayFuture(busy, &around)
+	sprayed := w.sprayFuture(busy, &around)
 	around.Go(func() { w.editNoise(busy, ns) })
 	began, seen := time.Now(), map[string]beginning{}
 	for wave := range slices.Chunk(starters(ns, *starts, targets), atOnce()) {
 		w.create(ns, wave)
-		maps.Copy(seen, w.beginnings(w.finished(ns)))
+		pods := w.finished(ns)
+		maps.Copy(seen, w.beginnings(pods))
+		for _, p := range pods.Items {
+			for _, ip := range p.Status.PodIPs {
+				if !sprayed(ip.IP) {
+					w.Errorf("%s has the address %v, which nobody asked: nothing is shown", p.Metadata.Name, ip.IP)
+				}
+			}
+		}
 		w.must(w.Delete(w.ctx, cluster.PathOf("Pod", ns, "")+"?labelSelector=role%3Dstarter", time.Minute))
 	}
 	took := time.Since(began)
@@ -115,6 +126,9 @@ func TestPodsStartWhileTheirPoliciesChange(t *testing.T) {
 	}
 	if after := w.datagramsOf("vault", "cellar"); !slices.Equal(before, after) {
 		w.Errorf("forbidden pods took in datagrams: %v before, %v after", before, after)
+	}
+	if after := w.datagramsOf("door"); slices.Equal(knocks, after) {
+		w.Error("nobody came by a hostPort that is open: nothing is shown of those that are not")
 	}
 	if answered < *starts {
 		w.Errorf("only %d ways that are allowed were answered: nothing is shown", answered)
@@ -154,6 +168,7 @@ type podList struct {
 		Metadata struct{ Name string }
 		Status   struct {
 			Phase                                    string
+			PodIPs                                   []struct{ IP netip.Addr }
 			ContainerStatuses, InitContainerStatuses []struct {
 				Name  string
 				State struct {
@@ -199,12 +214,14 @@ func (w *world) beginnings(list podList) map[string]beginning {
 	return seen
 }
 
-// sprayFuture has the stranger send to the addresses that come next on both nodes, and a host outside to the hostPort.
-func (w *world) sprayFuture(ctx context.Context, around *sync.WaitGroup) {
+// sprayFuture has the stranger send to the addresses that come next on both nodes, and a host outside to the hostPorts. sprayed tells which
+// addresses those are.
+func (w *world) sprayFuture(ctx context.Context, around *sync.WaitGroup) (sprayed func(netip.Addr) bool) {
 	w.Helper()
-	spray := func(netns string, first netip.Addr, count, port int) {
+	targets := map[netip.Addr]bool{}
+	spray := func(netns string, first netip.Addr, count, port int, perSecond float64) {
 		around.Go(func() {
-			_, _ = w.RunIn(ctx, netns, w.Bin+"/probe", "spray", "-rate", cluster.Rate(1500), first.String(), fmt.Sprint(count), fmt.Sprint(port)) // ends with ctx
+			_, _ = w.RunIn(ctx, netns, w.Bin+"/probe", "spray", "-rate", cluster.Rate(perSecond), first.String(), fmt.Sprint(count), fmt.Sprint(port)) // ends with ctx
 		})
 	}
 	for _, f := range families {
@@ -215,12 +232,17 @@ func (w *world) sprayFuture(ctx context.Context, around *sync.WaitGroup) {
 			}
 		}
 		for _, ip := range last {
-			spray(w.pods["stranger"].NetNS, ip.Next(), *starts, 80)
+			spray(w.pods["stranger"].NetNS, ip.Next(), *starts, 80, 1500)
+			for next, n := ip.Next(), 0; n < *starts; next, n = next.Next(), n+1 {
+				targets[next] = true
+			}
 		}
 	}
 	for _, ip := range append(w.nodeIPs("node1"), w.nodeIPs("node2")...) {
-		spray(w.ControlPlaneNS(), ip, 1, hostPort)
+		spray(w.ControlPlaneNS(), ip, 1, hostPort, 1500)
+		spray(w.ControlPlaneNS(), ip, 1, hostPort+1, 10)
 	}
+	return func(ip netip.Addr) bool { return targets[ip] }
 }
 
 // editNoise edits a policy of the starters all the time; none of its versions lets them reach more than the one pod.

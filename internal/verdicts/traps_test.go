@@ -184,6 +184,15 @@ var connectionTraps = []struct {
 			b.expect(p, false, "0 may not open connections")
 		}
 	}},
+	{"two pods of a node that each deny the other send from and to one port: neither is taken for who answers", func(t *testing.T) {
+		b := three(t, &policy.Policy{Namespace: "ns", Name: "deny", IsolatesIngress: true})
+		p := fake.IP(policytest.Address(0, false), policytest.Address(1, false), 17, 7946)
+		p.SrcPort = 7946
+		for range 3 {
+			b.expect(p, false, "1 lets nobody in")
+			b.expect(p.Reply(), false, "0 lets nobody in")
+		}
+	}},
 	{"conntrack sees one direction of a connection to a Service: it is known again whenever its client speaks", func(t *testing.T) {
 		b := three(t)
 		p := tcpBetween(0, 1)

@@ -167,6 +167,9 @@ func TestTheRulesetIsTakenWhatever(t *testing.T) {
 		"a zone with a command": func(c *Config) {
 			c.Self.Addresses = []netip.Addr{netip.MustParseAddr("fe80::1").WithZone("x }; flush ruleset; table inet evil { set s { type ipv4_addr; } }")}
 		},
+		"a zone with a command, and tunnels": func(c *Config) {
+			c.Tunnelled, c.Self.Addresses = true, []netip.Addr{netip.MustParseAddr("fe80::1").WithZone("x }; flush ruleset; table inet evil { set s { type ipv4_addr; } }")}
+		},
 		"a name with a command": func(c *Config) {
 			c.Self.Name = `"; flush ruleset; table inet evil {}; "`
 			c.Others[0].Name = c.Self.Name

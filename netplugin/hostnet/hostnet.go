@@ -29,6 +29,7 @@ const (
 	serviceTable     = 102
 	prefGatewayLocal = 50 // pods → the gateway's own address
 	prefService      = 60 // pods → back into the bridge
+	prefTranslated   = 61 // likewise what pods sent to an address that is no Service's own and the node translated
 	prefLocal        = 100
 	protocolFlowkeep = 0x66 // marks Flowkeep's routes (rtnetlink(7), rtm_protocol)
 )
@@ -221,6 +222,12 @@ func wantedRules(cfg *Config) map[int][]*netlink.Rule {
 		out[family] = append(out[family], newRule(family, prefLocal, unix.RT_TABLE_LOCAL, nil, nil),
 			newRule(family, prefGatewayLocal, unix.RT_TABLE_LOCAL, ipNet(p), hostNet(p.Masked().Addr().Next())),
 			newRule(family, prefService, serviceTable, ipNet(p), nil))
+		if !cfg.Tunnelled { // else all that is for other nodes' pods goes there
+			r := newRule(family, prefTranslated, serviceTable, ipNet(p), nil)
+			mask := uint32(translatedMark)
+			r.IifName, r.Mark, r.Mask = Wire, translatedMark, &mask
+			out[family] = append(out[family], r)
+		}
 	}
 	return out
 }
@@ -252,7 +259,7 @@ func ensureRule(want *netlink.Rule) error {
 func isOurs(r *netlink.Rule) bool { return r.IifName == Gateway || r.Table == serviceTable }
 
 func sameRule(a, b *netlink.Rule) bool {
-	return a.Priority == b.Priority && a.Table == b.Table && a.IifName == b.IifName && sameNet(a.Src, b.Src) && sameNet(a.Dst, b.Dst)
+	return a.Priority == b.Priority && a.Table == b.Table && a.IifName == b.IifName && a.Mark == b.Mark && sameNet(a.Src, b.Src) && sameNet(a.Dst, b.Dst)
 }
 
 func sameNet(a, b *net.IPNet) bool {
@@ -374,10 +381,11 @@ func tunnelRoutes(gw netlink.Link, cfg *Config) (out []netlink.Route) {
 	return out
 }
 
-// sourceFor is the node's own address of a family, for what it sends to pods elsewhere; without one it is the gateway's.
+// sourceFor is the node's own address of a family, for what it sends to pods; without one it is the gateway's. It has no zone, which would be text that
+// anybody may have written.
 func sourceFor(cfg *Config, four bool) netip.Addr {
 	for _, a := range slices.Concat(cfg.Self.Addresses, GatewayAddrs(cfg.Self)) {
-		if a.Is4() == four {
+		if a = a.Unmap().WithZone(""); a.Is4() == four {
 			return a
 		}
 	}

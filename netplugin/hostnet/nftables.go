@@ -60,10 +60,12 @@ func chains(cfg *Config) []chain {
 			// nobody but the node itself speaks with the node's addresses (IPv4 refuses that by itself, IPv6 does not)
 			`iifname != "lo" meta nfproto ipv6 fib saddr type local drop`,
 			"jump only-by-bridge",
+			fmt.Sprintf("iifname %q meta mark set meta mark and %#x", Wire, ^uint32(translatedMark)), // the kernel's datapath leaves it on
 			fmt.Sprintf("iifname %q ether saddr %s goto second-pass", Wire, mac(cfg.ServiceMAC)),
 		}},
 		{"only-by-bridge", "", onlyByBridge(cfg)},
 		{"second-pass", "", secondPass(cfg)},
+		{"translated", "type filter hook prerouting priority dstnat + 10; policy accept;", translated(cfg)},
 	}
 	list = append(list, tunnelGuard(cfg)...)
 	for _, f := range families(cfg) {
@@ -77,15 +79,17 @@ type nftFamily struct {
 	name               string // as nft calls it
 	addr               string // its addresses' type
 	pods, cluster, own []string
+	gateways           []string
 }
 
 func families(cfg *Config) []nftFamily {
 	pods4, pods6 := byFamily(cfg.Self.PodCIDRs)
 	cluster4, cluster6 := byFamily(cfg.ClusterCIDRs)
-	own4, own6 := ownAddrs(cfg)
+	own4, own6 := ownAddrs(cfg.Self.Addresses)
+	gateways4, gateways6 := ownAddrs(GatewayAddrs(cfg.Self))
 	return []nftFamily{
-		{"ip", "ipv4_addr", merge(pods4), merge(cluster4), own4},
-		{"ip6", "ipv6_addr", merge(pods6), merge(cluster6), own6},
+		{"ip", "ipv4_addr", merge(pods4), merge(cluster4), own4, gateways4},
+		{"ip6", "ipv6_addr", merge(pods6), merge(cluster6), own6, gateways6},
 	}
 }
 
@@ -98,6 +102,32 @@ func secondPass(cfg *Config) (rules []string) {
 		}
 		if len(inside) > 0 {
 			rules = append(rules, "meta nfproto "+strings.TrimSuffix(f.addr, "_addr")+" ct original zone set 2")
+		}
+	}
+	return rules
+}
+
+// translatedMark is a bit of the marks of packets, which neither kube-proxy nor a tunnel has.
+const translatedMark = 0x1000000
+
+// translated marks what pods sent to a node port or an external address, and the node's kube-proxy translated to a pod: by the mark it goes back into the
+// bridge, to be judged on that pod. What was for a Service's own address has been there (second-pass). With tunnels it goes there anyhow.
+func translated(cfg *Config) (rules []string) {
+	if cfg.Tunnelled {
+		return nil
+	}
+	own := byFamilyList(cfg.Self.PodCIDRs)
+	for _, all := range podsByFamily(cfg) {
+		for _, pods := range own {
+			if pods.family != all.family {
+				continue
+			}
+			for _, src := range pods.list {
+				for _, dst := range all.list {
+					rules = append(rules, fmt.Sprintf("iifname %[1]q ether saddr != %[2]s ct status dnat ct direction original %[3]s saddr %[4]s %[3]s daddr %[5]s meta mark set meta mark or %#[6]x",
+						Wire, mac(cfg.ServiceMAC), all.family, src, dst, translatedMark))
+				}
+			}
 		}
 	}
 	return rules
@@ -131,9 +161,26 @@ func keepSource(cfg *Config, f *nftFamily) []chain {
 		toGateway.rules = append(toGateway.rules, fmt.Sprintf("meta nfproto %s jump %s", strings.TrimSuffix(f.addr, "_addr"), elsewhere.name))
 		elsewhere.rules = append(elsewhere.rules, fmt.Sprintf("ct status dnat snat %s to %s", f.name, sourceFor(cfg, f.name == "ip")))
 	}
+	toGateway.rules = append(toGateway.rules, nodesOwn(cfg, f, keep.name)...)
 	toGateway.rules = append(toGateway.rules, "goto "+keep.name)
 	keep.rules = []string{fmt.Sprintf("%[1]s saddr . %[1]s daddr != @self-%[1]s snat %[1]s to %[1]s saddr", f.name)}
 	return list()
+}
+
+// nodesOwn has the node ask its own pods with an address that the bridge knows for the node's, and that the pod can answer, where it would with another of
+// its own: that of another interface, by which it would have reached a Service's address, or that of the loopback. It is not the gateway's: what
+// comes from pods by the gateway, and is for another address when its translation is undone, is a Service's.
+func nodesOwn(cfg *Config, f *nftFamily, keep string) (rules []string) {
+	if len(f.own) == 0 {
+		return nil
+	}
+	for _, a := range slices.Concat(f.own, f.gateways) {
+		rules = append(rules, fmt.Sprintf("%s saddr %s goto %s", f.name, a, keep))
+	}
+	for _, pods := range f.pods {
+		rules = append(rules, fmt.Sprintf("fib saddr type local %s daddr %s snat %[1]s to %[3]s", f.name, pods, sourceFor(cfg, f.name == "ip")))
+	}
+	return rules
 }
 
 func selfSets(cfg *Config) (sets []string) {
@@ -258,10 +305,10 @@ func byFamily(prefixes []netip.Prefix) (four, six []string) {
 	return four, six
 }
 
-// ownAddrs are the node's addresses, as prefixes: those have no zone, which would be text that anybody may have written.
-func ownAddrs(cfg *Config) (four, six []string) {
+// ownAddrs are addresses of the node as prefixes: those have no zone, which would be text that anybody may have written.
+func ownAddrs(addrs []netip.Addr) (four, six []string) {
 	var own []netip.Prefix
-	for _, a := range cfg.Self.Addresses {
+	for _, a := range addrs {
 		a = a.Unmap()
 		own = append(own, netip.PrefixFrom(a, a.BitLen()))
 	}

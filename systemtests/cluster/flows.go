@@ -41,6 +41,18 @@ func (c *Cluster) Conntrack(ctx context.Context, node string) (string, error) {
 	return c.script(ctx, fmt.Sprintf(`ovs-appctl -t "$RUN/%s/flowkeep/ovs/vswitchd.ctl" dpctl/dump-conntrack | sed -n /zone=/p`, node))
 }
 
+// KernelDatapath tells whether a node's switch uses the kernel's datapath, not that of ovs-vswitchd.
+func (c *Cluster) KernelDatapath(ctx context.Context, node string) (bool, error) {
+	text, err := c.script(ctx, fmt.Sprintf(`ovs-appctl -t "$RUN/%s/flowkeep/ovs/vswitchd.ctl" dpctl/dump-dps`, node))
+	return strings.Contains(text, "system@"), err
+}
+
+// ForgetConnections has a node's switch forget the connections that it knows, of all its zones.
+func (c *Cluster) ForgetConnections(ctx context.Context, node string) error {
+	_, err := c.script(ctx, fmt.Sprintf(`ovs-appctl -t "$RUN/%s/flowkeep/ovs/vswitchd.ctl" dpctl/flush-conntrack`, node))
+	return err
+}
+
 func parseFlows(text string) (flows []Flow, err error) {
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)

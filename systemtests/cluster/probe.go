@@ -123,6 +123,7 @@ type Report struct {
 	Received         uint64    `json:"received"`
 	LongestGapMillis float64   `json:"longestGapMillis"`
 	LongestGapBegan  time.Time `json:"longestGapBegan,omitzero"`
+	LastAnswer       time.Time `json:"lastAnswer,omitzero"`
 	FirstLoss        uint64    `json:"firstLoss"`
 	Broken           string    `json:"broken"`
 }

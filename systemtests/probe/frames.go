@@ -84,15 +84,15 @@ func hearCommand(args []string) error {
 	fmt.Println("listening")
 	buf := make([]byte, 1<<16)
 	for {
+		select {
+		case <-stop:
+			return nil
+		default:
+		}
 		n, from, err := syscall.Recvfrom(fd, buf, 0)
 		link, _ := from.(*syscall.SockaddrLinklayer)
 		switch {
 		case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.EINTR):
-			select {
-			case <-stop:
-				return nil
-			default:
-			}
 		case err != nil:
 			return fmt.Errorf("take a frame: %w", err)
 		case link.Pkttype != syscall.PACKET_OUTGOING && bytes.Contains(buf[:n], token):

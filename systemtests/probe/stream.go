@@ -28,6 +28,8 @@ type Report struct {
 	LongestGapMillis float64 `json:"longestGapMillis"`
 	// LongestGapBegan is when the last answer before it came; zero: there was no answer.
 	LongestGapBegan time.Time `json:"longestGapBegan,omitzero"`
+	// LastAnswer is when it came; zero: there was none.
+	LastAnswer time.Time `json:"lastAnswer,omitzero"`
 	// FirstLoss is the number of the first question that was never answered; 0: none.
 	FirstLoss uint64 `json:"firstLoss,omitempty"`
 	// Broken says why the link ended before it was told to.
@@ -118,6 +120,9 @@ func (r *Report) connect(within time.Duration, stop <-chan os.Signal) (link, err
 
 func (t *tally) fill(r *Report, end time.Time) {
 	r.Received = t.received
+	if t.received > 0 {
+		r.LastAnswer = t.last
+	}
 	t.pause(end)
 	r.LongestGapMillis = float64(t.gap.Microseconds()) / 1000
 	r.LongestGapBegan = t.began
