@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -22,8 +23,47 @@ type conntrack struct{ a *agent }
 // open millions: what the list tells is not worth that a change of policies waits for it.
 const mostConnections = 300_000
 
-// Dump gives the connections of the policies' zone, by ovs-vswitchd's control socket: OpenFlow has no message for it.
+// Dump gives the connections of the policies' zone.
 func (c conntrack) Dump(ctx context.Context) (string, error) {
+	return c.dump(ctx, fmt.Sprintf("zone=%d", pipeline.ZonePolicy))
+}
+
+// address is how a dump names one.
+var address = regexp.MustCompile(`\b(?:src|dst)=([0-9a-fA-F:.]+)`)
+
+// Addresses are told once the flows of an earlier run that should not be there are gone, with which a pod that is not known could still send.
+func (c conntrack) Addresses(ctx context.Context) (map[netip.Addr]bool, error) {
+	if sw, err := c.session(ctx); sw == nil {
+		return nil, err
+	}
+	text, err := c.dump(ctx)
+	if err != nil {
+		return nil, err
+	}
+	found := map[netip.Addr]bool{}
+	for _, m := range address.FindAllStringSubmatch(text, -1) {
+		a, err := netip.ParseAddr(m[1])
+		if err != nil {
+			return nil, fmt.Errorf("the switch's connections: %w", err)
+		}
+		found[a] = true
+	}
+	return found, nil
+}
+
+// session is the owner's, after the switch has what it should.
+func (c conntrack) session(ctx context.Context) (sw session, err error) {
+	if err := c.a.do(ctx, func() { sw = c.a.session }); err != nil {
+		return nil, err
+	}
+	if sw == nil {
+		return nil, errors.New("Open vSwitch is away")
+	}
+	return sw, nil
+}
+
+// dump asks ovs-vswitchd's control socket: OpenFlow has no message for it.
+func (c conntrack) dump(ctx context.Context, filter ...string) (string, error) {
 	socket, err := c.a.cfg.controlSocket()
 	if err != nil {
 		return "", err
@@ -35,7 +75,7 @@ func (c conntrack) Dump(ctx context.Context) (string, error) {
 	if n > mostConnections {
 		return "", fmt.Errorf("%d connections are tracked on this node, of all zones; no more than %d are read", n, mostConnections)
 	}
-	return appctl.Call(ctx, socket, "dpctl/dump-conntrack", c.a.cfg.datapath(), fmt.Sprintf("zone=%d", pipeline.ZonePolicy))
+	return appctl.Call(ctx, socket, "dpctl/dump-conntrack", append([]string{c.a.cfg.datapath()}, filter...)...)
 }
 
 // tracked is the number of connections that the kernel tracks.
@@ -68,14 +108,11 @@ func (c conntrack) count(ctx context.Context, socket string) (int, error) {
 
 // Forget removes every connection that is from or to the address. A switch that cannot is not asked again.
 func (c conntrack) Forget(ctx context.Context, a netip.Addr) error {
-	var sw session
-	if err := c.a.do(ctx, func() { sw = c.a.session }); err != nil {
+	sw, err := c.session(ctx)
+	if err != nil {
 		return err
 	}
-	if sw == nil {
-		return errors.New("Open vSwitch is away")
-	}
-	err := errors.Join(sw.ForgetConnections(ctx, pipeline.ZonePolicy, a), sw.ForgetConnections(ctx, pipeline.ZoneService, a))
+	err = errors.Join(sw.ForgetConnections(ctx, pipeline.ZonePolicy, a), sw.ForgetConnections(ctx, pipeline.ZoneService, a))
 	if refused := new(ofctl.SwitchError); errors.As(err, &refused) {
 		c.a.log.Error("the switch cannot forget connections, Open vSwitch can since 3.1; what is left of a dead pod's may pass for the next pod's of its address", "address", a, "error", err)
 		return nil

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/flowkeep/flowkeep/netplugin/endpoints"
@@ -31,6 +32,49 @@ func TestTooManyConnectionsAreNotRead(t *testing.T) {
 		if !read && (err == nil || !strings.Contains(err.Error(), fmt.Sprint(n))) {
 			t.Errorf("%d connections: %v", n, err)
 		}
+	}
+}
+
+// Of every connection both ends are told, whatever its protocol, zone and state, and of an error within it too; but not before the switch has what it should.
+func TestAddressesOfConnections(t *testing.T) {
+	a, s, _ := running(t)
+	if err := a.do(t.Context(), a.detach); err != nil {
+		t.Fatal(err)
+	}
+	a.cfg.DatapathType, a.cfg.OVSControl = "netdev", filepath.Join(t.TempDir(), "ctl")
+	var count atomic.Int64
+	answering(t, a.cfg.OVSControl, func(line string) string {
+		switch {
+		case strings.Contains(line, "dpctl/ct-get-nconns"):
+			return fmt.Sprintln(count.Load())
+		case strings.Contains(line, "zone="):
+			return "only those of a zone"
+		}
+		return "tcp,orig=(src=10.0.0.2,dst=10.96.0.1,sport=999,dport=80),reply=(src=10.0.0.3,dst=10.0.0.2,sport=80,dport=999),zone=65522,protoinfo=(state=TIME_WAIT)\n" +
+			"47,orig=(src=fd00::2,dst=fd00::3),reply=(src=fd00::3,dst=fd00::2),zone=65521\n" +
+			"icmp,orig=(src=10.0.0.4,dst=10.0.0.2,id=1,type=8,code=0),reply=(src=10.0.0.2,dst=10.0.0.4,id=1,type=0,code=0),zone=65521\n"
+	})
+	if found, err := (conntrack{a}).Addresses(t.Context()); err == nil {
+		t.Errorf("without a switch: %v", found)
+	}
+	if err := a.do(t.Context(), func() { _ = a.attach(t.Context(), s) }); err != nil {
+		t.Fatal(err)
+	}
+	found, err := conntrack{a}.Addresses(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for address := range found {
+		got = append(got, address.String())
+	}
+	slices.Sort(got)
+	if want := []string{"10.0.0.2", "10.0.0.3", "10.0.0.4", "10.96.0.1", "fd00::2", "fd00::3"}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	count.Store(mostConnections + 1)
+	if found, err := (conntrack{a}).Addresses(t.Context()); err == nil {
+		t.Errorf("of too many: %v", found)
 	}
 }
 

@@ -19,6 +19,8 @@ import (
 type Conntrack interface {
 	// Dump gives the connections of the policies' zone, a line each, as "dpctl/dump-conntrack" prints them.
 	Dump(ctx context.Context) (string, error)
+	// Addresses are those that any connection of the pods' has, ended ones and those to Services too.
+	Addresses(ctx context.Context) (map[netip.Addr]bool, error)
 	// Forget removes every connection from or to the address; it gives up by itself where the switch does not answer.
 	Forget(ctx context.Context, a netip.Addr) error
 }
@@ -59,6 +61,8 @@ type Counter struct {
 	owed    []netip.Addr // taken from waiting, and not forgotten yet
 	// since holds the addresses that pods have had since the start: of what others' pods left behind before it, nothing is known.
 	since map[netip.Addr]bool
+	left  map[netip.Addr]bool // the addresses of which something was; nil: that was not read yet
+	reads chan struct{}       // held by who reads it
 	// awaited counts, for each address, the pods that wait for it: these come first.
 	awaited map[netip.Addr]int
 	freed   chan struct{} // closed, and made anew, when an address is no longer owed
@@ -76,7 +80,7 @@ type Record struct {
 
 // New makes a counter; it works while Run runs.
 func New(cfg Config) *Counter {
-	c := &Counter{cfg: cfg, wake: make(chan struct{}, 1), urgent: make(chan struct{}, 1), freed: make(chan struct{}), since: map[netip.Addr]bool{}, awaited: map[netip.Addr]int{}, judge: NewJudge(), looks: make(chan struct{}, 1),
+	c := &Counter{cfg: cfg, wake: make(chan struct{}, 1), urgent: make(chan struct{}, 1), freed: make(chan struct{}), since: map[netip.Addr]bool{}, awaited: map[netip.Addr]int{}, judge: NewJudge(), looks: make(chan struct{}, 1), reads: make(chan struct{}, 1),
 		total: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "flowkeep_netplugin_connections_cut_total",
 			Help: "Live connections that ended because a permission (reason permission) or their pod (reason endpoint) was gone."}, []string{"reason"}),
 		failed: prometheus.NewCounter(prometheus.CounterOpts{Name: "flowkeep_netplugin_connections_unread_total",
@@ -126,10 +130,10 @@ func (c *Counter) Had(addrs []netip.Addr) {
 }
 
 // Free returns when none of the addresses has connections of a pod that is gone: forgotten later, those of whoever has the address by
-// then would go with them. What an address was owed before the start is not known; its first pod waits until it is forgotten once.
+// then would go with them. What an address was owed before the start is not known: where it has connections its first pod waits until they are forgotten, once.
 func (c *Counter) Free(ctx context.Context, addrs []netip.Addr) error {
 	defer c.await(addrs)()
-	c.oweUnknown(addrs)
+	c.oweUnknown(ctx, addrs)
 	for {
 		c.mu.Lock()
 		freed, owes := c.freed, slices.ContainsFunc(addrs, c.owes)
@@ -160,21 +164,53 @@ func (c *Counter) await(addrs []netip.Addr) (end func()) {
 	return func() { add(-1) }
 }
 
-// oweUnknown has the connections of addresses forgotten that nobody has had since the start.
-func (c *Counter) oweUnknown(addrs []netip.Addr) {
+// oweUnknown has the connections of addresses forgotten that nobody has had since the start, where there are any or it can't be told.
+func (c *Counter) oweUnknown(ctx context.Context, addrs []netip.Addr) {
 	c.mu.Lock()
-	unknown := slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { return c.since[a] })
-	for _, a := range unknown {
-		c.since[a] = true
-		if !c.owes(a) {
+	known := !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return !c.since[a] })
+	c.mu.Unlock()
+	if known {
+		return
+	}
+	left := c.leftBehind(ctx)
+	c.mu.Lock()
+	for _, a := range addrs {
+		if !c.since[a] && !c.owes(a) && (left == nil || left[a]) {
 			c.owed = append(c.owed, a)
 		}
+		c.since[a] = true
 	}
 	c.mu.Unlock()
-	if len(unknown) > 0 {
-		signal(c.wake)
-		signal(c.urgent)
+	signal(c.wake)
+	signal(c.urgent)
+}
+
+// leftBehind gives the addresses that have connections of before the start, or nil. They are read once: what a pod opens after the start, it opens from an
+// address that is known from then on, and to forget one address takes the switch about as long as to list all.
+func (c *Counter) leftBehind(ctx context.Context) map[netip.Addr]bool {
+	select {
+	case c.reads <- struct{}{}:
+		defer func() { <-c.reads }()
+	case <-ctx.Done():
+		return nil
 	}
+	c.mu.Lock()
+	left := c.left
+	c.mu.Unlock()
+	if left != nil {
+		return left
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	left, err := c.cfg.Conntrack.Addresses(ctx)
+	if err != nil {
+		c.cfg.Logger.Info("the switch did not tell which addresses have connections of before the start: each is forgotten before its first pod", "error", err)
+		return nil
+	}
+	c.mu.Lock()
+	c.left = left
+	c.mu.Unlock()
+	return left
 }
 
 // owes is called with the lock.

@@ -22,6 +22,7 @@ type tracker struct {
 	mu     sync.Mutex
 	lines  []string
 	dumps  int
+	asked  int // for addresses
 	broken error
 	forgot []netip.Addr
 	takes  time.Duration // to read it
@@ -33,6 +34,20 @@ func (c *tracker) Dump(context.Context) (string, error) {
 	defer c.mu.Unlock()
 	c.dumps++
 	return strings.Join(c.lines, "\n"), c.broken
+}
+
+// Addresses are those of the lines, "src=ADDRESS" and so on.
+func (c *tracker) Addresses(context.Context) (map[netip.Addr]bool, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.asked++
+	found := map[netip.Addr]bool{}
+	for _, line := range c.lines {
+		if t, _, err := ParseLine(line); err == nil {
+			found[t.Src], found[t.Dst] = true, true
+		}
+	}
+	return found, c.broken
 }
 
 func (c *tracker) Forget(_ context.Context, a netip.Addr) error {
@@ -83,6 +98,7 @@ var (
 	server  = netip.MustParseAddr("10.0.0.1")
 	alice   = netip.MustParseAddr("10.0.0.2")
 	bob     = netip.MustParseAddr("10.0.0.3")
+	carol   = netip.MustParseAddr("10.0.0.4")
 	servers = policy.Key{1}
 	clients = policy.Key{2}
 )
@@ -254,6 +270,22 @@ func TestAnAddressOfBeforeTheStartIsForgottenBeforeItsFirstPod(t *testing.T) {
 	})
 }
 
+// Where nothing is left of an address its first pod does not wait, and all are read together, once: to forget one takes the switch seconds where it knows
+// many connections.
+func TestWhatNothingIsLeftOfIsFree(t *testing.T) {
+	ct := &tracker{lines: []string{"udp,orig=(src=" + alice.String() + ",dst=" + bob.String() + ",sport=1,dport=2)"}}
+	counting(t, ct, func(ctx context.Context, c *Counter) {
+		for _, addrs := range [][]netip.Addr{{carol}, {alice, carol}, {bob}, {bob, alice, carol}} {
+			if err := c.Free(ctx, addrs); err != nil {
+				t.Error(err)
+			}
+		}
+		if !slices.Equal(ct.forgot, []netip.Addr{alice, bob}) || ct.asked != 1 {
+			t.Errorf("forgotten %v in %d readings, want alice and bob in one", ct.forgot, ct.asked)
+		}
+	})
+}
+
 // slow is conntrack that a switch which hangs does not show.
 type slow struct{ tracker }
 
@@ -332,6 +364,7 @@ func TestAnAddressThatAPodWaitsForComesFirst(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		ct, c, addrs := thirtyGone()
+		ct.lines = []string{"udp,orig=(src=" + alice.String() + ",dst=" + bob.String() + ",sport=1,dport=2)"}
 		go c.Run(ctx)
 		go c.Gone(ctx, "shop/all", addrs)
 		synctest.Wait()
