@@ -28,11 +28,11 @@ func (c conntrack) Dump(ctx context.Context) (string, error) {
 	return c.dump(ctx, fmt.Sprintf("zone=%d", pipeline.ZonePolicy))
 }
 
-// address is how a dump names one.
-var address = regexp.MustCompile(`\b(?:src|dst)=([0-9a-fA-F:.]+)`)
+// opener is how a dump names a protocol and who opened the connection.
+var opener = regexp.MustCompile(`(?m)^([^,\n]+),orig=\(src=([^,)\n]+)`)
 
-// Addresses are told once the flows of an earlier run that should not be there are gone, with which a pod that is not known could still send.
-func (c conntrack) Addresses(ctx context.Context) (map[netip.Addr]bool, error) {
+// Openers are told once the flows of an earlier run that should not be there are gone, with which a pod that is not known could still send.
+func (c conntrack) Openers(ctx context.Context) (map[netip.Addr]bool, error) {
 	if sw, err := c.session(ctx); sw == nil {
 		return nil, err
 	}
@@ -41,8 +41,11 @@ func (c conntrack) Addresses(ctx context.Context) (map[netip.Addr]bool, error) {
 		return nil, err
 	}
 	found := map[netip.Addr]bool{}
-	for _, m := range address.FindAllStringSubmatch(text, -1) {
-		a, err := netip.ParseAddr(m[1])
+	for _, m := range opener.FindAllStringSubmatch(text, -1) {
+		if strings.HasPrefix(m[1], "icmp") { // Open vSwitch forgets none of these
+			continue
+		}
+		a, err := netip.ParseAddr(m[2])
 		if err != nil {
 			return nil, fmt.Errorf("the switch's connections: %w", err)
 		}

@@ -19,8 +19,8 @@ import (
 type Conntrack interface {
 	// Dump gives the connections of the policies' zone, a line each, as "dpctl/dump-conntrack" prints them.
 	Dump(ctx context.Context) (string, error)
-	// Addresses are those that any connection of the pods' has, ended ones and those to Services too.
-	Addresses(ctx context.Context) (map[netip.Addr]bool, error)
+	// Openers are the addresses that have opened connections which are still known, ended ones and those to Services too; not those of ICMP alone.
+	Openers(ctx context.Context) (map[netip.Addr]bool, error)
 	// Forget removes every connection from or to the address; it gives up by itself where the switch does not answer.
 	Forget(ctx context.Context, a netip.Addr) error
 }
@@ -61,7 +61,7 @@ type Counter struct {
 	owed    []netip.Addr // taken from waiting, and not forgotten yet
 	// since holds the addresses that pods have had since the start: of what others' pods left behind before it, nothing is known.
 	since map[netip.Addr]bool
-	left  map[netip.Addr]bool // the addresses of which something was; nil: that was not read yet
+	left  map[netip.Addr]bool // the openers of before; nil: they were not read yet
 	reads chan struct{}       // held by who reads it
 	// awaited counts, for each address, the pods that wait for it: these come first.
 	awaited map[netip.Addr]int
@@ -185,7 +185,7 @@ func (c *Counter) oweUnknown(ctx context.Context, addrs []netip.Addr) {
 	signal(c.urgent)
 }
 
-// leftBehind gives the addresses that have connections of before the start, or nil. They are read once: what a pod opens after the start, it opens from an
+// leftBehind gives the addresses that opened connections before the start, or nil. They are read once: what a pod opens after the start, it opens from an
 // address that is known from then on, and to forget one address takes the switch about as long as to list all.
 func (c *Counter) leftBehind(ctx context.Context) map[netip.Addr]bool {
 	select {
@@ -202,7 +202,7 @@ func (c *Counter) leftBehind(ctx context.Context) map[netip.Addr]bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	left, err := c.cfg.Conntrack.Addresses(ctx)
+	left, err := c.cfg.Conntrack.Openers(ctx)
 	if err != nil {
 		c.cfg.Logger.Info("the switch did not tell which addresses have connections of before the start: each is forgotten before its first pod", "error", err)
 		return nil
@@ -244,7 +244,7 @@ func (c *Counter) Recent() (recent []Record, sum uint64, problem error) {
 func (c *Counter) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		var again <-chan time.Time
-		if _, owes := c.next(); owes {
+		if _, _, owes := c.next(nil); owes {
 			again = time.After(time.Second)
 		}
 		select {
@@ -355,36 +355,66 @@ func (c *Counter) tell(cuts []Cut) {
 }
 
 // forget makes the switch forget the connections of pods that are gone, however long it takes: a switch that is cut short in its answer
-// is lost to the owner too, and begins anew the next time.
+// is lost to the owner too, and begins anew the next time. Open vSwitch may miss some, where its table shrinks while it looks for them, so it is asked
+// what it still knows, of many addresses at once, and to forget that again.
 func (c *Counter) forget(ctx context.Context) {
-	for a, owes := c.next(); owes; a, owes = c.next() {
-		if err := c.cfg.Conntrack.Forget(ctx, a); err != nil {
-			c.cfg.Logger.Warn("the switch keeps connections of a pod that is gone; trying again", "address", a, "error", err)
+	var asked []netip.Addr
+	for tries, waited := 0, false; tries < 3; {
+		a, awaited, owes := c.next(asked)
+		if owes && (awaited || !waited) {
+			if err := c.cfg.Conntrack.Forget(ctx, a); err != nil {
+				c.cfg.Logger.Warn("the switch keeps connections of a pod that is gone; trying again", "address", a, "error", err)
+				return
+			}
+			asked, waited = append(asked, a), waited || awaited
+			continue
+		}
+		if len(asked) == 0 {
 			return
 		}
-		c.forgotten(a)
-	}
-}
-
-// next is the address whose connections are to be forgotten first: it takes the switch seconds where it knows many connections.
-func (c *Counter) next() (a netip.Addr, owes bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.owed) == 0 {
-		return a, false
-	}
-	for _, a := range c.owed {
-		if c.awaited[a] > 0 {
-			return a, true
+		kept := c.still(ctx, asked)
+		c.forgotten(slices.DeleteFunc(asked, func(a netip.Addr) bool { return slices.Contains(kept, a) }))
+		asked, waited = nil, false
+		if len(kept) > 0 {
+			tries++
 		}
 	}
-	return c.owed[0], true
+	c.cfg.Logger.Warn("the switch keeps connections of pods that are gone, though it was asked to forget them; trying again")
 }
 
-func (c *Counter) forgotten(a netip.Addr) {
+// still gives those of the addresses that the switch still knows as openers, or none where it does not tell.
+func (c *Counter) still(ctx context.Context, addrs []netip.Addr) []netip.Addr {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	openers, err := c.cfg.Conntrack.Openers(ctx)
+	if err != nil {
+		c.cfg.Logger.Info("whether the switch has forgotten all connections of pods that are gone was not looked at", "error", err)
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { return !openers[a] })
+}
+
+// next is the address whose connections are to be forgotten first, of those that the switch was not asked about yet, and whether a pod waits for it:
+// it takes the switch seconds where it knows many connections.
+func (c *Counter) next(asked []netip.Addr) (first netip.Addr, awaited, owes bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.owed = slices.DeleteFunc(c.owed, func(owed netip.Addr) bool { return owed == a })
+	for _, a := range c.owed {
+		switch {
+		case slices.Contains(asked, a):
+		case c.awaited[a] > 0:
+			return a, true, true
+		case !owes:
+			first, owes = a, true
+		}
+	}
+	return first, false, owes
+}
+
+func (c *Counter) forgotten(addrs []netip.Addr) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.owed = slices.DeleteFunc(c.owed, func(owed netip.Addr) bool { return slices.Contains(addrs, owed) })
 	close(c.freed)
 	c.freed = make(chan struct{})
 }

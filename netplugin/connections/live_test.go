@@ -63,7 +63,7 @@ func TestLiveLeavesTheSwitchAlone(t *testing.T) {
 type lookFunc func() string
 
 func (f lookFunc) Dump(context.Context) (string, error) { return f(), nil }
-func (f lookFunc) Addresses(context.Context) (map[netip.Addr]bool, error) {
+func (f lookFunc) Openers(context.Context) (map[netip.Addr]bool, error) {
 	return map[netip.Addr]bool{}, nil
 }
 func (f lookFunc) Forget(context.Context, netip.Addr) error { return nil }
