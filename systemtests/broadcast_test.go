@@ -1,9 +1,11 @@
 package systemtests
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,7 +13,23 @@ import (
 	"github.com/flowkeep/flowkeep/systemtests/frame"
 )
 
-// What a pod sends to everybody reaches nobody, and no frame reaches another pod past the verdict, whatever its MAC says.
+// toPods tells whether a frame holds a packet to one address of the pods'.
+func toPods(f []byte) bool {
+	return binary.BigEndian.Uint16(f[12:]) == frame.EtherIPv4 && netip.MustParsePrefix("10.244.0.0/16").Contains(netip.AddrFrom4([4]byte(f[30:34])))
+}
+
+// asksTheGateway tells whether a frame is ARP or neighbour discovery of a's own address.
+func (w *world) asksTheGateway(f []byte) bool {
+	switch binary.BigEndian.Uint16(f[12:]) {
+	case frame.EtherARP:
+		return w.ip("a", 4) == netip.AddrFrom4([4]byte(f[28:32])).String()
+	case frame.EtherIPv6:
+		return f[20] == frame.ICMPv6 && (f[54] == 135 || f[54] == 136) && w.ip("a", 6) == netip.AddrFrom16([16]byte(f[22:38])).String()
+	}
+	return false
+}
+
+// What a pod sends to everybody reaches nobody, its node as little, and no frame reaches another pod past the verdict, whatever its MAC says.
 func TestBroadcastReachesNobody(t *testing.T) {
 	w := setup(t)
 	ns := threePods(w)
@@ -73,12 +91,20 @@ func TestBroadcastReachesNobody(t *testing.T) {
 		w.must(err)
 		stops[pod] = stop
 	}
+	for _, device := range []string{"fk-gw", "fk-wire"} {
+		stop, err := w.Hear(w.ctx, w.NodeNS("node1"), device, tok)
+		w.must(err)
+		stops["node1's "+device] = stop
+	}
 	w.send(a, frames...)
 	cluster.Undisturbed(w.ctx, cluster.Stretch(500*time.Millisecond))
 	for pod, stop := range stops {
 		heard, err := stop()
 		w.must(err)
 		for _, f := range heard {
+			if strings.HasPrefix(pod, "node1") && (toPods(f) || w.asksTheGateway(f)) {
+				continue // an address like others, which nobody has; or what a pod may ask the gateway, and it alone
+			}
 			t.Errorf("%s got %s", pod, fmt.Sprintf("%x", f[:min(len(f), 60)]))
 		}
 	}

@@ -169,7 +169,7 @@ func TestCounters(t *testing.T) {
 	some(5)
 	w.counts(s.ns, "at first", want)
 
-	window := cluster.Stretch(20 * time.Second)
+	window := cluster.Stretch(12 * time.Second)
 	time.Sleep(window + 2*time.Second)
 	add(w.talk("a", "b", 80, 1, 1, true), "db ingress[0]")
 	w.counts(s.ns, "rule 0 alone", want)

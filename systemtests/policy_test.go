@@ -3,6 +3,7 @@ package systemtests
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"syscall"
@@ -85,6 +86,38 @@ func TestPodJoinsAndLeavesPolicies(t *testing.T) {
 	w.settles(w.open("a", "b", "tcp", 80, "a client now"), w.open("d", "b", "tcp", 80, "a new pod"), w.shut("c", "b", "tcp", 80, "no client"))
 	w.label(ns, "role", nil, "a")
 	w.settles(w.shut("a", "b", "tcp", 80, "no client any more"), w.open("d", "b", "tcp", 80, "still one"))
+}
+
+// A pod that is told to end keeps its rights, as a client and as a peer, for as long as it runs, and gets no others.
+func TestTerminatingPodKeepsItsRights(t *testing.T) {
+	w := setup(t)
+	ns := w.namespace("ending", nil)
+	w.run(ns, "a@node1", "c@node2")
+	spec := specOf("b@node1")
+	spec.Linger = int(cluster.Stretch(8 * time.Second).Seconds())
+	ending, err := w.RunPods(w.ctx, ns, spec)
+	w.must(err)
+	w.pods["b"] = ending[0]
+	w.policy(ns, "deny", `{podSelector: {}, policyTypes: [Ingress, Egress]}`)
+	w.policy(ns, "a", `{podSelector: {matchLabels: {app: a}}, policyTypes: [Egress], egress: [{to: [{podSelector: {matchLabels: {app: b}}}]}]}`)
+	w.policy(ns, "b", `{podSelector: {matchLabels: {app: b}}, ingress: [{from: [{podSelector: {matchLabels: {app: a}}}]}], policyTypes: [Ingress, Egress], egress: [{to: [{podSelector: {matchLabels: {app: c}}}]}]}`)
+	w.policy(ns, "c", `{podSelector: {matchLabels: {app: c}}, ingress: [{from: [{podSelector: {matchLabels: {app: b}}}]}]}`)
+	ways := slices.Concat(w.transports("a", "b", 80, "b's client"), w.transports("b", "c", 80, "b as a client"), w.shut("c", "b", "udp", 80, "no client of b's"))
+	w.settles(ways)
+	api, err := w.API(w.ctx)
+	w.must(err)
+	path := cluster.PathOf("Pod", ns, "b")
+	w.watch(stall, ways, func() {
+		w.must(api.Do(w.ctx, http.MethodDelete, path, nil))
+		cluster.Undisturbed(w.ctx, cluster.Stretch(3*time.Second))
+	})
+	var seen struct {
+		Metadata struct{ DeletionTimestamp string }
+	}
+	w.must(w.Get(w.ctx, path, &seen))
+	if seen.Metadata.DeletionTimestamp == "" {
+		t.Error("b was not told to end: nothing is shown")
+	}
 }
 
 // A new pod is isolated from its first packet on: strangers ask at the address that it will get while it comes up.

@@ -24,6 +24,7 @@ type PodSpec struct {
 	Ports       map[int]string
 	HostNetwork bool
 	HostPort    int // of port 80; 0: none
+	Linger      int // how many seconds it serves on when it is told to end
 }
 
 // Pod runs.
@@ -49,7 +50,7 @@ type object = map[string]any
 // Share is a pod's claim on the processors. Without one its server waits behind whatever else is busy, and loses what comes meanwhile.
 var Share = object{"requests": object{"cpu": "100m"}}
 
-// manifest has no grace period: tests don't wait for echo servers to say goodbye.
+// manifest has no grace period, unless it is asked for: tests don't wait for echo servers to say goodbye.
 func (s PodSpec) manifest(namespace string) object {
 	var ports []object
 	args := []string{"serve"}
@@ -69,12 +70,18 @@ func (s PodSpec) manifest(namespace string) object {
 			ports = append(ports, object{"name": name + "-sctp", "containerPort": number, "protocol": "SCTP"})
 		}
 	}
+	container := object{"name": "probe", "image": "flowkeep.local/probe:sandbox", "imagePullPolicy": "Never", "args": args, "ports": ports, "resources": Share}
+	grace := 0
+	if s.Linger > 0 {
+		grace = s.Linger + 1
+		container["lifecycle"] = object{"preStop": object{"sleep": object{"seconds": s.Linger}}}
+	}
 	return object{
 		"apiVersion": "v1", "kind": "Pod",
 		"metadata": object{"name": s.Name, "namespace": namespace, "labels": s.Labels},
 		"spec": object{
-			"nodeName": s.Node, "terminationGracePeriodSeconds": 0, "hostNetwork": s.HostNetwork, "automountServiceAccountToken": false,
-			"containers": []object{{"name": "probe", "image": "flowkeep.local/probe:sandbox", "imagePullPolicy": "Never", "args": args, "ports": ports, "resources": Share}},
+			"nodeName": s.Node, "terminationGracePeriodSeconds": grace, "hostNetwork": s.HostNetwork, "automountServiceAccountToken": false,
+			"containers": []object{container},
 		},
 	}
 }
