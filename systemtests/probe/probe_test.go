@@ -61,7 +61,7 @@ func TestStreamSeesLoss(t *testing.T) {
 	tl.got(5, time.Unix(104, 0))
 	r := &Report{Sent: 6}
 	tl.fill(r, time.Unix(105, 0))
-	want := Report{Sent: 6, Received: 3, LongestGapMillis: 2500, LongestGapBegan: time.Unix(101, 5e8), FirstLoss: 3}
+	want := Report{Sent: 6, Received: 3, LongestGapMillis: 2500, LongestGapBegan: time.Unix(101, 5e8), LastAnswer: time.Unix(104, 0), FirstLoss: 3}
 	if *r != want {
 		t.Errorf("got %+v, want %+v", *r, want)
 	}
