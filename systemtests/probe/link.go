@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"syscall"
 	"time"
@@ -53,7 +52,8 @@ func dial(proto, address string, from net.IP, timeout time.Duration) (link, erro
 // echoLink speaks to a server of this program over TCP, UDP or SCTP.
 type echoLink struct {
 	net.Conn
-	whole bool // a stream: an answer may come in pieces
+	whole bool   // a stream: an answer may come in pieces
+	part  []byte // of an answer whose rest did not come before the deadline
 }
 
 // SyscallConn is there of every connection of the package net.
@@ -66,13 +66,19 @@ func (l *echoLink) ask(n uint64) error {
 
 func (l *echoLink) answer() (uint64, error) {
 	buf := make([]byte, questionSize)
-	var err error
-	if l.whole {
-		_, err = io.ReadFull(l.Conn, buf)
-	} else {
-		_, err = l.Read(buf)
+	if !l.whole {
+		_, err := l.Read(buf)
+		return binary.BigEndian.Uint64(buf), err
 	}
-	return binary.BigEndian.Uint64(buf), err
+	for have := copy(buf, l.part); have < questionSize; {
+		n, err := l.Read(buf[have:])
+		if have += n; err != nil && have < questionSize {
+			l.part = buf[:have]
+			return 0, err
+		}
+	}
+	l.part = nil
+	return binary.BigEndian.Uint64(buf), nil
 }
 
 // attempt is one question; nil says it was answered in time.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"net"
 	"os"
 	"syscall"
@@ -64,6 +65,32 @@ func TestStreamSeesLoss(t *testing.T) {
 	want := Report{Sent: 6, Received: 3, LongestGapMillis: 2500, LongestGapBegan: time.Unix(101, 5e8), LastAnswer: time.Unix(104, 0), FirstLoss: 3}
 	if *r != want {
 		t.Errorf("got %+v, want %+v", *r, want)
+	}
+}
+
+// A segment may end in the midst of an answer, and the rest come after the deadline: it is one answer still, and those behind it are whole.
+func TestAnswersComeInPieces(t *testing.T) {
+	here, there := net.Pipe()
+	defer here.Close()
+	defer there.Close()
+	l := &echoLink{Conn: here, whole: true}
+	answers := make([]byte, 2*questionSize)
+	answers[7], answers[questionSize+7] = 5, 6
+	go func() { _, _ = there.Write(answers[:3]) }()
+	if err := l.SetReadDeadline(time.Now().Add(20 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := l.answer(); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatalf("%d, %v", n, err)
+	}
+	go func() { _, _ = there.Write(answers[3:]) }()
+	if err := l.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []uint64{5, 6} {
+		if n, err := l.answer(); err != nil || n != want {
+			t.Errorf("%d, %v; want %d", n, err, want)
+		}
 	}
 }
 
