@@ -25,6 +25,7 @@ type Session struct {
 
 	messages chan message    // what the current call waits for
 	packets  func(*PacketIn) // nil: nobody wants any
+	onCommit func()          // nil: nobody wants to know
 	done     chan struct{}
 	err      error // set before done is closed
 }
@@ -217,6 +218,10 @@ func (s *Session) nextXID(n int) uint32 {
 	return first
 }
 
+// OnCommit has sent called each time that a change has been sent to the switch, by Commit and before the switch has answered. It is for who begins with the
+// session.
+func (s *Session) OnCommit(sent func()) { s.onCommit = sent }
+
 // Commit applies all mods in order, atomically: packets see all of them or none (OpenFlow bundles, ONF EXT-230). On a
 // *SwitchError nothing was changed; on any other error the outcome is unknown and the table must be read back.
 //
@@ -322,6 +327,9 @@ func (s *Session) awaitBarrier(b *bundle) error {
 func (s *Session) endBundle(b *bundle, how uint16) (refused, err error) {
 	if err := s.write(appendBundleCtrl(nil, b.end(), b.first, how)); err != nil {
 		return nil, fmt.Errorf("end a bundle: %w", err)
+	}
+	if how == bundleCommitRequest && s.onCommit != nil {
+		s.onCommit()
 	}
 	for {
 		m, err := s.next()

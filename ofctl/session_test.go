@@ -120,6 +120,8 @@ func TestBundleIsAllOrNothing(t *testing.T) {
 	s := connect(t, ovstest.Start(t, 2))
 	good := ofctl.Flow{Priority: 1, Actions: []ofctl.Action{{Kind: ofctl.Output, Port: 1}}}
 	bad := ofctl.Flow{Table: 3, Priority: 2, Actions: []ofctl.Action{{Kind: ofctl.GotoTable, Table: 3}}}
+	told := 0
+	s.OnCommit(func() { told++ })
 	err := s.Commit(context.Background(), mods(ofctl.Add, []ofctl.Flow{good, bad, good}))
 	var refused *ofctl.SwitchError
 	if !errors.As(err, &refused) || refused.Flow == nil || refused.Flow.Priority != 2 {
@@ -128,8 +130,14 @@ func TestBundleIsAllOrNothing(t *testing.T) {
 	if left := dump(t, s); len(left) != 0 {
 		t.Fatalf("%d flows of a refused bundle are in the table", len(left))
 	}
+	if told != 0 {
+		t.Errorf("told %d times of a change that was not sent", told)
+	}
 	if err := s.Commit(context.Background(), mods(ofctl.Add, []ofctl.Flow{good})); err != nil {
 		t.Fatalf("the session is not usable after a refusal: %v", err)
+	}
+	if told != 1 {
+		t.Errorf("told %d times of one change", told)
 	}
 }
 

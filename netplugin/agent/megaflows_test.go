@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"fmt"
 	"net"
 	"path/filepath"
 	"strings"
@@ -45,6 +44,30 @@ func TestTheUserspaceDatapathForgetsOldDecisions(t *testing.T) {
 	}
 }
 
+// The cache is emptied along with the change too, and the owner goes on meanwhile.
+func TestOldDecisionsGoAlongWithTheChange(t *testing.T) {
+	for datapath, want := range map[string]int{"netdev": 1, "system": 0} {
+		a, _, _ := testAgent(t)
+		a.cfg.DatapathType, a.cfg.OVSControl = datapath, filepath.Join(t.TempDir(), "ctl")
+		sent, asked := make(chan struct{}), make(chan string, 1)
+		answering(t, a.cfg.OVSControl, func(line string) string {
+			<-sent
+			asked <- line
+			return ""
+		})
+		a.purgeAlong(t.Context())
+		close(sent)
+		for range want {
+			if line := <-asked; !strings.Contains(line, `"revalidator/purge"`) {
+				t.Errorf("%s: asked for %s", datapath, line)
+			}
+		}
+		if n := len(asked); n != 0 {
+			t.Errorf("%s: asked %d times more", datapath, n)
+		}
+	}
+}
+
 // The flows may have changed and nobody have asked for more: whoever waited had gone, or netplugin had crashed.
 func TestOldDecisionsGoWhoeverHasGone(t *testing.T) {
 	a, s, _ := testAgent(t)
@@ -60,7 +83,7 @@ func TestOldDecisionsGoWhoeverHasGone(t *testing.T) {
 	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := a.commit(gone, []ofctl.FlowMod{{Flow: ofctl.Flow{Table: 33, Priority: 7}}}); err != nil {
+	if err := a.commit(gone, []ofctl.FlowMod{{Flow: ofctl.Flow{Priority: 7}}}); err != nil {
 		t.Fatal(err)
 	}
 	if n := purges(); n != 1 {
@@ -76,31 +99,45 @@ func TestOldDecisionsGoWhoeverHasGone(t *testing.T) {
 	}
 }
 
-// TestAnotherLayoutWaitsForTheCache: the tables of another layout go when the kernel's datapath leads no packet there any more, and not before: when a
-// round of its revision has ended that began after the change.
+// TestAnotherLayoutWaitsForTheCache: the tables of another layout go when the datapath leads no packet there any more, and not before: when a round of its
+// revision has ended that began after the change; and where entries can outlive that, when the cache is emptied once more.
 func TestAnotherLayoutWaitsForTheCache(t *testing.T) {
-	a, s, _ := testAgent(t)
-	a.cfg.DatapathType, a.cfg.OVSControl = "system", filepath.Join(t.TempDir(), "ctl")
-	a.update(t.Context(), rules(1, allow(80)))
-	wanted := len(s.holds)
-	clear(s.holds)
-	old := ofctl.Flow{Table: 200, Priority: 7}
-	if err := s.Commit(t.Context(), []ofctl.FlowMod{{Flow: old}, {Flow: ofctl.Flow{Priority: 9999, Actions: []ofctl.Action{{Kind: ofctl.GotoTable, Table: 200}}}}}); err != nil {
-		t.Fatal(err)
-	}
-	when, waits := "", 0
-	asked := answering(t, a.cfg.OVSControl, func(line string) string {
-		if _, there := s.holds[pickyKey{table: old.Table, priority: old.Priority}]; strings.Contains(line, "revalidator/wait") {
-			waits++
-			when = fmt.Sprintf("old flow there: %v, %d flows, at the %d. time", there, len(s.holds), waits)
+	for datapath, want := range map[string]string{
+		"system": "wait wait wait",
+		"netdev": "purge wait wait wait purge, then gone: purge",
+	} {
+		a, s, _ := testAgent(t)
+		a.cfg.DatapathType, a.cfg.OVSControl = datapath, filepath.Join(t.TempDir(), "ctl")
+		a.update(t.Context(), rules(1, allow(80)))
+		wanted := len(s.holds)
+		clear(s.holds)
+		old := ofctl.Flow{Table: 200, Priority: 7}
+		if err := s.Commit(t.Context(), []ofctl.FlowMod{{Flow: old}, {Flow: ofctl.Flow{Priority: 9999, Actions: []ofctl.Action{{Kind: ofctl.GotoTable, Table: 200}}}}}); err != nil {
+			t.Fatal(err)
 		}
-		return ""
-	})
-	if err := a.attach(t.Context(), s); err != nil {
-		t.Fatal(err)
-	}
-	if want := fmt.Sprintf("old flow there: true, %d flows, at the 3. time", wanted+1); when != want || len(s.holds) != wanted {
-		t.Errorf("when it was waited for: %q, want %q; %d flows after it, want %d (asked %d times)", when, want, len(s.holds), wanted, len(asked))
+		var asked []string
+		gone := false
+		answering(t, a.cfg.OVSControl, func(line string) string {
+			_, command, ok := strings.Cut(line, "revalidator/")
+			if !ok {
+				return ""
+			}
+			command, _, _ = strings.Cut(command, `"`)
+			if _, there := s.holds[pickyKey{table: old.Table, priority: old.Priority}]; there && len(s.holds) != wanted+1 {
+				t.Errorf("%s: %d flows beside the old one, want %d", command, len(s.holds)-1, wanted)
+			} else if !there && !gone {
+				gone = true
+				asked[len(asked)-1] += ", then gone:"
+			}
+			asked = append(asked, command)
+			return ""
+		})
+		if err := a.attach(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(asked, " "); got != want || len(s.holds) != wanted {
+			t.Errorf("%s: asked for %q, want %q; %d flows after it, want %d", datapath, got, want, len(s.holds), wanted)
+		}
 	}
 }
 

@@ -231,6 +231,7 @@ func (r *runner) oneSession(ctx context.Context) error {
 		return err
 	}
 	defer s.Close()
+	s.OnCommit(func() { r.purgeAlong(ctx) })
 	select {
 	case <-r.complete:
 	case <-s.Done():

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -29,30 +30,50 @@ func Socket(runDir string) (string, error) {
 // Call runs one command and returns what it prints. What ovs-vswitchd refuses is an error with its words. The connection is
 // closed when ctx ends.
 func Call(ctx context.Context, socket, command string, args ...string) (string, error) {
+	answer, err := Ask(ctx, socket, command, args...)
+	if err != nil {
+		return "", err
+	}
+	return answer()
+}
+
+// Ask sends one command and does not wait for its answer. That is what the function it returns does, which is to be called once; it closes the connection.
+func Ask(ctx context.Context, socket, command string, args ...string) (answer func() (string, error), err error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
 	if err != nil {
-		return "", fmt.Errorf("ask ovs-vswitchd: %w", err)
+		return nil, fmt.Errorf("ask ovs-vswitchd: %w", err)
 	}
-	defer conn.Close()
-	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	if args == nil {
 		args = []string{}
 	}
 	request := map[string]any{"id": 0, "method": command, "params": args}
 	if err := json.NewEncoder(conn).Encode(request); err != nil {
-		return "", errors.Join(fmt.Errorf("ask ovs-vswitchd: %s: %w", command, err), ctx.Err())
+		stop()
+		return nil, errors.Join(fmt.Errorf("ask ovs-vswitchd: %s: %w", command, err), ctx.Err(), conn.Close())
 	}
+	return func() (string, error) {
+		defer conn.Close()
+		defer stop()
+		text, err := read(conn, command)
+		if err != nil {
+			err = errors.Join(err, ctx.Err())
+		}
+		return text, err
+	}, nil
+}
+
+func read(r io.Reader, command string) (string, error) {
 	var reply struct {
 		Result *string `json:"result"`
 		Error  *string `json:"error"`
 	}
-	if err := json.NewDecoder(conn).Decode(&reply); err != nil {
-		return "", errors.Join(fmt.Errorf("ask ovs-vswitchd: %s: %w", command, err), ctx.Err())
-	}
-	if reply.Error != nil {
+	switch err := json.NewDecoder(r).Decode(&reply); {
+	case err != nil:
+		return "", fmt.Errorf("ask ovs-vswitchd: %s: %w", command, err)
+	case reply.Error != nil:
 		return "", fmt.Errorf("ovs-vswitchd refused %s: %s", command, strings.TrimSpace(*reply.Error))
-	}
-	if reply.Result == nil {
+	case reply.Result == nil:
 		return "", fmt.Errorf("ask ovs-vswitchd: %s: no answer", command)
 	}
 	return *reply.Result, nil
