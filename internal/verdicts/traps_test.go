@@ -34,9 +34,9 @@ func (b *bridge) put(policies ...*policy.Policy) {
 // connectionTraps are of live connections: what conntrack knows must not speak for the policies.
 var connectionTraps = []struct {
 	name string
-	run  func(t *testing.T)
+	run  func(t testing.TB)
 }{
-	{"only conntrack still knows a connection whose permission went", func(t *testing.T) {
+	{"only conntrack still knows a connection whose permission went", func(t testing.TB) {
 		b := three(t, lets("0", "1"))
 		p := b.live(0, 1)
 		b.put(lets("2", "1"))
@@ -46,7 +46,7 @@ var connectionTraps = []struct {
 		b.put(lets("0", "1"))
 		b.expect(p, true, "allowed again")
 	}},
-	{"a second SYN is not seen as established", func(t *testing.T) {
+	{"a second SYN is not seen as established", func(t testing.TB) {
 		b := three(t, lets("0", "1"))
 		p := b.live(0, 1)
 		b.put(lets("2", "1"))
@@ -56,7 +56,7 @@ var connectionTraps = []struct {
 		b.put(lets("0", "1"))
 		b.expect(q, false, "a second SYN, never answered")
 	}},
-	{"opened before the policy came: replies pass as long as it is allowed", func(t *testing.T) {
+	{"opened before the policy came: replies pass as long as it is allowed", func(t testing.TB) {
 		b := three(t)
 		p := b.live(0, 1)
 		b.put(silent("1"))
@@ -67,7 +67,7 @@ var connectionTraps = []struct {
 		b.expect(p.Reply(), false, "0 may not open this connection any more")
 		b.expect(p, false, "0 may not open this connection any more")
 	}},
-	{"an id given to another rule does not speak for the connections of the one before", func(t *testing.T) {
+	{"an id given to another rule does not speak for the connections of the one before", func(t testing.TB) {
 		b := three(t, lets("0", "1"))
 		p := b.live(0, 1)
 		for i := range 600 { // ids come round
@@ -77,7 +77,7 @@ var connectionTraps = []struct {
 		b.expect(p, false, "its rule went")
 		b.expect(p.Reply(), false, "its rule went")
 	}},
-	{"conntrack is gone with the switch, and what was cut still sends", func(t *testing.T) {
+	{"conntrack is gone with the switch, and what was cut still sends", func(t testing.TB) {
 		b := three(t, lets("0", "1"))
 		p := b.live(0, 1)
 		b.put(lets("2", "1"))
@@ -86,7 +86,7 @@ var connectionTraps = []struct {
 		b.expect(p, false, "the policy lets 2 in only")
 		b.expect(tcpBetween(1, 0), true, "1 may open connections")
 	}},
-	{"conntrack is gone with the switch: what is allowed goes on when its client speaks, judged as before", func(t *testing.T) {
+	{"conntrack is gone with the switch: what is allowed goes on when its client speaks, judged as before", func(t testing.TB) {
 		b := three(t, lets("0", "1"))
 		p := b.live(0, 1)
 		b.lose(&p)
@@ -97,7 +97,7 @@ var connectionTraps = []struct {
 		b.expect(p.Reply(), false, "its rule went")
 		b.expect(p, false, "its rule went")
 	}},
-	{"conntrack is gone with the switch, and the ports do not tell who is the client", func(t *testing.T) {
+	{"conntrack is gone with the switch, and the ports do not tell who is the client", func(t testing.TB) {
 		b := three(t)
 		for _, ports := range [][2]uint16{{40000, 50051}, {1000, 80}, {1000, 50051}} {
 			p := tcpBetween(0, 1)
@@ -110,7 +110,7 @@ var connectionTraps = []struct {
 			b.expect(q, ports == [2]uint16{1000, 50051}, ports) // the client has a server's port, and the server a client's
 		}
 	}},
-	{"conntrack is gone with the switch, and a server outside speaks first: it passes where no policy isolates the client, and is not taken for who opened", func(t *testing.T) {
+	{"conntrack is gone with the switch, and a server outside speaks first: it passes where no policy isolates the client, and is not taken for who opened", func(t testing.TB) {
 		b := three(t)
 		p := tcpOut(netip.MustParseAddr("192.0.2.80"))
 		b.expect(p, true, "opens")
@@ -121,7 +121,7 @@ var connectionTraps = []struct {
 		b.expect(p, false, "0 may not open connections")
 		b.expect(p.Reply(), false, "0 may not have opened this")
 	}},
-	{"conntrack is gone with the switch, and what a server outside sends is in fragments, which would be committed as a connection of its own", func(t *testing.T) {
+	{"conntrack is gone with the switch, and what a server outside sends is in fragments, which would be committed as a connection of its own", func(t testing.TB) {
 		b := three(t)
 		p := tcpOut(netip.MustParseAddr("192.0.2.80"))
 		b.expect(p, true, "opens")
@@ -139,7 +139,7 @@ var connectionTraps = []struct {
 		b.put(silent("0"))
 		b.expect(p, false, "0 may not open connections, and nobody has opened one to it")
 	}},
-	{"conntrack is gone with the switch, and a server outside speaks to a client whose policy allows it: the client is waited for", func(t *testing.T) {
+	{"conntrack is gone with the switch, and a server outside speaks to a client whose policy allows it: the client is waited for", func(t testing.TB) {
 		allowed := silent("0")
 		allowed.Egress = []policy.PolicyRule{{AnyPort: true, Peers: []policy.Peer{{Block: &policy.IPBlock{CIDR: netip.MustParsePrefix("192.0.2.0/24")}}}}}
 		b := three(t, allowed)
@@ -150,7 +150,7 @@ var connectionTraps = []struct {
 		b.expect(p, true, "allowed")
 		b.expect(p.Reply(), true, "allowed")
 	}},
-	{"conntrack is gone with the switch, and an end that knows nothing of a connection resets it: that is the first of none, and ends none", func(t *testing.T) {
+	{"conntrack is gone with the switch, and an end that knows nothing of a connection resets it: that is the first of none, and ends none", func(t testing.TB) {
 		b := three(t)
 		p := tcpBetween(0, 1)
 		p.Reset = true
@@ -160,21 +160,21 @@ var connectionTraps = []struct {
 		b.expect(p, true, "a connection that the switch knows")
 		b.expect(p.Reply(), true, "a connection that the switch knows")
 	}},
-	{"conntrack is gone with the switch, and a pod answers the node", func(t *testing.T) {
+	{"conntrack is gone with the switch, and a pod answers the node", func(t testing.TB) {
 		b := three(t)
 		p := tcpBetween(0, 1)
 		p.Src, p.MidStream = gatewayAddrs[0], true
 		p = p.Reply()
 		p.EthSrc, p.EthDst = b.locals[1].MAC, config.Gateway.MAC
-		if r := b.sw.Inject(b.locals[1].Port, p); !r.Left(gatewayPort) {
+		if r := b.inject(b.locals[1].Port, p); !r.Left(gatewayPort) {
 			t.Errorf("lost:\n%s", r)
 		}
 		b.put(lets("0", "1"))
-		if r := b.sw.Inject(b.locals[1].Port, p); r.Left(gatewayPort) {
+		if r := b.inject(b.locals[1].Port, p); r.Left(gatewayPort) {
 			t.Errorf("who had opened it nobody knows:\n%s", r)
 		}
 	}},
-	{"conntrack is gone with the switch, and a server on the node speaks to a client that was cut", func(t *testing.T) {
+	{"conntrack is gone with the switch, and a server on the node speaks to a client that was cut", func(t testing.TB) {
 		for _, node := range config.NodeAddrs {
 			b := three(t)
 			p := tcpOut(node)
@@ -184,7 +184,7 @@ var connectionTraps = []struct {
 			b.expect(p, false, "0 may not open connections")
 		}
 	}},
-	{"two pods of a node that each deny the other send from and to one port: neither is taken for who answers", func(t *testing.T) {
+	{"two pods of a node that each deny the other send from and to one port: neither is taken for who answers", func(t testing.TB) {
 		b := three(t, &policy.Policy{Namespace: "ns", Name: "deny", IsolatesIngress: true})
 		p := fake.IP(policytest.Address(0, false), policytest.Address(1, false), 17, 7946)
 		p.SrcPort = 7946
@@ -193,11 +193,11 @@ var connectionTraps = []struct {
 			b.expect(p.Reply(), false, "0 lets nobody in")
 		}
 	}},
-	{"conntrack sees one direction of a connection to a Service: it is known again whenever its client speaks", func(t *testing.T) {
+	{"conntrack sees one direction of a connection to a Service: it is known again whenever its client speaks", func(t testing.TB) {
 		b := three(t)
 		p := tcpBetween(0, 1)
 		p.SrcPort, p.DstPort, p.MidStream = 1000, 50051, true
-		if r := b.sw.Inject(gatewayPort, p); !r.Left(b.locals[1].Port) {
+		if r := b.inject(gatewayPort, p); !r.Left(b.locals[1].Port) {
 			t.Errorf("lost:\n%s", r)
 		}
 	}},
@@ -218,6 +218,9 @@ func tcpOut(to netip.Addr) fake.Packet {
 // lose has conntrack forget the packet's connection, and makes the packet one in the midst of it.
 func (b *bridge) lose(p *fake.Packet) {
 	b.sw.Flush(pipeline.ZonePolicy, fake.Tuple{Src: p.Src, Dst: p.Dst, Proto: p.Proto, SrcPort: p.SrcPort, DstPort: p.DstPort})
+	if b.real != nil {
+		b.real.lose(b.t)
+	}
 	p.MidStream = true
 }
 
@@ -230,7 +233,7 @@ func letsOn(from, to string, port uint16) *policy.Policy {
 // TestConnectionTraps: the traps of live connections, through engine, compiler and a switch in memory.
 func TestConnectionTraps(t *testing.T) {
 	for _, tr := range connectionTraps {
-		t.Run(tr.name, tr.run)
+		t.Run(tr.name, func(t *testing.T) { tr.run(t) })
 	}
 }
 

@@ -1,5 +1,5 @@
 // Package ovstest boots a real Open vSwitch for tests: ovsdb-server and ovs-vswitchd of this machine in a directory of their
-// own, with the dummy datapath, so that no device of the machine is touched.
+// own, with the dummy datapath, so that no device of the machine is touched, or with another in the network namespace that the test is in.
 package ovstest
 
 import (
@@ -26,6 +26,30 @@ const schema = "/usr/share/openvswitch/vswitch.ovsschema"
 // the test. The test is skipped where Open vSwitch is not installed.
 func Start(t testing.TB, ports int) *Switch {
 	t.Helper()
+	s := start(t, "--enable-dummy=override", "--disable-system")
+	names := make([]string, ports)
+	for i := range names {
+		names[i] = fmt.Sprintf("p%d", i+1)
+	}
+	s.addBridge(t, "dummy", "dummy", names)
+	return s
+}
+
+// StartOn boots a switch with a bridge br0 of a datapath type, "netdev" or "system", in the network namespace of the calling thread, where the ports are
+// interfaces; their OpenFlow numbers are 1…
+func StartOn(t testing.TB, datapath string, ports []string) *Switch {
+	t.Helper()
+	var args []string
+	if datapath != "system" {
+		args = append(args, "--disable-system")
+	}
+	s := start(t, args...)
+	s.addBridge(t, datapath, "system", ports)
+	return s
+}
+
+func start(t testing.TB, args ...string) *Switch {
+	t.Helper()
 	if _, err := exec.LookPath("ovs-vswitchd"); err != nil {
 		t.Skip("openvswitch-switch is not installed")
 	}
@@ -40,15 +64,18 @@ func Start(t testing.TB, ports int) *Switch {
 	s.run(t, "ovsdb-server", db, "--remote=punix:"+s.path("db.sock"), "--pidfile="+s.path("ovsdb-server.pid"), "--detach", "--no-chdir",
 		"--log-file="+s.path("ovsdb-server.log"), "-vconsole:off")
 	s.VSCtl(t, "--no-wait", "init")
-	s.run(t, "ovs-vswitchd", s.OVSDB(), "--enable-dummy=override", "--pidfile="+s.path("ovs-vswitchd.pid"), "--detach", "--no-chdir",
-		"--log-file="+s.path("ovs-vswitchd.log"), "-vconsole:off", "--disable-system")
-	args := []string{"add-br", s.Bridge, "--", "set", "bridge", s.Bridge, "datapath_type=dummy", "fail-mode=secure", "protocols=OpenFlow13"}
-	for i := 1; i <= ports; i++ {
-		name := fmt.Sprintf("p%d", i)
-		args = append(args, "--", "add-port", s.Bridge, name, "--", "set", "interface", name, "type=dummy", fmt.Sprintf("ofport_request=%d", i))
+	s.run(t, "ovs-vswitchd", append([]string{s.OVSDB(), "--pidfile=" + s.path("ovs-vswitchd.pid"), "--detach", "--no-chdir",
+		"--log-file=" + s.path("ovs-vswitchd.log"), "-vconsole:off"}, args...)...)
+	return s
+}
+
+func (s *Switch) addBridge(t testing.TB, datapath, kind string, ports []string) {
+	t.Helper()
+	args := []string{"add-br", s.Bridge, "--", "set", "bridge", s.Bridge, "datapath_type=" + datapath, "fail-mode=secure", "protocols=OpenFlow13"}
+	for i, name := range ports {
+		args = append(args, "--", "add-port", s.Bridge, name, "--", "set", "interface", name, "type="+kind, fmt.Sprintf("ofport_request=%d", i+1))
 	}
 	s.VSCtl(t, args...)
-	return s
 }
 
 func (s *Switch) path(name string) string { return filepath.Join(s.Dir, name) }

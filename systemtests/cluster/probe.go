@@ -109,7 +109,7 @@ func (c *Cluster) Settle(ctx context.Context, limit time.Duration, expectations 
 		}
 		return err
 	}
-	if err := Until(ctx, limit, func() error { return check(Patience{400 * time.Millisecond, 400 * time.Millisecond}) }); err != nil {
+	if err := Until(ctx, limit, func() error { return check(Patience{Open: 400 * time.Millisecond, Shut: 200 * time.Millisecond}) }); err != nil {
 		return err
 	}
 	return check(Patience{Open: 10 * time.Second, Shut: time.Second})

@@ -60,6 +60,7 @@ type player struct {
 	versions map[string]version
 	parity   map[string]string // of each namespace; see canary
 	pods     map[string]*place
+	starting []soak.Pod
 	known    map[string]*place // pods that are or were there
 	nodes    map[string]*place
 	outside  *place
@@ -82,7 +83,11 @@ func Play(ctx context.Context, c Config) (Report, error) {
 	for ctx.Err() == nil && (c.For == 0 || time.Since(started) < c.For) && (c.Steps == 0 || p.Rounds < c.Steps) {
 		setup := history.Setup()
 		change := history.Next()
-		if err := p.play(ctx, change, !setup); err != nil {
+		err := p.play(ctx, change, !setup)
+		if err == nil && setup && !history.Setup() {
+			err = p.awaitPods(ctx)
+		}
+		if err != nil {
 			return p.Report, p.describe(change, err)
 		}
 	}
@@ -115,7 +120,7 @@ func (p *player) play(ctx context.Context, change soak.Change, probe bool) error
 	if !probe {
 		return nil
 	}
-	if err := p.awaitForce(ctx); err != nil {
+	if err := errors.Join(p.awaitPods(ctx), p.awaitForce(ctx)); err != nil {
 		return err
 	}
 	inForce := time.Now()

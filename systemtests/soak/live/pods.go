@@ -27,12 +27,21 @@ func (p *player) applyPod(ctx context.Context, pod soak.Pod, c soak.Change) erro
 	if err := p.ask(ctx, http.MethodPost, core(pod.Namespace, "pods"), manifest(pod), nil); err != nil {
 		return err
 	}
-	at, err := p.awaitPod(ctx, pod)
-	if err != nil {
-		return err
-	}
-	p.pods[pod.ID()], p.known[pod.ID()] = at, at
+	p.starting = append(p.starting, pod)
 	p.state.Apply(soak.Change{Pod: &pod})
+	return nil
+}
+
+// awaitPods waits for the pods that start: of a round its one, and all of the beginning.
+func (p *player) awaitPods(ctx context.Context) error {
+	for _, pod := range p.starting {
+		at, err := p.awaitPod(ctx, pod)
+		if err != nil {
+			return err
+		}
+		p.pods[pod.ID()], p.known[pod.ID()] = at, at
+	}
+	p.starting = nil
 	return nil
 }
 
