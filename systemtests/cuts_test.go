@@ -3,8 +3,11 @@ package systemtests
 import (
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -188,7 +191,13 @@ func TestADeadPodsConnectionsAreForgotten(t *testing.T) {
 	w.watch(stall, staying, func() {
 		time.Sleep(time.Second)
 		w.must(w.DeletePod(w.ctx, ns, "c"))
-		w.must(cluster.Until(w.ctx, settling, func() error {
+		w.must(cluster.Until(w.ctx, 30*time.Second, func() error {
+			if _, err := os.Stat(dead.NetNS); !errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("the pod is being ended (%w)", err)
+			}
+			return nil
+		}))
+		w.must(cluster.Until(w.ctx, time.Second, func() error {
 			dump, err := w.Conntrack(w.ctx, dead.Node)
 			if err != nil {
 				return err

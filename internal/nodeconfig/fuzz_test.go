@@ -112,6 +112,8 @@ func FuzzPolicy(f *testing.F) {
 	f.Add(`{match: [{name: "eth*"}], desiredState: {interfaces: [{mtu: 1400}]}}`, `{interfaces: [{name: eth1, mtu: 1500}]}`)
 	f.Add(`{match: [{driver: ixgbe}], autoConfig: {bonding: {name: b}, vlan: {ids: [1, 2]}}}`, `{routes: {config: [{destination: 192.0.2.0/24, next-hop-interface: eth0}]}}`)
 	f.Add(`{desiredState: {interfaces: [{name: br0, type: ovs-bridge, bridge: {port: [{name: br0}]}}, {name: br0, type: ovs-interface}], x: {y: 1}}}`, `{x: {y: {z: 2}}}`)
+	f.Add(`{desiredState: {interfaces: [{type: ovs-bridge}]}}`, `{x: {y: {z: 2}}}`)
+	f.Add(`{match: [{name: "eth*"}], desiredState: {interfaces: [{type: ovs-bridge, mtu: 1400}]}}`, `{interfaces: [{name: eth1}]}`)
 	f.Add(`{desiredState: {x: {k: 1}}}`, `{x: {k: {l: {m: null}}}}`)
 	f.Add(`{desiredState: {dns-resolver: {config: {server: ["2001:DB8::1"]}}, rules: [{ip-from: 192.0.2.0/24, route-table: 5}]}}`, `{dns-resolver: {config: {server: ["2001:db8::1"]}}}`)
 	f.Add(`{match: [{name: eth1}], desiredState: {interfaces: [{mtu: 1400}]}}`, `{interfaces: [{name: eth1}]}`)

@@ -92,6 +92,9 @@ func (p *Policy) understandState(raw []byte) error {
 	if err != nil {
 		return fmt.Errorf("desiredState: %w", err)
 	}
+	if slices.ContainsFunc(doc.Interfaces(), func(i nmstate.Interface) bool { return i.Name() == "" && i.Type() == nmstate.OVSBridge }) {
+		return errors.New("desiredState: an OVS bridge needs a name; match is for interfaces that are there")
+	}
 	p.fixed = takeApart(nmstate.Canonical(doc))
 	p.fixed = slices.DeleteFunc(p.fixed, func(one piece) bool {
 		nameless := one.place == placeOf(interfaces, "")

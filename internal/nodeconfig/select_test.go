@@ -103,6 +103,7 @@ func TestWhatCannotBeUnderstood(t *testing.T) {
 		terms(`{matchExpressions: [{key: a, operator: Like}]}`):                      "affinity",
 		terms(`{matchFields: [{key: metadata.name, operator: In, values: [a, b]}]}`): "affinity",
 		`{desiredState: {interfaces: [{mtu: 1400}]}}`:                                "needs match",
+		`{match: [{name: eth0}], desiredState: {interfaces: [{type: ovs-bridge}]}}`:  "an OVS bridge needs a name",
 		`{desiredState: {interfaces: [{name: eth0, mtu: lots}]}}`:                    "desiredState: interfaces[eth0].mtu",
 		`{match: [{name: eth0}]}`:                                                    "wants nothing",
 		`{autoConfig: {bonding: {}}}`:                                                "autoConfig needs match",

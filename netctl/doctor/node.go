@@ -131,6 +131,7 @@ func Node(f *NodeFacts) Report {
 	b.cni(&f.CNI, &f.Links)
 	b.runtimes(f)
 	b.leftovers(f)
+	b.services(&f.Links)
 	b.chains(f.Chains)
 	b.firewall(f.Chains)
 	b.clock(&f.Clock)
@@ -329,6 +330,21 @@ func (b *book) leftovers(f *NodeFacts) {
 	}
 	if len(order) == 0 {
 		b.ok(check, "no interface of another network that is known, among %d", len(names))
+	}
+}
+
+// services: what gives Services' addresses to an interface of the node. Nothing is said where nothing does, or where it is not known, which leftovers says.
+func (b *book) services(links *Fact[[]Link]) {
+	const check = "kube-proxy"
+	for _, l := range links.Value {
+		switch l.Name {
+		case "kube-ipvs0":
+			b.add(check, Warning, "kube-ipvs0 is there: kube-proxy is, or was, in mode ipvs, which makes Services' addresses the node's own; Flowkeep is made for nftables and iptables, and not tried with it",
+				"set mode: nftables in ConfigMap kube-system/kube-proxy, restart kube-proxy, then ip link delete kube-ipvs0")
+		case "nodelocaldns":
+			b.add(check, Warning, "nodelocaldns is there: a NodeLocal DNSCache, which Flowkeep is not tried with; what pods ask of it they ask of the node and not of the pods that policies name",
+				"have the kubelets' clusterDNS name the Service kube-dns, and remove the DaemonSet node-local-dns")
+		}
 	}
 }
 
