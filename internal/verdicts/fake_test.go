@@ -175,6 +175,32 @@ func TestConnectionsAreJudgedAsTheOracle(t *testing.T) {
 	}
 }
 
+// live is a connection that was opened, and its request.
+type live struct {
+	policy.Packet
+	request fake.Packet
+}
+
+// followsChanges holds live connections, in both directions, to the oracle's verdicts after each of some random changes.
+func (b *bridge) followsChanges(g policytest.Gen, w *policy.World, connections []live, changes int) {
+	b.t.Helper()
+	for range changes {
+		changed := g.Policy(g.IntN(5))
+		at := slices.IndexFunc(w.Policies, func(p *policy.Policy) bool { return p.ID() == changed.ID() })
+		if at < 0 {
+			continue
+		}
+		w.Policies[at] = changed
+		b.apply(resolve.Batch{Policies: []*policy.Policy{changed}})
+		for _, c := range connections {
+			want := policy.Allowed(w, c.Packet)
+			c.request.MidStream = true
+			b.expect(c.request, want.Allowed, want)
+			b.expect(c.request.Reply(), want.Allowed, want)
+		}
+	}
+}
+
 // TestLiveConnectionsFollowThePolicies: connections that live through random changes are judged, in both directions and
 // after each change, as the oracle judges their first packet now.
 func TestLiveConnectionsFollowThePolicies(t *testing.T) {
@@ -183,10 +209,6 @@ func TestLiveConnectionsFollowThePolicies(t *testing.T) {
 		w := g.World(pods, 5)
 		onOneNode(w)
 		b := newBridge(t, w)
-		type live struct {
-			policy.Packet
-			request fake.Packet
-		}
 		var connections []live
 		for range 60 {
 			p := g.Packet(pods)
@@ -196,22 +218,7 @@ func TestLiveConnectionsFollowThePolicies(t *testing.T) {
 				connections = append(connections, live{p, request})
 			}
 		}
-		for range 8 {
-			i := g.IntN(5)
-			changed := g.Policy(i)
-			at := slices.IndexFunc(w.Policies, func(p *policy.Policy) bool { return p.ID() == changed.ID() })
-			if at < 0 {
-				continue
-			}
-			w.Policies[at] = changed
-			b.apply(resolve.Batch{Policies: []*policy.Policy{changed}})
-			for _, c := range connections {
-				want := policy.Allowed(w, c.Packet)
-				c.request.MidStream = true
-				b.expect(c.request, want.Allowed, want)
-				b.expect(c.request.Reply(), want.Allowed, want)
-			}
-		}
+		b.followsChanges(g, w, connections, 8)
 		if t.Failed() {
 			t.Fatalf("seed %d", seed)
 		}
