@@ -271,6 +271,9 @@ func (s *realSwitch) transport(p *fake.Packet) []byte {
 	return b
 }
 
+// pieceSize is of a fragment in bytes: Open vSwitch's userspace datapath drops smaller ones than 1,200 (ipf-set-min-frag, ovs-vswitchd(8)).
+const pieceSize = 1240
+
 // segment is TCP's: of the end that sent a SYN, or of the one that answers it.
 func (s *realSwitch) segment(p *fake.Packet) []byte {
 	const syn, rst, ack = 2, 4, 16
@@ -300,7 +303,7 @@ func (s *realSwitch) segment(p *fake.Packet) []byte {
 	b[12] = 5 << 4
 	binary.BigEndian.PutUint16(b[14:], 65000)
 	if p.Pieces > 1 {
-		b = append(b, make([]byte, 8*4*p.Pieces-len(b))...)
+		b = append(b, make([]byte, pieceSize*p.Pieces-len(b))...)
 	}
 	return b
 }

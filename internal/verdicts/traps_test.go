@@ -133,7 +133,8 @@ var connectionTraps = []struct {
 			_, r := b.send(q)
 			b.arrivals(0, false, r, firsts, laters)
 		}
-		if n := firsts[7] + laters[7]; n != 0 {
+		whole := b.real != nil && b.real.datapath == "system" // judged as one segment: it passes where no policy isolates the client, uncommitted
+		if n := firsts[7] + laters[7]; n != 0 != whole {
 			t.Errorf("%d of 3 fragments passed", n)
 		}
 		b.put(silent("0"))

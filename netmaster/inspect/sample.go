@@ -11,15 +11,23 @@ import (
 )
 
 // sampler draws packets that come by one node. The same seed draws the same packets as long as pods, policies and nodes are the same.
-// Every pod of the node has its turn before one has a second.
+// Every pod of the node has its turn before one has a second, and every rule that lets something in or out of a pod before one of its has.
 type sampler struct {
 	scene *scene
 	node  string
 	seed  uint64
 	pods  []*policy.Endpoint // wired on the node, in the order of their turns
-	ports []port             // that policies or pods name, and some that hardly anybody does
-	cidrs []netip.Prefix     // of ipBlocks and their exceptions
+	rules map[*policy.Endpoint][]podRule
+	ports []port         // that policies or pods name, and some that hardly anybody does
+	cidrs []netip.Prefix // of ipBlocks and their exceptions
 	drawn map[policy.Packet]int
+}
+
+// podRule is a rule of a policy that isolates a pod in the direction.
+type podRule struct {
+	policy    *policy.Policy
+	direction policy.Direction
+	rule      *policy.PolicyRule
 }
 
 type port struct {
@@ -39,13 +47,14 @@ type sample struct {
 // commonPorts are drawn besides those of the policies.
 var commonPorts = []port{{policy.TCP, 80}, {policy.TCP, 443}, {policy.UDP, 53}, {policy.SCTP, 3868}, {policy.TCP, 1}, {policy.UDP, 65535}}
 
-// mostDrawn is how many ports and CIDRs of policies are drawn from.
+// mostDrawn is how many ports and CIDRs of policies are drawn from, and how many pods are looked through for a rule's peer.
 const mostDrawn = 4096
 
 func newSampler(sc *scene, node string, seed uint64) *sampler {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(node))
-	s := &sampler{scene: sc, node: node, seed: seed ^ h.Sum64(), ports: slices.Clone(commonPorts), drawn: map[policy.Packet]int{}}
+	s := &sampler{scene: sc, node: node, seed: seed ^ h.Sum64(), ports: slices.Clone(commonPorts), drawn: map[policy.Packet]int{},
+		rules: map[*policy.Endpoint][]podRule{}}
 	spaces := map[string]bool{}
 	for _, e := range sc.onNode[node] {
 		if sc.mayBeDrawn(e) {
@@ -96,8 +105,18 @@ func (s *sampler) draw(number int) (out sample, ok bool) {
 	r := rand.New(rand.NewPCG(s.seed, uint64(number)+1))
 	turn, place := number/len(s.pods), number%len(s.pods)
 	pod, wanted := s.pods[place], (turn+place)%2 == 0
-	for range tries {
-		p, drawn := s.packet(r, pod)
+	var rule *podRule
+	if rules := s.rulesOf(pod); wanted && len(rules) > 0 {
+		rule = &rules[turn/2%len(rules)] // every other turn is an allowed one's
+	}
+	for try := range tries {
+		var p policy.Packet
+		var drawn bool
+		if rule != nil && try < tries/2 {
+			p, drawn = s.through(r, pod, rule)
+		} else {
+			p, drawn = s.packet(r, pod)
+		}
 		if !drawn {
 			continue
 		}
@@ -116,6 +135,67 @@ func (s *sampler) draw(number int) (out sample, ok bool) {
 	}
 	out.number = number
 	return out, ok
+}
+
+// rulesOf are those of the policies that isolate the pod.
+func (s *sampler) rulesOf(pod *policy.Endpoint) []podRule {
+	rules, known := s.rules[pod]
+	if known {
+		return rules
+	}
+	for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
+		for _, p := range s.scene.model.Isolating(d, pod) {
+			list := explain.RulesOf(p, d)
+			for i := range list {
+				rules = append(rules, podRule{p, d, &list[i]})
+			}
+		}
+	}
+	s.rules[pod] = rules
+	return rules
+}
+
+// through draws a packet that the rule lets into the pod, or out of it; another rule may let it too, and its other end deny it.
+func (s *sampler) through(r *rand.Rand, pod *policy.Endpoint, by *podRule) (p policy.Packet, ok bool) {
+	own := pod.Addresses[r.IntN(len(pod.Addresses))]
+	other := s.peer(r, pod, by, own.Is6())
+	if !other.IsValid() || other == own || s.scene.model.Owner(other) == pod {
+		return p, false
+	}
+	p.From, p.To = other, own
+	if by.direction == policy.Egress {
+		p.From, p.To = own, other
+	}
+	lets := s.scene.model.Part(by.policy, by.rule, by.direction, pod, other)
+	if ranges, others := lets.Ranges(); len(ranges) > 0 && !others {
+		of := ranges[r.IntN(len(ranges))]
+		p.Protocol, p.Port = of.Protocol, of.First+uint16(r.IntN(int(of.Last)-int(of.First)+1))
+		return p, true
+	}
+	p.Protocol, p.Port = s.port(r, s.scene.model.Owner(p.To), own.Is6())
+	return p, lets.Contains(p.Protocol, p.Port)
+}
+
+// peer draws one of the rule's: of an ipBlock, or the next pod, from one on that is drawn, that it lets something through with.
+func (s *sampler) peer(r *rand.Rand, pod *policy.Endpoint, by *podRule, six bool) netip.Addr {
+	if by.rule.AnyPeer || len(by.rule.Peers) == 0 {
+		return s.other(r, pod, six)
+	}
+	if block := by.rule.Peers[r.IntN(len(by.rule.Peers))].Block; block != nil {
+		return s.outside(randomIn(r, block.CIDR), six)
+	}
+	all := s.scene.world.Endpoints
+	first := r.IntN(len(all))
+	for i := range min(len(all), mostDrawn) {
+		e := all[(first+i)%len(all)]
+		if !s.scene.mayBeDrawn(e) || e == pod {
+			continue
+		}
+		if a := s.scene.model.AddressOf(e, six); a.IsValid() && !s.scene.model.Part(by.policy, by.rule, by.direction, pod, a).IsNone() {
+			return a
+		}
+	}
+	return netip.Addr{}
 }
 
 // judge is what the node's switch should do with the packet: what the policies of its own ends say. The node reaches its own pods.

@@ -232,6 +232,38 @@ func TestSamples(t *testing.T) {
 	}
 }
 
+// Of a hundred pods each rule lets only one in, by one port of its own: none is met by chance, and each has its turn.
+func TestSamplesMeetEveryRule(t *testing.T) {
+	const rules = 20
+	only := func(i int) policy.Selector {
+		return policy.Selector{Requirements: []policy.Requirement{{Key: "n", Operator: policy.In, Values: []string{fmt.Sprint(i)}}}}
+	}
+	w := &policy.World{Namespaces: []policy.Namespace{{Name: "ns", Labels: map[string]string{}}}}
+	for i := range 100 {
+		w.Endpoints = append(w.Endpoints, &policy.Endpoint{Namespace: "ns", Name: fmt.Sprintf("p%02d", i), Node: fmt.Sprintf("node%d", min(i, 1)+1), Labels: map[string]string{"n": fmt.Sprint(i)},
+			Addresses: []netip.Addr{policytest.Address(i, false)}})
+	}
+	p := &policy.Policy{Namespace: "ns", Name: "narrow", IsolatesIngress: true, AppliedTo: only(0)}
+	for i := range rules {
+		number, pods := uint16(1000+10*i), only(50+i)
+		p.Ingress = append(p.Ingress, policy.PolicyRule{Ports: []policy.PolicyPort{{Protocol: policy.TCP, First: number, Last: number}},
+			Peers: []policy.Peer{{Pods: &pods}}})
+	}
+	w.Policies = []*policy.Policy{p}
+	for seed := range uint64(5) {
+		s, met := newSampler(newScene(1, w, nil), "node1", seed), map[int]bool{}
+		for i := range 2 * rules {
+			x, ok := s.draw(i)
+			if ok && x.allowed && len(x.verdict.Ingress.By) == 1 {
+				met[x.verdict.Ingress.By[0].Rule] = true
+			}
+		}
+		if len(met) != rules {
+			t.Errorf("seed %d: %d of %d rules were met", seed, len(met), rules)
+		}
+	}
+}
+
 func TestRandomIn(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	for _, text := range []string{"10.1.2.3/32", "10.0.0.0/9", "0.0.0.0/0", "fd00::/7", "2001:db8::1/128", "2001:db8::/61"} {

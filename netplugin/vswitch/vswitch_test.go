@@ -176,6 +176,7 @@ func TestTheSwitchComesBack(t *testing.T) {
 	}
 	n.flow("add-flow", "priority=1,actions=drop")
 	n.await("flows to be let go", func() bool { return !n.held() })
+	n.await("that to be told, for each time that they were held", func() bool { return strings.Count(n.log.Text(), "the switch has its flows") >= 2 })
 	if log := n.log.Text(); strings.Count(log, "the switch has its flows") != 2 || strings.Contains(log, "nobody has given") {
 		t.Error(log)
 	}
