@@ -155,7 +155,7 @@ func TestTooLargeIsRefused(t *testing.T) {
 func FuzzDecodeFlowStats(f *testing.F) {
 	first := sample()
 	f.Add(entry(&first))
-	f.Add(append(entry(&first), entry(&Flow{Actions: []Action{{Kind: Ct, Zone: 5, Table: 3, Commit: true, Value: 1, Mask: 0xffffffff}, {Kind: GotoTable, Table: 9}}})...))
+	f.Add(append(entry(&first), entry(&Flow{Actions: []Action{{Kind: Ct, Zone: 5, Table: 3, Commit: true, Force: true, Value: 1, Mask: 0xffffffff}, {Kind: GotoTable, Table: 9}}})...))
 	f.Add(entry(&Flow{Actions: []Action{{Kind: Resubmit, Table: 73}, {Kind: Controller, Value: 160, Port: 17}, {Kind: GotoTable, Table: 40}}}))
 	tunnelled := tunnelFlow("fd00::1", "fd00::2")
 	f.Add(entry(&tunnelled))

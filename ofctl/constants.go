@@ -43,6 +43,10 @@ const (
 	niciraCt         = 35
 	niciraController = 37
 
+	// Flags of niciraCt.
+	ctCommit = 1
+	ctForce  = 2
+
 	// Properties of niciraController.
 	controllerMaxLen = 0
 	controllerMeter  = 5

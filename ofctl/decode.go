@@ -444,8 +444,9 @@ func decodeCt(b []byte) (Action, error) {
 	if len(b) < 24 {
 		return Action{}, errShort
 	}
-	a := Action{Kind: Ct, Commit: be.Uint16(b[10:])&1 == 1, Zone: be.Uint16(b[16:]), Table: b[18]}
-	if be.Uint16(b[10:])&^1 != 0 {
+	flags := be.Uint16(b[10:])
+	a := Action{Kind: Ct, Commit: flags&ctCommit != 0, Force: flags&ctForce != 0, Zone: be.Uint16(b[16:]), Table: b[18]}
+	if flags&^(ctCommit|ctForce) != 0 {
 		return a, &UnknownError{What: "flag of ct"}
 	}
 	if be.Uint32(b[12:]) != 0 || be.Uint16(b[22:]) != 0 {

@@ -409,7 +409,10 @@ func appendSetTunnel(b []byte, four, six uint8, a netip.Addr) []byte {
 func appendCtAction(b []byte, a *Action) []byte {
 	var flags, length uint16 = 0, 24
 	if a.Commit {
-		flags = 1
+		flags = ctCommit
+	}
+	if a.Force {
+		flags |= ctForce
 	}
 	if a.Mask != 0 {
 		length += 16

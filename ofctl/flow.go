@@ -103,6 +103,7 @@ const (
 var (
 	Fragments      = U8{FragAny, FragAny}
 	LaterFragments = U8{FragAny | FragLater, FragAny | FragLater}
+	Unfragmented   = U8{Mask: FragAny}
 )
 
 // Reserved ports (OpenFlow 1.3, ofp_port_no).
@@ -131,7 +132,7 @@ const (
 	SetEthDst                         // MAC
 	DecTTL                            //
 	Conjunction                       // Value: id, Clause: k, Clauses: n (k counts from 1)
-	Ct                                // Zone, Table (recirculate to; 0xff: none), Commit, Value/Mask: ct_mark set on commit (Mask 0: none)
+	Ct                                // Zone, Table (recirculate to; 0xff: none), Commit, Force (with Commit: one that the other end opened makes way), Value/Mask: ct_mark set on commit (Mask 0: none)
 	Resubmit                          // Table
 	Controller                        // Value: max length; Port: a meter's ID, which drops but the copy for the controller; 0: none
 	SetTunSrc                         // Addr: the node's address that the next output to a tunnel sends from
@@ -148,6 +149,7 @@ type Action struct {
 	Clause  uint8
 	Clauses uint8
 	Commit  bool
+	Force   bool
 	Zone    uint16
 	Port    uint32
 	Value   uint32

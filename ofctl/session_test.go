@@ -62,6 +62,7 @@ func every() []ofctl.Flow {
 	add(ofctl.Match{EtherType: ofctl.EtherIPv6, IPProto: 6}, ofctl.Action{Kind: ofctl.Metered, Value: 1})
 	add(ofctl.Match{EtherType: ofctl.EtherIPv6, IPProto: 17}, ofctl.Action{Kind: ofctl.Controller, Value: 160, Port: 1}, ofctl.Action{Kind: ofctl.GotoTable, Table: 9})
 	add(ofctl.Match{EtherType: ofctl.EtherIPv4}, ofctl.Action{Kind: ofctl.Ct, Zone: 65521, Table: 20})
+	add(ofctl.Match{EtherType: ofctl.EtherIPv4, IPProto: 17}, ofctl.Action{Kind: ofctl.Ct, Zone: 65521, Table: 20, Commit: true, Force: true, Value: 1, Mask: 0xffffffff})
 	add(ofctl.Match{EtherType: ofctl.EtherIPv6}, ofctl.Action{Kind: ofctl.Ct, Zone: 65521, Table: ofctl.NoTable, Commit: true, Value: 1, Mask: 0xffffffff}, ofctl.Action{Kind: ofctl.GotoTable, Table: 60})
 	return flows
 }

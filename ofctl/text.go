@@ -307,6 +307,9 @@ func (a Action) ctText() string {
 	if a.Commit {
 		parts = append(parts, "commit")
 	}
+	if a.Force {
+		parts = append(parts, "force")
+	}
 	if a.Table != NoTable {
 		parts = append(parts, fmt.Sprintf("table=%d", a.Table))
 	}

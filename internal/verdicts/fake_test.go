@@ -438,6 +438,8 @@ func TestTheFakeRefusesWhatTheRealOneRefuses(t *testing.T) {
 		"conjunction and output":         {Match: ofctl.Match{EtherType: ofctl.EtherIPv4}, Actions: []ofctl.Action{conj(1, 1, 2), {Kind: ofctl.Output, Port: 1}}},
 		"conjunction of too many":        {Match: ofctl.Match{EtherType: ofctl.EtherIPv4}, Actions: []ofctl.Action{conj(1, 1, 65)}},
 		"the largest that fits":          {Match: ofctl.Match{EtherType: ofctl.EtherIPv4}, Actions: slices.Repeat([]ofctl.Action{conj(1, 1, 2)}, 4000)},
+		"a connection that makes way":    {Match: ofctl.Match{EtherType: ofctl.EtherIPv4}, Actions: []ofctl.Action{{Kind: ofctl.Ct, Zone: 1, Table: 3, Commit: true, Force: true}}},
+		"one that makes way for none":    {Match: ofctl.Match{EtherType: ofctl.EtherIPv4}, Actions: []ofctl.Action{{Kind: ofctl.Ct, Zone: 1, Table: 3, Force: true}}},
 		"ICMP type without its protocol": {Match: ofctl.Match{EtherType: ofctl.EtherIPv4, ICMPType: ofctl.U8{Value: 8, Mask: 0xff}}},
 	} {
 		mod := []ofctl.FlowMod{{Command: ofctl.Add, Flow: f}}

@@ -202,6 +202,51 @@ var connectionTraps = []struct {
 			t.Errorf("lost:\n%s", r)
 		}
 	}},
+	{"what a server elsewhere goes on to send by a Service is cut with the client's permission", func(t testing.TB) {
+		b := three(t)
+		p := b.throughService(17)
+		b.answers(p, gatewayPort, "allowed")
+		b.put(silent("0"))
+		b.answers(p, 0, "0 may not have opened this")
+	}},
+	{"a server elsewhere, behind a Service that the client may not reach, sends unasked", func(t testing.TB) {
+		b := three(t, silent("0"), lets("1", "0"))
+		p := b.throughService(17)
+		b.answers(p, 0, "neither policy allows it")
+	}},
+	{"conntrack knows no more of a connection to a Service, and the server elsewhere speaks first: when its client has spoken all is as before", func(t testing.TB) {
+		for _, proto := range []uint8{6, 17} {
+			b := three(t)
+			p := b.throughService(proto)
+			b.answers(p, gatewayPort, "allowed")
+			b.lose(&p)
+			b.answers(p, b.locals[0].Port, "allowed, and whose answer it is nobody knows")
+			if r := b.inject(gatewayPort, p); !r.Left(wirePort) {
+				t.Errorf("protocol %d: lost:\n%s", proto, r)
+			}
+			b.answers(p, gatewayPort, "the answer to who asked the Service")
+			b.put(silent("0"))
+			b.answers(p, 0, "0 may not have opened this")
+		}
+	}},
+}
+
+// throughService is the second pass of pod 0's packet to a Service, whose pod is on another node.
+func (b *bridge) throughService(proto uint8) fake.Packet {
+	b.t.Helper()
+	p := fake.IP(policytest.Address(0, false), netip.MustParseAddr("10.245.7.7"), proto, 80)
+	b.inject(gatewayPort, p)
+	return p
+}
+
+// answers has the pod elsewhere send what would answer the packet, which leaves by the port alone; 0: it does not.
+func (b *bridge) answers(p fake.Packet, out uint32, why string) {
+	b.t.Helper()
+	q := p.Reply()
+	q.EthSrc, q.EthDst = config.Gateway.MAC, b.locals[0].MAC
+	if r := b.inject(gatewayPort, q); len(r.Outputs) > 1 || out == 0 && len(r.Outputs) > 0 || out != 0 && !r.Left(out) {
+		b.t.Errorf("protocol %d: want it out by %d, for %s:\n%s", p.Proto, out, why, r)
+	}
 }
 
 // silent isolates a pod for egress, and allows it nothing.

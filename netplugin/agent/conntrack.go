@@ -126,8 +126,8 @@ func (c conntrack) Forget(ctx context.Context, a netip.Addr) error {
 // datapath is its name: the type twice (dpif(3)).
 func (c *Config) datapath() string { return fmt.Sprintf("%s@ovs-%s", c.DatapathType, c.DatapathType) }
 
-// trackHalves has the userspace datapath's conntrack take TCP segments as they come. Of a connection to a Service whose pod is on
-// another node it sees one direction only, the answers being the node's to translate (docs/decisions/002): by the windows it knows of,
+// trackHalves has the userspace datapath's conntrack take TCP segments as they come. Of a connection to a Service that the
+// node's own programs answer it sees one direction only, the answers being translated when it sees them (docs/decisions/002): by the windows it knows of,
 // a stream is invalid after 64 KiB. The kernel's conntrack is told by hostnet.
 func (a *agent) trackHalves(ctx context.Context) {
 	if a.cfg.DatapathType != hostnet.DatapathNetdev {

@@ -115,7 +115,7 @@ func device(name string, mac [6]byte, mtu int) (netlink.Link, error) {
 const tapQueue = 10_000
 
 // liberal has the kernel's conntrack take TCP segments as they come: that of the bridge sees only one direction of a connection to a
-// Service whose pod is on another node, and would find a stream invalid after 64 KiB.
+// Service that the node's own programs answer, and would find a stream invalid after 64 KiB.
 const liberal = "netfilter/nf_conntrack_tcp_be_liberal"
 
 func sysctls() error {

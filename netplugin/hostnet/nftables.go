@@ -62,9 +62,14 @@ func chains(cfg *Config) []chain {
 			"jump only-by-bridge",
 			fmt.Sprintf("iifname %q meta mark set meta mark and %#x", Wire, ^uint32(translatedMark)), // the kernel's datapath leaves it on
 			fmt.Sprintf("iifname %q ether saddr %s goto second-pass", Wire, mac(cfg.ServiceMAC)),
+			fmt.Sprintf("iifname %q jump out-to-pods", Wire),
+			fmt.Sprintf("iifname %q return", Gateway),
+			"jump in-from-pods",
 		}},
 		{"only-by-bridge", "", onlyByBridge(cfg)},
 		{"second-pass", "", secondPass(cfg)},
+		{"out-to-pods", "", untracked(cfg, true)},
+		{"in-from-pods", "", untracked(cfg, false)},
 		{"translated", "type filter hook prerouting priority dstnat + 10; policy accept;", translated(cfg)},
 	}
 	list = append(list, tunnelGuard(cfg)...)
@@ -102,6 +107,27 @@ func secondPass(cfg *Config) (rules []string) {
 		}
 		if len(inside) > 0 {
 			rules = append(rules, "meta nfproto "+strings.TrimSuffix(f.addr, "_addr")+" ct original zone set 2")
+		}
+	}
+	return rules
+}
+
+// untracked are the packets between this node's pods and others: the node leaves it to the bridges of both to track them. So what answers in a connection to a
+// Service comes to the bridge as the pod behind it sent it, and is judged, before the node, by its first pass, translates it back. An address of the node is no pod's, whatever CIDR
+// holds it, and neither is what it translates to pods. By tunnels such packets do not come by here.
+func untracked(cfg *Config, out bool) (rules []string) {
+	if cfg.Tunnelled {
+		return nil
+	}
+	for _, f := range families(cfg) {
+		for _, own := range f.pods {
+			for _, all := range f.cluster {
+				from, to := all, own
+				if out {
+					from, to = own, all
+				}
+				rules = append(rules, fmt.Sprintf("%[1]s saddr %[2]s %[1]s daddr %[3]s fib daddr type != local notrack", f.name, from, to))
+			}
 		}
 	}
 	return rules

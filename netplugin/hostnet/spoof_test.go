@@ -31,6 +31,23 @@ func udpFrame(to net.HardwareAddr, src, dst netip.Addr, text string) []byte {
 	return slices.Concat(mac, []byte{8, 0}, ip, udp)
 }
 
+// answerFrame answers what udpFrame makes.
+func answerFrame(to net.HardwareAddr, src, dst netip.Addr, text string) []byte {
+	frame := udpFrame(to, src, dst, text)
+	ports := len(frame) - len(text) - 8
+	copy(frame[ports:], []byte{0, 9, 0x9c, 0x40})
+	return frame
+}
+
+func macOf(t *testing.T, name string) net.HardwareAddr {
+	t.Helper()
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return link.Attrs().HardwareAddr
+}
+
 // packetSocket is bound to an interface, with a time-out.
 func packetSocket(name string) (fd int, err error) {
 	link, err := netlink.LinkByName(name)

@@ -288,6 +288,7 @@ func (l *flowList) refusals(cfg *Config) {
 }
 
 func (l *flowList) state(cfg *Config) {
+	l.asked()
 	l.judged(TableState, cfg)
 	l.judged(TableResumed, cfg, setReg(regCommit, neverCommitted))
 	l.resumed(fromPod)
@@ -308,6 +309,20 @@ func (l *flowList) state(cfg *Config) {
 	l.resumed(fromTunnel)
 	for _, etherType := range families {
 		l.static(TableResumed, 90, sourceIs(valid(etherType), fromTunnel))
+	}
+}
+
+// asked has a pod that asked a Service known for who opened the connection to the pod behind it, where conntrack takes that one for it: it had lost the connection, or
+// let it run out, when a datagram of that pod came first. The answers would reach the pod as they are, and not by the Service, for as long as any are sent.
+func (l *flowList) asked() {
+	for _, etherType := range families {
+		m := answer(sourceIs(valid(etherType), fromService), 0)
+		m.CtState.Mask |= ofctl.CtInv | ofctl.CtRel
+		m.IPFrag = ofctl.Unfragmented
+		m.Reg[regCommit] = exactReg(0)
+		opened := commitWith(serviceMark)
+		opened[len(opened)-1].Force = true
+		l.static(TableState, 58, m, opened...)
 	}
 }
 

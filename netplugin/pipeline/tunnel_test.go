@@ -145,7 +145,6 @@ func TestNodeAndPodElsewhereByTunnel(t *testing.T) {
 	only(t, two.fromPod(fake.IP(four(2, 3), nodeAddr(1), 6, 10250)), testWire)
 }
 
-// The second pass of a packet to a Service goes by the tunnel, and its answer to where the translation is undone.
 // Conntrack is gone, and a server speaks first: what may have to go back by the tunnel or by a Service waits for the client; all else goes
 // on. When the client has spoken the server's way is known again.
 func TestAnswersByTunnelWhenConntrackIsGone(t *testing.T) {
@@ -170,6 +169,7 @@ func TestAnswersByTunnelWhenConntrackIsGone(t *testing.T) {
 	only(t, two.fromPod(client.Reply()), testTunnel)
 }
 
+// The second pass of a packet to a Service goes by the tunnel, and its answer to where the translation is undone.
 func TestServicesPodElsewhereByTunnel(t *testing.T) {
 	one, two := newTunnelNode(t, 1, 2), newTunnelNode(t, 2, 1)
 	only(t, one.fromPod(fake.IP(four(1, 2), netip.MustParseAddr("10.96.0.9"), 6, 80)), testGateway)

@@ -69,6 +69,26 @@ func (p *Packet) isEchoReply() bool {
 	return p.Proto == icmp && p.ICMPType == 0 || p.Proto == icmpv6 && p.ICMPType == 129
 }
 
+// visit looks the packet up, and commits where the action says so.
+func (c conntrack) visit(a *ofctl.Action, p *Packet) tracking {
+	found := c.look(a.Zone, p)
+	if !a.Commit || found.state&ofctl.CtInv != 0 {
+		return found
+	}
+	if a.Force && found.state&ofctl.CtRpl != 0 {
+		c.remove(a.Zone, p.tuple())
+		found = c.look(a.Zone, p)
+	}
+	c.commit(a, p)
+	found.mark = found.mark&^a.Mask | a.Value&a.Mask
+	return found
+}
+
+func (c conntrack) remove(zone uint16, t Tuple) {
+	delete(c, zoned{zone, t})
+	delete(c, zoned{zone, t.reversed()})
+}
+
 // commit keeps a new connection, or changes the mark of one that is there.
 func (c conntrack) commit(a *ofctl.Action, p *Packet) {
 	t := p.tuple()
@@ -84,10 +104,7 @@ func (c conntrack) commit(a *ofctl.Action, p *Packet) {
 }
 
 // Flush forgets the connections of a zone that are between these addresses, in either direction.
-func (s *Switch) Flush(zone uint16, t Tuple) {
-	delete(s.conntrack, zoned{zone, t})
-	delete(s.conntrack, zoned{zone, t.reversed()})
-}
+func (s *Switch) Flush(zone uint16, t Tuple) { s.conntrack.remove(zone, t) }
 
 // Connections is how many there are in a zone.
 func (s *Switch) Connections(zone uint16) int {

@@ -65,11 +65,7 @@ func (s *Switch) hold(a *ofctl.Action, st *state, r *Result) {
 
 func (s *Switch) trackTogether(a *ofctl.Action, set map[int]*state) {
 	first := set[0].Packet
-	found := s.conntrack.look(a.Zone, &first)
-	if a.Commit && found.state&ofctl.CtInv == 0 {
-		s.conntrack.commit(a, &first)
-		found.mark = found.mark&^a.Mask | a.Value&a.Mask
-	}
+	found := s.conntrack.visit(a, &first)
 	for i := range len(set) {
 		set[i].ct = found
 		s.whole = append(s.whole, set[i])

@@ -66,6 +66,8 @@ func checkActions(f *ofctl.Flow) (kind, code uint16) {
 			return badAction, badArgument
 		case a.Kind == ofctl.SetReg && a.Reg >= ofctl.NumRegs:
 			return badAction, badArgument
+		case a.Kind == ofctl.Ct && a.Force && !a.Commit:
+			return badAction, badArgument
 		case a.Kind == ofctl.Metered && i > 0:
 			return badAction, badArgument
 		case a.Kind == ofctl.GotoTable && (a.Table <= f.Table || a.Table == ofctl.NoTable || i < len(f.Actions)-1):

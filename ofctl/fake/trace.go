@@ -124,11 +124,7 @@ func (s *Switch) output(port uint32, st *state, r *Result) {
 
 // track commits, and sends a tracked copy on where the action names a table; what follows the action goes on untracked.
 func (s *Switch) track(a *ofctl.Action, st *state, r *Result) {
-	found := s.conntrack.look(a.Zone, &st.Packet)
-	if a.Commit && found.state&ofctl.CtInv == 0 {
-		s.conntrack.commit(a, &st.Packet)
-		found.mark = found.mark&^a.Mask | a.Value&a.Mask
-	}
+	found := s.conntrack.visit(a, &st.Packet)
 	if a.Table == ofctl.NoTable {
 		return
 	}

@@ -79,6 +79,12 @@ func (n *NetNS) Dial(proto string, to netip.AddrPort, timeout time.Duration) (co
 	return net.FileConn(file)
 }
 
+// DialFrom makes a UDP socket on a port of its own; it has sent nothing yet.
+func (n *NetNS) DialFrom(port int, to netip.AddrPort) (conn net.Conn, err error) {
+	n.run(func() { conn, err = net.DialUDP("udp", &net.UDPAddr{Port: port}, net.UDPAddrFromAddrPort(to)) })
+	return conn, err
+}
+
 // connect waits in the runtime's poller, not in the thread.
 func connect(file *os.File, to netip.AddrPort, timeout time.Duration) error {
 	var address syscall.Sockaddr
@@ -114,6 +120,12 @@ func (n *NetNS) Listen(at netip.AddrPort) (l net.Listener, err error) {
 	return l, err
 }
 
+// ListenUDP takes datagrams; whoever reads one says what comes of it.
+func (n *NetNS) ListenUDP(at netip.AddrPort) (c net.PacketConn, err error) {
+	n.run(func() { c, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(at)) })
+	return c, err
+}
+
 // Echo answers over TCP and UDP on these addresses and ports until the function it returns is called. Addresses, not all of
 // them: what answers a datagram must answer from where it was sent to.
 func (n *NetNS) Echo(addrs []netip.Addr, ports []int) (stop func(), err error) {
@@ -142,8 +154,7 @@ func (n *NetNS) listen(at netip.AddrPort) (tcp net.Listener, udp net.PacketConn,
 	if tcp, err = n.Listen(at); err != nil {
 		return nil, nil, err
 	}
-	n.run(func() { udp, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(at)) })
-	if err != nil {
+	if udp, err = n.ListenUDP(at); err != nil {
 		return nil, nil, errors.Join(err, tcp.Close())
 	}
 	return tcp, udp, nil
