@@ -80,7 +80,7 @@ const ended = time.Second
 // client after that, and nothing of the client's to the server. The others must not miss an answer.
 func (w *world) live(ending, staying []cluster.Expectation, change func()) {
 	w.Helper()
-	streams := w.streams(ending)
+	streams := w.streams(ending, staying...)
 	var over time.Time
 	w.watch(stall, staying, func() {
 		time.Sleep(time.Second)
@@ -90,7 +90,7 @@ func (w *world) live(ending, staying []cluster.Expectation, change func()) {
 		for _, got := range w.overheard(ending, cluster.Stretch(700*time.Millisecond)) {
 			w.Errorf("%s, which should have ended", got)
 		}
-	})
+	}, ending...)
 	for i, r := range w.stop(streams) {
 		if r.Received == 0 || r.LastAnswer.After(over) {
 			w.Errorf("%v: should have ended, and was answered %v later; answered %d of %d", streams[i].Expectation, r.LastAnswer.Sub(over), r.Received, r.Sent)
@@ -187,7 +187,7 @@ func TestADeadPodsConnectionsAreForgotten(t *testing.T) {
 	ending, staying := w.transports("c", "a", 80, "c dies"), w.transports("a", "b", 80, "nobody dies")
 	w.settles(ending, staying)
 	dead := w.pods["c"]
-	streams := w.streams(ending)
+	streams := w.streams(ending, staying...)
 	w.watch(stall, staying, func() {
 		time.Sleep(time.Second)
 		w.must(w.DeletePod(w.ctx, ns, "c"))
@@ -209,7 +209,7 @@ func TestADeadPodsConnectionsAreForgotten(t *testing.T) {
 			}
 			return nil
 		}))
-	})
+	}, ending...)
 	w.stop(streams)
 	w.must(cluster.Until(w.ctx, settling, func() error {
 		told := 0
