@@ -220,7 +220,7 @@ func (w *world) watch(maxGap time.Duration, ways []cluster.Expectation, during f
 	streams := w.streams(ways, beside...)
 	during()
 	for i, r := range w.stop(streams) {
-		if err := streams[i].Judge(r, cluster.Stretch(maxGap)); err != nil {
+		if err := streams[i].Judge(r, cluster.Stretch(maxGap)+w.machine.Late()); err != nil {
 			w.Error(err)
 		}
 		w.Logf("%v %s: %d asked, %d answered, longest gap %.0f ms from %s", streams[i].From, r.Proto, r.Sent, r.Received, r.LongestGapMillis, r.LongestGapBegan.Format("15:04:05.000"))

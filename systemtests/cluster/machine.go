@@ -44,10 +44,13 @@ func (m *Machine) watch(ctx context.Context) {
 }
 
 // String tells what happened since the beginning.
+// Late is the longest time that a timer was late: no more was asked or answered here meanwhile.
+func (m *Machine) Late() time.Duration { return time.Duration(m.late.Load()) }
+
 func (m *Machine) String() string {
 	load, _ := os.ReadFile("/proc/loadavg")
 	return fmt.Sprintf("in %v a timer was up to %v late, %v of processor time went to other machines, %d packets were dropped on their way between network namespaces; load %s",
-		time.Since(m.began).Round(time.Millisecond), time.Duration(m.late.Load()).Round(time.Millisecond), stolen()-m.stolen, softnetDrops()-m.drops, strings.TrimSpace(string(load)))
+		time.Since(m.began).Round(time.Millisecond), m.Late().Round(time.Millisecond), stolen()-m.stolen, softnetDrops()-m.drops, strings.TrimSpace(string(load)))
 }
 
 // stolen is the time that the hypervisor gave to others: the eighth figure of the first line, in 1/100 s (proc_stat(5)).
