@@ -92,6 +92,18 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+func TestPressure(t *testing.T) {
+	const text = "some avg10=1.94 avg60=5.51 avg300=2.33 total=15844107\nfull avg10=0.15 avg60=0.91 avg300=0.56 total=4800020\n"
+	if got, told := pressure(text, 2); !told || got != 31688214*time.Microsecond {
+		t.Errorf("%v, %v", got, told)
+	}
+	for _, bad := range []string{"", "full avg10=0.15 total=1\n", "some total=\n", "some avg10=0.15\n"} {
+		if got, told := pressure(bad, 2); told {
+			t.Errorf("%q: %v", bad, got)
+		}
+	}
+}
+
 func TestNextAddresses(t *testing.T) {
 	at := netip.MustParseAddr
 	for _, c := range []struct {
