@@ -204,7 +204,7 @@ func TestADeadPodsConnectionsAreForgotten(t *testing.T) {
 			}
 			return nil
 		}))
-		w.must(cluster.Until(w.ctx, time.Second, func() error {
+		w.must(cluster.Until(w.ctx, 5*time.Second, func() error { // each look is a shell and a dump, which take a busy machine long
 			dump, err := w.Conntrack(w.ctx, dead.Node)
 			if err != nil {
 				return err
