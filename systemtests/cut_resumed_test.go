@@ -39,7 +39,7 @@ func (w *world) converse(client, server string, family, port int) *conversation 
 	w.must(err)
 	defer listener.Close()
 	c := &conversation{name: fmt.Sprintf("%s → %s at %v", client, server, to)}
-	c.client, err = from.Dial("tcp", to, cluster.Stretch(5*time.Second))
+	c.client, err = from.Dial("tcp", to, cluster.Stretch(settling))
 	w.must(err)
 	w.Cleanup(func() { c.client.Close() })
 	c.server, err = listener.Accept()

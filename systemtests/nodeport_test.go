@@ -206,8 +206,12 @@ func TestServiceOfSeveralPods(t *testing.T) {
 func (w *world) behind(way cluster.Expectation, want ...string) (is string) {
 	w.Helper()
 	const tries = 20
+	patience := cluster.Patience{Open: time.Second}
+	if len(want) > 1 { // else what a stall makes look shut would be taken for the answer
+		patience.Open = 5 * time.Second
+	}
 	w.must(cluster.Until(w.ctx, settling, func() error {
-		unmet, err := w.Check(w.ctx, cluster.Patience{Open: time.Second}, slices.Repeat([]cluster.Expectation{way}, tries))
+		unmet, err := w.Check(w.ctx, patience, slices.Repeat([]cluster.Expectation{way}, tries))
 		switch len(unmet) {
 		case 0:
 			is = "open"

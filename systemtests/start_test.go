@@ -227,14 +227,16 @@ func (w *world) sprayFuture(ctx context.Context, around *sync.WaitGroup) (spraye
 	for _, f := range families {
 		last := map[string]netip.Addr{}
 		for _, p := range w.pods {
-			if ip, ok := p.IP(f); ok && (!last[p.Node].IsValid() || last[p.Node].Less(ip)) {
+			if ip, ok := p.IP(f); ok && cluster.GivenLater(ip, last[p.Node]) {
 				last[p.Node] = ip
 			}
 		}
 		for _, ip := range last {
-			spray(w.pods["stranger"].NetNS, ip.Next(), *starts, 80, 1500)
-			for next, n := ip.Next(), 0; n < *starts; next, n = next.Next(), n+1 {
-				targets[next] = true
+			for _, run := range cluster.NextAddresses(ip, *starts) {
+				spray(w.pods["stranger"].NetNS, run.First, run.Count, 80, 1500*float64(run.Count)/float64(*starts))
+				for next, n := run.First, 0; n < run.Count; next, n = next.Next(), n+1 {
+					targets[next] = true
+				}
 			}
 		}
 	}

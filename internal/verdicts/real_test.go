@@ -39,6 +39,8 @@ type realSwitch struct {
 	sent     uint16              // the last frame's number, in IPv4's identification or IPv6's flow label
 	opened   map[fake.Tuple]bool // by a SYN: what comes back is its answer
 	patience time.Duration       // for what is not to come
+	awaited  bool                // the next packet comes out, though the switch in memory keeps it
+	missed   bool                // what should have come out did not
 }
 
 type arrival struct {
@@ -156,6 +158,20 @@ func (s *realSwitch) settle(t testing.TB) {
 	s.changed = false
 }
 
+// comes is how long what must come out is waited for: that costs nothing where it does, however long the machine stands still. What does not
+// come costs it once: then the test has failed, and only needs to end.
+const comes = 2 * time.Minute
+
+func (s *realSwitch) limit(r *fake.Result) time.Duration {
+	switch {
+	case len(r.Outputs) == 0 && !s.awaited:
+		return s.patience
+	case s.missed:
+		return 20 * s.patience
+	}
+	return comes
+}
+
 // follow sends the packet of a result of the switch in memory, whose outputs become those of this one.
 func (s *realSwitch) follow(t testing.TB, r *fake.Result) {
 	t.Helper()
@@ -165,11 +181,8 @@ func (s *realSwitch) follow(t testing.TB, r *fake.Result) {
 	frame := s.frame(&r.Packet)
 	number, _ := numberOf(frame) // of fragments that of their datagram
 	must(t, unix.Send(s.ends[r.InPort], frame, 0))
-	limit := s.patience
-	if len(r.Outputs) > 0 {
-		limit *= 20
-	}
-	r.Outputs = nil
+	limit := s.limit(r)
+	r.Outputs, s.awaited = nil, false
 	for late := time.After(limit); ; {
 		select {
 		case a := <-s.arrived:
@@ -178,6 +191,7 @@ func (s *realSwitch) follow(t testing.TB, r *fake.Result) {
 				return
 			}
 		case <-late:
+			s.missed = s.missed || limit == comes
 			return
 		}
 	}

@@ -89,7 +89,7 @@ func (s *Switch) Management() string { return s.path(s.Bridge + ".mgmt") }
 // VSCtl runs ovs-vsctl.
 func (s *Switch) VSCtl(t testing.TB, args ...string) string {
 	t.Helper()
-	return s.run(t, "ovs-vsctl", append([]string{"--db=" + s.OVSDB(), "--timeout=20"}, args...)...)
+	return s.run(t, "ovs-vsctl", append([]string{"--db=" + s.OVSDB(), "--timeout=120"}, args...)...)
 }
 
 // OFCtl runs ovs-ofctl with COMMAND on the bridge.

@@ -2,6 +2,8 @@ package cluster
 
 import (
 	"errors"
+	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -86,6 +88,42 @@ func TestJudge(t *testing.T) {
 	} {
 		if err := c.e.Judge(c.r, 100*time.Millisecond); (err == nil) != c.ok {
 			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
+
+func TestPressure(t *testing.T) {
+	const text = "some avg10=1.94 avg60=5.51 avg300=2.33 total=15844107\nfull avg10=0.15 avg60=0.91 avg300=0.56 total=4800020\n"
+	if got, told := pressure(text, 2); !told || got != 31688214*time.Microsecond {
+		t.Errorf("%v, %v", got, told)
+	}
+	for _, bad := range []string{"", "full avg10=0.15 total=1\n", "some total=\n", "some avg10=0.15\n"} {
+		if got, told := pressure(bad, 2); told {
+			t.Errorf("%q: %v", bad, got)
+		}
+	}
+}
+
+func TestNextAddresses(t *testing.T) {
+	at := netip.MustParseAddr
+	for _, c := range []struct {
+		last  string
+		count int
+		want  []Run
+	}{
+		{"10.244.1.9", 24, []Run{{at("10.244.1.10"), 24}}},
+		{"10.244.1.230", 24, []Run{{at("10.244.1.231"), 24}}},
+		{"10.244.1.250", 24, []Run{{at("10.244.1.251"), 4}, {at("10.244.1.2"), 20}}},
+		{"10.244.1.254", 1, []Run{{at("10.244.1.2"), 1}}},
+		{"fd00::fe", 3, []Run{{at("fd00::ff"), 3}}},
+	} {
+		if got := NextAddresses(at(c.last), c.count); !slices.Equal(got, c.want) {
+			t.Errorf("%d behind %s: %v, want %v", c.count, c.last, got, c.want)
+		}
+	}
+	for later, earlier := range map[string]string{"10.244.1.9": "10.244.1.8", "10.244.1.3": "10.244.1.254", "fd00::3": "fd00::2", "fd00::1:3": "fd00::fe"} {
+		if !GivenLater(at(later), at(earlier)) || GivenLater(at(earlier), at(later)) || !GivenLater(at(later), netip.Addr{}) {
+			t.Errorf("%s was given out after %s", later, earlier)
 		}
 	}
 }

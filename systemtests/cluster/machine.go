@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -43,11 +44,14 @@ func (m *Machine) watch(ctx context.Context) {
 	}
 }
 
+// Late is the longest time that a timer was late: no more was asked or answered here meanwhile.
+func (m *Machine) Late() time.Duration { return time.Duration(m.late.Load()) }
+
 // String tells what happened since the beginning.
 func (m *Machine) String() string {
 	load, _ := os.ReadFile("/proc/loadavg")
 	return fmt.Sprintf("in %v a timer was up to %v late, %v of processor time went to other machines, %d packets were dropped on their way between network namespaces; load %s",
-		time.Since(m.began).Round(time.Millisecond), time.Duration(m.late.Load()).Round(time.Millisecond), stolen()-m.stolen, softnetDrops()-m.drops, strings.TrimSpace(string(load)))
+		time.Since(m.began).Round(time.Millisecond), m.Late().Round(time.Millisecond), stolen()-m.stolen, softnetDrops()-m.drops, strings.TrimSpace(string(load)))
 }
 
 // stolen is the time that the hypervisor gave to others: the eighth figure of the first line, in 1/100 s (proc_stat(5)).
@@ -75,13 +79,16 @@ func softnetDrops() (sum uint64) {
 	return sum
 }
 
+// patience is for how long at most a machine that stands still is waited for.
+const patience = 30 * time.Second
+
 // Undisturbed returns when that much time has passed in which this process had a processor when it wanted one: on a machine that
 // stands still now and then, others had theirs too by then. It waits for at most half a minute more than it is asked to.
 func Undisturbed(ctx context.Context, d time.Duration) {
 	const step, prompt = 10 * time.Millisecond, 30 * time.Millisecond
 	timer := time.NewTimer(step)
 	defer timer.Stop()
-	for left, end := d, time.Now().Add(d+30*time.Second); left > 0; {
+	for left, end := d, time.Now().Add(d+patience); left > 0; {
 		began := time.Now()
 		select {
 		case <-ctx.Done():
@@ -93,4 +100,42 @@ func Undisturbed(ctx context.Context, d time.Duration) {
 		}
 		timer.Reset(step)
 	}
+}
+
+// Unstalled is Undisturbed, and then waits for as long as processes stood still meanwhile for a disk or for a processor that went to other
+// machines, which no timer of this process tells: others had their time too by then, wherever they stood. Where the kernel keeps no
+// account of disks it waits for two seconds.
+func Unstalled(ctx context.Context, d time.Duration) {
+	stalled := stalls(2 * time.Second)
+	Undisturbed(ctx, d)
+	for began := time.Now(); time.Since(began) < min(stalled(), patience) && ctx.Err() == nil; {
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// stalls begins to count; what it returns tells the time so far.
+func stalls(untold time.Duration) func() time.Duration {
+	disk, told := diskPressure()
+	gone := stolen()
+	return func() time.Duration {
+		now, still := diskPressure()
+		if !told || !still {
+			return untold
+		}
+		return now - disk + stolen() - gone
+	}
+}
+
+func diskPressure() (time.Duration, bool) {
+	text, _ := os.ReadFile("/proc/pressure/io") // which a kernel need not have
+	return pressure(string(text), runtime.NumCPU())
+}
+
+// pressure is for how long some process stood still (Documentation/accounting/psi.rst of Linux). The kernel tells the mean of the processors
+// that have work: where one of them stands still it is so many times that.
+func pressure(text string, processors int) (time.Duration, bool) {
+	line, _, _ := strings.Cut(text, "\n")
+	_, total, found := strings.Cut(line, "total=")
+	micros, err := strconv.ParseInt(total, 10, 64)
+	return time.Duration(micros) * time.Microsecond * time.Duration(processors), found && err == nil && strings.HasPrefix(line, "some ")
 }

@@ -23,7 +23,7 @@ func (c *Cluster) Serve(ctx context.Context, netns string, port int) (stop func(
 		return nil, err
 	}
 	stop = func() { _ = cmd.Process.Kill(); _ = cmd.Wait() } // it has nothing to say
-	err = Until(ctx, 5*time.Second, func() error {
+	err = Until(ctx, 30*time.Second, func() error {
 		text, err := c.RunIn(ctx, netns, c.probe(), "check", "tcp", fmt.Sprintf("127.0.0.1:%d", port))
 		if err == nil && !strings.HasPrefix(text, "open") {
 			err = fmt.Errorf("port %d: %s", port, text)

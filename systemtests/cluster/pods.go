@@ -226,6 +226,37 @@ func (c *Cluster) DeletePod(ctx context.Context, namespace, name string) error {
 	return c.Delete(ctx, PathOf("Pod", namespace, name)+"?gracePeriodSeconds=0", 30*time.Second)
 }
 
+// GivenLater tells whether a node gave an address out after another, not long ago both. It gives them out in order; of IPv4 it has a /24, and
+// goes round. After none is later.
+func GivenLater(ip, than netip.Addr) bool {
+	if ip.Is4() && than.Is4() {
+		return int8(ip.As4()[3]-than.As4()[3]) > 0
+	}
+	return than.Less(ip)
+}
+
+// Run is so many addresses from one on.
+type Run struct {
+	First netip.Addr
+	Count int
+}
+
+// NextAddresses are those that a node gives out after one of its own: at the end of its /24 it begins again behind the gateway's.
+func NextAddresses(last netip.Addr, count int) []Run {
+	const gateway, end = 1, 254
+	if !last.Is4() || int(last.As4()[3])+count <= end {
+		return []Run{{last.Next(), count}}
+	}
+	b := last.As4()
+	left := end - int(b[3])
+	b[3] = gateway + 1
+	anew := Run{netip.AddrFrom4(b), count - left}
+	if left == 0 {
+		return []Run{anew}
+	}
+	return []Run{{last.Next(), left}, anew}
+}
+
 // ServiceIPs waits for the addresses of a Service.
 func (c *Cluster) ServiceIPs(ctx context.Context, namespace, name string) ([]netip.Addr, error) {
 	var seen struct {

@@ -91,9 +91,7 @@ func stream(proto, address string, p pace, stop <-chan os.Signal) (*Report, erro
 	sent := c.ask(p.interval, stop)
 	report.Sent += sent
 	end := time.Now()
-	for until := end.Add(p.grace); t.received < sent && time.Now().Before(until); {
-		c.await(until)
-	}
+	c.rest(sent, end.Add(p.grace))
 	t.fill(report, end)
 	return report, nil
 }
@@ -187,6 +185,17 @@ func (c *conversation) ask(interval time.Duration, stop <-chan os.Signal) (sent 
 			c.tally.fail(err)
 		}
 		runtime.Gosched() // await kept the others waiting
+	}
+}
+
+// rest hears the answers that there are yet to so many questions, until the time, and then those that had come by then: this process may have had no
+// processor to take them in. That is bounded, for what others ask over ICMP comes to this socket too.
+func (c *conversation) rest(sent uint64, until time.Time) {
+	for c.tally.received < sent && time.Now().Before(until) {
+		c.await(until)
+	}
+	for end := time.Now().Add(10 * time.Second); c.tally.received < sent && time.Now().Before(end) && readable(c.fd, 0); {
+		c.await(time.Now().Add(20 * time.Millisecond))
 	}
 }
 
