@@ -59,7 +59,7 @@ var Events = []Event{
 		"The message says why: [troubleshooting](../troubleshooting.md#a-node-has-no-netmaster)."},
 	{EventDrift, true, "Node", "v1", NetmasterEvents, "Flows of the node's switch were not as they should be: somebody else changes them. They were mended.",
 		"[Troubleshooting](../troubleshooting.md#flows-drifted)."},
-	{EventForeignAddress, true, "Node", "v1", NetmasterEvents, "The node's netplugin announced, as a pod's, an address that is not of the node's podCIDRs. It is no peer's: nobody's rules let it through as this pod's. On the node itself the pod's policies hold for it.",
+	{EventForeignAddress, true, "Node", "v1", NetmasterEvents, "The node's netplugin announced, as a pod's, an address that is not of the node's podCIDRs. It is no peer's: nobody's rules let it through as this pod's. On the node itself the pod's policies hold for it; it reaches the node's pods and nothing else.",
 		"If the Node got other podCIDRs, as where it was deleted and registered again, its pods are from before: drain it, so that they start anew. Else an honest netplugin does not: see [what a node's certificate is good for](../security.md#a-node-or-its-certificate), and drain the node."},
 	{EventFailed, true, "NodeNetworkState", nmstateV1, NodeStateEvents, "The desired state was refused before or during the change, and nothing was left changed.",
 		"`netctl node-state history NODE` tells the step and the reason."},

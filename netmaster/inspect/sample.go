@@ -21,6 +21,16 @@ type sampler struct {
 	ports []port         // that policies or pods name, and some that hardly anybody does
 	cidrs []netip.Prefix // of ipBlocks and their exceptions
 	drawn map[policy.Packet]int
+
+	nobody map[sought]struct{} // of whom nobody was found
+	looked int                 // how many pods were looked through for a rule's peers
+}
+
+// sought are a rule's peers of a family, from where a pod stands; pod is nil where that is the same from each.
+type sought struct {
+	rule *policy.PolicyRule
+	pod  *policy.Endpoint
+	six  bool
 }
 
 // podRule is a rule of a policy that isolates a pod in the direction.
@@ -54,7 +64,7 @@ func newSampler(sc *scene, node string, seed uint64) *sampler {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(node))
 	s := &sampler{scene: sc, node: node, seed: seed ^ h.Sum64(), ports: slices.Clone(commonPorts), drawn: map[policy.Packet]int{},
-		rules: map[*policy.Endpoint][]podRule{}}
+		rules: map[*policy.Endpoint][]podRule{}, nobody: map[sought]struct{}{}}
 	spaces := map[string]bool{}
 	for _, e := range sc.onNode[node] {
 		if sc.mayBeDrawn(e) {
@@ -184,18 +194,45 @@ func (s *sampler) peer(r *rand.Rand, pod *policy.Endpoint, by *podRule, six bool
 	if block := by.rule.Peers[r.IntN(len(by.rule.Peers))].Block; block != nil {
 		return s.outside(randomIn(r, block.CIDR), six)
 	}
-	all := s.scene.world.Endpoints
-	first := r.IntN(len(all))
+	return s.podOf(r.IntN(len(s.scene.world.Endpoints)), pod, by, six)
+}
+
+// podOf is the address of the next pod, from the first on, that a rule lets something through with. Many rules are for nobody; they are looked through once.
+func (s *sampler) podOf(first int, pod *policy.Endpoint, by *podRule, six bool) netip.Addr {
+	anywhere, here := sought{by.rule, nil, six}, sought{by.rule, pod, six}
+	if has(s.nobody, anywhere) || has(s.nobody, here) {
+		return netip.Addr{}
+	}
+	all, itself := s.scene.world.Endpoints, false
 	for i := range min(len(all), mostDrawn) {
 		e := all[(first+i)%len(all)]
-		if !s.scene.mayBeDrawn(e) || e == pod {
+		if !s.scene.mayBeDrawn(e) {
 			continue
 		}
-		if a := s.scene.model.AddressOf(e, six); a.IsValid() && !s.scene.model.Part(by.policy, by.rule, by.direction, pod, a).IsNone() {
+		s.looked++
+		a := s.scene.model.AddressOf(e, six)
+		switch lets := a.IsValid() && !s.scene.model.Part(by.policy, by.rule, by.direction, pod, a).IsNone(); {
+		case lets && e != pod:
 			return a
+		case lets:
+			itself = true
 		}
 	}
+	if itself || by.namesPorts() {
+		anywhere = here
+	}
+	s.nobody[anywhere] = struct{}{}
 	return netip.Addr{}
+}
+
+// namesPorts tells whether the rule lets through what the pod's own names of ports say.
+func (by *podRule) namesPorts() bool {
+	return by.direction == policy.Ingress && slices.ContainsFunc(by.rule.Ports, func(p policy.PolicyPort) bool { return p.Name != "" })
+}
+
+func has[K comparable](set map[K]struct{}, k K) bool {
+	_, ok := set[k]
+	return ok
 }
 
 // judge is what the node's switch should do with the packet: what the policies of its own ends say. The node reaches its own pods.

@@ -264,6 +264,53 @@ func TestSamplesMeetEveryRule(t *testing.T) {
 	}
 }
 
+// Rules whose peers are nobody, or only the pod itself, are looked through once a family, however many packets are drawn; they keep nobody from the packets of others.
+func TestRulesForNobodyAreLookedThroughOnce(t *testing.T) {
+	const pods, draws = 2000, 200
+	label := func(n int) *policy.Selector {
+		return &policy.Selector{Requirements: []policy.Requirement{{Key: "n", Operator: policy.In, Values: []string{fmt.Sprint(n)}}}}
+	}
+	w := &policy.World{Namespaces: []policy.Namespace{{Name: "ns", Labels: map[string]string{}}}}
+	for i := range pods {
+		w.Endpoints = append(w.Endpoints, &policy.Endpoint{Namespace: "ns", Name: fmt.Sprintf("p%04d", i), Node: fmt.Sprintf("node%d", min(i/5, 1)+1), Labels: map[string]string{"n": fmt.Sprint(i)},
+			Addresses: []netip.Addr{policytest.Address(i, false), policytest.Address(i, true)}})
+	}
+	for name, test := range map[string]struct {
+		peer *policy.Selector
+		port policy.PolicyPort
+		once int // times that all pods are looked through
+	}{
+		"nobody":              {label(pods), policy.PolicyPort{Protocol: policy.TCP, First: 80, Last: 80}, 2},
+		"one pod":             {label(0), policy.PolicyPort{Protocol: policy.TCP, First: 80, Last: 80}, 2},
+		"a port nobody names": {label(1), policy.PolicyPort{Protocol: policy.TCP, Name: "http"}, 2 * 5},
+	} {
+		w.Policies = []*policy.Policy{{Namespace: "ns", Name: "narrow", IsolatesIngress: true, Ingress: []policy.PolicyRule{{Peers: []policy.Peer{{Pods: test.peer}}, Ports: []policy.PolicyPort{test.port}}}}}
+		s, again, drawn := newSampler(newScene(1, w, nil), "node1", 1), newSampler(newScene(1, w, nil), "node1", 1), 0
+		if name == "one pod" {
+			s.pods, again.pods = s.podNamed("p0000"), again.podNamed("p0000")
+		}
+		for i := range draws {
+			a, ok := s.draw(i)
+			if b, okAgain := again.draw(i); ok != okAgain || a.packet != b.packet {
+				t.Fatalf("%s: the same seed gives %+v and %+v", name, a, b)
+			}
+			if ok {
+				drawn++
+			}
+		}
+		if drawn < draws-1 || s.looked != test.once*pods {
+			t.Errorf("%s: %d of %d drawn, %d pods were looked at, want %d times %d", name, drawn, draws, s.looked, test.once, pods)
+		}
+		if rule := &s.rulesOf(s.pods[0])[0]; name == "one pod" && s.podOf(0, w.Endpoints[1], rule, false) != w.Endpoints[0].Addresses[0] {
+			t.Error("a pod is nobody to others since it was to itself")
+		}
+	}
+}
+
+func (s *sampler) podNamed(name string) []*policy.Endpoint {
+	return slices.DeleteFunc(slices.Clone(s.pods), func(e *policy.Endpoint) bool { return e.Name != name })
+}
+
 func TestRandomIn(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	for _, text := range []string{"10.1.2.3/32", "10.0.0.0/9", "0.0.0.0/0", "fd00::/7", "2001:db8::1/128", "2001:db8::/61"} {

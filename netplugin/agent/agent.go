@@ -21,7 +21,6 @@ import (
 	"github.com/flowkeep/flowkeep/netplugin/drops"
 	"github.com/flowkeep/flowkeep/netplugin/endpoints"
 	"github.com/flowkeep/flowkeep/netplugin/feed"
-	"github.com/flowkeep/flowkeep/netplugin/hostnet"
 	"github.com/flowkeep/flowkeep/netplugin/pipeline"
 	"github.com/flowkeep/flowkeep/ofctl"
 	"github.com/flowkeep/flowkeep/policydb/policy"
@@ -559,43 +558,4 @@ func (a *agent) checkComplete() {
 	default:
 		close(a.complete)
 	}
-}
-
-func (a *agent) self() policy.NodeInfo {
-	for _, n := range a.rules.nodes {
-		if n.Name == a.cfg.Node {
-			return n
-		}
-	}
-	return policy.NodeInfo{Name: a.cfg.Node}
-}
-
-// nodeConfig is what the flows need to know of this node that does not come from the feed.
-type nodeConfig struct {
-	gateway, wire pipeline.Device
-	tunnel        uint32 // port; 0: none
-	meters        uint32 // of a kind, to tell of what is denied; 0: none
-	services      []netip.Prefix
-}
-
-// configure compiles what is known of the node.
-func (a *agent) configure(ctx context.Context) {
-	self := a.self()
-	if len(self.PodCIDRs) == 0 {
-		return
-	}
-	a.configured = true
-	a.compileNode(&self)
-	a.ended.NodeIs(slices.Concat(hostnet.GatewayAddrs(self), self.Addresses))
-	if a.session != nil {
-		_ = a.commit(ctx, a.take(nil))
-		a.report()
-	}
-	a.checkComplete()
-}
-
-// compileNode makes the flows that follow from the node itself.
-func (a *agent) compileNode(self *policy.NodeInfo) {
-	a.compiler.SetConfig(pipeline.Config{Gateway: a.node.gateway, Wire: a.node.wire, NodeAddrs: self.Addresses, PodCIDRs: self.PodCIDRs,
-		GatewayAddrs: hostnet.GatewayAddrs(*self), ServiceCIDRs: a.node.services, Tunnel: a.tunnel(*self), Meters: a.node.meters})
 }

@@ -330,12 +330,15 @@ func (r *runner) setNetwork(ctx context.Context, infos []policy.NodeInfo) error 
 	for _, problem := range hostnet.Conflicts(&cfg) {
 		r.log.Warn(problem)
 	}
+	if err := r.do(ctx, func() { r.shutLost(ctx) }); err != nil {
+		return err
+	}
 	setup := hostnet.Setup(&cfg)
 	var peers *hostnet.PeerError
 	if setup != nil && !errors.As(setup, &peers) {
 		return setup
 	}
-	if err := r.do(ctx, func() { r.configure(ctx) }); err != nil {
+	if err := r.do(ctx, func() { r.openSetUp(ctx, cfg.Self.PodCIDRs) }); err != nil {
 		return err
 	}
 	return errors.Join(r.openManager(ctx, &cfg), setup, underlayErr) // another node's wrong address keeps nobody from being wired here

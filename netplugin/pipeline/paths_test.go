@@ -122,6 +122,7 @@ func busyNode(seed uint64) *Compiler {
 	for i := range byte(2) {
 		c.PutEndpoint(LocalEndpoint{ID: four(1, 2+i).String(), Port: testPod + uint32(i), MAC: podMAC(1, 2+i), Addresses: []netip.Addr{four(1, 2+i), six(1, 2+i)}})
 	}
+	c.PutEndpoint(LocalEndpoint{ID: four(3, 4).String(), Port: testPod + 2, MAC: podMAC(1, 4), Addresses: []netip.Addr{four(3, 4), six(3, 4)}}) // foreign
 	c.Apply(grow(g, map[policy.Key]policy.RuleChange{}))
 	for i := range 3 {
 		c.Apply(policy.NodeUpdate{Groups: []policy.GroupUpdate{members(key(i), policy.AppliedToGroup, four(1, byte(2+i%2)), six(1, byte(2+i%2)))}})
@@ -180,7 +181,7 @@ func TestEveryWayOutIsJudged(t *testing.T) {
 		for _, f := range flows {
 			w.flows[f.Table] = append(w.flows[f.Table], f)
 		}
-		for _, in := range []uint32{testGateway, testWire, testTunnel, testPod, testPod + 1, 99} {
+		for _, in := range []uint32{testGateway, testWire, testTunnel, testPod, testPod + 1, testPod + 2, 99} {
 			for _, etherType := range []uint16{ofctl.EtherIPv4, ofctl.EtherIPv6, ofctl.EtherARP, 0x88cc} {
 				w.walk(place{inPort: in, etherType: etherType})
 				if etherType == ofctl.EtherIPv4 || etherType == ofctl.EtherIPv6 {

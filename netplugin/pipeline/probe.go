@@ -39,6 +39,8 @@ func (c *Compiler) Probe(p policy.Packet) (Probe, error) {
 		return Probe{}, fmt.Errorf("%s is a Service's address: what is sent there is judged by the address that it is translated to", p.To)
 	case from != nil && to == nil && contains(c.config.PodCIDRs, p.To) && !slices.Contains(c.config.GatewayAddrs, p.To):
 		return Probe{}, fmt.Errorf("%s is of this node's pod CIDR, and no pod's", p.To)
+	case from != nil && c.config.isForeign(p.From) || to != nil && c.config.isForeign(p.To):
+		return Probe{}, fmt.Errorf("a pod of this node has an address here that is not of the node's podCIDRs: from %s to %s packets are not judged as those of whom they are of elsewhere", p.From, p.To)
 	case from != nil:
 		in, source, mac = from.Port, fromPod, from.MAC
 	case to == nil:

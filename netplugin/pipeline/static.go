@@ -22,6 +22,7 @@ type Config struct {
 	GatewayAddrs []netip.Addr   // the gateway's own, one a pod CIDR
 	NodeAddrs    []netip.Addr   // every other address of the node
 	PodCIDRs     []netip.Prefix // of this node
+	Returned     []netip.Prefix // those whose pods' packets the node's stack sends back into the bridge when it has translated them; nil: all PodCIDRs
 	ServiceCIDRs []netip.Prefix
 	Tunnel       Tunnel // to the other nodes; zero: the node's own stack routes to them
 	Meters       uint32 // how many there are of each kind to tell of what is denied (MetersOfAKind); 0: none is told of
@@ -458,6 +459,7 @@ func endpointFlows(cfg *Config, e *LocalEndpoint) []ofctl.Flow {
 		add(TableRelated, 100, opened, goTo(TableState))
 		add(TableRelated, 100, accepted, goTo(TableState))
 		add(TableOutput, 100, ofctl.Match{EtherType: etherType, NwDst: single(a)}, toDevice(cfg.Gateway.MAC, e.MAC, e.Port)...)
+		l.foreign(cfg, e, a)
 		l.denied(cfg, e, a)
 		l.audited(cfg, e, a)
 		if a.Is4() {
