@@ -3,7 +3,6 @@ package resolve
 import (
 	"math"
 	"net/netip"
-	"slices"
 
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
@@ -53,13 +52,8 @@ type touchedEndpoint struct {
 	node      nodeID
 	rank      int8
 	addresses []netip.Addr
-	foreign   []netip.Addr // of addresses
+	foreign   foreign
 	groups    []groupID
-}
-
-// standing is that on an address that nobody else claims.
-func (t *touchedEndpoint) standing(a netip.Addr) standing {
-	return standing{peer: !slices.Contains(t.foreign, a), applied: true}
 }
 
 // isFresh stands in endpoint.touched of one that contributed nothing before.

@@ -76,7 +76,7 @@ func (e *Engine) holding(a netip.Addr) holding {
 	for _, id := range e.claimants(a) {
 		ep := e.endpoints.at(id)
 		switch rank := ep.rank(); {
-		case slices.Contains(ep.foreign(), a):
+		case ep.foreign().has(a):
 		case rank > h.rank:
 			h = holding{rank, 1}
 		case rank == h.rank:
@@ -91,11 +91,8 @@ type standing struct{ peer, applied bool }
 
 // standingOf is asked at the end of a batch, when claims no longer change: what is found for an address is kept.
 func (e *Engine) standingOf(ep *endpoint, a netip.Addr) standing {
-	switch {
-	case slices.Contains(ep.foreign(), a):
-		return standing{false, true}
-	case !e.isContested(a):
-		return standing{true, true}
+	if alone := ep.foreign().standing(a); !alone.peer || !e.isContested(a) {
+		return alone
 	}
 	h := e.holding(a)
 	if e.batch.holdings == nil {

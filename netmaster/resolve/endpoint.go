@@ -34,8 +34,15 @@ func (ep *endpoint) addresses() []netip.Addr {
 	return ep.obj.Addresses
 }
 
-// foreign are those of addresses that are not its node's to give out.
-func (ep *endpoint) foreign() []netip.Addr {
+// foreign are those of an endpoint's addresses that are not its node's to give out.
+type foreign []netip.Addr
+
+func (f foreign) has(a netip.Addr) bool { return slices.Contains(f, a) }
+
+// standing is the endpoint's on an address that nobody else claims.
+func (f foreign) standing(a netip.Addr) standing { return standing{peer: !f.has(a), applied: true} }
+
+func (ep *endpoint) foreign() foreign {
 	if ep.announced == nil {
 		return nil
 	}

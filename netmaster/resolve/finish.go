@@ -115,8 +115,8 @@ func (e *Engine) finishEndpoint(before, after *touchedEndpoint) {
 
 // finishAddress is for an address that stays the endpoint's.
 func (e *Engine) finishAddress(a netip.Addr, before, after *touchedEndpoint) {
-	s := before.standing(a)
-	if before.node != after.node || s != after.standing(a) {
+	s := before.foreign.standing(a)
+	if before.node != after.node || s != after.foreign.standing(a) {
 		e.contribute(a, before, false)
 		e.contribute(a, after, true)
 		return
@@ -127,7 +127,7 @@ func (e *Engine) finishAddress(a netip.Addr, before, after *touchedEndpoint) {
 }
 
 func (e *Engine) contribute(a netip.Addr, t *touchedEndpoint, in bool) {
-	s := t.standing(a)
+	s := t.foreign.standing(a)
 	for _, g := range t.groups {
 		e.step(g, a, t.node, s, in)
 	}
@@ -217,7 +217,7 @@ func (e *Engine) claimsNow(a netip.Addr) (out []touchedEndpoint) {
 // top are the claims of the highest rank, without those of nodes that the address is not of.
 func top(a netip.Addr, claims []touchedEndpoint) (out []touchedEndpoint) {
 	for _, c := range claims {
-		if !c.standing(a).peer {
+		if c.foreign.has(a) {
 			continue
 		}
 		if len(out) > 0 && c.rank > out[0].rank {
@@ -234,7 +234,7 @@ func top(a netip.Addr, claims []touchedEndpoint) (out []touchedEndpoint) {
 func stand(a netip.Addr, claims []touchedEndpoint) map[place]bool {
 	out := map[place]bool{}
 	for _, c := range claims {
-		if c.standing(a).peer {
+		if !c.foreign.has(a) {
 			continue
 		}
 		for _, g := range c.groups {

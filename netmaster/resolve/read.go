@@ -175,13 +175,13 @@ func (e *Engine) Endpoint(id string) (EndpointView, bool) {
 		return EndpointView{}, false
 	}
 	ep := e.endpoints.at(eid)
-	v := EndpointView{Endpoint: ep.obj, Addresses: ep.addresses(), Node: ep.nodeName(), Announced: ep.announced != nil}
-	if len(ep.foreign()) > 0 {
-		own := func(a netip.Addr) bool { return !slices.Contains(ep.foreign(), a) }
-		v.Foreign = slices.DeleteFunc(slices.Clone(v.Addresses), own)
-		v.Addresses = slices.DeleteFunc(slices.Clone(v.Addresses), func(a netip.Addr) bool { return !own(a) })
-	}
-	for _, a := range v.Addresses {
+	v := EndpointView{Endpoint: ep.obj, Node: ep.nodeName(), Announced: ep.announced != nil}
+	for _, a := range ep.addresses() {
+		if ep.foreign().has(a) {
+			v.Foreign = append(v.Foreign, a)
+			continue
+		}
+		v.Addresses = append(v.Addresses, a)
 		if e.isContested(a) && e.holding(a).n > 1 {
 			v.Contested = append(v.Contested, a)
 		}

@@ -51,7 +51,7 @@ func (e *Engine) WorldOf(addresses ...netip.Addr) *policy.World {
 		rank := e.holding(a).rank
 		for _, id := range e.claimants(a) {
 			ep := e.endpoints.at(id)
-			if ep.rank() < rank || slices.Contains(ep.foreign(), a) || slices.Contains(seen, id) {
+			if ep.rank() < rank || ep.foreign().has(a) || slices.Contains(seen, id) {
 				continue
 			}
 			seen = append(seen, id)
@@ -92,7 +92,7 @@ func SortWorld(w *policy.World) {
 func (e *Engine) inForce(ep *endpoint) *policy.Endpoint {
 	var held []netip.Addr
 	for _, a := range ep.addresses() {
-		if !slices.Contains(ep.foreign(), a) && (!e.isContested(a) || ep.rank() == e.holding(a).rank) {
+		if !ep.foreign().has(a) && (!e.isContested(a) || ep.rank() == e.holding(a).rank) {
 			held = append(held, a)
 		}
 	}
