@@ -2,13 +2,36 @@ package ofctl_test
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/flowkeep/flowkeep/ofctl"
 	"github.com/flowkeep/flowkeep/ofctl/ovstest"
 )
+
+// everything are all connections of an address that a switch may be asked to forget in a zone of its own tracker.
+func everything(zone uint16, addr string) (all []ofctl.Connections) {
+	a := netip.MustParseAddr(addr)
+	for protocol := range ofctl.Forgettable(false) {
+		all = append(all, ofctl.Connections{Zone: zone, Protocol: protocol, Addr: a, From: true}, ofctl.Connections{Zone: zone, Protocol: protocol, Addr: a})
+	}
+	return all
+}
+
+// The kernel's tracker loses fewer protocols, and only those that every version removes are counted on; nobody asks for those of ICMP.
+func TestWhatASwitchForgets(t *testing.T) {
+	for kernel, want := range map[bool]map[uint8]bool{
+		false: {4: true, 6: true, 17: true, 41: true, 47: true, 50: true, 51: true, 132: true, 136: true},
+		true:  {6: true, 17: true, 132: false},
+	} {
+		if got := ofctl.Forgettable(kernel); !maps.Equal(got, want) {
+			t.Errorf("kernel %v: %v, want %v", kernel, got, want)
+		}
+	}
+}
 
 // A real switch forgets the connections of one address, whichever end it is, in one zone, and no others.
 func TestForgetIsOfOneAddressAndOneZone(t *testing.T) {
@@ -36,7 +59,7 @@ func TestForgetIsOfOneAddressAndOneZone(t *testing.T) {
 	holds(8, 3, "udp,orig=")
 	s := connect(t, sw)
 	for _, a := range []string{"10.0.0.1", "fd00::3"} {
-		if err := s.ForgetConnections(t.Context(), 7, netip.MustParseAddr(a)); err != nil {
+		if err := s.ForgetConnections(t.Context(), everything(7, a)...); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -77,7 +100,7 @@ func TestForgetIsOfTunnelsToo(t *testing.T) {
 	}
 	s := connect(t, sw)
 	for _, a := range []string{"10.0.0.1", "fd00::2"} {
-		if err := s.ForgetConnections(t.Context(), 7, netip.MustParseAddr(a)); err != nil {
+		if err := s.ForgetConnections(t.Context(), everything(7, a)...); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -99,7 +122,7 @@ func TestForgettingDoesNotEndTheSwitch(t *testing.T) {
 	}
 	s := connect(t, sw)
 	for _, a := range []string{"fd00::1", "fd00::2"} {
-		if err := s.ForgetConnections(t.Context(), 7, netip.MustParseAddr(a)); err != nil {
+		if err := s.ForgetConnections(t.Context(), everything(7, a)...); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -60,7 +60,10 @@ func TestOthersNeedNotWaitForForgetting(t *testing.T) {
 		done := make(chan string, 2)
 		failed := make(chan error, 2)
 		call := func(name string, f func() error) { failed <- f(); done <- name }
-		go call("forget", func() error { return s.ForgetConnections(t.Context(), 7, netip.MustParseAddr("10.0.0.1")) })
+		go call("forget", func() error {
+			a := netip.MustParseAddr("10.0.0.1")
+			return s.ForgetConnections(t.Context(), Connections{7, 6, a, true}, Connections{7, 6, a, false}, Connections{7, 17, a, true})
+		})
 		first := []asked{<-messages, <-messages}
 		go call("other", func() error { return s.Barrier(t.Context()) })
 		synctest.Wait() // it waits for its turn

@@ -97,7 +97,7 @@ type agent struct {
 // session is what the agent needs of ofctl.Session.
 type session interface {
 	datapath.Switch
-	ForgetConnections(ctx context.Context, zone uint16, a netip.Addr) error
+	ForgetConnections(ctx context.Context, those ...ofctl.Connections) error
 	Counters(ctx context.Context, f ofctl.Filter, visit func(ofctl.Counted) error) error
 	EnsureMeters(ctx context.Context, meters []ofctl.Meter) error
 	Meters(ctx context.Context) ([]ofctl.Meter, error)
@@ -142,7 +142,7 @@ func newAgent(cfg Config) (*agent, error) {
 		return nil, err
 	}
 	a.rules = rules
-	a.ended = connections.New(connections.Config{Conntrack: conntrack{a}, Logger: cfg.Logger, Registerer: cfg.Registerer})
+	a.ended = a.newCounter()
 	if rules.known {
 		u := rules.asUpdate()
 		a.ended.Begin(&u)

@@ -34,10 +34,12 @@ func (d *diary) Withdraw(a wire.Announcement) {
 	d.told <- "withdrawn " + a.UID + ", " + state
 }
 
-// running is an agent whose owner runs.
+// running is an agent whose owner runs; its switch shows what it tracks.
 func running(t *testing.T) (*agent, *pickySwitch, *diary) {
 	t.Helper()
 	a, s, _ := testAgent(t)
+	a.cfg.OVSControl = filepath.Join(t.TempDir(), "ctl")
+	answering(t, a.cfg.OVSControl, s.tracks.answer)
 	d := &diary{told: make(chan string, 9), open: func() bool { return portIsOpen(s, 7) }}
 	a.client = d
 	ctx, cancel := context.WithCancel(t.Context())
@@ -96,6 +98,7 @@ func realize(t *testing.T, a *agent, e endpoints.Endpoint) chan error {
 
 func TestAPodIsOpenedWithItsRulesAndNotBefore(t *testing.T) {
 	a, s, d := running(t)
+	s.tracks.add(wired("1", "c1", 7))
 	done := realize(t, a, wired("1", "c1", 7))
 	d.await(t, "announced 1")
 	forgotten := []string{"10.0.0.7 in 65521", "10.0.0.7 in 65522"}
@@ -124,6 +127,7 @@ func TestAPodIsOpenedWithItsRulesAndNotBefore(t *testing.T) {
 	if len(s.forgot) != 0 {
 		t.Errorf("another container's end made the switch forget the pod's connections: %v", s.forgot)
 	}
+	s.tracks.add(wired("1", "c1", 7))
 	if err := a.Forget(t.Context(), wired("1", "c1", 7)); err != nil {
 		t.Error(err)
 	}
@@ -192,6 +196,7 @@ func TestAPodIsNotInForceWhileTheSwitchIsAway(t *testing.T) {
 // What is left of an address's last pod is forgotten before the next one speaks, never after.
 func TestTheNextPodOfAnAddressWaitsUntilTheLastIsForgotten(t *testing.T) {
 	a, s, d := running(t)
+	s.tracks.add(wired("1", "c1", 7))
 	if err := a.do(t.Context(), a.detach); err != nil {
 		t.Fatal(err)
 	}
@@ -217,6 +222,7 @@ func TestTheNextPodOfAnAddressWaitsUntilTheLastIsForgotten(t *testing.T) {
 // A switch that cannot forget keeps nobody from being wired.
 func TestASwitchThatCannotForgetIsAskedOnce(t *testing.T) {
 	a, s, d := running(t)
+	s.tracks.add(wired("1", "c1", 7))
 	if err := a.do(t.Context(), func() { s.keeps = &ofctl.SwitchError{Type: 1, Code: 3} }); err != nil {
 		t.Fatal(err)
 	}

@@ -4,12 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
-	"regexp"
 	"strconv"
 	"strings"
 
+	"github.com/flowkeep/flowkeep/netplugin/connections"
 	"github.com/flowkeep/flowkeep/netplugin/hostnet"
 	"github.com/flowkeep/flowkeep/netplugin/pipeline"
 	"github.com/flowkeep/flowkeep/ofctl"
@@ -19,39 +18,19 @@ import (
 // conntrack is the switch's connection tracker, as connections.Counter needs it. It takes nothing from the owner but its session.
 type conntrack struct{ a *agent }
 
+func (a *agent) newCounter() *connections.Counter {
+	return connections.New(connections.Config{Conntrack: conntrack{a}, Zones: []uint16{pipeline.ZonePolicy, pipeline.ZoneService},
+		Forgettable: ofctl.Forgettable(a.cfg.DatapathType != hostnet.DatapathNetdev), Logger: a.log, Registerer: a.cfg.Registerer})
+}
+
 // mostConnections is how many are read. ovs-vswitchd does nothing else meanwhile, for some milliseconds a thousand, and any pod can
 // open millions: what the list tells is not worth that a change of policies waits for it.
 const mostConnections = 300_000
 
-// Dump gives the connections of the policies' zone.
-func (c conntrack) Dump(ctx context.Context) (string, error) {
-	return c.dump(ctx, fmt.Sprintf("zone=%d", pipeline.ZonePolicy))
-}
-
-// opener is how a dump names a protocol and who opened the connection.
-var opener = regexp.MustCompile(`(?m)^([^,\n]+),orig=\(src=([^,)\n]+)`)
-
-// Openers are told once the flows of an earlier run that should not be there are gone, with which a pod that is not known could still send.
-func (c conntrack) Openers(ctx context.Context) (map[netip.Addr]bool, error) {
-	if sw, err := c.session(ctx); sw == nil {
-		return nil, err
-	}
-	text, err := c.dump(ctx)
-	if err != nil {
-		return nil, err
-	}
-	found := map[netip.Addr]bool{}
-	for _, m := range opener.FindAllStringSubmatch(text, -1) {
-		if strings.HasPrefix(m[1], "icmp") { // Open vSwitch forgets none of these
-			continue
-		}
-		a, err := netip.ParseAddr(m[2])
-		if err != nil {
-			return nil, fmt.Errorf("the switch's connections: %w", err)
-		}
-		found[a] = true
-	}
-	return found, nil
+// Settled tells whether the flows of an earlier run that should not be there are gone.
+func (c conntrack) Settled(ctx context.Context) error {
+	_, err := c.session(ctx)
+	return err
 }
 
 // session is the owner's, after the switch has what it should.
@@ -65,8 +44,8 @@ func (c conntrack) session(ctx context.Context) (sw session, err error) {
 	return sw, nil
 }
 
-// dump asks ovs-vswitchd's control socket: OpenFlow has no message for it.
-func (c conntrack) dump(ctx context.Context, filter ...string) (string, error) {
+// Dump asks ovs-vswitchd's control socket: OpenFlow has no message for it. Of the kernel's tracker, without a zone, it would tell the node's own connections too.
+func (c conntrack) Dump(ctx context.Context, zone uint16) (string, error) {
 	socket, err := c.a.cfg.controlSocket()
 	if err != nil {
 		return "", err
@@ -76,9 +55,9 @@ func (c conntrack) dump(ctx context.Context, filter ...string) (string, error) {
 		return "", err
 	}
 	if n > mostConnections {
-		return "", fmt.Errorf("%d connections are tracked on this node, of all zones; no more than %d are read", n, mostConnections)
+		return "", fmt.Errorf("%w: %d are tracked on this node, of all zones; no more than %d are read", connections.ErrTooMany, n, mostConnections)
 	}
-	return appctl.Call(ctx, socket, "dpctl/dump-conntrack", append([]string{c.a.cfg.datapath()}, filter...)...)
+	return appctl.Call(ctx, socket, "dpctl/dump-conntrack", c.a.cfg.datapath(), fmt.Sprintf("zone=%d", zone))
 }
 
 // tracked is the number of connections that the kernel tracks.
@@ -109,16 +88,15 @@ func (c conntrack) count(ctx context.Context, socket string) (int, error) {
 	return n, nil
 }
 
-// Forget removes every connection that is from or to the address. A switch that cannot is not asked again.
-func (c conntrack) Forget(ctx context.Context, a netip.Addr) error {
+// Forget has the switch remove connections.
+func (c conntrack) Forget(ctx context.Context, those []ofctl.Connections) error {
 	sw, err := c.session(ctx)
 	if err != nil {
 		return err
 	}
-	err = errors.Join(sw.ForgetConnections(ctx, pipeline.ZonePolicy, a), sw.ForgetConnections(ctx, pipeline.ZoneService, a))
+	err = sw.ForgetConnections(ctx, those...)
 	if refused := new(ofctl.SwitchError); errors.As(err, &refused) {
-		c.a.log.Error("the switch cannot forget connections, Open vSwitch can since 3.1; what is left of a dead pod's may pass for the next pod's of its address", "address", a, "error", err)
-		return nil
+		return fmt.Errorf("%w: %w", connections.ErrCannot, err)
 	}
 	return err
 }

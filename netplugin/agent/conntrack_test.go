@@ -2,15 +2,21 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"testing"
+	"time"
 
+	"github.com/flowkeep/flowkeep/netplugin/connections"
 	"github.com/flowkeep/flowkeep/netplugin/endpoints"
+	"github.com/flowkeep/flowkeep/netplugin/pipeline"
+	"github.com/flowkeep/flowkeep/ofctl"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
@@ -25,56 +31,126 @@ func TestTooManyConnectionsAreNotRead(t *testing.T) {
 			}
 			return "the list"
 		})
-		text, err := conntrack{a}.Dump(t.Context())
+		text, err := conntrack{a}.Dump(t.Context(), pipeline.ZonePolicy)
 		if got := err == nil && text == "the list"; got != read {
 			t.Errorf("%d connections: %q, %v", n, text, err)
 		}
-		if !read && (err == nil || !strings.Contains(err.Error(), fmt.Sprint(n))) {
+		if !read && (!errors.Is(err, connections.ErrTooMany) || !strings.Contains(err.Error(), fmt.Sprint(n))) {
 			t.Errorf("%d connections: %v", n, err)
 		}
 	}
 }
 
-// Who opened a connection is told, whatever its protocol, zone and state, but for ICMP, and not before the switch has what it should.
-func TestOpenersOfConnections(t *testing.T) {
+// remembers are connections, as ovs-vswitchd lists them.
+type remembers struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+// add has the pod's address be in each zone of the pipeline.
+func (c *remembers) add(e endpoints.Endpoint) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, zone := range []uint16{pipeline.ZonePolicy, pipeline.ZoneService} {
+		c.lines = append(c.lines, fmt.Sprintf("tcp,orig=(src=%[1]v,dst=10.9.0.9,sport=999,dport=80),reply=(src=10.9.0.9,dst=%[1]v,sport=80,dport=999),zone=%d,protoinfo=(state=TIME_WAIT)\n", e.Addresses[0], zone))
+	}
+}
+
+func (c *remembers) forget(those ofctl.Connections) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lines = slices.DeleteFunc(c.lines, func(line string) bool {
+		return strings.Contains(line, fmt.Sprintf("orig=(src=%v,", those.Addr)) && strings.Contains(line, fmt.Sprintf(",zone=%d,", those.Zone))
+	})
+}
+
+// answer is what ovs-vswitchd says of them: of a zone where one is asked for, else of all.
+func (c *remembers) answer(question string) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if strings.Contains(question, "dpctl/ct-get-nconns") {
+		return fmt.Sprintln(len(c.lines))
+	}
+	_, zone, filtered := strings.Cut(question, `"zone=`)
+	zone, _, _ = strings.Cut(zone, `"`)
+	var text strings.Builder
+	for _, line := range c.lines {
+		if !filtered || strings.Contains(line, ",zone="+zone+",") {
+			text.WriteString(line)
+		}
+	}
+	return text.String()
+}
+
+// The kernel's tracker holds the connections of the node's own stack and of whoever has a zone there; none of them is looked at.
+func TestOnlyTheZonesOfPodsAreRead(t *testing.T) {
+	a, s, _ := running(t)
+	const foreign = "tcp,orig=(src=10.0.0.7,dst=10.0.0.9,sport=1,dport=2),reply=(src=10.0.0.9,dst=10.0.0.7,sport=2,dport=1)"
+	s.tracks.lines = []string{foreign + ",protoinfo=(state=ESTABLISHED)\n", foreign + ",zone=7,protoinfo=(state=ESTABLISHED)\n"}
+	s.tracks.add(wired("2", "c2", 8))
+	for _, zone := range []uint16{pipeline.ZonePolicy, pipeline.ZoneService} {
+		text, err := conntrack{a}.Dump(t.Context(), zone)
+		if err != nil || strings.Count(text, "\n") != 1 || !strings.Contains(text, fmt.Sprintf("src=10.0.0.8,dst=10.9.0.9,sport=999,dport=80),reply=(src=10.9.0.9,dst=10.0.0.8,sport=80,dport=999),zone=%d,", zone)) {
+			t.Errorf("zone %d: %q, %v", zone, text, err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	gone := wired("1", "c1", 7)
+	if err := a.Forget(ctx, gone); err != nil {
+		t.Error(err)
+	}
+	if err := a.ended.Free(ctx, gone.Addresses); err != nil || len(s.forgot) != 0 {
+		t.Errorf("%v; asked to forget %v", err, s.forgot)
+	}
+}
+
+// Of the kernel's tracker Open vSwitch forgets other protocols than of its own.
+func TestWhatIsForgottenIsOfTheDatapath(t *testing.T) {
+	for datapath, want := range map[string]int{"netdev": 1, "system": 0} {
+		a, err := newAgent(Config{StateDir: t.TempDir(), Node: "node1", Logger: slog.New(slog.DiscardHandler), DatapathType: datapath, OVSControl: filepath.Join(t.TempDir(), "ctl")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := newPickySwitch()
+		s.tracks.lines = []string{"47,orig=(src=10.0.0.7,dst=10.0.0.9),reply=(src=10.0.0.9,dst=10.0.0.7),zone=65521,timeout=9\n"}
+		answering(t, a.cfg.OVSControl, s.tracks.answer)
+		a.client = new(listener)
+		if err := a.attach(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{}, 2)
+		go func() { a.loop(ctx); done <- struct{}{} }()
+		go func() { a.ended.Run(ctx); done <- struct{}{} }()
+		a.ended.Gone(t.Context(), "shop/gone", wired("1", "c1", 7).Addresses)
+		if len(s.forgot) != want {
+			t.Errorf("%s: asked to forget %v", datapath, s.forgot)
+		}
+		cancel()
+		<-done
+		<-done
+		a.close()
+	}
+}
+
+// Nothing that the list lacks is believed before the switch has what it should: a pod that is not known could still send.
+func TestTheListIsOfASettledSwitch(t *testing.T) {
 	a, s, _ := running(t)
 	if err := a.do(t.Context(), a.detach); err != nil {
 		t.Fatal(err)
 	}
-	a.cfg.DatapathType, a.cfg.OVSControl = "netdev", filepath.Join(t.TempDir(), "ctl")
-	var count atomic.Int64
-	answering(t, a.cfg.OVSControl, func(line string) string {
-		switch {
-		case strings.Contains(line, "dpctl/ct-get-nconns"):
-			return fmt.Sprintln(count.Load())
-		case strings.Contains(line, "zone="):
-			return "only those of a zone"
-		}
-		return "tcp,orig=(src=10.0.0.2,dst=10.96.0.1,sport=999,dport=80),reply=(src=10.0.0.3,dst=10.0.0.2,sport=80,dport=999),zone=65522,protoinfo=(state=TIME_WAIT)\n" +
-			"47,orig=(src=fd00::2,dst=fd00::3),reply=(src=fd00::3,dst=fd00::2),zone=65521\n" +
-			"icmp,orig=(src=10.0.0.4,dst=10.0.0.2,id=1,type=8,code=0),reply=(src=10.0.0.2,dst=10.0.0.4,id=1,type=0,code=0),zone=65521\n"
-	})
-	if found, err := (conntrack{a}).Openers(t.Context()); err == nil {
-		t.Errorf("without a switch: %v", found)
+	if err := (conntrack{a}).Settled(t.Context()); err == nil {
+		t.Error("settled without a switch")
+	}
+	if err := (conntrack{a}).Forget(t.Context(), []ofctl.Connections{{}}); err == nil || errors.Is(err, connections.ErrCannot) {
+		t.Errorf("forgotten without a switch: %v", err)
 	}
 	if err := a.do(t.Context(), func() { _ = a.attach(t.Context(), s) }); err != nil {
 		t.Fatal(err)
 	}
-	found, err := conntrack{a}.Openers(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got []string
-	for address := range found {
-		got = append(got, address.String())
-	}
-	slices.Sort(got)
-	if want := []string{"10.0.0.2", "fd00::2"}; !slices.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
-	count.Store(mostConnections + 1)
-	if found, err := (conntrack{a}).Openers(t.Context()); err == nil {
-		t.Errorf("of too many: %v", found)
+	if err := (conntrack{a}).Settled(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -130,6 +206,8 @@ func TestARestartCountsNothingTwice(t *testing.T) {
 func TestARestoredPodsConnectionsAreNotForgotten(t *testing.T) {
 	a, s, d := running(t)
 	restored, other := wired("1", "c1", 7), wired("2", "c2", 8)
+	s.tracks.add(restored)
+	s.tracks.add(other)
 	other.Name, restored.Realised = "cache", true
 	if err := a.do(t.Context(), func() { a.restorePods([]endpoints.Endpoint{restored, other}) }); err != nil {
 		t.Fatal(err)

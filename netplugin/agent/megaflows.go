@@ -32,20 +32,9 @@ func (a *agent) purgeAlong(ctx context.Context) {
 	if a.cfg.DatapathType != hostnet.DatapathNetdev {
 		return
 	}
-	socket, err := a.cfg.controlSocket()
-	if err != nil {
-		return
+	if answer, err := a.ask(context.WithoutCancel(ctx), "revalidator/purge"); err == nil {
+		go func() { _, _ = answer() }()
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), controlTime)
-	answer, err := appctl.Ask(ctx, socket, "revalidator/purge")
-	if err != nil {
-		cancel()
-		return
-	}
-	go func() {
-		defer cancel()
-		_, _ = answer()
-	}()
 }
 
 // revisions is how many rounds of Open vSwitch's revalidators must end after a change of flows until one has ended that began with it. revalidator/wait
@@ -60,7 +49,7 @@ func (a *agent) drain(ctx context.Context) {
 	for range revisions {
 		if err := a.control(ctx, "revalidator/wait"); err != nil {
 			a.log.Warn("the switch does not say that it has revised its cache; packets may be lost while it does", "error", err)
-			return
+			break // the purge needs no revision
 		}
 	}
 	a.purge(ctx)
@@ -73,13 +62,29 @@ func (a *agent) control(ctx context.Context, command string, args ...string) err
 }
 
 func (a *agent) askSwitch(ctx context.Context, command string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, controlTime)
-	defer cancel()
-	socket, err := a.cfg.controlSocket()
+	answer, err := a.ask(ctx, command, args...)
 	if err != nil {
 		return "", err
 	}
-	return appctl.Call(ctx, socket, command, args...)
+	return answer()
+}
+
+// ask sends ovs-vswitchd a command. What it returns waits for the answer, in bounded time, and is to be called once.
+func (a *agent) ask(ctx context.Context, command string, args ...string) (func() (string, error), error) {
+	socket, err := a.cfg.controlSocket()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, controlTime)
+	answer, err := appctl.Ask(ctx, socket, command, args...)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	return func() (string, error) {
+		defer cancel()
+		return answer()
+	}, nil
 }
 
 // controlSocket is ovs-vswitchd's.

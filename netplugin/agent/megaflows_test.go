@@ -141,6 +141,24 @@ func TestAnotherLayoutWaitsForTheCache(t *testing.T) {
 	}
 }
 
+// A switch that does not say when it has revised its cache empties it all the same: what is left of another layout must not lead packets to its tables.
+func TestTheCacheIsEmptiedThoughItsRevisionIsNotTold(t *testing.T) {
+	a, _, _ := testAgent(t)
+	a.cfg.DatapathType, a.cfg.OVSControl = "netdev", filepath.Join(t.TempDir(), "ctl")
+	asked := refusing(t, a.cfg.OVSControl, "revalidator/wait")
+	a.drain(t.Context())
+	for _, want := range []string{"revalidator/wait", "revalidator/purge"} {
+		select {
+		case line := <-asked:
+			if !strings.Contains(line, want) {
+				t.Errorf("asked %s, want %s", line, want)
+			}
+		default:
+			t.Errorf("%s was not asked for", want)
+		}
+	}
+}
+
 // At each connection of the switch, which may be a new process, its conntrack is told to take halves of TCP connections, and to
 // hold more fragments.
 func TestHalvesOfConnectionsAreTracked(t *testing.T) {
@@ -193,11 +211,27 @@ func control(t *testing.T, path string) chan string {
 // answering is one that answers what is asked.
 func answering(t *testing.T, path string, answer func(line string) string) chan string {
 	t.Helper()
+	return serving(t, path, func(line string) map[string]any { return map[string]any{"id": 0, "result": answer(line), "error": nil} })
+}
+
+// refusing is one that refuses a command.
+func refusing(t *testing.T, path, command string) chan string {
+	t.Helper()
+	return serving(t, path, func(line string) map[string]any {
+		if strings.Contains(line, command) {
+			return map[string]any{"id": 0, "result": nil, "error": "no"}
+		}
+		return map[string]any{"id": 0, "result": "", "error": nil}
+	})
+}
+
+func serving(t *testing.T, path string, reply func(line string) map[string]any) chan string {
+	t.Helper()
 	listener, err := net.Listen("unix", path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	asked, done := make(chan string, 9), make(chan struct{})
+	asked, done := make(chan string, 999), make(chan struct{})
 	t.Cleanup(func() { listener.Close(); <-done })
 	go func() {
 		defer close(done)
@@ -208,7 +242,7 @@ func answering(t *testing.T, path string, answer func(line string) string) chan 
 			}
 			line, _ := bufio.NewReader(conn).ReadString('\n')
 			asked <- line
-			_ = json.NewEncoder(conn).Encode(map[string]any{"id": 0, "result": answer(line), "error": nil})
+			_ = json.NewEncoder(conn).Encode(reply(line))
 			conn.Close()
 		}
 	}()

@@ -24,6 +24,7 @@ type pickySwitch struct {
 	holds   map[pickyKey]ofctl.Flow
 	born    map[pickyKey]time.Duration // on the machine's clock
 	closed  chan struct{}
+	tracks  remembers
 	forgot  []string
 	keeps   error // why it forgets nothing
 	hangs   bool
@@ -79,8 +80,13 @@ func (s *pickySwitch) Dump(_ context.Context, visit func(ofctl.Flow, error) erro
 	return nil
 }
 
-func (s *pickySwitch) ForgetConnections(_ context.Context, zone uint16, a netip.Addr) error {
-	s.forgot = append(s.forgot, fmt.Sprintf("%v in %d", a, zone))
+func (s *pickySwitch) ForgetConnections(_ context.Context, those ...ofctl.Connections) error {
+	for _, c := range those {
+		s.forgot = append(s.forgot, fmt.Sprintf("%v in %d", c.Addr, c.Zone))
+		if s.keeps == nil {
+			s.tracks.forget(c)
+		}
+	}
 	return s.keeps
 }
 

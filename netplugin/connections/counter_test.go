@@ -2,7 +2,6 @@ package connections
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -13,66 +12,92 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/flowkeep/flowkeep/ofctl"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
+// The zones of the connections here.
+const (
+	ofPolicies = 65521
+	ofServices = 65522
+)
+
 // tracker is conntrack with these lines.
 type tracker struct {
-	mu     sync.Mutex
-	lines  []string
-	dumps  int
-	asked  int // for openers
-	misses int // lines that Forget leaves
-	broken error
-	forgot []netip.Addr
-	takes  time.Duration // to read it
+	mu      sync.Mutex
+	lines   []string // of all zones; those that name none are of zone 0
+	dumps   int      // of the policies' zone
+	misses  int      // lines that Forget leaves
+	broken  error
+	away    error // why it is not settled
+	unread  error // why it shows nothing
+	refuses error // why it forgets nothing
+	forgot  []netip.Addr
+	asked   []ofctl.Connections
+	forgets func()        // called when it has forgotten, with the lock
+	takes   time.Duration // to read it
 }
 
-func (c *tracker) Dump(context.Context) (string, error) {
+func (c *tracker) Settled(context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.away
+}
+
+func (c *tracker) Dump(_ context.Context, zone uint16) (string, error) {
 	time.Sleep(c.takes)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.dumps++
-	return strings.Join(c.lines, "\n"), c.broken
-}
-
-// Openers are those of the lines.
-func (c *tracker) Openers(context.Context) (map[netip.Addr]bool, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.asked++
-	found := map[netip.Addr]bool{}
-	for _, line := range c.lines {
-		if t, _, err := ParseLine(line); err == nil {
-			found[t.Src] = true
-		}
+	if zone == ofPolicies {
+		c.dumps++
 	}
-	return found, c.broken
+	if c.unread != nil {
+		return "", c.unread
+	}
+	return strings.Join(slices.DeleteFunc(slices.Clone(c.lines), func(line string) bool { return !in(zone, line) }), "\n"), c.broken
 }
 
-func (c *tracker) Forget(_ context.Context, a netip.Addr) error {
+func in(zone uint16, line string) bool { return strings.Contains(line, fmt.Sprintf(",zone=%d", zone)) }
+
+func (c *tracker) Forget(_ context.Context, those []ofctl.Connections) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.broken != nil {
 		return c.broken
 	}
-	c.forgot = append(c.forgot, a)
+	c.forgot, c.asked = append(c.forgot, those[0].Addr), append(c.asked, those...)
+	if c.refuses != nil {
+		return c.refuses
+	}
 	c.lines = slices.DeleteFunc(slices.Clone(c.lines), func(line string) bool {
-		t, _, err := ParseLine(line)
-		if err != nil || t.Src != a {
+		if !slices.ContainsFunc(those, func(k ofctl.Connections) bool { return isOf(line, k) }) {
 			return false
 		}
 		c.misses--
 		return c.misses < 0
 	})
+	if c.forgets != nil {
+		c.forgets()
+	}
 	return nil
+}
+
+// isOf tells whether the switch would remove a connection that it is asked to; it never removes SCTP, as with the kernel's tracker.
+func isOf(line string, k ofctl.Connections) bool {
+	t, _, err := ParseLine(line)
+	return err == nil && in(k.Zone, line) && uint8(t.Protocol) == k.Protocol && t.Protocol != policy.SCTP && (k.From && t.Src == k.Addr || !k.From && t.Dst == k.Addr)
 }
 
 func (c *tracker) set(broken error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.broken = broken
+	c.broken, c.away = broken, broken
+}
+
+// configured is a counter's configuration with this conntrack.
+func configured(ct Conntrack) Config {
+	return Config{Conntrack: ct, Zones: []uint16{ofPolicies, ofServices}, Forgettable: map[uint8]bool{6: true, 17: true, 132: false}, Logger: slog.New(slog.DiscardHandler)}
 }
 
 func value(c prometheus.Collector) float64 {
@@ -95,7 +120,7 @@ func counting(t *testing.T, ct *tracker, f func(ctx context.Context, c *Counter)
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		c := New(Config{Conntrack: ct, Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()})
+		c := New(configured(ct))
 		go c.Run(ctx)
 		f(ctx, c)
 		cancel()
@@ -129,7 +154,7 @@ func leaves(a netip.Addr) *policy.NodeUpdate {
 }
 
 func TestAClientThatLosesItsPermissionIsCounted(t *testing.T) {
-	ct := &tracker{lines: []string{line("10.0.0.2", 1, "10.0.0.1", 80), line("10.0.0.2", 2, "10.0.0.1", 80), line("10.0.0.3", 3, "10.0.0.1", 80), "nonsense",
+	ct := &tracker{lines: []string{line("10.0.0.2", 1, "10.0.0.1", 80), line("10.0.0.2", 2, "10.0.0.1", 80), line("10.0.0.3", 3, "10.0.0.1", 80), "nonsense,zone=65521",
 		line("10.0.0.2", 4, "10.0.0.9", 80), line("10.0.0.9", 5, "10.0.0.2", 80)}}
 	counting(t, ct, func(_ context.Context, c *Counter) {
 		c.Begin(allowing(alice, bob))
@@ -183,139 +208,11 @@ func TestWhatIsStillAllowedIsNotCounted(t *testing.T) {
 	})
 }
 
-func TestTheConnectionsOfAPodThatIsGoneAreForgotten(t *testing.T) {
-	ct := &tracker{lines: []string{line("10.0.0.2", 1, "10.0.0.1", 80), line("10.0.0.3", 2, "10.0.0.1", 80), line("10.0.0.3", 2, "10.0.0.2", 80)}}
-	counting(t, ct, func(ctx context.Context, c *Counter) {
-		c.Begin(allowing(alice, bob))
-		c.Gone(ctx, "shop/alice", []netip.Addr{alice})
-		if !slices.Equal(ct.forgot, []netip.Addr{alice}) {
-			t.Fatalf("forgot %v when Gone had returned", ct.forgot)
-		}
-		if recent, sum, _ := c.Recent(); sum != 2 || recent[0].Why() != "pod shop/alice is gone" {
-			t.Errorf("counted %d: %+v", sum, recent)
-		}
-		c.Gone(ctx, "shop/nobody", nil)
-	})
-}
-
-// A switch that does not answer delays nobody for long, and is asked again until it has forgotten.
-func TestASwitchThatIsAwayForgetsLater(t *testing.T) {
-	ct := &tracker{broken: errors.New("away")}
-	counting(t, ct, func(ctx context.Context, c *Counter) {
-		c.Begin(allowing(alice))
-		c.Gone(ctx, "shop/alice", []netip.Addr{alice})
-		if _, _, problem := c.Recent(); problem == nil || value(c.failed) != 1 {
-			t.Errorf("nothing is told: %v", problem)
-		}
-		ct.set(nil)
-		time.Sleep(2 * time.Second)
-		synctest.Wait()
-		if !slices.Equal(ct.forgot, []netip.Addr{alice}) {
-			t.Errorf("forgot %v", ct.forgot)
-		}
-	})
-	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-	defer cancel()
-	New(Config{Conntrack: ct}).Gone(ctx, "shop/alice", []netip.Addr{alice}) // nobody runs it: ends with ctx
-}
-
-// An address whose last pod's connections are still to be forgotten is not free: forgotten later, the next pod's would go too.
-func TestAnAddressIsFreeWhenItIsForgotten(t *testing.T) {
-	ct := &tracker{broken: errors.New("away")}
-	counting(t, ct, func(ctx context.Context, c *Counter) {
-		c.Begin(allowing(alice))
-		c.Had([]netip.Addr{alice, bob})
-		for range 3 { // the runtime repeats itself
-			c.Gone(ctx, "shop/alice", []netip.Addr{alice})
-		}
-		if err := c.Free(ctx, []netip.Addr{bob}); err != nil {
-			t.Error(err)
-		}
-		early, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
-		defer cancel()
-		if err := c.Free(early, []netip.Addr{bob, alice}); err == nil {
-			t.Error("free while the switch remembers")
-		}
-		ct.set(nil)
-		if err := c.Free(ctx, []netip.Addr{bob, alice}); err != nil || !slices.Equal(ct.forgot, []netip.Addr{alice}) {
-			t.Errorf("free: %v; forgotten %v, want once", err, ct.forgot)
-		}
-	})
-	c := New(Config{Conntrack: ct}) // nobody runs it
-	over, cancel := context.WithCancel(t.Context())
-	cancel()
-	c.Gone(over, "shop/alice", []netip.Addr{alice})
-	if c.Free(over, []netip.Addr{alice}) == nil {
-		t.Error("free before anybody has looked")
-	}
-}
-
-// Nobody knows what an address was owed before the start: its first pod waits until it is forgotten, once, and nobody else does. The
-// connections of pods that go on are left alone.
-func TestAnAddressOfBeforeTheStartIsForgottenBeforeItsFirstPod(t *testing.T) {
-	ct := &tracker{broken: errors.New("away")}
-	counting(t, ct, func(ctx context.Context, c *Counter) {
-		c.Had([]netip.Addr{bob})
-		if err := c.Free(ctx, []netip.Addr{bob}); err != nil {
-			t.Error(err)
-		}
-		for range 2 { // the kubelet tries again
-			early, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
-			if err := c.Free(early, []netip.Addr{alice}); err == nil {
-				t.Error("free while the switch may remember another pod of before the start")
-			}
-			cancel()
-		}
-		ct.set(nil)
-		for range 2 {
-			if err := c.Free(ctx, []netip.Addr{alice, bob}); err != nil || !slices.Equal(ct.forgot, []netip.Addr{alice}) {
-				t.Errorf("free: %v; forgotten %v, want alice's once", err, ct.forgot)
-			}
-		}
-		c.Gone(ctx, "shop/alice", []netip.Addr{alice})
-		if err := c.Free(ctx, []netip.Addr{alice}); err != nil || !slices.Equal(ct.forgot, []netip.Addr{alice, alice}) {
-			t.Errorf("after the pod's end: %v; forgotten %v, want alice's twice", err, ct.forgot)
-		}
-	})
-}
-
-// Where nothing is left of an address its first pod does not wait, and all are read together, once: to forget one takes the switch seconds where it knows
-// many connections.
-func TestWhatNothingIsLeftOfIsFree(t *testing.T) {
-	ct := &tracker{lines: []string{opened(alice)}}
-	counting(t, ct, func(ctx context.Context, c *Counter) {
-		for _, addrs := range [][]netip.Addr{{carol}, {bob}, {carol, bob}} {
-			if err := c.Free(ctx, addrs); err != nil || len(ct.forgot) > 0 || ct.asked != 1 {
-				t.Errorf("%v; forgotten %v in %d readings", err, ct.forgot, ct.asked)
-			}
-		}
-		if err := c.Free(ctx, []netip.Addr{alice, carol}); err != nil || !slices.Equal(ct.forgot, []netip.Addr{alice}) {
-			t.Errorf("%v; forgotten %v", err, ct.forgot)
-		}
-	})
-}
-
-// opened is a connection of the address's, as a dump tells it.
-func opened(by netip.Addr) string {
-	return "udp,orig=(src=" + by.String() + ",dst=" + bob.String() + ",sport=1,dport=2)"
-}
-
-// Open vSwitch that forgets may leave some out: it is asked until nothing is left, and nobody has the address before.
-func TestWhatTheSwitchMissedIsForgottenToo(t *testing.T) {
-	ct := &tracker{lines: []string{opened(alice), opened(alice), opened(alice), opened(carol)}, misses: 4}
-	counting(t, ct, func(ctx context.Context, c *Counter) {
-		c.Gone(ctx, "shop/both", []netip.Addr{alice, carol})
-		if err := c.Free(ctx, []netip.Addr{alice, carol}); err != nil || len(ct.lines) > 0 {
-			t.Errorf("free: %v; left are %v", err, ct.lines)
-		}
-	})
-}
-
 // slow is conntrack that a switch which hangs does not show.
 type slow struct{ tracker }
 
-func (s *slow) Dump(ctx context.Context) (string, error) {
-	_, _ = s.tracker.Dump(ctx)
+func (s *slow) Dump(ctx context.Context, zone uint16) (string, error) {
+	_, _ = s.tracker.Dump(ctx, zone)
 	<-ctx.Done()
 	return "", ctx.Err()
 }
@@ -326,7 +223,7 @@ func TestAHangingSwitchIsAskedAgain(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		ct := new(slow)
-		c := New(Config{Conntrack: ct, Logger: slog.New(slog.DiscardHandler)})
+		c := New(configured(ct))
 		go c.Run(ctx)
 		c.Begin(allowing(alice))
 		for range 120 {
@@ -338,66 +235,6 @@ func TestAHangingSwitchIsAskedAgain(t *testing.T) {
 		if ct.dumps < 5 {
 			t.Errorf("asked %d times in two minutes", ct.dumps)
 		}
-	})
-}
-
-// busy is conntrack that takes a minute to forget.
-type busy struct {
-	tracker
-	cutShort int
-}
-
-func (b *busy) Forget(ctx context.Context, a netip.Addr) error {
-	select {
-	case <-time.After(time.Minute):
-		return b.tracker.Forget(ctx, a)
-	case <-ctx.Done():
-		b.cutShort++
-		return ctx.Err()
-	}
-}
-
-// thirtyGone are the addresses of pods that end at once, on a busy switch.
-func thirtyGone() (*busy, *Counter, []netip.Addr) {
-	ct := new(busy)
-	var addrs []netip.Addr
-	for n := range byte(30) {
-		addrs = append(addrs, netip.AddrFrom4([4]byte{10, 1, 0, n}))
-	}
-	return ct, New(Config{Conntrack: ct, Logger: slog.New(slog.DiscardHandler)}), addrs
-}
-
-// Many pods that die at once on a busy switch are forgotten one after another; the switch is not cut short.
-func TestABusySwitchIsNotCutShort(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		ct, c, addrs := thirtyGone()
-		go c.Run(ctx)
-		c.Gone(ctx, "shop/all", addrs)
-		if ct.cutShort != 0 || len(ct.forgot) != len(addrs) {
-			t.Errorf("forgotten are %d of %d, cut short %d times", len(ct.forgot), len(addrs), ct.cutShort)
-		}
-		cancel()
-		synctest.Wait()
-	})
-}
-
-// A pod that starts waits for what is at work, and not for all that are gone.
-func TestAnAddressThatAPodWaitsForComesFirst(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		ct, c, addrs := thirtyGone()
-		ct.lines = []string{opened(alice)}
-		go c.Run(ctx)
-		go c.Gone(ctx, "shop/all", addrs)
-		synctest.Wait()
-		if err := c.Free(ctx, []netip.Addr{alice, addrs[20]}); err != nil || len(ct.forgot) != 3 {
-			t.Errorf("free: %v; before it %v", err, ct.forgot)
-		}
-		cancel()
-		synctest.Wait()
 	})
 }
 

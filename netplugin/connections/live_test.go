@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/flowkeep/flowkeep/ofctl"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
@@ -39,11 +40,11 @@ func TestSumUp(t *testing.T) {
 func TestLiveLeavesTheSwitchAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		looks, look := 0, 20*time.Millisecond
-		c := New(Config{Conntrack: lookFunc(func() string {
+		c := New(configured(lookFunc(func() string {
 			looks++
 			time.Sleep(look)
 			return "tcp,orig=(src=10.0.0.2,dst=10.0.0.1,sport=1,dport=80),state=ESTABLISHED\ntcp,orig=(src=10.0.0.2,dst=10.0.0.1,sport=1,dport=81),state=TIME_WAIT\n"
-		})})
+		})))
 		live, err := c.Live(t.Context())
 		if err != nil || len(live) != 1 {
 			t.Fatalf("%v, %v", live, err)
@@ -62,8 +63,6 @@ func TestLiveLeavesTheSwitchAlone(t *testing.T) {
 
 type lookFunc func() string
 
-func (f lookFunc) Dump(context.Context) (string, error) { return f(), nil }
-func (f lookFunc) Openers(context.Context) (map[netip.Addr]bool, error) {
-	return map[netip.Addr]bool{}, nil
-}
-func (f lookFunc) Forget(context.Context, netip.Addr) error { return nil }
+func (f lookFunc) Settled(context.Context) error                     { return nil }
+func (f lookFunc) Dump(context.Context, uint16) (string, error)      { return f(), nil }
+func (f lookFunc) Forget(context.Context, []ofctl.Connections) error { return nil }
