@@ -10,7 +10,10 @@ import (
 // back into the bridge what it translates for it (docs/decisions/002), no route leads to it from elsewhere, and it may be another node's pod's by now.
 // Where no podCIDR is known, nothing is known of any address.
 func (cfg *Config) isForeign(a netip.Addr) bool {
-	return len(cfg.PodCIDRs) > 0 && !(contains(cfg.PodCIDRs, a) && (cfg.Returned == nil || contains(cfg.Returned, a)))
+	if len(cfg.PodCIDRs) == 0 {
+		return false
+	}
+	return !contains(cfg.PodCIDRs, a) || cfg.Returned != nil && !contains(cfg.Returned, a)
 }
 
 // foreign keeps a foreign address on the node: it speaks with the node's pods, and answers the node. What it opens does not get to the node's stack, which
