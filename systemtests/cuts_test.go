@@ -1,12 +1,10 @@
 package systemtests
 
 import (
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -14,7 +12,6 @@ import (
 	"time"
 
 	"github.com/flowkeep/flowkeep/systemtests/cluster"
-	"github.com/flowkeep/flowkeep/systemtests/frame"
 )
 
 // cut is what netctl cuts tells of one.
@@ -83,64 +80,18 @@ func (w *world) live(ending, staying []cluster.Expectation, change func()) {
 	streams := w.streams(ending)
 	var over time.Time
 	w.watch(stall, staying, func() {
-		time.Sleep(time.Second)
+		w.allHeard(ending)
 		change()
 		cluster.Undisturbed(w.ctx, cluster.Stretch(ended))
 		over = time.Now()
-		for _, got := range w.overheard(ending, cluster.Stretch(700*time.Millisecond)) {
-			w.Errorf("%s, which should have ended", got)
-		}
+		silence := w.unheard(ending, "it should have ended")
+		cluster.Undisturbed(w.ctx, cluster.Stretch(700*time.Millisecond))
+		silence()
 	})
 	for i, r := range w.stop(streams) {
 		if r.Received == 0 || r.LastAnswer.After(over) {
 			w.Errorf("%v: should have ended, and was answered %v later; answered %d of %d", streams[i].Expectation, r.LastAnswer.Sub(over), r.Received, r.Sent)
 		}
-	}
-}
-
-// overheard tells what comes to the servers of the ways from their clients for a while.
-func (w *world) overheard(ways []cluster.Expectation, window time.Duration) (got []string) {
-	w.Helper()
-	type pair struct{ from, to netip.Addr }
-	listening := map[pair]func() ([][]byte, error){}
-	for _, e := range ways {
-		from := slices.IndexFunc(e.From.IPs, func(a netip.Addr) bool { return a.Is4() == e.To.Is4() })
-		for _, server := range w.pods {
-			p := pair{e.From.IPs[from], e.To}
-			if slices.Contains(server.IPs, e.To) && listening[p] == nil {
-				stop, err := w.Hear(w.ctx, server.NetNS, "eth0", append(p.from.AsSlice(), p.to.AsSlice()...))
-				w.must(err)
-				listening[p] = stop
-			}
-		}
-	}
-	cluster.Undisturbed(w.ctx, window)
-	for p, stop := range listening {
-		frames, err := stop()
-		w.must(err)
-		for _, e := range ways {
-			if e.To != p.to || !slices.Contains(e.From.IPs, p.from) {
-				continue
-			}
-			if n := len(slices.DeleteFunc(slices.Clone(frames), func(f []byte) bool { return !isTo(f, e.Proto, e.Port) })); n > 0 {
-				got = append(got, fmt.Sprintf("%v: %d packets came to the server", e, n))
-			}
-		}
-	}
-	return got
-}
-
-// isTo tells whether a frame holds a packet of the protocol to the port.
-func isTo(f []byte, proto string, port int) bool {
-	next, transport := 23, 34
-	if binary.BigEndian.Uint16(f[12:]) == frame.EtherIPv6 {
-		next, transport = 20, 54
-	}
-	switch number := f[next]; proto {
-	case "icmp":
-		return number == frame.ICMP || number == frame.ICMPv6
-	default:
-		return number == map[string]byte{"tcp": frame.TCP, "udp": frame.UDP, "sctp": 132}[proto] && len(f) >= transport+4 && binary.BigEndian.Uint16(f[transport+2:]) == uint16(port)
 	}
 }
 

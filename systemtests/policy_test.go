@@ -145,6 +145,10 @@ func TestNewPodIsNeverOpen(t *testing.T) {
 		pod = pods[0]
 		time.Sleep(time.Second)
 	})
+	w.pods["new"] = pod
+	if counts := w.datagramsOf("new"); slices.Max(counts) > 0 {
+		w.Errorf("%v datagrams came to the new pod, of each family: none may, whether or not it was up to answer", counts)
+	}
 	for _, e := range ways {
 		if !slices.Contains(pod.IPs, e.To) {
 			w.Errorf("the new pod was expected to get %v and has %v: nothing was shown", e.To, pod.IPs)

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -28,10 +30,12 @@ var families = []int{4, 6}
 type world struct {
 	*testing.T
 	*cluster.Cluster
-	ctx     context.Context
-	id      string
-	pods    map[string]cluster.Pod
-	machine *cluster.Machine
+	ctx  context.Context
+	id   string
+	pods map[string]cluster.Pod
+	// backends are the pods' ports behind those of Services, where there is one.
+	backends map[netip.AddrPort]netip.AddrPort
+	machine  *cluster.Machine
 }
 
 func setup(t *testing.T) *world {
@@ -41,7 +45,7 @@ func setup(t *testing.T) *world {
 
 func setupOn(t *testing.T, c *cluster.Cluster) *world {
 	t.Helper()
-	w := &world{T: t, Cluster: c, ctx: t.Context(), id: strings.ToLower(rand.Text()[:6]), pods: map[string]cluster.Pod{}, machine: cluster.WatchMachine(t.Context())}
+	w := &world{T: t, Cluster: c, ctx: t.Context(), id: strings.ToLower(rand.Text()[:6]), pods: map[string]cluster.Pod{}, backends: map[netip.AddrPort]netip.AddrPort{}, machine: cluster.WatchMachine(t.Context())}
 	w.Cleanup(w.describeFailure)
 	if *hook == "" { // what the test before restarted may be on its way still
 		w.must(w.AwaitConnected(w.ctx, 30*time.Second))
@@ -195,34 +199,51 @@ func (w *world) settles(lists ...[]cluster.Expectation) {
 	}
 }
 
+// busy tells whether a stream along the way asks all the time: what does not connect asks now and then.
+func busy(e cluster.Expectation) bool { return e.Open || e.Proto != "tcp" }
+
+// streamRate is how often a second each busy stream along the ways asks.
+func streamRate(ways []cluster.Expectation) float64 {
+	n := 0
+	for _, e := range ways {
+		if busy(e) {
+			n++
+		}
+	}
+	return cluster.StreamRate(n)
+}
+
 // streams starts one along each way.
 func (w *world) streams(ways []cluster.Expectation) (list []*cluster.Stream) {
 	w.Helper()
-	busy := 0
 	for _, e := range ways {
-		if e.Open || e.Proto != "tcp" { // what does not connect asks now and then
-			busy++
-		}
-	}
-	for _, e := range ways {
-		s, err := w.StartStream(w.ctx, e, cluster.StreamRate(busy))
+		s, err := w.StartStream(w.ctx, e, streamRate(ways))
 		w.must(err)
 		list = append(list, s)
 	}
 	return list
 }
 
-// watch streams along all the ways while during runs, and judges what they saw.
-func (w *world) watch(maxGap time.Duration, ways []cluster.Expectation, during func()) {
+// watch streams along all the ways while during runs, and judges what they saw and, where they are shut, what came to their servers. diligence is what the
+// laziest of the busy streams has asked, as a part of what it was to.
+func (w *world) watch(maxGap time.Duration, ways []cluster.Expectation, during func()) (diligence float64) {
 	w.Helper()
-	streams := w.streams(ways)
+	silence := w.unheard(slices.DeleteFunc(slices.Clone(ways), func(e cluster.Expectation) bool { return e.Open }), "nothing should")
+	streams, began := w.streams(ways), time.Now()
 	during()
+	due := streamRate(ways) * time.Since(began).Seconds()
+	diligence = 1
 	for i, r := range w.stop(streams) {
 		if err := streams[i].Judge(r, cluster.Stretch(maxGap)); err != nil {
 			w.Error(err)
 		}
+		if busy(ways[i]) {
+			diligence = min(diligence, float64(r.Sent)/due)
+		}
 		w.Logf("%v %s: %d asked, %d answered, longest gap %.0f ms from %s", streams[i].From, r.Proto, r.Sent, r.Received, r.LongestGapMillis, r.LongestGapBegan.Format("15:04:05.000"))
 	}
+	silence()
+	return diligence
 }
 
 // stop ends streams together and returns what each saw.
