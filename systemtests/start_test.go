@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"maps"
+	"math"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -56,14 +57,13 @@ const hostPort = 17080
 // atOnce is how many are created together: two cores that start more are busy with nothing else.
 func atOnce() int { return max(int(24/cluster.Slowness()), 2) }
 
-// Pods start in a storm while their policies change. From its first instruction each may reach one pod and nobody else, and nobody may
-// reach it: not one forbidden packet passes, in either direction. How long ADD waited for the policies is printed.
+// Pods start in a storm while their policies change, also the one that isolates them. From its first instruction each may reach one pod and nobody else, and
+// nobody may reach it: not one forbidden packet passes, in either direction. How long ADD waited for the policies is printed.
 func TestPodsStartWhileTheirPoliciesChange(t *testing.T) {
 	w := setup(t)
 	ns := w.namespace("start", nil)
 	w.run(ns, "ok@node1", "vault@node1", "cellar@node2", "stranger@node2")
-	w.policy(ns, "starters", `{podSelector: {matchLabels: {role: starter}}, policyTypes: [Ingress, Egress], ingress: [{from: [{podSelector: {matchLabels: {app: nobody}}}]}],
-		egress: [{to: [{podSelector: {matchLabels: {app: ok}}}]}]}`)
+	changing := w.isolateInTurns(ns)
 	var targets []string
 	forbidden := map[string]bool{}
 	for pod, protocols := range map[string][]string{"ok": {"tcp"}, "vault": {"tcp", "udp"}, "cellar": {"udp", "icmp"}} {
@@ -86,7 +86,7 @@ func TestPodsStartWhileTheirPoliciesChange(t *testing.T) {
 	busy, rest := context.WithCancel(w.ctx)
 	var around sync.WaitGroup
 	sprayed := w.sprayFuture(busy, &around)
-	around.Go(func() { w.editNoise(busy, ns) })
+	around.Go(func() { changing(busy) })
 	began, seen := time.Now(), map[string]beginning{}
 	for wave := range slices.Chunk(starters(ns, *starts, targets), atOnce()) {
 		w.create(ns, wave)
@@ -134,13 +134,20 @@ func TestPodsStartWhileTheirPoliciesChange(t *testing.T) {
 		w.Errorf("only %d ways that are allowed were answered: nothing is shown", answered)
 	}
 	slices.Sort(firsts)
-	line := fmt.Sprintf("%d pods started in %.0f s: ADD waited for policies p50 ≤ %.1f ms, p99 ≤ %.1f ms; first answer p50 %.1f ms after the first instruction",
-		*starts, took.Seconds(), 1000*quantile(realised, w.realiseBuckets(), 0.5), 1000*quantile(realised, w.realiseBuckets(), 0.99), at(firsts, 0.5))
-	w.Log(line)
-	if *printTable {
-		fmt.Println(line)
+	waited := w.realiseBuckets()
+	w.print(fmt.Sprintf("%d pods started in %.0f s: ADD waited for policies p50 ≤ %.1f ms, p99 ≤ %.1f ms, %.0f %% of it at most %.0f ms; first answer p50 %.1f ms after the first instruction",
+		*starts, took.Seconds(), 1000*quantile(realised, waited, 0.5), 1000*quantile(realised, waited, 0.99), 100*within(realised, waited, promisedStart), 1000*promisedStart, at(firsts, 0.5)))
+	if *starts >= manyStarts && within(realised, waited, promisedStart) < 0.5 {
+		w.Errorf("ADD waited for policies for more than %.0f ms, p50", 1000*promisedStart)
 	}
 }
+
+// With so many starts, as scripts/acceptance has them on an otherwise idle machine, half of the pods may wait for their policies for no longer than promisedStart,
+// in seconds, where a bucket of netplugin's ends.
+const (
+	manyStarts    = 200
+	promisedStart = 0.15
+)
 
 // create makes pods all at once.
 func (w *world) create(namespace string, pods []object) {
@@ -245,34 +252,38 @@ func (w *world) sprayFuture(ctx context.Context, around *sync.WaitGroup) (spraye
 	return func(ip netip.Addr) bool { return targets[ip] }
 }
 
-// editNoise edits a policy of the starters all the time; none of its versions lets them reach more than the one pod.
-func (w *world) editNoise(ctx context.Context, namespace string) {
+// isolateInTurns has one policy isolate the starters, and returns what has another take its place again and again: it is made, at once the one before is
+// deleted, and no version lets the starters reach more than the one pod, or anybody reach them. An instant in which neither isolates would show. Every other one
+// selects them in other words, and so by a group of its own.
+func (w *world) isolateInTurns(namespace string) (change func(context.Context)) {
+	w.Helper()
 	api, err := w.API(w.ctx)
-	if err != nil {
-		w.Error(err)
-		return
+	w.must(err)
+	path := cluster.PathOf("NetworkPolicy", namespace, "")
+	turn := func(i int) []byte {
+		selector := []string{`"matchLabels":{"role":"starter"}`, `"matchExpressions":[{"key":"role","operator":"In","values":["starter"]}]`}[i%2]
+		return fmt.Appendf(nil, `{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"turn%[1]d"},"spec":{"podSelector":{%[2]s},
+			"policyTypes":["Ingress","Egress"],"ingress":[{"from":[{"podSelector":{"matchLabels":{"app":"nobody%[1]d"}}}]}],
+			"egress":[{"to":[{"podSelector":{"matchLabels":{"app":"ok"}}}],"ports":[{"port":%[3]d,"endPort":90}]},{"to":[{"ipBlock":{"cidr":"198.18.%[4]d.0/24"}}]}]}}`, i, selector, 78+i%3, i%250)
 	}
-	path := "/apis/networking.k8s.io/v1/namespaces/" + namespace + "/networkpolicies"
-	version := func(i int) []byte {
-		return fmt.Appendf(nil, `{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"noise"},"spec":{"podSelector":{"matchLabels":{"role":"starter"}},
-			"policyTypes":["Ingress","Egress"],"ingress":[{"from":[{"podSelector":{"matchLabels":{"app":"nobody%d"}}}]}],
-			"egress":[{"to":[{"podSelector":{"matchLabels":{"app":"ok"}}}],"ports":[{"port":%d}]},{"to":[{"ipBlock":{"cidr":"198.18.%d.0/24"}}]}]}}`, i, 80+i%3, i%250)
-	}
-	if err := api.Do(ctx, http.MethodPost, path, version(0)); err != nil {
-		w.Error(err)
-		return
-	}
-	pace := time.NewTicker(cluster.Stretch(50 * time.Millisecond))
-	defer pace.Stop()
-	for i := 1; ; i++ {
-		select {
-		case <-ctx.Done():
-			return
-		case <-pace.C:
-		}
-		if err := api.Do(ctx, http.MethodPut, path+"/noise", version(i)); err != nil && ctx.Err() == nil {
-			w.Error(err)
-			return
+	w.must(api.Do(w.ctx, http.MethodPost, path, turn(0)))
+	return func(ctx context.Context) {
+		pace := time.NewTicker(cluster.Stretch(100 * time.Millisecond))
+		defer pace.Stop()
+		for i := 1; ; i++ {
+			select {
+			case <-ctx.Done():
+				return
+			case <-pace.C:
+			}
+			err := api.Do(w.ctx, http.MethodPost, path, turn(i))
+			if err == nil {
+				err = api.Do(w.ctx, http.MethodDelete, fmt.Sprintf("%s/turn%d", path, i-1), nil)
+			}
+			if err != nil {
+				w.Error(err)
+				return
+			}
 		}
 	}
 }
@@ -292,9 +303,12 @@ func (w *world) datagramsOf(pods ...string) (counts []int) {
 // realiseBuckets is the histogram of both nodes: how many pods waited no longer than so many seconds.
 func (w *world) realiseBuckets() map[float64]float64 {
 	w.Helper()
-	out := map[float64]float64{}
+	bounds := []float64{promisedStart, math.Inf(1)}
 	for i := range 16 {
-		le := 0.0005 * float64(int(1)<<i)
+		bounds = append(bounds, 0.0005*float64(int(1)<<i))
+	}
+	out := map[float64]float64{}
+	for _, le := range bounds {
 		for _, node := range []string{"node1", "node2"} {
 			n, err := w.Metric(w.ctx, node+"-netplugin", "flowkeep_netplugin_realize_seconds_bucket", fmt.Sprintf(`le="%v"`, le))
 			w.must(err)
@@ -304,19 +318,18 @@ func (w *world) realiseBuckets() map[float64]float64 {
 	return out
 }
 
+// within is how many, as a part of one, of those that were counted in between waited for no longer than a bucket's bound.
+func within(before, after map[float64]float64, bound float64) float64 {
+	all := after[math.Inf(1)] - before[math.Inf(1)]
+	return (after[bound] - before[bound]) / max(all, 1)
+}
+
 // quantile is the upper bound of the bucket that it falls into, of what was counted in between.
 func quantile(before, after map[float64]float64, q float64) float64 {
-	bounds := make([]float64, 0, len(after))
-	total := 0.0
-	for le, n := range after {
-		bounds = append(bounds, le)
-		total = max(total, n-before[le])
-	}
-	slices.Sort(bounds)
-	for _, le := range bounds {
-		if after[le]-before[le] >= q*total {
-			return le
+	for _, bound := range slices.Sorted(maps.Keys(after)) {
+		if within(before, after, bound) >= q {
+			return bound
 		}
 	}
-	return bounds[len(bounds)-1]
+	return math.Inf(1)
 }
