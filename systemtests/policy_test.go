@@ -86,6 +86,32 @@ func TestPodJoinsAndLeavesPolicies(t *testing.T) {
 	w.settles(w.open("a", "b", "tcp", 80, "a client now"), w.open("d", "b", "tcp", 80, "a new pod"), w.shut("c", "b", "tcp", 80, "no client"))
 	w.label(ns, "role", nil, "a")
 	w.settles(w.shut("a", "b", "tcp", 80, "no client any more"), w.open("d", "b", "tcp", 80, "still one"))
+	w.policy(ns, "servers", `{podSelector: {matchLabels: {role: server}}, policyTypes: [Ingress]}`)
+	w.label(ns, "role", "server", "c")
+	w.settles(w.shut("a", "c", "tcp", 80, "isolated by its new label"), w.open("a", "d", "tcp", 80, "no server"))
+	w.label(ns, "role", nil, "c")
+	w.settles(w.open("a", "c", "tcp", 80, "no server any more"))
+}
+
+// A policy selects other pods after an edit: those that it selects no longer are un-isolated, the others isolated, live connections included; where both versions
+// let somebody in nothing is lost. The pods are of one node, and then of two.
+func TestPodSelectorIsEdited(t *testing.T) {
+	w := setup(t)
+	ns := threePods(w)
+	w.run(ns, "d@node2", "e@node1")
+	selects := func(app string) {
+		w.policy(ns, "moves", fmt.Sprintf(`{podSelector: {matchLabels: {app: %s}}, ingress: [{from: [{podSelector: {matchLabels: {app: d}}}]}]}`, app))
+	}
+	selects("b")
+	before := "b"
+	for _, after := range []string{"a", "c"} {
+		ending, staying := w.transports("e", after, 80, "isolated by the edit"), slices.Concat(w.transports("d", before, 80, "allowed, then not isolated"), w.transports("d", after, 80, "not isolated, then allowed"))
+		opening := w.transports("e", before, 80, "no longer isolated")
+		w.settles(ending, staying, closed(opening))
+		w.live(ending, staying, func() { selects(after) })
+		w.settles(closed(ending), staying, opening)
+		before = after
+	}
 }
 
 // A pod that is told to end keeps its rights, as a client and as a peer, for as long as it runs, and gets no others.
