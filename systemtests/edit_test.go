@@ -66,13 +66,6 @@ func TestPolicyIsEditedUnderTraffic(t *testing.T) {
 	w.settles(always, never, closed(sometimes))
 }
 
-// one is the way of one family, or of the one that there is.
-func (w *world) one(from, to, proto string, family int, open bool) cluster.Expectation {
-	w.Helper()
-	ways := w.way(from, to, proto, 80, open, map[bool]string{true: "allowed by some version at least", false: "allowed by no version"}[open])
-	return ways[(family-4)/2%len(ways)]
-}
-
 // editedVersions let a and e into b and b out to e, each in other words; the first and the last let d in too.
 func (w *world) editedVersions() [][]byte {
 	w.Helper()

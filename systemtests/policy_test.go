@@ -105,7 +105,8 @@ func TestPodSelectorIsEdited(t *testing.T) {
 	selects("b")
 	before := "b"
 	for _, after := range []string{"a", "c"} {
-		ending, staying := w.transports("e", after, 80, "isolated by the edit"), slices.Concat(w.transports("d", before, 80, "allowed, then not isolated"), w.transports("d", after, 80, "not isolated, then allowed"))
+		ending := w.transports("e", after, 80, "isolated by the edit")
+		staying := []cluster.Expectation{w.one("d", before, "tcp", 4, true), w.one("d", before, "udp", 6, true), w.one("d", after, "udp", 4, true), w.one("d", after, "tcp", 6, true)}
 		opening := w.transports("e", before, 80, "no longer isolated")
 		w.settles(ending, staying, closed(opening))
 		w.live(ending, staying, func() { selects(after) })

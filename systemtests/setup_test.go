@@ -187,6 +187,13 @@ func (w *world) shut(from, to, proto string, port int, why string) []cluster.Exp
 	return w.way(from, to, proto, port, false, why)
 }
 
+// one is the way of one family, or of the only one that there is, to port 80.
+func (w *world) one(from, to, proto string, family int, open bool) cluster.Expectation {
+	w.Helper()
+	ways := w.way(from, to, proto, 80, open, map[bool]string{true: "allowed for now at least", false: "never allowed"}[open])
+	return ways[(family-4)/2%len(ways)]
+}
+
 // settles fails the test unless all the expectations come true and stay so.
 func (w *world) settles(lists ...[]cluster.Expectation) {
 	w.Helper()
@@ -214,10 +221,15 @@ func streamRate(ways []cluster.Expectation) float64 {
 }
 
 // streams starts one along each way.
-func (w *world) streams(ways []cluster.Expectation) (list []*cluster.Stream) {
+func (w *world) streams(ways []cluster.Expectation) []*cluster.Stream {
+	w.Helper()
+	return w.streamsAt(streamRate(ways), ways)
+}
+
+func (w *world) streamsAt(perSecond float64, ways []cluster.Expectation) (list []*cluster.Stream) {
 	w.Helper()
 	for _, e := range ways {
-		s, err := w.StartStream(w.ctx, e, streamRate(ways))
+		s, err := w.StartStream(w.ctx, e, perSecond)
 		w.must(err)
 		list = append(list, s)
 	}
