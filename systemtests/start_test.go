@@ -55,7 +55,7 @@ type object = map[string]any
 const hostPort = 17080
 
 // atOnce is how many are created together: two cores that start more are busy with nothing else.
-func atOnce() int { return max(int(24/cluster.Slowness()), 2) }
+func atOnce() int { return max(int(12/cluster.Slowness()), 2) }
 
 // Pods start in a storm while their policies change, also the one that isolates them. From its first instruction each may reach one pod and nobody else, and
 // nobody may reach it: not one forbidden packet passes, in either direction. How long ADD waited for the policies is printed.
@@ -85,19 +85,16 @@ func TestPodsStartWhileTheirPoliciesChange(t *testing.T) {
 	realised := w.realiseBuckets()
 	busy, rest := context.WithCancel(w.ctx)
 	var around sync.WaitGroup
-	sprayed := w.sprayFuture(busy, &around)
+	w.sprayHostPorts(busy, &around)
 	around.Go(func() { changing(busy) })
-	began, seen := time.Now(), map[string]beginning{}
+	began, seen, last := time.Now(), map[string]beginning{}, w.lastAddresses()
 	for wave := range slices.Chunk(starters(ns, *starts, targets), atOnce()) {
+		sprayed := w.sprayFuture(&around, last, len(wave))
 		w.create(ns, wave)
 		pods := w.finished(ns)
 		maps.Copy(seen, w.beginnings(pods))
-		for _, p := range pods.Items {
-			for _, ip := range p.Status.PodIPs {
-				if !sprayed(ip.IP) {
-					w.Errorf("%s has the address %v, which nobody asked: nothing is shown", p.Metadata.Name, ip.IP)
-				}
-			}
+		for node, ip := range sprayed(pods) {
+			last[node] = ip
 		}
 		w.must(w.Delete(w.ctx, cluster.PathOf("Pod", ns, "")+"?labelSelector=role%3Dstarter", time.Minute))
 	}
@@ -173,6 +170,7 @@ func (w *world) create(namespace string, pods []object) {
 type podList struct {
 	Items []struct {
 		Metadata struct{ Name string }
+		Spec     struct{ NodeName string }
 		Status   struct {
 			Phase                                    string
 			PodIPs                                   []struct{ IP netip.Addr }
@@ -189,7 +187,7 @@ type podList struct {
 // finished waits until all starters that there are have ended well.
 func (w *world) finished(namespace string) (list podList) {
 	w.Helper()
-	w.must(cluster.Until(w.ctx, 2*time.Minute, func() error {
+	w.must(cluster.Until(w.ctx, 5*time.Minute, func() error {
 		list = podList{}
 		if err := w.Get(w.ctx, cluster.PathOf("Pod", namespace, "")+"?labelSelector=role%3Dstarter", &list); err != nil {
 			return err
@@ -221,35 +219,69 @@ func (w *world) beginnings(list podList) map[string]beginning {
 	return seen
 }
 
-// sprayFuture has the stranger send to the addresses that come next on both nodes, and a host outside to the hostPorts. sprayed tells which
-// addresses those are.
-func (w *world) sprayFuture(ctx context.Context, around *sync.WaitGroup) (sprayed func(netip.Addr) bool) {
+// place is what addresses are given out from in turn.
+type place struct {
+	node string
+	four bool
+}
+
+// lastAddresses are those given out last.
+func (w *world) lastAddresses() map[place]netip.Addr {
+	last := map[place]netip.Addr{}
+	for _, p := range w.pods {
+		for _, ip := range p.IPs {
+			if at := (place{p.Node, ip.Is4()}); last[at].Less(ip) { // the zero address is less than any
+				last[at] = ip
+			}
+		}
+	}
+	return last
+}
+
+// spray sends datagrams to so many addresses, round and round, until the context ends.
+func (w *world) spray(ctx context.Context, around *sync.WaitGroup, netns string, first netip.Addr, count, port int, perSecond float64) {
+	around.Go(func() {
+		_, _ = w.RunIn(ctx, netns, w.Bin+"/probe", "spray", "-rate", cluster.Rate(perSecond), first.String(), fmt.Sprint(count), fmt.Sprint(port)) // ends with ctx
+	})
+}
+
+// sprayFuture has the stranger send to the addresses that come next at each place, twice as many as half of the wave needs. The function that it returns ends it,
+// complains of pods that have got other addresses, and gives those that were given out last.
+func (w *world) sprayFuture(around *sync.WaitGroup, last map[place]netip.Addr, count int) (stop func(podList) map[place]netip.Addr) {
 	w.Helper()
+	ctx, rest := context.WithCancel(w.ctx)
 	targets := map[netip.Addr]bool{}
-	spray := func(netns string, first netip.Addr, count, port int, perSecond float64) {
-		around.Go(func() {
-			_, _ = w.RunIn(ctx, netns, w.Bin+"/probe", "spray", "-rate", cluster.Rate(perSecond), first.String(), fmt.Sprint(count), fmt.Sprint(port)) // ends with ctx
-		})
-	}
-	for _, f := range families {
-		last := map[string]netip.Addr{}
-		for _, p := range w.pods {
-			if ip, ok := p.IP(f); ok && (!last[p.Node].IsValid() || last[p.Node].Less(ip)) {
-				last[p.Node] = ip
-			}
-		}
-		for _, ip := range last {
-			spray(w.pods["stranger"].NetNS, ip.Next(), *starts, 80, 1500)
-			for next, n := ip.Next(), 0; n < *starts; next, n = next.Next(), n+1 {
-				targets[next] = true
-			}
+	for _, ip := range last {
+		w.spray(ctx, around, w.pods["stranger"].NetNS, ip.Next(), count, 80, 500)
+		for next, n := ip.Next(), 0; n < count; next, n = next.Next(), n+1 {
+			targets[next] = true
 		}
 	}
+	return func(pods podList) map[place]netip.Addr {
+		w.Helper()
+		rest()
+		given := map[place]netip.Addr{}
+		for _, p := range pods.Items {
+			for _, ip := range p.Status.PodIPs {
+				if !targets[ip.IP] {
+					w.Errorf("%s has the address %v, which nobody asked: nothing is shown", p.Metadata.Name, ip.IP)
+				}
+				if at := (place{p.Spec.NodeName, ip.IP.Is4()}); given[at].Less(ip.IP) {
+					given[at] = ip.IP
+				}
+			}
+		}
+		return given
+	}
+}
+
+// sprayHostPorts has a host outside send to the starters' hostPorts, and now and then to that of a pod that takes it in.
+func (w *world) sprayHostPorts(ctx context.Context, around *sync.WaitGroup) {
+	w.Helper()
 	for _, ip := range append(w.nodeIPs("node1"), w.nodeIPs("node2")...) {
-		spray(w.ControlPlaneNS(), ip, 1, hostPort, 1500)
-		spray(w.ControlPlaneNS(), ip, 1, hostPort+1, 10)
+		w.spray(ctx, around, w.ControlPlaneNS(), ip, 1, hostPort, 200)
+		w.spray(ctx, around, w.ControlPlaneNS(), ip, 1, hostPort+1, 10)
 	}
-	return func(ip netip.Addr) bool { return targets[ip] }
 }
 
 // isolateInTurns has one policy isolate the starters, and returns what has another take its place again and again: it is made, at once the one before is
@@ -268,7 +300,7 @@ func (w *world) isolateInTurns(namespace string) (change func(context.Context)) 
 	}
 	w.must(api.Do(w.ctx, http.MethodPost, path, turn(0)))
 	return func(ctx context.Context) {
-		pace := time.NewTicker(cluster.Stretch(100 * time.Millisecond))
+		pace := time.NewTicker(cluster.Stretch(200 * time.Millisecond))
 		defer pace.Stop()
 		for i := 1; ; i++ {
 			select {
