@@ -21,6 +21,9 @@ const (
 	togglePace = 200 * time.Millisecond
 )
 
+// edgeRate is how often a second a way is asked whether it is open where that is all there is to do.
+const edgeRate = 5000
+
 // TestLatencyTable prints how long it takes from the request to the API server to the first packet that meets the new
 // verdict. It judges nothing.
 func TestLatencyTable(t *testing.T) {
@@ -35,7 +38,7 @@ func TestLatencyTable(t *testing.T) {
 	for _, from := range []string{"a", "c"} {
 		way := w.open(from, "b", "udp", 80, "before")[:1]
 		w.settles(way)
-		stop, err := w.WatchEdges(w.ctx, way[0])
+		stop, err := w.WatchEdges(w.ctx, way[0], edgeRate)
 		w.must(err)
 		asked := w.toggle(api, ns)
 		edges, err := stop()

@@ -3,6 +3,7 @@ package systemtests
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"testing"
 
 	"github.com/flowkeep/flowkeep/systemtests/cluster"
@@ -36,6 +37,9 @@ func service(w *world, ns, app string) []cluster.Expectation {
 	w.must(err)
 	var list []cluster.Expectation
 	for _, ip := range ips {
+		if pod, ok := w.pods[app].IP(map[bool]int{true: 4, false: 6}[ip.Is4()]); ok {
+			w.backends[netip.AddrPortFrom(ip, 8000)] = netip.AddrPortFrom(pod, 80)
+		}
 		for _, proto := range []string{"tcp", "udp"} {
 			list = append(list, cluster.Expectation{Proto: proto, To: ip, Port: 8000, Why: "Service in front of " + app})
 		}

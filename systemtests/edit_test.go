@@ -6,6 +6,7 @@ import (
 	"math"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,35 +18,35 @@ var edits = flag.Int("edits", 100, "how often a policy is edited under probes")
 // editPace leaves a change the time to arrive before the next.
 var editPace = cluster.Stretch(50 * time.Millisecond)
 
-// A policy is edited again and again: what all its versions allow loses not one packet, what none allows gets none through.
+// Where a policy is edited so often, on an otherwise idle machine (scripts/acceptance), what issue 3 asks for is held: probes of 1 kHz, of which a
+// machine may fail to ask one in five, and a switch-over within 50 ms, 99 of 100.
+const (
+	manyEdits    = 1000
+	diligent     = 0.8
+	switchOverMS = 50
+)
+
+// A policy is edited again and again: what all its versions allow loses not one packet, what none allows gets none through. Its versions differ in both
+// directions; the pairs are of one node and of two, and of both families: six that ask all the time, for more would leave less than 1 kHz to each.
 func TestPolicyIsEditedUnderTraffic(t *testing.T) {
 	w := setup(t)
 	ns := threePods(w)
-	w.run(ns, "d@node2")
+	w.run(ns, "d@node2", "e@node2")
 	api, err := w.API(w.ctx)
 	w.must(err)
-	path := "/apis/networking.k8s.io/v1/namespaces/" + ns + "/networkpolicies"
-	version := func(rules string) []byte {
-		return fmt.Appendf(nil, `{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"edited"},
-			"spec":{"podSelector":{"matchLabels":{"app":"b"}},"ingress":[%s]}}`, rules)
-	}
-	versions := [][]byte{
-		version(`{"from":[{"podSelector":{"matchExpressions":[{"key":"app","operator":"In","values":["a","d"]}]}}]}`),
-		version(`{"from":[{"podSelector":{"matchLabels":{"app":"a"}}}],"ports":[{"port":80},{"port":80,"protocol":"UDP"}]}`),
-		version(`{"from":[{"podSelector":{"matchLabels":{"app":"d"}}}]},{"from":[{"podSelector":{"matchLabels":{"app":"a"}}}],"ports":[{"port":79,"endPort":81},{"port":80,"protocol":"UDP"}]}`),
-	}
+	path := cluster.PathOf("NetworkPolicy", ns, "")
+	versions := w.editedVersions()
 	w.must(api.Do(w.ctx, http.MethodPost, path, versions[0]))
-	var always, never, sometimes []cluster.Expectation
-	for _, proto := range []string{"tcp", "udp"} {
-		always = append(always, w.open("a", "b", proto, 80, "allowed by every version")...)
-		never = append(never, w.shut("c", "b", proto, 80, "allowed by no version")...)
-		sometimes = append(sometimes, w.open("d", "b", proto, 80, "allowed by some versions")[:1]...)
-	}
+	always := []cluster.Expectation{w.one("a", "b", "tcp", 4, true), w.one("a", "b", "udp", 6, true), w.one("e", "b", "udp", 4, true), w.one("b", "e", "tcp", 6, true)}
+	never := []cluster.Expectation{w.one("c", "b", "udp", 4, false), w.one("b", "c", "udp", 6, false), w.one("c", "b", "tcp", 4, false), w.one("c", "b", "tcp", 6, false), w.one("b", "c", "tcp", 4, false)}
+	sometimes := []cluster.Expectation{w.one("d", "b", "udp", 4, true), w.one("d", "b", "udp", 6, true), w.one("d", "b", "tcp", 4, true)}
 	w.settles(always, never, sometimes)
-	stop, err := w.WatchEdges(w.ctx, sometimes[1])
+	four, err := w.WatchEdges(w.ctx, sometimes[0], 4000)
 	w.must(err)
-	asked := map[bool][]int64{}                               // when a version was written that changes what d may
-	w.watch(5*time.Second, append(always, never...), func() { // loss is judged here, not delay
+	six, err := w.WatchEdges(w.ctx, sometimes[1], 1000*min(cluster.Slowness(), 4)) // a slow machine asks far less often, and must ask ten times between two edits
+	w.must(err)
+	asked := map[bool][]int64{}                                            // when a version was written that changes what d may
+	diligence := w.watch(5*time.Second, append(always, never...), func() { // loss is judged here, not delay
 		pace := time.NewTicker(editPace)
 		defer pace.Stop()
 		for i := range *edits {
@@ -58,32 +59,70 @@ func TestPolicyIsEditedUnderTraffic(t *testing.T) {
 		}
 		<-pace.C
 	})
-	edges, err := stop()
-	w.must(err)
-	w.printSwitchOver(asked, edges)
+	w.printSwitchOver("IPv4", asked, four)
+	w.printSwitchOver("IPv6", asked, six)
+	w.printDiligence(diligence, streamRate(append(always, never...)))
 	w.must(api.Do(w.ctx, http.MethodPut, path+"/edited", versions[1]))
-	for i := range sometimes {
-		sometimes[i].Open = false
+	w.settles(always, never, closed(sometimes))
+}
+
+// editedVersions let a and e into b and b out to e, each in other words; the first and the last let d in too.
+func (w *world) editedVersions() [][]byte {
+	w.Helper()
+	version := func(ingress, egress string) []byte {
+		return fmt.Appendf(nil, `{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"edited"},
+			"spec":{"podSelector":{"matchLabels":{"app":"b"}},"policyTypes":["Ingress","Egress"],"ingress":[%s],"egress":[%s]}}`, ingress, egress)
 	}
-	w.settles(always, never, sometimes)
+	only := func(apps string) string {
+		return `{"podSelector":{"matchExpressions":[{"key":"app","operator":"In","values":[` + apps + `]}]}}`
+	}
+	var blocks []string
+	for _, ip := range w.pods["e"].IPs {
+		blocks = append(blocks, fmt.Sprintf(`{"ipBlock":{"cidr":"%s/%d"}}`, ip, ip.BitLen()))
+	}
+	const ports = `"ports":[{"port":79,"endPort":81},{"port":80,"protocol":"UDP"}]`
+	return [][]byte{
+		version(`{"from":[`+only(`"a","d","e"`)+`]}`, `{"to":[`+only(`"e"`)+`]}`),
+		version(`{"from":[`+only(`"a","e"`)+`],"ports":[{"port":80},{"port":80,"protocol":"UDP"}]}`, `{"to":[`+strings.Join(blocks, ",")+`]}`),
+		version(`{"from":[`+only(`"d"`)+`]},{"from":[`+only(`"a","e"`)+`],`+ports+`}`, `{"to":[`+only(`"e","nobody"`)+`],`+ports+`}`),
+	}
 }
 
 // printSwitchOver is of the pair that only some versions allow: from the request to the API server to the first packet that meets
 // the new verdict. Where the next edit came first it took longer than the pace, which is all that is known of it.
-func (w *world) printSwitchOver(asked map[bool][]int64, edges []cluster.Edge) {
+func (w *world) printSwitchOver(family string, asked map[bool][]int64, stop func() ([]cluster.Edge, error)) {
 	w.Helper()
+	edges, err := stop()
+	w.must(err)
 	for _, open := range []bool{false, true} {
 		all := latencies(asked[open], edges, open, editPace)
 		if len(all) < len(asked[open])/10 { // the others were overtaken
-			w.Errorf("%d of %d switch-overs (open: %v) were seen", len(all), len(asked[open]), open)
+			w.Errorf("%s: %d of %d switch-overs (open: %v) were seen", family, len(all), len(asked[open]), open)
 			continue
 		}
 		overtaken := len(asked[open]) - len(all)
 		all = append(all, slices.Repeat([]float64{math.Inf(1)}, overtaken)...)
-		text := fmt.Sprintf("%-48s %8.1f %8.1f %8.1f   (%d overtaken by the next edit, +Inf)", fmt.Sprintf("policy edited %d times under traffic, %s", *edits, map[bool]string{false: "dropped", true: "allowed"}[open]), at(all, 0.5), at(all, 0.99), at(all, 1), overtaken)
-		w.Log(text)
-		if *printTable {
-			fmt.Println(text)
+		w.print(fmt.Sprintf("%-48s %8.1f %8.1f %8.1f   (%d overtaken by the next edit, +Inf)", fmt.Sprintf("policy edited %d times under traffic, %s, %s", *edits, map[bool]string{false: "dropped", true: "allowed"}[open], family), at(all, 0.5), at(all, 0.99), at(all, 1), overtaken))
+		if p99 := at(all, 0.99); *edits >= manyEdits && p99 > switchOverMS {
+			w.Errorf("%s: the switch-over (open: %v) takes %.1f ms, p99: more than %d", family, open, p99, switchOverMS)
 		}
+	}
+}
+
+// printDiligence tells whether the probes asked as often as they were to: a machine that lets them ask seldom loses no packets.
+func (w *world) printDiligence(part, perSecond float64) {
+	w.Helper()
+	w.print(fmt.Sprintf("%-48s %8.0f %% of %.0f Hz, the laziest of them", "probes asked", 100*part, perSecond))
+	if *edits >= manyEdits && part < diligent {
+		w.Errorf("a probe asked %.0f %% of %.0f times a second, want %.0f %% at least: what it did not meet shows nothing", 100*part, perSecond, 100*diligent)
+	}
+}
+
+// print is for whoever reads the tables; the test's log has it in any case.
+func (w *world) print(line string) {
+	w.Helper()
+	w.Log(line)
+	if *printTable {
+		fmt.Println(line)
 	}
 }

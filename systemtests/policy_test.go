@@ -86,6 +86,33 @@ func TestPodJoinsAndLeavesPolicies(t *testing.T) {
 	w.settles(w.open("a", "b", "tcp", 80, "a client now"), w.open("d", "b", "tcp", 80, "a new pod"), w.shut("c", "b", "tcp", 80, "no client"))
 	w.label(ns, "role", nil, "a")
 	w.settles(w.shut("a", "b", "tcp", 80, "no client any more"), w.open("d", "b", "tcp", 80, "still one"))
+	w.policy(ns, "servers", `{podSelector: {matchLabels: {role: server}}, policyTypes: [Ingress]}`)
+	w.label(ns, "role", "server", "c")
+	w.settles(w.shut("a", "c", "tcp", 80, "isolated by its new label"), w.open("a", "d", "tcp", 80, "no server"))
+	w.label(ns, "role", nil, "c")
+	w.settles(w.open("a", "c", "tcp", 80, "no server any more"))
+}
+
+// A policy selects other pods after an edit: those that it selects no longer are un-isolated, the others isolated, live connections included; where both versions
+// let somebody in nothing is lost. The pods are of one node, and then of two.
+func TestPodSelectorIsEdited(t *testing.T) {
+	w := setup(t)
+	ns := threePods(w)
+	w.run(ns, "d@node2", "e@node1")
+	selects := func(app string) {
+		w.policy(ns, "moves", fmt.Sprintf(`{podSelector: {matchLabels: {app: %s}}, ingress: [{from: [{podSelector: {matchLabels: {app: d}}}]}]}`, app))
+	}
+	selects("b")
+	before := "b"
+	for _, after := range []string{"a", "c"} {
+		ending := w.transports("e", after, 80, "isolated by the edit")
+		staying := []cluster.Expectation{w.one("d", before, "tcp", 4, true), w.one("d", before, "udp", 6, true), w.one("d", after, "udp", 4, true), w.one("d", after, "tcp", 6, true)}
+		opening := w.transports("e", before, 80, "no longer isolated")
+		w.settles(ending, staying, closed(opening))
+		w.live(ending, staying, func() { selects(after) })
+		w.settles(closed(ending), staying, opening)
+		before = after
+	}
 }
 
 // A pod that is told to end keeps its rights, as a client and as a peer, for as long as it runs, and gets no others.
@@ -145,6 +172,10 @@ func TestNewPodIsNeverOpen(t *testing.T) {
 		pod = pods[0]
 		time.Sleep(time.Second)
 	})
+	w.pods["new"] = pod
+	if counts := w.datagramsOf("new"); slices.Max(counts) > 0 {
+		w.Errorf("%v datagrams came to the new pod, of each family: none may, whether or not it was up to answer", counts)
+	}
 	for _, e := range ways {
 		if !slices.Contains(pod.IPs, e.To) {
 			w.Errorf("the new pod was expected to get %v and has %v: nothing was shown", e.To, pod.IPs)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -29,10 +30,12 @@ var families = []int{4, 6}
 type world struct {
 	*testing.T
 	*cluster.Cluster
-	ctx     context.Context
-	id      string
-	pods    map[string]cluster.Pod
-	machine *cluster.Machine
+	ctx  context.Context
+	id   string
+	pods map[string]cluster.Pod
+	// backends are the pods' ports behind those of Services, where there is one.
+	backends map[netip.AddrPort]netip.AddrPort
+	machine  *cluster.Machine
 }
 
 func setup(t *testing.T) *world {
@@ -42,7 +45,7 @@ func setup(t *testing.T) *world {
 
 func setupOn(t *testing.T, c *cluster.Cluster) *world {
 	t.Helper()
-	w := &world{T: t, Cluster: c, ctx: t.Context(), id: strings.ToLower(rand.Text()[:6]), pods: map[string]cluster.Pod{}, machine: cluster.WatchMachine(t.Context())}
+	w := &world{T: t, Cluster: c, ctx: t.Context(), id: strings.ToLower(rand.Text()[:6]), pods: map[string]cluster.Pod{}, backends: map[netip.AddrPort]netip.AddrPort{}, machine: cluster.WatchMachine(t.Context())}
 	w.Cleanup(w.describeFailure)
 	if *hook == "" { // what the test before restarted may be on its way still
 		w.must(w.AwaitConnected(w.ctx, 30*time.Second))
@@ -184,6 +187,13 @@ func (w *world) shut(from, to, proto string, port int, why string) []cluster.Exp
 	return w.way(from, to, proto, port, false, why)
 }
 
+// one is the way of one family, or of the only one that there is, to port 80.
+func (w *world) one(from, to, proto string, family int, open bool) cluster.Expectation {
+	w.Helper()
+	ways := w.way(from, to, proto, 80, open, map[bool]string{true: "allowed for now at least", false: "never allowed"}[open])
+	return ways[(family-4)/2%len(ways)]
+}
+
 // settles fails the test unless all the expectations come true and stay so.
 func (w *world) settles(lists ...[]cluster.Expectation) {
 	w.Helper()
@@ -196,35 +206,57 @@ func (w *world) settles(lists ...[]cluster.Expectation) {
 	}
 }
 
-// streams starts one along each way, and leaves the processors as much for those that run beside them.
-func (w *world) streams(ways []cluster.Expectation, beside ...cluster.Expectation) (list []*cluster.Stream) {
-	w.Helper()
-	busy := 0
-	for _, e := range slices.Concat(ways, beside) {
-		if e.Open || e.Proto != "tcp" { // what does not connect asks now and then
-			busy++
+// busy tells whether a stream along the way asks all the time: what does not connect asks now and then.
+func busy(e cluster.Expectation) bool { return e.Open || e.Proto != "tcp" }
+
+// streamRate is how often a second each busy stream along the ways asks.
+func streamRate(ways []cluster.Expectation) float64 {
+	n := 0
+	for _, e := range ways {
+		if busy(e) {
+			n++
 		}
 	}
+	return cluster.StreamRate(n)
+}
+
+// streams starts one along each way, and leaves the processors as much for those that run beside them.
+func (w *world) streams(ways []cluster.Expectation, beside ...cluster.Expectation) []*cluster.Stream {
+	w.Helper()
+	return w.streamsAt(streamRate(slices.Concat(ways, beside)), ways)
+}
+
+func (w *world) streamsAt(perSecond float64, ways []cluster.Expectation) (list []*cluster.Stream) {
+	w.Helper()
 	for _, e := range ways {
-		s, err := w.StartStream(w.ctx, e, cluster.StreamRate(busy))
+		s, err := w.StartStream(w.ctx, e, perSecond)
 		w.must(err)
 		list = append(list, s)
 	}
 	return list
 }
 
-// watch streams along all the ways while during runs, and judges what they saw. For as long as the machine stood still no answer can have come.
-// Streams that others start beside these are counted too; see streams.
-func (w *world) watch(maxGap time.Duration, ways []cluster.Expectation, during func(), beside ...cluster.Expectation) {
+// watch streams along all the ways while during runs, and judges what they saw and, where they are shut, what came to their servers. diligence is what the
+// laziest of the busy streams has asked, as a part of what it was to. For as long as the machine stood still no answer can have come. Streams that others
+// start beside these are counted too; see streams.
+func (w *world) watch(maxGap time.Duration, ways []cluster.Expectation, during func(), beside ...cluster.Expectation) (diligence float64) {
 	w.Helper()
-	streams := w.streams(ways, beside...)
+	silence := w.unheard(slices.DeleteFunc(slices.Clone(ways), func(e cluster.Expectation) bool { return e.Open }), "nothing should")
+	streams, began := w.streams(ways, beside...), time.Now()
 	during()
+	due := streamRate(slices.Concat(ways, beside)) * time.Since(began).Seconds()
+	diligence = 1
 	for i, r := range w.stop(streams) {
 		if err := streams[i].Judge(r, cluster.Stretch(maxGap)+w.machine.Late()); err != nil {
 			w.Error(err)
 		}
+		if busy(ways[i]) {
+			diligence = min(diligence, float64(r.Sent)/due)
+		}
 		w.Logf("%v %s: %d asked, %d answered, longest gap %.0f ms from %s", streams[i].From, r.Proto, r.Sent, r.Received, r.LongestGapMillis, r.LongestGapBegan.Format("15:04:05.000"))
 	}
+	silence()
+	return diligence
 }
 
 // stop ends streams together and returns what each saw.

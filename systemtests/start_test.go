@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"maps"
+	"math"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -54,16 +55,15 @@ type object = map[string]any
 const hostPort = 17080
 
 // atOnce is how many are created together: two cores that start more are busy with nothing else.
-func atOnce() int { return max(int(24/cluster.Slowness()), 2) }
+func atOnce() int { return max(int(12/cluster.Slowness()), 2) }
 
-// Pods start in a storm while their policies change. From its first instruction each may reach one pod and nobody else, and nobody may
-// reach it: not one forbidden packet passes, in either direction. How long ADD waited for the policies is printed.
+// Pods start in a storm while their policies change, also the one that isolates them. From its first instruction each may reach one pod and nobody else, and
+// nobody may reach it: not one forbidden packet passes, in either direction. How long ADD waited for the policies is printed.
 func TestPodsStartWhileTheirPoliciesChange(t *testing.T) {
 	w := setup(t)
 	ns := w.namespace("start", nil)
 	w.run(ns, "ok@node1", "vault@node1", "cellar@node2", "stranger@node2")
-	w.policy(ns, "starters", `{podSelector: {matchLabels: {role: starter}}, policyTypes: [Ingress, Egress], ingress: [{from: [{podSelector: {matchLabels: {app: nobody}}}]}],
-		egress: [{to: [{podSelector: {matchLabels: {app: ok}}}]}]}`)
+	changing := w.isolateInTurns(ns)
 	var targets []string
 	forbidden := map[string]bool{}
 	for pod, protocols := range map[string][]string{"ok": {"tcp"}, "vault": {"tcp", "udp"}, "cellar": {"udp", "icmp"}} {
@@ -85,19 +85,16 @@ func TestPodsStartWhileTheirPoliciesChange(t *testing.T) {
 	realised := w.realiseBuckets()
 	busy, rest := context.WithCancel(w.ctx)
 	var around sync.WaitGroup
-	sprayed := w.sprayFuture(busy, &around)
-	around.Go(func() { w.editNoise(busy, ns) })
-	began, seen := time.Now(), map[string]beginning{}
+	w.sprayHostPorts(busy, &around)
+	around.Go(func() { changing(busy) })
+	began, seen, last := time.Now(), map[string]beginning{}, w.lastAddresses()
 	for wave := range slices.Chunk(starters(ns, *starts, targets), atOnce()) {
+		sprayed := w.sprayFuture(&around, last, len(wave))
 		w.create(ns, wave)
 		pods := w.finished(ns)
 		maps.Copy(seen, w.beginnings(pods))
-		for _, p := range pods.Items {
-			for _, ip := range p.Status.PodIPs {
-				if !sprayed(ip.IP) {
-					w.Errorf("%s has the address %v, which nobody asked: nothing is shown", p.Metadata.Name, ip.IP)
-				}
-			}
+		for node, ip := range sprayed(pods) {
+			last[node] = ip
 		}
 		w.must(w.Delete(w.ctx, cluster.PathOf("Pod", ns, "")+"?labelSelector=role%3Dstarter", time.Minute))
 	}
@@ -134,13 +131,20 @@ func TestPodsStartWhileTheirPoliciesChange(t *testing.T) {
 		w.Errorf("only %d ways that are allowed were answered: nothing is shown", answered)
 	}
 	slices.Sort(firsts)
-	line := fmt.Sprintf("%d pods started in %.0f s: ADD waited for policies p50 ≤ %.1f ms, p99 ≤ %.1f ms; first answer p50 %.1f ms after the first instruction",
-		*starts, took.Seconds(), 1000*quantile(realised, w.realiseBuckets(), 0.5), 1000*quantile(realised, w.realiseBuckets(), 0.99), at(firsts, 0.5))
-	w.Log(line)
-	if *printTable {
-		fmt.Println(line)
+	waited := w.realiseBuckets()
+	w.print(fmt.Sprintf("%d pods started in %.0f s: ADD waited for policies p50 ≤ %.1f ms, p99 ≤ %.1f ms, %.0f %% of it at most %.0f ms; first answer p50 %.1f ms after the first instruction",
+		*starts, took.Seconds(), 1000*quantile(realised, waited, 0.5), 1000*quantile(realised, waited, 0.99), 100*within(realised, waited, promisedStart), 1000*promisedStart, at(firsts, 0.5)))
+	if *starts >= manyStarts && within(realised, waited, promisedStart) < 0.5 {
+		w.Errorf("ADD waited for policies for more than %.0f ms, p50", 1000*promisedStart)
 	}
 }
+
+// With so many starts, as scripts/acceptance has them on an otherwise idle machine, half of the pods may wait for their policies for no longer than promisedStart,
+// in seconds, where a bucket of netplugin's ends.
+const (
+	manyStarts    = 200
+	promisedStart = 0.15
+)
 
 // create makes pods all at once.
 func (w *world) create(namespace string, pods []object) {
@@ -166,6 +170,7 @@ func (w *world) create(namespace string, pods []object) {
 type podList struct {
 	Items []struct {
 		Metadata struct{ Name string }
+		Spec     struct{ NodeName string }
 		Status   struct {
 			Phase                                    string
 			PodIPs                                   []struct{ IP netip.Addr }
@@ -182,7 +187,7 @@ type podList struct {
 // finished waits until all starters that there are have ended well.
 func (w *world) finished(namespace string) (list podList) {
 	w.Helper()
-	w.must(cluster.Until(w.ctx, 2*time.Minute, func() error {
+	w.must(cluster.Until(w.ctx, 5*time.Minute, func() error {
 		list = podList{}
 		if err := w.Get(w.ctx, cluster.PathOf("Pod", namespace, "")+"?labelSelector=role%3Dstarter", &list); err != nil {
 			return err
@@ -214,67 +219,105 @@ func (w *world) beginnings(list podList) map[string]beginning {
 	return seen
 }
 
-// sprayFuture has the stranger send to the addresses that come next on both nodes, and a host outside to the hostPorts. sprayed tells which
-// addresses those are.
-func (w *world) sprayFuture(ctx context.Context, around *sync.WaitGroup) (sprayed func(netip.Addr) bool) {
-	w.Helper()
-	targets := map[netip.Addr]bool{}
-	spray := func(netns string, first netip.Addr, count, port int, perSecond float64) {
-		around.Go(func() {
-			_, _ = w.RunIn(ctx, netns, w.Bin+"/probe", "spray", "-rate", cluster.Rate(perSecond), first.String(), fmt.Sprint(count), fmt.Sprint(port)) // ends with ctx
-		})
-	}
-	for _, f := range families {
-		last := map[string]netip.Addr{}
-		for _, p := range w.pods {
-			if ip, ok := p.IP(f); ok && cluster.GivenLater(ip, last[p.Node]) {
-				last[p.Node] = ip
+// place is what addresses are given out from in turn.
+type place struct {
+	node string
+	four bool
+}
+
+// lastAddresses are those given out last.
+func (w *world) lastAddresses() map[place]netip.Addr {
+	last := map[place]netip.Addr{}
+	for _, p := range w.pods {
+		for _, ip := range p.IPs {
+			if at := (place{p.Node, ip.Is4()}); cluster.GivenLater(ip, last[at]) {
+				last[at] = ip
 			}
 		}
-		for _, ip := range last {
-			for _, run := range cluster.NextAddresses(ip, *starts) {
-				spray(w.pods["stranger"].NetNS, run.First, run.Count, 80, 1500*float64(run.Count)/float64(*starts))
-				for next, n := run.First, 0; n < run.Count; next, n = next.Next(), n+1 {
-					targets[next] = true
+	}
+	return last
+}
+
+// spray sends datagrams to so many addresses, round and round, until the context ends.
+func (w *world) spray(ctx context.Context, around *sync.WaitGroup, netns string, first netip.Addr, count, port int, perSecond float64) {
+	around.Go(func() {
+		_, _ = w.RunIn(ctx, netns, w.Bin+"/probe", "spray", "-rate", cluster.Rate(perSecond), first.String(), fmt.Sprint(count), fmt.Sprint(port)) // ends with ctx
+	})
+}
+
+// sprayFuture has the stranger send to the addresses that come next at each place, twice as many as half of the wave needs. The function that it returns ends it,
+// complains of pods that have got other addresses, and gives those that were given out last.
+func (w *world) sprayFuture(around *sync.WaitGroup, last map[place]netip.Addr, count int) (stop func(podList) map[place]netip.Addr) {
+	w.Helper()
+	ctx, rest := context.WithCancel(w.ctx)
+	targets := map[netip.Addr]bool{}
+	for _, ip := range last {
+		for _, run := range cluster.NextAddresses(ip, count) {
+			w.spray(ctx, around, w.pods["stranger"].NetNS, run.First, run.Count, 80, 500*float64(run.Count)/float64(count))
+			for next, n := run.First, 0; n < run.Count; next, n = next.Next(), n+1 {
+				targets[next] = true
+			}
+		}
+	}
+	return func(pods podList) map[place]netip.Addr {
+		w.Helper()
+		rest()
+		given := map[place]netip.Addr{}
+		for _, p := range pods.Items {
+			for _, ip := range p.Status.PodIPs {
+				if !targets[ip.IP] {
+					w.Errorf("%s has the address %v, which nobody asked: nothing is shown", p.Metadata.Name, ip.IP)
+				}
+				if at := (place{p.Spec.NodeName, ip.IP.Is4()}); cluster.GivenLater(ip.IP, given[at]) {
+					given[at] = ip.IP
 				}
 			}
 		}
+		return given
 	}
-	for _, ip := range append(w.nodeIPs("node1"), w.nodeIPs("node2")...) {
-		spray(w.ControlPlaneNS(), ip, 1, hostPort, 1500)
-		spray(w.ControlPlaneNS(), ip, 1, hostPort+1, 10)
-	}
-	return func(ip netip.Addr) bool { return targets[ip] }
 }
 
-// editNoise edits a policy of the starters all the time; none of its versions lets them reach more than the one pod.
-func (w *world) editNoise(ctx context.Context, namespace string) {
+// sprayHostPorts has a host outside send to the starters' hostPorts, and now and then to that of a pod that takes it in.
+func (w *world) sprayHostPorts(ctx context.Context, around *sync.WaitGroup) {
+	w.Helper()
+	for _, ip := range append(w.nodeIPs("node1"), w.nodeIPs("node2")...) {
+		w.spray(ctx, around, w.ControlPlaneNS(), ip, 1, hostPort, 200)
+		w.spray(ctx, around, w.ControlPlaneNS(), ip, 1, hostPort+1, 10)
+	}
+}
+
+// isolateInTurns has one policy isolate the starters, and returns what has another take its place again and again: it is made, at once the one before is
+// deleted, and no version lets the starters reach more than the one pod, or anybody reach them. An instant in which neither isolates would show. Every other one
+// selects them in other words, and so by a group of its own.
+func (w *world) isolateInTurns(namespace string) (change func(context.Context)) {
+	w.Helper()
 	api, err := w.API(w.ctx)
-	if err != nil {
-		w.Error(err)
-		return
+	w.must(err)
+	path := cluster.PathOf("NetworkPolicy", namespace, "")
+	turn := func(i int) []byte {
+		selector := []string{`"matchLabels":{"role":"starter"}`, `"matchExpressions":[{"key":"role","operator":"In","values":["starter"]}]`}[i%2]
+		return fmt.Appendf(nil, `{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"turn%[1]d"},"spec":{"podSelector":{%[2]s},
+			"policyTypes":["Ingress","Egress"],"ingress":[{"from":[{"podSelector":{"matchLabels":{"app":"nobody%[1]d"}}}]}],
+			"egress":[{"to":[{"podSelector":{"matchLabels":{"app":"ok"}}}],"ports":[{"port":%[3]d,"endPort":90}]},{"to":[{"ipBlock":{"cidr":"198.18.%[4]d.0/24"}}]}]}}`, i, selector, 78+i%3, i%250)
 	}
-	path := "/apis/networking.k8s.io/v1/namespaces/" + namespace + "/networkpolicies"
-	version := func(i int) []byte {
-		return fmt.Appendf(nil, `{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"noise"},"spec":{"podSelector":{"matchLabels":{"role":"starter"}},
-			"policyTypes":["Ingress","Egress"],"ingress":[{"from":[{"podSelector":{"matchLabels":{"app":"nobody%d"}}}]}],
-			"egress":[{"to":[{"podSelector":{"matchLabels":{"app":"ok"}}}],"ports":[{"port":%d}]},{"to":[{"ipBlock":{"cidr":"198.18.%d.0/24"}}]}]}}`, i, 80+i%3, i%250)
-	}
-	if err := api.Do(ctx, http.MethodPost, path, version(0)); err != nil {
-		w.Error(err)
-		return
-	}
-	pace := time.NewTicker(cluster.Stretch(50 * time.Millisecond))
-	defer pace.Stop()
-	for i := 1; ; i++ {
-		select {
-		case <-ctx.Done():
-			return
-		case <-pace.C:
-		}
-		if err := api.Do(ctx, http.MethodPut, path+"/noise", version(i)); err != nil && ctx.Err() == nil {
-			w.Error(err)
-			return
+	w.must(api.Do(w.ctx, http.MethodPost, path, turn(0)))
+	return func(ctx context.Context) {
+		pace := time.NewTicker(cluster.Stretch(200 * time.Millisecond))
+		defer pace.Stop()
+		for i := 1; ; i++ {
+			select {
+			case <-ctx.Done():
+				return
+			case <-pace.C:
+			}
+			err := api.Do(w.ctx, http.MethodPost, path, turn(i))
+			if err == nil {
+				err = api.Do(w.ctx, http.MethodDelete, fmt.Sprintf("%s/turn%d", path, i-1), nil)
+			}
+			if err != nil {
+				w.Error(err)
+				return
+			}
 		}
 	}
 }
@@ -294,9 +337,12 @@ func (w *world) datagramsOf(pods ...string) (counts []int) {
 // realiseBuckets is the histogram of both nodes: how many pods waited no longer than so many seconds.
 func (w *world) realiseBuckets() map[float64]float64 {
 	w.Helper()
-	out := map[float64]float64{}
+	bounds := []float64{promisedStart, math.Inf(1)}
 	for i := range 16 {
-		le := 0.0005 * float64(int(1)<<i)
+		bounds = append(bounds, 0.0005*float64(int(1)<<i))
+	}
+	out := map[float64]float64{}
+	for _, le := range bounds {
 		for _, node := range []string{"node1", "node2"} {
 			n, err := w.Metric(w.ctx, node+"-netplugin", "flowkeep_netplugin_realize_seconds_bucket", fmt.Sprintf(`le="%v"`, le))
 			w.must(err)
@@ -306,19 +352,18 @@ func (w *world) realiseBuckets() map[float64]float64 {
 	return out
 }
 
+// within is how many, as a part of one, of those that were counted in between waited for no longer than a bucket's bound.
+func within(before, after map[float64]float64, bound float64) float64 {
+	all := after[math.Inf(1)] - before[math.Inf(1)]
+	return (after[bound] - before[bound]) / max(all, 1)
+}
+
 // quantile is the upper bound of the bucket that it falls into, of what was counted in between.
 func quantile(before, after map[float64]float64, q float64) float64 {
-	bounds := make([]float64, 0, len(after))
-	total := 0.0
-	for le, n := range after {
-		bounds = append(bounds, le)
-		total = max(total, n-before[le])
-	}
-	slices.Sort(bounds)
-	for _, le := range bounds {
-		if after[le]-before[le] >= q*total {
-			return le
+	for _, bound := range slices.Sorted(maps.Keys(after)) {
+		if within(before, after, bound) >= q {
+			return bound
 		}
 	}
-	return bounds[len(bounds)-1]
+	return math.Inf(1)
 }

@@ -87,7 +87,7 @@ func (j *judging) all() []string {
 // timeToCut is from the deletion of a permission to the first packet that it stops, of a live connection.
 func (w *world) timeToCut(floor *cluster.Floor, j judging) float64 {
 	w.Helper()
-	stop, err := w.WatchEdges(w.ctx, cluster.Expectation{From: floor.A, Proto: "udp", To: floor.B.IPs[0], Port: 80})
+	stop, err := w.WatchEdges(w.ctx, cluster.Expectation{From: floor.A, Proto: "udp", To: floor.B.IPs[0], Port: 80}, edgeRate)
 	w.must(err)
 	time.Sleep(500 * time.Millisecond)
 	began := time.Now().UnixNano()

@@ -291,9 +291,25 @@ func TestEditTouchesOneRule(t *testing.T) {
 // Trap: a pod moves to another node while its policy changes.
 func TestMoveWhilePolicyChanges(t *testing.T) {
 	s := newScene(t)
-	s.do(world(pair(), ingress("p", "app=api", peers(podsOf("app=web")))))
-	s.do(resolve.Batch{Endpoints: []*policy.Endpoint{pod("a/api", "app=api", api, on("node1"), uid("second"))}, Policies: []*policy.Policy{ingress("p", "app=api")}})
+	s.do(world(append(pair(), pod("a/db", "app=db", other)), ingress("p", "app=api", peers(podsOf("app=web")))))
+	moves := func(node, id, mayAsk string) {
+		s.do(resolve.Batch{Endpoints: []*policy.Endpoint{pod("a/api", "app=api", api, on(node), uid(id))}, Policies: []*policy.Policy{ingress("p", "app=api", peers(podsOf(mayAsk)))}})
+	}
+	s.want(true, web+" "+api+" tcp/80")
+	moves("node1", "second", "app=db")
+	s.want(true, other+" "+api+" tcp/80")
 	s.want(false, web+" "+api+" tcp/80")
+	if n := s.nodes["node2"]; len(n.Rules)+len(n.Groups)+len(n.Applied) != 0 {
+		t.Errorf("node2 keeps %+v", n)
+	}
+	moves("node2", "third", "app=web")
+	s.want(true, web+" "+api+" tcp/80")
+	s.want(false, other+" "+api+" tcp/80")
+	if n := s.nodes["node1"]; len(n.Rules)+len(n.Groups)+len(n.Applied) != 0 {
+		t.Errorf("node1 keeps %+v", n)
+	}
+	s.do(resolve.Batch{Endpoints: []*policy.Endpoint{pod("a/api", "app=api", api, on("node1"), uid("fourth"))}, Policies: []*policy.Policy{ingress("p", "app=api")}})
+	s.want(false, web+" "+api+" tcp/80", other+" "+api+" tcp/80")
 	if n := s.nodes["node2"]; len(n.Rules)+len(n.Groups)+len(n.Applied) != 0 {
 		t.Errorf("node2 keeps %+v", n)
 	}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"slices"
 	"time"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
@@ -25,6 +26,9 @@ type metrics struct {
 	cniErrors      *prometheus.CounterVec
 }
 
+// promisedStart is how many seconds half of the pods may wait for their policies (issue 3): a bucket ends there, so that it can be told whether they do.
+const promisedStart = 0.15
+
 func newMetrics(r prometheus.Registerer) metrics {
 	gauge := func(name, help string) prometheus.Gauge {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Name: "flowkeep_netplugin_" + name, Help: help})
@@ -46,7 +50,7 @@ func newMetrics(r prometheus.Registerer) metrics {
 		stateErrors:    counter("state_errors_total", "Failures to write the rule set to disk."),
 		stateCorrupt:   counter("state_corrupt_total", "Times the rule set on disk was unreadable and set aside."),
 		updateSeconds:  prometheus.NewHistogram(prometheus.HistogramOpts{Name: "flowkeep_netplugin_update_seconds", Help: "Time from an update to its being in force.", Buckets: buckets}),
-		realizeSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "flowkeep_netplugin_realize_seconds", Help: "Time a wired pod waited for its policies to be in force; part of ADD.", Buckets: buckets}),
+		realizeSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "flowkeep_netplugin_realize_seconds", Help: "Time a wired pod waited for its policies to be in force; part of ADD.", Buckets: slices.Sorted(slices.Values(append(slices.Clone(buckets), promisedStart)))}),
 		cniSeconds:     prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "flowkeep_netplugin_cni_seconds", Help: "Time of CNI commands.", Buckets: buckets}, []string{"command"}),
 		cniErrors:      prometheus.NewCounterVec(prometheus.CounterOpts{Name: "flowkeep_netplugin_cni_errors_total", Help: "CNI commands that failed."}, []string{"command"}),
 	}

@@ -213,7 +213,15 @@ func TestNoFlowGrowsWithTheRules(t *testing.T) {
 			t.Fatalf("a flow has %d actions", len(f.Actions))
 		}
 	}
-	c.Take()
+	mods, _ := c.Take()
+	if len(mods) < n {
+		t.Errorf("%d flow mods for %d rules: of how many bytes they are shows nothing", len(mods), n)
+	}
+	for i := range mods {
+		if size, bundled := mods[i].Size(), 24; size+bundled > ofctl.MaxFlowMod { // a bundle adds so much to each
+			t.Fatalf("a flow mod of %d actions has %d bytes, and %d fit into a message", len(mods[i].Flow.Actions), size, ofctl.MaxFlowMod-bundled)
+		}
+	}
 	c.Apply(policy.NodeUpdate{Groups: []policy.GroupUpdate{{Key: key(100), Kind: policy.PeerGroup, Added: []netip.Addr{policytest.Address(2, false)}}}})
 	if mods, _ := c.Take(); len(mods) != 1 {
 		t.Errorf("one more member of a group that %d rules share takes %d flow mods, not 1", n, len(mods))

@@ -147,9 +147,9 @@ type Edge struct {
 	Open      bool  `json:"open"`
 }
 
-// WatchEdges asks 5,000 times a second over UDP until the function that it returns is called.
-func (c *Cluster) WatchEdges(ctx context.Context, e Expectation) (stop func() ([]Edge, error), err error) {
-	cmd := inNS(ctx, e.From.NetNS, c.probe(), "edges", "-rate", Rate(5000), e.target())
+// WatchEdges asks so many times a second over UDP until the function that it returns is called.
+func (c *Cluster) WatchEdges(ctx context.Context, e Expectation, perSecond float64) (stop func() ([]Edge, error), err error) {
+	cmd := inNS(ctx, e.From.NetNS, c.probe(), "edges", "-rate", Rate(perSecond), e.target())
 	var out strings.Builder
 	cmd.Stdout = &out
 	if err := cmd.Start(); err != nil {

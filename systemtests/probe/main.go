@@ -38,6 +38,8 @@ probe forge [-tunnel SOURCE,DESTINATION [-plain]] SOURCE DESTINATION:PORT
                                           send one UDP datagram over IPv4 from any source, bare or in Geneve
 probe frames [-dev eth0] [-pause 0]       send the Ethernet frames on stdin, one a line in hexadecimal
 probe hear [-dev eth0] TOKEN              print the frames that come in and hold the token (hexadecimal), until SIGTERM
+probe arrivals [-dev eth0] PROTO SOURCE ADDRESS…
+                                          count what comes in from SOURCE for ADDRESS, until SIGTERM; prints JSON
 probe relay LINK                          send frames on that come in by a macvtap's device, as each says
 probe bulk [-size 200000] ADDRESS         send a TCP stream to an echo server and take it back; fails unless all of it comes
 probe get URL                             fetch a page, within 5 s; fails unless the answer is 200
@@ -87,6 +89,8 @@ func run(args []string) error {
 		return framesCommand(args[1:])
 	case "hear":
 		return hearCommand(args[1:])
+	case "arrivals":
+		return arrivalsCommand(args[1:])
 	case "relay":
 		return relayCommand(args[1:])
 	case "bulk":

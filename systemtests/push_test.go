@@ -83,8 +83,8 @@ func (w *world) meet(p *pushing) {
 	}))
 }
 
-// unheard has the server push for a while, and wants nothing of it at the client's link.
-func (w *world) unheard(p *pushing, client, why string) {
+// notHeard has the server push for a while, and wants nothing of it at the client's link.
+func (w *world) notHeard(p *pushing, client, why string) {
 	w.Helper()
 	word := token()
 	frames := w.heard(w.pods[client], word, func() {
@@ -109,7 +109,7 @@ func TestWhatServicesPushIsCut(t *testing.T) {
 	w.policy(ns, "a", `{podSelector: {matchLabels: {app: a}}, policyTypes: [Egress]}`)
 	w.settles(w.shut("a", "c", "udp", 80, "no egress"))
 	for _, p := range list {
-		w.unheard(p, "a", "whose egress was taken away")
+		w.notHeard(p, "a", "whose egress was taken away")
 	}
 	w.deletePolicy(ns, "a")
 	w.settles(w.open("a", "c", "udp", 80, "no policy"))
@@ -125,7 +125,7 @@ func TestWhatServicesPushIsCut(t *testing.T) {
 		w.must(err)
 		unasked := *p
 		unasked.to = &net.UDPAddr{IP: p.to.(*net.UDPAddr).IP, Port: port}
-		w.unheard(&unasked, "a", "which had asked in vain, and lets nobody in")
+		w.notHeard(&unasked, "a", "which had asked in vain, and lets nobody in")
 	}
 }
 
