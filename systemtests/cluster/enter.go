@@ -114,6 +114,12 @@ func (n *NetNS) Listen(at netip.AddrPort) (l net.Listener, err error) {
 	return l, err
 }
 
+// ListenUDP takes datagrams for an address, and sends from there.
+func (n *NetNS) ListenUDP(at netip.AddrPort) (c *net.UDPConn, err error) {
+	n.run(func() { c, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(at)) })
+	return c, err
+}
+
 // Echo answers over TCP and UDP on these addresses and ports until the function it returns is called. Addresses, not all of
 // them: what answers a datagram must answer from where it was sent to.
 func (n *NetNS) Echo(addrs []netip.Addr, ports []int) (stop func(), err error) {
@@ -142,8 +148,7 @@ func (n *NetNS) listen(at netip.AddrPort) (tcp net.Listener, udp net.PacketConn,
 	if tcp, err = n.Listen(at); err != nil {
 		return nil, nil, err
 	}
-	n.run(func() { udp, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(at)) })
-	if err != nil {
+	if udp, err = n.ListenUDP(at); err != nil {
 		return nil, nil, errors.Join(err, tcp.Close())
 	}
 	return tcp, udp, nil
