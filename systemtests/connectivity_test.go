@@ -66,6 +66,25 @@ func TestServices(t *testing.T) {
 	w.settles(through(w, b, "c", false), w.open("c", "a", "tcp", 80, "egress rule"))
 }
 
+// Connections to a pod of another node through a Service end with their permission, whichever side takes it away; those that are allowed lose nothing.
+func TestLiveConnectionsThroughAService(t *testing.T) {
+	w := setup(t)
+	ns := threePods(w)
+	b := service(w, ns, "b")
+	across, near := through(w, b, "c", true), through(w, b, "a", true)
+	w.settles(across, near)
+	w.live(across, near, func() {
+		w.policy(ns, "b", `{podSelector: {matchLabels: {app: b}}, ingress: [{from: [{podSelector: {matchLabels: {app: a}}}]}]}`)
+	})
+	w.deletePolicy(ns, "b")
+	direct := w.transports("c", "a", 80, "its egress rule")
+	w.settles(across, near, direct)
+	w.live(across, direct, func() {
+		w.policy(ns, "c", `{podSelector: {matchLabels: {app: c}}, policyTypes: [Egress], egress: [{to: [{podSelector: {matchLabels: {app: a}}}]}]}`)
+	})
+	w.settles(closed(across), near, direct)
+}
+
 // host makes a node's own network a pod of the world, by the node's name, and what the node's addresses serve on a port.
 func (w *world) host(node string, port int) {
 	w.Helper()

@@ -1,6 +1,7 @@
 package systemtests
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -102,6 +103,65 @@ func TestNodePort(t *testing.T) {
 	w.settles(w.at("node1", c, w.pods["a"], true, "the node and c"), w.at("node1", b, w.pods["a"], false, "the node, but not b"))
 	egress(`{podSelector: {matchLabels: {app: c}}}`)
 	w.settles(w.at("node1", c, w.pods["a"], false, "c, but not the node"), w.open("a", "c", "tcp", 80, "c"))
+	w.deletePolicy(ns, "a")
+	w.externalAddress(ns, outside)
+}
+
+// externalAddress is another address of a Service than the nodes', where it comes to a node: judged as a node port is.
+func (w *world) externalAddress(ns string, outside cluster.Pod) {
+	w.Helper()
+	external := []netip.Addr{netip.MustParseAddr("198.51.100.77"), netip.MustParseAddr("2001:db8:77::77")}
+	w.apply(ns, fmt.Sprintf(`{apiVersion: v1, kind: Service, metadata: {name: external}, spec: {ipFamilyPolicy: PreferDualStack, selector: {app: b}, externalIPs: [%q, %q],
+		ports: [{name: t, port: 8000, targetPort: 80}, {name: u, port: 8000, targetPort: 80, protocol: UDP}]}}`, external[0], external[1]))
+	of4 := map[bool]netip.Addr{true: external[0], false: external[1]}
+	var ways []cluster.Expectation
+	for _, node := range w.nodeIPs("node1") { // of each family that there is
+		ip := of4[node.Is4()]
+		for _, proto := range []string{"tcp", "udp"} {
+			ways = append(ways, cluster.Expectation{Proto: proto, To: ip, Port: 8000})
+		}
+	}
+	of := func(from cluster.Pod, open bool, why string) (list []cluster.Expectation) {
+		for _, e := range ways {
+			e.From, e.Open, e.Why = from, open, "external address: "+why
+			list = append(list, e)
+		}
+		return list
+	}
+	a, c := w.pods["a"], w.pods["c"]
+	w.settles(of(a, true, "no policy"), of(c, true, "no policy, across"))
+	for _, node := range w.nodeIPs("node1") { // not before its kube-proxy knows the address: it would say that there is a better way than by itself
+		w.route(outside.NetNS, of4[node.Is4()], node)
+	}
+	w.settles(of(outside, true, "no policy"))
+	w.policy(ns, "b", `{podSelector: {matchLabels: {app: b}}, ingress: [{from: [{podSelector: {matchLabels: {app: a}}}]}]}`)
+	w.settles(of(a, true, "a is a peer"), of(c, false, "c is no peer"), of(outside, false, "outside is no peer"))
+	w.policy(ns, "b", fmt.Sprintf(`{podSelector: {matchLabels: {app: b}}, ingress: [{from: [{podSelector: {matchLabels: {app: c}}}, %s]}]}`, w.outsideBlocks()))
+	w.settles(of(a, false, "a is no peer"), of(c, true, "c is a peer, across"), of(outside, true, "outside is in a block"))
+	w.deletePolicy(ns, "b")
+	for _, egress := range []struct {
+		to   string
+		open bool
+	}{{`{podSelector: {matchLabels: {app: b}}}`, false}, {blocks(external), false}, {`{podSelector: {matchLabels: {app: b}}}, ` + blocks(external), true}} {
+		w.policy(ns, "a", fmt.Sprintf(`{podSelector: {matchLabels: {app: a}}, policyTypes: [Egress], egress: [{to: [%s]}]}`, egress.to))
+		w.settles(of(a, egress.open, "a may send to "+egress.to), w.way("a", "b", "tcp", 80, strings.Contains(egress.to, "podSelector"), "a may send to "+egress.to))
+	}
+	w.deletePolicy(ns, "a")
+}
+
+// route has a network namespace reach an address by another, until the test ends.
+func (w *world) route(netns string, to, via netip.Addr) {
+	w.Helper()
+	ip := func(ctx context.Context, verb string) error {
+		_, err := w.RunIn(ctx, netns, "ip", "route", verb, netip.PrefixFrom(to, to.BitLen()).String(), "via", via.String())
+		return err
+	}
+	w.must(ip(w.ctx, "replace"))
+	w.Cleanup(func() {
+		if err := ip(context.Background(), "delete"); err != nil {
+			w.Error(err)
+		}
+	})
 }
 
 func (w *world) outsideBlocks() string {
@@ -146,21 +206,30 @@ func TestExternalTrafficPolicyLocal(t *testing.T) {
 	ports := w.nodePort(ns, "b")
 	w.must(w.Patch(w.ctx, cluster.PathOf("Service", ns, "np-b"), `{"spec": {"externalTrafficPolicy": "Local"}}`))
 	outside := cluster.Pod{Name: "outside", Node: "control plane", NetNS: w.ControlPlaneNS()}
-	w.settles(w.at("node1", ports, outside, true, "b is on node1"), w.at("node2", ports, outside, false, "b is not on node2"))
+	w.settles(w.at("node1", ports, outside, true, "b is on node1"), w.at("node2", ports, outside, false, "b is not on node2"), w.at("node1", ports, w.pods["c"], true, "no policy, from another node"))
 	w.policy(ns, "b", fmt.Sprintf(`{podSelector: {matchLabels: {app: b}}, ingress: [{from: [%s]}]}`, w.outsideBlocks()))
 	w.settles(w.at("node1", ports, outside, true, "outside is in a block"), w.at("node1", ports, w.pods["a"], false, "a is in no block"))
 	w.policy(ns, "b", `{podSelector: {matchLabels: {app: b}}, ingress: [{from: [{podSelector: {}}]}]}`)
-	w.settles(w.at("node1", ports, outside, false, "outside is no pod"), w.at("node1", ports, w.pods["a"], true, "a is a pod of the namespace"))
+	w.settles(w.at("node1", ports, outside, false, "outside is no pod"), w.at("node1", ports, w.pods["a"], true, "a is a pod of the namespace"),
+		w.at("node1", ports, w.pods["c"], false, "what c sends to another node's address has its own node's"))
+	w.policy(ns, "b", fmt.Sprintf(`{podSelector: {matchLabels: {app: b}}, ingress: [{from: [%s]}]}`, blocks(w.nodeIPs("node2"))))
+	w.settles(w.at("node1", ports, w.pods["c"], true, "c's node is in a block"), w.at("node1", ports, w.pods["a"], false, "a is in no block"), w.at("node1", ports, outside, false, "outside is in no block"))
+	w.policy(ns, "c", fmt.Sprintf(`{podSelector: {matchLabels: {app: c}}, policyTypes: [Egress], egress: [{to: [%s]}]}`, blocks(w.nodeIPs("node2"))))
+	w.settles(w.at("node1", ports, w.pods["c"], false, "c may not send to node1"))
+	w.policy(ns, "c", fmt.Sprintf(`{podSelector: {matchLabels: {app: c}}, policyTypes: [Egress], egress: [{to: [%s]}]}`, blocks(w.nodeIPs("node1"))))
+	w.settles(w.at("node1", ports, w.pods["c"], true, "c may send to node1"))
 }
 
-// No policy keeps a pod from itself, whichever way it takes.
+// No policy keeps a pod from itself, whichever way it takes. To a node port it needs leave to send to the node, as to any.
 func TestPodReachesItself(t *testing.T) {
 	w := setup(t)
 	ns := threePods(w)
 	node, inside := w.nodePort(ns, "b"), service(w, ns, "b")
 	w.policy(ns, "deny", `{podSelector: {}, policyTypes: [Ingress, Egress]}`)
 	w.settles(everyProto(w, "b", "b", true, "itself"), through(w, inside, "b", true), through(w, inside, "a", false),
-		w.at("node1", node, w.pods["a"], false, "default deny"))
+		w.at("node1", node, w.pods["a"], false, "default deny"), w.at("node1", node, w.pods["b"], false, "its node is not itself"))
+	w.policy(ns, "node", fmt.Sprintf(`{podSelector: {}, policyTypes: [Egress], egress: [{to: [%s]}]}`, blocks(w.nodeIPs("node1"))))
+	w.settles(w.at("node1", node, w.pods["b"], true, "its node, and itself behind it"), w.at("node1", node, w.pods["a"], false, "the node, and not b"))
 }
 
 // What stands behind a Service may change under a client: the pod that answers is judged, whichever it is. With session affinity it is the same one for all of a

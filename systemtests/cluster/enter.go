@@ -120,8 +120,8 @@ func (n *NetNS) Listen(at netip.AddrPort) (l net.Listener, err error) {
 	return l, err
 }
 
-// ListenUDP takes datagrams; whoever reads one says what comes of it.
-func (n *NetNS) ListenUDP(at netip.AddrPort) (c net.PacketConn, err error) {
+// ListenUDP takes datagrams for an address, and sends from there.
+func (n *NetNS) ListenUDP(at netip.AddrPort) (c *net.UDPConn, err error) {
 	n.run(func() { c, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(at)) })
 	return c, err
 }

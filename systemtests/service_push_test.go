@@ -18,8 +18,8 @@ type pushing struct {
 	service netip.AddrPort
 }
 
-// push sends a word from the server, unasked.
-func (w *world) push(p *pushing, word []byte) {
+// sendsUnasked sends a word from the server, unasked.
+func (w *world) sendsUnasked(p *pushing, word []byte) {
 	w.Helper()
 	_, err := p.server.WriteTo(word, p.to)
 	w.must(err)
@@ -89,7 +89,7 @@ func (w *world) notHeard(p *pushing, client, why string) {
 	word := token()
 	frames := w.heard(w.pods[client], word, func() {
 		for range 20 {
-			w.push(p, word)
+			w.sendsUnasked(p, word)
 		}
 	})
 	if len(frames) > 0 {
