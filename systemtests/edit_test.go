@@ -46,10 +46,10 @@ func TestPolicyIsEditedUnderTraffic(t *testing.T) {
 	never := []cluster.Expectation{w.one("c", "b", "udp", 4, false), w.one("b", "c", "udp", 6, false), w.one("c", "b", "tcp", 4, false), w.one("c", "b", "tcp", 6, false), w.one("b", "c", "tcp", 4, false)}
 	sometimes := []cluster.Expectation{w.one("d", "b", "udp", 4, true), w.one("d", "b", "udp", 6, true), w.one("d", "b", "tcp", 4, true)}
 	w.settles(always, never, sometimes)
-	// A slow machine asks far less often, and must ask ten times between two edits. Elsewhere more than this would fill the server's socket.
-	four, err := w.WatchEdges(w.ctx, sometimes[0], 2000*min(cluster.Slowness(), 2))
+	// A slow machine asks far less often, and must ask ten times between two edits. Elsewhere more than this would fill the server's socket, and two busy processors.
+	four, err := w.WatchEdges(w.ctx, sometimes[0], 1000*min(cluster.Slowness(), 4))
 	w.must(err)
-	six, err := w.WatchEdges(w.ctx, sometimes[1], 1000*min(cluster.Slowness(), 4))
+	six, err := w.WatchEdges(w.ctx, sometimes[1], 500*min(cluster.Slowness(), 8))
 	w.must(err)
 	asked := map[bool][]int64{}                                            // when a version was written that changes what d may
 	diligence := w.watch(5*time.Second, append(always, never...), func() { // loss is judged here, not delay
