@@ -135,6 +135,34 @@ func TestAControllersMeter(t *testing.T) {
 	}
 }
 
+// TestInstructionsAreReadInTheirOrder: what no switch lists, the same instruction twice or one out of its place, would be another flow
+// when it is written again. It is told, not guessed at.
+func TestInstructionsAreReadInTheirOrder(t *testing.T) {
+	instruction := func(kind uint8, value uint32) []byte { return be.AppendUint32([]byte{0, kind, 0, 8}, value) }
+	meter, apply, next := instruction(instructionMeter, 7), instruction(instructionApply, 0), instruction(instructionGoto, 40<<24)
+	for _, c := range []struct {
+		name string
+		b    []byte
+		told string
+	}{
+		{"all", slices.Concat(meter, apply, next), ""},
+		{"no meter", slices.Concat(apply, next), ""},
+		{"none", nil, ""},
+		{"goto before actions", slices.Concat(next, apply), "unknown instruction 4 after 1"},
+		{"meter after actions", slices.Concat(apply, meter), "unknown instruction 6 after 4"},
+		{"two gotos", slices.Concat(next, next), "unknown instruction 1 after 1"},
+		{"two meters", slices.Concat(meter, meter), "unknown instruction 6 after 6"},
+	} {
+		told := ""
+		if _, err := decodeInstructions(c.b); err != nil {
+			told = err.Error()
+		}
+		if told != c.told {
+			t.Errorf("%s: %q, want %q", c.name, told, c.told)
+		}
+	}
+}
+
 func TestEncodingAllocatesNothing(t *testing.T) {
 	buf := make([]byte, 0, 1<<16)
 	m := FlowMod{Command: Add, Flow: sample()}

@@ -315,8 +315,11 @@ func prefixLength(mask []byte) (int, bool) {
 	return ones, size != 0
 }
 
+// decodeInstructions reads each instruction at most once, in the order in which a switch carries them out and lists them (OpenFlow 1.3.5,
+// 5.9): meter, actions, goto.
 func decodeInstructions(b []byte) ([]Action, error) {
 	var actions []Action
+	var before uint16
 	for len(b) > 0 {
 		if len(b) < 8 {
 			return actions, errShort
@@ -325,6 +328,11 @@ func decodeInstructions(b []byte) ([]Action, error) {
 		if size < 8 || size > len(b) {
 			return actions, errShort
 		}
+		// Their numbers fall in that order.
+		if before != 0 && kind >= before {
+			return actions, &UnknownError{What: fmt.Sprintf("instruction %d after %d", kind, before)}
+		}
+		before = kind
 		switch kind {
 		case instructionGoto:
 			actions = append(actions, Action{Kind: GotoTable, Table: b[4]})
