@@ -16,7 +16,7 @@ images: ## container images as OCI archives, with what is in them (ARGS=DIR, or 
 	@scripts/images $(ARGS)
 test: ## everything: lint, unit, fuzz, system, a short test-kernel; the last line counts
 	@scripts/test
-lint: ## go vet, golangci-lint, gofmt
+lint: ## golangci-lint with the checks of go vet, gofmt
 	@scripts/lint
 unit: ## unit and property tests, with the race detector
 	@scripts/unit

@@ -48,6 +48,9 @@ apt_sandbox() {
     memcached:memcached iperf3:iperf3 nsenter:util-linux sysctl:procps /etc/ssl/certs/ca-certificates.crt:ca-certificates
 }
 
+# What the race detector is linked by.
+apt_gcc() { apt_need gcc:gcc /usr/include/stdio.h:libc6-dev; }
+
 # apt_browser: Chromium, with which the page is tested (100 MB). Where it cannot be installed those tests are skipped, and say so.
 apt_browser() { (apt_need chromium:chromium) || step "without Chromium the tests of the page are skipped"; }
 

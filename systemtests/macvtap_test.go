@@ -352,6 +352,7 @@ func (m *tapped) withoutTheAPIServer() {
 	}))
 	m.must(m.Start(m.ctx, "apiserver"))
 	m.served(m.ctx)
+	m.must(m.WatchAnew(m.ctx))
 	m.offers("the API server is back", "mv-p0=100")
 	m.tells("that it knows the policies", func(n macvtapNode) bool { return strings.HasPrefix(n.condition("PoliciesKnown"), "True") })
 }

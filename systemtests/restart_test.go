@@ -81,6 +81,9 @@ func (s *scene) again(name string) {
 		}
 		if name == "apiserver" {
 			s.served(ctx)
+			if err := s.WatchAnew(ctx); err != nil {
+				s.Error(err)
+			}
 		}
 	})
 }

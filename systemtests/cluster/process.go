@@ -30,6 +30,14 @@ func (c *Cluster) Start(ctx context.Context, name string) error {
 	return err
 }
 
+// WatchAnew restarts what has watched an API server that was away: Kubernetes' own parts wait up to 30 s before they ask again, some
+// of them twice, and what is created by then is seen by nobody.
+func (c *Cluster) WatchAnew(ctx context.Context) error {
+	_, err := c.script(ctx, `for pids in "$RUN"/pids/{controller-manager,scheduler,node*-proxy,node*-kubelet}; do
+		name=${pids##*/}; ! alive "$name" || { stop "$name" && restart "$name"; } || exit 1; done`)
+	return err
+}
+
 // Signal sends any signal to a recorded process.
 func (c *Cluster) Signal(ctx context.Context, name string, sig syscall.Signal) error {
 	_, err := c.script(ctx, fmt.Sprintf(`alive %[1]s || die "%[1]s is not running"
