@@ -142,6 +142,30 @@ func TestBundleIsAllOrNothing(t *testing.T) {
 	}
 }
 
+// What must be done before is done when no packet meets the change yet, and not for a change that the switch would not get.
+func TestCommitWaitsForWhatMustBeBefore(t *testing.T) {
+	sw := ovstest.Start(t, 2)
+	s, beside := connect(t, sw), connect(t, sw)
+	flow := ofctl.Flow{Priority: 1, Actions: []ofctl.Action{{Kind: ofctl.Output, Port: 1}}}
+	there := -1
+	look := func() {
+		if err := s.Err(); err != nil {
+			t.Error(err)
+		}
+		there = len(dump(t, beside))
+	}
+	if err := s.Commit(t.Context(), mods(ofctl.Add, []ofctl.Flow{flow}), look); err != nil || there != 0 {
+		t.Errorf("%v, %d flows before it was done", err, there)
+	}
+	if left := dump(t, s); len(left) != 1 {
+		t.Errorf("%d flows after a commit of one", len(left))
+	}
+	none := func() { t.Error("called for nothing") }
+	if err := s.Commit(t.Context(), nil, none); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestDumpReadsEveryPart(t *testing.T) {
 	s := connect(t, ovstest.Start(t, 2))
 	const n = 20000
@@ -177,9 +201,9 @@ func TestCountersOfChosenFlows(t *testing.T) {
 	if err := s.Commit(t.Context(), mods(ofctl.Add, flows)); err != nil {
 		t.Fatal(err)
 	}
-	read := func(f ofctl.Filter) (out []ofctl.Counted) {
+	read := func(filters ...ofctl.Filter) (out []ofctl.Counted) {
 		t.Helper()
-		err := s.Counters(t.Context(), f, func(c ofctl.Counted) error {
+		err := s.Counters(t.Context(), filters, func(c ofctl.Counted) error {
 			out = append(out, c)
 			return nil
 		})
@@ -201,5 +225,19 @@ func TestCountersOfChosenFlows(t *testing.T) {
 	}
 	if got := read(ofctl.Filter{Table: ofctl.AllTables}); len(got) != len(flows) {
 		t.Errorf("%d of %d flows", len(got), len(flows))
+	}
+	var each []ofctl.Filter // more than are asked at once
+	for range 100 {
+		for _, f := range flows {
+			each = append(each, ofctl.Filter{Table: ofctl.AllTables, Cookie: f.Cookie, Mask: ^uint64(0)})
+		}
+	}
+	for i, got := range read(each...) {
+		if got.Cookie != each[i].Cookie {
+			t.Fatalf("what filter %d chose is %+v", i, got)
+		}
+	}
+	if got := len(read(each...)); got != len(each) {
+		t.Errorf("%d of %d flows, filter by filter", got, len(each))
 	}
 }

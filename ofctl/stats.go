@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -24,30 +25,59 @@ type Filter struct {
 	Cookie, Mask uint64
 }
 
+// Chooses tells whether the filter chooses flows of this table and cookie.
+func (f Filter) Chooses(table uint8, cookie uint64) bool {
+	return (f.Table == AllTables || f.Table == table) && (cookie^f.Cookie)&f.Mask == 0
+}
+
 // AllTables in a Filter is every table.
 const AllTables uint8 = 0xff
 
-// Counters visits what the switch has counted for the flows that the filter chooses. Open vSwitch finds those of one whole cookie
+// mostAsked is how many requests are sent before the first reply is read: few enough for the socket to take them whatever the switch does.
+const mostAsked = 128
+
+// Counters visits what the switch has counted for the flows that the filters choose, one filter after another; a flow that several choose is visited as
+// often. The switch is asked for all of them at once, as a busy one lets each question wait. Open vSwitch finds the flows of one whole cookie
 // without looking at others. Flows that carry what this package never sends are passed over. An error of visit ends the
 // visiting; the session stays usable.
-func (s *Session) Counters(ctx context.Context, f Filter, visit func(Counted) error) error {
+func (s *Session) Counters(ctx context.Context, filters []Filter, visit func(Counted) error) error {
 	end, err := s.begin(ctx)
 	if err != nil {
 		return err
 	}
 	defer end()
-	xid, err := s.askFlows(f)
-	if err != nil {
-		return err
+	for some := range slices.Chunk(filters, mostAsked) {
+		first, err := s.askFlows(some...)
+		if err != nil {
+			return err
+		}
+		for i := range some {
+			if err := s.readFlows(first+uint32(i), func(b []byte) error { return decodeCounters(b, visit) }); err != nil {
+				return err
+			}
+		}
 	}
-	return s.readFlows(xid, func(b []byte) error { return decodeCounters(b, visit) })
+	return nil
 }
 
-// askFlows sends a request for flow statistics (OpenFlow 1.3.1, 7.3.5.2).
-func (s *Session) askFlows(f Filter) (xid uint32, err error) {
+// askFlows sends requests for flow statistics, with transaction ids that follow each other.
+func (s *Session) askFlows(filters ...Filter) (first uint32, err error) {
+	first = s.nextXID(len(filters))
+	var b []byte
+	for i, f := range filters {
+		b = appendFlowsRequest(b, first+uint32(i), f)
+	}
+	if err := s.write(b); err != nil {
+		return 0, fmt.Errorf("ask the bridge for its flows: %w", err)
+	}
+	return first, nil
+}
+
+// appendFlowsRequest appends a request for flow statistics (OpenFlow 1.3.1, 7.3.5.2).
+func appendFlowsRequest(b []byte, xid uint32, f Filter) []byte {
 	const any32 = 0xffffffff
-	xid = s.nextXID(1)
-	b := appendHeader(nil, typeMultipartReq, xid)
+	start := len(b)
+	b = appendHeader(b, typeMultipartReq, xid)
 	b = append(b, 0, multipartFlow, 0, 0, 0, 0, 0, 0)
 	b = append(b, f.Table, 0, 0, 0)
 	b = be.AppendUint32(b, any32) // port
@@ -56,11 +86,8 @@ func (s *Session) askFlows(f Filter) (xid uint32, err error) {
 	b = be.AppendUint64(b, f.Cookie)
 	b = be.AppendUint64(b, f.Mask)
 	b = appendMatch(b, &Match{})
-	endMessage(b, 0)
-	if err := s.write(b); err != nil {
-		return 0, fmt.Errorf("ask the bridge for its flows: %w", err)
-	}
-	return xid, nil
+	endMessage(b, start)
+	return b
 }
 
 func decodeCounters(b []byte, visit func(Counted) error) error {

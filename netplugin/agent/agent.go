@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/flowkeep/flowkeep/internal/mtls"
@@ -98,7 +99,7 @@ type agent struct {
 type session interface {
 	datapath.Switch
 	ForgetConnections(ctx context.Context, those ...ofctl.Connections) error
-	Counters(ctx context.Context, f ofctl.Filter, visit func(ofctl.Counted) error) error
+	Counters(ctx context.Context, filters []ofctl.Filter, visit func(ofctl.Counted) error) error
 	EnsureMeters(ctx context.Context, meters []ofctl.Meter) error
 	Meters(ctx context.Context) ([]ofctl.Meter, error)
 	Close() error
@@ -227,7 +228,7 @@ func announcement(e *endpoints.Endpoint) wire.Announcement {
 }
 
 // Update realises what netmaster sent: first on disk, so that no crash takes the node back to what it no longer may, then
-// on the switch, in one bundle with the ports of the pods that it settles. It tells all that is not in force after it. Who was obeyed when the
+// on the switch, in one bundle with the ports of the pods that it settles; the switch judges the bundle while the disk writes. It tells all that is not in force after it. Who was obeyed when the
 // update came may not be when its turn has.
 func (a *agent) Update(ctx context.Context, u policy.NodeUpdate, led func() error) (errs []wire.RuleError, err error) {
 	var deposed error
@@ -248,13 +249,15 @@ func (a *agent) update(ctx context.Context, u policy.NodeUpdate) []wire.RuleErro
 	a.counting.ledger.Rules(began, u.Rules)
 	a.compiler.Apply(u)
 	opened := a.openSettled(u.Settled)
-	mods := a.take(&u)
+	mods, ids := a.compiler.Take()
+	written := a.write(&u, ids)
 	if a.session != nil { // else the pods wait for attach
-		err := a.commit(ctx, mods)
+		err := a.commit(ctx, mods, written)
 		for _, p := range opened {
 			p.finish(err)
 		}
 	}
+	written()
 	if begins {
 		a.ended.Begin(&u)
 	} else {
@@ -285,24 +288,33 @@ func (a *agent) openSettled(settled []policy.SettledEndpoint) (opened []*pod) {
 	return opened
 }
 
-// take gives the mods that are due, once the update and the ids that were given or given back are on disk.
-func (a *agent) take(u *policy.NodeUpdate) []ofctl.FlowMod {
+// take gives the mods that are due, once the ids that were given or given back are on disk.
+func (a *agent) take() []ofctl.FlowMod {
 	mods, ids := a.compiler.Take()
-	var err error
+	a.write(nil, ids)()
+	return mods
+}
+
+// write begins to write an update, if there is one, and the ids that were given or given back. The owner calls written before it uses the state again.
+func (a *agent) write(u *policy.NodeUpdate, ids []pipeline.Assignment) (written func()) {
+	done := make(chan error, 1)
 	switch {
 	case a.unsaved:
-		err = a.state.replace(a.rules, a.compiler.Assignments())
+		done <- a.state.replace(a.rules, a.compiler.Assignments())
 	case u != nil:
-		err = a.state.save(*u, ids)
+		go func() { done <- a.state.save(*u, ids) }()
 	case len(ids) > 0:
-		err = a.state.saveIDs(ids)
+		done <- a.state.saveIDs(ids)
+	default:
+		done <- nil
 	}
-	a.unsaved = err != nil
-	if err != nil {
-		a.metrics.stateErrors.Inc()
-		a.log.Error("cannot write the rule set to disk; enforcing goes on, but a restart would begin from an older one", "error", err)
-	}
-	return mods
+	return sync.OnceFunc(func() {
+		err := <-done
+		if a.unsaved = err != nil; a.unsaved {
+			a.metrics.stateErrors.Inc()
+			a.log.Error("cannot write the rule set to disk; enforcing goes on, but a restart would begin from an older one", "error", err)
+		}
+	})
 }
 
 func (p *pod) finish(err error) {
@@ -315,8 +327,8 @@ func (p *pod) finish(err error) {
 // commitTime bounds how long the owner waits for the switch to take a change: it takes 100,000 flows in a second.
 const commitTime = time.Minute
 
-// commit sends mods. Without a switch it does nothing: the next connection compares everything.
-func (a *agent) commit(ctx context.Context, mods []ofctl.FlowMod) error {
+// commit sends mods, and does what must be done before the switch takes them. Without a switch it does nothing: the next connection compares everything.
+func (a *agent) commit(ctx context.Context, mods []ofctl.FlowMod, before ...func()) error {
 	if a.session == nil {
 		return errors.New("Open vSwitch is away")
 	}
@@ -325,7 +337,7 @@ func (a *agent) commit(ctx context.Context, mods []ofctl.FlowMod) error {
 	}
 	bounded, cancel := context.WithTimeout(ctx, commitTime)
 	defer cancel()
-	refused, err := datapath.CommitAll(bounded, a.session, mods, without)
+	refused, err := datapath.CommitAll(bounded, a.session, mods, without, before...)
 	a.metrics.flowMods.Add(float64(len(mods) - len(refused)))
 	a.logRefused(refused)
 	a.wrong.committed(mods, refused, err, a.compiler.Describe)
@@ -464,7 +476,7 @@ func (a *agent) unowned(addrs []netip.Addr) []netip.Addr {
 func (a *agent) shut(ctx context.Context, p *pod) error {
 	p.finish(errors.New("the pod's name was given to another container meanwhile"))
 	a.compiler.RemoveEndpoint(p.endpoint.ID())
-	mods := a.take(nil)
+	mods := a.take()
 	var err error
 	if a.session != nil {
 		err = a.commit(ctx, mods)
@@ -495,7 +507,7 @@ func (a *agent) attach(ctx context.Context, s session) error {
 	a.trackHalves(ctx)
 	a.holdFragments(ctx)
 	a.ensureMeters(ctx, s)
-	a.take(nil) // what was due is part of the comparison
+	a.take() // what was due is part of the comparison
 	a.wrong.forget()
 	a.toldDryRuns()
 	a.counting.sequence++

@@ -264,7 +264,7 @@ func (a *agent) audited(ctx context.Context, x *comparison, began time.Time) {
 	}
 	var err error
 	if a.node.meters != meters { // other flows are wanted now
-		a.take(nil)
+		a.take()
 		err = a.mend(ctx)
 	} else if x.partial() {
 		err = a.mend(ctx)

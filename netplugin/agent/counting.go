@@ -208,14 +208,12 @@ func (a *agent) quickCount(ctx context.Context) (all bool, err error) {
 
 // readMeters reads the flows that any of the filters chooses; at is the machine's clock then.
 func readMeters(ctx context.Context, sw session, filters []ofctl.Filter) (flows []ofctl.Counted, at time.Duration, err error) {
-	for _, f := range filters {
-		err := sw.Counters(ctx, f, func(c ofctl.Counted) error {
-			flows = append(flows, c)
-			return nil
-		})
-		if err != nil {
-			return nil, 0, fmt.Errorf("read the switch's counters: %w", err)
-		}
+	err = sw.Counters(ctx, filters, func(c ofctl.Counted) error {
+		flows = append(flows, c)
+		return nil
+	})
+	if err != nil {
+		return nil, 0, fmt.Errorf("read the switch's counters: %w", err)
 	}
 	return flows, clock(), nil
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,9 +16,9 @@ import (
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
-func (s *pickySwitch) Counters(_ context.Context, f ofctl.Filter, visit func(ofctl.Counted) error) error {
+func (s *pickySwitch) Counters(_ context.Context, filters []ofctl.Filter, visit func(ofctl.Counted) error) error {
 	for k, flow := range s.holds {
-		if (f.Table != ofctl.AllTables && f.Table != k.table) || (flow.Cookie^f.Cookie)&f.Mask != 0 {
+		if !slices.ContainsFunc(filters, func(f ofctl.Filter) bool { return f.Chooses(k.table, flow.Cookie) }) {
 			continue
 		}
 		c := ofctl.Counted{Table: k.table, Priority: k.priority, Match: k.match, Cookie: flow.Cookie, Packets: flow.Packets, Bytes: flow.Bytes, Age: clock() - s.born[k]}

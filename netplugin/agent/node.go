@@ -38,7 +38,7 @@ func (a *agent) configure(ctx context.Context) {
 	a.compileNode(&self)
 	a.ended.NodeIs(slices.Concat(hostnet.GatewayAddrs(self), self.Addresses))
 	if a.session != nil {
-		_ = a.commit(ctx, a.take(nil))
+		_ = a.commit(ctx, a.take())
 		a.report()
 	}
 	a.checkComplete()

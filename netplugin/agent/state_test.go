@@ -188,3 +188,35 @@ func TestAFullDiskSetsNothingAside(t *testing.T) {
 		t.Errorf("%d rules, epoch %d, %v", len(r.rules), r.epoch, err)
 	}
 }
+
+// An update is on disk before the switch is told to commit it: a crash in between takes the node to the new rules, never back to the old.
+func TestAnUpdateIsOnDiskBeforeItIsInForce(t *testing.T) {
+	a, s, _ := running(t)
+	rule := allow(80, policy.Origin{Policy: "shop/db"})
+	var onDisk []bool
+	s.committing = func() { // the owner is in the middle of the update
+		saved, _, err := a.state.load()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		onDisk = append(onDisk, saved.rules[rule.Key] != nil)
+	}
+	for range 2 { // the second time after one that could not be written
+		if _, err := a.Update(t.Context(), applied(put(rule)), leads); err != nil {
+			t.Fatal(err)
+		}
+		if len(onDisk) == 0 || !onDisk[len(onDisk)-1] {
+			t.Errorf("committed %d times, the rule on disk: %v", len(onDisk), onDisk)
+		}
+		if _, err := a.Update(t.Context(), policy.NodeUpdate{Rules: []policy.RuleChange{{Key: rule.Key}}}, leads); err != nil {
+			t.Fatal(err)
+		}
+		if onDisk[len(onDisk)-1] {
+			t.Error("the rule was still on disk when the switch was told that it is gone")
+		}
+		if err := a.do(t.Context(), func() { a.unsaved = true }); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -13,7 +13,7 @@ import (
 
 // Switch is what the datapath needs of ofctl.Session.
 type Switch interface {
-	Commit(ctx context.Context, mods []ofctl.FlowMod) error
+	Commit(ctx context.Context, mods []ofctl.FlowMod, before ...func()) error
 	Dump(ctx context.Context, visit func(ofctl.Flow, error) error) error
 }
 
@@ -129,12 +129,12 @@ const (
 )
 
 // CommitAll commits the mods in one bundle. Of a flow that the switch refuses and that can be left out, it takes what was
-// there away instead, and tells it; any other refusal fails the whole.
-func CommitAll(ctx context.Context, s Switch, mods []ofctl.FlowMod, without func(*ofctl.Flow) Without) ([]Refusal, error) {
+// there away instead, and tells it; any other refusal fails the whole. What must be done before may be called once for each try.
+func CommitAll(ctx context.Context, s Switch, mods []ofctl.FlowMod, without func(*ofctl.Flow) Without, before ...func()) ([]Refusal, error) {
 	var refused []Refusal
 	n := map[Without]int{}
 	for {
-		err := s.Commit(ctx, mods)
+		err := s.Commit(ctx, mods, before...)
 		var why *ofctl.SwitchError
 		if err == nil || !errors.As(err, &why) || why.Flow == nil {
 			return refused, err

@@ -32,7 +32,7 @@ func newMemory(flows ...ofctl.Flow) *memory {
 	return m
 }
 
-func (m *memory) Commit(_ context.Context, mods []ofctl.FlowMod) error {
+func (m *memory) Commit(_ context.Context, mods []ofctl.FlowMod, _ ...func()) error {
 	m.bundles++
 	if m.broken != nil {
 		return m.broken

@@ -17,8 +17,8 @@ import (
 
 // meteredSwitch is the fake switch, or a session with a real one.
 type meteredSwitch interface {
-	Commit(ctx context.Context, mods []ofctl.FlowMod) error
-	Counters(ctx context.Context, f ofctl.Filter, visit func(ofctl.Counted) error) error
+	Commit(ctx context.Context, mods []ofctl.FlowMod, before ...func()) error
+	Counters(ctx context.Context, filters []ofctl.Filter, visit func(ofctl.Counted) error) error
 }
 
 // tally is what is counted of one meter for a rule, which is told by the number of its ports; what is denied is 0's.
@@ -35,23 +35,21 @@ func (t tally) String() string {
 func metered(t *testing.T, c *Compiler, s meteredSwitch) map[tally]uint64 {
 	t.Helper()
 	out := map[tally]uint64{}
-	for _, f := range MeteredFilters() {
-		err := s.Counters(t.Context(), f, func(counted ofctl.Counted) error {
-			meter, ok := MeterOf(&counted)
-			rules := c.Metered(counted.Cookie)
-			if !ok || len(rules) == 0 {
-				t.Errorf("a flow that counts for nobody: %+v", counted)
-			}
-			for _, r := range rules {
-				if counted.Packets > 0 {
-					out[tally{meter, len(r.Ports)}] += counted.Packets
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
+	err := s.Counters(t.Context(), MeteredFilters(), func(counted ofctl.Counted) error {
+		meter, ok := MeterOf(&counted)
+		rules := c.Metered(counted.Cookie)
+		if !ok || len(rules) == 0 {
+			t.Errorf("a flow that counts for nobody: %+v", counted)
 		}
+		for _, r := range rules {
+			if counted.Packets > 0 {
+				out[tally{meter, len(r.Ports)}] += counted.Packets
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 	return out
 }

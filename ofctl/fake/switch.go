@@ -36,11 +36,14 @@ func New() *Switch {
 }
 
 // Commit applies all mods, or none: the first that Open vSwitch would refuse is returned as an *ofctl.SwitchError.
-func (s *Switch) Commit(_ context.Context, mods []ofctl.FlowMod) error {
+func (s *Switch) Commit(_ context.Context, mods []ofctl.FlowMod, before ...func()) error {
 	for i := range mods {
 		if err := check(&mods[i]); err != nil {
 			return err
 		}
+	}
+	for _, f := range before {
+		f()
 	}
 	for i := range mods {
 		s.apply(&mods[i])
@@ -91,15 +94,17 @@ func (s *Switch) Dump(_ context.Context, visit func(ofctl.Flow, error) error) er
 	return nil
 }
 
-// Counters visits what the filter chooses. All flows are as old as the switch.
-func (s *Switch) Counters(_ context.Context, f ofctl.Filter, visit func(ofctl.Counted) error) error {
-	for number, t := range s.tables {
-		for _, have := range t.flows {
-			if (f.Table != ofctl.AllTables && f.Table != number) || (have.Cookie^f.Cookie)&f.Mask != 0 {
-				continue
-			}
-			if err := visit(ofctl.Counted{Table: number, Priority: have.Priority, Cookie: have.Cookie, Match: have.Match, Packets: have.Packets, Bytes: have.Bytes}); err != nil {
-				return err
+// Counters visits what the filters choose. All flows are as old as the switch.
+func (s *Switch) Counters(_ context.Context, filters []ofctl.Filter, visit func(ofctl.Counted) error) error {
+	for _, f := range filters {
+		for number, t := range s.tables {
+			for _, have := range t.flows {
+				if !f.Chooses(number, have.Cookie) {
+					continue
+				}
+				if err := visit(ofctl.Counted{Table: number, Priority: have.Priority, Cookie: have.Cookie, Match: have.Match, Packets: have.Packets, Bytes: have.Bytes}); err != nil {
+					return err
+				}
 			}
 		}
 	}

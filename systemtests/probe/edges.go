@@ -2,11 +2,9 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
-	"sync/atomic"
 	"time"
 )
 
@@ -19,10 +17,10 @@ type Edge struct {
 	Open      bool  `json:"open"`
 }
 
-// question is one that was sent; its answer may come while it is read.
+// question is one that was sent.
 type question struct {
 	sent     int64 // Unix nanoseconds
-	answered atomic.Bool
+	answered bool
 }
 
 func edgesCommand(args []string) error {
@@ -40,52 +38,43 @@ func edgesCommand(args []string) error {
 		return err
 	}
 	defer l.Close()
-	questions := make([]question, int(most.Seconds()*float64(*rate)))
-	done := make(chan struct{})
-	go func() { defer close(done); tick(l, questions) }()
-	sent := ask(l, questions, time.Second/time.Duration(*rate), untilSignal())
-	if err := l.SetReadDeadline(time.Now().Add(grace)); err != nil {
+	told, stop := untilSignal(), make(chan os.Signal)
+	go func() {
+		select {
+		case <-told:
+		case <-time.After(*most):
+		}
+		close(stop)
+	}()
+	questions, err := interrogate(l, time.Second/time.Duration(*rate), stop)
+	if err != nil {
 		return err
 	}
-	<-done
-	return json.NewEncoder(os.Stdout).Encode(edges(questions[:sent]))
+	return json.NewEncoder(os.Stdout).Encode(edges(questions))
 }
 
-// ask sends until it is stopped or all are sent.
-func ask(l link, questions []question, interval time.Duration, stop <-chan os.Signal) (sent int) {
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
-	for start := time.Now(); sent < len(questions); {
-		select {
-		case <-stop:
-			return sent
-		case <-ticker.C:
+// interrogate asks every interval until stop.
+func interrogate(l link, interval time.Duration, stop <-chan os.Signal) (questions []question, err error) {
+	t := &tally{next: 1, last: time.Now(), heard: func(n uint64) {
+		if n >= 1 && n <= uint64(len(questions)) {
+			questions[n-1].answered = true
 		}
-		for due := int(time.Since(start) / interval); sent < min(due, len(questions)); sent++ {
-			questions[sent].sent = time.Now().UnixNano()
-			_ = l.ask(uint64(sent)) // what is not sent is not answered
-		}
+	}}
+	c, err := newConversation(l, t)
+	if err != nil {
+		return nil, err
 	}
-	return sent
-}
-
-func tick(l link, questions []question) {
-	for {
-		n, err := l.answer()
-		switch {
-		case err == nil && n < uint64(len(questions)):
-			questions[n].answered.Store(true)
-		case errors.Is(err, os.ErrDeadlineExceeded), err != nil && !passing(err):
-			return
-		}
-	}
+	c.asks = func() { questions = append(questions, question{sent: time.Now().UnixNano()}) }
+	sent := c.ask(interval, stop)
+	c.rest(sent, time.Now().Add(grace))
+	return questions, t.broken
 }
 
 func edges(questions []question) []Edge {
 	out := []Edge{}
 	open, shutFor := false, 0
 	for i := range questions {
-		answered := questions[i].answered.Load()
+		answered := questions[i].answered
 		if answered {
 			shutFor = 0
 		} else {

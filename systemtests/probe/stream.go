@@ -45,6 +45,7 @@ type tally struct {
 	began    time.Time // of that gap
 	broken   error
 	loss     uint64
+	heard    func(n uint64) // of each answer; may be nil
 }
 
 func (t *tally) got(n uint64, now time.Time) {
@@ -55,6 +56,9 @@ func (t *tally) got(n uint64, now time.Time) {
 	t.next = n + 1
 	t.pause(now)
 	t.last = now
+	if t.heard != nil {
+		t.heard(n)
+	}
 }
 
 // pause ends now: the time since the last answer.
@@ -138,7 +142,8 @@ func (t *tally) fill(r *Report, end time.Time) {
 type conversation struct {
 	link  link
 	tally *tally
-	fd    int32 // -1: there is nothing more to hear
+	fd    int32  // -1: there is nothing more to hear
+	asks  func() // before each question; may be nil
 }
 
 func newConversation(l link, t *tally) (*conversation, error) {
@@ -176,6 +181,9 @@ func (c *conversation) ask(interval time.Duration, stop <-chan os.Signal) (sent 
 		}
 		if next = next.Add(interval); next.Before(now) {
 			next = now.Add(interval)
+		}
+		if c.asks != nil {
+			c.asks()
 		}
 		err := c.link.ask(sent + 1)
 		if !errors.Is(err, os.ErrDeadlineExceeded) { // else it was not sent
