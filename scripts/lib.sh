@@ -120,9 +120,10 @@ build_programs() {
 # tally PASSED FAILED SKIPPED: counts for `make test`; nothing outside of it
 tally() { [ -z "${FLOWKEEP_TALLY:-}" ] || echo "$*" >>"$FLOWKEEP_TALLY"; }
 
-# go_tests MODULE_DIR ARGS…: go test with a line a package and the output of what failed; counted
+# go_tests MODULE_DIR ARGS…: go test with a line a package, the output of what failed, and tables if they are asked for (-table); counted
 go_tests() {
-  local dir=$1; shift
-  (cd "$ROOT/$dir" && go test -json "$@") | "$TOOLS/testsum" ${FLOWKEEP_TALLY:+-tally "$FLOWKEEP_TALLY" -digest "$FLOWKEEP_TALLY.failures"}
+  local dir=$1 said=; shift
+  case " $* " in *" -table "*) said=-said ;; esac
+  (cd "$ROOT/$dir" && go test -json "$@") | "$TOOLS/testsum" $said ${FLOWKEEP_TALLY:+-tally "$FLOWKEEP_TALLY" -digest "$FLOWKEEP_TALLY.failures"}
 }
 need_testsum() { mkdir -p "$TOOLS"; (cd "$ROOT/tools" && CGO_ENABLED=0 go build -o "$TOOLS/testsum" ./testsum); }

@@ -143,11 +143,12 @@ func (w *world) printDiligence(part, perSecond float64) {
 	}
 }
 
-// print is for whoever reads the tables; the test's log has it in any case.
+// print is for whoever reads the tables; else the test's log has it.
 func (w *world) print(line string) {
 	w.Helper()
-	w.Log(line)
 	if *printTable {
 		fmt.Println(line)
+	} else {
+		w.Log(line)
 	}
 }

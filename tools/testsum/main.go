@@ -1,6 +1,6 @@
 // Testsum reads `go test -json` and prints a line a package, and the output of what failed. With -tally it appends
 // "PASSED FAILED SKIPPED" to a file, with -digest a few lines of each test that failed: what is to be read at the end of a
-// long log; with -each it prints a line a passed test too. It fails if anything failed, a package that did not build or ran no test to its end included.
+// long log; with -each it prints a line a passed test too, with -said what those said. It fails if anything failed, a package that did not build or ran no test to its end included.
 package main
 
 import (
@@ -20,9 +20,10 @@ func main() {
 	tally := flag.String("tally", "", "append the counts to this file")
 	digest := flag.String("digest", "", "append the ends of failures to this file")
 	each := flag.Bool("each", false, "name each test as it passes")
+	said := flag.Bool("said", false, "print what tests that passed have said, as tables")
 	flag.Parse()
 	s := newSummary(os.Stdout)
-	s.each = *each
+	s.each, s.said = *each, *said
 	err := s.read(os.Stdin)
 	if err == nil && *tally != "" {
 		err = appendText(*tally, fmt.Sprintf("%d %d %d\n", s.passed, s.failed, s.skipped))
@@ -65,6 +66,7 @@ type result struct {
 type summary struct {
 	w                       io.Writer
 	each                    bool // a line a passed test
+	said                    bool // what it said
 	passed, failed, skipped int
 	packages                map[string]*result
 	build                   []string // the compiler's output so far
@@ -121,6 +123,11 @@ func (s *summary) testDone(p *result, e event) {
 		p.passed++
 		if s.each {
 			fmt.Fprintf(s.w, "passed %s (%.1f s)\n", e.Test, e.Elapsed)
+		}
+		if s.said {
+			for _, line := range reason(p.output[e.Test]) {
+				fmt.Fprintln(s.w, line)
+			}
 		}
 	case "skip":
 		p.skipped++

@@ -75,3 +75,20 @@ func TestDigest(t *testing.T) {
 		t.Errorf("%d: %s", len(d), d)
 	}
 }
+
+// What passed says something only where it is asked to.
+func TestSaid(t *testing.T) {
+	const in = `{"Action":"output","Package":"p","Test":"A","Output":"=== RUN   A\n"}
+{"Action":"output","Package":"p","Test":"A","Output":"p50 3 ms\n"}
+{"Action":"output","Package":"p","Test":"A","Output":"--- PASS: A (0.00s)\n"}
+{"Action":"pass","Package":"p","Test":"A"}
+{"Action":"pass","Package":"p"}`
+	for said, want := range map[bool]string{true: "p50 3 ms\nok p: 1 passed, 0 skipped, 0.0 s\n", false: "ok p: 1 passed, 0 skipped, 0.0 s\n"} {
+		var out strings.Builder
+		s := newSummary(&out)
+		s.said = said
+		if err := s.read(strings.NewReader(in)); err != nil || out.String() != want {
+			t.Errorf("said %v: %v, %q, want %q", said, err, out.String(), want)
+		}
+	}
+}
