@@ -148,12 +148,7 @@ func TestCommitWaitsForWhatMustBeBefore(t *testing.T) {
 	s, beside := connect(t, sw), connect(t, sw)
 	flow := ofctl.Flow{Priority: 1, Actions: []ofctl.Action{{Kind: ofctl.Output, Port: 1}}}
 	there := -1
-	look := func() {
-		if err := s.Err(); err != nil {
-			t.Error(err)
-		}
-		there = len(dump(t, beside))
-	}
+	look := func() { there = len(dump(t, beside)) }
 	if err := s.Commit(t.Context(), mods(ofctl.Add, []ofctl.Flow{flow}), look); err != nil || there != 0 {
 		t.Errorf("%v, %d flows before it was done", err, there)
 	}
@@ -240,4 +235,9 @@ func TestCountersOfChosenFlows(t *testing.T) {
 	if got := len(read(each...)); got != len(each) {
 		t.Errorf("%d of %d flows, filter by filter", got, len(each))
 	}
+	enough := errors.New("enough")
+	if err := s.Counters(t.Context(), each, func(ofctl.Counted) error { return enough }); !errors.Is(err, enough) {
+		t.Errorf("%v, want what ended the visiting", err)
+	}
+	s.Close() // a session that was left with replies unread would never end
 }

@@ -51,10 +51,20 @@ func (s *Session) Counters(ctx context.Context, filters []Filter, visit func(Cou
 		if err != nil {
 			return err
 		}
+		var failed error // what was asked for is read to its end: it would be in the way of what comes after
 		for i := range some {
-			if err := s.readFlows(first+uint32(i), func(b []byte) error { return decodeCounters(b, visit) }); err != nil {
-				return err
+			err := s.readFlows(first+uint32(i), func(b []byte) error {
+				if failed != nil {
+					return nil
+				}
+				return decodeCounters(b, visit)
+			})
+			if failed == nil {
+				failed = err
 			}
+		}
+		if failed != nil {
+			return failed
 		}
 	}
 	return nil

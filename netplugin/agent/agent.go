@@ -333,6 +333,9 @@ func (a *agent) commit(ctx context.Context, mods []ofctl.FlowMod, before ...func
 		return errors.New("Open vSwitch is away")
 	}
 	if mods = append(a.wrong.again(mods), a.retold()...); len(mods) == 0 {
+		for _, f := range before {
+			f()
+		}
 		return nil
 	}
 	bounded, cancel := context.WithTimeout(ctx, commitTime)

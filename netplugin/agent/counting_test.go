@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"log/slog"
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,13 +16,15 @@ import (
 )
 
 func (s *pickySwitch) Counters(_ context.Context, filters []ofctl.Filter, visit func(ofctl.Counted) error) error {
-	for k, flow := range s.holds {
-		if !slices.ContainsFunc(filters, func(f ofctl.Filter) bool { return f.Chooses(k.table, flow.Cookie) }) {
-			continue
-		}
-		c := ofctl.Counted{Table: k.table, Priority: k.priority, Match: k.match, Cookie: flow.Cookie, Packets: flow.Packets, Bytes: flow.Bytes, Age: clock() - s.born[k]}
-		if err := visit(c); err != nil {
-			return err
+	for _, f := range filters {
+		for k, flow := range s.holds {
+			if !f.Chooses(k.table, flow.Cookie) {
+				continue
+			}
+			c := ofctl.Counted{Table: k.table, Priority: k.priority, Match: k.match, Cookie: flow.Cookie, Packets: flow.Packets, Bytes: flow.Bytes, Age: clock() - s.born[k]}
+			if err := visit(c); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

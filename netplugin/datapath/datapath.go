@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/flowkeep/flowkeep/ofctl"
 )
@@ -129,15 +130,29 @@ const (
 )
 
 // CommitAll commits the mods in one bundle. Of a flow that the switch refuses and that can be left out, it takes what was
-// there away instead, and tells it; any other refusal fails the whole. What must be done before may be called once for each try.
+// there away instead, and tells it; any other refusal fails the whole. What must be done before is done once, also where the commit fails. A switch that took
+// the bundle for forgotten meanwhile (Open vSwitch does after 10 s, bundle-idle-timeout) is given it again.
 func CommitAll(ctx context.Context, s Switch, mods []ofctl.FlowMod, without func(*ofctl.Flow) Without, before ...func()) ([]Refusal, error) {
 	var refused []Refusal
 	n := map[Without]int{}
-	for {
-		err := s.Commit(ctx, mods, before...)
+	first := sync.OnceFunc(func() {
+		for _, f := range before {
+			f()
+		}
+	})
+	defer first()
+	for again := len(before) > 0; ; {
+		err := s.Commit(ctx, mods, first)
 		var why *ofctl.SwitchError
-		if err == nil || !errors.As(err, &why) || why.Flow == nil {
+		if err == nil || !errors.As(err, &why) {
 			return refused, err
+		}
+		if why.Flow == nil {
+			if !again {
+				return refused, err
+			}
+			again = false
+			continue
 		}
 		kind := without(why.Flow)
 		i := slices.IndexFunc(mods, func(m ofctl.FlowMod) bool { return puts(&m) && KeyOf(&m.Flow) == KeyOf(why.Flow) })

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"runtime"
 	"time"
 )
 
@@ -38,6 +39,7 @@ func edgesCommand(args []string) error {
 		return err
 	}
 	defer l.Close()
+	runtime.GOMAXPROCS(1) // there is one thing to do at a time; others would only look for more
 	told, stop := untilSignal(), make(chan os.Signal)
 	go func() {
 		select {
@@ -67,7 +69,7 @@ func interrogate(l link, interval time.Duration, stop <-chan os.Signal) (questio
 	c.asks = func() { questions = append(questions, question{sent: time.Now().UnixNano()}) }
 	sent := c.ask(interval, stop)
 	c.rest(sent, time.Now().Add(grace))
-	return questions, t.broken
+	return questions[:sent], t.broken
 }
 
 func edges(questions []question) []Edge {
