@@ -228,8 +228,8 @@ func announcement(e *endpoints.Endpoint) wire.Announcement {
 }
 
 // Update realises what netmaster sent: first on disk, so that no crash takes the node back to what it no longer may, then
-// on the switch, in one bundle with the ports of the pods that it settles; the switch judges the bundle while the disk writes. It tells all that is not in force after it. Who was obeyed when the
-// update came may not be when its turn has.
+// on the switch, in one bundle with the ports of the pods that it settles; the switch judges the bundle while the disk writes. It tells all
+// that is not in force after it. Who was obeyed when the update came may not be when its turn has.
 func (a *agent) Update(ctx context.Context, u policy.NodeUpdate, led func() error) (errs []wire.RuleError, err error) {
 	var deposed error
 	err = a.do(ctx, func() {
@@ -253,6 +253,7 @@ func (a *agent) update(ctx context.Context, u policy.NodeUpdate) []wire.RuleErro
 	written := a.write(&u, ids)
 	if a.session != nil { // else the pods wait for attach
 		err := a.commit(ctx, mods, written)
+		written() // also where the switch got nothing
 		for _, p := range opened {
 			p.finish(err)
 		}
@@ -295,7 +296,8 @@ func (a *agent) take() []ofctl.FlowMod {
 	return mods
 }
 
-// write begins to write an update, if there is one, and the ids that were given or given back. The owner calls written before it uses the state again.
+// write begins to write an update, if there is one, and the ids that were given or given back. Written waits for the end of that; the owner calls it, once or
+// more often, before it uses the state again.
 func (a *agent) write(u *policy.NodeUpdate, ids []pipeline.Assignment) (written func()) {
 	done := make(chan error, 1)
 	switch {
@@ -327,15 +329,12 @@ func (p *pod) finish(err error) {
 // commitTime bounds how long the owner waits for the switch to take a change: it takes 100,000 flows in a second.
 const commitTime = time.Minute
 
-// commit sends mods, and does what must be done before the switch takes them. Without a switch it does nothing: the next connection compares everything.
+// commit sends mods, and calls what must be done before they are in force. Without a switch it does nothing: the next connection compares everything.
 func (a *agent) commit(ctx context.Context, mods []ofctl.FlowMod, before ...func()) error {
 	if a.session == nil {
 		return errors.New("Open vSwitch is away")
 	}
 	if mods = append(a.wrong.again(mods), a.retold()...); len(mods) == 0 {
-		for _, f := range before {
-			f()
-		}
 		return nil
 	}
 	bounded, cancel := context.WithTimeout(ctx, commitTime)

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 
 	"github.com/flowkeep/flowkeep/ofctl"
 )
@@ -130,19 +129,13 @@ const (
 )
 
 // CommitAll commits the mods in one bundle. Of a flow that the switch refuses and that can be left out, it takes what was
-// there away instead, and tells it; any other refusal fails the whole. What must be done before is done once, also where the commit fails. A switch that took
-// the bundle for forgotten meanwhile (Open vSwitch does after 10 s, bundle-idle-timeout) is given it again.
+// there away instead, and tells it; any other refusal fails the whole. What must be done before is called for each bundle. Where that
+// takes long the switch may have forgotten the bundle (Open vSwitch does after 10 s, bundle-idle-timeout): it is given it again, once.
 func CommitAll(ctx context.Context, s Switch, mods []ofctl.FlowMod, without func(*ofctl.Flow) Without, before ...func()) ([]Refusal, error) {
 	var refused []Refusal
 	n := map[Without]int{}
-	first := sync.OnceFunc(func() {
-		for _, f := range before {
-			f()
-		}
-	})
-	defer first()
 	for again := len(before) > 0; ; {
-		err := s.Commit(ctx, mods, first)
+		err := s.Commit(ctx, mods, before...)
 		var why *ofctl.SwitchError
 		if err == nil || !errors.As(err, &why) {
 			return refused, err
