@@ -54,10 +54,10 @@ func (s *Session) Counters(ctx context.Context, filters []Filter, visit func(Cou
 		var failed error // what was asked for is read to its end: it would be in the way of what comes after
 		for i := range some {
 			err := s.readFlows(first+uint32(i), func(b []byte) error {
-				if failed != nil {
-					return nil
+				if failed == nil {
+					return decodeCounters(b, visit)
 				}
-				return decodeCounters(b, visit)
+				return nil
 			})
 			if failed == nil {
 				failed = err
