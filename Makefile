@@ -26,7 +26,7 @@ system: ## system tests: a fleet and a cluster are booted and ended (ARGS='-run 
 	@scripts/system $(ARGS)
 test-kernel: ## system tests on the kernel's datapath and with SCTP, in a virtual machine (ARGS='-short' or '-run NAME')
 	@scripts/kernel $(ARGS)
-conformance: ## the upstream NetworkPolicy suite on a cluster of its own (ARGS='-n 3 -m iptables -f dual -r 3 FOCUS'; DEPLOY=manifests)
+conformance: ## the upstream NetworkPolicy suite on a cluster of its own (ARGS='-n 3 -m iptables -f dual -r 3 FOCUS', '-k': its SCTP specs, in a virtual machine; DEPLOY=manifests)
 	@scripts/conformance $(ARGS)
 soak: ## random changes and packets against the oracle (ARGS='-for 1h -seed N -steps M')
 	@scripts/soak $(ARGS)

@@ -1,0 +1,26 @@
+# Shared by what boots a cluster in the virtual machine of `run`; sourced after scripts/lib.sh.
+
+# prepare: the modules that this kernel is asked for, and an environment in which nothing is built
+prepare() {
+  local m
+  for m in openvswitch sctp; do modprobe "$m" || die "the kernel has no module $m"; done
+  export GOGC=400   # memory is had, time is not
+  export FLOWKEEP_PROGRAMS=$PROGRAMS FLOWKEEP_BEGAN=$(date +%s)
+}
+
+# own_directories: containers' layers cannot lie upon a layer; and what kubelets and CNI plugins keep outside of the sandbox's directory
+# is the machine around's here: its kubelets may run pods
+own_directories() {
+  local d
+  for d in /var/lib/flowkeep-sandbox /var/log/containers /var/log/pods /var/lib/kubelet /var/lib/cni; do
+    mkdir -p $d && mount -t tmpfs tmpfs $d || die "$d cannot be mounted"
+  done
+}
+
+# slower N: how many times slower than this machine an emulated one is: N on an idle machine, more where others keep its processors busy
+slower() {
+  local load slow _
+  read -r load _ </proc/loadavg
+  slow=$(($1 + ${load%.*} / $(nproc)))
+  echo $((slow < 12 ? slow : 12))
+}
