@@ -87,8 +87,9 @@ func (w *world) bulk(from cluster.Pod, to netip.AddrPort) error {
 	return err
 }
 
-// narrowed looks at pods while the links between the nodes have a smaller MTU than theirs. Netplugin looks at its node's link too, every half
-// minute, and gives pods the MTU that it finds: there was nothing to be seen then, and after their own is back it is looked again.
+// narrowed looks at pods, which know nothing of their ways, while the links between the nodes have a smaller MTU than theirs. Netplugin looks at
+// its node's link too, every half minute, and gives pods the MTU that it finds: there was nothing to be seen then, and after their own is back it
+// is looked again.
 func (w *world) narrowed(mtu int, look func() error) {
 	w.Helper()
 	const whole = 1500
@@ -112,6 +113,7 @@ func (w *world) narrowed(mtu int, look func() error) {
 	}
 	w.Cleanup(func() { set(context.Background(), whole) })
 	for {
+		w.forgetWays()
 		set(w.ctx, mtu)
 		seen, followed := look(), own()
 		set(w.ctx, whole)
@@ -122,6 +124,18 @@ func (w *world) narrowed(mtu int, look func() error) {
 			return
 		}
 		w.Logf("looked again: %v", followed)
+	}
+}
+
+// forgetWays has pods know nothing of how large packets may be on their ways: who has learnt it tells it the other end of a connection (the kernel's
+// MSS is of the path), and the other then has nothing to learn.
+func (w *world) forgetWays() {
+	w.Helper()
+	for _, pod := range w.pods {
+		for _, family := range []string{"-4", "-6"} {
+			_, err := w.RunIn(w.ctx, pod.NetNS, "ip", family, "route", "flush", "cache")
+			w.must(err)
+		}
 	}
 }
 
