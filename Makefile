@@ -32,7 +32,7 @@ soak: ## random changes and packets against the oracle (ARGS='-for 1h -seed N -s
 	@scripts/soak $(ARGS)
 cyclonus: ## cyclonus' generated cases on a cluster of its own, about an hour (ARGS='-n 3 -- --include conflict')
 	@scripts/cyclonus $(ARGS)
-acceptance: ## every long check in a row, about five hours; ended and begun again it goes on (ARGS='-l' or 'conformance-*')
+acceptance: ## every long check in a row, about eleven hours; ended and begun again it goes on (ARGS='-l' or 'conformance-*')
 	@scripts/acceptance $(ARGS)
 screenshots: ## the README's pictures of the page, from the demo
 	@scripts/screenshots
