@@ -17,10 +17,10 @@ own_directories() {
   done
 }
 
-# slower N: how many times slower than this machine an emulated one is: N on an idle machine, more where others keep its processors busy
+# slower: how many times slower than this machine an emulated one is: five, and more where others keep its processors busy
 slower() {
   local load slow _
   read -r load _ </proc/loadavg
-  slow=$(($1 + ${load%.*} / $(nproc)))
+  slow=$((5 + ${load%.*} / $(nproc)))
   echo $((slow < 12 ? slow : 12))
 }
