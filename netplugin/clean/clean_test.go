@@ -174,13 +174,13 @@ func (m *machine) tracked() bool {
 	if m.kind == "netdev" {
 		return strings.Count(m.userspace(), "zone=6552") >= 2
 	}
-	n := 0
+	seen := map[uint16]bool{}
 	for _, f := range m.kernels() {
 		if f.Forward.DstPort == 9004 && slices.Contains(zones, f.Zone) {
-			n++
+			seen[f.Zone] = true
 		}
 	}
-	return n == 2
+	return len(seen) == 2
 }
 
 // kernels are the connections that the kernel tracks.

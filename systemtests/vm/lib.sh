@@ -1,8 +1,11 @@
 # Shared by what boots a cluster in the virtual machine of `run`; sourced after scripts/lib.sh.
 
-# prepare: the modules that this kernel is asked for, and an environment in which nothing is built
+# prepare: the modules that this kernel is asked for, an environment in which nothing is built, and a kernel that is not too young: in its
+# first ten seconds ovs-vswitchd (3.1) counts no processors, starts no handlers, and every packet without a flow is lost until its
+# configuration changes next
 prepare() {
-  local m
+  local m age
+  until read -r age _ </proc/uptime && [ "${age%.*}" -gt 10 ]; do sleep 0.2; done
   for m in openvswitch sctp; do modprobe "$m" || die "the kernel has no module $m"; done
   export GOGC=400   # memory is had, time is not
   export FLOWKEEP_PROGRAMS=$PROGRAMS FLOWKEEP_BEGAN=$(date +%s)
