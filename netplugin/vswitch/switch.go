@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/flowkeep/flowkeep/ofctl/appctl"
+	"golang.org/x/sys/unix"
 )
 
 // configure says in the database what Open vSwitch's own scripts say when they start it.
@@ -60,6 +61,35 @@ func (r *runner) isUp(ctx context.Context, _ bool) error {
 		_, err = appctl.Call(ctx, socket, "version")
 	}
 	return err
+}
+
+// countsProcessors is how old the kernel's monotonic clock is when ovs-vswitchd before 3.1.1 counts processors at first. Started before, it finds none,
+// opens no socket for the kernel's datapath, and none later, when it has found them: all packets that the kernel has no flow for are lost until it is
+// started again (Open vSwitch, "ovs-thread: Fix cpus not read for the first 10s.").
+const countsProcessors = 10 * time.Second
+
+// awaitProcessors lets a kernel become old enough that ovs-vswitchd can be started.
+func (r *runner) awaitProcessors(ctx context.Context) error {
+	enough := countsProcessors + time.Second
+	if r.oldEnough != 0 {
+		enough = r.oldEnough
+	}
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return err
+	}
+	wait := enough - time.Duration(now.Nano())
+	if wait <= 0 {
+		return nil
+	}
+	r.Health.SetReady("ovs-vswitchd", "the kernel has just been started, and Open vSwitch is not started in its first ten seconds")
+	r.Logger.Info("waiting to start ovs-vswitchd: in the kernel's first ten seconds some versions find no processors", "for", wait)
+	select {
+	case <-time.After(wait):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // restoring is the key by which ovs-vswitchd, when it starts, neither forgets the flows that the kernel has nor takes packets from it.

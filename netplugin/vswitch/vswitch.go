@@ -32,7 +32,8 @@ type Config struct {
 	Health     *process.Health
 	Registerer prometheus.Registerer
 
-	vswitchd []string // more arguments, for tests
+	vswitchd  []string      // more arguments, for tests
+	oldEnough time.Duration // of the kernel, where tests have it otherwise
 }
 
 // runner is one Run.
@@ -60,7 +61,12 @@ func Run(ctx context.Context, cfg *Config) error {
 	server := r.child("ovsdb-server", cfg.Database, "--remote=punix:"+cfg.socket())
 	server.up = func(ctx context.Context, _ bool) error { return r.configure(ctx) }
 	forwarder := r.child("ovs-vswitchd", append([]string{"unix:" + cfg.socket()}, cfg.vswitchd...)...)
-	forwarder.before = func(ctx context.Context, first bool) error { return r.holdFlows(ctx, again || !first) }
+	forwarder.before = func(ctx context.Context, first bool) error {
+		if err := r.awaitProcessors(ctx); err != nil {
+			return err
+		}
+		return r.holdFlows(ctx, again || !first)
+	}
 	forwarder.up = r.isUp
 	return r.both(ctx, server, forwarder)
 }
