@@ -87,7 +87,10 @@ func nodeRow(n *inspect.Node, wide bool) []string {
 	datapath, audited, drift := "-", "-", "-"
 	if n.Own != nil {
 		sw := "away"
-		if n.Own.SwitchConnected {
+		switch {
+		case n.Own.SwitchProblem != "":
+			sw = "loses all"
+		case n.Own.SwitchConnected:
 			sw = "connected"
 		}
 		row[5], row[6], row[7], datapath = fmt.Sprint(n.Own.Endpoints), fmt.Sprint(n.Own.Flows), sw, n.Own.Datapath

@@ -62,11 +62,13 @@ type NodeStatus struct {
 	Version         string `json:"version"`
 	Revision        uint64 `json:"revision"`
 	SwitchConnected bool   `json:"switchConnected"`
-	Datapath        string `json:"datapath"`
-	Endpoints       int    `json:"endpoints"`
-	Flows           int    `json:"flows"`
-	Rules           int    `json:"rules"`
-	Audit           Audit  `json:"audit"`
+	// SwitchProblem is why nothing passes though the switch is connected.
+	SwitchProblem string `json:"switchProblem,omitempty"`
+	Datapath      string `json:"datapath"`
+	Endpoints     int    `json:"endpoints"`
+	Flows         int    `json:"flows"`
+	Rules         int    `json:"rules"`
+	Audit         Audit  `json:"audit"`
 }
 
 // Audit is what netplugin's own comparisons of the switch have shown since it started.

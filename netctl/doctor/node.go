@@ -54,8 +54,9 @@ const (
 type Switch struct {
 	Program  Fact[string] // what ovs-vswitchd --version says; empty: it is not installed
 	Database Fact[Database]
-	Answers  Fact[string] // the version of the ovs-vswitchd that runs, by itself; empty: none runs
-	Absent   bool         // there is no socket of ovsdb-server
+	Answers  Fact[string]   // the version of the ovs-vswitchd that runs, by itself; empty: none runs
+	Started  *time.Duration // how long after the kernel it was started; nil: not known
+	Absent   bool           // there is no socket of ovsdb-server
 	Socket   string
 }
 
@@ -237,6 +238,7 @@ func (b *book) openvswitch(s *Switch) {
 		text = s.Answers.Value
 	}
 	b.switchVersion(text)
+	b.switchStart(text, s.Started)
 	if len(d.Datapaths) > 0 {
 		b.ok(check, "datapaths: %s; bridges: %s", some(d.Datapaths), none(some(d.Bridges)))
 	}
@@ -261,6 +263,18 @@ func (b *book) switchVersion(text string) {
 	default:
 		b.ok(check, "Open vSwitch %s", text)
 	}
+}
+
+// countsProcessors is how old the kernel is when ovs-vswitchd 3.1.0 counts processors at first. A switch of the kernel's datapath that was started before
+// takes no packets, until it is started again.
+const countsProcessors = 10 * time.Second
+
+func (b *book) switchStart(version string, after *time.Duration) {
+	if after == nil || *after >= countsProcessors || version != "3.1.0" {
+		return
+	}
+	b.add("openvswitch", Warning, fmt.Sprintf("Open vSwitch 3.1.0 was started %.1f s after the kernel: with a bridge of the kernel's datapath there already, it finds no processors, and every packet without a flow is lost", after.Seconds()),
+		"systemctl restart openvswitch-switch; and for the next start of the node, see docs/troubleshooting.md, \"The switch is not connected\"")
 }
 
 func none(text string) string {

@@ -320,9 +320,9 @@ func TestStatus(t *testing.T) { synctest.Test(t, testStatus) }
 func testStatus(t *testing.T) {
 	p := newPlace(t)
 	p.nodes.list = []feed.NodeStatus{{Name: "away"}, {Name: "refused", Refused: "too old"}, {Name: "well", Connected: true}, {Name: "silent", Connected: true}, {Name: "nonsense", Connected: true},
-		{Name: "fails", Connected: true}, {Name: "no switch", Connected: true}, {Name: "drifts", Connected: true}}
+		{Name: "fails", Connected: true}, {Name: "no switch", Connected: true}, {Name: "drifts", Connected: true}, {Name: "deaf", Connected: true}}
 	p.nodes.answers = map[string]any{"well": inspect.NodeStatus{SwitchConnected: true, Flows: 9}, "nonsense": "hello", "fails": errors.New("no such question"), "no switch": inspect.NodeStatus{},
-		"drifts": inspect.NodeStatus{SwitchConnected: true, Audit: inspect.Audit{Last: inspect.DriftCount{Missing: 1, Extra: 3}, Problem: "what was found is not mended"}}}
+		"drifts": inspect.NodeStatus{SwitchConnected: true, Audit: inspect.Audit{Last: inspect.DriftCount{Missing: 1, Extra: 3}, Problem: "what was found is not mended"}}, "deaf": inspect.NodeStatus{SwitchConnected: true, SwitchProblem: "it takes no packets"}}
 	began := time.Now()
 	st, err := asked[inspect.Status](p, inspect.Question{Kind: inspect.AskStatus})
 	if err != nil {
@@ -334,12 +334,12 @@ func testStatus(t *testing.T) {
 	problems := strings.Join(st.Problems, "\n")
 	for _, want := range []string{"node away is not connected", "node refused is refused and enforces what it last had: too old", "node silent is connected and does not say how it is", "node nonsense is connected and does not say",
 		"node fails is connected and does not say how it is: no such question", "node no switch has no connection to its Open vSwitch",
-		"somebody else changes the flows of node drifts: its last audit found 1 missing, 0 changed, 3 extra", "node drifts: what was found is not mended"} {
+		"somebody else changes the flows of node drifts: its last audit found 1 missing, 0 changed, 3 extra", "node drifts: what was found is not mended", "node deaf: it takes no packets"} {
 		if !strings.Contains(problems, want) {
 			t.Errorf("no %q in\n%s", want, problems)
 		}
 	}
-	if len(st.Problems) != 8 || st.Policies != 2 || st.Endpoints != 8 || st.Revision == 0 || st.Nodes[2].Own == nil || st.Nodes[2].Own.Flows != 9 {
+	if len(st.Problems) != 9 || st.Policies != 2 || st.Endpoints != 8 || st.Revision == 0 || st.Nodes[2].Own == nil || st.Nodes[2].Own.Flows != 9 {
 		t.Errorf("%+v", st)
 	}
 	p.nodes.list = p.nodes.list[2:3]

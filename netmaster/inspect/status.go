@@ -82,6 +82,9 @@ func nodeProblems(nodes []inspect.Node, silent []error) []string {
 		case n.Own != nil && !n.Own.SwitchConnected:
 			out = append(out, fmt.Sprintf("node %s has no connection to its Open vSwitch", n.Name))
 		case n.Own != nil:
+			if p := n.Own.SwitchProblem; p != "" {
+				out = append(out, fmt.Sprintf("node %s: %s", n.Name, p))
+			}
 			out = append(out, auditProblems(n.Name, &n.Own.Audit)...)
 		}
 		for _, e := range n.Errors {

@@ -73,10 +73,12 @@ type agent struct {
 	pods     map[string]*pod // by endpoint ID
 	asked    asked
 	session  session // nil: the switch is away
-	wrong    wrong
-	counting counting
-	drift    drift
-	captures *capture.Captures
+	// switchProblem is why nothing passes though there is a session
+	switchProblem string
+	wrong         wrong
+	counting      counting
+	drift         drift
+	captures      *capture.Captures
 	// dial opens another connection to the switch, to read it; nil: it is read on session
 	dial      func(context.Context) (reader, error)
 	comparing chan struct{} // holds the comparison that is under way
@@ -557,7 +559,7 @@ func (a *agent) bring(ctx context.Context, d *datapath.Difference) error {
 
 // detach is called when the connection is lost.
 func (a *agent) detach() {
-	a.session = nil
+	a.session, a.switchProblem = nil, ""
 	a.report()
 }
 

@@ -39,7 +39,7 @@ func newMetrics(r prometheus.Registerer) metrics {
 	buckets := prometheus.ExponentialBuckets(0.0005, 2, 16)
 	m := metrics{
 		revision:       gauge("revision", "Revision of the rule set that is in force."),
-		switchUp:       gauge("switch_connected", "1 while Open vSwitch is connected."),
+		switchUp:       gauge("switch_connected", "1 while Open vSwitch is connected and takes packets."),
 		masterUp:       gauge("netmaster_connected", "1 while netmaster is connected."),
 		flowMods:       counter("flow_mods_total", "Flow mods committed."),
 		refused:        counter("flow_mods_refused_total", "Flow mods that the switch refused."),

@@ -57,7 +57,7 @@ func (a *agent) queryStatus(ctx context.Context) ([]byte, error) {
 // status is the node's own word on itself.
 func (a *agent) status() inspect.NodeStatus {
 	d := &a.drift
-	return inspect.NodeStatus{Version: a.cfg.Version, Revision: a.rules.revision, SwitchConnected: a.session != nil, Datapath: a.cfg.DatapathType,
+	return inspect.NodeStatus{Version: a.cfg.Version, Revision: a.rules.revision, SwitchConnected: a.session != nil, SwitchProblem: a.switchProblem, Datapath: a.cfg.DatapathType,
 		Endpoints: len(a.pods), Flows: a.compiler.Count(), Rules: len(a.rules.rules),
 		Audit: inspect.Audit{Interval: a.cfg.AuditInterval, At: d.audited, Took: d.took, Last: d.last, Drift: d.total, DriftAt: d.at, Problem: d.problem}}
 }

@@ -255,11 +255,18 @@ func (r *runner) oneSession(ctx context.Context) error {
 	case r.attached <- struct{}{}:
 	default:
 	}
-	select {
-	case <-s.Done():
-		return s.Err()
-	case <-ctx.Done():
-		return ctx.Err()
+	var taken upcalls
+	again := time.NewTicker(upcallsEvery)
+	defer again.Stop()
+	for {
+		select {
+		case <-again.C:
+			r.hearsPackets(ctx, &taken)
+		case <-s.Done():
+			return s.Err()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
 }
 

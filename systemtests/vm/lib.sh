@@ -1,8 +1,8 @@
 # Shared by what boots a cluster in the virtual machine of `run`; sourced after scripts/lib.sh.
 
 # prepare: the modules that this kernel is asked for, an environment in which nothing is built, and a kernel that is not too young: in its
-# first ten seconds ovs-vswitchd (3.1) counts no processors, starts no handlers, and every packet without a flow is lost until its
-# configuration changes next
+# first ten seconds ovs-vswitchd (3.1) counts no processors, starts no handlers, and every packet without a flow is lost until it
+# is started again
 prepare() {
   local m age
   until read -r age _ </proc/uptime && [ "${age%.*}" -gt 10 ]; do sleep 0.2; done

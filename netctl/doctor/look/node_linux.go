@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/flowkeep/flowkeep/netctl/doctor"
 	"github.com/vishvananda/netlink"
@@ -367,17 +368,19 @@ func (o *Options) openvswitch(ctx context.Context) (s doctor.Switch) {
 	short, cancel := context.WithTimeout(ctx, o.Each)
 	s.Database = doctor.Read(database(short, s.Socket))
 	cancel()
-	s.Answers = doctor.Read(o.answers(ctx))
+	version, socket, err := o.answers(ctx)
+	s.Answers = doctor.Read(version, err)
+	s.Started = started(socket)
 	return s
 }
 
-// answers is the version by the ovs-vswitchd that runs.
-func (o *Options) answers(ctx context.Context) (string, error) {
+// answers is the version by the ovs-vswitchd that runs, and the socket at which it says so.
+func (o *Options) answers(ctx context.Context) (version, socket string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, o.Each)
 	defer cancel()
 	sockets, err := filepath.Glob(filepath.Join(o.OVSRunDir, "ovs-vswitchd*.ctl"))
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	if given := filepath.Join(o.OVSRunDir, "vswitchd.ctl"); len(sockets) == 0 {
 		sockets = append(sockets, given)
@@ -387,11 +390,35 @@ func (o *Options) answers(ctx context.Context) (string, error) {
 		err = call(ctx, path, "version", []any{}, &text)
 		if err == nil {
 			line, _, _ := strings.Cut(text, "\n")
-			return line[strings.LastIndexByte(line, ' ')+1:], nil // "ovs-vswitchd (Open vSwitch) 3.1.0"
+			return line[strings.LastIndexByte(line, ' ')+1:], path, nil // "ovs-vswitchd (Open vSwitch) 3.1.0"
 		}
 		if errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) {
 			err = nil
 		}
 	}
-	return "", err
+	return "", "", err
+}
+
+// started is how long after the kernel the process was started whose pid is in the name of a socket, in seconds of the clock that ticks a hundred times in one
+// (proc_pid_stat(5), sysconf(3) of _SC_CLK_TCK on Linux); nil: not known.
+func started(socket string) *time.Duration {
+	var pid int
+	if _, err := fmt.Sscanf(filepath.Base(socket), "ovs-vswitchd.%d.ctl", &pid); err != nil {
+		return nil
+	}
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return nil
+	}
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	const startTime = 22 - 3 // the third is the first after the name
+	if len(fields) <= startTime {
+		return nil
+	}
+	ticks, err := strconv.ParseInt(fields[startTime], 10, 63)
+	if err != nil {
+		return nil
+	}
+	after := time.Duration(ticks) * time.Second / 100
+	return &after
 }

@@ -199,6 +199,28 @@ func TestARealSwitch(t *testing.T) {
 	}
 }
 
+// When a process was started is told by its socket's name, and of none that is not there.
+func TestStarted(t *testing.T) {
+	sleep := exec.Command("sleep", "60")
+	if err := sleep.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = sleep.Process.Kill(); _ = sleep.Wait() }()
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
+		t.Fatal(err)
+	}
+	got := started(fmt.Sprintf("/run/openvswitch/ovs-vswitchd.%d.ctl", sleep.Process.Pid))
+	if got == nil || *got > time.Duration(now.Nano()) || *got < time.Duration(now.Nano())-time.Minute {
+		t.Errorf("%v after the kernel, and it is %v now", got, time.Duration(now.Nano()))
+	}
+	for _, socket := range []string{"", "/run/openvswitch/vswitchd.ctl", "ovs-vswitchd.0.ctl", "ovs-vswitchd.-1.ctl", "ovs-vswitchd.x.ctl"} {
+		if got := started(socket); got != nil {
+			t.Errorf("%q: %v", socket, got)
+		}
+	}
+}
+
 // Programs that hang, or print without an end, are given up.
 func TestProgramsThatHang(t *testing.T) {
 	dir := tree(t, nil)

@@ -43,6 +43,7 @@ export function stateOf(n) {
   if (!n.connected) return ['bad', 'away', 'it enforces what it last had'];
   if (n.errors?.length) return ['bad', 'failed', n.errors.join('; ')];
   if (n.own && !n.own.switchConnected) return ['bad', 'no switch', 'it has no connection to its Open vSwitch'];
+  if (n.own?.switchProblem) return ['bad', 'nothing passes', n.own.switchProblem];
   if (n.realised < n.sent || n.pending > 0) return ['warn', 'pending', `it has acknowledged revision ${n.realised} of ${n.sent}` + (n.pending ? `; ${n.pending} changes wait to be sent` : '')];
   return ['good', 'in force', ''];
 }
