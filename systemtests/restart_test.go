@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -144,6 +145,49 @@ func TestSwitchKilled(t *testing.T) {
 	})
 	s.settles(s.allowed, s.refused)
 	s.stillEnforces()
+}
+
+// A switch that was started in the kernel's first seconds takes no packets from the kernel's datapath, and looks well to whoever asks it. That is said until it is
+// started again.
+func TestSwitchThatTakesNoPackets(t *testing.T) {
+	s := newScene(t)
+	kernel, err := s.KernelDatapath(s.ctx, "node1")
+	s.must(err)
+	version, err := exec.CommandContext(s.ctx, "ovs-vswitchd", "--version").Output()
+	s.must(err)
+	if !kernel || !strings.Contains(string(version), " 3.1.0\n") {
+		t.Skip("Open vSwitch 3.1.0 loses its packets so, on the kernel's datapath (scripts/kernel)")
+	}
+	status := func() string {
+		text, _ := s.Netctl(s.ctx, "status") // it may exit with an error when something is not well
+		return text
+	}
+	const loss = "ovs-vswitchd takes no packets from the kernel's datapath"
+	if text := status(); strings.Contains(text, loss) {
+		t.Fatal(text)
+	}
+	s.again("node1-vswitchd")
+	s.must(s.Kill(s.ctx, "node1-vswitchd"))
+	s.must(s.StartInYoungKernel(s.ctx, "node1-vswitchd"))
+	s.must(cluster.Until(s.ctx, 2*time.Minute, func() error {
+		if _, err := s.Check(s.ctx, cluster.Patience{Open: 400 * time.Millisecond}, s.allowed); err != nil { // which sends packets
+			return err
+		}
+		if text := status(); !strings.Contains(text, "node node1: "+loss) || !strings.Contains(text, "loses all") {
+			return fmt.Errorf("it is not told:\n%s", text)
+		}
+		return nil
+	}))
+	if err := s.AwaitReady(s.ctx, "node1-netplugin", time.Second); err == nil || !strings.Contains(err.Error(), loss) {
+		t.Errorf("netplugin is ready, or does not say why not: %v", err)
+	}
+	s.must(s.Kill(s.ctx, "node1-vswitchd"))
+	s.must(s.Start(s.ctx, "node1-vswitchd"))
+	s.must(s.AwaitReady(s.ctx, "node1-netplugin", 30*time.Second))
+	s.settles(s.allowed, s.refused)
+	if text := status(); strings.Contains(text, loss) {
+		t.Error(text)
+	}
 }
 
 // A policy that changes while netmaster is away takes effect when it is back; one that is deleted then, too.
