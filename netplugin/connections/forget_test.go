@@ -346,7 +346,7 @@ func TestASwitchThatIsAwayIsWaitedFor(t *testing.T) {
 	ct := &tracker{lines: []string{opened(alice)}, unread: errors.New("it hangs")}
 	counted(t, ct, func(ctx context.Context, c *Counter, errors *int) {
 		turn := func(after time.Duration, away, unread error) {
-			time.AfterFunc(after, func() {
+			time.AfterFunc(after+300*time.Millisecond, func() { // between the times at which it is asked: one question sees both turned, or none
 				ct.mu.Lock()
 				defer ct.mu.Unlock()
 				ct.away, ct.unread = away, unread
