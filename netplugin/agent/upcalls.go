@@ -22,13 +22,14 @@ const (
 // answers, and holds its flows, and the node's pods reach nobody.
 type upcalls struct {
 	known  bool
-	before appctl.Lookups // when it took a packet last, or was looked at first
+	before appctl.Lookups // when a packet was led or taken last, or it was looked at first
 }
 
-// lost is how many packets were lost of as many as there were since the last one that was taken, if that is enough to say so.
+// lost is how many packets were lost of as many as there were since the last one that was taken, if that is enough to say so. Where the datapath has a flow that
+// leads packets ovs-vswitchd made it; and only such flows' packets, handed over to be told of, can be lost without having been missed.
 func (u *upcalls) lost(now appctl.Lookups) uint64 {
 	since := now.Since(u.before)
-	if !u.known || since.Missed > since.Lost {
+	if !u.known || since.Hit > 0 || since.Missed > since.Lost {
 		u.known, u.before = true, now
 		return 0
 	}

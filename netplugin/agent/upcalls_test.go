@@ -26,6 +26,8 @@ func TestLostUpcalls(t *testing.T) {
 		"all after one was taken":  {[]appctl.Lookups{{}, {Missed: 100, Lost: 99}, {Missed: 120, Lost: 119}}, 20},
 		"taken again":              {[]appctl.Lookups{{}, {Missed: 9, Lost: 9}, {Missed: 12, Lost: 9}}, 0},
 		"led by the kernel's flow": {[]appctl.Lookups{{}, {Hit: 1000}}, 0},
+		"told of in a flood":       {[]appctl.Lookups{{}, {Hit: 1000, Missed: 5, Lost: 800}}, 0},
+		"all after some were led":  {[]appctl.Lookups{{}, {Hit: 9}, {Hit: 9, Missed: 6, Lost: 6}}, 6},
 		"a new datapath, all":      {[]appctl.Lookups{{Missed: 100, Lost: 90}, {Missed: 8, Lost: 8}}, 8},
 	} {
 		var u upcalls

@@ -149,12 +149,12 @@ func TestKernelThatWasNotWaitedFor(t *testing.T) {
 	if at := uptime(t); at >= countsProcessors {
 		t.Fatalf("the switch was up %v after the kernel: too late to show anything", at)
 	}
-	if got := n.send(20); got.Missed < 20 || got.Lost != got.Missed {
+	if got := n.send(20); got.Hit != 0 || got.Missed < 20 || got.Lost != got.Missed {
 		t.Errorf("at first: %+v", got)
 	}
 	n.await("the processors to be counted again", func() bool { return uptime(t) > 2*countsProcessors })
 	n.vs("set", "bridge", "fk0", "external_ids:again=1")
-	if got := n.send(20); got.Missed < 20 || got.Lost != got.Missed {
+	if got := n.send(20); got.Hit != 0 || got.Missed < 20 || got.Lost != got.Missed {
 		t.Errorf("when the processors were counted again: %+v", got)
 	}
 	n.kill("ovs-vswitchd")
