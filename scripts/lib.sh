@@ -82,15 +82,16 @@ fetch_go() {
 }
 go_wanted() { sed -n 's/^go //p' "$ROOT/go.mod"; }
 
-# need_helm: helm, of tools/helm's go.mod, into the cache
+# need_helm: helm, of tools/helm/go.mod, into the cache
 need_helm() {
-  local want
-  want=$(sha256sum "$ROOT/tools/helm/go.mod" | cut -d' ' -f1)-$(go env GOVERSION)
-  [ ! -x "$TOOLS/helm" ] || [ "$(cat "$TOOLS/helm.stamp" 2>/dev/null)" != "$want" ] || return 0
-  step "building helm, once (3 to 8 minutes)"
-  mkdir -p "$TOOLS"
-  (cd "$ROOT/tools/helm" && CGO_ENABLED=0 go build -ldflags "-s -w" -o "$TOOLS/helm" helm.sh/helm/v4/cmd/helm) || die "helm does not build: see above"
-  echo "$want" >"$TOOLS/helm.stamp"
+  tool_is_built helm "$ROOT/tools/helm/go.mod" || { step "building helm, once (3 to 8 minutes)"; build_tool helm "$ROOT/tools/helm" helm.sh/helm/v4/cmd/helm; }
+}
+# need_golangci_lint: golangci-lint, of tools/go.mod, into the cache
+need_golangci_lint() {
+  tool_is_built golangci-lint "$ROOT/tools/go.mod" || {
+    step "building golangci-lint, once (1 to 4 minutes)"
+    build_tool golangci-lint "$ROOT/tools" github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+  }
 }
 # chart ARGS…: the chart's objects, as helm renders them with these arguments
 chart() { "$TOOLS/helm" template flowkeep "$ROOT/deploy/chart" --namespace flowkeep-system "$@"; }
@@ -117,13 +118,66 @@ build_programs() {
     die "the programs do not build: see the compiler's messages above"
 }
 
-# tally PASSED FAILED SKIPPED: counts for `make test`; nothing outside of it
+# tally PASSED FAILED SKIPPED: appends counts to $FLOWKEEP_TALLY, where it is set
 tally() { [ -z "${FLOWKEEP_TALLY:-}" ] || echo "$*" >>"$FLOWKEEP_TALLY"; }
 
-# go_tests MODULE_DIR ARGS…: go test with a line a package, the output of what failed, and tables if they are asked for (-table); counted
+# go_tests MODULE_DIR ARGS…: runs go test in a module and prints a line a package; see summarise
 go_tests() {
-  local dir=$1 said=; shift
-  case " $* " in *" -table "*) said=-said ;; esac
-  (cd "$ROOT/$dir" && go test -json "$@") | "$TOOLS/testsum" $said ${FLOWKEEP_TALLY:+-tally "$FLOWKEEP_TALLY" -digest "$FLOWKEEP_TALLY.failures"}
+  local dir=$1 format=${FLOWKEEP_FORMAT:-pkgname}; shift
+  case " $* " in *" -table "*) format=standard-verbose ;; esac
+  (cd "$ROOT/$dir" && summarise "$format" go test -json "$@")
 }
-need_testsum() { mkdir -p "$TOOLS"; (cd "$ROOT/tools" && CGO_ENABLED=0 go build -o "$TOOLS/testsum" ./testsum); }
+# summarise FORMAT COMMAND…: runs a command that prints test2json events and prints them in a format of gotestsum's, with the output of
+# tests that failed. Appends the counts to $FLOWKEEP_TALLY and keeps the events in the directory $FLOWKEEP_EVENTS, where they are set.
+summarise() {
+  local format=$1 out code=0 counts keep=(); shift
+  out=$(mktemp)
+  [ -z "${FLOWKEEP_EVENTS:-}" ] || keep=(--jsonfile "$(mktemp "$FLOWKEEP_EVENTS/XXXXXX.json")")
+  # gotestsum counts each line of the standard error of a command that it starts as an error: it gets the events alone
+  "$@" | "$TOOLS/gotestsum" --format "$format" --format-hide-empty-pkg --hide-summary skipped "${keep[@]}" --raw-command -- cat 2>&1 | tee "$out"
+  code=${PIPESTATUS[0]}
+  counts=$(counts_of "$out")
+  rm -f "$out"
+  case $code,$counts in
+    0,*" 0 "*) ;;
+    0,*) code=1 ;;
+    *,*" 0 "*) counts="${counts%% *} 1 ${counts##* }" ;; # the command failed, not a test
+  esac
+  tally $counts
+  return "$code"
+}
+# counts_of FILE: "PASSED FAILED SKIPPED" of the last summary that gotestsum wrote into a file
+counts_of() {
+  awk '/^DONE .*tests?.* in / {
+      all = skipped = failed = 0
+      for (i = 2; i < NF; i++) {
+        if ($(i + 1) ~ /^tests?,?$/) all = $i
+        if ($(i + 1) ~ /^skipped,?$/) skipped = $i
+        if ($(i + 1) ~ /^(failures?|errors?),?$/) failed += $i
+      }
+    }
+    END {passed = all - skipped - failed; printf "%d %d %d\n", passed < 0 ? 0 : passed, failed, skipped}' "$1"
+}
+# record SUITE NAME pass|fail|skip SECONDS [FILE]: counts a check that is no Go test as one, with the text of FILE as its output
+record() {
+  local words result
+  case $3 in pass) words=PASS; tally 1 0 0 ;; fail) words=FAIL; tally 0 1 0 ;; skip) words=SKIP; tally 0 0 1 ;; esac
+  result=$words
+  [ "$words" != SKIP ] || result=PASS
+  [ -n "${FLOWKEEP_EVENTS:-}" ] || return 0
+  { printf '=== RUN   %s\n' "$2"; cat "${5:-/dev/null}"; printf -- '--- %s: %s (%d.00s)\n%s\n' "$words" "$2" "$4" "$result"; } |
+    go tool test2json -t -p "$1" >>"$FLOWKEEP_EVENTS/checks.json"
+}
+# need_gotestsum: gotestsum, of tools/go.mod, into the cache
+need_gotestsum() {
+  tool_is_built gotestsum "$ROOT/tools/go.mod" || { step "building gotestsum, once"; build_tool gotestsum "$ROOT/tools" gotest.tools/gotestsum; }
+}
+# tool_is_built NAME FILE…: reports whether a program in $TOOLS was built from just these files by this toolchain
+tool_is_built() { [ -x "$TOOLS/$1" ] && [ "$(cat "$TOOLS/$1.stamp" 2>/dev/null)" = "$(tool_inputs "${@:2}")" ]; }
+tool_inputs() { { go env GOVERSION; cat "$@"; } | sha256sum | cut -d' ' -f1; }
+# build_tool NAME MODULE_DIR PACKAGE: builds a program of a module of tools into $TOOLS
+build_tool() {
+  mkdir -p "$TOOLS"
+  (cd "$2" && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o "$TOOLS/$1" "$3") || die "$1 does not build: see above"
+  tool_inputs "$2/go.mod" >"$TOOLS/$1.stamp"
+}

@@ -24,13 +24,21 @@ type capturing struct {
 // capture begins one, and returns when it has begun.
 func (w *world) capture(pod cluster.Pod, id string, args ...string) *capturing {
 	w.Helper()
-	began := strings.Count(w.netpluginLog(pod.Node), begins)
+	captures := func() (n int) { // of this pod; other tests capture others
+		for line := range strings.Lines(w.netpluginLog(pod.Node)) {
+			if strings.Contains(line, begins) && strings.Contains(line, pod.Namespace+"/"+pod.Name) {
+				n++
+			}
+		}
+		return n
+	}
+	began := captures()
 	c := &capturing{done: make(chan struct{})}
 	go func() {
 		defer close(c.done)
 		c.text, c.err = w.NetctlAs(w.ctx, "", append([]string{"capture", id}, args...)...)
 	}()
-	for strings.Count(w.netpluginLog(pod.Node), begins) == began {
+	for captures() == began {
 		select {
 		case <-c.done:
 			w.Fatalf("netctl capture %s %v: %v\n%s", id, args, c.err, c.text)

@@ -24,7 +24,7 @@ func geneveCluster(t *testing.T) *cluster.Cluster {
 		t.Skip("boots a sandbox of its own, unless the run's is in traffic mode geneve")
 	}
 	name := theCluster.Name + "-geneve"
-	unlock, err := cluster.Lock(name)
+	unlock, err := cluster.Lock(name, false)
 	if err != nil {
 		t.Fatal(err)
 	}

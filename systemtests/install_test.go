@@ -31,7 +31,7 @@ func installed(t *testing.T) *cluster.Cluster {
 		t.Fatal(err)
 	}
 	name := theCluster.Name + "-install"
-	unlock, err := cluster.Lock(name)
+	unlock, err := cluster.Lock(name, false)
 	if err != nil {
 		t.Fatal(err)
 	}

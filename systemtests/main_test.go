@@ -34,10 +34,14 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, "system tests need root: they make network namespaces and run containers")
 		return 1
 	}
+	if err := selectSet(*set); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	name := cmp.Or(os.Getenv("FLOWKEEP_SANDBOX"), "test")
-	unlock, err := cluster.Lock(name)
+	unlock, err := cluster.Lock(name, *reuse)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

@@ -8,9 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"net/netip"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -40,16 +38,17 @@ type world struct {
 	machine  *cluster.Machine
 }
 
+// setup returns the test's part of the cluster. Shared tests run in parallel from here on.
 func setup(t *testing.T) *world {
 	t.Helper()
+	if isShared(t.Name()) {
+		t.Parallel()
+	}
 	return setupOn(t, theCluster)
 }
 
 func setupOn(t *testing.T, c *cluster.Cluster) *world {
 	t.Helper()
-	if last, err := strconv.ParseInt(os.Getenv("FLOWKEEP_TESTS_BEGIN_BEFORE"), 10, 64); err == nil && time.Now().Unix() >= last {
-		t.Skip("little is left of the hour of make test")
-	}
 	w := &world{T: t, Cluster: c, ctx: t.Context(), id: strings.ToLower(rand.Text()[:6]), pods: map[string]cluster.Pod{}, backends: map[netip.AddrPort]netip.AddrPort{}, machine: cluster.WatchMachine(t.Context())}
 	w.Cleanup(w.describeFailure)
 	if *hook == "" { // what the test before restarted may be on its way still

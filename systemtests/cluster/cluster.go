@@ -42,17 +42,27 @@ type Cluster struct {
 	api *API // once it was asked for
 }
 
-// Lock keeps a second run from ending the sandbox of the first.
-func Lock(name string) (unlock func(), err error) {
+// Lock keeps another run from ending the sandbox that this one uses. Several runs may share a sandbox that none of them boots or
+// ends.
+func Lock(name string, shared bool) (unlock func(), err error) {
 	path := filepath.Join(os.TempDir(), "flowkeep-sandbox-"+name+".lock")
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, err
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+	how := syscall.LOCK_EX
+	if shared {
+		how = syscall.LOCK_SH
+	}
+	if err := syscall.Flock(int(f.Fd()), how|syscall.LOCK_NB); err != nil {
 		return nil, errors.Join(fmt.Errorf("another run uses the sandbox %s: wait for it, or set FLOWKEEP_SANDBOX to another name", name), f.Close())
 	}
-	return func() { _ = os.Remove(path); _ = f.Close() }, nil
+	return func() {
+		if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil { // no other run shares it
+			_ = os.Remove(path)
+		}
+		_ = f.Close()
+	}, nil
 }
 
 // Boot builds what is missing and boots the sandbox; it takes about 15 s with everything in the cache. Progress goes to

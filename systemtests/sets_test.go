@@ -1,0 +1,169 @@
+package systemtests
+
+import (
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	gotoken "go/token"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// set is the part of the tests that this process runs. The parts exist because their tests share a cluster in different ways:
+// shared tests run in parallel, agent tests one after another beside them, and exclusive tests on a cluster of their own.
+var set = flag.String("set", "", "run only the shared, the agents or the exclusive tests; empty: all that -test.run selects")
+
+// exclusiveTests need the cluster to themselves: they kill, stop or replace one of its processes, change what all pods of a node
+// depend on, or compare a figure of the whole cluster. The value is the reason.
+var exclusiveTests = map[string]string{
+	"TestAccessByKubeconfig":              "stops netmaster",
+	"TestAddressGivenToAnotherPod":        "sets the next address that node1 assigns",
+	"TestADryRunEnds":                     "measures how soon connections end",
+	"TestAPIServerDown":                   "kills the API server",
+	"TestBundle":                          "stops netplugin",
+	"TestCompletedPodHasNoRights":         "sets the next address that node1 assigns",
+	"TestCounters":                        "kills netmaster and netplugin",
+	"TestCutConnectionsAreTold":           "measures how soon connections end",
+	"TestDiff":                            "measures how soon connections end",
+	"TestDriftIsMendedWithinAnInterval":   "changes flows of both switches",
+	"TestDrops":                           "needs the packet-in meters of both nodes, which any denied packet uses up",
+	"TestDropsSurvive":                    "kills netmaster and fills the packet-in meters",
+	"TestEnforcementReports":              "kills netmaster and netplugin",
+	"TestForgedPacketsAreTold":            "needs the packet-in meters of both nodes, which any denied packet uses up",
+	"TestGeneve":                          "boots a second cluster",
+	"TestHA":                              "kills netmaster",
+	"TestInBrief":                         "kills netplugin and the switch",
+	"TestInstalled":                       "boots a second cluster",
+	"TestJudgingTable":                    "measures latencies",
+	"TestLatencyTable":                    "measures latencies",
+	"TestLiveConnectionsAreJudgedAgain":   "measures how soon connections end",
+	"TestLiveConnectionsThroughAService":  "measures how soon connections end",
+	"TestMacvtap":                         "restarts a kubelet",
+	"TestMemcachedStopped":                "stops memcached",
+	"TestModeOfAPolicy":                   "kills and stops netmaster and netplugin",
+	"TestMultus":                          "changes node1's CNI configuration",
+	"TestNetmasterKilled":                 "kills netmaster",
+	"TestNetmasterOfBeforeEpochs":         "replaces netmaster",
+	"TestNetmasterStartsWithoutAPIServer": "kills the API server",
+	"TestNetpluginKilled":                 "kills netplugin",
+	"TestNetpluginStartsAlone":            "kills netmaster and netplugin",
+	"TestNetpluginStartsBeforeTheSwitch":  "kills the switch",
+	"TestPage":                            "kills netmaster",
+	"TestPeersAreLetInWhenTheirPeersNodeHasHeardOfThem": "suspends netplugin",
+	"TestPodSelectorIsEdited":                           "measures how soon connections end",
+	"TestPodsStartWhileTheirPoliciesChange":             "measures how long pods take to start",
+	"TestPoliciesChangeWhileNetmasterIsAway":            "kills netmaster",
+	"TestPolicyDatabaseTruncated":                       "kills netmaster",
+	"TestPolicyIsEditedUnderTraffic":                    "measures switch-over times at 1 kHz",
+	"TestPolicyWait":                                    "kills netmaster and netplugin",
+	"TestSCTPAssociationsAreJudgedAgain":                "measures how soon connections end",
+	"TestSoak":                                          "compares all verdicts of the cluster with the oracle",
+	"TestSwitchKilled":                                  "kills the switch",
+	"TestSwitchStalls":                                  "suspends the switch",
+	"TestSwitchThatTakesNoPackets":                      "kills the switch",
+	"TestTakeOverByService":                             "suspends netmaster",
+	"TestThroughputTable":                               "measures throughput",
+	"TestTrace":                                         "requires that the policies of the whole cluster are in force while it runs",
+	"TestTraceOfLosses":                                 "stops netmaster and netplugin",
+	"TestUpgrade":                                       "replaces netmaster and netplugin",
+	"TestUpgradeToAnotherTableLayout":                   "kills netplugin",
+	"TestVerify":                                        "kills netplugin and changes flows",
+	"TestVerifyOfWhoIsAway":                             "suspends netplugin",
+	"TestWebhook":                                       "stops netmaster, and has the API server call a webhook for every policy",
+	"TestWhatWasCutIsNotResumed":                        "kills netplugin",
+}
+
+// agentTests run node state agents on the nodes' own interfaces, one agent a node: they run one after another, beside the shared
+// tests.
+var agentTests = []string{
+	"TestCentralizedTakesOver",
+	"TestFailingNodeStopsRollOut",
+	"TestNodeConfigTable",
+	"TestNodeStateCutOffRollsBack",
+	"TestNodeStateDeletedIsCreatedAgain",
+	"TestNodeStateDriftIsMended",
+	"TestNodeStateGuide",
+	"TestNodeStateExample",
+	"TestNodeStateIdleWritesNothing",
+	"TestNodeStateIsCreatedAndEnforced",
+	"TestNodeStateKilledWithinAChange",
+	"TestNodeStateLeavesPodsLinksAlone",
+	"TestNodeStateOnce",
+	"TestNodeStateUnmanagedWritesNothing",
+	"TestPoliciesDisagree",
+	"TestPolicyFindsNeighbours",
+	"TestPolicyOneNodeAfterTheOther",
+	"TestPolicyReachesNodes",
+}
+
+// isShared reports whether a test runs in parallel with others on one cluster. Subtests belong to their test.
+func isShared(test string) bool {
+	test, _, _ = strings.Cut(test, "/")
+	return exclusiveTests[test] == "" && !slices.Contains(agentTests, test)
+}
+
+// selectSet sets -test.run or -test.skip to the tests of a set.
+func selectSet(name string) error {
+	exclusive := slices.Sorted(maps.Keys(exclusiveTests))
+	pattern := func(tests []string) string { return "^(" + strings.Join(tests, "|") + ")$" }
+	switch name {
+	case "":
+		return nil
+	case "exclusive":
+		return flag.Set("test.run", pattern(exclusive))
+	case "agents":
+		return flag.Set("test.run", pattern(agentTests))
+	case "shared":
+		return flag.Set("test.skip", pattern(slices.Concat(exclusive, agentTests)))
+	}
+	return fmt.Errorf("-set %s: use shared, agents or exclusive", name)
+}
+
+func TestIsShared(t *testing.T) {
+	for test, want := range map[string]bool{
+		"TestServices":         true,
+		"TestGeneve/MTU":       false,
+		"TestNodeStateExample": false,
+		"TestHA":               false,
+	} {
+		t.Run(test, func(t *testing.T) {
+			if got := isShared(test); got != want {
+				t.Errorf("isShared(%s) = %v, want %v", test, got, want)
+			}
+		})
+	}
+}
+
+// declaredTests returns the names of the test functions in this package's files.
+func declaredTests(t *testing.T) (names []string) {
+	t.Helper()
+	files, err := filepath.Glob("*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range files {
+		file, err := parser.ParseFile(gotoken.NewFileSet(), name, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range file.Decls {
+			if f, is := d.(*ast.FuncDecl); is && f.Recv == nil && strings.HasPrefix(f.Name.Name, "Test") {
+				names = append(names, f.Name.Name)
+			}
+		}
+	}
+	return names
+}
+
+func TestSetsNameTestsThatExist(t *testing.T) {
+	declared := declaredTests(t)
+	for _, name := range slices.Concat(slices.Collect(maps.Keys(exclusiveTests)), agentTests) {
+		if !slices.Contains(declared, name) {
+			t.Errorf("there is no test %s", name)
+		}
+	}
+}
