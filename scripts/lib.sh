@@ -108,13 +108,31 @@ deploy_args() {
 # version: what the programs say of themselves, and their images' tag; FLOWKEEP_VERSION is another one
 version() { [ -z "${FLOWKEEP_VERSION:-}" ] || { echo "$FLOWKEEP_VERSION"; return; }; git -C "$ROOT" describe --tags --always --dirty --abbrev=12 2>/dev/null || echo unknown; }
 
-# build_programs: netmaster, netplugin, netctl and the CNI plugins flowkeep-cni, flowkeep-portmap and macvtap into $PROGRAMS; quick when nothing changed
+# compile NAME ARGS…: go build; instead of the toolchain's own lines it prints every 20 s how many packages were compiled so far.
+# -trimpath and no DWARF for all programs: the toolchain compiles a package once for all that are built alike.
+compile() {
+  local name=$1 packages=0 last=$SECONDS line; shift
+  { go build -v -buildvcs=false -trimpath -gcflags=all=-dwarf=false "$@" 2>&1 && echo "built: yes"; } | {
+    while IFS= read -r line; do
+      case $line in
+        "go: downloading "*) continue ;;
+        "built: yes") packages="$packages done"; break ;;
+        *[\ :]*) printf '%s\n' "$line" >&2 ;; # the compiler's messages
+        *) packages=$((packages + 1)) ;;
+      esac
+      [ $((SECONDS - last)) -lt 20 ] || { step "$name: $packages packages compiled"; last=$SECONDS; }
+    done
+    [[ $packages == *" done" ]]
+  }
+}
+# build_programs: netmaster, netplugin, netctl and the CNI plugins flowkeep-cni, flowkeep-portmap and macvtap into $PROGRAMS; quick when
+# nothing changed
 build_programs() {
   mkdir -p "$PROGRAMS"
-  (cd "$ROOT" && CGO_ENABLED=0 go build -buildvcs=false -trimpath -o "$PROGRAMS/" \
+  (cd "$ROOT" && CGO_ENABLED=0 compile "Flowkeep's programs" -o "$PROGRAMS/" \
     -ldflags "-s -w -X github.com/flowkeep/flowkeep/internal/process.Version=$(version)" \
-    ./netmaster ./netplugin ./netctl ./netplugin/cni/flowkeep-cni ./netplugin/macvtap/cni/macvtap &&
-    CGO_ENABLED=0 go build -buildvcs=false -trimpath -o "$PROGRAMS/flowkeep-portmap" -ldflags "-s -w" github.com/containernetworking/plugins/plugins/meta/portmap) ||
+    ./netmaster ./netplugin ./netctl ./netplugin/cni/flowkeep-cni ./netplugin/macvtap/cni/macvtap \
+    github.com/containernetworking/plugins/plugins/meta/portmap) && cp "$PROGRAMS/portmap" "$PROGRAMS/flowkeep-portmap" ||
     die "the programs do not build: see the compiler's messages above"
 }
 

@@ -14,7 +14,7 @@ import (
 )
 
 // set is the part of the tests that this process runs. The parts exist because their tests share a cluster in different ways:
-// shared tests run in parallel, agent tests one after another beside them, and exclusive tests on a cluster of their own.
+// shared tests run in parallel, exclusive and agent tests one after another, these two on a cluster each.
 var set = flag.String("set", "", "run only the shared, the agents or the exclusive tests; empty: all that -test.run selects")
 
 // exclusiveTests need the cluster to themselves: they kill, stop or replace one of its processes, change what all pods of a node
@@ -42,10 +42,8 @@ var exclusiveTests = map[string]string{
 	"TestLatencyTable":                    "measures latencies",
 	"TestLiveConnectionsAreJudgedAgain":   "measures how soon connections end",
 	"TestLiveConnectionsThroughAService":  "measures how soon connections end",
-	"TestMacvtap":                         "restarts a kubelet",
 	"TestMemcachedStopped":                "stops memcached",
 	"TestModeOfAPolicy":                   "kills and stops netmaster and netplugin",
-	"TestMultus":                          "changes node1's CNI configuration",
 	"TestNetmasterKilled":                 "kills netmaster",
 	"TestNetmasterOfBeforeEpochs":         "replaces netmaster",
 	"TestNetmasterStartsWithoutAPIServer": "kills the API server",
@@ -77,11 +75,13 @@ var exclusiveTests = map[string]string{
 	"TestWhatWasCutIsNotResumed":                        "kills netplugin",
 }
 
-// agentTests run node state agents on the nodes' own interfaces, one agent a node: they run one after another, beside the shared
-// tests.
+// agentTests run agents of node state and macvtap on the nodes, one a node, and change the nodes themselves: they run one after
+// another on a second cluster, beside the exclusive tests.
 var agentTests = []string{
 	"TestCentralizedTakesOver",
 	"TestFailingNodeStopsRollOut",
+	"TestMacvtap", // restarts a kubelet
+	"TestMultus",  // changes node1's CNI configuration
 	"TestNodeConfigTable",
 	"TestNodeStateCutOffRollsBack",
 	"TestNodeStateDeletedIsCreatedAgain",
