@@ -6,6 +6,9 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -28,16 +31,29 @@ func execute(ctx context.Context, argv []string, dir string, env []string, out *
 	return err
 }
 
-// endGroup waits until a process group is empty, and kills what is left of it after grace.
+// endGroup waits until a process group has ended, and kills what is left of it after grace.
 func endGroup(group int, grace time.Duration) {
 	deadline := time.Now().Add(grace)
 	for time.Now().Before(deadline) {
-		if errors.Is(syscall.Kill(-group, 0), syscall.ESRCH) {
+		if !groupRuns(group) {
 			return
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
 	_ = syscall.Kill(-group, syscall.SIGKILL) // an error is an empty group
+}
+
+// groupRuns reports whether a process group has a process that is no zombie. Some machines reap zombies late.
+func groupRuns(group int) bool {
+	files, _ := filepath.Glob("/proc/[0-9]*/stat") // the pattern is valid
+	for _, file := range files {
+		text := read(file)
+		fields := strings.Fields(text[strings.LastIndex(text, ")")+1:]) // state, parent, group; see proc(5)
+		if len(fields) > 2 && fields[2] == strconv.Itoa(group) && fields[0] != "Z" && fields[0] != "X" {
+			return true
+		}
+	}
+	return false
 }
 
 // follow copies a growing file to w until ctx ends, and then the rest of it.
