@@ -31,16 +31,14 @@ func execute(ctx context.Context, argv []string, dir string, env []string, out *
 	return err
 }
 
-// endGroup waits until a process group has ended, and kills what is left of it after grace.
+// endGroup ends what the leader of a process group has left running, with SIGKILL after grace. It repeats SIGTERM, because
+// a shell's child loses a signal that arrives between fork and exec.
 func endGroup(group int, grace time.Duration) {
 	deadline := time.Now().Add(grace)
-	for time.Now().Before(deadline) {
-		if !groupRuns(group) {
-			return
-		}
-		time.Sleep(20 * time.Millisecond)
+	for ; groupRuns(group) && time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+		_ = syscall.Kill(-group, syscall.SIGTERM) // an error is an empty group
 	}
-	_ = syscall.Kill(-group, syscall.SIGKILL) // an error is an empty group
+	_ = syscall.Kill(-group, syscall.SIGKILL)
 }
 
 // groupRuns reports whether a process group has a process that is no zombie. Some machines reap zombies late.
@@ -48,7 +46,8 @@ func groupRuns(group int) bool {
 	files, _ := filepath.Glob("/proc/[0-9]*/stat") // the pattern is valid
 	for _, file := range files {
 		text := read(file)
-		fields := strings.Fields(text[strings.LastIndex(text, ")")+1:]) // state, parent, group; see proc(5)
+		// The state, the parent and the group follow the name; see proc(5).
+		fields := strings.Fields(text[strings.LastIndex(text, ")")+1:])
 		if len(fields) > 2 && fields[2] == strconv.Itoa(group) && fields[0] != "Z" && fields[0] != "X" {
 			return true
 		}
