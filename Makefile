@@ -1,5 +1,5 @@
 # Each verb is one script; read it for what it does. FLOWKEEP_CACHE (default /var/cache/flowkeep) holds what is built once.
-.PHONY: images acceptance screenshots cyclonus help demo demo-down demo-fleet build test lint unit fuzz system test-kernel conformance soak bench generate
+.PHONY: images test-full screenshots cyclonus help demo demo-down demo-fleet build test lint unit fuzz system test-kernel conformance soak bench generate
 
 help: ## what there is
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,8 +32,8 @@ soak: ## random changes and packets against the oracle (ARGS='-for 1h -seed N -s
 	@scripts/soak $(ARGS)
 cyclonus: ## cyclonus' generated cases on a cluster of its own, about an hour (ARGS='-n 3 -- --include conflict')
 	@scripts/cyclonus $(ARGS)
-acceptance: ## every long check in a row, about eleven hours; ended and begun again it goes on (ARGS='-l' or 'conformance-*')
-	@scripts/acceptance $(ARGS)
+test-full: ## every part that is too long for make test, or PART='kernel-*'; continues after an interrupt (ARGS='-l' or '-n')
+	@scripts/test-full $(ARGS) $(if $(PART),'$(PART)')
 screenshots: ## the README's pictures of the page, from the demo
 	@scripts/screenshots
 bench: ## our figures beside the references and floors

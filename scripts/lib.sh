@@ -3,6 +3,7 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 CACHE=${FLOWKEEP_CACHE:-/var/cache/flowkeep}
 TOOLS=$CACHE/tools
 PROGRAMS=$CACHE/programs/$(printf %s "$ROOT" | cksum | cut -d' ' -f1)   # each checkout's own
+PARTS=$TOOLS/parts-${PROGRAMS##*/}
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin:/usr/local/go/bin
 export PATH
 
@@ -135,6 +136,9 @@ build_programs() {
     github.com/containernetworking/plugins/plugins/meta/portmap) && cp "$PROGRAMS/portmap" "$PROGRAMS/flowkeep-portmap" ||
     die "the programs do not build: see the compiler's messages above"
 }
+
+# need_parts: tools/parts, the program of make test-full, into $PARTS
+need_parts() { mkdir -p "$TOOLS"; (cd "$ROOT/tools" && CGO_ENABLED=0 go build -o "$PARTS" ./parts); }
 
 # tally PASSED FAILED SKIPPED: appends counts to $FLOWKEEP_TALLY, where it is set
 tally() { [ -z "${FLOWKEEP_TALLY:-}" ] || echo "$*" >>"$FLOWKEEP_TALLY"; }

@@ -139,8 +139,8 @@ func TestPodsStartWhileTheirPoliciesChange(t *testing.T) {
 	}
 }
 
-// With so many starts, as scripts/acceptance has them on an otherwise idle machine, half of the pods may wait for their policies for no longer than promisedStart,
-// in seconds, where a bucket of netplugin's ends.
+// With manyStarts pod starts, as in the part starts-200 of make test-full, the median wait for policies is at most
+// promisedStart seconds. netplugin's histogram has a bucket with that bound.
 const (
 	manyStarts    = 200
 	promisedStart = 0.15

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os/exec"
+	"strings"
+)
+
+// record's own files, which are no part of what the parts check.
+var recordFiles = []string{".", ":(exclude)" + resultsPath, ":(exclude)" + pagePath}
+
+// A repository is a git work tree.
+type repository struct{ root string }
+
+func (r repository) git(args ...string) (string, error) {
+	cmd := exec.Command("git", append([]string{"-C", r.root}, args...)...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("git %s: %w %s", args[0], err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	return string(out), nil
+}
+
+// commit returns the newest commit that changed more than the results on record, so that committing results keeps them.
+func (r repository) commit() (string, error) {
+	out, err := r.git(append([]string{"log", "-1", "--format=%H", "--"}, recordFiles...)...)
+	if err == nil && out == "" {
+		err = fmt.Errorf("there is no commit in %s", r.root)
+	}
+	return strings.TrimSpace(out), err
+}
+
+// dirty returns the files with changes that are not committed, but for the results on record.
+func (r repository) dirty() ([]string, error) {
+	out, err := r.git(append([]string{"status", "--porcelain", "--untracked-files=all", "--"}, recordFiles...)...)
+	if err != nil || out == "" {
+		return nil, err
+	}
+	return strings.Split(strings.TrimRight(out, "\n"), "\n"), nil
+}
+
+// cleanCommit returns the commit of a work tree without changes.
+func (r repository) cleanCommit() (string, error) {
+	files, err := r.dirty()
+	if err != nil {
+		return "", err
+	}
+	if len(files) > 0 {
+		return "", fmt.Errorf("a result needs a commit, and these changes are not committed; commit them and repeat:\n%s",
+			strings.Join(files[:min(len(files), 10)], "\n"))
+	}
+	return r.commit()
+}
+
+// version returns the name of the commit as the programs print it.
+func (r repository) version() (string, error) {
+	out, err := r.git("describe", "--tags", "--always", "--abbrev=12")
+	return strings.TrimSpace(out), err
+}
+
+// changes returns what has changed since the commits of the results.
+func (r repository) changes(results []Result) Changes {
+	changes := Changes{}
+	checked := map[string]bool{}
+	for _, result := range results {
+		if checked[result.Commit] {
+			continue
+		}
+		checked[result.Commit] = true
+		if files, err := r.changedSince(result.Commit); err == nil {
+			changes[result.Commit] = files
+		}
+	}
+	return changes
+}
+
+// changedSince returns the files that differ between an ancestor of HEAD and HEAD, both names of a renamed one.
+func (r repository) changedSince(commit string) ([]string, error) {
+	if strings.HasPrefix(commit, "-") {
+		return nil, fmt.Errorf("%q is no commit", commit)
+	}
+	if _, err := r.git("merge-base", "--is-ancestor", commit, "HEAD"); err != nil {
+		return nil, err
+	}
+	out, err := r.git("diff", "--name-only", "--no-renames", "-z", commit, "HEAD")
+	if err != nil || out == "" {
+		return nil, err
+	}
+	return strings.Split(strings.TrimRight(out, "\x00"), "\x00"), nil
+}

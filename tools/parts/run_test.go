@@ -1,0 +1,241 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestMain is the program itself where a test has started it as a process.
+func TestMain(m *testing.M) {
+	if os.Getenv("PARTS_TEST_PROGRAM") != "" {
+		main()
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// trial is a repository with a table of trivial parts, in which a test works.
+type trial struct {
+	*testing.T
+	root string
+}
+
+func newTrial(t *testing.T, parts ...Part) *trial {
+	t.Helper()
+	w := &trial{t, t.TempDir()}
+	t.Chdir(w.root)
+	t.Setenv("FLOWKEEP_CACHE", t.TempDir())
+	t.Setenv("FLOWKEEP_TALLY", filepath.Join(t.TempDir(), "tally"))
+	for _, name := range []string{"GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL"} {
+		t.Setenv(name, "parts@example.org")
+	}
+	table, err := json.Marshal(parts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.write(tablePath, string(table))
+	w.write(templatePath, "{{range .Parts}}{{.Name}}: {{.Counts}}\n{{end}}")
+	w.write("src/a", "")
+	w.git("init", "-q")
+	w.commit()
+	return w
+}
+
+func (w *trial) write(path, text string) {
+	w.Helper()
+	full := filepath.Join(w.root, path)
+	if err := os.MkdirAll(filepath.Dir(full), 0o755); err != nil {
+		w.Fatal(err)
+	}
+	if err := os.WriteFile(full, []byte(text), 0o644); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *trial) git(args ...string) {
+	w.Helper()
+	if out, err := exec.Command("git", args...).CombinedOutput(); err != nil {
+		w.Fatalf("git %v: %v %s", args, err, out)
+	}
+}
+
+func (w *trial) commit() {
+	w.Helper()
+	w.git("add", "-A")
+	w.git("commit", "-q", "-m", "a commit")
+}
+
+// do runs the program and returns what it printed.
+func (w *trial) do(args ...string) (string, error) {
+	var out bytes.Buffer
+	err := command(w.Context(), args, &out)
+	return out.String(), err
+}
+
+// recorded returns the results on record, as "PART PASSED/FAILED/SKIPPED".
+func (w *trial) recorded() string { return strings.TrimSpace(read(filepath.Join(w.root, pagePath))) }
+
+func sh(name, script string, paths ...string) Part {
+	p := part(name, 1, paths...)
+	p.Command = "sh " + script
+	return p
+}
+
+func TestRun_ContinuesWhereItEnded(t *testing.T) {
+	bad := part("bad", 1)
+	bad.Command = "test -e /nonexistent"
+	counted := sh("counted", "src/counted")
+	w := newTrial(t, part("good", 1), bad, counted)
+	w.write("src/counted", `echo 3 0 1 >>"$FLOWKEEP_TALLY"; echo 4 0 0 >>"$FLOWKEEP_TALLY"`)
+	w.commit()
+	out, err := w.do("run")
+	if !errors.Is(err, errFailed) || strings.Count(out, " passed after ") != 2 || !strings.Contains(out, "bad FAILED") {
+		t.Fatalf("the first run: %v\n%s", err, out)
+	}
+	if want := "good: 1, 0, 0\nbad: **FAILED** 0, 1, 0\ncounted: 7, 0, 1"; w.recorded() != want {
+		t.Errorf("recorded:\n%s", w.recorded())
+	}
+	w.commit() // of the results alone: what has passed has passed for this commit too
+	if out, err = w.do("run"); !errors.Is(err, errFailed) || !strings.Contains(out, "2 parts have passed, 1 to run") {
+		t.Errorf("the second run: %v\n%s", err, out)
+	}
+	w.write("src/a", "changed")
+	w.commit()
+	if out, err = w.do("run", "-n", "good co*"); err != nil || !strings.Contains(out, "0 parts have passed, 2 to run") {
+		t.Errorf("after a change: %v\n%s", err, out)
+	}
+}
+
+func TestRun_NeedsACommit(t *testing.T) {
+	w := newTrial(t, part("good", 1), sh("untidy", "src/untidy"), sh("untidier", "src/untidier"))
+	w.write("src/untidy", "echo >src/left")
+	w.write("src/untidier", "echo >src/left; exit 1")
+	w.commit()
+	w.write("src/new", "")
+	if out, err := w.do("run"); err == nil || !strings.Contains(err.Error(), "src/new") {
+		t.Errorf("with a new file: %v\n%s", err, out)
+	}
+	w.commit()
+	if out, err := w.do("run", "untidy"); err == nil || !strings.Contains(err.Error(), "not recorded") {
+		t.Errorf("a part that passes and leaves a file: %v\n%s", err, out)
+	}
+	w.git("clean", "-fq")
+	if _, err := w.do("run", "untidier"); !errors.Is(err, errFailed) {
+		t.Errorf("a part that fails and leaves a file: %v", err)
+	}
+	if want := "good: no result yet\nuntidy: no result yet\nuntidier: **FAILED** 0, 1, 0"; w.recorded() != want {
+		t.Errorf("recorded:\n%s", w.recorded())
+	}
+}
+
+func TestCI_RunsWhatChangesConcern(t *testing.T) {
+	huge := part("huge", 500, "src")
+	w := newTrial(t, part("good", 1, "src"), part("other", 1, "docs/other"), huge, part("never", 1))
+	out, err := w.do("ci", "-minutes", "75", "-elapsed", "60")
+	if err != nil || !strings.Contains(out, "huge does not fit: 500 minutes expected, 74 left") {
+		t.Fatalf("the first run: %v\n%s", err, out)
+	}
+	if got := read(os.Getenv("FLOWKEEP_TALLY")); got != "2 0 1\n" {
+		t.Errorf("tally %q", got)
+	}
+	w.commit()
+	w.write("src/b", "")
+	w.commit()
+	out, err = w.do("ci", "-n", "-minutes", "75")
+	if err != nil || !strings.Contains(out, "src/b") || strings.Contains(out, "other") || strings.Contains(out, "never") {
+		t.Errorf("after a change of src/b: %v\n%s", err, out)
+	}
+	w.git("commit", "-q", "--amend", "-m", "another commit")
+	w.git("checkout", "-q", "--orphan", "elsewhere")
+	w.commit()
+	if out, err = w.do("ci", "-n", "-minutes", "75"); err != nil || !strings.Contains(out, "no ancestor of HEAD") {
+		t.Errorf("where the results are of another history: %v\n%s", err, out)
+	}
+}
+
+func TestCI_FailsAndEndsInTime(t *testing.T) {
+	slow := sh("slow", "src/slow", "src")
+	w := newTrial(t, slow, sh("bad", "src/bad", "src"))
+	w.write("src/slow", "sleep 1000")
+	w.write("src/bad", "echo the output; exit 3")
+	w.commit()
+	a, err := open(&bytes.Buffer{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	a.out, a.stream = &out, true
+	began := time.Now()
+	end := began.Add(-afterBudget + 100*time.Millisecond)
+	steps := []Step{{Part: slow, Expected: end.Sub(began) - time.Minute}} // fits, and has 100 ms
+	sum, err := a.runSteps(t.Context(), steps, end)
+	if err != nil || time.Since(began) > 30*time.Second || sum.Failed != 1 {
+		t.Errorf("a part without an end: %v, %v\n%s", sum, err, out.String())
+	}
+	output, err := w.do("ci", "-minutes", "75", "-elapsed", "4450")
+	if err != nil || !strings.Contains(output, "bad does not fit") {
+		t.Errorf("without time: %v\n%s", err, output)
+	}
+	w.write(tablePath, `[{"name": "bad", "command": "sh src/bad", "minutes": 1, "paths": ["src"]}]`)
+	output, err = w.do("ci", "-minutes", "75")
+	if !errors.Is(err, errFailed) || !strings.Contains(output, "the output\n") {
+		t.Errorf("a part that fails: %v\n%s", err, output)
+	}
+	if !strings.Contains(output, "not recorded") || w.recorded() != "" {
+		t.Errorf("with changes in the work tree a result is recorded:\n%s", output)
+	}
+}
+
+// startProgram starts the program as a process, and waits until a part has made a file.
+func (w *trial) startProgram(made string, args ...string) *exec.Cmd {
+	w.Helper()
+	cmd := exec.CommandContext(context.WithoutCancel(w.Context()), os.Args[0], args...)
+	cmd.Env = append(os.Environ(), "PARTS_TEST_PROGRAM=1")
+	if err := cmd.Start(); err != nil {
+		w.Fatal(err)
+	}
+	for deadline := time.Now().Add(20 * time.Second); read(made) == ""; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			_ = cmd.Process.Kill() // the test fails anyway
+			w.Fatal("the part does not start")
+		}
+	}
+	return cmd
+}
+
+func TestRun_InterruptEndsThePart(t *testing.T) {
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		t.Run(sig.String(), func(t *testing.T) {
+			w := newTrial(t, part("good", 1), sh("long", "src/long"), part("last", 1))
+			child, cleaned := filepath.Join(t.TempDir(), "child"), filepath.Join(t.TempDir(), "cleaned")
+			w.write("src/long", "trap 'echo >"+cleaned+"; exit 1' TERM\nsleep 1000 & echo $! >"+child+"\nwait")
+			w.commit()
+			cmd := w.startProgram(child, "run")
+			if err := cmd.Process.Signal(sig); err != nil {
+				t.Fatal(err)
+			}
+			_ = cmd.Wait() // its code is checked
+			if code := cmd.ProcessState.ExitCode(); code != 130 {
+				t.Errorf("exit code %d", code)
+			}
+			if read(cleaned) == "" {
+				t.Error("the part could not clean up")
+			}
+			if stat := read("/proc/" + strings.TrimSpace(read(child)) + "/stat"); stat != "" && !strings.Contains(stat, ") Z ") {
+				t.Errorf("the part's child lives on: %s", stat)
+			}
+			if want := "good: 1, 0, 0\nlong: no result yet\nlast: no result yet"; w.recorded() != want {
+				t.Errorf("recorded:\n%s", w.recorded())
+			}
+		})
+	}
+}

@@ -1,0 +1,102 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// tablePath is the path of the table of parts in the repository.
+const tablePath = "scripts/parts.json"
+
+// A Part is a check of `make test-full`.
+type Part struct {
+	Name    string `json:"name"`
+	About   string `json:"about"`
+	Command string `json:"command"` // split at spaces; no shell reads it
+	// Minutes is the expected duration on two cores, used until a passed run is on record.
+	Minutes int `json:"minutes"`
+	// Rotation names a group of parts. CI considers only the part with the oldest result of each group.
+	Rotation string `json:"rotation,omitempty"`
+	// Paths are files and folders. CI runs the part after a change of one of them; without paths it never does.
+	Paths []string `json:"paths"`
+}
+
+// readTable returns the parts of the table in the repository at root.
+func readTable(root string) ([]Part, error) {
+	text, err := os.ReadFile(filepath.Join(root, tablePath))
+	if err != nil {
+		return nil, fmt.Errorf("read the table of parts: %w", err)
+	}
+	var parts []Part
+	if err := json.Unmarshal(text, &parts); err != nil {
+		return nil, fmt.Errorf("%s: %w", tablePath, err)
+	}
+	names := map[string]bool{}
+	for _, p := range parts {
+		if p.Name == "" || strings.TrimSpace(p.Command) == "" || p.Minutes <= 0 {
+			return nil, fmt.Errorf("%s: part %q needs a name, a command and its minutes", tablePath, p.Name)
+		}
+		if names[p.Name] {
+			return nil, fmt.Errorf("%s: two parts are named %s", tablePath, p.Name)
+		}
+		names[p.Name] = true
+	}
+	return parts, nil
+}
+
+// match returns the parts whose names match a shell pattern of patterns, or all parts without patterns.
+func match(parts []Part, patterns []string) ([]Part, error) {
+	if len(patterns) == 0 {
+		return parts, nil
+	}
+	chosen := map[string]bool{}
+	for _, pattern := range patterns {
+		found := false
+		for _, p := range parts {
+			ok, err := path.Match(pattern, p.Name)
+			if err != nil {
+				return nil, fmt.Errorf("pattern %q: %w", pattern, err)
+			}
+			found = found || ok
+			chosen[p.Name] = chosen[p.Name] || ok
+		}
+		if !found {
+			return nil, fmt.Errorf("no part matches %q; `make test-full ARGS=-l` lists the parts", pattern)
+		}
+	}
+	var list []Part
+	for _, p := range parts {
+		if chosen[p.Name] {
+			list = append(list, p)
+		}
+	}
+	return list, nil
+}
+
+// concerned returns the files that are one of the part's paths or below one.
+func (p Part) concerned(files []string) (list []string) {
+	for _, file := range files {
+		for _, own := range p.Paths {
+			if file == own || strings.HasPrefix(file, own+"/") {
+				list = append(list, file)
+				break
+			}
+		}
+	}
+	return list
+}
+
+// expected returns the duration of the newest passed run on record, or else the table's.
+func (p Part) expected(results []Result) time.Duration {
+	for _, r := range newestFirst(results, p.Name) {
+		if r.passed() && r.Seconds > 0 {
+			return time.Duration(r.Seconds) * time.Second
+		}
+	}
+	return time.Duration(p.Minutes) * time.Minute
+}
