@@ -117,8 +117,8 @@ func complaints(p goPackage) (list []string) {
 	return list
 }
 
-// allowed reports whether one package of ours may import another. Tests may import the test helpers and the other packages of policydb
-// as well. Only tests and test helpers may import internal/testkit.
+// allowed reports whether one package of ours may import another. Tests may import the test helpers and the other
+// packages of policydb as well. Only tests and test helpers may import internal/testkit.
 func allowed(self, imported string, inTest bool) bool {
 	if within(imported, testkit) {
 		return inTest || within(self, testkit) || strings.HasSuffix(self, "test")

@@ -168,8 +168,11 @@ func TestAPodIsWiredRulesLast(t *testing.T) {
 			t.Fatal(err)
 		}
 		addrs, err := netlink.AddrList(link, netlink.FAMILY_V4)
-		if err != nil || len(addrs) != 1 || addrs[0].IP.String() != "10.0.0.2" || link.Attrs().MTU != 1400 || link.Attrs().HardwareAddr.String() != r.Endpoint.MAC.String() {
-			t.Errorf("addresses %v (%v), MTU %d, MAC %s", addrs, err, link.Attrs().MTU, link.Attrs().HardwareAddr)
+		if err != nil || len(addrs) != 1 || addrs[0].IP.String() != "10.0.0.2" {
+			t.Errorf("addresses %v (%v)", addrs, err)
+		}
+		if a := link.Attrs(); a.MTU != 1400 || a.HardwareAddr.String() != r.Endpoint.MAC.String() {
+			t.Errorf("MTU %d, MAC %s", a.MTU, a.HardwareAddr)
 		}
 	})
 	if again, err := n.add(t, m, "c1", pod); err != nil || !again.Endpoint.Equal(&r.Endpoint) || n.told() != "port" {

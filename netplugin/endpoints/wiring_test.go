@@ -282,13 +282,18 @@ func TestFailedAddLeavesNothing(t *testing.T) {
 		prepare func(w *world, r *Request, pod *netns.Namespace)
 		is      error
 	}{
-		"no port":         {func(w *world, _ *Request, _ *netns.Namespace) { w.parts.fail["EnsurePort"] = boom }, boom},
-		"no rules":        {func(w *world, _ *Request, _ *netns.Namespace) { w.parts.fail["Realize"] = boom }, boom},
-		"no namespace":    {func(_ *world, r *Request, _ *netns.Namespace) { r.NetNS += "-gone" }, ErrNetNS},
-		"no namespace's":  {func(w *world, r *Request, _ *netns.Namespace) { r.NetNS = w.dir }, ErrNetNS},
-		"the node's own":  {func(w *world, r *Request, _ *netns.Namespace) { r.NetNS = w.node.Path() }, ErrNetNS},
-		"no gateway":      {func(w *world, _ *Request, _ *netns.Namespace) { w.SetNetwork(Network{MTU: 1400}, w.allocator) }, nil},
-		"no address left": {func(w *world, _ *Request, _ *netns.Namespace) { w.know("10.9.0.0/28", "fd09::/126"); w.exhaust() }, nil},
+		"no port":        {func(w *world, _ *Request, _ *netns.Namespace) { w.parts.fail["EnsurePort"] = boom }, boom},
+		"no rules":       {func(w *world, _ *Request, _ *netns.Namespace) { w.parts.fail["Realize"] = boom }, boom},
+		"no namespace":   {func(_ *world, r *Request, _ *netns.Namespace) { r.NetNS += "-gone" }, ErrNetNS},
+		"no namespace's": {func(w *world, r *Request, _ *netns.Namespace) { r.NetNS = w.dir }, ErrNetNS},
+		"the node's own": {func(w *world, r *Request, _ *netns.Namespace) { r.NetNS = w.node.Path() }, ErrNetNS},
+		"no gateway": {func(w *world, _ *Request, _ *netns.Namespace) {
+			w.SetNetwork(Network{MTU: 1400}, w.allocator)
+		}, nil},
+		"no address left": {func(w *world, _ *Request, _ *netns.Namespace) {
+			w.know("10.9.0.0/28", "fd09::/126")
+			w.exhaust()
+		}, nil},
 		"name in use": {func(w *world, r *Request, pod *netns.Namespace) {
 			pod.Do(func() {
 				if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: r.IfName}, PeerName: "peer"}); err != nil {
@@ -419,13 +424,15 @@ func TestCheckSeesWhatChanged(t *testing.T) {
 		"route": del(func(l netlink.Link) error {
 			return netlink.RouteDel(&netlink.Route{LinkIndex: l.Attrs().Index, Dst: prefix("0.0.0.0/0")})
 		}),
-		"MAC":                del(func(l netlink.Link) error { return netlink.LinkSetHardwareAddr(l, []byte{2, 0, 0, 0, 0, 9}) }),
-		"link":               del(netlink.LinkDel),
-		"a twin":             replace(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0", HardwareAddr: []byte{2, 0xf1, 10, 9, 0, 2}}, PeerName: "peer"}),
-		"not Ethernet":       replace(&netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, Mode: netlink.TUNTAP_MODE_TUN}),
-		"sandbox":            func(w *world, pod *netns.Namespace, _ *Endpoint) { pod.Delete() },
-		"the node's end":     func(w *world, _ *netns.Namespace, e *Endpoint) { w.node.Do(func() { _ = removeLink(e) }) },
-		"no port to be made": func(w *world, _ *netns.Namespace, _ *Endpoint) { w.parts.fail["EnsurePort"] = errors.New("no OVS") },
+		"MAC":            del(func(l netlink.Link) error { return netlink.LinkSetHardwareAddr(l, []byte{2, 0, 0, 0, 0, 9}) }),
+		"link":           del(netlink.LinkDel),
+		"a twin":         replace(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0", HardwareAddr: []byte{2, 0xf1, 10, 9, 0, 2}}, PeerName: "peer"}),
+		"not Ethernet":   replace(&netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, Mode: netlink.TUNTAP_MODE_TUN}),
+		"sandbox":        func(w *world, pod *netns.Namespace, _ *Endpoint) { pod.Delete() },
+		"the node's end": func(w *world, _ *netns.Namespace, e *Endpoint) { w.node.Do(func() { _ = removeLink(e) }) },
+		"no port to be made": func(w *world, _ *netns.Namespace, _ *Endpoint) {
+			w.parts.fail["EnsurePort"] = errors.New("no OVS")
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, pod := newWorld(t), netns.NewNamed(t, "pod")

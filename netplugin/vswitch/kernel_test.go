@@ -30,7 +30,8 @@ func inYoungKernel(t *testing.T) bool {
 		t.Skip("this kernel has no module openvswitch (scripts/kernel runs this test on one that has)")
 	}
 	offset := 2 - int(uptime(t).Seconds())
-	cmd := exec.CommandContext(t.Context(), "unshare", "--time", "--fork", "--kill-child", fmt.Sprintf("--monotonic=%d", offset), os.Args[0], "-test.v", "-test.run", "^"+t.Name()+"$")
+	cmd := exec.CommandContext(t.Context(), "unshare", "--time", "--fork", "--kill-child",
+		fmt.Sprintf("--monotonic=%d", offset), os.Args[0], "-test.v", "-test.run", "^"+t.Name()+"$")
 	cmd.Env = append(os.Environ(), mark+"="+t.Name())
 	var out []byte
 	var err error

@@ -48,8 +48,8 @@ func (c *Cluster) NodeStateMetric(ctx context.Context, node, metric string, labe
 	return sumMetric(text, metric, labels...)
 }
 
-// MakeBareNode creates a network namespace as a node has it, with a link eth0 to the others and nothing else: no kubelet, no pods. host is
-// the last part of its address. EndBareNode removes it.
+// MakeBareNode creates a network namespace as a node has it, with a link eth0 to the others and nothing else: no
+// kubelet, no pods. host is the last part of its address. EndBareNode removes it.
 func (c *Cluster) MakeBareNode(ctx context.Context, name string, host int) error {
 	if err := netns.Add(c.netNSName(name)); err != nil {
 		return err

@@ -5,8 +5,9 @@
 //	pod := netns.NewNamed(t, "pod") // with a path below /run/netns
 //	pod.Do(func() { l, err = net.Listen("tcp", "192.0.2.2:80") })
 //
-// A network namespace belongs to an operating system thread. Enter and Do therefore lock the goroutine to its thread. A goroutine that
-// runs in a namespace starts others, subtests among them, outside of it. Programs that it starts run inside.
+// A network namespace belongs to an operating system thread. Enter and Do therefore lock the goroutine to its thread.
+// A goroutine that runs in a namespace starts others, subtests among them, outside of it. Programs that it starts run
+// inside.
 package netns
 
 import (
@@ -27,8 +28,8 @@ import (
 // Dir holds the names of network namespaces, as ip-netns(8) has it.
 const Dir = "/run/netns"
 
-// init keeps the process's first thread for the main goroutine. The kernel shows the namespaces of that thread as those of the process
-// (/proc/self/ns), and the runtime cannot end it.
+// init keeps the process's first thread for the main goroutine. The kernel shows the namespaces of that thread as
+// those of the process (/proc/self/ns), and the runtime cannot end it.
 func init() { runtime.LockOSThread() }
 
 // Namespace is a network namespace whose loopback interface is up. It ends with the test.
@@ -45,8 +46,8 @@ func New(t testing.TB) *Namespace {
 	return create(t, "")
 }
 
-// NewNamed creates a network namespace with a unique name below Dir, for programs that need a path. The name ends in the given part.
-// The test's cleanup removes it, unless Delete did.
+// NewNamed creates a network namespace with a unique name below Dir, for programs that need a path. The name ends in
+// the given part. The test's cleanup removes it, unless Delete did.
 func NewNamed(t testing.TB, part string) *Namespace {
 	t.Helper()
 	return create(t, fmt.Sprintf("flowkeep-test-%d-%08x-%s", os.Getpid(), rand.Uint32(), part))
@@ -80,7 +81,8 @@ func create(t testing.TB, name string) *Namespace {
 	return n
 }
 
-// Delete ends a namespace before the test does, as a container runtime does: its path goes, and the namespace goes with its last user.
+// Delete ends a namespace before the test does, as a container runtime does: its path goes, and the namespace goes
+// with its last user.
 func (n *Namespace) Delete() {
 	n.t.Helper()
 	if err := n.remove(); err != nil {
@@ -91,7 +93,8 @@ func (n *Namespace) Delete() {
 // Name returns the name below Dir, for `ip -n`; it is empty after New.
 func (n *Namespace) Name() string { return n.name }
 
-// Path returns a path of the namespace for this process and for others. The path of an unnamed namespace ends with this process.
+// Path returns a path of the namespace for this process and for others. The path of an unnamed namespace ends with
+// this process.
 func (n *Namespace) Path() string {
 	if n.name == "" {
 		return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.FD())
@@ -102,7 +105,8 @@ func (n *Namespace) Path() string {
 // FD returns the file descriptor that keeps the namespace.
 func (n *Namespace) FD() int { return int(n.handle) }
 
-// Enter runs the rest of the test in the namespace, its cleanup functions included. The goroutine's thread ends with the test.
+// Enter runs the rest of the test in the namespace, its cleanup functions included. The goroutine's thread ends with
+// the test.
 func (n *Namespace) Enter(t testing.TB) {
 	t.Helper()
 	runtime.LockOSThread() // never unlocked: the runtime ends the thread
@@ -146,15 +150,16 @@ func (n *Namespace) Do(f func()) {
 	}
 	defer func() {
 		if err := errors.Join(vnetns.Set(home), home.Close()); err != nil {
-			n.t.Errorf("leave a network namespace: %v", err) // the thread stays locked: the runtime ends it with the goroutine
-			return
+			n.t.Errorf("leave a network namespace: %v", err)
+			return // the thread stays locked: the runtime ends it with the goroutine
 		}
 		runtime.UnlockOSThread()
 	}()
 	f()
 }
 
-// Add creates a network namespace with a name below Dir, its loopback interface up. It is for programs; tests have NewNamed.
+// Add creates a network namespace with a name below Dir, its loopback interface up. It is for programs; tests have
+// NewNamed.
 func Add(name string) error {
 	handle, err := add(name)
 	if err != nil {
@@ -166,7 +171,8 @@ func Add(name string) error {
 // Delete removes a name below Dir. One that does not exist is fs.ErrNotExist.
 func Delete(name string) error {
 	path := filepath.Join(Dir, name)
-	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) { // not mounted: no namespace was kept
+	err := unix.Unmount(path, unix.MNT_DETACH)
+	if err != nil && !errors.Is(err, unix.EINVAL) { // EINVAL: a name without a namespace
 		return &os.PathError{Op: "unmount", Path: path, Err: err}
 	}
 	return os.Remove(path)
@@ -225,7 +231,8 @@ func keep(name string) error {
 	return nil
 }
 
-// lockDir makes Dir a shared mount, as `ip netns add` does and under the same lock: a later one would hide what is mounted below.
+// lockDir makes Dir a shared mount, as `ip netns add` does and under the same lock: a later one would hide what is
+// mounted below.
 func lockDir() (unlock func(), err error) {
 	dir, err := os.Open(Dir)
 	if err != nil {

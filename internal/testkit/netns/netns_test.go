@@ -166,7 +166,8 @@ func TestEnterWithMounts(t *testing.T) {
 	n, dir := NewNamed(t, "mounts"), t.TempDir() // below a shared mount
 	t.Run("inside", func(t *testing.T) {
 		n.EnterWithMounts(t)
-		if mounts, err := os.ReadFile("/proc/thread-self/mountinfo"); err != nil || strings.Contains(string(mounts), " shared:") {
+		mounts, err := os.ReadFile("/proc/thread-self/mountinfo")
+		if err != nil || strings.Contains(string(mounts), " shared:") {
 			t.Errorf("shared mounts (%v): %s", err, mounts)
 		}
 		links, err := os.ReadDir("/sys/class/net")
@@ -221,7 +222,8 @@ func TestAdd(t *testing.T) {
 	if err := Add(name); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("added twice: %v", err)
 	}
-	if out, err := exec.Command("ip", "-n", name, "link", "show", "up").CombinedOutput(); err != nil || !strings.Contains(string(out), "lo:") {
+	out, err := exec.Command("ip", "-n", name, "link", "show", "up").CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "lo:") {
 		t.Errorf("ip shows %q (%v)", out, err)
 	}
 	if err := Delete(name); err != nil {

@@ -1,5 +1,5 @@
-// Package taptest helps tests of macvtap devices: a node with a parent and its peer, device nodes opened as virtual machines open them,
-// and frames.
+// Package taptest helps tests of macvtap devices: a node with a parent and its peer, device nodes opened as virtual
+// machines open them, and frames.
 package taptest
 
 import (

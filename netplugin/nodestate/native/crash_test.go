@@ -220,7 +220,8 @@ func BenchmarkShow1500(b *testing.B) {
 	b.ReportAllocs()
 	netns.New(b).Enter(b)
 	for i := range 750 {
-		if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs("v" + number(i+1)), PeerName: "w" + number(i+1)}); err != nil {
+		veth := &netlink.Veth{LinkAttrs: attrs("v" + number(i+1)), PeerName: "w" + number(i+1)}
+		if err := netlink.LinkAdd(veth); err != nil {
 			b.Fatal(err)
 		}
 	}

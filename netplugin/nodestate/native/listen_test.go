@@ -197,7 +197,8 @@ func TestCardsAreListenedTo(t *testing.T) {
 	l := newListening(t, "")
 	outside := netns.New(t)
 	for _, name := range []string{"eth0", "calixyz"} {
-		if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs(name), PeerName: "p" + name, PeerNamespace: netlink.NsFd(outside.FD())}); err != nil {
+		veth := &netlink.Veth{LinkAttrs: attrs(name), PeerName: "p" + name, PeerNamespace: netlink.NsFd(outside.FD())}
+		if err := netlink.LinkAdd(veth); err != nil {
 			t.Fatal(err)
 		}
 		link, err := netlink.LinkByName(name)

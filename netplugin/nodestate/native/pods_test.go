@@ -17,7 +17,8 @@ func TestPodsLinksAreLeftAlone(t *testing.T) {
 	b := newBench(t, Config{})
 	pod := netns.New(t)
 	for _, name := range []string{"calixyz", "eth0", "uplink"} {
-		if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs(name), PeerName: "p" + name, PeerNamespace: netlink.NsFd(pod.FD())}); err != nil {
+		veth := &netlink.Veth{LinkAttrs: attrs(name), PeerName: "p" + name, PeerNamespace: netlink.NsFd(pod.FD())}
+		if err := netlink.LinkAdd(veth); err != nil {
 			t.Fatal(err)
 		}
 	}
