@@ -7,23 +7,20 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 	"github.com/flowkeep/flowkeep/netctl/doctor"
-	"golang.org/x/sys/unix"
 )
 
 // brokenNode is a node in network and mount namespaces of the test's own, in which much is wrong.
 const brokenNode = `set -e
-mount --make-rprivate /
 mkdir -p /etc/containerd
 mount -t tmpfs tmpfs /etc/containerd
 printf '[plugins."io.containerd.grpc.v1.cri".cni]\n  bin_dir = "/usr/lib/cni"\n  conf_dir = "/k3s/net.d"\n' >/etc/containerd/config.toml
-ip link set lo up
 ip link add eth0 mtu 1400 type veth peer name far
 ip link add fk-gw mtu 1500 type veth peer name far2
 ip link add cali12ab type veth peer name far3
@@ -37,9 +34,6 @@ nft 'add table inet wall; add chain inet wall in { type filter hook input priori
 
 // TestDoctorOnABrokenNode: each thing that is wrong on a real node is found, with what to do; what is said to do about a firewall helps.
 func TestDoctorOnABrokenNode(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("network namespaces need root")
-	}
 	for _, program := range []string{"ip", "iptables", "nft"} {
 		if _, err := exec.LookPath(program); err != nil {
 			t.Skip(err)
@@ -51,10 +45,7 @@ func TestDoctorOnABrokenNode(t *testing.T) {
 		w.WriteHeader(http.StatusForbidden)
 		return true
 	}
-	runtime.LockOSThread() // it ends with the test, and the namespaces with it
-	if err := unix.Unshare(unix.CLONE_NEWNET | unix.CLONE_NEWNS); err != nil {
-		t.Skipf("cannot make a network namespace: %v", err)
-	}
+	netns.New(t).EnterWithMounts(t)
 	shell := func(script string) {
 		t.Helper()
 		if out, err := exec.Command("bash", "-c", script).CombinedOutput(); err != nil {

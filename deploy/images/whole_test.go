@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 )
 
 // machine is where commands are run.
@@ -241,19 +241,16 @@ func (m *machine) flowkeep(image string) {
 // openvswitch: two network namespaces reach each other through a switch in a container if its flows say so, and not otherwise.
 func (m *machine) openvswitch(image string) {
 	m.Helper()
-	name := fmt.Sprintf("fk-im%d", os.Getpid())
-	for _, end := range []string{"", "-a", "-b"} {
-		m.run("ip", "netns", "add", name+end)
-		m.Cleanup(func() { _ = exec.Command("ip", "netns", "del", name+end).Run() })
+	node, a, b := netns.NewNamed(m, "node"), netns.NewNamed(m, "a"), netns.NewNamed(m, "b")
+	for i, end := range []*netns.Namespace{a, b} {
+		port := "to-" + string("ab"[i])
+		m.run("ip", "link", "add", port, "netns", node.Name(), "type", "veth", "peer", "name", "eth0", "netns", end.Name())
+		m.run("ip", "-n", node.Name(), "link", "set", port, "up")
+		m.run("ip", "-n", end.Name(), "addr", "add", fmt.Sprintf("192.0.2.%d/24", i+1), "dev", "eth0")
+		m.run("ip", "-n", end.Name(), "link", "set", "eth0", "up")
+		end.Do(func() { m.run("ethtool", "-K", "eth0", "tx", "off") }) // the userspace datapath fills no checksums in
 	}
-	for i, end := range []string{"a", "b"} {
-		m.run("ip", "link", "add", "to-"+end, "netns", name, "type", "veth", "peer", "name", "eth0", "netns", name+"-"+end)
-		m.run("ip", "-n", name, "link", "set", "to-"+end, "up")
-		m.run("ip", "-n", name+"-"+end, "addr", "add", fmt.Sprintf("192.0.2.%d/24", i+1), "dev", "eth0")
-		m.run("ip", "-n", name+"-"+end, "link", "set", "eth0", "up")
-		m.run("ip", "netns", "exec", name+"-"+end, "ethtool", "-K", "eth0", "tx", "off") // the userspace datapath fills no checksums in
-	}
-	args := []string{"run", "-d", "--privileged", "--with-ns", "network:/run/netns/" + name}
+	args := []string{"run", "-d", "--privileged", "--with-ns", "network:" + node.Path()}
 	for _, mount := range []string{"run:/run/openvswitch", "db:/etc/openvswitch"} {
 		src, dst, _ := strings.Cut(mount, ":")
 		if err := os.MkdirAll(filepath.Join(m.dir, "ovs", src), 0o755); err != nil {
@@ -286,7 +283,7 @@ func (m *machine) openvswitch(image string) {
 			return err == nil
 		})
 	}
-	reach := reachable(m.T, name)
+	reach := reachable(m.T, a, b)
 	if reach(300 * time.Millisecond) {
 		m.Error("packets pass without flows")
 	}
@@ -314,13 +311,13 @@ func (m *machine) openvswitch(image string) {
 	ended = true
 }
 
-// reachable tells whether a connection from one namespace to the other comes about in time.
-func reachable(t *testing.T, name string) func(time.Duration) bool {
+// reachable returns a function that reports whether a connection from one namespace to the other is made in time.
+func reachable(t *testing.T, from, to *netns.Namespace) func(time.Duration) bool {
 	t.Helper()
-	if err := ns.WithNetNSPath("/run/netns/"+name+"-b", func(ns.NetNS) error {
+	to.Do(func() {
 		l, err := net.Listen("tcp", "192.0.2.2:80")
 		if err != nil {
-			return err
+			t.Fatal(err)
 		}
 		t.Cleanup(func() { l.Close() })
 		go func() {
@@ -332,24 +329,18 @@ func reachable(t *testing.T, name string) func(time.Duration) bool {
 				conn.Close()
 			}
 		}()
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-	return func(within time.Duration) bool {
+	})
+	return func(within time.Duration) (reached bool) {
 		ctx, cancel := context.WithTimeout(t.Context(), within)
 		defer cancel()
-		for ctx.Err() == nil {
-			if ns.WithNetNSPath("/run/netns/"+name+"-a", func(ns.NetNS) error {
+		for !reached && ctx.Err() == nil {
+			from.Do(func() {
 				conn, err := (&net.Dialer{Timeout: 300 * time.Millisecond}).DialContext(ctx, "tcp", "192.0.2.2:80")
-				if err == nil {
+				if reached = err == nil; reached {
 					conn.Close()
 				}
-				return err
-			}) == nil {
-				return true
-			}
+			})
 		}
-		return false
+		return reached
 	}
 }

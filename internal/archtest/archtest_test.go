@@ -12,7 +12,10 @@ import (
 	"testing"
 )
 
-const module = "github.com/flowkeep/flowkeep/"
+const (
+	module  = "github.com/flowkeep/flowkeep/"
+	testkit = "internal/testkit"
+)
 
 // table is ARCHITECTURE.md's: the first folder that a package lies in decides. What is shared by all programs
 // (internal/process) may be imported by main packages and the folders named here.
@@ -49,6 +52,7 @@ var table = []struct {
 	{"internal/reference", []string{"internal/reference", "api/wellknown"}},
 	{"internal/macvtap/report", []string{"internal/macvtap", "api/macvtap", "policydb/policy"}},
 	{"internal/macvtap", []string{"policydb/policy"}},
+	{testkit, nil}, // test support, for all
 	{"internal", []string{"internal"}},
 }
 
@@ -113,8 +117,12 @@ func complaints(p goPackage) (list []string) {
 	return list
 }
 
-// allowed: tests may use the test helpers and the other packages of policydb besides.
+// allowed reports whether one package of ours may import another. Tests may import the test helpers and the other
+// packages of policydb as well. Only tests and test helpers may import internal/testkit.
 func allowed(self, imported string, inTest bool) bool {
+	if within(imported, testkit) {
+		return inTest || within(self, testkit) || strings.HasSuffix(self, "test")
+	}
 	if inTest && (within(imported, "policydb") || strings.HasSuffix(imported, "test")) {
 		return true
 	}
@@ -152,11 +160,22 @@ func TestTheTestCanFail(t *testing.T) {
 		{ImportPath: module + "internal/macvtap", Imports: []string{module + "api/macvtap/v1alpha1"}},
 		{ImportPath: module + "internal/fleet", Imports: []string{"k8s.io/client-go/dynamic"}},
 		{ImportPath: module + "api/fleet/v1alpha1", Imports: []string{module + "internal/fleet"}},
+		{ImportPath: module + "netplugin/endpoints", Imports: []string{module + "internal/testkit/netns"}},
+		{ImportPath: module + "internal/nmstate", Imports: []string{module + "internal/testkit/netns"}},
+		{ImportPath: module + "internal/testkit/netns", Imports: []string{module + "internal/process"}},
 		{ImportPath: module + "newfolder", Imports: []string{module + "api/feed"}},
 		{ImportPath: module + "policydb/explain", Imports: []string{module + "policydb/store"}},
 	} {
 		if len(complaints(bad)) != 1 {
 			t.Errorf("%s importing %v: %v", bad.ImportPath, bad.Imports, complaints(bad))
+		}
+	}
+	for _, good := range []goPackage{
+		{ImportPath: module + "ofctl", TestImports: []string{module + "internal/testkit/netns"}},
+		{ImportPath: module + "netplugin/macvtap/taptest", Imports: []string{module + "internal/testkit/netns"}},
+	} {
+		if list := complaints(good); len(list) > 0 {
+			t.Errorf("%s: %v", good.ImportPath, list)
 		}
 	}
 }

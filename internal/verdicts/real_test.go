@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"runtime"
 	"slices"
 	"strconv"
 	"testing"
@@ -15,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 	"github.com/flowkeep/flowkeep/ofctl"
 	"github.com/flowkeep/flowkeep/ofctl/fake"
 	"github.com/flowkeep/flowkeep/ofctl/ovstest"
@@ -50,13 +50,10 @@ type arrival struct {
 
 const realPorts = firstPod + pods
 
-// startReal makes the switch in a network namespace that the calling goroutine's thread enters for good.
+// startReal starts the switch in a network namespace, in which the rest of the test runs.
 func startReal(t *testing.T, datapath string) *realSwitch {
 	t.Helper()
-	runtime.LockOSThread()
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		t.Skipf("cannot make a network namespace: %v", err)
-	}
+	netns.New(t).Enter(t)
 	slow := 1
 	if n, err := strconv.Atoi(os.Getenv("FLOWKEEP_SLOW")); err == nil {
 		slow = n
@@ -365,26 +362,18 @@ func TestKernelDatapathJudges(t *testing.T) {
 }
 
 func judges(t *testing.T, datapath string) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root")
+	sw := startReal(t, datapath)
+	for _, tr := range connectionTraps {
+		sw.run(t, tr.name, tr.run)
 	}
-	done := make(chan struct{})
-	go func() { // its thread ends with it
-		defer close(done)
-		sw := startReal(t, datapath)
-		for _, tr := range connectionTraps {
-			sw.run(t, tr.name, tr.run)
-		}
-		sw.run(t, "errors", judgesErrors)
-		worlds := 3
-		if testing.Short() {
-			worlds = 1
-		}
-		for seed := range worlds {
-			sw.run(t, fmt.Sprintf("random world %d", seed), func(t testing.TB) { judgesWorld(t, uint64(seed)) })
-		}
-	}()
-	<-done
+	sw.run(t, "errors", judgesErrors)
+	worlds := 3
+	if testing.Short() {
+		worlds = 1
+	}
+	for seed := range worlds {
+		sw.run(t, fmt.Sprintf("random world %d", seed), func(t testing.TB) { judgesWorld(t, uint64(seed)) })
+	}
 }
 
 func (s *realSwitch) run(t *testing.T, name string, test func(testing.TB)) {

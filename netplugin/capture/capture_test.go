@@ -7,51 +7,16 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/flowkeep/flowkeep/api/inspect"
 	"github.com/flowkeep/flowkeep/internal/frames"
+	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
-
-// inNetNS runs f in a network namespace of its own, on a thread that ends with it; f's sockets outlive neither.
-func inNetNS(t *testing.T, f func(t *testing.T)) {
-	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("packet sockets need root")
-	}
-	path := filepath.Join(t.TempDir(), "net")
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	made := make(chan error)
-	go func() { // its thread ends with it
-		runtime.LockOSThread()
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			made <- err
-			return
-		}
-		made <- unix.Mount(fmt.Sprintf("/proc/%d/task/%d/ns/net", os.Getpid(), unix.Gettid()), path, "none", unix.MS_BIND, "")
-	}()
-	if err := <-made; err != nil {
-		t.Skipf("cannot make a network namespace: %v", err)
-	}
-	defer func() { _ = unix.Unmount(path, unix.MNT_DETACH) }()
-	handle, err := ns.GetNS(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer handle.Close()
-	if err := handle.Do(func(ns.NetNS) error { f(t); return nil }); err != nil {
-		t.Fatal(err)
-	}
-}
 
 // pair is a link with both ends here; what one sends the other receives.
 func pair(t *testing.T) (near, far *net.Interface) {
@@ -66,6 +31,11 @@ func pairOf(t *testing.T, a, b string) (near, far *net.Interface) {
 	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: b}); err != nil {
 		t.Fatal(err)
 	}
+	updates, stop := make(chan netlink.LinkUpdate, 64), make(chan struct{})
+	if err := netlink.LinkSubscribe(updates, stop); err != nil {
+		t.Fatal(err)
+	}
+	defer close(stop)
 	for _, name := range []string{a, b} {
 		_ = os.WriteFile("/proc/sys/net/ipv6/conf/"+name+"/disable_ipv6", []byte("1"), 0)
 		link, err := netlink.LinkByName(name)
@@ -76,13 +46,18 @@ func pairOf(t *testing.T, a, b string) (near, far *net.Interface) {
 			t.Fatal(err)
 		}
 	}
-	for _, name := range []string{a, b} { // until then the kernel drops what is sent
-		link, err := netlink.LinkByName(name)
-		for ; err == nil && link.Attrs().OperState != netlink.OperUp && t.Context().Err() == nil; link, err = netlink.LinkByName(name) {
-			time.Sleep(time.Millisecond)
-		}
-		if err != nil {
-			t.Fatal(err)
+	limit := time.After(time.Minute)
+	for down := map[string]bool{a: true, b: true}; len(down) > 0; { // until then the kernel drops what is sent
+		select {
+		case u, ok := <-updates:
+			if !ok {
+				t.Fatal("no more updates of links")
+			}
+			if u.Attrs().OperState == netlink.OperUp {
+				delete(down, u.Attrs().Name)
+			}
+		case <-limit:
+			t.Fatalf("not up: %v", down)
 		}
 	}
 	near, err := net.InterfaceByName(a)
@@ -135,100 +110,96 @@ func watched(ctx context.Context, c *Captures, spec inspect.CaptureSpec, begun f
 }
 
 func TestCapture(t *testing.T) {
-	inNetNS(t, func(t *testing.T) {
-		near, far := pair(t)
-		toPod, fromPod := sender(t, near), sender(t, far)
-		tagged := append(append(udp(53, 60)[:12:12], 0x81, 0, 0, 5), udp(53, 60)[12:]...)
-		all, last, err := watched(t.Context(), New(), inspect.CaptureSpec{Count: 4, Snap: 50}, func() {
-			fromPod(udp(53, 60))
-			toPod(udp(54, 40))
-			fromPod(udp(55, 1000))
-			fromPod(tagged)
-		})
-		if err != nil || len(all) != 4 || last.Packets != 4 || last.Dropped != 0 || !strings.Contains(last.End, "as many") {
-			t.Fatalf("%d frames, %+v, %v", len(all), last.CaptureCounts, err)
-		}
-		for i, want := range []struct {
-			fromPod      bool
-			port         uint16
-			length, kept int
-			vlan         bool
-		}{{true, 53, 60, 50, false}, {false, 54, 40, 40, false}, {true, 55, 1000, 50, false}, {true, 53, 64, 50, true}} {
-			p := frames.Decode(all[i].Data)
-			if all[i].FromPod != want.fromPod || p.DstPort != want.port || all[i].Length != want.length || len(all[i].Data) != want.kept || (len(p.VLANs) > 0) != want.vlan || time.Since(all[i].Time).Abs() > time.Minute {
-				t.Errorf("frame %d: %+v, %s; want %+v", i, all[i], p.String(), want)
-			}
-		}
+	netns.New(t).Enter(t)
+	near, far := pair(t)
+	toPod, fromPod := sender(t, near), sender(t, far)
+	tagged := append(append(udp(53, 60)[:12:12], 0x81, 0, 0, 5), udp(53, 60)[12:]...)
+	all, last, err := watched(t.Context(), New(), inspect.CaptureSpec{Count: 4, Snap: 50}, func() {
+		fromPod(udp(53, 60))
+		toPod(udp(54, 40))
+		fromPod(udp(55, 1000))
+		fromPod(tagged)
 	})
+	if err != nil || len(all) != 4 || last.Packets != 4 || last.Dropped != 0 || !strings.Contains(last.End, "as many") {
+		t.Fatalf("%d frames, %+v, %v", len(all), last.CaptureCounts, err)
+	}
+	for i, want := range []struct {
+		fromPod      bool
+		port         uint16
+		length, kept int
+		vlan         bool
+	}{{true, 53, 60, 50, false}, {false, 54, 40, 40, false}, {true, 55, 1000, 50, false}, {true, 53, 64, 50, true}} {
+		p := frames.Decode(all[i].Data)
+		if all[i].FromPod != want.fromPod || p.DstPort != want.port || all[i].Length != want.length || len(all[i].Data) != want.kept || (len(p.VLANs) > 0) != want.vlan || time.Since(all[i].Time).Abs() > time.Minute {
+			t.Errorf("frame %d: %+v, %s; want %+v", i, all[i], p.String(), want)
+		}
+	}
 }
 
 // What the filter does not let through is neither told nor counted.
 func TestCaptureFilters(t *testing.T) {
-	inNetNS(t, func(t *testing.T) {
-		_, far := pair(t)
-		send := sender(t, far)
-		all, last, err := watched(t.Context(), New(), inspect.CaptureSpec{Count: 1, Filter: "udp dst port 99"}, func() {
-			for port := range uint16(100) {
-				send(udp(port, 60))
-			}
-		})
-		if err != nil || len(all) != 1 || last.Packets != 1 {
-			t.Fatalf("%d frames, %+v, %v", len(all), last.CaptureCounts, err)
-		}
-		if p := frames.Decode(all[0].Data); p.DstPort != 99 {
-			t.Errorf("port %d", p.DstPort)
+	netns.New(t).Enter(t)
+	_, far := pair(t)
+	send := sender(t, far)
+	all, last, err := watched(t.Context(), New(), inspect.CaptureSpec{Count: 1, Filter: "udp dst port 99"}, func() {
+		for port := range uint16(100) {
+			send(udp(port, 60))
 		}
 	})
+	if err != nil || len(all) != 1 || last.Packets != 1 {
+		t.Fatalf("%d frames, %+v, %v", len(all), last.CaptureCounts, err)
+	}
+	if p := frames.Decode(all[0].Data); p.DstPort != 99 {
+		t.Errorf("port %d", p.DstPort)
+	}
 }
 
 // A flood costs no more than the limit; what is lost is counted, to the packet.
 func TestCaptureOfAFlood(t *testing.T) {
-	inNetNS(t, func(t *testing.T) {
-		_, far := pair(t)
-		send := sender(t, far)
-		const packets, limit, wanted = 20_000, 1000, 600
-		c := New()
-		c.limit = NewLimit(limit, 1<<30)
-		var began time.Time // the first frames are taken while others are sent
-		all, last, err := watched(t.Context(), c, inspect.CaptureSpec{Count: wanted}, func() {
-			began = time.Now()
-			for range packets {
-				send(udp(1, 500))
-			}
-		})
-		if took, least := time.Since(began), time.Second*wanted/limit-burst; err != nil || len(all) != wanted || took < least {
-			t.Errorf("%d frames in %v, at least %v wanted, %v", len(all), took, least, err)
-		}
-		if last.Packets != wanted || last.Limited == 0 || last.Dropped < packets/2 || last.Dropped+last.Packets > packets {
-			t.Errorf("%d packets taken and %d lost of %d, held up for %v", last.Packets, last.Dropped, packets, last.Limited)
+	netns.New(t).Enter(t)
+	_, far := pair(t)
+	send := sender(t, far)
+	const packets, limit, wanted = 20_000, 1000, 600
+	c := New()
+	c.limit = NewLimit(limit, 1<<30)
+	var began time.Time // the first frames are taken while others are sent
+	all, last, err := watched(t.Context(), c, inspect.CaptureSpec{Count: wanted}, func() {
+		began = time.Now()
+		for range packets {
+			send(udp(1, 500))
 		}
 	})
+	if took, least := time.Since(began), time.Second*wanted/limit-burst; err != nil || len(all) != wanted || took < least {
+		t.Errorf("%d frames in %v, at least %v wanted, %v", len(all), took, least, err)
+	}
+	if last.Packets != wanted || last.Limited == 0 || last.Dropped < packets/2 || last.Dropped+last.Packets > packets {
+		t.Errorf("%d packets taken and %d lost of %d, held up for %v", last.Packets, last.Dropped, packets, last.Limited)
+	}
 }
 
 // Who asks and takes nothing holds nothing but the capture up, and a capture ends with the link, the context, and who asked.
 func TestCaptureEnds(t *testing.T) {
-	inNetNS(t, func(t *testing.T) {
-		near, _ := pair(t)
-		ctx, cancel := context.WithCancel(t.Context())
-		if _, _, err := watched(ctx, New(), inspect.CaptureSpec{}, cancel); !errors.Is(err, context.Canceled) {
-			t.Errorf("cancelled: %v", err)
-		}
-		gone := errors.New("gone")
-		if err := New().Run(t.Context(), &inspect.CaptureSpec{}, inspect.Captured{Interface: "near"}, func(*inspect.Captured) error { return gone }); !errors.Is(err, gone) {
-			t.Errorf("the asker went: %v", err)
-		}
-		_, last, err := watched(t.Context(), New(), inspect.CaptureSpec{}, func() {
-			if err := netlink.LinkDel(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Index: near.Index, Name: "near"}}); err != nil {
-				t.Error(err)
-			}
-		})
-		if err != nil || !strings.Contains(last.End, "gone") {
-			t.Errorf("the link went: %q, %v", last.End, err)
-		}
-		if _, _, err := watched(t.Context(), New(), inspect.CaptureSpec{}, func() {}); err == nil || !strings.Contains(err.Error(), "near") {
-			t.Errorf("no link: %v", err)
+	netns.New(t).Enter(t)
+	near, _ := pair(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	if _, _, err := watched(ctx, New(), inspect.CaptureSpec{}, cancel); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+	gone := errors.New("gone")
+	if err := New().Run(t.Context(), &inspect.CaptureSpec{}, inspect.Captured{Interface: "near"}, func(*inspect.Captured) error { return gone }); !errors.Is(err, gone) {
+		t.Errorf("the asker went: %v", err)
+	}
+	_, last, err := watched(t.Context(), New(), inspect.CaptureSpec{}, func() {
+		if err := netlink.LinkDel(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Index: near.Index, Name: "near"}}); err != nil {
+			t.Error(err)
 		}
 	})
+	if err != nil || !strings.Contains(last.End, "gone") {
+		t.Errorf("the link went: %q, %v", last.End, err)
+	}
+	if _, _, err := watched(t.Context(), New(), inspect.CaptureSpec{}, func() {}); err == nil || !strings.Contains(err.Error(), "near") {
+		t.Errorf("no link: %v", err)
+	}
 }
 
 func TestCaptureRefuses(t *testing.T) {

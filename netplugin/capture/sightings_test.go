@@ -12,6 +12,7 @@ import (
 
 	"github.com/flowkeep/flowkeep/api/inspect"
 	"github.com/flowkeep/flowkeep/internal/frames"
+	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 	"golang.org/x/net/bpf"
 )
 
@@ -56,114 +57,110 @@ func back(frame []byte) []byte {
 
 // A packet is seen where it is sent and where it is received, in both directions, also inside of a tunnel; others are not.
 func TestLook(t *testing.T) {
-	inNetNS(t, func(t *testing.T) {
-		near, far := pairOf(t, "fkp1", "fk-gw")
-		atNear, atFar := sender(t, near), sender(t, far)
-		tunnel := udp(6081, 14+20+8+8)
-		copy(tunnel[26:], []byte{192, 0, 2, 1, 192, 0, 2, 2})
-		tunnel[44], tunnel[45] = 0x65, 0x58
-		tunnel = append(tunnel, udp(53, 60)...)
-		tunnel[17] = byte(len(tunnel) - 14)
-		all := looked(t, New(), query(), 6, func() {
-			other := udp(53, 60)
-			other[29] = 9
-			atNear(other)
-			atNear(udp(54, 60))
-			atNear(udp(53, 60))
-			atFar(back(udp(53, 60)))
-			atNear(tunnel)
-		})
-		type seen struct {
-			ifName string
-			place  inspect.Place
-			pod    string
-			sent   bool
-		}
-		var got []seen
-		for _, s := range all {
-			got = append(got, seen{s.Interface, s.Place, s.Pod, s.Sent})
-			if s.Identity != all[0].Identity || s.Strong || s.Protocol != frames.UDP || s.Length != 18 || time.Since(s.Time).Abs() > time.Minute || !strings.HasPrefix(s.Text, "IP 10.0.0.") {
-				t.Errorf("%+v", s)
-			}
-		}
-		if want := []seen{{"fkp1", inspect.PlacePod, "shop/web", true}, {"fk-gw", inspect.PlaceGateway, "", false}, {"fk-gw", inspect.PlaceGateway, "", true}, {"fkp1", inspect.PlacePod, "shop/web", false},
-			{"fkp1", inspect.PlaceTunnel, "shop/web", true}, {"fk-gw", inspect.PlaceTunnel, "", false}}; !slices.Equal(got, want) {
-			t.Errorf("seen %+v\nwant %+v", got, want)
-		}
-		if s := all[2]; s.Src != db || s.Dst != web || s.SrcPort != 53 || s.DstPort != 50000 {
-			t.Errorf("the way back: %+v", s.SeenPacket)
-		}
+	netns.New(t).Enter(t)
+	near, far := pairOf(t, "fkp1", "fk-gw")
+	atNear, atFar := sender(t, near), sender(t, far)
+	tunnel := udp(6081, 14+20+8+8)
+	copy(tunnel[26:], []byte{192, 0, 2, 1, 192, 0, 2, 2})
+	tunnel[44], tunnel[45] = 0x65, 0x58
+	tunnel = append(tunnel, udp(53, 60)...)
+	tunnel[17] = byte(len(tunnel) - 14)
+	all := looked(t, New(), query(), 6, func() {
+		other := udp(53, 60)
+		other[29] = 9
+		atNear(other)
+		atNear(udp(54, 60))
+		atNear(udp(53, 60))
+		atFar(back(udp(53, 60)))
+		atNear(tunnel)
 	})
+	type seen struct {
+		ifName string
+		place  inspect.Place
+		pod    string
+		sent   bool
+	}
+	var got []seen
+	for _, s := range all {
+		got = append(got, seen{s.Interface, s.Place, s.Pod, s.Sent})
+		if s.Identity != all[0].Identity || s.Strong || s.Protocol != frames.UDP || s.Length != 18 || time.Since(s.Time).Abs() > time.Minute || !strings.HasPrefix(s.Text, "IP 10.0.0.") {
+			t.Errorf("%+v", s)
+		}
+	}
+	if want := []seen{{"fkp1", inspect.PlacePod, "shop/web", true}, {"fk-gw", inspect.PlaceGateway, "", false}, {"fk-gw", inspect.PlaceGateway, "", true}, {"fkp1", inspect.PlacePod, "shop/web", false},
+		{"fkp1", inspect.PlaceTunnel, "shop/web", true}, {"fk-gw", inspect.PlaceTunnel, "", false}}; !slices.Equal(got, want) {
+		t.Errorf("seen %+v\nwant %+v", got, want)
+	}
+	if s := all[2]; s.Src != db || s.Dst != web || s.SrcPort != 53 || s.DstPort != 50000 {
+		t.Errorf("the way back: %+v", s.SeenPacket)
+	}
 }
 
 // ICMP errors are seen if they are about a packet that is wanted, whoever sends them.
 func TestLookForErrors(t *testing.T) {
-	inNetNS(t, func(t *testing.T) {
-		near, _ := pairOf(t, "fkp1", "fk-gw")
-		send := sender(t, near)
-		about := func(packet []byte) []byte {
-			b := append(udp(0, 42), packet[14:42]...)
-			b[23], b[17] = frames.ICMP, byte(len(b)-14)
-			copy(b[26:], []byte{10, 9, 9, 9, 10, 0, 0, 1})
-			copy(b[34:], []byte{3, 3, 0, 0, 0, 0, 0, 0})
-			return b
-		}
-		all := looked(t, New(), query(), 2, func() { send(about(udp(54, 60))); send(about(udp(53, 60))) })
-		if s := all[0]; s.About == nil || s.About.DstPort != 53 || s.About.SrcPort != 50000 || s.Src.String() != "10.9.9.9" || !strings.Contains(s.Text, "unreachable") {
-			t.Errorf("%+v", s)
-		}
-	})
+	netns.New(t).Enter(t)
+	near, _ := pairOf(t, "fkp1", "fk-gw")
+	send := sender(t, near)
+	about := func(packet []byte) []byte {
+		b := append(udp(0, 42), packet[14:42]...)
+		b[23], b[17] = frames.ICMP, byte(len(b)-14)
+		copy(b[26:], []byte{10, 9, 9, 9, 10, 0, 0, 1})
+		copy(b[34:], []byte{3, 3, 0, 0, 0, 0, 0, 0})
+		return b
+	}
+	all := looked(t, New(), query(), 2, func() { send(about(udp(54, 60))); send(about(udp(53, 60))) })
+	if s := all[0]; s.About == nil || s.About.DstPort != 53 || s.About.SrcPort != 50000 || s.Src.String() != "10.9.9.9" || !strings.Contains(s.Text, "unreachable") {
+		t.Errorf("%+v", s)
+	}
 }
 
 // Kernels before Linux 6.7 give a socket 20 KiB for its filter: it is a coarse one there, and what is seen the same. A filter that no other can
 // stand for is refused with what to do.
 func TestLookWhereFiltersMustBeShort(t *testing.T) {
-	inNetNS(t, func(t *testing.T) {
-		near, _ := pairOf(t, "fkp1", "fk-gw")
-		send := sender(t, near)
-		if err := os.WriteFile("/proc/sys/net/core/optmem_max", []byte("20480"), 0); err != nil {
-			t.Skip("this kernel has one limit for all network namespaces:", err)
-		}
-		q := query()
-		for i := range byte(4) {
-			q.From = append(q.From, netip.AddrFrom16([16]byte{0xfd, 1: i}))
-			q.To = append(q.To, netip.AddrFrom16([16]byte{0xfd, 1, 2: i}))
-			q.Ports = append(q.Ports, 54321+uint16(i))
-		}
-		programs, err := programsOf(q)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := Open(0, frames.IdentitySnap, programs[0]); err == nil || !strings.Contains(err.Error(), "raise net.core.optmem_max") {
-			t.Errorf("the long one alone: %v", err)
-		}
-		other := udp(54, 60)
-		if all := looked(t, New(), q, 2, func() { send(other); send(udp(53, 60)) }); all[0].DstPort != 53 || all[1].DstPort != 53 {
-			t.Errorf("%+v", all)
-		}
-	})
+	netns.New(t).Enter(t)
+	near, _ := pairOf(t, "fkp1", "fk-gw")
+	send := sender(t, near)
+	if err := os.WriteFile("/proc/sys/net/core/optmem_max", []byte("20480"), 0); err != nil {
+		t.Skip("this kernel has one limit for all network namespaces:", err)
+	}
+	q := query()
+	for i := range byte(4) {
+		q.From = append(q.From, netip.AddrFrom16([16]byte{0xfd, 1: i}))
+		q.To = append(q.To, netip.AddrFrom16([16]byte{0xfd, 1, 2: i}))
+		q.Ports = append(q.Ports, 54321+uint16(i))
+	}
+	programs, err := programsOf(q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(0, frames.IdentitySnap, programs[0]); err == nil || !strings.Contains(err.Error(), "raise net.core.optmem_max") {
+		t.Errorf("the long one alone: %v", err)
+	}
+	other := udp(54, 60)
+	if all := looked(t, New(), q, 2, func() { send(other); send(udp(53, 60)) }); all[0].DstPort != 53 || all[1].DstPort != 53 {
+		t.Errorf("%+v", all)
+	}
 }
 
 func TestLookEnds(t *testing.T) {
-	inNetNS(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		none := func(string) string { return "" }
-		c := New()
-		if err := c.Look(ctx, query(), "", none, func(*inspect.Sighted) error { cancel(); return nil }); !errors.Is(err, context.Canceled) {
-			t.Errorf("cancelled: %v", err)
-		}
-		q, last := query(), inspect.Sighted{}
-		q.Duration = 50 * time.Millisecond
-		if err := c.Look(t.Context(), q, "", none, func(s *inspect.Sighted) error { last = *s; return nil }); err != nil || !strings.Contains(last.End, "time") {
-			t.Errorf("after its time: %q, %v", last.End, err)
-		}
-		for range mostLooking {
-			c.looking <- struct{}{}
-		}
-		if err := c.Look(t.Context(), query(), "", none, nil); err == nil || !strings.Contains(err.Error(), "trace packets here already") {
-			t.Errorf("one too many: %v", err)
-		}
-	})
+	netns.New(t).Enter(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	none := func(string) string { return "" }
+	c := New()
+	if err := c.Look(ctx, query(), "", none, func(*inspect.Sighted) error { cancel(); return nil }); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+	q, last := query(), inspect.Sighted{}
+	q.Duration = 50 * time.Millisecond
+	if err := c.Look(t.Context(), q, "", none, func(s *inspect.Sighted) error { last = *s; return nil }); err != nil || !strings.Contains(last.End, "time") {
+		t.Errorf("after its time: %q, %v", last.End, err)
+	}
+	for range mostLooking {
+		c.looking <- struct{}{}
+	}
+	if err := c.Look(t.Context(), query(), "", none, nil); err == nil || !strings.Contains(err.Error(), "trace packets here already") {
+		t.Errorf("one too many: %v", err)
+	}
 }
 
 func TestLookRefuses(t *testing.T) {

@@ -9,12 +9,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 	"github.com/flowkeep/flowkeep/netplugin/hostnet"
 	"github.com/flowkeep/flowkeep/netplugin/install"
 	"github.com/flowkeep/flowkeep/ofctl/ovsdb"
@@ -35,28 +35,17 @@ type machine struct {
 func newMachine(t *testing.T) *machine {
 	t.Helper()
 	const schema = "/usr/share/openvswitch/vswitch.ovsschema"
-	if os.Getuid() != 0 {
-		t.Skip("network namespaces need root")
-	}
 	for _, program := range []string{"ovs-vswitchd", "nft"} {
 		if _, err := exec.LookPath(program); err != nil {
 			t.Skip(program + " is not installed")
 		}
 	}
-	runtime.LockOSThread() // it ends with the test, and the namespace with it
-	if err := unix.Unshare(unix.CLONE_NEWNET | unix.CLONE_NEWNS); err != nil {
-		t.Skipf("cannot make a network namespace: %v", err)
-	}
+	netns.New(t).EnterWithMounts(t)
 	dir, err := os.MkdirTemp("", "fk-clean")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	for _, err := range []error{unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), unix.Mount("sysfs", "/sys", "sysfs", 0, "")} {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	m := &machine{t: t, dir: dir, kind: "netdev", cfg: Config{CNIConfDir: dir + "/net.d", CNIBinDir: dir + "/bin", OVSDB: "unix:" + dir + "/db.sock", OVSRunDir: dir + "/ovs", OVSControl: dir + "/vswitchd.ctl", Bridge: "fk0",
 		CNISocket: dir + "/run/flowkeep/cni.sock", StateDir: dir + "/lib/flowkeep", State: true}}
 	for _, sub := range []string{"net.d", "bin", "run", "lib", "ovs"} {
@@ -64,7 +53,6 @@ func newMachine(t *testing.T) *machine {
 			t.Fatal(err)
 		}
 	}
-	m.run("ip", "link", "set", "lo", "up")
 	m.run("ovsdb-tool", "create", dir+"/conf.db", schema)
 	server := m.start("ovsdb-server", dir+"/conf.db", "--remote=punix:"+dir+"/db.sock", "--unixctl="+dir+"/ovsdb.ctl", "-vconsole:off")
 	m.run("ovs-vsctl", "--db="+m.cfg.OVSDB, "--retry", "--no-wait", "--timeout=20", "init")

@@ -3,7 +3,6 @@ package endpoints
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -14,8 +13,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/containernetworking/plugins/pkg/ns"
-	"github.com/containernetworking/plugins/pkg/testutils"
+	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 	"github.com/vishvananda/netlink"
 )
 
@@ -26,7 +24,7 @@ type node struct {
 	fails  string // the entry that fails
 	taken  map[string]netip.Addr
 	next   netip.Addr
-	host   ns.NetNS
+	host   *netns.Namespace
 	during func() // called while rules are put in force
 }
 
@@ -92,22 +90,7 @@ func newNode(t *testing.T) *node {
 	if os.Getuid() != 0 {
 		t.Skip("network namespaces need root")
 	}
-	return &node{taken: map[string]netip.Addr{}, next: netip.MustParseAddr("10.0.0.1"), host: netns(t)}
-}
-
-func netns(t *testing.T) ns.NetNS {
-	t.Helper()
-	made, err := testutils.NewNS()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		made.Close()
-		if err := testutils.UnmountNS(made); err != nil {
-			t.Error(err)
-		}
-	})
-	return made
+	return &node{taken: map[string]netip.Addr{}, next: netip.MustParseAddr("10.0.0.1"), host: netns.New(t)}
 }
 
 func (n *node) manager(t *testing.T, dir string) *Manager {
@@ -120,17 +103,9 @@ func (n *node) manager(t *testing.T, dir string) *Manager {
 	return m
 }
 
-// inside runs f with the node's network namespace as the present one, as netplugin runs.
-func (n *node) inside(t *testing.T, f func()) {
+func (n *node) add(t *testing.T, m *Manager, container string, pod *netns.Namespace) (r *Result, err error) {
 	t.Helper()
-	if err := n.host.Do(func(ns.NetNS) error { f(); return nil }); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func (n *node) add(t *testing.T, m *Manager, container string, pod ns.NetNS) (r *Result, err error) {
-	t.Helper()
-	n.inside(t, func() {
+	n.host.Do(func() {
 		r, err = m.Add(t.Context(), Request{Namespace: "shop", Name: "db", UID: "u1", ContainerID: container, IfName: "eth0", NetNS: pod.Path()})
 	})
 	return r, err
@@ -138,31 +113,30 @@ func (n *node) add(t *testing.T, m *Manager, container string, pod ns.NetNS) (r 
 
 func (n *node) del(t *testing.T, m *Manager, container string) (err error) {
 	t.Helper()
-	n.inside(t, func() { err = m.Del(t.Context(), container, "eth0") })
+	n.host.Do(func() { err = m.Del(t.Context(), container, "eth0") })
 	return err
 }
 
 func (n *node) check(t *testing.T, m *Manager, container string) (err error) {
 	t.Helper()
-	n.inside(t, func() { err = m.Check(t.Context(), container, "eth0") })
+	n.host.Do(func() { err = m.Check(t.Context(), container, "eth0") })
 	return err
 }
 
 // links are the names of the interfaces of a namespace, but for lo.
-func links(t *testing.T, in ns.NetNS) (names []string) {
+func links(t *testing.T, in *netns.Namespace) (names []string) {
 	t.Helper()
-	err := in.Do(func(ns.NetNS) error {
+	in.Do(func() {
 		all, err := netlink.LinkList()
+		if err != nil {
+			t.Fatal(err)
+		}
 		for _, l := range all {
 			if l.Attrs().Name != "lo" {
 				names = append(names, l.Attrs().Name)
 			}
 		}
-		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	return names
 }
 
@@ -177,7 +151,7 @@ func statesIn(t *testing.T, dir string) []string {
 
 func TestAPodIsWiredRulesLast(t *testing.T) {
 	n, dir := newNode(t), t.TempDir()
-	m, pod := n.manager(t, dir), netns(t)
+	m, pod := n.manager(t, dir), netns.NewNamed(t, "pod")
 	r, err := n.add(t, m, "c1", pod)
 	if err != nil {
 		t.Fatal(err)
@@ -188,20 +162,19 @@ func TestAPodIsWiredRulesLast(t *testing.T) {
 	if !r.Endpoint.Realised || r.Endpoint.Port != 7 || len(links(t, n.host)) != 1 || !slices.Equal(links(t, pod), []string{"eth0"}) {
 		t.Errorf("%+v; links here %v, in the pod %v", r.Endpoint, links(t, n.host), links(t, pod))
 	}
-	err = pod.Do(func(ns.NetNS) error {
+	pod.Do(func() {
 		link, err := netlink.LinkByName("eth0")
 		if err != nil {
-			return err
+			t.Fatal(err)
 		}
 		addrs, err := netlink.AddrList(link, netlink.FAMILY_V4)
-		if err == nil && (len(addrs) != 1 || addrs[0].IP.String() != "10.0.0.2" || link.Attrs().MTU != 1400 || link.Attrs().HardwareAddr.String() != r.Endpoint.MAC.String()) {
-			err = fmt.Errorf("addresses %v, MTU %d, MAC %s", addrs, link.Attrs().MTU, link.Attrs().HardwareAddr)
+		if err != nil || len(addrs) != 1 || addrs[0].IP.String() != "10.0.0.2" {
+			t.Errorf("addresses %v (%v)", addrs, err)
 		}
-		return err
+		if a := link.Attrs(); a.MTU != 1400 || a.HardwareAddr.String() != r.Endpoint.MAC.String() {
+			t.Errorf("MTU %d, MAC %s", a.MTU, a.HardwareAddr)
+		}
 	})
-	if err != nil {
-		t.Error(err)
-	}
 	if again, err := n.add(t, m, "c1", pod); err != nil || !again.Endpoint.Equal(&r.Endpoint) || n.told() != "port" {
 		t.Errorf("asked again: %+v (%v)", again, err)
 	}
@@ -227,7 +200,7 @@ func TestAPodIsWiredRulesLast(t *testing.T) {
 func TestAFailedAddLeavesNothing(t *testing.T) {
 	for _, step := range []string{"address", "port", "rules"} {
 		n, dir := newNode(t), t.TempDir()
-		m, pod := n.manager(t, dir), netns(t)
+		m, pod := n.manager(t, dir), netns.NewNamed(t, "pod")
 		n.fails = step
 		if _, err := n.add(t, m, "c1", pod); err == nil || !strings.Contains(err.Error(), "refused: "+step) {
 			t.Errorf("%s: %v", step, err)
@@ -246,7 +219,7 @@ func TestAFailedAddLeavesNothing(t *testing.T) {
 func TestAFailedDelKeepsTheAddress(t *testing.T) {
 	for _, step := range []string{"no rules", "no port"} {
 		n, dir := newNode(t), t.TempDir()
-		m, pod := n.manager(t, dir), netns(t)
+		m, pod := n.manager(t, dir), netns.NewNamed(t, "pod")
 		if _, err := n.add(t, m, "c1", pod); err != nil {
 			t.Fatal(err)
 		}
@@ -267,17 +240,11 @@ func TestAFailedDelKeepsTheAddress(t *testing.T) {
 func TestDelWithoutTheNetworkNamespace(t *testing.T) {
 	n := newNode(t)
 	m := n.manager(t, t.TempDir())
-	pod, err := testutils.NewNS()
-	if err != nil {
-		t.Fatal(err)
-	}
+	pod := netns.NewNamed(t, "pod")
 	if _, err := n.add(t, m, "c1", pod); err != nil {
 		t.Fatal(err)
 	}
-	pod.Close()
-	if err := testutils.UnmountNS(pod); err != nil {
-		t.Fatal(err)
-	}
+	pod.Delete()
 	if err := n.del(t, m, "c1"); err != nil || len(n.taken) > 0 {
 		t.Errorf("%v, addresses %v", err, n.taken)
 	}
@@ -285,23 +252,22 @@ func TestDelWithoutTheNetworkNamespace(t *testing.T) {
 
 func TestCheckSeesWhatIsGone(t *testing.T) {
 	n := newNode(t)
-	m, pod := n.manager(t, t.TempDir()), netns(t)
+	m, pod := n.manager(t, t.TempDir()), netns.NewNamed(t, "pod")
 	if err := n.check(t, m, "c1"); err == nil {
 		t.Error("a container that was never wired is well")
 	}
 	if _, err := n.add(t, m, "c1", pod); err != nil {
 		t.Fatal(err)
 	}
-	err := pod.Do(func(ns.NetNS) error {
+	pod.Do(func() {
 		link, err := netlink.LinkByName("eth0")
 		if err == nil {
 			err = netlink.LinkDel(link)
 		}
-		return err
+		if err != nil {
+			t.Fatal(err)
+		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	if err := n.check(t, m, "c1"); err == nil {
 		t.Error("a pod without its interface is well")
 	}
@@ -314,14 +280,14 @@ func TestCheckSeesWhatIsGone(t *testing.T) {
 // After a crash in the middle of ADD what was begun is undone; what was in force stays.
 func TestAfterACrash(t *testing.T) {
 	n, dir := newNode(t), t.TempDir()
-	whole, half := netns(t), netns(t)
+	whole, half := netns.NewNamed(t, "pod"), netns.NewNamed(t, "pod")
 	m := n.manager(t, dir)
 	if _, err := n.add(t, m, "whole", whole); err != nil {
 		t.Fatal(err)
 	}
 	crash := errors.New("crash")
 	n.during = func() { panic(crash) }
-	n.inside(t, func() {
+	n.host.Do(func() {
 		defer func() { _ = recover() }()
 		_, _ = m.Add(t.Context(), Request{Namespace: "shop", Name: "new", ContainerID: "half", IfName: "eth0", NetNS: half.Path()})
 	})
@@ -331,7 +297,7 @@ func TestAfterACrash(t *testing.T) {
 	}
 	n.told()
 	m = n.manager(t, dir)
-	n.inside(t, func() {
+	n.host.Do(func() {
 		if err := m.Sweep(t.Context()); err != nil {
 			t.Error(err)
 		}
@@ -351,12 +317,12 @@ func TestGarbageCollection(t *testing.T) {
 	n := newNode(t)
 	m := n.manager(t, t.TempDir())
 	for _, c := range []string{"c1", "c2"} {
-		if _, err := n.add(t, m, c, netns(t)); err != nil {
+		if _, err := n.add(t, m, c, netns.NewNamed(t, "pod")); err != nil {
 			t.Fatal(err)
 		}
 	}
 	var err error
-	n.inside(t, func() { err = m.GC(t.Context(), []string{"c2/eth0", "unknown/eth0"}) })
+	n.host.Do(func() { err = m.GC(t.Context(), []string{"c2/eth0", "unknown/eth0"}) })
 	if list := m.List(); err != nil || len(list) != 1 || list[0].ContainerID != "c2" {
 		t.Errorf("%+v (%v)", list, err)
 	}
@@ -365,7 +331,7 @@ func TestGarbageCollection(t *testing.T) {
 // Two requests for one container come one after the other; a DEL that comes during an ADD undoes it.
 func TestOneContainerAtATime(t *testing.T) {
 	n := newNode(t)
-	m, pod := n.manager(t, t.TempDir()), netns(t)
+	m, pod := n.manager(t, t.TempDir()), netns.NewNamed(t, "pod")
 	reached, proceed := make(chan struct{}), make(chan struct{})
 	n.during = func() { close(reached); <-proceed }
 	added := make(chan error, 1)

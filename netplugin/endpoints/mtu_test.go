@@ -4,13 +4,13 @@ import (
 	"context"
 	"testing"
 
-	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 	"github.com/vishvananda/netlink"
 )
 
-func (w *world) mtu(where ns.NetNS, name string) (mtu int) {
+func (w *world) mtu(where *netns.Namespace, name string) (mtu int) {
 	w.t.Helper()
-	w.in(where, func() {
+	where.Do(func() {
 		link, err := netlink.LinkByName(name)
 		if err != nil {
 			w.t.Fatal(err)
@@ -25,14 +25,14 @@ func (w *world) fit(mtu int) {
 	network, allocator := w.current()
 	network.MTU = mtu
 	w.SetNetwork(network, allocator)
-	w.in(w.node, func() {
+	w.node.Do(func() {
 		if err := w.FitMTU(context.Background()); err != nil {
 			w.t.Error(err)
 		}
 	})
 }
 
-func (w *world) hasMTU(e *Endpoint, pod ns.NetNS, host, inside int) {
+func (w *world) hasMTU(e *Endpoint, pod *netns.Namespace, host, inside int) {
 	w.t.Helper()
 	if a, b := w.mtu(w.node, e.HostIfName), w.mtu(pod, "eth0"); a != host || b != inside {
 		w.t.Errorf("the node's end has %d, the pod's %d; want %d and %d", a, b, host, inside)
@@ -42,7 +42,7 @@ func (w *world) hasMTU(e *Endpoint, pod ns.NetNS, host, inside int) {
 // Pods that were wired before the MTU changed follow it, up and down; their addresses and routes stay.
 func TestWiredPodsFollowTheMTU(t *testing.T) {
 	w := newWorld(t)
-	pod := newNetNS(t, "pod")
+	pod := netns.NewNamed(t, "pod")
 	e := w.mustAdd(w.request("web", pod))
 	w.restart()
 	w.know("10.9.0.0/28", "fd09::/120")
@@ -53,7 +53,7 @@ func TestWiredPodsFollowTheMTU(t *testing.T) {
 	if err := w.check("c-web"); err != nil {
 		t.Errorf("after it: %v", err)
 	}
-	w.in(pod, func() { // the pod's own wish
+	pod.Do(func() { // the pod's own wish
 		link, err := netlink.LinkByName("eth0")
 		if err == nil {
 			err = netlink.LinkSetMTU(link, 1300)
@@ -69,12 +69,12 @@ func TestWiredPodsFollowTheMTU(t *testing.T) {
 // A pod that went, or hid its link, keeps no other from following.
 func TestTheMTUOfPodsThatAreGone(t *testing.T) {
 	w := newWorld(t)
-	gone, pod := newNetNS(t, "gone"), newNetNS(t, "pod")
+	gone, pod := netns.NewNamed(t, "gone"), netns.NewNamed(t, "pod")
 	w.mustAdd(w.request("gone", gone))
 	e := w.mustAdd(w.request("web", pod))
-	hidden := newNetNS(t, "hidden")
+	hidden := netns.NewNamed(t, "hidden")
 	w.mustAdd(w.request("hidden", hidden))
-	w.in(hidden, func() {
+	hidden.Do(func() {
 		link, err := netlink.LinkByName("eth0")
 		if err == nil {
 			err = netlink.LinkSetName(link, "mine")
@@ -83,7 +83,7 @@ func TestTheMTUOfPodsThatAreGone(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	destroy(t, gone)
+	gone.Delete()
 	w.fit(1350)
 	w.hasMTU(e, pod, 1350, 1350)
 }

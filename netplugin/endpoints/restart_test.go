@@ -9,13 +9,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 	"github.com/vishvananda/netlink"
 )
 
 // What is wired outlives a restart; what was half wired when the process died does not.
 func TestRestart(t *testing.T) {
 	w := newWorld(t)
-	lives, gone, half := newNetNS(t, "lives"), newNetNS(t, "gone"), newNetNS(t, "half")
+	lives, gone, half := netns.NewNamed(t, "lives"), netns.NewNamed(t, "gone"), netns.NewNamed(t, "half")
 	kept := w.mustAdd(w.request("lives", lives))
 	w.mustAdd(w.request("gone", gone))
 	w.parts.fail["Realize"], w.parts.fail["Forget"] = errors.New("killed"), errors.New("killed")
@@ -23,7 +24,7 @@ func TestRestart(t *testing.T) {
 		t.Fatal("ADD has succeeded")
 	}
 	clear(w.parts.fail)
-	destroy(t, gone)
+	gone.Delete()
 	w.restart()
 	if len(w.List()) != 3 {
 		t.Errorf("after the restart: %v", w.List())
@@ -51,7 +52,7 @@ func TestTheLaterSandboxHasTheName(t *testing.T) {
 	w := newWorld(t)
 	add := func(container string) {
 		t.Helper()
-		r := w.request("db", newNetNS(t, container))
+		r := w.request("db", netns.NewNamed(t, container))
 		r.ContainerID = container
 		w.mustAdd(r)
 	}
@@ -69,7 +70,7 @@ func TestTheLaterSandboxHasTheName(t *testing.T) {
 		has(container)
 	}
 	w.parts.fail["Realize"] = errors.New("netmaster is away")
-	r := w.request("db", newNetNS(t, "late"))
+	r := w.request("db", netns.NewNamed(t, "late"))
 	r.ContainerID = "late"
 	if _, err := w.add(r); err == nil {
 		t.Fatal("ADD has succeeded")
@@ -117,9 +118,9 @@ func TestLatest(t *testing.T) {
 
 // The kernel takes a dead pod's link away in its own time: also between the look at it and its removal.
 func TestLinkGoesWhileItIsRemoved(t *testing.T) {
-	w, pod := newWorld(t), newNetNS(t, "pod")
+	w, pod := newWorld(t), netns.NewNamed(t, "pod")
 	e := w.mustAdd(w.request("web", pod))
-	w.in(w.node, func() {
+	w.node.Do(func() {
 		link, err := netlink.LinkByName(e.HostIfName)
 		if err != nil {
 			t.Fatal(err)
@@ -138,9 +139,9 @@ func TestLinkGoesWhileItIsRemoved(t *testing.T) {
 
 // A path that means something else after a reboot (/proc/PID/ns/net) is no living pod.
 func TestSweepAfterAReboot(t *testing.T) {
-	w, pod, stranger := newWorld(t), newNetNS(t, "pod"), newNetNS(t, "stranger")
+	w, pod, stranger := newWorld(t), netns.NewNamed(t, "pod"), netns.NewNamed(t, "stranger")
 	e := w.mustAdd(w.request("web", pod))
-	w.in(w.node, func() {
+	w.node.Do(func() {
 		link, err := netlink.LinkByName(e.HostIfName)
 		if err == nil {
 			err = netlink.LinkDel(link)
@@ -164,7 +165,7 @@ func TestSweepAfterAReboot(t *testing.T) {
 
 // A DEL that comes before the pod CIDRs are known succeeds, and the address is given back later.
 func TestDelBeforeTheNetworkIsKnown(t *testing.T) {
-	w, pod := newWorld(t), newNetNS(t, "pod")
+	w, pod := newWorld(t), netns.NewNamed(t, "pod")
 	w.mustAdd(w.request("web", pod))
 	w.restart()
 	if _, err := w.add(w.request("early", pod)); !errors.Is(err, ErrNotReady) || !errors.Is(w.Ready(), ErrNotReady) {
@@ -191,7 +192,7 @@ func TestFilesThatMakeNoSense(t *testing.T) {
 		"another's link": `{"containerID":"c-web","ifName":"eth0","hostIfName":"eth0","realised":true}`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			w, pod := newWorld(t), newNetNS(t, "pod")
+			w, pod := newWorld(t), netns.NewNamed(t, "pod")
 			w.mustAdd(w.request("web", pod))
 			path := w.files.path("c-web", "eth0")
 			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -215,9 +216,9 @@ func TestFilesThatMakeNoSense(t *testing.T) {
 }
 
 func TestSweepComesAgainAfterAFailure(t *testing.T) {
-	w, pod := newWorld(t), newNetNS(t, "pod")
+	w, pod := newWorld(t), netns.NewNamed(t, "pod")
 	w.mustAdd(w.request("web", pod))
-	destroy(t, pod)
+	pod.Delete()
 	w.parts.fail["DeletePort"] = errors.New("no OVS")
 	if w.sweep() == nil {
 		t.Error("what could not be undone was not told")
@@ -234,7 +235,7 @@ func TestSweepComesAgainAfterAFailure(t *testing.T) {
 
 func TestGC(t *testing.T) {
 	w := newWorld(t)
-	a, b := newNetNS(t, "a"), newNetNS(t, "b")
+	a, b := netns.NewNamed(t, "a"), netns.NewNamed(t, "b")
 	w.mustAdd(w.request("a", a))
 	w.mustAdd(w.request("b", b))
 	if _, err := w.allocator.Allocate("c-leaked", "eth0"); err != nil {
@@ -243,7 +244,7 @@ func TestGC(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(w.dir, "addresses", "flowkeep", "10.9.0.9"), nil, 0o600); err != nil { // a crash before the owner was written
 		t.Fatal(err)
 	}
-	w.in(w.node, func() {
+	w.node.Do(func() {
 		if err := w.GC(context.Background(), []string{"c-b/eth0", "c-unknown/eth0"}); err != nil {
 			t.Error(err)
 		}
@@ -255,13 +256,13 @@ func TestGC(t *testing.T) {
 		t.Error(err)
 	}
 	w.parts.fail["Forget"] = errors.New("the owner is busy")
-	w.in(w.node, func() {
+	w.node.Do(func() {
 		if err := w.GC(context.Background(), nil); err == nil {
 			t.Error("GC failed and did not say so")
 		}
 	})
 	clear(w.parts.fail)
-	w.in(w.node, func() {
+	w.node.Do(func() {
 		if err := w.GC(context.Background(), nil); err != nil {
 			t.Error(err)
 		}
@@ -328,7 +329,7 @@ func TestFilesWithoutAnOrder(t *testing.T) {
 	if l := w.List(); len(l) != 1 || !l[0].Realised || l[0].Order != 0 || l[0].Port != 7 {
 		t.Fatalf("%+v", l)
 	}
-	if e := w.mustAdd(w.request("web", newNetNS(t, "pod"))); e.Order == 0 || Latest(w.List())["shop/web"].ContainerID != "c-web" {
+	if e := w.mustAdd(w.request("web", netns.NewNamed(t, "pod"))); e.Order == 0 || Latest(w.List())["shop/web"].ContainerID != "c-web" {
 		t.Errorf("wired after it: %+v", e)
 	}
 }

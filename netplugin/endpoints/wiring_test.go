@@ -14,7 +14,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 	"github.com/flowkeep/flowkeep/netplugin/ipam"
 	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
@@ -94,7 +94,7 @@ func (p *parts) Forget(_ context.Context, e Endpoint) error {
 type world struct {
 	t     *testing.T
 	dir   string
-	node  ns.NetNS
+	node  *netns.Namespace
 	parts *parts
 	*Manager
 }
@@ -103,7 +103,7 @@ var nodeNetwork = Network{MTU: 1400, GatewayMAC: MAC{2, 0xf0, 1, 2, 3, 4},
 	Gateways: []netip.Addr{netip.MustParseAddr("10.9.0.1"), netip.MustParseAddr("fd09::1")}}
 
 func newWorld(t *testing.T) *world {
-	w := &world{t: t, dir: t.TempDir(), node: newNetNS(t, "node"), parts: newParts()}
+	w := &world{t: t, dir: t.TempDir(), node: netns.New(t), parts: newParts()}
 	w.restart()
 	w.know("10.9.0.0/28", "fd09::/120")
 	return w
@@ -132,15 +132,8 @@ func (w *world) know(cidrs ...string) {
 	w.SetNetwork(nodeNetwork, a)
 }
 
-func (w *world) in(n ns.NetNS, f func()) {
-	w.t.Helper()
-	if err := n.Do(func(ns.NetNS) error { f(); return nil }); err != nil {
-		w.t.Fatal(err)
-	}
-}
-
 func (w *world) add(r Request) (res *Result, err error) {
-	w.in(w.node, func() { res, err = w.Add(context.Background(), r) })
+	w.node.Do(func() { res, err = w.Add(context.Background(), r) })
 	return res, err
 }
 
@@ -154,21 +147,21 @@ func (w *world) mustAdd(r Request) *Endpoint {
 }
 
 func (w *world) del(container, ifName string) (err error) {
-	w.in(w.node, func() { err = w.Del(context.Background(), container, ifName) })
+	w.node.Do(func() { err = w.Del(context.Background(), container, ifName) })
 	return err
 }
 
 func (w *world) check(container string) (err error) {
-	w.in(w.node, func() { err = w.Check(context.Background(), container, "eth0") })
+	w.node.Do(func() { err = w.Check(context.Background(), container, "eth0") })
 	return err
 }
 
 func (w *world) sweep() (err error) {
-	w.in(w.node, func() { err = w.Sweep(context.Background()) })
+	w.node.Do(func() { err = w.Sweep(context.Background()) })
 	return err
 }
 
-func (w *world) request(name string, pod ns.NetNS) Request {
+func (w *world) request(name string, pod *netns.Namespace) Request {
 	return Request{Namespace: "shop", Name: name, UID: "u-" + name, ContainerID: "c-" + name, IfName: "eth0", NetNS: pod.Path()}
 }
 
@@ -184,7 +177,7 @@ func (w *world) reserved() (out []string) {
 }
 
 func (w *world) links() (out []string) {
-	w.in(w.node, func() {
+	w.node.Do(func() {
 		list, err := netlink.LinkList()
 		if err != nil {
 			w.t.Fatal(err)
@@ -209,7 +202,7 @@ func (w *world) empty(after string) {
 
 func TestAddWiresAndDelClears(t *testing.T) {
 	w := newWorld(t)
-	pod := newNetNS(t, "pod")
+	pod := netns.NewNamed(t, "pod")
 	r := w.request("web", pod)
 	r.IfName = "fifteen-chars-0"
 	e := w.mustAdd(r)
@@ -220,7 +213,7 @@ func TestAddWiresAndDelClears(t *testing.T) {
 	if got := w.links(); !slices.Equal(got, []string{e.HostIfName}) || w.parts.open["c-web/fifteen-chars-0"].Port != e.Port {
 		t.Errorf("links %v, open %v", got, w.parts.open)
 	}
-	w.in(pod, func() {
+	pod.Do(func() {
 		link, err := netlink.LinkByName(r.IfName)
 		if err != nil {
 			t.Fatal(err)
@@ -252,9 +245,9 @@ func TestChecksumOffload(t *testing.T) {
 		network := nodeNetwork
 		network.ChecksumOffload = on
 		w.SetNetwork(network, w.allocator)
-		pod := newNetNS(t, name)
+		pod := netns.NewNamed(t, name)
 		w.mustAdd(w.request(name, pod))
-		w.in(pod, func() {
+		pod.Do(func() {
 			tool, err := ethtool.NewEthtool()
 			if err != nil {
 				t.Fatal(err)
@@ -270,9 +263,9 @@ func TestChecksumOffload(t *testing.T) {
 
 func TestDelOfAPodThatIsGone(t *testing.T) {
 	w := newWorld(t)
-	pod := newNetNS(t, "pod")
+	pod := netns.NewNamed(t, "pod")
 	w.mustAdd(w.request("web", pod))
-	destroy(t, pod)
+	pod.Delete()
 	if err := w.del("c-web", "eth0"); err != nil {
 		t.Error(err)
 	}
@@ -286,18 +279,23 @@ func TestDelOfAPodThatIsGone(t *testing.T) {
 func TestFailedAddLeavesNothing(t *testing.T) {
 	boom := errors.New("boom")
 	for name, test := range map[string]struct {
-		prepare func(w *world, r *Request, pod ns.NetNS)
+		prepare func(w *world, r *Request, pod *netns.Namespace)
 		is      error
 	}{
-		"no port":         {func(w *world, _ *Request, _ ns.NetNS) { w.parts.fail["EnsurePort"] = boom }, boom},
-		"no rules":        {func(w *world, _ *Request, _ ns.NetNS) { w.parts.fail["Realize"] = boom }, boom},
-		"no namespace":    {func(_ *world, r *Request, _ ns.NetNS) { r.NetNS += "-gone" }, ErrNetNS},
-		"no namespace's":  {func(w *world, r *Request, _ ns.NetNS) { r.NetNS = w.dir }, ErrNetNS},
-		"the node's own":  {func(w *world, r *Request, _ ns.NetNS) { r.NetNS = w.node.Path() }, ErrNetNS},
-		"no gateway":      {func(w *world, _ *Request, _ ns.NetNS) { w.SetNetwork(Network{MTU: 1400}, w.allocator) }, nil},
-		"no address left": {func(w *world, _ *Request, _ ns.NetNS) { w.know("10.9.0.0/28", "fd09::/126"); w.exhaust() }, nil},
-		"name in use": {func(w *world, r *Request, pod ns.NetNS) {
-			w.in(pod, func() {
+		"no port":        {func(w *world, _ *Request, _ *netns.Namespace) { w.parts.fail["EnsurePort"] = boom }, boom},
+		"no rules":       {func(w *world, _ *Request, _ *netns.Namespace) { w.parts.fail["Realize"] = boom }, boom},
+		"no namespace":   {func(_ *world, r *Request, _ *netns.Namespace) { r.NetNS += "-gone" }, ErrNetNS},
+		"no namespace's": {func(w *world, r *Request, _ *netns.Namespace) { r.NetNS = w.dir }, ErrNetNS},
+		"the node's own": {func(w *world, r *Request, _ *netns.Namespace) { r.NetNS = w.node.Path() }, ErrNetNS},
+		"no gateway": {func(w *world, _ *Request, _ *netns.Namespace) {
+			w.SetNetwork(Network{MTU: 1400}, w.allocator)
+		}, nil},
+		"no address left": {func(w *world, _ *Request, _ *netns.Namespace) {
+			w.know("10.9.0.0/28", "fd09::/126")
+			w.exhaust()
+		}, nil},
+		"name in use": {func(w *world, r *Request, pod *netns.Namespace) {
+			pod.Do(func() {
 				if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: r.IfName}, PeerName: "peer"}); err != nil {
 					t.Fatal(err)
 				}
@@ -305,7 +303,7 @@ func TestFailedAddLeavesNothing(t *testing.T) {
 		}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w, pod := newWorld(t), newNetNS(t, "pod")
+			w, pod := newWorld(t), netns.NewNamed(t, "pod")
 			r := w.request("web", pod)
 			test.prepare(w, &r, pod)
 			_, err := w.add(r)
@@ -332,7 +330,7 @@ func (w *world) release() {
 }
 
 func TestADiskThatFailsWiresNoPod(t *testing.T) {
-	w, pod := newWorld(t), newNetNS(t, "pod")
+	w, pod := newWorld(t), netns.NewNamed(t, "pod")
 	if err := os.RemoveAll(filepath.Join(w.dir, "endpoints")); err != nil {
 		t.Fatal(err)
 	}
@@ -343,7 +341,7 @@ func TestADiskThatFailsWiresNoPod(t *testing.T) {
 }
 
 func TestAddTwiceAnswersTheSame(t *testing.T) {
-	w, pod := newWorld(t), newNetNS(t, "pod")
+	w, pod := newWorld(t), netns.NewNamed(t, "pod")
 	r := w.request("web", pod)
 	first := w.mustAdd(r)
 	index := w.podLink(pod).Attrs().Index
@@ -356,7 +354,7 @@ func TestAddTwiceAnswersTheSame(t *testing.T) {
 		t.Errorf("after the port was lost: %+v, open %+v", again, w.parts.open)
 	}
 	// the pod broke its link: made anew, with the same address
-	w.in(pod, func() {
+	pod.Do(func() {
 		if err := netlink.LinkDel(w.podLink(pod)); err != nil {
 			t.Fatal(err)
 		}
@@ -365,7 +363,7 @@ func TestAddTwiceAnswersTheSame(t *testing.T) {
 		t.Errorf("after the link was lost: %+v, reserved %v", again, w.reserved())
 	}
 	// another network namespace: wired there
-	other := newNetNS(t, "other")
+	other := netns.NewNamed(t, "other")
 	r.NetNS = other.Path()
 	w.mustAdd(r)
 	if w.podLink(other) == nil || len(w.links()) != 1 {
@@ -373,13 +371,13 @@ func TestAddTwiceAnswersTheSame(t *testing.T) {
 	}
 }
 
-func (w *world) podLink(pod ns.NetNS) (link netlink.Link) {
-	w.in(pod, func() { link, _ = netlink.LinkByName("eth0") })
+func (w *world) podLink(pod *netns.Namespace) (link netlink.Link) {
+	pod.Do(func() { link, _ = netlink.LinkByName("eth0") })
 	return link
 }
 
 func TestNoPodGetsAnothersContainer(t *testing.T) {
-	w, pod := newWorld(t), newNetNS(t, "pod")
+	w, pod := newWorld(t), netns.NewNamed(t, "pod")
 	r := w.request("web", pod)
 	w.mustAdd(r)
 	for _, change := range []func(*Request){func(r *Request) { r.Name = "db" }, func(r *Request) { r.Namespace = "bank" }} {
@@ -401,9 +399,9 @@ func TestNoPodGetsAnothersContainer(t *testing.T) {
 }
 
 func TestCheckSeesWhatChanged(t *testing.T) {
-	del := func(f func(netlink.Link) error) func(*world, ns.NetNS, *Endpoint) {
-		return func(w *world, pod ns.NetNS, _ *Endpoint) {
-			w.in(pod, func() {
+	del := func(f func(netlink.Link) error) func(*world, *netns.Namespace, *Endpoint) {
+		return func(w *world, pod *netns.Namespace, _ *Endpoint) {
+			pod.Do(func() {
 				link, _ := netlink.LinkByName("eth0")
 				if err := f(link); err != nil {
 					w.t.Fatal(err)
@@ -411,7 +409,7 @@ func TestCheckSeesWhatChanged(t *testing.T) {
 			})
 		}
 	}
-	replace := func(made netlink.Link) func(*world, ns.NetNS, *Endpoint) {
+	replace := func(made netlink.Link) func(*world, *netns.Namespace, *Endpoint) {
 		return del(func(old netlink.Link) error {
 			if err := errors.Join(netlink.LinkSetDown(old), netlink.LinkSetName(old, "hidden")); err != nil {
 				return err // renamed, not deleted: the node's end stays
@@ -419,23 +417,25 @@ func TestCheckSeesWhatChanged(t *testing.T) {
 			return netlink.LinkAdd(made)
 		})
 	}
-	for name, change := range map[string]func(*world, ns.NetNS, *Endpoint){
+	for name, change := range map[string]func(*world, *netns.Namespace, *Endpoint){
 		"address": del(func(l netlink.Link) error {
 			return netlink.AddrDel(l, &netlink.Addr{IPNet: hostNet(netip.MustParseAddr("fd09::2"))})
 		}),
 		"route": del(func(l netlink.Link) error {
 			return netlink.RouteDel(&netlink.Route{LinkIndex: l.Attrs().Index, Dst: prefix("0.0.0.0/0")})
 		}),
-		"MAC":                del(func(l netlink.Link) error { return netlink.LinkSetHardwareAddr(l, []byte{2, 0, 0, 0, 0, 9}) }),
-		"link":               del(netlink.LinkDel),
-		"a twin":             replace(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0", HardwareAddr: []byte{2, 0xf1, 10, 9, 0, 2}}, PeerName: "peer"}),
-		"not Ethernet":       replace(&netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, Mode: netlink.TUNTAP_MODE_TUN}),
-		"sandbox":            func(w *world, pod ns.NetNS, _ *Endpoint) { destroy(w.t, pod) },
-		"the node's end":     func(w *world, _ ns.NetNS, e *Endpoint) { w.in(w.node, func() { _ = removeLink(e) }) },
-		"no port to be made": func(w *world, _ ns.NetNS, _ *Endpoint) { w.parts.fail["EnsurePort"] = errors.New("no OVS") },
+		"MAC":            del(func(l netlink.Link) error { return netlink.LinkSetHardwareAddr(l, []byte{2, 0, 0, 0, 0, 9}) }),
+		"link":           del(netlink.LinkDel),
+		"a twin":         replace(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0", HardwareAddr: []byte{2, 0xf1, 10, 9, 0, 2}}, PeerName: "peer"}),
+		"not Ethernet":   replace(&netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, Mode: netlink.TUNTAP_MODE_TUN}),
+		"sandbox":        func(w *world, pod *netns.Namespace, _ *Endpoint) { pod.Delete() },
+		"the node's end": func(w *world, _ *netns.Namespace, e *Endpoint) { w.node.Do(func() { _ = removeLink(e) }) },
+		"no port to be made": func(w *world, _ *netns.Namespace, _ *Endpoint) {
+			w.parts.fail["EnsurePort"] = errors.New("no OVS")
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w, pod := newWorld(t), newNetNS(t, "pod")
+			w, pod := newWorld(t), netns.NewNamed(t, "pod")
 			e := w.mustAdd(w.request("web", pod))
 			if err := w.check("c-web"); err != nil {
 				t.Fatalf("CHECK of what ADD made: %v", err)
@@ -464,7 +464,7 @@ func TestRequestsAtOnce(t *testing.T) {
 	var all sync.WaitGroup
 	const pods = 6
 	for i := range pods {
-		r := w.request(fmt.Sprint("web-", i), newNetNS(t, fmt.Sprint("pod-", i)))
+		r := w.request(fmt.Sprint("web-", i), netns.NewNamed(t, fmt.Sprint("pod-", i)))
 		for _, f := range []func(){
 			func() { _, _ = w.add(r) }, func() { _, _ = w.add(r) }, func() { _ = w.del(r.ContainerID, r.IfName) }, func() { w.List() },
 		} {
@@ -497,7 +497,7 @@ func TestRequestsAtOnce(t *testing.T) {
 
 // An ADD whose undoing hangs gives up, and frees the container for DEL.
 func TestCancelledAddIsUndone(t *testing.T) {
-	w, pod := newWorld(t), newNetNS(t, "pod")
+	w, pod := newWorld(t), netns.NewNamed(t, "pod")
 	ctx, cancel := context.WithCancel(context.Background())
 	w.parts.hook = func(step string) {
 		if step == "Realize" {
@@ -505,7 +505,7 @@ func TestCancelledAddIsUndone(t *testing.T) {
 		}
 	}
 	w.parts.fail["Realize"] = context.Canceled
-	w.in(w.node, func() {
+	w.node.Do(func() {
 		if _, err := w.Add(ctx, w.request("web", pod)); err == nil {
 			t.Error("an ADD that was cancelled has succeeded")
 		}

@@ -5,14 +5,12 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"os/exec"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/containernetworking/plugins/pkg/ns"
-	"github.com/containernetworking/plugins/pkg/testutils"
+	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -38,24 +36,12 @@ func nodeConfig() *Config {
 }
 
 // host is a network namespace with what Open vSwitch would make, and an underlay.
-func host(t *testing.T) ns.NetNS {
+func host(t *testing.T) *netns.Namespace {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("network namespaces need root")
-	}
 	if _, err := exec.LookPath("nft"); err != nil {
 		t.Skip("nftables is not installed")
 	}
-	made, err := testutils.NewNS()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		made.Close()
-		if err := testutils.UnmountNS(made); err != nil {
-			t.Error(err)
-		}
-	})
+	made := netns.New(t)
 	in(t, made, func() error {
 		for _, name := range []string{Gateway, Wire, "under"} {
 			attrs := netlink.NewLinkAttrs()
@@ -82,15 +68,17 @@ func host(t *testing.T) ns.NetNS {
 	return made
 }
 
-func in(t *testing.T, where ns.NetNS, f func() error) {
+func in(t *testing.T, where *netns.Namespace, f func() error) {
 	t.Helper()
-	if err := where.Do(func(ns.NetNS) error { return f() }); err != nil {
-		t.Fatal(err)
-	}
+	where.Do(func() {
+		if err := f(); err != nil {
+			t.Fatal(err)
+		}
+	})
 }
 
 // picture is everything that Setup has a hand in, as text; two equal pictures are the same node.
-func picture(t *testing.T, where ns.NetNS) string {
+func picture(t *testing.T, where *netns.Namespace) string {
 	t.Helper()
 	var out []string
 	in(t, where, func() error {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 	"github.com/flowkeep/flowkeep/ofctl/appctl"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -29,9 +30,12 @@ func inYoungKernel(t *testing.T) bool {
 		t.Skip("this kernel has no module openvswitch (scripts/kernel runs this test on one that has)")
 	}
 	offset := 2 - int(uptime(t).Seconds())
-	cmd := exec.CommandContext(t.Context(), "unshare", "--net", "--time", "--fork", "--kill-child", fmt.Sprintf("--monotonic=%d", offset), os.Args[0], "-test.v", "-test.run", "^"+t.Name()+"$")
+	cmd := exec.CommandContext(t.Context(), "unshare", "--time", "--fork", "--kill-child",
+		fmt.Sprintf("--monotonic=%d", offset), os.Args[0], "-test.v", "-test.run", "^"+t.Name()+"$")
 	cmd.Env = append(os.Environ(), mark+"="+t.Name())
-	out, err := cmd.CombinedOutput()
+	var out []byte
+	var err error
+	netns.New(t).Do(func() { out, err = cmd.CombinedOutput() })
 	if t.Logf("with a clock that is %d s off:\n%s", offset, out); err != nil {
 		t.Error(err)
 	}

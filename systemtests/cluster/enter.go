@@ -9,14 +9,13 @@ import (
 	"runtime"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // NetNS makes sockets in a network namespace from within this process: thousands of packets need no program started.
 // Safe for concurrent use.
 type NetNS struct{ calls chan func() }
-
-// setns's number is the same nowhere.
-var setns = map[string]uintptr{"amd64": 308, "arm64": 268}[runtime.GOARCH]
 
 // EnterNetNS takes the path of a network namespace. Its sockets outlive Close.
 func EnterNetNS(path string) (*NetNS, error) {
@@ -26,12 +25,12 @@ func EnterNetNS(path string) (*NetNS, error) {
 	}
 	defer file.Close()
 	n := &NetNS{calls: make(chan func())}
-	entered := make(chan syscall.Errno)
+	entered := make(chan error)
 	go func() {
 		runtime.LockOSThread() // for good: the thread ends with the goroutine
-		_, _, failed := syscall.Syscall(setns, file.Fd(), syscall.CLONE_NEWNET, 0)
-		entered <- failed
-		for failed == 0 {
+		err := unix.Setns(int(file.Fd()), unix.CLONE_NEWNET)
+		entered <- err
+		for err == nil {
 			call, ok := <-n.calls
 			if !ok {
 				return
@@ -39,8 +38,8 @@ func EnterNetNS(path string) (*NetNS, error) {
 			call()
 		}
 	}()
-	if failed := <-entered; failed != 0 {
-		return nil, fmt.Errorf("enter the network namespace %s: %w", path, failed)
+	if err := <-entered; err != nil {
+		return nil, fmt.Errorf("enter the network namespace %s: %w", path, err)
 	}
 	return n, nil
 }

@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os/exec"
@@ -11,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 )
 
 // Floor is a bare bridge of a node's own switch between two network namespaces: what packets cost without Flowkeep.
@@ -23,7 +26,6 @@ type Floor struct {
 const clientWait = 15 * time.Second
 
 const floorScript = `ovs="--db=unix:$RUN/node1/flowkeep/ovs/db.sock" ns=fk-$SANDBOX
-ip netns add $ns-fa; ip netns add $ns-fb
 nsenter --net=/run/netns/$ns-node1 -- bash -euc '
   ovs-vsctl '"$ovs"' --may-exist add-br floor -- set bridge floor datapath_type=netdev fail-mode=secure
   for x in a b; do
@@ -33,14 +35,13 @@ nsenter --net=/run/netns/$ns-node1 -- bash -euc '
   done'
 for x in a b; do
   nsenter --net=/run/netns/$ns-f$x -- bash -euc '
-    ip link set lo up; ip link set eth0 up; ethtool -K eth0 tx off >/dev/null; ip addr add 192.0.2.'$([ $x = a ] && echo 1 || echo 2)'/24 dev eth0'
+    ip link set eth0 up; ethtool -K eth0 tx off >/dev/null; ip addr add 192.0.2.'$([ $x = a ] && echo 1 || echo 2)'/24 dev eth0'
 done`
 
 const floorEnd = `ns=fk-$SANDBOX
 nsenter --net=/run/netns/$ns-node1 -- ovs-vsctl --db=unix:$RUN/node1/flowkeep/ovs/db.sock --if-exists del-br floor
 for x in a b; do
   nsenter --net=/run/netns/$ns-node1 -- ip link del fl$x 2>/dev/null || true
-  ip netns del $ns-f$x 2>/dev/null || true
 done`
 
 // MakeFloor makes it on node1; Remove it in any case.
@@ -52,6 +53,9 @@ func (c *Cluster) MakeFloor(ctx context.Context) (*Floor, error) {
 		ip   string
 	}{{&f.A, "fa", "192.0.2.1"}, {&f.B, "fb", "192.0.2.2"}} {
 		*p.pod = Pod{Name: p.name, Node: "node1", NetNS: c.NodeNS(p.name), IPs: []netip.Addr{netip.MustParseAddr(p.ip)}}
+		if err := netns.Add(c.netNSName(p.name)); err != nil {
+			return f, err
+		}
 	}
 	_, err := c.script(ctx, floorScript)
 	return f, err
@@ -98,10 +102,10 @@ func (f *Floor) Change(ctx context.Context, command, flow string) error {
 	return err
 }
 
-// Remove takes it away.
+// Remove removes it, as far as it is there.
 func (f *Floor) Remove(ctx context.Context) error {
 	_, err := f.c.script(ctx, floorEnd)
-	return err
+	return errors.Join(err, f.c.removeNetNS(f.A.Name), f.c.removeNetNS(f.B.Name))
 }
 
 // Throughput is what one TCP connection carries in 3 s, in bits a second.

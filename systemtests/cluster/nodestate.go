@@ -2,9 +2,13 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"strings"
+
+	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 )
 
 // NodeStatePort is where node-state agents tell of themselves, on the loopback address of their network namespace.
@@ -44,14 +48,16 @@ func (c *Cluster) NodeStateMetric(ctx context.Context, node, metric string, labe
 	return sumMetric(text, metric, labels...)
 }
 
-// MakeBareNode makes a network namespace as a node has it, with a link eth0 to the others and nothing else: no kubelet, no pods. host is
-// the last part of its address. EndBareNode removes it.
+// MakeBareNode creates a network namespace as a node has it, with a link eth0 to the others and nothing else: no
+// kubelet, no pods. host is the last part of its address. EndBareNode removes it.
 func (c *Cluster) MakeBareNode(ctx context.Context, name string, host int) error {
+	if err := netns.Add(c.netNSName(name)); err != nil {
+		return err
+	}
 	_, err := c.script(ctx, fmt.Sprintf(`lan=fk-$SANDBOX-lan ns=fk-$SANDBOX-%[1]s
-		ip netns add $ns
 		ip -n $lan link add %[1]s type veth peer name eth0 netns $ns
 		ip -n $lan link set %[1]s master br0 up
-		for l in lo eth0; do ip -n $ns link set $l up; done
+		ip -n $ns link set eth0 up
 		ip -n $ns addr add $NET.%[2]d/24 dev eth0
 		ip -n $ns -6 addr add $NET6:%[2]d/64 dev eth0 nodad
 		ip -n $ns route add default via $NET.1
@@ -59,8 +65,18 @@ func (c *Cluster) MakeBareNode(ctx context.Context, name string, host int) error
 	return err
 }
 
-// EndBareNode removes it with its links.
+// EndBareNode removes it with its links, as far as they are there.
 func (c *Cluster) EndBareNode(ctx context.Context, name string) error {
-	_, err := c.script(ctx, fmt.Sprintf(`ip -n fk-$SANDBOX-lan link del %[1]s 2>/dev/null || true; ip netns del fk-$SANDBOX-%[1]s 2>/dev/null || true`, name))
-	return err
+	_, err := c.script(ctx, fmt.Sprintf(`ip -n fk-$SANDBOX-lan link del %[1]s 2>/dev/null || true`, name))
+	return errors.Join(err, c.removeNetNS(name))
+}
+
+func (c *Cluster) netNSName(node string) string { return filepath.Base(c.NodeNS(node)) }
+
+// removeNetNS removes a network namespace of this sandbox if it is there.
+func (c *Cluster) removeNetNS(name string) error {
+	if err := netns.Delete(c.netNSName(name)); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }

@@ -6,34 +6,13 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"runtime"
 	"testing"
 	"time"
 
 	"github.com/flowkeep/flowkeep/internal/macvtap"
+	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 )
-
-// inNetNS runs the test in a network namespace of its own, which goes with its thread.
-func inNetNS(t *testing.T, test func(t *testing.T)) {
-	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("network namespaces need root")
-	}
-	var err error
-	done := make(chan bool)
-	go func() { // Goexit of a failed test ends the goroutine, and with it the thread
-		defer close(done)
-		runtime.LockOSThread()
-		if err = unix.Unshare(unix.CLONE_NEWNET); err == nil {
-			test(t)
-		}
-	}()
-	if <-done; err != nil {
-		t.Skipf("cannot make a network namespace: %v", err)
-	}
-}
 
 func attrs(name string) netlink.LinkAttrs {
 	a := netlink.NewLinkAttrs()
@@ -68,37 +47,36 @@ func find(list []macvtap.Link, name string) macvtap.Link {
 }
 
 func TestLinksAsTheyAre(t *testing.T) {
-	inNetNS(t, func(t *testing.T) {
-		v := veth(t, "v0")
-		br := &netlink.Bridge{LinkAttrs: attrs("br0")}
-		do(t, netlink.LinkAdd(br), netlink.LinkSetMaster(v, br))
-		down := veth(t, "d0")
-		do(t, netlink.LinkSetDown(&netlink.Veth{LinkAttrs: attrs("d0-peer")})) // no carrier
-		tapAttrs := attrs("m0")
-		tapAttrs.ParentIndex = down.Attrs().Index
-		tap := &netlink.Macvtap{Macvlan: netlink.Macvlan{LinkAttrs: tapAttrs, Mode: netlink.MACVLAN_MODE_BRIDGE}}
-		do(t, netlink.LinkAdd(tap))
-		list, err := Read()
-		do(t, err)
-		want := macvtap.Link{Name: "v0", Index: v.Attrs().Index, Kind: "veth", Up: true, Master: br.Attrs().Index, MasterKind: "bridge", MAC: "02:00:00:00:00:01", MTU: 1400}
-		if got := find(list, "v0"); got != want {
-			t.Errorf("%+v, want %+v", got, want)
+	netns.New(t).Enter(t)
+	v := veth(t, "v0")
+	br := &netlink.Bridge{LinkAttrs: attrs("br0")}
+	do(t, netlink.LinkAdd(br), netlink.LinkSetMaster(v, br))
+	down := veth(t, "d0")
+	do(t, netlink.LinkSetDown(&netlink.Veth{LinkAttrs: attrs("d0-peer")})) // no carrier
+	tapAttrs := attrs("m0")
+	tapAttrs.ParentIndex = down.Attrs().Index
+	tap := &netlink.Macvtap{Macvlan: netlink.Macvlan{LinkAttrs: tapAttrs, Mode: netlink.MACVLAN_MODE_BRIDGE}}
+	do(t, netlink.LinkAdd(tap))
+	list, err := Read()
+	do(t, err)
+	want := macvtap.Link{Name: "v0", Index: v.Attrs().Index, Kind: "veth", Up: true, Master: br.Attrs().Index, MasterKind: "bridge", MAC: "02:00:00:00:00:01", MTU: 1400}
+	if got := find(list, "v0"); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	if l := find(list, "lo"); !l.Loopback || l.Physical || !l.Up || l.Kind != "" {
+		t.Errorf("%+v", l)
+	}
+	if l := find(list, "d0"); l.Up || l.Physical || l.Index == 0 {
+		t.Errorf("without a carrier: %+v", l)
+	}
+	if find(list, "br0").Kind != "bridge" || find(list, "m0").Kind != "macvtap" {
+		t.Errorf("%+v", list)
+	}
+	for i := range list[1:] {
+		if list[i].Name >= list[i+1].Name {
+			t.Errorf("not by name: %+v", list)
 		}
-		if l := find(list, "lo"); !l.Loopback || l.Physical || l.Up || l.Kind != "" {
-			t.Errorf("%+v", l)
-		}
-		if l := find(list, "d0"); l.Up || l.Physical || l.Index == 0 {
-			t.Errorf("without a carrier: %+v", l)
-		}
-		if find(list, "br0").Kind != "bridge" || find(list, "m0").Kind != "macvtap" {
-			t.Errorf("%+v", list)
-		}
-		for i := range list[1:] {
-			if list[i].Name >= list[i+1].Name {
-				t.Errorf("not by name: %+v", list)
-			}
-		}
-	})
+	}
 }
 
 // A device has hardware where the kernel tells of it, else where sysfs does; a virtual link never.
@@ -131,27 +109,19 @@ func TestPhysical(t *testing.T) {
 	}
 }
 
-// follow runs in this thread's network namespace; next gives the list that is as it should be.
-func follow(t *testing.T) (next func(what string, is func([]macvtap.Link) bool), told *int) {
+// follow runs in the network namespace; next waits for a list that is as it should be.
+func follow(t *testing.T, n *netns.Namespace) (next func(what string, is func([]macvtap.Link) bool), told *int) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	lists, ended, told := make(chan []macvtap.Link, 100), make(chan error), new(int)
-	home, err := os.Open("/proc/thread-self/ns/net")
-	do(t, err)
-	go func() {
-		runtime.LockOSThread() // and never back: the thread is spent
-		err := unix.Setns(int(home.Fd()), unix.CLONE_NEWNET)
-		if err == nil {
-			err = Follow(ctx, slog.New(slog.DiscardHandler), func(l []macvtap.Link) { lists <- l })
-		}
-		ended <- err
-	}()
+	go n.Do(func() {
+		ended <- Follow(ctx, slog.New(slog.DiscardHandler), func(l []macvtap.Link) { lists <- l })
+	})
 	t.Cleanup(func() {
 		stop()
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-		home.Close()
 	})
 	return func(what string, is func([]macvtap.Link) bool) {
 		t.Helper()
@@ -170,37 +140,37 @@ func follow(t *testing.T) (next func(what string, is func([]macvtap.Link) bool),
 }
 
 func TestChangesAreTold(t *testing.T) {
-	inNetNS(t, func(t *testing.T) {
-		next, _ := follow(t)
-		next("what there is", func(l []macvtap.Link) bool { return find(l, "lo").Loopback })
-		v := veth(t, "v0")
-		next("came", func(l []macvtap.Link) bool { return find(l, "v0").Up })
-		do(t, netlink.LinkSetDown(v))
-		next("down", func(l []macvtap.Link) bool { return find(l, "v0").Index != 0 && !find(l, "v0").Up })
-		do(t, netlink.LinkSetName(v, "v1"), netlink.LinkSetUp(v))
-		next("renamed", func(l []macvtap.Link) bool { return find(l, "v1").Up && find(l, "v0").Index == 0 })
-		br := &netlink.Bridge{LinkAttrs: attrs("br0")}
-		do(t, netlink.LinkAdd(br), netlink.LinkSetMaster(v, br))
-		next("a port", func(l []macvtap.Link) bool { return find(l, "v1").MasterKind == "bridge" })
-		do(t, netlink.LinkDel(v))
-		next("gone", func(l []macvtap.Link) bool { return find(l, "v1").Index == 0 })
-	})
+	n := netns.New(t)
+	n.Enter(t)
+	next, _ := follow(t, n)
+	next("what there is", func(l []macvtap.Link) bool { return find(l, "lo").Loopback })
+	v := veth(t, "v0")
+	next("came", func(l []macvtap.Link) bool { return find(l, "v0").Up })
+	do(t, netlink.LinkSetDown(v))
+	next("down", func(l []macvtap.Link) bool { return find(l, "v0").Index != 0 && !find(l, "v0").Up })
+	do(t, netlink.LinkSetName(v, "v1"), netlink.LinkSetUp(v))
+	next("renamed", func(l []macvtap.Link) bool { return find(l, "v1").Up && find(l, "v0").Index == 0 })
+	br := &netlink.Bridge{LinkAttrs: attrs("br0")}
+	do(t, netlink.LinkAdd(br), netlink.LinkSetMaster(v, br))
+	next("a port", func(l []macvtap.Link) bool { return find(l, "v1").MasterKind == "bridge" })
+	do(t, netlink.LinkDel(v))
+	next("gone", func(l []macvtap.Link) bool { return find(l, "v1").Index == 0 })
 }
 
 // Of more changes than a socket holds the end is told all the same, and not one by one.
 func TestManyChanges(t *testing.T) {
-	inNetNS(t, func(t *testing.T) {
-		next, told := follow(t)
-		next("what there is", func(l []macvtap.Link) bool { return len(l) > 0 })
-		br := &netlink.Bridge{LinkAttrs: attrs("br0")}
-		do(t, netlink.LinkAdd(br))
-		for i := range 1500 {
-			do(t, netlink.LinkSetMTU(br, 1000+i%2))
-		}
-		do(t, netlink.LinkSetMTU(br, 1234))
-		next("the end", func(l []macvtap.Link) bool { return find(l, "br0").MTU == 1234 })
-		if *told > 30 {
-			t.Errorf("told %d times", *told)
-		}
-	})
+	n := netns.New(t)
+	n.Enter(t)
+	next, told := follow(t, n)
+	next("what there is", func(l []macvtap.Link) bool { return len(l) > 0 })
+	br := &netlink.Bridge{LinkAttrs: attrs("br0")}
+	do(t, netlink.LinkAdd(br))
+	for i := range 1500 {
+		do(t, netlink.LinkSetMTU(br, 1000+i%2))
+	}
+	do(t, netlink.LinkSetMTU(br, 1234))
+	next("the end", func(l []macvtap.Link) bool { return find(l, "br0").MTU == 1234 })
+	if *told > 30 {
+		t.Errorf("told %d times", *told)
+	}
 }

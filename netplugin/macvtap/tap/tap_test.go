@@ -15,6 +15,7 @@ import (
 
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/flowkeep/flowkeep/internal/macvtap"
+	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 	"github.com/flowkeep/flowkeep/netplugin/macvtap/taptest"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -55,7 +56,7 @@ func attachAndDie(step string) {
 type node struct {
 	t             *testing.T
 	store         *Store
-	host, outside ns.NetNS
+	host, outside *netns.Namespace
 	parent        string
 }
 
@@ -97,14 +98,14 @@ func (n *node) do(f func() error) (err error) {
 }
 
 // pod is a new pod's network namespace, and what it wants.
-func (n *node) pod(id, device string) (ns.NetNS, Want) {
+func (n *node) pod(id, device string) (*netns.Namespace, Want) {
 	n.t.Helper()
-	p := taptest.NetNS(n.t, id)
+	p := netns.NewNamed(n.t, id)
 	return p, Want{Device: device, Network: "net", ContainerID: id, IfName: "net1", NetNS: p.Path(), Owner: 107, Group: 108}
 }
 
 // wantNothing fails the test if a pod has a link, or the store a node or an attachment.
-func (n *node) wantNothing(pods ...ns.NetNS) {
+func (n *node) wantNothing(pods ...*netns.Namespace) {
 	n.t.Helper()
 	for _, p := range pods {
 		if links := taptest.Links(n.t, p); len(links) > 0 {
@@ -354,7 +355,7 @@ func TestReboot(t *testing.T) {
 	d := n.allocate(macvtap.Bridge, "a:eth0:0")
 	old, w := n.pod("c1", "a:eth0:0")
 	n.mustAttach(w)
-	taptest.Destroy(t, old)
+	old.Delete()
 	_, again := n.pod("c2", "a:eth0:0")
 	if i := n.mustAttach(again); i.Device != d {
 		t.Errorf("got %+v, had %+v", i.Device, d)
@@ -557,7 +558,7 @@ func (n *node) rename(from, to string) error {
 
 func TestCollect(t *testing.T) {
 	n := newNode(t, "eth0")
-	pods := map[string]ns.NetNS{}
+	pods := map[string]*netns.Namespace{}
 	for _, id := range []string{"kept", "lost", "other"} {
 		n.allocate(macvtap.Bridge, id+":eth0:0")
 		p, w := n.pod(id, id+":eth0:0")

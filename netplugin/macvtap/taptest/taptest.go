@@ -1,82 +1,42 @@
-// Package taptest helps tests of macvtap devices: network namespaces, a node with a parent and its peer, device nodes opened as virtual machines
-// open them, and frames.
+// Package taptest helps tests of macvtap devices: a node with a parent and its peer, device nodes opened as virtual
+// machines open them, and frames.
 package taptest
 
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"net"
-	"os"
-	"path/filepath"
-	"runtime"
 	"testing"
 	"time"
 
-	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 )
 
-// NetNS is a network namespace that lives as long as its path is mounted, and the test at most.
-func NetNS(t testing.TB, name string) ns.NetNS {
+// In runs do in a network namespace, and fails the test with its error.
+func In(t testing.TB, n *netns.Namespace, do func() error) {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("network namespaces need root")
-	}
-	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan error)
-	go func() { // its thread ends with it
-		runtime.LockOSThread()
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			done <- err
-			return
+	n.Do(func() {
+		if err := do(); err != nil {
+			t.Fatal(err)
 		}
-		done <- unix.Mount(fmt.Sprintf("/proc/%d/task/%d/ns/net", os.Getpid(), unix.Gettid()), path, "none", unix.MS_BIND, "")
-	}()
-	if err := <-done; err != nil {
-		t.Skipf("cannot make a network namespace: %v", err)
-	}
-	t.Cleanup(func() { _ = unix.Unmount(path, unix.MNT_DETACH) })
-	handle, err := ns.GetNS(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { handle.Close() })
-	return handle
-}
-
-// Destroy ends a namespace as a runtime does: its path goes, and with the last user the namespace.
-func Destroy(t testing.TB, n ns.NetNS) {
-	t.Helper()
-	if err := errors.Join(unix.Unmount(n.Path(), unix.MNT_DETACH), os.Remove(n.Path()), n.Close()); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// In runs do in a network namespace.
-func In(t testing.TB, n ns.NetNS, do func() error) {
-	t.Helper()
-	if err := n.Do(func(ns.NetNS) error { return do() }); err != nil {
-		t.Fatal(err)
-	}
+	})
 }
 
 // Peer is the other end of a node's parent, which is outside of it.
 const Peer = "wire"
 
 // Node is a network namespace with a parent, whose peer is in a network namespace of its own.
-func Node(t testing.TB, parent string) (node, outside ns.NetNS) {
+func Node(t testing.TB, parent string) (node, outside *netns.Namespace) {
 	t.Helper()
-	node, outside = NetNS(t, "node"), NetNS(t, "outside")
+	node, outside = netns.New(t), netns.New(t)
 	In(t, node, func() error {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name = parent
 		return errors.Join(
-			netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: Peer, PeerNamespace: netlink.NsFd(outside.Fd())}),
+			netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: Peer, PeerNamespace: netlink.NsFd(outside.FD())}),
 			Up(parent))
 	})
 	In(t, outside, func() error { return Up(Peer) })
@@ -93,7 +53,7 @@ func Up(name string) error {
 }
 
 // Links are the names of a namespace's links other than lo.
-func Links(t testing.TB, n ns.NetNS) (names []string) {
+func Links(t testing.TB, n *netns.Namespace) (names []string) {
 	t.Helper()
 	In(t, n, func() error {
 		links, err := netlink.LinkList()
@@ -127,7 +87,7 @@ func OpenTap(t testing.TB, node string) *Port {
 }
 
 // OpenPacket is a packet socket on a link.
-func OpenPacket(t testing.TB, n ns.NetNS, name string) *Port {
+func OpenPacket(t testing.TB, n *netns.Namespace, name string) *Port {
 	t.Helper()
 	p := &Port{t: t, socket: true}
 	In(t, n, func() error {

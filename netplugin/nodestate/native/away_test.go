@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/flowkeep/flowkeep/internal/stopwatch"
+	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 	"github.com/flowkeep/flowkeep/netplugin/hostnet"
 	"github.com/flowkeep/flowkeep/netplugin/nodestate"
 )
@@ -74,109 +75,106 @@ func stopServer(t *testing.T, endpoint string) {
 // While ovsdb-server is away the ports of Flowkeep's bridge are as much protected as ever: by this process, and by one that is started
 // meanwhile. All else can be changed, and is shown as before.
 func TestPortsAreProtectedWhileTheServerIsAway(t *testing.T) {
-	inNetNS(t, func(t *testing.T) {
-		endpoint, dir := enforcing(t), t.TempDir()
-		b := newBench(t, Config{OVSDB: endpoint, StateDir: dir})
-		before := b.show()
-		stopServer(t, endpoint)
-		for b.ovs.open.Connected() { // until the connection is seen to be broken
-			runtime.Gosched()
+	netns.New(t).Enter(t)
+	endpoint, dir := enforcing(t), t.TempDir()
+	b := newBench(t, Config{OVSDB: endpoint, StateDir: dir})
+	before := b.show()
+	stopServer(t, endpoint)
+	for b.ovs.open.Connected() { // until the connection is seen to be broken
+		runtime.Gosched()
+	}
+	for _, who := range []*bench{b, newBench(t, Config{OVSDB: endpoint, StateDir: dir})} {
+		if _, err := who.Show(t.Context()); err != nil {
+			t.Fatal(err)
 		}
-		for _, who := range []*bench{b, newBench(t, Config{OVSDB: endpoint, StateDir: dir})} {
-			if _, err := who.Show(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			who.refused("interfaces: [{name: v1, mtu: 1300}]", "was a port of Flowkeep's bridge")
-			who.refused("interfaces: [{name: br2, type: linux-bridge, bridge: {port: [{name: v1}]}}]", "was a port of Flowkeep's bridge")
-			who.refused("interfaces: [{name: w, type: mac-vlan, mac-vlan: {base-iface: v1}}]", "was a port of Flowkeep's bridge")
-			who.refused("interfaces: [{name: v0, state: absent}]", "v1") // its other end
-			who.refused("interfaces: [{name: b9, type: ovs-bridge, state: up}]", "Open vSwitch does not run here")
-			who.same(before, who.show())
-		}
-		c := b.apply("interfaces: [{name: w0, mtu: 1400}]")
-		b.rolledBack(c, before)
+		who.refused("interfaces: [{name: v1, mtu: 1300}]", "was a port of Flowkeep's bridge")
+		who.refused("interfaces: [{name: br2, type: linux-bridge, bridge: {port: [{name: v1}]}}]", "was a port of Flowkeep's bridge")
+		who.refused("interfaces: [{name: w, type: mac-vlan, mac-vlan: {base-iface: v1}}]", "was a port of Flowkeep's bridge")
+		who.refused("interfaces: [{name: v0, state: absent}]", "v1") // its other end
+		who.refused("interfaces: [{name: b9, type: ovs-bridge, state: up}]", "Open vSwitch does not run here")
+		who.same(before, who.show())
+	}
+	c := b.apply("interfaces: [{name: w0, mtu: 1400}]")
+	b.rolledBack(c, before)
 
-		startServer(t, endpoint) // and all is as it was, by the same process
-		b.refused("interfaces: [{name: v1, mtu: 1300}]", "is a port of Flowkeep's bridge")
-		c = b.apply("interfaces: [{name: b9, type: ovs-bridge, state: up}]")
-		b.rolledBack(c, before)
-	})
+	startServer(t, endpoint) // and all is as it was, by the same process
+	b.refused("interfaces: [{name: v1, mtu: 1300}]", "is a port of Flowkeep's bridge")
+	c = b.apply("interfaces: [{name: b9, type: ovs-bridge, state: up}]")
+	b.rolledBack(c, before)
 }
 
 // Where Flowkeep is, and nobody has ever seen its bridge's ports, everything may be one.
 func TestNothingIsChangedWhileNobodyKnowsThePorts(t *testing.T) {
-	inNetNS(t, func(t *testing.T) {
-		endpoint := enforcing(t)
-		stopServer(t, endpoint)
-		for name, text := range map[string]string{"none": "", "torn": `{"bridge":"fk0","po`, "another bridge's": `{"bridge":"fk1","ports":[]}`, "empty": "{}"} {
-			dir := t.TempDir()
-			if text != "" {
-				if err := os.WriteFile(filepath.Join(dir, "ports.json"), []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			b := newBench(t, Config{OVSDB: endpoint, StateDir: dir})
-			for _, link := range []string{"v1", "w0"} {
-				b.refused("interfaces: [{name: "+link+", mtu: 1300}]", "ovsdb-server does not answer: whether "+link+" is a port of fk0 cannot be told")
-			}
-			b.refused("interfaces: [{name: br2, type: linux-bridge, bridge: {port: [{name: w0}]}}]", "whether w0 is a port of fk0")
-			b.refused("routes: {config: [{destination: 10.0.0.0/8, next-hop-interface: w0}]}", "whether w0 is a port of fk0")
-			if _, shown := b.show().Interface("w0"); !shown {
-				t.Errorf("%s: what cannot be told is not shown", name)
-			}
-			c := b.apply("interfaces: [{name: br2, type: linux-bridge, state: up}]") // a new one is nobody's port
-			if err := b.Rollback(b.ctx(), c); err != nil {
-				t.Error(err)
+	netns.New(t).Enter(t)
+	endpoint := enforcing(t)
+	stopServer(t, endpoint)
+	for name, text := range map[string]string{"none": "", "torn": `{"bridge":"fk0","po`, "another bridge's": `{"bridge":"fk1","ports":[]}`, "empty": "{}"} {
+		dir := t.TempDir()
+		if text != "" {
+			if err := os.WriteFile(filepath.Join(dir, "ports.json"), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
 			}
 		}
-	})
+		b := newBench(t, Config{OVSDB: endpoint, StateDir: dir})
+		for _, link := range []string{"v1", "w0"} {
+			b.refused("interfaces: [{name: "+link+", mtu: 1300}]", "ovsdb-server does not answer: whether "+link+" is a port of fk0 cannot be told")
+		}
+		b.refused("interfaces: [{name: br2, type: linux-bridge, bridge: {port: [{name: w0}]}}]", "whether w0 is a port of fk0")
+		b.refused("routes: {config: [{destination: 10.0.0.0/8, next-hop-interface: w0}]}", "whether w0 is a port of fk0")
+		if _, shown := b.show().Interface("w0"); !shown {
+			t.Errorf("%s: what cannot be told is not shown", name)
+		}
+		c := b.apply("interfaces: [{name: br2, type: linux-bridge, state: up}]") // a new one is nobody's port
+		if err := b.Rollback(b.ctx(), c); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 // A server that hangs is waited for once, and then left out: all but Open vSwitch's part is read, changed and rolled back.
 func TestServerThatHangs(t *testing.T) {
-	inNetNS(t, func(t *testing.T) {
-		endpoint, dir := enforcing(t), t.TempDir()
-		b := newBench(t, Config{OVSDB: endpoint, StateDir: dir})
-		before := b.show()
-		c := b.apply(`
+	netns.New(t).Enter(t)
+	endpoint, dir := enforcing(t), t.TempDir()
+	b := newBench(t, Config{OVSDB: endpoint, StateDir: dir})
+	before := b.show()
+	c := b.apply(`
 interfaces:
 - {name: w0, mtu: 1400}
 - {name: br1, type: ovs-bridge, state: up, bridge: {port: [{name: w1}, {name: in1}]}}
 - {name: in1, type: ovs-interface, state: up}
 `)
-		pid := server(t, endpoint)
-		hang := func(signal syscall.Signal) {
-			if err := syscall.Kill(pid, signal); err != nil {
-				t.Fatal(err)
-			}
+	pid := server(t, endpoint)
+	hang := func(signal syscall.Signal) {
+		if err := syscall.Kill(pid, signal); err != nil {
+			t.Fatal(err)
 		}
-		hang(syscall.SIGSTOP)
-		t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
-		next := newBench(t, Config{OVSDB: endpoint, StateDir: dir}) // an agent that was started meanwhile
-		watch := stopwatch.Start(t)
-		for who, limit := range map[*bench]time.Duration{b: answerLimit, next: openLimit} {
-			began := watch.Elapsed()
-			err := who.Rollback(t.Context(), c)
-			if took := watch.Elapsed() - began; err == nil || !strings.Contains(err.Error(), "ovsdb-server does not answer") || took > limit+2*time.Second {
-				t.Errorf("after %v: %v", took, err)
-			}
-			if i, _ := who.show().Interface("w0"); fmt.Sprint(i["mtu"]) != "1500" {
-				t.Errorf("what Open vSwitch has no part in was not rolled back: %v", i["mtu"])
-			}
-			began = watch.Elapsed()
-			if _, err := who.Show(t.Context()); err != nil || watch.Elapsed()-began > time.Second {
-				t.Errorf("it is waited for again: %v, %v", watch.Elapsed()-began, err)
-			}
-			who.refused("interfaces: [{name: v1, mtu: 1300}]", "Flowkeep's bridge")
-			who.refused("interfaces: [{name: b9, type: ovs-bridge, state: up}]", "ovsdb-server does not answer")
-			if slices.Contains(who.Capabilities(), "ovs-bridge") {
-				t.Error("ovs-bridge is a capability")
-			}
+	}
+	hang(syscall.SIGSTOP)
+	t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
+	next := newBench(t, Config{OVSDB: endpoint, StateDir: dir}) // an agent that was started meanwhile
+	watch := stopwatch.Start(t)
+	for who, limit := range map[*bench]time.Duration{b: answerLimit, next: openLimit} {
+		began := watch.Elapsed()
+		err := who.Rollback(t.Context(), c)
+		if took := watch.Elapsed() - began; err == nil || !strings.Contains(err.Error(), "ovsdb-server does not answer") || took > limit+2*time.Second {
+			t.Errorf("after %v: %v", took, err)
 		}
-		hang(syscall.SIGCONT)
-		b.ovs.silent = time.Time{} // its time is over
-		b.rolledBack(c, before)
-	})
+		if i, _ := who.show().Interface("w0"); fmt.Sprint(i["mtu"]) != "1500" {
+			t.Errorf("what Open vSwitch has no part in was not rolled back: %v", i["mtu"])
+		}
+		began = watch.Elapsed()
+		if _, err := who.Show(t.Context()); err != nil || watch.Elapsed()-began > time.Second {
+			t.Errorf("it is waited for again: %v, %v", watch.Elapsed()-began, err)
+		}
+		who.refused("interfaces: [{name: v1, mtu: 1300}]", "Flowkeep's bridge")
+		who.refused("interfaces: [{name: b9, type: ovs-bridge, state: up}]", "ovsdb-server does not answer")
+		if slices.Contains(who.Capabilities(), "ovs-bridge") {
+			t.Error("ovs-bridge is a capability")
+		}
+	}
+	hang(syscall.SIGCONT)
+	b.ovs.silent = time.Time{} // its time is over
+	b.rolledBack(c, before)
 }
 
 // Nobody who accepts and says nothing holds anybody up, nor does a server that is gone after it was read.

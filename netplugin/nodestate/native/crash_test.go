@@ -15,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/flowkeep/flowkeep/internal/nmstate"
+	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 	"github.com/flowkeep/flowkeep/netplugin/nodestate"
 )
 
@@ -56,34 +57,33 @@ func TestKilledInTheMiddle(t *testing.T) {
 		dieInTheMiddle(t, journal)
 		return
 	}
-	inNetNS(t, func(t *testing.T) {
-		b := newBench(t, Config{})
-		b.apply(crashFirst)
-		before := b.show()
-		steps, err := b.Plan(b.ctx(), state(t, crashSecond))
-		if err != nil || len(steps) < 8 {
-			t.Fatalf("%d steps are too few to die between: %v", len(steps), err)
+	netns.New(t).Enter(t)
+	b := newBench(t, Config{})
+	b.apply(crashFirst)
+	before := b.show()
+	steps, err := b.Plan(b.ctx(), state(t, crashSecond))
+	if err != nil || len(steps) < 8 {
+		t.Fatalf("%d steps are too few to die between: %v", len(steps), err)
+	}
+	for left := range len(steps) + 1 {
+		journal := filepath.Join(t.TempDir(), "journal")
+		cmd := exec.Command(os.Args[0], "-test.run=^TestKilledInTheMiddle$") // in this thread's network namespace
+		cmd.Env = append(os.Environ(), "FLOWKEEP_TEST_JOURNAL="+journal, "FLOWKEEP_TEST_STEPS="+strings.Repeat("x", left))
+		out, err := cmd.CombinedOutput()
+		killed := err != nil && cmd.ProcessState.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL
+		if killed != (left < len(steps)) {
+			t.Fatalf("with %d steps to live: %v\n%s", left, err, out)
 		}
-		for left := range len(steps) + 1 {
-			journal := filepath.Join(t.TempDir(), "journal")
-			cmd := exec.Command(os.Args[0], "-test.run=^TestKilledInTheMiddle$") // in this thread's network namespace
-			cmd.Env = append(os.Environ(), "FLOWKEEP_TEST_JOURNAL="+journal, "FLOWKEEP_TEST_STEPS="+strings.Repeat("x", left))
-			out, err := cmd.CombinedOutput()
-			killed := err != nil && cmd.ProcessState.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL
-			if killed != (left < len(steps)) {
-				t.Fatalf("with %d steps to live: %v\n%s", left, err, out)
-			}
-			raw, err := os.ReadFile(journal)
-			if err != nil {
-				t.Fatal(err)
-			}
-			var change nodestate.Change
-			if err := json.Unmarshal(raw, &change); err != nil {
-				t.Fatal(err)
-			}
-			b.rolledBack(change, before)
+		raw, err := os.ReadFile(journal)
+		if err != nil {
+			t.Fatal(err)
 		}
-	})
+		var change nodestate.Change
+		if err := json.Unmarshal(raw, &change); err != nil {
+			t.Fatal(err)
+		}
+		b.rolledBack(change, before)
+	}
 }
 
 func dieInTheMiddle(t *testing.T, journal string) {
@@ -125,117 +125,111 @@ func TestRollbackOfOthersAndNothing(t *testing.T) {
 
 // Roll-back touches nothing but what the change did: what others did meanwhile stays.
 func TestRollbackLeavesOthersAlone(t *testing.T) {
-	inNetNS(t, func(t *testing.T) {
-		b := newBench(t, Config{})
-		b.apply("interfaces: [{name: v0, type: veth, state: up, veth: {peer: v1}, ipv4: {enabled: true, address: [{ip: 192.0.2.1, prefix-length: 24}]}}]")
-		c := b.apply("interfaces: [{name: v0, mtu: 1400}, {name: br1, type: linux-bridge, state: up}]")
-		b.apply(`
+	netns.New(t).Enter(t)
+	b := newBench(t, Config{})
+	b.apply("interfaces: [{name: v0, type: veth, state: up, veth: {peer: v1}, ipv4: {enabled: true, address: [{ip: 192.0.2.1, prefix-length: 24}]}}]")
+	c := b.apply("interfaces: [{name: v0, mtu: 1400}, {name: br1, type: linux-bridge, state: up}]")
+	b.apply(`
 interfaces: [{name: w0, type: veth, state: up, veth: {peer: w1}, ipv4: {enabled: true, address: [{ip: 198.51.100.1, prefix-length: 24}]}}]
 routes: {config: [{destination: 10.0.0.0/8, next-hop-interface: w0, next-hop-address: 198.51.100.9}]}
 `)
-		if err := b.Rollback(b.ctx(), c); err != nil {
-			t.Fatal(err)
-		}
-		b.inSync(state(t, `
+	if err := b.Rollback(b.ctx(), c); err != nil {
+		t.Fatal(err)
+	}
+	b.inSync(state(t, `
 interfaces:
 - {name: v0, mtu: 1500, state: up, ipv4: {enabled: true, address: [{ip: 192.0.2.1, prefix-length: 24}]}}
 - {name: br1, state: absent}
 - {name: w0, state: up}
 routes: {config: [{destination: 10.0.0.0/8, next-hop-interface: w0, next-hop-address: 198.51.100.9}]}
 `))
-	})
 }
 
 // Addresses that the kernel gives or takes by itself, and that are not yet usable, make no difference.
 func TestAddressesThatComeByThemselves(t *testing.T) {
-	inNetNS(t, func(t *testing.T) {
-		b := newBench(t, Config{})
-		const desired = `
+	netns.New(t).Enter(t)
+	b := newBench(t, Config{})
+	const desired = `
 interfaces:
 - {name: v0, type: veth, state: up, veth: {peer: v1}, mac-address: "02:00:00:AA:BB:CC",
    ipv6: {enabled: true, address: [{ip: "2001:0DB8:0:0::1", prefix-length: 64}]}}
 `
-		b.apply(desired) // the address is tentative now
-		v0, err := netlink.LinkByName("v0")
-		if err != nil {
+	b.apply(desired) // the address is tentative now
+	v0, err := netlink.LinkByName("v0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range []netlink.Addr{
+		{IPNet: &net.IPNet{IP: net.ParseIP("2001:db8::99"), Mask: net.CIDRMask(64, 128)}, ValidLft: 600, PreferedLft: 300}, // as of an advertisement
+		{IPNet: &net.IPNet{IP: net.ParseIP("fe80::1234"), Mask: net.CIDRMask(64, 128)}},
+	} {
+		if err := netlink.AddrAdd(v0, &a); err != nil {
 			t.Fatal(err)
 		}
-		for _, a := range []netlink.Addr{
-			{IPNet: &net.IPNet{IP: net.ParseIP("2001:db8::99"), Mask: net.CIDRMask(64, 128)}, ValidLft: 600, PreferedLft: 300}, // as of an advertisement
-			{IPNet: &net.IPNet{IP: net.ParseIP("fe80::1234"), Mask: net.CIDRMask(64, 128)}},
-		} {
-			if err := netlink.AddrAdd(v0, &a); err != nil {
-				t.Fatal(err)
-			}
-		}
-		b.inSync(state(t, desired))
-		if steps, err := b.Plan(b.ctx(), state(t, desired)); err != nil || len(steps) > 0 {
-			t.Errorf("to %s, %v", texts(steps), err)
-		}
-		if text := indent(b.show()); strings.Contains(text, "fe80::1234") || strings.Contains(text, "2001:db8::99") {
-			t.Error("what comes by itself is shown")
-		}
-	})
+	}
+	b.inSync(state(t, desired))
+	if steps, err := b.Plan(b.ctx(), state(t, desired)); err != nil || len(steps) > 0 {
+		t.Errorf("to %s, %v", texts(steps), err)
+	}
+	if text := indent(b.show()); strings.Contains(text, "fe80::1234") || strings.Contains(text, "2001:db8::99") {
+		t.Error("what comes by itself is shown")
+	}
 }
 
 // A drift is brought back by the steps it takes, and by no others.
 func TestDrift(t *testing.T) {
-	inNetNS(t, func(t *testing.T) {
-		b := newBench(t, Config{})
-		b.apply(crashFirst)
-		v0, err := netlink.LinkByName("v0")
-		if err != nil {
-			t.Fatal(err)
+	netns.New(t).Enter(t)
+	b := newBench(t, Config{})
+	b.apply(crashFirst)
+	v0, err := netlink.LinkByName("v0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(netlink.LinkSetMTU(v0, 1400), netlink.LinkSetDown(v0)); err != nil {
+		t.Fatal(err)
+	}
+	c := b.apply(crashFirst)
+	for _, s := range c.Steps {
+		if !strings.Contains(s, "v0") && !strings.Contains(s, "m0") {
+			t.Errorf("%s", s)
 		}
-		if err := errors.Join(netlink.LinkSetMTU(v0, 1400), netlink.LinkSetDown(v0)); err != nil {
-			t.Fatal(err)
-		}
-		c := b.apply(crashFirst)
-		for _, s := range c.Steps {
-			if !strings.Contains(s, "v0") && !strings.Contains(s, "m0") {
-				t.Errorf("%s", s)
-			}
-		}
-	})
+	}
 }
 
 // Many interfaces are read at once.
 func TestShowMany(t *testing.T) {
-	inNetNS(t, func(t *testing.T) {
-		b := newBench(t, Config{})
-		const pairs = 750
-		for i := range pairs {
-			a := attrs("v" + number(i+1))
-			if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: a, PeerName: "w" + number(i+1)}); err != nil {
-				t.Fatal(err)
-			}
+	netns.New(t).Enter(t)
+	b := newBench(t, Config{})
+	const pairs = 750
+	for i := range pairs {
+		a := attrs("v" + number(i+1))
+		if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: a, PeerName: "w" + number(i+1)}); err != nil {
+			t.Fatal(err)
 		}
-		s := b.show()
-		if n := len(s.Interfaces()); n < 2*pairs {
-			t.Errorf("%d interfaces are shown", n)
-		}
-		if diff := nmstate.Diff(state(t, "interfaces: [{name: v750, type: veth, veth: {peer: w750}, state: down}]"), s); len(diff) > 0 {
-			t.Error(diff)
-		}
-	})
+	}
+	s := b.show()
+	if n := len(s.Interfaces()); n < 2*pairs {
+		t.Errorf("%d interfaces are shown", n)
+	}
+	if diff := nmstate.Diff(state(t, "interfaces: [{name: v750, type: veth, veth: {peer: w750}, state: down}]"), s); len(diff) > 0 {
+		t.Error(diff)
+	}
 }
 
 func BenchmarkShow1500(b *testing.B) {
 	b.ReportAllocs()
-	done := make(chan error)
-	go func() {
-		err := unshare()
-		for i := 0; i < 750 && err == nil; i++ {
-			err = netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs("v" + number(i+1)), PeerName: "w" + number(i+1)})
+	netns.New(b).Enter(b)
+	for i := range 750 {
+		veth := &netlink.Veth{LinkAttrs: attrs("v" + number(i+1)), PeerName: "w" + number(i+1)}
+		if err := netlink.LinkAdd(veth); err != nil {
+			b.Fatal(err)
 		}
-		backend := New(Config{Bridge: "fk0"})
-		for err == nil && b.Loop() {
-			_, err = backend.Show(b.Context())
+	}
+	backend := New(Config{Bridge: "fk0"})
+	for b.Loop() {
+		if _, err := backend.Show(b.Context()); err != nil {
+			b.Fatal(err)
 		}
-		done <- err
-	}()
-	if err := <-done; err != nil {
-		b.Fatal(err)
 	}
 }
 

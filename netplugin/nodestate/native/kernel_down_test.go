@@ -9,6 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 	"github.com/flowkeep/flowkeep/netplugin/nodestate"
 )
 
@@ -52,115 +53,110 @@ routes:
 
 // A link that is busy is taken down for another MAC address, and has everything again that went with that: addresses, routes, Flowkeep's too.
 func TestMACAddressOfABusyLink(t *testing.T) {
-	inNetNS(t, func(t *testing.T) {
-		b := newBench(t, Config{})
-		b.apply(busyLink)
-		b.route("10.244.9.0/24", "192.0.2.9", 0x66) // as Flowkeep has them to other nodes' pods
-		routes, before := b.routes(), b.show()
-		b.stubborn(never)
-		c := b.apply(`interfaces: [{name: v0, mac-address: "02:00:00:00:00:77"}]`)
-		if len(c.Steps) != 1 || b.routes() != routes {
-			t.Errorf("%q\nroutes were\n%s\nand are\n%s", c.Steps, routes, b.routes())
-		}
-		b.inSync(state(t, strings.ReplaceAll(busyLink, "00:00:00:01", "00:00:00:77")))
-		b.rolledBack(c, before)
-		if b.routes() != routes {
-			t.Errorf("routes were\n%s\nand are\n%s", routes, b.routes())
-		}
-	})
+	netns.New(t).Enter(t)
+	b := newBench(t, Config{})
+	b.apply(busyLink)
+	b.route("10.244.9.0/24", "192.0.2.9", 0x66) // as Flowkeep has them to other nodes' pods
+	routes, before := b.routes(), b.show()
+	b.stubborn(never)
+	c := b.apply(`interfaces: [{name: v0, mac-address: "02:00:00:00:00:77"}]`)
+	if len(c.Steps) != 1 || b.routes() != routes {
+		t.Errorf("%q\nroutes were\n%s\nand are\n%s", c.Steps, routes, b.routes())
+	}
+	b.inSync(state(t, strings.ReplaceAll(busyLink, "00:00:00:01", "00:00:00:77")))
+	b.rolledBack(c, before)
+	if b.routes() != routes {
+		t.Errorf("routes were\n%s\nand are\n%s", routes, b.routes())
+	}
 }
 
 // One that is busy even when it is down is up again as it was, and the error says so.
 func TestMACAddressOfALinkThatStaysBusy(t *testing.T) {
-	inNetNS(t, func(t *testing.T) {
-		b := newBench(t, Config{})
-		b.apply(busyLink)
-		routes, before := b.routes(), b.show()
-		b.stubborn(func(string) bool { return true })
-		var c nodestate.Change
-		_, err := b.Apply(b.ctx(), state(t, `interfaces: [{name: v0, mac-address: "02:00:00:00:00:77"}]`), nodestate.Order{Journal: func(j nodestate.Change) error {
-			c = j
-			return nil
-		}})
-		if err == nil || !strings.Contains(err.Error(), "set mac-address of v0 to 02:00:00:00:00:77") || !strings.Contains(err.Error(), "also while v0 is down") {
-			t.Error(err)
-		}
-		b.same(before, b.show())
-		b.rolledBack(c, before)
-		if b.routes() != routes {
-			t.Errorf("routes were\n%s\nand are\n%s", routes, b.routes())
-		}
-	})
+	netns.New(t).Enter(t)
+	b := newBench(t, Config{})
+	b.apply(busyLink)
+	routes, before := b.routes(), b.show()
+	b.stubborn(func(string) bool { return true })
+	var c nodestate.Change
+	_, err := b.Apply(b.ctx(), state(t, `interfaces: [{name: v0, mac-address: "02:00:00:00:00:77"}]`), nodestate.Order{Journal: func(j nodestate.Change) error {
+		c = j
+		return nil
+	}})
+	if err == nil || !strings.Contains(err.Error(), "set mac-address of v0 to 02:00:00:00:00:77") || !strings.Contains(err.Error(), "also while v0 is down") {
+		t.Error(err)
+	}
+	b.same(before, b.show())
+	b.rolledBack(c, before)
+	if b.routes() != routes {
+		t.Errorf("routes were\n%s\nand are\n%s", routes, b.routes())
+	}
 }
 
 // Whoever dies while the link is down leaves a journal that knows all that went with it.
 func TestDiedWhileALinkWasDown(t *testing.T) {
-	inNetNS(t, func(t *testing.T) {
-		b := newBench(t, Config{})
-		b.apply(busyLink)
-		routes, before := b.routes(), b.show()
-		var c nodestate.Change
-		b.system.(*kernel).setMAC = func(l netlink.Link, _ net.HardwareAddr) error { // and then signal 9
-			if err := netlink.LinkSetDown(l); err != nil {
-				return err
-			}
-			return unix.EINTR
+	netns.New(t).Enter(t)
+	b := newBench(t, Config{})
+	b.apply(busyLink)
+	routes, before := b.routes(), b.show()
+	var c nodestate.Change
+	b.system.(*kernel).setMAC = func(l netlink.Link, _ net.HardwareAddr) error { // and then signal 9
+		if err := netlink.LinkSetDown(l); err != nil {
+			return err
 		}
-		_, err := b.Apply(b.ctx(), state(t, `interfaces: [{name: v0, mac-address: "02:00:00:00:00:77"}]`), nodestate.Order{Journal: func(j nodestate.Change) error {
-			c = j
-			return nil
-		}})
-		if err == nil {
-			t.Fatal("no error")
-		}
-		b.rolledBack(c, before)
-		if b.routes() != routes {
-			t.Errorf("routes were\n%s\nand are\n%s", routes, b.routes())
-		}
-	})
+		return unix.EINTR
+	}
+	_, err := b.Apply(b.ctx(), state(t, `interfaces: [{name: v0, mac-address: "02:00:00:00:00:77"}]`), nodestate.Order{Journal: func(j nodestate.Change) error {
+		c = j
+		return nil
+	}})
+	if err == nil {
+		t.Fatal("no error")
+	}
+	b.rolledBack(c, before)
+	if b.routes() != routes {
+		t.Errorf("routes were\n%s\nand are\n%s", routes, b.routes())
+	}
 }
 
 func TestKernelMACAddressOfABusyLinkWithVLANs(t *testing.T) {
-	inNetNS(t, func(t *testing.T) {
-		b := newBench(t, Config{})
-		b.apply(busyLink)
-		v0, err := netlink.LinkByName("v0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		probe := attrs("probe")
-		probe.ParentIndex = v0.Attrs().Index
-		needKind(t, &netlink.Vlan{LinkAttrs: probe, VlanId: 9, VlanProtocol: netlink.VLAN_PROTOCOL_8021Q})
-		b.apply(`
+	netns.New(t).Enter(t)
+	b := newBench(t, Config{})
+	b.apply(busyLink)
+	v0, err := netlink.LinkByName("v0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	probe := attrs("probe")
+	probe.ParentIndex = v0.Attrs().Index
+	needKind(t, &netlink.Vlan{LinkAttrs: probe, VlanId: 9, VlanProtocol: netlink.VLAN_PROTOCOL_8021Q})
+	b.apply(`
 interfaces:
 - {name: v0.5, type: vlan, state: up, vlan: {base-iface: v0, id: 5}, ipv6: {enabled: true, address: [{ip: "2001:db8:5::1", prefix-length: 64}]}}
 - {name: v0.6, type: vlan, state: down, vlan: {base-iface: v0, id: 6}}
 routes: {config: [{destination: "2001:db8:55::/64", next-hop-interface: v0.5, next-hop-address: "2001:db8:5::fe"}]}
 `)
-		before := b.show()
-		b.stubborn(never)
-		c := b.apply(`interfaces: [{name: v0, mac-address: "02:00:00:00:00:77"}, {name: v0.5, state: up}, {name: v0.6, state: down}]`)
-		b.inSync(state(t, `routes: {config: [{destination: "2001:db8:55::/64", next-hop-interface: v0.5, next-hop-address: "2001:db8:5::fe"}]}`))
-		b.rolledBack(c, before)
-	})
+	before := b.show()
+	b.stubborn(never)
+	c := b.apply(`interfaces: [{name: v0, mac-address: "02:00:00:00:00:77"}, {name: v0.5, state: up}, {name: v0.6, state: down}]`)
+	b.inSync(state(t, `routes: {config: [{destination: "2001:db8:55::/64", next-hop-interface: v0.5, next-hop-address: "2001:db8:5::fe"}]}`))
+	b.rolledBack(c, before)
 }
 
 func TestKernelMACAddressOfABondOfBusyLinks(t *testing.T) {
-	inNetNS(t, func(t *testing.T) {
-		bond := netlink.NewLinkBond(attrs("probe"))
-		bond.Mode = netlink.BOND_MODE_ACTIVE_BACKUP
-		needKind(t, bond)
-		b := newBench(t, Config{})
-		b.apply(`
+	netns.New(t).Enter(t)
+	bond := netlink.NewLinkBond(attrs("probe"))
+	bond.Mode = netlink.BOND_MODE_ACTIVE_BACKUP
+	needKind(t, bond)
+	b := newBench(t, Config{})
+	b.apply(`
 interfaces:
 - {name: d0, type: dummy, state: up}
 - {name: d1, type: dummy, state: up}
 - {name: bond0, type: bond, state: up, link-aggregation: {mode: active-backup, port: [d0, d1]}, ipv6: {enabled: true, address: [{ip: "2001:db8::1", prefix-length: 64}]}}
 `)
-		before := b.show()
-		b.stubborn(never)
-		b.rolledBack(b.apply(`interfaces: [{name: bond0, mac-address: "02:00:00:00:00:77"}]`), before)
-	})
+	before := b.show()
+	b.stubborn(never)
+	b.rolledBack(b.apply(`interfaces: [{name: bond0, mac-address: "02:00:00:00:00:77"}]`), before)
 }
 
 // route is one that somebody else has set.

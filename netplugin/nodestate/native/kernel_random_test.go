@@ -7,33 +7,34 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 )
 
 // The laws that hold for a kernel in memory hold for the real one.
 func TestRandomDesiresOnThisKernel(t *testing.T) {
-	inNetNS(t, func(t *testing.T) {
-		b := newBench(t, Config{})
-		d := dice{world: here}
-		taken, seeds := 0, 15
-		if netlink.LinkAdd(&netlink.Dummy{LinkAttrs: attrs("eth1")}) == nil { // a kernel that has all
-			d.world = all
-			d.cards, seeds = []string{"eth1"}, 5
-		}
-		for seed := range uint64(seeds) {
-			d.Rand = rand.New(rand.NewPCG(seed, 3))
-			for step := range 4 {
-				taken += lawful(t, b.Backend, d.desire(), fmt.Sprintf("seed %d, desire %d", seed, step), toleratedByKernel)
-				if t.Failed() {
-					t.Log(b.ip())
-					return
-				}
+	netns.New(t).Enter(t)
+	b := newBench(t, Config{})
+	d := dice{world: here}
+	taken, seeds := 0, 15
+	if netlink.LinkAdd(&netlink.Dummy{LinkAttrs: attrs("eth1")}) == nil { // a kernel that has all
+		d.world = all
+		d.cards, seeds = []string{"eth1"}, 5
+	}
+	for seed := range uint64(seeds) {
+		d.Rand = rand.New(rand.NewPCG(seed, 3))
+		for step := range 4 {
+			taken += lawful(t, b.Backend, d.desire(), fmt.Sprintf("seed %d, desire %d", seed, step), toleratedByKernel)
+			if t.Failed() {
+				t.Log(b.ip())
+				return
 			}
 		}
-		if taken < seeds {
-			t.Errorf("only %d desires were taken: they test too little", taken)
-		}
-		t.Logf("%d desires", taken)
-	})
+	}
+	if taken < seeds {
+		t.Errorf("only %d desires were taken: they test too little", taken)
+	}
+	t.Logf("%d desires", taken)
 }
 
 // toleratedByKernel are refusals that only the kernel knows, such as a second VXLAN of one id, or a macvlan upon a bridge's port.

@@ -6,13 +6,15 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 )
 
 func TestVethBridgeAddressesRoutes(t *testing.T) {
-	inNetNS(t, func(t *testing.T) {
-		b := newBench(t, Config{})
-		before := b.show()
-		c := b.apply(`
+	netns.New(t).Enter(t)
+	b := newBench(t, Config{})
+	before := b.show()
+	c := b.apply(`
 interfaces:
 - {name: v0, type: veth, state: up, veth: {peer: v1}, mtu: 1450, mac-address: "02:00:00:00:00:AA",
    ipv4: {enabled: true, address: [{ip: 192.0.2.1, prefix-length: 24}, {ip: 192.0.2.2, prefix-length: 24}]},
@@ -34,33 +36,31 @@ route-rules:
   - {ip-from: 10.9.0.0/16, route-table: 55, priority: 1000}
   - {ip-to: 10.8.0.0/16, route-table: 55, fwmark: 7, fwmask: 255}
 `)
-		t.Log(c.Steps)
-		b.rolledBack(c, before)
-	})
+	t.Log(c.Steps)
+	b.rolledBack(c, before)
 }
 
 func TestAdvertisementsOfARouter(t *testing.T) {
-	inNetNS(t, func(t *testing.T) {
-		b := newBench(t, Config{})
-		b.apply(`interfaces: [{name: v0, type: veth, state: up, veth: {peer: v1}}]`)
-		if err := errors.Join(settingTo("v0", "forwarding", "1"), settingTo("v0", "accept_ra", "2")); err != nil {
-			t.Skip(err)
+	netns.New(t).Enter(t)
+	b := newBench(t, Config{})
+	b.apply(`interfaces: [{name: v0, type: veth, state: up, veth: {peer: v1}}]`)
+	if err := errors.Join(settingTo("v0", "forwarding", "1"), settingTo("v0", "accept_ra", "2")); err != nil {
+		t.Skip(err)
+	}
+	accepts := func(want string) {
+		t.Helper()
+		text, err := os.ReadFile(filepath.Join(settings, "v0", "accept_ra"))
+		if got := strings.TrimSpace(string(text)); err != nil || got != want {
+			t.Errorf("accept_ra is %q, not %s: %v", got, want, err)
 		}
-		accepts := func(want string) {
-			t.Helper()
-			text, err := os.ReadFile(filepath.Join(settings, "v0", "accept_ra"))
-			if got := strings.TrimSpace(string(text)); err != nil || got != want {
-				t.Errorf("accept_ra is %q, not %s: %v", got, want, err)
-			}
-		}
-		c := b.apply(`interfaces: [{name: v0, ipv6: {enabled: true, autoconf: false}}]`)
-		accepts("0")
-		if err := b.Rollback(b.ctx(), c); err != nil {
-			t.Error(err)
-		}
-		accepts("2")
-		b.apply(`interfaces: [{name: v0, ipv6: {enabled: true, autoconf: false}}]`)
-		b.apply(`interfaces: [{name: v0, ipv6: {enabled: true, autoconf: true}}]`)
-		accepts("2") // or it would take none, being a router
-	})
+	}
+	c := b.apply(`interfaces: [{name: v0, ipv6: {enabled: true, autoconf: false}}]`)
+	accepts("0")
+	if err := b.Rollback(b.ctx(), c); err != nil {
+		t.Error(err)
+	}
+	accepts("2")
+	b.apply(`interfaces: [{name: v0, ipv6: {enabled: true, autoconf: false}}]`)
+	b.apply(`interfaces: [{name: v0, ipv6: {enabled: true, autoconf: true}}]`)
+	accepts("2") // or it would take none, being a router
 }

@@ -3,12 +3,8 @@ package native
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
-	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -23,6 +19,7 @@ import (
 	nmstatev1 "github.com/flowkeep/flowkeep/api/nmstate/v1"
 	"github.com/flowkeep/flowkeep/internal/nmstate"
 	"github.com/flowkeep/flowkeep/internal/nodeconfig"
+	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 	"github.com/flowkeep/flowkeep/netplugin/nodestate"
 	"github.com/flowkeep/flowkeep/netplugin/nodestate/native/lldp/lldptest"
 )
@@ -110,71 +107,70 @@ func tor(name string, last byte, ttl time.Duration) []byte {
 }
 
 func TestNeighboursAreHeard(t *testing.T) {
-	inNetNS(t, func(t *testing.T) {
-		record := filepath.Join(t.TempDir(), "neighbours.json")
-		l := newListening(t, record)
-		l.apply(`interfaces: [{name: v0, type: veth, state: up, veth: {peer: v1}}, {name: v1, type: veth, state: up}, {name: br1, type: linux-bridge, state: up}]`)
-		if i, _ := l.show().Interface("v0"); i["lldp"] != nil {
-			t.Errorf("a veth listens unasked: %v", i["lldp"])
+	netns.New(t).Enter(t)
+	record := filepath.Join(t.TempDir(), "neighbours.json")
+	l := newListening(t, record)
+	l.apply(`interfaces: [{name: v0, type: veth, state: up, veth: {peer: v1}}, {name: v1, type: veth, state: up}, {name: br1, type: linux-bridge, state: up}]`)
+	if i, _ := l.show().Interface("v0"); i["lldp"] != nil {
+		t.Errorf("a veth listens unasked: %v", i["lldp"])
+	}
+	change := l.apply(`interfaces: [{name: v0, lldp: {enabled: true, neighbors: [[{type: 5, system-name: told-not-wished}]]}}]`)
+	if !slices.Equal(change.Steps, []string{"enable lldp on v0"}) {
+		t.Error(change.Steps)
+	}
+	for _, group := range [][6]byte{{0x01, 0x80, 0xc2, 0, 0, 0x02}, {0x01, 0, 0x5e, 0, 0, 0x0e}, {0xff, 0xff, 0xff, 0xff, 0xff, 0xff}} {
+		other := tor("elsewhere", 9, time.Minute)
+		copy(other, group[:])
+		send(t, "v1", other)
+	}
+	send(t, "v1", lldptest.Frame(lldptest.Nearest, lldptest.Text(5, "no-ids")))
+	send(t, "v1", tor("tor-1", 1, 2*time.Minute))
+	l.hears("v0", "tor-1")
+	send(t, "v1", tor("tor-1", 1, 2*time.Minute))
+	send(t, "v0", tor("nobody listens", 3, 2*time.Minute))
+	for n, last := range []byte{0x03, 0x00} { // the other groups
+		frame := tor("tor-2", 2, 2*time.Minute)
+		frame[5] = last
+		send(t, "v1", frame)
+		if l.hears("v0", "tor-1", "tor-2"); n == 0 {
+			send(t, "v1", tor("tor-2", 2, 0))
+			l.hears("v0", "tor-1")
 		}
-		change := l.apply(`interfaces: [{name: v0, lldp: {enabled: true, neighbors: [[{type: 5, system-name: told-not-wished}]]}}]`)
-		if !slices.Equal(change.Steps, []string{"enable lldp on v0"}) {
-			t.Error(change.Steps)
-		}
-		for _, group := range [][6]byte{{0x01, 0x80, 0xc2, 0, 0, 0x02}, {0x01, 0, 0x5e, 0, 0, 0x0e}, {0xff, 0xff, 0xff, 0xff, 0xff, 0xff}} {
-			other := tor("elsewhere", 9, time.Minute)
-			copy(other, group[:])
-			send(t, "v1", other)
-		}
-		send(t, "v1", lldptest.Frame(lldptest.Nearest, lldptest.Text(5, "no-ids")))
-		send(t, "v1", tor("tor-1", 1, 2*time.Minute))
-		l.hears("v0", "tor-1")
-		send(t, "v1", tor("tor-1", 1, 2*time.Minute))
-		send(t, "v0", tor("nobody listens", 3, 2*time.Minute))
-		for n, last := range []byte{0x03, 0x00} { // the other groups
-			frame := tor("tor-2", 2, 2*time.Minute)
-			frame[5] = last
-			send(t, "v1", frame)
-			if l.hears("v0", "tor-1", "tor-2"); n == 0 {
-				send(t, "v1", tor("tor-2", 2, 0))
-				l.hears("v0", "tor-1")
-			}
-		}
-		if heard, malformed := l.frames("heard"), l.frames("malformed"); heard != 5 || malformed != 1 {
-			t.Errorf("%v frames were heard, %v malformed", heard, malformed)
-		}
-		l.matched("tor-2", "v0")
-		send(t, "v1", tor("tor-3", 3, time.Second))
-		l.hears("v0", "tor-1", "tor-2", "tor-3")
-		l.hears("v0", "tor-1", "tor-2") // once it was silent for a second
+	}
+	if heard, malformed := l.frames("heard"), l.frames("malformed"); heard != 5 || malformed != 1 {
+		t.Errorf("%v frames were heard, %v malformed", heard, malformed)
+	}
+	l.matched("tor-2", "v0")
+	send(t, "v1", tor("tor-3", 3, time.Second))
+	l.hears("v0", "tor-1", "tor-2", "tor-3")
+	l.hears("v0", "tor-1", "tor-2") // once it was silent for a second
 
-		l.apply(`interfaces: [{name: v0, state: down}]`)
-		l.hears("v0", "tor-1", "tor-2") // what a policy does to an interface must not make it match no more
-		l.apply(`interfaces: [{name: v0, state: up}, {name: br1, bridge: {port: [{name: v0}]}}]`)
-		send(t, "v1", tor("tor-4", 4, 2*time.Minute))
-		l.hears("v0", "tor-1", "tor-2", "tor-4")
-		if i, _ := l.show().Interface("br1"); i["lldp"] != nil {
-			t.Errorf("heard on the bridge: %v", i["lldp"])
-		}
+	l.apply(`interfaces: [{name: v0, state: down}]`)
+	l.hears("v0", "tor-1", "tor-2") // what a policy does to an interface must not make it match no more
+	l.apply(`interfaces: [{name: v0, state: up}, {name: br1, bridge: {port: [{name: v0}]}}]`)
+	send(t, "v1", tor("tor-4", 4, 2*time.Minute))
+	l.hears("v0", "tor-1", "tor-2", "tor-4")
+	if i, _ := l.show().Interface("br1"); i["lldp"] != nil {
+		t.Errorf("heard on the bridge: %v", i["lldp"])
+	}
 
-		l.Close()
-		again := newListening(t, record) // a restart
-		again.hears("v0")
-		again.apply(`interfaces: [{name: v0, lldp: {enabled: true}}]`)
-		again.hears("v0", "tor-1", "tor-2", "tor-4")
+	l.Close()
+	again := newListening(t, record) // a restart
+	again.hears("v0")
+	again.apply(`interfaces: [{name: v0, lldp: {enabled: true}}]`)
+	again.hears("v0", "tor-1", "tor-2", "tor-4")
 
-		off := again.apply(`interfaces: [{name: v0, lldp: {enabled: false}}]`)
-		if i, _ := again.show().Interface("v0"); i["lldp"] != nil {
-			t.Errorf("listens though it shall not: %v", i["lldp"])
-		}
-		if err := again.Rollback(again.ctx(), off); err != nil {
-			t.Error(err)
-		}
-		again.inSync(state(t, `interfaces: [{name: v0, lldp: {enabled: true}}]`))
-		before := again.show()
-		again.rolledBack(again.apply(`interfaces: [{name: v0, state: absent}]`), before)
-		again.inSync(state(t, `interfaces: [{name: v0, lldp: {enabled: true}}]`))
-	})
+	off := again.apply(`interfaces: [{name: v0, lldp: {enabled: false}}]`)
+	if i, _ := again.show().Interface("v0"); i["lldp"] != nil {
+		t.Errorf("listens though it shall not: %v", i["lldp"])
+	}
+	if err := again.Rollback(again.ctx(), off); err != nil {
+		t.Error(err)
+	}
+	again.inSync(state(t, `interfaces: [{name: v0, lldp: {enabled: true}}]`))
+	before := again.show()
+	again.rolledBack(again.apply(`interfaces: [{name: v0, state: absent}]`), before)
+	again.inSync(state(t, `interfaces: [{name: v0, lldp: {enabled: true}}]`))
 }
 
 // matched has a policy match the interface, and no other, by its neighbour.
@@ -197,66 +193,40 @@ func (l *listening) matched(system, link string) {
 
 // Cards are listened to unasked. Where the machine is a container, so is the veth that stands for one.
 func TestCardsAreListenedTo(t *testing.T) {
-	inNetNS(t, func(t *testing.T) {
-		l := newListening(t, "")
-		outside := exec.Command("unshare", "--net", "sleep", "600")
-		if err := outside.Start(); err != nil {
-			t.Skip(err)
+	netns.New(t).Enter(t)
+	l := newListening(t, "")
+	outside := netns.New(t)
+	for _, name := range []string{"eth0", "calixyz"} {
+		veth := &netlink.Veth{LinkAttrs: attrs(name), PeerName: "p" + name, PeerNamespace: netlink.NsFd(outside.FD())}
+		if err := netlink.LinkAdd(veth); err != nil {
+			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = outside.Process.Kill(); _ = outside.Wait() })
-		awaitOther(t, outside.Process.Pid)
-		for _, name := range []string{"eth0", "calixyz"} {
-			if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs(name), PeerName: "p" + name, PeerNamespace: netlink.NsPid(outside.Process.Pid)}); err != nil {
-				t.Fatal(err)
-			}
+		link, err := netlink.LinkByName(name)
+		if err := errors.Join(err, netlink.LinkSetUp(link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if i, _ := l.show().Interface("eth0"); i.Section("lldp")["enabled"] != true {
+		t.Fatalf("eth0 is not listened to: %v", i)
+	}
+	outside.Do(func() {
+		for _, name := range []string{"peth0", "pcalixyz"} {
 			link, err := netlink.LinkByName(name)
 			if err := errors.Join(err, netlink.LinkSetUp(link)); err != nil {
-				t.Fatal(err)
+				t.Error(err)
+				return
 			}
-		}
-		if i, _ := l.show().Interface("eth0"); i.Section("lldp")["enabled"] != true {
-			t.Fatalf("eth0 is not listened to: %v", i)
-		}
-		inNetNSOf(t, outside.Process.Pid, func() {
-			for _, name := range []string{"peth0", "pcalixyz"} {
-				link, err := netlink.LinkByName(name)
-				if err := errors.Join(err, netlink.LinkSetUp(link)); err != nil {
-					t.Error(err)
-					return
-				}
-				send(t, name, tor("tor-1", 1, time.Minute))
-			}
-		})
-		l.hears("eth0", "tor-1")
-		if heard := l.frames("heard"); heard != 1 {
-			t.Errorf("%v frames were heard: a pod's link is none of ours", heard)
-		}
-		change := l.apply(`interfaces: [{name: eth0, type: ethernet, lldp: {enabled: false}}]`)
-		if i, _ := l.show().Interface("eth0"); i["lldp"] != nil || !slices.Equal(change.Steps, []string{"disable lldp on eth0"}) {
-			t.Errorf("%v: %v", change.Steps, i["lldp"])
+			send(t, name, tor("tor-1", 1, time.Minute))
 		}
 	})
-}
-
-// inNetNSOf runs something in the network namespace of a process, on a thread that ends with it.
-func inNetNSOf(t *testing.T, pid int, do func()) {
-	t.Helper()
-	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", pid))
-	if err != nil {
-		t.Fatal(err)
+	l.hears("eth0", "tor-1")
+	if heard := l.frames("heard"); heard != 1 {
+		t.Errorf("%v frames were heard: a pod's link is none of ours", heard)
 	}
-	defer ns.Close()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread()
-		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
-			t.Error(err)
-			return
-		}
-		do()
-	}()
-	<-done
+	change := l.apply(`interfaces: [{name: eth0, type: ethernet, lldp: {enabled: false}}]`)
+	if i, _ := l.show().Interface("eth0"); i["lldp"] != nil || !slices.Equal(change.Steps, []string{"disable lldp on eth0"}) {
+		t.Errorf("%v: %v", change.Steps, i["lldp"])
+	}
 }
 
 // A desire that the node cannot have is refused with the reason.

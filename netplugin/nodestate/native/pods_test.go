@@ -2,49 +2,41 @@ package native
 
 import (
 	"net"
-	"os"
-	"os/exec"
-	"runtime"
-	"strconv"
 	"testing"
 
 	"github.com/vishvananda/netlink"
 
 	"github.com/flowkeep/flowkeep/internal/nmstate"
+	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 	"github.com/flowkeep/flowkeep/netplugin/hostnet"
 )
 
 // Pods' links are neither shown nor changed, whoever made them; a node's card may be the end of a veth too.
 func TestPodsLinksAreLeftAlone(t *testing.T) {
-	inNetNS(t, func(t *testing.T) {
-		b := newBench(t, Config{})
-		pod := exec.Command("unshare", "--net", "sleep", "600")
-		if err := pod.Start(); err != nil {
-			t.Skip(err)
-		}
-		t.Cleanup(func() { _ = pod.Process.Kill(); _ = pod.Wait() })
-		awaitOther(t, pod.Process.Pid)
-		for _, name := range []string{"calixyz", "eth0", "uplink"} {
-			if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs(name), PeerName: "p" + name, PeerNamespace: netlink.NsPid(pod.Process.Pid)}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		up, err := netlink.LinkByName("uplink")
-		if err != nil {
+	netns.New(t).Enter(t)
+	b := newBench(t, Config{})
+	pod := netns.New(t)
+	for _, name := range []string{"calixyz", "eth0", "uplink"} {
+		veth := &netlink.Veth{LinkAttrs: attrs(name), PeerName: "p" + name, PeerNamespace: netlink.NsFd(pod.FD())}
+		if err := netlink.LinkAdd(veth); err != nil {
 			t.Fatal(err)
 		}
-		if err := netlink.AddrAdd(up, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(192, 0, 2, 1), Mask: net.CIDRMask(24, 32)}}); err != nil {
-			t.Fatal(err)
+	}
+	up, err := netlink.LinkByName("uplink")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := netlink.AddrAdd(up, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(192, 0, 2, 1), Mask: net.CIDRMask(24, 32)}}); err != nil {
+		t.Fatal(err)
+	}
+	have := b.show()
+	for name, want := range map[string]bool{"calixyz": false, "eth0": true, "uplink": true} {
+		if _, shown := have.Interface(name); shown != want {
+			t.Errorf("%s is shown: %v", name, shown)
 		}
-		have := b.show()
-		for name, want := range map[string]bool{"calixyz": false, "eth0": true, "uplink": true} {
-			if _, shown := have.Interface(name); shown != want {
-				t.Errorf("%s is shown: %v", name, shown)
-			}
-		}
-		b.refused("interfaces: [{name: calixyz, mtu: 1300}]", "another network namespace")
-		b.apply("interfaces: [{name: uplink, mtu: 1400}, {name: eth0, state: up}]")
-	})
+	}
+	b.refused("interfaces: [{name: calixyz, mtu: 1300}]", "another network namespace")
+	b.apply("interfaces: [{name: uplink, mtu: 1400}, {name: eth0, state: up}]")
 }
 
 // What is reported and what may be changed follow one rule.
@@ -53,20 +45,5 @@ func TestFlowkeepsNamesAreKnownEverywhere(t *testing.T) {
 		if !nmstate.OfFlowkeep(name, "fk0") || (Own{Bridge: "fk0"}).why(name) == "" {
 			t.Errorf("%s is not known as Flowkeep's", name)
 		}
-	}
-}
-
-// awaitOther waits until the process is in a network namespace of its own.
-func awaitOther(t *testing.T, pid int) {
-	t.Helper()
-	own, err := os.Readlink("/proc/thread-self/ns/net")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for t.Context().Err() == nil {
-		if other, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/ns/net"); err == nil && other != own {
-			return
-		}
-		runtime.Gosched()
 	}
 }

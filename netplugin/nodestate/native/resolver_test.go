@@ -7,46 +7,45 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 	"github.com/flowkeep/flowkeep/netplugin/nodestate"
 )
 
 func TestResolverFile(t *testing.T) {
-	inNetNS(t, func(t *testing.T) {
-		dir := t.TempDir()
-		target, path := filepath.Join(dir, "real"), filepath.Join(dir, "resolv.conf")
-		const text = "# by hand\nnameserver 192.0.2.53\nsearch example.org corp.example.org\nsortlist 10.0.0.0\noptions ndots:2\n"
-		if err := os.WriteFile(target, []byte(text), 0o640); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Symlink("real", path); err != nil {
-			t.Fatal(err)
-		}
-		b := newBench(t, Config{ResolvConf: path})
-		before := b.show()
-		c := b.apply("dns-resolver: {config: {server: ['192.0.2.54', '2001:DB8:0::53']}}")
-		have, _ := os.ReadFile(target)
-		if want := "# by hand\nsortlist 10.0.0.0\nsearch example.org corp.example.org\nnameserver 192.0.2.54\nnameserver 2001:db8::53\noptions ndots:2\n"; string(have) != want {
-			t.Errorf("the file is\n%s", have)
-		}
-		if info, err := os.Lstat(path); err != nil || info.Mode()&os.ModeSymlink == 0 {
-			t.Errorf("the link is no link any more: %v, %v", info, err)
-		}
-		if info, err := os.Stat(target); err != nil || info.Mode().Perm() != 0o640 {
-			t.Errorf("mode %v, %v", info.Mode(), err)
-		}
-		b.rolledBack(c, before)
-		if list, _ := os.ReadDir(dir); len(list) != 2 {
-			t.Errorf("left behind: %v", list)
-		}
-	})
+	netns.New(t).Enter(t)
+	dir := t.TempDir()
+	target, path := filepath.Join(dir, "real"), filepath.Join(dir, "resolv.conf")
+	const text = "# by hand\nnameserver 192.0.2.53\nsearch example.org corp.example.org\nsortlist 10.0.0.0\noptions ndots:2\n"
+	if err := os.WriteFile(target, []byte(text), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("real", path); err != nil {
+		t.Fatal(err)
+	}
+	b := newBench(t, Config{ResolvConf: path})
+	before := b.show()
+	c := b.apply("dns-resolver: {config: {server: ['192.0.2.54', '2001:DB8:0::53']}}")
+	have, _ := os.ReadFile(target)
+	if want := "# by hand\nsortlist 10.0.0.0\nsearch example.org corp.example.org\nnameserver 192.0.2.54\nnameserver 2001:db8::53\noptions ndots:2\n"; string(have) != want {
+		t.Errorf("the file is\n%s", have)
+	}
+	if info, err := os.Lstat(path); err != nil || info.Mode()&os.ModeSymlink == 0 {
+		t.Errorf("the link is no link any more: %v, %v", info, err)
+	}
+	if info, err := os.Stat(target); err != nil || info.Mode().Perm() != 0o640 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+	b.rolledBack(c, before)
+	if list, _ := os.ReadDir(dir); len(list) != 2 {
+		t.Errorf("left behind: %v", list)
+	}
 }
 
 func TestNoResolverFile(t *testing.T) {
-	inNetNS(t, func(t *testing.T) {
-		newBench(t, Config{}).refused("dns-resolver: {config: {server: ['192.0.2.54']}}", "start the agent with the path")
-		b := newBench(t, Config{ResolvConf: filepath.Join(t.TempDir(), "not-yet")})
-		b.apply("dns-resolver: {config: {server: ['192.0.2.54'], search: [example.org]}}")
-	})
+	netns.New(t).Enter(t)
+	newBench(t, Config{}).refused("dns-resolver: {config: {server: ['192.0.2.54']}}", "start the agent with the path")
+	b := newBench(t, Config{ResolvConf: filepath.Join(t.TempDir(), "not-yet")})
+	b.apply("dns-resolver: {config: {server: ['192.0.2.54'], search: [example.org]}}")
 }
 
 func FuzzResolver(f *testing.F) {

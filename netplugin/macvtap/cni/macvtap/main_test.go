@@ -20,8 +20,8 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	current "github.com/containernetworking/cni/pkg/types/100"
-	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/flowkeep/flowkeep/internal/macvtap"
+	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 	"github.com/flowkeep/flowkeep/netplugin/macvtap/tap"
 	"github.com/flowkeep/flowkeep/netplugin/macvtap/taptest"
 	"github.com/vishvananda/netlink"
@@ -57,7 +57,7 @@ const (
 // node is a node of tests, with one parent and one allocated device.
 type node struct {
 	t             *testing.T
-	host, outside ns.NetNS
+	host, outside *netns.Namespace
 	store         *tap.Store
 	dir           string
 	device        tap.Device
@@ -92,7 +92,7 @@ func (n *node) conf(version, more string) string {
 	return fmt.Sprintf(`{"cniVersion": %q, "name": "net", "type": "macvtap", "stateDir": %q%s}`, version, n.dir, more)
 }
 
-func (n *node) plugin(command, conf string, pod ns.NetNS, env ...string) (map[string]any, error) {
+func (n *node) plugin(command, conf string, pod *netns.Namespace, env ...string) (map[string]any, error) {
 	n.t.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), asPlugin+"=1", "CNI_COMMAND="+command, "CNI_PATH="+ipamDir(n.t), "CNI_CONTAINERID=c1", "CNI_IFNAME=net1", "CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAME=vm")
@@ -114,7 +114,7 @@ func (n *node) plugin(command, conf string, pod ns.NetNS, env ...string) (map[st
 	return answer, failed
 }
 
-func (n *node) must(command, conf string, pod ns.NetNS, env ...string) map[string]any {
+func (n *node) must(command, conf string, pod *netns.Namespace, env ...string) map[string]any {
 	n.t.Helper()
 	out, err := n.plugin(command, conf, pod, env...)
 	if err != nil {
@@ -124,7 +124,7 @@ func (n *node) must(command, conf string, pod ns.NetNS, env ...string) map[strin
 }
 
 // wantNothing fails the test if a pod has a link, or the state directory a node or an attachment.
-func (n *node) wantNothing(pod ns.NetNS) {
+func (n *node) wantNothing(pod *netns.Namespace) {
 	n.t.Helper()
 	if links := taptest.Links(n.t, pod); len(links) > 0 {
 		n.t.Errorf("links %v are left in the pod", links)
@@ -170,7 +170,7 @@ func TestEveryVersion(t *testing.T) {
 	for _, version := range []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
 		t.Run(version, func(t *testing.T) {
 			n := n.in(t)
-			pod := taptest.NetNS(t, "pod")
+			pod := netns.NewNamed(t, "pod")
 			conf := n.conf(version, fmt.Sprintf(`"deviceID": %q, "mac": %q, "mtu": 1400`, device, wish))
 			out := n.must("ADD", conf, pod)
 			i := out["interfaces"].([]any)[0].(map[string]any)
@@ -210,7 +210,7 @@ func TestVersionsAreTold(t *testing.T) {
 func TestTheNodesOwner(t *testing.T) {
 	n := newNode(t)
 	for more, want := range map[string][2]uint32{``: {107, 107}, `, "owner": 0, "group": 36`: {0, 36}} {
-		pod := taptest.NetNS(t, "pod")
+		pod := netns.NewNamed(t, "pod")
 		conf := n.conf("1.1.0", `"deviceID": "`+device+`"`+more)
 		n.must("ADD", conf, pod)
 		var st unix.Stat_t
@@ -232,7 +232,7 @@ func TestGuide(t *testing.T) {
 		t.Fatal("the guide has no NetworkAttachmentDefinition")
 	}
 	n := newNode(t)
-	pod := taptest.NetNS(t, "pod")
+	pod := netns.NewNamed(t, "pod")
 	taptest.In(t, n.host, func() error {
 		link, err := netlink.LinkByName("eth0")
 		if err != nil {
@@ -270,7 +270,7 @@ func TestWhereMACsComeFrom(t *testing.T) {
 		"args.cni":      {`"args": {"cni": {"mac": "02:00:00:00:00:05"}}`, "CNI_ARGS=MAC=02:00:00:00:00:04", "02:00:00:00:00:05"},
 		"runtimeConfig": {`"runtimeConfig": {"mac": "02-00-00-00-00-06"}, "args": {"cni": {"mac": "02:00:00:00:00:05"}}`, "X=", "02:00:00:00:00:06"},
 	} {
-		pod := taptest.NetNS(t, "pod")
+		pod := netns.NewNamed(t, "pod")
 		conf := n.conf("1.0.0", `"deviceID": "`+device+`", `+c.more)
 		out := n.must("ADD", conf, pod, c.env)
 		if i := out["interfaces"].([]any)[0].(map[string]any); i["mac"] != c.want {
@@ -283,7 +283,7 @@ func TestWhereMACsComeFrom(t *testing.T) {
 func TestWithoutADevicePlugin(t *testing.T) {
 	n := newNode(t)
 	for _, more := range []string{`"lowerDevice": "eth0"`, `"master": "eth0", "mode": "private"`, `"runtimeConfig": {"deviceID": "` + device + `"}`} {
-		pod := taptest.NetNS(t, "pod")
+		pod := netns.NewNamed(t, "pod")
 		conf := n.conf("1.1.0", more)
 		out := n.must("ADD", conf, pod)
 		node := filepath.Join(n.dir, "dev", "c1@net1")
@@ -351,7 +351,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		"STATUS without a directory":   {"STATUS", "1.1.0", `"stateDir": "/proc/none"`, 50, "state directory", nil},
 		"STATUS of IPAM":               {"STATUS", "1.1.0", `"ipam": {"type": "none-such"}`, 50, "none-such", nil},
 	} {
-		pod := taptest.NetNS(t, "pod")
+		pod := netns.NewNamed(t, "pod")
 		more := strings.ReplaceAll(c.more, "NETNS", pod.Path())
 		out, err := n.plugin(c.command, n.conf(c.version, more), pod, c.env...)
 		text, _ := json.Marshal(out)
@@ -374,7 +374,7 @@ func TestAddresses(t *testing.T) {
 		for _, version := range []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
 			t.Run(name+" "+version, func(t *testing.T) {
 				n := n.in(t)
-				pod := taptest.NetNS(t, "pod")
+				pod := netns.NewNamed(t, "pod")
 				conf := n.conf(version, `"deviceID": "`+device+`", "ipam": `+ipam)
 				out := n.must("ADD", conf, pod)
 				ips, _ := json.Marshal(out["ips"])
@@ -407,7 +407,7 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-func wantAddresses(t *testing.T, pod ns.NetNS) {
+func wantAddresses(t *testing.T, pod *netns.Namespace) {
 	t.Helper()
 	taptest.In(t, pod, func() error {
 		link, err := netlink.LinkByName("net1")
@@ -436,7 +436,7 @@ func wantNoLeases(t *testing.T, dir string) {
 
 func TestCheckAsksTheIPAMPlugin(t *testing.T) {
 	n := newNode(t)
-	leases, pod := t.TempDir(), taptest.NetNS(t, "pod")
+	leases, pod := t.TempDir(), netns.NewNamed(t, "pod")
 	conf := n.conf("1.1.0", fmt.Sprintf(`"deviceID": %q, "ipam": {"type": "host-local", "dataDir": %q, "ranges": [[{"subnet": "10.9.0.0/30"}]]}`, device, leases))
 	out := n.must("ADD", conf, pod)
 	n.must("CHECK", withPrevious(conf, out), pod)
@@ -457,7 +457,7 @@ func TestAddressesThatFailLeaveNothing(t *testing.T) {
 		`"ranges": [[{"subnet": "10.9.0.0/30"}]], "routes": [{"dst": "10.77.0.0/16", "gw": "192.0.2.1"}]`: "route",
 		`"ranges": [[{"subnet": "10.9.0.0/30", "rangeStart": "10.9.0.1", "rangeEnd": "10.9.0.1"}]]`:       "host-local",
 	} {
-		pod := taptest.NetNS(t, "pod")
+		pod := netns.NewNamed(t, "pod")
 		out, err := n.plugin("ADD", n.conf("1.1.0", fmt.Sprintf(`"deviceID": %q, "ipam": {"type": "host-local", "dataDir": %q, %s}`, device, leases, more)), pod)
 		text, _ := json.Marshal(out)
 		if err == nil || out["code"] != 11.0 || !strings.Contains(string(text), why) {
@@ -486,7 +486,7 @@ func TestThroughLibcni(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		pod := taptest.NetNS(t, "pod")
+		pod := netns.NewNamed(t, "pod")
 		cni := libcni.NewCNIConfigWithCacheDir([]string{bin, ipamDir(t)}, t.TempDir(), nil)
 		rt := &libcni.RuntimeConf{ContainerID: "c1", NetNS: pod.Path(), IfName: "net1", CapabilityArgs: map[string]any{"deviceID": device, "mac": wish}}
 		ctx := context.Background()
@@ -565,7 +565,7 @@ func TestNoDeviceIsWhereFlowkeepEnforces(t *testing.T) {
 	taptest.In(t, n.host, func() error {
 		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "fkp1"}, PeerName: "fkp2"})
 	})
-	pod := taptest.NetNS(t, "pod")
+	pod := netns.NewNamed(t, "pod")
 	out, err := n.plugin("ADD", n.conf("1.0.0", `"lowerDevice": "fkp1"`), pod)
 	if text, _ := json.Marshal(out); err == nil || out["code"] != 7.0 || !strings.Contains(string(text), "enforces network policies there") {
 		t.Errorf("%s (%v)", text, err)

@@ -3,9 +3,7 @@ package native
 import (
 	"context"
 	"errors"
-	"os"
 	"os/exec"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -16,37 +14,6 @@ import (
 	"github.com/flowkeep/flowkeep/internal/nmstate"
 	"github.com/flowkeep/flowkeep/netplugin/nodestate"
 )
-
-// inNetNS runs the test in a network namespace of its own, which goes with its thread.
-func inNetNS(t *testing.T, test func(t *testing.T)) {
-	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("network namespaces need root")
-	}
-	var err error
-	done := make(chan bool)
-	go func() { // Goexit of a failed test ends the goroutine, and with it the thread
-		defer close(done)
-		runtime.LockOSThread()
-		if err = unshare(); err == nil {
-			test(t)
-		}
-	}()
-	if <-done; err != nil {
-		t.Skipf("cannot make a network namespace: %v", err)
-	}
-}
-
-func unshare() error {
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		return err
-	}
-	lo, err := netlink.LinkByName("lo")
-	if err != nil {
-		return err
-	}
-	return netlink.LinkSetUp(lo)
-}
 
 // needKind skips where the kernel has no such interfaces.
 func needKind(t *testing.T, l netlink.Link) {
