@@ -52,8 +52,8 @@ apt_sandbox() {
 # What the race detector is linked by.
 apt_gcc() { apt_need gcc:gcc /usr/include/stdio.h:libc6-dev; }
 
-# apt_browser: Chromium, with which the page is tested (100 MB). Where it cannot be installed those tests are skipped, and say so.
-apt_browser() { (apt_need chromium:chromium) || step "without Chromium the tests of the page are skipped"; }
+# apt_browser: installs Chromium (100 MB) for tests of the web UI. Those are skipped with a reason where that fails.
+apt_browser() { (apt_need chromium:chromium) || step "tests of the web UI are skipped: no Chromium"; }
 
 # need_go: a toolchain that can build this module: that of PATH, or else the version that go.mod names, fetched once as a
 # module by Debian's older Go (which checks it against the checksum database) into the cache.

@@ -10,7 +10,9 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -22,6 +24,7 @@ import (
 
 	"github.com/flowkeep/flowkeep/api/inspect"
 	"github.com/flowkeep/flowkeep/internal/mtls"
+	"github.com/flowkeep/flowkeep/netmaster/page/pagetest"
 	"github.com/flowkeep/flowkeep/netmaster/resolve"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
@@ -61,9 +64,26 @@ func request(t *testing.T, method, url, body string, headers ...string) *http.Re
 	return r
 }
 
+// serve serves the web UI at a loopback address until the test ends.
+func serve(t *testing.T, i Inspector, tokenFile string) (*Server, *httptest.Server) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := serverOn(listener, Config{TokenFile: tokenFile, Inspector: i, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &httptest.Server{Listener: listener, Config: &http.Server{Handler: s.Handler()}}
+	h.Start()
+	t.Cleanup(h.Close)
+	return s, h
+}
+
 // What browsers are told to forbid, on every answer, the refused ones too.
 func TestHeaders(t *testing.T) {
-	_, h := shop(t).serve("")
+	_, h := serve(t, pagetest.Shop(), "")
 	for _, path := range []string{"/", "/main.js", "/api/overview", "/nothing", "/api/nothing"} {
 		_, _, header := ask(t, request(t, "GET", h.URL+path, ""), nil)
 		for name, want := range map[string]string{"Content-Security-Policy": "frame-ancestors 'none'", "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "no-referrer",
@@ -81,7 +101,7 @@ func TestHeaders(t *testing.T) {
 
 // Only what is ours is served, under its name, and nothing of it runs or styles inline, or makes markup of text.
 func TestFiles(t *testing.T) {
-	_, h := shop(t).serve("")
+	_, h := serve(t, pagetest.Shop(), "")
 	for _, path := range []string{"/../page.go", "/..%2fpage.go", "/%2e%2e/page.go", "/static/main.js", "/.", "/main.js/", "//main.js", "/index.html%00.js", "/main.JS"} {
 		if code, text, _ := ask(t, request(t, "GET", h.URL+path, ""), nil); code == http.StatusOK && !strings.HasPrefix(text, "<!doctype") || strings.Contains(text, "package page") {
 			t.Errorf("%s is answered with %d: %.60q", path, code, text)
@@ -119,7 +139,7 @@ func TestFiles(t *testing.T) {
 
 // A name that a stranger's DNS server points to this machine, and pages of other sites, get nothing.
 func TestStrangers(t *testing.T) {
-	_, h := shop(t).serve("")
+	_, h := serve(t, pagetest.Shop(), "")
 	port := h.URL[strings.LastIndexByte(h.URL, ':'):]
 	for _, c := range []struct {
 		name    string
@@ -157,7 +177,7 @@ func TestStrangers(t *testing.T) {
 // Where a token is needed there is no data without it; the files hold no secrets.
 func TestToken(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")
-	s, h := shop(t).serve(file)
+	s, h := serve(t, pagetest.Shop(), file)
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 || s.TokenFile() != file {
 		t.Fatalf("the token's file: %v, %v", info, err)
 	}
@@ -215,7 +235,13 @@ func TestOtherAddresses(t *testing.T) {
 		t.Fatal(err)
 	}
 	files := mtls.Files{CA: filepath.Join(dir, "ca.crt"), Cert: filepath.Join(dir, "server.crt"), Key: filepath.Join(dir, "server.key")}
-	s, err := Listen(Config{Address: "0.0.0.0:0", DefaultTokenFile: filepath.Join(dir, "page.token"), TLS: files, Inspector: shop(t), Logger: slog.New(slog.DiscardHandler)})
+	s, err := Listen(Config{
+		Address:          "0.0.0.0:0",
+		DefaultTokenFile: filepath.Join(dir, "page.token"),
+		TLS:              files,
+		Inspector:        pagetest.Shop(),
+		Logger:           slog.New(slog.DiscardHandler),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -256,8 +282,8 @@ func TestOtherAddresses(t *testing.T) {
 
 // The answers are netmaster's, in the words of netctl.
 func TestAnswers(t *testing.T) {
-	w := shop(t)
-	_, h := w.serve("")
+	w := pagetest.Shop()
+	_, h := serve(t, w, "")
 	get := func(path string, out any) {
 		t.Helper()
 		if code, text, _ := ask(t, request(t, "GET", h.URL+"/api/"+path, ""), out); code != http.StatusOK {
@@ -271,7 +297,8 @@ func TestAnswers(t *testing.T) {
 	var m matrix
 	get("matrix?port=5432", &m)
 	api, db := m.Find("shop/api"), m.Find("shop/db")
-	if !slices.Contains(m.Labels[db], "note="+markup) || m.Cell(api, db).String() != "TCP 5432" || !m.Cell(db, api).IsNone() {
+	if !slices.Contains(m.Labels[db], "note="+pagetest.Markup) ||
+		m.Cell(api, db).String() != "TCP 5432" || !m.Cell(db, api).IsNone() {
 		t.Errorf("matrix: %+v", m)
 	}
 	var x explained
@@ -298,14 +325,20 @@ func TestAnswers(t *testing.T) {
 
 // A policy of thousands of peers is told in a screenful, with the peer that matches among them.
 func TestHugeExplanation(t *testing.T) {
-	w := shop(t)
+	w := pagetest.Shop()
 	rule := policy.PolicyRule{AnyPort: true}
 	for i := range 5000 {
-		rule.Peers = append(rule.Peers, policy.Peer{Pods: ptr(is("app", fmt.Sprintf("client-%d", i)))})
+		rule.Peers = append(rule.Peers, pagetest.Peer("app", fmt.Sprintf("client-%d", i)))
 	}
-	rule.Peers = append(rule.Peers, policy.Peer{Pods: ptr(is("app", "web"))})
-	w.apply(resolve.Batch{Policies: []*policy.Policy{{Namespace: "shop", Name: "huge", AppliedTo: is("app", "db"), IsolatesIngress: true, Ingress: []policy.PolicyRule{rule}}}})
-	_, h := w.serve("")
+	rule.Peers = append(rule.Peers, pagetest.Peer("app", "web"))
+	w.Apply(resolve.Batch{Policies: []*policy.Policy{{
+		Namespace:       "shop",
+		Name:            "huge",
+		AppliedTo:       pagetest.Labelled("app", "db"),
+		IsolatesIngress: true,
+		Ingress:         []policy.PolicyRule{rule},
+	}}})
+	_, h := serve(t, w, "")
 	var x explained
 	_, text, _ := ask(t, request(t, "GET", h.URL+"/api/explain?from=shop/web&to=shop/db:5432", ""), &x)
 	if len(text) > 100_000 {
@@ -320,10 +353,18 @@ func TestHugeExplanation(t *testing.T) {
 
 // What a dry run would say stands beside what is in force.
 func TestExplanationOfADryRun(t *testing.T) {
-	w := shop(t)
-	staged := &policy.Policy{Namespace: "outside", Name: "staged", Audit: true, AppliedTo: is("app", "intruder"), IsolatesIngress: true, IsolatesEgress: true, Ingress: []policy.PolicyRule{{AnyPeer: true, AnyPort: true}}}
-	w.apply(resolve.Batch{Policies: []*policy.Policy{staged}})
-	_, h := w.serve("")
+	w := pagetest.Shop()
+	staged := &policy.Policy{
+		Namespace:       "outside",
+		Name:            "staged",
+		Audit:           true,
+		AppliedTo:       pagetest.Labelled("app", "intruder"),
+		IsolatesIngress: true,
+		IsolatesEgress:  true,
+		Ingress:         []policy.PolicyRule{{AnyPeer: true, AnyPort: true}},
+	}
+	w.Apply(resolve.Batch{Policies: []*policy.Policy{staged}})
+	_, h := serve(t, w, "")
 	for path, want := range map[string]string{
 		"from=outside/intruder&to=203.0.113.5:1": "0 open: no policy isolates outside/intruder; in a dry run it would be denied: outside/intruder would be isolated by outside/staged, and no rule would allow it",
 		"from=203.0.113.5&to=outside/intruder:1": "1 open: no policy isolates outside/intruder; in a dry run allowed by outside/staged ingress[0]",
@@ -340,8 +381,8 @@ func TestExplanationOfADryRun(t *testing.T) {
 
 // What cannot be asked is refused with a sentence, and nothing is asked of netmaster.
 func TestWrongQuestions(t *testing.T) {
-	w := shop(t)
-	_, h := w.serve("")
+	w := pagetest.Shop()
+	_, h := serve(t, w, "")
 	for path, code := range map[string]int{"matrix?port=0": 400, "matrix?port=80/icmp": 400, "matrix?port=http": 400, "matrix?ns=nowhere": 404, "explain": 400, "explain?from=shop/web": 400,
 		"explain?from=shop/web&to=shop/db:0": 400, "explain?from=shop/nobody&to=shop/db:1": 404, "policy": 400, "policy?id=shop/nothing": 404, "nothing": 404} {
 		var e struct{ Error string }
@@ -350,15 +391,15 @@ func TestWrongQuestions(t *testing.T) {
 			t.Errorf("%s: %d %s", path, got, text)
 		}
 	}
-	w.setAway(true)
+	w.SetAway(true)
 	if code, text, _ := ask(t, request(t, "GET", h.URL+"/api/explain?from=shop/web&to=shop/db", ""), nil); code != http.StatusServiceUnavailable || !strings.Contains(text, "stopping") {
 		t.Errorf("while netmaster stops: %d %s", code, text)
 	}
 }
 
 func TestWhatIf(t *testing.T) {
-	w := shop(t)
-	_, h := w.serve("")
+	w := pagetest.Shop()
+	_, h := serve(t, w, "")
 	post := func(kind, manifest string, remove bool, out *whatif) (int, string) {
 		body, err := json.Marshal(trial{manifest, remove})
 		if err != nil {
@@ -368,50 +409,57 @@ func TestWhatIf(t *testing.T) {
 		return code, text
 	}
 	const asJSON = "application/json; charset=utf-8"
+	asItIs, otherPeer := pagetest.PolicyYAML("db", "db", "api", 5432), pagetest.PolicyYAML("db", "db", "web", 5432)
 	var d whatif
-	if code, text := post(asJSON, policyYAML("db", "db", "web", 5432), false, &d); code != http.StatusOK || d.Same || len(d.Rows) == 0 || !d.Rows[0].Denied || d.Rows[0].From[0] != "shop/api" {
+	code, text := post(asJSON, otherPeer, false, &d)
+	if code != http.StatusOK || d.Same || len(d.Rows) == 0 || !d.Rows[0].Denied || d.Rows[0].From[0] != "shop/api" {
 		t.Errorf("another peer: %d %s", code, text)
 	}
-	if code, text := post(asJSON, policyYAML("db", "db", "api", 5432), false, &d); code != http.StatusOK || !d.Same {
+	if code, text := post(asJSON, asItIs, false, &d); code != http.StatusOK || !d.Same {
 		t.Errorf("as it is: %d %s", code, text)
 	}
-	if code, text := post(asJSON, policyYAML("db", "db", "api", 5432), true, &d); code != http.StatusOK || d.Same {
+	if code, text := post(asJSON, asItIs, true, &d); code != http.StatusOK || d.Same {
 		t.Errorf("removed: %d %s", code, text)
 	}
-	for name, bad := range map[string]string{"nothing": "", "no YAML": "a: [", "no policy": "{apiVersion: v1, kind: Pod, metadata: {name: x}}", "an unknown field": strings.Replace(policyYAML("db", "db", "api", 1), "ingress:", "ingres:", 1),
-		"too long": policyYAML("db", "db", "api", 1) + strings.Repeat("#", longestManifest)} {
+	for name, bad := range map[string]string{
+		"nothing":          "",
+		"no YAML":          "a: [",
+		"no policy":        "{apiVersion: v1, kind: Pod, metadata: {name: x}}",
+		"an unknown field": strings.Replace(asItIs, "ingress:", "ingres:", 1),
+		"too long":         asItIs + strings.Repeat("#", longestManifest),
+	} {
 		if code, text := post(asJSON, bad, false, nil); code != http.StatusBadRequest || !strings.Contains(text, `"error"`) {
 			t.Errorf("%s: %d %s", name, code, text)
 		}
 	}
-	if code, _ := post("text/plain", policyYAML("db", "db", "api", 1), false, nil); code != http.StatusBadRequest {
+	if code, _ := post("text/plain", asItIs, false, nil); code != http.StatusBadRequest {
 		t.Errorf("what a form of another site can send is taken: %d", code)
 	}
-	if n := w.engine.Counts().Policies; n != 3 {
+	if n := w.Policies(); n != 3 {
 		t.Errorf("what-if changed the cluster: %d policies", n)
 	}
 }
 
 // Many browsers that ask the same at the same time cost what one does.
 func TestManyBrowsers(t *testing.T) {
-	w := shop(t)
-	_, h := w.serve("")
+	w := pagetest.Shop()
+	_, h := serve(t, w, "")
 	var all sync.WaitGroup
 	for range 20 {
 		all.Go(func() { ask(t, request(t, "GET", h.URL+"/api/matrix", ""), nil) })
 	}
 	all.Wait()
-	if kinds := w.kinds(); len(kinds) > 4 {
+	if kinds := w.Questions(); len(kinds) > 4 {
 		t.Errorf("20 browsers asked netmaster %d times: %v", len(kinds), kinds)
 	}
 }
 
 // Who asks a thousand different things at once takes neither netmaster's time nor its memory from others.
 func TestFlood(t *testing.T) {
-	w := shop(t)
+	w := pagetest.Shop()
 	let := make(chan struct{})
-	w.refuse = func(*inspect.Question) error { <-let; return nil }
-	s, _ := w.serve("")
+	w.Refuse = func(*inspect.Question) error { <-let; return nil }
+	s, _ := serve(t, w, "")
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
 	defer func() { cancel(); all.Wait(); close(let) }()
@@ -432,18 +480,20 @@ func TestFlood(t *testing.T) {
 			t.Fatalf("only %d of 1000 are refused", i)
 		}
 	}
-	if n := len(w.kinds()); n > mostAtOnce {
+	if n := len(w.Questions()); n > mostAtOnce {
 		t.Errorf("netmaster works on %d questions at once", n)
 	}
 }
 
 // An answer is not older than the change that is asked about, by more than fresh.
 func TestAnswersAreFresh(t *testing.T) {
-	w := shop(t)
-	_, h := w.serve("")
+	w := pagetest.Shop()
+	_, h := serve(t, w, "")
 	url := h.URL + "/api/policies"
 	ask(t, request(t, "GET", url, ""), nil)
-	w.apply(resolve.Batch{Policies: []*policy.Policy{{Namespace: "shop", Name: "new", AppliedTo: is("app", "web"), IsolatesIngress: true}}})
+	web := pagetest.Labelled("app", "web")
+	added := &policy.Policy{Namespace: "shop", Name: "new", AppliedTo: web, IsolatesIngress: true}
+	w.Apply(resolve.Batch{Policies: []*policy.Policy{added}})
 	deadline := time.Now().Add(20 * fresh)
 	for {
 		_, text, _ := ask(t, request(t, "GET", url, ""), nil)

@@ -4,7 +4,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"image/png"
@@ -12,7 +11,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/flowkeep/flowkeep/internal/browser"
+	"github.com/flowkeep/flowkeep/systemtests/chrome"
 	"github.com/flowkeep/flowkeep/systemtests/cluster"
 )
 
@@ -29,27 +28,18 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, sandbox, to string) (err error) {
+func run(ctx context.Context, sandbox, to string) error {
 	c, err := cluster.Boot(ctx, cluster.Options{Name: sandbox, Reuse: true})
 	if err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp("", "flowkeep-pictures")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	path, ok := browser.Find()
-	if !ok {
-		return errors.New("there is no Chromium: apt-get install chromium")
-	}
-	b, err := browser.Start(ctx, browser.Options{Path: path, Prefix: []string{"nsenter", "--net=" + c.ControlPlaneNS(), "--"}, Dir: dir})
+	b, err := chrome.Start(ctx, c.ControlPlaneNS())
 	if err != nil {
 		return err
 	}
 	defer b.Close()
 	for _, p := range pictures {
-		if err := p.take(ctx, b, to); err != nil {
+		if err := p.take(b, to); err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
 	}
@@ -59,7 +49,7 @@ func run(ctx context.Context, sandbox, to string) (err error) {
 // picture is a view of the page: where, in which colours, and when it is all there.
 type picture struct {
 	name, view, scheme string
-	height             int
+	height             int64
 	do                 string // a script
 	until              string
 }
@@ -74,32 +64,33 @@ var pictures = []picture{
 	{name: "page-what-if", view: "policies?policy=shop%2Fdb", scheme: "dark", height: 900, until: `document.querySelector("textarea")?.value.includes("app: api")`, do: edit},
 }
 
-func (p *picture) take(ctx context.Context, b *browser.Browser, to string) error {
-	tab, err := b.Open(ctx, 1200, p.height)
+func (p *picture) take(b *chrome.Browser, to string) error {
+	tab, err := b.Open(1200, p.height)
 	if err != nil {
 		return err
 	}
-	if err := tab.Scheme(ctx, p.scheme); err != nil {
+	defer tab.Close()
+	if err := tab.Scheme(p.scheme); err != nil {
 		return err
 	}
-	if err := tab.Go(ctx, "http://127.0.0.1:9442/#"+p.view); err != nil {
+	if err := tab.Go("http://127.0.0.1:9442/#" + p.view); err != nil {
 		return err
 	}
-	if err := tab.Until(ctx, p.until); err != nil {
+	if err := tab.Until(p.until); err != nil {
 		return err
 	}
 	if p.do != "" {
-		if err := tab.Eval(ctx, p.do, nil); err != nil {
+		if err := tab.Run(p.do); err != nil {
 			return err
 		}
-		if err := tab.Until(ctx, `document.querySelector(".whatif .headline")`); err != nil {
+		if err := tab.Until(`document.querySelector(".whatif .headline")`); err != nil {
 			return err
 		}
-		if err := tab.Eval(ctx, `document.querySelector(".whatif").scrollIntoView({block: "end"})`, nil); err != nil {
+		if err := tab.Run(`document.querySelector(".whatif").scrollIntoView({block: "end"})`); err != nil {
 			return err
 		}
 	}
-	text, err := tab.Picture(ctx)
+	text, err := tab.Screenshot()
 	if err != nil {
 		return err
 	}
