@@ -1,4 +1,3 @@
-// Package archtest holds the import table of ARCHITECTURE.md true.
 package archtest
 
 import (
