@@ -200,6 +200,6 @@ tool_inputs() { { go env GOVERSION; cat "$@"; } | sha256sum | cut -d' ' -f1; }
 # build_tool NAME MODULE_DIR PACKAGE: builds a program of a module of tools into $TOOLS
 build_tool() {
   mkdir -p "$TOOLS"
-  (cd "$2" && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o "$TOOLS/$1" "$3") || die "$1 does not build: see above"
+  (cd "$2" && CGO_ENABLED=0 compile "$1" -ldflags "-s -w" -o "$TOOLS/$1" "$3") || die "$1 does not build: see above"
   tool_inputs "$2/go.mod" >"$TOOLS/$1.stamp"
 }

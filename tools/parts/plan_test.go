@@ -177,3 +177,20 @@ func TestTimedOut(t *testing.T) {
 		})
 	}
 }
+
+func TestConcerned_LeavesOutUnitTests(t *testing.T) {
+	part := Part{Paths: []string{"netplugin/hostnet", "systemtests/simnodes", "deploy/x_test.go"}}
+	for file, want := range map[string]bool{
+		"netplugin/hostnet/hostnet.go":      true,
+		"netplugin/hostnet/hostnet_test.go": false,
+		"netplugin/hostnetwork.go":          false,
+		"systemtests/simnodes/rig_test.go":  true,
+		"deploy/x_test.go":                  true,
+	} {
+		t.Run(file, func(t *testing.T) {
+			if got := len(part.concerned([]string{file})) > 0; got != want {
+				t.Errorf("a change of it concerns the part: %v, want %v", got, want)
+			}
+		})
+	}
+}

@@ -22,7 +22,8 @@ type Part struct {
 	Minutes int `json:"minutes"`
 	// Rotation names a group of parts. CI considers only the part with the oldest result of each group.
 	Rotation string `json:"rotation,omitempty"`
-	// Paths are files and folders. CI runs the part after a change of one of them; without paths it never does.
+	// Paths are files and folders. CI runs the part after a change of one of them; without paths it never does. Unit
+	// tests in a folder do not count: the gate runs them, and a part tests the product.
 	Paths []string `json:"paths"`
 }
 
@@ -82,13 +83,18 @@ func match(parts []Part, patterns []string) ([]Part, error) {
 func (p Part) concerned(files []string) (list []string) {
 	for _, file := range files {
 		for _, own := range p.Paths {
-			if file == own || strings.HasPrefix(file, own+"/") {
+			if file == own || strings.HasPrefix(file, own+"/") && !isUnitTest(file) {
 				list = append(list, file)
 				break
 			}
 		}
 	}
 	return list
+}
+
+// isUnitTest reports whether a file belongs to the unit tests of a package of the product.
+func isUnitTest(file string) bool {
+	return strings.HasSuffix(file, "_test.go") && !strings.HasPrefix(file, "systemtests/")
 }
 
 // expected returns the duration of the newest passed run on record, or else the table's.
