@@ -38,7 +38,6 @@ var exclusiveTests = map[string]string{
 	"TestForgedPacketsAreTold":                          "needs the packet-in meters of both nodes, which any denied packet uses up",
 	"TestFragmentsAreJudgedLikeTheFirst":                "needs the fragment lists of a switch, which all pods of a node share",
 	"TestGeneve":                                        "boots a second cluster",
-	"TestGivenUpFragmentsGoNowhere":                     "needs the fragment lists of a switch, which all pods of a node share",
 	"TestHA":                                            "kills netmaster",
 	"TestInBrief":                                       "kills netplugin and the switch",
 	"TestInstalled":                                     "boots a second cluster",
