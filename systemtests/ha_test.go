@@ -176,11 +176,17 @@ const untilTaken = 4*time.Second + 500*time.Millisecond
 func (s *elected) took(what string, began time.Time) {
 	s.Helper()
 	after := func(process, said string) string {
-		text, err := s.LogText(process)
-		s.must(err)
-		all := regexp.MustCompile(`(?m)^time=(\S+) .*msg=("?)`+said+`("?) .*epoch=`+fmt.Sprint(s.epoch)+`\b`).FindAllStringSubmatch(text, -1)
-		if len(all) == 0 {
-			s.Errorf("%s never said %q in epoch %d", process, said, s.epoch)
+		line := regexp.MustCompile(`(?m)^time=(\S+) .*msg=("?)` + said + `("?) .*epoch=` + fmt.Sprint(s.epoch) + `\b`)
+		var all [][]string
+		err := cluster.Until(s.ctx, 10*time.Second, func() error { // netmaster may know of a node before the node logs it
+			text, err := s.LogText(process)
+			if all = line.FindAllStringSubmatch(text, -1); err == nil && len(all) == 0 {
+				err = fmt.Errorf("%s has not logged %q in epoch %d", process, said, s.epoch)
+			}
+			return err
+		})
+		if err != nil {
+			s.Error(err)
 			return "?"
 		}
 		at, err := time.Parse(time.RFC3339, all[0][1])
