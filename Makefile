@@ -14,17 +14,17 @@ build: ## netmaster, netplugin, netctl, flowkeep-cni, macvtap into bin/
 	@scripts/build
 images: ## container images as OCI archives, with what is in them (ARGS=DIR, or --lock for newer packages)
 	@scripts/images $(ARGS)
-test: ## everything: lint, unit, fuzz, system, a short test-kernel; the last line counts
+test: ## everything that guards enforcement: lint, unit, system tests; the last line counts (docs/testing.md)
 	@scripts/test
 lint: ## golangci-lint with the checks of go vet, gofmt
 	@scripts/lint
-unit: ## unit and property tests, with the race detector
+unit: ## unit and property tests, with the race detector where there are goroutines
 	@scripts/unit
 fuzz: ## every fuzz target, 10,000 inputs each (FUZZTIME=30s for longer)
 	@scripts/fuzz
-system: ## system tests: a fleet and a cluster are booted and ended (ARGS='-run NAME -reuse')
+system: ## system tests on clusters that it boots and removes (ARGS='-run NAME -reuse', '-only pods')
 	@scripts/system $(ARGS)
-test-kernel: ## system tests on the kernel's datapath and with SCTP, in a virtual machine (ARGS='-short' or '-run NAME')
+test-kernel: ## system tests on the kernel's datapath and with SCTP, in a virtual machine (ARGS='-switch' or '-run NAME')
 	@scripts/kernel $(ARGS)
 conformance: ## the upstream NetworkPolicy suite on a cluster of its own (ARGS='-n 3 -m iptables -f dual -r 3 FOCUS', '-k': its SCTP specs, in a virtual machine; DEPLOY=manifests)
 	@scripts/conformance $(ARGS)
