@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -12,27 +14,69 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/tools/cache"
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// agents are the work agents of all clusters of a test: what they apply is theirs to know, and they answer as real ones do (docs of the
-// system tests). Every policy is Accepted.
+// agents starts the work agents of all clusters of a test. They answer works as real agents do (docs of the system tests). Every policy is
+// Accepted.
 func (h *hubWorld) agents() {
 	ctx, cancel := context.WithCancel(context.Background())
-	a := &agentsOf{hubWorld: h, has: map[string]map[string]bool{}, seen: map[string]string{}, selector: fleet.LabelController + "=" + fleet.ControllerLabel(h.controller)}
+	a := &agentsOf{
+		hubWorld: h,
+		has:      map[string]map[string]bool{},
+		seen:     map[string]string{},
+		there:    map[string]bool{},
+		pending:  map[string]*unstructured.Unstructured{},
+	}
+	selector := fleet.LabelController + "=" + fleet.ControllerLabel(h.controller)
+	informer := dynamicinformer.NewFilteredDynamicInformer(h.hub, works.resource, "", 0, nil,
+		func(o *metav1.ListOptions) { o.LabelSelector = selector }).Informer()
+	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    a.note,
+		UpdateFunc: func(_, o any) { a.note(o) },
+		DeleteFunc: a.drop,
+	})
+	h.must(err)
 	var all sync.WaitGroup
+	all.Go(func() { informer.RunWithContext(ctx) })
 	all.Go(func() { a.run(ctx) })
 	h.Cleanup(func() { cancel(); all.Wait() })
 }
 
+// agentsOf answers the works that a controller made.
 type agentsOf struct {
 	*hubWorld
 	has  map[string]map[string]bool // copies that are on a spoke, by cluster and key: works that carry them
 	seen map[string]string          // versions of works that were answered
-	// selector chooses the works of the controller that the test had when they were started.
-	selector string
+
+	events  sync.Mutex
+	there   map[string]bool                       // works of the hub
+	pending map[string]*unstructured.Unstructured // works without an answer
 }
 
+func (a *agentsOf) note(o any) {
+	u := o.(*unstructured.Unstructured)
+	a.events.Lock()
+	defer a.events.Unlock()
+	name := u.GetNamespace() + "/" + u.GetName()
+	a.there[name], a.pending[name] = true, u
+}
+
+func (a *agentsOf) drop(o any) {
+	if last, missed := o.(cache.DeletedFinalStateUnknown); missed {
+		o = last.Obj
+	}
+	u := o.(*unstructured.Unstructured)
+	a.events.Lock()
+	defer a.events.Unlock()
+	name := u.GetNamespace() + "/" + u.GetName()
+	delete(a.there, name)
+	delete(a.pending, name)
+}
+
+// run answers what is pending every 50 ms, so that several works of one change get their answers together.
 func (a *agentsOf) run(ctx context.Context) {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
@@ -48,36 +92,42 @@ func (a *agentsOf) run(ctx context.Context) {
 		if asleep {
 			continue
 		}
-		list, err := a.hub.Resource(works.resource).List(ctx, metav1.ListOptions{LabelSelector: a.selector})
-		if err != nil {
-			continue
-		}
-		there := map[string]bool{}
-		for i := range list.Items {
-			there[list.Items[i].GetNamespace()+"/"+list.Items[i].GetName()] = true
-			a.answer(ctx, &list.Items[i])
-		}
-		for key, by := range a.has {
-			for work := range by {
-				if !there[work] {
-					delete(by, work)
-				}
+		a.events.Lock()
+		pending, there := maps.Clone(a.pending), maps.Clone(a.there)
+		a.events.Unlock()
+		for _, name := range slices.Sorted(maps.Keys(pending)) {
+			if !a.answer(ctx, pending[name]) {
+				continue
 			}
-			if len(by) == 0 {
-				delete(a.has, key)
+			a.events.Lock()
+			if a.pending[name] == pending[name] {
+				delete(a.pending, name)
 			}
+			a.events.Unlock()
+		}
+		a.forget(there)
+	}
+}
+
+// forget drops the copies whose works are gone.
+func (a *agentsOf) forget(there map[string]bool) {
+	for key, by := range a.has {
+		maps.DeleteFunc(by, func(work string, _ bool) bool { return !there[work] })
+		if len(by) == 0 {
+			delete(a.has, key)
 		}
 	}
 }
 
-func (a *agentsOf) answer(ctx context.Context, u *unstructured.Unstructured) {
+// answer writes a work's status and reports whether the work has an answer of its generation.
+func (a *agentsOf) answer(ctx context.Context, u *unstructured.Unstructured) bool {
 	var w workv1.ManifestWork
 	if runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &w) != nil {
-		return
+		return false
 	}
 	name := w.Namespace + "/" + w.Name
 	if a.seen[name] == fmt.Sprint(w.UID, w.Generation) {
-		return
+		return true
 	}
 	now := metav1.Now()
 	condition := func(typ string, is bool, reason, message string) metav1.Condition {
@@ -118,9 +168,11 @@ func (a *agentsOf) answer(ctx context.Context, u *unstructured.Unstructured) {
 	}
 	status.Conditions = []metav1.Condition{condition("Applied", true, "Test", ""), condition("Available", true, "Test", "")}
 	raw, _ := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": w.ResourceVersion}, "status": status})
-	if _, err := a.hub.Resource(works.resource).Namespace(w.Namespace).Patch(ctx, w.Name, types.MergePatchType, raw, metav1.PatchOptions{}, "status"); err == nil {
-		a.seen[name] = fmt.Sprint(w.UID, w.Generation)
+	if _, err := a.hub.Resource(works.resource).Namespace(w.Namespace).Patch(ctx, w.Name, types.MergePatchType, raw, metav1.PatchOptions{}, "status"); err != nil {
+		return false
 	}
+	a.seen[name] = fmt.Sprint(w.UID, w.Generation)
+	return true
 }
 
 // feedback of an object that is there as it was sent, Accepted in its first generation.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -95,8 +96,12 @@ func (h *stillHub) define(r schema.GroupVersionResource, kind string) {
 // bring has all watches bring what there is, but for those of some inputs.
 func (h *stillHub) bring(but ...*input) {
 	h.Helper()
-	for range 5 { // what is watched follows from what is brought, in four steps
-		for f, to := range h.feeds {
+	for brought := map[feed]sink{}; !maps.Equal(brought, h.feeds); { // what is watched follows from what is brought
+		brought = maps.Clone(h.feeds)
+		for f, to := range brought {
+			if h.feeds[f] != to {
+				continue
+			}
 			values, err := h.client.rows(h.Context(), f, to.slim)
 			h.must(err)
 			skip := false

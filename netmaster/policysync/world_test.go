@@ -339,12 +339,11 @@ func sorted(set map[string]bool) (all []string) {
 
 const testLimit = 30 * time.Second
 
+// eventually waits until a condition holds. It looks less and less often, as each look is a request to the API server.
 func (h *hubWorld) eventually(is func() error) {
 	h.Helper()
 	deadline := time.Now().Add(testLimit)
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
+	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
 		err := is()
 		if err == nil {
 			return
@@ -352,7 +351,7 @@ func (h *hubWorld) eventually(is func() error) {
 		if time.Now().After(deadline) {
 			h.Fatal(err)
 		}
-		<-tick.C
+		<-time.After(pause)
 	}
 }
 
