@@ -69,6 +69,17 @@ func (d dice) desire() nmstate.State {
 	return s
 }
 
+// peerOf returns the other end of a veth, "" for other interfaces. No bridge gets both: frames would go round without end.
+func peerOf(name string) string {
+	switch pair, end := name[:len(name)-1], name[len(name)-1]; {
+	case name[0] == 'v' && end == 'a':
+		return pair + "b"
+	case name[0] == 'v' && end == 'b':
+		return pair + "a"
+	}
+	return ""
+}
+
 func (d dice) entry(i int, kind string, names []string, free map[string]bool) []any {
 	name := fmt.Sprintf("p%d", i)
 	e := map[string]any{"name": name, "type": kind}
@@ -86,7 +97,7 @@ func (d dice) entry(i int, kind string, names []string, free map[string]bool) []
 		ports := []any{}
 		for _, n := range names {
 			if free[n] && d.one(60) {
-				free[n] = false
+				free[n], free[peerOf(n)] = false, false
 				ports = append(ports, map[string]any{"name": n})
 			}
 		}
