@@ -398,6 +398,12 @@ func (sc *scene) mayBeDrawn(e *policy.Endpoint) bool {
 	return !e.HostNetwork && !e.Finished && len(e.Addresses) > 0 && !slices.ContainsFunc(e.Addresses, func(a netip.Addr) bool { return sc.contested[a] })
 }
 
+// hasPod reports whether an address is that of a pod whose packets may be drawn.
+func (sc *scene) hasPod(a netip.Addr) bool {
+	e := sc.model.Owner(a)
+	return e != nil && sc.mayBeDrawn(e)
+}
+
 // name is whom an address belongs to.
 func (sc *scene) name(a netip.Addr) string {
 	if e := sc.model.Owner(a); e != nil {

@@ -27,6 +27,10 @@ const (
 	mostUnsteady = 20
 	// nextLook is how long a node that changes is left alone.
 	nextLook = 100 * time.Millisecond
+	// confirmingTraces is the number of later traces in which a difference must show again before it is reported: a pod
+	// starts and ends on its node earlier than in netmaster. confirmingInterval is the time before each of them.
+	confirmingTraces   = 3
+	confirmingInterval = 700 * time.Millisecond
 	// mostWrong is how many wrong samples of a node are told.
 	mostWrong = 50
 	// mostTold is how many differences, of each kind, and wrong samples are told of all nodes together; each may tell a few.
@@ -161,6 +165,15 @@ func (v *verifier) look(ctx context.Context, node string) (*scene, error) {
 	return v.scene, nil
 }
 
+// drop makes the next look take a scene that is younger than old.
+func (v *verifier) drop(old *scene) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.scene == old {
+		v.scene = nil
+	}
+}
+
 // still tells whether the node enforces what it did when the scene was taken.
 func (v *verifier) still(ctx context.Context, sc *scene, node string) (same bool, err error) {
 	err = v.s.cfg.Owner.Do(ctx, func(*resolve.Engine) {
@@ -235,6 +248,7 @@ type sampling struct {
 	scene    *scene
 	sampler  *sampler // of scene
 	skipped  string   // why the last was that was skipped
+	differs  bool     // a difference was confirmed, so later ones are reported at once
 }
 
 func (x *sampling) run(ctx context.Context) error {
@@ -298,35 +312,139 @@ func (x *sampling) traced(ctx context.Context, number, n int) (next int, err err
 		return number, fmt.Errorf("%d traces of %d packets", len(answer.Traces), most)
 	case len(answer.Traces) < most: // its time was over
 		samples = samples[:len(answer.Traces)]
-		return samples[len(samples)-1].number + 1, x.judge(samples, answer.Traces)
+		return samples[len(samples)-1].number + 1, x.judge(ctx, samples, answer.Traces)
 	}
-	return number + n, x.judge(samples, answer.Traces)
+	return number + n, x.judge(ctx, samples, answer.Traces)
 }
 
-// judge compares what the switch did with what it should do.
-func (x *sampling) judge(samples []sample, traces []inspect.Trace) error {
+// judge compares the verdicts of the switch with those of the policies.
+func (x *sampling) judge(ctx context.Context, samples []sample, traces []inspect.Trace) error {
+	var doubtful []policy.Packet
+	before := x.scene
 	for i := range samples {
 		w, t := &samples[i], &traces[i]
 		switch {
 		case t.OutOfScope:
 			x.out.Skipped++
 			x.skipped = t.Problem
-			continue
 		case t.Problem != "":
 			return errors.New(t.Problem)
-		case t.Passed != w.allowed:
-			x.out.Differing++
-			if len(x.out.Wrong) < mostWrong {
-				x.out.Wrong = append(x.out.Wrong, x.wrong(w, t))
-			}
-		case t.Passed:
-			x.out.Allowed++
+		case t.Passed != w.allowed && !x.differs:
+			doubtful = append(doubtful, w.packet)
 		default:
-			x.out.Denied++
+			x.count(w, t)
 		}
-		x.out.Traced++
+	}
+	return x.confirm(ctx, before, doubtful)
+}
+
+// count adds a traced packet to the results.
+func (x *sampling) count(w *sample, t *inspect.Trace) {
+	x.out.Traced++
+	switch {
+	case t.Passed != w.allowed:
+		x.differs = true
+		x.out.Differing++
+		if len(x.out.Wrong) < mostWrong {
+			x.out.Wrong = append(x.out.Wrong, x.wrong(w, t))
+		}
+	case t.Passed:
+		x.out.Allowed++
+	default:
+		x.out.Denied++
+	}
+}
+
+// confirm traces packets again that were found to differ, each time against what netmaster knows by then, and counts
+// them. It skips packets of pods that have ended since before, and gives up on a node that keeps changing.
+func (x *sampling) confirm(ctx context.Context, before *scene, packets []policy.Packet) error {
+	for n := 1; n <= confirmingTraces && len(packets) > 0; n++ {
+		samples, traces, err := x.traceLater(ctx, before, packets)
+		if err != nil {
+			return err
+		}
+		if samples == nil {
+			x.out.Unsettled += len(packets)
+			return nil
+		}
+		x.out.Skipped += len(packets) - len(samples)
+		packets = nil
+		for i := range samples {
+			switch w, t := &samples[i], &traces[i]; {
+			case t.OutOfScope:
+				x.out.Skipped++
+				x.skipped = t.Problem
+			case t.Passed != w.allowed && n < confirmingTraces:
+				packets = append(packets, w.packet)
+			default:
+				x.count(w, t)
+			}
+		}
 	}
 	return nil
+}
+
+// traceLater waits, then traces those of the packets that still have the pods that they had before, at a time when
+// nothing of the node changes. It returns nil samples if there is no such time.
+func (x *sampling) traceLater(ctx context.Context, before *scene, packets []policy.Packet) ([]sample, []inspect.Trace, error) {
+	for range mostUnsteady {
+		select {
+		case <-time.After(confirmingInterval):
+		case <-ctx.Done():
+			return nil, nil, ctx.Err()
+		}
+		x.drop(x.scene)
+		scene, err := x.look(ctx, x.node)
+		if err != nil {
+			return nil, nil, err
+		}
+		if scene == nil {
+			continue
+		}
+		x.scene, x.sampler = scene, newSampler(scene, x.node, x.want.Seed)
+		samples := []sample{}
+		query := inspect.NodeQuery{Kind: inspect.QueryTrace, Within: within(ctx, tracing)}
+		for _, p := range packets {
+			if scene.hasPod(p.From) == before.hasPod(p.From) && scene.hasPod(p.To) == before.hasPod(p.To) {
+				samples = append(samples, x.sampler.judge(p))
+				query.Packets = append(query.Packets, p)
+			}
+		}
+		if len(samples) == 0 {
+			return samples, nil, nil
+		}
+		traces, err := x.traces(ctx, query)
+		if err != nil {
+			return nil, nil, err
+		}
+		if same, err := x.still(ctx, scene, x.node); err != nil {
+			return nil, nil, err
+		} else if same {
+			return samples, traces, nil
+		}
+	}
+	return nil, nil, nil
+}
+
+// traces returns the node's traces of all packets of a query.
+func (x *sampling) traces(ctx context.Context, query inspect.NodeQuery) ([]inspect.Trace, error) {
+	body, err := x.s.queryNode(ctx, x.node, query)
+	if err != nil {
+		return nil, err
+	}
+	var answer inspect.NodeTraces
+	if err := json.Unmarshal(body, &answer); err != nil {
+		return nil, fmt.Errorf("traces of node %s: %w", x.node, err)
+	}
+	if len(answer.Traces) != len(query.Packets) {
+		return nil, fmt.Errorf("%d traces of %d packets", len(answer.Traces), len(query.Packets))
+	}
+	for i := range answer.Traces {
+		if t := &answer.Traces[i]; t.Problem != "" && !t.OutOfScope {
+			return nil, errors.New(t.Problem)
+		}
+	}
+	return answer.Traces, nil
 }
 
 func (x *sampling) wrong(w *sample, t *inspect.Trace) inspect.WrongSample {
