@@ -20,37 +20,32 @@ type Step struct {
 	Fits     bool // in the time that is left, after the steps before it
 }
 
-// plan returns the parts that the changed paths concern, the part with the oldest result first.
-func plan(parts []Part, results []Result, changes Changes, left time.Duration) []Step {
-	var steps []Step
+// plan returns the parts that the changed paths concern, the part with the oldest result first. Of each rotation it has
+// the oldest part that fits into the time left, and before it the older ones that do not fit.
+func plan(parts []Part, results []Result, changes Changes, left time.Duration) (steps []Step) {
+	taken := map[string]bool{}
 	for _, p := range candidates(parts, results) {
-		if reason := reasonToRun(p, newest(results, p.Name), changes); reason != "" {
-			steps = append(steps, Step{Part: p, Expected: p.expected(results), Reason: reason})
+		reason := reasonToRun(p, newest(results, p.Name), changes)
+		if reason == "" || taken[p.Rotation] {
+			continue
 		}
-	}
-	for i := range steps {
-		if s := &steps[i]; s.Expected <= left {
+		s := Step{Part: p, Expected: p.expected(results), Reason: reason}
+		if s.Expected <= left {
 			s.Fits = true
 			left -= s.Expected
+			taken[p.Rotation] = p.Rotation != ""
 		}
+		steps = append(steps, s)
 	}
 	return steps
 }
 
-// candidates returns the parts with paths, the part with the oldest result first. Of each rotation it has one part.
-func candidates(parts []Part, results []Result) (list []Part) {
-	sorted := slices.Clone(parts)
-	slices.SortStableFunc(sorted, func(a, b Part) int {
+// candidates returns the parts with paths, the part with the oldest result first.
+func candidates(parts []Part, results []Result) []Part {
+	list := slices.DeleteFunc(slices.Clone(parts), func(p Part) bool { return len(p.Paths) == 0 })
+	slices.SortStableFunc(list, func(a, b Part) int {
 		return lastRun(results, a.Name).Compare(lastRun(results, b.Name))
 	})
-	taken := map[string]bool{}
-	for _, p := range sorted {
-		if len(p.Paths) == 0 || p.Rotation != "" && taken[p.Rotation] {
-			continue
-		}
-		taken[p.Rotation] = true
-		list = append(list, p)
-	}
 	return list
 }
 

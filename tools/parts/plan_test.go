@@ -46,6 +46,8 @@ func describe(steps []Step) string {
 
 func TestPlan(t *testing.T) {
 	kernel := []Part{rotating("kernel-1"), rotating("kernel-2"), rotating("kernel-3")}
+	long := rotating("kernel-1")
+	long.Minutes = 60
 	for _, test := range []struct {
 		name    string
 		parts   []Part
@@ -85,10 +87,22 @@ func TestPlan(t *testing.T) {
 			nil, 99, "kernel-3",
 		},
 		{
-			"rotation, oldest unchanged",
+			"rotation, unchanged",
 			kernel,
 			[]Result{result("kernel-1", 4), result("kernel-2", 3), result("kernel-3", 2)},
-			Changes{"commit2": nil}, 99, "",
+			Changes{"commit2": nil, "commit3": nil, "commit4": nil}, 99, "",
+		},
+		{
+			"rotation, the oldest that fits",
+			[]Part{long, kernel[1], kernel[2]},
+			[]Result{result("kernel-2", 2), result("kernel-3", 1)},
+			nil, 20, "(kernel-1) kernel-3",
+		},
+		{
+			"rotation, none fits",
+			kernel,
+			nil,
+			nil, 9, "(kernel-1) (kernel-2) (kernel-3)",
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
