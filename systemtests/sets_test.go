@@ -21,6 +21,7 @@ var set = flag.String("set", "", "run only the shared, the exclusive or the quie
 // depend on, or compare a figure of the whole cluster. The value is the reason.
 var exclusiveTests = map[string]string{
 	"TestAddressGivenToAnotherPod":                      "sets the next address that node1 assigns",
+	"TestADeadPodsConnectionsAreForgotten":              "allows no packet to be late by a second",
 	"TestADryRunEnds":                                   "measures how soon connections end",
 	"TestAnswersInFragments":                            "needs the fragment lists of a switch, which all pods of a node share",
 	"TestAPIServerDown":                                 "kills the API server",
@@ -61,6 +62,7 @@ var exclusiveTests = map[string]string{
 	"TestSwitchThatTakesNoPackets":                      "kills the switch",
 	"TestTakeOverByService":                             "suspends netmaster",
 	"TestThroughputTable":                               "measures throughput",
+	"TestTwoPodsWithOneAddress":                         "has a pod claim the control plane's address",
 	"TestUpgrade":                                       "replaces netmaster and netplugin",
 	"TestUpgradeToAnotherTableLayout":                   "kills netplugin",
 	"TestWhatWasCutIsNotResumed":                        "kills netplugin",
@@ -98,6 +100,7 @@ var quietTests = map[string]string{
 	"TestPolicyReachesNodes":              "runs a node state agent on both nodes",
 	"TestPolicyWait":                      "kills netmaster and netplugin",
 	"TestTrace":                           "requires that the policies of the whole cluster are in force while it runs",
+	"TestTraceOfNodesAndTheOutside":       "requires that the policies of the whole cluster are in force while it runs",
 	"TestTraceOfLosses":                   "stops netmaster and netplugin",
 	"TestVerify":                          "kills netplugin and changes flows",
 	"TestVerifyOfWhoIsAway":               "suspends netplugin",
