@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
+	"github.com/flowkeep/flowkeep/netplugin/hostnet"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -18,6 +19,7 @@ type metrics struct {
 	auditErrors    prometheus.Counter
 	auditSeconds   prometheus.Histogram
 	drift          *prometheus.CounterVec
+	hostRepairs    *prometheus.CounterVec
 	stateErrors    prometheus.Counter
 	stateCorrupt   prometheus.Counter
 	updateSeconds  prometheus.Histogram
@@ -38,15 +40,19 @@ func newMetrics(r prometheus.Registerer) metrics {
 	}
 	buckets := prometheus.ExponentialBuckets(0.0005, 2, 16)
 	m := metrics{
-		revision:       gauge("revision", "Revision of the rule set that is in force."),
-		switchUp:       gauge("switch_connected", "1 while Open vSwitch is connected and takes packets."),
-		masterUp:       gauge("netmaster_connected", "1 while netmaster is connected."),
-		flowMods:       counter("flow_mods_total", "Flow mods committed."),
-		refused:        counter("flow_mods_refused_total", "Flow mods that the switch refused."),
-		audits:         counter("audits_total", "Comparisons of the switch with what it should hold."),
-		auditErrors:    counter("audit_errors_total", "Audits that did not come to their end."),
-		auditSeconds:   prometheus.NewHistogram(prometheus.HistogramOpts{Name: "flowkeep_netplugin_audit_seconds", Help: "Time from the beginning of an audit until its result.", Buckets: buckets}),
-		drift:          prometheus.NewCounterVec(prometheus.CounterOpts{Name: "flowkeep_netplugin_drift_flows_total", Help: "Flows that were missing, changed or extra at an audit."}, []string{"kind"}),
+		revision:     gauge("revision", "Revision of the rule set that is in force."),
+		switchUp:     gauge("switch_connected", "1 while Open vSwitch is connected and takes packets."),
+		masterUp:     gauge("netmaster_connected", "1 while netmaster is connected."),
+		flowMods:     counter("flow_mods_total", "Flow mods committed."),
+		refused:      counter("flow_mods_refused_total", "Flow mods that the switch refused."),
+		audits:       counter("audits_total", "Comparisons of the switch with what it should hold."),
+		auditErrors:  counter("audit_errors_total", "Audits that did not come to their end."),
+		auditSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "flowkeep_netplugin_audit_seconds", Help: "Time from the beginning of an audit until its result.", Buckets: buckets}),
+		drift:        prometheus.NewCounterVec(prometheus.CounterOpts{Name: "flowkeep_netplugin_drift_flows_total", Help: "Flows that were missing, changed or extra at an audit."}, []string{"kind"}),
+		hostRepairs: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "flowkeep_netplugin_host_repairs_total",
+			Help: "Parts of the host's network that another program removed or changed, and netplugin restored.",
+		}, []string{"object"}),
 		stateErrors:    counter("state_errors_total", "Failures to write the rule set to disk."),
 		stateCorrupt:   counter("state_corrupt_total", "Times the rule set on disk was unreadable and set aside."),
 		updateSeconds:  prometheus.NewHistogram(prometheus.HistogramOpts{Name: "flowkeep_netplugin_update_seconds", Help: "Time from an update to its being in force.", Buckets: buckets}),
@@ -57,8 +63,11 @@ func newMetrics(r prometheus.Registerer) metrics {
 	for _, kind := range []string{inspect.FlowMissing, inspect.FlowChanged, inspect.FlowExtra} {
 		m.drift.WithLabelValues(kind) // there from the start: rates need a beginning
 	}
+	for _, object := range hostnet.Objects {
+		m.hostRepairs.WithLabelValues(object)
+	}
 	if r != nil {
-		r.MustRegister(m.revision, m.switchUp, m.masterUp, m.flowMods, m.refused, m.audits, m.auditErrors, m.auditSeconds, m.drift, m.stateErrors, m.stateCorrupt, m.updateSeconds, m.realizeSeconds, m.cniSeconds, m.cniErrors)
+		r.MustRegister(m.hostRepairs, m.revision, m.switchUp, m.masterUp, m.flowMods, m.refused, m.audits, m.auditErrors, m.auditSeconds, m.drift, m.stateErrors, m.stateCorrupt, m.updateSeconds, m.realizeSeconds, m.cniSeconds, m.cniErrors)
 	}
 	return m
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"net/netip"
 	"path/filepath"
@@ -21,7 +20,6 @@ import (
 	"github.com/flowkeep/flowkeep/netplugin/pipeline"
 	"github.com/flowkeep/flowkeep/ofctl"
 	"github.com/flowkeep/flowkeep/ofctl/ovsdb"
-	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
 const (
@@ -56,7 +54,13 @@ func Run(ctx context.Context, cfg Config) error {
 		cfg.Health.SetReady(part, starting)
 	}
 	a.client = client
-	r := &runner{agent: a, clusters: clusters, feed: client, attached: make(chan struct{}, 1)}
+	r := &runner{
+		agent:    a,
+		clusters: clusters,
+		feed:     client,
+		attached: make(chan struct{}, 1),
+		host:     hostKeeper{changed: make(chan struct{}, 1)},
+	}
 	if err := r.openSwitch(ctx); err != nil {
 		return err
 	}
@@ -78,7 +82,7 @@ type runner struct {
 	clusters []netip.Prefix
 	attached chan struct{} // told of when a switch was connected anew; has room for one
 	swept    bool
-	kept     hostnet.Kept
+	host     hostKeeper
 }
 
 func parsePrefixes(flag string, texts []string) ([]netip.Prefix, error) {
@@ -182,6 +186,7 @@ func (r *runner) run(ctx context.Context) error {
 	all.Go(func() { r.dryRuns.Run(ctx) })
 	all.Go(func() { r.keepDrops(ctx) })
 	all.Go(func() { r.keepNetwork(ctx) })
+	all.Go(func() { r.watchHost(ctx) })
 	all.Go(func() { r.watch(ctx) })
 	all.Go(func() { r.auditAll(ctx) })
 	if r.cfg.CNIConfDir != "" {
@@ -298,57 +303,6 @@ func (r *runner) learnPorts(ctx context.Context) error {
 			r.configure(ctx)
 		}
 	})
-}
-
-// keepNetwork sets the node's own network up whenever something about the nodes changes, when the switch was started again, whose devices in userspace are
-// new ones without addresses and routes, and now and then against drift.
-func (r *runner) keepNetwork(ctx context.Context) {
-	again := time.NewTicker(30 * time.Second)
-	defer again.Stop()
-	var infos []policy.NodeInfo
-	for {
-		select {
-		case infos = <-r.infos:
-		case <-r.attached:
-		case <-again.C:
-		case <-ctx.Done():
-			return
-		}
-		if len(infos) == 0 {
-			continue
-		}
-		if err := r.setNetwork(ctx, infos); err != nil {
-			r.log.Error("could not set the node's network up", "error", err)
-			r.cfg.Health.SetReady("network", err.Error())
-			continue
-		}
-		r.cfg.Health.SetReady("network", "")
-	}
-}
-
-func (r *runner) setNetwork(ctx context.Context, infos []policy.NodeInfo) error {
-	cfg := hostnet.Config{ClusterCIDRs: r.clusters, GatewayMAC: nodeMAC(r.cfg.Node, hostnet.Gateway), WireMAC: nodeMAC(r.cfg.Node, hostnet.Wire),
-		ServiceMAC: pipeline.ServiceMAC, MTU: r.cfg.MTU, Tunnelled: r.cfg.TrafficMode == TrafficGeneve, TunnelMark: r.tunnelMark(), Kept: &r.kept}
-	cfg.Self, cfg.Others = split(r.cfg.Node, infos)
-	if len(cfg.Self.PodCIDRs) == 0 {
-		return fmt.Errorf("node %s has no spec.podCIDRs: give kube-controller-manager --allocate-node-cidrs, or set them", r.cfg.Node)
-	}
-	underlayErr := r.underlay(&cfg)
-	for _, problem := range hostnet.Conflicts(&cfg) {
-		r.log.Warn(problem)
-	}
-	if err := r.do(ctx, func() { r.shutLost(ctx) }); err != nil {
-		return err
-	}
-	setup := hostnet.Setup(&cfg)
-	var peers *hostnet.PeerError
-	if setup != nil && !errors.As(setup, &peers) {
-		return setup
-	}
-	if err := r.do(ctx, func() { r.openSetUp(ctx, cfg.Self.PodCIDRs) }); err != nil {
-		return err
-	}
-	return errors.Join(r.openManager(ctx, &cfg), setup, underlayErr) // another node's wrong address keeps nobody from being wired here
 }
 
 func (r *runner) openManager(ctx context.Context, cfg *hostnet.Config) error {

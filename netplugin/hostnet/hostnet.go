@@ -3,6 +3,7 @@
 package hostnet
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net"
@@ -52,6 +53,17 @@ type Config struct {
 	Tunnelled    bool    // the other nodes' pods are reached through the bridge, not by routes (docs/decisions/005)
 	TunnelMark   uint32  // of the switch's tunnels in the node's stack; 0: they do not pass it
 	Kept         *Kept   // nil: the rules are set whatever is there
+	// Changed is called for each thing that Setup wrote, with one of Objects and its name. May be nil.
+	Changed func(object, name string)
+}
+
+// Objects are the kinds of host configuration that Setup writes.
+var Objects = []string{"link", "sysctl", "address", "rule", "neighbour", "route", "nftables"}
+
+func (cfg *Config) changed(object, name string) {
+	if cfg.Changed != nil {
+		cfg.Changed(object, name)
+	}
 }
 
 // GatewayAddrs are the first addresses of the node's pod CIDRs.
@@ -68,26 +80,24 @@ type PeerError struct{ error }
 
 func (e *PeerError) Unwrap() error { return e.error }
 
-// Setup brings the node to the configuration. What can be done is done whatever fails.
+// Setup brings the node to the configuration. It continues after an error, and writes only what differs.
 func Setup(cfg *Config) error {
-	gw, err := device(Gateway, cfg.GatewayMAC, cfg.MTU)
+	filters := applyNftables(cfg) // first: they are a layer of their own, and name links that need not exist
+	gw, err := device(cfg, Gateway, cfg.GatewayMAC)
 	if err != nil {
-		return err
+		return errors.Join(filters, rules(cfg), err)
 	}
-	wire, err := device(Wire, cfg.WireMAC, cfg.MTU)
+	wire, err := device(cfg, Wire, cfg.WireMAC)
 	if err != nil {
-		return err
+		return errors.Join(filters, rules(cfg), err)
 	}
-	if err := sysctls(); err != nil {
-		return err
-	}
-	if err := errors.Join(addresses(gw, cfg), rules(cfg), neighbours(gw, cfg), noResolution(wire), applyNftables(cfg)); err != nil {
+	if err := errors.Join(filters, sysctls(cfg), addresses(gw, cfg), rules(cfg), neighbours(gw, cfg), noResolution(wire, cfg)); err != nil {
 		return errors.Join(err, routes(gw, cfg))
 	}
 	return routes(gw, cfg)
 }
 
-func device(name string, mac [6]byte, mtu int) (netlink.Link, error) {
+func device(cfg *Config, name string, mac [6]byte) (netlink.Link, error) {
 	link, err := netlink.LinkByName(name)
 	if err != nil {
 		return nil, fmt.Errorf("the bridge's port %s: %w (is ovs-vswitchd running in this network namespace?)", name, err)
@@ -96,18 +106,27 @@ func device(name string, mac [6]byte, mtu int) (netlink.Link, error) {
 		if err := netlink.LinkSetHardwareAddr(link, mac[:]); err != nil {
 			return nil, fmt.Errorf("set the MAC of %s: %w", name, err)
 		}
+		cfg.changed("link", name)
 	}
-	if mtu != 0 && link.Attrs().MTU != mtu {
-		if err := netlink.LinkSetMTU(link, mtu); err != nil {
+	if cfg.MTU != 0 && link.Attrs().MTU != cfg.MTU {
+		if err := netlink.LinkSetMTU(link, cfg.MTU); err != nil {
 			return nil, fmt.Errorf("set the MTU of %s: %w", name, err)
 		}
+		cfg.changed("link", name)
 	}
 	if _, tap := link.(*netlink.Tuntap); tap && link.Attrs().TxQLen < tapQueue {
 		if err := netlink.LinkSetTxQLen(link, tapQueue); err != nil {
 			return nil, fmt.Errorf("set the queue of %s: %w", name, err)
 		}
+		cfg.changed("link", name)
 	}
-	return link, netlink.LinkSetUp(link)
+	if link.Attrs().Flags&net.FlagUp == 0 {
+		if err := netlink.LinkSetUp(link); err != nil {
+			return nil, fmt.Errorf("set %s up: %w", name, err)
+		}
+		cfg.changed("link", name)
+	}
+	return link, nil
 }
 
 // tapQueue is how many packets may wait for Open vSwitch's userspace datapath, which takes them from a tap by a thread that has much else to do:
@@ -118,9 +137,14 @@ const tapQueue = 10_000
 // Service that the node's own programs answer, and would find a stream invalid after 64 KiB.
 const liberal = "netfilter/nf_conntrack_tcp_be_liberal"
 
-func sysctls() error {
+// wantedSysctls returns the values below /proc/sys/net, by path.
+func wantedSysctls() map[string]string {
 	set := map[string]string{
-		"ipv4/ip_forward": "1", "ipv6/conf/all/forwarding": "1", "ipv4/conf/all/rp_filter": "0",
+		"ipv4/ip_forward":              "1",
+		"ipv6/conf/all/forwarding":     "1",
+		"ipv4/conf/all/rp_filter":      "0",
+		"ipv4/conf/all/send_redirects": "0",
+		liberal:                        "1",
 	}
 	for _, name := range []string{Gateway, Wire} {
 		set["ipv4/conf/"+name+"/rp_filter"] = "0"
@@ -130,27 +154,46 @@ func sysctls() error {
 		set["ipv6/conf/"+name+"/accept_ra"] = "0"
 		set["ipv6/conf/"+name+"/disable_ipv6"] = "0"
 	}
-	set["ipv4/conf/all/send_redirects"] = "0"
-	set[liberal] = "1"
-	for name, value := range set {
-		path := filepath.Join("/proc/sys/net", name)
-		if have, err := os.ReadFile(path); err != nil || strings.TrimSpace(string(have)) == value {
-			if errors.Is(err, os.ErrNotExist) && (name == liberal || strings.HasPrefix(name, "ipv6")) {
-				continue // a node without IPv6, or without the kernel's conntrack
-			}
-			if err == nil {
-				continue
-			}
+	return set
+}
+
+// SysctlsDiffer reports whether a sysctl that Setup sets has another value. The kernel notifies nobody of most of them.
+func SysctlsDiffer() bool {
+	for name, value := range wantedSysctls() {
+		if have, err := os.ReadFile(sysctlPath(name)); err == nil && strings.TrimSpace(string(have)) != value {
+			return true
 		}
-		if err := os.WriteFile(path, []byte(value), 0); err != nil {
+	}
+	return false
+}
+
+func sysctlPath(name string) string { return filepath.Join("/proc/sys/net", name) }
+
+func sysctls(cfg *Config) error {
+	for name, value := range wantedSysctls() {
+		have, err := os.ReadFile(sysctlPath(name))
+		if err == nil && strings.TrimSpace(string(have)) == value {
+			continue
+		}
+		if errors.Is(err, os.ErrNotExist) && (name == liberal || strings.HasPrefix(name, "ipv6")) {
+			continue // a node without IPv6, or without the kernel's conntrack
+		}
+		if err := os.WriteFile(sysctlPath(name), []byte(value), 0); err != nil {
 			return fmt.Errorf("set sysctl %s to %s: %w", name, value, err)
 		}
+		cfg.changed("sysctl", name)
 	}
 	return nil
 }
 
-// noResolution: nobody is asked for an address on the wire; what comes out there is routed on.
-func noResolution(wire netlink.Link) error { return netlink.LinkSetARPOff(wire) }
+// noResolution turns ARP off on the wire: packets that come out there are routed on.
+func noResolution(wire netlink.Link, cfg *Config) error {
+	if wire.Attrs().RawFlags&unix.IFF_NOARP != 0 {
+		return nil
+	}
+	cfg.changed("link", Wire)
+	return netlink.LinkSetARPOff(wire)
+}
 
 func addresses(gw netlink.Link, cfg *Config) error {
 	have, err := netlink.AddrList(gw, netlink.FAMILY_ALL)
@@ -171,12 +214,14 @@ func addresses(gw netlink.Link, cfg *Config) error {
 			if err := netlink.AddrDel(gw, &h); err != nil {
 				return fmt.Errorf("remove address %s from %s: %w", a, Gateway, err)
 			}
+			cfg.changed("address", a.String())
 		}
 	}
 	for a := range want {
 		if err := netlink.AddrAdd(gw, &netlink.Addr{IPNet: hostNet(a), Flags: unix.IFA_F_NODAD}); err != nil {
 			return fmt.Errorf("add address %s to %s: %w", a, Gateway, err)
 		}
+		cfg.changed("address", a.String())
 	}
 	return nil
 }
@@ -201,18 +246,29 @@ func rules(cfg *Config) error {
 	wanted := wantedRules(cfg)
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 		for _, r := range wanted[family] {
-			if err := ensureRule(r); err != nil {
+			if err := ensureRule(cfg, r); err != nil {
 				return err
 			}
 		}
 		if err := removeRules(family, func(r *netlink.Rule) bool {
 			first := len(wanted[family]) > 0 && r.Priority <= 0 && r.Table == unix.RT_TABLE_LOCAL && r.IifName == ""
-			return first || isOurs(r) && !slices.ContainsFunc(wanted[family], func(w *netlink.Rule) bool { return sameRule(r, w) })
+			known := func(w *netlink.Rule) bool { return sameRule(r, w) }
+			mayBeOurs := isOurs(r) || isMovedLocal(r) && len(wanted[family]) > 0
+			remove := first || mayBeOurs && !slices.ContainsFunc(wanted[family], known)
+			if remove {
+				cfg.changed("rule", fmt.Sprint(r.Priority))
+			}
+			return remove
 		}); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// isMovedLocal reports whether a rule is the look-up of the local table that Setup puts behind that of Services.
+func isMovedLocal(r *netlink.Rule) bool {
+	return r.Priority == prefLocal && r.Table == unix.RT_TABLE_LOCAL && r.IifName == "" && r.Src == nil && r.Dst == nil
 }
 
 func wantedRules(cfg *Config) map[int][]*netlink.Rule {
@@ -232,9 +288,12 @@ func wantedRules(cfg *Config) map[int][]*netlink.Rule {
 	return out
 }
 
-// newRule is a rule for all packets, or for those with the source that come by the gateway.
+// newRule returns a rule for all packets, or for those with the source that come by the gateway. Its protocol is the
+// kernel's: systemd-networkd removes rules of another protocol that are not its own when it starts
+// (networkd.conf(5), ManageForeignRoutingPolicyRules).
 func newRule(family, pref, table int, src, dst *net.IPNet) *netlink.Rule {
 	r := netlink.NewRule()
+	r.Protocol = unix.RTPROT_KERNEL
 	r.Family, r.Priority, r.Table, r.Src, r.Dst = family, pref, table, src, dst
 	if src != nil {
 		r.IifName = Gateway
@@ -242,7 +301,7 @@ func newRule(family, pref, table int, src, dst *net.IPNet) *netlink.Rule {
 	return r
 }
 
-func ensureRule(want *netlink.Rule) error {
+func ensureRule(cfg *Config, want *netlink.Rule) error {
 	have, err := netlink.RuleList(want.Family)
 	if err != nil {
 		return fmt.Errorf("list policy rules: %w", err)
@@ -253,13 +312,15 @@ func ensureRule(want *netlink.Rule) error {
 	if err := netlink.RuleAdd(want); err != nil && !errors.Is(err, os.ErrExist) {
 		return fmt.Errorf("add policy rule %d: %w", want.Priority, err)
 	}
+	cfg.changed("rule", fmt.Sprint(want.Priority))
 	return nil
 }
 
 func isOurs(r *netlink.Rule) bool { return r.IifName == Gateway || r.Table == serviceTable }
 
 func sameRule(a, b *netlink.Rule) bool {
-	return a.Priority == b.Priority && a.Table == b.Table && a.IifName == b.IifName && a.Mark == b.Mark && sameNet(a.Src, b.Src) && sameNet(a.Dst, b.Dst)
+	return a.Priority == b.Priority && a.Table == b.Table && a.IifName == b.IifName && a.Mark == b.Mark &&
+		a.Protocol == b.Protocol && sameNet(a.Src, b.Src) && sameNet(a.Dst, b.Dst)
 }
 
 func sameNet(a, b *net.IPNet) bool {
@@ -293,13 +354,41 @@ var serviceNextHop = map[int]netip.Addr{
 func neighbours(gw netlink.Link, cfg *Config) error {
 	for _, p := range cfg.Self.PodCIDRs {
 		family := familyOf(p.Addr())
-		n := &netlink.Neigh{LinkIndex: gw.Attrs().Index, Family: family, State: netlink.NUD_PERMANENT, IP: net.IP(serviceNextHop[family].AsSlice()),
-			HardwareAddr: net.HardwareAddr{2, 0xf1, 0, 0, 0, 0x54}}
-		if err := netlink.NeighSet(n); err != nil {
+		wrote, err := setNeighbour(gw, serviceNextHop[family], net.HardwareAddr{2, 0xf1, 0, 0, 0, 0x54})
+		if err != nil {
 			return fmt.Errorf("set the neighbour of the service table: %w", err)
+		}
+		if wrote {
+			cfg.changed("neighbour", serviceNextHop[family].String())
 		}
 	}
 	return nil
+}
+
+// setNeighbour makes a permanent neighbour entry, and reports whether it was missing or another.
+func setNeighbour(link netlink.Link, a netip.Addr, mac net.HardwareAddr) (wrote bool, err error) {
+	index, family := link.Attrs().Index, familyOf(a)
+	list, err := netlink.NeighListExecute(netlink.Ndmsg{
+		Family: uint8(family),
+		Index:  uint32(index),
+		State:  netlink.NUD_PERMANENT,
+	})
+	if err != nil {
+		return false, fmt.Errorf("list neighbour entries: %w", err)
+	}
+	ip := net.IP(a.AsSlice())
+	for i := range list {
+		if n := &list[i]; n.IP.Equal(ip) && n.State&netlink.NUD_PERMANENT != 0 && bytes.Equal(n.HardwareAddr, mac) {
+			return false, nil
+		}
+	}
+	return true, netlink.NeighSet(&netlink.Neigh{
+		LinkIndex:    index,
+		Family:       family,
+		State:        netlink.NUD_PERMANENT,
+		IP:           ip,
+		HardwareAddr: mac,
+	})
 }
 
 // routes fails with a PeerError where other nodes alone are to blame.
@@ -307,16 +396,21 @@ func routes(gw netlink.Link, cfg *Config) error {
 	own, others := ownRoutes(gw, cfg), otherRoutes(gw, cfg)
 	wanted := map[string]bool{}
 	for _, r := range append(slices.Clone(own), others...) {
-		wanted[fmt.Sprint(r.Table, r.Dst)] = true
+		wanted[routeKey(&r)] = true
 	}
-	if err := removeRoutes(func(r *netlink.Route) bool { return !wanted[fmt.Sprint(r.Table, r.Dst)] }); err != nil {
+	if err := removeRoutes(func(r *netlink.Route) bool {
+		if !wanted[routeKey(r)] {
+			cfg.changed("route", routeName(r))
+		}
+		return !wanted[routeKey(r)]
+	}); err != nil {
 		return err
 	}
 	have, err := flowkeepRoutes()
 	if err != nil {
 		return err
 	}
-	ownErr, othersErr := replaceRoutes(own, have), replaceRoutes(others, have)
+	ownErr, othersErr := replaceRoutes(cfg, own, have), replaceRoutes(cfg, others, have)
 	if ownErr == nil && othersErr != nil {
 		return &PeerError{othersErr}
 	}
@@ -325,7 +419,7 @@ func routes(gw netlink.Link, cfg *Config) error {
 
 // replaceRoutes leaves alone what is there: at each change of any route Open vSwitch forgets all that it knows of routes, and reads them
 // anew, and its tunnels lead nowhere meanwhile.
-func replaceRoutes(list, have []netlink.Route) error {
+func replaceRoutes(cfg *Config, list, have []netlink.Route) error {
 	var errs []error
 	for i := range list {
 		if slices.ContainsFunc(have, func(r netlink.Route) bool { return sameRoute(&r, &list[i]) }) {
@@ -333,25 +427,52 @@ func replaceRoutes(list, have []netlink.Route) error {
 		}
 		if err := netlink.RouteReplace(&list[i]); err != nil {
 			errs = append(errs, fmt.Errorf("route to %s: %w", list[i].Dst, err))
+			continue
 		}
+		cfg.changed("route", routeName(&list[i]))
 	}
 	return errors.Join(errs...)
 }
 
+// routeKey names the place of a route: the kernel has one at each, of each type.
+func routeKey(r *netlink.Route) string { return fmt.Sprint(r.Table, r.Dst, isBlackhole(r)) }
+
+func routeName(r *netlink.Route) string {
+	name := fmt.Sprintf("%s in table %d", r.Dst, r.Table)
+	if isBlackhole(r) {
+		return "blackhole " + name
+	}
+	return name
+}
+
+func isBlackhole(r *netlink.Route) bool { return r.Type == unix.RTN_BLACKHOLE }
+
 // sameRoute tells whether a route is there as it is wanted. What the kernel chose by itself counts for nothing.
 func sameRoute(have, want *netlink.Route) bool {
 	onlink := func(r *netlink.Route) bool { return r.Flags&int(netlink.FLAG_ONLINK) != 0 }
-	return have.Table == want.Table && have.Dst != nil && have.Dst.String() == want.Dst.String() && have.Gw.Equal(want.Gw) && have.Src.Equal(want.Src) &&
+	return have.Table == want.Table && isBlackhole(have) == isBlackhole(want) && have.Dst != nil && have.Dst.String() == want.Dst.String() && have.Gw.Equal(want.Gw) && have.Src.Equal(want.Src) &&
 		have.Scope == want.Scope && onlink(have) == onlink(want) && (want.LinkIndex == 0 || have.LinkIndex == want.LinkIndex)
 }
 
-// ownRoutes lead to the node's own pods, and what a Service sends out back into the bridge.
+// lastMetric is the worst metric that a route can have: it is taken only where there is no other.
+const lastMetric = 0xffffffff
+
+// ownRoutes returns those to the node's own pods, and those of the Services' table: back into the bridge, and a
+// blackhole for the time when the kernel has removed the other, with the link's address or because the link went down.
 func ownRoutes(gw netlink.Link, cfg *Config) (out []netlink.Route) {
 	for _, p := range cfg.Self.PodCIDRs {
 		family := familyOf(p.Addr())
 		all := ipNet(netip.PrefixFrom(p.Addr(), 0))
 		out = append(out,
 			netlink.Route{LinkIndex: gw.Attrs().Index, Table: serviceTable, Dst: all, Gw: net.IP(serviceNextHop[family].AsSlice()), Flags: int(netlink.FLAG_ONLINK), Protocol: protocolFlowkeep},
+			netlink.Route{
+				Family:   family,
+				Table:    serviceTable,
+				Dst:      all,
+				Type:     unix.RTN_BLACKHOLE,
+				Priority: lastMetric,
+				Protocol: protocolFlowkeep,
+			},
 			netlink.Route{LinkIndex: gw.Attrs().Index, Table: unix.RT_TABLE_MAIN, Dst: ipNet(p), Src: net.IP(p.Masked().Addr().Next().AsSlice()), Scope: scopeLink(family), Protocol: protocolFlowkeep})
 	}
 	return out
@@ -424,13 +545,14 @@ func removeRoutes(match func(*netlink.Route) bool) error {
 	return nil
 }
 
-// SetNeighbour tells the node a pod's MAC, so that nobody need ask.
+// SetNeighbour makes the node's permanent neighbour entry of a pod.
 func SetNeighbour(a netip.Addr, mac [6]byte) error {
 	gw, err := netlink.LinkByName(Gateway)
 	if err != nil {
 		return err
 	}
-	return netlink.NeighSet(&netlink.Neigh{LinkIndex: gw.Attrs().Index, Family: familyOf(a), State: netlink.NUD_PERMANENT, IP: net.IP(a.AsSlice()), HardwareAddr: mac[:]})
+	_, err = setNeighbour(gw, a, mac[:])
+	return err
 }
 
 // RemoveNeighbour takes back what SetNeighbour told: IPv6 addresses are not given out again for long. It is no error if there

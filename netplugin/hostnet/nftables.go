@@ -72,6 +72,7 @@ func chains(cfg *Config) []chain {
 		{"in-from-pods", "", untracked(cfg, false)},
 		{"translated", "type filter hook prerouting priority dstnat + 10; policy accept;", translated(cfg)},
 	}
+	list = append(list, serviceGuard(cfg)...)
 	list = append(list, tunnelGuard(cfg)...)
 	for _, f := range families(cfg) {
 		list = append(list, keepSource(cfg, &f)...)
@@ -358,6 +359,7 @@ func applyNftables(cfg *Config) error {
 	if err := nft(text); err != nil {
 		return err
 	}
+	cfg.changed("nftables", "flowkeep")
 	if cfg.Kept != nil {
 		*cfg.Kept = Kept{text, listing()}
 	}

@@ -1,0 +1,31 @@
+package hostnet
+
+import "fmt"
+
+// serviceGuard returns the chains behind the policy rules of the second pass (docs/decisions/002), independent of them:
+// where a rule or a route of the Services' table is missing, packets that no policy has evaluated end here. The priority
+// is behind kube-proxy's filter chains, which reject packets to Services without endpoints.
+//
+// A packet that a pod sent to a Service comes by the gateway, and goes back by it once it was translated. So does the
+// translated packet to a node port. What comes by the gateway without a translation would circulate between the bridge
+// and the node until its TTL ends. Of the node's own addresses a pod reaches only the gateway's this way.
+func serviceGuard(cfg *Config) []chain {
+	forward := chain{name: "service-forward", hook: "type filter hook forward priority filter + 10; policy accept;"}
+	input := chain{name: "service-input", hook: "type filter hook input priority filter + 10; policy accept;"}
+	forward.rules = append(forward.rules,
+		fmt.Sprintf("iifname %q meta mark & %#x == %#[2]x oifname != %[3]q drop", Wire, translatedMark, Gateway),
+		fmt.Sprintf("iifname %q oifname %[1]q ct status & dnat == 0 drop", Gateway))
+	for _, message := range []string{"nd-neighbor-solicit", "nd-neighbor-advert"} {
+		input.rules = append(input.rules, fmt.Sprintf("iifname %q icmpv6 type %s accept", Gateway, message))
+	}
+	for _, f := range families(cfg) {
+		for _, a := range f.gateways {
+			input.rules = append(input.rules, fmt.Sprintf("iifname %q %s daddr %s accept", Gateway, f.name, a))
+		}
+		for _, pods := range f.pods {
+			forward.rules = append(forward.rules, fmt.Sprintf("iifname %q %s saddr %s oifname != %[1]q drop", Gateway, f.name, pods))
+			input.rules = append(input.rules, fmt.Sprintf("iifname %q %s saddr %s drop", Gateway, f.name, pods))
+		}
+	}
+	return []chain{forward, input}
+}

@@ -1,0 +1,254 @@
+package hostnet
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"net/netip"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// shell runs a command line in the current network namespace.
+func shell(t *testing.T, line string) {
+	t.Helper()
+	if out, err := exec.Command("sh", "-ec", line).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v: %s", line, err, out)
+	}
+}
+
+// serviceHost returns a node with Services that nftables translates to an address outside, to the node's own and to a
+// pod elsewhere, and a packet socket on the bridge's side of each port and of the underlay.
+func serviceHost(t *testing.T, cfg *Config) map[string]int {
+	t.Helper()
+	if err := Setup(cfg); err != nil {
+		t.Fatal(err)
+	}
+	shell(t, `nft -f - <<'X'
+add table inet nat
+add chain inet nat pre { type nat hook prerouting priority dstnat; }
+add rule inet nat pre ip daddr 10.96.0.1 dnat ip to 198.51.100.7
+add rule inet nat pre ip daddr 10.96.0.2 dnat ip to 192.0.2.11
+add rule inet nat pre ip6 daddr fd00:96::1 dnat ip6 to 2001:db8::7
+add rule inet nat pre ip daddr 192.0.2.11 udp dport 9 iifname "`+Wire+`" dnat ip to 10.244.2.5
+X
+ip route add 198.51.100.0/24 dev under
+ip neigh add 198.51.100.7 lladdr 02:00:00:00:00:12 dev under nud permanent
+ip neigh add 192.0.2.12 lladdr 02:00:00:00:00:12 dev under nud permanent
+ip -6 route add 2001:db8::/32 dev under
+ip -6 neigh add 2001:db8::7 lladdr 02:00:00:00:00:12 dev under nud permanent`)
+	sockets := map[string]int{}
+	for _, name := range []string{Wire, Gateway, "under"} {
+		fd, err := packetSocket(name + "-peer")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { unix.Close(fd) })
+		sockets[name] = fd
+	}
+	return sockets
+}
+
+// heardWithin reports whether a frame with the text comes in time.
+func heardWithin(fd int, text string, limit time.Duration) bool {
+	buf := make([]byte, 2048)
+	for end := time.Now().Add(limit); time.Now().Before(end); {
+		n, _, err := unix.Recvfrom(fd, buf, unix.MSG_DONTWAIT)
+		if err != nil {
+			time.Sleep(time.Millisecond)
+			continue
+		}
+		if bytes.Contains(buf[:n], []byte(text)) {
+			return true
+		}
+	}
+	return false
+}
+
+// TestService_LostConfiguration removes one layer of the second pass after the other: what a pod sent to a Service, and
+// no policy has evaluated, then neither leaves the node nor reaches its programs.
+func TestService_LostConfiguration(t *testing.T) {
+	pod4, pod6 := netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("fd00:244:1::5")
+	ways := []struct {
+		name     string
+		port     string
+		from, to netip.Addr
+	}{
+		{"to the outside", Gateway, pod4, netip.MustParseAddr("10.96.0.1")},
+		{"to the outside, IPv6", Gateway, pod6, netip.MustParseAddr("fd00:96::1")},
+		{"to the node", Gateway, pod4, netip.MustParseAddr("10.96.0.2")},
+		{"by a node port", Wire, pod4, netip.MustParseAddr("192.0.2.11")},
+	}
+	for name, loss := range map[string]string{
+		"nothing":                "true",
+		"all rules":              "ip rule flush; ip -6 rule flush; for f in -4 -6; do ip $f rule add pref 0 table local; ip $f rule add pref 32766 table main; done",
+		"rules of 60 and 61":     "for f in -4 -6; do ip $f rule del pref 60; ip $f rule del pref 61; done",
+		"the route":              "ip route flush table 102; ip -6 route flush table 102",
+		"the port went down":     "ip link set " + Gateway + " down; ip link set " + Gateway + " up",
+		"the port's addresses":   "ip addr flush dev " + Gateway,
+		"the nftables table":     "nft delete table inet flowkeep",
+		"the local rule, and 60": "ip rule del pref 100; ip rule del pref 60; ip rule add pref 0 table local",
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, cfg := host(t), nodeConfig()
+			in(t, h, func() error {
+				sockets := serviceHost(t, cfg)
+				receiver, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(192, 0, 2, 11), Port: 9})
+				if err != nil {
+					return err
+				}
+				defer receiver.Close()
+				shell(t, loss)
+				for _, w := range ways {
+					if w.port == Wire && name == "the nftables table" {
+						continue // docs/decisions/002: the mark of a node port's packets is set by this table alone
+					}
+					text := w.name + ", without " + name
+					mac := cfg.GatewayMAC
+					if w.port == Wire {
+						mac = cfg.WireMAC
+					}
+					if _, err := unix.Write(sockets[w.port], udpFrame(mac[:], w.from, w.to, text)); err != nil {
+						return err
+					}
+					if heardWithin(sockets["under"], text, 200*time.Millisecond) {
+						t.Errorf("%s: left the node", text)
+					}
+				}
+				_ = receiver.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+				if n, from, err := receiver.ReadFromUDP(make([]byte, 100)); err == nil {
+					t.Errorf("a program of the node got %d bytes from %v", n, from)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// TestService_TranslatedPacketReturns shows that the guard lets pass what it is not for: a translated packet goes back
+// into the bridge, and the node answers its pods by the gateway's address.
+func TestService_TranslatedPacketReturns(t *testing.T) {
+	h, cfg := host(t), nodeConfig()
+	in(t, h, func() error {
+		sockets := serviceHost(t, cfg)
+		for i, to := range []string{"10.96.0.1", "10.96.0.2", "fd00:96::1"} {
+			from, text := netip.MustParseAddr("10.244.1.5"), fmt.Sprintf("question %d", i)
+			dst := netip.MustParseAddr(to)
+			if dst.Is6() {
+				from = netip.MustParseAddr("fd00:244:1::5")
+			}
+			if _, err := unix.Write(sockets[Gateway], udpFrame(cfg.GatewayMAC[:], from, dst, text)); err != nil {
+				return err
+			}
+			heard := heardUntil(t, sockets[Gateway], text)
+			if bytes.Contains(heard, slices16(from, dst)) {
+				t.Errorf("to %s: came back without a translation", to)
+			}
+		}
+		receiver, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(10, 244, 1, 1), Port: 9})
+		if err != nil {
+			return err
+		}
+		defer receiver.Close()
+		frame := udpFrame(cfg.GatewayMAC[:], netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("10.244.1.1"), "to the gateway")
+		if _, err := unix.Write(sockets[Gateway], frame); err != nil {
+			return err
+		}
+		_ = receiver.SetReadDeadline(time.Now().Add(5 * time.Second))
+		_, _, err = receiver.ReadFromUDP(make([]byte, 100))
+		return err
+	})
+}
+
+func slices16(from, to netip.Addr) []byte { return append(from.AsSlice(), to.AsSlice()...) }
+
+// TestService_UntranslatedPacketDoesNotCirculate sends the bridge's side of the gateway a packet that the node knows no
+// translation of: it is neither sent back, nor tracked.
+func TestService_UntranslatedPacketDoesNotCirculate(t *testing.T) {
+	h, cfg := host(t), nodeConfig()
+	in(t, h, func() error {
+		sockets := serviceHost(t, cfg)
+		pod := netip.MustParseAddr("10.244.1.5")
+		if err := SetNeighbour(pod, [6]byte{2, 0, 0, 0, 1, 5}); err != nil {
+			return err
+		}
+		for name, ends := range map[string][2]netip.Addr{
+			"a late answer":        {netip.MustParseAddr("198.51.100.7"), pod},
+			"to no Service's port": {pod, netip.MustParseAddr("10.96.0.99")},
+		} {
+			if _, err := unix.Write(sockets[Gateway], udpFrame(cfg.GatewayMAC[:], ends[0], ends[1], name)); err != nil {
+				return err
+			}
+			if heardWithin(sockets[Gateway], name, 200*time.Millisecond) {
+				t.Errorf("%s: came back", name)
+			}
+		}
+		return tracked(t, "10.244.1.5", 0)
+	})
+}
+
+// TestSetup_RulesSurviveNetworkd removes what systemd-networkd removes when it starts: rules of another protocol than
+// the kernel's.
+func TestSetup_RulesSurviveNetworkd(t *testing.T) {
+	h := host(t)
+	in(t, h, func() error {
+		shell(t, "ip rule add pref 100 table local protocol 0; ip rule add pref 60 iif fk-gw from 10.244.1.0/24 table 102 protocol 0") // as older versions made them
+		if err := Setup(nodeConfig()); err != nil {
+			return err
+		}
+		for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+			rules, err := netlink.RuleList(family)
+			if err != nil {
+				return err
+			}
+			seen := map[int]int{}
+			for i := range rules {
+				seen[rules[i].Priority]++
+				if rules[i].Protocol != unix.RTPROT_KERNEL {
+					t.Errorf("rule %d has protocol %d", rules[i].Priority, rules[i].Protocol)
+				}
+			}
+			for _, pref := range []int{prefGatewayLocal, prefService, prefTranslated, prefLocal} {
+				if seen[pref] != 1 {
+					t.Errorf("%d rules of preference %d in family %d", seen[pref], pref, family)
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// TestSetup_WritesOnlyWhatDiffers counts the writes of a second call: each causes events that lead to another call.
+func TestSetup_WritesOnlyWhatDiffers(t *testing.T) {
+	h, cfg := host(t), nodeConfig()
+	cfg.Kept = &Kept{}
+	in(t, h, func() error {
+		var wrote []string
+		cfg.Changed = func(object, name string) { wrote = append(wrote, object+" "+name) }
+		if err := Setup(cfg); err != nil {
+			return err
+		}
+		objects := map[string]bool{}
+		for _, w := range wrote {
+			object, _, _ := bytes.Cut([]byte(w), []byte(" "))
+			objects[string(object)] = true
+		}
+		for _, o := range Objects {
+			if !objects[o] && o != "sysctl" {
+				t.Errorf("the first Setup reported no %s", o)
+			}
+		}
+		wrote = nil
+		if err := Setup(cfg); err != nil {
+			return err
+		}
+		if len(wrote) > 0 {
+			t.Errorf("the second Setup wrote %q", wrote)
+		}
+		return nil
+	})
+}

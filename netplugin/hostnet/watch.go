@@ -1,0 +1,221 @@
+package hostnet
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// sysctlInterval is the time between two reads of the sysctls that Setup sets.
+	sysctlInterval = 500 * time.Millisecond
+	// watchBuffer is the size of a netlink socket's receive buffer, in bytes.
+	watchBuffer = 1 << 20
+)
+
+// routeGroups are the rtnetlink(7) groups with changes of what Setup writes.
+var routeGroups = []uint{
+	unix.RTNLGRP_LINK,
+	unix.RTNLGRP_NEIGH,
+	unix.RTNLGRP_IPV4_IFADDR,
+	unix.RTNLGRP_IPV6_IFADDR,
+	unix.RTNLGRP_IPV4_ROUTE,
+	unix.RTNLGRP_IPV6_ROUTE,
+	unix.RTNLGRP_IPV4_RULE,
+	unix.RTNLGRP_IPV6_RULE,
+	unix.RTNLGRP_IPV4_NETCONF,
+	unix.RTNLGRP_IPV6_NETCONF,
+}
+
+// Watch calls changed after each change of this network namespace that may concern what Setup writes, Setup's own
+// writes among them, until ctx ends. It calls changed from several goroutines. Sysctls are read twice a second.
+func Watch(ctx context.Context, changed func(), log *slog.Logger) error {
+	routes, err := subscribe(unix.NETLINK_ROUTE, routeGroups...)
+	if err != nil {
+		return err
+	}
+	defer routes.Close()
+	filters, err := subscribe(unix.NETLINK_NETFILTER, unix.NFNLGRP_NFTABLES)
+	if err != nil {
+		return err
+	}
+	defer filters.Close()
+	links, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("open a netlink socket: %w", err)
+	}
+	defer links.Close()
+	changed() // between the last Setup and the subscription
+	var all sync.WaitGroup
+	concerns := func(m *syscall.NetlinkMessage) bool { return concernsRoutes(links, m) }
+	all.Go(func() { receive(ctx, routes, concerns, changed, log) })
+	all.Go(func() { receive(ctx, filters, concernsNftables, changed, log) })
+	pollSysctls(ctx, changed) // on this goroutine, whose thread may be in another network namespace
+	all.Wait()
+	return nil
+}
+
+func subscribe(family int, groups ...uint) (*nl.NetlinkSocket, error) {
+	s, err := nl.Subscribe(family, groups...)
+	if err != nil {
+		return nil, fmt.Errorf("subscribe to changes of the host's network: %w", err)
+	}
+	wake := unix.Timeval{Sec: 1} // to see that the context has ended
+	_ = s.SetReceiveBufferSize(watchBuffer, true)
+	if err := s.SetReceiveTimeout(&wake); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("subscribe to changes of the host's network: %w", err)
+	}
+	return s, nil
+}
+
+// receive calls changed for messages that concern Setup, and for messages that were lost.
+func receive(ctx context.Context, s *nl.NetlinkSocket, concerns func(*syscall.NetlinkMessage) bool, changed func(), log *slog.Logger) {
+	for ctx.Err() == nil {
+		messages, _, err := s.Receive()
+		switch {
+		case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EINTR):
+			continue
+		case errors.Is(err, unix.ENOBUFS):
+			changed()
+			continue
+		case err != nil:
+			log.Warn("could not receive changes of the host's network; it is compared every 30 s", "error", err)
+			select {
+			case <-time.After(time.Second):
+			case <-ctx.Done():
+			}
+			continue
+		}
+		for i := range messages {
+			if concerns(&messages[i]) {
+				changed()
+				break
+			}
+		}
+	}
+}
+
+// pollSysctls reads sysctls: the kernel sends no message for most of them.
+func pollSysctls(ctx context.Context, changed func()) {
+	tick := time.NewTicker(sysctlInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			if SysctlsDiffer() {
+				changed()
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// concernsRoutes reports whether an rtnetlink message may be about a thing that Setup writes. On a node with many routes
+// and neighbours most messages are about others.
+func concernsRoutes(links *netlink.Handle, m *syscall.NetlinkMessage) bool {
+	switch m.Header.Type {
+	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
+		return concernsLink(m.Data)
+	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
+		return len(m.Data) >= unix.SizeofIfAddrmsg && isOurLink(links, int(binary.NativeEndian.Uint32(m.Data[4:])))
+	case unix.RTM_DELNEIGH:
+		return len(m.Data) >= unix.SizeofNdMsg && isOurLink(links, int(binary.NativeEndian.Uint32(m.Data[4:])))
+	case unix.RTM_NEWNEIGH:
+		return false
+	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
+		return concernsRoute(m)
+	case unix.RTM_NEWNETCONF, unix.RTM_DELNETCONF:
+		return concernsSysctl(links, m.Data)
+	default: // rules
+		return true
+	}
+}
+
+// concernsSysctl reports whether a message about sysctls is about one of Flowkeep's ports, or about all interfaces.
+func concernsSysctl(links *netlink.Handle, data []byte) bool {
+	const header, attrIndex, allIndex = 4, 1, -1 // struct netconfmsg, NETCONFA_IFINDEX and its value (linux/netconf.h)
+	if len(data) < header {
+		return false
+	}
+	attrs, err := nl.ParseRouteAttr(data[header:])
+	if err != nil {
+		return true
+	}
+	for _, a := range attrs {
+		if a.Attr.Type == attrIndex && len(a.Value) >= 4 {
+			index := int32(binary.NativeEndian.Uint32(a.Value))
+			return index == allIndex || isOurLink(links, int(index))
+		}
+	}
+	return false
+}
+
+func concernsLink(data []byte) bool {
+	if len(data) < unix.SizeofIfInfomsg {
+		return false
+	}
+	attrs, err := nl.ParseRouteAttr(data[unix.SizeofIfInfomsg:])
+	if err != nil {
+		return true
+	}
+	for _, a := range attrs {
+		if a.Attr.Type == unix.IFLA_IFNAME {
+			name := nl.BytesToString(a.Value)
+			return name == Gateway || name == Wire
+		}
+	}
+	return false
+}
+
+// concernsRoute reports whether a message is about a route of Flowkeep, about its table, or about a route that replaced
+// another one, for which there is no message of its own.
+func concernsRoute(m *syscall.NetlinkMessage) bool {
+	if len(m.Data) < unix.SizeofRtMsg {
+		return false
+	}
+	table, protocol := m.Data[4], m.Data[5]
+	return protocol == protocolFlowkeep || table == serviceTable || m.Header.Flags&unix.NLM_F_REPLACE != 0
+}
+
+// isOurLink reports whether an interface index is one of Flowkeep's ports, or of a link that is gone.
+func isOurLink(links *netlink.Handle, index int) bool {
+	link, err := links.LinkByIndex(index)
+	return err != nil || link.Attrs().Name == Gateway || link.Attrs().Name == Wire
+}
+
+// attrTable is the type of the attribute with a table's name in messages of nftables about tables, chains, rules, sets and
+// objects: NFTA_TABLE_NAME, NFTA_CHAIN_TABLE and so on (linux/netfilter/nf_tables.h).
+const attrTable = 1
+
+// concernsNftables reports whether a message of nftables is about one of Flowkeep's tables. Elements of its sets come and
+// go with packets.
+func concernsNftables(m *syscall.NetlinkMessage) bool {
+	switch m.Header.Type & 0xff {
+	case unix.NFT_MSG_NEWSETELEM, unix.NFT_MSG_DELSETELEM, unix.NFT_MSG_NEWGEN:
+		return false
+	}
+	if len(m.Data) < nl.SizeofNfgenmsg {
+		return false
+	}
+	attrs, err := nl.ParseRouteAttr(m.Data[nl.SizeofNfgenmsg:])
+	if err != nil {
+		return true
+	}
+	for _, a := range attrs {
+		if a.Attr.Type == attrTable {
+			return nl.BytesToString(a.Value) == "flowkeep"
+		}
+	}
+	return false
+}

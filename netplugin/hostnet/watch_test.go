@@ -1,0 +1,80 @@
+package hostnet
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+)
+
+// TestWatch_ReportsChanges makes each change that Setup repairs, and some of other parts of the network.
+func TestWatch_ReportsChanges(t *testing.T) {
+	for name, test := range map[string]struct {
+		command string
+		ours    bool
+	}{
+		"rule":                   {"ip rule del pref 60", true},
+		"IPv6 rule":              {"ip -6 rule del pref 100", true},
+		"route":                  {"ip route del 10.244.2.0/24", true},
+		"route replaced":         {"ip route replace 10.244.2.0/24 via 192.0.2.99 proto static", true},
+		"Services' table":        {"ip route flush table 102", true},
+		"address":                {"ip addr flush dev " + Gateway, true},
+		"link down":              {"ip link set " + Gateway + " down", true},
+		"MTU":                    {"ip link set " + Wire + " mtu 1280", true},
+		"neighbour":              {"ip neigh del 169.254.102.1 dev " + Gateway, true},
+		"flush":                  {"nft flush ruleset", true},
+		"nftables rule":          {"nft flush chain inet flowkeep raw", true},
+		"forwarding":             {"echo 0 >/proc/sys/net/ipv4/conf/" + Wire + "/forwarding", true},
+		"sysctl":                 {"echo 1 >/proc/sys/net/ipv6/conf/" + Gateway + "/accept_ra", true},
+		"another link's address": {"ip addr add 192.0.2.77/24 dev under", false},
+		"another route":          {"ip route add 198.51.100.0/24 dev under", false},
+		"another nftables table": {"nft add table inet other", false},
+		"another link":           {"ip link add other type bridge", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, cfg := host(t), nodeConfig()
+			in(t, h, func() error { return Setup(cfg) })
+			ctx, cancel := context.WithCancel(t.Context())
+			changed, ended := make(chan struct{}, 100), make(chan error, 1)
+			go h.Do(func() {
+				ended <- Watch(ctx, func() { changed <- struct{}{} }, slog.New(slog.DiscardHandler))
+			})
+			<-changed // it has subscribed
+			quiet := 200 * time.Millisecond
+			if !test.ours {
+				quiet = 1500 * time.Millisecond // until duplicate address detection has ended
+			}
+			drain(changed, quiet)
+			in(t, h, func() error { shell(t, test.command); return nil })
+			limit := 900 * time.Millisecond
+			if !test.ours {
+				limit = 2 * sysctlInterval / 3
+			}
+			select {
+			case <-changed:
+				if !test.ours {
+					t.Error("reported, though nothing of Flowkeep's changed")
+				}
+			case <-time.After(limit):
+				if test.ours {
+					t.Error("not reported within a second")
+				}
+			}
+			cancel()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// drain empties a channel until nothing comes for a while.
+func drain(c <-chan struct{}, quiet time.Duration) {
+	for {
+		select {
+		case <-c:
+		case <-time.After(quiet):
+			return
+		}
+	}
+}
