@@ -39,7 +39,9 @@ func makeLink(e *Endpoint, cfg *Network) error {
 	if err != nil {
 		return err
 	}
-	noIPv6(e.HostIfName)
+	if _, err := sealLink(e.HostIfName); err != nil {
+		return err
+	}
 	if err := netlink.LinkSetUp(host); err != nil {
 		return err
 	}
@@ -65,10 +67,6 @@ func notOurs(pod ns.NetNS) error {
 
 // ErrNetNS is returned for a network namespace that no pod can be wired in.
 var ErrNetNS = errors.New("not a pod's network namespace")
-
-func noIPv6(ifName string) {
-	_ = os.WriteFile(filepath.Join("/proc/sys/net/ipv6/conf", ifName, "disable_ipv6"), []byte("1"), 0)
-}
 
 // setUpPod runs in the pod's network namespace.
 func setUpPod(e *Endpoint, cfg *Network) error {

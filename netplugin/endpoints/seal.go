@@ -1,0 +1,60 @@
+package endpoints
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// sealed returns the sysctls by which the node's stack takes nothing from its end of a pod's link, by path below
+// /proc/sys/net. On the userspace datapath the link is an ordinary device of the node. Reverse path filtering refuses
+// every IPv4 source on a link that has neither an address nor a route (RFC 3704; the kernel's ip-sysctl, rp_filter).
+// hostnet's nftables rules drop the same packets: either layer suffices while the other is missing.
+func sealed(ifName string) map[string]string {
+	return map[string]string{
+		"ipv6/conf/" + ifName + "/disable_ipv6": "1",
+		"ipv4/conf/" + ifName + "/rp_filter":    "1",
+		"ipv4/conf/" + ifName + "/arp_ignore":   "8", // reply for no address
+		"ipv4/conf/" + ifName + "/forwarding":   "0",
+	}
+}
+
+// sealLink sets the sysctls that differ, and reports whether one did.
+func sealLink(ifName string) (wrote bool, err error) {
+	for name, value := range sealed(ifName) {
+		path := filepath.Join("/proc/sys/net", name)
+		have, err := os.ReadFile(path)
+		if err == nil && strings.TrimSpace(string(have)) == value {
+			continue
+		}
+		if errors.Is(err, os.ErrNotExist) && strings.HasPrefix(name, "ipv6") {
+			continue // a node without IPv6
+		}
+		if err := os.WriteFile(path, []byte(value), 0); err != nil {
+			return wrote, fmt.Errorf("set sysctl %s to %s: %w", name, value, err)
+		}
+		wrote = true
+	}
+	return wrote, nil
+}
+
+// SealLinks keeps the node's stack from taking packets of pods' links, where another program has changed that. It
+// returns the names of links that it changed.
+func (m *Manager) SealLinks() (changed []string, err error) {
+	var errs []error
+	for _, e := range m.List() {
+		if linkGone(&e) {
+			continue
+		}
+		wrote, err := sealLink(e.HostIfName)
+		if wrote {
+			changed = append(changed, e.HostIfName)
+		}
+		if err != nil && !linkGone(&e) {
+			errs = append(errs, fmt.Errorf("pod %s: %w", e.ID(), err))
+		}
+	}
+	return changed, errors.Join(errs...)
+}
