@@ -386,7 +386,9 @@ func (x *sampling) confirm(ctx context.Context, before *scene, packets []policy.
 
 // traceLater waits, then traces those of the packets that still have the pods that they had before, at a time when
 // nothing of the node changes. It returns nil samples if there is no such time.
-func (x *sampling) traceLater(ctx context.Context, before *scene, packets []policy.Packet) ([]sample, []inspect.Trace, error) {
+func (x *sampling) traceLater(
+	ctx context.Context, before *scene, packets []policy.Packet,
+) ([]sample, []inspect.Trace, error) {
 	for range mostUnsteady {
 		select {
 		case <-time.After(confirmingInterval):

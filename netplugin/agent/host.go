@@ -95,8 +95,10 @@ func (r *runner) keepHost(ctx context.Context, infos []policy.NodeInfo) error {
 	err := r.setNetwork(ctx, infos)
 	if h.steady && len(h.repaired) > 0 {
 		for _, object := range slices.Sorted(maps.Keys(h.repaired)) {
-			r.metrics.hostRepairs.WithLabelValues(object).Add(float64(len(h.repaired[object])))
-			r.log.Warn("another program changed the host's network; repaired", "object", object, "names", strings.Join(h.repaired[object], ", "))
+			names := h.repaired[object]
+			r.metrics.hostRepairs.WithLabelValues(object).Add(float64(len(names)))
+			r.log.Warn("another program changed the host's network; repaired",
+				"object", object, "names", strings.Join(names, ", "))
 		}
 	}
 	problem := ""
@@ -129,7 +131,8 @@ func (r *runner) setNetwork(ctx context.Context, infos []policy.NodeInfo) error 
 	}
 	cfg.Self, cfg.Others = split(r.cfg.Node, infos)
 	if len(cfg.Self.PodCIDRs) == 0 {
-		return fmt.Errorf("node %s has no spec.podCIDRs: give kube-controller-manager --allocate-node-cidrs, or set them", r.cfg.Node)
+		return fmt.Errorf("node %s has no spec.podCIDRs: "+
+			"give kube-controller-manager --allocate-node-cidrs, or set them", r.cfg.Node)
 	}
 	underlayErr := r.underlay(&cfg)
 	r.logConflicts(hostnet.Conflicts(&cfg))
@@ -144,7 +147,8 @@ func (r *runner) setNetwork(ctx context.Context, infos []policy.NodeInfo) error 
 	if err := r.do(ctx, func() { r.openSetUp(ctx, cfg.Self.PodCIDRs) }); err != nil {
 		return err
 	}
-	return errors.Join(r.openManager(ctx, &cfg), setup, underlayErr) // another node's wrong address keeps nobody from being wired here
+	// another node's wrong address keeps no pod from being attached here
+	return errors.Join(r.openManager(ctx, &cfg), setup, underlayErr)
 }
 
 // logConflicts logs the conflicts between nodes when they have changed.

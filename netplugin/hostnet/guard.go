@@ -2,9 +2,9 @@ package hostnet
 
 import "fmt"
 
-// serviceGuard returns the chains behind the policy rules of the second pass (docs/decisions/002), independent of them:
-// where a rule or a route of the Services' table is missing, packets that no policy has evaluated end here. The priority
-// is behind kube-proxy's filter chains, which reject packets to Services without endpoints.
+// serviceGuard returns the chains behind the policy rules of the second pass (docs/decisions/002), independent of
+// them: where a rule or a route of the Services' table is missing, packets that no policy has evaluated end here. The
+// priority is behind kube-proxy's filter chains, which reject packets to Services without endpoints.
 //
 // A packet that a pod sent to a Service comes by the gateway, and goes back by it once it was translated. So does the
 // translated packet to a node port. What comes by the gateway without a translation would circulate between the bridge
@@ -23,8 +23,9 @@ func serviceGuard(cfg *Config) []chain {
 			input.rules = append(input.rules, fmt.Sprintf("iifname %q %s daddr %s accept", Gateway, f.name, a))
 		}
 		for _, pods := range f.pods {
-			forward.rules = append(forward.rules, fmt.Sprintf("iifname %q %s saddr %s oifname != %[1]q drop", Gateway, f.name, pods))
-			input.rules = append(input.rules, fmt.Sprintf("iifname %q %s saddr %s drop", Gateway, f.name, pods))
+			from := fmt.Sprintf("iifname %q %s saddr %s ", Gateway, f.name, pods)
+			forward.rules = append(forward.rules, from+fmt.Sprintf("oifname != %q drop", Gateway))
+			input.rules = append(input.rules, from+"drop")
 		}
 	}
 	return []chain{forward, input}

@@ -91,7 +91,8 @@ func Setup(cfg *Config) error {
 	if err != nil {
 		return errors.Join(filters, rules(cfg), err)
 	}
-	if err := errors.Join(filters, sysctls(cfg), addresses(gw, cfg), rules(cfg), neighbours(gw, cfg), noResolution(wire, cfg)); err != nil {
+	err = errors.Join(filters, sysctls(cfg), addresses(gw, cfg), rules(cfg), neighbours(gw, cfg), noResolution(wire, cfg))
+	if err != nil {
 		return errors.Join(err, routes(gw, cfg))
 	}
 	return routes(gw, cfg)

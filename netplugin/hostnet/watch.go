@@ -78,8 +78,11 @@ func subscribe(family int, groups ...uint) (*nl.NetlinkSocket, error) {
 	return s, nil
 }
 
+// messageFilter reports whether a netlink message concerns Setup.
+type messageFilter func(*syscall.NetlinkMessage) bool
+
 // receive calls changed for messages that concern Setup, and for messages that were lost.
-func receive(ctx context.Context, s *nl.NetlinkSocket, concerns func(*syscall.NetlinkMessage) bool, changed func(), log *slog.Logger) {
+func receive(ctx context.Context, s *nl.NetlinkSocket, concerns messageFilter, changed func(), log *slog.Logger) {
 	for ctx.Err() == nil {
 		messages, _, err := s.Receive()
 		switch {
@@ -121,8 +124,8 @@ func pollSysctls(ctx context.Context, changed func()) {
 	}
 }
 
-// concernsRoutes reports whether an rtnetlink message may be about a thing that Setup writes. On a node with many routes
-// and neighbours most messages are about others.
+// concernsRoutes reports whether an rtnetlink message may be about a thing that Setup writes. On a node with many
+// routes and neighbours most messages are about others.
 func concernsRoutes(links *netlink.Handle, m *syscall.NetlinkMessage) bool {
 	switch m.Header.Type {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
@@ -194,12 +197,12 @@ func isOurLink(links *netlink.Handle, index int) bool {
 	return err != nil || link.Attrs().Name == Gateway || link.Attrs().Name == Wire
 }
 
-// attrTable is the type of the attribute with a table's name in messages of nftables about tables, chains, rules, sets and
-// objects: NFTA_TABLE_NAME, NFTA_CHAIN_TABLE and so on (linux/netfilter/nf_tables.h).
+// attrTable is the type of the attribute with a table's name in messages of nftables about tables, chains, rules, sets
+// and objects: NFTA_TABLE_NAME, NFTA_CHAIN_TABLE and so on (linux/netfilter/nf_tables.h).
 const attrTable = 1
 
-// concernsNftables reports whether a message of nftables is about one of Flowkeep's tables. Elements of its sets come and
-// go with packets.
+// concernsNftables reports whether a message of nftables is about one of Flowkeep's tables. Elements of its sets come
+// and go with packets.
 func concernsNftables(m *syscall.NetlinkMessage) bool {
 	switch m.Header.Type & 0xff {
 	case unix.NFT_MSG_NEWSETELEM, unix.NFT_MSG_DELSETELEM, unix.NFT_MSG_NEWGEN:
