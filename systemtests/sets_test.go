@@ -35,6 +35,7 @@ var exclusiveTests = map[string]string{
 	"TestFragmentsAreJudgedLikeTheFirst":                "needs the fragment lists of a switch, which all pods of a node share",
 	"TestGeneve":                                        "boots a second cluster",
 	"TestHA":                                            "kills netmaster",
+	"TestHostDisturbances":                              "changes node1's host configuration, and stops netplugin",
 	"TestInBrief":                                       "kills netplugin and the switch",
 	"TestInstalled":                                     "boots a second cluster",
 	"TestJudgingTable":                                  "measures latencies",

@@ -118,6 +118,7 @@ func (r *runner) keepHost(ctx context.Context, infos []policy.NodeInfo) error {
 func (r *runner) setNetwork(ctx context.Context, infos []policy.NodeInfo) error {
 	cfg := hostnet.Config{
 		ClusterCIDRs: r.clusters,
+		ServiceCIDRs: r.node.services,
 		GatewayMAC:   nodeMAC(r.cfg.Node, hostnet.Gateway),
 		WireMAC:      nodeMAC(r.cfg.Node, hostnet.Wire),
 		ServiceMAC:   pipeline.ServiceMAC,

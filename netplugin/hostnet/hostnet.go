@@ -46,6 +46,7 @@ type Config struct {
 	Self         policy.NodeInfo
 	Others       []policy.NodeInfo
 	ClusterCIDRs []netip.Prefix
+	ServiceCIDRs []netip.Prefix
 	GatewayMAC   [6]byte
 	WireMAC      [6]byte
 	ServiceMAC   [6]byte // on the wire: second pass of a packet to a Service

@@ -31,7 +31,7 @@ func nodeConfig() *Config {
 	return &Config{
 		Self:         info("node1", "192.0.2.11", "10.244.1.0/24", "fd00:244:1::/64"),
 		Others:       []policy.NodeInfo{info("node2", "192.0.2.12", "10.244.2.0/24"), info("node3", "192.0.2.13", "10.244.3.0/24")},
-		ClusterCIDRs: prefixes("10.244.0.0/16", "fd00:244::/32"), GatewayMAC: [6]byte{2, 0, 0, 0, 0, 1}, WireMAC: [6]byte{2, 0, 0, 0, 0, 2}, ServiceMAC: [6]byte{2, 0xf1, 0, 0, 0, 0x53}, MTU: 1400,
+		ClusterCIDRs: prefixes("10.244.0.0/16", "fd00:244::/32"), ServiceCIDRs: prefixes("10.96.0.0/16", "fd00:96::/108"), GatewayMAC: [6]byte{2, 0, 0, 0, 0, 1}, WireMAC: [6]byte{2, 0, 0, 0, 0, 2}, ServiceMAC: [6]byte{2, 0xf1, 0, 0, 0, 0x53}, MTU: 1400,
 	}
 }
 

@@ -217,8 +217,9 @@ func selfSets(cfg *Config) (sets []string) {
 	return sets
 }
 
-// onlyByBridge drops what comes from elsewhere with the address of a pod of this node, or with tunnels of any: it would be
-// taken for that pod's. (The kernel's rp_filter may be off, and knows no IPv6.)
+// onlyByBridge drops packets from elsewhere with the address of a pod of this node, or with tunnels of any: the bridge
+// would take them for that pod's. (The kernel's rp_filter may be off, and knows no IPv6.) With a Service's address they
+// would pass as replies of that Service if ports and addresses match.
 func onlyByBridge(cfg *Config) (rules []string) {
 	for _, name := range []string{"lo", Gateway, Wire} {
 		rules = append(rules, fmt.Sprintf("iifname %q return", name))
@@ -227,7 +228,7 @@ func onlyByBridge(cfg *Config) (rules []string) {
 	if cfg.Tunnelled {
 		pods = podsByFamily(cfg)
 	}
-	for _, part := range pods {
+	for _, part := range append(pods, byFamilyList(cfg.ServiceCIDRs)...) {
 		for _, p := range part.list {
 			rules = append(rules, fmt.Sprintf("%s saddr %s drop", part.family, p))
 		}

@@ -105,17 +105,22 @@ func TestNobodyOutsidePassesForAPodOfThisNode(t *testing.T) {
 			return err
 		}
 		defer unix.Close(bridge)
-		for _, c := range []struct{ outside, pod, other string }{{"198.51.100.1", "10.244.1.5", "10.244.1.6"}, {"2001:db8::1", "fd00:244:1::5", "fd00:244:1::6"}} {
+		for _, c := range []struct{ outside, pod, other string }{
+			{"198.51.100.1", "10.244.1.5", "10.244.1.6"},
+			{"198.51.100.1", "10.244.1.5", "10.96.0.10"}, // a Service's
+			{"2001:db8::1", "fd00:244:1::5", "fd00:244:1::6"},
+			{"2001:db8::1", "fd00:244:1::5", "fd00:96::10"},
+		} {
 			pod := netip.MustParseAddr(c.pod)
 			if err := SetNeighbour(pod, [6]byte{2, 0, 0, 0, 1, 5}); err != nil {
 				return err
 			}
-			for _, p := range [][2]string{{c.other, "forged for " + c.pod}, {c.outside, "honest for " + c.pod}} {
+			for _, p := range [][2]string{{c.other, "forged as " + c.other}, {c.outside, "honest after " + c.other}} {
 				if _, err := unix.Write(out, udpFrame(under.Attrs().HardwareAddr, netip.MustParseAddr(p[0]), pod, p[1])); err != nil {
 					return err
 				}
 			}
-			if bytes.Contains(heardUntil(t, bridge, "honest for "+c.pod), []byte("forged")) {
+			if bytes.Contains(heardUntil(t, bridge, "honest after "+c.other), []byte("forged")) {
 				t.Errorf("what comes from outside as %s reaches the bridge", c.other)
 			}
 		}

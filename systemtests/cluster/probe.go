@@ -100,8 +100,9 @@ func (c *Cluster) checkFrom(ctx context.Context, netns string, timeout time.Dura
 	return unmet, nil
 }
 
-// Settle checks again and again until every expectation is met, and then once more with more patience. If one is not met then, a machine
-// that stood still may have made the hasty check take it for shut too early: all this is done once again, and only once.
+// Settle checks until every expectation is met, for up to limit, and then once more with more patience. A slow machine
+// may have let the first, hasty checks take a way for shut: where the patient check finds that, all is done again, once,
+// with patience from the start.
 func (c *Cluster) Settle(ctx context.Context, limit time.Duration, expectations []Expectation) error {
 	check := func(p Patience) error {
 		unmet, err := c.Check(ctx, p, expectations)
@@ -110,12 +111,14 @@ func (c *Cluster) Settle(ctx context.Context, limit time.Duration, expectations 
 		}
 		return err
 	}
+	hasty := Patience{Open: 400 * time.Millisecond, Shut: 200 * time.Millisecond}
+	patient := Patience{Open: 10 * time.Second, Shut: time.Second}
 	var err error
-	for range 2 {
-		if err = Until(ctx, limit, func() error { return check(Patience{Open: 400 * time.Millisecond, Shut: 200 * time.Millisecond}) }); err != nil {
+	for _, first := range []Patience{hasty, patient} {
+		if err = Until(ctx, limit, func() error { return check(first) }); err != nil {
 			return err
 		}
-		if err = check(Patience{Open: 10 * time.Second, Shut: time.Second}); err == nil {
+		if err = check(patient); err == nil {
 			return nil
 		}
 	}
