@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -131,9 +132,9 @@ func concernsRoutes(links *netlink.Handle, m *syscall.NetlinkMessage) bool {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
 		return concernsLink(m.Data)
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
-		return len(m.Data) >= unix.SizeofIfAddrmsg && isOurLink(links, int(binary.NativeEndian.Uint32(m.Data[4:])))
+		return len(m.Data) >= unix.SizeofIfAddrmsg && isOurLink(links, indexOf(m.Data)) || concernsPodsLink(links, m)
 	case unix.RTM_DELNEIGH:
-		return len(m.Data) >= unix.SizeofNdMsg && isOurLink(links, int(binary.NativeEndian.Uint32(m.Data[4:])))
+		return len(m.Data) >= unix.SizeofNdMsg && isOurLink(links, indexOf(m.Data))
 	case unix.RTM_NEWNEIGH:
 		return false
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
@@ -158,7 +159,8 @@ func concernsSysctl(links *netlink.Handle, data []byte) bool {
 	for _, a := range attrs {
 		if a.Attr.Type == attrIndex && len(a.Value) >= 4 {
 			index := int32(binary.NativeEndian.Uint32(a.Value))
-			return index == allIndex || isOurLink(links, int(index))
+			one := len(attrs) == 2 // with the index; the message about a new link has all sysctls
+			return index == allIndex || isOurLink(links, int(index)) || one && isPodsLink(links, int(index))
 		}
 	}
 	return false
@@ -195,6 +197,19 @@ func concernsRoute(m *syscall.NetlinkMessage) bool {
 func isOurLink(links *netlink.Handle, index int) bool {
 	link, err := links.LinkByIndex(index)
 	return err != nil || link.Attrs().Name == Gateway || link.Attrs().Name == Wire
+}
+
+// indexOf returns the interface index of a message about an address or a neighbour.
+func indexOf(data []byte) int { return int(binary.NativeEndian.Uint32(data[4:])) }
+
+// concernsPodsLink reports whether a message is about a new address of the node's end of a pod's link, which has none.
+func concernsPodsLink(links *netlink.Handle, m *syscall.NetlinkMessage) bool {
+	return m.Header.Type == unix.RTM_NEWADDR && len(m.Data) >= unix.SizeofIfAddrmsg && isPodsLink(links, indexOf(m.Data))
+}
+
+func isPodsLink(links *netlink.Handle, index int) bool {
+	link, err := links.LinkByIndex(index)
+	return err == nil && strings.HasPrefix(link.Attrs().Name, PodPrefix)
 }
 
 // attrTable is the type of the attribute with a table's name in messages of nftables about tables, chains, rules, sets

@@ -26,14 +26,22 @@ func TestWatch_ReportsChanges(t *testing.T) {
 		"nftables rule":          {"nft flush chain inet flowkeep raw", true},
 		"forwarding":             {"echo 0 >/proc/sys/net/ipv4/conf/" + Wire + "/forwarding", true},
 		"sysctl":                 {"echo 1 >/proc/sys/net/ipv6/conf/" + Gateway + "/accept_ra", true},
+		"a pod's link, filter":   {"echo 0 >/proc/sys/net/ipv4/conf/fkp1/rp_filter", true},
+		"a pod's link, IPv6":     {"echo 0 >/proc/sys/net/ipv6/conf/fkp1/disable_ipv6", true},
+		"a new pod's link":       {"ip link add fkp3 type veth peer name fkp4", false},
 		"another link's address": {"ip addr add 192.0.2.77/24 dev under", false},
 		"another route":          {"ip route add 198.51.100.0/24 dev under", false},
 		"another nftables table": {"nft add table inet other", false},
 		"another link":           {"ip link add other type bridge", false},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			h, cfg := host(t), nodeConfig()
-			in(t, h, func() error { return Setup(cfg) })
+			in(t, h, func() error {
+				shell(t, `ip link add fkp1 type veth peer name fkp2; echo 1 >/proc/sys/net/ipv6/conf/fkp1/disable_ipv6
+					echo 1 >/proc/sys/net/ipv4/conf/fkp1/rp_filter; ip link set fkp1 up; ip link set fkp2 up`)
+				return Setup(cfg)
+			})
 			ctx, cancel := context.WithCancel(t.Context())
 			changed, ended := make(chan struct{}, 100), make(chan error, 1)
 			go h.Do(func() {
