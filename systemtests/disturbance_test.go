@@ -1,6 +1,7 @@
 package systemtests
 
 import (
+	"flag"
 	"net/netip"
 	"slices"
 	"testing"
@@ -44,12 +45,16 @@ printf "[main]\nplugins=keyfile\n[keyfile]\nunmanaged-devices=none\n" >/run/nm.c
 timeout 4 NetworkManager --debug --config /run/nm.conf --config-dir /run/nm.d --log-level ERR >/dev/null 2>&1 || [ $? = 124 ]
 '`
 
-// disturbances are what another program does to node1: the command runs in its network namespace.
-var disturbances = []struct {
+var everyDisturbance = flag.Bool("every-disturbance", false, "TestHostDisturbances: all changes, not one of each kind")
+
+// disturbance is what another program does to node1: the command runs in its network namespace.
+type disturbance struct {
 	name    string
 	layer   layer
 	command string
-}{
+}
+
+var disturbances = []disturbance{
 	{"rules that are not the kernel's", routing, "for f in -4 -6; do ip $f -d rule | grep -v 'proto kernel' | cut -d: -f1 | while read p; do ip $f rule del pref $p; done; done"},
 	{"systemd-networkd starts", routing, networkd},
 	{"NetworkManager starts", routing, networkManager},
@@ -151,11 +156,12 @@ func (d *disturbed) observe(allowed []cluster.Expectation, during func()) (outag
 	return outage
 }
 
-// TestHostDisturbances changes each kind of host object of node1 while probes run. No denied packet passes, with
+// TestHostDisturbances changes host objects of node1, each kind of them, while probes run. No denied packet passes, with
 // netplugin and without it. With it, allowed ways and the node's own work again within a second.
 func TestHostDisturbances(t *testing.T) {
 	d := newDisturbed(t)
-	for _, c := range disturbances {
+	list := chosenDisturbances()
+	for _, c := range list {
 		outage := d.observe(d.allowed, func() {
 			cluster.Undisturbed(d.ctx, 200*time.Millisecond)
 			d.disturb(c.command)
@@ -168,7 +174,7 @@ func TestHostDisturbances(t *testing.T) {
 	}
 	repaired, err := d.Metric(d.ctx, "node1-netplugin", "flowkeep_netplugin_host_repairs_total")
 	d.must(err)
-	if repaired < float64(len(disturbances)) {
+	if repaired < float64(len(list)) {
 		t.Errorf("netplugin counted %v repairs", repaired)
 	}
 	for _, l := range []layer{routing, filters} {
@@ -176,11 +182,20 @@ func TestHostDisturbances(t *testing.T) {
 	}
 }
 
+// chosenDisturbances returns one of each kind, or all.
+func chosenDisturbances() []disturbance {
+	if *everyDisturbance {
+		return disturbances
+	}
+	brief := []string{"all policy rules", "the Services' table", "fk-gw down and up", "addresses of fk-gw", "forwarding", "both tables"}
+	return slices.DeleteFunc(slices.Clone(disturbances), func(d disturbance) bool { return !slices.Contains(brief, d.name) })
+}
+
 // withoutNetplugin removes a layer, object by object, while netplugin does not run.
 func (d *disturbed) withoutNetplugin(l layer) {
 	d.Helper()
 	d.must(d.Stop(d.ctx, "node1-netplugin"))
-	for _, c := range disturbances {
+	for _, c := range chosenDisturbances() {
 		if c.layer != l {
 			continue
 		}
