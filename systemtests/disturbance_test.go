@@ -16,6 +16,7 @@ type layer int
 const (
 	routing layer = iota // policy rules, routes, addresses, links
 	filters              // nftables
+	bridge               // Open vSwitch's database, which nothing passes without
 )
 
 // networkd runs a real systemd-networkd for three seconds, which manages a link of its own. With a read-only /sys it does
@@ -47,7 +48,7 @@ timeout 4 NetworkManager --debug --config /run/nm.conf --config-dir /run/nm.d --
 
 var everyDisturbance = flag.Bool("every-disturbance", false, "TestHostDisturbances: all changes, not one of each kind")
 
-// disturbance is what another program does to node1: the command runs in its network namespace.
+// disturbance is what another program does to node1: the command runs in its network namespace, with $VSCTL.
 type disturbance struct {
 	name    string
 	layer   layer
@@ -72,6 +73,11 @@ var disturbances = []disturbance{
 	{"reverse path filter", routing, "for s in all fk-gw fk-wire; do echo 1 >/proc/sys/net/ipv4/conf/$s/rp_filter; done"},
 	{"Flowkeep's nftables table", filters, "nft delete table inet flowkeep"},
 	{"a chain of it", filters, "nft flush chain inet flowkeep raw; nft flush chain inet flowkeep service-forward"},
+	{"pods' links down", routing, "for l in $(ls /sys/class/net | grep ^fkp); do ip link set $l down; done"},
+	{"ports of pods", bridge, "for p in $($VSCTL list-ports fk0 | grep ^fkp); do $VSCTL del-port $p; done"},
+	{"port of fk-gw", bridge, "$VSCTL del-port fk-gw"},
+	{"port of fk-wire", bridge, "$VSCTL del-port fk-wire"},
+	{"the bridge", bridge, "$VSCTL del-br fk0"},
 	{"both tables", filters, "nft delete table inet flowkeep; nft delete table arp flowkeep"},
 }
 
@@ -125,7 +131,8 @@ func newDisturbed(t *testing.T) *disturbed {
 
 func (d *disturbed) disturb(command string) {
 	d.Helper()
-	_, err := d.RunIn(d.ctx, d.NodeNS("node1"), "sh", "-c", command)
+	vsctl := "VSCTL='ovs-vsctl --no-wait --db=unix:" + d.Dir + "/node1/flowkeep/ovs/db.sock'; "
+	_, err := d.RunIn(d.ctx, d.NodeNS("node1"), "sh", "-c", vsctl+command)
 	d.must(err)
 }
 
@@ -177,7 +184,7 @@ func TestHostDisturbances(t *testing.T) {
 	if repaired < float64(len(list)) {
 		t.Errorf("netplugin counted %v repairs", repaired)
 	}
-	for _, l := range []layer{routing, filters} {
+	for _, l := range []layer{routing, filters, bridge} {
 		d.withoutNetplugin(l)
 	}
 }
@@ -187,7 +194,7 @@ func chosenDisturbances() []disturbance {
 	if *everyDisturbance {
 		return disturbances
 	}
-	brief := []string{"all policy rules", "the Services' table", "fk-gw down and up", "addresses of fk-gw", "forwarding", "both tables"}
+	brief := []string{"all policy rules", "the Services' table", "fk-gw down and up", "addresses of fk-gw", "forwarding", "the bridge", "both tables"}
 	return slices.DeleteFunc(slices.Clone(disturbances), func(d disturbance) bool { return !slices.Contains(brief, d.name) })
 }
 

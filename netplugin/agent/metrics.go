@@ -63,7 +63,7 @@ func newMetrics(r prometheus.Registerer) metrics {
 	for _, kind := range []string{inspect.FlowMissing, inspect.FlowChanged, inspect.FlowExtra} {
 		m.drift.WithLabelValues(kind) // there from the start: rates need a beginning
 	}
-	for _, object := range hostnet.Objects {
+	for _, object := range append(slices.Clone(hostnet.Objects), objectPort) {
 		m.hostRepairs.WithLabelValues(object)
 	}
 	if r != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -68,7 +69,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if r.manager, err = endpoints.Open(endpoints.Config{StateDir: cfg.StateDir, Logger: a.log, Switch: r, Realizer: a}); err != nil {
 		return err
 	}
-	r.restorePods(r.manager.List())
+	r.restorePods(slices.DeleteFunc(r.manager.List(), func(e endpoints.Endpoint) bool { return endpoints.LinkGone(&e) }))
 	r.configure(ctx) // from disk: the first comparison must find the flows of before the restart
 	return r.run(ctx)
 }
@@ -81,7 +82,6 @@ type runner struct {
 	feed     *feed.Client
 	clusters []netip.Prefix
 	attached chan struct{} // told of when a switch was connected anew; has room for one
-	swept    bool
 	host     hostKeeper
 }
 
@@ -122,29 +122,12 @@ func (r *runner) tryOpenSwitch(ctx context.Context) error {
 		return err
 	}
 	r.db = db
-	if err := r.ports(ctx); err != nil {
+	gw, wire, tunnel, err := r.ensureNodePorts(ctx)
+	if err != nil {
 		db.Close()
 		return err
 	}
-	return nil
-}
-
-// ports makes what Flowkeep needs of the bridge, and learns its numbers.
-func (r *runner) ports(ctx context.Context) error {
-	if err := r.db.EnsureBridge(ctx, ovsdb.BridgeSpec{Name: r.cfg.Bridge, DatapathType: r.cfg.DatapathType}); err != nil {
-		return err
-	}
-	gw, err := r.db.EnsurePort(ctx, ovsdb.PortSpec{Bridge: r.cfg.Bridge, Name: hostnet.Gateway, Internal: true})
-	if err != nil {
-		return err
-	}
-	wire, err := r.db.EnsurePort(ctx, ovsdb.PortSpec{Bridge: r.cfg.Bridge, Name: hostnet.Wire, Internal: true})
-	if err != nil {
-		return err
-	}
-	if r.node.tunnel, err = r.ensureTunnel(ctx); err != nil {
-		return err
-	}
+	r.node.tunnel = tunnel
 	r.node.gateway = pipeline.Device{Port: gw, MAC: nodeMAC(r.cfg.Node, hostnet.Gateway)}
 	r.node.wire = pipeline.Device{Port: wire, MAC: nodeMAC(r.cfg.Node, hostnet.Wire)}
 	return nil
@@ -187,6 +170,8 @@ func (r *runner) run(ctx context.Context) error {
 	all.Go(func() { r.keepDrops(ctx) })
 	all.Go(func() { r.keepNetwork(ctx) })
 	all.Go(func() { r.watchHost(ctx) })
+	all.Go(func() { r.keepPorts(ctx) })
+	all.Go(func() { r.keepSwept(ctx) })
 	all.Go(func() { r.watch(ctx) })
 	all.Go(func() { r.auditAll(ctx) })
 	if r.cfg.CNIConfDir != "" {
@@ -278,33 +263,6 @@ func (r *runner) oneSession(ctx context.Context) error {
 // managementSocket is where the bridge speaks OpenFlow.
 func (c *Config) managementSocket() string { return filepath.Join(c.OVSRunDir, c.Bridge+".mgmt") }
 
-// learnPorts reads the ports' numbers again: a switch that was restarted may have given others.
-func (r *runner) learnPorts(ctx context.Context) error {
-	ports, err := r.db.Ports(ctx, r.cfg.Bridge)
-	if err != nil {
-		return err
-	}
-	number := map[string]uint32{}
-	for _, p := range ports {
-		number[p.Name] = p.OFPort
-	}
-	return r.do(ctx, func() {
-		for _, p := range r.pods {
-			if n := number[p.endpoint.HostIfName]; n != 0 && n != p.endpoint.Port {
-				p.endpoint.Port = n
-				if p.settled {
-					r.compiler.PutEndpoint(local(&p.endpoint))
-				}
-			}
-		}
-		gw, wire, tunnel := number[hostnet.Gateway], number[hostnet.Wire], number[hostnet.Tunnel]
-		if gw != 0 && wire != 0 && (gw != r.node.gateway.Port || wire != r.node.wire.Port || tunnel != r.node.tunnel) {
-			r.node.gateway.Port, r.node.wire.Port, r.node.tunnel = gw, wire, tunnel
-			r.configure(ctx)
-		}
-	})
-}
-
 func (r *runner) openManager(ctx context.Context, cfg *hostnet.Config) error {
 	allocator, err := ipam.New(r.cfg.StateDir, cfg.Self.PodCIDRs)
 	if err != nil {
@@ -326,9 +284,6 @@ func (r *runner) openManager(ctx context.Context, cfg *hostnet.Config) error {
 	for _, e := range r.manager.List() {
 		r.neighbours(&e)
 	}
-	if !r.swept {
-		r.swept = r.manager.Sweep(ctx) == nil // else again with the next look at the network
-	}
 	return nil
 }
 
@@ -338,13 +293,6 @@ func (r *runner) neighbours(e *endpoints.Endpoint) {
 			r.log.Warn("could not set a pod's neighbour entry; the node will ask", "pod", e.ID(), "error", err)
 		}
 	}
-}
-
-// EnsurePort makes a pod's port.
-func (r *runner) EnsurePort(ctx context.Context, name string, e *endpoints.Endpoint) (uint32, error) {
-	r.neighbours(e)
-	return r.db.EnsurePort(ctx, ovsdb.PortSpec{Bridge: r.cfg.Bridge, Name: name,
-		ExternalIDs: map[string]string{"pod": e.ID(), "container": e.ContainerID}})
 }
 
 // DeletePort removes a pod's port, and the node's neighbour entries of its addresses.

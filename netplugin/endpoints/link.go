@@ -174,11 +174,9 @@ func deleteLink(link netlink.Link) error {
 	return nil
 }
 
-// linkGone tells that the pod went away: the pair goes with the pod's network namespace. What cannot be told is not gone.
+// linkGone reports whether the pod has ended: the pair of interfaces goes with the pod's network namespace. A path of the
+// namespace that is missing proves nothing: the container runtime may keep it where netplugin does not see it.
 func linkGone(e *Endpoint) bool {
-	if _, err := os.Stat(e.NetNS); errors.Is(err, os.ErrNotExist) {
-		return true
-	}
 	_, err := netlink.LinkByName(e.HostIfName)
 	var gone netlink.LinkNotFoundError
 	return errors.As(err, &gone)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -195,6 +196,9 @@ var (
 	ErrUnknown = errors.New("netplugin has wired no such interface")
 	ErrTaken   = errors.New("the container's interface is another pod's")
 	ErrChanged = errors.New("the pod's wiring is not as it was made")
+	// ErrSecondInterface is returned for a second network of Flowkeep's in one pod: policies know a pod by its addresses
+	// on one interface.
+	ErrSecondInterface = errors.New("Flowkeep gives a pod one interface")
 )
 
 // undoTimeout bounds the undoing of an ADD that failed; what is not undone by then, DEL or the next start undoes.
@@ -216,6 +220,10 @@ func (m *Manager) Add(ctx context.Context, r Request) (*Result, error) {
 	if have != nil && have.Name != "" && (have.Namespace != r.Namespace || have.Name != r.Name) {
 		return nil, fmt.Errorf("%w: %s is %s's, not %s/%s's", ErrTaken, key, have.ID(), r.Namespace, r.Name)
 	}
+	if other := m.otherInterface(&r); other != "" {
+		return nil, fmt.Errorf("%w: pod %s/%s has %s of this network; use another plugin for %s",
+			ErrSecondInterface, r.Namespace, r.Name, other, r.IfName)
+	}
 	if have != nil && have.Realised && have.UID == r.UID && have.NetNS == r.NetNS && checkLink(have, &network) == nil {
 		e, err := m.refresh(ctx, have)
 		if err != nil {
@@ -233,6 +241,18 @@ func (m *Manager) Add(ctx context.Context, r Request) (*Result, error) {
 		return nil, err
 	}
 	return &Result{*e, network}, nil
+}
+
+// otherInterface returns the name of another interface that the same sandbox has, "" if it has none.
+func (m *Manager) otherInterface(r *Request) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, e := range m.endpoints {
+		if e.ContainerID == r.ContainerID && e.IfName != r.IfName && e.Name != "" {
+			return e.IfName
+		}
+	}
+	return ""
 }
 
 // wire returns what it came to, on failure too.
@@ -296,6 +316,38 @@ func (m *Manager) refresh(ctx context.Context, have *Endpoint) (*Endpoint, error
 		return nil, err
 	}
 	return &e, m.keep(&e)
+}
+
+// EnsurePorts recreates ports of running pods that the switch does not have, by the names of links, and returns these
+// names. A request under way comes first: a pod that it removes gets no port.
+func (m *Manager) EnsurePorts(ctx context.Context, have map[string]bool) (created []string, err error) {
+	var errs []error
+	for _, e := range m.List() {
+		if !e.Realised || e.Superseded || have[e.HostIfName] || linkGone(&e) {
+			continue
+		}
+		done, err := m.ensurePort(ctx, keyOf(e.ContainerID, e.IfName))
+		if err != nil {
+			errs = append(errs, fmt.Errorf("pod %s: %w", e.ID(), err))
+		} else if done {
+			created = append(created, e.HostIfName)
+		}
+	}
+	return created, errors.Join(errs...)
+}
+
+func (m *Manager) ensurePort(ctx context.Context, key string) (done bool, err error) {
+	unlock, err := m.lock(ctx, key)
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
+	e := m.get(key)
+	if e == nil || !e.Realised || linkGone(e) {
+		return false, nil
+	}
+	_, err = m.refresh(ctx, e)
+	return err == nil, err
 }
 
 // undo takes a pod's wiring apart: the port's flows first, the address last, so that it is free only when nothing of the
@@ -379,6 +431,7 @@ func (m *Manager) Sweep(ctx context.Context) error {
 	var errs []error
 	for _, e := range m.List() {
 		if e.Realised && !linkGone(&e) {
+			m.reportUnseen(&e)
 			continue
 		}
 		if err := m.sweepOne(ctx, keyOf(e.ContainerID, e.IfName)); err != nil {
@@ -392,6 +445,18 @@ func (m *Manager) Sweep(ctx context.Context) error {
 	}
 	return errors.Join(errs...)
 }
+
+// reportUnseen logs that the network namespace of a living pod is not where it was.
+func (m *Manager) reportUnseen(e *Endpoint) {
+	if _, err := os.Stat(e.NetNS); errors.Is(err, os.ErrNotExist) {
+		m.cfg.Logger.Warn("a pod's network namespace is not seen, though its link is there; "+
+			"mount the runtime's directory into netplugin with mountPropagation HostToContainer",
+			"pod", e.ID(), "path", e.NetNS)
+	}
+}
+
+// LinkGone reports whether the node's end of a pod's link is missing, and with it the pod.
+func LinkGone(e *Endpoint) bool { return linkGone(e) }
 
 // sweepOne looks again when no request works on the interface: an ADD may have come first.
 func (m *Manager) sweepOne(ctx context.Context, key string) error {

@@ -83,7 +83,7 @@ func TestTheMTUOfPodsThatAreGone(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	gone.Delete()
+	w.end(gone, hostIfName("c-gone", "eth0"))
 	w.fit(1350)
 	w.hasMTU(e, pod, 1350, 1350)
 }

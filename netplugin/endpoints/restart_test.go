@@ -24,7 +24,7 @@ func TestRestart(t *testing.T) {
 		t.Fatal("ADD has succeeded")
 	}
 	clear(w.parts.fail)
-	gone.Delete()
+	w.end(gone, hostIfName("c-gone", "eth0"))
 	w.restart()
 	if len(w.List()) != 3 {
 		t.Errorf("after the restart: %v", w.List())
@@ -218,7 +218,7 @@ func TestFilesThatMakeNoSense(t *testing.T) {
 func TestSweepComesAgainAfterAFailure(t *testing.T) {
 	w, pod := newWorld(t), netns.NewNamed(t, "pod")
 	w.mustAdd(w.request("web", pod))
-	pod.Delete()
+	w.end(pod, hostIfName("c-web", "eth0"))
 	w.parts.fail["DeletePort"] = errors.New("no OVS")
 	if w.sweep() == nil {
 		t.Error("what could not be undone was not told")

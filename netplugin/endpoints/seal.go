@@ -3,9 +3,12 @@ package endpoints
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/vishvananda/netlink"
 )
 
 // sealed returns the sysctls by which the node's stack takes nothing from its end of a pod's link, by path below
@@ -40,8 +43,17 @@ func sealLink(ifName string) (wrote bool, err error) {
 	return wrote, nil
 }
 
-// SealLinks keeps the node's stack from taking packets of pods' links, where another program has changed that. It
-// returns the names of links that it changed.
+// setUp sets a link up, and reports whether it was down.
+func setUp(ifName string) (wrote bool, err error) {
+	link, err := netlink.LinkByName(ifName)
+	if err != nil || link.Attrs().Flags&net.FlagUp != 0 {
+		return false, err
+	}
+	return true, netlink.LinkSetUp(link)
+}
+
+// SealLinks sets pods' links up and keeps the node's stack from taking their packets, where another program has changed
+// that. It returns the names of links that it changed.
 func (m *Manager) SealLinks() (changed []string, err error) {
 	var errs []error
 	for _, e := range m.List() {
@@ -49,7 +61,8 @@ func (m *Manager) SealLinks() (changed []string, err error) {
 			continue
 		}
 		wrote, err := sealLink(e.HostIfName)
-		if wrote {
+		up, upErr := setUp(e.HostIfName)
+		if err = errors.Join(err, upErr); wrote || up {
 			changed = append(changed, e.HostIfName)
 		}
 		if err != nil && !linkGone(&e) {

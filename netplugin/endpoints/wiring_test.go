@@ -13,6 +13,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 	"github.com/flowkeep/flowkeep/netplugin/ipam"
@@ -130,6 +131,17 @@ func (w *world) know(cidrs ...string) {
 		w.t.Fatal(err)
 	}
 	w.SetNetwork(nodeNetwork, a)
+}
+
+// end deletes a pod's network namespace, and waits until the kernel has removed the pod's link with it.
+func (w *world) end(pod *netns.Namespace, hostIfName string) {
+	w.t.Helper()
+	pod.Delete()
+	for limit := time.Now().Add(10 * time.Second); slices.Contains(w.links(), hostIfName); time.Sleep(time.Millisecond) {
+		if time.Now().After(limit) {
+			w.t.Fatalf("the link %s outlives its network namespace", hostIfName)
+		}
+	}
 }
 
 func (w *world) add(r Request) (res *Result, err error) {

@@ -177,7 +177,8 @@ func concernsLink(data []byte) bool {
 	for _, a := range attrs {
 		if a.Attr.Type == unix.IFLA_IFNAME {
 			name := nl.BytesToString(a.Value)
-			return name == Gateway || name == Wire
+			down := binary.NativeEndian.Uint32(data[8:])&unix.IFF_UP == 0
+			return name == Gateway || name == Wire || down && strings.HasPrefix(name, PodPrefix)
 		}
 	}
 	return false

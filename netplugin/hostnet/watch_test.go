@@ -28,7 +28,7 @@ func TestWatch_ReportsChanges(t *testing.T) {
 		"sysctl":                 {"echo 1 >/proc/sys/net/ipv6/conf/" + Gateway + "/accept_ra", true},
 		"a pod's link, filter":   {"echo 0 >/proc/sys/net/ipv4/conf/fkp1/rp_filter", true},
 		"a pod's link, IPv6":     {"echo 0 >/proc/sys/net/ipv6/conf/fkp1/disable_ipv6", true},
-		"a new pod's link":       {"ip link add fkp3 type veth peer name fkp4", false},
+		"a pod's link, down":     {"ip link set fkp1 down", true},
 		"another link's address": {"ip addr add 192.0.2.77/24 dev under", false},
 		"another route":          {"ip route add 198.51.100.0/24 dev under", false},
 		"another nftables table": {"nft add table inet other", false},
@@ -50,7 +50,7 @@ func TestWatch_ReportsChanges(t *testing.T) {
 			<-changed // it has subscribed
 			quiet := 200 * time.Millisecond
 			if !test.ours {
-				quiet = 1500 * time.Millisecond // until duplicate address detection has ended
+				quiet = 3 * time.Second // until duplicate address detection has ended
 			}
 			drain(changed, quiet)
 			in(t, h, func() error { shell(t, test.command); return nil })

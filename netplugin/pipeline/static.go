@@ -89,8 +89,18 @@ func (c *Compiler) nodeFlows() []ofctl.Flow {
 	return flows
 }
 
-// PutEndpoint opens the endpoint's port.
+// PutEndpoint opens the endpoint's port. A port is one endpoint's: another one that had it is closed. An endpoint without
+// a port is closed.
 func (c *Compiler) PutEndpoint(e LocalEndpoint) {
+	if e.Port == 0 {
+		c.RemoveEndpoint(e.ID)
+		return
+	}
+	for id, other := range c.endpoints {
+		if other.Port == e.Port && id != e.ID {
+			c.RemoveEndpoint(id)
+		}
+	}
 	keep := endpointFlows(&c.config, &e)
 	if was, ok := c.endpoints[e.ID]; ok {
 		c.unsetExcept(endpointFlows(&c.config, &was), keep)

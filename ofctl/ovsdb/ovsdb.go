@@ -10,6 +10,7 @@ import (
 
 	"github.com/cenkalti/backoff/v4"
 	"github.com/go-logr/logr"
+	"github.com/ovn-org/libovsdb/cache"
 	"github.com/ovn-org/libovsdb/client"
 	"github.com/ovn-org/libovsdb/model"
 	"github.com/ovn-org/libovsdb/ovsdb"
@@ -56,7 +57,8 @@ const ownerKey, ownerValue = "owner", "flowkeep"
 
 // DB is a connection to ovsdb-server that comes back by itself. Safe for concurrent use.
 type DB struct {
-	client client.Client
+	client  client.Client
+	changes chan struct{}
 }
 
 // Open connects to an endpoint such as unix:/var/run/openvswitch/db.sock and waits until the database is read.
@@ -76,7 +78,8 @@ func Open(ctx context.Context, endpoint string) (*DB, error) {
 	if err := c.Connect(ctx); err != nil {
 		return nil, fmt.Errorf("connect to ovsdb-server at %s: %w (is openvswitch-switch running?)", endpoint, err)
 	}
-	db := &DB{client: c}
+	db := &DB{client: c, changes: make(chan struct{}, 1)}
+	c.Cache().AddEventHandler(db.handler())
 	_, err = c.Monitor(ctx, monitor(c))
 	if err != nil {
 		c.Close()
@@ -96,6 +99,25 @@ func monitor(c client.Client) *client.Monitor {
 		client.WithTable(&b, &b.Name, &b.Ports, &b.DatapathType, &b.FailMode, &b.Protocols, &b.OtherConfig, &b.ExternalIDs),
 		client.WithTable(&p, &p.Name, &p.Interfaces, &p.ExternalIDs),
 		client.WithTable(&i, &i.Name, &i.Type, &i.Options, &i.Ofport, &i.OfportRequest, &i.MTURequest, &i.Error, &i.ExternalIDs))
+}
+
+// Changes receives a value after rows of bridges, ports or interfaces have changed. It has room for one value, so a
+// reader compares everything after each.
+func (db *DB) Changes() <-chan struct{} { return db.changes }
+
+// handler returns what fills Changes; the library calls it on a goroutine of its own.
+func (db *DB) handler() cache.EventHandler {
+	changed := func() {
+		select {
+		case db.changes <- struct{}{}:
+		default:
+		}
+	}
+	return &cache.EventHandlerFuncs{
+		AddFunc:    func(_ string, _ model.Model) { changed() },
+		UpdateFunc: func(_ string, _, _ model.Model) { changed() },
+		DeleteFunc: func(_ string, _ model.Model) { changed() },
+	}
 }
 
 // Close ends the connection.
@@ -195,6 +217,7 @@ type PortSpec struct {
 	Tunnel      string            // the kind of a tunnel port, such as geneve
 	Options     map[string]string // of a tunnel
 	MTU         int               // 0: as it is
+	Number      uint32            // the OpenFlow number that a new port is to have, if it is free; 0: any
 	ExternalIDs map[string]string
 }
 
@@ -232,6 +255,9 @@ func (db *DB) createPort(ctx context.Context, spec PortSpec) error {
 	}
 	if spec.MTU != 0 {
 		i.MTURequest = &spec.MTU
+	}
+	if number := int(spec.Number); number != 0 {
+		i.OfportRequest = &number
 	}
 	p := &port{UUID: "newport", Name: spec.Name, Interfaces: []string{i.UUID}, ExternalIDs: ids}
 	ops, err := db.client.Create(i, p)
