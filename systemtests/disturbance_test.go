@@ -194,7 +194,7 @@ func chosenDisturbances() []disturbance {
 	if *everyDisturbance {
 		return disturbances
 	}
-	brief := []string{"all policy rules", "the Services' table", "fk-gw down and up", "addresses of fk-gw", "forwarding", "the bridge", "both tables"}
+	brief := []string{"all policy rules", "the Services' table", "fk-gw down and up", "addresses of fk-gw", "forwarding", "ports of pods", "both tables"}
 	return slices.DeleteFunc(slices.Clone(disturbances), func(d disturbance) bool { return !slices.Contains(brief, d.name) })
 }
 
