@@ -23,8 +23,9 @@ const (
 	maxHostGap = 700 * time.Millisecond
 )
 
-// hostKeeper is the state of the goroutine that compares the host's network with what it should be.
+// hostKeeper keeps the host's network as it should be. Its fields belong to the goroutine of keepNetwork.
 type hostKeeper struct {
+	*runner
 	changed   chan struct{} // of what hostnet.Watch reports; has room for one
 	kept      hostnet.Kept
 	steady    bool                // the last comparison left this node as it should be, and the same is wanted since
@@ -34,16 +35,16 @@ type hostKeeper struct {
 }
 
 // watchHost reports changes of the host's network to keepNetwork.
-func (r *runner) watchHost(ctx context.Context) {
+func (h *hostKeeper) watchHost(ctx context.Context) {
 	changed := func() {
 		select {
-		case r.host.changed <- struct{}{}:
+		case h.changed <- struct{}{}:
 		default:
 		}
 	}
 	for ctx.Err() == nil {
-		if err := hostnet.Watch(ctx, changed, r.log); err != nil {
-			r.log.Error("could not watch the host's network; it is compared every 30 s", "error", err)
+		if err := hostnet.Watch(ctx, changed, h.log); err != nil {
+			h.log.Error("could not watch the host's network; it is compared every 30 s", "error", err)
 		}
 		select {
 		case <-time.After(retryEvery):
@@ -54,18 +55,18 @@ func (r *runner) watchHost(ctx context.Context) {
 
 // keepNetwork brings the host's network to what it should be: after a change of nodes, after a change of the network by
 // another program, after a restart of the switch, whose devices in userspace are new ones, and every 30 s.
-func (r *runner) keepNetwork(ctx context.Context) {
+func (h *hostKeeper) keepNetwork(ctx context.Context) {
 	again := time.NewTimer(hostInterval)
 	defer again.Stop()
 	var infos []policy.NodeInfo
 	gap := minHostGap
 	for {
 		select {
-		case infos = <-r.infos:
-			r.host.steady = false
-		case <-r.attached:
-			r.host.steady = false
-		case <-r.host.changed:
+		case infos = <-h.infos:
+			h.steady = false
+		case <-h.attached:
+			h.steady = false
+		case <-h.changed:
 		case <-again.C:
 		case <-ctx.Done():
 			return
@@ -74,11 +75,11 @@ func (r *runner) keepNetwork(ctx context.Context) {
 			continue
 		}
 		next := hostInterval
-		if err := r.keepHost(ctx, infos); err != nil {
+		if err := h.keepHost(ctx, infos); err != nil {
 			next = retryEvery
 		}
 		again.Reset(next)
-		if gap = min(2*gap, maxHostGap); len(r.host.repaired) > 0 {
+		if gap = min(2*gap, maxHostGap); len(h.repaired) > 0 {
 			gap = minHostGap
 		}
 		select {
@@ -89,15 +90,14 @@ func (r *runner) keepNetwork(ctx context.Context) {
 }
 
 // keepHost compares once, and logs and counts what was repaired.
-func (r *runner) keepHost(ctx context.Context, infos []policy.NodeInfo) error {
-	h := &r.host
+func (h *hostKeeper) keepHost(ctx context.Context, infos []policy.NodeInfo) error {
 	h.repaired = map[string][]string{}
-	err := r.setNetwork(ctx, infos)
+	err := h.setNetwork(ctx, infos)
 	if h.steady && len(h.repaired) > 0 {
 		for _, object := range slices.Sorted(maps.Keys(h.repaired)) {
 			names := h.repaired[object]
-			r.metrics.hostRepairs.WithLabelValues(object).Add(float64(len(names)))
-			r.log.Warn("another program changed the host's network; repaired",
+			h.metrics.hostRepairs.WithLabelValues(object).Add(float64(len(names)))
+			h.log.Warn("another program changed the host's network; repaired",
 				"object", object, "names", strings.Join(names, ", "))
 		}
 	}
@@ -106,38 +106,38 @@ func (r *runner) keepHost(ctx context.Context, infos []policy.NodeInfo) error {
 		problem = err.Error()
 	}
 	if problem != "" && problem != h.problem {
-		r.log.Error("could not set the node's network up", "error", err)
+		h.log.Error("could not set the node's network up", "error", err)
 	}
 	h.problem = problem
 	var peers *hostnet.PeerError
 	h.steady = err == nil || errors.As(err, &peers)
-	r.cfg.Health.SetReady("network", problem)
+	h.cfg.Health.SetReady("network", problem)
 	return err
 }
 
-func (r *runner) setNetwork(ctx context.Context, infos []policy.NodeInfo) error {
+func (h *hostKeeper) setNetwork(ctx context.Context, infos []policy.NodeInfo) error {
 	cfg := hostnet.Config{
-		ClusterCIDRs: r.clusters,
-		ServiceCIDRs: r.node.services,
-		GatewayMAC:   nodeMAC(r.cfg.Node, hostnet.Gateway),
-		WireMAC:      nodeMAC(r.cfg.Node, hostnet.Wire),
+		ClusterCIDRs: h.clusters,
+		ServiceCIDRs: h.node.services,
+		GatewayMAC:   nodeMAC(h.cfg.Node, hostnet.Gateway),
+		WireMAC:      nodeMAC(h.cfg.Node, hostnet.Wire),
 		ServiceMAC:   pipeline.ServiceMAC,
-		MTU:          r.cfg.MTU,
-		Tunnelled:    r.cfg.TrafficMode == TrafficGeneve,
-		TunnelMark:   r.tunnelMark(),
-		Kept:         &r.host.kept,
+		MTU:          h.cfg.MTU,
+		Tunnelled:    h.cfg.TrafficMode == TrafficGeneve,
+		TunnelMark:   h.tunnelMark(),
+		Kept:         &h.kept,
 		Changed: func(object, name string) {
-			r.host.repaired[object] = append(r.host.repaired[object], name)
+			h.repaired[object] = append(h.repaired[object], name)
 		},
 	}
-	cfg.Self, cfg.Others = split(r.cfg.Node, infos)
+	cfg.Self, cfg.Others = split(h.cfg.Node, infos)
 	if len(cfg.Self.PodCIDRs) == 0 {
 		return fmt.Errorf("node %s has no spec.podCIDRs: "+
-			"give kube-controller-manager --allocate-node-cidrs, or set them", r.cfg.Node)
+			"give kube-controller-manager --allocate-node-cidrs, or set them", h.cfg.Node)
 	}
-	underlayErr := r.underlay(&cfg)
-	r.logConflicts(hostnet.Conflicts(&cfg))
-	if err := r.do(ctx, func() { r.shutLost(ctx) }); err != nil {
+	underlayErr := h.underlay(&cfg)
+	h.logConflicts(hostnet.Conflicts(&cfg))
+	if err := h.do(ctx, func() { h.shutLost(ctx) }); err != nil {
 		return err
 	}
 	setup := hostnet.Setup(&cfg)
@@ -145,21 +145,21 @@ func (r *runner) setNetwork(ctx context.Context, infos []policy.NodeInfo) error 
 	if setup != nil && !errors.As(setup, &peers) {
 		return setup
 	}
-	if err := r.do(ctx, func() { r.openSetUp(ctx, cfg.Self.PodCIDRs) }); err != nil {
+	if err := h.do(ctx, func() { h.openSetUp(ctx, cfg.Self.PodCIDRs) }); err != nil {
 		return err
 	}
 	// another node's wrong address keeps no pod from being attached here
-	return errors.Join(r.openManager(ctx, &cfg), setup, underlayErr)
+	return errors.Join(h.openManager(ctx, &cfg), setup, underlayErr)
 }
 
 // logConflicts logs the conflicts between nodes when they have changed.
-func (r *runner) logConflicts(conflicts []string) {
+func (h *hostKeeper) logConflicts(conflicts []string) {
 	text := strings.Join(conflicts, "\n")
-	if text == r.host.conflicts {
+	if text == h.conflicts {
 		return
 	}
-	r.host.conflicts = text
+	h.conflicts = text
 	for _, problem := range conflicts {
-		r.log.Warn(problem)
+		h.log.Warn(problem)
 	}
 }

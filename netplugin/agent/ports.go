@@ -108,28 +108,31 @@ func (a *agent) renumber(number map[string]uint32) {
 	}
 }
 
+// portKeeper keeps the bridge and its ports as they should be.
+type portKeeper struct{ *runner }
+
 // keepPorts recreates what another program removes of the bridge and its ports, until ctx ends.
-func (r *runner) keepPorts(ctx context.Context) {
+func (k *portKeeper) keepPorts(ctx context.Context) {
 	again := time.NewTimer(portInterval)
 	defer again.Stop()
 	problem := ""
 	for {
 		select {
-		case <-r.db.Changes():
+		case <-k.db.Changes():
 		case <-again.C:
 		case <-ctx.Done():
 			return
 		}
-		err := r.repairPorts(ctx)
+		err := k.repairPorts(ctx)
 		next, text := portInterval, ""
 		if err != nil && ctx.Err() == nil {
 			next, text = retryEvery, err.Error()
 		}
 		if text != "" && text != problem {
-			r.log.Error("could not recreate ports of the bridge; their packets are denied", "error", err)
+			k.log.Error("could not recreate ports of the bridge; their packets are denied", "error", err)
 		}
 		problem = text
-		r.cfg.Health.SetReady("ports", text)
+		k.cfg.Health.SetReady("ports", text)
 		again.Reset(next)
 		select {
 		case <-time.After(minHostGap):
@@ -140,62 +143,62 @@ func (r *runner) keepPorts(ctx context.Context) {
 
 // repairPorts compares the bridge's ports with those that are wanted. While ovsdb-server is away it does nothing: the
 // switch keeps its ports.
-func (r *runner) repairPorts(ctx context.Context) error {
-	if !r.db.Connected() {
+func (k *portKeeper) repairPorts(ctx context.Context) error {
+	if !k.db.Connected() {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	have, lost, err := r.comparePorts(ctx)
+	have, lost, err := k.comparePorts(ctx)
 	if err != nil {
 		return err
 	}
 	if len(lost) > 0 {
-		if _, _, _, err := r.ensureNodePorts(ctx); err != nil {
+		if _, _, _, err := k.ensureNodePorts(ctx); err != nil {
 			return err
 		}
 	}
-	pods, podsErr := r.manager.EnsurePorts(ctx, have)
+	pods, podsErr := k.manager.EnsurePorts(ctx, have)
 	if lost = append(lost, pods...); len(lost) > 0 {
-		r.metrics.hostRepairs.WithLabelValues(objectPort).Add(float64(len(lost)))
-		r.log.Warn("another program removed ports of the bridge; recreated", "ports", lost)
+		k.metrics.hostRepairs.WithLabelValues(objectPort).Add(float64(len(lost)))
+		k.log.Warn("another program removed ports of the bridge; recreated", "ports", lost)
 	}
-	return errors.Join(podsErr, r.relearn(ctx))
+	return errors.Join(podsErr, k.relearn(ctx))
 }
 
 // objectPort is the value of the label object of host repairs for the bridge and its ports.
 const objectPort = "port"
 
 // comparePorts returns the names of the bridge's ports, and what is missing of the bridge and of the node's own ports.
-func (r *runner) comparePorts(ctx context.Context) (have map[string]bool, lost []string, err error) {
-	there, _, names, err := r.db.Made(ctx, r.cfg.Bridge)
+func (k *portKeeper) comparePorts(ctx context.Context) (have map[string]bool, lost []string, err error) {
+	there, _, names, err := k.db.Made(ctx, k.cfg.Bridge)
 	if err != nil {
 		return nil, nil, err
 	}
-	have = map[string]bool{r.cfg.Bridge: there}
+	have = map[string]bool{k.cfg.Bridge: there}
 	for _, n := range names {
 		have[n] = true
 	}
-	wanted := []string{r.cfg.Bridge, hostnet.Gateway, hostnet.Wire}
-	if r.cfg.TrafficMode == TrafficGeneve {
+	wanted := []string{k.cfg.Bridge, hostnet.Gateway, hostnet.Wire}
+	if k.cfg.TrafficMode == TrafficGeneve {
 		wanted = append(wanted, hostnet.Tunnel)
 	}
 	return have, slices.DeleteFunc(wanted, func(n string) bool { return have[n] }), nil
 }
 
 // relearn reads the ports' numbers, and changes the flows where one differs.
-func (r *runner) relearn(ctx context.Context) error {
-	if err := r.learnPorts(ctx); err != nil {
+func (k *portKeeper) relearn(ctx context.Context) error {
+	if err := k.learnPorts(ctx); err != nil {
 		return err
 	}
 	var err error
-	if doErr := r.do(ctx, func() {
-		if r.session == nil {
+	if doErr := k.do(ctx, func() {
+		if k.session == nil {
 			return // attach compares all flows
 		}
-		if mods := r.take(); len(mods) > 0 {
-			err = r.commit(ctx, mods)
-			r.report()
+		if mods := k.take(); len(mods) > 0 {
+			err = k.commit(ctx, mods)
+			k.report()
 		}
 	}); doErr != nil {
 		return doErr
@@ -204,7 +207,7 @@ func (r *runner) relearn(ctx context.Context) error {
 }
 
 // keepSwept takes apart, at the start and every half a minute, what a crash or the container runtime left of pods.
-func (r *runner) keepSwept(ctx context.Context) {
+func (k *portKeeper) keepSwept(ctx context.Context) {
 	again := time.NewTicker(retryEvery)
 	defer again.Stop()
 	var swept time.Time
@@ -214,10 +217,10 @@ func (r *runner) keepSwept(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		if r.manager.Ready() != nil || time.Since(swept) < hostInterval {
+		if k.manager.Ready() != nil || time.Since(swept) < hostInterval {
 			continue
 		}
-		if r.manager.Sweep(ctx) == nil {
+		if k.manager.Sweep(ctx) == nil {
 			swept = time.Now()
 		}
 	}

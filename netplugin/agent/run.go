@@ -60,7 +60,6 @@ func Run(ctx context.Context, cfg Config) error {
 		clusters: clusters,
 		feed:     client,
 		attached: make(chan struct{}, 1),
-		host:     hostKeeper{changed: make(chan struct{}, 1)},
 	}
 	if err := r.openSwitch(ctx); err != nil {
 		return err
@@ -82,7 +81,6 @@ type runner struct {
 	feed     *feed.Client
 	clusters []netip.Prefix
 	attached chan struct{} // told of when a switch was connected anew; has room for one
-	host     hostKeeper
 }
 
 func parsePrefixes(flag string, texts []string) ([]netip.Prefix, error) {
@@ -168,10 +166,11 @@ func (r *runner) run(ctx context.Context) error {
 	all.Go(func() { r.drops.Run(ctx) })
 	all.Go(func() { r.dryRuns.Run(ctx) })
 	all.Go(func() { r.keepDrops(ctx) })
-	all.Go(func() { r.keepNetwork(ctx) })
-	all.Go(func() { r.watchHost(ctx) })
-	all.Go(func() { r.keepPorts(ctx) })
-	all.Go(func() { r.keepSwept(ctx) })
+	host, ports := &hostKeeper{runner: r, changed: make(chan struct{}, 1)}, &portKeeper{r}
+	all.Go(func() { host.keepNetwork(ctx) })
+	all.Go(func() { host.watchHost(ctx) })
+	all.Go(func() { ports.keepPorts(ctx) })
+	all.Go(func() { ports.keepSwept(ctx) })
 	all.Go(func() { r.watch(ctx) })
 	all.Go(func() { r.auditAll(ctx) })
 	if r.cfg.CNIConfDir != "" {

@@ -220,7 +220,7 @@ func (m *Manager) Add(ctx context.Context, r Request) (*Result, error) {
 	if have != nil && have.Name != "" && (have.Namespace != r.Namespace || have.Name != r.Name) {
 		return nil, fmt.Errorf("%w: %s is %s's, not %s/%s's", ErrTaken, key, have.ID(), r.Namespace, r.Name)
 	}
-	if other := m.otherInterface(&r); other != "" {
+	if other := otherInterface(m.List(), &r); other != "" {
 		return nil, fmt.Errorf("%w: pod %s/%s has %s of this network; use another plugin for %s",
 			ErrSecondInterface, r.Namespace, r.Name, other, r.IfName)
 	}
@@ -244,10 +244,8 @@ func (m *Manager) Add(ctx context.Context, r Request) (*Result, error) {
 }
 
 // otherInterface returns the name of another interface that the same sandbox has, "" if it has none.
-func (m *Manager) otherInterface(r *Request) string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, e := range m.endpoints {
+func otherInterface(all []Endpoint, r *Request) string {
+	for _, e := range all {
 		if e.ContainerID == r.ContainerID && e.IfName != r.IfName && e.Name != "" {
 			return e.IfName
 		}
@@ -431,7 +429,7 @@ func (m *Manager) Sweep(ctx context.Context) error {
 	var errs []error
 	for _, e := range m.List() {
 		if e.Realised && !linkGone(&e) {
-			m.reportUnseen(&e)
+			reportUnseen(m.cfg.Logger, &e)
 			continue
 		}
 		if err := m.sweepOne(ctx, keyOf(e.ContainerID, e.IfName)); err != nil {
@@ -447,9 +445,9 @@ func (m *Manager) Sweep(ctx context.Context) error {
 }
 
 // reportUnseen logs that the network namespace of a living pod is not where it was.
-func (m *Manager) reportUnseen(e *Endpoint) {
+func reportUnseen(log *slog.Logger, e *Endpoint) {
 	if _, err := os.Stat(e.NetNS); errors.Is(err, os.ErrNotExist) {
-		m.cfg.Logger.Warn("a pod's network namespace is not seen, though its link is there; "+
+		log.Warn("a pod's network namespace is not seen, though its link is there; "+
 			"mount the runtime's directory into netplugin with mountPropagation HostToContainer",
 			"pod", e.ID(), "path", e.NetNS)
 	}
