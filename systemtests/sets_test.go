@@ -94,6 +94,7 @@ var quietTests = map[string]string{
 	"TestNodeStateLeavesPodsLinksAlone":   "runs a node state agent on both nodes",
 	"TestNodeStateOnce":                   "runs a node state agent on both nodes",
 	"TestNodeStateUnmanagedWritesNothing": "runs a node state agent on both nodes",
+	"TestNodeReboots":                     "ends all programs of a node",
 	"TestPage":                            "kills netmaster",
 	"TestPoliciesDisagree":                "runs a node state agent on both nodes",
 	"TestPolicyFindsNeighbours":           "runs a node state agent on both nodes",
