@@ -38,7 +38,7 @@ func newSelector(affinity *corev1.Affinity, tolerations []corev1.Toleration) (se
 		}
 	}
 	return selector{
-		affinity:    nodeaffinity.NewRequiredNodeAffinity(nil, affinity),
+		affinity:    nodeaffinity.GetRequiredNodeAffinity(&corev1.Pod{Spec: corev1.PodSpec{Affinity: affinity}}),
 		tolerations: append(conditions[:len(conditions):len(conditions)], tolerations...),
 	}, nil
 }
