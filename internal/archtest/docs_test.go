@@ -16,7 +16,7 @@ import (
 const root = "../.."
 
 // testName is a test as the documents name it: folder.Name, or folder.Name/subtest.
-var testName = regexp.MustCompile("`([a-z0-9/-]+)\\.(Test[A-Za-z0-9]+)(?:/([^`]+))?`")
+var testName = regexp.MustCompile("`([a-z0-9/-]+)\\.(Test[A-Za-z0-9_]+)(?:/([^`]+))?`")
 
 // tableRows are the rows of the tables in a document, without their headings.
 func tableRows(text string) (rows []string) {
@@ -110,7 +110,7 @@ func TestEveryTrapHasATest(t *testing.T) {
 }
 
 // anyTest is a test as documents for users name it, without its folder.
-var anyTest = regexp.MustCompile("`(?:[a-z0-9/.-]+\\.)?((?:Test|Fuzz|Benchmark)[A-Z][A-Za-z0-9]*)")
+var anyTest = regexp.MustCompile("`(?:[a-z0-9/.-]+\\.)?((?:Test|Fuzz|Benchmark)[A-Z][A-Za-z0-9_]*)")
 
 // allTests are the names of the tests of all folders.
 func allTests(t *testing.T) map[string]bool {
