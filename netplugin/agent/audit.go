@@ -120,16 +120,25 @@ func (a *agent) endAudit(ctx context.Context, at *pipeline.Audit) {
 	_ = a.do(ctx, at.End)
 }
 
+// openReader returns a new connection to the switch, so that a long dump neither keeps the owner's changes waiting nor,
+// where its reader gives up, ends the session that enforces. The caller calls done. Tests without a dial read on sw.
+func (a *agent) openReader(ctx context.Context, sw session) (from reader, done func(), err error) {
+	if a.dial == nil {
+		return sw, func() {}, nil
+	}
+	if from, err = a.dial(ctx); err != nil {
+		return nil, nil, err
+	}
+	return from, func() { from.Close() }, nil
+}
+
 // read takes a reading on a new connection, so that the owner's changes do not wait until it is through.
 func (a *agent) read(ctx context.Context, sw session, x *comparison) error {
-	from := reader(sw)
-	if a.dial != nil {
-		var err error
-		if from, err = a.dial(ctx); err != nil {
-			return err
-		}
-		defer from.Close()
+	from, done, err := a.openReader(ctx, sw)
+	if err != nil {
+		return err
 	}
+	defer done()
 	chunk := make([]dumped, 0, auditStep)
 	flush := func() error {
 		err := a.do(ctx, func() { x.see(chunk) })
@@ -137,12 +146,11 @@ func (a *agent) read(ctx context.Context, sw session, x *comparison) error {
 		return err
 	}
 	if len(x.wantMeters) > 0 {
-		var err error
 		if x.haveMeters, err = from.Meters(ctx); err != nil {
 			return err
 		}
 	}
-	err := from.Dump(ctx, func(f ofctl.Flow, foreign error) error {
+	err = from.Dump(ctx, func(f ofctl.Flow, foreign error) error {
 		if chunk = append(chunk, dumped{f, foreign}); len(chunk) == auditStep {
 			return flush()
 		}

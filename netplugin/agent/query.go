@@ -71,8 +71,13 @@ func (a *agent) queryFlows(ctx context.Context, rules []policy.Key) ([]byte, err
 	if sw == nil {
 		return nil, fmt.Errorf("Open vSwitch of node %s is away", a.cfg.Node)
 	}
+	from, done, err := a.openReader(ctx, sw)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	var flows []ofctl.Flow
-	err := sw.Dump(ctx, func(f ofctl.Flow, err error) error {
+	err = from.Dump(ctx, func(f ofctl.Flow, err error) error {
 		flows = append(flows, f)
 		return nil
 	})
