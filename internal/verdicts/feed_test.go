@@ -175,11 +175,13 @@ func (h *holder) Obey(_ context.Context, epoch uint64) error {
 	return nil
 }
 
-func (h *holder) Update(_ context.Context, u policy.NodeUpdate, led func() error) ([]wire.RuleError, error) {
+func (h *holder) Update(
+	_ context.Context, u policy.NodeUpdate, led func() error, acknowledge func([]wire.RuleError),
+) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if err := led(); err != nil {
-		return nil, err
+		return err
 	}
 	h.revision = u.Revision
 	h.received += len(u.Rules) + len(u.Groups)
@@ -213,7 +215,8 @@ func (h *holder) Update(_ context.Context, u policy.NodeUpdate, led func() error
 	case h.changed <- struct{}{}:
 	default:
 	}
-	return h.wrong, nil
+	acknowledge(h.wrong)
+	return nil
 }
 
 func (h *holder) Nodes(context.Context, []policy.NodeInfo) error { return nil }
@@ -306,7 +309,7 @@ func TestAStreamIsBegunAnew(t *testing.T) {
 func wanted(b resolve.Batch, node string) *holder {
 	h := newHolder()
 	ch, _ := resolve.New(0).Apply(b)
-	_, _ = h.Update(context.Background(), nodeUpdate(ch, node), func() error { return nil })
+	_ = h.Update(context.Background(), nodeUpdate(ch, node), func() error { return nil }, func([]wire.RuleError) {})
 	return h
 }
 

@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/flowkeep/flowkeep/internal/mtls"
@@ -91,10 +90,7 @@ type agent struct {
 	// configured says that the node's own flows are compiled
 	configured bool
 	complete   chan struct{} // closed when rules and node are known: only then may flows be compared
-	// unsaved says that the file misses something that is enforced: the next write is of everything.
-	unsaved bool
-	// heard says that an update has come since the last hello
-	heard bool
+	disk       disk
 }
 
 // session is what the agent needs of ofctl.Session.
@@ -123,6 +119,7 @@ type master interface {
 type pod struct {
 	endpoint endpoints.Endpoint
 	settled  bool
+	number   uint64     // of the write that has its rules
 	done     chan error // told once, when it is in force; nil after
 }
 
@@ -145,6 +142,7 @@ func newAgent(cfg Config) (*agent, error) {
 		return nil, err
 	}
 	a.rules = rules
+	a.openSaver()
 	a.ended = a.newCounter()
 	if rules.known {
 		u := rules.asUpdate()
@@ -156,7 +154,7 @@ func newAgent(cfg Config) (*agent, error) {
 	a.compiler.Apply(rules.asUpdate())
 	a.compiler.ForgetUnused()
 	if err := a.openCounters(); err != nil {
-		return nil, errors.Join(err, a.state.close())
+		return nil, errors.Join(err, a.closeState())
 	}
 	return a, nil
 }
@@ -178,6 +176,8 @@ func (a *agent) loop(ctx context.Context) {
 		select {
 		case f := <-a.calls:
 			f()
+		case <-a.disk.writes.changed:
+			a.diskChanged()
 		case <-ctx.Done():
 			return
 		}
@@ -188,7 +188,8 @@ func (a *agent) loop(ctx context.Context) {
 func (a *agent) State(ctx context.Context, begin func()) (have feed.Holding, err error) {
 	err = a.do(ctx, func() {
 		begin()
-		a.heard, a.asked = false, asked{}
+		a.asked = asked{}
+		a.disk.updates, a.disk.saved = nil, 0
 		have.Revision, have.Epoch = a.rules.revision, a.rules.epoch
 		for key, r := range a.rules.rules {
 			have.Held = append(have.Held, wire.Held{Key: key, Hash: r.Hash()})
@@ -204,19 +205,15 @@ func (a *agent) State(ctx context.Context, begin func()) (have feed.Holding, err
 	return have, err
 }
 
-// Obey keeps the highest epoch that was obeyed, on disk, so that no restart has the node obey an older leader. Of a leader without an epoch
-// there is nothing to keep.
+// Obey keeps the highest epoch that was obeyed, on disk and in the mark, so that no restart has the node obey an older
+// leader. A leader without an epoch leaves nothing to keep.
 func (a *agent) Obey(ctx context.Context, epoch uint64) error {
 	return a.do(ctx, func() {
 		if epoch <= a.rules.epoch {
 			return
 		}
 		a.rules.epoch = epoch
-		if err := a.state.saveEpoch(epoch); err != nil {
-			a.unsaved = true
-			a.metrics.stateErrors.Inc()
-			a.log.Error("cannot write the leader's epoch to disk; until it is, a restarted netplugin might obey an older leader", "epoch", epoch, "error", err)
-		}
+		a.save(change{epoch: epoch})
 	})
 }
 
@@ -229,17 +226,22 @@ func announcement(e *endpoints.Endpoint) wire.Announcement {
 	return wire.Announcement{Namespace: e.Namespace, Name: e.Name, UID: e.UID, Addresses: e.Addresses}
 }
 
-// Update realises what netmaster sent: first on disk, so that no crash takes the node back to what it no longer may, then
-// on the switch, in one bundle with the ports of the pods that it settles; the switch judges the bundle while the disk writes. It tells all
-// that is not in force after it. Who was obeyed when the update came may not be when its turn has.
-func (a *agent) Update(ctx context.Context, u policy.NodeUpdate, led func() error) (errs []wire.RuleError, err error) {
+// Update puts an update in force: on the switch at once, in one bundle with the ports of the pods that it settles, and
+// on disk. It is acknowledged when it is on disk, or when that takes long or fails, with all that is not in force then.
+// Led is called when the update has its turn: its sender may lead no longer.
+func (a *agent) Update(
+	ctx context.Context, u policy.NodeUpdate, led func() error, acknowledge func([]wire.RuleError),
+) error {
 	var deposed error
-	err = a.do(ctx, func() {
-		if deposed = led(); deposed == nil {
-			errs = a.update(ctx, u)
+	err := a.do(ctx, func() {
+		if deposed = led(); deposed != nil {
+			return
 		}
+		a.update(ctx, u)
+		a.disk.updates[len(a.disk.updates)-1].acknowledge = acknowledge
+		a.diskChanged()
 	})
-	return errs, errors.Join(err, deposed)
+	return errors.Join(err, deposed)
 }
 
 func (a *agent) update(ctx context.Context, u policy.NodeUpdate) []wire.RuleError {
@@ -247,22 +249,25 @@ func (a *agent) update(ctx context.Context, u policy.NodeUpdate) []wire.RuleErro
 	begins := !a.rules.known
 	a.handOver(ctx, &u)
 	a.rules.apply(u)
-	a.heard = true
 	a.counting.ledger.Rules(began, u.Rules)
 	a.compiler.Apply(u)
 	opened := a.openSettled(u.Settled)
 	mods, ids := a.compiler.Take()
-	written := a.write(&u, ids)
+	number := a.save(change{update: &u, ids: ids})
+	a.disk.updates = append(a.disk.updates, savedUpdate{number: number, revision: u.Revision})
+	for _, p := range opened {
+		p.number = number
+	}
 	if a.session != nil { // else the pods wait for attach
-		err := a.commit(ctx, mods, written)
-		written() // also where the switch got nothing
-		for _, p := range opened {
-			p.finish(err)
+		if err := a.commit(ctx, mods); err != nil {
+			for _, p := range opened {
+				p.finish(err)
+			}
 		}
 	}
-	written()
 	if begins {
-		a.ended.Begin(&u)
+		all := a.rules.asUpdate()
+		a.ended.Begin(&all)
 	} else {
 		a.ended.Updated(&u)
 	}
@@ -282,6 +287,8 @@ func (a *agent) openSettled(settled []policy.SettledEndpoint) (opened []*pod) {
 		case p == nil || p.settled || s.UID != p.endpoint.UID:
 		case !certain[life{s.ID, s.UID}]:
 			a.announce(&p.endpoint)
+		case a.diskProblem() != nil:
+			p.finish(a.diskProblem())
 		default:
 			p.settled = true
 			a.compiler.PutEndpoint(local(&p.endpoint))
@@ -291,34 +298,13 @@ func (a *agent) openSettled(settled []policy.SettledEndpoint) (opened []*pod) {
 	return opened
 }
 
-// take gives the mods that are due, once the ids that were given or given back are on disk.
+// take returns the mods that are due, and has the ids that were assigned or released written.
 func (a *agent) take() []ofctl.FlowMod {
 	mods, ids := a.compiler.Take()
-	a.write(nil, ids)()
-	return mods
-}
-
-// write begins to write an update, if there is one, and the ids that were given or given back. Written waits for the end of that; the owner calls it, once or
-// more often, before it uses the state again.
-func (a *agent) write(u *policy.NodeUpdate, ids []pipeline.Assignment) (written func()) {
-	done := make(chan error, 1)
-	switch {
-	case a.unsaved:
-		done <- a.state.replace(a.rules, a.compiler.Assignments())
-	case u != nil:
-		go func() { done <- a.state.save(*u, ids) }()
-	case len(ids) > 0:
-		done <- a.state.saveIDs(ids)
-	default:
-		done <- nil
+	if len(ids) > 0 {
+		a.save(change{ids: ids})
 	}
-	return sync.OnceFunc(func() {
-		err := <-done
-		if a.unsaved = err != nil; a.unsaved {
-			a.metrics.stateErrors.Inc()
-			a.log.Error("cannot write the rule set to disk; enforcing goes on, but a restart would begin from an older one", "error", err)
-		}
-	})
+	return mods
 }
 
 func (p *pod) finish(err error) {
@@ -331,8 +317,8 @@ func (p *pod) finish(err error) {
 // commitTime bounds how long the owner waits for the switch to take a change: it takes 100,000 flows in a second.
 const commitTime = time.Minute
 
-// commit sends mods, and calls what must be done before they are in force. Without a switch it does nothing: the next connection compares everything.
-func (a *agent) commit(ctx context.Context, mods []ofctl.FlowMod, before ...func()) error {
+// commit sends mods. Without a switch it does nothing: the next connection compares everything.
+func (a *agent) commit(ctx context.Context, mods []ofctl.FlowMod) error {
 	if a.session == nil {
 		return errors.New("Open vSwitch is away")
 	}
@@ -341,7 +327,7 @@ func (a *agent) commit(ctx context.Context, mods []ofctl.FlowMod, before ...func
 	}
 	bounded, cancel := context.WithTimeout(ctx, commitTime)
 	defer cancel()
-	refused, err := datapath.CommitAll(bounded, a.session, mods, without, before...)
+	refused, err := datapath.CommitAll(bounded, a.session, mods, without)
 	a.metrics.flowMods.Add(float64(len(mods) - len(refused)))
 	a.logRefused(refused)
 	a.wrong.committed(mods, refused, err, a.compiler.Describe)
@@ -389,10 +375,7 @@ func (a *agent) logRefused(refused []datapath.Refusal) {
 func (a *agent) Nodes(ctx context.Context, infos []policy.NodeInfo) error {
 	return a.do(ctx, func() {
 		a.rules.nodes = infos
-		if err := a.state.saveNodes(infos); err != nil {
-			a.metrics.stateErrors.Inc()
-			a.log.Error("cannot write the nodes to disk", "error", err)
-		}
+		a.save(change{nodes: &infos})
 		select { // the newest counts
 		case <-a.infos:
 		default:
@@ -401,10 +384,13 @@ func (a *agent) Nodes(ctx context.Context, infos []policy.NodeInfo) error {
 	})
 }
 
-// Realize returns when the pod's rules are in force and its port is open, or with ctx. What the switch knows of its addresses' last
-// pod is forgotten before.
+// Realize returns when the pod's rules are in force and on disk, and its port is open, or with ctx. What the switch
+// knows of its addresses' last pod is deleted before.
 func (a *agent) Realize(ctx context.Context, e endpoints.Endpoint) error {
 	began := time.Now()
+	if err := a.diskProblem(); err != nil {
+		return err
+	}
 	if err := a.ended.Free(ctx, e.Addresses); err != nil {
 		return err
 	}
@@ -412,9 +398,8 @@ func (a *agent) Realize(ctx context.Context, e endpoints.Endpoint) error {
 	err := a.do(ctx, func() {
 		have := a.pods[e.ID()]
 		if have != nil && have.settled && have.endpoint.Equal(&e) {
-			if have.done = done; a.session != nil {
-				have.finish(nil)
-			}
+			have.done = done
+			a.finishPods()
 			return
 		}
 		switch {
@@ -532,11 +517,7 @@ func (a *agent) attach(ctx context.Context, s session) error {
 	if d.Empty() {       // the switch may have taken its last change when nobody was there any more to say so
 		a.purge(ctx)
 	}
-	for _, p := range a.pods {
-		if p.settled {
-			p.finish(nil)
-		}
-	}
+	a.finishPods()
 	return nil
 }
 
@@ -573,5 +554,6 @@ func (a *agent) checkComplete() {
 	case <-a.complete:
 	default:
 		close(a.complete)
+		a.setReady("rules", "")
 	}
 }

@@ -106,13 +106,13 @@ func TestAPodIsOpenedWithItsRulesAndNotBefore(t *testing.T) {
 		t.Errorf("before the address's first pod since the start the switch was told to forget %v, want %v", s.forgot, forgotten)
 	}
 	s.forgot = nil
-	if _, err := a.Update(t.Context(), settle(1, "another"), leads); err != nil {
+	if _, err := updated(t, a, settle(1, "another")); err != nil {
 		t.Fatal(err)
 	}
 	if a.isOpen(t, s, 7) {
 		t.Error("the port is open before its rules are there")
 	}
-	if _, err := a.Update(t.Context(), settle(2, "1"), leads); err != nil {
+	if _, err := updated(t, a, settle(2, "1")); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-done; err != nil {
@@ -142,7 +142,7 @@ func TestANameThatGoesToAnotherContainerShutsTheOldPort(t *testing.T) {
 	a, s, d := running(t)
 	first := realize(t, a, wired("1", "c1", 7))
 	d.await(t, "announced 1")
-	if _, err := a.Update(t.Context(), settle(1, "1"), leads); err != nil {
+	if _, err := updated(t, a, settle(1, "1")); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-first; err != nil {
@@ -154,7 +154,7 @@ func TestANameThatGoesToAnotherContainerShutsTheOldPort(t *testing.T) {
 	if a.isOpen(t, s, 7) || a.isOpen(t, s, 8) {
 		t.Error("a port is open without rules")
 	}
-	if _, err := a.Update(t.Context(), settle(2, "2"), leads); err != nil {
+	if _, err := updated(t, a, settle(2, "2")); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-second; err != nil || !a.isOpen(t, s, 8) || a.isOpen(t, s, 7) {
@@ -170,7 +170,7 @@ func TestAPodIsNotInForceWhileTheSwitchIsAway(t *testing.T) {
 	a.ended.Had(wired("1", "c1", 7).Addresses) // else it is not even announced
 	done := realize(t, a, wired("1", "c1", 7))
 	d.await(t, "announced 1")
-	if _, err := a.Update(t.Context(), settle(1, "1"), leads); err != nil {
+	if _, err := updated(t, a, settle(1, "1")); err != nil {
 		t.Fatal(err)
 	}
 	again, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -211,7 +211,7 @@ func TestTheNextPodOfAnAddressWaitsUntilTheLastIsForgotten(t *testing.T) {
 	if len(s.forgot) != 2 {
 		t.Errorf("announced when the switch had forgotten %v", s.forgot)
 	}
-	if _, err := a.Update(t.Context(), settle(1, "2"), leads); err != nil {
+	if _, err := updated(t, a, settle(1, "2")); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-done; err != nil || !a.isOpen(t, s, 7) {
@@ -251,7 +251,7 @@ func TestAHangingSwitchIsGivenUp(t *testing.T) {
 
 func TestDriftIsMended(t *testing.T) {
 	a, s, _ := running(t)
-	if _, err := a.Update(t.Context(), rules(1, allow(80), allow(81)), leads); err != nil {
+	if _, err := updated(t, a, rules(1, allow(80), allow(81))); err != nil {
 		t.Fatal(err)
 	}
 	var want map[pickyKey]ofctl.Flow
@@ -316,7 +316,7 @@ func TestARefusedFlowIsNoDrift(t *testing.T) {
 	if err := a.do(t.Context(), func() { s.refuses = port80 }); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.Update(t.Context(), rules(1, allow(80), allow(81)), leads); err != nil {
+	if _, err := updated(t, a, rules(1, allow(80), allow(81))); err != nil {
 		t.Fatal(err)
 	}
 	same := false
@@ -357,31 +357,6 @@ func TestARestartFindsTheSameFlowsAndIDs(t *testing.T) {
 	}
 }
 
-// A write that failed, followed by one that works, must not leave a file with the one and without the other.
-func TestAFailedWriteIsMadeGoodByTheNext(t *testing.T) {
-	a, _, _ := testAgent(t)
-	dir := a.cfg.StateDir
-	good := a.state
-	broken, err := tryOpenState(filepath.Join(t.TempDir(), "broken.db"), &stateLayout)
-	if err != nil {
-		t.Fatal(err)
-	}
-	broken.close() // every write fails from here on
-	a.state = broken
-	a.update(t.Context(), rules(1, allow(80)))
-	a.state = good
-	a.update(t.Context(), policy.NodeUpdate{Revision: 2, Rules: []policy.RuleChange{{Key: allow(81).Key, Rule: allow(81)}}})
-	want := a.compiler.Assignments()
-	a.close()
-	b := reopened(t, dir)
-	if len(b.rules.rules) != 2 || len(b.rules.groups) != 2 || b.rules.revision != 2 {
-		t.Errorf("on disk: %d rules, %d groups, revision %d", len(b.rules.rules), len(b.rules.groups), b.rules.revision)
-	}
-	if got := b.compiler.Assignments(); !sameAssignments(got, want) {
-		t.Errorf("ids on disk %v, want %v", got, want)
-	}
-}
-
 func sameAssignments(a, b []pipeline.Assignment) bool {
 	order := func(x, y pipeline.Assignment) int { return slices.Compare(x.Content[:], y.Content[:]) }
 	slices.SortFunc(a, order)
@@ -418,3 +393,29 @@ func TestAnUnreadableStateKeepsTheFlows(t *testing.T) {
 
 // leads is said of a netmaster that is obeyed.
 func leads() error { return nil }
+
+// updated puts an update in force, and returns with what it was acknowledged.
+func updated(t testing.TB, a *agent, u policy.NodeUpdate) ([]wire.RuleError, error) {
+	t.Helper()
+	acknowledged := make(chan []wire.RuleError, 1)
+	err := a.Update(t.Context(), u, leads, func(errs []wire.RuleError) { acknowledged <- errs })
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case errs := <-acknowledged:
+		return errs, nil
+	case <-time.After(time.Minute):
+		t.Fatalf("revision %d was not acknowledged", u.Revision)
+		return nil, nil
+	}
+}
+
+// awaitDisk waits until all changes are on disk, and has the agent follow, whose owner must not run.
+func awaitDisk(t testing.TB, a *agent) {
+	t.Helper()
+	if err := a.disk.saver.wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	a.diskChanged()
+}

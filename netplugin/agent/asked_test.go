@@ -21,7 +21,7 @@ func (d *diary) quiet(t *testing.T) {
 
 func (a *agent) settles(t *testing.T, u policy.NodeUpdate) {
 	t.Helper()
-	if _, err := a.Update(t.Context(), u, leads); err != nil {
+	if _, err := updated(t, a, u); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -120,7 +120,7 @@ func TestAuditsWhileRulesChange(t *testing.T) {
 			u := rules(uint64(i), allow(uint16(1000+i)))
 			u.Rules = append(u.Rules, policy.RuleChange{Key: allow(uint16(1000 + i - 1)).Key})
 			u.Groups[1].Added = append(u.Groups[1].Added, netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)}))
-			if _, err := a.Update(t.Context(), u, leads); err != nil {
+			if _, err := updated(t, a, u); err != nil {
 				done <- err
 				return
 			}
@@ -166,7 +166,7 @@ func TestAuditsThatFail(t *testing.T) {
 	if st := status(); st.Audit.Problem != "" || st.Audit.At.IsZero() {
 		t.Errorf("%+v", st.Audit)
 	}
-	if _, err := a.Update(t.Context(), rules(1, allow(80)), leads); err != nil {
+	if _, err := updated(t, a, rules(1, allow(80))); err != nil {
 		t.Fatal(err)
 	}
 	if err := a.do(t.Context(), func() { clear(s.holds); s.broken = errors.New("full") }); err != nil {
@@ -183,7 +183,7 @@ func TestManyFlowsTooMuch(t *testing.T) {
 	a, s, _ := running(t)
 	netmaster := &told{drifts: make(chan string, 9)}
 	a.client = netmaster
-	if _, err := a.Update(t.Context(), rules(1, allow(80)), leads); err != nil {
+	if _, err := updated(t, a, rules(1, allow(80))); err != nil {
 		t.Fatal(err)
 	}
 	want := 0

@@ -85,8 +85,10 @@ func (a *agent) openCounters() error {
 
 // close writes what is not on disk yet and closes the files.
 func (a *agent) close() {
-	a.writeCounters()
-	if err := errors.Join(a.counting.store.Close(), a.state.close()); err != nil {
+	if a.disk.writes.problem() == nil {
+		a.writeCounters()
+	}
+	if err := errors.Join(a.closeState(), a.counting.store.Close()); err != nil {
 		a.log.Error("could not close the files of the node's state", "error", err)
 	}
 }
@@ -94,6 +96,7 @@ func (a *agent) close() {
 func (a *agent) writeCounters() {
 	a.counting.written = time.Now()
 	a.counting.owed.Store(false)
+	defer a.disk.writes.begin("the counters")()
 	if err := a.counting.store.Write(a.counting.ledger); err != nil {
 		a.metrics.stateErrors.Inc()
 		a.log.Error("cannot write the counters to disk; counting goes on, but a restart would begin from older ones", "error", err)

@@ -98,7 +98,7 @@ func TestCountsGoOn(t *testing.T) {
 	keepsCounting(t, a)
 	isolates, origin := policy.Origin{Policy: "shop/db", Rule: -1}, policy.Origin{Policy: "shop/db"}
 	rule := allow(80, origin)
-	if _, err := a.Update(t.Context(), applied(put(rule, isolation(isolates))), leads); err != nil {
+	if _, err := updated(t, a, applied(put(rule, isolation(isolates)))); err != nil {
 		t.Fatal(err)
 	}
 	if s.meet(pipeline.MeterPackets, 5) != 1 || s.meet(pipeline.MeterConnections, 2) != 1 || s.meet(pipeline.MeterDenied, 3) != 1 {
@@ -111,7 +111,7 @@ func TestCountsGoOn(t *testing.T) {
 	edited := allow(81, origin)
 	u := put(edited)
 	u.Rules = append(u.Rules, policy.RuleChange{Key: rule.Key})
-	if _, err := a.Update(t.Context(), u, leads); err != nil {
+	if _, err := updated(t, a, u); err != nil {
 		t.Fatal(err)
 	}
 	s.meet(pipeline.MeterPackets, 1)
@@ -134,7 +134,7 @@ func TestCountsGoOn(t *testing.T) {
 func TestFlowsThatGoAreOwed(t *testing.T) {
 	a, s, _ := running(t)
 	rule := allow(80, policy.Origin{Policy: "shop/db"})
-	if _, err := a.Update(t.Context(), applied(put(rule)), leads); err != nil {
+	if _, err := updated(t, a, applied(put(rule))); err != nil {
 		t.Fatal(err)
 	}
 	s.meet(pipeline.MeterPackets, 5)
@@ -146,7 +146,7 @@ func TestFlowsThatGoAreOwed(t *testing.T) {
 		owed   bool
 	}{"nothing goes": {policy.NodeUpdate{}, false}, "the rule goes": {policy.NodeUpdate{Rules: []policy.RuleChange{{Key: rule.Key}}}, true}} {
 		a.counting.owed.Store(false)
-		if _, err := a.Update(t.Context(), c.update, leads); err != nil || a.counting.owed.Load() != c.owed {
+		if _, err := updated(t, a, c.update); err != nil || a.counting.owed.Load() != c.owed {
 			t.Errorf("%s: a write is owed: %v, want %v (%v)", when, !c.owed, c.owed, err)
 		}
 	}

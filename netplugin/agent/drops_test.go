@@ -104,7 +104,7 @@ func TestDropsAreNamed(t *testing.T) {
 	rule := allow(80, policy.Origin{Policy: "shop/db", Rule: 0})
 	isolation := &policy.Rule{Direction: policy.Ingress, AppliedTo: policy.Key{1}, Origins: []policy.Origin{{Policy: "shop/db", Rule: -1}}}
 	isolation.Key = policy.RuleKey(isolation)
-	if _, err := a.Update(t.Context(), rules(1, rule, isolation), leads); err != nil {
+	if _, err := updated(t, a, rules(1, rule, isolation)); err != nil {
 		t.Fatal(err)
 	}
 	go a.drops.Run(t.Context())

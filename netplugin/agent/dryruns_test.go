@@ -29,7 +29,7 @@ func TestDryRunsAreAnswered(t *testing.T) {
 	a, s := tellingAgent(t)
 	keepsCounting(t, a)
 	isolates := dry(isolation(policy.Origin{Policy: "shop/db", Rule: -1}))
-	if _, err := a.Update(t.Context(), rules(1, dry(allow(80, policy.Origin{Policy: "shop/db"})), isolates), leads); err != nil {
+	if _, err := updated(t, a, rules(1, dry(allow(80, policy.Origin{Policy: "shop/db"})), isolates)); err != nil {
 		t.Fatal(err)
 	}
 	go a.dryRuns.Run(t.Context())
@@ -99,7 +99,7 @@ func TestARefusedDryRunChangesNothing(t *testing.T) {
 		u.Rules = append(u.Rules, policy.RuleChange{Key: r.Key, Rule: r})
 	}
 	u.Groups = append(u.Groups, policy.GroupUpdate{Key: policy.Key{5}, Kind: policy.AppliedToGroup, Replace: true, Added: []netip.Addr{netip.MustParseAddr("10.0.0.9")}})
-	errs, err := a.Update(t.Context(), u, leads)
+	errs, err := updated(t, a, u)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,6 +22,8 @@ type metrics struct {
 	hostRepairs    *prometheus.CounterVec
 	stateErrors    prometheus.Counter
 	stateCorrupt   prometheus.Counter
+	stateStale     prometheus.Counter
+	unsaved        prometheus.Gauge
 	updateSeconds  prometheus.Histogram
 	realizeSeconds prometheus.Histogram
 	cniSeconds     *prometheus.HistogramVec
@@ -55,6 +57,8 @@ func newMetrics(r prometheus.Registerer) metrics {
 		}, []string{"object"}),
 		stateErrors:    counter("state_errors_total", "Failures to write the rule set to disk."),
 		stateCorrupt:   counter("state_corrupt_total", "Times the rule set on disk was unreadable and set aside."),
+		stateStale:     counter("state_stale_total", "Starts with a rule set on disk that was not the last in force."),
+		unsaved:        gauge("state_unsaved", "1 while the disk does not take the rule set that is in force."),
 		updateSeconds:  prometheus.NewHistogram(prometheus.HistogramOpts{Name: "flowkeep_netplugin_update_seconds", Help: "Time from an update to its being in force.", Buckets: buckets}),
 		realizeSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "flowkeep_netplugin_realize_seconds", Help: "Time a wired pod waited for its policies to be in force; part of ADD.", Buckets: slices.Sorted(slices.Values(append(slices.Clone(buckets), promisedStart)))}),
 		cniSeconds:     prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "flowkeep_netplugin_cni_seconds", Help: "Time of CNI commands.", Buckets: buckets}, []string{"command"}),
@@ -67,7 +71,7 @@ func newMetrics(r prometheus.Registerer) metrics {
 		m.hostRepairs.WithLabelValues(object)
 	}
 	if r != nil {
-		r.MustRegister(m.hostRepairs, m.revision, m.switchUp, m.masterUp, m.flowMods, m.refused, m.audits, m.auditErrors, m.auditSeconds, m.drift, m.stateErrors, m.stateCorrupt, m.updateSeconds, m.realizeSeconds, m.cniSeconds, m.cniErrors)
+		r.MustRegister(m.hostRepairs, m.revision, m.switchUp, m.masterUp, m.flowMods, m.refused, m.audits, m.auditErrors, m.auditSeconds, m.drift, m.stateErrors, m.stateCorrupt, m.stateStale, m.unsaved, m.updateSeconds, m.realizeSeconds, m.cniSeconds, m.cniErrors)
 	}
 	return m
 }

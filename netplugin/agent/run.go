@@ -42,6 +42,9 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := checkTrafficMode(cfg.TrafficMode); err != nil {
 		return err
 	}
+	for _, part := range []string{"switch", "network", "netmaster"} {
+		cfg.Health.SetReady(part, starting)
+	}
 	a, err := newAgent(cfg)
 	if err != nil {
 		return err
@@ -51,9 +54,6 @@ func Run(ctx context.Context, cfg Config) error {
 	a.dial = func(ctx context.Context) (reader, error) { return ofctl.Connect(ctx, cfg.managementSocket()) }
 	client := feed.New(feed.Config{Servers: cfg.Servers, TLS: func() (*tls.Config, error) { return mtls.ClientConfig(cfg.TLS, cfg.ServerName) }, Node: cfg.Node, Version: cfg.Version, TrafficMode: cfg.TrafficMode,
 		ObeyUnelected: cfg.ObeyUnelected, Logger: a.log, Handler: a})
-	for _, part := range []string{"switch", "network", "netmaster"} {
-		cfg.Health.SetReady(part, starting)
-	}
 	a.client = client
 	r := &runner{
 		agent:    a,
@@ -65,7 +65,14 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer r.db.Close()
-	if r.manager, err = endpoints.Open(endpoints.Config{StateDir: cfg.StateDir, Logger: a.log, Switch: r, Realizer: a}); err != nil {
+	r.manager, err = endpoints.Open(endpoints.Config{
+		StateDir: cfg.StateDir,
+		Logger:   a.log,
+		Switch:   r,
+		Realizer: a,
+		Writing:  a.disk.writes.begin,
+	})
+	if err != nil {
 		return err
 	}
 	r.restorePods(slices.DeleteFunc(r.manager.List(), func(e endpoints.Endpoint) bool { return endpoints.LinkGone(&e) }))
@@ -177,7 +184,7 @@ func (r *runner) run(ctx context.Context) error {
 		all.Go(func() { install.Keep(ctx, r.configuration()) })
 	}
 	all.Go(func() {
-		failed <- cni.Serve(ctx, cni.Config{Socket: r.cfg.CNISocket, Timeout: r.cfg.AddTimeout, Manager: r.manager, Logger: r.log, Observe: r.metrics.observeCNI})
+		failed <- cni.Serve(ctx, cni.Config{Socket: r.cfg.CNISocket, Timeout: r.cfg.AddTimeout, Manager: diskGuard{r.manager, r.agent}, Logger: r.log, Observe: r.metrics.observeCNI})
 	})
 	select {
 	case <-ctx.Done():
@@ -267,7 +274,7 @@ func (r *runner) openManager(ctx context.Context, cfg *hostnet.Config) error {
 	if err != nil {
 		return err
 	}
-	r.manager.SetNetwork(endpoints.Network{MTU: podMTU(cfg), ChecksumOffload: r.cfg.DatapathType == hostnet.DatapathSystem, GatewayMAC: endpoints.MAC(cfg.GatewayMAC), Gateways: hostnet.GatewayAddrs(cfg.Self)}, allocator)
+	r.manager.SetNetwork(endpoints.Network{MTU: podMTU(cfg), ChecksumOffload: r.cfg.DatapathType == hostnet.DatapathSystem, GatewayMAC: endpoints.MAC(cfg.GatewayMAC), Gateways: hostnet.GatewayAddrs(cfg.Self)}, watchedAllocator{allocator, r.disk.writes})
 	if cfg.MTU != 0 { // else it is a guess, good enough for new pods
 		if err := r.manager.FitMTU(ctx); err != nil {
 			r.log.Warn("could not give a pod the MTU of the network; larger packets of its are lost", "error", err)

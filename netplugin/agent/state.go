@@ -31,8 +31,7 @@ var (
 	keyNodes      = []byte("nodes")
 )
 
-// state is the last good rule set on disk. Every update is written here before it goes to the switch, so that a crash
-// can never take the node back to permissions it no longer has. Not safe for concurrent use.
+// state is the file of the rule set. While it misses a change that the switch may have, the staleMark exists.
 type state struct {
 	db *bolt.DB
 }
@@ -175,55 +174,76 @@ func saveIDs(b *bolt.Bucket, ids []pipeline.Assignment) error {
 	return nil
 }
 
-// save writes one update, and the ids given for it, in one transaction. It must be called before the update reaches the
-// switch.
-func (s *state) save(u policy.NodeUpdate, ids []pipeline.Assignment) error {
+// change is a part of the rule set to write to disk.
+type change struct {
+	whole  bool               // the rule set is replaced: what the file has besides is deleted
+	update *policy.NodeUpdate // nil: none; with whole: netmaster has not sent the rules yet
+	ids    []pipeline.Assignment
+	epoch  uint64             // 0: unchanged
+	nodes  *[]policy.NodeInfo // nil: unchanged
+}
+
+// save writes the changes in one transaction, in their order.
+func (s *state) save(changes []change) error {
 	return s.db.Update(func(tx *bolt.Tx) error {
-		if err := saveIDs(tx.Bucket(bucketIDs), ids); err != nil {
-			return err
-		}
-		if err := saveRules(tx, u.Rules); err != nil {
-			return err
-		}
-		for _, g := range u.Groups {
-			if err := saveGroup(tx.Bucket(bucketGroups), g); err != nil {
+		for i := range changes {
+			if err := saveChange(tx, &changes[i]); err != nil {
 				return err
 			}
 		}
-		return putJSON(tx.Bucket(bucketMeta), keyRevision, u.Revision)
+		return nil
 	})
 }
 
-// saveIDs writes ids that were given or given back without an update.
-func (s *state) saveIDs(ids []pipeline.Assignment) error {
-	return s.db.Update(func(tx *bolt.Tx) error { return saveIDs(tx.Bucket(bucketIDs), ids) })
+func saveChange(tx *bolt.Tx, c *change) error {
+	meta := tx.Bucket(bucketMeta)
+	if c.whole {
+		if err := clearRuleset(tx); err != nil {
+			return err
+		}
+	}
+	if err := saveIDs(tx.Bucket(bucketIDs), c.ids); err != nil {
+		return err
+	}
+	if c.update != nil {
+		if err := saveUpdate(tx, c.update); err != nil {
+			return err
+		}
+	}
+	if c.epoch != 0 {
+		if err := putJSON(meta, keyEpoch, c.epoch); err != nil {
+			return err
+		}
+	}
+	if c.nodes != nil {
+		return putJSON(meta, keyNodes, *c.nodes)
+	}
+	return nil
 }
 
-// replace writes everything anew, in one transaction.
-func (s *state) replace(r *ruleset, ids []pipeline.Assignment) error {
-	return s.db.Update(func(tx *bolt.Tx) error {
-		for _, name := range [][]byte{bucketRules, bucketDryRuns, bucketGroups, bucketIDs} {
-			if err := tx.DeleteBucket(name); err != nil {
-				return err
-			}
-			if _, err := tx.CreateBucket(name); err != nil {
-				return err
-			}
-		}
-		u := r.asUpdate()
-		if err := errors.Join(saveIDs(tx.Bucket(bucketIDs), ids), saveRules(tx, u.Rules)); err != nil {
+// clearRuleset deletes all but the epoch and the nodes.
+func clearRuleset(tx *bolt.Tx) error {
+	for _, name := range [][]byte{bucketRules, bucketDryRuns, bucketGroups, bucketIDs} {
+		if err := tx.DeleteBucket(name); err != nil {
 			return err
 		}
-		for _, g := range u.Groups {
-			if err := saveGroup(tx.Bucket(bucketGroups), g); err != nil {
-				return err
-			}
-		}
-		if err := putJSON(tx.Bucket(bucketMeta), keyEpoch, r.epoch); err != nil || !r.known {
+		if _, err := tx.CreateBucket(name); err != nil {
 			return err
 		}
-		return putJSON(tx.Bucket(bucketMeta), keyRevision, u.Revision)
-	})
+	}
+	return tx.Bucket(bucketMeta).Delete(keyRevision)
+}
+
+func saveUpdate(tx *bolt.Tx, u *policy.NodeUpdate) error {
+	if err := saveRules(tx, u.Rules); err != nil {
+		return err
+	}
+	for _, g := range u.Groups {
+		if err := saveGroup(tx.Bucket(bucketGroups), g); err != nil {
+			return err
+		}
+	}
+	return putJSON(tx.Bucket(bucketMeta), keyRevision, u.Revision)
 }
 
 func saveRules(tx *bolt.Tx, changes []policy.RuleChange) error {
@@ -270,14 +290,6 @@ func saveGroup(b *bolt.Bucket, g policy.GroupUpdate) error {
 		}
 	}
 	return nil
-}
-
-func (s *state) saveEpoch(epoch uint64) error {
-	return s.db.Update(func(tx *bolt.Tx) error { return putJSON(tx.Bucket(bucketMeta), keyEpoch, epoch) })
-}
-
-func (s *state) saveNodes(nodes []policy.NodeInfo) error {
-	return s.db.Update(func(tx *bolt.Tx) error { return putJSON(tx.Bucket(bucketMeta), keyNodes, nodes) })
 }
 
 func putJSON(b *bolt.Bucket, key []byte, v any) error {

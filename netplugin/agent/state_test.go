@@ -27,7 +27,7 @@ func TestDryRunsAreKeptApart(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer s.close()
-		if err := s.save(policy.NodeUpdate{Revision: 1, Rules: rules}, nil); err != nil {
+		if err := s.save([]change{{update: &policy.NodeUpdate{Revision: 1, Rules: rules}}}); err != nil {
 			t.Fatal(err)
 		}
 		_ = s.db.View(func(tx *bolt.Tx) error { inForce = tx.Bucket(bucketRules).Stats().KeyN; return nil })
@@ -49,7 +49,8 @@ func TestDryRunsAreKeptApart(t *testing.T) {
 				t.Errorf("%s: rule %s is %+v", what, k, r.rules[k])
 			}
 		}
-		if err := s.replace(r, nil); err != nil {
+		u := r.asUpdate()
+		if err := s.save([]change{{whole: true, update: &u}}); err != nil {
 			t.Error(err)
 		}
 	}
@@ -73,6 +74,9 @@ func TestTheHighestEpochIsKept(t *testing.T) {
 	}
 	kept := func(after string) {
 		t.Helper()
+		if err := a.disk.saver.wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 		r, _, err := a.state.load()
 		if err != nil || r.epoch != 7 {
 			t.Errorf("after %s: %d on disk (%v)", after, r.epoch, err)
@@ -82,14 +86,14 @@ func TestTheHighestEpochIsKept(t *testing.T) {
 		}
 	}
 	kept("obedience")
-	if _, err := a.Update(t.Context(), rules(1, allow(80)), leads); err != nil {
+	if _, err := updated(t, a, rules(1, allow(80))); err != nil {
 		t.Fatal(err)
 	}
 	kept("an update")
-	if err := a.do(t.Context(), func() { a.unsaved = true }); err != nil {
+	if err := a.do(t.Context(), func() { a.disk.saver.whole = true }); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.Update(t.Context(), rules(2, allow(81)), leads); err != nil {
+	if _, err := updated(t, a, rules(2, allow(81))); err != nil {
 		t.Fatal(err)
 	}
 	kept("a disk that was full")
@@ -103,8 +107,8 @@ func TestTheStateOfTheNextVersion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ids := []pipeline.Assignment{{Space: 1, Content: policy.Key{5}, ID: 7}}
-	if err := errors.Join(s.save(rules(9, allow(80), allow(81)), ids), s.saveEpoch(4), s.close()); err != nil {
+	u, ids := rules(9, allow(80), allow(81)), []pipeline.Assignment{{Space: 1, Content: policy.Key{5}, ID: 7}}
+	if err := errors.Join(s.save([]change{{update: &u, ids: ids, epoch: 4}}), s.close()); err != nil {
 		t.Fatal(err)
 	}
 	before := schematest.Contents(t, path)
@@ -160,7 +164,7 @@ func TestAFullDiskSetsNothingAside(t *testing.T) {
 	for port := range uint16(300) {
 		changes.Rules = append(changes.Rules, rules(9, allow(port+1)).Rules...)
 	}
-	if err := errors.Join(s.save(changes, nil), s.saveEpoch(4), s.close()); err != nil {
+	if err := errors.Join(s.save([]change{{update: &changes, epoch: 4}}), s.close()); err != nil {
 		t.Fatal(err)
 	}
 	before := schematest.Contents(t, path)
@@ -186,37 +190,5 @@ func TestAFullDiskSetsNothingAside(t *testing.T) {
 	defer s.close()
 	if r, _, err := s.load(); err != nil || len(r.rules) != 300 || r.epoch != 4 {
 		t.Errorf("%d rules, epoch %d, %v", len(r.rules), r.epoch, err)
-	}
-}
-
-// An update is on disk before the switch is told to commit it: a crash in between takes the node to the new rules, never back to the old.
-func TestAnUpdateIsOnDiskBeforeItIsInForce(t *testing.T) {
-	a, s, _ := running(t)
-	rule := allow(80, policy.Origin{Policy: "shop/db"})
-	var onDisk []bool
-	s.committing = func() { // the owner is in the middle of the update
-		saved, _, err := a.state.load()
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		onDisk = append(onDisk, saved.rules[rule.Key] != nil)
-	}
-	for range 2 { // the second time after one that could not be written
-		if _, err := a.Update(t.Context(), applied(put(rule)), leads); err != nil {
-			t.Fatal(err)
-		}
-		if len(onDisk) == 0 || !onDisk[len(onDisk)-1] {
-			t.Errorf("committed %d times, the rule on disk: %v", len(onDisk), onDisk)
-		}
-		if _, err := a.Update(t.Context(), policy.NodeUpdate{Rules: []policy.RuleChange{{Key: rule.Key}}}, leads); err != nil {
-			t.Fatal(err)
-		}
-		if onDisk[len(onDisk)-1] {
-			t.Error("the rule was still on disk when the switch was told that it is gone")
-		}
-		if err := a.do(t.Context(), func() { a.unsaved = true }); err != nil {
-			t.Fatal(err)
-		}
 	}
 }

@@ -77,8 +77,8 @@ func (w *wrong) committed(mods []ofctl.FlowMod, refused []datapath.Refusal, err 
 	}
 }
 
-// list is everything that is wrong, in a fixed order; what concerns all rules first.
-func (w *wrong) list(switchAway bool) []wire.RuleError {
+// list returns everything that is wrong, in a fixed order; what concerns all rules first.
+func (w *wrong) list(switchAway bool, disk error) []wire.RuleError {
 	var out []wire.RuleError
 	for _, e := range w.flows {
 		if len(e.Rules) > 0 { // else it tells of a dry run, and is no rule's
@@ -92,10 +92,16 @@ func (w *wrong) list(switchAway bool) []wire.RuleError {
 	case switchAway:
 		out = slices.Insert(out, 0, wire.RuleError{Message: "Open vSwitch is away: what changes waits for it"})
 	}
+	if disk != nil {
+		out = slices.Insert(out, 0, wire.RuleError{Message: disk.Error()})
+	}
 	return out
 }
 
-func (a *agent) notInForce() []wire.RuleError { return a.wrong.list(a.session == nil) }
+func (a *agent) notInForce() []wire.RuleError {
+	_, disk := a.disk.saver.progress()
+	return a.wrong.list(a.session == nil, disk)
+}
 
 // report tells netmaster of what went wrong, or right again, without an update of its own.
 func (a *agent) report() {
@@ -103,10 +109,10 @@ func (a *agent) report() {
 	if slices.EqualFunc(now, a.wrong.told, func(x, y wire.RuleError) bool { return x.Message == y.Message && slices.Equal(x.Rules, y.Rules) }) {
 		return
 	}
+	a.sendReport(now)
+}
+
+func (a *agent) sendReport(now []wire.RuleError) {
 	a.wrong.told = now
-	ack := wire.Ack{Errors: now}
-	if a.heard { // else the revision is of an earlier leader's counting, which may have been ahead
-		ack.Revision = a.rules.revision
-	}
-	a.client.Report(ack)
+	a.client.Report(wire.Ack{Revision: a.disk.saved, Errors: now})
 }

@@ -219,6 +219,7 @@ func TestASwitchThatIsAwayIsTold(t *testing.T) {
 	if errs := a.update(t.Context(), rules(1, allow(80))); len(errs) != 1 || !strings.Contains(errs[0].Message, "away") {
 		t.Errorf("told %+v", errs)
 	}
+	awaitDisk(t, a)
 	if err := a.attach(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
@@ -231,6 +232,7 @@ func TestASwitchThatIsAwayIsTold(t *testing.T) {
 	}
 	<-s.closed
 	s.broken = nil
+	awaitDisk(t, a)
 	if err := a.attach(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
@@ -259,13 +261,12 @@ func TestReportsCountAsTheirLeaderDoes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	led := func() error { return nil }
 	for _, u := range []policy.NodeUpdate{rules(9000, allow(80)), rules(5, allow(80))} {
 		if _, err := a.State(t.Context(), func() {}); err != nil {
 			t.Fatal(err)
 		}
 		told(0)
-		if errs, err := a.Update(t.Context(), u, led); err != nil || len(errs) != 0 {
+		if errs, err := updated(t, a, u); err != nil || len(errs) != 0 {
 			t.Fatal(errs, err)
 		}
 		told(u.Revision)

@@ -189,6 +189,27 @@ func testSlowClients(t *testing.T) {
 	<-end()
 }
 
+// TestCommand_ThatNeverEnds waits for a disk that hangs, say: it is answered all the same, and before flowkeep-cni gives up.
+func TestCommand_ThatNeverEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		m := &slow{begun: make(chan struct{}), add: func(context.Context) error { <-release; return nil }}
+		l := bufconn.Listen(1 << 10)
+		end := beginOn(t, l, Config{Timeout: 30 * time.Second, Manager: m})
+		conn, err := l.Dial()
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		r := postOn(conn, pod)
+		if r.Code != 11 || !strings.Contains(r.Error, "does the node's disk hang?") || time.Since(began) != 45*time.Second {
+			t.Errorf("answered %+v after %v", r, time.Since(began))
+		}
+		close(release)
+		<-end()
+	})
+}
+
 // A process that ends leaves its successor's socket alone, and what is no socket is nobody's to remove.
 func TestTheSocketIsTheSuccessors(t *testing.T) {
 	first, endFirst := begin(t, Config{Timeout: time.Minute, Manager: new(manager)})

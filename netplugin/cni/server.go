@@ -177,7 +177,7 @@ func (s *server) handle(command string, f func(context.Context, *Request) (Respo
 		var resp Response
 		req, err := s.read(w, r)
 		if err == nil {
-			resp, err = f(ctx, req)
+			resp, err = within(ctx, func() (Response, error) { return f(ctx, req) })
 		}
 		if err != nil {
 			resp = Response{Error: err.Error(), Code: codeOf(err), NotReady: errors.Is(err, endpoints.ErrNotReady)}
@@ -188,6 +188,27 @@ func (s *server) handle(command string, f func(context.Context, *Request) (Respo
 		}
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(resp)
+	}
+}
+
+// within answers for a command that goes on after its end and the time to undo it: it waits for a disk that hangs, as a rule.
+func within(ctx context.Context, command func() (Response, error)) (Response, error) {
+	type outcome struct {
+		resp Response
+		err  error
+	}
+	done := make(chan outcome, 1)
+	go func() {
+		resp, err := command()
+		done <- outcome{resp, err}
+	}()
+	late := make(chan struct{})
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(undoing, func() { close(late) }) })()
+	select {
+	case o := <-done:
+		return o.resp, o.err
+	case <-late:
+		return Response{}, fmt.Errorf("the command has not ended %s after its time: does the node's disk hang?", undoing)
 	}
 }
 

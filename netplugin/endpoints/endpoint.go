@@ -85,7 +85,10 @@ func macFor(addresses []netip.Addr) MAC {
 }
 
 // files is the directory of wired endpoints.
-type files struct{ dir string }
+type files struct {
+	dir     string
+	writing func(of string) (end func()) // as in Config
+}
 
 // separator may be in no container's ID (CNI specification, CNI_CONTAINERID), so that no two interfaces share a file.
 const separator = "@"
@@ -109,6 +112,7 @@ const (
 
 // save replaces the file whole: a crash leaves the old one or the new one.
 func (f files) save(e *Endpoint) error {
+	defer f.begin()()
 	text, err := json.Marshal(e)
 	if err != nil {
 		return err
@@ -122,6 +126,7 @@ func (f files) save(e *Endpoint) error {
 }
 
 func (f files) remove(e *Endpoint) error {
+	defer f.begin()()
 	err := os.Remove(f.path(e.ContainerID, e.IfName))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil

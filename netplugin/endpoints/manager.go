@@ -57,6 +57,8 @@ type Config struct {
 	Logger   *slog.Logger
 	Switch   Switch
 	Realizer Realizer
+	// Writing is called before each operation on the directory, and its result after it; may be nil.
+	Writing func(of string) (end func())
 }
 
 // Manager owns the endpoints of the node. Safe for concurrent use: one request a container at a time, different containers
@@ -75,7 +77,7 @@ type Manager struct {
 
 // Open reads what was wired before. What a crash left stays until Sweep.
 func Open(cfg Config) (*Manager, error) {
-	m := &Manager{cfg: cfg, files: files{filepath.Join(cfg.StateDir, "endpoints")}, endpoints: map[string]*Endpoint{}, busy: map[string]chan struct{}{}}
+	m := &Manager{cfg: cfg, files: files{filepath.Join(cfg.StateDir, "endpoints"), cfg.Writing}, endpoints: map[string]*Endpoint{}, busy: map[string]chan struct{}{}}
 	list, bad, err := m.files.load()
 	if err != nil {
 		return nil, fmt.Errorf("read the endpoints: %w", err)
@@ -282,24 +284,6 @@ func (m *Manager) wire(ctx context.Context, r Request, network *Network, allocat
 	}
 	e.Realised = true
 	return e, m.keep(e)
-}
-
-// supersede takes the pod's name from its earlier sandboxes, whose rules go with it: no restart may open them again.
-func (m *Manager) supersede(by *Endpoint) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for key, e := range m.endpoints {
-		if e.ID() != by.ID() || e.ContainerID == by.ContainerID || e.Order > by.Order || e.Superseded {
-			continue
-		}
-		left := *e
-		left.Superseded = true
-		if err := m.files.save(&left); err != nil { // of one that is being taken apart the next start finds the link gone
-			return err
-		}
-		m.endpoints[key] = &left
-	}
-	return nil
 }
 
 // refresh sees to the port of a pod that is wired: where it is gone it is made again, under a number of its own.

@@ -272,7 +272,7 @@ func TestGC(t *testing.T) {
 
 // Names that look alike share neither a file nor a link, and none leads out of the directory.
 func TestNamesDoNotClash(t *testing.T) {
-	f := files{t.TempDir()}
+	f := files{dir: t.TempDir()}
 	names := [][2]string{{"a", "b-c"}, {"a-b", "c"}, {"a.b", "c"}, {"a_b", "c"}, {"a/b", "c"}, {"../a", "c"}, {"a", "b@c"},
 		{strings.Repeat("x", 300), "eth0"}, {strings.Repeat("x", 301), "eth0"}}
 	paths, links := map[string]bool{}, map[string]bool{}
@@ -297,7 +297,7 @@ func TestNamesDoNotClash(t *testing.T) {
 
 // Files that an older netplugin named otherwise are found, and removed under the name they have now.
 func TestFilesOfOlderVersions(t *testing.T) {
-	f := files{t.TempDir()}
+	f := files{dir: t.TempDir()}
 	e := bare("c-web", "eth0")
 	if err := f.save(e); err != nil {
 		t.Fatal(err)

@@ -31,9 +31,10 @@ type Handler interface {
 	State(ctx context.Context, begin func()) (Holding, error)
 	// Obey is told of a leader before anything of it is taken over.
 	Obey(ctx context.Context, epoch uint64) error
-	// Update realises an update; all that is not in force now, of this or an earlier update, is told to netmaster. It asks led just before it
-	// changes anything, and leaves all as it is if that fails.
-	Update(ctx context.Context, u policy.NodeUpdate, led func() error) ([]wire.RuleError, error)
+	// Update puts an update in force. It calls led just before it changes anything, and leaves all as it is if that fails.
+	// It calls acknowledge once, now or later, with all that is not in force, of this or an earlier update. That blocks
+	// nothing, and does nothing after a call of State.
+	Update(ctx context.Context, u policy.NodeUpdate, led func() error, acknowledge func([]wire.RuleError)) error
 	Nodes(context.Context, []policy.NodeInfo) error
 	Query(context.Context, []byte) ([]byte, error)
 	// Stream answers by calling send until there is no more, send fails or ctx ends: nobody listens any longer then. Answers are no

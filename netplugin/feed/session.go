@@ -264,11 +264,11 @@ func refused(err error) error {
 }
 
 func (s *session) realise(ctx context.Context, u policy.NodeUpdate) error {
-	errs, err := s.client.cfg.Handler.Update(ctx, u, s.led)
-	if err != nil {
-		return err
-	}
-	return s.post(ctx, wire.FromAck(&wire.Ack{Revision: u.Revision, Errors: errs}))
+	return s.client.cfg.Handler.Update(ctx, u, s.led, func(errs []wire.RuleError) {
+		if ctx.Err() == nil { // else it would be a message of the next stream
+			s.client.Report(wire.Ack{Revision: u.Revision, Errors: errs})
+		}
+	})
 }
 
 func (s *session) post(ctx context.Context, m *feed.NodeMessage) error {

@@ -71,16 +71,18 @@ func (n *node) Obey(_ context.Context, epoch uint64) error {
 }
 
 // Update takes one over.
-func (n *node) Update(ctx context.Context, u policy.NodeUpdate, led func() error) ([]wire.RuleError, error) {
+func (n *node) Update(
+	ctx context.Context, u policy.NodeUpdate, led func() error, acknowledge func([]wire.RuleError),
+) error {
 	if n.delay > 0 {
 		select {
 		case <-time.After(n.delay):
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return ctx.Err()
 		}
 	}
 	if err := led(); err != nil {
-		return nil, err
+		return err
 	}
 	now := time.Now()
 	n.mu.Lock()
@@ -109,7 +111,8 @@ func (n *node) Update(ctx context.Context, u policy.NodeUpdate, led func() error
 	for _, s := range u.Settled {
 		saw.settled(s.ID)
 	}
-	return nil, nil
+	acknowledge(nil)
+	return nil
 }
 
 func (n *node) takeGroup(g *policy.GroupUpdate, saw glance) {
