@@ -226,9 +226,8 @@ func (s *Session) OnCommit(sent func()) { s.onCommit = sent }
 // *SwitchError nothing was changed; on any other error the outcome is unknown and the table must be read back.
 //
 // The switch judges each mod as it is added and would commit a bundle without the ones it refused, so the commit is sent
-// only after a barrier has shown that it refused none. What must have been done before is done while the switch judges; it is not called where the
-// mods do not come that far.
-func (s *Session) Commit(ctx context.Context, mods []FlowMod, before ...func()) error {
+// only after a barrier has shown that it refused none.
+func (s *Session) Commit(ctx context.Context, mods []FlowMod) error {
 	if len(mods) == 0 {
 		return nil
 	}
@@ -243,7 +242,7 @@ func (s *Session) Commit(ctx context.Context, mods []FlowMod, before ...func()) 
 	}
 	defer end()
 	b := bundle{first: s.nextXID(len(mods) + 3), mods: mods}
-	if err := s.fillBundle(&b, before); err != nil {
+	if err := s.fillBundle(&b); err != nil {
 		return err
 	}
 	if b.refused != nil {
@@ -267,8 +266,8 @@ type bundle struct {
 func (b *bundle) barrier() uint32 { return b.first + 1 + uint32(len(b.mods)) }
 func (b *bundle) end() uint32     { return b.barrier() + 1 }
 
-// fillBundle opens the bundle, adds all mods and waits for the barrier behind them, and for what is to be done meanwhile.
-func (s *Session) fillBundle(b *bundle, meanwhile []func()) error {
+// fillBundle opens the bundle, adds all mods and waits for the barrier behind them.
+func (s *Session) fillBundle(b *bundle) error {
 	sent := make(chan error, 1)
 	go func() {
 		err := s.sendBundle(b)
@@ -277,9 +276,6 @@ func (s *Session) fillBundle(b *bundle, meanwhile []func()) error {
 		}
 		sent <- err
 	}()
-	for _, f := range meanwhile {
-		f()
-	}
 	err := s.awaitBarrier(b)
 	if sendErr := <-sent; sendErr != nil {
 		return fmt.Errorf("send a bundle of %d flow mods: %w", len(b.mods), sendErr)

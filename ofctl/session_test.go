@@ -142,44 +142,6 @@ func TestBundleIsAllOrNothing(t *testing.T) {
 	}
 }
 
-// What must be done before is done when no packet meets the change yet, and not for a change that the switch would not get.
-func TestCommitWaitsForWhatMustBeBefore(t *testing.T) {
-	sw := ovstest.Start(t, 2)
-	s, beside := connect(t, sw), connect(t, sw)
-	flow := ofctl.Flow{Priority: 1, Actions: []ofctl.Action{{Kind: ofctl.Output, Port: 1}}}
-	there := -1
-	look := func() { there = len(dump(t, beside)) }
-	if err := s.Commit(t.Context(), mods(ofctl.Add, []ofctl.Flow{flow}), look); err != nil || there != 0 {
-		t.Errorf("%v, %d flows before it was done", err, there)
-	}
-	if left := dump(t, s); len(left) != 1 {
-		t.Errorf("%d flows after a commit of one", len(left))
-	}
-	none := func() { t.Error("called for nothing") }
-	if err := s.Commit(t.Context(), nil, none); err != nil {
-		t.Error(err)
-	}
-}
-
-// Open vSwitch forgets a bundle for which it hears nothing (ovs-vswitchd.conf.db(5), bundle-idle-timeout): nothing is changed, and the session stays usable.
-func TestABundleIsForgotten(t *testing.T) {
-	sw := ovstest.Start(t, 1)
-	sw.VSCtl(t, "set", "Open_vSwitch", ".", "other_config:bundle-idle-timeout=1")
-	s := connect(t, sw)
-	flows := []ofctl.Flow{{Priority: 1, Actions: []ofctl.Action{{Kind: ofctl.Output, Port: 1}}}}
-	err := s.Commit(t.Context(), mods(ofctl.Add, flows), func() { time.Sleep(4 * time.Second) }) // the switch's own time
-	var refused *ofctl.SwitchError
-	if !errors.As(err, &refused) || refused.Flow != nil {
-		t.Errorf("%v, want a refusal of no flow", err)
-	}
-	if left := dump(t, s); len(left) != 0 {
-		t.Errorf("%d flows of a bundle that was forgotten", len(left))
-	}
-	if err := s.Commit(t.Context(), mods(ofctl.Add, flows)); err != nil {
-		t.Error(err)
-	}
-}
-
 func TestDumpReadsEveryPart(t *testing.T) {
 	s := connect(t, ovstest.Start(t, 2))
 	const n = 20000

@@ -29,8 +29,6 @@ type pickySwitch struct {
 	keeps   error // why it forgets nothing
 	hangs   bool
 	meters  []ofctl.Meter
-	// committing is called when all that must be done before a commit is done; may be nil.
-	committing func()
 	// meterless is why it makes no meters.
 	meterless error
 }
@@ -45,7 +43,7 @@ func newPickySwitch() *pickySwitch {
 	return &pickySwitch{refuses: func(*ofctl.Flow) bool { return false }, holds: map[pickyKey]ofctl.Flow{}, born: map[pickyKey]time.Duration{}, closed: make(chan struct{}, 9)}
 }
 
-func (s *pickySwitch) Commit(ctx context.Context, mods []ofctl.FlowMod, before ...func()) error {
+func (s *pickySwitch) Commit(ctx context.Context, mods []ofctl.FlowMod) error {
 	if s.hangs {
 		<-ctx.Done()
 		return ctx.Err()
@@ -57,12 +55,6 @@ func (s *pickySwitch) Commit(ctx context.Context, mods []ofctl.FlowMod, before .
 		if f := &mods[i].Flow; mods[i].Command != ofctl.Delete && s.refuses(f) {
 			return &ofctl.SwitchError{Type: 5, Code: 1, Flow: f}
 		}
-	}
-	for _, f := range before {
-		f()
-	}
-	if s.committing != nil {
-		s.committing()
 	}
 	for _, m := range mods {
 		k := pickyKey{m.Flow.Table, m.Flow.Priority, m.Flow.Match}

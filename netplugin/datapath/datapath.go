@@ -13,7 +13,7 @@ import (
 
 // Switch is what the datapath needs of ofctl.Session.
 type Switch interface {
-	Commit(ctx context.Context, mods []ofctl.FlowMod, before ...func()) error
+	Commit(ctx context.Context, mods []ofctl.FlowMod) error
 	Dump(ctx context.Context, visit func(ofctl.Flow, error) error) error
 }
 
@@ -129,23 +129,17 @@ const (
 )
 
 // CommitAll commits the mods in one bundle. Of a flow that the switch refuses and that can be left out, it takes what was
-// there away instead, and tells it; any other refusal fails the whole. What must be done before is called for each bundle. Where that
-// takes long the switch may have forgotten the bundle (Open vSwitch does after 10 s, bundle-idle-timeout): it is given it again, once.
-func CommitAll(ctx context.Context, s Switch, mods []ofctl.FlowMod, without func(*ofctl.Flow) Without, before ...func()) ([]Refusal, error) {
+// there away instead, and returns it; any other refusal fails the whole.
+func CommitAll(
+	ctx context.Context, s Switch, mods []ofctl.FlowMod, without func(*ofctl.Flow) Without,
+) ([]Refusal, error) {
 	var refused []Refusal
 	n := map[Without]int{}
-	for again := len(before) > 0; ; {
-		err := s.Commit(ctx, mods, before...)
+	for {
+		err := s.Commit(ctx, mods)
 		var why *ofctl.SwitchError
-		if err == nil || !errors.As(err, &why) {
+		if err == nil || !errors.As(err, &why) || why.Flow == nil {
 			return refused, err
-		}
-		if why.Flow == nil {
-			if !again {
-				return refused, err
-			}
-			again = false
-			continue
 		}
 		kind := without(why.Flow)
 		i := slices.IndexFunc(mods, func(m ofctl.FlowMod) bool { return puts(&m) && KeyOf(&m.Flow) == KeyOf(why.Flow) })

@@ -13,7 +13,7 @@ type picky struct {
 	holds   []ofctl.FlowMod
 }
 
-func (p *picky) Commit(_ context.Context, mods []ofctl.FlowMod, _ ...func()) error {
+func (p *picky) Commit(_ context.Context, mods []ofctl.FlowMod) error {
 	for i := range mods {
 		if mods[i].Flow.Priority == p.refuses && mods[i].Command != ofctl.Delete {
 			return &ofctl.SwitchError{Flow: &mods[i].Flow}

@@ -21,7 +21,6 @@ type memory struct {
 	strange int  // flows that carry what cannot be read
 	twice   bool // each flow is told twice
 	bundles int
-	forgets int // so many bundles, before they are committed
 	broken  error
 }
 
@@ -33,14 +32,8 @@ func newMemory(flows ...ofctl.Flow) *memory {
 	return m
 }
 
-func (m *memory) Commit(_ context.Context, mods []ofctl.FlowMod, before ...func()) error {
+func (m *memory) Commit(_ context.Context, mods []ofctl.FlowMod) error {
 	m.bundles++
-	for _, f := range before {
-		f()
-	}
-	if m.bundles <= m.forgets {
-		return &ofctl.SwitchError{Type: 17, Code: 1} // BAD_ID
-	}
 	if m.broken != nil {
 		return m.broken
 	}
@@ -192,23 +185,6 @@ func TestASwitchThatCannotBeRead(t *testing.T) {
 	}
 	if refused, err := CommitAll(t.Context(), m, nil, always); !errors.Is(err, m.broken) || len(refused) > 0 || m.bundles != 1 {
 		t.Errorf("refused %v, error %v in %d bundles", refused, err, m.bundles)
-	}
-}
-
-// A switch forgets a bundle that is not committed for long, as where the disk is slow: it gets it again, once.
-func TestAForgottenBundleIsGivenAgain(t *testing.T) {
-	for forgets, mended := range map[int]bool{0: true, 1: true, 2: false} {
-		m, called := newMemory(), 0
-		m.forgets = forgets
-		_, err := CommitAll(t.Context(), m, adds(wanted()), always, func() { called++ })
-		if (err == nil) != mended || called != m.bundles || m.bundles > 2 || (len(m.flows) == len(wanted())) != mended {
-			t.Errorf("forgotten %d times: %v, called %d times for %d bundles, %d flows", forgets, err, called, m.bundles, len(m.flows))
-		}
-	}
-	m := newMemory() // no reason to think that it was slow
-	m.forgets = 1
-	if _, err := CommitAll(t.Context(), m, adds(wanted()), always); err == nil {
-		t.Error("a refusal without a reason was tried again")
 	}
 }
 

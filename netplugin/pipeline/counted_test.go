@@ -17,7 +17,7 @@ import (
 
 // meteredSwitch is the fake switch, or a session with a real one.
 type meteredSwitch interface {
-	Commit(ctx context.Context, mods []ofctl.FlowMod, before ...func()) error
+	Commit(ctx context.Context, mods []ofctl.FlowMod) error
 	Counters(ctx context.Context, filters []ofctl.Filter, visit func(ofctl.Counted) error) error
 }
 

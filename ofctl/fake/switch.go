@@ -36,14 +36,11 @@ func New() *Switch {
 }
 
 // Commit applies all mods, or none: the first that Open vSwitch would refuse is returned as an *ofctl.SwitchError.
-func (s *Switch) Commit(_ context.Context, mods []ofctl.FlowMod, before ...func()) error {
+func (s *Switch) Commit(_ context.Context, mods []ofctl.FlowMod) error {
 	for i := range mods {
 		if err := check(&mods[i]); err != nil {
 			return err
 		}
-	}
-	for _, f := range before {
-		f()
 	}
 	for i := range mods {
 		s.apply(&mods[i])
