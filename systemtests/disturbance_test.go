@@ -141,6 +141,7 @@ const maxOutage = time.Second
 
 // observe sends a hundred packets a second along each way while during runs. It fails the test if a denied packet
 // passes, or if an allowed way has no answer for longer than maxOutage, and returns the longest time without an answer.
+// On a slow machine that time tells of the machine alone: there the ways have to work again in the end.
 func (d *disturbed) observe(allowed []cluster.Expectation, during func()) (outage time.Duration) {
 	d.Helper()
 	unheard := d.unheard(d.denied, "policies deny it")
@@ -153,13 +154,16 @@ func (d *disturbed) observe(allowed []cluster.Expectation, during func()) (outag
 		switch gap := max(time.Duration(r.LongestGapMillis)*time.Millisecond, end.Sub(r.LastAnswer)); {
 		case !e.Open && r.Received > 0:
 			d.Errorf("%v: %d of %d questions were answered", e, r.Received, r.Sent)
-		case e.Open && (r.Received == 0 || gap > cluster.Stretch(maxOutage)+d.machine.Late()):
+		case e.Open && (r.Received == 0 || cluster.Slowness() == 1 && gap > maxOutage+d.machine.Late()):
 			d.Errorf("%v: %d of %d questions were answered, none for %v", e, r.Received, r.Sent, gap)
 		case e.Open:
 			outage = max(outage, gap)
 		}
 	}
 	unheard()
+	if cluster.Slowness() > 1 && len(allowed) > 0 {
+		d.settles(allowed, d.denied)
+	}
 	return outage
 }
 
