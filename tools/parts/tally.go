@@ -19,7 +19,7 @@ func (t Tally) add(u Tally) Tally {
 var summaryLine = regexp.MustCompile(`(?m)^(\d+) passed, (\d+) failed(?:, (\d+) not run)?\r?$`)
 
 // count returns the counts of a part: the lines "PASSED FAILED SKIPPED" of its tally file, or else the summary lines of
-// its log, or else one test. A part that failed has at least one failed test.
+// its log, or else one test. A part that failed has at least one failed test; so has one whose tally is of no test.
 func count(tally, log string, passed bool) Tally {
 	var sum Tally
 	found := false
@@ -37,7 +37,7 @@ func count(tally, log string, passed bool) Tally {
 	if !found && passed {
 		return Tally{Passed: 1}
 	}
-	if !passed && sum.Failed == 0 {
+	if sum.Failed == 0 && (!passed || sum == Tally{}) {
 		sum.Failed = 1
 	}
 	return sum

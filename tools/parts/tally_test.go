@@ -13,6 +13,8 @@ func TestCount(t *testing.T) {
 		{"lines are summed", "1 0 0\n20 0 3\n", "5 passed, 0 failed\n", true, Tally{21, 0, 3}},
 		{"failed", "1 2 0\n", "", false, Tally{1, 2, 0}},
 		{"failed outside of tests", "4 0 0\n", "", false, Tally{4, 1, 0}},
+		{"no test ran", "0 0 0\n", "", true, Tally{0, 1, 0}},
+		{"all were skipped", "0 0 3\n", "", true, Tally{0, 0, 3}},
 		{"a broken line", "4 0 0\n1 ", "", true, Tally{4, 0, 0}},
 		{"summary lines of the log", "", suite, false, Tally{93, 1, 6}},
 		{"cyclonus", "", "216 passed, 0 failed\n", true, Tally{216, 0, 0}},
