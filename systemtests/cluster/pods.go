@@ -157,7 +157,10 @@ func (c *Cluster) Pod(ctx context.Context, namespace, name string) (Pod, error) 
 	for _, ip := range seen.Status.PodIPs {
 		p.IPs = append(p.IPs, ip.IP)
 	}
-	ready := slices.ContainsFunc(seen.Status.Conditions, func(c struct{ Type, Status string }) bool { return c.Type == "Ready" && c.Status == "True" })
+	// Not Ready: the node controller sets that to False while a node's kubelet is away, and the kubelet sets it back late.
+	ready := slices.ContainsFunc(seen.Status.Conditions, func(c struct{ Type, Status string }) bool {
+		return c.Type == "ContainersReady" && c.Status == "True"
+	})
 	if !ready || len(p.IPs) == 0 {
 		return p, fmt.Errorf("pod %s/%s is not ready: %+v", namespace, name, seen.Status)
 	}
