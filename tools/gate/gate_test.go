@@ -1,0 +1,202 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// output is a buffer that suites and the gate write at the same time.
+type output struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.Write(b)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
+}
+
+// testGate returns a gate over a git repository of its own, with a phase for each command of bash, and its output.
+// again is what scripts/unit does.
+func testGate(t *testing.T, again string, commands ...string) (*gate, *output) {
+	t.Helper()
+	root := t.TempDir()
+	write := func(name, text string) {
+		path := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("scripts/unit", "#!/bin/bash\n"+again+"\n")
+	for _, args := range []string{"init -q", "add .", "-c user.name=a -c user.email=a@example.com commit -q -m first"} {
+		cmd := exec.Command("git", strings.Fields(args)...)
+		cmd.Dir = root
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("git %s: %v: %s", args, err, out)
+		}
+	}
+	out := &output{}
+	g := newGate()
+	g.root, g.cache, g.out, g.phases = root, t.TempDir(), out, nil
+	g.measure, g.cleanUp = func() time.Duration { return referenceLoop }, func() {}
+	for _, c := range commands {
+		g.phases = append(g.phases, Phase{Name: "phase", Suites: []Suite{{"unit", []string{"bash", "-c", c}}},
+			Bounds: [maxSlowness]int{1, 1, 1}})
+	}
+	return g, out
+}
+
+// prints returns a command that writes events.
+func prints(lines ...string) string {
+	return "cat >$FLOWKEEP_EVENTS/$RANDOM.json <<'EOF'\n" + eventText(lines...) + "EOF\n"
+}
+
+var (
+	passes = prints("run TestA", "pass TestA", "pass")
+	fails  = prints("run TestA", "output TestA     a_test.go:7: lost", "fail TestA", "fail") + "exit 1"
+	leaks  = prints("run TestA", "output TestA     a_test.go:7: LEAK: it passed", "fail TestA", "fail") + "exit 1"
+)
+
+func TestGate(t *testing.T) {
+	for name, c := range map[string]struct {
+		again    string
+		commands []string
+		code     int
+		flaky    bool
+		want     string // the last line
+	}{
+		"passed":                     {"", []string{passes}, 0, false, "tests: 1 passed, 0 failed, 0 skipped"},
+		"passed in its second run":   {passes, []string{fails}, 0, true, "tests: 1 passed, 0 failed, 0 skipped"},
+		"failed in its second run":   {fails, []string{fails}, 1, false, "tests: 0 passed, 1 failed, 0 skipped"},
+		"leaked in its second run":   {leaks, []string{fails}, 1, false, "tests: 0 passed, 1 failed, 0 skipped"},
+		"a leak has no second run":   {passes, []string{leaks}, 1, false, "tests: 0 passed, 1 failed, 0 skipped"},
+		"a suite without a test":     {"", []string{passes, "true"}, 1, false, "tests: 1 passed, 1 failed, 0 skipped"},
+		"a suite that does not run":  {"", []string{passes, "exit 3"}, 1, false, "tests: 1 passed, 1 failed, 0 skipped"},
+		"a suite that fails despite": {"", []string{passes + "exit 1"}, 1, false, "tests: 1 passed, 1 failed, 0 skipped"},
+		"phases after a failure run": {fails, []string{fails, passes}, 1, false, "tests: 1 passed, 1 failed, 0 skipped"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, out := testGate(t, c.again, c.commands...)
+			code := g.run(t.Context())
+			lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+			if last := lines[len(lines)-1]; code != c.code || last != c.want {
+				t.Errorf("code %d, want %d; last line %q, want %q; all:\n%s", code, c.code, last, c.want, out)
+			}
+			passed, _ := os.ReadFile(filepath.Join(g.cache, "passed"))
+			if recorded := string(passed) == readCheckout(g.root).tree+"\n"; recorded != (c.code == 0) {
+				t.Errorf("%s has %q", "passed", passed)
+			}
+			flaky, _ := os.ReadFile(filepath.Join(g.cache, "flaky.tsv"))
+			if is := strings.HasSuffix(string(flaky), "\tp.TestA\ta_test.go:7: lost\n"); is != c.flaky ||
+				strings.Contains(out.String(), "\nflaky: p.TestA: a_test.go:7: lost\n") != c.flaky {
+				t.Errorf("flaky.tsv has %q; output:\n%s", flaky, out)
+			}
+		})
+	}
+}
+
+// TestGate_BuildFails: nothing runs after a failed build.
+func TestGate_BuildFails(t *testing.T) {
+	g, out := testGate(t, "", "exit 1", passes)
+	g.phases[0].Name, g.phases[0].Suites[0].Name = buildPhase, buildPhase
+	if code := g.run(t.Context()); code != 1 || !strings.HasSuffix(out.String(), "\ntests: 0 passed, 2 failed, 0 skipped\n") {
+		t.Errorf("code %d:\n%s", code, out)
+	}
+}
+
+// TestGate_DirtyCheckout: a tree with changes is not recorded, and neither is one that a test changed.
+func TestGate_DirtyCheckout(t *testing.T) {
+	for name, change := range map[string]string{"before": "", "while it runs": "touch new;"} {
+		t.Run(name, func(t *testing.T) {
+			g, out := testGate(t, "", change+passes)
+			if change == "" {
+				if err := os.WriteFile(filepath.Join(g.root, "new"), nil, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			code := g.run(t.Context())
+			if _, err := os.Stat(filepath.Join(g.cache, "passed")); code != 0 || err == nil {
+				t.Errorf("code %d, recorded %v:\n%s", code, err == nil, out)
+			}
+		})
+	}
+}
+
+// TestExecute_Stopped: the suite that is stopped ends with all its processes, and what it printed is there.
+func TestExecute_Stopped(t *testing.T) {
+	g, out := testGate(t, "")
+	g.work = t.TempDir()
+	pid := filepath.Join(g.work, "pid")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	go func() {
+		for {
+			if text, err := os.ReadFile(pid); err == nil && len(text) > 0 {
+				cancel(errInterrupted)
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}()
+	script := "trap 'echo cleaned up; exit 130' TERM; echo begins; sleep 1000 & echo $! >" + pid + "; wait"
+	_, err := g.execute(ctx, Suite{"s", []string{"bash", "-c", script}})
+	if !errors.Is(err, errInterrupted) || !strings.Contains(out.String(), "s: begins\ns: cleaned up\n") {
+		t.Errorf("%v:\n%s", err, out)
+	}
+	text, _ := os.ReadFile(pid)
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		text, err := os.ReadFile("/proc/" + strings.TrimSpace(string(text)) + "/cmdline")
+		if err != nil || len(text) == 0 {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%q still runs", text)
+		}
+	}
+}
+
+// TestGate_Late: a phase that would begin after phasesEnd does not run and fails.
+func TestGate_Late(t *testing.T) {
+	g, out := testGate(t, "", passes)
+	g.began = time.Now().Add(-phasesEnd)
+	if code := g.run(t.Context()); code != 1 || !strings.Contains(out.String(), "failed: phase: did not run") {
+		t.Errorf("code %d:\n%s", code, out)
+	}
+}
+
+// TestGate_End: at its end the gate names the phase and ends what runs.
+func TestGate_End(t *testing.T) {
+	g, out := testGate(t, "", "sleep 1000", passes)
+	g.end = time.Second
+	code := g.run(t.Context())
+	if code != 1 || !strings.Contains(out.String(), "failed: phase: the gate ended itself") || strings.Contains(out.String(), "passed after") {
+		t.Errorf("code %d:\n%s", code, out)
+	}
+}
+
+// TestGate_Interrupted: what runs is ended, and no other phase begins.
+func TestGate_Interrupted(t *testing.T) {
+	g, out := testGate(t, "", "sleep 1000", passes)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	time.AfterFunc(time.Second, func() { cancel(errInterrupted) })
+	if code := g.run(ctx); code != 130 || strings.Contains(out.String(), "passed after") {
+		t.Errorf("code %d:\n%s", code, out)
+	}
+}

@@ -1,0 +1,424 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// The causes of the end of the gate's context.
+var (
+	errInterrupted = errors.New("interrupted")
+	errEnd         = fmt.Errorf("the gate ended itself at minute %.0f", gateEnd.Minutes())
+)
+
+func main() { os.Exit(run()) }
+
+func run() int {
+	g := newGate()
+	began := flag.Int64("began", time.Now().Unix(), "when the verb began, in seconds since 1970")
+	flag.StringVar(&g.root, "root", ".", "the repository")
+	flag.StringVar(&g.cache, "cache", "", "$FLOWKEEP_CACHE")
+	flag.StringVar(&g.gotestsum, "gotestsum", "", "the program gotestsum, once it is built")
+	flag.Parse()
+	g.began = time.Unix(*began, 0)
+	ctx, cancel := context.WithCancelCause(context.Background())
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() { <-signals; cancel(errInterrupted) }()
+	return g.run(ctx)
+}
+
+// gate is one run.
+type gate struct {
+	root, cache, gotestsum string
+	began                  time.Time
+	end                    time.Duration
+	phases                 []Phase
+	out                    io.Writer
+	measure                func() time.Duration
+	cleanUp                func() // after suites that were stopped
+
+	work     string // folder of the events, a folder a suite
+	printing sync.Mutex
+
+	mu       sync.Mutex
+	phase    string // that runs
+	sessions map[*session]bool
+	tests    []*Test
+	errors   []string // failures that are no test's
+	notes    []string
+	flaky    []*Test
+	loads    map[string]string // of suites, at their end
+}
+
+func newGate() *gate {
+	g := &gate{
+		began:    time.Now(),
+		end:      gateEnd,
+		phases:   allPhases(),
+		out:      os.Stdout,
+		measure:  measureLoop,
+		sessions: map[*session]bool{},
+		loads:    map[string]string{},
+	}
+	g.cleanUp = g.removeSandboxes
+	return g
+}
+
+func (g *gate) elapsed() time.Duration { return time.Since(g.began) }
+
+// run returns the exit code: 0 when everything passed, 1 when something failed, 130 after an interrupt.
+func (g *gate) run(ctx context.Context) int {
+	work, err := os.MkdirTemp("", "flowkeep-gate-")
+	if err != nil {
+		g.fail("gate", err.Error())
+		return g.summarise(false)
+	}
+	defer os.RemoveAll(work)
+	g.work = work
+	start := readCheckout(g.root)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	finished := make(chan struct{})
+	go func() {
+		defer close(finished)
+		g.runPhases(ctx)
+		g.rerun(ctx)
+	}()
+	select {
+	case <-finished:
+	case <-time.After(g.end - g.elapsed()):
+		cancel(errEnd)
+		g.abort(finished)
+	}
+	interrupted := context.Cause(ctx) == errInterrupted
+	if interrupted {
+		g.fail("gate", "interrupted")
+	}
+	code := g.summariseAnd(start)
+	if interrupted {
+		return 130
+	}
+	return code
+}
+
+// abort ends what runs: test programs print their stacks, and what has not ended after abortTime is killed.
+func (g *gate) abort(finished <-chan struct{}) {
+	g.mu.Lock()
+	phase := g.phase
+	g.mu.Unlock()
+	g.fail(phase, errEnd.Error())
+	select {
+	case <-finished:
+		return
+	case <-time.After(abortTime):
+	}
+	g.mu.Lock()
+	for s := range g.sessions {
+		s.kill()
+	}
+	g.mu.Unlock()
+	g.cleanUp()
+}
+
+// abortTime is how long suites have to end after gateEnd.
+const abortTime = 90 * time.Second
+
+// removeSandboxes removes the clusters of suites that were stopped.
+func (g *gate) removeSandboxes() {
+	for _, name := range []string{"test", "test-quiet"} {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		cmd := exec.CommandContext(ctx, filepath.Join(g.root, "systemtests/sandbox/down"))
+		cmd.Env = append(os.Environ(), "FLOWKEEP_SANDBOX="+name)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			g.step("sandbox %s is not down: %v\n%s", name, err, out)
+		}
+		cancel()
+	}
+}
+
+// runPhases runs the phases until one cannot.
+func (g *gate) runPhases(ctx context.Context) {
+	for _, p := range g.phases {
+		if ctx.Err() != nil {
+			return
+		}
+		slowness := 1
+		if p.Name != buildPhase {
+			slowness = g.measureSlowness(p.Name)
+		}
+		g.setPhase(p.Name)
+		limit := p.limit(slowness, g.elapsed())
+		if limit == 0 {
+			g.fail(p.Name, fmt.Sprintf("did not run: it had to begin before minute %.0f", phasesEnd.Minutes()))
+			continue
+		}
+		if !g.runSuites(ctx, p, limit) && p.Name == buildPhase {
+			g.fail(p.Name, "failed: no test ran")
+			return
+		}
+	}
+}
+
+func (g *gate) setPhase(name string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.phase = name
+}
+
+// measureSlowness measures the machine's slowness and prints it.
+func (g *gate) measureSlowness(phase string) int {
+	times, load := readCPUTimes(), loadAverage()
+	loop := g.measure()
+	slowness := slownessOf(loop)
+	g.step("%s: slowness %d (loop %.2f s, at slowness 1 %.2f s; load %s, steal %.0f %%)", phase, slowness,
+		loop.Seconds(), referenceLoop.Seconds(), load, readCPUTimes().stealSince(times))
+	return slowness
+}
+
+// runSuites runs the suites of a phase at the same time. It reports whether all ended with 0.
+func (g *gate) runSuites(ctx context.Context, p Phase, limit time.Duration) bool {
+	g.step("%s: at most %.0f min", p.Name, limit.Minutes())
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("reached its bound of %.0f min", limit.Minutes()))
+	defer cancel()
+	var wg sync.WaitGroup
+	results := make([]bool, len(p.Suites))
+	for i, s := range p.Suites {
+		wg.Go(func() { results[i] = g.runSuite(ctx, s) })
+	}
+	wg.Wait()
+	if ctx.Err() != nil {
+		g.cleanUp()
+	}
+	return !slices.Contains(results, false)
+}
+
+// runSuite runs a suite and takes its outcome. It reports whether the suite ended with 0.
+func (g *gate) runSuite(ctx context.Context, s Suite) bool {
+	start := g.elapsed()
+	outcome, err := g.execute(ctx, s)
+	g.mu.Lock()
+	g.loads[s.Name] = loadAverage()
+	g.mu.Unlock()
+	if err != nil && ctx.Err() != nil { // stopped
+		g.fail(s.Name, err.Error())
+		for _, t := range outcome.Tests {
+			if t.Failed && t.Barred == "" {
+				t.Barred = "its suite " + err.Error()
+			}
+		}
+	}
+	isFailed := func(t *Test) bool { return t.Failed }
+	switch failed := slices.ContainsFunc(outcome.Tests, isFailed) || len(outcome.Errors) > 0; {
+	case err != nil && ctx.Err() == nil && !failed:
+		g.fail(s.Name, err.Error())
+	case err == nil && s.Name != buildPhase && len(outcome.Tests) == 0:
+		g.fail(s.Name, "ran no test")
+		err = errors.New("ran no test")
+	case err == nil && failed:
+		err = errors.New("tests failed")
+	}
+	for _, text := range outcome.Errors {
+		g.fail(s.Name, text)
+	}
+	g.mu.Lock()
+	g.tests = append(g.tests, outcome.Tests...)
+	g.notes = append(g.notes, outcome.Notes...)
+	g.mu.Unlock()
+	took := (g.elapsed() - start).Round(time.Second)
+	if err != nil {
+		g.step("%s: FAILED after %v: %v", s.Name, took, err)
+		return false
+	}
+	g.step("%s: passed after %v", s.Name, took)
+	return true
+}
+
+// execute runs a command and returns what its events show.
+func (g *gate) execute(ctx context.Context, s Suite) (Outcome, error) {
+	folder, err := os.MkdirTemp(g.work, "")
+	if err != nil {
+		return Outcome{}, err
+	}
+	env := append(os.Environ(), "FLOWKEEP_EVENTS="+folder, "FLOWKEEP_TALLY=", fmt.Sprintf("FLOWKEEP_BEGAN=%d", g.began.Unix()))
+	run, err := startSession(g.root, s.Command, env, &prefixer{mu: &g.printing, w: g.out, prefix: s.Name + ": "})
+	if err != nil {
+		return Outcome{}, err
+	}
+	g.mu.Lock()
+	g.sessions[run] = true
+	g.mu.Unlock()
+	err = run.wait(ctx)
+	g.mu.Lock()
+	delete(g.sessions, run)
+	g.mu.Unlock()
+	outcome, readErr := readOutcome(s.Name, folder)
+	return outcome, errors.Join(err, readErr)
+}
+
+// fail records a failure that is no test's.
+func (g *gate) fail(where, text string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.errors = append(g.errors, where+": "+text)
+}
+
+// rerun runs failed tests once more; see rerun.go.
+func (g *gate) rerun(ctx context.Context) {
+	if ctx.Err() != nil {
+		return
+	}
+	g.setPhase("second run of failed tests")
+	var failed []*Test
+	for _, t := range g.tests {
+		if t.Failed {
+			failed = append(failed, t)
+		}
+	}
+	for _, r := range chooseReruns(failed, len(g.errors)) {
+		g.settle(ctx, r)
+	}
+}
+
+// settle runs failed tests once more and takes the outcome.
+func (g *gate) settle(ctx context.Context, r Rerun) {
+	limit := rerunsEnd - g.elapsed()
+	if limit <= 0 || ctx.Err() != nil {
+		r.settle(Outcome{})
+		return
+	}
+	g.step("%s: %d failed tests once more, at most %.0f min", r.Suite.Name, len(r.Tests), limit.Minutes())
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not over at minute %.0f", rerunsEnd.Minutes()))
+	defer cancel()
+	outcome, err := g.execute(ctx, r.Suite)
+	if err != nil {
+		g.step("%s: %v", r.Suite.Name, err)
+	}
+	if ctx.Err() != nil {
+		g.cleanUp()
+	}
+	g.flaky = append(g.flaky, r.settle(outcome)...)
+}
+
+// step prints a line of progress with the seconds since the start.
+func (g *gate) step(format string, args ...any) {
+	g.printing.Lock()
+	defer g.printing.Unlock()
+	fmt.Fprintf(g.out, "[%4.0f s] %s\n", g.elapsed().Seconds(), fmt.Sprintf(format, args...))
+}
+
+// summariseAnd records what passed and prints the summary.
+func (g *gate) summariseAnd(start checkout) int {
+	g.recordFlaky(start.commit)
+	passed := false
+	if g.failures() == 0 {
+		var err error
+		if passed, err = recordPassed(g.cache, start, readCheckout(g.root)); err != nil {
+			g.fail("gate", err.Error())
+		}
+	}
+	return g.summarise(passed)
+}
+
+// recordFlaky appends a line for each flaky test to flaky.tsv: date, commit, load average, test, failure.
+func (g *gate) recordFlaky(commit string) {
+	for _, t := range g.flaky {
+		line := []string{time.Now().UTC().Format(time.DateTime), commit, g.loads[t.Suite], t.Package + "." + t.Name,
+			strings.ReplaceAll(t.Reason, "\t", " ")}
+		if err := appendLine(filepath.Join(g.cache, "flaky.tsv"), strings.Join(line, "\t")); err != nil {
+			g.step("flaky.tsv: %v", err)
+		}
+	}
+}
+
+// failures returns the number of failures.
+func (g *gate) failures() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	n := len(g.errors)
+	for _, t := range g.tests {
+		n += t.Counts.Failed
+	}
+	return n
+}
+
+// summarise prints the output of failed tests, reasons of skips, the slowest tests, the failures, the flaky tests and
+// the counts. It returns the exit code.
+func (g *gate) summarise(passed bool) int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.printing.Lock()
+	defer g.printing.Unlock()
+	g.digest()
+	sum := Counts{Failed: len(g.errors)}
+	for _, t := range g.tests {
+		sum.add(t.Counts)
+		if t.Failed {
+			fmt.Fprintf(g.out, "failed: %s.%s: %s (no second run: %s)\n", t.Package, t.Name, t.Reason, t.Barred)
+		}
+	}
+	for _, text := range g.errors {
+		fmt.Fprintf(g.out, "failed: %s\n", text)
+	}
+	for _, text := range g.notes {
+		fmt.Fprintln(g.out, text)
+	}
+	for _, t := range g.flaky {
+		fmt.Fprintf(g.out, "flaky: %s.%s: %s\n", t.Package, t.Name, t.Reason)
+	}
+	if passed {
+		fmt.Fprintf(g.out, "passed: the tree of HEAD is recorded in %s\n", filepath.Join(g.cache, "passed"))
+	}
+	fmt.Fprintf(g.out, "tests: %d passed, %d failed, %d skipped\n", sum.Passed, sum.Failed, sum.Skipped)
+	if sum.Failed > 0 {
+		return 1
+	}
+	return 0
+}
+
+// digest prints what gotestsum makes of all events.
+func (g *gate) digest() {
+	files, _ := filepath.Glob(filepath.Join(g.work, "*", "*.json")) // the pattern is valid
+	if g.gotestsum == "" || len(files) == 0 {
+		return
+	}
+	all := filepath.Join(g.work, "all.json")
+	if err := concatenate(all, files); err != nil {
+		fmt.Fprintln(g.out, err)
+		return
+	}
+	gotestsum := func(args ...string) string {
+		out, _ := exec.Command(g.gotestsum, args...).CombinedOutput() // it ends with 1 where a test failed
+		return string(out)
+	}
+	for line := range strings.Lines(gotestsum("--format", "none", "--raw-command", "--", "cat", all)) {
+		if !strings.HasPrefix(line, "DONE") {
+			fmt.Fprint(g.out, line)
+		}
+	}
+	fmt.Fprintf(g.out, "the 20 slowest tests:\n%s", gotestsum("tool", "slowest", "--num", "20", "--threshold", "1ms", "--jsonfile", all))
+}
+
+func concatenate(to string, files []string) error {
+	var all []byte
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		all = append(all, text...)
+	}
+	return os.WriteFile(to, all, 0o644)
+}

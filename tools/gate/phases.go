@@ -1,0 +1,66 @@
+package main
+
+import "time"
+
+// A Suite is a command whose tests belong together. Its events are of the packages that it names.
+type Suite struct {
+	Name    string
+	Command []string
+}
+
+// A Phase runs its suites at the same time.
+type Phase struct {
+	Name   string
+	Suites []Suite
+	// Bounds are the minutes that the phase may take at slowness 1, 2 and 3; zero: until phasesEnd.
+	Bounds [maxSlowness]int
+}
+
+// The gate's time, from the start of scripts/test.
+const (
+	phasesEnd = 68 * time.Minute // no phase runs longer
+	rerunsEnd = 78 * time.Minute // no failed test runs once more after it
+	gateEnd   = 80 * time.Minute // the gate ends itself
+)
+
+// The suites whose failures have a meaning of their own; see rerun.go.
+const (
+	lintSuite  = "lint"
+	fleetSuite = "fleet"
+)
+
+// setSuites are the suites on sandbox clusters. Their packages are systemtests/NAME.
+var setSuites = []string{"shared", "exclusive", "quiet"}
+
+// allPhases returns the phases of the gate. No compiler runs in the phases after the first one: scripts/test -build
+// compiles all programs and tests. lint, unit and fleet measure nothing.
+func allPhases() []Phase {
+	set := func(name string) Suite { return Suite{name, []string{"scripts/system", "-only", name}} }
+	return []Phase{
+		{Name: buildPhase, Suites: []Suite{{buildPhase, []string{"scripts/test", "-build"}}}},
+		{
+			Name: "lint, unit, fleet",
+			Suites: []Suite{
+				{lintSuite, []string{"scripts/lint"}},
+				{"unit", []string{"scripts/unit", "-no-links"}},
+				set(fleetSuite),
+			},
+			Bounds: [maxSlowness]int{16, 22, 26},
+		},
+		{Name: "shared", Suites: []Suite{set("shared")}, Bounds: [maxSlowness]int{6, 8, 9}},
+		{Name: "exclusive, quiet", Suites: []Suite{set("exclusive"), set("quiet")}, Bounds: [maxSlowness]int{17, 21, 25}},
+		{Name: "links", Suites: []Suite{{"links", []string{"scripts/unit", "-links"}}}, Bounds: [maxSlowness]int{3, 4, 5}},
+	}
+}
+
+// buildPhase is the phase that compiles. No other phase runs after it has failed.
+const buildPhase = "build"
+
+// limit returns how long the phase may run on a machine of this slowness, that long after the gate began.
+func (p Phase) limit(slowness int, elapsed time.Duration) time.Duration {
+	left := phasesEnd - elapsed
+	if bound := p.Bounds[slowness-1]; bound > 0 {
+		left = min(left, time.Duration(bound)*time.Minute)
+	}
+	return max(left, 0)
+}

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+func TestLimit(t *testing.T) {
+	p := Phase{Bounds: [maxSlowness]int{6, 8, 9}}
+	for _, c := range []struct {
+		phase    Phase
+		slowness int
+		elapsed  time.Duration
+		want     time.Duration
+	}{
+		{p, 1, 0, 6 * time.Minute},
+		{p, 3, 0, 9 * time.Minute},
+		{p, 3, 65 * time.Minute, 3 * time.Minute},
+		{p, 1, 69 * time.Minute, 0},
+		{Phase{}, 1, 8 * time.Minute, 60 * time.Minute},
+	} {
+		if got := c.phase.limit(c.slowness, c.elapsed); got != c.want {
+			t.Errorf("limit of %v at slowness %d after %v: %v, want %v", c.phase.Bounds, c.slowness, c.elapsed, got, c.want)
+		}
+	}
+}
+
+// TestAllPhases: the commands exist, and the bounds leave time for second runs on a machine of slowness 3.
+func TestAllPhases(t *testing.T) {
+	var sum [maxSlowness]int
+	for _, p := range allPhases() {
+		for i, bound := range p.Bounds {
+			sum[i] += bound
+		}
+		for _, s := range p.Suites {
+			if _, err := os.Stat(filepath.Join("..", "..", s.Command[0])); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if sum[maxSlowness-1] > int(phasesEnd.Minutes()) {
+		t.Errorf("the bounds' sums are %v minutes", sum)
+	}
+}
+
+func TestSlownessOf(t *testing.T) {
+	for ratio, want := range map[float64]int{0.2: 1, 1: 1, 1.4: 1, 1.6: 2, 2.4: 2, 2.6: 3, 9: 3} {
+		if got := slownessOf(time.Duration(ratio * float64(referenceLoop))); got != want {
+			t.Errorf("%.1f times the reference: slowness %d, want %d", ratio, got, want)
+		}
+	}
+}
