@@ -6,6 +6,8 @@ PROGRAMS=$CACHE/programs/$(printf %s "$ROOT" | cksum | cut -d' ' -f1)   # each c
 PARTS=$TOOLS/parts-${PROGRAMS##*/}
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin:/usr/local/go/bin
 export PATH
+# Without the folder of the checkout in the names of files, all checkouts on a machine share what one has compiled.
+[[ " ${GOFLAGS-} " == *" -trimpath "* ]] || export GOFLAGS="${GOFLAGS:+$GOFLAGS }-trimpath"
 
 began=${FLOWKEEP_BEGAN:-$(date +%s)}
 export FLOWKEEP_BEGAN=$began
@@ -13,6 +15,16 @@ export FLOWKEEP_BEGAN=$began
 # step TEXT: a progress line with the seconds since the verb began
 step() { printf '[%4d s] %s\n' "$(($(date +%s) - began))" "$*" >&2; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
+
+# three_times COMMAND…: runs a command until it succeeds, up to three times, with a pause: downloads fail now and then
+three_times() {
+  local n
+  for n in 1 2 3; do
+    "$@" && return
+    [ "$n" = 3 ] || { step "failed, try $((n + 1)) of 3 follows: $*"; sleep $((n * 5)); }
+  done
+  return 1
+}
 
 need_root() { [ "$(id -u)" = 0 ] || die "$1 needs root: it makes network namespaces and runs containers; try sudo -E make $1"; }
 
@@ -36,10 +48,13 @@ apt_need() {
     made=1
   fi
   local code=0
-  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"; } \
-    >"${TMPDIR:-/tmp}/flowkeep-apt.log" 2>&1 || code=$?
+  three_times apt_install "${missing[@]}" || code=$?
   [ -z "$made" ] || rm -f /usr/sbin/policy-rc.d
   [ $code = 0 ] || { tail -5 "${TMPDIR:-/tmp}/flowkeep-apt.log" >&2; die "apt-get could not install ${missing[*]}: see above, mend the package sources, repeat"; }
+}
+apt_install() {
+  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@"; } \
+    >"${TMPDIR:-/tmp}/flowkeep-apt.log" 2>&1
 }
 
 # What a node and the control plane run; also what the sandbox itself needs.
@@ -63,7 +78,7 @@ need_go() {
   if [ ! -x "$own/bin/go" ]; then
     apt_need /usr/lib/go-1.19/bin/go:golang-1.19-go /etc/ssl/certs/ca-certificates.crt:ca-certificates
     step "fetching Go $(go_wanted)"
-    fetch_go "$own" || die "could not fetch Go $(go_wanted) through the module proxy: install it in /usr/local/go (https://go.dev/dl/) and repeat"
+    three_times fetch_go "$own" || die "could not fetch Go $(go_wanted) through the module proxy: install it in /usr/local/go (https://go.dev/dl/) and repeat"
   fi
   export PATH=$own/bin:$PATH GOTOOLCHAIN=local
   go_is_new_enough || die "Go in $own does not run: remove that directory and repeat, or install Go $(go_wanted) in /usr/local/go"
@@ -109,16 +124,29 @@ deploy_args() {
 # version: what the programs say of themselves, and their images' tag; FLOWKEEP_VERSION is another one
 version() { [ -z "${FLOWKEEP_VERSION:-}" ] || { echo "$FLOWKEEP_VERSION"; return; }; git -C "$ROOT" describe --tags --always --dirty --abbrev=12 2>/dev/null || echo unknown; }
 
-# compile NAME ARGS…: go build; instead of the toolchain's own lines it prints every 20 s how many packages were compiled so far.
-# -trimpath and no DWARF for all programs: the toolchain compiles a package once for all that are built alike.
+# compile NAME ARGS…: compile_once, and again after a download that failed
 compile() {
+  local n out
+  out=$(mktemp)
+  for n in 1 2 3; do
+    compile_once "$@" && break
+    [ "$n" != 3 ] && grep -Eq "$DOWNLOAD_FAILED" "$out" || { rm -f "$out"; return 1; }
+    step "a download failed: try $((n + 1)) of 3"
+    sleep $((n * 5))
+  done
+  rm -f "$out"
+}
+DOWNLOAD_FAILED='dial tcp|i/o timeout|connection (reset|refused)|unexpected EOF|TLS handshake|stream error|50[0-9] |: reading http'
+# compile_once NAME ARGS…: go build; instead of the toolchain's own lines it prints every 20 s how many packages were compiled so far.
+# -trimpath and no DWARF for all programs: the toolchain compiles a package once for all that are built alike.
+compile_once() {
   local name=$1 packages=0 last=$SECONDS line; shift
   { go build -v -buildvcs=false -trimpath -gcflags=all=-dwarf=false "$@" 2>&1 && echo "built: yes"; } | {
     while IFS= read -r line; do
       case $line in
         "go: downloading "*) continue ;;
         "built: yes") packages="$packages done"; break ;;
-        *[\ :]*) printf '%s\n' "$line" >&2 ;; # the compiler's messages
+        *[\ :]*) printf '%s\n' "$line" | tee -a "$out" >&2 ;; # the compiler's messages
         *) packages=$((packages + 1)) ;;
       esac
       [ $((SECONDS - last)) -lt 20 ] || { step "$name: $packages packages compiled"; last=$SECONDS; }
@@ -137,8 +165,23 @@ build_programs() {
     die "the programs do not build: see the compiler's messages above"
 }
 
+# build_earlier: the programs of the earlier commit that TestUpgrade begins with; quick when they were built before. A clone without that
+# commit has none, and the test is skipped. No test may run meanwhile: a compiler takes the processors from those that measure.
+build_earlier() {
+  local commit
+  commit=$(sed -n 's/^const earlierCommit = "\(.*\)"$/\1/p' "$ROOT/systemtests/versions_test.go")
+  "$ROOT/systemtests/sandbox/earlier" "$commit" >/dev/null || [ $? = 3 ]
+}
+
+SYSTEM_TESTS=$PROGRAMS/systemtests.test
+# build_system_tests: the test program of systemtests/ into $PROGRAMS; quick when nothing changed
+build_system_tests() {
+  mkdir -p "$PROGRAMS"
+  (flock 9 && cd "$ROOT/systemtests" && CGO_ENABLED=0 go test -c -vet=off -o "$SYSTEM_TESTS" .) 9>"$PROGRAMS/.systemtests.lock"
+}
+
 # need_parts: tools/parts, the program of make test-full, into $PARTS
-need_parts() { mkdir -p "$TOOLS"; (cd "$ROOT/tools" && CGO_ENABLED=0 go build -o "$PARTS" ./parts); }
+need_parts() { mkdir -p "$TOOLS"; (cd "$ROOT/tools" && three_times env CGO_ENABLED=0 go build -o "$PARTS" ./parts); }
 
 # tally PASSED FAILED SKIPPED: appends counts to $FLOWKEEP_TALLY, where it is set
 tally() { [ -z "${FLOWKEEP_TALLY:-}" ] || echo "$*" >>"$FLOWKEEP_TALLY"; }
