@@ -158,7 +158,8 @@ func (a *app) run(ctx context.Context, args []string) error {
 	return a.runAll(ctx, todo)
 }
 
-// ci is the subcommand of .ci/run. With FLOWKEEP_TALLY it adds its counts to that file.
+// ci runs the parts that the changes concern, as far as they fit into a time. No script calls it. With FLOWKEEP_TALLY it
+// adds its counts to that file.
 func (a *app) ci(ctx context.Context, args []string) error {
 	start := a.now()
 	flags := flag.NewFlagSet("ci", flag.ContinueOnError)
