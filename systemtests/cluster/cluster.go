@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -68,8 +67,11 @@ func Lock(name string, shared bool) (unlock func(), err error) {
 // Boot builds what is missing and boots the sandbox; it takes about 15 s with everything in the cache. Progress goes to
 // standard error.
 func Boot(ctx context.Context, o Options) (*Cluster, error) {
-	_, file, _, _ := runtime.Caller(0)
-	c := &Cluster{Name: o.Name, Family: o.Family, source: filepath.Join(filepath.Dir(file), "..", "sandbox")}
+	root, err := SourceRoot()
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{Name: o.Name, Family: o.Family, source: filepath.Join(root, "systemtests", "sandbox")}
 	out, err := c.script(ctx, "echo $RUN; echo $BIN")
 	if err != nil {
 		return nil, err

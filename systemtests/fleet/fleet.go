@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -127,9 +126,10 @@ func (f *Fleet) End() error {
 }
 
 // build builds what is missing, and finds where it is.
-func (f *Fleet) build(ctx context.Context) error {
-	_, file, _, _ := runtime.Caller(0)
-	f.Source = filepath.Join(filepath.Dir(file), "..", "..")
+func (f *Fleet) build(ctx context.Context) (err error) {
+	if f.Source, err = cluster.SourceRoot(); err != nil {
+		return err
+	}
 	cmd := exec.CommandContext(ctx, "bash", "-euc", `. "$0/scripts/lib.sh"
 		apt_need etcd:etcd-server
 		need_go
