@@ -92,6 +92,18 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+// TestJudge_NamesTimesOfALoss: whether answers still came when the stream gave up.
+func TestJudge_NamesTimesOfALoss(t *testing.T) {
+	last := time.Date(2026, 1, 2, 3, 4, 5, 6e6, time.UTC)
+	err := (Expectation{Open: true}).Judge(Report{Sent: 2, Received: 1, LastAnswer: last, WaitedUntil: last.Add(2 * time.Second)}, time.Second)
+	if want := "; last answer at 03:04:05.006, waited until 03:04:07.006"; err == nil || !strings.HasSuffix(err.Error(), want) {
+		t.Errorf("%v, want %q at its end", err, want)
+	}
+	if err := (Expectation{Open: true}).Judge(Report{Sent: 1}, time.Second); err == nil || !strings.Contains(err.Error(), "last answer at never") {
+		t.Errorf("without an answer: %v", err)
+	}
+}
+
 func TestPressure(t *testing.T) {
 	const text = "some avg10=1.94 avg60=5.51 avg300=2.33 total=15844107\nfull avg10=0.15 avg60=0.91 avg300=0.56 total=4800020\n"
 	if got, told := pressure(text, 2); !told || got != 31688214*time.Microsecond {

@@ -134,6 +134,7 @@ type Report struct {
 	LongestGapMillis float64   `json:"longestGapMillis"`
 	LongestGapBegan  time.Time `json:"longestGapBegan,omitzero"`
 	LastAnswer       time.Time `json:"lastAnswer,omitzero"`
+	WaitedUntil      time.Time `json:"waitedUntil,omitzero"`
 	FirstLoss        uint64    `json:"firstLoss"`
 	Broken           string    `json:"broken"`
 }
@@ -141,8 +142,8 @@ type Report struct {
 // redial is how long one attempt of a stream to connect may take. Each that fails counts as a question without an answer.
 const redial = 200 * time.Millisecond
 
-// grace is how long answers to a stream's last questions may take: TCP sends a lost one again after up to a second. Where none is to
-// come, one that is late is seen within shutGrace.
+// grace is how long after its last question, and after each answer that follows it, an open stream waits for the next
+// answer: TCP repeats a lost segment after up to a second. A denied stream waits shutGrace.
 const (
 	grace     = 2 * time.Second
 	shutGrace = 500 * time.Millisecond
@@ -198,9 +199,18 @@ func (e Expectation) Judge(r Report, maxGap time.Duration) error {
 	case r.Broken != "":
 		return fmt.Errorf("%v: cut: %s (%d of %d answered)", e, r.Broken, r.Received, r.Sent)
 	case r.Received < r.Sent || r.Sent == 0:
-		return fmt.Errorf("%v: %d of %d questions lost, the first was number %d", e, r.Sent-r.Received, r.Sent, r.FirstLoss)
+		return fmt.Errorf("%v: %d of %d questions lost, the first was number %d; last answer at %s, waited until %s",
+			e, r.Sent-r.Received, r.Sent, r.FirstLoss, clock(r.LastAnswer), clock(r.WaitedUntil))
 	case Slowness() == 1 && r.LongestGapMillis > float64(maxGap.Milliseconds()):
 		return fmt.Errorf("%v: %.0f ms without an answer", e, r.LongestGapMillis)
 	}
 	return nil
+}
+
+// clock returns the time of day in milliseconds, "never" for the zero time.
+func clock(t time.Time) string {
+	if t.IsZero() {
+		return "never"
+	}
+	return t.Format("15:04:05.000")
 }
