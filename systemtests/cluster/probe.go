@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os/exec"
@@ -93,11 +94,30 @@ func (c *Cluster) checkFrom(ctx context.Context, netns string, timeout time.Dura
 		return nil, fmt.Errorf("%d verdicts for %d attempts: %q", len(lines), len(list), text)
 	}
 	for i, e := range list {
-		if strings.HasPrefix(lines[i], "open") != e.Open {
-			unmet = append(unmet, fmt.Sprintf("%v; is %s", e, lines[i]))
+		if wrong := e.compare(lines[i]); wrong != "" {
+			unmet = append(unmet, wrong)
 		}
 	}
 	return unmet, nil
+}
+
+// compare returns what is wrong with a verdict of the probe, empty if it is the expected one.
+func (e Expectation) compare(verdict string) string {
+	switch open := strings.HasPrefix(verdict, "open"); {
+	case open == e.Open:
+		return ""
+	case open:
+		return leaked("%v; is %s", e, verdict)
+	}
+	return fmt.Sprintf("%v; is %s", e, verdict)
+}
+
+// unmetError returns an error with a line for each unmet expectation, nil if there is none.
+func unmetError(unmet []string, of int) error {
+	if len(unmet) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d of %d verdicts are wrong:\n  %s", len(unmet), of, strings.Join(unmet, "\n  "))
 }
 
 // Settle checks until every expectation is met, for up to limit, and then once more with more patience. A slow machine
@@ -106,8 +126,8 @@ func (c *Cluster) checkFrom(ctx context.Context, netns string, timeout time.Dura
 func (c *Cluster) Settle(ctx context.Context, limit time.Duration, expectations []Expectation) error {
 	check := func(p Patience) error {
 		unmet, err := c.Check(ctx, p, expectations)
-		if err == nil && len(unmet) > 0 {
-			err = fmt.Errorf("%d of %d verdicts are wrong:\n  %s", len(unmet), len(expectations), strings.Join(unmet, "\n  "))
+		if err == nil {
+			err = unmetError(unmet, len(expectations))
 		}
 		return err
 	}
@@ -193,7 +213,7 @@ func (s *Stream) Stop() (Report, error) {
 func (e Expectation) Judge(r Report, maxGap time.Duration) error {
 	switch {
 	case !e.Open && r.Received > 0:
-		return fmt.Errorf("%v: %d of %d questions were answered", e, r.Received, r.Sent)
+		return errors.New(leaked("%v: %d of %d questions were answered", e, r.Received, r.Sent))
 	case !e.Open:
 		return nil
 	case r.Broken != "":
