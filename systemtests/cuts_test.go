@@ -97,7 +97,8 @@ func (w *world) live(ending, staying []cluster.Expectation, change func()) {
 		case r.Received == 0:
 			w.Errorf("%v: was never answered; asked %d times", e, r.Sent)
 		case r.LastAnswer.After(over):
-			w.leak("%v: should have ended, and was answered %v after the change; answered %d of %d", e, r.LastAnswer.Sub(made), r.Received, r.Sent)
+			w.leak("%v: should have ended, and was answered %v after the change; answered %d of %d",
+				e, r.LastAnswer.Sub(made), r.Received, r.Sent)
 		}
 		if r.LastAnswer.After(last) {
 			last = r.LastAnswer
@@ -180,7 +181,8 @@ func TestADeadPodsConnectionsAreForgotten(t *testing.T) {
 		case r.Received == 0:
 			w.Errorf("%v: was never answered; asked %d times", e, r.Sent)
 		case r.LastAnswer.After(over):
-			w.leak("%v: should have ended with its pod; answered %d of %d, the last %v after its end", e, r.Received, r.Sent, r.LastAnswer.Sub(over))
+			w.leak("%v: should have ended with its pod; answered %d of %d, the last %v after its end",
+				e, r.Received, r.Sent, r.LastAnswer.Sub(over))
 		}
 	}
 	w.tellsUDP(ns, fmt.Sprintf("pod %s/c is gone", ns), 2*len(dead.IPs)) // TCP's are gone as soon as the kubelet has ended the server

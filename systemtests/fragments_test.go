@@ -62,11 +62,12 @@ func TestFragmentsAreJudgedLikeTheFirst(t *testing.T) {
 			for i, s := range fragmentWays {
 				own := append(slices.Clone(tok), byte(i))
 				got, all := holding(arrived, own), len(sent[string(own)])
-				switch said := fmt.Sprintf("IPv%d, %s to port %d, %s: %d of %d fragments arrived", f, s.from, s.port, c.name, got, all); {
+				way := fmt.Sprintf("IPv%d, %s to port %d, %s", f, s.from, s.port, c.name)
+				switch {
 				case !s.open && got > 0:
-					w.leak("%s", said)
+					w.leak("%s: %d of %d fragments arrived", way, got, all)
 				case s.open && c.whole && got != all:
-					w.Error(said)
+					t.Errorf("%s: %d of %d fragments arrived", way, got, all)
 				}
 			}
 		}

@@ -294,7 +294,8 @@ func (w *world) behind(way cluster.Expectation, want ...string) (is string) {
 			if slices.Equal(want, []string{"shut"}) {
 				leak = "\n" + cluster.Leak + " " // on a line of its own: Until puts its words in front
 			}
-			err = fmt.Errorf(leak+"%v: of %d connections %d were not opened, want %s", way, tries, len(unmet), strings.Join(want, " or "))
+			err = fmt.Errorf("%s%v: of %d connections %d were not opened, want %s",
+				leak, way, tries, len(unmet), strings.Join(want, " or "))
 		}
 		return err
 	}))

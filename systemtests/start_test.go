@@ -114,7 +114,8 @@ func TestPodsStartWhileTheirPoliciesChange(t *testing.T) {
 		for _, try := range b.Tries {
 			switch {
 			case forbidden[try.Address] && try.Answered > 0:
-				w.leak("%s: %s %s answered %d of %d times, the first %.0f ms after the start", name, try.Proto, try.Address, try.Answered, try.Asked, try.FirstMillis)
+				w.leak("%s: %s %s answered %d of %d times, the first %.0f ms after the start",
+					name, try.Proto, try.Address, try.Answered, try.Asked, try.FirstMillis)
 			case !forbidden[try.Address] && try.Answered > 0:
 				answered++
 				firsts = append(firsts, try.FirstMillis)

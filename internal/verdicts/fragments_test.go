@@ -58,7 +58,8 @@ func TestFragmentsPassWithTheirFirst(t *testing.T) {
 					}
 					for _, id := range []uint32{round, 100 + round} {
 						if got := firsts[id] + laters[id]; got != want {
-							t.Errorf("%sIPv6 %v, port %d, round %d, order %v: %d of %d fragments passed", leak(got > want), six, port, id, order, got, want)
+							t.Errorf("%sIPv6 %v, port %d, round %d, order %v: %d of %d fragments passed",
+								leak(got > want), six, port, id, order, got, want)
 						}
 					}
 				}
@@ -137,7 +138,8 @@ func TestNoFragmentWithoutItsFirst(t *testing.T) {
 				case first && (q.DstPort != 80 || q.Src != policytest.Address(0, q.Src.Is6())):
 					t.Fatalf("%sseed %d: denied, and left: %s\n%s", leak(true), seed, &q, log)
 				case !first && !allowed[fmt.Sprint(q.Src, q.FragID)]:
-					t.Fatalf("%sseed %d: without an allowed first, and left: %s, piece %d of %d\n%s", leak(true), seed, &q, q.Piece, q.FragID, log)
+					t.Fatalf("%sseed %d: without an allowed first, and left: %s, piece %d of %d\n%s",
+						leak(true), seed, &q, q.Piece, q.FragID, log)
 				case !first:
 					passed++
 				}

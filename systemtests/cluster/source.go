@@ -28,7 +28,8 @@ func sourceRoot(dir string) (string, error) {
 			return at, nil
 		}
 		if at == filepath.Dir(at) {
-			return "", fmt.Errorf("find the repository: no directory from %s up has the go.mod of %s; run this in the repository", dir, module)
+			return "", fmt.Errorf("find the repository: no directory from %s up has the go.mod of %s; run this inside of it",
+				dir, module)
 		}
 	}
 }

@@ -25,7 +25,12 @@ func TestSourceRoot(t *testing.T) {
 			}
 		}
 	}
-	for dir, want := range map[string]string{"repo": "repo", "repo/systemtests": "repo", "repo/systemtests/fleet": "repo", "other": ""} {
+	for dir, want := range map[string]string{
+		"repo":                   "repo",
+		"repo/systemtests":       "repo",
+		"repo/systemtests/fleet": "repo",
+		"other":                  "",
+	} {
 		got, err := sourceRoot(filepath.Join(top, dir))
 		if want == "" {
 			if err == nil || !strings.Contains(err.Error(), "other") || !strings.Contains(err.Error(), module) {

@@ -35,8 +35,8 @@ type wrongStream struct {
 }
 
 func (w *wrongStream) Error() string {
-	return fmt.Sprintf("%slive connection %s (%v) → %s %s %v, allowed now: %v (%s): %v", w.leak(), w.from, w.packet.From, w.target, w.packet.Protocol, w.to,
-		w.verdict.Allowed, w.verdict.Why, w.err)
+	return fmt.Sprintf("%slive connection %s (%v) → %s %s %v, allowed now: %v (%s): %v", w.leak(),
+		w.from, w.packet.From, w.target, w.packet.Protocol, w.to, w.verdict.Allowed, w.verdict.Why, w.err)
 }
 
 // describe adds to an error all that helps to understand it.
