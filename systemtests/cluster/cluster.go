@@ -100,8 +100,11 @@ func Boot(ctx context.Context, o Options) (*Cluster, error) {
 	}
 	boot := func() error { return c.tool(ctx, "up", args...) }
 	return c, BootTwice(ctx, "the sandbox "+c.Name, boot, func() error {
-		logs, err := c.keepLogs()
-		fmt.Fprintf(os.Stderr, "the logs of the sandbox that did not boot are in %s (error: %v)\n", logs, err)
+		if logs, err := c.keepLogs(); err != nil {
+			fmt.Fprintln(os.Stderr, "keep the logs of the sandbox that did not boot:", err)
+		} else {
+			fmt.Fprintln(os.Stderr, "the logs of the sandbox that did not boot are in", logs)
+		}
 		return c.tool(ctx, "down")
 	})
 }
