@@ -85,8 +85,11 @@ func (w *world) silent(list []*conversation, fromServers bool, why string) {
 		to := c.ends(fromServers).to
 		w.must(to.SetReadDeadline(deadline))
 		buf := make([]byte, 1024)
-		if n, err := to.Read(buf); n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
-			w.Errorf("%s, from its server %v: heard %q (%v) %s", c.name, fromServers, buf[:n], err, why)
+		switch n, err := to.Read(buf); {
+		case n > 0:
+			w.leak("%s, from its server %v: heard %q (%v) %s", c.name, fromServers, buf[:n], err, why)
+		case !errors.Is(err, os.ErrDeadlineExceeded):
+			w.Errorf("%s, from its server %v: %v", c.name, fromServers, err)
 		}
 	}
 }

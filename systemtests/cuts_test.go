@@ -93,8 +93,12 @@ func (w *world) live(ending, staying []cluster.Expectation, change func()) {
 	}, ending...)
 	last := made
 	for i, r := range w.stop(streams) {
-		if r.Received == 0 || r.LastAnswer.After(over) {
-			w.Errorf("%v: should have ended, and was answered %v after the change; answered %d of %d", streams[i].Expectation, r.LastAnswer.Sub(made), r.Received, r.Sent)
+		switch e := streams[i].Expectation; {
+		case r.Received == 0:
+			w.Errorf("%v: was never answered; asked %d times", e, r.Sent)
+		case r.LastAnswer.After(over):
+			w.leak("%v: should have ended, and was answered %v after the change; answered %d of %d",
+				e, r.LastAnswer.Sub(made), r.Received, r.Sent)
 		}
 		if r.LastAnswer.After(last) {
 			last = r.LastAnswer
@@ -173,8 +177,12 @@ func TestADeadPodsConnectionsAreForgotten(t *testing.T) {
 		w.tracks("node2", beside)
 	})
 	for i, r := range w.stop(streams) {
-		if r.Received == 0 || r.LastAnswer.After(over) {
-			w.Errorf("%v: should have ended with its pod; answered %d of %d, the last %v after its end", streams[i].Expectation, r.Received, r.Sent, r.LastAnswer.Sub(over))
+		switch e := streams[i].Expectation; {
+		case r.Received == 0:
+			w.Errorf("%v: was never answered; asked %d times", e, r.Sent)
+		case r.LastAnswer.After(over):
+			w.leak("%v: should have ended with its pod; answered %d of %d, the last %v after its end",
+				e, r.Received, r.Sent, r.LastAnswer.Sub(over))
 		}
 	}
 	w.tellsUDP(ns, fmt.Sprintf("pod %s/c is gone", ns), 2*len(dead.IPs)) // TCP's are gone as soon as the kubelet has ended the server

@@ -49,7 +49,7 @@ func TestPodCannotForgeItsAddress(t *testing.T) {
 		_, err := w.RunIn(w.ctx, w.pods["c"].NetNS, add...)
 		w.must(err)
 		if n := w.received("b", f, func() { w.sendAs("c", victim, to) }); n != 0 {
-			t.Errorf("IPv%d: b took %d datagrams that c sent as %v", f, n, victim)
+			w.leak("IPv%d: b took %d datagrams that c sent as %v", f, n, victim)
 		}
 	}
 }
@@ -67,7 +67,7 @@ func TestPodCannotForgeItsMAC(t *testing.T) {
 		}
 		to, _ := w.pods["b"].IP(f)
 		if n := w.received("b", f, func() { w.sendAs("a", own, to) }); n != 0 {
-			t.Errorf("IPv%d: b took %d datagrams from a forged MAC", f, n)
+			w.leak("IPv%d: b took %d datagrams from a forged MAC", f, n)
 		}
 	}
 }

@@ -48,7 +48,7 @@ func run(m *testing.M) int {
 	}
 	defer unlock()
 	c, err := cluster.Boot(ctx, cluster.Options{Name: name, Nodes: 2, Family: *family, Hook: *hook, Traffic: *mode, Reuse: *reuse})
-	if !*reuse && !*keep {
+	if c != nil && !*reuse && !*keep {
 		defer func() {
 			if err := c.Down(context.Background()); err != nil {
 				fmt.Fprintln(os.Stderr, err)

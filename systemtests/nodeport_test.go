@@ -290,7 +290,12 @@ func (w *world) behind(way cluster.Expectation, want ...string) (is string) {
 			is = "mixed"
 		}
 		if err == nil && !slices.Contains(want, is) {
-			err = fmt.Errorf("%v: of %d connections %d were not opened, want %s", way, tries, len(unmet), strings.Join(want, " or "))
+			leak := ""
+			if slices.Equal(want, []string{"shut"}) {
+				leak = "\n" + cluster.Leak + " " // on a line of its own: Until puts its words in front
+			}
+			err = fmt.Errorf("%s%v: of %d connections %d were not opened, want %s",
+				leak, way, tries, len(unmet), strings.Join(want, " or "))
 		}
 		return err
 	}))

@@ -208,15 +208,16 @@ func TestNodeStateGuide(t *testing.T) {
 func TestNetctlNodeState(t *testing.T) {
 	w := setup(t)
 	w.applyCRDs()
-	t.Cleanup(func() { _, _ = w.Kubectl(context.Background(), "", "delete", "nns", "elsewhere", "--ignore-not-found") })
-	_, err := w.Kubectl(w.ctx, elsewhere, "apply", "-f", "-")
+	const name = "nowhere" // TestNodeStateWithKubectl has elsewhere at the same time
+	t.Cleanup(func() { _, _ = w.Kubectl(context.Background(), "", "delete", "nns", name, "--ignore-not-found") })
+	_, err := w.Kubectl(w.ctx, strings.ReplaceAll(elsewhere, "elsewhere", name), "apply", "-f", "-")
 	w.must(err)
 	text, err := w.NetctlAs(w.ctx, "", "node-state", "ls")
 	w.must(err)
-	if !strings.Contains(text, "elsewhere") {
+	if !strings.Contains(text, name) {
 		t.Errorf("netctl node-state ls:\n%s", text)
 	}
-	text, err = w.NetctlAs(w.ctx, "", "node-state", "diff", "elsewhere")
+	text, err = w.NetctlAs(w.ctx, "", "node-state", "diff", name)
 	if err == nil || !strings.Contains(text+err.Error(), "interfaces[dummy0]") {
 		t.Errorf("netctl node-state diff (%v):\n%s", err, text)
 	}

@@ -116,7 +116,7 @@ func TestAServerIsNotHeardAfterTheCut(t *testing.T) {
 	cluster.Undisturbed(w.ctx, cluster.Stretch(time.Second))
 	for i, p := range cut {
 		if more := p.came.Load() - before[i]; more > 0 {
-			w.Errorf("%s: %d datagrams came after the cut", p.name, more)
+			w.leak("%s: %d datagrams came after the cut", p.name, more)
 		}
 	}
 	w.arrives(kept)

@@ -93,7 +93,7 @@ func (w *world) notHeard(p *pushing, client, why string) {
 		}
 	})
 	if len(frames) > 0 {
-		w.Errorf("through %v: %d of 20 datagrams reached %s, %s", p.service, len(frames), client, why)
+		w.leak("through %v: %d of 20 datagrams reached %s, %s", p.service, len(frames), client, why)
 	}
 }
 

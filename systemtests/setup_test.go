@@ -74,6 +74,12 @@ func (w *world) describeFailure() {
 	}
 }
 
+// leak fails the test because a denied packet passed. The gate does not repeat the test then.
+func (w *world) leak(format string, args ...any) {
+	w.Helper()
+	w.Errorf("%s %s", cluster.Leak, fmt.Sprintf(format, args...))
+}
+
 func (w *world) must(err error) {
 	w.Helper()
 	if err != nil {

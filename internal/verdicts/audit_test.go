@@ -85,7 +85,7 @@ func TestDryRunsSayWhatTheOracleSays(t *testing.T) {
 			request.SrcPort = uint16(1024 + g.IntN(60000))
 			ok, r := b.send(request)
 			if ok != want.Allowed {
-				t.Errorf("%s: passes %v, want %+v\n%s", &request, ok, want, r)
+				t.Errorf("%s%s: passes %v, want %+v\n%s", leak(!want.Allowed), &request, ok, want, r)
 			}
 			b.expectAudited(&request, r, dry, true)
 			told := 1
@@ -147,7 +147,7 @@ func TestDryRunsComeAndGo(t *testing.T) {
 				request.MidStream = true
 				ok, r := b.send(request)
 				if ok != want.Allowed {
-					t.Errorf("%s: passes %v, want %+v\n%s", &request, ok, want, r)
+					t.Errorf("%s%s: passes %v, want %+v\n%s", leak(!want.Allowed), &request, ok, want, r)
 				}
 				if want.Allowed {
 					b.expectAudited(&request, r, policy.Audited(w, p), false)

@@ -42,7 +42,7 @@ func TestCutsAreWhatTheOracleTakesAway(t *testing.T) {
 			for i, p := range packets {
 				before[i] = policy.Allowed(w, p)
 				if v := judge.Verdict(live[i]); v.Allowed != before[i].Allowed {
-					t.Fatalf("seed %d: %v: judged %v, the oracle says %+v", seed, live[i], v.Allowed, before[i])
+					t.Fatalf("%sseed %d: %v: judged %v, the oracle says %+v", leak(v.Allowed), seed, live[i], v.Allowed, before[i])
 				}
 			}
 			changes := update(somethingChanges(g, w))
@@ -67,7 +67,7 @@ func TestCutsAreWhatTheOracleTakesAway(t *testing.T) {
 				livedOnWhatTheOracleSays(t, &cuts[i], before, packets)
 			}
 			if total += counted; counted != want {
-				t.Fatalf("seed %d: %d counted as cut, %d were", seed, counted, want)
+				t.Fatalf("%sseed %d: %d counted as cut, %d were", leak(counted < want), seed, counted, want)
 			}
 		}
 	}

@@ -109,7 +109,7 @@ func (b *bridge) send(p fake.Packet) (bool, *fake.Result) {
 func (b *bridge) expect(p fake.Packet, want bool, why any) {
 	b.t.Helper()
 	if got, r := b.send(p); got != want {
-		b.t.Errorf("%s: passes %v, want %v (%+v)\n%s", &p, got, want, why, r)
+		b.t.Errorf("%s%s: passes %v, want %v (%+v)\n%s", leak(got), &p, got, want, why, r)
 	}
 }
 
@@ -289,7 +289,7 @@ func TestPodsCannotPassForOthers(t *testing.T) {
 			told = 0
 		}
 		if r := b.sw.Inject(self.Port, p); len(r.Outputs) > 0 || r.Told != told {
-			t.Errorf("%s: told %d times, want %d\n%s", name, r.Told, told, r)
+			t.Errorf("%s%s: told %d times, want %d\n%s", leak(len(r.Outputs) > 0), name, r.Told, told, r)
 		}
 	}
 	arp := fake.Packet{EtherType: ofctl.EtherARP, EthSrc: self.MAC, ArpSHA: self.MAC, ArpOp: 1, Src: self.Addresses[0], Dst: gatewayAddrs[0]}
@@ -298,7 +298,7 @@ func TestPodsCannotPassForOthers(t *testing.T) {
 	}
 	arp.Src = other.Addresses[0]
 	if r := b.sw.Inject(self.Port, arp); len(r.Outputs) > 0 {
-		t.Errorf("ARP for another's address:\n%s", r)
+		t.Errorf("%sARP for another's address:\n%s", leak(true), r)
 	}
 }
 
@@ -349,7 +349,7 @@ func TestServicesAreJudgedBehind(t *testing.T) {
 		second := fake.IP(self.Addresses[0], target.Addresses[0], 6, 80)
 		second.EthSrc = config.Gateway.MAC
 		if r := b.sw.Inject(gatewayPort, second); r.Left(target.Port) != want {
-			t.Errorf("client %d, translated: want %v\n%s", client, want, r)
+			t.Errorf("%sclient %d, translated: want %v\n%s", leak(!want), client, want, r)
 		}
 		if !want {
 			continue
@@ -368,7 +368,7 @@ func TestServicesAreJudgedBehind(t *testing.T) {
 	forged := fake.IP(service, policytest.Address(2, false), 6, 40000)
 	forged.EthSrc, forged.Unasked = config.Gateway.MAC, true
 	if r := b.sw.Inject(gatewayPort, forged); len(r.Outputs) > 0 {
-		t.Errorf("from a Service that was not asked:\n%s", r)
+		t.Errorf("%sfrom a Service that was not asked:\n%s", leak(true), r)
 	}
 }
 
@@ -408,7 +408,7 @@ func TestTheFakeJudgesAsTheRealOne(t *testing.T) {
 			must(t, err)
 			text := sw.AppCtl(t, "ofproto/trace", sw.Bridge, probe.Judged)
 			if got, r := b.send(packetOf(p)); got != outputs(text, out) {
-				t.Fatalf("seed %d: %+v: the fake lets it pass: %v\n%s\nthe real one:\n%s", seed, p, got, r, text)
+				t.Fatalf("%sseed %d: %+v: the fake lets it pass: %v\n%s\nthe real one:\n%s", leak(!got), seed, p, got, r, text)
 			}
 		}
 		must(t, s.Commit(t.Context(), mods(ofctl.Delete, flows)))

@@ -61,7 +61,7 @@ func TestAPodThatOutlivesItsPodCIDR(t *testing.T) {
 				p.EthSrc, p.EthDst = b.locals[2].MAC, config.Gateway.MAC
 				want := w.before && !foreign || w.then && foreign
 				if r := b.inject(b.locals[2].Port, p); r.Left(w.port) != want || !want && len(r.Outputs) > 0 {
-					t.Errorf("foreign %v, to %s: want %v\n%s", foreign, w.why, want, r)
+					t.Errorf("%sforeign %v, to %s: want %v\n%s", leak(!want), foreign, w.why, want, r)
 				}
 			}
 			b.expect(fake.IP(policytest.Address(0, six), moved[i], 6, 80), true, "from a pod of the node")

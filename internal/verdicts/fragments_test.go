@@ -58,7 +58,8 @@ func TestFragmentsPassWithTheirFirst(t *testing.T) {
 					}
 					for _, id := range []uint32{round, 100 + round} {
 						if got := firsts[id] + laters[id]; got != want {
-							t.Errorf("IPv6 %v, port %d, round %d, order %v: %d of %d fragments passed", six, port, id, order, got, want)
+							t.Errorf("%sIPv6 %v, port %d, round %d, order %v: %d of %d fragments passed",
+								leak(got > want), six, port, id, order, got, want)
 						}
 					}
 				}
@@ -87,7 +88,7 @@ func TestLargeDatagramsPass(t *testing.T) {
 			b.arrivals(1, false, r, firsts, laters)
 		}
 		if got := firsts[1] + laters[1]; got != want {
-			t.Errorf("port %d: %d fragments arrived, want %d", port, got, want)
+			t.Errorf("%sport %d: %d fragments arrived, want %d", leak(got > want), port, got, want)
 		}
 	}
 }
@@ -135,9 +136,10 @@ func TestNoFragmentWithoutItsFirst(t *testing.T) {
 				q := o.Packet
 				switch first := q.Piece == 0 || q.Pieces == 0; {
 				case first && (q.DstPort != 80 || q.Src != policytest.Address(0, q.Src.Is6())):
-					t.Fatalf("seed %d: denied, and left: %s\n%s", seed, &q, log)
+					t.Fatalf("%sseed %d: denied, and left: %s\n%s", leak(true), seed, &q, log)
 				case !first && !allowed[fmt.Sprint(q.Src, q.FragID)]:
-					t.Fatalf("seed %d: without an allowed first, and left: %s, piece %d of %d\n%s", seed, &q, q.Piece, q.FragID, log)
+					t.Fatalf("%sseed %d: without an allowed first, and left: %s, piece %d of %d\n%s",
+						leak(true), seed, &q, q.Piece, q.FragID, log)
 				case !first:
 					passed++
 				}

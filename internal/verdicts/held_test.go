@@ -72,6 +72,6 @@ func TestHeldFragmentsDoNotLeaveForAService(t *testing.T) {
 	before := bytes.Count(left, ours)
 	eventually(t, "one more", func() bool { left, _ = os.ReadFile(capture); return bytes.Count(left, ours) > before })
 	if bytes.Contains(left, held[1420:]) {
-		t.Error("a fragment of a pod without rights left for the gateway")
+		t.Error(leak(true) + "a fragment of a pod without rights left for the gateway")
 	}
 }

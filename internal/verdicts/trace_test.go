@@ -175,7 +175,7 @@ func checkPacket(t *testing.T, sw *ovstest.Switch, w *policy.World, c *pipeline.
 	want := policy.Allowed(w, p)
 	text := sw.AppCtl(t, "ofproto/trace", sw.Bridge, probe.Judged)
 	if got := outputs(text, out); got != want.Allowed {
-		t.Errorf("seed %d: %+v: switch lets it pass: %v, oracle: %+v\n%s", seed, p, got, want, text)
+		t.Errorf("%sseed %d: %+v: switch lets it pass: %v, oracle: %+v\n%s", leak(got), seed, p, got, want, text)
 	}
 	read, err := trace.Parse(text)
 	if err != nil || read.Dropped() == want.Allowed {

@@ -138,7 +138,7 @@ var connectionTraps = []struct {
 			b.arrivals(0, false, r, firsts, laters)
 		}
 		if n := firsts[7] + laters[7]; n != 0 != whole {
-			t.Errorf("%d of 3 fragments passed", n)
+			t.Errorf("%s%d of 3 fragments passed", leak(!whole), n)
 		}
 		b.put(silent("0"))
 		b.expect(p, false, "0 may not open connections, and nobody has opened one to it")
@@ -175,7 +175,7 @@ var connectionTraps = []struct {
 		}
 		b.put(lets("0", "1"))
 		if r := b.inject(b.locals[1].Port, p); r.Left(gatewayPort) {
-			t.Errorf("who had opened it nobody knows:\n%s", r)
+			t.Errorf("%swho had opened it nobody knows:\n%s", leak(true), r)
 		}
 	}},
 	{"conntrack is gone with the switch, and a server on the node speaks to a client that was cut", func(t testing.TB) {
@@ -248,7 +248,7 @@ func (b *bridge) answers(p fake.Packet, out uint32, why string) {
 	q := p.Reply()
 	q.EthSrc, q.EthDst = config.Gateway.MAC, b.locals[0].MAC
 	if r := b.inject(gatewayPort, q); len(r.Outputs) > 1 || out == 0 && len(r.Outputs) > 0 || out != 0 && !r.Left(out) {
-		b.t.Errorf("protocol %d: want it out by %d, for %s:\n%s", p.Proto, out, why, r)
+		b.t.Errorf("%sprotocol %d: want it out by %d, for %s:\n%s", leak(out == 0), p.Proto, out, why, r)
 	}
 }
 
@@ -344,7 +344,7 @@ func TestNeighbourDiscovery(t *testing.T) {
 	} {
 		r := b.sw.Inject(c.in, c.p)
 		if c.to == 0 && len(r.Outputs) > 0 || c.to != 0 && (len(r.Outputs) != 1 || !r.Left(c.to)) {
-			t.Errorf("%s:\n%s", c.name, r)
+			t.Errorf("%s%s:\n%s", leak(c.to == 0), c.name, r)
 		}
 	}
 }
@@ -404,7 +404,7 @@ func TestErrorsAreOfTheirOwnConnections(t *testing.T) {
 			self := b.locals[who]
 			refusal.Src, refusal.EthSrc, refusal.EthDst = policytest.Address(who, six), self.MAC, config.Gateway.MAC
 			if r := b.sw.Inject(self.Port, refusal); r.Left(gatewayPort) != want {
-				t.Errorf("pod %d to the node about its connection: want %v\n%s", who, want, r)
+				t.Errorf("%spod %d to the node about its connection: want %v\n%s", leak(!want), who, want, r)
 			}
 		}
 	}

@@ -5,13 +5,14 @@ package cluster
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -65,11 +66,14 @@ func Lock(name string, shared bool) (unlock func(), err error) {
 	}, nil
 }
 
-// Boot builds what is missing and boots the sandbox; it takes about 15 s with everything in the cache. Progress goes to
-// standard error.
+// Boot builds what is missing and boots the sandbox; it takes about 15 s with everything in the cache. A sandbox that
+// does not boot is taken down and booted once more. Progress goes to standard error.
 func Boot(ctx context.Context, o Options) (*Cluster, error) {
-	_, file, _, _ := runtime.Caller(0)
-	c := &Cluster{Name: o.Name, Family: o.Family, source: filepath.Join(filepath.Dir(file), "..", "sandbox")}
+	root, err := SourceRoot()
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{Name: o.Name, Family: o.Family, source: filepath.Join(root, "systemtests", "sandbox")}
 	out, err := c.script(ctx, "echo $RUN; echo $BIN")
 	if err != nil {
 		return nil, err
@@ -94,7 +98,24 @@ func Boot(ctx context.Context, o Options) (*Cluster, error) {
 	if o.OwnMounts {
 		args = append(args, "--own-mounts")
 	}
-	return c, c.tool(ctx, "up", args...)
+	boot := func() error { return c.tool(ctx, "up", args...) }
+	return c, BootTwice(ctx, "the sandbox "+c.Name, boot, func() error {
+		if logs, err := c.keepLogs(); err != nil {
+			fmt.Fprintln(os.Stderr, "keep the logs of the sandbox that did not boot:", err)
+		} else {
+			fmt.Fprintln(os.Stderr, "the logs of the sandbox that did not boot are in", logs)
+		}
+		return c.tool(ctx, "down")
+	})
+}
+
+// keepLogs copies the processes' logs to a directory that Down does not remove. It replaces those of an earlier boot.
+func (c *Cluster) keepLogs() (to string, err error) {
+	to = filepath.Join(os.TempDir(), "flowkeep-sandbox-"+c.Name+"-logs")
+	if err := os.RemoveAll(to); err != nil {
+		return to, err
+	}
+	return to, os.CopyFS(to, os.DirFS(filepath.Join(c.Dir, "logs")))
 }
 
 // Down ends the sandbox and removes every trace of it.
@@ -103,12 +124,30 @@ func (c *Cluster) Down(ctx context.Context) error { return c.tool(ctx, "down") }
 func (c *Cluster) tool(ctx context.Context, name string, args ...string) error {
 	cmd := exec.CommandContext(ctx, filepath.Join(c.source, name), args...)
 	cmd.Env = append(os.Environ(), "FLOWKEEP_SANDBOX="+c.Name)
-	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("systemtests/sandbox/%s %s: %w", name, strings.Join(args, " "), err)
+	var last lastLine
+	cmd.Stdout, cmd.Stderr = os.Stderr, io.MultiWriter(os.Stderr, &last)
+	cmd.WaitDelay = time.Second // the sandbox's processes live on, and might hold the pipe open
+	if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
+		return fmt.Errorf("systemtests/sandbox/%s %s: %w: %v", name, strings.Join(args, " "), err, &last)
 	}
 	return nil
 }
+
+// lastLine is a writer that keeps the last line with text.
+type lastLine struct{ current, last string }
+
+func (l *lastLine) Write(p []byte) (int, error) {
+	lines := strings.Split(l.current+string(p), "\n")
+	l.current = lines[len(lines)-1]
+	for _, line := range lines[:len(lines)-1] {
+		if line = strings.TrimSpace(line); line != "" {
+			l.last = line
+		}
+	}
+	return len(p), nil
+}
+
+func (l *lastLine) String() string { return cmp.Or(strings.TrimSpace(l.current), l.last) }
 
 // script runs bash with the sandbox's library loaded.
 func (c *Cluster) script(ctx context.Context, text string) (string, error) {

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -86,8 +87,69 @@ func TestJudge(t *testing.T) {
 		{"denied", shut, Report{Sent: 1000}, true},
 		{"one passed", shut, Report{Sent: 1000, Received: 1}, false},
 	} {
-		if err := c.e.Judge(c.r, 100*time.Millisecond); (err == nil) != c.ok {
+		err := c.e.Judge(c.r, 100*time.Millisecond)
+		if (err == nil) != c.ok {
 			t.Errorf("%s: %v", c.name, err)
+		}
+		if err != nil && strings.HasPrefix(err.Error(), Leak+" ") == c.e.Open {
+			t.Errorf("%s: %q should begin with %s where the way is shut, and only there", c.name, err, Leak)
+		}
+	}
+}
+
+// TestUnmetError_LinesOfLeaks: the line of an open denied way begins with Leak, that of a lost allowed packet does not.
+func TestUnmetError_LinesOfLeaks(t *testing.T) {
+	open, shut := Expectation{Open: true, Why: "allowed"}, Expectation{Why: "denied"}
+	var unmet []string
+	for _, c := range []struct {
+		e       Expectation
+		verdict string
+		begins  string
+	}{
+		{open, "open", ""},
+		{shut, "shut no answer", ""},
+		{open, "shut no answer", open.String()},
+		{shut, "open", Leak + " " + shut.String()},
+	} {
+		got := c.e.compare(c.verdict)
+		if (got == "") != (c.begins == "") || !strings.HasPrefix(got, c.begins) {
+			t.Errorf("%v is %s: %q, want %q at its beginning", c.e, c.verdict, got, c.begins)
+		}
+		if got != "" {
+			unmet = append(unmet, got)
+		}
+	}
+	if err := unmetError(nil, 4); err != nil {
+		t.Error(err)
+	}
+	text := fmt.Sprintf("after 30s still: %v", unmetError(unmet, 4))
+	leaks := 0
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(strings.TrimSpace(line), Leak) {
+			leaks++
+		}
+	}
+	if leaks != 1 || !strings.Contains(text, "2 of 4 verdicts are wrong") {
+		t.Errorf("%d lines begin with %s, want 1:\n%s", leaks, Leak, text)
+	}
+}
+
+// TestJudge_NamesTimesOfALoss: whether answers still came when the stream gave up.
+func TestJudge_NamesTimesOfALoss(t *testing.T) {
+	last := time.Date(2026, 1, 2, 3, 4, 5, 6e6, time.UTC)
+	open := Expectation{Open: true}
+	for _, c := range []struct {
+		r    Report
+		says string
+	}{
+		{
+			Report{Sent: 2, Received: 1, LastAnswer: last, WaitedUntil: last.Add(2 * time.Second)},
+			"; last answer at 03:04:05.006, waited until 03:04:07.006",
+		},
+		{Report{Sent: 1}, "last answer at never"},
+	} {
+		if err := open.Judge(c.r, time.Second); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%+v: %v, want %q in it", c.r, err, c.says)
 		}
 	}
 }

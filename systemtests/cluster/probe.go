@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os/exec"
@@ -93,11 +94,30 @@ func (c *Cluster) checkFrom(ctx context.Context, netns string, timeout time.Dura
 		return nil, fmt.Errorf("%d verdicts for %d attempts: %q", len(lines), len(list), text)
 	}
 	for i, e := range list {
-		if strings.HasPrefix(lines[i], "open") != e.Open {
-			unmet = append(unmet, fmt.Sprintf("%v; is %s", e, lines[i]))
+		if wrong := e.compare(lines[i]); wrong != "" {
+			unmet = append(unmet, wrong)
 		}
 	}
 	return unmet, nil
+}
+
+// compare returns what is wrong with a verdict of the probe, empty if it is the expected one.
+func (e Expectation) compare(verdict string) string {
+	switch open := strings.HasPrefix(verdict, "open"); {
+	case open == e.Open:
+		return ""
+	case open:
+		return leaked("%v; is %s", e, verdict)
+	}
+	return fmt.Sprintf("%v; is %s", e, verdict)
+}
+
+// unmetError returns an error with a line for each unmet expectation, nil if there is none.
+func unmetError(unmet []string, of int) error {
+	if len(unmet) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d of %d verdicts are wrong:\n  %s", len(unmet), of, strings.Join(unmet, "\n  "))
 }
 
 // Settle checks until every expectation is met, for up to limit, and then once more with more patience. A slow machine
@@ -106,8 +126,8 @@ func (c *Cluster) checkFrom(ctx context.Context, netns string, timeout time.Dura
 func (c *Cluster) Settle(ctx context.Context, limit time.Duration, expectations []Expectation) error {
 	check := func(p Patience) error {
 		unmet, err := c.Check(ctx, p, expectations)
-		if err == nil && len(unmet) > 0 {
-			err = fmt.Errorf("%d of %d verdicts are wrong:\n  %s", len(unmet), len(expectations), strings.Join(unmet, "\n  "))
+		if err == nil {
+			err = unmetError(unmet, len(expectations))
 		}
 		return err
 	}
@@ -134,6 +154,7 @@ type Report struct {
 	LongestGapMillis float64   `json:"longestGapMillis"`
 	LongestGapBegan  time.Time `json:"longestGapBegan,omitzero"`
 	LastAnswer       time.Time `json:"lastAnswer,omitzero"`
+	WaitedUntil      time.Time `json:"waitedUntil,omitzero"`
 	FirstLoss        uint64    `json:"firstLoss"`
 	Broken           string    `json:"broken"`
 }
@@ -141,8 +162,8 @@ type Report struct {
 // redial is how long one attempt of a stream to connect may take. Each that fails counts as a question without an answer.
 const redial = 200 * time.Millisecond
 
-// grace is how long answers to a stream's last questions may take: TCP sends a lost one again after up to a second. Where none is to
-// come, one that is late is seen within shutGrace.
+// grace is how long after its last question, and after each answer that follows it, an open stream waits for the next
+// answer: TCP repeats a lost segment after up to a second. A denied stream waits shutGrace.
 const (
 	grace     = 2 * time.Second
 	shutGrace = 500 * time.Millisecond
@@ -192,15 +213,24 @@ func (s *Stream) Stop() (Report, error) {
 func (e Expectation) Judge(r Report, maxGap time.Duration) error {
 	switch {
 	case !e.Open && r.Received > 0:
-		return fmt.Errorf("%v: %d of %d questions were answered", e, r.Received, r.Sent)
+		return errors.New(leaked("%v: %d of %d questions were answered", e, r.Received, r.Sent))
 	case !e.Open:
 		return nil
 	case r.Broken != "":
 		return fmt.Errorf("%v: cut: %s (%d of %d answered)", e, r.Broken, r.Received, r.Sent)
 	case r.Received < r.Sent || r.Sent == 0:
-		return fmt.Errorf("%v: %d of %d questions lost, the first was number %d", e, r.Sent-r.Received, r.Sent, r.FirstLoss)
+		return fmt.Errorf("%v: %d of %d questions lost, the first was number %d; last answer at %s, waited until %s",
+			e, r.Sent-r.Received, r.Sent, r.FirstLoss, clock(r.LastAnswer), clock(r.WaitedUntil))
 	case Slowness() == 1 && r.LongestGapMillis > float64(maxGap.Milliseconds()):
 		return fmt.Errorf("%v: %.0f ms without an answer", e, r.LongestGapMillis)
 	}
 	return nil
+}
+
+// clock returns the time of day in milliseconds, "never" for the zero time.
+func clock(t time.Time) string {
+	if t.IsZero() {
+		return "never"
+	}
+	return t.Format("15:04:05.000")
 }

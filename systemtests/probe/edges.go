@@ -68,7 +68,7 @@ func interrogate(l link, interval time.Duration, stop <-chan os.Signal) (questio
 	}
 	c.asks = func() { questions = append(questions, question{sent: time.Now().UnixNano()}) }
 	sent := c.ask(interval, stop)
-	c.rest(sent, time.Now().Add(grace))
+	c.rest(sent, time.Now(), grace)
 	return questions[:sent], t.broken
 }
 

@@ -154,7 +154,7 @@ func streamCommand(args []string) error {
 	flags := flag.NewFlagSet("stream", flag.ContinueOnError)
 	rate := flags.Int("rate", 1000, "questions a second")
 	duration := flags.Duration("for", 0, "stop by itself after this time; 0: never")
-	grace := flags.Duration("grace", grace, "how long answers may still come in after the last question")
+	grace := flags.Duration("grace", grace, "how long to wait for the next answer after the last question")
 	redial := flags.Duration("redial", redial, "how long one attempt to connect may take")
 	if err := flags.Parse(args); err != nil {
 		return err

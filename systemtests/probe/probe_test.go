@@ -126,9 +126,25 @@ func TestAnswersThatWaitAreHeard(t *testing.T) {
 	if !readable(c.fd, time.Minute) {
 		t.Fatal("nothing came over loopback")
 	}
-	c.rest(4, time.Now().Add(-time.Minute))
+	c.rest(4, time.Now().Add(-time.Hour), time.Minute)
 	if tl.received != 3 || tl.loss != 0 || tl.broken != nil {
 		t.Errorf("%+v, want 3 answers", *tl)
+	}
+}
+
+// TestRestUntil_LateAnswersAreNotLost: answers that come late, but one after another, are awaited, for a bounded time.
+func TestRestUntil_LateAnswersAreNotLost(t *testing.T) {
+	end := time.Unix(100, 0)
+	for _, c := range []struct{ lastAnswer, until time.Duration }{
+		{-3 * time.Second, time.Second},
+		{0, time.Second},
+		{500 * time.Millisecond, 1500 * time.Millisecond},
+		{5 * time.Second, 6 * time.Second},
+		{time.Minute, graces * time.Second},
+	} {
+		if got := restUntil(end, end.Add(c.lastAnswer), time.Second).Sub(end); got != c.until {
+			t.Errorf("last answer %v after the last question: waits %v, want %v", c.lastAnswer, got, c.until)
+		}
 	}
 }
 

@@ -11,11 +11,14 @@ import (
 	"unsafe"
 )
 
-// grace is how long answers may still come in after the last question, where nothing else is said.
+// grace is how long after the last question, and after each answer that follows it, a stream waits for the next answer.
 const grace = 500 * time.Millisecond
 
-// pace is how often a stream asks, how long answers may still come in after the last question, and how long one attempt to connect may
-// take.
+// graces bounds a stream's wait for late answers after its last question, in multiples of grace.
+const graces = 8
+
+// pace is how often a stream asks, how long it waits for late answers (see grace), and how long an attempt to connect
+// may take.
 type pace struct{ interval, grace, redial time.Duration }
 
 // Report is what a stream saw.
@@ -30,6 +33,8 @@ type Report struct {
 	LongestGapBegan time.Time `json:"longestGapBegan,omitzero"`
 	// LastAnswer is when it came; zero: there was none.
 	LastAnswer time.Time `json:"lastAnswer,omitzero"`
+	// WaitedUntil is when the stream stopped waiting for answers; zero: it never had a connection.
+	WaitedUntil time.Time `json:"waitedUntil,omitzero"`
 	// FirstLoss is the number of the first question that was never answered; 0: none.
 	FirstLoss uint64 `json:"firstLoss,omitempty"`
 	// Broken says why the link ended before it was told to.
@@ -95,8 +100,9 @@ func stream(proto, address string, p pace, stop <-chan os.Signal) (*Report, erro
 	sent := c.ask(p.interval, stop)
 	report.Sent += sent
 	end := time.Now()
-	c.rest(sent, end.Add(p.grace))
+	c.rest(sent, end, p.grace)
 	t.fill(report, end)
+	report.WaitedUntil = time.Now()
 	return report, nil
 }
 
@@ -196,15 +202,31 @@ func (c *conversation) ask(interval time.Duration, stop <-chan os.Signal) (sent 
 	}
 }
 
-// rest hears the answers that there are yet to so many questions, until the time, and then those that had come by then: this process may have had no
-// processor to take them in. That is bounded, for what others ask over ICMP comes to this socket too.
-func (c *conversation) rest(sent uint64, until time.Time) {
-	for c.tally.received < sent && time.Now().Before(until) {
-		c.await(until)
+// rest hears late answers to that many questions, the last of them asked at end. On a busy machine answers come late
+// without being lost: rest ends when none has come for a grace, and at the latest after graces of them. It then takes
+// what had reached the socket by that time, since this process may not have had a processor. That is bounded, because
+// an ICMP socket also receives the answers of other streams.
+func (c *conversation) rest(sent uint64, end time.Time, grace time.Duration) {
+	until := func() time.Time { return restUntil(end, c.tally.last, grace) }
+	for c.tally.received < sent && time.Now().Before(until()) {
+		c.await(until())
 	}
 	for end := time.Now().Add(10 * time.Second); c.tally.received < sent && time.Now().Before(end) && readable(c.fd, 0); {
 		c.await(time.Now().Add(20 * time.Millisecond))
 	}
+}
+
+// restUntil returns when to stop waiting for the next answer: a grace after the last question, asked at end, or after
+// the last answer if that came later.
+func restUntil(end, lastAnswer time.Time, grace time.Duration) time.Time {
+	from := end
+	if lastAnswer.After(from) {
+		from = lastAnswer
+	}
+	if limit := end.Add((graces - 1) * grace); from.After(limit) {
+		from = limit
+	}
+	return from.Add(grace)
 }
 
 // await hears an answer, or returns at the time or somewhat before.

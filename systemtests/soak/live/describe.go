@@ -10,13 +10,23 @@ import (
 	"strings"
 	"time"
 
+	"github.com/flowkeep/flowkeep/systemtests/cluster"
 	"github.com/flowkeep/flowkeep/systemtests/soak"
 )
 
 // wrongProbe is a packet that passed and should not have, or the other way round.
 type wrongProbe struct{ *attempt }
 
-func (w *wrongProbe) Error() string { return w.String() }
+func (w *wrongProbe) Error() string { return w.leak() + w.String() }
+
+// leak returns the beginning of a difference's line: cluster.Leak where a denied packet passed, empty where an allowed
+// one was lost.
+func (a *attempt) leak() string {
+	if a.verdict.Allowed {
+		return ""
+	}
+	return cluster.Leak + " "
+}
 
 // wrongStream is a live connection that lost something, or lived too long.
 type wrongStream struct {
@@ -25,8 +35,8 @@ type wrongStream struct {
 }
 
 func (w *wrongStream) Error() string {
-	return fmt.Sprintf("live connection %s (%v) → %s %s %v, allowed now: %v (%s): %v", w.from, w.packet.From, w.target, w.packet.Protocol, w.to,
-		w.verdict.Allowed, w.verdict.Why, w.err)
+	return fmt.Sprintf("%slive connection %s (%v) → %s %s %v, allowed now: %v (%s): %v", w.leak(),
+		w.from, w.packet.From, w.target, w.packet.Protocol, w.to, w.verdict.Allowed, w.verdict.Why, w.err)
 }
 
 // describe adds to an error all that helps to understand it.
