@@ -13,8 +13,8 @@ import (
 // maxSlowness is the slowness of the slowest machine that the bounds of the phases are for.
 const maxSlowness = 3
 
-// referenceLoop is how long one loop of spin takes on an idle machine of slowness 1.
-const referenceLoop = 500 * time.Millisecond
+// referenceLoop is how long one loop of spin takes on an idle machine of slowness 1. A fast machine of 2026 takes 0.55 s.
+const referenceLoop = 700 * time.Millisecond
 
 // slownessOf returns the whole number from 1 to maxSlowness that is closest to the ratio of a loop to referenceLoop.
 func slownessOf(loop time.Duration) int {
@@ -34,7 +34,7 @@ func measureLoop() time.Duration {
 // spin runs a fixed amount of work on each processor and returns how long the slowest took: arithmetic, and reads and
 // writes in random order of a table that is larger than the processor's inner caches.
 func spin() time.Duration {
-	const steps, words = 60_000_000, 1 << 18
+	const steps, words = 240_000_000, 1 << 18
 	start := time.Now()
 	var wg sync.WaitGroup
 	for range runtime.NumCPU() {
