@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -57,6 +58,9 @@ func setupOn(t *testing.T, c *cluster.Cluster) *world {
 	return w
 }
 
+// crash matches the line at which the Go runtime begins to report that a program crashed, or that it had a data race.
+var crash = regexp.MustCompile(`(?m)^(panic: |fatal error: |WARNING: DATA RACE).*`)
+
 // describeFailure says what Flowkeep itself thinks when a test has failed.
 func (w *world) describeFailure() {
 	if !w.Failed() || *hook != "" {
@@ -69,6 +73,9 @@ func (w *world) describeFailure() {
 	w.Logf("netctl status (%v):\n%s", err, text)
 	for _, name := range []string{"netmaster", "node1-netplugin", "node2-netplugin"} {
 		log, err := w.LogText(name)
+		for _, line := range crash.FindAllString(log, -1) {
+			w.Logf("%s of %s: %s", cluster.Crash, name, line)
+		}
 		lines := strings.Split(strings.TrimSpace(log), "\n")
 		w.Logf("last lines of %s (%v):\n%s", name, err, strings.Join(lines[max(0, len(lines)-8):], "\n"))
 	}

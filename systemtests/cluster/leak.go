@@ -6,5 +6,8 @@ import "fmt"
 // such line. A lost packet of an allowed connection is no leak.
 const Leak = "LEAK"
 
+// Crash begins the line of a failure where a program of Flowkeep panicked. The gate does not repeat the test either.
+const Crash = "CRASH"
+
 // leaked returns a failure's text, with Leak in front.
 func leaked(format string, args ...any) string { return Leak + " " + fmt.Sprintf(format, args...) }
