@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -49,8 +50,23 @@ type event struct {
 // outputOf matches the prefix that package testing puts before the first line of t.Log and t.Error.
 var outputOf = regexp.MustCompile(`^[^\s:]+\.go:\d+: `)
 
-// isLeak reports whether a line of output says that a denied packet passed.
-func isLeak(line string) bool { return strings.HasPrefix(messageOf(line), "LEAK") }
+// The words at the beginning of a line of output that say that a denied packet passed, and that a program of Flowkeep
+// crashed during a system test.
+const (
+	leakWord  = "LEAK"
+	crashWord = "CRASH"
+)
+
+// markOf returns the word at the beginning of a line of output that keeps a test from running once more, if there is one.
+func markOf(line string) string {
+	message := messageOf(line)
+	for _, word := range []string{leakWord, crashWord} {
+		if strings.HasPrefix(message, word) {
+			return word
+		}
+	}
+	return ""
+}
 
 // messageOf returns a line of output without white space and the place of t.Error at its beginning.
 func messageOf(line string) string {
@@ -86,12 +102,16 @@ type pack struct {
 // running is a top-level test while its events are read.
 type running struct {
 	results map[string]string // by full name; empty: not ended
-	leak    string
+	mark    string            // leakWord or crashWord, if it printed one
+	leak    string            // the line of leakWord
 	reasons map[string]string // by full name: the first line that package testing marks with its place
 	lines   map[string]string // by full name: the first line of other output
 }
 
-// readOutcome reads the events of all files in a folder.
+// errorsFile is the file of a suite's folder with a line for each command that failed without a failed test.
+const errorsFile = "errors"
+
+// readOutcome reads the events and errors of all files in a folder.
 func readOutcome(suite, folder string) (Outcome, error) {
 	var all Outcome
 	files, err := filepath.Glob(filepath.Join(folder, "*.json"))
@@ -107,7 +127,19 @@ func readOutcome(suite, folder string) (Outcome, error) {
 		all.Errors = append(all.Errors, one.Errors...)
 		all.Notes = append(all.Notes, one.Notes...)
 	}
+	text, readErr := os.ReadFile(filepath.Join(folder, errorsFile))
+	if readErr != nil && !errors.Is(readErr, fs.ErrNotExist) {
+		err = errors.Join(err, readErr)
+	}
+	for line := range strings.Lines(string(text)) {
+		all.Errors = append(all.Errors, strings.TrimSpace(line))
+	}
 	return all, err
+}
+
+// hasFailed reports whether a test has failed, or something that is no test.
+func (o Outcome) hasFailed() bool {
+	return len(o.Errors) > 0 || slices.ContainsFunc(o.Tests, func(t *Test) bool { return t.Failed })
 }
 
 // readEvents returns what the events of one command show. It skips lines that are no events.
@@ -177,8 +209,8 @@ func (p *pack) takeOwn(action, line string) {
 	case "pass", "fail", "skip":
 		p.result = action
 	case "output":
-		if isLeak(line) {
-			p.barred = "LEAK"
+		if mark := markOf(line); mark != "" {
+			p.barred = mark
 		}
 		if text := strings.TrimSpace(line); text != "" && text != "FAIL" {
 			p.last = text
@@ -188,8 +220,11 @@ func (p *pack) takeOwn(action, line string) {
 
 // print takes a line of output of a test or subtest.
 func (t *running) print(name, line string) {
-	if isLeak(line) && t.leak == "" {
-		t.leak = strings.TrimSpace(line)
+	if mark := markOf(line); mark != "" && t.mark != leakWord {
+		t.mark = mark
+		if mark == leakWord {
+			t.leak = strings.TrimSpace(line)
+		}
 	}
 	text := strings.TrimSpace(line)
 	if text == "" || strings.HasPrefix(text, "=== ") || strings.HasPrefix(text, "--- ") {
@@ -219,7 +254,7 @@ func (p *pack) outcome(suite string) (o Outcome) {
 	switch {
 	case p.result == "fail" && !failed:
 		o.Errors = append(o.Errors, p.name+": failed without a failed test: "+p.last)
-	case p.result == "" && !failed:
+	case p.result == "":
 		o.Errors = append(o.Errors, p.name+": did not end")
 	case p.barred != "" && !failed:
 		o.Errors = append(o.Errors, p.name+": "+p.barred+" outside of its tests")
@@ -246,8 +281,8 @@ func (t *running) test() *Test {
 			}
 		}
 	}
-	if t.leak != "" {
-		result.Barred, result.Reason = "LEAK", t.leak
+	if t.mark != "" {
+		result.Barred, result.Reason = t.mark, t.leak
 		if len(failed) == 0 { // it is a failure all the same
 			result.Counts.Failed++
 		}

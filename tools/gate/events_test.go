@@ -45,6 +45,10 @@ func TestReadEvents(t *testing.T) {
 			[]string{"run TestA", "output TestA     a_test.go:7: LEAK", "pass TestA", "pass"},
 			[]Test{{Name: "TestA", Failed: true, Barred: "LEAK", Reason: "a_test.go:7: LEAK", Counts: Counts{Passed: 1, Failed: 1}}}, nil,
 		},
+		"crash": {
+			[]string{"run TestA", "output TestA     a_test.go:7: lost", "output TestA     b_test.go:7: CRASH of netmaster", "fail TestA", "fail"},
+			[]Test{{Name: "TestA", Failed: true, Barred: "CRASH", Reason: "a_test.go:7: lost", Counts: Counts{Failed: 1}}}, nil,
+		},
 		"a quoted word is no leak": {append([]string{"output TestA     a_test.go:7: no LEAK"}, passed...),
 			[]Test{{Name: "TestA", Counts: Counts{Passed: 1}}}, nil},
 		"race": {
@@ -65,6 +69,10 @@ func TestReadEvents(t *testing.T) {
 		"killed": {
 			[]string{"run TestA", "output TestA SIGQUIT: quit", "fail"},
 			[]Test{{Name: "TestA", Failed: true, Barred: "did not end", Reason: "SIGQUIT: quit", Counts: Counts{Failed: 1}}}, nil,
+		},
+		"cut off after a failure": {
+			[]string{"run TestA", "fail TestA"},
+			[]Test{{Name: "TestA", Failed: true, Reason: "no output", Counts: Counts{Failed: 1}}}, []string{"p: did not end"},
 		},
 		"cut off":           {[]string{"run TestA", "pass TestA"}, []Test{{Name: "TestA", Counts: Counts{Passed: 1}}}, []string{"p: did not end"}},
 		"build failed":      {[]string{"output  no such import", "output  FAIL", "fail"}, nil, []string{"p: failed without a failed test: no such import"}},

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -56,9 +57,9 @@ func testGate(t *testing.T, again string, commands ...string) (*gate, *output) {
 	out := &output{}
 	g := newGate()
 	g.root, g.cache, g.out, g.phases = root, t.TempDir(), out, nil
-	g.measure, g.cleanUp = func() time.Duration { return referenceLoop }, func() {}
+	g.measure, g.removeSandbox = func() time.Duration { return referenceLoop }, func(string) {}
 	for _, c := range commands {
-		g.phases = append(g.phases, Phase{Name: "phase", Suites: []Suite{{"unit", []string{"bash", "-c", c}}},
+		g.phases = append(g.phases, Phase{Name: "phase", Suites: []Suite{{Name: "unit", Command: []string{"bash", "-c", c}}},
 			Bounds: [maxSlowness]int{1, 1, 1}})
 	}
 	return g, out
@@ -71,7 +72,7 @@ func prints(lines ...string) string {
 
 var (
 	passes = prints("run TestA", "pass TestA", "pass")
-	fails  = prints("run TestA", "output TestA     a_test.go:7: lost", "fail TestA", "fail") + "exit 1"
+	fails  = prints("run TestA", "output TestA     a_test.go:7: lost", "fail TestA", "fail") + "false"
 	leaks  = prints("run TestA", "output TestA     a_test.go:7: LEAK: it passed", "fail TestA", "fail") + "exit 1"
 )
 
@@ -83,10 +84,15 @@ func TestGate(t *testing.T) {
 		flaky    bool
 		want     string // the last line
 	}{
-		"passed":                     {"", []string{passes}, 0, false, "tests: 1 passed, 0 failed, 0 skipped"},
-		"passed in its second run":   {passes, []string{fails}, 0, true, "tests: 1 passed, 0 failed, 0 skipped"},
-		"failed in its second run":   {fails, []string{fails}, 1, false, "tests: 0 passed, 1 failed, 0 skipped"},
-		"leaked in its second run":   {leaks, []string{fails}, 1, false, "tests: 0 passed, 1 failed, 0 skipped"},
+		"passed":                   {"", []string{passes}, 0, false, "tests: 1 passed, 0 failed, 0 skipped"},
+		"passed in its second run": {passes, []string{fails}, 0, true, "tests: 1 passed, 0 failed, 0 skipped"},
+		"failed in its second run": {fails, []string{fails}, 1, false, "tests: 0 passed, 1 failed, 0 skipped"},
+		"leaked in its second run": {leaks, []string{fails}, 1, false, "tests: 0 passed, 1 failed, 0 skipped"},
+		"passes again but exits 1": {passes + "exit 1", []string{fails}, 1, false, "tests: 0 passed, 2 failed, 0 skipped"},
+		"an error in a second run": {passes + "echo x >$FLOWKEEP_EVENTS/errors", []string{fails}, 1, false,
+			"tests: 0 passed, 2 failed, 0 skipped"},
+		"an error beside a failure": {passes, []string{fails + "; echo x >$FLOWKEEP_EVENTS/errors"}, 1, true,
+			"tests: 1 passed, 1 failed, 0 skipped"},
 		"a leak has no second run":   {passes, []string{leaks}, 1, false, "tests: 0 passed, 1 failed, 0 skipped"},
 		"a suite without a test":     {"", []string{passes, "true"}, 1, false, "tests: 1 passed, 1 failed, 0 skipped"},
 		"a suite that does not run":  {"", []string{passes, "exit 3"}, 1, false, "tests: 1 passed, 1 failed, 0 skipped"},
@@ -156,7 +162,7 @@ func TestExecute_Stopped(t *testing.T) {
 		}
 	}()
 	script := "trap 'echo cleaned up; exit 130' TERM; echo begins; sleep 1000 & echo $! >" + pid + "; wait"
-	_, err := g.execute(ctx, Suite{"s", []string{"bash", "-c", script}})
+	_, err := g.execute(ctx, Suite{Name: "s", Command: []string{"bash", "-c", script}})
 	if !errors.Is(err, errInterrupted) || !strings.Contains(out.String(), "s: begins\ns: cleaned up\n") {
 		t.Errorf("%v:\n%s", err, out)
 	}
@@ -169,6 +175,48 @@ func TestExecute_Stopped(t *testing.T) {
 		if time.Now().After(end) {
 			t.Fatalf("%q still runs", text)
 		}
+	}
+}
+
+// TestExecute_Stacks: a test program of a suite that is stopped prints the stacks of its goroutines.
+func TestExecute_Stacks(t *testing.T) {
+	g, _ := testGate(t, "")
+	g.work = t.TempDir()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	reached := errors.New("reached its bound")
+	go func() {
+		for ctx.Err() == nil {
+			files, _ := filepath.Glob(filepath.Join(g.work, "*", "events.json"))
+			for _, file := range files {
+				if text, _ := os.ReadFile(file); strings.Contains(string(text), "it hangs") {
+					cancel(reached)
+				}
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}()
+	folder, err := filepath.Abs("testdata/hang")
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := "trap : TERM; cd " + folder + " && go test -json . >$FLOWKEEP_EVENTS/events.json"
+	outcome, err := g.execute(ctx, Suite{Name: "s", Command: []string{"bash", "-c", script}})
+	if !errors.Is(err, reached) || len(outcome.Tests) != 1 || !outcome.Tests[0].Failed || outcome.Tests[0].Barred == "" {
+		t.Errorf("%v, %+v", err, outcome)
+	}
+	files, _ := filepath.Glob(filepath.Join(g.work, "*", "events.json"))
+	if len(files) != 1 {
+		t.Fatalf("event files: %q", files)
+	}
+	if text, _ := os.ReadFile(files[0]); !strings.Contains(string(text), "hang.blockedHere") {
+		t.Errorf("no stacks:\n%s", text)
+	}
+}
+
+func TestEnvironment(t *testing.T) {
+	got := environment([]string{"PATH=/bin", "FLOWKEEP_SLOW=3", "FLOWKEEP_CACHE=/c", "DEPLOY=", "FLOWKEEP_SANDBOX=demo"})
+	if want := []string{"PATH=/bin", "FLOWKEEP_CACHE=/c"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 

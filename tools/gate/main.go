@@ -34,10 +34,30 @@ func run() int {
 	flag.Parse()
 	g.began = time.Unix(*began, 0)
 	ctx, cancel := context.WithCancelCause(context.Background())
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	go func() { <-signals; cancel(errInterrupted) }()
+	go g.heedSignals(cancel)
 	return g.run(ctx)
+}
+
+// heedSignals cancels with errInterrupted at the first signal and kills all suites at the second.
+func (g *gate) heedSignals(cancel context.CancelCauseFunc) {
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	if !signal.Ignored(syscall.SIGHUP) {
+		signal.Notify(signals, syscall.SIGHUP)
+	}
+	<-signals
+	cancel(errInterrupted)
+	<-signals
+	g.killAll()
+	os.Exit(130)
+}
+
+func (g *gate) killAll() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for s := range g.sessions {
+		s.kill()
+	}
 }
 
 // gate is one run.
@@ -48,7 +68,7 @@ type gate struct {
 	phases                 []Phase
 	out                    io.Writer
 	measure                func() time.Duration
-	cleanUp                func() // after suites that were stopped
+	removeSandbox          func(name string)
 
 	work     string // folder of the events, a folder a suite
 	printing sync.Mutex
@@ -73,7 +93,7 @@ func newGate() *gate {
 		sessions: map[*session]bool{},
 		loads:    map[string]string{},
 	}
-	g.cleanUp = g.removeSandboxes
+	g.removeSandbox = g.runDown
 	return g
 }
 
@@ -84,7 +104,7 @@ func (g *gate) run(ctx context.Context) int {
 	work, err := os.MkdirTemp("", "flowkeep-gate-")
 	if err != nil {
 		g.fail("gate", err.Error())
-		return g.summarise(false)
+		return g.summarise("")
 	}
 	defer os.RemoveAll(work)
 	g.work = work
@@ -125,27 +145,36 @@ func (g *gate) abort(finished <-chan struct{}) {
 		return
 	case <-time.After(abortTime):
 	}
-	g.mu.Lock()
-	for s := range g.sessions {
-		s.kill()
+	g.killAll()
+	for _, p := range g.phases {
+		if p.Name == phase {
+			g.removeSandboxes(p.Suites...)
+		}
 	}
-	g.mu.Unlock()
-	g.cleanUp()
 }
 
 // abortTime is how long suites have to end after gateEnd.
-const abortTime = 90 * time.Second
+const abortTime = time.Minute
 
-// removeSandboxes removes the clusters of suites that were stopped.
-func (g *gate) removeSandboxes() {
-	for _, name := range []string{"test", "test-quiet"} {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		cmd := exec.CommandContext(ctx, filepath.Join(g.root, "systemtests/sandbox/down"))
-		cmd.Env = append(os.Environ(), "FLOWKEEP_SANDBOX="+name)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			g.step("sandbox %s is not down: %v\n%s", name, err, out)
+// removeSandboxes removes the clusters of suites that were stopped, or failed before they did.
+func (g *gate) removeSandboxes(suites ...Suite) {
+	for _, s := range suites {
+		for _, name := range s.Sandboxes {
+			g.removeSandbox(name)
 		}
-		cancel()
+	}
+}
+
+// runDown removes a cluster unless another run has locked it (cluster.Lock of systemtests).
+func (g *gate) runDown(name string) {
+	const locked = "99"
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "flock", "-n", "-E", locked,
+		filepath.Join(os.TempDir(), "flowkeep-sandbox-"+name+".lock"), filepath.Join(g.root, "systemtests/sandbox/down"))
+	cmd.Env = append(os.Environ(), "FLOWKEEP_SANDBOX="+name)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		g.step("sandbox %s is not down: %v\n%s", name, err, out)
 	}
 }
 
@@ -155,10 +184,7 @@ func (g *gate) runPhases(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		slowness := 1
-		if p.Name != buildPhase {
-			slowness = g.measureSlowness(p.Name)
-		}
+		slowness := g.measureSlowness(p.Name)
 		g.setPhase(p.Name)
 		limit := p.limit(slowness, g.elapsed())
 		if limit == 0 {
@@ -199,9 +225,6 @@ func (g *gate) runSuites(ctx context.Context, p Phase, limit time.Duration) bool
 		wg.Go(func() { results[i] = g.runSuite(ctx, s) })
 	}
 	wg.Wait()
-	if ctx.Err() != nil {
-		g.cleanUp()
-	}
 	return !slices.Contains(results, false)
 }
 
@@ -220,8 +243,7 @@ func (g *gate) runSuite(ctx context.Context, s Suite) bool {
 			}
 		}
 	}
-	isFailed := func(t *Test) bool { return t.Failed }
-	switch failed := slices.ContainsFunc(outcome.Tests, isFailed) || len(outcome.Errors) > 0; {
+	switch failed := outcome.hasFailed(); {
 	case err != nil && ctx.Err() == nil && !failed:
 		g.fail(s.Name, err.Error())
 	case err == nil && s.Name != buildPhase && len(outcome.Tests) == 0:
@@ -229,6 +251,9 @@ func (g *gate) runSuite(ctx context.Context, s Suite) bool {
 		err = errors.New("ran no test")
 	case err == nil && failed:
 		err = errors.New("tests failed")
+	}
+	if err != nil {
+		g.removeSandboxes(s)
 	}
 	for _, text := range outcome.Errors {
 		g.fail(s.Name, text)
@@ -252,7 +277,7 @@ func (g *gate) execute(ctx context.Context, s Suite) (Outcome, error) {
 	if err != nil {
 		return Outcome{}, err
 	}
-	env := append(os.Environ(), "FLOWKEEP_EVENTS="+folder, "FLOWKEEP_TALLY=", fmt.Sprintf("FLOWKEEP_BEGAN=%d", g.began.Unix()))
+	env := append(environment(os.Environ()), "FLOWKEEP_EVENTS="+folder, fmt.Sprintf("FLOWKEEP_BEGAN=%d", g.began.Unix()))
 	run, err := startSession(g.root, s.Command, env, &prefixer{mu: &g.printing, w: g.out, prefix: s.Name + ": "})
 	if err != nil {
 		return Outcome{}, err
@@ -268,6 +293,16 @@ func (g *gate) execute(ctx context.Context, s Suite) (Outcome, error) {
 	return outcome, errors.Join(err, readErr)
 }
 
+// environment returns the variables without those that change what the tests do: what passes here is the same for all.
+func environment(variables []string) []string {
+	changing := []string{"DEPLOY", "FLOWKEEP_SANDBOX", "FLOWKEEP_RUN", "FLOWKEEP_SLOW", "FLOWKEEP_TALLY",
+		"FLOWKEEP_TRAFFIC_MODE", "FLOWKEEP_UNDISTURBED"}
+	return slices.DeleteFunc(slices.Clone(variables), func(variable string) bool {
+		name, _, _ := strings.Cut(variable, "=")
+		return slices.Contains(changing, name)
+	})
+}
+
 // fail records a failure that is no test's.
 func (g *gate) fail(where, text string) {
 	g.mu.Lock()
@@ -277,16 +312,20 @@ func (g *gate) fail(where, text string) {
 
 // rerun runs failed tests once more; see rerun.go.
 func (g *gate) rerun(ctx context.Context) {
-	if ctx.Err() != nil {
-		return
-	}
-	g.setPhase("second run of failed tests")
 	var failed []*Test
 	for _, t := range g.tests {
 		if t.Failed {
 			failed = append(failed, t)
 		}
 	}
+	if len(failed) == 0 {
+		return
+	}
+	const phase = "second run of failed tests"
+	if ctx.Err() == nil {
+		g.measureSlowness(phase)
+	}
+	g.setPhase(phase)
 	for _, r := range chooseReruns(failed, len(g.errors)) {
 		g.settle(ctx, r)
 	}
@@ -303,11 +342,17 @@ func (g *gate) settle(ctx context.Context, r Rerun) {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not over at minute %.0f", rerunsEnd.Minutes()))
 	defer cancel()
 	outcome, err := g.execute(ctx, r.Suite)
-	if err != nil {
-		g.step("%s: %v", r.Suite.Name, err)
+	if err != nil && !outcome.hasFailed() {
+		outcome.Errors = append(outcome.Errors, err.Error())
 	}
-	if ctx.Err() != nil {
-		g.cleanUp()
+	for _, text := range outcome.Errors {
+		g.fail(r.Suite.Name, text)
+	}
+	if len(outcome.Errors) > 0 { // the tests that passed are not the whole
+		outcome = Outcome{}
+	}
+	if err != nil {
+		g.removeSandboxes(r.Suite)
 	}
 	g.flaky = append(g.flaky, r.settle(outcome)...)
 }
@@ -322,14 +367,18 @@ func (g *gate) step(format string, args ...any) {
 // summariseAnd records what passed and prints the summary.
 func (g *gate) summariseAnd(start checkout) int {
 	g.recordFlaky(start.commit)
-	passed := false
+	record := ""
 	if g.failures() == 0 {
-		var err error
-		if passed, err = recordPassed(g.cache, start, readCheckout(g.root)); err != nil {
+		record = "passed: not recorded, because the checkout is not clean, or is no git work tree"
+		passed, err := recordPassed(g.cache, start, readCheckout(g.root))
+		if err != nil {
 			g.fail("gate", err.Error())
 		}
+		if passed {
+			record = "passed: the tree of HEAD is recorded in " + filepath.Join(g.cache, "passed")
+		}
 	}
-	return g.summarise(passed)
+	return g.summarise(record)
 }
 
 // recordFlaky appends a line for each flaky test to flaky.tsv: date, commit, load average, test, failure.
@@ -356,7 +405,7 @@ func (g *gate) failures() int {
 
 // summarise prints the output of failed tests, reasons of skips, the slowest tests, the failures, the flaky tests and
 // the counts. It returns the exit code.
-func (g *gate) summarise(passed bool) int {
+func (g *gate) summarise(record string) int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.printing.Lock()
@@ -378,8 +427,8 @@ func (g *gate) summarise(passed bool) int {
 	for _, t := range g.flaky {
 		fmt.Fprintf(g.out, "flaky: %s.%s: %s\n", t.Package, t.Name, t.Reason)
 	}
-	if passed {
-		fmt.Fprintf(g.out, "passed: the tree of HEAD is recorded in %s\n", filepath.Join(g.cache, "passed"))
+	if record != "" {
+		fmt.Fprintln(g.out, record)
 	}
 	fmt.Fprintf(g.out, "tests: %d passed, %d failed, %d skipped\n", sum.Passed, sum.Failed, sum.Skipped)
 	if sum.Failed > 0 {

@@ -2,10 +2,11 @@ package main
 
 import "time"
 
-// A Suite is a command whose tests belong together. Its events are of the packages that it names.
+// A Suite is a command whose tests belong together.
 type Suite struct {
-	Name    string
-	Command []string
+	Name      string
+	Command   []string
+	Sandboxes []string // clusters that it boots and removes
 }
 
 // A Phase runs its suites at the same time.
@@ -35,21 +36,28 @@ var setSuites = []string{"shared", "exclusive", "quiet"}
 // allPhases returns the phases of the gate. No compiler runs in the phases after the first one: scripts/test -build
 // compiles all programs and tests. lint, unit and fleet measure nothing.
 func allPhases() []Phase {
-	set := func(name string) Suite { return Suite{name, []string{"scripts/system", "-only", name}} }
+	suite := func(name string, command ...string) Suite { return Suite{Name: name, Command: command} }
+	set := func(name string, sandboxes ...string) Suite {
+		return Suite{name, []string{"scripts/system", "-only", name}, sandboxes}
+	}
 	return []Phase{
-		{Name: buildPhase, Suites: []Suite{{buildPhase, []string{"scripts/test", "-build"}}}},
+		{Name: buildPhase, Suites: []Suite{suite(buildPhase, "scripts/test", "-build")}},
 		{
 			Name: "lint, unit, fleet",
 			Suites: []Suite{
-				{lintSuite, []string{"scripts/lint"}},
-				{"unit", []string{"scripts/unit", "-no-links"}},
+				suite(lintSuite, "scripts/lint"),
+				suite("unit", "scripts/unit", "-no-links"),
 				set(fleetSuite),
 			},
 			Bounds: [maxSlowness]int{16, 22, 26},
 		},
-		{Name: "shared", Suites: []Suite{set("shared")}, Bounds: [maxSlowness]int{6, 8, 9}},
-		{Name: "exclusive, quiet", Suites: []Suite{set("exclusive"), set("quiet")}, Bounds: [maxSlowness]int{17, 21, 25}},
-		{Name: "links", Suites: []Suite{{"links", []string{"scripts/unit", "-links"}}}, Bounds: [maxSlowness]int{3, 4, 5}},
+		{Name: "shared", Suites: []Suite{set("shared", "test")}, Bounds: [maxSlowness]int{6, 8, 9}},
+		{
+			Name:   "exclusive, quiet",
+			Suites: []Suite{set("exclusive", "test", "test-geneve"), set("quiet", "test-quiet")},
+			Bounds: [maxSlowness]int{17, 21, 25},
+		},
+		{Name: "links", Suites: []Suite{suite("links", "scripts/unit", "-links")}, Bounds: [maxSlowness]int{3, 4, 5}},
 	}
 }
 

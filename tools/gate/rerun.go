@@ -31,11 +31,11 @@ func chooseReruns(failed []*Test, errors int) []Rerun {
 		case strings.HasSuffix(t.Package, "/internal/archtest"):
 			t.Barred = "internal/archtest"
 		default:
-			key, command := rerunCommand(t)
-			if chosen[key] == nil {
-				chosen[key] = &Rerun{Suite: Suite{key, command}}
+			s := rerunSuite(t)
+			if chosen[s.Name] == nil {
+				chosen[s.Name] = &Rerun{Suite: s}
 			}
-			chosen[key].Tests = append(chosen[key].Tests, t)
+			chosen[s.Name].Tests = append(chosen[s.Name].Tests, t)
 		}
 	}
 	var list []Rerun
@@ -52,16 +52,17 @@ func chooseReruns(failed []*Test, errors int) []Rerun {
 	return list
 }
 
-// rerunCommand returns the command that runs tests like this one, without their names, and what tells it from others:
-// tests of all sets run one after another on one fresh cluster, others by package.
-func rerunCommand(t *Test) (key string, command []string) {
+// rerunSuite returns the suite that runs tests like this one, its command without their names: tests of all sets run one
+// after another on one fresh cluster, others by package.
+func rerunSuite(t *Test) Suite {
 	switch {
 	case slices.Contains(setSuites, t.Suite):
-		return "cluster", []string{"scripts/system", "-only", "pods", "-parallel", "1"}
+		return Suite{"cluster", []string{"scripts/system", "-only", "pods", "-parallel", "1"}, []string{"test", "test-geneve"}}
 	case t.Suite == fleetSuite:
-		return "again: fleet", []string{"scripts/system", "-only", "fleet"}
+		return Suite{Name: "again: fleet", Command: []string{"scripts/system", "-only", "fleet"}}
 	}
-	return "again: " + strings.TrimPrefix(t.Package, "github.com/flowkeep/flowkeep/"), []string{"scripts/unit", "-package", t.Package}
+	name := "again: " + strings.TrimPrefix(t.Package, "github.com/flowkeep/flowkeep/")
+	return Suite{Name: name, Command: []string{"scripts/unit", "-package", t.Package}}
 }
 
 // settle merges the outcome of a rerun: a test that passed now counts as passed, and its first failure becomes flaky.

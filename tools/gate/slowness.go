@@ -13,8 +13,8 @@ import (
 // maxSlowness is the slowness of the slowest machine that the bounds of the phases are for.
 const maxSlowness = 3
 
-// referenceLoop is how long one loop of spin takes on an idle machine of slowness 1. A fast machine of 2026 takes 0.55 s.
-const referenceLoop = 700 * time.Millisecond
+// referenceLoop is how long one loop of spin takes on an idle machine of slowness 1.
+const referenceLoop = 550 * time.Millisecond
 
 // slownessOf returns the whole number from 1 to maxSlowness that is closest to the ratio of a loop to referenceLoop.
 func slownessOf(loop time.Duration) int {

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -41,7 +42,9 @@ func startSession(dir string, command, env []string, out io.Writer) (*session, e
 		return nil, err
 	}
 	go func() {
-		s.err = s.cmd.Wait()
+		if s.err = s.cmd.Wait(); errors.Is(s.err, exec.ErrWaitDelay) {
+			s.err = nil // it succeeded, and left a process that keeps its output open
+		}
 		close(s.done)
 	}()
 	return s, nil
