@@ -87,7 +87,7 @@ func (w *world) silent(list []*conversation, fromServers bool, why string) {
 		buf := make([]byte, 1024)
 		switch n, err := to.Read(buf); {
 		case n > 0:
-			w.leak("%s, from its server %v: heard %q (%v) %s", c.name, fromServers, buf[:n], err, why)
+			w.leak("%s, from its server %t: received %q (%v) %s", c.name, fromServers, buf[:n], err, why)
 		case !errors.Is(err, os.ErrDeadlineExceeded):
 			w.Errorf("%s, from its server %v: %v", c.name, fromServers, err)
 		}

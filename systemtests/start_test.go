@@ -109,7 +109,7 @@ func TestPodsStartWhileTheirPoliciesChange(t *testing.T) {
 	var firsts []float64
 	for name, b := range seen {
 		if b.Heard > 0 {
-			w.leak("%s: %d datagrams of strangers came in", name, b.Heard)
+			w.leak("%s: received %d datagrams of pods that may not send to it", name, b.Heard)
 		}
 		for _, try := range b.Tries {
 			switch {

@@ -175,7 +175,7 @@ var connectionTraps = []struct {
 		}
 		b.put(lets("0", "1"))
 		if r := b.inject(b.locals[1].Port, p); r.Left(gatewayPort) {
-			t.Errorf("%swho had opened it nobody knows:\n%s", leak(true), r)
+			t.Errorf("%sa packet of a connection with an unknown opener passed:\n%s", leak(true), r)
 		}
 	}},
 	{"conntrack is gone with the switch, and a server on the node speaks to a client that was cut", func(t testing.TB) {

@@ -28,7 +28,7 @@ type Test struct {
 	Failed               bool
 	Skipped              bool // the top-level test itself
 	Reason               string
-	// Barred is the reason why the test may not run once more, empty: it may.
+	// Barred is the reason why the test may not run once more, or why its second run does not count; empty: it may.
 	Barred string
 	Counts Counts
 }

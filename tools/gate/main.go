@@ -167,14 +167,13 @@ func (g *gate) removeSandboxes(suites ...Suite) {
 
 // runDown removes a cluster unless another run has locked it (cluster.Lock of systemtests).
 func (g *gate) runDown(name string) {
-	const locked = "99"
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "flock", "-n", "-E", locked,
+	cmd := exec.CommandContext(ctx, "flock", "-n",
 		filepath.Join(os.TempDir(), "flowkeep-sandbox-"+name+".lock"), filepath.Join(g.root, "systemtests/sandbox/down"))
-	cmd.Env = append(os.Environ(), "FLOWKEEP_SANDBOX="+name)
+	cmd.Env = append(environment(os.Environ()), "FLOWKEEP_SANDBOX="+name)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		g.step("sandbox %s is not down: %v\n%s", name, err, out)
+		g.step("sandbox %s was not removed: another run uses it, or removing it failed: %v\n%s", name, err, out)
 	}
 }
 
@@ -354,6 +353,8 @@ func (g *gate) settle(ctx context.Context, r Rerun) {
 	if err != nil {
 		g.removeSandboxes(r.Suite)
 	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	g.flaky = append(g.flaky, r.settle(outcome)...)
 }
 
@@ -415,7 +416,7 @@ func (g *gate) summarise(record string) int {
 	for _, t := range g.tests {
 		sum.add(t.Counts)
 		if t.Failed {
-			fmt.Fprintf(g.out, "failed: %s.%s: %s (no second run: %s)\n", t.Package, t.Name, t.Reason, t.Barred)
+			fmt.Fprintf(g.out, "failed: %s.%s: %s (%s)\n", t.Package, t.Name, t.Reason, t.Barred)
 		}
 	}
 	for _, text := range g.errors {
