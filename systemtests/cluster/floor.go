@@ -12,8 +12,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-
-	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 )
 
 // Floor is a bare bridge of a node's own switch between two network namespaces: what packets cost without Flowkeep.
@@ -53,7 +51,7 @@ func (c *Cluster) MakeFloor(ctx context.Context) (*Floor, error) {
 		ip   string
 	}{{&f.A, "fa", "192.0.2.1"}, {&f.B, "fb", "192.0.2.2"}} {
 		*p.pod = Pod{Name: p.name, Node: "node1", NetNS: c.NodeNS(p.name), IPs: []netip.Addr{netip.MustParseAddr(p.ip)}}
-		if err := netns.Add(c.netNSName(p.name)); err != nil {
+		if err := c.addNetNS(p.name); err != nil {
 			return f, err
 		}
 	}

@@ -49,9 +49,9 @@ func (c *Cluster) NodeStateMetric(ctx context.Context, node, metric string, labe
 }
 
 // MakeBareNode creates a network namespace as a node has it, with a link eth0 to the others and nothing else: no
-// kubelet, no pods. host is the last part of its address. EndBareNode removes it.
+// kubelet, no pods. The name has no dash. host is the last part of its address. EndBareNode removes it.
 func (c *Cluster) MakeBareNode(ctx context.Context, name string, host int) error {
-	if err := netns.Add(c.netNSName(name)); err != nil {
+	if err := c.addNetNS(name); err != nil {
 		return err
 	}
 	_, err := c.script(ctx, fmt.Sprintf(`lan=fk-$SANDBOX-lan ns=fk-$SANDBOX-%[1]s
@@ -72,6 +72,14 @@ func (c *Cluster) EndBareNode(ctx context.Context, name string) error {
 }
 
 func (c *Cluster) netNSName(node string) string { return filepath.Base(c.NodeNS(node)) }
+
+// addNetNS creates a network namespace of this sandbox, which sandbox/down removes if removeNetNS does not.
+func (c *Cluster) addNetNS(name string) error {
+	if strings.Contains(name, "-") {
+		return fmt.Errorf("a network namespace of a sandbox is called %q: use a name without dashes", name)
+	}
+	return netns.Add(c.netNSName(name))
+}
 
 // removeNetNS removes a network namespace of this sandbox if it is there.
 func (c *Cluster) removeNetNS(name string) error {

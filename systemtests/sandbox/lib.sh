@@ -43,7 +43,10 @@ first() { echo "${1%%,*}"; }
 url_host() { case $1 in *:*) echo "[$1]" ;; *) echo "$1" ;; esac; }
 api_url() { echo "https://$(url_host "$(first "$(host_ips 10)")"):6443"; }
 
+# Network namespaces are called fk-SANDBOX-NAME. NAME has no dash: fk-test-quiet-node1 is not of the sandbox test.
 ns_path() { echo "/run/netns/fk-$SANDBOX-$1"; }
+# ns_names: those of this sandbox
+ns_names() { find /run/netns -maxdepth 1 -name "fk-$SANDBOX-*" ! -name "fk-$SANDBOX-*-*" -printf '%f\n' 2>/dev/null; }
 # in_ns NAME CMD…: run in one of the sandbox's network namespaces, keeping the machine's mounts (ip netns exec would
 # hide cgroups)
 in_ns() { local ns=$1; shift; nsenter --net="$(ns_path "$ns")" -- "$@"; }
