@@ -1,9 +1,13 @@
 # Each verb is one script; read it for what it does. FLOWKEEP_CACHE (default /var/cache/flowkeep) holds what is built once.
-.PHONY: images test-full screenshots cyclonus help demo demo-down demo-fleet build test lint unit fuzz system test-kernel conformance soak bench generate
+.PHONY: try try-down docs krew images test-full screenshots cyclonus help demo demo-down demo-fleet build test lint unit fuzz system test-kernel conformance soak bench generate
 
 help: ## what there is
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
+try: ## Flowkeep on two nodes of network namespaces, without Kubernetes, with a small shop; stays up (DIR=…: your own manifests)
+	@scripts/try
+try-down: ## remove every trace of it
+	@scripts/try-down
 demo: ## a real cluster on this machine with Flowkeep and a small shop; stays up (DEPLOY=manifests: installed by deploy/flowkeep.yaml)
 	@scripts/demo
 demo-down: ## remove every trace of the demo
@@ -14,6 +18,10 @@ build: ## netmaster, netplugin, netctl, flowkeep-cni, macvtap into bin/
 	@scripts/build
 images: ## container images as OCI archives, with what is in them (ARGS=DIR, or --lock for newer packages)
 	@scripts/images $(ARGS)
+docs: ## the documentation as static HTML with a search, links checked (ARGS=DIR; default: dist/docs)
+	@scripts/docs $(ARGS)
+krew: ## netctl as kubectl's plugin for all platforms, with krew's manifest, into dist/krew (VERSION=v0.1.0 URL=https://…)
+	@VERSION='$(VERSION)' URL='$(URL)' scripts/krew $(ARGS)
 test: ## everything that guards enforcement: lint, unit, system tests; the last line counts (docs/testing.md)
 	@scripts/test
 lint: ## golangci-lint with the checks of go vet, gofmt

@@ -263,6 +263,39 @@ func TestValuesAreDocumented(t *testing.T) {
 	documented(t, "", schema, values)
 }
 
+// TestChart_Budgets compares the names of netmaster.budgets in the schema with netmaster's flags.
+func TestChart_Budgets(t *testing.T) {
+	var schema map[string]any
+	if err := json.Unmarshal(read(t, "chart/values.schema.json"), &schema); err != nil {
+		t.Fatal(err)
+	}
+	var flags []string
+	for _, m := range regexp.MustCompile(`(?m)^\| `+"`--max-([a-z-]+) int`"+` .* budget: `).FindAllStringSubmatch(string(read(t, "../docs/reference/netmaster.md")), -1) {
+		flags = append(flags, m[1])
+	}
+	patterns, _ := at(schema, "properties", "netmaster", "properties", "budgets", "patternProperties").(map[string]any)
+	if want := "^(" + strings.Join(flags, "|") + ")$"; len(flags) < 20 || patterns[want] == nil {
+		t.Errorf("the pattern of netmaster.budgets must be %s", want)
+	}
+}
+
+// TestChart_KubeVersion compares the chart's oldest Kubernetes with the requirements and with netctl doctor.
+func TestChart_KubeVersion(t *testing.T) {
+	m := regexp.MustCompile(`kubeVersion: ">=(1\.\d+)\.0-0"`).FindSubmatch(read(t, "chart/Chart.yaml"))
+	if m == nil {
+		t.Fatal("the chart has no kubeVersion")
+	}
+	for file, text := range map[string]string{
+		"../docs/install.md":          "| Kubernetes | " + string(m[1]) + " or later;",
+		"../netctl/doctor/cluster.go": "older than " + string(m[1]) + ":",
+		"../docs/certificates.md":     "Kubernetes " + string(m[1]) + " or later",
+	} {
+		if !strings.Contains(string(read(t, file)), text) {
+			t.Errorf("%s has no %q", file, text)
+		}
+	}
+}
+
 // described gives what refers to a definition that one's description.
 func described(schema, refs map[string]any) {
 	for _, p := range schema {
@@ -318,6 +351,39 @@ func TestPodsAreComplete(t *testing.T) {
 	}
 	if seen < 3 {
 		t.Fatalf("there are %d containers", seen)
+	}
+}
+
+// TestGoMemoryLimits has each container of Go programs with a memory limit set GOMEMLIMIT to 90 % of it.
+func TestGoMemoryLimits(t *testing.T) {
+	seen := 0
+	for _, o := range objects(t, "flowkeep.yaml") {
+		containers, _ := at(o, "spec", "template", "spec", "containers").([]any)
+		for _, c := range containers {
+			name := at(c, "name").(string)
+			limit, limited := at(c, "resources", "limits", "memory").(string)
+			if !limited || name == "memcached" { // which is no Go program
+				continue
+			}
+			seen++
+			gib, err := strconv.Atoi(strings.TrimSuffix(limit, "Gi"))
+			if err != nil {
+				t.Fatalf("container %s has the memory limit %q: have this test read it", name, limit)
+			}
+			want, got := strconv.Itoa(gib<<30*9/10), any(nil)
+			env, _ := at(c, "env").([]any)
+			for _, e := range env {
+				if at(e, "name") == "GOMEMLIMIT" {
+					got = at(e, "value")
+				}
+			}
+			if got != want {
+				t.Errorf("container %s has GOMEMLIMIT %v, want %s", name, got, want)
+			}
+		}
+	}
+	if seen != 2 {
+		t.Errorf("%d containers of Go programs have a memory limit, want those of netmaster and netplugin", seen)
 	}
 }
 
@@ -398,7 +464,8 @@ func tooWide(r rule) string {
 	switch {
 	case slices.Contains(r.Verbs, "*"), has("*"), slices.Contains(r.APIGroups, "*"):
 		return "everything"
-	case slices.Contains(r.APIGroups, "rbac.authorization.k8s.io"), slices.Contains(r.Verbs, "impersonate"), has("pods/exec"), has("nodes/proxy"):
+	case slices.Contains(r.APIGroups, "rbac.authorization.k8s.io") && (writes || len(r.ResourceNames) == 0),
+		slices.Contains(r.Verbs, "impersonate"), has("pods/exec"), has("nodes/proxy"):
 		return "that is a way to all rights"
 	case has("secrets") && len(r.ResourceNames) == 0: // also to create: a new one can be had filled with any ServiceAccount's token
 		return "all Secrets"
@@ -419,6 +486,10 @@ func TestTheChartsCopies(t *testing.T) {
 		if info, err := os.Lstat(copied); err != nil || !info.Mode().IsRegular() || !bytes.Equal(read(t, copied), read(t, name)) {
 			t.Errorf("%s is not %s (%v): scripts/manifests copies it", copied, name, err)
 		}
+	}
+	// With its label netctl uninstall knows a kind that kubernetes-nmstate has too.
+	if !bytes.Contains(read(t, "chart/templates/crds.yaml"), []byte("with $crd.metadata.labels")) {
+		t.Error("the chart leaves out labels of CustomResourceDefinitions")
 	}
 	if have, err := filepath.Glob("chart/files/crds/*"); err != nil || len(have) != len(names) {
 		t.Errorf("the chart has %v (%v), and crds %v", have, err, names)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
@@ -21,14 +22,20 @@ import (
 type apiServer struct {
 	*netmaster
 	refuse func(w http.ResponseWriter, r *http.Request) bool
-	seen   []string // method, path, what is to be known of the query
+	mu     sync.Mutex // of seen and users; tests read them when all requests have ended
+	seen   []string   // method, path, what is to be known of the query
 	users  []string
+	cached *inspect.Cached // of all answers
 }
 
 func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
+	user := r.Header.Get("Authorization") + " " + r.Header.Get("Impersonate-User") +
+		strings.Join(r.Header.Values("Impersonate-Group"), ",")
+	s.mu.Lock()
 	s.seen = append(s.seen, strings.TrimSpace(r.Method+" "+r.URL.Path+" "+q.Get("watch")))
-	s.users = append(s.users, r.Header.Get("Authorization")+" "+r.Header.Get("Impersonate-User")+strings.Join(r.Header.Values("Impersonate-Group"), ","))
+	s.users = append(s.users, user)
+	s.mu.Unlock()
 	if s.refuse != nil && s.refuse(w, r) {
 		return
 	}
@@ -44,6 +51,9 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		panic(err)
 	}
 	a, err := s.Ask(r.Context(), &question)
+	if err == nil {
+		a.Cached = s.cached
+	}
 	switch watch := q.Get("watch") == "true"; {
 	case err != nil && watch:
 		f, _ := json.Marshal(inspect.NewFailure(status.Code(err), message(err)))
@@ -53,8 +63,12 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(f.Code)
 		_ = json.NewEncoder(w).Encode(f)
 	case watch:
-		fmt.Fprintf(w, "\n\n{\"type\":\"ANSWER\",\"object\":%s}\n", a.Body)
+		of, _ := json.Marshal(a.Cached)
+		fmt.Fprintf(w, "\n\n{\"type\":\"ANSWER\",\"object\":%s,\"cached\":%s}\n", a.Body, of)
 	default:
+		if a.Cached != nil {
+			w.Header().Set(inspect.CachedHeader, a.Cached.String())
+		}
 		_, _ = w.Write(a.Body)
 	}
 }
@@ -96,7 +110,7 @@ func TestKubeconfigIsEnough(t *testing.T) {
 	b.flags = nil
 	b.prints(0, "policy ls", "shop")
 	b.prints(exitUnreachable, "status --context nowhere", "the API server does not answer at https://127.0.0.1:1", "--server")
-	b.prints(exitFailed, "status --context other", `context "other" does not exist`)
+	b.prints(exitTrouble, "status --context other", `context "other" does not exist`)
 	b.prints(0, "status --as joe --as-group a --as-group b", "healthy")
 	t.Setenv("FLOWKEEP_SERVER", "127.0.0.1:1")
 	b.prints(0, "status --context here", "healthy") // a flag counts more than the environment
@@ -104,7 +118,7 @@ func TestKubeconfigIsEnough(t *testing.T) {
 	b.prints(exitUsage, "status --as-group a", "--as-group needs --as")
 	t.Setenv("FLOWKEEP_SERVER", "")
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
-	b.prints(exitFailed, "status", "no cluster is known: set KUBECONFIG")
+	b.prints(exitTrouble, "status", "no cluster is known: set KUBECONFIG")
 	if s.seen[0] != "GET /behind/a/path/apis/inspect.flowkeep.io/v1alpha1/status/answer" || s.users[0] != "Bearer janes-token " || s.users[3] != "Bearer janes-token joea,b" {
 		t.Errorf("asked %q by %q", s.seen, s.users)
 	}
@@ -126,6 +140,31 @@ func TestHowQuestionsAreAsked(t *testing.T) {
 	}
 }
 
+// TestStandbysStateIsShown: netctl shows the state of the cluster that a standby's answer is of, however the answer
+// comes.
+func TestStandbysStateIsShown(t *testing.T) {
+	b, s := newCluster(t, shop())
+	const shown = "standby b answers from its label cache (memcached): the leader's state at epoch 5, revision 71"
+	of := &inspect.Cached{Source: "memcached", Epoch: 5, Revision: 71, Standby: "b"}
+	for _, command := range []string{"policy ls", "policy ls --timeout 1m"} {
+		s.cached = of
+		b.prints(0, command, "shop", shown)
+		s.cached = &inspect.Cached{Source: "engine", Epoch: 5, Revision: 71}
+		out, errOut, code := b.run(strings.Fields(command)...)
+		if code != 0 || strings.Contains(out+errOut, "label cache") {
+			t.Errorf("%s: an answer of the leader's is taken for a standby's:\n%s%s", command, out, errOut)
+		}
+	}
+	if got := inspect.ParseCached(of.String()); *got != *of {
+		t.Errorf("%+v", got)
+	}
+	for _, text := range []string{"", "x", "source=engine; epoch=x", "epoch=1; revision=1"} {
+		if got := inspect.ParseCached(text); got != nil {
+			t.Errorf("%q is parsed as %+v", text, got)
+		}
+	}
+}
+
 func TestRefusalsSayWhatToDo(t *testing.T) {
 	b, s := newCluster(t, shop())
 	answer := func(code int, body string) func(http.ResponseWriter, *http.Request) bool {
@@ -143,11 +182,11 @@ func TestRefusalsSayWhatToDo(t *testing.T) {
 		code   int
 		says   []string
 	}{
-		{answer(401, `{"kind":"Status","message":"Unauthorized"}`), exitFailed, []string{"does not know who you are", "kubectl auth whoami"}},
-		{answer(403, forbids("jane")), exitFailed, []string{`User "jane" cannot get it`, "--clusterrole=flowkeep-view --user=jane"}},
-		{answer(403, forbids("system:serviceaccount:ci:robot")), exitFailed, []string{"--serviceaccount=ci:robot"}},
-		{answer(403, forbids("$(rm)'")), exitFailed, []string{`--user='$(rm)'\'''`}},
-		{answer(403, forbids("jane")), exitFailed, []string{"--clusterrole=flowkeep-view"}},
+		{answer(401, `{"kind":"Status","message":"Unauthorized"}`), exitTrouble, []string{"does not know who you are", "kubectl auth whoami"}},
+		{answer(403, forbids("jane")), exitTrouble, []string{`User "jane" cannot get it`, "--clusterrole=flowkeep-view --user=jane"}},
+		{answer(403, forbids("system:serviceaccount:ci:robot")), exitTrouble, []string{"--serviceaccount=ci:robot"}},
+		{answer(403, forbids("$(rm)'")), exitTrouble, []string{`--user='$(rm)'\'''`}},
+		{answer(403, forbids("jane")), exitTrouble, []string{"--clusterrole=flowkeep-view"}},
 		{answer(404, `404 page not found`), exitUnreachable, []string{"knows no netmaster", "netmaster registration"}},
 		{answer(503, `service unavailable`), exitUnreachable, []string{"does not reach netmaster: service unavailable", "kubectl get apiservice v1alpha1.inspect.flowkeep.io", "--server"}},
 		{answer(200, `<html>sign in</html>`), exitUnreachable, []string{"is not netmaster"}},
@@ -160,8 +199,8 @@ func TestRefusalsSayWhatToDo(t *testing.T) {
 	s.refuse = nil
 	for code, says := range map[codes.Code]string{codes.NotFound: "it is so", codes.Unavailable: "it is so", codes.PermissionDenied: "it is so"} {
 		s.err = status.Error(code, "it is so")
-		b.prints(exitFailed, "status", "netctl: "+says)
-		b.prints(exitFailed, "status --timeout 2m", "netctl: "+says)
+		b.prints(exitTrouble, "status", "netctl: "+says)
+		b.prints(exitTrouble, "status --timeout 2m", "netctl: "+says)
 	}
 }
 

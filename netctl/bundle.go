@@ -28,8 +28,8 @@ last lines of the log; of netmaster the same, and its stores; cut connections, a
 Secrets are not in it: no Secret objects, keys, tokens or environment are read, and what looks like one in a log is left out.
 Names, labels and addresses are in it.
 
-What cannot be had is told, on standard error and in errors.txt in the archive, and the exit code is 1; the rest is in the archive
-all the same. An archive that is not whole because netctl was interrupted is never left behind. The ClusterRole
+What cannot be had is told, on standard error and in errors.txt in the archive, and the exit code is 1 (4 if there is no archive); the
+rest is in the archive all the same. An archive that is not whole because netctl was interrupted is never left behind. The ClusterRole
 flowkeep-admin may ask for all of this; with flowkeep-view there are no logs and metrics in it.`
 
 // errPartial ends a bundle that lacks something.
@@ -165,14 +165,15 @@ func (b *bundleOptions) lacks(what string, err error) {
 func (b *bundleOptions) ask(ctx context.Context, what string, q inspect.Question) (json.RawMessage, error) {
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
-	body, err := b.way.Ask(ctx, &q)
+	a, err := b.way.Ask(ctx, &q)
 	if status.Code(err) == codes.DeadlineExceeded {
 		err = fmt.Errorf("%w within %v", errTimeout, b.timeout)
 	}
 	if err != nil {
 		b.lacks(what, err)
+		return nil, err
 	}
-	return body, err
+	return a.Body, nil
 }
 
 func (b *bundleOptions) put(ctx context.Context, name string, q inspect.Question) error {
@@ -203,7 +204,7 @@ func (b *bundleOptions) state(ctx context.Context) error {
 		{"state/endpoints.json", inspect.Question{Kind: inspect.AskEndpoints}},
 		{"state/cuts.json", inspect.Question{Kind: inspect.AskCuts}},
 		{"state/counters.json", inspect.Question{Kind: inspect.AskCounters}},
-		{"state/audit.json", inspect.Question{Kind: inspect.AskAudit, DryRun: &inspect.DryRunQuestion{Counts: true, Pairs: &inspect.DropsQuestion{}}}},
+		{"state/dryruns.json", inspect.Question{Kind: inspect.AskDryRuns, DryRun: &inspect.DryRunQuestion{Counts: true, Pairs: &inspect.DropsQuestion{}}}},
 		{"state/lint.json", inspect.Question{Kind: inspect.AskLint}},
 		{"state/db.json", inspect.Question{Kind: inspect.AskDB}},
 		{"state/cache.json", inspect.Question{Kind: inspect.AskCache}},

@@ -65,7 +65,7 @@ level=INFO msg="Basic cGFzc3dvcmQ6eA==" kept=kept-words
 // supported is a cluster whose programs tell of themselves.
 func supported() map[string]any {
 	answers := shop()
-	answers[inspect.AskCuts], answers[inspect.AskCounters], answers[inspect.AskAudit], answers[inspect.AskLint] = inspect.Cuts{}, struct{}{}, inspect.DryRuns{}, struct{}{}
+	answers[inspect.AskCuts], answers[inspect.AskCounters], answers[inspect.AskDryRuns], answers[inspect.AskLint] = inspect.Cuts{}, struct{}{}, inspect.DryRuns{}, struct{}{}
 	answers[inspect.AskSupport] = inspect.Support{Program: "netplugin", Version: "v1", Flags: map[string]string{"tls-key": "/etc/flowkeep/node.key", "state-dir": "/var/lib/flowkeep"}, Log: plantedLog,
 		Metrics: "flowkeep_up 1\n", Switch: []inspect.SwitchWord{{Command: "version", Text: "ovs-vswitchd 3.1.0\n"}, {Command: "dpif/show", Text: "options: {psk=\"swordfish\", remote_ip=10.0.0.2}\n"}}}
 	return answers
@@ -78,7 +78,7 @@ func objects(w http.ResponseWriter, r *http.Request) bool {
 		return false
 	}
 	object := func(name string) string {
-		return `{"metadata":{"name":"` + name + `","managedFields":[1],"annotations":{"note":"annotated-secret","flowkeep.io/enforcement":"audit"}},"spec":{"podSelector":{"matchLabels":{"token":"a-label"}}},"status":{"addresses":[1],"images":["annotated-secret"]}}`
+		return `{"metadata":{"name":"` + name + `","managedFields":[1],"annotations":{"note":"annotated-secret","flowkeep.io/enforcement":"dry-run"}},"spec":{"podSelector":{"matchLabels":{"token":"a-label"}}},"status":{"addresses":[1],"images":["annotated-secret"]}}`
 	}
 	switch {
 	case path == "/version":
@@ -125,7 +125,7 @@ func TestBundle(t *testing.T) {
 			}
 		}
 	}
-	for name, says := range map[string]string{"nodes/node1/log.txt": "kept-words", "nodes/node1/ovs/dpif-show.txt": "remote_ip=10.0.0.2", "objects/networkpolicies.yaml": "flowkeep.io/enforcement: audit",
+	for name, says := range map[string]string{"nodes/node1/log.txt": "kept-words", "nodes/node1/ovs/dpif-show.txt": "remote_ip=10.0.0.2", "objects/networkpolicies.yaml": "flowkeep.io/enforcement: dry-run",
 		"netmaster/flags.json": "/etc/flowkeep/node.key", "versions.txt": "ovs-vswitchd 3.1.0", "errors.txt": "objects/events.yaml", "nodes/node1/flows.txt": "peer shop/db ingress[0]"} {
 		if !strings.Contains(files[name], says) {
 			t.Errorf("%s: no %q in\n%s", name, says, files[name])
@@ -185,8 +185,8 @@ func TestNoBundle(t *testing.T) {
 		_, _ = io.WriteString(w, `{"kind":"Status","message":"User \"jane\" may not","code":403}`)
 		return true
 	}
-	b.prints(exitFailed, "bundle -o "+path, "--clusterrole=flowkeep-admin --user=jane")
-	b.prints(exitFailed, "bundle -o "+filepath.Join(dir, "none", "x.tar.gz"), "choose another place with -o")
+	b.prints(exitTrouble, "bundle -o "+path, "--clusterrole=flowkeep-admin --user=jane")
+	b.prints(exitTrouble, "bundle -o "+filepath.Join(dir, "none", "x.tar.gz"), "choose another place with -o")
 	text, err := os.ReadFile(path)
 	entries, _ := os.ReadDir(dir)
 	if err != nil || string(text) != "of before" || len(entries) != 1 {
@@ -208,7 +208,7 @@ func TestBundleInterrupted(t *testing.T) {
 		return true
 	}
 	dir := t.TempDir()
-	b.prints(exitFailed, "bundle -o "+filepath.Join(dir, "x.tar.gz"), "interrupted: no archive is left")
+	b.prints(exitTrouble, "bundle -o "+filepath.Join(dir, "x.tar.gz"), "interrupted: no archive is left")
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
 		t.Errorf("%v is left, %v", entries, err)
 	}
@@ -239,8 +239,8 @@ func TestBundleDirectly(t *testing.T) {
 	if files := unpack(t, path); files["nodes/node1/log.txt"] == "" {
 		t.Errorf("%v", files)
 	}
-	b.err = status.Error(codes.PermissionDenied, "not yours")
-	b.prints(exitFailed, "bundle -o "+path, "nothing can be had: ", "not yours")
+	b.fail(status.Error(codes.PermissionDenied, "not yours"))
+	b.prints(exitTrouble, "bundle -o "+path, "nothing can be had: ", "not yours")
 }
 
 func TestScrub(t *testing.T) {

@@ -20,7 +20,7 @@ import (
 
 // way is how netmaster is reached: through the API server, or directly. Errors of netmaster's are gRPC's.
 type way interface {
-	Ask(ctx context.Context, q *inspect.Question) (json.RawMessage, error)
+	Ask(ctx context.Context, q *inspect.Question) (*inspect.Answer, error)
 	// Follow hands on each answer of a stream, until each fails, ctx ends or there is no more.
 	Follow(ctx context.Context, q *inspect.Question, each func(json.RawMessage) error) error
 	Server() string
@@ -58,12 +58,15 @@ func (o *options) direct() (way, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &direct{conn, o.server}, nil
+	return &direct{conn: conn, server: o.server}, nil
 }
 
-func (d *direct) Ask(ctx context.Context, q *inspect.Question) (json.RawMessage, error) {
-	body, err := inspect.Ask[json.RawMessage](ctx, d.conn, *q)
-	return body, d.told(err)
+func (d *direct) Ask(ctx context.Context, q *inspect.Question) (*inspect.Answer, error) {
+	a, err := inspect.AskRaw(ctx, d.conn, q)
+	if err != nil {
+		return nil, d.told(err)
+	}
+	return a, nil
 }
 
 func (d *direct) Follow(ctx context.Context, q *inspect.Question, each func(json.RawMessage) error) error {
@@ -90,14 +93,18 @@ func ask[T any](cmd *cobra.Command, o *options, q inspect.Question) (T, error) {
 	defer w.Close()
 	ctx, cancel := context.WithTimeout(cmd.Context(), o.timeout)
 	defer cancel()
-	body, err := w.Ask(ctx, &q)
+	a, err := w.Ask(ctx, &q)
 	switch {
 	case status.Code(err) == codes.DeadlineExceeded:
 		return out, fmt.Errorf("%w: no answer from %s within %v; is --server or the kubeconfig right, or is a longer --timeout needed?", errTimeout, w.Server(), o.timeout)
 	case err != nil:
 		return out, err
 	}
-	err = json.Unmarshal(body, &out)
+	if c := a.Cached; c != nil && c.Standby != "" {
+		const text = "standby %s answers from its label cache (%s): the leader's state at epoch %d, revision %d\n"
+		fmt.Fprintf(cmd.ErrOrStderr(), text, c.Standby, c.Source, c.Epoch, c.Revision)
+	}
+	err = json.Unmarshal(a.Body, &out)
 	return out, err
 }
 

@@ -24,7 +24,7 @@ func complete[T any](o *options, most int, kind string, names func(T) []string) 
 		if len(args) >= most {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		answer, err := ask[T](cmd, o.inShort(), inspect.Question{Kind: kind})
+		answer, err := ask[T](cmd, o.inShort(), inspect.Question{Kind: kind, Names: true})
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}

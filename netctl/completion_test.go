@@ -16,7 +16,7 @@ const asNetctl = "FLOWKEEP_TEST_AS_NETCTL"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asNetctl) != "" {
-		os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+		os.Exit(run(pluginArgs(os.Args), os.Stdout, os.Stderr))
 	}
 	os.Setenv("GORACE", os.Getenv("GORACE")+" atexit_sleep_ms=0") // under the race detector each netctl would sleep for a second as it ends
 	os.Exit(m.Run())

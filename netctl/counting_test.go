@@ -69,7 +69,7 @@ func TestWellIsZero(t *testing.T) {
 // TestWrongUsage is said before anybody is asked.
 func TestWrongUsageOfCounting(t *testing.T) {
 	b := newBench(t, counting())
-	b.err = errors.New("asked")
+	b.fail(errors.New("asked"))
 	for _, args := range []string{"top --by x", "top --limit -1", "top --interval 10ms", "top shop", "unused --since x", "unused --since 0s", "unused --since -1h", "unused --since 7", "unused --since 99999w",
 		"unused --since d", "unused --since 4096w", "unused --since 1e3d", "lint --severity loud", "lint x"} {
 		if _, errOut, code := b.run(strings.Fields(args)...); code != exitUsage || strings.Contains(errOut, "asked") {

@@ -17,7 +17,8 @@ func cutsCommand(o *options) *cobra.Command {
 		Use: "cuts [NODE]", Short: "Live connections that were ended, and by which rule they had lived", Args: atMost("NODE"),
 		Long: "When a change of policies, labels or pods takes a permission away, the connections that lived on it end. Cuts tells of the latest on\n" +
 			"each node: how many, the rule that had let them live, and the policies that deny them now. A connection that another rule still\n" +
-			"allows goes on and is not among them. It exits with 1 if a node could not count or does not say.",
+			"allows goes on and is not among them. It exits with 1 if a node could not count or does not say, and with 4 if it\n" +
+			"failed.",
 		ValidArgsFunction: completeNodes(o),
 		Example:           "  netctl cuts\n  netctl cuts node1 -o wide\n  netctl cuts -o json | jq '.nodes[].cuts[] | select(.reason == \"permission\")'",
 		RunE: func(cmd *cobra.Command, args []string) error {

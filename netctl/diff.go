@@ -9,9 +9,10 @@ import (
 	"strings"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
-	"github.com/flowkeep/flowkeep/internal/kube"
 	"github.com/flowkeep/flowkeep/netctl/apiserver"
 	"github.com/flowkeep/flowkeep/policydb/explain"
+	"github.com/flowkeep/flowkeep/policydb/kube"
+	"github.com/flowkeep/flowkeep/policydb/policy"
 	"github.com/spf13/cobra"
 	networkingv1 "k8s.io/api/networking/v1"
 )
@@ -38,20 +39,6 @@ const diffExample = `  netctl diff -f db.yaml
   netctl diff --offline -f cluster.yaml -f policies/
   kubectl get ns,pods,netpol -A -o yaml >cluster.yaml`
 
-// Exit codes of diff, those of diff(1); trouble is any other.
-const (
-	exitDiffers = 1
-	exitTrouble = 4
-)
-
-// errDiffers ends a diff that found something; it is not told.
-var errDiffers = errors.New("something would change")
-
-// troubleError is a failure of a command whose exit code 1 means something else.
-type troubleError struct{ error }
-
-func (t troubleError) Unwrap() error { return t.error }
-
 type diffOptions struct {
 	*options
 	files     []string
@@ -66,13 +53,7 @@ func diffCommand(o *options) *cobra.Command {
 	d := &diffOptions{options: o}
 	cmd := &cobra.Command{
 		Use: "diff -f FILE|DIR|-", Short: "What policies would change if they were applied or removed", Long: diffLong, Example: diffExample, Args: exactly(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			err := d.run(cmd)
-			if err == nil || errors.Is(err, errDiffers) {
-				return err
-			}
-			return troubleError{err}
-		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return d.run(cmd) },
 	}
 	f := cmd.Flags()
 	f.StringSliceVarP(&d.files, "filename", "f", nil, "a manifest, a directory of them, or - for standard input; may be given again")
@@ -169,7 +150,14 @@ func (d *diffOptions) without(cmd *cobra.Command) (*inspect.Diff, error) {
 	}
 	var attempts []explain.Attempt
 	for _, np := range tried {
-		attempts = append(attempts, explain.Attempt{Policy: kube.Policy(np), Remove: d.remove, TypesOmitted: len(np.Spec.PolicyTypes) == 0, ModeOmitted: !kube.SaysMode(np)})
+		p := kube.Policy(np)
+		policy.DefaultBudgets.Trim(p)
+		attempts = append(attempts, explain.Attempt{
+			Policy:       p,
+			Remove:       d.remove,
+			TypesOmitted: len(np.Spec.PolicyTypes) == 0,
+			ModeOmitted:  !kube.SaysMode(np),
+		})
 	}
 	after, list := explain.Try(world, attempts)
 	out := &inspect.Diff{Policies: list, Delta: explain.Diff(explain.NewModel(world), explain.NewModel(after)), Notes: notes}

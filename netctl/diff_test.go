@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
-	"github.com/flowkeep/flowkeep/internal/kube"
 	"github.com/flowkeep/flowkeep/policydb/explain"
+	"github.com/flowkeep/flowkeep/policydb/kube"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -51,18 +51,18 @@ func answered(t *testing.T) inspect.Diff {
 func TestDiffPrints(t *testing.T) {
 	b := newBench(t, map[string]any{inspect.AskDiff: answered(t)})
 	f := file(t, "p.yaml", dbPolicy+"---\n{apiVersion: v1, kind: Service, metadata: {name: s}}\n")
-	b.prints(exitDiffers, "diff -f "+f, "1 allowed → denied, 0 denied → allowed; 3 live connections would be cut, or more\n", "created", "shop/db", "FROM", "TO", "PORTS", "VERDICT", "LIVE", "BECAUSE",
+	b.prints(exitResult, "diff -f "+f, "1 allowed → denied, 0 denied → allowed; 3 live connections would be cut, or more\n", "created", "shop/db", "FROM", "TO", "PORTS", "VERDICT", "LIVE", "BECAUSE",
 		"shop/web, world", "shop/db", "all but TCP 80", "allowed → denied", "3", "isolated for ingress by shop/db", "TCP a → b\n", "note: connections of node node2 are not all known: away", "left out: Service s")
 	if q := b.asked.Diff; q == nil || len(q.Policies) != 1 || q.Delete || !q.Connections || !strings.Contains(string(q.Policies[0]), `"namespace":"shop"`) {
 		t.Errorf("asked %+v", q)
 	}
-	b.prints(exitDiffers, "diff -o wide -f "+f, "TCP a → b", "TCP c → d")
-	b.prints(exitDiffers, "diff -o json -f "+f, `"policies": [`, `"differences": [`, `"lost": "all but TCP 80"`, `"effect": "isolates"`, `"live": {`)
-	b.prints(exitDiffers, "diff -o yaml --delete --no-connections -f "+f, "policy: shop/db")
+	b.prints(exitResult, "diff -o wide -f "+f, "TCP a → b", "TCP c → d")
+	b.prints(exitResult, "diff -o json -f "+f, `"policies": [`, `"differences": [`, `"lost": "all but TCP 80"`, `"effect": "isolates"`, `"live": {`)
+	b.prints(exitResult, "diff -o yaml --delete --no-connections -f "+f, "policy: shop/db")
 	if q := b.asked.Diff; !q.Delete || q.Connections {
 		t.Errorf("asked %+v", q)
 	}
-	if _, errOut, code := b.run("diff", "-f", f); errOut != "" || code != exitDiffers {
+	if _, errOut, code := b.run("diff", "-f", f); errOut != "" || code != exitResult {
 		t.Errorf("%d, %q", code, errOut)
 	}
 	b.answers[inspect.AskDiff] = inspect.Diff{Policies: []explain.Tried{{Policy: "shop/db", Action: explain.Unchanged, Notes: []string{"a note"}}}}
@@ -83,9 +83,9 @@ func TestDiffInTrouble(t *testing.T) {
 	b.prints(exitUsage, "diff -n web -f "+good, "metadata.namespace is shop, but --namespace is web")
 	b.prints(exitUsage, "diff -o html -f "+good, "use table, wide, json or yaml")
 	b.prints(exitUsage, "diff shop/db", "takes [], got 1 arguments")
-	b.err = status.Error(codes.Unimplemented, "this netmaster does not know")
+	b.fail(status.Error(codes.Unimplemented, "this netmaster does not know"))
 	b.prints(exitTrouble, "diff -f "+good, "netctl: this netmaster does not know")
-	b.err = nil
+	b.fail(nil)
 	b.flags[1] = "127.0.0.1:1"
 	b.prints(exitUnreachable, "diff -f "+good, "netmaster does not answer at")
 }
@@ -101,11 +101,11 @@ func TestDiffOffline(t *testing.T) {
 ---
 `
 	cluster, with, policies := file(t, "cluster.yaml", pods), file(t, "all.yaml", pods+dbPolicy), filepath.Dir(file(t, "policies/db.yaml", dbPolicy))
-	b.prints(exitDiffers, "diff --offline -f "+cluster+" -f "+policies, "1 allowed → denied, 0 denied → allowed\n", "created", "shop/db", "shop/web, world", "all but TCP 80", "isolated for ingress by shop/db")
-	b.prints(exitDiffers, "diff --offline -f "+with, "1 allowed → denied, 0 denied → allowed\n", "created", "shop/db")
+	b.prints(exitResult, "diff --offline -f "+cluster+" -f "+policies, "1 allowed → denied, 0 denied → allowed\n", "created", "shop/db", "shop/web, world", "all but TCP 80", "isolated for ingress by shop/db")
+	b.prints(exitResult, "diff --offline -f "+with, "1 allowed → denied, 0 denied → allowed\n", "created", "shop/db")
 	b.prints(0, "diff --offline -f "+with+" -f "+policies, "nothing would change", "unchanged", "shop/db")
-	b.prints(exitDiffers, "diff --offline --delete -f "+with+" -f "+policies, "0 allowed → denied, 1 denied → allowed\n", "removed", "no longer isolated for ingress by shop/db")
-	b.prints(exitDiffers, "diff --offline --delete -f "+with, "0 allowed → denied, 1 denied → allowed\n", "removed")
+	b.prints(exitResult, "diff --offline --delete -f "+with+" -f "+policies, "0 allowed → denied, 1 denied → allowed\n", "removed", "no longer isolated for ingress by shop/db")
+	b.prints(exitResult, "diff --offline --delete -f "+with, "0 allowed → denied, 1 denied → allowed\n", "removed")
 	b.prints(0, "diff --offline --delete -f "+cluster+" -f "+policies, "nothing would change", "missing", "shop/db")
 	b.prints(0, "diff --offline -f "+policies, "nothing would change", "has no pods")
 	b.prints(exitUsage, "diff --offline -f "+cluster+" -f "+file(t, "bad.yaml", dbPolicy+"x: 1\n"), `unknown field "x"`)

@@ -71,7 +71,7 @@ func doctorNodeCommand(o *options) *cobra.Command {
 		Example: "  netctl doctor node\n  netctl doctor node --traffic-mode geneve --peer 192.0.2.12\n  netctl doctor node --kubeconfig /etc/kubernetes/kubelet.conf",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !slices.Contains(trafficModes, l.TrafficMode) {
-				return usageError{fmt.Errorf("--traffic-mode %q: use route or geneve", l.TrafficMode)}
+				return usageError{fmt.Errorf("--traffic-mode %q: use route, geneve or auto", l.TrafficMode)}
 			}
 			for _, p := range l.Peers {
 				if _, err := netip.ParseAddr(p); err != nil {
@@ -96,7 +96,8 @@ func doctorNodeCommand(o *options) *cobra.Command {
 	f.StringVar(&l.CNIConfDir, "cni-conf-dir", "/etc/cni/net.d", "directory where the container runtime finds CNI configurations")
 	f.StringVar(&l.CNIBinDir, "cni-bin-dir", "/opt/cni/bin", "directory where the container runtime finds CNI plugins")
 	f.StringVar(&l.OVSRunDir, "ovs-run-dir", "/var/run/openvswitch", "directory of Open vSwitch's sockets")
-	f.StringVar(&l.TrafficMode, "traffic-mode", "route", "how pods of different nodes are to reach each other: route or geneve")
+	f.StringVar(&l.TrafficMode, "traffic-mode", "route",
+		"how pods of different nodes are to reach each other: route, geneve or auto")
 	f.StringSliceVar(&l.Peers, "peer", nil, "addresses of other nodes, whose ways are looked at; default: that of the default gateway")
 	_ = cmd.RegisterFlagCompletionFunc("traffic-mode", cobra.FixedCompletions(trafficModes, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("peer", cobra.NoFileCompletions)
@@ -106,7 +107,7 @@ func doctorNodeCommand(o *options) *cobra.Command {
 	return cmd
 }
 
-var trafficModes = []string{"route", "geneve"}
+var trafficModes = []string{"route", "geneve", "auto"}
 
 // apiClock is nil where no kubeconfig was given: the one that kubectl would find may be of anywhere.
 func apiClock(cmd *cobra.Command, o *options) (func(context.Context) (doctor.Offset, error), error) {

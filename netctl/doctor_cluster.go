@@ -5,9 +5,9 @@ import (
 	"net/url"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
-	"github.com/flowkeep/flowkeep/internal/kube"
 	"github.com/flowkeep/flowkeep/netctl/apiserver"
 	"github.com/flowkeep/flowkeep/netctl/doctor"
+	"github.com/flowkeep/flowkeep/policydb/kube"
 	"github.com/flowkeep/flowkeep/policydb/lint"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	corev1 "k8s.io/api/core/v1"
@@ -28,12 +28,16 @@ func clusterFacts(ctx context.Context, c *apiserver.Client) *doctor.ClusterFacts
 	}))
 	crds, err := allOf(ctx, c, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", func(o *crdObject) crdObject { return *o })
 	f.CRDs = doctor.Read(crdsOf(crds), err)
-	for i := range crds {
+	for i, d := range crdsOf(crds) {
+		if doctor.OfNmstate(d) {
+			f.Nmstate = append(f.Nmstate, doctor.Foreign{CRD: d.Name, Count: doctor.Read(crds[i].count(ctx, c))})
+		}
 		if doctor.IsForeignPolicy(crds[i].Metadata.Name) {
 			f.Foreign = append(f.Foreign, doctor.Foreign{CRD: crds[i].Metadata.Name, Count: doctor.Read(crds[i].count(ctx, c))})
 		}
 	}
 	f.Lint = doctor.Read(lintOf(ctx, c, nodes))
+	f.PodRanges = doctor.Read(podRanges(ctx, c))
 	return f
 }
 
@@ -93,6 +97,18 @@ func frontProxy(ctx context.Context, c *apiserver.Client) (doctor.FrontProxy, er
 	return doctor.FrontProxy{CA: m.Data["requestheader-client-ca-file"]}, nil
 }
 
+// podRanges returns what netplugins of the manifests take for the CIDRs of all pods.
+func podRanges(ctx context.Context, c *apiserver.Client) (string, error) {
+	m, err := apiserver.One[corev1.ConfigMap](ctx, c, "/api/v1/namespaces/flowkeep-system/configmaps/flowkeep")
+	if apiserver.IsNotFound(err) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	return m.Data["cluster-cidrs"], nil
+}
+
 func ownAPIService(ctx context.Context, c *apiserver.Client) (s doctor.Service, err error) {
 	type object struct {
 		Status struct {
@@ -133,7 +149,7 @@ type crdObject struct {
 
 func crdsOf(list []crdObject) (out []doctor.CRD) {
 	for i := range list {
-		d := doctor.CRD{Name: list[i].Metadata.Name}
+		d := doctor.CRD{Name: list[i].Metadata.Name, PartOf: list[i].Metadata.Labels["app.kubernetes.io/part-of"]}
 		for _, v := range list[i].Spec.Versions {
 			if v.Served {
 				d.Versions = append(d.Versions, v.Name)

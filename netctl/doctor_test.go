@@ -102,10 +102,10 @@ func TestDoctorThatCannotLook(t *testing.T) {
 		return true
 	}
 	b.prints(2, "doctor", "unknown", "kubernetes", "jane may not", "unknown", "nodes", "unknown", "clock", "unknown", "crds", "not all could be looked at")
-	b.prints(2, "doctor --context nowhere --timeout 2s", "unknown", "connection refused")
+	b.prints(2, "doctor --context nowhere --timeout 1m", "unknown", "connection refused")
 	b.prints(2, "doctor --context other", "does not exist")
 	b.prints(2, "doctor nodes", `no command "nodes"; is it node?`)
-	b.prints(2, "doctor node --traffic-mode vxlan", "use route or geneve")
+	b.prints(2, "doctor node --traffic-mode vxlan", "use route, geneve or auto")
 	b.prints(2, "doctor node --peer node2", "is no address")
 	b.prints(2, "doctor --server 127.0.0.1:1", "asks netmaster itself")
 	s.refuse = func(w http.ResponseWriter, _ *http.Request) bool { // a server that sends junk without an end

@@ -26,7 +26,7 @@ so that one that floods hides no other and costs no more than before. What was d
 what a pod sends from an address that is not its own.
 
 What the policies say is what they say now; where they allow by now what was denied before, the line says so.
-It exits with 1 if a node does not say. With -f it goes on until it is interrupted, through restarts of netmaster and of nodes.`
+It exits with 1 if a node does not say, and with 4 if it failed. With -f it goes on until it is interrupted, through restarts of netmaster and of nodes.`
 
 const dropsExample = `  netctl drops
   netctl drops -n shop --since 1h -o wide
@@ -169,7 +169,7 @@ type follower struct {
 	headed   bool
 	problems map[string]string
 	untold   map[string]uint64
-	audit    bool // nothing is denied, but would be
+	dryRun   bool // nothing is denied, but would be
 }
 
 func (p *follower) problem(who, text string) {
@@ -208,7 +208,7 @@ func (p *follower) tell(d *inspect.Drops) error {
 
 // denied is how many more were.
 func (p *follower) denied(n int) string {
-	if p.audit {
+	if p.dryRun {
 		return plural(n, "more connection", "more connections") + " would have been denied"
 	}
 	return plural(n, "more packet", "more packets") + " denied"
@@ -323,7 +323,7 @@ func endName(e *inspect.DropEnd) string {
 // dropWhy is a sentence: what isolates, and of the nearest rule what fails.
 func dropWhy(d *inspect.Drop) string {
 	was, is := "was denied by ", "isolated by "
-	if d.Audit {
+	if d.DryRun {
 		was, is = "would have been denied by ", "would be isolated by "
 	}
 	switch {

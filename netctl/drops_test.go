@@ -87,7 +87,7 @@ func TestDropsAreFollowed(t *testing.T) {
 	two.Drops = two.Drops[:1]
 	two.Nodes[0].Untold, two.Nodes[0].Seq = 3500, 13
 	q := inspect.DropsQuestion{Within: time.Minute}
-	busy := status.Error(codes.ResourceExhausted, "too many ask for drops at once")
+	busy := status.Error(codes.ResourceExhausted, "too many queries for drops at once")
 	out, errOut, err := following(t, "table", &q, one, lost(), lost(), busy, two, two)
 	if err != nil {
 		t.Fatal(err)
@@ -95,7 +95,7 @@ func TestDropsAreFollowed(t *testing.T) {
 	if n := strings.Count(out, "\n"); n != 1+3+1+1 || strings.Count(out, "LAST") != 1 || !strings.Contains(out, "shop/web-0 → shop/db-0:5432 TCP") {
 		t.Errorf("%d lines:\n%s", n, out)
 	}
-	for _, want := range []string{"refused", "too many ask", "netmaster: answers again", "500 more packets", "node node2: node node2 is not connected"} {
+	for _, want := range []string{"refused", "too many queries", "netmaster: answers again", "500 more packets", "node node2: node node2 is not connected"} {
 		if strings.Count(errOut, want) != 1 {
 			t.Errorf("%q is not said once:\n%s", want, errOut)
 		}

@@ -23,12 +23,13 @@ protocol: TO[:PORT][/tcp|udp|sctp|icmp]. Without a port, what is allowed at all 
 
 TO may be a Service: svc/NAMESPACE/NAME, its name in the DNS (NAME.NAMESPACE.svc), its ClusterIP, or a node with a node port. The node
 translates such packets first, and policies judge what comes of it: each endpoint behind the Service is told of, at the pod's own port, with
-one explanation for all that have the same verdict for the same reasons.
+one explanation for all that have the same verdict for the same reasons. Where Open vSwitch translates Services
+(netplugin --services ovs), its flows show where it leads such a packet.
 
 With --at it is explained as it was: at a revision (netctl status shows which are kept), so long ago, or at a time. What switches hold is of
 now; there is no proof then.
 
-It exits with 0 where the packet may pass, with 1 where it may not, or where a switch disagrees.`
+It exits with 0 where the packet may pass, with 1 where it may not, or where a switch disagrees, and with 4 if it failed.`
 
 func explainCommand(o *options) *cobra.Command {
 	var short bool
@@ -123,7 +124,7 @@ func printExplained(w io.Writer, x *inspect.Explained, proof, wide bool) {
 		fmt.Fprintln(w, pastText(x.At))
 	}
 	if x.Service != nil {
-		printService(w, x.Service)
+		printService(w, x.Service, proof, wide)
 	}
 	for i := range x.Ways {
 		way := &x.Ways[i]
@@ -305,22 +306,28 @@ func printTraces(w io.Writer, way *inspect.Way, proof, wide bool) {
 		if !proof {
 			continue
 		}
-		heading := []string{"", "TABLE", "FLOW", "FOR"}
-		if wide {
-			heading = append(heading, "ACTIONS")
-		}
-		var rows [][]string
-		for _, s := range t.Steps {
-			flow := fmt.Sprintf("%s priority=%d", s.Match, s.Priority)
-			if s.Missed {
-				flow = "none matches"
-			}
-			row := []string{"", s.TableName, strings.TrimSpace(flow), dash(s.Note)}
-			if wide {
-				row = append(row, s.Actions)
-			}
-			rows = append(rows, row)
-		}
-		table(w, heading, rows)
+		printSteps(w, t.Steps, wide)
 	}
+}
+
+// printSteps prints the flows that a packet meets.
+func printSteps(w io.Writer, steps []inspect.TraceStep, wide bool) {
+	heading := []string{"", "TABLE", "FLOW", "FOR"}
+	if wide {
+		heading = append(heading, "ACTIONS")
+	}
+	var rows [][]string
+	for i := range steps {
+		s := &steps[i]
+		flow := fmt.Sprintf("%s priority=%d", s.Match, s.Priority)
+		if s.Missed {
+			flow = "none matches"
+		}
+		row := []string{"", s.TableName, strings.TrimSpace(flow), dash(s.Note)}
+		if wide {
+			row = append(row, s.Actions)
+		}
+		rows = append(rows, row)
+	}
+	table(w, heading, rows)
 }

@@ -11,13 +11,19 @@ import (
 )
 
 // printService tells who is behind each port that was asked for, before the ways to them are explained.
-func printService(w io.Writer, s *inspect.ServiceWay) {
+func printService(w io.Writer, s *inspect.ServiceWay, proof, wide bool) {
 	for i := range s.Ports {
 		p := &s.Ports[i]
 		fmt.Fprintf(w, "%s: %s\n", serviceText(s, p), serviceVerdict(p))
 		if len(p.Backends) > 0 {
 			printBackends(w, p)
 		}
+		for j := range p.Traces {
+			printServiceTrace(w, &p.Traces[j], proof, wide)
+		}
+	}
+	if s.TranslatedBy == inspect.TranslatedByKubeProxy {
+		fmt.Fprintln(w, "  kube-proxy of the source's node translates it")
 	}
 	for _, note := range s.Notes {
 		fmt.Fprintf(w, "  - %s\n", oneLine.Replace(note))
@@ -81,6 +87,43 @@ func printBackends(w io.Writer, p *inspect.ServicePort) {
 		rows = append(rows, []string{"", dash(b.Pod), dash(b.Node), netip.AddrPortFrom(b.Address, b.Port).String(), b.State, oneLine.Replace(says)})
 	}
 	table(w, []string{"", "BACKEND", "NODE", "TRANSLATED TO", "STATE", "VERDICT"}, rows)
+}
+
+// printServiceTrace prints where a switch leads packets to an address of a Service.
+func printServiceTrace(w io.Writer, t *inspect.ServiceTrace, proof, wide bool) {
+	fmt.Fprintf(w, "  Open vSwitch of %s: %s: %s\n", t.Node, netip.AddrPortFrom(t.Packet.To, t.Packet.Port),
+		oneLine.Replace(ledText(t)))
+	if proof {
+		printSteps(w, t.Steps, wide)
+	}
+}
+
+// maxLed is how many endpoints ledText names.
+const maxLed = 8
+
+// ledText returns where a switch leads packets to a Service.
+func ledText(t *inspect.ServiceTrace) string {
+	switch {
+	case t.Problem != "":
+		return "no proof: " + t.Problem
+	case t.Outcome != inspect.ServiceTranslated:
+		return t.Outcome
+	case t.Endpoint.IsValid():
+		return "translated to " + t.Endpoint.String()
+	}
+	slots := 0
+	for i := range t.Endpoints {
+		slots += t.Endpoints[i].Slots
+	}
+	var out []string
+	for i := range t.Endpoints[:min(len(t.Endpoints), maxLed)] {
+		out = append(out, fmt.Sprintf("%s (%d/%d)", t.Endpoints[i].Endpoint, t.Endpoints[i].Slots, slots))
+	}
+	text := "translated to one of " + strings.Join(out, ", ")
+	if more := len(t.Endpoints) - len(out); more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }
 
 // servicesAnswered tells of Services at which somebody would answer.

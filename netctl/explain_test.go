@@ -52,7 +52,7 @@ func TestExplainShowsServices(t *testing.T) {
 
 func TestExplainAt(t *testing.T) {
 	b := newBench(t, town())
-	if out, errOut, code := b.run("explain", "--at", "90", "shop/web-0", "shop/db-0"); code != exitFailed || !strings.Contains(errOut, "older than netctl") || out != "" {
+	if out, errOut, code := b.run("explain", "--at", "90", "shop/web-0", "shop/db-0"); code != exitTrouble || !strings.Contains(errOut, "older than netctl") || out != "" {
 		t.Errorf("a netmaster that knows no --at: %d, %q, %q", code, errOut, out)
 	}
 	if _, errOut, code := b.run("explain", "--at", "yesterday", "shop/web-0", "shop/db-0"); code != exitUsage || !strings.Contains(errOut, "write a revision") {
@@ -74,6 +74,58 @@ func TestServicesAreCompleted(t *testing.T) {
 		run(slices.Concat([]string{"__complete"}, b.flags, []string{"explain", "shop/web-0", typed}), &o, &e)
 		if !strings.Contains(o.String(), want) {
 			t.Errorf("%q: %q", typed, o.String())
+		}
+	}
+}
+
+// TestExplain_ServiceTrace: where Open vSwitch leads packets to a Service stands between its endpoints and the ways to
+// them.
+func TestExplain_ServiceTrace(t *testing.T) {
+	at := netip.MustParseAddrPort
+	trace := inspect.ServiceTrace{
+		Node:    "node1",
+		Packet:  policy.Packet{To: netip.MustParseAddr("10.96.0.1"), Protocol: policy.TCP, Port: 80},
+		Outcome: inspect.ServiceTranslated,
+		Steps:   []inspect.TraceStep{{TableName: "service-choice", Match: "ip,reg2=0x1", Note: "frontend of Service shop/web"}},
+	}
+	for i := range maxLed + 1 {
+		trace.Endpoints = append(trace.Endpoints, inspect.SlotShare{
+			Endpoint: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 1, byte(i)}), 8080),
+			Slots:    2,
+		})
+	}
+	one := trace
+	one.Endpoint = at("10.244.1.3:8080")
+	rejected, failed := one, one
+	rejected.Outcome, failed.Problem = inspect.ServiceRejected, "it is\naway"
+	for want, t2 := range map[string]inspect.ServiceTrace{
+		"translated to one of 10.244.1.0:8080 (2/18), 10.244.1.1:8080 (2/18)": trace,
+		"(2/18) and 1 more":             trace,
+		"translated to 10.244.1.3:8080": one,
+		"10.96.0.1:80: rejected":        rejected,
+		"no proof: it is away":          failed,
+	} {
+		x := inspect.Explained{Service: &inspect.ServiceWay{
+			Namespace:    "shop",
+			Name:         "web",
+			Type:         "ClusterIP",
+			TranslatedBy: inspect.TranslatedByOVS,
+			Ports:        []inspect.ServicePort{{Protocol: policy.TCP, Port: 80, Traces: []inspect.ServiceTrace{t2}}},
+		}}
+		b := newBench(t, map[string]any{inspect.AskExplain: x})
+		out, _, _ := b.run("explain", "shop/api", "svc/shop/web")
+		if !strings.Contains(out, want) || !strings.Contains(out, "Open vSwitch of node1") ||
+			!strings.Contains(out, "frontend of Service shop/web") {
+			t.Errorf("want %q:\n%s", want, out)
+		}
+		short, _, _ := b.run("explain", "--no-proof", "shop/api", "svc/shop/web")
+		if !strings.Contains(short, want) || strings.Contains(short, "service-choice") {
+			t.Errorf("without proof, want %q:\n%s", want, short)
+		}
+		x.Service.TranslatedBy, x.Service.Ports[0].Traces = inspect.TranslatedByKubeProxy, nil
+		b = newBench(t, map[string]any{inspect.AskExplain: x})
+		if out, _, _ := b.run("explain", "shop/api", "svc/shop/web"); !strings.Contains(out, "kube-proxy of the source's node") {
+			t.Errorf("by kube-proxy:\n%s", out)
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/flowkeep/flowkeep/internal/fleet"
+	"github.com/flowkeep/flowkeep/fleet"
 	"github.com/flowkeep/flowkeep/netctl/apiserver"
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -50,7 +50,7 @@ func fleetCommand(o *options) *cobra.Command {
 	cmd.PersistentFlags().StringSliceVar(&f.namespaces, "set-namespaces", fleet.DefaultNamespaces, "namespaces of spokes that NetworkPolicySets may write into, as policy-sync has it")
 	f.setsGiven = func() bool { return cmd.PersistentFlags().Changed("network-policy-sets") }
 	_ = cmd.RegisterFlagCompletionFunc("controller-name", cobra.NoFileCompletions)
-	cmd.AddCommand(fleetGateways(f), fleetPolicies(f), fleetStatus(f), fleetExplain(f))
+	cmd.AddCommand(fleetGateways(f), fleetPolicies(f), withResult(fleetStatus(f)), fleetExplain(f))
 	return cmd
 }
 
@@ -432,7 +432,7 @@ const fleetStatusLong = `Status answers one question: is it in force everywhere?
 cluster has it in the version that the hub has now and says that it is in force, False if one says that it is not or does not take it, Unknown if one is silent, has not
 answered yet, or answered about another version; and it names the clusters that lack it, and why. What is in force everywhere is counted; with -o wide it is listed too.
 
-It exits with 1 if something is not in force everywhere, or a class of gateways has a problem. What you may not read is named among the problems, and the rest is told; as
+It exits with 1 if something is not in force everywhere, or a class of gateways has a problem, and with 4 if it failed. What you may not read is named among the problems, and the rest is told; as
 something is not known then, it is Unknown at best.`
 
 func fleetStatus(f *fleetOptions) *cobra.Command {

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/flowkeep/flowkeep/internal/fleet"
+	"github.com/flowkeep/flowkeep/fleet"
 	"github.com/flowkeep/flowkeep/netctl/apiserver"
 	"github.com/spf13/cobra"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	fleetv1alpha1 "github.com/flowkeep/flowkeep/api/fleet/v1alpha1"
-	"github.com/flowkeep/flowkeep/internal/fleet"
+	"github.com/flowkeep/flowkeep/fleet"
+	fleetv1alpha1 "github.com/flowkeep/flowkeep/fleet/api/v1alpha1"
 	"github.com/flowkeep/flowkeep/netctl/apiserver"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/flowkeep/flowkeep/internal/fleet"
+	"github.com/flowkeep/flowkeep/fleet"
 	"github.com/flowkeep/flowkeep/netctl/apiserver"
 )
 

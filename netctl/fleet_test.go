@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/flowkeep/flowkeep/internal/fleet"
+	"github.com/flowkeep/flowkeep/fleet"
 	"github.com/flowkeep/flowkeep/netctl/apiserver"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	workv1 "open-cluster-management.io/api/work/v1"
@@ -268,9 +268,9 @@ func TestFleetErrors(t *testing.T) {
 		fmt.Fprint(w, `{"kind": "Status", "message": "User \"jane\" cannot list"}`)
 		return true
 	}
-	b.prints(exitFailed, "fleet status", `403 Forbidden`, `User "jane" cannot list`, "flowkeep-fleet-view")
+	b.prints(exitTrouble, "fleet status", `403 Forbidden`, `User "jane" cannot list`, "flowkeep-fleet-view")
 	b, _ = nodeCluster(t, "{}")
-	b.prints(exitFailed, "fleet status", "knows no gatewayclasses.gateway.networking.k8s.io", "it is no hub of policy-sync")
+	b.prints(exitTrouble, "fleet status", "knows no gatewayclasses.gateway.networking.k8s.io", "it is no hub of policy-sync")
 	t.Setenv("FLOWKEEP_SERVER", "127.0.0.1:1")
 	b.flags = nil
 	b.prints(exitUsage, "fleet status", "reads the API server's objects")
@@ -293,9 +293,9 @@ func TestFleetCompletion(t *testing.T) {
 	}
 }
 
-// What docs/netctl.md shows of a fleet is what netctl prints.
+// What docs/netctl/fleet.md shows of a fleet is what netctl prints.
 func TestFleetGuide(t *testing.T) {
-	guide, err := os.ReadFile("../docs/netctl.md")
+	guide, err := os.ReadFile("../docs/netctl/fleet.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,7 +36,7 @@ func (m *netmaster) Follow(ctx context.Context, q *inspect.Question, send func(*
 			return err
 		}
 	}
-	return m.err
+	return m.failure()
 }
 
 // A stream is the same by both ways: in order, ended by netmaster, by a failure, or by who follows.
@@ -79,7 +79,7 @@ func TestFollow(t *testing.T) {
 		if got, err := follows(2); !errors.Is(err, enough) || len(got) != 2 {
 			t.Errorf("%s: %v, %v", name, got, err)
 		}
-		b.err = status.Error(codes.NotFound, "it is over")
+		b.fail(status.Error(codes.NotFound, "it is over"))
 		if got, err := follows(9); status.Code(err) != codes.NotFound || len(got) != 3 {
 			t.Errorf("%s: %v, %v", name, got, err)
 		}

@@ -9,7 +9,7 @@ import (
 	"slices"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
-	"github.com/flowkeep/flowkeep/internal/kube"
+	"github.com/flowkeep/flowkeep/policydb/kube"
 	"github.com/flowkeep/flowkeep/policydb/lint"
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -23,7 +23,7 @@ pods there are, infos with those that there are now.
 
 With -f no cluster is asked: the manifests are the cluster, as for netctl diff --offline; of several objects of one name the last counts.
 
-It exits with 1 if anything is found that is a warning or an error.`
+It exits with 1 if anything is found that is a warning or an error, and with 4 if it failed.`
 
 // errFindings ends lint with a failure although it did what it was asked for.
 var errFindings = errors.New("there are warnings: see above")

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/flowkeep/flowkeep/api/macvtap/v1alpha1"
+	"github.com/flowkeep/flowkeep/macvtap/api/v1alpha1"
 	"github.com/flowkeep/flowkeep/netctl/apiserver"
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/meta"

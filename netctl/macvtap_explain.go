@@ -6,7 +6,7 @@ import (
 	"io"
 	"strings"
 
-	"github.com/flowkeep/flowkeep/api/macvtap/v1alpha1"
+	"github.com/flowkeep/flowkeep/macvtap/api/v1alpha1"
 	"github.com/flowkeep/flowkeep/netctl/apiserver"
 	"github.com/spf13/cobra"
 )

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/flowkeep/flowkeep/api/macvtap/v1alpha1"
-	"github.com/flowkeep/flowkeep/internal/macvtap"
-	"github.com/flowkeep/flowkeep/internal/macvtap/report"
+	"github.com/flowkeep/flowkeep/macvtap"
+	"github.com/flowkeep/flowkeep/macvtap/api/v1alpha1"
+	"github.com/flowkeep/flowkeep/macvtap/report"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 )

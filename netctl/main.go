@@ -17,15 +17,16 @@ import (
 
 // Exit codes.
 const (
-	exitFailed      = 1 // the operation failed, or what was asked for is not well
+	exitFailed      = 1 // the operation failed
 	exitUsage       = 2 // of doctor also: not all could be looked at
 	exitUnreachable = 3 // netmaster does not answer, or what was waited for has not come
 )
 
-func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+func main() { os.Exit(run(pluginArgs(os.Args), os.Stdout, os.Stderr)) }
 
 func run(args []string, out, errOut io.Writer) int {
 	cmd := rootCommand()
+	nameAs(cmd, os.Args[0])
 	cmd.SetArgs(args)
 	cmd.SetOut(&plain{out})
 	cmd.SetErr(&plain{errOut})
@@ -66,9 +67,10 @@ through the API server, which knows who you are; the ClusterRole flowkeep-view l
 While the API server is away, ask netmaster itself: --server, --tls-ca, --tls-cert and --tls-key, or the environment FLOWKEEP_SERVER,
 FLOWKEEP_CA, FLOWKEEP_CERT and FLOWKEEP_KEY. "netmaster pki issue --admin" makes the certificate.
 
-Exit codes: 0 fine; 1 it failed, or something is not well; 2 wrong usage; 3 netmaster does not answer, or the
-time is over for which to wait. Of diff, as of diff(1), 1 means that there are differences; 4 is that it failed.
-Of doctor, 2 is also that not all could be looked at.`
+Exit codes: 0 fine; 1 the result is not what it should be (not well, denied, found, differing); 2 wrong usage; 3 netmaster does
+not answer, or the time is over for which to wait; 4 it failed. Commands without such a result exit with 1 if they failed: policy,
+endpoint, flows, matrix, web, cache, capture, node-state but for diff and plan, fleet but for status, macvtap,
+uninstall. Of doctor, 2 is also that not all could be looked at.`
 
 const rootExample = `  netctl status
   netctl policy ls -n shop
@@ -78,6 +80,8 @@ const rootExample = `  netctl status
   netctl flows node1 --policy shop/db
   netctl explain shop/web shop/db:5432
   netctl matrix -n shop
+  netctl web
+  netctl check
   netctl verify
   netctl diff -f policies/
   netctl cuts
@@ -85,7 +89,7 @@ const rootExample = `  netctl status
   netctl unused --since 7d
   netctl lint -n shop
   netctl drops -f
-  netctl audit shop/db
+  netctl dry-run shop/db
   netctl cache lookup -n shop -l app=web
   netctl bundle
   netctl capture shop/db-0 -w db.pcap
@@ -119,9 +123,7 @@ func rootCommand() *cobra.Command {
 	f.StringVarP(&o.output, "output", "o", "table", "table, wide, json or yaml")
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputs, cobra.ShellCompDirectiveNoFileComp))
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	cmd.AddCommand(statusCommand(o), policyCommand(o), endpointCommand(o), flowsCommand(o), explainCommand(o), matrixCommand(o), verifyCommand(o), diffCommand(o), cutsCommand(o), dropsCommand(o), topCommand(o), unusedCommand(o), lintCommand(o), dbCommand(o), cacheCommand(o),
-		bundleCommand(o))
-	cmd.AddCommand(captureCommand(o), traceCommand(o), auditCommand(o), nodeStateCommand(o), macvtapCommand(o), fleetCommand(o), doctorCommand(o), uninstallCommand(o))
+	addCommands(cmd, o)
 	return cmd
 }
 

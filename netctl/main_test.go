@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -25,15 +26,30 @@ import (
 type netmaster struct {
 	stream  func(ctx context.Context, send func(any) error) error // answers what is followed
 	answers map[string]any
-	err     error // instead of any answer
 	asked   inspect.Question
 	script  *script // instead of answers, if set
+
+	mu  sync.Mutex
+	err error // instead of any answer; guarded by mu: a stream of a command before may still be served
+}
+
+// fail makes every answer an error, or none with nil.
+func (m *netmaster) fail(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.err = err
+}
+
+func (m *netmaster) failure() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.err
 }
 
 func (m *netmaster) Ask(_ context.Context, q *inspect.Question) (*inspect.Answer, error) {
 	m.asked = *q
-	if m.err != nil {
-		return nil, m.err
+	if err := m.failure(); err != nil {
+		return nil, err
 	}
 	if m.script != nil {
 		answer, err := m.script.answer(q)
@@ -124,8 +140,8 @@ func shop() map[string]any {
 	return map[string]any{
 		inspect.AskStatus: inspect.Status{Version: "v1", Started: time.Now(), Revision: 7, Policies: 1, Nodes: []inspect.Node{
 			{Name: "node1", Connected: true, Sent: 7, Realised: 7, Own: &inspect.NodeStatus{SwitchConnected: true, Datapath: "netdev", Flows: 66,
-				Audit: inspect.Audit{At: time.Now(), Drift: inspect.DriftCount{Missing: 2}, DriftAt: time.Now()}}}, {Name: "node2", Sent: 7, Realised: 5}}, Problems: []string{}},
-		inspect.AskPolicies: []inspect.Policy{{Namespace: "shop", Name: "db", Generation: 3, Mode: policy.ModeEnforce, Selector: "app=db", AppliedTo: []string{"shop/db"}, Directions: []string{"ingress"},
+				DriftCheck: inspect.DriftCheck{At: time.Now(), Drift: inspect.DriftCount{Missing: 2}, DriftAt: time.Now()}}}, {Name: "node2", Sent: 7, Realised: 5}}, Problems: []string{}},
+		inspect.AskPolicies: []inspect.Policy{{Namespace: "shop", Name: "db", Generation: 3, Mode: policy.ModeEnforce, Selector: "app=db", Pods: 1, AppliedTo: []string{"shop/db"}, Directions: []string{"ingress"},
 			Nodes: []inspect.PolicyNode{{Name: "node1", State: "realised"}, {Name: "node2", State: "failed", Errors: []string{"table is full"}}}, Problems: []string{"port 0 is none"},
 			Rules: []inspect.Rule{{Key: key, Direction: "ingress", Index: 0, AppliedTo: "app=db", Ports: "TCP 5432", Peers: []inspect.Peer{{Text: "app=api", Endpoints: []string{"shop/api"}}}}}}},
 		inspect.AskEndpoints: []inspect.Endpoint{{Namespace: "shop", Name: "db", Node: "node1", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.2")}, Labels: map[string]string{"tier": "back", "app": "db"}, Ingress: []string{"shop/db"}}},
@@ -140,9 +156,9 @@ func shop() map[string]any {
 func TestCommandsPrint(t *testing.T) {
 	b := newBench(t, shop())
 	b.prints(0, "status", "healthy: 1 policy in force on 2 nodes", "revision 7", "NODE", "node1", "connected", "66", "node2", "away", "5 of 7")
-	b.prints(0, "status -o wide", "DATAPATH", "AUDITED", "netdev", "0s ago", "2 flows, 0s ago")
+	b.prints(0, "status -o wide", "DATAPATH", "CHECKED", "netdev", "0s ago", "2 flows, 0s ago")
 	b.prints(0, "policy ls", "NAMESPACE", "IN FORCE", "shop", "db", "app=db (1)", "ingress", "1/2 nodes")
-	b.prints(0, "policy ls -o wide", "GENERATION", "PROBLEMS", "shop/db", "3", "port 0 is none")
+	b.prints(0, "policy ls -o wide", "GENERATION", "PROBLEMS", "db", "3", "port 0 is none")
 	b.prints(0, "policy show shop/db", "shop/db, generation 3", "app=db", "in force on", "node1: realised", "node2: failed", "! table is full", "left out", "port 0 is none", "ingress[0]", "TCP 5432", "app=api: shop/api")
 	b.prints(0, "endpoint ls", "ADDRESSES", "shop", "db", "node1", "10.0.0.2", "isolated (1 policy)", "open")
 	b.prints(0, "endpoint show shop/db", "10.0.0.2", "app=db,tier=back")
@@ -177,8 +193,8 @@ func TestFailuresSayWhatToDo(t *testing.T) {
 		inspect.AskStatus: inspect.Status{Problems: []string{"memcached does not answer"}},
 		inspect.AskDB:     inspect.DB{Problems: []string{"rule ab: policy shop/db is missing"}},
 	})
-	b.prints(exitFailed, "status", "degraded: 1 problem", "memcached does not answer", "not everything is well")
-	b.prints(exitFailed, "db", "not sound", "policy shop/db is missing")
+	b.prints(exitResult, "status", "degraded: 1 problem", "memcached does not answer", "not everything is well")
+	b.prints(exitResult, "db", "not sound", "policy shop/db is missing")
 	b.prints(exitFailed, "policy show shop/nobody", "netctl: there is no shop/nobody")
 	b.prints(exitUsage, "policy show", "takes [NAMESPACE/NAME], got 0 arguments; see netctl policy show --help")
 	b.prints(exitUsage, "flows node1 --colour", "unknown flag: --colour")
@@ -186,7 +202,7 @@ func TestFailuresSayWhatToDo(t *testing.T) {
 	b.flags[1] = "127.0.0.1:1"
 	b.prints(exitUnreachable, "status", "netmaster does not answer at 127.0.0.1:1", "--server")
 	b.flags[3] = "/nowhere"
-	b.prints(exitFailed, "status", "--tls-ca")
+	b.prints(exitTrouble, "status", "--tls-ca")
 }
 
 func TestCompletion(t *testing.T) {

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"time"
 
-	nmstatev1 "github.com/flowkeep/flowkeep/api/nmstate/v1"
-	"github.com/flowkeep/flowkeep/internal/nmstate"
 	"github.com/flowkeep/flowkeep/netctl/apiserver"
+	nmstatev1 "github.com/flowkeep/flowkeep/nodestate/api/v1"
+	"github.com/flowkeep/flowkeep/nodestate/nmstate"
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,7 +26,7 @@ func nodeStateCommand(o *options) *cobra.Command {
 		Use: "node-state", Aliases: []string{"nns"}, Short: "How nodes' networks are and should be", Long: nodeStateLong, RunE: group, Args: cobra.ArbitraryArgs,
 		Example: "  netctl node-state ls\n  netctl node-state diff node1\n  netctl node-state history node1\n  netctl node-state plan -f policy.yaml",
 	}
-	cmd.AddCommand(nodeStateList(o), nodeStateDiff(o), nodeStateHistory(o), nodeStatePlan(o))
+	cmd.AddCommand(nodeStateList(o), withResult(nodeStateDiff(o)), nodeStateHistory(o), withResult(nodeStatePlan(o)))
 	return cmd
 }
 
@@ -220,17 +220,9 @@ func nodeStateDiff(o *options) *cobra.Command {
 		Use: "diff NODE", Short: "What a node lacks to be as desired", Long: nodeStateDiffLong, Args: oneNode, ValidArgsFunction: completeStates(o),
 		Example: "  netctl node-state diff node1\n  netctl node-state diff node1 -o json | jq -r '.differences[].path'",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return differing(nodeStateDiffers(cmd, o, args[0]))
+			return nodeStateDiffers(cmd, o, args[0])
 		},
 	}
-}
-
-// differing keeps exit code 1 for differences.
-func differing(err error) error {
-	if err == nil || errors.Is(err, errDiffers) {
-		return err
-	}
-	return troubleError{err}
 }
 
 func nodeStateDiffers(cmd *cobra.Command, o *options, node string) error {
@@ -255,6 +247,7 @@ func newStateDiff(s *nmstatev1.NodeNetworkState) (*stateDiff, error) {
 	line := newNodeState(s)
 	d := &stateDiff{Node: s.Name, Managed: line.Managed, InSync: line.InSync, Reason: line.Reason, Message: line.Message, Differences: []stateDifference{}}
 	desired, err := stored(s.Spec.DesiredState)
+	nmstate.SpellDesired(desired)
 	if err != nil {
 		return nil, fmt.Errorf("spec.desiredState of node %s: %w", s.Name, err)
 	}

@@ -6,10 +6,10 @@ import (
 	"strings"
 	"testing"
 
-	nmstatev1 "github.com/flowkeep/flowkeep/api/nmstate/v1"
-	"github.com/flowkeep/flowkeep/internal/kube"
-	"github.com/flowkeep/flowkeep/internal/nmstate"
-	"github.com/flowkeep/flowkeep/internal/nodeconfig"
+	nmstatev1 "github.com/flowkeep/flowkeep/nodestate/api/v1"
+	"github.com/flowkeep/flowkeep/nodestate/nmstate"
+	"github.com/flowkeep/flowkeep/nodestate/nodeconfig"
+	"github.com/flowkeep/flowkeep/policydb/kube"
 	"sigs.k8s.io/yaml"
 )
 

@@ -12,11 +12,11 @@ import (
 	"slices"
 	"strings"
 
-	nmstatev1 "github.com/flowkeep/flowkeep/api/nmstate/v1"
-	"github.com/flowkeep/flowkeep/internal/kube"
-	"github.com/flowkeep/flowkeep/internal/nmstate"
-	"github.com/flowkeep/flowkeep/internal/nodeconfig"
 	"github.com/flowkeep/flowkeep/netctl/apiserver"
+	nmstatev1 "github.com/flowkeep/flowkeep/nodestate/api/v1"
+	"github.com/flowkeep/flowkeep/nodestate/nmstate"
+	"github.com/flowkeep/flowkeep/nodestate/nodeconfig"
+	"github.com/flowkeep/flowkeep/policydb/kube"
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
@@ -25,6 +25,9 @@ import (
 const nodeStatePlanLong = `Plan tells what would change where if the NodeNetworkConfigurationPolicies of the manifests were applied, or with --delete removed: which nodes
 each is for and why not for others, which interfaces match, what would change on them, what would no longer be wanted (it stays as it is
 until somebody changes it), and on what policies disagree and which wins. Nothing is changed.
+
+What a node's agent would refuse is refused with the agent's error: the checks of the node's backend run on the node's
+report.
 
 It is the end of the roll-out that is shown, as the policy handler works it out of the nodes' current states; how many nodes change at
 once, maxUnavailable, is not part of it. What other policies are changing at the moment is left out.
@@ -48,7 +51,7 @@ func nodeStatePlan(o *options) *cobra.Command {
 	p := &planOptions{options: o}
 	cmd := &cobra.Command{
 		Use: "plan -f FILE|DIR|-", Short: "What policies would change on nodes, before they are applied", Long: nodeStatePlanLong, Example: nodeStatePlanExample, Args: exactly(),
-		RunE: func(cmd *cobra.Command, _ []string) error { return differing(p.run(cmd)) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return p.run(cmd) },
 	}
 	f := cmd.Flags()
 	f.StringSliceVarP(&p.files, "filename", "f", nil, "a manifest, a directory of them, or - for standard input; may be given again")
@@ -95,12 +98,12 @@ func (p *planOptions) read(cmd *cobra.Command) (policies []nmstatev1.NodeNetwork
 			return nil, nil, err
 		}
 		for _, o := range objects {
-			if o.Kind != nmstatev1.KindPolicy || o.APIVersion != nmstatev1.GroupVersion.String() {
+			if o.Kind != nmstatev1.KindPolicy || !slices.Contains(policyVersions, o.APIVersion) {
 				others++
 				continue
 			}
-			var policy nmstatev1.NodeNetworkConfigurationPolicy
-			if err := yaml.UnmarshalStrict(o.JSON, &policy); err != nil {
+			policy, err := policyOf(o.JSON)
+			if err != nil {
 				return nil, nil, fmt.Errorf("%s: %v: %w", o.Where, &o, err)
 			}
 			if policy.Name == "" {
@@ -116,6 +119,22 @@ func (p *planOptions) read(cmd *cobra.Command) (policies []nmstatev1.NodeNetwork
 		return nil, nil, fmt.Errorf("there is no %s (%s) in %s", nmstatev1.KindPolicy, nmstatev1.GroupVersion, strings.Join(p.files, ", "))
 	}
 	return policies, notes, nil
+}
+
+// policyVersions are those that the API server serves.
+var policyVersions = []string{nmstatev1.GroupVersion.String(), nmstatev1.GroupVersion.Group + "/v1beta1"}
+
+// policyOf reads a policy but for its status, which kubernetes-nmstate's policies have another of.
+func policyOf(raw []byte) (policy nmstatev1.NodeNetworkConfigurationPolicy, err error) {
+	var object map[string]json.RawMessage
+	if err := json.Unmarshal(raw, &object); err != nil {
+		return policy, err
+	}
+	delete(object, "status")
+	if raw, err = json.Marshal(object); err != nil {
+		return policy, err
+	}
+	return policy, yaml.UnmarshalStrict(raw, &policy)
 }
 
 // nodeWorld is what a plan is worked out of.
@@ -168,6 +187,8 @@ type plannedNode struct {
 	// Dropped would no longer be wanted; the node keeps it until somebody changes it.
 	Dropped   []stateDifference    `json:"dropped"`
 	Conflicts []nmstatev1.Conflict `json:"conflicts"`
+
+	note string // why the plan may miss a refusal
 }
 
 type plannedMatch struct {
@@ -208,6 +229,9 @@ func (w *nodeWorld) plan(given []nmstatev1.NodeNetworkConfigurationPolicy, remov
 			if e, ok := decision.Entries[g.Name]; ok {
 				planned.Policies = append(planned.Policies, plannedMatch{g.Name, e.Matched, e.Phase, e.Reason, e.Message, e.Interfaces})
 			}
+		}
+		if planned.note != "" {
+			out.Notes = append(out.Notes, "node "+planned.Node+": "+planned.note)
 		}
 		out.Nodes = append(out.Nodes, *planned)
 	}
@@ -256,8 +280,10 @@ func understood(policies map[string]*nmstatev1.NodeNetworkConfigurationPolicy) (
 }
 
 // planNode compares what two sets of policies make of a node.
-func (w *nodeWorld) planNode(n *nodeconfig.Node, given []nmstatev1.NodeNetworkConfigurationPolicy, before, after nodeconfig.Decision) (*plannedNode, error) {
-	name := n.Object.Name
+func (w *nodeWorld) planNode(
+	on *nodeconfig.Node, given []nmstatev1.NodeNetworkConfigurationPolicy, before, after nodeconfig.Decision,
+) (*plannedNode, error) {
+	name := on.Object.Name
 	out := &plannedNode{Node: name, Policies: []plannedMatch{}, Changes: []stateDifference{}, Dropped: []stateDifference{}, Conflicts: []nmstatev1.Conflict{}}
 	for _, policy := range given {
 		for _, c := range after.Conflicts[policy.Name] {
@@ -278,10 +304,16 @@ func (w *nodeWorld) planNode(n *nodeconfig.Node, given []nmstatev1.NodeNetworkCo
 		return nil, fmt.Errorf("status.currentState of node %s: %w", name, err)
 	}
 	desired, err := stored(state.Spec.DesiredState)
+	nmstate.SpellDesired(desired)
 	if err != nil {
 		return nil, fmt.Errorf("spec.desiredState of node %s: %w", name, err)
 	}
 	was, then := written(before, desired), written(after, desired)
+	n := reportOf(state, current)
+	if err := n.newRefusals(was, then); err != nil {
+		return nil, fmt.Errorf("node %s would refuse this: %w", name, err)
+	}
+	out.note = n.note
 	pending := nmstate.Diff(was, current)
 	for _, d := range nmstate.Diff(then, current) {
 		if !slices.ContainsFunc(pending, func(p nmstate.Difference) bool { return reflect.DeepEqual(p, d) }) {

@@ -163,6 +163,17 @@ func TestNodeStateErrors(t *testing.T) {
 	b.prints(exitUsage, "node-state plan", "say which manifests: -f FILE")
 	b.prints(exitUsage, "node-state plan -f "+other, "there is no NodeNetworkConfigurationPolicy (nmstate.io/v1)")
 	b.prints(exitUsage, "node-state plan -f "+bad, "policy lower: desiredState: interfaces[0].mtu: must be a whole number")
+	for _, refused := range []struct{ with, says string }{
+		{"dummy0, ipv4: {enabled: true, dhcp: true}", "node node2 would refuse this: interfaces[dummy0].ipv4.dhcp: the native backend has no DHCP client"},
+		{"br7, type: linux-bridge, bridge: {ports: [{name: eth1}]}}, {name: eth1, ipv4: {address: [{ip: 192.0.2.1, prefix-length: '24'}]}",
+			"interfaces[eth1].ipv4: is a port of br7, and a port has no addresses"},
+	} {
+		text := strings.Replace(strings.SplitN(plannedMTU, "\n", 2)[0], "mtu: 1400", "name: "+refused.with, 1)
+		b.prints(exitUsage, "node-state plan -f "+file(t, "refused.yaml", text), refused.says)
+	}
+	old := `{apiVersion: nmstate.io/v1beta1, kind: NodeNetworkConfigurationPolicy, metadata: {name: lower}, status: {lastUnavailable: now},
+ spec: {nodeSelector: {zone: a}, desiredState: {interfaces: [{name: eth1, mtu: "1400"}]}}}`
+	b.prints(1, "node-state plan -f "+file(t, "old.yaml", old), "would change 1 of 4 nodes", "nodeSelector")
 	b.prints(exitUsage, "node-state plan -f "+typo, "NodeNetworkConfigurationPolicy lower", `unknown field "priorty"`)
 	b.prints(exitUsage, "node-state plan -f /none", "no such file")
 	b.prints(exitUnreachable, "node-state diff node1 --context nowhere", "connection refused")

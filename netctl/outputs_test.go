@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -34,7 +35,7 @@ func town() map[string]any {
 				{Name: "node1", Connected: true, Version: "v1.2.3", Sent: 90, Realised: 90, Rules: 5, Groups: 6, Own: &inspect.NodeStatus{SwitchConnected: true, Datapath: "netdev", Endpoints: 2, Flows: 96}},
 				{Name: "node2", Sent: 88, Realised: 80, Pending: 3, Rules: 1, Groups: 1},
 				{Name: "node3", Connected: true, Version: "v1.2.2", Sent: 90, Realised: 90, Errors: []string{"shop/db: table is full"}, Own: &inspect.NodeStatus{Datapath: "system"}}}},
-		inspect.AskPolicies: []inspect.Policy{{Namespace: "shop", Name: "db", Generation: 3, Mode: policy.ModeEnforce, Selector: "app=db", AppliedTo: []string{"shop/db-0", "shop/db-1"}, Directions: []string{"ingress", "egress"},
+		inspect.AskPolicies: []inspect.Policy{{Namespace: "shop", Name: "db", Generation: 3, Mode: policy.ModeEnforce, Selector: "app=db", Pods: 2, AppliedTo: []string{"shop/db-0", "shop/db-1"}, Directions: []string{"ingress", "egress"},
 			Nodes:    []inspect.PolicyNode{{Name: "node1", State: "realised"}, {Name: "node3", State: "failed", Errors: []string{"table is full"}}},
 			Problems: []string{"ingress[1]: port \"x y\" is none"},
 			Rules: []inspect.Rule{{Key: policy.Key{0xab}, Direction: "ingress", Index: 0, AppliedTo: "app=db of namespace shop", Ports: "TCP/5432",
@@ -46,8 +47,9 @@ func town() map[string]any {
 			{Table: 40, TableName: "ingress", Priority: 100, Match: strings.Repeat("nw_src=10.0.0.1,", 8), Actions: strings.Repeat("drop,", 20), Packets: 12, Bytes: 700, Cookie: "0xf1", Kind: "peer", Origins: []policy.Origin{{Policy: "shop/db"}}, Note: "peer shop/db ingress[0]"},
 			{Table: 40, TableName: "ingress", Priority: 1, Match: "reg4=0x4", Actions: "drop", Cookie: "0xf2", Kind: "default-drop", Origins: []policy.Origin{}},
 			{Table: 60, TableName: "output", Priority: 1, Actions: "output:1", Kind: "static", Origins: []policy.Origin{}}}},
-		inspect.AskDrops: someDrops(),
-		inspect.AskAudit: someDryRuns(),
+		inspect.AskDrops:     someDrops(),
+		inspect.AskFrontends: someServices(),
+		inspect.AskDryRuns:   someDryRuns(),
 		inspect.AskCuts: inspect.Cuts{Nodes: []inspect.NodeCuts{
 			{Node: "node1", Connections: 14, Cuts: []inspect.Cut{
 				{Time: time.Date(2026, 11, 21, 7, 30, 0, 0, time.UTC), Reason: "permission", Direction: "ingress", LivedOn: []policy.Origin{{Policy: "shop/db"}}, DeniedBy: []policy.Origin{{Policy: "shop/db", Rule: -1}},
@@ -59,8 +61,21 @@ func town() map[string]any {
 		inspect.AskExplain: explained(addr("10.244.1.3"), addr("10.244.1.2")),
 		inspect.AskVerify:  verified(addr("10.244.1.3"), addr("10.244.1.2")),
 		inspect.AskDB:      inspect.DB{Revision: 90, Waiting: 2, Namespaces: 3, Endpoints: 4, Policies: 2, Rules: 5, Groups: 6, SetAside: "the file was unreadable and set aside as x.corrupt", Error: "no space left on device", Problems: []string{"rule ab: policy shop/db is missing"}},
-		inspect.AskCache:   inspect.Cache{Entries: 3, Hits: 2, Misses: 1, Errors: 4, Servers: []string{"127.0.0.1:11211"}, Problem: "connection refused"},
-		inspect.AskLookup:  inspect.Lookup{Source: "memcached", Revision: 90, Endpoints: []string{"shop/db-0", "shop/db-1"}},
+		inspect.AskCache: inspect.Cache{
+			Entries: 3,
+			Bytes:   4096,
+			Hits:    2,
+			Misses:  1,
+			Errors:  4,
+			Sources: []inspect.CacheSource{
+				{Source: "in-process", Count: 2, Mean: 1500},
+				{Source: "memcached"},
+				{Source: "engine", Count: 1, Mean: 2_000_000},
+			},
+			Servers: []string{"127.0.0.1:11211"},
+			Problem: "connection refused",
+		},
+		inspect.AskLookup: inspect.Lookup{Source: "memcached", Revision: 90, Endpoints: []string{"shop/db-0", "shop/db-1"}},
 	}
 }
 
@@ -96,7 +111,7 @@ func verified(from, to netip.Addr) inspect.Verified {
 	}
 	none := inspect.SampleResults{Wanted: 100, Wrong: []inspect.WrongSample{}}
 	return inspect.Verified{Revision: 90, Seed: 7, Problems: []string{}, Nodes: []inspect.NodeResult{
-		{Node: "node1", Fine: true, Flows: &inspect.NodeVerify{Node: "node1", Revision: 90, Held: 96, Wanted: 96, Differences: []inspect.Difference{}, Took: 3 * time.Millisecond, AuditInterval: time.Minute},
+		{Node: "node1", Fine: true, Flows: &inspect.NodeVerify{Node: "node1", Revision: 90, Held: 96, Wanted: 96, Differences: []inspect.Difference{}, Took: 3 * time.Millisecond, DriftCheckInterval: time.Minute},
 			Samples: inspect.SampleResults{Wanted: 100, Traced: 98, Allowed: 50, Denied: 48, Skipped: 2, Wrong: []inspect.WrongSample{}}, Problems: []string{}},
 		{Node: "node2", Flows: &inspect.NodeVerify{Node: "node2", Revision: 88, Held: 80, Wanted: 80, DriftCount: inspect.DriftCount{Missing: 12, Changed: 1, Extra: 1}, Took: time.Second, Differences: []inspect.Difference{
 			{Kind: inspect.FlowMissing, Flow: flow(43, "ingress-rules", "conj_id=1", "goto_table:50", "allow shop/db ingress[0]")},
@@ -114,7 +129,8 @@ func verified(from, to netip.Addr) inspect.Verified {
 		{Node: "node4", Flows: &inspect.NodeVerify{Node: "node4", Held: 5, Wanted: 5, Differences: []inspect.Difference{}}, Samples: none, Problems: []string{"only 0 of 100 packets were traced: no answer"}}}}
 }
 
-var commands = []string{"status", "policy ls", "policy show shop/db", "endpoint ls", "endpoint show shop/db-0", "flows node1", "explain shop/web-0 shop/db-0:5432", "matrix", "verify --seed 7", "cuts", "drops", "audit", "audit shop/db", "db", "cache", "cache lookup -n shop -l app=db"}
+var commands = []string{"status", "policy ls", "policy show shop/db", "endpoint ls", "endpoint show shop/db-0",
+	"service ls", "service show shop/web", "flows node1", "explain shop/web-0 shop/db-0:5432", "matrix", "verify --seed 7", "cuts", "drops", "dry-run", "dry-run shop/db", "db", "cache", "cache lookup -n shop -l app=db"}
 
 // Every command in every form, as it was looked at and found good: go test ./netctl -update writes the file anew.
 func TestOutputs(t *testing.T) {
@@ -174,33 +190,67 @@ func TestMatrixPictures(t *testing.T) {
 	}
 }
 
-// The headings in docs/netctl.md are those that netctl prints.
-func TestThePageShowsWhatIsPrinted(t *testing.T) {
-	page, err := os.ReadFile("../docs/netctl.md")
-	if err != nil {
-		t.Fatal(err)
+// guideLines returns the lines of docs/netctl, with one space between words.
+func guideLines(t *testing.T) (lines []string) {
+	t.Helper()
+	pages, err := filepath.Glob("../docs/netctl/*.md")
+	if err != nil || len(pages) == 0 {
+		t.Fatalf("%d pages: %v", len(pages), err)
 	}
-	var lines []string
-	for line := range strings.Lines(string(page)) {
-		lines = append(lines, strings.Join(strings.Fields(line), " "))
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			lines = append(lines, strings.Join(strings.Fields(line), " "))
+		}
 	}
+	return lines
+}
+
+// TestGuide_ShowsPrintedHeadings compares the headings of tables in docs/netctl with those that netctl prints.
+func TestGuide_ShowsPrintedHeadings(t *testing.T) {
+	lines := guideLines(t)
 	b := newBench(t, town())
 	headings := 0
 	for _, command := range commands {
 		out, _, _ := b.run(strings.Fields(command)...)
 		for line := range strings.Lines(out) {
 			line = strings.Join(strings.Fields(line), " ")
-			if first, _, _ := strings.Cut(line, " "); len(first) < 4 || first != strings.ToUpper(first) || strings.ContainsAny(line, "/:=[,") {
+			first, _, _ := strings.Cut(line, " ")
+			if len(first) < 4 || first != strings.ToUpper(first) || strings.ContainsAny(line, "/:=[,") {
 				continue
 			}
 			headings++
-			if !slices.ContainsFunc(lines, func(shown string) bool { return strings.HasPrefix(shown, line) }) { // a matrix has more columns there
-				t.Errorf("netctl %s prints %q: not so in docs/netctl.md", command, line)
+			// A matrix has more columns in the guide.
+			if !slices.ContainsFunc(lines, func(shown string) bool { return strings.HasPrefix(shown, line) }) {
+				t.Errorf("netctl %s prints %q: not so in docs/netctl", command, line)
 			}
 		}
 	}
 	if headings < 6 {
 		t.Errorf("only %d headings were found", headings)
+	}
+}
+
+// TestGuide_HasEveryCommand compares the pages of docs/netctl with the groups of netctl's help.
+func TestGuide_HasEveryCommand(t *testing.T) {
+	text, err := os.ReadFile("../docs/netctl/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range commandGroups(new(options)) {
+		_, row, found := strings.Cut(string(text), "\n| "+strings.TrimSuffix(g.title, ":")+" | ")
+		row, _, _ = strings.Cut(row, "\n")
+		if !found {
+			t.Errorf("docs/netctl/README.md has no row for %q", g.title)
+		}
+		for _, c := range slices.Concat(g.results, g.others) {
+			if !strings.Contains(row, "`"+c.Name()+"`") {
+				t.Errorf("the row of %q lacks %s", g.title, c.Name())
+			}
+		}
 	}
 }
 
@@ -238,8 +288,8 @@ func TestWrongUsage(t *testing.T) {
 func TestWhoDoesNotAnswer(t *testing.T) {
 	b := newBench(t, nil)
 	for _, text := range []string{"the transport of node1 is away", "node node1: connection error: refused", "node node1 does not answer: context deadline exceeded"} {
-		b.err = status.Error(codes.Unavailable, text)
-		b.prints(exitFailed, "status", "netctl: "+text)
+		b.fail(status.Error(codes.Unavailable, text))
+		b.prints(exitTrouble, "status", "netctl: "+text)
 	}
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -287,7 +337,7 @@ func TestNobodyWritesToTheTerminal(t *testing.T) {
 			}
 		}
 	}
-	b.err = status.Error(codes.Internal, evil)
+	b.fail(status.Error(codes.Internal, evil))
 	if _, errOut, _ := b.run("status"); strings.ContainsFunc(errOut, hidden) {
 		t.Errorf("an error: %q", errOut)
 	}
@@ -303,7 +353,7 @@ func TestCompletionScripts(t *testing.T) {
 		}
 	}
 	for args, want := range map[string]string{
-		"flows node1 --policy ": "shop/db", "cache lookup -n ": "shop", "flows ": "node1\nnode2\nnode3", "flows node1 --table ": "ingress\noutput", "flows --table ": "", "audit ": "shop/db",
+		"flows node1 --policy ": "shop/db", "cache lookup -n ": "shop", "flows ": "node1\nnode2\nnode3", "flows node1 --table ": "ingress\noutput", "flows --table ": "", "dry-run ": "shop/db",
 	} {
 		var o, e bytes.Buffer
 		run(slices.Concat([]string{"__complete"}, b.flags, strings.Split(args, " ")), &o, &e)

@@ -63,18 +63,25 @@ func inForce(nodes []inspect.PolicyNode) string {
 func printPolicies(w io.Writer, list []inspect.Policy, wide bool) {
 	heading := []string{"NAMESPACE", "NAME", "APPLIED TO", "ISOLATES", "MODE", "IN FORCE"}
 	if wide {
-		heading = append(heading, "PODS", "GENERATION", "PROBLEMS")
+		heading = append(heading, "GENERATION", "PROBLEMS")
 	}
 	var rows [][]string
 	for _, p := range list {
-		pods := p.Selector
-		row := []string{p.Namespace, p.Name, fmt.Sprintf("%s (%d)", pods, len(p.AppliedTo)), strings.Join(p.Directions, ","), dash(p.Mode), inForce(p.Nodes)}
+		row := []string{p.Namespace, p.Name, fmt.Sprintf("%s (%d)", p.Selector, p.Pods), strings.Join(p.Directions, ","), dash(p.Mode), inForce(p.Nodes)}
 		if wide {
-			row = append(row, dash(strings.Join(p.AppliedTo, ",")), fmt.Sprint(p.Generation), dash(strings.Join(p.Problems, "; ")))
+			row = append(row, fmt.Sprint(p.Generation), dash(strings.Join(p.Problems, "; ")))
 		}
 		rows = append(rows, row)
 	}
 	table(w, heading, rows)
+}
+
+// unlisted returns how many pods are not listed.
+func unlisted(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" and %d more", n)
 }
 
 // nodeLine is a node's state, with why where that is no error.
@@ -91,10 +98,11 @@ func nodeLine(n *inspect.PolicyNode) string {
 
 func printPolicy(w io.Writer, p *inspect.Policy) {
 	fmt.Fprintf(w, "%s/%s, generation %d\n", p.Namespace, p.Name, p.Generation)
-	fmt.Fprintf(w, "applied to   %s of %s: %s\n", p.Selector, p.Namespace, dash(strings.Join(p.AppliedTo, ", ")))
+	pods := dash(strings.Join(p.AppliedTo, ", ")) + unlisted(p.MorePods)
+	fmt.Fprintf(w, "applied to   %s of %s: %s\n", p.Selector, p.Namespace, pods)
 	isolates, where := "", "in force on "
-	if p.Mode == policy.ModeAudit {
-		fmt.Fprintf(w, "mode         audit: netctl audit %s/%s tells what it would have denied\n", p.Namespace, p.Name)
+	if p.Mode == policy.ModeDryRun {
+		fmt.Fprintf(w, "mode         dry-run: netctl dry-run %s/%s shows what it would have denied\n", p.Namespace, p.Name)
 		isolates, where = "nobody; once it is enforced: ", "dry run on  "
 	}
 	fmt.Fprintf(w, "isolates     %s%s\n", isolates, strings.Join(p.Directions, ", "))
@@ -119,7 +127,7 @@ func printPolicy(w io.Writer, p *inspect.Policy) {
 		for _, peer := range r.Peers {
 			fmt.Fprintf(w, "  peer  %s", peer.Text)
 			if len(peer.Endpoints) > 0 {
-				fmt.Fprintf(w, ": %s", strings.Join(peer.Endpoints, ", "))
+				fmt.Fprintf(w, ": %s%s", strings.Join(peer.Endpoints, ", "), unlisted(peer.More))
 			}
 			fmt.Fprintln(w)
 		}

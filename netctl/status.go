@@ -9,16 +9,22 @@ import (
 )
 
 func statusCommand(o *options) *cobra.Command {
-	return &cobra.Command{
+	var ways string
+	cmd := &cobra.Command{
 		Use: "status", Short: "Is everything well: netmaster, its stores, and every node", Args: exactly(),
-		Long:    "Status says in its first line whether everything is well, and why not. It exits with 1 if something is not.",
-		Example: "  netctl status\n  netctl status -o json | jq .problems",
+		Long: "Status says in its first line whether everything is well, and why not. It exits with 1 if something is not, and with\n" +
+			"4 if it failed.",
+		Example: "  netctl status\n  netctl status --ways node1\n  netctl status -o json | jq .problems",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			st, err := ask[inspect.Status](cmd, o, inspect.Question{Kind: inspect.AskStatus})
+			st, err := ask[inspect.Status](cmd, o, inspect.Question{Kind: inspect.AskStatus, Node: ways})
 			if err != nil {
 				return err
 			}
-			if err := show(cmd.OutOrStdout(), o, st, func(w io.Writer, wide bool) { printStatus(w, &st, wide) }); err != nil {
+			if err := show(cmd.OutOrStdout(), o, st, func(w io.Writer, wide bool) {
+				if printStatus(w, &st, wide); ways != "" {
+					printNodeWays(w, ways, st.Ways)
+				}
+			}); err != nil {
 				return err
 			}
 			if len(st.Problems) > 0 {
@@ -27,6 +33,19 @@ func statusCommand(o *options) *cobra.Command {
 			return nil
 		},
 	}
+	cmd.Flags().StringVar(&ways, "ways", "", "also show the way between the pods of this node and of each other node: "+
+		"route or geneve, and why")
+	_ = cmd.RegisterFlagCompletionFunc("ways", completeNodeFlag(o))
+	return cmd
+}
+
+func printNodeWays(w io.Writer, node string, ways []inspect.PeerWay) {
+	rows := make([][]string, 0, len(ways))
+	for _, p := range ways {
+		rows = append(rows, []string{p.Peer, dash(p.Way), dash(p.Reason)})
+	}
+	fmt.Fprintf(w, "\nways between pods of node %s and of other nodes:\n\n", oneLine.Replace(node))
+	table(w, []string{"PEER", "WAY", "REASON"}, rows)
 }
 
 func printStatus(w io.Writer, st *inspect.Status, wide bool) {
@@ -48,7 +67,7 @@ func printStatus(w io.Writer, st *inspect.Status, wide bool) {
 	}
 	heading := []string{"NODE", "FEED", "REVISION", "RULES", "GROUPS", "PODS", "FLOWS", "SWITCH"}
 	if wide {
-		heading = append(heading, "SINCE", "PENDING", "VERSION", "DATAPATH", "AUDITED", "DRIFT")
+		heading = append(heading, "SINCE", "PENDING", "VERSION", "DATAPATH", "CHECKED", "DRIFT")
 	}
 	var rows [][]string
 	for i := range st.Nodes {
@@ -84,7 +103,7 @@ func nodeRow(n *inspect.Node, wide bool) []string {
 		revision = fmt.Sprintf("%d of %d", n.Realised, n.Sent)
 	}
 	row := []string{n.Name, feed, revision, fmt.Sprint(n.Rules), fmt.Sprint(n.Groups), "-", "-", "-"}
-	datapath, audited, drift := "-", "-", "-"
+	datapath, checked, drift := "-", "-", "-"
 	if n.Own != nil {
 		sw := "away"
 		switch {
@@ -94,22 +113,22 @@ func nodeRow(n *inspect.Node, wide bool) []string {
 			sw = "connected"
 		}
 		row[5], row[6], row[7], datapath = fmt.Sprint(n.Own.Endpoints), fmt.Sprint(n.Own.Flows), sw, n.Own.Datapath
-		audited, drift = auditCells(&n.Own.Audit)
+		checked, drift = driftCheckCells(&n.Own.DriftCheck)
 	}
 	if wide {
-		row = append(row, age(n.Since), fmt.Sprint(n.Pending), dash(n.Version), datapath, audited, drift)
+		row = append(row, age(n.Since), fmt.Sprint(n.Pending), dash(n.Version), datapath, checked, drift)
 	}
 	return row
 }
 
-// auditCells are when a node has compared its flows last, and what all such comparisons have found.
-func auditCells(a *inspect.Audit) (audited, drift string) {
-	audited, drift = "never", "none"
+// driftCheckCells are when a node has compared its flows last, and what all such comparisons have found.
+func driftCheckCells(a *inspect.DriftCheck) (checked, drift string) {
+	checked, drift = "never", "none"
 	if !a.At.IsZero() {
-		audited = age(a.At) + " ago"
+		checked = age(a.At) + " ago"
 	}
 	if a.Drift.Sum() > 0 {
 		drift = plural(a.Drift.Sum(), "flow", "flows") + ", " + age(a.DriftAt) + " ago"
 	}
-	return audited, drift
+	return checked, drift
 }

@@ -25,3 +25,14 @@ func TestLeaderIsShown(t *testing.T) {
 		}
 	}
 }
+
+func TestStatus_Ways(t *testing.T) {
+	b := newBench(t, map[string]any{inspect.AskStatus: inspect.Status{Problems: []string{}, Ways: []inspect.PeerWay{
+		{Peer: "node2", Way: "route"},
+		{Peer: "node3", Way: "geneve", Reason: "192.0.3.3 of node node3 is not on-link for node node1"},
+	}}})
+	b.prints(0, "status --ways node1", "node2", "route", "node3", "geneve", "not on-link")
+	if out, _, _ := b.run("status"); strings.Contains(out, "PEER") {
+		t.Errorf("without the flag:\n%s", out)
+	}
+}

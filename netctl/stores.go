@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
 	"github.com/flowkeep/flowkeep/policydb/policy"
@@ -52,7 +53,10 @@ func printDB(w io.Writer, db *inspect.DB) {
 
 func cacheCommand(o *options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "cache", Short: "The label cache: entries, hits, and its memcached", Args: noMore, Example: "  netctl cache\n  netctl cache lookup -n shop -l app=web",
+		Use:     "cache",
+		Short:   "The label cache: entries, hits, times, and its memcached",
+		Args:    noMore,
+		Example: "  netctl cache\n  netctl cache lookup -n shop -l app=web",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := ask[inspect.Cache](cmd, o, inspect.Question{Kind: inspect.AskCache})
 			if err != nil {
@@ -74,7 +78,28 @@ func printCache(w io.Writer, c *inspect.Cache) {
 		server = "memcached " + strings.Join(c.Servers, ",") + " does not answer: " + c.Problem
 	}
 	fmt.Fprintln(w, server)
-	table(w, []string{"ENTRIES", "HITS", "MISSES", "ERRORS"}, [][]string{{fmt.Sprint(c.Entries), fmt.Sprint(c.Hits), fmt.Sprint(c.Misses), fmt.Sprint(c.Errors)}})
+	rate := "-"
+	if sum := c.Hits + c.Misses; sum > 0 {
+		rate = fmt.Sprintf("%d%%", 100*c.Hits/sum)
+	}
+	columns := []string{"ENTRIES", "KIB", "HITS", "MISSES", "HIT RATE", "ERRORS", "REFUSED", "TOO LARGE", "DROPPED"}
+	table(w, columns, [][]string{{
+		fmt.Sprint(c.Entries), fmt.Sprint(c.Bytes >> 10), fmt.Sprint(c.Hits), fmt.Sprint(c.Misses), rate,
+		fmt.Sprint(c.Errors), fmt.Sprint(c.Refused), fmt.Sprint(c.TooLarge), fmt.Sprint(c.Dropped),
+	}})
+	if len(c.Sources) == 0 { // netmaster has an earlier version
+		return
+	}
+	fmt.Fprintln(w)
+	var rows [][]string
+	for _, s := range c.Sources {
+		mean := "-"
+		if s.Count > 0 {
+			mean = s.Mean.Round(time.Microsecond).String()
+		}
+		rows = append(rows, []string{s.Source, fmt.Sprint(s.Count), mean})
+	}
+	table(w, []string{"SOURCE", "ANSWERED", "MEAN TIME"}, rows)
 }
 
 func lookupCommand(o *options) *cobra.Command {

@@ -23,9 +23,9 @@ sums since each node began to count, over all nodes. Sums go on over restarts an
 A packet counts for the one rule that Open vSwitch found to let it through, and for every policy that has the very same rule. Of several
 rules of a pod that let it through only one counts; which is not told. Packets are those of both directions. Connections are those that were
 opened; a datagram that nobody answers counts as one each time. What is denied counts for every policy that isolates the pod; packets to and
-from pods that nothing isolates are not counted, nor is what policies in a dry run would have done: netctl audit has that.
+from pods that nothing isolates are not counted, nor is what policies in a dry run would have done: netctl dry-run has that.
 
-It exits with 1 if a node does not say.`
+It exits with 1 if a node does not say, and with 4 if it failed.`
 
 type topOptions struct {
 	by       string
@@ -70,7 +70,7 @@ func (t *topOptions) check() error {
 	case t.limit < 0:
 		return fmt.Errorf("--limit %d: show how many? 0 is all", t.limit)
 	case t.interval < time.Second:
-		return errors.New("--interval: no less than 1s, nodes read their switch no more often")
+		return usageError{errors.New("--interval: no less than 1s, nodes read their switch no more often")}
 	}
 	return nil
 }

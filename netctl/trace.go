@@ -33,7 +33,7 @@ a node saw the packet first. Of a packet's content, nothing is told.
 The ClusterRole flowkeep-admin is needed, or, between two pods of one namespace, flowkeep-capture there.
 
 It exits with 0 where each packet was delivered, and answered if it asks for an answer; with 1 where one was not, none came, or a switch
-disagrees with the policies.`
+disagrees with the policies; with 4 if it failed.`
 
 const traceExample = `  netctl trace shop/web shop/db:5432
   netctl trace shop/web svc/shop/db:sql --count 3
@@ -89,7 +89,7 @@ func (t *traceOptions) run(cmd *cobra.Command, args []string) error {
 	case t.spec.Duration <= 0 || t.spec.Duration > inspect.LongestTrace:
 		return usageError{fmt.Errorf("timeout %v: at most %v", t.spec.Duration, inspect.LongestTrace)}
 	case args[0] == inspect.World || to.Name == inspect.World:
-		return usageError{fmt.Errorf("a real packet has an address: write it instead of %s", inspect.World)}
+		return usageError{fmt.Errorf("a trace needs an address instead of %s", inspect.World)}
 	}
 	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -183,6 +183,10 @@ func printFollowed(w io.Writer, p *inspect.FollowedPacket, wide bool) {
 	table(&lines, heading, rows)
 	for line := range strings.Lines(lines.String()) {
 		fmt.Fprintln(w, strings.TrimRight(line, " \n"))
+	}
+	if p.Service != nil {
+		fmt.Fprintln(w)
+		printServiceTrace(w, p.Service, false, false)
 	}
 	if p.Way != nil {
 		printFollowedWay(w, p.Way)

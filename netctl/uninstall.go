@@ -234,7 +234,8 @@ func (u *uninstall) there(ctx context.Context, path string) (bool, error) {
 // ours tells whether a CustomResourceDefinition is as Flowkeep's: other projects have some of these names too.
 func (u *uninstall) ours(ctx context.Context, name string) (bool, error) {
 	type definition struct {
-		Spec struct{ Versions []struct{ Name string } }
+		Metadata struct{ Labels map[string]string }
+		Spec     struct{ Versions []struct{ Name string } }
 	}
 	d, err := apiserver.One[definition](ctx, u.api, registrations+name)
 	if err != nil {
@@ -244,7 +245,8 @@ func (u *uninstall) ours(ctx context.Context, name string) (bool, error) {
 	for _, v := range d.Spec.Versions {
 		versions = append(versions, v.Name)
 	}
-	if doctor.OwnCRD(name, versions) {
+	partOf := d.Metadata.Labels["app.kubernetes.io/part-of"]
+	if doctor.OwnCRD(doctor.CRD{Name: name, Versions: versions, PartOf: partOf}) {
 		return true, nil
 	}
 	fmt.Fprintf(u.out, "%s stays: with the versions %s it is not Flowkeep's\n", name, strings.Join(versions, ", "))
@@ -436,7 +438,8 @@ func (u *uninstall) rest() []string {
 // Flowkeep's objects outside its namespace, as deploy/ has them.
 var (
 	ownClusterRoles = []string{"flowkeep-view", "flowkeep-capture", "flowkeep-admin", "flowkeep-wait", "flowkeep-netmaster", "flowkeep-node-state-view", "flowkeep-node-state", "flowkeep-node-config",
-		"flowkeep-macvtap-view", "flowkeep-macvtap", "flowkeep-policy-sync", "flowkeep-policy-sync-parameters", "flowkeep-policy-sync-kinds", "flowkeep-policy-sync-all-kinds", "flowkeep-fleet-view", "flowkeep-fleet-view-parameters"}
+		"flowkeep-services-view",
+		"flowkeep-macvtap-view", "flowkeep-macvtap", "flowkeep-policy-sync", "flowkeep-policy-sync-parameters", "flowkeep-policy-sync-secrets", "flowkeep-policy-sync-kinds", "flowkeep-policy-sync-all-kinds", "flowkeep-fleet-view", "flowkeep-fleet-view-parameters"}
 	ownBindings    = []string{"flowkeep-netmaster", "flowkeep-node-state", "flowkeep-macvtap", "flowkeep-policy-sync", "flowkeep-policy-sync-kinds"}
 	ownSystemRoles = []string{"flowkeep-netmaster", "flowkeep-node-config", "flowkeep-policy-sync"}
 	ownLeases      = []string{"flowkeep-node-config", "flowkeep-policy-sync"} // as their programs call them by default

@@ -18,7 +18,8 @@ What cannot be known is not called unused, and is listed after: rules that are n
 that does not answer, or has not counted for so long. What a node counted is gone with the node.
 
 A packet that several rules let through counts for one of them only, so a rule that others cover may seem unused without being needless to
-whoever reads the policy: such are named. It exits with 1 if a node does not say.`
+whoever reads the policy: such are named. It exits with 1 if a node does not say, and with
+4 if it failed.`
 
 func unusedCommand(o *options) *cobra.Command {
 	q := inspect.Question{Kind: inspect.AskUnused}

@@ -19,14 +19,20 @@ those that it should hold: what is missing, changed or extra is listed, with the
 node's pods and other pods, nodes and addresses, on ports that policies name and others, in both families, about as many that should pass as not;
 the switch tells what it does with each (ofproto/trace; nothing is sent), and the policies what it should do.
 
-Nothing is changed: netplugin mends by itself what it finds (--audit-interval). What changes while it is looked at is looked at again. The
+With --independent another decoder reads the flows, ofnet with libOpenflow: the usual one belongs to the code that
+encodes the flows, so a fault of it shows in neither. It reads groups and meters too. What it cannot read is named, and
+is no difference.
+
+Nothing is changed: netplugin's drift check repairs differences (--drift-check-interval). What changes while it is read is read again. The
 same --seed draws the same packets, as long as pods and policies are the same.
 
-It exits with 0 where all is as it should be, and with 1 on any difference, and where not everything could be looked at.`
+It exits with 0 where all is as it should be, with 1 on any difference, and where not everything could be looked at, and
+with 4 if it failed.`
 
 const verifyExample = `  netctl verify
   netctl verify node1 node2 --samples 1000
   netctl verify --samples 0 -o wide
+  netctl verify --independent --samples 0
   netctl verify node1 --seed 42 -o json | jq '.nodes[].flows.differences[].origins'`
 
 // verifyTime is how long verify waits where no --timeout is given: the API server gives a question a minute.
@@ -69,6 +75,7 @@ func verifyCommand(o *options) *cobra.Command {
 	f := cmd.Flags()
 	f.IntVar(&what.Samples, "samples", 100, "how many packets to trace on each node")
 	f.Uint64Var(&what.Seed, "seed", 0, "which packets; any if it is not given")
+	f.BoolVar(&what.Independent, "independent", false, "read the flows by another decoder, ofnet with libOpenflow")
 	return cmd
 }
 
@@ -119,6 +126,9 @@ func printVerified(w io.Writer, v *inspect.Verified, wide bool) {
 	}
 	table(w, heading, rows)
 	for i := range v.Nodes {
+		if f := v.Nodes[i].Flows; f != nil && f.Independent != nil {
+			line(w, "  - node %s: libOpenflow read %s", v.Nodes[i].Node, tablesRead(f.Independent))
+		}
 		for _, p := range v.Nodes[i].Problems {
 			line(w, "  - node %s: %s", v.Nodes[i].Node, p)
 		}
@@ -129,6 +139,19 @@ func printVerified(w io.Writer, v *inspect.Verified, wide bool) {
 	fmt.Fprintf(w, "\nrevision %d, seed %d\n", v.Revision, v.Seed)
 }
 
+// tablesRead returns the tables that were read, by number and name, with the numbers of groups and meters.
+func tablesRead(r *inspect.IndependentReading) string {
+	others := "no groups and no meters, since netplugin is of an older version"
+	if r.Groups != nil && r.Meters != nil {
+		others = fmt.Sprintf("%s, %s", plural(*r.Groups, "group", "groups"), plural(*r.Meters, "meter", "meters"))
+	}
+	var names []string
+	for _, t := range r.Tables {
+		names = append(names, strings.TrimSpace(fmt.Sprintf("%d %s", t.Table, t.Name)))
+	}
+	return fmt.Sprintf("%s, and %d tables: %s", others, len(names), strings.Join(names, ", "))
+}
+
 func verifiedRow(n *inspect.NodeResult, wide bool) []string {
 	s := &n.Samples
 	row := []string{n.Node, "-", "-", "-", "-", fmt.Sprint(s.Traced), fmt.Sprint(s.Allowed), fmt.Sprint(s.Denied), fmt.Sprint(s.Differing), "fine"}
@@ -136,8 +159,8 @@ func verifiedRow(n *inspect.NodeResult, wide bool) []string {
 	if f := n.Flows; f != nil {
 		row[1], row[2], row[3], row[4] = fmt.Sprint(f.Held), fmt.Sprint(f.Missing), fmt.Sprint(f.Changed), fmt.Sprint(f.Extra)
 		more[0], more[2], more[3] = fmt.Sprint(f.Revision), f.Took.Round(time.Millisecond).String(), "never"
-		if f.AuditInterval > 0 {
-			more[3] = f.AuditInterval.String()
+		if f.DriftCheckInterval > 0 {
+			more[3] = f.DriftCheckInterval.String()
 		}
 	}
 	switch {
@@ -205,7 +228,7 @@ func line(w io.Writer, format string, args ...any) {
 }
 
 func printDifference(w io.Writer, d *inspect.Difference) {
-	if d.TableName == inspect.MeterTable {
+	if d.TableName == inspect.MeterTable || d.TableName == inspect.GroupTable {
 		line(w, "    %-7s  %s: %s  (%s)", strings.ToUpper(d.Kind), d.Match, d.Actions, d.Note)
 		if d.Found != "" {
 			line(w, "             it has: %s", d.Found)

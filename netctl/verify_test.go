@@ -25,6 +25,20 @@ func TestVerifyUsage(t *testing.T) {
 	b.prints(exitUnreachable, "verify", "netmaster does not answer")
 }
 
+// TestVerify_IndependentTables: the answer names the tables that were read and counts groups and meters; where an older
+// netplugin reads none, it is named.
+func TestVerify_IndependentTables(t *testing.T) {
+	groups, meters := 8, 1
+	read := &inspect.IndependentReading{Tables: []inspect.TableRead{{Table: 43, Name: "ingress-rules"}, {Table: 60}}}
+	node := inspect.NodeResult{Node: "node1", Fine: true, Flows: &inspect.NodeVerify{Independent: read}}
+	b := newBench(t, map[string]any{inspect.AskVerify: inspect.Verified{Nodes: []inspect.NodeResult{node}}})
+	b.prints(0, "verify --independent", "libOpenflow read no groups and no meters, since netplugin is of an older version",
+		"2 tables: 43 ingress-rules, 60")
+	read.Groups, read.Meters = &groups, &meters
+	b = newBench(t, map[string]any{inspect.AskVerify: inspect.Verified{Nodes: []inspect.NodeResult{node}}})
+	b.prints(0, "verify --independent", "libOpenflow read 8 groups, 1 meter, and 2 tables: 43 ingress-rules, 60")
+}
+
 // A difference weighs more than what could not be looked at; netmaster's own problems are no success.
 func TestVerifyExitCodes(t *testing.T) {
 	away := inspect.NodeResult{Node: "node1", Problems: []string{"it is not connected"}}

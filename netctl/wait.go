@@ -197,7 +197,7 @@ func printWait(w io.Writer, out *inspect.Wait, condition string, took time.Durat
 	case out.Done && len(out.Nodes) == 0:
 		fmt.Fprintf(w, "%s, generation %d: it applies to no pod (%v)\n", id, out.Generation, took)
 	case out.Done:
-		fmt.Fprintf(w, "%s, generation %d is %s on %s (%v)\n", id, out.Generation, standing[out.Mode == policy.ModeAudit], plural(len(out.Nodes), "node", "nodes"), took)
+		fmt.Fprintf(w, "%s, generation %d is %s on %s (%v)\n", id, out.Generation, standing[out.Mode == policy.ModeDryRun], plural(len(out.Nodes), "node", "nodes"), took)
 	default:
 		var rows [][]string
 		for i := range out.Nodes {

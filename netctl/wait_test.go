@@ -51,17 +51,17 @@ func TestWaitTimesOut(t *testing.T) {
 	b.prints(exitUnreachable, "policy wait shop/db --timeout 1ms", "NODE", "node2", "failed", "table is full", "node3", "away", "has to drop its rules; not connected", "node4", "pending", "7 of 9",
 		"netctl: not in force in time: shop/db after 1ms: node2 failed; node4 pending; node3 away")
 	short := waiting(false)
-	short.Reason = "netmaster has been told of generation 3, not yet of 4"
+	short.Reason = "netmaster has generation 3, not yet of 4"
 	b.answers[inspect.AskWait] = short
-	b.prints(exitUnreachable, "policy wait shop/db --timeout 1ms", "after 1ms: netmaster has been told of generation 3, not yet of 4")
+	b.prints(exitUnreachable, "policy wait shop/db --timeout 1ms", "after 1ms: netmaster has generation 3, not yet of 4")
 	for _, wrong := range []string{"", "db", "shop/db --timeout 0s", "shop/db --generation -1", "shop/db --for=ever", "shop/db --for=delete --generation 2"} {
 		if _, errOut, code := b.run(strings.Fields("policy wait " + wrong)...); code != exitUsage || errOut == "" {
 			t.Errorf("policy wait %s: exit code %d, %q", wrong, code, errOut)
 		}
 	}
-	b.err = status.Error(codes.NotFound, "there is no NetworkPolicy shop/db")
+	b.fail(status.Error(codes.NotFound, "there is no NetworkPolicy shop/db"))
 	b.prints(exitFailed, "policy wait shop/db", "netctl: there is no NetworkPolicy shop/db")
-	b.err = status.Error(codes.Unimplemented, "this netmaster (v1) does not know the question")
+	b.fail(status.Error(codes.Unimplemented, "this netmaster (v1) does not know the question"))
 	b.prints(exitFailed, "policy wait shop/db", "does not know the question")
 }
 
@@ -89,7 +89,7 @@ func (s *script) answer(q *inspect.Question) (any, error) {
 // While waiting each change is a line; a netmaster that is restarted meanwhile is asked again, for the same.
 func TestWaitTellsChanges(t *testing.T) {
 	early := waiting(false)
-	early.Reason, early.Generation, early.State, early.Revision = "netmaster has been told of generation 3, not yet of 4", 3, "a", 0
+	early.Reason, early.Generation, early.State, early.Revision = "netmaster has generation 3, not yet of 4", 3, "a", 0
 	pending := waiting(false, inspect.PolicyNode{Name: "node1", State: "pending", Reason: "has acknowledged revision 7 of 9"}, inspect.PolicyNode{Name: "node2", State: "away", Reason: "not connected"})
 	still := waiting(false, inspect.PolicyNode{Name: "node1", State: "pending", Reason: "has acknowledged revision 8 of 9"}, inspect.PolicyNode{Name: "node2", State: "failed", Errors: []string{"table is full"}})
 	s := &script{list: []any{early, pending, status.Error(codes.Unavailable, "netmaster is stopping"), still, waiting(true, inspect.PolicyNode{Name: "node1", State: "realised"})}}
@@ -105,7 +105,7 @@ func TestWaitTellsChanges(t *testing.T) {
 	if err != nil || !got.Done {
 		t.Fatalf("%+v, %v", got, err)
 	}
-	want := `shop/db: netmaster has been told of generation 3, not yet of 4
+	want := `shop/db: netmaster has generation 3, not yet of 4
 shop/db: generation 4 is resolved; 2 nodes need it
 node1: pending
 node2: away: not connected

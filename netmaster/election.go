@@ -20,10 +20,10 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// leaseName is of the Lease that netmasters compete for.
+// leaseName is the Lease that netmasters compete for.
 const leaseName = "netmaster"
 
-// electionFlags are of a netmaster that is one of several.
+// electionFlags configures the leader election.
 type electionFlags struct {
 	elect               bool
 	namespace, identity string
@@ -31,35 +31,52 @@ type electionFlags struct {
 }
 
 func (p *electionFlags) add(f *pflag.FlagSet) {
-	f.BoolVar(&p.elect, "leader-elect", false, "be one of several netmasters, of which the one that holds the Lease serves")
+	f.BoolVar(&p.elect, "leader-elect", false,
+		"be one of several netmasters, of which the one that holds the Lease serves")
 	f.StringVar(&p.namespace, "lease-namespace", inspect.ServiceNamespace, "namespace of the Lease netmaster")
-	f.StringSliceVar(&p.addresses, "advertise-address", nil, "this one's addresses, one a family, to which the leader has the Service netmaster in --lease-namespace lead; default: nodes have a list of --server")
-	f.StringVar(&p.identity, "identity", "", "what this one is called in the Lease, followed by letters that no other process has; default: this machine's name and the process's id")
+	f.StringSliceVar(
+		&p.addresses,
+		"advertise-address",
+		nil,
+		"this one's addresses, one a family, to which the leader has the Service netmaster in --lease-namespace "+
+			"lead; default: nodes have a list of --server",
+	)
+	f.StringVar(
+		&p.identity,
+		"identity",
+		"",
+		"what this one is called in the Lease, followed by letters that no other process has; default: this "+
+			"machine's name and the process's id",
+	)
 }
 
-// mostSilence is how long an API server may leave what it was sent unacknowledged, less than a Lease lasts.
-const mostSilence = 3 * time.Second
+// maxUnacknowledged is how long an API server may leave sent data unacknowledged. It is shorter than the Lease.
+const maxUnacknowledged = 3 * time.Second
 
-// connect has connections to the API server end soon when that is gone without a word, with the machine that it ran on: else a standby that was
-// connected to it, maybe through a Service, would wait for 45 s until it looks for another, and nobody would lead.
+// connect makes connections to the API server fail soon when its machine disappears. Otherwise a standby connected
+// to it would wait 45 s before it reconnects, without a leader.
 func (p *electionFlags) connect(api *rest.Config) {
 	if p.elect {
-		api.Dial = dialer(mostSilence).DialContext
+		api.Dial = dialer(maxUnacknowledged).DialContext
 	}
 }
 
 func dialer(timeout time.Duration) *net.Dialer {
-	return &net.Dialer{Timeout: timeout, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second, Count: 3},
+	return &net.Dialer{
+		Timeout:         timeout,
+		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second, Count: 3},
 		Control: func(_, _ string, c syscall.RawConn) error {
 			var failed error
 			err := c.Control(func(fd uintptr) {
-				failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(mostSilence.Milliseconds()))
+				failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT,
+					int(maxUnacknowledged.Milliseconds()))
 			})
 			return errors.Join(err, failed)
-		}}
+		},
+	}
 }
 
-// join has cfg take part in the election. Its requests have a connection of their own, and wait for no others.
+// join configures the election. Its requests use a separate connection and rate limit.
 func (p *electionFlags) join(cfg *server.Config, client kubernetes.Interface, api *rest.Config, sign string) error {
 	if !p.elect {
 		return nil
@@ -75,16 +92,20 @@ func (p *electionFlags) join(cfg *server.Config, client kubernetes.Interface, ap
 	if err != nil {
 		return err
 	}
-	if cfg.Fresh, err = watch.NewLister(api); err != nil {
-		return err
-	}
-	cfg.Watcher.Keep()
 	cfg.Roster = &watch.Roster{Client: client, Namespace: p.namespace, Identity: identity, Version: cfg.Version}
-	cfg.Election = lease.NewElection(lease.ElectionConfig{Client: leases, Namespace: p.namespace, Name: leaseName, Identity: identity, Times: lease.Quick, Log: cfg.Logger})
+	cfg.Election = lease.NewElection(lease.ElectionConfig{
+		Client:    leases,
+		Namespace: p.namespace,
+		Name:      leaseName,
+		Identity:  identity,
+		Times:     lease.Quick,
+		Log:       cfg.Logger,
+	})
 	return p.advertise(cfg, client, sign)
 }
 
-// advertise has the leader write where it is. sign is where nodes get certificates, or empty.
+// advertise configures publishing the leader's address. The argument sign is the listen address for certificate
+// requests, or empty.
 func (p *electionFlags) advertise(cfg *server.Config, client kubernetes.Interface, sign string) error {
 	if len(p.addresses) == 0 {
 		return nil
@@ -97,7 +118,7 @@ func (p *electionFlags) advertise(cfg *server.Config, client kubernetes.Interfac
 		}
 		a.Addresses = append(a.Addresses, addr.Unmap())
 	}
-	for name, listen := range map[string]string{"feed": cfg.Listen, "access": cfg.Access.Listen, "webhook": cfg.Webhook.Address, "sign": sign} {
+	for name, listen := range map[string]string{"feed": cfg.Listen, "access": cfg.Access.Listen, "sign": sign} {
 		if listen == "" {
 			continue
 		}
@@ -112,10 +133,11 @@ func (p *electionFlags) advertise(cfg *server.Config, client kubernetes.Interfac
 		a.Ports[name] = uint16(port)
 	}
 	cfg.Advertise = a
+	cfg.Roster.Address = netip.AddrPortFrom(a.Addresses[0], a.Ports["feed"]).String()
 	return nil
 }
 
-// signs is where nodes get their certificates; empty: nowhere.
+// signs returns the listen address for certificate requests; empty if disabled.
 func (c *certificates) signs() string {
 	if c.secret == "" {
 		return ""

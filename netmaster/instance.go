@@ -15,14 +15,14 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// instance is one of a controller beside "netmaster", of which several may run: the one that holds the Lease is active.
+// instance configures a controller that runs separately from netmaster; the instance with the Lease is active.
 type instance struct {
-	// of is what the controller is for: the hub, or the cluster.
+	// of names the controller's API server: the hub, or the cluster.
 	of                                                               string
 	kubeconfig, namespace, identity, httpListen, logLevel, logFormat string
 }
 
-// flags are those of all such commands.
+// flags adds the common flags.
 func (i *instance) flags(cmd *cobra.Command, namespace, agents, listen string) {
 	f := cmd.Flags()
 	f.StringVar(&i.kubeconfig, "kubeconfig", "", "kubeconfig of the "+i.of+"; empty: the pod's ServiceAccount")
@@ -34,19 +34,20 @@ func (i *instance) flags(cmd *cobra.Command, namespace, agents, listen string) {
 	_ = cmd.MarkFlagFilename("kubeconfig")
 }
 
-// logged gives a command its log, and a context that ends with a signal.
+// logged calls run with a logger and a context that ends with a signal.
 func (i *instance) logged(cmd *cobra.Command, run func(context.Context, *slog.Logger) error) error {
 	log, err := process.NewLogger(cmd.ErrOrStderr(), i.logLevel, i.logFormat)
 	if err != nil {
 		return err
 	}
+	process.LimitMemory(log)
 	klog.SetSlogLogger(log)
 	ctx, stop := process.SignalContext()
 	defer stop()
 	return run(ctx, log)
 }
 
-// api is the API server of the kubeconfig, which knows the instance by the controller's name.
+// api returns the configuration of the API server in the kubeconfig, with the controller's user agent.
 func (i *instance) api(controller string) (api *rest.Config, err error) {
 	if api, err = clientcmd.BuildConfigFromFlags("", i.kubeconfig); err != nil {
 		return nil, fmt.Errorf("find the %s: %w (give --kubeconfig)", i.of, err)
@@ -56,8 +57,9 @@ func (i *instance) api(controller string) (api *rest.Config, err error) {
 	return api, err
 }
 
-// serve runs the controller, and serves its metrics and health beside it; where one of the two ends, so does the other.
-func (i *instance) serve(ctx context.Context, reg *prometheus.Registry, health *process.Health, controller func(context.Context) error) error {
+// serve runs the controller and serves its metrics and health. If one of them ends, so does the other.
+func (i *instance) serve(ctx context.Context, reg *prometheus.Registry, health *process.Health,
+	controller func(context.Context) error) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var all sync.WaitGroup

@@ -4,8 +4,8 @@ import (
 	"context"
 	"log/slog"
 
-	"github.com/flowkeep/flowkeep/internal/nodeconfig/handler"
 	"github.com/flowkeep/flowkeep/internal/process"
+	nodestatecontroller "github.com/flowkeep/flowkeep/nodestate/controller"
 	"github.com/spf13/cobra"
 )
 
@@ -24,7 +24,7 @@ const nodeConfigExample = `  # handle all nodes, until it is ended
   # one pass over all nodes
   netmaster node-config --once --kubeconfig /etc/kubernetes/admin.conf`
 
-// nodeConfigFlags are the command's.
+// nodeConfigFlags are the flags of the command.
 type nodeConfigFlags struct {
 	instance
 	once bool
@@ -33,13 +33,19 @@ type nodeConfigFlags struct {
 func nodeConfigCommand() *cobra.Command {
 	o := nodeConfigFlags{instance: instance{of: "cluster"}}
 	cmd := &cobra.Command{
-		Use: "node-config", Short: "Bring network configuration policies to all nodes", Long: nodeConfigLong, Example: nodeConfigExample,
-		Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
+		Use:           "node-config",
+		Short:         "Bring network configuration policies to all nodes",
+		Long:          nodeConfigLong,
+		Example:       nodeConfigExample,
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return o.logged(cmd, o.run)
 		},
 	}
-	o.flags(cmd, handler.DefaultLeaseNamespace, " "+handler.LeaseName+", where agents look for it too", "127.0.0.1:9446")
+	o.flags(cmd, nodestatecontroller.DefaultLeaseNamespace,
+		" "+nodestatecontroller.LeaseName+", where agents look for it too", "127.0.0.1:9446")
 	cmd.Flags().BoolVar(&o.once, "once", false, "make one pass over all nodes and end")
 	return cmd
 }
@@ -49,11 +55,11 @@ func (o *nodeConfigFlags) run(ctx context.Context, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	options := handler.Options{API: api, Identity: o.identity, LeaseNamespace: o.namespace, Log: log}
+	options := nodestatecontroller.Options{API: api, Identity: o.identity, LeaseNamespace: o.namespace, Log: log}
 	if o.once {
-		return handler.Once(ctx, options)
+		return nodestatecontroller.Once(ctx, options)
 	}
 	reg, health := process.NewRegistry("netmaster"), new(process.Health)
 	options.Registerer, options.Ready = reg, func(reason string) { health.SetReady("policies", reason) }
-	return o.serve(ctx, reg, health, func(ctx context.Context) error { return handler.Run(ctx, options) })
+	return o.serve(ctx, reg, health, func(ctx context.Context) error { return nodestatecontroller.Run(ctx, options) })
 }

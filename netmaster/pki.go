@@ -10,7 +10,11 @@ import (
 )
 
 func pkiCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "pki", Short: "Make the authority and certificates of Flowkeep's mutual TLS", Args: cobra.NoArgs}
+	cmd := &cobra.Command{
+		Use:   "pki",
+		Short: "Make the authority and certificates of Flowkeep's mutual TLS",
+		Args:  cobra.NoArgs,
+	}
 	cmd.AddCommand(pkiInit(), pkiIssue(), pkiRotate(), pkiShow())
 	return cmd
 }
@@ -18,7 +22,10 @@ func pkiCommand() *cobra.Command {
 func pkiInit() *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
-		Use: "init", Short: "Make an authority: ca.crt and ca.key", Args: cobra.NoArgs, Example: "  netmaster pki init --dir /etc/flowkeep/pki",
+		Use:     "init",
+		Short:   "Make an authority: ca.crt and ca.key",
+		Args:    cobra.NoArgs,
+		Example: "  netmaster pki init --dir /etc/flowkeep/pki",
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := mtls.Init(dir); err != nil {
 				return err
@@ -36,12 +43,19 @@ func pkiIssue() *cobra.Command {
 	var admin bool
 	var in inCluster
 	cmd := &cobra.Command{
-		Use: "issue", Short: "Make a certificate for a node, a netmaster or netctl", Args: cobra.NoArgs,
-		Example: "  netmaster pki issue --node node1\n  netmaster pki issue --server 10.0.0.10,netmaster.example\n  netmaster pki issue --admin\n  netmaster pki issue --admin --authority-secret flowkeep-system/flowkeep-authority --dir admin",
+		Use:   "issue",
+		Short: "Make a certificate for a node, a netmaster or netctl",
+		Args:  cobra.NoArgs,
+		Example: "  netmaster pki issue --node node1\n  netmaster pki issue --server 10.0.0.10,netmaster.example\n  " +
+			"netmaster pki issue --admin\n  netmaster pki issue --admin --authority-secret " +
+			"flowkeep-system/flowkeep-authority --dir admin",
 		RunE: func(c *cobra.Command, _ []string) error {
 			switch {
 			case in.secret != "" && !admin:
-				return errors.New("of the authority in a Secret, netmaster and nodes get their certificates by themselves: only --admin is for people")
+				return errors.New(
+					"of the authority in a Secret, netmaster and nodes get their certificates by themselves: only " +
+						"--admin is for people",
+				)
 			case in.secret != "":
 				return issueAdmin(c, &in, dir)
 			case node != "":

@@ -6,19 +6,21 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/flowkeep/flowkeep/netmaster/authority"
+	"github.com/flowkeep/flowkeep/netmaster/ca"
 	"github.com/spf13/cobra"
 )
 
-// inCluster is an authority in a Secret.
+// inCluster identifies a CA in a Secret.
 type inCluster struct{ kubeconfig, secret string }
 
 func (i *inCluster) addFlags(cmd *cobra.Command, secret string) {
 	cmd.Flags().StringVar(&i.secret, "authority-secret", secret, "NAMESPACE/NAME of the Secret with the authority")
-	cmd.Flags().StringVar(&i.kubeconfig, "kubeconfig", "", "kubeconfig of somebody who may read and write it; default: the service account of the pod this runs in")
+	cmd.Flags().
+		StringVar(&i.kubeconfig, "kubeconfig", "", "kubeconfig of somebody who may read and write it; default: the "+
+			"service account of the pod this runs in")
 }
 
-func (i *inCluster) open() (*authority.Cluster, error) {
+func (i *inCluster) open() (*ca.Cluster, error) {
 	namespace, name, err := names("--authority-secret", i.secret)
 	if err != nil {
 		return nil, err
@@ -27,13 +29,13 @@ func (i *inCluster) open() (*authority.Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	return authority.NewCluster(authority.ClusterConfig{Rest: rest, Namespace: namespace, Name: name})
+	return ca.NewCluster(ca.ClusterConfig{Rest: rest, Namespace: namespace, Name: name})
 }
 
 const theSecret = "flowkeep-system/flowkeep-authority"
 
-// askTime is how long the API server may take.
-const askTime = 30 * time.Second
+// requestTimeout bounds requests to the API server.
+const requestTimeout = 30 * time.Second
 
 const rotateLong = `Rotate has a new authority sign what netmaster and nodes show each other. Netmaster does it by itself in good time (--authority-life).
 
@@ -44,27 +46,31 @@ to them, in a minute or two; they enforce what they have.`
 func pkiRotate() *cobra.Command {
 	var in inCluster
 	var lost, stolen bool
-	lives := authority.Lives{Overlap: overlap}
+	lives := ca.Lives{Overlap: overlap}
 	cmd := &cobra.Command{
-		Use: "rotate", Short: "Have a new authority sign, of those in a Secret", Long: rotateLong, Args: cobra.NoArgs,
-		Example: "  netmaster pki rotate --kubeconfig ~/.kube/config\n  netmaster pki rotate --stolen --kubeconfig ~/.kube/config",
+		Use:   "rotate",
+		Short: "Have a new authority sign, of those in a Secret",
+		Long:  rotateLong,
+		Args:  cobra.NoArgs,
+		Example: "  netmaster pki rotate --kubeconfig ~/.kube/config\n  netmaster pki rotate --stolen --kubeconfig " +
+			"~/.kube/config",
 		RunE: func(c *cobra.Command, _ []string) error {
 			store, err := in.open()
 			if err != nil {
 				return err
 			}
-			why := authority.Planned
+			why := ca.Planned
 			if lost {
-				why = authority.Lost
+				why = ca.Lost
 			} else if stolen {
-				why = authority.Stolen
+				why = ca.Stolen
 			}
 			if err := lives.Check(); err != nil {
 				return err
 			}
-			ctx, cancel := context.WithTimeout(c.Context(), askTime)
+			ctx, cancel := context.WithTimeout(c.Context(), requestTimeout)
 			defer cancel()
-			said, err := authority.Rotate(ctx, store, why, lives, time.Now())
+			said, err := ca.Rotate(ctx, store, why, lives, time.Now())
 			if err == nil {
 				fmt.Fprintln(c.OutOrStdout(), said)
 			}
@@ -72,10 +78,16 @@ func pkiRotate() *cobra.Command {
 		},
 	}
 	in.addFlags(cmd, theSecret)
-	cmd.Flags().BoolVar(&lost, "lost", false, "the Secret is gone, or holds what nodes do not trust: what the former authority signed stays valid")
-	cmd.Flags().BoolVar(&stolen, "stolen", false, "somebody else may have the key: what the former authority signed is not trusted any more")
+	cmd.Flags().
+		BoolVar(&lost, "lost", false, "the Secret is gone, or holds what nodes do not trust: what the former "+
+			"authority signed stays valid")
+	cmd.Flags().
+		BoolVar(&stolen, "stolen", false, "somebody else may have the key: what the former authority signed is not "+
+			"trusted any more")
 	cmd.MarkFlagsMutuallyExclusive("lost", "stolen")
-	cmd.Flags().DurationVar(&lives.Leaf, "certificate-life", leafLife, "netmaster's --certificate-life: how long what the former authority signed may be valid")
+	cmd.Flags().
+		DurationVar(&lives.Leaf, "certificate-life", leafLife, "netmaster's --certificate-life: how long what the "+
+			"former authority signed may be valid")
 	cmd.Flags().DurationVar(&lives.Authority, "authority-life", authorityLife, "how long the new authority lives")
 	return cmd
 }
@@ -83,15 +95,18 @@ func pkiRotate() *cobra.Command {
 func pkiShow() *cobra.Command {
 	var in inCluster
 	cmd := &cobra.Command{
-		Use: "show", Short: "Show the authorities in a Secret: which signs, which will, which are still trusted", Args: cobra.NoArgs, Example: "  netmaster pki show --kubeconfig ~/.kube/config",
+		Use:     "show",
+		Short:   "Show the authorities in a Secret: which signs, which will, which are still trusted",
+		Args:    cobra.NoArgs,
+		Example: "  netmaster pki show --kubeconfig ~/.kube/config",
 		RunE: func(c *cobra.Command, _ []string) error {
 			store, err := in.open()
 			if err != nil {
 				return err
 			}
-			ctx, cancel := context.WithTimeout(c.Context(), askTime)
+			ctx, cancel := context.WithTimeout(c.Context(), requestTimeout)
 			defer cancel()
-			lines, err := authority.Show(ctx, store)
+			lines, err := ca.Show(ctx, store)
 			if err != nil {
 				return err
 			}
@@ -112,11 +127,12 @@ func issueAdmin(c *cobra.Command, in *inCluster, dir string) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(c.Context(), askTime)
+	ctx, cancel := context.WithTimeout(c.Context(), requestTimeout)
 	defer cancel()
-	until, err := authority.IssueAdmin(ctx, store, dir, time.Now())
+	until, err := ca.IssueAdmin(ctx, store, dir, time.Now())
 	if err == nil {
-		fmt.Fprintf(c.OutOrStdout(), "made admin.crt, admin.key and ca.crt in %s, good until %s\n", dir, until.UTC().Format(time.RFC3339))
+		fmt.Fprintf(c.OutOrStdout(), "made admin.crt, admin.key and ca.crt in %s, good until %s\n", dir,
+			until.UTC().Format(time.RFC3339))
 	}
 	return err
 }

@@ -5,13 +5,13 @@ import (
 	"log/slog"
 	"testing"
 
+	fleetcontroller "github.com/flowkeep/flowkeep/fleet/controller"
 	"github.com/flowkeep/flowkeep/internal/mtls"
-	"github.com/flowkeep/flowkeep/internal/nodeconfig/handler"
 	"github.com/flowkeep/flowkeep/internal/process"
 	"github.com/flowkeep/flowkeep/internal/reference"
-	"github.com/flowkeep/flowkeep/netmaster/authority"
-	"github.com/flowkeep/flowkeep/netmaster/policysync"
+	"github.com/flowkeep/flowkeep/netmaster/ca"
 	"github.com/flowkeep/flowkeep/netmaster/server"
+	nodestatecontroller "github.com/flowkeep/flowkeep/nodestate/controller"
 )
 
 var update = flag.Bool("update", false, "write docs/reference anew")
@@ -21,13 +21,14 @@ func TestReference(t *testing.T) {
 	b := &reference.Binary{TB: t, Root: rootCommand(), Common: process.DeclareMetrics}
 	policies := b.Process("", "netmaster")
 	server.DeclareMetrics(policies.Metrics)
-	authority.New(authority.Config{Registerer: policies.Metrics, Logger: slog.New(slog.DiscardHandler)})
+	ca.New(ca.Config{Registerer: policies.Metrics, Logger: slog.New(slog.DiscardHandler)})
 	policies.Metrics.MustRegister(expiryOf(mtls.Files{}))
+	registrationGauge(policies.Metrics)
 
 	nodes := b.Process("node-config", "netmaster")
-	handler.NewMetrics(nodes.Metrics)
+	nodestatecontroller.NewMetrics(nodes.Metrics)
 
 	fleet := b.Process("policy-sync", "netmaster")
-	policysync.DeclareMetrics(fleet.Metrics)
+	fleetcontroller.DeclareMetrics(fleet.Metrics)
 	b.Check(*update, policies, nodes, fleet)
 }

@@ -66,7 +66,10 @@ func registrationCommand() *cobra.Command {
 	var addresses []string
 	var port uint16
 	cmd := &cobra.Command{
-		Use: "registration", Short: "Print the objects by which the API server reaches netmaster", Long: registrationLong, Args: cobra.NoArgs,
+		Use:     "registration",
+		Short:   "Print the objects by which the API server reaches netmaster",
+		Long:    registrationLong,
+		Args:    cobra.NoArgs,
 		Example: "  netmaster registration --address 10.0.0.10 | kubectl apply -f -",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return printRegistration(cmd.OutOrStdout(), ca, addresses, port)
@@ -92,7 +95,8 @@ func printRegistration(w io.Writer, ca string, addresses []string, port uint16) 
 		case err != nil:
 			return fmt.Errorf("address: %w", err)
 		case a.IsLoopback() || a.IsUnspecified() || a.IsLinkLocalUnicast() || a.Zone() != "":
-			return fmt.Errorf("address %s: Kubernetes takes no such address of a Service: give one that other machines reach too", a)
+			return fmt.Errorf(
+				"address %s: Kubernetes takes no such address of a Service: give one that other machines reach too", a)
 		case a.Unmap().Is4():
 			four.Addresses = append(four.Addresses, a.Unmap())
 		default:
@@ -108,6 +112,13 @@ func printRegistration(w io.Writer, ca string, addresses []string, port uint16) 
 	if len(slices) == 0 {
 		return errors.New("say at which address netmaster is: --address")
 	}
-	return registration.Execute(w, map[string]any{"Namespace": inspect.ServiceNamespace, "Service": inspect.Service, "Group": inspect.Group, "Version": inspect.APIVersion,
-		"Port": port, "Slices": slices, "CA": base64.StdEncoding.EncodeToString(authority)})
+	return registration.Execute(w, map[string]any{
+		"Namespace": inspect.ServiceNamespace,
+		"Service":   inspect.Service,
+		"Group":     inspect.Group,
+		"Version":   inspect.APIVersion,
+		"Port":      port,
+		"Slices":    slices,
+		"CA":        base64.StdEncoding.EncodeToString(authority),
+	})
 }

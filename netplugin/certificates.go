@@ -8,7 +8,7 @@ import (
 
 	"github.com/flowkeep/flowkeep/internal/mtls"
 	"github.com/flowkeep/flowkeep/netplugin/agent"
-	"github.com/flowkeep/flowkeep/netplugin/certificates"
+	"github.com/flowkeep/flowkeep/netplugin/node/certificates"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 )

@@ -1,7 +1,9 @@
 package main
 
 import (
-	"github.com/flowkeep/flowkeep/netplugin/clean"
+	"github.com/flowkeep/flowkeep/macvtap/tap"
+	"github.com/flowkeep/flowkeep/netplugin/node/clean"
+	"github.com/flowkeep/flowkeep/netplugin/node/install"
 	"github.com/spf13/cobra"
 )
 
@@ -19,7 +21,7 @@ const cleanExample = `  netplugin clean --dry-run
   netplugin clean --state --force`
 
 func cleanCommand() *cobra.Command {
-	var cfg clean.Config
+	cfg := clean.Config{TapLinks: tap.Links}
 	cmd := &cobra.Command{
 		Use: "clean", Short: "Remove from this node what Flowkeep put there", Long: cleanLong, Example: cleanExample,
 		Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
@@ -34,10 +36,15 @@ func cleanCommand() *cobra.Command {
 	f.StringVar(&cfg.Bridge, "bridge", "fk0", "name of netplugin's bridge")
 	f.StringVar(&cfg.CNISocket, "cni-socket", "/run/flowkeep/cni.sock", "unix socket on which flowkeep-cni asks")
 	f.StringVar(&cfg.StateDir, "state-dir", "/var/lib/flowkeep", "netplugin's state directory")
+	f.StringVar(&cfg.NetworkdDir, "networkd-dir", install.NetworkdDir, "directory of systemd-networkd's configuration")
+	f.StringVar(&cfg.NetworkManagerDir, "networkmanager-dir", install.NetworkManagerDir,
+		"directory of NetworkManager's configuration")
 	f.BoolVar(&cfg.State, "state", false, "remove the state directory too")
 	f.BoolVar(&cfg.Force, "force", false, "also while netplugin runs or pods are wired")
 	f.BoolVar(&cfg.DryRun, "dry-run", false, "remove nothing, and say what would be removed")
-	for _, name := range []string{"cni-conf-dir", "cni-bin-dir", "ovs-run-dir", "state-dir"} {
+	for _, name := range []string{
+		"cni-conf-dir", "cni-bin-dir", "ovs-run-dir", "state-dir", "networkd-dir", "networkmanager-dir",
+	} {
 		_ = cmd.MarkFlagDirname(name)
 	}
 	return cmd

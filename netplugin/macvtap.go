@@ -11,16 +11,17 @@ import (
 	"sync"
 
 	"github.com/flowkeep/flowkeep/internal/process"
-	"github.com/flowkeep/flowkeep/netplugin/macvtap/agent"
-	"github.com/flowkeep/flowkeep/netplugin/macvtap/deviceplugin"
-	"github.com/flowkeep/flowkeep/netplugin/macvtap/kube"
-	"github.com/flowkeep/flowkeep/netplugin/macvtap/podresources"
-	"github.com/flowkeep/flowkeep/netplugin/macvtap/tap"
+	"github.com/flowkeep/flowkeep/macvtap/agent"
+	"github.com/flowkeep/flowkeep/macvtap/deviceplugin"
+	"github.com/flowkeep/flowkeep/macvtap/kube"
+	"github.com/flowkeep/flowkeep/macvtap/podresources"
+	"github.com/flowkeep/flowkeep/macvtap/tap"
 	"github.com/spf13/cobra"
 )
 
 const macvtapLong = `Macvtap gives this node's network devices to pods, and so to virtual machines, as resources of the kubelet:
-macvtap.network.kubevirt.io/NAME, devices of which the CNI plugin "macvtap" then makes in the pod.
+macvtap.network.kubevirt.io/NAME. A pod that requests a device gets its /dev/tapN. With an attachment by the CNI plugin "macvtap" the interface is in
+the pod too; without one it is in the node's network namespace, and removed when the kubelet lists no pod that holds the device.
 
 What is exposed is what the explicit configuration (--config) lists; without one what the policies (MacvtapNetworkNodePolicy) that select the
 node list, and nothing else; where none selects it, every physical device and bond, each as a resource of its name, in mode bridge, 100 times.
@@ -45,6 +46,9 @@ const macvtapExample = `  # expose what policies say, or else all devices and bo
   curl http://127.0.0.1:9443/readyz
   curl http://127.0.0.1:9443/metrics`
 
+// macvtapEnvironment is the variable from which macvtap-cni reads the explicit configuration.
+const macvtapEnvironment = "DP_MACVTAP_CONF"
+
 // macvtapFlags are the command's.
 type macvtapFlags struct {
 	kubeconfig, node, config, kubeletDir, podResources, stateDir, httpListen, logLevel, logFormat string
@@ -62,6 +66,7 @@ func macvtapCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			process.LimitMemory(log)
 			if err := o.check(); err != nil {
 				return err
 			}
@@ -75,7 +80,7 @@ func macvtapCommand() *cobra.Command {
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster; empty: the pod's ServiceAccount")
 	f.StringVar(&o.node, "node-name", hostname, "name of this node's Node object, and of its MacvtapNode")
 	f.BoolVar(&o.policies, "policies", true, "do as MacvtapNetworkNodePolicy objects say, and report; without it no API server is asked")
-	f.StringVar(&o.config, "config", "", "file of the explicit configuration, a JSON array of {name, lowerDevice, mode, capacity}, such as a mounted ConfigMap's; read again when it changes. One that is not there, or empty, is none")
+	f.StringVar(&o.config, "config", "", "file of the explicit configuration, a JSON array of {name, lowerDevice, mode, capacity}, such as a mounted ConfigMap's; read again when it changes. Where it is not there, or empty, the variable "+macvtapEnvironment+" counts, as with macvtap-cni")
 	f.StringSliceVar(&o.also, "also-expose", nil, "globs of interfaces that are exposed like devices and bonds although they are neither")
 	f.StringVar(&o.kubeletDir, "kubelet-dir", "/var/lib/kubelet/device-plugins", "the kubelet's directory of device plugins")
 	f.StringVar(&o.podResources, "pod-resources", podresources.DefaultSocket, "the kubelet's socket that tells which pods hold devices; while it does not answer that isn't known")
@@ -113,15 +118,30 @@ func (o *macvtapFlags) run(ctx context.Context, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	if err := store.Restore(); err != nil {
+		log.Error("devices of before the start can't all be removed", "err", err)
+	}
 	reg, health := process.NewRegistry("netplugin"), new(process.Health)
 	var a *agent.Agent
 	plugins := deviceplugin.New(deviceplugin.Config{
-		Dir: o.kubeletDir, Allocator: agent.Allocator{Store: store, Given: func() { a.Given() }}, Changed: func() { a.Changed() },
+		Dir: o.kubeletDir, Allocator: agent.Allocator{Store: store, Given: func() { a.Given() }, Log: log},
+		Changed: func() {
+			a.Changed()
+			a.Given() // another kubelet lists pods from its start on
+		},
 		Log: log, Metrics: deviceplugin.NewMetrics(reg),
 	})
 	cfg := agent.Config{
-		Records: store, File: o.config, StateDir: o.stateDir, PodResources: o.podResources, Also: o.also, Plugins: plugins,
-		Log: log, Metrics: agent.NewMetrics(reg), Health: health,
+		Records:      store,
+		File:         o.config,
+		Environment:  os.Getenv(macvtapEnvironment),
+		StateDir:     o.stateDir,
+		PodResources: o.podResources,
+		Also:         o.also,
+		Plugins:      plugins,
+		Log:          log,
+		Metrics:      agent.NewMetrics(reg),
+		Health:       health,
 	}
 	if o.policies {
 		if cfg.Cluster, err = kube.New(o.kubeconfig, "flowkeep-macvtap/"+process.BuildVersion(), o.node, log); err != nil {

@@ -11,7 +11,8 @@ import (
 
 	"github.com/flowkeep/flowkeep/internal/process"
 	"github.com/flowkeep/flowkeep/netplugin/agent"
-	"github.com/flowkeep/flowkeep/netplugin/hostnet"
+	"github.com/flowkeep/flowkeep/ofctl/dptype"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 )
 
@@ -52,19 +53,24 @@ func rootCommand() *cobra.Command {
 		Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true, Version: process.BuildVersion(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ring := process.NewRing(process.KeptLog)
-			log, err := process.NewLogger(io.MultiWriter(os.Stderr, ring), logLevel, logFormat)
+			queue := process.NewQueue(os.Stderr) // no log line holds up the owner
+			defer queue.Flush(time.Second)
+			log, err := process.NewLogger(io.MultiWriter(ring, queue), logLevel, logFormat)
 			if err != nil {
 				return err
 			}
+			process.LimitMemory(log)
 			cfg.Logger, cfg.Self = log, &process.Self{Log: ring, Flags: process.FlagsOf(cmd.Flags())}
-			if cfg.DatapathType, err = hostnet.Datapath(cfg.DatapathType, log); err != nil {
+			if cfg.DatapathType, err = dptype.Choose(cfg.DatapathType, log); err != nil {
 				return err
 			}
-			return serve(cfg, &certs, httpListen)
+			cfg.ReadFlows = readFlowsProgram()
+			return serve(cfg, &certs, httpListen, queue.Collector())
 		},
 	}
 	addFlags(cmd, &cfg, &certs)
-	cmd.AddCommand(nodeStateCommand(), macvtapCommand(), simulateCommand(), installCommand(), switchCommand(), cleanCommand())
+	cmd.AddCommand(nodeStateCommand(), macvtapCommand(), installCommand(), switchCommand(),
+		cleanCommand(), readFlowsCommand())
 	f := cmd.Flags()
 	f.StringVar(&httpListen, "http-listen", "127.0.0.1:9441", "address of /metrics, /healthz and /readyz")
 	f.StringVar(&logLevel, "log-level", "info", "debug, info, warn or error")
@@ -85,32 +91,46 @@ func addFlags(cmd *cobra.Command, cfg *agent.Config, certs *certificateFlags) {
 	f.StringVar(&cfg.OVSRunDir, "ovs-run-dir", "/var/run/openvswitch", "directory of the bridge's management socket")
 	f.StringVar(&cfg.OVSControl, "ovs-control", "", "ovs-vswitchd's control socket; empty: by the pid file in --ovs-run-dir")
 	f.StringVar(&cfg.Bridge, "bridge", "fk0", "name of the bridge that netplugin makes and owns")
-	f.StringVar(&cfg.DatapathType, "datapath-type", hostnet.DatapathAuto, "auto, system (the kernel's, of module openvswitch) or netdev (userspace); auto is system where the kernel has it")
+	f.StringVar(&cfg.DatapathType, "datapath-type", dptype.Auto, "auto, system (the kernel's, of module openvswitch) or netdev (userspace); auto is system where the kernel has it")
 	f.StringVar(&cfg.CNISocket, "cni-socket", "/run/flowkeep/cni.sock", "unix socket on which flowkeep-cni asks")
 	f.StringVar(&cfg.CNIConfDir, "cni-conf-dir", "", "the container runtime's directory of CNI configurations, in which 10-flowkeep.conflist is written when the node is ready for pods, and kept; empty: it is written by others")
+	f.StringVar(&cfg.NodeRoot, "node-root", "/", "the node's root directory, a mount in a container: "+
+		"a node with nft 1.0.1 or later has hostPorts by nftables, else by what portmap chooses")
+	f.StringVar(&cfg.Portmap, "portmap", "/usr/libexec/flowkeep/cni/flowkeep-portmap", "CNI plugin that is run "+
+		"again for pods with hostPorts when another program removed their rules; empty: it is not")
 	f.StringSliceVar(&cfg.ClusterCIDRs, "cluster-cidrs", nil, "CIDRs of all pods; traffic to them is not masqueraded")
 	f.StringSliceVar(&cfg.ServiceCIDRs, "service-cidrs", nil, "CIDRs of Services (the API server's --service-cluster-ip-range)")
-	f.StringVar(&cfg.TrafficMode, "traffic-mode", agent.TrafficRoute, "how pods of different nodes reach each other: route (the network routes pod CIDRs to nodes) or geneve (tunnels between the nodes); the same on all nodes")
-	f.IntVar(&cfg.MTU, "mtu", 0, "MTU of pods; 0: that of the node's interface to the other nodes, in traffic mode geneve less what the tunnel adds (50, with IPv6 between the nodes 70)")
+	f.StringSliceVar(&cfg.NonMasquerade, "non-masquerade-cidrs", nil, "CIDRs outside the cluster to which pods "+
+		"send with their own addresses; the network has to know which node has which pod CIDR")
+	f.StringVar(&cfg.TrafficMode, "traffic-mode", agent.TrafficRoute, "how pods of different nodes reach each other: "+
+		"route (the network routes pod CIDRs to nodes), geneve (tunnels between the nodes) or auto (a route to each node that is on-link, "+
+		"a tunnel to others); the same on all nodes")
+	f.StringVar(&cfg.Services, "services", agent.ServicesKubeProxy, "what translates pods' packets to Services: "+
+		"kube-proxy (in the node's stack) or ovs (Open vSwitch, before policies)")
+	f.IntVar(&cfg.MTU, "mtu", 0, "MTU of pods; 0: that of the node's interface to the other nodes, in traffic "+
+		"modes geneve and auto less what the tunnel adds (50, with IPv6 between the nodes 70)")
 	f.DurationVar(&cfg.AddTimeout, "add-timeout", 30*time.Second, "how long a pod may wait for its rules before ADD fails and the kubelet tries again")
-	f.DurationVar(&cfg.AuditInterval, "audit-interval", time.Minute, "how often the switch's flows are compared with what should be there, and mended; it takes about 4 µs of a core a flow; 0: never")
-	f.Uint32Var(&cfg.DropLogRate, "drop-log-rate", 100, "how many denied packets a second are looked at, for netctl drops, and as many connections that dry runs would deny, for netctl audit; Open vSwitch tells of no others, and each pod has its share; 0: none")
+	f.DurationVar(&cfg.DriftCheckInterval, "drift-check-interval", time.Minute, "time between drift checks, which compare the switch's flows with the desired ones and repair them; a check takes about 4 µs of a core for each flow; 0: none")
+	f.Uint32Var(&cfg.DropLogRate, "drop-log-rate", 100, "denied packets a second that are sampled for netctl drops, and as many connections that dry runs would deny for netctl dry-run; each pod has its share; 0: none")
 	_ = cmd.MarkFlagRequired("server")
 	_ = cmd.MarkFlagDirname("state-dir")
 	_ = cmd.MarkFlagDirname("cni-conf-dir")
 }
 
-func serve(cfg agent.Config, certs *certificateFlags, httpListen string) error {
+func serve(cfg agent.Config, certs *certificateFlags, httpListen string, log prometheus.Collector) error {
 	ctx, stop := process.SignalContext()
 	defer stop()
-	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
-		return fmt.Errorf("make the state directory: %w", err)
-	}
-	if err := os.MkdirAll(filepath.Dir(cfg.CNISocket), 0o755); err != nil {
-		return fmt.Errorf("make the directory of the CNI socket: %w", err)
+	for _, dir := range []struct {
+		path string
+		mode os.FileMode
+	}{{cfg.StateDir, 0o700}, {filepath.Dir(cfg.CNISocket), 0o755}} {
+		if err := os.MkdirAll(dir.path, dir.mode); err != nil {
+			cfg.Logger.Error("could not make a directory; policies are enforced without it", "error", err)
+		}
 	}
 	health := new(process.Health)
 	reg := process.NewRegistry("netplugin")
+	reg.MustRegister(log)
 	cfg.Self.Gatherer = reg
 	cfg.Health, cfg.Registerer = health, reg
 	served := make(chan error, 1)

@@ -8,16 +8,17 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/flowkeep/flowkeep/internal/nmstate"
 	"github.com/flowkeep/flowkeep/internal/process"
-	"github.com/flowkeep/flowkeep/netplugin/nodestate"
-	"github.com/flowkeep/flowkeep/netplugin/nodestate/kube"
-	"github.com/flowkeep/flowkeep/netplugin/nodestate/native"
-	"github.com/flowkeep/flowkeep/netplugin/nodestate/nmstatectl"
+	"github.com/flowkeep/flowkeep/nodestate"
+	"github.com/flowkeep/flowkeep/nodestate/kube"
+	"github.com/flowkeep/flowkeep/nodestate/native"
+	"github.com/flowkeep/flowkeep/nodestate/nmstate"
+	"github.com/flowkeep/flowkeep/nodestate/nmstatectl"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 )
@@ -26,9 +27,10 @@ const nodeStateLong = `Node-state holds this node's network to its NodeNetworkSt
 brings them to spec.desiredState, and keeps them so.
 
 A node that has no NodeNetworkState gets one with its current state only. spec.managed: false stops enforcement and reporting at once.
-Every change is undone again unless the node, read back, is as desired, and what held before still holds: the API server is reachable,
-the default gateway answers, the Node is Ready. What undoes it is on disk before the change begins, so that a crash leaves nothing half
-done: the next start rolls it back. What failed is tried again, ever more seldom, until the desire changes.
+Every change is undone again unless the node, read back, is as desired, and what held before still holds: the API server
+is reachable, the default gateway in force answers and forwards packets, a name server answers, the Node is Ready.
+What undoes it is on disk before the change begins, so that a crash leaves nothing half done: the next start rolls it
+back. What failed is tried again, ever more seldom, until the desire changes.
 
 It is a process of its own, beside "netplugin", and shares nothing with it. Start it in the node's network namespace, as root.`
 
@@ -55,7 +57,7 @@ const (
 // nodeStateFlags are the command's.
 type nodeStateFlags struct {
 	kubeconfig, node, backend, stateDir, httpListen, logLevel, logFormat string
-	bridge, ovsdb                                                        string
+	bridge, ovsdb, root                                                  string
 	poll, revert                                                         time.Duration
 	once                                                                 bool
 	policies                                                             policiesFlags
@@ -71,6 +73,7 @@ func nodeStateCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			process.LimitMemory(log)
 			if err := o.check(); err != nil {
 				return err
 			}
@@ -90,6 +93,8 @@ func nodeStateCommand() *cobra.Command {
 	f.StringVar(&o.stateDir, "state-dir", "/var/lib/flowkeep-node-state", "directory of what undoes a change under way, and of the neighbours heard by LLDP; of this agent alone")
 	f.StringVar(&o.bridge, "bridge", "fk0", "the bridge that netplugin enforces on: it is never touched")
 	f.StringVar(&o.ovsdb, "ovsdb", "unix:/var/run/openvswitch/db.sock", "endpoint of ovsdb-server; while it does not answer, there are no types ovs-bridge and ovs-interface, and what may be a port of --bridge is left alone")
+	f.StringVar(&o.root, "node-root", "/", "where the node's root directory is, a mount in a container, which has a "+
+		"resolv.conf of its own: name servers are read from and written to etc/resolv.conf below it")
 	f.StringVar(&o.httpListen, "http-listen", "127.0.0.1:9442", "address of /metrics, /healthz and /readyz")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
@@ -190,8 +195,9 @@ func (o *nodeStateFlags) config(ctx context.Context, log *slog.Logger) (*kube.Cl
 		return nil, none, err
 	}
 	return client, nodestate.Config{
-		Backends: backends, Objects: client, Probes: append(probes, nodestate.Gateways()...),
-		Boot: bootID(), Poll: o.poll, Revert: o.revert, Bridge: o.bridge, Log: log,
+		Backends: backends, Objects: client,
+		Probes: slices.Concat(probes, nodestate.Gateways(), nodestate.Beyond(), nodestate.NameServers()),
+		Boot:   bootID(), Poll: o.poll, Revert: o.revert, Bridge: o.bridge, Log: log,
 	}, nil
 }
 
@@ -216,7 +222,12 @@ func bootID() string {
 // backends are the one in use, and then those that may have left something open.
 func (o *nodeStateFlags) backends(ctx context.Context, log *slog.Logger) ([]nodestate.Backend, error) {
 	embedded := native.New(native.Config{
-		Bridge: o.bridge, ResolvConf: "/etc/resolv.conf", OVSDB: o.ovsdb, StateDir: o.stateDir, Log: log,
+		Bridge:     o.bridge,
+		ResolvConf: "/etc/resolv.conf",
+		Root:       o.root,
+		OVSDB:      o.ovsdb,
+		StateDir:   o.stateDir,
+		Log:        log,
 		Neighbours: filepath.Join(o.stateDir, "neighbours.json"),
 	})
 	program, err := exec.LookPath(nmstatectl.Name)
@@ -241,10 +252,8 @@ func (o *nodeStateFlags) backends(ctx context.Context, log *slog.Logger) ([]node
 
 // guard refuses what names anything that is Flowkeep's.
 func (o *nodeStateFlags) guard(desired nmstate.State) error {
-	for _, r := range desired.References() {
-		if why := nmstate.WhyOfFlowkeep(r.Name, o.bridge); why != "" {
-			return nodestate.Refuse("%s: %s", r.Path, why)
-		}
+	if reasons := nmstate.RefusedNames(desired, o.bridge); len(reasons) > 0 {
+		return nodestate.Refuse("%s", strings.Join(reasons, "\n"))
 	}
 	return nil
 }

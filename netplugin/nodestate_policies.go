@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"log/slog"
 
-	"github.com/flowkeep/flowkeep/internal/nodeconfig/handler"
 	"github.com/flowkeep/flowkeep/internal/process"
-	"github.com/flowkeep/flowkeep/netplugin/nodestate"
-	"github.com/flowkeep/flowkeep/netplugin/nodestate/kube"
+	"github.com/flowkeep/flowkeep/nodestate"
+	nodestatecontroller "github.com/flowkeep/flowkeep/nodestate/controller"
+	"github.com/flowkeep/flowkeep/nodestate/kube"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 )
@@ -21,12 +21,12 @@ type policiesFlags struct {
 
 func (p *policiesFlags) add(f *pflag.FlagSet) {
 	f.BoolVar(&p.on, "policies", true, "bring NodeNetworkConfigurationPolicy objects into this node's desired state, unless netmaster node-config does so for all nodes")
-	f.StringVar(&p.namespace, "lease-namespace", handler.DefaultLeaseNamespace, "namespace of the Lease that netmaster node-config holds")
+	f.StringVar(&p.namespace, "lease-namespace", nodestatecontroller.DefaultLeaseNamespace, "namespace of the Lease that netmaster node-config holds")
 }
 
-func (p *policiesFlags) options(o *nodeStateFlags, log *slog.Logger) (handler.Options, error) {
+func (p *policiesFlags) options(o *nodeStateFlags, log *slog.Logger) (nodestatecontroller.Options, error) {
 	api, err := kube.Config(o.kubeconfig, "flowkeep-node-config/"+process.BuildVersion())
-	return handler.Options{API: api, Node: o.node, LeaseNamespace: p.namespace, Log: log.With("part", "policies")}, err
+	return nodestatecontroller.Options{API: api, Node: o.node, LeaseNamespace: p.namespace, Log: log.With("part", "policies")}, err
 }
 
 // run goes on until ctx ends. What keeps it from its work is told in the log and by its metrics; the node's own desired state is
@@ -40,7 +40,7 @@ func (p *policiesFlags) run(ctx context.Context, o *nodeStateFlags, reg *prometh
 		return err
 	}
 	options.Registerer = reg
-	return handler.Run(ctx, options)
+	return nodestatecontroller.Run(ctx, options)
 }
 
 // once makes the handler's pass, by what the node last reported.
@@ -50,7 +50,7 @@ func (p *policiesFlags) once(ctx context.Context, o *nodeStateFlags, log *slog.L
 	}
 	options, err := p.options(o, log)
 	if err == nil {
-		err = handler.Once(ctx, options)
+		err = nodestatecontroller.Once(ctx, options)
 	}
 	if err != nil {
 		return fmt.Errorf("bring policies into the desired state: %w", err)

@@ -2,18 +2,19 @@ package main
 
 import (
 	"flag"
+	"io"
 	"log/slog"
 	"testing"
 
-	"github.com/flowkeep/flowkeep/internal/nodeconfig/handler"
 	"github.com/flowkeep/flowkeep/internal/process"
 	"github.com/flowkeep/flowkeep/internal/reference"
+	macvtap "github.com/flowkeep/flowkeep/macvtap/agent"
+	"github.com/flowkeep/flowkeep/macvtap/deviceplugin"
 	"github.com/flowkeep/flowkeep/netplugin/agent"
-	macvtap "github.com/flowkeep/flowkeep/netplugin/macvtap/agent"
-	"github.com/flowkeep/flowkeep/netplugin/macvtap/deviceplugin"
-	"github.com/flowkeep/flowkeep/netplugin/nodestate"
-	"github.com/flowkeep/flowkeep/netplugin/nodestate/native/lldp"
-	"github.com/flowkeep/flowkeep/netplugin/vswitch"
+	"github.com/flowkeep/flowkeep/netplugin/node/vswitch"
+	"github.com/flowkeep/flowkeep/nodestate"
+	nodestatecontroller "github.com/flowkeep/flowkeep/nodestate/controller"
+	"github.com/flowkeep/flowkeep/nodestate/native/lldp"
 )
 
 var update = flag.Bool("update", false, "write docs/reference anew")
@@ -32,6 +33,7 @@ func TestReference(t *testing.T) {
 	if err := agent.DeclareMetrics(cfg); err != nil {
 		t.Fatal(err)
 	}
+	policies.Metrics.MustRegister(process.NewQueue(io.Discard).Collector())
 	if _, err := (&certificateFlags{from: fromNetmaster}).open(&cfg); err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +41,7 @@ func TestReference(t *testing.T) {
 	nodes := b.Process("node-state", "netplugin")
 	nodestate.NewMetrics(nodes.Metrics)
 	nodes.Metrics.MustRegister(lldp.New(""))
-	handler.NewMetrics(nodes.Metrics)
+	nodestatecontroller.NewMetrics(nodes.Metrics)
 
 	devices := b.Process("macvtap", "netplugin")
 	deviceplugin.NewMetrics(devices.Metrics)

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/flowkeep/flowkeep/internal/process"
-	"github.com/flowkeep/flowkeep/netplugin/vswitch"
+	"github.com/flowkeep/flowkeep/netplugin/node/vswitch"
 	"github.com/spf13/cobra"
 )
 

@@ -6,11 +6,12 @@ import (
 	"net/netip"
 )
 
-// ErrPrerequisite says that a match has a field without the one that it depends on. It cannot be sent: without the field it
-// would match more than was meant.
+// ErrPrerequisite is returned for a match that has a field without the field on which it depends. Such a match is not
+// sent: without the field it would match more packets than intended.
 var ErrPrerequisite = errors.New("a match field's prerequisite is missing")
 
-// Check tells what of a match the switch would refuse (ovs-fields(7), "Prerequisites"); the error wraps ErrPrerequisite.
+// Check returns an error if the switch would reject the match for a missing prerequisite (ovs-fields(7),
+// "Prerequisites"); the error wraps ErrPrerequisite.
 func (m *Match) Check() error {
 	ip := m.EtherType == EtherIPv4 || m.EtherType == EtherIPv6
 	switch {
@@ -26,7 +27,8 @@ func (m *Match) Check() error {
 		return fmt.Errorf("ports without nw_proto TCP, UDP or SCTP: %w", ErrPrerequisite)
 	case m.TCPFlags.Mask != 0 && m.IPProto != 6:
 		return fmt.Errorf("tcp_flags without nw_proto TCP: %w", ErrPrerequisite)
-	case (m.ICMPType.Mask != 0 || m.ICMPCode.Mask != 0) && (m.EtherType != EtherIPv4 || m.IPProto != 1) && (m.EtherType != EtherIPv6 || m.IPProto != 58):
+	case (m.ICMPType.Mask != 0 || m.ICMPCode.Mask != 0) && (m.EtherType != EtherIPv4 || m.IPProto != 1) &&
+		(m.EtherType != EtherIPv6 || m.IPProto != 58):
 		return fmt.Errorf("ICMP fields without nw_proto ICMP: %w", ErrPrerequisite)
 	case (m.NDTarget.IsValid() || m.NDSLL != MAC{} || m.NDTLL != MAC{}) && (m.IPProto != 58 || m.ICMPType.Mask == 0):
 		return fmt.Errorf("neighbour discovery fields without ICMPv6 type: %w", ErrPrerequisite)
@@ -34,7 +36,8 @@ func (m *Match) Check() error {
 	return m.checkOriginal(ip)
 }
 
-// family tells whether a prefix goes with the match's ether type.
+// family reports whether the prefix has the address family of the match's ether type. An invalid prefix has any
+// family.
 func (m *Match) family(p netip.Prefix) bool {
 	switch {
 	case !p.IsValid():
@@ -59,7 +62,7 @@ func (m *Match) checkOriginal(ip bool) error {
 // plentyOfActions is the number of actions from which on a mod's size is looked at: no action has more than 40 bytes.
 const plentyOfActions = MaxFlowMod / 64
 
-// Refuse tells why a mod cannot be sent; nil if it can.
+// Refuse returns the reason why a mod cannot be sent, or nil if it can.
 func (m *FlowMod) Refuse() *SwitchError {
 	if m.Command.wipes() {
 		return nil

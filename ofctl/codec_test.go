@@ -135,6 +135,32 @@ func TestAControllersMeter(t *testing.T) {
 	}
 }
 
+// TestControllerIDOnTheWire pins the bytes of an action that names a controller (nicira-ext.h, NXAST_CONTROLLER).
+func TestControllerIDOnTheWire(t *testing.T) {
+	f := Flow{Table: 75, Actions: []Action{{Kind: Controller, Value: 1294, Zone: 1}}}
+	b := entry(&f)
+	const wire = "ffff001000002320" + "0014" + "050e" + "0001" + "01" + "00"
+	if !strings.Contains(hex.EncodeToString(b), wire) {
+		t.Errorf("%x lacks %s", b, wire)
+	}
+	if text := "table=75, priority=0 actions=controller(max_len=1294,id=1)"; !strings.HasSuffix(f.String(), text) {
+		t.Errorf("%s, want %s", f, text)
+	}
+	decoded := func(b []byte) (back Flow, unknown error) {
+		if err := decodeFlowStats(b, func(f Flow, err error) error { back, unknown = f, err; return nil }); err != nil {
+			t.Fatal(err)
+		}
+		return back, unknown
+	}
+	if back, err := decoded(b); err != nil || !slices.Equal(back.Actions, f.Actions) {
+		t.Errorf("%s comes back as %s (%v)", f, back, err)
+	}
+	b[len(b)-2]++ // another reason
+	if back, err := decoded(b); err == nil {
+		t.Errorf("taken for %s", back)
+	}
+}
+
 // TestInstructionsAreReadInTheirOrder: what no switch lists, the same instruction twice or one out of its place, would be another flow
 // when it is written again. It is told, not guessed at.
 func TestInstructionsAreReadInTheirOrder(t *testing.T) {
@@ -185,6 +211,9 @@ func FuzzDecodeFlowStats(f *testing.F) {
 	f.Add(entry(&first))
 	f.Add(append(entry(&first), entry(&Flow{Actions: []Action{{Kind: Ct, Zone: 5, Table: 3, Commit: true, Force: true, Value: 1, Mask: 0xffffffff}, {Kind: GotoTable, Table: 9}}})...))
 	f.Add(entry(&Flow{Actions: []Action{{Kind: Resubmit, Table: 73}, {Kind: Controller, Value: 160, Port: 17}, {Kind: GotoTable, Table: 40}}}))
+	for _, actions := range translations() {
+		f.Add(entry(&Flow{Actions: actions}))
+	}
 	tunnelled := tunnelFlow("fd00::1", "fd00::2")
 	f.Add(entry(&tunnelled))
 	f.Add(entry(&Flow{Match: Match{EtherType: EtherIPv6, IPFrag: Fragments}}))
@@ -266,5 +295,38 @@ func TestFieldsNeedTheirPrerequisites(t *testing.T) {
 	large := FlowMod{Flow: Flow{Actions: slices.Repeat([]Action{{Kind: Conjunction, Value: 1, Clause: 1, Clauses: 2}}, 4200)}}
 	if refused := large.Refuse(); refused == nil || !errors.Is(refused, ErrTooLarge) {
 		t.Errorf("too large: %v", refused)
+	}
+}
+
+// TestBitsOfAMAC pins the bytes of a match of some bits of MACs, and of packets without a VLAN tag (OpenFlow 1.3,
+// OFPVID_PRESENT), and reads them back.
+func TestBitsOfAMAC(t *testing.T) {
+	f := Flow{
+		Table: 55,
+		Match: Match{EthDst: MAC{5: 2}, EthDstMask: MAC{5: 3}, EthSrcMask: MAC{0: 0xff}, Untagged: true},
+	}
+	b := entry(&f)
+	for _, wire := range []string{
+		"8000070c" + "000000000002" + "000000000003",
+		"8000090c" + "000000000000" + "ff0000000000",
+		"80000d04" + "0000" + "1000",
+	} {
+		if !strings.Contains(hex.EncodeToString(b), wire) {
+			t.Errorf("%x lacks %s", b, wire)
+		}
+	}
+	const text = "table=55, priority=0," +
+		"dl_src=00:00:00:00:00:00/ff:00:00:00:00:00,dl_dst=00:00:00:00:00:02/00:00:00:00:00:03,vlan_tci=0x0000/0x1000 " +
+		"actions=drop"
+	if !strings.HasSuffix(f.String(), text) {
+		t.Errorf("%s, want %s", f, text)
+	}
+	if err := decodeFlowStats(b, func(back Flow, err error) error {
+		if back.Match != f.Match || !slices.Equal(back.Actions, f.Actions) {
+			t.Errorf("%s comes back as %s", f, back)
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
 	}
 }

@@ -33,15 +33,29 @@ const (
 	instructionMeter = 6
 
 	actionOutput       = 0
+	actionGroup        = 22
 	actionDecTTL       = 24
 	actionSetField     = 25
 	actionExperimenter = 0xffff
 
 	niciraVendor     = 0x2320
+	niciraRegMove    = 6
+	niciraRegLoad    = 7
+	niciraMultipath  = 10
+	niciraPush       = 27
+	niciraPop        = 28
 	niciraResubmit   = 14
 	niciraConj       = 34
 	niciraCt         = 35
+	niciraNat        = 36
 	niciraController = 37
+	niciraLearn      = 16
+	// niciraControllerID is NXAST_CONTROLLER, which can name a controller.
+	niciraControllerID = 20
+	// niciraSetControllerID is a message (NXT_SET_CONTROLLER_ID).
+	niciraSetControllerID = 20
+
+	reasonAction = 1 // OFPR_ACTION
 
 	// Flags of niciraCt.
 	ctCommit = 1
@@ -50,6 +64,9 @@ const (
 	// Properties of niciraController.
 	controllerMaxLen = 0
 	controllerMeter  = 5
+
+	// vlanPresent is the bit of oxmVLANID that every packet with a tag has (OFPVID_PRESENT).
+	vlanPresent = 0x1000
 
 	classBasic        = 0x8000
 	classNXM1         = 0x0001
@@ -62,6 +79,7 @@ const (
 	oxmEthDst     = 3
 	oxmEthSrc     = 4
 	oxmEthType    = 5
+	oxmVLANID     = 6
 	oxmIPProto    = 10
 	oxmIPv4Src    = 11
 	oxmIPv4Dst    = 12
@@ -86,10 +104,11 @@ const (
 	oxmNDTLL      = 33
 )
 
-// onfTCPFlags is what OpenFlow 1.3 calls nxmTCPFlags when the switch tells of it: a field of the ONF as an experimenter (EXT-109).
+// onfTCPFlags is the OXM field that OpenFlow 1.3 switches use for nxmTCPFlags in their replies: an ONF experimenter
+// field (EXT-109).
 const onfTCPFlags = 42
 
-// NXM fields of class 1; registers are 0 to 7.
+// NXM fields of class 1; registers are 0 to 8.
 const (
 	nxmIPFrag     = 26
 	nxmTunIPv4Src = 31

@@ -8,9 +8,9 @@ import (
 	"unique"
 )
 
-var errShort = errors.New("message is cut short")
+var errShort = errors.New("truncated message")
 
-// UnknownError is a field or an action that this package never sends; a flow that carries it was made by somebody else.
+// UnknownError is a field or an action that this package never sends. Another program installed the flow that has it.
 type UnknownError struct {
 	What string
 	// Match: it is in the match, of which not all is known: no flow mod can name the flow.
@@ -19,8 +19,8 @@ type UnknownError struct {
 
 func (e *UnknownError) Error() string { return "unknown " + e.What }
 
-// decodeFlowStats walks the entries of one part of a flow statistics reply. A flow with unknown fields or actions is given
-// with an *UnknownError: what could be decoded of it still identifies its table, priority and cookie.
+// decodeFlowStats walks the entries of one part of a flow statistics reply. A flow with unknown fields or actions is
+// given with an *UnknownError: what could be decoded of it still identifies its table, priority and cookie.
 func decodeFlowStats(b []byte, visit func(Flow, error) error) error {
 	return eachFlow(b, func(entry []byte) error {
 		f, err := decodeFlowEntry(entry)
@@ -51,7 +51,13 @@ func eachFlow(b []byte, do func(entry []byte) error) error {
 }
 
 func decodeFlowEntry(b []byte) (Flow, error) {
-	f := Flow{Table: b[2], Priority: be.Uint16(b[12:]), Cookie: be.Uint64(b[24:]), Packets: be.Uint64(b[32:]), Bytes: be.Uint64(b[40:])}
+	f := Flow{
+		Table:    b[2],
+		Priority: be.Uint16(b[12:]),
+		Cookie:   be.Uint64(b[24:]),
+		Packets:  be.Uint64(b[32:]),
+		Bytes:    be.Uint64(b[40:]),
+	}
 	match, rest, err := matchOf(b[48:])
 	if err != nil {
 		return f, err
@@ -59,7 +65,7 @@ func decodeFlowEntry(b []byte) (Flow, error) {
 	matchErr := decodeMatch(match, &f.Match)
 	actions, err := decodeInstructions(rest)
 	f.Actions = actions
-	if err == nil && be.Uint32(b[14:]) != 0 {
+	if err == nil && be.Uint32(b[14:]) != 0 { // idle and hard
 		err = &UnknownError{What: "timeout: the flow ends by itself"}
 	}
 	if matchErr != nil { // that it cannot be named says more
@@ -131,9 +137,11 @@ func decodeBasic(m *Match, field uint8, v, mask []byte) error {
 	case oxmInPort:
 		return exact32(&m.InPort, v, mask)
 	case oxmEthDst:
-		return exactMAC(&m.EthDst, v, mask)
+		return maskedMAC(&m.EthDst, &m.EthDstMask, v, mask)
 	case oxmEthSrc:
-		return exactMAC(&m.EthSrc, v, mask)
+		return maskedMAC(&m.EthSrc, &m.EthSrcMask, v, mask)
+	case oxmVLANID:
+		return untagged(m, v, mask)
 	case oxmEthType:
 		return exact16(&m.EtherType, v, mask)
 	case oxmIPProto:
@@ -226,7 +234,7 @@ func value8(to *U8, v, mask []byte) error {
 	return exact8(&to.Value, v, mask)
 }
 
-// fragments has two bits, whatever else is sent.
+// fragments decodes ip_frag, which has two bits.
 func fragments(to *U8, v, mask []byte) error {
 	if len(v) != 1 {
 		return errShort
@@ -260,6 +268,34 @@ func exactMAC(to *MAC, v, mask []byte) error {
 		return err
 	}
 	*to = MAC(v)
+	return nil
+}
+
+// maskedMAC reads an address, with a mask that is zero where all of it is matched.
+func maskedMAC(to, toMask *MAC, v, mask []byte) error {
+	if len(v) != 6 || mask != nil && len(mask) != 6 {
+		return errShort
+	}
+	*to = MAC(v)
+	if mask == nil || MAC(mask) == (MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}) {
+		return nil
+	}
+	*toMask = MAC(mask)
+	for i := range to {
+		to[i] &= toMask[i]
+	}
+	return nil
+}
+
+// untagged reads a match of packets without a VLAN tag; of those with one this package knows none.
+func untagged(m *Match, v, mask []byte) error {
+	if len(v) != 2 {
+		return errShort
+	}
+	if len(mask) != 2 || be.Uint16(v) != 0 || be.Uint16(mask) != vlanPresent {
+		return unknownField(classBasic, oxmVLANID)
+	}
+	m.Untagged = true
 	return nil
 }
 
@@ -309,14 +345,14 @@ func prefix(to *netip.Prefix, v, mask []byte) error {
 	return nil
 }
 
-// prefixLength is the number of leading ones, if only zeros follow.
+// prefixLength returns the number of leading ones of a mask, and false if the mask is not contiguous.
 func prefixLength(mask []byte) (int, bool) {
 	ones, size := net.IPMask(mask).Size()
 	return ones, size != 0
 }
 
-// decodeInstructions reads each instruction at most once, in the order in which a switch carries them out and lists them (OpenFlow 1.3.5,
-// 5.9): meter, actions, goto.
+// decodeInstructions reads each instruction at most once, in the order in which a switch carries them out and lists
+// them (OpenFlow 1.3.5, 5.9): meter, actions, goto.
 func decodeInstructions(b []byte) ([]Action, error) {
 	var actions []Action
 	var before uint16
@@ -388,6 +424,8 @@ func decodeAction(kind uint16, b []byte) (Action, error) {
 		return Action{Kind: DecTTL}, nil
 	case actionSetField:
 		return decodeSetField(b[4:])
+	case actionGroup:
+		return Action{Kind: Group, Value: be.Uint32(b[4:])}, nil
 	case actionExperimenter:
 		return decodeNicira(b)
 	}
@@ -400,6 +438,11 @@ func decodeSetField(b []byte) (Action, error) {
 		return Action{}, errShort
 	}
 	class, field, v := be.Uint16(b), b[2]>>1, b[4:4+int(b[3])]
+	if class == classBasic {
+		if a, ok := decodeSetDst(field, v); ok {
+			return a, nil
+		}
+	}
 	switch {
 	case class == classBasic && field == oxmEthSrc && len(v) == 6:
 		return Action{Kind: SetEthSrc, MAC: MAC(v)}, nil
@@ -435,6 +478,21 @@ func decodeNicira(b []byte) (Action, error) {
 		return decodeCt(b)
 	case niciraController:
 		return decodeController(b)
+	case niciraPush, niciraPop:
+		return decodeStack(b, subtype)
+	case niciraLearn:
+		return decodeLearn(b)
+	case niciraRegMove:
+		return decodeMove(b)
+	case niciraRegLoad:
+		return decodeRegLoad(b)
+	case niciraMultipath:
+		return decodeMultipath(b)
+	case niciraControllerID:
+		if b[14] != reasonAction {
+			return Action{}, &UnknownError{What: "reason of controller"}
+		}
+		return Action{Kind: Controller, Value: uint32(be.Uint16(b[10:])), Zone: be.Uint16(b[12:])}, nil
 	default:
 		return Action{}, &UnknownError{What: fmt.Sprintf("Nicira action %d", subtype)}
 	}
@@ -460,11 +518,33 @@ func decodeCt(b []byte) (Action, error) {
 	if be.Uint32(b[12:]) != 0 || be.Uint16(b[22:]) != 0 {
 		return a, &UnknownError{What: "ct with a zone from a field or a helper"}
 	}
-	if nested := b[24:]; len(nested) == 16 && be.Uint16(nested) == actionSetField &&
-		be.Uint16(nested[4:]) == classNXM1 && nested[6] == nxmCtMark<<1 {
-		a.Value, a.Mask = be.Uint32(nested[8:]), 0xffffffff
-	} else if len(nested) != 0 {
-		return a, &UnknownError{What: "nested action of ct"}
+	return a, decodeNested(&a, b[24:])
+}
+
+// decodeNested reads the actions of ct: at most one of each kind.
+func decodeNested(a *Action, b []byte) error {
+	for len(b) > 0 {
+		if len(b) < 16 {
+			return errShort
+		}
+		size := int(be.Uint16(b[2:]))
+		if size < 16 || size > len(b) {
+			return errShort
+		}
+		nested := b[:size]
+		b = b[size:]
+		switch kind := be.Uint16(nested); {
+		case kind == actionSetField && size == 16 && be.Uint16(nested[4:]) == classNXM1 &&
+			nested[6] == nxmCtMark<<1 && a.Mask == 0:
+			a.Value, a.Mask = be.Uint32(nested[8:]), 0xffffffff
+		case kind == actionExperimenter && be.Uint32(nested[4:]) == niciraVendor &&
+			be.Uint16(nested[8:]) == niciraNat && a.Nat == NatNone:
+			if err := decodeNat(a, nested); err != nil {
+				return err
+			}
+		default:
+			return &UnknownError{What: "nested action of ct"}
+		}
 	}
-	return a, nil
+	return nil
 }

@@ -25,17 +25,20 @@ const (
 	Delete Command = 4
 	// DeleteAll removes every flow of every table; of the Flow nothing counts.
 	DeleteAll Command = 3
-	// DeleteCookie removes every flow of a table with a cookie; of the Flow nothing else counts. OpenFlow's number for it is DeleteAll's.
+	// DeleteCookie removes every flow of a table with a cookie; of the Flow nothing else counts. OpenFlow's number for
+	// it is DeleteAll's.
 	DeleteCookie Command = 0x83
 )
 
-// wipes tells a command that means flows by something else than their match.
+// wipes reports whether the command selects flows by something else than their match.
 func (c Command) wipes() bool { return c == DeleteAll || c == DeleteCookie }
 
 // FlowMod is one change of a flow table.
 type FlowMod struct {
 	Command Command
 	Flow    Flow
+	// HardTimeout is after how many seconds an added flow ends by itself; 0: never.
+	HardTimeout uint16
 }
 
 // appendHeader writes an OpenFlow header whose length endMessage fills in.
@@ -57,7 +60,7 @@ func appendFlowMod(b []byte, xid uint32, m *FlowMod) ([]byte, error) {
 	return b, nil
 }
 
-// Size is how many bytes the mod is on the wire; one above MaxFlowMod cannot be sent.
+// Size returns the size of the encoded mod in bytes. A mod larger than MaxFlowMod cannot be sent.
 func (m *FlowMod) Size() int { return len(appendAnyFlowMod(nil, 0, m)) }
 
 // appendAnyFlowMod writes a mod however large, with its length left out.
@@ -73,7 +76,8 @@ func appendAnyFlowMod(b []byte, xid uint32, m *FlowMod) []byte {
 	if m.Command == DeleteAll {
 		table = 0xff
 	}
-	b = append(b, table, byte(m.Command)&0x7f, 0, 0, 0, 0)
+	b = append(b, table, byte(m.Command)&0x7f, 0, 0)
+	b = be.AppendUint16(b, m.HardTimeout)
 	b = be.AppendUint16(b, m.Flow.Priority)
 	b = be.AppendUint32(b, 0xffffffff) // no buffer
 	b = be.AppendUint32(b, 0xffffffff) // any port
@@ -107,8 +111,11 @@ func appendFields(b []byte, m *Match) []byte {
 	}
 	b = appendTunnel(b, nxmTunIPv4Src, nxmTunIPv6Src, m.TunSrc)
 	b = appendTunnel(b, nxmTunIPv4Dst, nxmTunIPv6Dst, m.TunDst)
-	b = appendMAC(b, oxmEthDst, m.EthDst)
-	b = appendMAC(b, oxmEthSrc, m.EthSrc)
+	b = appendMaskedMAC(b, oxmEthDst, m.EthDst, m.EthDstMask)
+	b = appendMaskedMAC(b, oxmEthSrc, m.EthSrc, m.EthSrcMask)
+	if m.Untagged {
+		b = appendMasked16(b, classBasic, oxmVLANID, U16{Mask: vlanPresent})
+	}
 	if m.EtherType != 0 {
 		b = append16(b, classBasic, oxmEthType, m.EtherType)
 	}
@@ -260,6 +267,15 @@ func appendMAC(b []byte, field uint8, mac MAC) []byte {
 	return append(appendOXM(b, classBasic, field, false, 6), mac[:]...)
 }
 
+// appendMaskedMAC writes an address that is matched whole, or by the bits of a mask.
+func appendMaskedMAC(b []byte, field uint8, mac, mask MAC) []byte {
+	if mask == (MAC{}) {
+		return appendMAC(b, field, mac)
+	}
+	b = append(appendOXM(b, classBasic, field, true, 6), mac[:]...)
+	return append(b, mask[:]...)
+}
+
 func appendPrefix(b []byte, class uint16, field uint8, p netip.Prefix) []byte {
 	if !p.IsValid() || p.Bits() == 0 {
 		return b
@@ -297,7 +313,8 @@ func appendAddr(b []byte, a netip.Addr) []byte {
 	return append(b, v[:]...)
 }
 
-// appendInstructions writes apply-actions for everything but a first meter and a final goto, which are instructions of their own.
+// appendInstructions writes apply-actions for everything but a first meter and a final goto, which are instructions of
+// their own.
 func appendInstructions(b []byte, actions []Action) []byte {
 	if len(actions) > 0 && actions[0].Kind == Metered {
 		b = append(b, 0, instructionMeter, 0, 8)
@@ -352,6 +369,19 @@ func appendAction(b []byte, a *Action) []byte {
 	case Resubmit:
 		b = appendNicira(b, niciraResubmit, 16)
 		return append(b, 0xff, 0xf8, a.Table, 0, 0, 0)
+	case Group:
+		b = append(b, 0, actionGroup, 0, 8)
+		return be.AppendUint32(b, a.Value)
+	case Learn:
+		return appendLearn(b, a.Learned())
+	case MoveUDPSrc:
+		return appendMove(b, a)
+	case Multipath:
+		return appendMultipath(b, a)
+	case SetNwDst, SetTpDst:
+		return appendSetDst(b, a)
+	case Push, Pop:
+		return appendStack(b, a)
 	}
 	return b
 }
@@ -363,9 +393,16 @@ func appendOutput(b []byte, port uint32, maxLen uint16) []byte {
 	return append(b, 0, 0, 0, 0, 0, 0)
 }
 
-// appendController writes the plain output where there is no meter (nicira-ext.h, NXAST_CONTROLLER2).
+// appendController writes the plain output where there is neither a meter nor a controller's ID (nicira-ext.h,
+// NXAST_CONTROLLER and NXAST_CONTROLLER2).
 func appendController(b []byte, a *Action) []byte {
-	if a.Port == 0 {
+	switch {
+	case a.Port == 0 && a.Zone != 0:
+		b = appendNicira(b, niciraControllerID, 16)
+		b = be.AppendUint16(b, uint16(a.Value))
+		b = be.AppendUint16(b, a.Zone)
+		return append(b, reasonAction, 0)
+	case a.Port == 0:
 		return appendOutput(b, PortController, uint16(a.Value))
 	}
 	b = appendNicira(b, niciraController, 32)
@@ -407,17 +444,15 @@ func appendSetTunnel(b []byte, four, six uint8, a netip.Addr) []byte {
 }
 
 func appendCtAction(b []byte, a *Action) []byte {
-	var flags, length uint16 = 0, 24
+	var flags uint16
 	if a.Commit {
 		flags = ctCommit
 	}
 	if a.Force {
 		flags |= ctForce
 	}
-	if a.Mask != 0 {
-		length += 16
-	}
-	b = appendNicira(b, niciraCt, length)
+	start := len(b)
+	b = appendNicira(b, niciraCt, 0)
 	b = be.AppendUint16(b, flags)
 	b = be.AppendUint32(b, 0)
 	b = be.AppendUint16(b, a.Zone)
@@ -425,5 +460,9 @@ func appendCtAction(b []byte, a *Action) []byte {
 	if a.Mask != 0 {
 		b = appendSetField32(b, nxmCtMark, a.Value)
 	}
+	if a.Nat != NatNone {
+		b = appendNat(b, a)
+	}
+	be.PutUint16(b[start+2:], uint16(len(b)-start))
 	return b
 }

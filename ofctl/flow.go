@@ -1,6 +1,6 @@
-// Package ofctl is the switch library: flows as values, their OpenFlow 1.3 encoding with Open vSwitch's extensions, and a
-// session with a bridge that commits changes in atomic bundles and reads tables back whole. Package ofctl/ovsdb makes
-// bridges and ports.
+// Package ofctl is the switch library: flows as values, their OpenFlow 1.3 encoding with Open vSwitch's extensions,
+// and a session with a bridge that commits changes in atomic bundles and reads tables back whole. Package ofctl/ovsdb
+// makes bridges and ports.
 package ofctl
 
 import (
@@ -25,43 +25,46 @@ type Flow struct {
 // The ct* fields are conntrack's original tuple (ovs-fields(7), ct_nw_src and following): the same for both directions
 // of a connection. They need CtState with +trk and -inv in the same match, and EtherType.
 type Match struct {
-	InPort    uint32 // 0: any
-	EtherType uint16 // 0: any
-	EthSrc    MAC    // zero: any
-	EthDst    MAC    // zero: any
-	IPProto   uint8  // 0: any
-	IPFrag    U8     // FragAny and FragLater; needs EtherType IPv4 or IPv6
-	CtProto   uint8  // ct_nw_proto; 0: any
-	ICMPType  U8     // icmp_type or icmpv6_type, by EtherType
-	ICMPCode  U8
-	ArpOp     uint16 // 0: any
-	TpSrc     U16    // tcp_src, udp_src or sctp_src, by IPProto
-	TpDst     U16
-	TCPFlags  U16 // 12 bits, as in the TCP header; needs IPProto TCP
-	CtTpSrc   U16
-	CtTpDst   U16
-	CtZone    uint16 // 0: any
-	CtState   U32
-	CtMark    U32
-	ConjID    uint32 // 0: any
-	Reg       [NumRegs]U32
-	NwSrc     netip.Prefix // IPv4, IPv6 or, with EtherType ARP, arp_spa; zero: any
-	NwDst     netip.Prefix // likewise, arp_tpa
-	CtNwSrc   netip.Prefix // ct_nw_src or ct_ipv6_src
-	CtNwDst   netip.Prefix
-	NDTarget  netip.Addr // nd_target; zero: any
-	ArpSHA    MAC        // zero: any
-	NDSLL     MAC        // nd_sll; zero: any
-	NDTLL     MAC        // nd_tll; zero: any
-	TunSrc    netip.Addr // tun_src or tun_ipv6_src: who sent what came by a tunnel; zero: any
-	TunDst    netip.Addr // likewise, to which of the node's addresses; zero: any
+	InPort     uint32 // 0: any
+	EtherType  uint16 // 0: any
+	EthSrc     MAC    // zero: any, without a mask
+	EthDst     MAC    // zero: any, without a mask
+	EthSrcMask MAC    // zero: the address is matched whole
+	EthDstMask MAC    // zero: the address is matched whole
+	Untagged   bool   // without a VLAN tag; false: any
+	IPProto    uint8  // 0: any
+	IPFrag     U8     // FragAny and FragLater; needs EtherType IPv4 or IPv6
+	CtProto    uint8  // ct_nw_proto; 0: any
+	ICMPType   U8     // icmp_type or icmpv6_type, by EtherType
+	ICMPCode   U8
+	ArpOp      uint16 // 0: any
+	TpSrc      U16    // tcp_src, udp_src or sctp_src, by IPProto
+	TpDst      U16
+	TCPFlags   U16 // 12 bits, as in the TCP header; needs IPProto TCP
+	CtTpSrc    U16
+	CtTpDst    U16
+	CtZone     uint16 // 0: any
+	CtState    U32
+	CtMark     U32
+	ConjID     uint32 // 0: any
+	Reg        [NumRegs]U32
+	NwSrc      netip.Prefix // IPv4, IPv6 or, with EtherType ARP, arp_spa; zero: any
+	NwDst      netip.Prefix // likewise, arp_tpa
+	CtNwSrc    netip.Prefix // ct_nw_src or ct_ipv6_src
+	CtNwDst    netip.Prefix
+	NDTarget   netip.Addr // nd_target; zero: any
+	ArpSHA     MAC        // zero: any
+	NDSLL      MAC        // nd_sll; zero: any
+	NDTLL      MAC        // nd_tll; zero: any
+	TunSrc     netip.Addr // tun_src or tun_ipv6_src: who sent what came by a tunnel; zero: any
+	TunDst     netip.Addr // likewise, to which of the node's addresses; zero: any
 }
 
 // NoTable in a Ct action does not recirculate.
 const NoTable uint8 = 0xff
 
 // NumRegs is how many 32-bit registers (reg0…) flows may use.
-const NumRegs = 8
+const NumRegs = 9
 
 // MAC is an Ethernet address.
 type MAC [6]byte
@@ -120,7 +123,7 @@ const (
 	EtherIPv6 uint16 = 0x86dd
 )
 
-// ActionKind tells what an Action does and which of its fields count.
+// ActionKind is the kind of an Action, which determines the fields that are used.
 type ActionKind uint8
 
 // Action kinds. A flow without actions drops.
@@ -132,13 +135,23 @@ const (
 	SetEthDst                         // MAC
 	DecTTL                            //
 	Conjunction                       // Value: id, Clause: k, Clauses: n (k counts from 1)
-	Ct                                // Zone, Table (recirculate to; 0xff: none), Commit, Force (with Commit: one that the other end opened makes way), Value/Mask: ct_mark set on commit (Mask 0: none)
-	Resubmit                          // Table
-	Controller                        // Value: max length; Port: a meter's ID, which drops but the copy for the controller; 0: none
-	SetTunSrc                         // Addr: the node's address that the next output to a tunnel sends from
-	SetTunDst                         // Addr: where it sends to
-	SetMark                           // Value: pkt_mark, the packet's mark in the node's kernel
-	Metered                           // Value: the meter's ID; first: what it does not let through ends here
+	// Zone, Table (recirculate to; 0xff: none), Commit, Force (with Commit: one that the other end opened makes way),
+	// Value/Mask: ct_mark set on commit (Mask 0: none)
+	Ct
+	Resubmit   // Table
+	Controller // Value: max length; Port: a copy's meter; Zone: without one, the controller's ID
+	SetTunSrc  // Addr: the node's address that the next output to a tunnel sends from
+	SetTunDst  // Addr: where it sends to
+	SetMark    // Value: pkt_mark, the packet's mark in the node's kernel
+	Metered    // Value: the meter's ID; first: what it does not let through ends here
+	Group      // Value: the group's ID
+	Learn      // adds a flow, see Learned
+	MoveUDPSrc // Value: how many low bits of udp_src replace those of nw_dst, of family Clauses
+	Multipath  // Reg, Value: sets the register to a hash of nw_src or ipv6_src, modulo Value
+	SetNwDst   // Addr: nw_dst or ipv6_dst
+	SetTpDst   // Port; Clause: nw_proto, of TCP, UDP or SCTP
+	Push       // Clause: nw_proto, of which tp_dst is pushed; 0: nw_dst; Clauses: its family
+	Pop        // likewise: the field becomes what was pushed last
 )
 
 // Action is one action; comparable.
@@ -156,9 +169,84 @@ type Action struct {
 	Mask    uint32
 	MAC     MAC
 	Addr    unique.Handle[netip.Addr] // interned: all other actions carry the field too
+	Nat     Nat                       // of Ct
 }
 
-// SetTunnel are the actions that address the next output to a tunnel.
+// Nat is the translation of a Ct action. The translation of a connection is set when it is committed. It applies to the
+// packets that visit the zone with a Ct action that has any Nat.
+type Nat uint8
+
+// Translations. The address is the action's Addr, the port its Port (0: the packet's own).
+const (
+	NatNone Nat = iota
+	NatOnly     // as committed
+	NatSrc      // new connections: the source becomes Addr and Port
+	NatDst      // new connections: the destination becomes Addr and Port
+)
+
+// Translate returns a Ct action that commits connections and translates them.
+func Translate(zone uint16, table uint8, nat Nat, to netip.AddrPort) Action {
+	return Action{
+		Kind:   Ct,
+		Zone:   zone,
+		Table:  table,
+		Commit: true,
+		Nat:    nat,
+		Addr:   unique.Make(to.Addr()),
+		Port:   uint32(to.Port()),
+	}
+}
+
+// LearnFields is a set of packet fields that a learned flow matches.
+type LearnFields uint8
+
+// Fields of LearnFields.
+const (
+	LearnIPv6  LearnFields = 1 << iota // the addresses are IPv6 addresses
+	LearnSrc                           // nw_src or ipv6_src
+	LearnDst                           // nw_dst or ipv6_dst
+	LearnProto                         // nw_proto
+)
+
+// Learned is the flow that a Learn action adds. It matches the ether type, the Fields and the registers Match as the
+// packet has them, and loads the registers Load with the packet's values. Registers are bits of a set.
+type Learned struct {
+	Table       uint8
+	Priority    uint16
+	HardTimeout uint16 // seconds since the action was last executed
+	CookieHigh  uint32 // upper half of the cookie; the lower half is 0
+	Fields      LearnFields
+	Match, Load uint8
+}
+
+// LearnFlow returns the action that adds a flow.
+func LearnFlow(l Learned) Action {
+	return Action{
+		Kind:    Learn,
+		Table:   l.Table,
+		Zone:    l.HardTimeout,
+		Port:    uint32(l.Priority),
+		Value:   l.CookieHigh,
+		Reg:     uint8(l.Fields),
+		Clause:  l.Match,
+		Clauses: l.Load,
+	}
+}
+
+// Learned returns the flow of a Learn action.
+func (a *Action) Learned() Learned {
+	return Learned{
+		Table:       a.Table,
+		Priority:    uint16(a.Port),
+		HardTimeout: a.Zone,
+		CookieHigh:  a.Value,
+		Fields:      LearnFields(a.Reg),
+		Match:       a.Clause,
+		Load:        a.Clauses,
+	}
+}
+
+// SetTunnel returns the actions that set the tunnel endpoints of the next output.
 func SetTunnel(src, dst netip.Addr) []Action {
 	return []Action{{Kind: SetTunSrc, Addr: unique.Make(src)}, {Kind: SetTunDst, Addr: unique.Make(dst)}}
 }

@@ -15,9 +15,10 @@ const (
 	meterModify = 1
 	meterDelete = 2
 
-	meterPackets = 2 // the rate is in packets a second
-	meterBurst   = 4
-	meterStats   = 8
+	meterKilobits = 1 // the rate is in kilobits a second
+	meterPackets  = 2 // the rate is in packets a second
+	meterBurst    = 4
+	meterStats    = 8
 
 	bandDrop     = 1
 	bandSize     = 16
@@ -29,9 +30,19 @@ const (
 	multipartMeterFeatures = 11
 )
 
-// Meter lets Rate packets a second through, and Burst at once, and drops the rest. ID counts from 1. Flows name it by an action Metered.
+// Meter lets Rate packets a second through, and Burst at once, and drops the rest; with Kilobits it counts kilobits. ID
+// counts from 1. Flows name it by an action Metered.
 type Meter struct {
 	ID, Rate, Burst uint32
+	Kilobits        bool
+}
+
+// unit returns the flag for what a meter counts.
+func (m *Meter) unit() uint16 {
+	if m.Kilobits {
+		return meterKilobits
+	}
+	return meterPackets
 }
 
 // MeterCount is what a meter has seen since it was made: Packets came to it, of which it dropped Dropped.
@@ -43,7 +54,8 @@ type MeterCount struct {
 // ErrNoMeters says that the switch's datapath has none, or not enough.
 var ErrNoMeters = errors.New("the switch has no meters")
 
-// EnsureMeters sees to it that the bridge has exactly these meters. Flows that name one that goes, go with it: the switch removes them.
+// EnsureMeters sees to it that the bridge has exactly these meters. Flows that name one that goes, go with it: the
+// switch removes them.
 func (s *Session) EnsureMeters(ctx context.Context, want []Meter) error {
 	if len(want) > 0 {
 		if err := s.haveRoom(ctx, want); err != nil {
@@ -63,7 +75,7 @@ func (s *Session) EnsureMeters(ctx context.Context, want []Meter) error {
 			err = s.changeMeter(ctx, meterModify, m)
 		}
 		if err != nil {
-			return fmt.Errorf("make meter %d: %w", m.ID, err)
+			return fmt.Errorf("add meter %d: %w", m.ID, err)
 		}
 	}
 	for _, h := range have {
@@ -90,14 +102,14 @@ func (s *Session) haveRoom(ctx context.Context, want []Meter) error {
 		return err
 	}
 	if last := slices.MaxFunc(want, func(a, b Meter) int { return int(a.ID) - int(b.ID) }); most < last.ID {
-		return fmt.Errorf("%w: it has %d, wanted are %d", ErrNoMeters, most, last.ID)
+		return fmt.Errorf("%w: it supports %d, want %d", ErrNoMeters, most, last.ID)
 	}
 	return nil
 }
 
 func everyMeter() []byte { return be.AppendUint64(nil, allMeters<<32) }
 
-// Meters are those that the bridge has. One that this package would not make comes with a rate that nobody wants, 0.
+// Meters returns the meters of the bridge. A meter that this package would not create is returned with rate 0.
 func (s *Session) Meters(ctx context.Context) (list []Meter, err error) {
 	err = s.multipart(ctx, multipartMeterConfig, everyMeter(), func(b []byte) error {
 		for len(b) > 0 {
@@ -109,8 +121,8 @@ func (s *Session) Meters(ctx context.Context) (list []Meter, err error) {
 				return errShort
 			}
 			m := Meter{ID: be.Uint32(b[4:])}
-			if size == 8+bandSize && be.Uint16(b[2:])&^meterStats == meterPackets|meterBurst && be.Uint16(b[8:]) == bandDrop {
-				m.Rate, m.Burst = be.Uint32(b[12:]), be.Uint32(b[16:])
+			if unit, ok := unitOf(be.Uint16(b[2:])); ok && size == 8+bandSize && be.Uint16(b[8:]) == bandDrop {
+				m.Rate, m.Burst, m.Kilobits = be.Uint32(b[12:]), be.Uint32(b[16:]), unit == meterKilobits
 			}
 			list = append(list, m)
 			b = b[size:]
@@ -118,6 +130,12 @@ func (s *Session) Meters(ctx context.Context) (list []Meter, err error) {
 		return nil
 	})
 	return list, err
+}
+
+// unitOf returns what a meter with these flags counts; ok is false for flags that this package does not send.
+func unitOf(flags uint16) (unit uint16, ok bool) {
+	unit = flags &^ (meterStats | meterBurst)
+	return unit, flags&meterBurst != 0 && (unit == meterPackets || unit == meterKilobits)
 }
 
 // MeterCounts reads the meters' counters.
@@ -152,7 +170,7 @@ func appendMeterMod(b []byte, xid uint32, command uint16, m Meter) []byte {
 	start := len(b)
 	b = appendHeader(b, typeMeterMod, xid)
 	b = be.AppendUint16(b, command)
-	b = be.AppendUint16(b, meterPackets|meterBurst|meterStats)
+	b = be.AppendUint16(b, m.unit()|meterBurst|meterStats)
 	b = be.AppendUint32(b, m.ID)
 	if command != meterDelete {
 		b = be.AppendUint16(b, bandDrop)
@@ -179,7 +197,7 @@ func (s *Session) multipart(ctx context.Context, kind uint16, body []byte, visit
 	b = append(b, body...)
 	endMessage(b, 0)
 	if err := s.write(b); err != nil {
-		return fmt.Errorf("ask the bridge: %w", err)
+		return fmt.Errorf("send a multipart request: %w", err)
 	}
 	var failed error
 	for {

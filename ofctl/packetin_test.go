@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -131,7 +133,13 @@ func TestMetersAreAsWanted(t *testing.T) {
 	sw := ovstest.Start(t, 1)
 	s := connect(t, sw)
 	sw.OFCtl(t, "add-meter", "meter=7,kbps,band=type=drop,rate=5")
-	for _, want := range [][]ofctl.Meter{{{1, 10, 5}, {2, 20, 5}}, {{1, 10, 5}, {2, 30, 6}}, {{2, 30, 6}}, {}} {
+	for _, want := range [][]ofctl.Meter{
+		{{ID: 1, Rate: 10, Burst: 5}, {ID: 2, Rate: 20, Burst: 5}},
+		{{ID: 1, Rate: 10, Burst: 5}, {ID: 2, Rate: 30, Burst: 6}},
+		{{ID: 2, Rate: 30, Burst: 6}, {ID: 3, Rate: 7000, Burst: 900, Kilobits: true}},
+		{{ID: 2, Rate: 30, Burst: 6, Kilobits: true}},
+		{},
+	} {
 		if err := s.EnsureMeters(t.Context(), want); err != nil {
 			t.Fatal(err)
 		}
@@ -139,8 +147,11 @@ func TestMetersAreAsWanted(t *testing.T) {
 		if err != nil || len(counts) != len(want) {
 			t.Errorf("want %v, there are %v (%v)", want, counts, err)
 		}
+		if have, err := s.Meters(t.Context()); err != nil || !slices.Equal(have, want) {
+			t.Errorf("want %v, there are %v (%v)", want, have, err)
+		}
 	}
-	if err := s.EnsureMeters(t.Context(), []ofctl.Meter{{1 << 30, 10, 5}}); !errors.Is(err, ofctl.ErrNoMeters) {
+	if err := s.EnsureMeters(t.Context(), []ofctl.Meter{{ID: 1 << 30, Rate: 10, Burst: 5}}); !errors.Is(err, ofctl.ErrNoMeters) {
 		t.Errorf("a meter too many: %v", err)
 	}
 	if err := s.Barrier(t.Context()); err != nil {
@@ -156,4 +167,61 @@ func FuzzPacketIn(f *testing.F) {
 			t.Errorf("a frame of %d bytes in %d", len(p.Frame), len(b))
 		}
 	})
+}
+
+// TestConnect_TableMiss: while a session is open, a packet without a flow goes to no controller.
+func TestConnect_TableMiss(t *testing.T) {
+	sw := ovstest.Start(t, 1)
+	for name, connect := range map[string]func() (*ofctl.Session, error){
+		"commands": func() (*ofctl.Session, error) { return ofctl.Connect(t.Context(), sw.Management()) },
+		"packets": func() (*ofctl.Session, error) {
+			return ofctl.ConnectPacketIns(t.Context(), sw.Management(), 128, func(*ofctl.PacketIn) {})
+		},
+		"packets of an ID": func() (*ofctl.Session, error) {
+			return ofctl.ConnectController(t.Context(), sw.Management(), 7, 128, func(*ofctl.PacketIn) {})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, err := connect()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			if err := s.Barrier(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if text := sw.AppCtl(t, "ofproto/trace", sw.Bridge, "in_port=1,ip"); !strings.Contains(text, "No match.") {
+				t.Error(text)
+			}
+		})
+	}
+}
+
+// TestConnect_FragmentHandling: each session has flows see the ports of first fragments, also one for packets that
+// flows hand on, and after another program changed it.
+func TestConnect_FragmentHandling(t *testing.T) {
+	sw := ovstest.Start(t, 0)
+	handling := func() string { return strings.TrimSpace(sw.OFCtl(t, "get-frags")) }
+	if got := handling(); got != "normal" {
+		t.Fatalf("a new switch handles fragments as %q", got)
+	}
+	for name, connect := range map[string]func() (*ofctl.Session, error){
+		"commands": func() (*ofctl.Session, error) { return ofctl.Connect(t.Context(), sw.Management()) },
+		"packets": func() (*ofctl.Session, error) {
+			return ofctl.ConnectPacketIns(t.Context(), sw.Management(), 128, func(*ofctl.PacketIn) {})
+		},
+	} {
+		sw.OFCtl(t, "set-frags", "normal")
+		s, err := connect()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Barrier(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if got := handling(); got != "nx-match" {
+			t.Errorf("a session for %s: fragments are handled as %q", name, got)
+		}
+		s.Close()
+	}
 }

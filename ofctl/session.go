@@ -14,8 +14,8 @@ import (
 // writeChunk is how many bytes of encoded flow mods go into one write.
 const writeChunk = 256 << 10
 
-// Session is one OpenFlow 1.3 connection to a bridge's management socket. Its calls are safe for concurrent use and run one
-// after another. A session that failed stays failed: connect anew.
+// Session is one OpenFlow 1.3 connection to a bridge's management socket. It is safe for concurrent use; calls run one
+// after another. A session that failed cannot be used again: create a new one.
 type Session struct {
 	conn   net.Conn
 	calls  chan struct{} // holds the one that is under way; who waits is served in turn
@@ -24,8 +24,8 @@ type Session struct {
 	buf    []byte
 
 	messages chan message    // what the current call waits for
-	packets  func(*PacketIn) // nil: nobody wants any
-	onCommit func()          // nil: nobody wants to know
+	packets  func(*PacketIn) // nil: packet-ins are ignored
+	onCommit func()          // called after each commit request; may be nil
 	done     chan struct{}
 	err      error // set before done is closed
 }
@@ -36,8 +36,8 @@ type message struct {
 	body []byte
 }
 
-// SwitchError is an error the switch answered with, or would have: what cannot be sent as it is meant is refused here. Type
-// and Code are OpenFlow's (ofp_error_type).
+// SwitchError is an error the switch answered with, or would have: what cannot be sent as it is meant is refused here.
+// Type and Code are OpenFlow's (ofp_error_type).
 type SwitchError struct {
 	Type, Code uint16
 	// Flow is the refused flow, if the error speaks of one.
@@ -60,7 +60,8 @@ func (e *SwitchError) Error() string {
 	return text
 }
 
-// Connect opens the management socket (RUNDIR/BRIDGE.mgmt) and shakes hands.
+// Connect opens the management socket (RUNDIR/BRIDGE.mgmt) and shakes hands. From then on the bridge's flows see the
+// ports of first fragments.
 func Connect(ctx context.Context, path string) (*Session, error) {
 	return connectWith(ctx, path, nil)
 }
@@ -72,14 +73,21 @@ func connectWith(ctx context.Context, path string, packets func(*PacketIn)) (*Se
 	}
 	s, err := newSession(ctx, conn, packets)
 	if err != nil {
-		return nil, fmt.Errorf("shake hands with the bridge at %s: %w", path, err)
+		return nil, fmt.Errorf("OpenFlow handshake with the bridge at %s: %w", path, err)
 	}
 	return s, nil
 }
 
-// newSession has the connection, which it closes if it fails.
+// newSession returns a session on the connection. It closes the connection on errors.
 func newSession(ctx context.Context, conn net.Conn, packets func(*PacketIn)) (*Session, error) {
-	s := &Session{conn: conn, xid: 1, calls: make(chan struct{}, 1), messages: make(chan message, 64), done: make(chan struct{}), packets: packets}
+	s := &Session{
+		conn:     conn,
+		xid:      1,
+		calls:    make(chan struct{}, 1),
+		messages: make(chan message, 64),
+		done:     make(chan struct{}),
+		packets:  packets,
+	}
 	if err := s.handshake(ctx); err != nil {
 		conn.Close()
 		return nil, err
@@ -108,10 +116,16 @@ func (s *Session) handshake(ctx context.Context) error {
 		return errors.New("the bridge does not speak OpenFlow 1.3: add OpenFlow13 to its protocols")
 	}
 	if m.kind != typeHello {
-		return fmt.Errorf("message of type %d where a hello was due", m.kind)
+		return fmt.Errorf("message of type %d instead of a hello", m.kind)
 	}
-	return nil
+	_, err = s.conn.Write(appendSetConfig(appendSetControllerID(nil, noController), 0, 0))
+	return err
 }
+
+// noController is the controller ID of sessions that take no packets; no action names it. Where a connection with
+// ID 0 has not sent a change, Open vSwitch does not know its version yet and has each packet without a flow go to
+// controllers, as OpenFlow 1.0 wants (connmgr_wants_packet_in_on_miss): each costs an upcall then.
+const noController = 0xfffe
 
 func readMessage(r io.Reader) (message, error) {
 	var head [8]byte
@@ -127,10 +141,10 @@ func readMessage(r io.Reader) (message, error) {
 	return m, err
 }
 
-// Done is closed when the connection is lost or closed.
+// Done returns a channel that is closed when the connection is lost or closed.
 func (s *Session) Done() <-chan struct{} { return s.done }
 
-// Err tells why the session ended; call it after Done.
+// Err returns why the session ended. Call it after Done is closed.
 func (s *Session) Err() error { return s.err }
 
 // Close ends the session.
@@ -218,17 +232,22 @@ func (s *Session) nextXID(n int) uint32 {
 	return first
 }
 
-// OnCommit has sent called each time that a change has been sent to the switch, by Commit and before the switch has answered. It is for who begins with the
-// session.
+// OnCommit sets a function that Commit calls after each commit request, before the switch has replied. Call OnCommit
+// before the first Commit.
 func (s *Session) OnCommit(sent func()) { s.onCommit = sent }
 
 // Commit applies all mods in order, atomically: packets see all of them or none (OpenFlow bundles, ONF EXT-230). On a
 // *SwitchError nothing was changed; on any other error the outcome is unknown and the table must be read back.
 //
-// The switch judges each mod as it is added and would commit a bundle without the ones it refused, so the commit is sent
-// only after a barrier has shown that it refused none.
+// The switch judges each mod as it is added and would commit a bundle without the ones it refused, so the commit is
+// sent only after a barrier has shown that it refused none.
 func (s *Session) Commit(ctx context.Context, mods []FlowMod) error {
-	if len(mods) == 0 {
+	return s.CommitWithGroups(ctx, nil, mods)
+}
+
+// CommitWithGroups applies changes of groups and then of flows, as Commit does: in one bundle.
+func (s *Session) CommitWithGroups(ctx context.Context, groups []GroupMod, mods []FlowMod) error {
+	if len(groups)+len(mods) == 0 {
 		return nil
 	}
 	for i := range mods {
@@ -241,7 +260,7 @@ func (s *Session) Commit(ctx context.Context, mods []FlowMod) error {
 		return err
 	}
 	defer end()
-	b := bundle{first: s.nextXID(len(mods) + 3), mods: mods}
+	b := bundle{first: s.nextXID(len(groups) + len(mods) + 3), groups: groups, mods: mods}
 	if err := s.fillBundle(&b); err != nil {
 		return err
 	}
@@ -259,12 +278,33 @@ func (s *Session) Commit(ctx context.Context, mods []FlowMod) error {
 // bundle is one atomic change on its way: open has the first transaction id, mods the following, then barrier and end.
 type bundle struct {
 	first   uint32
+	groups  []GroupMod
 	mods    []FlowMod
 	refused error
 }
 
-func (b *bundle) barrier() uint32 { return b.first + 1 + uint32(len(b.mods)) }
-func (b *bundle) end() uint32     { return b.barrier() + 1 }
+// size returns the number of changes. Those of groups have the first transaction ids.
+func (b *bundle) size() int { return len(b.groups) + len(b.mods) }
+
+// firstFlow returns the transaction id of the first flow mod.
+func (b *bundle) firstFlow() uint32 { return b.first + 1 + uint32(len(b.groups)) }
+
+func (b *bundle) barrier() uint32 { return b.first + 1 + uint32(b.size()) }
+
+// append appends the change of a number.
+func (b *bundle) append(to []byte, xid uint32, i int) ([]byte, error) {
+	if i < len(b.groups) {
+		return appendGroupMod(to, xid, &b.groups[i])
+	}
+	m := &b.mods[i-len(b.groups)]
+	start := len(to)
+	to, err := appendFlowMod(to, xid, m)
+	if err == nil && len(to)-start+bundleAddOverhead > MaxFlowMod {
+		err = fmt.Errorf("table %d priority %d: %w", m.Flow.Table, m.Flow.Priority, ErrTooLarge)
+	}
+	return to, err
+}
+func (b *bundle) end() uint32 { return b.barrier() + 1 }
 
 // fillBundle opens the bundle, adds all mods and waits for the barrier behind them.
 func (s *Session) fillBundle(b *bundle) error {
@@ -278,21 +318,18 @@ func (s *Session) fillBundle(b *bundle) error {
 	}()
 	err := s.awaitBarrier(b)
 	if sendErr := <-sent; sendErr != nil {
-		return fmt.Errorf("send a bundle of %d flow mods: %w", len(b.mods), sendErr)
+		return fmt.Errorf("send a bundle of %d changes: %w", b.size(), sendErr)
 	}
 	return err
 }
 
 func (s *Session) sendBundle(b *bundle) (err error) {
 	s.buf = appendBundleCtrl(s.buf[:0], b.first, b.first, bundleOpenRequest)
-	for i := range b.mods {
+	for i := range b.size() {
 		start, xid := len(s.buf), b.first+1+uint32(i)
 		s.buf = appendBundleAddHeader(s.buf, xid, b.first)
-		if s.buf, err = appendFlowMod(s.buf, xid, &b.mods[i]); err != nil {
+		if s.buf, err = b.append(s.buf, xid, i); err != nil {
 			return err
-		}
-		if len(s.buf)-start > MaxFlowMod {
-			return fmt.Errorf("table %d priority %d: %w", b.mods[i].Flow.Table, b.mods[i].Flow.Priority, ErrTooLarge)
 		}
 		endMessage(s.buf, start)
 		if len(s.buf) >= writeChunk {
@@ -315,8 +352,8 @@ func (s *Session) awaitBarrier(b *bundle) error {
 			return err
 		}
 		switch {
-		case m.kind == typeError && m.xid-b.first <= uint32(len(b.mods)) && b.refused == nil:
-			b.refused = switchError(m, b.first+1, b.mods)
+		case m.kind == typeError && m.xid-b.first <= uint32(b.size()) && b.refused == nil:
+			b.refused = switchError(m, b.firstFlow(), b.mods)
 		case m.kind == typeBarrierRep && m.xid == b.barrier():
 			return nil
 		}
@@ -339,7 +376,7 @@ func (s *Session) endBundle(b *bundle, how uint16) (refused, err error) {
 		switch {
 		case m.kind == typeError && m.xid-b.first <= b.end()-b.first:
 			if refused == nil {
-				refused = switchError(m, b.first+1, b.mods)
+				refused = switchError(m, b.firstFlow(), b.mods)
 			}
 			if m.xid == b.end() {
 				return refused, nil

@@ -62,8 +62,60 @@ func every() []ofctl.Flow {
 	add(ofctl.Match{EtherType: ofctl.EtherIPv6, IPProto: 6}, ofctl.Action{Kind: ofctl.Metered, Value: 1})
 	add(ofctl.Match{EtherType: ofctl.EtherIPv6, IPProto: 17}, ofctl.Action{Kind: ofctl.Controller, Value: 160, Port: 1}, ofctl.Action{Kind: ofctl.GotoTable, Table: 9})
 	add(ofctl.Match{EtherType: ofctl.EtherIPv4}, ofctl.Action{Kind: ofctl.Ct, Zone: 65521, Table: 20})
+	add(ofctl.Match{Untagged: true, EthDst: ofctl.MAC{5: 2}, EthDstMask: ofctl.MAC{5: 3}}, ofctl.Action{Kind: ofctl.SetReg, Reg: 8, Value: 1})
+	add(ofctl.Match{EthSrcMask: ofctl.MAC{0: 0xff}, EthDstMask: ofctl.MAC{3: 0x80}}, out...)
+	var marked ofctl.Match
+	marked.Reg[8] = ofctl.U32{Value: 1, Mask: 0xffffffff}
+	add(marked)
 	add(ofctl.Match{EtherType: ofctl.EtherIPv4, IPProto: 17}, ofctl.Action{Kind: ofctl.Ct, Zone: 65521, Table: 20, Commit: true, Force: true, Value: 1, Mask: 0xffffffff})
 	add(ofctl.Match{EtherType: ofctl.EtherIPv6}, ofctl.Action{Kind: ofctl.Ct, Zone: 65521, Table: ofctl.NoTable, Commit: true, Value: 1, Mask: 0xffffffff}, ofctl.Action{Kind: ofctl.GotoTable, Table: 60})
+	service := netip.MustParseAddrPort("10.0.0.9:8080")
+	service6 := netip.MustParseAddrPort("[fd00::9]:8080")
+	for _, to := range []netip.AddrPort{service, netip.AddrPortFrom(service.Addr(), 0)} {
+		add(ofctl.Match{EtherType: ofctl.EtherIPv4}, ofctl.Translate(65519, 7, ofctl.NatDst, to))
+		add(ofctl.Match{EtherType: ofctl.EtherIPv4}, ofctl.Translate(65519, 7, ofctl.NatSrc, to))
+	}
+	for _, to := range []netip.AddrPort{service6, netip.AddrPortFrom(service6.Addr(), 0)} {
+		marked := ofctl.Translate(65519, 7, ofctl.NatDst, to)
+		marked.Value, marked.Mask = 4, 0xffffffff
+		add(ofctl.Match{EtherType: ofctl.EtherIPv6}, marked)
+	}
+	add(ofctl.Match{EtherType: ofctl.EtherIPv6}, ofctl.Action{Kind: ofctl.Ct, Zone: 65519, Table: 7, Nat: ofctl.NatOnly})
+	for _, proto := range []uint8{6, 17, 132} {
+		for i, to := range []netip.AddrPort{service, service6} {
+			family := []uint8{4, 6}[i]
+			m := ofctl.Match{EtherType: []uint16{ofctl.EtherIPv4, ofctl.EtherIPv6}[i], IPProto: proto, CtZone: 9}
+			save := []ofctl.Action{{Kind: ofctl.Push, Clauses: family}, {Kind: ofctl.Push, Clause: proto}}
+			restore := []ofctl.Action{{Kind: ofctl.Pop, Clause: proto}, {Kind: ofctl.Pop, Clauses: family}}
+			add(m, slices.Concat(save, ofctl.SetDestination(proto, to), restore)...)
+		}
+	}
+	add(ofctl.Match{EtherType: ofctl.EtherIPv4}, ofctl.Action{Kind: ofctl.Multipath, Reg: 4, Value: 256}, ofctl.Action{Kind: ofctl.GotoTable, Table: 9})
+	udp4 := ofctl.Match{EtherType: ofctl.EtherIPv4, IPProto: 17}
+	udp6 := ofctl.Match{EtherType: ofctl.EtherIPv6, IPProto: 17}
+	add(udp4, ofctl.Action{Kind: ofctl.MoveUDPSrc, Value: 6, Clauses: 4})
+	add(udp6, ofctl.Action{Kind: ofctl.MoveUDPSrc, Value: 5, Clauses: 6})
+	add(ofctl.Match{EtherType: ofctl.EtherIPv4}, ofctl.Action{Kind: ofctl.SetReg, Reg: 2, Value: 7}, ofctl.Action{Kind: ofctl.Group, Value: groupID})
+	for _, fields := range []ofctl.LearnFields{
+		ofctl.LearnSrc,
+		ofctl.LearnSrc | ofctl.LearnIPv6,
+		ofctl.LearnSrc | ofctl.LearnDst | ofctl.LearnProto,
+		ofctl.LearnProto | ofctl.LearnDst | ofctl.LearnIPv6,
+	} {
+		etherType := ofctl.EtherIPv4
+		if fields&ofctl.LearnIPv6 != 0 {
+			etherType = ofctl.EtherIPv6
+		}
+		add(ofctl.Match{EtherType: etherType, IPProto: 17}, ofctl.LearnFlow(ofctl.Learned{
+			Table:       4,
+			Priority:    100,
+			HardTimeout: 10800,
+			CookieHigh:  0xf1010b00,
+			Fields:      fields,
+			Match:       1 << 2,
+			Load:        1<<1 | 1<<3,
+		}))
+	}
 	return flows
 }
 
@@ -100,6 +152,9 @@ func TestWhatOVSGivesBackIsWhatWasSent(t *testing.T) {
 	if err := s.EnsureMeters(t.Context(), []ofctl.Meter{{ID: 1, Rate: 10, Burst: 5}}); err != nil {
 		t.Fatal(err)
 	}
+	if err := s.EnsureGroups(t.Context(), []ofctl.SelectGroup{selectGroup(2)}); err != nil {
+		t.Fatal(err)
+	}
 	if err := s.Commit(context.Background(), mods(ofctl.Add, every())); err != nil {
 		t.Fatal(err)
 	}
@@ -108,6 +163,18 @@ func TestWhatOVSGivesBackIsWhatWasSent(t *testing.T) {
 	}
 	if told := (ofctl.Action{Kind: ofctl.Controller, Value: 160, Port: 1}).String(); !strings.Contains(sw.OFCtl(t, "dump-flows"), "actions="+told+",goto_table:9") {
 		t.Errorf("ovs-ofctl does not print %s:\n%s", told, sw.OFCtl(t, "dump-flows"))
+	}
+	printed := sw.OFCtl(t, "dump-flows")
+	for _, f := range every() {
+		for _, a := range f.Actions {
+			translates := a.Kind == ofctl.Ct && a.Nat != ofctl.NatNone && a.Mask == 0
+			if a.Kind < ofctl.Group && !translates {
+				continue
+			}
+			if !strings.Contains(printed, a.String()) {
+				t.Errorf("ovs-ofctl does not print %s:\n%s", a, printed)
+			}
+		}
 	}
 	if err := s.Commit(context.Background(), mods(ofctl.Delete, every())); err != nil {
 		t.Fatal(err)
@@ -171,6 +238,9 @@ func TestCountersOfChosenFlows(t *testing.T) {
 	sw := ovstest.Start(t, 2)
 	s := connect(t, sw)
 	if err := s.EnsureMeters(t.Context(), []ofctl.Meter{{ID: 1, Rate: 10, Burst: 10}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.EnsureGroups(t.Context(), []ofctl.SelectGroup{selectGroup(2)}); err != nil {
 		t.Fatal(err)
 	}
 	flows := every()

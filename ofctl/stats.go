@@ -15,7 +15,7 @@ type Counted struct {
 	Cookie         uint64
 	Match          Match
 	Packets, Bytes uint64
-	// Age is for how long the flow has been there: it tells a flow from its successor of the same match.
+	// Age is the time since the flow was added. It distinguishes a flow from a later one with the same match.
 	Age time.Duration
 }
 
@@ -25,7 +25,7 @@ type Filter struct {
 	Cookie, Mask uint64
 }
 
-// Chooses tells whether the filter chooses flows of this table and cookie.
+// Chooses reports whether the filter selects flows of this table and cookie.
 func (f Filter) Chooses(table uint8, cookie uint64) bool {
 	return (f.Table == AllTables || f.Table == table) && (cookie^f.Cookie)&f.Mask == 0
 }
@@ -33,20 +33,21 @@ func (f Filter) Chooses(table uint8, cookie uint64) bool {
 // AllTables in a Filter is every table.
 const AllTables uint8 = 0xff
 
-// mostAsked is how many requests are sent before the first reply is read: few enough for the socket to take them whatever the switch does.
-const mostAsked = 128
+// maxRequests is how many requests are sent before the first reply is read: few enough for the socket to take them
+// whatever the switch does.
+const maxRequests = 128
 
-// Counters visits what the switch has counted for the flows that the filters choose, one filter after another; a flow that several choose is visited as
-// often. The switch is asked for all of them at once, as a busy one lets each question wait. Open vSwitch finds the flows of one whole cookie
-// without looking at others. Flows that carry what this package never sends are passed over. An error of visit ends the
-// visiting; the session stays usable.
+// Counters visits the counters of the flows that the filters select, filter by filter; a flow that several filters
+// select is visited several times. The requests are sent together, since a busy switch delays each of them. Open
+// vSwitch finds the flows of a fully masked cookie by an index. Flows that this package cannot decode are skipped. An
+// error of visit ends the visits, and the session remains usable.
 func (s *Session) Counters(ctx context.Context, filters []Filter, visit func(Counted) error) error {
 	end, err := s.begin(ctx)
 	if err != nil {
 		return err
 	}
 	defer end()
-	for some := range slices.Chunk(filters, mostAsked) {
+	for some := range slices.Chunk(filters, maxRequests) {
 		first, err := s.askFlows(some...)
 		if err != nil {
 			return err
@@ -78,7 +79,7 @@ func (s *Session) askFlows(filters ...Filter) (first uint32, err error) {
 		b = appendFlowsRequest(b, first+uint32(i), f)
 	}
 	if err := s.write(b); err != nil {
-		return 0, fmt.Errorf("ask the bridge for its flows: %w", err)
+		return 0, fmt.Errorf("request flow statistics: %w", err)
 	}
 	return first, nil
 }
@@ -102,8 +103,10 @@ func appendFlowsRequest(b []byte, xid uint32, f Filter) []byte {
 
 func decodeCounters(b []byte, visit func(Counted) error) error {
 	return eachFlow(b, func(entry []byte) error {
-		c := Counted{Table: entry[2], Age: time.Duration(be.Uint32(entry[4:]))*time.Second + time.Duration(be.Uint32(entry[8:])),
-			Priority: be.Uint16(entry[12:]), Cookie: be.Uint64(entry[24:]), Packets: be.Uint64(entry[32:]), Bytes: be.Uint64(entry[40:])}
+		c := Counted{Table: entry[2],
+			Age:      time.Duration(be.Uint32(entry[4:]))*time.Second + time.Duration(be.Uint32(entry[8:])),
+			Priority: be.Uint16(entry[12:]), Cookie: be.Uint64(entry[24:]), Packets: be.Uint64(entry[32:]),
+			Bytes: be.Uint64(entry[40:])}
 		body, _, err := matchOf(entry[48:])
 		if err != nil {
 			return err
@@ -117,5 +120,43 @@ func decodeCounters(b []byte, visit func(Counted) error) error {
 			return err
 		}
 		return visit(c)
+	})
+}
+
+// Temporary is a flow that ends by itself.
+type Temporary struct {
+	Flow
+	HardTimeout uint16 // seconds; 0: it ends otherwise
+}
+
+// Temporaries visits the flows that a filter chooses, with their timeouts. Flows that carry what this package never
+// sends are passed over.
+func (s *Session) Temporaries(ctx context.Context, filter Filter, visit func(Temporary) error) error {
+	end, err := s.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	xid, err := s.askFlows(filter)
+	if err != nil {
+		return err
+	}
+	return s.readFlows(xid, func(b []byte) error { return decodeTemporaries(b, visit) })
+}
+
+func decodeTemporaries(b []byte, visit func(Temporary) error) error {
+	return eachFlow(b, func(entry []byte) error {
+		t := Temporary{HardTimeout: be.Uint16(entry[16:])}
+		entry = slices.Clone(entry)
+		clear(entry[14:18]) // idle and hard timeout, of which no other flow of this package has any
+		f, err := decodeFlowEntry(entry)
+		if _, unknown := errors.AsType[*UnknownError](err); unknown {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		t.Flow = f
+		return visit(t)
 	})
 }

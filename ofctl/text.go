@@ -10,7 +10,7 @@ func (m MAC) String() string {
 	return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", m[0], m[1], m[2], m[3], m[4], m[5])
 }
 
-// String is the flow in ovs-ofctl's syntax, without counters.
+// String returns the flow in ovs-ofctl's syntax, without counters.
 func (f Flow) String() string {
 	text := fmt.Sprintf("cookie=%#x, table=%d, priority=%d", f.Cookie, f.Table, f.Priority)
 	if match := f.Match.String(); match != "" {
@@ -25,7 +25,7 @@ func (t *textBuilder) add(format string, args ...any) {
 	t.parts = append(t.parts, fmt.Sprintf(format, args...))
 }
 
-// String is the match in ovs-ofctl's syntax; empty if it matches everything.
+// String returns the match in ovs-ofctl's syntax, or "" if it matches everything.
 func (m Match) String() string {
 	var t textBuilder
 	if m.InPort != 0 {
@@ -41,8 +41,11 @@ func (m Match) String() string {
 		t.add("conj_id=%d", m.ConjID)
 	}
 	m.protocolText(&t)
-	t.mac("dl_src", m.EthSrc)
-	t.mac("dl_dst", m.EthDst)
+	t.maskedMAC("dl_src", m.EthSrc, m.EthSrcMask)
+	t.maskedMAC("dl_dst", m.EthDst, m.EthDstMask)
+	if m.Untagged {
+		t.add("vlan_tci=0x0000/%#x", vlanPresent)
+	}
 	m.addressText(&t)
 	t.fragments(m.IPFrag)
 	m.transportText(&t)
@@ -55,7 +58,7 @@ func (t *textBuilder) tunnel(end string, a netip.Addr) {
 	}
 }
 
-// tunnelField is the field of an end, src or dst, of tunnels of the address's family.
+// tunnelField returns the name of the tunnel field of an end, src or dst, for the address's family.
 func tunnelField(end string, a netip.Addr) string {
 	if a.Is4() {
 		return "tun_" + end
@@ -64,7 +67,8 @@ func tunnelField(end string, a netip.Addr) string {
 }
 
 func (t *textBuilder) fragments(v U8) {
-	names := map[U8]string{{0, 1}: "no", {0, 3}: "no", {1, 1}: "yes", {1, 3}: "first", {3, 3}: "later", {0, 2}: "not_later", {2, 2}: "later"}
+	names := map[U8]string{{0, 1}: "no", {0, 3}: "no", {1, 1}: "yes", {1, 3}: "first", {3, 3}: "later",
+		{0, 2}: "not_later", {2, 2}: "later"}
 	switch name := names[v]; {
 	case v.Mask == 0:
 	case name != "":
@@ -98,6 +102,14 @@ func (t *textBuilder) mac(name string, m MAC) {
 	if m != (MAC{}) {
 		t.add("%s=%s", name, m)
 	}
+}
+
+func (t *textBuilder) maskedMAC(name string, m, mask MAC) {
+	if mask == (MAC{}) {
+		t.mac(name, m)
+		return
+	}
+	t.add("%s=%s/%s", name, m, mask)
 }
 
 func (t *textBuilder) prefix(name string, p netip.Prefix) {
@@ -249,7 +261,7 @@ func portText(port uint32) string {
 	return fmt.Sprint(port)
 }
 
-// ActionsString is a list of actions in ovs-ofctl's syntax.
+// ActionsString returns a list of actions in ovs-ofctl's syntax.
 func ActionsString(actions []Action) string {
 	if len(actions) == 0 {
 		return "drop"
@@ -261,7 +273,7 @@ func ActionsString(actions []Action) string {
 	return strings.Join(parts, ",")
 }
 
-// String is the action in ovs-ofctl's syntax.
+// String returns the action in ovs-ofctl's syntax.
 func (a Action) String() string {
 	switch a.Kind {
 	case Output:
@@ -291,11 +303,31 @@ func (a Action) String() string {
 		return a.ctText()
 	case Resubmit:
 		return fmt.Sprintf("resubmit(,%d)", a.Table)
+	case Group:
+		return fmt.Sprintf("group:%d", a.Value)
+	case Learn:
+		return a.Learned().String()
+	case SetNwDst:
+		return fmt.Sprintf("set_field:%s->%s", a.Addr.Value(), nwDstName(a.Addr.Value()))
+	case SetTpDst:
+		return fmt.Sprintf("set_field:%d->%s_dst", a.Port, transportNames[a.Clause])
+	case Push:
+		return "push:" + a.stackField().name
+	case Pop:
+		return "pop:" + a.stackField().name
+	case MoveUDPSrc:
+		bits := fmt.Sprintf("0..%d]", a.Value-1)
+		return "move:NXM_OF_UDP_SRC[" + bits + "->" + strings.TrimSuffix(a.stackField().name, "]") + bits
+	case Multipath:
+		return fmt.Sprintf("multipath(nw_src,0,modulo_n,%d,0,NXM_NX_REG%d[])", a.Value, a.Reg)
 	case Metered:
 		return fmt.Sprintf("meter:%d", a.Value)
 	case Controller:
 		if a.Port != 0 {
 			return fmt.Sprintf("controller(max_len=%d,meter_id=%d)", a.Value, a.Port)
+		}
+		if a.Zone != 0 {
+			return fmt.Sprintf("controller(max_len=%d,id=%d)", a.Value, a.Zone)
 		}
 		return fmt.Sprintf("controller:%d", a.Value)
 	}
@@ -317,17 +349,26 @@ func (a Action) ctText() string {
 	if a.Mask != 0 {
 		parts = append(parts, fmt.Sprintf("exec(set_field:%#x->ct_mark)", a.Value))
 	}
+	if a.Nat != NatNone {
+		parts = append(parts, a.natText())
+	}
 	return "ct(" + strings.Join(parts, ",") + ")"
 }
 
 // errorText names the errors that flow mods and bundles meet (OpenFlow 1.3, ofp_error_type; ONF EXT-230).
 func errorText(kind, code uint16) string {
 	names := map[[2]uint16]string{
-		{2, 0}: "unknown action type", {2, 1}: "wrong action length", {2, 4}: "bad output port", {2, 5}: "bad action argument",
-		{2, 7}: "too many actions", {3, 0}: "unknown instruction", {3, 2}: "bad table in goto_table", {4, 0}: "bad match type",
+		{2, 0}: "unknown action type", {2, 1}: "wrong action length", {2, 4}: "bad output port",
+		{2, 5}: "bad action argument",
+		{2, 7}: "too many actions", {3, 0}: "unknown instruction", {3, 2}: "bad table in goto_table",
+		{4, 0}: "bad match type",
 		{4, 1}: "bad match length", {4, 6}: "bad match field", {4, 7}: "bad match value", {4, 8}: "bad match mask",
-		{4, 9}: "a match field's prerequisite is missing", {4, 10}: "match field given twice", {5, 0}: "flow mod failed",
-		{5, 1}: "table is full", {12, 1}: "the meter exists already", {12, 2}: "no such meter", {12, 3}: "unknown meter", {12, 12}: "too many meters", {5, 2}: "no such table", {5, 6}: "bad flow mod command",
+		{4, 9}: "a match field's prerequisite is missing", {4, 10}: "match field given twice",
+		{5, 0}: "flow mod failed",
+		{5, 1}: "table is full", {12, 1}: "the meter exists already", {12, 2}: "no such meter",
+		{12, 3}: "unknown meter", {12, 12}: "too many meters", {5, 2}: "no such table",
+		{5, 6}: "bad flow mod command",
+		{6, 0}: "the group exists already", {6, 8}: "no such group", {2, 9}: "unknown group",
 	}
 	if name := names[[2]uint16{kind, code}]; name != "" {
 		return fmt.Sprintf("%s (type %d, code %d)", name, kind, code)

@@ -109,6 +109,16 @@ need_golangci_lint() {
     build_tool golangci-lint "$ROOT/tools" github.com/golangci/golangci-lint/v2/cmd/golangci-lint
   }
 }
+# need_krew: krew and its check of manifests, of tools/krew/go.mod, into the cache
+need_krew() {
+  local name
+  for name in krew validate-krew-manifest; do
+    tool_is_built "$name" "$ROOT/tools/krew/go.mod" || {
+      step "building $name, once"
+      build_tool "$name" "$ROOT/tools/krew" "sigs.k8s.io/krew/cmd/$name"
+    }
+  done
+}
 # chart ARGS…: the chart's objects, as helm renders them with these arguments
 chart() { "$TOOLS/helm" template flowkeep "$ROOT/deploy/chart" --namespace flowkeep-system "$@"; }
 
@@ -160,7 +170,7 @@ build_programs() {
   mkdir -p "$PROGRAMS"
   (cd "$ROOT" && CGO_ENABLED=0 compile "Flowkeep's programs" -o "$PROGRAMS/" \
     -ldflags "-s -w -X github.com/flowkeep/flowkeep/internal/process.Version=$(version)" \
-    ./netmaster ./netplugin ./netctl ./netplugin/cni/flowkeep-cni ./netplugin/macvtap/cni/macvtap \
+    ./netmaster ./netplugin ./netctl ./netplugin/cni/flowkeep-cni ./macvtap/cni/macvtap \
     github.com/containernetworking/plugins/plugins/meta/portmap) && cp "$PROGRAMS/portmap" "$PROGRAMS/flowkeep-portmap" ||
     die "the programs do not build: see the compiler's messages above"
 }

@@ -11,7 +11,6 @@ pki=$cluster/pki
 host=${API#https://} host=${host%:*}
 server=$host:7443          # netmaster's feed
 access=$host:7444          # where the API server asks netmaster
-reviews=$host:7445         # where it would send NetworkPolicies for review, see deploy/webhook.yaml
 MASTER_HTTP=127.0.0.1:9440 # of netmaster, in the control plane's namespace
 PLUGIN_HTTP=127.0.0.1:9441 # of netplugin, in the node's namespace
 
@@ -48,7 +47,7 @@ control_plane() {
   registry start memcached nsenter --net="$CP_NETNS" -- memcached -u nobody -l 127.0.0.1 -p 11211 -m 64 -U 0
   registry start netmaster nsenter --net="$CP_NETNS" -- "$cluster/bin/netmaster" --kubeconfig "$KUBECONFIG" --listen "$server" \
     --tls-ca "$pki/ca.crt" --tls-cert "$pki/server.crt" --tls-key "$pki/server.key" --state-dir "$cluster/netmaster" \
-    --memcached 127.0.0.1:11211 --http-listen "$MASTER_HTTP" --access-listen "$access" --webhook-listen "$reviews"
+    --memcached 127.0.0.1:11211 --http-listen "$MASTER_HTTP" --access-listen "$access"
   await 30 netmaster "$CP_NETNS" "$MASTER_HTTP"
   registration
   cat >"$cluster/netctl.env" <<ENV
@@ -72,9 +71,9 @@ registration() {
   touch "$cluster/registered"
 }
 
-# switch_up: this node's own ovsdb-server and ovs-vswitchd, in its namespace, with its own directory. ovs-vswitchd has the precedence that "netplugin
-# switch" and Open vSwitch's own scripts give it: packets that wait for a processor while others have it are lost. Where that is not permitted nice
-# says so in the log, and starts it all the same.
+# switch_up: this node's own ovsdb-server and ovs-vswitchd, in its namespace, with its own directory. ovs-vswitchd has
+# the nice value that "netplugin switch" and Open vSwitch's own scripts give it: packets that wait for a processor are
+# lost.
 switch_up() {
   local ovs=$node/ovs
   local dirs="env OVS_RUNDIR=$ovs OVS_LOGDIR=$ovs OVS_DBDIR=$ovs"
@@ -83,7 +82,7 @@ switch_up() {
     --unixctl="$ovs/ovsdb.ctl" -vconsole:warn -vsyslog:off
   registry wait_for 10 "ovsdb-server of $NODE" ovs-vsctl --db="unix:$ovs/db.sock" --no-wait --timeout=$((10 * ${FLOWKEEP_SLOW:-1})) init
   ovs-vsctl --db="unix:$ovs/db.sock" --no-wait set Open_vSwitch . external_ids:system-id="$NODE"
-  registry start "$NODE-vswitchd" nsenter --net="$NETNS" -- $dirs nice -n -10 ovs-vswitchd "unix:$ovs/db.sock" \
+  registry start "$NODE-vswitchd" nsenter --net="$NETNS" -- $dirs "$ROOT/scripts/at-nice" -10 ovs-vswitchd "unix:$ovs/db.sock" \
     --unixctl="$ovs/vswitchd.ctl" -vconsole:warn -vsyslog:off
   registry wait_for 10 "ovs-vswitchd of $NODE" ovs-appctl --timeout=$((10 * ${FLOWKEEP_SLOW:-1})) -t "$ovs/vswitchd.ctl" version
 }
@@ -98,7 +97,7 @@ datapath() {
 # underlay: tunnels of the userspace datapath leave by bridges of the same switch only, so the node's interface goes into
 # one, br-underlay, which takes over its addresses and routes.
 underlay() {
-  [ "$TRAFFIC_MODE" = geneve ] && [ "$(datapath)" = netdev ] || return 0
+  [ "$TRAFFIC_MODE" != route ] && [ "$(datapath)" = netdev ] || return 0
   local ovs=$node/ovs
   ovs-vsctl --db="unix:$ovs/db.sock" --timeout=10 --may-exist add-br br-underlay -- set bridge br-underlay datapath_type=netdev \
     -- --may-exist add-port br-underlay eth0
@@ -123,7 +122,7 @@ agent() {
   registry start "$NODE-netplugin" nsenter --net="$NETNS" -- "$cluster/bin/netplugin" --node-name "$NODE" --server "$server" \
     --tls-ca "$pki/ca.crt" --tls-cert "$pki/$NODE.crt" --tls-key "$pki/$NODE.key" --state-dir "$node/state" \
     --ovsdb "unix:$ovs/db.sock" --ovs-run-dir "$ovs" --ovs-control "$ovs/vswitchd.ctl" ${FLOWKEEP_DATAPATH:+--datapath-type "$FLOWKEEP_DATAPATH"} --cni-socket "$node/cni.sock" \
-    --cni-conf-dir "$CNI_CONF_DIR" \
+    --cni-conf-dir "$CNI_CONF_DIR" --portmap "$CNI_BIN_DIR/flowkeep-portmap" \
     --traffic-mode "$TRAFFIC_MODE" --cluster-cidrs "$CLUSTER_CIDR" --service-cidrs "$SERVICE_CIDR" --http-listen "$PLUGIN_HTTP"
   await 60 "$NODE-netplugin" "$NETNS" "$PLUGIN_HTTP"
   registry wait_for 10 "the CNI configuration of $NODE" test -s "$CNI_CONF_DIR/10-flowkeep.conflist"

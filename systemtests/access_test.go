@@ -111,6 +111,7 @@ func TestAccessByKubeconfig(t *testing.T) {
 	refused(robot, "robot", "policy", "show", ns+"/b")
 	answered("", "netmaster", "status", "--as", "jane-"+w.id)
 
+	w.again("netmaster")
 	w.must(w.Stop(w.ctx, "netmaster"))
 	_, err := w.NetctlAs(w.ctx, jane, "status")
 	w.must(w.Start(w.ctx, "netmaster"))

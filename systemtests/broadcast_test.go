@@ -81,7 +81,7 @@ func TestBroadcastReachesNobody(t *testing.T) {
 	}
 	a, c, seen := w.end("a", 4), w.end("c", 4), token()
 	allowed := frame.IP{Src: a.ip, Dst: c.ip, Proto: frame.UDP, Payload: frame.Datagram(a.ip, c.ip, 5555, 80, seen)}
-	if len(w.heard(c.Pod, seen, func() { w.send(a, frame.Ether(a.mac, everyone, frame.EtherIPv4, allowed.Bytes())) })) == 0 {
+	if len(w.heard(c.Pod, seen, func() { w.send(a, a.to(allowed)) })) == 0 {
 		t.Error("c did not hear what it may: nothing is shown")
 	}
 	stops := map[string]func() ([][]byte, error){}

@@ -88,6 +88,7 @@ func TestBundle(t *testing.T) {
 			t.Errorf("%s: no %q in\n%.500s", name, says, files[name])
 		}
 	}
+	w.again("node2-netplugin")
 	w.must(w.Stop(w.ctx, "node2-netplugin"))
 	files, err = w.bundle()
 	w.must(w.Start(w.ctx, "node2-netplugin"))

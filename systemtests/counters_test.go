@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -43,24 +45,37 @@ func (w *world) tallies(namespace string) (map[string]tally, error) {
 	return out, nil
 }
 
-// settled waits until the switches have told all that came before: nothing changes for longer than they take.
+// settled returns the counts when they have all that came before.
 func (w *world) settled(namespace string) map[string]tally {
 	w.Helper()
 	return w.still(func() (map[string]tally, error) { return w.tallies(namespace) })
 }
 
+// maxReadingAge is more than the age of the reading of its switch that netplugin answers with.
+const maxReadingAge = 1100 * time.Millisecond
+
+// still waits until two counts are equal. Between them the switches add to the flows' counters what the datapath has
+// counted, and netplugin reads the counters from the beginning. The reading of the first count may have begun before.
 func (w *world) still(count func() (map[string]tally, error)) (last map[string]tally) {
 	w.Helper()
-	var since time.Time
 	w.must(cluster.Until(w.ctx, 3*settling, func() error {
-		now, err := count()
-		if err != nil || fmt.Sprint(now) != fmt.Sprint(last) {
-			last, since = now, time.Now()
+		for _, node := range []string{"node1", "node2"} {
+			if err := w.AwaitStatistics(w.ctx, node); err != nil {
+				return err
+			}
 		}
-		if err == nil && time.Since(since) < cluster.Stretch(2500*time.Millisecond) {
-			err = errors.New("the counts still change")
+		for range 2 {
+			cluster.Undisturbed(w.ctx, maxReadingAge)
+			now, err := count()
+			if err != nil {
+				return err
+			}
+			if fmt.Sprint(now) != fmt.Sprint(last) {
+				last = now
+				return errors.New("the counts still change")
+			}
 		}
-		return err
+		return nil
 	}))
 	return last
 }
@@ -176,17 +191,18 @@ func TestCounters(t *testing.T) {
 	w.unused(s.ns, window)
 
 	add(w.talk("a", "b", 80, 2, 2, true), "db ingress[0]")
-	time.Sleep(cluster.Stretch(2 * time.Second)) // the switch has heard of them from its datapath; netplugin has not read it
+	w.must(w.AwaitStatistics(w.ctx, "node1")) // so that the flows have counted them; netplugin has not read it
 	w.policy(s.ns, "db", `{podSelector: {matchLabels: {app: b}}, ingress: [
 		{from: [{podSelector: {matchLabels: {app: a}}}], ports: [{port: 80, protocol: UDP}]}, {from: [{podSelector: {matchLabels: {app: c}}}], ports: [{port: 81, protocol: UDP}]}]}`)
 	delete(want, "db ingress[2]")
 	if text, err := w.Netctl(w.ctx, "policy", "wait", s.ns+"/db"); err != nil {
 		t.Fatalf("%v: %s", err, text)
 	}
+	edited := time.Now()
 	some(2)
 	w.counts(s.ns, "after an edit", want)
 
-	time.Sleep(6 * time.Second) // what flows had counted that are gone is on disk
+	w.written("node1", edited) // with what the flows had counted that the edit removed
 	s.again("node1-netplugin")
 	w.must(w.Kill(w.ctx, "node1-netplugin"))
 	some(7)
@@ -213,12 +229,24 @@ func TestCounters(t *testing.T) {
 	w.counts(s.ns, "after a restart of the switch", want)
 }
 
+// written waits until netplugin has written its counters to disk after a point in time.
+func (w *world) written(node string, after time.Time) {
+	w.Helper()
+	w.must(cluster.Until(w.ctx, time.Minute, func() error {
+		file, err := os.Stat(filepath.Join(w.Dir, node, "flowkeep", "state", "counters.db"))
+		if err == nil && !file.ModTime().After(after) {
+			err = fmt.Errorf("%s were written at %v, not after %v", file.Name(), file.ModTime(), after)
+		}
+		return err
+	}))
+}
+
 // unused tells of the rules that nobody has used for a time, of none else, and of none that is younger.
 func (w *world) unused(namespace string, window time.Duration) {
 	w.Helper()
 	for since, says := range map[string][]string{
 		window.String(): {"2 rules matched nothing", "1 did", namespace + "/db  ingress[1]", namespace + "/db  ingress[2]"},
-		"10h":           {"0 rules matched nothing", "is counted only since", "counts only since"},
+		"10h":           {"0 rules matched nothing", "counted only since", "counts only since"},
 	} {
 		text, err := w.Netctl(w.ctx, "unused", "-n", namespace, "--since", since)
 		for _, s := range says {

@@ -153,6 +153,7 @@ func (w *world) loseConnections(node string) {
 	kernel, err := w.KernelDatapath(w.ctx, node)
 	w.must(err)
 	if !kernel {
+		w.again(node + "-vswitchd")
 		w.must(w.Kill(w.ctx, node+"-vswitchd"))
 		w.must(w.Start(w.ctx, node+"-vswitchd"))
 		return

@@ -1,7 +1,6 @@
 package systemtests
 
 import (
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -193,6 +192,7 @@ func TestWebhook(t *testing.T) {
 	if text := w.kubectl("label", "--overwrite", "networkpolicy", "only-a", "-n", ns, "x=y"); strings.Contains(text, "Warning") {
 		t.Errorf("a label is warned of:\n%s", text)
 	}
+	w.again("netmaster")
 	w.must(w.Stop(w.ctx, "netmaster"))
 	text := w.kubectl("apply", "--dry-run=server", "-f", w.manifest(ns, "other", onlyA))
 	w.must(w.Start(w.ctx, "netmaster"))
@@ -205,14 +205,7 @@ func TestWebhook(t *testing.T) {
 // review has the API server ask netmaster, with the manifest that users are given.
 func (w *world) review() {
 	w.Helper()
-	env := read(w.T, filepath.Join(w.Dir, "flowkeep", "direct.env"))
-	host := regexp.MustCompile(`FLOWKEEP_SERVER=(\S+):7443`).FindStringSubmatch(env)
-	if host == nil {
-		w.Fatalf("where is netmaster?\n%s", env)
-	}
-	ca := base64.StdEncoding.EncodeToString([]byte(read(w.T, filepath.Join(w.Dir, "flowkeep", "pki", "ca.crt"))))
-	manifest := strings.NewReplacer("https://NETMASTER", "https://"+host[1]+":7445", "caBundle: AUTHORITY", "caBundle: "+ca).Replace(read(w.T, "../deploy/webhook.yaml"))
-	_, err := w.Kubectl(w.ctx, manifest, "apply", "-f", "-")
+	_, err := w.Kubectl(w.ctx, read(w.T, "../deploy/webhook.yaml"), "apply", "-f", "-")
 	w.must(err)
 	w.Cleanup(func() { w.kubectl("delete", "validatingwebhookconfiguration", "flowkeep-what-if") })
 }

@@ -19,40 +19,38 @@ const (
 	bridge               // Open vSwitch's database, which nothing passes without
 )
 
-// networkd runs a real systemd-networkd for three seconds, which manages a link of its own. With a read-only /sys it does
-// not wait for udev.
-const networkd = `ip link add other0 type veth peer name other1 && ip link set other0 up && ip link set other1 up
-unshare -m sh -ec '
-mount -t tmpfs tmpfs /run
-mount --bind /sys /sys
-mount -o remount,bind,ro /sys
-mkdir -p /run/systemd/netif/links /run/systemd/netif/leases /run/systemd/netif/lldp /run/systemd/network
-chown -R systemd-network:systemd-network /run/systemd/netif
-printf "[Match]\nName=other0\n[Network]\nAddress=198.51.100.9/24\n" >/run/systemd/network/10-other.network
-timeout 3 /lib/systemd/systemd-networkd >/dev/null 2>&1 || [ $? = 124 ]
-'
-ip link del other0`
+var (
+	everyDisturbance = flag.Bool("every-disturbance", false, "TestHostDisturbances: all changes, not one of each kind")
+	otherDisturbance = flag.Bool("other-disturbances", false, "TestOtherDisturbances: firewalls, and changes of the bridge")
+)
 
-// networkManager runs a real NetworkManager for four seconds, with a bus of its own. As after its installation it
-// manages every link that has no address: those of pods too.
-const networkManager = `unshare -m -p -f --kill-child sh -ec '
-mount -t tmpfs tmpfs /run
-mount -t tmpfs tmpfs /var/lib/NetworkManager
-mount --bind /sys /sys
-mount -o remount,bind,ro /sys
-mkdir -p /run/dbus /run/NetworkManager/conf.d
-dbus-daemon --system --fork --nopidfile
-printf "[main]\nplugins=keyfile\n[keyfile]\nunmanaged-devices=none\n" >/run/nm.conf
-timeout 4 NetworkManager --debug --config /run/nm.conf --config-dir /run/nm.d --log-level ERR >/dev/null 2>&1 || [ $? = 124 ]
-'`
-
-var everyDisturbance = flag.Bool("every-disturbance", false, "TestHostDisturbances: all changes, not one of each kind")
-
-// disturbance is what another program does to node1: the command runs in its network namespace, with $VSCTL.
+// disturbance is what another program does to node1: its commands run in its network namespace, with
+// $VSCTL and $BRIDGE.
 type disturbance struct {
 	name    string
 	layer   layer
 	command string
+}
+
+// undo has the commands after which a disturbance leaves nothing to the next one, by name.
+var undo = map[string]string{
+	"iptables-restore": openIptables,
+	"ufw reloads":      openIptables,
+
+	"fail_mode of the bridge":     "$VSCTL set-fail-mode fk0 secure",
+	"a controller of the bridge":  "$VSCTL del-controller fk0",
+	"tc on ports and pods' links": noTrafficControl,
+}
+
+// dropping has the disturbances of which the program drops packets itself while its command runs.
+var dropping = []string{"firewalld starts and reloads"}
+
+// drops returns for how long the program itself has dropped packets, of the time that its command took.
+func (c *disturbance) drops(took time.Duration) time.Duration {
+	if slices.Contains(dropping, c.name) {
+		return took
+	}
+	return 0
 }
 
 var disturbances = []disturbance{
@@ -79,6 +77,24 @@ var disturbances = []disturbance{
 	{"port of fk-wire", bridge, "$VSCTL del-port fk-wire"},
 	{"the bridge", bridge, "$VSCTL del-br fk0"},
 	{"both tables", filters, "nft delete table inet flowkeep; nft delete table arp flowkeep"},
+}
+
+// otherDisturbances are reloads of firewalls, and changes of the bridge and of objects that are not Flowkeep's. Those of
+// the bridge that stop all packets are the last.
+var otherDisturbances = []disturbance{
+	{"fail_mode of the bridge", bridge, "$VSCTL del-fail-mode fk0"},
+	{"nftables.service reloads", filters, nftablesService},
+	{"iptables-restore", filters, iptablesRestore},
+	{"ufw reloads", filters, ufw},
+	{"firewalld starts and reloads", filters, firewalld},
+	{"routes of others in table 102", routing, foreignRoutes},
+	{"fk0 down and up", routing, "ip link set fk0 up; ip link set fk0 down"},
+	{"tc on ports and pods' links", bridge, trafficControl},
+	{"entries of conntrack", bridge, "conntrack -F 2>&1"},
+	{"a controller of the bridge", bridge, "$VSCTL set-controller fk0 tcp:127.0.0.1:6653"},
+	{"link of fk-wire", bridge, removeLink + " fk-wire"},
+	{"link of fk-gw", bridge, removeLink + " fk-gw"},
+	{"flows", bridge, "ovs-ofctl -O OpenFlow13 del-flows unix:$BRIDGE"},
 }
 
 // disturbed is a node whose host configuration is changed, and the ways that are watched meanwhile.
@@ -129,33 +145,38 @@ func newDisturbed(t *testing.T) *disturbed {
 	return d
 }
 
-func (d *disturbed) disturb(command string) {
+func (d *disturbed) disturb(command string) (took time.Duration) {
 	d.Helper()
-	vsctl := "VSCTL='ovs-vsctl --no-wait --db=unix:" + d.Dir + "/node1/flowkeep/ovs/db.sock'; "
-	_, err := d.RunIn(d.ctx, d.NodeNS("node1"), "sh", "-c", vsctl+command)
+	began := time.Now()
+	ovs := d.Dir + "/node1/flowkeep/ovs"
+	variables := "VSCTL='ovs-vsctl --no-wait --db=unix:" + ovs + "/db.sock' BRIDGE=" + ovs + "/fk0.mgmt\n"
+	_, err := d.RunIn(d.ctx, d.NodeNS("node1"), "sh", "-c", variables+command)
 	d.must(err)
+	return time.Since(began)
 }
 
 // maxOutage is the time within which allowed ways work again.
 const maxOutage = time.Second
 
 // observe sends a hundred packets a second along each way while during runs. It fails the test if a denied packet
-// passes, or if an allowed way has no answer for longer than maxOutage, and returns the longest time without an answer.
-// On a slow machine that time tells of the machine alone: there the ways have to work again in the end.
-func (d *disturbed) observe(allowed []cluster.Expectation, during func()) (outage time.Duration) {
+// passes, or if an allowed way has no answer for longer than maxOutage and what during returns, and returns the longest
+// time without an answer. On a slow machine that time tells of the machine alone: there the ways have to work again in
+// the end.
+func (d *disturbed) observe(allowed []cluster.Expectation, during func() time.Duration) (outage time.Duration) {
 	d.Helper()
 	unheard := d.unheard(d.denied, "policies deny it")
 	ways := slices.Concat(allowed, d.denied)
 	streams := d.streamsAt(100, ways)
-	during()
+	limit := maxOutage + during()
 	end := time.Now()
 	for i, r := range d.stop(streams) {
 		e := ways[i]
 		switch gap := max(time.Duration(r.LongestGapMillis)*time.Millisecond, end.Sub(r.LastAnswer)); {
 		case !e.Open && r.Received > 0:
 			d.leak("%v: %d of %d questions were answered", e, r.Received, r.Sent)
-		case e.Open && (r.Received == 0 || cluster.Slowness() == 1 && gap > maxOutage+d.machine.Late()):
-			d.Errorf("%v: %d of %d questions were answered, none for %v", e, r.Received, r.Sent, gap)
+		case e.Open && (r.Received == 0 || cluster.Slowness() == 1 && gap > limit+d.machine.Late()):
+			d.Errorf("%v: %d of %d questions were answered, none for %v; the first lost is %d; the socket: %q",
+				e, r.Received, r.Sent, gap, r.FirstLoss, r.Broken)
 		case e.Open:
 			outage = max(outage, gap)
 		}
@@ -170,26 +191,46 @@ func (d *disturbed) observe(allowed []cluster.Expectation, during func()) (outag
 // TestHostDisturbances changes host objects of node1, each kind of them, while probes run. No denied packet passes, with
 // netplugin and without it. With it, allowed ways and the node's own work again within a second.
 func TestHostDisturbances(t *testing.T) {
-	d := newDisturbed(t)
-	list := chosenDisturbances()
-	for _, c := range list {
-		outage := d.observe(d.allowed, func() {
-			cluster.Undisturbed(d.ctx, 200*time.Millisecond)
-			d.disturb(c.command)
-			cluster.Undisturbed(d.ctx, 1300*time.Millisecond)
-		})
-		t.Logf("%s: %d ms without an answer", c.name, outage.Milliseconds())
-		if t.Failed() {
-			t.Fatal(c.name)
-		}
-	}
+	d, list := newDisturbed(t), chosenDisturbances()
+	d.withNetplugin(list)
 	repaired, err := d.Metric(d.ctx, "node1-netplugin", "flowkeep_netplugin_host_repairs_total")
 	d.must(err)
 	if repaired < float64(len(list)) {
 		t.Errorf("netplugin counted %v repairs", repaired)
 	}
 	for _, l := range []layer{routing, filters, bridge} {
-		d.withoutNetplugin(l)
+		d.withoutNetplugin(l, list)
+	}
+}
+
+// TestOtherDisturbances does the same for firewalls that reload, and for what other programs change of the bridge.
+func TestOtherDisturbances(t *testing.T) {
+	if !*otherDisturbance {
+		t.Skip("the gate leaves it out: make test-full PART=disturbances-other")
+	}
+	d := newDisturbed(t)
+	d.withNetplugin(otherDisturbances)
+	for _, l := range []layer{routing, filters, bridge} {
+		d.withoutNetplugin(l, otherDisturbances)
+	}
+}
+
+// withNetplugin makes each change, and waits until all is as before.
+func (d *disturbed) withNetplugin(list []disturbance) {
+	d.Helper()
+	for _, c := range list {
+		outage := d.observe(d.allowed, func() time.Duration {
+			cluster.Undisturbed(d.ctx, 200*time.Millisecond)
+			took := d.disturb(c.command)
+			cluster.Undisturbed(d.ctx, 1300*time.Millisecond)
+			return c.drops(took)
+		})
+		d.Logf("%s: %d ms without an answer", c.name, outage.Milliseconds())
+		if d.Failed() {
+			d.Fatal(c.name)
+		}
+		d.disturb(undo[c.name])
+		d.settles(d.allowed, d.denied) // the next one begins where all is as before
 	}
 }
 
@@ -203,17 +244,19 @@ func chosenDisturbances() []disturbance {
 }
 
 // withoutNetplugin removes a layer, object by object, while netplugin does not run.
-func (d *disturbed) withoutNetplugin(l layer) {
+func (d *disturbed) withoutNetplugin(l layer, list []disturbance) {
 	d.Helper()
 	d.must(d.Stop(d.ctx, "node1-netplugin"))
-	for _, c := range chosenDisturbances() {
+	for _, c := range list {
 		if c.layer != l {
 			continue
 		}
-		d.observe(nil, func() {
-			d.disturb(c.command + " || true") // an earlier one may have removed it
+		d.observe(nil, func() time.Duration {
+			d.disturb("{ " + c.command + "\n} || true") // an earlier one may have removed it
 			cluster.Undisturbed(d.ctx, 500*time.Millisecond)
+			return 0
 		})
+		d.disturb(undo[c.name])
 		if d.Failed() {
 			d.Errorf("%s, without netplugin", c.name)
 			break

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -137,7 +138,7 @@ func TestForgedPacketsAreTold(t *testing.T) {
 		}
 		_, err := w.RunIn(w.ctx, w.pods["c"].NetNS, add...)
 		w.must(err)
-		w.sendAs("c", victim, to)
+		w.sendAs("c", victim, netip.AddrPortFrom(to, 80))
 		w.must(cluster.Until(w.ctx, settling, func() error {
 			all := w.drops("-n", ns)
 			if slices.ContainsFunc(all, func(d drop) bool {
@@ -170,6 +171,7 @@ func TestDropsSurvive(t *testing.T) {
 		}
 		return err
 	}))
+	w.again("netmaster")
 	w.must(w.Kill(w.ctx, "netmaster"))
 	w.must(w.Start(w.ctx, "netmaster"))
 	w.must(w.AwaitReady(w.ctx, "netmaster", 30*time.Second))

@@ -72,6 +72,7 @@ func TestEnforcementReports(t *testing.T) {
 	before := w.answers(ns, "p", settling, `generation 2, copy "three", 1 of 1 nodes: Enforced True InForce`)
 
 	node := w.pods["b"].Node
+	w.again(node + "-netplugin")
 	w.must(w.Kill(w.ctx, node+"-netplugin"))
 	policy("four", "a")
 	away := w.answers(ns, "p", settling, `generation 3, copy "four", 0 of 1 nodes: Enforced Unknown NodesAway: 1 of 1 node is not connected: `+node+" (")
@@ -93,8 +94,6 @@ func TestNetmasterMayReport(t *testing.T) {
 	w := setup(t)
 	w.withRBAC()
 	w.applyCRDs()
-	_, err := w.Kubectl(w.ctx, "", "apply", "-f", "../deploy/roles.yaml")
-	w.must(err)
 	user := "netmaster-" + w.id
 	w.bind("clusterrolebinding", user, "--clusterrole=flowkeep-netmaster", "--user="+user)
 	for _, c := range []struct {

@@ -60,6 +60,7 @@ func TestGeneve(t *testing.T) {
 		run  func(*tunnelled)
 	}{
 		{"only by tunnel", (*tunnelled).onlyByTunnel}, {"MTU", (*tunnelled).mtu}, {"forged", (*tunnelled).forged},
+		{"absent pods", (*tunnelled).absent}, {"Services in Open vSwitch", (*tunnelled).services},
 		{"netplugin killed", (*tunnelled).killed}, {"mode", (*tunnelled).changes},
 	} {
 		t.Run(part.name, func(t *testing.T) {
@@ -120,6 +121,47 @@ func (w *tunnelled) mtu() {
 	}
 }
 
+// services: Open vSwitch translates Services of endpoints behind the tunnel; nothing else changes.
+func (w *tunnelled) services() {
+	w.bySwitch()
+	ns := w.pods["a"].Namespace
+	c, d := service(w.world, ns, "c"), service(w.world, ns, "d")
+	ports := w.nodePort(ns, "d")
+	stop, err := w.Capture(w.ctx, w.NodeNS("node1"), "eth0", podNetworks...)
+	w.must(err)
+	w.settles(through(w.world, c, "a", true), through(w.world, c, "b", false), through(w.world, c, "d", false),
+		through(w.world, d, "b", true), through(w.world, d, "c", true), through(w.world, d, "d", true),
+		w.at("node1", ports, w.pods["b"], true, "its own node, an endpoint behind the tunnel"),
+		w.at("node2", ports, w.pods["b"], true, "the endpoint's node"),
+		w.at("node1", ports, w.pods["c"], true, "a node behind the tunnel, an endpoint on its own"),
+		everyProto(w.world, "a", "c", true, "no Service"), everyProto(w.world, "b", "c", false, "no Service, denied"))
+	w.servesSizes("b", d)
+	seen, err := stop()
+	w.must(err)
+	if seen.Geneve < 20 || seen.Bare != 0 {
+		w.Errorf("%d Geneve packets, and %d with pods' addresses, the first %s", seen.Geneve, seen.Bare, seen.First)
+	}
+	w.translatedRejection(ns)
+	w.translatedEndpoints(ns)
+}
+
+// servesSizes: the largest packet that a pod may send to a Service arrives, and the pod learns of a larger one.
+func (w *tunnelled) servesSizes(from string, service []cluster.Expectation) {
+	w.Helper()
+	const largest = 1450
+	for _, e := range service {
+		if e.Proto != "udp" {
+			continue
+		}
+		for bytes, want := range map[int]string{largest: "open", largest + 1: fmt.Sprint("large ", largest)} {
+			got, err := w.Size(w.ctx, w.pods[from].NetNS, netip.AddrPortFrom(e.To, uint16(e.Port)), bytes)
+			if err != nil || got != want {
+				w.Errorf("%d bytes from %s to %s: %s: %v, want %s", bytes, from, e.To, got, err, want)
+			}
+		}
+	}
+}
+
 func (w *tunnelled) forge(from string, args ...string) {
 	w.Helper()
 	_, _ = w.RunIn(w.ctx, w.pods[from].NetNS, append([]string{w.Bin + "/probe", "forge"}, args...)...) // what is refused at once is dropped too
@@ -139,7 +181,8 @@ func (w *tunnelled) forged() {
 	to := netip.AddrPortFrom(d, 80).String()
 	arrives := func(why string, want bool, from string, args ...string) {
 		w.Helper()
-		n := w.received("d", 4, func() {
+		way := cluster.Way{Proto: "udp", From: netip.MustParseAddr(args[len(args)-2]), To: d, Port: 80}
+		n := w.received("d", way, func() {
 			w.forge(from, args...)
 			cluster.Undisturbed(w.ctx, cluster.Stretch(200*time.Millisecond))
 		})

@@ -10,22 +10,36 @@ import (
 	"github.com/flowkeep/flowkeep/systemtests/cluster"
 )
 
-// received tells how many datagrams b took in while send ran. Answers would go to the address that was forged, so
-// nothing but b can tell.
-func (w *world) received(pod string, family int, send func()) int {
+// forgedPort is a port to which nothing but arrivesAs sends: other tests' and earlier datagrams are never counted as forged.
+const forgedPort = 81
+
+// received returns the number of packets that arrive in a pod along a way while send runs. A reply to a forged address
+// goes to another pod, so only the receiver can count.
+func (w *world) received(pod string, way cluster.Way, send func()) uint64 {
 	w.Helper()
-	before, err := w.Datagrams(w.ctx, w.pods[pod].NetNS, family)
+	stop, err := w.Arrivals(w.ctx, w.pods[pod].NetNS, []cluster.Way{way})
 	w.must(err)
 	send()
-	after, err := w.Datagrams(w.ctx, w.pods[pod].NetNS, family)
+	seen, err := stop()
 	w.must(err)
-	return after - before
+	return seen[0].Packets
 }
 
-func (w *world) sendAs(pod string, source, to netip.Addr) {
+// sendAs sends datagrams from a pod with a source address.
+func (w *world) sendAs(pod string, source netip.Addr, to netip.AddrPort) {
 	w.Helper()
-	_, err := w.RunIn(w.ctx, w.pods[pod].NetNS, w.Bin+"/probe", "check", "-timeout", cluster.Stretch(600*time.Millisecond).String(), "-from", source.String(), "udp", netip.AddrPortFrom(to, 80).String())
+	timeout := cluster.Stretch(600 * time.Millisecond).String()
+	args := []string{w.Bin + "/probe", "check", "-timeout", timeout, "-from", source.String(), "udp", to.String()}
+	_, err := w.RunIn(w.ctx, w.pods[pod].NetNS, args...)
 	w.must(err)
+}
+
+// arrivesAs returns the number of datagrams that a pod sends with a source address and that arrive in another pod.
+func (w *world) arrivesAs(pod string, source netip.Addr, to string, family int) uint64 {
+	w.Helper()
+	dst, _ := w.pods[to].IP(family)
+	way := cluster.Way{Proto: "udp", From: source, To: dst, Port: forgedPort}
+	return w.received(to, way, func() { w.sendAs(pod, source, netip.AddrPortFrom(dst, forgedPort)) })
 }
 
 func TestPodCannotForgeItsAddress(t *testing.T) {
@@ -38,8 +52,7 @@ func TestPodCannotForgeItsAddress(t *testing.T) {
 			continue
 		}
 		own, _ := w.pods["c"].IP(f)
-		to, _ := w.pods["b"].IP(f)
-		if n := w.received("b", f, func() { w.sendAs("c", own, to) }); n == 0 {
+		if n := w.arrivesAs("c", own, "b", f); n == 0 {
 			t.Errorf("IPv%d: b did not get what c sent as itself: nothing is shown", f)
 		}
 		add := []string{"ip", "addr", "add", fmt.Sprintf("%v/%d", victim, victim.BitLen()), "dev", "eth0"}
@@ -48,8 +61,8 @@ func TestPodCannotForgeItsAddress(t *testing.T) {
 		}
 		_, err := w.RunIn(w.ctx, w.pods["c"].NetNS, add...)
 		w.must(err)
-		if n := w.received("b", f, func() { w.sendAs("c", victim, to) }); n != 0 {
-			w.leak("IPv%d: b took %d datagrams that c sent as %v", f, n, victim)
+		if n := w.arrivesAs("c", victim, "b", f); n != 0 {
+			w.leak("IPv%d: b received %d datagrams that c sent as %v", f, n, victim)
 		}
 	}
 }
@@ -65,9 +78,8 @@ func TestPodCannotForgeItsMAC(t *testing.T) {
 		if !ok {
 			continue
 		}
-		to, _ := w.pods["b"].IP(f)
-		if n := w.received("b", f, func() { w.sendAs("a", own, to) }); n != 0 {
-			w.leak("IPv%d: b took %d datagrams from a forged MAC", f, n)
+		if n := w.arrivesAs("a", own, "b", f); n != 0 {
+			w.leak("IPv%d: b received %d datagrams from a forged MAC", f, n)
 		}
 	}
 }

@@ -133,6 +133,7 @@ func TestHA(t *testing.T) {
 	})
 
 	frozen := s.leader // it stands still, and wakes up when another leads
+	s.resumes(frozen)
 	s.must(s.Signal(s.ctx, frozen, syscall.SIGSTOP))
 	s.policy(s.ns, "b", `{podSelector: {matchLabels: {app: b}}, ingress: [{from: [{podSelector: {matchLabels: {app: c}}}]}]}`)
 	s.next(frozen)
@@ -194,7 +195,7 @@ func (s *elected) took(what string, began time.Time) {
 		return at.Sub(began).Round(time.Millisecond).String()
 	}
 	s.Logf("%s: %s had the Lease after %s (by design at most %s and three requests), served after %s, and had node1 after %s, node2 after %s", what, s.leader,
-		after(s.leader, "leads"), untilTaken, after(s.leader, "serves"), after("node1-netplugin", "connected to netmaster"), after("node2-netplugin", "connected to netmaster"))
+		after(s.leader, "leads"), untilTaken, after(s.leader, "became leader"), after("node1-netplugin", "connected to netmaster"), after("node2-netplugin", "connected to netmaster"))
 }
 
 // TestTakeOverByService: nodes that know nothing but a Service, which whoever leads has lead to itself, are served by the next leader where one stands still, and where
@@ -203,6 +204,7 @@ func TestTakeOverByService(t *testing.T) {
 	s := electedIn(newScene(t), true)
 	s.unharmed(func() {
 		frozen, began := s.leader, time.Now()
+		s.resumes(frozen)
 		s.must(s.Signal(s.ctx, frozen, syscall.SIGSTOP))
 		s.next(frozen)
 		s.took("the leader stood still", began)

@@ -20,7 +20,8 @@ var (
 	keep   = flag.Bool("keep", false, "leave the sandbox up")
 	hook   = flag.String("hook", "", "CNI hook to boot with; scripts/node-up if empty")
 	family = flag.String("family", "dual", "ipv4, ipv6 or dual")
-	mode   = flag.String("traffic-mode", cmp.Or(os.Getenv("FLOWKEEP_TRAFFIC_MODE"), "route"), "how nodes reach each other's pods: route or geneve")
+	mode   = flag.String("traffic-mode", cmp.Or(os.Getenv("FLOWKEEP_TRAFFIC_MODE"), "route"), "how nodes reach each other's pods: route, geneve or auto")
+	shape  = flag.String("shape", os.Getenv("FLOWKEEP_SHAPE"), "of the network and the nodes: see README.md")
 )
 
 // theCluster is the one sandbox of a run; tests get it through setup.
@@ -47,7 +48,15 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer unlock()
-	c, err := cluster.Boot(ctx, cluster.Options{Name: name, Nodes: 2, Family: *family, Hook: *hook, Traffic: *mode, Reuse: *reuse})
+	c, err := cluster.Boot(ctx, cluster.Options{
+		Name:    name,
+		Nodes:   nodesOf(*shape, *mode),
+		Family:  *family,
+		Hook:    *hook,
+		Traffic: *mode,
+		Shape:   *shape,
+		Reuse:   *reuse,
+	})
 	if c != nil && !*reuse && !*keep {
 		defer func() {
 			if err := c.Down(context.Background()); err != nil {

@@ -39,12 +39,12 @@ func TestModeOfAPolicy(t *testing.T) {
 			}
 		}
 	}
-	inForce(`"audit"`, "in a dry run on 1 node")
+	inForce(`"dry-run"`, "in a dry run on 1 node")
 	w.now(w.open("c", "b", "tcp", 80, "a dry run"), w.open("a", "b", "udp", 81, "a dry run"), w.open("a", "b", "tcp", 80, "allowed anyway"))
 	says("c", id+":80", true, "in a dry run, ingress WOULD BE DENIED: "+id+" would be isolated by "+id, "label app=a on pod "+ns+"/c", "ingress  open: no policy isolates "+id)
 	says("a", id+":80", true, "in a dry run, ingress would be allowed by "+id+" ingress[0]")
 	for _, args := range [][]string{{"policy", "ls", "-n", ns}, {"policy", "show", id}, {"lint", "-n", ns}} {
-		if text, err := w.Netctl(w.ctx, args...); err != nil || !strings.Contains(text, "audit") && !strings.Contains(text, "FK015") {
+		if text, err := w.Netctl(w.ctx, args...); err != nil || !strings.Contains(text, "dry-run") && !strings.Contains(text, "FK015") {
 			t.Errorf("%v: %v\n%s", args, err, text)
 		} else {
 			t.Logf("%v\n%s", args, text)
@@ -54,6 +54,8 @@ func TestModeOfAPolicy(t *testing.T) {
 		t.Errorf("verify exits with %d:\n%s", code, text)
 	}
 
+	w.again("netmaster")
+	w.again(w.pods["b"].Node + "-netplugin")
 	w.must(w.Stop(w.ctx, "netmaster"))
 	w.must(w.Kill(w.ctx, w.pods["b"].Node+"-netplugin"))
 	w.must(w.Start(w.ctx, w.pods["b"].Node+"-netplugin"))
@@ -62,9 +64,9 @@ func TestModeOfAPolicy(t *testing.T) {
 	w.must(w.AwaitReady(w.ctx, "netmaster", settling))
 	w.settles(w.open("c", "b", "tcp", 80, "still a dry run"))
 
-	inForce(`"dry-run"`, "in force on 1 node")
+	inForce(`"dryrun"`, "in force on 1 node")
 	w.now(w.shut("c", "b", "tcp", 80, "what is no value enforces"), w.open("a", "b", "tcp", 80, "allowed"))
-	if text, err := w.Netctl(w.ctx, "policy", "show", id); err != nil || !strings.Contains(text, `flowkeep.io/enforcement cannot be "dry-run": write audit for a dry run`) {
+	if text, err := w.Netctl(w.ctx, "policy", "show", id); err != nil || !strings.Contains(text, `flowkeep.io/enforcement cannot be "dryrun": write dry-run for a dry run`) {
 		t.Errorf("%v\n%s", err, text)
 	}
 	inForce(`"audit"`, "in a dry run on 1 node")

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/flowkeep/flowkeep/netplugin/nodestate/native/lldp/lldptest"
+	"github.com/flowkeep/flowkeep/nodestate/native/lldp/lldptest"
 	"github.com/flowkeep/flowkeep/systemtests/cluster"
 )
 
@@ -50,8 +50,6 @@ type configured struct {
 func policiesOn(t *testing.T) *configured {
 	t.Helper()
 	w, kubeconfig := withNodeStates(t)
-	_, err := w.Kubectl(w.ctx, "", "wait", "--for=condition=Established", "--timeout=60s", "crd/nodenetworkconfigurationpolicies.nmstate.io")
-	w.must(err)
 	c := &configured{world: w, link: "c" + w.id}
 	for n, s := range []**stateful{&c.one, &c.two} {
 		*s = &stateful{w, fmt.Sprintf("node%d", n+1), kubeconfig, []string{"--poll-interval", "2s"}}
@@ -251,6 +249,62 @@ func TestFailingNodeStopsRollOut(t *testing.T) {
 	c.everywhere("a", "Applied")
 }
 
+// TestPolicySelectsNodes by labels, affinity and taints, with the API server's own objects. The taint keeps no pod of
+// another test away: tests place their pods by nodeName, and it evicts none.
+func TestPolicySelectsNodes(t *testing.T) {
+	c := policiesOn(t)
+	key := "example.org/" + c.id
+	node := func(args ...string) {
+		c.Helper()
+		_, err := c.Kubectl(c.ctx, "", args...)
+		c.must(err)
+	}
+	c.Cleanup(func() {
+		_, _ = c.Kubectl(context.Background(), "", "taint", "node", "node2", key+"-")
+		_, _ = c.Kubectl(context.Background(), "", "label", "node", "node2", key+"-")
+	})
+	only := func(name, why string) {
+		c.Helper()
+		c.stands(name, "on node2 alone", func(p nodePolicy) bool {
+			return p.phase("node2") == "Applied" && p.excludes("node1", why)
+		})
+	}
+	const affinity = `affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution:
+		{nodeSelectorTerms: [{matchExpressions: [{key: %s, operator: In, values: [east, west]}]}]}}}`
+	spec := func(more string, mtu int) string { return "{" + more + ", " + strings.TrimPrefix(mtuFor(mtu, ""), "{") }
+	c.want("a", spec(fmt.Sprintf(affinity, key), 1410))
+	c.stands("a", "on no node", func(p nodePolicy) bool {
+		return p.excludes("node1", "do not fit nodeSelector and affinity") && p.excludes("node2", "do not fit")
+	})
+	node("label", "node", "node2", key+"=east")
+	only("a", "do not fit nodeSelector and affinity")
+	c.hasMTU(c.two, c.link, "1410")
+	c.unwant("a")
+	c.want("b", spec(fmt.Sprintf("nodeSelector: {%s: east}", key), 1420))
+	only("b", "do not fit nodeSelector and affinity")
+	c.hasMTU(c.two, c.link, "1420")
+	c.unwant("b")
+
+	node("taint", "node", "node2", key+"=storage:NoSchedule")
+	c.want("c", mtuFor(1430, ""))
+	c.stands("c", "on node1 alone", func(p nodePolicy) bool {
+		return p.phase("node1") == "Applied" && p.excludes("node2", "the taint "+key+"=storage:NoSchedule is not tolerated")
+	})
+	c.want("c", spec(fmt.Sprintf("tolerations: [{key: %s, operator: Exists, effect: NoSchedule}]", key), 1430))
+	c.everywhere("c", "Applied")
+	c.hasMTU(c.two, c.link, "1430")
+}
+
+// excludes reports whether the policy is not for the node, for the reason.
+func (p nodePolicy) excludes(node, why string) bool {
+	for _, n := range p.Status.Nodes {
+		if n.Node == node && n.ObservedGeneration == p.Metadata.Generation {
+			return !n.Matched && strings.Contains(n.Reason+n.Message, why)
+		}
+	}
+	return false
+}
+
 // While there is an instance for all nodes, those of the nodes leave it to it; when it ends they go on.
 func TestCentralizedTakesOver(t *testing.T) {
 	c := policiesOn(t)
@@ -284,6 +338,11 @@ func TestCentralizedTakesOver(t *testing.T) {
 	c.hasMTU(c.two, c.link, "1450")
 	if written(c.one) != one || written(c.two) != two {
 		c.Error("the nodes' handlers wrote too")
+	}
+	command := fmt.Sprintf("%s/flowkeep/bin/netmaster node-config --once --identity once --kubeconfig %s 2>&1", c.Dir, c.person(name))
+	once, err := c.RunIn(c.ctx, c.ControlPlaneNS(), "sh", "-c", command)
+	if err != nil || !strings.Contains(once, "nothing was written") {
+		c.Errorf("one pass while a daemon runs: %v: %s", err, once)
 	}
 	c.must(c.EndNodeConfig(c.ctx, name))
 	c.want("a", mtuFor(1460, ""))

@@ -197,6 +197,13 @@ func TestHostPort(t *testing.T) {
 	w.policy(ns, "h", `{podSelector: {matchLabels: {app: h}}, ingress: [{from: [{podSelector: {matchLabels: {app: a}}}]}]}`)
 	w.settles(w.at("node1", ports, outside, false, "outside is no peer"), w.at("node1", ports, w.pods["a"], true, "a is a peer"),
 		w.at("node1", ports, w.pods["b"], false, "b is no peer"))
+	for _, family := range []string{"ip", "ip6"} { // as a firewall's reload does
+		table := family + " cni_hostport"
+		_, err := w.RunIn(w.ctx, w.NodeNS("node1"), "nft", fmt.Sprintf("add table %s; delete table %[1]s", table))
+		w.must(err)
+	}
+	w.settles(w.at("node1", ports, outside, false, "still no peer"),
+		w.at("node1", ports, w.pods["a"], true, "the rules are back"))
 }
 
 // With externalTrafficPolicy: Local a node answers for its own pods only, and nobody is masqueraded.

@@ -9,7 +9,9 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,10 +21,22 @@ import (
 // crds are where the repository has them.
 const crds = "../deploy/crds"
 
-// applyCRDs makes the API server know Flowkeep's own kinds, and waits until it serves them. A slow one may take longer to check the
-// rules of so many fields than it gives a request: it is asked again.
+// defined holds the clusters with an API server that serves Flowkeep's own kinds and knows its roles.
+var defined struct {
+	sync.Mutex
+	clusters map[*cluster.Cluster]bool
+}
+
+// applyCRDs defines Flowkeep's own kinds and roles, and waits until the API server serves the kinds. It does so once a
+// cluster: the API server compiles the rules of all fields again each time. It repeats a request that a slow API
+// server does not finish in time.
 func (w *world) applyCRDs() {
 	w.Helper()
+	defined.Lock()
+	defer defined.Unlock()
+	if defined.clusters[w.Cluster] {
+		return
+	}
 	w.must(cluster.Until(w.ctx, time.Minute, func() error {
 		_, err := w.Kubectl(w.ctx, "", "apply", "--server-side", "--force-conflicts", "-f", crds)
 		return err
@@ -32,6 +46,12 @@ func (w *world) applyCRDs() {
 	w.must(cluster.Until(w.ctx, 30*time.Second, func() error {
 		return errors.Join(w.Get(w.ctx, "/apis/nmstate.io/v1/nodenetworkstates", nil), w.Get(w.ctx, fleetPath+"networkpolicyenforcements", nil))
 	}))
+	_, err = w.Kubectl(w.ctx, "", "apply", "-f", "../deploy/roles.yaml")
+	w.must(err)
+	if defined.clusters == nil {
+		defined.clusters = map[*cluster.Cluster]bool{}
+	}
+	defined.clusters[w.Cluster] = true
 }
 
 // nodeStateCase is an object that the API server takes, or refuses with these words.
@@ -85,11 +105,12 @@ func TestNodeStateNonsenseIsRefused(t *testing.T) {
 	}
 }
 
-// What makes sense is taken, and kept as it was written: nulls and unknown keys too.
+// What makes sense is taken, and kept as it was written: nulls and unknown keys too. So is each document of the property
+// test of nodestate/native, in every spelling.
 func TestNodeStateIsKeptAsWritten(t *testing.T) {
 	w := setup(t)
 	w.applyCRDs()
-	for _, c := range nodeStateCases(t, "accepted.json") {
+	for _, c := range slices.Concat(nodeStateCases(t, "accepted.json"), nodeStateCases(t, "spellings.json")) {
 		kept, err := w.try(c)
 		if err != nil {
 			t.Errorf("%s%s: %v", c.Node, c.Policy, err)
@@ -112,6 +133,25 @@ func TestNodeStateIsKeptAsWritten(t *testing.T) {
 	}
 }
 
+// TestNodeStateV1beta1: objects and clients of kubernetes-nmstate use this version.
+func TestNodeStateV1beta1(t *testing.T) {
+	w := setup(t)
+	w.applyCRDs()
+	policy := `{"apiVersion": "nmstate.io/v1beta1", "kind": "NodeNetworkConfigurationPolicy", "metadata": {"name": "old"},
+		"spec": {"nodeSelector": {"no": "node"}, "desiredState": {"interfaces": [{"name": "eth1", "mtu": 1400}]}}}`
+	_, err := w.Kubectl(w.ctx, policy, "apply", "-f", "-")
+	w.must(err)
+	t.Cleanup(func() { _, _ = w.Kubectl(context.WithoutCancel(w.ctx), "", "delete", "nncp", "old") })
+	var stored struct {
+		APIVersion string
+		Spec       struct{ NodeSelector map[string]string }
+	}
+	w.must(w.Get(w.ctx, "/apis/nmstate.io/v1/nodenetworkconfigurationpolicies/old", &stored))
+	if stored.APIVersion != "nmstate.io/v1" || stored.Spec.NodeSelector["no"] != "node" {
+		t.Errorf("as v1 it is %+v", stored)
+	}
+}
+
 // As many interfaces, addresses and routes as the CRDs allow can really be had: the API server's limits on what it spends on
 // rules do not come first.
 func TestNodeStateLargest(t *testing.T) {
@@ -127,11 +167,19 @@ func TestNodeStateLargest(t *testing.T) {
 	}
 	state := []byte(fmt.Sprintf(`{"interfaces": [%s], "routes": {"config": [%s]}}`, strings.Join(interfaces, ","), strings.Join(routes, ",")))
 	if _, err := w.try(nodeStateCase{Node: state}); err != nil {
-		t.Errorf("a node: %.2000v", err)
+		t.Errorf("a node: %s", ends(err.Error(), 1000))
 	}
 	if _, err := w.try(nodeStateCase{Policy: fmt.Appendf(nil, `{"desiredState": %s}`, state)}); err != nil {
-		t.Errorf("a policy: %.2000v", err)
+		t.Errorf("a policy: %s", ends(err.Error(), 1000))
 	}
+}
+
+// ends returns the first and the last bytes of a text: a refusal quotes the object before it names the reason.
+func ends(text string, each int) string {
+	if len(text) <= 2*each {
+		return text
+	}
+	return fmt.Sprintf("%s … %d bytes … %s", text[:each], len(text)-2*each, text[len(text)-each:])
 }
 
 // The example of the design, with a node that is none of the cluster's: nobody acts on it.
@@ -191,9 +239,12 @@ var fencedYAML = regexp.MustCompile("(?s)```yaml\n(.*?)```")
 func TestNodeStateGuide(t *testing.T) {
 	w := setup(t)
 	w.applyCRDs()
-	guide, err := os.ReadFile("../docs/node-state.md")
-	w.must(err)
-	examples := fencedYAML.FindAllSubmatch(guide, -1)
+	var examples [][][]byte
+	for _, name := range []string{"node-state", "kubernetes-nmstate"} {
+		guide, err := os.ReadFile("../docs/" + name + ".md")
+		w.must(err)
+		examples = append(examples, fencedYAML.FindAllSubmatch(guide, -1)...)
+	}
 	if len(examples) < 5 {
 		t.Errorf("only %d examples were found", len(examples))
 	}

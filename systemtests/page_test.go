@@ -102,6 +102,7 @@ func netmasterRestarts(w *world, v *chrome.View) {
 	w.Helper()
 	v.Expect("net::ERR_")     // while netmaster is away
 	v.Expect("status of 503") // while it starts
+	w.again("netmaster")
 	w.must(w.Kill(w.ctx, "netmaster"))
 	v.Shows("#away", "netmaster does not answer")
 	w.must(w.Start(w.ctx, "netmaster"))

@@ -1,7 +1,6 @@
 package systemtests
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"slices"
@@ -189,8 +188,8 @@ func TestPeersAreLetInWhenTheirPeersNodeHasHeardOfThem(t *testing.T) {
 	ns := w.namespace("heard", nil)
 	w.policy(ns, "b", `{podSelector: {matchLabels: {app: b}}, ingress: [{from: [{podSelector: {matchLabels: {app: late}}}]}]}`)
 	w.run(ns, "b@node1", "free@node1")
+	w.resumes("node1-netplugin")
 	w.must(w.Signal(w.ctx, "node1-netplugin", syscall.SIGSTOP))
-	w.Cleanup(func() { _ = w.Signal(context.Background(), "node1-netplugin", syscall.SIGCONT) })
 	w.run(ns, "late@node2")
 	w.settles(everyProto(w, "late", "free", true, "no policy isolates it"))
 	w.settles(everyProto(w, "late", "b", false, "node1 has not heard of it"))

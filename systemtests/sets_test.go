@@ -13,18 +13,27 @@ import (
 	"testing"
 )
 
-// set is the part of the tests that this process runs. The parts exist because their tests share a cluster in different ways:
-// shared tests run in parallel, exclusive and quiet tests one after another, these two on a cluster each.
-var set = flag.String("set", "", "run only the shared, the exclusive or the quiet tests; empty: all that -test.run selects")
+// set is the part of the tests that this process runs. The parts exist because their tests share a cluster in
+// different ways: shared tests run in parallel; those of the other sets run one after another, on a cluster a set.
+var set = flag.String("set", "", "run only the tests of a set: shared, exclusive, quiet or nodes; "+
+	"empty: all that -test.run selects")
 
-// exclusiveTests need the cluster to themselves: they kill, stop or replace one of its processes, change what all pods of a node
-// depend on, or compare a figure of the whole cluster. The value is the reason.
+// sets holds the tests that need a cluster to themselves, by set and name, with the reason. All others are shared.
+var sets = map[string]map[string]string{
+	"exclusive": exclusiveTests,
+	"quiet":     quietTests,
+	"nodes":     nodesTests,
+}
+
+// exclusiveTests need the cluster to themselves: they measure, or kill, stop or replace one of its processes, change
+// what all pods of a node depend on, or compare a figure of the whole cluster. They run on the cluster of the shared
+// tests, after them.
 var exclusiveTests = map[string]string{
 	"TestAddressGivenToAnotherPod":                      "sets the next address that node1 assigns",
 	"TestADeadPodsConnectionsAreForgotten":              "allows no packet to be late by a second",
 	"TestADryRunEnds":                                   "measures how soon connections end",
 	"TestAnswersInFragments":                            "needs the fragment lists of a switch, which all pods of a node share",
-	"TestAPIServerDown":                                 "kills the API server",
+	"TestClientsOfAnAbsentPodSeeErrors":                 "measures how soon clients see errors, and counts a node's answers",
 	"TestCompletedPodHasNoRights":                       "sets the next address that node1 assigns",
 	"TestCutConnectionsAreTold":                         "measures how soon connections end",
 	"TestDiff":                                          "measures how soon connections end",
@@ -34,7 +43,6 @@ var exclusiveTests = map[string]string{
 	"TestForgedPacketsAreTold":                          "needs the packet-in meters of both nodes, which any denied packet uses up",
 	"TestFragmentsAreJudgedLikeTheFirst":                "needs the fragment lists of a switch, which all pods of a node share",
 	"TestGeneve":                                        "boots a second cluster",
-	"TestHA":                                            "kills netmaster",
 	"TestInBrief":                                       "kills netplugin and the switch",
 	"TestInstalled":                                     "boots a second cluster",
 	"TestJudgingTable":                                  "measures latencies",
@@ -43,13 +51,9 @@ var exclusiveTests = map[string]string{
 	"TestLiveConnectionsThroughAService":                "measures how soon connections end",
 	"TestMemcachedStopped":                              "stops memcached",
 	"TestNetmasterKilled":                               "kills netmaster",
-	"TestNetmasterOfBeforeEpochs":                       "replaces netmaster",
-	"TestNetmasterStartsWithoutAPIServer":               "kills the API server",
 	"TestNetpluginKilled":                               "kills netplugin",
-	"TestNetpluginStartsAlone":                          "kills netmaster and netplugin",
 	"TestNetpluginStartsBeforeTheSwitch":                "kills the switch",
 	"TestNewPodIsNeverOpen":                             "predicts the next address that node1 assigns",
-	"TestPathMTU":                                       "narrows the links of both nodes",
 	"TestPeersAreLetInWhenTheirPeersNodeHasHeardOfThem": "suspends netplugin",
 	"TestPodSelectorIsEdited":                           "measures how soon connections end",
 	"TestPodsStartWhileTheirPoliciesChange":             "measures how long pods take to start",
@@ -57,89 +61,123 @@ var exclusiveTests = map[string]string{
 	"TestPolicyDatabaseTruncated":                       "kills netmaster",
 	"TestPolicyIsEditedUnderTraffic":                    "measures switch-over times at 1 kHz",
 	"TestSCTPAssociationsAreJudgedAgain":                "measures how soon connections end",
+	"TestServicesInOpenVSwitch":                         "restarts netplugin with another flag, kube-proxy and the switch",
+	"TestServicesTable":                                 "measures throughput",
+	"TestShape":                                         "changes a node's routes",
 	"TestSoak":                                          "compares all verdicts of the cluster with the oracle",
+	"TestStartWithConfirmStep":                          "measures how long pods take to start",
 	"TestSwitchKilled":                                  "kills the switch",
 	"TestSwitchStalls":                                  "suspends the switch",
 	"TestSwitchThatTakesNoPackets":                      "kills the switch",
-	"TestTakeOverByService":                             "suspends netmaster",
 	"TestTerminatingPodKeepsItsRights":                  "allows no loss on ten streams that keep two processors busy",
 	"TestThroughputTable":                               "measures throughput",
 	"TestTwoPodsWithOneAddress":                         "has a pod claim the control plane's address",
-	"TestUpgrade":                                       "replaces netmaster and netplugin",
 	"TestUpgradeToAnotherTableLayout":                   "kills netplugin",
 	"TestWhatWasCutIsNotResumed":                        "kills netplugin",
 }
 
-// quietTests need a cluster to themselves too, but send few packets: they run on a second cluster in parallel to the exclusive ones.
-// The value is the reason.
+// quietTests need a cluster to themselves too, and their bounds allow for a busy machine: they run on a cluster of
+// their own while the exclusive ones run.
 var quietTests = map[string]string{
 	"TestAccessByKubeconfig":              "stops netmaster",
-	"TestBundle":                          "stops netplugin",
-	"TestCentralizedTakesOver":            "runs a node state agent on both nodes",
+	"TestAPIServerDown":                   "kills the API server",
+	"TestBandwidth":                       "measures rates, and kills netplugin",
 	"TestCounters":                        "kills netmaster and netplugin",
+	"TestHA":                              "kills netmaster",
+	"TestHostDisturbances":                "changes node1's host configuration, and stops netplugin",
+	"TestNetmasterOfBeforeEpochs":         "replaces netmaster",
+	"TestNetmasterStartsWithoutAPIServer": "kills the API server",
+	"TestNetpluginStartsAlone":            "kills netmaster and netplugin",
+	"TestOtherDisturbances":               "changes node1's host configuration, and stops netplugin",
+	"TestPathMTU":                         "narrows the links of both nodes, which netplugin passes on to all pods",
+	"TestTakeOverByService":               "suspends netmaster",
+	"TestUpgrade":                         "replaces netmaster and netplugin",
+	"TestWebhook":                         "stops netmaster, and has the API server call a webhook for every policy",
+}
+
+// nodesTests need a cluster to themselves too, and measure nothing: most are about the configuration of nodes, and
+// wait. They run on a cluster of their own beside lint and unit tests. docs/testing.md has how long each set takes.
+var nodesTests = map[string]string{
+	"TestBundle":                          "stops netplugin",
+	"TestCentralizedTakesOver":            "runs node state agents",
+	"TestChainedPlugin":                   "changes node1's CNI configuration, and kills netplugin",
 	"TestDriftIsMendedWithinAnInterval":   "changes flows of both switches",
 	"TestEnforcementReports":              "kills netmaster and netplugin",
-	"TestFailingNodeStopsRollOut":         "runs a node state agent on both nodes",
-	"TestHostDisturbances":                "changes node1's host configuration, and stops netplugin",
+	"TestExplain":                         "changes flows, and restarts netplugin",
+	"TestFailingNodeStopsRollOut":         "runs node state agents",
 	"TestMacvtap":                         "restarts a kubelet",
 	"TestModeOfAPolicy":                   "kills and stops netmaster and netplugin",
 	"TestMultus":                          "changes node1's CNI configuration",
-	"TestNodeConfigTable":                 "runs a node state agent on both nodes",
-	"TestNodeStateCutOffRollsBack":        "runs a node state agent on both nodes",
-	"TestNodeStateDeletedIsCreatedAgain":  "runs a node state agent on both nodes",
-	"TestNodeStateDriftIsMended":          "runs a node state agent on both nodes",
-	"TestNodeStateExample":                "runs a node state agent on both nodes",
-	"TestNodeStateGuide":                  "runs a node state agent on both nodes",
-	"TestNodeStateIdleWritesNothing":      "runs a node state agent on both nodes",
-	"TestNodeStateIsCreatedAndEnforced":   "runs a node state agent on both nodes",
-	"TestNodeStateKilledWithinAChange":    "runs a node state agent on both nodes",
-	"TestNodeStateLeavesPodsLinksAlone":   "runs a node state agent on both nodes",
-	"TestNodeStateOnce":                   "runs a node state agent on both nodes",
-	"TestNodeStateUnmanagedWritesNothing": "runs a node state agent on both nodes",
+	"TestNodeConfigTable":                 "runs node state agents",
 	"TestNodeReboots":                     "ends all programs of a node",
+	"TestNodeStateCutOffRollsBack":        "runs node state agents",
+	"TestNodeStateDeletedIsCreatedAgain":  "runs node state agents",
+	"TestNodeStateDriftIsMended":          "runs node state agents",
+	"TestNodeStateExample":                "runs node state agents",
+	"TestNodeStateGuide":                  "runs node state agents",
+	"TestNodeStateIdleWritesNothing":      "runs node state agents",
+	"TestNodeStateIsCreatedAndEnforced":   "runs node state agents",
+	"TestNodeStateKilledWithinAChange":    "runs node state agents",
+	"TestNodeStateLargest":                "keeps the API server busy for seconds, which ends a request after 34 s",
+	"TestNodeStateLeavesPodsLinksAlone":   "runs node state agents",
+	"TestNodeStateOnce":                   "runs node state agents",
+	"TestNodeStateUnmanagedWritesNothing": "runs node state agents",
 	"TestPage":                            "kills netmaster",
-	"TestPoliciesDisagree":                "runs a node state agent on both nodes",
-	"TestPolicyFindsNeighbours":           "runs a node state agent on both nodes",
-	"TestPolicyOneNodeAfterTheOther":      "runs a node state agent on both nodes",
-	"TestPolicyReachesNodes":              "runs a node state agent on both nodes",
+	"TestPoliciesDisagree":                "runs node state agents",
+	"TestPolicyFindsNeighbours":           "runs node state agents",
+	"TestPolicyOneNodeAfterTheOther":      "runs node state agents",
+	"TestPolicyReachesNodes":              "runs node state agents",
+	"TestPolicySelectsNodes":              "runs node state agents",
 	"TestPolicyWait":                      "kills netmaster and netplugin",
 	"TestTrace":                           "requires that the policies of the whole cluster are in force while it runs",
-	"TestTraceOfNodesAndTheOutside":       "requires that the policies of the whole cluster are in force while it runs",
 	"TestTraceOfLosses":                   "stops netmaster and netplugin",
+	"TestTraceOfNodesAndTheOutside":       "requires that the policies of the whole cluster are in force while it runs",
 	"TestVerify":                          "kills netplugin and changes flows",
+	"TestVerifyIndependently":             "changes flows",
 	"TestVerifyOfWhoIsAway":               "suspends netplugin",
-	"TestWebhook":                         "stops netmaster, and has the API server call a webhook for every policy",
 }
 
 // isShared reports whether a test runs in parallel with others on one cluster. Subtests belong to their test.
 func isShared(test string) bool {
 	test, _, _ = strings.Cut(test, "/")
-	return exclusiveTests[test] == "" && quietTests[test] == ""
+	for _, tests := range sets {
+		if tests[test] != "" {
+			return false
+		}
+	}
+	return true
 }
 
 // selectSet sets -test.run or -test.skip to the tests of a set.
 func selectSet(name string) error {
-	exclusive, quiet := slices.Sorted(maps.Keys(exclusiveTests)), slices.Sorted(maps.Keys(quietTests))
 	pattern := func(tests []string) string { return "^(" + strings.Join(tests, "|") + ")$" }
-	switch name {
-	case "":
+	switch tests := sets[name]; {
+	case name == "":
 		return nil
-	case "exclusive":
-		return flag.Set("test.run", pattern(exclusive))
-	case "quiet":
-		return flag.Set("test.run", pattern(quiet))
-	case "shared":
-		return flag.Set("test.skip", pattern(slices.Concat(exclusive, quiet)))
+	case name == "shared":
+		return flag.Set("test.skip", pattern(unshared()))
+	case tests != nil:
+		return flag.Set("test.run", pattern(slices.Sorted(maps.Keys(tests))))
 	}
-	return fmt.Errorf("-set %s: use shared, exclusive or quiet", name)
+	return fmt.Errorf("-set %s: use shared, %s", name, strings.Join(slices.Sorted(maps.Keys(sets)), ", "))
+}
+
+// unshared returns the tests of all sets but the shared one, sorted.
+func unshared() (names []string) {
+	for _, tests := range sets {
+		names = slices.AppendSeq(names, maps.Keys(tests))
+	}
+	slices.Sort(names)
+	return names
 }
 
 func TestIsShared(t *testing.T) {
 	for test, want := range map[string]bool{
-		"TestServices":         true,
-		"TestGeneve/MTU":       false,
-		"TestNodeStateExample": false,
-		"TestHA":               false,
+		"TestServices":                   true,
+		"TestGeneve/MTU":                 false,
+		"TestNodeStateExample":           false,
+		"TestHA":                         false,
+		"TestPolicyIsEditedUnderTraffic": false,
 	} {
 		t.Run(test, func(t *testing.T) {
 			if got := isShared(test); got != want {
@@ -172,9 +210,23 @@ func declaredTests(t *testing.T) (names []string) {
 
 func TestSetsNameTestsThatExist(t *testing.T) {
 	declared := declaredTests(t)
-	for _, name := range slices.Concat(slices.Collect(maps.Keys(exclusiveTests)), slices.Collect(maps.Keys(quietTests))) {
+	for _, name := range unshared() {
 		if !slices.Contains(declared, name) {
 			t.Errorf("there is no test %s", name)
+		}
+	}
+}
+
+// TestSetsAreDisjoint: a test of two sets would run twice, and a set without a reason for a test would leave it shared
+// too.
+func TestSetsAreDisjoint(t *testing.T) {
+	names := unshared()
+	for n, name := range names {
+		if n > 0 && names[n-1] == name {
+			t.Errorf("%s is in two sets", name)
+		}
+		if isShared(name) {
+			t.Errorf("%s has no reason, and would be shared too", name)
 		}
 	}
 }

@@ -54,6 +54,9 @@ func setupOn(t *testing.T, c *cluster.Cluster) *world {
 	w.Cleanup(w.describeFailure)
 	if *hook == "" { // what the test before restarted may be on its way still
 		w.must(w.AwaitConnected(w.ctx, 30*time.Second))
+		if !isShared(t.Name()) { // others start pods meanwhile
+			w.must(w.AwaitNoLeftPods(w.ctx, 2*time.Minute))
+		}
 	}
 	return w
 }
@@ -116,7 +119,8 @@ func (w *world) namespace(name string, labels map[string]string) string {
 	return full
 }
 
-// remove waits until the pods and policies are gone, so that the next test sees no flows of theirs go.
+// remove waits until the API server has no pods and policies of a namespace. The nodes may end the pods later: a test
+// that has the cluster to itself waits for that when it begins, see setupOn.
 func (w *world) remove(namespace string) {
 	ctx := context.Background()
 	for _, kind := range []string{"NetworkPolicy", "Pod"} {

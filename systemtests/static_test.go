@@ -54,7 +54,7 @@ func TestStaticPod(t *testing.T) {
 		ways = append(ways, w.open("a", "cache", proto, 80, "its rule")...)
 		ways = append(ways, w.shut("b", "cache", proto, 80, "no rule, same node")...)
 		ways = append(ways, w.shut("c", "cache", proto, 80, "no rule, across")...)
-		ways = append(ways, w.open("cache", "c", proto, 80, "the static pod is c's peer")...)
+		ways = append(ways, w.shut("cache", "c", proto, 80, "a static pod of this namespace is no peer")...)
 		ways = append(ways, w.shut("a", "c", proto, 80, "not c's peer")...)
 	}
 	w.settles(ways)

@@ -219,7 +219,7 @@ func TestTraceOfLosses(t *testing.T) {
 	}
 	w.policy(ns, "c", `{podSelector: {matchLabels: {app: c}}, policyTypes: [Ingress]}`)
 	w.settles(open(false))
-	w.audits("node2", "0") // or it is mended before the trace has asked the switch
+	w.driftChecks("node2", "0") // or the drift check repairs it before the trace reads the switch
 	w.ofctl("node2", "add-flow", "table=40,priority=65535,ip,actions=goto_table:50")
 	w.traces(map[string]traced{"a flow that opens": {"a", open(true), []string{ns + "/a", ns + "/c:80"}, false,
 		[]string{"!!! Open vSwitch of node node2 lets it pass", "!!! it was delivered to " + ns + "/c, but by the policies it is denied", "DELIVERED AND ANSWERED"}}})

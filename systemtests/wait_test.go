@@ -76,6 +76,7 @@ func TestPolicyWait(t *testing.T) {
 	w.now(w.open("c", "b", "tcp", 80, "allowed"), w.shut("a", "b", "tcp", 80, "still denied"))
 
 	node := w.pods["b"].Node
+	w.again(node + "-netplugin")
 	w.must(w.Kill(w.ctx, node+"-netplugin"))
 	w.policy(ns, "b", `{podSelector: {matchLabels: {app: b}}, ingress: [{from: [{podSelector: {matchLabels: {app: a}}}]}]}`)
 	if out, code, said := w.wait(id, "--timeout", "2s"); code != 3 || out.Done || out.Generation != 3 || len(out.Nodes) != 1 || out.Nodes[0].Name != node || out.Nodes[0].State != "away" || out.Nodes[0].Reason == "" {

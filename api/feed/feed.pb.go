@@ -186,6 +186,58 @@ func (GroupKind) EnumDescriptor() ([]byte, []int) {
 	return file_api_feed_feed_proto_rawDescGZIP(), []int{2}
 }
 
+type KeyedSet int32
+
+const (
+	KeyedSet_KEYED_SET_UNSPECIFIED KeyedSet = 0
+	// All nodes of the cluster: the key is the node's name, the value a NodeInfo without the name.
+	KeyedSet_KEYED_SET_NODES KeyedSet = 1
+	// Services, with the endpoints behind them and the zones of nodes. The key is "service/NAMESPACE/NAME" with a Service,
+	// "slice/NAMESPACE/NAME" with an EndpointSlice, or "node/NAME" with the zone's name in UTF-8. From version 6 on.
+	KeyedSet_KEYED_SET_SERVICES KeyedSet = 2
+)
+
+// Enum value maps for KeyedSet.
+var (
+	KeyedSet_name = map[int32]string{
+		0: "KEYED_SET_UNSPECIFIED",
+		1: "KEYED_SET_NODES",
+		2: "KEYED_SET_SERVICES",
+	}
+	KeyedSet_value = map[string]int32{
+		"KEYED_SET_UNSPECIFIED": 0,
+		"KEYED_SET_NODES":       1,
+		"KEYED_SET_SERVICES":    2,
+	}
+)
+
+func (x KeyedSet) Enum() *KeyedSet {
+	p := new(KeyedSet)
+	*p = x
+	return p
+}
+
+func (x KeyedSet) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (KeyedSet) Descriptor() protoreflect.EnumDescriptor {
+	return file_api_feed_feed_proto_enumTypes[3].Descriptor()
+}
+
+func (KeyedSet) Type() protoreflect.EnumType {
+	return &file_api_feed_feed_proto_enumTypes[3]
+}
+
+func (x KeyedSet) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use KeyedSet.Descriptor instead.
+func (KeyedSet) EnumDescriptor() ([]byte, []int) {
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{3}
+}
+
 // NodeMessage goes up. At most 2 MiB.
 type NodeMessage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -198,6 +250,8 @@ type NodeMessage struct {
 	//	*NodeMessage_Reply
 	//	*NodeMessage_Drift
 	//	*NodeMessage_Beat
+	//	*NodeMessage_Resend
+	//	*NodeMessage_Links
 	Message       isNodeMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -303,6 +357,24 @@ func (x *NodeMessage) GetBeat() *Beat {
 	return nil
 }
 
+func (x *NodeMessage) GetResend() *KeyedHeld {
+	if x != nil {
+		if x, ok := x.Message.(*NodeMessage_Resend); ok {
+			return x.Resend
+		}
+	}
+	return nil
+}
+
+func (x *NodeMessage) GetLinks() *Links {
+	if x != nil {
+		if x, ok := x.Message.(*NodeMessage_Links); ok {
+			return x.Links
+		}
+	}
+	return nil
+}
+
 type isNodeMessage_Message interface {
 	isNodeMessage_Message()
 }
@@ -337,6 +409,16 @@ type NodeMessage_Beat struct {
 	Beat *Beat `protobuf:"bytes,7,opt,name=beat,proto3,oneof"`
 }
 
+type NodeMessage_Resend struct {
+	// What the node holds of a keyed set is not what netmaster sent: it wants the set once more. From version 5 on.
+	Resend *KeyedHeld `protobuf:"bytes,8,opt,name=resend,proto3,oneof"`
+}
+
+type NodeMessage_Links struct {
+	// The node's segments have changed.
+	Links *Links `protobuf:"bytes,9,opt,name=links,proto3,oneof"`
+}
+
 func (*NodeMessage_Hello) isNodeMessage_Message() {}
 
 func (*NodeMessage_Ack) isNodeMessage_Message() {}
@@ -351,6 +433,10 @@ func (*NodeMessage_Drift) isNodeMessage_Message() {}
 
 func (*NodeMessage_Beat) isNodeMessage_Message() {}
 
+func (*NodeMessage_Resend) isNodeMessage_Message() {}
+
+func (*NodeMessage_Links) isNodeMessage_Message() {}
+
 // MasterMessage goes down. At most 4 MiB.
 type MasterMessage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -362,6 +448,8 @@ type MasterMessage struct {
 	//	*MasterMessage_Query
 	//	*MasterMessage_Grant
 	//	*MasterMessage_Trust
+	//	*MasterMessage_Keyed
+	//	*MasterMessage_Fenced
 	Message       isMasterMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -458,6 +546,24 @@ func (x *MasterMessage) GetTrust() *Trust {
 	return nil
 }
 
+func (x *MasterMessage) GetKeyed() *Keyed {
+	if x != nil {
+		if x, ok := x.Message.(*MasterMessage_Keyed); ok {
+			return x.Keyed
+		}
+	}
+	return nil
+}
+
+func (x *MasterMessage) GetFenced() *Fenced {
+	if x != nil {
+		if x, ok := x.Message.(*MasterMessage_Fenced); ok {
+			return x.Fenced
+		}
+	}
+	return nil
+}
+
 type isMasterMessage_Message interface {
 	isMasterMessage_Message()
 }
@@ -486,6 +592,14 @@ type MasterMessage_Trust struct {
 	Trust *Trust `protobuf:"bytes,6,opt,name=trust,proto3,oneof"`
 }
 
+type MasterMessage_Keyed struct {
+	Keyed *Keyed `protobuf:"bytes,7,opt,name=keyed,proto3,oneof"`
+}
+
+type MasterMessage_Fenced struct {
+	Fenced *Fenced `protobuf:"bytes,8,opt,name=fenced,proto3,oneof"`
+}
+
 func (*MasterMessage_Welcome) isMasterMessage_Message() {}
 
 func (*MasterMessage_Update) isMasterMessage_Message() {}
@@ -497,6 +611,10 @@ func (*MasterMessage_Query) isMasterMessage_Message() {}
 func (*MasterMessage_Grant) isMasterMessage_Message() {}
 
 func (*MasterMessage_Trust) isMasterMessage_Message() {}
+
+func (*MasterMessage_Keyed) isMasterMessage_Message() {}
+
+func (*MasterMessage_Fenced) isMasterMessage_Message() {}
 
 // Hello is a node's first message: who it is, and what it holds. It may come in parts: all but the last have more set, and only
 // the first says anything but node, held_* and announced.
@@ -518,10 +636,14 @@ type Hello struct {
 	// All pods that are wired on the node.
 	Announced []*Announcement `protobuf:"bytes,9,rep,name=announced,proto3" json:"announced,omitempty"`
 	More      bool            `protobuf:"varint,10,opt,name=more,proto3" json:"more,omitempty"`
-	// How the node's pods and other nodes' reach each other: "route" or "geneve"; empty: not told. Nodes that differ cannot.
+	// How pods of different nodes reach each other: "route", "geneve" or "auto"; empty: unknown. All nodes need the same.
 	TrafficMode string `protobuf:"bytes,11,opt,name=traffic_mode,json=trafficMode,proto3" json:"traffic_mode,omitempty"`
 	// The highest epoch that the node ever obeyed; 0: none.
-	Epoch         uint64 `protobuf:"varint,12,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Epoch uint64 `protobuf:"varint,12,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// What the node holds of keyed sets, from version 5 on; one that is not there is empty.
+	Keyed []*KeyedHeld `protobuf:"bytes,13,rep,name=keyed,proto3" json:"keyed,omitempty"`
+	// The node's segments, in traffic modes route and auto; absent: it has none to which others may route.
+	Links         *Links `protobuf:"bytes,14,opt,name=links,proto3" json:"links,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -640,6 +762,66 @@ func (x *Hello) GetEpoch() uint64 {
 	return 0
 }
 
+func (x *Hello) GetKeyed() []*KeyedHeld {
+	if x != nil {
+		return x.Keyed
+	}
+	return nil
+}
+
+func (x *Hello) GetLinks() *Links {
+	if x != nil {
+		return x.Links
+	}
+	return nil
+}
+
+// Links are the network segments of a node.
+type Links struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Prefixes of addresses that the node reaches without a router, at most 16.
+	OnLink        []*Prefix `protobuf:"bytes,1,rep,name=on_link,json=onLink,proto3" json:"on_link,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Links) Reset() {
+	*x = Links{}
+	mi := &file_api_feed_feed_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Links) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Links) ProtoMessage() {}
+
+func (x *Links) ProtoReflect() protoreflect.Message {
+	mi := &file_api_feed_feed_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Links.ProtoReflect.Descriptor instead.
+func (*Links) Descriptor() ([]byte, []int) {
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Links) GetOnLink() []*Prefix {
+	if x != nil {
+		return x.OnLink
+	}
+	return nil
+}
+
 // Welcome is netmaster's first message: the hello was accepted.
 type Welcome struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -656,7 +838,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_api_feed_feed_proto_msgTypes[3]
+	mi := &file_api_feed_feed_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -668,7 +850,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[3]
+	mi := &file_api_feed_feed_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -681,7 +863,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{3}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Welcome) GetVersion() uint32 {
@@ -722,7 +904,7 @@ type Beat struct {
 
 func (x *Beat) Reset() {
 	*x = Beat{}
-	mi := &file_api_feed_feed_proto_msgTypes[4]
+	mi := &file_api_feed_feed_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -734,7 +916,7 @@ func (x *Beat) String() string {
 func (*Beat) ProtoMessage() {}
 
 func (x *Beat) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[4]
+	mi := &file_api_feed_feed_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -747,7 +929,7 @@ func (x *Beat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Beat.ProtoReflect.Descriptor instead.
 func (*Beat) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{4}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Beat) GetNumber() uint64 {
@@ -770,7 +952,7 @@ type Trust struct {
 
 func (x *Trust) Reset() {
 	*x = Trust{}
-	mi := &file_api_feed_feed_proto_msgTypes[5]
+	mi := &file_api_feed_feed_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -782,7 +964,7 @@ func (x *Trust) String() string {
 func (*Trust) ProtoMessage() {}
 
 func (x *Trust) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[5]
+	mi := &file_api_feed_feed_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -795,7 +977,7 @@ func (x *Trust) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Trust.ProtoReflect.Descriptor instead.
 func (*Trust) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{5}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Trust) GetNumber() uint64 {
@@ -808,6 +990,52 @@ func (x *Trust) GetNumber() uint64 {
 func (x *Trust) GetValidMs() uint32 {
 	if x != nil {
 		return x.ValidMs
+	}
+	return 0
+}
+
+// Fenced is a leader's that is not certain to lead and may be again: it sends nothing else meanwhile. From version 5 on.
+type Fenced struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The node may keep the stream for so long from when this comes.
+	HoldMs        uint32 `protobuf:"varint,1,opt,name=hold_ms,json=holdMs,proto3" json:"hold_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Fenced) Reset() {
+	*x = Fenced{}
+	mi := &file_api_feed_feed_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Fenced) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Fenced) ProtoMessage() {}
+
+func (x *Fenced) ProtoReflect() protoreflect.Message {
+	mi := &file_api_feed_feed_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Fenced.ProtoReflect.Descriptor instead.
+func (*Fenced) Descriptor() ([]byte, []int) {
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Fenced) GetHoldMs() uint32 {
+	if x != nil {
+		return x.HoldMs
 	}
 	return 0
 }
@@ -826,7 +1054,7 @@ type Announcement struct {
 
 func (x *Announcement) Reset() {
 	*x = Announcement{}
-	mi := &file_api_feed_feed_proto_msgTypes[6]
+	mi := &file_api_feed_feed_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -838,7 +1066,7 @@ func (x *Announcement) String() string {
 func (*Announcement) ProtoMessage() {}
 
 func (x *Announcement) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[6]
+	mi := &file_api_feed_feed_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -851,7 +1079,7 @@ func (x *Announcement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Announcement.ProtoReflect.Descriptor instead.
 func (*Announcement) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{6}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Announcement) GetNamespace() string {
@@ -894,7 +1122,7 @@ type Ack struct {
 
 func (x *Ack) Reset() {
 	*x = Ack{}
-	mi := &file_api_feed_feed_proto_msgTypes[7]
+	mi := &file_api_feed_feed_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -906,7 +1134,7 @@ func (x *Ack) String() string {
 func (*Ack) ProtoMessage() {}
 
 func (x *Ack) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[7]
+	mi := &file_api_feed_feed_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -919,7 +1147,7 @@ func (x *Ack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ack.ProtoReflect.Descriptor instead.
 func (*Ack) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{7}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Ack) GetRevision() uint64 {
@@ -951,7 +1179,7 @@ type RuleError struct {
 
 func (x *RuleError) Reset() {
 	*x = RuleError{}
-	mi := &file_api_feed_feed_proto_msgTypes[8]
+	mi := &file_api_feed_feed_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -963,7 +1191,7 @@ func (x *RuleError) String() string {
 func (*RuleError) ProtoMessage() {}
 
 func (x *RuleError) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[8]
+	mi := &file_api_feed_feed_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -976,7 +1204,7 @@ func (x *RuleError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RuleError.ProtoReflect.Descriptor instead.
 func (*RuleError) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{8}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RuleError) GetRules() []byte {
@@ -1018,7 +1246,7 @@ type Drift struct {
 
 func (x *Drift) Reset() {
 	*x = Drift{}
-	mi := &file_api_feed_feed_proto_msgTypes[9]
+	mi := &file_api_feed_feed_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1030,7 +1258,7 @@ func (x *Drift) String() string {
 func (*Drift) ProtoMessage() {}
 
 func (x *Drift) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[9]
+	mi := &file_api_feed_feed_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1043,7 +1271,7 @@ func (x *Drift) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drift.ProtoReflect.Descriptor instead.
 func (*Drift) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{9}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Drift) GetMissing() uint64 {
@@ -1096,7 +1324,7 @@ type Reply struct {
 
 func (x *Reply) Reset() {
 	*x = Reply{}
-	mi := &file_api_feed_feed_proto_msgTypes[10]
+	mi := &file_api_feed_feed_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1108,7 +1336,7 @@ func (x *Reply) String() string {
 func (*Reply) ProtoMessage() {}
 
 func (x *Reply) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[10]
+	mi := &file_api_feed_feed_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1121,7 +1349,7 @@ func (x *Reply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reply.ProtoReflect.Descriptor instead.
 func (*Reply) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{10}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Reply) GetId() uint64 {
@@ -1171,7 +1399,7 @@ type Update struct {
 
 func (x *Update) Reset() {
 	*x = Update{}
-	mi := &file_api_feed_feed_proto_msgTypes[11]
+	mi := &file_api_feed_feed_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1183,7 +1411,7 @@ func (x *Update) String() string {
 func (*Update) ProtoMessage() {}
 
 func (x *Update) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[11]
+	mi := &file_api_feed_feed_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1196,7 +1424,7 @@ func (x *Update) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Update.ProtoReflect.Descriptor instead.
 func (*Update) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{11}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Update) GetRevision() uint64 {
@@ -1270,7 +1498,7 @@ type Rule struct {
 
 func (x *Rule) Reset() {
 	*x = Rule{}
-	mi := &file_api_feed_feed_proto_msgTypes[12]
+	mi := &file_api_feed_feed_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1282,7 +1510,7 @@ func (x *Rule) String() string {
 func (*Rule) ProtoMessage() {}
 
 func (x *Rule) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[12]
+	mi := &file_api_feed_feed_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1295,7 +1523,7 @@ func (x *Rule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rule.ProtoReflect.Descriptor instead.
 func (*Rule) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{12}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Rule) GetKey() []byte {
@@ -1386,7 +1614,7 @@ type IPBlock struct {
 
 func (x *IPBlock) Reset() {
 	*x = IPBlock{}
-	mi := &file_api_feed_feed_proto_msgTypes[13]
+	mi := &file_api_feed_feed_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1398,7 +1626,7 @@ func (x *IPBlock) String() string {
 func (*IPBlock) ProtoMessage() {}
 
 func (x *IPBlock) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[13]
+	mi := &file_api_feed_feed_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1411,7 +1639,7 @@ func (x *IPBlock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IPBlock.ProtoReflect.Descriptor instead.
 func (*IPBlock) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{13}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *IPBlock) GetCidr() *Prefix {
@@ -1440,7 +1668,7 @@ type Prefix struct {
 
 func (x *Prefix) Reset() {
 	*x = Prefix{}
-	mi := &file_api_feed_feed_proto_msgTypes[14]
+	mi := &file_api_feed_feed_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1452,7 +1680,7 @@ func (x *Prefix) String() string {
 func (*Prefix) ProtoMessage() {}
 
 func (x *Prefix) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[14]
+	mi := &file_api_feed_feed_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1465,7 +1693,7 @@ func (x *Prefix) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Prefix.ProtoReflect.Descriptor instead.
 func (*Prefix) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{14}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Prefix) GetAddress() []byte {
@@ -1494,7 +1722,7 @@ type PortRange struct {
 
 func (x *PortRange) Reset() {
 	*x = PortRange{}
-	mi := &file_api_feed_feed_proto_msgTypes[15]
+	mi := &file_api_feed_feed_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1506,7 +1734,7 @@ func (x *PortRange) String() string {
 func (*PortRange) ProtoMessage() {}
 
 func (x *PortRange) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[15]
+	mi := &file_api_feed_feed_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1519,7 +1747,7 @@ func (x *PortRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PortRange.ProtoReflect.Descriptor instead.
 func (*PortRange) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{15}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *PortRange) GetProtocol() Protocol {
@@ -1556,7 +1784,7 @@ type Origin struct {
 
 func (x *Origin) Reset() {
 	*x = Origin{}
-	mi := &file_api_feed_feed_proto_msgTypes[16]
+	mi := &file_api_feed_feed_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1568,7 +1796,7 @@ func (x *Origin) String() string {
 func (*Origin) ProtoMessage() {}
 
 func (x *Origin) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[16]
+	mi := &file_api_feed_feed_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1581,7 +1809,7 @@ func (x *Origin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Origin.ProtoReflect.Descriptor instead.
 func (*Origin) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{16}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Origin) GetPolicy() string {
@@ -1609,15 +1837,18 @@ type Group struct {
 	Replace bool       `protobuf:"varint,3,opt,name=replace,proto3" json:"replace,omitempty"`
 	Added   *Addresses `protobuf:"bytes,4,opt,name=added,proto3" json:"added,omitempty"`
 	Removed *Addresses `protobuf:"bytes,5,opt,name=removed,proto3" json:"removed,omitempty"`
-	// No rule of the node refers to it any longer.
-	Gone          bool `protobuf:"varint,6,opt,name=gone,proto3" json:"gone,omitempty"`
+	// No rule of the node refers to it any longer, or it is a peer group and empty: one that a node does not hold is empty.
+	Gone bool `protobuf:"varint,6,opt,name=gone,proto3" json:"gone,omitempty"`
+	// Keys of further peer groups, 16 bytes each, in order: after the update they have the members that this one has then.
+	// Where added is all that changes, none of them loses a member. (Version 6)
+	Alike         []byte `protobuf:"bytes,7,opt,name=alike,proto3" json:"alike,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Group) Reset() {
 	*x = Group{}
-	mi := &file_api_feed_feed_proto_msgTypes[17]
+	mi := &file_api_feed_feed_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1629,7 +1860,7 @@ func (x *Group) String() string {
 func (*Group) ProtoMessage() {}
 
 func (x *Group) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[17]
+	mi := &file_api_feed_feed_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1642,7 +1873,7 @@ func (x *Group) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Group.ProtoReflect.Descriptor instead.
 func (*Group) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{17}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Group) GetKey() []byte {
@@ -1687,6 +1918,13 @@ func (x *Group) GetGone() bool {
 	return false
 }
 
+func (x *Group) GetAlike() []byte {
+	if x != nil {
+		return x.Alike
+	}
+	return nil
+}
+
 // Addresses are a set of addresses, packed.
 type Addresses struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1700,7 +1938,7 @@ type Addresses struct {
 
 func (x *Addresses) Reset() {
 	*x = Addresses{}
-	mi := &file_api_feed_feed_proto_msgTypes[18]
+	mi := &file_api_feed_feed_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1712,7 +1950,7 @@ func (x *Addresses) String() string {
 func (*Addresses) ProtoMessage() {}
 
 func (x *Addresses) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[18]
+	mi := &file_api_feed_feed_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1725,7 +1963,7 @@ func (x *Addresses) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Addresses.ProtoReflect.Descriptor instead.
 func (*Addresses) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{18}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Addresses) GetIpv4() []byte {
@@ -1754,7 +1992,7 @@ type Settled struct {
 
 func (x *Settled) Reset() {
 	*x = Settled{}
-	mi := &file_api_feed_feed_proto_msgTypes[19]
+	mi := &file_api_feed_feed_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1766,7 +2004,7 @@ func (x *Settled) String() string {
 func (*Settled) ProtoMessage() {}
 
 func (x *Settled) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[19]
+	mi := &file_api_feed_feed_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1779,7 +2017,7 @@ func (x *Settled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Settled.ProtoReflect.Descriptor instead.
 func (*Settled) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{19}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Settled) GetId() string {
@@ -1796,7 +2034,213 @@ func (x *Settled) GetUid() string {
 	return ""
 }
 
-// Nodes are all nodes of the cluster, as routes between pods need them.
+// KeyedHeld is what a node holds of a keyed set.
+type KeyedHeld struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Set   KeyedSet               `protobuf:"varint,1,opt,name=set,proto3,enum=flowkeep.feed.v1.KeyedSet" json:"set,omitempty"`
+	// The sum of each of the 64 buckets, 16 bytes each, one after another; empty: nothing is held.
+	Sums          []byte `protobuf:"bytes,2,opt,name=sums,proto3" json:"sums,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KeyedHeld) Reset() {
+	*x = KeyedHeld{}
+	mi := &file_api_feed_feed_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeyedHeld) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeyedHeld) ProtoMessage() {}
+
+func (x *KeyedHeld) ProtoReflect() protoreflect.Message {
+	mi := &file_api_feed_feed_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeyedHeld.ProtoReflect.Descriptor instead.
+func (*KeyedHeld) Descriptor() ([]byte, []int) {
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *KeyedHeld) GetSet() KeyedSet {
+	if x != nil {
+		return x.Set
+	}
+	return KeyedSet_KEYED_SET_UNSPECIFIED
+}
+
+func (x *KeyedHeld) GetSums() []byte {
+	if x != nil {
+		return x.Sums
+	}
+	return nil
+}
+
+// Keyed changes a set of keys with a value each: a part of what brings the node to the sum in the last part. A node takes the
+// set over with the last part, if the sum is right, and else sends resend. From version 5 on; internal/keyed has buckets and
+// sums.
+type Keyed struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Set   KeyedSet               `protobuf:"varint,1,opt,name=set,proto3,enum=flowkeep.feed.v1.KeyedSet" json:"set,omitempty"`
+	// The node drops all that it holds before.
+	Whole bool `protobuf:"varint,2,opt,name=whole,proto3" json:"whole,omitempty"`
+	// The node drops all that it holds in these buckets before: their numbers, a byte each, in ascending order.
+	Buckets []byte        `protobuf:"bytes,3,opt,name=buckets,proto3" json:"buckets,omitempty"`
+	Put     []*KeyedEntry `protobuf:"bytes,4,rep,name=put,proto3" json:"put,omitempty"`
+	Removed []string      `protobuf:"bytes,5,rep,name=removed,proto3" json:"removed,omitempty"`
+	// In place of whole, buckets, put and removed: a Keyed that has nothing but these, compressed by DEFLATE (RFC 1951).
+	Deflated []byte `protobuf:"bytes,6,opt,name=deflated,proto3" json:"deflated,omitempty"`
+	// 16 bytes: of all that the node holds afterwards. Empty: further parts follow.
+	Sum           []byte `protobuf:"bytes,7,opt,name=sum,proto3" json:"sum,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Keyed) Reset() {
+	*x = Keyed{}
+	mi := &file_api_feed_feed_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Keyed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Keyed) ProtoMessage() {}
+
+func (x *Keyed) ProtoReflect() protoreflect.Message {
+	mi := &file_api_feed_feed_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Keyed.ProtoReflect.Descriptor instead.
+func (*Keyed) Descriptor() ([]byte, []int) {
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *Keyed) GetSet() KeyedSet {
+	if x != nil {
+		return x.Set
+	}
+	return KeyedSet_KEYED_SET_UNSPECIFIED
+}
+
+func (x *Keyed) GetWhole() bool {
+	if x != nil {
+		return x.Whole
+	}
+	return false
+}
+
+func (x *Keyed) GetBuckets() []byte {
+	if x != nil {
+		return x.Buckets
+	}
+	return nil
+}
+
+func (x *Keyed) GetPut() []*KeyedEntry {
+	if x != nil {
+		return x.Put
+	}
+	return nil
+}
+
+func (x *Keyed) GetRemoved() []string {
+	if x != nil {
+		return x.Removed
+	}
+	return nil
+}
+
+func (x *Keyed) GetDeflated() []byte {
+	if x != nil {
+		return x.Deflated
+	}
+	return nil
+}
+
+func (x *Keyed) GetSum() []byte {
+	if x != nil {
+		return x.Sum
+	}
+	return nil
+}
+
+// KeyedEntry is a key and its value.
+type KeyedEntry struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	Value         []byte                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KeyedEntry) Reset() {
+	*x = KeyedEntry{}
+	mi := &file_api_feed_feed_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeyedEntry) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeyedEntry) ProtoMessage() {}
+
+func (x *KeyedEntry) ProtoReflect() protoreflect.Message {
+	mi := &file_api_feed_feed_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeyedEntry.ProtoReflect.Descriptor instead.
+func (*KeyedEntry) Descriptor() ([]byte, []int) {
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *KeyedEntry) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *KeyedEntry) GetValue() []byte {
+	if x != nil {
+		return x.Value
+	}
+	return nil
+}
+
+// Nodes are all nodes of the cluster, as routes between pods need them. Up to version 4; Keyed takes their place.
 type Nodes struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Nodes         []*NodeInfo            `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"`
@@ -1806,7 +2250,7 @@ type Nodes struct {
 
 func (x *Nodes) Reset() {
 	*x = Nodes{}
-	mi := &file_api_feed_feed_proto_msgTypes[20]
+	mi := &file_api_feed_feed_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1818,7 +2262,7 @@ func (x *Nodes) String() string {
 func (*Nodes) ProtoMessage() {}
 
 func (x *Nodes) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[20]
+	mi := &file_api_feed_feed_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1831,7 +2275,7 @@ func (x *Nodes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Nodes.ProtoReflect.Descriptor instead.
 func (*Nodes) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{20}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Nodes) GetNodes() []*NodeInfo {
@@ -1846,15 +2290,19 @@ type NodeInfo struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// InternalIPs, at most one a family.
-	Addresses     *Addresses `protobuf:"bytes,2,opt,name=addresses,proto3" json:"addresses,omitempty"`
-	PodCidrs      []*Prefix  `protobuf:"bytes,3,rep,name=pod_cidrs,json=podCidrs,proto3" json:"pod_cidrs,omitempty"`
+	Addresses *Addresses `protobuf:"bytes,2,opt,name=addresses,proto3" json:"addresses,omitempty"`
+	PodCidrs  []*Prefix  `protobuf:"bytes,3,rep,name=pod_cidrs,json=podCidrs,proto3" json:"pod_cidrs,omitempty"`
+	// The prefixes that netmaster granted to the node: those that hold an address of the node. Absent: the node has not
+	// connected to this netmaster, and receivers keep what they know of its segments. The way between two nodes follows
+	// from both nodes' prefixes (policy.WayBetween). Nodes that do not know the field ignore it.
+	Links         *Links `protobuf:"bytes,4,opt,name=links,proto3" json:"links,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *NodeInfo) Reset() {
 	*x = NodeInfo{}
-	mi := &file_api_feed_feed_proto_msgTypes[21]
+	mi := &file_api_feed_feed_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1866,7 +2314,7 @@ func (x *NodeInfo) String() string {
 func (*NodeInfo) ProtoMessage() {}
 
 func (x *NodeInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[21]
+	mi := &file_api_feed_feed_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1879,7 +2327,7 @@ func (x *NodeInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeInfo.ProtoReflect.Descriptor instead.
 func (*NodeInfo) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{21}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *NodeInfo) GetName() string {
@@ -1903,6 +2351,352 @@ func (x *NodeInfo) GetPodCidrs() []*Prefix {
 	return nil
 }
 
+func (x *NodeInfo) GetLinks() *Links {
+	if x != nil {
+		return x.Links
+	}
+	return nil
+}
+
+// Service is a Service that has frontends. Receivers ignore fields that they do not know.
+type Service struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 4 or 16 bytes each, as in Addresses.
+	ClusterIps      *Addresses     `protobuf:"bytes,1,opt,name=cluster_ips,json=clusterIps,proto3" json:"cluster_ips,omitempty"`
+	ExternalIps     *Addresses     `protobuf:"bytes,2,opt,name=external_ips,json=externalIps,proto3" json:"external_ips,omitempty"`
+	LoadBalancerIps *Addresses     `protobuf:"bytes,3,opt,name=load_balancer_ips,json=loadBalancerIps,proto3" json:"load_balancer_ips,omitempty"`
+	Ports           []*ServicePort `protobuf:"bytes,4,rep,name=ports,proto3" json:"ports,omitempty"`
+	SourceRanges    []*Prefix      `protobuf:"bytes,5,rep,name=source_ranges,json=sourceRanges,proto3" json:"source_ranges,omitempty"`
+	InternalLocal   bool           `protobuf:"varint,6,opt,name=internal_local,json=internalLocal,proto3" json:"internal_local,omitempty"`
+	ExternalLocal   bool           `protobuf:"varint,7,opt,name=external_local,json=externalLocal,proto3" json:"external_local,omitempty"`
+	// For so long a client keeps its endpoint; 0: it keeps none.
+	AffinitySeconds uint32 `protobuf:"varint,8,opt,name=affinity_seconds,json=affinitySeconds,proto3" json:"affinity_seconds,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *Service) Reset() {
+	*x = Service{}
+	mi := &file_api_feed_feed_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Service) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Service) ProtoMessage() {}
+
+func (x *Service) ProtoReflect() protoreflect.Message {
+	mi := &file_api_feed_feed_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Service.ProtoReflect.Descriptor instead.
+func (*Service) Descriptor() ([]byte, []int) {
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *Service) GetClusterIps() *Addresses {
+	if x != nil {
+		return x.ClusterIps
+	}
+	return nil
+}
+
+func (x *Service) GetExternalIps() *Addresses {
+	if x != nil {
+		return x.ExternalIps
+	}
+	return nil
+}
+
+func (x *Service) GetLoadBalancerIps() *Addresses {
+	if x != nil {
+		return x.LoadBalancerIps
+	}
+	return nil
+}
+
+func (x *Service) GetPorts() []*ServicePort {
+	if x != nil {
+		return x.Ports
+	}
+	return nil
+}
+
+func (x *Service) GetSourceRanges() []*Prefix {
+	if x != nil {
+		return x.SourceRanges
+	}
+	return nil
+}
+
+func (x *Service) GetInternalLocal() bool {
+	if x != nil {
+		return x.InternalLocal
+	}
+	return false
+}
+
+func (x *Service) GetExternalLocal() bool {
+	if x != nil {
+		return x.ExternalLocal
+	}
+	return false
+}
+
+func (x *Service) GetAffinitySeconds() uint32 {
+	if x != nil {
+		return x.AffinitySeconds
+	}
+	return 0
+}
+
+// ServicePort is a port of a Service.
+type ServicePort struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Name     string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Protocol Protocol               `protobuf:"varint,2,opt,name=protocol,proto3,enum=flowkeep.feed.v1.Protocol" json:"protocol,omitempty"`
+	Port     uint32                 `protobuf:"varint,3,opt,name=port,proto3" json:"port,omitempty"`
+	// 0: it has none.
+	NodePort      uint32 `protobuf:"varint,4,opt,name=node_port,json=nodePort,proto3" json:"node_port,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ServicePort) Reset() {
+	*x = ServicePort{}
+	mi := &file_api_feed_feed_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServicePort) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServicePort) ProtoMessage() {}
+
+func (x *ServicePort) ProtoReflect() protoreflect.Message {
+	mi := &file_api_feed_feed_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServicePort.ProtoReflect.Descriptor instead.
+func (*ServicePort) Descriptor() ([]byte, []int) {
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *ServicePort) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ServicePort) GetProtocol() Protocol {
+	if x != nil {
+		return x.Protocol
+	}
+	return Protocol_PROTOCOL_UNSPECIFIED
+}
+
+func (x *ServicePort) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *ServicePort) GetNodePort() uint32 {
+	if x != nil {
+		return x.NodePort
+	}
+	return 0
+}
+
+// EndpointSlice is endpoints that have the same ports. Receivers ignore fields that they do not know.
+type EndpointSlice struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The name of the Service, of the same namespace.
+	Service string `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
+	// Without node ports.
+	Ports         []*ServicePort     `protobuf:"bytes,2,rep,name=ports,proto3" json:"ports,omitempty"`
+	Endpoints     []*ServiceEndpoint `protobuf:"bytes,3,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndpointSlice) Reset() {
+	*x = EndpointSlice{}
+	mi := &file_api_feed_feed_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndpointSlice) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndpointSlice) ProtoMessage() {}
+
+func (x *EndpointSlice) ProtoReflect() protoreflect.Message {
+	mi := &file_api_feed_feed_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndpointSlice.ProtoReflect.Descriptor instead.
+func (*EndpointSlice) Descriptor() ([]byte, []int) {
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *EndpointSlice) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *EndpointSlice) GetPorts() []*ServicePort {
+	if x != nil {
+		return x.Ports
+	}
+	return nil
+}
+
+func (x *EndpointSlice) GetEndpoints() []*ServiceEndpoint {
+	if x != nil {
+		return x.Endpoints
+	}
+	return nil
+}
+
+// ServiceEndpoint is a pod or another host behind a Service.
+type ServiceEndpoint struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 4 or 16 bytes.
+	Address []byte `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	// namespace/name; empty: it is no pod.
+	Pod           string   `protobuf:"bytes,2,opt,name=pod,proto3" json:"pod,omitempty"`
+	Node          string   `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
+	ZoneHints     []string `protobuf:"bytes,4,rep,name=zone_hints,json=zoneHints,proto3" json:"zone_hints,omitempty"`
+	NodeHints     []string `protobuf:"bytes,5,rep,name=node_hints,json=nodeHints,proto3" json:"node_hints,omitempty"`
+	Ready         bool     `protobuf:"varint,6,opt,name=ready,proto3" json:"ready,omitempty"`
+	Serving       bool     `protobuf:"varint,7,opt,name=serving,proto3" json:"serving,omitempty"`
+	Terminating   bool     `protobuf:"varint,8,opt,name=terminating,proto3" json:"terminating,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ServiceEndpoint) Reset() {
+	*x = ServiceEndpoint{}
+	mi := &file_api_feed_feed_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServiceEndpoint) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServiceEndpoint) ProtoMessage() {}
+
+func (x *ServiceEndpoint) ProtoReflect() protoreflect.Message {
+	mi := &file_api_feed_feed_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServiceEndpoint.ProtoReflect.Descriptor instead.
+func (*ServiceEndpoint) Descriptor() ([]byte, []int) {
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *ServiceEndpoint) GetAddress() []byte {
+	if x != nil {
+		return x.Address
+	}
+	return nil
+}
+
+func (x *ServiceEndpoint) GetPod() string {
+	if x != nil {
+		return x.Pod
+	}
+	return ""
+}
+
+func (x *ServiceEndpoint) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *ServiceEndpoint) GetZoneHints() []string {
+	if x != nil {
+		return x.ZoneHints
+	}
+	return nil
+}
+
+func (x *ServiceEndpoint) GetNodeHints() []string {
+	if x != nil {
+		return x.NodeHints
+	}
+	return nil
+}
+
+func (x *ServiceEndpoint) GetReady() bool {
+	if x != nil {
+		return x.Ready
+	}
+	return false
+}
+
+func (x *ServiceEndpoint) GetServing() bool {
+	if x != nil {
+		return x.Serving
+	}
+	return false
+}
+
+func (x *ServiceEndpoint) GetTerminating() bool {
+	if x != nil {
+		return x.Terminating
+	}
+	return false
+}
+
 // Query asks the node something, for netctl. The body is JSON: see api/inspect.
 type Query struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1916,7 +2710,7 @@ type Query struct {
 
 func (x *Query) Reset() {
 	*x = Query{}
-	mi := &file_api_feed_feed_proto_msgTypes[22]
+	mi := &file_api_feed_feed_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1928,7 +2722,7 @@ func (x *Query) String() string {
 func (*Query) ProtoMessage() {}
 
 func (x *Query) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[22]
+	mi := &file_api_feed_feed_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1941,7 +2735,7 @@ func (x *Query) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Query.ProtoReflect.Descriptor instead.
 func (*Query) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{22}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Query) GetId() uint64 {
@@ -1979,7 +2773,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_api_feed_feed_proto_msgTypes[23]
+	mi := &file_api_feed_feed_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1991,7 +2785,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_api_feed_feed_proto_msgTypes[23]
+	mi := &file_api_feed_feed_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2004,7 +2798,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_api_feed_feed_proto_rawDescGZIP(), []int{23}
+	return file_api_feed_feed_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Grant) GetId() uint64 {
@@ -2032,7 +2826,7 @@ var File_api_feed_feed_proto protoreflect.FileDescriptor
 
 const file_api_feed_feed_proto_rawDesc = "" +
 	"\n" +
-	"\x13api/feed/feed.proto\x12\x10flowkeep.feed.v1\"\x80\x03\n" +
+	"\x13api/feed/feed.proto\x12\x10flowkeep.feed.v1\"\xe8\x03\n" +
 	"\vNodeMessage\x12/\n" +
 	"\x05hello\x18\x01 \x01(\v2\x17.flowkeep.feed.v1.HelloH\x00R\x05hello\x12)\n" +
 	"\x03ack\x18\x02 \x01(\v2\x15.flowkeep.feed.v1.AckH\x00R\x03ack\x12<\n" +
@@ -2040,16 +2834,20 @@ const file_api_feed_feed_proto_rawDesc = "" +
 	"\bwithdraw\x18\x04 \x01(\v2\x1e.flowkeep.feed.v1.AnnouncementH\x00R\bwithdraw\x12/\n" +
 	"\x05reply\x18\x05 \x01(\v2\x17.flowkeep.feed.v1.ReplyH\x00R\x05reply\x12/\n" +
 	"\x05drift\x18\x06 \x01(\v2\x17.flowkeep.feed.v1.DriftH\x00R\x05drift\x12,\n" +
-	"\x04beat\x18\a \x01(\v2\x16.flowkeep.feed.v1.BeatH\x00R\x04beatB\t\n" +
-	"\amessage\"\xc9\x02\n" +
+	"\x04beat\x18\a \x01(\v2\x16.flowkeep.feed.v1.BeatH\x00R\x04beat\x125\n" +
+	"\x06resend\x18\b \x01(\v2\x1b.flowkeep.feed.v1.KeyedHeldH\x00R\x06resend\x12/\n" +
+	"\x05links\x18\t \x01(\v2\x17.flowkeep.feed.v1.LinksH\x00R\x05linksB\t\n" +
+	"\amessage\"\xae\x03\n" +
 	"\rMasterMessage\x125\n" +
 	"\awelcome\x18\x01 \x01(\v2\x19.flowkeep.feed.v1.WelcomeH\x00R\awelcome\x122\n" +
 	"\x06update\x18\x02 \x01(\v2\x18.flowkeep.feed.v1.UpdateH\x00R\x06update\x12/\n" +
 	"\x05nodes\x18\x03 \x01(\v2\x17.flowkeep.feed.v1.NodesH\x00R\x05nodes\x12/\n" +
 	"\x05query\x18\x04 \x01(\v2\x17.flowkeep.feed.v1.QueryH\x00R\x05query\x12/\n" +
 	"\x05grant\x18\x05 \x01(\v2\x17.flowkeep.feed.v1.GrantH\x00R\x05grant\x12/\n" +
-	"\x05trust\x18\x06 \x01(\v2\x17.flowkeep.feed.v1.TrustH\x00R\x05trustB\t\n" +
-	"\amessage\"\xab\x03\n" +
+	"\x05trust\x18\x06 \x01(\v2\x17.flowkeep.feed.v1.TrustH\x00R\x05trust\x12/\n" +
+	"\x05keyed\x18\a \x01(\v2\x17.flowkeep.feed.v1.KeyedH\x00R\x05keyed\x122\n" +
+	"\x06fenced\x18\b \x01(\v2\x18.flowkeep.feed.v1.FencedH\x00R\x06fencedB\t\n" +
+	"\amessage\"\x8d\x04\n" +
 	"\x05Hello\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12'\n" +
 	"\x0fprogram_version\x18\x02 \x01(\tR\x0eprogramVersion\x12\x1f\n" +
@@ -2066,7 +2864,11 @@ const file_api_feed_feed_proto_rawDesc = "" +
 	"\x04more\x18\n" +
 	" \x01(\bR\x04more\x12!\n" +
 	"\ftraffic_mode\x18\v \x01(\tR\vtrafficMode\x12\x14\n" +
-	"\x05epoch\x18\f \x01(\x04R\x05epoch\"}\n" +
+	"\x05epoch\x18\f \x01(\x04R\x05epoch\x121\n" +
+	"\x05keyed\x18\r \x03(\v2\x1b.flowkeep.feed.v1.KeyedHeldR\x05keyed\x12-\n" +
+	"\x05links\x18\x0e \x01(\v2\x17.flowkeep.feed.v1.LinksR\x05links\":\n" +
+	"\x05Links\x121\n" +
+	"\aon_link\x18\x01 \x03(\v2\x18.flowkeep.feed.v1.PrefixR\x06onLink\"}\n" +
 	"\aWelcome\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12'\n" +
 	"\x0fprogram_version\x18\x02 \x01(\tR\x0eprogramVersion\x12\x14\n" +
@@ -2076,7 +2878,9 @@ const file_api_feed_feed_proto_rawDesc = "" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\":\n" +
 	"\x05Trust\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x19\n" +
-	"\bvalid_ms\x18\x02 \x01(\rR\avalidMs\"\x8d\x01\n" +
+	"\bvalid_ms\x18\x02 \x01(\rR\avalidMs\"!\n" +
+	"\x06Fenced\x12\x17\n" +
+	"\ahold_ms\x18\x01 \x01(\rR\x06holdMs\"\x8d\x01\n" +
 	"\fAnnouncement\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
@@ -2133,26 +2937,73 @@ const file_api_feed_feed_proto_rawDesc = "" +
 	"\x04last\x18\x03 \x01(\rR\x04last\"4\n" +
 	"\x06Origin\x12\x16\n" +
 	"\x06policy\x18\x01 \x01(\tR\x06policy\x12\x12\n" +
-	"\x04rule\x18\x02 \x01(\x11R\x04rule\"\xe2\x01\n" +
+	"\x04rule\x18\x02 \x01(\x11R\x04rule\"\xf8\x01\n" +
 	"\x05Group\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12/\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1b.flowkeep.feed.v1.GroupKindR\x04kind\x12\x18\n" +
 	"\areplace\x18\x03 \x01(\bR\areplace\x121\n" +
 	"\x05added\x18\x04 \x01(\v2\x1b.flowkeep.feed.v1.AddressesR\x05added\x125\n" +
 	"\aremoved\x18\x05 \x01(\v2\x1b.flowkeep.feed.v1.AddressesR\aremoved\x12\x12\n" +
-	"\x04gone\x18\x06 \x01(\bR\x04gone\"3\n" +
+	"\x04gone\x18\x06 \x01(\bR\x04gone\x12\x14\n" +
+	"\x05alike\x18\a \x01(\fR\x05alike\"3\n" +
 	"\tAddresses\x12\x12\n" +
 	"\x04ipv4\x18\x01 \x01(\fR\x04ipv4\x12\x12\n" +
 	"\x04ipv6\x18\x02 \x01(\fR\x04ipv6\"+\n" +
 	"\aSettled\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x10\n" +
-	"\x03uid\x18\x02 \x01(\tR\x03uid\"9\n" +
+	"\x03uid\x18\x02 \x01(\tR\x03uid\"M\n" +
+	"\tKeyedHeld\x12,\n" +
+	"\x03set\x18\x01 \x01(\x0e2\x1a.flowkeep.feed.v1.KeyedSetR\x03set\x12\x12\n" +
+	"\x04sums\x18\x02 \x01(\fR\x04sums\"\xdd\x01\n" +
+	"\x05Keyed\x12,\n" +
+	"\x03set\x18\x01 \x01(\x0e2\x1a.flowkeep.feed.v1.KeyedSetR\x03set\x12\x14\n" +
+	"\x05whole\x18\x02 \x01(\bR\x05whole\x12\x18\n" +
+	"\abuckets\x18\x03 \x01(\fR\abuckets\x12.\n" +
+	"\x03put\x18\x04 \x03(\v2\x1c.flowkeep.feed.v1.KeyedEntryR\x03put\x12\x18\n" +
+	"\aremoved\x18\x05 \x03(\tR\aremoved\x12\x1a\n" +
+	"\bdeflated\x18\x06 \x01(\fR\bdeflated\x12\x10\n" +
+	"\x03sum\x18\a \x01(\fR\x03sum\"4\n" +
+	"\n" +
+	"KeyedEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value\"9\n" +
 	"\x05Nodes\x120\n" +
-	"\x05nodes\x18\x01 \x03(\v2\x1a.flowkeep.feed.v1.NodeInfoR\x05nodes\"\x90\x01\n" +
+	"\x05nodes\x18\x01 \x03(\v2\x1a.flowkeep.feed.v1.NodeInfoR\x05nodes\"\xbf\x01\n" +
 	"\bNodeInfo\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x129\n" +
 	"\taddresses\x18\x02 \x01(\v2\x1b.flowkeep.feed.v1.AddressesR\taddresses\x125\n" +
-	"\tpod_cidrs\x18\x03 \x03(\v2\x18.flowkeep.feed.v1.PrefixR\bpodCidrs\"C\n" +
+	"\tpod_cidrs\x18\x03 \x03(\v2\x18.flowkeep.feed.v1.PrefixR\bpodCidrs\x12-\n" +
+	"\x05links\x18\x04 \x01(\v2\x17.flowkeep.feed.v1.LinksR\x05links\"\xbd\x03\n" +
+	"\aService\x12<\n" +
+	"\vcluster_ips\x18\x01 \x01(\v2\x1b.flowkeep.feed.v1.AddressesR\n" +
+	"clusterIps\x12>\n" +
+	"\fexternal_ips\x18\x02 \x01(\v2\x1b.flowkeep.feed.v1.AddressesR\vexternalIps\x12G\n" +
+	"\x11load_balancer_ips\x18\x03 \x01(\v2\x1b.flowkeep.feed.v1.AddressesR\x0floadBalancerIps\x123\n" +
+	"\x05ports\x18\x04 \x03(\v2\x1d.flowkeep.feed.v1.ServicePortR\x05ports\x12=\n" +
+	"\rsource_ranges\x18\x05 \x03(\v2\x18.flowkeep.feed.v1.PrefixR\fsourceRanges\x12%\n" +
+	"\x0einternal_local\x18\x06 \x01(\bR\rinternalLocal\x12%\n" +
+	"\x0eexternal_local\x18\a \x01(\bR\rexternalLocal\x12)\n" +
+	"\x10affinity_seconds\x18\b \x01(\rR\x0faffinitySeconds\"\x8a\x01\n" +
+	"\vServicePort\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x126\n" +
+	"\bprotocol\x18\x02 \x01(\x0e2\x1a.flowkeep.feed.v1.ProtocolR\bprotocol\x12\x12\n" +
+	"\x04port\x18\x03 \x01(\rR\x04port\x12\x1b\n" +
+	"\tnode_port\x18\x04 \x01(\rR\bnodePort\"\x9f\x01\n" +
+	"\rEndpointSlice\x12\x18\n" +
+	"\aservice\x18\x01 \x01(\tR\aservice\x123\n" +
+	"\x05ports\x18\x02 \x03(\v2\x1d.flowkeep.feed.v1.ServicePortR\x05ports\x12?\n" +
+	"\tendpoints\x18\x03 \x03(\v2!.flowkeep.feed.v1.ServiceEndpointR\tendpoints\"\xe1\x01\n" +
+	"\x0fServiceEndpoint\x12\x18\n" +
+	"\aaddress\x18\x01 \x01(\fR\aaddress\x12\x10\n" +
+	"\x03pod\x18\x02 \x01(\tR\x03pod\x12\x12\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\x12\x1d\n" +
+	"\n" +
+	"zone_hints\x18\x04 \x03(\tR\tzoneHints\x12\x1d\n" +
+	"\n" +
+	"node_hints\x18\x05 \x03(\tR\tnodeHints\x12\x14\n" +
+	"\x05ready\x18\x06 \x01(\bR\x05ready\x12\x18\n" +
+	"\aserving\x18\a \x01(\bR\aserving\x12 \n" +
+	"\vterminating\x18\b \x01(\bR\vterminating\"C\n" +
 	"\x05Query\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
 	"\x04body\x18\x02 \x01(\fR\x04body\x12\x16\n" +
@@ -2173,7 +3024,11 @@ const file_api_feed_feed_proto_rawDesc = "" +
 	"\tGroupKind\x12\x1a\n" +
 	"\x16GROUP_KIND_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fGROUP_KIND_PEER\x10\x01\x12\x19\n" +
-	"\x15GROUP_KIND_APPLIED_TO\x10\x022T\n" +
+	"\x15GROUP_KIND_APPLIED_TO\x10\x02*R\n" +
+	"\bKeyedSet\x12\x19\n" +
+	"\x15KEYED_SET_UNSPECIFIED\x10\x00\x12\x13\n" +
+	"\x0fKEYED_SET_NODES\x10\x01\x12\x16\n" +
+	"\x12KEYED_SET_SERVICES\x10\x022T\n" +
 	"\x04Feed\x12L\n" +
 	"\x06Stream\x12\x1d.flowkeep.feed.v1.NodeMessage\x1a\x1f.flowkeep.feed.v1.MasterMessage(\x010\x01B'Z%github.com/flowkeep/flowkeep/api/feedb\x06proto3"
 
@@ -2189,78 +3044,107 @@ func file_api_feed_feed_proto_rawDescGZIP() []byte {
 	return file_api_feed_feed_proto_rawDescData
 }
 
-var file_api_feed_feed_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_api_feed_feed_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_api_feed_feed_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_api_feed_feed_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_api_feed_feed_proto_goTypes = []any{
-	(Direction)(0),        // 0: flowkeep.feed.v1.Direction
-	(Protocol)(0),         // 1: flowkeep.feed.v1.Protocol
-	(GroupKind)(0),        // 2: flowkeep.feed.v1.GroupKind
-	(*NodeMessage)(nil),   // 3: flowkeep.feed.v1.NodeMessage
-	(*MasterMessage)(nil), // 4: flowkeep.feed.v1.MasterMessage
-	(*Hello)(nil),         // 5: flowkeep.feed.v1.Hello
-	(*Welcome)(nil),       // 6: flowkeep.feed.v1.Welcome
-	(*Beat)(nil),          // 7: flowkeep.feed.v1.Beat
-	(*Trust)(nil),         // 8: flowkeep.feed.v1.Trust
-	(*Announcement)(nil),  // 9: flowkeep.feed.v1.Announcement
-	(*Ack)(nil),           // 10: flowkeep.feed.v1.Ack
-	(*RuleError)(nil),     // 11: flowkeep.feed.v1.RuleError
-	(*Drift)(nil),         // 12: flowkeep.feed.v1.Drift
-	(*Reply)(nil),         // 13: flowkeep.feed.v1.Reply
-	(*Update)(nil),        // 14: flowkeep.feed.v1.Update
-	(*Rule)(nil),          // 15: flowkeep.feed.v1.Rule
-	(*IPBlock)(nil),       // 16: flowkeep.feed.v1.IPBlock
-	(*Prefix)(nil),        // 17: flowkeep.feed.v1.Prefix
-	(*PortRange)(nil),     // 18: flowkeep.feed.v1.PortRange
-	(*Origin)(nil),        // 19: flowkeep.feed.v1.Origin
-	(*Group)(nil),         // 20: flowkeep.feed.v1.Group
-	(*Addresses)(nil),     // 21: flowkeep.feed.v1.Addresses
-	(*Settled)(nil),       // 22: flowkeep.feed.v1.Settled
-	(*Nodes)(nil),         // 23: flowkeep.feed.v1.Nodes
-	(*NodeInfo)(nil),      // 24: flowkeep.feed.v1.NodeInfo
-	(*Query)(nil),         // 25: flowkeep.feed.v1.Query
-	(*Grant)(nil),         // 26: flowkeep.feed.v1.Grant
+	(Direction)(0),          // 0: flowkeep.feed.v1.Direction
+	(Protocol)(0),           // 1: flowkeep.feed.v1.Protocol
+	(GroupKind)(0),          // 2: flowkeep.feed.v1.GroupKind
+	(KeyedSet)(0),           // 3: flowkeep.feed.v1.KeyedSet
+	(*NodeMessage)(nil),     // 4: flowkeep.feed.v1.NodeMessage
+	(*MasterMessage)(nil),   // 5: flowkeep.feed.v1.MasterMessage
+	(*Hello)(nil),           // 6: flowkeep.feed.v1.Hello
+	(*Links)(nil),           // 7: flowkeep.feed.v1.Links
+	(*Welcome)(nil),         // 8: flowkeep.feed.v1.Welcome
+	(*Beat)(nil),            // 9: flowkeep.feed.v1.Beat
+	(*Trust)(nil),           // 10: flowkeep.feed.v1.Trust
+	(*Fenced)(nil),          // 11: flowkeep.feed.v1.Fenced
+	(*Announcement)(nil),    // 12: flowkeep.feed.v1.Announcement
+	(*Ack)(nil),             // 13: flowkeep.feed.v1.Ack
+	(*RuleError)(nil),       // 14: flowkeep.feed.v1.RuleError
+	(*Drift)(nil),           // 15: flowkeep.feed.v1.Drift
+	(*Reply)(nil),           // 16: flowkeep.feed.v1.Reply
+	(*Update)(nil),          // 17: flowkeep.feed.v1.Update
+	(*Rule)(nil),            // 18: flowkeep.feed.v1.Rule
+	(*IPBlock)(nil),         // 19: flowkeep.feed.v1.IPBlock
+	(*Prefix)(nil),          // 20: flowkeep.feed.v1.Prefix
+	(*PortRange)(nil),       // 21: flowkeep.feed.v1.PortRange
+	(*Origin)(nil),          // 22: flowkeep.feed.v1.Origin
+	(*Group)(nil),           // 23: flowkeep.feed.v1.Group
+	(*Addresses)(nil),       // 24: flowkeep.feed.v1.Addresses
+	(*Settled)(nil),         // 25: flowkeep.feed.v1.Settled
+	(*KeyedHeld)(nil),       // 26: flowkeep.feed.v1.KeyedHeld
+	(*Keyed)(nil),           // 27: flowkeep.feed.v1.Keyed
+	(*KeyedEntry)(nil),      // 28: flowkeep.feed.v1.KeyedEntry
+	(*Nodes)(nil),           // 29: flowkeep.feed.v1.Nodes
+	(*NodeInfo)(nil),        // 30: flowkeep.feed.v1.NodeInfo
+	(*Service)(nil),         // 31: flowkeep.feed.v1.Service
+	(*ServicePort)(nil),     // 32: flowkeep.feed.v1.ServicePort
+	(*EndpointSlice)(nil),   // 33: flowkeep.feed.v1.EndpointSlice
+	(*ServiceEndpoint)(nil), // 34: flowkeep.feed.v1.ServiceEndpoint
+	(*Query)(nil),           // 35: flowkeep.feed.v1.Query
+	(*Grant)(nil),           // 36: flowkeep.feed.v1.Grant
 }
 var file_api_feed_feed_proto_depIdxs = []int32{
-	5,  // 0: flowkeep.feed.v1.NodeMessage.hello:type_name -> flowkeep.feed.v1.Hello
-	10, // 1: flowkeep.feed.v1.NodeMessage.ack:type_name -> flowkeep.feed.v1.Ack
-	9,  // 2: flowkeep.feed.v1.NodeMessage.announce:type_name -> flowkeep.feed.v1.Announcement
-	9,  // 3: flowkeep.feed.v1.NodeMessage.withdraw:type_name -> flowkeep.feed.v1.Announcement
-	13, // 4: flowkeep.feed.v1.NodeMessage.reply:type_name -> flowkeep.feed.v1.Reply
-	12, // 5: flowkeep.feed.v1.NodeMessage.drift:type_name -> flowkeep.feed.v1.Drift
-	7,  // 6: flowkeep.feed.v1.NodeMessage.beat:type_name -> flowkeep.feed.v1.Beat
-	6,  // 7: flowkeep.feed.v1.MasterMessage.welcome:type_name -> flowkeep.feed.v1.Welcome
-	14, // 8: flowkeep.feed.v1.MasterMessage.update:type_name -> flowkeep.feed.v1.Update
-	23, // 9: flowkeep.feed.v1.MasterMessage.nodes:type_name -> flowkeep.feed.v1.Nodes
-	25, // 10: flowkeep.feed.v1.MasterMessage.query:type_name -> flowkeep.feed.v1.Query
-	26, // 11: flowkeep.feed.v1.MasterMessage.grant:type_name -> flowkeep.feed.v1.Grant
-	8,  // 12: flowkeep.feed.v1.MasterMessage.trust:type_name -> flowkeep.feed.v1.Trust
-	9,  // 13: flowkeep.feed.v1.Hello.announced:type_name -> flowkeep.feed.v1.Announcement
-	21, // 14: flowkeep.feed.v1.Announcement.addresses:type_name -> flowkeep.feed.v1.Addresses
-	11, // 15: flowkeep.feed.v1.Ack.errors:type_name -> flowkeep.feed.v1.RuleError
-	19, // 16: flowkeep.feed.v1.RuleError.origins:type_name -> flowkeep.feed.v1.Origin
-	15, // 17: flowkeep.feed.v1.Update.rules:type_name -> flowkeep.feed.v1.Rule
-	20, // 18: flowkeep.feed.v1.Update.groups:type_name -> flowkeep.feed.v1.Group
-	22, // 19: flowkeep.feed.v1.Update.settled:type_name -> flowkeep.feed.v1.Settled
-	0,  // 20: flowkeep.feed.v1.Rule.direction:type_name -> flowkeep.feed.v1.Direction
-	16, // 21: flowkeep.feed.v1.Rule.blocks:type_name -> flowkeep.feed.v1.IPBlock
-	18, // 22: flowkeep.feed.v1.Rule.ports:type_name -> flowkeep.feed.v1.PortRange
-	19, // 23: flowkeep.feed.v1.Rule.origins:type_name -> flowkeep.feed.v1.Origin
-	17, // 24: flowkeep.feed.v1.IPBlock.cidr:type_name -> flowkeep.feed.v1.Prefix
-	17, // 25: flowkeep.feed.v1.IPBlock.except:type_name -> flowkeep.feed.v1.Prefix
-	1,  // 26: flowkeep.feed.v1.PortRange.protocol:type_name -> flowkeep.feed.v1.Protocol
-	2,  // 27: flowkeep.feed.v1.Group.kind:type_name -> flowkeep.feed.v1.GroupKind
-	21, // 28: flowkeep.feed.v1.Group.added:type_name -> flowkeep.feed.v1.Addresses
-	21, // 29: flowkeep.feed.v1.Group.removed:type_name -> flowkeep.feed.v1.Addresses
-	24, // 30: flowkeep.feed.v1.Nodes.nodes:type_name -> flowkeep.feed.v1.NodeInfo
-	21, // 31: flowkeep.feed.v1.NodeInfo.addresses:type_name -> flowkeep.feed.v1.Addresses
-	17, // 32: flowkeep.feed.v1.NodeInfo.pod_cidrs:type_name -> flowkeep.feed.v1.Prefix
-	3,  // 33: flowkeep.feed.v1.Feed.Stream:input_type -> flowkeep.feed.v1.NodeMessage
-	4,  // 34: flowkeep.feed.v1.Feed.Stream:output_type -> flowkeep.feed.v1.MasterMessage
-	34, // [34:35] is the sub-list for method output_type
-	33, // [33:34] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	6,  // 0: flowkeep.feed.v1.NodeMessage.hello:type_name -> flowkeep.feed.v1.Hello
+	13, // 1: flowkeep.feed.v1.NodeMessage.ack:type_name -> flowkeep.feed.v1.Ack
+	12, // 2: flowkeep.feed.v1.NodeMessage.announce:type_name -> flowkeep.feed.v1.Announcement
+	12, // 3: flowkeep.feed.v1.NodeMessage.withdraw:type_name -> flowkeep.feed.v1.Announcement
+	16, // 4: flowkeep.feed.v1.NodeMessage.reply:type_name -> flowkeep.feed.v1.Reply
+	15, // 5: flowkeep.feed.v1.NodeMessage.drift:type_name -> flowkeep.feed.v1.Drift
+	9,  // 6: flowkeep.feed.v1.NodeMessage.beat:type_name -> flowkeep.feed.v1.Beat
+	26, // 7: flowkeep.feed.v1.NodeMessage.resend:type_name -> flowkeep.feed.v1.KeyedHeld
+	7,  // 8: flowkeep.feed.v1.NodeMessage.links:type_name -> flowkeep.feed.v1.Links
+	8,  // 9: flowkeep.feed.v1.MasterMessage.welcome:type_name -> flowkeep.feed.v1.Welcome
+	17, // 10: flowkeep.feed.v1.MasterMessage.update:type_name -> flowkeep.feed.v1.Update
+	29, // 11: flowkeep.feed.v1.MasterMessage.nodes:type_name -> flowkeep.feed.v1.Nodes
+	35, // 12: flowkeep.feed.v1.MasterMessage.query:type_name -> flowkeep.feed.v1.Query
+	36, // 13: flowkeep.feed.v1.MasterMessage.grant:type_name -> flowkeep.feed.v1.Grant
+	10, // 14: flowkeep.feed.v1.MasterMessage.trust:type_name -> flowkeep.feed.v1.Trust
+	27, // 15: flowkeep.feed.v1.MasterMessage.keyed:type_name -> flowkeep.feed.v1.Keyed
+	11, // 16: flowkeep.feed.v1.MasterMessage.fenced:type_name -> flowkeep.feed.v1.Fenced
+	12, // 17: flowkeep.feed.v1.Hello.announced:type_name -> flowkeep.feed.v1.Announcement
+	26, // 18: flowkeep.feed.v1.Hello.keyed:type_name -> flowkeep.feed.v1.KeyedHeld
+	7,  // 19: flowkeep.feed.v1.Hello.links:type_name -> flowkeep.feed.v1.Links
+	20, // 20: flowkeep.feed.v1.Links.on_link:type_name -> flowkeep.feed.v1.Prefix
+	24, // 21: flowkeep.feed.v1.Announcement.addresses:type_name -> flowkeep.feed.v1.Addresses
+	14, // 22: flowkeep.feed.v1.Ack.errors:type_name -> flowkeep.feed.v1.RuleError
+	22, // 23: flowkeep.feed.v1.RuleError.origins:type_name -> flowkeep.feed.v1.Origin
+	18, // 24: flowkeep.feed.v1.Update.rules:type_name -> flowkeep.feed.v1.Rule
+	23, // 25: flowkeep.feed.v1.Update.groups:type_name -> flowkeep.feed.v1.Group
+	25, // 26: flowkeep.feed.v1.Update.settled:type_name -> flowkeep.feed.v1.Settled
+	0,  // 27: flowkeep.feed.v1.Rule.direction:type_name -> flowkeep.feed.v1.Direction
+	19, // 28: flowkeep.feed.v1.Rule.blocks:type_name -> flowkeep.feed.v1.IPBlock
+	21, // 29: flowkeep.feed.v1.Rule.ports:type_name -> flowkeep.feed.v1.PortRange
+	22, // 30: flowkeep.feed.v1.Rule.origins:type_name -> flowkeep.feed.v1.Origin
+	20, // 31: flowkeep.feed.v1.IPBlock.cidr:type_name -> flowkeep.feed.v1.Prefix
+	20, // 32: flowkeep.feed.v1.IPBlock.except:type_name -> flowkeep.feed.v1.Prefix
+	1,  // 33: flowkeep.feed.v1.PortRange.protocol:type_name -> flowkeep.feed.v1.Protocol
+	2,  // 34: flowkeep.feed.v1.Group.kind:type_name -> flowkeep.feed.v1.GroupKind
+	24, // 35: flowkeep.feed.v1.Group.added:type_name -> flowkeep.feed.v1.Addresses
+	24, // 36: flowkeep.feed.v1.Group.removed:type_name -> flowkeep.feed.v1.Addresses
+	3,  // 37: flowkeep.feed.v1.KeyedHeld.set:type_name -> flowkeep.feed.v1.KeyedSet
+	3,  // 38: flowkeep.feed.v1.Keyed.set:type_name -> flowkeep.feed.v1.KeyedSet
+	28, // 39: flowkeep.feed.v1.Keyed.put:type_name -> flowkeep.feed.v1.KeyedEntry
+	30, // 40: flowkeep.feed.v1.Nodes.nodes:type_name -> flowkeep.feed.v1.NodeInfo
+	24, // 41: flowkeep.feed.v1.NodeInfo.addresses:type_name -> flowkeep.feed.v1.Addresses
+	20, // 42: flowkeep.feed.v1.NodeInfo.pod_cidrs:type_name -> flowkeep.feed.v1.Prefix
+	7,  // 43: flowkeep.feed.v1.NodeInfo.links:type_name -> flowkeep.feed.v1.Links
+	24, // 44: flowkeep.feed.v1.Service.cluster_ips:type_name -> flowkeep.feed.v1.Addresses
+	24, // 45: flowkeep.feed.v1.Service.external_ips:type_name -> flowkeep.feed.v1.Addresses
+	24, // 46: flowkeep.feed.v1.Service.load_balancer_ips:type_name -> flowkeep.feed.v1.Addresses
+	32, // 47: flowkeep.feed.v1.Service.ports:type_name -> flowkeep.feed.v1.ServicePort
+	20, // 48: flowkeep.feed.v1.Service.source_ranges:type_name -> flowkeep.feed.v1.Prefix
+	1,  // 49: flowkeep.feed.v1.ServicePort.protocol:type_name -> flowkeep.feed.v1.Protocol
+	32, // 50: flowkeep.feed.v1.EndpointSlice.ports:type_name -> flowkeep.feed.v1.ServicePort
+	34, // 51: flowkeep.feed.v1.EndpointSlice.endpoints:type_name -> flowkeep.feed.v1.ServiceEndpoint
+	4,  // 52: flowkeep.feed.v1.Feed.Stream:input_type -> flowkeep.feed.v1.NodeMessage
+	5,  // 53: flowkeep.feed.v1.Feed.Stream:output_type -> flowkeep.feed.v1.MasterMessage
+	53, // [53:54] is the sub-list for method output_type
+	52, // [52:53] is the sub-list for method input_type
+	52, // [52:52] is the sub-list for extension type_name
+	52, // [52:52] is the sub-list for extension extendee
+	0,  // [0:52] is the sub-list for field type_name
 }
 
 func init() { file_api_feed_feed_proto_init() }
@@ -2276,6 +3160,8 @@ func file_api_feed_feed_proto_init() {
 		(*NodeMessage_Reply)(nil),
 		(*NodeMessage_Drift)(nil),
 		(*NodeMessage_Beat)(nil),
+		(*NodeMessage_Resend)(nil),
+		(*NodeMessage_Links)(nil),
 	}
 	file_api_feed_feed_proto_msgTypes[1].OneofWrappers = []any{
 		(*MasterMessage_Welcome)(nil),
@@ -2284,14 +3170,16 @@ func file_api_feed_feed_proto_init() {
 		(*MasterMessage_Query)(nil),
 		(*MasterMessage_Grant)(nil),
 		(*MasterMessage_Trust)(nil),
+		(*MasterMessage_Keyed)(nil),
+		(*MasterMessage_Fenced)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_feed_feed_proto_rawDesc), len(file_api_feed_feed_proto_rawDesc)),
-			NumEnums:      3,
-			NumMessages:   24,
+			NumEnums:      4,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -40,6 +40,8 @@ const (
 type Event struct {
 	Type   string          `json:"type"`
 	Object json.RawMessage `json:"object"`
+	// Cached is that of an Answer.
+	Cached *Cached `json:"cached,omitempty"`
 }
 
 // Types of Event: an Answer's body, or a Failure that ends the watch.
@@ -88,8 +90,22 @@ func NamespaceOf(q *Question) string {
 		return namespace
 	case AskTrace:
 		return namespaceOfBoth(q)
+	case AskFrontends:
+		return namespaceOfService(q)
 	}
 	return ""
+}
+
+// namespaceOfService returns that of one Service, or the one whose Services are listed. A node's own response has
+// numbers of the whole cluster.
+func namespaceOfService(q *Question) string {
+	if q.FromNode {
+		return ""
+	}
+	if namespace, _, ok := strings.Cut(q.ID, "/"); ok {
+		return namespace
+	}
+	return q.Namespace
 }
 
 // namespaceOfBoth is that of two pods. What a Service leads to may be anywhere.

@@ -48,6 +48,8 @@ type Question struct {
 	Matrix *explain.Question `json:"matrix,omitempty"`
 	// Rules: policies are wanted with their rules, as if each had been asked for by ID.
 	Rules bool `json:"rules,omitempty"`
+	// Names: of policies or endpoints nothing but namespace and name is wanted.
+	Names bool `json:"names,omitempty"`
 	// Since is for how long rules have matched nothing, in AskUnused.
 	Since time.Duration `json:"since,omitempty"`
 	// Diff is what is to be tried.
@@ -57,15 +59,21 @@ type Question struct {
 	// Verify is what is to be verified.
 	Verify *VerifyWhat    `json:"verify,omitempty"`
 	Drops  *DropsQuestion `json:"drops,omitempty"`
-	// DryRun is what AskAudit is to tell; nil: which policies there are.
+	// DryRun selects what AskDryRuns returns; nil: the list of policies.
 	DryRun *DryRunQuestion `json:"dryRun,omitempty"`
+	// FromNode: the node itself is queried, in AskFrontends.
+	FromNode bool `json:"fromNode,omitempty"`
 	// Trace is how much of the packets from From to To is to be traced.
 	Trace *TraceSpec `json:"trace,omitempty"`
+	// Forwarded is set by a standby that hands the question to the leader: it is not forwarded again.
+	Forwarded bool `json:"forwarded,omitempty"`
 }
 
 // Answer holds the type that belongs to the question's kind.
 type Answer struct {
 	Body json.RawMessage `json:"body"`
+	// Cached is the state that an answer is of which is cached; nil: it is of none.
+	Cached *Cached `json:"cached,omitempty"`
 }
 
 // Status answers AskStatus.
@@ -86,6 +94,15 @@ type Status struct {
 	History *History `json:"history,omitempty"`
 	// Problems are sentences, empty when all is well.
 	Problems []string `json:"problems"`
+	// Ways are those between the Node of the question and each other node, by name; nil: no node was named.
+	Ways []PeerWay `json:"ways,omitempty"`
+}
+
+// PeerWay is the way between a node and another one.
+type PeerWay struct {
+	Peer   string `json:"peer"`
+	Way    string `json:"way"` // route or geneve
+	Reason string `json:"reason,omitempty"`
 }
 
 // Leader is the netmaster that serves.
@@ -130,15 +147,17 @@ type Node struct {
 	Own       *NodeStatus `json:"own,omitempty"`     // what the node says of itself
 }
 
-// Policy is one in the answer to AskPolicies; Rules only if one was asked for.
+// Policy is one in the answer to AskPolicies; AppliedTo and Rules only if one was asked for by ID, or Rules were.
 type Policy struct {
 	Namespace  string       `json:"namespace"`
 	Name       string       `json:"name"`
 	Generation int64        `json:"generation"`
-	Mode       string       `json:"mode"` // enforce, or audit: a dry run
+	Mode       string       `json:"mode"` // enforce or dry-run
 	Selector   string       `json:"selector"`
 	Directions []string     `json:"directions"`
-	AppliedTo  []string     `json:"appliedTo"`
+	Pods       int          `json:"pods"` // that it applies to
+	AppliedTo  []string     `json:"appliedTo,omitempty"`
+	MorePods   int          `json:"morePods,omitempty"` // how many pods are not listed in AppliedTo
 	Nodes      []PolicyNode `json:"nodes"`
 	Rules      []Rule       `json:"rules,omitempty"`
 	Problems   []string     `json:"problems,omitempty"`
@@ -170,6 +189,7 @@ type Rule struct {
 type Peer struct {
 	Text      string   `json:"text"`
 	Endpoints []string `json:"endpoints,omitempty"`
+	More      int      `json:"more,omitempty"` // how many pods are not listed in Endpoints
 }
 
 // Endpoint is one in the answer to AskEndpoints.
@@ -197,17 +217,6 @@ type DB struct {
 	SetAside   string   `json:"setAside,omitempty"`
 	Error      string   `json:"error,omitempty"`
 	Problems   []string `json:"problems"`
-}
-
-// Cache answers AskCache.
-type Cache struct {
-	Entries   int      `json:"entries"`
-	Hits      uint64   `json:"hits"`
-	Misses    uint64   `json:"misses"`
-	Errors    uint64   `json:"errors"`
-	Servers   []string `json:"servers,omitempty"`
-	Connected bool     `json:"connected"`
-	Problem   string   `json:"problem,omitempty"`
 }
 
 // Cuts answers AskCuts, of one node or of all.
@@ -247,13 +256,13 @@ type Follower interface {
 }
 
 const (
-	service      = "flowkeep.inspect.v1.Inspect"
-	method       = "/" + service + "/Ask"
-	followMethod = "/" + service + "/Follow"
+	serviceName  = "flowkeep.inspect.v1.Inspect"
+	method       = "/" + serviceName + "/Ask"
+	followMethod = "/" + serviceName + "/Follow"
 )
 
 var serviceDesc = grpc.ServiceDesc{
-	ServiceName: service,
+	ServiceName: serviceName,
 	HandlerType: (*Server)(nil),
 	Streams:     []grpc.StreamDesc{followDesc},
 	Methods: []grpc.MethodDesc{{MethodName: "Ask", Handler: func(srv any, ctx context.Context, dec func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
@@ -283,23 +292,36 @@ func Register(r grpc.ServiceRegistrar, s Server) { r.RegisterService(&serviceDes
 // Ask asks and decodes the answer.
 func Ask[T any](ctx context.Context, conn grpc.ClientConnInterface, q Question) (T, error) {
 	var out T
-	a := new(Answer)
-	if err := conn.Invoke(ctx, method, &q, a, grpc.CallContentSubtype(Codec), grpc.MaxCallRecvMsgSize(MaxMessage)); err != nil {
-		return out, err
+	a, err := AskRaw(ctx, conn, &q)
+	if err == nil {
+		err = json.Unmarshal(a.Body, &out)
 	}
-	err := json.Unmarshal(a.Body, &out)
 	return out, err
+}
+
+// AskRaw puts a question and returns the answer as it came.
+func AskRaw(ctx context.Context, conn grpc.ClientConnInterface, q *Question) (*Answer, error) {
+	a := new(Answer)
+	if err := conn.Invoke(ctx, method, q, a, grpc.CallContentSubtype(Codec), grpc.MaxCallRecvMsgSize(MaxMessage)); err != nil {
+		return nil, err
+	}
+	return a, nil
 }
 
 // Follow asks for a stream and hands each answer's body on, until each fails, ctx ends or there is no more.
 func Follow(ctx context.Context, conn grpc.ClientConnInterface, q Question, each func(json.RawMessage) error) error {
+	return FollowRaw(ctx, conn, &q, func(a *Answer) error { return each(a.Body) })
+}
+
+// FollowRaw is Follow with answers as they come.
+func FollowRaw(ctx context.Context, conn grpc.ClientConnInterface, q *Question, each func(*Answer) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := conn.NewStream(ctx, &followDesc, followMethod, grpc.CallContentSubtype(Codec), grpc.MaxCallRecvMsgSize(MaxMessage))
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(stream.SendMsg(&q), stream.CloseSend()); err != nil {
+	if err := errors.Join(stream.SendMsg(q), stream.CloseSend()); err != nil {
 		return err
 	}
 	for {
@@ -310,7 +332,7 @@ func Follow(ctx context.Context, conn grpc.ClientConnInterface, q Question, each
 		case err != nil:
 			return err
 		}
-		if err := each(a.Body); err != nil {
+		if err := each(a); err != nil {
 			return err
 		}
 	}

@@ -49,10 +49,10 @@ type NodeCounter struct {
 	Key       *policy.Key `json:"key,omitempty"`
 	Direction string      `json:"direction"`
 	Rule      int         `json:"rule"`
-	// Audit is of a policy in a dry run: what its rule would have let through, or its isolation denied, connections as well.
-	Audit bool  `json:"audit,omitempty"`
-	Count Count `json:"count,omitzero"`
-	Rate  Rate  `json:"rate,omitzero"`
+	// DryRun is set for a policy in a dry run: what its rule would have allowed, or its isolation denied.
+	DryRun bool  `json:"audit,omitempty"`
+	Count  Count `json:"count,omitzero"`
+	Rate   Rate  `json:"rate,omitzero"`
 	// Since is from when on the rule, as it is now, is counted there; Last is when something was, if ever.
 	Since   time.Time  `json:"since"`
 	Last    *time.Time `json:"last,omitempty"`

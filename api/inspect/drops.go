@@ -22,8 +22,8 @@ type Cursor struct {
 // DropsQuery asks a node for what it has denied of late: what is newer than the cursor, Most records at the most, the latest.
 type DropsQuery struct {
 	Cursor
-	// Audit asks for what policies in a dry run would have denied, instead: Reason is then the direction of these, and Cursor another.
-	Audit bool `json:"audit,omitempty"`
+	// DryRun selects what policies in a dry run would have denied. Reason is then the direction, and Cursor another one.
+	DryRun bool `json:"audit,omitempty"`
 	// Addresses narrows to what is from or to one of them; nil: all.
 	Addresses []netip.Addr `json:"addresses"`
 	// Policy (namespace/name) narrows to what it isolated, as far as the node knew; empty: all.
@@ -36,8 +36,8 @@ type DropsQuery struct {
 // NodeDrops answers QueryDrops.
 type NodeDrops struct {
 	Cursor
-	// Audit: these are what policies in a dry run would have denied. A node that knows none answers with what it denied.
-	Audit   bool         `json:"audit,omitempty"`
+	// DryRun is set if policies in a dry run would have denied the packets. A node without support for dry runs returns what it denied.
+	DryRun  bool         `json:"audit,omitempty"`
 	Records []DropRecord `json:"records"`
 	DropCounts
 	Problem string `json:"problem,omitempty"`
@@ -113,8 +113,8 @@ type DropEnd struct {
 
 // Drop is a record with what the policies say to it now.
 type Drop struct {
-	// Audit: nothing was denied, policies in a dry run would have; so all that follows is as if they were enforced.
-	Audit    bool      `json:"audit,omitempty"`
+	// DryRun is set if policies in a dry run would have denied the packets. The fields below are as if they were enforced.
+	DryRun   bool      `json:"audit,omitempty"`
 	Node     string    `json:"node"`
 	First    time.Time `json:"first"`
 	Last     time.Time `json:"last"`

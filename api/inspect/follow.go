@@ -133,6 +133,9 @@ type FollowedPacket struct {
 	RoundTrip time.Duration `json:"roundTrip,omitempty"`
 	// Way is what policies and switches say to it; nil: where it was to go is not known.
 	Way *Way `json:"way,omitempty"`
+	// Service is where Open vSwitch of the sender's node leads such packets to a Service; nil: it does not translate
+	// it.
+	Service *ServiceTrace `json:"service,omitempty"`
 	// Problems are sentences: why not all of this can be relied on.
 	Problems []string `json:"problems,omitempty"`
 }

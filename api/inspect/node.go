@@ -30,8 +30,12 @@ type NodeQuery struct {
 	// Within bounds how long the node may work on the answer; 0: as long as it wants.
 	Within time.Duration `json:"within,omitempty"`
 	Drops  *DropsQuery   `json:"drops,omitempty"`
+	// Service is namespace/name, in QueryService.
+	Service string `json:"service,omitempty"`
 	// Sightings is what is to be looked for, in QuerySightings.
 	Sightings *SightingsQuery `json:"sightings,omitempty"`
+	// Independent is VerifyWhat's, in QueryVerify.
+	Independent bool `json:"independent,omitempty"`
 }
 
 // NodeFlows answers QueryFlows: the switch's flows, read now.
@@ -63,16 +67,46 @@ type NodeStatus struct {
 	Revision        uint64 `json:"revision"`
 	SwitchConnected bool   `json:"switchConnected"`
 	// SwitchProblem is why nothing passes though the switch is connected.
-	SwitchProblem string `json:"switchProblem,omitempty"`
-	Datapath      string `json:"datapath"`
-	Endpoints     int    `json:"endpoints"`
-	Flows         int    `json:"flows"`
-	Rules         int    `json:"rules"`
-	Audit         Audit  `json:"audit"`
+	SwitchProblem string     `json:"switchProblem,omitempty"`
+	Datapath      string     `json:"datapath"`
+	Endpoints     int        `json:"endpoints"`
+	Flows         int        `json:"flows"`
+	Rules         int        `json:"rules"`
+	DriftCheck    DriftCheck `json:"audit"`
+	// Network is at most MaxNetworkProblems.
+	Network []NetworkProblem `json:"network,omitempty"`
 }
 
-// Audit is what netplugin's own comparisons of the switch have shown since it started.
-type Audit struct {
+// MaxNetworkProblems bounds the problems of the network that a node reports.
+const MaxNetworkProblems = 16
+
+// Kinds of problems of the network.
+const (
+	// NetworkCIDRs: --cluster-cidrs of the node that reports it do not hold podCIDRs of Nodes.
+	NetworkCIDRs = "cluster-cidrs"
+	// NetworkAddress: no interface of the node that reports it has an InternalIP of its Node.
+	NetworkAddress = "address"
+	// NetworkFirewall: iptables-legacy drops what the node that reports it forwards for pods.
+	NetworkFirewall = "firewall"
+	// NetworkPeer: the podCIDR of another Node has no route.
+	NetworkPeer = "peer"
+	// NetworkOffLink: another Node is in another segment, so that the network must route its podCIDR.
+	NetworkOffLink = "off-link"
+)
+
+// NetworkKinds are all kinds.
+var NetworkKinds = []string{NetworkCIDRs, NetworkAddress, NetworkFirewall, NetworkPeer, NetworkOffLink}
+
+// NetworkProblem is something of the cluster's network that is not right, as a node sees it.
+type NetworkProblem struct {
+	Kind string `json:"kind"`
+	// Node is the Node that it is about: the other one, or that of the node which reports it.
+	Node string `json:"node"`
+	Text string `json:"text"`
+}
+
+// DriftCheck has the results of netplugin's drift checks since it started.
+type DriftCheck struct {
 	Interval time.Duration `json:"interval"` // 0: never
 	// At is the end of the last that came to its end, Took how long it took.
 	At   time.Time     `json:"at,omitzero"`
@@ -81,7 +115,7 @@ type Audit struct {
 	Last    DriftCount `json:"last"`
 	Drift   DriftCount `json:"drift"`
 	DriftAt time.Time  `json:"driftAt,omitzero"`
-	// Problem is why the last did not come to its end, or what it found is not mended.
+	// Problem is why the last one failed, or why its differences are not repaired.
 	Problem string `json:"problem,omitempty"`
 }
 

@@ -33,6 +33,9 @@ type ServiceWay struct {
 	Ports []ServicePort `json:"ports"`
 	// Notes are sentences: what else decides where a packet goes.
 	Notes []string `json:"notes,omitempty"`
+	// TranslatedBy is what translates it on the source's node: TranslatedByOVS or TranslatedByKubeProxy; empty: that
+	// is not known, or the source is on no node.
+	TranslatedBy string `json:"translatedBy,omitempty"`
 }
 
 // ID is "namespace/name".
@@ -49,6 +52,49 @@ type ServicePort struct {
 	Backends []Backend `json:"backends"`
 	// Refused is why no packet reaches anybody, whatever policies say; empty: somebody answers.
 	Refused string `json:"refused,omitempty"`
+	// Traces are where Open vSwitch of the source's node leads packets to this port, by address of the Service.
+	Traces []ServiceTrace `json:"traces,omitempty"`
+}
+
+// QueryServiceTrace requests from a node where its switch leads the first packets of connections to Services
+// (NodeQuery.Packets): NodeServiceTraces.
+const QueryServiceTrace = "service-trace"
+
+// NodeServiceTraces answers QueryServiceTrace. There are no traces where the switch does not translate Services.
+type NodeServiceTraces struct {
+	Node         string         `json:"node"`
+	TranslatedBy string         `json:"translatedBy"`
+	Traces       []ServiceTrace `json:"traces,omitempty"`
+}
+
+// Values of ServiceTrace.Outcome.
+const (
+	ServiceTranslated   = "translated"
+	ServiceRejected     = "rejected" // no endpoint serves: it is answered with RST or an ICMP error
+	ServiceDropped      = "dropped"
+	ServiceUntranslated = "not translated" // its destination is no frontend of a Service
+)
+
+// ServiceTrace is where a node's switch leads the first packet of a connection to a Service, before policies.
+type ServiceTrace struct {
+	Node    string        `json:"node"`
+	Packet  policy.Packet `json:"packet"`
+	Service string        `json:"service,omitempty"` // namespace/name
+	Outcome string        `json:"outcome,omitempty"`
+	// Endpoint is where it is led; not valid: a hash of the connection decides among Endpoints.
+	Endpoint netip.AddrPort `json:"endpoint,omitzero"`
+	// Endpoints are those that new connections are led to.
+	Endpoints []SlotShare `json:"endpoints,omitempty"`
+	Steps     []TraceStep `json:"steps"`
+	// Problem is why there is no trace.
+	Problem string `json:"problem,omitempty"`
+}
+
+// SlotShare is an endpoint, and how many slots lead to it: its share of new connections.
+type SlotShare struct {
+	Endpoint netip.AddrPort `json:"endpoint"`
+	Pod      string         `json:"pod,omitempty"` // if it is on the same node
+	Slots    int            `json:"slots"`
 }
 
 // Backend is an endpoint behind a Service's port.

@@ -53,7 +53,7 @@ func ParseTarget(text string) (Target, error) {
 	case t.Protocol == "ICMP" && t.Port != "":
 		return Target{}, errors.New("ICMP has no ports: leave out :" + t.Port)
 	case t.Protocol == "ICMP" && servicePrefix.MatchString(t.Name):
-		return Target{}, errors.New("a Service is translated for TCP, UDP and SCTP alone, not for ICMP: ask for a pod behind it")
+		return Target{}, errors.New("Services translate only TCP, UDP and SCTP, not ICMP: query a pod behind the Service")
 	}
 	return t, nil
 }

@@ -22,6 +22,9 @@ const (
 // MeterTable stands for a Difference's table where it is no flow but a meter: Match is its number, Actions what it lets through.
 const MeterTable = "meters"
 
+// GroupTable stands for a Difference's table where it is a group: Match is its number.
+const GroupTable = "groups"
+
 const (
 	// MostDifferences is how many of each kind a node tells one by one.
 	MostDifferences = 100
@@ -37,6 +40,8 @@ type VerifyWhat struct {
 	Samples int `json:"samples"`
 	// Seed chooses them: the same seed chooses the same packets as long as pods and policies are the same.
 	Seed uint64 `json:"seed"`
+	// Independent has the nodes read their switches by a decoder that shares no code with the encoder of flows.
+	Independent bool `json:"independent,omitempty"`
 }
 
 // Verified answers AskVerify.
@@ -72,8 +77,27 @@ type NodeVerify struct {
 	// Differences are the first MostDifferences of each kind.
 	Differences []Difference  `json:"differences"`
 	Took        time.Duration `json:"took"`
-	// AuditInterval is how often netplugin compares and mends by itself; 0: never.
-	AuditInterval time.Duration `json:"auditInterval"`
+	// DriftCheckInterval is the time between two drift checks of netplugin; 0: none.
+	DriftCheckInterval time.Duration `json:"auditInterval"`
+	// Independent is set where the flows were read as VerifyWhat.Independent says.
+	Independent *IndependentReading `json:"independent,omitempty"`
+}
+
+// IndependentReading is the part of a switch that ofnet and libOpenflow have read.
+type IndependentReading struct {
+	// Tables are those that have flows, in order.
+	Tables []TableRead `json:"tables"`
+	// Groups and Meters are the numbers of those that were read; nil: an older netplugin reads none.
+	Groups *int `json:"groups,omitempty"`
+	Meters *int `json:"meters,omitempty"`
+	// Unread are flows and tables that could not be read, a sentence each. They count as no difference.
+	Unread []string `json:"unread"`
+}
+
+// TableRead is a table that was read.
+type TableRead struct {
+	Table uint8  `json:"table"`
+	Name  string `json:"name"`
 }
 
 // DriftCount is numbers of flows.

@@ -32,7 +32,7 @@ type Wait struct {
 	Wanted     int64  `json:"wanted,omitempty"`
 	Generation int64  `json:"generation"`
 	UID        string `json:"uid,omitempty"`
-	// Mode, enforce or audit, is that of the policy waited for: of one generation there may be both, for an annotation says it.
+	// Mode is enforce or dry-run. An annotation sets it, so one generation of a policy can have had both.
 	Mode string `json:"mode,omitempty"`
 	// Revision: a node that has acknowledged it has the generation in force. 0 until netmaster has resolved it.
 	Revision uint64       `json:"revision,omitempty"`

@@ -6,13 +6,28 @@ type EventReason string
 // Reasons of what netmaster writes.
 const (
 	EventInvalid          EventReason = "Invalid"
+	EventOverBudget       EventReason = "OverBudget"
+	EventPortsOverBudget  EventReason = "PortsOverBudget"
+	EventLabelsOverBudget EventReason = "LabelsOverBudget"
+	// EventNamespaceLabels is of a Namespace: a reason has one kind of object.
+	EventNamespaceLabels  EventReason = "NamespaceLabelsOverBudget"
 	EventNotInForce       EventReason = "NotInForce"
 	EventInForce          EventReason = "InForce"
 	EventAddressContested EventReason = "AddressContested"
 	EventNodeRefused      EventReason = "FlowkeepRefused"
 	EventDrift            EventReason = "FlowkeepDrift"
 	EventForeignAddress   EventReason = "FlowkeepForeignAddress"
+	EventClaimRefused     EventReason = "FlowkeepClaimRefused"
+	EventStaticPod        EventReason = "FlowkeepStaticPod"
+	EventClusterCIDRs     EventReason = "FlowkeepClusterCIDRs"
+	EventNodeAddress      EventReason = "FlowkeepNodeAddress"
+	EventFirewall         EventReason = "FlowkeepFirewall"
+	EventNoRoute          EventReason = "FlowkeepNoRoute"
 )
+
+// ConditionNetworkProblem is a condition of Nodes that netmaster writes, with one of the last four reasons above and the
+// Event's message.
+const ConditionNetworkProblem = "FlowkeepNetworkProblem"
 
 // Reasons of what the node-state agent writes: how an attempt ended that did not bring the node to its desired state.
 const (
@@ -50,6 +65,21 @@ const (
 var Events = []Event{
 	{EventInvalid, true, "NetworkPolicy", networkingV1, NetmasterEvents, "A part of the policy makes no sense, or is not understood: it is left out, and lets nothing through.",
 		"`netctl policy show NAMESPACE/NAME` tells each part that is left out."},
+	{EventOverBudget, true, "NetworkPolicy", networkingV1, NetmasterEvents,
+		"The policy, or all policies of its namespace together, exceed a budget. The excess is left out and permits " +
+			"nothing; the policy isolates as before.",
+		"`netctl policy show NAMESPACE/NAME` lists the parts that are left out: " +
+			"[troubleshooting](../troubleshooting.md#an-object-is-over-budget)."},
+	{EventPortsOverBudget, true, "Pod", "v1", NetmasterEvents,
+		"The pod has more named ports than the budget. Rules that name one of the others permit nothing to the pod.",
+		"[Troubleshooting](../troubleshooting.md#an-object-is-over-budget)."},
+	{EventLabelsOverBudget, true, "Pod", "v1", NetmasterEvents,
+		"The pod, or all pods of its namespace together, have more labels than the budget. The pod is isolated in " +
+			"both directions, and no policy permits traffic of it.",
+		"[Troubleshooting](../troubleshooting.md#an-object-is-over-budget)."},
+	{EventNamespaceLabels, true, "Namespace", "v1", NetmasterEvents,
+		"The Namespace has more labels than the budget. No selector of namespaces chooses it.",
+		"[Troubleshooting](../troubleshooting.md#an-object-is-over-budget)."},
 	{EventNotInForce, true, "NetworkPolicy", networkingV1, NetmasterEvents, "A node could not put all of the policy in force; it denies what is missing.",
 		"The message has the switch's reason: [troubleshooting](../troubleshooting.md#a-node-could-not-put-rules-in-force)."},
 	{EventInForce, false, "NetworkPolicy", networkingV1, NetmasterEvents, "A node for which NotInForce was told has all of the policy in force again.", "Nothing."},
@@ -57,10 +87,31 @@ var Events = []Event{
 		"[Troubleshooting](../troubleshooting.md#two-pods-claim-one-address)."},
 	{EventNodeRefused, true, "Node", "v1", NetmasterEvents, "Netmaster does not serve the node's netplugin, which enforces the rules that it last had.",
 		"The message says why: [troubleshooting](../troubleshooting.md#a-node-has-no-netmaster)."},
-	{EventDrift, true, "Node", "v1", NetmasterEvents, "Flows of the node's switch were not as they should be: somebody else changes them. They were mended.",
+	{EventDrift, true, "Node", "v1", NetmasterEvents, "Another program changed flows of the node's switch. netplugin repaired them.",
 		"[Troubleshooting](../troubleshooting.md#flows-drifted)."},
 	{EventForeignAddress, true, "Node", "v1", NetmasterEvents, "The node's netplugin announced, as a pod's, an address that is not of the node's podCIDRs. It is no peer's: nobody's rules let it through as this pod's. On the node itself the pod's policies hold for it; it reaches the node's pods and nothing else.",
 		"If the Node got other podCIDRs, as where it was deleted and registered again, its pods are from before: drain it, so that they start anew. Else an honest netplugin does not: see [what a node's certificate is good for](../security.md#a-node-or-its-certificate), and drain the node."},
+	{EventClaimRefused, true, "Node", "v1", NetmasterEvents,
+		"The Node has an InternalIP or a podCIDR that another node had first: other nodes do not receive the claim.",
+		"[Troubleshooting](../troubleshooting.md#a-node-claims-what-another-has)."},
+	{EventStaticPod, true, "Pod", "v1", NetmasterEvents,
+		"A static pod outside of `--static-pod-namespaces`: its policies hold, and no selector of a peer matches it.",
+		"[Troubleshooting](../troubleshooting.md#a-static-pod-is-no-peer)."},
+	{EventClusterCIDRs, true, "Node", "v1", NetmasterEvents,
+		"`--cluster-cidrs` of the node's netplugin do not hold the podCIDRs of all Nodes. The Node has the condition " +
+			"FlowkeepNetworkProblem too.",
+		"[Troubleshooting](../troubleshooting.md#the-cluster-cidrs-are-wrong)."},
+	{EventNodeAddress, true, "Node", "v1", NetmasterEvents,
+		"No interface of the node has an InternalIP of its Node. The Node has the condition " +
+			"FlowkeepNetworkProblem too.",
+		"[Troubleshooting](../troubleshooting.md#a-nodes-pods-have-no-route)."},
+	{EventFirewall, true, "Node", "v1", NetmasterEvents,
+		"The chain FORWARD of iptables-legacy drops packets of the node's pods. netplugin is not ready there. The " +
+			"Node has the condition FlowkeepNetworkProblem too.",
+		"[Troubleshooting](../troubleshooting.md#iptables-legacy-drops-pods-packets)."},
+	{EventNoRoute, true, "Node", "v1", NetmasterEvents,
+		"Other nodes have no route to the Node's podCIDR. The Node has the condition FlowkeepNetworkProblem too.",
+		"[Troubleshooting](../troubleshooting.md#a-nodes-pods-have-no-route)."},
 	{EventFailed, true, "NodeNetworkState", nmstateV1, NodeStateEvents, "The desired state was refused before or during the change, and nothing was left changed.",
 		"`netctl node-state history NODE` tells the step and the reason."},
 	{EventRolledBack, true, "NodeNetworkState", nmstateV1, NodeStateEvents, "The change was made and did not prove good: a probe that held before did not any more. The node is as it was.",

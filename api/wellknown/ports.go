@@ -17,7 +17,6 @@ var Ports = []Port{
 	{"netmaster", "listen", ":7443", 0, "the feed to nodes, and netctl --server", "nodes, administrators", "mutual TLS 1.3: a certificate of the authority; a node is who its certificate says, netctl needs an administrator's"},
 	{"netmaster", "access-listen", ":7444", 0, "netctl through the API server", "the API server", "TLS; the front proxy's client certificate, then a SubjectAccessReview for each question"},
 	{"netmaster", "sign-listen", ":7445", 0, "nodes' requests for certificates", "nodes", "TLS; the token of netplugin's pod, by TokenReview"},
-	{"netmaster", "webhook-listen", "", 9444, "what a dry run of a NetworkPolicy tells", "the API server", "TLS; `--webhook-client-ca` if given; it answers with warnings, and never denies"},
 	{"netmaster", "page-address", "127.0.0.1:9442", 0, "the page for browsers", "who is on netmaster's machine, or may forward a port to its pod", "loopback only; another address wants a token, over TLS"},
 	{"netmaster", "http-listen", "127.0.0.1:9440", 0, "/metrics, /healthz, /readyz", "kubelet, Prometheus", onLoopback},
 	{"netmaster node-config", "http-listen", "127.0.0.1:9446", 0, "/metrics, /healthz, /readyz", "kubelet, Prometheus", onLoopback},
@@ -25,14 +24,19 @@ var Ports = []Port{
 	{"netplugin", "http-listen", "127.0.0.1:9441", 0, "/metrics, /healthz, /readyz", "kubelet, Prometheus", onLoopback},
 	{"netplugin node-state", "http-listen", "127.0.0.1:9442", 9448, "/metrics, /healthz, /readyz", "kubelet, Prometheus", onLoopback},
 	{"netplugin macvtap", "http-listen", "127.0.0.1:9443", 0, "/metrics, /healthz, /readyz", "kubelet, Prometheus", onLoopback},
-	{"netplugin simulate", "listen", "127.0.0.1:9443", 0, "what simulated nodes are to do", "who measures netmaster", "loopback only; for tests"},
 	{"netplugin switch", "http-listen", "127.0.0.1:9445", 0, "/metrics, /healthz, /readyz", "kubelet, Prometheus", onLoopback},
 }
 
 // Others is what else listens.
 var Others = []Port{
 	{Program: "memcached", Manifests: 11211, Carries: "look-ups by label (`--memcached`)", Clients: "netmaster", Guard: "none of its own; a NetworkPolicy lets the nodes' addresses in"},
-	{Program: "the kernel or Open vSwitch", Manifests: 6081, Carries: "pods' packets between nodes, UDP (`--traffic-mode geneve`)", Clients: "nodes", Guard: "none: keep it to the nodes' network"},
+	{
+		Program:   "the kernel or Open vSwitch",
+		Manifests: 6081,
+		Carries:   "pods' packets between nodes, UDP (`--traffic-mode geneve` and `auto`)",
+		Clients:   "nodes",
+		Guard:     "none: keep it to the nodes' network",
+	},
 }
 
 // Socket is a unix socket.

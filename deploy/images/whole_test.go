@@ -34,7 +34,7 @@ func (m *machine) run(name string, args ...string) string {
 
 func (m *machine) await(what string, is func() bool) {
 	m.Helper()
-	for deadline := time.Now().Add(time.Minute); !is(); <-time.After(20 * time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); !is(); <-time.After(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			m.Fatalf("waited in vain for %s", what)
 		}

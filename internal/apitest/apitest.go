@@ -1,7 +1,9 @@
-// Package apitest starts a real API server with etcd, for tests: on loopback, without admission of ServiceAccounts and without controllers.
+// Package apitest starts a real API server with etcd, for tests: on loopback, without admission of ServiceAccounts and
+// without controllers.
 package apitest
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/ecdsa"
@@ -12,11 +14,14 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	mathrand "math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -28,9 +33,11 @@ type Server struct {
 	dir  string
 	all  []*exec.Cmd
 	path string
+	// marks are the reservations of its ports.
+	marks []net.Listener
 }
 
-// Missing is why there can be none here; empty: there can.
+// Missing returns the reason why no API server can be started here, or "".
 func Missing() string {
 	_, err := exec.LookPath("etcd")
 	if _, missing := os.Stat(program()); missing != nil || err != nil {
@@ -39,18 +46,21 @@ func Missing() string {
 	return ""
 }
 
-func program() string {
-	return filepath.Join(cmp.Or(os.Getenv("FLOWKEEP_CACHE"), "/var/cache/flowkeep"), "bin/kube-apiserver")
+func program() string { return filepath.Join(Programs(), "kube-apiserver") }
+
+// Programs returns the directory of Kubernetes' programs.
+func Programs() string {
+	return filepath.Join(cmp.Or(os.Getenv("FLOWKEEP_CACHE"), "/var/cache/flowkeep"), "bin")
 }
 
-// Start starts one with RBAC, for users by lines TOKEN,NAME,UID[,GROUP].
-func Start(tokens string) (*Server, error) {
+// Start starts one with RBAC, for users by lines TOKEN,NAME,UID[,GROUP]. The flags are for kube-apiserver.
+func Start(tokens string, flags ...string) (*Server, error) {
 	dir, err := os.MkdirTemp("", "apitest")
 	if err != nil {
 		return nil, err
 	}
 	s := &Server{dir: dir}
-	if err := s.start(tokens); err != nil {
+	if err := s.start(tokens, flags); err != nil {
 		log := s.Log()
 		s.Stop()
 		return nil, fmt.Errorf("%w\n%s", err, log)
@@ -58,7 +68,7 @@ func Start(tokens string) (*Server, error) {
 	return s, nil
 }
 
-func (s *Server) start(tokens string) error {
+func (s *Server) start(tokens string, flags []string) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return err
@@ -67,7 +77,7 @@ func (s *Server) start(tokens string) error {
 	if err != nil {
 		return err
 	}
-	ports, err := freePorts(3)
+	ports, err := s.reservePorts(3)
 	if err != nil {
 		return err
 	}
@@ -76,11 +86,17 @@ func (s *Server) start(tokens string) error {
 	if err := errors.Join(
 		os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), 0o600),
 		os.WriteFile(tokenFile, []byte(tokens), 0o600),
-		s.run("etcd", "--data-dir", s.data(), "--unsafe-no-fsync", "--listen-client-urls", client, "--advertise-client-urls", client,
-			"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "default="+peer, "--log-level", "error"),
-		s.run(program(), "--etcd-servers", client, "--cert-dir", filepath.Join(s.dir, "certs"), "--secure-port", fmt.Sprint(ports[2]), "--bind-address", "127.0.0.1",
-			"--service-account-issuer", "https://test", "--service-account-key-file", keyFile, "--service-account-signing-key-file", keyFile,
-			"--token-auth-file", tokenFile, "--authorization-mode", "RBAC", "--disable-admission-plugins", "ServiceAccount", "--service-cluster-ip-range", "10.0.0.0/24")); err != nil {
+		s.run("etcd", "--data-dir", s.data(), "--unsafe-no-fsync", "--listen-client-urls", client,
+			"--advertise-client-urls", client,
+			"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "default="+peer,
+			"--log-level", "error"),
+		s.run(program(),
+			append(flags, "--etcd-servers", client, "--cert-dir", filepath.Join(s.dir, "certs"), "--secure-port",
+				fmt.Sprint(ports[2]), "--bind-address", "127.0.0.1",
+				"--service-account-issuer", "https://test", "--service-account-key-file", keyFile,
+				"--service-account-signing-key-file", keyFile,
+				"--token-auth-file", tokenFile, "--authorization-mode", "RBAC", "--disable-admission-plugins",
+				"ServiceAccount", "--service-cluster-ip-range", "10.0.0.0/24")...)); err != nil {
 		return err
 	}
 	s.URL = fmt.Sprintf("https://127.0.0.1:%d", ports[2])
@@ -105,7 +121,7 @@ func (s *Server) run(name string, args ...string) error {
 }
 
 func (s *Server) ready() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	anyone := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	defer anyone.CloseIdleConnections()
@@ -131,7 +147,7 @@ func (s *Server) ready() error {
 	}
 }
 
-// Log is the end of what the API server has said.
+// Log returns the last 3000 bytes of the API server's log.
 func (s *Server) Log() string {
 	log, _ := os.ReadFile(s.path)
 	return string(log[max(0, len(log)-3000):])
@@ -146,7 +162,7 @@ func (s *Server) Backup() error {
 	return errors.Join(os.CopyFS(s.backup(), os.DirFS(s.data())), etcd.Signal(syscall.SIGCONT))
 }
 
-// Restore has etcd, and the API server, begin anew with what was kept.
+// Restore restarts etcd and the API server from the backup.
 func (s *Server) Restore() error {
 	all := s.all
 	s.kill()
@@ -164,9 +180,32 @@ func (s *Server) Restore() error {
 func (s *Server) data() string   { return filepath.Join(s.dir, "etcd") }
 func (s *Server) backup() string { return filepath.Join(s.dir, "backup") }
 
+// CPU returns the time that the API server and etcd have computed.
+func (s *Server) CPU() (time.Duration, error) {
+	var all time.Duration
+	for _, c := range s.all {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.Process.Pid))
+		if err != nil {
+			return 0, err
+		}
+		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+		for _, field := range fields[11:13] { // utime and stime, in ticks of 10 ms
+			ticks, err := strconv.ParseInt(field, 10, 64)
+			if err != nil {
+				return 0, err
+			}
+			all += time.Duration(ticks) * 10 * time.Millisecond
+		}
+	}
+	return all, nil
+}
+
 // Stop ends it, and removes what it wrote.
 func (s *Server) Stop() {
 	s.kill()
+	for _, mark := range s.marks {
+		_ = mark.Close()
+	}
 	_ = os.RemoveAll(s.dir)
 }
 
@@ -178,14 +217,40 @@ func (s *Server) kill() {
 	s.all = nil
 }
 
-func freePorts(n int) (ports []int, err error) {
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+// Ports below those that Linux assigns by itself and below those of Services of type NodePort.
+const (
+	firstPort = 20000
+	lastPort  = 29999
+)
+
+// reserve picks a port on loopback, and keeps it from other servers of this package until Stop, those of other
+// processes included: a Unix socket in the abstract namespace stands for it, which the kernel closes with the process.
+func (s *Server) reserve() (int, error) {
+	for range lastPort - firstPort {
+		port := firstPort + mathrand.IntN(lastPort-firstPort+1)
+		mark, err := net.Listen("unix", fmt.Sprintf("@flowkeep-apitest-%d", port))
+		if err != nil {
+			continue
+		}
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			_ = mark.Close()
+			continue
+		}
+		s.marks = append(s.marks, mark)
+		return port, l.Close()
+	}
+	return 0, fmt.Errorf("no port between %d and %d is free", firstPort, lastPort)
+}
+
+// reservePorts picks several ports.
+func (s *Server) reservePorts(count int) (ports []int, err error) {
+	for range count {
+		port, err := s.reserve()
 		if err != nil {
 			return nil, err
 		}
-		defer l.Close()
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+		ports = append(ports, port)
 	}
 	return ports, nil
 }

@@ -14,57 +14,116 @@ import (
 const (
 	module  = "github.com/flowkeep/flowkeep/"
 	testkit = "internal/testkit"
+	// documents stands for the package in the root of the module, which holds the documents.
+	documents = "documents"
 )
 
-// table is ARCHITECTURE.md's: the first folder that a package lies in decides. What is shared by all programs
-// (internal/process) may be imported by main packages and the folders named here.
+// ourPath returns the folder of a package of ours, and reports whether it is ours.
+func ourPath(imported string) (string, bool) {
+	if imported+"/" == module {
+		return documents, true
+	}
+	return strings.CutPrefix(imported, module)
+}
+
+// table lists the folders of ours that a package may import. The first row with the package's folder decides.
 var table = []struct {
 	folder string
 	may    []string
 }{
-	{"api/feed", nil},                             // protobuf alone
-	{"api/identity", nil},                         // protobuf alone
-	{"api/nmstate", []string{"internal/crdtest"}}, // Kubernetes' own types alone; tests hold them to their CRDs
-	{"api/macvtap", []string{"internal/crdtest"}},
-	{"api/fleet", []string{"internal/crdtest"}},
+	{"api/feed", nil},     // protobuf alone
+	{"api/identity", nil}, // protobuf alone
 	{"api/wellknown", nil},
-	{"api", []string{"api", "policydb/policy", "policydb/explain", "policydb/lint"}},
+	{"api", []string{"api", "policydb/policy", "policydb/explain", "policydb/lint", "policydb/service"}},
 	{"policydb/policy/policytest", []string{"policydb"}}, // helps the tests of the others
 	{"policydb/policy", []string{"policydb/policy"}},
 	{"policydb/explain", []string{"policydb/policy"}},
 	{"policydb/lint", []string{"policydb/policy", "policydb/explain"}},
+	{"policydb/service", []string{"policydb/policy"}},
 	{"policydb/store", []string{"policydb/policy", "policydb/store", "internal/schema"}},
 	{"policydb/labelcache", []string{"policydb/policy", "policydb/labelcache"}},
+	{"policydb/kube", []string{"policydb/kube", "policydb/policy", "policydb/service", "api/wellknown"}}, // Kubernetes objects → values
+
+	// The sibling products: of enforcement they know selectors, the switch library and Flowkeep's own names alone.
+	{"nodestate/api", []string{"internal/crdtest"}},             // Kubernetes' own types alone; tests hold them to their CRDs
+	{"nodestate/nmstate", []string{"nodestate/nmstate"}},        // state documents, pure
+	{"nodestate/controller", []string{"nodestate", "internal"}}, // policies → nodes
+	{"nodestate/nodeconfig", []string{"nodestate/nodeconfig", "nodestate/nmstate", "nodestate/api"}},
+	{"nodestate", []string{"nodestate", "policydb/policy", "ofctl", "api/wellknown", "internal"}},
+	{"macvtap/api", []string{"internal/crdtest"}},
+	{"macvtap/tap", []string{"macvtap", "internal/rtnl"}},                   // devices, for the agent and the CNI plugin
+	{"macvtap/cni", []string{"macvtap/tap", "macvtap", "internal/process"}}, // a small program that ends at once
+	{"macvtap/report", []string{"macvtap", "policydb/policy"}},
+	{"macvtap", []string{"macvtap", "policydb/policy", "ofctl", "api/wellknown", "internal"}},
+	{"fleet/api", []string{"internal/crdtest"}},
+	{"fleet", []string{"fleet", "api/wellknown", "internal"}},
+
+	{documents, nil},
+	{"netmaster/docsite/render", []string{"netmaster/docsite", documents, "internal/process"}},
+	{"netmaster/docsite", []string{"netmaster/docsite", documents}}, // documents → pages, pure
+	{"netmaster/webui", []string{"api", "policydb", "netmaster", "internal", documents}},
+	{"netmaster/enforcement", []string{"api", "policydb", "netmaster", "internal", "fleet/api"}}, // writes a status of the fleet's group
+	{"netmaster/server", []string{"api", "policydb", "netmaster", "internal", "fleet/api"}},      // its tests
 	{"netmaster", []string{"api", "policydb", "netmaster", "internal"}},
-	{"netplugin/macvtap/tap", []string{"internal/macvtap"}},                                              // devices, for the agent and the CNI plugin
-	{"netplugin/macvtap/cni", []string{"netplugin/macvtap/tap", "internal/macvtap", "internal/process"}}, // a small program that ends at once
-	{"netplugin", []string{"api", "policydb/policy", "ofctl", "netplugin", "internal"}},
+	{"netplugin", []string{"api", "policydb/policy", "policydb/service", "ofctl", "netplugin", "internal"}},
 	{"ofctl", []string{"ofctl"}},
 	{"deploy", []string{"api/wellknown", "internal/reference", "internal/refusal"}},
-	{"netctl", []string{"api", "policydb/policy", "policydb/explain", "policydb/lint", "netctl", "internal"}},
+	{"netctl", []string{"api", "policydb/policy", "policydb/explain", "policydb/lint", "policydb/kube", "netctl", "internal",
+		"nodestate", "macvtap", "fleet", // a plan runs the checks of the node's backend
+		"netmaster/webui"}}, // netctl web
 	{"internal/verdicts", []string{"internal", "api", "policydb", "netmaster", "netplugin", "ofctl"}}, // tests through several parts
-	{"internal/wire", []string{"internal/wire", "api/feed", "policydb/policy"}},                       // the feed's messages ↔ values
-	{"internal/kube", []string{"internal/kube", "policydb/policy", "api/wellknown"}},                  // Kubernetes objects → values
-	{"internal/nmstate", []string{"internal/nmstate"}},                                                // state documents, pure
-	{"internal/nodeconfig", []string{"internal/nodeconfig", "internal/nmstate", "internal/lease", "internal/refusal", "api/nmstate"}},
-	{"internal/fleet", []string{"internal/fleet", "api/fleet", "api/wellknown"}}, // hub objects ↔ works, pure
+	{"internal/keyed", nil}, // sets that senders and receivers keep equal
+	// the feed's messages ↔ values
+	{"internal/wire", []string{"internal/wire", "internal/keyed", "api/feed", "policydb/policy", "policydb/service"}},
 	{"internal/reference", []string{"internal/reference", "api/wellknown"}},
-	{"internal/macvtap/report", []string{"internal/macvtap", "api/macvtap", "policydb/policy"}},
-	{"internal/macvtap", []string{"policydb/policy"}},
 	{testkit, nil}, // test support, for all
 	{"internal", []string{"internal"}},
 }
+
+// products are homes of the sibling products. The main packages of the programs start them; nothing else of enforcement
+// imports them.
+var (
+	products = []string{"nodestate", "macvtap", "fleet"}
+	mains    = []string{"netmaster", "netplugin"}
+)
 
 // confined modules may be imported only by these packages of ours.
 var confined = []struct {
 	module string
 	by     []string
 }{
-	{"k8s.io/client-go", []string{"netmaster", "netmaster/authority", "netmaster/watch", "netmaster/policysync", "netmaster/enforcement", "netctl/apiserver", "internal/nodeconfig/handler", "internal/lease", "netplugin/nodestate/kube", "netplugin/macvtap/kube"}},
+	{"k8s.io/client-go", []string{"netmaster", "netmaster/ca", "netmaster/watch", "netmaster/manifests", "netmaster/enforcement", "netctl/apiserver", "internal/lease",
+		"nodestate/controller", "nodestate/kube", "macvtap/kube", "fleet/controller"}},
 	{"github.com/ovn-org/libovsdb", []string{"ofctl/ovsdb"}},
-	{"k8s.io/kubelet", []string{"netplugin/macvtap/deviceplugin", "netplugin/macvtap/podresources"}},
+	{"github.com/contiv/ofnet", []string{"ofctl/independent", "internal/verdicts"}},
+	{"github.com/contiv/libOpenflow", []string{"ofctl/independent", "internal/verdicts"}},
+	{"k8s.io/kubelet", []string{"macvtap/deviceplugin", "macvtap/podresources"}},
 	{"go.etcd.io/bbolt", []string{"policydb/store", "netplugin/", "internal/schema", "internal/schema/schematest"}},
 	{"github.com/bradfitz/gomemcache", []string{"policydb/labelcache"}},
+}
+
+// barred are modules that a package of ours must not import; a folder that ends with a dot stands for its own package
+// without those below.
+var barred = []struct {
+	folder  string
+	modules []string
+}{
+	{"macvtap.", []string{"k8s.io", "sigs.k8s.io", module + "macvtap/api"}},
+	{"fleet.", []string{module + "fleet/controller"}},
+	{"nodestate.", []string{module + "nodestate/controller", module + "nodestate/kube", module + "nodestate/native"}},
+	{"macvtap/tap", []string{"k8s.io", "sigs.k8s.io"}},
+	{"macvtap/cni", []string{"k8s.io", "sigs.k8s.io"}},
+	{"macvtap/report", []string{"github.com/vishvananda/netlink"}},
+}
+
+func isBarred(self, imported string) bool {
+	for _, b := range barred {
+		its := within(self, b.folder) || self+"." == b.folder
+		if its && slices.ContainsFunc(b.modules, func(m string) bool { return within(imported, m) }) {
+			return true
+		}
+	}
+	return false
 }
 
 type goPackage struct {
@@ -103,13 +162,13 @@ func TestImportTable(t *testing.T) {
 }
 
 func complaints(p goPackage) (list []string) {
-	self := strings.TrimPrefix(p.ImportPath, module)
+	self, _ := ourPath(p.ImportPath)
 	for _, imported := range slices.Concat(p.Imports, p.TestImports, p.XTestImports) {
 		inTest := !slices.Contains(p.Imports, imported)
-		if ours, ok := strings.CutPrefix(imported, module); ok && !allowed(self, ours, inTest) {
+		if ours, ok := ourPath(imported); ok && !allowed(self, ours, inTest) {
 			list = append(list, self+" must not import "+ours+" (see ARCHITECTURE.md)")
 		}
-		if !inTest && !confinedTo(self, imported) {
+		if !inTest && (!confinedTo(self, imported) || isBarred(self, imported)) {
 			list = append(list, self+" must not import "+imported+": keep it where it is")
 		}
 	}
@@ -123,6 +182,9 @@ func allowed(self, imported string, inTest bool) bool {
 		return inTest || within(self, testkit) || strings.HasSuffix(self, "test")
 	}
 	if inTest && (within(imported, "policydb") || strings.HasSuffix(imported, "test")) {
+		return true
+	}
+	if slices.Contains(mains, self) && slices.ContainsFunc(products, func(p string) bool { return within(imported, p) }) {
 		return true
 	}
 	for _, row := range table {
@@ -153,17 +215,23 @@ func TestTheTestCanFail(t *testing.T) {
 		{ImportPath: module + "policydb/policy", Imports: []string{module + "policydb/store"}},
 		{ImportPath: module + "netmaster/resolve", Imports: []string{"k8s.io/client-go/kubernetes"}},
 		{ImportPath: module + "api/feed", Imports: []string{module + "policydb/policy"}},
-		{ImportPath: module + "api/nmstate/v1", Imports: []string{module + "policydb/policy"}},
-		{ImportPath: module + "internal/nmstate", Imports: []string{module + "api/nmstate/v1"}},
-		{ImportPath: module + "api/macvtap/v1alpha1", Imports: []string{module + "internal/macvtap"}},
-		{ImportPath: module + "internal/macvtap", Imports: []string{module + "api/macvtap/v1alpha1"}},
-		{ImportPath: module + "internal/fleet", Imports: []string{"k8s.io/client-go/dynamic"}},
-		{ImportPath: module + "api/fleet/v1alpha1", Imports: []string{module + "internal/fleet"}},
+		{ImportPath: module + "nodestate/api/v1", Imports: []string{module + "policydb/policy"}},
+		{ImportPath: module + "nodestate/nmstate", Imports: []string{module + "nodestate/api/v1"}},
+		{ImportPath: module + "macvtap/api/v1alpha1", Imports: []string{module + "macvtap"}},
+		{ImportPath: module + "macvtap", Imports: []string{module + "macvtap/api/v1alpha1"}},
+		{ImportPath: module + "fleet", Imports: []string{"k8s.io/client-go/dynamic"}},
+		{ImportPath: module + "fleet/api/v1alpha1", Imports: []string{module + "fleet"}},
 		{ImportPath: module + "netplugin/endpoints", Imports: []string{module + "internal/testkit/netns"}},
-		{ImportPath: module + "internal/nmstate", Imports: []string{module + "internal/testkit/netns"}},
+		{ImportPath: module + "nodestate/nmstate", Imports: []string{module + "internal/testkit/netns"}},
 		{ImportPath: module + "internal/testkit/netns", Imports: []string{module + "internal/process"}},
+		{ImportPath: module + "macvtap/tap", Imports: []string{"k8s.io/api/core/v1"}},
+		{ImportPath: module + "netmaster/server", Imports: []string{module + "nodestate"}},
+		{ImportPath: module + "nodestate/native", Imports: []string{module + "netplugin/hostnet"}},
+		{ImportPath: module + "macvtap/agent", Imports: []string{module + "nodestate"}},
 		{ImportPath: module + "newfolder", Imports: []string{module + "api/feed"}},
 		{ImportPath: module + "policydb/explain", Imports: []string{module + "policydb/store"}},
+		{ImportPath: module + "netplugin/agent", Imports: []string{strings.TrimSuffix(module, "/")}},
+		{ImportPath: module + "netmaster/docsite", Imports: []string{module + "internal/process"}},
 	} {
 		if len(complaints(bad)) != 1 {
 			t.Errorf("%s importing %v: %v", bad.ImportPath, bad.Imports, complaints(bad))

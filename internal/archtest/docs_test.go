@@ -148,6 +148,60 @@ func unshown(row string, names map[string]bool) (list []string) {
 	return list
 }
 
+// maxArchitectureWords keeps ARCHITECTURE.md readable at one sitting.
+const maxArchitectureWords = 900
+
+// quotedPath matches a path of the repository in a table of ARCHITECTURE.md.
+var quotedPath = regexp.MustCompile("`([a-z]+(?:/[a-z0-9_./-]+)?)`")
+
+// wrongPlaces returns the paths in the right column of a table's rows that do not exist.
+func wrongPlaces(rows []string) (list []string) {
+	for _, row := range rows {
+		cells := strings.Split(row, "|")
+		paths := quotedPath.FindAllStringSubmatch(cells[len(cells)-2], -1)
+		if len(paths) == 0 {
+			list = append(list, "no path: "+row)
+		}
+		for _, path := range paths {
+			if _, err := os.Stat(filepath.Join(root, path[1])); err != nil {
+				list = append(list, "no such path: "+path[1])
+			}
+		}
+	}
+	return list
+}
+
+func TestArchitecture_PathsExist(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "ARCHITECTURE.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(strings.Fields(string(text))); n > maxArchitectureWords {
+		t.Errorf("ARCHITECTURE.md has %d words, the limit is %d", n, maxArchitectureWords)
+	}
+	rows := tableRows(string(text))
+	if len(rows) < 20 {
+		t.Errorf("only %d rows", len(rows))
+	}
+	for _, complaint := range wrongPlaces(rows) {
+		t.Error(complaint)
+	}
+}
+
+func TestWrongPlaces_ReportsAbsentPaths(t *testing.T) {
+	for row, want := range map[string]int{
+		"| a thing | `netmaster/nowhere` |":               1,
+		"| a thing | somewhere |":                         1,
+		"| a thing | `netmaster`, `no/such.go` |":         1,
+		"| `not/a/path` | `netmaster/feed`, text |":       0,
+		"| a thing | `netplugin/agent/driftcheck.go`   |": 0,
+	} {
+		if got := wrongPlaces([]string{row}); len(got) != want {
+			t.Errorf("%s: %v", row, got)
+		}
+	}
+}
+
 // TestEveryMeaningHasATest holds docs/semantics.md to the tests.
 func TestEveryMeaningHasATest(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, "docs/semantics.md"))

@@ -23,6 +23,8 @@ type Group struct {
 	schema.GroupVersion
 	AddToScheme func(*runtime.Scheme) error
 	Kinds       []Kind
+	// AlsoServed are further versions that the CRDs serve, with the schema of the group's.
+	AlsoServed []string
 	// Free are types that keep whatever keys they are given.
 	Free []reflect.Type
 	// Conditions are the types of conditions that printer columns may show.
@@ -35,7 +37,7 @@ type Kind struct {
 	Object, List               runtime.Object
 }
 
-// definition is what of a CustomResourceDefinition the tests look at.
+// definition has the fields of a CustomResourceDefinition that the tests check.
 type definition struct {
 	Metadata struct{ Name string }
 	Spec     struct {
@@ -46,6 +48,7 @@ type definition struct {
 		}
 		Versions []struct {
 			Name                     string
+			Served, Storage          bool
 			Subresources             struct{ Status *struct{} }
 			AdditionalPrinterColumns []struct{ Name, JSONPath string }
 			Schema                   struct{ OpenAPIV3Schema Property }
@@ -77,13 +80,27 @@ func read(t *testing.T, plural string) (d definition) {
 	return d
 }
 
-// Schema is that of a kind, by its plural.
+// serves reports whether the versions are the group's, the stored one first, all with one schema and a status.
+func (d definition) serves(g Group) bool {
+	var names []string
+	for _, v := range d.Spec.Versions {
+		names = append(names, v.Name)
+		same := reflect.DeepEqual(v.Schema, d.Spec.Versions[0].Schema)
+		if !v.Served || v.Storage != (v.Name == g.Version) || !same || v.Subresources.Status == nil {
+			return false
+		}
+	}
+	return slices.Equal(names, append([]string{g.Version}, g.AlsoServed...))
+}
+
+// Schema returns the schema of a kind, by its plural.
 func Schema(t *testing.T, plural string) Property {
 	t.Helper()
 	return read(t, plural).Spec.Versions[0].Schema.OpenAPIV3Schema
 }
 
-// AreTheTypes holds that names, scopes, versions and schemas are those of the types, and that each property is described.
+// AreTheTypes holds that names, scopes, versions and schemas are those of the types, and that each property is
+// described.
 func (g Group) AreTheTypes(t *testing.T) {
 	scheme := runtime.NewScheme()
 	if err := g.AddToScheme(scheme); err != nil {
@@ -92,9 +109,10 @@ func (g Group) AreTheTypes(t *testing.T) {
 	for _, k := range g.Kinds {
 		d := read(t, k.Plural)
 		n := d.Spec.Names
-		if n.Kind != k.Name || n.Plural != k.Plural || n.ListKind != k.Name+"List" || !slices.Equal(n.ShortNames, []string{k.Short}) ||
+		if n.Kind != k.Name || n.Plural != k.Plural || n.ListKind != k.Name+"List" ||
+			!slices.Equal(n.ShortNames, []string{k.Short}) ||
 			d.Metadata.Name != k.Plural+"."+g.Group || d.Spec.Group != g.Group || d.Spec.Scope != k.Scope ||
-			len(d.Spec.Versions) != 1 || d.Spec.Versions[0].Name != g.Version || d.Spec.Versions[0].Subresources.Status == nil {
+			!d.serves(g) {
 			t.Errorf("%s: names, scope or versions are not the types': %+v", k.Plural, n)
 		}
 		for o, name := range map[runtime.Object]string{k.Object: k.Name, k.List: k.Name + "List"} {
@@ -102,13 +120,14 @@ func (g Group) AreTheTypes(t *testing.T) {
 				t.Errorf("the scheme has %T as %v (%v)", o, gvks, err)
 			}
 		}
-		for _, complaint := range g.compare(k.Name, reflect.TypeOf(k.Object).Elem(), d.Spec.Versions[0].Schema.OpenAPIV3Schema) {
+		for _, complaint := range g.compare(k.Name, reflect.TypeOf(k.Object).Elem(),
+			d.Spec.Versions[0].Schema.OpenAPIV3Schema) {
 			t.Error(complaint)
 		}
 	}
 }
 
-// compare tells where a Go type and a schema are not of one shape, and which property is not described.
+// compare returns the differences between a Go type and a schema, and the properties without a description.
 func (g Group) compare(path string, typ reflect.Type, p Property) (wrong []string) {
 	if typ.Kind() == reflect.Pointer {
 		typ = typ.Elem()
@@ -124,7 +143,8 @@ func (g Group) compare(path string, typ reflect.Type, p Property) (wrong []strin
 		if !p.Preserve {
 			wrong = append(wrong, path+" would lose keys")
 		}
-	case typ == reflect.TypeFor[metav1.ObjectMeta](), typ == reflect.TypeFor[metav1.Time](), typ == reflect.TypeFor[intstr.IntOrString]():
+	case typ == reflect.TypeFor[metav1.ObjectMeta](), typ == reflect.TypeFor[metav1.Time](),
+		typ == reflect.TypeFor[intstr.IntOrString]():
 	case typ.Kind() == reflect.Slice:
 		return append(wrong, g.compare(path+"[]", typ.Elem(), *p.Items)...)
 	case typ.Kind() == reflect.Struct && !p.Preserve:
@@ -163,7 +183,7 @@ func (g Group) compareFields(path string, typ reflect.Type, p Property) (wrong [
 	return wrong
 }
 
-// kindOf is type and format of a schema for a Go type.
+// kindOf returns the schema's type and format for a Go type.
 func kindOf(typ reflect.Type) string {
 	switch typ {
 	case reflect.TypeFor[metav1.Time]():
@@ -214,7 +234,8 @@ func (g Group) PrinterColumns(t *testing.T) {
 	}
 }
 
-// RulesHaveSentences holds that each rule says what is wrong in a sentence: what to write, not only what not to. There are at least so many.
+// RulesHaveSentences fails the test unless each validation rule has a sentence that states what to write, and there are
+// at least that many rules.
 func (g Group) RulesHaveSentences(t *testing.T, least int) {
 	rules := 0
 	for _, k := range g.Kinds {
@@ -232,7 +253,8 @@ func (g Group) RulesHaveSentences(t *testing.T, least int) {
 	}
 }
 
-// Expressions holds that regular expressions in rules are such: the API server refuses a whole CRD for one regular expression that is none.
+// Expressions holds that regular expressions in rules are such: the API server refuses a whole CRD for one regular
+// expression that is none.
 func (g Group) Expressions(t *testing.T) {
 	quoted := regexp.MustCompile(`matches\('((?:[^'\\]|\\.)*)'\)`)
 	for _, k := range g.Kinds {

@@ -1,6 +1,6 @@
-// Package frames reads Ethernet frames as a pod or a node sends them: whose they are, a line that tells what is in them, and what of
-// them stays the same on their way. Frames come from anybody and may be cut anywhere: reading them never fails, what cannot be read
-// is left zero.
+// Package frames parses Ethernet frames as pods or nodes send them: addresses, a one-line description, and an identity
+// that does not change on the way. Frames are untrusted and may be truncated. Parsing never fails: fields that cannot
+// be parsed remain zero.
 package frames
 
 import (
@@ -87,13 +87,13 @@ type Packet struct {
 	Cut bool
 }
 
-// IsIP tells whether there is an IP header.
+// IsIP reports whether the packet has an IP header.
 func (p *Packet) IsIP() bool { return p.EtherType == EtherIPv4 || p.EtherType == EtherIPv6 }
 
-// PayloadLength is how long an IP packet's payload was, also where the frame was cut, in bytes.
+// PayloadLength returns the length of the IP payload in bytes, including bytes that are missing in a truncated frame.
 func (p *Packet) PayloadLength() int { return len(p.Payload) + p.Missing }
 
-// Fragmented tells whether it is a part of a larger packet.
+// Fragmented reports whether the packet is a fragment.
 func (p *Packet) Fragmented() bool { return p.Offset > 0 || p.MoreFragments }
 
 // Decode reads a frame.
@@ -153,7 +153,7 @@ func (p *Packet) ipv4(b []byte) {
 	p.transport(p.within(b, header))
 }
 
-// within is what of an IP packet is behind its header, without the frame's padding.
+// within returns the payload of an IP packet without the frame's padding.
 func (p *Packet) within(b []byte, header int) []byte {
 	if p.Length == 0 { // segmentation offload of more than the field holds
 		p.Length = len(b)
@@ -279,7 +279,7 @@ func (p *Packet) icmp(b []byte) {
 	p.Payload = b[8:]
 }
 
-// IsEcho tells whether it is a ping, or the answer to one.
+// IsEcho reports whether the packet is an ICMP echo request or reply.
 func (p *Packet) IsEcho() bool {
 	switch p.Protocol {
 	case ICMP:

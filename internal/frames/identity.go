@@ -11,13 +11,14 @@ const identityBytes = 1024
 // IdentitySnap is how many bytes of a frame are enough for its Identity, with tags, a tunnel's headers and options.
 const IdentitySnap = identityBytes + 256
 
-// Identity is of what stays the same on a packet's way through stacks, address translation and tunnels: all but addresses, ports, an
-// echo's id, TTL, DSCP, ECN and checksums. Retransmissions have another, by IPv4's identification or by TCP's timestamps, where these
-// are used.
+// Identity is of what stays the same on a packet's way through stacks, address translation and tunnels: all but
+// addresses, ports, an echo's id, TTL, DSCP, ECN and checksums. Retransmissions have another, by IPv4's identification
+// or by TCP's timestamps, where these are used.
 type Identity [16]byte
 
-// Identity also tells whether two packets that have it in common are one whoever sends them. Where not, their sender's port must be the
-// same too; and a sender that says the same twice from one port may have said it in two packets.
+// Identity returns an identity of the packet. strong reports whether two packets with the same identity are the same
+// packet regardless of their sender. Otherwise they must have the same sending port too, and a sender that repeats a
+// packet on one port can have sent two.
 func (p *Packet) Identity() (id Identity, strong bool) {
 	h := sha256.New()
 	number := func(v ...uint32) {
@@ -31,7 +32,8 @@ func (p *Packet) Identity() (id Identity, strong bool) {
 	if p.MoreFragments {
 		more = 1
 	}
-	number(uint32(p.EtherType), uint32(p.Protocol), uint32(p.Length), p.ID, uint32(p.Offset), more, p.Seq, p.Ack, uint32(p.Flags), p.Stamp, p.Echoed,
+	number(uint32(p.EtherType), uint32(p.Protocol), uint32(p.Length), p.ID, uint32(p.Offset), more, p.Seq, p.Ack,
+		uint32(p.Flags), p.Stamp, p.Echoed,
 		uint32(p.Type), uint32(p.Code), uint32(p.EchoSeq))
 	_, _ = h.Write(p.Payload[:min(len(p.Payload), identityBytes)])
 	copy(id[:], h.Sum(nil))
@@ -45,7 +47,8 @@ const genevePort = 6081
 func (p *Packet) Geneve() (inside Packet, ok bool) {
 	const fixed, transparentEthernet = 8, 0x6558
 	b := p.Payload
-	if p.Protocol != UDP || p.DstPort != genevePort || len(b) < fixed || b[0]>>6 != 0 || binary.BigEndian.Uint16(b[2:]) != transparentEthernet {
+	if p.Protocol != UDP || p.DstPort != genevePort || len(b) < fixed || b[0]>>6 != 0 ||
+		binary.BigEndian.Uint16(b[2:]) != transparentEthernet {
 		return Packet{}, false
 	}
 	options := int(b[0]&0x3f) * 4
@@ -55,7 +58,8 @@ func (p *Packet) Geneve() (inside Packet, ok bool) {
 	return Decode(b[fixed+options:]), true
 }
 
-// Quoted gives what an ICMP error tells of the packet that it is about: addresses, protocol and ports; and whether it is one.
+// Quoted returns the addresses, protocol and ports of the packet that an ICMP error quotes; ok is false for other
+// packets.
 func (p *Packet) Quoted() (about Packet, ok bool) {
 	v4 := p.Protocol == ICMP && (p.Type == 3 || p.Type == 11 || p.Type == 12)
 	v6 := p.Protocol == ICMPv6 && p.Type >= 1 && p.Type <= 4

@@ -16,7 +16,8 @@ const (
 	pcapRecord   = 16
 )
 
-// PcapWriter writes a pcap file, a record a Write, so that what was written is whole as long as the writer below takes whole writes.
+// PcapWriter writes a pcap file, a record a Write, so that what was written is whole as long as the writer below takes
+// whole writes.
 type PcapWriter struct {
 	w      io.Writer
 	record []byte

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// String is a line as tcpdump would write it, without what came with the frame: time and direction.
+// String returns a line like tcpdump's, without the time and the direction.
 func (p *Packet) String() string {
 	var b strings.Builder
 	for _, id := range p.VLANs {
@@ -100,10 +100,13 @@ func flagText(flags byte) string {
 	return text
 }
 
-var icmpTypes = map[byte]string{0: "echo reply", 3: "unreachable", 5: "redirect", 8: "echo request", 11: "time exceeded", 12: "parameter problem"}
+var icmpTypes = map[byte]string{0: "echo reply", 3: "unreachable", 5: "redirect", 8: "echo request",
+	11: "time exceeded", 12: "parameter problem"}
 
-var icmp6Types = map[byte]string{1: "unreachable", 2: "packet too big", 3: "time exceeded", 4: "parameter problem", 128: "echo request", 129: "echo reply",
-	133: "router solicitation", 134: "router advertisement", 135: "neighbour solicitation", 136: "neighbour advertisement", 143: "multicast listener report"}
+var icmp6Types = map[byte]string{1: "unreachable", 2: "packet too big", 3: "time exceeded", 4: "parameter problem",
+	128: "echo request", 129: "echo reply",
+	133: "router solicitation", 134: "router advertisement", 135: "neighbour solicitation",
+	136: "neighbour advertisement", 143: "multicast listener report"}
 
 func (p *Packet) icmpText() string {
 	names := icmpTypes

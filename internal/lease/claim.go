@@ -8,12 +8,12 @@ import (
 // givenBack is how long a Lease lasts that its holder has ended with all that it did.
 const givenBack = time.Second
 
-// Claim is what of a Lease decides who leads.
+// Claim has the fields of a Lease that determine the leader.
 type Claim struct {
-	Holder string // empty: nobody
+	Holder string // empty: not held
 	// Term counts holders: each one's is above those before it.
 	Term int32
-	// Renewed is by the holder's clock, and only tells one renewal from another.
+	// Renewed is by the holder's clock and only distinguishes renewals.
 	Renewed time.Time
 	Lasts   time.Duration
 }
@@ -24,13 +24,26 @@ type View struct {
 	there   bool
 	since   time.Time // when the claim was first seen as it is
 	looked  bool
-	highest int32 // of all terms that were seen
+	missed  bool      // the last look failed
+	back    time.Time // when a look succeeded after one that had failed
+	highest int32     // of all terms that were seen
 }
 
-// Saw takes over what the API server said, nil where there is no Lease. at is when the answer had come: whoever wrote the claim did so
-// before. renewed tells that somebody has written since the last look that he leads.
+// patience is how long a candidate that could not look lets the holder, which may not have been able to renew for the
+// same reason, renew before the candidate takes the Lease.
+const patience = 1500 * time.Millisecond
+
+// Missed notes that the API server did not answer.
+func (v *View) Missed() { v.missed = true }
+
+// Saw records the Lease that the API server returned, or nil if there is none. at is the time of the response, so the
+// claim was written before. renewed reports whether a holder has written it since the last read.
 func (v *View) Saw(c *Claim, at time.Time) (renewed bool) {
-	if v.highest == math.MaxInt32 && (c == nil || c.Term < v.highest) { // somebody deleted or mended a Lease that had no more numbers
+	if v.missed {
+		v.missed, v.back = false, at
+	}
+	// a Lease without further numbers was deleted or repaired
+	if v.highest == math.MaxInt32 && (c == nil || c.Term < v.highest) {
 		v.highest = 0
 	}
 	switch {
@@ -48,25 +61,32 @@ func (c *Claim) same(o *Claim) bool {
 	return c.Holder == o.Holder && c.Term == o.Term && c.Lasts == o.Lasts && c.Renewed.Equal(o.Renewed)
 }
 
-// FreeAt is from when on somebody else may take a Lease that is there; lasts is what this candidate gives its own. Whoever held it has ended by then,
-// for it counts from before it wrote what was seen. One of which somebody merely took the holder out is respected as long.
+// FreeAt returns the time from which another instance may take an existing Lease; lasts is this candidate's own
+// duration. The previous holder has ended by then, because its time counts from before the write that was seen. A
+// Lease with the holder removed is respected for the same time.
 func (v *View) FreeAt(lasts time.Duration) time.Time {
 	if v.claim.Holder == "" && v.claim.Lasts == givenBack {
 		return time.Time{}
 	}
-	return v.since.Add(max(lasts, v.claim.Lasts))
+	free := v.since.Add(max(lasts, v.claim.Lasts))
+	back := v.back.Add(patience)
+	if v.back.IsZero() || free.After(back) || v.claim.Holder == "" || v.claim.Holder == noHolder {
+		return free
+	}
+	return back
 }
 
-// nobody holds a Lease that was made where there was none. Somebody may have deleted one that was held, which this candidate need not have seen: like
-// any other that is not renewed, it is respected from when it was made.
-const nobody = "nobody: the Lease was not there"
+// noHolder is the holder of a Lease that was created because none existed. A held Lease may have been deleted without
+// this candidate having seen it, so the new one is respected from its creation like any Lease that is not renewed.
+const noHolder = "nobody: the Lease was not there"
 
-// Make is what to write where there is no Lease, and from when on: whose it was may write it again before.
+// Make returns the claim to write where no Lease exists, and the time from which to write it: the previous holder may
+// recreate its own before.
 func (v *View) Make(lasts, renew time.Duration) (Claim, time.Time) {
-	return Claim{Holder: nobody, Term: v.highest, Lasts: lasts}, v.since.Add(2 * renew)
+	return Claim{Holder: noHolder, Term: v.highest, Lasts: lasts}, v.since.Add(2 * renew)
 }
 
-// Next is the term of who takes the Lease now; false where there are no more numbers.
+// Next returns the term of an instance that takes the Lease now, or false if the numbers are used up.
 func (v *View) Next() (int32, bool) {
 	if v.highest == math.MaxInt32 {
 		return 0, false
@@ -74,16 +94,17 @@ func (v *View) Next() (int32, bool) {
 	return v.highest + 1, true
 }
 
-// Holder is who has it, as far as was seen.
+// Holder returns the holder that was last seen, or "".
 func (v *View) Holder() string {
-	if !v.there || v.claim.Holder == nobody {
+	if !v.there || v.claim.Holder == noHolder {
 		return ""
 	}
 	return v.claim.Holder
 }
 
-// Epoch is what a term is called on the feed, where 0 is no election.
+// Epoch returns the epoch of a term on the feed, where 0 is no election.
 func Epoch(term int32) uint64 { return uint64(term) + 1 }
 
-// Trust is how long from before a renewal began nobody else leads, by clocks of which one may go an eighth faster than the other.
+// Trust returns for how long after the start of a renewal no other instance can lead, if clock rates differ by at most
+// 1/8.
 func Trust(lasts time.Duration) time.Duration { return lasts - lasts/8 }

@@ -19,6 +19,8 @@ type instance struct {
 	name    string
 	rate    float64
 	frozen  int // until then, in steps
+	away    int // until then the API server does not answer it, in steps
+	fenced  bool
 	view    View
 	read    int // the version that it read
 	leads   bool
@@ -56,6 +58,7 @@ type follower struct {
 	session  int       // of the leader
 	until    time.Time // it is obeyed
 	patience time.Time // it is waited for
+	held     time.Time // until then a fenced leader has it keep the stream
 	promises []promise
 	updates  []update
 }
@@ -63,11 +66,16 @@ type follower struct {
 // TestOnlyTheHolderIsObeyed plays netmasters that freeze, whose requests take long, whose clocks differ, that stand by when they have lost the Lease, which
 // somebody deletes now and then, and nodes that ask them: no node takes an update over unless who sent it was the last to take the Lease.
 func TestOnlyTheHolderIsObeyed(t *testing.T) {
-	taken, terms, again, deleted := 0, 0, 0, 0
+	taken, terms, again, deleted, fenced, regained, late := 0, 0, 0, 0, 0, 0, 0
 	for seed := range uint64(300) {
 		w := &simulation{T: t, seed: seed, r: rand.New(rand.NewPCG(seed, 2))}
 		w.run()
 		taken, terms, again, deleted = taken+w.taken, terms+w.terms, again+w.again, deleted+w.deleted
+		fenced, regained, late = fenced+w.fenced, regained+w.regained, late+w.late
+	}
+	if fenced < 700 || regained < 150 || late < 1000 {
+		t.Errorf("fenced %d times, %d of these led again, %d updates after a fence: nothing was shown",
+			fenced, regained, late)
 	}
 	if taken < 10000 || terms < 300 || again < 100 || deleted < 300 {
 		t.Errorf("%d updates taken over, %d changes of the leader, %d to one that had led before, %d times no Lease: nothing was shown", taken, terms, again, deleted)
@@ -79,6 +87,10 @@ const (
 	simLasts = 40 * stepTime
 	// simGivesUp is how long a holder tries to renew.
 	simGivesUp = 25 * stepTime
+	// simFenced is after how long without a renewal a term is over, and simHold how long a node keeps a stream for a
+	// fenced leader.
+	simFenced = 100 * stepTime
+	simHold   = 30 * stepTime
 )
 
 type simulation struct {
@@ -95,6 +107,9 @@ type simulation struct {
 	terms   int
 	again   int // of these, of one that had led before
 	deleted int
+
+	fenced, regained int // leaders, and those of them that went on
+	late             int // updates that were taken over after the stream was held
 }
 
 func (w *simulation) clock(rate float64) time.Time {
@@ -111,6 +126,14 @@ func (w *simulation) run() {
 			w.lease.there = false
 			w.lease.version++
 			w.deleted++
+		}
+		if w.r.IntN(150) == 0 { // the API server stalls, for one or for all
+			hit, until := w.r.IntN(2*len(w.masters)), w.step+w.r.IntN(120)
+			for i, m := range w.masters {
+				if hit == i || hit >= len(w.masters) {
+					m.away = until
+				}
+			}
 		}
 		for i, m := range w.masters {
 			if m.frozen > w.step {
@@ -135,21 +158,18 @@ func (w *simulation) master(i int, m *instance) {
 		return
 	}
 	if w.step%5 == 0 {
-		began := now
-		late := now.Sub(m.renewed) > simGivesUp
-		if late || w.lease.there && m.read != w.lease.version { // it stands by
-			last := Claim{Holder: m.name, Term: m.term, Renewed: m.renewed, Lasts: simLasts}
-			m.leads, m.inbox = false, nil
-			m.view.Saw(&last, now)
-			return
+		w.renewal(i, m, now)
+	}
+	if !m.leads {
+		return
+	}
+	if m.fenced { // nodes get the message to keep their streams, and nothing else
+		for _, n := range w.nodes {
+			if n.leader == i && n.session == m.session && w.step%10 == 0 {
+				n.held = w.clock(n.rate).Add(simHold)
+			}
 		}
-		w.write(m, m.term, began) // where it was deleted, anew
-		m.renewed = began
-		for _, q := range m.inbox { // answered by a renewal that began after they had come
-			n := w.nodes[q.node]
-			n.promises = append(n.promises, promise{from: i, session: q.session, term: m.term, asked: q.asked, valid: Trust(simLasts), arrive: w.step + w.r.IntN(30)})
-		}
-		m.inbox = nil
+		return
 	}
 	if now.Sub(m.renewed) < Trust(simLasts) {
 		for _, n := range w.nodes {
@@ -160,7 +180,51 @@ func (w *simulation) master(i int, m *instance) {
 	}
 }
 
+// renewal is a leader's attempt to renew. One that is late is fenced; it goes on if there was no other write since its
+// own.
+func (w *simulation) renewal(i int, m *instance, now time.Time) {
+	late := now.Sub(m.renewed) > simGivesUp
+	lost := m.away <= w.step && w.lease.there && m.read != w.lease.version
+	if late && m.away <= w.step && !w.lease.there || now.Sub(m.renewed) > simFenced {
+		lost = true
+	}
+	switch {
+	case lost: // it stands by
+		last := Claim{Holder: m.name, Term: m.term, Renewed: m.renewed, Lasts: simLasts}
+		m.leads, m.fenced, m.inbox = false, false, nil
+		m.view.Saw(&last, now)
+		return
+	case m.away > w.step:
+		if late && !m.fenced {
+			m.fenced = true
+			w.fenced++
+		}
+		return
+	}
+	if m.fenced {
+		w.regained++
+	}
+	w.write(m, m.term, now) // recreates it where it was deleted
+	m.renewed, m.fenced = now, false
+	for _, q := range m.inbox { // answered by a renewal that began after they had come
+		n := w.nodes[q.node]
+		n.promises = append(n.promises, promise{
+			from:    i,
+			session: q.session,
+			term:    m.term,
+			asked:   q.asked,
+			valid:   Trust(simLasts),
+			arrive:  w.step + w.r.IntN(30),
+		})
+	}
+	m.inbox = nil
+}
+
 func (w *simulation) candidate(m *instance, now time.Time) {
+	if m.away > w.step {
+		m.view.Missed()
+		return
+	}
 	if w.step%3 == 0 { // it looks
 		m.read = w.lease.version
 		if w.lease.there {
@@ -201,34 +265,47 @@ func (w *simulation) write(m *instance, term int32, now time.Time) {
 	m.read = w.lease.version
 }
 
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
 func (w *simulation) node(i int, n *follower) {
 	now := w.clock(n.rate)
-	if n.leader < 0 || now.After(n.until) && now.After(n.patience) { // it asks anybody; an answer may come late, or from one that woke up
+	if n.leader < 0 || now.After(n.until) && now.After(n.patience) && now.After(n.held) {
+		// it asks any of them; an answer may come late, or from one that woke up
 		n.leader = w.r.IntN(len(w.masters))
 		n.session = w.masters[n.leader].session
-		n.updates, n.promises, n.until, n.patience = nil, nil, time.Time{}, now.Add(simLasts)
+		n.updates, n.promises, n.until, n.patience, n.held = nil, nil, time.Time{}, now.Add(simLasts), time.Time{}
 	}
 	if m := w.masters[n.leader]; w.step%10 == 0 && m.leads && m.session == n.session {
 		m.inbox = append(m.inbox, question{node: i, session: n.session, asked: now})
 	}
-	var later []promise
+	var pending []promise
 	for _, p := range n.promises {
 		switch {
 		case p.arrive > w.step:
-			later = append(later, p)
+			pending = append(pending, p)
 		case p.from == n.leader && p.session == n.session && p.term >= n.obeyed:
 			n.obeyed = p.term
-			n.until = p.asked.Add(p.valid)
+			n.until = later(n.until, p.asked.Add(p.valid))
 		}
 	}
-	n.promises = later
+	n.promises = pending
 	var waiting []update
 	for _, u := range n.updates {
 		switch {
 		case u.arrive > w.step:
 			waiting = append(waiting, u)
+		case !now.Before(n.until) && now.Before(n.held): // it waits until its leader is certain again
+			waiting = append(waiting, u)
 		case now.Before(n.until) && u.from == n.leader && u.session == n.session:
 			w.taken++
+			if !n.held.IsZero() {
+				w.late++
+			}
 			if w.masters[u.from] != w.last || u.session != w.session {
 				w.Fatalf("seed %d, step %d: node %d takes over an update of term %d by %s, after %s took the Lease", w.seed, w.step, i, u.term, w.masters[u.from].name, w.last.name)
 			}

@@ -15,21 +15,27 @@ import (
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 )
 
-// Times are how long a Lease lasts, how long its holder tries to renew it, how often it does, and how often a candidate looks.
-type Times struct{ Lasts, GiveUp, Renew time.Duration }
+// Times are how long a Lease lasts, after how long without a renewal its holder is fenced, after how long its term is
+// over, how often it renews, and how often a candidate looks.
+type Times struct{ Lasts, GiveUp, Fenced, Renew time.Duration }
 
 // Quick times have another instance lead within 5 s.
-var Quick = Times{Lasts: 4 * time.Second, GiveUp: 2500 * time.Millisecond, Renew: 500 * time.Millisecond}
+var Quick = Times{
+	Lasts:  4 * time.Second,
+	GiveUp: 2500 * time.Millisecond,
+	Fenced: 8 * time.Second,
+	Renew:  500 * time.Millisecond,
+}
 
-// Election is one instance's part in an election whose leaders are told apart by epochs, so that who obeys them can tell an old one. Unlike
-// Lead it knows when each renewal began, which is what others' trust is counted from (Term.Confirm), and takes a Lease as soon as that has run out.
-// Run is called once; all else is safe for concurrent use.
+// Election is one instance's part in an election of leaders with fencing epochs. In contrast to Lead it records when
+// each renewal began, from which others count their trust (Term.Confirm), and it takes a Lease as soon as the Lease
+// has expired. Call Run once; the other methods are safe for concurrent use.
 type Election struct {
 	cfg ElectionConfig
 
 	mu      sync.Mutex
 	holder  string
-	sighted chan struct{} // closed when another one is next seen to lead; nil: nobody waits
+	sighted chan struct{} // closed when another instance is next seen to lead; nil without waiters
 }
 
 // ElectionConfig is what an election needs. Client should have a rate limit and connection of its own.
@@ -43,7 +49,7 @@ type ElectionConfig struct {
 	Log   *slog.Logger
 }
 
-// OnceIdentity is an identity that no other process ever has.
+// OnceIdentity returns an identity that no other process has.
 func OnceIdentity(given string) (string, error) {
 	name, err := Identity(given)
 	return name + "-" + rand.Text()[:8], err
@@ -52,14 +58,15 @@ func OnceIdentity(given string) (string, error) {
 // NewElection makes one; Run takes part.
 func NewElection(cfg ElectionConfig) *Election { return &Election{cfg: cfg} }
 
-// Leader is who held the Lease when it was last looked at; empty if nobody, also where this instance's term is over and no other's has begun.
+// Leader returns the holder of the Lease at the last read, or "" if there is none or this instance's term has ended
+// and no other has begun.
 func (e *Election) Leader() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.holder
 }
 
-// Sighted is closed when the Lease is next seen to have been written by another one that leads.
+// Sighted returns a channel that is closed when the Lease is next seen to have been written by another leader.
 func (e *Election) Sighted() <-chan struct{} {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -78,9 +85,10 @@ func (e *Election) sight() {
 	}
 }
 
-// Run takes part until ctx ends. Whenever this instance has come to lead it calls lead, whose context ends with the term or with ctx, and who must
-// return only when nothing is left of what it began: then the Lease is given back, if it is this instance's still, and this is a candidate like any other.
-// An error of lead's ends Run too. Where lead returns by itself, others have a chance to lead first.
+// Run takes part until ctx ends. Whenever this instance has come to lead it calls lead, whose context ends with the
+// term or with ctx, and who must return only when nothing is left of what it began: then the Lease is given back, if
+// it is this instance's still, and this is a candidate like any other. An error of lead's ends Run too. Where lead
+// returns by itself, others have a chance to lead first.
 func (e *Election) Run(ctx context.Context, lead func(context.Context, Term) error) error {
 	var view View
 	for {
@@ -94,7 +102,8 @@ func (e *Election) Run(ctx context.Context, lead func(context.Context, Term) err
 		case lost == nil:
 			e.giveBack(ctx, t, held)
 		case ctx.Err() == nil:
-			e.cfg.Log.Warn("does not lead any more", "lease", e.cfg.Namespace+"/"+e.cfg.Name, "epoch", t.Epoch(), "reason", lost)
+			e.cfg.Log.Warn("does not lead any more", "lease", e.cfg.Namespace+"/"+e.cfg.Name, "epoch", t.Epoch(),
+				"reason", lost)
 		}
 		if err != nil || ctx.Err() != nil {
 			return err
@@ -107,8 +116,11 @@ func (e *Election) Run(ctx context.Context, lead func(context.Context, Term) err
 	}
 }
 
-// reign has lead work as long as the Lease can be held; lost is why it could not be any longer, and err what lead says.
-func (e *Election) reign(ctx context.Context, t *term, l *coordination.Lease, lead func(context.Context, Term) error) (held *coordination.Lease, lost, err error) {
+// reign runs lead as long as the Lease can be held. lost is the reason why it could not be held longer, and err is
+// lead's error.
+func (e *Election) reign(
+	ctx context.Context, t *term, l *coordination.Lease, lead func(context.Context, Term) error,
+) (held *coordination.Lease, lost, err error) {
 	working, stop := context.WithCancel(ctx)
 	defer stop()
 	holding, release := context.WithCancel(context.WithoutCancel(ctx))
@@ -129,7 +141,7 @@ func (e *Election) reign(ctx context.Context, t *term, l *coordination.Lease, le
 // mostLasts is the longest that a Lease which is not renewed is respected, whatever somebody wrote into it.
 const mostLasts = time.Minute
 
-// claimOf is what counts of a Lease; what makes no sense in it is left out.
+// claimOf returns the claim of a Lease, without invalid fields.
 func claimOf(l *coordination.Lease) *Claim {
 	c := &Claim{}
 	if l.Spec.HolderIdentity != nil {
@@ -166,20 +178,27 @@ func (e *Election) acquire(ctx context.Context, view *View) (*term, *coordinatio
 				return e.took(t), taken
 			}
 		}
+		if err != nil {
+			view.Missed()
+		}
 		e.saw(view)
-		trouble = e.tell(ctx, trouble, err)
+		trouble = e.logChange(ctx, trouble, err)
 		pause(ctx, e.cfg.Times.Renew, view.FreeAt(e.cfg.Times.Lasts))
 	}
 	return nil, nil
 }
 
-// consider takes the Lease as it was read, nil where there is none, if this instance may; it returns what term it tried.
-func (e *Election) consider(ctx context.Context, view *View, lease *coordination.Lease, tried int32) (int32, *term, *coordination.Lease, error) {
+// consider takes the Lease as it was read, nil where there is none, if this instance may; it returns what term it
+// tried.
+func (e *Election) consider(
+	ctx context.Context, view *View, lease *coordination.Lease, tried int32,
+) (int32, *term, *coordination.Lease, error) {
 	var c *Claim
 	if lease != nil {
 		c = claimOf(lease)
 		if tried != 0 && c.Holder == e.cfg.Identity && c.Term == tried {
-			// The answer was lost. Which attempt it was of, and so from when others have seen it, nobody can tell: what is answered now counts.
+			// The response was lost, so it is unknown which attempt wrote the Lease and when others saw it: the new
+			// response counts.
 			t, taken, err := e.try(ctx, lease, tried)
 			return tried, t, taken, err
 		}
@@ -197,8 +216,11 @@ func (e *Election) mayLead() bool { return e.cfg.Ready == nil || e.cfg.Ready() =
 
 var errNoTerms = errors.New("the Lease has had all the holders that it can: delete it")
 
-// attempt tries to take the Lease as it was read, if that is free, and returns in what term; 0 if it did not. That somebody was faster is no error.
-func (e *Election) attempt(ctx context.Context, view *View, lease *coordination.Lease) (int32, *term, *coordination.Lease, error) {
+// attempt tries to take the Lease as it was read, if it is free, and returns the term, or 0 if it did not take it. It
+// is no error if another instance was faster.
+func (e *Election) attempt(
+	ctx context.Context, view *View, lease *coordination.Lease,
+) (int32, *term, *coordination.Lease, error) {
 	now := time.Now()
 	if lease == nil {
 		if c, from := view.Make(e.cfg.Times.Lasts, e.cfg.Times.Renew); !now.Before(from) {
@@ -219,7 +241,9 @@ func (e *Election) attempt(ctx context.Context, view *View, lease *coordination.
 }
 
 // try begins a term, if its write is answered.
-func (e *Election) try(ctx context.Context, lease *coordination.Lease, number int32) (*term, *coordination.Lease, error) {
+func (e *Election) try(
+	ctx context.Context, lease *coordination.Lease, number int32,
+) (*term, *coordination.Lease, error) {
 	t := newTerm(&e.cfg, number, time.Now())
 	taken, err := e.take(ctx, lease, number)
 	if err != nil {
@@ -235,7 +259,7 @@ func butFaster(err error) error {
 	return err
 }
 
-// pause is until the next look, or until the Lease is free if that is before.
+// pause waits until the next read, or until the Lease is free if that is earlier.
 func pause(ctx context.Context, most time.Duration, free time.Time) {
 	wait := most
 	if left := time.Until(free); left > 0 {
@@ -249,8 +273,8 @@ func pause(ctx context.Context, most time.Duration, free time.Time) {
 	}
 }
 
-// tell logs trouble with the API server when it changes.
-func (e *Election) tell(ctx context.Context, before string, err error) string {
+// logChange logs an error of the API server if it differs from the one before, and returns its text.
+func (e *Election) logChange(ctx context.Context, before string, err error) string {
 	if err == nil || ctx.Err() != nil {
 		return ""
 	}
@@ -311,7 +335,8 @@ func (e *Election) make(ctx context.Context, holder string, number int32) (*coor
 
 func (e *Election) fill(l *coordination.Lease, holder string, number int32) {
 	now, lasts := metav1.NowMicro(), int32((e.cfg.Times.Lasts+time.Second-1)/time.Second)
-	l.Spec.HolderIdentity, l.Spec.LeaseTransitions, l.Spec.LeaseDurationSeconds, l.Spec.RenewTime = &holder, &number, &lasts, &now
+	l.Spec.HolderIdentity, l.Spec.LeaseTransitions, l.Spec.LeaseDurationSeconds, l.Spec.RenewTime = &holder, &number,
+		&lasts, &now
 }
 
 // leastPause is between two renewals, however many ask for one.
@@ -356,41 +381,84 @@ func (e *Election) hold(ctx context.Context, t *term, lease *coordination.Lease)
 			continue
 		}
 		now, gone := e.mine(ctx, t, lease, number)
-		if gone != nil || t.late() {
+		if gone != nil || t.lost() || errors.Is(err, errDeleted) {
 			return lease, errors.Join(gone, fmt.Errorf("it was not renewed in time: %w", err))
+		}
+		if t.late() && t.fence() {
+			e.cfg.Log.Warn("not certain to lead: the Lease was not renewed in time", "epoch", t.Epoch(), "error", err)
 		}
 		lease = now
 		again.Reset(leastPause)
 	}
 }
 
-// renew writes that the Lease is this instance's still. Where somebody deleted it, it is made again: whoever else wants it waits as long for one that is
-// gone as for one that is not renewed.
-func (e *Election) renew(ctx context.Context, t *term, l *coordination.Lease, number int32) (*coordination.Lease, error) {
-	ctx, cancel := context.WithTimeout(ctx, min(request, t.left()))
+// renew writes that this instance still holds the Lease. It recreates a deleted one: other candidates wait for a
+// missing Lease as long as for one that is not renewed. A fenced instance does not recreate it, because others may
+// have held it since. It reads the Lease first and overwrites only its own.
+func (e *Election) renew(
+	ctx context.Context, t *term, l *coordination.Lease, number int32,
+) (*coordination.Lease, error) {
+	most, fenced := request, t.late()
+	if !fenced {
+		most = min(request, t.left())
+	}
+	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
+	if fenced {
+		seen, err := e.read(ctx)
+		if err != nil {
+			return nil, deleted(err)
+		}
+		if err := e.isMine(t, seen, number); err != nil {
+			return nil, err
+		}
+		l = seen
+	}
 	l = l.DeepCopy()
 	e.fill(l, e.cfg.Identity, number)
 	renewed, err := e.cfg.Client.Leases(e.cfg.Namespace).Update(ctx, l, metav1.UpdateOptions{})
-	if !apierrors.IsNotFound(err) {
+	switch {
+	case !apierrors.IsNotFound(err):
 		return renewed, err
+	case fenced || t.late():
+		return nil, deleted(err)
 	}
 	e.cfg.Log.Warn("somebody deleted the Lease: the leader makes it again", "lease", e.cfg.Namespace+"/"+e.cfg.Name)
 	return e.make(ctx, e.cfg.Identity, number)
 }
 
-// mine looks, after a renewal to a number failed, whether the Lease is still this term's, and fails if it certainly is not. Renewals before may have been
-// to numbers in between, and their answers lost.
-func (e *Election) mine(ctx context.Context, t *term, l *coordination.Lease, number int32) (*coordination.Lease, error) {
+// mine looks, after a renewal to a number failed, whether the Lease is still this term's, and fails if it certainly is
+// not. Renewals before may have been to numbers in between, and their answers lost.
+func (e *Election) mine(
+	ctx context.Context, t *term, l *coordination.Lease, number int32,
+) (*coordination.Lease, error) {
 	now, err := e.read(ctx)
 	if err != nil {
 		return l, nil //nolint:nilerr // it may be ours still: the next renewal tells, or the time is up
 	}
-	c := claimOf(now)
-	if c.Holder != e.cfg.Identity || Epoch(c.Term) < t.Epoch() || c.Term > number {
-		return nil, fmt.Errorf("%q has it", c.Holder)
+	if err := e.isMine(t, now, number); err != nil {
+		return nil, err
 	}
 	return now, nil
+}
+
+// isMine fails if a Lease is not a term's.
+func (e *Election) isMine(t *term, l *coordination.Lease, number int32) error {
+	c := claimOf(l)
+	if c.Holder != e.cfg.Identity || Epoch(c.Term) < t.Epoch() || c.Term > number {
+		return fmt.Errorf("%q has it", c.Holder)
+	}
+	return nil
+}
+
+var errDeleted = errors.New("the Lease was deleted")
+
+// deleted marks an error as errDeleted if it is of a Lease that is not there.
+func deleted(err error) error {
+	if apierrors.IsNotFound(err) {
+		return errors.Join(errDeleted, err)
+	}
+	return err
 }
 
 // giveBack lets another instance lead at once.
@@ -409,5 +477,6 @@ func (e *Election) giveBack(ctx context.Context, t *term, l *coordination.Lease)
 			return
 		}
 	}
-	e.cfg.Log.Warn("the Lease was not given back: another instance leads when it has run out", "lease", e.cfg.Namespace+"/"+e.cfg.Name)
+	e.cfg.Log.Warn("the Lease was not given back: another instance leads when it has run out", "lease",
+		e.cfg.Namespace+"/"+e.cfg.Name)
 }

@@ -34,7 +34,7 @@ type Lease struct {
 	Log  *slog.Logger
 }
 
-// Identity is given, or made of this machine's name and this process's id.
+// Identity returns the given identity, or one of this machine's name and the process id.
 func Identity(given string) (string, error) {
 	if given != "" {
 		return given, nil
@@ -51,8 +51,8 @@ func (l *Lease) Standby() string {
 	return "standby: another instance holds the Lease " + l.Namespace + "/" + l.Name
 }
 
-// Lead calls work while this instance holds the Lease, and returns when work has. It ends with ctx, or with an error when the Lease is
-// lost: what work was in the middle of may have been done, and only a new process is sure to look anew.
+// Lead calls work while this instance holds the Lease, and returns after work has. It ends with ctx, or with an error
+// when the Lease is lost: work may have been interrupted at any point then, so restart the process.
 func (l *Lease) Lead(ctx context.Context, work func(context.Context)) error {
 	var once worker
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
@@ -83,8 +83,8 @@ func (l *Lease) Lead(ctx context.Context, work func(context.Context)) error {
 	return nil
 }
 
-// worker runs something at most once, and not after its end; which waits for it. The election starts work in a goroutine of its own
-// and does not say when that is over.
+// worker runs something at most once, and not after its end; which waits for it. The election starts work in a
+// goroutine of its own and does not say when that is over.
 type worker struct {
 	mu    sync.Mutex
 	ended bool

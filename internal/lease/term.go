@@ -9,18 +9,23 @@ import (
 	"time"
 )
 
-// Term is one time of an instance as the leader. It ends once and for all: what was begun in it is refused in the next one. Safe for concurrent use.
+// Term is one time of an instance as the leader. It ends once and for all: what was begun in it is refused in the next
+// one. Safe for concurrent use.
 type Term interface {
 	// Epoch is this leader's.
 	Epoch() uint64
-	// Valid tells whether by this instance's clock nobody else leads.
+	// Valid reports whether, by this instance's clock, no other instance leads.
 	Valid() bool
-	// Confirm returns when a renewal that began after the call has succeeded: from the call on, by whatever clock, nobody else leads for as long as
-	// it tells. hurry has the renewal begin soon.
+	// Confirm returns when a renewal that began after the call has succeeded. By every clock, no other candidate leads
+	// from the call on for the duration valid. With hurry the renewal begins at once.
 	Confirm(ctx context.Context, hurry bool) (epoch uint64, valid time.Duration, err error)
-	// Above has the epoch be no lower than one that somebody obeyed. That there was a leader with a higher one is either that this one is no longer
-	// (its term ends then), or that the Lease was lost and begun anew.
+	// Above raises the epoch to at least one that a node has accepted. A higher epoch than this leader's means that it
+	// no longer leads (its term ends then), or that the Lease was deleted and created again.
 	Above(ctx context.Context, obeyed uint64) error
+	// Changed returns a channel that is closed when the Lease is next renewed or fenced, or the term ends. A term is
+	// fenced while it is not valid and may be again: the Lease was not renewed in time, and nobody else is known to
+	// have it.
+	Changed() <-chan struct{}
 }
 
 type term struct {
@@ -33,6 +38,8 @@ type term struct {
 	wanted  int32     // a number to raise the Lease to
 	renewed time.Time // when the last renewal that succeeded began
 	next    *round    // of the renewal that has not begun
+	fenced  bool
+	changed chan struct{} // closed at the next change; nil: nothing waits
 	over    error
 }
 
@@ -41,28 +48,63 @@ type round struct{ done chan struct{} }
 
 func newRound() *round { return &round{make(chan struct{})} }
 
-// newTerm is of a Lease that is about to be taken.
+// newTerm returns the term for a Lease that is about to be taken.
 func newTerm(cfg *ElectionConfig, number int32, began time.Time) *term {
-	return &term{cfg: cfg, acquired: Epoch(number), number: number, renewed: began, next: newRound(), hurry: make(chan struct{}, 1)}
+	return &term{
+		cfg:      cfg,
+		acquired: Epoch(number),
+		number:   number,
+		renewed:  began,
+		next:     newRound(),
+		hurry:    make(chan struct{}, 1),
+	}
 }
 
-// Epoch is this leader's.
+// Epoch returns this leader's epoch.
 func (t *term) Epoch() uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return Epoch(t.number)
 }
 
-// Valid is of Term.
+// Valid implements Term.
 func (t *term) Valid() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.over == nil && time.Since(t.renewed) < Trust(t.cfg.Times.Lasts)
+	return t.over == nil && !t.fenced && time.Since(t.renewed) < Trust(t.cfg.Times.Lasts)
+}
+
+// Changed implements Term.
+func (t *term) Changed() <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.changed == nil {
+		t.changed = make(chan struct{})
+	}
+	return t.changed
+}
+
+// change wakes what waits for Changed. The lock is held.
+func (t *term) change() {
+	if t.changed != nil {
+		close(t.changed)
+		t.changed = nil
+	}
+}
+
+// fence makes the term not valid until the Lease is renewed. It reports whether it was valid before.
+func (t *term) fence() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	was := t.fenced
+	t.fenced = true
+	t.change()
+	return !was
 }
 
 var errOver = errors.New("this instance does not lead any more")
 
-// Confirm is of Term.
+// Confirm implements Term.
 func (t *term) Confirm(ctx context.Context, hurry bool) (epoch uint64, valid time.Duration, err error) {
 	t.mu.Lock()
 	r := t.next
@@ -83,20 +125,21 @@ func (t *term) Confirm(ctx context.Context, hurry bool) (epoch uint64, valid tim
 	return Epoch(t.number), Trust(t.cfg.Times.Lasts), t.over
 }
 
-// mostRaised bounds how far above the Lease's epoch what somebody says he obeyed may be: who lies cannot use up the numbers.
-const mostRaised = 1 << 20
+// maxRaised bounds how far above the Lease's epoch an epoch that a node reports may be, so that a node that reports a
+// false one cannot use up the numbers.
+const maxRaised = 1 << 20
 
-// ErrNonsense is of an epoch that no leader can have had.
+// ErrNonsense is returned for an epoch that no leader can have had.
 var ErrNonsense = errors.New("no leader can have had this epoch")
 
-// Above is of Term.
+// Above implements Term.
 func (t *term) Above(ctx context.Context, obeyed uint64) error {
 	t.mu.Lock()
 	switch {
 	case obeyed <= Epoch(t.number):
 		t.mu.Unlock()
 		return nil
-	case obeyed > t.acquired+mostRaised || obeyed >= math.MaxInt32:
+	case obeyed > t.acquired+maxRaised || obeyed >= math.MaxInt32:
 		t.mu.Unlock()
 		return fmt.Errorf("%w: %d, where the Lease is at %d", ErrNonsense, obeyed, t.acquired)
 	}
@@ -110,17 +153,18 @@ func (t *term) Above(ctx context.Context, obeyed uint64) error {
 	return err
 }
 
-// end has all who wait know that the term is over.
+// end wakes all waiters because the term has ended.
 func (t *term) end() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.over == nil {
 		t.over = errOver
 		close(t.next.done)
+		t.change()
 	}
 }
 
-// begin is of a renewal, to what number.
+// begin starts a renewal and returns the number that it writes.
 func (t *term) begin() (*round, int32) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -129,7 +173,7 @@ func (t *term) begin() (*round, int32) {
 	return r, max(t.number, t.wanted)
 }
 
-// most is the highest number that a renewal can have written.
+// most returns the highest number that a renewal can have written.
 func (t *term) most() int32 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -139,10 +183,11 @@ func (t *term) most() int32 {
 func (t *term) renewedAt(began time.Time, number int32) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.renewed, t.number = began, number
+	t.renewed, t.number, t.fenced = began, number, false
+	t.change()
 }
 
-// left is how long a renewal may take.
+// left returns how long a renewal may take.
 func (t *term) left() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -150,3 +195,10 @@ func (t *term) left() time.Duration {
 }
 
 func (t *term) late() bool { return t.left() <= 0 }
+
+// lost reports whether the Lease was not renewed for longer than a fenced term lasts.
+func (t *term) lost() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return time.Since(t.renewed) > t.cfg.Times.Fenced
+}

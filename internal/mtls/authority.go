@@ -5,7 +5,9 @@ import (
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
+	"crypto/hkdf"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
@@ -27,7 +29,7 @@ type Authority struct {
 	key  crypto.Signer
 }
 
-// NewKey is that of a party or an authority.
+// NewKey returns a key for a party or an authority.
 func NewKey() (*ecdsa.PrivateKey, error) { return ecdsa.GenerateKey(elliptic.P256(), rand.Reader) }
 
 // NewAuthority makes one.
@@ -37,7 +39,8 @@ func NewAuthority(now time.Time, life time.Duration) (*Authority, error) {
 		return nil, err
 	}
 	t := template(pkix.Name{}, now, life)
-	t.Subject.CommonName = fmt.Sprintf("flowkeep-ca %x", t.SerialNumber.Bytes()[:4]) // two that are trusted at a time are told apart by name
+	// The names of two authorities that are trusted at the same time differ.
+	t.Subject.CommonName = fmt.Sprintf("flowkeep-ca %x", t.SerialNumber.Bytes()[:4])
 	t.IsCA, t.MaxPathLenZero = true, true
 	t.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
 	der, err := x509.CreateCertificate(rand.Reader, t, t, key.Public(), key)
@@ -61,13 +64,22 @@ func ParseAuthority(cert, key []byte) (*Authority, error) {
 	return &Authority{pair.Leaf, signer}, nil
 }
 
-// PEM is what ParseAuthority reads.
+// PEM returns the certificate and the key in the form that ParseAuthority reads.
 func (a *Authority) PEM() (cert, key []byte, err error) {
 	der, err := x509.MarshalPKCS8PrivateKey(a.key)
 	if err != nil {
 		return nil, nil, err
 	}
 	return Encode(a.Cert), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
+}
+
+// Derive returns a secret of 32 bytes that is derived from the authority's key, another one for each purpose.
+func (a *Authority) Derive(purpose string) ([]byte, error) {
+	key, err := x509.MarshalPKCS8PrivateKey(a.key)
+	if err != nil {
+		return nil, fmt.Errorf("derive a key from the authority's: %w", err)
+	}
+	return hkdf.Key(sha256.New, key, nil, purpose, sha256.Size)
 }
 
 // Encode writes certificates as PEM.
@@ -98,7 +110,7 @@ func ParseBundle(text []byte) (list []*x509.Certificate, err error) {
 	}
 }
 
-// Among tells whether a certificate is in a list.
+// Among reports whether a list has a certificate.
 func Among(list []*x509.Certificate, cert *x509.Certificate) bool {
 	for _, c := range list {
 		if bytes.Equal(c.Raw, cert.Raw) {
@@ -109,7 +121,9 @@ func Among(list []*x509.Certificate, cert *x509.Certificate) bool {
 }
 
 // SignNode makes the certificate of a node.
-func (a *Authority) SignNode(node string, key crypto.PublicKey, now time.Time, life time.Duration) (der []byte, err error) {
+func (a *Authority) SignNode(
+	node string, key crypto.PublicKey, now time.Time, life time.Duration,
+) (der []byte, err error) {
 	if err := CheckNode(node); err != nil {
 		return nil, err
 	}
@@ -125,10 +139,13 @@ func (a *Authority) SignAdmin(key crypto.PublicKey, now time.Time, life time.Dur
 	return a.sign(t, key, now)
 }
 
-// SignServer makes the certificate of a netmaster that is reached under these host names and addresses, and under ServiceName.
-func (a *Authority) SignServer(hosts []string, key crypto.PublicKey, now time.Time, life time.Duration) (der []byte, err error) {
-	t := template(pkix.Name{CommonName: "flowkeep:netmaster"}, now, life)
-	t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+// SignServer makes the certificate of a netmaster that is reached under these host names and addresses, and under
+// ServiceName. It is a client's too: a standby forwards questions to the leader.
+func (a *Authority) SignServer(
+	hosts []string, key crypto.PublicKey, now time.Time, life time.Duration,
+) (der []byte, err error) {
+	t := template(pkix.Name{CommonName: netmasterName}, now, life)
+	t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 	for _, h := range hosts {
 		if ip := net.ParseIP(h); ip != nil {
 			t.IPAddresses = append(t.IPAddresses, ip)
@@ -155,14 +172,15 @@ func template(subject pkix.Name, now time.Time, life time.Duration) *x509.Certif
 	serial := make([]byte, 16)
 	_, _ = rand.Read(serial) // it does not fail
 	serial[0] = serial[0]&0x7f | 0x40
-	return &x509.Certificate{SerialNumber: new(big.Int).SetBytes(serial), Subject: subject, NotBefore: now.Add(-Backdate), NotAfter: now.Add(life),
+	return &x509.Certificate{SerialNumber: new(big.Int).SetBytes(serial), Subject: subject,
+		NotBefore: now.Add(-Backdate), NotAfter: now.Add(life),
 		KeyUsage: x509.KeyUsageDigitalSignature, BasicConstraintsValid: true}
 }
 
 // longestName is that of a Node object.
 const longestName = 253
 
-// CheckNode tells whether this can be the name of a node.
+// CheckNode returns an error if this cannot be the name of a node.
 func CheckNode(name string) error {
 	bad := name == "" || len(name) > longestName || strings.HasPrefix(name, ".")
 	for _, c := range []byte(name) {

@@ -12,8 +12,9 @@ import (
 // lookAgain is how often it is looked whether the peer of a connection is still trusted.
 const lookAgain = time.Minute
 
-// ServerCredentials ask every client for a certificate of the authority, and end its connection when that expires, or the authority is no
-// longer trusted: else a stream, once open, would outlast any trust. Who has a new certificate connects anew.
+// ServerCredentials require a client certificate of the authority. They close a connection when its certificate
+// expires or the authority is no longer trusted, because a stream would otherwise outlast both. Clients reconnect with
+// a new certificate.
 func ServerCredentials(s Source) (credentials.TransportCredentials, error) {
 	conf, err := ServerConfig(s)
 	if err != nil {
@@ -28,7 +29,7 @@ type expiring struct {
 	every  time.Duration
 }
 
-// ServerHandshake is that of TLS.
+// ServerHandshake performs the TLS handshake.
 func (e expiring) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, auth, err := e.TransportCredentials.ServerHandshake(raw)
 	if err != nil {
@@ -38,7 +39,13 @@ func (e expiring) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo,
 	if !ok || len(info.State.PeerCertificates) == 0 {
 		return conn, auth, nil
 	}
-	m := &mortal{Conn: conn, leaf: info.State.PeerCertificates[0], between: x509.NewCertPool(), source: e.source, every: e.every}
+	m := &mortal{
+		Conn:    conn,
+		leaf:    info.State.PeerCertificates[0],
+		between: x509.NewCertPool(),
+		source:  e.source,
+		every:   e.every,
+	}
 	for _, c := range info.State.PeerCertificates[1:] {
 		m.between.AddCert(c)
 	}
@@ -46,7 +53,7 @@ func (e expiring) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo,
 	return m, auth, nil
 }
 
-// Clone is of credentials.
+// Clone implements credentials.TransportCredentials.
 func (e expiring) Clone() credentials.TransportCredentials {
 	return expiring{e.TransportCredentials.Clone(), e.source, e.every}
 }
@@ -76,7 +83,8 @@ func (m *mortal) wait() {
 func (m *mortal) look() {
 	trusted := time.Now().Before(m.leaf.NotAfter)
 	if now, err := m.source.Current(); trusted && err == nil {
-		_, err := m.leaf.Verify(x509.VerifyOptions{Roots: now.Trusted, Intermediates: m.between, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+		_, err := m.leaf.Verify(x509.VerifyOptions{Roots: now.Trusted, Intermediates: m.between,
+			KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 		trusted = err == nil
 	}
 	if !trusted {

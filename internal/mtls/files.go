@@ -41,7 +41,9 @@ func IssueAdmin(dir string) error {
 }
 
 // IssueAdminOf makes admin.crt and admin.key of an authority that is in no files, and ca.crt, whom to trust.
-func IssueAdminOf(dir string, a *Authority, trusted []*x509.Certificate, now time.Time, life time.Duration) (until time.Time, err error) {
+func IssueAdminOf(
+	dir string, a *Authority, trusted []*x509.Certificate, now time.Time, life time.Duration,
+) (until time.Time, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return time.Time{}, err
 	}
@@ -63,8 +65,8 @@ func IssueAdminOf(dir string, a *Authority, trusted []*x509.Certificate, now tim
 	return cert.NotAfter, os.WriteFile(filepath.Join(dir, "ca.crt"), Encode(trusted...), 0o644)
 }
 
-// IssueServer makes server.crt and server.key for a netmaster that is reached under these host names and addresses, and by the API
-// server.
+// IssueServer makes server.crt and server.key for a netmaster that is reached under these host names and addresses,
+// and by the API server.
 func IssueServer(dir string, hosts []string) error {
 	return issue(dir, "server", func(a *Authority, key *ecdsa.PrivateKey) ([]byte, error) {
 		return a.SignServer(hosts, &key.PublicKey, time.Now(), lifetime)

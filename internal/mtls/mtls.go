@@ -24,27 +24,35 @@ type Material struct {
 	Trusted *x509.CertPool
 }
 
-// Source has a party's material as it is now: that of files, or what is renewed in memory. It is asked at each handshake.
+// Source returns a party's current key and certificates, from files or renewed in memory. Each handshake calls it.
 type Source interface {
 	Current() (Material, error)
 }
 
-// ServerConfig asks every client for a certificate of the authority. The material is that of each handshake, so that what is renewed is
-// used at once, and no session is resumed on what was trusted before.
+// ServerConfig asks every client for a certificate of the authority. The material is that of each handshake, so that
+// what is renewed is used at once, and no session is resumed on what was trusted before.
 func ServerConfig(s Source) (*tls.Config, error) {
 	if _, err := s.Current(); err != nil {
 		return nil, err
 	}
-	return &tls.Config{MinVersion: tls.VersionTLS13, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
-		m, err := s.Current()
-		if err != nil {
-			return nil, err
-		}
-		return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{m.Own}, ClientCAs: m.Trusted, ClientAuth: tls.RequireAndVerifyClientCert, NextProtos: []string{"h2"}}, nil
-	}}, nil
+	return &tls.Config{MinVersion: tls.VersionTLS13,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			m, err := s.Current()
+			if err != nil {
+				return nil, err
+			}
+			return &tls.Config{
+				MinVersion:   tls.VersionTLS13,
+				Certificates: []tls.Certificate{m.Own},
+				ClientCAs:    m.Trusted,
+				ClientAuth:   tls.RequireAndVerifyClientCert,
+				NextProtos:   []string{"h2"},
+			}, nil
+		}}, nil
 }
 
-// Own gives the certificate of a server that knows by other means whom it serves. It is asked for at each handshake, and once now.
+// Own returns a function that returns a server's current certificate at each handshake, for servers that authenticate
+// clients by other means. It reads the certificate once immediately.
 func Own(s Source) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
 	own := func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 		m, err := s.Current()
@@ -56,19 +64,25 @@ func Own(s Source) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error)
 	return own, nil
 }
 
-// Covers tells whether the certificate is of this host name.
+// Covers reports whether the certificate is valid for a host name.
 func Covers(s Source, name string) bool {
 	m, err := s.Current()
 	return err == nil && m.Own.Leaf.VerifyHostname(name) == nil
 }
 
-// ClientConfig trusts servers of the authority. Their certificate is to be of name; empty: of what was dialled.
+// ClientConfig returns a configuration that trusts servers of the authority whose certificate has the name; if it is
+// empty, the dialled one.
 func ClientConfig(s Source, name string) (*tls.Config, error) {
 	m, err := s.Current()
 	if err != nil {
 		return nil, err
 	}
-	return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: m.Trusted, Certificates: []tls.Certificate{m.Own}, ServerName: name}, nil
+	return &tls.Config{
+		MinVersion:   tls.VersionTLS13,
+		RootCAs:      m.Trusted,
+		Certificates: []tls.Certificate{m.Own},
+		ServerName:   name,
+	}, nil
 }
 
 // Files are the paths of a party's key material.
@@ -118,12 +132,18 @@ func Pool(list []*x509.Certificate) *x509.CertPool {
 	return pool
 }
 
-// Node is the node that a verified peer's certificate speaks for; ok is false for other certificates.
+// Node returns the node that a verified peer's certificate identifies; ok is false for other certificates.
 func Node(cert *x509.Certificate) (name string, ok bool) {
 	return strings.CutPrefix(cert.Subject.CommonName, nodePrefix)
 }
 
-// Admin tells whether the certificate is an administrator's.
+// netmasterName is the common name of netmasters' certificates.
+const netmasterName = "flowkeep:netmaster"
+
+// Netmaster reports whether the certificate is a netmaster's.
+func Netmaster(cert *x509.Certificate) bool { return cert.Subject.CommonName == netmasterName }
+
+// Admin reports whether the certificate is an administrator's.
 func Admin(cert *x509.Certificate) bool {
 	for _, o := range cert.Subject.Organization {
 		if o == admins {

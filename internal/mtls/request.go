@@ -20,11 +20,12 @@ func NewRequest(node string, key *ecdsa.PrivateKey) (der []byte, err error) {
 	if err := CheckNode(node); err != nil {
 		return nil, err
 	}
-	return x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: nodePrefix + node}}, key)
+	return x509.CreateCertificateRequest(rand.Reader,
+		&x509.CertificateRequest{Subject: pkix.Name{CommonName: nodePrefix + node}}, key)
 }
 
-// CheckRequest is the key for which the certificate of a node is asked for by one who holds it. A request that asks for anything else
-// besides is refused, not cut to what it may have.
+// CheckRequest verifies a node's certificate request and returns its public key. A request for more than the node's
+// name is rejected, not trimmed.
 func CheckRequest(der []byte, node string) (*ecdsa.PublicKey, error) {
 	if len(der) > MaxRequest {
 		return nil, fmt.Errorf("the request has %d bytes, more than %d", len(der), MaxRequest)
@@ -49,7 +50,8 @@ func CheckRequest(der []byte, node string) (*ecdsa.PublicKey, error) {
 	return key, nil
 }
 
-// bare refuses everything but a key, a name and a signature: whatever else is asked for comes as an attribute, also what is not understood.
+// bare rejects a request with more than a key, a name and a signature. Everything else is an attribute, including
+// unknown extensions.
 func bare(r *x509.CertificateRequest) error {
 	var parts struct {
 		Version      int

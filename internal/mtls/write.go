@@ -6,7 +6,8 @@ import (
 	"path/filepath"
 )
 
-// WriteFile replaces a file with secrets as a whole: after a crash there is the old one or the new one. Only the owner reads it.
+// WriteFile replaces a file with secrets as a whole: after a crash there is the old one or the new one. Only the owner
+// reads it.
 func WriteFile(path string, text []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // with mode 0600
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -27,7 +28,7 @@ import (
 // Version is set at link time; a program built without reads it from the build information.
 var Version = ""
 
-// BuildVersion is Version, or what the Go toolchain recorded of the source, or "devel".
+// BuildVersion returns Version, or the version that the Go toolchain recorded, or "devel".
 func BuildVersion() string {
 	if Version != "" {
 		return Version
@@ -92,7 +93,7 @@ func (h *Health) set(m *map[string]string, part, reason string) {
 	}
 }
 
-// Changes is closed when something was said of a part, be it what was said before.
+// Changes returns a channel that is closed at the next report about a part, even an unchanged one.
 func (h *Health) Changes() <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -102,7 +103,14 @@ func (h *Health) Changes() <-chan struct{} {
 	return h.changed
 }
 
-// NotReady is why the process isn't ready; empty when it is.
+// Parts returns why parts of the process are not ready, by part.
+func (h *Health) Parts() map[string]string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return maps.Clone(h.notReady)
+}
+
+// NotReady returns the reason why the process is not ready, or "".
 func (h *Health) NotReady() string { return h.text(&h.notReady) }
 
 func (h *Health) text(m *map[string]string) string {
@@ -126,7 +134,7 @@ func (h *Health) handler(m *map[string]string) http.Handler {
 	})
 }
 
-// NewRegistry has the Go and process collectors and build information of the program.
+// NewRegistry returns a registry with the Go and process collectors and the program's build information.
 func NewRegistry(program string) *prometheus.Registry {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -147,7 +155,8 @@ func DeclareMetrics(reg prometheus.Registerer, program string) {
 func ServeHTTP(ctx context.Context, addr string, reg *prometheus.Registry, health *Health) error {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
 	if err != nil {
-		return fmt.Errorf("listen for metrics and health on %s: %w (choose another address with --http-listen)", addr, err)
+		return fmt.Errorf("listen for metrics and health on %s: %w (choose another address with --http-listen)", addr,
+			err)
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))

@@ -18,7 +18,7 @@ type Self struct {
 	Flags    map[string]string
 }
 
-// Metrics are as at /metrics.
+// Metrics returns the text of /metrics.
 func (s *Self) Metrics() (string, error) {
 	families, err := s.Gatherer.Gather()
 	var b bytes.Buffer
@@ -30,7 +30,7 @@ func (s *Self) Metrics() (string, error) {
 	return b.String(), err
 }
 
-// FlagsOf are the values in force, those that nobody set too; but for secrets, of which their names say that they are.
+// FlagsOf returns the values of all flags in force. Secrets, recognized by their names, are left out.
 func FlagsOf(set *pflag.FlagSet) map[string]string {
 	out := map[string]string{}
 	set.VisitAll(func(f *pflag.Flag) {
@@ -86,7 +86,7 @@ func (r *Ring) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// Text is what is kept, and says how much is not.
+// Text returns the kept lines and the number of earlier ones.
 func (r *Ring) Text() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

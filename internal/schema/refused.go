@@ -6,8 +6,9 @@ import (
 	"syscall"
 )
 
-// Refused is what the system refused, as a full disk or a broken one does, with its Errno (ENOSPC, EDQUOT, EROFS, EIO, …); nil: the error is not of the
-// system. That says nothing of what is in the file, which must not be set aside because of it.
+// Refused is what the system refused, as a full disk or a broken one does, with its Errno (ENOSPC, EDQUOT, EROFS, EIO,
+// …); nil: the error is not of the system. It gives no information on the content of the file, which must not be
+// set aside because of it.
 func Refused(err error) error {
 	if err == nil {
 		return nil

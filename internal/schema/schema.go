@@ -1,6 +1,7 @@
-// Package schema keeps a bbolt file readable to the version before and the version after the one that wrote it. Readers come one version before
-// writers: a program that writes schema n may know how n+1 becomes n, and must know how n-1 becomes n, so that by one version up or down no file is set
-// aside. docs/decisions/021 tells the rule, and what a schema is.
+// Package schema keeps a bbolt file readable to the version before and the version after the one that wrote it.
+// Readers come one version before writers: a program that writes schema n may know how n+1 becomes n, and must know
+// how n-1 becomes n, so that by one version up or down no file is set aside. docs/decisions/021 has the rule, and
+// defines a schema.
 package schema
 
 import (
@@ -20,8 +21,8 @@ var (
 type Layout struct {
 	// Writes is the schema that the program writes, from 1 on.
 	Writes int
-	// Before leads to Writes from the schema before; After leads back to it from the one after. Each changes what is in a transaction, but not the schema
-	// that it tells; nil: there is no such schema, or no way.
+	// Before leads to Writes from the schema before; After leads back to it from the one after. Each changes the
+	// content in a transaction, but not the recorded schema. nil: there is no such schema, or no conversion.
 	Before, After func(*bolt.Tx) error
 }
 
@@ -34,12 +35,14 @@ type FarError struct {
 
 func (e *FarError) Error() string {
 	if e.Newer {
-		return fmt.Sprintf("schema %d is of a newer version than the next: this one writes %d; upgrade and downgrade by one version at a time", e.Have, e.Writes)
+		return fmt.Sprintf(
+			"schema %d is of a newer version than the next: this one writes %d; upgrade and downgrade by one version at a time", e.Have, e.Writes)
 	}
-	return fmt.Sprintf("schema %d is of an older version than the one before: this one writes %d; upgrade and downgrade by one version at a time", e.Have, e.Writes)
+	return fmt.Sprintf(
+		"schema %d is of an older version than the one before: this one writes %d; upgrade and downgrade by one version at a time", e.Have, e.Writes)
 }
 
-// Of is the schema that a file tells; 0: none, it is new.
+// Of returns the schema version in a file, or 0 for a new file.
 func Of(tx *bolt.Tx) (int, error) {
 	meta := tx.Bucket(bucket)
 	if meta == nil {
@@ -56,7 +59,7 @@ func Of(tx *bolt.Tx) (int, error) {
 	return have, nil
 }
 
-// step is what leads from a schema to the one that the program writes; nil if it is that.
+// step returns the migration from a schema to the one that the program writes, or nil if none is needed.
 func (l *Layout) step(have int) (func(*bolt.Tx) error, error) {
 	switch {
 	case have == l.Writes:
@@ -75,8 +78,8 @@ func (l *Layout) Reads(have int) error {
 	return err
 }
 
-// Settle has a file be of the schema that the program writes: a new one is told so, one of a neighbour is changed. It belongs into the transaction
-// that opens the file, so that a crash leaves it as it was.
+// Settle gives a file the schema that the program writes: it records the schema in a new file, and converts a file of
+// the schema before or after. Call it in the transaction that opens the file: a crash then leaves the file as it was.
 func (l *Layout) Settle(tx *bolt.Tx) error {
 	have, err := Of(tx)
 	if err != nil {

@@ -1,5 +1,6 @@
-// Package stopwatch measures how long something takes, for tests, on machines that stall: time in which this process did not run is not
-// counted, so that a limit is about the code. What passes on such a watch never is more than what passes.
+// Package stopwatch measures how long something takes, for tests, on machines that stall: time in which this process
+// did not run is not counted, so that a limit is about the code. What passes on such a watch never is more than what
+// passes.
 package stopwatch
 
 import (
@@ -53,14 +54,14 @@ func (w *Watch) passed(d time.Duration) {
 	}
 }
 
-// Elapsed is what has passed since the start.
+// Elapsed returns the time since the start.
 func (w *Watch) Elapsed() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.elapsed
 }
 
-// After is closed when so much more has passed.
+// After returns a channel that is closed when that much more time has passed.
 func (w *Watch) After(d time.Duration) <-chan struct{} {
 	c := make(chan struct{})
 	w.mu.Lock()

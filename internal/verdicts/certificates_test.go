@@ -14,31 +14,31 @@ import (
 	"time"
 
 	"github.com/flowkeep/flowkeep/internal/mtls"
-	"github.com/flowkeep/flowkeep/netmaster/authority"
-	"github.com/flowkeep/flowkeep/netmaster/authority/authoritytest"
-	"github.com/flowkeep/flowkeep/netplugin/certificates"
+	"github.com/flowkeep/flowkeep/netmaster/ca"
+	"github.com/flowkeep/flowkeep/netmaster/ca/catest"
+	"github.com/flowkeep/flowkeep/netplugin/node/certificates"
 	authenticationv1 "k8s.io/api/authentication/v1"
 )
 
 // vouches is an API server that vouches for every token as of node1's netplugin.
 type vouches struct{}
 
-func (vouches) Review(context.Context, string) (*authority.Verdict, error) {
-	return &authority.Verdict{Authenticated: true, Audiences: []string{"flowkeep"}, User: authenticationv1.UserInfo{Username: "system:serviceaccount:flowkeep-system:netplugin",
+func (vouches) Review(context.Context, string) (*ca.Verdict, error) {
+	return &ca.Verdict{Authenticated: true, Audiences: []string{"flowkeep"}, User: authenticationv1.UserInfo{Username: "system:serviceaccount:flowkeep-system:netplugin",
 		Extra: map[string]authenticationv1.ExtraValue{"authentication.kubernetes.io/node-name": {"node1"}, "authentication.kubernetes.io/pod-name": {"netplugin-x"}}}}, nil
 }
 
 // A node gets its certificate at netmaster's door with nothing but a token and the published bundle, and both trust each other with it.
 func TestANodeGetsItsCertificate(t *testing.T) {
-	log, store, dir := slog.New(slog.DiscardHandler), new(authoritytest.Store), t.TempDir()
-	keeper := authority.New(authority.Config{Store: store, Lives: authority.Lives{Leaf: time.Hour, Authority: 24 * time.Hour, Overlap: time.Hour}, Logger: log})
+	log, store, dir := slog.New(slog.DiscardHandler), new(catest.Store), t.TempDir()
+	keeper := ca.New(ca.Config{Store: store, Lives: ca.Lives{Leaf: time.Hour, Authority: 24 * time.Hour, Overlap: time.Hour}, Logger: log})
 	must(t, keeper.Open(t.Context(), func(string) {}))
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
 	defer func() { cancel(); all.Wait() }()
-	door := authority.NewDoor(authority.DoorConfig{Reviewer: vouches{}, Signer: keeper, ServiceAccount: "flowkeep-system:netplugin", Logger: log})
+	door := ca.NewDoor(ca.DoorConfig{Reviewer: vouches{}, Signer: keeper, ServiceAccount: "flowkeep-system:netplugin", Logger: log})
 	all.Go(func() { _ = door.Serve(ctx, l, keeper) })
 
 	claims, _ := json.Marshal(map[string]any{"sub": "system:serviceaccount:flowkeep-system:netplugin", "aud": "flowkeep", "exp": time.Now().Add(time.Hour).Unix(),

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/flowkeep/flowkeep/netmaster/resolve"
-	"github.com/flowkeep/flowkeep/netplugin/connections"
+	"github.com/flowkeep/flowkeep/netplugin/conntrack"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	"github.com/flowkeep/flowkeep/policydb/policy/policytest"
 )
@@ -19,20 +19,20 @@ func TestCutsAreWhatTheOracleTakesAway(t *testing.T) {
 		g := policytest.New(uint64(5000 + seed))
 		w := g.StagedWorld(pods, 5)
 		onOneNode(w)
-		engine, judge := resolve.New(0), connections.NewJudge()
-		update := func(b resolve.Batch) []connections.Change {
+		engine, judge := resolve.New(0), conntrack.NewJudge()
+		update := func(b resolve.Batch) []conntrack.Change {
 			ch, _ := engine.Apply(b)
 			u := deltaFor(ch, "node1")
-			return []connections.Change{{Update: &u}}
+			return []conntrack.Change{{Update: &u}}
 		}
 		changes := update(resolve.Batch{Namespaces: w.Namespaces, Endpoints: w.Endpoints, Policies: w.Policies})
 		changes[0].Begin = true
 		var packets []policy.Packet
-		var live []connections.Tuple
+		var live []conntrack.Tuple
 		for range 200 {
 			p := g.Packet(pods)
 			packets = append(packets, p)
-			live = append(live, connections.Tuple{Protocol: p.Protocol, Src: p.From, Dst: p.To, SrcPort: 999, DstPort: p.Port})
+			live = append(live, conntrack.Tuple{Protocol: p.Protocol, Src: p.From, Dst: p.To, SrcPort: 999, DstPort: p.Port})
 		}
 		if cuts := judge.Cuts(changes, live); len(cuts) != 0 {
 			t.Fatalf("seed %d: cut before anything changed: %+v", seed, cuts)
@@ -93,7 +93,7 @@ func somethingChanges(g policytest.Gen, w *policy.World) resolve.Batch {
 }
 
 // livedOnWhatTheOracleSays holds the example of a cut to the rules that allowed it.
-func livedOnWhatTheOracleSays(t *testing.T, c *connections.Cut, before []policy.Verdict, packets []policy.Packet) {
+func livedOnWhatTheOracleSays(t *testing.T, c *conntrack.Cut, before []policy.Verdict, packets []policy.Packet) {
 	t.Helper()
 	at := slices.IndexFunc(packets, func(p policy.Packet) bool {
 		return p.From == c.Example.Src && p.To == c.Example.Dst && p.Port == c.Example.DstPort && p.Protocol == c.Example.Protocol

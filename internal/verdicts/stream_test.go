@@ -27,7 +27,7 @@ func TestStreamsOfAnswers(t *testing.T) {
 	node, h := policytest.Nodes[0], newHolder()
 	stop := m.join(node, node, h)
 	defer stop()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	came := 0
 	count := func([]byte) error { came++; return nil }
@@ -62,7 +62,7 @@ func TestASlowAskerHoldsNothingElseUp(t *testing.T) {
 	node, h := policytest.Nodes[0], newHolder()
 	stop := m.join(node, node, h)
 	defer stop()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	slow, done := make(chan struct{}), make(chan error, 1)
 	go func() {
@@ -88,7 +88,7 @@ func TestStreamsEnd(t *testing.T) {
 	m.feed.Ready()
 	node, h := policytest.Nodes[0], newHolder()
 	stop := m.join(node, node, h)
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	short, end := context.WithCancel(ctx)
 	if err := m.followed(short, node, "many", func([]byte) error { end(); return nil }); !errors.Is(err, context.Canceled) {

@@ -33,12 +33,12 @@ var (
 	config       = pipeline.Config{
 		Gateway: pipeline.Device{Port: gatewayPort, MAC: ofctl.MAC{2, 0, 0, 0, 0, 1}}, Wire: pipeline.Device{Port: wirePort, MAC: ofctl.MAC{2, 0, 0, 0, 0, 2}},
 		GatewayAddrs: gatewayAddrs, NodeAddrs: []netip.Addr{netip.MustParseAddr("172.30.0.11")},
-		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}, Meters: 3,
+		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}, Meters: 3, Answers: true,
 	}
 )
 
 // meters are those that the flows name.
-var meters = pipeline.Meters(config.Meters)
+var meters = slices.Concat(pipeline.Meters(config.Meters), pipeline.AnswerMeters())
 
 // nodeUpdate is what the node of these changes is sent.
 func nodeUpdate(ch policy.Changes, node string) policy.NodeUpdate {
@@ -181,8 +181,8 @@ func checkPacket(t *testing.T, sw *ovstest.Switch, w *policy.World, c *pipeline.
 	if err != nil || read.Dropped() == want.Allowed {
 		t.Errorf("seed %d: read as %+v, %v:\n%s", seed, read, err, text)
 	}
-	if dry := policy.Audited(w, p); err == nil && want.Allowed && audits(read) != [2]bool{!dry.Egress.Allowed, !dry.Ingress.Allowed} {
-		t.Errorf("seed %d: %+v: dry runs would deny %v, oracle: %+v\n%s", seed, p, audits(read), dry, text)
+	if dry := policy.DryRun(w, p); err == nil && want.Allowed && deniedByDryRuns(read) != [2]bool{!dry.Egress.Allowed, !dry.Ingress.Allowed} {
+		t.Errorf("seed %d: %+v: dry runs would deny %v, oracle: %+v\n%s", seed, p, deniedByDryRuns(read), dry, text)
 	}
 	arriving, err := trace.Parse(sw.AppCtl(t, "ofproto/trace", sw.Bridge, probe.Arriving))
 	if err != nil || len(arriving.Passes) < 2 {
@@ -190,13 +190,13 @@ func checkPacket(t *testing.T, sw *ovstest.Switch, w *policy.World, c *pipeline.
 	}
 }
 
-// audits tells on which sides, egress and ingress, a dry run would deny. The judgement behind the commit has no original tuple in a trace.
-func audits(read *trace.Trace) (sides [2]bool) {
+// deniedByDryRuns reports on which sides, egress and ingress, a dry run would deny. The judgement behind the commit has no original tuple in a trace.
+func deniedByDryRuns(read *trace.Trace) (sides [2]bool) {
 	for _, s := range read.Passes[0].Steps {
 		kind, _, _ := pipeline.ParseCookie(s.Cookie)
 		denies := kind == pipeline.KindDefaultDrop
-		sides[0] = sides[0] || denies && s.Table == pipeline.TableEgressAuditRules
-		sides[1] = sides[1] || denies && s.Table == pipeline.TableIngressAuditRules
+		sides[0] = sides[0] || denies && s.Table == pipeline.TableEgressDryRunRules
+		sides[1] = sides[1] || denies && s.Table == pipeline.TableIngressDryRunRules
 	}
 	return sides
 }

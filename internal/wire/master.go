@@ -14,16 +14,20 @@ import (
 func FromNodes(infos []policy.NodeInfo) *feed.MasterMessage {
 	out := new(feed.Nodes)
 	for i := range infos {
-		n := &infos[i]
-		info := &feed.NodeInfo{Name: n.Name, Addresses: packAddresses(sorted(n.Addresses))}
-		for _, p := range n.PodCIDRs {
-			if checkPrefix(p) == nil {
-				info.PodCidrs = append(info.PodCidrs, packPrefix(p))
-			}
-		}
-		out.Nodes = append(out.Nodes, info)
+		out.Nodes = append(out.Nodes, fromNode(&infos[i]))
 	}
 	return &feed.MasterMessage{Message: &feed.MasterMessage_Nodes{Nodes: out}}
+}
+
+func fromNode(n *policy.NodeInfo) *feed.NodeInfo {
+	info := &feed.NodeInfo{Name: n.Name, Addresses: packAddresses(sorted(n.Addresses))}
+	for _, p := range n.PodCIDRs {
+		if checkPrefix(p) == nil {
+			info.PodCidrs = append(info.PodCidrs, packPrefix(p))
+		}
+	}
+	info.Links = packLinks(n.Links)
+	return info
 }
 
 // Packed is the same message in a form that costs nothing but a copy to send: for what is told to many.
@@ -71,10 +75,14 @@ func toNode(in *feed.NodeInfo) (policy.NodeInfo, error) {
 		}
 		info.PodCIDRs = append(info.PodCIDRs, prefix)
 	}
+	if info.Links, err = ToLinks(in.Links); err != nil {
+		return info, fmt.Errorf("%s: %w", info.Name, err)
+	}
 	return info, nil
 }
 
-// FromWelcome is netmaster's first message. epoch is the leader's, and nobody else leads for valid from the hello on; 0 without an election.
+// FromWelcome is netmaster's first message. epoch is the leader's, and no other candidate leads for valid from the
+// hello on; 0 without an election.
 func FromWelcome(version uint32, program string, epoch uint64, valid time.Duration) *feed.MasterMessage {
 	w := &feed.Welcome{Version: version, ProgramVersion: program}
 	if version >= feed.Beats {
@@ -83,19 +91,30 @@ func FromWelcome(version uint32, program string, epoch uint64, valid time.Durati
 	return &feed.MasterMessage{Message: &feed.MasterMessage_Welcome{Welcome: w}}
 }
 
+// FromFenced returns the message of a leader that is not certain to lead and may be again within hold.
+func FromFenced(hold time.Duration) *feed.MasterMessage {
+	fenced := &feed.Fenced{HoldMs: uint32(hold.Milliseconds())}
+	return &feed.MasterMessage{Message: &feed.MasterMessage_Fenced{Fenced: fenced}}
+}
+
 // FromTrust is the message that answers a beat.
 func FromTrust(number uint64, valid time.Duration) *feed.MasterMessage {
-	return &feed.MasterMessage{Message: &feed.MasterMessage_Trust{Trust: &feed.Trust{Number: number, ValidMs: uint32(valid.Milliseconds())}}}
+	return &feed.MasterMessage{Message: &feed.MasterMessage_Trust{Trust: &feed.Trust{Number: number,
+		ValidMs: uint32(valid.Milliseconds())}}}
 }
 
 // CheckWelcome fails on a version that is none of one's own, and on what no leader would say.
 func CheckWelcome(w *feed.Welcome, own Versions) error {
 	if w.Version < own.Min || w.Version > own.Max {
-		return fmt.Errorf("netmaster %s speaks version %d of the feed, this netplugin %d to %d: upgrade the older of the two",
+		return fmt.Errorf(
+			"netmaster %s speaks version %d of the feed, this netplugin %d to %d: upgrade the older of the two",
 			short(w.ProgramVersion), w.Version, own.Min, own.Max)
 	}
-	if (w.Epoch == 0) != (w.ValidMs == 0) || w.Epoch > 0 && w.Version < feed.Beats || w.Epoch > maxEpoch || w.ValidMs > maxTrust {
-		return fmt.Errorf("netmaster %s says that it leads in epoch %d, for %d ms, by version %d of the feed: no leader is like that", short(w.ProgramVersion), w.Epoch, w.ValidMs, w.Version)
+	if (w.Epoch == 0) != (w.ValidMs == 0) || w.Epoch > 0 && w.Version < feed.Beats || w.Epoch > maxEpoch ||
+		w.ValidMs > maxTrust {
+		return fmt.Errorf(
+			"netmaster %s says that it leads in epoch %d, for %d ms, by version %d of the feed: no leader is like that",
+			short(w.ProgramVersion), w.Epoch, w.ValidMs, w.Version)
 	}
 	return nil
 }
@@ -115,10 +134,12 @@ func FromQuery(id uint64, body []byte) *feed.MasterMessage {
 
 // FromStreamQuery is the message of a query that is answered by a stream; window is not 0.
 func FromStreamQuery(id uint64, body []byte, window int) *feed.MasterMessage {
-	return &feed.MasterMessage{Message: &feed.MasterMessage_Query{Query: &feed.Query{Id: id, Body: body, Window: uint32(window)}}}
+	return &feed.MasterMessage{Message: &feed.MasterMessage_Query{Query: &feed.Query{Id: id, Body: body,
+		Window: uint32(window)}}}
 }
 
 // FromGrant is the message that lets a node send further answers, or ends the stream.
 func FromGrant(id uint64, answers int, end bool) *feed.MasterMessage {
-	return &feed.MasterMessage{Message: &feed.MasterMessage_Grant{Grant: &feed.Grant{Id: id, Answers: uint32(answers), End: end}}}
+	return &feed.MasterMessage{Message: &feed.MasterMessage_Grant{Grant: &feed.Grant{Id: id, Answers: uint32(answers),
+		End: end}}}
 }

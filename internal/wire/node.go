@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/flowkeep/flowkeep/api/feed"
+	"github.com/flowkeep/flowkeep/internal/keyed"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
@@ -19,7 +20,23 @@ const heldLen = 2 * keyLen
 // HelloParts are the messages of a hello. There is at least one.
 func HelloParts(h *Hello) iter.Seq[*feed.NodeMessage] {
 	return func(yield func(*feed.NodeMessage) bool) {
-		part := &feed.Hello{Node: h.Node, ProgramVersion: h.Program, MinVersion: h.Versions.Min, MaxVersion: h.Versions.Max, Revision: h.Revision, TrafficMode: h.TrafficMode, Epoch: h.Epoch}
+		part := &feed.Hello{
+			Node:           h.Node,
+			ProgramVersion: h.Program,
+			MinVersion:     h.Versions.Min,
+			MaxVersion:     h.Versions.Max,
+			Revision:       h.Revision,
+			TrafficMode:    h.TrafficMode,
+			Epoch:          h.Epoch,
+			Links:          packLinks(h.Links),
+		}
+		if len(h.Nodes) > 0 && h.Versions.Max >= feed.KeyedSets {
+			part.Keyed = append(part.Keyed, &feed.KeyedHeld{Set: feed.KeyedSet_KEYED_SET_NODES, Sums: h.Nodes})
+		}
+		if len(h.Services) > 0 && h.Versions.Max >= feed.Services {
+			held := &feed.KeyedHeld{Set: feed.KeyedSet_KEYED_SET_SERVICES, Sums: h.Services}
+			part.Keyed = append(part.Keyed, held)
+		}
 		size := 0
 		room := func(n int) bool {
 			if size += n; size <= helloPart {
@@ -62,8 +79,28 @@ func putHeld(part *feed.Hello, h *Held) {
 type HelloAssembler struct {
 	hello     Hello
 	begun     bool
-	held      map[groupID]struct{}
+	held      map[policy.GroupID]struct{}
 	announced map[string]struct{}
+}
+
+// addKeyed takes over what is held of the sets that this version knows.
+func (a *HelloAssembler) addKeyed(all []*feed.KeyedHeld) error {
+	const maxSets = 16
+	if len(all) > maxSets {
+		return fmt.Errorf("%d keyed sets", len(all))
+	}
+	for _, held := range all {
+		if n := len(held.GetSums()); n != 0 && n != keyed.SumsLen {
+			return fmt.Errorf("%d bytes are no sums of a keyed set", n)
+		}
+		switch held.GetSet() {
+		case feed.KeyedSet_KEYED_SET_NODES:
+			a.hello.Nodes = held.GetSums()
+		case feed.KeyedSet_KEYED_SET_SERVICES:
+			a.hello.Services = held.GetSums()
+		}
+	}
+	return nil
 }
 
 // Add takes a part; with the last the hello is complete and whole is true.
@@ -77,16 +114,27 @@ func (a *HelloAssembler) Add(part *feed.Hello) (hello Hello, whole bool, err err
 func (a *HelloAssembler) add(part *feed.Hello) error {
 	if !a.begun {
 		if !isName(part.Node) || len(part.ProgramVersion) > maxVersion || len(part.TrafficMode) > maxVersion {
-			return fmt.Errorf("node %q of version %q in traffic mode %q: not the name of a node, no version, or no mode", short(part.Node), short(part.ProgramVersion), short(part.TrafficMode))
+			return fmt.Errorf(
+				"node %q of version %q in traffic mode %q: not the name of a node, no version, or no mode",
+				short(part.Node), short(part.ProgramVersion), short(part.TrafficMode))
 		}
-		a.begun, a.held, a.announced = true, map[groupID]struct{}{}, map[string]struct{}{}
-		a.hello = Hello{Node: part.Node, Program: part.ProgramVersion, Versions: Versions{part.MinVersion, part.MaxVersion}, Revision: part.Revision,
+		a.begun, a.held, a.announced = true, map[policy.GroupID]struct{}{}, map[string]struct{}{}
+		a.hello = Hello{Node: part.Node, Program: part.ProgramVersion,
+			Versions: Versions{part.MinVersion, part.MaxVersion}, Revision: part.Revision,
 			TrafficMode: part.TrafficMode, Epoch: part.Epoch}
+		if err := a.addKeyed(part.Keyed); err != nil {
+			return err
+		}
+		var err error
+		if a.hello.Links, err = ToLinks(part.Links); err != nil {
+			return err
+		}
 	}
 	if part.Node != a.hello.Node {
 		return fmt.Errorf("it began as %q and goes on as %q", a.hello.Node, short(part.Node))
 	}
-	for kind, b := range [][]byte{0: part.HeldRules, policy.PeerGroup: part.HeldPeerGroups, policy.AppliedToGroup: part.HeldAppliedToGroups} {
+	for kind, b := range [][]byte{0: part.HeldRules, policy.PeerGroup: part.HeldPeerGroups,
+		policy.AppliedToGroup: part.HeldAppliedToGroups} {
 		if err := a.addHeld(policy.GroupKind(kind), b); err != nil {
 			return err
 		}
@@ -114,7 +162,7 @@ func (a *HelloAssembler) addHeld(kind policy.GroupKind, b []byte) error {
 	}
 	for ; len(b) > 0; b = b[heldLen:] {
 		h := Held{Group: kind, Key: policy.Key(b), Hash: policy.Key(b[keyLen:])}
-		id := groupID{kind, h.Key}
+		id := kind.ID(h.Key)
 		if _, twice := a.held[id]; twice {
 			return fmt.Errorf("it holds %s twice", h.Key)
 		}
@@ -126,7 +174,12 @@ func (a *HelloAssembler) addHeld(kind policy.GroupKind, b []byte) error {
 
 // FromAnnouncement is the message of an announcement.
 func FromAnnouncement(a *Announcement) *feed.Announcement {
-	return &feed.Announcement{Namespace: a.Namespace, Name: a.Name, Uid: a.UID, Addresses: packAddresses(sorted(a.Addresses))}
+	return &feed.Announcement{
+		Namespace: a.Namespace,
+		Name:      a.Name,
+		Uid:       a.UID,
+		Addresses: packAddresses(sorted(a.Addresses)),
+	}
 }
 
 // ToAnnouncement fails on what no node would announce.
@@ -200,13 +253,20 @@ func FromBeat(number uint64) *feed.NodeMessage {
 
 // FromDrift is the message of a drift.
 func FromDrift(d *Drift) *feed.NodeMessage {
-	return &feed.NodeMessage{Message: &feed.NodeMessage_Drift{Drift: &feed.Drift{Missing: d.Missing, Changed: d.Changed, Extra: d.Extra,
+	return &feed.NodeMessage{Message: &feed.NodeMessage_Drift{Drift: &feed.Drift{Missing: d.Missing, Changed: d.Changed,
+		Extra:   d.Extra,
 		Example: text(d.Example), Problem: text(d.Problem)}}}
 }
 
 // ToDrift fails on more than a node may say.
 func ToDrift(in *feed.Drift) (Drift, error) {
-	d := Drift{Missing: in.GetMissing(), Changed: in.GetChanged(), Extra: in.GetExtra(), Example: in.GetExample(), Problem: in.GetProblem()}
+	d := Drift{
+		Missing: in.GetMissing(),
+		Changed: in.GetChanged(),
+		Extra:   in.GetExtra(),
+		Example: in.GetExample(),
+		Problem: in.GetProblem(),
+	}
 	if len(d.Example) > MaxErrorText || len(d.Problem) > MaxErrorText || max(d.Missing, d.Changed, d.Extra) > maxFlows {
 		return Drift{}, errors.New("a drift that is larger than drifts may be")
 	}
@@ -223,7 +283,8 @@ const MaxStreamed = 1 << 20
 
 // FromStreamed is the message of one answer of a stream; nil ends the stream.
 func FromStreamed(id uint64, body []byte) *feed.NodeMessage {
-	return &feed.NodeMessage{Message: &feed.NodeMessage_Reply{Reply: &feed.Reply{Id: id, Body: body, More: body != nil}}}
+	return &feed.NodeMessage{Message: &feed.NodeMessage_Reply{Reply: &feed.Reply{Id: id, Body: body,
+		More: body != nil}}}
 }
 
 // replyPart is how many bytes of an answer go into a message.

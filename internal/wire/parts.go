@@ -2,15 +2,14 @@ package wire
 
 import (
 	"iter"
-	"net/netip"
 
 	"github.com/flowkeep/flowkeep/api/feed"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
-// partSize is about how large a part of an update gets, in bytes, and pieceSize a piece of one rule or group. Nothing that is
-// sent undivided (the excepts of one block) exceeds what the API server takes as an object, so that every message stays below
-// feed.MaxMasterMessage.
+// partSize is about how large a part of an update gets, in bytes, and pieceSize a piece of one rule or group. Nothing
+// that is sent undivided (the excepts of one block) exceeds what the API server takes as an object, so that every
+// message stays below feed.MaxMasterMessage.
 const (
 	partSize  = 256 << 10
 	pieceSize = 64 << 10
@@ -112,7 +111,14 @@ type rulePiecer struct {
 
 func (b *rulePiecer) start() {
 	r := b.of
-	b.piece = rulePiece{size: ruleHeadSize, rule: &feed.Rule{Key: r.Key[:], Direction: feed.Direction(r.Direction), AppliedTo: r.AppliedTo[:], AnyPeer: r.AnyPeer, AnyPort: r.AnyPort, Audit: r.Audit}}
+	b.piece = rulePiece{size: ruleHeadSize, rule: &feed.Rule{
+		Key:       r.Key[:],
+		Direction: feed.Direction(r.Direction),
+		AppliedTo: r.AppliedTo[:],
+		AnyPeer:   r.AnyPeer,
+		AnyPort:   r.AnyPort,
+		Audit:     r.DryRun,
+	}}
 }
 
 func (b *rulePiecer) room(n int) bool {
@@ -164,7 +170,8 @@ func (b *rulePiecer) ports() bool {
 		if !b.room(portsSize) {
 			return false
 		}
-		b.piece.rule.Ports = append(b.piece.rule.Ports, &feed.PortRange{Protocol: feed.Protocol(p.Protocol), First: uint32(p.First), Last: uint32(p.Last)})
+		b.piece.rule.Ports = append(b.piece.rule.Ports,
+			&feed.PortRange{Protocol: feed.Protocol(p.Protocol), First: uint32(p.First), Last: uint32(p.Last)})
 	}
 	return true
 }
@@ -195,21 +202,26 @@ func (p *parts) putGroups(groups []policy.GroupUpdate) bool {
 // putGroup cuts a large group into a first piece that may replace, and patches that follow.
 func (p *parts) putGroup(g *policy.GroupUpdate) bool {
 	const head, address, most = 48, 16, pieceSize / 16
-	added, removed, replace := sorted(g.Added), sorted(g.Removed), g.Replace
-	for first := true; first || len(added)+len(removed) > 0; first = false {
+	added, removed, alike, replace := sorted(g.Added), sorted(g.Removed), g.Alike, g.Replace
+	for first := true; first || len(added)+len(removed)+len(alike) > 0; first = false {
 		n := min(len(removed), most)
 		m := min(len(added), most-n)
-		if !p.room(head + address*(n+m)) {
+		k := min(len(alike), most-n-m) // a key has 16 bytes, as an address has at most
+		if !p.room(head + address*(n+m+k)) {
 			return false
 		}
-		p.part.Groups = append(p.part.Groups, fromGroup(g, replace, added[:m], removed[:n]))
-		added, removed, replace = added[m:], removed[n:], false
+		p.part.Groups = append(p.part.Groups, &feed.Group{
+			Key:     g.Key[:],
+			Kind:    feed.GroupKind(g.Kind),
+			Gone:    g.Gone,
+			Replace: replace,
+			Added:   packAddresses(added[:m]),
+			Removed: packAddresses(removed[:n]),
+			Alike:   packKeys(alike[:k]),
+		})
+		added, removed, alike, replace = added[m:], removed[n:], alike[k:], false
 	}
 	return true
-}
-
-func fromGroup(g *policy.GroupUpdate, replace bool, added, removed []netip.Addr) *feed.Group {
-	return &feed.Group{Key: g.Key[:], Kind: feed.GroupKind(g.Kind), Gone: g.Gone, Replace: replace, Added: packAddresses(added), Removed: packAddresses(removed)}
 }
 
 func (p *parts) putSettled(settled []policy.SettledEndpoint) bool {

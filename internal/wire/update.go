@@ -21,7 +21,7 @@ func toRule(in *feed.Rule) (*policy.Rule, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &policy.Rule{Key: key, AnyPeer: in.AnyPeer, AnyPort: in.AnyPort, Audit: in.Audit}
+	r := &policy.Rule{Key: key, AnyPeer: in.AnyPeer, AnyPort: in.AnyPort, DryRun: in.Audit}
 	if r.Direction, err = toDirection(in.Direction); err != nil {
 		return nil, fmt.Errorf("rule %s: %w", key, err)
 	}
@@ -94,7 +94,8 @@ func toPorts(in *feed.PortRange) (policy.PortRange, error) {
 	switch {
 	case unknown(in):
 		return policy.PortRange{}, errUnknownField
-	case in.Protocol != feed.Protocol_PROTOCOL_TCP && in.Protocol != feed.Protocol_PROTOCOL_UDP && in.Protocol != feed.Protocol_PROTOCOL_SCTP:
+	case in.Protocol != feed.Protocol_PROTOCOL_TCP && in.Protocol != feed.Protocol_PROTOCOL_UDP &&
+		in.Protocol != feed.Protocol_PROTOCOL_SCTP:
 		return policy.PortRange{}, fmt.Errorf("unknown protocol %d", in.Protocol)
 	case in.First > in.Last || in.Last > math.MaxUint16:
 		return policy.PortRange{}, fmt.Errorf("%d to %d is no range of ports", in.First, in.Last)
@@ -137,9 +138,15 @@ func toGroup(in *feed.Group) (g policy.GroupUpdate, err error) {
 	if g.Removed, err = unpackAddresses(in.Removed); err != nil {
 		return g, fmt.Errorf("group %s: %w", g.Key, err)
 	}
+	if g.Alike, err = unpackKeys(in.Alike); err != nil {
+		return g, fmt.Errorf("group %s: alike: %w", g.Key, err)
+	}
 	g.Replace, g.Gone = in.Replace, in.Gone
 	if g.Gone && (g.Replace || len(g.Added)+len(g.Removed) > 0) || g.Replace && len(g.Removed) > 0 {
 		return g, fmt.Errorf("group %s: it cannot go, be replaced and be changed at once", g.Key)
+	}
+	if len(g.Alike) > 0 && (g.Gone || g.Kind != policy.PeerGroup) {
+		return g, fmt.Errorf("group %s: no group can be like it", g.Key)
 	}
 	return g, nil
 }
@@ -160,14 +167,12 @@ type UpdateAssembler struct {
 	open   bool // parts came, the last is yet to come
 	size   int
 	rules  map[policy.Key]struct{}
-	groups map[groupID]int // → index in update.Groups
-	more   *policy.Rule    // a rule that goes on
+	groups map[policy.GroupID]int // → index in update.Groups; alike: of a group that is like another one
+	more   *policy.Rule           // a rule that goes on
 }
 
-type groupID struct {
-	kind policy.GroupKind
-	key  policy.Key
-}
+// alike is in UpdateAssembler.groups of a group that is like another one.
+const alike = -1
 
 // Add takes a part; with the last the update is complete and whole is true.
 func (a *UpdateAssembler) Add(part *feed.Update) (update policy.NodeUpdate, whole bool, err error) {
@@ -181,7 +186,8 @@ func (a *UpdateAssembler) Add(part *feed.Update) (update policy.NodeUpdate, whol
 	*a = UpdateAssembler{}
 	for i := range update.Groups {
 		if g := &update.Groups[i]; !disjoint(g.Added, g.Removed) {
-			return policy.NodeUpdate{}, false, fmt.Errorf("update %d: group %s: an address is added and removed", update.Revision, g.Key)
+			return policy.NodeUpdate{}, false, fmt.Errorf("update %d: group %s: an address is added and removed",
+				update.Revision, g.Key)
 		}
 	}
 	return update, true, nil
@@ -189,7 +195,12 @@ func (a *UpdateAssembler) Add(part *feed.Update) (update policy.NodeUpdate, whol
 
 func (a *UpdateAssembler) add(part *feed.Update) error {
 	if !a.open {
-		*a = UpdateAssembler{open: true, update: policy.NodeUpdate{Revision: part.Revision}, rules: map[policy.Key]struct{}{}, groups: map[groupID]int{}}
+		*a = UpdateAssembler{
+			open:   true,
+			update: policy.NodeUpdate{Revision: part.Revision},
+			rules:  map[policy.Key]struct{}{},
+			groups: map[policy.GroupID]int{},
+		}
 	}
 	switch a.size += proto.Size(part); {
 	case unknown(part):
@@ -269,7 +280,8 @@ func (a *UpdateAssembler) addRule(in *feed.Rule) error {
 }
 
 func goOn(r, rest *policy.Rule) (*policy.Rule, error) {
-	if r.Key != rest.Key || r.Direction != rest.Direction || r.AppliedTo != rest.AppliedTo || r.AnyPeer != rest.AnyPeer || r.AnyPort != rest.AnyPort || r.Audit != rest.Audit {
+	if r.Key != rest.Key || r.Direction != rest.Direction || r.AppliedTo != rest.AppliedTo ||
+		r.AnyPeer != rest.AnyPeer || r.AnyPort != rest.AnyPort || r.DryRun != rest.DryRun {
 		return nil, fmt.Errorf("rule %s: what follows is not its rest", r.Key)
 	}
 	r.Peers = append(r.Peers, rest.Peers...)
@@ -285,22 +297,39 @@ func (a *UpdateAssembler) addGroup(in *feed.Group) error {
 	if err != nil {
 		return err
 	}
-	id := groupID{g.Kind, g.Key}
+	id := g.ID()
 	i, known := a.groups[id]
 	if !known {
 		a.groups[id] = len(a.update.Groups)
 		a.update.Groups = append(a.update.Groups, g)
-		return nil
+		return a.addAlike(&g, g.Alike)
 	}
-	have := &a.update.Groups[i]
-	if g.Replace || g.Gone || have.Gone || have.Replace && len(g.Removed) > 0 {
+	if i == alike || g.Replace || g.Gone || a.update.Groups[i].Gone ||
+		a.update.Groups[i].Replace && len(g.Removed) > 0 {
 		return fmt.Errorf("group %s comes twice", g.Key)
 	}
+	have := &a.update.Groups[i]
 	if have.Added, err = follow(have.Added, g.Added); err == nil {
 		have.Removed, err = follow(have.Removed, g.Removed)
 	}
 	if err != nil {
 		return fmt.Errorf("group %s: %w", g.Key, err)
+	}
+	have.Alike = append(have.Alike, g.Alike...)
+	return a.addAlike(have, g.Alike)
+}
+
+// addAlike notes groups that are like another one. Each is in an update once, in whatever way.
+func (a *UpdateAssembler) addAlike(of *policy.GroupUpdate, keys []policy.Key) error {
+	if !ascending(of.Alike, compareKeys) {
+		return fmt.Errorf("group %s: those like it are out of order, or come twice", of.Key)
+	}
+	for _, k := range keys {
+		id := of.Kind.ID(k)
+		if _, twice := a.groups[id]; twice {
+			return fmt.Errorf("group %s comes twice", k)
+		}
+		a.groups[id] = alike
 	}
 	return nil
 }

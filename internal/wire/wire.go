@@ -1,6 +1,7 @@
-// Package wire turns the feed's messages (api/feed) into values, and values into messages, for both ends. What comes in is
-// believed of nobody: a message that makes no sense is refused whole, with an error that says what is wrong, and nothing in it
-// is ever taken to mean more than it says. Functions are pure; a Hello or Update that comes in parts has an assembler.
+// Package wire turns the feed's messages (api/feed) into values, and values into messages, for both ends. No
+// peer is trusted: an invalid message is refused as a whole, with an error that names the fault, and no field is given
+// more meaning than api/feed defines. Functions are pure; a Hello or Update that comes in parts has
+// an assembler.
 package wire
 
 import (
@@ -14,7 +15,7 @@ import (
 
 // Bounds of what a node may say.
 const (
-	MaxHeld      = 1 << 20 // rules and groups in a hello
+	MaxHeld      = 1 << 18 // rules and groups in a hello: more than a switch holds
 	MaxAnnounced = 4096    // pods wired on a node
 	MaxErrors    = 256     // in an ack
 	MaxErrorKeys = 256     // rules, and origins, of an error
@@ -56,9 +57,12 @@ type Hello struct {
 	Versions    Versions
 	Revision    uint64
 	Epoch       uint64 // the highest that it ever obeyed; 0: none
-	TrafficMode string // route or geneve; empty: not told
+	TrafficMode string // route, geneve or auto; empty: unknown
+	Links       *policy.Links
 	Held        []Held
 	Announced   []Announcement
+	Nodes       []byte // sums of what is held of the keyed set of nodes; nil: nothing, or not sent
+	Services    []byte // the same of the keyed set of Services
 }
 
 // Held is a rule (Group 0) or a group that a node holds, with the hash of its content.
@@ -91,7 +95,8 @@ func (a *Announcement) Validate() error {
 		return fmt.Errorf("announcement of %s: %d addresses", a.ID(), len(a.Addresses))
 	}
 	for _, addr := range a.Addresses {
-		if !addr.IsValid() || addr.IsUnspecified() || addr.IsMulticast() || addr.IsLoopback() || addr.Zone() != "" || addr.Is4In6() {
+		if !addr.IsValid() || addr.IsUnspecified() || addr.IsMulticast() || addr.IsLoopback() || addr.Zone() != "" ||
+			addr.Is4In6() {
 			return fmt.Errorf("announcement of %s: %q is no pod's address", a.ID(), addr)
 		}
 	}
@@ -119,15 +124,16 @@ type Ack struct {
 	Errors   []RuleError
 }
 
-// RuleError is what could not be put in force: of these rules, or with no Rules, of all. Origins are the policies' rules that
-// they come from.
+// RuleError is what could not be put in force: of these rules, or with no Rules, of all. Origins are the policies'
+// rules that they come from.
 type RuleError struct {
 	Rules   []policy.Key    `json:"rules,omitempty"`
 	Origins []policy.Origin `json:"origins,omitempty"`
 	Message string          `json:"message"`
 }
 
-// Drift is flows of a node's switch that were not as they should be; Example is one of them. Problem is why they were not mended.
+// Drift is flows of a node's switch that were not as they should be; Example is one of them. Problem is why they were
+// not mended.
 type Drift struct {
 	Missing, Changed, Extra uint64
 	Example, Problem        string

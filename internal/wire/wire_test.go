@@ -50,7 +50,7 @@ func (g gen) addresses(n int) []netip.Addr {
 }
 
 func (g gen) rule(size int) *policy.Rule {
-	r := &policy.Rule{Direction: policy.Direction(1 + g.IntN(2)), AppliedTo: g.key(), AnyPeer: g.IntN(5) == 0, AnyPort: g.IntN(3) == 0, Audit: g.IntN(3) == 0, Peers: g.keys(g.IntN(size))}
+	r := &policy.Rule{Direction: policy.Direction(1 + g.IntN(2)), AppliedTo: g.key(), AnyPeer: g.IntN(5) == 0, AnyPort: g.IntN(3) == 0, DryRun: g.IntN(3) == 0, Peers: g.keys(g.IntN(size))}
 	for range g.IntN(size) {
 		r.Blocks = append(r.Blocks, *g.Block())
 	}
@@ -81,6 +81,9 @@ func (g gen) group(size int) policy.GroupUpdate {
 				u.Removed = append(u.Removed, a)
 			}
 		}
+	}
+	if u.Kind == policy.PeerGroup && !u.Gone {
+		u.Alike = g.keys(g.IntN(size))
 	}
 	return u
 }
@@ -177,7 +180,8 @@ func TestLargeUpdatesAreParted(t *testing.T) {
 	for range 50_000 {
 		u.Rules = append(u.Rules, policy.RuleChange{Key: g.key()})
 	}
-	u.Groups = append(u.Groups, policy.GroupUpdate{Key: g.key(), Kind: policy.PeerGroup, Replace: true, Added: g.addresses(100_000)},
+	alike := policy.GroupUpdate{Key: g.key(), Kind: policy.PeerGroup, Replace: true, Added: g.addresses(100_000), Alike: g.keys(50_000)}
+	u.Groups = append(u.Groups, alike,
 		policy.GroupUpdate{Key: g.key(), Kind: policy.AppliedToGroup, Added: g.addresses(20_000)})
 	for i := range 1000 {
 		u.Settled = append(u.Settled, policy.SettledEndpoint{ID: fmt.Sprintf("%0253d/%0253d", i, i), UID: "uid"})
@@ -209,7 +213,8 @@ func TestTheLargestBlockFits(t *testing.T) {
 func TestHellosArriveAsTheyWere(t *testing.T) {
 	g := gen{policytest.New(3)}
 	for _, n := range []int{0, 1, 100, 20_000} {
-		h := Hello{Node: "node1", Program: "v1", Versions: Versions{2, 7}, Revision: 9, TrafficMode: "geneve"}
+		h := Hello{Node: "node1", Program: "v1", Versions: Versions{2, 7}, Revision: 9, TrafficMode: "geneve",
+			Links: &policy.Links{OnLink: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}}
 		for kind := range policy.GroupKind(3) {
 			for range n {
 				h.Held = append(h.Held, Held{kind, g.key(), g.key()})
@@ -309,7 +314,7 @@ func TestNonsenseInUpdatesIsRefused(t *testing.T) {
 		"short key":              {rule(nil, func(r *feed.Rule) { r.Key = r.Key[:15] }), "no key"},
 		"no key":                 {rule(nil, func(r *feed.Rule) { r.Key = nil }), "no key"},
 		"another content":        {rule(nil, func(r *feed.Rule) { r.AnyPeer = true }), "not that of its content"},
-		"a dry run that is none": {rule(func(r *policy.Rule) { r.Audit = true }, func(r *feed.Rule) { r.Audit = false }), "not that of its content"},
+		"a dry run that is none": {rule(func(r *policy.Rule) { r.DryRun = true }, func(r *feed.Rule) { r.Audit = false }), "not that of its content"},
 		"no dry run that is one": {rule(nil, func(r *feed.Rule) { r.Audit = true }), "not that of its content"},
 		"wider ports":            {rule(nil, func(r *feed.Rule) { r.Ports[0].Last = 65535 }), "not that of its content"},
 		"lost peers":             {rule(nil, func(r *feed.Rule) { r.Peers = nil }), "not that of its content"},
@@ -357,6 +362,15 @@ func TestNonsenseInUpdatesIsRefused(t *testing.T) {
 		"replaced and removed": {group(&feed.Group{Replace: true, Removed: four(10, 0, 0, 1)}), "at once"},
 		"gone twice":           {group(&feed.Group{Gone: true}, &feed.Group{Gone: true}), "comes twice"},
 		"replaced twice":       {group(&feed.Group{Replace: true}, &feed.Group{Replace: true}), "comes twice"},
+		"alike twice":          {group(&feed.Group{Alike: key(2)}, &feed.Group{Key: key(3), Alike: key(2)}), "comes twice"},
+		"alike, then itself":   {group(&feed.Group{Alike: key(2)}, &feed.Group{Key: key(2)}), "comes twice"},
+		"itself, then alike":   {group(&feed.Group{Key: key(2)}, &feed.Group{Alike: key(2)}), "comes twice"},
+		"like itself":          {group(&feed.Group{Alike: key(1)}), "comes twice"},
+		"alike out of order":   {group(&feed.Group{Alike: append(key(3), key(2)...)}), "out of order"},
+		"alike in two parts":   {group(&feed.Group{Alike: key(3)}, &feed.Group{Alike: key(2)}), "out of order"},
+		"a short alike":        {group(&feed.Group{Alike: key(2)[1:]}), "no list of keys"},
+		"alike and gone":       {group(&feed.Group{Alike: key(2), Gone: true}), "no group can be like it"},
+		"alike, of pods here":  {group(&feed.Group{Alike: key(2), Kind: feed.GroupKind_GROUP_KIND_APPLIED_TO}), "no group can be like it"},
 		"replaced and patched": {group(&feed.Group{Replace: true}, &feed.Group{Removed: four(1, 0, 0, 1)}), "comes twice"},
 		"address of 3 bytes":   {group(&feed.Group{Added: four(10, 0, 0)}), "no lists of"},
 		"address twice":        {group(&feed.Group{Added: four(10, 0, 0, 1, 10, 0, 0, 1)}), "come twice"},
@@ -452,7 +466,9 @@ func TestNonsenseInHellosIsRefused(t *testing.T) {
 
 func TestNodesArriveAsTheyWere(t *testing.T) {
 	infos := []policy.NodeInfo{{Name: "a", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")},
-		PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24"), netip.MustParsePrefix("fd00::/64")}}, {Name: "b"}}
+		PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24"), netip.MustParsePrefix("fd00::/64")},
+		Links:    &policy.Links{OnLink: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}},
+		{Name: "b"}, {Name: "c", Links: &policy.Links{OnLink: []netip.Prefix{}}}}
 	got, err := ToNodes(FromNodes(infos).GetNodes())
 	if d := gocmp.Diff(infos, got, asValues...); d != "" || err != nil {
 		t.Error(err, d)
@@ -465,6 +481,7 @@ func TestNodesArriveAsTheyWere(t *testing.T) {
 	for name, n := range map[string]*feed.Nodes{
 		"no name":   {Nodes: []*feed.NodeInfo{{}}},
 		"twice":     {Nodes: []*feed.NodeInfo{{Name: "a"}, {Name: "a"}}},
+		"17 links":  {Nodes: []*feed.NodeInfo{{Name: "a", Links: &feed.Links{OnLink: make([]*feed.Prefix, 17)}}}},
 		"host bits": {Nodes: []*feed.NodeInfo{{Name: "a", PodCidrs: []*feed.Prefix{{Address: []byte{10, 0, 0, 1}, Bits: 24}}}}},
 	} {
 		if _, err := ToNodes(n); err == nil {

@@ -106,9 +106,9 @@ func (c *Client) Server() string { return c.base.String() }
 // Close ends idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// Ask puts one question and gives its answer's body, which may take until ctx ends. Errors of netmaster's are gRPC's, those of others
-// an Unreachable.
-func (c *Client) Ask(ctx context.Context, q *inspect.Question) (body json.RawMessage, err error) {
+// Ask puts one question and returns its answer, which may take until ctx ends. Errors of netmaster's are gRPC's, those
+// of others an Unreachable.
+func (c *Client) Ask(ctx context.Context, q *inspect.Question) (a *inspect.Answer, err error) {
 	limit := plainWithin
 	if deadline, ok := ctx.Deadline(); ok {
 		limit = time.Until(deadline)
@@ -120,11 +120,14 @@ func (c *Client) Ask(ctx context.Context, q *inspect.Question) (body json.RawMes
 	case limit <= plainWithin || len(text) > inspect.LongestQuery:
 		return c.askPlain(ctx, q, text, min(limit, plainWithin))
 	}
-	err = c.watch(ctx, q, text, limit, func(b json.RawMessage) error { body = b; return nil })
-	if err == nil && body == nil {
+	err = c.watch(ctx, q, text, limit, func(e *inspect.Event) error {
+		a = &inspect.Answer{Body: e.Object, Cached: e.Cached}
+		return nil
+	})
+	if err == nil && a == nil {
 		err = &Unreachable{errors.New("netmaster went away before it had answered")}
 	}
-	return body, err
+	return a, err
 }
 
 // Follow hands on each answer of a stream, until each fails, ctx ends or there is no more.
@@ -136,10 +139,11 @@ func (c *Client) Follow(ctx context.Context, q *inspect.Question, each func(json
 	case len(text) > inspect.LongestQuery:
 		return fmt.Errorf("a question of %d bytes cannot be followed: no more than %d", len(text), inspect.LongestQuery)
 	}
-	return c.watch(ctx, q, text, 0, each)
+	return c.watch(ctx, q, text, 0, func(e *inspect.Event) error { return each(e.Object) })
 }
 
-func (c *Client) askPlain(ctx context.Context, q *inspect.Question, text []byte, limit time.Duration) (json.RawMessage, error) {
+func (c *Client) askPlain(ctx context.Context, q *inspect.Question, text []byte, limit time.Duration) (
+	*inspect.Answer, error) {
 	params := url.Values{inspect.WithinParam: {limit.String()}}
 	method, path, body := http.MethodPost, inspect.PathOf(q), bytes.NewReader(text)
 	if len(text) <= inspect.LongestQuery {
@@ -158,11 +162,20 @@ func (c *Client) askPlain(ctx context.Context, q *inspect.Question, text []byte,
 	case len(answer) > inspect.MaxMessage:
 		return nil, fmt.Errorf("the answer is longer than %d MiB", inspect.MaxMessage>>20)
 	}
-	return answer, nil
+	return &inspect.Answer{Body: answer, Cached: inspect.ParseCached(resp.Header.Get(inspect.CachedHeader))}, nil
 }
 
+// eachEvent takes one event with an answer.
+type eachEvent func(*inspect.Event) error
+
 // watch reads events; a limit of 0 is none.
-func (c *Client) watch(ctx context.Context, q *inspect.Question, text []byte, limit time.Duration, each func(json.RawMessage) error) error {
+func (c *Client) watch(
+	ctx context.Context,
+	q *inspect.Question,
+	text []byte,
+	limit time.Duration,
+	each eachEvent,
+) error {
 	params := url.Values{inspect.WatchParam: {"true"}, inspect.QuestionParam: {string(text)}}
 	if limit > 0 {
 		params.Set(inspect.WithinParam, limit.String())
@@ -175,7 +188,7 @@ func (c *Client) watch(ctx context.Context, q *inspect.Question, text []byte, li
 	return events(ctx, resp.Body, each)
 }
 
-func events(ctx context.Context, r io.Reader, each func(json.RawMessage) error) error {
+func events(ctx context.Context, r io.Reader, each eachEvent) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, inspect.MaxMessage)
 	for lines.Scan() {
@@ -193,7 +206,7 @@ func events(ctx context.Context, r io.Reader, each func(json.RawMessage) error) 
 			}
 			return status.Error(f.GRPC, f.Message)
 		}
-		if err := each(e.Object); err != nil {
+		if err := each(&e); err != nil {
 			return err
 		}
 	}
@@ -259,18 +272,48 @@ func (c *Client) stream(ctx context.Context, path string, params url.Values, mos
 		return err
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		const longest = 64 << 10
-		body, err := io.ReadAll(io.LimitReader(resp.Body, longest))
-		if err != nil {
-			return broken(ctx, err)
-		}
-		return &NotOK{Code: resp.StatusCode, Status: resp.Status, Message: failureOf(body).Message}
+	if err := okOf(ctx, resp); err != nil {
+		return err
 	}
 	if err := read(json.NewDecoder(io.LimitReader(resp.Body, most))); err != nil {
 		return broken(ctx, fmt.Errorf("read %s: %w", path, err))
 	}
 	return nil
+}
+
+// Lines calls each with each line of text that the API server sends, such as those of a log, until it ends.
+func (c *Client) Lines(ctx context.Context, path string, params url.Values, each func(line []byte) error) error {
+	resp, err := c.request(ctx, http.MethodGet, path, params, nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if err := okOf(ctx, resp); err != nil {
+		return err
+	}
+	lines := bufio.NewScanner(resp.Body)
+	for lines.Scan() {
+		if err := each(lines.Bytes()); err != nil {
+			return err
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return broken(ctx, err)
+	}
+	return nil
+}
+
+// okOf returns why a response is no success.
+func okOf(ctx context.Context, resp *http.Response) error {
+	if resp.StatusCode == http.StatusOK {
+		return nil
+	}
+	const longest = 64 << 10
+	body, err := io.ReadAll(io.LimitReader(resp.Body, longest))
+	if err != nil {
+		return broken(ctx, err)
+	}
+	return &NotOK{Code: resp.StatusCode, Status: resp.Status, Message: failureOf(body).Message}
 }
 
 func (c *Client) request(ctx context.Context, method, path string, params url.Values, body io.Reader) (*http.Response, error) {

@@ -2,12 +2,13 @@ package apiserver
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"strings"
 	"testing"
 	"testing/iotest"
+
+	"github.com/flowkeep/flowkeep/api/inspect"
 )
 
 // TestAnAnswerThatBreaksOff is none of netmaster's, and says what to do; who has given up is told that alone.
@@ -16,7 +17,7 @@ func TestAnAnswerThatBreaksOff(t *testing.T) {
 	answer := func() io.Reader {
 		return io.MultiReader(strings.NewReader(`{"type": "ANSWER", "object": {}}`+"\n"), iotest.ErrReader(errors.New("stream error")))
 	}
-	each := func(json.RawMessage) error { given++; return nil }
+	each := func(*inspect.Event) error { given++; return nil }
 	var gone *Unreachable
 	if err := events(t.Context(), answer(), each); !errors.As(err, &gone) || !strings.Contains(err.Error(), "ask again (stream error)") || given != 1 {
 		t.Errorf("%v, after %d", err, given)

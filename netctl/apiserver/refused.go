@@ -32,7 +32,11 @@ func refused(resp *http.Response, f *inspect.Failure) error {
 	case http.StatusForbidden:
 		return forbidden(f.Message, resourceOf(resp))
 	case http.StatusNotFound:
-		return &Unreachable{errors.New("this cluster's API server knows no netmaster: netmaster registration and deploy/roles.yaml tell it (is it the right --context?); netctl --server asks netmaster itself")}
+		return &Unreachable{errors.New("this cluster's API server knows no netmaster: " +
+			"netmaster has taken its registration out of service because the API server does not reach it, " +
+			"or nothing has registered it (netmaster registration and deploy/roles.yaml do; is it the right " +
+			"--context?); " +
+			"netctl --server asks netmaster itself")}
 	case http.StatusServiceUnavailable:
 		return &Unreachable{fmt.Errorf("the API server does not reach netmaster: %s; is it running? kubectl get apiservice %s.%s tells what is wrong; netctl --server asks netmaster itself", f.Message, inspect.APIVersion, inspect.Group)}
 	case http.StatusOK:
@@ -60,7 +64,12 @@ func forbidden(message, kind string) error {
 	if account, ok := strings.CutPrefix(name, "system:serviceaccount:"); ok {
 		subject = "--serviceaccount=" + quote(account)
 	}
-	return fmt.Errorf("%s\nan administrator lets you ask: kubectl create clusterrolebinding NAME --clusterrole=%s %s", strings.TrimSpace(message), inspect.RoleFor(kind), subject)
+	hint := ""
+	if kind == inspect.AskFrontends {
+		hint = "\nin a namespace of which you may read the Services: netctl service ls -n NAMESPACE"
+	}
+	return fmt.Errorf("%s\nan administrator lets you ask: kubectl create clusterrolebinding NAME --clusterrole=%s %s%s",
+		strings.TrimSpace(message), inspect.RoleFor(kind), subject, hint)
 }
 
 var plainWord = regexp.MustCompile(`^[A-Za-z0-9_.:@/-]+$`)

@@ -24,7 +24,10 @@ type ClusterFacts struct {
 	APIService Fact[Service]
 	CRDs       Fact[[]CRD]
 	Foreign    []Foreign
+	Nmstate    []Foreign // objects of kubernetes-nmstate
 	Lint       Fact[Lint]
+	// PodRanges is cluster-cidrs of the ConfigMap flowkeep; empty: it is not installed by the manifests.
+	PodRanges Fact[string]
 }
 
 // NodeObject is what of a Node counts.
@@ -62,6 +65,7 @@ type CRD struct {
 	Name     string
 	Versions []string // that are served
 	Stored   string
+	PartOf   string // label app.kubernetes.io/part-of
 }
 
 // Foreign are policies of a kind that Flowkeep does not enforce.
@@ -82,10 +86,12 @@ func Cluster(f *ClusterFacts) Report {
 	b.kubernetes(&f.Version)
 	b.nodes(&f.Nodes)
 	b.podCIDRs(&f.Nodes)
+	b.clusterCIDRs(&f.Nodes, &f.PodRanges)
 	b.leases(f)
 	b.daemonSets(&f.DaemonSets)
 	b.aggregation(f)
 	b.crds(&f.CRDs)
+	b.nmstate(f)
 	b.policies(f)
 	b.lint(&f.Lint)
 	return b.report("cluster", f.Server)
@@ -149,6 +155,42 @@ func count(n int, one, many string) string {
 type holding struct {
 	prefix netip.Prefix
 	node   string
+}
+
+// clusterCIDRs compares what netplugins take for the CIDRs of all pods with the Nodes' podCIDRs.
+func (b *book) clusterCIDRs(nodes *Fact[[]NodeObject], ranges *Fact[string]) {
+	const check = "cluster-cidrs"
+	switch {
+	case !nodes.known() || ranges.known() && ranges.Value == "":
+		return
+	case !ranges.known():
+		b.unknown(check, "ConfigMap flowkeep-system/flowkeep", ranges.Error,
+			"kubectl -n flowkeep-system get configmap flowkeep -o yaml")
+		return
+	}
+	var clusters []netip.Prefix
+	for text := range strings.SplitSeq(ranges.Value, ",") {
+		if p, err := netip.ParsePrefix(strings.TrimSpace(text)); err == nil {
+			clusters = append(clusters, p.Masked())
+		}
+	}
+	var outside []string
+	for _, n := range nodes.Value {
+		for _, text := range n.PodCIDRs {
+			p, err := netip.ParsePrefix(text)
+			holds := func(c netip.Prefix) bool { return c.Bits() <= p.Bits() && c.Contains(p.Addr()) }
+			if err == nil && !slices.ContainsFunc(clusters, holds) {
+				outside = append(outside, fmt.Sprintf("%s of %s", p, n.Name))
+			}
+		}
+	}
+	if len(outside) == 0 {
+		b.ok(check, "%s hold the podCIDRs of all Nodes", ranges.Value)
+		return
+	}
+	b.add(check, Problem, fmt.Sprintf("cluster-cidrs %s do not hold %s", ranges.Value, some(outside)),
+		"kubectl -n flowkeep-system edit configmap flowkeep (the chart's network.clusterCIDRs), and "+
+			"kubectl -n flowkeep-system rollout restart daemonset netplugin")
 }
 
 func (b *book) podCIDRs(nodes *Fact[[]NodeObject]) {
@@ -346,7 +388,9 @@ func (b *book) aggregation(f *ClusterFacts) {
 	case !f.APIService.known():
 		b.unknown(check, "Flowkeep's APIService", f.APIService.Error, "kubectl get apiservices")
 	case s.There && s.Available != "True":
-		b.add(check, Warning, fmt.Sprintf("Flowkeep's APIService is not available: %s", none(s.Message)), "kubectl describe apiservice v1alpha1.inspect.flowkeep.io; netctl status")
+		b.add(check, Warning, fmt.Sprintf("Flowkeep's APIService is not available, and no namespace can be deleted: %s",
+			none(s.Message)),
+			"where netmaster does not come back by itself: kubectl delete apiservice v1alpha1.inspect.flowkeep.io")
 	case s.There:
 		b.ok(check, "Flowkeep's APIService is available")
 	}
@@ -401,10 +445,49 @@ var ownCRDs = map[string]string{
 // OwnCRDs are the names of Flowkeep's CustomResourceDefinitions.
 func OwnCRDs() []string { return slices.Sorted(maps.Keys(ownCRDs)) }
 
-// OwnCRD tells whether a CustomResourceDefinition of such a name with these versions is Flowkeep's.
-func OwnCRD(name string, versions []string) bool {
-	want, ours := ownCRDs[name]
-	return ours && slices.Equal(versions, []string{want})
+// nmstateVersion is the further version of the two kinds that kubernetes-nmstate has too.
+const nmstateVersion = "v1beta1"
+
+// OwnCRD reports whether a CustomResourceDefinition is Flowkeep's. A label distinguishes those that kubernetes-nmstate
+// has too, or their one version where an earlier Flowkeep wrote them.
+func OwnCRD(c CRD) bool {
+	want, ours := ownCRDs[c.Name]
+	switch {
+	case !ours:
+		return false
+	case slices.Equal(c.Versions, []string{want}):
+		return true
+	}
+	return strings.HasSuffix(c.Name, nmstateGroup) && c.PartOf == "flowkeep" &&
+		slices.Equal(c.Versions, []string{want, nmstateVersion})
+}
+
+const nmstateGroup = ".nmstate.io"
+
+// OfNmstate reports whether a CustomResourceDefinition is kubernetes-nmstate's.
+func OfNmstate(c CRD) bool { return strings.HasSuffix(c.Name, nmstateGroup) && !OwnCRD(c) }
+
+// nmstate looks for kubernetes-nmstate, whose objects have the kinds of Flowkeep's node state.
+func (b *book) nmstate(f *ClusterFacts) {
+	const check = "nmstate"
+	var found []string
+	for _, d := range f.DaemonSets.Value {
+		if d.Name == "nmstate-handler" {
+			found = append(found, "DaemonSet "+d.Namespace+"/"+d.Name)
+		}
+	}
+	for _, o := range f.Nmstate {
+		if o.Count.known() {
+			found = append(found, count(o.Count.Value, "object", "objects")+" of "+o.CRD)
+		} else {
+			found = append(found, "objects of "+o.CRD+" ("+o.Count.Error+")")
+		}
+	}
+	if len(found) > 0 {
+		b.add(check, Warning, "kubernetes-nmstate is there: "+strings.Join(found, ", "),
+			"only one of the two can keep nodes' networks: docs/kubernetes-nmstate.md says how to come from it; "+
+				"or leave out Flowkeep's node-state")
+	}
 }
 
 func (b *book) crds(crds *Fact[[]CRD]) {
@@ -421,12 +504,15 @@ func (b *book) crds(crds *Fact[[]CRD]) {
 		case !slices.Contains(c.Versions, want):
 			wrong++
 			whose := "kubectl get crd " + c.Name + " -o yaml shows whose it is"
-			if strings.HasSuffix(c.Name, ".nmstate.io") {
+			if strings.HasSuffix(c.Name, nmstateGroup) {
 				whose = "it may be kubernetes-nmstate's: only one of the two can keep nodes' networks; remove that, or leave out Flowkeep's node-state"
 			}
 			b.add(check, Problem, fmt.Sprintf("%s is there with the versions %s; Flowkeep's has %s", c.Name, none(some(c.Versions)), want), whose)
-		case c.Stored != want || len(c.Versions) > 1:
-			b.add(check, Note, fmt.Sprintf("%s serves %s and stores %s; Flowkeep's has %s alone", c.Name, some(c.Versions), c.Stored, want), "kubectl apply -f deploy/crds, and store the objects again, once no program uses the others")
+		case !OwnCRD(c) || c.Stored != want:
+			b.add(check, Note,
+				fmt.Sprintf("%s serves %s and stores %s; Flowkeep's has %s",
+					c.Name, some(c.Versions), c.Stored, ownVersions(c.Name)),
+				"kubectl apply -f deploy/crds, and store the objects again, once no program uses the others")
 			there++
 		default:
 			there++
@@ -438,6 +524,14 @@ func (b *book) crds(crds *Fact[[]CRD]) {
 	case wrong == 0:
 		b.ok(check, "none of Flowkeep's are there yet, nor any in their way")
 	}
+}
+
+// ownVersions returns the versions that Flowkeep's CustomResourceDefinition of a name has.
+func ownVersions(name string) string {
+	if strings.HasSuffix(name, nmstateGroup) {
+		return ownCRDs[name] + ", which it stores, and " + nmstateVersion
+	}
+	return ownCRDs[name] + " alone"
 }
 
 // foreignPolicies are CRDs of policies that Flowkeep does not enforce.

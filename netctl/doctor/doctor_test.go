@@ -23,7 +23,34 @@ func wellNode() *NodeFacts {
 		Links:   Known([]Link{{"lo", 65536}, {"eth0", 9000}}), Ways: []Way{{To: "192.0.2.12", Hop: Known(Hop{"eth0", 9000})}},
 		CNI: Known(NetConfDir{Path: "/etc/cni/net.d"}), BinDir: "/opt/cni/bin", Chains: []Chains{{Tool: "iptables-save", Listing: Known([]string{"INPUT", "KUBE-SERVICES"})}},
 		Clock: Clock{Synchronised: Known(true), API: &Fact[Offset]{Value: Offset{time.Second / 2, time.Second}}}, Sockets: Known([]Socket{{Protocol: "tcp", Port: 22}}),
-		Sysctls: []Sysctl{{Name: "net.ipv4.ip_forward", Want: "1", Value: Known("1")}}, State: Known(Room{Path: "/var/lib", Free: 1 << 40, Inodes: 1 << 20, Counted: true}), NFT: "/usr/sbin/nft"}
+		Sysctls: append(tracked("10", "1000"), Sysctl{Name: "net.ipv4.ip_forward", Want: "1", Value: Known("1")}),
+		State:   Known(Room{Path: "/var/lib", Free: 1 << 40, Inodes: 1 << 20, Counted: true}), NFT: "/usr/sbin/nft"}
+}
+
+// The number of connections is a warning from three quarters of the limit on.
+func TestConntrack_NearItsLimit(t *testing.T) {
+	for _, c := range []struct {
+		count, most, seen string
+		level             Level
+	}{
+		{"800", "1000", "800 of at most 1000", Warning},
+		{"700", "1000", "700 of at most 1000", OK},
+		{"800", "0", "without a limit", OK},
+		{"800", "many", "no number: many", Unknown},
+	} {
+		f := wellNode()
+		f.Sysctls = tracked(c.count, c.most)
+		if r := Node(f); !slices.ContainsFunc(r.Findings, func(x Finding) bool {
+			return x.Check == "conntrack" && x.Level == c.level && strings.Contains(x.Seen, c.seen)
+		}) {
+			t.Errorf("%s of %s: %+v", c.count, c.most, r.Findings)
+		}
+	}
+}
+
+// tracked is what the kernel has of its connection tracker.
+func tracked(count, most string) []Sysctl {
+	return []Sysctl{{Name: ConntrackCount, Value: Known(count)}, {Name: ConntrackMax, Value: Known(most)}}
 }
 
 // wellCluster too.
@@ -99,7 +126,12 @@ func TestNodes(t *testing.T) {
 		"chains left": {func(f *NodeFacts) {
 			f.Chains[0].Listing = Known(ParseChains(":INPUT ACCEPT [0:0]\n:cali-FORWARD - [0:0]\n"))
 		}, "rules", Warning, "cali-FORWARD"},
-		"forwards dropped":       {drops(Hook{On: "forward", Chain: "ip filter FORWARD"}), "firewall", Warning, "ip filter FORWARD drops what is forwarded"},
+		"forwards dropped": {drops(Hook{On: "forward", Chain: "inet wall through"}),
+			"firewall", Warning, "inet wall through drops what is forwarded"},
+		"iptables-nft drops": {drops(Hook{On: "forward", Chain: "ip filter FORWARD"}),
+			"firewall", Note, "ip filter FORWARD drops what is forwarded"},
+		"iptables-legacy drops": {drops(Hook{On: "forward", Chain: "legacy-ip filter FORWARD"}),
+			"firewall", Warning, "legacy-ip filter FORWARD drops what is forwarded"},
 		"forwards let through":   {drops(Hook{On: "forward", Chain: "inet x y", Lets: true}), "firewall", OK, "accepts Flowkeep's interfaces"},
 		"input dropped":          {drops(Hook{On: "input", Chain: "ip filter INPUT"}), "firewall", Note, "to this node"},
 		"firewalld":              {func(f *NodeFacts) { f.Chains[0].Listing = Known([]string{"firewalld"}) }, "firewall", Warning, "firewalld is active"},
@@ -128,11 +160,14 @@ func TestNodes(t *testing.T) {
 		"Geneve held":       {func(f *NodeFacts) { f.Sockets.Value = []Socket{{Protocol: "udp", Port: 6081}} }, "ports", Problem, "the kernel"},
 		"Geneve not needed": {func(f *NodeFacts) { f.TrafficMode, f.Sockets.Value = "route", []Socket{{Protocol: "udp", Port: 6081}} }, "ports", Note, "the kernel"},
 		"sockets unread":    {func(f *NodeFacts) { f.Sockets.Error = "permission denied" }, "ports", Unknown, "permission denied"},
-		"not forwarding":    {func(f *NodeFacts) { f.Sysctls[0].Value = Known("0") }, "forwarding", Note, "netplugin sets it"},
-		"never forwarding":  {func(f *NodeFacts) { f.Sysctls[0].Value, f.Sysctls[0].Fixed = Known("0"), true }, "forwarding", Problem, "cannot be written"},
+		"not forwarding":    {func(f *NodeFacts) { f.Sysctls[2].Value = Known("0") }, "forwarding", Note, "netplugin sets it"},
+		"never forwarding":  {func(f *NodeFacts) { f.Sysctls[2].Value, f.Sysctls[2].Fixed = Known("0"), true }, "forwarding", Problem, "cannot be written"},
 		"no IPv6": {func(f *NodeFacts) {
-			f.Sysctls[0] = Sysctl{Name: "net.ipv6.conf.all.forwarding", None: true, Value: Fact[string]{Error: "no such file"}}
+			f.Sysctls[2] = Sysctl{Name: "net.ipv6.conf.all.forwarding", Want: "1", None: true, Value: Fact[string]{Error: "no such file"}}
 		}, "forwarding", Note, "no IPv6"},
+		"conntrack not loaded": {func(f *NodeFacts) {
+			f.Sysctls = []Sysctl{{Name: ConntrackMax, None: true, Value: Fact[string]{Error: "no such file"}}}
+		}, "conntrack", Note, "not loaded"},
 		"disk nearly full":   {func(f *NodeFacts) { f.State.Value.Free = 100 << 20 }, "state-directory", Warning, "100 MiB"},
 		"disk full":          {func(f *NodeFacts) { f.State.Value.Free = 0 }, "state-directory", Problem, "0 MiB"},
 		"no inodes":          {func(f *NodeFacts) { f.State.Value.Inodes = 0 }, "state-directory", Problem, "0 files"},
@@ -189,14 +224,23 @@ func TestClusters(t *testing.T) {
 		"podCIDRs of nonsense": {func(f *ClusterFacts) { f.Nodes.Value[0].PodCIDRs = []string{"many"} }, "pod-cidrs", Problem, `node1 ("many")`},
 		"podCIDRs overlap":     {func(f *ClusterFacts) { f.Nodes.Value[1].PodCIDRs = []string{"10.244.0.0/16"} }, "pod-cidrs", Problem, "10.244.0.0/16 of node2 and 10.244.1.0/24 of node1"},
 		"podCIDRs the same":    {func(f *ClusterFacts) { f.Nodes.Value[1].PodCIDRs = []string{"10.244.1.0/24"} }, "pod-cidrs", Problem, "overlap"},
-		"node among pods":      {func(f *ClusterFacts) { f.Nodes.Value[1].Internal = []string{"10.244.1.9"} }, "pod-cidrs", Problem, "10.244.1.9 of node2 in 10.244.1.0/24 of node1"},
-		"clock ahead":          {func(f *ClusterFacts) { f.Leases.Value[0].Renewed = now.Add(time.Minute) }, "clock", Warning, "node1 is 1m3s ahead of"},
-		"clock far behind":     {func(f *ClusterFacts) { f.Leases.Value[0].Renewed = now.Add(-time.Hour) }, "clock", Problem, "node1 is 59m57s behind"},
-		"ahead, by Date":       {func(f *ClusterFacts) { f.Leases.Value[1].Renewed = now.Add(10 * time.Minute) }, "clock", Problem, "node2 is 10m0s ahead of"},
-		"old, by Date":         {func(f *ClusterFacts) { f.Leases.Value[1].Renewed = now.Add(-time.Minute) }, "clock", Warning, "more than 40 seconds: node2"},
-		"node silent":          {func(f *ClusterFacts) { f.Leases.Value[0] = Lease{"node1", now.Add(-time.Hour), now.Add(-time.Hour)} }, "clock", Warning, "more than 40 seconds: node1"},
-		"leases unread":        {func(f *ClusterFacts) { f.Leases = Fact[[]Lease]{Error: "forbidden"} }, "clock", Unknown, "forbidden"},
-		"date unread":          {func(f *ClusterFacts) { f.Date = Fact[time.Time]{Error: "no date"} }, "clock", Unknown, "no date"},
+		"pods elsewhere": {func(f *ClusterFacts) {
+			f.PodRanges = Known("10.244.0.0/24, fd00::/16")
+		}, "cluster-cidrs", Problem, "do not hold 10.244.1.0/24 of node1, 10.244.2.0/24 of node2"},
+		"pods in two ranges": {func(f *ClusterFacts) {
+			f.PodRanges = Known("10.42.0.0/16,10.244.0.0/16,fd00::/16")
+		}, "cluster-cidrs", OK, "hold the podCIDRs of all Nodes"},
+		"ConfigMap unread": {func(f *ClusterFacts) {
+			f.PodRanges = Fact[string]{Error: "forbidden"}
+		}, "cluster-cidrs", Unknown, "forbidden"},
+		"node among pods":  {func(f *ClusterFacts) { f.Nodes.Value[1].Internal = []string{"10.244.1.9"} }, "pod-cidrs", Problem, "10.244.1.9 of node2 in 10.244.1.0/24 of node1"},
+		"clock ahead":      {func(f *ClusterFacts) { f.Leases.Value[0].Renewed = now.Add(time.Minute) }, "clock", Warning, "node1 is 1m3s ahead of"},
+		"clock far behind": {func(f *ClusterFacts) { f.Leases.Value[0].Renewed = now.Add(-time.Hour) }, "clock", Problem, "node1 is 59m57s behind"},
+		"ahead, by Date":   {func(f *ClusterFacts) { f.Leases.Value[1].Renewed = now.Add(10 * time.Minute) }, "clock", Problem, "node2 is 10m0s ahead of"},
+		"old, by Date":     {func(f *ClusterFacts) { f.Leases.Value[1].Renewed = now.Add(-time.Minute) }, "clock", Warning, "more than 40 seconds: node2"},
+		"node silent":      {func(f *ClusterFacts) { f.Leases.Value[0] = Lease{"node1", now.Add(-time.Hour), now.Add(-time.Hour)} }, "clock", Warning, "more than 40 seconds: node1"},
+		"leases unread":    {func(f *ClusterFacts) { f.Leases = Fact[[]Lease]{Error: "forbidden"} }, "clock", Unknown, "forbidden"},
+		"date unread":      {func(f *ClusterFacts) { f.Date = Fact[time.Time]{Error: "no date"} }, "clock", Unknown, "no date"},
 		"Cilium": {func(f *ClusterFacts) {
 			f.DaemonSets.Value = append(f.DaemonSets.Value, Workload{"kube-system", "cilium"})
 		}, "other-networks", Problem, "Cilium runs"},
@@ -214,14 +258,24 @@ func TestClusters(t *testing.T) {
 		}, "aggregation", Problem, "can be read"},
 		"APIService": {func(f *ClusterFacts) { f.APIService = Known(Service{true, "False", "no endpoints"}) }, "aggregation", Warning, "no endpoints"},
 		"nmstate's": {func(f *ClusterFacts) {
-			f.CRDs.Value = []CRD{{"nodenetworkstates.nmstate.io", []string{"v1alpha1", "v1beta1"}, "v1beta1"}}
+			f.CRDs.Value = []CRD{{Name: "nodenetworkstates.nmstate.io", Versions: []string{"v1alpha1", "v1beta1"}, Stored: "v1beta1"}}
 		}, "crds", Problem, "v1alpha1, v1beta1"},
 		"two versions": {func(f *ClusterFacts) {
-			f.CRDs.Value = []CRD{{"policyoverrides.fleet.flowkeep.io", []string{"v1", "v1alpha1"}, "v1"}}
+			f.CRDs.Value = []CRD{{Name: "policyoverrides.fleet.flowkeep.io", Versions: []string{"v1", "v1alpha1"}, Stored: "v1"}}
 		}, "crds", Note, "stores v1"},
 		"ours": {func(f *ClusterFacts) {
-			f.CRDs.Value = []CRD{{"policyoverrides.fleet.flowkeep.io", []string{"v1alpha1"}, "v1alpha1"}}
+			f.CRDs.Value = []CRD{{Name: "policyoverrides.fleet.flowkeep.io", Versions: []string{"v1alpha1"}, Stored: "v1alpha1"}}
 		}, "crds", OK, "1 of Flowkeep's 7"},
+		"our two versions": {func(f *ClusterFacts) {
+			f.CRDs.Value = []CRD{ofNmstateGroup("flowkeep")}
+		}, "crds", OK, "1 of Flowkeep's 7"},
+		"the two versions of kubernetes-nmstate": {func(f *ClusterFacts) {
+			f.CRDs.Value = []CRD{ofNmstateGroup("")}
+		}, "crds", Note, "Flowkeep's has v1, which it stores, and v1beta1"},
+		"kubernetes-nmstate": {func(f *ClusterFacts) {
+			f.DaemonSets.Value = append(f.DaemonSets.Value, Workload{"nmstate", "nmstate-handler"})
+			f.Nmstate = []Foreign{{"nodenetworkconfigurationpolicies.nmstate.io", Known(3)}}
+		}, "nmstate", Warning, "DaemonSet nmstate/nmstate-handler, 3 objects of nodenetworkconfigurationpolicies"},
 		"CRDs unread": {func(f *ClusterFacts) { f.CRDs = Fact[[]CRD]{Error: "forbidden"} }, "crds", Unknown, "forbidden"},
 		"admin policies": {func(f *ClusterFacts) {
 			f.Foreign = []Foreign{{foreignPolicies[0], Known(2)}, {foreignPolicies[1], Known(0)}}
@@ -234,6 +288,16 @@ func TestClusters(t *testing.T) {
 		f.FrontProxy.Value.CA = realAuthority(t)
 		row.spoil(f)
 		found(t, name, Cluster(f), row.check, row.level, row.seen)
+	}
+}
+
+// ofNmstateGroup is the CRD of policies as both Flowkeep and kubernetes-nmstate serve it.
+func ofNmstateGroup(partOf string) CRD {
+	return CRD{
+		Name:     "nodenetworkconfigurationpolicies.nmstate.io",
+		Versions: []string{"v1", "v1beta1"},
+		Stored:   "v1",
+		PartOf:   partOf,
 	}
 }
 
@@ -308,8 +372,19 @@ func TestHooks(t *testing.T) {
 		"Docker": {"ip", "*nat\n:FORWARD DROP [0:0]\nCOMMIT\n*filter\n:INPUT ACCEPT [5:6]\n:FORWARD DROP [0:0]\n:DOCKER-USER - [0:0]\n-A FORWARD -j DOCKER-USER\n-A DOCKER-USER -j RETURN\nCOMMIT\n",
 			[]Hook{{"forward", "ip filter FORWARD", false}}},
 		"let through": {"ip6", "*filter\n:FORWARD DROP [0:0]\n-A FORWARD -o fk-+ -j ACCEPT\n-A DOCKER-USER -i fk-+ -j ACCEPT\nCOMMIT\n", []Hook{{"forward", "ip6 filter FORWARD", true}}},
-		"one way":     {"ip", "*filter\n:FORWARD DROP [0:0]\n-A FORWARD -o fk-+ -j ACCEPT\n-A FORWARD -i fk-+ -p tcp -j ACCEPT\n", []Hook{{"forward", "ip filter FORWARD", false}}},
-		"elsewhere":   {"ip", "*filter\n:FORWARD DROP [0:0]\n-A OTHER -o fk-+ -j ACCEPT\n-A OTHER -i fk-+ -j ACCEPT\n", []Hook{{"forward", "ip filter FORWARD", false}}},
+		"netplugin's": {"ip", "# Generated by iptables-save v1.8.9 (nf_tables) on Fri\n*filter\n:FORWARD DROP [0:0]\n" +
+			"-A FORWARD -i fk-+ -m comment --comment flowkeep -j ACCEPT\n" +
+			"-A FORWARD -o fk-+ -m comment --comment flowkeep -j ACCEPT\n",
+			[]Hook{{"forward", "ip filter FORWARD", true}}},
+		"netplugin's, nft": {"", "table ip filter {\n\tchain FORWARD {\n" +
+			"\t\ttype filter hook forward priority filter; policy drop;\n" +
+			"\t\tiifname \"fk-*\" counter packets 7 bytes 99 accept comment \"flowkeep\"\n" +
+			"\t\toifname \"fk-*\" counter packets 0 bytes 0 accept comment \"flowkeep\"\n\t}\n}\n",
+			[]Hook{{"forward", "ip filter FORWARD", true}}},
+		"legacy": {"ip6", "# Generated by ip6tables-save v1.8.9 on Fri\n*filter\n:FORWARD DROP [0:0]\nCOMMIT\n",
+			[]Hook{{"forward", "legacy-ip6 filter FORWARD", false}}},
+		"one way":   {"ip", "*filter\n:FORWARD DROP [0:0]\n-A FORWARD -o fk-+ -j ACCEPT\n-A FORWARD -i fk-+ -p tcp -j ACCEPT\n", []Hook{{"forward", "ip filter FORWARD", false}}},
+		"elsewhere": {"ip", "*filter\n:FORWARD DROP [0:0]\n-A OTHER -o fk-+ -j ACCEPT\n-A OTHER -i fk-+ -j ACCEPT\n", []Hook{{"forward", "ip filter FORWARD", false}}},
 		"nft": {"", "table inet wall {\n\tchain in {\n\t\ttype filter hook input priority filter; policy drop;\n\t}\n\tchain through {\n\t\ttype filter hook forward priority filter + 10; policy drop;\n" +
 			"\t\tiifname \"fk-*\" counter packets 0 bytes 0 accept\n\t\tiifname \"fk-*\" accept\n\t\toifname \"fk-*\" accept\n\t}\n\tchain out { # handle 3\n\t\ttype filter hook output priority 0; policy drop;\n\t}\n}\n",
 			[]Hook{{"input", "inet wall in", false}, {"forward", "inet wall through", true}}},

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -13,8 +14,15 @@ type Hook struct {
 	Lets  bool   // what comes and goes by Flowkeep's interfaces is accepted
 }
 
+// legacy begins the family of chains of iptables-legacy, for which no rule of nftables can accept anything.
+const legacy = "legacy-"
+
 // ParseHooks finds them in what iptables-save(8) prints, for a family, or nft(8) lists.
 func ParseHooks(family, text string) (hooks []Hook) {
+	generated, _, _ := strings.Cut(text, "\n")
+	if family != "" && strings.Contains(generated, "tables-save") && !strings.Contains(generated, "(nf_tables)") {
+		family = legacy + family
+	}
 	table, chain := "", ""
 	accepted := map[string]string{} // by chain: "i", "o" or both
 	for line := range strings.Lines(text) {
@@ -54,12 +62,21 @@ func ParseHooks(family, text string) (hooks []Hook) {
 // letsThrough tells which way a rule accepts all of Flowkeep's interfaces, and asks nothing more.
 func letsThrough(rule []string, in, out, accept string) string {
 	const words = 2 // the option and the name
-	rule = slices.DeleteFunc(slices.Clone(rule), func(w string) bool { return w == "-j" || w == "counter" })
+	text := " " + strings.Join(rule, " ") + " "
+	for _, noCondition := range []string{
+		" -j ", " counter ", " -m comment ", " --comment flowkeep ", ` comment "flowkeep" `,
+	} {
+		text = strings.Replace(text, noCondition, " ", 1)
+	}
+	rule = strings.Fields(packetCount.ReplaceAllString(text, " "))
 	if len(rule) != words+1 || rule[words] != accept || !slices.Contains([]string{"fk-+", "fk-*"}, strings.Trim(rule[1], `"`)) {
 		return ""
 	}
 	return map[string]string{in: "i", out: "o"}[rule[0]]
 }
+
+// packetCount is what a counter of nftables has counted.
+var packetCount = regexp.MustCompile(` packets \d+ bytes \d+ `)
 
 func after(words []string, word string) string {
 	if i := slices.Index(words, word); i >= 0 && i+1 < len(words) {
@@ -83,7 +100,10 @@ func (b *book) firewall(list []Chains) {
 			seen[h.Chain] = true
 			switch {
 			case h.On == "input":
-				b.add(check, Note, fmt.Sprintf("the chain %s drops what to this node no rule accepts", h.Chain), "have it accept TCP 7443 and 7445 from the other nodes where netmaster runs, 7444 and 9444 there from the API server, and UDP 6081 for tunnels")
+				b.add(check, Note, fmt.Sprintf("the chain %s drops what to this node no rule accepts", h.Chain), "have it accept TCP 7443 and 7445 from the other nodes where netmaster runs, 7444 there from the API server, and UDP 6081 for tunnels")
+			case !h.Lets && slices.Contains([]string{"ip filter FORWARD", "ip6 filter FORWARD"}, h.Chain):
+				b.add(check, Note, fmt.Sprintf("the chain %s drops what is forwarded and no rule accepts", h.Chain),
+					opening(h.Chain)+"; netplugin does the same, and again when they are removed")
 			case h.Lets:
 				b.ok(check, "the chain %s drops what no rule accepts, and accepts Flowkeep's interfaces", h.Chain)
 			default:
@@ -92,7 +112,10 @@ func (b *book) firewall(list []Chains) {
 		}
 	}
 	if walled {
-		b.add(check, Warning, "firewalld is active, which rejects what is forwarded between interfaces of no zone of its", "firewall-cmd --permanent --zone=trusted --add-interface=fk-gw --add-interface=fk-wire && firewall-cmd --reload; or stop firewalld")
+		b.add(check, Warning, "firewalld is active, which rejects what is forwarded between interfaces of no zone of its",
+			"firewall-cmd --permanent --zone=trusted --add-interface=fk-gw --add-interface=fk-wire; "+
+				"the same with --add-source=CIDR for each cluster CIDR; with IPv6, IPv6_rpfilter=no in firewalld.conf; "+
+				"firewall-cmd --reload; or stop firewalld")
 	}
 	if len(seen) == 0 && !walled && known {
 		b.ok(check, "no chain of the node's drops by its policy what is forwarded, or comes to it")
@@ -103,7 +126,14 @@ func (b *book) firewall(list []Chains) {
 func opening(chain string) string {
 	const stay = "; and the same wherever the policy is set (Docker, ufw, a script), so that it stays"
 	family, name, _ := strings.Cut(chain, " ")
-	if tool, is := map[string]string{"ip": "iptables", "ip6": "ip6tables"}[family]; is && name == "filter FORWARD" {
+	tools := map[string]string{
+		"ip":  "iptables",
+		"ip6": "ip6tables",
+
+		legacy + "ip":  "iptables-legacy",
+		legacy + "ip6": "ip6tables-legacy",
+	}
+	if tool, is := tools[family]; is && name == "filter FORWARD" {
 		return fmt.Sprintf("%[1]s -I FORWARD -i fk-+ -j ACCEPT && %[1]s -I FORWARD -o fk-+ -j ACCEPT", tool) + stay
 	}
 	return fmt.Sprintf(`nft insert rule %[1]s iifname '"fk-*"' accept && nft insert rule %[1]s oifname '"fk-*"' accept`, chain) + stay

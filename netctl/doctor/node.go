@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -17,7 +18,7 @@ const (
 // NodeFacts are what was read on a node.
 type NodeFacts struct {
 	Host        string
-	TrafficMode string // that is wanted: route or geneve
+	TrafficMode string // that is wanted: route, geneve or auto
 	Kernel      Fact[string]
 	Modules     []Module
 	Switch      Switch
@@ -107,7 +108,7 @@ type Offset struct{ Ahead, Give time.Duration }
 // Sysctl is a setting of the kernel's.
 type Sysctl struct {
 	Name  string // as sysctl(8) has it
-	Want  string
+	Want  string // empty: any value will do
 	Value Fact[string]
 	None  bool // the kernel has none of this name
 	Fixed bool // nobody can write it
@@ -138,6 +139,7 @@ func Node(f *NodeFacts) Report {
 	b.clock(&f.Clock)
 	b.ports(&f.Sockets, f.TrafficMode)
 	b.forwarding(f.Sysctls)
+	b.conntrack(f.Sysctls)
 	b.room(&f.State)
 	b.programs(f.NFT)
 	return b.report("node", f.Host)
@@ -202,7 +204,7 @@ func (b *book) modules(f *NodeFacts) {
 			b.add(check, Problem, "the kernel has no nf_tables, which the node's own rules are made of: netplugin does not get ready", "install a kernel with the module nf_tables")
 		case m.Name == "openvswitch":
 			b.add(check, Warning, "the kernel has no openvswitch: packets are forwarded in userspace", "install the distribution's package with the kernel's further modules (linux-modules-extra on Ubuntu, kernel-modules-core on Fedora), or take that it is slower")
-		case m.Name == "geneve" && f.TrafficMode != "geneve":
+		case m.Name == "geneve" && !tunnels(f.TrafficMode):
 			b.add(check, Note, "the kernel has no geneve; traffic mode route needs none", "")
 		case m.Name == "geneve":
 			b.add(check, Warning, "the kernel has no geneve: only Open vSwitch's own datapath in userspace makes tunnels here", "install the kernel's module geneve, run with netplugin --datapath-type netdev, or use --traffic-mode route")
@@ -308,7 +310,7 @@ func (b *book) mtu(f *NodeFacts) {
 		if w.IPv6 {
 			overhead = 70
 		}
-		if f.TrafficMode == "geneve" {
+		if tunnels(f.TrafficMode) {
 			pods -= overhead
 		}
 		seen := fmt.Sprintf("the way to %s is by %s with an MTU of %d: pods have %d in traffic mode %s", w.To, w.Hop.Value.Device, w.Hop.Value.MTU, pods, f.TrafficMode)
@@ -429,11 +431,52 @@ func (b *book) skew(whose string, o Offset, mend string) {
 	}
 }
 
+// Names of sysctls of the connection tracker.
+const (
+	ConntrackCount = "net.netfilter.nf_conntrack_count"
+	ConntrackMax   = "net.netfilter.nf_conntrack_max"
+)
+
+// conntrack reports how near the connections of the node are to the most that the kernel tracks. Beyond it new ones are
+// dropped.
+func (b *book) conntrack(list []Sysctl) {
+	const check = "conntrack"
+	const full = 75 // %
+	numbers := map[string]int{}
+	for i := range list {
+		s := &list[i]
+		if s.Name != ConntrackCount && s.Name != ConntrackMax || s.None {
+			continue
+		}
+		n, err := strconv.Atoi(s.Value.Value)
+		if !s.Value.known() || err != nil {
+			b.unknown(check, s.Name, cmp.Or(s.Value.Error, "no number: "+s.Value.Value), "sysctl "+s.Name)
+			return
+		}
+		numbers[s.Name] = n
+	}
+	most, there := numbers[ConntrackMax]
+	count := numbers[ConntrackCount]
+	switch {
+	case !there:
+		b.add(check, Note, "the connection tracker is not loaded yet", "")
+	case most == 0:
+		b.ok(check, "%d connections are tracked, without a limit", count)
+	case count*100 >= most*full:
+		do := "sysctl -w %s=%d, in a file of /etc/sysctl.d too, or kube-proxy's --conntrack-max-per-core"
+		b.add(check, Warning, fmt.Sprintf("%d of at most %d connections are tracked", count, most),
+			fmt.Sprintf(do, ConntrackMax, 2*most))
+	default:
+		b.ok(check, "%d of at most %d connections are tracked", count, most)
+	}
+}
+
 func (b *book) forwarding(list []Sysctl) {
 	const check = "forwarding"
 	for i := range list {
 		s := &list[i]
 		switch {
+		case s.Want == "":
 		case s.None:
 			b.add(check, Note, "the kernel has no "+s.Name+": there is no IPv6 on this node", "")
 		case !s.Value.known():
@@ -479,3 +522,6 @@ func (b *book) programs(nft string) {
 	}
 	b.ok("programs", "nft is %s", nft)
 }
+
+// tunnels reports whether nodes need tunnels in a traffic mode.
+func tunnels(mode string) bool { return mode == "geneve" || mode == "auto" }

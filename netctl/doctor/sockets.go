@@ -83,7 +83,6 @@ var ownPorts = []ownPort{
 	{"tcp", 9441, "netplugin's metrics", Problem},
 	{"tcp", 9442, "netmaster's page, and the metrics of netplugin node-state", Warning},
 	{"tcp", 9443, "the metrics of netplugin macvtap", Warning},
-	{"tcp", 9444, "netmaster's webhook", Warning},
 	{"udp", 6081, "Geneve tunnels", Warning},
 }
 
@@ -110,7 +109,7 @@ func (b *book) ports(sockets *Fact[[]Socket], mode string) {
 		switch {
 		case len(held) == 0 || ours:
 			free = append(free, name)
-		case p.port == genevePort && mode != "geneve":
+		case p.port == genevePort && !tunnels(mode):
 			b.add(check, Note, fmt.Sprintf("%s is held by %s; it is for %s, which traffic mode route has not", name, some(held), p.what), "")
 		default:
 			level := p.where

@@ -1,6 +1,6 @@
-// Package access answers netctl behind the API server, as an aggregated API: requests come from the API server's front proxy, with
-// the name of who asked, and are answered if a SubjectAccessReview says that they may. It reads no credentials of users, and without
-// the API server it answers nobody (docs/decisions/007).
+// Package access serves netctl behind the API server as an aggregated API. Requests come from the API server's front
+// proxy with the user's name, and are served if a SubjectAccessReview allows it. It reads no credentials of users,
+// and works only through the API server (docs/decisions/007).
 package access
 
 import (
@@ -16,88 +16,100 @@ import (
 	"time"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
+	"github.com/flowkeep/flowkeep/internal/limit"
 	"github.com/flowkeep/flowkeep/internal/mtls"
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/net/netutil"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
 
-// Questions are answered for those who may ask.
+// Questions responds to queries of authorised users.
 type Questions interface {
 	Kinds() []string
-	Lasts(kind string) bool // it is no work to wait for an answer of this kind
+	Lasts(kind string) bool // waiting for a response of this kind costs next to nothing
 	Answer(ctx context.Context, q *inspect.Question) (*inspect.Answer, error)
 	Watch(ctx context.Context, q *inspect.Question, send func(*inspect.Answer) error) error
 }
 
-// Config is what a server needs.
+// Config configures a Server.
 type Config struct {
 	Questions  Questions
 	Reviewer   Reviewer
-	TLS        mtls.Source // netmaster's own certificate
+	Reviews    http.Handler // handler of admission reviews; nil: disabled
+	TLS        mtls.Source  // netmaster's own certificate
 	Version    string
 	Logger     *slog.Logger
-	Registerer prometheus.Registerer // nil: nobody counts
+	Registerer prometheus.Registerer // nil: no metrics
+	// Closed, if set, is called for each connection that is closed because of a limit.
+	Closed func(bound string)
 }
 
 const (
-	// mostConnections and mostRequests bound what is served at a time; who merely waits is bounded apart.
-	mostConnections = 256
-	mostRequests    = 64
-	mostWatches     = 1000
-	// longestHeader bounds the headers of a request, in bytes: a user may have many groups.
-	longestHeader = 128 << 10
-	// headerTime and bodyTime are how long a peer may take to say them, writeTime how long it may take nothing off us in a watch,
-	// and transferTime how long the largest answer may take to be sent.
-	headerTime   = 5 * time.Second
-	bodyTime     = 30 * time.Second
-	writeTime    = 30 * time.Second
-	transferTime = 5 * time.Minute
-	idleTime     = 2 * time.Minute
+	// maxConnections limits the front proxy's connections, maxUnknown those without its certificate, and
+	// maxOfAddress those of one address.
+	maxConnections = 256
+	maxUnknown     = 512
+	maxOfAddress   = 64
+	// maxHeader limits the headers of a request, in bytes: a user may have many groups.
+	maxHeader = 128 << 10
+	// headerTimeout and bodyTimeout bound the time to receive them, writeTimeout the time of a watch without
+	// progress, and transferTimeout the time to send the largest response.
+	headerTimeout   = 5 * time.Second
+	bodyTimeout     = 30 * time.Second
+	writeTimeout    = 30 * time.Second
+	transferTimeout = 5 * time.Minute
+	idleTimeout     = 2 * time.Minute
 )
 
 // Server is the aggregated API. Safe for concurrent use.
 type Server struct {
 	cfg       Config
 	judge     *judge
-	front     atomic.Pointer[trust] // nil: nobody is trusted
-	requests  chan struct{}         // a place each
-	watches   chan struct{}
-	trusting  chan struct{} // closed when there is somebody to trust
+	front     atomic.Pointer[trust] // nil: no front proxy is trusted
+	requests  *places               // queries
+	watches   *places               // waiting queries
+	trusting  chan struct{}         // closed once a front proxy is trusted
 	once      sync.Once
 	results   *prometheus.CounterVec
-	heartbeat time.Duration // between empty lines of a watch
+	heartbeat time.Duration // interval of empty lines in a watch
 }
 
-// New makes a server; it refuses everybody until SetTrust.
+// New returns a server. It rejects all requests until SetTrust is called.
 func New(cfg Config) *Server {
-	s := &Server{cfg: cfg, judge: newJudge(cfg.Reviewer), requests: make(chan struct{}, mostRequests), watches: make(chan struct{}, mostWatches), trusting: make(chan struct{}), heartbeat: 15 * time.Second,
-		results: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "flowkeep_netmaster_access_requests_total", Help: "Questions that came through the API server, by how they ended."}, []string{"result"})}
+	s := &Server{cfg: cfg, judge: newJudge(cfg.Reviewer),
+		requests: newPlaces(maxRequests, maxOfUser, keptRequests),
+		watches:  newPlaces(maxWatches, maxWatchesOfUser, keptWatches),
+		trusting: make(chan struct{}), heartbeat: 15 * time.Second,
+		results: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "flowkeep_netmaster_access_requests_total",
+			Help: "Questions that came through the API server, by how they ended.",
+		}, []string{"result"})}
 	if cfg.Registerer != nil {
 		cfg.Registerer.MustRegister(s.results)
 	}
 	return s
 }
 
-// SetTrust takes the contents of the ConfigMap extension-apiserver-authentication; nil: there is none. What cannot be understood
-// leaves in force what was before.
+// SetTrust sets the contents of the ConfigMap extension-apiserver-authentication; nil: it does not exist. Invalid
+// contents are ignored.
 func (s *Server) SetTrust(data map[string]string) {
 	if data == nil {
 		s.front.Store(nil)
-		s.cfg.Logger.Warn("the API server publishes nothing of its front proxy: netctl reaches netmaster by --server only")
+		s.cfg.Logger.Warn(
+			"the API server publishes no front proxy configuration: netctl works only with --server")
 		return
 	}
 	t, err := parseTrust(data)
 	if err != nil {
-		s.cfg.Logger.Error("what the API server publishes of its front proxy cannot be used", "configmap", "kube-system/extension-apiserver-authentication", "error", err)
+		s.cfg.Logger.Error("the front proxy configuration of the API server is invalid",
+			"configmap", "kube-system/extension-apiserver-authentication", "error", err)
 		return
 	}
 	s.front.Store(t)
 	s.once.Do(func() { close(s.trusting) })
 }
 
-// Trusting is closed when the front proxy is known for the first time.
+// Trusting returns a channel that is closed once a front proxy is trusted.
 func (s *Server) Trusting() <-chan struct{} { return s.trusting }
 
 // Serve serves until ctx ends.
@@ -106,26 +118,45 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	if err != nil {
 		return err
 	}
-	server := &http.Server{Handler: s, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: longestHeader,
-		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: own, ClientAuth: tls.RequireAnyClientCert, VerifyConnection: s.verifyConnection,
-			NextProtos: []string{"h2", "http/1.1"}, SessionTicketsDisabled: true},
-		ErrorLog:    slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelDebug),
-		BaseContext: func(net.Listener) context.Context { return ctx }}
+	server := &http.Server{
+		Handler:           s,
+		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeader,
+		TLSConfig:         s.tlsConfig(own),
+		ErrorLog:          slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelDebug),
+		BaseContext:       func(net.Listener) context.Context { return ctx },
+	}
 	defer context.AfterFunc(ctx, func() { server.Close() })()
-	if err := server.ServeTLS(netutil.LimitListener(l, mostConnections), "", ""); !errors.Is(err, http.ErrServerClosed) {
+	bounded := limit.Listen(l, limit.Bounds{Each: maxOfAddress, Unknown: maxUnknown, Closed: s.cfg.Closed})
+	if err := server.ServeTLS(bounded, "", ""); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve the API server: %w", err)
 	}
 	return nil
 }
 
-// verifyConnection refuses everybody but the front proxy before a byte of a request is read.
-func (s *Server) verifyConnection(c tls.ConnectionState) error {
-	return s.front.Load().verify(c.PeerCertificates)
+// tlsConfig rejects other clients than the front proxy during the handshake. Until then a connection counts as
+// unknown.
+func (s *Server) tlsConfig(own func(*tls.ClientHelloInfo) (*tls.Certificate, error)) *tls.Config {
+	base := &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: own, ClientAuth: tls.RequireAnyClientCert,
+		NextProtos: []string{"h2", "http/1.1"}, SessionTicketsDisabled: true}
+	base.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		conf := base.Clone()
+		conf.GetConfigForClient = nil
+		conf.VerifyConnection = func(c tls.ConnectionState) error {
+			if err := s.front.Load().verify(c.PeerCertificates); err != nil {
+				return err
+			}
+			return limit.Known(hello.Conn, "front proxy", maxConnections)
+		}
+		return conf, nil
+	}
+	return base
 }
 
-// ServeHTTP answers one request of the front proxy's.
+// ServeHTTP serves a request of the front proxy.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(mostWithin + transferTime))
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(maxWithin + transferTimeout))
 	w.Header().Set(inspect.ServedBy, s.cfg.Version)
 	w.Header().Set("Cache-Control", "no-store")
 	user, err := s.authenticate(r)
@@ -133,7 +164,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, status.Error(codes.Unauthenticated, err.Error()))
 		return
 	}
-	if s.discovery(w, r) {
+	if s.admission(w, r, &user) || s.discovery(w, r) {
 		return
 	}
 	req, err := requestOf(r, s.cfg.Questions.Kinds())
@@ -153,7 +184,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.answer(w, r, &req)
 }
 
-// authenticate does so again for each request: a connection may outlive the trust in it.
+// authenticate verifies the front proxy for each request, as trust may change during a connection.
 func (s *Server) authenticate(r *http.Request) (User, error) {
 	front := s.front.Load()
 	if r.TLS == nil {
@@ -169,8 +200,10 @@ func (s *Server) authorise(ctx context.Context, r *Request) error {
 	allowed, reason, err := s.judge.review(ctx, r)
 	switch {
 	case err != nil:
-		s.cfg.Logger.Warn("somebody who asks through the API server is refused, for their rights cannot be reviewed", "user", r.User.Name, "error", err)
-		return status.Errorf(codes.Unavailable, "%v: ask again, or see that netmaster may create SubjectAccessReviews", err)
+		s.cfg.Logger.Warn("rejected a user of the aggregated API: could not review their access",
+			"user", r.User.Name, "error", err)
+		return status.Errorf(codes.Unavailable, "%v: ask again, or see that netmaster may create SubjectAccessReviews",
+			err)
 	case !allowed:
 		where := "in the cluster"
 		if r.Namespace != "" {
@@ -179,7 +212,9 @@ func (s *Server) authorise(ctx context.Context, r *Request) error {
 		if reason != "" {
 			reason = " (" + reason + ")"
 		}
-		return status.Errorf(codes.PermissionDenied, "user %q may not %s %s.%s %s%s: an administrator can bind the ClusterRole %s", r.User.Name, r.Verb, r.Resource, inspect.Group, where, reason, inspect.RoleFor(r.Resource))
+		return status.Errorf(codes.PermissionDenied,
+			"user %q may not %s %s.%s %s%s: an administrator can bind the ClusterRole %s", r.User.Name, r.Verb,
+			r.Resource, inspect.Group, where, reason, inspect.RoleFor(r.Resource))
 	}
 	return nil
 }

@@ -16,12 +16,12 @@ import (
 )
 
 const (
-	// longestBody bounds a question, in bytes.
-	longestBody = 16 << 20
-	// defaultWithin is how long an answer may take where netctl does not say.
+	// maxBody limits a query, in bytes.
+	maxBody = 16 << 20
+	// defaultWithin is the time limit of a response if netctl gives none.
 	defaultWithin = 30 * time.Second
-	// mostWithin bounds what netctl may say.
-	mostWithin = 15 * time.Minute
+	// maxWithin is the largest time limit that netctl can give.
+	maxWithin = 15 * time.Minute
 )
 
 var (
@@ -29,7 +29,7 @@ var (
 	errNoSuchKind = errors.New("this netmaster does not know the question: netctl is newer")
 )
 
-// requestOf is what the API server takes a request for: it has authorised the same already. The user is left out.
+// requestOf returns the request's attributes as the API server has authorised them, without the user.
 func requestOf(r *http.Request, kinds []string) (Request, error) {
 	rest, ok := strings.CutPrefix(r.URL.Path, inspect.Prefix+"/")
 	if !ok {
@@ -60,18 +60,18 @@ func requestOf(r *http.Request, kinds []string) (Request, error) {
 	return out, nil
 }
 
-// isWatch reads the parameter as the API server does: it must not take for a watch what that takes for a list.
+// isWatch parses the parameter as the API server does, so that both agree on the verb.
 func isWatch(r *http.Request) bool {
 	values := r.URL.Query()[inspect.WatchParam]
 	return len(values) > 0 && (values[0] == "true" || values[0] == "1")
 }
 
-// questionOf reads the question, and holds it to what was authorised.
+// questionOf decodes the query, and verifies that it matches what was authorised.
 func questionOf(w http.ResponseWriter, r *http.Request, req *Request) (*inspect.Question, error) {
 	text := []byte(r.URL.Query().Get(inspect.QuestionParam))
 	if r.Method == http.MethodPost {
 		var err error
-		if text, err = io.ReadAll(http.MaxBytesReader(w, r.Body, longestBody)); err != nil {
+		if text, err = io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody)); err != nil {
 			return nil, status.Errorf(codes.InvalidArgument, "read the question: %v", err)
 		}
 	}
@@ -82,7 +82,8 @@ func questionOf(w http.ResponseWriter, r *http.Request, req *Request) (*inspect.
 		}
 	}
 	if q.Kind != req.Resource {
-		return nil, status.Errorf(codes.InvalidArgument, "a question of kind %q does not belong at %s", q.Kind, req.Resource)
+		return nil, status.Errorf(codes.InvalidArgument, "a question of kind %q does not belong at %s", q.Kind,
+			req.Resource)
 	}
 	if req.Namespace != "" && inspect.NamespaceOf(q) != req.Namespace {
 		return nil, status.Errorf(codes.PermissionDenied, "the question is not of namespace %s alone", req.Namespace)
@@ -97,7 +98,8 @@ func within(r *http.Request) (time.Duration, error) {
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil || d <= 0 {
-		return 0, status.Errorf(codes.InvalidArgument, "%s=%q: write a duration, such as 15s", inspect.WithinParam, text)
+		return 0, status.Errorf(codes.InvalidArgument, "%s=%q: write a duration, such as 15s", inspect.WithinParam,
+			text)
 	}
-	return min(d, mostWithin), nil
+	return min(d, maxWithin), nil
 }

@@ -9,27 +9,27 @@ import (
 	"time"
 )
 
-// Request is what somebody wants to do with the API group inspect.flowkeep.io.
+// Request is an action of a user on the API group inspect.flowkeep.io.
 type Request struct {
 	User      User
 	Verb      string
 	Resource  string
 	Name      string
-	Namespace string // empty: in the whole cluster
+	Namespace string // empty: cluster-wide
 }
 
-// Reviewer asks the API server whether somebody may. A reason may come with a denial.
+// Reviewer asks the API server whether a request is allowed. A denial may have a reason.
 type Reviewer interface {
 	Review(ctx context.Context, r *Request) (allowed bool, reason string, err error)
 }
 
 const (
-	// verdictsLast is how long a verdict is believed; so long may somebody go on whose role was taken away.
-	verdictsLast = 10 * time.Second
-	// mostVerdicts bounds what is remembered.
-	mostVerdicts = 1024
-	// reviewTime is how long the API server may take.
-	reviewTime = 5 * time.Second
+	// verdictTTL is how long a verdict is reused; a revoked role remains effective as long.
+	verdictTTL = 10 * time.Second
+	// maxVerdicts limits the cached verdicts.
+	maxVerdicts = 1024
+	// reviewTimeout bounds a review.
+	reviewTimeout = 5 * time.Second
 )
 
 type verdict struct {
@@ -38,7 +38,7 @@ type verdict struct {
 	until   time.Time
 }
 
-// judge remembers verdicts, denials too, for a short time. Failures are not remembered. Safe for concurrent use.
+// judge caches verdicts, including denials, but not errors. Safe for concurrent use.
 type judge struct {
 	reviewer Reviewer
 	now      func() time.Time
@@ -60,9 +60,9 @@ func (j *judge) review(ctx context.Context, r *Request) (allowed bool, reason st
 	if v, ok := j.recall(key); ok {
 		return v.allowed, v.reason, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, reviewTime)
+	ctx, cancel := context.WithTimeout(ctx, reviewTimeout)
 	defer cancel()
-	v := verdict{until: j.now().Add(verdictsLast)}
+	v := verdict{until: j.now().Add(verdictTTL)}
 	if v.allowed, v.reason, err = j.reviewer.Review(ctx, r); err != nil {
 		return false, "", fmt.Errorf("whether %q may is not known: %w", r.User.Name, err)
 	}
@@ -77,11 +77,11 @@ func (j *judge) recall(key [sha256.Size]byte) (verdict, bool) {
 	return v, ok && j.now().Before(v.until)
 }
 
-// remember makes room by forgetting what is over, and if that is not enough, anything.
+// remember caches a verdict. It evicts expired verdicts or, if that is not enough, any.
 func (j *judge) remember(key [sha256.Size]byte, v verdict) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if len(j.known) >= mostVerdicts {
+	if len(j.known) >= maxVerdicts {
 		for k, old := range j.known {
 			if !j.now().Before(old.until) {
 				delete(j.known, k)
@@ -89,7 +89,7 @@ func (j *judge) remember(key [sha256.Size]byte, v verdict) {
 		}
 	}
 	for k := range j.known {
-		if len(j.known) < mostVerdicts {
+		if len(j.known) < maxVerdicts {
 			break
 		}
 		delete(j.known, k)

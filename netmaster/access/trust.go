@@ -11,22 +11,30 @@ import (
 	"strings"
 )
 
-// trust is what the API server publishes of its front proxy, in the ConfigMap extension-apiserver-authentication of kube-system:
-// who may say for whom a request is.
+// trust is the front proxy configuration that the API server publishes in the ConfigMap
+// extension-apiserver-authentication in kube-system.
 type trust struct {
 	pool                    *x509.CertPool
-	names                   []string // common names; none: any of the authority
-	user, uid, group, extra []string // headers; extra are prefixes
+	names                   []string // accepted common names; empty: any
+	user, uid, group, extra []string // header names; extra are prefixes
 }
 
-// parseTrust fails where there is no front proxy, or nothing can be said of it.
+// parseTrust parses the ConfigMap. It fails if no front proxy is configured.
 func parseTrust(data map[string]string) (*trust, error) {
 	t := &trust{pool: x509.NewCertPool()}
 	if !t.pool.AppendCertsFromPEM([]byte(data["requestheader-client-ca-file"])) {
-		return nil, errors.New("it names no authority of a front proxy: the API server needs --requestheader-client-ca-file, --proxy-client-cert-file and --proxy-client-key-file")
+		return nil, errors.New(
+			"it names no authority of a front proxy: the API server needs --requestheader-client-ca-file, " +
+				"--proxy-client-cert-file and --proxy-client-key-file",
+		)
 	}
-	for key, to := range map[string]*[]string{"requestheader-allowed-names": &t.names, "requestheader-username-headers": &t.user, "requestheader-uid-headers": &t.uid,
-		"requestheader-group-headers": &t.group, "requestheader-extra-headers-prefix": &t.extra} {
+	for key, to := range map[string]*[]string{
+		"requestheader-allowed-names":        &t.names,
+		"requestheader-username-headers":     &t.user,
+		"requestheader-uid-headers":          &t.uid,
+		"requestheader-group-headers":        &t.group,
+		"requestheader-extra-headers-prefix": &t.extra,
+	} {
 		if data[key] == "" {
 			continue
 		}
@@ -40,19 +48,26 @@ func parseTrust(data map[string]string) (*trust, error) {
 	return t, nil
 }
 
-// verify tells whether a peer is the front proxy, now.
+// verify returns an error unless a peer is the front proxy.
 func (t *trust) verify(chain []*x509.Certificate) error {
 	if t == nil {
 		return errors.New("netmaster does not know the API server's front proxy (yet)")
 	}
 	if len(chain) == 0 {
-		return errors.New("only the API server's front proxy may ask here, with its certificate; with an administrator's certificate use netctl --server")
+		return errors.New(
+			"only the API server's front proxy is served here; with an administrator's certificate use netctl --server",
+		)
 	}
 	between := x509.NewCertPool()
 	for _, c := range chain[1:] {
 		between.AddCert(c)
 	}
-	if _, err := chain[0].Verify(x509.VerifyOptions{Roots: t.pool, Intermediates: between, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
+	options := x509.VerifyOptions{
+		Roots:         t.pool,
+		Intermediates: between,
+		KeyUsages:     []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+	if _, err := chain[0].Verify(options); err != nil {
 		return fmt.Errorf("not the API server's front proxy: %w", err)
 	}
 	if name := chain[0].Subject.CommonName; len(t.names) > 0 && !slices.Contains(t.names, name) {
@@ -61,14 +76,14 @@ func (t *trust) verify(chain []*x509.Certificate) error {
 	return nil
 }
 
-// User is for whom the API server asks.
+// User is the user on whose behalf the API server sends a request.
 type User struct {
 	Name, UID string
 	Groups    []string
 	Extra     map[string][]string
 }
 
-// userOf reads the front proxy's headers.
+// userOf parses the front proxy's headers.
 func (t *trust) userOf(h http.Header) (User, error) {
 	u := User{Name: firstOf(h, t.user), UID: firstOf(h, t.uid), Extra: map[string][]string{}}
 	if u.Name == "" {
@@ -88,7 +103,7 @@ func (t *trust) userOf(h http.Header) (User, error) {
 	return u, nil
 }
 
-// extraKey undoes what keys go through to be headers.
+// extraKey decodes a key that was encoded for a header name.
 func extraKey(text string) string {
 	key, err := url.PathUnescape(strings.ToLower(text))
 	if err != nil {

@@ -6,34 +6,39 @@ import (
 	"strings"
 	"time"
 
-	"github.com/flowkeep/flowkeep/api/fleet/v1alpha1"
 	"github.com/flowkeep/flowkeep/api/inspect"
+	"github.com/flowkeep/flowkeep/fleet/api/v1alpha1"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Knowledge is what netmaster knows of a policy: what netctl policy wait goes by.
+// Knowledge is what netmaster knows of a policy, the same as in netctl policy wait.
 type Knowledge struct {
-	Policy *policy.Policy // nil: there is none
+	Policy *policy.Policy // nil: does not exist
 	Nodes  []inspect.PolicyNode
 }
 
-// verdict is a condition's status, and why.
+// verdict is a condition's status and reason.
 type verdict struct {
 	status          metav1.ConditionStatus
 	reason, message string
 }
 
-// answer is the status of an object that asks, as it is to be now: of the condition all but since when.
+// answer returns the status for an object. The condition has no transition time yet.
 func answer(o *v1alpha1.NetworkPolicyEnforcement, k *Knowledge) v1alpha1.NetworkPolicyEnforcementStatus {
 	v := judge(o.Namespace+"/"+o.Spec.Policy, k)
 	out := v1alpha1.NetworkPolicyEnforcementStatus{Conditions: []metav1.Condition{{
-		Type: v1alpha1.ConditionEnforced, Status: v.status, Reason: v.reason, Message: v.message, ObservedGeneration: o.Generation}}}
+		Type:               v1alpha1.ConditionEnforced,
+		Status:             v.status,
+		Reason:             v.reason,
+		Message:            v.message,
+		ObservedGeneration: o.Generation,
+	}}}
 	if k.Policy == nil {
 		return out
 	}
 	out.PolicyGeneration, out.Copy, out.Nodes = k.Policy.Generation, k.Policy.Copy, int32(min(len(k.Nodes), 1<<30))
-	if !k.Policy.Audit {
+	if !k.Policy.DryRun {
 		for i := range k.Nodes {
 			if isDone(&k.Nodes[i]) {
 				out.NodesEnforcing++
@@ -45,19 +50,27 @@ func answer(o *v1alpha1.NetworkPolicyEnforcement, k *Knowledge) v1alpha1.Network
 
 func isDone(n *inspect.PolicyNode) bool { return n.State == "realised" }
 
-// judge: what makes it False comes before what is not known, for that may last.
+// judge returns the verdict. Causes for False take precedence over unknown states, which may last.
 func judge(id string, k *Knowledge) verdict {
 	if k.Policy == nil {
 		return verdict{metav1.ConditionUnknown, v1alpha1.ReasonNoPolicy, "there is no NetworkPolicy " + id}
 	}
 	away, failed, pending := parted(k.Nodes)
 	switch {
-	case k.Policy.Audit:
-		return verdict{metav1.ConditionFalse, v1alpha1.ReasonDryRun, "it is in a dry run (annotation flowkeep.io/enforcement: audit): it denies nothing"}
+	case k.Policy.DryRun:
+		return verdict{
+			metav1.ConditionFalse,
+			v1alpha1.ReasonDryRun,
+			"it is in a dry run (annotation flowkeep.io/enforcement: dry-run): it denies nothing",
+		}
 	case len(failed) > 0:
 		return verdict{metav1.ConditionFalse, v1alpha1.ReasonFailed, failing(failed, k)}
 	case len(k.Policy.Problems) > 0:
-		return verdict{metav1.ConditionFalse, v1alpha1.ReasonInvalid, clip("a part of it makes no sense: "+strings.Join(k.Policy.Problems, "; "), longest)}
+		return verdict{
+			metav1.ConditionFalse,
+			v1alpha1.ReasonInvalid,
+			clip("a part of it makes no sense: "+strings.Join(k.Policy.Problems, "; "), maxMessage),
+		}
 	case len(away) > 0:
 		text := fmt.Sprintf("%s not connected: %s", of(len(away), len(k.Nodes)), named(away, absence))
 		if len(pending) > 0 {
@@ -67,7 +80,11 @@ func judge(id string, k *Knowledge) verdict {
 	case len(pending) > 0:
 		return verdict{metav1.ConditionUnknown, v1alpha1.ReasonPending, lag(pending, k)}
 	case !slices.ContainsFunc(k.Nodes, func(n inspect.PolicyNode) bool { return !n.Leaving }):
-		return verdict{metav1.ConditionTrue, v1alpha1.ReasonNoPods, "it selects no pods, so that there is nothing to be enforced"}
+		return verdict{
+			metav1.ConditionTrue,
+			v1alpha1.ReasonNoPods,
+			"it selects no pods, so that there is nothing to be enforced",
+		}
 	}
 	return verdict{metav1.ConditionTrue, v1alpha1.ReasonInForce, "in force on " + nodes(len(k.Nodes))}
 }
@@ -87,16 +104,20 @@ func parted(list []inspect.PolicyNode) (away, failed, pending []inspect.PolicyNo
 	return away, failed, pending
 }
 
-// What messages hold at most: nodes by name, and bytes.
+// Limits of messages: number of named nodes, and bytes.
 const (
-	mostNamed   = 10
-	longestPart = 200 // of one node
-	longest     = 2000
+	maxNamed   = 10
+	maxPart    = 200 // for one node
+	maxMessage = 2000
 )
 
 func lag(pending []inspect.PolicyNode, k *Knowledge) string {
-	return fmt.Sprintf("%s not acknowledged generation %d yet: %s", have(len(pending), len(k.Nodes)), k.Policy.Generation,
-		named(pending, func(*inspect.PolicyNode) string { return "" })) // how far they are behind would be written again and again
+	return fmt.Sprintf(
+		"%s not acknowledged generation %d yet: %s",
+		have(len(pending), len(k.Nodes)),
+		k.Policy.Generation,
+		named(pending, func(*inspect.PolicyNode) string { return "" }),
+	) // revisions are omitted, as they would cause frequent updates
 }
 
 func failing(failed []inspect.PolicyNode, k *Knowledge) string {
@@ -104,25 +125,26 @@ func failing(failed []inspect.PolicyNode, k *Knowledge) string {
 	if len(failed) > 1 {
 		denies = "deny"
 	}
-	return fmt.Sprintf("%s in trouble with it, and %s what it would allow there: %s", of(len(failed), len(k.Nodes)), denies, named(failed, failure))
+	return fmt.Sprintf("%s in trouble with it, and %s what it would allow there: %s", of(len(failed), len(k.Nodes)),
+		denies, named(failed, failure))
 }
 
 func absence(n *inspect.PolicyNode) string { return n.Reason }
 
 func failure(n *inspect.PolicyNode) string { return strings.Join(n.Errors, "; ") }
 
-// named are nodes with what is to be said of them.
+// named lists nodes with details.
 func named(list []inspect.PolicyNode, of func(*inspect.PolicyNode) string) string {
 	var parts []string
-	for i := range list[:min(len(list), mostNamed)] {
+	for i := range list[:min(len(list), maxNamed)] {
 		part := list[i].Name
 		if text := of(&list[i]); text != "" {
-			part = clip(part+" ("+text, longestPart) + ")"
+			part = clip(part+" ("+text, maxPart) + ")"
 		}
 		parts = append(parts, part)
 	}
 	text := strings.Join(parts, ", ")
-	if more := len(list) - mostNamed; more > 0 {
+	if more := len(list) - maxNamed; more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
 	}
 	return text
@@ -156,35 +178,37 @@ func clip(text string, most int) string {
 	return strings.ToValidUTF8(text[:most-3], "") + "…"
 }
 
-// When an answer is written.
+// Delays before a status is written.
 const (
-	// settling is how long an answer about a new version may be Unknown unsaid: mostly nodes have it before.
-	settling = time.Second
-	// patience is how long nodes may be away from a version that was in force before it is said: as long as they, or netmaster, take to
-	// start again.
-	patience = 10 * time.Second
-	// refining is how often mere details are written again.
-	refining = 2 * time.Second
+	// settleDelay is how long a new version may be Unknown before that is written: most nodes install it sooner.
+	settleDelay = time.Second
+	// restartDelay is how long nodes may be away from an installed version before that is written: as long as a
+	// restart takes.
+	restartDelay = 10 * time.Second
+	// detailInterval is the minimal time between updates of details.
+	detailInterval = 2 * time.Second
 )
 
-// pause is how long what is to be told must have been so before it replaces what is told. None: it is told already.
-func pause(told, now *v1alpha1.NetworkPolicyEnforcementStatus) (d time.Duration, differ bool) {
-	before, after := enforced(told), enforced(now)
-	version := told.PolicyGeneration == now.PolicyGeneration && told.Copy == now.Copy && before.ObservedGeneration == after.ObservedGeneration
+// pause returns how long a new status must last before it replaces the old one, and whether they differ.
+func pause(old, now *v1alpha1.NetworkPolicyEnforcementStatus) (d time.Duration, differ bool) {
+	before, after := enforced(old), enforced(now)
+	version := old.PolicyGeneration == now.PolicyGeneration && old.Copy == now.Copy &&
+		before.ObservedGeneration == after.ObservedGeneration
 	switch {
-	case version && before.Status == after.Status && before.Reason == after.Reason && before.Message == after.Message && told.Nodes == now.Nodes && told.NodesEnforcing == now.NodesEnforcing:
+	case version && before.Status == after.Status && before.Reason == after.Reason &&
+		before.Message == after.Message && old.Nodes == now.Nodes && old.NodesEnforcing == now.NodesEnforcing:
 		return 0, false
 	case version && before.Status == after.Status && before.Reason == after.Reason:
-		return refining, true
+		return detailInterval, true
 	case after.Status != metav1.ConditionUnknown:
 		return 0, true
 	case version && before.Status == metav1.ConditionTrue:
-		return patience, true
+		return restartDelay, true
 	}
-	return settling, true
+	return settleDelay, true
 }
 
-// enforced is the condition; an empty one if there is none.
+// enforced returns the condition; the zero value if there is none.
 func enforced(s *v1alpha1.NetworkPolicyEnforcementStatus) metav1.Condition {
 	for _, c := range s.Conditions {
 		if c.Type == v1alpha1.ConditionEnforced {
@@ -194,10 +218,11 @@ func enforced(s *v1alpha1.NetworkPolicyEnforcementStatus) metav1.Condition {
 	return metav1.Condition{}
 }
 
-// dated is a status with the time since when its condition has its status.
-func dated(now v1alpha1.NetworkPolicyEnforcementStatus, told *v1alpha1.NetworkPolicyEnforcementStatus, at time.Time) v1alpha1.NetworkPolicyEnforcementStatus {
+// dated sets the transition time of a status's condition.
+func dated(now v1alpha1.NetworkPolicyEnforcementStatus, old *v1alpha1.NetworkPolicyEnforcementStatus,
+	at time.Time) v1alpha1.NetworkPolicyEnforcementStatus {
 	now.Conditions = slices.Clone(now.Conditions)
-	c, before := &now.Conditions[0], enforced(told)
+	c, before := &now.Conditions[0], enforced(old)
 	if c.LastTransitionTime = metav1.NewTime(at); before.Status == c.Status && !before.LastTransitionTime.IsZero() {
 		c.LastTransitionTime = before.LastTransitionTime
 	}

@@ -6,19 +6,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/flowkeep/flowkeep/api/fleet/v1alpha1"
 	"github.com/flowkeep/flowkeep/api/inspect"
-	"github.com/flowkeep/flowkeep/internal/fleet"
-	"github.com/flowkeep/flowkeep/internal/kube"
+	"github.com/flowkeep/flowkeep/fleet/api/v1alpha1"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
-
-func TestTheHubWritesWhatIsRead(t *testing.T) {
-	if kube.Copy != fleet.AnnotationCopy {
-		t.Errorf("read is %s, written %s", kube.Copy, fleet.AnnotationCopy)
-	}
-}
 
 func node(name, state string) inspect.PolicyNode {
 	n := inspect.PolicyNode{Name: name, State: state}
@@ -45,7 +37,7 @@ func asks(generation int64) *v1alpha1.NetworkPolicyEnforcement {
 
 func TestAnswers(t *testing.T) {
 	p := &policy.Policy{Namespace: "ns", Name: "p", UID: "u", Generation: 7, Copy: "abc"}
-	dry := &policy.Policy{Namespace: "ns", Name: "p", UID: "u", Generation: 7, Audit: true}
+	dry := &policy.Policy{Namespace: "ns", Name: "p", UID: "u", Generation: 7, DryRun: true}
 	odd := &policy.Policy{Namespace: "ns", Name: "p", UID: "u", Generation: 7, Problems: []string{"spec.ingress[0]: x"}}
 	var many []inspect.PolicyNode
 	for i := range 25 {
@@ -125,18 +117,18 @@ func TestPauses(t *testing.T) {
 	}{
 		{"the same", yes, told("True", "InForce", "m", 2, "c", 1), -1},
 		{"nothing was told, and it is so", new(v1alpha1.NetworkPolicyEnforcementStatus), yes, 0},
-		{"nothing was told, and it is not known", new(v1alpha1.NetworkPolicyEnforcementStatus), told("Unknown", "Pending", "m", 2, "c", 1), settling},
-		{"details", yes, told("True", "InForce", "n", 2, "c", 1), refining},
-		{"counts", yes, counts, refining},
+		{"nothing was told, and it is not known", new(v1alpha1.NetworkPolicyEnforcementStatus), told("Unknown", "Pending", "m", 2, "c", 1), settleDelay},
+		{"details", yes, told("True", "InForce", "n", 2, "c", 1), detailInterval},
+		{"counts", yes, counts, detailInterval},
 		{"another reason", yes, told("True", "NoPods", "m", 2, "c", 1), 0},
 		{"a new generation is in force", yes, told("True", "InForce", "m", 3, "c", 1), 0},
 		{"a new copy is in force", yes, told("True", "InForce", "m", 2, "d", 1), 0},
 		{"a question about another policy", yes, told("True", "InForce", "m", 2, "c", 2), 0},
-		{"a new generation is not in force yet", yes, told("Unknown", "Pending", "m", 3, "c", 1), settling},
-		{"nodes went away", yes, told("Unknown", "NodesAway", "m", 2, "c", 1), patience},
-		{"nodes went away from what was not in force", told("False", "Failed", "m", 2, "c", 1), told("Unknown", "NodesAway", "m", 2, "c", 1), settling},
+		{"a new generation is not in force yet", yes, told("Unknown", "Pending", "m", 3, "c", 1), settleDelay},
+		{"nodes went away", yes, told("Unknown", "NodesAway", "m", 2, "c", 1), restartDelay},
+		{"nodes went away from what was not in force", told("False", "Failed", "m", 2, "c", 1), told("Unknown", "NodesAway", "m", 2, "c", 1), settleDelay},
 		{"it fails", yes, told("False", "Failed", "m", 2, "c", 1), 0},
-		{"it is deleted", yes, told("Unknown", "NoPolicy", "m", 0, "", 1), settling},
+		{"it is deleted", yes, told("Unknown", "NoPolicy", "m", 0, "", 1), settleDelay},
 	} {
 		if got, differ := pause(c.told, c.now); differ != (c.want >= 0) || differ && got != c.want {
 			t.Errorf("%s: %v, %v", c.name, got, differ)
@@ -144,7 +136,7 @@ func TestPauses(t *testing.T) {
 	}
 }
 
-func TestSinceWhen(t *testing.T) {
+func TestTransitionTime(t *testing.T) {
 	at := func(minute int) time.Time { return time.Date(2026, 1, 2, 3, minute, 5, 0, time.UTC) }
 	var s v1alpha1.NetworkPolicyEnforcementStatus
 	for _, step := range []struct {

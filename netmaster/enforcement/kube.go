@@ -7,7 +7,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/flowkeep/flowkeep/api/fleet/v1alpha1"
+	"github.com/flowkeep/flowkeep/fleet/api/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -18,18 +18,18 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// lookAgain is how soon a kind that came is noticed.
-const lookAgain = 5 * time.Second
+// crdPollInterval is the time between checks whether the CRD is served.
+const crdPollInterval = 5 * time.Second
 
-// Client is API by Kubernetes.
+// Client is an API based on Kubernetes.
 type Client struct {
-	rest  *rest.RESTClient
-	log   *slog.Logger
-	again time.Duration // how often it is asked whether the objects are served, while they are not
-	told  string        // why nothing is reported, as it was last said
+	rest         *rest.RESTClient
+	log          *slog.Logger
+	pollInterval time.Duration // time between checks for the CRD
+	loggedReason string        // last logged reason for not reporting
 }
 
-// NewClient makes a client. Nobody is asked yet.
+// NewClient returns a client. It sends no request yet.
 func NewClient(cfg *rest.Config, log *slog.Logger) (*Client, error) {
 	scheme := runtime.NewScheme()
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
@@ -41,14 +41,14 @@ func NewClient(cfg *rest.Config, log *slog.Logger) (*Client, error) {
 	own.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	client, err := rest.RESTClientFor(own)
 	if err != nil {
-		return nil, fmt.Errorf("make a client for reports of enforcement: %w", err)
+		return nil, fmt.Errorf("create the client for NetworkPolicyEnforcement: %w", err)
 	}
-	return &Client{rest: client, log: log, again: lookAgain}, nil
+	return &Client{rest: client, log: log, pollInterval: crdPollInterval}, nil
 }
 
-// Follow watches while the API server serves the objects, and else asks now and then whether it does.
+// Follow watches objects while the CRD is served, and otherwise checks for it repeatedly.
 func (c *Client) Follow(ctx context.Context, n *News) {
-	again := time.NewTicker(c.again)
+	again := time.NewTicker(c.pollInterval)
 	defer again.Stop()
 	for {
 		if c.isServed(ctx) {
@@ -63,9 +63,9 @@ func (c *Client) Follow(ctx context.Context, n *News) {
 	}
 }
 
-// isServed says once why not.
+// isServed reports whether the CRD is served. It logs changes.
 func (c *Client) isServed(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, writeTime)
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	err := c.rest.Get().Resource(v1alpha1.ResourceEnforcement).Param("limit", "1").Do(ctx).Error()
 	text := ""
@@ -75,29 +75,30 @@ func (c *Client) isServed(ctx context.Context) bool {
 	case apierrors.IsForbidden(err):
 		text = "netmaster may not list NetworkPolicyEnforcement (apply deploy/roles.yaml)"
 	case err != nil:
-		return false // the API server is away, as others tell
+		return false // the API server is unavailable, which is logged elsewhere
 	}
-	if text != c.told {
-		c.told = text
+	if text != c.loggedReason {
+		c.loggedReason = text
 		if text == "" {
 			c.log.Info("enforcement is reported")
 		} else {
-			c.log.Info("no enforcement is reported until the cause is gone", "cause", text)
+			c.log.Info("enforcement is not reported", "cause", text)
 		}
 	}
 	return err == nil
 }
 
-// watch until the objects are served no more, or ctx ends.
+// watch watches objects until the CRD is no longer served or ctx ends.
 func (c *Client) watch(ctx context.Context, n *News) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	informer := cache.NewSharedIndexInformer(cache.NewListWatchFromClient(c.rest, v1alpha1.ResourceEnforcement, metav1.NamespaceAll, fields.Everything()),
+	informer := cache.NewSharedIndexInformer(
+		cache.NewListWatchFromClient(c.rest, v1alpha1.ResourceEnforcement, metav1.NamespaceAll, fields.Everything()),
 		&v1alpha1.NetworkPolicyEnforcement{}, 0, nil)
 	err := errors.Join(
 		informer.SetTransform(func(o any) (any, error) {
 			if o, ok := o.(metav1.Object); ok {
-				o.SetManagedFields(nil) // the API server keeps its own
+				o.SetManagedFields(nil) // not needed
 			}
 			return o, nil
 		}),
@@ -124,17 +125,26 @@ func (c *Client) watch(ctx context.Context, n *News) {
 	informer.RunWithContext(ctx)
 }
 
-// Write puts the status of an object as it was seen, so that of one that has changed since nothing is written.
-func (c *Client) Write(ctx context.Context, o *v1alpha1.NetworkPolicyEnforcement) (*v1alpha1.NetworkPolicyEnforcement, error) {
+// Write writes the status of an object. It fails if the object has changed since it was read.
+func (c *Client) Write(ctx context.Context,
+	o *v1alpha1.NetworkPolicyEnforcement) (*v1alpha1.NetworkPolicyEnforcement, error) {
 	out := new(v1alpha1.NetworkPolicyEnforcement)
-	err := c.rest.Put().Resource(v1alpha1.ResourceEnforcement).Namespace(o.Namespace).Name(o.Name).SubResource("status").Body(o).Do(ctx).Into(out)
+	err := c.rest.Put().
+		Resource(v1alpha1.ResourceEnforcement).
+		Namespace(o.Namespace).
+		Name(o.Name).
+		SubResource("status").
+		Body(o).
+		Do(ctx).
+		Into(out)
 	return out, err
 }
 
-// isRefused: the API server is well, and does not take this object's status.
+// isRefused reports whether the API server rejects this object's status.
 func isRefused(err error) bool {
-	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsRequestEntityTooLargeError(err)
+	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) ||
+		apierrors.IsRequestEntityTooLargeError(err)
 }
 
-// isOvertaken: the object is another by now, or gone.
+// isOvertaken reports whether the object has changed or was deleted.
 func isOvertaken(err error) bool { return apierrors.IsConflict(err) || apierrors.IsNotFound(err) }

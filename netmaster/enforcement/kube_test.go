@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/flowkeep/flowkeep/api/fleet/v1alpha1"
+	"github.com/flowkeep/flowkeep/fleet/api/v1alpha1"
 	"k8s.io/client-go/rest"
 )
 
@@ -157,7 +157,7 @@ func until(t *testing.T, what string, ok func() bool) {
 }
 
 // The kind comes, goes, and comes again; whatever the API server says, it is said once.
-func TestTheKindComesAndGoes(t *testing.T) {
+func TestFollow_CRDComesAndGoes(t *testing.T) {
 	s := &apiServer{T: t, objects: map[string]object{}, watchers: map[chan object]struct{}{}, refuses: 404}
 	at := httptest.NewServer(s)
 	defer at.Close()
@@ -165,7 +165,7 @@ func TestTheKindComesAndGoes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.again = 10 * time.Millisecond
+	c.pollInterval = 10 * time.Millisecond
 	ctx, cancel := context.WithCancel(t.Context())
 	n, done := newNews(), make(chan struct{})
 	go func() { defer close(done); c.Follow(ctx, n) }()

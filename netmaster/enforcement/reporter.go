@@ -1,8 +1,8 @@
-// Package enforcement answers, on a cluster, whether its NetworkPolicies are in force: it keeps the status of NetworkPolicyEnforcement objects
-// true. A hub that sent the policies reads it there.
+// Package enforcement maintains the status of NetworkPolicyEnforcement objects: whether NetworkPolicies are in force
+// on all nodes. A hub that distributes policies reads it.
 //
-// It knows what netctl policy wait knows, from the same places. Nothing waits for it: it reads of the engine and of the feed a little at a
-// time, rests after it, and its errors are only told.
+// It uses the same data as netctl policy wait. It must not delay enforcement, so it reads the engine and the feed in
+// small portions with pauses, and its errors are only logged.
 package enforcement
 
 import (
@@ -14,110 +14,112 @@ import (
 	"sync"
 	"time"
 
-	"github.com/flowkeep/flowkeep/api/fleet/v1alpha1"
+	"github.com/flowkeep/flowkeep/fleet/api/v1alpha1"
 	"github.com/flowkeep/flowkeep/netmaster/feed"
-	"github.com/flowkeep/flowkeep/netmaster/inspect"
+	"github.com/flowkeep/flowkeep/netmaster/query"
 	"github.com/flowkeep/flowkeep/netmaster/resolve"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Nodes is the feed's view of the nodes.
+// Nodes returns the nodes' progress with a policy.
 type Nodes interface {
 	Standing(policy string, e *policy.Extent) []feed.Standing
 }
 
-// Watch counts the edits of a policy, until it is closed.
+// Watch counts the edits of a policy until it is closed.
 type Watch interface {
 	Edits() uint64
 	Close()
 }
 
-// API is where objects ask, and are answered.
+// API watches the objects and writes their status.
 type API interface {
-	// Follow tells of objects until ctx ends. It calls from goroutines of its own.
+	// Follow queues changes of objects until ctx ends. It uses goroutines of its own.
 	Follow(ctx context.Context, n *News)
-	// Write writes the status of an object and returns the object with it.
+	// Write writes the status of an object and returns the updated object.
 	Write(ctx context.Context, o *v1alpha1.NetworkPolicyEnforcement) (*v1alpha1.NetworkPolicyEnforcement, error)
 }
 
-// Config is what a reporter needs.
+// Config configures a Reporter.
 type Config struct {
 	API   API
-	Owner inspect.Owner
+	Owner query.Owner
 	Nodes Nodes
 	Watch func(policy string) Watch
-	// Unheard is why the engine may not know the cluster as it is; nothing is reported then.
-	Unheard func() string
-	// Changes counts up with everything that can change on which nodes a policy is needed.
+	// Unsynced returns why the engine may be behind the API server; nothing is reported then.
+	Unsynced func() string
+	// Changes increases with everything that may change the nodes of a policy.
 	Changes    func() uint64
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
 }
 
-// Pace.
+// Intervals and limits.
 const (
-	// beat is how often it is looked whether there is something to do.
-	beat = 100 * time.Millisecond
-	// again is after what time an object whose policy is on its way to nodes is looked at again, and routine any other.
-	again, routine = 200 * time.Millisecond, 5 * time.Second
-	// mostAtATime bounds what is read of the engine at once.
-	mostAtATime = 64
-	// share: after a look, what it took times this is left to others.
+	// tickInterval is the time between checks for work.
+	tickInterval = 100 * time.Millisecond
+	// pendingInterval is the time between evaluations of an object whose rollout is in progress, and idleInterval of
+	// others.
+	pendingInterval, idleInterval = 200 * time.Millisecond, 5 * time.Second
+	// maxPoliciesAtATime limits what is read from the engine at once.
+	maxPoliciesAtATime = 64
+	// share limits the load: after a check, the reporter pauses for this multiple of its duration.
 	share = 20
-	// writeTime is how long the API server may take, and apart how long it is left alone after it failed. What it refuses is tried again
-	// after refused. Of either it is said once in saying.
-	writeTime, apart, refused, saying = 10 * time.Second, 5 * time.Second, 30 * time.Second, time.Minute
-	// recovery is after what time reports begin again after something impossible.
-	recovery = 30 * time.Second
+	// writeTimeout bounds a write, and failurePause is the pause after a failure. A rejected write is retried after
+	// rejectedPause. Each kind of error is logged once in logInterval.
+	writeTimeout, failurePause = 10 * time.Second, 5 * time.Second
+	rejectedPause, logInterval = 30 * time.Second, time.Minute
+	// recoveryDelay is the pause after a panic.
+	recoveryDelay = 30 * time.Second
 )
 
-// Reporter keeps answers true.
+// Reporter keeps the status of objects up to date.
 type Reporter struct {
-	cfg     Config
-	metrics metrics
-	entries map[string]*entry // by namespace/name of the object
-	quiet   time.Time         // until then the API server is left alone
-	said    time.Time         // when trouble with it was last said
+	cfg         Config
+	metrics     metrics
+	entries     map[string]*entry // by namespace/name of the object
+	pausedUntil time.Time         // no writes before this time
+	loggedAt    time.Time         // last logged error of the API server
 }
 
-// entry is an object that asks, and what is known of its policy.
+// entry is an object and what is known of its policy.
 type entry struct {
-	object *v1alpha1.NetworkPolicyEnforcement // as it was last told or written
-	id     string                             // of its policy
-	watch  Watch                              // of its policy
+	object *v1alpha1.NetworkPolicyEnforcement // as last received or written
+	id     string                             // of the policy
+	watch  Watch                              // of the policy
 
-	held
-	enough uint64    // a node that has acknowledged this revision has the version in force
-	looked time.Time // when nodes were looked at
+	engineState
+	enough      uint64    // nodes that acknowledged this revision have the version installed
+	evaluatedAt time.Time // last evaluation
 
-	wish  v1alpha1.NetworkPolicyEnforcementStatus // what is to be told
-	since time.Time                               // when the wish became another in more than details
-	moved time.Time                               // when the version or the verdict became another
-	retry time.Time                               // until then it is not written
+	wish      v1alpha1.NetworkPolicyEnforcementStatus // status to be written
+	wishedAt  time.Time                               // when wish last changed in more than details
+	changedAt time.Time                               // when the version or the verdict last changed
+	retry     time.Time                               // no write before this time
 }
 
-// held is what the engine has of a policy.
-type held struct {
-	policy   *policy.Policy // nil: none
+// engineState is the engine's state of a policy.
+type engineState struct {
+	policy   *policy.Policy // nil: does not exist
 	extent   policy.Extent
 	revision uint64
-	edits    uint64    // of the policy by then
-	changes  uint64    // of the cluster by then
-	asOf     time.Time // zero: it was never read
+	edits    uint64    // of the policy when it was read
+	changes  uint64    // of the cluster when it was read
+	asOf     time.Time // zero: never read
 }
 
-// New makes a reporter.
+// New returns a reporter.
 func New(cfg Config) *Reporter {
 	return &Reporter{cfg: cfg, metrics: newMetrics(cfg.Registerer), entries: map[string]*entry{}}
 }
 
-// Run reports until ctx ends. It never fails: enforcement does not depend on it.
+// Run reports until ctx ends. It recovers from panics, as enforcement must not depend on it.
 func (r *Reporter) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		r.session(ctx)
-		wait := time.NewTimer(recovery)
+		wait := time.NewTimer(recoveryDelay)
 		select {
 		case <-wait.C:
 		case <-ctx.Done():
@@ -126,7 +128,7 @@ func (r *Reporter) Run(ctx context.Context) {
 	}
 }
 
-// session ends with ctx, or with a panic, which it tells.
+// session reports until ctx ends or a panic occurs, which it logs.
 func (r *Reporter) session(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	news := newNews()
@@ -138,26 +140,27 @@ func (r *Reporter) session(ctx context.Context) {
 	defer func() {
 		if p := recover(); p != nil {
 			r.metrics.failed.Inc()
-			r.cfg.Logger.Error("reports of enforcement stopped, and begin anew", "after", recovery, "panic", p, "stack", string(debug.Stack()))
+			r.cfg.Logger.Error("reporting of enforcement panicked and restarts", "after", recoveryDelay, "panic", p,
+				"stack", string(debug.Stack()))
 		}
 	}()
 	r.loop(ctx, news)
 }
 
 func (r *Reporter) loop(ctx context.Context, news *News) {
-	rest := time.NewTimer(beat)
+	rest := time.NewTimer(tickInterval)
 	defer rest.Stop()
 	for {
 		if len(r.entries) == 0 {
 			select {
-			case <-news.there:
+			case <-news.signal:
 			case <-ctx.Done():
 				return
 			}
 		}
 		r.take(news.take())
 		spent := r.step(ctx)
-		rest.Reset(min(max(beat, share*spent), routine))
+		rest.Reset(min(max(tickInterval, share*spent), idleInterval))
 		select {
 		case <-rest.C:
 		case <-ctx.Done():
@@ -166,7 +169,7 @@ func (r *Reporter) loop(ctx context.Context, news *News) {
 	}
 }
 
-// take notes what objects there are.
+// take records changed objects.
 func (r *Reporter) take(changed map[string]*v1alpha1.NetworkPolicyEnforcement) {
 	for key, o := range changed {
 		e := r.entries[key]
@@ -198,9 +201,10 @@ func (r *Reporter) forget() {
 	r.count()
 }
 
-// step looks at the objects whose turn it is and writes what is to be written. It tells how long the engine and the feed were used.
+// step evaluates the objects that are due and writes their status. It returns how long it used the engine and the
+// feed.
 func (r *Reporter) step(ctx context.Context) (spent time.Duration) {
-	if r.cfg.Unheard() != "" {
+	if r.cfg.Unsynced() != "" {
 		return 0
 	}
 	began := time.Now()
@@ -220,53 +224,53 @@ func (r *Reporter) step(ctx context.Context) (spent time.Duration) {
 	return spent
 }
 
-// turn are the objects that are due, those first that wait the longest.
+// turn returns the objects that are due, the longest waiting first.
 func (r *Reporter) turn(now time.Time) []*entry {
 	var soon, other []*entry
 	for _, e := range r.entries {
-		switch wait := now.Sub(e.looked); {
-		case e.isStale(), wait >= again && e.isDue(now, r.quiet):
+		switch wait := now.Sub(e.evaluatedAt); {
+		case e.isStale(), wait >= pendingInterval && e.isDue(now, r.pausedUntil):
 			soon = append(soon, e)
 		case wait >= e.rest():
 			other = append(other, e)
 		}
 	}
-	longest := func(a, b *entry) int { return cmp.Or(a.looked.Compare(b.looked), cmp.Compare(a.id, b.id)) }
+	longest := func(a, b *entry) int { return cmp.Or(a.evaluatedAt.Compare(b.evaluatedAt), cmp.Compare(a.id, b.id)) }
 	slices.SortFunc(soon, longest)
 	slices.SortFunc(other, longest)
-	kept := min(len(other), mostAtATime/4) // nobody waits forever
-	turn := slices.Concat(soon[:min(len(soon), mostAtATime-kept)], other)
-	return turn[:min(len(turn), mostAtATime)]
+	kept := min(len(other), maxPoliciesAtATime/4) // prevents starvation
+	turn := slices.Concat(soon[:min(len(soon), maxPoliciesAtATime-kept)], other)
+	return turn[:min(len(turn), maxPoliciesAtATime)]
 }
 
-// isStale tells that the policy was edited since it was read.
+// isStale reports whether the policy was edited since it was read.
 func (e *entry) isStale() bool { return e.asOf.IsZero() || e.edits != e.watch.Edits() }
 
-// isDue tells that something can be written now.
+// isDue reports whether a status should be written now.
 func (e *entry) isDue(now, quiet time.Time) bool {
 	wait, differ := pause(&e.object.Status, &e.wish)
-	return differ && now.Sub(e.since) >= wait && !now.Before(e.retry) && !now.Before(quiet)
+	return differ && now.Sub(e.wishedAt) >= wait && !now.Before(e.retry) && !now.Before(quiet)
 }
 
-// rest is after what time nodes are to be looked at again: what is on its way to them mostly is there soon.
+// rest returns the time until the next evaluation. It is short while a rollout is recent.
 func (e *entry) rest() time.Duration {
 	if enforced(&e.wish).Status != metav1.ConditionUnknown {
-		return routine
+		return idleInterval
 	}
-	return min(max(again, e.looked.Sub(e.moved)/8), routine)
+	return min(max(pendingInterval, e.evaluatedAt.Sub(e.changedAt)/8), idleInterval)
 }
 
-// readAll takes what the engine has now of the policies that may be others, or needed elsewhere.
+// readAll reloads from the engine the policies whose rules or nodes may have changed.
 func (r *Reporter) readAll(ctx context.Context, turn []*entry, changes uint64, now time.Time) error {
 	turn = slices.DeleteFunc(slices.Clone(turn), func(e *entry) bool {
-		return !e.isStale() && (e.changes == changes || now.Sub(e.asOf) < routine)
+		return !e.isStale() && (e.changes == changes || now.Sub(e.asOf) < idleInterval)
 	})
 	if len(turn) == 0 {
 		return nil
 	}
-	read := make([]held, len(turn))
+	read := make([]engineState, len(turn))
 	for i, e := range turn {
-		read[i].edits = e.watch.Edits() // before it is read: one more reading does no harm
+		read[i].edits = e.watch.Edits() // before reading: an extra reload does no harm
 	}
 	err := r.cfg.Owner.Do(ctx, func(engine *resolve.Engine) {
 		for i, e := range turn {
@@ -284,68 +288,76 @@ func (r *Reporter) readAll(ctx context.Context, turn []*entry, changes uint64, n
 	return nil
 }
 
-// hold keeps from which revision on the version is in force: what members of its groups come and go later makes nobody wait.
-func (e *entry) hold(h held) {
+// hold stores the engine's state. Later changes of group members do not raise the revision that nodes must
+// acknowledge.
+func (e *entry) hold(h engineState) {
 	if e.asOf.IsZero() || !sameVersion(e.policy, h.policy) {
-		e.enough, e.moved = h.revision, h.asOf
+		e.enough, e.changedAt = h.revision, h.asOf
 	}
-	e.held = h
+	e.engineState = h
 }
 
-// sameVersion: an annotation makes a dry run, without another generation.
+// sameVersion compares versions. Dry runs are an annotation, which does not change the generation.
 func sameVersion(a, b *policy.Policy) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
-	return a.UID == b.UID && a.Generation == b.Generation && a.Audit == b.Audit
+	return a.UID == b.UID && a.Generation == b.Generation && a.DryRun == b.DryRun
 }
 
-// look judges by what nodes have acknowledged.
+// look evaluates a policy by what nodes have acknowledged.
 func (r *Reporter) look(e *entry, now time.Time) {
-	k := Knowledge{Policy: e.policy, Nodes: inspect.PolicyNodes(r.cfg.Nodes.Standing(e.id, &e.extent), e.policy, e.extent.Rules, e.enough)}
+	k := Knowledge{
+		Policy: e.policy,
+		Nodes:  query.PolicyNodes(r.cfg.Nodes.Standing(e.id, &e.extent), e.policy, e.extent.Rules, e.enough),
+	}
 	wish := answer(e.object, &k)
 	before, after := enforced(&e.wish), enforced(&wish)
 	if before.Status != after.Status || before.Reason != after.Reason {
-		e.moved = now
+		e.changedAt = now
 	}
-	if before.Status != after.Status || before.Reason != after.Reason || e.wish.PolicyGeneration != wish.PolicyGeneration || e.wish.Copy != wish.Copy {
-		e.since = now
+	if before.Status != after.Status || before.Reason != after.Reason ||
+		e.wish.PolicyGeneration != wish.PolicyGeneration ||
+		e.wish.Copy != wish.Copy {
+		e.wishedAt = now
 	}
-	e.wish, e.looked = wish, now
+	e.wish, e.evaluatedAt = wish, now
 }
 
-// write tells what is to be told, if it has been so long enough.
+// write writes the pending status once it has lasted long enough.
 func (r *Reporter) write(ctx context.Context, e *entry) {
 	now := time.Now()
-	if !e.isDue(now, r.quiet) {
+	if !e.isDue(now, r.pausedUntil) {
 		return
 	}
 	o := e.object.DeepCopy()
 	o.Status = dated(e.wish, &e.object.Status, now)
-	ctx, cancel := context.WithTimeout(ctx, writeTime)
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	written, err := r.cfg.API.Write(ctx, o)
 	switch {
 	case err == nil:
 		r.metrics.written.Inc()
-		e.object, e.since = written, now
-	case isOvertaken(err): // there is news of it
+		e.object, e.wishedAt = written, now
+	case isOvertaken(err): // a newer version is queued
 		r.metrics.overtaken.Inc()
-		e.retry = now.Add(settling)
+		e.retry = now.Add(settleDelay)
 	default:
 		r.metrics.failed.Inc()
-		e.retry = now.Add(refused) // the turn is another's
+		e.retry = now.Add(rejectedPause) // let other objects proceed
 		if !isRefused(err) {
-			r.quiet = now.Add(apart)
+			r.pausedUntil = now.Add(failurePause)
 		}
-		if now.Sub(r.said) >= saying {
-			r.said = now
-			r.cfg.Logger.Warn("a report of enforcement can't be written", "object", o.Namespace+"/"+o.Name, "error", err)
+		if now.Sub(r.loggedAt) >= logInterval {
+			r.loggedAt = now
+			r.cfg.Logger.Warn("could not write the status of a NetworkPolicyEnforcement",
+				"object", o.Namespace+"/"+o.Name,
+				"error", err)
 		}
 	}
 }
 
-// count is how many answers are of which kind.
+// count updates the metrics.
 func (r *Reporter) count() {
 	n := map[metav1.ConditionStatus]int{metav1.ConditionTrue: 0, metav1.ConditionFalse: 0, metav1.ConditionUnknown: 0}
 	for _, e := range r.entries {

@@ -15,7 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/flowkeep/flowkeep/api/fleet/v1alpha1"
+	"github.com/flowkeep/flowkeep/fleet/api/v1alpha1"
 	"github.com/flowkeep/flowkeep/netmaster/feed"
 	"github.com/flowkeep/flowkeep/netmaster/resolve"
 	"github.com/flowkeep/flowkeep/policydb/policy"
@@ -56,7 +56,7 @@ func play(t *testing.T, f func(c *cluster)) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &cluster{T: t, feed: feed.NewServer(feed.Config{}), reg: prometheus.NewRegistry(), engine: resolve.New(0), acked: map[string]uint64{}, since: map[string]uint64{},
 			errs: map[string]error{}, objects: map[string]*v1alpha1.NetworkPolicyEnforcement{}}
-		c.reporter = New(Config{API: c, Owner: c, Nodes: c, Watch: c.watch, Unheard: func() string { c.mu.Lock(); defer c.mu.Unlock(); return c.unheard },
+		c.reporter = New(Config{API: c, Owner: c, Nodes: c, Watch: c.watch, Unsynced: func() string { c.mu.Lock(); defer c.mu.Unlock(); return c.unheard },
 			Changes: func() uint64 { c.mu.Lock(); defer c.mu.Unlock(); return c.changes }, Logger: slog.New(slog.NewTextHandler(&c.log, nil)), Registerer: c.reg})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
@@ -283,7 +283,7 @@ func TestReports(t *testing.T) {
 		c.passes(10 * time.Minute)
 		c.wrote()
 		c.has("n1")
-		c.passes(routine + time.Second)
+		c.passes(idleInterval + time.Second)
 		c.wrote("r True InForce of 3z")
 
 		c.write("p", "a", 3, copyOf("w")) // as labels do
@@ -296,7 +296,7 @@ func TestReports(t *testing.T) {
 		c.passes(500 * time.Millisecond)
 		c.wrote("r True NoPods of 4")
 
-		c.write("p", "a", 4, func(p *policy.Policy) { p.Audit = true })
+		c.write("p", "a", 4, func(p *policy.Policy) { p.DryRun = true })
 		c.passes(500 * time.Millisecond)
 		c.wrote("r False DryRun of 4")
 		c.has("n1", "n2")
@@ -331,12 +331,12 @@ func TestAbsences(t *testing.T) {
 		c.passes(time.Second)
 		c.wrote("r True InForce of 1")
 		c.leaves("n1")
-		c.passes(patience - time.Second)
+		c.passes(restartDelay - time.Second)
 		c.has("n1")
 		c.passes(time.Minute)
 		c.wrote()
 		c.leaves("n1")
-		c.passes(patience + routine + time.Second)
+		c.passes(restartDelay + idleInterval + time.Second)
 		c.wrote("r Unknown NodesAway of 1")
 		if m := enforced(&c.objects["ns/r"].Status).Message; !strings.Contains(m, "n1 (not connected") {
 			t.Error(m)
@@ -344,7 +344,7 @@ func TestAbsences(t *testing.T) {
 		c.passes(10 * time.Minute)
 		c.wrote()
 		c.has("n1")
-		c.passes(routine + time.Second)
+		c.passes(idleInterval + time.Second)
 		c.wrote("r True InForce of 1")
 	})
 }
@@ -357,24 +357,24 @@ func TestPodsMove(t *testing.T) {
 		c.passes(time.Second)
 		c.wrote("r True NoPods of 1")
 		c.pod("a1", "a", "n1")
-		c.passes(patience + 2*routine)
+		c.passes(restartDelay + 2*idleInterval)
 		c.wrote("r Unknown NodesAway of 1")
 		c.has("n1")
-		c.passes(routine + time.Second)
+		c.passes(idleInterval + time.Second)
 		c.wrote("r True InForce of 1")
 	})
 }
 
 // Of what can't be written others' answers are as they would be; it is tried again, and said now and then.
-func TestWritesThatFail(t *testing.T) {
+func TestFailedWritesAreRetried(t *testing.T) {
 	for _, failure := range []struct {
 		name        string
 		err         error
 		others      time.Duration // until when others' are written
 		least, most int           // writes in ten minutes
 	}{
-		{"an API server in trouble", errors.New("etcd is tired"), settling + apart + 2*time.Second, 15, 25},
-		{"one that refuses", apierrors.NewForbidden(schema.GroupResource{}, "r", errors.New("etcd is tired")), settling + 2*time.Second, 15, 25},
+		{"an API server in trouble", errors.New("etcd is tired"), settleDelay + failurePause + 2*time.Second, 15, 25},
+		{"one that refuses", apierrors.NewForbidden(schema.GroupResource{}, "r", errors.New("etcd is tired")), settleDelay + 2*time.Second, 15, 25},
 	} {
 		t.Run(failure.name, func(t *testing.T) {
 			play(t, func(c *cluster) {
@@ -398,7 +398,7 @@ func TestWritesThatFail(t *testing.T) {
 					t.Errorf("it was said %d times:\n%s", n, c.log.String())
 				}
 				c.fails("ns/r", nil)
-				c.passes(refused + time.Second)
+				c.passes(rejectedPause + time.Second)
 				if s := enforced(&c.objects["ns/r"].Status).Reason; s != v1alpha1.ReasonNoPolicy {
 					t.Errorf("then it is %q", s)
 				}
@@ -408,7 +408,7 @@ func TestWritesThatFail(t *testing.T) {
 }
 
 // While all can't be written, few writes are tried.
-func TestTheAPIServerIsAway(t *testing.T) {
+func TestWrite_APIServerUnavailable(t *testing.T) {
 	play(t, func(c *cluster) {
 		for i := range 200 {
 			c.ask(fmt.Sprintf("r%d", i), "p", 1)
@@ -422,7 +422,7 @@ func TestTheAPIServerIsAway(t *testing.T) {
 }
 
 // Policies that are edited all the time take no turns from others.
-func TestNobodyWaitsForever(t *testing.T) {
+func TestReporterStarvesNoObject(t *testing.T) {
 	play(t, func(c *cluster) {
 		c.pod("a1", "a", "n1")
 		c.pod("b1", "b", "n2")
@@ -440,7 +440,7 @@ func TestNobodyWaitsForever(t *testing.T) {
 				c.write(fmt.Sprintf("p%d", i), "a", int64(n+1))
 			}
 			c.has("n1")
-			c.passes(beat)
+			c.passes(tickInterval)
 		}
 		if !slices.Contains(c.writes, "q Unknown NodesAway of 1") {
 			t.Error("it was not said that a node is away")
@@ -449,7 +449,7 @@ func TestNobodyWaitsForever(t *testing.T) {
 }
 
 // An object that changed unheard is not written over.
-func TestWritesAreOvertaken(t *testing.T) {
+func TestWriteConflictIsRetried(t *testing.T) {
 	play(t, func(c *cluster) {
 		c.ask("r", "p", 1)
 		c.is(func() {
@@ -472,7 +472,7 @@ func TestWritesAreOvertaken(t *testing.T) {
 	})
 }
 
-func TestNothingIsSaidUnheard(t *testing.T) {
+func TestNoStatusBeforeSync(t *testing.T) {
 	play(t, func(c *cluster) {
 		c.is(func() { c.unheard = "netmaster has just begun" })
 		c.ask("r", "p", 1)
@@ -513,17 +513,17 @@ func TestObjectsGo(t *testing.T) {
 }
 
 // Something impossible ends neither reports nor the process.
-func TestBeginsAnew(t *testing.T) {
+func TestReporterRestartsAfterPanic(t *testing.T) {
 	play(t, func(c *cluster) {
 		c.is(func() { c.breaks = true })
 		c.ask("r", "p", 1)
-		c.passes(recovery / 2)
-		if !strings.Contains(c.log.String(), "begin anew") || !strings.Contains(c.log.String(), "impossible") {
+		c.passes(recoveryDelay / 2)
+		if !strings.Contains(c.log.String(), "panicked and restarts") || !strings.Contains(c.log.String(), "impossible") {
 			t.Errorf("said was %s", c.log.String())
 		}
 		c.wrote()
 		c.is(func() { c.breaks = false })
-		c.passes(recovery)
+		c.passes(recoveryDelay)
 		c.wrote("r Unknown NoPolicy of 0")
 	})
 }
@@ -566,7 +566,7 @@ func TestManyObjects(t *testing.T) {
 
 // Whatever happens in whatever order: True is only ever written of a version that all nodes with pods of it have, and when nothing happens any
 // more, what is written is so.
-func TestTrueIsTrue(t *testing.T) {
+func TestEnforcedMatchesNodes(t *testing.T) {
 	for seed := range uint64(12) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
@@ -620,7 +620,7 @@ func (c *cluster) history(h *rand.Rand) {
 		c.passes(time.Duration(h.IntN(3000)) * time.Millisecond)
 		if h.IntN(3) == 0 { // pods come between looks: the extent that the check above takes is then as it was at the last of them
 			c.pod("pod-"+node, []string{"a", "b"}[h.IntN(2)], node)
-			c.passes(routine + time.Second)
+			c.passes(idleInterval + time.Second)
 		}
 	}
 	c.passes(2 * time.Minute)

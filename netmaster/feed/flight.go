@@ -7,19 +7,19 @@ import (
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
-// flight is what a node was sent and has not acknowledged yet.
+// flight is an update that was sent and is not acknowledged yet.
 type flight struct {
 	revision uint64
-	all      bool // as much as everything
+	all      bool // stands for all rules and groups
 	rules    map[policy.Key]struct{}
-	groups   map[groupID]map[netip.Addr]bool // what changed in them does not matter
+	groups   map[policy.GroupID]map[netip.Addr]bool // values are unused
 }
 
-// mostFlights is how many a node's are told apart; of more, the oldest count as acknowledged only with the next.
-const mostFlights = 16
+// maxFlights limits the flights of a node. Older ones are merged, and count as acknowledged together.
+const maxFlights = 16
 
-// depart notes what has just been taken out of pending. Flights of a node that takes and never acknowledges are put together,
-// and where they are more than the node's span and slack, count as everything: they never outgrow it.
+// depart adds a flight. If a node never acknowledges, flights are merged, and replaced by one for everything when
+// they exceed the node's span and slack. This bounds their size.
 func (p *pending) depart(f flight, span int) {
 	if !f.all && len(f.rules)+len(f.groups) == 0 {
 		return
@@ -28,14 +28,14 @@ func (p *pending) depart(f flight, span int) {
 		f.rules, f.groups = nil, nil
 	}
 	p.flights = append(p.flights, f)
-	if len(p.flights) <= mostFlights {
+	if len(p.flights) <= maxFlights {
 		return
 	}
 	p.flights[1].join(p.flights[0], span+slack)
 	p.flights = slices.Delete(p.flights, 0, 1)
 }
 
-// join takes an older flight over; the smaller is written to the larger.
+// join merges an older flight. It copies the smaller one into the larger.
 func (f *flight) join(older flight, most int) {
 	f.all = f.all || older.all
 	if len(older.rules)+len(older.groups) > len(f.rules)+len(f.groups) {
@@ -52,7 +52,7 @@ func (f *flight) join(older flight, most int) {
 	}
 }
 
-// landed forgets what the node has acknowledged.
+// landed removes acknowledged flights.
 func (p *pending) landed(revision uint64) {
 	n := 0
 	for n < len(p.flights) && p.flights[n].revision <= revision {
@@ -61,8 +61,8 @@ func (p *pending) landed(revision uint64) {
 	p.flights = slices.Delete(p.flights, 0, n)
 }
 
-// behind tells whether something of an extent is not acknowledged in its present form. It costs the keys of the extent, and
-// next to nothing where nothing is on its way.
+// behind reports whether the node lacks an acknowledgement for the present form of anything in the extent. The cost
+// is proportional to the extent, and negligible if nothing is unacknowledged.
 func (p *pending) behind(e *policy.Extent) bool {
 	if p.always || touches(p.rules, p.groups, e) {
 		return true
@@ -70,10 +70,14 @@ func (p *pending) behind(e *policy.Extent) bool {
 	return slices.ContainsFunc(p.flights, func(f flight) bool { return f.all || touches(f.rules, f.groups, e) })
 }
 
-func touches(rules map[policy.Key]struct{}, groups map[groupID]map[netip.Addr]bool, e *policy.Extent) bool {
+func touches(rules map[policy.Key]struct{}, groups map[policy.GroupID]map[netip.Addr]bool, e *policy.Extent) bool {
 	isOne := func(kind policy.GroupKind) func(policy.Key) bool {
-		return func(k policy.Key) bool { _, ok := groups[groupID{kind, k}]; return ok }
+		return func(k policy.Key) bool { _, ok := groups[kind.ID(k)]; return ok }
 	}
-	return len(rules) > 0 && slices.ContainsFunc(e.Rules, func(k policy.Key) bool { _, ok := rules[k]; return ok }) ||
-		len(groups) > 0 && (slices.ContainsFunc(e.Peers, isOne(policy.PeerGroup)) || slices.ContainsFunc(e.Applied, isOne(policy.AppliedToGroup)))
+	isRule := func(k policy.Key) bool { _, ok := rules[k]; return ok }
+	if len(rules) > 0 && slices.ContainsFunc(e.Rules, isRule) {
+		return true
+	}
+	return len(groups) > 0 && (slices.ContainsFunc(e.Peers, isOne(policy.PeerGroup)) ||
+		slices.ContainsFunc(e.Applied, isOne(policy.AppliedToGroup)))
 }

@@ -11,7 +11,7 @@ import (
 func ruleOf(n int) *policy.Extent { return &policy.Extent{Rules: []policy.Key{key(n)}} }
 
 // What is on its way to a node is known by key, from when it changed until the node has acknowledged it.
-func TestBehindIsExact(t *testing.T) {
+func TestBehindMatchesPendingState(t *testing.T) {
 	m, v := connected(t)
 	p := v.pending
 	both, group := policy.Extent{Rules: []policy.Key{key(0)}, Peers: []policy.Key{key(1)}}, policy.Extent{Peers: []policy.Key{key(1)}}
@@ -50,7 +50,7 @@ func TestBehindIsExact(t *testing.T) {
 }
 
 // A node that takes and never acknowledges costs no more than its span and some slack, and is behind with all that it was sent.
-func TestWhatIsNotAcknowledgedIsBounded(t *testing.T) {
+func TestFlightsAreBounded(t *testing.T) {
 	m, v := connected(t)
 	p := v.pending
 	p.landed(1)
@@ -71,7 +71,7 @@ func TestWhatIsNotAcknowledgedIsBounded(t *testing.T) {
 			t.Fatalf("after %d: not behind", i)
 		}
 	}
-	if len(p.flights) > mostFlights || most > slack+100 || most < slack {
+	if len(p.flights) > maxFlights || most > slack+100 || most < slack {
 		t.Errorf("%d flights, at most %d keys", len(p.flights), most)
 	}
 	p.landed(m.revision)
@@ -81,7 +81,7 @@ func TestWhatIsNotAcknowledgedIsBounded(t *testing.T) {
 }
 
 // What is remembered of nodes that are away is bounded, and forgotten with the node.
-func TestChangesOfWhoIsAwayAreBounded(t *testing.T) {
+func TestRollouts_DisconnectedNodesAreBounded(t *testing.T) {
 	s := NewServer(Config{})
 	on := policy.Extent{Nodes: []string{"node1", "node2"}}
 	follow := func(id string, before, after policy.Extent) {
@@ -94,7 +94,7 @@ func TestChangesOfWhoIsAwayAreBounded(t *testing.T) {
 		t.Errorf("%d changes of one policy wait, of %d", n, len(s.rollouts.all))
 	}
 	const most = 10_000
-	s.rollouts.most = most
+	s.rollouts.limit = most
 	for i := range most {
 		follow(fmt.Sprint("a/", i), on, policy.Extent{})
 	}
@@ -127,7 +127,7 @@ func TestWatch(t *testing.T) {
 			return false
 		}
 	}
-	s.watches.tell(aboutNode("node1"))
+	s.watches.signal(aboutNode("node1"))
 	s.Follow([]PolicyChange{{ID: "a/c"}})
 	if heard() || w.Edits() != 0 {
 		t.Error("it hears of others")
@@ -137,14 +137,14 @@ func TestWatch(t *testing.T) {
 		t.Error("it does not hear of its policy once")
 	}
 	w.Standing(&policy.Extent{Nodes: []string{"node1"}})
-	if s.watches.tell(aboutNode("node1")); !heard() {
+	if s.watches.signal(aboutNode("node1")); !heard() {
 		t.Error("it does not hear of its node")
 	}
 	w.Standing(&policy.Extent{Nodes: []string{"node2"}})
-	if s.watches.tell(aboutNode("node1")); heard() {
+	if s.watches.signal(aboutNode("node1")); heard() {
 		t.Error("it looks at a node still")
 	}
-	if w.Close(); len(s.watches) > 0 {
-		t.Errorf("left behind: %v", s.watches)
+	if w.Close(); len(s.watches.by) > 0 {
+		t.Errorf("left behind: %v", s.watches.by)
 	}
 }

@@ -3,24 +3,27 @@ package feed
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
+	"time"
 
+	"github.com/flowkeep/flowkeep/api/feed"
 	"github.com/flowkeep/flowkeep/internal/lease"
 	"github.com/flowkeep/flowkeep/internal/wire"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
 
-// guest is a stream, from before its hello on.
-type guest struct {
-	term lease.Term // in which it is served; nil without an election
+// session is a stream, including its handshake.
+type session struct {
+	term lease.Term // nil without an election
 	end  context.CancelCauseFunc
 }
 
-// enter has a stream be of the term that is; it fails where nobody is served.
-func (s *Server) enter(end context.CancelCauseFunc) (*guest, error) {
+// enter registers a stream in the present term. It fails if this netmaster does not serve.
+func (s *Server) enter(end context.CancelCauseFunc) (*session, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	g := &guest{end: end}
+	g := &session{end: end}
 	if s.cfg.Leader != nil {
 		term, standby := s.cfg.Leader.Term()
 		if standby != "" {
@@ -29,36 +32,50 @@ func (s *Server) enter(end context.CancelCauseFunc) (*guest, error) {
 		}
 		g.term = term
 	}
-	s.guests[g] = struct{}{}
+	s.sessions[g] = struct{}{}
 	s.busy.Add(1)
 	return g, nil
 }
 
-func (s *Server) leave(g *guest) {
+func (s *Server) leave(g *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.guests, g)
+	delete(s.sessions, g)
 	s.busy.Done()
 }
 
-// Dismiss ends all streams, for another netmaster may lead, and returns when nothing of them is left: nothing is sent or heard any more, and what was
-// known of nodes is forgotten. Leader.Term has to say before that nobody is served.
+const (
+	// maxSpread is the time over which many streams are ended, so that nodes do not reconnect all at once. Each
+	// stream adds spreadOf.
+	maxSpread       = time.Second
+	spreadPerStream = 200 * time.Microsecond
+	// noticeInterval is how long a beat may wait before the node receives a notice that this netmaster is fenced,
+	// and holdTimeout is how long the node may then keep the stream.
+	noticeInterval = time.Second
+	holdTimeout    = 3 * time.Second
+)
+
+// Dismiss ends all streams because another netmaster may lead, waits until no event can follow, and discards the
+// state of nodes. Before the call, Leader.Term must return a standby reason.
 func (s *Server) Dismiss() {
 	s.mu.Lock()
-	for g := range s.guests {
-		g.end(errDeposed)
+	spread := min(maxSpread, time.Duration(len(s.sessions))*spreadPerStream)
+	for g := range s.sessions {
+		time.AfterFunc(rand.N(spread), func() { g.end(errNotLeading) })
 	}
 	s.mu.Unlock()
 	s.busy.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.last, s.refusals = map[string]NodeStatus{}, map[string]refusal{}
+	s.watches.changes.Add(1)
+	s.hellos.Reset() // nodes reconnect because of this end, which must not use up their rate
 }
 
-// welcome accepts the node, once it is certain that this netmaster led after the hello had come, in an epoch that the node can obey.
+// welcome accepts the node after the Lease was renewed with an epoch that the node accepts.
 func (s *Server) welcome(ctx context.Context, stream stream, c *conn) error {
 	if c.term == nil {
-		return stream.Send(wire.FromWelcome(c.spoken, s.cfg.Version, 0, 0))
+		return stream.Send(wire.FromWelcome(c.version, s.cfg.Version, 0, 0))
 	}
 	err := c.term.Above(ctx, c.hello.Epoch)
 	switch {
@@ -71,42 +88,88 @@ func (s *Server) welcome(ctx context.Context, stream stream, c *conn) error {
 	if err != nil {
 		return deposed(ctx)
 	}
-	return stream.Send(wire.FromWelcome(c.spoken, s.cfg.Version, epoch, valid))
+	return stream.Send(wire.FromWelcome(c.version, s.cfg.Version, epoch, valid))
 }
 
-// deposed is why a node that was to be told that this netmaster leads is not.
+// deposed returns the error for a node that cannot be served because leadership is uncertain.
 func deposed(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return reason(ctx)
 	}
-	return errDeposed
+	return errNotLeading
 }
 
-// beat keeps the newest beat: who is answered that has been answered those before.
+// beat stores the newest beat. A response to it covers all earlier ones.
 func (c *conn) beat(number uint64) {
 	select {
 	case <-c.beats:
 	default:
 	}
-	c.beats <- number // there is nobody else who puts one in
+	c.beats <- number // only this goroutine sends
 }
 
-// keeper answers beats, each once the Lease was renewed after it had come.
-func (s *Server) keeper(ctx context.Context, c *conn) error {
-	for {
+// awaitCertain waits until this netmaster certainly leads. While it is fenced it sends only notices to the node.
+func (s *Server) awaitCertain(ctx context.Context, stream stream, c *conn) error {
+	for c.term != nil && !c.term.Valid() {
+		changed := c.term.Changed()
+		if c.term.Valid() {
+			return nil
+		}
 		select {
-		case number := <-c.beats:
-			_, valid, err := c.term.Confirm(ctx, false)
-			if err != nil {
-				return deposed(ctx)
+		case <-changed:
+		case m := <-c.notices:
+			if err := s.put(stream, c, m); err != nil {
+				return err
 			}
-			select {
-			case <-c.trust:
-			default:
-			}
-			c.trust <- wire.FromTrust(number, valid)
 		case <-ctx.Done():
 			return reason(ctx)
 		}
 	}
+	return nil
+}
+
+// keeper responds to each beat after the Lease was renewed later than the beat arrived.
+func (s *Server) keeper(ctx context.Context, c *conn) error {
+	for {
+		var number uint64
+		select {
+		case number = <-c.beats:
+		case <-ctx.Done():
+			return reason(ctx)
+		}
+		number, valid, err := c.confirm(ctx, number)
+		if err != nil {
+			return deposed(ctx)
+		}
+		replace(c.trust, wire.FromTrust(number, valid))
+	}
+}
+
+// confirm waits until the Lease was renewed after a beat arrived, and returns the newest such beat. Meanwhile it
+// sends notices to the node.
+func (c *conn) confirm(ctx context.Context, beat uint64) (number uint64, valid time.Duration, err error) {
+	for {
+		short, cancel := context.WithTimeout(ctx, noticeInterval)
+		_, valid, err = c.term.Confirm(short, false)
+		cancel()
+		if err == nil || ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
+			return beat, valid, err
+		}
+		if c.version >= feed.KeyedSets {
+			replace(c.notices, wire.FromFenced(holdTimeout))
+		}
+		select {
+		case beat = <-c.beats:
+		default:
+		}
+	}
+}
+
+// replace replaces the message in a channel of capacity one. The caller must be the only sender.
+func replace(to chan *feed.MasterMessage, m *feed.MasterMessage) {
+	select {
+	case <-to:
+	default:
+	}
+	to <- m
 }

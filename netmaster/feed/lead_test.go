@@ -7,6 +7,7 @@ import (
 	"crypto/x509/pkix"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -40,6 +41,7 @@ func (t *oneTerm) Confirm(context.Context, bool) (uint64, time.Duration, error) 
 	return t.epoch, 3 * time.Second, nil
 }
 func (t *oneTerm) Above(context.Context, uint64) error { return nil }
+func (t *oneTerm) Changed() <-chan struct{}            { return nil }
 
 // terms is a netmaster that leads, or not.
 type terms struct{ now atomic.Pointer[oneTerm] }
@@ -69,7 +71,10 @@ func (l *line) Context() context.Context { return l.ctx }
 
 func (l *line) Recv() (*feed.NodeMessage, error) {
 	select {
-	case m := <-l.in:
+	case m, open := <-l.in:
+		if !open {
+			return nil, io.EOF
+		}
 		return m, nil
 	case <-l.ctx.Done():
 		return nil, l.ctx.Err()
@@ -115,8 +120,8 @@ func (l *line) hello(node string) {
 	}
 }
 
-// TestNothingIsLeftOfATerm: whatever a stream does when the term ends, it is over when Dismiss returns, and hears nothing of the next term.
-func TestNothingIsLeftOfATerm(t *testing.T) {
+// TestDismiss_EndsAllStreams: whatever a stream does when the term ends, it is over when Dismiss returns, and hears nothing of the next term.
+func TestDismiss_EndsAllStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var heard atomic.Int64
 		leads := &terms{}
@@ -175,8 +180,8 @@ func TestNothingIsLeftOfATerm(t *testing.T) {
 					t.Errorf("%s was sent something after its term", node)
 				}
 			}
-			if heard.Load() != told || len(s.conns)+len(s.claims)+len(s.guests) > 0 {
-				t.Errorf("%d events after the end, %d connections, %d claims, %d guests", heard.Load()-told, len(s.conns), len(s.claims), len(s.guests))
+			if heard.Load() != told || len(s.conns)+len(s.claims)+len(s.sessions) > 0 {
+				t.Errorf("%d events after the end, %d connections, %d claims, %d guests", heard.Load()-told, len(s.conns), len(s.claims), len(s.sessions))
 			}
 		}
 	})

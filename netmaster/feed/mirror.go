@@ -1,6 +1,7 @@
 package feed
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -8,20 +9,20 @@ import (
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
-// mirror is what nodes should hold: the engine's changes, summed up.
+// mirror is the state that nodes should hold, accumulated from the engine's changes.
 type mirror struct {
 	revision uint64
-	rules    map[policy.Key]*policy.Rule // with all origins; nodes get them brief
-	groups   map[policy.Key]members
-	hashes   map[policy.Key]policy.Key // of groups, since they changed last: thousands of nodes may hold the same at once
+	rules    map[policy.Key]*policy.Rule // with all origins; nodes receive only the first few
+	groups   map[policy.Key]*memberSet
 	nodes    map[string]*view
-	// rulesAt and groupsAt are the nodes in whose span a rule or a peer group is: a change costs as many as it concerns.
+	// rulesAt and groupsAt are the nodes that need a rule or a peer group.
 	rulesAt, groupsAt holders
+	alike             *alikeIndex
 }
 
 type holders map[policy.Key][]*view
 
-// add is for a node that was not there; remove for one that was.
+// add adds a node that is not a holder yet; remove removes a holder.
 func (h holders) add(k policy.Key, v *view) { h[k] = append(h[k], v) }
 
 func (h holders) remove(k policy.Key, v *view) {
@@ -39,7 +40,7 @@ func (h holders) remove(k policy.Key, v *view) {
 	}
 }
 
-// enter and leave keep a span's keys and who has them alike.
+// enter and leave keep a span and its holders consistent.
 func (h holders) enter(span map[policy.Key]struct{}, keys []policy.Key, v *view) {
 	for _, k := range keys {
 		if _, there := span[k]; !there {
@@ -60,51 +61,60 @@ func (h holders) leave(span map[policy.Key]struct{}, keys []policy.Key, v *view)
 
 type members map[netip.Addr]struct{}
 
-type groupID struct {
-	kind policy.GroupKind
-	key  policy.Key
-}
-
-// view is one node's span, and what a connection of it has yet to be sent.
+// view is a node's span, and the pending updates of its connection.
 type view struct {
 	rules   map[policy.Key]struct{}
 	groups  map[policy.Key]struct{}
 	applied map[policy.Key]members
-	pending *pending                          // nil: not connected
-	early   map[string]policy.SettledEndpoint // since a hello is being taken over, by ID: of what it announced; nil: none is
-	dryRuns bool                              // the connected node knows of them: to one of before, such a rule would be one in force
+	pending *pending // nil: not connected
+	// settled pods by ID, collected while a hello is processed; nil: none is
+	settled map[string]policy.SettledEndpoint
+	dryRuns bool // the connected node supports dry runs; an older one would enforce such a rule
+	alike   bool // the connected node supports groups by reference
 }
 
-// needs tells whether a node is to hold a rule.
+// needs reports whether a node must hold a rule.
 func (m *mirror) needs(v *view, k policy.Key) bool {
 	_, ok := v.rules[k]
-	return ok && (v.dryRuns || !m.rules[k].Audit)
+	return ok && (v.dryRuns || !m.rules[k].DryRun)
 }
 
-// pending is what changed since the node was last sent something: keys, not a queue, so that it never outgrows what the
-// node holds.
+// pending is the set of changes that were not sent yet. It holds keys, not a queue of changes, so its size is
+// bounded by what the node holds.
 type pending struct {
 	rules   map[policy.Key]struct{}
-	groups  map[groupID]map[netip.Addr]bool   // true: added; a nil map: the group is sent whole
-	settled map[string]policy.SettledEndpoint // by ID
+	groups  map[policy.GroupID]map[netip.Addr]bool // true: added; a nil map: the group is sent whole
+	settled map[string]policy.SettledEndpoint      // by ID
 	wake    chan struct{}
 	flights []flight
-	always  bool // something is due even if nothing changed
-	// most is how much more than the node's span may wait, and outgrown is called, if set, when more does: of a node that takes
-	// little, what came into its span and left it again would add up for ever.
-	most     int
+	always  bool // an update is due even without changes
+	// limit is how much pending may exceed the node's span. Beyond it outgrown is called, if set: for a slow node,
+	// keys that entered and left its span would accumulate without bound.
+	limit    int
 	outgrown func()
 }
 
-// slack is how much more may wait than what did at the start.
+// slack is how much pending may grow beyond its initial size.
 const slack = 10_000
 
 func newMirror() *mirror {
-	return &mirror{rules: map[policy.Key]*policy.Rule{}, groups: map[policy.Key]members{}, hashes: map[policy.Key]policy.Key{}, nodes: map[string]*view{}, rulesAt: holders{}, groupsAt: holders{}}
+	return &mirror{
+		rules:    map[policy.Key]*policy.Rule{},
+		groups:   map[policy.Key]*memberSet{},
+		nodes:    map[string]*view{},
+		rulesAt:  holders{},
+		groupsAt: holders{},
+		alike:    newAlikeIndex(),
+	}
 }
 
 func newPending() *pending {
-	return &pending{rules: map[policy.Key]struct{}{}, groups: map[groupID]map[netip.Addr]bool{}, settled: map[string]policy.SettledEndpoint{}, wake: make(chan struct{}, 1)}
+	return &pending{
+		rules:   map[policy.Key]struct{}{},
+		groups:  map[policy.GroupID]map[netip.Addr]bool{},
+		settled: map[string]policy.SettledEndpoint{},
+		wake:    make(chan struct{}, 1),
+	}
 }
 
 func (p *pending) signal() {
@@ -117,15 +127,15 @@ func (p *pending) signal() {
 func (p *pending) size() int { return len(p.rules) + len(p.groups) }
 
 func (p *pending) measure(span int) {
-	if p.outgrown != nil && p.size() > p.most+span {
+	if p.outgrown != nil && p.size() > p.limit+span {
 		p.outgrown()
 	}
 }
 
-func (p *pending) whole(id groupID) { p.groups[id] = nil }
+func (p *pending) whole(id policy.GroupID) { p.groups[id] = nil }
 
-// patch notes changed members, and falls back to the whole group where the patch would be larger.
-func (p *pending) patch(id groupID, size int, added, removed []netip.Addr) {
+// patch records changed members. If the patch would be larger than the group, the group is sent whole.
+func (p *pending) patch(id policy.GroupID, size int, added, removed []netip.Addr) {
 	patch, known := p.groups[id]
 	if known && patch == nil {
 		return
@@ -148,7 +158,11 @@ func (p *pending) patch(id groupID, size int, added, removed []netip.Addr) {
 func (m *mirror) view(node string) *view {
 	v := m.nodes[node]
 	if v == nil {
-		v = &view{rules: map[policy.Key]struct{}{}, groups: map[policy.Key]struct{}{}, applied: map[policy.Key]members{}}
+		v = &view{
+			rules:   map[policy.Key]struct{}{},
+			groups:  map[policy.Key]struct{}{},
+			applied: map[policy.Key]members{},
+		}
 		m.nodes[node] = v
 	}
 	return v
@@ -168,8 +182,9 @@ func (m *mirror) apply(c *policy.Changes) {
 			told = append(told, r)
 		}
 	}
+	lists := sharedLists{}
 	for i := range c.Groups {
-		m.applyGroup(&c.Groups[i])
+		m.applyGroup(&c.Groups[i], lists)
 	}
 	m.markRules(told)
 	m.markGroups(c.Groups)
@@ -182,24 +197,47 @@ func (m *mirror) apply(c *policy.Changes) {
 		case v.pending != nil:
 			v.pending.settled[s.ID] = s
 			v.pending.signal()
-		case v.early != nil:
-			v.early[s.ID] = s
+		case v.settled != nil:
+			v.settled[s.ID] = s
 		}
 	}
 }
 
-func (m *mirror) applyGroup(g *policy.GroupChange) {
-	delete(m.hashes, g.Key)
-	if g.Gone {
+func (m *mirror) applyGroup(g *policy.GroupChange, lists sharedLists) {
+	set := m.groups[g.Key]
+	if set != nil {
+		m.alike.remove(g.Key, set)
+	}
+	switch {
+	case g.Gone:
 		delete(m.groups, g.Key)
 		return
-	}
-	set := m.groups[g.Key]
-	if set == nil {
-		set = make(members, len(g.Added))
+	case set == nil:
+		set = &memberSet{base: lists.of(g.Added)}
 		m.groups[g.Key] = set
+	default:
+		m.alike.change(set, g.Added, g.Removed)
 	}
-	set.change(g.Added, g.Removed)
+	m.alike.add(g.Key, set)
+	m.share(g.Key, set)
+}
+
+// share gives a new or rewritten set the list of an equal one.
+func (m *mirror) share(key policy.Key, set *memberSet) {
+	fresh := len(set.changed) == 0
+	if !fresh && !set.isWide() {
+		return
+	}
+	for k := range m.alike.keys[set.sum] {
+		if other := m.groups[k]; k != key && !other.isWide() {
+			set.base, set.changed, set.removed = other.base, maps.Clone(other.changed), other.removed
+			return
+		}
+	}
+	if !fresh {
+		set.base = &memberList{members: slices.Collect(set.all), sum: set.sum}
+		set.changed, set.removed = nil, 0
+	}
 }
 
 func (s members) change(added, removed []netip.Addr) {
@@ -211,7 +249,8 @@ func (s members) change(added, removed []netip.Addr) {
 	}
 }
 
-// markRules and markGroups tell the connected nodes that had these before the batch; entering and leaving is in NodeChange.
+// markRules and markGroups mark changes for connected nodes that already hold the keys. New and removed keys are in
+// NodeChange.
 func (m *mirror) markRules(changes []policy.RuleChange) {
 	for _, r := range changes {
 		for _, v := range m.rulesAt[r.Key] {
@@ -231,7 +270,7 @@ func (m *mirror) markGroups(changes []policy.GroupChange) {
 		}
 		for _, v := range m.groupsAt[g.Key] {
 			if v.pending != nil {
-				v.pending.patch(groupID{policy.PeerGroup, g.Key}, len(m.groups[g.Key]), g.Added, g.Removed)
+				v.pending.patch(policy.PeerGroup.ID(g.Key), m.groups[g.Key].len(), g.Added, g.Removed)
 				v.pending.signal()
 			}
 		}
@@ -248,14 +287,14 @@ func (m *mirror) applyNode(n *policy.NodeChange) {
 		v.applyApplied(&n.AppliedTo[i])
 	}
 	if v.pending != nil {
-		v.markSpan(n)
+		m.markSpan(v, n)
 		v.pending.signal()
 		v.pending.measure(len(v.rules) + len(v.groups) + len(v.applied))
 	}
 }
 
 func (v *view) applyApplied(a *policy.AppliedToChange) {
-	id := groupID{policy.AppliedToGroup, a.Key}
+	id := policy.AppliedToGroup.ID(a.Key)
 	if a.Gone {
 		delete(v.applied, a.Key)
 		if v.pending != nil {
@@ -277,81 +316,22 @@ func (v *view) applyApplied(a *policy.AppliedToChange) {
 	}
 }
 
-func (v *view) markSpan(n *policy.NodeChange) {
+func (m *mirror) markSpan(v *view, n *policy.NodeChange) {
 	for _, keys := range [][]policy.Key{n.AddRules, n.RemoveRules} {
 		for _, k := range keys {
 			v.pending.rules[k] = struct{}{}
 		}
 	}
-	for _, keys := range [][]policy.Key{n.AddGroups, n.RemoveGroups} {
-		for _, k := range keys {
-			v.pending.whole(groupID{policy.PeerGroup, k})
+	for _, k := range n.AddGroups {
+		id := policy.PeerGroup.ID(k)
+		// Of a group that the node does not hold there is nothing to send while it is empty.
+		if _, due := v.pending.groups[id]; due || m.groups[k].len() > 0 {
+			v.pending.whole(id)
 		}
 	}
-}
-
-// resume marks the difference between what a node holds and what it should.
-func (m *mirror) resume(v *view, held []wire.Held) *pending {
-	p := newPending()
-	p.always = true
-	if v.early != nil {
-		p.settled, v.early = v.early, nil
+	for _, k := range n.RemoveGroups {
+		v.pending.whole(policy.PeerGroup.ID(k))
 	}
-	v.pending = p
-	has := make(map[wire.Held]struct{}, len(held))
-	for _, h := range held {
-		has[h] = struct{}{}
-		m.markUnneeded(v, p, h)
-	}
-	for k := range v.rules {
-		if _, ok := has[wire.Held{Key: k, Hash: m.rules[k].Brief().Hash()}]; !ok && m.needs(v, k) {
-			p.rules[k] = struct{}{}
-		}
-	}
-	for k := range v.groups {
-		p.compare(has, groupID{policy.PeerGroup, k}, m.hash(k))
-	}
-	for k, set := range v.applied {
-		p.compare(has, groupID{policy.AppliedToGroup, k}, policy.MembersHash(set.all))
-	}
-	p.most = p.size() + slack
-	p.signal()
-	return p
-}
-
-func (m *mirror) markUnneeded(v *view, p *pending, h wire.Held) {
-	needed := false
-	switch h.Group {
-	case 0:
-		needed = m.needs(v, h.Key)
-	case policy.PeerGroup:
-		_, needed = v.groups[h.Key]
-	case policy.AppliedToGroup:
-		_, needed = v.applied[h.Key]
-	}
-	switch {
-	case needed:
-	case h.Group == 0:
-		p.rules[h.Key] = struct{}{}
-	default:
-		p.whole(groupID{h.Group, h.Key})
-	}
-}
-
-func (p *pending) compare(has map[wire.Held]struct{}, id groupID, hash policy.Key) {
-	if _, ok := has[wire.Held{Group: id.kind, Key: id.key, Hash: hash}]; !ok {
-		p.whole(id)
-	}
-}
-
-// hash is a peer group's.
-func (m *mirror) hash(k policy.Key) policy.Key {
-	hash, ok := m.hashes[k]
-	if !ok {
-		hash = policy.MembersHash(m.groups[k].all)
-		m.hashes[k] = hash
-	}
-	return hash
 }
 
 func (s members) all(yield func(netip.Addr) bool) {
@@ -362,7 +342,7 @@ func (s members) all(yield func(netip.Addr) bool) {
 	}
 }
 
-// take builds what brings the node to the present revision; nil if nothing is due.
+// take returns the update that brings the node to the present revision; nil if nothing is due.
 func (m *mirror) take(v *view) *policy.NodeUpdate {
 	p := v.pending
 	if !p.always && len(p.rules)+len(p.groups)+len(p.settled) == 0 {
@@ -376,18 +356,19 @@ func (m *mirror) take(v *view) *policy.NodeUpdate {
 		}
 		u.Rules = append(u.Rules, change)
 	}
-	for id, patch := range p.groups {
-		u.Groups = append(u.Groups, m.groupUpdate(v, id, patch))
-	}
+	u.Groups = m.groupUpdates(v)
 	for _, settled := range p.settled {
 		u.Settled = append(u.Settled, settled)
 	}
 	p.depart(flight{u.Revision, p.always, p.rules, p.groups}, len(v.rules)+len(v.groups)+len(v.applied))
-	p.rules, p.groups, p.settled, p.always = map[policy.Key]struct{}{}, map[groupID]map[netip.Addr]bool{}, map[string]policy.SettledEndpoint{}, false
+	p.rules = map[policy.Key]struct{}{}
+	p.groups = map[policy.GroupID]map[netip.Addr]bool{}
+	p.settled = map[string]policy.SettledEndpoint{}
+	p.always = false
 	return u
 }
 
-// origins are those of the rules that a node needs, each once; at most as many as a message holds.
+// origins returns the origins of the rules that a node needs, without duplicates, and not more than fit in a message.
 func (m *mirror) origins(v *view, rules []policy.Key) []policy.Origin {
 	var out []policy.Origin
 	seen := map[policy.Origin]struct{}{}
@@ -405,22 +386,22 @@ func (m *mirror) origins(v *view, rules []policy.Key) []policy.Origin {
 	return out
 }
 
-func (m *mirror) groupUpdate(v *view, id groupID, patch map[netip.Addr]bool) policy.GroupUpdate {
-	u := policy.GroupUpdate{Key: id.key, Kind: id.kind}
-	set, ok := v.applied[id.key]
-	if id.kind == policy.PeerGroup {
-		if _, ok = v.groups[id.key]; ok {
-			set = m.groups[id.key]
-		}
+func (m *mirror) groupUpdate(v *view, id policy.GroupID, patch map[netip.Addr]bool) policy.GroupUpdate {
+	u := policy.GroupUpdate{Key: id.Key, Kind: id.Kind}
+	applied, ok := v.applied[id.Key]
+	members := func() []netip.Addr { return slices.Collect(applied.all) }
+	if id.Kind == policy.PeerGroup {
+		set := m.groups[id.Key]
+		members = set.list
+		_, ok = v.groups[id.Key]
+		ok = ok && set.len() > 0 // nodes do not hold empty groups
 	}
 	switch {
 	case !ok:
 		u.Gone = true
 	case patch == nil:
 		u.Replace = true
-		for a := range set {
-			u.Added = append(u.Added, a)
-		}
+		u.Added = members()
 	default:
 		for a, in := range patch {
 			if in {

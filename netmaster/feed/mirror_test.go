@@ -33,8 +33,8 @@ func connected(t *testing.T) (*mirror, *view) {
 	return m, v
 }
 
-// TestWhatWaitsForANodeIsBounded: by what it holds, however often that changes while it takes nothing.
-func TestWhatWaitsForANodeIsBounded(t *testing.T) {
+// TestPendingIsBounded: by what it holds, however often that changes while it takes nothing.
+func TestPendingIsBounded(t *testing.T) {
 	m, v := connected(t)
 	outgrown := 0
 	v.pending.outgrown = func() { outgrown++ }
@@ -43,7 +43,7 @@ func TestWhatWaitsForANodeIsBounded(t *testing.T) {
 			Groups:  []policy.GroupChange{{Key: key(1), Added: []netip.Addr{addr(2 + i)}, Removed: []netip.Addr{addr(1 + i)}}},
 			Settled: []policy.SettledEndpoint{{Node: "n", ID: "ns/pod", UID: fmt.Sprint(i)}}})
 	}
-	if p := v.pending; len(p.rules) != 1 || len(p.groups) != 1 || len(p.groups[groupID{policy.PeerGroup, key(1)}]) > 32 || len(p.settled) != 1 || outgrown > 0 {
+	if p := v.pending; len(p.rules) != 1 || len(p.groups) != 1 || len(p.groups[policy.PeerGroup.ID(key(1))]) > 32 || len(p.settled) != 1 || outgrown > 0 {
 		t.Fatalf("%d rules, %d groups, %d settled wait", len(p.rules), len(p.groups), len(p.settled))
 	}
 	u := m.take(v)
@@ -55,8 +55,8 @@ func TestWhatWaitsForANodeIsBounded(t *testing.T) {
 	}
 }
 
-// TestANodeThatOnlyFallsBehindIsLetGo: rules that come and go while it takes nothing add up, but not for ever.
-func TestANodeThatOnlyFallsBehindIsLetGo(t *testing.T) {
+// TestSlowNodeIsDisconnected: rules that come and go while it takes nothing add up, but not for ever.
+func TestSlowNodeIsDisconnected(t *testing.T) {
 	m, v := connected(t)
 	outgrown := -1
 	v.pending.outgrown = func() { outgrown = v.pending.size() }
@@ -114,10 +114,10 @@ func TestResumeSendsTheDifference(t *testing.T) {
 	}
 }
 
-// TestDryRunsAreForNodesThatKnowOfThem: a node of before is told to drop what it says it holds of them, and sent nothing.
-func TestDryRunsAreForNodesThatKnowOfThem(t *testing.T) {
+// TestDryRuns_OnlyForSupportingNodes: a node of before is told to drop what it says it holds of them, and sent nothing.
+func TestDryRuns_OnlyForSupportingNodes(t *testing.T) {
 	m, v := connected(t)
-	m.apply(&policy.Changes{Revision: 2, Rules: []policy.RuleChange{{Key: key(3), Rule: &policy.Rule{Key: key(3), Audit: true}}}, Nodes: []policy.NodeChange{{Node: "n", AddRules: []policy.Key{key(3)}}}})
+	m.apply(&policy.Changes{Revision: 2, Rules: []policy.RuleChange{{Key: key(3), Rule: &policy.Rule{Key: key(3), DryRun: true}}}, Nodes: []policy.NodeChange{{Node: "n", AddRules: []policy.Key{key(3)}}}})
 	puts := func(u *policy.NodeUpdate) (put, removed []policy.Key) {
 		for _, c := range u.Rules {
 			if c.Rule != nil {
@@ -149,8 +149,8 @@ func TestDryRunsAreForNodesThatKnowOfThem(t *testing.T) {
 	}
 }
 
-// TestWhoHasARuleIsKnown: after any history the index says what the spans say.
-func TestWhoHasARuleIsKnown(t *testing.T) {
+// TestMirror_HoldersOfRules: after any history the index says what the spans say.
+func TestMirror_HoldersOfRules(t *testing.T) {
 	g := policytest.New(1)
 	m := newMirror()
 	keys := func() (out []policy.Key) {
@@ -183,8 +183,8 @@ func TestWhoHasARuleIsKnown(t *testing.T) {
 	}
 }
 
-// TestManyOriginsCostANodeNothing: it has the first few of a rule's origins, and hears of changes among these only.
-func TestManyOriginsCostANodeNothing(t *testing.T) {
+// TestManyOriginsAreNotSent: it has the first few of a rule's origins, and hears of changes among these only.
+func TestManyOriginsAreNotSent(t *testing.T) {
 	m, v := connected(t)
 	var origins []policy.Origin
 	put := func(list []policy.Origin) *policy.NodeUpdate {
@@ -220,8 +220,11 @@ func TestResumeAfterGroupsChanged(t *testing.T) {
 	}
 	m.apply(&policy.Changes{Revision: 1, Nodes: []policy.NodeChange{{Node: "node", AddGroups: []policy.Key{key(1)}}}})
 	holds := func(members ...netip.Addr) bool {
-		held := wire.Held{Group: policy.PeerGroup, Key: key(1), Hash: policy.MembersHash(slices.Values(members))}
-		return m.resume(m.view("node"), []wire.Held{held}).size() == 0
+		var held []wire.Held
+		if len(members) > 0 { // a node holds no empty group
+			held = []wire.Held{{Group: policy.PeerGroup, Key: key(1), Hash: policy.MembersHash(slices.Values(members))}}
+		}
+		return m.resume(m.view("node"), held).size() == 0
 	}
 	for _, step := range []struct {
 		change policy.GroupChange
@@ -243,4 +246,11 @@ func TestResumeAfterGroupsChanged(t *testing.T) {
 			}
 		}
 	}
+}
+
+// resume marks the difference between what a node holds and what it should.
+func (m *mirror) resume(v *view, held []wire.Held) *pending {
+	p, want := m.begin(v)
+	p.add(want.compare(held))
+	return p
 }

@@ -9,47 +9,53 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// PolicyChange is a change of a policy itself, not of the pods that it speaks of.
+// PolicyChange is a change of a policy itself, not of the pods that it selects.
 type PolicyChange struct {
 	ID string // namespace/name
-	// Before and After are what nodes hold of it; empty where there is no such policy then.
+	// Before and After are what nodes hold of the policy; empty if it does not exist then.
 	Before, After policy.Extent
-	// Received is when netmaster was told; zero if the time until nodes have it is not to be measured.
+	// Received is the time of the watch event; zero if the rollout is not measured.
 	Received time.Time
 }
 
-// rollout is a change on its way to nodes.
+// rollout is a change that nodes have not all acknowledged.
 type rollout struct {
 	policy   string
 	revision uint64
 	received time.Time
-	// waiting are the nodes that have not acknowledged it; true if the change is measured there: the node was connected all the time.
+	// waiting are the nodes that have not acknowledged. The value is true if the rollout is measured there: the node
+	// has stayed connected.
 	waiting  map[string]bool
-	measured int       // of waiting
-	last     time.Time // when a measured node had it
-	failed   bool      // on a node
+	measured int       // number of true values in waiting
+	last     time.Time // latest acknowledgement of a measured node
+	failed   bool      // a node could not install it
 }
 
-// mostWaiting bounds what is remembered of nodes that stay away: changes times nodes. The oldest changes are forgotten first;
-// of nodes that still need the policy nothing is lost by it.
-const mostWaiting = 500_000
+// maxWaiting limits the tracked pairs of change and node. The oldest changes are dropped first, which affects only
+// nodes that no longer need the policy.
+const maxWaiting = 500_000
 
 // rollouts are the changes that some node has not acknowledged.
 type rollouts struct {
-	all      []*rollout // by revision; those that are over are taken out with the first that is not
+	all      []*rollout // by revision; completed ones are removed once they are the oldest
 	byNode   map[string][]*rollout
 	byPolicy map[string][]*rollout
 	waiting  int
-	most     int // of waiting
+	limit    int // of waiting
 	seconds  prometheus.Observer
 }
 
 func newRollouts(seconds prometheus.Observer) rollouts {
-	return rollouts{byNode: map[string][]*rollout{}, byPolicy: map[string][]*rollout{}, most: mostWaiting, seconds: seconds}
+	return rollouts{
+		byNode:   map[string][]*rollout{},
+		byPolicy: map[string][]*rollout{},
+		limit:    maxWaiting,
+		seconds:  seconds,
+	}
 }
 
-// Follow notes changes of policies that have just been published; like Publish it belongs to the engine's owner. It costs the
-// nodes and rules of the policies that changed.
+// Follow starts tracking changes of policies that have just been published. Call it on the owner goroutine. The cost
+// is proportional to the nodes and rules of the changed policies.
 func (s *Server) Follow(changes []PolicyChange) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -62,19 +68,25 @@ func (s *Server) Follow(changes []PolicyChange) {
 }
 
 func (s *Server) follow(c *PolicyChange, now time.Time) {
-	r := &rollout{policy: c.ID, revision: s.mirror.revision, received: c.Received, waiting: make(map[string]bool, max(len(c.Before.Nodes), len(c.After.Nodes)))}
+	r := &rollout{
+		policy:   c.ID,
+		revision: s.mirror.revision,
+		received: c.Received,
+		waiting:  make(map[string]bool, max(len(c.Before.Nodes), len(c.After.Nodes))),
+	}
 	for _, name := range c.Before.Nodes {
 		s.expect(r, name, c, now)
 	}
 	for _, name := range c.After.Nodes {
-		if _, twice := slices.BinarySearch(c.Before.Nodes, name); !twice && s.conns[name] != nil { // whoever is away gets all it needs anyway
+		if _, twice := slices.BinarySearch(c.Before.Nodes, name); !twice &&
+			s.conns[name] != nil { // disconnected nodes receive everything on reconnect
 			s.expect(r, name, c, now)
 		}
 	}
 	s.rollouts.add(r)
 }
 
-// expect makes a change wait for a node, if that has to do something for it.
+// expect adds a node to a rollout if the change affects it.
 func (s *Server) expect(r *rollout, name string, c *PolicyChange, now time.Time) {
 	switch p := s.mirror.view(name).pending; {
 	case p == nil:
@@ -103,8 +115,8 @@ func (l *rollouts) add(r *rollout) {
 	l.waiting += len(r.waiting)
 }
 
-// supersede lets earlier changes of the policy wait no longer for nodes that are away: the first that they acknowledge when they
-// are back is all of them.
+// supersede removes disconnected nodes from earlier rollouts of the policy: their first acknowledgement after a
+// reconnect covers all of them.
 func (l *rollouts) supersede(r *rollout) {
 	for _, old := range slices.Clone(l.byPolicy[r.policy]) {
 		for node := range r.waiting {
@@ -117,7 +129,7 @@ func (l *rollouts) supersede(r *rollout) {
 
 func (l *rollouts) remove(r *rollout, node string) {
 	list := l.byNode[node]
-	if i := slices.Index(list, r); i == 0 { // mostly
+	if i := slices.Index(list, r); i == 0 { // the usual case
 		l.keep(node, without(list, 1))
 	} else {
 		l.keep(node, slices.Delete(list, i, i+1))
@@ -125,13 +137,13 @@ func (l *rollouts) remove(r *rollout, node string) {
 	l.over(r, node)
 }
 
-// without cuts the first n off, whatever the length of the list.
+// without removes the first n elements in constant time.
 func without(list []*rollout, n int) []*rollout {
 	clear(list[:n])
 	return list[n:]
 }
 
-// measure observes a change that no connected node waits for any more; once.
+// measure observes the duration of a rollout when no connected node is left. It does so once.
 func (l *rollouts) measure(r *rollout) {
 	if !r.received.IsZero() && !r.last.IsZero() && !r.failed {
 		l.seconds.Observe(r.last.Sub(r.received).Seconds())
@@ -139,7 +151,7 @@ func (l *rollouts) measure(r *rollout) {
 	r.received = time.Time{}
 }
 
-// landed: a node has all up to a revision in force, but for what it says is wrong.
+// landed completes the changes that a node has acknowledged.
 func (l *rollouts) landed(node string, a *wire.Ack, now time.Time) {
 	due := l.byNode[node]
 	n := 0
@@ -160,7 +172,7 @@ func concernsPolicy(errs []wire.RuleError, id string) bool {
 	})
 }
 
-// over: a change waits for a node no longer. The caller keeps byNode.
+// over removes a node from a rollout. The caller updates byNode.
 func (l *rollouts) over(r *rollout, node string) {
 	l.unmeasured(r, node)
 	delete(r.waiting, node)
@@ -191,14 +203,14 @@ func (l *rollouts) keep(node string, rest []*rollout) {
 	}
 }
 
-// left: changes wait for the node until it is back, and are not measured there.
+// left marks a disconnected node's rollouts as not measured there.
 func (l *rollouts) left(node string) {
 	for _, r := range l.byNode[node] {
 		l.unmeasured(r, node)
 	}
 }
 
-// forget is for a node that will not come back.
+// forget removes a deleted node.
 func (l *rollouts) forget(node string) {
 	for _, r := range l.byNode[node] {
 		l.over(r, node)
@@ -206,22 +218,31 @@ func (l *rollouts) forget(node string) {
 	delete(l.byNode, node)
 }
 
-// trim lets go of what is over, and of the oldest where there are too many.
+// trim removes completed rollouts, and the oldest if there are too many.
 func (l *rollouts) trim() {
 	n := 0
-	for ; n < len(l.all) && (len(l.all[n].waiting) == 0 || l.waiting > l.most); n++ {
+	for ; n < len(l.all) && (len(l.all[n].waiting) == 0 || l.waiting > l.limit); n++ {
 		r := l.all[n]
 		for node := range r.waiting {
 			l.remove(r, node)
 		}
 	}
 	l.all = without(l.all, n)
-	if len(l.all) > 2*l.waiting+1000 { // what is over behind one that is not
+	if len(l.all) > 2*l.waiting+1000 { // completed rollouts behind an incomplete one
 		l.all = slices.DeleteFunc(l.all, func(r *rollout) bool { return len(r.waiting) == 0 })
 	}
 }
 
-// nodesOf are the nodes that have not acknowledged all changes of a policy.
+// Awaits reports whether a connected node has not acknowledged a change of one of the policies.
+func (s *Server) Awaits(policies []string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.ContainsFunc(policies, func(id string) bool {
+		return slices.ContainsFunc(s.rollouts.byPolicy[id], func(r *rollout) bool { return r.measured > 0 })
+	})
+}
+
+// nodesOf returns the nodes that have not acknowledged all changes of a policy.
 func (l *rollouts) nodesOf(id string) (out []string) {
 	for _, r := range l.byPolicy[id] {
 		for node := range r.waiting {

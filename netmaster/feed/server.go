@@ -1,30 +1,28 @@
-// Package feed streams to each node just what it needs, and takes what nodes say to the engine's owner. docs/feed.md tells
-// the protocol.
+// Package feed streams to each node the rules and groups that it needs, and passes nodes' messages to the engine's
+// owner. The protocol is described in docs/feed.md.
 package feed
 
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
-	"reflect"
 	"slices"
-	"sort"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/flowkeep/flowkeep/api/feed"
 	"github.com/flowkeep/flowkeep/internal/lease"
+	"github.com/flowkeep/flowkeep/internal/limit"
 	"github.com/flowkeep/flowkeep/internal/wire"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Event is something a node said; exactly one of the pointers is set. Events of one node come in order, those of an earlier
-// connection before those of a later one.
+// Event is a message of a node. Exactly one of the pointers is set. Events of a node are ordered, also across
+// connections.
 type Event struct {
 	Node      string
 	Connected *wire.Hello // Announced is complete
@@ -32,36 +30,39 @@ type Event struct {
 	Withdraw  *wire.Announcement
 	Ack       *wire.Ack
 	Drift     *wire.Drift
-	Gone      bool // the connection ended, and there is no other
+	Links     *policy.Links
+	Gone      bool // the connection ended, and there is no newer one
 }
 
-// Config is what a server needs. Events is called from the nodes' goroutines and returns when the owner has taken the
-// event over: a node is sent nothing before what it announced counts.
+// Config configures a Server. The nodes' goroutines call Events, which must return only after the owner has
+// processed the event: a node is sent nothing before its announcements are effective.
 type Config struct {
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
 	Version    string // of this program
-	// Versions of the protocol to speak; zero: all that this build knows.
+	// Versions of the protocol to support; zero: all that this build supports.
 	Versions wire.Versions
 	Events   func(context.Context, Event) error
-	// Refused, if set, is told why a node that showed its certificate is not served; once a minute for the same reason.
+	// Refused, if set, is called with the reason for rejecting an authenticated node, at most once a minute for each
+	// reason.
 	Refused func(node, message string)
-	// Leader is this netmaster's part in an election; nil: there is none, and this is the only one.
+	// Admit, if set, returns why a node may not connect. The nodes' goroutines call it.
+	Admit func(node string) error
+	// Leader provides the terms of an election; nil: this is the only netmaster.
 	Leader Leader
-	// HelloTimeout bounds how long a node may take to say hello, SendTimeout how long it may take to take a message: 0 means a
-	// minute.
+	// HelloTimeout bounds the handshake, SendTimeout the delivery of a message to a node. The default is a minute.
 	HelloTimeout, SendTimeout time.Duration
 }
 
-// Leader is this netmaster's part in an election.
+// Leader provides the terms of an election.
 type Leader interface {
-	// Term is in which this one serves; or why it serves nobody. A stream is of one term, and ends with it.
+	// Term returns the present term, or why this netmaster does not serve. A stream ends with its term.
 	Term() (term lease.Term, standby string)
-	// Await returns when this one serves, or another one is seen to lead; after a while in any case.
+	// Await waits until this netmaster serves or another leader is observed, for a limited time.
 	Await(ctx context.Context)
 }
 
-// NodeStatus is what is known of a node.
+// NodeStatus is the state of a node.
 type NodeStatus struct {
 	Name      string           `json:"name"`
 	Connected bool             `json:"connected"`
@@ -73,37 +74,46 @@ type NodeStatus struct {
 	Rules     int              `json:"rules"`
 	Groups    int              `json:"groups"`
 	Errors    []wire.RuleError `json:"errors,omitempty"`
-	// Refused is why the node is not connected, if it tried.
+	// Refused is why the node's last connection was rejected.
 	Refused string `json:"refused,omitempty"`
-	// TrafficMode is how its pods and other nodes' reach each other; empty if it has not told.
+	// TrafficMode is how packets travel between nodes; empty if unknown.
 	TrafficMode string `json:"trafficMode,omitempty"`
-	// DryRuns: it knows of them, and is sent their rules.
+	// DryRuns reports whether the node supports dry runs and receives their rules.
 	DryRuns bool `json:"dryRuns,omitempty"`
 }
 
-// Server is the feed's side of netmaster. Publish belongs to the engine's owner; all else is safe for concurrent use.
+// Server serves the feed. Call Publish and Follow on the owner goroutine; all else is safe for concurrent use.
 type Server struct {
 	feed.UnimplementedFeedServer
 	cfg     Config
 	ready   chan struct{}
 	isReady sync.Once
 	metrics metrics
+	// hellos and announced limit the rates of hellos and announcements of each node.
+	hellos, announced *limit.Rate
+	// inbound and replies limit the messages of each node: replies those responses that no query awaits, inbound all
+	// others.
+	inbound, replies *limit.Rate
+	delays           *limit.Rate // limits log lines
 
-	mu       sync.Mutex
-	mirror   *mirror
-	infos    []policy.NodeInfo
-	told     *feed.MasterMessage // infos, for all nodes alike; nil: not made yet
-	claims   map[string]*conn    // the newest stream of each node, from its hello on
-	conns    map[string]*conn    // those that are sent updates
-	last     map[string]NodeStatus
-	refusals map[string]refusal // by node; "": those whose certificate is no node's
-	rollouts rollouts
-	watches  watches
-	guests   map[*guest]struct{}
-	busy     sync.WaitGroup // guests, and the goroutines that serve them
+	mu            sync.Mutex
+	mirror        *mirror
+	infos         []policy.NodeInfo
+	nodes         nodeList
+	services      serviceSet
+	handshakes    map[string]*handshake // streams in the handshake
+	claims        map[string]*conn      // newest stream of each node, after its hello
+	conns         map[string]*conn      // streams that receive updates
+	last          map[string]NodeStatus
+	refusals      map[string]refusal // by node; "": peers without a node's certificate
+	rollouts      rollouts
+	watches       watches
+	sessions      map[*session]struct{}
+	responseBytes int            // memory of responses, in bytes
+	busy          sync.WaitGroup // guests, and the goroutines that serve them
 }
 
-// NewServer makes a server that holds nodes back until Ready.
+// NewServer returns a server that delays nodes until Ready is called.
 func NewServer(cfg Config) *Server {
 	if cfg.HelloTimeout == 0 {
 		cfg.HelloTimeout = time.Minute
@@ -113,86 +123,56 @@ func NewServer(cfg Config) *Server {
 	}
 	cfg.Versions = cfg.Versions.OrOwn()
 	m := newMetrics(cfg.Registerer)
-	return &Server{cfg: cfg, ready: make(chan struct{}), metrics: m, mirror: newMirror(), claims: map[string]*conn{},
-		conns: map[string]*conn{}, last: map[string]NodeStatus{}, refusals: map[string]refusal{}, rollouts: newRollouts(m.realised), watches: watches{}, guests: map[*guest]struct{}{}}
+	return &Server{cfg: cfg, ready: make(chan struct{}), metrics: m,
+		hellos:    limit.NewRate(helloInterval, helloBurst, maxNodes),
+		announced: limit.NewRate(announceInterval, announceBurst, maxNodes),
+		inbound:   limit.NewRate(inboundInterval, inboundBurst, maxNodes),
+		replies:   limit.NewRate(inboundInterval, repliesBurst, maxNodes),
+		delays:    limit.NewRate(refusalInterval, 1, maxNodes),
+		nodes:     nodeList{keyedSet: keyedSet{kind: feed.KeyedSet_KEYED_SET_NODES}},
+		services:  serviceSet{keyedSet: keyedSet{kind: feed.KeyedSet_KEYED_SET_SERVICES}},
+		mirror:    newMirror(), handshakes: map[string]*handshake{}, claims: map[string]*conn{},
+		conns: map[string]*conn{}, last: map[string]NodeStatus{}, refusals: map[string]refusal{},
+		rollouts: newRollouts(m.realised), sessions: map[*session]struct{}{},
+		watches: watches{by: map[about]map[*Watch]struct{}{}}}
 }
 
-// Ready lets nodes be served: the state that was published is complete.
+// Ready starts serving nodes. Call it when the published state is complete.
 func (s *Server) Ready() { s.isReady.Do(func() { close(s.ready) }) }
 
-// Publish takes changes over and wakes the nodes that they concern. It never waits for a node.
+// Publish applies changes and wakes the nodes that they concern. It does not block on nodes.
 func (s *Server) Publish(c *policy.Changes) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mirror.apply(c)
+	s.watches.changes.Add(1)
 }
 
-// SetNodes tells every node of all others, if anything of them changed.
-func (s *Server) SetNodes(infos []policy.NodeInfo) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	before := s.infos
-	s.infos = slices.Clone(infos)
-	sort.Slice(s.infos, func(i, j int) bool { return s.infos[i].Name < s.infos[j].Name })
-	s.forgetGone()
-	if reflect.DeepEqual(before, s.infos) { // as after a restart, when the API server has what the policy DB had
-		return
-	}
-	s.told = nil
-	for _, c := range s.conns {
-		select {
-		case c.infos <- struct{}{}:
-		default:
-		}
-	}
-}
-
-// tellInfos is the message that tells of all nodes, made once for all: it is as long as there are nodes, and goes to as many.
-func (s *Server) tellInfos() (*feed.MasterMessage, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.told == nil {
-		m, err := wire.Packed(wire.FromNodes(s.infos))
-		if err != nil {
-			return nil, err
-		}
-		s.told = m
-	}
-	return s.told, nil
-}
-
-// forgetGone makes no change wait for a node that is neither in the API nor connected.
+// forgetGone removes nodes that are neither in the API nor connected from rollouts.
 func (s *Server) forgetGone() {
 	for node := range s.rollouts.byNode {
-		_, there := slices.BinarySearchFunc(s.infos, node, func(n policy.NodeInfo, name string) int { return strings.Compare(n.Name, name) })
+		_, there := slices.BinarySearchFunc(s.infos, node,
+			func(n policy.NodeInfo, name string) int { return strings.Compare(n.Name, name) })
 		if !there && s.conns[node] == nil {
 			s.rollouts.forget(node)
-			s.watches.tell(aboutNode(node))
+			s.watches.signal(aboutNode(node))
 		}
 	}
 }
 
-// Infos is what is known of all nodes of the API server, connected or not.
+// Infos returns all nodes of the API server, connected or not.
 func (s *Server) Infos() []policy.NodeInfo {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.infos)
 }
 
-// reply is an answer that is waited for.
-type reply struct {
-	body []byte
-	done chan error
-}
-
-const maxReply = 256 << 20
-
-// answer takes a part of an answer. One that nobody waits for is dropped.
-func (s *Server) answer(c *conn, r *feed.Reply) {
+// addResponse adds a part of a response. It drops responses that no query awaits.
+func (s *Server) addResponse(c *conn, r *feed.Reply) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if a := c.streams[r.Id]; a != nil {
-		if a.take(r) {
+		if s.streamed(a, r) {
 			delete(c.streams, r.Id)
 		}
 		return
@@ -201,23 +181,13 @@ func (s *Server) answer(c *conn, r *feed.Reply) {
 	if waiting == nil {
 		return
 	}
-	waiting.body = append(waiting.body, r.Body...)
-	if r.More && r.Error == "" && len(waiting.body) < maxReply {
-		return
+	if s.take(waiting, r.Body, r.More, r.Error) {
+		delete(c.replies, r.Id)
 	}
-	delete(c.replies, r.Id)
-	var err error
-	switch {
-	case r.Error != "":
-		err = errors.New(r.Error)
-	case r.More:
-		err = fmt.Errorf("the answer is larger than %d bytes", maxReply)
-	}
-	waiting.done <- err
 }
 
-// ask registers a question to a connected node.
-func (s *Server) ask(node string) (*conn, uint64, *reply, error) {
+// registerQuery registers a query to a connected node.
+func (s *Server) registerQuery(node string, bound bound) (*conn, uint64, *reply, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.conns[node]
@@ -225,14 +195,14 @@ func (s *Server) ask(node string) (*conn, uint64, *reply, error) {
 		return nil, 0, nil, fmt.Errorf("node %s is not connected", node)
 	}
 	c.queryID++
-	r := &reply{done: make(chan error, 1)}
+	r := &reply{bound: bound, done: make(chan error, 1)}
 	c.replies[c.queryID] = r
 	return c, c.queryID, r, nil
 }
 
-// Query asks a node and waits for the answer.
+// Query queries a node and waits for the response.
 func (s *Server) Query(ctx context.Context, node string, body []byte) ([]byte, error) {
-	c, id, r, err := s.ask(node)
+	c, id, r, err := s.registerQuery(node, boundOf(body))
 	if err != nil {
 		return nil, err
 	}
@@ -240,23 +210,30 @@ func (s *Server) Query(ctx context.Context, node string, body []byte) ([]byte, e
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		delete(c.replies, id)
+		s.responseBytes -= len(r.body)
 	}()
 	select {
 	case c.send <- wire.FromQuery(id, body):
 	case err := <-r.done:
 		return nil, err
 	case <-ctx.Done():
-		return nil, fmt.Errorf("node %s takes no question: %w", node, ctx.Err())
+		return nil, fmt.Errorf("node %s does not accept the query: %w", node, ctx.Err())
 	}
 	select {
 	case err := <-r.done:
-		return r.body, err
+		if err == nil {
+			err = r.bound.check(r.body)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return r.body, nil
 	case <-ctx.Done():
-		return nil, fmt.Errorf("node %s does not answer: %w", node, ctx.Err())
+		return nil, fmt.Errorf("node %s does not respond: %w", node, ctx.Err())
 	}
 }
 
-// Nodes is the status of every node that has a span or a connection, or had one, or was refused.
+// Nodes returns the status of every node that is in the API, is connected or was rejected.
 func (s *Server) Nodes() []NodeStatus {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -273,7 +250,12 @@ func (s *Server) Nodes() []NodeStatus {
 	for name := range s.conns {
 		known[name] = struct{}{}
 	}
-	delete(known, "") // refusals of those whose certificate is no node's
+	for name := range known {
+		if _, refused := s.refusals[name]; !refused && !s.isThere(name) {
+			delete(known, name)
+		}
+	}
+	delete(known, "") // peers without a node's certificate
 	out := make([]NodeStatus, 0, len(known))
 	for _, name := range slices.Sorted(maps.Keys(known)) {
 		out = append(out, s.statusOf(name))
@@ -281,7 +263,7 @@ func (s *Server) Nodes() []NodeStatus {
 	return out
 }
 
-// OneTrafficMode tells that no two connected nodes say they are in different modes.
+// OneTrafficMode reports whether all connected nodes are in one traffic mode, as far as they report it.
 func (s *Server) OneTrafficMode() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -295,7 +277,7 @@ func (s *Server) OneTrafficMode() bool {
 	return true
 }
 
-// Node is the status of one node, connected or not.
+// Node returns the status of a node, connected or not.
 func (s *Server) Node(name string) NodeStatus {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -304,8 +286,19 @@ func (s *Server) Node(name string) NodeStatus {
 
 func (s *Server) status(c *conn) NodeStatus {
 	v := s.mirror.view(c.hello.Node)
-	st := NodeStatus{Name: c.hello.Node, Connected: true, Since: c.since, Version: c.hello.Program, Sent: c.sent, Realised: c.realised,
-		Rules: len(v.rules), Groups: len(v.groups) + len(v.applied), Errors: c.errs, TrafficMode: c.hello.TrafficMode, DryRuns: c.knowsDryRuns()}
+	st := NodeStatus{
+		Name:        c.hello.Node,
+		Connected:   true,
+		Since:       c.since,
+		Version:     c.hello.Program,
+		Sent:        c.sent,
+		Realised:    c.realised,
+		Rules:       len(v.rules),
+		Groups:      len(v.groups) + len(v.applied),
+		Errors:      c.errs,
+		TrafficMode: c.hello.TrafficMode,
+		DryRuns:     c.knowsDryRuns(),
+	}
 	if v.pending != nil {
 		st.Pending = len(v.pending.rules) + len(v.pending.groups)
 	}

@@ -7,17 +7,17 @@ import (
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
-// Standing is how far a node is with a policy.
+// Standing is a node's progress with a policy.
 type Standing struct {
 	NodeStatus
-	// Needs: the policy applies to pods there; else the node only has to drop what it has of it.
+	// Needs reports whether the policy applies to pods on the node; otherwise the node only has to remove it.
 	Needs bool
-	// Behind: it has not acknowledged the present form of something that is the policy's, its groups' members included.
+	// Behind reports whether the node has not acknowledged the present form of the policy's rules and groups.
 	Behind bool
 }
 
-// Standing tells of the nodes that need a policy, and after them of others that have yet to acknowledge a change of it. It costs
-// the nodes of the extent, and its rules where something is on its way to a node.
+// Standing returns the nodes that need a policy, followed by others that have not acknowledged a change of it. The
+// cost is proportional to the nodes of the extent, and to its rules while updates are unacknowledged.
 func (s *Server) Standing(id string, e *policy.Extent) []Standing {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -43,7 +43,7 @@ func (s *Server) standing(id string, e *policy.Extent) []Standing {
 	return out
 }
 
-// statusOf is what is known of a node, which may be nothing.
+// statusOf returns the status of a node; only the name is set if it is unknown.
 func (s *Server) statusOf(name string) NodeStatus {
 	if c := s.conns[name]; c != nil {
 		return s.status(c)
@@ -56,17 +56,25 @@ func (s *Server) statusOf(name string) NodeStatus {
 	return st
 }
 
-// about is what a watch can be told of.
+// about is the subject of a watch: a policy or a node.
 type about struct{ policy, node string }
 
 func aboutPolicy(id string) about { return about{policy: id} }
 func aboutNode(name string) about { return about{node: name} }
 
-// watches are told of what concerns them; to tell costs as many as it concerns.
-type watches map[about]map[*Watch]struct{}
+// watches signals watches by subject. The cost is proportional to the watches of the subject.
+type watches struct {
+	by map[about]map[*Watch]struct{}
+	// changes counts everything that can change a Standing. Server.mu is held for changes.
+	changes atomic.Uint64
+}
 
-func (w watches) tell(a about) {
-	for one := range w[a] {
+// Standings returns a number that changes with everything that can change a Standing.
+func (s *Server) Standings() uint64 { return s.watches.changes.Load() }
+
+func (w *watches) signal(a about) {
+	w.changes.Add(1)
+	for one := range w.by[a] {
 		select {
 		case one.changed <- struct{}{}:
 		default:
@@ -74,29 +82,29 @@ func (w watches) tell(a about) {
 	}
 }
 
-// edited tells that a policy itself has changed.
-func (w watches) edited(id string) {
-	for one := range w[aboutPolicy(id)] {
+// edited signals a change of the policy itself.
+func (w *watches) edited(id string) {
+	for one := range w.by[aboutPolicy(id)] {
 		one.edits.Add(1)
 	}
-	w.tell(aboutPolicy(id))
+	w.signal(aboutPolicy(id))
 }
 
-func (w watches) add(a about, one *Watch) {
-	if w[a] == nil {
-		w[a] = map[*Watch]struct{}{}
+func (w *watches) add(a about, one *Watch) {
+	if w.by[a] == nil {
+		w.by[a] = map[*Watch]struct{}{}
 	}
-	w[a][one] = struct{}{}
+	w.by[a][one] = struct{}{}
 }
 
-func (w watches) remove(a about, one *Watch) {
-	if delete(w[a], one); len(w[a]) == 0 {
-		delete(w, a)
+func (w *watches) remove(a about, one *Watch) {
+	if delete(w.by[a], one); len(w.by[a]) == 0 {
+		delete(w.by, a)
 	}
 }
 
-// Watch is told when a policy itself changes, and when the nodes that it looks at acknowledge something, come or go. It is
-// for one goroutine, and must be closed.
+// Watch signals changes of a policy, and acknowledgements, connects and disconnects of its nodes. Use it from one
+// goroutine, and close it.
 type Watch struct {
 	server  *Server
 	id      string
@@ -105,7 +113,7 @@ type Watch struct {
 	nodes   []string
 }
 
-// Watch begins to watch a policy, which need not be there.
+// Watch starts watching a policy, which need not exist.
 func (s *Server) Watch(id string) *Watch {
 	w := &Watch{server: s, id: id, changed: make(chan struct{}, 1)}
 	s.mu.Lock()
@@ -114,18 +122,18 @@ func (s *Server) Watch(id string) *Watch {
 	return w
 }
 
-// Changed can be read after something changed; several changes may be told as one.
+// Changed returns a channel that is readable after one or more changes.
 func (w *Watch) Changed() <-chan struct{} { return w.changed }
 
-// Edits counts the changes of the policy itself since the watch began.
+// Edits returns the number of changes of the policy itself since the watch began.
 func (w *Watch) Edits() uint64 { return w.edits.Load() }
 
-// Standing is Server.Standing; from now on these nodes are looked at, and no others.
+// Standing returns Server.Standing, and watches exactly these nodes from now on.
 func (w *Watch) Standing(e *policy.Extent) []Standing {
 	w.server.mu.Lock()
 	defer w.server.mu.Unlock()
 	out := w.server.standing(w.id, e)
-	w.lookAway()
+	w.clearNodes()
 	for i := range out {
 		w.nodes = append(w.nodes, out[i].Name)
 		w.server.watches.add(aboutNode(out[i].Name), w)
@@ -133,7 +141,7 @@ func (w *Watch) Standing(e *policy.Extent) []Standing {
 	return out
 }
 
-func (w *Watch) lookAway() {
+func (w *Watch) clearNodes() {
 	for _, name := range w.nodes {
 		w.server.watches.remove(aboutNode(name), w)
 	}
@@ -144,6 +152,6 @@ func (w *Watch) lookAway() {
 func (w *Watch) Close() {
 	w.server.mu.Lock()
 	defer w.server.mu.Unlock()
-	w.lookAway()
+	w.clearNodes()
 	w.server.watches.remove(aboutPolicy(w.id), w)
 }

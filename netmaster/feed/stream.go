@@ -10,64 +10,78 @@ import (
 )
 
 const (
-	// window is how many answers of a stream may be on their way: what a slow asker holds up is bounded by it.
+	// window limits the unread responses of a stream, and so the memory that a slow reader takes.
 	window = 8
-	// mostStreams is how many streams of a node are asked for at a time.
-	mostStreams = 16
+	// maxStreams limits the concurrent streaming queries to a node.
+	maxStreams = 16
 )
 
-// answers are those of one stream, until they are taken. take and end are called with Server.mu held.
-type answers struct {
-	came chan []byte // closed at the end; holds no more than was granted
-	err  error       // why it ended; to be read when came is closed
+// responses are the unread responses of a stream. The caller of take and end holds Server.mu.
+type responses struct {
+	received chan []byte // closed at the end; capacity limited by the grant
+	err      error       // why the stream ended; valid once received is closed
 }
 
-// take keeps an answer, and tells whether it was the last. A node that sends more than it was granted is not listened to.
-func (a *answers) take(r *feed.Reply) (ended bool) {
+// streamed stores a response of a stream, if memory allows, and reports whether it was the last. The caller holds
+// Server.mu.
+func (s *Server) streamed(a *responses, r *feed.Reply) (ended bool) {
+	if s.responseBytes+len(r.Body) > maxResponses {
+		a.end(errResponses)
+		return true
+	}
+	kept, ended := a.take(r)
+	s.responseBytes += kept
+	return ended
+}
+
+// take stores a response, and returns its size and whether it was the last. A node that exceeds its grant ends the
+// stream.
+func (a *responses) take(r *feed.Reply) (kept int, ended bool) {
 	switch {
 	case r.Error != "":
 		a.end(errors.New(r.Error))
-		return true
+		return 0, true
 	case len(r.Body) > wire.MaxStreamed:
-		a.end(fmt.Errorf("the node sends an answer of %d bytes: no more than %d", len(r.Body), wire.MaxStreamed))
-		return true
+		a.end(fmt.Errorf("the node sends a response of %d bytes, above the limit of %d", len(r.Body), wire.MaxStreamed))
+		return 0, true
 	case len(r.Body) > 0:
 		select {
-		case a.came <- r.Body:
+		case a.received <- r.Body:
+			kept = len(r.Body)
 		default:
-			a.end(errors.New("the node sends more answers than it was granted"))
-			return true
+			a.end(errors.New("the node sends more responses than granted"))
+			return 0, true
 		}
 	}
 	if !r.More {
 		a.end(nil)
 	}
-	return !r.More
+	return kept, !r.More
 }
 
-func (a *answers) end(err error) {
+func (a *responses) end(err error) {
 	a.err = err
-	close(a.came)
+	close(a.received)
 }
 
-// openStream registers a question that is answered by a stream.
-func (s *Server) openStream(node string) (*conn, uint64, *answers, error) {
+// openStream registers a streaming query.
+func (s *Server) openStream(node string) (*conn, uint64, *responses, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.conns[node]
 	switch {
 	case c == nil:
 		return nil, 0, nil, fmt.Errorf("node %s is not connected", node)
-	case len(c.streams) >= mostStreams:
-		return nil, 0, nil, fmt.Errorf("node %s is followed by %d others: ask again later", node, mostStreams)
+	case len(c.streams) >= maxStreams:
+		return nil, 0, nil, fmt.Errorf("node %s has %d streaming queries: retry later", node, maxStreams)
 	}
 	c.queryID++
-	a := &answers{came: make(chan []byte, window)}
+	a := &responses{received: make(chan []byte, window)}
 	c.streams[c.queryID] = a
 	return c, c.queryID, a, nil
 }
 
-// closeStream forgets it, and tells whether the node has yet to be told.
+// closeStream removes a streaming query, and reports whether the node must still be stopped.
 func (s *Server) closeStream(c *conn, id uint64) (live bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,47 +90,66 @@ func (s *Server) closeStream(c *conn, id uint64) (live bool) {
 	return live
 }
 
-// QueryStream asks a node and hands its answers on as they come, until each fails, ctx ends or there are no more. A slow each slows the
-// node down, and nothing else.
+// QueryStream queries a node and passes its responses to each, until each fails, ctx ends or there are no more. A
+// slow callback slows down only this stream.
 func (s *Server) QueryStream(ctx context.Context, node string, body []byte, each func([]byte) error) error {
 	c, id, a, err := s.openStream(node)
 	if err != nil {
 		return err
 	}
 	defer func() {
-		if s.closeStream(c, id) {
-			_ = c.say(context.WithoutCancel(ctx), wire.FromGrant(id, 0, true))
+		live := s.closeStream(c, id)
+		s.drain(a)
+		if live {
+			_ = c.enqueue(context.WithoutCancel(ctx), wire.FromGrant(id, 0, true))
 		}
 	}()
-	if err := c.say(ctx, wire.FromStreamQuery(id, body, window)); err != nil {
-		return fmt.Errorf("node %s takes no question: %w", node, err)
+	if err := c.enqueue(ctx, wire.FromStreamQuery(id, body, window)); err != nil {
+		return fmt.Errorf("node %s does not accept the query: %w", node, err)
 	}
 	for taken := 0; ; {
 		var answer []byte
 		var more bool
 		select {
-		case answer, more = <-a.came:
+		case answer, more = <-a.received:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 		if !more {
 			return a.err
 		}
-		if err := each(answer); err != nil {
+		err := each(answer)
+		s.drop(len(answer))
+		if err != nil {
 			return err
 		}
 		if taken++; taken < window/2 {
 			continue
 		}
-		if err := c.say(ctx, wire.FromGrant(id, taken, false)); err != nil {
+		if err := c.enqueue(ctx, wire.FromGrant(id, taken, false)); err != nil {
 			return err
 		}
 		taken = 0
 	}
 }
 
-// say waits until the sender takes a message, which ends with the connection.
-func (c *conn) say(ctx context.Context, m *feed.MasterMessage) error {
+// drain releases the memory of unread responses of a closed stream.
+func (s *Server) drain(a *responses) {
+	for {
+		select {
+		case answer, more := <-a.received:
+			if !more {
+				return
+			}
+			s.drop(len(answer))
+		default:
+			return
+		}
+	}
+}
+
+// enqueue waits until the sender accepts a message. It fails if the connection ends.
+func (c *conn) enqueue(ctx context.Context, m *feed.MasterMessage) error {
 	select {
 	case c.send <- m:
 		return nil

@@ -1,6 +1,6 @@
-// Package follow finds the ways of packets through the cluster in what nodes have seen of them. A packet is known again by what neither
-// stacks nor address translation nor tunnels change (inspect.SeenPacket.Identity), so that nothing is done to it. Pure: without clock,
-// lock and I/O.
+// Package follow reconstructs the ways of packets through the cluster from sightings of nodes. It recognises a
+// packet by content that network stacks, address translation and tunnels do not change
+// (inspect.SeenPacket.Identity), without marking it. The package is pure: it has no clock, lock or I/O.
 package follow
 
 import (
@@ -11,36 +11,36 @@ import (
 	"github.com/flowkeep/flowkeep/api/inspect"
 )
 
-// End is a pod, a node, or, where it has neither name, somebody outside.
+// End is a pod or a node; without either name it is outside the cluster.
 type End struct {
 	Pod       string // namespace/name
 	Node      string
 	Addresses []netip.Addr
 }
 
-// Ends are whom packets are between.
+// Ends are the ends of the packets to follow.
 type Ends struct {
 	From End
-	// Aliases are addresses that nodes put in place of From's.
+	// Aliases are addresses that nodes substitute for From's.
 	Aliases []netip.Addr
-	// To are who may get them.
+	// To are the possible receivers.
 	To []End
 	// Virtual are addresses that nodes translate to one of To's.
 	Virtual []netip.Addr
 }
 
-// Way is a packet's.
+// Way is the way of one packet.
 type Way struct {
 	Back bool // from To to From
-	// Hops are in the order of travel: by time on a node, and by the path from one to the next, for clocks differ.
+	// Hops are in the order of travel: by time on each node, and by path between nodes, as clocks differ.
 	Hops []inspect.Hop
-	// Alike: others are the same in all that can be compared, and some of them were seen at fewer places: which is which is not known. Or
-	// it ends where another, the same but for its sender's port, begins by an alias: it may have been given that port.
+	// Alike reports that the way is ambiguous: other packets have equal content and fewer sightings, or the way ends
+	// where another begins with an alias and a different source port.
 	Alike bool
 }
 
-// Join puts together what was seen, in any order. Ways are in the order in which From sent them as far as it is
-// known; those that only To's node saw come last.
+// Join joins sightings, in any order, to ways. These are in the order of sending, as far as known; ways seen only by
+// To's node are last.
 func (e *Ends) Join(seen []inspect.Hop) (ways []Way) {
 	groups, order := map[key][]inspect.Hop{}, []key{}
 	for i := range seen {
@@ -53,17 +53,18 @@ func (e *Ends) Join(seen []inspect.Hop) (ways []Way) {
 		}
 		groups[k] = append(groups[k], seen[i])
 	}
-	translated := map[key]bool{} // by identity and direction: some came from somewhere with an alias
+	translated := map[key]bool{} // by identity and direction: a way before an alias exists
 	for _, k := range order {
-		apart := e.apart(k.back, groups[k])
-		if k.port != 0 && slices.ContainsFunc(apart, e.goesOn) {
+		apart := e.separate(k.back, groups[k])
+		if k.port != 0 && slices.ContainsFunc(apart, e.continuesOther) {
 			translated[key{back: k.back, identity: k.identity}] = true
 		}
 		ways = append(ways, apart...)
 	}
 	for i := range ways {
 		first := &ways[i].Hops[0]
-		if !first.Strong && translated[key{back: ways[i].Back, identity: first.Identity}] && e.Started(&ways[i]) && !e.Arrived(&ways[i]) {
+		if !first.Strong && translated[key{back: ways[i].Back, identity: first.Identity}] && e.Started(&ways[i]) &&
+			!e.Arrived(&ways[i]) {
 			ways[i].Alike = true
 		}
 	}
@@ -76,11 +77,11 @@ func (e *Ends) Join(seen []inspect.Hop) (ways []Way) {
 	return ways
 }
 
-// key is of sightings that are of one packet, or of several that are alike.
+// key is common to the sightings of one packet, or of indistinguishable ones.
 type key struct {
 	back     bool
 	identity string
-	port     uint16 // at From, where the identity alone does not do
+	port     uint16 // source port at From, if the identity is not unique
 }
 
 func (e *Ends) keyOf(h *inspect.Hop) (k key, ok bool) {
@@ -101,10 +102,11 @@ func (e *Ends) keyOf(h *inspect.Hop) (k key, ok bool) {
 }
 
 func (e *Ends) forward(from, to netip.Addr) bool {
-	return (slices.Contains(e.From.Addresses, from) || slices.Contains(e.Aliases, from)) && (e.At(to) != nil || slices.Contains(e.Virtual, to))
+	return (slices.Contains(e.From.Addresses, from) || slices.Contains(e.Aliases, from)) &&
+		(e.At(to) != nil || slices.Contains(e.Virtual, to))
 }
 
-// At is which of To has an address; nil: none.
+// At returns the end in To with an address; nil if there is none.
 func (e *Ends) At(a netip.Addr) *End {
 	for i := range e.To {
 		if slices.Contains(e.To[i].Addresses, a) {
@@ -114,7 +116,7 @@ func (e *Ends) At(a netip.Addr) *End {
 	return nil
 }
 
-// spot is where a packet passes once.
+// spot identifies a place that a packet passes once.
 type spot struct {
 	node, ifName     string
 	sent             bool
@@ -126,9 +128,11 @@ func spotOf(h *inspect.Hop) spot {
 	return spot{h.Node, h.Interface, h.Sent, h.Src, h.Dst, h.SrcPort, h.DstPort}
 }
 
-// apart takes those apart that are alike: the first at each spot are one, the second, and so on, as long as none overtakes another.
-func (e *Ends) apart(back bool, hops []inspect.Hop) (ways []Way) {
-	slices.SortStableFunc(hops, func(a, b inspect.Hop) int { return a.Time.Compare(b.Time) }) // nodes are not compared below
+// separate separates indistinguishable packets: the first sightings at each spot form the first way, and so on. This
+// assumes that packets do not overtake each other.
+func (e *Ends) separate(back bool, hops []inspect.Hop) (ways []Way) {
+	slices.SortStableFunc(hops,
+		func(a, b inspect.Hop) int { return a.Time.Compare(b.Time) }) // order across nodes is irrelevant below
 	counts := map[spot]int{}
 	for i := range hops {
 		at := spotOf(&hops[i])
@@ -154,7 +158,7 @@ func (e *Ends) apart(back bool, hops []inspect.Hop) (ways []Way) {
 	return ways
 }
 
-// rank is in the order of a node on the way from From to To.
+// rank returns the position of a node on the way from From to To.
 func (e *Ends) rank(node string) int {
 	switch {
 	case node == e.From.Node:
@@ -165,8 +169,8 @@ func (e *Ends) rank(node string) int {
 	return 1
 }
 
-// goesOn tells whether a way begins where an alias was put in place of From, perhaps with another port.
-func (e *Ends) goesOn(w Way) bool {
+// continuesOther reports whether a way begins where an alias was substituted for From, possibly with another port.
+func (e *Ends) continuesOther(w Way) bool {
 	from := w.Hops[0].Src
 	if w.Back {
 		from = w.Hops[0].Dst
@@ -174,7 +178,7 @@ func (e *Ends) goesOn(w Way) bool {
 	return slices.Contains(e.Aliases, from) && !e.Started(&w)
 }
 
-// arrange puts hops in the order of travel.
+// arrange sorts hops in the order of travel.
 func (e *Ends) arrange(back bool, hops []inspect.Hop) (out []inspect.Hop) {
 	rank := func(node string) int {
 		if back {
@@ -202,9 +206,11 @@ func (e *Ends) arrange(back bool, hops []inspect.Hop) (out []inspect.Hop) {
 	return since(out)
 }
 
-// follows tells whether b is where the network takes what a node sends.
+// follows reports whether b receives from the network what a sends.
 func follows(a, b *inspect.Hop) bool {
-	return a.Node != b.Node && toNetwork(a) && fromNetwork(b) && a.Src == b.Src && a.Dst == b.Dst && a.SrcPort == b.SrcPort && a.DstPort == b.DstPort
+	return a.Node != b.Node && toNetwork(a) && fromNetwork(b) && a.Src == b.Src && a.Dst == b.Dst &&
+		a.SrcPort == b.SrcPort &&
+		a.DstPort == b.DstPort
 }
 
 func toNetwork(h *inspect.Hop) bool {
@@ -215,7 +221,7 @@ func fromNetwork(h *inspect.Hop) bool {
 	return !h.Sent && (h.Place == inspect.PlaceOther || h.Place == inspect.PlaceTunnel)
 }
 
-// stays are what each node saw from when the packet came until it left for the network.
+// stays splits the hops of each node where the packet left for the network.
 func stays(hops []inspect.Hop) (parts [][]inspect.Hop) {
 	byNode := map[string][]inspect.Hop{}
 	for _, h := range hops {
@@ -235,7 +241,7 @@ func stays(hops []inspect.Hop) (parts [][]inspect.Hop) {
 	return parts
 }
 
-// since fills in After.
+// since sets After of each hop.
 func since(hops []inspect.Hop) []inspect.Hop {
 	first := map[string]int{}
 	for i := range hops {

@@ -140,7 +140,7 @@ func places(hops []inspect.Hop) (list []string) {
 }
 
 // Packets that nothing tells apart are told apart by their order where all of them arrive, and said to be alike where not.
-func TestJoinOfPacketsThatAreAlike(t *testing.T) {
+func TestJoin_IndistinguishablePackets(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		r, clock := rand.New(rand.NewPCG(1, 1)), map[string]time.Time{"node2": time.Unix(5, 0)}
 		p := inspect.SeenPacket{Protocol: 17, Identity: "hello"}
@@ -165,7 +165,7 @@ func TestJoinOfPacketsThatAreAlike(t *testing.T) {
 }
 
 // Where translation may have given a packet another port, and only the port tells it from others, it is not said to end there.
-func TestJoinOfPacketsThatGetAnotherPort(t *testing.T) {
+func TestJoin_SourcePortTranslated(t *testing.T) {
 	for _, strong := range []bool{false, true} {
 		for _, n := range []int{3, 7} { // of its places: lost where it is translated, and not
 			p := inspect.SeenPacket{Protocol: 17, Identity: "hello", Strong: strong}

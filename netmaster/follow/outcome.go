@@ -6,7 +6,7 @@ import (
 	"github.com/flowkeep/flowkeep/api/inspect"
 )
 
-// Bits of TCP's flags.
+// TCP flags.
 const (
 	fin = 1 << iota
 	syn
@@ -21,10 +21,10 @@ const (
 	icmpv6 = 58
 )
 
-// Last is where a packet was seen last.
+// Last returns the last hop.
 func (w *Way) Last() *inspect.Hop { return &w.Hops[len(w.Hops)-1] }
 
-// Started tells whether the packet was seen where its sender sends, so that nothing of its way was missed.
+// Started reports whether the way begins where its sender sends, so that no part of it was missed.
 func (e *Ends) Started(w *Way) bool { return e.starts(w.Back, &w.Hops[0]) }
 
 func (e *Ends) starts(back bool, first *inspect.Hop) bool {
@@ -43,7 +43,7 @@ func (e *Ends) starts(back bool, first *inspect.Hop) bool {
 	return fromNetwork(first)
 }
 
-// Arrived tells whether the packet was seen where its receiver gets it. A packet to the outside has arrived where it leaves the last node.
+// Arrived reports whether the way ends at its receiver or, for a receiver outside, where it leaves the last node.
 func (e *Ends) Arrived(w *Way) bool {
 	last := w.Last()
 	to := e.At(last.Dst)
@@ -73,7 +73,7 @@ func contains(list []netip.Addr, a netip.Addr) bool {
 	return false
 }
 
-// Opens tells whether a packet can only be of who asks (+1), or of who answers (-1); 0: of either.
+// Opens returns +1 if a packet can only be from the client of a connection, -1 if only from the server, 0 otherwise.
 func Opens(p *inspect.SeenPacket) int {
 	switch {
 	case p.Protocol == tcp && p.Flags&(syn|ack) == syn:
@@ -90,7 +90,7 @@ func Opens(p *inspect.SeenPacket) int {
 
 func isICMP(p *inspect.SeenPacket) bool { return p.Protocol == icmp || p.Protocol == icmpv6 }
 
-// AsksForAnswer tells whether something is to come back.
+// AsksForAnswer reports whether a response is expected.
 func AsksForAnswer(p *inspect.SeenPacket) bool {
 	switch {
 	case p.Protocol == tcp:
@@ -101,7 +101,7 @@ func AsksForAnswer(p *inspect.SeenPacket) bool {
 	return true
 }
 
-// Answers tells whether b, which goes the other way, came after f at some node, and answers it.
+// Answers reports whether b, in the opposite direction, passed a node after f and responds to it.
 func Answers(f, b *Way) bool {
 	if f.Back == b.Back {
 		return false
@@ -128,13 +128,16 @@ func Answers(f, b *Way) bool {
 	return meet(f, b)
 }
 
-// meet tells whether b was where f had been, with the ends exchanged.
+// meet reports whether b passed a node of f later, with the ends exchanged.
 func meet(f, b *Way) bool {
 	for i := range f.Hops {
 		there := &f.Hops[i]
 		for j := range b.Hops {
 			back := &b.Hops[j]
-			if there.Node == back.Node && back.Time.After(there.Time) && there.Src == back.Dst && there.Dst == back.Src && there.SrcPort == back.DstPort && there.DstPort == back.SrcPort {
+			if there.Node == back.Node && back.Time.After(there.Time) && there.Src == back.Dst &&
+				there.Dst == back.Src &&
+				there.SrcPort == back.DstPort &&
+				there.DstPort == back.SrcPort {
 				return true
 			}
 		}
@@ -142,8 +145,8 @@ func meet(f, b *Way) bool {
 	return false
 }
 
-// Recut tells whether a TCP packet goes on in others: where segmentation is offloaded, stacks and network cards cut packets, and join
-// them. Those that carry its first byte on were not sent so.
+// Recut reports whether a TCP packet continues in other packets, as segmentation offload splits and joins packets.
+// These have no start of their own.
 func (e *Ends) Recut(w *Way, all []Way) bool {
 	first := &w.Hops[0].SeenPacket
 	if first.Protocol != tcp || first.Length == 0 {
@@ -151,20 +154,25 @@ func (e *Ends) Recut(w *Way, all []Way) bool {
 	}
 	for i := range all {
 		other := &all[i].Hops[0].SeenPacket
-		if all[i].Back == w.Back && other.Protocol == tcp && first.Seq-other.Seq < uint32(other.Length) && !e.Started(&all[i]) {
+		if all[i].Back == w.Back && other.Protocol == tcp && first.Seq-other.Seq < uint32(other.Length) &&
+			!e.Started(&all[i]) {
 			return true
 		}
 	}
 	return false
 }
 
-// Error finds the ICMP error about the packet that came after it; nil: there is none.
+// Error returns a later ICMP error about the packet; nil if there is none.
 func (w *Way) Error(seen []inspect.Hop) *inspect.Hop {
 	for i := range seen {
 		about := seen[i].About
 		for j := range w.Hops {
 			h := &w.Hops[j]
-			if about != nil && seen[i].Node == h.Node && seen[i].Time.After(h.Time) && about.Protocol == h.Protocol && about.Src == h.Src && about.Dst == h.Dst && about.SrcPort == h.SrcPort && about.DstPort == h.DstPort {
+			if about != nil && seen[i].Node == h.Node && seen[i].Time.After(h.Time) && about.Protocol == h.Protocol &&
+				about.Src == h.Src &&
+				about.Dst == h.Dst &&
+				about.SrcPort == h.SrcPort &&
+				about.DstPort == h.DstPort {
 				return &seen[i]
 			}
 		}
@@ -172,27 +180,29 @@ func (w *Way) Error(seen []inspect.Hop) *inspect.Hop {
 	return nil
 }
 
-// Resets tells whether an answer refuses a connection, and is made by the network stack that the packet went into at its last hop.
+// Resets reports whether a response is a reset from the network stack that the packet entered at its last hop.
 func Resets(answer *Way, last *inspect.Hop) bool {
 	if len(answer.Hops) == 0 || Behind(last) != Stack {
 		return false
 	}
 	first := &answer.Hops[0]
-	return first.Protocol == tcp && first.Flags&rst != 0 && first.Node == last.Node && first.Place != inspect.PlacePod && first.Sent
+	return first.Protocol == tcp && first.Flags&rst != 0 && first.Node == last.Node &&
+		first.Place != inspect.PlacePod &&
+		first.Sent
 }
 
 // Part is a part of the cluster.
 type Part int
 
-// Parts.
+// Parts of the cluster.
 const (
 	Switch  Part = iota // of the hop's node
 	Stack               // of the hop's node: routes, nftables, kube-proxy
 	Network             // behind the hop's node
-	Other               // a pod that it was not for
+	Other               // a pod that is not the receiver
 )
 
-// Behind is what has a packet that was seen at a hop, and not after it.
+// Behind returns the part that received a packet after its last sighting at a hop.
 func Behind(h *inspect.Hop) Part {
 	switch h.Place {
 	case inspect.PlacePod:

@@ -1,6 +1,6 @@
-// Package history keeps the cluster as netmaster had it a while ago, for those who ask what was in force then. It holds how things are,
-// and of each change how they were before: a state is had by undoing what came after it. Values are shared with the engine, so that
-// what it costs is what changed.
+// Package history keeps past states of the cluster, to explain what was in force. It stores the present state and,
+// for each change, the values before it; a past state is computed by undoing changes. Values are shared with the
+// engine, so that the memory is proportional to the changes.
 package history
 
 import (
@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"slices"
 	"sort"
+	"strings"
 	"sync"
 	"time"
 
@@ -16,13 +17,13 @@ import (
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
-// Config bounds what is kept; the first bound that is met counts.
+// Config limits what is kept. The limit that is reached first applies.
 type Config struct {
 	Most  int // changes; 0: nothing is kept
-	Bytes int // that the values before the changes take, as estimated
+	Bytes int // estimated memory of the former values
 }
 
-// DefaultBytes is enough for some 100,000 changed pods.
+// DefaultBytes suffices for about 100,000 changed pods.
 const DefaultBytes = 64 << 20
 
 // History is safe for concurrent use.
@@ -33,28 +34,34 @@ type History struct {
 	endpoints  []held // by resolve.Held.Place
 	policies   map[string]*policy.Policy
 	namespaces map[string]*policy.Namespace
-	steps      []step // the oldest first
+	steps      []step // oldest first
 	bytes      int
-	first      Moment // before all steps
+	used       map[string]int // part of bytes, by namespace
+	gaps       map[string]int // number of the last step with dropped entries, by namespace
+	number     int            // of the newest step
+	first      Moment         // before all steps
 	begun      bool
 }
 
 type held struct {
 	endpoint *policy.Endpoint
-	ghost    bool
+	orphan   bool
 }
 
-// step is how things were before a change.
+// step is the state before a change, as far as it differs.
 type step struct {
-	after      Moment
-	endpoints  []endpointWas
-	policies   []policyWas
-	namespaces []namespaceWas
-	bytes      int
+	number       int
+	after        Moment
+	endpoints    []endpointWas
+	policies     []policyWas
+	namespaces   []namespaceWas
+	namespacesOf []string // namespaces of all entries
+	bytes        int
 }
 
 type endpointWas struct {
-	place uint32
+	place     uint32
+	namespace string // of the pod, or of its replacement
 	held
 }
 
@@ -68,24 +75,30 @@ type namespaceWas struct {
 	namespace *policy.Namespace
 }
 
-// Moment is a revision, and when it began.
+// Moment is a revision and its start.
 type Moment struct {
 	Revision uint64
 	At       time.Time
 }
 
-// Kept is what of the past is there.
+// Kept is the range of states that are kept.
 type Kept struct {
 	Oldest, Newest Moment
 	Changes, Bytes int
 }
 
-// New makes a history that knows nothing yet.
+// New returns an empty history.
 func New(cfg Config) *History {
-	return &History{cfg: cfg, policies: map[string]*policy.Policy{}, namespaces: map[string]*policy.Namespace{}}
+	return &History{
+		cfg:        cfg,
+		policies:   map[string]*policy.Policy{},
+		namespaces: map[string]*policy.Namespace{},
+		used:       map[string]int{},
+		gaps:       map[string]int{},
+	}
 }
 
-// Record takes over what the engine's last Apply made of a batch. The first batch that it is told of is the beginning.
+// Record stores what the engine's last Apply changed for a batch. The first recorded batch is the initial state.
 func (h *History) Record(e *resolve.Engine, b *resolve.Batch, at time.Time) {
 	if h == nil || h.cfg.Most <= 0 {
 		return
@@ -106,30 +119,37 @@ func (h *History) Record(e *resolve.Engine, b *resolve.Batch, at time.Time) {
 		h.putNamespace(&s, name, nil)
 	}
 	for i := range b.Namespaces {
-		h.putNamespace(&s, b.Namespaces[i].Name, &policy.Namespace{Name: b.Namespaces[i].Name, Labels: b.Namespaces[i].Labels})
+		h.putNamespace(&s, b.Namespaces[i].Name,
+			&policy.Namespace{Name: b.Namespaces[i].Name, Labels: b.Namespaces[i].Labels})
 	}
 	h.add(s)
 }
 
-// add drops what is too much.
+// add appends a step, and drops what exceeds the limits.
 func (h *History) add(s step) {
 	if !h.begun {
 		h.begun, h.first = true, s.after
+		clear(h.used)
 		return
 	}
 	changed := len(s.endpoints)+len(s.policies)+len(s.namespaces) > 0
 	if !changed && s.after.Revision == h.newest().Revision {
 		return
 	}
+	h.number++
+	s.number = h.number
 	h.steps = append(h.steps, s)
 	h.bytes += s.bytes
+	h.curtail(s.namespacesOf)
 	n := 0
 	for ; len(h.steps)-n > h.cfg.Most || h.bytes > h.cfg.Bytes && n < len(h.steps); n++ {
 		h.first = h.steps[n].after
-		h.bytes -= h.steps[n].bytes
+		h.release(&h.steps[n])
 	}
 	clear(h.steps[:n])
-	h.steps = h.steps[n:]
+	if h.steps = h.steps[n:]; n > 0 {
+		h.forgetGaps()
+	}
 }
 
 func (h *History) newest() Moment {
@@ -144,13 +164,19 @@ func (h *History) putEndpoint(s *step, v resolve.Held) {
 		h.endpoints = append(h.endpoints, make([]held, n-len(h.endpoints))...)
 	}
 	before := h.endpoints[v.Place]
-	now := held{v.Endpoint, v.Ghost}
-	if before == now || before.ghost == now.ghost && reflect.DeepEqual(before.endpoint, now.endpoint) {
+	now := held{v.Endpoint, v.Orphan}
+	if before == now || before.orphan == now.orphan && reflect.DeepEqual(before.endpoint, now.endpoint) {
 		return
 	}
 	h.endpoints[v.Place] = now
-	s.endpoints = append(s.endpoints, endpointWas{v.Place, before})
-	s.bytes += sizeOfEndpoint(before.endpoint)
+	was := endpointWas{place: v.Place, held: before}
+	if before.endpoint != nil {
+		was.namespace = before.endpoint.Namespace
+	} else if now.endpoint != nil {
+		was.namespace = now.endpoint.Namespace
+	}
+	s.endpoints = append(s.endpoints, was)
+	h.charge(s, was.namespace, sizeOfEndpoint(before.endpoint))
 }
 
 func (h *History) putPolicy(s *step, id string, p *policy.Policy) {
@@ -164,7 +190,7 @@ func (h *History) putPolicy(s *step, id string, p *policy.Policy) {
 		h.policies[id] = p
 	}
 	s.policies = append(s.policies, policyWas{id, before})
-	s.bytes += sizeOfPolicy(before)
+	h.charge(s, namespaceOf(id), sizeOfPolicy(before))
 }
 
 func (h *History) putNamespace(s *step, name string, ns *policy.Namespace) {
@@ -178,17 +204,16 @@ func (h *History) putNamespace(s *step, name string, ns *policy.Namespace) {
 		h.namespaces[name] = ns
 	}
 	s.namespaces = append(s.namespaces, namespaceWas{name, before})
-	s.bytes += small + sizeOfLabels(beforeLabels(before))
+	h.charge(s, name, sizeOfNamespace(before))
 }
 
-func beforeLabels(ns *policy.Namespace) map[string]string {
-	if ns == nil {
-		return nil
-	}
-	return ns.Labels
+// namespaceOf returns the namespace of "namespace/name".
+func namespaceOf(id string) string {
+	namespace, _, _ := strings.Cut(id, "/")
+	return namespace
 }
 
-// Kept tells what is kept; false: nothing, by Config or because nothing was recorded yet.
+// Kept returns what is kept; false if that is nothing, by Config or because nothing was recorded yet.
 func (h *History) Kept() (Kept, bool) {
 	if h == nil {
 		return Kept{}, false
@@ -198,24 +223,26 @@ func (h *History) Kept() (Kept, bool) {
 	return Kept{h.first, h.newest(), len(h.steps), h.bytes}, h.begun
 }
 
-// AtRevision is the last state of a revision. Errors say what is kept.
+// AtRevision returns the last state of a revision. Errors state what is kept.
 func (h *History) AtRevision(revision uint64) (*State, error) {
 	return h.at(func(m Moment) bool { return m.Revision > revision }, func(k Kept) error {
 		if revision > k.Newest.Revision {
 			return fmt.Errorf("revision %d is not there yet: the newest is %d", revision, k.Newest.Revision)
 		}
-		return fmt.Errorf("revision %d is not kept: the oldest that is, is %d, of %s", revision, k.Oldest.Revision, k.Oldest.At.UTC().Format(time.RFC3339))
+		return fmt.Errorf("revision %d is not kept: the oldest that is, is %d, of %s", revision, k.Oldest.Revision,
+			k.Oldest.At.UTC().Format(time.RFC3339))
 	}, func(k Kept) bool { return revision >= k.Oldest.Revision && revision <= k.Newest.Revision })
 }
 
-// AtTime is the state at a time, by this machine's clock. Errors say what is kept.
+// AtTime returns the state at a time, by the local clock. Errors state what is kept.
 func (h *History) AtTime(t time.Time) (*State, error) {
 	return h.at(func(m Moment) bool { return m.At.After(t) }, func(k Kept) error {
-		return fmt.Errorf("what was in force at %s is not kept: the oldest revision that is, is %d, of %s", t.UTC().Format(time.RFC3339), k.Oldest.Revision, k.Oldest.At.UTC().Format(time.RFC3339))
+		return fmt.Errorf("what was in force at %s is not kept: the oldest revision that is, is %d, of %s",
+			t.UTC().Format(time.RFC3339), k.Oldest.Revision, k.Oldest.At.UTC().Format(time.RFC3339))
 	}, func(k Kept) bool { return !t.Before(k.Oldest.At) })
 }
 
-// at undoes the steps that are after what is wanted.
+// at returns the state before all steps for which after is true.
 func (h *History) at(after func(Moment) bool, missing func(Kept) error, kept func(Kept) bool) (*State, error) {
 	k, ok := h.Kept()
 	switch {
@@ -231,11 +258,17 @@ func (h *History) at(after func(Moment) bool, missing func(Kept) error, kept fun
 		return nil, missing(k)
 	}
 	i := sort.Search(len(h.steps), func(i int) bool { return after(h.steps[i].after) })
-	s := &State{Moment: h.first, endpoints: slices.Clone(h.endpoints), policies: maps.Clone(h.policies), namespaces: maps.Clone(h.namespaces)}
+	s := &State{
+		Moment:     h.first,
+		endpoints:  slices.Clone(h.endpoints),
+		policies:   maps.Clone(h.policies),
+		namespaces: maps.Clone(h.namespaces),
+	}
 	if i > 0 {
 		s.Moment = h.steps[i-1].after
 	}
 	undo := slices.Clone(h.steps[i:])
+	gaps := h.missing(undo)
 	h.mu.Unlock()
 	if len(undo) > 0 {
 		s.Until = undo[0].after.At
@@ -243,10 +276,11 @@ func (h *History) at(after func(Moment) bool, missing func(Kept) error, kept fun
 	for _, step := range slices.Backward(undo) {
 		s.undo(&step)
 	}
+	s.leaveOut(gaps)
 	return s, nil
 }
 
-// Sizes are estimates, in bytes.
+// Estimated sizes, in bytes.
 const (
 	small = 64
 	large = 320
@@ -258,6 +292,13 @@ func sizeOfLabels(labels map[string]string) int {
 		n += small + len(k) + len(v)
 	}
 	return n
+}
+
+func sizeOfNamespace(ns *policy.Namespace) int {
+	if ns == nil {
+		return small
+	}
+	return small + sizeOfLabels(ns.Labels)
 }
 
 func sizeOfEndpoint(e *policy.Endpoint) int {

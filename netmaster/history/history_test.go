@@ -73,7 +73,7 @@ func look(e *resolve.Engine, at time.Time) seen {
 }
 
 // Every state that is kept is as the engine had it then, and those that are not kept are said to be gone.
-func TestHistoryIsWhatWas(t *testing.T) {
+func TestHistoryMatchesPastStates(t *testing.T) {
 	for seed := range uint64(120) {
 		g := policytest.New(seed)
 		e := resolve.New(100)
@@ -127,13 +127,14 @@ func compare(t *testing.T, s *State, err error, was *seen) {
 		t.Error(err)
 		return
 	}
-	if diff := cmp.Diff(was.world, s.World(), byValue); diff != "" {
+	if diff := cmp.Diff(known(s, was.world), s.World(), byValue); diff != "" {
 		t.Errorf("%v: the world (- as it was, + as it is kept):\n%s", was.at, diff)
 	}
-	if diff := cmp.Diff(was.part, s.WorldOf(asked...), byValue); diff != "" {
+	if diff := cmp.Diff(known(s, was.part), s.WorldOf(asked...), byValue); diff != "" {
 		t.Errorf("%v: the part (- as it was, + as it is kept):\n%s", was.at, diff)
 	}
-	if v, ok := s.Endpoint("ns1/p1"); ok != was.pod || ok && v.Endpoint.ID() != "ns1/p1" {
+	there := was.pod && !slices.Contains(s.Missing, "ns1")
+	if v, ok := s.Endpoint("ns1/p1"); ok != there || ok && v.Endpoint.ID() != "ns1/p1" {
 		t.Errorf("%v: ns1/p1 is there: %v, was %v", was.at, ok, was.pod)
 	}
 	if s.Revision != was.at.Revision || s.At.After(was.at.At) || !s.Until.IsZero() && !s.Until.After(was.at.At) {
@@ -141,7 +142,63 @@ func compare(t *testing.T, s *State, err error, was *seen) {
 	}
 }
 
-func TestNothingIsKept(t *testing.T) {
+// known returns a world without the namespaces that are missing in a state.
+func known(s *State, w *policy.World) *policy.World {
+	n := 0
+	missing := func(namespace string) (bool, int) { return slices.Contains(s.Missing, namespace), 0 }
+	return &policy.World{
+		Namespaces: without(w.Namespaces, &n, func(ns *policy.Namespace) (bool, int) { return missing(ns.Name) }),
+		Endpoints:  without(w.Endpoints, &n, func(e **policy.Endpoint) (bool, int) { return missing((*e).Namespace) }),
+		Policies:   without(w.Policies, &n, func(p **policy.Policy) (bool, int) { return missing((*p).Namespace) }),
+	}
+}
+
+// The changes of one namespace take no more than its share, and the past of another namespace is kept. What is dropped
+// is named, and only where it is not known.
+func TestNamespacesHaveShares(t *testing.T) {
+	h, e := New(Config{Most: 1000, Bytes: 80_000}), resolve.New(0)
+	now := time.Unix(1e9, 0)
+	record := func(namespace, name, label string) time.Time {
+		b := resolve.Batch{Endpoints: []*policy.Endpoint{{
+			Namespace: namespace,
+			Name:      name,
+			Addresses: []netip.Addr{policytest.Address(len(namespace), false)},
+			Labels:    map[string]string{"version": label},
+		}}}
+		e.Apply(b)
+		now = now.Add(time.Second)
+		h.Record(e, &b, now)
+		return now
+	}
+	record("evil", "p", "first")
+	first := record("bank", "p", "first")
+	record("bank", "p", "second")
+	for i := range 200 {
+		record("evil", "p", fmt.Sprint(i))
+	}
+	record("evil", "huge", strings.Repeat("x", 20_000))
+	last := record("evil", "huge", "small")
+	if k, _ := h.Kept(); k.Changes != 204 || k.Bytes > h.share()+2*large || h.used["evil"] > h.share() {
+		t.Errorf("%+v, of evil %d bytes", k, h.used["evil"])
+	}
+	s, err := h.AtTime(first)
+	if err != nil || !slices.Equal(s.Missing, []string{"evil"}) {
+		t.Fatalf("%v, missing %v", err, s.Missing)
+	}
+	if v, ok := s.Endpoint("bank/p"); !ok || v.Endpoint.Labels["version"] != "first" {
+		t.Errorf("bank/p as it was: %+v", v.Endpoint)
+	}
+	if _, ok := s.Endpoint("evil/p"); ok {
+		t.Error("evil/p of that time is known")
+	}
+	s, err = h.AtTime(last)
+	v, ok := s.Endpoint("evil/huge")
+	if err != nil || !ok || len(s.Missing) > 0 || v.Endpoint.Labels["version"] != "small" {
+		t.Errorf("%v, missing %v, now %+v", err, s.Missing, v)
+	}
+}
+
+func TestHistory_Disabled(t *testing.T) {
 	e := resolve.New(1)
 	b := resolve.Batch{Namespaces: []policy.Namespace{{Name: "shop"}}}
 	e.Apply(b)
@@ -159,7 +216,7 @@ func TestNothingIsKept(t *testing.T) {
 }
 
 // What is asked for while changes come is whole.
-func TestAskedBesideChanges(t *testing.T) {
+func TestQueriesDuringChanges(t *testing.T) {
 	h, e, g := New(Config{Most: 20, Bytes: 1 << 20}), resolve.New(0), policytest.New(7)
 	var all sync.WaitGroup
 	stop := make(chan struct{})
@@ -223,7 +280,7 @@ func BenchmarkRecord(b *testing.B) {
 	})
 }
 
-func TestSizesGrowWithWhatIsKept(t *testing.T) {
+func TestSizeEstimatesGrowWithValues(t *testing.T) {
 	wide := policy.Selector{Requirements: []policy.Requirement{{Key: "app", Operator: policy.In, Values: slices.Repeat([]string{"value"}, 1000)}}}
 	few, many := &policy.Policy{}, &policy.Policy{Ingress: []policy.PolicyRule{{Peers: []policy.Peer{{Pods: &wide}}}}}
 	if a, b := sizeOfPolicy(few), sizeOfPolicy(many); a < 100 || b < a+30_000 {

@@ -9,10 +9,12 @@ import (
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
-// State is the cluster as it was. Its values are shared and immutable.
+// State is a past state of the cluster. Its values are shared: do not modify them.
 type State struct {
-	Moment           // when it became so
-	Until  time.Time // when it changed next; zero: it is so now
+	Moment           // start of the state
+	Until  time.Time // end of the state; zero: it is the present one
+	// Missing are namespaces that exceeded their share of memory: the state contains nothing of them.
+	Missing []string
 
 	endpoints  []held
 	policies   map[string]*policy.Policy
@@ -39,10 +41,10 @@ func (s *State) undo(step *step) {
 	}
 }
 
-// Endpoint is the pod that the API had then, with the addresses that it held.
+// Endpoint returns the pod that the API server had then, with its addresses.
 func (s *State) Endpoint(id string) (resolve.EndpointView, bool) {
 	for _, h := range s.endpoints {
-		if h.endpoint == nil || h.ghost || h.endpoint.ID() != id {
+		if h.endpoint == nil || h.orphan || h.endpoint.ID() != id {
 			continue
 		}
 		v := resolve.EndpointView{Endpoint: h.endpoint, Node: h.endpoint.Node}
@@ -54,12 +56,12 @@ func (s *State) Endpoint(id string) (resolve.EndpointView, bool) {
 	return resolve.EndpointView{}, false
 }
 
-// World is everything that verdicts depended on (resolve.Engine.World).
+// World returns everything that verdicts depended on (resolve.Engine.World).
 func (s *State) World() *policy.World {
 	return s.world(func(*policy.Endpoint) bool { return true }, func(string) bool { return true })
 }
 
-// WorldOf is the part of World that the verdicts between these addresses depended on.
+// WorldOf returns the part of World that verdicts between these addresses depended on.
 func (s *State) WorldOf(addresses ...netip.Addr) *policy.World {
 	wanted := map[netip.Addr]bool{}
 	for _, a := range addresses {
@@ -75,7 +77,7 @@ func (s *State) WorldOf(addresses ...netip.Addr) *policy.World {
 	}, func(name string) bool { return namespaces[name] })
 }
 
-// world asks for endpoints first, then for namespaces.
+// world returns the selected parts. It calls endpoint for all endpoints before it calls namespace.
 func (s *State) world(endpoint func(*policy.Endpoint) bool, namespace func(string) bool) *policy.World {
 	w := &policy.World{}
 	for _, h := range s.endpoints {

@@ -79,7 +79,7 @@ func TestAnnouncedBeatsStatus(t *testing.T) {
 
 // The node's word replaces the status, whatever the API says later; and the word that the pod is unwired holds until the
 // pod is another or wired anew.
-func TestWithdrawnStaysFreeThoughTheAPIHasIt(t *testing.T) {
+func TestWithdrawn_StaysFreeDespiteStatus(t *testing.T) {
 	s := newScene(t)
 	p := pod("a/web", "app=web", web)
 	s.do(world([]*policy.Endpoint{p, pair()[1]}, webToAPI))
@@ -98,7 +98,7 @@ func TestWithdrawnStaysFreeThoughTheAPIHasIt(t *testing.T) {
 	s.want(true, other+" "+api+" tcp/80")
 }
 
-func TestWithdrawnByAnotherNodeOrOfAnotherLifeCountsNot(t *testing.T) {
+func TestWithdrawn_OtherNodeOrUIDIsIgnored(t *testing.T) {
 	s := newScene(t)
 	p := pod("a/web", "app=web", web)
 	s.do(world([]*policy.Endpoint{p, pair()[1]}, webToAPI))
@@ -111,7 +111,7 @@ func TestWithdrawnByAnotherNodeOrOfAnotherLifeCountsNot(t *testing.T) {
 }
 
 // A node cannot speak of pods that run elsewhere, not even in the place of the node that waits for them.
-func TestAnnouncedByTheWrongNode(t *testing.T) {
+func TestAnnouncedByOtherNode(t *testing.T) {
 	s := newScene(t)
 	p := pod("a/web", "app=web", web)
 	s.do(world([]*policy.Endpoint{p, pair()[1]}, webToAPI))
@@ -129,7 +129,7 @@ func TestAnnouncedByTheWrongNode(t *testing.T) {
 }
 
 // A pod that is deleted by force, and perhaps made again, runs on until its node has ended it: it stays isolated.
-func TestDeletedButStillWired(t *testing.T) {
+func TestDeletedButStillAttached(t *testing.T) {
 	s := newScene(t)
 	p := pod("a/db-0", "app=db", "")
 	s.do(world(append(pair(), p), ingress("q", "app=db", peers(podsOf("app=api")))))
@@ -167,7 +167,7 @@ func TestHelloReplaces(t *testing.T) {
 
 // Who has not heard of nodes for a while forgets what they said: pods have the addresses that the API server has of them, whether their nodes
 // announced others or took them back, and who was deleted is nobody.
-func TestUnheard(t *testing.T) {
+func TestForgetAnnouncements(t *testing.T) {
 	s := newScene(t)
 	web1, free, gone, api1 := pod("a/web1", "app=web", web), pod("a/free", "app=web", other), pod("a/gone", "app=web", ""), pair()[1]
 	s.do(world([]*policy.Endpoint{web1, free, gone, api1}, webToAPI))
@@ -176,7 +176,7 @@ func TestUnheard(t *testing.T) {
 	s.do(resolve.Batch{DeletedEndpoints: []string{"a/gone"}})
 	s.want(true, "10.0.0.77 "+api+" tcp/80", outside+" "+api+" tcp/80")
 	s.want(false, web+" "+api+" tcp/80", other+" "+api+" tcp/80")
-	s.do(resolve.Batch{Unheard: true})
+	s.do(resolve.Batch{ForgetAnnouncements: true})
 	s.want(true, web+" "+api+" tcp/80", other+" "+api+" tcp/80")
 	s.want(false, "10.0.0.77 "+api+" tcp/80", outside+" "+api+" tcp/80")
 	s.do(podEvents(pod("a/late", "app=web", "")))

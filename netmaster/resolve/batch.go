@@ -7,26 +7,28 @@ import (
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
-// batchState is what a batch has touched, with how that was before, and what it changes. The lists are kept for the next
-// batch, unless they have grown large.
+// batchState records what a batch touches, with the state before, and the changes that result. Small lists keep
+// their memory for the next batch.
 type batchState struct {
 	endpoints      []touchedEndpoint
-	fresh          []endpointID // that were not there before
+	fresh          []endpointID // added in this batch
 	forgotten      []endpointID
-	crowded        map[netip.Addr]struct{} // that several claimed, until one let go
+	contended      map[netip.Addr]struct{} // claimed by several endpoints at some time in this batch
 	rules          []touchedRule
 	born           []ruleID
-	merges         []merge // the last few
+	merges         []merge // the latest few
 	origins        []originStep
-	groups         []groupID // whose rules change
+	groups         []groupID // used by different rules than before
 	unheld         []groupID
-	leftNamespaces []namespaceID // that may have nothing in them now
+	leftNamespaces []namespaceID // possibly empty now
 	leftNodes      []nodeID
+	planned        []policyID // added, changed or deleted
+	recost         bool       // the cost of a group has changed
 	deleted        []policyID
 	recompile      []policyID
 	settled        []policy.SettledEndpoint
 	conflicts      []Conflict
-	holdings       map[netip.Addr]holding // of contested addresses, as they are at the end
+	holdings       map[netip.Addr]holding // of contested addresses, at the end of the batch
 	peerSteps      []peerStep
 	places         []placeStep
 	wholes         []whole
@@ -34,7 +36,7 @@ type batchState struct {
 	ruleSteps      []ruleStep
 	groupSteps     []groupStep
 	applied        []appliedStep
-	leaves         bool // some of groupSteps goes out
+	leaves         bool // groupSteps has removals
 
 	// Scratch space.
 	labels    []label
@@ -46,7 +48,7 @@ type batchState struct {
 	order     []uint64
 }
 
-// touchedEndpoint is what an endpoint contributed before the batch.
+// touchedEndpoint is the contribution of an endpoint before the batch.
 type touchedEndpoint struct {
 	id        endpointID
 	node      nodeID
@@ -56,16 +58,16 @@ type touchedEndpoint struct {
 	groups    []groupID
 }
 
-// isFresh stands in endpoint.touched of one that contributed nothing before.
+// isFresh is the value of endpoint.touched for an endpoint added in this batch.
 const isFresh = math.MaxUint32
 
-// touchedRule has its first step in it, and the further ones linked, the last first.
+// touchedRule holds the first change of a rule's origins. Further ones are linked, the latest first.
 type touchedRule struct {
 	id    ruleID
 	first origin
-	in    bool   // the first adds
-	fate  fate   // once it is settled
-	steps uint32 // the place of the last further one, plus one
+	in    bool   // the first change adds an origin
+	fate  fate   // set by settleRules
+	steps uint32 // index of the latest further change, plus one
 }
 
 type originStep struct {
@@ -74,7 +76,7 @@ type originStep struct {
 	next   uint32
 }
 
-// fate is what a batch did to a rule.
+// fate is the effect of a batch on a rule.
 type fate uint8
 
 const (
@@ -99,13 +101,14 @@ type placeStep struct {
 	addr  netip.Addr
 }
 
-// touch must come before anything changes that an endpoint's contributions depend on.
+// touch records an endpoint's contribution. Call it before anything changes that this depends on.
 func (e *Engine) touch(id endpointID) {
 	ep := e.endpoints.at(id)
 	if ep.touched != 0 {
 		return
 	}
-	e.batch.endpoints = append(e.batch.endpoints, touchedEndpoint{id, ep.node, ep.rank(), ep.addresses(), ep.foreign(), e.classes.at(ep.class).groups})
+	e.batch.endpoints = append(e.batch.endpoints,
+		touchedEndpoint{id, ep.node, ep.rank(), ep.addresses(), ep.foreign(), e.classes.at(ep.class).groups})
 	ep.touched = uint32(len(e.batch.endpoints))
 }
 
@@ -117,22 +120,22 @@ func (e *Engine) touchGroup(id groupID) {
 	}
 }
 
-func (e *Engine) crowd(a netip.Addr) {
-	if e.batch.crowded == nil {
-		e.batch.crowded = map[netip.Addr]struct{}{}
+func (e *Engine) markContended(a netip.Addr) {
+	if e.batch.contended == nil {
+		e.batch.contended = map[netip.Addr]struct{}{}
 	}
-	e.batch.crowded[a] = struct{}{}
+	e.batch.contended[a] = struct{}{}
 }
 
-func (e *Engine) isCrowded(a netip.Addr) bool {
-	if len(e.batch.crowded)+len(e.contested) == 0 {
+func (e *Engine) isContended(a netip.Addr) bool {
+	if len(e.batch.contended)+len(e.contested) == 0 {
 		return false
 	}
-	_, was := e.batch.crowded[a]
+	_, was := e.batch.contended[a]
 	return was || e.isContested(a)
 }
 
-// reset forgets the batch and frees what went in it.
+// reset ends the batch and frees what it deleted.
 func (e *Engine) reset() {
 	b := &e.batch
 	for i := range b.endpoints {
@@ -153,11 +156,8 @@ func (e *Engine) reset() {
 	for _, id := range b.groups {
 		e.groups.at(id).touched = false
 	}
-	for _, id := range b.unheld {
-		if g := e.groups.at(id); g.holds == 0 && g.key != (policy.Key{}) {
-			e.drop(id)
-		}
-	}
+	e.work = 0
+	e.dropGroups()
 	e.forgetPolicies()
 	for i := range b.nodes {
 		e.nodes.at(b.nodes[i].id).touched = 0
@@ -165,15 +165,36 @@ func (e *Engine) reset() {
 	e.dropNamespaces()
 	e.dropNodes()
 	*b = batchState{
-		endpoints: emptied(b.endpoints), fresh: emptied(b.fresh), forgotten: emptied(b.forgotten), rules: emptied(b.rules), born: emptied(b.born), origins: emptied(b.origins),
-		groups: emptied(b.groups), unheld: emptied(b.unheld), leftNamespaces: emptied(b.leftNamespaces), leftNodes: emptied(b.leftNodes),
-		deleted: emptied(b.deleted), peerSteps: emptied(b.peerSteps), places: emptied(b.places),
-		wholes: emptied(b.wholes), nodes: emptied(b.nodes), ruleSteps: emptied(b.ruleSteps), groupSteps: emptied(b.groupSteps), applied: emptied(b.applied),
-		labels: emptied(b.labels), found: emptied(b.found), refs: emptied(b.refs), peers: emptied(b.peers), specs: emptied(b.specs), addresses: emptied(b.addresses), order: emptied(b.order),
+		endpoints:      emptied(b.endpoints),
+		fresh:          emptied(b.fresh),
+		forgotten:      emptied(b.forgotten),
+		rules:          emptied(b.rules),
+		born:           emptied(b.born),
+		origins:        emptied(b.origins),
+		groups:         emptied(b.groups),
+		unheld:         b.unheld,
+		leftNamespaces: emptied(b.leftNamespaces),
+		leftNodes:      emptied(b.leftNodes),
+		planned:        emptied(b.planned),
+		deleted:        emptied(b.deleted),
+		peerSteps:      emptied(b.peerSteps),
+		places:         emptied(b.places),
+		wholes:         emptied(b.wholes),
+		nodes:          emptied(b.nodes),
+		ruleSteps:      emptied(b.ruleSteps),
+		groupSteps:     emptied(b.groupSteps),
+		applied:        emptied(b.applied),
+		labels:         emptied(b.labels),
+		found:          emptied(b.found),
+		refs:           emptied(b.refs),
+		peers:          emptied(b.peers),
+		specs:          emptied(b.specs),
+		addresses:      emptied(b.addresses),
+		order:          emptied(b.order),
 	}
 }
 
-// emptied keeps a list's space, if it is small.
+// emptied returns the list without elements. It keeps the memory of small lists.
 func emptied[T any](list []T) []T {
 	if cap(list) > 256 {
 		return nil

@@ -10,21 +10,21 @@ import (
 
 func compareKeys(a, b policy.Key) int { return bytes.Compare(a[:], b[:]) }
 
-// publisher makes what goes out.
+// publisher builds the rules that are published.
 type publisher struct {
 	e       *Engine
-	piece   int // how many rules share an allocation
+	piece   int // number of values that share an allocation
 	rules   []policy.Rule
 	origins []policy.Origin
 	keys    []policy.Key
-	last    policyID // whose text is at hand
+	last    policyID // the policy whose ID is in text
 	text    string
 }
 
-// piece is how many values share an allocation at most, so that what outlives the others holds little.
+// piece limits how many values share an allocation, as one of them keeps all of it alive.
 const piece = 64
 
-// carve takes n values from a piece.
+// carve returns n values of a shared allocation.
 func carve[T any](from *[]T, n, size int) []T {
 	if n > size {
 		return make([]T, n)
@@ -63,7 +63,7 @@ func (e *Engine) ruleChanges() []policy.RuleChange {
 func (p *publisher) publish(r *rule) *policy.Rule {
 	out := &carve(&p.rules, 1, p.piece)[0]
 	out.Key, out.Direction, out.AppliedTo = r.key, r.direction, p.e.groups.at(r.applied).key
-	out.AnyPeer, out.AnyPort, out.Audit = r.anyPeer, r.anyPort, r.audit
+	out.AnyPeer, out.AnyPort, out.DryRun = r.anyPeer, r.anyPort, r.dryRun
 	if r.body != nil {
 		out.Blocks, out.Ports = r.body.blocks, r.body.ports
 	}
@@ -83,7 +83,7 @@ func (p *publisher) publish(r *rule) *policy.Rule {
 	return out
 }
 
-// netGroups takes out what comes and goes in one batch, and counts the rest.
+// netGroups removes steps that cancel out within the batch, and counts the rest.
 func (e *Engine) netGroups() {
 	b := &e.batch
 	if b.leaves {
@@ -105,7 +105,7 @@ func (e *Engine) netGroups() {
 	}
 }
 
-// kind is that of what is added, or the next.
+// kind returns the index of the list for additions or, next to it, removals.
 func kind(add int, in bool) int {
 	if in {
 		return add
@@ -113,7 +113,7 @@ func kind(add int, in bool) int {
 	return add + 1
 }
 
-// nodeChanges puts the steps in order by nodes. All lists of a kind are in one allocation.
+// nodeChanges groups the steps by node. All lists of a kind share an allocation.
 func (e *Engine) nodeChanges() []policy.NodeChange {
 	b := &e.batch
 	e.allotDeltas()
@@ -141,14 +141,20 @@ func (e *Engine) nodeChanges() []policy.NodeChange {
 	for i := range b.nodes {
 		if d := &b.nodes[i]; d.n != [4]uint32{} || d.places > 0 {
 			out = slices.Grow(out, len(b.nodes)-i)
-			out = append(out, policy.NodeChange{Node: e.nodes.at(d.id).name, AddRules: d.keys[addRules], RemoveRules: d.keys[removeRules],
-				AddGroups: d.keys[addGroups], RemoveGroups: d.keys[removeGroups], AppliedTo: d.placed})
+			out = append(out, policy.NodeChange{
+				Node:         e.nodes.at(d.id).name,
+				AddRules:     d.keys[addRules],
+				RemoveRules:  d.keys[removeRules],
+				AddGroups:    d.keys[addGroups],
+				RemoveGroups: d.keys[removeGroups],
+				AppliedTo:    d.placed,
+			})
 		}
 	}
 	return out
 }
 
-// allotDeltas gives the nodes' lists the room that was counted for them.
+// allotDeltas allocates the nodes' lists with the sizes that were counted.
 func (e *Engine) allotDeltas() {
 	keys, places := uint32(0), uint32(0)
 	for i := range e.batch.nodes {

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// claim and unclaim keep who claims an address, and which addresses several do.
+// claim and unclaim maintain who claims an address, and which addresses are contested.
 func (e *Engine) claim(id endpointID, addresses []netip.Addr) {
 	for i, a := range addresses {
 		if slices.Contains(addresses[:i], a) {
@@ -28,7 +28,7 @@ func (e *Engine) unclaim(id endpointID, addresses []netip.Addr) {
 		hash := e.hash.address(a)
 		e.claims.remove(hash, id)
 		if _, ok := e.contested[a]; ok {
-			e.crowd(a)
+			e.markContended(a)
 			if e.othersClaim(hash, a, id) < 2 {
 				delete(e.contested, a)
 			}
@@ -36,7 +36,7 @@ func (e *Engine) unclaim(id endpointID, addresses []netip.Addr) {
 	}
 }
 
-// othersClaim counts who else claims an address: nobody, one, or several (2).
+// othersClaim returns the number of other endpoints that claim an address, at most 2.
 func (e *Engine) othersClaim(hash uint32, a netip.Addr, but endpointID) int {
 	first := endpointID(0)
 	for id := range e.claims.each(hash) {
@@ -51,7 +51,7 @@ func (e *Engine) othersClaim(hash uint32, a netip.Addr, but endpointID) int {
 	return int(min(first, 1))
 }
 
-// claimants are the endpoints that claim an address.
+// claimants returns the endpoints that claim an address.
 func (e *Engine) claimants(a netip.Addr) (out []endpointID) {
 	for id := range e.claims.each(e.hash.address(a)) {
 		if slices.Contains(e.endpoints.at(id).addresses(), a) {
@@ -62,7 +62,8 @@ func (e *Engine) claimants(a netip.Addr) (out []endpointID) {
 	return slices.Compact(out)
 }
 
-// holding is the rank that those who hold a contested address have, and how many they are: one, or several that contest it; none where it is foreign to all.
+// holding is the highest rank among the claims on an address, and the number of claims with it. Foreign claims do
+// not count.
 type holding struct {
 	rank int8
 	n    int
@@ -86,10 +87,11 @@ func (e *Engine) holding(a netip.Addr) holding {
 	return h
 }
 
-// standing is what an endpoint has of an address that it claims: the address as a peer's, and on its node.
+// standing is the effect of an endpoint's claim on an address: as a member of peer groups, and of appliedTo groups.
 type standing struct{ peer, applied bool }
 
-// standingOf is asked at the end of a batch, when claims no longer change: what is found for an address is kept.
+// standingOf returns the effect of a claim. Call it at the end of a batch, when claims no longer change: results are
+// cached.
 func (e *Engine) standingOf(ep *endpoint, a netip.Addr) standing {
 	if alone := ep.foreign().standing(a); !alone.peer || !e.isContested(a) {
 		return alone
@@ -111,7 +113,7 @@ func (e *Engine) isContested(a netip.Addr) bool {
 	return ok
 }
 
-// conflict tells of an address that several endpoints hold, by their names.
+// conflict records an address that several endpoints hold, with their IDs.
 func (e *Engine) conflict(a netip.Addr, holders []touchedEndpoint) {
 	c := Conflict{Address: a}
 	for i := range holders {

@@ -8,17 +8,19 @@ import (
 
 type classID uint32
 
-// class is the endpoints of a namespace with equal labels and named ports: they are in the same groups. A class without
-// endpoints goes at once.
+// class is the set of endpoints of a namespace with equal labels and named ports, which are in the same groups. An
+// empty class is deleted at once.
 type class struct {
 	labels    map[string]string
 	named     *[]policy.NamedPort
-	groups    []groupID // sorted; what is there is never changed before the end of a batch
+	groups    []groupID // sorted; elements stay unchanged until the end of a batch
 	ns        namespaceID
-	next      classID // of the namespace
+	next      classID // in the namespace's list
 	previous  classID
-	endpoints endpointID // the first, linked
-	member    bool       // can be in groups at all
+	endpoints endpointID // head of the list
+	size      uint32     // number of endpoints
+	addressed uint32     // number of endpoints with an address
+	member    bool       // can be in groups
 }
 
 func (c *class) ports() []policy.NamedPort {
@@ -28,7 +30,7 @@ func (c *class) ports() []policy.NamedPort {
 	return *c.named
 }
 
-// label is one of an endpoint's labels. A map is walked once, and looked up from then on.
+// label is a label of an endpoint, in a list that is cheaper to walk than a map.
 type label struct{ key, value string }
 
 func (c *class) is(ns namespaceID, labels []label, ports []policy.NamedPort, member bool) bool {
@@ -63,7 +65,7 @@ func (e *Engine) classHash(ns namespaceID, labels []label, ports []policy.NamedP
 	return e.hash.fold(mix(sum, uint64(ns)))
 }
 
-// class finds or makes the class of an endpoint.
+// class returns the class of an endpoint. It creates one if necessary.
 func (e *Engine) class(ns namespaceID, ep *endpoint) classID {
 	labels, ports, member := ep.obj.Labels, ep.obj.Ports, ep.member()
 	if !member {
@@ -90,6 +92,7 @@ func (e *Engine) class(ns namespaceID, ep *endpoint) classID {
 	for _, l := range list {
 		e.pods.addObject(e.hash.label(ns, l.key, l.value), id)
 	}
+	e.filePorts(id, c, true)
 	c.groups = e.groupsOf(c)
 	for _, g := range c.groups {
 		e.join(g, id, c)
@@ -116,7 +119,7 @@ func (e *Engine) unlinkClass(c *class) {
 	}
 }
 
-// groupsOf finds the groups that choose a class, sorted.
+// groupsOf returns the groups that match a class, sorted.
 func (e *Engine) groupsOf(c *class) []groupID {
 	if !c.member {
 		return nil
@@ -131,17 +134,22 @@ func (e *Engine) groupsOf(c *class) []groupID {
 	}
 	take(e.namespaces.at(c.ns).always)
 	for k, v := range c.labels {
-		if it := e.pods.find(e.hash.label(c.ns, k, v)); it != nil {
-			var buf [1]groupID
-			take(it.groups.all(&buf))
+		for _, ns := range []namespaceID{c.ns, 0} {
+			if it := e.pods.find(e.hash.label(ns, k, v)); it != nil {
+				var buf [1]groupID
+				take(it.groups.all(&buf))
+			}
 		}
+	}
+	for _, port := range c.ports() {
+		take(e.portUses[portName{port.Name, port.Protocol}].groups)
 	}
 	e.batch.found = found
 	slices.Sort(found)
 	return append([]groupID(nil), slices.Compact(found)...)
 }
 
-// regroup finds the groups of a class anew.
+// regroup updates the groups of a class.
 func (e *Engine) regroup(id classID) {
 	c := e.classes.at(id)
 	before, after := c.groups, e.groupsOf(c)
@@ -155,17 +163,23 @@ func (e *Engine) regroup(id classID) {
 	diffSorted(before, after, func(g groupID) { e.part(g, id, c) }, func(g groupID) { e.join(g, id, c) })
 }
 
-// join and part keep a group's side of what is in class.groups.
+// join and part update a group for a class that enters or leaves it.
 func (e *Engine) join(id groupID, cid classID, c *class) {
 	g := e.groups.at(id)
 	g.classes.insert(cid)
-	e.countPorts(g, c, +1)
+	e.resize(g, int(c.size))
+	if c.addressed > 0 {
+		e.countPorts(g, c, +1)
+	}
 }
 
 func (e *Engine) part(id groupID, cid classID, c *class) {
 	g := e.groups.at(id)
 	g.classes.remove(cid)
-	e.countPorts(g, c, -1)
+	e.resize(g, -int(c.size))
+	if c.addressed > 0 {
+		e.countPorts(g, c, -1)
+	}
 }
 
 func (e *Engine) dropClass(id classID, c *class) {
@@ -175,13 +189,14 @@ func (e *Engine) dropClass(id classID, c *class) {
 	for k, v := range c.labels {
 		e.pods.removeObject(e.hash.label(c.ns, k, v), id)
 	}
+	e.filePorts(id, c, false)
 	e.unlinkClass(c)
 	e.batch.leftNamespaces = append(e.batch.leftNamespaces, c.ns)
 	e.classByContent.remove(e.classHash(c.ns, e.listLabels(c.labels), c.ports()), id)
 	e.classes.give(id)
 }
 
-// attach and detach keep the list of a class's endpoints.
+// attach and detach maintain the list of a class's endpoints.
 func (e *Engine) attach(id endpointID, ep *endpoint, cid classID) {
 	c := e.classes.at(cid)
 	ep.class, ep.next, ep.previous = cid, c.endpoints, 0
@@ -189,9 +204,11 @@ func (e *Engine) attach(id endpointID, ep *endpoint, cid classID) {
 		e.endpoints.at(ep.next).previous = id
 	}
 	c.endpoints = id
+	c.size++
+	e.resizeAll(c.groups, +1)
 }
 
-// renew lets go of the labels of an object that has been replaced, where nobody else has them.
+// renew replaces references to a replaced object, if the class has no other endpoint.
 func (c *class) renew(id endpointID, ep *endpoint) {
 	if !c.member || c.endpoints != id || ep.next != 0 {
 		return
@@ -203,7 +220,10 @@ func (c *class) renew(id endpointID, ep *endpoint) {
 }
 
 func (e *Engine) detach(ep *endpoint) {
+	e.countAddress(ep, false)
 	c := e.classes.at(ep.class)
+	c.size--
+	e.resizeAll(c.groups, -1)
 	if ep.next != 0 {
 		e.endpoints.at(ep.next).previous = ep.previous
 	}

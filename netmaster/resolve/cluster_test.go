@@ -141,7 +141,7 @@ func (c *cluster) check() {
 }
 
 // judge judges as a node does, from nothing but what it holds, by its rules in force or by those of dry runs.
-func (c *cluster) judge(d policy.Direction, node string, p policy.Packet, audit bool) (isolated []string, allowed bool) {
+func (c *cluster) judge(d policy.Direction, node string, p policy.Packet, dryRun bool) (isolated []string, allowed bool) {
 	local, other := p.To, p.From
 	if d == policy.Egress {
 		local, other = p.From, p.To
@@ -149,7 +149,7 @@ func (c *cluster) judge(d policy.Direction, node string, p policy.Packet, audit 
 	n := c.nodes[node]
 	for key := range n.Rules {
 		r := c.rules[key]
-		if _, ok := n.Applied[r.AppliedTo][local]; !ok || r.Direction != d || r.Audit != audit {
+		if _, ok := n.Applied[r.AppliedTo][local]; !ok || r.Direction != d || r.DryRun != dryRun {
 			continue
 		}
 		for _, o := range r.Origins {
@@ -199,8 +199,8 @@ func (c *cluster) side(d policy.Direction, p policy.Packet) bool {
 	return true
 }
 
-// audited is what the dry runs of nodes say of one side of a packet, and which policies isolate in them.
-func (c *cluster) audited(d policy.Direction, p policy.Packet) policy.SideVerdict {
+// dryRun returns the verdict of the nodes' dry runs on one side of a packet, and the policies that isolate in them.
+func (c *cluster) dryRun(d policy.Direction, p policy.Packet) policy.SideVerdict {
 	v := policy.SideVerdict{Allowed: true}
 	for name := range c.nodes {
 		if now, _ := c.judge(d, name, p, false); len(now) > 0 || p.From == p.To {

@@ -1,35 +1,35 @@
-// Package resolve turns policies, pods and namespaces into rules and groups, and says what each node needs of them. It is
-// an incremental engine: Apply takes a batch of events and returns what they changed. There is no clock, log, lock or I/O
-// in it; one goroutine owns it.
+// Package resolve turns policies, pods and namespaces into rules and groups, and computes what each node needs of
+// them. It is an incremental engine: Apply takes a batch of events and returns the resulting changes. It has no
+// clock, log, lock or I/O, and must be used from one goroutine.
 //
-// # What is held
+// # State
 //
-// Everything has an ID of four bytes and a place in a pool; relations are sorted lists of IDs, or IDs that link the values
-// themselves. Names, contents and addresses are found through tables of eight bytes a slot.
+// Every value has a four-byte ID and a place in a pool. Relations are sorted lists of IDs, or linked lists through
+// the values. Names, contents and addresses are found through hash tables of eight bytes a slot.
 //
-//   - A class is the endpoints of a namespace with equal labels and named ports. Only classes are matched with selectors; an
-//     endpoint finds its class by a hash of its labels.
-//   - A group is the classes that a pair of selectors chooses; equal selectors share one. An index by label gives a new
-//     class the groups that could choose it, and a new group the classes that it could choose.
-//   - A rule refers to its groups; equal rules are one, with several origins. Rules and groups are looked up by what they
-//     are made of; the content key is computed once, when one is made.
-//   - A group knows on how many addresses of which nodes it applies, and to which nodes how many rules bring it as a peer.
-//     These are the spans.
+// - A class is the endpoints of a namespace with equal labels and named ports. Selectors are matched with classes
+// only. An endpoint finds its class by a hash of its labels. - A group is the classes that match a pair of selectors.
+// Equal selectors share a group. An index by label finds the groups that may match a new class, and the classes that
+// may match a new group. - A rule refers to its groups. Policies share equal rules, which then have several origins.
+// Rules and groups are looked up by content; the content key is computed once, when one is created. - A group counts
+// its addresses on each node as an appliedTo group, and the rules that need it on each node as a peer group. These
+// counts define the spans of nodes.
 //
-// # What an event costs
+// # Cost of an event
 //
-// A pod with labels that others have: its addresses × the groups of its class, whatever the size of the groups. Labels
-// never seen: also the groups filed under these labels. The first pod of a group on a node, or the last: also the rules that
-// apply to the group. A policy: its rules × (their peers + the nodes that they apply on); selectors never seen: also the
-// classes with their first label. A rule of many origins is written anew, whichever of them changes.
+// A pod with labels that other pods have: its addresses × the groups of its class, independent of the size of the
+// groups. A pod with new labels: also the groups indexed by these labels. The first or last pod of a group on a node:
+// also the rules that apply to the group. A policy: its rules × (their peers + the nodes that they apply on); with
+// new selectors: also the classes that have their first label. A change of a rule's origins rewrites all of its
+// origins.
 //
-// # A batch
+// # Batches
 //
-// Claims, classes, groups and rules follow each event at once. What the batch's first change of an endpoint, a group or a
-// rule finds is noted; at the end it is compared with what is there then, and only the difference is told. What is new is
-// not noted one by one: new rules and groups are told whole, at the end, from what they have become.
+// Claims, classes, groups and rules are updated with each event. The state of an endpoint, group or rule before its
+// first change in the batch is recorded. At the end it is compared with the state then, and only differences are
+// published. New rules and groups are published whole.
 //
-// An address that several endpoints claim is judged by rank, and is no peer's while two of the highest rank claim it; only
-// such addresses are looked at one by one. A claim on an address that is not the node's to give out counts on this node only, in appliedTo groups, beside
-// whoever holds the address.
+// If several endpoints claim an address, the highest rank wins. While two of the highest rank claim it, it is in no
+// peer group. Only such addresses need to be examined one by one. A claim on an address outside the node's podCIDRs
+// affects only appliedTo groups on this node, independent of other claims.
 package resolve

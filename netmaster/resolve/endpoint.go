@@ -10,18 +10,19 @@ import (
 type endpointID uint32
 
 type endpoint struct {
-	obj       *policy.Endpoint // nil: forgotten in this batch
+	obj       *policy.Endpoint // nil: deleted in this batch
 	announced *Announcement
 	class     classID
-	next      endpointID // of the class
+	next      endpointID // in the class's list
 	previous  endpointID
 	node      nodeID
-	touched   uint32 // its place in batch.endpoints plus one
-	withdrawn bool   // the node took the address back; the status in the API is late
-	ghost     bool   // gone from the API or followed by a pod of the same name, still wired on its node
+	touched   uint32 // index in batch.endpoints, plus one
+	withdrawn bool   // the node withdrew the address; the status in the API server is outdated
+	addressed bool   // counted in its class as having an address
+	orphan    bool   // orphan: deleted from the API server or replaced, but still attached to its node
 }
 
-// addresses are what the endpoint claims.
+// addresses returns the addresses that the endpoint claims.
 func (ep *endpoint) addresses() []netip.Addr {
 	switch {
 	case ep.obj == nil || ep.obj.HostNetwork:
@@ -34,22 +35,26 @@ func (ep *endpoint) addresses() []netip.Addr {
 	return ep.obj.Addresses
 }
 
-// foreign are those of an endpoint's addresses that are not its node's to give out.
+// foreign is the part of an endpoint's addresses that match no peer: they are outside the node's podCIDRs, or the
+// pod is excluded as a peer.
 type foreign []netip.Addr
 
 func (f foreign) has(a netip.Addr) bool { return slices.Contains(f, a) }
 
-// standing is the endpoint's on an address that nobody else claims.
+// standing returns the effect of the endpoint's claim on an address that no other endpoint claims.
 func (f foreign) standing(a netip.Addr) standing { return standing{peer: !f.has(a), applied: true} }
 
 func (ep *endpoint) foreign() foreign {
-	if ep.announced == nil {
+	switch {
+	case ep.obj != nil && ep.obj.NoPeer:
+		return ep.addresses()
+	case ep.announced == nil:
 		return nil
 	}
 	return ep.announced.Foreign
 }
 
-// nodeName is where the endpoint's rules must be.
+// nodeName returns the node that needs the endpoint's rules.
 func (ep *endpoint) nodeName() string {
 	if ep.announced != nil {
 		return ep.announced.Node
@@ -57,24 +62,24 @@ func (ep *endpoint) nodeName() string {
 	return ep.obj.Node
 }
 
-// rank orders claims on one address: an announcement beats a status, then a living pod one that is going.
+// rank orders claims on an address: announcements before statuses, then running pods before terminating ones.
 func (ep *endpoint) rank() int8 {
 	rank := int8(0)
 	if ep.announced != nil {
 		rank = 2
 	}
-	if !ep.obj.Terminating && !ep.obj.Finished && !ep.ghost {
+	if !ep.obj.Terminating && !ep.obj.Finished && !ep.orphan {
 		rank++
 	}
 	return rank
 }
 
-// member tells whether the endpoint can be in groups at all.
+// member reports whether the endpoint can be in groups.
 func (ep *endpoint) member() bool {
 	return !ep.obj.HostNetwork && (!ep.obj.Finished || ep.announced != nil)
 }
 
-// endpointOf finds a pod that the API has.
+// endpointOf returns the endpoint of a pod in the API server; 0 if there is none.
 func (e *Engine) endpointOf(namespace, name string) endpointID {
 	for id := range e.endpointByName.each(e.hash.pair(namespace, name)) {
 		if ep := e.endpoints.at(id); ep.obj.Name == name && ep.obj.Namespace == namespace {
@@ -95,7 +100,7 @@ func (e *Engine) putEndpoint(obj *policy.Endpoint) {
 	}
 	if id != 0 {
 		ep := e.endpoints.at(id)
-		e.change(id, ep, func() { ep.obj, ep.ghost = obj, false })
+		e.change(id, ep, func() { ep.obj, ep.orphan = obj, false; e.dropMisplaced(id, ep) })
 	} else {
 		id = e.addEndpoint(obj)
 	}
@@ -113,21 +118,21 @@ func (e *Engine) addEndpoint(obj *policy.Endpoint) endpointID {
 	return id
 }
 
-// revive takes a ghost back whose pod the API tells of again.
+// revive returns an orphan whose pod is in the API server again; 0 if there is none.
 func (e *Engine) revive(obj *policy.Endpoint) endpointID {
-	if len(e.ghosts) == 0 {
+	if len(e.orphans) == 0 {
 		return 0
 	}
 	key := incarnation{obj.ID(), obj.UID}
-	id := e.ghosts[key]
+	id := e.orphans[key]
 	if id != 0 {
-		delete(e.ghosts, key)
+		delete(e.orphans, key)
 		e.endpointByName.add(e.hash.pair(obj.Namespace, obj.Name), id)
 	}
 	return id
 }
 
-// change alters an endpoint and follows up: class, node, claims.
+// change calls alter, and updates the endpoint's class, node and claims.
 func (e *Engine) change(id endpointID, ep *endpoint, alter func()) {
 	e.touch(id)
 	before := ep.addresses()
@@ -139,7 +144,7 @@ func (e *Engine) change(id endpointID, ep *endpoint, alter func()) {
 	}
 }
 
-// settle brings an endpoint to the class and the node that it belongs to.
+// settle moves an endpoint to its class and node.
 func (e *Engine) settle(id endpointID, ep *endpoint) {
 	ns, _ := e.namespace(ep.obj.Namespace)
 	switch c := e.class(ns, ep); {
@@ -151,6 +156,7 @@ func (e *Engine) settle(id endpointID, ep *endpoint) {
 	default:
 		e.classes.at(c).renew(id, ep)
 	}
+	e.countAddress(ep, len(ep.addresses()) > 0)
 	if name := ep.nodeName(); ep.node == 0 || e.nodes.at(ep.node).name != name {
 		e.leaveNode(ep.node)
 		ep.node = e.node(name)
@@ -158,7 +164,8 @@ func (e *Engine) settle(id endpointID, ep *endpoint) {
 	}
 }
 
-// deleteEndpoint forgets a pod. If its node still has it wired, it keeps its rules until the node withdraws it.
+// deleteEndpoint deletes a pod. If it is still attached to its node, it becomes an orphan that keeps its rules until
+// the node withdraws it.
 func (e *Engine) deleteEndpoint(id endpointID) {
 	if id == 0 {
 		return
@@ -166,14 +173,14 @@ func (e *Engine) deleteEndpoint(id endpointID) {
 	ep := e.endpoints.at(id)
 	e.endpointByName.remove(e.hash.pair(ep.obj.Namespace, ep.obj.Name), id)
 	if ep.announced != nil {
-		e.change(id, ep, func() { ep.ghost = true })
-		e.ghosts[incarnation{ep.obj.ID(), ep.obj.UID}] = id
+		e.change(id, ep, func() { ep.orphan = true })
+		e.orphans[incarnation{ep.obj.ID(), ep.obj.UID}] = id
 		return
 	}
 	e.forget(id, ep)
 }
 
-// forget takes an endpoint out of everything. Its ID is free from the end of the batch on.
+// forget removes an endpoint. Its ID is reused only after the end of the batch.
 func (e *Engine) forget(id endpointID, ep *endpoint) {
 	e.touch(id)
 	before := ep.addresses()

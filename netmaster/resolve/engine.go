@@ -8,25 +8,26 @@ import (
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
-// Announcement is a node's word that it wired a pod, with these addresses, before the API server knows of them.
+// Announcement reports that a node has attached a pod with these addresses, possibly before the API server knows
+// them.
 type Announcement struct {
 	Node, Namespace, Name, UID string
 	Addresses                  []netip.Addr
-	// Foreign are those of Addresses that are not the node's to give out. There the pod's policies hold for them; they are peers nowhere, and take nothing
-	// from who else has them.
+	// Foreign is the part of Addresses outside the node's podCIDRs. The pod's policies apply to them on its node,
+	// but they match no peer and do not affect other claims on them.
 	Foreign []netip.Addr
 }
 
-// ID is "namespace/name".
+// ID returns "namespace/name".
 func (a *Announcement) ID() string { return a.Namespace + "/" + a.Name }
 
-// NodeAnnouncements is everything a node has wired: what it announced earlier and is not in All is withdrawn.
+// NodeAnnouncements is everything attached to a node. Earlier announcements that are not in All are withdrawn.
 type NodeAnnouncements struct {
 	Node string
 	All  []Announcement
 }
 
-// Batch is a set of events that take effect together. Objects are shared with the engine and must not be changed after.
+// Batch is a set of events that take effect together. The engine keeps the objects: do not modify them.
 type Batch struct {
 	Namespaces        []policy.Namespace
 	DeletedNamespaces []string
@@ -37,22 +38,23 @@ type Batch struct {
 	Announced         []Announcement
 	Withdrawn         []Announcement
 	NodeAnnounced     []NodeAnnouncements
-	// Reassessed are announcements that the engine has (Wired), of which other addresses are foreign now. Nobody is answered.
+	// Reassessed are existing announcements whose Foreign has changed. They get no response.
 	Reassessed []Announcement
-	// Unheard: what nodes said before is forgotten, as if they never had. What the API server has of pods counts again.
-	Unheard bool
+	// ForgetAnnouncements discards all earlier announcements, so that pods have the addresses of their status.
+	ForgetAnnouncements bool
 }
 
-// Conflict is an address that several endpoints of equal standing claim. It is in no peer group.
+// Conflict is an address that several endpoints of equal rank claim. It is in no peer group.
 type Conflict struct {
 	Address   netip.Addr
 	Endpoints []string
 }
 
-// Engine holds the resolved state. Not for concurrent use.
+// Engine holds the resolved state. Not safe for concurrent use.
 type Engine struct {
 	revision uint64
 	hash     hashing
+	budgets  policy.Budgets
 
 	namespaces pool[namespaceID, namespace]
 	endpoints  pool[endpointID, endpoint]
@@ -67,39 +69,56 @@ type Engine struct {
 	endpointByName  table[endpointID]
 	policyByName    table[policyID]
 	classByContent  table[classID]
-	groupBySpec     table[groupID] // as it was written first
+	groupBySpec     table[groupID] // by the spec of the first user; equal groups may be spelled differently
 	groupByKey      table[groupID]
 	ruleByContent   table[ruleID]
+	portUses        map[portName]*portUse
 
-	pods     index[classID]     // by labels of pods, a namespace each
-	teams    index[namespaceID] // by labels of namespaces
-	anywhere []groupID          // with a selector of namespaces that names no label's value
+	pods           index[classID]     // by labels of pods, in a namespace or in any (0)
+	namespaceIndex index[namespaceID] // by labels of namespaces
+	unanchored     []groupID          // with namespace selectors that require no label value
 
 	claims    table[endpointID]          // by address
-	contested map[netip.Addr]struct{}    // claimed by several
-	ghosts    map[incarnation]endpointID // wired, but no longer the API's pod of that name
+	contested map[netip.Addr]struct{}    // claimed by several endpoints
+	orphans   map[incarnation]endpointID // orphaned endpoints
 	waiting   map[waitingKey]Announcement
-	// announcedOn are the endpoints that a node has announced, in no order.
+	// announcedOn holds the announced endpoints of each node, unordered.
 	announcedOn map[string][]endpointID
 	batch       batchState
-	moved       []endpointID // by the last batch, in force
+	moved       []endpointID // by the last batch
+	snapshot    snapshot
+	overBudget  map[policyID]struct{}
+	work        int // done in this slice, in units of sliceWork
 }
 
-// New makes an empty engine whose first change has the revision after this one.
+// New returns an empty engine. Its first change gets the next revision.
 func New(revision uint64) *Engine {
 	return &Engine{
-		revision: revision, hash: newHashing(), namespaceByName: map[string]namespaceID{}, nodeByName: map[string]nodeID{},
-		contested: map[netip.Addr]struct{}{}, ghosts: map[incarnation]endpointID{}, waiting: map[waitingKey]Announcement{}, announcedOn: map[string][]endpointID{},
+		revision:        revision,
+		hash:            newHashing(),
+		budgets:         policy.DefaultBudgets,
+		portUses:        map[portName]*portUse{},
+		overBudget:      map[policyID]struct{}{},
+		namespaceByName: map[string]namespaceID{},
+		nodeByName:      map[string]nodeID{},
+		contested:       map[netip.Addr]struct{}{},
+		orphans:         map[incarnation]endpointID{},
+		waiting:         map[waitingKey]Announcement{},
+		announcedOn:     map[string][]endpointID{},
 	}
 }
 
-// Revision is that of the last change.
+// SetBudgets replaces the default budgets of an empty engine. The engine applies only those that depend on pods:
+// Members and PortNumbers.
+func (e *Engine) SetBudgets(b policy.Budgets) { e.budgets = b }
+
+// Revision returns the revision of the last change.
 func (e *Engine) Revision() uint64 { return e.revision }
 
-// Advance has the next change have the revision after this one, if that is higher.
+// Advance makes the next change get a revision above this one.
 func (e *Engine) Advance(revision uint64) { e.revision = max(e.revision, revision) }
 
-// Apply takes a batch over. Changes that cancel out within it are not told; if nothing changed, Revision is the old one and
+// Apply applies a batch and returns the changes and new conflicts. If nothing changed, Revision stays the same and
 // only Settled can be non-empty.
 func (e *Engine) Apply(b Batch) (policy.Changes, []Conflict) {
 	e.moved = emptied(e.moved)
@@ -119,8 +138,8 @@ func (e *Engine) Apply(b Batch) (policy.Changes, []Conflict) {
 	for _, obj := range b.Endpoints {
 		e.putEndpoint(obj)
 	}
-	if b.Unheard {
-		e.unhear()
+	if b.ForgetAnnouncements {
+		e.forgetAnnouncements()
 	}
 	for i := range b.Withdrawn {
 		e.withdraw(&b.Withdrawn[i])
@@ -141,7 +160,7 @@ func (e *Engine) Apply(b Batch) (policy.Changes, []Conflict) {
 	return e.finish()
 }
 
-// expect makes room for a first load.
+// expect allocates memory for an initial load.
 func (e *Engine) expect(b *Batch) {
 	if e.endpointByName.n == 0 {
 		e.endpointByName.reserve(len(b.Endpoints))
@@ -154,8 +173,9 @@ func (e *Engine) expect(b *Batch) {
 	}
 }
 
-// recompile writes anew the rules of policies whose named ports have got or lost a number.
+// recompile compiles policies that were added or changed, or whose port numbers or budget share changed.
 func (e *Engine) recompile() {
+	e.planNamespaces()
 	for len(e.batch.recompile) > 0 {
 		dirty := e.batch.recompile
 		e.batch.recompile = nil
@@ -170,7 +190,7 @@ func (e *Engine) recompile() {
 	}
 }
 
-// splitID takes "namespace/name" apart.
+// splitID splits "namespace/name".
 func splitID(id string) (namespace, name string) {
 	namespace, name, _ = strings.Cut(id, "/")
 	return namespace, name

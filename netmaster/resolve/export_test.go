@@ -21,11 +21,26 @@ func Collide() *Engine {
 	return e
 }
 
+// Watches returns how many port names a policy follows, and how many pairs of a name and a group.
+func (e *Engine) Watches(id string) (names, pairs int) {
+	if watches := e.policies.at(e.policyOf(splitID(id))).watches; watches != nil {
+		for _, w := range *watches {
+			if w.group == 0 {
+				names++
+			} else {
+				pairs++
+			}
+		}
+	}
+	return names, pairs
+}
+
 // Check is for tests between batches.
 func (e *Engine) Check() []string {
 	c := &check{e: e}
 	c.classes()
 	c.claims()
+	c.ports()
 	c.groups()
 	c.rules()
 	c.spans()
@@ -71,6 +86,7 @@ func (c *check) classes() {
 		}
 		slices.Sort(list)
 		c.equal("endpoints of class", id, list, in[id])
+		c.addressed(id, cl, list)
 		var groups []groupID
 		for _, g := range live(&e.groups) {
 			if e.covers(e.groups.at(g), g, cl.ns) && e.groups.at(g).chooses(cl) {
@@ -83,7 +99,72 @@ func (c *check) classes() {
 	c.equal("classes", "engine", e.classes.len(), len(in))
 	if e.hash.drop == 0 {
 		c.equal("labels in the index", "pods", countObjects(&e.pods), objects)
-		c.equal("labels in the index", "namespaces", countObjects(&e.teams), c.namespaceLabels())
+		c.equal("labels in the index", "namespaces", countObjects(&e.namespaceIndex), c.namespaceLabels())
+	}
+}
+
+// addressed checks what is counted of a class's endpoints.
+func (c *check) addressed(id classID, cl *class, list []endpointID) {
+	n := 0
+	for _, ep := range list {
+		if len(c.e.endpoints.at(ep).addresses()) > 0 {
+			n++
+		}
+	}
+	c.equal("sizes of class", id, []int{int(cl.size), int(cl.addressed)}, []int{len(list), n})
+}
+
+// ports checks the index of port names, and the numbers that groups follow.
+func (c *check) ports() {
+	e := c.e
+	uses := map[portName]int{}
+	for _, id := range live(&e.classes) {
+		if cl := e.classes.at(id); cl.addressed > 0 {
+			for _, p := range cl.ports() {
+				uses[portName{p.Name, p.Protocol}]++
+			}
+		}
+	}
+	watched := map[portName]int{}
+	for _, id := range live(&e.policies) {
+		if watches := e.policies.at(id).watches; watches != nil {
+			for _, w := range *watches {
+				if w.group == 0 {
+					watched[w.name]++
+				}
+			}
+		}
+	}
+	for name, u := range e.portUses {
+		sum := 0
+		for _, n := range u.policies {
+			sum += n
+		}
+		c.equal("use of port name", name, []int{u.classes, sum}, []int{uses[name], watched[name]})
+		var all []classID
+		for _, id := range live(&e.classes) {
+			if len(numbersOf(e.classes.at(id).ports(), name)) > 0 {
+				all = append(all, id)
+			}
+		}
+		c.equal("classes of port name", name, u.all, all)
+		delete(uses, name)
+	}
+	c.equal("port names", "engine", len(uses), 0)
+	for _, id := range live(&e.groups) {
+		for name, n := range e.groups.at(id).more().watched {
+			want := map[uint16]int{}
+			var buf [1]classID
+			for _, cid := range e.groups.at(id).classes.all(&buf) {
+				if cl := e.classes.at(cid); cl.addressed > 0 {
+					for _, number := range numbersOf(cl.ports(), name) {
+						want[number]++
+					}
+				}
+			}
+			c.equal("numbers of port name", name, n.numbers, want)
+			c.equal("chosen numbers of port name", name, n.chosen, chooseNumbers(want, e.budgets.PortNumbers))
+		}
 	}
 }
 
@@ -140,9 +221,14 @@ func (c *check) groups() {
 		}
 	}
 	for _, id := range live(&e.policies) {
+		if g := e.policies.at(id).plan.watched; g != 0 {
+			holds[g]++
+		}
 		if watches := e.policies.at(id).watches; watches != nil {
 			for _, w := range *watches {
-				holds[w.group]++
+				if w.group != 0 {
+					holds[w.group]++
+				}
 			}
 		}
 	}
@@ -156,6 +242,11 @@ func (c *check) groups() {
 		}
 		var buf [1]classID
 		c.equal("classes of group", id, g.classes.all(&buf), members)
+		size := 0
+		for _, cl := range members {
+			size += int(e.classes.at(cl).size)
+		}
+		c.equal("members of group", id, g.members, size)
 		c.equal("references of group", id, []uint32{g.holds, g.peerOf, g.appliedOf}, []uint32{holds[id], peerOf[id], appliedOf[id]})
 		spec := e.publicSpec(&spec{g.ns, g.more().namespaces, &g.pods, g.more().port})
 		c.equal("key of group", id, g.key, spec.Key())
@@ -232,15 +323,16 @@ func (c *check) leftovers() {
 		c.equal("endpoints on node", e.nodes.at(id).name, e.nodes.at(id).endpoints, on[id])
 	}
 	c.equal("nodes", "engine", e.nodes.len(), len(on))
-	c.equal("names of endpoints", "engine", e.endpointByName.n+len(e.ghosts), e.endpoints.len())
+	c.equal("names of endpoints", "engine", e.endpointByName.n+len(e.orphans), e.endpoints.len())
 	c.equal("names of policies", "engine", e.policyByName.n, e.policies.len())
 	c.equal("contents of classes", "engine", e.classByContent.n, e.classes.len())
 	c.equal("specs and keys of groups", "engine", []int{e.groupBySpec.n, e.groupByKey.n}, []int{e.groups.len(), e.groups.len()})
-	if e.groups.len() > 0 || e.endpoints.len() > 0 {
+	if e.groups.len()+e.endpoints.len()+e.policies.len() > 0 {
 		return
 	}
-	c.equal("entries of pods", "engine", []int{e.pods.entries.len(), e.pods.byLabel.n, e.ruleByContent.n, e.rules.len(), len(e.anywhere)}, make([]int, 5))
-	c.equal("filed again", "engine", []int{len(e.pods.again), len(e.teams.again)}, []int{0, 0})
+	c.equal("port names and policies over budget", "engine", []int{len(e.portUses), len(e.overBudget)}, []int{0, 0})
+	c.equal("entries of pods", "engine", []int{e.pods.entries.len(), e.pods.byLabel.n, e.ruleByContent.n, e.rules.len(), len(e.unanchored)}, make([]int, 5))
+	c.equal("filed again", "engine", []int{len(e.pods.extra), len(e.namespaceIndex.extra)}, []int{0, 0})
 	for _, id := range live(&e.namespaces) {
 		ns := e.namespaces.at(id)
 		c.equal("groups of namespace", ns.name, len(ns.always)+len(ns.covering)+int(ns.classes), 0)

@@ -6,8 +6,8 @@ import (
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
-// Extent is what of a policy nodes hold now; it costs the policy's rules, their peers and
-// the nodes that they apply on. Of a policy that there is not it is empty.
+// Extent returns the rules, groups and nodes of a policy; empty if it does not exist. The cost is proportional to
+// the result.
 func (e *Engine) Extent(id string) policy.Extent {
 	pid := e.policyOf(splitID(id))
 	if pid == 0 {
@@ -43,28 +43,37 @@ func (e *Engine) keysOf(groups []groupID) (out []policy.Key) {
 	return out
 }
 
-// distinct sorts a list and leaves each once.
+// distinct sorts a list and removes duplicates.
 func distinct[T ~uint32](list []T) []T {
 	slices.Sort(list)
 	return slices.Compact(list)
 }
 
-// PolicyObject is a policy as it was put; nil if there is none.
+// PolicyObject returns a policy as enforced; nil if it does not exist.
 func (e *Engine) PolicyObject(id string) *policy.Policy {
 	if pid := e.policyOf(splitID(id)); pid != 0 {
-		return e.policies.at(pid).obj
+		return e.policies.at(pid).inForce()
 	}
 	return nil
 }
 
-// RuleRef is a resolved rule of a policy and the place in it that it comes from.
+// PolicyAsPut returns a policy with the parts that exceed budgets.
+func (e *Engine) PolicyAsPut(id string) (obj *policy.Policy, ok bool) {
+	pid := e.policyOf(splitID(id))
+	if pid == 0 {
+		return nil, false
+	}
+	return e.policies.at(pid).obj, true
+}
+
+// RuleRef is a resolved rule of a policy, and the policy rule that it results from.
 type RuleRef struct {
 	Key       policy.Key
 	Direction policy.Direction
 	Index     int // in ingress or egress; -1: the isolation
 }
 
-// RuleRefs are the resolved rules of a policy; none if there is no such policy.
+// RuleRefs returns the resolved rules of a policy; none if it does not exist.
 func (e *Engine) RuleRefs(id string) []RuleRef {
 	pid := e.policyOf(splitID(id))
 	if pid == 0 {

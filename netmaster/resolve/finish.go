@@ -8,14 +8,15 @@ import (
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
-// finish compares the touched with how it was and tells the difference. The order matters: rules that died leave the nodes
-// that their groups were on; then addresses move; then rules that were born enter the nodes that their groups are on. So no
-// node is told to take and to give back the same.
+// finish compares everything touched with its state before, and returns the differences. The order matters: first
+// dead rules leave the nodes of their old groups, then addresses move, then new rules enter the nodes of their new
+// groups. So no node is sent a removal and an addition of the same key.
 func (e *Engine) finish() (policy.Changes, []Conflict) {
 	b := &e.batch
 	e.settleRules()
 	e.noteMoved()
 	e.finishEndpoints()
+	e.snapshot.mark(e.moved, e.endpoints.last)
 	out := policy.Changes{Settled: b.settled, Groups: e.finishPeers()}
 	e.finishPlaces()
 	e.finishApplied()
@@ -33,7 +34,7 @@ func (e *Engine) finish() (policy.Changes, []Conflict) {
 	return out, conflicts
 }
 
-// settleRules decides what is born and what dies, and lets go the dead.
+// settleRules determines which rules are new, changed and dead, and unlinks the dead.
 func (e *Engine) settleRules() {
 	e.batch.born = slices.Grow(e.batch.born, len(e.batch.rules))
 	for i := range e.batch.rules {
@@ -66,7 +67,7 @@ func (e *Engine) countRule(r *rule, by int) {
 	}
 }
 
-// finishEndpoints turns what endpoints contribute, before and after, into steps of groups.
+// finishEndpoints converts the differences of endpoints to steps of groups.
 func (e *Engine) finishEndpoints() {
 	var crowded map[netip.Addr][]uint32
 	after := touchedEndpoint{}
@@ -74,19 +75,19 @@ func (e *Engine) finishEndpoints() {
 		before := &e.batch.endpoints[i]
 		e.contribution(before.id, &after)
 		e.finishEndpoint(before, &after)
-		crowded = e.noteCrowded(crowded, before.addresses, uint32(i+1))
-		crowded = e.noteCrowded(crowded, after.addresses, 0)
+		crowded = e.noteContended(crowded, before.addresses, uint32(i+1))
+		crowded = e.noteContended(crowded, after.addresses, 0)
 	}
 	none := touchedEndpoint{}
 	for _, id := range e.batch.fresh {
 		e.contribution(id, &after)
 		e.finishEndpoint(&none, &after)
-		crowded = e.noteCrowded(crowded, after.addresses, 0)
+		crowded = e.noteContended(crowded, after.addresses, 0)
 	}
-	e.finishCrowded(crowded)
+	e.finishContended(crowded)
 }
 
-// contribution is what an endpoint contributes now.
+// contribution stores the present contribution of an endpoint in out.
 func (e *Engine) contribution(id endpointID, out *touchedEndpoint) {
 	ep := e.endpoints.at(id)
 	*out = touchedEndpoint{id: id}
@@ -97,7 +98,7 @@ func (e *Engine) contribution(id endpointID, out *touchedEndpoint) {
 
 func (e *Engine) finishEndpoint(before, after *touchedEndpoint) {
 	for i, a := range before.addresses {
-		if slices.Contains(before.addresses[:i], a) || e.isCrowded(a) {
+		if slices.Contains(before.addresses[:i], a) || e.isContended(a) {
 			continue
 		}
 		if slices.Contains(after.addresses, a) {
@@ -107,13 +108,13 @@ func (e *Engine) finishEndpoint(before, after *touchedEndpoint) {
 		}
 	}
 	for i, a := range after.addresses {
-		if !slices.Contains(after.addresses[:i], a) && !slices.Contains(before.addresses, a) && !e.isCrowded(a) {
+		if !slices.Contains(after.addresses[:i], a) && !slices.Contains(before.addresses, a) && !e.isContended(a) {
 			e.contribute(a, after, true)
 		}
 	}
 }
 
-// finishAddress is for an address that stays the endpoint's.
+// finishAddress handles an address that the endpoint keeps.
 func (e *Engine) finishAddress(a netip.Addr, before, after *touchedEndpoint) {
 	s := before.foreign.standing(a)
 	if before.node != after.node || s != after.foreign.standing(a) {
@@ -122,19 +123,19 @@ func (e *Engine) finishAddress(a netip.Addr, before, after *touchedEndpoint) {
 		return
 	}
 	diffSorted(before.groups, after.groups,
-		func(g groupID) { e.step(g, a, after.node, s, false) },
-		func(g groupID) { e.step(g, a, after.node, s, true) })
+		func(g groupID) { e.recordStep(g, a, after.node, s, false) },
+		func(g groupID) { e.recordStep(g, a, after.node, s, true) })
 }
 
 func (e *Engine) contribute(a netip.Addr, t *touchedEndpoint, in bool) {
 	s := t.foreign.standing(a)
 	for _, g := range t.groups {
-		e.step(g, a, t.node, s, in)
+		e.recordStep(g, a, t.node, s, in)
 	}
 }
 
-// step notes a change of a group that was there and is; one that comes or goes is told whole.
-func (e *Engine) step(id groupID, a netip.Addr, n nodeID, s standing, in bool) {
+// recordStep records a change of a group that existed before and still exists. Other groups are published whole.
+func (e *Engine) recordStep(id groupID, a netip.Addr, n nodeID, s standing, in bool) {
 	g := e.groups.at(id)
 	if s.peer && g.peerOf > 0 && (!g.touched || g.wasPeer) {
 		e.batch.peerSteps = append(e.batch.peerSteps, peerStep{id, in, a})
@@ -144,13 +145,14 @@ func (e *Engine) step(id groupID, a netip.Addr, n nodeID, s standing, in bool) {
 	}
 }
 
-// noteCrowded collects which touched endpoints had a crowded address before.
-func (e *Engine) noteCrowded(crowded map[netip.Addr][]uint32, addresses []netip.Addr, place uint32) map[netip.Addr][]uint32 {
-	if len(e.batch.crowded)+len(e.contested) == 0 {
+// noteContended collects, by contested address, the touched endpoints that had it.
+func (e *Engine) noteContended(crowded map[netip.Addr][]uint32, addresses []netip.Addr,
+	place uint32) map[netip.Addr][]uint32 {
+	if len(e.batch.contended)+len(e.contested) == 0 {
 		return crowded
 	}
 	for _, a := range addresses {
-		if !e.isCrowded(a) {
+		if !e.isContended(a) {
 			continue
 		}
 		if crowded == nil {
@@ -165,8 +167,8 @@ func (e *Engine) noteCrowded(crowded map[netip.Addr][]uint32, addresses []netip.
 	return crowded
 }
 
-// finishCrowded is finishEndpoint for addresses that several endpoints claim, or did within the batch.
-func (e *Engine) finishCrowded(crowded map[netip.Addr][]uint32) {
+// finishContended handles addresses that several endpoints claim, or claimed during the batch.
+func (e *Engine) finishContended(crowded map[netip.Addr][]uint32) {
 	addresses := make([]netip.Addr, 0, len(crowded))
 	for a := range crowded {
 		addresses = append(addresses, a)
@@ -178,12 +180,12 @@ func (e *Engine) finishCrowded(crowded map[netip.Addr][]uint32) {
 		was, is := stand(a, before), stand(a, after)
 		for s := range was {
 			if !is[s] {
-				e.step(s.group, a, s.node, standing{s.peer, !s.peer}, false)
+				e.recordStep(s.group, a, s.node, standing{s.peer, !s.peer}, false)
 			}
 		}
 		for s := range is {
 			if !was[s] {
-				e.step(s.group, a, s.node, standing{s.peer, !s.peer}, true)
+				e.recordStep(s.group, a, s.node, standing{s.peer, !s.peer}, true)
 			}
 		}
 		if holders := top(a, after); len(holders) > 1 && len(top(a, before)) < 2 {
@@ -192,7 +194,7 @@ func (e *Engine) finishCrowded(crowded map[netip.Addr][]uint32) {
 	}
 }
 
-// claimsBefore are the claims on an address before the batch: of the touched as noted, of others as they are.
+// claimsBefore returns the claims on an address before the batch.
 func (e *Engine) claimsBefore(a netip.Addr, touched []uint32) (out []touchedEndpoint) {
 	for _, place := range touched {
 		out = append(out, e.batch.endpoints[place-1])
@@ -214,7 +216,7 @@ func (e *Engine) claimsNow(a netip.Addr) (out []touchedEndpoint) {
 	return out
 }
 
-// top are the claims of the highest rank, without those of nodes that the address is not of.
+// top returns the claims of the highest rank, without foreign ones.
 func top(a netip.Addr, claims []touchedEndpoint) (out []touchedEndpoint) {
 	for _, c := range claims {
 		if c.foreign.has(a) {
@@ -230,7 +232,7 @@ func top(a netip.Addr, claims []touchedEndpoint) (out []touchedEndpoint) {
 	return out
 }
 
-// stand is where an address is in force: in which peer groups, and on which nodes in which appliedTo groups.
+// stand returns where an address is effective: in which peer groups, and on which nodes in which appliedTo groups.
 func stand(a netip.Addr, claims []touchedEndpoint) map[place]bool {
 	out := map[place]bool{}
 	for _, c := range claims {
@@ -259,7 +261,7 @@ type place struct {
 	peer  bool
 }
 
-// finishPeers tells how peer groups change.
+// finishPeers returns the changes of peer groups.
 func (e *Engine) finishPeers() []policy.GroupChange {
 	n := len(e.batch.peerSteps)
 	for _, id := range e.batch.groups {
@@ -270,18 +272,19 @@ func (e *Engine) finishPeers() []policy.GroupChange {
 	if n == 0 {
 		return nil
 	}
-	out := make([]policy.GroupChange, 0, n)
+	out, lists := make([]policy.GroupChange, 0, n), sharedLists{}
 	for _, id := range e.batch.groups {
 		g := e.groups.at(id)
 		switch is := g.peerOf > 0; {
 		case is && !g.wasPeer:
-			out = append(out, policy.GroupChange{Key: g.key, Added: e.peerMembers(g)})
+			out = append(out, policy.GroupChange{Key: g.key, Added: e.sharedMembers(g, lists)})
 		case !is && g.wasPeer:
 			out = append(out, policy.GroupChange{Key: g.key, Gone: true})
 		}
 	}
 	steps := e.batch.peerSteps
-	slices.SortFunc(steps, func(a, b peerStep) int { return cmp.Or(cmp.Compare(a.group, b.group), a.addr.Compare(b.addr)) })
+	slices.SortFunc(steps,
+		func(a, b peerStep) int { return cmp.Or(cmp.Compare(a.group, b.group), a.addr.Compare(b.addr)) })
 	for len(steps) > 0 {
 		n := 1
 		for n < len(steps) && steps[n].group == steps[0].group {
@@ -289,7 +292,8 @@ func (e *Engine) finishPeers() []policy.GroupChange {
 		}
 		d := difference(steps[:n], func(s *peerStep) (netip.Addr, bool) { return s.addr, s.in })
 		if len(d.added)+len(d.removed) > 0 {
-			out = append(out, policy.GroupChange{Key: e.groups.at(steps[0].group).key, Added: d.added, Removed: d.removed})
+			out = append(out,
+				policy.GroupChange{Key: e.groups.at(steps[0].group).key, Added: d.added, Removed: d.removed})
 		}
 		steps = steps[n:]
 	}
@@ -298,7 +302,7 @@ func (e *Engine) finishPeers() []policy.GroupChange {
 
 type delta struct{ added, removed []netip.Addr }
 
-// difference sums up steps that are sorted by address: what comes and goes in one batch cancels out.
+// difference returns the net effect of steps, which are sorted by address.
 func difference[T any](steps []T, of func(*T) (netip.Addr, bool)) (d delta) {
 	for i := 0; i < len(steps); {
 		a, _ := of(&steps[i])
@@ -324,7 +328,39 @@ func difference[T any](steps []T, of func(*T) (netip.Addr, bool)) (d delta) {
 	return d
 }
 
-// peerMembers are the addresses that the group has for others.
+// sharedLists holds member lists of groups by a hash of their classes.
+type sharedLists map[uint64][]sharedList
+
+type sharedList struct {
+	group   *group
+	members []netip.Addr
+}
+
+// minShared is the minimal number of endpoints of groups that share their member lists.
+const minShared = 64
+
+// sharedMembers returns the addresses of a peer group. Groups with equal classes share a list.
+func (e *Engine) sharedMembers(g *group, lists sharedLists) []netip.Addr {
+	if g.members < minShared {
+		return e.peerMembers(g)
+	}
+	var buf, other [1]classID
+	sum := e.hash.salt
+	classes := g.classes.all(&buf)
+	for _, c := range classes {
+		sum = mix(sum, uint64(c))
+	}
+	for _, l := range lists[sum] {
+		if slices.Equal(classes, l.group.classes.all(&other)) {
+			return l.members
+		}
+	}
+	members := e.peerMembers(g)
+	lists[sum] = append(lists[sum], sharedList{g, members})
+	return members
+}
+
+// peerMembers returns the addresses of a peer group.
 func (e *Engine) peerMembers(g *group) []netip.Addr {
 	found := e.batch.addresses[:0]
 	var buf [1]classID

@@ -8,29 +8,30 @@ import (
 
 type groupID uint32
 
-// group is the classes that a pair of selectors chooses. It lives while a rule, or the named ports of a policy, refer to it.
+// group is the set of classes that match a pair of selectors. It exists while rules or port watches refer to it.
 type group struct {
 	key       policy.Key
 	pods      policy.Selector
 	rare      *rareGroup
 	classes   few[classID]
-	appliedOn counts // how many addresses of a node are in it, as an appliedTo group
-	span      counts // how many rules bring the group to a node, as a peer group
+	appliedOn counts // number of its addresses on each node, as an appliedTo group
+	span      counts // number of rules that need it on each node, as a peer group
 	ns        namespaceID
-	isolation [2]ruleID // the rules in force that let nothing through: ingress, egress
-	applied   ruleID    // the first of the rules that apply to it, linked
-	appliedOf uint32    // how many those are
-	peerOf    uint32    // of how many rules it is a peer group
-	holds     uint32    // references of any kind
+	isolation [2]ruleID // enforced rules that allow nothing: ingress, egress
+	applied   ruleID    // head of the list of rules that apply to it
+	appliedOf uint32    // number of these rules
+	peerOf    uint32    // number of rules with it as a peer group
+	holds     uint32    // number of references of any kind
+	members   uint32    // number of its endpoints, with or without an address
 
 	touched    bool // in this batch
-	wasPeer    bool // before the batch, if touched
+	wasPeer    bool // state before the batch, if touched
 	wasApplied bool
 }
 
-// rareGroup is what most groups have not.
+// rareGroup holds the fields that most groups do not need.
 type rareGroup struct {
-	namespaces *policy.Selector // where ns is 0
+	namespaces *policy.Selector // if ns is 0
 	port       *policy.NamedPort
 	watched    map[portName]*portNumbers
 }
@@ -44,7 +45,7 @@ func (g *group) more() *rareGroup {
 	return g.rare
 }
 
-// spec is what to look a group up by.
+// spec is the content of a group, for look-ups.
 type spec struct {
 	ns         namespaceID
 	namespaces *policy.Selector
@@ -60,13 +61,13 @@ func (e *Engine) publicSpec(s *spec) policy.GroupSpec {
 	return out
 }
 
-// text tells a group's content in a person's words.
+// text describes a group for users.
 func (e *Engine) text(g *group) string {
 	s := e.publicSpec(&spec{g.ns, g.more().namespaces, &g.pods, g.more().port})
 	return s.String()
 }
 
-// is tells whether the group was made of a spec written exactly so.
+// is reports whether the group has exactly this spec.
 func (g *group) is(s *spec) bool {
 	if g.ns != s.ns || !sameSelector(&g.pods, s.pods) {
 		return false
@@ -75,7 +76,8 @@ func (g *group) is(s *spec) bool {
 	if (rare.namespaces == nil) != (s.namespaces == nil) || (rare.port == nil) != (s.port == nil) {
 		return false
 	}
-	return (s.namespaces == nil || sameSelector(rare.namespaces, s.namespaces)) && (s.port == nil || *rare.port == *s.port)
+	return (s.namespaces == nil || sameSelector(rare.namespaces, s.namespaces)) &&
+		(s.port == nil || *rare.port == *s.port)
 }
 
 func sameSelector(a, b *policy.Selector) bool {
@@ -106,12 +108,13 @@ func (h *hashing) spec(s *spec) uint32 {
 	return h.fold(sum)
 }
 
-// group finds or makes the group of a spec. One that nobody holds at the end of the batch goes.
+// group returns the group of a spec. It creates one if necessary, which is deleted unless it is referenced by the
+// end of the batch.
 func (e *Engine) group(s *spec) groupID {
 	hash := e.hash.spec(s)
 	for id := range e.groupBySpec.each(hash) {
 		if g := e.groups.at(id); g.is(s) {
-			g.pods = *s.pods // of the newest object: the one before it may have been replaced
+			g.pods = *s.pods // of the newest object; older ones may have been replaced
 			return id
 		}
 	}
@@ -144,7 +147,7 @@ func (e *Engine) groupOf(key policy.Key) groupID {
 	return 0
 }
 
-// release gives a reference back; the last one takes the group away at the end of the batch.
+// release drops a reference. An unreferenced group is deleted at the end of the batch.
 func (e *Engine) release(id groupID) {
 	g := e.groups.at(id)
 	g.holds--
@@ -153,26 +156,37 @@ func (e *Engine) release(id groupID) {
 	}
 }
 
-// covers tells whether the group chooses pods of the namespace at all.
+// covers reports whether the group can match pods of the namespace.
 func (e *Engine) covers(g *group, id groupID, ns namespaceID) bool {
 	if g.ns != 0 {
 		return g.ns == ns
 	}
+	if g.rare.port != nil {
+		n := e.namespaces.at(ns)
+		return n.known && g.rare.namespaces.Matches(n.labels)
+	}
 	return has(e.namespaces.at(ns).covering, id)
 }
 
-// chooses is asked only for classes of namespaces that the group covers.
+// chooses reports whether the group matches a class. Call it only for namespaces that the group covers.
 func (g *group) chooses(c *class) bool {
-	return c.member && g.pods.Matches(c.labels) && (g.rare == nil || g.rare.port == nil || slices.Contains(c.ports(), *g.rare.port))
+	return c.member && g.pods.Matches(c.labels) &&
+		(g.rare == nil || g.rare.port == nil || slices.Contains(c.ports(), *g.rare.port))
 }
 
-// fill files a new group in the indexes and finds its members.
+// fill adds a new group to the indexes and finds its members. A group for a port number is indexed by the port's
+// name only. It covers the namespaces of the group without the port, which exists as long.
 func (e *Engine) fill(id groupID, g *group) {
+	if g.more().port != nil {
+		e.filePortGroup(id, g, true)
+		return
+	}
 	if g.ns != 0 {
 		e.fillFrom(id, g, g.ns, e.namespaces.at(g.ns))
 		return
 	}
-	e.fileTeam(id, g.rare.namespaces, true)
+	e.fileSelector(id, g.rare.namespaces, true)
+	e.fileAnchored(id, 0, anchor(&g.pods), true)
 	for nid := range e.candidates(g.rare.namespaces) {
 		ns := e.namespaces.at(nid)
 		if ns.known && g.rare.namespaces.Matches(ns.labels) && !has(ns.covering, id) {
@@ -182,11 +196,12 @@ func (e *Engine) fill(id groupID, g *group) {
 	}
 }
 
-// candidates are the namespaces that a selector could choose, some perhaps twice.
+// candidates returns the namespaces that a selector may match, possibly with duplicates.
 func (e *Engine) candidates(s *policy.Selector) func(func(namespaceID) bool) {
 	return func(yield func(namespaceID) bool) {
 		r := anchor(s)
 		if r == nil {
+			e.work += int(e.namespaces.last)
 			for id := namespaceID(1); id <= e.namespaces.last; id++ {
 				if !yield(id) {
 					return
@@ -195,7 +210,7 @@ func (e *Engine) candidates(s *policy.Selector) func(func(namespaceID) bool) {
 			return
 		}
 		for hash := range e.hash.anchors(0, r) {
-			it := e.teams.find(hash)
+			it := e.namespaceIndex.find(hash)
 			if it == nil {
 				continue
 			}
@@ -209,40 +224,49 @@ func (e *Engine) candidates(s *policy.Selector) func(func(namespaceID) bool) {
 	}
 }
 
-// fileTeam files a group under its selector of namespaces, or takes it from there.
-func (e *Engine) fileTeam(id groupID, s *policy.Selector, in bool) {
+// fileSelector adds a group to the index of namespace selectors, or removes it.
+func (e *Engine) fileSelector(id groupID, s *policy.Selector, in bool) {
 	r := anchor(s)
 	switch {
 	case r == nil && in:
-		e.anywhere = insert(e.anywhere, id)
+		e.unanchored = insert(e.unanchored, id)
 	case r == nil:
-		e.anywhere = remove(e.anywhere, id)
+		e.unanchored = remove(e.unanchored, id)
 	default:
 		for hash := range e.hash.anchors(0, r) {
 			if in {
-				e.teams.addGroup(hash, id)
+				e.namespaceIndex.addGroup(hash, id)
 			} else {
-				e.teams.removeGroup(hash, id)
+				e.namespaceIndex.removeGroup(hash, id)
 			}
 		}
 	}
 }
 
-// fileGroup files a group under its selector of pods in a namespace, or takes it from there.
+// fileGroup adds a group to the index of a namespace's pod selectors, or removes it. Groups whose namespace selector
+// requires a label value are indexed once for all namespaces (fileAnchored).
 func (e *Engine) fileGroup(id groupID, nid namespaceID, ns *namespace, in bool) {
-	r := anchor(&e.groups.at(id).pods)
-	switch {
+	g := e.groups.at(id)
+	switch r := anchor(&g.pods); {
 	case r == nil && in:
 		ns.always = insert(ns.always, id)
 	case r == nil:
 		ns.always = remove(ns.always, id)
-	default:
-		for hash := range e.hash.anchors(nid, r) {
-			if in {
-				e.pods.addGroup(hash, id)
-			} else {
-				e.pods.removeGroup(hash, id)
-			}
+	case g.ns != 0:
+		e.fileAnchored(id, nid, r, in)
+	}
+}
+
+// fileAnchored adds a group to the index under each value of its anchor, or removes it. A nil anchor has no effect.
+func (e *Engine) fileAnchored(id groupID, nid namespaceID, r *policy.Requirement, in bool) {
+	if r == nil {
+		return
+	}
+	for hash := range e.hash.anchors(nid, r) {
+		if in {
+			e.pods.addGroup(hash, id)
+		} else {
+			e.pods.removeGroup(hash, id)
 		}
 	}
 }
@@ -257,15 +281,20 @@ func (e *Engine) fillFrom(id groupID, g *group, nid namespaceID, ns *namespace) 
 		return
 	}
 	for hash := range e.hash.anchors(nid, r) {
+		it := e.pods.find(hash)
+		if it == nil {
+			continue
+		}
 		var buf [1]classID
-		for _, cid := range e.pods.find(hash).objects.all(&buf) {
+		for _, cid := range it.objects.all(&buf) {
 			e.enrol(id, g, nid, cid)
 		}
 	}
 }
 
-// enrol makes a class a member of a new group, if the group chooses it. No endpoint is touched: the group is told whole.
+// enrol adds a class to a new group if it matches. Endpoints are not touched, as the group is published whole.
 func (e *Engine) enrol(id groupID, g *group, nid namespaceID, cid classID) {
+	e.work++
 	c := e.classes.at(cid)
 	if c.ns != nid || !g.chooses(c) || has(c.groups, id) {
 		return
@@ -275,18 +304,25 @@ func (e *Engine) enrol(id groupID, g *group, nid namespaceID, cid classID) {
 	}
 	c.groups = insert(c.groups, id)
 	g.classes.insert(cid)
+	e.resize(g, int(c.size))
 }
 
-// drop takes a group away that nothing refers to.
+// drop deletes an unreferenced group.
 func (e *Engine) drop(id groupID) {
 	g := e.groups.at(id)
 	if g.ns != 0 {
 		ns := e.namespaces.at(g.ns)
-		e.fileGroup(id, g.ns, ns, false)
 		ns.groups--
 		e.batch.leftNamespaces = append(e.batch.leftNamespaces, g.ns)
-	} else {
-		e.fileTeam(id, g.rare.namespaces, false)
+	}
+	switch {
+	case g.more().port != nil:
+		e.filePortGroup(id, g, false)
+	case g.ns != 0:
+		e.fileGroup(id, g.ns, e.namespaces.at(g.ns), false)
+	default:
+		e.fileSelector(id, g.rare.namespaces, false)
+		e.fileAnchored(id, 0, anchor(&g.pods), false)
 		for nid := range e.candidates(g.rare.namespaces) {
 			if ns := e.namespaces.at(nid); has(ns.covering, id) {
 				ns.covering = remove(ns.covering, id)
@@ -298,6 +334,7 @@ func (e *Engine) drop(id groupID) {
 	for _, cid := range g.classes.all(&buf) {
 		c := e.classes.at(cid)
 		c.groups = remove(c.groups, id)
+		e.work++
 	}
 	e.groupByKey.remove(e.hash.key(g.key), id)
 	e.groupBySpec.remove(e.hash.spec(&spec{g.ns, g.more().namespaces, &g.pods, g.more().port}), id)

@@ -6,13 +6,13 @@ import (
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
-// index brings labels and selectors together: an entry a label, with the groups whose selector is filed under it and the
-// objects that have it. It is known by a hash alone: two labels may share an entry, so that all it says is who could match.
+// index maps a hash of a label to the groups whose selector requires it and the objects that have it. As hashes may
+// collide, the results are only candidates.
 type index[Object ~uint32] struct {
 	entries pool[entryID, entry[Object]]
 	byLabel table[entryID]
-	// again is how many times more than once a group is filed under a hash: by labels that share it, as those of two namespaces may.
-	again map[filing]uint32
+	// extra counts how many additional times a group is indexed under a hash, because of colliding labels.
+	extra map[filing]uint32
 }
 
 type filing struct {
@@ -27,7 +27,7 @@ type entry[Object ~uint32] struct {
 	objects few[Object]
 }
 
-// anchor is the requirement that a selector is filed under; nil: it has none that names values.
+// anchor returns the requirement by which a selector is indexed; nil if none requires values.
 func anchor(s *policy.Selector) *policy.Requirement {
 	for i := range s.Requirements {
 		if s.Requirements[i].Operator == policy.In {
@@ -37,7 +37,7 @@ func anchor(s *policy.Selector) *policy.Requirement {
 	return nil
 }
 
-// find is nil where there is no entry.
+// find returns the entry of a hash; nil if there is none.
 func (x *index[Object]) find(hash uint32) *entry[Object] {
 	for id := range x.byLabel.each(hash) {
 		return x.entries.at(id)
@@ -45,7 +45,7 @@ func (x *index[Object]) find(hash uint32) *entry[Object] {
 	return nil
 }
 
-// get finds or makes an entry.
+// get returns the entry of a hash. It creates one if necessary.
 func (x *index[Object]) get(hash uint32) *entry[Object] {
 	if it := x.find(hash); it != nil {
 		return it
@@ -62,10 +62,10 @@ func (x *index[Object]) addGroup(hash uint32, g groupID) {
 		it.groups.insert(g)
 		return
 	}
-	if x.again == nil {
-		x.again = map[filing]uint32{}
+	if x.extra == nil {
+		x.extra = map[filing]uint32{}
 	}
-	x.again[filing{hash, g}]++
+	x.extra[filing{hash, g}]++
 }
 
 func (x *index[Object]) addObject(hash uint32, o Object) {
@@ -74,11 +74,11 @@ func (x *index[Object]) addObject(hash uint32, o Object) {
 
 func (x *index[Object]) removeGroup(hash uint32, g groupID) {
 	f := filing{hash, g}
-	if n := x.again[f]; n > 1 {
-		x.again[f] = n - 1
+	if n := x.extra[f]; n > 1 {
+		x.extra[f] = n - 1
 		return
 	} else if n == 1 {
-		delete(x.again, f)
+		delete(x.extra, f)
 		return
 	}
 	if it := x.find(hash); it != nil {
@@ -105,12 +105,12 @@ func (x *index[Object]) tidy(hash uint32, it *entry[Object]) {
 	}
 }
 
-// label is a label's hash in the index of pods of a namespace, or of namespaces (0).
+// label returns the hash of a label of pods in a namespace, or of a label of namespaces (0).
 func (h *hashing) label(ns namespaceID, key, value string) uint32 {
 	return h.fold(mix(mix(h.text(key), h.text(value)), uint64(ns)))
 }
 
-// anchors are the hashes that a selector with this anchor is filed under.
+// anchors returns the hashes under which a selector with this anchor is indexed.
 func (h *hashing) anchors(ns namespaceID, r *policy.Requirement) iter.Seq[uint32] {
 	return func(yield func(uint32) bool) {
 		for _, v := range r.Values {

@@ -10,10 +10,13 @@ type namespace struct {
 	name     string
 	labels   map[string]string
 	known    bool
-	classes  classID   // the first, linked
-	groups   uint32    // how many are of this namespace alone
-	always   []groupID // whose selector of pods names no label's value
-	covering []groupID // with a selector of namespaces that chooses this one
+	classes  classID   // head of the list
+	policies policyID  // head of the list
+	cost     int       // of all policies, with a group counted once for each peer
+	heavy    bool      // a budget may be exceeded
+	groups   uint32    // number of groups of this namespace only
+	always   []groupID // whose pod selector requires no label value
+	covering []groupID // whose namespace selector matches this namespace
 }
 
 func (e *Engine) namespace(name string) (namespaceID, *namespace) {
@@ -27,7 +30,7 @@ func (e *Engine) namespace(name string) (namespaceID, *namespace) {
 	return id, ns
 }
 
-// putNamespace relabels a namespace, or forgets its labels where known is false.
+// putNamespace sets the labels of a namespace, or removes them if known is false.
 func (e *Engine) putNamespace(name string, labels map[string]string, known bool) {
 	id, ns := e.namespace(name)
 	e.fileNamespace(id, ns, false)
@@ -40,35 +43,36 @@ func (e *Engine) putNamespace(name string, labels map[string]string, known bool)
 	if slices.Equal(before, ns.covering) {
 		return
 	}
-	diffSorted(before, ns.covering, func(g groupID) { e.fileGroup(g, id, ns, false) }, func(g groupID) { e.fileGroup(g, id, ns, true) })
+	diffSorted(before, ns.covering, func(g groupID) { e.fileGroup(g, id, ns, false) },
+		func(g groupID) { e.fileGroup(g, id, ns, true) })
 	for c := ns.classes; c != 0; c = e.classes.at(c).next {
 		e.regroup(c)
 	}
 }
 
-// dropNamespaces forgets those that the API server has no more and that nothing is in.
+// dropNamespaces deletes empty namespaces that the API server no longer has.
 func (e *Engine) dropNamespaces() {
 	for _, id := range e.batch.leftNamespaces {
 		ns := e.namespaces.at(id)
-		if !ns.known && ns.classes == 0 && ns.groups == 0 && e.namespaceByName[ns.name] == id {
+		if !ns.known && ns.classes == 0 && ns.policies == 0 && ns.groups == 0 && e.namespaceByName[ns.name] == id {
 			delete(e.namespaceByName, ns.name)
 			e.namespaces.give(id)
 		}
 	}
 }
 
-// fileNamespace puts a namespace under its labels, or takes it from there.
+// fileNamespace adds a namespace to the label index, or removes it.
 func (e *Engine) fileNamespace(id namespaceID, ns *namespace, in bool) {
 	for k, v := range ns.labels {
 		if hash := e.hash.label(0, k, v); in {
-			e.teams.addObject(hash, id)
+			e.namespaceIndex.addObject(hash, id)
 		} else {
-			e.teams.removeObject(hash, id)
+			e.namespaceIndex.removeObject(hash, id)
 		}
 	}
 }
 
-// coveringOf are the groups whose selector of namespaces chooses this one, sorted.
+// coveringOf returns the groups whose namespace selector matches this namespace, sorted.
 func (e *Engine) coveringOf(ns *namespace) []groupID {
 	if !ns.known {
 		return nil
@@ -81,9 +85,9 @@ func (e *Engine) coveringOf(ns *namespace) []groupID {
 			}
 		}
 	}
-	take(e.anywhere)
+	take(e.unanchored)
 	for k, v := range ns.labels {
-		if it := e.teams.find(e.hash.label(0, k, v)); it != nil {
+		if it := e.namespaceIndex.find(e.hash.label(0, k, v)); it != nil {
 			var buf [1]groupID
 			take(it.groups.all(&buf))
 		}

@@ -10,13 +10,19 @@ import (
 
 type policyID uint32
 
-// policyState is a policy with what it holds of the engine.
+// policyState is a policy and its resolved rules.
 type policyState struct {
 	obj     *policy.Policy
 	refs    []ruleRef
 	watches *[]portWatch // nil: none
-	deleted bool         // in this batch: it goes at its end
-	dirty   bool         // waits to be compiled again
+	next    policyID     // in the namespace's list
+	// previous is the policy before it in the namespace's list.
+	previous policyID
+	cost     int            // of its peers, with a group counted once for each peer
+	plan     plan           // which peers are within budget
+	shown    *policy.Policy // as enforced, with a problem of its port names; nil: no such problem
+	deleted  bool           // in this batch; freed at its end
+	dirty    bool           // queued for compilation
 }
 
 type ruleRef struct {
@@ -24,13 +30,13 @@ type ruleRef struct {
 	index int32
 }
 
-// portWatch is a group that is held for its named ports.
+// portWatch is a port name that a policy refers to. With a group, it watches the numbers of the name in this group.
 type portWatch struct {
 	group groupID
 	name  portName
 }
 
-// policyOf finds a policy, also one that this batch has deleted.
+// policyOf returns a policy, even if this batch has deleted it; 0 if there is none.
 func (e *Engine) policyOf(namespace, name string) policyID {
 	for id := range e.policyByName.each(e.hash.pair(namespace, name)) {
 		if p := e.policies.at(id); p.obj.Name == name && p.obj.Namespace == namespace {
@@ -47,8 +53,9 @@ func (e *Engine) putPolicy(obj *policy.Policy) {
 		e.policyByName.add(e.hash.pair(obj.Namespace, obj.Name), id)
 	}
 	p := e.policies.at(id)
+	e.replan(id, p, obj.Namespace)
 	p.obj, p.deleted = obj, false
-	e.compile(id, p)
+	e.recompileLater(id)
 }
 
 func (e *Engine) deletePolicy(text string) {
@@ -58,32 +65,44 @@ func (e *Engine) deletePolicy(text string) {
 	}
 	p := e.policies.at(id)
 	p.deleted = true
+	e.replan(id, p, p.obj.Namespace)
 	e.batch.deleted = append(e.batch.deleted, id)
 	e.dropCompiled(id, p.refs, p.watches)
 	p.refs, p.watches = nil, nil
 }
 
-// forgetPolicies frees those that are deleted and have not been put again.
+// forgetPolicies frees policies that were deleted and not added again.
 func (e *Engine) forgetPolicies() {
 	for _, id := range e.batch.deleted {
 		if p := e.policies.at(id); p.deleted {
+			e.unlinkPolicy(p)
+			delete(e.overBudget, id)
 			e.policyByName.remove(e.hash.pair(p.obj.Namespace, p.obj.Name), id)
 			e.policies.give(id)
 		}
 	}
 }
 
-// compile writes a policy's rules. The new ones are taken before the old ones are given back; what stays cancels out.
+// compile computes a policy's rules. It takes new references before it drops the old ones, so that unchanged rules
+// cancel out.
 func (e *Engine) compile(id policyID, p *policyState) {
 	refs, watches := p.refs, p.watches
-	c := compilation{e: e, id: id, obj: p.obj, ns: e.namespaceID(p.obj.Namespace), refs: e.batch.refs[:0], peers: e.batch.peers[:0]}
-	c.target = spec{ns: c.ns, pods: &p.obj.AppliedTo}
-	c.applied = e.group(&c.target)
-	if p.obj.IsolatesIngress {
-		c.direction(policy.Ingress, p.obj.Ingress)
+	obj := p.planned()
+	c := compilation{
+		e:     e,
+		id:    id,
+		obj:   obj,
+		ns:    e.namespaceID(p.obj.Namespace),
+		refs:  e.batch.refs[:0],
+		peers: e.batch.peers[:0],
 	}
-	if p.obj.IsolatesEgress {
-		c.direction(policy.Egress, p.obj.Egress)
+	c.target = spec{ns: c.ns, pods: &obj.AppliedTo}
+	c.applied = e.group(&c.target)
+	if obj.IsolatesIngress {
+		c.direction(policy.Ingress, obj.Ingress)
+	}
+	if obj.IsolatesEgress {
+		c.direction(policy.Egress, obj.Egress)
 	}
 	e.batch.refs, e.batch.peers = c.refs, c.peers
 	p.watches, p.refs = nil, append([]ruleRef(nil), c.refs...)
@@ -92,11 +111,16 @@ func (e *Engine) compile(id policyID, p *policyState) {
 		p.watches = &watches
 	}
 	e.dropCompiled(id, refs, watches)
+	e.showNames(id, p, c.over)
 }
 
 func (e *Engine) dropCompiled(id policyID, refs []ruleRef, watches *[]portWatch) {
 	if watches != nil {
 		for _, w := range *watches {
+			if w.group == 0 {
+				e.unwatchName(w.name, id)
+				continue
+			}
 			e.unwatchPorts(w.group, w.name, id)
 			e.release(w.group)
 		}
@@ -120,10 +144,12 @@ type compilation struct {
 	applied groupID
 	refs    []ruleRef
 	watches []portWatch
-	peers   []groupID // of the rule at work
+	peers   []groupID // of the present rule
+	named   int       // number of groups for port numbers
+	over    bool      // port names have more numbers than the budgets allow
 }
 
-// base is what all resolved rules of a policy rule share.
+// base holds the peers of a policy rule, which all rules resolved from it share.
 type base struct {
 	index  int
 	any    bool
@@ -150,10 +176,20 @@ func (c *compilation) ingress(r *policy.PolicyRule, b *base) {
 		return
 	}
 	c.numeric(policy.Ingress, r, b)
-	for _, name := range portNames(r) {
+	for _, name := range c.portNames(r) {
 		for _, n := range c.numbers(&c.target, name) {
+			if !c.within(1) {
+				return
+			}
 			named := withPort(c.target, name, n)
-			c.add(&content{direction: policy.Ingress, anyPeer: b.any, applied: c.e.group(&named), peers: c.groups(b.peers), blocks: b.blocks, ports: single(name, n)}, b.index)
+			c.add(&content{
+				direction: policy.Ingress,
+				anyPeer:   b.any,
+				applied:   c.e.group(&named),
+				peers:     c.groups(b.peers),
+				blocks:    b.blocks,
+				ports:     single(name, n),
+			}, b.index)
 		}
 	}
 }
@@ -162,12 +198,12 @@ func (c *compilation) egress(r *policy.PolicyRule, b *base) {
 	if !b.empty() {
 		c.numeric(policy.Egress, r, b)
 	}
-	names := portNames(r)
+	names := c.portNames(r)
 	if len(names) == 0 {
 		return
 	}
 	peers := b.peers
-	if b.any { // a name means something only on pods
+	if b.any { // only pods define port names
 		peers = []spec{{namespaces: &policy.Selector{}, pods: &policy.Selector{}}}
 	}
 	for _, name := range names {
@@ -177,8 +213,20 @@ func (c *compilation) egress(r *policy.PolicyRule, b *base) {
 				byNumber[n] = append(byNumber[n], withPort(peers[i], name, n))
 			}
 		}
-		for _, n := range slices.Sorted(maps.Keys(byNumber)) {
-			c.add(&content{direction: policy.Egress, applied: c.applied, peers: c.groups(byNumber[n]), ports: single(name, n)}, b.index)
+		numbers := slices.Sorted(maps.Keys(byNumber))
+		if limit := c.e.budgets.PortNumbers; len(numbers) > limit {
+			numbers, c.over = numbers[:limit], true
+		}
+		for _, n := range numbers {
+			if !c.within(len(byNumber[n])) {
+				return
+			}
+			c.add(&content{
+				direction: policy.Egress,
+				applied:   c.applied,
+				peers:     c.groups(byNumber[n]),
+				ports:     single(name, n),
+			}, b.index)
 		}
 	}
 }
@@ -198,7 +246,7 @@ func (c *compilation) base(r *policy.PolicyRule, index int) base {
 		case peer.Block != nil:
 			b.blocks = append(b.blocks, *peer.Block)
 		case peer.Namespaces != nil || peer.Pods != nil:
-			b.peers = append(b.peers, c.peer(peer))
+			b.peers = append(b.peers, peerSpec(peer, c.ns))
 		}
 	}
 	c.e.batch.specs = b.peers
@@ -210,13 +258,14 @@ func (c *compilation) base(r *policy.PolicyRule, index int) base {
 
 var allPods policy.Selector
 
-func (c *compilation) peer(peer *policy.Peer) spec {
+// peerSpec returns the group of a peer with selectors, in a policy of a namespace.
+func peerSpec(peer *policy.Peer, ns namespaceID) spec {
 	pods := peer.Pods
 	if pods == nil {
 		pods = &allPods
 	}
 	if peer.Namespaces == nil {
-		return spec{ns: c.ns, pods: pods}
+		return spec{ns: ns, pods: pods}
 	}
 	return spec{namespaces: peer.Namespaces, pods: pods}
 }
@@ -226,7 +275,7 @@ func withPort(s spec, name portName, n uint16) spec {
 	return s
 }
 
-// groups are those of the specs, sorted by their keys, each once; good until the next call.
+// groups returns the groups of the specs, sorted by key, without duplicates. The result is valid until the next call.
 func (c *compilation) groups(specs []spec) []groupID {
 	out := c.peers[:0]
 	for i := range specs {
@@ -240,7 +289,7 @@ func (c *compilation) groups(specs []spec) []groupID {
 	return out
 }
 
-// numeric adds the rule for ports that are given as numbers, or for all.
+// numeric adds the rule for ports given by number, or for all ports.
 func (c *compilation) numeric(d policy.Direction, r *policy.PolicyRule, b *base) {
 	var ports []policy.PortRange
 	for _, p := range r.Ports {
@@ -253,31 +302,65 @@ func (c *compilation) numeric(d policy.Direction, r *policy.PolicyRule, b *base)
 	})
 	ports = slices.Compact(ports)
 	if r.AnyPort || len(ports) > 0 {
-		c.add(&content{direction: d, anyPeer: b.any, anyPort: r.AnyPort, applied: c.applied, peers: c.groups(b.peers), blocks: b.blocks, ports: ports}, b.index)
+		c.add(&content{
+			direction: d,
+			anyPeer:   b.any,
+			anyPort:   r.AnyPort,
+			applied:   c.applied,
+			peers:     c.groups(b.peers),
+			blocks:    b.blocks,
+			ports:     ports,
+		}, b.index)
 	}
 }
 
-func portNames(r *policy.PolicyRule) []portName {
-	var names []portName
+// portNames returns the port names of a rule that pods with an address define, without duplicates.
+func (c *compilation) portNames(r *policy.PolicyRule) (names []portName) {
+	var seen map[portName]struct{}
 	for _, p := range r.Ports {
-		if n := (portName{p.Name, p.Protocol}); p.Name != "" && !slices.Contains(names, n) {
+		if p.Name == "" {
+			continue
+		}
+		n := portName{p.Name, p.Protocol}
+		if _, twice := seen[n]; twice {
+			continue
+		}
+		if seen == nil {
+			seen = map[portName]struct{}{}
+		}
+		seen[n] = struct{}{}
+		c.watches = append(c.watches, portWatch{name: n})
+		if c.e.watchName(n, c.id) {
 			names = append(names, n)
 		}
 	}
 	return names
 }
 
-// numbers are those that the group's members give the name now; the policy is compiled again when that changes.
+// numbers returns the numbers that the group's members define for the name. When these change, the policy is
+// compiled again.
 func (c *compilation) numbers(s *spec, name portName) []uint16 {
 	g := c.e.group(s)
 	c.e.groups.at(g).holds++
 	c.watches = append(c.watches, portWatch{g, name})
-	return c.e.watchPorts(g, name, c.id)
+	numbers, over := c.e.watchPorts(g, name, c.id)
+	c.over = c.over || over
+	return numbers
 }
 
-// add takes a reference to the rule of this content.
+// within reports whether more groups for port numbers are within the policy's budget, and counts them.
+func (c *compilation) within(groups int) bool {
+	if c.named+groups > c.e.budgets.NamedGroups {
+		c.over = true
+		return false
+	}
+	c.named += groups
+	return true
+}
+
+// add adds a reference to the rule with this content.
 func (c *compilation) add(want *content, index int) {
-	want.audit = c.obj.Audit
+	want.dryRun = c.obj.DryRun
 	ref := ruleRef{c.e.rule(want), int32(index)}
 	c.refs = append(c.refs, ref)
 	c.e.addOrigin(ref.rule, origin{c.id, ref.index})

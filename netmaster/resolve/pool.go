@@ -3,21 +3,21 @@ package resolve
 const (
 	chunkBits  = 6
 	chunkSize  = 1 << chunkBits
-	slabChunks = 16 // that are made at a time, once there are as many
+	slabChunks = 16 // allocated at a time, once there are as many
 )
 
-// pool keeps values of one type at places that stay, so that four bytes stand for a pointer. ID 0 is none. The place of a
-// value that was given back goes to a later one.
+// pool allocates values of one type and identifies them by four-byte IDs instead of pointers. Values do not move. ID
+// 0 is invalid. IDs of freed values are reused.
 type pool[ID ~uint32, T any] struct {
 	chunks []*[chunkSize]T
 	spare  [][chunkSize]T
 	free   []ID
-	last   ID // the highest that was ever taken
+	last   ID // highest ID that was ever allocated
 }
 
 func (p *pool[ID, T]) at(id ID) *T { return &p.chunks[id>>chunkBits][id&(chunkSize-1)] }
 
-// take makes a zero value.
+// take allocates a zero value.
 func (p *pool[ID, T]) take() (ID, *T) {
 	if n := len(p.free); n > 0 {
 		id := p.free[n-1]

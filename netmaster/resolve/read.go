@@ -2,19 +2,26 @@ package resolve
 
 import (
 	"maps"
+	"math"
 	"net/netip"
 	"slices"
 
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
-// Counts is how much the engine holds. Nodes are those that pods are on.
+// Counts is the number of objects in the engine. Nodes counts those with pods.
 type Counts struct{ Namespaces, Endpoints, Policies, Rules, Groups, Nodes int }
 
-// Counts is how much the engine holds now.
+// Counts returns the present number of objects.
 func (e *Engine) Counts() Counts {
-	c := Counts{Endpoints: e.endpointByName.n, Policies: e.policies.len(), Rules: e.rules.len(), Groups: e.groups.len(), Nodes: e.nodes.len()}
-	if e.nodeByName[""] != 0 { // where pods wait for a node
+	c := Counts{
+		Endpoints: e.endpointByName.n,
+		Policies:  e.policies.len(),
+		Rules:     e.rules.len(),
+		Groups:    e.groups.len(),
+		Nodes:     e.nodes.len(),
+	}
+	if e.nodeByName[""] != 0 { // of unbound pods
 		c.Nodes--
 	}
 	for id := namespaceID(1); id <= e.namespaces.last; id++ {
@@ -25,7 +32,8 @@ func (e *Engine) Counts() Counts {
 	return c
 }
 
-// Unpublished are the nodes of pods whose addresses nobody has told yet: their nodes may know them. It costs all endpoints.
+// Unpublished returns the nodes of pods without a known address, which only their nodes may know. The cost is
+// proportional to all endpoints.
 func (e *Engine) Unpublished() map[string]struct{} {
 	out := map[string]struct{}{}
 	for _, s := range e.endpointByName.slots {
@@ -40,22 +48,23 @@ func (e *Engine) Unpublished() map[string]struct{} {
 	return out
 }
 
-// DryRuns is how many of the policies are in one; it costs all policies.
+// DryRuns returns the number of policies in a dry run. The cost is proportional to all policies.
 func (e *Engine) DryRuns() (n int) {
 	for _, s := range e.policyByName.slots {
-		if s.id != 0 && e.policies.at(s.id).obj.Audit {
+		if s.id != 0 && e.policies.at(s.id).obj.DryRun {
 			n++
 		}
 	}
 	return n
 }
 
-// PolicyView is a policy with what became of it.
+// PolicyView is a policy with its resolved rules.
 type PolicyView struct {
 	Policy    *policy.Policy
 	AppliedTo []string // endpoint IDs
+	MorePods  int      // number of pods that are not listed
 	Rules     []RuleView
-	Nodes     []string // in whose span it is
+	Nodes     []string // that need it
 }
 
 // RuleView is a resolved rule of a policy.
@@ -66,14 +75,15 @@ type RuleView struct {
 	Target GroupView
 }
 
-// GroupView is a group's content.
+// GroupView is a group and its members.
 type GroupView struct {
 	Key     policy.Key
 	Text    string
 	Members []string // endpoint IDs
+	More    int      // number of members that are not listed
 }
 
-// Policies are the IDs of all policies, sorted.
+// Policies returns the IDs of all policies, sorted.
 func (e *Engine) Policies() []string {
 	out := make([]string, 0, e.policyByName.n)
 	for _, s := range e.policyByName.slots {
@@ -85,7 +95,7 @@ func (e *Engine) Policies() []string {
 	return out
 }
 
-// Endpoints are the IDs of all endpoints, sorted.
+// Endpoints returns the IDs of all endpoints, sorted.
 func (e *Engine) Endpoints() []string {
 	out := make([]string, 0, e.endpointByName.n)
 	for _, s := range e.endpointByName.slots {
@@ -97,58 +107,70 @@ func (e *Engine) Endpoints() []string {
 	return out
 }
 
-// Policy shows one policy.
+// Policy returns a policy with all members of its groups.
 func (e *Engine) Policy(id string) (PolicyView, bool) {
+	return e.PolicyUpTo(id, math.MaxInt, math.MaxInt)
+}
+
+// PolicyUpTo returns a policy with at most pods selected pods, and at most members members of each peer.
+func (e *Engine) PolicyUpTo(id string, pods, members int) (PolicyView, bool) {
 	pid := e.policyOf(splitID(id))
 	if pid == 0 {
 		return PolicyView{}, false
 	}
 	p := e.policies.at(pid)
-	v := PolicyView{Policy: p.obj}
+	v := PolicyView{Policy: p.inForce()}
 	nodes := map[string]struct{}{}
 	out := publisher{e: e, piece: 1}
+	var shown *group
+	var applied GroupView
 	for _, ref := range p.refs {
 		r := e.rules.at(ref.rule)
 		target := e.groups.at(r.applied)
-		rv := RuleView{Rule: *out.publish(r), Index: int(ref.index), Target: e.view(target)}
+		if target != shown {
+			shown, applied = target, e.view(target, pods)
+		}
+		rv := RuleView{Rule: *out.publish(r), Index: int(ref.index), Target: applied}
 		var buf [1]groupID
 		for _, g := range r.peers(&buf) {
-			rv.Peers = append(rv.Peers, e.view(e.groups.at(g)))
+			rv.Peers = append(rv.Peers, e.view(e.groups.at(g), members))
 		}
 		for _, on := range target.appliedOn {
 			nodes[e.nodes.at(on.node).name] = struct{}{}
 		}
 		v.Rules = append(v.Rules, rv)
 		if ref.index < 0 {
-			v.AppliedTo = rv.Target.Members
+			v.AppliedTo, v.MorePods = rv.Target.Members, rv.Target.More
 		}
 	}
 	v.Nodes = slices.Sorted(maps.Keys(nodes))
 	return v, true
 }
 
-// Group shows one group.
-func (e *Engine) Group(key policy.Key) (GroupView, bool) {
+// Members returns at most limit members of a group, sorted.
+func (e *Engine) Members(key policy.Key, limit int) []string {
 	id := e.groupOf(key)
 	if id == 0 {
-		return GroupView{}, false
+		return nil
 	}
-	return e.view(e.groups.at(id)), true
+	return e.view(e.groups.at(id), limit).Members
 }
 
-func (e *Engine) view(g *group) GroupView {
+// view returns a group with at most so many of its members.
+func (e *Engine) view(g *group, members int) GroupView {
 	v := GroupView{Key: g.key, Text: e.text(g)}
 	var buf [1]classID
 	for _, c := range g.classes.all(&buf) {
-		v.Members = e.membersOf(c, v.Members)
+		v.Members = e.membersOf(c, v.Members, members)
 	}
+	v.More = int(g.members) - len(v.Members)
 	slices.Sort(v.Members)
 	return v
 }
 
-// membersOf appends the IDs of a class's endpoints.
-func (e *Engine) membersOf(c classID, out []string) []string {
-	for id := e.classes.at(c).endpoints; id != 0; {
+// membersOf appends the IDs of a class's endpoints, until the list has limit elements.
+func (e *Engine) membersOf(c classID, out []string, limit int) []string {
+	for id := e.classes.at(c).endpoints; id != 0 && len(out) < limit; {
 		ep := e.endpoints.at(id)
 		out = append(out, ep.obj.ID())
 		id = ep.next
@@ -156,19 +178,19 @@ func (e *Engine) membersOf(c classID, out []string) []string {
 	return out
 }
 
-// EndpointView is an endpoint with what applies to it.
+// EndpointView is an endpoint with its policies.
 type EndpointView struct {
 	Endpoint  *policy.Endpoint
-	Addresses []netip.Addr // that it has in force
+	Addresses []netip.Addr // effective addresses
 	Node      string
 	Announced bool
 	Ingress   []string // policies that isolate it
 	Egress    []string
 	Contested []netip.Addr
-	Foreign   []netip.Addr // that it has besides, and that count on its node only
+	Foreign   []netip.Addr // other addresses, effective only on its node
 }
 
-// Endpoint shows one endpoint.
+// Endpoint returns an endpoint.
 func (e *Engine) Endpoint(id string) (EndpointView, bool) {
 	eid := e.endpointOf(splitID(id))
 	if eid == 0 {
@@ -188,7 +210,7 @@ func (e *Engine) Endpoint(id string) (EndpointView, bool) {
 	}
 	for _, g := range e.classes.at(ep.class).groups {
 		for id := e.groups.at(g).applied; id != 0; id = e.rules.at(id).next {
-			if r := e.rules.at(id); !r.audit {
+			if r := e.rules.at(id); !r.dryRun {
 				v.isolate(e, r)
 			}
 		}
@@ -198,7 +220,7 @@ func (e *Engine) Endpoint(id string) (EndpointView, bool) {
 	return v, true
 }
 
-// isolate notes the policies whose isolation a rule is.
+// isolate adds the policies that an isolation rule stems from.
 func (v *EndpointView) isolate(e *Engine, r *rule) {
 	out := &v.Ingress
 	if r.direction == policy.Egress {
@@ -212,9 +234,8 @@ func (v *EndpointView) isolate(e *Engine, r *rule) {
 	}
 }
 
-// Select finds the endpoints that a group would have, as the engine would fill it.
-func (e *Engine) Select(want policy.GroupSpec) []string {
-	var out []string
+// Select returns the endpoints that match a group's spec, unordered.
+func (e *Engine) Select(want policy.GroupSpec) (out []*policy.Endpoint) {
 	for id := namespaceID(1); id <= e.namespaces.last; id++ {
 		ns := e.namespaces.at(id)
 		chosen := ns.name == want.Namespace
@@ -226,11 +247,14 @@ func (e *Engine) Select(want policy.GroupSpec) []string {
 		}
 		for cid := ns.classes; cid != 0; cid = e.classes.at(cid).next {
 			c := e.classes.at(cid)
-			if c.member && want.Pods.Matches(c.labels) && (want.Port == nil || slices.Contains(c.ports(), *want.Port)) {
-				out = e.membersOf(cid, out)
+			if !c.member || !want.Pods.Matches(c.labels) ||
+				want.Port != nil && !slices.Contains(c.ports(), *want.Port) {
+				continue
+			}
+			for id := c.endpoints; id != 0; id = e.endpoints.at(id).next {
+				out = append(out, e.endpoints.at(id).obj)
 			}
 		}
 	}
-	slices.Sort(out)
 	return out
 }

@@ -10,29 +10,29 @@ import (
 
 type ruleID uint32
 
-// rule is a resolved rule, shared by all policies that have it. It is alive while it has origins; what it does to groups
-// and spans is settled at the end of a batch.
+// rule is a resolved rule, shared by all policies that contain it. It exists while it has origins. Its effects on
+// groups and spans are computed at the end of a batch.
 type rule struct {
 	key       policy.Key
-	body      *ruleBody // what is not in the fields here
-	origin    origin    // the only one
+	body      *ruleBody // fields that few rules need
+	origin    origin    // if there is only one
 	applied   groupID
-	next      ruleID // of those that apply to the same group
+	next      ruleID // in the group's list of rules that apply to it
 	previous  ruleID
-	peer      groupID // the only peer group, where there is no body
-	touched   uint32  // its place in batch.rules plus one
+	peer      groupID // the only peer group, if there is no body
+	touched   uint32  // index in batch.rules, plus one
 	direction policy.Direction
 	anyPeer   bool
 	anyPort   bool
-	audit     bool
+	dryRun    bool
 }
 
-// ruleBody is what only some rules have.
+// ruleBody holds the fields that only some rules need.
 type ruleBody struct {
-	peers   []groupID // all, by their keys
+	peers   []groupID // all, sorted by key
 	blocks  []policy.IPBlock
 	ports   []policy.PortRange
-	origins []policy.Origin // all, sorted, where there are several; the list is replaced, never changed
+	origins []policy.Origin // if there are several, sorted; replaced, never modified
 }
 
 var noBody ruleBody
@@ -52,7 +52,7 @@ type origin struct {
 
 func (r *rule) alive() bool { return r.origin.policy != 0 || len(r.more().origins) > 0 }
 
-// peers are the rule's peer groups by their keys.
+// peers returns the rule's peer groups, sorted by key.
 func (r *rule) peers(buf *[1]groupID) []groupID {
 	if r.peer == 0 {
 		return r.more().peers
@@ -61,23 +61,25 @@ func (r *rule) peers(buf *[1]groupID) []groupID {
 	return buf[:]
 }
 
-// content is a rule as the compiler wants it.
+// content is the content of a rule, as compiled.
 type content struct {
 	direction        policy.Direction
 	anyPeer, anyPort bool
-	audit            bool
+	dryRun           bool
 	applied          groupID
-	peers            []groupID // by their keys, each once
+	peers            []groupID // sorted by key, without duplicates
 	blocks           []policy.IPBlock
 	ports            []policy.PortRange
 }
 
 func (r *rule) is(c *content) bool {
-	if r.direction != c.direction || r.anyPeer != c.anyPeer || r.anyPort != c.anyPort || r.audit != c.audit || r.applied != c.applied {
+	if r.direction != c.direction || r.anyPeer != c.anyPeer || r.anyPort != c.anyPort || r.dryRun != c.dryRun ||
+		r.applied != c.applied {
 		return false
 	}
 	var buf [1]groupID
-	return slices.Equal(r.peers(&buf), c.peers) && slices.Equal(r.more().ports, c.ports) && slices.EqualFunc(r.more().blocks, c.blocks, sameBlock)
+	return slices.Equal(r.peers(&buf), c.peers) && slices.Equal(r.more().ports, c.ports) &&
+		slices.EqualFunc(r.more().blocks, c.blocks, sameBlock)
 }
 
 func sameBlock(a, b policy.IPBlock) bool {
@@ -85,7 +87,16 @@ func sameBlock(a, b policy.IPBlock) bool {
 }
 
 func (r *rule) content(buf *[1]groupID) content {
-	return content{r.direction, r.anyPeer, r.anyPort, r.audit, r.applied, r.peers(buf), r.more().blocks, r.more().ports}
+	return content{
+		r.direction,
+		r.anyPeer,
+		r.anyPort,
+		r.dryRun,
+		r.applied,
+		r.peers(buf),
+		r.more().blocks,
+		r.more().ports,
+	}
 }
 
 func (h *hashing) content(c *content) uint32 {
@@ -96,7 +107,7 @@ func (h *hashing) content(c *content) uint32 {
 	if c.anyPort {
 		flags |= 2
 	}
-	if c.audit {
+	if c.dryRun {
 		flags |= 4
 	}
 	sum := mix(mix(h.salt, flags), uint64(c.applied))
@@ -119,7 +130,8 @@ func (h *hashing) prefix(sum uint64, p netip.Prefix) uint64 {
 	return mix(sum, uint64(h.address(p.Addr()))<<8|uint64(uint8(p.Bits())))
 }
 
-// rule finds or makes the rule of a content. One that is not alive at the end of the batch goes.
+// rule returns the rule of a content. It creates one if necessary, which is deleted unless it has an origin at the
+// end of the batch.
 func (e *Engine) rule(c *content) ruleID {
 	var hash uint32
 	isolation := e.isolation(c)
@@ -143,10 +155,10 @@ func (e *Engine) rule(c *content) ruleID {
 	return id
 }
 
-// isolation is where the group of a rule that lets nothing through knows it; nil for other rules, and for those of dry runs, which are
-// few. Most rules are such.
+// isolation returns the group's reference to its rule that allows nothing; nil for other rules and dry runs. Most
+// rules are of this kind.
 func (e *Engine) isolation(c *content) *ruleID {
-	if c.audit || c.anyPeer || c.anyPort || len(c.peers)+len(c.blocks)+len(c.ports) > 0 {
+	if c.dryRun || c.anyPeer || c.anyPort || len(c.peers)+len(c.blocks)+len(c.ports) > 0 {
 		return nil
 	}
 	return &e.groups.at(c.applied).isolation[c.direction-policy.Ingress]
@@ -154,7 +166,7 @@ func (e *Engine) isolation(c *content) *ruleID {
 
 func (e *Engine) makeRule(c *content) ruleID {
 	id, r := e.rules.take()
-	r.direction, r.anyPeer, r.anyPort, r.audit, r.applied = c.direction, c.anyPeer, c.anyPort, c.audit, c.applied
+	r.direction, r.anyPeer, r.anyPort, r.dryRun, r.applied = c.direction, c.anyPeer, c.anyPort, c.dryRun, c.applied
 	e.groups.at(c.applied).holds++
 	for _, g := range c.peers {
 		e.groups.at(g).holds++
@@ -171,8 +183,16 @@ func (e *Engine) makeRule(c *content) ruleID {
 
 func (e *Engine) ruleKey(r *rule) policy.Key {
 	var space [8]policy.Key
-	out := policy.Rule{Direction: r.direction, AppliedTo: e.groups.at(r.applied).key, AnyPeer: r.anyPeer, AnyPort: r.anyPort,
-		Audit: r.audit, Peers: e.peerKeys(r, space[:0]), Blocks: r.more().blocks, Ports: r.more().ports}
+	out := policy.Rule{
+		Direction: r.direction,
+		AppliedTo: e.groups.at(r.applied).key,
+		AnyPeer:   r.anyPeer,
+		AnyPort:   r.anyPort,
+		DryRun:    r.dryRun,
+		Peers:     e.peerKeys(r, space[:0]),
+		Blocks:    r.more().blocks,
+		Ports:     r.more().ports,
+	}
 	return policy.RuleKey(&out)
 }
 
@@ -184,7 +204,7 @@ func (e *Engine) peerKeys(r *rule, out []policy.Key) []policy.Key {
 	return out
 }
 
-// addOrigin and dropOrigin say that a policy has the rule now, or has it no more.
+// addOrigin and dropOrigin record that a policy contains the rule, or no longer does.
 func (e *Engine) addOrigin(id ruleID, o origin)  { e.noteOrigin(id, o, true) }
 func (e *Engine) dropOrigin(id ruleID, o origin) { e.noteOrigin(id, o, false) }
 
@@ -200,7 +220,7 @@ func (e *Engine) noteOrigin(id ruleID, o origin, in bool) {
 	t.steps = uint32(len(b.origins))
 }
 
-// settleOrigins brings a touched rule's origins up to date, and tells whether they have changed.
+// settleOrigins updates the origins of a touched rule, and reports whether they have changed.
 func (e *Engine) settleOrigins(t *touchedRule) bool {
 	r := e.rules.at(t.id)
 	if t.steps == 0 && t.in && !r.alive() {
@@ -223,7 +243,7 @@ func (e *Engine) settleOrigins(t *touchedRule) bool {
 	return true
 }
 
-// netOrigins are the steps of a rule without those that cancel out.
+// netOrigins returns the changes of a rule's origins that do not cancel out.
 func (e *Engine) netOrigins(t *touchedRule) (added, removed []origin) {
 	first := originStep{t.first, t.in, t.steps}
 	for s := &first; ; s = &e.batch.origins[s.next-1] {
@@ -244,7 +264,7 @@ func (e *Engine) netOrigins(t *touchedRule) (added, removed []origin) {
 	})
 }
 
-// cancel sorts two lists and takes out what is in both, each as often as it is.
+// cancel sorts two lists and removes common elements, as often as they are in both.
 func cancel[T any](a, b []T, compare func(T, T) int) ([]T, []T) {
 	if len(a) == 0 || len(b) == 0 {
 		return a, b
@@ -285,8 +305,8 @@ func (e *Engine) publicOrigins(list []origin) []policy.Origin {
 	return out
 }
 
-// mergeOrigins writes the list of several origins anew: one pass over it, whatever changes. The rules of a policy for both
-// directions mostly have the same list: it is written once.
+// mergeOrigins rewrites a list of several origins in one pass. The rules of a policy for both directions mostly have
+// the same list, which they share.
 func (e *Engine) mergeOrigins(r *rule, added, removed []origin) {
 	var before []policy.Origin
 	switch {
@@ -310,7 +330,7 @@ func (e *Engine) mergeOrigins(r *rule, added, removed []origin) {
 	r.origin, r.body.origins = origin{}, m.out
 }
 
-// merge is a change of a sorted list, and what comes out.
+// merge is a change of a sorted list, and the result.
 type merge struct{ before, come, gone, out []policy.Origin }
 
 func (m merge) same(o merge) bool {
@@ -341,7 +361,7 @@ func (m *merge) do() {
 	m.out = append(out, before...)
 }
 
-// link and unlink keep the list of rules that apply to a group.
+// link and unlink maintain the list of rules that apply to a group.
 func (e *Engine) link(id ruleID, r *rule) {
 	g := e.groups.at(r.applied)
 	if r.next = g.applied; r.next != 0 {
@@ -361,7 +381,7 @@ func (e *Engine) unlink(r *rule) {
 	}
 }
 
-// dropRule takes a rule away that is not alive.
+// dropRule deletes a rule without origins.
 func (e *Engine) dropRule(id ruleID, r *rule) {
 	var buf [1]groupID
 	c := r.content(&buf)

@@ -2,9 +2,9 @@ package resolve
 
 import "slices"
 
-// Relations are sorted lists of IDs: four bytes an entry. They are searched in halves, and shifted to insert and remove.
+// Relations are sorted lists of IDs, four bytes an entry, with binary search.
 
-// insert puts v into a sorted list in place; a list has a value once.
+// insert inserts v into a sorted list in place, unless it is present.
 func insert[ID ~uint32](list []ID, v ID) []ID {
 	if n := len(list); n == 0 || list[n-1] < v {
 		return append(list, v)
@@ -16,7 +16,7 @@ func insert[ID ~uint32](list []ID, v ID) []ID {
 	return slices.Insert(list, i, v)
 }
 
-// remove takes v out of a sorted list in place.
+// remove removes v from a sorted list in place.
 func remove[ID ~uint32](list []ID, v ID) []ID {
 	if i, found := slices.BinarySearch(list, v); found {
 		list = slices.Delete(list, i, i+1)
@@ -32,10 +32,10 @@ func has[ID ~uint32](list []ID, v ID) bool {
 	return found
 }
 
-// few is a sorted list that mostly has one ID.
+// few is a sorted list that usually has one ID.
 type few[ID ~uint32] struct {
-	one  ID    // if it is alone
-	more *[]ID // of two and above, once there were two
+	one  ID    // the only ID
+	more *[]ID // all IDs, once there were two
 }
 
 func (f *few[ID]) all(buf *[1]ID) []ID {
@@ -74,7 +74,7 @@ func (f *few[ID]) remove(v ID) {
 
 func (f *few[ID]) empty() bool { return f.one == 0 && f.more == nil }
 
-// diffSorted walks two sorted lists and tells what is only in the first and only in the second.
+// diffSorted calls gone for elements that are only in the first sorted list, and come for those only in the second.
 func diffSorted[ID ~uint32](before, after []ID, gone, come func(ID)) {
 	i, j := 0, 0
 	for i < len(before) || j < len(after) {
@@ -92,7 +92,7 @@ func diffSorted[ID ~uint32](before, after []ID, gone, come func(ID)) {
 	}
 }
 
-// counts is a sorted list of nodes with a number each, above zero.
+// counts is a sorted list of nodes with a positive count each.
 type counts []nodeCount
 
 type nodeCount struct {
@@ -104,7 +104,7 @@ func (c counts) find(n nodeID) (int, bool) {
 	return slices.BinarySearchFunc(c, n, func(x nodeCount, n nodeID) int { return int(x.node) - int(n) })
 }
 
-// change adds to a node's number and tells what it was and is.
+// change adds to a node's count, and returns the count before and after.
 func (c *counts) change(n nodeID, by int) (was, is uint32) {
 	i, found := c.find(n)
 	if !found {

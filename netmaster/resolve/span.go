@@ -12,14 +12,14 @@ type nodeID uint32
 
 type node struct {
 	name      string
-	touched   uint32 // its place in batch.nodes plus one
-	endpoints uint32 // how many are on it
+	touched   uint32 // index in batch.nodes, plus one
+	endpoints uint32 // number of its endpoints
 }
 
-// nodeDelta is what a batch changes of a node's span: first how much of each kind, then what.
+// nodeDelta is the change of a node's span in a batch: first the number of keys of each kind, then the keys.
 type nodeDelta struct {
 	id     nodeID
-	n      [4]uint32 // keys, as in the lists below
+	n      [4]uint32 // number of keys in each of the lists below
 	keys   [4][]policy.Key
 	places uint32
 	placed []policy.AppliedToChange
@@ -33,7 +33,7 @@ const (
 	removeGroups
 )
 
-// ruleStep brings a rule into a node's span, or takes it out; groupStep does so with a peer group.
+// ruleStep adds a rule to a node's span, or removes it; groupStep does the same for a peer group.
 type ruleStep struct {
 	node nodeID
 	rule ruleID
@@ -52,7 +52,7 @@ type appliedStep struct {
 	change policy.AppliedToChange
 }
 
-// node finds or makes a node; one without a name stands for none.
+// node returns the ID of a node. It creates one if necessary. The empty name stands for no node.
 func (e *Engine) node(name string) nodeID {
 	id := e.nodeByName[name]
 	if id == 0 {
@@ -64,7 +64,7 @@ func (e *Engine) node(name string) nodeID {
 	return id
 }
 
-// leaveNode says that an endpoint is not there any more.
+// leaveNode removes an endpoint from a node.
 func (e *Engine) leaveNode(id nodeID) {
 	if id == 0 {
 		return
@@ -75,7 +75,7 @@ func (e *Engine) leaveNode(id nodeID) {
 	}
 }
 
-// dropNodes forgets those that nothing is on.
+// dropNodes deletes nodes without endpoints.
 func (e *Engine) dropNodes() {
 	for _, id := range e.batch.leftNodes {
 		if n := e.nodes.at(id); n.endpoints == 0 && e.nodeByName[n.name] == id {
@@ -94,7 +94,7 @@ func (e *Engine) nodeDelta(id nodeID) *nodeDelta {
 	return &e.batch.nodes[n.touched-1]
 }
 
-// enter brings a rule and its peer groups into a node's span.
+// enter adds a rule and its peer groups to a node's span.
 func (e *Engine) enter(n nodeID, id ruleID) {
 	e.batch.ruleSteps = append(e.batch.ruleSteps, ruleStep{n, id, true})
 	e.nodeDelta(n).n[addRules]++
@@ -125,7 +125,7 @@ func (e *Engine) place(n nodeID, change policy.AppliedToChange) {
 	e.nodeDelta(n).places++
 }
 
-// finishBorn brings the rules that were born to the nodes that their groups are on.
+// finishBorn adds new rules to the nodes of their groups.
 func (e *Engine) finishBorn() {
 	steps := 0
 	born := e.batch.born
@@ -141,7 +141,7 @@ func (e *Engine) finishBorn() {
 	}
 }
 
-// enterAll brings rules that apply to one group to the nodes that it is on, node by node.
+// enterAll adds rules that apply to one group to the group's nodes, node by node.
 func (e *Engine) enterAll(born []ruleID) {
 	for _, on := range e.groups.at(e.rules.at(born[0]).applied).appliedOn {
 		for _, id := range born {
@@ -159,7 +159,7 @@ func (e *Engine) leaveAll(id ruleID, r *rule) {
 	}
 }
 
-// finishPlaces tells nodes how their parts of appliedTo groups change, of groups that were such and are.
+// finishPlaces publishes changes of existing appliedTo groups, by node.
 func (e *Engine) finishPlaces() {
 	steps := e.batch.places
 	slices.SortFunc(steps, func(a, b placeStep) int {
@@ -193,7 +193,7 @@ func (e *Engine) finishPlace(g *group, n nodeID, d delta) {
 	}
 }
 
-// finishApplied tells groups whole that have become appliedTo groups, or are none any more.
+// finishApplied publishes groups that became or ceased to be appliedTo groups.
 func (e *Engine) finishApplied() {
 	b := &e.batch
 	b.wholes = slices.Grow(b.wholes, len(b.groups))
@@ -211,13 +211,13 @@ func (e *Engine) finishApplied() {
 	}
 }
 
-// whole is a group that nodes are told whole.
+// whole is a group that is published whole.
 type whole struct {
 	group     groupID
 	addresses []netip.Addr // in the order of g.appliedOn
 }
 
-// placeWhole puts the members of a group where they are, each address of a node once, and gives them node by node.
+// placeWhole returns the addresses of a group, ordered by node without duplicates, and sets appliedOn.
 func (e *Engine) placeWhole(g *group) []netip.Addr {
 	found, order := e.members(g)
 	slices.Sort(order)
@@ -242,7 +242,7 @@ func (e *Engine) placeWhole(g *group) []netip.Addr {
 	return sorted
 }
 
-// members are the addresses of a group in force on nodes, and for each its node and its place in the list in one number.
+// members returns the effective addresses of a group and, for each, its node and its index combined in one number.
 func (e *Engine) members(g *group) ([]netip.Addr, []uint64) {
 	found, order := e.batch.addresses[:0], e.batch.order[:0]
 	var buf [1]classID

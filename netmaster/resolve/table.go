@@ -9,16 +9,16 @@ import (
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
-// table finds IDs by a hash of what they stand for; whoever looks compares what is found. It is a multimap of eight bytes a
-// slot, with linear probing, at most four fifths full.
+// table maps hashes to IDs; callers compare the objects found. It is a multimap of eight bytes a slot, with linear
+// probing and a load factor of at most 0.8.
 type table[ID ~uint32] struct {
 	slots []slot[ID]
 	n     int
 }
 
 type slot[ID ~uint32] struct {
-	hash uint32
-	id   ID // 0: the slot is free
+	hash uint32 // of the object
+	id   ID     // 0: the slot is free
 }
 
 func (t *table[ID]) add(hash uint32, id ID) {
@@ -36,7 +36,7 @@ func (t *table[ID]) insert(s slot[ID]) {
 	t.slots[i] = s
 }
 
-// reserve makes room for n more.
+// reserve allocates room for n more entries.
 func (t *table[ID]) reserve(n int) {
 	size := max(8, len(t.slots))
 	for 5*(t.n+n) > 4*size {
@@ -54,7 +54,7 @@ func (t *table[ID]) reserve(n int) {
 	}
 }
 
-// each gives the IDs that were added with the hash.
+// each returns the IDs that were added with the hash.
 func (t *table[ID]) each(hash uint32) iter.Seq[ID] {
 	return func(yield func(ID) bool) {
 		mask := uint32(len(t.slots) - 1)
@@ -66,7 +66,7 @@ func (t *table[ID]) each(hash uint32) iter.Seq[ID] {
 	}
 }
 
-// remove takes out one entry, if it is there, and moves back those that were pushed on by it.
+// remove removes an entry, if present, and moves back displaced ones.
 func (t *table[ID]) remove(hash uint32, id ID) {
 	if len(t.slots) == 0 {
 		return
@@ -89,11 +89,11 @@ func (t *table[ID]) remove(hash uint32, id ID) {
 	t.slots[i] = slot[ID]{}
 }
 
-// hashing is seeded, so that nobody can choose names that collide. Nothing that is told depends on the seed.
+// hashing is seeded, so that no tenant can construct colliding names. Published results do not depend on the seed.
 type hashing struct {
 	seed maphash.Seed
 	salt uint64
-	drop uint8 // how many bits of a table's hash are left out: none, but in tests of collisions
+	drop uint8 // number of bits removed from hashes, for tests of collisions
 }
 
 func newHashing() hashing {
@@ -103,18 +103,18 @@ func newHashing() hashing {
 
 func (h *hashing) text(s string) uint64 { return maphash.String(h.seed, s) ^ uint64(len(s)) }
 
-// mix folds a further number into a hash.
+// mix adds a number to a hash.
 func mix(hash, v uint64) uint64 {
 	hash = (hash ^ v) * 0x9e3779b97f4a7c15
 	return hash ^ hash>>29
 }
 
-// fold makes a table's hash of it.
+// fold reduces a hash to the size used by tables.
 func (h *hashing) fold(hash uint64) uint32 { return uint32((hash*0xd6e8feb86659fd93)>>32) >> h.drop }
 
 func (h *hashing) pair(a, b string) uint32 { return h.fold(mix(h.text(a), h.text(b))) }
 
-// key takes a content key as it is: SHA-256 has mixed it.
+// key returns the hash of a content key, which is SHA-256 already.
 func (h *hashing) key(k policy.Key) uint32 { return binary.LittleEndian.Uint32(k[:]) >> h.drop }
 
 func (h *hashing) address(a netip.Addr) uint32 {

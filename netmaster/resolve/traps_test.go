@@ -245,7 +245,7 @@ func TestNamespacesOfOneHash(t *testing.T) {
 }
 
 // Trap: an event that changes nothing sends nothing.
-func TestNothingChanges(t *testing.T) {
+func TestApply_NoChangeSendsNothing(t *testing.T) {
 	s := newScene(t)
 	p := ingress("p", "app=api", peers(podsOf("app=web")), ports(named(policy.TCP, "http")))
 	s.do(world(pair(), p))

@@ -2,47 +2,79 @@ package resolve
 
 import (
 	"cmp"
+	"math"
 	"net/netip"
 	"slices"
 
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
-// World is everything that verdicts depend on, as it is in force: endpoints have the addresses that they hold, which is what
-// their nodes announced where those did. An address that is contested is held by each who contests it, a foreign one by
-// nobody. The values are shared and immutable.
+// World returns everything that verdicts depend on, as enforced. Endpoints have their effective addresses: those
+// that their nodes announced, if any. A contested address belongs to each claimant, a foreign one to none. The
+// values are shared: do not modify them.
 func (e *Engine) World() *policy.World {
-	w := e.UnsortedWorld()
+	w := e.Snapshot(math.MaxInt)
 	SortWorld(w)
 	return w
 }
 
-// UnsortedWorld is World in no particular order, for whoever sorts it beside the engine.
-func (e *Engine) UnsortedWorld() *policy.World {
-	w := &policy.World{}
+// snapshot caches the endpoints of World between calls.
+type snapshot struct {
+	endpoints []*policy.Endpoint // by ID; nil: none; unread: listed in stale
+	stale     []endpointID
+}
+
+// unread stands for an endpoint that has changed since it was read.
+var unread = new(policy.Endpoint)
+
+// mark marks endpoints as changed.
+func (s *snapshot) mark(ids []endpointID, last endpointID) {
+	if n := int(last) + 1; n > len(s.endpoints) {
+		s.endpoints = append(s.endpoints, make([]*policy.Endpoint, n-len(s.endpoints))...)
+	}
+	for _, id := range ids {
+		if s.endpoints[id] != unread {
+			s.endpoints[id] = unread
+			s.stale = append(s.stale, id)
+		}
+	}
+}
+
+// Snapshot returns World unordered and with nil endpoints. It reads at most limit changed endpoints, and returns nil
+// if there are more: the next call continues.
+func (e *Engine) Snapshot(most int) *policy.World {
+	s := &e.snapshot
+	n := max(0, len(s.stale)-most)
+	for _, id := range s.stale[n:] {
+		s.endpoints[id] = nil
+		if ep := e.endpoints.at(id); ep.obj != nil {
+			s.endpoints[id] = e.inForce(ep)
+		}
+	}
+	if s.stale = s.stale[:n]; n > 0 {
+		return nil
+	}
+	s.stale = emptied(s.stale)
+	w := &policy.World{
+		Endpoints:  slices.Clone(s.endpoints),
+		Namespaces: make([]policy.Namespace, 0, e.namespaces.last),
+		Policies:   make([]*policy.Policy, 0, e.policyByName.n),
+	}
 	for id := namespaceID(1); id <= e.namespaces.last; id++ {
 		if ns := e.namespaces.at(id); ns.known {
 			w.Namespaces = append(w.Namespaces, policy.Namespace{Name: ns.name, Labels: ns.labels})
 		}
 	}
-	for _, s := range e.endpointByName.slots {
-		if s.id != 0 {
-			w.Endpoints = append(w.Endpoints, e.inForce(e.endpoints.at(s.id)))
-		}
-	}
-	for _, id := range e.ghosts {
-		w.Endpoints = append(w.Endpoints, e.inForce(e.endpoints.at(id)))
-	}
 	for _, s := range e.policyByName.slots {
 		if s.id != 0 {
-			w.Policies = append(w.Policies, e.policies.at(s.id).obj)
+			w.Policies = append(w.Policies, e.policies.at(s.id).inForce())
 		}
 	}
 	return w
 }
 
-// WorldOf is the part of World that the verdicts between these addresses depend on: who holds them, the policies of those and
-// the namespaces.
+// WorldOf returns the part of World that verdicts between these addresses depend on: their owners, with the owners'
+// policies and namespaces.
 func (e *Engine) WorldOf(addresses ...netip.Addr) *policy.World {
 	w := &policy.World{}
 	namespaces := map[string]struct{}{}
@@ -68,7 +100,7 @@ func (e *Engine) WorldOf(addresses ...netip.Addr) *policy.World {
 		if s.id == 0 {
 			continue
 		}
-		p := e.policies.at(s.id).obj
+		p := e.policies.at(s.id).inForce()
 		if _, ok := namespaces[p.Namespace]; ok {
 			w.Policies = append(w.Policies, p)
 		}
@@ -77,8 +109,9 @@ func (e *Engine) WorldOf(addresses ...netip.Addr) *policy.World {
 	return w
 }
 
-// SortWorld puts a world in the order of names.
+// SortWorld sorts a world by names, and removes nil endpoints.
 func SortWorld(w *policy.World) {
+	w.Endpoints = slices.DeleteFunc(w.Endpoints, func(e *policy.Endpoint) bool { return e == nil })
 	slices.SortFunc(w.Namespaces, func(a, b policy.Namespace) int { return cmp.Compare(a.Name, b.Name) })
 	slices.SortFunc(w.Endpoints, func(a, b *policy.Endpoint) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
@@ -88,7 +121,7 @@ func SortWorld(w *policy.World) {
 	})
 }
 
-// inForce is the endpoint with the addresses that it holds.
+// inForce returns the endpoint with its effective addresses.
 func (e *Engine) inForce(ep *endpoint) *policy.Endpoint {
 	var held []netip.Addr
 	for _, a := range ep.addresses() {

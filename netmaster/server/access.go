@@ -9,32 +9,33 @@ import (
 
 	"github.com/flowkeep/flowkeep/internal/mtls"
 	"github.com/flowkeep/flowkeep/netmaster/access"
-	"github.com/flowkeep/flowkeep/netmaster/inspect"
+	"github.com/flowkeep/flowkeep/netmaster/query"
 )
 
-// API is what the API server knows of those who ask through it.
+// API is the part of the API server's API that netmaster needs as an aggregated API server.
 type API interface {
 	access.Reviewer
 	FollowFrontProxy(ctx context.Context, tell func(data map[string]string)) error
 	Announce(ctx context.Context)
 }
 
-// AccessConfig is where and how netmaster is asked through the API server; a nil API: it is not.
+// AccessConfig configures the aggregated API; a nil API disables it.
 type AccessConfig struct {
 	API      API
 	Listen   string
-	Listener net.Listener // if set, in place of Listen
+	Listener net.Listener // replaces Listen if set
 }
 
 const (
-	// announceTime is how long the API server may take to hear that netmaster is there.
-	announceTime = 10 * time.Second
-	// lateTrust is when it is told that the front proxy is not known.
-	lateTrust = 30 * time.Second
+	// announceTimeout bounds the announcement to the API server.
+	announceTimeout = 10 * time.Second
+	// frontProxyTimeout is the time after which a missing front proxy CA is logged.
+	frontProxyTimeout = 30 * time.Second
 )
 
-// serveAccess answers the API server until ctx ends; failures are told by failed.
-func (s *server) serveAccess(ctx context.Context, answers *inspect.Server, all *sync.WaitGroup, failed chan<- error) error {
+// serveAccess serves the aggregated API until ctx ends. It sends failures to failed.
+func (s *server) serveAccess(ctx context.Context, answers *query.Server, all *sync.WaitGroup,
+	failed chan<- error) error {
 	cfg := &s.cfg.Access
 	if cfg.API == nil {
 		return nil
@@ -43,13 +44,29 @@ func (s *server) serveAccess(ctx context.Context, answers *inspect.Server, all *
 	if l == nil {
 		var err error
 		if l, err = net.Listen("tcp", cfg.Listen); err != nil {
-			return fmt.Errorf("listen for the API server: %w (choose another address with --access-listen, or none)", err)
+			return fmt.Errorf("listen for the API server: %w (choose another address with --access-listen, or none)",
+				err)
 		}
 	}
 	if !mtls.Covers(s.cfg.TLS, mtls.ServiceName) {
-		s.log.Warn("netmaster's certificate is not of the name by which the API server reaches it: netctl needs --server until another is issued", "name", mtls.ServiceName)
+		s.log.Warn(
+			"netmaster's certificate is not of the name by which the API server reaches it: netctl needs --server "+
+				"until another is issued",
+			"name",
+			mtls.ServiceName,
+		)
 	}
-	a := access.New(access.Config{Questions: answers, Reviewer: cfg.API, TLS: s.cfg.TLS, Version: s.cfg.Version, Logger: s.log, Registerer: s.cfg.Registerer})
+	var a *access.Server
+	a = access.New(access.Config{
+		Questions:  answers,
+		Reviewer:   cfg.API,
+		Reviews:    s.reviews(func(ctx context.Context, u *access.User) (bool, error) { return a.MayDiff(ctx, u) }),
+		TLS:        s.cfg.TLS,
+		Version:    s.cfg.Version,
+		Logger:     s.log,
+		Registerer: s.cfg.Registerer,
+		Closed:     s.closedAt(portAccess),
+	})
 	all.Go(func() {
 		if err := a.Serve(ctx, l); err != nil {
 			failed <- err
@@ -60,32 +77,32 @@ func (s *server) serveAccess(ctx context.Context, answers *inspect.Server, all *
 			failed <- err
 		}
 	})
-	all.Go(func() {
-		late := time.NewTimer(lateTrust)
-		defer late.Stop()
-		for trusted := false; !trusted; { // before, netmaster refuses the API server
-			select {
-			case <-a.Trusting():
-				trusted = true
-			case <-late.C:
-				s.log.Warn("the API server publishes nothing of its front proxy, or netmaster may not read it: netctl needs --server", "configmap", "kube-system/extension-apiserver-authentication")
-			case <-ctx.Done():
-				return
-			}
-		}
-	})
 	s.trusting = a.Trusting()
+	all.Go(func() { s.awaitFrontProxy(ctx) })
 	return nil
 }
 
-// announceAccess tells the API server that this netmaster answers now.
+// awaitFrontProxy logs once if the front proxy's CA is not known in time: until then, netmaster rejects the API server.
+func (s *server) awaitFrontProxy(ctx context.Context) {
+	late := time.NewTimer(frontProxyTimeout)
+	defer late.Stop()
+	select {
+	case <-s.trusting:
+	case <-late.C:
+		s.log.Warn("the API server publishes nothing of its front proxy, or netmaster may not read it: netctl needs --server",
+			"configmap", "kube-system/extension-apiserver-authentication")
+	case <-ctx.Done():
+	}
+}
+
+// announceAccess announces to the API server that this netmaster serves.
 func (s *server) announceAccess(ctx context.Context) {
 	select {
-	case <-s.trusting: // never, if there is nobody
+	case <-s.trusting: // never closed without an aggregated API
 	case <-ctx.Done():
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, announceTime)
+	ctx, cancel := context.WithTimeout(ctx, announceTimeout)
 	defer cancel()
 	s.cfg.Access.API.Announce(ctx)
 }

@@ -39,7 +39,7 @@ func large() *watch.Batch {
 	return b
 }
 
-func bare(b *testing.B, dir string) *server {
+func bare(b testing.TB, dir string) *server {
 	b.Helper()
 	st, err := store.Open(filepath.Join(dir, "policy.db"))
 	if err != nil {

@@ -7,10 +7,10 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/flowkeep/flowkeep/api/fleet/v1alpha1"
-	"github.com/flowkeep/flowkeep/internal/kube"
+	"github.com/flowkeep/flowkeep/fleet/api/v1alpha1"
 	"github.com/flowkeep/flowkeep/internal/wire"
 	"github.com/flowkeep/flowkeep/netmaster/enforcement"
+	"github.com/flowkeep/flowkeep/policydb/kube"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 

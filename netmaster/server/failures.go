@@ -15,33 +15,33 @@ import (
 	"github.com/flowkeep/flowkeep/policydb/store"
 )
 
-// failures remembers which policies nodes could not put in force, so that users are told of each, and when it is mended, but not
-// each time that it comes and goes. It is safe for concurrent use.
+// failures limits the Events about policies that nodes could not install, and about their recovery. Safe for
+// concurrent use.
 type failures struct {
-	mu   sync.Mutex
-	told map[string]map[string]*failure // by node, by policy
+	mu     sync.Mutex
+	byNode map[string]map[string]*failure // by node, by policy
 }
 
-// failure is what was told of a policy on a node within tellAgain.
+// failure is the state of the reports about a policy on a node in the present reportInterval.
 type failure struct {
-	since time.Time
-	times int
-	open  bool // the last that was told is that it failed
+	since   time.Time
+	reports int
+	open    bool // the last report was a failure
 }
 
-// tellAgain is how long a policy that goes on failing on a node is not told again, nor one that fails now and then more than
-// mostTold times.
+// A policy that keeps failing on a node is reported once in reportInterval; one that fails repeatedly, at most
+// maxReports times.
 const (
-	tellAgain = 10 * time.Minute
-	mostTold  = 3
+	reportInterval = 10 * time.Minute
+	maxReports     = 3
 )
 
-// fresh are the policies to be told now: those that failed, with what the node said, and those that were told as failed and are
-// well.
-func (f *failures) fresh(node string, errs []wire.RuleError, now time.Time) (failed map[string]string, mended []string) {
+// update returns the policies to report now: those that failed, with the node's error, and those that recovered.
+func (f *failures) update(node string, errs []wire.RuleError,
+	now time.Time) (failed map[string]string, mended []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	told, failing, whole := f.told[node], map[string]string{}, true
+	told, failing, whole := f.byNode[node], map[string]string{}, true
 	if told == nil {
 		told = map[string]*failure{}
 	}
@@ -55,7 +55,7 @@ func (f *failures) fresh(node string, errs []wire.RuleError, now time.Time) (fai
 	}
 	failed = map[string]string{}
 	for id, text := range failing {
-		if told[id].fails(now) {
+		if told[id].isDue(now) {
 			told[id], failed[id] = told[id].again(now), text
 		}
 	}
@@ -66,71 +66,76 @@ func (f *failures) fresh(node string, errs []wire.RuleError, now time.Time) (fai
 		if t.open {
 			t.open, mended = false, append(mended, id)
 		}
-		if now.Sub(t.since) > tellAgain {
+		if now.Sub(t.since) > reportInterval {
 			delete(told, id)
 		}
 	}
-	if f.told[node] = told; len(told) == 0 {
-		delete(f.told, node)
+	if f.byNode[node] = told; len(told) == 0 {
+		delete(f.byNode, node)
 	}
 	return failed, mended
 }
 
-// fails tells whether a failure is to be told.
-func (t *failure) fails(now time.Time) bool {
-	return t == nil || now.Sub(t.since) > tellAgain || !t.open && t.times < mostTold
+// isDue reports whether to report a failure.
+func (t *failure) isDue(now time.Time) bool {
+	return t == nil || now.Sub(t.since) > reportInterval || !t.open && t.reports < maxReports
 }
 
 func (t *failure) again(now time.Time) *failure {
-	if t == nil || now.Sub(t.since) > tellAgain {
+	if t == nil || now.Sub(t.since) > reportInterval {
 		t = &failure{since: now}
 	}
-	t.times, t.open = t.times+1, true
+	t.reports, t.open = t.reports+1, true
 	return t
 }
 
-// forgetBut forgets nodes that are gone.
-func (f *failures) forgetBut(there func(node string) bool) {
+// retain removes the nodes that no longer exist.
+func (f *failures) retain(there func(node string) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	maps.DeleteFunc(f.told, func(node string, _ map[string]*failure) bool { return !there(node) })
+	maps.DeleteFunc(f.byNode, func(node string, _ map[string]*failure) bool { return !there(node) })
 }
 
-// acknowledged tells users of policies that a node could not put in force, and of those that it has put in force since.
+// acknowledged reports policies that a node could not install, and those that have recovered.
 func (s *server) acknowledged(ctx context.Context, node string, a *wire.Ack) error {
-	s.store.Write(store.Change{Nodes: map[string]*store.NodeRecord{node: {Realised: a.Revision, Errors: len(a.Errors)}}})
-	failed, mended := s.failures.fresh(node, a.Errors, time.Now())
+	s.store.Write(
+		store.Change{Nodes: map[string]*store.NodeRecord{node: {Realised: a.Revision, Errors: len(a.Errors)}}})
+	failed, mended := s.failures.update(node, a.Errors, time.Now())
 	if len(failed)+len(mended) == 0 {
 		return nil
 	}
 	for id, text := range failed {
-		s.log.Warn("a node could not put all of a policy in force; what it would have let through is denied there", "node", node, "policy", id, "error", text)
+		s.log.Warn("a node could not install all rules of a policy; it denies what the missing rules allow",
+			"node", node, "policy", id, "error", text)
 	}
 	for _, id := range mended {
-		s.log.Info("a node has put a policy in force that had failed there", "node", node, "policy", id)
+		s.log.Info("a node has installed a policy that had failed there", "node", node, "policy", id)
 	}
 	return s.Do(ctx, func(e *resolve.Engine) {
 		for id, text := range failed {
 			if p := e.PolicyObject(id); p != nil {
-				s.cfg.Report.Tell(wellknown.EventNotInForce, p.Namespace, p.Name, p.UID, notInForce(p, node, strings.TrimSpace(text)))
+				s.cfg.Report.Emit(wellknown.EventNotInForce, p.Namespace, p.Name, p.UID,
+					notInForce(p, node, strings.TrimSpace(text)))
 			}
 		}
 		for _, id := range mended {
 			if p := e.PolicyObject(id); p != nil {
-				s.cfg.Report.Tell(wellknown.EventInForce, p.Namespace, p.Name, p.UID, fmt.Sprintf("node %s has all of this policy in force again", node))
+				s.cfg.Report.Emit(wellknown.EventInForce, p.Namespace, p.Name, p.UID,
+					fmt.Sprintf("node %s has all of this policy in force again", node))
 			}
 		}
 	})
 }
 
 func notInForce(p *policy.Policy, node, why string) string {
-	if p.Audit {
-		return fmt.Sprintf("node %s tells more than this dry run would deny: it has not all that it would let through: %s", node, why)
+	if p.DryRun {
+		return fmt.Sprintf(
+			"node %s reports more denials than this dry run would cause, as it lacks some allow rules: %s", node, why)
 	}
 	return fmt.Sprintf("node %s denies what a rule of this policy should let through: %s", node, why)
 }
 
-// refused tells users of a node that is not served.
+// refused reports a node that is not served.
 func (s *server) refused(node, message string) {
-	s.cfg.Report.Tell(wellknown.EventNodeRefused, "", node, node, message+"; the node enforces the rules it last had")
+	s.cfg.Report.Emit(wellknown.EventNodeRefused, "", node, node, message+"; the node enforces the rules it last had")
 }

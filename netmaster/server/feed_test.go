@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	apifeed "github.com/flowkeep/flowkeep/api/feed"
 	"github.com/flowkeep/flowkeep/internal/wire"
 	"github.com/flowkeep/flowkeep/netmaster/feed"
 	"github.com/flowkeep/flowkeep/policydb/policy"
@@ -14,7 +15,7 @@ import (
 )
 
 // An agent of another version is told so, and so are users; it keeps what it has, and is served once it is of this version.
-func TestAnotherVersionIsToldEverywhere(t *testing.T) {
+func TestVersionMismatchIsReported(t *testing.T) {
 	w := newWorld(t, shop(t)...)
 	m := w.start()
 	n := held(m, "node1")
@@ -23,8 +24,10 @@ func TestAnotherVersionIsToldEverywhere(t *testing.T) {
 	had := len(n.rules)
 	n.versions = [2]uint32{7, 9}
 	n.connect(m)
+	text := fmt.Sprintf("speaks versions 7 to 9 of the feed, this netmaster 2 to %d: upgrade the older of the two",
+		apifeed.MaxVersion)
 	until(t, "the node is told", n.is(func() bool {
-		return status.Code(n.ended) == codes.FailedPrecondition && strings.Contains(n.ended.Error(), "speaks versions 7 to 9 of the feed, this netmaster 2 to 4: upgrade the older of the two")
+		return status.Code(n.ended) == codes.FailedPrecondition && strings.Contains(n.ended.Error(), text)
 	}))
 	until(t, "the node's event", func() bool { return w.reported("Node /node1 FlowkeepRefused", "versions 7 to 9", "rules it last had") })
 	until(t, "the log and the metric", func() bool {
@@ -42,7 +45,7 @@ func TestAnotherVersionIsToldEverywhere(t *testing.T) {
 }
 
 // What a node cannot put in force is told at the policy it comes from, once, and at no other.
-func TestRefusedRulesAreToldAtTheirPolicy(t *testing.T) {
+func TestFailedRulesAreReportedAtTheirPolicy(t *testing.T) {
 	w := newWorld(t, append(shop(t), netpol(t, "other", `{podSelector: {matchLabels: {app: web}}}`))...)
 	m := w.start()
 	n := w.node("node1")
@@ -79,48 +82,48 @@ func TestRefusedRulesAreToldAtTheirPolicy(t *testing.T) {
 	}
 }
 
-func TestFailuresAreToldAgainAfterAWhile(t *testing.T) {
-	f := failures{told: map[string]map[string]*failure{}}
+func TestFailuresAreReportedAgainAfterInterval(t *testing.T) {
+	f := failures{byNode: map[string]map[string]*failure{}}
 	errs := []wire.RuleError{{Rules: []policy.Key{{1}}, Origins: []policy.Origin{{Policy: "a/b", Rule: 1}, {Policy: "a/b", Rule: 2}}, Message: "no"}}
 	now := time.Unix(1e9, 0)
 	for i, want := range []int{1, 0, 0, 1} {
-		if got, mended := f.fresh("node1", errs, now); len(got) != want || len(mended) > 0 {
+		if got, mended := f.update("node1", errs, now); len(got) != want || len(mended) > 0 {
 			t.Errorf("after %d: %v, %v", i, got, mended)
 		}
-		now = now.Add(tellAgain/2 - time.Second)
+		now = now.Add(reportInterval/2 - time.Second)
 	}
-	if _, mended := f.fresh("node1", []wire.RuleError{{Message: "the switch is away"}}, now); len(mended) > 0 {
+	if _, mended := f.update("node1", []wire.RuleError{{Message: "the switch is away"}}, now); len(mended) > 0 {
 		t.Error("told as mended while nothing is in force")
 	}
-	if _, mended := f.fresh("node1", nil, now.Add(time.Hour)); len(mended) != 1 || len(f.told) != 0 {
-		t.Errorf("mended: %v; remembered for ever: %v", mended, f.told)
+	if _, mended := f.update("node1", nil, now.Add(time.Hour)); len(mended) != 1 || len(f.byNode) != 0 {
+		t.Errorf("mended: %v; remembered for ever: %v", mended, f.byNode)
 	}
 }
 
 // What fails and is mended all the time is told a few times, each failure with its end, and then no more for a while.
-func TestWhatComesAndGoesIsToldAFewTimes(t *testing.T) {
-	f := failures{told: map[string]map[string]*failure{}}
+func TestFlappingFailuresAreReportedRarely(t *testing.T) {
+	f := failures{byNode: map[string]map[string]*failure{}}
 	errs := []wire.RuleError{{Rules: []policy.Key{{1}}, Origins: []policy.Origin{{Policy: "a/b"}}, Message: "no"}}
 	now, events := time.Unix(1e9, 0), 0
 	for range 100 {
-		failed, _ := f.fresh("node1", errs, now)
-		_, mended := f.fresh("node1", nil, now.Add(time.Second))
+		failed, _ := f.update("node1", errs, now)
+		_, mended := f.update("node1", nil, now.Add(time.Second))
 		if events += len(failed) + len(mended); len(failed) != len(mended) {
 			t.Fatalf("%d failures and %d ends of such are told", len(failed), len(mended))
 		}
 		now = now.Add(2 * time.Second)
 	}
-	if events != 2*mostTold {
+	if events != 2*maxReports {
 		t.Errorf("%d events", events)
 	}
-	f.forgetBut(func(string) bool { return false })
-	if len(f.told) > 0 {
-		t.Errorf("a node that is gone is remembered: %v", f.told)
+	f.retain(func(string) bool { return false })
+	if len(f.byNode) > 0 {
+		t.Errorf("a node that is gone is remembered: %v", f.byNode)
 	}
 }
 
 // Nodes in different traffic modes do not reach each other's pods; a node that has not told, or is away, differs from nobody.
-func TestDifferentTrafficModesAreTold(t *testing.T) {
+func TestDifferentTrafficModesAreReported(t *testing.T) {
 	told := func(modes ...string) string {
 		var nodes []feed.NodeStatus
 		for i, mode := range modes {
@@ -138,6 +141,17 @@ func TestDifferentTrafficModesAreTold(t *testing.T) {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %s in %s", want, text)
 		}
+	}
+}
+
+// Traffic mode auto goes together with the others, but for nodes of other segments in mode route.
+func TestTrafficProblem_Auto(t *testing.T) {
+	text := trafficProblem([]feed.NodeStatus{
+		{Name: "a", Connected: true, TrafficMode: "auto"},
+		{Name: "b", Connected: true, TrafficMode: "route"},
+	})
+	if !strings.Contains(text, "may not reach each other") || !strings.Contains(text, `"auto" on a`) {
+		t.Errorf("%q", text)
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 
 // With a node's certificate nobody makes an address of elsewhere one of a pod there: by an announcement, by a hello, or before it is known which
 // addresses the node may give out; neither one that a pod of another node has, nor one that nobody has.
-func TestANodeAnnouncesItsOwnAddressesOnly(t *testing.T) {
+func TestAnnouncement_OnlyOwnPodCIDRs(t *testing.T) {
 	objects := shop(t)
 	for i, cidr := range map[int]string{1: "10.0.1.0/24", 2: "10.0.2.0/24"} {
 		objects[i].(*corev1.Node).Spec.PodCIDRs = []string{cidr}
@@ -23,7 +23,7 @@ func TestANodeAnnouncesItsOwnAddressesOnly(t *testing.T) {
 	if err := mtls.IssueNode(w.pki, "node3"); err != nil {
 		t.Fatal(err)
 	}
-	m := w.start()
+	m := w.start(needPodCIDRs)
 	n1, n2, n3 := held(m, "node1"), w.node("node2"), w.node("node3")
 	db := wire.Announcement{Namespace: "ns", Name: "db", UID: "uid-db", Addresses: []netip.Addr{netip.MustParseAddr("10.0.1.1")}}
 	n1.say(announce(&db))
@@ -48,18 +48,28 @@ func TestANodeAnnouncesItsOwnAddressesOnly(t *testing.T) {
 
 	n3.wired = []wire.Announcement{{Namespace: "ns", Name: "web3", UID: "uid-web3", Addresses: []netip.Addr{netip.MustParseAddr("198.51.100.7")}}}
 	n3.connect(m)
-	until(t, "a node without podCIDRs is believed", n1.is(func() bool { return n1.peers() == "10.0.2.1 10.0.2.9 198.51.100.7" }))
-	late.Spec.PodCIDRs = []string{"10.0.3.0/24"}
+	until(t, "node3 is served", n3.is(func() bool { return n3.updates > 0 }))
+	until(t, "users see that a node without podCIDRs counts for nothing", func() bool {
+		return w.reported("Node /node3", "FlowkeepForeignAddress", "198.51.100.7")
+	})
+	n2.say(announce(evil("10.0.2.8")))
+	until(t, "what came later is in force", n1.is(func() bool { return n1.peers() == "10.0.2.1 10.0.2.8" }))
+	late.Spec.PodCIDRs = []string{"198.51.100.0/24"}
 	if _, err := w.client.CoreV1().Nodes().Update(t.Context(), late, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "and no longer when it has some", n1.is(func() bool { return n1.peers() == "10.0.2.1 10.0.2.9" }))
+	until(t, "it counts when it is of the podCIDRs", n1.is(func() bool {
+		return n1.peers() == "10.0.2.1 10.0.2.8 198.51.100.7"
+	}))
 }
+
+// needPodCIDRs has a Node without podCIDRs count for nothing, as it does unless a flag is given.
+func needPodCIDRs(c *Config) { c.NoPodCIDRs = false }
 
 // A pod runs on where its Node gets other podCIDRs: deleted and registered again, or without one family. Its address is no peer's from then on, and its
 // node isolates it as before, also when it comes back, and when netmaster does; and all is as it was with the podCIDRs of before. So does it a pod that the
 // API server does not have.
-func TestWhoseAddressIsForeignIsNotOpen(t *testing.T) {
+func TestForeignAddressStaysIsolated(t *testing.T) {
 	const v4, v6, gone = "10.0.1.1", "fd00:1::1", "10.0.1.7"
 	both := []string{"10.0.1.0/24", "fd00:1::/64"}
 	for name, c := range map[string]struct {
@@ -76,6 +86,8 @@ func TestWhoseAddressIsForeignIsNotOpen(t *testing.T) {
 			deny := netpol(t, "deny", `{podSelector: {matchLabels: {app: db}}, policyTypes: [Ingress, Egress]}`)
 			fromDB := netpol(t, "from-db", `{podSelector: {matchLabels: {app: web}}, ingress: [{from: [{podSelector: {matchLabels: {app: db}}}]}]}`)
 			w := newWorld(t, ns("ns"), nodeObject("node1"), nodeObject("node2"), pod("db", "db", "node1", v4), pod("late", "late", "node1", ""), pod("web", "web", "node2", "10.0.2.1"), deny, fromDB)
+			var m *master
+			n1, n2 := w.node("node1"), w.node("node2")
 			have := func(cidrs []string) {
 				t.Helper()
 				nodes := w.client.CoreV1().Nodes()
@@ -84,6 +96,9 @@ func TestWhoseAddressIsForeignIsNotOpen(t *testing.T) {
 				var err error
 				if c.anew {
 					if err = nodes.Delete(t.Context(), "node1", metav1.DeleteOptions{}); err == nil {
+						if m != nil {
+							until(t, "its stream ends", n1.refusedWith("no Node"))
+						}
 						_, err = nodes.Create(t.Context(), object, metav1.CreateOptions{})
 					}
 				} else {
@@ -92,10 +107,12 @@ func TestWhoseAddressIsForeignIsNotOpen(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
+				if c.anew && m != nil {
+					n1.comeBack(m)
+				}
 			}
 			have(both)
-			m := w.start()
-			n1, n2 := w.node("node1"), w.node("node2")
+			m = w.start(needPodCIDRs)
 			n1.wired = append(wired("db", v4), wired("unheard-of", gone)...)
 			n1.wired[0].Addresses = append(n1.wired[0].Addresses, netip.MustParseAddr(v6))
 			connect := func() {
@@ -115,7 +132,7 @@ func TestWhoseAddressIsForeignIsNotOpen(t *testing.T) {
 				}
 				n1.is(func() bool {
 					for _, r := range n1.rules {
-						if o := r.Origins[0]; o.Policy != "ns/deny" && o != strangersOrigin {
+						if o := r.Origins[0]; o.Policy != "ns/deny" && o != unknownPodsOrigin {
 							t.Errorf("%s: the node has a rule of %v", when, r.Origins)
 						}
 					}
@@ -144,7 +161,7 @@ func TestWhoseAddressIsForeignIsNotOpen(t *testing.T) {
 			m.stop()
 			n1.end()
 			n2.end()
-			m = w.start()
+			m = w.start(needPodCIDRs)
 			connect()
 			isolated("after netmaster was started anew")
 			if !peers(c.left)() {

@@ -18,6 +18,7 @@ import (
 
 	apifeed "github.com/flowkeep/flowkeep/api/feed"
 	"github.com/flowkeep/flowkeep/api/wellknown"
+	"github.com/flowkeep/flowkeep/internal/keyed"
 	"github.com/flowkeep/flowkeep/internal/mtls"
 	"github.com/flowkeep/flowkeep/internal/process"
 	"github.com/flowkeep/flowkeep/internal/reference"
@@ -33,6 +34,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
 	"sigs.k8s.io/yaml"
@@ -43,7 +45,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const patience = time.Minute
 
 // until waits for what other goroutines do.
-func until(t *testing.T, what string, ok func() bool) {
+func until(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(patience)
 	tick := time.NewTicker(2 * time.Millisecond)
@@ -63,6 +65,7 @@ type world struct {
 
 	mu      sync.Mutex
 	away    bool
+	watched map[string]bool // resources that the netmaster started last watches
 	reports []string
 	log     strings.Builder
 }
@@ -82,7 +85,19 @@ func (w *world) logged(text string) bool {
 
 func newWorld(t *testing.T, objects ...runtime.Object) *world {
 	t.Helper()
-	w := &world{T: t, dir: t.TempDir(), pki: filepath.Join(t.TempDir(), "pki"), client: fake.NewClientset(objects...)}
+	for _, name := range []string{"node1", "node2"} {
+		isIt := func(o runtime.Object) bool { n, ok := o.(*corev1.Node); return ok && n.Name == name }
+		if !slices.ContainsFunc(objects, isIt) {
+			objects = append(objects, nodeObject(name))
+		}
+	}
+	w := &world{
+		T:       t,
+		dir:     t.TempDir(),
+		pki:     filepath.Join(t.TempDir(), "pki"),
+		client:  fake.NewClientset(objects...),
+		watched: map[string]bool{},
+	}
 	for _, err := range []error{mtls.Init(w.pki), mtls.IssueServer(w.pki, []string{"127.0.0.1"}), mtls.IssueNode(w.pki, "node1"), mtls.IssueNode(w.pki, "node2")} {
 		if err != nil {
 			t.Fatal(err)
@@ -96,7 +111,36 @@ func newWorld(t *testing.T, objects ...runtime.Object) *world {
 		}
 		return false, nil, nil
 	})
+	w.client.PrependWatchReactor("*", func(a k8stesting.Action) (bool, apiwatch.Interface, error) {
+		var opts metav1.ListOptions
+		if watchAction, ok := a.(k8stesting.WatchActionImpl); ok {
+			opts = watchAction.ListOptions
+		}
+		started, err := w.client.Tracker().Watch(a.GetResource(), a.GetNamespace(), opts)
+		w.sees(a.GetResource().Resource) // not before: changes from now on reach the watch
+		return true, started, err
+	})
 	return w
+}
+
+// sees notes that netmaster watches a resource.
+func (w *world) sees(resource string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.watched[resource] = true
+}
+
+// watching waits until netmaster watches what it has listed: the fake API server keeps no change between the two for a
+// watch.
+func (w *world) watching() {
+	w.Helper()
+	for _, resource := range []string{"namespaces", "networkpolicies", "nodes", "pods", "services", "endpointslices"} {
+		until(w.T, resource+" are watched", func() bool {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return w.watched[resource]
+		})
+	}
 }
 
 func (w *world) apiServer(away bool) {
@@ -105,8 +149,8 @@ func (w *world) apiServer(away bool) {
 	w.away = away
 }
 
-// Tell collects what users are told.
-func (w *world) Tell(reason wellknown.EventReason, namespace, name, _, message string) {
+// Emit collects what users are told.
+func (w *world) Emit(reason wellknown.EventReason, namespace, name, _, message string) {
 	event := wellknown.EventOf(reason)
 	if event == nil || event.Writer != wellknown.NetmasterEvents {
 		w.Errorf("netmaster writes Events of reason %s, of which api/wellknown knows nothing", reason)
@@ -146,12 +190,17 @@ func (w *world) start(change ...func(*Config)) *master {
 		w.Fatal(err)
 	}
 	log := slog.New(slog.NewTextHandler(w, nil))
+	w.mu.Lock()
+	w.watched = map[string]bool{}
+	w.mu.Unlock()
 	watcher, err := watch.New(w.client, nil, log)
 	if err != nil {
 		w.Fatal(err)
 	}
 	m := &master{world: w, addr: listener.Addr().String(), health: new(process.Health), reg: prometheus.NewRegistry(), done: make(chan error, 1)}
-	cfg := Config{Listener: listener, TLS: w.files("server"), StateDir: w.dir, Version: "test", Watcher: watcher, Logger: log, Registerer: m.reg, Health: m.health, Report: w}
+	cfg := Config{Listener: listener, TLS: w.files("server"), StateDir: w.dir,
+		Version: "test", Watcher: watcher, Logger: log, Registerer: m.reg, Health: m.health, Report: w,
+		NoPodCIDRs: true, StaticPodNamespaces: []string{"ns"}}
 	for _, f := range change {
 		f(&cfg)
 	}
@@ -224,9 +273,12 @@ type node struct {
 	updates  int // of this connection
 	welcomed bool
 	infos    []policy.NodeInfo
+	keyed    keyed.Set // of which infos are made
+	services keyed.Set
 	stream   grpc.BidiStreamingClient[apifeed.NodeMessage, apifeed.MasterMessage]
 	end      func()
 	traffic  string
+	links    *policy.Links
 	versions [2]uint32        // of the protocol; zero: this build's
 	ended    error            // why the connection ended
 	wrong    []wire.RuleError // told in acks
@@ -242,7 +294,16 @@ func (n *node) hello() *wire.Hello {
 	if n.versions == [2]uint32{} {
 		n.versions = [2]uint32{apifeed.MinVersion, apifeed.MaxVersion}
 	}
-	h := &wire.Hello{Node: n.name, Program: "test", Versions: wire.Versions{Min: n.versions[0], Max: n.versions[1]}, Revision: n.revision, Announced: n.wired, TrafficMode: n.traffic}
+	h := &wire.Hello{
+		Node:        n.name,
+		Program:     "test",
+		Versions:    wire.Versions{Min: n.versions[0], Max: n.versions[1]},
+		Revision:    n.revision,
+		Announced:   n.wired,
+		TrafficMode: n.traffic,
+		Links:       n.links,
+	}
+	h.Nodes, h.Services = n.keyed.Sums(), n.services.Sums()
 	for k, r := range n.rules {
 		h.Held = append(h.Held, wire.Held{Key: k, Hash: r.Hash()})
 	}
@@ -285,6 +346,26 @@ func (n *node) connect(m *master) {
 	n.Cleanup(n.end)
 }
 
+// comeBack connects until the node is served.
+func (n *node) comeBack(m *master) {
+	n.Helper()
+	served := false
+	for limit := time.Now().Add(patience); !served; {
+		if time.Now().After(limit) {
+			n.Fatal("never served: " + n.name)
+		}
+		if n.end != nil {
+			n.end()
+		}
+		n.is(func() bool { n.ended = nil; return true })()
+		n.connect(m)
+		until(n.T, n.name+" is served or refused", n.is(func() bool {
+			served = n.updates > 0
+			return served || n.ended != nil
+		}))
+	}
+}
+
 func (n *node) receive(stream grpc.BidiStreamingClient[apifeed.NodeMessage, apifeed.MasterMessage]) {
 	var updates wire.UpdateAssembler
 	for {
@@ -302,6 +383,9 @@ func (n *node) receive(stream grpc.BidiStreamingClient[apifeed.NodeMessage, apif
 				n.Error(err)
 			}
 		}
+		if m := msg.GetKeyed(); m != nil {
+			n.takeKeyed(m)
+		}
 		if m := msg.GetUpdate(); m != nil {
 			u, whole, err := updates.Add(m)
 			if err != nil {
@@ -315,6 +399,24 @@ func (n *node) receive(stream grpc.BidiStreamingClient[apifeed.NodeMessage, apif
 			}
 		}
 		n.mu.Unlock()
+	}
+}
+
+// takeKeyed takes a change of the list of nodes, or of Services, over.
+func (n *node) takeKeyed(m *apifeed.Keyed) {
+	set := &n.keyed
+	if m.Set == apifeed.KeyedSet_KEYED_SET_SERVICES {
+		set = &n.services
+	}
+	d, err := wire.ToKeyed(m)
+	if err == nil {
+		err = set.Apply(&d)
+	}
+	if err == nil {
+		n.infos, err = wire.NodeList(&n.keyed)
+	}
+	if err != nil {
+		n.Error(err)
 	}
 }
 
@@ -344,6 +446,9 @@ func (n *node) update(u *policy.NodeUpdate) {
 		}
 		for _, a := range g.Added {
 			members[a] = true
+		}
+		for _, k := range g.Alike {
+			n.groups[g.Kind][k] = maps.Clone(members)
 		}
 	}
 	for _, s := range u.Settled {
@@ -404,8 +509,11 @@ func ns(name string) *corev1.Namespace {
 	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
 }
 
+// nodeObject returns a Node without podCIDRs. The address ends as the name does.
 func nodeObject(name string) *corev1.Node {
-	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}}}}
+	address := "192.0.2." + strings.TrimPrefix(name, "node")
+	addresses := []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address}}
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{Addresses: addresses}}
 }
 
 func pod(name, app, node, ip string) *corev1.Pod {

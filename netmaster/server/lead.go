@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -18,27 +19,42 @@ import (
 	"github.com/flowkeep/flowkeep/policydb/store"
 )
 
-// Election is this netmaster's part in the election of the one that serves.
+// Election elects one of several netmasters as the leader.
 type Election interface {
-	// Run takes part until ctx ends. Whenever this one leads it calls lead, whose context ends with the term.
+	// Run takes part until ctx ends. It calls lead in each term, with a context that ends with the term.
 	Run(ctx context.Context, lead func(context.Context, lease.Term) error) error
 	Leader() string
-	// Sighted is closed when another one is next seen to lead.
+	// Sighted returns a channel that is closed when another leader is next observed.
 	Sighted() <-chan struct{}
 }
 
-// leadership is one time of this netmaster as the one that serves.
+// leadership is one term of this netmaster as the leader.
 type leadership struct {
-	lease.Term // nil without an election
-	over       context.Context
+	lease.Term        // nil without an election
+	nonce      uint64 // random, distinguishes terms
+	span       atomic.Pointer[span]
 	serves     atomic.Bool
 	served     chan struct{}       // closed when serves is set
-	gathered   chan struct{}       // closed when no node's word is waited for any more
-	until      time.Time           // they are waited for at most; set before it serves
-	missing    map[string]struct{} // nodes that are waited for; nil: gathering has not begun, or is over. It is the owner's
+	gathered   chan struct{}       // closed when no node is awaited any more
+	until      time.Time           // end of the wait for nodes; set before serves
+	missing    map[string]struct{} // awaited nodes; nil: not gathering. Belongs to the owner.
 }
 
-// feedLeader is nil without an election.
+// span is a time in which this netmaster certainly holds the Lease. Its work and responses end with it. A term has
+// several spans if it is fenced in between.
+type span struct {
+	ctx context.Context
+	end context.CancelFunc
+}
+
+func (l *leadership) begin(ctx context.Context) *span {
+	sp := new(span)
+	sp.ctx, sp.end = context.WithCancel(ctx)
+	l.span.Store(sp)
+	return sp
+}
+
+// feedLeader returns the server as the feed's source of terms; nil without an election.
 func (s *server) feedLeader() feed.Leader {
 	if s.cfg.Election == nil {
 		return nil
@@ -46,7 +62,7 @@ func (s *server) feedLeader() feed.Leader {
 	return s
 }
 
-// Term is in which nodes are served, or why none is.
+// Term returns the term in which nodes are served, or why none are.
 func (s *server) Term() (term lease.Term, standby string) {
 	l := s.now.Load()
 	if why := s.standbyIn(l); why != "" {
@@ -55,16 +71,16 @@ func (s *server) Term() (term lease.Term, standby string) {
 	return l.Term, ""
 }
 
-// mostHeld bounds how long a node waits at one that does not lead: less than it waits for its welcome, and than what it is promised then.
-const mostHeld = 2 * time.Second
+// maxHold bounds how long a standby holds a connecting node: less than the node's timeouts for the handshake.
+const maxHold = 2 * time.Second
 
-// Await has a node that comes while nobody leads wait until somebody does: it is served here as soon as that can be, or sent on.
+// Await blocks a connecting node until this netmaster serves or another leader is known, for at most maxHold.
 func (s *server) Await(ctx context.Context) {
-	late := time.NewTimer(mostHeld)
+	late := time.NewTimer(maxHold)
 	defer late.Stop()
 	sighted := s.cfg.Election.Sighted()
 	for {
-		began := s.begins.next()
+		began := s.termStarts.next()
 		var served chan struct{}
 		if l := s.now.Load(); l != nil {
 			served = l.served
@@ -83,13 +99,13 @@ func (s *server) Await(ctx context.Context) {
 	}
 }
 
-// begins tells who waits when a term begins.
-type begins struct {
+// termStarts notifies waiters of the start of a term.
+type termStarts struct {
 	mu   sync.Mutex
-	wait chan struct{} // nil: nobody waits
+	wait chan struct{} // nil: no waiters
 }
 
-func (b *begins) next() <-chan struct{} {
+func (b *termStarts) next() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.wait == nil {
@@ -98,7 +114,7 @@ func (b *begins) next() <-chan struct{} {
 	return b.wait
 }
 
-func (b *begins) now() {
+func (b *termStarts) now() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.wait != nil {
@@ -107,7 +123,9 @@ func (b *begins) now() {
 	}
 }
 
-// standby is why this netmaster serves nobody; empty if it does.
+const uncertain = "this netmaster cannot confirm that it holds the Lease: retry"
+
+// standby returns why this netmaster does not serve; empty if it does.
 func (s *server) standby() string { return s.standbyIn(s.now.Load()) }
 
 func (s *server) standbyIn(l *leadership) string {
@@ -116,9 +134,9 @@ func (s *server) standbyIn(l *leadership) string {
 	case e == nil:
 		return ""
 	case l != nil && !l.Valid():
-		return "this netmaster is not sure any more that it leads: ask again"
+		return uncertain
 	case l != nil && !l.serves.Load():
-		return "this netmaster takes over: ask again"
+		return "this netmaster is taking over: retry"
 	case l != nil:
 		return ""
 	case e.Leader() == "":
@@ -127,36 +145,41 @@ func (s *server) standbyIn(l *leadership) string {
 	return "standby; the leader is " + e.Leader()
 }
 
-// answering is for as long as netctl is answered, or why it is not.
+// answering returns a context that lasts as long as queries are served, or why they are not.
 func (s *server) answering() (over context.Context, standby string) {
 	l := s.now.Load()
 	if why := s.standbyIn(l); why != "" {
 		return nil, why
 	}
-	if l == nil { // without an election, at the start
+	if l == nil { // startup without an election
 		return context.Background(), ""
 	}
-	return l.over, ""
+	sp := l.span.Load()
+	if sp.ctx.Err() != nil {
+		return nil, uncertain
+	}
+	return sp.ctx, ""
 }
 
-// quiet tells nothing while another netmaster does.
-type quiet struct {
+// leaderReporter reports Events only while this netmaster leads.
+type leaderReporter struct {
 	Reporter
 	s *server
 }
 
-// Tell tells users of an object.
-func (q quiet) Tell(reason wellknown.EventReason, namespace, name, uid, message string) {
+// Emit reports an Event about an object.
+func (q leaderReporter) Emit(reason wellknown.EventReason, namespace, name, uid, message string) {
 	if q.s.standby() == "" {
-		q.Reporter.Tell(reason, namespace, name, uid, message)
+		q.Reporter.Emit(reason, namespace, name, uid, message)
 	}
 }
 
-// compete takes part in the election from when this netmaster knows the cluster, and leads whenever it can.
+// compete takes part in the election once caches are synced, and leads whenever it is elected.
 func (s *server) compete(ctx context.Context) error {
 	if s.cfg.Election == nil {
-		l := &leadership{over: ctx, gathered: make(chan struct{})}
-		close(l.gathered) // nothing was taken over
+		l := &leadership{gathered: make(chan struct{})}
+		defer l.begin(ctx).end()
+		close(l.gathered) // no predecessor
 		s.now.Store(l)
 		var work sync.WaitGroup
 		s.work(ctx, nil, &work)
@@ -164,78 +187,129 @@ func (s *server) compete(ctx context.Context) error {
 		return nil
 	}
 	select {
-	case <-s.inStep:
+	case <-s.synced:
 		return s.cfg.Election.Run(ctx, s.lead)
 	case <-ctx.Done():
 		return nil
 	}
 }
 
-// mostBehind is how many times in a row watches may be behind: then they are broken, and another process makes new ones.
-const mostBehind = 3
+// maxBehind is the number of consecutive failed takeovers because of stale watches after which the process exits.
+const maxBehind = 3
 
-// lead serves until ctx ends, and returns when nothing is left of it.
+// lead serves until ctx ends, and returns when all work of the term has stopped.
 func (s *server) lead(ctx context.Context, term lease.Term) error {
-	l := &leadership{Term: term, over: ctx, served: make(chan struct{}), gathered: make(chan struct{})}
+	l := &leadership{Term: term, nonce: rand.Uint64(), served: make(chan struct{}), gathered: make(chan struct{})}
+	first := l.begin(ctx)
 	s.now.Store(l)
-	s.begins.now()
+	s.termStarts.now()
 	var work sync.WaitGroup
-	defer s.standDown(&work)
+	defer s.stepDown(&work)
 	began := time.Now()
 	if err := s.takeOver(ctx, l); ctx.Err() != nil {
 		return nil
 	} else if again, err := s.failed(err); err != nil || again {
 		return err
 	}
-	s.log.Info("serves", "epoch", term.Epoch(), "took", time.Since(began))
-	s.work(ctx, term, &work)
-	<-ctx.Done()
+	s.log.Info("became leader", "epoch", term.Epoch(), "took", time.Since(began))
+	s.workWhileCertain(ctx, l, first, &work)
 	return nil
 }
 
-// failed tells what becomes of a take-over that may have failed: others lead and this one tries again later, or the process ends.
+// workWhileCertain runs the leader's work until ctx ends. It pauses while the term is fenced, as another netmaster
+// may lead.
+func (s *server) workWhileCertain(ctx context.Context, l *leadership, now *span, work *sync.WaitGroup) {
+	for {
+		s.work(now.ctx, l.Term, work)
+		awaitValid(ctx, l.Term, false)
+		now.end()
+		idle := make(chan struct{})
+		go func() { work.Wait(); close(idle) }()
+		select {
+		case <-idle:
+		case <-ctx.Done():
+			return
+		}
+		s.log.Warn("fenced: cannot confirm the Lease, nothing is sent to nodes", "epoch", l.Epoch())
+		if awaitValid(ctx, l.Term, true); ctx.Err() != nil {
+			return
+		}
+		s.log.Info("leads on", "epoch", l.Epoch())
+		now = l.begin(ctx)
+	}
+}
+
+// awaitValid waits until a term is valid, or invalid, or ctx ends.
+func awaitValid(ctx context.Context, term lease.Term, valid bool) {
+	for ctx.Err() == nil {
+		changed := term.Changed()
+		if term.Valid() == valid {
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// failed handles the result of a takeover. It returns whether to try again in a later term, or an error that ends
+// the process.
 func (s *server) failed(err error) (again bool, _ error) {
 	switch {
 	case err == nil:
 		s.behind = 0
 		return false, nil
 	case errors.Is(err, watch.ErrBehind):
-		if s.behind++; s.behind < mostBehind {
-			s.log.Error("does not take over from the leader of before: another netmaster may", "error", err)
+		if s.behind++; s.behind < maxBehind {
+			s.log.Error("takeover failed: caches are behind the API server; releasing the Lease", "error", err)
 			return true, nil
 		}
 	}
-	return false, fmt.Errorf("take over from the leader of before: %w", err)
+	return false, fmt.Errorf("take over as leader: %w", err)
 }
 
-// work begins what besides nodes a netmaster that serves sees to, until ctx ends.
+// work starts the leader's work other than serving nodes. It ends with ctx.
 func (s *server) work(ctx context.Context, term lease.Term, all *sync.WaitGroup) {
 	all.Go(func() { s.announceAccess(ctx) })
+	if s.gated() {
+		all.Go(func() { s.confirmPolicies(ctx) })
+	}
 	if s.reporter != nil {
 		all.Go(func() { s.reporter.Run(ctx) })
 	}
+	all.Go(func() { s.watchNetworks(ctx) })
 	if s.cfg.Roster != nil && term != nil {
-		all.Go(func() { s.callRoll(ctx) })
+		all.Go(func() { s.watchStandbys(ctx) })
+	}
+	if r := s.cfg.Registration; r != nil {
+		epoch, stops := uint64(0), s.stopping.Load
+		if term != nil {
+			epoch = term.Epoch()
+			stops = func() bool { return s.stopping.Load() && term.Valid() } // otherwise another netmaster may lead
+		}
+		all.Go(func() { r.Run(ctx, epoch, stops) })
 	}
 	if a := s.cfg.Advertise; a != nil {
 		mine := *a
 		mine.Leads = term.Valid
 		all.Go(func() {
 			mine.Run(ctx, func(err error) {
-				s.log.Error("the Service does not lead here: nodes and the API server cannot reach the leader by it", "error", err)
+				s.log.Error("the Service does not point to this leader: nodes and the API server cannot reach it",
+					"error", err)
 			})
 		})
 	}
 }
 
-// mostStandDown is how long a term may take to end: then the process had better be started anew.
-const mostStandDown = 30 * time.Second
+// maxStepDown is the time after which an unfinished step-down makes the process unhealthy.
+const maxStepDown = 30 * time.Second
 
-// standDown ends all that was begun in a term: nobody is served or answered any more, and what nodes have said is forgotten, for they say it to the one that
-// leads next, and say it anew if that is this one. Nodes do not wait for the end of the other work.
-func (s *server) standDown(work *sync.WaitGroup) {
-	late := time.AfterFunc(mostStandDown, func() {
-		s.cfg.Health.SetHealthy("election", "what this netmaster did as the leader does not end")
+// stepDown ends everything that was started in a term. It disconnects nodes at once and discards their
+// announcements, which they repeat to the next leader. Then it waits for the other work.
+func (s *server) stepDown(work *sync.WaitGroup) {
+	late := time.AfterFunc(maxStepDown, func() {
+		s.cfg.Health.SetHealthy("election", "the leader's work has not stopped within 30 s after the loss of the Lease")
 	})
 	defer late.Stop()
 	s.now.Store(nil)
@@ -249,32 +323,40 @@ func (s *server) standDown(work *sync.WaitGroup) {
 			}
 		}
 		clear(s.announced)
-		clear(s.dirty)
-		s.apply(resolve.Batch{Unheard: true}, change)
+		s.gate.dropAll()
+		s.apply(resolve.Batch{ForgetAnnouncements: true}, change)
 	})
-	if err != nil { // netmaster ends
+	if err != nil { // netmaster is stopping
 		return
 	}
 	nowhere := func(string) bool { return false }
-	s.failures.forgetBut(nowhere)
-	s.drifts.forgetBut(nowhere)
+	s.failures.retain(nowhere)
+	s.drifts.retain(nowhere)
 	s.log.Info("stands by")
 	select {
-	case s.stoodDown <- struct{}{}:
+	case s.termEnded <- struct{}{}:
 	default:
 	}
 }
 
-// takeOver has the engine know all that the leader of before can have put in force, which the watches may not have told yet, and be ahead
-// of all that it can have told anybody.
+// takeOver makes the engine contain everything that the previous leader can have enforced, even if the watches have
+// not delivered it yet, with a revision above all that the previous leader can have sent.
 func (s *server) takeOver(ctx context.Context, l *leadership) error {
+	var list uint64
+	if err := s.Do(ctx, func(*resolve.Engine) { list = s.gate.begin() }); err != nil {
+		return err
+	}
 	if s.cfg.Fresh != nil {
-		if err := s.watcher.CatchUp(ctx, s.cfg.Fresh); err != nil {
+		var services sync.WaitGroup
+		services.Go(func() { s.services.CatchUp(ctx, s.cfg.Fresh) })
+		err := s.watcher.CatchUp(ctx, s.cfg.Fresh)
+		if services.Wait(); err != nil {
 			return err
 		}
 	}
 	err := s.Do(ctx, func(e *resolve.Engine) {
-		s.takeBatch(s.watcher.Take())
+		s.takeAll()
+		s.gate.confirm(list)
 		e.Advance(startRevision(e.Revision(), time.Now()))
 		s.labels.Store(max(s.labels.Load()+1, e.Revision()))
 		s.apply(resolve.Batch{}, store.Change{})
@@ -289,11 +371,11 @@ func (s *server) takeOver(ctx context.Context, l *leadership) error {
 	return nil
 }
 
-// mostGathering bounds how long nodes wait for what others have to say. A node finds the next leader in less, also where the one before stands still.
-const mostGathering = 5 * time.Second
+// maxGathering bounds the wait for nodes after a takeover. Nodes find a new leader in less time.
+const maxGathering = 5 * time.Second
 
-// gather begins to wait for the nodes that may have told the leader of before of pods whose addresses the API server has yet to hear of: to all
-// others these would be nobody's until their nodes have come. It is for the owner.
+// gather starts waiting for nodes that may have announced pods to the previous leader only. Until these reconnect,
+// other nodes would treat the pods' addresses as unknown. Call it on the owner goroutine.
 func (s *server) gather(e *resolve.Engine, l *leadership) {
 	l.missing = e.Unpublished()
 	for node := range l.missing {
@@ -303,14 +385,14 @@ func (s *server) gather(e *resolve.Engine, l *leadership) {
 	}
 	most := s.cfg.Gather
 	if most == 0 {
-		most = mostGathering
+		most = maxGathering
 	}
 	l.until = time.Now().Add(most)
-	l.came("")
+	l.noteArrival("")
 }
 
-// came notes that a node has said what it wired. It is for the owner.
-func (l *leadership) came(node string) {
+// noteArrival records that a node has announced its pods. Call it on the owner goroutine.
+func (l *leadership) noteArrival(node string) {
 	delete(l.missing, node)
 	if len(l.missing) == 0 && l.missing != nil {
 		close(l.gathered)
@@ -318,13 +400,13 @@ func (l *leadership) came(node string) {
 	}
 }
 
-// awaitOthers returns when nobody is waited for any more, or in time.
+// awaitOthers returns when no node is awaited, or after the time limit.
 func (s *server) awaitOthers(ctx context.Context) error {
 	l := s.now.Load()
 	switch {
-	case l == nil && s.cfg.Election != nil: // its stream ends
+	case l == nil && s.cfg.Election != nil: // the stream is about to end
 		return errStopping
-	case l == nil: // at the start
+	case l == nil: // startup
 		return nil
 	}
 	select {
@@ -345,9 +427,12 @@ func (s *server) awaitOthers(ctx context.Context) error {
 	}
 	return s.Do(ctx, func(*resolve.Engine) {
 		if len(l.missing) > 0 {
-			s.log.Warn("nodes with pods whose addresses are not known yet have not come; the others are served without", "nodes", len(l.missing), "one", slices.Min(slices.Collect(maps.Keys(l.missing))))
+			s.log.Warn(
+				"nodes that may have announced pods to the previous leader did not connect; serving the others "+
+					"without them",
+				"nodes", len(l.missing), "one", slices.Min(slices.Collect(maps.Keys(l.missing))))
 			clear(l.missing)
-			l.came("")
+			l.noteArrival("")
 		}
 	})
 }

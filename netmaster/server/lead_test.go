@@ -33,6 +33,7 @@ func (t sure) Confirm(context.Context, bool) (uint64, time.Duration, error) {
 	return t.epoch, 3 * time.Second, nil
 }
 func (sure) Above(context.Context, uint64) error { return nil }
+func (sure) Changed() <-chan struct{}            { return nil }
 
 // elected is of a netmaster that leads as soon as it may.
 type elected struct{}
@@ -60,13 +61,25 @@ type election struct {
 // played is a term of it.
 type played struct {
 	sure
-	over atomic.Bool
-	lost context.CancelFunc
-	ctx  context.Context
-	done chan error
+	over    atomic.Bool
+	fenced  atomic.Bool
+	changed atomic.Pointer[chan struct{}]
+	lost    context.CancelFunc
+	ctx     context.Context
+	done    chan error
 }
 
-func (t *played) Valid() bool { return !t.over.Load() }
+func (t *played) Valid() bool { return !t.over.Load() && !t.fenced.Load() }
+
+// Changed implements lease.Term.
+func (t *played) Changed() <-chan struct{} { return *t.changed.Load() }
+
+// fence has the Lease not be renewed, or be renewed again.
+func (t *played) fence(fenced bool) {
+	t.fenced.Store(fenced)
+	next := make(chan struct{})
+	close(*t.changed.Swap(&next))
+}
 func (t *played) Confirm(ctx context.Context, _ bool) (uint64, time.Duration, error) {
 	if t.over.Load() {
 		return 0, 0, errors.New("over")
@@ -104,6 +117,8 @@ func (e *election) Sighted() <-chan struct{} {
 // begin has the netmaster lead.
 func (e *election) begin(epoch uint64) *played {
 	t := &played{sure: sure{epoch}, done: make(chan error, 1)}
+	first := make(chan struct{})
+	t.changed.Store(&first)
 	t.ctx, t.lost = context.WithCancel(context.Background())
 	e.terms <- t
 	return t
@@ -121,13 +136,13 @@ func wired(name, address string) []wire.Announcement {
 }
 
 // A pod that was wired while no netmaster was there, or just before it ended, is settled by the hello: nobody announces it again.
-func TestAHelloSettlesWhatItAnnounces(t *testing.T) {
+func TestHelloSettlesAnnouncedPods(t *testing.T) {
 	w := newWorld(t, shop(t)...)
 	m := w.start(newElected)
 	n := w.node("node1")
 	n.wired = append(wired("db", "10.0.1.1"), wired("unheard-of", "10.0.1.2")...)
 	m.ready()
-	until(t, "it leads", func() bool { return w.logged("msg=serves") })
+	until(t, "it leads", func() bool { return w.logged(`msg="became leader"`) })
 	n.connect(m)
 	until(t, "db is settled", n.is(func() bool { return n.updates > 0 && n.settled["ns/db"] }))
 	until(t, "its metrics tell", func() bool { return m.metric("netmaster_leads") == 1 && m.metric("netmaster_epoch") == 7 })
@@ -145,12 +160,12 @@ func TestAHelloSettlesWhatItAnnounces(t *testing.T) {
 }
 
 // Who takes over knows nothing of pods that a node told the leader of before, and the API server was not yet: other nodes are not told to drop them.
-func TestTakeOverWaitsForWhoKnowsMore(t *testing.T) {
+func TestTakeOver_WaitsForNodesWithAnnouncements(t *testing.T) {
 	w := newWorld(t, append(shop(t), pod("web2", "web", "node2", ""), pod("web3", "web", "gone", ""))...)
 	m := w.start(newElected)
 	n1, n2 := w.node("node1"), w.node("node2")
 	n2.wired = append(wired("web", "10.0.2.1"), wired("web2", "10.0.2.7")...)
-	until(t, "it leads", func() bool { return w.logged("msg=serves") })
+	until(t, "it leads", func() bool { return w.logged(`msg="became leader"`) })
 	n2.connect(m)
 	n1.connect(m)
 	until(t, "web2 is a peer", n1.is(func() bool { return n1.peers() == "10.0.2.1 10.0.2.7" }))
@@ -161,7 +176,7 @@ func TestTakeOverWaitsForWhoKnowsMore(t *testing.T) {
 	w.dir = t.TempDir()
 	w.log.Reset()
 	m = w.start(newElected)
-	until(t, "another leads", func() bool { return w.logged("msg=serves") })
+	until(t, "another leads", func() bool { return w.logged(`msg="became leader"`) })
 	n1.connect(m)
 	until(t, "node1 has come", n1.is(func() bool { return n1.welcomed }))
 	n2.connect(m)
@@ -175,7 +190,7 @@ func TestTakeOverWaitsForWhoKnowsMore(t *testing.T) {
 
 	w.log.Reset()
 	m = w.start(newElected, func(cfg *Config) { cfg.Gather = 50 * time.Millisecond })
-	until(t, "another leads", func() bool { return w.logged("msg=serves") })
+	until(t, "another leads", func() bool { return w.logged(`msg="became leader"`) })
 	n1.connect(m)
 	until(t, "node1 is served without node2", n1.is(func() bool { return n1.updates > 0 && n1.peers() == "10.0.2.1" }))
 	if !w.logged("nodes=1 one=node2") {
@@ -184,14 +199,14 @@ func TestTakeOverWaitsForWhoKnowsMore(t *testing.T) {
 }
 
 // Who loses the Lease while it takes over stands by, and takes over the next time.
-func TestTheLeaseIsLostInATakeOver(t *testing.T) {
+func TestTakeOver_LeaseLost(t *testing.T) {
 	objects := shop(t)
 	for _, o := range objects {
 		o.(metav1.Object).SetResourceVersion("1") // newer than what is listed in the end: nothing
 	}
 	w := newWorld(t, objects...)
 	e := &election{terms: make(chan *played)}
-	asked, answers := make(chan struct{}, 10), make(chan struct{})
+	asked, answers := make(chan struct{}, 100), make(chan struct{})
 	m := w.start(func(cfg *Config) {
 		cfg.Election = e
 		cfg.Watcher.Keep()
@@ -201,14 +216,14 @@ func TestTheLeaseIsLostInATakeOver(t *testing.T) {
 	for epoch := range uint64(3) {
 		term := e.begin(epoch + 1)
 		<-asked
-		if err := term.end(); err != nil || w.logged("msg=serves") {
+		if err := term.end(); err != nil || w.logged(`msg="became leader"`) {
 			t.Errorf("it goes on: %v", err)
 		}
 	}
 	close(answers)
 	term := e.begin(4)
 	n := w.node("node1")
-	until(t, "it takes over", func() bool { return w.logged("msg=serves epoch=4") })
+	until(t, "it takes over", func() bool { return w.logged(`msg="became leader" epoch=4`) })
 	n.connect(m)
 	until(t, "node1 is served", n.is(func() bool { return n.updates > 0 }))
 	if err := term.end(); err != nil {
@@ -217,7 +232,7 @@ func TestTheLeaseIsLostInATakeOver(t *testing.T) {
 }
 
 // Watches that are behind time and again are not waited for any more: another process makes new ones.
-func TestWatchesThatStayBehind(t *testing.T) {
+func TestTakeOver_WatchesStayBehind(t *testing.T) {
 	s := &server{log: slog.New(slog.DiscardHandler)}
 	late, other := fmt.Errorf("pods: %w", watch.ErrBehind), errors.New("other")
 	for i, c := range []struct {
@@ -232,7 +247,7 @@ func TestWatchesThatStayBehind(t *testing.T) {
 
 // A node that comes before others to one that leads again is told of their pods what the API server has: not that they are gone because nobody has announced
 // them to this leader.
-func TestWhoLeadsAgainCutsNobody(t *testing.T) {
+func TestSecondTermKeepsConnections(t *testing.T) {
 	w := newWorld(t, append(shop(t), pod("ended", "web", "node2", "10.0.2.9"))...)
 	e := &election{terms: make(chan *played)}
 	m := w.start(func(cfg *Config) { cfg.Election = e })
@@ -294,15 +309,15 @@ func TestAwait(t *testing.T) {
 		happens func(s *server, e *election, gone func())
 		after   time.Duration
 	}{
-		"nothing happens": {func(*server, *election, func()) {}, mostHeld},
+		"nothing happens": {func(*server, *election, func()) {}, maxHold},
 		"a term begins and never serves": {func(s *server, _ *election, _ func()) {
 			s.now.Store(&leadership{served: make(chan struct{})})
-			s.begins.now()
-		}, mostHeld},
+			s.termStarts.now()
+		}, maxHold},
 		"a term begins and serves": {func(s *server, _ *election, _ func()) {
 			l := &leadership{served: make(chan struct{})}
 			s.now.Store(l)
-			s.begins.now()
+			s.termStarts.now()
 			time.Sleep(100 * time.Millisecond)
 			close(l.served)
 		}, 600 * time.Millisecond},
@@ -329,7 +344,7 @@ func TestAwait(t *testing.T) {
 }
 
 // A leader whose clock is behind that of the one before gives out lower revisions: nodes take them, and what they had of the one before acknowledges nothing.
-func TestAClockThatIsBehind(t *testing.T) {
+func TestTakeOver_ClockBehind(t *testing.T) {
 	w := newWorld(t, shop(t)...)
 	e := &election{terms: make(chan *played)}
 	m := w.start(func(cfg *Config) { cfg.Election = e })
@@ -359,7 +374,7 @@ func TestAClockThatIsBehind(t *testing.T) {
 
 // A netmaster that loses the Lease time and again stands by each time, with its watches warm, answers nobody, believes nothing that was said to
 // it before, and leaves no goroutine behind.
-func TestLeadsAgain(t *testing.T) {
+func TestLeader_SecondTerm(t *testing.T) {
 	w := newWorld(t, append(shop(t), pod("web2", "web", "node2", ""))...)
 	e := &election{terms: make(chan *played)}
 	m := w.start(func(cfg *Config) { cfg.Election = e })
@@ -440,7 +455,7 @@ func TestNodesDoNotWaitForOtherWork(t *testing.T) {
 	m := w.start(func(cfg *Config) { cfg.Election, cfg.Enforcement = e, work })
 	m.ready()
 	term := e.begin(1)
-	until(t, "it leads", func() bool { return w.logged("msg=serves") })
+	until(t, "it leads", func() bool { return w.logged(`msg="became leader"`) })
 	n := w.node("node1")
 	n.connect(m)
 	until(t, "the term's work is under way", work.is("InForce"))
@@ -468,4 +483,51 @@ func unanswered[T any, F ~func(context.Context, string) (*T, error)](_ F, asked 
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
+}
+
+// TestFencedLeaderGoesOn: a leader whose Lease is not renewed for a while sends nothing, answers no client and stops
+// its work, and keeps its nodes; when the Lease is renewed it goes on where it was, without a hello.
+func TestFencedLeaderGoesOn(t *testing.T) {
+	w := newWorld(t, shop(t)...)
+	e := &election{terms: make(chan *played)}
+	work := &lingering{until: make(chan struct{})}
+	close(work.until)
+	m := w.start(func(cfg *Config) { cfg.Election, cfg.Enforcement = e, work })
+	m.ready()
+	term := e.begin(1)
+	until(t, "it leads", func() bool { return m.metric("netmaster_leads") == 1 })
+	n := w.node("node1")
+	n.connect(m)
+	until(t, "node1 is served", n.is(func() bool { return n.updates > 0 }))
+	for range 2 {
+		term.fence(true)
+		until(t, "it is fenced", func() bool {
+			return w.logged("fenced: cannot confirm the Lease") && m.metric("netmaster_leads") == 0
+		})
+		if _, err := m.await(inspect.WaitFor{Generation: 1}); status.Code(err) != codes.Unavailable {
+			t.Errorf("a fenced leader answers: %v", err)
+		}
+		updates := 0
+		n.is(func() bool { updates = n.updates; return true })()
+		revision := m.metric("netmaster_revision")
+		w.put(generation(t, 5, `{podSelector: {matchLabels: {app: db}}, policyTypes: [Ingress]}`))
+		until(t, "the engine has the change", func() bool { return m.metric("netmaster_revision") > revision })
+		if n.is(func() bool { return n.updates != updates || n.ended != nil })() {
+			t.Error("a fenced leader sends updates, or has ended the stream")
+		}
+		term.fence(false)
+		until(t, "the change comes by the stream that was", n.is(func() bool {
+			return n.updates > updates && n.ended == nil
+		}))
+		w.put(generation(t, 6, webToDB))
+		until(t, "it leads on", func() bool { return m.metric("netmaster_leads") == 1 })
+		until(t, "it comes too", n.is(func() bool { return n.updates > updates+1 && n.ended == nil }))
+		w.mu.Lock()
+		w.log.Reset()
+		w.mu.Unlock()
+	}
+	if err := term.end(); err != nil {
+		t.Error(err)
+	}
+	until(t, "node1 is sent away", n.is(func() bool { return status.Code(n.ended) == codes.Unavailable }))
 }

@@ -16,7 +16,7 @@ import (
 
 var errStopping = status.Error(codes.Unavailable, "netmaster is stopping")
 
-// Do runs f on the engine's goroutine.
+// Do calls f on the owner goroutine and waits for it.
 func (s *server) Do(ctx context.Context, f func(*resolve.Engine)) error {
 	done := make(chan struct{})
 	select {
@@ -30,34 +30,172 @@ func (s *server) Do(ctx context.Context, f func(*resolve.Engine)) error {
 	}
 }
 
+// ready is a closed channel.
+var ready = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+// preparing is a part for which the engine is being prepared, in slices between which calls are served. The policies
+// of a part are added one by one.
+type preparing struct {
+	batch  *watch.Batch
+	groups *resolve.Preparation
+	list   uint64 // confirmed after the part; 0: none
+	room   int    // for policies, in units of policyWork
+	newest *policy.Policy
+}
+
+// prepare queues a batch of the watches. It starts the preparation if none is in progress.
+func (s *server) prepare(b *watch.Batch) {
+	s.limitBatch(b)
+	if b.Complete { // until then no node is served, or nodes have the state of the policy DB
+		s.takeLimited(b)
+		return
+	}
+	s.intake.add(b)
+	if s.preparing == nil {
+		s.slice()
+	}
+}
+
+// slice continues the preparation, and applies the part when it is complete. Without a part it releases unused
+// groups.
+func (s *server) slice() {
+	if s.preparing == nil {
+		s.beginPart()
+	}
+	switch {
+	case s.preparing == nil:
+		s.engine.Tidy()
+	case !s.preparing.groups.Slice():
+		s.takePrepared()
+	}
+}
+
+// beginPart starts the preparation of the next part, if there is one.
+func (s *server) beginPart() {
+	if !s.intake.due() {
+		return
+	}
+	p := &preparing{room: maxPartPolicies}
+	var last bool
+	if p.batch, p.list, last = s.intake.part(s.labelsOf); !last {
+		p.room = 0
+	}
+	p.groups = s.engine.Prepare(func(members int) *policy.Policy {
+		if p.newest != nil {
+			s.intake.charge(p.newest, members, time.Now())
+		}
+		if p.newest = nil; p.room <= 0 {
+			return nil
+		}
+		if p.newest = s.intake.next(p.batch, p.room); p.newest != nil {
+			p.room -= policyWork(p.newest)
+		}
+		return p.newest
+	})
+	s.preparing = p
+}
+
+// labelsOf returns the number of a pod's labels in the engine.
+func (s *server) labelsOf(id string) int {
+	if v, ok := s.engine.Endpoint(id); ok {
+		return len(v.Endpoint.Labels)
+	}
+	return 0
+}
+
+// takePrepared applies the part in preparation, if there is one.
+func (s *server) takePrepared() {
+	p := s.preparing
+	if p == nil {
+		return
+	}
+	s.preparing = nil
+	s.takeLimited(p.batch)
+	s.intake.taken(s.engine.Revision())
+	p.groups.End()
+	if p.list != 0 {
+		s.answer(p.list)
+	}
+	s.answerLagging()
+}
+
+// takeAll applies everything that the watches have delivered.
+func (s *server) takeAll() {
+	s.takePrepared()
+	s.addDelivered()
+	b, list := s.intake.all()
+	s.takeLimited(b)
+	if list != 0 {
+		s.answer(list)
+	}
+	s.answerLagging()
+}
+
+// addDelivered queues what the watches have delivered.
+func (s *server) addDelivered() {
+	b := s.watcher.Take()
+	s.limitBatch(b)
+	s.intake.add(b)
+}
+
 func (s *server) loop(ctx context.Context) {
 	defer close(s.stopped)
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	s.observe()
+	var acks <-chan time.Time // runs while a policy waits for acknowledgements
 	for {
+		var slice chan struct{}
+		if s.preparing != nil || s.intake.due() || s.engine.Untidy() {
+			slice = ready
+		}
+		if acks == nil && s.intake.waits() > 0 {
+			acks = time.After(ackInterval)
+		}
 		select {
 		case f := <-s.calls:
 			f()
 		case <-s.watcher.Wake():
-			s.takeBatch(s.watcher.Take())
+			s.prepare(s.watcher.Take())
+		case <-slice:
+			s.slice()
+		case <-acks:
+			acks = nil
+			s.intake.acknowledge(s.feed.Awaits, s.store.OnDisk(), time.Now())
 		case <-tick.C:
+			s.intake.tidy(time.Now())
 			s.observe()
-			s.publishGroups()
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// takeBatch resolves what the API server told. The first complete batch also takes away what the policy DB has and the API
-// server has not.
+// takeBatch applies a batch. The first complete batch also deletes what only the policy DB has.
 func (s *server) takeBatch(b *watch.Batch) {
+	s.limitBatch(b)
+	s.takeLimited(b)
+}
+
+// limitBatch removes what exceeds the budgets of namespaces.
+func (s *server) limitBatch(b *watch.Batch) {
+	s.ledger.Take(b.Policies)
+	s.pods.Take(b.Endpoints, b.Policies)
+}
+
+// takeLimited applies a batch that is within the budgets.
+func (s *server) takeLimited(b *watch.Batch) {
 	if b.Empty() {
 		return
 	}
+	s.noteSeen(b)
 	policies, endpoints := len(b.Policies), len(b.Endpoints)
-	s.reportProblems(b.Policies)
+	s.reportProblems(b)
+	s.takeStatic(b.Endpoints)
 	if b.Complete {
 		s.reconcile(b)
 	}
@@ -73,20 +211,22 @@ func (s *server) takeBatch(b *watch.Batch) {
 	in.Policies, in.DeletedPolicies = parted(b.Policies)
 	change := store.Change{Namespaces: b.Namespaces, Endpoints: b.Endpoints, Policies: b.Policies}
 	if b.NodesChanged {
-		s.setNodes(b.Nodes)
-		change.Infos = &b.Nodes
+		granted := s.setNodes(b.Nodes)
+		change.Infos = &granted
 	}
-	changed := s.aboutToChange(b)
+	changed := s.beforeChange(b)
 	s.apply(in, change)
-	s.follow(b, changed)
+	s.afterChange(b, changed)
 	if b.Complete {
 		s.stored = nil
-		close(s.inStep)
+		close(s.synced)
 		if s.cfg.Election == nil {
 			s.feed.Ready()
 		}
+		s.setAdmission()
 		s.cfg.Health.SetReady("state", "")
-		s.log.Info("in step with the API server", "policies", policies, "endpoints", endpoints, "revision", s.engine.Revision())
+		s.log.Info("caches synced", "policies", policies, "endpoints", endpoints,
+			"revision", s.engine.Revision())
 	}
 	if b.NodesChanged {
 		s.forgetGoneNodes()
@@ -104,18 +244,19 @@ func parted[T any](m map[string]*T) (put []*T, deleted []string) {
 	return put, deleted
 }
 
-// apply is the one way into the engine, and out to nodes, store and label cache.
+// apply updates the engine, and sends the changes to nodes, policy DB and label cache. All updates go through it.
 func (s *server) apply(in resolve.Batch, change store.Change) {
 	began := time.Now()
 	s.labels.Add(1)
 	before := s.engine.Revision()
+	s.unknownPods.note(&in)
 	changes, conflicts := s.engine.Apply(in)
+	s.withhold(&changes)
 	s.publish(&changes, before)
 	s.metrics.batchSeconds.Observe(time.Since(began).Seconds())
 	change.Resolved = &changes
 	s.store.Write(change)
 	s.history.Record(s.engine, &in, time.Now())
-	s.markGroups(&changes)
 	for _, c := range conflicts {
 		s.conflict(c)
 	}
@@ -123,30 +264,13 @@ func (s *server) apply(in resolve.Batch, change store.Change) {
 
 func (s *server) conflict(c resolve.Conflict) {
 	s.metrics.conflicts.Inc()
-	text := fmt.Sprintf("address %s is claimed by %v: it counts as nobody's until one gives it up", c.Address, c.Endpoints)
+	text := fmt.Sprintf("address %s is claimed by %v: it belongs to no pod until one releases it", c.Address,
+		c.Endpoints)
 	s.log.Warn("an address is contested", "address", c.Address, "endpoints", c.Endpoints)
 	for _, id := range c.Endpoints {
 		if v, ok := s.engine.Endpoint(id); ok {
-			s.cfg.Report.Tell(wellknown.EventAddressContested, v.Endpoint.Namespace, v.Endpoint.Name, v.Endpoint.UID, text)
-		}
-	}
-}
-
-// reportProblems tells of what in a policy was not understood, once a change.
-func (s *server) reportProblems(policies map[string]*policy.Policy) {
-	for id, p := range policies {
-		if p == nil || len(p.Problems) == 0 {
-			delete(s.wrong, id)
-			continue
-		}
-		text := fmt.Sprint(p.Problems)
-		if s.wrong[id] == text {
-			continue
-		}
-		s.wrong[id] = text
-		for _, problem := range p.Problems {
-			s.log.Warn("a part of a policy makes no sense and is left out", "policy", id, "problem", problem)
-			s.cfg.Report.Tell(wellknown.EventInvalid, p.Namespace, p.Name, p.UID, policy.ProblemText(problem))
+			s.cfg.Report.Emit(wellknown.EventAddressContested, v.Endpoint.Namespace, v.Endpoint.Name, v.Endpoint.UID,
+				text)
 		}
 	}
 }

@@ -2,44 +2,43 @@ package server
 
 import (
 	"context"
+	"net/http"
 
+	"github.com/flowkeep/flowkeep/netmaster/access"
 	"github.com/flowkeep/flowkeep/netmaster/webhook"
 	"github.com/flowkeep/flowkeep/netmaster/whatif"
+	authenticationv1 "k8s.io/api/authentication/v1"
 )
 
-// reviews opens the port of admission reviews; nil where none is wanted.
-func (s *server) reviews() (*webhook.Server, error) {
-	l := s.cfg.Webhook
-	l.Own = s.cfg.TLS
-	if l.Address == "" && l.Listener == nil {
-		return nil, nil
-	}
-	h := webhook.New(webhook.Config{Judge: whatif.New(s, s.feed), Logger: s.log, Ready: s.unheard, Registerer: s.cfg.Registerer})
-	return webhook.NewServer(l, h, s.log)
+// reviews returns the handler of admission reviews. The function may reports whether a user may see all namespaces.
+func (s *server) reviews(may func(context.Context, *access.User) (bool, error)) http.Handler {
+	return webhook.New(webhook.Config{
+		Judge:  whatif.New(s, s.feed),
+		Logger: s.log,
+		Ready:  s.unsynced,
+		May: func(ctx context.Context, u *authenticationv1.UserInfo) (bool, error) {
+			user := access.User{Name: u.Username, UID: u.UID, Groups: u.Groups, Extra: map[string][]string{}}
+			for key, values := range u.Extra {
+				user.Extra[key] = values
+			}
+			return may(ctx, &user)
+		},
+		Registerer: s.cfg.Registerer,
+	})
 }
 
-// review answers until ctx ends. Nobody's policies depend on it, so that its end ends nothing else.
-func (s *server) review(ctx context.Context, reviews *webhook.Server) {
-	if reviews == nil {
-		return
-	}
-	if err := reviews.Run(ctx); err != nil {
-		s.log.Error("admission reviews are no longer answered", "error", err)
-	}
-}
-
-// unheard is why the engine may not know the cluster as it is.
-func (s *server) unheard() string {
+// unsynced returns why the engine may be behind the API server; empty if it is synced.
+func (s *server) unsynced() string {
 	if why := s.standby(); why != "" {
 		return why
 	}
 	select {
-	case <-s.inStep:
+	case <-s.synced:
 		if p := s.watcher.Problem(); p != "" {
 			return "the API server cannot be watched: " + p
 		}
 		return ""
 	default:
-		return "netmaster has not heard everything from the API server yet"
+		return "netmaster has not synced with the API server yet"
 	}
 }

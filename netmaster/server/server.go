@@ -1,10 +1,11 @@
-// Package server is netmaster: the owner of the engine, and what works around it.
+// Package server runs netmaster: it owns the engine and connects it to watches, nodes, stores and clients.
 package server
 
 import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -16,30 +17,38 @@ import (
 	apifeed "github.com/flowkeep/flowkeep/api/feed"
 	apiinspect "github.com/flowkeep/flowkeep/api/inspect"
 	"github.com/flowkeep/flowkeep/api/wellknown"
+	"github.com/flowkeep/flowkeep/internal/limit"
 	"github.com/flowkeep/flowkeep/internal/mtls"
 	"github.com/flowkeep/flowkeep/internal/process"
+	"github.com/flowkeep/flowkeep/netmaster/budget"
+	"github.com/flowkeep/flowkeep/netmaster/claims"
 	"github.com/flowkeep/flowkeep/netmaster/enforcement"
 	"github.com/flowkeep/flowkeep/netmaster/feed"
 	"github.com/flowkeep/flowkeep/netmaster/history"
-	"github.com/flowkeep/flowkeep/netmaster/inspect"
+	"github.com/flowkeep/flowkeep/netmaster/nodenet"
+	"github.com/flowkeep/flowkeep/netmaster/query"
 	"github.com/flowkeep/flowkeep/netmaster/resolve"
+	"github.com/flowkeep/flowkeep/netmaster/services"
 	"github.com/flowkeep/flowkeep/netmaster/watch"
-	"github.com/flowkeep/flowkeep/netmaster/webhook"
 	"github.com/flowkeep/flowkeep/policydb/labelcache"
 	"github.com/flowkeep/flowkeep/policydb/policy"
+	"github.com/flowkeep/flowkeep/policydb/service"
 	"github.com/flowkeep/flowkeep/policydb/store"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 )
 
-// Config is netmaster's configuration.
+// Config configures netmaster.
 type Config struct {
-	Listen     string
-	Listener   net.Listener // if set, in place of Listen
-	TLS        mtls.Source
-	StateDir   string
-	Memcached  []string
+	Listen    string
+	Listener  net.Listener // replaces Listen if set
+	TLS       mtls.Source
+	StateDir  string
+	Memcached []string
+	// CacheKey returns the key that encrypts entries in memcached; nil: memcached is not shared.
+	CacheKey   func() []byte
 	Version    string
 	Watcher    *watch.Watcher
 	Logger     *slog.Logger
@@ -47,32 +56,51 @@ type Config struct {
 	Health     *process.Health
 	Report     Reporter
 	Access     AccessConfig
-	// Webhook takes admission reviews, if it has an address.
-	Webhook webhook.Listen
-	Page    PageConfig
-	// Enforcement is where objects ask whether policies are in force; nil: nowhere.
+	Page       PageConfig
+	// Enforcement updates the status of NetworkPolicyEnforcement objects; nil: disabled.
 	Enforcement enforcement.API
-	// Election is of one of several netmasters that serves; nil: there is this one only.
+	// Election elects the leader; nil: this is the only netmaster.
 	Election Election
-	// Roster is where a netmaster that stands by tells the leader of itself; nil: nowhere.
+	// Roster publishes standbys and the leader's address; nil: disabled.
 	Roster *watch.Roster
-	// Fresh asks the API server what there is, for a netmaster that takes over; nil: what was watched is believed.
+	// Fresh lists objects from the API server, to check caches after a takeover and before new pods are served; nil:
+	// the watches are trusted.
 	Fresh watch.Lister
-	// Gather bounds how long a netmaster that takes over waits for nodes that may know more than the API server; 0: a few seconds.
+	// Gather bounds how long a new leader waits for nodes that may know pods before the API server does; 0: a
+	// default of some seconds.
 	Gather time.Duration
-	// Advertise has a Service lead to the netmaster that serves; nil: nodes have a list.
+	// Advertise points a Service to the leader; nil: nodes have a list of addresses.
 	Advertise *watch.Advertiser
-	History   history.Config // what is kept of earlier states
-	Self      *process.Self  // what is told to support; may be nil
+	// Registration keeps the APIService while netmaster is reachable; nil: it is managed elsewhere.
+	Registration Registration
+	// Conditions writes Node conditions about network problems; nil: disabled.
+	Conditions nodenet.Conditions
+	// NoPodCIDRs accepts announced addresses of nodes without podCIDRs, unless another node has them.
+	NoPodCIDRs bool
+	// StaticPodNamespaces are the namespaces whose static pods match peer selectors.
+	StaticPodNamespaces []string
+	History             history.Config // of past states for explain --at
+	// Budgets limit the cost of a tenant's objects; zero: policy.DefaultBudgets. The Watcher must have the same.
+	Budgets policy.Budgets
+	// ServiceBudgets limit Services; zero: service.DefaultBudgets. The Watcher must have the same.
+	ServiceBudgets service.Budgets
+	// ServiceExternalIPs sends spec.externalIPs of Services to nodes.
+	ServiceExternalIPs bool
+	Self               *process.Self // included in support bundles; may be nil
 }
 
-// Reporter tells users about their objects, as Kubernetes Events.
+// Registration maintains netmaster's APIService. It calls stops at the end of ctx to learn whether netmaster stops.
+type Registration interface {
+	Run(ctx context.Context, term uint64, stops func() bool)
+}
+
+// Reporter writes Kubernetes Events.
 type Reporter interface {
-	Tell(reason wellknown.EventReason, namespace, name, uid, message string)
+	Emit(reason wellknown.EventReason, namespace, name, uid, message string)
 }
 
-// server: what is in the first block is set before anything runs, and safe to use from everywhere; the rest belongs to the
-// owner, the goroutine that runs loop.
+// server is netmaster. The first block of fields is set before any goroutine starts and is safe for concurrent use;
+// the second belongs to the owner goroutine, which runs loop.
 type server struct {
 	cfg            Config
 	log            *slog.Logger
@@ -82,45 +110,90 @@ type server struct {
 	cache          *labelcache.Cache
 	history        *history.History
 	feed           *feed.Server
+	services       *services.Keeper
 	calls          chan func()
-	stopped        chan struct{}              // closed when the owner has stopped
-	inStep         chan struct{}              // closed when the API server has told everything
-	now            atomic.Pointer[leadership] // nil: another one leads
-	begins         begins
-	stoodDown      chan struct{}         // has an element when a term is over
-	roll           atomic.Pointer[roll]  // nil: this one does not lead, or has not looked yet
-	trusting       <-chan struct{}       // closed when the API server is believed what it asks; nil: it cannot ask
-	reporter       *enforcement.Reporter // nil: nobody asks
-	behind         int                   // how many times in a row the watches were not up to date when this one came to lead
-	storedRevision uint64                // of the policy DB at the start
+	stopped        chan struct{}              // closed when the owner goroutine has ended
+	stopping       atomic.Bool                // netmaster is shutting down
+	synced         chan struct{}              // closed when caches are synced
+	now            atomic.Pointer[leadership] // nil: not the leader
+	admission      atomic.Pointer[admission]  // nil: caches are not synced yet
+	termStarts     termStarts
+	listWanted     chan struct{}               // holds an element while a pod waits for a list that has not begun
+	termEnded      chan struct{}               // holds an element after the end of a term
+	standbys       atomic.Pointer[standbyList] // nil: not the leader, or not read yet
+	trusting       <-chan struct{}             // closed when the front proxy CA is known; nil: no aggregated API
+	reporter       *enforcement.Reporter       // nil: disabled
+	behind         int                         // consecutive takeovers that failed because watches were stale
+	storedRevision uint64                      // of the policy DB at startup
 	failures       failures
 	drifts         drifts
-	pageProblem    atomic.Value  // string: why browsers get nothing
-	labels         atomic.Uint64 // counts up, for as long as one leads, with everything that can change which endpoints a selector chooses
+	nodesChanged   atomic.Uint64 // incremented by changes of Nodes
+	webUIProblem   atomic.Value  // string: why the web UI failed
+	// incremented, within a term, by everything that may change the members of a selector
+	labels atomic.Uint64
+	nonce  uint64 // random term of labels without an election
 
 	engine         *resolve.Engine
-	stored         *store.Contents                           // until the first complete batch has been compared with it
-	wrong          map[string]string                         // policies with problems → what was reported
+	stored         *store.Contents // until the first complete batch was compared with it
+	ledger         *budget.Ledger
+	pods           *budget.Pods
+	reported       reportedProblems
 	announced      map[string]map[string]*store.Announcement // by node, by Announcement.Key
-	nodes          map[string]bool                           // that the API server has
+	nodes          map[string]bool                           // existing nodes that are not refused
+	refusedNodes   map[string]bool                           // existing nodes that an administrator refuses
 	podCIDRs       map[string][]netip.Prefix                 // of nodes, as last known
-	foreign        map[string]time.Time                      // when it was told of a node that it announces what is not its own
-	strangers      strangers
+	claims         *claims.Ledger
+	reportedClaims map[claims.Refusal]bool // reported as Events
+	segments       segments
+	static         staticPods
+	refusals       *limit.Rate // limits log lines and Events about ignored announcements, by node
+	unknownPods    unknownPods
 	apiProblem     string
 	trafficProblem string
-	dirty          map[policy.Key]struct{} // groups whose members the label cache has yet to be told
+	gate           gate
+	intake         intake
+	preparing      *preparing // nil: none in progress
 }
 
 func newServer(cfg Config) *server {
-	s := &server{cfg: cfg, log: cfg.Logger, history: history.New(cfg.History), metrics: newMetrics(cfg.Registerer), calls: make(chan func()), stopped: make(chan struct{}), inStep: make(chan struct{}), stoodDown: make(chan struct{}, 1), watcher: cfg.Watcher,
-		failures: failures{told: map[string]map[string]*failure{}}, drifts: drifts{told: map[string]*untold{}}, wrong: map[string]string{}, announced: map[string]map[string]*store.Announcement{}, nodes: map[string]bool{}, foreign: map[string]time.Time{}, strangers: strangers{said: map[string][]resolve.Announcement{}, denied: map[string]map[netip.Addr]struct{}{}}, dirty: map[policy.Key]struct{}{}}
+	s := &server{
+		cfg:       cfg,
+		log:       cfg.Logger,
+		history:   history.New(cfg.History),
+		metrics:   newMetrics(cfg.Registerer),
+		calls:     make(chan func()),
+		stopped:   make(chan struct{}),
+		synced:    make(chan struct{}),
+		termEnded: make(chan struct{}, 1),
+		watcher:   cfg.Watcher,
+		failures: failures{
+			byNode: map[string]map[string]*failure{},
+		},
+		drifts:      drifts{byNode: map[string]*pendingDrift{}},
+		reported:    newReportedProblems(),
+		announced:   map[string]map[string]*store.Announcement{},
+		nodes:       map[string]bool{},
+		refusals:    limit.NewRate(refusalInterval, 1, maxRefusals),
+		unknownPods: newUnknownPods(),
+		nonce:       rand.Uint64(),
+	}
+	if cfg.Budgets == (policy.Budgets{}) {
+		s.cfg.Budgets = policy.DefaultBudgets
+	}
+	if cfg.ServiceBudgets == (service.Budgets{}) {
+		s.cfg.ServiceBudgets = service.DefaultBudgets
+	}
+	s.ledger, s.pods = budget.NewLedger(s.cfg.Budgets), budget.NewPods(s.cfg.Budgets)
+	s.listWanted = make(chan struct{}, 1)
+	s.refusedNodes, s.claims = map[string]bool{}, claims.New(nil)
+	s.reportedClaims, s.static = map[claims.Refusal]bool{}, staticPods{}
 	if cfg.Election != nil {
-		s.cfg.Report = quiet{cfg.Report, s}
+		s.cfg.Report = leaderReporter{cfg.Report, s}
 	}
 	return s
 }
 
-// Run serves until ctx ends.
+// Run serves until ctx ends. It returns an error if a component fails.
 func Run(ctx context.Context, cfg Config) error {
 	s := newServer(cfg)
 	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
@@ -135,25 +208,41 @@ func Run(ctx context.Context, cfg Config) error {
 		s.metrics.storeCorrupt.Inc()
 		s.log.Error("the policy DB was unreadable and is rebuilt from the API server", "detail", text)
 	}
-	s.cache = labelcache.New(labelcache.Config{Servers: cfg.Memcached, Registerer: cfg.Registerer})
-	s.feed = feed.NewServer(feed.Config{Logger: s.log, Registerer: cfg.Registerer, Version: cfg.Version, Events: s.event, Refused: s.refused, Leader: s.feedLeader()})
+	s.cache = labelcache.New(labelcache.Config{Servers: cfg.Memcached, Registerer: cfg.Registerer, Key: cfg.CacheKey})
+	s.feed = feed.NewServer(feed.Config{Logger: s.log, Registerer: cfg.Registerer, Version: cfg.Version,
+		Events: s.event, Refused: s.refused, Admit: s.admit, Leader: s.feedLeader()})
+	s.services = services.New(s.watcher.Served, s.feed, s.cfg.ServiceBudgets, s.log)
 	return s.run(ctx)
 }
 
-// close writes what is waiting.
+// close writes pending changes to the policy DB.
 func (s *server) close() {
 	if err := s.store.Close(); err != nil {
-		s.log.Error("the policy DB is not whole; the next start waits for the API server", "error", err)
+		s.log.Error("the policy DB is incomplete; the next start waits for the API server", "error", err)
 	}
 }
 
-// guardEvery is how often it is asked whether the API server has gone back in time.
-const guardEvery = 10 * time.Second
+// guardInterval is the time between checks whether the API server was restored to an older state.
+const guardInterval = 10 * time.Second
 
 func (s *server) guard(ctx context.Context, failed chan<- error) {
-	if err := s.watcher.Guard(ctx, guardEvery); err != nil {
+	if err := s.watcher.Guard(ctx, guardInterval); err != nil {
 		failed <- err
 	}
+}
+
+// newGRPCServer returns a server with the limits of connections from nodes and netctl.
+func newGRPCServer(tls credentials.TransportCredentials) *grpc.Server {
+	return grpc.NewServer(
+		grpc.Creds(knownPeers{tls}),
+		grpc.MaxRecvMsgSize(apifeed.MaxNodeMessage),
+		grpc.MaxSendMsgSize(apiinspect.MaxMessage),
+		grpc.MaxConcurrentStreams(64),
+		grpc.ConnectionTimeout(20*time.Second),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
+		grpc.KeepaliveEnforcementPolicy(
+			keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+	)
 }
 
 func (s *server) run(ctx context.Context) error {
@@ -167,30 +256,27 @@ func (s *server) run(ctx context.Context) error {
 			return fmt.Errorf("listen for nodes and netctl: %w (choose another address with --listen)", err)
 		}
 	}
-	g := grpc.NewServer(grpc.Creds(tls), grpc.MaxRecvMsgSize(apifeed.MaxNodeMessage), grpc.MaxSendMsgSize(apiinspect.MaxMessage),
-		grpc.MaxConcurrentStreams(64), grpc.ConnectionTimeout(20*time.Second),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}))
+	g := newGRPCServer(tls)
 	apifeed.RegisterFeedServer(g, s.feed)
-	answers := inspect.NewServer(inspect.Config{Owner: s, Nodes: s.feed, API: s.watcher, Services: s.watcher, History: s.history, Store: s.store, Cache: s.cache, Version: s.cfg.Version, Problems: s.problems, Answering: s.answering, Leader: s.leads, Unheard: s.unheard, Labels: s.counted, Self: s.cfg.Self})
+	leader := s.peerOf()
+	defer leader.close()
+	answers := s.newAnswers(leader)
 	apiinspect.Register(g, answers)
-	shown := s.showPage(answers)
+	shown := s.startWebUI(answers)
 	s.cfg.Health.SetReady("state", "waiting for the API server")
-	reviews, err := s.reviews()
-	if err != nil {
-		return err
-	}
 	if err := s.restore(); err != nil {
 		return err
 	}
 	until := ctx
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // the Lease is given back when nobody is served any more
+	ctx, cancel := context.WithCancel(
+		context.WithoutCancel(ctx)) // release the Lease only after nodes are disconnected
 	var all sync.WaitGroup
-	defer func() { cancel(); all.Wait() }()
+	defer func() { s.stopping.Store(true); cancel(); all.Wait() }()
 	failed := make(chan error, 5)
 	all.Go(func() { s.watcher.Run(ctx) })
 	all.Go(func() { s.guard(ctx, failed) })
 	all.Go(func() { s.cache.Run(ctx) })
+	all.Go(func() { s.services.Run(ctx) })
 	all.Go(func() { s.loop(ctx) })
 	if err := s.serveAccess(ctx, answers, &all, failed); err != nil {
 		return err
@@ -202,11 +288,10 @@ func (s *server) run(ctx context.Context) error {
 		}
 	})
 	if s.cfg.Election != nil && s.cfg.Roster != nil {
-		all.Go(func() { s.standBy(ctx) })
+		all.Go(func() { s.announceStandby(ctx) })
 	}
-	all.Go(func() { s.review(ctx, reviews) })
 	all.Go(func() { shown(ctx) })
-	all.Go(func() { failed <- g.Serve(listener) })
+	all.Go(func() { failed <- g.Serve(s.bounded(listener)) })
 	defer g.Stop()
 	s.log.Info("serving", "address", listener.Addr().String(), "version", s.cfg.Version)
 	select {
@@ -216,4 +301,27 @@ func (s *server) run(ctx context.Context) error {
 	case err := <-failed:
 		return err
 	}
+}
+
+// newAnswers returns the query server. A standby forwards queries to the leader.
+func (s *server) newAnswers(leader *peer) *query.Server {
+	return query.NewServer(query.Config{
+		Owner:     s,
+		Nodes:     s.feed,
+		API:       s.watcher,
+		Services:  s.watcher,
+		Frontends: s.services,
+		History:   s.history,
+		Store:     s.store,
+		Cache:     s.cache,
+		Version:   s.cfg.Version,
+		Problems:  s.problems,
+		Answering: s.answering,
+		Leader:    s.leads,
+		Unsynced:  s.unsynced,
+		Labels:    s.counted,
+		Self:      s.cfg.Self,
+		Peer:      leader.leader(),
+		Identity:  s.identity(),
+	})
 }

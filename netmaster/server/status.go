@@ -8,14 +8,19 @@ import (
 
 	"github.com/flowkeep/flowkeep/netmaster/feed"
 	"github.com/flowkeep/flowkeep/policydb/labelcache"
-	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
-// problems are what is wrong with this process, for netctl status.
+// problems returns the problems of this process for netctl status.
 func (s *server) problems() []string {
 	var out []string
 	if p := s.watcher.Problem(); p != "" {
-		out = append(out, "the API server cannot be watched; the rules of before go on: "+p)
+		out = append(out, "the API server cannot be watched; current rules stay in force: "+p)
+	}
+	if p := s.watcher.Served.Problem(); p != "" {
+		out = append(out, "Services cannot be watched; nodes keep those that they hold: "+p)
+	}
+	if p := s.lagProblem(); p != "" {
+		out = append(out, p)
 	}
 	if st := s.cache.Stats(); len(st.Servers) > 0 && !st.Connected {
 		out = append(out, "memcached does not answer; label look-ups are computed instead: "+st.Problem)
@@ -29,13 +34,13 @@ func (s *server) problems() []string {
 	if text := s.trafficNow(); text != "" {
 		out = append(out, text)
 	}
-	if text, ok := s.pageProblem.Load().(string); ok {
+	if text, ok := s.webUIProblem.Load().(string); ok {
 		out = append(out, text)
 	}
 	return out
 }
 
-// trafficProblem tells of connected nodes in different traffic modes; empty if there are none.
+// trafficProblem describes connected nodes in different traffic modes; empty if there are none.
 func trafficProblem(nodes []feed.NodeStatus) string {
 	const most = 3
 	modes := map[string][]string{}
@@ -56,10 +61,16 @@ func trafficProblem(nodes []feed.NodeStatus) string {
 		}
 		parts = append(parts, text)
 	}
-	return "nodes are in different traffic modes, and their pods do not reach each other: " + strings.Join(parts, "; ") + ": give every netplugin the same --traffic-mode"
+	reach := "do not"
+	// auto interoperates with the others, except with nodes of other segments in mode route
+	if modes["auto"] != nil {
+		reach = "may not"
+	}
+	return "nodes are in different traffic modes, and their pods " + reach + " reach each other: " +
+		strings.Join(parts, "; ") + ": give every netplugin the same --traffic-mode"
 }
 
-// trafficNow is asked for every second: where nodes agree it looks at no more than that.
+// trafficNow returns the present trafficProblem. It is called every second and is cheap if nodes agree.
 func (s *server) trafficNow() string {
 	if s.feed.OneTrafficMode() {
 		return ""
@@ -67,7 +78,7 @@ func (s *server) trafficNow() string {
 	return trafficProblem(s.feed.Nodes())
 }
 
-// observeTraffic says in the log when nodes begin to differ, and when they no longer do.
+// observeTraffic logs when traffic modes begin or cease to differ.
 func (s *server) observeTraffic() {
 	problem := s.trafficNow()
 	switch {
@@ -79,16 +90,30 @@ func (s *server) observeTraffic() {
 	s.trafficProblem = problem
 }
 
-// observe keeps the gauges.
+// observe updates the gauges.
 func (s *server) observe() {
 	c := s.engine.Counts()
-	for name, v := range map[string]int{"namespaces": c.Namespaces, "endpoints": c.Endpoints, "policies": c.Policies, "rules": c.Rules, "groups": c.Groups} {
+	for name, v := range map[string]int{
+		"namespaces": c.Namespaces,
+		"endpoints":  c.Endpoints,
+		"policies":   c.Policies,
+		"rules":      c.Rules,
+		"groups":     c.Groups,
+	} {
 		s.metrics.objects.WithLabelValues(name).Set(float64(v))
 	}
 	s.metrics.revision.Set(float64(s.engine.Revision()))
 	s.metrics.events.Set(float64(s.watcher.Events()))
-	s.metrics.invalid.WithLabelValues("NetworkPolicy", "Invalid").Set(float64(len(s.wrong)))
+	s.reportMembers()
 	s.metrics.apiUp.Set(s.observeAPI())
+	s.metrics.servicesUp.Set(0)
+	if s.services.IsKnown() && s.watcher.Served.Problem() == "" {
+		s.metrics.servicesUp.Set(1)
+	}
+	_, lag := s.watcher.Lag()
+	s.metrics.watchLag.Set(lag.Seconds())
+	s.metrics.settling.Set(float64(s.gate.waits()))
+	s.metrics.waiting.Set(float64(s.intake.waits()))
 	s.observeElection()
 	s.observeTraffic()
 	waiting, err := s.store.Problem()
@@ -98,7 +123,7 @@ func (s *server) observe() {
 	}
 }
 
-// observeElection tells whether this netmaster serves, in which epoch, and who stands by.
+// observeElection updates the gauges of the election.
 func (s *server) observeElection() {
 	leads, epoch, standbys := 0.0, 0.0, 0.0
 	if s.standby() == "" {
@@ -107,7 +132,7 @@ func (s *server) observeElection() {
 			epoch = float64(l.Epoch())
 		}
 	}
-	if r := s.roll.Load(); r != nil {
+	if r := s.standbys.Load(); r != nil {
 		standbys = float64(len(r.standbys))
 	}
 	s.metrics.standbys.Set(standbys)
@@ -115,12 +140,12 @@ func (s *server) observeElection() {
 	s.metrics.epoch.Set(epoch)
 }
 
-// observeAPI says in the log when the API server goes, and when it is back.
+// observeAPI logs the loss and the return of the API server.
 func (s *server) observeAPI() (up float64) {
 	problem := s.watcher.Problem()
 	switch {
 	case problem != "" && s.apiProblem == "":
-		s.log.Warn("the API server cannot be watched; the rules of before go on", "error", problem)
+		s.log.Warn("the API server cannot be watched; current rules stay in force", "error", problem)
 	case problem == "" && s.apiProblem != "":
 		s.log.Info("the API server can be watched again")
 	}
@@ -130,45 +155,11 @@ func (s *server) observeAPI() (up float64) {
 	return 1
 }
 
-// markGroups notes whose members may have changed, if there is a memcached to be told.
-func (s *server) markGroups(c *policy.Changes) {
-	if len(s.cfg.Memcached) == 0 || s.standby() != "" {
-		return
-	}
-	for i := range c.Groups {
-		s.dirty[c.Groups[i].Key] = struct{}{}
-	}
-	for i := range c.Nodes {
-		for _, a := range c.Nodes[i].AppliedTo {
-			s.dirty[a.Key] = struct{}{}
-		}
-	}
-}
-
-// counted is labels, and under which leader.
-func (s *server) counted() (epoch, count uint64) {
-	count = s.labels.Load()
+// counted returns the version of the engine's state in this term, for caching.
+func (s *server) counted() labelcache.Stamp {
+	at := labelcache.Stamp{Term: s.nonce, Revision: s.labels.Load(), Standing: s.feed.Standings()}
 	if l := s.now.Load(); l != nil && l.Term != nil {
-		epoch = l.Epoch()
+		at.Epoch, at.Term = l.Epoch(), l.nonce
 	}
-	return epoch, count
-}
-
-// groupsASecond bounds what telling the label cache costs the owner.
-const groupsASecond = 200
-
-// publishGroups tells the label cache of some groups that have changed.
-func (s *server) publishGroups() {
-	n := 0
-	for key := range s.dirty {
-		if n++; n > groupsASecond {
-			return
-		}
-		delete(s.dirty, key)
-		if g, ok := s.engine.Group(key); ok {
-			e := labelcache.Entry{Endpoints: g.Members}
-			e.Epoch, e.Revision = s.counted()
-			s.cache.Put(labelcache.GroupKey(key), e)
-		}
-	}
+	return at
 }

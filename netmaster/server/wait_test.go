@@ -129,7 +129,7 @@ func (m *master) observed() (n uint64) {
 
 // What another policy's change or another pod brings to a node does not make a policy pending there; the node that no longer
 // needs it must have dropped it.
-func TestRealisedIsExact(t *testing.T) {
+func TestRealisedMatchesAcknowledgements(t *testing.T) {
 	w := newWorld(t, shop(t)...)
 	m := w.start()
 	n1, n2 := held(m, "node1"), w.node("node2")
@@ -179,7 +179,7 @@ func (m *master) show(id string) inspect.Policy {
 
 // The API server is asked: what it has is waited for although the watch has not told of it; what it has not is an error; and
 // while it does not answer only a given generation can be waited for.
-func TestTheAPIServerSaysWhatToWaitFor(t *testing.T) {
+func TestWait_GenerationFromAPIServer(t *testing.T) {
 	w := newWorld(t, shop(t)...)
 	var mu sync.Mutex
 	var answer *networkingv1.NetworkPolicy
@@ -199,7 +199,7 @@ func TestTheAPIServerSaysWhatToWaitFor(t *testing.T) {
 	ahead := generation(t, 2, denyDB)
 	set(ahead, nil)
 	got, err := m.await(inspect.WaitFor{Most: 100 * time.Millisecond})
-	if err != nil || got.Done || got.Wanted != 2 || got.Reason != "netmaster has been told of generation 0, not yet of 2" {
+	if err != nil || got.Done || got.Wanted != 2 || got.Reason != "netmaster has generation 0, not yet of 2" {
 		t.Fatalf("ahead: %+v, %v", got, err)
 	}
 	go w.put(ahead)
@@ -269,7 +269,7 @@ func TestWaitForTheEnd(t *testing.T) {
 
 // A node that could not put it in force has failed, with its reason, and what is mended is realised; a switch that is away holds
 // everything up.
-func TestWaitTellsOfFailures(t *testing.T) {
+func TestWait_ReportsFailures(t *testing.T) {
 	w := newWorld(t, shop(t)...)
 	m := w.start()
 	n := held(m, "node1")
@@ -298,7 +298,7 @@ func TestWaitTellsOfFailures(t *testing.T) {
 }
 
 // With Progress it is answered whenever the state is another, and not before.
-func TestWaitTellsProgress(t *testing.T) {
+func TestWait_ReportsProgress(t *testing.T) {
 	w := newWorld(t, shop(t)...)
 	m := w.start()
 	n := held(m, "node1")

@@ -19,26 +19,40 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Access is what netmaster asks the API server for those who come through it.
+// Access authorises clients of the aggregated API and follows the front proxy's CA, using the API server.
 type Access struct {
 	client kubernetes.Interface
 	log    *slog.Logger
 }
 
-// NewAccess makes one.
+// NewAccess returns an Access.
 func NewAccess(client kubernetes.Interface, log *slog.Logger) *Access { return &Access{client, log} }
 
-// Review asks the API server whether somebody may.
+// Review asks the API server, by a SubjectAccessReview, whether a user is allowed a request.
 func (a *Access) Review(ctx context.Context, r *access.Request) (allowed bool, reason string, err error) {
-	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: r.User.Name, UID: r.User.UID, Groups: r.User.Groups, Extra: map[string]authorizationv1.ExtraValue{},
-		ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: r.Verb, Group: inspect.Group, Version: inspect.APIVersion, Resource: r.Resource, Name: r.Name, Namespace: r.Namespace}}}
+	review := &authorizationv1.SubjectAccessReview{
+		Spec: authorizationv1.SubjectAccessReviewSpec{
+			User:   r.User.Name,
+			UID:    r.User.UID,
+			Groups: r.User.Groups,
+			Extra:  map[string]authorizationv1.ExtraValue{},
+			ResourceAttributes: &authorizationv1.ResourceAttributes{
+				Verb:      r.Verb,
+				Group:     inspect.Group,
+				Version:   inspect.APIVersion,
+				Resource:  r.Resource,
+				Name:      r.Name,
+				Namespace: r.Namespace,
+			},
+		},
+	}
 	for key, values := range r.User.Extra {
 		review.Spec.Extra[key] = values
 	}
 	out, err := a.client.AuthorizationV1().SubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
 	switch {
 	case err != nil:
-		return false, "", fmt.Errorf("ask the API server: %w", err)
+		return false, "", fmt.Errorf("create a SubjectAccessReview: %w", err)
 	case !out.Status.Allowed && out.Status.EvaluationError != "" && !out.Status.Denied:
 		return false, "", fmt.Errorf("the API server cannot say: %s", out.Status.EvaluationError)
 	}
@@ -50,20 +64,24 @@ const (
 	frontProxyName      = "extension-apiserver-authentication"
 )
 
-// FollowFrontProxy tells what the API server publishes of its front proxy, now and whenever it changes, until ctx ends; nil: it
-// publishes nothing.
-func (a *Access) FollowFrontProxy(ctx context.Context, tell func(data map[string]string)) error {
+// FollowFrontProxy calls update with the published front proxy configuration, now and on each change, until ctx
+// ends. Nil data means that none is published.
+func (a *Access) FollowFrontProxy(ctx context.Context, update func(data map[string]string)) error {
 	factory := informers.NewSharedInformerFactoryWithOptions(a.client, 0, informers.WithNamespace(frontProxyNamespace),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 			o.FieldSelector = fields.OneTermEqualSelector("metadata.name", frontProxyName).String()
 		}))
 	put := func(obj any) {
 		if c, ok := obj.(*corev1.ConfigMap); ok && c.Name == frontProxyName {
-			tell(c.Data)
+			update(c.Data)
 		}
 	}
 	informer := factory.Core().V1().ConfigMaps().Informer()
-	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: put, UpdateFunc: func(_, obj any) { put(obj) }, DeleteFunc: func(any) { tell(nil) }}); err != nil {
+	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    put,
+		UpdateFunc: func(_, obj any) { put(obj) },
+		DeleteFunc: func(any) { update(nil) },
+	}); err != nil {
 		return err
 	}
 	factory.Start(ctx.Done())
@@ -72,16 +90,21 @@ func (a *Access) FollowFrontProxy(ctx context.Context, tell func(data map[string
 	return nil
 }
 
-// Announce has the API server look again whether netmaster is there: left alone, it does so only after up to half a minute. A
-// netmaster that may not, or is not registered, does without.
+// Announce makes the API server check now whether netmaster is available. Otherwise it takes up to half a minute. It
+// has no effect if netmaster is not registered or has no right to update the APIService.
 func (a *Access) Announce(ctx context.Context) {
 	rest := a.client.Discovery().RESTClient()
 	if rest == nil {
 		return
 	}
-	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, wellknown.AnnotationServingSince, time.Now().UTC().Format(time.RFC3339Nano))
-	err := rest.Patch(types.MergePatchType).AbsPath("/apis/apiregistration.k8s.io/v1/apiservices/" + inspect.APIVersion + "." + inspect.Group).Body([]byte(patch)).Do(ctx).Error()
+	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, wellknown.AnnotationServingSince,
+		time.Now().UTC().Format(time.RFC3339Nano))
+	err := rest.Patch(types.MergePatchType).
+		AbsPath("/apis/apiregistration.k8s.io/v1/apiservices/" + inspect.APIVersion + "." + inspect.Group).
+		Body([]byte(patch)).
+		Do(ctx).
+		Error()
 	if err != nil {
-		a.log.Debug("the API server was not told that netmaster is here", "error", err)
+		a.log.Debug("could not update the APIService", "error", err)
 	}
 }

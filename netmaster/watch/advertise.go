@@ -18,30 +18,31 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// Advertiser has a Service lead to the netmaster that serves.
+// Advertiser points a Service to the leader by writing its EndpointSlices.
 type Advertiser struct {
 	Client             kubernetes.Interface
 	Namespace, Service string
 	Addresses          []netip.Addr
-	Ports              map[string]uint16 // by the names that the Service has for them
-	// Leads tells whether nobody else leads: one that stood still, and has not heard yet that another leads, says nothing. nil: it always does.
+	Ports              map[string]uint16 // by their names in the Service
+	// Leads reports whether this instance still holds the Lease. Nil: always.
 	Leads func() bool
 }
 
-// Bounds of writing where the leader is.
+// Timeout and interval of writing the leader's address.
 const (
-	advertiseTime  = 2 * time.Second
-	advertiseAgain = 10 * time.Second
+	advertiseTimeout  = 2 * time.Second
+	advertiseInterval = 10 * time.Second
 )
 
-// Run says that the leader is here until ctx ends, again and again: somebody may say otherwise. tell is called where it cannot.
-func (a *Advertiser) Run(ctx context.Context, tell func(error)) {
+// Run writes the EndpointSlices repeatedly until ctx ends, which corrects changes by others. It calls failed with
+// errors.
+func (a *Advertiser) Run(ctx context.Context, failed func(error)) {
 	for ctx.Err() == nil {
-		wait := advertiseAgain
+		wait := advertiseInterval
 		if a.Leads != nil && !a.Leads() {
 			wait = time.Second
 		} else if err := a.once(ctx); err != nil && ctx.Err() == nil {
-			tell(err)
+			failed(err)
 			wait = time.Second
 		}
 		select {
@@ -52,13 +53,15 @@ func (a *Advertiser) Run(ctx context.Context, tell func(error)) {
 }
 
 func (a *Advertiser) once(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, advertiseTime)
+	ctx, cancel := context.WithTimeout(ctx, advertiseTimeout)
 	defer cancel()
-	return errors.Join(a.slice(ctx, "ipv4", discoveryv1.AddressTypeIPv4, netip.Addr.Is4), a.slice(ctx, "ipv6", discoveryv1.AddressTypeIPv6, netip.Addr.Is6))
+	return errors.Join(a.slice(ctx, "ipv4", discoveryv1.AddressTypeIPv4, netip.Addr.Is4),
+		a.slice(ctx, "ipv6", discoveryv1.AddressTypeIPv6, netip.Addr.Is6))
 }
 
-// slice writes the addresses of a family; where there are none, those of an earlier leader go.
-func (a *Advertiser) slice(ctx context.Context, family string, kind discoveryv1.AddressType, of func(netip.Addr) bool) error {
+// slice writes the addresses of a family. Without any it deletes the slice of an earlier leader.
+func (a *Advertiser) slice(ctx context.Context, family string, kind discoveryv1.AddressType,
+	of func(netip.Addr) bool) error {
 	name := a.Service + "-leader-" + family
 	client := a.Client.DiscoveryV1().EndpointSlices(a.Namespace)
 	var texts []string
@@ -74,12 +77,23 @@ func (a *Advertiser) slice(ctx context.Context, family string, kind discoveryv1.
 		return nil
 	}
 	slice := applydiscovery.EndpointSlice(name, a.Namespace).WithAddressType(kind).
-		WithLabels(map[string]string{discoveryv1.LabelServiceName: a.Service, wellknown.LabelManagedBy: wellknown.ManagedByNetmaster}).
-		WithEndpoints(applydiscovery.Endpoint().WithAddresses(texts...).WithConditions(applydiscovery.EndpointConditions().WithReady(true).WithServing(true)))
+		WithLabels(map[string]string{
+			discoveryv1.LabelServiceName: a.Service,
+			wellknown.LabelManagedBy:     wellknown.ManagedByNetmaster,
+		}).
+		WithEndpoints(applydiscovery.Endpoint().
+			WithAddresses(texts...).
+			WithConditions(applydiscovery.EndpointConditions().WithReady(true).WithServing(true)))
 	for _, port := range slices.Sorted(maps.Keys(a.Ports)) {
-		slice.WithPorts(applydiscovery.EndpointPort().WithName(port).WithPort(int32(a.Ports[port])).WithProtocol(corev1.ProtocolTCP))
+		slice.WithPorts(
+			applydiscovery.EndpointPort().
+				WithName(port).
+				WithPort(int32(a.Ports[port])).
+				WithProtocol(corev1.ProtocolTCP),
+		)
 	}
-	if _, err := client.Apply(ctx, slice, metav1.ApplyOptions{FieldManager: "flowkeep-netmaster", Force: true}); err != nil {
+	options := metav1.ApplyOptions{FieldManager: "flowkeep-netmaster", Force: true}
+	if _, err := client.Apply(ctx, slice, options); err != nil {
 		return fmt.Errorf("write EndpointSlice %s: %w", name, err)
 	}
 	return nil

@@ -55,7 +55,7 @@ func TestAdvertise(t *testing.T) {
 }
 
 // A leader of before that stood still writes nothing over what the one of now has written: it does not know yet that it has lost.
-func TestOnlyWhoLeadsAdvertises(t *testing.T) {
+func TestAdvertise_OnlyLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
 		var leads atomic.Bool
@@ -68,7 +68,7 @@ func TestOnlyWhoLeadsAdvertises(t *testing.T) {
 			t.Errorf("%d requests of one that does not lead", n)
 		}
 		leads.Store(true)
-		time.Sleep(advertiseAgain)
+		time.Sleep(advertiseInterval)
 		synctest.Wait()
 		if len(client.Actions()) == 0 {
 			t.Error("no requests of one that leads")

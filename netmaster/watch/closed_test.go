@@ -24,8 +24,8 @@ func deafFirst(client *fake.Clientset) (end func()) {
 	}
 }
 
-// TestTheWatchIsClosedWhileObjectsChange: what came, changed and went unheard is told with the next list, deletions too.
-func TestTheWatchIsClosedWhileObjectsChange(t *testing.T) {
+// TestWatchClosedDuringChanges: what came, changed and went unheard is told with the next list, deletions too.
+func TestWatchClosedDuringChanges(t *testing.T) {
 	var end func()
 	w, client := startWith(t, func(c *fake.Clientset) { end = deafFirst(c) },
 		namespace("a"), pod("a", "goes", "10.0.0.1", nil), pod("a", "changes", "10.0.0.2", nil), pod("a", "stays", "10.0.0.3", nil))

@@ -11,25 +11,32 @@ import (
 	"sync"
 )
 
-// Link knows whether the API server answers, for each resource that is watched. Safe for concurrent use.
+// Link records, for each watched resource, whether the API server responds. Safe for concurrent use.
 type Link struct {
-	mu      sync.Mutex
-	trouble map[string]string // by resource
+	mu       sync.Mutex
+	problems map[string]string // by resource
 }
 
-// NewLink makes a link that knows of no trouble.
-func NewLink() *Link { return &Link{trouble: map[string]string{}} }
+// NewLink returns a Link without problems.
+func NewLink() *Link { return &Link{problems: map[string]string{}} }
 
-// Problem is empty while all that is watched can be.
-func (l *Link) Problem() string {
+// Problem returns why resources that determine enforcement cannot be watched; empty if they can.
+func (l *Link) Problem() string { return l.problem(false) }
+
+// ServicesProblem returns why Services and EndpointSlices cannot be watched; empty if they can.
+func (l *Link) ServicesProblem() string { return l.problem(true) }
+
+func (l *Link) problem(services bool) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var out []string
-	for _, text := range slices.Sorted(maps.Values(l.trouble)) {
-		if !slices.Contains(out, text) {
+	for _, resource := range slices.Sorted(maps.Keys(l.problems)) {
+		text := l.problems[resource]
+		if slices.Contains(serviceResources, resource) == services && !slices.Contains(out, text) {
 			out = append(out, text)
 		}
 	}
+	slices.Sort(out)
 	return strings.Join(out, "; ")
 }
 
@@ -39,16 +46,16 @@ func (l *Link) failed(resource string, err error) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.trouble[resource] = err.Error()
+	l.problems[resource] = err.Error()
 }
 
 func (l *Link) worked(resource string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.trouble, resource)
+	delete(l.problems, resource)
 }
 
-// Wrap listens to what the API server answers; use it as a client's transport wrapper.
+// Wrap records the API server's responses. Use it as a client's transport wrapper.
 func (l *Link) Wrap(next http.RoundTripper) http.RoundTripper { return &listener{l, next} }
 
 type listener struct {
@@ -56,7 +63,7 @@ type listener struct {
 	next http.RoundTripper
 }
 
-// RoundTrip notes how lists and watches of whole resources fare.
+// RoundTrip records the results of lists and watches of whole resources.
 func (t *listener) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := t.next.RoundTrip(r)
 	resource := wholeResource(r.URL.Path)
@@ -72,7 +79,7 @@ func (t *listener) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// wholeResource is what a list or watch of all namespaces is of; empty if that is not watched. An object may have a resource's name.
+// wholeResource returns the watched resource that a request lists in all namespaces; empty if there is none.
 func wholeResource(path string) string {
 	for resource, suffix := range watched {
 		if strings.HasSuffix(path, suffix) {
@@ -83,4 +90,5 @@ func wholeResource(path string) string {
 }
 
 var watched = map[string]string{"namespaces": "/api/v1/namespaces", "pods": "/api/v1/pods", "nodes": "/api/v1/nodes",
-	"networkpolicies": "/apis/networking.k8s.io/v1/networkpolicies"}
+	"networkpolicies": "/apis/networking.k8s.io/v1/networkpolicies",
+	"services":        "/api/v1/services", "endpointslices": "/apis/discovery.k8s.io/v1/endpointslices"}

@@ -31,7 +31,7 @@ func TestRoster(t *testing.T) {
 			return &Roster{Client: client, Namespace: "ns", Identity: identity, Version: "v-" + identity}
 		}
 		tell := func(identity, notReady string) {
-			if err := member(identity).Tell(t.Context(), notReady); err != nil {
+			if err := member(identity).Publish(t.Context(), notReady); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/flowkeep/flowkeep/api/wellknown"
+	"github.com/flowkeep/flowkeep/policydb/kube"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -15,20 +16,20 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Service is what of a Service decides where packets go.
+// Service is the part of a Service that determines where packets go.
 type Service struct {
 	Namespace, Name string
-	Type            string       // as in the API; ClusterIP where it says nothing
+	Type            string       // ClusterIP if unset
 	Addresses       []netip.Addr // ClusterIPs
-	External        []netip.Addr // externalIPs, and those of its load balancer
+	External        []netip.Addr // externalIPs and load balancer addresses
 	Headless        bool
 	ExternalName    string
 	Ports           []ServicePort
-	// InternalLocal and ExternalLocal: a node leads packets to its own pods alone.
+	// InternalLocal and ExternalLocal restrict a node to its own endpoints (traffic policies).
 	InternalLocal, ExternalLocal bool
-	// Nearest: of the endpoints a node may prefer those that are near.
+	// Nearest reports whether nodes may prefer near endpoints (trafficDistribution).
 	Nearest bool
-	// Sticky: a client comes to the same endpoint again.
+	// Sticky reports session affinity by client address.
 	Sticky bool
 }
 
@@ -37,36 +38,36 @@ type ServicePort struct {
 	Name           string
 	Protocol       policy.Protocol
 	Port, NodePort uint16
-	Target         string // a number, or a name of the pods'
+	Target         string // a number or a port name of the pods
 }
 
-// Backend is an endpoint behind a Service, at the port of one of its ports.
+// Backend is an endpoint of a Service for one of its ports.
 type Backend struct {
 	PortName                    string // of the Service's port
 	Protocol                    policy.Protocol
 	Address                     netip.Addr
 	Port                        uint16 // 0: any
-	Pod, Node                   string // Pod is namespace/name; empty: it is no pod
+	Pod, Node                   string // Pod is namespace/name; empty if the endpoint is not a pod
 	Ready, Serving, Terminating bool
 }
 
-// Service asks the API server for a Service as it is now; false if there is none.
+// Service reads a Service from the API server; false if there is none.
 func (w *Watcher) Service(ctx context.Context, namespace, name string) (Service, bool, error) {
 	svc, err := w.client.CoreV1().Services(namespace).Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 		return Service{}, false, nil
 	case err != nil:
-		return Service{}, false, fmt.Errorf("ask the API server for Service %s/%s: %w", namespace, name, err)
+		return Service{}, false, fmt.Errorf("read Service %s/%s from the API server: %w", namespace, name, err)
 	}
 	return serviceOf(svc), true, nil
 }
 
-// Services asks the API server for all Services, from its cache: what was made a moment ago may be missing.
+// Services reads all Services from the API server's cache, which may lack recent ones.
 func (w *Watcher) Services(ctx context.Context) ([]Service, error) {
 	list, err := w.client.CoreV1().Services("").List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
-		return nil, fmt.Errorf("ask the API server for the Services: %w", err)
+		return nil, fmt.Errorf("list Services from the API server: %w", err)
 	}
 	out := make([]Service, 0, len(list.Items))
 	for i := range list.Items {
@@ -75,11 +76,13 @@ func (w *Watcher) Services(ctx context.Context) ([]Service, error) {
 	return out, nil
 }
 
-// Backends asks the API server for what is behind a Service now, by EndpointSlices, in the order of addresses.
+// Backends reads the endpoints of a Service from its EndpointSlices, sorted by address.
 func (w *Watcher) Backends(ctx context.Context, namespace, name string) ([]Backend, error) {
-	list, err := w.client.DiscoveryV1().EndpointSlices(namespace).List(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + name})
+	list, err := w.client.DiscoveryV1().
+		EndpointSlices(namespace).
+		List(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + name})
 	if err != nil {
-		return nil, fmt.Errorf("ask the API server for the EndpointSlices of Service %s/%s: %w", namespace, name, err)
+		return nil, fmt.Errorf("list the EndpointSlices of Service %s/%s: %w", namespace, name, err)
 	}
 	var out []Backend
 	for i := range list.Items {
@@ -93,30 +96,33 @@ func (w *Watcher) Backends(ctx context.Context, namespace, name string) ([]Backe
 
 func serviceOf(svc *corev1.Service) Service {
 	spec := &svc.Spec
-	out := Service{Namespace: svc.Namespace, Name: svc.Name, Type: string(cmp.Or(spec.Type, corev1.ServiceTypeClusterIP)), Headless: spec.ClusterIP == corev1.ClusterIPNone, ExternalName: spec.ExternalName,
-		InternalLocal: spec.InternalTrafficPolicy != nil && *spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal,
+	out := Service{
+		Namespace:    svc.Namespace,
+		Name:         svc.Name,
+		Type:         string(cmp.Or(spec.Type, corev1.ServiceTypeClusterIP)),
+		Headless:     spec.ClusterIP == corev1.ClusterIPNone,
+		ExternalName: spec.ExternalName,
+		InternalLocal: spec.InternalTrafficPolicy != nil &&
+			*spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal,
 		ExternalLocal: spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
 		Nearest:       spec.TrafficDistribution != nil || svc.Annotations[wellknown.AnnotationTopology] != "",
-		Sticky:        spec.SessionAffinity == corev1.ServiceAffinityClientIP}
-	out.Addresses = parseAddresses(append([]string{spec.ClusterIP}, spec.ClusterIPs...))
+		Sticky:        spec.SessionAffinity == corev1.ServiceAffinityClientIP,
+	}
+	out.Addresses = kube.ParseAddresses(append([]string{spec.ClusterIP}, spec.ClusterIPs...))
 	external := slices.Clone(spec.ExternalIPs)
 	for _, in := range svc.Status.LoadBalancer.Ingress {
 		external = append(external, in.IP)
 	}
-	out.External = parseAddresses(external)
+	out.External = kube.ParseAddresses(external)
 	for i := range spec.Ports {
 		p := &spec.Ports[i]
-		out.Ports = append(out.Ports, ServicePort{Name: p.Name, Protocol: protocolOf(&p.Protocol), Port: uint16(p.Port), NodePort: uint16(p.NodePort), Target: p.TargetPort.String()})
-	}
-	return out
-}
-
-// parseAddresses leaves out what is none, and what is there already.
-func parseAddresses(texts []string) (out []netip.Addr) {
-	for _, text := range texts {
-		if a, err := netip.ParseAddr(text); err == nil && !slices.Contains(out, a.Unmap()) {
-			out = append(out, a.Unmap())
-		}
+		out.Ports = append(out.Ports, ServicePort{
+			Name:     p.Name,
+			Protocol: protocolOf(&p.Protocol),
+			Port:     uint16(p.Port),
+			NodePort: uint16(p.NodePort),
+			Target:   p.TargetPort.String(),
+		})
 	}
 	return out
 }
@@ -142,7 +148,8 @@ func backendsOf(slice *discoveryv1.EndpointSlice) (out []Backend) {
 		if t := e.TargetRef; t != nil && t.Kind == "Pod" {
 			b.Pod = cmp.Or(t.Namespace, slice.Namespace) + "/" + t.Name
 		}
-		for _, a := range parseAddresses(e.Addresses[:min(1, len(e.Addresses))]) { // the others mean the same
+		// further addresses are equivalent
+		for _, a := range kube.ParseAddresses(e.Addresses[:min(1, len(e.Addresses))]) {
 			b.Address = a
 			out = append(out, atPorts(b, slice.Ports)...)
 		}
@@ -151,7 +158,7 @@ func backendsOf(slice *discoveryv1.EndpointSlice) (out []Backend) {
 }
 
 func atPorts(b Backend, ports []discoveryv1.EndpointPort) (out []Backend) {
-	if len(ports) == 0 { // of a headless Service without ports
+	if len(ports) == 0 { // a headless Service without ports
 		return []Backend{b}
 	}
 	for i := range ports {

@@ -1,5 +1,5 @@
-// Package watch turns Kubernetes objects into the small structs of policydb/policy at the door, and hands them on in
-// batches. It is the only importer of client-go on the way of a policy.
+// Package watch converts Kubernetes objects to the structs of policydb/policy and delivers changes in batches. On
+// the path of policies, only this package imports client-go.
 package watch
 
 import (
@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/flowkeep/flowkeep/internal/kube"
+	"github.com/flowkeep/flowkeep/policydb/kube"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -19,30 +19,40 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Batch is what changed since the last one; of an object that changed several times only the last state is in it.
+// Batch is the changes since the last batch, with the latest state of each object.
 type Batch struct {
 	Namespaces   map[string]*policy.Namespace // nil: deleted
 	Endpoints    map[string]*policy.Endpoint  // by ID; nil: deleted
 	Policies     map[string]*policy.Policy    // by ID; nil: deleted
 	Nodes        []policy.NodeInfo            // all of them, if NodesChanged
 	NodesChanged bool
-	// Received is when the first of each policy's changes came.
+	// Received is the time of the first change of each policy in the batch.
 	Received map[string]time.Time
-	// Complete: this is the first batch, and it holds everything there is.
+	// Complete marks the first batch, which contains all objects.
 	Complete bool
 }
 
 func newBatch() *Batch {
-	return &Batch{Namespaces: map[string]*policy.Namespace{}, Endpoints: map[string]*policy.Endpoint{}, Policies: map[string]*policy.Policy{}, Received: map[string]time.Time{}}
+	return &Batch{
+		Namespaces: map[string]*policy.Namespace{},
+		Endpoints:  map[string]*policy.Endpoint{},
+		Policies:   map[string]*policy.Policy{},
+		Received:   map[string]time.Time{},
+	}
 }
 
-// Empty tells that nothing changed.
+// Empty reports whether nothing changed.
 func (b *Batch) Empty() bool {
 	return len(b.Namespaces)+len(b.Endpoints)+len(b.Policies) == 0 && !b.NodesChanged && !b.Complete
 }
 
-// Watcher follows the API server. Take and Wake belong to one consumer.
+// Watcher watches the API server. Use Take and Wake from one consumer.
 type Watcher struct {
+	// Budgets limit objects. New sets the defaults. Set them before Run.
+	Budgets policy.Budgets
+	// Served watches Services.
+	Served *ServiceWatch
+
 	log     *slog.Logger
 	client  kubernetes.Interface
 	factory informers.SharedInformerFactory
@@ -51,7 +61,7 @@ type Watcher struct {
 	events  atomic.Uint64
 	link    *Link
 	fresh   freshness
-	// position is up to which version each resource was watched.
+	// position returns the latest version of each resource.
 	position map[string]func() string
 
 	mu    sync.Mutex
@@ -60,14 +70,27 @@ type Watcher struct {
 	nodes map[string]policy.NodeInfo
 }
 
-// New makes a watcher; Run starts it. The link, which may be nil, must be in the client's transport: it tells when the API
-// server is back although nothing happens there.
+// New returns a watcher, which Run starts. The link, which may be nil, must wrap the client's transport: it notices
+// that the API server is back even if no object changes.
 func New(client kubernetes.Interface, link *Link, log *slog.Logger) (*Watcher, error) {
 	if link == nil {
 		link = NewLink()
 	}
-	w := &Watcher{log: log, client: client, link: link, factory: informers.NewSharedInformerFactory(client, 0), wake: make(chan struct{}, 1), next: newBatch(), nodes: map[string]policy.NodeInfo{}, position: map[string]func() string{}}
-	for _, f := range []func() error{w.namespaces, w.pods, w.policies, w.nodeInfos} {
+	w := &Watcher{
+		log:      log,
+		client:   client,
+		link:     link,
+		factory:  informers.NewSharedInformerFactory(client, 0),
+		wake:     make(chan struct{}, 1),
+		next:     newBatch(),
+		nodes:    map[string]policy.NodeInfo{},
+		position: map[string]func() string{},
+		Budgets:  policy.DefaultBudgets,
+	}
+	w.Served = newServiceWatch(w)
+	for _, f := range []func() error{
+		w.namespaces, w.pods, w.policies, w.nodeInfos, w.Served.services, w.Served.endpointSlices,
+	} {
 		if err := f(); err != nil {
 			return nil, err
 		}
@@ -78,6 +101,8 @@ func New(client kubernetes.Interface, link *Link, log *slog.Logger) (*Watcher, e
 // Run watches until ctx ends.
 func (w *Watcher) Run(ctx context.Context) {
 	w.factory.Start(ctx.Done())
+	w.Served.factory.Start(ctx.Done())
+	go w.Served.await(ctx)
 	if cache.WaitForCacheSync(ctx.Done(), w.synced...) {
 		w.mu.Lock()
 		w.ready, w.next.Complete = true, true
@@ -86,12 +111,13 @@ func (w *Watcher) Run(ctx context.Context) {
 	}
 	<-ctx.Done()
 	w.factory.Shutdown()
+	w.Served.factory.Shutdown()
 }
 
-// Wake is signalled when Take has something to give.
+// Wake returns a channel that is signalled when Take has something to return.
 func (w *Watcher) Wake() <-chan struct{} { return w.wake }
 
-// Take gives what changed. Before everything was listed once it gives nothing.
+// Take returns the changes; an empty batch before everything was listed.
 func (w *Watcher) Take() *Batch {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -108,13 +134,13 @@ func (w *Watcher) Take() *Batch {
 	return out
 }
 
-// Events is how many object changes were seen.
+// Events returns the number of object changes so far.
 func (w *Watcher) Events() uint64 { return w.events.Load() }
 
-// Problem is why the API server cannot be watched now; empty while it can.
+// Problem returns why the API server cannot be watched; empty if it can.
 func (w *Watcher) Problem() string { return w.link.Problem() }
 
-// Synced tells whether everything was listed once.
+// Synced reports whether everything was listed.
 func (w *Watcher) Synced() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -140,9 +166,10 @@ func (w *Watcher) note(change func(b *Batch)) {
 	}
 }
 
-// source is a kind of objects: how they are stripped to what counts before they are kept, and what is done with changes.
+// source is a kind of object: how it is converted, and the handlers of its changes.
 type source[T any, S any] struct {
 	resource string // as in the API's paths
+	late     bool   // policies do not wait for it
 	strip    func(*T) *S
 	put      func(*S)
 	remove   func(namespace, name string)
@@ -167,13 +194,17 @@ func add[T any, S any](w *Watcher, informer cache.SharedIndexInformer, src sourc
 	}
 	h, err := informer.AddEventHandler(handler(w, src))
 	if err == nil {
-		w.synced = append(w.synced, h.HasSynced)
+		synced := &w.synced
+		if src.late {
+			synced = &w.Served.synced
+		}
+		*synced = append(*synced, h.HasSynced)
 		w.position[src.resource] = informer.LastSyncResourceVersion
 	}
 	return err
 }
 
-// handler ignores updates of what does not count, such as a pod's conditions.
+// handler ignores updates that do not change the converted value, such as a pod's conditions.
 func handler[T any, S any](w *Watcher, src source[T, S]) cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc: func(obj any) {
@@ -204,7 +235,11 @@ func handler[T any, S any](w *Watcher, src source[T, S]) cache.ResourceEventHand
 
 func (w *Watcher) namespaces() error {
 	return add(w, w.factory.Core().V1().Namespaces().Informer(), source[corev1.Namespace, policy.Namespace]{
-		resource: "namespaces", strip: func(ns *corev1.Namespace) *policy.Namespace { n := kube.Namespace(ns); return &n },
+		resource: "namespaces",
+		strip: func(ns *corev1.Namespace) *policy.Namespace {
+			n := kube.NamespaceWithin(ns, &w.Budgets)
+			return &n
+		},
 		put:    func(n *policy.Namespace) { w.note(func(b *Batch) { b.Namespaces[n.Name] = n }) },
 		remove: func(_, name string) { w.note(func(b *Batch) { b.Namespaces[name] = nil }) },
 	})
@@ -212,18 +247,27 @@ func (w *Watcher) namespaces() error {
 
 func (w *Watcher) pods() error {
 	return add(w, w.factory.Core().V1().Pods().Informer(), source[corev1.Pod, policy.Endpoint]{
-		resource: "pods", strip: kube.Endpoint,
-		put:    func(e *policy.Endpoint) { w.note(func(b *Batch) { b.Endpoints[e.ID()] = e }) },
-		remove: func(ns, name string) { w.note(func(b *Batch) { b.Endpoints[ns+"/"+name] = nil }) },
+		resource: "pods",
+		strip:    func(p *corev1.Pod) *policy.Endpoint { return kube.EndpointWithin(p, &w.Budgets) },
+		put:      func(e *policy.Endpoint) { w.note(func(b *Batch) { b.Endpoints[e.ID()] = e }) },
+		remove:   func(ns, name string) { w.note(func(b *Batch) { b.Endpoints[ns+"/"+name] = nil }) },
 	})
 }
 
 func (w *Watcher) policies() error {
-	return add(w, w.factory.Networking().V1().NetworkPolicies().Informer(), source[networkingv1.NetworkPolicy, policy.Policy]{
-		resource: "networkpolicies", strip: kube.Policy,
-		put:    func(p *policy.Policy) { w.notePolicy(p.ID(), p) },
-		remove: func(ns, name string) { w.notePolicy(ns+"/"+name, nil) },
-	})
+	return add(
+		w,
+		w.factory.Networking().V1().NetworkPolicies().Informer(),
+		source[networkingv1.NetworkPolicy, policy.Policy]{
+			resource: "networkpolicies", strip: func(np *networkingv1.NetworkPolicy) *policy.Policy {
+				p := kube.Policy(np)
+				w.Budgets.Trim(p)
+				return p
+			},
+			put:    func(p *policy.Policy) { w.notePolicy(p.ID(), p) },
+			remove: func(ns, name string) { w.notePolicy(ns+"/"+name, nil) },
+		},
+	)
 }
 
 func (w *Watcher) notePolicy(id string, p *policy.Policy) {
@@ -245,6 +289,7 @@ func (w *Watcher) nodeInfos() error {
 }
 
 func (w *Watcher) noteNode(name string, n *policy.NodeInfo) {
+	w.Served.noteNode(name, n)
 	w.mu.Lock()
 	if n == nil {
 		delete(w.nodes, name)

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
+	clienttesting "k8s.io/client-go/testing"
 )
 
 func pod(ns, name, ip string, labels map[string]string) *corev1.Pod {
@@ -29,10 +30,33 @@ func namespace(name string) *corev1.Namespace {
 	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
 }
 
-// start runs a watcher over a fake API server.
+// start runs a watcher over a fake API server, and returns when all its watches are registered.
 func start(t *testing.T, objects ...runtime.Object) (*Watcher, *fake.Clientset) {
 	t.Helper()
-	return startWith(t, func(*fake.Clientset) {}, objects...)
+	w, client := startWith(t, func(*fake.Clientset) {}, objects...)
+	awaitWatches(t, client)
+	return w, client
+}
+
+// awaitWatches waits until a watcher's watches are registered. The fake API server sends a change to those only, so that
+// a change between a list and its watch would be lost. It notes a watch and registers it under one lock.
+func awaitWatches(t *testing.T, client *fake.Clientset) {
+	t.Helper()
+	missing := func() (list []string) {
+		actions := client.Actions()
+		for _, resource := range []string{"namespaces", "networkpolicies", "nodes", "pods", "services", "endpointslices"} {
+			if !slices.ContainsFunc(actions, func(a clienttesting.Action) bool { return a.Matches("watch", resource) }) {
+				list = append(list, resource)
+			}
+		}
+		return list
+	}
+	deadline := time.Now().Add(time.Minute)
+	for tick := time.NewTicker(time.Millisecond); len(missing()) > 0; <-tick.C {
+		if time.Now().After(deadline) {
+			t.Fatalf("%v are not watched", missing())
+		}
+	}
 }
 
 func startWith(t *testing.T, prepare func(*fake.Clientset), objects ...runtime.Object) (*Watcher, *fake.Clientset) {
@@ -189,7 +213,7 @@ func TestEventsOnObjects(t *testing.T) {
 	client.PrependReactor("create", "events", reactor(written))
 	r := NewReporter(client)
 	defer r.Close()
-	r.Tell(wellknown.EventInvalid, "ns", "p", "u1", strings.Repeat("é", 2000))
+	r.Emit(wellknown.EventInvalid, "ns", "p", "u1", strings.Repeat("é", 2000))
 	select {
 	case e := <-written:
 		if e.Namespace != "ns" || e.InvolvedObject.Name != "p" || e.InvolvedObject.UID != "u1" || e.InvolvedObject.APIVersion != "networking.k8s.io/v1" ||

@@ -12,22 +12,23 @@ import (
 	"github.com/flowkeep/flowkeep/policydb/explain"
 )
 
-var (
-	errBusy     = errors.New("netmaster is busy with other changes")
-	errInternal = errors.New("an error in netmaster, see its log")
-)
+var errInternal = errors.New("an error in netmaster, see its log")
 
 const prefix = "Flowkeep: "
 
-// Bounds of warnings: the API server cuts what is longer than 256 characters, and drops what comes after 4096 in all.
+// Limits of warnings. The API server truncates one at 256 characters, and drops what exceeds 4096 in all.
 const (
-	mostLength = 250
-	mostTotal  = 3500
-	mostLines  = 12
+	maxLength = 250
+	maxTotal  = 3500
+	maxLines  = 12
 )
 
-// describe tells a dry run everything, and a real change in a line.
-func describe(d *inspect.Diff, dry bool) (warnings []string, outcome string) {
+// restricted describes what a dry run omits for a user who may not create a diff.
+const restricted = "left out is what changes for other namespaces, and live connections: that needs the ClusterRole " +
+	"flowkeep-view"
+
+// describe returns the warnings: for a dry run everything that the user may see, for a real change one line.
+func describe(d *inspect.Diff, dry, whole bool) (warnings []string, outcome string) {
 	var notes []string
 	for _, t := range d.Policies {
 		notes = append(notes, t.Notes...)
@@ -35,16 +36,26 @@ func describe(d *inspect.Diff, dry bool) (warnings []string, outcome string) {
 	switch {
 	case d.Same() && len(notes) == 0 && !dry:
 		return nil, outcomeNone
+	case d.Same() && !whole:
+		warnings = append(warnings,
+			prefix+"no connection within the namespace, or with addresses outside, would change")
 	case d.Same():
 		warnings = append(warnings, prefix+"no connection would be denied or allowed that is not so now")
 	default:
 		warnings = append(warnings, prefix+summary(d))
 	}
+	if dry && !whole {
+		warnings = append(warnings, restricted)
+	}
 	if dry {
 		warnings = append(warnings, lines(d)...)
+		if more := rowsOf(d) - maxLines; more > 0 {
+			notes = append([]string{fmt.Sprintf("%s%d more lines; netctl diff -f shows all", prefix, more)}, notes...)
+		}
 		if d.Live != nil {
 			for _, node := range slices.Sorted(maps.Keys(d.Live.Unknown)) {
-				notes = append(notes, fmt.Sprintf("connections of node %s are not all known: %s", node, d.Live.Unknown[node]))
+				notes = append(notes,
+					fmt.Sprintf("connections of node %s are not all known: %s", node, d.Live.Unknown[node]))
 			}
 		}
 	}
@@ -63,6 +74,19 @@ func summary(d *inspect.Diff) string {
 	return text
 }
 
+// rowsOf returns the number of rows of a difference in words.
+func rowsOf(d *inspect.Diff) (n int) {
+	for i := range d.Differences {
+		for _, c := range []explain.Connections{d.Differences[i].Lost, d.Differences[i].Gained} {
+			if !c.IsNone() {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// lines returns a line for each of the first rows.
 func lines(d *inspect.Diff) (list []string) {
 	cuts := map[int]int{}
 	if d.Live != nil {
@@ -71,7 +95,7 @@ func lines(d *inspect.Diff) (list []string) {
 		}
 	}
 	const most = 2
-	for _, r := range d.Rows() {
+	for _, r := range d.FirstRows(maxLines) {
 		does := "would reach"
 		if r.Denied {
 			does = "would no longer reach"
@@ -88,12 +112,12 @@ func lines(d *inspect.Diff) (list []string) {
 	return list
 }
 
-// bound keeps warnings within what the API server passes on, and says how many are left out.
+// bound limits the warnings to what the API server passes on, and states how many are omitted.
 func bound(warnings []string) (list []string) {
 	total := 0
 	for i, text := range warnings {
 		text = shorten(text)
-		if total += len(text); i == mostLines || total > mostTotal {
+		if total += len(text); i == maxLines || total > maxTotal {
 			return append(list, fmt.Sprintf("%sand %d more; netctl diff -f shows all", prefix, len(warnings)-i))
 		}
 		list = append(list, text)
@@ -101,7 +125,7 @@ func bound(warnings []string) (list []string) {
 	return list
 }
 
-// shorten also takes out what may not be in a header.
+// shorten truncates a warning and removes characters that are invalid in a header.
 func shorten(text string) string {
 	text = strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) || r == unicode.ReplacementChar {
@@ -109,8 +133,8 @@ func shorten(text string) string {
 		}
 		return r
 	}, text)
-	if len(text) <= mostLength {
+	if len(text) <= maxLength {
 		return text
 	}
-	return strings.ToValidUTF8(text[:mostLength-3], "") + "..."
+	return strings.ToValidUTF8(text[:maxLength-3], "") + "..."
 }

@@ -3,18 +3,13 @@ package webhook
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -23,30 +18,34 @@ import (
 	"unicode/utf8"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
-	"github.com/flowkeep/flowkeep/internal/mtls"
+	"github.com/flowkeep/flowkeep/netmaster/whatif"
 	"github.com/flowkeep/flowkeep/policydb/explain"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	admissionv1 "k8s.io/api/admission/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
+// path is any: netmaster/access has looked at it.
+const path = "/reviews"
+
 // judge answers with a world of two pods.
 type judge struct {
-	mu          sync.Mutex
-	asked       []explain.Attempt
-	connections bool
-	err         error
-	wait        chan struct{} // until it is closed nothing is answered
+	mu      sync.Mutex
+	request whatif.Request
+	err     error
+	slow    bool // it answers nothing before the context ends
 }
 
-func (j *judge) Diff(_ context.Context, attempts []explain.Attempt, connections bool) (*inspect.Diff, error) {
-	if j.wait != nil {
-		<-j.wait
+func (j *judge) Diff(ctx context.Context, r whatif.Request) (*inspect.Diff, error) {
+	if j.slow {
+		<-ctx.Done()
+		return nil, ctx.Err()
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.asked, j.connections = attempts, connections
+	j.request = r
 	if j.err != nil {
 		return nil, j.err
 	}
@@ -54,9 +53,9 @@ func (j *judge) Diff(_ context.Context, attempts []explain.Attempt, connections 
 	for i, app := range []string{"db", "web"} {
 		w.Endpoints = append(w.Endpoints, &policy.Endpoint{Namespace: "shop", Name: app, Labels: map[string]string{"app": app}, Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})}})
 	}
-	after, tried := explain.Try(w, attempts)
+	after, tried := explain.Try(w, r.Attempts)
 	d := &inspect.Diff{Policies: tried, Delta: explain.Diff(explain.NewModel(w), explain.NewModel(after))}
-	if connections {
+	if r.Connections {
 		d.Live = &inspect.Live{Connections: 2, Cuts: []inspect.LiveCut{{Difference: 0, Connections: 2}}, Unknown: map[string]string{"node2": "away"}}
 	}
 	return d, nil
@@ -82,7 +81,17 @@ func extension(text string) (e runtime.RawExtension) {
 }
 
 func handler(j Judge) *Handler {
-	return New(Config{Judge: j, Logger: slog.New(slog.DiscardHandler), Ready: func() string { return "" }})
+	return New(Config{
+		Judge:  j,
+		Logger: slog.New(slog.DiscardHandler),
+		Ready:  func() string { return "" },
+		May: func(_ context.Context, u *authenticationv1.UserInfo) (bool, error) {
+			if u.Username == "unknown" {
+				return true, errors.New("the API server is away")
+			}
+			return u.Username != "tenant", nil
+		},
+	})
 }
 
 // answer posts a review; the API server allows what is to be in it.
@@ -93,7 +102,7 @@ func answer(t *testing.T, h http.Handler, req *admissionv1.AdmissionRequest, que
 		t.Fatal(err)
 	}
 	w := httptest.NewRecorder()
-	h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, Path+query, bytes.NewReader(body)))
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, path+query, bytes.NewReader(body)))
 	var review admissionv1.AdmissionReview
 	if err := json.Unmarshal(w.Body.Bytes(), &review); err != nil || w.Code != http.StatusOK {
 		t.Fatalf("%d %s: %v", w.Code, w.Body, err)
@@ -115,16 +124,21 @@ func TestReviews(t *testing.T) {
 		req  *admissionv1.AdmissionRequest
 		want string
 	}{
-		"a dry run": {request(admissionv1.Create, true, dbPolicy, ""), "Flowkeep: 1 allowed -> denied, 0 denied -> allowed; live connections that would be cut: 2 or more|" +
-			"shop/web, world would no longer reach shop/db at all (2 live): isolated for ingress by shop/db|connections of node node2 are not all known: away"},
-		"a real change":               {request(admissionv1.Create, false, dbPolicy, ""), "Flowkeep: 1 allowed -> denied, 0 denied -> allowed"},
-		"an edit of something else":   {request(admissionv1.Update, true, strings.Replace(dbPolicy, `"name": "db"`, `"name": "db", "labels": {"a": "b"}`, 1), dbPolicy), ""},
-		"an edit":                     {request(admissionv1.Update, false, dbPolicy, strings.Replace(dbPolicy, "Ingress", "Egress", 1)), "Flowkeep: 1 allowed -> denied, 0 denied -> allowed"},
-		"a policy in a dry run":       {request(admissionv1.Create, false, mode("audit"), ""), "Flowkeep: no connection would be denied or allowed that is not so now|it is a dry run: it isolates nobody and allows nothing"},
-		"its end":                     {request(admissionv1.Update, false, dbPolicy, mode("audit")), "Flowkeep: 1 allowed -> denied, 0 denied -> allowed"},
-		"a mode that there is not":    {request(admissionv1.Update, false, mode("Audit"), dbPolicy), "Flowkeep: 1 allowed -> denied, 0 denied -> allowed|metadata.annotations: flowkeep.io/enforcement cannot be \"Audit\": write audit"},
-		"what changes nothing":        {request(admissionv1.Create, false, strings.Replace(dbPolicy, `"app": "db"`, `"app": "x"`, 1), ""), ""},
-		"what changes nothing, dry":   {request(admissionv1.Delete, true, "", dbPolicy), "Flowkeep: no connection would be denied or allowed that is not so now|connections of node node2 are not all known: away"},
+		"a dry run": {request(admissionv1.Create, true, dbPolicy, ""), "Flowkeep: 1 allowed -> denied, 0 denied -> " +
+			"allowed; live connections that would be cut: 2 or more|" +
+			"shop/web, world would no longer reach shop/db at all (2 live): isolated for ingress by " +
+			"shop/db|connections of node node2 are not all known: away"},
+		"a real change": {request(admissionv1.Create, false, dbPolicy, ""), "Flowkeep: 1 allowed -> " +
+			"denied, 0 denied -> allowed"},
+		"an edit of something else": {request(admissionv1.Update, true, strings.Replace(dbPolicy, `"name": "db"`, `"name": "db", "labels": {"a": "b"}`, 1), dbPolicy), ""},
+		"an edit": {request(admissionv1.Update, false, dbPolicy, strings.Replace(dbPolicy, "Ingress", "Egress", 1)), "Flowkeep: 1 allowed -> " +
+			"denied, 0 denied -> allowed"},
+		"a policy in a dry run":    {request(admissionv1.Create, false, mode(policy.ModeDryRun), ""), "Flowkeep: no connection would be denied or allowed that is not so now|it is a dry run: it isolates nobody and allows nothing"},
+		"its end":                  {request(admissionv1.Update, false, dbPolicy, mode(policy.ModeDryRun)), "Flowkeep: 1 allowed -> denied, 0 denied -> allowed"},
+		"a mode that there is not": {request(admissionv1.Update, false, mode("Audit"), dbPolicy), "Flowkeep: 1 allowed -> denied, 0 denied -> allowed|metadata.annotations: flowkeep.io/enforcement cannot be \"Audit\": write dry-run"},
+		"what changes nothing":     {request(admissionv1.Create, false, strings.Replace(dbPolicy, `"app": "db"`, `"app": "x"`, 1), ""), ""},
+		"what changes nothing, dry": {request(admissionv1.Delete, true, "", dbPolicy), "Flowkeep: no connection " +
+			"would be denied or allowed that is not so now|connections of node node2 are not all known: away"},
 		"what cannot be read":         {request(admissionv1.Create, true, `{"spec": 7}`, ""), "Flowkeep: what this changes is not known: the object cannot be read"},
 		"what Flowkeep can't enforce": {request(admissionv1.Create, false, strings.Replace(dbPolicy, `"policyTypes"`, `"ingress": [{"from": [{"ipBlock": {"cidr": "10.0.0.1/8"}}]}], "policyTypes"`, 1), ""), "Flowkeep: 1 allowed -> denied, 0 denied -> allowed|spec.ingress[0].from[0].ipBlock.cidr: 10.0.0.1/8 has bits"},
 	} {
@@ -140,13 +154,14 @@ func TestReviews(t *testing.T) {
 	j := &judge{}
 	named := request(admissionv1.Create, false, dbPolicy, "")
 	named.Namespace = "web"
-	if answer(t, handler(j), named, ""); len(j.asked) != 1 || j.asked[0].Policy.ID() != "web/db" || j.connections {
-		t.Errorf("%+v", j)
+	if answer(t, handler(j), named, ""); len(j.request.Attempts) != 1 || j.request.Attempts[0].Policy.ID() != "web/db" ||
+		j.request.Connections || j.request.Bounds != realBounds || j.request.Namespace != "" {
+		t.Errorf("%+v", j.request)
 	}
 }
 
 // Whatever happens, the API server is answered before it gives up, and nothing is denied.
-func TestReviewsInTrouble(t *testing.T) {
+func TestReviews_ErrorsAllow(t *testing.T) {
 	dry, live := request(admissionv1.Create, true, dbPolicy, ""), request(admissionv1.Create, false, dbPolicy, "")
 	if got := answer(t, handler(&judge{err: errors.New("netmaster is stopping")}), dry, ""); len(got) != 1 || !strings.Contains(got[0], "not known: netmaster is stopping") {
 		t.Errorf("%q", got)
@@ -160,39 +175,87 @@ func TestReviewsInTrouble(t *testing.T) {
 	if got := answer(t, h, dry, ""); len(got) != 1 || !strings.Contains(got[0], "error in netmaster") {
 		t.Errorf("%q", got)
 	}
+	if got := answer(t, handler(&judge{err: explain.ErrTooMany}), dry, ""); len(got) != 1 || !strings.Contains(got[0], "in time") {
+		t.Errorf("%q", got)
+	}
 	synctest.Test(t, func(t *testing.T) {
-		slow := &judge{wait: make(chan struct{})}
-		h := handler(slow)
-		for range mostAtWork + 1 {
-			began := time.Now()
-			if got := answer(t, h, dry, "?timeout=450ms"); len(got) != 1 || !strings.Contains(got[0], "could not be computed in time") || time.Since(began) >= 450*time.Millisecond {
-				t.Errorf("%q after %v", got, time.Since(began))
-			}
+		h := handler(&judge{slow: true})
+		var all sync.WaitGroup
+		for range maxAtWork + 1 {
+			all.Go(func() {
+				began := time.Now()
+				got := answer(t, h, dry, "?timeout=450ms")
+				if len(got) != 1 || !strings.Contains(got[0], "could not be computed in time") || time.Since(began) >= 450*time.Millisecond {
+					t.Errorf("%q after %v", got, time.Since(began))
+				}
+			})
 		}
+		synctest.Wait()
 		if got := answer(t, h, live, "?timeout=5s"); len(got) != 0 {
 			t.Errorf("a real change has waited: %q", got)
 		}
-		close(slow.wait)
+		all.Wait()
+		if len(h.places) != 0 {
+			t.Error("a comparison outlasts its review")
+		}
 	})
+}
+
+// A user who may not create a diff, or of whom that is not known, gets what depends on the policy's namespace alone.
+func TestReviews_OfUsersWhoMayNotSeeAll(t *testing.T) {
+	for _, name := range []string{"tenant", "unknown"} {
+		j := &judge{}
+		dry := request(admissionv1.Create, true, dbPolicy, "")
+		dry.UserInfo.Username = name
+		got := strings.Join(answer(t, handler(j), dry, ""), "|")
+		if j.request.Namespace != "shop" || j.request.Connections || !strings.Contains(got, "|"+restricted) {
+			t.Errorf("%s: %+v, %q", name, j.request, got)
+		}
+		live := request(admissionv1.Create, false, dbPolicy, "")
+		live.UserInfo.Username = name
+		if got := answer(t, handler(j), live, ""); j.request.Namespace != "shop" || len(got) != 1 {
+			t.Errorf("%s: %+v, %q", name, j.request, got)
+		}
+	}
+}
+
+// What is large is not read, and nothing is compared.
+func TestReviews_LargePoliciesAreRefused(t *testing.T) {
+	blocks := strings.TrimSuffix(strings.Repeat(`{"ipBlock": {"cidr": "192.0.2.0/24"}},`, maxEntries+1), ",")
+	for name, text := range map[string]string{
+		"many entries": strings.Replace(dbPolicy, `"policyTypes"`, `"ingress": [{"from": [`+blocks+`]}], "policyTypes"`, 1),
+		"many bytes":   strings.Replace(dbPolicy, `"name": "db"`, `"name": "db", "annotations": {"x": "`+strings.Repeat("x", maxObject)+`"}`, 1),
+	} {
+		j := &judge{}
+		got := answer(t, handler(j), request(admissionv1.Create, true, text, ""), "")
+		if len(got) != 1 || !strings.Contains(got[0], "too large") || j.request.Attempts != nil {
+			t.Errorf("%s: %q, %d attempts", name, got, len(j.request.Attempts))
+		}
+	}
+	w := httptest.NewRecorder()
+	handler(&judge{}).ServeHTTP(w, httptest.NewRequest(http.MethodPost, path, strings.NewReader(strings.Repeat(" ", maxBody+1))))
+	if w.Code != http.StatusRequestEntityTooLarge {
+		t.Error(w.Code)
+	}
 }
 
 type panicking struct{}
 
-func (panicking) Diff(context.Context, []explain.Attempt, bool) (*inspect.Diff, error) {
+func (panicking) Diff(context.Context, whatif.Request) (*inspect.Diff, error) {
 	panic("broken")
 }
 
-func TestWhatIsNoReview(t *testing.T) {
+func TestReviews_InvalidRequests(t *testing.T) {
 	h := handler(&judge{})
-	for body, code := range map[string]int{"": http.StatusBadRequest, "{}": http.StatusBadRequest, "[1": http.StatusBadRequest, `{"request": {"uid": "` + strings.Repeat("x", mostBody) + `"}}`: http.StatusBadRequest} {
+	for body, code := range map[string]int{"": http.StatusBadRequest, "{}": http.StatusBadRequest, "[1": http.StatusBadRequest} {
 		w := httptest.NewRecorder()
-		h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, Path, strings.NewReader(body)))
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, path, strings.NewReader(body)))
 		if w.Code != code {
 			t.Errorf("%.20q: %d", body, w.Code)
 		}
 	}
 	w := httptest.NewRecorder()
-	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, Path, nil))
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
 	if w.Code != http.StatusMethodNotAllowed {
 		t.Error(w.Code)
 	}
@@ -204,7 +267,7 @@ func TestManyWarningsAreBounded(t *testing.T) {
 		many = append(many, fmt.Sprintf("%d ", i)+strings.Repeat("é\x00", 300))
 	}
 	got := bound(many)
-	if n := len(got); n < 3 || n > mostLines+1 || !strings.Contains(got[n-1], "and 8") || !strings.HasSuffix(got[0], "...") {
+	if n := len(got); n < 3 || n > maxLines+1 || !strings.Contains(got[n-1], "and 8") || !strings.HasSuffix(got[0], "...") {
 		t.Errorf("%q", got)
 	}
 	if got := bound(many[:1]); len(got) != 1 {
@@ -212,69 +275,18 @@ func TestManyWarningsAreBounded(t *testing.T) {
 	}
 }
 
-// The certificate is read again when it is replaced; who shows none is refused where one is asked for.
-func TestServe(t *testing.T) {
-	dir := t.TempDir()
-	for _, err := range []error{mtls.Init(dir), mtls.IssueServer(dir, []string{"127.0.0.1"}), mtls.IssueAdmin(dir)} {
-		if err != nil {
-			t.Fatal(err)
-		}
+// A difference of many rows costs the rows that are written.
+func TestDescribe_WritesTheFirstRows(t *testing.T) {
+	d := &inspect.Diff{}
+	for i := range 100 {
+		d.Groups = append(d.Groups, explain.Group{Name: fmt.Sprintf("shop/p%d", i), Pods: []string{"x"}})
+		d.Differences = append(d.Differences, explain.Difference{From: []int{i}, To: []int{i}, Lost: explain.All()})
 	}
-	listen := func(ca string) string {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		s, err := NewServer(Listen{Listener: l, Cert: filepath.Join(dir, "server.crt"), Key: filepath.Join(dir, "server.key"), ClientCA: ca}, handler(&judge{}), slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- s.Run(ctx) }()
-		t.Cleanup(func() {
-			cancel()
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
-		})
-		return "https://" + l.Addr().String() + Path
+	got, _ := describe(d, true, true)
+	if len(got) != 1+maxLines+1 || !strings.Contains(got[len(got)-1], "88 more lines") {
+		t.Errorf("%q", got)
 	}
-	text, err := os.ReadFile(filepath.Join(dir, "ca.crt"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(text)
-	get := func(url string, certs ...tls.Certificate) error {
-		client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, Certificates: certs}, DisableKeepAlives: true}}
-		r, err := client.Get(url)
-		if err == nil {
-			r.Body.Close()
-		}
-		return err
-	}
-	open, shut := listen(""), listen(filepath.Join(dir, "ca.crt"))
-	admin, err := tls.LoadX509KeyPair(filepath.Join(dir, "admin.crt"), filepath.Join(dir, "admin.key"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(get(open), get(shut, admin)); err != nil {
-		t.Error(err)
-	}
-	if get(shut) == nil {
-		t.Error("one without a certificate was answered")
-	}
-	for _, l := range []Listen{{Cert: filepath.Join(dir, "none"), Key: "x"}, {Cert: filepath.Join(dir, "server.crt"), Key: filepath.Join(dir, "server.key"), ClientCA: filepath.Join(dir, "ca.key")},
-		{Cert: filepath.Join(dir, "server.crt"), Key: filepath.Join(dir, "server.key"), Address: "no address"}} {
-		if _, err := NewServer(l, nil, slog.Default()); err == nil {
-			t.Errorf("%+v serves", l)
-		}
-	}
-	if err := os.WriteFile(filepath.Join(dir, "server.key"), []byte("half"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := get(open); err != nil {
-		t.Errorf("while the files are replaced: %v", err)
+	if sent := bound(got); len(sent) != maxLines+1 || !strings.Contains(sent[maxLines], "more") {
+		t.Errorf("%q", sent)
 	}
 }

@@ -15,30 +15,32 @@ import (
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
-// Nodes is the feed's view of the nodes.
+// Nodes returns and queries the nodes of the feed.
 type Nodes interface {
 	Nodes() []feed.NodeStatus
 	Query(ctx context.Context, node string, body []byte) ([]byte, error)
 }
 
 const (
-	atOnce       = 8 // nodes that are asked at the same time
-	mostExamples = 3 // of a cut
+	maxQueries  = 8 // nodes queried at a time
+	maxExamples = 3 // of a terminated group of connections
 )
 
-// census counts the connections that a delta would cut.
+// census counts the live connections that a delta would terminate.
 type census struct {
 	delta     *explain.Delta
 	connected map[string]bool
-	homes     map[netip.Addr]*policy.Endpoint // by the addresses of pods
+	homes     map[netip.Addr]*policy.Endpoint // pods by address
 	filters   map[string]*inspect.ConnectionFilter
 	live      inspect.Live
 	cuts      map[int]*inspect.LiveCut
 }
 
-// live asks the nodes that could know, and waits until each has answered or ctx is nearly over. It is nil where nothing is lost.
+// live queries the nodes that may know affected connections, until all respond or ctx is about to end. It returns
+// nil if nothing would be denied.
 func (j *Judge) live(ctx context.Context, world *policy.World, d *explain.Delta) *inspect.Live {
-	if j.nodes == nil || !slices.ContainsFunc(d.Differences, func(x explain.Difference) bool { return !x.Lost.IsNone() }) {
+	if j.nodes == nil ||
+		!slices.ContainsFunc(d.Differences, func(x explain.Difference) bool { return !x.Lost.IsNone() }) {
 		return nil
 	}
 	c := newCensus(world, d, j.nodes.Nodes())
@@ -48,13 +50,13 @@ func (j *Judge) live(ctx context.Context, world *policy.World, d *explain.Delta)
 		err error
 	}
 	answers := make(chan answer)
-	places := make(chan struct{}, atOnce)
+	places := make(chan struct{}, maxQueries)
 	for node, filter := range c.filters {
 		go func() {
 			places <- struct{}{}
 			out, err := j.ask(ctx, node, filter)
 			answers <- answer{node, out, err}
-			<-places // so that no more answers are held than are asked for at once
+			<-places // limits the responses in memory
 		}()
 	}
 	for range c.filters {
@@ -68,7 +70,8 @@ func (j *Judge) live(ctx context.Context, world *policy.World, d *explain.Delta)
 	return c.result()
 }
 
-func (j *Judge) ask(ctx context.Context, node string, filter *inspect.ConnectionFilter) (*inspect.NodeConnections, error) {
+func (j *Judge) ask(ctx context.Context, node string,
+	filter *inspect.ConnectionFilter) (*inspect.NodeConnections, error) {
 	body, err := json.Marshal(inspect.NodeQuery{Kind: inspect.QueryConnections, Connections: filter})
 	if err != nil {
 		return nil, err
@@ -84,8 +87,14 @@ func (j *Judge) ask(ctx context.Context, node string, filter *inspect.Connection
 }
 
 func newCensus(world *policy.World, d *explain.Delta, nodes []feed.NodeStatus) *census {
-	c := &census{delta: d, connected: map[string]bool{}, homes: map[netip.Addr]*policy.Endpoint{}, filters: map[string]*inspect.ConnectionFilter{},
-		live: inspect.Live{Cuts: []inspect.LiveCut{}, Unknown: map[string]string{}}, cuts: map[int]*inspect.LiveCut{}}
+	c := &census{
+		delta:     d,
+		connected: map[string]bool{},
+		homes:     map[netip.Addr]*policy.Endpoint{},
+		filters:   map[string]*inspect.ConnectionFilter{},
+		live:      inspect.Live{Cuts: []inspect.LiveCut{}, Unknown: map[string]string{}},
+		cuts:      map[int]*inspect.LiveCut{},
+	}
 	for i := range nodes {
 		c.connected[nodes[i].Name] = nodes[i].Connected
 	}
@@ -108,7 +117,8 @@ func newCensus(world *policy.World, d *explain.Delta, nodes []feed.NodeStatus) *
 	return c
 }
 
-// losers are the pods to which connections would be cut, and those from which some would be whose other end no node sees.
+// losers returns the pods that would lose incoming connections, and those that would lose outgoing connections to
+// ends outside the cluster.
 func (c *census) losers(nodeOf map[string]string) (to, from map[string]bool) {
 	to, from = map[string]bool{}, map[string]bool{}
 	for i := range c.delta.Differences {
@@ -153,11 +163,12 @@ func (c *census) want(e *policy.Endpoint, to, from bool) {
 
 func (c *census) unknown(node, why string) { c.live.Unknown[cmp.Or(node, "of no name")] = why }
 
-// count takes a node's answer. A connection between two nodes is known to both: that of the destination counts it.
+// count adds a node's response. Connections between nodes are counted at the destination only.
 func (c *census) count(node string, answer *inspect.NodeConnections) {
 	for i := range answer.Counts {
 		n := &answer.Counts[i]
-		if target := c.homes[n.To]; target != nil && target.Node != node && c.connected[target.Node] || n.Connections < 1 {
+		if target := c.homes[n.To]; target != nil && target.Node != node && c.connected[target.Node] ||
+			n.Connections < 1 {
 			continue
 		}
 		at, ok := c.delta.Loses(policy.Packet{From: n.From, To: n.To, Protocol: n.Protocol, Port: n.Port})
@@ -173,13 +184,17 @@ func (c *census) count(node string, answer *inspect.NodeConnections) {
 		cut.Protocols[protocolName(n.Protocol)] += n.Connections
 		cut.Examples = append(cut.Examples, c.example(n))
 		slices.Sort(cut.Examples)
-		cut.Examples = cut.Examples[:min(len(cut.Examples), mostExamples)]
+		cut.Examples = cut.Examples[:min(len(cut.Examples), maxExamples)]
 	}
 	switch {
 	case answer.Problem != "":
 		c.unknown(node, answer.Problem)
 	case answer.More > 0:
-		c.unknown(node, fmt.Sprintf("it has more kinds of connections than it tells: %d connections are not looked at", answer.More))
+		c.unknown(
+			node,
+			fmt.Sprintf("it has more kinds of connections than it tells: %d connections are not looked at",
+				answer.More),
+		)
 	}
 }
 

@@ -1,5 +1,5 @@
-// Package whatif tells what would change if policies were applied or removed: between whom, because of which policy, and
-// which live connections would be cut. It answers netctl diff and the admission webhook alike.
+// Package whatif computes what applied or removed policies would change: which verdicts, because of which policy,
+// and which live connections would be terminated. netctl diff and the admission webhook use it.
 package whatif
 
 import (
@@ -8,19 +8,19 @@ import (
 	"fmt"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
-	"github.com/flowkeep/flowkeep/internal/kube"
 	"github.com/flowkeep/flowkeep/netmaster/resolve"
 	"github.com/flowkeep/flowkeep/policydb/explain"
+	"github.com/flowkeep/flowkeep/policydb/kube"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	networkingv1 "k8s.io/api/networking/v1"
 )
 
-// Owner runs a function on the engine's own goroutine.
+// Owner runs a function on the owner goroutine.
 type Owner interface {
 	Do(ctx context.Context, f func(*resolve.Engine)) error
 }
 
-// Judge compares the world as it is in force with one in which policies are others, mostAtWork at a time. It is safe for
+// Judge compares the present state with one in which policies differ, maxAtWork comparisons at a time. Safe for
 // concurrent use.
 type Judge struct {
 	owner  Owner
@@ -28,17 +28,28 @@ type Judge struct {
 	places chan struct{}
 }
 
-const (
-	mostAtWork = 2
-	mostPairs  = 10_000_000 // of groups of pods; each may need 40 bytes
-)
+const maxAtWork = 2
 
-// New makes one.
-func New(owner Owner, nodes Nodes) *Judge {
-	return &Judge{owner, nodes, make(chan struct{}, mostAtWork)}
+// Request is a comparison.
+type Request struct {
+	Attempts []explain.Attempt
+	// Connections also counts the live connections that would be terminated.
+	Connections bool
+	// Namespace, if set, limits the inputs to its pods, its policies and addresses outside the cluster.
+	Namespace string
+	// Bounds limits the comparison; the zero value stands for DefaultBounds.
+	Bounds explain.Bounds
 }
 
-// Attempts reads what netctl tries. What the API server would refuse is an error.
+// DefaultBounds are the limits of netctl diff: about ten seconds of a core.
+var DefaultBounds = explain.Bounds{Steps: 400_000_000, Bytes: 256 << 20}
+
+// New returns a Judge.
+func New(owner Owner, nodes Nodes) *Judge {
+	return &Judge{owner, nodes, make(chan struct{}, maxAtWork)}
+}
+
+// Attempts parses the manifests of a trial. It returns an error for what the API server would reject.
 func Attempts(t *inspect.Trial) (list []explain.Attempt, err error) {
 	for i, raw := range t.Policies {
 		objects, err := kube.ReadFrom(fmt.Sprintf("policy %d", i+1), bytes.NewReader(raw))
@@ -57,37 +68,99 @@ func Attempts(t *inspect.Trial) (list []explain.Attempt, err error) {
 	return list, nil
 }
 
-// Attempt is the trial of one manifest of a policy.
+// Attempt returns the attempt for one policy, within the default budget of a policy.
 func Attempt(np *networkingv1.NetworkPolicy, remove bool) explain.Attempt {
-	return explain.Attempt{Policy: kube.Policy(np), Remove: remove, TypesOmitted: len(np.Spec.PolicyTypes) == 0, ModeOmitted: !kube.SaysMode(np)}
+	p := kube.Policy(np)
+	policy.DefaultBudgets.Trim(p)
+	return explain.Attempt{
+		Policy:       p,
+		Remove:       remove,
+		TypesOmitted: len(np.Spec.PolicyTypes) == 0,
+		ModeOmitted:  !kube.SaysMode(np),
+	}
 }
 
-// Diff tells what the attempts would change, and with connections which live ones would be cut. It fails with
-// explain.ErrTooMany where that is too much to tell. The nodes have until ctx ends to answer.
-func (j *Judge) Diff(ctx context.Context, attempts []explain.Attempt, connections bool) (*inspect.Diff, error) {
-	out, world, err := j.compare(ctx, attempts)
-	if err == nil && connections {
+// Diff returns what the attempts would change. It fails when ctx ends, and with explain.ErrTooMany at its bounds.
+// Nodes may respond until ctx ends.
+func (j *Judge) Diff(ctx context.Context, r Request) (*inspect.Diff, error) {
+	out, world, err := j.compare(ctx, &r)
+	if err == nil && r.Connections {
 		out.Live = j.live(ctx, world, &out.Delta)
 	}
 	return out, err
 }
 
-func (j *Judge) compare(ctx context.Context, attempts []explain.Attempt) (*inspect.Diff, *policy.World, error) {
+// Kept is an encodable difference without live connections.
+type Kept struct {
+	inspect.Diff
+	Areas []explain.Area `json:"areas,omitempty"`
+}
+
+// CountLive sets the present live connections that a difference would terminate.
+func (j *Judge) CountLive(ctx context.Context, k *Kept) error {
+	world, err := World(ctx, j.owner, func(*resolve.Engine) {})
+	if err != nil {
+		return err
+	}
+	k.Restore(k.Areas, explain.NewModel(world))
+	k.Live = j.live(ctx, world, &k.Delta)
+	return nil
+}
+
+func (j *Judge) compare(ctx context.Context, r *Request) (*inspect.Diff, *policy.World, error) {
 	select {
 	case j.places <- struct{}{}:
 		defer func() { <-j.places }()
 	case <-ctx.Done():
-		return nil, nil, fmt.Errorf("netmaster is busy with other questions of this kind: %w", ctx.Err())
+		return nil, nil, fmt.Errorf("netmaster is busy with other comparisons: %w", ctx.Err())
 	}
 	out := &inspect.Diff{}
-	var world *policy.World
-	if err := j.owner.Do(ctx, func(e *resolve.Engine) { out.Revision, world = e.Revision(), e.UnsortedWorld() }); err != nil {
+	world, err := j.world(ctx, r, &out.Revision)
+	if err != nil {
 		return nil, nil, err
 	}
-	resolve.SortWorld(world)
-	after, tried := explain.Try(world, attempts)
+	after, tried := explain.Try(world, r.Attempts)
 	out.Policies = tried
-	var err error
-	out.Delta, err = explain.DiffWithin(explain.NewModel(world), explain.NewModel(after), mostPairs)
+	before := explain.NewModel(world)
+	if err := ctx.Err(); err != nil {
+		return nil, nil, err
+	}
+	bounds := r.Bounds
+	if bounds == (explain.Bounds{}) {
+		bounds = DefaultBounds
+	}
+	out.Delta, err = explain.DiffWithin(ctx, before, before.With(after.Policies), bounds)
 	return out, world, err
+}
+
+// world copies the state, or the part that the request depends on.
+func (j *Judge) world(ctx context.Context, r *Request, revision *uint64) (world *policy.World, err error) {
+	if r.Namespace == "" {
+		return World(ctx, j.owner, func(e *resolve.Engine) { *revision = e.Revision() })
+	}
+	err = j.owner.Do(ctx, func(e *resolve.Engine) { *revision, world = e.Revision(), e.WorldOfNamespace(r.Namespace) })
+	if err == nil {
+		resolve.SortWorld(world)
+	}
+	return world, err
+}
+
+// snapshotPiece is how many changed endpoints one call on the owner goroutine reads: some milliseconds of work.
+const snapshotPiece = 2000
+
+// World returns a copy of the state at the time when it calls at. The owner goroutine reads changed endpoints in
+// pieces; the rest runs off it.
+func World(ctx context.Context, owner Owner, at func(*resolve.Engine)) (world *policy.World, err error) {
+	for world == nil && err == nil {
+		err = owner.Do(ctx, func(e *resolve.Engine) {
+			if world = e.Snapshot(snapshotPiece); world != nil {
+				at(e)
+			}
+		})
+	}
+	if err != nil {
+		return nil, err
+	}
+	resolve.SortWorld(world)
+	return world, nil
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/flowkeep/flowkeep/internal/wire"
+	"github.com/flowkeep/flowkeep/netplugin/driftcheck"
 	"github.com/flowkeep/flowkeep/netplugin/endpoints"
 	"github.com/flowkeep/flowkeep/netplugin/pipeline"
 	"github.com/flowkeep/flowkeep/ofctl"
@@ -92,7 +93,7 @@ func (a *agent) isOpen(t *testing.T, s *pickySwitch, port uint32) (open bool) {
 
 func realize(t *testing.T, a *agent, e endpoints.Endpoint) chan error {
 	done := make(chan error, 1)
-	go func() { done <- a.Realize(t.Context(), e) }()
+	go func() { done <- a.pods.Realize(t.Context(), e) }()
 	return done
 }
 
@@ -121,14 +122,14 @@ func TestAPodIsOpenedWithItsRulesAndNotBefore(t *testing.T) {
 	if !a.isOpen(t, s, 7) {
 		t.Error("the port is shut though its rules are there")
 	}
-	if err := a.Forget(t.Context(), wired("1", "another container", 7)); err != nil || !a.isOpen(t, s, 7) {
+	if err := a.pods.Forget(t.Context(), wired("1", "another container", 7)); err != nil || !a.isOpen(t, s, 7) {
 		t.Errorf("another container's end shut the port (%v)", err)
 	}
 	if len(s.forgot) != 0 {
 		t.Errorf("another container's end made the switch forget the pod's connections: %v", s.forgot)
 	}
 	s.tracks.add(wired("1", "c1", 7))
-	if err := a.Forget(t.Context(), wired("1", "c1", 7)); err != nil {
+	if err := a.pods.Forget(t.Context(), wired("1", "c1", 7)); err != nil {
 		t.Error(err)
 	}
 	d.await(t, "withdrawn 1, shut")
@@ -175,7 +176,7 @@ func TestAPodIsNotInForceWhileTheSwitchIsAway(t *testing.T) {
 	}
 	again, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if err := a.Realize(again, wired("1", "c1", 7)); err == nil {
+	if err := a.pods.Realize(again, wired("1", "c1", 7)); err == nil {
 		t.Error("said to be in force without a switch")
 	}
 	select {
@@ -200,7 +201,7 @@ func TestTheNextPodOfAnAddressWaitsUntilTheLastIsForgotten(t *testing.T) {
 	if err := a.do(t.Context(), a.detach); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.Forget(t.Context(), wired("1", "c1", 7)); err != nil {
+	if err := a.pods.Forget(t.Context(), wired("1", "c1", 7)); err != nil {
 		t.Fatal(err)
 	}
 	done := realize(t, a, wired("2", "c2", 7))
@@ -226,7 +227,7 @@ func TestASwitchThatCannotForgetIsAskedOnce(t *testing.T) {
 	if err := a.do(t.Context(), func() { s.keeps = &ofctl.SwitchError{Type: 1, Code: 3} }); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.Forget(t.Context(), wired("1", "c1", 7)); err != nil {
+	if err := a.pods.Forget(t.Context(), wired("1", "c1", 7)); err != nil {
 		t.Fatal(err)
 	}
 	realize(t, a, wired("2", "c2", 7))
@@ -260,7 +261,7 @@ func TestDriftIsMended(t *testing.T) {
 		if err := a.do(t.Context(), f); err != nil {
 			t.Fatal(err)
 		}
-		a.audit(t.Context())
+		a.drift.Check(t.Context())
 		if err := a.do(t.Context(), func() {
 			if !sameFlows(want, s.holds) {
 				t.Errorf("%d flows, want %d", len(s.holds), len(want))
@@ -310,7 +311,7 @@ func sameFlows(a, b map[pickyKey]ofctl.Flow) bool {
 	return len(a) == len(b)
 }
 
-// What a refused flow would do is no drift: audits send nothing.
+// What a refused flow would do is no drift: a drift check sends nothing.
 func TestARefusedFlowIsNoDrift(t *testing.T) {
 	a, s, _ := running(t)
 	if err := a.do(t.Context(), func() { s.refuses = port80 }); err != nil {
@@ -320,7 +321,7 @@ func TestARefusedFlowIsNoDrift(t *testing.T) {
 		t.Fatal(err)
 	}
 	same := false
-	err := a.compare(t.Context(), func(x *comparison) { same = x.same() && x.flows == x.wanted-1 })
+	err := a.drift.Compare(t.Context(), func(x *driftcheck.Comparison) { same = x.Same() && x.Flows == x.Wanted-1 })
 	if err != nil || !same {
 		t.Errorf("drift where a flow was refused (%v)", err)
 	}
@@ -372,7 +373,7 @@ func TestAnUnreadableStateKeepsTheFlows(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := reopened(t, dir)
-	a.configured = true
+	a.node.configured = true
 	a.checkComplete()
 	select {
 	case <-a.complete:
@@ -417,5 +418,5 @@ func awaitDisk(t testing.TB, a *agent) {
 	if err := a.disk.saver.wait(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	a.diskChanged()
+	a.disk.diskChanged()
 }

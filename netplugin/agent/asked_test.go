@@ -39,7 +39,7 @@ func (a *agent) opens(t *testing.T, s *pickySwitch, port uint32, done chan error
 
 func (a *agent) forgets(t *testing.T, e endpoints.Endpoint) {
 	t.Helper()
-	if err := a.Forget(t.Context(), e); err != nil {
+	if err := a.pods.Forget(t.Context(), e); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -81,9 +81,9 @@ func TestAPodThatNetmasterNeverHadBeginsAnew(t *testing.T) {
 		}
 		e := wired("1", fmt.Sprint("c", n), uint32(10+n))
 		p := &pod{endpoint: e}
-		a.pods[e.ID()] = p
-		a.announce(&e)
-		_ = a.shut(t.Context(), p)
+		a.pods.byID[e.ID()] = p
+		a.pods.announce(&e)
+		_ = a.pods.shut(t.Context(), p)
 	}
 	if len(l.anew) != 1 {
 		t.Errorf("after %d attempts: %v", mostEarlier+1, l.anew)

@@ -11,40 +11,40 @@ import (
 )
 
 // Stream answers what netctl follows on this node.
-func (a *agent) Stream(ctx context.Context, question []byte, send func([]byte) error) error {
+func (ins *inspector) Stream(ctx context.Context, question []byte, send func([]byte) error) error {
 	var q inspect.NodeQuery
 	if err := json.Unmarshal(question, &q); err != nil {
 		return fmt.Errorf("query: %w", err)
 	}
 	switch q.Kind {
 	case inspect.QueryCapture:
-		return a.capture(ctx, q.Capture, send)
+		return ins.capture(ctx, q.Capture, send)
 	case inspect.QuerySightings:
-		return a.look(ctx, q.Sightings, send)
+		return ins.look(ctx, q.Sightings, send)
 	}
 	return fmt.Errorf("this netplugin knows no query %q", q.Kind)
 }
 
 // capture is of a pod that is wired here. Who asked is netmaster's to know; that somebody looks at a pod's packets is logged.
-func (a *agent) capture(ctx context.Context, q *inspect.CaptureQuery, send func([]byte) error) error {
+func (ins *inspector) capture(ctx context.Context, q *inspect.CaptureQuery, send func([]byte) error) error {
 	if q == nil {
 		return errors.New("a capture of no pod")
 	}
-	out := inspect.Captured{Node: a.cfg.Node, Pod: q.Pod}
-	if err := a.do(ctx, func() {
-		if p := a.pods[q.Pod]; p != nil {
+	out := inspect.Captured{Node: ins.a.cfg.Node, Pod: q.Pod}
+	if err := ins.a.do(ctx, func() {
+		if p := ins.a.pods.byID[q.Pod]; p != nil {
 			out.Interface = p.endpoint.HostIfName
 		}
 	}); err != nil {
 		return err
 	}
 	if out.Interface == "" {
-		return fmt.Errorf("pod %s is not wired on node %s", q.Pod, a.cfg.Node)
+		return fmt.Errorf("pod %s is not wired on node %s", q.Pod, ins.a.cfg.Node)
 	}
-	log := a.log.With("pod", q.Pod, "interface", out.Interface, "filter", q.Filter)
+	log := ins.a.log.With("pod", q.Pod, "interface", out.Interface, "filter", q.Filter)
 	begun := sync.OnceFunc(func() { log.Info("a pod's packets are captured") }) // from here on none is missed
 	var counts inspect.CaptureCounts
-	err := a.captures.Run(ctx, &q.CaptureSpec, out, func(c *inspect.Captured) error {
+	err := ins.captures.Run(ctx, &q.CaptureSpec, out, func(c *inspect.Captured) error {
 		begun()
 		counts = c.CaptureCounts
 		body, err := json.Marshal(c)
@@ -58,14 +58,15 @@ func (a *agent) capture(ctx context.Context, q *inspect.CaptureQuery, send func(
 }
 
 // look tells of packets on all interfaces; that somebody looks is logged.
-func (a *agent) look(ctx context.Context, q *inspect.SightingsQuery, send func([]byte) error) error {
+func (ins *inspector) look(ctx context.Context, q *inspect.SightingsQuery, send func([]byte) error) error {
 	if q == nil {
 		return errors.New("which packets are to be looked for is not said")
 	}
-	log := a.log.With("from", q.From, "to", q.To, "protocol", q.Protocol, "ports", q.Ports)
+	log := ins.a.log.With("from", q.From, "to", q.To, "protocol", q.Protocol, "ports", q.Ports)
 	begun := sync.OnceFunc(func() { log.Info("packets are traced") })
 	var counts inspect.CaptureCounts
-	err := a.captures.Look(ctx, q, a.cfg.Node, func(ifName string) string { return a.podAt(ctx, ifName) }, func(s *inspect.Sighted) error {
+	podAt := func(ifName string) string { return ins.podAt(ctx, ifName) }
+	err := ins.captures.Look(ctx, q, ins.a.cfg.Node, podAt, func(s *inspect.Sighted) error {
 		begun()
 		counts = s.CaptureCounts
 		body, err := json.Marshal(s)
@@ -79,9 +80,9 @@ func (a *agent) look(ctx context.Context, q *inspect.SightingsQuery, send func([
 }
 
 // podAt is whose link ends at an interface; empty: none's that is known.
-func (a *agent) podAt(ctx context.Context, ifName string) (pod string) {
-	_ = a.do(ctx, func() {
-		for id, p := range a.pods {
+func (ins *inspector) podAt(ctx context.Context, ifName string) (pod string) {
+	_ = ins.a.do(ctx, func() {
+		for id, p := range ins.a.pods.byID {
 			if p.endpoint.HostIfName == ifName {
 				pod = id
 			}

@@ -17,7 +17,7 @@ func TestStreamRefuses(t *testing.T) {
 		`{"kind":"dance"}`: `knows no query "dance"`,
 		`{`:                "query",
 	} {
-		if err := a.Stream(t.Context(), []byte(question), send); err == nil || !strings.Contains(err.Error(), says) {
+		if err := a.inspector.Stream(t.Context(), []byte(question), send); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", question, err)
 		}
 	}

@@ -8,25 +8,28 @@ import (
 	"slices"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
-	"github.com/flowkeep/flowkeep/netplugin/connections"
+	"github.com/flowkeep/flowkeep/netplugin/conntrack"
 	"github.com/flowkeep/flowkeep/netplugin/hostnet"
 )
 
 // queryConnections sums up the live connections of some of this node's pods.
-func (a *agent) queryConnections(ctx context.Context, f *inspect.ConnectionFilter) ([]byte, error) {
+func (ins *inspector) queryConnections(ctx context.Context, f *inspect.ConnectionFilter) ([]byte, error) {
 	if f == nil {
 		return nil, errors.New("whose connections are wanted is not said")
 	}
 	var own []netip.Addr
-	if err := a.do(ctx, func() { self := a.self(); own = slices.Concat(hostnet.GatewayAddrs(self), self.Addresses) }); err != nil {
+	if err := ins.a.do(ctx, func() {
+		self := ins.a.node.self()
+		own = slices.Concat(hostnet.GatewayAddrs(self), self.Addresses)
+	}); err != nil {
 		return nil, err
 	}
-	live, err := a.ended.Live(ctx)
+	live, err := ins.a.ended.Live(ctx)
 	if live == nil && err != nil {
 		return nil, err
 	}
-	sums, more := connections.SumUp(live, connections.Wanted{To: setOf(f.To), From: setOf(f.From), Node: setOf(own)}, inspect.MostConnections)
-	out := inspect.NodeConnections{Node: a.cfg.Node, Counts: make([]inspect.ConnectionCount, 0, len(sums)), More: more}
+	sums, more := conntrack.SumUp(live, conntrack.Wanted{To: setOf(f.To), From: setOf(f.From), Node: setOf(own)}, inspect.MostConnections)
+	out := inspect.NodeConnections{Node: ins.a.cfg.Node, Counts: make([]inspect.ConnectionCount, 0, len(sums)), More: more}
 	if err != nil {
 		out.Problem = err.Error()
 	}

@@ -31,7 +31,7 @@ func TestQueryConnections(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		text, err := a.Query(t.Context(), body)
+		text, err := a.inspector.Query(t.Context(), body)
 		var out inspect.NodeConnections
 		got := -1
 		if err == nil {

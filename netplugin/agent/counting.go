@@ -13,8 +13,9 @@ import (
 	"time"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
-	"github.com/flowkeep/flowkeep/netplugin/counters"
+	"github.com/flowkeep/flowkeep/netplugin/driftcheck"
 	"github.com/flowkeep/flowkeep/netplugin/pipeline"
+	"github.com/flowkeep/flowkeep/netplugin/stats"
 	"github.com/flowkeep/flowkeep/ofctl"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	"golang.org/x/sys/unix"
@@ -38,8 +39,9 @@ const (
 
 // counting reads what the switch has counted. Sequence and rested belong to the owner.
 type counting struct {
-	ledger *counters.Ledger
-	store  *counters.Store
+	a      *agent
+	ledger *stats.Ledger
+	store  *stats.Store
 	// sequence counts up with whatever changes what flows stand for: a reading from before is not booked.
 	sequence uint64
 	rested   time.Time
@@ -49,6 +51,7 @@ type counting struct {
 	read     time.Time // when the switch was read, the last time
 	problem  error     // why it could not be
 	written  time.Time // keepCounting's
+	opened   openedCounting
 }
 
 // clock is the machine's since it was started, on which the age of flows is measured. It does not jump as the time of day may.
@@ -62,65 +65,73 @@ func clock() time.Duration {
 
 const bootID = "/proc/sys/kernel/random/boot_id"
 
-func (a *agent) openCounters() error {
+func (c *counting) openCounters() error {
 	boot, err := os.ReadFile(bootID)
 	if err != nil {
 		return fmt.Errorf("tell this start of the machine from others: %w", err)
 	}
-	store, ledger, setAside, err := counters.Open(filepath.Join(a.cfg.StateDir, "counters.db"), strings.TrimSpace(string(boot)), time.Now(), clock())
+	path := filepath.Join(c.a.cfg.StateDir, "counters.db")
+	store, ledger, setAside, err := stats.Open(path, strings.TrimSpace(string(boot)), time.Now(), clock())
 	if err != nil {
 		return fmt.Errorf("open the counters: %w", err)
 	}
 	if setAside != "" {
-		a.metrics.stateCorrupt.Inc()
-		a.log.Error("the counters on disk were unreadable; counting begins anew", "file", setAside)
+		c.a.metrics.stateCorrupt.Inc()
+		c.a.log.Error("the counters on disk were unreadable; counting begins anew", "file", setAside)
 	}
-	a.counting.ledger, a.counting.store, a.counting.wanted = ledger, store, make(chan chan struct{})
-	if a.cfg.Registerer != nil {
-		a.cfg.Registerer.MustRegister(counters.Collector(ledger))
+	if refused := store.Refused(); refused != nil {
+		c.a.metrics.stateErrors.Inc()
+		c.a.log.Error("the counters on disk cannot be opened for writing; counting goes on in memory", "error", refused)
 	}
-	ledger.Rules(time.Now(), a.rules.asUpdate().Rules)
+	c.ledger, c.store, c.wanted = ledger, store, make(chan chan struct{})
+	c.opened = newOpenedCounting()
+	if c.a.cfg.Registerer != nil {
+		c.a.cfg.Registerer.MustRegister(stats.LedgerCollector(ledger), stats.OpenedCollector(c.opened.ledger))
+	}
+	ledger.Rules(time.Now(), c.a.rules.asUpdate().Rules)
 	return nil
 }
 
 // close writes what is not on disk yet and closes the files.
 func (a *agent) close() {
 	if a.disk.writes.problem() == nil {
-		a.writeCounters()
+		a.counting.writeCounters()
 	}
-	if err := errors.Join(a.closeState(), a.counting.store.Close()); err != nil {
+	a.translation.services.Close()
+	if err := errors.Join(a.disk.closeState(), a.counting.store.Close()); err != nil {
 		a.log.Error("could not close the files of the node's state", "error", err)
 	}
 }
 
-func (a *agent) writeCounters() {
-	a.counting.written = time.Now()
-	a.counting.owed.Store(false)
-	defer a.disk.writes.begin("the counters")()
-	if err := a.counting.store.Write(a.counting.ledger); err != nil {
-		a.metrics.stateErrors.Inc()
-		a.log.Error("cannot write the counters to disk; counting goes on, but a restart would begin from older ones", "error", err)
+func (c *counting) writeCounters() {
+	c.written = time.Now()
+	c.owed.Store(false)
+	defer c.a.disk.writes.begin("the counters")()
+	if err := c.store.Write(c.ledger); err != nil {
+		c.a.metrics.stateErrors.Inc()
+		c.a.log.Error("cannot write the counters to disk; counting goes on, but a restart would begin from older ones",
+			"error", err)
 	}
 }
 
 // keepCounting reads and writes until ctx ends.
-func (a *agent) keepCounting(ctx context.Context) {
+func (c *counting) keepCounting(ctx context.Context) {
 	read, write := time.NewTicker(countEvery), time.NewTicker(writeSoon)
 	defer read.Stop()
 	defer write.Stop()
 	for {
 		select {
 		case <-read.C:
-			a.count(ctx)
-			a.counting.ledger.Tick(time.Now())
-		case done := <-a.counting.wanted:
-			if _, age, _ := a.counting.last(); age > freshness {
-				a.count(ctx)
+			c.count(ctx)
+			c.ledger.Tick(time.Now())
+		case done := <-c.wanted:
+			if _, age, _ := c.last(); age > freshness {
+				c.count(ctx)
 			}
 			close(done)
 		case <-write.C:
-			if a.counting.owed.Load() || time.Since(a.counting.written) >= writeEvery {
-				a.writeCounters()
+			if c.owed.Load() || time.Since(c.written) >= writeEvery {
+				c.writeCounters()
 			}
 		case <-ctx.Done():
 			return
@@ -141,14 +152,13 @@ func (c *counting) last() (read time.Time, age time.Duration, problem error) {
 }
 
 // count reads all flows that count, beside the owner, and books them. It is keepCounting's.
-func (a *agent) count(ctx context.Context) {
+func (c *counting) count(ctx context.Context) {
 	bounded, cancel := context.WithTimeout(ctx, commitTime)
 	defer cancel()
-	err := a.tryCount(bounded)
+	err := c.tryCount(bounded)
 	if err != nil && ctx.Err() == nil {
-		a.log.Debug("the switch's counters could not be read", "error", err)
+		c.a.log.Debug("the switch's counters could not be read", "error", err)
 	}
-	c := &a.counting
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.problem = err; err == nil {
@@ -156,34 +166,33 @@ func (a *agent) count(ctx context.Context) {
 	}
 }
 
-func (a *agent) tryCount(ctx context.Context) error {
+func (c *counting) tryCount(ctx context.Context) error {
 	for range quickCounts {
-		booked, err := a.quickCount(ctx)
+		booked, err := c.quickCount(ctx)
 		if err != nil || booked {
 			return err
 		}
 	}
 	held := errAway
-	err := a.do(ctx, func() {
-		if a.session == nil {
+	err := c.a.do(ctx, func() {
+		if c.a.session == nil {
 			return
 		}
 		var flows []ofctl.Counted
 		var at time.Duration
-		if flows, at, held = readMeters(ctx, a.session, pipeline.MeteredFilters()); held == nil {
-			a.counting.ledger.Book(time.Now(), at, flows, a.compiler.Metered)
-			a.counting.ledger.Only(flows)
+		if flows, at, held = readMeters(ctx, c.a.session, pipeline.MeteredFilters()); held == nil {
+			c.ledger.Book(time.Now(), at, flows, c.a.compiler.Metered)
+			c.ledger.Only(flows)
 		}
 	})
 	return errors.Join(err, held)
 }
 
 // quickCount books nothing more once what flows stand for has changed since they were read.
-func (a *agent) quickCount(ctx context.Context) (all bool, err error) {
-	c := &a.counting
+func (c *counting) quickCount(ctx context.Context) (all bool, err error) {
 	var sw session
 	var sequence uint64
-	if err := a.do(ctx, func() { sw, sequence = a.session, c.sequence }); err != nil {
+	if err := c.a.do(ctx, func() { sw, sequence = c.a.session, c.sequence }); err != nil {
 		return false, err
 	}
 	if sw == nil {
@@ -195,15 +204,15 @@ func (a *agent) quickCount(ctx context.Context) (all bool, err error) {
 	}
 	current := true
 	same := func(f func()) error {
-		return a.do(ctx, func() {
+		return c.a.do(ctx, func() {
 			if current = current && c.sequence == sequence; current {
 				f()
 			}
 		})
 	}
-	for begin := 0; begin < len(flows); begin += auditStep {
-		step := flows[begin:min(begin+auditStep, len(flows))]
-		err = errors.Join(err, same(func() { c.ledger.Book(time.Now(), at, step, a.compiler.Metered) }))
+	for begin := 0; begin < len(flows); begin += driftcheck.Step {
+		step := flows[begin:min(begin+driftcheck.Step, len(flows))]
+		err = errors.Join(err, same(func() { c.ledger.Book(time.Now(), at, step, c.a.compiler.Metered) }))
 	}
 	err = errors.Join(err, same(func() { c.ledger.Only(flows) }))
 	return current, err
@@ -223,44 +232,43 @@ func readMeters(ctx context.Context, sw session, filters []ofctl.Filter) (flows 
 
 // handOver books what flows have counted that an update may take away, or that stand for others after it. It belongs to the owner
 // and comes before the update.
-func (a *agent) handOver(ctx context.Context, u *policy.NodeUpdate) {
-	c := &a.counting
+func (c *counting) handOver(ctx context.Context, u *policy.NodeUpdate) {
 	defer func() { c.sequence++ }()
-	filters := a.leaving(u)
+	filters := c.leaving(u)
 	if len(filters) == 0 {
 		return
 	}
 	defer c.owed.Store(true) // with what was booked of these flows before
-	if a.session == nil || time.Now().Before(c.rested) {
+	if c.a.session == nil || time.Now().Before(c.rested) {
 		return
 	}
 	began := time.Now()
 	bounded, cancel := context.WithTimeout(ctx, commitTime)
 	defer cancel()
-	flows, at, err := readMeters(bounded, a.session, filters)
+	flows, at, err := readMeters(bounded, c.a.session, filters)
 	if err != nil {
-		a.log.Debug("what flows have counted that are about to go could not be read", "error", err)
+		c.a.log.Debug("what flows have counted that are about to go could not be read", "error", err)
 		return
 	}
-	c.ledger.Book(time.Now(), at, flows, a.compiler.Metered)
+	c.ledger.Book(time.Now(), at, flows, c.a.compiler.Metered)
 	c.rested = time.Now().Add(handOverShare * time.Since(began))
 }
 
 // leaving chooses the flows of rules that change or go, and of classes where those may change.
-func (a *agent) leaving(u *policy.NodeUpdate) (filters []ofctl.Filter) {
+func (c *counting) leaving(u *policy.NodeUpdate) (filters []ofctl.Filter) {
 	classes := len(u.Rules) > 0
 	for i := range u.Groups {
 		classes = classes || u.Groups[i].Kind == policy.AppliedToGroup
 	}
 	for _, r := range u.Rules {
-		if f, ok := a.compiler.MeteredRule(r.Key); ok {
+		if f, ok := c.a.compiler.MeteredRule(r.Key); ok {
 			filters = append(filters, f)
 		}
 	}
 	if len(filters) > mostExact {
 		return pipeline.MeteredFilters()
 	}
-	if classes && a.compiler.Count() > 0 {
+	if classes && c.a.compiler.Count() > 0 {
 		filters = append(filters, pipeline.MeteredClasses()...)
 	}
 	return filters
@@ -270,34 +278,40 @@ func (a *agent) leaving(u *policy.NodeUpdate) (filters []ofctl.Filter) {
 const patience = 3 * time.Second
 
 // freshen has the switch read, if it was not read a moment ago; it tells why what is known is not new.
-func (a *agent) freshen(ctx context.Context) (problem error) {
+func (c *counting) freshen(ctx context.Context) (problem error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	done := make(chan struct{})
 	select {
-	case a.counting.wanted <- done:
+	case c.wanted <- done:
 		select {
 		case <-done:
-			_, _, problem = a.counting.last()
+			_, _, problem = c.last()
 			return problem
 		case <-ctx.Done():
 		}
 	case <-ctx.Done():
 	}
-	read, _, _ := a.counting.last()
+	read, _, _ := c.last()
 	return fmt.Errorf("Open vSwitch takes long to tell what it has counted; what is told is of %s", read.UTC().Format(time.RFC3339))
 }
 
 // queryCounters tells what was counted until now, as far as the switch knows: it learns of its datapath's packets twice a second.
-func (a *agent) queryCounters(ctx context.Context, namespace string) ([]byte, error) {
-	c := &a.counting
-	problem := a.freshen(ctx)
+func (ins *inspector) queryCounters(ctx context.Context, namespace string) ([]byte, error) {
+	c := &ins.a.counting
+	problem := ins.a.counting.freshen(ctx)
 	read, _, _ := c.last()
-	out := inspect.NodeCounters{Node: a.cfg.Node, Now: time.Now(), Since: c.ledger.Since(), Read: read, Counters: []inspect.NodeCounter{}}
+	out := inspect.NodeCounters{
+		Node:     ins.a.cfg.Node,
+		Now:      time.Now(),
+		Since:    c.ledger.Since(),
+		Read:     read,
+		Counters: []inspect.NodeCounter{},
+	}
 	if problem != nil {
 		out.Problem = problem.Error()
 	}
-	states := c.ledger.States(func(p *counters.Place) bool {
+	states := c.ledger.States(func(p *stats.Place) bool {
 		return namespace == "" || p.Policy == "" || strings.HasPrefix(p.Policy, namespace+"/")
 	})
 	for i := range states {
@@ -306,8 +320,8 @@ func (a *agent) queryCounters(ctx context.Context, namespace string) ([]byte, er
 	return json.Marshal(out)
 }
 
-func counterOf(s *counters.State) inspect.NodeCounter {
-	out := inspect.NodeCounter{Policy: s.Policy, Direction: s.Direction.String(), Rule: s.Rule, Audit: s.Audit, Count: inspect.Count(s.Count), Rate: inspect.Rate(s.Rate), Since: s.Since, InForce: s.InForce}
+func counterOf(s *stats.State) inspect.NodeCounter {
+	out := inspect.NodeCounter{Policy: s.Policy, Direction: s.Direction.String(), Rule: s.Rule, DryRun: s.DryRun, Count: inspect.Count(s.Count), Rate: inspect.Rate(s.Rate), Since: s.Since, InForce: s.InForce}
 	if s.Policy == "" {
 		out.Key = &s.Key
 	}

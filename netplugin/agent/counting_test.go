@@ -68,7 +68,7 @@ func (a *agent) counted(t *testing.T, policyID string, rule int) inspect.Count {
 	a.counting.mu.Lock()
 	a.counting.read = time.Time{}
 	a.counting.mu.Unlock()
-	body, err := a.Query(t.Context(), []byte(`{"kind": "counters"}`))
+	body, err := a.inspector.Query(t.Context(), []byte(`{"kind": "counters"}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func TestCountsGoOn(t *testing.T) {
 	s.meet(pipeline.MeterPackets, 1)
 	expect(t, "after an edit", a.counted(t, "shop/db", 0), inspect.Count{Packets: 7, Bytes: 700, Connections: 2})
 
-	a.writeCounters()
+	a.counting.writeCounters()
 	s.meet(pipeline.MeterPackets, 10) // counted while netplugin is away
 	again := goneOn(t, a, s)
 	expect(t, "after a restart of netplugin", again.counted(t, "shop/db", 0), inspect.Count{Packets: 17, Bytes: 1700, Connections: 2})
@@ -138,7 +138,7 @@ func TestFlowsThatGoAreOwed(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.meet(pipeline.MeterPackets, 5)
-	if err := a.tryCount(t.Context()); err != nil {
+	if err := a.counting.tryCount(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for when, c := range map[string]struct {
@@ -155,10 +155,11 @@ func TestFlowsThatGoAreOwed(t *testing.T) {
 // goneOn is an agent that goes on from the other's files as they are on disk, with the same switch.
 func goneOn(t *testing.T, a *agent, s *pickySwitch) *agent {
 	t.Helper()
+	a.translation.services.Close()
 	if err := a.counting.store.Close(); err != nil { // as if killed: nothing more is written
 		t.Fatal(err)
 	}
-	if err := a.state.close(); err != nil {
+	if err := a.disk.state.close(); err != nil {
 		t.Fatal(err)
 	}
 	b, err := newAgent(Config{StateDir: a.cfg.StateDir, Node: "node1", Logger: slog.New(slog.DiscardHandler)})
@@ -180,14 +181,14 @@ func goneOn(t *testing.T, a *agent, s *pickySwitch) *agent {
 func keepsCounting(t *testing.T, a *agent) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	go func() { defer close(done); a.keepCounting(ctx) }()
+	go func() { defer close(done); a.counting.keepCounting(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
 }
 
 // TestASwitchThatDoesNotAnswer holds nobody up for long, and it is said.
 func TestASwitchThatDoesNotAnswer(t *testing.T) {
 	a, _, _ := running(t)
-	body, err := a.Query(t.Context(), []byte(`{"kind": "counters"}`)) // nobody reads
+	body, err := a.inspector.Query(t.Context(), []byte(`{"kind": "counters"}`)) // nobody reads
 	if err != nil || !strings.Contains(string(body), "takes long") {
 		t.Errorf("%s, %v", body, err)
 	}
@@ -195,7 +196,7 @@ func TestASwitchThatDoesNotAnswer(t *testing.T) {
 	if err := a.do(t.Context(), a.detach); err != nil {
 		t.Fatal(err)
 	}
-	if body, err = a.Query(t.Context(), []byte(`{"kind": "counters"}`)); err != nil || !strings.Contains(string(body), "Open vSwitch is away") {
+	if body, err = a.inspector.Query(t.Context(), []byte(`{"kind": "counters"}`)); err != nil || !strings.Contains(string(body), "Open vSwitch is away") {
 		t.Errorf("%s, %v", body, err)
 	}
 }

@@ -9,10 +9,13 @@ import (
 	"github.com/flowkeep/flowkeep/internal/wire"
 	"github.com/flowkeep/flowkeep/netplugin/cni"
 	"github.com/flowkeep/flowkeep/netplugin/endpoints"
+	"github.com/flowkeep/flowkeep/netplugin/pipeline"
 )
 
-// disk is what the owner knows of the rule set's way to the disk.
+// disk writes the rule set and follows the writes. Its fields belong to the owner goroutine.
 type disk struct {
+	a      *agent
+	state  *state
 	saver  *saver
 	writes *writes
 	// updates of this stream that are not on disk, oldest first
@@ -28,30 +31,54 @@ type savedUpdate struct {
 	early            bool                   // it was called before the update was on disk
 }
 
-// openSaver starts the writing of the rule set. Where the mark exists, the rules of before the restart are not trusted.
-func (a *agent) openSaver() {
-	mark := readMark(markPath(&a.cfg))
-	if mark.exists && a.rules.known {
-		a.metrics.stateStale.Inc()
-		a.log.Error("the rule set on disk misses changes that were in force; "+
-			"pods keep their flows until netmaster sends the rules", "mark", mark.path)
-		a.rules.known = false
-		a.rules.revision = max(a.rules.revision, mark.held.Revision)
-		a.setReady("rules", "the rule set on disk is not the last one; netmaster has not sent the rules yet")
+// loadRules reads the rule set at the start. What a disk that takes no writes gives is enforced; without anything the
+// switch keeps its flows until netmaster has sent the rules.
+func (d *disk) loadRules() (*ruleset, []pipeline.Assignment, error) {
+	rules, ids, err := d.state.load()
+	if d.state.refused == nil {
+		return rules, ids, err
 	}
-	a.rules.epoch = max(a.rules.epoch, mark.held.Epoch)
-	a.disk.writes = newWrites()
-	if a.cfg.Registerer != nil {
-		a.cfg.Registerer.MustRegister(a.disk.writes.collector())
+	d.a.metrics.stateErrors.Inc()
+	d.a.log.Error("the rule set on disk cannot be opened for writing; policies are enforced from memory",
+		"error", d.state.refused, "read", err == nil)
+	if err == nil {
+		return rules, ids, nil
 	}
-	a.disk.saver = &saver{
-		file:     a.state,
-		snapshot: a.snapshot,
-		writes:   a.disk.writes,
-		onError:  a.metrics.stateErrors.Inc,
+	d.a.log.Error("the rule set on disk cannot be read; pods keep their flows until netmaster sends the rules",
+		"error", err)
+	d.a.setReady("rules", "the rule set on disk cannot be read; netmaster has not sent the rules yet")
+	return newRuleset(), nil, nil
+}
+
+// openSaver starts the writing of the rule set. Where the mark exists, the rules on disk are not trusted;
+// nor are they where no mark could have been made: its absence proves nothing there.
+func (d *disk) openSaver() {
+	mark := readMark(markPath(&d.a.cfg))
+	cannot := mark.try()
+	if (mark.exists || cannot != nil) && d.a.rules.known {
+		d.a.metrics.stateStale.Inc()
+		d.a.log.Error("the rule set on disk may miss changes that were in force; "+
+			"pods keep their flows until netmaster sends the rules",
+			"mark", mark.path, "exists", mark.exists, "error", cannot)
+		d.a.rules.known = false
+		d.a.rules.revision = max(d.a.rules.revision, mark.held.Revision)
+		d.a.setReady("rules", "the rule set on disk is not the last one; netmaster has not sent the rules yet")
+	}
+	d.a.rules.epoch = max(d.a.rules.epoch, mark.held.Epoch)
+	d.writes = newWrites()
+	if d.a.cfg.Registerer != nil {
+		d.a.cfg.Registerer.MustRegister(d.writes.collector())
+	}
+	d.saver = &saver{
+		file:     d.state,
+		snapshot: d.snapshot,
+		writes:   d.writes,
+		onError:  d.a.metrics.stateErrors.Inc,
 		mark:     mark,
+		failed:   d.state.refused,
+		whole:    d.state.refused != nil,
 	}
-	a.disk.saver.start()
+	d.saver.start()
 }
 
 func (a *agent) setReady(part, reason string) {
@@ -61,82 +88,86 @@ func (a *agent) setReady(part, reason string) {
 }
 
 // closeState closes the file of the rule set. While a write hangs it stays open: closing would wait for it.
-func (a *agent) closeState() error {
-	if !a.disk.saver.close() {
-		return a.disk.writes.problem()
+func (d *disk) closeState() error {
+	if !d.saver.close() {
+		return d.writes.problem()
 	}
-	return a.state.close()
+	return d.state.close()
 }
 
 // snapshot returns the whole rule set and the number of the last change in it.
-func (a *agent) snapshot(ctx context.Context) (c change, number uint64, err error) {
-	err = a.do(ctx, func() {
-		nodes := a.rules.nodes
-		c = change{whole: true, ids: a.compiler.Assignments(), epoch: a.rules.epoch, nodes: &nodes}
-		if a.rules.known {
-			u := a.rules.asUpdate()
-			c.update = &u
+func (d *disk) snapshot(ctx context.Context) (c change, number uint64, err error) {
+	err = d.a.do(ctx, func() {
+		nodes := d.a.rules.nodes
+		u := d.a.rules.asUpdate()
+		c = change{
+			whole:   true,
+			update:  &u,
+			unknown: !d.a.rules.known,
+			ids:     d.a.compiler.Assignments(),
+			epoch:   d.a.rules.epoch,
+			nodes:   &nodes,
 		}
-		number = a.disk.saver.snapshotTaken()
+		number = d.saver.snapshotTaken()
 	})
 	return c, number, err
 }
 
 // save queues a change for the disk and returns its number. It comes before the change reaches the switch.
-func (a *agent) save(c change) uint64 {
-	m := marked{Epoch: a.rules.epoch, Revision: a.rules.revision}
-	return a.disk.saver.add(c, a.rules.known, m)
+func (d *disk) save(c change) uint64 {
+	m := marked{Epoch: d.a.rules.epoch, Revision: d.a.rules.revision}
+	return d.saver.add(c, d.a.rules.known, m)
 }
 
 // diskChanged follows the writes: it acknowledges what is in force and on disk, and reports what is not.
-func (a *agent) diskChanged() {
-	a.logDisk()
-	saved, problem := a.disk.saver.progress()
-	a.metrics.unsaved.Set(0)
+func (d *disk) diskChanged() {
+	d.logDisk()
+	saved, problem := d.saver.progress()
+	d.a.metrics.unsaved.Set(0)
 	if problem != nil {
-		a.metrics.unsaved.Set(1)
+		d.a.metrics.unsaved.Set(1)
 	}
-	a.finishPods()
-	if a.acknowledge(saved, problem) {
-		a.sendReport(a.notInForce())
+	d.finishPods()
+	if d.acknowledge(saved, problem) {
+		d.a.sendReport(d.a.notInForce())
 	}
-	a.report()
+	d.a.report()
 }
 
 // logDisk logs what is wrong with the disk, once, and sets readiness.
-func (a *agent) logDisk() {
-	_, problem := a.disk.saver.progress()
+func (d *disk) logDisk() {
+	_, problem := d.saver.progress()
 	text := ""
-	if err := errors.Join(problem, a.disk.writes.problem(), a.disk.saver.markProblem()); err != nil {
+	if err := errors.Join(problem, d.writes.problem(), d.saver.markProblem()); err != nil {
 		text = err.Error()
 	}
-	if text == a.disk.problem {
+	if text == d.problem {
 		return
 	}
-	a.disk.problem = text
-	a.setReady("disk", text)
+	d.problem = text
+	d.a.setReady("disk", text)
 	if text == "" {
-		a.log.Info("the state directory is written again")
+		d.a.log.Info("the state directory is written again")
 		return
 	}
-	a.log.Error("the state directory cannot be written; policies are enforced, "+
+	d.a.log.Error("the state directory cannot be written; policies are enforced, "+
 		"but no change is reported as in force and no pod starts", "error", text)
 }
 
 // acknowledge acknowledges the updates that are on disk. With a problem it acknowledges the others too, with what is
 // wrong: when they are on disk later, a report is due.
-func (a *agent) acknowledge(saved uint64, problem error) (reportDue bool) {
+func (d *disk) acknowledge(saved uint64, problem error) (reportDue bool) {
 	var waiting []savedUpdate
-	for _, u := range a.disk.updates {
+	for _, u := range d.updates {
 		onDisk := u.number <= saved
 		reportDue = reportDue || onDisk && u.early
 		if u.acknowledge != nil && (onDisk || problem != nil) {
-			a.wrong.told = a.notInForce()
-			u.acknowledge(a.wrong.told)
+			d.a.wrong.told = d.a.notInForce()
+			u.acknowledge(d.a.wrong.told)
 			u.acknowledge, u.early = nil, !onDisk
 		}
 		if onDisk {
-			a.disk.saved = u.revision
+			d.saved = u.revision
 		} else {
 			waiting = append(waiting, u)
 		}
@@ -144,15 +175,15 @@ func (a *agent) acknowledge(saved uint64, problem error) (reportDue bool) {
 	if problem != nil && len(waiting) > 1 { // the list is bounded while the disk is not
 		waiting = waiting[len(waiting)-1:]
 	}
-	a.disk.updates = waiting
+	d.updates = waiting
 	return reportDue
 }
 
 // diskProblem returns why pods would wait for the disk, or be attached without their rules on disk.
-func (a *agent) diskProblem() error {
-	_, problem := a.disk.saver.progress()
+func (d *disk) diskProblem() error {
+	_, problem := d.saver.progress()
 	if problem == nil {
-		problem = a.disk.writes.problem()
+		problem = d.writes.problem()
 	}
 	if problem == nil {
 		return nil
@@ -161,14 +192,14 @@ func (a *agent) diskProblem() error {
 }
 
 // finishPods answers for pods that wait: for those with their rules in force and on disk, and with a problem for all.
-func (a *agent) finishPods() {
-	saved, _ := a.disk.saver.progress()
-	problem := a.diskProblem()
-	for _, p := range a.pods {
+func (d *disk) finishPods() {
+	saved, _ := d.saver.progress()
+	problem := d.diskProblem()
+	for _, p := range d.a.pods.byID {
 		switch {
 		case problem != nil:
 			p.finish(problem)
-		case p.settled && a.session != nil && p.number <= saved:
+		case p.settled && d.a.session != nil && p.number <= saved:
 			p.finish(nil)
 		}
 	}
@@ -198,7 +229,7 @@ type diskGuard struct {
 
 // Add refuses while the rule set is not written: after a restart the pod would be without its rules.
 func (g diskGuard) Add(ctx context.Context, r endpoints.Request) (*endpoints.Result, error) {
-	if err := g.agent.diskProblem(); err != nil {
+	if err := g.agent.disk.diskProblem(); err != nil {
 		return nil, err
 	}
 	return g.Manager.Add(ctx, r)

@@ -86,12 +86,12 @@ func onDisk(t testing.TB, state, run string) (*agent, *pickySwitch, *listener, *
 	t.Helper()
 	a := startedIn(t, state, run)
 	s, l := newPickySwitch(), new(listener)
-	a.client, a.configured = l, true
+	a.client, a.node.configured = l, true
 	if err := a.attach(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
 	awaitDisk(t, a)
-	f := &faultyFile{ruleFile: a.state}
+	f := &faultyFile{ruleFile: a.disk.state}
 	a.disk.saver.file = f
 	return a, s, l, f
 }
@@ -105,7 +105,7 @@ func revokes(revision uint64) policy.NodeUpdate {
 }
 
 func isComplete(a *agent) bool {
-	a.configured = true
+	a.node.configured = true
 	a.checkComplete()
 	select {
 	case <-a.complete:
@@ -162,7 +162,7 @@ func TestRestart_KeepsRevocations(t *testing.T) {
 			}
 			f.set(fault.err, gate, fault.after)
 			a.rules.epoch = 7
-			a.save(change{epoch: 7})
+			a.disk.save(change{epoch: 7})
 			a.update(t.Context(), revokes(2))
 			until(t, "the fault", func() bool { return f.faults() > 0 && (fault.hangs || a.disk.saver.isFailing()) })
 			restartAfterRevocation(t, s, state, run)
@@ -187,7 +187,7 @@ func restartAfterRevocation(t *testing.T, s *pickySwitch, state, run string) {
 	if ready := b.cfg.Health.NotReady(); !strings.Contains(ready, "the rule set on disk is not the last one") {
 		t.Errorf("not ready: %q", ready)
 	}
-	b.save(change{nodes: &[]policy.NodeInfo{}}) // what is written meanwhile does not bring the rules up to date
+	b.disk.save(change{nodes: &[]policy.NodeInfo{}}) // what is written meanwhile does not bring the rules up to date
 	awaitDisk(t, b)
 	if again, _ := restartedFrom(t, b.cfg.StateDir, copied); isComplete(again) {
 		t.Error("the rules on disk are compared with the switch after a second restart")
@@ -387,8 +387,8 @@ func TestSaver_RetriesUntilAllIsOnDisk(t *testing.T) {
 		if last := l.reports[len(l.reports)-1]; last.Revision != 2 || len(last.Errors) != 0 {
 			t.Errorf("reported %+v", l.reports)
 		}
-		r, ids, err := a.state.load()
-		if err != nil || !r.known || len(r.rules) != 2 || len(r.groups) != 2 || r.revision != 2 || len(r.nodes) != 2 {
+		r, ids, err := a.disk.state.load()
+		if err != nil || !r.known || len(r.rules) != 2 || r.groups.Len() != 2 || r.revision != 2 || len(r.nodes) != 2 {
 			t.Errorf("on disk: %+v, %v", r, err)
 		}
 		if want := a.compiler.Assignments(); !sameAssignments(ids, want) {
@@ -426,7 +426,7 @@ func TestSaver_WritesAllAfterManyChanges(t *testing.T) {
 		if err := a.disk.saver.wait(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if r, _, err := a.state.load(); err != nil || len(r.rules) != 100 || r.revision != 3*maxQueued {
+		if r, _, err := a.disk.state.load(); err != nil || len(r.rules) != 100 || r.revision != 3*maxQueued {
 			t.Errorf("on disk: %d rules, revision %d, %v", len(r.rules), r.revision, err)
 		}
 	})
@@ -444,7 +444,7 @@ func TestRestart_AfterAFullDisk(t *testing.T) {
 		a.update(t.Context(), rules(1, allow(80)))
 		awaitDisk(t, a)
 		a.rules.epoch = 7
-		a.save(change{epoch: 7})
+		a.disk.save(change{epoch: 7})
 		awaitDisk(t, a)
 		empty := schematest.Fill(t, state)
 		u := revokes(2)
@@ -453,7 +453,7 @@ func TestRestart_AfterAFullDisk(t *testing.T) {
 		}
 		a.update(t.Context(), u)
 		until(t, "the error", a.disk.saver.isFailing)
-		a.diskChanged()
+		a.disk.diskChanged()
 		if told := a.wrong.told; len(told) != 1 || !strings.Contains(told[0].Message, "no space left on device") {
 			t.Errorf("reported %+v", told)
 		}
@@ -496,8 +496,8 @@ func TestMark_ThatCannotBeMade(t *testing.T) {
 	a, _, _, f := onDisk(t, t.TempDir(), run) // there is no such directory
 	gate := make(chan struct{})
 	f.set(nil, gate, false)
-	a.save(change{})
-	a.logDisk()
+	a.disk.save(change{})
+	a.disk.logDisk()
 	if ready := a.cfg.Health.NotReady(); !strings.Contains(ready, "disk: mark the rule set on disk as stale") {
 		t.Errorf("not ready: %q", ready)
 	}

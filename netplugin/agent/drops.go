@@ -10,34 +10,62 @@ import (
 	"time"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
-	"github.com/flowkeep/flowkeep/netplugin/drops"
 	"github.com/flowkeep/flowkeep/netplugin/pipeline"
+	"github.com/flowkeep/flowkeep/netplugin/stats"
 	"github.com/flowkeep/flowkeep/ofctl"
 )
 
-// ensureMeters makes the meters by which the switch tells of what is denied. Without them it tells of nothing: it would of everything.
-func (a *agent) ensureMeters(ctx context.Context, s session) {
-	want := pipeline.Meters(a.cfg.DropLogRate)
-	if a.untellable {
+// dropLog has the switch report denied packets, limited by meters.
+type dropLog struct {
+	a       *agent
+	drops   *stats.Drops
+	dryRuns *stats.Drops // packets that policies in a dry run would deny
+	// resendMetered: meters were created, and flows that name them were not sent again.
+	resendMetered bool
+	// withoutMeters: the switch refuses flows that report denied packets.
+	withoutMeters bool
+}
+
+func newDropLog(a *agent) *dropLog {
+	dl := &dropLog{a: a}
+	cfg := stats.DropConfig{Name: dl.nameDrops, Registerer: a.cfg.Registerer}
+	dl.drops = stats.NewDrops(cfg)
+	cfg.DryRun, cfg.Logger = true, a.cfg.Logger
+	dl.dryRuns = stats.NewDrops(cfg)
+	return dl
+}
+
+// ensureMeters creates the meters that limit the reports of denied packets. If the switch has no meters, it reports
+// none: their number would be unlimited.
+func (dl *dropLog) ensureMeters(ctx context.Context, s session) {
+	want := slices.Concat(pipeline.Meters(dl.a.cfg.DropLogRate), pipeline.AnswerMeters())
+	if dl.withoutMeters {
 		want = nil
 	}
 	have, err := s.Meters(ctx)
 	if err == nil {
-		err = s.EnsureMeters(ctx, want)
+		err = dl.a.pods.limits.ensureAll(ctx, s, want)
 	}
-	n := uint32(0)
+	limits := err == nil && !dl.a.pods.limits.absent
+	n, answers := uint32(0), err == nil && len(want) > 0
 	switch {
-	case err == nil && len(want) > 0:
-		n = pipeline.MetersOfAKind(a.cfg.DropLogRate)
-		a.remade = a.remade || slices.ContainsFunc(want, func(m ofctl.Meter) bool { return !hasMeter(have, m.ID) })
-		a.drops.Problem("")
-	case err != nil && a.cfg.DropLogRate > 0:
-		a.cannotTell(fmt.Errorf("no meters could be made: %w", err))
+	case answers:
+		n = pipeline.MetersOfAKind(dl.a.cfg.DropLogRate)
+		dl.resendMetered = dl.resendMetered ||
+			slices.ContainsFunc(want, func(m ofctl.Meter) bool { return !hasMeter(have, m.ID) })
+		if n > 0 {
+			dl.drops.Problem("")
+		}
+	case err != nil && dl.a.cfg.DropLogRate > 0:
+		dl.unsupported(fmt.Errorf("no meters could be made: %w", err))
 	}
-	if n != a.node.meters {
-		a.node.meters = n
-		if self := a.self(); a.configured {
-			a.compileNode(&self)
+	if err != nil {
+		dl.a.log.Warn("packets to addresses without a pod are not answered; they are dropped", "error", err)
+	}
+	if n != dl.a.node.meters || answers != dl.a.node.answers || limits != dl.a.node.limits {
+		dl.a.node.meters, dl.a.node.answers, dl.a.node.limits = n, answers, limits
+		if self := dl.a.node.self(); dl.a.node.configured {
+			dl.a.node.compileNode(&self)
 		}
 	}
 }
@@ -46,63 +74,62 @@ func hasMeter(list []ofctl.Meter, id uint32) bool {
 	return slices.ContainsFunc(list, func(m ofctl.Meter) bool { return m.ID == id })
 }
 
-// retold are the flows that tell of dry runs, where a meter was made a moment ago. They name meters by an action: Open vSwitch does not
-// take them away with a meter, and goes on with the number in its datapath that this had.
-func (a *agent) retold() (mods []ofctl.FlowMod) {
-	if !a.remade {
+// meteredFlows returns the flows that report dry runs, if a meter was created a moment ago. They name meters by an
+// action: Open vSwitch does not delete them with a meter, and goes on with the number that this had in its datapath.
+func (dl *dropLog) meteredFlows() (mods []ofctl.FlowMod) {
+	if !dl.resendMetered {
 		return nil
 	}
-	for _, f := range a.compiler.Flows() {
-		if pipeline.TellsOfDryRuns(f.Table) && !a.wrong.refused(&f) {
+	for _, f := range dl.a.compiler.Flows() {
+		if pipeline.TellsOfDryRuns(f.Table) && !dl.a.wrong.refused(&f) {
 			mods = append(mods, ofctl.FlowMod{Command: ofctl.Add, Flow: f})
 		}
 	}
 	return mods
 }
 
-// mayNotTell looks at why the switch took no flows although it has the meters. What it would not take from those that tell, it is
-// not given again.
-func (a *agent) mayNotTell(err error) {
+// flowsRefused stops the reports if the switch refused one of their flows although it has the meters.
+func (dl *dropLog) flowsRefused(err error) {
 	var refused *ofctl.SwitchError
-	if errors.As(err, &refused) && refused.Flow != nil && pipeline.Tells(refused.Flow.Table) {
-		a.untellable = true
-		a.cannotTell(err)
+	if errors.As(err, &refused) && refused.Flow != nil && pipeline.NeedsMeter(refused.Flow.Table) {
+		dl.withoutMeters = true
+		dl.unsupported(err)
 	}
 }
 
-func (a *agent) cannotTell(err error) {
-	a.log.Warn("what is denied is not told of (netctl drops); it is denied all the same", "error", err)
-	a.silent(err.Error())
+func (dl *dropLog) unsupported(err error) {
+	dl.a.log.Warn("what is denied is not told of (netctl drops); it is denied all the same", "error", err)
+	dl.disable(err.Error())
 }
 
-// silent says why nothing is told.
-func (a *agent) silent(why string) {
-	a.drops.Problem("what is denied is not told of: " + why)
-	a.untoldDryRuns(why)
+// disable sets the reason why no denied packet is logged.
+func (dl *dropLog) disable(why string) {
+	dl.drops.Problem("what is denied is not told of: " + why)
+	dl.setDryRunProblem(why)
 }
 
-func (a *agent) untoldDryRuns(why string) {
-	a.dryRuns.Problem("what dry runs would deny is counted, and not told of: " + why)
+func (dl *dropLog) setDryRunProblem(why string) {
+	dl.dryRuns.Problem("what dry runs would deny is counted, and not told of: " + why)
 }
 
-// toldDryRuns ends the problem where the switch has meters and refuses no flow that tells of dry runs.
-func (a *agent) toldDryRuns() {
-	if a.node.meters > 0 && !a.wrong.untold() {
-		a.dryRuns.Problem("")
+// clearDryRunProblem clears the problem if the switch has meters and refuses no flow that reports dry runs.
+func (dl *dropLog) clearDryRunProblem() {
+	if dl.a.node.meters > 0 && !dl.a.wrong.untold() {
+		dl.dryRuns.Problem("")
 	}
 }
 
-// nameDrops is called beside the owner.
-func (a *agent) nameDrops(ctx context.Context, events []drops.Event) []drops.Names {
-	names := make([]drops.Names, len(events))
-	_ = a.do(ctx, func() {
+// nameDrops returns the pods and policies of denied packets. Call it off the owner goroutine.
+func (dl *dropLog) nameDrops(ctx context.Context, events []stats.DropEvent) []stats.DropNames {
+	names := make([]stats.DropNames, len(events))
+	_ = dl.a.do(ctx, func() {
 		for i := range events {
 			e := &events[i]
-			if e.Reason == drops.Forged {
-				names[i].Pod = a.compiler.EndpointAt(e.InPort)
+			if e.Reason == stats.Forged {
+				names[i].Pod = dl.a.compiler.EndpointAt(e.InPort)
 				continue
 			}
-			names[i] = drops.Names{Pod: a.compiler.EndpointOf(e.Local()), Policies: a.compiler.Isolating(e.Class)}
+			names[i] = stats.DropNames{Pod: dl.a.compiler.EndpointOf(e.Local()), Policies: dl.a.compiler.Isolating(e.Class)}
 		}
 	})
 	return names
@@ -111,15 +138,15 @@ func (a *agent) nameDrops(ctx context.Context, events []drops.Event) []drops.Nam
 // metersEvery is how often the meters' counters are read: what is denied and not looked at is known by them alone.
 const metersEvery = 3 * time.Second
 
-// keepDrops has the switch tell of what it denies, by a connection of its own: the owner's never waits for it.
-func (r *runner) keepDrops(ctx context.Context) {
-	if r.cfg.DropLogRate == 0 {
-		r.silent("netplugin has --drop-log-rate 0")
+// keepDrops receives the reports of denied packets on a connection of its own: the owner's never waits for it.
+func (dl *dropLog) keepDrops(ctx context.Context) {
+	if dl.a.cfg.DropLogRate == 0 {
+		dl.disable("netplugin has --drop-log-rate 0")
 		return
 	}
 	for ctx.Err() == nil {
-		if err := r.listen(ctx); err != nil && ctx.Err() == nil {
-			r.log.Debug("the switch does not tell of what it denies", "error", err, "retry", retryEvery)
+		if err := dl.listen(ctx); err != nil && ctx.Err() == nil {
+			dl.a.log.Debug("the switch does not tell of what it denies", "error", err, "retry", retryEvery)
 		}
 		select {
 		case <-time.After(retryEvery):
@@ -128,12 +155,13 @@ func (r *runner) keepDrops(ctx context.Context) {
 	}
 }
 
-func (r *runner) listen(ctx context.Context) error {
+func (dl *dropLog) listen(ctx context.Context) error {
 	connectCtx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	s, err := ofctl.ConnectPacketIns(connectCtx, filepath.Join(r.cfg.OVSRunDir, r.cfg.Bridge+".mgmt"), pipeline.ToldBytes, func(p *ofctl.PacketIn) {
-		r.drops.Packet(p)
-		r.dryRuns.Packet(p)
+	socket := filepath.Join(dl.a.cfg.OVSRunDir, dl.a.cfg.Bridge+".mgmt")
+	s, err := ofctl.ConnectPacketIns(connectCtx, socket, pipeline.ToldBytes, func(p *ofctl.PacketIn) {
+		dl.drops.Packet(p)
+		dl.dryRuns.Packet(p)
 	})
 	if err != nil {
 		return err
@@ -141,12 +169,14 @@ func (r *runner) listen(ctx context.Context) error {
 	defer s.Close()
 	again := time.NewTicker(metersEvery)
 	defer again.Stop()
+	var o openings
 	for {
 		counts, err := s.MeterCounts(ctx)
 		if err != nil {
 			return err
 		}
-		r.metered(counts)
+		dl.metered(counts)
+		dl.opened(ctx, &o, counts)
 		select {
 		case <-again.C:
 		case <-s.Done():
@@ -157,36 +187,36 @@ func (r *runner) listen(ctx context.Context) error {
 	}
 }
 
-// metered gives each its meters.
-func (a *agent) metered(counts []ofctl.MeterCount) {
-	n := pipeline.MetersOfAKind(a.cfg.DropLogRate)
-	var denied, audited []ofctl.MeterCount
+// metered passes on the counters of the meters.
+func (dl *dropLog) metered(counts []ofctl.MeterCount) {
+	n := pipeline.MetersOfAKind(dl.a.cfg.DropLogRate)
+	var denied, dryRun []ofctl.MeterCount
 	for _, c := range counts {
 		switch {
 		case pipeline.MetersOfDenied(c.ID, n):
 			denied = append(denied, c)
-		case pipeline.MetersOfAudited(c.ID, n):
-			audited = append(audited, c)
+		case pipeline.MetersOfDryRuns(c.ID, n):
+			dryRun = append(dryRun, c)
 		}
 	}
-	a.drops.Metered(denied)
-	a.dryRuns.Metered(audited)
+	dl.drops.Metered(denied)
+	dl.dryRuns.Metered(dryRun)
 }
 
-func (a *agent) queryDrops(q *inspect.DropsQuery) ([]byte, error) {
+func (ins *inspector) queryDrops(q *inspect.DropsQuery) ([]byte, error) {
 	if q == nil {
 		return nil, errors.New("a query for drops does not say which")
 	}
-	question := drops.Question{Epoch: q.Epoch, Seq: q.Seq, Addresses: q.Addresses, Policy: q.Policy, Most: max(q.Most, 0)}
+	question := stats.DropQuery{Epoch: q.Epoch, Seq: q.Seq, Addresses: q.Addresses, Policy: q.Policy, Most: max(q.Most, 0)}
 	if q.Within > 0 {
 		question.Since = time.Now().Add(-q.Within)
 	}
-	of := a.drops
-	if q.Audit {
-		of = a.dryRuns
+	of := ins.a.dropLog.drops
+	if q.DryRun {
+		of = ins.a.dropLog.dryRuns
 	}
 	got := of.Ask(&question)
-	out := inspect.NodeDrops{Audit: q.Audit, Cursor: inspect.Cursor{Epoch: got.Epoch, Seq: got.Seq}, DropCounts: inspect.DropCounts{Left: got.Left, Forgotten: got.Forgotten, Told: got.Told, Untold: got.Untold},
+	out := inspect.NodeDrops{DryRun: q.DryRun, Cursor: inspect.Cursor{Epoch: got.Epoch, Seq: got.Seq}, DropCounts: inspect.DropCounts{Left: got.Left, Forgotten: got.Forgotten, Told: got.Told, Untold: got.Untold},
 		Problem: got.Problem, Records: []inspect.DropRecord{}}
 	for i := range got.Records {
 		d := &got.Records[i]

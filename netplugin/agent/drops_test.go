@@ -31,7 +31,7 @@ func tellingAgent(t *testing.T) (*agent, *pickySwitch) {
 		a.cfg.DropLogRate = 100
 		a.rules.nodes = []policy.NodeInfo{{Name: "node1", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}}}
 		a.node.gateway.Port, a.node.wire.Port = 1, 2
-		a.configure(t.Context())
+		a.node.configure(t.Context())
 		e := wired("u", "c", 7)
 		e.Addresses = []netip.Addr{netip.MustParseAddr("10.0.0.1")}
 		a.compiler.PutEndpoint(local(&e))
@@ -44,7 +44,7 @@ func tellingAgent(t *testing.T) (*agent, *pickySwitch) {
 func (a *agent) askDrops(t *testing.T) (out inspect.NodeDrops) {
 	t.Helper()
 	q, _ := json.Marshal(inspect.NodeQuery{Kind: inspect.QueryDrops, Drops: &inspect.DropsQuery{Most: 9}})
-	body, err := a.Query(t.Context(), q)
+	body, err := a.inspector.Query(t.Context(), q)
 	if err == nil {
 		err = json.Unmarshal(body, &out)
 	}
@@ -107,7 +107,7 @@ func TestDropsAreNamed(t *testing.T) {
 	if _, err := updated(t, a, rules(1, rule, isolation)); err != nil {
 		t.Fatal(err)
 	}
-	go a.drops.Run(t.Context())
+	go a.dropLog.drops.Run(t.Context())
 	m := ofctl.Match{CtNwSrc: netip.MustParsePrefix("10.0.0.9/32"), CtNwDst: netip.MustParsePrefix("10.0.0.1/32"), CtProto: 6, CtTpDst: ofctl.U16{Value: 81, Mask: 0xffff}}
 	if err := a.do(t.Context(), func() {
 		for _, f := range a.compiler.Flows() {
@@ -118,8 +118,8 @@ func TestDropsAreNamed(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	a.drops.Packet(&ofctl.PacketIn{Table: pipeline.TableIngressDenied, Match: m})
-	a.drops.Packet(&ofctl.PacketIn{Table: pipeline.TableForged, Match: ofctl.Match{InPort: 7}, Frame: append(make([]byte, 12), 8, 0, 0x45, 0, 0, 20, 0, 0, 0, 0, 64, 17, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8)})
+	a.dropLog.drops.Packet(&ofctl.PacketIn{Table: pipeline.TableIngressDenied, Match: m})
+	a.dropLog.drops.Packet(&ofctl.PacketIn{Table: pipeline.TableForged, Match: ofctl.Match{InPort: 7}, Frame: append(make([]byte, 12), 8, 0, 0x45, 0, 0, 20, 0, 0, 0, 0, 64, 17, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8)})
 	deadline := time.Now().Add(time.Minute)
 	var got inspect.NodeDrops
 	for got = a.askDrops(t); len(got.Records) < 2 && time.Now().Before(deadline); got = a.askDrops(t) {
@@ -135,11 +135,11 @@ func TestDropsAreNamed(t *testing.T) {
 	if r = got.Records[1]; r.Reason != "forged" || r.Pod != "shop/db" || r.From != netip.MustParseAddr("1.2.3.4") {
 		t.Errorf("%+v", r)
 	}
-	body, err := a.Query(t.Context(), []byte(`{"kind":"drops","drops":{"audit":true,"most":9}}`))
+	body, err := a.inspector.Query(t.Context(), []byte(`{"kind":"drops","drops":{"audit":true,"most":9}}`))
 	if err != nil || !strings.Contains(string(body), `"audit":true`) || !strings.Contains(string(body), `"records":[]`) {
 		t.Errorf("what dry runs would deny: %s, %v", body, err)
 	}
-	if _, err := a.Query(t.Context(), []byte(`{"kind":"drops"}`)); err == nil {
+	if _, err := a.inspector.Query(t.Context(), []byte(`{"kind":"drops"}`)); err == nil {
 		t.Error("a query for nothing is answered")
 	}
 }

@@ -10,18 +10,18 @@ import (
 	"time"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
-	"github.com/flowkeep/flowkeep/netplugin/drops"
 	"github.com/flowkeep/flowkeep/netplugin/pipeline"
+	"github.com/flowkeep/flowkeep/netplugin/stats"
 	"github.com/flowkeep/flowkeep/ofctl"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
 // dry is the rule in a dry run.
 func dry(r *policy.Rule) *policy.Rule {
-	audited := *r
-	audited.Audit = true
-	audited.Key = policy.RuleKey(&audited)
-	return &audited
+	dryRun := *r
+	dryRun.DryRun = true
+	dryRun.Key = policy.RuleKey(&dryRun)
+	return &dryRun
 }
 
 // TestDryRunsAreAnswered: what they would deny is told and counted apart from what is denied.
@@ -32,7 +32,7 @@ func TestDryRunsAreAnswered(t *testing.T) {
 	if _, err := updated(t, a, rules(1, dry(allow(80, policy.Origin{Policy: "shop/db"})), isolates)); err != nil {
 		t.Fatal(err)
 	}
-	go a.dryRuns.Run(t.Context())
+	go a.dropLog.dryRuns.Run(t.Context())
 	m := ofctl.Match{CtNwSrc: netip.MustParsePrefix("10.0.0.9/32"), CtNwDst: netip.MustParsePrefix("10.0.0.1/32"), CtProto: 6, CtTpDst: ofctl.U16{Value: 81, Mask: 0xffff}}
 	if err := a.do(t.Context(), func() {
 		for _, f := range a.compiler.Flows() {
@@ -48,17 +48,17 @@ func TestDryRunsAreAnswered(t *testing.T) {
 	}
 	expect(t, "would be denied", a.counted(t, "shop/db", -1), inspect.Count{Packets: 5, Bytes: 500, Connections: 3})
 	expect(t, "would be let through", a.counted(t, "shop/db", 0), inspect.Count{Packets: 2, Bytes: 200})
-	body, err := a.Query(t.Context(), []byte(`{"kind": "counters"}`))
+	body, err := a.inspector.Query(t.Context(), []byte(`{"kind": "counters"}`))
 	var counters inspect.NodeCounters
-	if err != nil || json.Unmarshal(body, &counters) != nil || slices.ContainsFunc(counters.Counters, func(c inspect.NodeCounter) bool { return !c.Audit }) {
+	if err != nil || json.Unmarshal(body, &counters) != nil || slices.ContainsFunc(counters.Counters, func(c inspect.NodeCounter) bool { return !c.DryRun }) {
 		t.Errorf("%s, %v", body, err)
 	}
 
-	a.dryRuns.Packet(&ofctl.PacketIn{Table: pipeline.TableIngressAudited, Match: m})
-	ask := func(audit bool) (out inspect.NodeDrops) {
+	a.dropLog.dryRuns.Packet(&ofctl.PacketIn{Table: pipeline.TableIngressDryRunDenied, Match: m})
+	ask := func(dryRun bool) (out inspect.NodeDrops) {
 		t.Helper()
-		q, _ := json.Marshal(inspect.NodeQuery{Kind: inspect.QueryDrops, Drops: &inspect.DropsQuery{Most: 9, Audit: audit}})
-		body, err := a.Query(t.Context(), q)
+		q, _ := json.Marshal(inspect.NodeQuery{Kind: inspect.QueryDrops, Drops: &inspect.DropsQuery{Most: 9, DryRun: dryRun}})
+		body, err := a.inspector.Query(t.Context(), q)
 		if err != nil || json.Unmarshal(body, &out) != nil {
 			t.Fatalf("%s, %v", body, err)
 		}
@@ -92,10 +92,10 @@ func TestARefusedDryRunChangesNothing(t *testing.T) {
 	s.refuses = func(f *ofctl.Flow) bool { return pipeline.OnlyCounts(f.Table, f.Priority) }
 	enforced := allow(80, policy.Origin{Policy: "shop/web"})
 	u := rules(1, enforced)
-	audited := map[policy.Key]bool{}
+	dryRun := map[policy.Key]bool{}
 	for port := range uint16(200) {
 		r := dry(allow(1000+port, policy.Origin{Policy: fmt.Sprintf("shop/dry%d", port)}))
-		r.AppliedTo, audited[r.Key] = policy.Key{5}, true
+		r.AppliedTo, dryRun[r.Key] = policy.Key{5}, true
 		u.Rules = append(u.Rules, policy.RuleChange{Key: r.Key, Rule: r})
 	}
 	u.Groups = append(u.Groups, policy.GroupUpdate{Key: policy.Key{5}, Kind: policy.AppliedToGroup, Replace: true, Added: []netip.Addr{netip.MustParseAddr("10.0.0.9")}})
@@ -104,16 +104,16 @@ func TestARefusedDryRunChangesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, e := range errs {
-		if len(e.Rules) == 0 || slices.ContainsFunc(e.Rules, func(k policy.Key) bool { return !audited[k] }) {
+		if len(e.Rules) == 0 || slices.ContainsFunc(e.Rules, func(k policy.Key) bool { return !dryRun[k] }) {
 			t.Errorf("told %+v", e)
 		}
 	}
-	if len(errs) == 0 || a.dryRuns.Ask(&drops.Question{}).Problem == "" || a.drops.Ask(&drops.Question{}).Problem != "" {
-		t.Errorf("%d told to netmaster; who asks: %q, of what is denied %q", len(errs), a.dryRuns.Ask(&drops.Question{}).Problem, a.drops.Ask(&drops.Question{}).Problem)
+	if len(errs) == 0 || a.dropLog.dryRuns.Ask(&stats.DropQuery{}).Problem == "" || a.dropLog.drops.Ask(&stats.DropQuery{}).Problem != "" {
+		t.Errorf("%d told to netmaster; who asks: %q, of what is denied %q", len(errs), a.dropLog.dryRuns.Ask(&stats.DropQuery{}).Problem, a.dropLog.drops.Ask(&stats.DropQuery{}).Problem)
 	}
 	if err := a.do(t.Context(), func() {
-		a.ensureMeters(t.Context(), s) // as after any drift
-		if a.dryRuns.Ask(&drops.Question{}).Problem == "" {
+		a.dropLog.ensureMeters(t.Context(), s) // as after any drift
+		if a.dropLog.dryRuns.Ask(&stats.DropQuery{}).Problem == "" {
 			t.Error("what is refused still is no problem any more")
 		}
 		if a.session == nil || telling(s) == 0 {
@@ -130,8 +130,8 @@ func TestARefusedDryRunChangesNothing(t *testing.T) {
 			t.Errorf("%d flows are in force, want %d", held, len(want))
 		}
 		s.refuses = func(*ofctl.Flow) bool { return false }
-		if err := a.attach(t.Context(), s); err != nil || a.dryRuns.Ask(&drops.Question{}).Problem != "" {
-			t.Errorf("when the switch takes all: %v, %q", err, a.dryRuns.Ask(&drops.Question{}).Problem)
+		if err := a.attach(t.Context(), s); err != nil || a.dropLog.dryRuns.Ask(&stats.DropQuery{}).Problem != "" {
+			t.Errorf("when the switch takes all: %v, %q", err, a.dropLog.dryRuns.Ask(&stats.DropQuery{}).Problem)
 		}
 	}); err != nil {
 		t.Fatal(err)
@@ -147,14 +147,14 @@ func TestMetersMadeAnewAreUsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { counts.Close() })
-	audited := dry(isolation(policy.Origin{Policy: "shop/db", Rule: -1}))
-	audited.AppliedTo = policy.Key{5}
-	u := rules(2, audited)
+	dryRun := dry(isolation(policy.Origin{Policy: "shop/db", Rule: -1}))
+	dryRun.AppliedTo = policy.Key{5}
+	u := rules(2, dryRun)
 	u.Groups = append(u.Groups, policy.GroupUpdate{Key: policy.Key{5}, Kind: policy.AppliedToGroup, Replace: true, Added: []netip.Addr{netip.MustParseAddr("10.0.0.9")}})
 	if err := a.do(t.Context(), func() {
 		a.rules.nodes = []policy.NodeInfo{{Name: "node1", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}}}
 		a.node.gateway.Port, a.node.wire.Port = 1, 2
-		a.configure(t.Context())
+		a.node.configure(t.Context())
 		e := wired("u", "c", 7)
 		e.Addresses = []netip.Addr{netip.MustParseAddr("10.0.0.9")}
 		a.compiler.PutEndpoint(local(&e))
@@ -195,7 +195,7 @@ func TestMetersMadeAnewAreUsed(t *testing.T) {
 	}
 	sw.OFCtl(t, "del-meters")
 	sw.OFCtl(t, "add-meter", "meter=70,pktps,band=type=drop,rate=1") // takes a number in the datapath
-	a.audit(t.Context())
+	a.drift.Check(t.Context())
 	sw.AppCtl(t, "revalidator/purge") // the datapath's cache has the old number until it is revised, which is in its own time
 	if n := met(); n != 20 {
 		t.Errorf("when they were made anew, meters have seen %d of 20\n%s", n, sw.OFCtl(t, "dump-flows", "table=74"))

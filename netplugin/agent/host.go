@@ -7,8 +7,10 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
+	"github.com/flowkeep/flowkeep/api/inspect"
 	"github.com/flowkeep/flowkeep/netplugin/hostnet"
 	"github.com/flowkeep/flowkeep/netplugin/pipeline"
 	"github.com/flowkeep/flowkeep/policydb/policy"
@@ -27,11 +29,18 @@ const (
 type hostKeeper struct {
 	*runner
 	changed   chan struct{} // of what hostnet.Watch reports; has room for one
+	six       atomic.Bool   // the node has IPv6 podCIDRs
 	kept      hostnet.Kept
 	steady    bool                // the last comparison left this node as it should be, and the same is wanted since
 	repaired  map[string][]string // names by object, of the comparison that runs
-	conflicts string              // logged last
-	problem   string              // logged last
+	left      []hostnet.Left      // other nodes' CIDRs without a route, of the comparison that runs
+	leftText  map[string]string   // by reason; logged last
+	problems  []inspect.NetworkProblem
+	conflicts string                     // logged last
+	ways      ways                       // to other nodes, in traffic mode auto
+	wanted    map[string]hostnet.PeerWay // of the last comparison
+	sent      map[string]hostnet.PeerWay // how the switch sent after it
+	problem   string                     // logged last
 }
 
 // watchHost reports changes of the host's network to keepNetwork.
@@ -43,7 +52,7 @@ func (h *hostKeeper) watchHost(ctx context.Context) {
 		}
 	}
 	for ctx.Err() == nil {
-		if err := hostnet.Watch(ctx, changed, h.log); err != nil {
+		if err := hostnet.Watch(ctx, h.six.Load, changed, h.log); err != nil {
 			h.log.Error("could not watch the host's network; it is compared every 30 s", "error", err)
 		}
 		select {
@@ -62,7 +71,7 @@ func (h *hostKeeper) keepNetwork(ctx context.Context) {
 	gap := minHostGap
 	for {
 		select {
-		case infos = <-h.infos:
+		case infos = <-h.node.infos:
 			h.steady = false
 		case <-h.attached:
 			h.steady = false
@@ -74,7 +83,8 @@ func (h *hostKeeper) keepNetwork(ctx context.Context) {
 		if len(infos) == 0 {
 			continue
 		}
-		next := hostInterval
+		h.followWays(infos)
+		next := h.ways.due(time.Now(), hostInterval)
 		if err := h.keepHost(ctx, infos); err != nil {
 			next = retryEvery
 		}
@@ -91,8 +101,14 @@ func (h *hostKeeper) keepNetwork(ctx context.Context) {
 
 // keepHost compares once, and logs and counts what was repaired.
 func (h *hostKeeper) keepHost(ctx context.Context, infos []policy.NodeInfo) error {
-	h.repaired = map[string][]string{}
+	h.repaired, h.left = map[string][]string{}, nil
 	err := h.setNetwork(ctx, infos)
+	if hostnet.IsLinkMissing(err) {
+		select {
+		case h.lostLinks <- struct{}{}:
+		default:
+		}
+	}
 	if h.steady && len(h.repaired) > 0 {
 		for _, object := range slices.Sorted(maps.Keys(h.repaired)) {
 			names := h.repaired[object]
@@ -109,8 +125,7 @@ func (h *hostKeeper) keepHost(ctx context.Context, infos []policy.NodeInfo) erro
 		h.log.Error("could not set the node's network up", "error", err)
 	}
 	h.problem = problem
-	var peers *hostnet.PeerError
-	h.steady = err == nil || errors.As(err, &peers)
+	h.steady = err == nil
 	h.cfg.Health.SetReady("network", problem)
 	return err
 }
@@ -119,37 +134,85 @@ func (h *hostKeeper) setNetwork(ctx context.Context, infos []policy.NodeInfo) er
 	cfg := hostnet.Config{
 		ClusterCIDRs: h.clusters,
 		ServiceCIDRs: h.node.services,
+		Exempted:     h.exempted,
 		GatewayMAC:   nodeMAC(h.cfg.Node, hostnet.Gateway),
 		WireMAC:      nodeMAC(h.cfg.Node, hostnet.Wire),
 		ServiceMAC:   pipeline.ServiceMAC,
 		MTU:          h.cfg.MTU,
-		Tunnelled:    h.cfg.TrafficMode == TrafficGeneve,
-		TunnelMark:   h.tunnelMark(),
+		Tunnelled:    h.cfg.tunnelled(),
+		Translated:   h.cfg.translates(),
+		Ways:         h.ways.at(time.Now()),
+		TunnelMark:   h.node.tunnelMark(),
 		Kept:         &h.kept,
 		Changed: func(object, name string) {
 			h.repaired[object] = append(h.repaired[object], name)
 		},
+		LeftOut: func(l hostnet.Left) { h.left = append(h.left, l) },
 	}
 	cfg.Self, cfg.Others = split(h.cfg.Node, infos)
 	if len(cfg.Self.PodCIDRs) == 0 {
 		return fmt.Errorf("node %s has no spec.podCIDRs: "+
 			"give kube-controller-manager --allocate-node-cidrs, or set them", h.cfg.Node)
 	}
+	h.six.Store(hostnet.HasIPv6(cfg.Self))
 	underlayErr := h.underlay(&cfg)
 	h.logConflicts(hostnet.Conflicts(&cfg))
-	if err := h.do(ctx, func() { h.shutLost(ctx) }); err != nil {
+	if err := h.do(ctx, func() { h.node.setWays(sendByBoth(h.sent, cfg.Ways)); h.node.shutLost(ctx) }); err != nil {
 		return err
 	}
-	setup := hostnet.Setup(&cfg)
-	var peers *hostnet.PeerError
-	if setup != nil && !errors.As(setup, &peers) {
-		return setup
-	}
-	if err := h.do(ctx, func() { h.openSetUp(ctx, cfg.Self.PodCIDRs) }); err != nil {
+	h.sent = sendByBoth(h.sent, cfg.Ways) // where Setup fails, the stack may have either
+	if err := hostnet.Setup(&cfg); err != nil {
 		return err
 	}
-	// another node's wrong address keeps no pod from being attached here
-	return errors.Join(h.openManager(ctx, &cfg), setup, underlayErr)
+	h.reportLeft()
+	problems := networkProblems(&cfg, infos, h.left)
+	h.setProblems(problems)
+	h.sent = withoutRoute(cfg.Ways, h.left)
+	if err := h.do(ctx, func() {
+		h.node.setWays(h.sent)
+		h.node.problems = problems
+		h.node.openSetUp(ctx, cfg.Self.PodCIDRs)
+	}); err != nil {
+		return err
+	}
+	return errors.Join(h.openManager(ctx, &cfg), underlayErr)
+}
+
+// followWays takes over the ways of a list of nodes, and sends netmaster the node's links, if they changed.
+func (h *hostKeeper) followWays(infos []policy.NodeInfo) {
+	if h.cfg.TrafficMode == TrafficGeneve {
+		return
+	}
+	self, _ := split(h.cfg.Node, infos)
+	links, err := hostnet.OnLink(self.Addresses)
+	if err != nil {
+		h.log.Error("could not read the node's segments", "error", err)
+	} else if h.feed != nil {
+		h.feed.SetLinks(links)
+	}
+	if h.cfg.TrafficMode != TrafficAuto {
+		return
+	}
+	now := time.Now()
+	h.ways = h.ways.updated(h.cfg.Node, infos, now)
+	if at := h.ways.at(now); !maps.Equal(at, h.wanted) {
+		h.wanted, h.steady = at, false
+		h.logWays()
+	}
+}
+
+// logWays logs how many nodes are reached by each way.
+func (h *hostKeeper) logWays() {
+	count := map[policy.Way]int{}
+	changing := 0
+	for _, p := range h.ways {
+		count[p.way]++
+		if _, due := p.due(time.Now()); due {
+			changing++
+		}
+	}
+	h.log.Info("the ways to other nodes have changed", "route", count[policy.WayRoute],
+		"geneve", count[policy.WayGeneve], "changing", changing)
 }
 
 // logConflicts logs the conflicts between nodes when they have changed.
@@ -162,4 +225,37 @@ func (h *hostKeeper) logConflicts(conflicts []string) {
 	for _, problem := range conflicts {
 		h.log.Warn(problem)
 	}
+}
+
+// reportLeft sets the metric of other nodes' podCIDRs without a route, and logs what has changed. They are no problem
+// of this node: readiness and the CNI configuration do not depend on any other Node object.
+func (h *hostKeeper) reportLeft() {
+	const most = 3
+	texts := map[string]string{}
+	for _, reason := range hostnet.LeftReasons {
+		var names []string
+		for _, l := range h.left {
+			if l.Reason == reason {
+				names = append(names, fmt.Sprintf("%s of node %s (%s)", l.CIDR, l.Node, l.Text))
+			}
+		}
+		h.metrics.leftOut.WithLabelValues(reason).Set(float64(len(names)))
+		if text := strings.Join(names[:min(len(names), most)], ", "); text != "" {
+			texts[reason] = text
+			if more := len(names) - most; more > 0 {
+				texts[reason] += fmt.Sprintf(" and %d more", more)
+			}
+		}
+	}
+	for _, reason := range hostnet.LeftReasons {
+		text := texts[reason]
+		switch {
+		case text == h.leftText[reason] || text == "":
+		case reason == hostnet.LeftOffLink:
+			h.log.Info("podCIDRs of nodes in other segments are left to the routes of the network", "cidrs", text)
+		case reason != hostnet.LeftConflict: // logConflicts has those
+			h.log.Warn("podCIDRs of other nodes have no route", "reason", reason, "cidrs", text)
+		}
+	}
+	h.leftText = texts
 }

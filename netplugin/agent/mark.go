@@ -45,6 +45,19 @@ func readMark(path string) (m staleMark) {
 	return m
 }
 
+// try returns why the mark could not be set; nil: it exists, or it could be.
+func (m *staleMark) try() error {
+	if m.exists {
+		return nil
+	}
+	next := m.path + ".new"
+	f, err := os.OpenFile(next, os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("try to mark the rule set on disk as stale: %w", err)
+	}
+	return errors.Join(f.Close(), os.Remove(next))
+}
+
 // set makes the file, or replaces its content. Where there is no room for the content, the file alone has to do.
 func (m *staleMark) set(v marked) error {
 	if m.exists && m.held == v {

@@ -2,25 +2,52 @@ package agent
 
 import (
 	"context"
-	"time"
 
-	"github.com/flowkeep/flowkeep/netplugin/hostnet"
-	"github.com/flowkeep/flowkeep/ofctl/appctl"
+	"github.com/flowkeep/flowkeep/ofctl/dptype"
 )
 
-// controlTime bounds how long the owner waits for an answer on ovs-vswitchd's control socket.
-const controlTime = 2 * time.Second
+// maxMegaflows bounds the datapath's cache, by Open vSwitch's flow-limit, where an administrator has not: a change of
+// flows takes effect when all entries are purged, or revised (docs/decisions/028). Above it a packet without an entry is
+// evaluated by ovs-vswitchd, and entries that were not used for 100 ms are deleted.
+const maxMegaflows = 50_000
 
 // purge empties the userspace datapath's cache of decisions (megaflows), so that every packet after a change of flows is judged by
 // them. Open vSwitch revises the cache itself, but its userspace datapath before 3.1.3 looks for the entry to change by a packet that it is for, and
 // where two entries overlap it changes the other: a connection that had been forbidden went on for as long as it sent, while the tables denied it. No packet
 // is lost by it: one that finds nothing in the cache is judged by the flows at once. It is done though ctx has ended: the flows are changed.
-func (a *agent) purge(ctx context.Context) {
-	if a.cfg.DatapathType != hostnet.DatapathNetdev {
+func (v *vswitchd) purge(ctx context.Context) {
+	if v.cfg.DatapathType != dptype.Netdev {
 		return
 	}
-	if err := a.control(context.WithoutCancel(ctx), "revalidator/purge"); err != nil {
-		a.log.Error("could not empty the datapath's cache; connections that are denied now may go on while they send", "error", err)
+	v.purgeOnce(context.WithoutCancel(ctx))
+	select {
+	case v.purged <- struct{}{}:
+	default: // the next one is still due
+	}
+}
+
+func (v *vswitchd) purgeOnce(ctx context.Context) {
+	if err := v.control(ctx, "revalidator/purge"); err != nil && ctx.Err() == nil {
+		v.log.Error("could not empty the datapath's cache; connections that are denied now may go on while they send",
+			"error", err)
+	}
+}
+
+// keepPurged purges the cache once more behind each change of flows, when the round of revalidators has ended that was
+// under way at the first purge. A purge leaves the megaflow out that a revalidator has locked at this moment, and what
+// a revalidator has decided on before a purge may reach the datapath after it: on a busy node the thread can be off
+// its processor for long in between.
+func (v *vswitchd) keepPurged(ctx context.Context) {
+	for {
+		select {
+		case <-v.purged:
+		case <-ctx.Done():
+			return
+		}
+		if err := v.control(ctx, "revalidator/wait"); err != nil {
+			v.log.Debug("the switch reports no end of its revision; its cache is emptied at once", "error", err)
+		}
+		v.purgeOnce(ctx)
 	}
 }
 
@@ -28,11 +55,11 @@ func (a *agent) purge(ctx context.Context) {
 // after the change, and meanwhile packets meet what the revision has made of overlapping entries. ovs-vswitchd's main loop hears OpenFlow first, then
 // its control socket, and wakes the revision in its next round: mostly this purge comes between. Where the loop hears it before the change, or it fails,
 // there is the other.
-func (a *agent) purgeAlong(ctx context.Context) {
-	if a.cfg.DatapathType != hostnet.DatapathNetdev {
+func (v *vswitchd) purgeAlong(ctx context.Context) {
+	if v.cfg.DatapathType != dptype.Netdev {
 		return
 	}
-	if answer, err := a.ask(context.WithoutCancel(ctx), "revalidator/purge"); err == nil {
+	if answer, err := v.ask(context.WithoutCancel(ctx), "revalidator/purge"); err == nil {
 		go func() { _, _ = answer() }()
 	}
 }
@@ -45,52 +72,12 @@ const revisions = 3
 // drain waits until no packet is led by an entry of the datapath's cache that was made before the last change of flows, or of a packet that was being
 // judged then: its entry is made after, and after a purge too. Where the switch does not say in time that it has revised them, a packet of such an entry
 // may find no flow and is dropped.
-func (a *agent) drain(ctx context.Context) {
+func (v *vswitchd) drain(ctx context.Context) {
 	for range revisions {
-		if err := a.control(ctx, "revalidator/wait"); err != nil {
-			a.log.Warn("the switch does not say that it has revised its cache; packets may be lost while it does", "error", err)
+		if err := v.control(ctx, "revalidator/wait"); err != nil {
+			v.log.Warn("the switch does not say that it has revised its cache; packets may be lost while it does", "error", err)
 			break // the purge needs no revision
 		}
 	}
-	a.purge(ctx)
-}
-
-// control has ovs-vswitchd do a command, in bounded time.
-func (a *agent) control(ctx context.Context, command string, args ...string) error {
-	_, err := a.askSwitch(ctx, command, args...)
-	return err
-}
-
-func (a *agent) askSwitch(ctx context.Context, command string, args ...string) (string, error) {
-	answer, err := a.ask(ctx, command, args...)
-	if err != nil {
-		return "", err
-	}
-	return answer()
-}
-
-// ask sends ovs-vswitchd a command. What it returns waits for the answer, in bounded time, and is to be called once.
-func (a *agent) ask(ctx context.Context, command string, args ...string) (func() (string, error), error) {
-	socket, err := a.cfg.controlSocket()
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, controlTime)
-	answer, err := appctl.Ask(ctx, socket, command, args...)
-	if err != nil {
-		cancel()
-		return nil, err
-	}
-	return func() (string, error) {
-		defer cancel()
-		return answer()
-	}, nil
-}
-
-// controlSocket is ovs-vswitchd's.
-func (c *Config) controlSocket() (string, error) {
-	if c.OVSControl != "" {
-		return c.OVSControl, nil
-	}
-	return appctl.Socket(c.OVSRunDir)
+	v.purge(ctx)
 }

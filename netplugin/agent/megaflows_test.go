@@ -55,7 +55,7 @@ func TestOldDecisionsGoAlongWithTheChange(t *testing.T) {
 			asked <- line
 			return ""
 		})
-		a.purgeAlong(t.Context())
+		a.vswitchd.purgeAlong(t.Context())
 		close(sent)
 		for range want {
 			if line := <-asked; !strings.Contains(line, `"revalidator/purge"`) {
@@ -65,6 +65,41 @@ func TestOldDecisionsGoAlongWithTheChange(t *testing.T) {
 		if n := len(asked); n != 0 {
 			t.Errorf("%s: asked %d times more", datapath, n)
 		}
+	}
+}
+
+// TestPurge_IsRepeatedBehindTheRevalidators: what a revalidator has locked, or has decided on, at a purge goes with
+// another one, when its round has ended; also where the switch does not report that.
+func TestPurge_IsRepeatedBehindTheRevalidators(t *testing.T) {
+	for _, c := range []struct {
+		name, refused, want string
+	}{
+		{"a round ends", "nothing", "purge wait purge"},
+		{"no round is reported", "revalidator/wait", "purge wait purge"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a, s, _ := testAgent(t)
+			a.session = s
+			a.cfg.DatapathType, a.cfg.OVSControl = "netdev", filepath.Join(t.TempDir(), "ctl")
+			asked := refusing(t, a.cfg.OVSControl, c.refused)
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan struct{})
+			if err := a.commit(ctx, []ofctl.FlowMod{{Flow: ofctl.Flow{Table: 33, Priority: 7}}}); err != nil {
+				t.Fatal(err)
+			}
+			go func() { defer close(done); a.vswitchd.keepPurged(ctx) }()
+			var got []string
+			for range 3 {
+				_, command, _ := strings.Cut(<-asked, "revalidator/")
+				command, _, _ = strings.Cut(command, `"`)
+				got = append(got, command)
+			}
+			if got := strings.Join(got, " "); got != c.want {
+				t.Errorf("the switch was sent %q, want %q", got, c.want)
+			}
+			cancel()
+			<-done
+		})
 	}
 }
 
@@ -146,7 +181,7 @@ func TestTheCacheIsEmptiedThoughItsRevisionIsNotTold(t *testing.T) {
 	a, _, _ := testAgent(t)
 	a.cfg.DatapathType, a.cfg.OVSControl = "netdev", filepath.Join(t.TempDir(), "ctl")
 	asked := refusing(t, a.cfg.OVSControl, "revalidator/wait")
-	a.drain(t.Context())
+	a.vswitchd.drain(t.Context())
 	for _, want := range []string{"revalidator/wait", "revalidator/purge"} {
 		select {
 		case line := <-asked:
@@ -191,7 +226,7 @@ func TestTheOwnerDoesNotWaitForASilentSwitch(t *testing.T) {
 	}
 	defer listener.Close()
 	failed := make(chan error, 1)
-	go func() { failed <- a.control(t.Context(), "revalidator/purge") }()
+	go func() { failed <- a.vswitchd.control(t.Context(), "revalidator/purge") }()
 	select {
 	case err := <-failed:
 		if err == nil {

@@ -5,29 +5,35 @@ import (
 	"time"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
+	"github.com/flowkeep/flowkeep/netplugin/endpoints"
 	"github.com/flowkeep/flowkeep/netplugin/hostnet"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
 type metrics struct {
-	revision       prometheus.Gauge
-	switchUp       prometheus.Gauge
-	masterUp       prometheus.Gauge
-	flowMods       prometheus.Counter
-	refused        prometheus.Counter
-	audits         prometheus.Counter
-	auditErrors    prometheus.Counter
-	auditSeconds   prometheus.Histogram
-	drift          *prometheus.CounterVec
-	hostRepairs    *prometheus.CounterVec
-	stateErrors    prometheus.Counter
-	stateCorrupt   prometheus.Counter
-	stateStale     prometheus.Counter
-	unsaved        prometheus.Gauge
-	updateSeconds  prometheus.Histogram
-	realizeSeconds prometheus.Histogram
-	cniSeconds     *prometheus.HistogramVec
-	cniErrors      *prometheus.CounterVec
+	revision     prometheus.Gauge
+	switchUp     prometheus.Gauge
+	masterUp     prometheus.Gauge
+	flowMods     prometheus.Counter
+	refused      prometheus.Counter
+	hostRepairs  *prometheus.CounterVec
+	tracked      *prometheus.GaugeVec
+	trackedLimit *prometheus.GaugeVec
+	limited      prometheus.Counter
+	full         prometheus.Gauge
+	leftOut      *prometheus.GaugeVec
+	// networkProblems are by kind, as inspect.NetworkKinds
+	networkProblems *prometheus.GaugeVec
+	stateErrors     prometheus.Counter
+	stateCorrupt    prometheus.Counter
+	stateStale      prometheus.Counter
+	unsaved         prometheus.Gauge
+	untranslated    prometheus.Gauge
+	kept            *prometheus.GaugeVec
+	updateSeconds   prometheus.Histogram
+	realizeSeconds  prometheus.Histogram
+	cniSeconds      *prometheus.HistogramVec
+	cniErrors       *prometheus.CounterVec
 }
 
 // promisedStart is how many seconds half of the pods may wait for their policies (issue 3): a bucket ends there, so that it can be told whether they do.
@@ -42,38 +48,81 @@ func newMetrics(r prometheus.Registerer) metrics {
 	}
 	buckets := prometheus.ExponentialBuckets(0.0005, 2, 16)
 	m := metrics{
-		revision:     gauge("revision", "Revision of the rule set that is in force."),
-		switchUp:     gauge("switch_connected", "1 while Open vSwitch is connected and takes packets."),
-		masterUp:     gauge("netmaster_connected", "1 while netmaster is connected."),
-		flowMods:     counter("flow_mods_total", "Flow mods committed."),
-		refused:      counter("flow_mods_refused_total", "Flow mods that the switch refused."),
-		audits:       counter("audits_total", "Comparisons of the switch with what it should hold."),
-		auditErrors:  counter("audit_errors_total", "Audits that did not come to their end."),
-		auditSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "flowkeep_netplugin_audit_seconds", Help: "Time from the beginning of an audit until its result.", Buckets: buckets}),
-		drift:        prometheus.NewCounterVec(prometheus.CounterOpts{Name: "flowkeep_netplugin_drift_flows_total", Help: "Flows that were missing, changed or extra at an audit."}, []string{"kind"}),
+		revision: gauge("revision", "Revision of the rule set that is in force."),
+		switchUp: gauge("switch_connected", "1 while Open vSwitch is connected and takes packets."),
+		masterUp: gauge("netmaster_connected", "1 while netmaster is connected."),
+		flowMods: counter("flow_mods_total", "Flow mods committed."),
+		refused:  counter("flow_mods_refused_total", "Flow mods that the switch refused."),
 		hostRepairs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "flowkeep_netplugin_host_repairs_total",
 			Help: "Parts of the host's network that another program removed or changed, and netplugin restored.",
 		}, []string{"object"}),
-		stateErrors:    counter("state_errors_total", "Failures to write the rule set to disk."),
-		stateCorrupt:   counter("state_corrupt_total", "Times the rule set on disk was unreadable and set aside."),
-		stateStale:     counter("state_stale_total", "Starts with a rule set on disk that was not the last in force."),
-		unsaved:        gauge("state_unsaved", "1 while the disk does not take the rule set that is in force."),
+		tracked: zoneGauge("tracked_connections",
+			"Connections that conntrack holds, by zone: policy, service, translation and hairpin are pods', "+
+				"node is the whole table of the node's kernel."),
+		trackedLimit: zoneGauge("tracked_connections_limit",
+			"Connections that a zone may have; a new one above it is not tracked, or dropped."),
+		limited: counter("connections_limited_total",
+			"Packets of new connections to Services that were dropped because their pod opened too many."),
+		full: gauge("conntrack_full",
+			"1 while new connections are dropped, but the node's own, because pods' have nearly filled conntrack."),
+		stateErrors:  counter("state_errors_total", "Failures to write the rule set to disk."),
+		stateCorrupt: counter("state_corrupt_total", "Times the rule set on disk was unreadable and set aside."),
+		stateStale:   counter("state_stale_total", "Starts with a rule set on disk that was not the last in force."),
+		unsaved:      gauge("state_unsaved", "1 while the disk does not take the rule set that is in force."),
+		untranslated: gauge("services_untranslated", "Services that the switch does not translate as a whole."),
+		kept: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "flowkeep_netplugin_pods_kept",
+			Help: "Pods of which a part is not seen, by reason; nothing proves that they have ended.",
+		}, []string{"reason"}),
 		updateSeconds:  prometheus.NewHistogram(prometheus.HistogramOpts{Name: "flowkeep_netplugin_update_seconds", Help: "Time from an update to its being in force.", Buckets: buckets}),
 		realizeSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "flowkeep_netplugin_realize_seconds", Help: "Time a wired pod waited for its policies to be in force; part of ADD.", Buckets: slices.Sorted(slices.Values(append(slices.Clone(buckets), promisedStart)))}),
 		cniSeconds:     prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "flowkeep_netplugin_cni_seconds", Help: "Time of CNI commands.", Buckets: buckets}, []string{"command"}),
 		cniErrors:      prometheus.NewCounterVec(prometheus.CounterOpts{Name: "flowkeep_netplugin_cni_errors_total", Help: "CNI commands that failed."}, []string{"command"}),
 	}
-	for _, kind := range []string{inspect.FlowMissing, inspect.FlowChanged, inspect.FlowExtra} {
-		m.drift.WithLabelValues(kind) // there from the start: rates need a beginning
-	}
-	for _, object := range append(slices.Clone(hostnet.Objects), objectPort) {
-		m.hostRepairs.WithLabelValues(object)
-	}
+	m.leftOut, m.networkProblems = newNetworkMetrics()
+	m.begin()
 	if r != nil {
-		r.MustRegister(m.hostRepairs, m.revision, m.switchUp, m.masterUp, m.flowMods, m.refused, m.audits, m.auditErrors, m.auditSeconds, m.drift, m.stateErrors, m.stateCorrupt, m.stateStale, m.unsaved, m.updateSeconds, m.realizeSeconds, m.cniSeconds, m.cniErrors)
+		r.MustRegister(m.kept, m.leftOut, m.networkProblems, m.untranslated)
+		r.MustRegister(m.tracked, m.trackedLimit, m.limited, m.full)
+		r.MustRegister(m.hostRepairs, m.revision, m.switchUp, m.masterUp, m.flowMods, m.refused, m.stateErrors, m.stateCorrupt, m.stateStale, m.unsaved, m.updateSeconds, m.realizeSeconds, m.cniSeconds, m.cniErrors)
 	}
 	return m
+}
+
+// newNetworkMetrics returns the gauges of what this node finds wrong with the cluster's network.
+func newNetworkMetrics() (leftOut, problems *prometheus.GaugeVec) {
+	leftOut = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "flowkeep_netplugin_peer_cidrs_left_out",
+		Help: "PodCIDRs of other nodes without a route of Flowkeep's, by reason.",
+	}, []string{"reason"})
+	problems = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "flowkeep_netplugin_network_problems",
+		Help: "Problems of the cluster's network as this node sees it, by kind; at most 16.",
+	}, []string{"kind"})
+	return leftOut, problems
+}
+
+// zoneGauge returns a gauge by zone of conntrack.
+func zoneGauge(name, help string) *prometheus.GaugeVec {
+	opts := prometheus.GaugeOpts{Name: "flowkeep_netplugin_" + name, Help: help}
+	return prometheus.NewGaugeVec(opts, []string{"zone"})
+}
+
+// begin sets the series of all labels to 0: rates need a beginning.
+func (m *metrics) begin() {
+	for _, object := range append(slices.Clone(hostnet.Objects), objectPort, objectBridge, objectHostPort) {
+		m.hostRepairs.WithLabelValues(object)
+	}
+	for _, reason := range hostnet.LeftReasons {
+		m.leftOut.WithLabelValues(reason)
+	}
+	for _, kind := range inspect.NetworkKinds {
+		m.networkProblems.WithLabelValues(kind)
+	}
+	for _, reason := range endpoints.KeptReasons {
+		m.kept.WithLabelValues(reason)
+	}
 }
 
 func (m *metrics) observeCNI(command string, took time.Duration, err error) {

@@ -27,8 +27,8 @@ func TestLostPodCIDRsAreShutFirst(t *testing.T) {
 	if err := a.do(t.Context(), func() {
 		a.node.gateway.Port, a.node.wire.Port, a.node.services = 1, 2, []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}
 		is(ours)
-		a.shutLost(t.Context())
-		if a.configured {
+		a.node.shutLost(t.Context())
+		if a.node.configured {
 			t.Error("a node that nothing was known of is configured before its stack is set up")
 		}
 		e := wired("u", "c", 7)
@@ -46,9 +46,9 @@ func TestLostPodCIDRsAreShutFirst(t *testing.T) {
 		} {
 			is(step.now)
 			if step.set {
-				a.openSetUp(t.Context(), a.self().PodCIDRs)
+				a.node.openSetUp(t.Context(), a.node.self().PodCIDRs)
 			} else {
-				a.shutLost(t.Context())
+				a.node.shutLost(t.Context())
 			}
 			if got := shut(); got != step.want {
 				t.Errorf("step %d: shut %v, want %v", i, got, step.want)

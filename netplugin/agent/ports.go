@@ -1,13 +1,17 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"net"
 	"slices"
 	"time"
 
 	"github.com/flowkeep/flowkeep/netplugin/endpoints"
 	"github.com/flowkeep/flowkeep/netplugin/hostnet"
+	"github.com/flowkeep/flowkeep/ofctl/dptype"
 	"github.com/flowkeep/flowkeep/ofctl/ovsdb"
 )
 
@@ -16,13 +20,18 @@ const (
 	portInterval = 30 * time.Second
 	// minPodNumber and maxPodNumber bound the OpenFlow numbers of pods' ports (ovs-vswitchd.conf.db(5), ofport_request).
 	minPodNumber = 256
-	maxPodNumber = 65279
+	maxPodNumber = 65276
+	// Numbers of the node's own ports while the switch does not have them. No port gets one of these: Open vSwitch
+	// gives numbers from 1 on, and pods request theirs.
+	lostGateway = maxPodNumber + 1
+	lostWire    = maxPodNumber + 2
+	lostTunnel  = maxPodNumber + 3
 )
 
 // ensureNodePorts creates what is missing of the bridge and the ports that lead to the node and to other nodes, and
 // returns the ports' numbers; that of the tunnel is 0 without one.
 func (r *runner) ensureNodePorts(ctx context.Context) (gw, wire, tunnel uint32, err error) {
-	if err = r.db.EnsureBridge(ctx, ovsdb.BridgeSpec{Name: r.cfg.Bridge, DatapathType: r.cfg.DatapathType}); err != nil {
+	if _, err = r.ensureBridge(ctx); err != nil {
 		return
 	}
 	internal := func(name string) (uint32, error) {
@@ -38,6 +47,16 @@ func (r *runner) ensureNodePorts(ctx context.Context) (gw, wire, tunnel uint32, 
 	return
 }
 
+// ensureBridge creates the bridge where it is missing, corrects it where it differs, and reports whether it wrote.
+func (r *runner) ensureBridge(ctx context.Context) (wrote bool, err error) {
+	return r.db.EnsureBridge(ctx, ovsdb.BridgeSpec{
+		Name:         r.cfg.Bridge,
+		DatapathType: r.cfg.DatapathType,
+		Prefixes:     r.cfg.prefixes(),
+		FlowLimit:    maxMegaflows,
+	})
+}
+
 // EnsurePort creates a pod's port where it is missing, and returns its number. A new port gets a number that no other
 // pod has had since the counter of numbers began anew: flows of a pod that has ended are never those of another one.
 func (r *runner) EnsurePort(ctx context.Context, name string, e *endpoints.Endpoint) (uint32, error) {
@@ -46,12 +65,70 @@ func (r *runner) EnsurePort(ctx context.Context, name string, e *endpoints.Endpo
 	if number == 0 {
 		number = freeNumber(e.Order, r.manager.List())
 	}
-	return r.db.EnsurePort(ctx, ovsdb.PortSpec{
+	number, err := r.db.EnsurePort(ctx, ovsdb.PortSpec{
 		Bridge:      r.cfg.Bridge,
 		Name:        name,
 		Number:      number,
 		ExternalIDs: map[string]string{"pod": e.ID(), "container": e.ContainerID},
 	})
+	if err != nil {
+		return 0, err
+	}
+	return number, r.pods.claim(ctx, name, number)
+}
+
+// claim removes the flows that another owner has on a port's number: the switch gives a number to one port only, so the
+// owner has lost its own.
+func (lp *localPods) claim(ctx context.Context, name string, number uint32) error {
+	var err error
+	doErr := lp.a.do(ctx, func() {
+		stale := false
+		for _, p := range lp.byID {
+			if p.endpoint.Port == number && p.endpoint.HostIfName != name {
+				p.endpoint.Port, stale = 0, true
+				lp.a.compiler.RemoveEndpoint(p.endpoint.ID())
+			}
+		}
+		if n := lp.a.node.without(number); n != lp.a.node.numbers() {
+			stale = true
+			lp.a.node.setNumbers(ctx, n)
+		}
+		if stale && lp.a.session != nil { // else attach compares all flows
+			err = lp.a.commit(ctx, lp.a.take())
+			lp.a.report()
+		}
+	})
+	return errors.Join(doErr, err)
+}
+
+// nodeNumbers are the numbers of the ports that lead to the node and to other nodes; the tunnel's is 0 without one.
+type nodeNumbers struct{ gateway, wire, tunnel uint32 }
+
+func (nc *nodeConfig) numbers() nodeNumbers {
+	return nodeNumbers{nc.gateway.Port, nc.wire.Port, nc.tunnel}
+}
+
+// without returns the numbers with that of a port that is gone replaced by a number that no port has.
+func (nc *nodeConfig) without(number uint32) nodeNumbers {
+	n := nc.numbers()
+	for _, of := range []struct {
+		port *uint32
+		lost uint32
+	}{{&n.gateway, lostGateway}, {&n.wire, lostWire}, {&n.tunnel, lostTunnel}} {
+		if *of.port == number && number != 0 {
+			*of.port = of.lost
+		}
+	}
+	return n
+}
+
+// setNumbers compiles the node's flows again where the numbers of its ports have changed.
+func (nc *nodeConfig) setNumbers(ctx context.Context, n nodeNumbers) {
+	if n == nc.numbers() {
+		return
+	}
+	nc.gateway.Port, nc.wire.Port, nc.tunnel = n.gateway, n.wire, n.tunnel
+	nc.configure(ctx)
 }
 
 // freeNumber returns the first number from the order's on that no endpoint has.
@@ -81,29 +158,36 @@ func (r *runner) learnPorts(ctx context.Context) error {
 		number[p.Name] = p.OFPort
 	}
 	return r.do(ctx, func() {
-		r.renumber(number)
-		gw, wire, tunnel := number[hostnet.Gateway], number[hostnet.Wire], number[hostnet.Tunnel]
-		if gw != 0 && wire != 0 && (gw != r.node.gateway.Port || wire != r.node.wire.Port || tunnel != r.node.tunnel) {
-			r.node.gateway.Port, r.node.wire.Port, r.node.tunnel = gw, wire, tunnel
-			r.configure(ctx)
-		}
+		r.pods.renumber(number)
+		r.node.setNumbers(ctx, numbersOf(number, r.cfg.tunnelled()))
 	})
+}
+
+// numbersOf returns the numbers of the node's own ports. A port that the switch does not have gets one that no port
+// has: its flows leave its former number, which may be another port's.
+func numbersOf(number map[string]uint32, tunnelled bool) (n nodeNumbers) {
+	n.gateway = cmp.Or(number[hostnet.Gateway], lostGateway)
+	n.wire = cmp.Or(number[hostnet.Wire], lostWire)
+	if tunnelled {
+		n.tunnel = cmp.Or(number[hostnet.Tunnel], lostTunnel)
+	}
+	return n
 }
 
 // renumber gives pods the numbers that their ports have, by the names of their links. It first closes pods whose number
 // has changed, so that two pods can exchange numbers.
-func (a *agent) renumber(number map[string]uint32) {
+func (lp *localPods) renumber(number map[string]uint32) {
 	var changed []*pod
-	for _, p := range a.pods {
+	for _, p := range lp.byID {
 		if n := number[p.endpoint.HostIfName]; n != p.endpoint.Port {
 			p.endpoint.Port = n
-			a.compiler.RemoveEndpoint(p.endpoint.ID())
+			lp.a.compiler.RemoveEndpoint(p.endpoint.ID())
 			changed = append(changed, p)
 		}
 	}
 	for _, p := range changed {
 		if p.settled {
-			a.compiler.PutEndpoint(local(&p.endpoint))
+			lp.a.compiler.PutEndpoint(local(&p.endpoint))
 		}
 	}
 }
@@ -119,17 +203,21 @@ func (k *portKeeper) keepPorts(ctx context.Context) {
 	for {
 		select {
 		case <-k.db.Changes():
+		case <-k.lostLinks:
 		case <-again.C:
 		case <-ctx.Done():
 			return
 		}
-		err := k.repairPorts(ctx)
+		busy, err := k.repairPorts(ctx)
 		next, text := portInterval, ""
+		if busy {
+			next = retryEvery
+		}
 		if err != nil && ctx.Err() == nil {
 			next, text = retryEvery, err.Error()
 		}
 		if text != "" && text != problem {
-			k.log.Error("could not recreate ports of the bridge; their packets are denied", "error", err)
+			k.log.Error("ports of the bridge are missing or not open; their packets are denied", "error", err)
 		}
 		problem = text
 		k.cfg.Health.SetReady("ports", text)
@@ -141,49 +229,152 @@ func (k *portKeeper) keepPorts(ctx context.Context) {
 	}
 }
 
-// repairPorts compares the bridge's ports with those that are wanted. While ovsdb-server is away it does nothing: the
-// switch keeps its ports.
-func (k *portKeeper) repairPorts(ctx context.Context) error {
+// repairPorts compares the bridge's ports with those that are wanted. The flows of a port that is gone go first: its
+// number may be another port's in a moment. While ovsdb-server is away it does nothing: the switch keeps its ports. It
+// reports whether a port was left to a request that is under way.
+func (k *portKeeper) repairPorts(ctx context.Context) (busy bool, err error) {
 	if !k.db.Connected() {
-		return nil
+		return false, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	have, lost, err := k.comparePorts(ctx)
+	have, err := k.readPorts(ctx)
 	if err != nil {
-		return err
+		return false, err
 	}
-	if len(lost) > 0 {
-		if _, _, _, err := k.ensureNodePorts(ctx); err != nil {
-			return err
+	if have.bridge {
+		if err := errors.Join(k.correctBridge(ctx), k.closeLost(ctx, &have), k.relearn(ctx)); err != nil {
+			return false, err
 		}
 	}
-	pods, podsErr := k.manager.EnsurePorts(ctx, have)
-	if lost = append(lost, pods...); len(lost) > 0 {
-		k.metrics.hostRepairs.WithLabelValues(objectPort).Add(float64(len(lost)))
-		k.log.Warn("another program removed ports of the bridge; recreated", "ports", lost)
+	created, nodeErr := have.lost(k.cfg.Bridge, k.cfg.tunnelled()), error(nil)
+	if len(created) > 0 || !have.nodeOpen(k.cfg.tunnelled()) {
+		if _, _, _, nodeErr = k.ensureNodePorts(ctx); nodeErr != nil && !have.bridge {
+			return false, nodeErr
+		}
 	}
-	return errors.Join(podsErr, k.relearn(ctx))
+	pods, waiting, podsErr := k.manager.EnsurePorts(ctx, have.open)
+	created = append(created, slices.DeleteFunc(pods, func(n string) bool { return have.rows[n] })...)
+	if nodeErr == nil && len(created) > 0 {
+		k.metrics.hostRepairs.WithLabelValues(objectPort).Add(float64(len(created)))
+		k.log.Warn("another program removed ports of the bridge; recreated", "ports", created)
+	}
+	return len(waiting) > 0, errors.Join(nodeErr, podsErr, k.relearn(ctx))
 }
 
-// objectPort is the value of the label object of host repairs for the bridge and its ports.
-const objectPort = "port"
+// Values of the label object of host repairs, for ports that were removed and for a bridge that was changed.
+const (
+	objectPort   = "port"
+	objectBridge = "bridge"
+)
 
-// comparePorts returns the names of the bridge's ports, and what is missing of the bridge and of the node's own ports.
-func (k *portKeeper) comparePorts(ctx context.Context) (have map[string]bool, lost []string, err error) {
+// correctBridge restores what another program changed of the bridge itself.
+func (k *portKeeper) correctBridge(ctx context.Context) error {
+	wrote, err := k.ensureBridge(ctx)
+	if err != nil {
+		return fmt.Errorf("correct the bridge: %w", err)
+	}
+	if wrote {
+		k.metrics.hostRepairs.WithLabelValues(objectBridge).Inc()
+		k.log.Warn("another program changed the bridge in Open vSwitch's database; corrected", "bridge", k.cfg.Bridge)
+	}
+	return nil
+}
+
+// closeLost closes ports that the switch has open without their link, which another program deleted or renamed: the
+// switch keeps the device, by which no packet comes.
+func (k *portKeeper) closeLost(ctx context.Context, have *bridgePorts) error {
+	for _, name := range []string{hostnet.Gateway, hostnet.Wire} {
+		if !have.open[name] || !k.cfg.hasLinks() || !k.isLost(ctx, name) {
+			continue
+		}
+		k.log.Warn("another program removed the link of a port; the port is recreated", "port", name)
+		bounded, cancel := context.WithTimeout(ctx, controlTime)
+		err := k.db.ClosePort(bounded, name)
+		cancel()
+		if err != nil {
+			return err
+		}
+		delete(have.open, name)
+		delete(have.rows, name)
+	}
+	return nil
+}
+
+// isLost reports whether a link is missing, now and a moment later, while there is a connection to the switch: when
+// ovs-vswitchd ends its links go, and it creates them when it starts.
+func (k *portKeeper) isLost(ctx context.Context, name string) bool {
+	missing := func() bool {
+		connected := false
+		err := k.do(ctx, func() { connected = k.session != nil })
+		return err == nil && connected && !hostnet.LinkExists(name)
+	}
+	if !missing() {
+		return false
+	}
+	select {
+	case <-time.After(minHostGap):
+		return missing()
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// hasLinks reports whether the ports that lead to the node are links: not those of the switch that tests have.
+func (c *Config) hasLinks() bool {
+	return c.DatapathType == dptype.Netdev || c.DatapathType == dptype.System
+}
+
+// bridgePorts are the bridge's ports in the database by name, and those of them that the switch has opened: of a device
+// that it cannot open there is a row without a number.
+type bridgePorts struct {
+	bridge     bool
+	rows, open map[string]bool
+}
+
+func (k *portKeeper) readPorts(ctx context.Context) (p bridgePorts, err error) {
 	there, _, names, err := k.db.Made(ctx, k.cfg.Bridge)
 	if err != nil {
-		return nil, nil, err
+		return p, err
 	}
-	have = map[string]bool{k.cfg.Bridge: there}
+	p = bridgePorts{bridge: there, rows: map[string]bool{}, open: map[string]bool{}}
 	for _, n := range names {
-		have[n] = true
+		p.rows[n] = true
 	}
-	wanted := []string{k.cfg.Bridge, hostnet.Gateway, hostnet.Wire}
-	if k.cfg.TrafficMode == TrafficGeneve {
-		wanted = append(wanted, hostnet.Tunnel)
+	if !there {
+		return p, nil
 	}
-	return have, slices.DeleteFunc(wanted, func(n string) bool { return have[n] }), nil
+	opened, err := k.db.Ports(ctx, k.cfg.Bridge)
+	for _, o := range opened {
+		p.open[o.Name] = true
+	}
+	return p, err
+}
+
+// nodePorts returns the names of the ports that lead to the node and to other nodes.
+func nodePorts(tunnelled bool) []string {
+	if tunnelled {
+		return []string{hostnet.Gateway, hostnet.Wire, hostnet.Tunnel}
+	}
+	return []string{hostnet.Gateway, hostnet.Wire}
+}
+
+// lost returns what the database does not have of the bridge and the node's own ports.
+func (p *bridgePorts) lost(bridge string, tunnelled bool) (names []string) {
+	if !p.bridge {
+		names = append(names, bridge)
+	}
+	for _, n := range nodePorts(tunnelled) {
+		if !p.rows[n] {
+			names = append(names, n)
+		}
+	}
+	return names
+}
+
+// nodeOpen reports whether the switch has opened all of the node's own ports.
+func (p *bridgePorts) nodeOpen(tunnelled bool) bool {
+	return !slices.ContainsFunc(nodePorts(tunnelled), func(n string) bool { return !p.open[n] })
 }
 
 // relearn reads the ports' numbers, and changes the flows where one differs.
@@ -220,8 +411,34 @@ func (k *portKeeper) keepSwept(ctx context.Context) {
 		if k.manager.Ready() != nil || time.Since(swept) < hostInterval {
 			continue
 		}
-		if k.manager.Sweep(ctx) == nil {
+		k.deleteNoted(ctx)
+		kept, err := k.manager.Sweep(ctx)
+		if err == nil {
 			swept = time.Now()
 		}
+		k.pods.reportKept(kept)
 	}
+}
+
+// reportKept sets metrics and readiness by what a sweep has kept.
+func (lp *localPods) reportKept(kept endpoints.Kept) {
+	for _, reason := range endpoints.KeptReasons {
+		lp.a.metrics.kept.WithLabelValues(reason).Set(float64(len(kept[reason])))
+	}
+	text := ""
+	if n := len(kept[endpoints.KeptLinkUnseen]); n > 0 {
+		text = fmt.Sprintf("links of %d pods are not seen here, though nothing proves that the pods have ended", n)
+	}
+	lp.a.setReady("pods", text)
+}
+
+// inHost returns why this may not be the node's network namespace. Fk-gw and fk-wire are in that of ovs-vswitchd, where
+// pods' links are too.
+func inHost() error {
+	for _, name := range []string{hostnet.Gateway, hostnet.Wire} {
+		if _, err := net.InterfaceByName(name); err != nil {
+			return fmt.Errorf("link %s of the bridge is not seen in this network namespace: %w", name, err)
+		}
+	}
+	return nil
 }

@@ -67,21 +67,21 @@ func TestRenumber_ClosesPodsWithoutAPort(t *testing.T) {
 		Addresses:   []netip.Addr{netip.MustParseAddr("10.244.1.5")},
 		Realised:    true,
 	}
-	a.restorePods([]endpoints.Endpoint{e})
-	a.configure(t.Context())
+	a.pods.restorePods([]endpoints.Endpoint{e})
+	a.node.configure(t.Context())
 	leaves := func(port uint32) bool {
 		p := fake.IP(e.Addresses[0], netip.MustParseAddr("198.51.100.7"), 17, 53)
-		p.EthSrc = ofctl.MAC(e.MAC)
+		p.EthSrc, p.EthDst = ofctl.MAC(e.MAC), a.node.gateway.MAC
 		return portsOf(t, a).Inject(port, p).Left(2)
 	}
 	if !leaves(3) {
 		t.Fatal("the pod cannot send: nothing is shown")
 	}
-	a.renumber(map[string]uint32{"fk-gw": 1})
+	a.pods.renumber(map[string]uint32{"fk-gw": 1})
 	if leaves(3) {
 		t.Error("port 3 sends as a pod that has no port")
 	}
-	a.renumber(map[string]uint32{"fkpdb": 300})
+	a.pods.renumber(map[string]uint32{"fkpdb": 300})
 	if leaves(3) || !leaves(300) {
 		t.Error("the pod's own port does not send, or its former one does")
 	}

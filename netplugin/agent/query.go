@@ -6,14 +6,28 @@ import (
 	"fmt"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
-	"github.com/flowkeep/flowkeep/netplugin/connections"
+	"github.com/flowkeep/flowkeep/netplugin/capture"
+	"github.com/flowkeep/flowkeep/netplugin/conntrack"
+	"github.com/flowkeep/flowkeep/netplugin/driftcheck"
 	"github.com/flowkeep/flowkeep/netplugin/pipeline"
 	"github.com/flowkeep/flowkeep/ofctl"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
-// Query answers what netctl asks of this node.
-func (a *agent) Query(ctx context.Context, body []byte) ([]byte, error) {
+// inspector responds to netctl's requests to this node.
+type inspector struct {
+	a        *agent
+	captures *capture.Captures
+}
+
+// handler is the agent and its inspector as netmaster's messages reach them.
+type handler struct {
+	*agent
+	*inspector
+}
+
+// Query responds to a request of netctl's to this node.
+func (ins *inspector) Query(ctx context.Context, body []byte) ([]byte, error) {
 	var q inspect.NodeQuery
 	if err := json.Unmarshal(body, &q); err != nil {
 		return nil, fmt.Errorf("query: %w", err)
@@ -25,53 +39,67 @@ func (a *agent) Query(ctx context.Context, body []byte) ([]byte, error) {
 	}
 	switch q.Kind {
 	case inspect.QueryFlows:
-		return a.queryFlows(ctx, q.Rules)
+		return ins.queryFlows(ctx, q.Rules)
 	case inspect.QueryStatus:
-		return a.queryStatus(ctx)
+		return ins.queryStatus(ctx)
 	case inspect.QueryCuts:
-		return a.queryCuts()
+		return ins.queryCuts()
 	case inspect.QueryDrops:
-		return a.queryDrops(q.Drops)
+		return ins.queryDrops(q.Drops)
 	case inspect.QueryTrace:
-		return a.queryTrace(ctx, q.Packets)
+		return newTracer(ins.a).Packets(ctx, q.Packets)
 	case inspect.QueryCounters:
-		return a.queryCounters(ctx, q.Namespace)
+		return ins.queryCounters(ctx, q.Namespace)
 	case inspect.QueryConnections:
-		return a.queryConnections(ctx, q.Connections)
+		return ins.queryConnections(ctx, q.Connections)
 	case inspect.QuerySupport:
-		return a.querySupport(ctx)
+		return ins.querySupport(ctx)
+	case inspect.QueryService:
+		return ins.queryService(ctx, q.Service)
+	case inspect.QueryServiceTrace:
+		return newTracer(ins.a).Services(ctx, q.Packets)
+	case inspect.QueryServiceReport:
+		return ins.reportService(ctx, q.Service)
 	case inspect.QueryVerify:
-		return a.queryVerify(ctx)
+		return ins.a.drift.Verify(ctx, q.Independent)
 	}
 	return nil, fmt.Errorf("this netplugin knows no query %q", q.Kind)
 }
 
-func (a *agent) queryStatus(ctx context.Context) ([]byte, error) {
+func (ins *inspector) queryStatus(ctx context.Context) ([]byte, error) {
 	var st inspect.NodeStatus
-	if err := a.do(ctx, func() { st = a.status() }); err != nil {
+	if err := ins.a.do(ctx, func() { st = ins.status() }); err != nil {
 		return nil, err
 	}
 	return json.Marshal(st)
 }
 
 // status is the node's own word on itself.
-func (a *agent) status() inspect.NodeStatus {
-	d := &a.drift
-	return inspect.NodeStatus{Version: a.cfg.Version, Revision: a.rules.revision, SwitchConnected: a.session != nil, SwitchProblem: a.switchProblem, Datapath: a.cfg.DatapathType,
-		Endpoints: len(a.pods), Flows: a.compiler.Count(), Rules: len(a.rules.rules),
-		Audit: inspect.Audit{Interval: a.cfg.AuditInterval, At: d.audited, Took: d.took, Last: d.last, Drift: d.total, DriftAt: d.at, Problem: d.problem}}
+func (ins *inspector) status() inspect.NodeStatus {
+	return inspect.NodeStatus{
+		Version:         ins.a.cfg.Version,
+		Revision:        ins.a.rules.revision,
+		SwitchConnected: ins.a.session != nil,
+		SwitchProblem:   ins.a.wrong.switchProblem,
+		Datapath:        ins.a.cfg.DatapathType,
+		Endpoints:       len(ins.a.pods.byID),
+		Flows:           ins.a.compiler.Count(),
+		Rules:           len(ins.a.rules.rules),
+		DriftCheck:      ins.a.drift.Status(),
+		Network:         ins.a.node.problems,
+	}
 }
 
 // queryFlows reads the switch, not the memory: what is shown is what is enforced.
-func (a *agent) queryFlows(ctx context.Context, rules []policy.Key) ([]byte, error) {
+func (ins *inspector) queryFlows(ctx context.Context, rules []policy.Key) ([]byte, error) {
 	var sw session
-	if err := a.do(ctx, func() { sw = a.session }); err != nil {
+	if err := ins.a.do(ctx, func() { sw = ins.a.session }); err != nil {
 		return nil, err
 	}
 	if sw == nil {
-		return nil, fmt.Errorf("Open vSwitch of node %s is away", a.cfg.Node)
+		return nil, fmt.Errorf("Open vSwitch of node %s is away", ins.a.cfg.Node)
 	}
-	from, done, err := a.openReader(ctx, sw)
+	from, done, err := ins.a.drift.OpenReader(ctx, sw)
 	if err != nil {
 		return nil, err
 	}
@@ -85,12 +113,12 @@ func (a *agent) queryFlows(ctx context.Context, rules []policy.Key) ([]byte, err
 		return nil, err
 	}
 	pipeline.SortFlows(flows)
-	out := inspect.NodeFlows{Node: a.cfg.Node, Flows: []inspect.Flow{}}
-	err = a.do(ctx, func() {
+	out := inspect.NodeFlows{Node: ins.a.cfg.Node, Flows: []inspect.Flow{}}
+	err = ins.a.do(ctx, func() {
 		for i := range flows {
-			n := a.compiler.Describe(&flows[i])
+			n := ins.a.compiler.Describe(&flows[i])
 			if rules == nil || n.Serves(rules) {
-				out.Flows = append(out.Flows, describe(&flows[i], n))
+				out.Flows = append(out.Flows, driftcheck.FlowOf(&flows[i], n))
 			}
 		}
 	})
@@ -100,15 +128,9 @@ func (a *agent) queryFlows(ctx context.Context, rules []policy.Key) ([]byte, err
 	return json.Marshal(out)
 }
 
-func describe(f *ofctl.Flow, n pipeline.Note) inspect.Flow {
-	return inspect.Flow{Table: f.Table, TableName: pipeline.TableName(f.Table), Priority: f.Priority, Match: f.Match.String(),
-		Actions: ofctl.ActionsString(f.Actions), Packets: f.Packets, Bytes: f.Bytes, Cookie: fmt.Sprintf("%#x", f.Cookie),
-		Kind: n.Kind.String(), Origins: append([]policy.Origin{}, n.Origins...), Rules: n.Rules, Note: n.Text}
-}
-
-func (a *agent) queryCuts() ([]byte, error) {
-	recent, sum, problem := a.ended.Recent()
-	out := inspect.NodeCuts{Node: a.cfg.Node, Connections: sum, Cuts: []inspect.Cut{}}
+func (ins *inspector) queryCuts() ([]byte, error) {
+	recent, sum, problem := ins.a.ended.Recent()
+	out := inspect.NodeCuts{Node: ins.a.cfg.Node, Connections: sum, Cuts: []inspect.Cut{}}
 	if problem != nil {
 		out.Problem = problem.Error()
 	}
@@ -118,7 +140,7 @@ func (a *agent) queryCuts() ([]byte, error) {
 	return json.Marshal(out)
 }
 
-func describeCut(r *connections.Record) inspect.Cut {
+func describeCut(r *conntrack.Record) inspect.Cut {
 	c := inspect.Cut{Time: r.Time, Reason: string(r.Reason), LivedOn: []policy.Origin{}, DeniedBy: append([]policy.Origin{}, r.DeniedBy...), Endpoint: r.Endpoint,
 		Connections: r.Count, Protocols: map[string]int{}, Example: r.Example.String(), Why: r.Why()}
 	if r.Direction != 0 {
@@ -128,7 +150,7 @@ func describeCut(r *connections.Record) inspect.Cut {
 		c.LivedOn = append(c.LivedOn, r.LivedOn.Origins...)
 	}
 	for p, n := range r.Protocols {
-		c.Protocols[connections.ProtocolName(p)] = n
+		c.Protocols[conntrack.ProtocolName(p)] = n
 	}
 	return c
 }

@@ -50,8 +50,8 @@ func TestAnEarlierSandboxThanOneThatIsBeingWiredStaysShut(t *testing.T) {
 	earlier.Order, half.Order = 1, 2
 	keep(t, dir, earlier, true)
 	keep(t, dir, half, false)
-	if r := restored(t, dir); len(r.pods) > 0 {
-		t.Errorf("restored %v", r.pods)
+	if r := restored(t, dir); len(r.pods.byID) > 0 {
+		t.Errorf("restored %v", r.pods.byID)
 	}
 }
 
@@ -66,7 +66,7 @@ func restored(t *testing.T, dir string) *agent {
 		t.Fatalf("kept are %v", m.List())
 	}
 	a, _, _ := running(t)
-	if err := a.do(t.Context(), func() { a.restorePods(m.List()) }); err != nil {
+	if err := a.do(t.Context(), func() { a.pods.restorePods(m.List()) }); err != nil {
 		t.Fatal(err)
 	}
 	return a

@@ -1,11 +1,9 @@
 package agent
 
 import (
-	"cmp"
-	"iter"
-	"net/netip"
 	"slices"
 
+	"github.com/flowkeep/flowkeep/netplugin/groups"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
@@ -16,21 +14,16 @@ type ruleset struct {
 	revision uint64
 	epoch    uint64 // the highest of a leader that was obeyed; 0: none
 	rules    map[policy.Key]*policy.Rule
-	groups   map[groupID]map[netip.Addr]struct{}
+	groups   *groups.Replica
 	nodes    []policy.NodeInfo
 }
 
-type groupID struct {
-	kind policy.GroupKind
-	key  policy.Key
-}
-
 func newRuleset() *ruleset {
-	return &ruleset{rules: map[policy.Key]*policy.Rule{}, groups: map[groupID]map[netip.Addr]struct{}{}}
+	return &ruleset{rules: map[policy.Key]*policy.Rule{}, groups: groups.New()}
 }
 
-// apply takes an update over; the update itself is not kept.
-func (r *ruleset) apply(u policy.NodeUpdate) {
+// apply takes an update over and returns it as it is stored (groups.Stored).
+func (r *ruleset) apply(u policy.NodeUpdate) policy.NodeUpdate {
 	r.known, r.revision = true, u.Revision
 	for _, c := range u.Rules {
 		if c.Rule == nil {
@@ -39,28 +32,13 @@ func (r *ruleset) apply(u policy.NodeUpdate) {
 			r.rules[c.Key] = c.Rule
 		}
 	}
-	for _, g := range u.Groups {
-		r.applyGroup(g)
+	stored := u
+	stored.Groups = make([]policy.GroupUpdate, 0, len(u.Groups))
+	for i := range u.Groups {
+		g := &u.Groups[i]
+		stored.Groups = append(stored.Groups, groups.Stored(g, r.groups.Apply(g))...)
 	}
-}
-
-func (r *ruleset) applyGroup(g policy.GroupUpdate) {
-	id := groupID{g.Kind, g.Key}
-	if g.Gone {
-		delete(r.groups, id)
-		return
-	}
-	members := r.groups[id]
-	if members == nil || g.Replace {
-		members = make(map[netip.Addr]struct{}, len(g.Added))
-		r.groups[id] = members
-	}
-	for _, a := range g.Removed {
-		delete(members, a)
-	}
-	for _, a := range g.Added {
-		members[a] = struct{}{}
-	}
+	return stored
 }
 
 // asUpdate is the whole as one update, in a fixed order: what takes an empty node to this state.
@@ -70,31 +48,8 @@ func (r *ruleset) asUpdate() policy.NodeUpdate {
 		u.Rules = append(u.Rules, policy.RuleChange{Key: key, Rule: rule})
 	}
 	slices.SortFunc(u.Rules, func(a, b policy.RuleChange) int { return slices.Compare(a.Key[:], b.Key[:]) })
-	for id, members := range r.groups {
-		u.Groups = append(u.Groups, policy.GroupUpdate{Key: id.key, Kind: id.kind, Replace: true, Added: sortedAddrs(members)})
+	for _, set := range r.groups.Sets() {
+		u.Groups = append(u.Groups, set.Update())
 	}
-	slices.SortFunc(u.Groups, func(a, b policy.GroupUpdate) int {
-		return cmp.Or(cmp.Compare(a.Kind, b.Kind), slices.Compare(a.Key[:], b.Key[:]))
-	})
 	return u
-}
-
-func sortedAddrs(set map[netip.Addr]struct{}) []netip.Addr {
-	out := make([]netip.Addr, 0, len(set))
-	for a := range set {
-		out = append(out, a)
-	}
-	slices.SortFunc(out, netip.Addr.Compare)
-	return out
-}
-
-// members walks a group's addresses in no particular order.
-func members(set map[netip.Addr]struct{}) iter.Seq[netip.Addr] {
-	return func(yield func(netip.Addr) bool) {
-		for a := range set {
-			if !yield(a) {
-				return
-			}
-		}
-	}
 }

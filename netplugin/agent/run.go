@@ -4,22 +4,28 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/flowkeep/flowkeep/internal/mtls"
+	"github.com/flowkeep/flowkeep/internal/schema"
 	"github.com/flowkeep/flowkeep/netplugin/cni"
+	"github.com/flowkeep/flowkeep/netplugin/driftcheck"
 	"github.com/flowkeep/flowkeep/netplugin/endpoints"
 	"github.com/flowkeep/flowkeep/netplugin/feed"
 	"github.com/flowkeep/flowkeep/netplugin/hostnet"
-	"github.com/flowkeep/flowkeep/netplugin/install"
+	"github.com/flowkeep/flowkeep/netplugin/hostport"
 	"github.com/flowkeep/flowkeep/netplugin/ipam"
+	"github.com/flowkeep/flowkeep/netplugin/node/install"
 	"github.com/flowkeep/flowkeep/netplugin/pipeline"
 	"github.com/flowkeep/flowkeep/ofctl"
+	"github.com/flowkeep/flowkeep/ofctl/dptype"
 	"github.com/flowkeep/flowkeep/ofctl/ovsdb"
 )
 
@@ -31,15 +37,14 @@ const (
 
 // Run enforces on this node until ctx ends. The flows stay in place then.
 func Run(ctx context.Context, cfg Config) error {
-	services, err := parsePrefixes("--service-cidrs", cfg.ServiceCIDRs)
-	if err != nil {
-		return err
-	}
-	clusters, err := parsePrefixes("--cluster-cidrs", cfg.ClusterCIDRs)
+	cidrs, err := cfg.cidrs()
 	if err != nil {
 		return err
 	}
 	if err := checkTrafficMode(cfg.TrafficMode); err != nil {
+		return err
+	}
+	if err := checkServices(cfg.Services); err != nil {
 		return err
 	}
 	for _, part := range []string{"switch", "network", "netmaster"} {
@@ -50,17 +55,20 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer a.close()
-	a.node.services = services
-	a.dial = func(ctx context.Context) (reader, error) { return ofctl.Connect(ctx, cfg.managementSocket()) }
-	client := feed.New(feed.Config{Servers: cfg.Servers, TLS: func() (*tls.Config, error) { return mtls.ClientConfig(cfg.TLS, cfg.ServerName) }, Node: cfg.Node, Version: cfg.Version, TrafficMode: cfg.TrafficMode,
-		ObeyUnelected: cfg.ObeyUnelected, Logger: a.log, Handler: a})
-	a.client = client
-	r := &runner{
-		agent:    a,
-		clusters: clusters,
-		feed:     client,
-		attached: make(chan struct{}, 1),
+	a.node.services, a.node.clusters = cidrs.services, cidrs.clusters
+	links, err := a.node.announcedLinks()
+	if err != nil {
+		return err
 	}
+	a.drift.Dial = func(ctx context.Context) (driftcheck.Reader, error) {
+		return ofctl.Connect(ctx, cfg.managementSocket())
+	}
+	a.drift.Independent = cfg.independentReader()
+	client := feed.New(feed.Config{Servers: cfg.Servers, TLS: func() (*tls.Config, error) { return mtls.ClientConfig(cfg.TLS, cfg.ServerName) }, Node: cfg.Node, Version: cfg.Version, TrafficMode: cfg.TrafficMode,
+		ObeyUnelected: cfg.ObeyUnelected, Logger: a.log, Handler: handler{a, a.inspector}, Services: a.translation.services})
+	a.client = client
+	client.SetLinks(links)
+	r := newRunner(a, cidrs, client)
 	if err := r.openSwitch(ctx); err != nil {
 		return err
 	}
@@ -69,14 +77,17 @@ func Run(ctx context.Context, cfg Config) error {
 		StateDir: cfg.StateDir,
 		Logger:   a.log,
 		Switch:   r,
-		Realizer: a,
+		Realizer: &a.pods,
+		InHost:   inHost,
 		Writing:  a.disk.writes.begin,
 	})
 	if err != nil {
 		return err
 	}
-	r.restorePods(slices.DeleteFunc(r.manager.List(), func(e endpoints.Endpoint) bool { return endpoints.LinkGone(&e) }))
-	r.configure(ctx) // from disk: the first comparison must find the flows of before the restart
+	r.pods.restorePods(r.manager.Living())
+	r.node.setWays(r.node.restoredWays().at(time.Now()))
+	r.node.configure(ctx) // from disk: the first comparison expects the flows from before the restart
+	r.translation.beginServices(ctx)
 	return r.run(ctx)
 }
 
@@ -87,7 +98,41 @@ type runner struct {
 	manager  *endpoints.Manager
 	feed     *feed.Client
 	clusters []netip.Prefix
-	attached chan struct{} // told of when a switch was connected anew; has room for one
+	exempted []netip.Prefix // from the masquerade
+	attached chan struct{}  // told of when a switch was connected anew; has room for one
+	// lostLinks receives a value when a link of the bridge's own ports is missing; has room for one.
+	lostLinks chan struct{}
+}
+
+func newRunner(a *agent, networks cidrs, client *feed.Client) *runner {
+	return &runner{
+		agent:     a,
+		clusters:  networks.clusters,
+		exempted:  networks.exempted,
+		feed:      client,
+		attached:  make(chan struct{}, 1),
+		lostLinks: make(chan struct{}, 1),
+	}
+}
+
+// cidrs is the values of flags with CIDRs.
+type cidrs struct{ services, clusters, exempted []netip.Prefix }
+
+func (c *Config) cidrs() (out cidrs, err error) {
+	for _, f := range []struct {
+		name  string
+		texts []string
+		into  *[]netip.Prefix
+	}{
+		{"--service-cidrs", c.ServiceCIDRs, &out.services},
+		{"--cluster-cidrs", c.ClusterCIDRs, &out.clusters},
+		{"--non-masquerade-cidrs", c.NonMasquerade, &out.exempted},
+	} {
+		if *f.into, err = parsePrefixes(f.name, f.texts); err != nil {
+			return out, err
+		}
+	}
+	return out, nil
 }
 
 func parsePrefixes(flag string, texts []string) ([]netip.Prefix, error) {
@@ -144,17 +189,6 @@ func nodeMAC(node, device string) ofctl.MAC {
 	return ofctl.MAC{0x02, 0xf0, sum[0], sum[1], sum[2], sum[3]}
 }
 
-// restorePods opens the ports of pods that were in force before a restart; the rules that they wait for are on disk.
-func (a *agent) restorePods(wired []endpoints.Endpoint) {
-	for _, e := range endpoints.Latest(wired) {
-		if e.Realised {
-			a.pods[e.ID()] = &pod{endpoint: e, settled: true}
-			a.compiler.PutEndpoint(local(&e))
-			a.ended.Had(e.Addresses)
-		}
-	}
-}
-
 func (r *runner) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
@@ -164,28 +198,37 @@ func (r *runner) run(ctx context.Context) error {
 	go func() { defer close(loopDone); r.loop(loopCtx) }()
 	defer func() { cancel(); all.Wait(); endLoop(); <-loopDone }()
 	if len(r.rules.nodes) > 0 {
-		r.infos <- r.rules.nodes
+		r.node.infos <- r.rules.nodes
 	}
 	all.Go(func() { r.feed.Run(ctx) })
+	all.Go(func() { r.translation.services.Run(ctx) })
+	all.Go(func() { r.translation.keepServices(ctx) })
+	all.Go(func() { r.translation.keepAffinities(ctx) })
 	all.Go(func() { r.ended.Run(ctx) })
-	all.Go(func() { r.keepCounting(ctx) })
+	all.Go(func() { r.counting.keepCounting(ctx) })
+	all.Go(func() { r.counting.keepOpened(ctx) })
 	all.Go(func() { r.keepSession(ctx) })
-	all.Go(func() { r.drops.Run(ctx) })
-	all.Go(func() { r.dryRuns.Run(ctx) })
-	all.Go(func() { r.keepDrops(ctx) })
-	host, ports := &hostKeeper{runner: r, changed: make(chan struct{}, 1)}, &portKeeper{r}
+	all.Go(func() { r.vswitchd.keepPurged(ctx) })
+	all.Go(func() { r.zoneLimits.keepRoom(ctx) })
+	all.Go(func() { r.dropLog.drops.Run(ctx) })
+	all.Go(func() { r.dropLog.dryRuns.Run(ctx) })
+	all.Go(func() { r.dropLog.keepDrops(ctx) })
+	all.Go(func() { r.keepAnswering(ctx) })
+	host, ports := r.newHostKeeper(), &portKeeper{r}
 	all.Go(func() { host.keepNetwork(ctx) })
 	all.Go(func() { host.watchHost(ctx) })
 	all.Go(func() { ports.keepPorts(ctx) })
 	all.Go(func() { ports.keepSwept(ctx) })
 	all.Go(func() { r.watch(ctx) })
-	all.Go(func() { r.auditAll(ctx) })
+	all.Go(func() { r.drift.RunPeriodically(ctx) })
+	all.Go(func() { r.flowCount.keepCounted(ctx) })
 	if r.cfg.CNIConfDir != "" {
-		all.Go(func() { install.Keep(ctx, r.configuration()) })
+		all.Go(func() { install.Keep(ctx, r.configuration(ctx)) })
 	}
-	all.Go(func() {
-		failed <- cni.Serve(ctx, cni.Config{Socket: r.cfg.CNISocket, Timeout: r.cfg.AddTimeout, Manager: diskGuard{r.manager, r.agent}, Logger: r.log, Observe: r.metrics.observeCNI})
-	})
+	if r.cfg.Portmap != "" {
+		all.Go(func() { r.keepHostPorts(ctx) })
+	}
+	all.Go(func() { failed <- r.serveCNI(ctx) })
 	select {
 	case <-ctx.Done():
 		r.log.Info("stopping; the flows stay in place")
@@ -195,10 +238,85 @@ func (r *runner) run(ctx context.Context) error {
 	}
 }
 
+// serveCNI serves the CNI socket until ctx ends. Where its directory takes no socket, policies are enforced without it,
+// and it tries again.
+func (r *runner) serveCNI(ctx context.Context) error {
+	problem := ""
+	r.deleteNoted(ctx)
+	for {
+		err := os.MkdirAll(filepath.Dir(r.cfg.CNISocket), 0o755)
+		if err == nil {
+			err = cni.Serve(ctx, cni.Config{
+				Socket:    r.cfg.CNISocket,
+				Timeout:   r.cfg.AddTimeout,
+				Manager:   diskGuard{r.manager, r.agent},
+				Logger:    r.log,
+				Observe:   r.metrics.observeCNI,
+				Listening: func() { problem = ""; r.setReady("cni", "") },
+			})
+		}
+		if err == nil || schema.Refused(err) == nil || ctx.Err() != nil {
+			return err
+		}
+		if problem != err.Error() {
+			problem = err.Error()
+			r.log.Error("no pod starts: the CNI socket cannot be made; policies are enforced",
+				"error", err, "retry", retryEvery)
+			r.setReady("cni", problem)
+		}
+		select {
+		case <-time.After(retryEvery):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// deleteNoted deletes the pods that ended while netplugin was away, before new ones get numbers and addresses. What
+// fails is tried again with each sweep.
+func (r *runner) deleteNoted(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	if err := cni.DeleteNoted(ctx, r.cfg.CNISocket, r.manager.Del); err != nil {
+		r.log.Warn("could not delete pods that ended while netplugin was away", "error", err)
+	}
+}
+
 // configuration has the container runtime ask here, once the node is ready for pods.
-func (r *runner) configuration() *install.Config {
-	ready := func() bool { return r.cfg.Health.NotReady() == "" }
-	return &install.Config{Dir: r.cfg.CNIConfDir, Socket: r.cfg.CNISocket, Ready: ready, Changes: r.cfg.Health.Changes, Logger: r.log}
+func (r *runner) configuration(ctx context.Context) *install.Config {
+	return &install.Config{
+		Dir:      r.cfg.CNIConfDir,
+		Socket:   r.cfg.CNISocket,
+		Ready:    func() bool { return r.cfg.Health.NotReady() == "" },
+		Changes:  r.cfg.Health.Changes,
+		Backend:  func() string { return install.Backend(ctx, r.cfg.NodeRoot) },
+		Attached: func() bool { return len(r.manager.List()) > 0 },
+		Logger:   r.log,
+	}
+}
+
+// objectHostPort is the name of pods' hostPorts in the metric of repairs.
+const objectHostPort = "hostport"
+
+// keepHostPorts restores rules of hostPorts that another program removed.
+func (r *runner) keepHostPorts(ctx context.Context) {
+	hostport.Keep(ctx, hostport.Config{
+		Program:  r.cfg.Portmap,
+		Pods:     r.podsWithHostPorts,
+		Repaired: func(n int) { r.metrics.hostRepairs.WithLabelValues(objectHostPort).Add(float64(n)) },
+		Logger:   r.log,
+	})
+}
+
+// podsWithHostPorts returns the pods of which netplugin knows hostPorts, and which still have a network namespace.
+func (r *runner) podsWithHostPorts() []endpoints.Endpoint {
+	return slices.DeleteFunc(r.manager.List(), func(e endpoints.Endpoint) bool {
+		if len(e.HostPorts) == 0 {
+			return true
+		}
+		_, err := os.Stat(e.NetNS)
+		return errors.Is(err, os.ErrNotExist)
+	})
 }
 
 // keepSession keeps an OpenFlow connection to the bridge.
@@ -227,7 +345,7 @@ func (r *runner) oneSession(ctx context.Context) error {
 		return err
 	}
 	defer s.Close()
-	s.OnCommit(func() { r.purgeAlong(ctx) })
+	s.OnCommit(func() { r.vswitchd.purgeAlong(ctx) })
 	select {
 	case <-r.complete:
 	case <-s.Done():
@@ -258,6 +376,7 @@ func (r *runner) oneSession(ctx context.Context) error {
 		select {
 		case <-again.C:
 			r.hearsPackets(ctx, &taken)
+			r.zoneLimits.readLimits(ctx)
 		case <-s.Done():
 			return s.Err()
 		case <-ctx.Done():
@@ -274,7 +393,7 @@ func (r *runner) openManager(ctx context.Context, cfg *hostnet.Config) error {
 	if err != nil {
 		return err
 	}
-	r.manager.SetNetwork(endpoints.Network{MTU: podMTU(cfg), ChecksumOffload: r.cfg.DatapathType == hostnet.DatapathSystem, GatewayMAC: endpoints.MAC(cfg.GatewayMAC), Gateways: hostnet.GatewayAddrs(cfg.Self)}, watchedAllocator{allocator, r.disk.writes})
+	r.manager.SetNetwork(endpoints.Network{MTU: podMTU(cfg), ChecksumOffload: r.cfg.DatapathType == dptype.System, GatewayMAC: endpoints.MAC(cfg.GatewayMAC), Gateways: hostnet.GatewayAddrs(cfg.Self)}, watchedAllocator{allocator, r.disk.writes})
 	if cfg.MTU != 0 { // else it is a guess, good enough for new pods
 		if err := r.manager.FitMTU(ctx); err != nil {
 			r.log.Warn("could not give a pod the MTU of the network; larger packets of its are lost", "error", err)
@@ -333,23 +452,6 @@ func (r *runner) watch(ctx context.Context) {
 				said = reason
 				r.cfg.Health.SetReady("netmaster", reason)
 			}
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-// auditAll audits again and again.
-func (r *runner) auditAll(ctx context.Context) {
-	if r.cfg.AuditInterval <= 0 {
-		return
-	}
-	again := time.NewTicker(r.cfg.AuditInterval)
-	defer again.Stop()
-	for {
-		select {
-		case <-again.C:
-			r.audit(ctx)
 		case <-ctx.Done():
 			return
 		}

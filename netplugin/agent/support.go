@@ -19,55 +19,60 @@ var switchWords = []string{"version", "dpif/show", "memory/show", "upcall/show",
 const longestWord = 256 << 10
 
 // querySupport tells what there is to know of this node. What cannot be told leaves the rest.
-func (a *agent) querySupport(ctx context.Context) ([]byte, error) {
-	out := inspect.Support{Program: "netplugin", Version: a.cfg.Version}
+func (ins *inspector) querySupport(ctx context.Context) ([]byte, error) {
+	out := inspect.Support{Program: "netplugin", Version: ins.a.cfg.Version}
 	problem := func(what string, err error) {
 		if err != nil {
 			out.Problems = append(out.Problems, fmt.Sprintf("%s: %v", what, err))
 		}
 	}
-	if self := a.cfg.Self; self != nil {
+	if self := ins.a.cfg.Self; self != nil {
 		var err error
 		out.Flags, out.Log = self.Flags, self.Log.Text()
 		out.Metrics, err = self.Metrics()
 		problem("metrics", err)
 	}
-	var groups map[groupID][]netip.Addr
-	problem("rules", a.do(ctx, func() { out.Rules, groups = a.rules.copy() }))
-	out.Groups = describeGroups(groups)
+	var sets []memberList
+	problem("rules", ins.a.do(ctx, func() { out.Rules, sets = ins.a.rules.copy() }))
+	out.Groups = describeGroups(sets)
 	slices.SortFunc(out.Rules, func(x, y *policy.Rule) int { return strings.Compare(x.Key.String(), y.Key.String()) })
 	for _, command := range switchWords {
-		text, err := a.askSwitch(ctx, command)
+		text, err := ins.a.vswitchd.askSwitch(ctx, command)
 		problem("ovs-vswitchd "+command, err)
 		out.Switch = append(out.Switch, inspect.SwitchWord{Command: command, Text: strings.ToValidUTF8(text[:min(len(text), longestWord)], "")})
 	}
 	return json.Marshal(out)
 }
 
-// copy is of what the owner would otherwise have to wait for.
-func (r *ruleset) copy() (rules []*policy.Rule, groups map[groupID][]netip.Addr) {
-	groups = make(map[groupID][]netip.Addr, len(r.groups))
+// memberList is the members of groups of a kind.
+type memberList struct {
+	kind    policy.GroupKind
+	keys    []policy.Key
+	members []netip.Addr
+}
+
+// copy returns rules and sets that the owner goes on to change.
+func (r *ruleset) copy() (rules []*policy.Rule, sets []memberList) {
 	for _, rule := range r.rules {
 		rules = append(rules, rule)
 	}
-	for id, members := range r.groups {
-		list := make([]netip.Addr, 0, len(members))
-		for m := range members {
-			list = append(list, m)
-		}
-		groups[id] = list
+	for _, s := range r.groups.Sets() {
+		sets = append(sets, memberList{s.Kind(), slices.Clone(s.Keys()), slices.Collect(s.Members())})
 	}
-	return rules, groups
+	return rules, sets
 }
 
-func describeGroups(groups map[groupID][]netip.Addr) (list []inspect.NodeGroup) {
-	for id, members := range groups {
-		slices.SortFunc(members, netip.Addr.Compare)
-		g := inspect.NodeGroup{Kind: map[policy.GroupKind]string{policy.PeerGroup: "peers", policy.AppliedToGroup: "applied-to"}[id.kind], Key: id.key, Members: []string{}}
-		for _, m := range members {
-			g.Members = append(g.Members, m.String())
+func describeGroups(sets []memberList) (list []inspect.NodeGroup) {
+	kinds := map[policy.GroupKind]string{policy.PeerGroup: "peers", policy.AppliedToGroup: "applied-to"}
+	for _, s := range sets {
+		slices.SortFunc(s.members, netip.Addr.Compare)
+		members := make([]string, 0, len(s.members))
+		for _, m := range s.members {
+			members = append(members, m.String())
 		}
-		list = append(list, g)
+		for _, k := range s.keys {
+			list = append(list, inspect.NodeGroup{Kind: kinds[s.kind], Key: k, Members: members})
+		}
 	}
 	slices.SortFunc(list, func(x, y inspect.NodeGroup) int { return strings.Compare(x.Kind+x.Key.String(), y.Kind+y.Key.String()) })
 	return list

@@ -27,7 +27,7 @@ func TestSupport(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	body, err := a.Query(t.Context(), []byte(`{"kind":"support"}`))
+	body, err := a.inspector.Query(t.Context(), []byte(`{"kind":"support"}`))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/flowkeep/flowkeep/netplugin/hostnet"
 	"github.com/flowkeep/flowkeep/netplugin/pipeline"
+	"github.com/flowkeep/flowkeep/ofctl/dptype"
 	"github.com/flowkeep/flowkeep/ofctl/ovsdb"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
@@ -16,13 +17,20 @@ import (
 const (
 	TrafficRoute  = "route"
 	TrafficGeneve = "geneve"
+	// TrafficAuto is a route between two nodes if each is on-link for the other, else Geneve.
+	TrafficAuto = "auto"
 )
 
 func checkTrafficMode(mode string) error {
-	if mode != TrafficRoute && mode != TrafficGeneve {
-		return fmt.Errorf("--traffic-mode %q: use %s or %s", mode, TrafficRoute, TrafficGeneve)
+	if mode != TrafficRoute && mode != TrafficGeneve && mode != TrafficAuto {
+		return fmt.Errorf("--traffic-mode %q: use %s, %s or %s", mode, TrafficRoute, TrafficGeneve, TrafficAuto)
 	}
 	return nil
+}
+
+// tunnelled reports whether there may be tunnels to other nodes.
+func (c *Config) tunnelled() bool {
+	return c.TrafficMode == TrafficGeneve || c.TrafficMode == TrafficAuto
 }
 
 // networkIdentifier of Flowkeep's tunnels: other users of Geneve in the same ovs-vswitchd have others.
@@ -30,7 +38,7 @@ const networkIdentifier = 0xf1
 
 // ensureTunnel makes the port of the tunnels, or removes what another mode left. The flows address what goes into it.
 func (r *runner) ensureTunnel(ctx context.Context) (port uint32, err error) {
-	if r.cfg.TrafficMode != TrafficGeneve {
+	if !r.cfg.tunnelled() {
 		return 0, r.db.DeletePort(ctx, r.cfg.Bridge, hostnet.Tunnel)
 	}
 	return r.db.EnsurePort(ctx, ovsdb.PortSpec{Bridge: r.cfg.Bridge, Name: hostnet.Tunnel, Tunnel: TrafficGeneve,
@@ -50,23 +58,35 @@ func split(name string, infos []policy.NodeInfo) (self policy.NodeInfo, others [
 	return self, others
 }
 
-// tunnel is the pipeline's part of what is known of the other nodes.
-func (a *agent) tunnel(self policy.NodeInfo) pipeline.Tunnel {
-	if a.cfg.TrafficMode != TrafficGeneve {
+// tunnelConfig returns the tunnels to the other nodes as the pipeline needs them.
+func (nc *nodeConfig) tunnelConfig(self policy.NodeInfo) pipeline.Tunnel {
+	if !nc.a.cfg.tunnelled() {
 		return pipeline.Tunnel{}
 	}
-	t := pipeline.Tunnel{Port: a.node.tunnel, Address: hostnet.TunnelAddress(self), Mark: a.tunnelMark()}
-	_, others := split(a.cfg.Node, a.rules.nodes)
-	for _, p := range hostnet.Peers(&hostnet.Config{Self: self, Others: others, Tunnelled: true}) {
-		t.Peers = append(t.Peers, pipeline.Peer{Address: p.Address, PodCIDRs: p.PodCIDRs, NodeAddrs: p.Addresses})
+	t := pipeline.Tunnel{Port: nc.tunnel, Address: hostnet.TunnelAddress(self), Mark: nc.tunnelMark()}
+	_, others := split(nc.a.cfg.Node, nc.a.rules.nodes)
+	cfg := hostnet.Config{Self: self, Others: others, Tunnelled: true, Ways: nc.ways}
+	for _, p := range hostnet.Peers(&cfg) {
+		way := nc.ways[p.Node]
+		t.Peers = append(t.Peers, pipeline.Peer{
+			Address:   p.Address,
+			PodCIDRs:  p.PodCIDRs,
+			NodeAddrs: p.Addresses,
+			Routed:    way.Routed,
+			Bare:      way.Bare,
+			Closed:    way.Closed,
+		})
+		if way.Routed || way.Bare {
+			t.ClusterCIDRs = nc.clusters
+		}
 	}
 	return t
 }
 
 // tunnelMark is for the kernel's datapath alone: the other's tunnels do not pass the node's stack, and with a mark Open vSwitch
 // finds no route for them.
-func (a *agent) tunnelMark() uint32 {
-	if a.cfg.DatapathType == hostnet.DatapathSystem {
+func (nc *nodeConfig) tunnelMark() uint32 {
+	if nc.a.cfg.DatapathType == dptype.System {
 		return hostnet.KernelTunnelMark
 	}
 	return 0
@@ -88,7 +108,10 @@ func podMTU(cfg *hostnet.Config) int {
 func (r *runner) underlay(cfg *hostnet.Config) error {
 	if !cfg.Tunnelled {
 		if cfg.MTU == 0 {
-			_, cfg.MTU = hostnet.Underlay(cfg.Self.Addresses)
+			const largest = 65535 // an address on a loopback says nothing of the way to other nodes
+			if _, mtu := hostnet.Underlay(cfg.Self.Addresses); mtu <= largest {
+				cfg.MTU = mtu
+			}
 		}
 		return nil
 	}
@@ -104,8 +127,10 @@ func (r *runner) underlay(cfg *hostnet.Config) error {
 		cfg.MTU = mtu - hostnet.Overhead(address)
 	}
 	switch {
-	case r.cfg.DatapathType == hostnet.DatapathNetdev && !r.db.HasBridge(name):
-		return fmt.Errorf("with --datapath-type netdev Open vSwitch sends tunnels by its own bridges only, and %s, which has the node's address %s, is none: move the address to a bridge of datapath_type netdev that holds the interface", name, address)
+	case r.cfg.DatapathType == dptype.Netdev && !r.db.HasBridge(name):
+		return fmt.Errorf("--traffic-mode %s needs tunnels: with --datapath-type netdev Open vSwitch sends tunnels "+
+			"by its own bridges only, and %s, which has the node's address %s, is none: move the address to a bridge "+
+			"of datapath_type netdev that holds the interface, or use --traffic-mode route", r.cfg.TrafficMode, name, address)
 	case cfg.MTU > mtu-hostnet.Overhead(address):
 		return fmt.Errorf("--mtu %d is too large for tunnels over %s: give at most %d", cfg.MTU, name, mtu-hostnet.Overhead(address))
 	}

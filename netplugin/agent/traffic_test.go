@@ -21,11 +21,13 @@ func tunnelRunner(t *testing.T) (*runner, *ovstest.Switch) {
 		t.Fatal(err)
 	}
 	t.Cleanup(db.Close)
-	if err := db.EnsureBridge(t.Context(), ovsdb.BridgeSpec{Name: "fk0", DatapathType: "dummy"}); err != nil {
+	if _, err := db.EnsureBridge(t.Context(), ovsdb.BridgeSpec{Name: "fk0", DatapathType: "dummy"}); err != nil {
 		t.Fatal(err)
 	}
 	cfg := Config{Node: "node1", Bridge: "fk0", DatapathType: "netdev", TrafficMode: TrafficGeneve, Logger: slog.New(slog.DiscardHandler)}
-	return &runner{agent: &agent{cfg: cfg, log: cfg.Logger, rules: newRuleset()}, db: db}, sw
+	a := &agent{cfg: cfg, log: cfg.Logger, rules: newRuleset()}
+	a.node.a = a
+	return &runner{agent: a, db: db}, sw
 }
 
 func TestTunnelPortComesAndGoesWithTheMode(t *testing.T) {
@@ -55,6 +57,23 @@ func TestTunnelPortComesAndGoesWithTheMode(t *testing.T) {
 	whatTunnelsLackIsTold(t, r)
 }
 
+// onTheWaysOfTheNodes compares what the flows know in traffic mode auto.
+func onTheWaysOfTheNodes(t *testing.T, r *runner, me, other policy.NodeInfo) {
+	t.Helper()
+	r.cfg.TrafficMode = TrafficAuto
+	r.node.clusters = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
+	if got := r.node.tunnelConfig(me); len(got.Peers) != 1 || got.Peers[0].Routed || got.Peers[0].Bare || got.ClusterCIDRs != nil {
+		t.Errorf("a way that is not known: %+v", got)
+	}
+	r.node.setWays(map[string]hostnet.PeerWay{other.Name: onlyRoute})
+	if got := r.node.tunnelConfig(me).Peers[0]; !got.Routed || !got.Bare || !got.Closed {
+		t.Errorf("a route: %+v", got)
+	}
+	if got := r.node.tunnelConfig(me).ClusterCIDRs; len(got) != 1 {
+		t.Errorf("all pods' CIDRs: %v", got)
+	}
+}
+
 // The loopback address stands for a node's: it is on an interface that is no bridge.
 func whatTunnelsLackIsTold(t *testing.T, r *runner) {
 	t.Helper()
@@ -79,6 +98,10 @@ func whatTunnelsLackIsTold(t *testing.T, r *runner) {
 			t.Errorf("MTU %d, want %d", cfg.MTU, want)
 		}
 	}
+	loopback := &hostnet.Config{Self: policy.NodeInfo{Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}}}
+	if err := r.underlay(loopback); err != nil || loopback.MTU != 0 {
+		t.Errorf("MTU %d by an address on the loopback: %v", loopback.MTU, err)
+	}
 	if err := r.underlay(&hostnet.Config{}); err != nil { // by routes nothing is lacking
 		t.Error(err)
 	}
@@ -97,7 +120,14 @@ func TestPodsMTUWhereTheUnderlayIsUnknown(t *testing.T) {
 }
 
 func TestTrafficModes(t *testing.T) {
-	for mode, ok := range map[string]bool{"route": true, "geneve": true, "": false, "Geneve": false, "vxlan": false} {
+	for mode, ok := range map[string]bool{
+		"route":  true,
+		"geneve": true,
+		"auto":   true,
+		"":       false,
+		"Geneve": false,
+		"vxlan":  false,
+	} {
 		if err := checkTrafficMode(mode); (err == nil) != ok {
 			t.Errorf("%q: %v", mode, err)
 		}
@@ -107,22 +137,24 @@ func TestTrafficModes(t *testing.T) {
 // What the flows know of other nodes is what the feed told last; by routes nothing.
 func TestTunnelFollowsTheNodes(t *testing.T) {
 	r := &runner{agent: &agent{cfg: Config{Node: "node1", TrafficMode: TrafficGeneve}, rules: newRuleset()}}
+	r.node.a = r.agent
 	r.node.tunnel = 7
 	me := policy.NodeInfo{Name: "node1", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
 	other := policy.NodeInfo{Name: "node2", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.2")}, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24")}}
 	r.rules.nodes = []policy.NodeInfo{me, other}
-	got := r.tunnel(me)
+	got := r.node.tunnelConfig(me)
 	if got.Port != 7 || got.Address != me.Addresses[0] || len(got.Peers) != 1 || got.Peers[0].Address != other.Addresses[0] || got.Peers[0].PodCIDRs[0] != other.PodCIDRs[0] {
 		t.Errorf("%+v", got)
 	}
 	for kind, want := range map[string]uint32{"netdev": 0, "system": hostnet.KernelTunnelMark} {
 		r.cfg.DatapathType = kind
-		if got := r.tunnel(me).Mark; got != want {
+		if got := r.node.tunnelConfig(me).Mark; got != want {
 			t.Errorf("mark %#x with %s", got, kind)
 		}
 	}
+	onTheWaysOfTheNodes(t, r, me, other)
 	r.cfg.TrafficMode = TrafficRoute
-	if got := r.tunnel(me); got.Port != 0 || len(got.Peers) != 0 {
+	if got := r.node.tunnelConfig(me); got.Port != 0 || len(got.Peers) != 0 {
 		t.Errorf("by routes: %+v", got)
 	}
 }

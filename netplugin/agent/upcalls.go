@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/flowkeep/flowkeep/netplugin/hostnet"
 	"github.com/flowkeep/flowkeep/ofctl/appctl"
+	"github.com/flowkeep/flowkeep/ofctl/dptype"
 )
 
 const (
@@ -15,7 +15,7 @@ const (
 	// deafAfter is how many of them in a row must be lost before it is said that ovs-vswitchd takes none. A few are lost when it is busy.
 	deafAfter = 5
 	// kernelDatapath is what all bridges of the kernel's datapath share.
-	kernelDatapath = hostnet.DatapathSystem + "@ovs-system"
+	kernelDatapath = dptype.System + "@ovs-system"
 )
 
 // upcalls tells whether ovs-vswitchd takes the packets that the kernel's datapath has no flow for. One that takes none looks well in all other ways: it
@@ -41,10 +41,10 @@ func (u *upcalls) lost(now appctl.Lookups) uint64 {
 
 // hearsPackets looks whether ovs-vswitchd takes packets. What cannot be read says nothing.
 func (a *agent) hearsPackets(ctx context.Context, u *upcalls) {
-	if a.cfg.DatapathType != hostnet.DatapathSystem {
+	if a.cfg.DatapathType != dptype.System {
 		return
 	}
-	text, err := a.askSwitch(ctx, "dpctl/show", kernelDatapath)
+	text, err := a.vswitchd.askSwitch(ctx, "dpctl/show", kernelDatapath)
 	if err != nil {
 		a.log.Debug("the switch does not say whether it takes packets", "error", err)
 		return
@@ -63,15 +63,15 @@ func (a *agent) hearsPackets(ctx context.Context, u *upcalls) {
 
 // deaf notes whether the switch takes packets, with the owner held.
 func (a *agent) deaf(problem string) {
-	if (problem == "") != (a.switchProblem == "") {
+	if (problem == "") != (a.wrong.switchProblem == "") {
 		if problem == "" {
 			a.log.Info("ovs-vswitchd takes packets from the kernel's datapath again")
 		} else {
 			a.log.Error(problem)
 		}
 	}
-	if problem != a.switchProblem {
-		a.switchProblem = problem
+	if problem != a.wrong.switchProblem {
+		a.wrong.switchProblem = problem
 		a.cfg.Health.SetReady("switch", problem)
 		a.metrics.switchUp.Set(map[bool]float64{true: 1}[problem == ""])
 	}

@@ -57,7 +57,7 @@ func TestADeafSwitch(t *testing.T) {
 		if line := <-asked; !strings.Contains(line, `"dpctl/show","params":["system@ovs-system"]`) {
 			t.Errorf("asked %s", line)
 		}
-		body, err := a.Query(t.Context(), []byte(`{"kind":"status"}`))
+		body, err := a.inspector.Query(t.Context(), []byte(`{"kind":"status"}`))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -77,7 +77,7 @@ func TestADeafSwitch(t *testing.T) {
 	if err := a.do(t.Context(), a.detach); err != nil {
 		t.Fatal(err)
 	}
-	if a.status().SwitchProblem != "" {
+	if a.inspector.status().SwitchProblem != "" {
 		t.Error("a switch that is away is still said to take no packets")
 	}
 }

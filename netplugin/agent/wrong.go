@@ -16,6 +16,8 @@ type wrong struct {
 	flows map[datapath.Key]wire.RuleError
 	last  error
 	told  []wire.RuleError // to netmaster
+	// switchProblem is why nothing passes though there is a session.
+	switchProblem string
 }
 
 func newWrong() wrong { return wrong{flows: map[datapath.Key]wire.RuleError{}} }
@@ -72,6 +74,9 @@ func (w *wrong) committed(mods []ofctl.FlowMod, refused []datapath.Refusal, err 
 	}
 	for i := range refused {
 		f := &refused[i].Flow
+		if pipeline.IsLearned(f) { // it was the switch's own before a restart
+			continue
+		}
 		n := describe(f)
 		w.flows[datapath.KeyOf(f)] = wire.RuleError{Rules: n.Rules, Origins: n.Origins, Message: refused[i].Err.Error()}
 	}

@@ -29,8 +29,11 @@ type pickySwitch struct {
 	keeps   error // why it forgets nothing
 	hangs   bool
 	meters  []ofctl.Meter
+	groups  []ofctl.SelectGroup
 	// meterless is why it makes no meters.
 	meterless error
+	// refusesGroup reports whether it refuses a group; nil: none.
+	refusesGroup func(id uint32) bool
 }
 
 type pickyKey struct {
@@ -97,6 +100,34 @@ func (s *pickySwitch) EnsureMeters(_ context.Context, meters []ofctl.Meter) erro
 		return s.meterless
 	}
 	s.meters = meters
+	return nil
+}
+
+func (s *pickySwitch) Groups(_ context.Context, visit func(ofctl.SelectGroup, error) error) error {
+	for _, g := range s.groups {
+		if err := visit(g, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *pickySwitch) Temporaries(_ context.Context, f ofctl.Filter, visit func(ofctl.Temporary) error) error {
+	for k, flow := range s.holds {
+		if f.Chooses(k.table, flow.Cookie) {
+			if err := visit(ofctl.Temporary{Flow: flow, HardTimeout: 3600}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (s *pickySwitch) EnsureGroups(_ context.Context, groups []ofctl.SelectGroup) error {
+	if s.refusesGroup != nil && slices.ContainsFunc(groups, func(g ofctl.SelectGroup) bool { return s.refusesGroup(g.ID) }) {
+		return &ofctl.SwitchError{Type: 6, Code: 3}
+	}
+	s.groups = slices.Clone(groups)
 	return nil
 }
 
@@ -169,7 +200,7 @@ func TestRefusedFlowsNameTheirRules(t *testing.T) {
 	if errs := a.update(t.Context(), rules(2)); len(errs) != 1 {
 		t.Errorf("an update that has nothing to do with it: told %+v", errs)
 	}
-	_ = a.mend(t.Context())
+	_ = driftOwner{a}.compareAll(t.Context())
 	if len(l.reports) != 0 {
 		t.Errorf("what updates told is told again: %+v", l.reports)
 	}

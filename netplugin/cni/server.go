@@ -1,5 +1,5 @@
-// Package cni is the socket that flowkeep-cni asks, and what it says there: JSON over HTTP on a unix socket, a path a CNI
-// command (CNI specification 1.1.0).
+// Package cni serves the requests of flowkeep-cni: JSON over HTTP on a unix socket, with one path for each CNI command
+// (CNI specification 1.1.0).
 package cni
 
 import (
@@ -23,13 +23,18 @@ import (
 
 // Request is what flowkeep-cni forwards.
 type Request struct {
-	Namespace   string   `json:"namespace"`
-	Name        string   `json:"name"`
-	UID         string   `json:"uid"`
-	ContainerID string   `json:"containerID"`
-	IfName      string   `json:"ifName"`
-	NetNS       string   `json:"netns"`
-	Valid       []string `json:"valid"` // GC: attachments to keep, container/ifname; null for none is refused
+	Namespace   string `json:"namespace"`
+	Name        string `json:"name"`
+	UID         string `json:"uid"`
+	ContainerID string `json:"containerID"`
+	IfName      string `json:"ifName"`
+	NetNS       string `json:"netns"`
+	// Bandwidth is of the annotations kubernetes.io/ingress-bandwidth and egress-bandwidth.
+	Bandwidth endpoints.Bandwidth `json:"bandwidth,omitzero"`
+	// HostPorts are the pod's, where the CNI configuration names portmap's backend.
+	HostPorts []endpoints.PortMapping `json:"hostPorts,omitempty"`
+	// Valid is GC's: attachments to keep, container/ifname; null for none is refused.
+	Valid []string `json:"valid"`
 }
 
 // Response is the outcome; Error is empty on success.
@@ -51,8 +56,8 @@ type Manager interface {
 	Ready() error
 }
 
-// Config is what a server needs. Timeout bounds a request, Arrival how long one may take to arrive (0: 5 s), and Grace how
-// long requests under way may go on when the server ends (0: 5 s).
+// Config is what a server needs. Timeout bounds a request, Arrival how long one may take to arrive (0: 5 s), and Grace
+// how long requests under way may go on when the server ends (0: 5 s).
 type Config struct {
 	Socket  string
 	Timeout time.Duration
@@ -61,6 +66,8 @@ type Config struct {
 	Manager Manager
 	Logger  *slog.Logger
 	Observe func(command string, took time.Duration, err error)
+	// Listening is called once the socket is there; may be nil.
+	Listening func()
 }
 
 const (
@@ -71,12 +78,15 @@ const (
 	undoing = 15 * time.Second
 )
 
-// Serve answers until ctx ends, and returns when no request is under way any more. Those that go on beyond the grace are cut
-// short, and undo what they began.
+// Serve answers until ctx ends, and returns when no request is under way any more. Those that go on beyond the grace
+// are cut short, and undo what they began.
 func Serve(ctx context.Context, cfg Config) error {
 	l, err := listen(cfg.Socket)
 	if err != nil {
 		return err
+	}
+	if cfg.Listening != nil {
+		cfg.Listening()
 	}
 	return serveOn(ctx, l, cfg)
 }
@@ -85,8 +95,9 @@ func serveOn(ctx context.Context, l net.Listener, cfg Config) error {
 	cfg.Arrival, cfg.Grace = cmp.Or(cfg.Arrival, defaultArrival), cmp.Or(cfg.Grace, defaultGrace)
 	requests, cut := context.WithCancel(context.WithoutCancel(ctx))
 	defer cut()
-	h := &http.Server{Handler: (&server{cfg}).routes(), ReadHeaderTimeout: cfg.Arrival, BaseContext: func(net.Listener) context.Context { return requests },
-		ErrorLog: slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelError)}
+	h := &http.Server{Handler: (&server{cfg}).routes(), ReadHeaderTimeout: cfg.Arrival,
+		BaseContext: func(net.Listener) context.Context { return requests },
+		ErrorLog:    slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelError)}
 	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(ended)
@@ -119,7 +130,7 @@ func listen(path string) (net.Listener, error) {
 	case err != nil:
 		return nil, fmt.Errorf("look for an old CNI socket: %w", err)
 	case info.Mode().Type() != os.ModeSocket:
-		return nil, fmt.Errorf("listen on the CNI socket: %s is there and is no socket; remove it, or name another path", path)
+		return nil, fmt.Errorf("listen on the CNI socket: %s exists and is no socket; remove it, or use another path", path)
 	default:
 		if err := os.Remove(path); err != nil {
 			return nil, fmt.Errorf("remove the old CNI socket: %w", err)
@@ -133,7 +144,7 @@ func listen(path string) (net.Listener, error) {
 	return l, nil
 }
 
-// keepOthersOut is done before the socket has its path, so that it never was open to others.
+// keepOthersOut sets the socket's mode before it has its path, so that it is never open to other users.
 func keepOthersOut(_, _ string, c syscall.RawConn) (err error) {
 	controlled := c.Control(func(fd uintptr) { err = syscall.Fchmod(int(fd), 0o600) })
 	return errors.Join(controlled, err)
@@ -158,8 +169,9 @@ func (s *server) routes() http.Handler {
 		return Response{}, m.Check(ctx, r.ContainerID, r.IfName)
 	}))
 	mux.HandleFunc("POST /GC", s.handle("GC", func(ctx context.Context, r *Request) (Response, error) {
-		if r.Valid == nil { // a list that was lost is not an empty one: all pods would be cut off
-			return Response{}, types.NewError(types.ErrInvalidNetworkConfig, "the request lists no valid attachments", "")
+		if r.Valid == nil { // a list that was lost is not an empty one: all pods would lose their network
+			return Response{}, types.NewError(types.ErrInvalidNetworkConfig, "the request lists no valid attachments",
+				"")
 		}
 		return Response{}, m.GC(ctx, r.Valid)
 	}))
@@ -181,7 +193,8 @@ func (s *server) handle(command string, f func(context.Context, *Request) (Respo
 		}
 		if err != nil {
 			resp = Response{Error: err.Error(), Code: codeOf(err), NotReady: errors.Is(err, endpoints.ErrNotReady)}
-			s.cfg.Logger.Warn("CNI request failed", "command", command, "pod", req.Namespace+"/"+req.Name, "container", req.ContainerID, "error", err)
+			s.cfg.Logger.Warn("CNI request failed", "command", command, "pod", req.Namespace+"/"+req.Name, "container",
+				req.ContainerID, "error", err)
 		}
 		if s.cfg.Observe != nil {
 			s.cfg.Observe(command, time.Since(began), err)
@@ -191,7 +204,8 @@ func (s *server) handle(command string, f func(context.Context, *Request) (Respo
 	}
 }
 
-// within answers for a command that goes on after its end and the time to undo it: it waits for a disk that hangs, as a rule.
+// within answers for a command that goes on after its end and the time to undo it: it waits for a disk that hangs, as
+// a rule.
 func within(ctx context.Context, command func() (Response, error)) (Response, error) {
 	type outcome struct {
 		resp Response
@@ -208,11 +222,13 @@ func within(ctx context.Context, command func() (Response, error)) (Response, er
 	case o := <-done:
 		return o.resp, o.err
 	case <-late:
-		return Response{}, fmt.Errorf("the command has not ended %s after its time: does the node's disk hang?", undoing)
+		return Response{}, fmt.Errorf("the command has not ended %s after its time: does the node's disk hang?",
+			undoing)
 	}
 }
 
-// read waits for the whole request, and not for ever. When it is there the deadline goes: it would cut long requests short.
+// read waits for the whole request, and not for ever. When it is there the deadline goes: it would cut long requests
+// short.
 func (s *server) read(w http.ResponseWriter, r *http.Request) (*Request, error) {
 	deadline := http.NewResponseController(w)
 	_ = deadline.SetReadDeadline(time.Now().Add(s.cfg.Arrival))
@@ -228,10 +244,11 @@ func (s *server) read(w http.ResponseWriter, r *http.Request) (*Request, error) 
 	return req, nil
 }
 
-// codeChanged is this plugin's own (the specification leaves 100 and above to plugins): CHECK has found the wiring changed.
+// codeChanged is this plugin's own (the specification leaves 100 and above to plugins): CHECK has found the wiring
+// changed.
 const codeChanged = 100
 
-// codeOf is ErrTryAgainLater for whatever may be well the next time.
+// codeOf returns the CNI error code of an error: ErrTryAgainLater if a retry may succeed.
 func codeOf(err error) uint {
 	var known *types.Error
 	switch {
@@ -241,6 +258,8 @@ func codeOf(err error) uint {
 		return types.ErrUnknownContainer
 	case errors.Is(err, endpoints.ErrNetNS):
 		return types.ErrInvalidNetNS
+	case errors.Is(err, endpoints.ErrSecondInterface):
+		return types.ErrInvalidNetworkConfig
 	case errors.Is(err, endpoints.ErrTaken):
 		return types.ErrInvalidEnvironmentVariables
 	case errors.Is(err, endpoints.ErrChanged):
@@ -258,14 +277,28 @@ func named(r *Request) error {
 
 func (s *server) add(ctx context.Context, r *Request) (Response, error) {
 	if r.ContainerID == "" || r.IfName == "" || r.NetNS == "" || r.Name == "" || r.Namespace == "" {
-		return Response{}, types.NewError(types.ErrInvalidEnvironmentVariables, "the request names no container, interface, network namespace or pod", "")
+		return Response{}, types.NewError(types.ErrInvalidEnvironmentVariables,
+			"the request names no container, interface, network namespace or pod", "")
 	}
-	for _, err := range []*types.Error{utils.ValidateContainerID(r.ContainerID), utils.ValidateInterfaceName(r.IfName)} {
+	for _, err := range []*types.Error{utils.ValidateContainerID(r.ContainerID),
+		utils.ValidateInterfaceName(r.IfName)} {
 		if err != nil {
 			return Response{}, err
 		}
 	}
-	res, err := s.cfg.Manager.Add(ctx, endpoints.Request{Namespace: r.Namespace, Name: r.Name, UID: r.UID, ContainerID: r.ContainerID, IfName: r.IfName, NetNS: r.NetNS})
+	if err := forgetDeleted(s.cfg.Socket, r.ContainerID, r.IfName); err != nil {
+		return Response{}, err
+	}
+	res, err := s.cfg.Manager.Add(ctx, endpoints.Request{
+		Namespace:   r.Namespace,
+		Name:        r.Name,
+		UID:         r.UID,
+		ContainerID: r.ContainerID,
+		IfName:      r.IfName,
+		NetNS:       r.NetNS,
+		Bandwidth:   r.Bandwidth,
+		HostPorts:   r.HostPorts,
+	})
 	if err != nil {
 		return Response{}, err
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -17,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/types"
 	"github.com/flowkeep/flowkeep/netplugin/endpoints"
 )
 
@@ -192,4 +194,20 @@ func FuzzRequest(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestCodeOf_ErrorsThatStay: a runtime does not try again what cannot become well by itself.
+func TestCodeOf_ErrorsThatStay(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		code uint
+	}{
+		{endpoints.ErrSecondInterface, types.ErrInvalidNetworkConfig},
+		{endpoints.ErrTaken, types.ErrInvalidEnvironmentVariables},
+		{endpoints.ErrNotReady, types.ErrTryAgainLater},
+	} {
+		if got := codeOf(fmt.Errorf("pod shop/db: %w", c.err)); got != c.code {
+			t.Errorf("%v: code %d, want %d", c.err, got, c.code)
+		}
+	}
 }

@@ -109,8 +109,12 @@ func wipe(want []ofctl.Flow, unknown int) Difference {
 // maxRefused is how many flows a switch may refuse one by one before the rest is given up.
 const maxRefused = 64
 
-// maxUncounted is how many flows that count it may refuse one by one before all of them are left out.
-const maxUncounted = 8
+// maxUncounted is how many flows that count it may refuse one by one before all of them are left out, and
+// maxRejecting how many of Services in a table before all of that table are.
+const (
+	maxUncounted = 8
+	maxRejecting = 8
+)
 
 // Refusal is a flow that the switch would not take.
 type Refusal struct {
@@ -123,9 +127,10 @@ type Without uint8
 
 // What it may mean.
 const (
-	Fails      Without = iota // it may not be left out: the bundle fails
-	DeniesMore                // what it could only have let through is denied
-	CountsLess                // nothing is denied or let through by it
+	Fails       Without = iota // it may not be left out: the bundle fails
+	DeniesMore                 // what it could only have let through is denied
+	CountsLess                 // nothing is denied or let through by it
+	RejectsMore                // what it leads to an endpoint of a Service is rejected
 )
 
 // CommitAll commits the mods in one bundle. Of a flow that the switch refuses and that can be left out, it takes what was
@@ -134,7 +139,7 @@ func CommitAll(
 	ctx context.Context, s Switch, mods []ofctl.FlowMod, without func(*ofctl.Flow) Without,
 ) ([]Refusal, error) {
 	var refused []Refusal
-	n := map[Without]int{}
+	n := map[group]int{}
 	for {
 		err := s.Commit(ctx, mods)
 		var why *ofctl.SwitchError
@@ -142,19 +147,35 @@ func CommitAll(
 			return refused, err
 		}
 		kind := without(why.Flow)
+		of := groupOf(why.Flow, kind)
 		i := slices.IndexFunc(mods, func(m ofctl.FlowMod) bool { return puts(&m) && KeyOf(&m.Flow) == KeyOf(why.Flow) })
-		if kind == Fails || kind == DeniesMore && n[kind] == maxRefused || i < 0 {
+		if kind == Fails || kind == DeniesMore && n[of] == maxRefused || i < 0 {
 			return refused, err
 		}
-		n[kind]++
+		n[of]++
+		all := kind == CountsLess && n[of] > maxUncounted || kind == RejectsMore && n[of] > maxRejecting
 		mods = slices.Clone(mods)
 		for j := range mods {
-			if j == i || kind == CountsLess && n[kind] > maxUncounted && puts(&mods[j]) && without(&mods[j].Flow) == CountsLess {
+			f := &mods[j].Flow
+			if j == i || all && puts(&mods[j]) && groupOf(f, without(f)) == of {
 				refused = append(refused, Refusal{mods[j].Flow, err})
 				mods[j].Command = ofctl.Delete
 			}
 		}
 	}
+}
+
+// group is flows of which all are left out where too many of them are refused.
+type group struct {
+	kind  Without
+	table uint8 // of RejectsMore
+}
+
+func groupOf(f *ofctl.Flow, kind Without) group {
+	if kind == RejectsMore {
+		return group{kind, f.Table}
+	}
+	return group{kind: kind}
 }
 
 func puts(m *ofctl.FlowMod) bool { return m.Command == ofctl.Add || m.Command == ofctl.Modify }

@@ -296,3 +296,31 @@ func TestWhatOnlyCountsNeverFailsTheRest(t *testing.T) {
 		}
 	}
 }
+
+// TestCommitAll_LeavesOutServicesByTable: of a table with many refused flows of Services all such flows are left out,
+// and those of other tables stay.
+func TestCommitAll_LeavesOutServicesByTable(t *testing.T) {
+	for refuses, bundles := range map[int]int{0: 1, 3: 4, maxRejecting: maxRejecting + 1, 300: maxRejecting + 2} {
+		m := newMemory()
+		flows := wanted()
+		for i := range 300 {
+			refused, other := flow(22, 1, uint32(i+1), 40), flow(23, 1, uint32(i+1), 40)
+			m.refuses[KeyOf(&refused)] = i < refuses
+			flows = append(flows, refused, other)
+		}
+		left := refuses
+		if refuses > maxRejecting {
+			left = 300
+		}
+		refused, err := CommitAll(t.Context(), m, adds(flows), func(f *ofctl.Flow) Without {
+			if f.Table == 22 || f.Table == 23 {
+				return RejectsMore
+			}
+			return Fails
+		})
+		if err != nil || len(refused) != left || m.bundles != bundles || len(m.flows) != len(flows)-left {
+			t.Errorf("of %d refused, %d are left out in %d bundles, want %d in %d; %d are in force (%v)",
+				refuses, len(refused), m.bundles, left, bundles, len(m.flows), err)
+		}
+	}
+}

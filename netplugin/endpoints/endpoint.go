@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/flowkeep/flowkeep/netplugin/hostnet"
 )
@@ -21,8 +22,22 @@ import (
 // MAC is an Ethernet address.
 type MAC [6]byte
 
-// String is the usual notation.
+// String returns the usual notation.
 func (m MAC) String() string { return net.HardwareAddr(m[:]).String() }
+
+// Bandwidth limits a pod's traffic, in bits a second; 0: no limit. Ingress is what the pod receives.
+type Bandwidth struct {
+	Ingress uint64 `json:"ingress,omitempty"`
+	Egress  uint64 `json:"egress,omitempty"`
+}
+
+// PortMapping is a port of the node that leads to a pod, as the CNI conventions write portMappings.
+type PortMapping struct {
+	HostPort      int    `json:"hostPort"`
+	ContainerPort int    `json:"containerPort"`
+	Protocol      string `json:"protocol"`
+	HostIP        string `json:"hostIP,omitempty"`
+}
 
 // Endpoint is a pod's interface.
 type Endpoint struct {
@@ -36,6 +51,10 @@ type Endpoint struct {
 	Port        uint32       `json:"port"` // OpenFlow number
 	MAC         MAC          `json:"mac"`
 	Addresses   []netip.Addr `json:"addresses"`
+	Bandwidth   Bandwidth    `json:"bandwidth,omitzero"`
+	// HostPorts are those that netplugin restores: of pods that were attached while the CNI configuration named
+	// portmap's backend.
+	HostPorts []PortMapping `json:"hostPorts,omitempty"`
 	// Realised says that the rules were in force once: after a restart the pod need not wait.
 	Realised bool `json:"realised"`
 	// Order is higher of what was wired later; 0 in the files of versions that did not know it.
@@ -44,8 +63,9 @@ type Endpoint struct {
 	Superseded bool `json:"superseded,omitempty"`
 }
 
-// Latest are of each pod, by ID, the one that has its name: an earlier sandbox has lost it, also when the later is gone. In files of versions that did not
-// note it, that is the one that was wired last, and of two that are not told apart the one that was in force.
+// Latest returns for each pod, by ID, the endpoint of its latest sandbox: an earlier sandbox is superseded even after
+// the later one has ended. In files of versions without that mark it is the endpoint that was attached last and, of
+// two that cannot be distinguished, the one that was in force.
 func Latest(all []Endpoint) map[string]Endpoint {
 	latest := make(map[string]Endpoint, len(all))
 	for _, e := range all {
@@ -60,15 +80,16 @@ func Latest(all []Endpoint) map[string]Endpoint {
 	return latest
 }
 
-// ID is "namespace/name".
+// ID returns "namespace/name".
 func (e *Endpoint) ID() string { return e.Namespace + "/" + e.Name }
 
-// Equal tells whether both are the same wiring of the same pod.
+// Equal reports whether both are the same attachment of the same pod.
 func (e *Endpoint) Equal(o *Endpoint) bool {
-	return e.ID() == o.ID() && e.UID == o.UID && e.ContainerID == o.ContainerID && e.Port == o.Port && e.MAC == o.MAC && slices.Equal(e.Addresses, o.Addresses)
+	return e.ID() == o.ID() && e.UID == o.UID && e.ContainerID == o.ContainerID && e.Port == o.Port && e.MAC == o.MAC &&
+		e.Bandwidth == o.Bandwidth && slices.Equal(e.Addresses, o.Addresses)
 }
 
-// hostIfName is 15 characters, the most that Linux takes, and the same for the same container and interface.
+// hostIfName returns a name of 15 characters, the maximum of Linux, derived from the container and the interface.
 func hostIfName(container, ifName string) string {
 	sum := sha256.Sum256([]byte(container + "/" + ifName))
 	return hostnet.PodPrefix + hex.EncodeToString(sum[:])[:12]
@@ -88,17 +109,18 @@ func macFor(addresses []netip.Addr) MAC {
 type files struct {
 	dir     string
 	writing func(of string) (end func()) // as in Config
+	reads   func(path string) ([]byte, error)
 }
 
 // separator may be in no container's ID (CNI specification, CNI_CONTAINERID), so that no two interfaces share a file.
 const separator = "@"
 
-// longest is the most characters of a file's name that still leave room for endings (NAME_MAX is 255).
-const longest = 200
+// maxNameLength is the maximum length of a file name that leaves room for endings (NAME_MAX is 255).
+const maxNameLength = 200
 
 func (f files) path(container, ifName string) string {
 	name := container + separator + ifName
-	if len(name) > longest || strings.ContainsAny(name, "/\x00") {
+	if len(name) > maxNameLength || strings.ContainsAny(name, "/\x00") {
 		sum := sha256.Sum256([]byte(name))
 		name = hex.EncodeToString(sum[:])
 	}
@@ -134,11 +156,20 @@ func (f files) remove(e *Endpoint) error {
 	return err
 }
 
-// load reads all. Files that make no sense are renamed and told; whose they were is known from their names, so that what
-// they spoke of can be undone.
-func (f files) load() (out []*Endpoint, bad []string, err error) {
-	if err := os.MkdirAll(f.dir, 0o700); err != nil {
-		return nil, nil, err
+// loaded is a file of an endpoint. Of one without content only the name is known, as a rule.
+type loaded struct {
+	path     string
+	endpoint *Endpoint // nil: not even the name
+	corrupt  bool      // it was renamed
+	unread   error     // the disk did not give it: nothing is known of its content
+}
+
+// load reads all files.
+func (f files) load() (out []loaded, err error) {
+	if err := os.MkdirAll(f.dir, 0o700); errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.ENOSPC) {
+		return nil, nil // no pod was ever attached here
+	} else if err != nil {
+		return nil, err
 	}
 	entries, err := os.ReadDir(f.dir)
 	for _, entry := range entries {
@@ -147,40 +178,41 @@ func (f files) load() (out []*Endpoint, bad []string, err error) {
 		case unwritten:
 			_ = os.Remove(path)
 		case ending:
-			e, ok := f.read(path)
-			if !ok {
-				bad = append(bad, path)
-			}
-			if e != nil {
-				out = append(out, e)
-			}
+			out = append(out, f.read(path))
 		}
 	}
-	return out, bad, err
+	return out, err
 }
 
-// read reads a file, and gives it the name that save will use.
-func (f files) read(path string) (e *Endpoint, ok bool) {
-	text, err := os.ReadFile(path)
-	e = new(Endpoint)
-	if err == nil {
-		err = json.Unmarshal(text, e)
+// read reads a file, and gives it the name that save will use. One without sense is renamed. A read that the system
+// refuses proves nothing of the file.
+func (f files) read(path string) loaded {
+	text, err := f.reads(path)
+	if err != nil {
+		return loaded{path: path, endpoint: named(path), unread: err}
 	}
+	e := new(Endpoint)
+	err = json.Unmarshal(text, e)
 	if err == nil && e.ContainerID != "" && e.IfName != "" && e.HostIfName == hostIfName(e.ContainerID, e.IfName) {
 		if own := f.path(e.ContainerID, e.IfName); own != path {
 			_ = os.Rename(path, own)
 		}
-		return e, true
+		return loaded{path: path, endpoint: e}
 	}
 	_ = os.Rename(path, path+".corrupt")
-	container, ifName, named := strings.Cut(strings.TrimSuffix(filepath.Base(path), ending), separator)
-	if !named {
-		return nil, false
-	}
-	return bare(container, ifName), false
+	return loaded{path: path, endpoint: named(path), corrupt: true}
 }
 
-// bare is all that can be said of an interface that is named and not known.
+// named returns the interface that a file's name names, nil for the hash of a name.
+func named(path string) *Endpoint {
+	container, ifName, ok := strings.Cut(strings.TrimSuffix(filepath.Base(path), ending), separator)
+	if !ok {
+		return nil
+	}
+	return bare(container, ifName)
+}
+
+// bare returns an endpoint with the fields that are known for an interface without a record.
 func bare(container, ifName string) *Endpoint {
 	return &Endpoint{ContainerID: container, IfName: ifName, HostIfName: hostIfName(container, ifName)}
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/flowkeep/flowkeep/internal/rtnl"
 	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -31,9 +32,14 @@ func makeLink(e *Endpoint, cfg *Network) error {
 	}
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU = e.HostIfName, cfg.MTU
-	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: e.IfName, PeerHardwareAddr: e.MAC[:], PeerNamespace: netlink.NsFd(int(pod.Fd()))}
+	veth := &netlink.Veth{
+		LinkAttrs:        attrs,
+		PeerName:         e.IfName,
+		PeerHardwareAddr: e.MAC[:],
+		PeerNamespace:    netlink.NsFd(int(pod.Fd())),
+	}
 	if err := netlink.LinkAdd(veth); err != nil {
-		return fmt.Errorf("make the pod's link %s: %w", e.HostIfName, err)
+		return fmt.Errorf("create the pod's link %s: %w", e.HostIfName, err)
 	}
 	host, err := netlink.LinkByName(e.HostIfName)
 	if err != nil {
@@ -105,7 +111,13 @@ func addAddress(link netlink.Link, a, gateway netip.Addr, mac MAC) error {
 		return fmt.Errorf("no gateway for %s: the node has no pod CIDR of its family", a)
 	}
 	gw := net.IP(gateway.AsSlice())
-	neigh := &netlink.Neigh{LinkIndex: link.Attrs().Index, Family: familyOf(a), State: netlink.NUD_PERMANENT, IP: gw, HardwareAddr: mac[:]}
+	neigh := &netlink.Neigh{
+		LinkIndex:    link.Attrs().Index,
+		Family:       familyOf(a),
+		State:        netlink.NUD_PERMANENT,
+		IP:           gw,
+		HardwareAddr: mac[:],
+	}
 	if err := netlink.NeighSet(neigh); err != nil {
 		return fmt.Errorf("set the gateway's neighbour entry: %w", err)
 	}
@@ -114,7 +126,12 @@ func addAddress(link netlink.Link, a, gateway netip.Addr, mac MAC) error {
 		return fmt.Errorf("add the route to the gateway: %w", err)
 	}
 	all := &net.IPNet{IP: make(net.IP, a.BitLen()/8), Mask: net.CIDRMask(0, a.BitLen())}
-	if err := netlink.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: all, Gw: gw, Flags: int(netlink.FLAG_ONLINK)}); err != nil {
+	if err := netlink.RouteReplace(&netlink.Route{
+		LinkIndex: link.Attrs().Index,
+		Dst:       all,
+		Gw:        gw,
+		Flags:     int(netlink.FLAG_ONLINK),
+	}); err != nil {
 		return fmt.Errorf("add the default route: %w", err)
 	}
 	return nil
@@ -133,7 +150,7 @@ func hostNet(a netip.Addr) *net.IPNet {
 	return &net.IPNet{IP: net.IP(a.AsSlice()), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
 }
 
-// checksumOffload is of TCP and UDP, and of SCTP where the device knows it.
+// checksumOffload sets the checksum offload of TCP and UDP, and of SCTP if the device supports it.
 func checksumOffload(ifName string, on bool) error {
 	e, err := ethtool.NewEthtool()
 	if err != nil {
@@ -153,7 +170,7 @@ func checksumOffload(ifName string, on bool) error {
 
 const featureSCTP = "tx-checksum-sctp"
 
-// removeLink is fine with a link that is not there: the pair goes with the pod's namespace.
+// removeLink deletes the endpoint's veth pair, also from the pod's namespace. A missing link is no error.
 func removeLink(e *Endpoint) error {
 	link, err := netlink.LinkByName(e.HostIfName)
 	if err != nil {
@@ -166,7 +183,8 @@ func removeLink(e *Endpoint) error {
 	return deleteLink(link)
 }
 
-// deleteLink is fine with a link that the kernel took away after it was looked up: it takes a dead namespace's pairs in its own time.
+// deleteLink deletes a link. It is no error if the kernel removes the link meanwhile, as it does for the veth pairs of
+// a namespace that has ended.
 func deleteLink(link netlink.Link) error {
 	if err := netlink.LinkDel(link); err != nil && !errors.Is(err, unix.ENODEV) {
 		return fmt.Errorf("delete the link %s: %w", link.Attrs().Name, err)
@@ -174,15 +192,15 @@ func deleteLink(link netlink.Link) error {
 	return nil
 }
 
-// linkGone reports whether the pod has ended: the pair of interfaces goes with the pod's network namespace. A path of the
-// namespace that is missing proves nothing: the container runtime may keep it where netplugin does not see it.
+// linkGone reports whether the node's end of a pod's link is missing. That alone does not prove that the pod has ended:
+// see hasEnded.
 func linkGone(e *Endpoint) bool {
 	_, err := netlink.LinkByName(e.HostIfName)
 	var gone netlink.LinkNotFoundError
 	return errors.As(err, &gone)
 }
 
-// checkLink tells what of the pod's end is not as it was made. What is there may be the pod's own make.
+// checkLink returns an error if the pod's end differs from what Add created. Additions by the pod are accepted.
 func checkLink(e *Endpoint, cfg *Network) error {
 	host, err := netlink.LinkByName(e.HostIfName)
 	if err != nil {
@@ -195,10 +213,14 @@ func checkLink(e *Endpoint, cfg *Network) error {
 	defer pod.Close()
 	return pod.Do(func(ns.NetNS) error {
 		link, err := netlink.LinkByName(e.IfName)
+		isEnd := err == nil && link.Attrs().ParentIndex == host.Attrs().Index
+		if !isEnd && hasBridgedEnd(host) {
+			return nil
+		}
 		if err != nil {
 			return fmt.Errorf("%s in the pod: %w", e.IfName, err)
 		}
-		if link.Attrs().ParentIndex != host.Attrs().Index {
+		if !isEnd {
 			return fmt.Errorf("%s in the pod is not the other end of %s", e.IfName, e.HostIfName)
 		}
 		if have := link.Attrs().HardwareAddr; !bytes.Equal(have, e.MAC[:]) {
@@ -208,9 +230,23 @@ func checkLink(e *Endpoint, cfg *Network) error {
 	})
 }
 
+// hasBridgedEnd reports whether the other end of the node's link is a port of a bridge in this network namespace. By
+// KubeVirt's bridge binding it is, under another name and MAC; the guest has the pod's MAC and addresses, and the link
+// with the pod's name is a dummy.
+func hasBridgedEnd(host netlink.Link) bool {
+	links, err := rtnl.Dump(netlink.LinkList)
+	return err == nil && slices.ContainsFunc(links, func(l netlink.Link) bool {
+		a := l.Attrs()
+		isEnd := l.Type() == "veth" && a.Index == host.Attrs().ParentIndex && a.ParentIndex == host.Attrs().Index
+		return isEnd && a.MasterIndex != 0
+	})
+}
+
 // checkAddresses looks for the addresses, and for the way out of each.
 func checkAddresses(link netlink.Link, e *Endpoint, cfg *Network) error {
-	have, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	have, err := rtnl.Dump(func() ([]netlink.Addr, error) {
+		return netlink.AddrList(link, netlink.FAMILY_ALL)
+	})
 	if err != nil {
 		return err
 	}
@@ -222,11 +258,14 @@ func checkAddresses(link netlink.Link, e *Endpoint, cfg *Network) error {
 		if !gateway.IsValid() {
 			continue // the node's pod CIDRs are not known yet
 		}
-		routes, err := netlink.RouteList(link, familyOf(want))
+		routes, err := rtnl.Dump(func() ([]netlink.Route, error) {
+			return netlink.RouteList(link, familyOf(want))
+		})
 		if err != nil {
 			return err
 		}
-		if !slices.ContainsFunc(routes, func(r netlink.Route) bool { return r.Gw.Equal(net.IP(gateway.AsSlice())) && isDefault(r.Dst) }) {
+		if !slices.ContainsFunc(routes,
+			func(r netlink.Route) bool { return r.Gw.Equal(net.IP(gateway.AsSlice())) && isDefault(r.Dst) }) {
 			return fmt.Errorf("%s has lost its default route by %s", e.IfName, gateway)
 		}
 	}

@@ -70,11 +70,11 @@ func TestEnsurePorts_RecreatesThoseOfRunningPods(t *testing.T) {
 	clear(w.parts.ports)
 	var created []string
 	var err error
-	w.node.Do(func() { created, err = w.EnsurePorts(context.Background(), map[string]bool{}) })
+	w.node.Do(func() { created, _, err = w.EnsurePorts(context.Background(), map[string]bool{}) })
 	if err != nil || !slices.Equal(created, []string{e.HostIfName}) || w.parts.ports[e.HostIfName] == 0 {
 		t.Errorf("recreated %v: %v; ports %v", created, err, w.parts.ports)
 	}
-	w.node.Do(func() { created, err = w.EnsurePorts(context.Background(), map[string]bool{e.HostIfName: true}) })
+	w.node.Do(func() { created, _, err = w.EnsurePorts(context.Background(), map[string]bool{e.HostIfName: true}) })
 	if err != nil || len(created) > 0 {
 		t.Errorf("with all ports there: recreated %v: %v", created, err)
 	}

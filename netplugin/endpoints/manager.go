@@ -57,37 +57,37 @@ type Config struct {
 	Logger   *slog.Logger
 	Switch   Switch
 	Realizer Realizer
+	// InHost returns why this may not be the node's network namespace; nil: it is. May be nil.
+	InHost func() error
 	// Writing is called before each operation on the directory, and its result after it; may be nil.
 	Writing func(of string) (end func())
 }
 
-// Manager owns the endpoints of the node. Safe for concurrent use: one request a container at a time, different containers
-// side by side.
+// Manager owns the endpoints of the node. Safe for concurrent use: one request a container at a time, different
+// containers side by side.
 type Manager struct {
-	cfg   Config
-	files files
+	cfg    Config
+	files  files
+	locks  locks
+	unread unreadFiles
 
 	mu        sync.Mutex
 	endpoints map[string]*Endpoint // by container and interface
 	order     uint64               // the highest that was given
-	busy      map[string]chan struct{}
+	reported  Kept                 // logged last
 	network   Network
 	allocator Allocator // nil: the node's pod CIDRs are not known yet
 }
 
 // Open reads what was wired before. What a crash left stays until Sweep.
 func Open(cfg Config) (*Manager, error) {
-	m := &Manager{cfg: cfg, files: files{filepath.Join(cfg.StateDir, "endpoints"), cfg.Writing}, endpoints: map[string]*Endpoint{}, busy: map[string]chan struct{}{}}
-	list, bad, err := m.files.load()
-	if err != nil {
+	m := &Manager{
+		cfg:       cfg,
+		files:     files{filepath.Join(cfg.StateDir, "endpoints"), cfg.Writing, os.ReadFile},
+		endpoints: map[string]*Endpoint{},
+	}
+	if err := (reader{m}).load(); err != nil {
 		return nil, fmt.Errorf("read the endpoints: %w", err)
-	}
-	for _, path := range bad {
-		cfg.Logger.Error("an endpoint's file is unreadable; its pod is cut off until it is made anew", "file", path+".corrupt")
-	}
-	for _, e := range list {
-		m.endpoints[keyOf(e.ContainerID, e.IfName)] = e
-		m.order = max(m.order, e.Order)
 	}
 	return m, nil
 }
@@ -101,7 +101,7 @@ func (m *Manager) SetNetwork(n Network, a Allocator) {
 	m.network, m.allocator = n, a
 }
 
-// List is a copy of all endpoints.
+// List returns copies of all endpoints.
 func (m *Manager) List() []Endpoint {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -113,32 +113,8 @@ func (m *Manager) List() []Endpoint {
 }
 
 // ErrNotReady is returned while the node's pod CIDRs are not known.
-var ErrNotReady = errors.New("netplugin does not know this node's pod CIDRs yet: is netmaster running, and has the Node spec.podCIDRs?")
-
-// lock waits until no other request works on the container's interface.
-func (m *Manager) lock(ctx context.Context, key string) (unlock func(), err error) {
-	for {
-		m.mu.Lock()
-		wait, busy := m.busy[key]
-		if !busy {
-			done := make(chan struct{})
-			m.busy[key] = done
-			m.mu.Unlock()
-			return func() {
-				m.mu.Lock()
-				delete(m.busy, key)
-				m.mu.Unlock()
-				close(done)
-			}, nil
-		}
-		m.mu.Unlock()
-		select {
-		case <-wait:
-		case <-ctx.Done():
-			return nil, fmt.Errorf("another request works on container %s: %w", key, ctx.Err())
-		}
-	}
-}
+var ErrNotReady = errors.New(
+	"netplugin does not know this node's pod CIDRs yet: is netmaster running, and has the Node spec.podCIDRs?")
 
 func (m *Manager) get(key string) *Endpoint {
 	m.mu.Lock()
@@ -155,6 +131,7 @@ func (m *Manager) keep(e *Endpoint) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.endpoints[keyOf(e.ContainerID, e.IfName)] = &kept
+	m.unread.remove(m.files.path(e.ContainerID, e.IfName))
 	return nil
 }
 
@@ -165,6 +142,7 @@ func (m *Manager) drop(e *Endpoint) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.endpoints, keyOf(e.ContainerID, e.IfName))
+	m.unread.remove(m.files.path(e.ContainerID, e.IfName))
 	return nil
 }
 
@@ -185,6 +163,8 @@ func (m *Manager) current() (Network, Allocator) {
 type Request struct {
 	Namespace, Name, UID       string
 	ContainerID, IfName, NetNS string
+	Bandwidth                  Bandwidth
+	HostPorts                  []PortMapping
 }
 
 // Result is what was wired.
@@ -193,23 +173,24 @@ type Result struct {
 	Network  Network
 }
 
-// Errors that callers tell apart.
+// Errors that callers distinguish.
 var (
-	ErrUnknown = errors.New("netplugin has wired no such interface")
+	ErrUnknown = errors.New("no such interface is attached")
 	ErrTaken   = errors.New("the container's interface is another pod's")
-	ErrChanged = errors.New("the pod's wiring is not as it was made")
-	// ErrSecondInterface is returned for a second network of Flowkeep's in one pod: policies know a pod by its addresses
-	// on one interface.
+	ErrChanged = errors.New("the pod's attachment was changed")
+	// ErrSecondInterface is returned for a second network of Flowkeep's in one pod: policies know a pod by its
+	// addresses on one interface.
 	ErrSecondInterface = errors.New("Flowkeep gives a pod one interface")
 )
 
 // undoTimeout bounds the undoing of an ADD that failed; what is not undone by then, DEL or the next start undoes.
 const undoTimeout = 10 * time.Second
 
-// Add wires a pod and returns when its rules are in force. Asked again, it answers the same. On failure nothing is left.
+// Add wires a pod and returns when its rules are in force. Asked again, it answers the same. On failure nothing is
+// left.
 func (m *Manager) Add(ctx context.Context, r Request) (*Result, error) {
 	key := keyOf(r.ContainerID, r.IfName)
-	unlock, err := m.lock(ctx, key)
+	unlock, err := m.locks.lock(ctx, r.ContainerID)
 	if err != nil {
 		return nil, err
 	}
@@ -222,7 +203,7 @@ func (m *Manager) Add(ctx context.Context, r Request) (*Result, error) {
 	if have != nil && have.Name != "" && (have.Namespace != r.Namespace || have.Name != r.Name) {
 		return nil, fmt.Errorf("%w: %s is %s's, not %s/%s's", ErrTaken, key, have.ID(), r.Namespace, r.Name)
 	}
-	if other := otherInterface(m.List(), &r); other != "" {
+	if other := otherInterface(m.List(), &r); other != "" && have == nil {
 		return nil, fmt.Errorf("%w: pod %s/%s has %s of this network; use another plugin for %s",
 			ErrSecondInterface, r.Namespace, r.Name, other, r.IfName)
 	}
@@ -238,14 +219,16 @@ func (m *Manager) Add(ctx context.Context, r Request) (*Result, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 		defer cancel()
 		if undoErr := m.undo(ctx, e); undoErr != nil {
-			m.cfg.Logger.Error("could not undo a pod's wiring", "pod", e.ID(), "container", e.ContainerID, "error", undoErr)
+			m.cfg.Logger.Error("could not remove a pod's attachment", "pod", e.ID(), "container", e.ContainerID,
+				"error", undoErr)
 		}
 		return nil, err
 	}
 	return &Result{*e, network}, nil
 }
 
-// otherInterface returns the name of another interface that the same sandbox has, "" if it has none.
+// otherInterface returns the name of another interface that the same sandbox has, "" if it has none. Versions before
+// attached a second one; the ADD of an interface that is known is repeated as before.
 func otherInterface(all []Endpoint, r *Request) string {
 	for _, e := range all {
 		if e.ContainerID == r.ContainerID && e.IfName != r.IfName && e.Name != "" {
@@ -257,8 +240,10 @@ func otherInterface(all []Endpoint, r *Request) string {
 
 // wire returns what it came to, on failure too.
 func (m *Manager) wire(ctx context.Context, r Request, network *Network, allocator Allocator) (*Endpoint, error) {
-	e := &Endpoint{Namespace: r.Namespace, Name: r.Name, UID: r.UID, ContainerID: r.ContainerID, IfName: r.IfName, NetNS: r.NetNS,
-		HostIfName: hostIfName(r.ContainerID, r.IfName), Order: m.nextOrder()}
+	e := &Endpoint{Namespace: r.Namespace, Name: r.Name, UID: r.UID, ContainerID: r.ContainerID, IfName: r.IfName,
+		NetNS:      r.NetNS,
+		HostIfName: hostIfName(r.ContainerID, r.IfName), Order: m.nextOrder(), Bandwidth: r.Bandwidth,
+		HostPorts: r.HostPorts}
 	if err := m.keep(e); err != nil { // before anything is made or taken
 		return e, err
 	}
@@ -300,40 +285,9 @@ func (m *Manager) refresh(ctx context.Context, have *Endpoint) (*Endpoint, error
 	return &e, m.keep(&e)
 }
 
-// EnsurePorts recreates ports of running pods that the switch does not have, by the names of links, and returns these
-// names. A request under way comes first: a pod that it removes gets no port.
-func (m *Manager) EnsurePorts(ctx context.Context, have map[string]bool) (created []string, err error) {
-	var errs []error
-	for _, e := range m.List() {
-		if !e.Realised || e.Superseded || have[e.HostIfName] || linkGone(&e) {
-			continue
-		}
-		done, err := m.ensurePort(ctx, keyOf(e.ContainerID, e.IfName))
-		if err != nil {
-			errs = append(errs, fmt.Errorf("pod %s: %w", e.ID(), err))
-		} else if done {
-			created = append(created, e.HostIfName)
-		}
-	}
-	return created, errors.Join(errs...)
-}
-
-func (m *Manager) ensurePort(ctx context.Context, key string) (done bool, err error) {
-	unlock, err := m.lock(ctx, key)
-	if err != nil {
-		return false, err
-	}
-	defer unlock()
-	e := m.get(key)
-	if e == nil || !e.Realised || linkGone(e) {
-		return false, nil
-	}
-	_, err = m.refresh(ctx, e)
-	return err == nil, err
-}
-
-// undo takes a pod's wiring apart: the port's flows first, the address last, so that it is free only when nothing of the
-// old pod can send from it. While the allocator is not known the endpoint is kept for Sweep, which gives the address back.
+// undo takes a pod's wiring apart: the port's flows first, the address last, so that it is free only when nothing of
+// the old pod can send from it. While the allocator is not known the endpoint is kept for Sweep, which gives the
+// address back.
 func (m *Manager) undo(ctx context.Context, e *Endpoint) error {
 	err := m.cfg.Realizer.Forget(ctx, *e)
 	err = errors.Join(err, m.cfg.Switch.DeletePort(ctx, e.HostIfName, e), removeLink(e))
@@ -355,7 +309,7 @@ func (m *Manager) undo(ctx context.Context, e *Endpoint) error {
 // Del takes a pod's wiring apart; a pod that is not wired is fine.
 func (m *Manager) Del(ctx context.Context, container, ifName string) error {
 	key := keyOf(container, ifName)
-	unlock, err := m.lock(ctx, key)
+	unlock, err := m.locks.lock(ctx, container)
 	if err != nil {
 		return err
 	}
@@ -367,10 +321,11 @@ func (m *Manager) Del(ctx context.Context, container, ifName string) error {
 	return m.undo(ctx, e)
 }
 
-// Check fails if the pod's end of the wiring is not what Add made. It makes a port that is gone anew.
+// Check returns an error if the pod's end of the attachment differs from what Add created. It recreates a missing
+// port.
 func (m *Manager) Check(ctx context.Context, container, ifName string) error {
 	key := keyOf(container, ifName)
-	unlock, err := m.lock(ctx, key)
+	unlock, err := m.locks.lock(ctx, container)
 	if err != nil {
 		return err
 	}
@@ -387,7 +342,8 @@ func (m *Manager) Check(ctx context.Context, container, ifName string) error {
 	return err
 }
 
-// GC takes apart what is not among the valid attachments, each "container/ifname", and gives addresses that nobody holds back.
+// GC removes attachments that are not among the valid ones, each "container/ifname", and releases addresses that no
+// endpoint has.
 func (m *Manager) GC(ctx context.Context, valid []string) error {
 	var errs []error
 	for _, e := range m.List() {
@@ -401,61 +357,13 @@ func (m *Manager) GC(ctx context.Context, valid []string) error {
 // keepAddresses gives back the addresses that no endpoint has. Endpoints are known before they have addresses.
 func (m *Manager) keepAddresses() error {
 	_, allocator := m.current()
-	if allocator == nil {
+	if allocator == nil || m.unread.hasNameless() {
 		return nil
 	}
 	return allocator.Keep(func(container, ifName string) bool { return m.get(keyOf(container, ifName)) != nil })
 }
 
-// Sweep undoes what a crash left: endpoints that were never realised, those whose network namespace is gone, and addresses
-// without an endpoint. A request under way is left alone. What could not be undone is logged, and joined in the error.
-func (m *Manager) Sweep(ctx context.Context) error {
-	var errs []error
-	for _, e := range m.List() {
-		if e.Realised && !linkGone(&e) {
-			reportUnseen(m.cfg.Logger, &e)
-			continue
-		}
-		if err := m.sweepOne(ctx, keyOf(e.ContainerID, e.IfName)); err != nil {
-			m.cfg.Logger.Error("could not undo a pod's wiring", "pod", e.ID(), "container", e.ContainerID, "error", err)
-			errs = append(errs, err)
-		}
-	}
-	if err := m.keepAddresses(); err != nil {
-		m.cfg.Logger.Error("could not give back addresses that nobody holds", "error", err)
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
-}
-
-// reportUnseen logs that the network namespace of a living pod is not where it was.
-func reportUnseen(log *slog.Logger, e *Endpoint) {
-	if _, err := os.Stat(e.NetNS); errors.Is(err, os.ErrNotExist) {
-		log.Warn("a pod's network namespace is not seen, though its link is there; "+
-			"mount the runtime's directory into netplugin with mountPropagation HostToContainer",
-			"pod", e.ID(), "path", e.NetNS)
-	}
-}
-
-// LinkGone reports whether the node's end of a pod's link is missing, and with it the pod.
-func LinkGone(e *Endpoint) bool { return linkGone(e) }
-
-// sweepOne looks again when no request works on the interface: an ADD may have come first.
-func (m *Manager) sweepOne(ctx context.Context, key string) error {
-	unlock, err := m.lock(ctx, key)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	e := m.get(key)
-	if e == nil || e.Realised && !linkGone(e) {
-		return nil
-	}
-	m.cfg.Logger.Info("undoing a pod's wiring that a crash left", "pod", e.ID(), "container", e.ContainerID)
-	return m.undo(ctx, e)
-}
-
-// Ready tells whether pods can be wired.
+// Ready reports whether pods can be attached.
 func (m *Manager) Ready() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -298,7 +298,7 @@ func TestAfterACrash(t *testing.T) {
 	n.told()
 	m = n.manager(t, dir)
 	n.host.Do(func() {
-		if err := m.Sweep(t.Context()); err != nil {
+		if _, err := m.Sweep(t.Context()); err != nil {
 			t.Error(err)
 		}
 	})

@@ -9,8 +9,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// FitMTU gives pods that were wired with another MTU the present one. What a pod has set itself stays while its end at the
-// node is as it should be.
+// FitMTU gives pods that were wired with another MTU the present one. What a pod has set itself stays while its end at
+// the node is as it should be.
 func (m *Manager) FitMTU(ctx context.Context) error {
 	network, _ := m.current()
 	var errs []error
@@ -28,9 +28,9 @@ func (m *Manager) FitMTU(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// fitOne changes the pod's end first: until both are, the node's tells that it is not done.
+// fitOne changes the pod's end first: the MTU of the node's end shows whether both are done.
 func (m *Manager) fitOne(ctx context.Context, e *Endpoint, mtu int) error {
-	unlock, err := m.lock(ctx, keyOf(e.ContainerID, e.IfName))
+	unlock, err := m.locks.lock(ctx, e.ContainerID)
 	if err != nil {
 		return err
 	}

@@ -272,7 +272,7 @@ func TestGC(t *testing.T) {
 
 // Names that look alike share neither a file nor a link, and none leads out of the directory.
 func TestNamesDoNotClash(t *testing.T) {
-	f := files{dir: t.TempDir()}
+	f := files{dir: t.TempDir(), reads: os.ReadFile}
 	names := [][2]string{{"a", "b-c"}, {"a-b", "c"}, {"a.b", "c"}, {"a_b", "c"}, {"a/b", "c"}, {"../a", "c"}, {"a", "b@c"},
 		{strings.Repeat("x", 300), "eth0"}, {strings.Repeat("x", 301), "eth0"}}
 	paths, links := map[string]bool{}, map[string]bool{}
@@ -290,14 +290,16 @@ func TestNamesDoNotClash(t *testing.T) {
 	if len(paths) != len(names) || len(links) != len(names) {
 		t.Errorf("%d names have %d files and %d links", len(names), len(paths), len(links))
 	}
-	if list, bad, err := f.load(); len(list) != len(names) || len(bad) > 0 || err != nil {
-		t.Errorf("loaded %d, bad %v, %v", len(list), bad, err)
+	list, err := f.load()
+	bad := slices.ContainsFunc(list, func(l loaded) bool { return l.corrupt || l.unread != nil })
+	if len(list) != len(names) || bad || err != nil {
+		t.Errorf("loaded %+v, %v", list, err)
 	}
 }
 
 // Files that an older netplugin named otherwise are found, and removed under the name they have now.
 func TestFilesOfOlderVersions(t *testing.T) {
-	f := files{dir: t.TempDir()}
+	f := files{dir: t.TempDir(), reads: os.ReadFile}
 	e := bare("c-web", "eth0")
 	if err := f.save(e); err != nil {
 		t.Fatal(err)
@@ -305,11 +307,11 @@ func TestFilesOfOlderVersions(t *testing.T) {
 	if err := os.Rename(f.path("c-web", "eth0"), filepath.Join(f.dir, "c-web-eth0.json")); err != nil {
 		t.Fatal(err)
 	}
-	list, bad, err := f.load()
-	if len(list) != 1 || len(bad) > 0 || err != nil {
-		t.Fatalf("loaded %v, bad %v, %v", list, bad, err)
+	list, err := f.load()
+	if len(list) != 1 || list[0].corrupt || list[0].unread != nil || err != nil {
+		t.Fatalf("loaded %+v, %v", list, err)
 	}
-	if err := f.remove(list[0]); err != nil {
+	if err := f.remove(list[0].endpoint); err != nil {
 		t.Fatal(err)
 	}
 	if left, _ := os.ReadDir(f.dir); len(left) > 0 {

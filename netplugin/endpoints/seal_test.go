@@ -135,9 +135,9 @@ func forwarded(fd int) bool {
 	}
 }
 
-// takes reports whether the node's stack takes a datagram from the pod's link: a socket of the node receives it, or the
-// node forwards it.
-func (n *sealedNode) takes(src, dst string) bool {
+// takes reports whether the node's stack takes a datagram from the pod's link in time: a socket of the node receives it,
+// or the node forwards it.
+func (n *sealedNode) takes(src, dst string, limit time.Duration) bool {
 	n.t.Helper()
 	var conn *net.UDPConn
 	out := n.outside()
@@ -150,9 +150,13 @@ func (n *sealedNode) takes(src, dst string) bool {
 	})
 	defer conn.Close()
 	n.send(datagram(n.hostMAC, netip.MustParseAddr(src), netip.MustParseAddr(dst)))
-	_ = conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
-	_, _, err := conn.ReadFromUDP(make([]byte, 100))
-	return err == nil || forwarded(out)
+	for deadline := time.Now().Add(limit); ; {
+		_ = conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+		_, _, err := conn.ReadFromUDP(make([]byte, 100))
+		if taken := err == nil || forwarded(out); taken || time.Now().After(deadline) {
+			return taken
+		}
+	}
 }
 
 // TestPodsLink_IsSealedWithoutNftables sends what a pod may, and what only a raw socket can, on the pod's link of a node
@@ -168,7 +172,7 @@ func TestPodsLink_IsSealedWithoutNftables(t *testing.T) {
 		{"2001:db8:1::9", "2001:db8:1::7"},
 	}
 	for _, w := range ways {
-		if n.takes(w[0], w[1]) {
+		if n.takes(w[0], w[1], 0) {
 			t.Errorf("from %s to %s: the node takes it", w[0], w[1])
 		}
 	}
@@ -188,7 +192,7 @@ func TestPodsLink_IsSealedWithoutNftables(t *testing.T) {
 			t.Fatalf("%v: %s", err, out)
 		}
 	})
-	if !n.takes("198.51.100.9", "192.0.2.11") {
+	if !n.takes("198.51.100.9", "192.0.2.11", time.Minute) {
 		t.Error("the node takes nothing from a link that is not sealed: this test shows nothing")
 	}
 	n.node.Do(func() {
@@ -201,7 +205,7 @@ func TestPodsLink_IsSealedWithoutNftables(t *testing.T) {
 		}
 	})
 	for _, w := range ways {
-		if n.takes(w[0], w[1]) {
+		if n.takes(w[0], w[1], 0) {
 			t.Errorf("sealed again, from %s to %s: the node takes it", w[0], w[1])
 		}
 	}

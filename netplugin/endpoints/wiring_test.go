@@ -137,7 +137,7 @@ func (w *world) know(cidrs ...string) {
 func (w *world) end(pod *netns.Namespace, hostIfName string) {
 	w.t.Helper()
 	pod.Delete()
-	for limit := time.Now().Add(10 * time.Second); slices.Contains(w.links(), hostIfName); time.Sleep(time.Millisecond) {
+	for limit := time.Now().Add(2 * time.Minute); slices.Contains(w.links(), hostIfName); time.Sleep(time.Millisecond) {
 		if time.Now().After(limit) {
 			w.t.Fatalf("the link %s outlives its network namespace", hostIfName)
 		}
@@ -169,7 +169,7 @@ func (w *world) check(container string) (err error) {
 }
 
 func (w *world) sweep() (err error) {
-	w.node.Do(func() { err = w.Sweep(context.Background()) })
+	w.node.Do(func() { _, err = w.Sweep(context.Background()) })
 	return err
 }
 

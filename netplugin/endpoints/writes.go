@@ -10,8 +10,8 @@ func (f files) begin() (end func()) {
 	return f.writing("a pod's file")
 }
 
-// supersede takes the pod's name from its earlier sandboxes, whose rules go with it: no restart may open them again. The
-// lock is not held while files are written: the disk may hang.
+// supersede takes the pod's name from its earlier sandboxes, whose rules go with it: no restart may open them again.
+// The lock is not held while files are written: the disk may hang.
 func (m *Manager) supersede(by *Endpoint) error {
 	m.mu.Lock()
 	all := maps.Clone(m.endpoints)
@@ -22,7 +22,8 @@ func (m *Manager) supersede(by *Endpoint) error {
 		}
 		left := *e
 		left.Superseded = true
-		if err := m.files.save(&left); err != nil { // the next start finds the link gone of one that is removed meanwhile
+		// the next start finds the link gone of one that is removed meanwhile
+		if err := m.files.save(&left); err != nil {
 			return err
 		}
 		m.mu.Lock()

@@ -10,10 +10,12 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"reflect"
 	"sync"
 	"time"
 
 	"github.com/flowkeep/flowkeep/api/feed"
+	"github.com/flowkeep/flowkeep/internal/keyed"
 	"github.com/flowkeep/flowkeep/internal/wire"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	"google.golang.org/grpc"
@@ -63,13 +65,16 @@ type Config struct {
 	ObeyUnelected bool
 	Logger        *slog.Logger
 	Handler       Handler
-	clock         func() time.Duration // nil: sinceBoot
+	// Services are held beyond the process; nil: the node holds none.
+	Services KeyedSet
+	clock    func() time.Duration // nil: sinceBoot
 }
 
 // Client keeps a stream to netmaster open. Announce, Withdraw, Report, Drifted, Anew, Connected and Problem are safe for concurrent
 // use.
 type Client struct {
-	cfg Config
+	cfg   Config
+	nodes keyed.Set // as netmaster sent it; it belongs to the session, of which there is one at a time
 
 	mu        sync.Mutex
 	open      bool // what is said is kept for the stream
@@ -78,6 +83,7 @@ type Client struct {
 	accepted  time.Time // when it did
 	outbox    []*feed.NodeMessage
 	drift     *wire.Drift // not told yet
+	links     *policy.Links
 	wake      chan struct{}
 	again     chan string // why the stream is to end
 }
@@ -143,6 +149,23 @@ func (c *Client) Anew(why string) {
 	select {
 	case c.again <- why:
 	default:
+	}
+}
+
+func (c *Client) linksNow() *policy.Links {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.links
+}
+
+// SetLinks sends netmaster the node's segments, if they changed; after a reconnection the hello has them.
+func (c *Client) SetLinks(l *policy.Links) {
+	c.mu.Lock()
+	same := reflect.DeepEqual(c.links, l)
+	c.links = l
+	c.mu.Unlock()
+	if !same {
+		c.queue(wire.FromLinks(l))
 	}
 }
 

@@ -18,17 +18,19 @@ import (
 
 // session is one stream.
 type session struct {
-	client  *Client
-	stream  grpc.BidiStreamingClient[feed.NodeMessage, feed.MasterMessage]
-	posts   chan *feed.NodeMessage
-	queries chan struct{} // a place for each that is being answered
-	streams *streams
-	arrived chan *feed.MasterMessage // but promises, which wait for nothing
-	obeyed  uint64
-	said    time.Duration // when the hello was said
+	client          *Client
+	stream          grpc.BidiStreamingClient[feed.NodeMessage, feed.MasterMessage]
+	posts           chan *feed.NodeMessage
+	nodes, services arrival
+	queries         chan struct{} // a place for each that is being answered
+	streams         *streams
+	arrived         chan *feed.MasterMessage // but promises, which wait for nothing
+	obeyed          uint64
+	said            time.Duration // when the hello was said
 
 	mu      sync.Mutex
 	trust   trust
+	held    time.Duration // until then a leader that is fenced has the stream kept
 	changed chan struct{} // has an element when trust was prolonged
 }
 
@@ -47,6 +49,11 @@ func (s *session) hello(ctx context.Context) error {
 	s.obeyed = have.Epoch
 	h := wire.Hello{Node: cfg.Node, Program: cfg.Version, TrafficMode: cfg.TrafficMode, Versions: cfg.Versions,
 		Revision: have.Revision, Epoch: have.Epoch, Held: have.Held, Announced: have.Announced}
+	h.Nodes = s.client.nodes.Sums()
+	h.Links = s.client.linksNow()
+	if cfg.Services != nil {
+		h.Services = cfg.Services.Sums()
+	}
 	for part := range wire.HelloParts(&h) {
 		s.said = cfg.clock()
 		if err := s.stream.Send(part); err != nil {
@@ -101,7 +108,49 @@ var errSilent = errors.New("netmaster has not said in time that it still leads: 
 func (s *session) left() (d time.Duration, bounded bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return max(0, s.trust.until-s.client.cfg.clock()), s.trust.bounded
+	return max(0, max(s.trust.until, s.held)-s.client.cfg.clock()), s.trust.bounded
+}
+
+// maxHold is for how long at most a stream is kept whose leader is not certain to lead.
+const maxHold = 12 * time.Second
+
+// hold keeps the stream while its leader is fenced. Nothing that comes is taken over before the leader is certain
+// again.
+func (s *session) hold(in *feed.Fenced) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	until := s.client.cfg.clock() + time.Duration(in.HoldMs)*time.Millisecond
+	s.held = max(s.held, min(until, s.trust.until+maxHold))
+	s.rouse()
+}
+
+// rouse wakes what waits for the leader. The lock is held.
+func (s *session) rouse() {
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+}
+
+// awaitLed returns when the leader is certain to lead; it fails when the stream is not kept any longer.
+func (s *session) awaitLed(ctx context.Context) error {
+	for {
+		err := s.led()
+		left, _ := s.left()
+		if err == nil || left == 0 {
+			return err
+		}
+		timer := time.NewTimer(left)
+		select {
+		case <-s.changed:
+		case <-timer.C:
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+		if timer.Stop(); ctx.Err() != nil {
+			return err
+		}
+	}
 }
 
 // ask is the next beat.
@@ -121,10 +170,7 @@ func (s *session) promised(in *feed.Trust) error {
 	if err := s.trust.answered(number, valid); err != nil {
 		return refused(err)
 	}
-	select {
-	case s.changed <- struct{}{}:
-	default:
-	}
+	s.rouse()
 	return nil
 }
 
@@ -185,6 +231,10 @@ func (s *session) read(ctx context.Context) error {
 			}
 			continue
 		}
+		if f := m.GetFenced(); f != nil {
+			s.hold(f)
+			continue
+		}
 		select {
 		case s.arrived <- m:
 		case <-ctx.Done():
@@ -207,11 +257,11 @@ func (s *session) next(ctx context.Context) (*feed.MasterMessage, error) {
 		}
 		select {
 		case m := <-s.arrived:
-			return m, s.led()
+			return m, s.awaitLed(ctx)
 		case <-s.changed:
 		case <-end:
-			if err := s.led(); err != nil {
-				return nil, err
+			if left, _ = s.left(); left == 0 {
+				return nil, errSilent
 			}
 		case <-ctx.Done():
 			return nil, ctx.Err()
@@ -246,6 +296,10 @@ func (s *session) receive(ctx context.Context) error {
 			if err := s.client.cfg.Handler.Nodes(ctx, infos); err != nil {
 				return err
 			}
+		case *feed.MasterMessage_Keyed:
+			if err := s.keyed(ctx, said.Keyed); err != nil {
+				return err
+			}
 		case *feed.MasterMessage_Query:
 			if said.Query.Window > 0 {
 				s.follow(ctx, said.Query)
@@ -264,11 +318,19 @@ func refused(err error) error {
 }
 
 func (s *session) realise(ctx context.Context, u policy.NodeUpdate) error {
-	return s.client.cfg.Handler.Update(ctx, u, s.led, func(errs []wire.RuleError) {
-		if ctx.Err() == nil { // else it would be a message of the next stream
-			s.client.Report(wire.Ack{Revision: u.Revision, Errors: errs})
+	for {
+		err := s.client.cfg.Handler.Update(ctx, u, s.led, func(errs []wire.RuleError) {
+			if ctx.Err() == nil { // else it would be a message of the next stream
+				s.client.Report(wire.Ack{Revision: u.Revision, Errors: errs})
+			}
+		})
+		if !errors.Is(err, errSilent) { // else it changed nothing, and is in force when the leader is certain again
+			return err
 		}
-	})
+		if err := s.awaitLed(ctx); err != nil {
+			return err
+		}
+	}
 }
 
 func (s *session) post(ctx context.Context, m *feed.NodeMessage) error {

@@ -14,11 +14,11 @@ type claim struct {
 	node    string
 	cidr    netip.Prefix
 	hop     netip.Addr // zero: the node has no address of the family
-	problem string     // why there is to be no route; empty if there is
+	problem string     // reason for having no route, or empty
 }
 
-// usable goes through what the other nodes claim. No claim may take this node's own pods or its way out, and of two that
-// overlap the one of the first name counts: on every node the same one, whatever order they come in.
+// usable goes through what the other nodes claim. No claim may take this node's own pods or its way out, and of two
+// that overlap the one of the first name counts: on every node the same one, whatever order they come in.
 func usable(cfg *Config) (out []claim) {
 	given := newGiven(cfg.Others)
 	others := slices.Clone(cfg.Others)
@@ -35,15 +35,15 @@ func usable(cfg *Config) (out []claim) {
 	return out
 }
 
-// hopTo is where packets to the node's pods go first.
+// hopTo returns the next hop to the pods of a node.
 func (cfg *Config) hopTo(n *policy.NodeInfo, p netip.Prefix) netip.Addr {
-	if cfg.Tunnelled {
-		return peerAddress(cfg.Self, n)
+	if cfg.isRouted(n.Name) {
+		return hopOf(n, p)
 	}
-	return hopOf(n, p)
+	return peerAddress(cfg.Self, n)
 }
 
-// hopOf is the first of the node's addresses that the CIDR's family has.
+// hopOf returns the first of the node's addresses of the CIDR's family.
 func hopOf(n *policy.NodeInfo, p netip.Prefix) netip.Addr {
 	for _, a := range n.Addresses {
 		if a.Is4() == p.Addr().Is4() {
@@ -109,11 +109,13 @@ func (g *given) overlapping(p netip.Prefix) *claim {
 	return g.within[p]
 }
 
-// Conflicts are sentences about other nodes' pod CIDRs and addresses that are left out, because they cannot be right.
+// Conflicts returns a sentence for each pod CIDR or address of another node that is ignored because it conflicts with
+// others.
 func Conflicts(cfg *Config) (out []string) {
 	for _, c := range usable(cfg) {
 		if c.problem != "" {
-			out = append(out, fmt.Sprintf("the pod CIDR %s of node %s %s: its pods cannot be reached from here; correct the Node's spec.podCIDRs", c.cidr, c.node, c.problem))
+			out = append(out, fmt.Sprintf("the pod CIDR %s of node %s %s: its pods cannot be reached from here; "+
+				"correct the Node's spec.podCIDRs", c.cidr, c.node, c.problem))
 		}
 	}
 	if cfg.Tunnelled {

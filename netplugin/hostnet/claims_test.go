@@ -1,7 +1,6 @@
 package hostnet
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"os/exec"
@@ -41,7 +40,7 @@ func TestClaimsThatCannotBeRight(t *testing.T) {
 	for range 2 {
 		in(t, h, func() error { return Setup(cfg) })
 		now := picture(t, h)
-		holds(t, now, "route 10.244.2.0/24 via 192.0.2.12", "route 10.247.4.0/24 via 192.0.2.14", "route 10.244.5.0/24 via 192.0.2.15", "route 10.244.1.0/24 via <nil>")
+		holds(t, now, "route 10.244.2.0/24 via 192.0.2.12", "route 10.247.4.0/24 via 192.0.2.14", "route 10.244.5.0/24 via 192.0.2.15", "route 10.244.1.0/24 via 169.254.102.1")
 		for _, hop := range []string{".93", ".94", ".95", ".96", ".97", ".98", ".99"} {
 			if strings.Contains(now, "via 192.0.2"+hop) {
 				t.Errorf("a route by %s:\n%s", hop, now)
@@ -75,30 +74,90 @@ func TestClaimsThatCannotBeRight(t *testing.T) {
 	}
 }
 
-// A node that cannot be reached is told as such; this node can wire its pods all the same.
-func TestAnotherNodesFaultIsTold(t *testing.T) {
+// leaves sets the host up and returns what is left out, as "node: reason".
+func leaves(t *testing.T, cfg *Config) (list []string) {
+	t.Helper()
+	cfg.LeftOut = func(l Left) { list = append(list, l.Node+": "+l.Reason) }
+	if err := Setup(cfg); err != nil {
+		t.Errorf("set up: %v", err)
+	}
+	return list
+}
+
+// routesTo returns the main table's routes to a CIDR.
+func routesTo(t *testing.T, cidr string) string {
+	t.Helper()
+	out, err := exec.Command("ip", "route", "show", cidr).CombinedOutput()
+	if err != nil {
+		t.Error(err)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// A node whose address is in another segment, or that has none, gets no route, and is no error of this node; nodes of the
+// segment have theirs. When its address is on-link later it gets a route, and loses it again.
+func TestSetup_NodeThatIsNotOnLink(t *testing.T) {
 	h := host(t)
 	cfg := nodeConfig()
-	cfg.Others = append(cfg.Others, info("node9", "203.0.113.9", "10.244.9.0/24"))
+	cfg.Others = append(cfg.Others, policy.NodeInfo{Name: "node8", PodCIDRs: prefixes("10.244.8.0/24")}, info("node9", "203.0.113.9", "10.244.9.0/24"))
 	in(t, h, func() error {
-		var peers *PeerError
-		if err := Setup(cfg); !errors.As(err, &peers) {
-			t.Errorf("got %v", err)
+		if got := leaves(t, cfg); !slices.Equal(got, []string{"node8: no_address", "node9: off_link"}) {
+			t.Errorf("left out: %v", got)
 		}
-		gw, err := netlink.LinkByName(Gateway)
-		if err != nil {
-			return err
+		if via := routesTo(t, "10.244.9.0/24"); via != "" {
+			t.Errorf("node9 has the route %s", via)
 		}
-		peers = nil
-		if err := routes(gw, &Config{Self: cfg.Self, Others: cfg.Others}); !errors.As(err, &peers) {
-			t.Errorf("got %v", err)
+		if via := routesTo(t, "10.244.2.0/24"); !strings.Contains(via, "via 192.0.2.12") {
+			t.Errorf("node2 has the route %q", via)
 		}
-		if err := netlink.LinkDel(gw); err != nil {
-			return err
+		for _, step := range []struct{ verb, want, via string }{
+			{"add", "[node8: no_address]", "via 203.0.113.9 dev under"},
+			{"del", "[node8: no_address node9: off_link]", ""},
+		} {
+			out, err := exec.Command("ip", "address", step.verb, "203.0.113.1/24", "dev", "under").CombinedOutput()
+			if err != nil {
+				return fmt.Errorf("%w: %s", err, out)
+			}
+			if got := fmt.Sprint(leaves(t, cfg)); got != step.want {
+				t.Errorf("after %s: left out %s, want %s", step.verb, got, step.want)
+			}
+			if via := routesTo(t, "10.244.9.0/24"); !strings.Contains(via, step.via) || (step.via == "") != (via == "") {
+				t.Errorf("after %s: node9 has the route %q", step.verb, via)
+			}
 		}
-		peers = nil
-		if err := Setup(cfg); err == nil || errors.As(err, &peers) {
-			t.Errorf("without %s: %v", Gateway, err)
+		return nil
+	})
+}
+
+// A route that the kernel does not take, here by way of a broadcast address, is left out.
+func TestSetup_RouteThatTheKernelRefuses(t *testing.T) {
+	h := host(t)
+	cfg := nodeConfig()
+	cfg.Others = append(cfg.Others, info("twin", "192.0.2.255", "10.244.7.0/24"))
+	in(t, h, func() error {
+		if got := fmt.Sprint(leaves(t, cfg)); got != "[twin: refused]" {
+			t.Errorf("left out: %s", got)
+		}
+		return nil
+	})
+}
+
+// With /32 addresses and a gateway that is on-link, as in some clouds, all other nodes are behind the gateway.
+func TestSetup_AddressesWithoutASegment(t *testing.T) {
+	h := host(t)
+	cfg := nodeConfig()
+	in(t, h, func() error {
+		for _, args := range []string{
+			"-4 address flush dev under", "address add 192.0.2.11/32 dev under",
+			"route add 192.0.2.1 dev under", "route add default via 192.0.2.1",
+		} {
+			if out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput(); err != nil {
+				return fmt.Errorf("%s: %w: %s", args, err, out)
+			}
+		}
+		got := leaves(t, cfg)
+		if !slices.Contains(got, "node2: off_link") || routesTo(t, "10.244.2.0/24") != "" {
+			t.Errorf("left out: %v", got)
 		}
 		return nil
 	})

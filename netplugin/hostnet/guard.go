@@ -15,6 +15,9 @@ func serviceGuard(cfg *Config) []chain {
 	forward.rules = append(forward.rules,
 		fmt.Sprintf("iifname %q meta mark & %#x == %#[2]x oifname != %[3]q drop", Wire, translatedMark, Gateway),
 		fmt.Sprintf("iifname %q oifname %[1]q ct status & dnat == 0 drop", Gateway))
+	for _, c := range []*chain{&forward, &input} {
+		c.rules = append(c.rules, translatedHere(cfg)...)
+	}
 	for _, message := range []string{"nd-neighbor-solicit", "nd-neighbor-advert"} {
 		input.rules = append(input.rules, fmt.Sprintf("iifname %q icmpv6 type %s accept", Gateway, message))
 	}
@@ -29,4 +32,21 @@ func serviceGuard(cfg *Config) []chain {
 		}
 	}
 	return []chain{forward, input}
+}
+
+// translatedHere drops what pods send and a program of the node translates, where the switch translates Services: no
+// policy has evaluated it where it goes. Replies in connections that others opened go on.
+func translatedHere(cfg *Config) (rules []string) {
+	if !cfg.Translated {
+		return nil
+	}
+	for _, f := range families(cfg) {
+		for _, pods := range f.pods {
+			for _, port := range []string{Wire, Gateway} {
+				rules = append(rules, fmt.Sprintf("iifname %q %s saddr %s ct direction original ct status dnat drop",
+					port, f.name, pods))
+			}
+		}
+	}
+	return rules
 }

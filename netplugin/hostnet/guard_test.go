@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -70,6 +71,48 @@ func heardWithin(fd int, text string, limit time.Duration) bool {
 	return false
 }
 
+// foreignRoutes are another program's, in Flowkeep's table: of another destination, of the same with another metric, as a
+// second next hop, and a local one.
+const foreignRoutes = `ip route add 198.51.100.0/24 dev under table 102
+ip route add default via 192.0.2.12 dev under table 102 metric 5
+ip route add local 192.0.2.11 dev under table 102
+ip -6 route add 2001:db8::/32 dev under table 102
+ip -6 route append default via fe80::99 dev under table 102 onlink`
+
+// TestSetup_RemovesForeignRoutesOfItsTable: they are removed, and reported, and Flowkeep's own stay.
+func TestSetup_RemovesForeignRoutesOfItsTable(t *testing.T) {
+	h, cfg := host(t), nodeConfig()
+	in(t, h, func() error {
+		if err := Setup(cfg); err != nil {
+			return err
+		}
+		list := func() string {
+			out, err := exec.Command("sh", "-c", "ip route show table 102; ip -6 route show table 102").Output()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return string(out)
+		}
+		want := list()
+		shell(t, foreignRoutes)
+		if list() == want {
+			t.Fatal("nothing was added: nothing is shown")
+		}
+		var wrote []string
+		cfg.Changed = func(object, name string) { wrote = append(wrote, object+" "+name) }
+		if err := Setup(cfg); err != nil {
+			return err
+		}
+		if got := list(); got != want {
+			t.Errorf("table 102 is\n%s\nwant\n%s", got, want)
+		}
+		if !slices.Contains(wrote, "route 198.51.100.0/24 in table 102") {
+			t.Errorf("reported: %q", wrote)
+		}
+		return nil
+	})
+}
+
 // TestService_LostConfiguration removes one layer of the second pass after the other: what a pod sent to a Service, and
 // no policy has evaluated, then neither leaves the node nor reaches its programs.
 func TestService_LostConfiguration(t *testing.T) {
@@ -93,6 +136,8 @@ func TestService_LostConfiguration(t *testing.T) {
 		"the port's addresses": "ip addr flush dev " + Gateway,
 		"the nftables table":   "nft delete table inet flowkeep",
 		"the nftables table, and the port went down": "nft delete table inet flowkeep; ip link set " + Gateway + " down; ip link set " + Gateway + " up",
+		"a rule before the others":                   "ip rule add pref 10 lookup main; ip -6 rule add pref 10 lookup main",
+		"a route in the table":                       foreignRoutes,
 		"the local rule, and 60":                     "ip rule del pref 100; ip rule del pref 60; ip rule add pref 0 table local",
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -160,7 +205,7 @@ func TestService_TranslatedPacketReturns(t *testing.T) {
 		if _, err := unix.Write(sockets[Gateway], frame); err != nil {
 			return err
 		}
-		_ = receiver.SetReadDeadline(time.Now().Add(5 * time.Second))
+		_ = receiver.SetReadDeadline(time.Now().Add(time.Minute))
 		_, _, err = receiver.ReadFromUDP(make([]byte, 100))
 		return err
 	})
@@ -253,4 +298,70 @@ func TestSetup_WritesOnlyWhatDiffers(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestSetup_DropsWhatTheNodeTranslates: where the switch translates Services, what a pod sends and another program
+// translates ends here, to pods elsewhere and to the node's programs. What is not translated, and replies, go on.
+func TestSetup_DropsWhatTheNodeTranslates(t *testing.T) {
+	for _, translated := range []bool{false, true} {
+		t.Run(fmt.Sprint("translated by the switch ", translated), func(t *testing.T) {
+			h, cfg := host(t), nodeConfig()
+			cfg.Translated = translated
+			in(t, h, func() error {
+				sockets := serviceHost(t, cfg)
+				if err := SetNeighbour(netip.MustParseAddr("10.244.1.5"), [6]byte{2, 0, 0, 0, 1, 5}); err != nil {
+					return err
+				}
+				shell(t, `nft add rule inet nat pre ip daddr 203.0.113.1 udp dport 9 dnat ip to 10.244.1.5
+nft add rule inet nat pre ip daddr 192.0.2.11 udp dport 10 iifname "`+Wire+`" dnat ip to 192.0.2.11:9`)
+				receiver, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(192, 0, 2, 11), Port: 9})
+				if err != nil {
+					return err
+				}
+				defer receiver.Close()
+				pod, node := netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("192.0.2.11")
+				send := func(to netip.Addr, port uint16, text string) {
+					t.Helper()
+					frame := udpFrame(cfg.WireMAC[:], pod, to, text)
+					frame[36], frame[37] = byte(port>>8), byte(port)
+					frame[40], frame[41] = 0, 0 // no checksum
+					if _, err := unix.Write(sockets[Wire], frame); err != nil {
+						t.Fatal(err)
+					}
+				}
+				send(netip.MustParseAddr("198.51.100.7"), 9, "not translated")
+				if !heardWithin(sockets["under"], "not translated", time.Minute) {
+					t.Error("what is not translated did not leave the node")
+				}
+				limit := 200 * time.Millisecond
+				if !translated {
+					limit = time.Minute
+				}
+				send(node, 9, "to a pod elsewhere")
+				if heardWithin(sockets[Gateway], "to a pod elsewhere", limit) == translated {
+					t.Errorf("to a pod elsewhere: it came through: %v", !translated)
+				}
+				send(node, 10, "to the node")
+				_ = receiver.SetReadDeadline(time.Now().Add(limit))
+				if _, _, err := receiver.ReadFromUDP(make([]byte, 100)); (err == nil) == translated {
+					t.Errorf("to the node: %v", err)
+				}
+				client, opened := netip.MustParseAddr("198.51.100.7"), netip.MustParseAddr("203.0.113.1")
+				frame := udpFrame(macOf(t, "under"), client, opened, "from outside")
+				if _, err := unix.Write(sockets["under"], frame); err != nil {
+					return err
+				}
+				if !heardWithin(sockets[Gateway], "from outside", time.Minute) {
+					t.Error("what comes from outside did not reach the pod")
+				}
+				if _, err := unix.Write(sockets[Wire], answerFrame(cfg.WireMAC[:], pod, client, "reply")); err != nil {
+					return err
+				}
+				if !heardWithin(sockets["under"], "reply", time.Minute) {
+					t.Error("the reply to what comes from outside did not leave the node")
+				}
+				return nil
+			})
+		})
+	}
 }

@@ -1,5 +1,5 @@
-// Package hostnet keeps the node's own network stack as Flowkeep needs it: the two ports that lead to the bridge, routes to
-// other nodes' pods, and the policy routing and nftables of docs/decisions/002. Every call is idempotent.
+// Package hostnet keeps the node's own network stack as Flowkeep needs it: the two ports that lead to the bridge,
+// routes to other nodes' pods, and the policy routing and nftables of docs/decisions/002. Every call is idempotent.
 package hostnet
 
 import (
@@ -9,10 +9,11 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
+	"github.com/flowkeep/flowkeep/api/wellknown"
+	"github.com/flowkeep/flowkeep/internal/rtnl"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -20,25 +21,19 @@ import (
 
 // Names of the ports that lead to the bridge.
 const (
-	Gateway = "fk-gw"
-	Wire    = "fk-wire"
+	Gateway = wellknown.GatewayDevice
+	Wire    = wellknown.WireDevice
 	Tunnel  = "fk-tun" // to the other nodes, if they are not reached by routes; no device of the node
 )
 
 // Routing tables and the preferences of their rules.
 const (
-	serviceTable     = 102
+	serviceTable     = wellknown.ServiceTable
 	prefGatewayLocal = 50 // pods → the gateway's own address
 	prefService      = 60 // pods → back into the bridge
 	prefTranslated   = 61 // likewise what pods sent to an address that is no Service's own and the node translated
 	prefLocal        = 100
-	protocolFlowkeep = 0x66 // marks Flowkeep's routes (rtnetlink(7), rtm_protocol)
-)
-
-// By these others on the node tell that a route or a rule is Flowkeep's.
-const (
-	RouteProtocol = protocolFlowkeep
-	ServiceTable  = serviceTable
+	protocolFlowkeep = wellknown.RouteProtocol // marks Flowkeep's routes (rtnetlink(7), rtm_protocol)
 )
 
 // Config is how the node should be.
@@ -47,13 +42,18 @@ type Config struct {
 	Others       []policy.NodeInfo
 	ClusterCIDRs []netip.Prefix
 	ServiceCIDRs []netip.Prefix
+	Exempted     []netip.Prefix // outside networks to which pods send with their own addresses
 	GatewayMAC   [6]byte
 	WireMAC      [6]byte
 	ServiceMAC   [6]byte // on the wire: second pass of a packet to a Service
 	MTU          int     // 0: as it is
-	Tunnelled    bool    // the other nodes' pods are reached through the bridge, not by routes (docs/decisions/005)
-	TunnelMark   uint32  // of the switch's tunnels in the node's stack; 0: they do not pass it
-	Kept         *Kept   // nil: the rules are set whatever is there
+	Tunnelled    bool    // the other nodes' pods are reached through the bridge, but for Ways (docs/decisions/005)
+	Ways         map[string]PeerWay
+	Translated   bool   // the switch translates pods' packets to Services (docs/decisions/036)
+	TunnelMark   uint32 // of the switch's tunnels in the node's stack; 0: they do not pass it
+	Kept         *Kept  // nil: the rules are set whatever is there
+	// LeftOut is called for each pod CIDR of another node that gets no route. May be nil.
+	LeftOut func(Left)
 	// Changed is called for each thing that Setup wrote, with one of Objects and its name. May be nil.
 	Changed func(object, name string)
 }
@@ -67,7 +67,7 @@ func (cfg *Config) changed(object, name string) {
 	}
 }
 
-// GatewayAddrs are the first addresses of the node's pod CIDRs.
+// GatewayAddrs returns the first address of each pod CIDR of the node.
 func GatewayAddrs(self policy.NodeInfo) []netip.Addr {
 	var out []netip.Addr
 	for _, p := range self.PodCIDRs {
@@ -76,14 +76,10 @@ func GatewayAddrs(self policy.NodeInfo) []netip.Addr {
 	return out
 }
 
-// PeerError says that routes to other nodes' pods could not be set; all else is as it should be.
-type PeerError struct{ error }
-
-func (e *PeerError) Unwrap() error { return e.error }
-
 // Setup brings the node to the configuration. It continues after an error, and writes only what differs.
 func Setup(cfg *Config) error {
-	filters := applyNftables(cfg) // first: they are a layer of their own, and name links that need not exist
+	// first: they are a layer of their own, and name links that need not exist
+	filters := errors.Join(applyNftables(cfg), acceptForwarded(cfg))
 	gw, err := device(cfg, Gateway, cfg.GatewayMAC)
 	if err != nil {
 		return errors.Join(filters, rules(cfg), err)
@@ -92,17 +88,31 @@ func Setup(cfg *Config) error {
 	if err != nil {
 		return errors.Join(filters, rules(cfg), err)
 	}
-	err = errors.Join(filters, sysctls(cfg), addresses(gw, cfg), rules(cfg), neighbours(gw, cfg), noResolution(wire, cfg))
+	err = errors.Join(filters, keepAdvertised(cfg), sysctls(cfg), addresses(gw, cfg), rules(cfg),
+		neighbours(gw, cfg), noResolution(wire, cfg))
 	if err != nil {
 		return errors.Join(err, routes(gw, cfg))
 	}
 	return routes(gw, cfg)
 }
 
+// LinkExists reports whether there is a link of the name; also where that cannot be read.
+func LinkExists(name string) bool {
+	_, err := netlink.LinkByName(name)
+	return !IsLinkMissing(err)
+}
+
+// IsLinkMissing reports whether an error is about a link that is not there.
+func IsLinkMissing(err error) bool {
+	_, missing := errors.AsType[netlink.LinkNotFoundError](err)
+	return missing
+}
+
 func device(cfg *Config, name string, mac [6]byte) (netlink.Link, error) {
 	link, err := netlink.LinkByName(name)
 	if err != nil {
-		return nil, fmt.Errorf("the bridge's port %s: %w (is ovs-vswitchd running in this network namespace?)", name, err)
+		return nil, fmt.Errorf("the bridge's port %s: %w (is ovs-vswitchd running in this network namespace?)", name,
+			err)
 	}
 	if !strings.EqualFold(link.Attrs().HardwareAddr.String(), net.HardwareAddr(mac[:]).String()) {
 		if err := netlink.LinkSetHardwareAddr(link, mac[:]); err != nil {
@@ -131,62 +141,10 @@ func device(cfg *Config, name string, mac [6]byte) (netlink.Link, error) {
 	return link, nil
 }
 
-// tapQueue is how many packets may wait for Open vSwitch's userspace datapath, which takes them from a tap by a thread that has much else to do:
-// by default 1,000, those that will be denied among them. The kernel's datapath has no such queue.
+// tapQueue is how many packets may wait for Open vSwitch's userspace datapath, which takes them from a tap by a thread
+// that has much else to do: by default 1,000, those that will be denied among them. The kernel's datapath has no such
+// queue.
 const tapQueue = 10_000
-
-// liberal has the kernel's conntrack take TCP segments as they come: that of the bridge sees only one direction of a connection to a
-// Service that the node's own programs answer, and would find a stream invalid after 64 KiB.
-const liberal = "netfilter/nf_conntrack_tcp_be_liberal"
-
-// wantedSysctls returns the values below /proc/sys/net, by path.
-func wantedSysctls() map[string]string {
-	set := map[string]string{
-		"ipv4/ip_forward":              "1",
-		"ipv6/conf/all/forwarding":     "1",
-		"ipv4/conf/all/rp_filter":      "0",
-		"ipv4/conf/all/send_redirects": "0",
-		liberal:                        "1",
-	}
-	for _, name := range []string{Gateway, Wire} {
-		set["ipv4/conf/"+name+"/rp_filter"] = "0"
-		set["ipv4/conf/"+name+"/send_redirects"] = "0"
-		set["ipv4/conf/"+name+"/forwarding"] = "1"
-		set["ipv6/conf/"+name+"/accept_dad"] = "0"
-		set["ipv6/conf/"+name+"/accept_ra"] = "0"
-		set["ipv6/conf/"+name+"/disable_ipv6"] = "0"
-	}
-	return set
-}
-
-// SysctlsDiffer reports whether a sysctl that Setup sets has another value. The kernel notifies nobody of most of them.
-func SysctlsDiffer() bool {
-	for name, value := range wantedSysctls() {
-		if have, err := os.ReadFile(sysctlPath(name)); err == nil && strings.TrimSpace(string(have)) != value {
-			return true
-		}
-	}
-	return false
-}
-
-func sysctlPath(name string) string { return filepath.Join("/proc/sys/net", name) }
-
-func sysctls(cfg *Config) error {
-	for name, value := range wantedSysctls() {
-		have, err := os.ReadFile(sysctlPath(name))
-		if err == nil && strings.TrimSpace(string(have)) == value {
-			continue
-		}
-		if errors.Is(err, os.ErrNotExist) && (name == liberal || strings.HasPrefix(name, "ipv6")) {
-			continue // a node without IPv6, or without the kernel's conntrack
-		}
-		if err := os.WriteFile(sysctlPath(name), []byte(value), 0); err != nil {
-			return fmt.Errorf("set sysctl %s to %s: %w", name, value, err)
-		}
-		cfg.changed("sysctl", name)
-	}
-	return nil
-}
 
 // noResolution turns ARP off on the wire: packets that come out there are routed on.
 func noResolution(wire netlink.Link, cfg *Config) error {
@@ -198,7 +156,7 @@ func noResolution(wire netlink.Link, cfg *Config) error {
 }
 
 func addresses(gw netlink.Link, cfg *Config) error {
-	have, err := netlink.AddrList(gw, netlink.FAMILY_ALL)
+	have, err := linkAddrs(gw)
 	if err != nil {
 		return err
 	}
@@ -242,8 +200,8 @@ func familyOf(a netip.Addr) int {
 	return netlink.FAMILY_V6
 }
 
-// rules moves the look-up of the local table behind that of Services: what a Service translated to the node's own address
-// must go through the bridge too. The new rule comes before the old one goes.
+// rules moves the look-up of the local table behind that of Services: what a Service translated to the node's own
+// address must go through the bridge too. The new rule comes before the old one goes.
 func rules(cfg *Config) error {
 	wanted := wantedRules(cfg)
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
@@ -280,7 +238,7 @@ func wantedRules(cfg *Config) map[int][]*netlink.Rule {
 		out[family] = append(out[family], newRule(family, prefLocal, unix.RT_TABLE_LOCAL, nil, nil),
 			newRule(family, prefGatewayLocal, unix.RT_TABLE_LOCAL, ipNet(p), hostNet(p.Masked().Addr().Next())),
 			newRule(family, prefService, serviceTable, ipNet(p), nil))
-		if !cfg.Tunnelled { // else all that is for other nodes' pods goes there
+		if !cfg.Tunnelled || cfg.mixed() { // else all that is for other nodes' pods goes there
 			r := newRule(family, prefTranslated, serviceTable, ipNet(p), nil)
 			mask := uint32(translatedMark)
 			r.IifName, r.Mark, r.Mask = Wire, translatedMark, &mask
@@ -304,7 +262,7 @@ func newRule(family, pref, table int, src, dst *net.IPNet) *netlink.Rule {
 }
 
 func ensureRule(cfg *Config, want *netlink.Rule) error {
-	have, err := netlink.RuleList(want.Family)
+	have, err := rulesOf(want.Family)
 	if err != nil {
 		return fmt.Errorf("list policy rules: %w", err)
 	}
@@ -332,8 +290,20 @@ func sameNet(a, b *net.IPNet) bool {
 	return a.String() == b.String()
 }
 
+// listRules is netlink.RuleList but in tests.
+var listRules = netlink.RuleList
+
+// rulesOf returns the policy rules of a family; none where the kernel has no such family, as with ipv6.disable=1.
+func rulesOf(family int) ([]netlink.Rule, error) {
+	list, err := rtnl.Dump(func() ([]netlink.Rule, error) { return listRules(family) })
+	if errors.Is(err, unix.EAFNOSUPPORT) {
+		return nil, nil
+	}
+	return list, err
+}
+
 func removeRules(family int, match func(*netlink.Rule) bool) error {
-	have, err := netlink.RuleList(family)
+	have, err := rulesOf(family)
 	if err != nil {
 		return err
 	}
@@ -348,7 +318,7 @@ func removeRules(family int, match func(*netlink.Rule) bool) error {
 	return nil
 }
 
-// serviceNextHop is nobody's address: whatever the service table sends out goes to the bridge, which looks at no MAC.
+// serviceNextHop is an address that no host has: what has this next hop goes to the bridge, which looks at no MAC.
 var serviceNextHop = map[int]netip.Addr{
 	netlink.FAMILY_V4: netip.MustParseAddr("169.254.102.1"), netlink.FAMILY_V6: netip.MustParseAddr("fe80::f1:102"),
 }
@@ -393,160 +363,6 @@ func setNeighbour(link netlink.Link, a netip.Addr, mac net.HardwareAddr) (wrote 
 	})
 }
 
-// routes fails with a PeerError where other nodes alone are to blame.
-func routes(gw netlink.Link, cfg *Config) error {
-	own, others := ownRoutes(gw, cfg), otherRoutes(gw, cfg)
-	wanted := map[string]bool{}
-	for _, r := range append(slices.Clone(own), others...) {
-		wanted[routeKey(&r)] = true
-	}
-	if err := removeRoutes(func(r *netlink.Route) bool {
-		if !wanted[routeKey(r)] {
-			cfg.changed("route", routeName(r))
-		}
-		return !wanted[routeKey(r)]
-	}); err != nil {
-		return err
-	}
-	have, err := flowkeepRoutes()
-	if err != nil {
-		return err
-	}
-	ownErr, othersErr := replaceRoutes(cfg, own, have), replaceRoutes(cfg, others, have)
-	if ownErr == nil && othersErr != nil {
-		return &PeerError{othersErr}
-	}
-	return errors.Join(ownErr, othersErr)
-}
-
-// replaceRoutes leaves alone what is there: at each change of any route Open vSwitch forgets all that it knows of routes, and reads them
-// anew, and its tunnels lead nowhere meanwhile.
-func replaceRoutes(cfg *Config, list, have []netlink.Route) error {
-	var errs []error
-	for i := range list {
-		if slices.ContainsFunc(have, func(r netlink.Route) bool { return sameRoute(&r, &list[i]) }) {
-			continue
-		}
-		if err := netlink.RouteReplace(&list[i]); err != nil {
-			errs = append(errs, fmt.Errorf("route to %s: %w", list[i].Dst, err))
-			continue
-		}
-		cfg.changed("route", routeName(&list[i]))
-	}
-	return errors.Join(errs...)
-}
-
-// routeKey names the place of a route: the kernel has one at each, of each type.
-func routeKey(r *netlink.Route) string { return fmt.Sprint(r.Table, r.Dst, isBlackhole(r)) }
-
-func routeName(r *netlink.Route) string {
-	name := fmt.Sprintf("%s in table %d", r.Dst, r.Table)
-	if isBlackhole(r) {
-		return "blackhole " + name
-	}
-	return name
-}
-
-func isBlackhole(r *netlink.Route) bool { return r.Type == unix.RTN_BLACKHOLE }
-
-// sameRoute tells whether a route is there as it is wanted. What the kernel chose by itself counts for nothing.
-func sameRoute(have, want *netlink.Route) bool {
-	onlink := func(r *netlink.Route) bool { return r.Flags&int(netlink.FLAG_ONLINK) != 0 }
-	return have.Table == want.Table && isBlackhole(have) == isBlackhole(want) && have.Dst != nil && have.Dst.String() == want.Dst.String() && have.Gw.Equal(want.Gw) && have.Src.Equal(want.Src) &&
-		have.Scope == want.Scope && onlink(have) == onlink(want) && (want.LinkIndex == 0 || have.LinkIndex == want.LinkIndex)
-}
-
-// lastMetric is the worst metric that a route can have: it is taken only where there is no other.
-const lastMetric = 0xffffffff
-
-// ownRoutes returns those to the node's own pods, and those of the Services' table: back into the bridge, and a
-// blackhole for the time when the kernel has removed the other, with the link's address or because the link went down.
-func ownRoutes(gw netlink.Link, cfg *Config) (out []netlink.Route) {
-	for _, p := range cfg.Self.PodCIDRs {
-		family := familyOf(p.Addr())
-		all := ipNet(netip.PrefixFrom(p.Addr(), 0))
-		out = append(out,
-			netlink.Route{LinkIndex: gw.Attrs().Index, Table: serviceTable, Dst: all, Gw: net.IP(serviceNextHop[family].AsSlice()), Flags: int(netlink.FLAG_ONLINK), Protocol: protocolFlowkeep},
-			netlink.Route{
-				Family:   family,
-				Table:    serviceTable,
-				Dst:      all,
-				Type:     unix.RTN_BLACKHOLE,
-				Priority: lastMetric,
-				Protocol: protocolFlowkeep,
-			},
-			netlink.Route{LinkIndex: gw.Attrs().Index, Table: unix.RT_TABLE_MAIN, Dst: ipNet(p), Src: net.IP(p.Masked().Addr().Next().AsSlice()), Scope: scopeLink(family), Protocol: protocolFlowkeep})
-	}
-	return out
-}
-
-func otherRoutes(gw netlink.Link, cfg *Config) (out []netlink.Route) {
-	if cfg.Tunnelled {
-		return tunnelRoutes(gw, cfg)
-	}
-	for _, c := range usable(cfg) {
-		if c.problem == "" && c.hop.IsValid() {
-			out = append(out, netlink.Route{Table: unix.RT_TABLE_MAIN, Dst: ipNet(c.cidr), Gw: net.IP(c.hop.AsSlice()), Protocol: protocolFlowkeep})
-		}
-	}
-	return out
-}
-
-// tunnelRoutes lead into the bridge, with the address that the node would have on the way to the other node.
-func tunnelRoutes(gw netlink.Link, cfg *Config) (out []netlink.Route) {
-	for _, p := range Peers(cfg) {
-		for _, cidr := range p.PodCIDRs {
-			hop, src := serviceNextHop[familyOf(cidr.Addr())], sourceFor(cfg, cidr.Addr().Is4())
-			out = append(out, netlink.Route{LinkIndex: gw.Attrs().Index, Table: unix.RT_TABLE_MAIN, Dst: ipNet(cidr), Gw: net.IP(hop.AsSlice()), Src: net.IP(src.AsSlice()),
-				Flags: int(netlink.FLAG_ONLINK), Protocol: protocolFlowkeep})
-		}
-	}
-	return out
-}
-
-// sourceFor is the node's own address of a family, for what it sends to pods; without one it is the gateway's. It has no zone, which would be text that
-// anybody may have written.
-func sourceFor(cfg *Config, four bool) netip.Addr {
-	for _, a := range slices.Concat(cfg.Self.Addresses, GatewayAddrs(cfg.Self)) {
-		if a = a.Unmap().WithZone(""); a.Is4() == four {
-			return a
-		}
-	}
-	return netip.Addr{}
-}
-
-func scopeLink(family int) netlink.Scope {
-	if family == netlink.FAMILY_V4 {
-		return netlink.SCOPE_LINK
-	}
-	return netlink.SCOPE_UNIVERSE
-}
-
-// flowkeepRoutes are those that a Flowkeep made.
-func flowkeepRoutes() ([]netlink.Route, error) {
-	list, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Protocol: protocolFlowkeep, Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
-	if err != nil {
-		return nil, fmt.Errorf("list routes: %w", err)
-	}
-	return slices.DeleteFunc(list, func(r netlink.Route) bool { return r.Protocol != protocolFlowkeep }), nil
-}
-
-// removeRoutes removes those of Flowkeep's routes that match.
-func removeRoutes(match func(*netlink.Route) bool) error {
-	have, err := flowkeepRoutes()
-	if err != nil {
-		return err
-	}
-	for i := range have {
-		if match(&have[i]) {
-			if err := netlink.RouteDel(&have[i]); err != nil && !errors.Is(err, unix.ESRCH) {
-				return fmt.Errorf("remove the route to %s: %w", have[i].Dst, err)
-			}
-		}
-	}
-	return nil
-}
-
 // SetNeighbour makes the node's permanent neighbour entry of a pod.
 func SetNeighbour(a netip.Addr, mac [6]byte) error {
 	gw, err := netlink.LinkByName(Gateway)
@@ -557,8 +373,8 @@ func SetNeighbour(a netip.Addr, mac [6]byte) error {
 	return err
 }
 
-// RemoveNeighbour takes back what SetNeighbour told: IPv6 addresses are not given out again for long. It is no error if there
-// is nothing to take back.
+// RemoveNeighbour deletes the entry that SetNeighbour added: an IPv6 address is not reused for a long time. A missing
+// entry is no error.
 func RemoveNeighbour(a netip.Addr) error {
 	gw, err := netlink.LinkByName(Gateway)
 	if err != nil {
@@ -575,14 +391,14 @@ func RemoveNeighbour(a netip.Addr) error {
 	return err
 }
 
-// Underlay is the interface that holds one of the addresses; name is empty if none does.
+// Underlay returns the interface that has one of the addresses; name is empty if none does.
 func Underlay(addrs []netip.Addr) (name string, mtu int) {
-	links, err := netlink.LinkList()
+	links, err := rtnl.Dump(netlink.LinkList)
 	if err != nil {
 		return "", 0
 	}
 	for _, l := range links {
-		have, _ := netlink.AddrList(l, netlink.FAMILY_ALL)
+		have, _ := linkAddrs(l)
 		for _, h := range have {
 			if a, _ := netip.AddrFromSlice(h.IP); slices.Contains(addrs, a.Unmap()) {
 				return l.Attrs().Name, l.Attrs().MTU
@@ -592,17 +408,24 @@ func Underlay(addrs []netip.Addr) (name string, mtu int) {
 	return "", 0
 }
 
-// isKernelsLocal tells of the first rule, by which every packet that is for the node itself finds it.
+// isKernelsLocal reports whether a rule is the kernel's first one, which sends packets for the node itself to the
+// table local.
 func isKernelsLocal(r netlink.Rule) bool {
-	return r.Priority <= 0 && r.Table == unix.RT_TABLE_LOCAL && r.IifName == "" && r.OifName == "" && r.Src == nil && r.Dst == nil && r.Mark == 0 && !r.Invert
+	return r.Priority <= 0 && r.Table == unix.RT_TABLE_LOCAL && r.IifName == "" && r.OifName == "" && r.Src == nil &&
+		r.Dst == nil && r.Mark == 0 && !r.Invert
 }
 
 // Teardown removes what Setup made, but for the ports themselves.
 func Teardown() error {
-	errs := []error{deleteNftables(), removeRoutes(func(*netlink.Route) bool { return true })}
+	errs := []error{deleteNftables(), removeForward(), removeRoutes(func(*netlink.Route) bool { return true })}
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		// The kernel takes a second one like its own, which differs in who made it. Where its rules cannot be told, two are better than none.
-		if rules, _ := netlink.RuleList(family); !slices.ContainsFunc(rules, isKernelsLocal) {
+		// The kernel accepts a second rule that differs from its own in the protocol only. If the rules cannot be
+		// listed, two are better than none.
+		rules, err := listRules(family)
+		if errors.Is(err, unix.EAFNOSUPPORT) {
+			continue
+		}
+		if !slices.ContainsFunc(rules, isKernelsLocal) {
 			local := netlink.NewRule()
 			local.Family, local.Table, local.Priority = family, unix.RT_TABLE_LOCAL, 0
 			if err := netlink.RuleAdd(local); err != nil && !errors.Is(err, os.ErrExist) {
@@ -616,7 +439,7 @@ func Teardown() error {
 	return errors.Join(errs...)
 }
 
-// Remains names what of Setup's making is there, but for the ports.
+// Remains returns the names of the objects that Setup created and that still exist, except for ports.
 func Remains() (names []string, err error) {
 	routes, err := flowkeepRoutes()
 	if err != nil {
@@ -626,19 +449,23 @@ func Remains() (names []string, err error) {
 		names = append(names, fmt.Sprintf("route to %s in table %d", r.Dst, r.Table))
 	}
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		rules, err := netlink.RuleList(family)
-		if errors.Is(err, unix.EAFNOSUPPORT) {
-			continue
-		}
+		rules, err := rulesOf(family)
 		if err != nil {
 			return nil, fmt.Errorf("list policy rules: %w", err)
 		}
 		for i := range rules {
 			if r := &rules[i]; isOurs(r) || r.Priority == prefLocal && r.Table == unix.RT_TABLE_LOCAL {
-				names = append(names, fmt.Sprintf("policy rule %d of IPv%d", r.Priority, map[int]int{netlink.FAMILY_V4: 4, netlink.FAMILY_V6: 6}[family]))
+				names = append(names,
+					fmt.Sprintf("policy rule %d of IPv%d", r.Priority,
+						map[int]int{netlink.FAMILY_V4: 4, netlink.FAMILY_V6: 6}[family]))
 			}
 		}
 	}
 	tables, err := nftTables()
-	return append(names, tables...), err
+	return slices.Concat(names, tables, forwardRemains()), err
+}
+
+// linkAddrs returns the addresses of a link.
+func linkAddrs(link netlink.Link) ([]netlink.Addr, error) {
+	return rtnl.Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_ALL) })
 }

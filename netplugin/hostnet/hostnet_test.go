@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 	"github.com/flowkeep/flowkeep/policydb/policy"
@@ -43,6 +44,10 @@ func host(t *testing.T) *netns.Namespace {
 	}
 	made := netns.New(t)
 	in(t, made, func() error {
+		// Duplicate address detection takes seconds, and its messages come in between those that a test waits for.
+		if err := sysctl("ipv6/conf/all/accept_dad=0", "ipv6/conf/default/accept_dad=0"); err != nil {
+			return err
+		}
 		for _, name := range []string{Gateway, Wire, "under"} {
 			attrs := netlink.NewLinkAttrs()
 			attrs.Name = name
@@ -59,6 +64,7 @@ func host(t *testing.T) *netns.Namespace {
 				}
 			}
 		}
+		awaitLinksUp(t, Gateway, Wire, "under", Gateway+"-peer", Wire+"-peer", "under-peer")
 		under, err := netlink.LinkByName("under")
 		if err != nil {
 			return err
@@ -66,6 +72,22 @@ func host(t *testing.T) *netns.Namespace {
 		return netlink.AddrAdd(under, &netlink.Addr{IPNet: ipNet24("192.0.2.11/24")})
 	})
 	return made
+}
+
+// awaitLinksUp waits until links are operational. Before, the kernel drops what is sent by them.
+func awaitLinksUp(t *testing.T, names ...string) {
+	t.Helper()
+	for deadline := time.Now().Add(2 * time.Minute); len(names) > 0; time.Sleep(time.Millisecond) {
+		link, err := netlink.LinkByName(names[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if link.Attrs().OperState == netlink.OperUp {
+			names = names[1:]
+		} else if time.Now().After(deadline) {
+			t.Fatalf("%s is not operational: %v", names[0], link.Attrs().OperState)
+		}
+	}
 }
 
 func in(t *testing.T, where *netns.Namespace, f func() error) {
@@ -133,7 +155,7 @@ func TestSetupIsIdempotentAndMends(t *testing.T) {
 	in(t, h, func() error { return Setup(nodeConfig()) })
 	first := picture(t, h)
 	holds(t, first, "address 10.244.1.1/32", "address fd00:244:1::1/128", "MTU 1400 MAC 02:00:00:00:00:01", "route 10.244.2.0/24 via 192.0.2.12", "route 10.244.3.0/24 via 192.0.2.13",
-		"table 102", "rule 100: ", `iif "fk-gw"`, "masquerade", "chain keep-source-ip", "table arp flowkeep")
+		"table 102", "rule 100: ", `iif "fk-gw"`, "masquerade fully-random", "chain keep-source-ip", "table arp flowkeep")
 	if strings.Contains(first, "rule 0:") || strings.Contains(first, "rule -1: from <nil> to <nil> iif \"\" table 255") {
 		t.Errorf("the local table still comes first:\n%s", first)
 	}
@@ -213,11 +235,7 @@ func TestABadNodeDoesNotHarmTheOthers(t *testing.T) {
 	h := host(t)
 	cfg := nodeConfig()
 	cfg.Others = append(cfg.Others, info("node9", "203.0.113.9", "10.244.9.0/24"))
-	var err error
-	in(t, h, func() error { err = Setup(cfg); return nil })
-	if err == nil || !strings.Contains(err.Error(), "10.244.9.0/24") {
-		t.Errorf("error: %v", err)
-	}
+	in(t, h, func() error { return Setup(cfg) })
 	holds(t, picture(t, h), "route 10.244.2.0/24 via 192.0.2.12", "route 10.244.3.0/24 via 192.0.2.13", "masquerade")
 }
 

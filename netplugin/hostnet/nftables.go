@@ -7,10 +7,12 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+
+	"github.com/flowkeep/flowkeep/api/wellknown"
 )
 
 // PodPrefix begins the names of the node's ends of pods' links.
-const PodPrefix = "fkp"
+const PodPrefix = wellknown.PodLinkPrefix
 
 // chain is one of Flowkeep's nftables chains: a base chain has a hook, the others are jumped to.
 type chain struct {
@@ -18,17 +20,17 @@ type chain struct {
 	rules      []string
 }
 
-// guard keeps the node's stack from taking what pods send before the bridge has judged it: with the userspace datapath a
-// pod's link is an ordinary device of the node, which would answer ARP and route.
+// guard keeps the node's stack from taking what pods send before the bridge has judged it: with the userspace datapath
+// a pod's link is an ordinary device of the node, which would answer ARP and route.
 func guard() []chain {
 	return []chain{{"pods", "type filter hook input priority filter; policy accept;", []string{fromPods + "drop"}}}
 }
 
 const fromPods = "iifname \"" + PodPrefix + "*\" "
 
-// ruleset is Flowkeep's tables as commands of nft(8), in one transaction. No rule looks into a set that the transaction makes: a new set is
-// empty for a moment after the new rules are in force (seen with Linux 6.18), and one packet of a Service's second pass that is
-// tracked ends its connection (docs/decisions/002).
+// ruleset returns Flowkeep's tables as commands of nft(8), in one transaction. No rule refers to a set that the
+// transaction creates: a new set is empty for a moment after the new rules are in force (observed with Linux 6.18),
+// and a single packet of a Service's second pass that is tracked terminates its connection (docs/decisions/002).
 func ruleset(cfg *Config) string {
 	return table("arp", guard(), nil) + table("inet", chains(cfg), selfSets(cfg))
 }
@@ -51,16 +53,18 @@ func table(family string, chains []chain, sets []string) string {
 	return b.String()
 }
 
-// chains are always the same, some empty.
+// chains returns the chains of the inet table. Their number is constant; some can be empty.
 func chains(cfg *Config) []chain {
 	list := []chain{
-		// before conntrack's reassembly (-400): a fragment that the bridge has not judged must not be put together with those it has
+		// before conntrack's reassembly (-400): a fragment that the bridge has not evaluated must not be reassembled
+		// with evaluated ones
 		{"pods", "type filter hook prerouting priority -450; policy accept;", []string{fromPods + "drop"}},
 		{"raw", "type filter hook prerouting priority raw; policy accept;", []string{
-			// nobody but the node itself speaks with the node's addresses (IPv4 refuses that by itself, IPv6 does not)
+			// only the node itself uses the node's addresses (IPv4 refuses others by itself, IPv6 does not)
 			`iifname != "lo" meta nfproto ipv6 fib saddr type local drop`,
 			"jump only-by-bridge",
-			fmt.Sprintf("iifname %q meta mark set meta mark and %#x", Wire, ^uint32(translatedMark)), // the kernel's datapath leaves it on
+			// the kernel datapath does not remove the mark
+			fmt.Sprintf("iifname %q meta mark set meta mark and %#x", Wire, ^uint32(translatedMark)),
 			fmt.Sprintf("iifname %q ether saddr %s goto second-pass", Wire, mac(cfg.ServiceMAC)),
 			fmt.Sprintf("iifname %q jump out-to-pods", Wire),
 			fmt.Sprintf("iifname %q return", Gateway),
@@ -77,10 +81,12 @@ func chains(cfg *Config) []chain {
 	for _, f := range families(cfg) {
 		list = append(list, keepSource(cfg, &f)...)
 	}
-	return append(list, chain{"source-nat", "type nat hook postrouting priority srcnat; policy accept;", masquerade(cfg)})
+	return append(list,
+		chain{"source-nat", "type nat hook postrouting priority srcnat; policy accept;", masquerade(cfg)})
 }
 
-// nftFamily is what the rules of one family speak of: prefixes, of which none is within another of its list, but for the node's own.
+// nftFamily is what the rules of one family speak of: prefixes, of which none is within another of its list, but for
+// the node's own.
 type nftFamily struct {
 	name               string // as nft calls it
 	addr               string // its addresses' type
@@ -99,7 +105,8 @@ func families(cfg *Config) []nftFamily {
 	}
 }
 
-// secondPass is of packets to a Service that were translated and judged: within the cluster they are tracked already.
+// secondPass returns the rules for packets to a Service that have been translated and evaluated. Within the cluster
+// they are tracked already.
 func secondPass(cfg *Config) (rules []string) {
 	for _, f := range families(cfg) {
 		inside := merge(append(slices.Clone(f.own), f.cluster...))
@@ -113,11 +120,13 @@ func secondPass(cfg *Config) (rules []string) {
 	return rules
 }
 
-// untracked are the packets between this node's pods and others: the node leaves it to the bridges of both to track them. So what answers in a connection to a
-// Service comes to the bridge as the pod behind it sent it, and is judged, before the node, by its first pass, translates it back. An address of the node is no pod's, whatever CIDR
-// holds it, and neither is what it translates to pods. By tunnels such packets do not come by here.
+// untracked returns the rules for packets between this node's pods and other pods, which only the bridges of both
+// nodes track. A reply of a pod behind a Service thus reaches the bridge with the pod's address; the first pass
+// evaluates it and translates it back before it reaches the node. An address of the node is never a pod's, even within
+// a pod CIDR, and is excluded, and so are packets that the node translates to pods. With tunnels such packets do not
+// pass these chains.
 func untracked(cfg *Config, out bool) (rules []string) {
-	if cfg.Tunnelled {
+	if cfg.Tunnelled && !cfg.mixed() {
 		return nil
 	}
 	for _, f := range families(cfg) {
@@ -127,7 +136,9 @@ func untracked(cfg *Config, out bool) (rules []string) {
 				if out {
 					from, to = own, all
 				}
-				rules = append(rules, fmt.Sprintf("%[1]s saddr %[2]s %[1]s daddr %[3]s fib daddr type != local notrack", f.name, from, to))
+				rules = append(rules,
+					fmt.Sprintf("%[1]s saddr %[2]s %[1]s daddr %[3]s fib daddr type != local notrack", f.name, from,
+						to))
 			}
 		}
 	}
@@ -137,10 +148,11 @@ func untracked(cfg *Config, out bool) (rules []string) {
 // translatedMark is a bit of the marks of packets, which neither kube-proxy nor a tunnel has.
 const translatedMark = 0x1000000
 
-// translated marks what pods sent to a node port or an external address, and the node's kube-proxy translated to a pod: by the mark it goes back into the
-// bridge, to be judged on that pod. What was for a Service's own address has been there (second-pass). With tunnels it goes there anyhow.
+// translated marks what pods sent to a node port or an external address, and the node's kube-proxy translated to a
+// pod: by the mark it goes back into the bridge, to be judged on that pod. What was for a Service's own address has
+// been there (second-pass). With tunnels it goes there anyhow.
 func translated(cfg *Config) (rules []string) {
-	if cfg.Tunnelled {
+	if cfg.Tunnelled && !cfg.mixed() {
 		return nil
 	}
 	own := byFamilyList(cfg.Self.PodCIDRs)
@@ -151,8 +163,10 @@ func translated(cfg *Config) (rules []string) {
 			}
 			for _, src := range pods.list {
 				for _, dst := range all.list {
-					rules = append(rules, fmt.Sprintf("iifname %[1]q ether saddr != %[2]s ct status dnat ct direction original %[3]s saddr %[4]s %[3]s daddr %[5]s meta mark set meta mark or %#[6]x",
-						Wire, mac(cfg.ServiceMAC), all.family, src, dst, translatedMark))
+					rules = append(rules,
+						fmt.Sprintf(
+							"iifname %[1]q ether saddr != %[2]s ct status dnat ct direction original %[3]s saddr %[4]s %[3]s daddr %[5]s meta mark set meta mark or %#[6]x",
+							Wire, mac(cfg.ServiceMAC), all.family, src, dst, translatedMark))
 				}
 			}
 		}
@@ -161,10 +175,10 @@ func translated(cfg *Config) (rules []string) {
 }
 
 // keepSource keeps kube-proxy from masquerading what came by a node port or an external address and goes to a pod of
-// this node, or from one to a pod elsewhere: policies must see who asked. The answers come back through this node anyhow. A
-// chain in front of kube-proxy's binds the source to itself, and a source is bound once. The exception is a pod that reaches
-// itself; nft cannot compare two fields, so the pair of a source with itself is put in a set and looked up. Chains of
-// type nat see the first packet of a connection only.
+// this node, or from one to a pod elsewhere: policies must see the client. Responses return through this node in any
+// case. A chain in front of kube-proxy's binds the source to itself, and a source is bound once. The exception is a pod
+// that reaches itself; nft cannot compare two fields, so the pair of a source with itself is put in a set and looked
+// up. Chains of type nat see the first packet of a connection only.
 func keepSource(cfg *Config, f *nftFamily) []chain {
 	base := chain{"keep-source-" + f.name, "type nat hook postrouting priority srcnat - 10; policy accept;", nil}
 	toGateway := chain{name: "to-gateway-" + f.name}
@@ -181,12 +195,15 @@ func keepSource(cfg *Config, f *nftFamily) []chain {
 			fmt.Sprintf("%s saddr %s goto %s", f.name, pods, keep.name))
 		elsewhere.rules = append(elsewhere.rules, fmt.Sprintf("%s daddr %s return", f.name, pods))
 		for _, cluster := range f.cluster {
-			base.rules = append(base.rules, fmt.Sprintf("%[1]s saddr %[2]s %[1]s daddr %[3]s snat %[1]s to %[1]s saddr", f.name, pods, cluster))
+			base.rules = append(base.rules,
+				fmt.Sprintf("%[1]s saddr %[2]s %[1]s daddr %[3]s snat %[1]s to %[1]s saddr", f.name, pods, cluster))
 		}
 	}
 	if cfg.Tunnelled { // what is not of this node's pods goes to pods elsewhere as the node's own, as by a route
-		toGateway.rules = append(toGateway.rules, fmt.Sprintf("meta nfproto %s jump %s", strings.TrimSuffix(f.addr, "_addr"), elsewhere.name))
-		elsewhere.rules = append(elsewhere.rules, fmt.Sprintf("ct status dnat snat %s to %s", f.name, sourceFor(cfg, f.name == "ip")))
+		toGateway.rules = append(toGateway.rules,
+			fmt.Sprintf("meta nfproto %s jump %s", strings.TrimSuffix(f.addr, "_addr"), elsewhere.name))
+		elsewhere.rules = append(elsewhere.rules,
+			fmt.Sprintf("ct status dnat snat %s to %s", f.name, sourceFor(cfg, f.name == "ip")))
 	}
 	toGateway.rules = append(toGateway.rules, nodesOwn(cfg, f, keep.name)...)
 	toGateway.rules = append(toGateway.rules, "goto "+keep.name)
@@ -194,9 +211,10 @@ func keepSource(cfg *Config, f *nftFamily) []chain {
 	return list()
 }
 
-// nodesOwn has the node ask its own pods with an address that the bridge knows for the node's, and that the pod can answer, where it would with another of
-// its own: that of another interface, by which it would have reached a Service's address, or that of the loopback. It is not the gateway's: what
-// comes from pods by the gateway, and is for another address when its translation is undone, is a Service's.
+// nodesOwn makes the node connect to its own pods with an address that the bridge has as the node's and that the pod
+// can reply to. Otherwise it would use the address of another interface, by which a Service's address is routed, or
+// the loopback's. It is not the gateway's address: packets from pods to the gateway's address that get another
+// destination when their translation is reversed belong to a Service.
 func nodesOwn(cfg *Config, f *nftFamily, keep string) (rules []string) {
 	if len(f.own) == 0 {
 		return nil
@@ -205,14 +223,18 @@ func nodesOwn(cfg *Config, f *nftFamily, keep string) (rules []string) {
 		rules = append(rules, fmt.Sprintf("%s saddr %s goto %s", f.name, a, keep))
 	}
 	for _, pods := range f.pods {
-		rules = append(rules, fmt.Sprintf("fib saddr type local %s daddr %s snat %[1]s to %[3]s", f.name, pods, sourceFor(cfg, f.name == "ip")))
+		rules = append(rules,
+			fmt.Sprintf("fib saddr type local %s daddr %s snat %[1]s to %[3]s", f.name, pods,
+				sourceFor(cfg, f.name == "ip")))
 	}
 	return rules
 }
 
 func selfSets(cfg *Config) (sets []string) {
 	for _, f := range families(cfg) {
-		sets = append(sets, fmt.Sprintf("self-%s { type %[2]s . %[2]s; size 65535; flags dynamic,timeout; timeout 1m; }", f.name, f.addr))
+		sets = append(sets,
+			fmt.Sprintf("self-%s { type %[2]s . %[2]s; size 65535; flags dynamic,timeout; timeout 1m; }", f.name,
+				f.addr))
 	}
 	return sets
 }
@@ -225,7 +247,7 @@ func onlyByBridge(cfg *Config) (rules []string) {
 		rules = append(rules, fmt.Sprintf("iifname %q return", name))
 	}
 	pods := byFamilyList(cfg.Self.PodCIDRs)
-	if cfg.Tunnelled {
+	if cfg.Tunnelled && !cfg.mixed() { // else table 0 of the bridge drops those of the nodes that are tunnelled
 		pods = podsByFamily(cfg)
 	}
 	for _, part := range append(pods, byFamilyList(cfg.ServiceCIDRs)...) {
@@ -236,10 +258,11 @@ func onlyByBridge(cfg *Config) (rules []string) {
 	return rules
 }
 
-// tunnelGuard lets nothing but the switch itself send Geneve with the node's address: neither what is forwarded, and
-// perhaps masqueraded, nor programs of the node or of hostNetwork pods. (A packet of the kernel's datapath may still have the
-// socket of the program that sent what is inside, so a mark tells it.) And pods' packets to pods, which the switch sends itself, neither leave bare nor go round between the wire and the gateway where
-// it knows no way; only what was sent to a node port or the like comes by here.
+// tunnelGuard returns the chains by which only the switch can send Geneve with the node's address: no forwarded and
+// perhaps masqueraded packets, and no programs of the node or of hostNetwork pods. (A packet of the kernel datapath
+// can still have the socket of the program that sent the inner packet, so a mark identifies it.) The switch sends
+// pods' packets to pods itself, so these neither leave without a tunnel nor return between the wire and the gateway if
+// the switch has no route; only packets to a node port and the like pass these chains.
 func tunnelGuard(cfg *Config) []chain {
 	forward := chain{"tunnel-forward", "type filter hook forward priority filter; policy accept;", nil}
 	output := chain{"tunnel-output", "type filter hook output priority filter; policy accept;", nil}
@@ -251,6 +274,9 @@ func tunnelGuard(cfg *Config) []chain {
 		fmt.Sprintf("iifname %q oifname %q ct status dnat accept", Wire, Gateway),
 	}
 	for _, part := range podsByFamily(cfg) {
+		if cfg.mixed() { // table 60 of the bridge drops those that are for no node that is routed to
+			break
+		}
 		for _, p := range part.list {
 			forward.rules = append(forward.rules, fmt.Sprintf("iifname %q %s daddr %s drop", Wire, part.family, p))
 		}
@@ -268,14 +294,16 @@ type familyList struct {
 	list   []string
 }
 
-// podsByFamily are the CIDRs of all pods.
+// podsByFamily returns the CIDRs of all pods.
 func podsByFamily(cfg *Config) []familyList {
 	known := slices.Clone(cfg.Self.PodCIDRs)
 	for _, p := range Peers(cfg) {
 		known = append(known, p.PodCIDRs...)
 	}
-	known = slices.DeleteFunc(known, func(p netip.Prefix) bool { // what the cluster's hold need not be looked at by merge
-		return slices.ContainsFunc(cfg.ClusterCIDRs, func(c netip.Prefix) bool { return c.Overlaps(p) && c.Bits() <= p.Bits() })
+	// merge is quadratic, so prefixes within the cluster's are removed first
+	known = slices.DeleteFunc(known, func(p netip.Prefix) bool {
+		return slices.ContainsFunc(cfg.ClusterCIDRs,
+			func(c netip.Prefix) bool { return c.Overlaps(p) && c.Bits() <= p.Bits() })
 	})
 	return byFamilyList(append(known, cfg.ClusterCIDRs...))
 }
@@ -291,15 +319,22 @@ func byFamilyList(prefixes []netip.Prefix) (out []familyList) {
 	return out
 }
 
-// masquerade is of pods' packets that leave the cluster.
+// masquerade returns rules for pods' packets that leave the cluster. Source ports are random: without that, two pods
+// that open connections to one address from one port at the same time both get that port, and the kernel drops one of
+// the packets.
 func masquerade(cfg *Config) (rules []string) {
 	rules = append(rules, fmt.Sprintf("oifname %q return", Gateway))
+	exempted4, exempted6 := byFamily(cfg.Exempted)
 	for _, f := range families(cfg) {
-		for _, inside := range merge(append(slices.Clone(f.pods), f.cluster...)) {
-			rules = append(rules, fmt.Sprintf("%s daddr %s return", f.name, inside))
+		exempted := exempted4
+		if f.name == "ip6" {
+			exempted = exempted6
+		}
+		for _, to := range merge(slices.Concat(f.pods, f.cluster, exempted)) {
+			rules = append(rules, fmt.Sprintf("%s daddr %s return", f.name, to))
 		}
 		for _, pods := range f.pods {
-			rules = append(rules, fmt.Sprintf("%s saddr %s masquerade", f.name, pods))
+			rules = append(rules, fmt.Sprintf("%s saddr %s masquerade fully-random", f.name, pods))
 		}
 	}
 	return rules
@@ -333,7 +368,8 @@ func byFamily(prefixes []netip.Prefix) (four, six []string) {
 	return four, six
 }
 
-// ownAddrs are addresses of the node as prefixes: those have no zone, which would be text that anybody may have written.
+// ownAddrs returns addresses of the node as prefixes. A prefix has no zone, so no text from outside gets into the
+// rules.
 func ownAddrs(addrs []netip.Addr) (four, six []string) {
 	var own []netip.Prefix
 	for _, a := range addrs {
@@ -347,11 +383,11 @@ func mac(m [6]byte) string {
 	return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", m[0], m[1], m[2], m[3], m[4], m[5])
 }
 
-// Kept remembers the rules that were set, and how nft(8) lists them, so that they are set again only where somebody has changed them:
-// some datagrams may be lost meanwhile. Not for concurrent use.
+// Kept has the rules that were set and their listing by nft(8), so that they are set again only after a change by
+// another program: some datagrams can be lost meanwhile. It is not safe for concurrent use.
 type Kept struct{ text, listing string }
 
-// applyNftables makes the tables anew, in one transaction, unless they are as they were made.
+// applyNftables sets the tables in one transaction, unless they are unchanged since the last time.
 func applyNftables(cfg *Config) error {
 	text := ruleset(cfg)
 	if k := cfg.Kept; k != nil && k.text == text && k.listing == listing() {
@@ -367,7 +403,7 @@ func applyNftables(cfg *Config) error {
 	return nil
 }
 
-// listing is both tables without counters and the sets' elements; empty where it cannot be told.
+// listing returns both tables without counters and set elements, or "" if they cannot be listed.
 func listing() string {
 	var all strings.Builder
 	for _, family := range []string{"arp", "inet"} {
@@ -381,7 +417,8 @@ func listing() string {
 }
 
 func deleteNftables() error {
-	return nft("add table arp flowkeep\ndelete table arp flowkeep\nadd table inet flowkeep\ndelete table inet flowkeep\n")
+	return nft(
+		"add table arp flowkeep\ndelete table arp flowkeep\nadd table inet flowkeep\ndelete table inet flowkeep\n")
 }
 
 func nft(text string) error {
@@ -396,7 +433,7 @@ func nft(text string) error {
 	return nil
 }
 
-// nftTables are those of Flowkeep's that are there.
+// nftTables returns the names of Flowkeep's existing tables.
 func nftTables() (names []string, err error) {
 	out, err := exec.Command("nft", "list", "tables").Output()
 	if err != nil {

@@ -12,12 +12,12 @@ import (
 // GenevePort is the UDP port of Geneve (RFC 8926, 3.3).
 const GenevePort = 6081
 
-// KernelTunnelMark is the mark of packets that the kernel's datapath encapsulates. Of programs, those alone can set it that can
-// forge any packet (socket(7), SO_MARK). It has none of kube-proxy's bits.
+// KernelTunnelMark is the mark of packets that the kernel's datapath encapsulates. Of programs, those alone can set it
+// that can forge any packet (socket(7), SO_MARK). It has none of kube-proxy's bits.
 const KernelTunnelMark = 0xf10000
 
-// Overhead is what a Geneve tunnel to the address adds to an IP packet, in bytes: an Ethernet header inside, and Geneve, UDP
-// and IP headers outside (RFC 8926, 3.1 and 3.2).
+// Overhead returns the number of bytes that a Geneve tunnel to the address adds to an IP packet: an inner Ethernet
+// header, and Geneve, UDP and IP headers (RFC 8926, 3.1 and 3.2).
 func Overhead(a netip.Addr) int {
 	const ethernet, geneve, udp, ipv4, ipv6 = 14, 8, 8, 20, 40
 	if a.Is4() {
@@ -26,7 +26,8 @@ func Overhead(a netip.Addr) int {
 	return ethernet + geneve + udp + ipv6
 }
 
-// TunnelAddress is the node's end of tunnels: its first IPv4 address, or its first where it has none. Every node finds the same.
+// TunnelAddress returns the node's tunnel endpoint: its first IPv4 address, or its first address if it has none. All
+// nodes compute the same result.
 func TunnelAddress(n policy.NodeInfo) netip.Addr {
 	for _, a := range n.Addresses {
 		if a.Is4() {
@@ -39,7 +40,7 @@ func TunnelAddress(n policy.NodeInfo) netip.Addr {
 	return netip.Addr{}
 }
 
-// peerAddress is the other node's end of a tunnel with this one; zero where they have no family in common.
+// peerAddress returns the other node's tunnel endpoint, or the zero address if the nodes have no family in common.
 func peerAddress(self policy.NodeInfo, n *policy.NodeInfo) netip.Addr {
 	if a := TunnelAddress(*n); a.Is4() == TunnelAddress(self).Is4() {
 		return a
@@ -47,7 +48,28 @@ func peerAddress(self policy.NodeInfo, n *policy.NodeInfo) netip.Addr {
 	return netip.Addr{}
 }
 
-// Peer is another node at the other end of a tunnel.
+// PeerWay is by which ways packets go between this node's pods and another node's. Zero: by the tunnel. Packets may
+// be accepted by both ways while it changes.
+type PeerWay struct {
+	Routed bool // packets leave by the node's stack
+	Bare   bool // packets are accepted from the node's stack
+	Closed bool // packets are not accepted from the tunnel
+}
+
+// mixed reports whether some nodes are reached by routes though others are reached by the tunnel.
+func (cfg *Config) mixed() bool {
+	for _, w := range cfg.Ways {
+		if w.Routed || w.Bare {
+			return true
+		}
+	}
+	return false
+}
+
+// isRouted reports whether packets to a node's pods leave by the node's stack.
+func (cfg *Config) isRouted(node string) bool { return !cfg.Tunnelled || cfg.Ways[node].Routed }
+
+// Peer is another node at the other end of a tunnel, or of Ways.
 type Peer struct {
 	Node      string
 	Address   netip.Addr
@@ -55,8 +77,9 @@ type Peer struct {
 	Addresses []netip.Addr
 }
 
-// Peers are the other nodes with what each may send from, by name. No address counts for two, none of this node's or in any
-// node's pod CIDR for another: what a Node object says of itself takes nothing from others.
+// Peers returns the other nodes, by name, with the prefixes that each may send from. An address is used for one node
+// only. Addresses of this node, and those in the pod CIDR of any node, are not used for another node: a Node object
+// cannot take addresses from others.
 func Peers(cfg *Config) []Peer {
 	peers, _ := peers(cfg)
 	return peers
@@ -78,14 +101,22 @@ func peers(cfg *Config) (out []Peer, problems []string) {
 		p := Peer{Node: n.Name, PodCIDRs: cidrs[n.Name], Address: peerAddress(cfg.Self, n)}
 		for _, a := range n.Addresses {
 			if problem := taken.take(n.Name, a); problem != "" {
-				problems = append(problems, fmt.Sprintf("the address %s of node %s %s: nothing is taken from it; correct the Node's status.addresses", a, n.Name, problem))
+				problems = append(problems,
+					fmt.Sprintf(
+						"the address %s of node %s %s: nothing is taken from it; correct the Node's status.addresses",
+						a, n.Name, problem))
 				continue
 			}
 			p.Addresses = append(p.Addresses, a)
 		}
+		way := cfg.Ways[n.Name]
 		switch {
+		case way.Routed && len(p.Addresses) > 0:
+			out = append(out, p)
 		case !p.Address.IsValid() && len(n.Addresses) > 0:
-			problems = append(problems, fmt.Sprintf("node %s has no address of the family of %s: no tunnel leads there", n.Name, TunnelAddress(cfg.Self)))
+			problems = append(problems,
+				fmt.Sprintf("node %s has no address of the family of %s: no tunnel leads there", n.Name,
+					TunnelAddress(cfg.Self)))
 		case slices.Contains(p.Addresses, p.Address):
 			out = append(out, p)
 		}
@@ -93,7 +124,7 @@ func peers(cfg *Config) (out []Peer, problems []string) {
 	return out, problems
 }
 
-// holders tells who has an address.
+// holders has the owner of each address.
 type holders struct {
 	self   policy.NodeInfo
 	pods   *given

@@ -38,8 +38,9 @@ var routeGroups = []uint{
 }
 
 // Watch calls changed after each change of this network namespace that may concern what Setup writes, Setup's own
-// writes among them, until ctx ends. It calls changed from several goroutines. Sysctls are read twice a second.
-func Watch(ctx context.Context, changed func(), log *slog.Logger) error {
+// writes among them, until ctx ends. It calls changed from several goroutines. Sysctls are read twice a second; six
+// reports whether the node has IPv6 podCIDRs.
+func Watch(ctx context.Context, six func() bool, changed func(), log *slog.Logger) error {
 	routes, err := subscribe(unix.NETLINK_ROUTE, routeGroups...)
 	if err != nil {
 		return err
@@ -60,8 +61,24 @@ func Watch(ctx context.Context, changed func(), log *slog.Logger) error {
 	concerns := func(m *syscall.NetlinkMessage) bool { return concernsRoutes(links, m) }
 	all.Go(func() { receive(ctx, routes, concerns, changed, log) })
 	all.Go(func() { receive(ctx, filters, concernsNftables, changed, log) })
-	pollSysctls(ctx, changed) // on this goroutine, whose thread may be in another network namespace
+	pollSysctls(ctx, six, changed) // on this goroutine, whose thread may be in another network namespace
 	all.Wait()
+	return nil
+}
+
+// WatchTable calls changed once, and after each change of the nftables tables of a name, until ctx ends.
+func WatchTable(ctx context.Context, name string, changed func(), log *slog.Logger) error {
+	filters, err := subscribe(unix.NETLINK_NETFILTER, unix.NFNLGRP_NFTABLES)
+	if err != nil {
+		return err
+	}
+	defer filters.Close()
+	changed() // between the last comparison and the subscription
+	concerns := func(m *syscall.NetlinkMessage) bool {
+		names, known := nftablesNames(m)
+		return !known || names[attrTable] == name
+	}
+	receive(ctx, filters, concerns, changed, log)
 	return nil
 }
 
@@ -93,7 +110,7 @@ func receive(ctx context.Context, s *nl.NetlinkSocket, concerns messageFilter, c
 			changed()
 			continue
 		case err != nil:
-			log.Warn("could not receive changes of the host's network; it is compared every 30 s", "error", err)
+			log.Warn("could not watch the host's network for changes; comparing it every 30 s", "error", err)
 			select {
 			case <-time.After(time.Second):
 			case <-ctx.Done():
@@ -110,13 +127,13 @@ func receive(ctx context.Context, s *nl.NetlinkSocket, concerns messageFilter, c
 }
 
 // pollSysctls reads sysctls: the kernel sends no message for most of them.
-func pollSysctls(ctx context.Context, changed func()) {
+func pollSysctls(ctx context.Context, six func() bool, changed func()) {
 	tick := time.NewTicker(sysctlInterval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			if SysctlsDiffer() {
+			if SysctlsDiffer(six()) {
 				changed()
 			}
 		case <-ctx.Done():
@@ -138,7 +155,7 @@ func concernsRoutes(links *netlink.Handle, m *syscall.NetlinkMessage) bool {
 	case unix.RTM_NEWNEIGH:
 		return false
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
-		return concernsRoute(m)
+		return concernsRoute(m) || concernsPodsRoute(links, m)
 	case unix.RTM_NEWNETCONF, unix.RTM_DELNETCONF:
 		return concernsSysctl(links, m.Data)
 	default: // rules
@@ -194,6 +211,26 @@ func concernsRoute(m *syscall.NetlinkMessage) bool {
 	return protocol == protocolFlowkeep || table == serviceTable || m.Header.Flags&unix.NLM_F_REPLACE != 0
 }
 
+// concernsPodsRoute reports whether a message is about a route that the kernel added for the node's end of a pod's
+// link. Such a link has none. For IPv6 the route is the first sign: the address follows after duplicate address
+// detection (RFC 4862).
+func concernsPodsRoute(links *netlink.Handle, m *syscall.NetlinkMessage) bool {
+	isNew := m.Header.Type == unix.RTM_NEWROUTE
+	if !isNew || len(m.Data) < unix.SizeofRtMsg || m.Data[5] != unix.RTPROT_KERNEL {
+		return false
+	}
+	attrs, err := nl.ParseRouteAttr(m.Data[unix.SizeofRtMsg:])
+	if err != nil {
+		return true
+	}
+	for _, a := range attrs {
+		if a.Attr.Type == unix.RTA_OIF && len(a.Value) >= 4 {
+			return isPodsLink(links, int(binary.NativeEndian.Uint32(a.Value)))
+		}
+	}
+	return false
+}
+
 // isOurLink reports whether an interface index is one of Flowkeep's ports, or of a link that is gone.
 func isOurLink(links *netlink.Handle, index int) bool {
 	link, err := links.LinkByIndex(index)
@@ -205,7 +242,8 @@ func indexOf(data []byte) int { return int(binary.NativeEndian.Uint32(data[4:]))
 
 // concernsPodsLink reports whether a message is about a new address of the node's end of a pod's link, which has none.
 func concernsPodsLink(links *netlink.Handle, m *syscall.NetlinkMessage) bool {
-	return m.Header.Type == unix.RTM_NEWADDR && len(m.Data) >= unix.SizeofIfAddrmsg && isPodsLink(links, indexOf(m.Data))
+	return m.Header.Type == unix.RTM_NEWADDR && len(m.Data) >= unix.SizeofIfAddrmsg &&
+		isPodsLink(links, indexOf(m.Data))
 }
 
 func isPodsLink(links *netlink.Handle, index int) bool {
@@ -213,28 +251,50 @@ func isPodsLink(links *netlink.Handle, index int) bool {
 	return err == nil && strings.HasPrefix(link.Attrs().Name, PodPrefix)
 }
 
-// attrTable is the type of the attribute with a table's name in messages of nftables about tables, chains, rules, sets
-// and objects: NFTA_TABLE_NAME, NFTA_CHAIN_TABLE and so on (linux/netfilter/nf_tables.h).
-const attrTable = 1
+// Types of attributes in messages of nftables (linux/netfilter/nf_tables.h).
+const (
+	attrTable     = 1 // a table's name: NFTA_TABLE_NAME, NFTA_CHAIN_TABLE and so on
+	attrRuleChain = 2 // NFTA_RULE_CHAIN
+	attrChainName = 3 // NFTA_CHAIN_NAME
+)
 
-// concernsNftables reports whether a message of nftables is about one of Flowkeep's tables. Elements of its sets come
-// and go with packets.
+// concernsNftables reports whether a message of nftables is about one of Flowkeep's tables, or about a chain FORWARD of
+// iptables-nft. Elements of sets come and go with packets.
 func concernsNftables(m *syscall.NetlinkMessage) bool {
+	names, known := nftablesNames(m)
+	if !known {
+		return true
+	}
+	if names[attrTable] == "filter" {
+		switch m.Header.Type & 0xff {
+		case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN:
+			return names[attrChainName] == "FORWARD"
+		case unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELRULE:
+			return names[attrRuleChain] == "FORWARD"
+		}
+	}
+	return names[attrTable] == "flowkeep"
+}
+
+// nftablesNames returns the names in a message of nftables by attribute, none in one that has none of use. Known is
+// false if the message cannot be parsed.
+func nftablesNames(m *syscall.NetlinkMessage) (names map[uint16]string, known bool) {
 	switch m.Header.Type & 0xff {
 	case unix.NFT_MSG_NEWSETELEM, unix.NFT_MSG_DELSETELEM, unix.NFT_MSG_NEWGEN:
-		return false
+		return nil, true
 	}
 	if len(m.Data) < nl.SizeofNfgenmsg {
-		return false
+		return nil, true
 	}
 	attrs, err := nl.ParseRouteAttr(m.Data[nl.SizeofNfgenmsg:])
 	if err != nil {
-		return true
+		return nil, false
 	}
+	names = map[uint16]string{}
 	for _, a := range attrs {
-		if a.Attr.Type == attrTable {
-			return nl.BytesToString(a.Value) == "flowkeep"
+		if a.Attr.Type <= attrChainName {
+			names[a.Attr.Type] = nl.BytesToString(a.Value)
 		}
 	}
-	return false
+	return names, true
 }

@@ -227,7 +227,7 @@ func (s *blockSet) reclass(d *dimension, p netip.Prefix) {
 	f := ofctl.Flow{Table: k.table, Priority: k.priority, Match: k.match, Cookie: cookie(KindBlock, 0), Actions: gotoTable(d.table + 1)}
 	s.of[p] = nil
 	if len(keys) > 0 {
-		cl := d.ref(keys)
+		cl := d.ref(d.keysOf(keys))
 		s.of[p] = cl
 		f.Cookie, f.Actions = cookie(KindBlock, cl.id), d.loadClass(cl)
 	}

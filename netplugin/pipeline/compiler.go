@@ -1,9 +1,11 @@
 package pipeline
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
+	"github.com/flowkeep/flowkeep/netplugin/groups"
 	"github.com/flowkeep/flowkeep/ofctl"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
@@ -11,41 +13,42 @@ import (
 // Compiler holds what a node should enforce and the flows that do it. Each call changes the one and the other; Take gives
 // the flow mods since the last Take. The work of a call follows the change, not what is held. Not for concurrent use.
 type Compiler struct {
-	config    Config
-	endpoints map[string]LocalEndpoint
-	groups    map[groupID]map[netip.Addr]struct{}
-	groupsOf  map[policy.GroupKind]map[netip.Addr][]policy.Key // sorted
-	sides     []*side                                          // in the order in which they give ids
-	rules     *idPool
-	classIDs  *idPool
-	classByID map[uint32]*class
-	ruleByID  map[uint32]*ruleEntry
-	log       []Assignment
-	flows     flowSet
-	audits    uint64 // begun
-}
-
-type groupID struct {
-	kind policy.GroupKind
-	key  policy.Key
+	config      Config
+	endpoints   map[string]LocalEndpoint
+	portless    map[string]LocalEndpoint // those that have no port for now
+	groups      *groups.Replica
+	setsOf      map[policy.GroupKind]map[netip.Addr][]*groups.Set // that have an address, by their IDs
+	sides       []*side                                           // in the order in which they give ids
+	rules       *idPool
+	classIDs    *idPool
+	classByID   map[uint32]*class
+	ruleByID    map[uint32]*ruleEntry
+	log         []Assignment
+	flows       flowSet
+	ports       namedPorts
+	services    services
+	driftChecks uint64 // begun
 }
 
 // New makes a compiler that gives the ids it gave before, as far as saved tells them.
 func New(config Config, saved []Assignment) *Compiler {
 	c := &Compiler{
 		endpoints: map[string]LocalEndpoint{},
-		groups:    map[groupID]map[netip.Addr]struct{}{},
-		groupsOf:  map[policy.GroupKind]map[netip.Addr][]policy.Key{policy.PeerGroup: {}, policy.AppliedToGroup: {}},
+		portless:  map[string]LocalEndpoint{},
+		groups:    groups.New(),
+		setsOf:    map[policy.GroupKind]map[netip.Addr][]*groups.Set{policy.PeerGroup: {}, policy.AppliedToGroup: {}},
 		classByID: map[uint32]*class{},
 		ruleByID:  map[uint32]*ruleEntry{},
 		flows:     newFlowSet(),
+		ports:     newNamedPorts(),
 	}
+	c.services = newServices(saved, &c.log)
 	c.rules = newIDPool(RuleIDs, &c.log)
 	c.classIDs = newIDPool(ClassIDs, &c.log)
 	c.rules.restore(saved)
 	c.classIDs.restore(saved)
-	for _, audit := range []bool{false, true} {
-		c.sides = append(c.sides, newSide(c, policy.Egress, audit), newSide(c, policy.Ingress, audit))
+	for _, dryRun := range []bool{false, true} {
+		c.sides = append(c.sides, newSide(c, policy.Egress, dryRun), newSide(c, policy.Ingress, dryRun))
 	}
 	c.SetConfig(config)
 	return c
@@ -80,7 +83,8 @@ func (c *Compiler) Apply(u policy.NodeUpdate) {
 	for _, s := range c.sides {
 		s.settle()
 	}
-	c.heedAudits()
+	c.settlePorts()
+	c.setDryRuns()
 }
 
 func (c *Compiler) applyRule(change policy.RuleChange) {
@@ -91,79 +95,67 @@ func (c *Compiler) applyRule(change policy.RuleChange) {
 		return
 	}
 	for _, s := range c.sides {
-		if s.direction == change.Rule.Direction && s.audit == change.Rule.Audit {
+		if s.direction == change.Rule.Direction && s.dryRun == change.Rule.DryRun {
 			s.put(change.Rule)
 		}
 	}
 }
 
 func (c *Compiler) applyGroup(g policy.GroupUpdate) {
-	of := c.groupsOf[g.Kind]
-	if of == nil {
+	if c.setsOf[g.Kind] == nil {
 		return
 	}
-	id := groupID{g.Kind, g.Key}
-	members := c.groups[id]
-	removed := g.Removed
-	if g.Gone || g.Replace {
-		removed = nil
-		keep := map[netip.Addr]struct{}{}
-		if !g.Gone {
-			for _, a := range g.Added {
-				keep[a] = struct{}{}
+	for _, change := range c.groups.Apply(&g) {
+		set := change.Set
+		switch {
+		case len(set.Keys()) == 0:
+			for a := range set.Members() {
+				c.leave(set, a)
 			}
-		}
-		for a := range members {
-			if _, ok := keep[a]; !ok {
-				removed = append(removed, a)
+		case change.New:
+			for a := range set.Members() {
+				c.join(set, a)
 			}
+		default:
+			c.changeSet(&change)
 		}
-	}
-	for _, a := range removed {
-		c.leave(id, a)
-	}
-	if g.Gone {
-		delete(c.groups, id)
-		return
-	}
-	for _, a := range g.Added {
-		c.join(id, a)
 	}
 }
 
-func (c *Compiler) join(id groupID, a netip.Addr) {
-	members := c.groups[id]
-	if members == nil {
-		members = map[netip.Addr]struct{}{}
-		c.groups[id] = members
+// changeSet follows a set that was there and is.
+func (c *Compiler) changeSet(change *groups.Change) {
+	for _, a := range change.Removed {
+		c.leave(change.Set, a)
 	}
-	if _, ok := members[a]; ok {
-		return
+	for _, a := range change.Added {
+		c.join(change.Set, a)
 	}
-	members[a] = struct{}{}
-	keys := c.groupsOf[id.kind][a]
-	at, _ := slices.BinarySearchFunc(keys, id.key, compareKeys)
-	c.groupsOf[id.kind][a] = slices.Insert(slices.Clone(keys), at, id.key)
-	c.touch(id.kind, a)
+	if change.Keys {
+		for a := range change.Set.Members() {
+			c.touch(change.Set.Kind(), a)
+		}
+	}
 }
 
-func (c *Compiler) leave(id groupID, a netip.Addr) {
-	members := c.groups[id]
-	if _, ok := members[a]; !ok {
-		return
-	}
-	delete(members, a)
-	keys := c.groupsOf[id.kind][a]
-	if at, ok := slices.BinarySearchFunc(keys, id.key, compareKeys); ok {
-		keys = slices.Delete(slices.Clone(keys), at, at+1)
-	}
-	if len(keys) == 0 {
-		delete(c.groupsOf[id.kind], a)
-	} else {
-		c.groupsOf[id.kind][a] = keys
-	}
-	c.touch(id.kind, a)
+func (c *Compiler) join(set *groups.Set, a netip.Addr) {
+	of := c.setsOf[set.Kind()]
+	at, _ := slices.BinarySearchFunc(of[a], set.ID(), compareSet)
+	of[a] = slices.Insert(of[a], at, set)
+	c.touch(set.Kind(), a)
 }
+
+func (c *Compiler) leave(set *groups.Set, a netip.Addr) {
+	of := c.setsOf[set.Kind()]
+	if at, ok := slices.BinarySearchFunc(of[a], set.ID(), compareSet); ok {
+		of[a] = slices.Delete(of[a], at, at+1)
+	}
+	if len(of[a]) == 0 {
+		delete(of, a)
+	}
+	c.touch(set.Kind(), a)
+}
+
+func compareSet(s *groups.Set, id uint64) int { return cmp.Compare(s.ID(), id) }
 
 // touch marks an address on the sides that have rules: the first that refers to a group marks all of its members.
 func (c *Compiler) touch(kind policy.GroupKind, a netip.Addr) {
@@ -182,11 +174,19 @@ func (c *Compiler) touch(kind policy.GroupKind, a netip.Addr) {
 // since then. Ids given back are given again after a later Take only, so that no bundle has one id in two meanings. The
 // same calls give the same mods in the same order.
 func (c *Compiler) Take() ([]ofctl.FlowMod, []Assignment) {
+	mods := c.flows.take()
+	return mods, c.Settle()
+}
+
+// Settle does what Take does, for a switch that is about to be compared with all flows: it returns no mods.
+func (c *Compiler) Settle() []Assignment {
 	log := c.log
 	c.log = nil
 	c.rules.rest()
+	c.services.ids.rest()
 	c.classIDs.rest()
-	return c.flows.take(), log
+	c.flows.settle()
+	return log
 }
 
 // Flows is every flow that the switch should hold, in no particular order.
@@ -197,7 +197,7 @@ func (c *Compiler) Count() int { return len(c.flows.now) }
 
 // Assignments are all ids in use.
 func (c *Compiler) Assignments() []Assignment {
-	return append(c.rules.assigned(), c.classIDs.assigned()...)
+	return slices.Concat(c.rules.assigned(), c.classIDs.assigned(), c.services.ids.assigned())
 }
 
 // Rule finds a rule by its key.

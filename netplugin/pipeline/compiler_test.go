@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/flowkeep/flowkeep/ofctl"
@@ -11,7 +12,12 @@ import (
 	"github.com/flowkeep/flowkeep/policydb/policy/policytest"
 )
 
-var testConfig = Config{Gateway: Device{Port: 1, MAC: ofctl.MAC{2, 0, 0, 0, 0, 1}}, Wire: Device{Port: 2, MAC: ofctl.MAC{2, 0, 0, 0, 0, 2}}, Meters: 2}
+var testConfig = Config{
+	Gateway: Device{Port: 1, MAC: ofctl.MAC{2, 0, 0, 0, 0, 1}},
+	Wire:    Device{Port: 2, MAC: ofctl.MAC{2, 0, 0, 0, 0, 2}},
+	Meters:  2,
+	Answers: true,
+}
 
 func key(n int) policy.Key {
 	var k policy.Key
@@ -72,13 +78,18 @@ func step(g policytest.Gen, rules map[policy.Key]policy.RuleChange) policy.NodeU
 		if !gu.Replace {
 			gu.Removed = append(gu.Removed, policytest.Address(8+g.IntN(2), false))
 		}
+		for n := range 4 {
+			if k := key(n); gu.Kind == policy.PeerGroup && !gu.Gone && k != gu.Key && g.IntN(4) == 0 {
+				gu.Alike = append(gu.Alike, k)
+			}
+		}
 		u.Groups = append(u.Groups, gu)
 	}
 	return u
 }
 
 func randomRule(g policytest.Gen) policy.Rule {
-	r := policy.Rule{Direction: policy.Direction(1 + g.IntN(2)), AppliedTo: key(g.IntN(4)), AnyPort: g.IntN(2) == 0, AnyPeer: g.IntN(4) == 0, Audit: g.IntN(3) == 0}
+	r := policy.Rule{Direction: policy.Direction(1 + g.IntN(2)), AppliedTo: key(g.IntN(4)), AnyPort: g.IntN(2) == 0, AnyPeer: g.IntN(4) == 0, DryRun: g.IntN(3) == 0}
 	if !r.AnyPeer {
 		for i := range 4 {
 			if g.IntN(3) == 0 {
@@ -163,11 +174,8 @@ func endState(c *Compiler, rules map[policy.Key]policy.RuleChange) policy.NodeUp
 	for _, r := range rules {
 		u.Rules = append(u.Rules, r)
 	}
-	for id, members := range c.groups {
-		gu := policy.GroupUpdate{Key: id.key, Kind: id.kind, Replace: true}
-		for a := range members {
-			gu.Added = append(gu.Added, a)
-		}
+	for id, set := range c.groups.All() { // each group with members of its own
+		gu := policy.GroupUpdate{Key: id.Key, Kind: id.Kind, Replace: true, Added: slices.Collect(set.Members())}
 		u.Groups = append(u.Groups, gu)
 	}
 	return u

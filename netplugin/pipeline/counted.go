@@ -50,7 +50,7 @@ const (
 )
 
 // meteredTables have all flows that count.
-var meteredTables = []uint8{TableEgressRules, TableIngressRules, TableEgressAuditRules, TableIngressAuditRules}
+var meteredTables = []uint8{TableEgressRules, TableIngressRules, TableEgressDryRunRules, TableIngressDryRunRules}
 
 // MeteredFilters choose the flows that count, of all rules and classes.
 func MeteredFilters() []ofctl.Filter {

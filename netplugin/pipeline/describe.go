@@ -43,6 +43,10 @@ func (c *Compiler) Describe(f *ofctl.Flow) Note {
 		n.Endpoint = c.endpointAt(id)
 		n.Text = "pod " + cmp.Or(n.Endpoint, "gone")
 		switch {
+		case f.Table == TableUnreachable && id == 0:
+			n.Text = "leaves packets to a pod without a port unanswered"
+		case f.Table == TableUnreachable:
+			n.Text = "has packets to absent pods answered that come from " + n.Text
 		case TellsOfDryRuns(f.Table):
 			n.Text = "tells of what a dry run would deny at " + n.Text
 		case Tells(f.Table):
@@ -52,12 +56,20 @@ func (c *Compiler) Describe(f *ofctl.Flow) Note {
 		for _, a := range f.Actions {
 			rules = append(rules, c.ruleWithID(a.Value)...)
 		}
+		if f.Table == TablePorts {
+			rules = c.rulesOfPort(portMatch{policy.Protocol(f.Match.IPProto), f.Match.TpDst})
+		}
 	case KindAllow:
 		rules = c.ruleWithID(id)
+	case KindFrontend, KindSlot, KindBackend:
+		n.Text = kind.String() + " of Service " + cmp.Or(c.serviceOf(f), "gone")
+		if to := c.leadsTo(f); to.IsValid() {
+			n.Text += ", to " + to.String()
+		}
 	case KindApplied, KindPeer, KindBlock, KindAllowAll, KindDefaultDrop:
 		rules = c.rulesOfClass(id, kind)
 	}
-	if cl := c.classByID[id]; cl != nil && kind != KindEndpoint && kind != KindAllow {
+	if cl := c.classByID[id]; cl != nil && kind != KindEndpoint && kind != KindAllow && kind < KindFrontend {
 		n.Groups = slices.Clone(cl.keys)
 	}
 	n.explain(rules)
@@ -80,7 +92,7 @@ func (n *Note) explain(rules []*policy.Rule) {
 	case n.Text != "":
 	case len(rules) > 0:
 		n.Text = n.Kind.String() + " " + policy.OriginsText(rules[0].Direction, n.Origins)
-		if rules[0].Audit {
+		if rules[0].DryRun {
 			n.Text = "dry run: " + n.Text
 		}
 	case n.Kind == KindBlock:
@@ -102,6 +114,19 @@ func (c *Compiler) ruleWithID(id uint32) []*policy.Rule {
 		return []*policy.Rule{e.rule}
 	}
 	return nil
+}
+
+// rulesOfPort returns the rules that name a port.
+func (c *Compiler) rulesOfPort(p portMatch) []*policy.Rule {
+	var out []*policy.Rule
+	for _, s := range c.sides {
+		for _, e := range s.rules {
+			if _, ok := e.ports[p]; ok {
+				out = append(out, e.rule)
+			}
+		}
+	}
+	return out
 }
 
 // rulesOfClass are the rules that a class of addresses counts for: for a default drop, those that isolate.

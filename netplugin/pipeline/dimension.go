@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"encoding/binary"
 	"net/netip"
 	"slices"
 
@@ -20,6 +21,7 @@ type dimension struct {
 	of      map[netip.Addr]*class
 	dirty   map[netip.Addr]struct{}
 	emptied map[policy.Key]struct{} // uses that lost their last rule
+	keys    map[string]classKeys    // by the IDs of sets, while addresses are classed
 }
 
 // use is a group (or a CIDR block) that rules of the side refer to.
@@ -43,7 +45,7 @@ func newDimension(s *side, tag string, offset uint8, reg int, kind Kind) *dimens
 	return &dimension{
 		side: s, tag: s.name() + "/" + tag, table: s.table + offset, reg: s.register(reg), kind: kind,
 		uses: map[policy.Key]*use{}, classes: map[policy.Key]*class{}, of: map[netip.Addr]*class{}, dirty: map[netip.Addr]struct{}{},
-		emptied: map[policy.Key]struct{}{},
+		emptied: map[policy.Key]struct{}{}, keys: map[string]classKeys{},
 	}
 }
 
@@ -118,21 +120,17 @@ func (d *dimension) touchMembers(key policy.Key) {
 	if d.kind == KindBlock {
 		return // blockSet reclasses CIDRs
 	}
-	for a := range d.side.c.groups[groupID{d.groupKind(), key}] {
+	for a := range d.side.c.groups.Set(d.groupKind().ID(key)).Members() {
 		d.dirty[a] = struct{}{}
 	}
 }
 
 // reclass brings the class and the flow of an address up to date.
 func (d *dimension) reclass(a netip.Addr) {
-	var keys []policy.Key
-	for _, k := range d.side.c.groupsOf[d.groupKind()][a] {
-		if d.uses[k] != nil {
-			keys = append(keys, k)
-		}
-	}
+	of := d.classKeys(a)
+	keys := of.keys
 	before := d.of[a]
-	if before == nil && keys == nil || before != nil && slices.Equal(before.keys, keys) && d.classes[before.content] == before {
+	if before == nil && keys == nil || before != nil && before.content == of.content && d.classes[before.content] == before {
 		return
 	}
 	if before != nil {
@@ -147,7 +145,7 @@ func (d *dimension) reclass(a netip.Addr) {
 		}
 		return
 	}
-	cl := d.ref(keys)
+	cl := d.ref(of)
 	d.of[a] = cl
 	d.side.c.flows.set(ofctl.Flow{Table: k.table, Priority: k.priority, Match: k.match, Cookie: cookie(d.kind, cl.id), Actions: d.loadClass(cl)})
 	if d.isolates() {
@@ -165,7 +163,7 @@ func (d *dimension) addressKey(a netip.Addr) flowKey {
 }
 
 // isolates tells whether an address with a class is an endpoint that policies in force isolate.
-func (d *dimension) isolates() bool { return d.kind == KindApplied && !d.side.audit }
+func (d *dimension) isolates() bool { return d.kind == KindApplied && !d.side.dryRun }
 
 // resumedKey is of the flow that drops what may be an answer to an isolated endpoint's connection that was cut, or its own in one to it: isolated
 // for egress it is the destination of the packet that conntrack takes for the first one, for ingress its source.
@@ -199,13 +197,61 @@ func (d *dimension) classMatch(cl *class) ofctl.Match {
 	return m
 }
 
+// classKeys is the groups of a class, sorted; none: no class.
+type classKeys struct {
+	keys    []policy.Key
+	content policy.Key
+}
+
+func (d *dimension) keysOf(keys []policy.Key) classKeys {
+	return classKeys{keys, contentOf(d.tag, keys)}
+}
+
+// classKeys returns the groups of the side's rules that an address is in. It is computed once for all addresses that are
+// in the same sets, until forgetKeys.
+func (d *dimension) classKeys(a netip.Addr) classKeys {
+	sets := d.side.c.setsOf[d.groupKind()][a]
+	if len(sets) == 0 {
+		return classKeys{}
+	}
+	var space [128]byte
+	name := space[:0]
+	for _, s := range sets {
+		name = binary.LittleEndian.AppendUint64(name, s.ID())
+	}
+	out, known := d.keys[string(name)]
+	if !known {
+		var keys []policy.Key
+		for _, s := range sets {
+			for _, k := range s.Keys() {
+				if d.uses[k] != nil {
+					keys = append(keys, k)
+				}
+			}
+		}
+		if slices.SortFunc(keys, compareKeys); keys != nil {
+			out = d.keysOf(keys)
+		}
+		d.keys[string(name)] = out
+	}
+	return out
+}
+
+// forgetKeys drops what classKeys computed. Sets and uses may change then.
+func (d *dimension) forgetKeys() { clear(d.keys) }
+
 // ref finds or makes the class of a set of groups and counts one more that has it.
-func (d *dimension) ref(keys []policy.Key) *class {
-	content := contentOf(d.tag, keys)
-	cl := d.classes[content]
+func (d *dimension) ref(of classKeys) *class {
+	cl := d.classes[of.content]
 	if cl == nil {
-		cl = &class{dimension: d, id: d.side.c.classIDs.get(content), content: content, keys: keys, chunks: map[uint32]struct{}{}}
-		d.classes[content], d.side.c.classByID[cl.id] = cl, cl
+		cl = &class{
+			dimension: d,
+			id:        d.side.c.classIDs.get(of.content),
+			content:   of.content,
+			keys:      of.keys,
+			chunks:    map[uint32]struct{}{},
+		}
+		d.classes[of.content], d.side.c.classByID[cl.id] = cl, cl
 	}
 	cl.refs++
 	if cl.refs == 1 {

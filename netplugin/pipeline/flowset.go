@@ -17,25 +17,27 @@ func keyOf(f *ofctl.Flow) flowKey { return flowKey{f.Table, f.Priority, f.Match}
 
 // flowSet is the flows that should be, and what they were at the last take.
 type flowSet struct {
-	now    map[flowKey]*entry
-	before map[flowKey]*ofctl.Flow // touched since the last take; nil: there was none
-	order  []flowKey               // of before, as they were touched
-	audit  *Audit                  // under way; nil: none
+	now        map[flowKey]*entry
+	before     map[flowKey]*ofctl.Flow // touched since the last take; nil: there was none
+	order      []flowKey               // of before, as they were touched
+	driftCheck *DriftCheck             // under way; nil: none
+	// fresh: there was no take yet. All flows are additions, and nothing is noted of each.
+	fresh bool
 }
 
 // entry is a flow, which does not change: another takes its place.
 type entry struct {
 	ofctl.Flow
-	seen uint64 // the number of the last audit that found it on the switch
+	seen uint64 // the number of the last drift check that found it on the switch
 }
 
 func newFlowSet() flowSet {
-	return flowSet{now: map[flowKey]*entry{}, before: map[flowKey]*ofctl.Flow{}}
+	return flowSet{now: map[flowKey]*entry{}, before: map[flowKey]*ofctl.Flow{}, fresh: true}
 }
 
 func (s *flowSet) note(k flowKey) {
-	s.audit.touch(k)
-	if _, ok := s.before[k]; ok {
+	s.driftCheck.touch(k)
+	if _, ok := s.before[k]; ok || s.fresh {
 		return
 	}
 	s.order = append(s.order, k)
@@ -69,6 +71,9 @@ func sameFlow(a, b *ofctl.Flow) bool {
 // take orders additions before deletions. A flow whose actions alone change is modified, so that its counters stay.
 func (s *flowSet) take() []ofctl.FlowMod {
 	var mods, deletions []ofctl.FlowMod
+	if s.fresh {
+		mods = additions(s.all())
+	}
 	for _, k := range s.order {
 		was := s.before[k]
 		e, is := s.now[k]
@@ -82,8 +87,20 @@ func (s *flowSet) take() []ofctl.FlowMod {
 			mods = append(mods, ofctl.FlowMod{Command: ofctl.Add, Flow: e.Flow})
 		}
 	}
-	s.before, s.order = map[flowKey]*ofctl.Flow{}, nil
+	s.settle()
 	return append(mods, deletions...)
+}
+
+// settle forgets what was before.
+func (s *flowSet) settle() { s.before, s.order, s.fresh = map[flowKey]*ofctl.Flow{}, nil, false }
+
+// additions returns the additions of flows, in a fixed order.
+func additions(flows []ofctl.Flow) (mods []ofctl.FlowMod) {
+	SortFlows(flows)
+	for i := range flows {
+		mods = append(mods, ofctl.FlowMod{Command: ofctl.Add, Flow: flows[i]})
+	}
+	return mods
 }
 
 func (s *flowSet) all() []ofctl.Flow {

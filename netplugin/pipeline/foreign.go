@@ -63,7 +63,7 @@ func (l *flowList) noPeer(cfg *Config, e *LocalEndpoint, a netip.Addr) {
 	opened, accepted := trackedMatch(etherTypeOf(a)), sourceIs(trackedMatch(etherTypeOf(a)), fromPod)
 	opened.CtNwDst, accepted.CtNwSrc = single(a), single(a)
 	offsets := []uint8{0}
-	if cfg.audits {
+	if cfg.dryRuns {
 		offsets = append(offsets, tablesOfASide)
 	}
 	for _, offset := range offsets {

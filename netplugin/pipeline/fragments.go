@@ -2,13 +2,15 @@ package pipeline
 
 import "github.com/flowkeep/flowkeep/ofctl"
 
-// What a fragment's Ethernet destination tells of it from its first visit to conntrack on. It is part of the packet, so it stays
-// with the fragment where that leaves with the visit, and so the registers, of another packet. No pod can send it: it is
-// set on all fragments before the first visit. What is sent out has another one.
+// Marks of a fragment, from its first visit to conntrack on: its Ethernet destination. It is part of the packet, so it
+// stays with the fragment where that leaves with the visit, and so the registers, of another packet. No pod can send
+// it: it is set on all fragments before the first visit, and every way out overwrites it.
 var (
 	arrivedMAC  = ofctl.MAC{0x02, 0xf1, 0, 0, 0, 0x61} // seen by conntrack with all others of its datagram, or not at all
 	gatheredMAC = ofctl.MAC{0x02, 0xf1, 0, 0, 0, 0x67} // likewise, and the first of them was allowed
 )
+
+func markFragment(mark ofctl.MAC) ofctl.Action { return ofctl.Action{Kind: ofctl.SetEthDst, MAC: mark} }
 
 func fragmentsOf(etherType uint16) ofctl.Match {
 	return ofctl.Match{EtherType: etherType, IPFrag: ofctl.Fragments}
@@ -21,7 +23,8 @@ func fragmentsOf(etherType uint16) ofctl.Match {
 func (l *flowList) fragments() {
 	for _, etherType := range families {
 		arrived := fragmentsOf(etherType)
-		l.static(TableConntrack, 50, arrived, ofctl.Action{Kind: ofctl.SetEthDst, MAC: arrivedMAC}, ofctl.Action{Kind: ofctl.Ct, Zone: ZonePolicy, Table: TableRelated})
+		visit := ofctl.Action{Kind: ofctl.Ct, Zone: ZonePolicy, Table: TableRelated}
+		l.static(TableConntrack, 50, arrived, markFragment(arrivedMAC), visit)
 		later := valid(etherType)
 		later.IPFrag = ofctl.LaterFragments
 		l.static(TableState, 60, later, goTo(TableFragments))
@@ -39,6 +42,6 @@ func (l *flowList) fragments() {
 // gather is the second visit. It goes on where the first did, with the same registers: then Open vSwitch takes both for the same
 // (one recirc_id), and finds a datagram's fragments together though some left their first visit with the second of others.
 func gather(visit ofctl.Action) []ofctl.Action {
-	actions := append([]ofctl.Action{{Kind: ofctl.SetEthDst, MAC: gatheredMAC}, setReg(regCommit, 0)}, noClasses()...)
+	actions := append([]ofctl.Action{markFragment(gatheredMAC), setReg(regCommit, 0)}, noClasses()...)
 	return append(actions, visit)
 }

@@ -12,8 +12,9 @@ type IDSpace uint8
 
 // Id spaces.
 const (
-	RuleIDs  IDSpace = iota + 1 // conjunction ids; content is the rule's key
-	ClassIDs                    // register values; content is the hash of the class's groups
+	RuleIDs    IDSpace = iota + 1 // conjunction ids; content is the rule's key
+	ClassIDs                      // register values; content is the hash of the class's groups
+	ServiceIDs                    // register values; content is the hash of a pool's or an endpoint's name
 )
 
 // Assignment is an id given to some content; an id of 0 says that the content gave its id back. The agent keeps them on
@@ -65,6 +66,18 @@ func (p *idPool) put(content policy.Key) {
 	delete(p.of, content)
 	p.fresh = append(p.fresh, id)
 	*p.log = append(*p.log, Assignment{p.space, content, 0})
+}
+
+// rename gives the id of some content to another, and reports whether it did: not where that one has an id.
+func (p *idPool) rename(from, to policy.Key) bool {
+	id, ok := p.of[from]
+	if _, taken := p.of[to]; !ok || taken {
+		return false
+	}
+	delete(p.of, from)
+	p.of[to] = id
+	*p.log = append(*p.log, Assignment{p.space, from, 0}, Assignment{p.space, to, id})
+	return true
 }
 
 // rest begins the wait of the ids given back since the last one.

@@ -72,7 +72,7 @@ func (p *place) after(f *ofctl.Flow) (next []place, out []uint32) {
 			out = append(out, a.Port)
 			continue
 		case ofctl.Resubmit: // and comes back
-			if a.Table != TableEgressAudited && a.Table != TableIngressAudited {
+			if a.Table != TableEgressDryRunDenied && a.Table != TableIngressDryRunDenied {
 				panic("a packet is judged aside: " + f.String())
 			}
 			to.table = a.Table
@@ -95,7 +95,8 @@ func exit(cfg *Config, p *place, f *ofctl.Flow, port uint32) string {
 	pod := port >= testPod
 	m := &f.Match
 	switch {
-	case p.table == TableInput && (pod && p.inPort == cfg.Gateway.Port || p.inPort >= testPod && port == cfg.Gateway.Port):
+	case (p.table == TableInput || p.table == TableARP4) &&
+		(pod && p.inPort == cfg.Gateway.Port || p.inPort >= testPod && port == cfg.Gateway.Port):
 		if discovers := m.IPProto == 58 && (m.ICMPType.Value == 135 || m.ICMPType.Value == 136); m.EtherType == ofctl.EtherARP || discovers && m.NwSrc.IsValid() {
 			return "address resolution"
 		}
@@ -109,7 +110,8 @@ func exit(cfg *Config, p *place, f *ofctl.Flow, port uint32) string {
 		return "of the node"
 	case p.table == TableOutput && p.zone == ZonePolicy && p.been(TableState, TableEgress, TableIngress, TableCommit):
 		return "judged"
-	case p.table == TableOutput && p.zone == ZonePolicy && p.fragment&ofctl.FragLater != 0 && p.been(TableState, TableFragments) && p.ethDst == gatheredMAC:
+	case p.table == TableOutput && p.zone == ZonePolicy && p.fragment&ofctl.FragLater != 0 &&
+		p.been(TableState, TableFragments) && p.ethDst == gatheredMAC:
 		return "with an allowed first fragment"
 	}
 	return ""

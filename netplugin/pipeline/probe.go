@@ -48,7 +48,7 @@ func (c *Compiler) Probe(p policy.Packet) (Probe, error) {
 	case contains(c.config.PodCIDRs, p.From) && !slices.Contains(c.config.GatewayAddrs, p.From):
 		return Probe{}, fmt.Errorf("%s is of this node's pod CIDR, and no pod's", p.From)
 	case t.open():
-		if peer := t.peerOf(p.From); peer != nil {
+		if peer := t.peerOf(p.From); peer != nil && peer.tunnelled() {
 			in, source, mac = t.Port, fromTunnel, tunnelMAC
 			extra = fmt.Sprintf(",tun_src=%s,tun_dst=%s", peer.Address, t.Address)
 			if t.Address.Is6() {

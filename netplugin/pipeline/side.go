@@ -15,7 +15,7 @@ import (
 type side struct {
 	c         *Compiler
 	direction policy.Direction
-	audit     bool  // of policies in a dry run: nothing ends here
+	dryRun    bool  // of policies in a dry run: nothing ends here
 	table     uint8 // first of four
 	next      uint8 // where allowed packets go on
 	denied    uint8 // where the others end, or are told of
@@ -66,9 +66,9 @@ func (e *ruleEntry) clauses() uint8 {
 
 func (e *ruleEntry) chunk() uint32 { return e.id / ChunkSize }
 
-func newSide(c *Compiler, d policy.Direction, audit bool) *side {
+func newSide(c *Compiler, d policy.Direction, dryRun bool) *side {
 	s := &side{
-		c: c, direction: d, audit: audit, table: TableEgress, next: TableIngress, denied: TableEgressDenied, rules: map[policy.Key]*ruleEntry{},
+		c: c, direction: d, dryRun: dryRun, table: TableEgress, next: TableIngress, denied: TableEgressDenied, rules: map[policy.Key]*ruleEntry{},
 		chunks: map[uint32]map[*ruleEntry]struct{}{}, blockSet: newBlockSet(),
 		dirtyClauses: map[clauseID]struct{}{}, dirtyPorts: map[portClause]struct{}{},
 		dirtyClasses: map[*class]struct{}{}, idle: map[*class]struct{}{},
@@ -76,8 +76,8 @@ func newSide(c *Compiler, d policy.Direction, audit bool) *side {
 	if d == policy.Ingress {
 		s.table, s.next, s.denied = TableIngress, TableCommit, TableIngressDenied
 	}
-	if audit {
-		s.table, s.denied = s.table+tablesOfASide, s.denied+TableEgressAudited-TableEgressDenied
+	if dryRun {
+		s.table, s.denied = s.table+tablesOfASide, s.denied+TableEgressDryRunDenied-TableEgressDenied
 	}
 	s.applied = newDimension(s, "applied", 0, regApplied, KindApplied)
 	s.peers = newDimension(s, "peer", 1, regPeer, KindPeer)
@@ -87,8 +87,8 @@ func newSide(c *Compiler, d policy.Direction, audit bool) *side {
 
 // name tells the sides apart, in the hashes of classes too.
 func (s *side) name() string {
-	if s.audit {
-		return s.direction.String() + "-audit"
+	if s.dryRun {
+		return s.direction.String() + "-dryrun"
 	}
 	return s.direction.String()
 }
@@ -128,6 +128,7 @@ func (s *side) put(r *policy.Rule) {
 	s.chunks[e.chunk()][e] = struct{}{}
 	s.c.ruleByID[e.id] = e
 	s.touchRule(e)
+	s.c.ports.add(e.ports, 1)
 	s.setAllow(e)
 }
 
@@ -159,6 +160,7 @@ func (s *side) remove(key policy.Key) {
 		return
 	}
 	s.touchRule(e)
+	s.c.ports.add(e.ports, -1)
 	delete(s.chunks[e.chunk()], e)
 	delete(s.c.ruleByID, e.id)
 	if len(s.chunks[e.chunk()]) == 0 {
@@ -213,7 +215,9 @@ func (s *side) settle() {
 	}
 	s.blockSet.settle(s.blocks)
 	for _, d := range s.dimensions() {
+		d.renameClasses()
 		drain(d.dirty, netip.Addr.Compare, d.reclass)
+		d.forgetKeys()
 	}
 	drain(s.idle, compareClasses, func(cl *class) {
 		if cl.refs == 0 {
@@ -240,7 +244,7 @@ func compareClauses(a, b clauseID) int {
 }
 
 func comparePorts(a, b portClause) int {
-	return cmp.Or(cmp.Compare(a.chunk, b.chunk), cmp.Compare(a.protocol, b.protocol), cmp.Compare(a.port.Value, b.port.Value), cmp.Compare(a.port.Mask, b.port.Mask))
+	return cmp.Or(cmp.Compare(a.chunk, b.chunk), comparePortMatches(a.portMatch, b.portMatch))
 }
 
 func chunkPriority(chunk uint32) uint16 { return uint16(prioChunk - min(chunk, prioChunk-2)) }
@@ -282,6 +286,7 @@ func (s *side) setPorts(id portClause) {
 	for _, etherType := range families {
 		m := trackedMatch(etherType)
 		m.CtProto, m.CtTpDst = uint8(id.protocol), id.port
+		m.Reg[regPort] = exactReg(0)
 		k := flowKey{s.rulesTable(), chunkPriority(id.chunk), m}
 		s.setConjunctions(k, cookie(KindClause, 0), actions)
 	}
@@ -305,7 +310,7 @@ func (s *side) setDefault(cl *class) {
 		}
 	}
 	drops, actions := []flowKey{{s.rulesTable(), prioDrop, one}}, gotoTable(s.denied)
-	if s.audit { // the second counts connections
+	if s.dryRun { // the second counts connections
 		drops = append(drops, flowKey{s.rulesTable(), prioDrop + 1, committed(one)})
 		actions = []ofctl.Action{{Kind: ofctl.Resubmit, Table: s.denied}, goTo(s.next)}
 	}

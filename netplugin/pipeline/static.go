@@ -26,8 +26,13 @@ type Config struct {
 	ServiceCIDRs []netip.Prefix
 	Tunnel       Tunnel // to the other nodes; zero: the node's own stack routes to them
 	Meters       uint32 // how many there are of each kind to tell of what is denied (MetersOfAKind); 0: none is told of
+	Limits       bool   // pods' bandwidth is limited; needs BandwidthMeters
+	Answers      bool   // packets to addresses without a pod go to the one that answers them; needs AnswerMeters
+	Full         bool   // conntrack has room for new connections of the node itself alone
 
-	audits bool // the compiler's own: there are rules of policies in a dry run
+	Services Services // whether the switch translates pods' packets to Services; zero: the node's stack does
+
+	dryRuns bool // the compiler's own: there are rules of policies in a dry run
 }
 
 // MACs that tell the node's nftables where a packet on the wire comes from (docs/decisions/002).
@@ -42,26 +47,32 @@ type LocalEndpoint struct {
 	Port      uint32
 	MAC       ofctl.MAC
 	Addresses []netip.Addr
+	Bandwidth Bandwidth
 }
 
 // SetConfig replaces what is known of the node.
 func (c *Compiler) SetConfig(config Config) {
-	config.audits = c.config.audits
+	config.dryRuns = c.config.dryRuns
 	c.setConfig(config)
 }
 
-// heedAudits sees to it that packets pass the tables of dry runs where there is one, and only there.
-func (c *Compiler) heedAudits() {
+// setDryRuns sees to it that packets pass the tables of dry runs where there is one, and only there.
+func (c *Compiler) setDryRuns() {
 	config := c.config
-	config.audits = slices.ContainsFunc(c.sides, func(s *side) bool { return s.audit && len(s.rules) > 0 })
-	if config.audits != c.config.audits {
+	config.dryRuns = slices.ContainsFunc(c.sides, func(s *side) bool { return s.dryRun && len(s.rules) > 0 })
+	if config.dryRuns != c.config.dryRuns {
 		c.setConfig(config)
 	}
 }
 
 func (c *Compiler) setConfig(config Config) {
 	before := c.nodeFlows()
+	resettle := !c.config.Services.alike(&config.Services) ||
+		!slices.Equal(c.config.ServiceCIDRs, config.ServiceCIDRs) || !slices.Equal(c.config.PodCIDRs, config.PodCIDRs)
 	c.config = config
+	if resettle {
+		c.compileServices()
+	}
 	after := c.nodeFlows()
 	keep := make(map[flowKey]struct{}, len(after))
 	for i := range after {
@@ -86,7 +97,7 @@ func (c *Compiler) nodeFlows() []ofctl.Flow {
 		e := c.endpoints[id]
 		flows = append(flows, endpointFlows(&c.config, &e)...)
 	}
-	return flows
+	return append(flows, c.portlessFlows()...)
 }
 
 // PutEndpoint opens the endpoint's port. A port is one endpoint's: another one that had it is closed. An endpoint without
@@ -94,8 +105,10 @@ func (c *Compiler) nodeFlows() []ofctl.Flow {
 func (c *Compiler) PutEndpoint(e LocalEndpoint) {
 	if e.Port == 0 {
 		c.RemoveEndpoint(e.ID)
+		c.putPortless(e)
 		return
 	}
+	c.removePortless(e.ID)
 	for id, other := range c.endpoints {
 		if other.Port == e.Port && id != e.ID {
 			c.RemoveEndpoint(id)
@@ -114,6 +127,7 @@ func (c *Compiler) PutEndpoint(e LocalEndpoint) {
 
 // RemoveEndpoint closes the endpoint's port.
 func (c *Compiler) RemoveEndpoint(id string) {
+	c.removePortless(id)
 	if e, ok := c.endpoints[id]; ok {
 		c.unsetExcept(endpointFlows(&c.config, &e), nil)
 		delete(c.endpoints, id)
@@ -133,6 +147,9 @@ func (c *Compiler) restoreShared(was *LocalEndpoint) {
 		for _, f := range endpointFlows(&c.config, &e) {
 			c.flows.set(f)
 		}
+	}
+	for _, f := range c.portlessFlows() {
+		c.flows.set(f)
 	}
 }
 
@@ -179,21 +196,29 @@ func staticFlows(cfg *Config) []ofctl.Flow {
 	}
 	l.probes()
 	l.fromNode(cfg)
+	l.gatewayMAC(cfg)
 	l.fromTunnel(cfg)
-	l.services(cfg)
+	if cfg.Services.Translated {
+		l.translation(cfg)
+	} else {
+		l.services(cfg)
+		l.refusals(cfg)
+	}
 	for _, etherType := range families {
 		ip := ofctl.Match{EtherType: etherType}
 		l.static(TableService, 0, ip, goTo(TableConntrack))
 		l.static(TableConntrack, 0, ip, ofctl.Action{Kind: ofctl.Ct, Zone: ZonePolicy, Table: TableRelated})
 	}
 	l.related()
-	l.refusals(cfg)
 	l.state(cfg)
-	l.stage(TableEgress, TableIngress, cfg.audits)
-	l.stage(TableIngress, TableCommit, cfg.audits)
+	l.ports()
+	l.stage(TableEgress, TableIngress, cfg.dryRuns)
+	l.stage(TableIngress, TableCommit, cfg.dryRuns)
 	l.commit()
+	l.refused(cfg)
 	l.fragments()
 	l.output(cfg)
+	l.unreachable(cfg)
 	l.toTunnel(cfg)
 	l.ordinary(cfg)
 	return l
@@ -201,12 +226,12 @@ func staticFlows(cfg *Config) []ofctl.Flow {
 
 // stage is a direction's way through the tables of policies, for packets that these say nothing of. A dry run follows where no policy in
 // force isolates, and leads on whatever it says.
-func (l *flowList) stage(t, next uint8, audits bool) {
-	if audits {
-		audit := t + tablesOfASide
-		l.unclassed(audit, next)
-		l.static(audit+3, 0, ofctl.Match{}, goTo(next))
-		next = audit
+func (l *flowList) stage(t, next uint8, dryRuns bool) {
+	if dryRuns {
+		dryRun := t + tablesOfASide
+		l.unclassed(dryRun, next)
+		l.static(dryRun+3, 0, ofctl.Match{}, goTo(next))
+		next = dryRun
 	}
 	l.unclassed(t, next)
 }
@@ -224,6 +249,10 @@ func (l *flowList) fromNode(cfg *Config) {
 	for _, p := range cfg.ServiceCIDRs {
 		m := in
 		m.EtherType, m.NwSrc = etherTypeOf(p.Addr()), p.Masked()
+		if cfg.Services.Translated {
+			l.static(TableInput, 100, m) // the node has nothing to say from there
+			continue
+		}
 		l.static(TableInput, 100, m, ofctl.Action{Kind: ofctl.Ct, Zone: ZoneService, Table: TableServiceReply})
 	}
 	for _, a := range cfg.GatewayAddrs {
@@ -234,6 +263,10 @@ func (l *flowList) fromNode(cfg *Config) {
 	for _, p := range cfg.PodCIDRs {
 		m := in
 		m.EtherType, m.NwSrc = etherTypeOf(p.Addr()), p.Masked()
+		if cfg.Services.Translated {
+			l.static(TableInput, 95, m) // another program translated it
+			continue
+		}
 		l.static(TableInput, 95, m, setReg(regSource, fromService), goTo(TableService))
 	}
 	for _, etherType := range families {
@@ -247,7 +280,8 @@ func (l *flowList) fromNode(cfg *Config) {
 func (l *flowList) services(cfg *Config) {
 	for _, p := range cfg.ServiceCIDRs {
 		m := ofctl.Match{EtherType: etherTypeOf(p.Addr()), NwDst: p.Masked()}
-		l.static(TableService, 100, sourceIs(m, fromPod), ofctl.Action{Kind: ofctl.Ct, Zone: ZoneService, Table: TableServiceOut, Commit: true})
+		visit := ofctl.Action{Kind: ofctl.Ct, Zone: ZoneService, Table: TableServiceNew}
+		l.static(TableService, 100, sourceIs(m, fromPod), markFragment(arrivedMAC), visit)
 		out := sourceIs(m, fromPod) // looked at again: what leaves conntrack may be another packet, and this is no verdict
 		out.CtZone = ZoneService
 		l.static(TableServiceOut, 100, out, toDevice(PodMAC, cfg.Gateway.MAC, cfg.Gateway.Port)...)
@@ -255,9 +289,40 @@ func (l *flowList) services(cfg *Config) {
 		l.static(TableService, 100, sourceIs(m, fromService))
 	}
 	for _, etherType := range families {
+		l.static(TableServiceNew, 100, newToService(etherType), commitToService()...)
+		out := ofctl.Match{EtherType: etherType, CtZone: ZoneService}
+		l.static(TableServiceNew, 90, sourceIs(out, fromPod), goTo(TableServiceOut))
+		out.EthDst = gatheredMAC // committed
+		l.static(TableServiceNew, 120, sourceIs(out, fromPod), goTo(TableServiceOut))
 		m := ofctl.Match{EtherType: etherType, CtZone: ZoneService, CtState: ofctl.U32{Value: ofctl.CtTrk | ofctl.CtRpl, Mask: ofctl.CtTrk | ofctl.CtRpl | ofctl.CtInv | ofctl.CtNew}}
 		l.static(TableServiceReply, 100, m, goTo(TableOutput))
 	}
+}
+
+// commitToService returns a second visit to conntrack. It goes on where the first did, with the same registers, as
+// gather does, so that fragments that left the first late are found together with the others.
+func commitToService() []ofctl.Action {
+	commit := ofctl.Action{Kind: ofctl.Ct, Zone: ZoneService, Table: TableServiceNew, Commit: true}
+	return []ofctl.Action{markFragment(gatheredMAC), commit}
+}
+
+// newToService matches packets of connections to Services that are not committed.
+func newToService(etherType uint16) ofctl.Match {
+	m := sourceIs(unanswered(etherType), fromPod)
+	m.CtZone = ZoneService
+	return m
+}
+
+// limited bounds the connections to Services that a pod opens. They are committed before a verdict, here and in the
+// node's stack, because only the translated packet can be evaluated: a pod that may send nothing could fill both.
+func (l *flowList) limited(cfg *Config, e *LocalEndpoint, a netip.Addr) {
+	if cfg.Meters == 0 || cfg.Services.Translated {
+		return
+	}
+	m := newToService(etherTypeOf(a))
+	m.NwSrc = single(a)
+	bound := []ofctl.Action{{Kind: ofctl.Metered, Value: OpeningMeter(e.Port)}}
+	l.add(KindEndpoint, e.Port, TableServiceNew, 110, m, append(bound, commitToService()...)...)
 }
 
 // valid matches what conntrack has tracked, in the policies' zone, and found valid. What Open vSwitch puts among the packets of
@@ -299,20 +364,17 @@ func (l *flowList) refusals(cfg *Config) {
 }
 
 func (l *flowList) state(cfg *Config) {
-	l.asked()
+	l.clientReopens()
+	l.reusedPorts(cfg)
 	l.judged(TableState, cfg)
 	l.judged(TableResumed, cfg, setReg(regCommit, neverCommitted))
 	l.resumed(fromPod)
 	l.resumed(fromNode)
-	for _, p := range cfg.PodCIDRs {
-		m := valid(etherTypeOf(p.Addr()))
-		m.NwDst = p.Masked()
-		l.static(TableResumed, 90, sourceIs(m, fromPod))
-	}
+	l.resumedToOwn(cfg)
 	for _, a := range cfg.GatewayAddrs { // which is one of these, and no pod
 		m := valid(etherTypeOf(a))
-		m.NwDst = single(a)
-		l.static(TableResumed, 95, sourceIs(m, fromPod), setReg(regCommit, neverCommitted), goTo(TableEgress))
+		m.CtNwDst = single(a)
+		l.static(TableResumed, 95, sourceIs(m, fromPod), setReg(regCommit, neverCommitted), goTo(TablePorts))
 	}
 	if !cfg.Tunnel.open() {
 		return
@@ -323,24 +385,10 @@ func (l *flowList) state(cfg *Config) {
 	}
 }
 
-// asked has a pod that asked a Service known for who opened the connection to the pod behind it, where conntrack takes that one for it: it had lost the connection, or
-// let it run out, when a datagram of that pod came first. The answers would reach the pod as they are, and not by the Service, for as long as any are sent.
-func (l *flowList) asked() {
-	for _, etherType := range families {
-		m := answer(sourceIs(valid(etherType), fromService), 0)
-		m.CtState.Mask |= ofctl.CtInv | ofctl.CtRel
-		m.IPFrag = ofctl.Unfragmented
-		m.Reg[regCommit] = exactReg(0)
-		opened := commitWith(serviceMark)
-		opened[len(opened)-1].Force = true
-		l.static(TableState, 58, m, opened...)
-	}
-}
-
 // judged leads on to the policies, or past them what is of the node's own connections.
 func (l *flowList) judged(table uint8, cfg *Config, actions ...ofctl.Action) {
 	for _, etherType := range families {
-		l.static(table, 0, valid(etherType), slices.Concat(actions, gotoTable(TableEgress))...)
+		l.static(table, 0, valid(etherType), slices.Concat(actions, gotoTable(TablePorts))...)
 	}
 	for _, a := range slices.Concat(cfg.GatewayAddrs, cfg.NodeAddrs) {
 		m := valid(etherTypeOf(a))
@@ -387,6 +435,28 @@ func (l *flowList) commit() {
 	}
 }
 
+// RefusedPriority is the priority of the flows of TableCommit that drop new connections while Config.Full.
+const RefusedPriority = 80
+
+// refused drops new connections where conntrack has no room for them, but for the node's own: without an entry, what
+// its pods answer to probes would be evaluated as connections of theirs. Connections that are committed pass.
+func (l *flowList) refused(cfg *Config) {
+	if !cfg.Full {
+		return
+	}
+	for _, etherType := range families {
+		l.static(TableCommit, RefusedPriority, uncommitted(etherType))
+	}
+	for _, a := range slices.Concat(cfg.GatewayAddrs, cfg.NodeAddrs) {
+		m := sourceIs(uncommitted(etherTypeOf(a)), fromNode)
+		m.CtState.Mask |= ofctl.CtInv
+		m.CtNwSrc = single(a)
+		l.static(TableCommit, 85, m, commitWith(0)...)
+		m.IPFrag = ofctl.Fragments
+		l.static(TableCommit, 90, m, goTo(TableFragments))
+	}
+}
+
 // unanswered matches the packets of new connections.
 func unanswered(etherType uint16) ofctl.Match {
 	return ofctl.Match{EtherType: etherType, CtState: ofctl.U32{Value: ofctl.CtTrk | ofctl.CtNew, Mask: ofctl.CtTrk | ofctl.CtNew}}
@@ -399,8 +469,8 @@ func uncommitted(etherType uint16) ofctl.Match {
 	return m
 }
 
-// commitWith commits a connection, with a mark that is not 0, and has the packet judged again: with no class left in the
-// registers, for it may be another packet.
+// commitWith commits a connection with a mark, which replaces that of an earlier one with the same addresses and ports,
+// and has the packet evaluated again: with no class left in the registers, for it may be another packet.
 func commitWith(mark uint32) []ofctl.Action {
 	actions := append([]ofctl.Action{setReg(regCommit, justCommitted)}, noClasses()...)
 	return append(actions, commitTo(TableState, mark))
@@ -410,15 +480,18 @@ func noClasses() (actions []ofctl.Action) {
 	for reg := uint8(regApplied); reg <= 2*regBlock; reg++ {
 		actions = append(actions, setReg(reg, 0))
 	}
-	return actions
+	return append(actions, setReg(regPort, 0))
 }
 
 func commitTo(table uint8, mark uint32) ofctl.Action {
-	commit := ofctl.Action{Kind: ofctl.Ct, Zone: ZonePolicy, Table: table, Commit: true}
-	if mark != 0 {
-		commit.Value, commit.Mask = mark, 0xffffffff
+	return ofctl.Action{
+		Kind:   ofctl.Ct,
+		Zone:   ZonePolicy,
+		Table:  table,
+		Commit: true,
+		Value:  mark,
+		Mask:   0xffffffff,
 	}
-	return commit
 }
 
 func (l *flowList) output(cfg *Config) {
@@ -436,9 +509,6 @@ func (l *flowList) output(cfg *Config) {
 		l.static(TableOutput, 90, sourceIs(m, fromPod), toDevice(PodMAC, gw.MAC, gw.Port)...)
 		l.static(TableOutput, 90, sourceIs(m, fromService), toDevice(PodMAC, gw.MAC, ofctl.PortInPort)...)
 	}
-	for _, p := range cfg.PodCIDRs { // no such pod: not sent round and round
-		l.static(TableOutput, 50, ofctl.Match{EtherType: etherTypeOf(p.Addr()), NwDst: p.Masked()})
-	}
 	for _, p := range multicast {
 		l.static(TableOutput, 300, ofctl.Match{EtherType: etherTypeOf(p.Addr()), NwDst: p})
 	}
@@ -448,32 +518,40 @@ var multicast = []netip.Prefix{
 	netip.MustParsePrefix("224.0.0.0/4"), netip.MustParsePrefix("255.255.255.255/32"), netip.MustParsePrefix("ff00::/8"), netip.MustParsePrefix("fe80::/10"),
 }
 
-// endpointFlows guard against spoofing, carry address resolution between the pod and the gateway, and deliver.
+// endpointFlows guard against spoofing, carry address resolution between the pod and the gateway, and deliver. Of
+// address resolution no MAC is looked at: the gateway's neighbour table, which they may get into, decides nothing,
+// because packets to pods are delivered by address.
 func endpointFlows(cfg *Config, e *LocalEndpoint) []ofctl.Flow {
 	var l flowList
 	add := func(table uint8, priority uint16, m ofctl.Match, actions ...ofctl.Action) {
 		l.add(KindEndpoint, e.Port, table, priority, m, actions...)
 	}
-	toGateway := ofctl.Action{Kind: ofctl.Output, Port: cfg.Gateway.Port}
 	toPod := ofctl.Action{Kind: ofctl.Output, Port: e.Port}
 	l.forged(cfg, e)
+	l.ownMAC(e)
+	l.answered(cfg, e)
 	for _, a := range e.Addresses {
 		if slices.Contains(cfg.GatewayAddrs, a) || slices.Contains(cfg.NodeAddrs, a) {
 			continue // it would pass for the node, which no policy holds: as happens where pod CIDRs overlap the network of the nodes
 		}
 		etherType := etherTypeOf(a)
-		add(TableInput, 100, ofctl.Match{InPort: e.Port, EthSrc: e.MAC, EtherType: etherType, NwSrc: single(a)}, setReg(regSource, fromPod), goTo(TableService))
+		own := ofctl.Match{InPort: e.Port, Untagged: true, EtherType: etherType, NwSrc: single(a)}
+		add(TableInput, 100, own,
+			cfg.limited(e.Bandwidth.Egress, egressMeter(e.Port), setReg(regSource, fromPod), goTo(TableMAC))...)
 		opened, accepted := relatedTo(etherType), relatedTo(etherType)
 		opened.NwSrc, opened.CtNwSrc = single(a), single(a)
 		accepted.NwSrc, accepted.CtNwDst = single(a), single(a)
 		add(TableRelated, 100, opened, goTo(TableState))
 		add(TableRelated, 100, accepted, goTo(TableState))
-		add(TableOutput, 100, ofctl.Match{EtherType: etherType, NwDst: single(a)}, toDevice(cfg.Gateway.MAC, e.MAC, e.Port)...)
+		add(TableOutput, 100, ofctl.Match{EtherType: etherType, NwDst: single(a)},
+			cfg.limited(e.Bandwidth.Ingress, ingressMeter(e.Port), toDevice(cfg.Gateway.MAC, e.MAC, e.Port)...)...)
 		l.foreign(cfg, e, a)
+		l.limited(cfg, e, a)
+		l.hairpin(cfg, e, a)
 		l.denied(cfg, e, a)
-		l.audited(cfg, e, a)
+		l.dryRun(cfg, e, a)
 		if a.Is4() {
-			add(TableInput, 110, ofctl.Match{InPort: e.Port, EthSrc: e.MAC, EtherType: ofctl.EtherARP, NwSrc: single(a), ArpSHA: e.MAC}, toGateway)
+			l.resolution(cfg, e, a)
 			add(TableInput, 110, ofctl.Match{InPort: cfg.Gateway.Port, EtherType: ofctl.EtherARP, NwDst: single(a)}, toPod)
 			continue
 		}
@@ -486,19 +564,42 @@ func endpointFlows(cfg *Config, e *LocalEndpoint) []ofctl.Flow {
 	return l
 }
 
+// resolution lets a pod's ARP through, from its own address, which is looked at a byte a table: Open vSwitch has
+// prefix trees for addresses of IP alone, and of a whole address that is not the pod's each would be a megaflow.
+func (l *flowList) resolution(cfg *Config, e *LocalEndpoint, a netip.Addr) {
+	tables := []uint8{TableInput, TableARP2, TableARP3, TableARP4}
+	for i, table := range tables {
+		own, _ := a.Prefix(8 * (i + 1))
+		m := ofctl.Match{InPort: e.Port, Untagged: true, EtherType: ofctl.EtherARP, NwSrc: own}
+		on := ofctl.Action{Kind: ofctl.Output, Port: cfg.Gateway.Port}
+		if i+1 < len(tables) {
+			on = goTo(tables[i+1])
+		}
+		l.add(KindEndpoint, e.Port, table, 110, m, on)
+	}
+}
+
 var linkLocal = netip.MustParsePrefix("fe80::/10")
 
-// discovery is neighbour solicitation and advertisement (RFC 4861) between a pod's address and the gateway's. They are not judged, so
-// they must be no way to carry anything further: the node's stack forwards them as it does all else, for whoever sends them. What
-// comes to the pod is the node's own: nobody else's packets with these sources get through its stack.
+// discovery is neighbour solicitation and advertisement (RFC 4861) between a pod's address and the gateway's. They
+// are not judged, so they must be no way to carry anything further: the node's stack forwards them as it does all
+// else, for whoever sends them. So a pod's go to the gateway's own addresses alone, which are its address, the
+// multicast address of that, and link-local ones. Targets are not looked at: a pod can make up one for each packet,
+// and the gateway's neighbour table decides nothing. What comes to the pod is the node's own: nobody else's packets
+// with these sources get through its stack.
 func (l *flowList) discovery(cfg *Config, e *LocalEndpoint, a, gateway netip.Addr) {
 	add := func(kind uint8, m ofctl.Match, out uint32) {
+		m.Untagged = m.InPort == e.Port
 		m.EtherType, m.IPProto, m.ICMPType, m.ICMPCode = ofctl.EtherIPv6, 58, ofctl.U8{Value: kind, Mask: 0xff}, ofctl.U8{Mask: 0xff}
 		l.add(KindEndpoint, e.Port, TableInput, 110, m, ofctl.Action{Kind: ofctl.Output, Port: out})
 	}
 	const solicitation, advertisement = 135, 136
-	add(solicitation, ofctl.Match{InPort: e.Port, EthSrc: e.MAC, NwSrc: single(a), NDTarget: gateway}, cfg.Gateway.Port)
-	add(advertisement, ofctl.Match{InPort: e.Port, EthSrc: e.MAC, NwSrc: single(a), NDTarget: a}, cfg.Gateway.Port)
+	for _, to := range []netip.Prefix{single(gateway), solicitedNode(gateway)} {
+		add(solicitation, ofctl.Match{InPort: e.Port, NwSrc: single(a), NwDst: to}, cfg.Gateway.Port)
+	}
+	for _, to := range []netip.Prefix{single(gateway), linkLocal} {
+		add(advertisement, ofctl.Match{InPort: e.Port, NwSrc: single(a), NwDst: to}, cfg.Gateway.Port)
+	}
 	for _, from := range []netip.Prefix{single(gateway), linkLocal} {
 		add(solicitation, ofctl.Match{InPort: cfg.Gateway.Port, NwSrc: from, NDTarget: a}, e.Port)
 	}

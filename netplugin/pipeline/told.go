@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/flowkeep/flowkeep/ofctl"
 	"github.com/flowkeep/flowkeep/policydb/policy"
@@ -24,18 +25,19 @@ type meterKind uint32
 
 // Kinds of meters. Each has meters of its own, so that a dry run never hides what is denied.
 const (
-	meterDenied  meterKind = iota // what is denied
-	meterAudited                  // new connections that a dry run would deny
-	meterLiving                   // those from before, by some packet now and then
+	meterDenied meterKind = iota // what is denied
+	meterDryRun                  // new connections that a dry run would deny
+	meterLiving                  // those from before, by some packet now and then
 	meterKinds
 )
 
 // MetersOfAKind is how many of the meters there are for one kind of packets.
 func MetersOfAKind(rate uint32) uint32 { return min(rate, mostMeters) }
 
-// Meters are those by which packets that are denied are told of, rate a second in all. Each has the same part of the rate, so that one
-// pod's do not hide the others', and lets a quarter of the rate through at once, for what is denied comes in bursts. As many tell of
-// connections that a dry run would deny, and as many more, of a packet a second, of those that began before it.
+// Meters are those by which packets that are denied are told of, rate a second in all. Each has the same part of
+// the rate, so that one pod's do not hide the others', and lets a quarter of the rate through at once, for what is
+// denied comes in bursts. As many tell of connections that a dry run would deny, and as many more, of a packet a
+// second, of those that began before it. Others bound what pods open (OpeningRate).
 func Meters(rate uint32) []ofctl.Meter {
 	n := MetersOfAKind(rate)
 	var list []ofctl.Meter
@@ -48,25 +50,45 @@ func Meters(rate uint32) []ofctl.Meter {
 			list = append(list, m)
 		}
 	}
+	for i := range min(n, 1) * openingMeters {
+		list = append(list, ofctl.Meter{ID: openingBase + i, Rate: OpeningRate, Burst: 2 * OpeningRate})
+	}
 	return list
 }
+
+// OpeningRate is how many connections to Services a pod may open a second; at once it may open twice as many. An
+// unanswered datagram is tracked for 30 s, so a pod keeps some 30,000 entries at most that nobody answers.
+const OpeningRate = 1000
+
+// The meters that bound new connections to Services. A pod has one, with those pods whose port has the same
+// remainder: pods of one node have ports that follow one another.
+const (
+	openingBase   = 1000
+	openingMeters = 128
+)
+
+// OpeningMeter returns the meter of a port's new connections to Services.
+func OpeningMeter(port uint32) uint32 { return openingBase + port%openingMeters }
+
+// BoundsOpening reports whether a meter bounds new connections.
+func BoundsOpening(id uint32) bool { return id >= openingBase && id < openingBase+openingMeters }
 
 // meterID is the meter that ports with the remainder i have, where there are n of a kind.
 func meterID(kind meterKind, i, n uint32) uint32 { return 1 + uint32(kind)*n + i }
 
-// MetersOfDenied tells whether a meter tells of what is denied, and MetersOfAudited of new connections that a dry run would deny, where
-// there are n of a kind: the others let little through on purpose.
+// MetersOfDenied reports whether a meter samples denied packets, with n meters of each kind. MetersOfDryRuns does so for
+// new connections that a dry run would deny. Meters of the other kinds drop most packets on purpose.
 func MetersOfDenied(id, n uint32) bool { return id >= 1 && id <= n }
 
-// MetersOfAudited is MetersOfDenied's counterpart.
-func MetersOfAudited(id, n uint32) bool { return id > n && id <= 2*n }
+// MetersOfDryRuns reports whether a meter samples new connections that a dry run would deny.
+func MetersOfDryRuns(id, n uint32) bool { return id > n && id <= 2*n }
 
-// Tells tells whether a flow does nothing but tell of what is denied, or would be: without it, the same is denied.
-func Tells(table uint8) bool { return table >= TableEgressDenied && table <= TableIngressAudited }
+// Tells reports whether the flows of a table only sample packets: without them the verdicts are the same.
+func Tells(table uint8) bool { return table >= TableEgressDenied && table <= TableIngressDryRunDenied }
 
-// TellsOfDryRuns tells whether a flow does nothing but tell of what a dry run would deny.
+// TellsOfDryRuns reports whether the flows of a table only sample what a dry run would deny.
 func TellsOfDryRuns(table uint8) bool {
-	return table == TableEgressAudited || table == TableIngressAudited
+	return table == TableEgressDryRunDenied || table == TableIngressDryRunDenied
 }
 
 func (cfg *Config) meterOf(kind meterKind, port uint32) uint32 {
@@ -96,27 +118,27 @@ func (l *flowList) denied(cfg *Config, e *LocalEndpoint, a netip.Addr) {
 	l.add(KindEndpoint, e.Port, TableIngressDenied, 100, ingress, tell(meter)...)
 }
 
-// audited are the flows that tell of what a dry run would deny: a new connection by its packet behind the commit, so that what is denied
-// by others is not told of, and one from before by any packet.
-func (l *flowList) audited(cfg *Config, e *LocalEndpoint, a netip.Addr) {
-	if cfg.Meters == 0 || !cfg.audits {
+// dryRun adds the flows that sample what a dry run would deny. A new connection is sampled by its packet behind the
+// commit, so that packets denied by other policies are not, and a connection from before by any packet.
+func (l *flowList) dryRun(cfg *Config, e *LocalEndpoint, a netip.Addr) {
+	if cfg.Meters == 0 || !cfg.dryRuns {
 		return
 	}
-	for _, table := range []uint8{TableEgressAudited, TableIngressAudited} {
+	for _, table := range []uint8{TableEgressDryRunDenied, TableIngressDryRunDenied} {
 		m := trackedMatch(etherTypeOf(a))
-		if table == TableEgressAudited {
+		if table == TableEgressDryRunDenied {
 			m.CtNwSrc = single(a)
 		} else {
 			m.CtNwDst = single(a)
 		}
-		l.add(KindEndpoint, e.Port, table, 100, committed(m), tellAlong(cfg.meterOf(meterAudited, e.Port)))
+		l.add(KindEndpoint, e.Port, table, 100, committed(m), tellAlong(cfg.meterOf(meterDryRun, e.Port)))
 		m.CtState.Mask |= ofctl.CtNew
 		l.add(KindEndpoint, e.Port, table, 90, m, tellAlong(cfg.meterOf(meterLiving, e.Port)))
 	}
 }
 
-// AuditedAnew tells, of a packet that a table of dry runs told of, whether its connection is a new one.
-func AuditedAnew(m *ofctl.Match) bool { return m.Reg[regCommit].Value == justCommitted }
+// IsNewInDryRun reports whether a packet that a table of dry runs sampled begins a connection.
+func IsNewInDryRun(m *ofctl.Match) bool { return m.Reg[regCommit].Value == justCommitted }
 
 // forged are the flows that tell of what a pod sends with an address that is not its own.
 func (l *flowList) forged(cfg *Config, e *LocalEndpoint) {
@@ -125,7 +147,9 @@ func (l *flowList) forged(cfg *Config, e *LocalEndpoint) {
 	}
 	for _, etherType := range families {
 		m := ofctl.Match{InPort: e.Port, EtherType: etherType}
-		l.add(KindEndpoint, e.Port, TableInput, 10, m, goTo(TableForged))
+		untagged := m
+		untagged.Untagged = true
+		l.add(KindEndpoint, e.Port, TableInput, 10, untagged, goTo(TableForged))
 		l.add(KindEndpoint, e.Port, TableForged, 10, m, tell(cfg.meterOf(meterDenied, e.Port))...)
 	}
 }
@@ -165,6 +189,18 @@ func (c *Compiler) EndpointOf(a netip.Addr) string {
 		return e.ID
 	}
 	return ""
+}
+
+// EndpointsOf returns the IDs of the endpoints with ports that are chosen, sorted.
+func (c *Compiler) EndpointsOf(chosen func(port uint32) bool) []string {
+	var out []string
+	for id, e := range c.endpoints {
+		if chosen(e.Port) {
+			out = append(out, id)
+		}
+	}
+	slices.Sort(out)
+	return out
 }
 
 // EndpointAt is the ID of the endpoint whose port this is; empty where it is none's.

@@ -13,21 +13,31 @@ type Tunnel struct {
 	Address netip.Addr // of this node: where the others send to
 	Mark    uint32     // of what leaves by it, for the node's kernel; 0: none
 	Peers   []Peer
+	// ClusterCIDRs are those of all pods, if any peer's packets go by the node's stack. Packets with an address of
+	// them that is not such a peer's do not.
+	ClusterCIDRs []netip.Prefix
 }
 
-// Peer is another node. From its address, and from nowhere else, come packets of its pods and its own.
+// Peer is another node. By the tunnel its packets come from its address, and from nowhere else.
 type Peer struct {
-	Address   netip.Addr // where it sends from, and is sent to
+	Address   netip.Addr // where it sends from, and is sent to, by the tunnel; zero: it has no tunnel
 	PodCIDRs  []netip.Prefix
 	NodeAddrs []netip.Addr
+	Routed    bool // packets to its pods leave by the node's stack, not by the tunnel
+	Bare      bool // packets of its pods are accepted from the node's stack
+	Closed    bool // packets of its pods and its own are not accepted from the tunnel
 }
+
+// tunnelled reports whether packets of the peer are accepted from the tunnel.
+func (p *Peer) tunnelled() bool { return !p.Closed && p.Address.IsValid() }
 
 // tunnelMAC is the source and the destination inside of tunnels: whoever receives looks at neither.
 var tunnelMAC = ofctl.MAC{0x02, 0xf1, 0, 0, 0, 0x47}
 
 func (t *Tunnel) open() bool { return t.Port != 0 && t.Address.IsValid() }
 
-// fromTunnel takes from a peer what may be the peer's. The same bare, by the gateway, is nobody's.
+// fromTunnel accepts from a peer what may be the peer's. The same bare, by the gateway, is accepted from a peer only
+// that routes to this node.
 func (l *flowList) fromTunnel(cfg *Config) {
 	t := &cfg.Tunnel
 	if !t.open() {
@@ -35,6 +45,10 @@ func (l *flowList) fromTunnel(cfg *Config) {
 	}
 	for i := range t.Peers {
 		p := &t.Peers[i]
+		l.bare(cfg, p)
+		if !p.tunnelled() {
+			continue
+		}
 		sources := slices.Clone(p.PodCIDRs)
 		for _, a := range p.NodeAddrs {
 			sources = append(sources, single(a))
@@ -43,10 +57,51 @@ func (l *flowList) fromTunnel(cfg *Config) {
 			m := ofctl.Match{InPort: t.Port, TunSrc: p.Address, TunDst: t.Address, EtherType: etherTypeOf(src.Addr()), NwSrc: src.Masked()}
 			l.static(TableInput, 100, m, setReg(regSource, fromTunnel), goTo(TableConntrack))
 		}
-		for _, cidr := range p.PodCIDRs {
-			l.static(TableInput, 96, ofctl.Match{InPort: cfg.Gateway.Port, EtherType: etherTypeOf(cidr.Addr()), NwSrc: cidr.Masked()})
+	}
+	for _, cidr := range t.ClusterCIDRs {
+		m := ofctl.Match{InPort: cfg.Gateway.Port, EtherType: etherTypeOf(cidr.Addr()), NwSrc: cidr.Masked()}
+		l.static(TableInput, 94, m)
+	}
+	for _, a := range cfg.nodesInCluster() {
+		m := ofctl.Match{InPort: cfg.Gateway.Port, EtherType: etherTypeOf(a), NwSrc: single(a)}
+		l.static(TableInput, 97, m, setReg(regSource, fromNode), goTo(TableConntrack))
+	}
+}
+
+// bare adds what becomes of a peer's packets that come by the node's stack.
+func (l *flowList) bare(cfg *Config, p *Peer) {
+	var actions []ofctl.Action
+	if p.Bare {
+		actions = []ofctl.Action{setReg(regSource, fromNode), goTo(TableConntrack)}
+	}
+	for _, cidr := range p.PodCIDRs {
+		m := ofctl.Match{InPort: cfg.Gateway.Port, EtherType: etherTypeOf(cidr.Addr()), NwSrc: cidr.Masked()}
+		l.static(TableInput, 96, m, actions...)
+	}
+}
+
+// nodesInCluster returns the addresses of this node and of those that route to it that are in the cluster's CIDRs:
+// they are no pods'.
+func (cfg *Config) nodesInCluster() (list []netip.Addr) {
+	all := slices.Clone(cfg.NodeAddrs)
+	for i := range cfg.Tunnel.Peers {
+		if p := &cfg.Tunnel.Peers[i]; p.Bare || p.Routed {
+			all = append(all, p.NodeAddrs...)
 		}
 	}
+	for _, a := range all {
+		if contains(cfg.Tunnel.ClusterCIDRs, a) && !slices.Contains(cfg.GatewayAddrs, a) {
+			list = append(list, a)
+		}
+	}
+	return list
+}
+
+// toStack sends the packets to a prefix to the node's stack, before those to all other pods are dropped.
+func (l *flowList) toStack(cfg *Config, dst netip.Prefix) {
+	m := ofctl.Match{EtherType: etherTypeOf(dst.Addr()), NwDst: dst.Masked()}
+	l.static(TableOutput, 55, sourceIs(m, fromService), toDevice(ServiceMAC, cfg.Wire.MAC, cfg.Wire.Port)...)
+	l.static(TableOutput, 55, sourceIs(m, fromPod), toDevice(PodMAC, cfg.Wire.MAC, cfg.Wire.Port)...)
 }
 
 // toTunnel sends to peers' pods, and to peers the answers to what came from them by the tunnel. What came by it goes to this
@@ -69,15 +124,36 @@ func (l *flowList) toTunnel(cfg *Config) {
 	}
 	for i := range t.Peers {
 		p := &t.Peers[i]
-		for _, cidr := range p.PodCIDRs {
-			l.static(TableOutput, 55, ofctl.Match{EtherType: etherTypeOf(cidr.Addr()), NwDst: cidr.Masked()}, t.send(p)...)
+		l.toPeer(cfg, p)
+		if !p.tunnelled() {
+			continue
 		}
 		for _, a := range p.NodeAddrs {
 			lost := valid(etherTypeOf(a)) // would have to go back by the tunnel, if it had come by it
-			lost.NwDst = single(a)
+			lost.CtNwDst = single(a)
 			l.static(TableResumed, 90, sourceIs(lost, fromPod))
 			m := answer(ofctl.Match{EtherType: etherTypeOf(a), NwDst: single(a)}, tunnelMark)
 			l.static(TableOutput, 70, sourceIs(m, fromPod), t.send(p)...)
+		}
+	}
+	for _, cidr := range t.ClusterCIDRs {
+		m := ofctl.Match{EtherType: etherTypeOf(cidr.Addr()), NwDst: cidr.Masked()}
+		l.static(TableOutput, 45, m)
+	}
+	for _, a := range cfg.nodesInCluster() {
+		l.toStack(cfg, single(a))
+	}
+}
+
+// toPeer sends packets to a peer's pods.
+func (l *flowList) toPeer(cfg *Config, p *Peer) {
+	for _, cidr := range p.PodCIDRs {
+		switch {
+		case p.Routed:
+			l.toStack(cfg, cidr)
+		case p.Address.IsValid():
+			m := ofctl.Match{EtherType: etherTypeOf(cidr.Addr()), NwDst: cidr.Masked()}
+			l.static(TableOutput, 55, m, cfg.Tunnel.send(p)...)
 		}
 	}
 }

@@ -93,7 +93,7 @@ func only(t *testing.T, r *fake.Result, port uint32) fake.Packet {
 func dropped(t *testing.T, why string, r *fake.Result) {
 	t.Helper()
 	last := r.Steps[len(r.Steps)-1].Flow // not because a switch sends nothing back where it came from
-	if len(r.Outputs) != 0 || last != nil && len(last.Actions) > 0 && !Tells(last.Table) {
+	if len(r.Outputs) != 0 || last != nil && len(last.Actions) > 0 && !NeedsMeter(last.Table) {
 		t.Errorf("%s: want it dropped:\n%s", why, r)
 	}
 }
@@ -101,7 +101,7 @@ func dropped(t *testing.T, why string, r *fake.Result) {
 // fromPod is a packet as the pod of that source sends it.
 func (n *tunnelNode) fromPod(p fake.Packet) *fake.Result {
 	host := p.Src.AsSlice()[len(p.Src.AsSlice())-1]
-	p.EthSrc = podMAC(n.number, host)
+	p.EthSrc, p.EthDst = podMAC(n.number, host), testConfig.Gateway.MAC
 	return n.sw.Inject(testPod+uint32(host)-2, p)
 }
 

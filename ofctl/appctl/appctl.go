@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// Socket is ovs-vswitchd's control socket in its run directory: named after the pid in its pid file.
+// Socket returns the path of ovs-vswitchd's control socket in its run directory; the pid file has the pid in its name.
 func Socket(runDir string) (string, error) {
 	text, err := os.ReadFile(filepath.Join(runDir, "ovs-vswitchd.pid"))
 	if err != nil {
@@ -27,8 +27,8 @@ func Socket(runDir string) (string, error) {
 	return filepath.Join(runDir, fmt.Sprintf("ovs-vswitchd.%d.ctl", pid)), nil
 }
 
-// Call runs one command and returns what it prints. What ovs-vswitchd refuses is an error with its words. The connection is
-// closed when ctx ends.
+// Call runs one command and returns what it prints. What ovs-vswitchd refuses is an error with its words. The
+// connection is closed when ctx ends.
 func Call(ctx context.Context, socket, command string, args ...string) (string, error) {
 	answer, err := Ask(ctx, socket, command, args...)
 	if err != nil {
@@ -37,11 +37,12 @@ func Call(ctx context.Context, socket, command string, args ...string) (string, 
 	return answer()
 }
 
-// Ask sends one command and does not wait for its answer. That is what the function it returns does, which is to be called once; it closes the connection.
+// Ask sends a command and returns without waiting for the response. The returned function waits for the response and
+// closes the connection; call it exactly once.
 func Ask(ctx context.Context, socket, command string, args ...string) (answer func() (string, error), err error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
 	if err != nil {
-		return nil, fmt.Errorf("ask ovs-vswitchd: %w", err)
+		return nil, fmt.Errorf("query ovs-vswitchd: %w", err)
 	}
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	if args == nil {
@@ -50,7 +51,7 @@ func Ask(ctx context.Context, socket, command string, args ...string) (answer fu
 	request := map[string]any{"id": 0, "method": command, "params": args}
 	if err := json.NewEncoder(conn).Encode(request); err != nil {
 		stop()
-		return nil, errors.Join(fmt.Errorf("ask ovs-vswitchd: %s: %w", command, err), ctx.Err(), conn.Close())
+		return nil, errors.Join(fmt.Errorf("query ovs-vswitchd: %s: %w", command, err), ctx.Err(), conn.Close())
 	}
 	return func() (string, error) {
 		defer conn.Close()
@@ -70,11 +71,11 @@ func read(r io.Reader, command string) (string, error) {
 	}
 	switch err := json.NewDecoder(r).Decode(&reply); {
 	case err != nil:
-		return "", fmt.Errorf("ask ovs-vswitchd: %s: %w", command, err)
+		return "", fmt.Errorf("query ovs-vswitchd: %s: %w", command, err)
 	case reply.Error != nil:
 		return "", fmt.Errorf("ovs-vswitchd refused %s: %s", command, strings.TrimSpace(*reply.Error))
 	case reply.Result == nil:
-		return "", fmt.Errorf("ask ovs-vswitchd: %s: no answer", command)
+		return "", fmt.Errorf("query ovs-vswitchd: %s: no response", command)
 	}
 	return *reply.Result, nil
 }

@@ -20,7 +20,7 @@ var lookups = regexp.MustCompile(`(?m)^\s*lookups: hit:(\d+) missed:(\d+) lost:(
 func ParseLookups(text string) (Lookups, error) {
 	found := lookups.FindAllStringSubmatch(text, 2)
 	if len(found) != 1 {
-		return Lookups{}, fmt.Errorf("dpctl/show tells lookups of %d datapaths, not of one", len(found))
+		return Lookups{}, fmt.Errorf("dpctl/show has lookups of %d datapaths, want 1", len(found))
 	}
 	var l Lookups
 	var errs []error
@@ -35,7 +35,8 @@ func ParseLookups(text string) (Lookups, error) {
 	return l, nil
 }
 
-// Since is what was counted after before. A datapath that was made anew counts from nothing.
+// Since returns the lookups counted after before. A recreated datapath starts at zero, so smaller counters are
+// returned unchanged.
 func (l Lookups) Since(before Lookups) Lookups {
 	if l.Hit < before.Hit || l.Missed < before.Missed || l.Lost < before.Lost {
 		return l

@@ -17,7 +17,7 @@ type zoned struct {
 	Tuple
 }
 
-// tracking is what conntrack has told of a packet.
+// tracking is the conntrack state of a packet.
 type tracking struct {
 	state    uint32
 	zone     uint16
@@ -25,7 +25,7 @@ type tracking struct {
 	original Tuple
 }
 
-// look finds the packet's connection and tells its state (ovs-fields(7), ct_state).
+// look returns the conntrack state of a packet in a zone (ovs-fields(7), ct_state).
 func (c conntrack) look(zone uint16, p *Packet) tracking {
 	t := p.tuple()
 	if p.Inner != nil {
@@ -52,7 +52,8 @@ func (c conntrack) look(zone uint16, p *Packet) tracking {
 	return tracking{state: state, zone: zone, mark: conn.mark, original: conn.original}
 }
 
-// related is for an error: it goes against the packet that it speaks of.
+// related returns the conntrack state of an ICMP error with this inner tuple. The error travels against the inner
+// packet.
 func (c conntrack) related(zone uint16, inner Tuple) tracking {
 	conn := c[zoned{zone, inner}]
 	if conn == nil {
@@ -106,7 +107,7 @@ func (c conntrack) commit(a *ofctl.Action, p *Packet) {
 // Flush forgets the connections of a zone that are between these addresses, in either direction.
 func (s *Switch) Flush(zone uint16, t Tuple) { s.conntrack.remove(zone, t) }
 
-// Connections is how many there are in a zone.
+// Connections returns the number of connections in a zone.
 func (s *Switch) Connections(zone uint16) int {
 	n := 0
 	for k, conn := range s.conntrack {

@@ -1,8 +1,8 @@
-// Package fake is a switch in memory, beside the real one: it holds flows, refuses what Open vSwitch refuses, tracks
-// connections, and tells of a packet which flows it met and where it went. Tests ask it for verdicts, of whole connections, in
-// microseconds; a test holds it to ovs-vswitchd's ofproto/trace.
+// Package fake is an in-memory switch for tests. It stores flows, rejects what Open vSwitch rejects, tracks
+// connections, and traces packets through its tables: which flows they matched and which ports they left by. A verdict
+// takes microseconds. A test compares it with ovs-vswitchd's ofproto/trace.
 //
-// Fragments are held, and let go, as the userspace datapath does it.
+// Fragments are held and reassembled as in the userspace datapath.
 //
-// What it does not model: NAT, time-outs, meters, groups, TTLs that run out.
+// NAT, timeouts, meters, groups and the expiry of TTLs are not modelled.
 package fake

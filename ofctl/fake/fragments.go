@@ -19,7 +19,7 @@ func visitOf(a *ofctl.Action, st *state) visit {
 	return visit{a.Table, st.inPort, st.regs, st.TunSrc, st.TunDst}
 }
 
-// heldKey tells which fragments are put together (Open vSwitch 3.1, lib/ipf.c).
+// heldKey identifies the datagram that a fragment belongs to (Open vSwitch 3.1, lib/ipf.c).
 type heldKey struct {
 	src, dst netip.Addr
 	proto    uint8 // IPv4
@@ -28,7 +28,7 @@ type heldKey struct {
 	back     visit
 }
 
-// fragment is the packet's ip_frag (ovs-fields(7)).
+// fragment returns the packet's ip_frag (ovs-fields(7)).
 func (p *Packet) fragment() uint8 {
 	switch {
 	case p.Pieces < 2:
@@ -39,8 +39,8 @@ func (p *Packet) fragment() uint8 {
 	return ofctl.FragAny | ofctl.FragLater
 }
 
-// hold keeps a fragment until its datagram is whole, then tracks this and lets the fragments leave; a second of one place is
-// found invalid.
+// hold keeps a fragment until its datagram is whole, then tracks this and lets the fragments leave; a second of one
+// place is found invalid.
 func (s *Switch) hold(a *ofctl.Action, st *state, r *Result) {
 	k := heldKey{st.Src, st.Dst, st.Proto, st.FragID, a.Zone, st.back}
 	if st.Src.Is6() {
@@ -99,7 +99,7 @@ func (s *Switch) GiveUp() {
 	}
 }
 
-// Held is how many fragments wait for others of their datagram.
+// Held returns the number of fragments that wait for the rest of their datagram.
 func (s *Switch) Held() (n int) {
 	for _, set := range s.held {
 		n += len(set)

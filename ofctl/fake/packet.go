@@ -20,6 +20,7 @@ const (
 type Packet struct {
 	EthSrc, EthDst   ofctl.MAC
 	EtherType        uint16
+	Tagged           bool // with a VLAN tag
 	Src, Dst         netip.Addr
 	Proto            uint8
 	SrcPort, DstPort uint16 // of ICMP echo: both the identifier
@@ -29,20 +30,21 @@ type Packet struct {
 	ArpSHA           ofctl.MAC
 	NDTarget         netip.Addr
 	NDSLL, NDTLL     ofctl.MAC
-	// MidStream is a TCP segment that opens nothing (no SYN), Reset one that ends a connection (RST), which the userspace datapath takes for the
-	// first of one where it knows none; Unasked one that answers what was not asked (SYN+ACK).
+	// MidStream is a TCP segment that opens nothing (no SYN), Reset one that ends a connection (RST), which the
+	// userspace datapath takes for the first of one where it knows none; Unasked one that answers what was not asked
+	// (SYN+ACK).
 	MidStream, Reset, Unasked bool
 	// TunSrc and TunDst are the addresses of the tunnel that it came by, or leaves by; zero without one.
 	TunSrc, TunDst netip.Addr
-	// Pieces is in how many fragments the packet's datagram is sent, 0 or 1 for a whole one; Piece tells which of them this is,
-	// from 0, and FragID of which datagram.
+	// Pieces is the number of fragments of the packet's datagram, 0 or 1 if it is not fragmented. Piece is this
+	// fragment's index, from 0, and FragID the datagram's identification.
 	Piece, Pieces int
 	FragID        uint32
 	// Inner is, in an ICMP error, what it speaks of.
 	Inner *Tuple
 }
 
-// IP is a packet between two addresses of one family.
+// IP returns a packet between two addresses of one family.
 func IP(src, dst netip.Addr, proto uint8, port uint16) Packet {
 	p := Packet{EtherType: ofctl.EtherIPv4, Src: src, Dst: dst, Proto: proto, SrcPort: 40000, DstPort: port}
 	if src.Is6() {
@@ -57,7 +59,7 @@ func IP(src, dst netip.Addr, proto uint8, port uint16) Packet {
 	return p
 }
 
-// Reply is the answer to a packet, with the Ethernet addresses left out.
+// Reply returns the reply to a packet, without Ethernet addresses.
 func (p Packet) Reply() Packet {
 	r := p
 	r.EthSrc, r.EthDst, r.Inner = ofctl.MAC{}, ofctl.MAC{}, nil
@@ -72,7 +74,8 @@ func (p Packet) Reply() Packet {
 	return r
 }
 
-// ErrorFrom is the ICMP error "unreachable" that a router, or the receiver, sends to the packet's sender.
+// ErrorFrom returns the ICMP error that a router or the receiver sends to the packet's sender: "fragmentation needed"
+// or "packet too big".
 func (p Packet) ErrorFrom(router netip.Addr) Packet {
 	inner := p.tuple()
 	e := Packet{EtherType: p.EtherType, Src: router, Dst: p.Src, Proto: icmp, ICMPType: 3, ICMPCode: 4, Inner: &inner}
@@ -84,7 +87,7 @@ func (p Packet) ErrorFrom(router netip.Addr) Packet {
 
 const tcpAck uint16 = 1 << 4
 
-// tcpFlags are those of a SYN, of its answer, or of a segment later on.
+// tcpFlags returns the TCP flags of a SYN, of a SYN-ACK, of a reset or of a later segment.
 func (p *Packet) tcpFlags() uint16 {
 	switch {
 	case p.Proto != tcp:
@@ -99,7 +102,7 @@ func (p *Packet) tcpFlags() uint16 {
 	return ofctl.TCPSyn
 }
 
-// Tuple is what tells connections apart.
+// Tuple identifies a connection in one direction.
 type Tuple struct {
 	Src, Dst         netip.Addr
 	Proto            uint8
@@ -110,7 +113,7 @@ func (p *Packet) tuple() Tuple { return Tuple{p.Src, p.Dst, p.Proto, p.SrcPort, 
 
 func (t Tuple) reversed() Tuple { return Tuple{t.Dst, t.Src, t.Proto, t.DstPort, t.SrcPort} }
 
-// String is the packet in a person's words.
+// String returns a short description of the packet.
 func (p *Packet) String() string {
 	switch p.EtherType {
 	case ofctl.EtherARP:

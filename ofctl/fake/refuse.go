@@ -6,8 +6,9 @@ import (
 
 // OpenFlow's error types and codes (ofp_error_type) that the real switch answers with.
 const (
-	badAction   = 2
-	badArgument = 5
+	badAction     = 2
+	badActionType = 0
+	badArgument   = 5
 
 	badInstruction = 3
 	badGotoTable   = 2
@@ -38,7 +39,7 @@ func check(m *ofctl.FlowMod) error {
 	return nil
 }
 
-// masked tells whether no value has bits outside of its mask.
+// masked reports whether no value has bits outside its mask.
 func masked(m *ofctl.Match) bool {
 	for _, r := range append(m.Reg[:], m.CtState, m.CtMark) {
 		if r.Value&^r.Mask != 0 {
@@ -50,7 +51,18 @@ func masked(m *ofctl.Match) bool {
 			return false
 		}
 	}
-	return m.IPFrag.Value&^m.IPFrag.Mask == 0 && m.ICMPType.Value&^m.ICMPType.Mask == 0 && m.ICMPCode.Value&^m.ICMPCode.Mask == 0
+	return maskedMAC(m.EthSrc, m.EthSrcMask) && maskedMAC(m.EthDst, m.EthDstMask) &&
+		m.IPFrag.Value&^m.IPFrag.Mask == 0 && m.ICMPType.Value&^m.ICMPType.Mask == 0 &&
+		m.ICMPCode.Value&^m.ICMPCode.Mask == 0
+}
+
+func maskedMAC(mac, mask ofctl.MAC) bool {
+	for i := range mac {
+		if mask != (ofctl.MAC{}) && mac[i]&^mask[i] != 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // maxClauses is the most dimensions of a conjunction.
@@ -62,8 +74,11 @@ func checkActions(f *ofctl.Flow) (kind, code uint16) {
 		switch {
 		case (a.Kind == ofctl.Conjunction) != (f.Actions[0].Kind == ofctl.Conjunction): // clauses go with clauses only
 			return badAction, badArgument
-		case a.Kind == ofctl.Conjunction && (a.Clauses < 2 || a.Clauses > maxClauses || a.Clause < 1 || a.Clause > a.Clauses):
+		case a.Kind == ofctl.Conjunction &&
+			(a.Clauses < 2 || a.Clauses > maxClauses || a.Clause < 1 || a.Clause > a.Clauses):
 			return badAction, badArgument
+		case a.Kind >= ofctl.Group, a.Nat != ofctl.NatNone:
+			return badAction, badActionType // which the real one has, and this one does not
 		case a.Kind == ofctl.SetReg && a.Reg >= ofctl.NumRegs:
 			return badAction, badArgument
 		case a.Kind == ofctl.Ct && a.Force && !a.Commit:

@@ -15,14 +15,15 @@ type Switch struct {
 	conntrack conntrack
 	held      map[heldKey]map[int]*state
 	whole     []*state // fragments of datagrams that are whole, or given up, which have not left conntrack
-	// Batch is the most fragments that leave conntrack with one packet; 0: all. The rest leave with the next, whosever it is.
+	// Batch is the most fragments that leave conntrack with one packet; 0: all. The rest leave with the next, whosever
+	// it is.
 	Batch int
 }
 
 // table keeps its flows by priority, the highest first.
 type table struct {
 	flows map[key]*ofctl.Flow
-	order []*ofctl.Flow // nil: to be sorted anew
+	order []*ofctl.Flow // nil: to be sorted again
 }
 
 type key struct {
@@ -30,7 +31,7 @@ type key struct {
 	match    ofctl.Match
 }
 
-// New is a switch without flows: it drops everything.
+// New returns a switch without flows, which drops everything.
 func New() *Switch {
 	return &Switch{tables: map[uint8]*table{}, conntrack: conntrack{}, held: map[heldKey]map[int]*state{}}
 }
@@ -99,7 +100,14 @@ func (s *Switch) Counters(_ context.Context, filters []ofctl.Filter, visit func(
 				if !f.Chooses(number, have.Cookie) {
 					continue
 				}
-				if err := visit(ofctl.Counted{Table: number, Priority: have.Priority, Cookie: have.Cookie, Match: have.Match, Packets: have.Packets, Bytes: have.Bytes}); err != nil {
+				if err := visit(ofctl.Counted{
+					Table:    number,
+					Priority: have.Priority,
+					Cookie:   have.Cookie,
+					Match:    have.Match,
+					Packets:  have.Packets,
+					Bytes:    have.Bytes,
+				}); err != nil {
 					return err
 				}
 			}
@@ -123,8 +131,8 @@ func (t *table) sorted() []*ofctl.Flow {
 	return t.order
 }
 
-// lookup finds the flow that a packet meets (ovs-fields(7), "Conjunctive Match Fields"): flows with conjunction actions are
-// clauses; those of one priority that make a conjunction whole let the packet match its conj_id.
+// lookup finds the flow that a packet meets (ovs-fields(7), "Conjunctive Match Fields"): flows with conjunction
+// actions are clauses; those of one priority that make a conjunction whole let the packet match its conj_id.
 func (s *Switch) lookup(number uint8, st *state) *ofctl.Flow {
 	t := s.tables[number]
 	if t == nil {

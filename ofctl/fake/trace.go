@@ -14,7 +14,7 @@ type Result struct {
 	InPort  uint32
 	Steps   []Step
 	Outputs []Output
-	// Told is how often a flow handed the packet on to the controller, whatever its meter says.
+	// Told is the number of times that a flow sent the packet to the controller; meters are ignored.
 	Told int
 }
 
@@ -30,12 +30,12 @@ type Output struct {
 	Packet Packet
 }
 
-// Left tells whether the packet left by the port.
+// Left reports whether the packet left by the port.
 func (r *Result) Left(port uint32) bool {
 	return slices.ContainsFunc(r.Outputs, func(o Output) bool { return o.Port == port })
 }
 
-// String is the trace, a line a table.
+// String returns the trace, one line for each table.
 func (r *Result) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "port %d: %s\n", r.InPort, &r.Packet)
@@ -48,7 +48,8 @@ func (r *Result) String() string {
 		if match == "" {
 			match = "any"
 		}
-		fmt.Fprintf(&b, "  table %d, priority %d, %s: %s\n", s.Table, s.Flow.Priority, match, ofctl.ActionsString(s.Flow.Actions))
+		fmt.Fprintf(&b, "  table %d, priority %d, %s: %s\n", s.Table, s.Flow.Priority, match,
+			ofctl.ActionsString(s.Flow.Actions))
 	}
 	if len(r.Outputs) == 0 {
 		b.WriteString("  dropped\n")
@@ -111,7 +112,7 @@ func (s *Switch) act(a *ofctl.Action, st *state, r *Result) {
 	}
 }
 
-// output never sends a packet back where it came from, unless it is told so.
+// output sends the packet to a port. It is sent to its input port only by IN_PORT.
 func (s *Switch) output(port uint32, st *state, r *Result) {
 	switch port {
 	case st.inPort:

@@ -17,9 +17,12 @@ import (
 )
 
 type openVSwitch struct {
-	UUID       string   `ovsdb:"_uuid"`
-	Bridges    []string `ovsdb:"bridges"`
-	OVSVersion *string  `ovsdb:"ovs_version"`
+	UUID        string            `ovsdb:"_uuid"`
+	Bridges     []string          `ovsdb:"bridges"`
+	OVSVersion  *string           `ovsdb:"ovs_version"`
+	OtherConfig map[string]string `ovsdb:"other_config"`
+	NextConfig  int               `ovsdb:"next_cfg"`
+	CurConfig   int               `ovsdb:"cur_cfg"`
 }
 
 type bridge struct {
@@ -29,14 +32,24 @@ type bridge struct {
 	DatapathType string            `ovsdb:"datapath_type"`
 	FailMode     *string           `ovsdb:"fail_mode"`
 	Protocols    []string          `ovsdb:"protocols"`
+	Controllers  []string          `ovsdb:"controller"`
 	OtherConfig  map[string]string `ovsdb:"other_config"`
 	ExternalIDs  map[string]string `ovsdb:"external_ids"`
+	FlowTables   map[int]string    `ovsdb:"flow_tables"`
+}
+
+// flowTable is the configuration of one table of a bridge.
+type flowTable struct {
+	UUID     string   `ovsdb:"_uuid"`
+	Prefixes []string `ovsdb:"prefixes"`
 }
 
 type port struct {
 	UUID        string            `ovsdb:"_uuid"`
 	Name        string            `ovsdb:"name"`
 	Interfaces  []string          `ovsdb:"interfaces"`
+	VLANMode    *string           `ovsdb:"vlan_mode"`
+	Trunks      []int             `ovsdb:"trunks"`
 	ExternalIDs map[string]string `ovsdb:"external_ids"`
 }
 
@@ -65,6 +78,7 @@ type DB struct {
 func Open(ctx context.Context, endpoint string) (*DB, error) {
 	dbModel, err := model.NewClientDBModel("Open_vSwitch", map[string]model.Model{
 		"Open_vSwitch": &openVSwitch{}, "Bridge": &bridge{}, "Port": &port{}, "Interface": &iface{},
+		"Flow_Table": &flowTable{},
 	})
 	if err != nil {
 		return nil, err
@@ -88,17 +102,21 @@ func Open(ctx context.Context, endpoint string) (*DB, error) {
 	return db, nil
 }
 
-// monitor names every column that the models have: of others libovsdb would not understand the updates, and would drop those
-// that came with them.
+// monitor names every column that the models have: of others libovsdb would not understand the updates, and would drop
+// those that came with them.
 func monitor(c client.Client) *client.Monitor {
 	var o openVSwitch
 	var b bridge
 	var p port
 	var i iface
-	return c.NewMonitor(client.WithTable(&o, &o.Bridges, &o.OVSVersion),
-		client.WithTable(&b, &b.Name, &b.Ports, &b.DatapathType, &b.FailMode, &b.Protocols, &b.OtherConfig, &b.ExternalIDs),
-		client.WithTable(&p, &p.Name, &p.Interfaces, &p.ExternalIDs),
-		client.WithTable(&i, &i.Name, &i.Type, &i.Options, &i.Ofport, &i.OfportRequest, &i.MTURequest, &i.Error, &i.ExternalIDs))
+	var t flowTable
+	return c.NewMonitor(client.WithTable(&o, &o.Bridges, &o.OVSVersion, &o.OtherConfig, &o.NextConfig, &o.CurConfig),
+		client.WithTable(&b, &b.Name, &b.Ports, &b.DatapathType, &b.FailMode, &b.Protocols, &b.Controllers,
+			&b.OtherConfig, &b.ExternalIDs, &b.FlowTables),
+		client.WithTable(&t, &t.Prefixes),
+		client.WithTable(&p, &p.Name, &p.Interfaces, &p.VLANMode, &p.Trunks, &p.ExternalIDs),
+		client.WithTable(&i, &i.Name, &i.Type, &i.Options, &i.Ofport, &i.OfportRequest, &i.MTURequest, &i.Error,
+			&i.ExternalIDs))
 }
 
 // Changes receives a value after rows of bridges, ports or interfaces have changed. It has room for one value, so a
@@ -123,11 +141,11 @@ func (db *DB) handler() cache.EventHandler {
 // Close ends the connection.
 func (db *DB) Close() { db.client.Close() }
 
-// Connected tells whether the connection to ovsdb-server stands. The library goes on calling itself connected when the server is gone, and
-// answers with what it knew; but it has no endpoint then.
+// Connected reports whether the connection to ovsdb-server is up. The client library keeps reporting itself as
+// connected after the server has ended and answers from its cache; its current endpoint is empty then.
 func (db *DB) Connected() bool { return db.client.Connected() && db.client.CurrentEndpoint() != "" }
 
-// Version is that of ovs-vswitchd, empty while it has not started.
+// Version returns the version of ovs-vswitchd, or "" while it has not started.
 func (db *DB) Version(ctx context.Context) string {
 	root, err := db.root(ctx)
 	if err != nil || root.OVSVersion == nil {
@@ -136,57 +154,10 @@ func (db *DB) Version(ctx context.Context) string {
 	return *root.OVSVersion
 }
 
-// BridgeSpec is how a bridge should be.
-type BridgeSpec struct {
-	Name         string
-	DatapathType string // system or netdev
-}
-
-// EnsureBridge makes the bridge, or corrects it: fail_mode secure, so that without flows nothing passes; OpenFlow 1.3.
-func (db *DB) EnsureBridge(ctx context.Context, spec BridgeSpec) error {
-	root, err := db.root(ctx)
-	if err != nil {
-		return err
-	}
-	secure := "secure"
-	want := &bridge{
-		UUID: "newbridge", Name: spec.Name, DatapathType: spec.DatapathType, FailMode: &secure, Protocols: []string{"OpenFlow13"},
-		OtherConfig: map[string]string{"disable-in-band": "true"}, ExternalIDs: map[string]string{ownerKey: ownerValue},
-	}
-	have, err := findOne(ctx, db, func(b *bridge) bool { return b.Name == spec.Name })
-	if errors.Is(err, client.ErrNotFound) {
-		return db.createBridge(ctx, root, want)
-	}
-	if err != nil {
-		return err
-	}
-	want.UUID = have.UUID
-	ops, err := db.client.Where(have).Update(want, &want.DatapathType, &want.FailMode, &want.Protocols, &want.OtherConfig, &want.ExternalIDs)
-	if err != nil {
-		return err
-	}
-	return db.transact(ctx, "correct bridge "+spec.Name, ops)
-}
-
-// HasBridge tells whether there is a bridge of the name, whoever made it.
+// HasBridge reports whether a bridge of this name exists, no matter which program created it.
 func (db *DB) HasBridge(name string) bool {
 	_, err := findOne(context.Background(), db, func(b *bridge) bool { return b.Name == name })
 	return err == nil
-}
-
-func (db *DB) createBridge(ctx context.Context, root *openVSwitch, b *bridge) error {
-	local := &iface{UUID: "newiface", Name: b.Name, Type: "internal"}
-	p := &port{UUID: "newport", Name: b.Name, Interfaces: []string{local.UUID}}
-	b.Ports = []string{p.UUID}
-	ops, err := db.client.Create(local, p, b)
-	if err != nil {
-		return err
-	}
-	link, err := db.client.Where(root).Mutate(root, model.Mutation{Field: &root.Bridges, Mutator: ovsdb.MutateOperationInsert, Value: []string{b.UUID}})
-	if err != nil {
-		return err
-	}
-	return db.transact(ctx, "create bridge "+b.Name, append(ops, link...))
 }
 
 // DeleteBridge removes the bridge with its ports; it is no error if there is none.
@@ -202,11 +173,16 @@ func (db *DB) DeleteBridge(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	ops, err := db.client.Where(root).Mutate(root, model.Mutation{Field: &root.Bridges, Mutator: ovsdb.MutateOperationDelete, Value: []string{b.UUID}})
+	ops, err := db.client.Where(root).Mutate(root,
+		model.Mutation{Field: &root.Bridges, Mutator: ovsdb.MutateOperationDelete, Value: []string{b.UUID}})
 	if err != nil {
 		return err
 	}
-	return db.transact(ctx, "delete bridge "+name, ops)
+	unlimit, err := db.unlimitFlows(root, b)
+	if err != nil {
+		return err
+	}
+	return db.transact(ctx, "delete bridge "+name, append(ops, unlimit...))
 }
 
 // PortSpec is how a port should be.
@@ -229,15 +205,30 @@ type Port struct {
 }
 
 // EnsurePort makes the port where it is absent, waits until the switch has opened it, and returns its OpenFlow number.
+// A port of the name on another bridge is an error: its number there may be another port's on this one.
 func (db *DB) EnsurePort(ctx context.Context, spec PortSpec) (uint32, error) {
-	_, err := findOne(ctx, db, func(p *port) bool { return p.Name == spec.Name })
-	if errors.Is(err, client.ErrNotFound) {
+	p, err := findOne(ctx, db, func(p *port) bool { return p.Name == spec.Name })
+	if err == nil {
+		err = isOn(ctx, db, spec.Bridge, p)
+	} else if errors.Is(err, client.ErrNotFound) {
 		err = db.createPort(ctx, spec)
 	}
 	if err != nil {
 		return 0, err
 	}
 	return db.awaitPort(ctx, spec.Name)
+}
+
+// isOn returns an error unless the port is on the bridge.
+func isOn(ctx context.Context, db *DB, bridgeName string, p *port) error {
+	b, err := findOne(ctx, db, func(b *bridge) bool { return slices.Contains(b.Ports, p.UUID) })
+	if err == nil && b.Name != bridgeName {
+		err = fmt.Errorf("it is on bridge %s: remove it there", b.Name)
+	}
+	if err != nil {
+		return fmt.Errorf("port %s of bridge %s: %w", p.Name, bridgeName, err)
+	}
+	return nil
 }
 
 func (db *DB) createPort(ctx context.Context, spec PortSpec) error {
@@ -259,12 +250,19 @@ func (db *DB) createPort(ctx context.Context, spec PortSpec) error {
 	if number := int(spec.Number); number != 0 {
 		i.OfportRequest = &number
 	}
-	p := &port{UUID: "newport", Name: spec.Name, Interfaces: []string{i.UUID}, ExternalIDs: ids}
+	p := &port{
+		UUID:        "newport",
+		Name:        spec.Name,
+		Interfaces:  []string{i.UUID},
+		ExternalIDs: ids,
+	}
+	p.separate()
 	ops, err := db.client.Create(i, p)
 	if err != nil {
 		return err
 	}
-	link, err := db.client.Where(b).Mutate(b, model.Mutation{Field: &b.Ports, Mutator: ovsdb.MutateOperationInsert, Value: []string{p.UUID}})
+	link, err := db.client.Where(b).Mutate(b,
+		model.Mutation{Field: &b.Ports, Mutator: ovsdb.MutateOperationInsert, Value: []string{p.UUID}})
 	if err != nil {
 		return err
 	}
@@ -288,50 +286,101 @@ func (db *DB) awaitPort(ctx context.Context, name string) (uint32, error) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return 0, fmt.Errorf("wait for ovs-vswitchd to open port %s: %w (is ovs-vswitchd running?)", name, ctx.Err())
+			return 0, fmt.Errorf("wait for ovs-vswitchd to open port %s: %w (is ovs-vswitchd running?)", name,
+				ctx.Err())
 		}
 	}
 }
 
 // DeletePort removes a port; it is no error if there is none.
 func (db *DB) DeletePort(ctx context.Context, bridgeName, name string) error {
-	p, err := findOne(ctx, db, func(p *port) bool { return p.Name == name })
-	if errors.Is(err, client.ErrNotFound) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	b, err := findOne(ctx, db, func(b *bridge) bool { return b.Name == bridgeName })
-	if err != nil {
-		return fmt.Errorf("bridge %s: %w", bridgeName, err)
-	}
-	ops, err := db.client.Where(b).Mutate(b, model.Mutation{Field: &b.Ports, Mutator: ovsdb.MutateOperationDelete, Value: []string{p.UUID}})
-	if err != nil {
+	ops, err := deletePort(ctx, db, name)
+	if err != nil || len(ops) == 0 {
 		return err
 	}
 	return db.transact(ctx, "delete port "+name, ops)
 }
 
-// Ports lists the bridge's ports that Flowkeep made and the switch has opened.
-func (db *DB) Ports(ctx context.Context, bridgeName string) ([]Port, error) {
-	b, err := findOne(ctx, db, func(b *bridge) bool { return b.Name == bridgeName })
+// deletePort returns the operations that remove a port, none if there is none.
+func deletePort(ctx context.Context, db *DB, name string) ([]ovsdb.Operation, error) {
+	p, err := findOne(ctx, db, func(p *port) bool { return p.Name == name })
+	if errors.Is(err, client.ErrNotFound) {
+		return nil, nil
+	}
 	if err != nil {
-		return nil, fmt.Errorf("bridge %s: %w", bridgeName, err)
-	}
-	of := map[string]bool{}
-	for _, id := range b.Ports {
-		of[id] = true
-	}
-	var ports []port
-	if err := db.client.WhereCache(func(p *port) bool { return of[p.UUID] }).List(ctx, &ports); err != nil {
 		return nil, err
 	}
+	b, err := findOne(ctx, db, func(b *bridge) bool { return slices.Contains(b.Ports, p.UUID) })
+	if err != nil {
+		return nil, fmt.Errorf("the bridge of port %s: %w", name, err)
+	}
+	return db.client.Where(b).Mutate(b, model.Mutation{
+		Field:   &b.Ports,
+		Mutator: ovsdb.MutateOperationDelete,
+		Value:   []string{p.UUID},
+	})
+}
+
+// ClosePort removes a port, and waits until the switch has closed it. One that is created before that takes over the
+// device of the former, also one that is gone.
+func (db *DB) ClosePort(ctx context.Context, name string) error {
+	ops, err := deletePort(ctx, db, name)
+	if err != nil || len(ops) == 0 {
+		return err
+	}
+	root, err := db.root(ctx)
+	if err != nil {
+		return err
+	}
+	next, err := db.client.Where(root).Mutate(root, model.Mutation{
+		Field:   &root.NextConfig,
+		Mutator: ovsdb.MutateOperationAdd,
+		Value:   1,
+	})
+	if err != nil {
+		return err
+	}
+	if err := db.transact(ctx, "close port "+name, append(ops, next...)); err != nil {
+		return err
+	}
+	return awaitConfig(ctx, db, root.NextConfig+1)
+}
+
+// awaitConfig waits until ovs-vswitchd has taken over a configuration (ovs-vswitchd.conf.db(5), cur_cfg).
+func awaitConfig(ctx context.Context, db *DB, number int) error {
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		root, err := db.root(ctx)
+		if err != nil || root.CurConfig >= number {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("wait for ovs-vswitchd to close a port: %w (is ovs-vswitchd running?)", ctx.Err())
+		}
+	}
+}
+
+// Ports lists the bridge's ports that Flowkeep made and the switch has opened.
+func (db *DB) Ports(ctx context.Context, bridgeName string) ([]Port, error) {
+	r, err := db.complete(ctx)
+	if err != nil {
+		return nil, err
+	}
+	b := r.bridge(bridgeName)
+	if b == nil {
+		return nil, fmt.Errorf("bridge %s: %w", bridgeName, client.ErrNotFound)
+	}
 	var out []Port
-	for _, p := range ports {
-		i, err := findOne(ctx, db, func(i *iface) bool { return i.Name == p.Name })
-		if err == nil && i.Ofport != nil && *i.Ofport > 0 && i.ExternalIDs[ownerKey] == ownerValue {
-			out = append(out, Port{Name: p.Name, OFPort: uint32(*i.Ofport), ExternalIDs: i.ExternalIDs})
+	for _, id := range b.Ports {
+		p := r.ports[id]
+		for _, of := range p.Interfaces {
+			i := r.interfaces[of]
+			if i.Name == p.Name && i.Ofport != nil && *i.Ofport > 0 && i.ExternalIDs[ownerKey] == ownerValue {
+				out = append(out, Port{Name: p.Name, OFPort: uint32(*i.Ofport), ExternalIDs: i.ExternalIDs})
+			}
 		}
 	}
 	return out, nil
@@ -341,15 +390,24 @@ func (db *DB) root(ctx context.Context) (*openVSwitch, error) {
 	return findOne(ctx, db, func(*openVSwitch) bool { return true })
 }
 
+// findOne returns the first row that match accepts. The library waits with List until its replica is complete, but not
+// with conditions.
 func findOne[T any](ctx context.Context, db *DB, match func(*T) bool) (*T, error) {
+	ctx, cancel := context.WithTimeout(ctx, completeTimeout)
+	defer cancel()
 	var rows []T
-	if err := db.client.WhereCache(match).List(ctx, &rows); err != nil {
+	if err := db.client.List(ctx, &rows); err != nil {
 		return nil, err
 	}
-	if len(rows) == 0 {
-		return nil, client.ErrNotFound
+	if ctx.Err() != nil { // List returns what it has then
+		return nil, fmt.Errorf("%w: %w", ErrIncomplete, ctx.Err())
 	}
-	return &rows[0], nil
+	for i := range rows {
+		if match(&rows[i]) {
+			return &rows[i], nil
+		}
+	}
+	return nil, client.ErrNotFound
 }
 
 func (db *DB) transact(ctx context.Context, what string, ops []ovsdb.Operation) error {
@@ -366,25 +424,18 @@ func (db *DB) transact(ctx context.Context, what string, ops []ovsdb.Operation) 
 	return nil
 }
 
-// Made tells of a bridge whether there is one of the name, and whether Flowkeep made it, with its ports' names.
+// Made reports whether there is a bridge of the name, and whether Flowkeep made it, with its ports' names.
 func (db *DB) Made(ctx context.Context, name string) (there, ours bool, ports []string, err error) {
-	b, err := findOne(ctx, db, func(b *bridge) bool { return b.Name == name })
-	if errors.Is(err, client.ErrNotFound) {
-		return false, false, nil, nil
-	}
+	r, err := db.complete(ctx)
 	if err != nil {
 		return false, false, nil, err
 	}
-	of := map[string]bool{}
+	b := r.bridge(name)
+	if b == nil {
+		return false, false, nil, nil
+	}
 	for _, id := range b.Ports {
-		of[id] = true
-	}
-	var list []port
-	if err := db.client.WhereCache(func(p *port) bool { return of[p.UUID] }).List(ctx, &list); err != nil {
-		return true, false, nil, err
-	}
-	for _, p := range list {
-		ports = append(ports, p.Name)
+		ports = append(ports, r.ports[id].Name)
 	}
 	slices.Sort(ports)
 	return true, b.ExternalIDs[ownerKey] == ownerValue, ports, nil

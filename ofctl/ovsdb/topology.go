@@ -15,12 +15,13 @@ import (
 	"github.com/ovn-org/libovsdb/ovsdb"
 )
 
-// Topology reads and changes bridges and ports that are not Flowkeep's own, by a connection of its own. One goroutine uses it.
+// Topology reads and changes bridges and ports that are not Flowkeep's own, by a connection of its own. One goroutine
+// uses it.
 type Topology struct {
 	db *DB
 }
 
-// Bridge is a bridge that somebody manages.
+// Bridge is a bridge that another program manages.
 type Bridge struct {
 	Name       string
 	Datapath   string // system or netdev; empty is system
@@ -74,11 +75,12 @@ type topologyInterface struct {
 	Error      *string `ovsdb:"error"`
 }
 
-// OpenTopology connects to an endpoint such as unix:/var/run/openvswitch/db.sock and reads the database. The connection does
-// not come back by itself: open another.
+// OpenTopology connects to an endpoint such as unix:/var/run/openvswitch/db.sock and reads the database. The
+// connection does not come back by itself: open another.
 func OpenTopology(ctx context.Context, endpoint string) (*Topology, error) {
 	dbModel, err := model.NewClientDBModel("Open_vSwitch", map[string]model.Model{
-		"Open_vSwitch": &openVSwitch{}, "Bridge": &topologyBridge{}, "Port": &topologyPort{}, "Interface": &topologyInterface{},
+		"Open_vSwitch": &openVSwitch{}, "Bridge": &topologyBridge{}, "Port": &topologyPort{},
+		"Interface": &topologyInterface{},
 	})
 	if err != nil {
 		return nil, err
@@ -96,7 +98,8 @@ func OpenTopology(ctx context.Context, endpoint string) (*Topology, error) {
 	var p topologyPort
 	var i topologyInterface
 	if _, err := c.Monitor(ctx, c.NewMonitor(client.WithTable(&o, &o.Bridges, &o.OVSVersion),
-		client.WithTable(&b, &b.Name, &b.Ports, &b.Datapath, &b.FailMode, &b.STP, &b.RSTP, &b.McastSnoop, &b.OtherConfig),
+		client.WithTable(&b, &b.Name, &b.Ports, &b.Datapath, &b.FailMode, &b.STP, &b.RSTP, &b.McastSnoop,
+			&b.OtherConfig),
 		client.WithTable(&p, &p.Name, &p.Interfaces, &p.Mode, &p.Tag, &p.Trunks),
 		client.WithTable(&i, &i.Name, &i.Type, &i.Ofport, &i.MTURequest, &i.MAC, &i.Error))); err != nil {
 		c.Close()
@@ -108,15 +111,16 @@ func OpenTopology(ctx context.Context, endpoint string) (*Topology, error) {
 // Close ends the connection.
 func (t *Topology) Close() { t.db.Close() }
 
-// Connected tells whether the connection to ovsdb-server stands.
+// Connected reports whether the connection to ovsdb-server is up.
 func (t *Topology) Connected() bool { return t.db.Connected() }
 
-// Bridges are all bridges with their ports, by name.
+// Bridges returns all bridges with their ports, sorted by name.
 func (t *Topology) Bridges(ctx context.Context) ([]Bridge, error) {
 	var bridges []topologyBridge
 	var ports []topologyPort
 	var interfaces []topologyInterface
-	if err := errors.Join(t.db.client.List(ctx, &bridges), t.db.client.List(ctx, &ports), t.db.client.List(ctx, &interfaces)); err != nil {
+	if err := errors.Join(t.db.client.List(ctx, &bridges), t.db.client.List(ctx, &ports),
+		t.db.client.List(ctx, &interfaces)); err != nil {
 		return nil, fmt.Errorf("list bridges: %w", err)
 	}
 	byID := map[string]BridgePort{}
@@ -129,7 +133,14 @@ func (t *Topology) Bridges(ctx context.Context) ([]Bridge, error) {
 	}
 	out := make([]Bridge, 0, len(bridges))
 	for _, b := range bridges {
-		one := Bridge{Name: b.Name, Datapath: b.Datapath, FailMode: value(b.FailMode), STP: b.STP, RSTP: b.RSTP, McastSnoop: b.McastSnoop}
+		one := Bridge{
+			Name:       b.Name,
+			Datapath:   b.Datapath,
+			FailMode:   value(b.FailMode),
+			STP:        b.STP,
+			RSTP:       b.RSTP,
+			McastSnoop: b.McastSnoop,
+		}
 		for _, id := range b.Ports {
 			if p, ok := byID[id]; ok {
 				one.Ports = append(one.Ports, p)
@@ -143,7 +154,12 @@ func (t *Topology) Bridges(ctx context.Context) ([]Bridge, error) {
 }
 
 func (p *topologyPort) describe(interfaces map[string]topologyInterface) BridgePort {
-	out := BridgePort{Name: p.Name, Mode: value(p.Mode), Tag: value(p.Tag), Trunks: slices.Sorted(slices.Values(p.Trunks))}
+	out := BridgePort{
+		Name:   p.Name,
+		Mode:   value(p.Mode),
+		Tag:    value(p.Tag),
+		Trunks: slices.Sorted(slices.Values(p.Trunks)),
+	}
 	for _, id := range p.Interfaces {
 		i := interfaces[id]
 		out.Interfaces = append(out.Interfaces, i.Name)
@@ -161,7 +177,14 @@ func value[T any](p *T) (v T) {
 }
 
 func (b *Bridge) row() *topologyBridge {
-	row := &topologyBridge{UUID: "newbridge", Name: b.Name, Datapath: b.Datapath, STP: b.STP, RSTP: b.RSTP, McastSnoop: b.McastSnoop}
+	row := &topologyBridge{
+		UUID:       "newbridge",
+		Name:       b.Name,
+		Datapath:   b.Datapath,
+		STP:        b.STP,
+		RSTP:       b.RSTP,
+		McastSnoop: b.McastSnoop,
+	}
 	if b.FailMode != "" {
 		row.FailMode = &b.FailMode
 	}
@@ -181,7 +204,8 @@ func (t *Topology) SetBridge(ctx context.Context, b Bridge) error {
 		if err != nil {
 			return err
 		}
-		link, err := t.db.client.Where(root).Mutate(root, model.Mutation{Field: &root.Bridges, Mutator: ovsdb.MutateOperationInsert, Value: []string{row.UUID}})
+		link, err := t.db.client.Where(root).Mutate(root,
+			model.Mutation{Field: &root.Bridges, Mutator: ovsdb.MutateOperationInsert, Value: []string{row.UUID}})
 		if err != nil {
 			return err
 		}
@@ -211,15 +235,16 @@ func (t *Topology) DeleteBridge(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	ops, err := t.db.client.Where(root).Mutate(root, model.Mutation{Field: &root.Bridges, Mutator: ovsdb.MutateOperationDelete, Value: []string{b.UUID}})
+	ops, err := t.db.client.Where(root).Mutate(root,
+		model.Mutation{Field: &root.Bridges, Mutator: ovsdb.MutateOperationDelete, Value: []string{b.UUID}})
 	if err != nil {
 		return err
 	}
 	return t.db.transact(ctx, "delete bridge "+name, ops)
 }
 
-// AddPort puts an interface on the bridge: an internal one is made by that, any other must be there. It returns when the
-// switch has opened the port.
+// AddPort puts an interface on the bridge: an internal one is made by that, any other must be there. It returns when
+// the switch has opened the port.
 func (t *Topology) AddPort(ctx context.Context, bridge string, p BridgePort, mac string) error {
 	b, err := findOne(ctx, t.db, func(b *topologyBridge) bool { return b.Name == bridge })
 	if err != nil {
@@ -238,7 +263,8 @@ func (t *Topology) AddPort(ctx context.Context, bridge string, p BridgePort, mac
 	if err != nil {
 		return err
 	}
-	link, err := t.db.client.Where(b).Mutate(b, model.Mutation{Field: &b.Ports, Mutator: ovsdb.MutateOperationInsert, Value: []string{row.UUID}})
+	link, err := t.db.client.Where(b).Mutate(b,
+		model.Mutation{Field: &b.Ports, Mutator: ovsdb.MutateOperationInsert, Value: []string{row.UUID}})
 	if err != nil {
 		return err
 	}
@@ -328,7 +354,8 @@ func (t *Topology) DeletePort(ctx context.Context, name string) error {
 	if err != nil {
 		return fmt.Errorf("the bridge of port %s: %w", name, err)
 	}
-	ops, err := t.db.client.Where(b).Mutate(b, model.Mutation{Field: &b.Ports, Mutator: ovsdb.MutateOperationDelete, Value: []string{p.UUID}})
+	ops, err := t.db.client.Where(b).Mutate(b,
+		model.Mutation{Field: &b.Ports, Mutator: ovsdb.MutateOperationDelete, Value: []string{p.UUID}})
 	if err != nil {
 		return err
 	}

@@ -1,5 +1,6 @@
-// Package ovstest boots a real Open vSwitch for tests: ovsdb-server and ovs-vswitchd of this machine in a directory of their
-// own, with the dummy datapath, so that no device of the machine is touched, or with another in the network namespace that the test is in.
+// Package ovstest boots a real Open vSwitch for tests: ovsdb-server and ovs-vswitchd of this machine in a directory of
+// their own, with the dummy datapath, so that no device of the machine is touched, or with another in the network
+// namespace that the test is in.
 package ovstest
 
 import (
@@ -35,8 +36,8 @@ func Start(t testing.TB, ports int) *Switch {
 	return s
 }
 
-// StartOn boots a switch with a bridge br0 of a datapath type, "netdev" or "system", in the network namespace of the calling thread, where the ports are
-// interfaces; their OpenFlow numbers are 1…
+// StartOn boots a switch with a bridge br0 of a datapath type, "netdev" or "system", in the network namespace of the
+// calling thread, where the ports are interfaces; their OpenFlow numbers are 1…
 func StartOn(t testing.TB, datapath string, ports []string) *Switch {
 	t.Helper()
 	var args []string
@@ -61,29 +62,33 @@ func start(t testing.TB, args ...string) *Switch {
 	t.Cleanup(func() { s.stop(t) })
 	db := filepath.Join(dir, "conf.db")
 	s.run(t, "ovsdb-tool", "create", db, schema)
-	s.run(t, "ovsdb-server", db, "--remote=punix:"+s.path("db.sock"), "--pidfile="+s.path("ovsdb-server.pid"), "--detach", "--no-chdir",
+	s.run(t, "ovsdb-server", db, "--remote=punix:"+s.path("db.sock"), "--pidfile="+s.path("ovsdb-server.pid"),
+		"--detach", "--no-chdir",
 		"--log-file="+s.path("ovsdb-server.log"), "-vconsole:off")
 	s.VSCtl(t, "--no-wait", "init")
-	s.run(t, "ovs-vswitchd", append([]string{s.OVSDB(), "--pidfile=" + s.path("ovs-vswitchd.pid"), "--detach", "--no-chdir",
-		"--log-file=" + s.path("ovs-vswitchd.log"), "-vconsole:off"}, args...)...)
+	s.run(t, "ovs-vswitchd",
+		append([]string{s.OVSDB(), "--pidfile=" + s.path("ovs-vswitchd.pid"), "--detach", "--no-chdir",
+			"--log-file=" + s.path("ovs-vswitchd.log"), "-vconsole:off"}, args...)...)
 	return s
 }
 
 func (s *Switch) addBridge(t testing.TB, datapath, kind string, ports []string) {
 	t.Helper()
-	args := []string{"add-br", s.Bridge, "--", "set", "bridge", s.Bridge, "datapath_type=" + datapath, "fail-mode=secure", "protocols=OpenFlow13"}
+	args := []string{"add-br", s.Bridge, "--", "set", "bridge", s.Bridge, "datapath_type=" + datapath,
+		"fail-mode=secure", "protocols=OpenFlow13"}
 	for i, name := range ports {
-		args = append(args, "--", "add-port", s.Bridge, name, "--", "set", "interface", name, "type="+kind, fmt.Sprintf("ofport_request=%d", i+1))
+		args = append(args, "--", "add-port", s.Bridge, name, "--", "set", "interface", name, "type="+kind,
+			fmt.Sprintf("ofport_request=%d", i+1))
 	}
 	s.VSCtl(t, args...)
 }
 
 func (s *Switch) path(name string) string { return filepath.Join(s.Dir, name) }
 
-// OVSDB is the endpoint of ovsdb-server.
+// OVSDB returns the endpoint of ovsdb-server.
 func (s *Switch) OVSDB() string { return "unix:" + s.path("db.sock") }
 
-// Management is the path of the bridge's management socket.
+// Management returns the path of the bridge's management socket.
 func (s *Switch) Management() string { return s.path(s.Bridge + ".mgmt") }
 
 // VSCtl runs ovs-vsctl.
@@ -101,10 +106,11 @@ func (s *Switch) OFCtl(t testing.TB, command string, args ...string) string {
 // AppCtl runs ovs-appctl on ovs-vswitchd.
 func (s *Switch) AppCtl(t testing.TB, args ...string) string {
 	t.Helper()
-	return s.run(t, "ovs-appctl", append([]string{"--target=" + s.path("ovs-vswitchd."+s.pid("ovs-vswitchd")+".ctl")}, args...)...)
+	return s.run(t, "ovs-appctl",
+		append([]string{"--target=" + s.path("ovs-vswitchd."+s.pid("ovs-vswitchd")+".ctl")}, args...)...)
 }
 
-// Sent is how many packets have left by the port pN.
+// Sent returns the number of packets that left by the port pN.
 func (s *Switch) Sent(t testing.TB, port int) int {
 	t.Helper()
 	text := s.OFCtl(t, "dump-ports", fmt.Sprintf("p%d", port))
@@ -154,8 +160,8 @@ func (s *Switch) stop(t testing.TB) {
 	}
 }
 
-// Runs tells whether a process has not ended. One that has is there until its parent asks for it: of daemons that is process 1, which in
-// some containers does so every two seconds.
+// Runs reports whether a process is running. A process that has ended remains a zombie until its parent reaps it. The
+// parent of a daemon is process 1, which in some containers reaps every two seconds only.
 func Runs(pid int) bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

@@ -1,4 +1,5 @@
-// Package trace reads what ovs-vswitchd's ofproto/trace prints (ovs-vswitchd(8), "ofproto/trace"): which flows a packet meets.
+// Package trace reads what ovs-vswitchd's ofproto/trace prints (ovs-vswitchd(8), "ofproto/trace"): which flows a
+// packet meets.
 package trace
 
 import (
@@ -31,25 +32,27 @@ type Step struct {
 	Actions  []string
 }
 
-// told is what the datapath does with a packet that leaves by no port, and of which a controller is told: once or more, at times by
-// copies with a meter of their own.
-var told = regexp.MustCompile(`^(?:` + copied + `,)*(?:(?:meter\(\d+\),)*` + user + `|` + copied + `|drop)$`)
+// toController matches the datapath actions of a packet that leaves by no port and of which a controller gets one or
+// more copies, some with a meter of their own.
+var toController = regexp.MustCompile(`^(?:` + copied + `,)*(?:(?:meter\(\d+\),)*` + user + `|` + copied + `|` +
+	metered + `|drop)$`)
 
 const (
-	user   = `userspace\(pid=\d+,controller\([^()]*\)\)`
-	copied = `sample\(sample=100\.0%,actions\((?:meter\(\d+\),)?` + user + `\)\)`
+	user    = `userspace\(pid=\d+,controller\([^()]*\)\)`
+	metered = `meter\(\d+\)`
+	copied  = `sample\(sample=100\.0%,actions\((?:meter\(\d+\),)?` + user + `\)\)`
 )
 
-// Dropped tells whether the packet ends in the switch, or with its controller.
+// Dropped reports whether the packet is dropped or sent to a controller only.
 func (t *Trace) Dropped() bool {
 	if len(t.Passes) == 0 {
 		return true
 	}
 	end := t.Passes[len(t.Passes)-1].Datapath
-	return told.MatchString(end)
+	return toController.MatchString(end)
 }
 
-// Last is the last step.
+// Last returns the last step, and false if there is none.
 func (t *Trace) Last() (Step, bool) {
 	for i := len(t.Passes) - 1; i >= 0; i-- {
 		if steps := t.Passes[i].Steps; len(steps) > 0 {
@@ -104,11 +107,11 @@ func Parse(text string) (*Trace, error) {
 	return t, nil
 }
 
-// opened is a step whose actions may follow; more than one where an action resubmits. Depth is where its table's number ends: what is of it
-// is further in.
+// opened is a step whose actions may follow; more than one where an action resubmits. Depth is where its table's
+// number ends: what is of it is further in.
 type opened struct{ step, depth int }
 
-// within are those that a line that begins at this depth may be of.
+// within returns the open lines that can contain a line of this depth.
 func within(open []opened, depth int) []opened {
 	for len(open) > 0 && open[len(open)-1].depth >= depth {
 		open = open[:len(open)-1]
@@ -116,13 +119,17 @@ func within(open []opened, depth int) []opened {
 	return open
 }
 
+// noMatchAsked is a table miss while a connection is there of which Open vSwitch does not know the version yet. The
+// packet goes to controllers and nowhere else.
+const noMatchAsked = `No match, and a "packet-in" is called for.`
+
 func parseStep(table, flow string) (Step, error) {
 	n, err := strconv.ParseUint(table, 10, 8)
 	if err != nil {
 		return Step{}, errors.New("ofproto/trace: table " + table)
 	}
 	s := Step{Table: uint8(n)}
-	if flow == "No match." {
+	if flow == "No match." || flow == noMatchAsked {
 		s.Missed = true
 		return s, nil
 	}

@@ -29,12 +29,13 @@ type Cause struct {
 	Connections Connections `json:"connections"`
 }
 
-// Denies tells whether the cause is one for what is lost.
+// Denies reports whether the cause explains lost connections.
 func (c *Cause) Denies() bool { return c.Effect == Isolates || c.Effect == AllowsNoLonger }
 
 // effectTexts are completed by a direction, where the isolation is meant, and a place.
 var effectTexts = map[Effect]string{
-	Isolates: "isolated for %s by", IsolatesNoLonger: "no longer isolated for %s by", AllowsNoLonger: "no longer allowed by", Allows: "allowed by",
+	Isolates: "isolated for %s by", IsolatesNoLonger: "no longer isolated for %s by",
+	AllowsNoLonger: "no longer allowed by", Allows: "allowed by",
 }
 
 func (c *Cause) String() string {
@@ -45,13 +46,16 @@ func (c *Cause) String() string {
 	return text + " " + c.place()
 }
 
-// place is the policy, or its rule.
+// place returns the policy, or its rule.
 func (c *Cause) place() string {
 	if c.Rule < 0 {
 		return c.Policy
 	}
 	return fmt.Sprintf("%s %s[%d]", c.Policy, c.Direction, c.Rule)
 }
+
+// causeBytes is the memory of a cause.
+const causeBytes = 120
 
 // causes finds the causes of changes, and numbers equal lists of them.
 type causes struct {
@@ -80,38 +84,49 @@ func newCauses(in *interner) *causes {
 func (k *causes) id(list []Cause) int32 {
 	var key []byte
 	for i := range list {
-		key = append(key, list[i].Direction+" "+string(list[i].Effect)+" "+list[i].Policy+" "+strconv.Itoa(list[i].Rule)+" "+list[i].Connections.String()+"|"...)
+		c := &list[i]
+		key = append(key, c.Direction+" "+string(c.Effect)+" "+c.Policy+" "+strconv.Itoa(c.Rule)+" "...)
+		key = append(c.Connections.appendKey(key), '|')
 	}
-	id, known := k.ids[string(key)]
+	short := shortKey(key)
+	id, known := k.ids[short]
 	if !known {
+		k.in.work.hold(cellBytes + len(short) + causeBytes*len(list))
 		id = int32(len(k.lists))
-		k.ids[string(key)] = id
+		k.ids[short] = id
 		k.lists = append(k.lists, list)
 	}
 	return id
 }
 
-// of are the causes of a changed cell.
+// of returns the ID of the list of causes of a changed cell.
 func (k *causes) of(c *comparison, from, to int, o outcome) int32 {
 	both := [2]int32{k.side(c, policy.Egress, from, to, o), k.side(c, policy.Ingress, to, from, o)}
 	id, known := k.pairs[both]
-	if !known {
+	if !known && k.in.work.hold(cellBytes) {
 		id = k.id(append(k.lists[both[0]][:len(k.lists[both[0]]):len(k.lists[both[0]])], k.lists[both[1]]...))
 		k.pairs[both] = id
 	}
 	return id
 }
 
-// side are those of one side: what is lost that this side denies now, and what is gained that this side denied before.
+// side returns the causes of one side: what is lost that this side denies now, and what is gained that this side
+// denied before.
 func (k *causes) side(c *comparison, d policy.Direction, self, other int, o outcome) int32 {
-	s := sideChange{c: c, direction: d, before: c.before.isolated[d][self], now: c.after.isolated[d][self], other: other}
-	s.lost = k.in.minus(o.lost, at(c.after.side(d, self), other))
-	s.gained = k.in.minus(o.gained, at(c.before.side(d, self), other))
+	s := sideChange{
+		c:         c,
+		direction: d,
+		before:    c.before.isolated[d][self],
+		now:       c.after.isolated[d][self],
+		other:     other,
+	}
+	s.lost = k.in.minus(o.lost, c.after.allowed(d, self, other))
+	s.gained = k.in.minus(o.gained, c.before.allowed(d, self, other))
 	if s.lost == noneID && s.gained == noneID {
 		return 0
 	}
 	id, known := k.sides[s]
-	if !known {
+	if !known && k.in.work.hold(2*cellBytes) {
 		list := k.part(nil, c.after, c.before, s.now, s.before, s.lost, other, [2]Effect{Isolates, AllowsNoLonger})
 		list = k.part(list, c.before, c.after, s.before, s.now, s.gained, other, [2]Effect{IsolatesNoLonger, Allows})
 		id = k.id(list)
@@ -120,16 +135,24 @@ func (k *causes) side(c *comparison, d policy.Direction, self, other int, o outc
 	return id
 }
 
-// part are the causes of what one world denies and the other does not: the isolation that is in the first alone, or the
-// rules of the other that allow it.
-func (k *causes) part(list []Cause, denying, allowing *board, denies, allows int, what int32, other int, effects [2]Effect) []Cause {
+// part appends the causes of what one world denies and the other does not: the isolation that only the first world
+// has, or the rules of the other world that allow it.
+func (k *causes) part(
+	list []Cause, denying, allowing *board, denies, allows int, what int32, other int, effects [2]Effect,
+) []Cause {
 	if what == noneID {
 		return list
 	}
 	if allows == noIsolation {
 		i := &denying.isolations[denies]
 		for _, pol := range i.policies {
-			list = append(list, Cause{Direction: i.direction.String(), Effect: effects[0], Policy: pol.ID(), Rule: -1, Connections: k.in.values[what]})
+			list = append(list, Cause{
+				Direction:   i.direction.String(),
+				Effect:      effects[0],
+				Policy:      pol.ID(),
+				Rule:        -1,
+				Connections: k.in.values[what],
+			})
 		}
 		return list
 	}
@@ -137,23 +160,18 @@ func (k *causes) part(list []Cause, denying, allowing *board, denies, allows int
 	for _, pol := range i.policies {
 		rules := rulesOf(pol, i.direction)
 		for r := range rules {
-			if part := k.in.meet(what, allowing.allowedBy(pol, &rules[r], i, other)); part != noneID {
-				list = append(list, Cause{Direction: i.direction.String(), Effect: effects[1], Policy: pol.ID(), Rule: r, Connections: k.in.values[part]})
+			part := k.in.values[what].Intersect(allowing.allowedBy(pol, &rules[r], i, other))
+			if part.IsNone() || !k.in.work.step(part.size()) {
+				continue
 			}
+			list = append(list, Cause{
+				Direction:   i.direction.String(),
+				Effect:      effects[1],
+				Policy:      pol.ID(),
+				Rule:        r,
+				Connections: part,
+			})
 		}
 	}
 	return list
-}
-
-// allowedBy is what a rule of an isolation allows with another end.
-func (b *board) allowedBy(pol *policy.Policy, r *policy.PolicyRule, i *isolation, other int) int32 {
-	by := b.m.match(pol, r, b.ends[other])
-	if by == 0 {
-		return noneID
-	}
-	to, class := i.self, i.class
-	if i.direction == policy.Egress {
-		to, class = b.ends[other].pod, b.portClass[other]
-	}
-	return b.rule(r, by, i.direction, to, class)
 }

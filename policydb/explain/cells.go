@@ -1,62 +1,69 @@
 package explain
 
 import (
-	"fmt"
-	"strconv"
+	"crypto/sha256"
+	"encoding/binary"
 
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
-// board computes the Connections between each two of a list of ends, all of one model. Ends that may share an index in two
-// boards (of two models, or of two families) have invalid addresses where they don't exist.
+// board computes the Connections between each two of a list of ends, all of one model. Ends that may share an index in
+// two boards (of two models, or of two families) have invalid addresses where they don't exist.
 type board struct {
 	m    *Model
 	in   *interner
+	work *work
 	ends []end
 	// portClass numbers the ends' sets of named ports; 0 is none.
 	portClass []int
-	peers     map[string][]bool
-	rules     map[ruleKey]int32
-	policies  map[policyKey][]int32
+	rules     map[ruleKey]int32 // numbers rules and what they depend on
+	sets      map[string]int32  // interned Connections, by the numbers of the rules that match
+	// matches is how the peers of a rule match each end, of isolations that have a side.
+	matches map[*policy.PolicyRule][]match
 	// isolations are those that occur, by number; isolated is the number of each end's in a direction, or none.
 	isolations []isolation
 	numbers    map[string]int
 	isolated   [policy.Egress + 1][]int
+	key        []byte             // scratch
+	spans      []policy.PortRange // scratch
+	found      []foundRule        // scratch
 }
 
-// isolation is what isolates an end in a direction: policies, and for ingress its class of ports, which they allow.
+// isolation is the policies that isolate an end in a direction and, for ingress, its class of ports, which they allow.
 type isolation struct {
 	direction policy.Direction
 	policies  []*policy.Policy
 	class     int
 	self      *policy.Endpoint // one of those that are isolated so
-	side      []int32          // what is allowed with each other end; nil until somebody asks
+	// side is the interned Connections with each other end, unknownID until looked at. It is nil where few are looked
+	// at: cells has these.
+	side  []int32
+	cells map[int]int32
 }
 
-// noIsolation is the number of an end that no policy isolates.
-const noIsolation = -1
+const (
+	// noIsolation is the number of an end that no policy isolates.
+	noIsolation = -1
+	unknownID   = -1
+	cellBytes   = 40 // an entry of isolation.cells, or of another map of its kind
+)
 
-// ruleKey is what a rule, whose peers match, lets through to a class of ports.
+// ruleKey is what the Connections of a rule with matching peers depend on.
 type ruleKey struct {
 	rule  *policy.PolicyRule
 	names bool
 	class int
 }
 
-type policyKey struct {
-	policy    *policy.Policy
-	direction policy.Direction
-	class     int
-}
-
-func newBoard(m *Model, in *interner, ends []end) *board {
+func newBoard(w *work, m *Model, in *interner, ends []end) *board {
 	b := &board{
-		m: m, in: in, ends: ends, portClass: make([]int, len(ends)),
-		peers: map[string][]bool{}, rules: map[ruleKey]int32{}, policies: map[policyKey][]int32{}, numbers: map[string]int{},
+		m: m, in: in, work: w, ends: ends, portClass: make([]int, len(ends)),
+		rules: map[ruleKey]int32{}, sets: map[string]int32{}, numbers: map[string]int{},
+		matches: map[*policy.PolicyRule][]match{},
 	}
 	classes := map[string]int{"": 0}
 	for i, e := range ends {
-		if e.pod == nil {
+		if e.pod == nil || !w.step(1+len(e.pod.Ports)) {
 			continue
 		}
 		text := m.facts.ports(e.pod)
@@ -65,10 +72,11 @@ func newBoard(m *Model, in *interner, ends []end) *board {
 		}
 		b.portClass[i] = classes[text]
 	}
+	numbers := map[*policy.Policy]uint32{}
 	for _, d := range directions {
 		b.isolated[d] = make([]int, len(ends))
 		for i := range ends {
-			b.isolated[d][i] = b.isolation(d, i)
+			b.isolated[d][i] = b.isolation(d, i, numbers)
 		}
 	}
 	return b
@@ -76,8 +84,12 @@ func newBoard(m *Model, in *interner, ends []end) *board {
 
 var directions = []policy.Direction{policy.Egress, policy.Ingress}
 
-func (b *board) isolation(d policy.Direction, self int) int {
-	policies := b.m.isolating(d, b.ends[self].pod)
+func (b *board) isolation(d policy.Direction, self int, numbers map[*policy.Policy]uint32) int {
+	pod := b.ends[self].pod
+	if pod == nil || !b.work.step(1+len(b.m.policies[pod.Namespace])) {
+		return noIsolation
+	}
+	policies := b.m.isolating(d, pod)
 	if len(policies) == 0 {
 		return noIsolation
 	}
@@ -85,156 +97,214 @@ func (b *board) isolation(d policy.Direction, self int) int {
 	if d == policy.Ingress {
 		class = b.portClass[self]
 	}
-	key := []byte(d.String() + strconv.Itoa(class))
+	b.key = binary.LittleEndian.AppendUint32(append(b.key[:0], byte(d)), uint32(class))
 	for _, pol := range policies {
-		key = fmt.Appendf(key, "|%p", pol)
+		n, known := numbers[pol]
+		if !known {
+			n = uint32(len(numbers))
+			numbers[pol] = n
+		}
+		b.key = binary.LittleEndian.AppendUint32(b.key, n)
 	}
-	number, known := b.numbers[string(key)]
-	if !known {
-		number = len(b.isolations)
-		b.numbers[string(key)] = number
-		b.isolations = append(b.isolations, isolation{direction: d, policies: policies, class: class, self: b.ends[self].pod})
+	key := shortKey(b.key)
+	number, known := b.numbers[key]
+	if known {
+		return number
 	}
+	if !b.work.hold(cellBytes + len(key) + 8*len(policies)) {
+		return noIsolation
+	}
+	number = len(b.isolations)
+	b.numbers[key] = number
+	b.isolations = append(b.isolations, isolation{direction: d, policies: policies, class: class, self: pod})
 	return number
 }
 
-// cells are by source and destination; none where an end doesn't exist. They hold for two different addresses.
+// shortKey returns a string that only equal keys have, of no more than 64 bytes.
+func shortKey(key []byte) string {
+	if len(key) <= 2*sha256.Size {
+		return string(key)
+	}
+	sum := sha256.Sum256(key)
+	return string(sum[:])
+}
+
+// cells returns the cells by source and destination; a cell is empty if one of its ends does not exist. A cell is
+// valid for two different addresses.
 func (b *board) cells() [][]int32 {
-	ingress := make([][]int32, len(b.ends))
-	for to := range b.ends {
-		ingress[to] = b.side(policy.Ingress, to)
+	if !b.work.hold(4 * len(b.ends) * len(b.ends)) {
+		return nil
+	}
+	for i := range b.isolations {
+		b.widen(i)
 	}
 	cells := make([][]int32, len(b.ends))
 	for from := range b.ends {
-		cells[from] = b.row(from, ingress)
+		cells[from] = make([]int32, len(b.ends))
+		if !b.ends[from].addr.IsValid() || !b.work.step(len(b.ends)) {
+			continue
+		}
+		for to := range cells[from] {
+			if b.ends[to].addr.IsValid() {
+				cells[from][to] = b.cell(from, to)
+			}
+		}
 	}
 	return cells
 }
 
-func (b *board) row(from int, ingress [][]int32) []int32 {
-	row := make([]int32, len(b.ends))
-	if !b.ends[from].addr.IsValid() {
-		return row
+// cell returns what may pass from one end to another.
+func (b *board) cell(from, to int) int32 {
+	egress := b.allowed(policy.Egress, from, to)
+	if egress == noneID {
+		return noneID
 	}
-	egress := b.side(policy.Egress, from)
-	for to := range row {
-		if b.ends[to].addr.IsValid() {
-			row[to] = b.in.meet(at(egress, to), at(ingress[to], from))
-		}
-	}
-	return row
+	return b.in.meet(egress, b.allowed(policy.Ingress, to, from))
 }
 
-// at is the value at an index of a side; a nil side is open.
-func at(side []int32, i int) int32 {
-	if side == nil {
-		return allID
+// widen gives an isolation room for all other ends.
+func (b *board) widen(number int) {
+	if number == noIsolation || b.isolations[number].side != nil || !b.work.hold(4*len(b.ends)) {
+		return
 	}
-	return side[i]
+	side := make([]int32, len(b.ends))
+	for i := range side {
+		side[i] = unknownID
+	}
+	b.isolations[number].side = side
 }
 
-// side is what the policies of one end allow with each other end; nil where none isolates it.
-func (b *board) side(d policy.Direction, self int) []int32 {
+// allowed returns what the policies of one end allow with another; all where none isolates it.
+func (b *board) allowed(d policy.Direction, self, other int) int32 {
 	number := b.isolated[d][self]
 	if number == noIsolation {
-		return nil
-	}
-	i := &b.isolations[number]
-	if i.side == nil {
-		i.side = make([]int32, len(b.ends))
-		for _, pol := range i.policies {
-			b.unite(i.side, b.policy(policyKey{pol, d, i.class}, i.self))
-		}
-	}
-	return i.side
-}
-
-func (b *board) unite(into, side []int32) {
-	for i, id := range side {
-		if id != noneID {
-			into[i] = b.in.union(into[i], id)
-		}
-	}
-}
-
-// policy is what a policy's rules allow with each end. The class is that of self where the packets go there.
-func (b *board) policy(key policyKey, self *policy.Endpoint) []int32 {
-	side, known := b.policies[key]
-	if known {
-		return side
-	}
-	side = make([]int32, len(b.ends))
-	rules := rulesOf(key.policy, key.direction)
-	for i := range rules {
-		r := &rules[i]
-		for other, by := range b.matches(key.policy, r) {
-			if by == 0 {
-				continue
-			}
-			to, class := self, key.class
-			if key.direction == policy.Egress {
-				to, class = b.ends[other].pod, b.portClass[other]
-			}
-			side[other] = b.in.union(side[other], b.rule(r, by, key.direction, to, class))
-		}
-	}
-	b.policies[key] = side
-	return side
-}
-
-func (b *board) rule(r *policy.PolicyRule, by match, d policy.Direction, to *policy.Endpoint, class int) int32 {
-	if r.AnyPort {
 		return allID
 	}
-	key := ruleKey{r, by.names(d), class}
-	id, known := b.rules[key]
-	if !known {
-		id = b.in.id(by.connections(r, d, to))
-		b.rules[key] = id
+	i := &b.isolations[number]
+	if i.side != nil {
+		if i.side[other] == unknownID {
+			i.side[other] = b.unite(i, other)
+		}
+		return i.side[other]
+	}
+	id, known := i.cells[other]
+	if !known && b.work.hold(cellBytes) {
+		if i.cells == nil {
+			i.cells = map[int]int32{}
+		}
+		id = b.unite(i, other)
+		i.cells[other] = id
 	}
 	return id
 }
 
-// matches is by what a rule's peers match each end.
-func (b *board) matches(pol *policy.Policy, r *policy.PolicyRule) []match {
-	by := make([]match, len(b.ends))
-	if r.AnyPeer {
-		for i := range by {
-			by[i] = byAny
+// unite returns the union of what the matching rules of an isolation allow with another end. It is computed once for
+// each set of rules, from all of their ports at once.
+func (b *board) unite(i *isolation, other int) int32 {
+	b.key, b.found = b.key[:0], b.found[:0]
+	for _, pol := range i.policies {
+		rules := rulesOf(pol, i.direction)
+		for n := range rules {
+			r := &rules[n]
+			by := b.match(pol, r, i, other)
+			if by == 0 {
+				continue
+			}
+			if r.AnyPort {
+				return allID
+			}
+			_, class := b.to(i, other)
+			b.key = binary.LittleEndian.AppendUint32(b.key, uint32(b.number(ruleKey{r, by.names(i.direction), class})))
+			b.found = append(b.found, foundRule{r, by})
 		}
-		return by
 	}
-	for i := range r.Peers {
-		kind := kindOf(&r.Peers[i])
-		for end, matches := range b.peer(pol, &r.Peers[i]) {
-			if matches {
-				by[end] |= kind
+	if len(b.found) == 0 {
+		return noneID
+	}
+	key := shortKey(b.key)
+	id, known := b.sets[key]
+	if !known && b.work.hold(cellBytes+len(key)) {
+		id = b.in.id(b.portsOf(i, other))
+		b.sets[key] = id
+	}
+	return id
+}
+
+// match returns how the peers of a rule match an end.
+func (b *board) match(pol *policy.Policy, r *policy.PolicyRule, i *isolation, other int) match {
+	if r.AnyPeer || i.side == nil {
+		if !b.work.step(1 + len(r.Peers)) {
+			return 0
+		}
+		return b.m.match(pol, r, b.ends[other])
+	}
+	row := b.matches[r]
+	if row == nil {
+		if !b.work.hold(len(b.ends)) || !b.work.step(len(b.ends)*(1+len(r.Peers))) {
+			return 0
+		}
+		row = make([]match, len(b.ends))
+		for n, e := range b.ends {
+			if e.addr.IsValid() {
+				row[n] = b.m.match(pol, r, e)
 			}
 		}
+		b.matches[r] = row
 	}
-	return by
+	if !b.work.step(1) {
+		return 0
+	}
+	return row[other]
 }
 
-func (b *board) peer(pol *policy.Policy, peer *policy.Peer) []bool {
-	key := peerKey(pol, peer)
-	matches, known := b.peers[key]
-	if !known {
-		matches = make([]bool, len(b.ends))
-		for i, e := range b.ends {
-			matches[i] = e.addr.IsValid() && b.m.peerMatches(pol, peer, e)
+// foundRule is a rule with the way in which its peers match.
+type foundRule struct {
+	rule *policy.PolicyRule
+	by   match
+}
+
+func (b *board) portsOf(i *isolation, other int) Connections {
+	to, _ := b.to(i, other)
+	b.spans = b.spans[:0]
+	for _, f := range b.found {
+		cost := len(f.rule.Ports)
+		if to != nil {
+			cost += len(to.Ports)
 		}
-		b.peers[key] = matches
+		if !b.work.step(cost) {
+			return Connections{}
+		}
+		b.spans = f.by.appendPorts(b.spans, f.rule, i.direction, to)
 	}
-	return matches
+	return unionOf(b.spans)
 }
 
-func peerKey(pol *policy.Policy, peer *policy.Peer) string {
-	if peer.Block != nil {
-		return blockText(peer.Block)
+func (b *board) number(key ruleKey) int32 {
+	n, known := b.rules[key]
+	if !known && b.work.hold(cellBytes) {
+		n = int32(len(b.rules))
+		b.rules[key] = n
 	}
-	namespace := ""
-	if peer.Namespaces == nil {
-		namespace = pol.Namespace
+	return n
+}
+
+// to returns the pod that packets between an isolated end and another go to, and its class of ports.
+func (b *board) to(i *isolation, other int) (*policy.Endpoint, int) {
+	if i.direction == policy.Egress {
+		return b.ends[other].pod, b.portClass[other]
 	}
-	return namespace + "|" + peer.Namespaces.Canonical() + "|" + peer.Pods.Canonical()
+	return i.self, i.class
+}
+
+// allowedBy returns what one rule of an isolation allows with another end.
+func (b *board) allowedBy(pol *policy.Policy, r *policy.PolicyRule, i *isolation, other int) Connections {
+	to, _ := b.to(i, other)
+	cost := 1 + len(r.Peers) + len(r.Ports)
+	if to != nil {
+		cost += len(to.Ports)
+	}
+	if !b.work.step(cost) {
+		return Connections{}
+	}
+	return b.m.match(pol, r, b.ends[other]).connections(r, i.direction, to)
 }

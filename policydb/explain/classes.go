@@ -1,6 +1,8 @@
 package explain
 
 import (
+	"encoding/binary"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -12,17 +14,26 @@ import (
 
 // facts are all of which policies in force may judge pods by.
 type facts struct {
-	// labels are the values that selectors name of pods' labels, by key. All other values of a key are as good as each other.
-	labels map[string]map[string]bool
+	// labels are the values that selectors name of pods' labels, by key. All other values of a key are as good as each
+	// other.
+	labels map[string]*namedLabel
 	names  map[string]bool // of ports
 	blocks []*policy.IPBlock
+	index  blockIndex // of blocks
+	number uint32     // of labels and values
+}
+
+// namedLabel is a key of labels with the values that selectors name, all of them numbered.
+type namedLabel struct {
+	number uint32
+	values map[string]uint32
 }
 
 func factsOf(policies []*policy.Policy) facts {
-	f := facts{labels: map[string]map[string]bool{}, names: map[string]bool{}}
+	f := facts{labels: map[string]*namedLabel{}, names: map[string]bool{}, index: blockIndex{}}
 	seen := map[string]bool{}
 	for _, pol := range policies {
-		if pol.Audit {
+		if pol.DryRun {
 			continue
 		}
 		f.addSelector(&pol.AppliedTo)
@@ -42,6 +53,7 @@ func (f *facts) addRule(r *policy.PolicyRule, seen map[string]bool) {
 			continue
 		}
 		seen[blockText(p.Block)] = true
+		f.index.add(p.Block, uint32(len(f.blocks)))
 		f.blocks = append(f.blocks, p.Block)
 	}
 	for _, pp := range r.Ports {
@@ -55,42 +67,53 @@ func (f *facts) addSelector(s *policy.Selector) {
 	if s == nil {
 		return
 	}
-	for _, r := range s.Requirements {
-		if f.labels[r.Key] == nil {
-			f.labels[r.Key] = map[string]bool{}
-		}
-		for _, value := range r.Values {
-			f.labels[r.Key][value] = true
+	for i := range s.Requirements {
+		r := &s.Requirements[i]
+		f.name(r.Key, slices.Values(r.Values))
+	}
+}
+
+// name notes values of a label.
+func (f *facts) name(key string, values iter.Seq[string]) {
+	l := f.labels[key]
+	if l == nil {
+		f.number++
+		l = &namedLabel{number: f.number, values: map[string]uint32{}}
+		f.labels[key] = l
+	}
+	for value := range values {
+		if _, known := l.values[value]; !known {
+			f.number++
+			l.values[value] = f.number
 		}
 	}
 }
 
-// with are the facts of both; of labels alone.
+// with returns the facts of both worlds, limited to labels.
 func (f *facts) with(o *facts) facts {
-	both := facts{labels: map[string]map[string]bool{}}
-	for _, labels := range []map[string]map[string]bool{f.labels, o.labels} {
-		for key, values := range labels {
-			if both.labels[key] == nil {
-				both.labels[key] = map[string]bool{}
-			}
-			maps.Copy(both.labels[key], values)
+	both := facts{labels: map[string]*namedLabel{}}
+	for _, labels := range []map[string]*namedLabel{f.labels, o.labels} {
+		for key, l := range labels {
+			both.name(key, maps.Keys(l.values))
 		}
 	}
 	return both
 }
 
-// told are the labels that policies tell apart, and the keys of those of which they only tell that they are there; both as a
-// text too: "app=web,tier", sorted.
-func (f *facts) told(e *policy.Endpoint) (labels map[string]string, text string) {
+// distinguished returns the labels whose values policies distinguish, and the keys of labels that policies only test
+// for existence; text has both, sorted, such as "app=web,tier".
+func (f *facts) distinguished(e *policy.Endpoint) (labels map[string]string, text string) {
 	labels = map[string]string{}
 	var texts []string
 	for key, value := range e.Labels {
-		switch named, ok := f.labels[key]; {
-		case !ok:
-		case named[value]:
+		l := f.labels[key]
+		if l == nil {
+			continue
+		}
+		if _, named := l.values[value]; named {
 			labels[key] = value
 			texts = append(texts, key+"="+value)
-		default:
+		} else {
 			texts = append(texts, key)
 		}
 	}
@@ -98,7 +121,36 @@ func (f *facts) told(e *policy.Endpoint) (labels map[string]string, text string)
 	return labels, strings.Join(texts, ",")
 }
 
-// ports is a text that two pods share exactly if they give the same numbers to the names that policies use.
+// appendLabels appends bytes that two pods share exactly if no selector distinguishes their labels.
+func (f *facts) appendLabels(key []byte, e *policy.Endpoint) []byte {
+	var buf [16]uint32
+	numbers := buf[:0]
+	for name, value := range e.Labels {
+		l := f.labels[name]
+		if l == nil {
+			continue
+		}
+		number, named := l.values[value]
+		if !named {
+			number = l.number
+		}
+		numbers = append(numbers, number)
+	}
+	slices.Sort(numbers)
+	return appendNumbers(key, numbers)
+}
+
+// appendNumbers appends a list so that it has an end.
+func appendNumbers(key []byte, list []uint32) []byte {
+	key = binary.LittleEndian.AppendUint32(key, uint32(len(list)))
+	for _, n := range list {
+		key = binary.LittleEndian.AppendUint32(key, n)
+	}
+	return key
+}
+
+// ports returns a text that is equal for two pods if and only if they assign the same numbers to the port names that
+// policies use.
 func (f *facts) ports(e *policy.Endpoint) string {
 	var ports []string
 	for _, p := range e.Ports {
@@ -110,37 +162,33 @@ func (f *facts) ports(e *policy.Endpoint) string {
 	return strings.Join(slices.Compact(ports), ",")
 }
 
-// class is a text that two pods share exactly if no policy can tell them apart: by namespace, labels, named ports and the
-// ipBlocks that have their addresses.
-func (m *Model) class(e *policy.Endpoint) string {
-	var b strings.Builder
-	b.WriteString(strconv.Quote(e.Namespace))
-	_, labels := m.facts.told(e)
-	b.WriteString(labels + "|" + m.facts.ports(e))
+// appendClass appends bytes that are equal for two pods if and only if no policy distinguishes them by namespace,
+// labels, named ports or the ipBlocks that contain their addresses.
+func appendClass(m *Model, key []byte, e *policy.Endpoint, w *work) []byte {
+	if !w.step(4 + len(e.Labels) + len(e.Ports)) {
+		return key
+	}
+	key = append(append(key, e.Namespace...), 0)
+	key = m.facts.appendLabels(key, e)
+	key = append(append(key, m.facts.ports(e)...), 0)
+	var buf [16]uint32
 	for _, six := range families {
-		if a := m.address(e, six); a.IsValid() {
-			b.WriteString("|" + m.facts.blocksOf(a))
-		} else {
-			b.WriteString("-")
+		a := m.address(e, six)
+		if !a.IsValid() {
+			key = append(key, '-')
+			continue
 		}
+		blocks, looked := m.facts.index.holding(buf[:0], a)
+		w.step(looked)
+		key = appendNumbers(append(key, '|'), blocks)
 	}
-	return b.String()
-}
-
-func (f *facts) blocksOf(a netip.Addr) string {
-	in := make([]byte, (len(f.blocks)+7)/8)
-	for i, b := range f.blocks {
-		if blockContains(b, a) {
-			in[i/8] |= 1 << (i % 8)
-		}
-	}
-	return string(in)
+	return key
 }
 
 // families are those of addresses, by Is6.
 var families = []bool{false, true}
 
-// address is the pod's own of a family, or an invalid one.
+// address returns the address of a family that belongs to the pod, or an invalid one.
 func (m *Model) address(e *policy.Endpoint, six bool) netip.Addr {
 	for _, a := range e.Addresses {
 		if a.Is6() == six && m.owners[a] == e {
@@ -150,7 +198,7 @@ func (m *Model) address(e *policy.Endpoint, six bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// has tells of each family whether the pod has an address that is its own.
+// has reports for each family whether an address of it belongs to the pod.
 func (m *Model) has(e *policy.Endpoint) (has [2]bool) {
 	for i, six := range families {
 		has[i] = m.address(e, six).IsValid()
@@ -158,5 +206,5 @@ func (m *Model) has(e *policy.Endpoint) (has [2]bool) {
 	return has
 }
 
-// addressable tells whether the pod has any address that is its own.
+// addressable reports whether any address belongs to the pod.
 func (m *Model) addressable(e *policy.Endpoint) bool { return m.has(e) != [2]bool{} }

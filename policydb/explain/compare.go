@@ -9,20 +9,23 @@ import (
 
 // comparison is of two boards whose ends have the same indexes.
 type comparison struct {
+	work          *work
 	in            *interner
 	before, after *board
 	causes        *causes
 	known         map[[2]int32]outcome
-	// egress and ingress tell of each end whether its policies may be others than before; targets are those of ingress.
+	// egress and ingress are true for ends with possibly different policies than before; targets lists those of
+	// ingress.
 	egress, ingress []bool
 	targets         []int
 }
 
-// samePeers tells whether two models have the same pods and namespaces, so that only policies can make a difference.
+// samePeers reports whether two models have the same pods and namespaces, so that they differ in policies only.
 func samePeers(a, b *Model) bool {
-	return slices.Equal(a.endpoints, b.endpoints) && maps.EqualFunc(a.namespaces, b.namespaces, func(x, y *policy.Namespace) bool {
-		return maps.Equal(x.Labels, y.Labels)
-	})
+	return slices.Equal(a.endpoints, b.endpoints) &&
+		maps.EqualFunc(a.namespaces, b.namespaces, func(x, y *policy.Namespace) bool {
+			return maps.Equal(x.Labels, y.Labels)
+		})
 }
 
 // touch finds the ends whose policies may be others than before: all, unless the peers are shared.
@@ -35,29 +38,27 @@ func (c *comparison) touch(shared bool) {
 	}
 }
 
-// pairs is how many cells changes looks at.
-func (c *comparison) pairs() (n int) {
-	for _, is := range c.egress {
-		if is {
-			n += len(c.egress)
-		} else {
-			n += len(c.targets)
-		}
-	}
-	return n
-}
-
-// changes are the cells that differ, in order. Alone tells of an index that it is one pod, which always reaches itself.
+// changes returns the cells that differ, in order. Alone reports whether an index is a group of one pod; a pod always
+// reaches itself.
 func (c *comparison) changes(alone func(int) bool) (list []change) {
 	c.known = map[[2]int32]outcome{}
 	all := make([]int, len(c.egress))
 	for i := range all {
 		all[i] = i
 	}
+	for _, to := range c.targets {
+		c.before.widen(c.before.isolated[policy.Ingress][to])
+		c.after.widen(c.after.isolated[policy.Ingress][to])
+	}
 	for from := range c.egress {
 		look := c.targets
 		if c.egress[from] {
 			look = all
+			c.before.widen(c.before.isolated[policy.Egress][from])
+			c.after.widen(c.after.isolated[policy.Egress][from])
+		}
+		if !c.work.step(1 + len(look)) {
+			return nil
 		}
 		list = c.row(list, from, look, alone)
 	}
@@ -80,19 +81,23 @@ func (b *board) isolatedBy(d policy.Direction, self int) []*policy.Policy {
 	return b.isolations[number].policies
 }
 
+// changeBytes is the memory of a change, with what becomes of it.
+const changeBytes = 200
+
 func (c *comparison) row(list []change, from int, look []int, alone func(int) bool) []change {
 	if len(look) == 0 || !c.after.ends[from].addr.IsValid() {
 		return list
 	}
-	old, now := c.before.side(policy.Egress, from), c.after.side(policy.Egress, from)
 	for _, to := range look {
 		if to == from && alone(to) || !c.after.ends[to].addr.IsValid() {
 			continue
 		}
-		was := c.in.meet(at(old, to), at(c.before.side(policy.Ingress, to), from))
-		is := c.in.meet(at(now, to), at(c.after.side(policy.Ingress, to), from))
+		was, is := c.before.cell(from, to), c.after.cell(from, to)
 		if was == is {
 			continue
+		}
+		if !c.work.hold(changeBytes) {
+			return nil
 		}
 		o := c.outcome(was, is)
 		o.causes = c.causes.of(c, from, to, o)

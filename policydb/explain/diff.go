@@ -1,9 +1,7 @@
 package explain
 
 import (
-	"errors"
-	"fmt"
-	"math"
+	"context"
 	"slices"
 
 	"github.com/flowkeep/flowkeep/policydb/policy"
@@ -28,96 +26,118 @@ type Delta struct {
 	Groups []Group `json:"groups,omitempty"`
 	// Differences speak of each pair of groups at most once a family. They are sorted by To, then by From.
 	Differences []Difference `json:"differences,omitempty"`
-	// OnlyBefore and OnlyAfter are the pods that have an address of their own in one of the worlds only: namespace/name,
-	// sorted. They are in no Difference.
+	// OnlyBefore and OnlyAfter are the pods that have an address of their own in one of the worlds only:
+	// namespace/name, sorted. They are in no Difference.
 	OnlyBefore []string `json:"onlyBefore,omitempty"`
 	OnlyAfter  []string `json:"onlyAfter,omitempty"`
 
 	finder *finder // of a Delta that Diff made
 }
 
-// Same tells whether nothing differs.
+// Same reports whether the worlds do not differ.
 func (d *Delta) Same() bool {
 	return len(d.Differences) == 0 && len(d.OnlyBefore) == 0 && len(d.OnlyAfter) == 0
 }
 
-// Diff tells between whom the Connections of two worlds differ, addresses outside the cluster included. A pod is the same
-// in both worlds if its namespace and name are, and has the address families that it has in both; groups are of pods that neither world's policies can tell apart, their
-// labels those of the world after. Where the worlds share their pods and namespaces, as with a Trial, the cost is that of the pods
-// that the changed policies apply to, times all others.
+// Diff returns the pairs of groups with different Connections in two worlds, including addresses outside the cluster.
+// A pod is the same in both worlds if its namespace and name are equal; it has the address families that it has in
+// both. Groups have pods that the policies of neither world distinguish; their labels are those of the world after. If
+// the worlds have the same pods and namespaces, as with a Trial, the cost is proportional to the number of pods that
+// the changed policies apply to, times the number of all others.
 func Diff(before, after *Model) Delta {
-	d, _ := DiffWithin(before, after, math.MaxInt)
+	d, _ := DiffWithin(context.Background(), before, after, Bounds{})
 	return d
 }
 
-// ErrTooMany is returned where more pairs of groups would have to be compared than was allowed.
-var ErrTooMany = errors.New("too many groups of pods that policies tell apart")
-
-// DiffWithin is Diff, which gives up where it would compare more than most pairs of groups: memory may be needed for each.
-func DiffWithin(before, after *Model, most int) (Delta, error) {
-	d, old, now := pair(before, after)
-	in := newInterner()
-	causes := newCauses(in)
+// DiffWithin computes a Delta within a context and bounds. Its errors are the context's and ErrTooMany.
+func DiffWithin(ctx context.Context, before, after *Model, bounds Bounds) (Delta, error) {
+	w := newWork(ctx, bounds)
 	shared := samePeers(before, after)
+	d, old, now := pair(w, before, after, shared)
+	in := newInterner(w)
+	causes := newCauses(in)
 	var by [2][]change
 	for family, six := range families {
+		if w.err != nil {
+			return Delta{}, w.err
+		}
 		if now.any(family) {
-			c := comparison{in: in, before: newBoard(before, in, old.ends(before, six)), after: newBoard(after, in, now.ends(after, six)), causes: causes}
-			c.touch(shared)
-			if n := c.pairs(); n > most {
-				return Delta{}, fmt.Errorf("%w: %d pairs of groups, and no more than %d are compared", ErrTooMany, n, most)
+			c := comparison{
+				work:   w,
+				in:     in,
+				before: newBoard(w, before, in, old.ends(before, six)),
+				after:  newBoard(w, after, in, now.ends(after, six)),
+				causes: causes,
 			}
+			c.touch(shared)
 			by[family] = c.changes(now.alone)
 		}
+	}
+	if w.err != nil {
+		return Delta{}, w.err
 	}
 	d.Differences = fold(in, causes, now.mergeChanges(by[0], by[1]))
 	var index []int
 	d.Groups, index = used(now.groups, d.Differences)
 	d.finder = newFinder(&d, after, &now, index)
-	return d, nil
+	return d, w.err
 }
 
-// pair groups the pods that both worlds have. The two lists of groups have the same indexes, and other representatives.
-func pair(before, after *Model) (d Delta, old, now groups) {
-	was := map[string]*policy.Endpoint{}
+// podName is the name of a pod; it needs no memory of its own.
+type podName struct{ namespace, name string }
+
+func nameOf(e *policy.Endpoint) podName { return podName{e.Namespace, e.Name} }
+
+// pair groups the pods that both worlds have. The two lists of groups have the same indexes, and other representatives
+// unless the worlds share their pods.
+func pair(w *work, before, after *Model, shared bool) (d Delta, old, now groups) {
+	was := map[podName]*policy.Endpoint{}
 	for _, e := range before.endpoints {
-		if before.addressable(e) && was[e.ID()] == nil {
-			was[e.ID()] = e
+		if w.step(1) && before.addressable(e) && was[nameOf(e)] == nil {
+			w.hold(cellBytes)
+			was[nameOf(e)] = e
 		}
 	}
-	both := map[string]*policy.Endpoint{}
 	named := before.facts.with(&after.facts)
 	now.named = &named
+	both := make(map[podName]bool, len(was))
 	for _, e := range after.endpoints {
-		switch id := e.ID(); {
-		case !after.addressable(e) || both[id] != nil:
-		case was[id] == nil:
-			d.OnlyAfter = append(d.OnlyAfter, id)
+		switch name := nameOf(e); {
+		case !w.step(1):
+			return d, old, now
+		case !after.addressable(e) || both[name]:
+		case was[name] == nil:
+			d.OnlyAfter = append(d.OnlyAfter, e.ID())
 		default:
-			both[id] = was[id]
-			now.add(before.class(was[id])+"\n"+after.class(e), e, after)
+			both[name] = true
+			now.key = append(appendClass(before, now.key[:0], was[name], w), '\n')
+			now.key = appendClass(after, now.key, e, w)
+			now.add(w, e, after)
 		}
 	}
-	for id := range was {
-		if both[id] == nil {
-			d.OnlyBefore = append(d.OnlyBefore, id)
+	for name, e := range was {
+		if !both[name] {
+			d.OnlyBefore = append(d.OnlyBefore, e.ID())
 		}
 	}
 	slices.Sort(d.OnlyBefore)
 	slices.Sort(d.OnlyAfter)
 	now.finish()
 	now.addOutside(before, after)
-	return d, now.asBefore(before, both), now
+	if shared {
+		return d, now, now
+	}
+	return d, now.asBefore(before, was), now
 }
 
-// asBefore is the same groups with the pods as the world before has them. Both lists then know the families that a group has
-// in both worlds.
-func (l *groups) asBefore(before *Model, was map[string]*policy.Endpoint) groups {
+// asBefore returns the same groups with the pods as they are in the world before. Afterwards both lists have the
+// address families that a group has in both worlds.
+func (l *groups) asBefore(before *Model, was map[podName]*policy.Endpoint) groups {
 	old := *l
 	old.members = make([][]*policy.Endpoint, len(l.members))
 	for i, members := range l.members {
 		for _, e := range members {
-			old.members[i] = append(old.members[i], was[e.ID()])
+			old.members[i] = append(old.members[i], was[nameOf(e)])
 		}
 		if len(members) > 0 {
 			had := before.has(old.members[i][0])

@@ -29,7 +29,7 @@ func vary(g policytest.Gen, w *policy.World) *policy.World {
 			n := g.IntN(pods)
 			c.Endpoints[n] = g.Endpoint(n)
 		case 6:
-			c.Policies[i].Audit = !c.Policies[i].Audit
+			c.Policies[i].DryRun = !c.Policies[i].DryRun
 		}
 	}
 	return c
@@ -77,7 +77,7 @@ func cidrsOf(worlds ...*policy.World) []netip.Prefix {
 	list := []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
 	for _, w := range worlds {
 		for _, pol := range w.Policies {
-			if pol.Audit {
+			if pol.DryRun {
 				continue
 			}
 			for _, r := range slices.Concat(pol.Ingress, pol.Egress) {

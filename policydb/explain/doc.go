@@ -1,20 +1,21 @@
-// Package explain answers questions about the policies of a whole world: may this packet pass and why, what is allowed
-// between two ends, who reaches whom, and what would change with another set of policies.
+// Package explain answers queries about all policies of a world: is a packet allowed and why, what is allowed between
+// two ends, which pods reach each other, and what another set of policies would change.
 //
-// A Model is an index over a policy.World. Its answers are those of policy.Allowed, the oracle, and are plain values with
-// JSON tags, because they travel from netmaster to netctl and to the page:
+// A Model is an index over a policy.World. Its verdicts equal those of policy.Allowed, the oracle. Results are plain
+// values with JSON tags, because netmaster sends them to netctl and to the web UI:
 //
 //   - Judge is policy.Allowed, only faster.
-//   - Explain tells of one packet which policies isolate each end, what each of their rules says and where it fails, and
-//     the smallest changes that would let the packet pass (Remedy).
+//   - Explain lists for a packet the policies that isolate each end, the result of each of their rules with the reason,
+//     and the smallest changes that would allow the packet (Remedy).
 //   - Connections is the set of protocols and ports that is allowed between two addresses.
-//   - Matrix is the Connections between all pods, by groups of pods that no policy can tell apart.
-//   - Diff is where the Connections of two worlds differ, addresses outside the cluster included.
+//   - Matrix is the Connections between all pods, by groups of pods that no policy distinguishes.
+//   - Diff lists where the Connections of two worlds differ, addresses outside the cluster included.
 //
-// Policies in a dry run judge nothing; Explain tells what they would say (DryRun), and Enforced makes the world in which they judge.
+// Policies in a dry run do not affect verdicts. Explain returns the verdict that they would give (DryRun), and
+// Enforced returns the world in which they are in force.
 //
-// The package is pure: no clock, no input, no output. Models are immutable; all their methods may be called concurrently.
+// The package is pure: no clock, no input, no output. Models are immutable and safe for concurrent use.
 //
-// What it doesn't know: Services (addresses are those of pods, after translation), and that a node always reaches its own
-// pods. A caller that has a node's own address before it says so itself.
+// Services are not modelled (addresses are those of pods, after translation), and neither is the rule that a node
+// always reaches its own pods. Callers handle a node's own addresses themselves.
 package explain

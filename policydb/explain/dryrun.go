@@ -6,16 +6,17 @@ import (
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
-// DryRun is what policies in a dry run (policy.Policy.Audit) would say, all of them together with those in force, of a packet that passes.
+// DryRun is the verdict of all policies in a dry run (policy.Policy.DryRun), with those in force, on a packet that
+// passes.
 type DryRun struct {
 	Allowed bool `json:"allowed"`
-	// Egress and Ingress are the sides that only policies in a dry run would isolate, and that those therefore judge; else nil. Their
-	// Policies and Remedies are of dry runs.
+	// Egress and Ingress are the sides that only policies in a dry run would isolate, and that those therefore judge;
+	// else nil. Their Policies and Remedies are of dry runs.
 	Egress  *Side `json:"egress,omitempty"`
 	Ingress *Side `json:"ingress,omitempty"`
 }
 
-// dryRun is nil where no dry run would judge the packet.
+// dryRun returns the verdict of the dry runs, or nil if no dry run applies to the packet.
 func (x *Explanation) dryRun(egress, ingress view) *DryRun {
 	if !x.Allowed {
 		return nil
@@ -30,7 +31,7 @@ func (x *Explanation) dryRun(egress, ingress view) *DryRun {
 	return &run
 }
 
-// dryRun is the side as dry runs would have it; nil if the side in force, now, leaves them nothing to judge.
+// dryRun returns the side with the dry runs in force, or nil if the present side, now, already isolates the pod.
 func (v *view) dryRun(now *Side) *Side {
 	policies := v.m.dryRuns.isolating(v.direction, v.self.pod)
 	if now.Reason != ReasonOpen || len(policies) == 0 {
@@ -40,7 +41,8 @@ func (v *view) dryRun(now *Side) *Side {
 	return &side
 }
 
-// Alike tells whether both say the same for the same reasons, as of two address families; either may be nil.
+// Alike reports whether two results have the same verdict for the same reasons, such as those of two address families;
+// either may be nil.
 func (r *DryRun) Alike(o *DryRun) bool {
 	if r == nil || o == nil {
 		return r == o
@@ -48,15 +50,15 @@ func (r *DryRun) Alike(o *DryRun) bool {
 	return r.Egress.Alike(o.Egress) && r.Ingress.Alike(o.Ingress)
 }
 
-// Enforced is the world in which the policies in a dry run are in force with all others: what passes now, and is denied there, is what
-// the dry runs would deny. The worlds share everything else.
+// Enforced returns the world in which the policies in a dry run are in force together with all others. A packet that
+// is allowed now and denied there is one that the dry runs would deny. The worlds share everything else.
 func Enforced(w *policy.World) *policy.World {
 	out := *w
 	out.Policies = slices.Clone(w.Policies)
 	for i, p := range out.Policies {
-		if p.Audit {
+		if p.DryRun {
 			enforced := *p
-			enforced.Audit = false
+			enforced.DryRun = false
 			out.Policies[i] = &enforced
 		}
 	}

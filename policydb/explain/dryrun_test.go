@@ -20,7 +20,7 @@ func TestDryRunsAreTheOracles(t *testing.T) {
 		enforced := explain.Enforced(w)
 		for range 40 {
 			p := g.Packet(pods)
-			run, want := m.Explain(p).DryRun, policy.Audited(w, p)
+			run, want := m.Explain(p).DryRun, policy.DryRun(w, p)
 			if none := len(want.Egress.Isolated)+len(want.Ingress.Isolated) == 0; run == nil || none {
 				if run != nil || !none {
 					t.Errorf("%+v: %+v, the oracle says %+v", p, run, want)
@@ -65,7 +65,7 @@ func TestDryRunsAreNoPartOfVerdicts(t *testing.T) {
 	changed := 0
 	worlds(t, 60, func(_ policytest.Gen, w *policy.World, m *explain.Model) {
 		without := *w
-		without.Policies = slices.DeleteFunc(slices.Clone(w.Policies), func(p *policy.Policy) bool { return p.Audit })
+		without.Policies = slices.DeleteFunc(slices.Clone(w.Policies), func(p *policy.Policy) bool { return p.DryRun })
 		bare := explain.NewModel(&without)
 		if a, b := m.Matrix(explain.Question{Outside: true}), bare.Matrix(explain.Question{Outside: true}); !reflect.DeepEqual(a, b) {
 			t.Errorf("the matrix is %+v, without dry runs %+v", a, b)
@@ -85,7 +85,7 @@ func TestDryRunsAreNoPartOfVerdicts(t *testing.T) {
 func TestTryOfADryRun(t *testing.T) {
 	w := policytest.New(3).World(5, 3)
 	staged := *w.Policies[0]
-	staged.Audit = true
+	staged.DryRun = true
 	_, tried := explain.Try(w, []explain.Attempt{{Policy: &staged}})
 	if len(tried) != 1 || tried[0].Action != explain.Changed || !slices.Contains(tried[0].Notes, "it is a dry run: it isolates nobody and allows nothing") {
 		t.Errorf("from enforced: %+v", tried)

@@ -18,11 +18,12 @@ type Explanation struct {
 	Self    bool `json:"self,omitempty"`
 	Egress  Side `json:"egress"`
 	Ingress Side `json:"ingress"`
-	// DryRun is what policies in a dry run would say of a packet that is allowed; nil where none would isolate an end that is not isolated.
+	// DryRun is what policies in a dry run would say of a packet that is allowed; nil where none would isolate an end
+	// that is not isolated.
 	DryRun *DryRun `json:"dryRun,omitempty"`
 }
 
-// EndKind tells whose an address is.
+// EndKind is the kind of owner that an address has.
 type EndKind string
 
 // Kinds of ends. Only of pods do policies isolate any, or selectors choose any.
@@ -104,7 +105,7 @@ type PortReport struct {
 	Failure *PortFailure      `json:"failure,omitempty"`
 }
 
-// Explain tells why a packet may pass or not. Its verdict, and which rules allow, are those of policy.Allowed.
+// Explain returns why a packet is allowed or denied. The verdict and the allowing rules are those of policy.Allowed.
 func (m *Model) Explain(p policy.Packet) Explanation {
 	x := Explanation{From: m.describe(p.From), To: m.describe(p.To), Protocol: p.Protocol, Port: p.Port}
 	from, to := m.end(p.From), m.end(p.To)
@@ -138,7 +139,8 @@ func (m *Model) describe(a netip.Addr) End {
 	return x
 }
 
-// carrying are those pods that carry an address which is not theirs, and the first one's node.
+// carrying returns the IDs of the matching pods that use an address that does not belong to them, and the node of the
+// first one.
 func (m *Model) carrying(a netip.Addr, which func(*policy.Endpoint) bool) (ids []string, node string) {
 	for _, e := range m.others[a] {
 		if !which(e) {
@@ -160,7 +162,7 @@ type view struct {
 	packet      policy.Packet
 }
 
-// to is the pod that the packet goes to, or nil.
+// to returns the pod that the packet goes to, or nil.
 func (v *view) to() *policy.Endpoint {
 	if v.direction == policy.Egress {
 		return v.other.pod
@@ -179,7 +181,7 @@ func (v *view) explain() Side {
 	return v.side(policies)
 }
 
-// side is what policies that isolate say.
+// side returns the verdict of isolating policies.
 func (v *view) side(policies []*policy.Policy) Side {
 	side := Side{Reason: ReasonIsolated}
 	for _, pol := range policies {
@@ -226,7 +228,7 @@ func (v *view) rule(pol *policy.Policy, r *policy.PolicyRule, index int) RuleRep
 	return report
 }
 
-// Allowing are the rules that allow, of all policies.
+// Allowing returns the allowing rules of all policies.
 func (s *Side) Allowing() (list []policy.Origin) {
 	for _, p := range s.Policies {
 		for _, r := range p.Rules {
@@ -238,15 +240,16 @@ func (s *Side) Allowing() (list []policy.Origin) {
 	return list
 }
 
-// Alike tells whether two sides say the same for the same reasons; either may be nil.
+// Alike reports whether two sides have the same verdict for the same reasons; either may be nil.
 func (s *Side) Alike(o *Side) bool {
 	if s == nil || o == nil {
 		return s == o
 	}
-	return s.Reason == o.Reason && slices.Equal(s.Allowing(), o.Allowing()) && slices.Equal(s.Isolating(), o.Isolating())
+	return s.Reason == o.Reason && slices.Equal(s.Allowing(), o.Allowing()) &&
+		slices.Equal(s.Isolating(), o.Isolating())
 }
 
-// Isolating are the IDs of the policies that isolate the pod.
+// Isolating returns the IDs of the policies that isolate the pod.
 func (s *Side) Isolating() []string {
 	list := make([]string, len(s.Policies))
 	for i, p := range s.Policies {

@@ -19,9 +19,11 @@ const (
 	NamespaceLabel   PeerFailureKind = "namespaceLabel"   // nor its namespace's
 	OtherNamespace   PeerFailureKind = "otherNamespace"   // the peer means pods of the policy's own namespace
 	UnknownNamespace PeerFailureKind = "unknownNamespace" // of the pod's namespace nothing is known
-	NotAPod          PeerFailureKind = "notAPod"          // selectors choose pods only, and those only that have an address of their own
+	// selectors choose pods only, and those only that have an address of their own
+	NotAPod          PeerFailureKind = "notAPod"
 	NotInBlock       PeerFailureKind = "notInBlock"       // the address is not in the ipBlock's CIDR
 	Excepted         PeerFailureKind = "excepted"         // it is, but one of except has it
+	LabelsOverBudget PeerFailureKind = "labelsOverBudget" // the pod's labels are left out: no selector chooses it
 	EmptyPeer        PeerFailureKind = "emptyPeer"        // the entry has neither selectors nor ipBlock
 )
 
@@ -39,7 +41,7 @@ type PeerFailure struct {
 	Block netip.Prefix `json:"block,omitzero"`
 }
 
-// String is a sentence without a full stop.
+// String returns a sentence without a full stop.
 func (f PeerFailure) String() string {
 	switch f.Kind {
 	case PodLabel:
@@ -52,6 +54,8 @@ func (f PeerFailure) String() string {
 		return "namespace " + f.Subject + " is not known"
 	case NotAPod:
 		return f.Subject + " is no pod's own address, and selectors choose pods"
+	case LabelsOverBudget:
+		return "the labels of pod " + f.Subject + " are over the budget, and no selector chooses it"
 	case NotInBlock:
 		return fmt.Sprintf("%s is not in %s", f.Subject, f.Block)
 	case Excepted:
@@ -68,7 +72,7 @@ func (f PeerFailure) labelText() string {
 	return has + ", wanted: " + f.Requirement.String()
 }
 
-// peerFailures is all that keeps the peer from matching the other end; nothing if it matches.
+// peerFailures returns all reasons why the peer does not match the other end, or none if it matches.
 func (v *view) peerFailures(pol *policy.Policy, peer *policy.Peer) []PeerFailure {
 	address := v.other.addr.String()
 	switch {
@@ -80,7 +84,9 @@ func (v *view) peerFailures(pol *policy.Policy, peer *policy.Peer) []PeerFailure
 		return []PeerFailure{{Kind: NotAPod, Subject: address}}
 	}
 	failures := v.namespaceFailures(pol, peer)
-	if peer.Pods != nil {
+	if v.other.pod.LabelsLeftOut > 0 {
+		failures = append(failures, PeerFailure{Kind: LabelsOverBudget, Subject: v.other.pod.ID()})
+	} else if peer.Pods != nil {
 		failures = append(failures, labelFailures(PodLabel, v.other.pod.ID(), peer.Pods, v.other.pod.Labels)...)
 	}
 	return failures
@@ -113,7 +119,9 @@ func blockFailures(b *policy.IPBlock, a netip.Addr) []PeerFailure {
 	return nil
 }
 
-func labelFailures(kind PeerFailureKind, subject string, s *policy.Selector, labels map[string]string) (failures []PeerFailure) {
+func labelFailures(
+	kind PeerFailureKind, subject string, s *policy.Selector, labels map[string]string,
+) (failures []PeerFailure) {
 	for i := range s.Requirements {
 		r := &s.Requirements[i]
 		if meets(r, labels) {
@@ -140,7 +148,8 @@ type PortFailureKind string
 const (
 	OtherProtocol PortFailureKind = "otherProtocol" // the entry speaks of another protocol
 	OtherPort     PortFailureKind = "otherPort"     // the packet's port is another number
-	NoSuchName    PortFailureKind = "noSuchName"    // the pod that the packet goes to has no port of that name and protocol
+	// the pod that the packet goes to has no port of that name and protocol
+	NoSuchName    PortFailureKind = "noSuchName"
 	OtherNumber   PortFailureKind = "otherNumber"   // it has, with other numbers
 	NameOfNoPod   PortFailureKind = "nameOfNoPod"   // the packet goes to no pod, and names are pods'
 	NameWithBlock PortFailureKind = "nameWithBlock" // egress to what only an ipBlock chose: a name means nothing there
@@ -158,7 +167,7 @@ type PortFailure struct {
 	Numbers []uint16 `json:"numbers,omitempty"`
 }
 
-// String is a sentence without a full stop.
+// String returns a sentence without a full stop.
 func (f PortFailure) String() string {
 	switch f.Kind {
 	case OtherProtocol, OtherPort:
@@ -166,7 +175,8 @@ func (f PortFailure) String() string {
 	case NoSuchName:
 		return fmt.Sprintf("pod %s has no port named %s/%s", f.Pod, f.Protocol, f.Name)
 	case OtherNumber:
-		return fmt.Sprintf("on pod %s the port %s is %s, the packet has %s", f.Pod, f.Name, numbersText(f.Protocol, f.Numbers), portText(f.Protocol, f.Port))
+		return fmt.Sprintf("on pod %s the port %s is %s, the packet has %s", f.Pod, f.Name,
+			numbersText(f.Protocol, f.Numbers), portText(f.Protocol, f.Port))
 	case NameOfNoPod:
 		return fmt.Sprintf("%s is a pod's port name, and the packet goes to no pod", f.Name)
 	}
@@ -190,7 +200,7 @@ func numbersText(p policy.Protocol, numbers []uint16) string {
 	return p.String() + "/" + strings.Join(texts, ",")
 }
 
-// portFailure is nil if the entry matches. Without names, named ports count for nothing.
+// portFailure returns nil if the entry matches. If names is false, named ports never match.
 func (v *view) portFailure(pp policy.PolicyPort, names bool) *PortFailure {
 	to := v.to()
 	if portMatches(pp, names, to, v.packet) {
@@ -204,7 +214,9 @@ func (v *view) portFailure(pp policy.PolicyPort, names bool) *PortFailure {
 	return f
 }
 
-func portFailureKind(pp policy.PolicyPort, names bool, to *policy.Endpoint, p policy.Protocol) (PortFailureKind, []uint16) {
+func portFailureKind(
+	pp policy.PolicyPort, names bool, to *policy.Endpoint, p policy.Protocol,
+) (PortFailureKind, []uint16) {
 	numbers := numbersOf(pp, to)
 	switch {
 	case pp.Protocol != p:
@@ -221,7 +233,7 @@ func portFailureKind(pp policy.PolicyPort, names bool, to *policy.Endpoint, p po
 	return OtherNumber, numbers
 }
 
-// numbersOf are the ports that a pod gives a name, sorted.
+// numbersOf returns the numbers that a pod declares for a named port, sorted.
 func numbersOf(pp policy.PolicyPort, to *policy.Endpoint) (numbers []uint16) {
 	if to == nil || pp.Name == "" {
 		return nil

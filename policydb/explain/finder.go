@@ -11,14 +11,16 @@ import (
 type finder struct {
 	model *Model
 	pods  map[string]int // the index in Delta.Groups of those that occur
-	areas []foundArea
+	areas []Area
 	known map[netip.Addr]int // of addresses outside, as far as they were asked for
 	lost  map[int][]int      // the differences that take something away, by the index of a destination
 }
 
-type foundArea struct {
-	cidr  netip.Prefix
-	group int // -1: it is in no difference
+// Area is a network outside the cluster that a Delta distinguishes.
+type Area struct {
+	CIDR netip.Prefix `json:"cidr"`
+	// Group is the index in Delta.Groups, -1 where the area is in no difference.
+	Group int `json:"group"`
 }
 
 func newFinder(d *Delta, m *Model, l *groups, index []int) *finder {
@@ -26,13 +28,19 @@ func newFinder(d *Delta, m *Model, l *groups, index []int) *finder {
 	for i, group := range index {
 		switch {
 		case len(l.members[i]) == 0:
-			f.areas = append(f.areas, foundArea{l.groups[i].CIDR, group})
+			f.areas = append(f.areas, Area{l.groups[i].CIDR, group})
 		case group >= 0:
 			for _, e := range l.members[i] {
 				f.pods[e.ID()] = group
 			}
 		}
 	}
+	f.note(d)
+	return f
+}
+
+// note notes which differences take something away.
+func (f *finder) note(d *Delta) {
 	for i := range d.Differences {
 		if d.Differences[i].Lost.IsNone() {
 			continue
@@ -41,10 +49,30 @@ func newFinder(d *Delta, m *Model, l *groups, index []int) *finder {
 			f.lost[to] = append(f.lost[to], i)
 		}
 	}
-	return f
 }
 
-// group is the index of the group that an address is in, or -1.
+// Areas returns the networks that a Delta which Diff has made distinguishes. Restore takes them.
+func (d *Delta) Areas() []Area { return d.finder.areas }
+
+// Restore prepares a Delta that was decoded for Loses: with its areas, and a model of the pods in the world after.
+func (d *Delta) Restore(areas []Area, after *Model) {
+	f := &finder{
+		model: after,
+		pods:  map[string]int{},
+		areas: areas,
+		known: map[netip.Addr]int{},
+		lost:  map[int][]int{},
+	}
+	for i := range d.Groups {
+		for _, id := range d.Groups[i].Pods {
+			f.pods[id] = i
+		}
+	}
+	f.note(d)
+	d.finder = f
+}
+
+// group returns the index of the group that contains an address, or -1.
 func (f *finder) group(a netip.Addr) int {
 	if e := f.model.owners[a]; e != nil {
 		if group, ok := f.pods[e.ID()]; ok {
@@ -63,15 +91,15 @@ func (f *finder) group(a netip.Addr) int {
 func (f *finder) area(a netip.Addr) int {
 	group, bits := -1, -1
 	for _, area := range f.areas {
-		if area.cidr.Contains(a) && area.cidr.Bits() > bits {
-			group, bits = area.group, area.cidr.Bits()
+		if area.CIDR.Contains(a) && area.CIDR.Bits() > bits {
+			group, bits = area.Group, area.CIDR.Bits()
 		}
 	}
 	return group
 }
 
-// Loses is the index of the difference by which a packet that may pass in the world before may not in the one after; not ok
-// if there is none. The Delta must be one that Diff has made, and Loses is not for concurrent use.
+// Loses returns the index of the difference that denies a packet which is allowed in the world before; ok is false if
+// there is none. The Delta must come from Diff or be restored from one. Loses is not safe for concurrent use.
 func (d *Delta) Loses(p policy.Packet) (difference int, ok bool) {
 	from, to := d.finder.group(p.From), d.finder.group(p.To)
 	if from < 0 || to < 0 || p.From == p.To {
@@ -86,7 +114,8 @@ func (d *Delta) Loses(p policy.Packet) (difference int, ok bool) {
 	}
 	for _, i := range d.finder.lost[to] {
 		x := &d.Differences[i]
-		if _, in := slices.BinarySearch(x.From, from); in && (x.Family == 0 || x.Family == family) && x.Lost.Contains(p.Protocol, p.Port) {
+		if _, in := slices.BinarySearch(x.From, from); in && (x.Family == 0 || x.Family == family) &&
+			x.Lost.Contains(p.Protocol, p.Port) {
 			return i, true
 		}
 	}

@@ -18,8 +18,8 @@ type change struct {
 	outcome
 }
 
-// mergeChanges puts the changes of both families together where they are the same, and gives a family to those that only one
-// family has although both could.
+// mergeChanges puts the changes of both families together where they are the same, and gives a family to those that
+// only one family has although both could.
 func (l *groups) mergeChanges(four, six []change) (list []change) {
 	for len(four) > 0 || len(six) > 0 {
 		switch c := compareChanges(four, six); {
@@ -83,7 +83,16 @@ func fold(in *interner, causes *causes, list []change) (differences []Difference
 		if !known {
 			i = len(differences)
 			index[r] = i
-			differences = append(differences, Difference{From: sources[t], Family: t.family, Gained: in.values[t.gained], Lost: in.values[t.lost], Because: causes.lists[t.causes]})
+			if !in.work.hold(len(r.sources) + causeBytes*(1+len(causes.lists[t.causes]))) {
+				return nil
+			}
+			differences = append(differences, Difference{
+				From:    sources[t],
+				Family:  t.family,
+				Gained:  in.values[t.gained],
+				Lost:    in.values[t.lost],
+				Because: causes.lists[t.causes],
+			})
 		}
 		differences[i].To = append(differences[i].To, t.to)
 	}
@@ -96,7 +105,7 @@ func fold(in *interner, causes *causes, list []change) (differences []Difference
 	return differences
 }
 
-// packed is a list as the key of a map.
+// packed returns a list as a map key.
 func packed(list []int) string {
 	b := make([]byte, 0, 4*len(list))
 	for _, i := range list {
@@ -105,7 +114,8 @@ func packed(list []int) string {
 	return string(b)
 }
 
-// used are the groups that differences speak of, whose indexes it sets anew; index has the new one of each that was, or -1.
+// used returns the groups that occur in differences and changes the indexes in differences accordingly; index has the
+// new index of each earlier group, or -1.
 func used(groups []Group, differences []Difference) (list []Group, index []int) {
 	occurs := make([]bool, len(groups))
 	for _, d := range differences {

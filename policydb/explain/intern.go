@@ -6,30 +6,31 @@ const (
 	allID  int32 = 1
 )
 
-// interner gives equal Connections one number, so that a cell costs four bytes and two cells are combined by a look-up. Not
-// for concurrent use.
+// interner gives equal Connections one number, so that a cell costs four bytes and two cells are combined by a
+// look-up. Not for concurrent use.
 type interner struct {
+	work   *work
 	values []Connections
 	ids    map[string]int32
-	unions map[[2]int32]int32
 	meets  map[[2]int32]int32
 	rests  map[[2]int32]int32 // of minus
 }
 
-func newInterner() *interner {
-	in := &interner{ids: map[string]int32{}, unions: map[[2]int32]int32{}, meets: map[[2]int32]int32{}, rests: map[[2]int32]int32{}}
+func newInterner(w *work) *interner {
+	in := &interner{work: w, ids: map[string]int32{}, meets: map[[2]int32]int32{}, rests: map[[2]int32]int32{}}
 	in.id(Connections{})
 	in.id(All())
 	return in
 }
 
 func (in *interner) id(c Connections) int32 {
-	text := c.String()
-	id, known := in.ids[text]
+	key := shortKey(c.appendKey(nil))
+	id, known := in.ids[key]
 	if !known {
+		in.work.hold(2*cellBytes + len(key) + spanBytes*c.size())
 		id = int32(len(in.values))
 		in.values = append(in.values, c)
-		in.ids[text] = id
+		in.ids[key] = id
 	}
 	return id
 }
@@ -41,7 +42,8 @@ func (in *interner) union(a, b int32) int32 {
 	case a == noneID || b == allID:
 		return b
 	}
-	return in.remember(in.unions, a, b, Connections.Union)
+	in.count(a, b)
+	return in.id(in.values[a].Union(in.values[b]))
 }
 
 func (in *interner) meet(a, b int32) int32 {
@@ -51,32 +53,30 @@ func (in *interner) meet(a, b int32) int32 {
 	case a == allID || b == noneID:
 		return b
 	}
-	return in.remember(in.meets, a, b, Connections.Intersect)
+	return in.remember(in.meets, min(a, b), max(a, b), Connections.Intersect)
 }
 
-// minus is what is in a and not in b.
+// minus returns the elements of a that are not in b.
 func (in *interner) minus(a, b int32) int32 {
-	if a == b || a == noneID || b == allID {
+	switch {
+	case a == b || a == noneID || b == allID:
 		return noneID
-	}
-	if b == noneID {
+	case b == noneID:
 		return a
 	}
-	key := [2]int32{a, b}
-	id, ok := in.rests[key]
-	if !ok {
-		id = in.id(in.values[a].Minus(in.values[b]))
-		in.rests[key] = id
-	}
-	return id
+	return in.remember(in.rests, a, b, Connections.Minus)
 }
 
 func (in *interner) remember(known map[[2]int32]int32, a, b int32, op func(a, b Connections) Connections) int32 {
-	key := [2]int32{min(a, b), max(a, b)}
+	key := [2]int32{a, b}
 	id, ok := known[key]
-	if !ok {
+	if !ok && in.work.hold(cellBytes) {
+		in.count(a, b)
 		id = in.id(op(in.values[a], in.values[b]))
 		known[key] = id
 	}
 	return id
 }
+
+// count counts the steps of an operation on two values.
+func (in *interner) count(a, b int32) { in.work.step(in.values[a].size() + in.values[b].size()) }

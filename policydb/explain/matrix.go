@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -25,13 +26,13 @@ type Question struct {
 	Most int `json:"most,omitempty"`
 }
 
-// Group is pods, or addresses outside, that no policy can tell apart.
+// Group is a set of pods, or of addresses outside the cluster, that no policy distinguishes.
 type Group struct {
-	// Name is the pod's ID, "namespace label=value,label" for several (a label alone is there with whatever value), a CIDR,
-	// or for all that no narrower CIDR has "world" and "world IPv6". It is unique in its matrix.
+	// Name is the pod's ID, "namespace label=value,label" for several pods (a label without a value stands for any
+	// value), a CIDR, or "world" and "world IPv6" for the addresses of no narrower CIDR. It is unique in its matrix.
 	Name      string            `json:"name"`
 	Namespace string            `json:"namespace,omitempty"`
-	Labels    map[string]string `json:"labels,omitempty"` // those that policies tell apart
+	Labels    map[string]string `json:"labels,omitempty"` // only those that policies distinguish
 	Pods      []string          `json:"pods,omitempty"`   // namespace/name, sorted
 	// CIDR has the addresses of a group outside: all that are no pod's and in no narrower group.
 	CIDR netip.Prefix `json:"cidr,omitzero"`
@@ -42,8 +43,9 @@ type Group struct {
 // Matrix is who reaches whom.
 type Matrix struct {
 	Groups []Group `json:"groups"`
-	// Values are the Connections that occur; Cells[from][to] is the index of one, by the indexes of Groups. A cell on the
-	// diagonal speaks of two different pods of the group, or is "all" where it has but one: a pod always reaches itself.
+	// Values are the Connections that occur; Cells[from][to] is the index of one, by the indexes of Groups. A cell on
+	// the diagonal speaks of two different pods of the group, or is "all" where it has but one: a pod always reaches
+	// itself.
 	Values []Connections `json:"values"`
 	Cells  [][]int32     `json:"cells"`
 	// Uneven are the cells [from, to] in which the families differ, if the question asked for no family.
@@ -52,15 +54,15 @@ type Matrix struct {
 	Apart []string `json:"apart,omitempty"`
 }
 
-// Cell is what the group with index from may send to the group with index to.
+// Cell returns what group from may send to group to.
 func (x *Matrix) Cell(from, to int) Connections { return x.Values[x.Cells[from][to]] }
 
-// Find is the index of the group that a pod (namespace/name) is in, or -1.
+// Find returns the index of the group that contains a pod (namespace/name), or -1.
 func (x *Matrix) Find(pod string) int {
 	return slices.IndexFunc(x.Groups, func(g Group) bool { return slices.Contains(g.Pods, pod) })
 }
 
-// Between is what one pod may send to another, both namespace/name; not ok where the matrix lacks one of them.
+// Between returns what one pod may send to another, both namespace/name; ok is false if the matrix lacks one of them.
 func (x *Matrix) Between(from, to string) (c Connections, ok bool) {
 	i, j := x.Find(from), x.Find(to)
 	if i < 0 || j < 0 {
@@ -72,9 +74,16 @@ func (x *Matrix) Between(from, to string) (c Connections, ok bool) {
 	return x.Cell(i, j), true
 }
 
-// Matrix is who reaches whom.
+// Matrix returns the Connections between all groups.
 func (m *Model) Matrix(q Question) Matrix {
-	in := newInterner()
+	x, _ := m.MatrixWithin(context.Background(), q, Bounds{})
+	return x
+}
+
+// MatrixWithin computes a Matrix within a context and bounds. Its errors are the context's and ErrTooMany.
+func (m *Model) MatrixWithin(ctx context.Context, q Question, bounds Bounds) (Matrix, error) {
+	w := newWork(ctx, bounds)
+	in := newInterner(w)
 	var list groups
 	x := Matrix{Groups: []Group{}, Cells: [][]int32{}}
 	for _, e := range m.endpoints {
@@ -83,7 +92,8 @@ func (m *Model) Matrix(q Question) Matrix {
 		case !m.addressable(e):
 			x.Apart = append(x.Apart, e.ID())
 		default:
-			list.add(m.class(e), e, m)
+			list.key = appendClass(m, list.key[:0], e, w)
+			list.add(w, e, m)
 		}
 	}
 	slices.Sort(x.Apart)
@@ -92,21 +102,24 @@ func (m *Model) Matrix(q Question) Matrix {
 		list.addOutside(m)
 	}
 	x.Groups = append(x.Groups, list.groups...)
-	if q.Most > 0 && len(x.Groups) > q.Most {
-		return x
+	if q.Most > 0 && len(x.Groups) > q.Most || w.err != nil {
+		return x, w.err
 	}
 	four, six := cellsOf(m, in, list, q)
-	if four != nil || six != nil {
+	if w.err == nil && (four != nil || six != nil) {
 		x.Cells, x.Uneven = mergeFamilies(in, list, four, six)
 	}
 	if q.Protocol != 0 {
 		restrict(in, x.Cells, Ports(q.Protocol, q.Port, q.Port))
 	}
+	if w.err != nil {
+		return x, w.err
+	}
 	x.Values = compact(in, x.Cells)
-	return x
+	return x, nil
 }
 
-// cellsOf are the cells of both families, nil for one that is not asked for, or that nobody has.
+// cellsOf returns the cells of both families, nil for a family that was not requested or that no pod has.
 func cellsOf(m *Model, in *interner, list groups, q Question) (four, six [][]int32) {
 	if q.Family != 6 && list.any(0) {
 		four = list.cells(m, in, false)
@@ -117,6 +130,9 @@ func cellsOf(m *Model, in *interner, list groups, q Question) (four, six [][]int
 	return four, six
 }
 
+// unevenBytes is the memory of an entry of Matrix.Uneven.
+const unevenBytes = 16
+
 // mergeFamilies unites the cells of both families; uneven are those where both have an opinion and differ.
 func mergeFamilies(in *interner, list groups, four, six [][]int32) (cells [][]int32, uneven [][2]int) {
 	if four == nil {
@@ -124,7 +140,7 @@ func mergeFamilies(in *interner, list groups, four, six [][]int32) (cells [][]in
 	}
 	for from := range six {
 		for to, id := range six[from] {
-			if id != four[from][to] && list.both(from) && list.both(to) {
+			if id != four[from][to] && list.both(from) && list.both(to) && in.work.hold(unevenBytes) {
 				uneven = append(uneven, [2]int{from, to})
 			}
 			four[from][to] = in.union(four[from][to], id)
@@ -162,27 +178,37 @@ func compact(in *interner, cells [][]int32) (values []Connections) {
 type groups struct {
 	groups  []Group
 	index   map[string]int
+	key     []byte               // scratch: the class of the next pod
 	members [][]*policy.Endpoint // the first is the representative
 	outside []netip.Addr         // a representative, for groups outside
 	has     [][2]bool            // an address of each family, in both worlds where there are two
 	named   *facts               // by which groups are named; nil: by those of the model
 }
 
-// add puts a pod in the group of its class.
-func (l *groups) add(class string, e *policy.Endpoint, m *Model) {
+// podBytes and groupBytes are the memory of a pod in a group, and of a group without them.
+const (
+	podBytes   = 80
+	groupBytes = 400
+)
+
+// add puts a pod in the group of its class, which is the key.
+func (l *groups) add(w *work, e *policy.Endpoint, m *Model) {
 	if l.index == nil {
 		l.index = map[string]int{}
 	}
-	i, known := l.index[class]
+	w.hold(podBytes)
+	i, known := l.index[string(l.key)]
 	if !known {
+		w.hold(groupBytes + len(l.key))
 		i = len(l.groups)
-		l.index[class] = i
+		l.index[string(l.key)] = i
 		facts := &m.facts
 		if l.named != nil {
 			facts = l.named
 		}
-		labels, text := facts.told(e)
-		l.groups = append(l.groups, Group{Name: strings.TrimSpace(e.Namespace + " " + text), Namespace: e.Namespace, Labels: labels})
+		labels, text := facts.distinguished(e)
+		l.groups = append(l.groups,
+			Group{Name: strings.TrimSpace(e.Namespace + " " + text), Namespace: e.Namespace, Labels: labels})
 		l.members = append(l.members, nil)
 		l.outside = append(l.outside, netip.Addr{})
 		l.has = append(l.has, m.has(e))
@@ -242,7 +268,7 @@ func (l *groups) addOutside(models ...*Model) {
 	}
 }
 
-// ends are the representatives of the groups in a family; the groups' pods must be those of the model.
+// ends returns the representatives of the groups in a family; the groups' pods must be those of the model.
 func (l *groups) ends(m *Model, six bool) []end {
 	list := make([]end, len(l.groups))
 	family := 0
@@ -261,9 +287,12 @@ func (l *groups) ends(m *Model, six bool) []end {
 	return list
 }
 
-// cells are those of one family. The diagonal of a group of one pod is that pod with itself.
+// cells returns the cells of one family. The diagonal of a group of one pod is that pod with itself.
 func (l *groups) cells(m *Model, in *interner, six bool) [][]int32 {
-	cells := newBoard(m, in, l.ends(m, six)).cells()
+	cells := newBoard(in.work, m, in, l.ends(m, six)).cells()
+	if cells == nil {
+		return nil
+	}
 	for i := range l.members {
 		if l.alone(i) {
 			cells[i][i] = allID
@@ -272,10 +301,10 @@ func (l *groups) cells(m *Model, in *interner, six bool) [][]int32 {
 	return cells
 }
 
-// alone tells whether a group is one pod.
+// alone reports whether a group has exactly one pod.
 func (l *groups) alone(i int) bool { return len(l.members[i]) == 1 }
 
-// String tells what a group is for a message.
+// String returns a description of the group for messages.
 func (g Group) String() string {
 	if len(g.Pods) > 1 {
 		return fmt.Sprintf("%s (%d pods)", g.Name, len(g.Pods))

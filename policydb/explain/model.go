@@ -42,14 +42,26 @@ func NewModel(w *policy.World) *Model {
 			m.namespaces[ns.Name] = ns
 		}
 	}
-	for _, p := range w.Policies {
+	addPolicies(m, w.Policies)
+	return m
+}
+
+// With makes a model of the same namespaces and pods with other policies. The caller must not change the policies.
+func (m *Model) With(policies []*policy.Policy) *Model {
+	out := *m
+	out.policies, out.dryRuns, out.facts = byNamespace{}, byNamespace{}, factsOf(policies)
+	addPolicies(&out, policies)
+	return &out
+}
+
+func addPolicies(m *Model, policies []*policy.Policy) {
+	for _, p := range policies {
 		to := m.policies
-		if p.Audit {
+		if p.DryRun {
 			to = m.dryRuns
 		}
 		to[p.Namespace] = append(to[p.Namespace], p)
 	}
-	return m
 }
 
 func (m *Model) addEndpoint(e *policy.Endpoint) {
@@ -62,14 +74,15 @@ func (m *Model) addEndpoint(e *policy.Endpoint) {
 	}
 }
 
-// Owner is the pod that an address belongs to; nil for any other address.
+// Owner returns the pod that has an address, or nil for any other address.
 func (m *Model) Owner(a netip.Addr) *policy.Endpoint { return m.owners[a] }
 
-// Judge is policy.Allowed.
+// Judge returns the same verdict as policy.Allowed.
 func (m *Model) Judge(p policy.Packet) policy.Verdict {
 	from, to := m.owners[p.From], m.owners[p.To]
 	if from != nil && from == to {
-		return policy.Verdict{Allowed: true, Egress: policy.SideVerdict{Allowed: true}, Ingress: policy.SideVerdict{Allowed: true}}
+		return policy.Verdict{Allowed: true, Egress: policy.SideVerdict{Allowed: true},
+			Ingress: policy.SideVerdict{Allowed: true}}
 	}
 	v := policy.Verdict{Egress: m.judge(policy.Egress, from, p), Ingress: m.judge(policy.Ingress, to, p)}
 	v.Allowed = v.Egress.Allowed && v.Ingress.Allowed
@@ -95,7 +108,7 @@ func (m *Model) judge(d policy.Direction, e *policy.Endpoint, p policy.Packet) (
 	return v
 }
 
-// isolating are the policies in force that isolate a pod in a direction; none where e is nil.
+// isolating returns the policies in force that isolate a pod in a direction, or none if e is nil.
 func (m *Model) isolating(d policy.Direction, e *policy.Endpoint) []*policy.Policy {
 	return m.policies.isolating(d, e)
 }
@@ -172,19 +185,27 @@ func (m *Model) peerMatches(pol *policy.Policy, peer *policy.Peer, other end) bo
 		return other.pod.Namespace == pol.Namespace && peer.Pods.Matches(other.pod.Labels)
 	}
 	ns := m.namespaces[other.pod.Namespace]
-	return ns != nil && peer.Namespaces.Matches(ns.Labels) && (peer.Pods == nil || peer.Pods.Matches(other.pod.Labels))
+	return ns != nil && peer.Namespaces.Matches(ns.Labels) && podsMatch(peer, other.pod)
+}
+
+// podsMatch reports whether a peer's selector of pods chooses a pod; one without chooses every pod.
+func podsMatch(peer *policy.Peer, e *policy.Endpoint) bool {
+	if peer.Pods == nil {
+		return (&policy.Selector{}).Matches(e.Labels)
+	}
+	return peer.Pods.Matches(e.Labels)
 }
 
 func blockContains(b *policy.IPBlock, a netip.Addr) bool {
 	return b.CIDR.Contains(a) && !slices.ContainsFunc(b.Except, func(c netip.Prefix) bool { return c.Contains(a) })
 }
 
-// names tells whether named ports count: to an address that only an ipBlock chose a name means nothing.
+// names reports whether named ports can match: for an address that only an ipBlock selects they cannot.
 func (by match) names(d policy.Direction) bool {
 	return d == policy.Ingress || by&(byAny|bySelector) != 0
 }
 
-// portsAllow tells whether the rule, whose peers match so, lets the packet to the pod pass.
+// portsAllow reports whether the rule, with this match of its peers, allows the packet to the pod.
 func (by match) portsAllow(r *policy.PolicyRule, d policy.Direction, to *policy.Endpoint, p policy.Packet) bool {
 	if by == 0 || r.AnyPort {
 		return by != 0
@@ -200,40 +221,49 @@ func portMatches(pp policy.PolicyPort, names bool, to *policy.Endpoint, p policy
 	if pp.Name == "" {
 		return pp.First <= p.Port && p.Port <= pp.Last
 	}
-	return names && to != nil && slices.Contains(to.Ports, policy.NamedPort{Name: pp.Name, Protocol: pp.Protocol, Number: p.Port})
+	return names && to != nil &&
+		slices.Contains(to.Ports, policy.NamedPort{Name: pp.Name, Protocol: pp.Protocol, Number: p.Port})
 }
 
-// connections is what the rule, whose peers match so, lets through to the pod.
-func (by match) connections(r *policy.PolicyRule, d policy.Direction, to *policy.Endpoint) (c Connections) {
-	if by == 0 {
-		return c
-	}
-	if r.AnyPort {
+// connections returns what the rule, with this match of its peers, allows to the pod.
+func (by match) connections(r *policy.PolicyRule, d policy.Direction, to *policy.Endpoint) Connections {
+	switch {
+	case by == 0:
+		return Connections{}
+	case r.AnyPort:
 		return All()
 	}
-	names := by.names(d)
-	for _, pp := range r.Ports {
-		c = c.Union(portsOf(pp, names, to))
-	}
-	return c
+	return unionOf(by.appendPorts(nil, r, d, to))
 }
 
-func portsOf(pp policy.PolicyPort, names bool, to *policy.Endpoint) (c Connections) {
-	if pp.Name == "" {
-		return Ports(pp.Protocol, pp.First, pp.Last)
-	}
-	if !names || to == nil {
-		return c
-	}
-	for _, named := range to.Ports {
-		if named.Name == pp.Name && named.Protocol == pp.Protocol {
-			c = c.Union(Ports(named.Protocol, named.Number, named.Number))
+// appendPorts appends the ports of a rule, with names in place of which the pod gives numbers.
+func (by match) appendPorts(list []policy.PortRange, r *policy.PolicyRule, d policy.Direction,
+	to *policy.Endpoint,
+) []policy.PortRange {
+	names := by.names(d) && to != nil
+	var wanted map[string][]policy.Protocol
+	for _, pp := range r.Ports {
+		switch {
+		case pp.Name == "":
+			list = append(list, policy.PortRange{Protocol: pp.Protocol, First: pp.First, Last: pp.Last})
+		case names && wanted == nil:
+			wanted = map[string][]policy.Protocol{pp.Name: {pp.Protocol}}
+		case names && !slices.Contains(wanted[pp.Name], pp.Protocol):
+			wanted[pp.Name] = append(wanted[pp.Name], pp.Protocol)
 		}
 	}
-	return c
+	if wanted == nil {
+		return list
+	}
+	for _, p := range to.Ports {
+		if slices.Contains(wanted[p.Name], p.Protocol) {
+			list = append(list, policy.PortRange{Protocol: p.Protocol, First: p.Number, Last: p.Number})
+		}
+	}
+	return list
 }
 
-// Connections is what is allowed between two addresses.
+// Connections returns what is allowed between two addresses.
 func (m *Model) Connections(from, to netip.Addr) Connections {
 	source, target := m.end(from), m.end(to)
 	if source.pod != nil && source.pod == target.pod {
@@ -242,8 +272,8 @@ func (m *Model) Connections(from, to netip.Addr) Connections {
 	return m.side(policy.Egress, source, target).Intersect(m.side(policy.Ingress, target, source))
 }
 
-// side is what the policies of one end allow with the other.
-func (m *Model) side(d policy.Direction, self, other end) (c Connections) {
+// side returns what the policies of one end allow with the other end.
+func (m *Model) side(d policy.Direction, self, other end) Connections {
 	to := self.pod
 	if d == policy.Egress {
 		to = other.pod
@@ -252,11 +282,19 @@ func (m *Model) side(d policy.Direction, self, other end) (c Connections) {
 	if len(policies) == 0 {
 		return All()
 	}
+	var list []policy.PortRange
 	for _, pol := range policies {
 		rules := rulesOf(pol, d)
 		for i := range rules {
-			c = c.Union(m.match(pol, &rules[i], other).connections(&rules[i], d, to))
+			by := m.match(pol, &rules[i], other)
+			switch {
+			case by == 0:
+			case rules[i].AnyPort:
+				return All()
+			default:
+				list = by.appendPorts(list, &rules[i], d, to)
+			}
 		}
 	}
-	return c
+	return unionOf(list)
 }

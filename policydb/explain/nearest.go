@@ -6,18 +6,24 @@ import "fmt"
 type Nearest struct {
 	Policy string `json:"policy"` // namespace/name
 	Rule   int    `json:"rule"`   // -1: none of its rules could, or it has none
-	// Failed is what of the rule does not hold, Remedy the least that would let the packet pass: sentences without a full stop.
+	// Failed is the condition of the rule that is not met, Remedy the smallest change that would allow the packet:
+	// sentences without a full stop.
 	Failed string `json:"failed"`
 	Remedy string `json:"remedy"`
 }
 
-// Nearest is not ok where the side allows.
+// Nearest returns the rule that comes closest to allowing the packet; ok is false if the side allows it.
 func (s *Side) Nearest(direction string) (n Nearest, ok bool) {
 	if s.Allowed || len(s.Policies) == 0 || len(s.Remedies) == 0 {
 		return n, false
 	}
 	remedy := &s.Remedies[0]
-	n = Nearest{Policy: s.Policies[0].Policy, Rule: -1, Failed: "no " + direction + " rule of it can allow this", Remedy: remedy.String()}
+	n = Nearest{
+		Policy: s.Policies[0].Policy,
+		Rule:   -1,
+		Failed: "no " + direction + " rule of it can allow this",
+		Remedy: remedy.String(),
+	}
 	if len(s.Policies[0].Rules) == 0 {
 		n.Failed = "it has no " + direction + " rules"
 	}
@@ -32,7 +38,7 @@ func (s *Side) Nearest(direction string) (n Nearest, ok bool) {
 	return n, true
 }
 
-// failed tells of the peer that fails the least, and of the ports if none matches.
+// failed describes why the closest peer does not match, and why no port matches.
 func (r *RuleReport) failed() string {
 	peer, ports := r.failedPeer(), r.failedPorts()
 	switch {

@@ -44,6 +44,31 @@ func TestJudgeIsTheOracle(t *testing.T) {
 	})
 }
 
+// Verdicts, connections and the matrix are the oracle's where labels of pods are over budget, and no remedy is offered.
+func TestLabelsOverBudgetAreTheOracles(t *testing.T) {
+	worlds(t, 150, func(g policytest.Gen, w *policy.World, _ *explain.Model) {
+		g.LeaveOutLabels(w)
+		m, tries := explain.NewModel(w), probes(w)
+		x := m.Matrix(explain.Question{Family: 4})
+		for range 20 {
+			p := g.Packet(pods)
+			if want, got := policy.Allowed(w, p), m.Judge(p); !reflect.DeepEqual(want, got) {
+				t.Errorf("%+v: %+v, the oracle says %+v", p, got, want)
+			}
+			checkProbes(t, w, m.Connections(p.From, p.To), p, tries)
+			a, b := w.Endpoints[g.IntN(pods)], w.Endpoints[g.IntN(pods)]
+			from, to := addressOf(w, a, false), addressOf(w, b, false)
+			if got, ok := x.Between(a.ID(), b.ID()); ok && from.IsValid() && to.IsValid() {
+				checkProbes(t, w, got, policy.Packet{From: from, To: to}, tries)
+			}
+			out := m.Explain(p).Egress.Remedies
+			if a.LabelsLeftOut > 0 && slices.Contains(a.Addresses, p.From) && len(out) > 0 {
+				t.Errorf("%+v: remedies %v", p, out)
+			}
+		}
+	})
+}
+
 // probes are the ports at the edges of all that random policies and pods name.
 func probes(w *policy.World) (list []policy.Packet) {
 	ports := map[policy.NamedPort]bool{{Protocol: 1}: true, {Protocol: 58}: true}

@@ -9,7 +9,8 @@ import (
 )
 
 // everything is all addresses of each family.
-var everything = []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)}
+var everything = []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0),
+	netip.PrefixFrom(netip.IPv6Unspecified(), 0)}
 
 // area is the addresses of a CIDR that are no pod's and in no narrower area.
 type area struct {
@@ -27,8 +28,8 @@ func (a area) name() string {
 	return a.cidr.String()
 }
 
-// outside parts all addresses that are no pod's in any of the models into areas that no ipBlock can tell apart. Areas
-// without such an address are left out, and IPv6 where no block and no pod has it.
+// outside divides all addresses that belong to no pod of the models into areas that no ipBlock distinguishes. Areas
+// without such an address are left out, and so is IPv6 if no block and no pod has it.
 func outside(models ...*Model) (areas []area) {
 	prefixes, owned := prefixesOf(models)
 	for i, p := range prefixes {
@@ -48,7 +49,8 @@ func outside(models ...*Model) (areas []area) {
 	return areas
 }
 
-// prefixesOf are those of all ipBlocks, and the whole of each family in use, each before those inside it.
+// prefixesOf returns the prefixes of all ipBlocks and the default prefix of each family in use, each before those
+// inside it.
 func prefixesOf(models []*Model) (list []netip.Prefix, owned func(netip.Addr) bool) {
 	list = append(list, everything[0])
 	for _, m := range models {
@@ -81,7 +83,8 @@ func (m *Model) hasIPv6() bool {
 	return slices.ContainsFunc(m.endpoints, func(e *policy.Endpoint) bool { return m.address(e, true).IsValid() })
 }
 
-// free is an address of p that is in none of inner (sorted, disjoint, inside p) and not owned; invalid if there is none.
+// free returns an address of p that is in none of inner (sorted, disjoint, inside p) and not owned, or an invalid
+// address if there is none.
 func free(p netip.Prefix, inner []netip.Prefix, owned func(netip.Addr) bool) netip.Addr {
 	a := p.Addr()
 	for _, in := range append(inner, netip.Prefix{}) { // what is left after the last of them
@@ -99,7 +102,7 @@ func free(p netip.Prefix, inner []netip.Prefix, owned func(netip.Addr) bool) net
 	return netip.Addr{}
 }
 
-// last is the highest address of a prefix.
+// last returns the highest address of a prefix.
 func last(p netip.Prefix) netip.Addr {
 	bytes := p.Addr().AsSlice()
 	for bit := p.Bits(); bit < len(bytes)*8; bit++ {

@@ -9,10 +9,10 @@ import (
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
-// MostRemedies is how many remedies a side has at most.
-const MostRemedies = 16
+// MaxRemedies is how many remedies a side has at most.
+const MaxRemedies = 16
 
-// ChangeKind tells what a change changes.
+// ChangeKind is the kind of a change.
 type ChangeKind string
 
 // Kinds of changes; earlier ones come first among remedies of one size.
@@ -23,12 +23,14 @@ const (
 	RemoveNamespaceLabel ChangeKind = "removeNamespaceLabel" // from a namespace
 	UsePort              ChangeKind = "usePort"              // another port that the rule lets through
 	AddRulePort          ChangeKind = "addRulePort"          // the packet's port in the rule's ports
-	RemoveRulePorts      ChangeKind = "removeRulePorts"      // all of them: only a rule without ports allows ICMP and its like
-	AddRulePeer          ChangeKind = "addRulePeer"          // the other end in the rule's peers
-	AddPolicy            ChangeKind = "addPolicy"            // a policy that allows this
+	// all of them: only a rule without ports allows ICMP and its like
+	RemoveRulePorts ChangeKind = "removeRulePorts"
+	AddRulePeer     ChangeKind = "addRulePeer" // the other end in the rule's peers
+	AddPolicy       ChangeKind = "addPolicy"   // a policy that allows this
 )
 
-var changeOrder = []ChangeKind{SetLabel, RemoveLabel, SetNamespaceLabel, RemoveNamespaceLabel, UsePort, AddRulePort, RemoveRulePorts, AddRulePeer, AddPolicy}
+var changeOrder = []ChangeKind{SetLabel, RemoveLabel, SetNamespaceLabel, RemoveNamespaceLabel, UsePort, AddRulePort,
+	RemoveRulePorts, AddRulePeer, AddPolicy}
 
 // Change is one thing to do.
 type Change struct {
@@ -50,7 +52,7 @@ type Change struct {
 	Port     uint16          `json:"port,omitempty"`
 }
 
-// String tells a person what to do.
+// String returns the change as an instruction for a person.
 func (c Change) String() string {
 	port := portText(c.Protocol, c.Port)
 	rule := fmt.Sprintf("rule %s %s[%d]", c.Policy, c.Direction, c.Rule)
@@ -95,10 +97,13 @@ func (r Remedy) String() string {
 	return strings.Join(texts, " and ")
 }
 
-// remedies are the smallest sets of changes that let the packet pass on a side that denies it, sorted; at last a new policy,
-// which always would. Only what the rule
-// fails on is changed, never the labels by which the policies select the isolated pod.
+// remedies returns the smallest sets of changes that would allow the packet on a side that denies it, sorted; the last
+// one is a new policy, which is always possible. Only conditions that the rule fails on are changed, never the labels
+// that select the isolated pod.
 func (v *view) remedies(policies []*policy.Policy) []Remedy {
+	if v.self.pod.LabelsLeftOut > 0 || v.other.pod != nil && v.other.pod.LabelsLeftOut > 0 {
+		return nil // no policy permits anything of such a pod
+	}
 	var list []Remedy
 	for _, pol := range policies {
 		rules := rulesOf(pol, v.direction)
@@ -106,7 +111,7 @@ func (v *view) remedies(policies []*policy.Policy) []Remedy {
 			list = append(list, v.ruleRemedies(pol, &rules[i], policy.Origin{Policy: pol.ID(), Rule: i})...)
 		}
 	}
-	return append(smallest(list, MostRemedies-1), v.newPolicy())
+	return append(smallest(list, MaxRemedies-1), v.newPolicy())
 }
 
 func (v *view) newPolicy() Remedy {
@@ -135,11 +140,17 @@ func (v *view) ruleRemedies(pol *policy.Policy, r *policy.PolicyRule, origin pol
 	if by != 0 || !v.portsFit(r) {
 		return list
 	}
-	peer := Change{Kind: AddRulePeer, Subject: v.otherName(), Policy: origin.Policy, Direction: v.direction.String(), Rule: origin.Rule}
+	peer := Change{
+		Kind:      AddRulePeer,
+		Subject:   v.otherName(),
+		Policy:    origin.Policy,
+		Direction: v.direction.String(),
+		Rule:      origin.Rule,
+	}
 	return append(list, Remedy{&origin, []Change{peer}})
 }
 
-// portsFit tells whether the rule lets the packet's port through to a peer that is added for the other end.
+// portsFit reports whether the rule would allow the packet's port to a peer that is added for the other end.
 func (v *view) portsFit(r *policy.PolicyRule) bool {
 	by := bySelector
 	if v.other.pod == nil {
@@ -169,7 +180,7 @@ func (v *view) peerFixes(pol *policy.Policy, r *policy.PolicyRule, by match) (fi
 	return fixes
 }
 
-// labelFixes are the labels that make a peer with selectors match; not ok where labels can't.
+// labelFixes returns the label changes that make a peer with selectors match; ok is false if none can.
 func (v *view) labelFixes(pol *policy.Policy, peer *policy.Peer) (changes []Change, ok bool) {
 	for _, f := range v.peerFailures(pol, peer) {
 		if f.Kind != PodLabel && f.Kind != NamespaceLabel {
@@ -197,8 +208,8 @@ func (v *view) labelFixes(pol *policy.Policy, peer *policy.Peer) (changes []Chan
 // nameLabel is the label that Kubernetes itself gives each namespace, and keeps.
 const nameLabel = "kubernetes.io/metadata.name"
 
-// satisfy are the labels to set or remove so that the selector matches, in the order of their keys. A selector that
-// contradicts itself is not ok.
+// satisfy returns the labels to set or remove so that the selector matches, sorted by key. ok is false for a selector
+// that contradicts itself.
 func satisfy(s *policy.Selector, labels map[string]string, like Change) (changes []Change, ok bool) {
 	for _, r := range s.Requirements {
 		if meets(&r, labels) || slices.ContainsFunc(changes, func(c Change) bool { return c.Key == r.Key }) {
@@ -214,8 +225,8 @@ func satisfy(s *policy.Selector, labels map[string]string, like Change) (changes
 	return changes, true
 }
 
-// satisfyKey finds a value for a key, or its absence, that all requirements on that key accept: first a value that one of
-// them names, then none at all, then any other.
+// satisfyKey finds a value for a key, or its absence, that all requirements on that key accept: first a value that one
+// of them names, then none at all, then any other.
 func satisfyKey(s *policy.Selector, key string, like Change) (Change, bool) {
 	var on policy.Selector
 	var candidates []string
@@ -251,7 +262,7 @@ func removal(set ChangeKind) ChangeKind {
 	return RemoveLabel
 }
 
-// unused is a value that no requirement names.
+// unused returns a value that no requirement has.
 func unused(requirements []policy.Requirement) string {
 	value := "true"
 	named := func(r policy.Requirement) bool { return slices.Contains(r.Values, value) }
@@ -261,7 +272,8 @@ func unused(requirements []policy.Requirement) string {
 	return value
 }
 
-// portFixes are the ways to let a port match: none needed, another port to use, or the packet's port in the rule.
+// portFixes returns the alternatives for a port to match: no change, another port to use, or adding the packet's port
+// to the rule.
 func (v *view) portFixes(r *policy.PolicyRule, names bool, origin policy.Origin) (fixes [][]Change) {
 	to := v.to()
 	matches := func(pp policy.PolicyPort) bool { return portMatches(pp, names, to, v.packet) }
@@ -283,7 +295,7 @@ func (v *view) portFixes(r *policy.PolicyRule, names bool, origin policy.Origin)
 	}})
 }
 
-// usable is the port of an entry that is nearest to the packet's.
+// usable returns the port of an entry that is closest to the packet's.
 func (v *view) usable(pp policy.PolicyPort, names bool) (port uint16, ok bool) {
 	if pp.Name == "" {
 		return max(pp.First, min(pp.Last, v.packet.Port)), true
@@ -299,7 +311,8 @@ func (v *view) usable(pp policy.PolicyPort, names bool) (port uint16, ok bool) {
 func smallest(list []Remedy, most int) (kept []Remedy) {
 	slices.SortStableFunc(list, compareRemedies)
 	for _, r := range list {
-		if len(kept) < most && !slices.ContainsFunc(kept, func(k Remedy) bool { return containsAll(r.Changes, k.Changes) }) {
+		if len(kept) < most &&
+			!slices.ContainsFunc(kept, func(k Remedy) bool { return containsAll(r.Changes, k.Changes) }) {
 			kept = append(kept, r)
 		}
 	}

@@ -2,7 +2,7 @@ package explain
 
 import "github.com/flowkeep/flowkeep/policydb/policy"
 
-// String is the entry as a person would say it: "pods app=web of namespaces team=x", "ipBlock 10.0.0.0/8 except 10.1.0.0/16".
+// String returns the entry as text: "pods app=web of namespaces team=x", "ipBlock 10.0.0.0/8 except 10.1.0.0/16".
 func (r PeerReport) String() string { return peerText(&r.Peer) }
 
 func peerText(p *policy.Peer) string {
@@ -32,7 +32,7 @@ func blockText(b *policy.IPBlock) string {
 	return text
 }
 
-// String is the entry as "TCP/80", "TCP/8000-8010", "TCP/http", or "TCP" for all ports.
+// String returns the entry as "TCP/80", "TCP/8000-8010", "TCP/http", or "TCP" for all ports.
 func (r PortReport) String() string {
 	pp := r.Port
 	switch {

@@ -2,7 +2,6 @@ package explain
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 )
 
@@ -17,17 +16,30 @@ type Row struct {
 	Because    []string
 }
 
-// Rows are the differences in words, those that deny first.
-func (d *Delta) Rows() (rows []Row) {
+// Rows returns the differences as text, those that deny first.
+func (d *Delta) Rows() (rows []Row) { return d.FirstRows(2 * len(d.Differences)) }
+
+// FirstRows returns no more than the first so many rows.
+func (d *Delta) FirstRows(most int) (rows []Row) {
 	for _, denied := range []bool{true, false} {
 		for i := range d.Differences {
 			x := &d.Differences[i]
-			r := Row{Difference: i, Denied: denied, From: d.names(x.From), To: d.names(x.To), Family: x.Family, What: x.Gained}
+			r := Row{
+				Difference: i,
+				Denied:     denied,
+				From:       d.names(x.From),
+				To:         d.names(x.To),
+				Family:     x.Family,
+				What:       x.Gained,
+			}
 			if denied {
 				r.What = x.Lost
 			}
 			if r.What.IsNone() {
 				continue
+			}
+			if len(rows) == most {
+				return rows
 			}
 			r.Because = becauses(x.Because, denied, r.What)
 			rows = append(rows, r)
@@ -43,9 +55,11 @@ func (d *Delta) names(indexes []int) (names []string) {
 	return names
 }
 
-// becauses are the causes in words, those alike in one, with what they speak of where that is not all.
+// becauses returns the causes as text. Equal texts are merged, and the connections of a cause are added if they are
+// not all of them.
 func becauses(causes []Cause, denied bool, what Connections) (list []string) {
-	var policies []string // of what list tells, by its index
+	var places [][]string // of the entries of list, by index
+	index := map[string]int{}
 	for i := range causes {
 		c := &causes[i]
 		if c.Denies() != denied {
@@ -60,24 +74,22 @@ func becauses(causes []Cause, denied bool, what Connections) (list []string) {
 			text = fmt.Sprintf(text, c.Direction)
 		}
 		text += "\n" + part
-		at := slices.Index(list, text)
-		if at < 0 {
+		at, known := index[text]
+		if !known {
 			at = len(list)
-			list, policies = append(list, text), append(policies, "")
+			index[text] = at
+			list, places = append(list, text), append(places, nil)
 		}
-		if policies[at] != "" {
-			policies[at] += ", "
-		}
-		policies[at] += c.place()
+		places[at] = append(places[at], c.place())
 	}
 	for i, text := range list {
 		words, part, _ := strings.Cut(text, "\n")
-		list[i] = words + " " + policies[i] + part
+		list[i] = words + " " + strings.Join(places[i], ", ") + part
 	}
 	return list
 }
 
-// Some are the first of a list, and how many more there are.
+// Some returns the first entries of a list and the number of the others.
 func Some(list []string, most int) string {
 	if len(list) <= most {
 		return strings.Join(list, ", ")

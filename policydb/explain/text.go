@@ -10,8 +10,8 @@ import (
 
 const allBut = "all but "
 
-// String is "all", "none", "TCP 80,443,8000-8010; UDP 53", "TCP" where all ports of a protocol are in the set, or
-// "all but TCP 80" where all other protocols are, ICMP included.
+// String returns "all", "none", "TCP 80,443,8000-8010; UDP 53", "TCP" for all ports of a protocol, or "all but TCP 80"
+// if all other protocols are in the set, ICMP included.
 func (c Connections) String() string {
 	switch {
 	case c.IsAll():
@@ -46,10 +46,10 @@ func (s span) String() string {
 	return fmt.Sprintf("%d-%d", s.first, s.last)
 }
 
-// MarshalText is String.
+// MarshalText returns the same text as String.
 func (c Connections) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
 
-// UnmarshalText is ParseConnections.
+// UnmarshalText parses the text with ParseConnections.
 func (c *Connections) UnmarshalText(text []byte) error {
 	parsed, err := ParseConnections(string(text))
 	if err == nil {
@@ -74,6 +74,7 @@ func ParseConnections(text string) (Connections, error) {
 }
 
 func parseListed(text string) (c Connections, err error) {
+	var list []policy.PortRange
 	for part := range strings.SplitSeq(text, ";") {
 		name, ports, listed := strings.Cut(strings.TrimSpace(part), " ")
 		protocol, err := parseProtocol(name)
@@ -81,7 +82,7 @@ func parseListed(text string) (c Connections, err error) {
 			return Connections{}, err
 		}
 		if !listed {
-			c = c.Union(Ports(protocol, 0, lastPort))
+			list = append(list, policy.PortRange{Protocol: protocol, Last: lastPort})
 			continue
 		}
 		for s := range strings.SplitSeq(ports, ",") {
@@ -89,10 +90,10 @@ func parseListed(text string) (c Connections, err error) {
 			if err != nil {
 				return Connections{}, err
 			}
-			c = c.Union(Ports(protocol, first, last))
+			list = append(list, policy.PortRange{Protocol: protocol, First: first, Last: last})
 		}
 	}
-	return c, nil
+	return unionOf(list), nil
 }
 
 func parseProtocol(name string) (policy.Protocol, error) {

@@ -16,7 +16,8 @@ type Attempt struct {
 	Remove bool
 	// TypesOmitted: the object names no policyTypes. Kubernetes then keeps those of the object that is there.
 	TypesOmitted bool
-	// ModeOmitted: the object is a manifest without the annotation of a dry run, which kubectl may leave on the object that is there.
+	// ModeOmitted: the object is a manifest without the annotation of a dry run, which kubectl may leave on the object
+	// that is there.
 	ModeOmitted bool
 }
 
@@ -36,12 +37,12 @@ const (
 type Tried struct {
 	Policy string `json:"policy"` // namespace/name
 	Action Action `json:"action"`
-	// Notes are sentences: what of the policy is left out, and what else is to be known.
+	// Notes has sentences: rejected parts of the policy, and other remarks.
 	Notes []string `json:"notes,omitempty"`
 }
 
-// Try is the world with policies put or removed, and what that did to each, in the order of the attempts. Of attempts with
-// the same name the last counts. The worlds share everything else, and policies that stay what they are.
+// Try returns the world with policies put or removed, and the effect on each policy in the order of the attempts. If
+// several attempts have the same name, the last one counts. The worlds share everything else, and unchanged policies.
 func Try(w *policy.World, attempts []Attempt) (*policy.World, []Tried) {
 	at := map[string]int{}
 	for i, p := range w.Policies {
@@ -80,7 +81,7 @@ func Try(w *policy.World, attempts []Attempt) (*policy.World, []Tried) {
 	return &after, tried
 }
 
-// on is the policy that the attempt leaves in place of another, either of which may be nil.
+// on returns the policy that the attempt leaves in place of another one; either may be nil.
 func (a *Attempt) on(old *policy.Policy) (now *policy.Policy, t Tried) {
 	t.Policy = a.Policy.ID()
 	switch {
@@ -97,10 +98,13 @@ func (a *Attempt) on(old *policy.Policy) (now *policy.Policy, t Tried) {
 	put := *a.Policy
 	if a.TypesOmitted && (put.IsolatesIngress != old.IsolatesIngress || put.IsolatesEgress != old.IsolatesEgress) {
 		put.IsolatesIngress, put.IsolatesEgress = old.IsolatesIngress, old.IsolatesEgress
-		t.Notes = append(t.Notes, "it names no policyTypes: kubectl apply leaves those that the cluster has, "+typesOf(old))
+		t.Notes = append(t.Notes,
+			"it has no policyTypes: kubectl apply keeps those of the policy in the cluster, "+typesOf(old))
 	}
-	if a.ModeOmitted && old.Audit {
-		t.Notes = append(t.Notes, "the cluster's is a dry run, and stays one if that was said with kubectl annotate: kubectl apply removes only an annotation that it has applied")
+	if a.ModeOmitted && old.DryRun {
+		t.Notes = append(t.Notes,
+			"the policy in the cluster is a dry run, and remains one if kubectl annotate set the annotation: "+
+				"kubectl apply removes only annotations that it has applied")
 	}
 	t.Notes = append(notes(a.Policy), t.Notes...)
 	if sameRules(&put, old) {
@@ -115,7 +119,7 @@ func notes(p *policy.Policy) (notes []string) {
 	for _, problem := range p.Problems {
 		notes = append(notes, policy.ProblemText(problem))
 	}
-	if p.Audit {
+	if p.DryRun {
 		notes = append(notes, "it is a dry run: it isolates nobody and allows nothing")
 	}
 	return notes
@@ -131,7 +135,7 @@ func typesOf(p *policy.Policy) string {
 	return "Ingress only"
 }
 
-// sameRules tells whether two policies of one name mean the same.
+// sameRules reports whether two policies of one name have the same meaning.
 func sameRules(a, b *policy.Policy) bool {
 	x, y := *a, *b
 	var texts [2][]byte

@@ -1,6 +1,8 @@
 package explain_test
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"net/netip"
 	"slices"
@@ -37,6 +39,20 @@ func tried(w *policy.World, list []explain.Attempt) *policy.World {
 	return after
 }
 
+// decoded returns a Delta as it is after it was encoded, restored with the pods of a world.
+func decoded(t *testing.T, d *explain.Delta, w *policy.World) (out explain.Delta) {
+	t.Helper()
+	text, err := json.Marshal(d)
+	if err == nil {
+		err = json.Unmarshal(text, &out)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	out.Restore(d.Areas(), explain.NewModel(w))
+	return out
+}
+
 // What is tried changes what the oracle says it does, for the reasons that it gives, and a connection that is lost is found.
 func TestTryIsWhereTheOracleDiffers(t *testing.T) {
 	differ := 0
@@ -45,6 +61,7 @@ func TestTryIsWhereTheOracleDiffers(t *testing.T) {
 		after, _ := explain.Try(w, list)
 		v := tried(w, list)
 		d := explain.Diff(m, explain.NewModel(after))
+		restored := decoded(t, &d, w)
 		ends, cidrs, tries := places(w, v), cidrsOf(w, v), slices.Concat(probes(w), probes(v))
 		for range 40 {
 			from, to := ends[g.IntN(len(ends))], ends[g.IntN(len(ends))]
@@ -66,6 +83,11 @@ func TestTryIsWhereTheOracleDiffers(t *testing.T) {
 				}
 				if i, found := d.Loses(p); found != lost || lost && !d.Differences[i].Lost.Contains(p.Protocol, p.Port) {
 					t.Errorf("%+v: lost %v, found %v in %d", p, lost, found, i)
+					return
+				}
+				i, found := d.Loses(p)
+				if j, again := restored.Loses(p); j != i || again != found {
+					t.Errorf("%+v: lost by %d (%v), after decoding by %d (%v)", p, i, found, j, again)
 					return
 				}
 				if lost || gained {
@@ -152,16 +174,31 @@ func TestRowsOfADiff(t *testing.T) {
 	}
 }
 
-func TestDiffWithinGivesUp(t *testing.T) {
+func TestDiffWithinEndsAtItsBounds(t *testing.T) {
 	w := big(1000, 200, true)
 	m := explain.NewModel(w)
-	if _, err := explain.DiffWithin(m, explain.NewModel(clone(w)), 1000*1000); !errors.Is(err, explain.ErrTooMany) {
-		t.Error(err) // all pods may be others, and there are addresses outside too
+	other := explain.NewModel(clone(w)) // all pods may be others, and there are addresses outside too
+	for _, b := range []explain.Bounds{{Steps: 1_000_000}, {Bytes: 4 << 20}} {
+		if _, err := explain.DiffWithin(t.Context(), m, other, b); !errors.Is(err, explain.ErrTooMany) {
+			t.Errorf("%+v: %v", b, err)
+		}
+	}
+	over, end := context.WithCancel(t.Context())
+	end()
+	if _, err := explain.DiffWithin(over, m, other, explain.Bounds{}); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if _, err := m.MatrixWithin(over, explain.Question{}, explain.Bounds{}); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if _, err := m.MatrixWithin(t.Context(), explain.Question{}, explain.Bounds{Steps: 100_000}); !errors.Is(err, explain.ErrTooMany) {
+		t.Error(err)
 	}
 	edited := *w.Policies[3]
 	edited.Ingress = nil
 	after, _ := explain.Try(w, []explain.Attempt{{Policy: &edited}})
-	if d, err := explain.DiffWithin(m, explain.NewModel(after), 20_000); err != nil || d.Same() {
+	one := explain.Bounds{Steps: 600_000, Bytes: 4 << 20}
+	if d, err := explain.DiffWithin(t.Context(), m, m.With(after.Policies), one); err != nil || d.Same() {
 		t.Errorf("one policy: %v", err)
 	}
 }

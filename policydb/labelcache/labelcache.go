@@ -1,14 +1,18 @@
-// Package labelcache answers "which endpoints does this selector choose?": in the process first, then in memcached, which
-// the replicas and netctl share, then from whoever knows. An entry carries the epoch and the revision it was computed at: it is never
-// believed by one who needs a newer, nor under another leader, whose revisions begin by a clock of its own. Enforcement never waits for this cache: a miss or an outage only costs time.
+// Package labelcache keeps what was computed from the state of the cluster: which endpoints a selector chooses, and
+// whole answers made of that. It looks in the process first, then in memcached, which several netmasters share.
 //
-// Each key belongs to one of the memcached servers (rendezvous hashing). A server that fails is left alone until Run has
-// reached it again, so an outage costs at most one timeout a second, and no look-up more than one.
+// An entry is of one query and one Stamp, the state that it was computed from, and serves no other. Memcached is not
+// trusted: values are sealed with a key of the netmasters' (seal.go), and what does not open is a miss. Enforcement
+// never waits for this cache: a miss or an outage only costs time.
+//
+// Each query belongs to one of the memcached servers (rendezvous hashing). A server that fails is left alone until Run
+// has reached it again, so an outage costs at most one timeout a second, and no look-up more than one.
 package labelcache
 
 import (
 	"context"
-	"encoding/json"
+	"crypto/rand"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -19,14 +23,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Entry is the endpoints (IDs) that a selector chose at a revision. Epoch is of the leader that says so; 0: there is no election.
-type Entry struct {
-	Epoch     uint64   `json:"epoch,omitempty"`
-	Revision  uint64   `json:"revision"`
-	Endpoints []string `json:"endpoints"`
+// Stamp names one state of the cluster: a revision, counted in a term of a leader.
+type Stamp struct {
+	Epoch    uint64 `json:"epoch,omitempty"` // of the leader; 0: there is no election
+	Term     uint64 `json:"term"`            // drawn at random by the netmaster that counts, when it begins to
+	Revision uint64 `json:"revision"`
+	// Standing changes with what nodes report of policies; 0: the value does not depend on that.
+	Standing uint64 `json:"standing,omitempty"`
 }
 
-// Source tells where an answer came from.
+// Source is where a value came from.
 type Source string
 
 // Sources.
@@ -36,89 +42,69 @@ const (
 	Computed  Source = "engine"
 )
 
-// Config is what a cache needs. Without Servers it is in process alone.
+// Config is the configuration of a cache. Without Servers it is in process alone.
 type Config struct {
 	Servers    []string // host:port of memcached, or the path of its unix socket
-	MaxEntries int      // in process; 0: 10,000
+	MaxBytes   int      // of the values in process; 0: 64 MiB
 	Registerer prometheus.Registerer
+	// Key returns the secret that the netmasters share. Where it is nil, or returns nothing, values are sealed with a
+	// key of this process: then nothing is shared.
+	Key func() []byte
 }
 
-// Stats is the state of a cache.
-type Stats struct {
-	Entries   int      `json:"entries"`
-	Hits      uint64   `json:"hits"`
-	Misses    uint64   `json:"misses"`
-	Errors    uint64   `json:"errors"`
-	Servers   []string `json:"servers,omitempty"`
-	Connected bool     `json:"connected"`
-	Problem   string   `json:"problem,omitempty"`
-}
-
-// Cache is safe for concurrent use.
+// Cache is a cache of values by query and stamp. It is safe for concurrent use.
 type Cache struct {
 	cfg     Config
+	own     []byte // the key where none is shared
 	servers []*server
 	queue   chan item
+	queued  atomic.Int64 // bytes in queue
 	local   *lru
-
-	localHits, remoteHits, misses, errs, dropped atomic.Uint64
+	counts  counts
+	// fetchTimeout bounds the time to read all parts of a value.
+	fetchTimeout time.Duration
 }
 
 type item struct {
-	key   string
-	entry Entry
+	query string
+	at    Stamp
+	value []byte
 }
 
 const (
-	probe     = time.Second // how often Run asks each server whether it lives
-	maxValue  = 1<<20 - 1024
-	queueSize = 1024
+	pingInterval  = time.Second
+	maxQueue      = 1024
+	maxQueueBytes = 64 << 20
+	defaultBytes  = 64 << 20
+	// defaultFetchTimeout bounds the time to read all parts of a value.
+	defaultFetchTimeout = 500 * time.Millisecond
 )
 
 // New makes a cache; Run must run for memcached to be filled, and found again after an outage.
 func New(cfg Config) *Cache {
-	if cfg.MaxEntries <= 0 {
-		cfg.MaxEntries = 10000
+	if cfg.MaxBytes <= 0 {
+		cfg.MaxBytes = defaultBytes
 	}
-	c := &Cache{cfg: cfg, local: newLRU(cfg.MaxEntries), queue: make(chan item, queueSize)}
+	c := &Cache{
+		cfg:          cfg,
+		own:          make([]byte, 32),
+		local:        newLRU(cfg.MaxBytes),
+		queue:        make(chan item, maxQueue),
+		fetchTimeout: defaultFetchTimeout,
+	}
+	_, _ = rand.Read(c.own) // it does not fail
 	for _, addr := range cfg.Servers {
 		c.servers = append(c.servers, newServer(addr))
 	}
+	c.counts.init()
 	if cfg.Registerer != nil {
 		c.register(cfg.Registerer)
 	}
 	return c
 }
 
-func (c *Cache) register(r prometheus.Registerer) {
-	counter := func(name, help string, labels prometheus.Labels, v *atomic.Uint64) prometheus.Collector {
-		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "flowkeep_labelcache_" + name, Help: help, ConstLabels: labels},
-			func() float64 { return float64(v.Load()) })
-	}
-	gauge := func(name, help string, v func() float64) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "flowkeep_labelcache_" + name, Help: help}, v)
-	}
-	const hits = "Look-ups answered from the cache."
-	r.MustRegister(
-		counter("hits_total", hits, prometheus.Labels{"source": string(InProcess)}, &c.localHits),
-		counter("hits_total", hits, prometheus.Labels{"source": string(Memcached)}, &c.remoteHits),
-		counter("misses_total", "Look-ups that had to be computed.", nil, &c.misses),
-		counter("errors_total", "Requests to memcached that failed, and answers that were unreadable.", nil, &c.errs),
-		counter("dropped_total", "Entries that were not sent to memcached: too large, or too many at once.", nil, &c.dropped),
-		gauge("entries", "Entries in process.", func() float64 { return float64(c.local.len()) }),
-		gauge("memcached_up", "1 while every memcached server answers; 0 without any, too.", func() float64 {
-			if c.Stats().Connected {
-				return 1
-			}
-			return 0
-		}))
-}
-
-// Key is the cache's key of a group.
-func Key(g *policy.GroupSpec) string { return GroupKey(g.Key()) }
-
-// GroupKey is the cache's key of a group whose content has this key.
-func GroupKey(k policy.Key) string { return "flowkeep/group/" + k.String() }
+// Members returns the query for the endpoints of a group: the first limit of them, or all if limit is 0.
+func Members(k policy.Key, limit int) string { return fmt.Sprintf("members/%s/%d", k, limit) }
 
 // Run sends entries to memcached, and looks every second whether it answers, until ctx ends.
 func (c *Cache) Run(ctx context.Context) {
@@ -126,13 +112,14 @@ func (c *Cache) Run(ctx context.Context) {
 		<-ctx.Done()
 		return
 	}
-	tick := time.NewTicker(probe)
+	tick := time.NewTicker(pingInterval)
 	defer tick.Stop()
 	c.ping()
 	for {
 		select {
 		case i := <-c.queue:
-			c.send(i)
+			c.queued.Add(-int64(len(i.value)))
+			c.send(&i)
 		case <-tick.C:
 			c.ping()
 		case <-ctx.Done():
@@ -150,29 +137,41 @@ func (c *Cache) ping() {
 	}
 }
 
+// count counts a request that failed.
 func (c *Cache) count(err error) {
 	if err != nil {
-		c.errs.Add(1)
+		c.counts.errors.Add(1)
 	}
 }
 
-func (c *Cache) send(i item) {
-	s := c.owner(i.key)
+func (c *Cache) sealer() sealer {
+	if c.cfg.Key != nil {
+		if key := c.cfg.Key(); len(key) > 0 {
+			return sealer(key)
+		}
+	}
+	return sealer(c.own)
+}
+
+func (c *Cache) send(i *item) {
+	s := c.owner(i.query)
 	if !s.up() {
 		return
 	}
-	value, err := json.Marshal(i.entry)
-	if err != nil || len(value) > maxValue {
-		c.dropped.Add(1)
-		return
+	seal := c.sealer()
+	parts := seal.seal(i.query, i.at, i.value)
+	for n := len(parts) - 1; n >= 0; n-- { // the first last: it stands for all
+		if err := s.set(seal.name(i.query, n), parts[n]); err != nil {
+			c.count(err)
+			return
+		}
 	}
-	c.count(s.set(i.key, value))
 }
 
-// owner is the server of a key; the others' keys stay where they are when one is added or removed.
-func (c *Cache) owner(key string) *server {
+// owner returns the server of a query; the others' queries stay where they are when one is added or removed.
+func (c *Cache) owner(query string) *server {
 	return slices.MaxFunc(c.servers, func(a, b *server) int {
-		x, y := a.weight(key), b.weight(key)
+		x, y := a.weight(query), b.weight(query)
 		if x < y {
 			return -1
 		}
@@ -183,87 +182,111 @@ func (c *Cache) owner(key string) *server {
 	})
 }
 
-// Put remembers an entry, unless a newer one is known. It never waits: what memcached cannot take now is left out.
-func (c *Cache) Put(key string, e Entry) {
-	if !c.local.put(key, e) || len(c.servers) == 0 {
+// Put keeps a value, in this process alone if it may not be shared. It never waits: what memcached cannot take now is
+// left out, and so is a value that has no room in process or in memcached. The value must not be changed afterwards.
+func (c *Cache) Put(query string, at Stamp, value []byte, share bool) {
+	i := item{query, at, value}
+	if !c.local.put(&i) {
+		return
+	}
+	share = share && len(c.servers) > 0
+	isTooLarge := share && len(value) > maxValue
+	if isTooLarge || !c.local.fits(&i) {
+		c.counts.tooLarge.Add(1)
+	}
+	if !share || isTooLarge {
+		return
+	}
+	if c.queued.Add(int64(len(value))) > maxQueueBytes {
+		c.queued.Add(-int64(len(value)))
+		c.counts.overflows.Add(1)
 		return
 	}
 	select {
-	case c.queue <- item{key, e}:
+	case c.queue <- i:
 	default:
-		c.dropped.Add(1)
+		c.queued.Add(-int64(len(value)))
+		c.counts.overflows.Add(1)
 	}
 }
 
-// serves tells whether it is of this leader, and new enough.
-func (e *Entry) serves(epoch, revision uint64) bool {
-	return e.Epoch == epoch && e.Revision >= revision
+// Get returns the value of a query at exactly this stamp, if it is cached. The value must not be changed.
+func (c *Cache) Get(query string, at Stamp) (value []byte, from Source, ok bool) {
+	return c.Lookups().Get(query, at)
 }
 
-// Get answers with an entry of this epoch and at least the revision, computing one where none is cached. The endpoints are shared: they
-// must not be changed.
-func (c *Cache) Get(ctx context.Context, key string, epoch, revision uint64, compute func(context.Context) (Entry, error)) (Entry, Source, error) {
-	if e, ok := c.local.get(key); ok && e.serves(epoch, revision) {
-		c.localHits.Add(1)
-		return e, InProcess, nil
+// Lookups are look-ups for one answer. Together they wait for memcached as long as one look-up may: a server that takes
+// its time for each of thousands delays the answer no longer than for one. One goroutine uses it.
+type Lookups struct {
+	c    *Cache
+	left time.Duration // to wait for memcached
+}
+
+// Lookups returns look-ups for one answer.
+func (c *Cache) Lookups() *Lookups { return &Lookups{c, c.fetchTimeout} }
+
+// Get looks up a value as Cache.Get does.
+func (l *Lookups) Get(query string, at Stamp) (value []byte, from Source, ok bool) {
+	c, began := l.c, time.Now()
+	if value, ok := c.local.get(query, at); ok {
+		c.counts.took(InProcess, time.Since(began))
+		return value, InProcess, true
 	}
-	if e, ok := c.fetch(key); ok && e.serves(epoch, revision) {
-		c.remoteHits.Add(1)
-		c.local.put(key, e)
-		return e, Memcached, nil
+	if value, ok := l.fetch(query, at); ok {
+		c.counts.took(Memcached, time.Since(began))
+		c.local.put(&item{query, at, value})
+		return value, Memcached, true
 	}
-	c.misses.Add(1)
-	e, err := compute(ctx)
+	c.counts.misses.Add(1)
+	return nil, "", false
+}
+
+// Computation returns a value, and the stamp that it is of: the zero Stamp, if the state changed meanwhile. Then the
+// value is not kept.
+type Computation func(context.Context) ([]byte, Stamp, error)
+
+// Do returns the value of a query at this stamp. Where none is cached it is computed, at this stamp or a later one.
+func (c *Cache) Do(ctx context.Context, query string, at Stamp, compute Computation) ([]byte, Stamp, Source, error) {
+	if value, from, ok := c.Get(query, at); ok {
+		return value, at, from, nil
+	}
+	began := time.Now()
+	value, of, err := compute(ctx)
 	if err != nil {
-		return Entry{}, Computed, fmt.Errorf("compute the endpoints of a selector: %w", err)
+		return nil, Stamp{}, Computed, err
 	}
-	c.Put(key, e)
-	return e, Computed, nil
+	c.counts.took(Computed, time.Since(began))
+	if of != (Stamp{}) {
+		c.Put(query, of, value, true)
+	}
+	return value, of, Computed, nil
 }
 
-func (c *Cache) fetch(key string) (Entry, bool) {
-	if len(c.servers) == 0 {
-		return Entry{}, false
+// fetch reads a value from memcached, in the time that is left.
+func (l *Lookups) fetch(query string, at Stamp) ([]byte, bool) {
+	c, began := l.c, time.Now()
+	if len(c.servers) == 0 || l.left <= 0 {
+		return nil, false
 	}
-	s := c.owner(key)
+	defer func() { l.left -= time.Since(began) }()
+	s, seal := c.owner(query), c.sealer()
 	if !s.up() {
-		return Entry{}, false
+		return nil, false
 	}
-	value, err := s.get(key)
-	if err != nil || value == nil {
-		c.count(err)
-		return Entry{}, false
-	}
-	e, err := decode(value)
-	if err != nil {
-		c.errs.Add(1)
-		return Entry{}, false
-	}
-	return e, true
-}
-
-// decode refuses what put cannot have written.
-func decode(value []byte) (Entry, error) {
-	var e Entry
-	if err := json.Unmarshal(value, &e); err != nil {
-		return Entry{}, err
-	}
-	if e.Revision == 0 {
-		return Entry{}, fmt.Errorf("an entry without a revision")
-	}
-	return e, nil
-}
-
-// Stats is the state now.
-func (c *Cache) Stats() Stats {
-	s := Stats{Entries: c.local.len(), Hits: c.localHits.Load() + c.remoteHits.Load(), Misses: c.misses.Load(), Errors: c.errs.Load(), Servers: c.cfg.Servers}
-	var problems []string
-	for _, server := range c.servers {
-		if p := server.problem(); p != "" {
-			problems = append(problems, p)
+	opened, deadline := opening{query: query, at: at}, began.Add(l.left)
+	for n := 0; n == 0 || n < opened.parts; n++ {
+		sealed, err := s.get(seal.name(query, n))
+		if err != nil || sealed == nil || time.Now().After(deadline) {
+			c.count(err)
+			return nil, false
+		}
+		switch err := seal.open(&opened, sealed); {
+		case errors.Is(err, errStale):
+			return nil, false
+		case err != nil:
+			c.counts.refused.Add(1)
+			return nil, false
 		}
 	}
-	s.Problem = strings.Join(problems, "; ")
-	s.Connected = len(c.servers) > 0 && s.Problem == ""
-	return s
+	return opened.value, true
 }

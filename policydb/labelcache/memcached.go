@@ -17,8 +17,8 @@ const (
 	expiration = 3600 // seconds
 )
 
-// server is one memcached. After a failure it is not asked until a ping has reached it. One late answer is no news: that is told when the
-// ping is late too.
+// server is one memcached server. After a failure it gets no queries until a ping has succeeded. A single timeout is
+// reported only if the next ping times out too.
 type server struct {
 	addr    string
 	client  *memcache.Client
@@ -30,7 +30,7 @@ type trouble struct {
 	sure bool
 }
 
-// late tells that no answer came in time, and nothing else is known.
+// late reports whether an error is a timeout.
 func late(err error) bool {
 	e, ok := errors.AsType[net.Error](err)
 	return ok && e.Timeout()
@@ -38,7 +38,7 @@ func late(err error) bool {
 
 func newServer(addr string) *server {
 	s := &server{addr: addr, client: memcache.New(addr)}
-	s.client.Timeout = timeout
+	s.client.Timeout, s.client.DialContext = timeout, dialBounded
 	return s
 }
 
@@ -49,7 +49,7 @@ func (s *server) weight(key string) uint64 {
 
 func (s *server) up() bool { return s.trouble.Load() == nil }
 
-// problem is a sentence while the server is surely down, else empty.
+// problem returns a sentence about the failure while the server is known to be down, else "".
 func (s *server) problem() string {
 	if t := s.trouble.Load(); t != nil && t.sure {
 		return t.text
@@ -73,8 +73,14 @@ func (s *server) note(err error) error {
 
 func (s *server) ping() error { return s.note(s.client.Ping()) }
 
+// set stores a value. A server that has no room for it is not down.
 func (s *server) set(key string, value []byte) error {
-	return s.note(s.client.Set(&memcache.Item{Key: key, Value: value, Expiration: expiration}))
+	err := s.client.Set(&memcache.Item{Key: key, Value: value, Expiration: expiration})
+	if err != nil && strings.Contains(err.Error(), "SERVER_ERROR") {
+		_ = s.note(nil)
+		return err
+	}
+	return s.note(err)
 }
 
 // get gives nil where the server has nothing.

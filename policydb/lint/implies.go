@@ -36,14 +36,15 @@ func (p *possible) require(r *policy.Requirement) {
 	}
 }
 
-// never tells that no object can have the label so.
+// never reports whether no value of the label is possible.
 func (p *possible) never() bool { return !p.absent && p.listed && len(p.only) == 0 }
 
-// implies tells whether all that is possible fulfils a requirement.
+// implies reports whether every possible value meets a requirement.
 func (p *possible) implies(r *policy.Requirement) bool {
 	switch r.Operator {
 	case policy.In:
-		return !p.absent && p.listed && !slices.ContainsFunc(p.only, func(v string) bool { return !slices.Contains(r.Values, v) })
+		return !p.absent && p.listed &&
+			!slices.ContainsFunc(p.only, func(v string) bool { return !slices.Contains(r.Values, v) })
 	case policy.NotIn:
 		if p.listed {
 			return !slices.ContainsFunc(p.only, func(v string) bool { return slices.Contains(r.Values, v) })
@@ -57,7 +58,8 @@ func (p *possible) implies(r *policy.Requirement) bool {
 	return false
 }
 
-// implies tells whether whatever labels fulfil a fulfil b too. It is exact, but for labels' values being limited.
+// implies reports whether all labels that match a match b too. It is exact, except that it ignores the limits of label
+// values.
 func implies(a, b *policy.Selector) bool {
 	open := map[string]*possible{}
 	of := func(key string) *possible {
@@ -86,16 +88,17 @@ func implies(a, b *policy.Selector) bool {
 const nameLabel = "kubernetes.io/metadata.name"
 
 func named(namespace string) *policy.Selector {
-	return &policy.Selector{Requirements: []policy.Requirement{{Key: nameLabel, Operator: policy.In, Values: []string{namespace}}}}
+	return &policy.Selector{Requirements: []policy.Requirement{{Key: nameLabel, Operator: policy.In,
+		Values: []string{namespace}}}}
 }
 
-// peerIn tells whether all that a is, of a policy of the namespace, b is too, whatever pods and namespaces there are.
+// peerIn reports whether peer b includes peer a, both in a policy of the namespace, for all pods and namespaces.
 func peerIn(namespace string, a, b *policy.Peer) bool {
 	if a.Block != nil || b.Block != nil {
 		return a.Block != nil && b.Block != nil && blockIn(a.Block, b.Block)
 	}
 	if a.Namespaces == nil && a.Pods == nil {
-		return true // nobody
+		return true // matches no pod
 	}
 	if b.Namespaces == nil && b.Pods == nil {
 		return false
@@ -123,51 +126,42 @@ func peerIn(namespace string, a, b *policy.Peer) bool {
 	return implies(pods, within)
 }
 
-// blockIn tells whether b holds all addresses of a.
+// blockIn reports whether block b contains all addresses of block a.
 func blockIn(a, b *policy.IPBlock) bool {
 	if b.CIDR.Bits() > a.CIDR.Bits() || !b.CIDR.Contains(a.CIDR.Addr()) {
 		return false
 	}
 	for _, e := range b.Except {
-		if e.Overlaps(a.CIDR) && !slices.ContainsFunc(a.Except, func(x netip.Prefix) bool { return x.Bits() <= e.Bits() && x.Contains(e.Addr()) }) {
+		if e.Overlaps(a.CIDR) &&
+			!slices.ContainsFunc(a.Except,
+				func(x netip.Prefix) bool { return x.Bits() <= e.Bits() && x.Contains(e.Addr()) }) {
 			return false
 		}
 	}
 	return true
 }
 
-// portsIn tells whether b's ports are all of a's, whatever names stand for.
-func portsIn(a, b *policy.PolicyRule) bool {
-	if b.AnyPort {
+// portsIn reports whether rule b has all ports of rule a, for all numbers that named ports can have.
+func portsIn(a, b *ruleAt) bool {
+	switch {
+	case b.AnyPort:
+		return true
+	case a.AnyPort || !b.numbers.Covers(a.numbers):
+		return false
+	case !a.named:
 		return true
 	}
-	if a.AnyPort {
-		return false
-	}
-	var have explain.Connections
-	for _, p := range b.Ports {
-		if p.Name == "" {
-			have = have.Union(explain.Ports(p.Protocol, p.First, p.Last))
-		}
-	}
 	for _, p := range a.Ports {
-		want := explain.Ports(p.Protocol, p.First, p.Last)
-		if p.Name != "" {
-			if slices.Contains(b.Ports, p) {
-				continue
-			}
-			want = explain.Ports(p.Protocol, 0, 65535)
-		}
-		if !want.Minus(have).IsNone() {
+		if p.Name != "" && !slices.Contains(b.Ports, p) && !b.numbers.Covers(explain.Ports(p.Protocol, 0, 65535)) {
 			return false
 		}
 	}
 	return true
 }
 
-// covers tells whether rule b lets through all that a does, both of policies of one namespace, whatever pods and namespaces there
-// are; where b's policy applies, of course.
-func covers(b *policy.PolicyRule, namespace string, a *policy.PolicyRule) bool {
+// covers reports whether rule b allows all that rule a allows, for all pods and namespaces. Both are rules of policies
+// in one namespace; the result holds for pods that b's policy applies to.
+func covers(b *ruleAt, namespace string, a *ruleAt) bool {
 	if !portsIn(a, b) {
 		return false
 	}

@@ -1,12 +1,14 @@
-// Package lint finds what in policies is probably not what their writers meant: selectors that choose nobody, ports' names that no
-// pod has, rules that others cover, policies without effect. It is pure: a function of the policies and of what is there.
+// Package lint finds probable mistakes in policies: selectors that match no pod, named ports that no pod has, rules
+// that other rules cover, policies without effect. Its result depends on its arguments only: the policies and the
+// existing objects.
 //
-// docs/lint.md lists the codes. What a finding says of pods and namespaces is as of now; what it says of a rule that is covered
-// always holds whatever pods there are.
+// docs/lint.md lists the codes. Findings about pods and namespaces describe the current state. Findings about covered
+// rules hold for all pods that may be created.
 package lint
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -26,7 +28,7 @@ const (
 
 var ranks = map[Severity]int{Info: 1, Warning: 2, Error: 3}
 
-// AtLeast tells whether it matters as much as another.
+// AtLeast reports whether the severity is at least another one.
 func (s Severity) AtLeast(o Severity) bool { return ranks[s] >= ranks[o] }
 
 // Codes of findings.
@@ -50,8 +52,10 @@ const (
 )
 
 var severities = map[string]Severity{
-	NobodyIsolated: Warning, NobodyAtPeer: Warning, NoNamespaceAtPeer: Warning, NoSuchPortName: Warning, OtherProtocol: Warning, NothingPasses: Warning,
-	RulesWithoutType: Warning, CoveredAlways: Warning, CoveredNow: Info, PolicyNoEffect: Warning, BlockOfPods: Warning, NoDNS: Warning, HalfDNS: Info,
+	NobodyIsolated: Warning, NobodyAtPeer: Warning, NoNamespaceAtPeer: Warning, NoSuchPortName: Warning,
+	OtherProtocol: Warning, NothingPasses: Warning,
+	RulesWithoutType: Warning, CoveredAlways: Warning, CoveredNow: Info, PolicyNoEffect: Warning, BlockOfPods: Warning,
+	NoDNS: Warning, HalfDNS: Info,
 	NotUnderstood: Error, OnlyDryRun: Info, NotCompared: Info,
 }
 
@@ -83,18 +87,51 @@ type Cluster struct {
 
 // Check finds all there is, by policy and field. The world must not change meanwhile; it is not changed.
 func Check(c *Cluster) []Finding {
+	list, _ := CheckWithin(context.Background(), c)
+	return list
+}
+
+// CheckWithin finds the same within a context, which its error is of. What would take too long is left out, with a
+// finding.
+func CheckWithin(ctx context.Context, c *Cluster) ([]Finding, error) {
 	k := newChecker(c)
+	k.effort.ctx = ctx
 	for _, pol := range c.World.Policies {
-		if c.Namespace == "" || pol.Namespace == c.Namespace {
+		if pol.Name == policy.OverBudgetPolicy { // netmaster's own
+			continue
+		}
+		if (c.Namespace == "" || pol.Namespace == c.Namespace) && k.effort.step(1) {
 			k.policy(pol)
 		}
 	}
 	k.redundant()
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if k.effort.ended {
+		k.notCompared("there are too many pods, policies and ports to look at all of them")
+	}
 	order := map[string]int{policy.Ingress.String(): 1, policy.Egress.String(): 2}
 	slices.SortStableFunc(k.findings, func(a, b Finding) int {
-		return cmp.Or(cmp.Compare(a.Policy, b.Policy), cmp.Compare(order[a.Direction], order[b.Direction]), cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Code, b.Code), cmp.Compare(a.Field, b.Field))
+		return cmp.Or(cmp.Compare(a.Policy, b.Policy), cmp.Compare(order[a.Direction], order[b.Direction]),
+			cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Code, b.Code), cmp.Compare(a.Field, b.Field))
 	})
-	return k.findings
+	return k.findings, nil
+}
+
+// notCompared says that not all was looked at, once.
+func (k *checker) notCompared(why string) {
+	if slices.ContainsFunc(k.findings, func(f Finding) bool { return f.Code == NotCompared }) {
+		return
+	}
+	k.findings = append(k.findings, Finding{
+		Code:     NotCompared,
+		Severity: severities[NotCompared],
+		Field:    "spec",
+		Rule:     -1,
+		Message:  why,
+		Remedy:   "look at one namespace at a time",
+	})
 }
 
 // checker holds what the checks have in common.
@@ -102,11 +139,28 @@ type checker struct {
 	*Cluster
 	pods     map[string][]*policy.Endpoint // that are not finished nor of the host's network, by namespace
 	chosen   map[string][]*policy.Endpoint // by namespace and selector
+	declared map[string]*declared          // by whom a port may be of
+	egress   map[string][]*policy.Policy   // that isolate for egress, by namespace
+	lacks    map[string]bool               // whether pods have no DNS, by namespace, labels and dry run
+	effort   effort
 	findings []Finding
 }
 
 func newChecker(c *Cluster) *checker {
-	k := &checker{Cluster: c, pods: map[string][]*policy.Endpoint{}, chosen: map[string][]*policy.Endpoint{}}
+	k := &checker{
+		Cluster:  c,
+		pods:     map[string][]*policy.Endpoint{},
+		chosen:   map[string][]*policy.Endpoint{},
+		declared: map[string]*declared{},
+		egress:   map[string][]*policy.Policy{},
+		lacks:    map[string]bool{},
+		effort:   effort{ctx: context.Background(), left: maxSteps},
+	}
+	for _, pol := range c.World.Policies {
+		if pol.IsolatesEgress {
+			k.egress[pol.Namespace] = append(k.egress[pol.Namespace], pol)
+		}
+	}
 	for _, e := range c.World.Endpoints {
 		if !e.HostNetwork && !e.Finished {
 			k.pods[e.Namespace] = append(k.pods[e.Namespace], e)
@@ -136,21 +190,32 @@ func (p at) String() string {
 }
 
 func (k *checker) find(code string, p at, remedy, format string, args ...any) *Finding {
-	f := Finding{Code: code, Severity: severities[code], Policy: p.policy.ID(), Field: p.field, Message: fmt.Sprintf(format, args...), Remedy: remedy, Rule: -1}
+	f := Finding{
+		Code:     code,
+		Severity: severities[code],
+		Policy:   p.policy.ID(),
+		Field:    p.field,
+		Message:  fmt.Sprintf(format, args...),
+		Remedy:   remedy,
+		Rule:     -1,
+	}
 	if p.direction != 0 {
 		f.Direction, f.Rule = p.direction.String(), p.rule
+	}
+	if k.effort.ended {
+		return &f // it may be of what was not looked at
 	}
 	k.findings = append(k.findings, f)
 	return &k.findings[len(k.findings)-1]
 }
 
-// choose are the pods of a namespace that a selector chooses.
+// choose returns the pods of a namespace that a selector selects.
 func (k *checker) choose(namespace string, s *policy.Selector) []*policy.Endpoint {
 	key := namespace + "|" + s.Canonical()
 	list, known := k.chosen[key]
 	if !known {
 		for _, e := range k.pods[namespace] {
-			if s.Matches(e.Labels) {
+			if k.effort.step(1+len(s.Requirements)) && s.Matches(e.Labels) {
 				list = append(list, e)
 			}
 		}
@@ -159,20 +224,54 @@ func (k *checker) choose(namespace string, s *policy.Selector) []*policy.Endpoin
 	return list
 }
 
-// peers are the pods that a peer's selectors choose, and how many namespaces they choose.
-func (k *checker) peers(pol *policy.Policy, p *policy.Peer) (pods []*policy.Endpoint, namespaces int) {
+// peers returns the ports of those that a peer's selectors choose.
+func (k *checker) peers(pol *policy.Policy, p *policy.Peer) *declared {
 	inside := p.Pods
 	if inside == nil {
 		inside = &policy.Selector{}
 	}
 	if p.Namespaces == nil {
-		return k.choose(pol.Namespace, inside), 1
+		return k.chosenPorts(pol.Namespace, inside)
 	}
+	key := p.Namespaces.Canonical() + "|" + inside.Canonical()
+	d, known := k.declared[key]
+	if known {
+		return d
+	}
+	d = newDeclared()
+	k.declared[key] = d
 	for i := range k.World.Namespaces {
-		if ns := &k.World.Namespaces[i]; p.Namespaces.Matches(ns.Labels) {
-			namespaces++
-			pods = append(pods, k.choose(ns.Name, inside)...)
+		ns := &k.World.Namespaces[i]
+		if k.effort.step(1) && p.Namespaces.Matches(ns.Labels) {
+			d.namespaces++
+			d.add(&k.effort, k.choose(ns.Name, inside))
 		}
 	}
-	return pods, namespaces
+	return d
+}
+
+// chosenPorts returns those of the pods of a namespace that a selector chooses.
+func (k *checker) chosenPorts(namespace string, s *policy.Selector) *declared {
+	key := "=" + namespace + "|" + s.Canonical()
+	d, known := k.declared[key]
+	if !known {
+		d = newDeclared()
+		d.namespaces = 1
+		d.add(&k.effort, k.choose(namespace, s))
+		k.declared[key] = d
+	}
+	return d
+}
+
+// everyone returns the ports of all pods.
+func (k *checker) everyone() *declared {
+	d, known := k.declared[""]
+	if !known {
+		d = newDeclared()
+		for _, pods := range k.pods {
+			d.add(&k.effort, pods)
+		}
+		k.declared[""] = d
+	}
+	return d
 }

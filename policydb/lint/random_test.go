@@ -250,7 +250,7 @@ func TestWhatIsLeftIsNeeded(t *testing.T) {
 // stage makes dry runs of some policies.
 func stage(g policytest.Gen, w *policy.World, some bool) {
 	for _, p := range w.Policies {
-		p.Audit = some && g.IntN(3) == 0
+		p.DryRun = some && g.IntN(3) == 0
 	}
 }
 
@@ -259,7 +259,7 @@ func leavesDryRunsOut(t *testing.T, w *policy.World, findings []Finding) {
 	t.Helper()
 	for _, p := range w.Policies {
 		for _, f := range findings {
-			if p.Audit && (f.Policy == p.ID() || slices.ContainsFunc(f.By, func(by string) bool { return strings.HasPrefix(by, p.ID()+" ") })) {
+			if p.DryRun && (f.Policy == p.ID() || slices.ContainsFunc(f.By, func(by string) bool { return strings.HasPrefix(by, p.ID()+" ") })) {
 				t.Errorf("%s is a dry run: %+v", p.ID(), f)
 			}
 		}

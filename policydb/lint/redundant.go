@@ -2,6 +2,9 @@ package lint
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -10,23 +13,37 @@ import (
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
-// mostCompared is how many times a rule is looked at for a kind of pods and one of their peers: a few seconds' work.
-const mostCompared = 4_000_000
+// maxCompared is how many peers and ports of rules are looked at for kinds of pods and their peers, maxHeld how many
+// ranges of ports are kept for that.
+const (
+	maxCompared = 10_000_000
+	maxHeld     = 500_000
+)
 
-// redundancy looks for what could go without a change of any verdict: first policies, then rules. What was found counts as gone
-// for what comes after, so that all of it could go together.
+// redundancy looks for what could go without a change of any verdict: first policies, then rules. What was found
+// counts as gone for what comes after, so that all of it could go together.
 type redundancy struct {
 	*checker
 	inForce []*policy.Policy // dry runs have no part in verdicts
 	model   *explain.Model
 	rules   []ruleAt
 	first   map[*policy.Policy]int // of its rules; those of both directions follow
-	pairs   []pair
-	in      [][]int // of each rule: the pairs where it lets something through
+	pairs   []pair                 // of which no two are alike
+	known   map[string]bool        // keys of pairs
+	in      [][]int                // of each rule: the pairs where it lets something through
 	of      map[*policy.Policy][]int
 	group   map[groupKey][]int // rules that may cover each other
 	wider   map[[2]*policy.Policy]bool
-	left    int // of the comparisons of rules with each other
+	budget  budget
+	gone    map[*policy.Policy]bool
+}
+
+// budget is what is left of the comparisons.
+type budget struct {
+	all, own int // of rules with each other: of a namespace, and of a policy
+	help     int // of parts that may cover another
+	held     int // of ranges in pairs
+	short    bool
 }
 
 type groupKey struct {
@@ -37,47 +54,59 @@ type groupKey struct {
 type ruleAt struct {
 	at
 	*policy.PolicyRule
-	gone bool
+	gone    bool
+	named   bool                // a port is a name
+	numbers explain.Connections // all that is no name
+	ports   ports               // of the numbers
 }
 
 // pair is a kind of pods in one direction and an address: which policies isolate, and what each rule lets through.
 type pair struct {
 	isolating []*policy.Policy
-	parts     []part
+	parts     []part // by rule
+	covered   *coverage
 }
 
 type part struct {
 	rule    int
-	through explain.Connections
+	through ports
 }
 
 func (k *checker) redundant() {
-	r := &redundancy{checker: k, model: explain.NewModel(k.World), first: map[*policy.Policy]int{}, of: map[*policy.Policy][]int{},
-		group: map[groupKey][]int{}, wider: map[[2]*policy.Policy]bool{}, left: cmp.Or(k.most, mostCompared)}
-	r.inForce = slices.DeleteFunc(slices.Clone(k.World.Policies), func(pol *policy.Policy) bool { return pol.Audit })
+	most := cmp.Or(k.most, maxCompared)
+	r := &redundancy{
+		checker: k,
+		model:   explain.NewModel(k.World),
+		first:   map[*policy.Policy]int{},
+		known:   map[string]bool{},
+		of:      map[*policy.Policy][]int{},
+		group:   map[groupKey][]int{},
+		wider:   map[[2]*policy.Policy]bool{},
+		budget:  budget{all: most, own: most, help: maxCompared, held: maxHeld},
+		gone:    map[*policy.Policy]bool{},
+	}
+	r.inForce = slices.DeleteFunc(slices.Clone(k.World.Policies), func(pol *policy.Policy) bool { return pol.DryRun })
 	for _, pol := range r.inForce {
 		r.addRules(pol)
 	}
 	r.in = make([][]int, len(r.rules))
-	compared := r.compare()
-	gone := map[*policy.Policy]bool{}
+	compared := r.compare(most)
 	for _, pol := range slices.Backward(r.inForce) {
-		if compared && k.ours(pol) && r.withoutEffect(pol, gone) {
-			gone[pol] = true
-			r.tellNoEffect(pol, gone)
-			for i := range r.rules {
-				r.rules[i].gone = r.rules[i].gone || r.rules[i].policy == pol
+		if compared && k.ours(pol) && k.effort.step(1+len(r.of[pol])) && r.withoutEffect(pol) {
+			r.gone[pol] = true
+			r.reportNoEffect(pol)
+			for i := r.first[pol]; i < len(r.rules) && r.rules[i].policy == pol; i++ {
+				r.remove(i)
 			}
 		}
 	}
 	for i := range slices.Backward(r.rules) {
-		if rule := &r.rules[i]; !rule.gone && k.ours(rule.policy) {
+		if rule := &r.rules[i]; !rule.gone && k.ours(rule.policy) && k.effort.step(1) {
 			r.judge(i, compared)
 		}
 	}
-	if !compared && len(r.inForce) > 0 {
-		k.findings = append(k.findings, Finding{Code: NotCompared, Severity: Info, Field: "spec", Rule: -1,
-			Message: "there are too many pods and policies to find the rules that others cover with the pods that there are", Remedy: "look at one namespace at a time"})
+	if (!compared || r.budget.short) && len(r.inForce) > 0 {
+		k.notCompared("there are too many pods and policies to find all the rules that others cover")
 	}
 }
 
@@ -95,15 +124,39 @@ func (r *redundancy) addRules(pol *policy.Policy) {
 		for i := range rules {
 			p, key := at{policy: pol, direction: d, rule: i}, groupKey{pol.Namespace, d}
 			r.group[key] = append(r.group[key], len(r.rules))
-			r.rules = append(r.rules, ruleAt{at: p.in("spec.%s[%d]", d, i), PolicyRule: &rules[i], gone: nothing(d, &rules[i]) != ""})
+			r.rules = append(r.rules, newRuleAt(p.in("spec.%s[%d]", d, i), &rules[i]))
 		}
 	}
 }
 
+func newRuleAt(p at, rule *policy.PolicyRule) ruleAt {
+	out := ruleAt{at: p, PolicyRule: rule, gone: nothing(p.direction, rule) != "", numbers: explain.All()}
+	if !rule.AnyPort {
+		var ranges []policy.PortRange
+		for _, pp := range rule.Ports {
+			if pp.Name != "" {
+				out.named = true
+				continue
+			}
+			ranges = append(ranges, policy.PortRange{Protocol: pp.Protocol, First: pp.First, Last: pp.Last})
+		}
+		out.numbers = explain.Union(ranges)
+	}
+	out.ports = portsOf(out.numbers)
+	return out
+}
+
+// cost returns what it takes to compare a rule with a pod.
+func (r *ruleAt) cost() int {
+	if r.named {
+		return 1 + len(r.Peers) + len(r.Ports)
+	}
+	return 1 + len(r.Peers)
+}
+
 // compare fills the pairs; false: there would be too many.
-func (r *redundancy) compare() bool {
+func (r *redundancy) compare(most int) bool {
 	kinds, outside := r.model.Kinds(), r.model.Outside()
-	budget := cmp.Or(r.most, mostCompared)
 	for i, kind := range kinds {
 		if r.Namespace != "" && kind[0].Namespace != r.Namespace {
 			continue
@@ -113,11 +166,14 @@ func (r *redundancy) compare() bool {
 			if len(isolating) == 0 {
 				continue
 			}
-			rules := 0
+			cost := 1
 			for _, pol := range isolating {
-				rules += len(explain.RulesOf(pol, d))
+				for i, end := r.rulesIn(pol, d); i < end; i++ {
+					cost += r.rules[i].cost()
+				}
 			}
-			if budget -= (2*len(kinds) + len(outside)) * (rules + 1); budget < 0 {
+			cost *= 2*len(kinds) + len(outside)
+			if most -= cost; most < 0 || !r.effort.step(cost) {
 				return false
 			}
 			for j, other := range kinds {
@@ -131,9 +187,29 @@ func (r *redundancy) compare() bool {
 			for _, a := range outside {
 				r.addPair(d, kind[0], isolating, a)
 			}
+			if r.budget.held < 0 {
+				return false
+			}
 		}
 	}
-	return true
+	for i := range r.pairs {
+		p := &r.pairs[i]
+		lists := make([]ports, len(p.parts))
+		for n := range p.parts {
+			lists[n] = p.parts[n].through
+		}
+		p.covered = newCoverage(lists)
+	}
+	return r.effort.step(1)
+}
+
+// rulesIn returns the numbers of a policy's rules in a direction.
+func (r *redundancy) rulesIn(pol *policy.Policy, d policy.Direction) (first, end int) {
+	first = r.first[pol]
+	if d == policy.Egress && pol.IsolatesIngress {
+		first += len(pol.Ingress)
+	}
+	return first, first + len(explain.RulesOf(pol, d))
 }
 
 func (r *redundancy) addPair(d policy.Direction, self *policy.Endpoint, isolating []*policy.Policy, other netip.Addr) {
@@ -141,122 +217,195 @@ func (r *redundancy) addPair(d policy.Direction, self *policy.Endpoint, isolatin
 		return
 	}
 	p := pair{isolating: isolating}
-	number := len(r.pairs)
+	key := []byte(d.String())
 	for _, pol := range isolating {
-		index := r.first[pol]
-		if d == policy.Egress && pol.IsolatesIngress {
-			index += len(pol.Ingress)
-		}
-		for i := range explain.RulesOf(pol, d) {
-			rule := &r.rules[index+i]
-			through := r.model.Part(pol, rule.PolicyRule, d, self, other)
-			if through.IsNone() {
+		first, end := r.rulesIn(pol, d)
+		key = binary.LittleEndian.AppendUint32(append(key, '|'), uint32(r.first[pol]))
+		key = append(key, pol.Name...)
+		for i := first; i < end; i++ {
+			rule := &r.rules[i]
+			through := rule.ports
+			switch {
+			case rule.named:
+				through = portsOf(r.model.Part(pol, rule.PolicyRule, d, self, other))
+			case !explain.Matches(r.model, pol, rule.PolicyRule, other):
 				continue
 			}
-			p.parts = append(p.parts, part{index + i, through})
-			r.in[index+i] = append(r.in[index+i], number)
-		}
-		r.of[pol] = append(r.of[pol], number)
-	}
-	r.pairs = append(r.pairs, p)
-}
-
-// withoutEffect tells whether a policy that isolates somebody changes nothing, when those that are gone are not there.
-func (r *redundancy) withoutEffect(pol *policy.Policy, gone map[*policy.Policy]bool) bool {
-	for _, n := range r.of[pol] {
-		p := &r.pairs[n]
-		without := explain.Connections{}
-		if !slices.ContainsFunc(p.isolating, func(o *policy.Policy) bool { return o != pol && !gone[o] }) {
-			without = explain.All()
-		}
-		with := explain.Connections{}
-		for _, one := range p.parts {
-			switch rule := &r.rules[one.rule]; {
-			case rule.policy == pol:
-				with = with.Union(one.through)
-			case !gone[rule.policy]:
-				with, without = with.Union(one.through), without.Union(one.through)
+			if len(through) == 0 {
+				continue
+			}
+			p.parts = append(p.parts, part{i, through})
+			key = binary.LittleEndian.AppendUint32(append(key, 0), uint32(i))
+			for _, one := range through {
+				if rule.named {
+					key = binary.LittleEndian.AppendUint64(key, uint64(one.first)<<32|uint64(one.last))
+				}
 			}
 		}
-		if !with.Equal(without) {
+	}
+	sum := sha256.Sum256(key)
+	if r.known[string(sum[:])] || r.budget.held < 0 {
+		return
+	}
+	r.known[string(sum[:])] = true
+	number := len(r.pairs)
+	r.pairs = append(r.pairs, p)
+	for _, one := range p.parts {
+		r.budget.held -= 1 + len(one.through)
+		r.in[one.rule] = append(r.in[one.rule], number)
+	}
+	for _, pol := range isolating {
+		r.budget.held--
+		r.of[pol] = append(r.of[pol], number)
+	}
+}
+
+// partsOf returns those of a policy's rules.
+func (r *redundancy) partsOf(p *pair, pol *policy.Policy) []part {
+	from, _ := slices.BinarySearchFunc(p.parts, r.first[pol],
+		func(one part, rule int) int { return cmp.Compare(one.rule, rule) })
+	to := from
+	for to < len(p.parts) && r.rules[p.parts[to].rule].policy == pol {
+		to++
+	}
+	return p.parts[from:to]
+}
+
+// remove takes a rule away.
+func (r *redundancy) remove(i int) {
+	if r.rules[i].gone {
+		return
+	}
+	r.rules[i].gone = true
+	for _, n := range r.in[i] {
+		r.pairs[n].covered.add(r.pairs[n].partOf(i), -1)
+	}
+}
+
+// partOf returns what a rule lets through.
+func (p *pair) partOf(rule int) ports {
+	i, found := slices.BinarySearchFunc(p.parts, rule,
+		func(one part, rule int) int { return cmp.Compare(one.rule, rule) })
+	if !found {
+		return nil
+	}
+	return p.parts[i].through
+}
+
+// withoutEffect reports whether removing a policy that isolates pods would change nothing, given that the removed
+// rules and policies are absent.
+func (r *redundancy) withoutEffect(pol *policy.Policy) bool {
+	for _, n := range r.of[pol] {
+		if !r.withoutEffectIn(&r.pairs[n], pol) {
 			return false
 		}
 	}
 	return len(r.of[pol]) > 0
 }
 
-// tellNoEffect tells it as an info where other pods may make it needed, such as a default deny that policies of all pods repeat.
-func (r *redundancy) tellNoEffect(pol *policy.Policy, gone map[*policy.Policy]bool) {
-	where, remedy := at{policy: pol, field: "spec"}, "delete it, or correct what it is to do"
-	if r.needless(pol, gone) {
-		r.find(PolicyNoEffect, where, remedy, "it changes nothing, whatever pods there are: others isolate its pods too, and let all through that it does")
-		return
+func (r *redundancy) withoutEffectIn(p *pair, pol *policy.Policy) bool {
+	isolatesToo := func(o *policy.Policy) bool { return o != pol && !r.gone[o] }
+	if !slices.ContainsFunc(p.isolating, isolatesToo) {
+		return p.covered.over(everywhere) > 0
 	}
-	r.find(PolicyNoEffect, where, "keep it if it is for pods that may come, or delete it", "with the pods that there are it changes nothing: without it, the same would pass and the same be denied").Severity = Info
+	own := r.partsOf(p, pol)
+	if !r.effort.step(1 + len(own)) {
+		return false
+	}
+	for _, one := range own {
+		p.covered.add(one.through, -1)
+	}
+	same := !slices.ContainsFunc(own, func(one part) bool { return p.covered.over(one.through) < 1 })
+	for _, one := range own {
+		p.covered.add(one.through, 1)
+	}
+	return same
 }
 
-// needless tells whether others that are not gone isolate and let through all that a policy does, whatever pods there are.
-func (r *redundancy) needless(pol *policy.Policy, gone map[*policy.Policy]bool) bool {
+// reportNoEffect reports a policy without effect. It is an info if pods created later may need the policy, such as a
+// default deny that policies of all existing pods repeat.
+func (r *redundancy) reportNoEffect(pol *policy.Policy) {
+	where, remedy := at{policy: pol, field: "spec"}, "delete it, or correct its rules"
+	if r.needless(pol) {
+		r.find(PolicyNoEffect, where, remedy,
+			"it changes nothing for any pods: other policies isolate the same pods and allow all that it allows")
+		return
+	}
+	found := r.find(PolicyNoEffect, where, "keep it if it is for future pods, or delete it",
+		"it changes nothing for the existing pods: without it, the same connections are allowed and denied")
+	found.Severity = Info
+}
+
+// needless reports whether remaining policies isolate and allow all that a policy does, for all pods.
+func (r *redundancy) needless(pol *policy.Policy) bool {
 	for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
 		isolates := explain.IsolatesIn(pol, d)
 		if isolates && !slices.ContainsFunc(r.inForce, func(o *policy.Policy) bool {
-			return o != pol && !gone[o] && o.Namespace == pol.Namespace && explain.IsolatesIn(o, d) && r.isWider(o, pol)
+			return r.effort.step(1) && o != pol && !r.gone[o] && o.Namespace == pol.Namespace &&
+				explain.IsolatesIn(o, d) && r.isWider(o, pol)
 		}) {
 			return false
 		}
 	}
-	for i := range r.rules {
+	for i := r.first[pol]; i < len(r.rules) && r.rules[i].policy == pol; i++ {
 		rule := &r.rules[i]
-		if rule.policy == pol && !rule.gone && !slices.ContainsFunc(r.candidates(rule), func(j int) bool { o := &r.rules[j]; return o.policy != pol && r.covers(o, rule) }) {
+		if !rule.gone &&
+			!slices.ContainsFunc(r.candidates(rule),
+				func(j int) bool { o := &r.rules[j]; return o.policy != pol && r.covers(o, rule) }) {
 			return false
 		}
 	}
 	return true
 }
 
-// covers tells whether a rule that is not gone lets all of another through, whatever pods there are.
+// covers reports whether a remaining rule allows all that another one allows, for all pods.
 func (r *redundancy) covers(o, rule *ruleAt) bool {
-	return !o.gone && r.isWider(o.policy, rule.policy) && covers(o.PolicyRule, rule.policy.Namespace, rule.PolicyRule)
+	return !o.gone && r.isWider(o.policy, rule.policy) && r.effort.step(len(o.Peers)*len(rule.Peers)+len(rule.Ports)) &&
+		covers(o, rule.policy.Namespace, rule)
 }
 
-// judge tells whether a rule is covered: by one other whatever pods there are, or by all others with those that there are.
+// judge reports a rule that is covered: by one other rule for all pods, or by all other rules for the existing pods.
 func (r *redundancy) judge(i int, compared bool) {
 	rule := &r.rules[i]
-	const remedy = "remove it, or correct what it is to allow"
+	const remedy = "remove it, or correct its peers and ports"
 	for _, j := range r.candidates(rule) {
 		o := &r.rules[j]
 		if j != i && r.covers(o, rule) {
-			rule.gone = true
-			r.find(CoveredAlways, rule.at, remedy, "whatever it lets through, %s does too", o.at).By = []string{o.String()}
+			r.remove(i)
+			found := r.find(CoveredAlways, rule.at, remedy, "%s allows all that it allows", o.at)
+			found.By = []string{o.String()}
 			return
 		}
 	}
 	if !compared || len(r.in[i]) == 0 {
-		return // it lets nothing through now: of that other findings speak
+		return // it allows nothing at present, which other findings report
 	}
 	if by, covered := r.covered(i); covered {
-		rule.gone = true
-		r.find(CoveredNow, rule.at, remedy, "with the pods that there are, others let all of it through too: %s", strings.Join(by[:min(3, len(by))], ", ")).By = by
+		r.remove(i)
+		found := r.find(CoveredNow, rule.at, remedy, "for the existing pods, other rules allow all that it allows: %s",
+			strings.Join(by[:min(3, len(by))], ", "))
+		found.By = by
 	}
 }
 
-// candidates are the rules that may cover one, by their numbers: of the namespace or, where that were too many, of the policy.
+// candidates returns the numbers of the rules that may cover a rule: those of its namespace or, if these exceed the
+// budget, those of its policy.
 func (r *redundancy) candidates(rule *ruleAt) []int {
-	if all := r.group[groupKey{rule.policy.Namespace, rule.direction}]; len(all) <= r.left {
-		r.left -= len(all)
+	all := r.group[groupKey{rule.policy.Namespace, rule.direction}]
+	if len(all) <= r.budget.all {
+		r.budget.all -= len(all)
 		return all
 	}
-	own := r.first[rule.policy]
-	var out []int // of the same policy
-	for i := own; i < len(r.rules) && r.rules[i].policy == rule.policy; i++ {
-		if r.rules[i].direction == rule.direction {
-			out = append(out, i)
-		}
+	first, end := r.rulesIn(rule.policy, rule.direction)
+	if r.budget.own -= end - first; r.budget.own < 0 {
+		r.budget.short = true
+		return nil
 	}
-	return out
+	at, _ := slices.BinarySearch(all, first)
+	return all[at : at+end-first]
 }
 
-// isWider tells whether one policy applies to all pods of the namespace that another does, whatever they are.
+// isWider reports whether the first policy's selector selects all pods that the second one's selects.
 func (r *redundancy) isWider(wide, narrow *policy.Policy) bool {
 	if wide == narrow {
 		return true
@@ -270,34 +419,33 @@ func (r *redundancy) isWider(wide, narrow *policy.Policy) bool {
 	return is
 }
 
-// covered tells whether the other rules let all of a rule through, and which of them some of it.
+// covered reports whether the other rules let all of a rule through, and which of them some of it, as far as the budget
+// goes.
 func (r *redundancy) covered(i int) (by []string, covered bool) {
+	for _, n := range r.in[i] {
+		if p := &r.pairs[n]; !r.effort.step(1) || p.covered.over(p.partOf(i)) < 2 {
+			return nil, false
+		}
+	}
 	helps := map[int]bool{}
 	for _, n := range r.in[i] {
-		var left explain.Connections
+		left := r.pairs[n].partOf(i)
 		for _, one := range r.pairs[n].parts {
-			if one.rule == i {
-				left = one.through
-			}
-		}
-		for _, one := range r.pairs[n].parts {
-			if one.rule == i || r.rules[one.rule].gone || left.IsNone() {
+			if one.rule == i || r.rules[one.rule].gone {
 				continue
 			}
-			rest := left.Minus(one.through)
-			if !rest.Equal(left) {
+			if r.budget.help -= 1 + len(left); len(left) == 0 || r.budget.help < 0 {
+				break
+			}
+			rest, less := left.minus(one.through)
+			if less {
 				helps[one.rule] = true
 			}
 			left = rest
 		}
-		if !left.IsNone() {
-			return nil, false
-		}
 	}
-	for j := range r.rules {
-		if helps[j] {
-			by = append(by, r.rules[j].String())
-		}
+	for _, j := range slices.Sorted(maps.Keys(helps)) {
+		by = append(by, r.rules[j].String())
 	}
 	return by, true
 }

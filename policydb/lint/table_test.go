@@ -140,7 +140,7 @@ func TestFindings(t *testing.T) {
 }
 
 func dryRun(p *policy.Policy) *policy.Policy {
-	p.Audit = true
+	p.DryRun = true
 	return p
 }
 

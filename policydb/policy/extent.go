@@ -1,7 +1,7 @@
 package policy
 
-// Extent is what of a policy nodes hold: the keys of its rules and of the groups that these refer to, and the nodes that need
-// them. Values are immutable once handed on.
+// Extent lists what nodes store for a policy: the keys of its rules and of the groups in them, and the nodes that need
+// them. Values are immutable once passed on.
 type Extent struct {
 	Rules   []Key
 	Peers   []Key // peer groups

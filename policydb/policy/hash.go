@@ -19,7 +19,7 @@ type GroupSpec struct {
 	Port       *NamedPort `json:"port,omitempty"`
 }
 
-// Key is the same for equal specs.
+// Key returns the content key of the spec. Equal specs have equal keys.
 func (g *GroupSpec) Key() Key {
 	h := make([]byte, 0, 256)
 	h = append(h, "group|"...)
@@ -37,7 +37,7 @@ func (g *GroupSpec) Key() Key {
 	return keyOf(h)
 }
 
-// String tells the group's pods in a person's words.
+// String returns a description of the group's pods.
 func (g *GroupSpec) String() string {
 	text := "pods " + g.Pods.String() + " of "
 	if g.Namespace != "" {
@@ -46,7 +46,8 @@ func (g *GroupSpec) String() string {
 		text += "namespaces " + g.Namespaces.String()
 	}
 	if g.Port != nil {
-		text += " whose port " + g.Port.Name + "/" + g.Port.Protocol.String() + " is " + strconv.Itoa(int(g.Port.Number))
+		text += " whose port " + g.Port.Name + "/" + g.Port.Protocol.String() + " is " +
+			strconv.Itoa(int(g.Port.Number))
 	}
 	return text
 }
@@ -56,7 +57,7 @@ func keyOf(b []byte) Key {
 	return Key(sum[:16])
 }
 
-// RuleKey is the content key of a rule: of everything but Key and Origins.
+// RuleKey returns the content key of a rule, computed from all fields but Key and Origins.
 func RuleKey(r *Rule) Key {
 	b := make([]byte, 0, 128)
 	b = append(b, "rule|"...)
@@ -79,7 +80,7 @@ func RuleKey(r *Rule) Key {
 		b = binary.BigEndian.AppendUint16(b, p.First)
 		b = binary.BigEndian.AppendUint16(b, p.Last)
 	}
-	if r.Audit { // the keys of all others are what they were before there were dry runs
+	if r.DryRun { // the keys of all others are what they were before there were dry runs
 		b = append(b, "|audit"...)
 	}
 	return keyOf(b)
@@ -108,7 +109,8 @@ func (r *Rule) Hash() Key {
 	return keyOf(b)
 }
 
-// MembersHash is the same for the same set of addresses, in whatever order they come. Each may come once only.
+// MembersHash returns a hash of a set of addresses that does not depend on their order. Each address may occur only
+// once.
 func MembersHash(members iter.Seq[netip.Addr]) Key {
 	var hi, lo uint64
 	for a := range members {
@@ -120,5 +122,14 @@ func MembersHash(members iter.Seq[netip.Addr]) Key {
 	var k Key
 	binary.BigEndian.PutUint64(k[:], hi)
 	binary.BigEndian.PutUint64(k[8:], lo)
+	return k
+}
+
+// ChangedHash returns the MembersHash of a set after some of its members were removed and others were added.
+func ChangedHash(before, added, removed Key) (k Key) {
+	for at := 0; at < len(k); at += 8 {
+		more, less := binary.BigEndian.Uint64(added[at:]), binary.BigEndian.Uint64(removed[at:])
+		binary.BigEndian.PutUint64(k[at:], binary.BigEndian.Uint64(before[at:])+more-less)
+	}
 	return k
 }

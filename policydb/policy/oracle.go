@@ -35,8 +35,8 @@ type SideVerdict struct {
 	By       []Origin // rules that allow
 }
 
-// Allowed is the specification that everything else is compared with: slow, and as plain as can be. It follows the
-// NetworkPolicy v1 API; docs in k8s.io/api/networking/v1.
+// Allowed returns the verdict for a packet. It is the specification that all other implementations are compared with,
+// so it is slow and simple. It follows the NetworkPolicy v1 API; docs in k8s.io/api/networking/v1.
 func Allowed(w *World, p Packet) Verdict {
 	from, to := w.owner(p.From), w.owner(p.To)
 	if from != nil && from == to {
@@ -47,10 +47,11 @@ func Allowed(w *World, p Packet) Verdict {
 	return v
 }
 
-// Audited is what the policies in a dry run (Policy.Audit), all of them together with those in force, would have said to a packet that
-// Allowed allows. An end is not Allowed where it would have denied it; its Isolated and By are of policies in a dry run alone. Policies only
-// ever add permissions to those of others, so an end that is isolated by a policy in force has no more to say.
-func Audited(w *World, p Packet) Verdict {
+// DryRun returns the verdict that all policies in a dry run (Policy.DryRun) together with those in force would give to
+// a packet that Allowed allows. An end is not Allowed if they would deny it there; its Isolated and By list policies
+// in a dry run only. Policies can only add permissions, so at an end that a policy in force isolates a dry run cannot
+// deny more.
+func DryRun(w *World, p Packet) Verdict {
 	now := Allowed(w, p)
 	v := Verdict{Allowed: true, Egress: SideVerdict{Allowed: true}, Ingress: SideVerdict{Allowed: true}}
 	from, to := w.owner(p.From), w.owner(p.To)
@@ -67,7 +68,7 @@ func Audited(w *World, p Packet) Verdict {
 	return v
 }
 
-// owner is the pod that an address belongs to.
+// owner returns the pod that has an address, or nil.
 func (w *World) owner(a netip.Addr) *Endpoint {
 	for _, e := range w.Endpoints {
 		if !e.HostNetwork && !e.Finished && slices.Contains(e.Addresses, a) {
@@ -77,8 +78,8 @@ func (w *World) owner(a netip.Addr) *Endpoint {
 	return nil
 }
 
-// judge is what the policies in force say or, with audit, those in a dry run.
-func (w *World) judge(d Direction, e *Endpoint, p Packet, audit bool) SideVerdict {
+// judge returns the verdict of the policies in force, or of those in a dry run.
+func (w *World) judge(d Direction, e *Endpoint, p Packet, dryRun bool) SideVerdict {
 	v := SideVerdict{}
 	if e == nil {
 		return SideVerdict{Allowed: true}
@@ -88,7 +89,7 @@ func (w *World) judge(d Direction, e *Endpoint, p Packet, audit bool) SideVerdic
 		if d == Egress {
 			rules, isolates = pol.Egress, pol.IsolatesEgress
 		}
-		if pol.Audit != audit || !isolates || pol.Namespace != e.Namespace || !pol.AppliedTo.Matches(e.Labels) {
+		if pol.DryRun != dryRun || !isolates || pol.Namespace != e.Namespace || !pol.AppliedTo.Matches(e.Labels) {
 			continue
 		}
 		v.Isolated = append(v.Isolated, pol.ID())
@@ -135,7 +136,15 @@ func (w *World) peerMatches(pol *Policy, peer Peer, a netip.Addr) bool {
 	if peer.Namespaces == nil {
 		return e.Namespace == pol.Namespace && peer.Pods.Matches(e.Labels)
 	}
-	return w.namespaceMatches(peer.Namespaces, e.Namespace) && (peer.Pods == nil || peer.Pods.Matches(e.Labels))
+	return w.namespaceMatches(peer.Namespaces, e.Namespace) && peer.podsMatch(e)
+}
+
+// podsMatch reports whether a peer's selector of pods chooses a pod; one without chooses every pod.
+func (p *Peer) podsMatch(e *Endpoint) bool {
+	if p.Pods == nil {
+		return (&Selector{}).Matches(e.Labels)
+	}
+	return p.Pods.Matches(e.Labels)
 }
 
 func (w *World) namespaceMatches(s *Selector, name string) bool {

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// OriginsText names the first few places that rules of a direction came from: "shop/db ingress[0]", or "shop/db ingress" for the
-// isolation itself.
+// OriginsText names the first few places that rules of a direction came from: "shop/db ingress[0]", or "shop/db
+// ingress" for the isolation itself.
 func OriginsText(d Direction, origins []Origin) string {
 	const most = 3
 	var parts []string

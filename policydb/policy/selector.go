@@ -5,10 +5,11 @@ import (
 	"strings"
 )
 
-// Matches tells whether an object with these labels is selected (Kubernetes API conventions: a nil selector selects
-// nothing, an empty one everything; NotIn and DoesNotExist hold where the label is absent).
+// Matches reports whether an object with these labels is selected (Kubernetes API conventions: a nil selector selects
+// nothing, an empty one everything; NotIn and DoesNotExist match if the label is absent). Labels that are over budget
+// match no selector of a user (labels.go).
 func (s *Selector) Matches(labels map[string]string) bool {
-	if s == nil {
+	if s == nil || labelsLeftOut(labels) && !s.isOverBudget() {
 		return false
 	}
 	for i := range s.Requirements {
@@ -34,7 +35,8 @@ func (r *Requirement) matches(labels map[string]string) bool {
 	return false
 }
 
-// Canonical is a text that two selectors share exactly if they have the same requirements, in whatever order.
+// Canonical returns a text that is equal for two selectors if and only if they have the same requirements in any
+// order.
 func (s *Selector) Canonical() string { return string(s.appendCanonical(nil)) }
 
 func (s *Selector) appendCanonical(b []byte) []byte {
@@ -75,10 +77,11 @@ func quote(s string) string {
 	if !strings.ContainsAny(s, "%{}&,|!=?+ ") {
 		return s
 	}
-	return strings.NewReplacer("%", "%25", "{", "%7b", "}", "%7d", "&", "%26", ",", "%2c", "|", "%7c", "!", "%21", "=", "%3d", "?", "%3f", "+", "%2b", " ", "%20").Replace(s)
+	return strings.NewReplacer("%", "%25", "{", "%7b", "}", "%7d", "&", "%26", ",", "%2c", "|", "%7c", "!", "%21", "=",
+		"%3d", "?", "%3f", "+", "%2b", " ", "%20").Replace(s)
 }
 
-// String is the selector as kubectl would write it; the same for equal selectors.
+// String returns the selector in kubectl's syntax. Equal selectors have equal texts.
 func (s *Selector) String() string {
 	if s == nil {
 		return "none"

@@ -73,9 +73,11 @@ func (p Protocol) String() string {
 type Namespace struct {
 	Name   string            `json:"name"`
 	Labels map[string]string `json:"labels,omitempty"`
+	// LabelsLeftOut is how many labels exceed the budget. The namespace is unknown then: no selector chooses it.
+	LabelsLeftOut int `json:"-"`
 }
 
-// NamedPort is a container port that has a name; one name may stand for several numbers, one a protocol.
+// NamedPort is a container port that has a name. A name has one number a protocol: of several of a pod, the first.
 type NamedPort struct {
 	Name     string   `json:"name"`
 	Protocol Protocol `json:"protocol"`
@@ -86,7 +88,7 @@ type NamedPort struct {
 type Endpoint struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// UID is the Pod's, as its kubelet knows it; it tells a pod from its successor of the same name.
+	// UID is the UID that the pod's kubelet has. It distinguishes a pod from a later one of the same name.
 	UID    string            `json:"uid,omitempty"`
 	Labels map[string]string `json:"labels,omitempty"`
 	// Node is spec.nodeName; empty while the pod is not scheduled.
@@ -94,6 +96,11 @@ type Endpoint struct {
 	// Addresses are the pod's IPs, at most one a family, unmapped (netip.Addr.Unmap).
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 	Ports     []NamedPort  `json:"ports,omitempty"`
+	// LabelsLeftOut is how many labels are over a budget. None of the pod's labels is in Labels then, no selector
+	// chooses the pod, and IsolateOverBudget isolates it.
+	LabelsLeftOut int `json:"labelsLeftOut,omitempty"`
+	// PortsLeftOut is how many named ports are over the budget of a pod, and not in Ports.
+	PortsLeftOut int `json:"portsLeftOut,omitempty"`
 	// HostNetwork pods share the node's address: they are neither targets nor peers.
 	HostNetwork bool `json:"hostNetwork,omitempty"`
 	// Finished pods (phase Succeeded or Failed) no longer own their addresses.
@@ -102,9 +109,12 @@ type Endpoint struct {
 	Terminating bool `json:"terminating,omitempty"`
 	// CreatedAt is metadata.creationTimestamp in Unix seconds.
 	CreatedAt int64 `json:"createdAt,omitempty"`
+	// NoPeer pods are isolated as others and match no peer's selectors: mirror pods, of which a kubelet chooses
+	// namespace and labels.
+	NoPeer bool `json:"noPeer,omitempty"`
 }
 
-// ID is "namespace/name".
+// ID returns "namespace/name".
 func (e *Endpoint) ID() string { return e.Namespace + "/" + e.Name }
 
 // Operator is a label selector operator, as in metav1.LabelSelectorOperator.
@@ -169,39 +179,41 @@ type Policy struct {
 	UID        string   `json:"uid,omitempty"`
 	Generation int64    `json:"generation,omitempty"`
 	AppliedTo  Selector `json:"appliedTo"`
+	// CreatedAt is metadata.creationTimestamp in Unix seconds.
+	CreatedAt int64 `json:"createdAt,omitempty"`
 	// IsolatesIngress and IsolatesEgress are policyTypes after defaulting.
 	IsolatesIngress bool         `json:"isolatesIngress,omitempty"`
 	IsolatesEgress  bool         `json:"isolatesEgress,omitempty"`
 	Ingress         []PolicyRule `json:"ingress,omitempty"`
 	Egress          []PolicyRule `json:"egress,omitempty"`
-	// Audit is a dry run (annotation flowkeep.io/enforcement: audit): the policy has no part in any verdict; what it would have
-	// denied is counted and told (Audited).
-	Audit bool `json:"audit,omitempty"`
-	// Copy is what the annotation fleet.flowkeep.io/copy says of a policy that a hub sent: which version of it this is. It has no part in
-	// any verdict.
+	// DryRun puts the policy in a dry run (annotation flowkeep.io/enforcement: dry-run): it changes no verdict, and
+	// what it would have denied is counted and sampled (function DryRun).
+	DryRun bool `json:"audit,omitempty"`
+	// Copy is what the annotation fleet.flowkeep.io/copy says of a policy that a hub sent: which version of it this
+	// is. It has no part in any verdict.
 	Copy string `json:"copy,omitempty"`
-	// Problems tells what of the object was refused, a sentence each.
+	// Problems lists the rejected parts of the object, one sentence each.
 	Problems []string `json:"problems,omitempty"`
 }
 
-// ID is "namespace/name".
+// ID returns "namespace/name".
 func (p *Policy) ID() string { return p.Namespace + "/" + p.Name }
 
 // Modes are what the annotation flowkeep.io/enforcement of a policy can say.
 const (
 	ModeEnforce = "enforce"
-	ModeAudit   = "audit"
+	ModeDryRun  = "dry-run"
 )
 
-// Mode is ModeAudit of a dry run, else ModeEnforce.
+// Mode returns ModeDryRun for a policy in a dry run, else ModeEnforce.
 func (p *Policy) Mode() string {
-	if p.Audit {
-		return ModeAudit
+	if p.DryRun {
+		return ModeDryRun
 	}
 	return ModeEnforce
 }
 
-// ProblemText is a problem with what comes of it: what was refused of a spec allows nothing.
+// ProblemText returns a problem with its consequence: a rejected part of the spec allows nothing.
 func ProblemText(problem string) string {
 	if strings.HasPrefix(problem, "spec.") {
 		return problem + "; this part allows nothing"
@@ -223,9 +235,9 @@ type Origin struct {
 	Rule   int    `json:"rule"`
 }
 
-// Rule is a resolved rule: what a node needs to enforce. Its Key covers everything but Origins. Every rule isolates the
-// endpoints of AppliedTo in Direction; one with neither AnyPeer, Peers nor Blocks lets nothing through (the isolation of
-// a policy is such a rule). Values are immutable once handed on.
+// Rule is a resolved rule: what a node needs to enforce. Its Key covers everything but Origins. Every rule isolates
+// the endpoints of AppliedTo in Direction; one with neither AnyPeer, Peers nor Blocks lets nothing through (the
+// isolation of a policy is such a rule). Values are immutable once handed on.
 type Rule struct {
 	Key       Key       `json:"key"`
 	Direction Direction `json:"direction"`
@@ -239,16 +251,17 @@ type Rule struct {
 	// AnyPort lets every protocol through, ICMP included.
 	AnyPort bool        `json:"anyPort,omitempty"`
 	Ports   []PortRange `json:"ports,omitempty"`
-	// Audit is of policies in a dry run: the rule neither isolates nor allows, and only what it would have done is told.
-	Audit   bool     `json:"audit,omitempty"`
+	// DryRun is set for a rule of policies in a dry run: it neither isolates nor allows, and what it would do is
+	// counted.
+	DryRun  bool     `json:"audit,omitempty"`
 	Origins []Origin `json:"origins,omitempty"`
 }
 
 // BriefOrigins is how many origins a brief rule has at most.
 const BriefOrigins = 8
 
-// Brief is the rule with its first few origins: all that nodes and the policy DB hold of it, because thousands of policies may
-// have one rule, and none of them should cost what all do. Where the origins are few it is the rule itself.
+// Brief returns the rule with its first BriefOrigins origins, or the rule itself if it has no more. Nodes and the
+// policy DB store only these: thousands of policies can share a rule, and each of them should not cost as much as all.
 func (r *Rule) Brief() *Rule {
 	if len(r.Origins) <= BriefOrigins {
 		return r
@@ -258,7 +271,7 @@ func (r *Rule) Brief() *Rule {
 	return &brief
 }
 
-// GroupKind tells the two uses of a set of endpoints apart.
+// GroupKind is one of the two uses of a set of endpoints.
 type GroupKind uint8
 
 // Group kinds. A node holds the whole of a peer group it needs, but only its own members of an appliedTo group.
@@ -266,6 +279,15 @@ const (
 	PeerGroup GroupKind = iota + 1
 	AppliedToGroup
 )
+
+// ID returns the identity of a group of the kind.
+func (k GroupKind) ID(key Key) GroupID { return GroupID{Kind: k, Key: key} }
+
+// GroupID identifies a group.
+type GroupID struct {
+	Kind GroupKind
+	Key  Key
+}
 
 // Changes is what one batch of events changed, as the feed needs it: immutable, and in the order of Revision.
 type Changes struct {
@@ -325,7 +347,8 @@ type NodeUpdate struct {
 	Settled []SettledEndpoint
 }
 
-// GroupUpdate changes one group on one node. With Replace, Added is the whole membership.
+// GroupUpdate changes one group on one node. With Replace, Added is the whole membership. A peer group that a node does
+// not hold is empty.
 type GroupUpdate struct {
 	Key     Key
 	Kind    GroupKind
@@ -333,11 +356,26 @@ type GroupUpdate struct {
 	Added   []netip.Addr
 	Removed []netip.Addr
 	Gone    bool
+	// Alike are further peer groups, sorted: after the update they have the members that this one has then. Where Added
+	// is all that changes, none of them loses a member.
+	Alike []Key
 }
+
+// ID returns the identity of the group.
+func (u *GroupUpdate) ID() GroupID { return u.Kind.ID(u.Key) }
 
 // NodeInfo is what nodes need to know of each other to route between pods.
 type NodeInfo struct {
 	Name      string         `json:"name"`
 	Addresses []netip.Addr   `json:"addresses"` // InternalIP, at most one a family
 	PodCIDRs  []netip.Prefix `json:"podCIDRs"`
+	// UID and CreatedAt (Unix seconds) are the Node object's; other nodes do not receive them.
+	UID       string `json:"uid,omitempty"`
+	CreatedAt int64  `json:"createdAt,omitempty"`
+	// Zone is the label topology.kubernetes.io/zone; other nodes receive it with Services (docs/decisions/035).
+	Zone string `json:"-"`
+	// Links are what the node announced and netmaster granted; nil: unknown.
+	Links *Links `json:"links,omitempty"`
+	// Refused: an administrator has shut the node out; other nodes do not receive it.
+	Refused bool `json:"refused,omitempty"`
 }

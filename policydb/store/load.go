@@ -125,8 +125,8 @@ func loadGroups(t *table, to *Contents) error {
 	})
 }
 
-// Check finds what cannot be, sorted: rules whose key is not that of their content, rules that refer to groups or policies
-// that are not there, groups that nothing refers to, endpoints of namespaces that are not there.
+// Check finds what cannot be, sorted: rules whose key is not that of their content, rules that refer to groups or
+// policies that are not there, groups that nothing refers to, endpoints of namespaces that are not there.
 func (c *Contents) Check() []string {
 	var problems []string
 	say := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }

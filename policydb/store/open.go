@@ -29,7 +29,8 @@ var (
 	bucketAnnounced  = []byte("announced")
 	bucketState      = []byte("state")
 	// buckets are all but meta, which holds the schema and the checksums of the others.
-	buckets = [][]byte{bucketNamespaces, bucketEndpoints, bucketPolicies, bucketRules, bucketGroups, bucketNodes, bucketAnnounced, bucketState}
+	buckets = [][]byte{bucketNamespaces, bucketEndpoints, bucketPolicies, bucketRules, bucketGroups, bucketNodes,
+		bucketAnnounced, bucketState}
 
 	keySums     = []byte("sums")
 	keyRevision = []byte("revision")
@@ -37,7 +38,8 @@ var (
 )
 
 // ErrNewer is returned for a file that a newer netmaster than the next one wrote.
-var ErrNewer = errors.New("a newer netmaster wrote this policy DB: start that one, or move the file away to begin anew from the API server")
+var ErrNewer = errors.New(
+	"a newer netmaster wrote this policy DB: start that one, or move the file away to rebuild it from the API server")
 
 // openOrSetAside moves only a file away that was read and made no sense; what the system refuses is an error.
 func openOrSetAside(path string, layout *schema.Layout) (db *bolt.DB, c *Contents, aside string, err error) {
@@ -51,25 +53,28 @@ func openOrSetAside(path string, layout *schema.Layout) (db *bolt.DB, c *Content
 	case errors.Is(err, berrors.ErrTimeout):
 		return nil, nil, "", fmt.Errorf("%s is in use: does another netmaster run with this --state-dir?", path)
 	case refused != nil:
-		return nil, nil, "", fmt.Errorf("open the policy DB: %w (give another directory with --state-dir, or make this one usable)", refused)
+		return nil, nil, "",
+			fmt.Errorf("open the policy DB: %w (give another directory with --state-dir, or make this one usable)",
+				refused)
 	}
 	kept := path + ".corrupt-" + time.Now().UTC().Format("20060102T150405.000000")
 	if renamed := os.Rename(path, kept); renamed != nil {
 		return nil, nil, "", errors.Join(err, renamed)
 	}
 	forgetOldest(path)
-	aside = fmt.Sprintf("the policy DB %s could not be read (%v): it was set aside as %s and a new one begun", path, err, kept)
+	aside = fmt.Sprintf("the policy DB %s could not be read (%v): it was set aside as %s and a new one created", path,
+		err, kept)
 	db, c, err = tryOpen(path, layout)
 	return db, c, aside, err
 }
 
-// mostKept is how many broken files are kept for those who want to know why.
-const mostKept = 3
+// maxKept is how many broken files are kept for analysis.
+const maxKept = 3
 
 func forgetOldest(path string) {
 	kept, _ := filepath.Glob(path + ".corrupt-*")
 	slices.Sort(kept)
-	for len(kept) > mostKept {
+	for len(kept) > maxKept {
 		_ = os.Remove(kept[0])
 		kept = kept[1:]
 	}
@@ -105,7 +110,8 @@ func tryOpen(path string, layout *schema.Layout) (db *bolt.DB, c *Contents, err 
 	return db, c, err
 }
 
-// schemaOf is the file's schema, which this netmaster can bring to its own; 0: it is new. Nothing is written.
+// schemaOf returns the schema version of the file, which this netmaster can migrate to its own, or 0 for a new file.
+// It writes nothing.
 func schemaOf(db *bolt.DB, layout *schema.Layout) (have int, err error) {
 	defer guard(&err)()
 	err = db.View(func(tx *bolt.Tx) (err error) {
@@ -116,7 +122,7 @@ func schemaOf(db *bolt.DB, layout *schema.Layout) (have int, err error) {
 			return err
 		}
 		if have == 0 {
-			return errors.New("it is no policy DB")
+			return errors.New("not a policy DB")
 		}
 		far, is := errors.AsType[*schema.FarError](layout.Reads(have))
 		switch {
@@ -175,14 +181,14 @@ func checkLength(db *bolt.DB) (err error) {
 			return err
 		}
 		if info.Size() < tx.Size() {
-			return fmt.Errorf("it is cut short: %d bytes of %d", info.Size(), tx.Size())
+			return fmt.Errorf("truncated: %d bytes of %d", info.Size(), tx.Size())
 		}
 		return nil
 	})
 }
 
-// checkPages finds pages that are lost or used twice: writing would overwrite others. It runs in a goroutine of bbolt's,
-// so it comes after load, which has walked the pages where a fault can be caught.
+// checkPages finds pages that are lost or used twice: writing would overwrite others. It runs in a goroutine of
+// bbolt's, so it comes after load, which has walked the pages where a fault can be caught.
 func checkPages(db *bolt.DB) (err error) {
 	defer guard(&err)()
 	return db.View(func(tx *bolt.Tx) error {

@@ -21,7 +21,8 @@ type pending struct {
 	whole      bool   // rules and groups that are not here go
 }
 
-// patch changes a group: true adds, false removes an address. With fresh the members of before do not count.
+// patch is a change of a group: an address is added if true, removed if false. With fresh the earlier members are
+// discarded.
 type patch struct {
 	fresh   bool
 	gone    bool
@@ -29,12 +30,15 @@ type patch struct {
 }
 
 func newPending() *pending {
-	return &pending{namespaces: map[string]*policy.Namespace{}, endpoints: map[string]*policy.Endpoint{}, policies: map[string]*policy.Policy{},
-		nodes: map[string]*NodeRecord{}, announced: map[string]*Announcement{}, rules: map[policy.Key]*policy.Rule{}, groups: map[policy.Key]*patch{}}
+	return &pending{namespaces: map[string]*policy.Namespace{}, endpoints: map[string]*policy.Endpoint{},
+		policies: map[string]*policy.Policy{},
+		nodes:    map[string]*NodeRecord{}, announced: map[string]*Announcement{}, rules: map[policy.Key]*policy.Rule{},
+		groups: map[policy.Key]*patch{}}
 }
 
 func (p *pending) size() int {
-	n := len(p.namespaces) + len(p.endpoints) + len(p.policies) + len(p.nodes) + len(p.announced) + len(p.rules) + len(p.groups)
+	n := len(p.namespaces) + len(p.endpoints) + len(p.policies) + len(p.nodes) + len(p.announced) + len(p.rules) +
+		len(p.groups)
 	if p.infos != nil {
 		n++
 	}

@@ -1,13 +1,13 @@
-// Package store is the configured policy DB: what the engine was given, what it resolved, and what each node has realised,
-// in one bbolt file. netmaster serves from it at once after a restart.
+// Package store is the configured policy DB: the engine's input, its output, and what each node has realised, in one
+// bbolt file. netmaster serves from it immediately after a restart.
 //
-// It is written off the hot path: Write only notes what is to be written, the newest value of a key, and one goroutine
-// writes all that is waiting in one transaction. While the disk refuses, what waits never outgrows what is on disk and
-// what lives, and is tried again.
+// Writes are asynchronous: Write only queues the newest value of each key, and one goroutine writes all queued keys in
+// one transaction. While writing fails, the queue is at most as large as the file plus the live state, and the write
+// is retried.
 //
-// A checksum over all entries tells of one that was changed or lost. A file that cannot be read to its end is set aside and
-// a new one begun: it never makes anything open. A file of the version before or after is brought to this one's schema (internal/schema); one of a
-// still newer netmaster is refused and left alone.
+// A checksum over all entries detects changed or lost entries. A file that cannot be read completely is moved aside
+// and a new one created; this never allows a connection. A file of the version before or after is migrated to this
+// version's schema (internal/schema). A file of a still newer netmaster is rejected and left unchanged.
 package store
 
 import (
@@ -22,7 +22,8 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// Change is what is to be written. A nil value in a map deletes. Values are shared and must not be changed after.
+// Change is a set of values to write. A nil value in a map deletes the key. Values are shared and must not be changed
+// later.
 type Change struct {
 	Namespaces map[string]*policy.Namespace
 	Endpoints  map[string]*policy.Endpoint // by ID
@@ -51,7 +52,7 @@ type Announcement struct {
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 }
 
-// Key is "node/namespace/name".
+// Key returns "node/namespace/name".
 func (a *Announcement) Key() string { return a.Node + "/" + a.Namespace + "/" + a.Name }
 
 // Contents is everything in the store.
@@ -67,7 +68,7 @@ type Contents struct {
 	Infos      []policy.NodeInfo
 }
 
-// Empty tells that nothing was ever written: every cluster has namespaces.
+// Empty reports whether nothing was ever written: every cluster has namespaces.
 func (c *Contents) Empty() bool { return len(c.Namespaces) == 0 }
 
 // Store is safe for concurrent use.
@@ -83,11 +84,12 @@ type Store struct {
 	mu     sync.Mutex
 	next   *pending
 	failed error
+	onDisk uint64    // the newest revision that is
 	opened *Contents // what was on disk at Open, until something is written
 }
 
-// Open opens or creates the file. SetAside tells if an unreadable one was moved out of the way. It fails on a file that
-// another process uses, that a newer netmaster than the next one wrote, or that the system does not give.
+// Open opens or creates the file. SetAside reports if an unreadable file was moved aside. Open fails if another
+// process uses the file, if a netmaster newer than the next version wrote it, or on an I/O error.
 func Open(path string) (*Store, error) { return openAs(path, &layout) }
 
 func openAs(path string, layout *schema.Layout) (*Store, error) {
@@ -101,7 +103,7 @@ func openAs(path string, layout *schema.Layout) (*Store, error) {
 	return s, nil
 }
 
-// SetAside is empty, or tells that and why an older file was moved away.
+// SetAside returns the path of an older file that was moved aside and the reason, or "".
 func (s *Store) SetAside() string { return s.setAside }
 
 // Load reads everything that is on disk.
@@ -116,7 +118,8 @@ func (s *Store) Load() (*Contents, error) {
 	return load(s.db)
 }
 
-// Write notes a change and returns at once. Changes must come in the order of their revisions. After Close it does nothing.
+// Write notes a change and returns at once. Changes must come in the order of their revisions. After Close it does
+// nothing.
 func (s *Store) Write(c Change) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,7 +144,14 @@ func (s *Store) Flush(ctx context.Context) error {
 	}
 }
 
-// Problem is why the last write failed; nil if it did not. Waiting is how many keys are not on disk yet.
+// OnDisk returns the newest revision that was written since Open; 0: none was.
+func (s *Store) OnDisk() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.onDisk
+}
+
+// Problem returns the number of keys that are not on disk yet and the error of the last write, nil if it succeeded.
 func (s *Store) Problem() (waiting int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -217,6 +227,8 @@ func (s *Store) flush() error {
 	if err != nil {
 		batch.absorb(s.next)
 		s.next = batch
+	} else {
+		s.onDisk = max(s.onDisk, batch.revision)
 	}
 	return err
 }

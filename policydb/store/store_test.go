@@ -105,7 +105,7 @@ func group(n int) policy.Key { return policy.Key{byte(n), 0xaa} }
 
 func rule(n, port int) *policy.Rule {
 	r := &policy.Rule{Direction: policy.Ingress, AppliedTo: policy.Key{1}, Peers: []policy.Key{group(n)},
-		Audit: n%2 == 1, Ports: []policy.PortRange{{Protocol: policy.TCP, First: uint16(n), Last: uint16(n)}}, Origins: []policy.Origin{{Policy: "ns0/p0", Rule: port}}}
+		DryRun: n%2 == 1, Ports: []policy.PortRange{{Protocol: policy.TCP, First: uint16(n), Last: uint16(n)}}, Origins: []policy.Origin{{Policy: "ns0/p0", Rule: port}}}
 	r.Key = policy.RuleKey(r)
 	return r
 }
@@ -133,7 +133,7 @@ func (h *history) next() Change {
 		putOrDelete(h, &c.Namespaces, w.Namespaces, name, &policy.Namespace{Name: name, Labels: label})
 		e := &policy.Endpoint{Namespace: name, Name: "a", UID: "u", Labels: label, Addresses: []netip.Addr{address(n)}, Node: "n1"}
 		putOrDelete(h, &c.Endpoints, w.Endpoints, e.ID(), e)
-		p := &policy.Policy{Namespace: name, Name: "p", Generation: int64(h.IntN(9)), IsolatesIngress: true, Audit: n == 1}
+		p := &policy.Policy{Namespace: name, Name: "p", Generation: int64(h.IntN(9)), IsolatesIngress: true, DryRun: n == 1}
 		putOrDelete(h, &c.Policies, w.Policies, p.ID(), p)
 		putOrDelete(h, &c.Nodes, w.Nodes, name, &NodeRecord{Realised: h.Uint64N(9), Errors: 1})
 		a := &Announcement{Node: "n1", Namespace: name, Name: "a", Addresses: []netip.Addr{address(n)}}
@@ -492,10 +492,11 @@ func TestWhatThePolicyDBHolds(t *testing.T) {
 			"ports:[{protocol:uint8 name:string first:uint16 last:uint16}]}]"
 	)
 	for _, c := range []struct{ have, want string }{
-		{schematest.Shape(policy.Policy{}), "{namespace:string name:string uid:string generation:int64 appliedTo:" + selector + " isolatesIngress:bool isolatesEgress:bool " +
+		{schematest.Shape(policy.Policy{}), "{namespace:string name:string uid:string generation:int64 appliedTo:" + selector + " createdAt:int64 isolatesIngress:bool isolatesEgress:bool " +
 			"ingress:" + direction + " egress:" + direction + " audit:bool copy:string problems:[string]}"},
 		{schematest.Shape(policy.Endpoint{}), "{namespace:string name:string uid:string labels:map[string string] node:string addresses:[text] " +
-			"ports:[{name:string protocol:uint8 number:uint16}] hostNetwork:bool finished:bool terminating:bool createdAt:int64}"},
+			"ports:[{name:string protocol:uint8 number:uint16}] labelsLeftOut:int portsLeftOut:int " +
+			"hostNetwork:bool finished:bool terminating:bool createdAt:int64 noPeer:bool}"}, // the version before has no pods that are no peers
 		{schematest.Shape(policy.Namespace{}), "{name:string labels:map[string string]}"},
 		{schematest.Shape(policy.Rule{}), "{key:text direction:uint8 appliedTo:text anyPeer:bool peers:[text] blocks:[{cidr:text except:[text]}] anyPort:bool " +
 			"ports:[{protocol:uint8 first:uint16 last:uint16}] audit:bool origins:[{policy:string rule:int}]}"},
@@ -547,7 +548,7 @@ func TestInUse(t *testing.T) {
 
 func TestOnlySomeBrokenFilesAreKept(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "policy.db")
-	for range mostKept + 2 {
+	for range maxKept + 2 {
 		if err := os.WriteFile(path, []byte(strings.Repeat("x", 9999)), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -555,7 +556,7 @@ func TestOnlySomeBrokenFilesAreKept(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if kept, _ := filepath.Glob(path + ".corrupt-*"); len(kept) != mostKept {
+	if kept, _ := filepath.Glob(path + ".corrupt-*"); len(kept) != maxKept {
 		t.Errorf("kept %v", kept)
 	}
 }

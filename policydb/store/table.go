@@ -9,8 +9,8 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// sums is a checksum a bucket: the XOR over its entries of a hash of key and value. It costs little to keep, and tells of an
-// entry that was changed, lost or added by other hands, which bbolt does not.
+// sums has a checksum for each bucket: the XOR over its entries of a hash of key and value. It is cheap to maintain
+// and detects entries that were changed, lost or added outside of netmaster. bbolt does not detect these.
 type sums map[string]uint64
 
 var crcTable = crc64.MakeTable(crc64.ECMA)
@@ -48,7 +48,7 @@ func (s sums) differ(found sums) error {
 	return nil
 }
 
-// sumAll is of whatever buckets there are besides meta, in any schema.
+// sumAll returns the checksums of all buckets but meta, in any schema.
 func sumAll(tx *bolt.Tx) sums {
 	out := sums{}
 	_ = tx.ForEach(func(name []byte, b *bolt.Bucket) error {

@@ -41,9 +41,12 @@ func (s sums) write(tx *bolt.Tx, p *pending) error {
 			return err
 		}
 	}
-	return errors.Join(putAll(s.table(tx, bucketNamespaces), p.namespaces), putAll(s.table(tx, bucketEndpoints), p.endpoints),
-		putAll(s.table(tx, bucketPolicies), p.policies), putAll(s.table(tx, bucketNodes), p.nodes), putAll(s.table(tx, bucketAnnounced), p.announced),
-		writeRules(s.table(tx, bucketRules), p.rules), writeGroups(s.table(tx, bucketGroups), p.groups), writeState(s.table(tx, bucketState), p))
+	return errors.Join(putAll(s.table(tx, bucketNamespaces), p.namespaces),
+		putAll(s.table(tx, bucketEndpoints), p.endpoints),
+		putAll(s.table(tx, bucketPolicies), p.policies), putAll(s.table(tx, bucketNodes), p.nodes),
+		putAll(s.table(tx, bucketAnnounced), p.announced),
+		writeRules(s.table(tx, bucketRules), p.rules), writeGroups(s.table(tx, bucketGroups), p.groups),
+		writeState(s.table(tx, bucketState), p))
 }
 
 func (s sums) recreate(tx *bolt.Tx, names ...[]byte) error {
@@ -148,7 +151,8 @@ func deleteGroup(all *table, key []byte) error {
 	return all.b.DeleteBucket(key)
 }
 
-// prune takes out what would delete things that are not on disk, so that what waits while the disk is full stays bounded.
+// prune takes out what would delete things that are not on disk, so that what waits while the disk is full stays
+// bounded.
 func prune(db *bolt.DB, p *pending) {
 	var err error
 	defer guard(&err)()

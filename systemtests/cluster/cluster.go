@@ -25,10 +25,12 @@ type Options struct {
 	Nodes  int
 	Family string // ipv4, ipv6 or dual
 	Hook   string // CNI hook; empty: scripts/node-up
-	// Traffic is the mode of traffic between nodes, route or geneve; empty: what FLOWKEEP_TRAFFIC_MODE says, else route.
+	// Traffic is the mode of traffic between nodes, route, geneve or auto; empty: what FLOWKEEP_TRAFFIC_MODE says,
+	// else route.
 	Traffic   string
-	OwnMounts bool // nodes have mounts of their own, and so the directories that a machine has once
-	Reuse     bool // take one that is up as it is
+	Shape     string // of the network and the nodes (systemtests/README.md); empty: plain
+	OwnMounts bool   // nodes have mounts of their own, and so the directories that a machine has once
+	Reuse     bool   // take one that is up as it is
 }
 
 // Cluster is a sandbox that is up. Safe for concurrent use.
@@ -91,6 +93,9 @@ func Boot(ctx context.Context, o Options) (*Cluster, error) {
 	args := []string{"--nodes", fmt.Sprint(o.Nodes), "--ip-family", o.Family}
 	if o.Traffic != "" {
 		args = append(args, "--traffic-mode", o.Traffic)
+	}
+	if o.Shape != "" {
+		args = append(args, "--shape", o.Shape)
 	}
 	if o.Hook != "" {
 		args = append(args, "--cni-hook", o.Hook)
@@ -209,22 +214,29 @@ func output(cmd *exec.Cmd) (string, error) {
 	return stdout.String(), nil
 }
 
-// Until asks again every 50 ms until ok or the time is over; the last error tells why not.
+// Until calls ok until it returns nil or the time is over; the last error is the reason. It waits 50 ms between two
+// calls at first, and up to 200 ms after 4 s: many conditions start a program, and the processors are what other tests
+// wait for.
 func Until(ctx context.Context, limit time.Duration, ok func() error) error {
 	limit = Stretch(limit)
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	ticker := time.NewTicker(50 * time.Millisecond)
-	defer ticker.Stop()
-	for {
+	for began := time.Now(); ; {
 		err := ok()
 		if err == nil {
 			return nil
 		}
+		pause := time.NewTimer(untilPause(time.Since(began)))
 		select {
 		case <-ctx.Done():
+			pause.Stop()
 			return fmt.Errorf("after %v still: %w", limit, err)
-		case <-ticker.C:
+		case <-pause.C:
 		}
 	}
+}
+
+// untilPause returns how long Until waits for the next call: a twentieth of the time that has passed, within limits.
+func untilPause(passed time.Duration) time.Duration {
+	return min(max(passed/20, 50*time.Millisecond), 200*time.Millisecond)
 }

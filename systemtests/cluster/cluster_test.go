@@ -154,6 +154,26 @@ func TestJudge_NamesTimesOfALoss(t *testing.T) {
 	}
 }
 
+func TestJudge_NamesTheStateOfALoss(t *testing.T) {
+	for _, broken := range []string{"", "reset"} {
+		r := Report{Sent: 2, Received: 1, Broken: broken, TCP: "ESTABLISHED"}
+		err := (Expectation{Open: true}).Judge(r, time.Second)
+		if err == nil || !strings.HasSuffix(err.Error(), "; TCP: ESTABLISHED") {
+			t.Errorf("%+v: %v", r, err)
+		}
+	}
+}
+
+// TestStreamLimits: a SYN that is sent again after a second arrives in time on a way that is open.
+func TestStreamLimits(t *testing.T) {
+	t.Setenv("FLOWKEEP_SLOW", "1")
+	for open, want := range map[bool]string{true: "-grace 2s -redial 2s", false: "-grace 500ms -redial 200ms"} {
+		if got := strings.Join(Expectation{Open: open}.limits(), " "); got != want {
+			t.Errorf("open %v: limits %q, want %q", open, got, want)
+		}
+	}
+}
+
 func TestPressure(t *testing.T) {
 	const text = "some avg10=1.94 avg60=5.51 avg300=2.33 total=15844107\nfull avg10=0.15 avg60=0.91 avg300=0.56 total=4800020\n"
 	if got, told := pressure(text, 2); !told || got != 31688214*time.Microsecond {
@@ -203,5 +223,16 @@ func TestUntil(t *testing.T) {
 	}
 	if err := Until(t.Context(), 60*time.Millisecond, func() error { return errors.New("never") }); err == nil || !strings.Contains(err.Error(), "never") {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestNextSource(t *testing.T) {
+	seen := map[uint32]bool{}
+	for range sources {
+		port := nextSource()
+		if seen[port] || port < firstSource || port >= 30_000 {
+			t.Fatalf("port %d, after %d others", port, len(seen))
+		}
+		seen[port] = true
 	}
 }

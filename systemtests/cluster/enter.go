@@ -78,10 +78,21 @@ func (n *NetNS) Dial(proto string, to netip.AddrPort, timeout time.Duration) (co
 	return net.FileConn(file)
 }
 
-// DialFrom makes a UDP socket on a port of its own; it has sent nothing yet.
+// DialFrom returns a UDP socket on a local port; it has sent nothing yet. The port may still be that of a socket that was
+// closed: a program that another test starts holds copies of all sockets until it executes.
 func (n *NetNS) DialFrom(port int, to netip.AddrPort) (conn net.Conn, err error) {
-	n.run(func() { conn, err = net.DialUDP("udp", &net.UDPAddr{Port: port}, net.UDPAddrFromAddrPort(to)) })
+	dialer := net.Dialer{LocalAddr: &net.UDPAddr{Port: port}, Control: reuseAddress}
+	n.run(func() { conn, err = dialer.Dial("udp", to.String()) })
 	return conn, err
+}
+
+// reuseAddress sets SO_REUSEADDR (socket(7)).
+func reuseAddress(_, _ string, conn syscall.RawConn) error {
+	var err error
+	controlErr := conn.Control(func(fd uintptr) {
+		err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1)
+	})
+	return errors.Join(controlErr, err)
 }
 
 // connect waits in the runtime's poller, not in the thread.

@@ -47,3 +47,25 @@ func TestEnterNetNS(t *testing.T) {
 		t.Error("a port outside was reached")
 	}
 }
+
+// TestDialFrom_WhileACopyIsOpen: a port can be used again although a copy of its closed socket is still open, as in a
+// process that was forked meanwhile.
+func TestDialFrom_WhileACopyIsOpen(t *testing.T) {
+	inside, err := EnterNetNS(netns.New(t).Path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer inside.Close()
+	for _, to := range []string{"127.0.0.1:80", "127.0.0.2:80", "[::1]:80"} {
+		conn, err := inside.DialFrom(20_000, netip.MustParseAddrPort(to))
+		if err != nil {
+			t.Fatal(err)
+		}
+		fork, err := conn.(*net.UDPConn).File()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer fork.Close()
+		conn.Close()
+	}
+}

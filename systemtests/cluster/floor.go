@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -108,29 +109,47 @@ func (f *Floor) Remove(ctx context.Context) error {
 
 // Throughput is what one TCP connection carries in 3 s, in bits a second.
 func (c *Cluster) Throughput(ctx context.Context, from, to Pod) (float64, error) {
-	server := inNS(ctx, to.NetNS, "iperf3", "-s", "-1", "-p", "5299", "--forceflush")
+	return c.received(ctx, from, to, "-t", "3")
+}
+
+// DatagramRate returns the rate at which datagrams of 1,000 bytes arrive that are sent at a rate for 4 s, in bits a
+// second.
+func (c *Cluster) DatagramRate(ctx context.Context, from, to Pod, sent float64) (float64, error) {
+	return c.received(ctx, from, to, "-t", "4", "-u", "-l", "1000", "-b", strconv.FormatFloat(sent, 'f', 0, 64))
+}
+
+// received returns the rate that iperf3's server reports for a client with these flags.
+func (c *Cluster) received(ctx context.Context, from, to Pod, flags ...string) (float64, error) {
+	server := inNS(ctx, to.NetNS, "iperf3", "-s", "-p", "5299", "--forceflush")
 	if err := server.Start(); err != nil {
 		return 0, err
 	}
 	defer func() { _ = server.Process.Signal(syscall.SIGTERM); _ = server.Wait() }()
 	ip, _ := to.IP(4)
-	var text string
-	err := Until(ctx, clientWait, func() (err error) {
-		text, err = output(inNS(ctx, from.NetNS, "iperf3", "-c", ip.String(), "-p", "5299", "-t", "3", "-J"))
-		return err
+	client := append([]string{"iperf3", "-c", ip.String(), "-p", "5299", "-J"}, flags...)
+	var rate float64
+	err := Until(ctx, clientWait, func() error {
+		text, err := output(inNS(ctx, from.NetNS, client...))
+		if err != nil {
+			return err
+		}
+		var result struct {
+			Error string
+			End   struct {
+				Received struct {
+					BitsPerSecond float64 `json:"bits_per_second"`
+				} `json:"sum_received"`
+			}
+		}
+		if err := json.Unmarshal([]byte(text), &result); err != nil {
+			return err
+		}
+		if rate = result.End.Received.BitsPerSecond; rate == 0 {
+			return fmt.Errorf("iperf3 measured nothing: %s", cmp.Or(result.Error, text))
+		}
+		return nil
 	})
-	if err != nil {
-		return 0, err
-	}
-	var result struct {
-		End struct {
-			Received struct {
-				BitsPerSecond float64 `json:"bits_per_second"`
-			} `json:"sum_received"`
-		} `json:"end"`
-	}
-	err = json.Unmarshal([]byte(text), &result)
-	return result.End.Received.BitsPerSecond, err
+	return rate, err
 }
 
 // Connects is how many TCP connections a second one pod makes to another's port.

@@ -41,15 +41,36 @@ func (c *Cluster) Conntrack(ctx context.Context, node string) (string, error) {
 	return c.script(ctx, fmt.Sprintf(`ovs-appctl -t "$RUN/%s/flowkeep/ovs/vswitchd.ctl" dpctl/dump-conntrack | sed -n /zone=/p`, node))
 }
 
+// ConntrackIDs dumps the same with the kernel's id of each connection, which another of the same addresses does not have.
+func (c *Cluster) ConntrackIDs(ctx context.Context, node string) (string, error) {
+	return c.script(ctx, fmt.Sprintf(
+		`ovs-appctl -t "$RUN/%s/flowkeep/ovs/vswitchd.ctl" dpctl/dump-conntrack -m | sed -n /zone=/p`, node))
+}
+
 // KernelDatapath tells whether a node's switch uses the kernel's datapath, not that of ovs-vswitchd.
 func (c *Cluster) KernelDatapath(ctx context.Context, node string) (bool, error) {
 	text, err := c.script(ctx, fmt.Sprintf(`ovs-appctl -t "$RUN/%s/flowkeep/ovs/vswitchd.ctl" dpctl/dump-dps`, node))
 	return strings.Contains(text, "system@"), err
 }
 
+// AwaitStatistics waits until a node's switch has added to its flows what its datapath has counted by now. The pass of
+// the revalidators that runs at the moment may have passed by what came last.
+func (c *Cluster) AwaitStatistics(ctx context.Context, node string) error {
+	_, err := c.script(ctx, fmt.Sprintf(
+		`for pass in 1 2; do ovs-appctl -t "$RUN/%s/flowkeep/ovs/vswitchd.ctl" revalidator/wait; done`, node))
+	return err
+}
+
 // ForgetConnections has a node's switch forget the connections that it knows, of all its zones.
 func (c *Cluster) ForgetConnections(ctx context.Context, node string) error {
 	_, err := c.script(ctx, fmt.Sprintf(`ovs-appctl -t "$RUN/%s/flowkeep/ovs/vswitchd.ctl" dpctl/flush-conntrack`, node))
+	return err
+}
+
+// DeleteGroups deletes all groups of a node's bridge, as another program may.
+func (c *Cluster) DeleteGroups(ctx context.Context, node string) error {
+	socket := filepath.Join(c.Dir, node, "flowkeep", "ovs", "fk0.mgmt")
+	_, err := output(exec.CommandContext(ctx, "ovs-ofctl", "-O", "OpenFlow13", "del-groups", "unix:"+socket))
 	return err
 }
 

@@ -16,15 +16,25 @@ func (c *Cluster) RunIn(ctx context.Context, netns string, args ...string) (stri
 	return output(inNS(ctx, netns, args...))
 }
 
-// Serve echoes TCP and UDP on a port of a network namespace until the function that it returns is called.
-func (c *Cluster) Serve(ctx context.Context, netns string, port int) (stop func(), err error) {
-	cmd := inNS(ctx, netns, c.probe(), "serve", strconv.Itoa(port))
+// Serve echoes TCP and UDP on a port of a network namespace until the function that it returns is called. It serves all
+// addresses there, but for UDP the kernel selects the address of an answer by its route. With addresses it serves these
+// alone, and answers with them.
+func (c *Cluster) Serve(ctx context.Context, netns string, port int, addresses ...netip.Addr) (stop func(), err error) {
+	first, places := fmt.Sprintf("127.0.0.1:%d", port), []string{strconv.Itoa(port)}
+	if len(addresses) > 0 {
+		places = nil
+		for _, a := range addresses {
+			places = append(places, netip.AddrPortFrom(a, uint16(port)).String())
+		}
+		first = places[0]
+	}
+	cmd := inNS(ctx, netns, append([]string{c.probe(), "serve"}, places...)...)
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
 	stop = func() { _ = cmd.Process.Kill(); _ = cmd.Wait() } // it has nothing to say
 	err = Until(ctx, 30*time.Second, func() error {
-		text, err := c.RunIn(ctx, netns, c.probe(), "check", "tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		text, err := c.RunIn(ctx, netns, c.probe(), "check", "tcp", first)
 		if err == nil && !strings.HasPrefix(text, "open") {
 			err = fmt.Errorf("port %d: %s", port, text)
 		}

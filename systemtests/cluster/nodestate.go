@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/flowkeep/flowkeep/internal/testkit/netns"
@@ -14,28 +15,55 @@ import (
 // NodeStatePort is where node-state agents tell of themselves, on the loopback address of their network namespace.
 const NodeStatePort = 9442
 
+// nearProbes is a shell function that prepares a node, or an end of it, for an agent's probes. Nothing beyond the
+// sandbox answers, and before each change an agent waits 10 s for a name server and for a router beyond the gateway.
+// So the agent's resolv.conf names no server, and routes that lead to the gateway, but are no default ones, leave the
+// probe no address to send to: it fails at once.
+const nearProbes = `near_probes() {
+	local node=$1 verb=$2 default
+	mkdir -p "$RUN/node-state/$node.root/etc"
+	touch "$RUN/node-state/$node.root/etc/resolv.conf"
+	default=$(in_ns "$node" ip route show default | sed -n '1s/^default//p')
+	[ -z "$default" ] || in_ns "$node" ip route "$verb" 128.0.0.0/1 $default
+	default=$(in_ns "$node" ip -6 route show default | sed -n '1s/^default//p')
+	[ -z "$default" ] || in_ns "$node" ip -6 route "$verb" 2000::/3 $default
+}
+`
+
 // StartNodeState starts a node-state agent in the network namespace of a node, or in one that MakeBareNode made. As a process it is
 // called NODE-node-state.
 func (c *Cluster) StartNodeState(ctx context.Context, node, kubeconfig string, flags ...string) error {
-	_, err := c.script(ctx, fmt.Sprintf(`mkdir -p "$RUN/node-state"
-		start %[1]s-node-state nsenter --net="$(ns_path %[1]s)" -- "$RUN/flowkeep/bin/netplugin" node-state --node-name %[1]s --kubeconfig %[2]s --state-dir "$RUN/node-state/%[1]s" --ovsdb "unix:$RUN/%[1]s/flowkeep/ovs/db.sock" %[3]s`,
-		node, kubeconfig, strings.Join(flags, " ")))
+	_, err := c.script(ctx, nearProbes+fmt.Sprintf(`near_probes %[1]s replace
+		start %[1]s-node-state nsenter --net="$(ns_path %[1]s)" -- "$RUN/flowkeep/bin/netplugin" %[2]s`,
+		node, strings.Join(append(c.nodeStateArgs(node, kubeconfig), flags...), " ")))
 	return err
 }
 
 // NodeStateOnce makes one pass, and returns when it has ended.
 func (c *Cluster) NodeStateOnce(ctx context.Context, node, kubeconfig string, flags ...string) (string, error) {
-	return c.RunIn(ctx, c.NodeNS(node), append([]string{
-		filepath.Join(c.Dir, "flowkeep", "bin", "netplugin"), "node-state", "--once", "--node-name", node, "--kubeconfig", kubeconfig,
-		"--state-dir", c.nodeState(node), "--ovsdb", "unix:" + filepath.Join(c.Dir, node, "flowkeep", "ovs", "db.sock"),
-	}, flags...)...)
+	if _, err := c.script(ctx, nearProbes+fmt.Sprintf("near_probes %s replace", node)); err != nil {
+		return "", err
+	}
+	program := []string{filepath.Join(c.Dir, "flowkeep", "bin", "netplugin")}
+	once := slices.Concat(program, c.nodeStateArgs(node, kubeconfig), []string{"--once"}, flags)
+	return c.RunIn(ctx, c.NodeNS(node), once...)
+}
+
+func (c *Cluster) nodeStateArgs(node, kubeconfig string) []string {
+	return []string{
+		"node-state", "--node-name", node, "--kubeconfig", kubeconfig, "--state-dir", c.nodeState(node),
+		"--node-root", c.nodeState(node) + ".root",
+		"--ovsdb", "unix:" + filepath.Join(c.Dir, node, "flowkeep", "ovs", "db.sock"),
+	}
 }
 
 func (c *Cluster) nodeState(node string) string { return filepath.Join(c.Dir, "node-state", node) }
 
 // EndNodeState stops the agent, and forgets what it kept.
 func (c *Cluster) EndNodeState(ctx context.Context, node string) error {
-	_, err := c.script(ctx, fmt.Sprintf(`stop %[1]s-node-state 40; rm -rf "$RUN/pids/.%[1]s-node-state.command" "$RUN/node-state/%[1]s"`, node))
+	_, err := c.script(ctx, nearProbes+fmt.Sprintf(`stop %[1]s-node-state 40
+		near_probes %[1]s del 2>/dev/null || true
+		rm -rf "$RUN/pids/.%[1]s-node-state.command" "$RUN/node-state/%[1]s" "$RUN/node-state/%[1]s.root"`, node))
 	return err
 }
 

@@ -24,6 +24,7 @@ type PodSpec struct {
 	Ports       map[int]string
 	HostNetwork bool
 	HostPort    int // of port 80; 0: none
+	Annotations map[string]string
 	Linger      int // how many seconds it serves on when it is told to end
 }
 
@@ -78,7 +79,7 @@ func (s PodSpec) manifest(namespace string) object {
 	}
 	return object{
 		"apiVersion": "v1", "kind": "Pod",
-		"metadata": object{"name": s.Name, "namespace": namespace, "labels": s.Labels},
+		"metadata": object{"name": s.Name, "namespace": namespace, "labels": s.Labels, "annotations": s.Annotations},
 		"spec": object{
 			"nodeName": s.Node, "terminationGracePeriodSeconds": grace, "hostNetwork": s.HostNetwork, "automountServiceAccountToken": false,
 			"containers": []object{container},

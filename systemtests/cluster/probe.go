@@ -6,11 +6,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"os/exec"
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -157,10 +159,16 @@ type Report struct {
 	WaitedUntil      time.Time `json:"waitedUntil,omitzero"`
 	FirstLoss        uint64    `json:"firstLoss"`
 	Broken           string    `json:"broken"`
+	TCP              string    `json:"tcp"`
 }
 
-// redial is how long one attempt of a stream to connect may take. Each that fails counts as a question without an answer.
-const redial = 200 * time.Millisecond
+// redial is how long one attempt of a stream to connect may take. Each that fails counts as a question without an
+// answer. On a way that is open the first SYN may be lost on a busy machine: TCP sends it again after a second. On one
+// that is shut, attempts follow each other quickly, so that a way that opens for an instant is found.
+const (
+	redial     = 2 * time.Second
+	shutRedial = 200 * time.Millisecond
+)
 
 // grace is how long after its last question, and after each answer that follows it, an open stream waits for the next
 // answer: TCP repeats a lost segment after up to a second. A denied stream waits shutGrace.
@@ -186,13 +194,36 @@ func StreamRate(streams int) float64 {
 
 // StartStream starts one; the context's end ends it without a report.
 func (c *Cluster) StartStream(ctx context.Context, e Expectation, perSecond float64) (*Stream, error) {
-	wait := shutGrace
-	if e.Open {
-		wait = grace
-	}
-	s := &Stream{Expectation: e, cmd: inNS(ctx, e.From.NetNS, c.probe(), "stream", "-rate", Rate(perSecond), "-grace", Stretch(wait).String(), "-redial", Stretch(redial).String(), e.Proto, e.target())}
+	args := []string{c.probe(), "stream", "-rate", Rate(perSecond), "-source", fmt.Sprint(nextSource())}
+	args = append(args, e.limits()...)
+	s := &Stream{Expectation: e, cmd: inNS(ctx, e.From.NetNS, append(args, e.Proto, e.target())...)}
 	s.cmd.Stdout, s.cmd.Stderr = &s.stdout, &s.stderr
 	return s, s.cmd.Start()
+}
+
+// Source ports of streams are below the ports that the kernel chooses, and below node ports.
+const firstSource, sources = 10_000, 20_000
+
+// usedSources is how many source ports were given to streams. Each process begins with another port.
+var usedSources = func() *atomic.Uint32 {
+	var used atomic.Uint32
+	used.Store(rand.Uint32N(sources))
+	return &used
+}()
+
+// nextSource returns a source port that no probe has used for long. With the source port of its UDP connection to the
+// same pod through a Service, a client gets no answers from the pod directly until conntrack has forgotten that
+// connection (docs/decisions/002-services-second-pass.md). A stream uses one port, so that all its questions would be
+// lost; an attempt of Check is repeated from another port.
+func nextSource() uint32 { return firstSource + usedSources.Add(1)%sources }
+
+// limits returns the flags of a stream's time limits.
+func (e Expectation) limits() []string {
+	connect, answers := shutRedial, shutGrace
+	if e.Open {
+		connect, answers = redial, grace
+	}
+	return []string{"-grace", Stretch(answers).String(), "-redial", Stretch(connect).String()}
 }
 
 // Stop ends the stream and returns what it saw.
@@ -217,10 +248,11 @@ func (e Expectation) Judge(r Report, maxGap time.Duration) error {
 	case !e.Open:
 		return nil
 	case r.Broken != "":
-		return fmt.Errorf("%v: cut: %s (%d of %d answered)", e, r.Broken, r.Received, r.Sent)
+		return fmt.Errorf("%v: cut: %s (%d of %d answered)%s", e, r.Broken, r.Received, r.Sent, r.state())
 	case r.Received < r.Sent || r.Sent == 0:
-		return fmt.Errorf("%v: %d of %d questions lost, the first was number %d; last answer at %s, waited until %s",
-			e, r.Sent-r.Received, r.Sent, r.FirstLoss, clock(r.LastAnswer), clock(r.WaitedUntil))
+		lost := r.Sent - r.Received
+		return fmt.Errorf("%v: %d of %d questions lost, the first was number %d; last answer at %s, waited until %s%s",
+			e, lost, r.Sent, r.FirstLoss, clock(r.LastAnswer), clock(r.WaitedUntil), r.state())
 	case Slowness() == 1 && r.LongestGapMillis > float64(maxGap.Milliseconds()):
 		return fmt.Errorf("%v: %.0f ms without an answer", e, r.LongestGapMillis)
 	}
@@ -233,4 +265,12 @@ func clock(t time.Time) string {
 		return "never"
 	}
 	return t.Format("15:04:05.000")
+}
+
+// state returns the state of a TCP connection that lost answers, as the end of a message.
+func (r Report) state() string {
+	if r.TCP == "" {
+		return ""
+	}
+	return "; TCP: " + r.TCP
 }

@@ -75,26 +75,49 @@ func (c *Cluster) AwaitReady(ctx context.Context, name string, limit time.Durati
 // AwaitConnected waits until netmaster has all nodes: a netplugin that is ready enforces what it knows, and may have yet to find
 // netmaster.
 func (c *Cluster) AwaitConnected(ctx context.Context, limit time.Duration) error {
+	return c.awaitNodes(ctx, limit, func(n *nodeStatus) error {
+		if !n.Connected {
+			return fmt.Errorf("%s is not connected to netmaster", n.Name)
+		}
+		return nil
+	})
+}
+
+// AwaitSynced waits until all nodes have in force what netmaster knows: it has sent all, and they have acknowledged it.
+func (c *Cluster) AwaitSynced(ctx context.Context, limit time.Duration) error {
+	return c.awaitNodes(ctx, limit, func(n *nodeStatus) error {
+		if !n.Connected || n.Pending > 0 || n.Realised != n.Sent {
+			return fmt.Errorf("netmaster's newest changes are not in force on a node: %+v", *n)
+		}
+		return nil
+	})
+}
+
+// nodeStatus is a node in the output of netctl status.
+type nodeStatus struct {
+	Name           string
+	Connected      bool
+	Sent, Realised uint64 // revisions
+	Pending        int    // changes that are not sent
+}
+
+// awaitNodes waits until a condition holds for each node that netmaster knows, and it knows one.
+func (c *Cluster) awaitNodes(ctx context.Context, limit time.Duration, ok func(n *nodeStatus) error) error {
 	return Until(ctx, limit, func() error {
 		text, err := c.Netctl(ctx, "status", "-o", "json")
-		var status struct {
-			Nodes []struct {
-				Name      string
-				Connected bool
-			}
-		}
-		if text == "" { // status fails where anything is not well, and tells it all the same
+		if text == "" { // status fails where anything is not well, and prints the status all the same
 			return fmt.Errorf("netctl status: %w", err)
 		}
+		var status struct{ Nodes []nodeStatus }
 		if err := json.Unmarshal([]byte(text), &status); err != nil {
 			return err
 		}
 		if len(status.Nodes) == 0 {
 			return errors.New("no node has connected to netmaster")
 		}
-		for _, n := range status.Nodes {
-			if !n.Connected {
-				return fmt.Errorf("%s is not connected to netmaster", n.Name)
+		for i := range status.Nodes {
+			if err := ok(&status.Nodes[i]); err != nil {
+				return err
 			}
 		}
 		return nil

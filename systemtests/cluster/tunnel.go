@@ -48,7 +48,7 @@ func (c *Cluster) Capture(ctx context.Context, netns, device string, networks ..
 
 // Size sends UDP in an IP packet of so many bytes that nobody may fragment: "open", "shut", or "large MTU".
 func (c *Cluster) Size(ctx context.Context, netns string, to netip.AddrPort, bytes int) (string, error) {
-	text, err := output(inNS(ctx, netns, c.probe(), "size", to.String(), strconv.Itoa(bytes)))
+	text, err := output(inNS(ctx, netns, c.probe(), "size", "-timeout", "30s", to.String(), strconv.Itoa(bytes)))
 	return strings.TrimSpace(text), err
 }
 

@@ -61,6 +61,15 @@ func (f *Fleet) clone(ctx context.Context, from string, value []byte, to []strin
 	return errors.Join(failed...)
 }
 
+// Put writes an object of the hub into etcd, past the API server, which costs a tenth of the time. The path is that of
+// the object without a version, as pods/NAMESPACE/NAME, and the object is complete: with a UID and a creation time.
+func (f *Fleet) Put(ctx context.Context, path string, object []byte) error {
+	return f.etcd(ctx, "put", map[string]any{"key": []byte("/hub/" + path), "value": object}, nil)
+}
+
+// etcdClient keeps as many connections open as there are requests at a time: each new one takes a port for a minute.
+var etcdClient = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
+
 // etcd calls etcd by its HTTP gateway.
 func (f *Fleet) etcd(ctx context.Context, call string, request, answer any) error {
 	body, err := json.Marshal(request)
@@ -71,7 +80,7 @@ func (f *Fleet) etcd(ctx context.Context, call string, request, answer any) erro
 	if err != nil {
 		return err
 	}
-	res, err := http.DefaultClient.Do(req)
+	res, err := etcdClient.Do(req)
 	if err != nil {
 		return err
 	}

@@ -17,7 +17,7 @@ import (
 // Of docs/policy-sync.md: the section whose commands are run, and its last part, which takes all away.
 const (
 	WalkThrough = "Walk-through"
-	LastPart    = "And away again"
+	LastPart    = "Remove a gateway"
 )
 
 // Played are the namespaces that it uses, whose controllers are played.

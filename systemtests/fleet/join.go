@@ -93,6 +93,11 @@ func (f *Fleet) ReadParameters(ctx context.Context, namespace string) error {
 	return f.Hub.Apply(ctx, namespace, strings.Replace(bind("ClusterRole", "flowkeep-policy-sync-parameters", policySync), "kind: ClusterRoleBinding", "kind: RoleBinding", 1))
 }
 
+// ReadSecrets lets policy-sync read the Secrets of a namespace.
+func (f *Fleet) ReadSecrets(ctx context.Context, namespace string) error {
+	return f.Hub.Apply(ctx, namespace, strings.Replace(bind("ClusterRole", "flowkeep-policy-sync-secrets", policySync), "kind: ClusterRoleBinding", "kind: RoleBinding", 1))
+}
+
 // definitions are files in the cache.
 func (f *Fleet) definitions(folders ...string) (files []string) {
 	for _, folder := range folders {

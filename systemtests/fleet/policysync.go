@@ -13,14 +13,15 @@ import (
 )
 
 // StartPolicySync starts `netmaster policy-sync` on the hub as a user that has its role and no other. As a process it is called NAME; it is
-// ready when this returns, or waits for another's Lease.
+// ready when this returns, or waits for another's Lease. A cluster that leaves a Placement keeps its copies for 3 s,
+// unless flags are others.
 func (f *Fleet) StartPolicySync(ctx context.Context, name string, flags ...string) error {
 	own := filepath.Join(f.Dir, name+".user.kubeconfig")
 	if err := f.keys.kubeconfig(own, policySync, f.Hub); err != nil {
 		return err
 	}
 	if err := f.Run(name, append([]string{filepath.Join(f.Programs, "netmaster"), "policy-sync", "--kubeconfig", own, "--identity", name,
-		"--http-listen", f.port(f.pages(name))}, flags...)...); err != nil {
+		"--http-listen", f.port(f.pages(name)), "--grace-period", "3s"}, flags...)...); err != nil {
 		return err
 	}
 	limit := starting

@@ -32,7 +32,13 @@ func dial(proto, address string, from net.IP, timeout time.Duration) (link, erro
 		} else if from != nil {
 			dialer.LocalAddr = &net.UDPAddr{IP: from}
 		}
-		conn, err := dialer.Dial(proto, address)
+		var conn net.Conn
+		var err error
+		if proto == "tcp" {
+			conn, err = dialTCP(dialer, address)
+		} else {
+			conn, err = dialer.Dial(proto, address)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -47,6 +53,19 @@ func dial(proto, address string, from net.IP, timeout time.Duration) (link, erro
 		return dialICMP(address, from)
 	}
 	return nil, fmt.Errorf("protocol %q: use tcp, udp, sctp or icmp", proto)
+}
+
+// dialFrom is dial with a source port for UDP; 0: the kernel chooses it.
+func dialFrom(proto, address string, port int, timeout time.Duration) (link, error) {
+	if proto != "udp" || port == 0 {
+		return dial(proto, address, nil, timeout)
+	}
+	dialer := net.Dialer{Timeout: timeout, LocalAddr: &net.UDPAddr{Port: port}}
+	conn, err := dialer.Dial(proto, address)
+	if err != nil {
+		return nil, err
+	}
+	return &echoLink{Conn: conn}, nil
 }
 
 // echoLink speaks to a server of this program over TCP, UDP or SCTP.

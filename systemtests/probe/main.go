@@ -14,12 +14,13 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
 )
 
-const usage = `probe serve PORT…                         echo TCP, UDP and SCTP on the ports until told to stop
+const usage = `probe serve [ADDRESS:]PORT…               echo TCP, UDP and SCTP on the ports until it is stopped
 probe check [-timeout 1s] [-from SOURCE] PROTO ADDRESS…
                                           one attempt at each address at once; prints "open" or "shut" a line, in order
 probe stream [-rate 1000] [-for 0] [-grace 500ms] [-redial 200ms] PROTO ADDRESS
@@ -107,9 +108,12 @@ func run(args []string) error {
 	return fmt.Errorf("%q is not a command:\n%s", args[0], usage)
 }
 
-func serveCommand(ports []string) error {
-	for _, port := range ports {
-		server, err := listen(":" + port)
+func serveCommand(places []string) error {
+	for _, at := range places {
+		if !strings.Contains(at, ":") {
+			at = ":" + at
+		}
+		server, err := listen(at)
 		if err != nil {
 			return err
 		}
@@ -156,6 +160,7 @@ func streamCommand(args []string) error {
 	duration := flags.Duration("for", 0, "stop by itself after this time; 0: never")
 	grace := flags.Duration("grace", grace, "how long to wait for the next answer after the last question")
 	redial := flags.Duration("redial", redial, "how long one attempt to connect may take")
+	source := flags.Int("source", 0, "source port, for UDP; 0: the kernel chooses it")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -167,7 +172,8 @@ func streamCommand(args []string) error {
 		time.AfterFunc(*duration, func() { stop <- syscall.SIGTERM })
 	}
 	runtime.GOMAXPROCS(1) // there is one thing to do at a time; others would only look for more
-	report, err := stream(flags.Arg(0), flags.Arg(1), pace{time.Second / time.Duration(*rate), *grace, *redial}, stop)
+	to := streamTo{flags.Arg(0), flags.Arg(1), *source}
+	report, err := stream(to, pace{time.Second / time.Duration(*rate), *grace, *redial}, stop)
 	if err != nil {
 		return err
 	}

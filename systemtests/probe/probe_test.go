@@ -187,7 +187,7 @@ func streamFor(t *testing.T, proto, addr string, d time.Duration) *Report {
 	t.Helper()
 	stop := make(chan os.Signal, 1)
 	time.AfterFunc(d, func() { stop <- syscall.SIGTERM })
-	r, err := stream(proto, addr, pace{time.Millisecond, grace, redial}, stop)
+	r, err := stream(streamTo{proto: proto, address: addr}, pace{time.Millisecond, grace, redial}, stop)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,5 +209,30 @@ func TestEchoMessage(t *testing.T) {
 	}
 	if _, err := parseEcho(m, echoReply4, 8); err == nil {
 		t.Error("another ping's answer was taken")
+	}
+}
+
+// TestDialFrom: a UDP link sends from the port that it is given.
+func TestDialFrom(t *testing.T) {
+	server, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	var l link
+	source := 10_000
+	for ; l == nil && source < 10_100; source++ { // other programs may have some of them
+		l, _ = dialFrom("udp", server.LocalAddr().String(), source, time.Minute)
+	}
+	if l == nil {
+		t.Fatal("no port is free")
+	}
+	defer l.Close()
+	if err := l.ask(1); err != nil {
+		t.Fatal(err)
+	}
+	_, from, err := server.ReadFrom(make([]byte, 9))
+	if err != nil || from.(*net.UDPAddr).Port != source-1 {
+		t.Errorf("from %v (%v), want port %d", from, err, source-1)
 	}
 }

@@ -21,6 +21,12 @@ const graces = 8
 // may take.
 type pace struct{ interval, grace, redial time.Duration }
 
+// streamTo is a stream's destination, and its source port for UDP; 0: the kernel chooses it.
+type streamTo struct {
+	proto, address string
+	source         int
+}
+
 // Report is what a stream saw.
 type Report struct {
 	Proto    string `json:"proto"`
@@ -39,6 +45,8 @@ type Report struct {
 	FirstLoss uint64 `json:"firstLoss,omitempty"`
 	// Broken says why the link ended before it was told to.
 	Broken string `json:"broken,omitempty"`
+	// TCP is the state of the connection where answers are missing.
+	TCP string `json:"tcp,omitempty"`
 }
 
 // tally counts answers.
@@ -84,9 +92,9 @@ const redial = 200 * time.Millisecond
 
 // stream asks every interval until stop. A connection that cannot be opened is tried again and again; each attempt
 // counts as a question.
-func stream(proto, address string, p pace, stop <-chan os.Signal) (*Report, error) {
-	report := &Report{Proto: proto, Address: address}
-	l, err := report.connect(p.redial, stop)
+func stream(to streamTo, p pace, stop <-chan os.Signal) (*Report, error) {
+	report := &Report{Proto: to.proto, Address: to.address}
+	l, err := report.connect(to.source, p.redial, stop)
 	if l == nil {
 		return report, err
 	}
@@ -103,13 +111,16 @@ func stream(proto, address string, p pace, stop <-chan os.Signal) (*Report, erro
 	c.rest(sent, end, p.grace)
 	t.fill(report, end)
 	report.WaitedUntil = time.Now()
+	if t.received < sent {
+		report.TCP = lossText(l)
+	}
 	return report, nil
 }
 
 // connect returns no link when it was stopped before one opened.
-func (r *Report) connect(within time.Duration, stop <-chan os.Signal) (link, error) {
+func (r *Report) connect(source int, within time.Duration, stop <-chan os.Signal) (link, error) {
 	for {
-		l, err := dial(r.Proto, r.Address, nil, within)
+		l, err := dialFrom(r.Proto, r.Address, source, within)
 		if err == nil {
 			return l, nil
 		}

@@ -13,6 +13,7 @@ PROBE_IMAGE=flowkeep.local/probe:sandbox
 case $SANDBOX in demo) id=1 ;; test) id=2 ;; *) id=$((10 + $(cksum <<<"$SANDBOX" | cut -d' ' -f1) % 240)) ;; esac
 NET=172.31.$id              # underlay: .1 the machine itself, .10 the control plane, .11… the nodes
 NET6=fd00:172:31:$id:       # the same in IPv6: ::1, ::10, ::11…
+SANDBOX_SCRIPTS=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 LINK=fks$id                 # the machine's own link to the underlay
 export PATH=$BIN:$PATH:/usr/local/go/bin:/usr/local/sbin:/usr/sbin:/sbin
 
@@ -32,7 +33,12 @@ each() {
   echo "${out#,}"
 }
 host_ips() { each "$NET.@" "$NET6:@" "$1"; }
-node_ips() { host_ips $((10 + $1)); }
+# shape: of the sandbox that is up or of SHAPE; see README.md
+shape() { echo "${SHAPE:-$(cat "$RUN/shape" 2>/dev/null)}"; }
+# node_ips N: in the shape subnets, nodes with an even number are in the second one
+node_ips() {
+  if [ "$(shape)" = subnets ] && [ $(($1 % 2)) = 0 ]; then host_ips $((140 + $1)); else host_ips $((10 + $1)); fi
+}
 pod_cidrs() { each 10.244.@.0/24 fd00:10:244:@::/64 "$1"; }
 cluster_cidrs() { each 10.244.0.0/16 fd00:10:244::/48 0; }
 service_cidrs() { each 10.96.0.0/16 fd00:10:96::/112 0; }
@@ -42,6 +48,23 @@ first() { echo "${1%%,*}"; }
 # url_host ADDRESS: IPv6 in brackets
 url_host() { case $1 in *:*) echo "[$1]" ;; *) echo "$1" ;; esac; }
 api_url() { echo "https://$(url_host "$(first "$(host_ips 10)")"):6443"; }
+
+# image NAME BINARY ENTRYPOINT_JSON [FILE LINK…]: a one-file, one-layer image in docker-save form, as FILE.tar, with
+# more names for the file
+image() {
+  local file dir layer config name=$1 bin=$2 entry=$3 link
+  file=$IMAGES/$(basename "${4:-$bin}").tar
+  dir=$(mktemp -d); mkdir -p "$dir/root/tmp"; chmod 1777 "$dir/root/tmp"; cp "$bin" "$dir/root/"
+  for link in "${@:5}"; do ln -s "/$(basename "$bin")" "$dir/root/$link"; done
+  tar -C "$dir/root" --owner=0 --group=0 --mtime=@0 --sort=name -cf "$dir/layer.tar" .
+  layer=$(sha256sum "$dir/layer.tar" | cut -d' ' -f1)
+  printf '{"architecture":"%s","os":"linux","config":{"Entrypoint":%s,"Env":["PATH=/"]},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]}}' \
+    "$(go env GOARCH)" "$entry" "$layer" >"$dir/config.json"
+  config=$(sha256sum "$dir/config.json" | cut -d' ' -f1); mv "$dir/config.json" "$dir/$config.json"
+  printf '[{"Config":"%s.json","RepoTags":["%s"],"Layers":["layer.tar"]}]' "$config" "$name" >"$dir/manifest.json"
+  tar -C "$dir" -cf "$file.new" manifest.json "$config.json" layer.tar
+  echo "$name" >"$file.name"; mv "$file.new" "$file"; rm -rf "$dir"
+}
 
 # Network namespaces are called fk-SANDBOX-NAME. NAME has no dash: fk-test-quiet-node1 is not of the sandbox test.
 ns_path() { echo "/run/netns/fk-$SANDBOX-$1"; }
@@ -54,11 +77,27 @@ in_ns() { local ns=$1; shift; nsenter --net="$(ns_path "$ns")" -- "$@"; }
 # born PID: its start time, which tells it from a later process with the same id
 born() { sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | cut -d' ' -f20; }
 
-# start NAME CMD…: run in the background in its own session, log to logs/NAME, pid in pids/NAME
+# memory_limit NAME: the limit that the chart gives the program of a process, empty without one
+memory_limit() {
+  local product
+  case $1 in
+    netmaster | master-*) product=netmaster ;;
+    *-netplugin) product=netplugin ;;
+    *-node-state) product=nodeState ;;
+    *-macvtap) product=macvtap ;;
+    *) return 0 ;;
+  esac
+  awk -v product="$product:" '/^[^ ]/ {found = $1 == product} found && /limits:/ {sub(/.*memory: */, ""); sub(/}.*/, ""); print; exit}' \
+    "$SANDBOX_SCRIPTS/../../deploy/chart/values.yaml"
+}
+
+# start NAME CMD…: run in the background in its own session, log to logs/NAME, pid in pids/NAME; Flowkeep's programs under their
+# memory limits of the chart
 start() {
-  local name=$1; shift
+  local name=$1 limit; shift
   alive "$name" && return 0
-  setsid "$@" >>"$RUN/logs/$name" 2>&1 </dev/null &
+  limit=$(memory_limit "$name")
+  setsid ${limit:+"$SANDBOX_SCRIPTS/limited" "flowkeep-$SANDBOX.$name" "$limit"} "$@" >>"$RUN/logs/$name" 2>&1 </dev/null &
   echo "$! $(born $!)" >"$RUN/pids/$name"
   { printf '%q ' "$@"; echo; } >"$RUN/pids/.$name.command"
 }

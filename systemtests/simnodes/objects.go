@@ -10,6 +10,8 @@ type Sizes struct {
 	Nodes, Pods, Policies int
 	// Wide is how many of the pods are in one namespace, the first, of which every policy selects all pods. 0: there is none.
 	Wide int
+	// Stored: the first pods are written into etcd, past the API server. It is for large clusters.
+	Stored bool
 }
 
 const (
@@ -60,20 +62,36 @@ type pod struct {
 func (p *pod) id() string { return namespaceName(p.namespace) + "/" + p.name }
 
 func (p *pod) object() string {
-	return fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": %s,
-		"spec": {"nodeName": %q, "terminationGracePeriodSeconds": 0, "automountServiceAccountToken": false,
-		"containers": [{"name": "main", "image": "registry.example.com/shop/server:v1.2.3", "ports": [{"name": "http", "containerPort": 8080}]}]}}`, p.metadata(), nodeName(p.node))
+	return fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": {%s}, "spec": %s}`, p.metadata(), p.spec())
+}
+
+func (p *pod) spec() string {
+	return fmt.Sprintf(`{"nodeName": %q, "terminationGracePeriodSeconds": 0, "automountServiceAccountToken": false,
+		"containers": [{"name": "main", "image": "registry.example.com/shop/server:v1.2.3",
+		"ports": [{"name": "http", "containerPort": 8080}]}]}`, nodeName(p.node))
 }
 
 func (p *pod) metadata() string {
-	return fmt.Sprintf(`{"name": %q, "namespace": %q, "labels": {"app": "a%d", "release": "stable", "pod-template-hash": "5d59d67564"}}`, p.name, namespaceName(p.namespace), p.app)
+	return fmt.Sprintf(`"name": %q, "namespace": %q, "labels": {"app": "a%d", "release": "stable", "pod-template-hash": "5d59d67564"}`, p.name, namespaceName(p.namespace), p.app)
 }
 
 // running is the status that the kubelet writes.
 func (p *pod) running() string {
-	return fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": %s, "status": {"phase": "Running", "podIP": %q, "podIPs": [{"ip": %[2]q}],
-		"conditions": [{"type": "Ready", "status": "True"}], "containerStatuses": [{"name": "main", "image": "registry.example.com/shop/server:v1.2.3", "imageID": "sha256:0", "ready": true,
-		"restartCount": 0, "started": true, "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}]}}`, p.metadata(), p.address)
+	return fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": {%s}, "status": %s}`, p.metadata(), p.status())
+}
+
+func (p *pod) status() string {
+	return fmt.Sprintf(`{"phase": "Running", "podIP": %q, "podIPs": [{"ip": %[1]q}],
+		"conditions": [{"type": "Ready", "status": "True"}],
+		"containerStatuses": [{"name": "main", "image": "registry.example.com/shop/server:v1.2.3", "imageID": "sha256:0",
+		"ready": true, "restartCount": 0, "started": true, "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}]}`,
+		p.address)
+}
+
+// stored returns the pod as the API server keeps it in etcd, which also reads JSON.
+func (p *pod) stored() string {
+	return fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": {%s, "uid": %q, "creationTimestamp": "2026-01-01T00:00:00Z"},
+		"spec": %s, "status": %s}`, p.metadata(), p.uid, p.spec(), p.status())
 }
 
 // path is where the API server keeps it.

@@ -1,4 +1,4 @@
-// Package simnodes measures a netmaster with many simulated nodes (netplugin simulate), whose objects are in a real API server and etcd.
+// Package simnodes measures a netmaster with many simulated nodes (program simulate), whose objects are in a real API server and etcd.
 package simnodes
 
 import (
@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -35,11 +36,13 @@ type Rig struct {
 	Sizes
 	// Program is another netmaster than that of this tree, if it is set.
 	Program string
-	pods    []*pod
-	next    int   // the last number that a pod, port or policy was given
-	nodes   []int // how many addresses each has given away
-	sims    []*Sim
-	limit   time.Duration
+	// Prefix is the command that starts netmaster, as env(1) does, if it is set.
+	Prefix []string
+	pods   []*pod
+	next   int   // the last number that a pod, port or policy was given
+	nodes  []int // how many addresses each has given away
+	sims   []*Sim
+	limit  time.Duration
 }
 
 // Sim is a process with simulated nodes.
@@ -58,6 +61,9 @@ type Sim struct {
 func Start(ctx context.Context, s Sizes, limit time.Duration, progress func(format string, args ...any)) (*Rig, error) {
 	f, err := fleet.Start(ctx, fleet.Options{Spokes: []string{}, Large: true, Bare: true, Progress: progress})
 	r := &Rig{Fleet: f, Sizes: s, nodes: make([]int, s.Nodes), limit: limit}
+	if err == nil {
+		err = r.build(ctx)
+	}
 	if err != nil {
 		return r, err
 	}
@@ -67,6 +73,21 @@ func Start(ctx context.Context, s Sizes, limit time.Duration, progress func(form
 	}
 	progress("made %d nodes, %d namespaces, %d pods and their policies in %v", s.Nodes, s.namespaces(), s.Pods, time.Since(begin).Round(time.Millisecond))
 	return r, r.keys(ctx)
+}
+
+// simulator is the name of the program of simulated nodes in the directory of the programs.
+const simulator = "simulate"
+
+// build compiles the program of simulated nodes.
+func (r *Rig) build(ctx context.Context) error {
+	cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-trimpath", "-gcflags=all=-dwarf=false",
+		"-o", filepath.Join(r.Programs, simulator), "./simnodes/simulate")
+	cmd.Dir = filepath.Join(r.Source, "systemtests")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the simulated nodes: %w\n%s", err, out)
+	}
+	return nil
 }
 
 // End ends all of it.
@@ -111,7 +132,11 @@ func (r *Rig) make(ctx context.Context) error {
 		r.pods = append(r.pods, r.newPod(n, namespace))
 	}
 	r.next = r.Pods
-	if err := each(len(r.pods), func(n int) error { return r.start(ctx, r.pods[n]) }); err != nil {
+	start := r.start
+	if r.Stored {
+		start = r.store
+	}
+	if err := each(len(r.pods), func(n int) error { return start(ctx, r.pods[n]) }); err != nil {
 		return err
 	}
 	return each(r.namespaces(), func(n int) error {
@@ -143,6 +168,12 @@ func (r *Rig) start(ctx context.Context, p *pod) error {
 	return r.Hub.Do(ctx, http.MethodPut, p.path()+"/status", []byte(p.running()))
 }
 
+// store writes a pod that runs into etcd.
+func (r *Rig) store(ctx context.Context, p *pod) error {
+	p.uid = fmt.Sprintf("00000000-0000-4000-8000-%012x", p.number)
+	return r.Put(ctx, "pods/"+p.id(), []byte(p.stored()))
+}
+
 // create makes one that is bound to its node.
 func (r *Rig) create(ctx context.Context, p *pod) error {
 	text, err := r.Hub.Ask(ctx, http.MethodPost, podsPath(p.namespace), []byte(p.object()))
@@ -170,9 +201,10 @@ func (r *Rig) keys(ctx context.Context) error {
 // StartNetmaster returns when it is ready.
 func (r *Rig) StartNetmaster(ctx context.Context) error {
 	key := func(name string) string { return filepath.Join(r.pki(), name) }
-	if err := r.Run(Netmaster, cmp.Or(r.Program, filepath.Join(r.Programs, "netmaster")), "--kubeconfig", r.Hub.Kubeconfig, "--listen", r.address(feedPort), "--access-listen", "", "--page-address", "",
+	program := cmp.Or(r.Program, filepath.Join(r.Programs, "netmaster"))
+	if err := r.Run(Netmaster, append(slices.Clone(r.Prefix), program, "--kubeconfig", r.Hub.Kubeconfig, "--listen", r.address(feedPort), "--access-listen", "", "--page-address", "",
 		"--http-listen", r.address(metricsPort), "--state-dir", filepath.Join(r.Dir, "state"), "--report-enforcement=false",
-		"--tls-ca", key("ca.crt"), "--tls-cert", key("server.crt"), "--tls-key", key("server.key")); err != nil {
+		"--tls-ca", key("ca.crt"), "--tls-cert", key("server.crt"), "--tls-key", key("server.key"))...); err != nil {
 		return err
 	}
 	return r.until(ctx, func() error { _, err := get(ctx, r.page("/readyz")); return err })
@@ -227,7 +259,7 @@ func (r *Rig) until(ctx context.Context, ok func() error) error {
 func (r *Rig) StartNodes(ctx context.Context, name string, first, count int, flags ...string) (*Sim, error) {
 	s := &Sim{rig: r, Name: name, first: first, count: count, url: "http://" + r.address(9500+len(r.sims))}
 	r.sims = append(r.sims, s)
-	if err := r.Run(name, append([]string{filepath.Join(r.Programs, "netplugin"), "simulate", "--server", r.address(feedPort), "--pki", r.pki(), "--nodes", fmt.Sprint(count), "--first", fmt.Sprint(first),
+	if err := r.Run(name, append([]string{filepath.Join(r.Programs, simulator), "--server", r.address(feedPort), "--pki", r.pki(), "--nodes", fmt.Sprint(count), "--first", fmt.Sprint(first),
 		"--listen", s.url[len("http://"):]}, flags...)...); err != nil {
 		return s, err
 	}
@@ -249,7 +281,7 @@ func (r *Rig) StartNodes(ctx context.Context, name string, first, count int, fla
 	return s, s.post(ctx, "/pods", wired)
 }
 
-// wired is a pod as `netplugin simulate` has it.
+// wired is a pod as program simulate reads it.
 type wired struct {
 	Node, Namespace, Name, UID string
 	Addresses                  []string
@@ -260,7 +292,7 @@ func (p *pod) wired(gone bool) wired {
 	return wired{nodeName(p.node), namespaceName(p.namespace), p.name, p.uid, []string{p.address}, gone}
 }
 
-// State is what the nodes of a process hold together: see netplugin/simulate.
+// State is what the nodes of a process hold together: see simulate/simulate.go.
 type State struct {
 	Nodes, Connected, Current                                  int
 	Since                                                      int64

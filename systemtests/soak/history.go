@@ -164,7 +164,7 @@ func (h *History) deletePolicy() Change {
 func (h *History) putPolicy() Change {
 	ids := slices.Sorted(maps.Keys(h.state.Policies))
 	if len(ids) < 2 || len(ids) < mostPolicies && h.chance(45) {
-		p := Policy{Namespace: h.pick(NamespaceNames), Name: fmt.Sprintf("policy%d", h.IntN(100)), Audit: h.chance(20), Spec: h.spec()}
+		p := Policy{Namespace: h.pick(NamespaceNames), Name: fmt.Sprintf("policy%d", h.IntN(100)), DryRun: h.chance(20), Spec: h.spec()}
 		return Change{Policy: &p}
 	}
 	p := h.state.Policies[h.pick(ids)]
@@ -172,7 +172,7 @@ func (h *History) putPolicy() Change {
 	case n == 0:
 		p.Spec = h.spec()
 	case n == 3:
-		p.Audit = !p.Audit
+		p.DryRun = !p.DryRun
 	case n == 1 && len(p.Spec.Ingress) > 0:
 		p.Spec.Ingress = slices.Clone(p.Spec.Ingress)
 		p.Spec.Ingress[h.IntN(len(p.Spec.Ingress))] = h.rule(true)

@@ -105,14 +105,14 @@ type Spec struct {
 type Policy struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Audit has the policy in a dry run: no verdict is of it.
-	Audit bool `json:"audit,omitempty"`
-	Spec  Spec `json:"spec"`
+	// DryRun has the policy in a dry run: no verdict is of it.
+	DryRun bool `json:"audit,omitempty"`
+	Spec   Spec `json:"spec"`
 }
 
 // Annotations are those of the object.
 func (p Policy) Annotations() map[string]string {
-	if !p.Audit {
+	if !p.DryRun {
 		return nil
 	}
 	return map[string]string{"flowkeep.io/enforcement": "audit"}

@@ -58,7 +58,7 @@ func (v *View) side(pod *Pod, p Packet, ingress bool) (allowed bool, why string)
 	}
 	var isolated, by []string
 	for id, pol := range v.Policies {
-		if pol.Audit || pol.Namespace != pod.Namespace || !pol.Spec.isolates(ingress) || !pol.Spec.PodSelector.matches(pod.Labels) {
+		if pol.DryRun || pol.Namespace != pod.Namespace || !pol.Spec.isolates(ingress) || !pol.Spec.PodSelector.matches(pod.Labels) {
 			continue
 		}
 		isolated = append(isolated, id)

@@ -235,7 +235,7 @@ func convert(v *View) *policy.World {
 }
 
 func convertPolicy(pol Policy) *policy.Policy {
-	p := &policy.Policy{Namespace: pol.Namespace, Name: pol.Name, Audit: pol.Audit, AppliedTo: *convertSelector(&pol.Spec.PodSelector),
+	p := &policy.Policy{Namespace: pol.Namespace, Name: pol.Name, DryRun: pol.DryRun, AppliedTo: *convertSelector(&pol.Spec.PodSelector),
 		IsolatesIngress: pol.Spec.isolates(true), IsolatesEgress: pol.Spec.isolates(false)}
 	for _, r := range pol.Spec.Ingress {
 		p.Ingress = append(p.Ingress, convertRule(r.From, r.Ports))

@@ -8,7 +8,7 @@ import (
 
 	"github.com/chromedp/chromedp/kb"
 	"github.com/flowkeep/flowkeep/api/inspect"
-	"github.com/flowkeep/flowkeep/netmaster/page/pagetest"
+	"github.com/flowkeep/flowkeep/netmaster/webui/webuitest"
 	"github.com/flowkeep/flowkeep/systemtests/chrome"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -16,7 +16,7 @@ import (
 
 // While netmaster is away, the page reports it and keeps its data. It recovers by itself.
 func TestAway(t *testing.T) {
-	n := pagetest.Shop()
+	n := webuitest.Shop()
 	v := look(t, n, "#matrix")
 	v.Expect("status of 503")
 	v.Shows(".legend", "TCP 5432")
@@ -35,7 +35,7 @@ func TestAway(t *testing.T) {
 func TestLogin(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "token")
-	address := serve(t, pagetest.Shop(), file)
+	address := serve(t, webuitest.Shop(), file)
 	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -62,7 +62,7 @@ func TestLogin(t *testing.T) {
 
 // Where netmaster refuses a matrix of all namespaces, the page prompts for one namespace and shows that.
 func TestTooMany(t *testing.T) {
-	n := pagetest.Shop()
+	n := webuitest.Shop()
 	n.Refuse = func(q *inspect.Question) error {
 		everything := q.Kind == inspect.AskMatrix && len(q.Matrix.Namespaces) == 0 ||
 			q.Kind == inspect.AskPolicies && q.Namespace == "" && q.ID == ""

@@ -6,15 +6,15 @@ import (
 	"testing"
 
 	"github.com/chromedp/chromedp/kb"
-	"github.com/flowkeep/flowkeep/netmaster/page/pagetest"
 	"github.com/flowkeep/flowkeep/netmaster/resolve"
+	"github.com/flowkeep/flowkeep/netmaster/webui/webuitest"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	"github.com/flowkeep/flowkeep/systemtests/chrome"
 )
 
 // A filter is in the address, so that it can be shared: by name, label, end and port.
 func TestFilter(t *testing.T) {
-	v := look(t, pagetest.Shop(), "#matrix?q=to%3Adb&port=5432%2FTCP")
+	v := look(t, webuitest.Shop(), "#matrix?q=to%3Adb&port=5432%2FTCP")
 	v.Shows("#shown", "4 × 1 of 4 groups")
 	v.Shows("#matrix-note", "■ means 5432/TCP is allowed")
 	v.Press("/")
@@ -36,7 +36,7 @@ func TestFilter(t *testing.T) {
 
 // Everything works without a mouse.
 func TestKeyboard(t *testing.T) {
-	v := look(t, pagetest.Shop(), "#matrix")
+	v := look(t, webuitest.Shop(), "#matrix")
 	v.Shows(".legend", "TCP 5432")
 	v.Run(`document.getElementById("grid").focus()`)
 	v.Press(kb.ArrowDown + kb.ArrowDown + kb.ArrowRight + kb.End + kb.Home + kb.ArrowRight + kb.ArrowRight)
@@ -67,7 +67,7 @@ var contrast string
 
 // Controls have names, and text has a contrast of 4.5 : 1 (WCAG 2 AA) in light and in dark.
 func TestContrast(t *testing.T) {
-	n := pagetest.Shop()
+	n := webuitest.Shop()
 	n.Deny(5, 4, 5432)
 	v := look(t, n, "")
 	for _, scheme := range []string{"light", "dark"} {
@@ -93,27 +93,27 @@ func TestContrast(t *testing.T) {
 }
 
 // thousand returns a netmaster with a thousand pods, each with a policy of its own.
-func thousand() *pagetest.Netmaster {
+func thousand() *webuitest.Netmaster {
 	batch := resolve.Batch{}
 	for team := range 20 {
 		ns := fmt.Sprintf("team-%02d", team)
 		batch.Namespaces = append(batch.Namespaces, policy.Namespace{Name: ns})
 		for i := range 50 {
 			app, port := fmt.Sprintf("app-%02d", i), uint16(8000+i)
-			batch.Endpoints = append(batch.Endpoints, pagetest.Pod(ns, app, 100+50*team+i, "app", app))
+			batch.Endpoints = append(batch.Endpoints, webuitest.Pod(ns, app, 100+50*team+i, "app", app))
 			batch.Policies = append(batch.Policies, &policy.Policy{
 				Namespace:       ns,
 				Name:            app,
-				AppliedTo:       pagetest.Labelled("app", app),
+				AppliedTo:       webuitest.Labelled("app", app),
 				IsolatesIngress: true,
 				Ingress: []policy.PolicyRule{{
-					Peers: []policy.Peer{pagetest.Peer("app", fmt.Sprintf("app-%02d", (i+1)%50))},
+					Peers: []policy.Peer{webuitest.Peer("app", fmt.Sprintf("app-%02d", (i+1)%50))},
 					Ports: []policy.PolicyPort{{Protocol: policy.TCP, First: port, Last: port}},
 				}},
 			})
 		}
 	}
-	n := pagetest.New()
+	n := webuitest.New()
 	n.Apply(batch)
 	return n
 }

@@ -5,14 +5,14 @@ import (
 
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
-	"github.com/flowkeep/flowkeep/netmaster/page/pagetest"
+	"github.com/flowkeep/flowkeep/netmaster/webui/webuitest"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	"github.com/flowkeep/flowkeep/systemtests/chrome"
 )
 
 // What-if writes nothing, and edits survive a change of the policies.
 func TestEditor(t *testing.T) {
-	n := pagetest.Shop()
+	n := webuitest.Shop()
 	v := look(t, n, "#policies")
 	v.Shows(".list", "shop/db")
 	v.Shows(".list", "away on 1 of 3 nodes")
@@ -37,7 +37,7 @@ func TestEditor(t *testing.T) {
 
 // A refusal is shown in the place of the answer.
 func TestEditorRefusal(t *testing.T) {
-	v := look(t, pagetest.Shop(), "#policies?policy=shop/db")
+	v := look(t, webuitest.Shop(), "#policies?policy=shop/db")
 	v.Expect("status of 400")
 	v.Until(`document.querySelector("textarea")?.value.includes("5432")`)
 	v.Run(`(() => {
@@ -51,7 +51,7 @@ func TestEditorRefusal(t *testing.T) {
 
 // A node that is behind causes no flood of requests.
 func TestRequestRate(t *testing.T) {
-	v := look(t, pagetest.Shop(), "#policies?policy=shop/db")
+	v := look(t, webuitest.Shop(), "#policies?policy=shop/db")
 	v.Shows(".list", "away on 1 of 3 nodes")
 	v.Run(`performance.setResourceTimingBufferSize(100000)`)
 	const requests = `performance.getEntriesByType("resource").length`
@@ -64,10 +64,10 @@ func TestRequestRate(t *testing.T) {
 
 // A dry run looks different from a policy in force.
 func TestDryRunsAreMarked(t *testing.T) {
-	n := pagetest.Shop()
-	addPolicy(n, "trial", "web", func(p *policy.Policy) { p.Audit, p.IsolatesEgress = true, true })
+	n := webuitest.Shop()
+	addPolicy(n, "trial", "web", func(p *policy.Policy) { p.DryRun, p.IsolatesEgress = true, true })
 	v := look(t, n, "#policies?policy=shop/trial")
-	v.Shows(".policy", "A dry run: it denies nothing, and netctl audit shop/trial tells what it would have denied. "+
+	v.Shows(".policy", "A dry run: it denies nothing, and netctl dry-run shop/trial shows what it would have denied. "+
 		"Once enforced, it isolates 1 pod")
 	v.Shows(`.list tr[data-id="shop/trial"] th`, "dry run")
 	v.Until(`!document.querySelector('.list tr[data-id="shop/db"]').innerText.includes("dry run")`)

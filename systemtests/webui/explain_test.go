@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/chromedp/chromedp/kb"
-	"github.com/flowkeep/flowkeep/netmaster/page/pagetest"
+	"github.com/flowkeep/flowkeep/netmaster/webui/webuitest"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	"github.com/flowkeep/flowkeep/systemtests/chrome"
 )
@@ -16,7 +16,7 @@ var logic string
 
 // The modules without a view: filter, addresses, signs, graph and layout.
 func TestLogic(t *testing.T) {
-	v := look(t, pagetest.New(), "")
+	v := look(t, webuitest.New(), "")
 	for _, failure := range chrome.Value[[]string](v, logic) {
 		t.Error(failure)
 	}
@@ -24,7 +24,7 @@ func TestLogic(t *testing.T) {
 
 // From the overview to an explanation and its proof, with markup in names and messages.
 func TestExplanationOfACell(t *testing.T) {
-	v := look(t, pagetest.Shop(), "")
+	v := look(t, webuitest.Shop(), "")
 	v.Shows("#health", "degraded: 2 problems")
 	v.Shows(".list", "node2")
 	v.Shows(".badge.warn", "pending")
@@ -38,7 +38,7 @@ func TestExplanationOfACell(t *testing.T) {
 	v.Until(chosen + `.startsWith("outside/intruder to shop/db")`)
 	v.Click(`[data-keep="prove"]`)
 	v.Shows("#panel .disagree", "A switch does not do what the policies say")
-	v.Shows("#panel .trace", "applied-to "+pagetest.Markup)
+	v.Shows("#panel .trace", "applied-to "+webuitest.Markup)
 	v.Run(`(() => {
 		const i = document.querySelector('[data-keep="from"]');
 		i.value = "shop/api";
@@ -51,8 +51,8 @@ func TestExplanationOfACell(t *testing.T) {
 	v.Press(kb.Escape)
 	v.Until(`document.getElementById("panel").hidden && document.activeElement.id === "grid"`)
 	open(v, "#policies?policy=shop/db")
-	v.Shows(".policy", pagetest.Markup)
-	v.Until(`document.querySelector("textarea").value.includes(%q)`, pagetest.Markup)
+	v.Shows(".policy", webuitest.Markup)
+	v.Until(`document.querySelector("textarea").value.includes(%q)`, webuitest.Markup)
 	if chrome.Value[bool](v, `window.hacked !== undefined || document.querySelector("img, body script") !== null`) {
 		t.Error("markup in names became part of the page")
 	}
@@ -60,7 +60,7 @@ func TestExplanationOfACell(t *testing.T) {
 
 // Addresses outside of the cluster are ends like pods.
 func TestOutside(t *testing.T) {
-	n := pagetest.Shop()
+	n := webuitest.Shop()
 	office := policy.Peer{Block: &policy.IPBlock{CIDR: netip.MustParsePrefix("192.0.2.0/24")}}
 	addPolicy(n, "office", "api", func(p *policy.Policy) {
 		p.IsolatesIngress = true
@@ -74,7 +74,7 @@ func TestOutside(t *testing.T) {
 
 // The list of drops updates by itself, with reasons, and leads to explanations. A held list stays as it is.
 func TestDrops(t *testing.T) {
-	n := pagetest.Shop()
+	n := webuitest.Shop()
 	v := look(t, n, "#drops")
 	v.Shows(".drops", "Nothing was denied")
 	n.Deny(5, 4, 5432)

@@ -1,4 +1,4 @@
-// Package webui tests netmaster's web UI in a Chromium, against the handler of netmaster/page and a netmaster without a
+// Package webui tests netmaster's web UI in a Chromium, against the handler of netmaster/webui and a netmaster without a
 // cluster.
 package webui
 
@@ -10,9 +10,9 @@ import (
 	"os"
 	"testing"
 
-	"github.com/flowkeep/flowkeep/netmaster/page"
-	"github.com/flowkeep/flowkeep/netmaster/page/pagetest"
 	"github.com/flowkeep/flowkeep/netmaster/resolve"
+	"github.com/flowkeep/flowkeep/netmaster/webui"
+	"github.com/flowkeep/flowkeep/netmaster/webui/webuitest"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	"github.com/flowkeep/flowkeep/systemtests/chrome"
 )
@@ -36,9 +36,9 @@ func run(m *testing.M) int {
 }
 
 // serve serves the web UI at a loopback address until the test ends, and returns the address.
-func serve(t *testing.T, n *pagetest.Netmaster, tokenFile string) string {
+func serve(t *testing.T, n *webuitest.Netmaster, tokenFile string) string {
 	t.Helper()
-	s, err := page.Listen(page.Config{
+	s, err := webui.Listen(webui.Config{
 		Address:   "127.0.0.1:0",
 		TokenFile: tokenFile,
 		Inspector: n,
@@ -60,7 +60,7 @@ func serve(t *testing.T, n *pagetest.Netmaster, tokenFile string) string {
 }
 
 // look opens a view of the web UI, in parallel to other tests.
-func look(t *testing.T, n *pagetest.Netmaster, view string) *chrome.View {
+func look(t *testing.T, n *webuitest.Netmaster, view string) *chrome.View {
 	t.Helper()
 	t.Parallel()
 	return chrome.Look(t, browser, serve(t, n, "")+view)
@@ -80,8 +80,8 @@ func polls(v *chrome.View, n int) {
 }
 
 // addPolicy adds a policy for the pods of namespace shop with one label.
-func addPolicy(n *pagetest.Netmaster, name, app string, change func(*policy.Policy)) {
-	p := &policy.Policy{Namespace: "shop", Name: name, AppliedTo: pagetest.Labelled("app", app)}
+func addPolicy(n *webuitest.Netmaster, name, app string, change func(*policy.Policy)) {
+	p := &policy.Policy{Namespace: "shop", Name: name, AppliedTo: webuitest.Labelled("app", app)}
 	change(p)
 	n.Apply(resolve.Batch{Policies: []*policy.Policy{p}})
 }

@@ -30,8 +30,11 @@ const (
 	fleetSuite = "fleet"
 )
 
+// ownSuites are the suites of scripts/system that start what they test by themselves.
+var ownSuites = []string{fleetSuite, "try", "hostile"}
+
 // setSuites are the suites on sandbox clusters. Their packages are systemtests/NAME.
-var setSuites = []string{"shared", "exclusive", "quiet"}
+var setSuites = []string{"shared", "nodes", "exclusive", "quiet"}
 
 // allPhases returns the phases of the gate. No compiler runs in the phases after the first one: scripts/test -build
 // compiles all programs and tests. lint, unit and fleet measure nothing.
@@ -48,6 +51,8 @@ func allPhases() []Phase {
 				suite(lintSuite, "scripts/lint"),
 				suite("unit", "scripts/unit", "-no-links"),
 				set(fleetSuite),
+				set("try"),
+				set("nodes", "test-nodes"),
 			},
 			Bounds: [maxSlowness]int{16, 22, 26},
 		},
@@ -57,6 +62,7 @@ func allPhases() []Phase {
 			Suites: []Suite{set("exclusive", "test", "test-geneve"), set("quiet", "test-quiet")},
 			Bounds: [maxSlowness]int{17, 21, 25},
 		},
+		{Name: "hostile", Suites: []Suite{set("hostile")}, Bounds: [maxSlowness]int{2, 3, 3}},
 		{Name: "links", Suites: []Suite{suite("links", "scripts/unit", "-links")}, Bounds: [maxSlowness]int{3, 4, 5}},
 	}
 }

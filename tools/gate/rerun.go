@@ -58,8 +58,8 @@ func rerunSuite(t *Test) Suite {
 	switch {
 	case slices.Contains(setSuites, t.Suite):
 		return Suite{"cluster", []string{"scripts/system", "-only", "pods", "-parallel", "1"}, []string{"test", "test-geneve"}}
-	case t.Suite == fleetSuite:
-		return Suite{Name: "again: fleet", Command: []string{"scripts/system", "-only", "fleet"}}
+	case slices.Contains(ownSuites, t.Suite):
+		return Suite{Name: "again: " + t.Suite, Command: []string{"scripts/system", "-only", t.Suite}}
 	}
 	name := "again: " + strings.TrimPrefix(t.Package, "github.com/flowkeep/flowkeep/")
 	return Suite{Name: name, Command: []string{"scripts/unit", "-package", t.Package}}

@@ -99,6 +99,12 @@ func TestPlan(t *testing.T) {
 			nil, 20, "(kernel-1) kernel-3",
 		},
 		{
+			"an old record is no reason to fit",
+			[]Part{long},
+			[]Result{result("kernel-1", 1)},
+			nil, 45, "(kernel-1)",
+		},
+		{
 			"rotation, none fits",
 			kernel,
 			nil,
@@ -134,7 +140,7 @@ func TestReasonToRun_NamesFiles(t *testing.T) {
 	}
 }
 
-func TestExpected_IsNewestPassedDuration(t *testing.T) {
+func TestExpected_IsTheLargerOfTableAndNewestDuration(t *testing.T) {
 	timed := func(n, seconds, failed int) Result {
 		r := result("a", n)
 		r.Seconds, r.Failed = seconds, failed
@@ -146,9 +152,11 @@ func TestExpected_IsNewestPassedDuration(t *testing.T) {
 		want    time.Duration
 	}{
 		{"none", nil, 7 * time.Minute},
-		{"newest", []Result{timed(2, 90, 0), timed(1, 50, 0)}, 90 * time.Second},
-		{"failed", []Result{timed(2, 3, 1), timed(1, 50, 0)}, 50 * time.Second},
-		{"not recorded", []Result{timed(2, 0, 0)}, 7 * time.Minute},
+		{"longer", []Result{timed(2, 540, 0), timed(1, 900, 0)}, 9 * time.Minute},
+		{"shorter", []Result{timed(2, 90, 0), timed(1, 900, 0)}, 7 * time.Minute},
+		{"failed late", []Result{timed(2, 600, 1), timed(1, 50, 0)}, 10 * time.Minute},
+		{"failed early", []Result{timed(2, 3, 1), timed(1, 540, 0)}, 7 * time.Minute},
+		{"not recorded", []Result{timed(2, 0, 0), timed(1, 540, 0)}, 9 * time.Minute},
 		{"another part", []Result{result("b", 2)}, 7 * time.Minute},
 	} {
 		t.Run(test.name, func(t *testing.T) {

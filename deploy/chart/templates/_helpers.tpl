@@ -33,6 +33,16 @@ tolerations: [{operator: Exists}]
 {{- include "flowkeep.pull" . }}
 {{- end }}
 
+{{- /* How many netmasters there are: as given; 0 is two, or one without an election or where helm finds one node only. */}}
+{{- define "flowkeep.replicas" -}}
+{{- $n := int .Values.netmaster.replicas }}
+{{- if eq $n 0 }}
+{{- $nodes := (lookup "v1" "Node" "" "").items | default list }}
+{{- $n = ternary 1 2 (or (eq (len $nodes) 1) (not .Values.netmaster.leaderElection)) }}
+{{- end }}
+{{- $n }}
+{{- end }}
+
 {{- /* Probes of a program's --http-listen; called with a dict of port and root. Loopback is asked, where it always listens: on all addresses or there.
 Starting may take as long as a full resolution or a switch's flows do. */}}
 {{- define "flowkeep.probes" -}}
@@ -65,4 +75,17 @@ securityContext:
   readOnlyRootFilesystem: true
   capabilities: {drop: [ALL]}
   seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{- /* The variable GOMEMLIMIT of a container, called with its resources: 90 % of the memory limit, so that memory outside
+of Go's heap fits into the rest. Nothing without a limit, or with one in exponent form: the program reads its cgroup. */}}
+{{- define "flowkeep.memoryLimit" -}}
+{{- $limit := (.limits | default dict).memory | default "" }}
+{{- if not (kindIs "string" $limit) }}{{ $limit = printf "%.0f" (float64 $limit) }}{{ end }}
+{{- if regexMatch "^[0-9.]+(Ki|Mi|Gi|Ti|k|M|G|T)?$" $limit }}
+{{- $units := dict "" 1 "k" 1000 "M" 1000000 "G" 1000000000 "T" 1000000000000 }}
+{{- $units = merge $units (dict "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776) }}
+{{- $unit := get $units (regexFind "[A-Za-z]*$" $limit) -}}
+- {name: GOMEMLIMIT, value: "{{ mulf (regexFind "^[0-9.]+" $limit | float64) $unit 0.9 | floor | int64 }}"}
+{{- end }}
 {{- end }}

@@ -32,7 +32,8 @@ const mostInstructions = 4096
 // label is a place that is jumped to; its instruction is known when it is placed.
 type label int
 
-// program is made in order. Conditional jumps of BPF reach no further than 255 instructions, so each goes to one of two jumps that do.
+// program is made in order. Conditional jumps of BPF reach no further than 255 instructions, so each goes to one of
+// two jumps that do.
 type program struct {
 	code   []bpf.Instruction
 	jumps  map[int]label // by instruction
@@ -106,7 +107,8 @@ func (f *Filter) instructions(snap int) ([]bpf.Instruction, error) {
 	p.place(no)
 	p.add(bpf.RetConstant{})
 	if len(p.code) > mostInstructions {
-		return nil, fmt.Errorf("the filter is too long: %d instructions, no more than %d", len(p.code), mostInstructions)
+		return nil, fmt.Errorf("the filter is too long: %d instructions, no more than %d", len(p.code),
+			mostInstructions)
 	}
 	p.resolve()
 	return p.code, nil
@@ -263,7 +265,8 @@ func (n portMatch) emit(p *program, yes, no label) {
 	ports6 := p.label()
 	n.protocolIs(p, ports6, no)
 	p.place(ports6)
-	n.sides(p, func(offset uint32) bpf.Instruction { return bpf.LoadAbsolute{Off: atPorts6 + offset, Size: 2} }, yes, no)
+	n.sides(p, func(offset uint32) bpf.Instruction { return bpf.LoadAbsolute{Off: atPorts6 + offset, Size: 2} }, yes,
+		no)
 }
 
 func (n portMatch) protocolIs(p *program, yes, no label) {

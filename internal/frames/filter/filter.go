@@ -1,5 +1,5 @@
-// Package filter is the small language in which netctl capture says which packets are wanted, a part of tcpdump's, and its way into
-// classic BPF, which the kernel runs before it copies anything.
+// Package filter parses the expressions of netctl capture, a subset of tcpdump's, and compiles them to classic BPF,
+// which the kernel runs before it copies a packet.
 //
 //	EXPR    = TERM { "or" TERM }
 //	TERM    = FACTOR { ["and"] FACTOR }
@@ -8,7 +8,8 @@
 //	        | ["src" | "dst"] "host" ADDRESS | ["src" | "dst"] "net" PREFIX
 //	        | [PROTOCOL] ["src" | "dst"] ("port" NUMBER | "portrange" FIRST-LAST)
 //
-// As with tcpdump, a host is also who asks by ARP, ports are looked for directly behind the IP header, and later fragments have none.
+// As with tcpdump, a host is also who asks by ARP, ports are looked for directly behind the IP header, and later
+// fragments have none.
 package filter
 
 import (
@@ -217,7 +218,7 @@ func (p *parser) match() (node, error) {
 	return nil, fmt.Errorf("%q is not understood here: %s", p.peek(), usage)
 }
 
-// portsFollow tells whether a protocol is that of the ports behind it.
+// portsFollow reports whether the ports behind a protocol belong to it.
 func (p *parser) portsFollow() bool {
 	words := p.words
 	if len(words) > 0 && (words[0] == "src" || words[0] == "dst") {

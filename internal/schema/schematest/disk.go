@@ -10,7 +10,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// SmallDisk is the directory of a file system with room for half a MiB; gone when the test ends.
+// SmallDisk returns a directory on a file system of 512 KiB, which is removed when the test ends.
 func SmallDisk(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -51,7 +51,7 @@ func Fill(t testing.TB, dir string) (empty func()) {
 	}
 }
 
-// Grows is a step to a schema that needs more room than a file has.
+// Grows is a migration that needs more room than a file has.
 func Grows(tx *bolt.Tx) error {
 	b, err := tx.CreateBucket([]byte("grown"))
 	if err != nil {
@@ -60,13 +60,14 @@ func Grows(tx *bolt.Tx) error {
 	return b.Put([]byte("x"), make([]byte, 1<<20))
 }
 
-// NoGrowth has no file of this process grow beyond what is in that one, until it is called or the test ends: what the system says then (EFBIG) bbolt
-// tells as words alone.
+// NoGrowth limits the size of this process's files to that of the given one (RLIMIT_FSIZE), until end is called or the
+// test ends. A write beyond it fails with EFBIG, which bbolt returns as text, not as a wrapped error.
 func NoGrowth(t testing.TB, path string) (end func()) {
 	t.Helper()
 	db := open(t, path)
 	var size int64
-	if err := errors.Join(db.View(func(tx *bolt.Tx) error { size = tx.Size(); return nil }), db.Close(), os.Truncate(path, size)); err != nil {
+	if err := errors.Join(db.View(func(tx *bolt.Tx) error { size = tx.Size(); return nil }), db.Close(),
+		os.Truncate(path, size)); err != nil {
 		t.Fatal(err)
 	}
 	var before syscall.Rlimit

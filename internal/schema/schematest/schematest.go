@@ -1,4 +1,5 @@
-// Package schematest has a next version for tests: one in whose schema a bucket has another name, and its entries other keys and values.
+// Package schematest has a next version for tests: one in whose schema a bucket has another name, and its entries
+// other keys and values.
 package schematest
 
 import (
@@ -19,7 +20,8 @@ import (
 // mark begins keys and values in the next schema.
 var mark = []byte("next ")
 
-// Versions are a program that writes schema n and reads n+1, and the next, which writes n+1 and reads n.
+// Versions returns two layouts: a program that writes schema n and reads n+1, and the next version, which writes n+1
+// and reads n.
 func Versions(n int, bucket string) (now, next schema.Layout) {
 	from, to := []byte(bucket), []byte("next "+bucket)
 	up := func(b []byte) ([]byte, error) { return append(bytes.Clone(mark), b...), nil }
@@ -30,7 +32,8 @@ func Versions(n int, bucket string) (now, next schema.Layout) {
 		}
 		return bytes.Clone(rest), nil
 	}
-	return schema.Layout{Writes: n, After: move(to, from, down)}, schema.Layout{Writes: n + 1, Before: move(from, to, up)}
+	return schema.Layout{Writes: n, After: move(to, from, down)}, schema.Layout{Writes: n + 1,
+		Before: move(from, to, up)}
 }
 
 func move(from, to []byte, change func([]byte) ([]byte, error)) func(*bolt.Tx) error {
@@ -71,7 +74,7 @@ func copyChanged(to, from *bolt.Bucket, change func([]byte) ([]byte, error)) err
 	})
 }
 
-// Settle has a file be of a program's schema, as opening it does.
+// Settle migrates a file to a program's schema, as opening it does.
 func Settle(t testing.TB, path string, by schema.Layout) {
 	t.Helper()
 	db := open(t, path)
@@ -81,17 +84,18 @@ func Settle(t testing.TB, path string, by schema.Layout) {
 	}
 }
 
-// Claim has a file tell a schema that it is not of.
+// Claim sets the schema version of a file to one that it does not have.
 func Claim(t testing.TB, path string, n string) {
 	t.Helper()
 	db := open(t, path)
 	defer db.Close()
-	if err := db.Update(func(tx *bolt.Tx) error { return tx.Bucket([]byte("meta")).Put([]byte("schema"), []byte(n)) }); err != nil {
+	if err := db.Update(
+		func(tx *bolt.Tx) error { return tx.Bucket([]byte("meta")).Put([]byte("schema"), []byte(n)) }); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// Contents is a file's whole content, as text; it must not be open elsewhere.
+// Contents returns a file's whole content as text; the file must not be open elsewhere.
 func Contents(t testing.TB, path string) string {
 	t.Helper()
 	db := open(t, path)
@@ -119,7 +123,7 @@ func write(out *bytes.Buffer, indent string, b *bolt.Bucket) error {
 	})
 }
 
-// SetAside are the files that were moved away from a path.
+// SetAside returns the files that were moved aside from a path.
 func SetAside(t testing.TB, path string) []string {
 	t.Helper()
 	list, err := filepath.Glob(path + ".corrupt-*")
@@ -141,8 +145,8 @@ func open(t testing.TB, path string) *bolt.DB {
 	return db
 }
 
-// Shape is what JSON makes of values of a type: the names of its fields and what they hold, of those in it too. A test that pins it has whoever
-// changes a type that a file holds think of the version before, which passes over a field that it does not know.
+// Shape returns the JSON form of a type: the names and types of its fields, recursively. A test that pins it fails
+// when a stored type changes, so that the author considers the previous version, which ignores unknown fields.
 func Shape(of any) string {
 	return shape(reflect.TypeOf(of), map[reflect.Type]bool{})
 }

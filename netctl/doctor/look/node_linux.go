@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/flowkeep/flowkeep/internal/rtnl"
 	"github.com/flowkeep/flowkeep/netctl/doctor"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -113,7 +114,7 @@ func (o *Options) module(release, name string) (doctor.ModuleState, error) {
 }
 
 func links() (out []doctor.Link, err error) {
-	list, err := netlink.LinkList()
+	list, err := rtnl.Dump(netlink.LinkList)
 	for _, l := range list {
 		out = append(out, doctor.Link{Name: l.Attrs().Name, MTU: l.Attrs().MTU})
 	}
@@ -136,7 +137,7 @@ func (o *Options) ways() (out []doctor.Way) {
 		return out
 	}
 	for family, to := range map[int]string{netlink.FAMILY_V4: "the default gateway", netlink.FAMILY_V6: "the default gateway of IPv6"} {
-		routes, err := netlink.RouteList(nil, family)
+		routes, err := rtnl.Dump(func() ([]netlink.Route, error) { return netlink.RouteList(nil, family) })
 		if err != nil {
 			out = append(out, doctor.Way{To: to, IPv6: family == netlink.FAMILY_V6, Hop: doctor.Fact[doctor.Hop]{Error: err.Error()}})
 			continue
@@ -243,7 +244,11 @@ func (o *Options) runtimes() (out []doctor.Runtime) {
 }
 
 func (o *Options) chains(ctx context.Context) (out []doctor.Chains) {
-	for _, tool := range [][]string{{"ip", "iptables-save"}, {"ip6", "ip6tables-save"}, {"", "nft", "--terse", "list", "ruleset"}} {
+	for _, tool := range [][]string{
+		{"ip", "iptables-save"}, {"ip6", "ip6tables-save"},
+		{"ip", "iptables-legacy-save"}, {"ip6", "ip6tables-legacy-save"},
+		{"", "nft", "--terse", "list", "ruleset"},
+	} {
 		text, absent, err := o.output(ctx, tool[1], tool[2:]...)
 		out = append(out, doctor.Chains{Tool: strings.Join(tool[1:], " "), Absent: absent, Listing: doctor.Read(doctor.ParseChains(text), err), Drops: doctor.ParseHooks(tool[0], text)})
 	}
@@ -325,7 +330,12 @@ func (o *Options) holders(list []doctor.Socket) {
 }
 
 func (o *Options) sysctls() (out []doctor.Sysctl) {
-	for _, s := range []doctor.Sysctl{{Name: "net.ipv4.ip_forward", Want: "1"}, {Name: "net.ipv6.conf.all.forwarding", Want: "1"}} {
+	for _, s := range []doctor.Sysctl{
+		{Name: "net.ipv4.ip_forward", Want: "1"},
+		{Name: "net.ipv6.conf.all.forwarding", Want: "1"},
+		{Name: doctor.ConntrackCount},
+		{Name: doctor.ConntrackMax},
+	} {
 		path := o.path("proc/sys/" + strings.ReplaceAll(s.Name, ".", "/"))
 		text, err := file(path, 4096)
 		s.None = errors.Is(err, fs.ErrNotExist)

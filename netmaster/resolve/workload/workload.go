@@ -1,5 +1,5 @@
-// Package workload makes the clusters that the engine's benchmark resolves: one label a pod, pods on random ones of 1,000
-// nodes, policies for both directions, no ports.
+// Package workload generates clusters for benchmarks of the engine: pods with one label on 1,000 random nodes, and
+// policies for both directions without ports.
 package workload
 
 import (
@@ -11,7 +11,7 @@ import (
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
-// Workload is a cluster and what single events on it look like.
+// Workload is a generated cluster, and a source of single events for it.
 type Workload struct {
 	Name  string
 	Batch resolve.Batch
@@ -21,16 +21,17 @@ type Workload struct {
 
 const nodes = 1000
 
-// All are the five shapes, and perpod at three sizes to show how it grows. Each is made when it is called for.
+// All returns the constructors of all workloads by name; perpod has three sizes to show how cost grows.
 func All() map[string]func() *Workload {
 	return map[string]func() *Workload{
 		"small": Small, "large": Large, "one": One, "cluster": Cluster,
-		"perpod 10k": func() *Workload { return PerPod(10000) }, "perpod 20k": func() *Workload { return PerPod(20000) },
+		"perpod 10k": func() *Workload { return PerPod(10000) },
+		"perpod 20k": func() *Workload { return PerPod(20000) },
 		"perpod 40k": func() *Workload { return PerPod(40000) },
 	}
 }
 
-// Names are the keys of All in the order of the table.
+// Names are the keys of All, in the order of the table.
 var Names = []string{"small", "large", "one", "perpod 10k", "perpod 20k", "perpod 40k", "cluster"}
 
 func newWorkload(name string) *Workload {
@@ -44,8 +45,14 @@ func (w *Workload) namespace(name string) {
 func (w *Workload) pod(namespace, value string) *policy.Endpoint {
 	n := w.next
 	w.next++
-	e := &policy.Endpoint{Namespace: namespace, Name: fmt.Sprintf("p%d", n), UID: fmt.Sprint(n), Labels: map[string]string{"app": value},
-		Node: fmt.Sprintf("node%d", w.rng.IntN(nodes)), Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)})}}
+	e := &policy.Endpoint{
+		Namespace: namespace,
+		Name:      fmt.Sprintf("p%d", n),
+		UID:       fmt.Sprint(n),
+		Labels:    map[string]string{"app": value},
+		Node:      fmt.Sprintf("node%d", w.rng.IntN(nodes)),
+		Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)})},
+	}
 	w.Batch.Endpoints = append(w.Batch.Endpoints, e)
 	return e
 }
@@ -54,12 +61,20 @@ func selector(value string) policy.Selector {
 	if value == "" {
 		return policy.Selector{}
 	}
-	return policy.Selector{Requirements: []policy.Requirement{{Key: "app", Operator: policy.In, Values: []string{value}}}}
+	return policy.Selector{
+		Requirements: []policy.Requirement{{Key: "app", Operator: policy.In, Values: []string{value}}},
+	}
 }
 
-// policy applies to the pods of value and allows both directions with each peer.
+// policy adds a policy that applies to the pods of value and allows both directions with each peer.
 func (w *Workload) policy(namespace, name, value string, peers ...policy.Peer) {
-	p := &policy.Policy{Namespace: namespace, Name: name, AppliedTo: selector(value), IsolatesIngress: true, IsolatesEgress: true}
+	p := &policy.Policy{
+		Namespace:       namespace,
+		Name:            name,
+		AppliedTo:       selector(value),
+		IsolatesIngress: true,
+		IsolatesEgress:  true,
+	}
 	if len(peers) > 0 {
 		p.Ingress = []policy.PolicyRule{{Peers: peers, AnyPort: true}}
 		p.Egress = []policy.PolicyRule{{Peers: peers, AnyPort: true}}
@@ -72,7 +87,7 @@ func podPeer(value string) policy.Peer {
 	return policy.Peer{Pods: &s}
 }
 
-// Small is 25,000 namespaces of 4 pods (2 labels) and 3 policies: a default deny and two pairs.
+// Small returns 25,000 namespaces of 4 pods (2 labels) and 3 policies: a default deny and two pairs.
 func Small() *Workload {
 	w := newWorkload("small")
 	for i := range 25000 {
@@ -88,7 +103,7 @@ func Small() *Workload {
 	return w
 }
 
-// Large is 100 namespaces, 100,000 pods and 10,100 policies.
+// Large returns 100 namespaces, 100,000 pods and 10,100 policies.
 func Large() *Workload {
 	w := newWorkload("large")
 	for i := range 100 {
@@ -105,7 +120,7 @@ func Large() *Workload {
 	return w
 }
 
-// One is a namespace of 10,000 pods and 10,000 policies, each selecting all from all.
+// One returns a namespace of 10,000 pods and 10,000 policies, each selecting all from all.
 func One() *Workload {
 	w := newWorkload("one")
 	w.namespace("ns")
@@ -118,7 +133,7 @@ func One() *Workload {
 	return w
 }
 
-// PerPod is a namespace of n pods and n policies of one target and one peer each.
+// PerPod returns a namespace of n pods and n policies of one target and one peer each.
 func PerPod(n int) *Workload {
 	w := newWorkload(fmt.Sprintf("perpod %dk", n/1000))
 	w.namespace("ns")
@@ -131,17 +146,22 @@ func PerPod(n int) *Workload {
 	return w
 }
 
-// Cluster is 1,000 namespaces, 100,000 pods, and 10,000 policies with peers of 100 pods in 10 namespaces.
+// Cluster returns 1,000 namespaces, 100,000 pods, and 10,000 policies with peers of 100 pods in 10 namespaces.
 func Cluster() *Workload {
 	w := newWorkload("cluster")
 	for i := range 1000 {
 		ns := fmt.Sprintf("ns%d", i)
-		w.Batch.Namespaces = append(w.Batch.Namespaces, policy.Namespace{Name: ns, Labels: map[string]string{"team": fmt.Sprint(i / 10)}})
+		w.Batch.Namespaces = append(w.Batch.Namespaces,
+			policy.Namespace{Name: ns, Labels: map[string]string{"team": fmt.Sprint(i / 10)}})
 		for j := range 100 {
 			w.pod(ns, fmt.Sprint(j%10))
 		}
 		for j := range 10 {
-			team := policy.Selector{Requirements: []policy.Requirement{{Key: "team", Operator: policy.In, Values: []string{fmt.Sprint((i + j) % 100)}}}}
+			team := policy.Selector{
+				Requirements: []policy.Requirement{
+					{Key: "team", Operator: policy.In, Values: []string{fmt.Sprint((i + j) % 100)}},
+				},
+			}
 			pods := selector(fmt.Sprint(j))
 			w.policy(ns, fmt.Sprintf("p%d", j), fmt.Sprint(j), policy.Peer{Namespaces: &team, Pods: &pods})
 		}
@@ -149,10 +169,10 @@ func Cluster() *Workload {
 	return w
 }
 
-// Kinds of single events, in the order of Event's argument.
+// Kinds are the kinds of single events, in the order of Event's argument.
 var Kinds = []string{"pod add", "relabel", "IP change", "policy add", "policy edit", "policy delete"}
 
-// Event is a batch of one event of a kind.
+// Event returns a batch with one event of a kind.
 func (w *Workload) Event(kind int) resolve.Batch {
 	old := w.Batch.Endpoints[w.rng.IntN(len(w.Batch.Endpoints))]
 	pol := w.Batch.Policies[w.rng.IntN(len(w.Batch.Policies))]

@@ -43,16 +43,20 @@ func TestAnswersThatAreNone(t *testing.T) {
 	}{
 		"never":       {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, "does not answer"},
 		"not known":   {http.NotFound, "older than flowkeep-cni"},
-		"no JSON":     {func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") }, "cut off"},
-		"cut off":     {func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"mtu": 1`) }, "cut off"},
+		"no JSON":     {func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") }, "truncated"},
+		"cut off":     {func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"mtu": 1`) }, "truncated"},
 		"hung up":     {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "does not answer"},
-		"no endpoint": {func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "{}") }, "names no endpoint"},
+		"no endpoint": {func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "{}") }, "has no endpoint"},
 		"no address": {func(w http.ResponseWriter, _ *http.Request) {
 			fmt.Fprint(w, `{"endpoint": {"addresses": ["10.0.0.2"]}, "gateways": ["x"]}`)
-		}, "netplugin's answer"},
+		}, "netplugin's response"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			resp, err := client{200 * time.Millisecond}.ask(&config{Socket: listener(t, c.answer)}, "ADD", new(cni.Request))
+			patience := time.Minute
+			if name == "never" {
+				patience = 200 * time.Millisecond
+			}
+			resp, err := client{patience}.ask(&config{Socket: listener(t, c.answer)}, "ADD", new(cni.Request))
 			if err == nil {
 				_, err = resultOf(resp, new(skel.CmdArgs))
 			}

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"syscall"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -19,29 +20,43 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 	"github.com/flowkeep/flowkeep/internal/process"
 	"github.com/flowkeep/flowkeep/netplugin/cni"
+	"github.com/flowkeep/flowkeep/netplugin/endpoints"
 )
 
 // config is the plugin's part of the network configuration.
 type config struct {
 	types.NetConf
 	Socket string `json:"socket"`
-	// GC's list, and the same under the name that the specification gave it first. What is absent is nil, what is null is not.
+	// Runtime is what the container runtime fills in for the capabilities in netplugin's entry: rates in bits a second,
+	// of the pod's annotations kubernetes.io/ingress-bandwidth and egress-bandwidth (CNI conventions). It also has
+	// bursts, which the annotations do not name, and which runtimes set to all that fits.
+	Runtime struct {
+		Bandwidth struct {
+			IngressRate uint64 `json:"ingressRate"`
+			EgressRate  uint64 `json:"egressRate"`
+		} `json:"bandwidth"`
+		PortMappings []endpoints.PortMapping `json:"portMappings"`
+	} `json:"runtimeConfig"`
+	// GC's list, and the same under the name that the specification gave it first. What is absent is nil, what is null
+	// is not.
 	Valid    json.RawMessage `json:"cni.dev/valid-attachments"`
 	ValidToo json.RawMessage `json:"cni.dev/attachments"`
 }
 
-// valid are the attachments to keep, container/ifname.
+// valid returns the attachments to keep, as container/ifname.
 func (c *config) valid() ([]string, error) {
 	list := c.Valid
 	if list == nil {
 		list = c.ValidToo
 	}
 	if list == nil {
-		return nil, types.NewError(types.ErrInvalidNetworkConfig, "GC without cni.dev/valid-attachments: all pods would be cut off", "")
+		return nil, types.NewError(types.ErrInvalidNetworkConfig,
+			"GC without cni.dev/valid-attachments: all pods would lose their network", "")
 	}
 	var attachments []types.GCAttachment
 	if err := json.Unmarshal(list, &attachments); err != nil {
-		return nil, types.NewError(types.ErrDecodingFailure, "cni.dev/valid-attachments is no list of attachments", err.Error())
+		return nil, types.NewError(types.ErrDecodingFailure, "cni.dev/valid-attachments is no list of attachments",
+			err.Error())
 	}
 	out := []string{}
 	for _, a := range attachments {
@@ -68,7 +83,7 @@ type client struct{ timeout time.Duration }
 
 func main() {
 	p := client{timeout}
-	skel.PluginMainFuncs(skel.CNIFuncs{Add: p.add, Del: p.simple("DEL"), Check: p.simple("CHECK"), GC: p.gc, Status: p.status},
+	skel.PluginMainFuncs(skel.CNIFuncs{Add: p.add, Del: p.del, Check: p.simple("CHECK"), GC: p.gc, Status: p.status},
 		version.All, "flowkeep-cni "+process.BuildVersion())
 }
 
@@ -92,11 +107,21 @@ func request(args *skel.CmdArgs) (*config, *cni.Request, error) {
 	if err := types.LoadArgs(args.Args, &pod); err != nil {
 		return nil, nil, types.NewError(types.ErrInvalidEnvironmentVariables, "CNI_ARGS makes no sense", err.Error())
 	}
-	return c, &cni.Request{Namespace: string(pod.K8S_POD_NAMESPACE), Name: string(pod.K8S_POD_NAME), UID: string(pod.K8S_POD_UID),
-		ContainerID: args.ContainerID, IfName: args.IfName, NetNS: args.Netns}, nil
+	limit := c.Runtime.Bandwidth
+	return c, &cni.Request{
+		Namespace:   string(pod.K8S_POD_NAMESPACE),
+		Name:        string(pod.K8S_POD_NAME),
+		UID:         string(pod.K8S_POD_UID),
+		ContainerID: args.ContainerID,
+		IfName:      args.IfName,
+		NetNS:       args.Netns,
+		Bandwidth:   endpoints.Bandwidth{Ingress: limit.IngressRate, Egress: limit.EgressRate},
+		HostPorts:   c.Runtime.PortMappings,
+	}, nil
 }
 
-// ask sends a command to netplugin. That it cannot be reached is an error to try again after (CNI specification, code 11).
+// ask sends a command to netplugin. That it cannot be reached is an error to try again after (CNI specification, code
+// 11).
 func (p client) ask(c *config, command string, r *cni.Request) (*cni.Response, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), p.timeout)
 	defer cancel()
@@ -104,24 +129,27 @@ func (p client) ask(c *config, command string, r *cni.Request) (*cni.Response, e
 	if err != nil {
 		return nil, err
 	}
-	over := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", c.Socket)
-	}}}
+	}
+	over := http.Client{Transport: &http.Transport{DialContext: dial}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://netplugin/"+command, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
 	answer, err := over.Do(req)
 	if err != nil {
-		return nil, types.NewError(types.ErrTryAgainLater, "netplugin does not answer on "+c.Socket+": is it running on this node?", err.Error())
+		return nil, types.NewError(types.ErrTryAgainLater,
+			"netplugin does not answer on "+c.Socket+": is it running on this node?", err.Error())
 	}
 	defer answer.Body.Close()
 	if answer.StatusCode != http.StatusOK {
-		return nil, types.NewError(types.ErrTryAgainLater, "netplugin on this node does not know "+command+": is it older than flowkeep-cni?", answer.Status)
+		return nil, types.NewError(types.ErrTryAgainLater,
+			"netplugin on this node does not know "+command+": is it older than flowkeep-cni?", answer.Status)
 	}
 	resp := new(cni.Response)
 	if err := json.NewDecoder(answer.Body).Decode(resp); err != nil {
-		return nil, types.NewError(types.ErrTryAgainLater, "netplugin's answer was cut off", err.Error())
+		return nil, types.NewError(types.ErrTryAgainLater, "netplugin's response is truncated", err.Error())
 	}
 	if resp.Error != "" {
 		return resp, types.NewError(cmp.Or(resp.Code, types.ErrTryAgainLater), resp.Error, "")
@@ -145,21 +173,23 @@ func (p client) add(args *skel.CmdArgs) error {
 	return types.PrintResult(result, c.CNIVersion)
 }
 
-// resultOf is fit for plugins that are chained after this one.
+// resultOf returns a CNI result that plugins chained after this one can use.
 func resultOf(resp *cni.Response, args *skel.CmdArgs) (*current.Result, error) {
 	if resp.Endpoint == nil {
-		return nil, errors.New("netplugin's answer names no endpoint")
+		return nil, errors.New("netplugin's response has no endpoint")
 	}
 	e := resp.Endpoint
 	result := &current.Result{CNIVersion: current.ImplementedSpecVersion, Interfaces: []*current.Interface{
-		{Name: e.HostIfName, Mtu: resp.MTU}, {Name: args.IfName, Mac: e.MAC.String(), Mtu: resp.MTU, Sandbox: args.Netns},
+		{Name: e.HostIfName, Mtu: resp.MTU},
+		{Name: args.IfName, Mac: e.MAC.String(), Mtu: resp.MTU, Sandbox: args.Netns},
 	}}
 	for _, a := range e.Addresses {
-		ip := &current.IPConfig{Interface: current.Int(1), Address: net.IPNet{IP: net.IP(a.AsSlice()), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}}
+		ip := &current.IPConfig{Interface: current.Int(1),
+			Address: net.IPNet{IP: net.IP(a.AsSlice()), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}}
 		for _, text := range resp.Gateways {
 			g, err := netip.ParseAddr(text)
 			if err != nil {
-				return nil, fmt.Errorf("netplugin's answer: %w", err)
+				return nil, fmt.Errorf("netplugin's response: %w", err)
 			}
 			if g.Is4() == a.Is4() {
 				ip.Gateway = net.IP(g.AsSlice())
@@ -172,7 +202,33 @@ func resultOf(resp *cni.Response, args *skel.CmdArgs) (*current.Result, error) {
 	return result, nil
 }
 
-// simple is a command that answers nothing.
+// isAway reports whether no netplugin listens.
+func isAway(socket string) bool {
+	conn, err := net.DialTimeout("unix", socket, time.Second)
+	if err == nil {
+		conn.Close()
+	}
+	return errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED)
+}
+
+// del succeeds while netplugin does not run, so that pods end and a node can be drained: netplugin deletes the
+// attachment when it starts, before it serves any other.
+func (p client) del(args *skel.CmdArgs) error {
+	c, r, err := request(args)
+	if err != nil {
+		return err
+	}
+	_, err = p.ask(c, "DEL", r)
+	if err == nil || !isAway(c.Socket) {
+		return err
+	}
+	if noted := cni.NoteDeleted(c.Socket, r.ContainerID, r.IfName); noted != nil {
+		return types.NewError(types.ErrTryAgainLater, err.Error(), noted.Error())
+	}
+	return nil
+}
+
+// simple returns the handler of a command without a result.
 func (p client) simple(command string) func(*skel.CmdArgs) error {
 	return func(args *skel.CmdArgs) error {
 		c, r, err := request(args)

@@ -9,6 +9,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -105,7 +107,7 @@ func TestAddInEveryVersion(t *testing.T) {
 			}
 		}
 	}
-	if want := (endpoints.Request{Namespace: "shop", Name: "db", UID: "u1", ContainerID: "c1", IfName: "eth0", NetNS: "/proc/self/ns/net"}); m.added != want {
+	if want := (endpoints.Request{Namespace: "shop", Name: "db", UID: "u1", ContainerID: "c1", IfName: "eth0", NetNS: "/proc/self/ns/net"}); !reflect.DeepEqual(m.added, want) {
 		t.Errorf("netplugin was asked %+v", m.added)
 	}
 }
@@ -127,10 +129,10 @@ func TestFailuresHaveTheSpecificationsCodes(t *testing.T) {
 		"a version that is none":      {"ADD", "7.0.0", socket, "", 1, "incompatible"},
 		"a command that is none":      {"BOIL", "1.1.0", socket, "", 4, "BOIL"},
 		"GC fails":                    {"GC", "1.1.0", socket, `, "cni.dev/valid-attachments": []`, 11, "no address left"},
-		"GC without its list":         {"GC", "1.1.0", socket, "", 7, "all pods would be cut off"},
+		"GC without its list":         {"GC", "1.1.0", socket, "", 7, "all pods would lose their network"},
 		"GC with no list":             {"GC", "1.1.0", socket, `, "cni.dev/valid-attachments": 7`, 6, "no list"},
 		"GC in a version without it":  {"GC", "1.0.0", socket, `, "cni.dev/valid-attachments": []`, 1, "GC"},
-		"an unknown name of the list": {"GC", "1.1.0", socket, `, "valid-attachments": []`, 7, "all pods would be cut off"},
+		"an unknown name of the list": {"GC", "1.1.0", socket, `, "valid-attachments": []`, 7, "all pods would lose their network"},
 		"configuration is of no type": {"ADD", "1.1.0", socket, `, "mtu": `, 6, ""},
 	} {
 		out, err := plugin(t, c.command, c.version, c.socket, c.more)
@@ -138,6 +140,53 @@ func TestFailuresHaveTheSpecificationsCodes(t *testing.T) {
 		if err == nil || out["code"] != c.code || !strings.Contains(string(text), c.text) {
 			t.Errorf("%s: %s (%v), want code %v and %q", name, text, err, c.code, c.text)
 		}
+	}
+}
+
+// DEL succeeds without netplugin and is made up for when it is back. An ADD of the same attachment cancels it.
+func TestDelWithoutNetplugin(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "none", "cni.sock")
+	for _, container := range []string{"c1", "c2", "c2", "c3"} {
+		if out, err := plugin(t, "DEL", "1.1.0", socket, "", "CNI_CONTAINERID="+container, "CNI_NETNS="); err != nil {
+			t.Fatalf("%v (%v)", out, err)
+		}
+	}
+	var deleted []string
+	del := func(_ context.Context, container, ifName string) error {
+		if container == "c2" && len(deleted) < 3 {
+			deleted = append(deleted, "failed")
+			return errors.New("not now")
+		}
+		deleted = append(deleted, container+"/"+ifName)
+		return nil
+	}
+	if err := cni.DeleteNoted(t.Context(), socket, del); err == nil || !strings.Contains(err.Error(), "not now") {
+		t.Errorf("got %v", err)
+	}
+	for range 2 {
+		if err := cni.DeleteNoted(t.Context(), socket, del); err != nil {
+			t.Error(err)
+		}
+	}
+	if got := strings.Join(deleted, " "); got != "c1/eth0 failed c3/eth0 c2/eth0" {
+		t.Errorf("deleted: %s", got)
+	}
+}
+
+func TestAddCancelsDelWithoutNetplugin(t *testing.T) {
+	socket := netplugin(t, new(manager))
+	if err := cni.NoteDeleted(socket, "c1", "eth0"); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := plugin(t, "ADD", "1.1.0", socket, ""); err != nil {
+		t.Fatalf("%v (%v)", out, err)
+	}
+	err := cni.DeleteNoted(t.Context(), socket, func(context.Context, string, string) error {
+		t.Error("the attachment that was added again is deleted")
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
 
@@ -155,5 +204,36 @@ func TestVersionsAreTold(t *testing.T) {
 	out, err := plugin(t, "VERSION", "1.1.0", "", "")
 	if err != nil || len(out["supportedVersions"].([]any)) < 6 {
 		t.Errorf("%v (%v)", out, err)
+	}
+}
+
+// The rates that the runtime took from the pod's annotations reach netplugin; bursts do not.
+func TestAddWithBandwidth(t *testing.T) {
+	m := new(manager)
+	const runtime = `, "runtimeConfig": {"bandwidth": {"ingressRate": 1000000, "ingressBurst": 4294967295,
+		"egressRate": 2000000, "egressBurst": 4294967295}}`
+	if out, err := plugin(t, "ADD", "1.0.0", netplugin(t, m), runtime); err != nil {
+		t.Fatal(out, err)
+	}
+	if want := (endpoints.Bandwidth{Ingress: 1e6, Egress: 2e6}); m.added.Bandwidth != want {
+		t.Errorf("netplugin got %+v, want %+v", m.added.Bandwidth, want)
+	}
+}
+
+// The ports that the runtime took from the pod's containers reach netplugin.
+func TestAddWithHostPorts(t *testing.T) {
+	m := new(manager)
+	const runtime = `, "runtimeConfig": {"portMappings": [
+		{"hostPort": 18080, "containerPort": 80, "protocol": "tcp", "hostIP": ""},
+		{"hostPort": 53, "containerPort": 5353, "protocol": "udp", "hostIP": "192.0.2.1"}]}`
+	if out, err := plugin(t, "ADD", "1.0.0", netplugin(t, m), runtime); err != nil {
+		t.Fatal(out, err)
+	}
+	want := []endpoints.PortMapping{
+		{HostPort: 18080, ContainerPort: 80, Protocol: "tcp"},
+		{HostPort: 53, ContainerPort: 5353, Protocol: "udp", HostIP: "192.0.2.1"},
+	}
+	if !slices.Equal(m.added.HostPorts, want) {
+		t.Errorf("netplugin got %+v, want %+v", m.added.HostPorts, want)
 	}
 }

@@ -1,5 +1,5 @@
-// Package policytest makes random worlds for tests: small label alphabets and few names, so that selectors meet pods, and
-// addresses meet blocks, often.
+// Package policytest makes random worlds for tests: small label alphabets and few names, so that selectors meet pods,
+// and addresses meet blocks, often.
 package policytest
 
 import (
@@ -24,17 +24,17 @@ var (
 // Gen draws from one source of randomness.
 type Gen struct{ *rand.Rand }
 
-// New is a generator for a seed; the same seed draws the same.
+// New returns a generator. Equal seeds generate equal values.
 func New(seed uint64) Gen { return Gen{rand.New(rand.NewPCG(seed, 0x666c6f77))} }
 
 func pick[T any](g Gen, from []T) T { return from[g.IntN(len(from))] }
 
 func (g Gen) chance(percent int) bool { return g.IntN(100) < percent }
 
-// NamespaceName is one of three.
+// NamespaceName returns one of three names.
 func (g Gen) NamespaceName() string { return fmt.Sprintf("ns%d", g.IntN(3)) }
 
-// Labels are none, one or two.
+// Labels returns none, one or two labels.
 func (g Gen) Labels() map[string]string {
 	out := map[string]string{}
 	for _, k := range keys {
@@ -45,12 +45,12 @@ func (g Gen) Labels() map[string]string {
 	return out
 }
 
-// Namespace has random labels.
+// Namespace returns a namespace with random labels.
 func (g Gen) Namespace(name string) policy.Namespace {
 	return policy.Namespace{Name: name, Labels: g.Labels()}
 }
 
-// Address is the n-th of a family of pod addresses.
+// Address returns the n-th pod address of a family.
 func Address(n int, six bool) netip.Addr {
 	if six {
 		return netip.MustParseAddr(fmt.Sprintf("fd00:10:244::%x", n+16))
@@ -58,9 +58,16 @@ func Address(n int, six bool) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, 244, byte(n / 8), byte(n%8 + 16)})
 }
 
-// Endpoint is the n-th pod: its addresses are its own; it may have none, one or both families.
+// Endpoint returns the n-th pod. It shares no address with other pods, and has addresses of no, one or both families.
 func (g Gen) Endpoint(n int) *policy.Endpoint {
-	e := &policy.Endpoint{Namespace: g.NamespaceName(), Name: fmt.Sprintf("pod%d", n), UID: fmt.Sprintf("uid%d", n), Labels: g.Labels(), Node: pick(g, Nodes), CreatedAt: int64(n)}
+	e := &policy.Endpoint{
+		Namespace: g.NamespaceName(),
+		Name:      fmt.Sprintf("pod%d", n),
+		UID:       fmt.Sprintf("uid%d", n),
+		Labels:    g.Labels(),
+		Node:      pick(g, Nodes),
+		CreatedAt: int64(n),
+	}
 	e.Namespace = fmt.Sprintf("ns%d", n%3)
 	if g.chance(95) {
 		e.Addresses = append(e.Addresses, Address(n, false))
@@ -79,7 +86,7 @@ func (g Gen) Endpoint(n int) *policy.Endpoint {
 	return e
 }
 
-// Selector has none, one or two requirements.
+// Selector returns a selector with none, one or two requirements.
 func (g Gen) Selector() policy.Selector {
 	var s policy.Selector
 	for range g.IntN(3) {
@@ -94,25 +101,28 @@ func (g Gen) Selector() policy.Selector {
 	return s
 }
 
-// Block is a CIDR around pods' addresses or the world outside, with excepts at times.
+// Block returns a CIDR that contains pod addresses or external ones, sometimes with exceptions.
 func (g Gen) Block() *policy.IPBlock {
 	if g.chance(40) {
 		b := &policy.IPBlock{CIDR: netip.PrefixFrom(Address(0, true), pick(g, []int{0, 64, 120, 124})).Masked()}
 		if b.CIDR.Bits() < 124 && g.chance(40) {
-			b.Except = append(b.Except, netip.PrefixFrom(Address(g.IntN(12), true), pick(g, []int{124, 126, 128})).Masked())
+			b.Except = append(b.Except,
+				netip.PrefixFrom(Address(g.IntN(12), true), pick(g, []int{124, 126, 128})).Masked())
 		}
 		return b
 	}
-	b := &policy.IPBlock{CIDR: netip.PrefixFrom(Address(g.IntN(12), false), pick(g, []int{0, 8, 16, 24, 30, 32})).Masked()}
+	b := &policy.IPBlock{CIDR: netip.PrefixFrom(Address(g.IntN(12), false),
+		pick(g, []int{0, 8, 16, 24, 30, 32})).Masked()}
 	if b.CIDR.Bits() <= 16 {
 		for range g.IntN(3) {
-			b.Except = append(b.Except, netip.PrefixFrom(Address(g.IntN(12), false), pick(g, []int{24, 29, 31, 32})).Masked())
+			b.Except = append(b.Except,
+				netip.PrefixFrom(Address(g.IntN(12), false), pick(g, []int{24, 29, 31, 32})).Masked())
 		}
 	}
 	return b
 }
 
-// Peer is of any form.
+// Peer returns a peer of any kind.
 func (g Gen) Peer() policy.Peer {
 	ns, pods := g.Selector(), g.Selector()
 	switch g.IntN(4) {
@@ -126,7 +136,7 @@ func (g Gen) Peer() policy.Peer {
 	return policy.Peer{Namespaces: &ns, Pods: &pods}
 }
 
-// Port is a number, a range, a name, or a whole protocol.
+// Port returns a number, a range, a name or a whole protocol.
 func (g Gen) Port() policy.PolicyPort {
 	p := policy.PolicyPort{Protocol: pick(g, protos)}
 	switch g.IntN(4) {
@@ -160,9 +170,14 @@ func (g Gen) Rule() policy.PolicyRule {
 	return r
 }
 
-// Policy is the n-th.
+// Policy returns the n-th policy.
 func (g Gen) Policy(n int) *policy.Policy {
-	p := &policy.Policy{Namespace: fmt.Sprintf("ns%d", n%3), Name: fmt.Sprintf("policy%d", n), AppliedTo: g.Selector()}
+	p := &policy.Policy{
+		Namespace: fmt.Sprintf("ns%d", n%3),
+		Name:      fmt.Sprintf("policy%d", n),
+		AppliedTo: g.Selector(),
+		CreatedAt: int64(100 - n),
+	}
 	p.IsolatesIngress = g.chance(75)
 	p.IsolatesEgress = g.chance(50)
 	if p.IsolatesIngress {
@@ -178,14 +193,14 @@ func (g Gen) Policy(n int) *policy.Policy {
 	return p
 }
 
-// Staged is Policy, at times in a dry run.
+// Staged returns Policy(n), sometimes in a dry run.
 func (g Gen) Staged(n int) *policy.Policy {
 	p := g.Policy(n)
-	p.Audit = g.chance(35)
+	p.DryRun = g.chance(35)
 	return p
 }
 
-// StagedWorld is World with policies in dry runs among the others.
+// StagedWorld returns a World in which some policies are in a dry run.
 func (g Gen) StagedWorld(pods, policies int) *policy.World {
 	w := g.World(pods, 0)
 	for i := range policies {
@@ -194,7 +209,7 @@ func (g Gen) StagedWorld(pods, policies int) *policy.World {
 	return w
 }
 
-// World has a few of everything.
+// World returns three namespaces and the given numbers of pods and policies.
 func (g Gen) World(pods, policies int) *policy.World {
 	w := &policy.World{}
 	for i := range 3 {
@@ -207,6 +222,20 @@ func (g Gen) World(pods, policies int) *policy.World {
 		w.Policies = append(w.Policies, g.Policy(i))
 	}
 	return w
+}
+
+// LeaveOutLabels takes the labels of some pods of a world, as if they were over budget, and adds the policies that
+// isolate them.
+func (g Gen) LeaveOutLabels(w *policy.World) {
+	for i, e := range w.Endpoints {
+		if g.IntN(4) > 0 || len(e.Labels) == 0 {
+			continue
+		}
+		over := *e
+		over.LeaveOutLabels()
+		w.Endpoints[i] = &over
+	}
+	w.IsolateOverBudget()
 }
 
 // Packet goes between pods mostly, from or to an address outside at times.

@@ -183,7 +183,7 @@ func (p *player) applyPolicy(ctx context.Context, pol soak.Policy) error {
 	var made struct{ Metadata struct{ Generation int64 } }
 	err = p.ask(ctx, method, path, object{"metadata": object{"name": pol.Name, "annotations": pol.Annotations()}, "spec": pol.Spec}, &made)
 	if err == nil {
-		p.versions[pol.ID()] = version{made.Metadata.Generation, pol.Audit}
+		p.versions[pol.ID()] = version{made.Metadata.Generation, pol.DryRun}
 		p.state.Apply(soak.Change{Policy: &pol})
 	}
 	return err

@@ -48,7 +48,7 @@ func (p *player) policiesSeen(ctx context.Context) error {
 	seen := map[string]version{}
 	for _, pol := range list {
 		if pol.Namespace != canaryNamespace {
-			seen[pol.Namespace+"/"+pol.Name] = version{pol.Generation, pol.Mode == "audit"}
+			seen[pol.Namespace+"/"+pol.Name] = version{pol.Generation, pol.Mode == "dry-run"}
 		}
 		if len(pol.Problems) > 0 {
 			return fmt.Errorf("policy %s/%s: %s", pol.Namespace, pol.Name, strings.Join(pol.Problems, "; "))

@@ -48,7 +48,7 @@ func (d *Difference) Error() string { return d.Text }
 // version is how a policy is, of those it has been.
 type version struct {
 	generation int64
-	audit      bool // which raises no generation
+	dryRun     bool // which raises no generation
 }
 
 // player holds a run's state; one goroutine uses it.

@@ -1,0 +1,15 @@
+package wellknown
+
+// Names of what Flowkeep owns on a node. Node state and netctl doctor recognise it by these.
+const (
+	Bridge        = "fk0"     // the default of netplugin --bridge
+	GatewayDevice = "fk-gw"   // from the node to the bridge
+	WireDevice    = "fk-wire" // from the bridge to the node's network stack
+	PodLinkPrefix = "fkp"     // begins the node's end of a pod's link
+)
+
+// ServiceTable is the routing table of the second pass of packets to Services (decision 002).
+const ServiceTable = 102
+
+// RouteProtocol marks Flowkeep's routes (rtnetlink(7), rtm_protocol).
+const RouteProtocol = 0x66

@@ -1,0 +1,140 @@
+package limit
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"testing"
+	"time"
+)
+
+// A key has its burst, then one turn after the other; what is remembered of keys is bounded.
+func TestRate(t *testing.T) {
+	r, now := NewRate(time.Second, 2, 100), time.Now()
+	for i := range 100_000 {
+		r.Allow(fmt.Sprint(i), now)
+	}
+	if len(r.free) > 100 {
+		t.Errorf("%d keys are remembered", len(r.free))
+	}
+	if r.Allow("new", now) || !r.Allow("5", now) || r.Allow("5", now) {
+		t.Error("a key that was there before has no turn left, or one that was not has one")
+	}
+	if wait := r.Take("5", now); wait != time.Second {
+		t.Errorf("the next turn is in %v", wait)
+	}
+	if !r.Allow("5", now.Add(time.Second)) || r.Allow("5", now.Add(time.Second)) {
+		t.Error("a second gives another number of turns than one")
+	}
+	now = now.Add(time.Minute)
+	if !r.Allow("new", now) || len(r.free) > 1 {
+		t.Errorf("%d keys are remembered a minute later", len(r.free))
+	}
+	if r.Allow("new", now); r.Allow("new", now) {
+		t.Error("a third turn")
+	}
+	if r.Reset(); !r.Allow("new", now) {
+		t.Error("no turn after Reset")
+	}
+}
+
+// scripted is a listener of connections from given addresses.
+type scripted struct {
+	net.Listener
+	from []string
+	all  []*scriptedConn
+}
+
+type scriptedConn struct {
+	net.Conn
+	from   string
+	closed bool
+}
+
+type address string
+
+func (a address) Network() string { return "tcp" }
+func (a address) String() string  { return string(a) }
+
+func (c *scriptedConn) RemoteAddr() net.Addr { return address(c.from) }
+func (c *scriptedConn) Close() error         { c.closed = true; return nil }
+
+func (s *scripted) Accept() (net.Conn, error) {
+	if len(s.from) == 0 {
+		return nil, net.ErrClosed
+	}
+	c := &scriptedConn{from: s.from[0]}
+	s.from, s.all = s.from[1:], append(s.all, c)
+	return c, nil
+}
+
+func (s *scripted) open() (out string) {
+	for i, c := range s.all {
+		if !c.closed {
+			out += fmt.Sprint(i, " ")
+		}
+	}
+	return out
+}
+
+// Unknown connections are bounded by address and in all; known ones by their certificate; each place is given on.
+func TestListener(t *testing.T) {
+	raw := &scripted{}
+	closed := map[string]int{}
+	l := Listen(raw, Bounds{Each: 2, Unknown: 3, Closed: func(bound string) { closed[bound]++ }})
+	accept := func(from ...string) (out []net.Conn) {
+		raw.from = from
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return out
+			}
+			out = append(out, c)
+		}
+	}
+	a := accept("10.0.0.1:1", "10.0.0.1:2", "10.0.0.1:3", "10.0.0.2:1")
+	if got := raw.open(); len(a) != 3 || got != "0 1 3 " || closed[BoundAddress] != 1 {
+		t.Fatalf("open %s, closed %v", got, closed)
+	}
+	if err := errors.Join(Known(a[1], "x", 1), Known(a[2], "y", 1)); err != nil {
+		t.Fatal(err)
+	}
+	b := accept("10.0.0.1:4", "10.0.0.3:1", "10.0.0.4:1") // the oldest, 0, goes
+	if got := raw.open(); got != "1 3 4 5 6 " || closed[BoundUnknown] != 1 {
+		t.Errorf("open %s, closed %v", got, closed)
+	}
+	if Known(a[0], "z", 9) == nil {
+		t.Error("a connection became known that had been closed")
+	}
+	if Known(b[0], "x", 1) == nil || closed[BoundPeer] != 1 {
+		t.Error("more connections with a certificate than may be")
+	}
+	_ = a[1].Close()
+	_ = a[1].Close()
+	if err := Known(b[0], "x", 1); err != nil {
+		t.Error(err)
+	}
+	for _, c := range append(a, b...) {
+		_ = c.Close()
+	}
+	if l.unknown.Len()+len(l.addresses)+len(l.peers) > 0 {
+		t.Errorf("%d, %v, %v are left", l.unknown.Len(), l.addresses, l.peers)
+	}
+	if err := Known(&scriptedConn{}, "x", 0); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAddressOf(t *testing.T) {
+	for text, want := range map[string]string{
+		"10.0.0.1:5":            "10.0.0.1",
+		"[::ffff:10.0.0.1]:5":   "10.0.0.1",
+		"[2001:db8:1:2:3::4]:5": "2001:db8:1:2::",
+		"[fe80::1%eth0]:5":      "fe80::",
+		"@":                     "invalid IP",
+	} {
+		if got := AddressOf(address(text)).String(); got != want {
+			t.Errorf("%s is of %s, want %s", text, got, want)
+		}
+	}
+}

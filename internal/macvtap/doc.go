@@ -1,6 +1,0 @@
-// Package macvtap decides what of a node's links is given to pods as macvtap devices, under which names, and why: by an explicit
-// configuration, else by the policies that select the node, else all physical devices and bonds.
-//
-// It is pure: no clock, no client, no netlink. Links, policies and the configuration come in as values, an Exposure goes out; package
-// report makes the status of Kubernetes objects of it. The agent, the device plugin and the CNI plugin (netplugin/macvtap) are its edges.
-package macvtap

@@ -1,0 +1,76 @@
+package feed
+
+import (
+	"context"
+	"time"
+)
+
+// Limits of hellos. Each node may have one stream in the handshake, the newest.
+const (
+	helloInterval = time.Second
+	helloBurst    = 5
+	// maxNodes limits the nodes whose rates are tracked.
+	maxNodes = 1 << 16
+)
+
+// handshake is a stream in the handshake.
+type handshake struct{ end context.CancelCauseFunc }
+
+// beginHandshake registers a stream in the handshake, and ends the node's earlier one. Call hungUp after the handshake.
+func (s *Server) beginHandshake(node string, end context.CancelCauseFunc) (hungUp func()) {
+	c := &handshake{end}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if old := s.handshakes[node]; old != nil {
+		old.end(errSuperseded)
+	}
+	s.handshakes[node] = c
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.handshakes[node] == c {
+			delete(s.handshakes, node)
+		}
+	}
+}
+
+// awaitTurn waits until the node may send a hello.
+func (s *Server) awaitTurn(ctx context.Context, node string) error {
+	for {
+		wait := s.hellos.Take(node, time.Now())
+		if wait == 0 {
+			return nil
+		}
+		turn := time.NewTimer(wait)
+		select {
+		case <-turn.C:
+		case <-ctx.Done():
+			turn.Stop()
+			return reason(ctx)
+		}
+	}
+}
+
+// Expel ends the streams of all nodes for which admit returns an error.
+func (s *Server) Expel(admit func(node string) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for node, c := range s.handshakes {
+		if err := admit(node); err != nil {
+			c.end(err)
+		}
+	}
+	for node, c := range s.claims {
+		if err := admit(node); err != nil {
+			c.end(err)
+		}
+	}
+}
+
+// admitted returns why a node may not connect; nil if it may.
+func (s *Server) admitted(node string) error {
+	if s.cfg.Admit == nil {
+		return nil
+	}
+	return s.cfg.Admit(node)
+}

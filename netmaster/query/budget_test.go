@@ -1,0 +1,70 @@
+package query
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/flowkeep/flowkeep/api/inspect"
+	"github.com/flowkeep/flowkeep/netmaster/resolve"
+	"github.com/flowkeep/flowkeep/policydb/policy"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// crowd has policies of many rules that isolate the same pod.
+func crowd(policies, rules int) *resolve.Engine {
+	e := resolve.New(0)
+	b := resolve.Batch{Namespaces: []policy.Namespace{{Name: "crowd"}}}
+	for i := range 2 {
+		b.Endpoints = append(b.Endpoints, &policy.Endpoint{
+			Namespace: "crowd",
+			Name:      fmt.Sprintf("p%d", i),
+			UID:       fmt.Sprint(i),
+			Node:      "node1",
+			Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 9, 0, byte(i)})},
+		})
+	}
+	for i := range policies {
+		p := &policy.Policy{Namespace: "crowd", Name: fmt.Sprintf("p%d", i), IsolatesIngress: true}
+		for k := range rules {
+			p.Ingress = append(p.Ingress, policy.PolicyRule{AnyPeer: true, Ports: []policy.PolicyPort{{Protocol: policy.TCP, First: uint16(k), Last: uint16(k)}}})
+		}
+		b.Policies = append(b.Policies, p)
+	}
+	e.Apply(b)
+	return e
+}
+
+type owns struct{ e *resolve.Engine }
+
+// Do does not look at the context, so that what comes after it has to.
+func (o owns) Do(_ context.Context, f func(*resolve.Engine)) error {
+	f(o.e)
+	return nil
+}
+
+func TestAnalyses_EndWithTheirContextAndBudget(t *testing.T) {
+	p := newPlace(t)
+	to := inspect.Target{Name: "crowd/p1", Port: "80"}
+	explain := inspect.Question{Kind: inspect.AskExplain, From: "crowd/p0", To: &to, Unproved: true}
+	p.cfg.Owner = owns{crowd(26, 2000)}
+	if _, err := p.explain(t.Context(), &explain); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("explain: %v", err)
+	}
+	p.cfg.Owner = owns{crowd(2, 100)}
+	if _, err := p.explain(t.Context(), &explain); err != nil {
+		t.Errorf("explain: %v", err)
+	}
+	explain.To = &inspect.Target{Name: "crowd/p1", Port: "81"} // of the first the verdicts are cached
+	over, end := context.WithCancel(t.Context())
+	end()
+	for kind, f := range map[string]func(context.Context, *inspect.Question) (any, error){
+		"lint": p.lint, "matrix": p.matrix, "explain": p.explain,
+	} {
+		if _, err := f(over, &explain); err == nil {
+			t.Errorf("%s goes on without a context", kind)
+		}
+	}
+}

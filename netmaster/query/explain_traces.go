@@ -1,0 +1,144 @@
+package query
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/flowkeep/flowkeep/api/inspect"
+	"github.com/flowkeep/flowkeep/policydb/explain"
+	"github.com/flowkeep/flowkeep/policydb/policy"
+)
+
+// prove queries switches for traces and compares these with the verdicts. It returns why the proof is incomplete.
+func (s *Server) prove(ctx context.Context, ways []inspect.Way, from string) (problems []string) {
+	packets, nodes := tracesWanted(ways, from)
+	answers := make([]inspect.NodeTraces, len(nodes))
+	errs := make([]error, len(nodes))
+	var all sync.WaitGroup
+	for i, node := range nodes {
+		if n := len(packets[node]); n > inspect.MostTraces {
+			problems = append(problems,
+				fmt.Sprintf("node %s is queried for traces of only %d of %d packets", node, inspect.MostTraces, n))
+			packets[node] = packets[node][:inspect.MostTraces]
+		}
+		all.Go(func() {
+			body, err := s.queryNode(ctx, node, inspect.NodeQuery{Kind: inspect.QueryTrace, Packets: packets[node]})
+			if err == nil {
+				err = json.Unmarshal(body, &answers[i])
+			}
+			errs[i] = err
+		})
+	}
+	all.Wait()
+	for i, node := range nodes {
+		if errs[i] != nil {
+			problems = append(problems, fmt.Sprintf("node %s gives no proof: %v", node, errs[i]))
+			continue
+		}
+		problems = append(problems, s.behind(node)...)
+		for _, t := range answers[i].Traces {
+			t.Node = node
+			attach(ways, &t, from)
+		}
+	}
+	return problems
+}
+
+// tracesWanted returns the packets to trace on each node of the ways, and the nodes, the source's first.
+func tracesWanted(ways []inspect.Way, from string) (packets map[string][]policy.Packet, nodes []string) {
+	packets = map[string][]policy.Packet{}
+	for i := range ways {
+		w := &ways[i]
+		if w.Self {
+			continue
+		}
+		for _, node := range slices.Compact([]string{sourceNode(w, from), targetNode(w)}) {
+			if node != "" {
+				packets[node] = append(packets[node],
+					policy.Packet{From: w.From.Address, To: w.To.Address, Protocol: w.Protocol, Port: w.Port})
+				nodes = append(nodes, node)
+			}
+		}
+	}
+	slices.SortStableFunc(nodes, func(a, b string) int { return order(a == from, b == from) })
+	return packets, unique(nodes)
+}
+
+// order compares booleans: true comes first.
+func order(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	}
+	return 1
+}
+
+func unique[T comparable](list []T) (out []T) {
+	for _, v := range list {
+		if !slices.Contains(out, v) {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// sourceNode returns the node at which the packet leaves a pod; empty if a node sends it.
+func sourceNode(w *inspect.Way, from string) string {
+	if w.From.Kind == explain.Pod {
+		return from
+	}
+	return ""
+}
+
+func targetNode(w *inspect.Way) string {
+	if w.To.Kind == explain.Pod {
+		return w.To.Node
+	}
+	return ""
+}
+
+// behind returns a problem if a node has not acknowledged all that was sent to it.
+func (s *Server) behind(node string) (problems []string) {
+	for _, n := range s.cfg.Nodes.Nodes() {
+		if n.Name == node && (n.Pending > 0 || n.Realised < n.Sent) {
+			problems = append(
+				problems,
+				fmt.Sprintf("node %s has not all in force yet that it was sent: revision %d of %d", node, n.Realised,
+					n.Sent),
+			)
+		}
+	}
+	return problems
+}
+
+// attach adds a trace to its way, and a disagreement if their verdicts differ.
+func attach(ways []inspect.Way, t *inspect.Trace, from string) {
+	i := slices.IndexFunc(ways, func(w inspect.Way) bool {
+		return w.From.Address == t.Packet.From && w.To.Address == t.Packet.To && w.Protocol == t.Packet.Protocol &&
+			w.Port == t.Packet.Port
+	})
+	if i < 0 {
+		return
+	}
+	w := &ways[i]
+	w.Traces = append(w.Traces, *t)
+	if t.Problem != "" {
+		return
+	}
+	atSource, atTarget := t.Node == sourceNode(w, from), t.Node == targetNode(w)
+	want := (!atSource || w.Egress.Allowed) && (!atTarget || w.Ingress.Allowed) || w.OfTheNode
+	if t.Passed == want {
+		return
+	}
+	says := map[bool]string{true: "lets it pass", false: "drops it"}
+	w.Disagreements = append(
+		w.Disagreements,
+		fmt.Sprintf("Open vSwitch of node %s %s (%s), but by the policies it %s", t.Node, says[t.Passed], t.Out,
+			map[bool]string{true: "passes", false: "is denied"}[want]),
+	)
+}

@@ -1,0 +1,54 @@
+package query
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/flowkeep/flowkeep/api/inspect"
+	"github.com/flowkeep/flowkeep/netmaster/whatif"
+	"github.com/flowkeep/flowkeep/policydb/explain"
+	"github.com/flowkeep/flowkeep/policydb/policy"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// matrix returns the reachability between groups of pods. It runs off the owner goroutine, except while it copies
+// the cluster state.
+func (s *Server) matrix(ctx context.Context, q *inspect.Question) (any, error) {
+	var want explain.Question
+	if q.Matrix != nil {
+		want = *q.Matrix
+	}
+	want.Most = inspect.MostGroups
+	var out inspect.Matrix
+	revision, world, err := s.world(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out.Revision = revision
+	for _, name := range want.Namespaces {
+		if !slices.ContainsFunc(world.Namespaces, func(ns policy.Namespace) bool { return ns.Name == name }) {
+			return nil, status.Errorf(codes.NotFound, "there is no namespace %s", name)
+		}
+	}
+	ctx, cancel := inTime(ctx)
+	defer cancel()
+	out.Matrix, err = explain.NewModel(world).MatrixWithin(ctx, want, whatif.DefaultBounds)
+	if errors.Is(err, explain.ErrTooMany) {
+		return nil, status.Error(codes.ResourceExhausted, err.Error()+": ask for a namespace")
+	}
+	if err != nil {
+		return nil, err
+	}
+	if n := len(out.Groups); n > inspect.MostGroups {
+		return nil, status.Errorf(
+			codes.ResourceExhausted,
+			"policies distinguish %d groups of pods, and a matrix may have %d: query a "+
+				"namespace",
+			n,
+			inspect.MostGroups,
+		)
+	}
+	return out, nil
+}

@@ -1,0 +1,102 @@
+package query
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/flowkeep/flowkeep/api/inspect"
+	"github.com/flowkeep/flowkeep/netmaster/budget"
+	"github.com/flowkeep/flowkeep/policydb/service"
+)
+
+// translatedByOVS has a node translate Services in Open vSwitch, and lead packets to these endpoints of a Service.
+func (p *place) translatedByOVS(node, id string, endpoints ...string) {
+	p.nodes.answers[node] = func(q inspect.NodeQuery) any {
+		if q.Kind != inspect.QueryServiceTrace {
+			return errors.New("no proof today")
+		}
+		out := inspect.NodeServiceTraces{Node: "another", TranslatedBy: inspect.TranslatedByOVS}
+		for _, packet := range q.Packets {
+			t := inspect.ServiceTrace{
+				Packet:  packet,
+				Service: id,
+				Outcome: inspect.ServiceTranslated,
+			}
+			for _, e := range endpoints {
+				t.Endpoints = append(t.Endpoints, inspect.SlotShare{Endpoint: netip.MustParseAddrPort(e), Slots: 4})
+			}
+			if len(endpoints) == 0 {
+				t.Outcome = inspect.ServiceRejected
+			}
+			out.Traces = append(out.Traces, t)
+		}
+		return out
+	}
+}
+
+// TestExplain_ServiceTranslatedByTheSwitch: an explanation has where the switch of the source's node leads packets, and
+// names what is otherwise there than among the endpoints.
+func TestExplain_ServiceTranslatedByTheSwitch(t *testing.T) {
+	both := []string{"10.0.0.2:5432", "10.0.0.4:5432", "192.0.2.99:5432"}
+	for name, c := range map[string]struct {
+		leads []string
+		id    string
+		want  string // among the problems; empty: none of the switch
+	}{
+		"as it should":     {both, "shop/all", ""},
+		"fewer":            {both[:2], "shop/all", "2 of 3 endpoints"},
+		"others":           {append([]string{"10.0.0.3:5432"}, both...), "shop/all", "1 endpoints that may not be chosen"},
+		"nowhere":          {nil, "shop/all", "nowhere (rejected)"},
+		"another Service":  {both, "shop/other", "to Service shop/other"},
+		"without the port": {[]string{"10.0.0.2:0"}, "shop/all", "1 of 3 endpoints"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, _ := withServices(t)
+			p.translatedByOVS("node2", c.id, c.leads...)
+			got, err := explained(t, p, "shop/api", "svc/shop/all")
+			if err != nil || got.Service == nil || got.Service.TranslatedBy != inspect.TranslatedByOVS ||
+				len(got.Service.Ports) != 1 || len(got.Service.Ports[0].Traces) != 1 {
+				t.Fatalf("%+v, %v", got, err)
+			}
+			trace := got.Service.Ports[0].Traces[0]
+			if trace.Node != "node2" || trace.Packet.To != netip.MustParseAddr("10.96.0.2") || trace.Packet.Port != 3306 {
+				t.Errorf("%+v", trace)
+			}
+			told := ""
+			for _, problem := range got.Problems {
+				if strings.HasPrefix(problem, "Open vSwitch of node node2") {
+					told = problem
+				}
+			}
+			if (told == "") != (c.want == "") || !strings.Contains(told, c.want) {
+				t.Errorf("problem %q, want %q", told, c.want)
+			}
+		})
+	}
+}
+
+// TestExplain_FrontendsOfPods: where the switch translates, a pod's packet to a node port or an external address is
+// evaluated at the endpoint, with the pod's own address; where kube-proxy does, it is as it was.
+func TestExplain_FrontendsOfPods(t *testing.T) {
+	p, _ := withServices(t)
+	svc := &service.Service{Namespace: "shop", Name: "all", ExternalIPs: []netip.Addr{netip.MustParseAddr("203.0.113.80")}}
+	p.cfg.Frontends = &frontends{all: []budget.Served{{Service: svc}}}
+	for _, to := range []string{"node1:30006", "203.0.113.80:3306"} {
+		p.nodes.answers["node2"] = inspect.NodeServiceTraces{TranslatedBy: inspect.TranslatedByKubeProxy}
+		if got, err := explained(t, p, "shop/api", to); err != nil || got.Service != nil {
+			t.Errorf("%s by kube-proxy: %s, %v", to, seen(&got), err)
+		}
+		p.translatedByOVS("node2", "shop/all", "10.0.0.2:5432", "10.0.0.4:5432", "192.0.2.99:5432")
+		got, err := explained(t, p, "shop/api", to)
+		if err != nil || got.Service == nil || !strings.Contains(seen(&got), "true from 10.0.0.3") ||
+			strings.Contains(seen(&got), "from 192.0.2") || len(got.Service.Ports[0].Traces) != 1 {
+			t.Fatalf("%s by Open vSwitch: %s, %v", to, seen(&got), err)
+		}
+		trace := got.Service.Ports[0].Traces[0]
+		if text := trace.Packet.To.String(); text != "192.0.2.1" && text != "203.0.113.80" {
+			t.Errorf("%s: traced to %s", to, text)
+		}
+	}
+}

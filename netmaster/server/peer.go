@@ -1,0 +1,163 @@
+package server
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/flowkeep/flowkeep/api/inspect"
+	"github.com/flowkeep/flowkeep/internal/mtls"
+	answers "github.com/flowkeep/flowkeep/netmaster/query"
+	"github.com/flowkeep/flowkeep/policydb/labelcache"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+)
+
+const (
+	// stateTTL is how long the leader's state is used after it was queried.
+	stateTTL     = time.Second
+	stateTimeout = time.Second
+)
+
+// peer connects a standby to the leader, at the address that the leader publishes (watch.Roster). Safe for
+// concurrent use.
+type peer struct {
+	s *server
+
+	mu       sync.Mutex
+	identity string // of the leader that conn is connected to
+	conn     *grpc.ClientConn
+	state    labelcache.Stamp
+	queried  time.Time // time of state
+}
+
+// peerOf returns nil without an election, or if leaders publish no address.
+func (s *server) peerOf() *peer {
+	if s.cfg.Election == nil || s.cfg.Roster == nil {
+		return nil
+	}
+	return &peer{s: s}
+}
+
+// connect returns a connection to the present leader.
+func (p *peer) connect(ctx context.Context) (*grpc.ClientConn, error) {
+	leader := p.s.cfg.Election.Leader()
+	if p.s.now.Load() != nil || leader == "" {
+		return nil, status.Error(codes.Unavailable, "this netmaster does not respond: "+p.s.standby())
+	}
+	if p.conn != nil && p.identity == leader {
+		return p.conn, nil
+	}
+	p.drop()
+	address, err := p.s.cfg.Roster.AddressOf(ctx, leader)
+	if err != nil {
+		return nil, status.Errorf(codes.Unavailable, "standby; the leader %s is not reached: %v", leader, err)
+	}
+	config, err := mtls.ClientConfig(p.s.cfg.TLS, mtls.ServiceName)
+	if err != nil {
+		return nil, status.Error(codes.Unavailable, err.Error())
+	}
+	alive := grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second})
+	tls := grpc.WithTransportCredentials(credentials.NewTLS(config))
+	conn, err := grpc.NewClient("passthrough:///"+address, tls, alive)
+	if err != nil {
+		return nil, status.Error(codes.Unavailable, err.Error())
+	}
+	p.identity, p.conn = leader, conn
+	return conn, nil
+}
+
+func (p *peer) drop() {
+	if p.conn != nil {
+		_ = p.conn.Close()
+	}
+	p.identity, p.conn, p.queried = "", nil, time.Time{}
+}
+
+// leader returns the peer as an interface; nil if there is none.
+func (p *peer) leader() answers.Leader {
+	if p == nil {
+		return nil
+	}
+	return p
+}
+
+// identity returns this netmaster's name in the election.
+func (s *server) identity() string {
+	if s.cfg.Roster == nil {
+		return ""
+	}
+	return s.cfg.Roster.Identity
+}
+
+func (p *peer) close() {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.drop()
+}
+
+func (p *peer) connection(ctx context.Context) (*grpc.ClientConn, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.connect(ctx)
+}
+
+// State implements query.Leader. Concurrent callers share one query.
+func (p *peer) State(ctx context.Context) (labelcache.Stamp, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	conn, err := p.connect(ctx)
+	if err != nil {
+		return labelcache.Stamp{}, err
+	}
+	if !p.queried.IsZero() && time.Since(p.queried) < stateTTL {
+		return p.state, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, stateTimeout)
+	defer cancel()
+	began := time.Now()
+	st, err := inspect.Ask[inspect.State](ctx, conn, inspect.Question{Kind: inspect.AskState})
+	if err != nil {
+		return labelcache.Stamp{}, p.unreached(err)
+	}
+	p.state = labelcache.Stamp{Epoch: st.Epoch, Term: st.Term, Revision: st.Revision, Standing: st.Standing}
+	p.queried = began
+	return p.state, nil
+}
+
+// unreached adds the leader's identity to an error of the connection.
+func (p *peer) unreached(err error) error {
+	if status.Code(err) == codes.Unavailable {
+		return status.Errorf(codes.Unavailable, "standby; the leader %s: %s", p.s.cfg.Election.Leader(),
+			status.Convert(err).Message())
+	}
+	return err
+}
+
+// Ask implements query.Leader.
+func (p *peer) Ask(ctx context.Context, q *inspect.Question) (*inspect.Answer, error) {
+	conn, err := p.connection(ctx)
+	if err != nil {
+		return nil, err
+	}
+	a, err := inspect.AskRaw(ctx, conn, q)
+	if err != nil {
+		return nil, p.unreached(err)
+	}
+	return a, nil
+}
+
+// Follow implements query.Leader.
+func (p *peer) Follow(ctx context.Context, q *inspect.Question, send func(*inspect.Answer) error) error {
+	conn, err := p.connection(ctx)
+	if err != nil {
+		return err
+	}
+	return p.unreached(inspect.FollowRaw(ctx, conn, q, send))
+}

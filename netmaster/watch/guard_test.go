@@ -1,0 +1,108 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/flowkeep/flowkeep/internal/apitest"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+// TestGuard_EtcdRestored: a real etcd goes back to a backup. A watcher of before is not told of what is new, and notices; another one has what there is.
+func TestGuard_EtcdRestored(t *testing.T) {
+	if why := apitest.Missing(); why != "" {
+		t.Skip(why)
+	}
+	api, err := apitest.Start("admin,admin,admin,system:masters\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer api.Stop()
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: api.URL, BearerToken: "admin", TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: 1000, Burst: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	create := func(name string) {
+		t.Helper()
+		p := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if _, err := client.NetworkingV1().NetworkPolicies("ns").Create(t.Context(), p, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	follow := func() (*Watcher, func(name string), map[string]bool) {
+		w, err := New(client, nil, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); w.Run(ctx) }()
+		t.Cleanup(func() { cancel(); <-done })
+		known := map[string]bool{}
+		return w, func(name string) {
+			t.Helper()
+			late := time.After(time.Minute)
+			for !known[name] {
+				select {
+				case <-w.Wake():
+				case <-late:
+					t.Fatalf("%s is not told; known are %v", name, known)
+				}
+				for id, p := range w.Take().Policies {
+					known[id] = p != nil
+				}
+			}
+		}, known
+	}
+	create("kept")
+	w, knows, _ := follow()
+	knows("ns/kept")
+	if err := w.wentBack(t.Context(), time.Minute); err != nil {
+		t.Error(err)
+	}
+	if err := api.Backup(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 50 {
+		create(fmt.Sprint("lost", i))
+	}
+	knows("ns/lost49")
+	if err := w.wentBack(t.Context(), time.Minute); err != nil {
+		t.Error(err)
+	}
+	if err := api.Restore(); err != nil {
+		t.Fatal(err)
+	}
+	create("new")
+	soon, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := w.Guard(soon, 100*time.Millisecond); !errors.Is(err, ErrWentBack) {
+		t.Errorf("it is not noticed: %v", err)
+	}
+	_, knows, known := follow()
+	if knows("ns/new"); !known["ns/kept"] || known["ns/lost49"] {
+		t.Errorf("known are %v", known)
+	}
+}
+
+func TestLower(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		want bool
+	}{{"1", "2", true}, {"9", "10", true}, {"2", "2", false}, {"10", "9", false}, {"", "9", false}, {"9", "", false}, {"x", "9", false}, {"0", "9", false}} {
+		if lower(c.a, c.b) != c.want {
+			t.Errorf("%q is lower than %q: %t", c.a, c.b, !c.want)
+		}
+	}
+}

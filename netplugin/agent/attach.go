@@ -1,0 +1,86 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/flowkeep/flowkeep/netplugin/datapath"
+)
+
+// attach compares all flows of a switch that has just been connected, and uses it from then on.
+func (a *agent) attach(ctx context.Context, s session) error {
+	a.vswitchd.trackHalves(ctx)
+	a.vswitchd.holdFragments(ctx)
+	a.zoneLimits.limitConntrack(ctx)
+	a.dropLog.ensureMeters(ctx, s)
+	if err := a.translation.ensureGroups(ctx, s); err != nil {
+		return fmt.Errorf("make the groups of Services: %w", err)
+	}
+	a.translation.compileServices(a.compiler.RetryRefused())
+	a.disk.saveIDs(a.compiler.Settle()) // what was due is part of the comparison
+	a.wrong.forget()
+	a.dropLog.clearDryRunProblem()
+	a.counting.sequence++
+	a.counting.owed.Store(true)
+	d, err := a.translation.difference(ctx, s, a.compiler.Flows())
+	if err != nil {
+		return err
+	}
+	a.session = s
+	a.log.Info("connected to the switch", "missing", d.Missing, "changed", d.Changed, "extra", d.Extra)
+	err = a.bring(ctx, &d)
+	a.report()
+	if err != nil {
+		a.dropLog.flowsRefused(err)
+		return err
+	}
+	a.drift.Attached()
+	a.translation.endStale()
+	if !a.cfg.translates() { // no flow names one any more
+		if err := s.EnsureGroups(ctx, nil); err != nil {
+			a.log.Debug("could not delete the groups of Services", "error", err)
+		}
+	}
+	if d.Empty() { // the switch may have taken its last change when nobody was there any more to say so
+		a.vswitchd.purge(ctx)
+	}
+	a.disk.finishPods()
+	return nil
+}
+
+// bring has the switch go from what it holds to what it should hold.
+func (a *agent) bring(ctx context.Context, d *datapath.Difference) error {
+	stages := d.Stages()
+	if len(stages) > 1 {
+		a.log.Info("the switch has the flows of another layout; those of this one go beside them, then the old ones go")
+	}
+	for _, s := range stages {
+		if s.Drained {
+			a.vswitchd.drain(ctx)
+		}
+		if err := a.commit(ctx, s.Mods); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// detach is called when the connection is lost.
+func (a *agent) detach() {
+	a.session, a.wrong.switchProblem = nil, ""
+	a.report()
+}
+
+// checkComplete tells whether the flows that would be compiled now are all that should be: before that, comparing would
+// take away what a node with a lost state file still enforces.
+func (a *agent) checkComplete() {
+	if !a.rules.known || !a.node.configured {
+		return
+	}
+	select {
+	case <-a.complete:
+	default:
+		close(a.complete)
+		a.setReady("rules", "")
+	}
+}

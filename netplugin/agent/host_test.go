@@ -1,0 +1,230 @@
+package agent
+
+import (
+	"log/slog"
+	"net"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/flowkeep/flowkeep/api/inspect"
+	"github.com/flowkeep/flowkeep/internal/process"
+	"github.com/flowkeep/flowkeep/internal/testkit/netns"
+	"github.com/flowkeep/flowkeep/netplugin/endpoints"
+	"github.com/flowkeep/flowkeep/netplugin/hostnet"
+	"github.com/flowkeep/flowkeep/ofctl/dptype"
+	"github.com/flowkeep/flowkeep/policydb/policy"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/vishvananda/netlink"
+)
+
+// nodeLinks creates the links of a node: those that Open vSwitch would make, and one with the node's address.
+func nodeLinks() error {
+	for _, name := range []string{hostnet.Gateway, hostnet.Wire, "eth0"} {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name = name
+		if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: name + "-peer"}); err != nil {
+			return err
+		}
+		for _, end := range []string{name, name + "-peer"} {
+			link, err := netlink.LinkByName(end)
+			if err != nil {
+				return err
+			}
+			if err := netlink.LinkSetUp(link); err != nil {
+				return err
+			}
+		}
+	}
+	link, err := netlink.LinkByName("eth0")
+	if err != nil {
+		return err
+	}
+	return netlink.AddrAdd(link, &netlink.Addr{IPNet: &net.IPNet{
+		IP:   net.IPv4(192, 0, 2, 11),
+		Mask: net.CIDRMask(24, 32),
+	}})
+}
+
+// Node objects that this node cannot route to are in the metric and in the log once; the node is ready without them.
+func TestKeepHost_AnotherNode(t *testing.T) {
+	a, _, _ := running(t)
+	log := process.NewRing(process.KeptLog)
+	a.log = slog.New(slog.NewTextHandler(log, nil))
+	a.cfg.Health = new(process.Health)
+	configured(t, a)
+	manager, err := endpoints.Open(endpoints.Config{StateDir: t.TempDir(), Logger: a.log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &hostKeeper{runner: &runner{agent: a, manager: manager}}
+	other := func(name, address, cidr string) policy.NodeInfo {
+		n := policy.NodeInfo{Name: name, PodCIDRs: []netip.Prefix{netip.MustParsePrefix(cidr)}}
+		if address != "" {
+			n.Addresses = []netip.Addr{netip.MustParseAddr(address)}
+		}
+		return n
+	}
+	infos := append(a.rules.nodes, other("node2", "192.0.2.12", "10.244.2.0/24"),
+		other("virtual", "203.0.113.9", "10.244.9.0/24"), other("bare", "", "10.244.8.0/24"),
+		other("greedy", "192.0.2.13", "10.244.1.0/25"))
+	netns.New(t).Do(func() {
+		if err := nodeLinks(); err != nil {
+			t.Error(err)
+			return
+		}
+		for range 2 {
+			if err := h.keepHost(t.Context(), infos); err != nil || a.cfg.Health.NotReady() != "" {
+				t.Errorf("%v; not ready: %q", err, a.cfg.Health.NotReady())
+			}
+		}
+		if routes, err := netlink.RouteList(nil, netlink.FAMILY_V4); err != nil || !hasRoute(routes, "10.244.2.0/24") {
+			t.Errorf("no route to node2: %v (%v)", routes, err)
+		}
+	})
+	for reason, want := range map[string]float64{
+		hostnet.LeftOffLink:   1,
+		hostnet.LeftNoAddress: 1,
+		hostnet.LeftConflict:  1,
+		hostnet.LeftRefused:   0,
+	} {
+		var m dto.Metric
+		if err := a.metrics.leftOut.WithLabelValues(reason).Write(&m); err != nil || m.GetGauge().GetValue() != want {
+			t.Errorf("left out by %s: %v (%v), want %v", reason, m.GetGauge(), err, want)
+		}
+	}
+	for _, want := range []string{"10.244.9.0/24 of node virtual", "10.244.8.0/24 of node bare", "10.244.1.0/25 of node greedy"} {
+		if n := strings.Count(log.Text(), want); n != 1 {
+			t.Errorf("%q is logged %d times in\n%s", want, n, log.Text())
+		}
+	}
+}
+
+func TestNetworkProblems(t *testing.T) {
+	prefixes := func(texts ...string) (out []netip.Prefix) {
+		for _, text := range texts {
+			out = append(out, netip.MustParsePrefix(text))
+		}
+		return out
+	}
+	cfg := &hostnet.Config{
+		Self: policy.NodeInfo{
+			Name:      "node1",
+			Addresses: []netip.Addr{netip.MustParseAddr("203.0.113.1")},
+			PodCIDRs:  prefixes("10.42.1.0/24"),
+		},
+		ClusterCIDRs: prefixes("10.244.0.0/16"),
+	}
+	infos := []policy.NodeInfo{cfg.Self, {Name: "node2", PodCIDRs: prefixes("10.244.2.0/24", "10.42.2.0/24")}}
+	var got []inspect.NetworkProblem
+	read := func(left ...hostnet.Left) {
+		netns.New(t).Do(func() { got = networkProblems(cfg, infos, left) })
+	}
+	kinds := func() (out []string) {
+		for _, p := range got {
+			out = append(out, p.Kind+" "+p.Node)
+		}
+		return out
+	}
+	left := func(node, reason string) hostnet.Left {
+		return hostnet.Left{Node: node, Reason: reason, CIDR: prefixes("10.244.9.0/24")[0], Text: "so it is"}
+	}
+	read(left("bare", hostnet.LeftNoAddress), left("virtual", hostnet.LeftOffLink),
+		left("greedy", hostnet.LeftConflict))
+	want := []string{"cluster-cidrs node1", "address node1", "peer bare", "off-link virtual"}
+	if !slices.Equal(kinds(), want) {
+		t.Errorf("problems %q, want %q", kinds(), want)
+	}
+	if want := "--cluster-cidrs (10.244.0.0/16) do not hold the podCIDR 10.42.1.0/24 of node node1, " +
+		"nor those of 1 more nodes"; !strings.HasPrefix(got[0].Text, want) {
+		t.Errorf("%q does not begin with %q", got[0].Text, want)
+	}
+	if _, err := exec.LookPath("iptables-legacy"); err == nil {
+		netns.New(t).Do(func() {
+			out, err := exec.Command("iptables-legacy", "-P", "FORWARD", "DROP").CombinedOutput()
+			if err != nil {
+				t.Errorf("iptables-legacy: %v: %s", err, out)
+			}
+			got = networkProblems(cfg, infos, nil)
+		})
+		if !slices.Contains(kinds(), "firewall node1") {
+			t.Errorf("problems %q where iptables-legacy drops", kinds())
+		}
+	}
+	cfg.ClusterCIDRs, cfg.Self.Addresses = prefixes("10.42.0.0/16", "10.244.0.0/16"), nil
+	if read(); len(got) > 0 {
+		t.Errorf("problems %q of a network that is right", got)
+	}
+	var segments, bare []hostnet.Left
+	for range inspect.MaxNetworkProblems + 1 {
+		segments = append(segments, left("far", hostnet.LeftOffLink))
+		bare = append(bare, left("bare", hostnet.LeftNoAddress))
+	}
+	if read(segments...); len(got) > 0 {
+		t.Errorf("a network of segments: %q", kinds())
+	}
+	if read(bare...); len(got) != inspect.MaxNetworkProblems {
+		t.Errorf("%d problems, want at most %d", len(got), inspect.MaxNetworkProblems)
+	}
+}
+
+func hasRoute(routes []netlink.Route, cidr string) bool {
+	for _, r := range routes {
+		if r.Dst != nil && r.Dst.String() == cidr {
+			return true
+		}
+	}
+	return false
+}
+
+// In traffic mode auto the stack and the switch have the way of each node; a node is routed to when the stack has a
+// route.
+func TestKeepHost_Ways(t *testing.T) {
+	a, _, _ := running(t)
+	a.cfg.TrafficMode, a.cfg.DatapathType = TrafficAuto, dptype.System
+	a.cfg.Health = new(process.Health)
+	configured(t, a)
+	manager, err := endpoints.Open(endpoints.Config{StateDir: t.TempDir(), Logger: a.log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	infos := slices.Clone(a.rules.nodes)
+	for i := range infos { // this node
+		infos[i].Addresses = []netip.Addr{netip.MustParseAddr("192.0.2.11")}
+		infos[i].Links = &policy.Links{OnLink: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}
+	}
+	near, far := segmentNode(2, 2), segmentNode(3, 3)
+	infos = append(infos, near, far)
+	a.cfg.Node = infos[0].Name
+	r := &runner{agent: a, manager: manager}
+	h := &hostKeeper{runner: r, ways: settledWays(a.cfg.Node, infos)}
+	netns.New(t).Do(func() {
+		if err := nodeLinks(); err != nil {
+			t.Error(err)
+			return
+		}
+		h.followWays(infos)
+		if err := h.keepHost(t.Context(), infos); err != nil {
+			t.Error(err)
+		}
+		routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
+		if err != nil || routeVia(routes, "10.244.2.0/24") != "192.0.2.2" ||
+			routeVia(routes, "10.244.3.0/24") != "169.254.102.1" {
+			t.Errorf("routes %v (%v)", routes, err)
+		}
+	})
+	if w := h.sent; w["node2"] != onlyRoute || w["node3"] != onlyTunnel {
+		t.Errorf("the switch sends by %+v", w)
+	}
+}
+
+func routeVia(routes []netlink.Route, cidr string) string {
+	for _, r := range routes {
+		if r.Dst != nil && r.Dst.String() == cidr {
+			return r.Gw.String()
+		}
+	}
+	return ""
+}

@@ -1,0 +1,120 @@
+package agent
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/flowkeep/flowkeep/ofctl"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// TestConntrackZonesLeaveTheNodeRoom: of the kernel's table an eighth stays for the node's own connections, with an
+// entry of the node's stack for each of a zone, and the userspace datapath's zones have no more than netplugin reads.
+func TestConntrackZonesLeaveTheNodeRoom(t *testing.T) {
+	sum := func(zones []conntrackZone) (n uint32) {
+		for _, z := range zones {
+			if z.limit == 0 { // Open vSwitch takes it for none
+				t.Errorf("zone %s has no limit", z.name)
+			}
+			n += z.limit
+		}
+		return n
+	}
+	for _, most := range []uint32{4096, 65536, 262144, 4 << 20} {
+		if entries := 2 * sum(conntrackZones(true, false, most)); entries > most/8*7 || entries < most/2 {
+			t.Errorf("of %d entries pods may have %d", most, entries)
+		}
+	}
+	if n := sum(conntrackZones(false, false, 0)); n > mostConnections {
+		t.Errorf("pods may have %d connections, of which netplugin reads %d at most", n, mostConnections)
+	}
+}
+
+// TestLimitsAreKept: limits are set, read for the metrics, and set again where the switch has others.
+func TestLimitsAreKept(t *testing.T) {
+	a, _, _ := running(t)
+	a.cfg.DatapathType, a.cfg.OVSControl = "netdev", t.TempDir()+"/ctl"
+	zones, err := a.zoneLimits.conntrackZones()
+	if err != nil {
+		t.Fatal(err)
+	}
+	policy, service := zones[0].limit, zones[1].limit
+	limits := fmt.Sprintf("default limit=0\nzone=65521,limit=%d,count=1500\nzone=65522,limit=%d,count=800\n",
+		policy, service)
+	asked := answering(t, a.cfg.OVSControl, func(string) string { return limits })
+	command := func(want ...string) {
+		t.Helper()
+		line := <-asked
+		for _, w := range want {
+			if !strings.Contains(line, w) {
+				t.Errorf("asked %s, want %s", line, w)
+			}
+		}
+	}
+	a.zoneLimits.limitConntrack(t.Context())
+	wanted := fmt.Sprintf("zone=65522,limit=%d", service)
+	command("ct-set-limits", fmt.Sprintf("zone=65521,limit=%d", policy), wanted)
+	a.zoneLimits.readLimits(t.Context())
+	command("ct-get-limits")
+	if n := gauge(t, a.metrics.tracked, "service"); n != 800 {
+		t.Errorf("%v connections to Services, want 800", n)
+	}
+	if n := gauge(t, a.metrics.trackedLimit, "node"); n == 0 {
+		t.Error("the kernel's table has no limit")
+	}
+	if n := gauge(t, a.metrics.trackedLimit, "policy"); n != float64(policy) {
+		t.Errorf("the limit is %v, want %d", n, policy)
+	}
+	limits = fmt.Sprintf("default limit=0\nzone=65521,limit=%d,count=0\n", policy)
+	a.zoneLimits.readLimits(t.Context())
+	command("ct-get-limits")
+	command("ct-set-limits", wanted)
+}
+
+// gauge returns the value of a zone.
+func gauge(t *testing.T, of prometheus.Collector, zone string) float64 {
+	t.Helper()
+	r := prometheus.NewRegistry()
+	if err := r.Register(of); err != nil {
+		t.Fatal(err)
+	}
+	families, err := r.Gather()
+	if err != nil || len(families) != 1 {
+		t.Fatalf("%d metrics: %v", len(families), err)
+	}
+	for _, m := range families[0].GetMetric() {
+		if m.GetLabel()[0].GetValue() == zone {
+			return m.GetGauge().GetValue()
+		}
+	}
+	return 0
+}
+
+// TestOpenings_Count: what limits dropped is counted once, also when a meter is recreated; other meters are left out.
+func TestOpenings_Count(t *testing.T) {
+	var o openings
+	counts := func(dropped ...uint64) []ofctl.MeterCount {
+		list := []ofctl.MeterCount{{ID: 1, Dropped: 99}}
+		for i, n := range dropped {
+			list = append(list, ofctl.MeterCount{ID: 1000 + uint32(i), Dropped: n})
+		}
+		return list
+	}
+	for i, c := range []struct {
+		dropped []uint64
+		n       uint64
+		by      []uint32
+	}{
+		{[]uint64{7, 0}, 0, nil}, // before netplugin started
+		{[]uint64{7, 5}, 5, []uint32{1001}},
+		{[]uint64{9, 6}, 3, []uint32{1000, 1001}},
+		{[]uint64{4, 6}, 4, []uint32{1000}}, // recreated
+		{[]uint64{4, 6}, 0, nil},
+	} {
+		if n, by := o.since(counts(c.dropped...)); n != c.n || !slices.Equal(by, c.by) {
+			t.Errorf("reading %d: %d by %v, want %d by %v", i, n, by, c.n, c.by)
+		}
+	}
+}

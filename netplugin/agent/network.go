@@ -1,0 +1,101 @@
+package agent
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/flowkeep/flowkeep/api/inspect"
+	"github.com/flowkeep/flowkeep/netplugin/hostnet"
+	"github.com/flowkeep/flowkeep/policydb/policy"
+)
+
+// networkProblems returns the problems of the cluster's network as this node sees it, bounded. infos are all nodes.
+func networkProblems(cfg *hostnet.Config, infos []policy.NodeInfo, left []hostnet.Left) (out []inspect.NetworkProblem) {
+	add := func(kind, node, text string) {
+		if len(out) < inspect.MaxNetworkProblems {
+			out = append(out, inspect.NetworkProblem{Kind: kind, Node: node, Text: text})
+		}
+	}
+	if text := wrongCIDRs(cfg.ClusterCIDRs, infos); text != "" {
+		add(inspect.NetworkCIDRs, cfg.Self.Name, text)
+	}
+	if name, _ := hostnet.Underlay(cfg.Self.Addresses); name == "" && len(cfg.Self.Addresses) > 0 {
+		add(inspect.NetworkAddress, cfg.Self.Name, fmt.Sprintf(
+			"no interface of the node has the InternalIP %s: correct the kubelet's --node-ip", cfg.Self.Addresses[0]))
+	}
+	if err := hostnet.LegacyDrops(); err != nil {
+		add(inspect.NetworkFirewall, cfg.Self.Name, err.Error())
+	}
+	var offLink []hostnet.Left
+	for _, l := range left {
+		switch l.Reason {
+		case hostnet.LeftOffLink:
+			offLink = append(offLink, l)
+		case hostnet.LeftConflict: // netmaster refuses such claims, and reports them
+		default:
+			add(inspect.NetworkPeer, l.Node, fmt.Sprintf("its podCIDR %s has no route: %s", l.CIDR, l.Text))
+		}
+	}
+	if len(offLink) > inspect.MaxNetworkProblems { // a network with segments, which has routes of its own
+		return out
+	}
+	for _, l := range offLink {
+		add(inspect.NetworkOffLink, l.Node,
+			fmt.Sprintf("its podCIDR %s is left to the routes of the network: %s", l.CIDR, l.Text))
+	}
+	return out
+}
+
+// wrongCIDRs compares --cluster-cidrs with the podCIDRs of all nodes; empty if they hold all. The text is the same on
+// all nodes with the same flag.
+func wrongCIDRs(clusters []netip.Prefix, infos []policy.NodeInfo) string {
+	var first string
+	nodes := 0
+	for i := range infos {
+		outside := slices.IndexFunc(infos[i].PodCIDRs, func(p netip.Prefix) bool { return !within(p, clusters) })
+		if outside < 0 {
+			continue
+		}
+		if nodes++; first == "" {
+			first = fmt.Sprintf("%s of node %s", infos[i].PodCIDRs[outside], infos[i].Name)
+		}
+	}
+	if nodes == 0 {
+		return ""
+	}
+	texts := []string{}
+	for _, c := range clusters {
+		texts = append(texts, c.String())
+	}
+	text := fmt.Sprintf("--cluster-cidrs (%s) do not hold the podCIDR %s", strings.Join(texts, ", "), first)
+	if nodes > 1 {
+		text += fmt.Sprintf(", nor those of %d more nodes", nodes-1)
+	}
+	return text + ": packets between pods are masqueraded, and policies take them for the node's; " +
+		"correct network.clusterCIDRs"
+}
+
+func within(p netip.Prefix, list []netip.Prefix) bool {
+	return slices.ContainsFunc(list, func(c netip.Prefix) bool { return c.Bits() <= p.Bits() && c.Contains(p.Addr()) })
+}
+
+// setProblems sets the metric, logs problems that are new, and has status report them.
+func (h *hostKeeper) setProblems(problems []inspect.NetworkProblem) {
+	count, firewall := map[string]float64{}, ""
+	for _, p := range problems {
+		if count[p.Kind]++; p.Kind == inspect.NetworkFirewall {
+			firewall = p.Text
+		}
+		if !slices.Contains(h.problems, p) && p.Kind != inspect.NetworkPeer && p.Kind != inspect.NetworkOffLink {
+			// reportLeft logs the others
+			h.log.Error("the cluster's network is not right", "kind", p.Kind, "problem", p.Text)
+		}
+	}
+	for _, kind := range inspect.NetworkKinds {
+		h.metrics.networkProblems.WithLabelValues(kind).Set(count[kind])
+	}
+	h.problems = problems
+	h.cfg.Health.SetReady("firewall", firewall)
+}

@@ -1,0 +1,141 @@
+package hostnet
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/flowkeep/flowkeep/internal/rtnl"
+	"github.com/flowkeep/flowkeep/policydb/policy"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Reasons why a pod CIDR of another node gets no route of Flowkeep's. None is an error of this node.
+const (
+	// LeftOffLink is a node in another segment: its pods are reached if the network between the nodes has a route to
+	// the CIDR, as in clouds.
+	LeftOffLink   = "off_link"
+	LeftNoAddress = "no_address" // the Node has no InternalIP of the CIDR's family
+	LeftConflict  = "conflict"   // see Conflicts
+	LeftRefused   = "refused"    // the kernel took no route
+)
+
+// LeftReasons are all reasons.
+var LeftReasons = []string{LeftOffLink, LeftNoAddress, LeftConflict, LeftRefused}
+
+// Left is a pod CIDR of another node without a route of Flowkeep's.
+type Left struct {
+	Node   string
+	CIDR   netip.Prefix
+	Reason string
+	Text   string
+}
+
+func (cfg *Config) leave(c *claim, reason, text string) {
+	if cfg.LeftOut != nil {
+		cfg.LeftOut(Left{Node: c.node, CIDR: c.cidr, Reason: reason, Text: text})
+	}
+}
+
+// segment is a prefix of which addresses are reached without a next hop.
+type segment struct {
+	prefix netip.Prefix
+	shared bool // by a link on which other hosts are found by ARP or neighbour discovery
+}
+
+// connected returns the segments of the main table.
+func connected() (list []segment, err error) {
+	routes, err := filteredRoutes(netlink.FAMILY_ALL,
+		&netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
+	if err != nil {
+		return nil, fmt.Errorf("list routes: %w", err)
+	}
+	links, err := rtnl.Dump(netlink.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	own, shared := map[int]bool{}, map[int]bool{}
+	for _, l := range links {
+		a := l.Attrs()
+		own[a.Index] = strings.HasPrefix(a.Name, "fk-")
+		shared[a.Index] = a.RawFlags&(unix.IFF_NOARP|unix.IFF_POINTOPOINT|unix.IFF_LOOPBACK) == 0
+	}
+	for i := range routes {
+		r := &routes[i]
+		if r.Type != unix.RTN_UNICAST || r.Gw != nil || r.Via != nil || len(r.MultiPath) > 0 || own[r.LinkIndex] {
+			continue
+		}
+		if p, ok := prefixOf(r); ok {
+			list = append(list, segment{p, shared[r.LinkIndex]})
+		}
+	}
+	return list, nil
+}
+
+// OnLink returns the segments of the node that hold one of the addresses, or all with none. A route to one host and a
+// default route are none, and neither is a link without ARP: behind it may be a tunnel that takes no pods' packets.
+func OnLink(addresses []netip.Addr) (*policy.Links, error) {
+	near, err := connected()
+	if err != nil {
+		return nil, err
+	}
+	out := &policy.Links{OnLink: []netip.Prefix{}}
+	for _, s := range near {
+		holds := len(addresses) == 0 || slices.ContainsFunc(addresses, s.prefix.Contains)
+		host := s.prefix.Bits() == s.prefix.Addr().BitLen()
+		if !s.shared || !holds || host || s.prefix.Bits() == 0 || s.prefix.Addr().IsLinkLocalUnicast() ||
+			s.prefix.Addr().IsMulticast() {
+			continue
+		}
+		if !slices.Contains(out.OnLink, s.prefix) {
+			out.OnLink = append(out.OnLink, s.prefix)
+		}
+	}
+	slices.SortFunc(out.OnLink, netip.Prefix.Compare)
+	out.OnLink = out.OnLink[:min(len(out.OnLink), policy.MaxOnLink)]
+	return out, nil
+}
+
+// prefixOf returns a route's destination; that of a default route is the whole family.
+func prefixOf(r *netlink.Route) (netip.Prefix, bool) {
+	if r.Dst == nil {
+		all := netip.IPv4Unspecified()
+		if r.Family == netlink.FAMILY_V6 {
+			all = netip.IPv6Unspecified()
+		}
+		return netip.PrefixFrom(all, 0), true
+	}
+	a, ok := netip.AddrFromSlice(r.Dst.IP)
+	ones, _ := r.Dst.Mask.Size()
+	return netip.PrefixFrom(a.Unmap(), ones), ok
+}
+
+// routed returns the routes to other nodes' pods that this node can have: of those in the same segment.
+func routed(cfg *Config) (out []netlink.Route, nodes []claim, err error) {
+	near, err := connected()
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, c := range usable(cfg) {
+		switch {
+		case !cfg.isRouted(c.node):
+		case c.problem != "":
+			cfg.leave(&c, LeftConflict, c.problem)
+		case !c.hop.IsValid():
+			cfg.leave(&c, LeftNoAddress, "the Node has no InternalIP of this family")
+		case !slices.ContainsFunc(near, func(s segment) bool { return s.prefix.Contains(c.hop) }):
+			cfg.leave(&c, LeftOffLink, fmt.Sprintf("%s is in another segment", c.hop))
+		default:
+			nodes = append(nodes, c)
+			out = append(out, netlink.Route{
+				Table:    unix.RT_TABLE_MAIN,
+				Dst:      ipNet(c.cidr),
+				Gw:       c.hop.AsSlice(),
+				Protocol: protocolFlowkeep,
+			})
+		}
+	}
+	return out, nodes, nil
+}

@@ -1,0 +1,162 @@
+package install
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/flowkeep/flowkeep/internal/process"
+)
+
+// chain appends a plugin to the configuration in dir as the installer of istio-cni does: with an indentation of its own.
+func chain(t *testing.T, file, plugin string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var conf map[string]any
+	var entry any
+	if err := json.Unmarshal(text, &conf); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal([]byte(plugin), &entry); err != nil {
+		t.Fatal(err)
+	}
+	conf["plugins"] = append(conf["plugins"].([]any), entry)
+	out, err := json.MarshalIndent(conf, "", "    ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(t, file, string(out), 0o600)
+	return string(out)
+}
+
+func typesIn(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(pluginTypes(text), " ")
+}
+
+func TestMerge(t *testing.T) {
+	const socket = "/run/s"
+	own := func(i int) string { return string(encode(ownPlugins(socket, "")[i])) }
+	conf := func(head string, plugins ...string) string {
+		return fmt.Sprintf(`{%s"plugins": [%s]}`, head, strings.Join(plugins, ", "))
+	}
+	const head = `"cniVersion": "1.0.0", "name": "flowkeep", `
+	const istio, tuning = `{"type": "istio-cni", "kubernetes": {"n": [1.5]}}`, `{"type":"tuning","sysctl":{"a<b":"1"}}`
+	for _, c := range []struct {
+		name, have, want string
+		changed          bool
+	}{
+		{"no plugins", `{}`, conf(head, own(0), own(1)), true},
+		{"as it should be", conf(head, own(0), own(1)), conf(head, own(0), own(1)), false},
+		{"another's behind", conf(head, own(0), own(1), istio), conf(head, own(0), own(1), istio), false},
+		{"another's between", conf(head, own(0), tuning, own(1)), conf(head, own(0), tuning, own(1)), false},
+		{"another's first", conf(head, istio, own(0), own(1)), conf(head, own(0), istio, own(1)), true},
+		{"own first missing", conf(head, own(1), istio), conf(head, own(0), own(1), istio), true},
+		{"own second missing", conf(head, own(0), tuning, istio), conf(head, own(0), own(1), tuning, istio), true},
+		{"own changed", conf(head, `{"type":"flowkeep-cni","socket":"/x","mtu":9}`, istio, own(1)),
+			conf(head, own(0), istio, own(1)), true},
+		{"own twice", conf(head, own(0), own(1), own(0), istio, own(1)), conf(head, own(0), own(1), istio), true},
+		{"another's twice", conf(head, own(0), own(1), istio, istio), conf(head, own(0), own(1), istio, istio), false},
+		{"name and version changed", conf(`"cniVersion": "0.3.1", "name": "x", `, own(0), own(1), istio),
+			conf(head, own(0), own(1), istio), true},
+		{"a field of another's", conf(head+`"disableCheck": true, `, own(0), own(1)),
+			conf(head+`"disableCheck": true, `, own(0), own(1)), false},
+		{"plugins is null", `{"plugins": null}`, conf(head, own(0), own(1)), true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, changed, err := Merge([]byte(c.have), socket, "")
+			if err != nil || changed != c.changed || !sameJSON(got, []byte(c.want)) {
+				t.Errorf("changed %v, %v:\n%s\nwant %v:\n%s", changed, err, got, c.changed, c.want)
+			}
+			if again, changed, err := Merge(got, socket, ""); err != nil || changed || string(again) != string(got) {
+				t.Errorf("merged again: changed %v, %v:\n%s", changed, err, again)
+			}
+		})
+	}
+	for _, broken := range []string{``, `null x`, `[]`, `{"plugins": {}}`, `{"plugins": [1]}`, `{"plugins": [{}]}`, `{"plu`} {
+		if got, _, err := Merge([]byte(broken), socket, ""); err == nil {
+			t.Errorf("%q is accepted: %s", broken, got)
+		}
+	}
+}
+
+// A plugin that another program chains stays, own entries come back without it being lost, and a file that is as it
+// should be is not written, so that two programs do not write it in turns.
+func TestChainedPluginsStay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		file := filepath.Join(dir, ConfigurationFile)
+		var health process.Health
+		log := process.NewRing(process.KeptLog)
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			Keep(ctx, &Config{
+				Dir:     dir,
+				Socket:  "/run/s",
+				Ready:   func() bool { return true },
+				Changes: health.Changes,
+				Logger:  slog.New(slog.NewTextHandler(log, nil)),
+			})
+		}()
+		synctest.Wait()
+		chained := chain(t, file, `{"type": "istio-cni", "log_level": "info"}`)
+		for range 3 {
+			<-afterAgain()
+			synctest.Wait()
+			if text, err := os.ReadFile(file); err != nil || string(text) != chained {
+				t.Fatalf("the file was written: %s (%v)", text, err)
+			}
+		}
+		put(t, file, `{"cniVersion": "1.0.0", "name": "flowkeep", "plugins": [{"type": "istio-cni", "log_level": "info"}]}`, 0o600)
+		<-afterAgain()
+		synctest.Wait()
+		if got := typesIn(t, file); got != "flowkeep-cni flowkeep-portmap istio-cni" {
+			t.Errorf("plugins: %s", got)
+		}
+		put(t, file, string(Configuration("/run/s", "")), 0o644)
+		<-afterAgain()
+		put(t, file, "half of a fi", 0o644)
+		<-afterAgain()
+		synctest.Wait()
+		if got := typesIn(t, file); got != "flowkeep-cni flowkeep-portmap" {
+			t.Errorf("after a broken file: %s", got)
+		}
+		if n := strings.Count(log.Text(), "have changed"); n != 2 || !strings.Contains(log.Text(), "plugins=istio-cni") {
+			t.Errorf("logged %d times: %s", n, log.Text())
+		}
+		stop()
+		<-done
+	})
+}
+
+// A configuration before Flowkeep's that another program made of it is Flowkeep's network.
+func TestBefore_ChainedCopy(t *testing.T) {
+	dir := t.TempDir()
+	text, _, err := Merge([]byte(`{"plugins": [{"type": "istio-cni"}]}`), "/run/s", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(t, filepath.Join(dir, "02-istio-cni.conflist"), string(text), 0o600)
+	put(t, filepath.Join(dir, "03-other.conflist"), `{"plugins": [{"type": "bridge"}, {"type": "flowkeep-cni"}]}`, 0o600)
+	put(t, filepath.Join(dir, "04-broken.conflist"), `{`, 0o600)
+	names, err := Before(dir)
+	if err != nil || !slices.Equal(names, []string{"03-other.conflist", "04-broken.conflist"}) {
+		t.Errorf("%v (%v)", names, err)
+	}
+}

@@ -1,0 +1,41 @@
+package native
+
+import (
+	"fmt"
+
+	"github.com/flowkeep/flowkeep/nodestate/native/lldp"
+)
+
+// canListen: neighbours send to cards, and in tests and machines that are containers to veths.
+func (l *link) canListen() bool { return l.Type == typeEthernet || l.Type == typeVeth }
+
+// listen follows the ports that there are. Cards are listened to unless somebody says otherwise, and so are the veths that stand for cards
+// where a machine is a container; other veths if somebody says so.
+func (k *kernel) listen(n *network, byIndex map[int]*seen) {
+	var ports []lldp.Port
+	for _, s := range byIndex {
+		if l := s.link; l.canListen() && l.Protected == "" {
+			ports = append(ports, lldp.Port{Index: l.Index, Name: l.Name, Default: l.Type == typeEthernet || s.elsewhere})
+		}
+	}
+	n.Deaf = k.ears.Deaf()
+	for index, ear := range k.ears.Follow(ports) {
+		l := byIndex[index].link
+		l.Listens, l.Neighbours = ear.Listens, ear.Neighbours
+	}
+}
+
+// setLLDP takes whether to listen; neighbours in a desire mean nothing.
+func (w *wanter) setLLDP(l *link, d *interfaceDoc) error {
+	if d.LLDP == nil || d.LLDP.Enabled == nil {
+		return nil
+	}
+	switch on := *d.LLDP.Enabled; {
+	case on && !l.canListen():
+		return fmt.Errorf("lldp: neighbours are heard on interfaces of type ethernet and veth, not %s; name the card below it", l.Type)
+	case on && w.now.Deaf != nil:
+		return fmt.Errorf("lldp: neighbours cannot be heard on this node: %w", w.now.Deaf)
+	}
+	l.Listens = *d.LLDP.Enabled
+	return nil
+}

@@ -1,0 +1,77 @@
+package nmstate
+
+import (
+	"fmt"
+	"slices"
+)
+
+// RefusedTypes returns the errors of a desired state with new interfaces of types that the backend of a node does not
+// have.
+func RefusedTypes(desired, current State, backend string, capabilities []string) (reasons []string) {
+	for _, i := range desired.Interfaces() {
+		_, there := current.Interface(i.Name())
+		kind := i.Type()
+		if i.Name() == "" || gone(i) || kind == "" || there || len(capabilities) == 0 {
+			continue
+		}
+		if !slices.Contains(capabilities, kind) {
+			reasons = append(reasons, fmt.Sprintf("interfaces[%s].type: the backend %s has no interfaces of type %s",
+				i.Key(), backend, kind))
+		}
+	}
+	return reasons
+}
+
+// RefusedNames returns the errors of a desired state that names an interface of Flowkeep's: every backend refuses it.
+func RefusedNames(desired State, bridge string) (reasons []string) {
+	for _, r := range desired.References() {
+		if why := WhyOfFlowkeep(r.Name, bridge); why != "" {
+			reasons = append(reasons, r.Path+": "+why)
+		}
+	}
+	return reasons
+}
+
+// Refused returns the errors of a desired state that need no look at the node: an address on a port of a bridge or
+// bond, DHCP without a client.
+func Refused(desired State, backend string) (reasons []string) {
+	ports := portsOf(desired)
+	for _, i := range desired.Interfaces() {
+		if i.Name() == "" || gone(i) {
+			continue
+		}
+		at := "interfaces[" + i.Key() + "]"
+		for _, family := range []string{"ipv4", "ipv6"} {
+			ip := i.Section(family)
+			if isTrue(ip["dhcp"]) && backend == "native" {
+				reasons = append(reasons, fmt.Sprintf("%s.%s.dhcp: the backend native has no DHCP client", at, family))
+			}
+			if controller := ports[i.Name()]; controller != "" && len(list(ip["address"])) > 0 {
+				reasons = append(reasons,
+					fmt.Sprintf("%s.%s: is a port of %s, and a port has no addresses", at, family, controller))
+			}
+		}
+	}
+	return reasons
+}
+
+// gone reports whether an entry wants nothing but the interface's absence, or has no effect.
+func gone(i Interface) bool { return i.State() == Ignore || i.State() == Absent }
+
+// portsOf returns the bridges and bonds of the ports that a document lists.
+func portsOf(s State) map[string]string {
+	ports := map[string]string{}
+	for _, i := range s.Interfaces() {
+		if gone(i) {
+			continue
+		}
+		for _, section := range []string{"bridge", "link-aggregation"} {
+			for _, port := range list(i.Section(section)["port"]) {
+				if portKey(port) != i.Name() { // an ovs-bridge has an internal interface of its name
+					ports[portKey(port)] = i.Name()
+				}
+			}
+		}
+	}
+	return ports
+}

@@ -1,0 +1,165 @@
+package nodeconfig
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	nmstatev1 "github.com/flowkeep/flowkeep/nodestate/api/v1"
+)
+
+// Standing is what a policy's status says of nodes: all that the roll-out goes by. Whoever holds a turn has an entry that
+// says so, stored before the node is changed, so that nothing is forgotten when a handler dies.
+type Standing struct {
+	entries   map[string]nmstatev1.PolicyNode
+	conflicts map[string][]nmstatev1.Conflict
+}
+
+// StandingOf reads a policy's status.
+func StandingOf(o *nmstatev1.NodeNetworkConfigurationPolicy) Standing {
+	s := Standing{make(map[string]nmstatev1.PolicyNode, len(o.Status.Nodes)), map[string][]nmstatev1.Conflict{}}
+	for _, entry := range o.Status.Nodes {
+		s.entries[entry.Node] = entry
+	}
+	for _, c := range o.Status.Conflicts {
+		s.conflicts[c.Node] = append(s.conflicts[c.Node], c)
+	}
+	return s
+}
+
+// Nodes are those that the status speaks of, sorted.
+func (s Standing) Nodes() []string { return slices.Sorted(maps.Keys(s.entries)) }
+
+// says tells whether the status says this of a node already.
+func (s Standing) says(e nmstatev1.PolicyNode, conflicts []nmstatev1.Conflict) bool {
+	old, ok := s.entries[e.Node]
+	return ok && sameEntry(old, e) && slices.Equal(s.conflicts[e.Node], conflicts)
+}
+
+// sameEntry: since when does not matter, nor whom a node waits for, which is told whenever the status is written for another reason.
+func sameEntry(old, e nmstatev1.PolicyNode) bool {
+	return old.Matched == e.Matched && old.Reason == e.Reason && old.Phase == e.Phase && sameMessage(old, e) &&
+		old.ObservedGeneration == e.ObservedGeneration && slices.Equal(old.Interfaces, e.Interfaces)
+}
+
+func sameMessage(old, e nmstatev1.PolicyNode) bool {
+	return old.Message == e.Message || waitsForTurn(old) && waitsForTurn(e) && strings.HasPrefix(old.Message, e.Message+takenBy)
+}
+
+// waitsForTurn tells whether a node may not change only because as many as may are changing.
+func waitsForTurn(e nmstatev1.PolicyNode) bool {
+	return e.Phase == nmstatev1.PhaseWaiting && strings.HasPrefix(e.Message, forItsTurn)
+}
+
+// A node that waits for its turn is told so, and who has taken the turns.
+const (
+	forItsTurn = "waits for its turn: "
+	takenBy    = ", taken by "
+)
+
+// holders names the nodes that have turns, and since when: those that have them for longest, and how many more there are.
+func (s Standing) holders(most int) string {
+	var list []nmstatev1.PolicyNode
+	for _, e := range s.entries {
+		if holdsTurn(e) {
+			list = append(list, e)
+		}
+	}
+	slices.SortFunc(list, func(a, b nmstatev1.PolicyNode) int {
+		return cmp.Or(sinceOf(a).Compare(sinceOf(b)), cmp.Compare(a.Node, b.Node))
+	})
+	var named []string
+	for _, e := range list[:min(len(list), most)] {
+		text := e.Node
+		if e.Since != nil {
+			text += " since " + e.Since.UTC().Format(time.RFC3339)
+		}
+		named = append(named, text)
+	}
+	if more := len(list) - most; more > 0 {
+		named = append(named, fmt.Sprintf("%d more", more))
+	}
+	return strings.Join(named, ", ")
+}
+
+func sinceOf(e nmstatev1.PolicyNode) time.Time {
+	if e.Since == nil {
+		return time.Time{}
+	}
+	return e.Since.Time
+}
+
+// nameHolders tells all nodes that wait for their turn who has the turns.
+func (s Standing) nameHolders() {
+	const most = 2
+	names := s.holders(most)
+	for node, e := range s.entries {
+		if waitsForTurn(e) {
+			e.Message, _, _ = strings.Cut(e.Message, takenBy)
+			if names != "" {
+				e.Message += takenBy + names
+			}
+			s.entries[node] = e
+		}
+	}
+}
+
+// holdsTurn: the node is changing, or failed while it did; its network may be out of order.
+func holdsTurn(e nmstatev1.PolicyNode) bool {
+	return e.Phase == nmstatev1.PhaseApplying || e.Phase == nmstatev1.PhaseFailing
+}
+
+// turns is how many nodes have one.
+func (s Standing) turns() (n int) {
+	for _, e := range s.entries {
+		if holdsTurn(e) {
+			n++
+		}
+	}
+	return n
+}
+
+// counts tells whether a node is one of those that maxUnavailable is a percentage of.
+func counts(e nmstatev1.PolicyNode) bool {
+	switch e.Phase {
+	case nmstatev1.PhaseNotSelected, nmstatev1.PhaseNoMatch, nmstatev1.PhaseUnmanaged:
+		return false
+	}
+	return true
+}
+
+// Turn tells whether a node may change because of a policy, and if not, why it waits and for which nodes. It may not after
+// another node has failed with the policy as it is, nor while as many as maxUnavailable are changing or failing. A node that takes
+// its turn and is not heard of any more keeps it: what it has is not known.
+func Turn(p *Policy, s Standing, node string) (why string, others []string) {
+	nodes := 1
+	for name, e := range s.entries {
+		if name == node || !counts(e) {
+			continue
+		}
+		nodes++
+		if holdsTurn(e) {
+			others = append(others, name)
+		}
+	}
+	slices.Sort(others)
+	for _, name := range others {
+		if e := s.entries[name]; e.Phase == nmstatev1.PhaseFailing && e.ObservedGeneration == p.Generation {
+			return "the roll-out stopped: " + name + " is failing; it goes on when the node recovers or the policy is edited", others
+		}
+	}
+	if holdsTurn(s.entries[node]) {
+		return "", nil
+	}
+	most, err := p.unavailable(nodes)
+	if err != nil {
+		return err.Error(), nil
+	}
+	if len(others) >= most {
+		return forItsTurn + "maxUnavailable is " + p.most.String(), others // without counts, which would change all the time
+	}
+	return "", nil
+}

@@ -1,0 +1,5 @@
+//go:build !race
+
+package independent_test
+
+const isRace = false

@@ -1,0 +1,53 @@
+package ovsdb
+
+import (
+	"strconv"
+
+	"github.com/ovn-org/libovsdb/model"
+	"github.com/ovn-org/libovsdb/ovsdb"
+)
+
+// flowLimitKey is the key of other_config that bounds megaflows (ovs-vswitchd.conf.db(5), Open_vSwitch), and the key of
+// the bridge's external_ids that holds the bound where EnsureBridge has set it.
+const flowLimitKey = "flow-limit"
+
+// limitFlows returns the operations that set the bound where there is none, or where it is an earlier one of
+// Flowkeep's, and has want note that it is Flowkeep's. have is the bridge as it is, or nil.
+func (db *DB) limitFlows(root *openVSwitch, limit int, have, want *bridge) ([]ovsdb.Operation, error) {
+	noted, there := "", root.OtherConfig[flowLimitKey]
+	if have != nil && have.ExternalIDs[flowLimitKey] != "" {
+		noted = have.ExternalIDs[flowLimitKey]
+		want.ExternalIDs[flowLimitKey] = noted
+	}
+	value := strconv.Itoa(limit)
+	if limit == 0 || there == value || there != "" && there != noted {
+		return nil, nil
+	}
+	want.ExternalIDs[flowLimitKey] = value
+	if there != "" {
+		remove, err := db.mutateFlowLimit(root, ovsdb.MutateOperationDelete, there)
+		if err != nil {
+			return nil, err
+		}
+		insert, err := db.mutateFlowLimit(root, ovsdb.MutateOperationInsert, value)
+		return append(remove, insert...), err
+	}
+	return db.mutateFlowLimit(root, ovsdb.MutateOperationInsert, value) // which leaves a key alone that is there
+}
+
+// unlimitFlows returns the operations that remove the bound which EnsureBridge has set for b, if it is still that.
+func (db *DB) unlimitFlows(root *openVSwitch, b *bridge) ([]ovsdb.Operation, error) {
+	value := b.ExternalIDs[flowLimitKey]
+	if value == "" {
+		return nil, nil
+	}
+	return db.mutateFlowLimit(root, ovsdb.MutateOperationDelete, value)
+}
+
+func (db *DB) mutateFlowLimit(root *openVSwitch, how ovsdb.Mutator, value string) ([]ovsdb.Operation, error) {
+	return db.client.Where(root).Mutate(root, model.Mutation{
+		Field:   &root.OtherConfig,
+		Mutator: how,
+		Value:   map[string]string{flowLimitKey: value},
+	})
+}

@@ -1,0 +1,155 @@
+package systemtests
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/flowkeep/flowkeep/systemtests/cluster"
+)
+
+// nodesOf returns how many nodes the sandbox has in a shape: in traffic mode auto two in one of the subnets.
+func nodesOf(shape, traffic string) int {
+	if shape == "subnets" && traffic == "auto" {
+		return 3
+	}
+	return 2
+}
+
+// TestShape compares what is particular to the sandbox's shape (-shape); TestInBrief has what all shapes have in common.
+func TestShape(t *testing.T) {
+	switch {
+	case *shape == "":
+		t.Skip("the sandbox has no shape of its own: -shape gives it one")
+	case *mode == "auto":
+		inModeAuto(setup(t))
+	case *shape == "chained":
+		chained(setup(t))
+	case *shape == "control-plane":
+		besideTheControlPlane(setup(t))
+	}
+}
+
+// chained: the plugin that another program appended to the CNI configuration is called for each pod.
+func chained(w *world) {
+	ns := w.namespace("chained", nil)
+	w.run(ns, "a@node1", "c@node2")
+	for name, pod := range w.pods {
+		text, err := w.RunIn(w.ctx, pod.NetNS, "cat", "/proc/sys/net/ipv4/tcp_keepalive_time")
+		w.must(err)
+		if strings.TrimSpace(text) != "111" {
+			w.Errorf("the chained plugin was not called for %s: %s", name, text)
+		}
+	}
+}
+
+// besideTheControlPlane: a Node without netplugin keeps no other node from anything, and reaches no pod that it may not.
+func besideTheControlPlane(w *world) {
+	ns := w.namespace("cp", nil)
+	w.run(ns, "a@node1", "c@node2")
+	w.pods["cp"] = cluster.Pod{Name: "cp", Node: "control plane", NetNS: w.ControlPlaneNS()}
+	w.policy(ns, "c", `{podSelector: {matchLabels: {app: c}}, ingress: [{from: [{podSelector: {matchLabels: {app: a}}}]}]}`)
+	w.settles(everyProto(w, "a", "c", true, "allowed, across"))
+	text, err := w.Netctl(w.ctx, "status")
+	if err != nil || strings.Contains(text, "degraded") {
+		w.Errorf("netctl status (%v):\n%s", err, text)
+	}
+}
+
+// inModeAuto: pods of node3 are in node1's segment and reached by a route; pods of node2 are not, or no node is, and are
+// reached by a tunnel. The way changes when a node is no longer on-link, and back.
+func inModeAuto(w *world) {
+	ns := w.namespace("auto", nil)
+	w.run(ns, "a@node1", "b@node1", "c@node2")
+	far, near := []string{"c"}, []string{}
+	if *shape == "subnets" {
+		w.run(ns, "d@node3")
+		near = append(near, "d")
+	}
+	for _, to := range slices.Concat(far, near) {
+		w.policy(ns, to, fmt.Sprintf(`{podSelector: {matchLabels: {app: %s}}, ingress: [{from: [{podSelector: {matchLabels: {app: a}}}]}]}`, to))
+	}
+	w.goesBy("node2", "geneve", far)
+	if len(near) == 0 {
+		return
+	}
+	w.goesBy("node3", "route", near)
+	allowed, refused := everyProto(w, "a", "d", true, "allowed"), w.shut("b", "d", "udp", 80, "denied by either way")
+	device := "br-underlay"
+	if _, err := w.RunIn(w.ctx, w.NodeNS("node3"), "ip", "link", "show", device); err != nil {
+		device = "eth0"
+	}
+	segments, err := w.RunIn(w.ctx, w.NodeNS("node3"), "ip", "route", "show", "dev", device, "proto", "kernel")
+	w.must(err)
+	six, err := w.RunIn(w.ctx, w.NodeNS("node3"), "ip", "-6", "route", "show", "dev", device, "proto", "kernel")
+	w.must(err)
+	onLink := slices.DeleteFunc(strings.Split(strings.TrimSpace(segments+six), "\n"), func(line string) bool {
+		return strings.HasPrefix(line, "fe80") || strings.TrimSpace(line) == ""
+	})
+	change := func(what string) {
+		for _, line := range onLink {
+			prefix, _, _ := strings.Cut(line, " ")
+			w.must(func() error {
+				_, err := w.RunIn(w.ctx, w.NodeNS("node3"), "ip", "route", what, prefix, "dev", device, "proto", "kernel")
+				return err
+			}())
+		}
+	}
+	w.watch(0, refused, func() {
+		change("del")
+		w.goesBy("node3", "geneve", near)
+		w.goesBy("node2", "geneve", far)
+	})
+	lossless := append(allowed, refused...)
+	if cluster.Slowness() > 1 {
+		// An end sends by the new way 5 s after it has received the change. On an emulated machine the other end may
+		// need longer than that to accept it, and packets are lost.
+		lossless = refused
+	}
+	w.watch(stall, lossless, func() {
+		change("add")
+		w.goesBy("node3", "route", near)
+	})
+	w.bySwitch()
+	for _, to := range slices.Concat(far, near) { // behind the tunnel, and behind a route
+		ways := service(w, ns, to)
+		ports := w.nodePort(ns, to)
+		w.settles(through(w, ways, "a", true), through(w, ways, "b", false), through(w, ways, to, true),
+			w.at("node1", ports, w.pods["a"], true, "its own node"), w.at("node3", ports, w.pods["a"], true, "another"),
+			w.at("node2", ports, w.pods["b"], false, "another, and denied"))
+	}
+}
+
+// goesBy waits until pods of node1 and of another node reach each other by a way, and by no other one.
+func (w *world) goesBy(node, way string, pods []string) {
+	w.Helper()
+	w.must(cluster.Until(w.ctx, settling, func() error {
+		text, _ := w.Netctl(w.ctx, "status", "--ways", "node1")
+		for line := range strings.Lines(text) {
+			if f := strings.Fields(line); len(f) > 1 && f[0] == node && f[1] == way {
+				return nil
+			}
+		}
+		return fmt.Errorf("no way %s to %s:\n%s", way, node, text)
+	}))
+	w.must(cluster.Until(w.ctx, time.Minute, func() error { // both ends close the other way 15 s after the change
+		stop, err := w.Capture(w.ctx, w.NodeNS("node1"), "eth0", podNetworks...)
+		if err != nil {
+			return err
+		}
+		for _, to := range pods {
+			w.settles(everyProto(w, "a", to, true, "allowed"), everyProto(w, to, "b", true, "no policy"),
+				everyProto(w, "b", to, false, "no rule allows b"))
+		}
+		seen, err := stop()
+		if err != nil {
+			return err
+		}
+		if byRoute := way == "route"; byRoute && (seen.Geneve > 0 || seen.Bare < 10) || !byRoute && (seen.Bare > 0 || seen.Geneve < 10) {
+			return fmt.Errorf("to %s: %d packets in tunnels and %d bare, want %s", node, seen.Geneve, seen.Bare, way)
+		}
+		return nil
+	}))
+}
