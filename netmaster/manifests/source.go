@@ -94,25 +94,33 @@ func Open(log *slog.Logger, dirs ...string) (*Source, error) {
 	for _, note := range c.Notes {
 		log.Warn("manifests have objects that are not used", "objects", note)
 	}
-	return s, s.apply(c)
+	read, err := contentsOf(c)
+	if err != nil {
+		return nil, err
+	}
+	return s, s.apply(read)
 }
 
-// Run reads the directories four times a second and applies what changed, until ctx ends. Directories with an object
-// that an API server would refuse change nothing: the error is logged once.
+// Run reads the directories four times a second and applies what changed, until ctx ends. It applies only what two reads
+// in a row have found: a program that truncates a file before it writes the file would otherwise take all of its policies
+// away for an instant. Directories with an object that an API server would refuse change nothing: the error is logged
+// once.
 func (s *Source) Run(ctx context.Context) {
 	tick := time.NewTicker(readInterval)
 	defer tick.Stop()
 	var logged string
+	var last contents
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		c, err := s.read()
-		if err == nil {
-			err = s.apply(c)
+		next, err := s.readContents()
+		if err == nil && next.equal(last) {
+			err = s.apply(next)
 		}
+		last = next
 		switch {
 		case err == nil && logged != "":
 			s.log.Info("the manifests are valid again")
@@ -142,9 +150,27 @@ func (s *Source) read() (*kube.Cluster, error) {
 	return kube.ClusterOf(all)
 }
 
-// apply makes the source hold the objects of a cluster.
-func (s *Source) apply(c *kube.Cluster) error {
-	next := map[string]map[string]object{}
+// contents are the objects of the directories, by resource, then by namespace and name.
+type contents map[string]map[string]object
+
+// equal reports whether two reads found the same objects.
+func (c contents) equal(d contents) bool {
+	return maps.EqualFunc(c, d, func(a, b map[string]object) bool {
+		return maps.EqualFunc(a, b, func(x, y object) bool { return x.digest == y.digest })
+	})
+}
+
+// readContents reads the directories; its contents are nil where they have an error.
+func (s *Source) readContents() (contents, error) {
+	c, err := s.read()
+	if err != nil {
+		return nil, err
+	}
+	return contentsOf(c)
+}
+
+func contentsOf(c *kube.Cluster) (contents, error) {
+	next := contents{}
 	for resource, list := range map[string][]metav1.Object{
 		"namespaces":      asObjects(c.Namespaces),
 		"nodes":           asObjects(c.Nodes),
@@ -157,11 +183,16 @@ func (s *Source) apply(c *kube.Cluster) error {
 		for _, m := range list {
 			o, err := objectOf(m)
 			if err != nil {
-				return err
+				return nil, err
 			}
 			next[resource][m.GetNamespace()+"/"+m.GetName()] = o
 		}
 	}
+	return next, nil
+}
+
+// apply makes the source hold these objects.
+func (s *Source) apply(next contents) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.version

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/flowkeep/flowkeep/netmaster/watch"
@@ -244,6 +245,36 @@ func TestSource_OldVersion(t *testing.T) {
 }
 
 // TestOpen_NamesErrors: each object that an API server would refuse is named with its file and line.
+// TestRun_TruncatedFile: while a file is truncated and not yet written again, its policies stay.
+func TestRun_TruncatedFile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		write(t, dir, "shop.yaml", shop)
+		write(t, dir, "policies.yaml", denied)
+		s, _ := open(t, dir)
+		policies := func() int {
+			time.Sleep(readInterval)
+			synctest.Wait()
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return len(s.kinds["networkpolicies"].objects)
+		}
+		write(t, dir, "policies.yaml", "")
+		if n := policies(); n != 1 {
+			t.Errorf("%d policies after the first read of the empty file, want 1", n)
+		}
+		write(t, dir, "policies.yaml", denied)
+		if n := policies(); n != 1 {
+			t.Errorf("%d policies after the file was written again, want 1", n)
+		}
+		write(t, dir, "policies.yaml", "")
+		policies()
+		if n := policies(); n != 0 {
+			t.Errorf("%d policies after two reads of the empty file, want none", n)
+		}
+	})
+}
+
 func TestOpen_NamesErrors(t *testing.T) {
 	for text, want := range map[string]string{
 		strings.Replace(denied, "app: db", "app: -db-", 1):                                  "bad.yaml, document 1 (line 1): NetworkPolicy shop/db: spec.podSelector.matchLabels",
