@@ -6,7 +6,6 @@ package v1alpha1
 
 import (
 	"encoding/json"
-
 	"k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 )
