@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/flowkeep/flowkeep/policydb/kube"
 	"golang.org/x/sync/errgroup"
@@ -149,7 +150,7 @@ func wantedPod(pod *corev1.Pod) (p *Pod, note string) {
 		return nil, p.ID() + " is left out: there is no node for it"
 	}
 	sum := sha256.Sum256([]byte(p.ID()))
-	p.NetNS = fmt.Sprintf("fk-try-pod-%x", sum[:6])
+	p.NetNS = fmt.Sprintf("fk-try-pod%x", sum[:6]) // systemtests/sandbox/down removes names without a further dash
 	for _, port := range kube.Ports(pod) {
 		protocol := strings.ToLower(string(port.Protocol))
 		if protocol != "tcp" && protocol != "udp" {
@@ -183,15 +184,18 @@ func (s *Setup) running() (list []*Pod, err error) {
 
 func (s *Setup) record(p *Pod) string { return filepath.Join(s.dir, "pods", p.NetNS+".json") }
 
-// create makes the pod's network namespace, has flowkeep-cni attach it, and serves its ports there.
+// create makes the pod's network namespace, has flowkeep-cni attach it, and serves its ports there. What an interrupted
+// create left is used, except its server.
 func (s *Setup) create(ctx context.Context, p *Pod) error {
 	if err := s.save(p); err != nil { // so that it is removed after an interrupt
 		return err
 	}
-	if _, err := os.Stat(p.path()); err != nil {
-		if err := run(ctx, "ip", "netns", "add", p.NetNS); err != nil {
+	if _, err := os.Stat(p.path()); err == nil {
+		if err := endProcesses(ctx, p.NetNS); err != nil {
 			return err
 		}
+	} else if err := run(ctx, "ip", "netns", "add", p.NetNS); err != nil {
+		return err
 	}
 	if err := run(ctx, "ip", "-n", p.NetNS, "link", "set", "lo", "up"); err != nil {
 		return err
@@ -250,24 +254,41 @@ func (s *Setup) remove(ctx context.Context, p *Pod) error {
 
 // endProcesses ends the processes in a network namespace that create made: they are the pod's servers.
 func endProcesses(ctx context.Context, netns string) error {
-	text, err := exec.CommandContext(ctx, "ip", "netns", "pids", netns).Output()
-	if err != nil {
-		return fmt.Errorf("list the processes of %s: %w", netns, err)
-	}
-	for field := range strings.FieldsSeq(string(text)) {
-		pid, err := strconv.Atoi(field)
+	for {
+		text, err := exec.CommandContext(ctx, "ip", "netns", "pids", netns).Output()
 		if err != nil {
-			continue
+			return fmt.Errorf("list the processes of %s: %w", netns, err)
 		}
-		process, err := os.FindProcess(pid)
-		if err == nil {
-			err = process.Kill()
+		if len(bytes.TrimSpace(text)) == 0 {
+			return nil
 		}
-		if err != nil && !errors.Is(err, os.ErrProcessDone) {
-			return fmt.Errorf("end process %d of %s: %w", pid, netns, err)
+		for field := range strings.FieldsSeq(string(text)) {
+			if err := end(field); err != nil {
+				return fmt.Errorf("end process %s of %s: %w", field, netns, err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("end the processes of %s: %w", netns, ctx.Err())
+		case <-time.After(10 * time.Millisecond):
 		}
 	}
-	return nil
+}
+
+// end kills a process; it is no error if it has ended.
+func end(pid string) error {
+	n, err := strconv.Atoi(pid)
+	if err != nil {
+		return err
+	}
+	process, err := os.FindProcess(n)
+	if err == nil {
+		err = process.Kill()
+	}
+	if errors.Is(err, os.ErrProcessDone) {
+		return nil
+	}
+	return err
 }
 
 // cni runs flowkeep-cni as a container runtime does.

@@ -65,7 +65,7 @@ func TestWantedPod(t *testing.T) {
 	if p == nil || !reflect.DeepEqual(p.Ports, []Port{{"tcp", 80}, {"udp", 53}}) || !strings.Contains(note, "9/sctp") {
 		t.Errorf("%+v, %q", p, note)
 	}
-	if len(p.NetNS) > 32 || !strings.HasPrefix(p.NetNS, "fk-try-pod-") {
+	if len(p.NetNS) > 32 || !strings.HasPrefix(p.NetNS, "fk-try-") || strings.Count(p.NetNS, "-") != 2 {
 		t.Errorf("network namespace %q", p.NetNS)
 	}
 	for _, left := range []*corev1.Pod{pod("node1", true), pod("", false)} {

@@ -159,7 +159,7 @@ func TestFirstPolicy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { script(t, "try-down") })
+	t.Cleanup(func() { down(t) })
 	dir := filepath.Join(t.TempDir(), "first-policy")
 	list := steps(strings.ReplaceAll(string(text), "/tmp/first-policy", dir))
 	if len(list) < 15 {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -32,6 +33,15 @@ func script(t *testing.T, name string, env ...string) string {
 	return out.String()
 }
 
+// down runs make try-down, and fails if a network namespace is left.
+func down(t *testing.T) {
+	t.Helper()
+	script(t, "try-down")
+	if left, err := filepath.Glob("/run/netns/fk-try-*"); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v %v", left, err)
+	}
+}
+
 // netctl runs netctl in the namespace of netmaster, as the environment that make try names does.
 func netctl(t *testing.T, args ...string) (out string, code int) {
 	t.Helper()
@@ -44,6 +54,9 @@ func netctl(t *testing.T, args ...string) (out string, code int) {
 	}
 	return text.String(), cmd.ProcessState.ExitCode()
 }
+
+// addresses are those of a pod's record.
+var addresses = regexp.MustCompile(`"addresses":\[[^]]*\]`)
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
@@ -65,12 +78,7 @@ func TestTry(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("makes network namespaces")
 	}
-	t.Cleanup(func() {
-		script(t, "try-down")
-		if left, err := filepath.Glob("/run/netns/fk-try-*"); err != nil || len(left) > 0 {
-			t.Errorf("left behind: %v %v", left, err)
-		}
-	})
+	t.Cleanup(func() { down(t) })
 	out := script(t, "try")
 	if !strings.Contains(out, "shop/db (node1)") || !strings.Contains(out, "it stays up") || strings.Contains(out, "mixed") {
 		t.Errorf("make try prints:\n%s", out)
@@ -113,6 +121,22 @@ spec: {containers: [{name: c, image: none, ports: [{containerPort: 53, protocol:
 		}
 		if out, code := netctl(t, "try", "matrix", "-o", "list"); code != 0 || strings.Contains(out, "dns") {
 			t.Errorf("removed: exit code %d\n%s", code, out)
+		}
+	})
+	t.Run("interrupted", func(t *testing.T) { // between the start of a pod's server and the record of its addresses
+		records, err := filepath.Glob(dir + "/pods/*.json")
+		if err != nil || len(records) != 4 {
+			t.Fatalf("records of pods: %v %v", records, err)
+		}
+		for _, path := range records {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			write(t, path, addresses.ReplaceAllString(string(text), `"addresses":null`))
+		}
+		if out, code := expect(t, string(shop)); code != 0 {
+			t.Errorf("exit code %d\n%s", code, out)
 		}
 	})
 	t.Run("invalid", func(t *testing.T) {
