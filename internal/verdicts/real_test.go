@@ -43,6 +43,7 @@ type realSwitch struct {
 	patience time.Duration       // for what is not to come
 	awaited  bool                // the next packet comes out, though the switch in memory keeps it
 	missed   bool                // what should have come out did not
+	kept     map[uint16]bool     // the numbers of frames that did not come out
 }
 
 type arrival struct {
@@ -52,15 +53,24 @@ type arrival struct {
 
 const realPorts = firstPod + pods
 
+// besideOthers runs a test with a switch in userspace in parallel with others: they wait most of their time for packets
+// that must not come out.
+func besideOthers(t *testing.T, datapath string) {
+	if datapath == "netdev" {
+		t.Parallel()
+	}
+}
+
 // startReal starts the switch in a network namespace, in which the rest of the test runs.
 func startReal(t *testing.T, datapath string) *realSwitch {
 	t.Helper()
+	besideOthers(t, datapath)
 	netns.New(t).Enter(t)
 	slow := 1
 	if n, err := strconv.Atoi(os.Getenv("FLOWKEEP_SLOW")); err == nil {
 		slow = n
 	}
-	s := &realSwitch{datapath: datapath, ends: map[uint32]int{}, arrived: make(chan arrival, 64), patience: time.Duration(slow) * 100 * time.Millisecond}
+	s := &realSwitch{datapath: datapath, ends: map[uint32]int{}, kept: map[uint16]bool{}, arrived: make(chan arrival, 64), patience: time.Duration(slow) * 100 * time.Millisecond}
 	must(t, os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"), 0)) // interfaces say nothing by themselves
 	names := make([]string, realPorts)
 	for i := range names {
@@ -202,6 +212,7 @@ func (s *realSwitch) follow(t testing.TB, r *fake.Result) {
 	}
 	frame := s.frame(&r.Packet)
 	number, _ := numberOf(frame) // of fragments that of their datagram
+	delete(s.kept, number)
 	must(t, unix.Send(s.ends[r.InPort], frame, 0))
 	limit := s.limit(r)
 	r.Outputs, s.awaited = nil, false
@@ -212,7 +223,11 @@ func (s *realSwitch) follow(t testing.TB, r *fake.Result) {
 				r.Outputs = append(r.Outputs, fake.Output{Port: a.port, Packet: r.Packet})
 				return
 			}
+			if s.kept[a.number] {
+				t.Errorf("LEAK: frame %d came out of port %d later than %v after it was sent", a.number, a.port, s.patience)
+			}
 		case <-late:
+			s.kept[number] = true
 			s.missed = s.missed || limit == comes
 			return
 		}

@@ -83,8 +83,9 @@ func serviceConfig() pipeline.Config {
 // startServices starts all of it. The rest of the test runs in the switch's network namespace.
 func startServices(t *testing.T) *serviceSwitch {
 	t.Helper()
-	netns.New(t).Enter(t)
 	s := &serviceSwitch{T: t, datapath: serviceDatapath(t), cfg: serviceConfig()}
+	besideOthers(t, s.datapath)
+	netns.New(t).Enter(t)
 	s.cfg.Services.Held = s.datapath == "netdev"
 	s.cfg.Services.SCTPPorts = s.datapath == "system"
 	ports := []string{"gw", "wire"}

@@ -62,7 +62,7 @@ func allPhases() []Phase {
 			Suites: []Suite{set("exclusive", "test", "test-geneve"), set("quiet", "test-quiet")},
 			Bounds: [maxSlowness]int{17, 21, 25},
 		},
-		{Name: "hostile", Suites: []Suite{set("hostile")}, Bounds: [maxSlowness]int{2, 3, 3}},
+		{Name: "hostile", Suites: []Suite{set("hostile")}, Bounds: [maxSlowness]int{3, 3, 3}},
 		{Name: "links", Suites: []Suite{suite("links", "scripts/unit", "-links")}, Bounds: [maxSlowness]int{3, 4, 5}},
 	}
 }
