@@ -54,8 +54,8 @@ func (b *Bundle) Awaited(existing []*Existing) (sources []Source) {
 	return sources
 }
 
-// Beside returns the gateways of a policy of which some cluster has a copy under a name that it is not to have any
-// more.
+// Beside returns the gateways that a policy targets if a cluster still has a copy of the policy under an old name, and
+// nil otherwise.
 func (b *Bundle) Beside(existing []*Existing) []Source {
 	if len(b.With) == 0 {
 		return nil

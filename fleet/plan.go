@@ -47,19 +47,28 @@ type Write struct {
 	generation int64
 }
 
-// Plan returns the writes by which clusters get the works that are wanted, as far as that can be now: a copy that is
-// new on a spoke is asked for first, a gateway that is new waits until its policies are applied, and a copy that moves
-// to another work, or gets another name on the spoke, stays where it was until it is applied there. So plan again when
-// a work's status has changed. It returns nothing if no work is to change.
+// Plan returns the writes that bring the existing works closer to the desired ones. It returns none if no
+// write is possible or needed now. Some writes depend on reports of the spoke, so call Plan again when the status of a
+// work changes:
 //
-// Of copies of several hub objects that are to have one name on a spoke only one is written: the one that is there already, or else the oldest.
-// The others are only read, so that spokes report that the name is taken.
+//   - A new copy is first requested as read-only.
+//   - A new gateway waits until its policies are applied.
+//   - A copy that moves to another work, or gets another name on the spoke, stays at the old place until it is applied
+//     at the new one.
 //
-// Desired and existing are all works of some bundles. A copy may move between bundles, so with a bundle plan those that
-// have works with one of its sources in them, and those where a source is wanted now that is in its works still
-// (Strays), and those that have a copy of the same Key in a work, those that a new gateway waits for (Awaited), and the
-// gateways of a policy that gets another name (Beside). An existing work that is not wanted is deleted, so those of a
-// bundle of which it is not known what is wanted must not be given.
+// If copies of several hub objects have the same name on a spoke, only one is written: the existing one, or else the
+// oldest. The others are requested as read-only, so that the spoke reports the conflict.
+//
+// Desired and existing are all works of some bundles. A copy may move between bundles, so pass these bundles too:
+//
+//   - bundles with works that contain a source of this bundle
+//   - bundles of which a source is still in this bundle's works (Strays)
+//   - bundles with a copy of the same Key in a work
+//   - bundles that a new gateway waits for (Awaited)
+//   - the gateways of a policy that gets another name (Beside)
+//
+// Plan deletes an existing work without a desired one. Do not pass the works of a bundle if its desired works are
+// unknown.
 func Plan(controller string, desired []*Work, existing []*Existing) []Write {
 	p := planner{controller: controller, clusters: map[string]*clusterPlan{}}
 	for _, w := range desired {

@@ -130,8 +130,8 @@ func namespaceAbsent(c *Copy) (reason, words string) {
 	return "NamespaceAbsent", fmt.Sprintf("the cluster has no namespace %s, and none is made there", c.Namespace)
 }
 
-// about reports whether the answer is one about the copy. Of a kind that the spoke does not know it has no resource to
-// tell.
+// about reports whether the answer belongs to the copy. If the spoke does not know the kind, the answer has no
+// resource, and the kind is compared.
 func (a *Answer) about(c *Copy) bool {
 	if a.Copy.Name != c.Name || a.Copy.Group != c.Resource.Group {
 		return false

@@ -324,7 +324,7 @@ func ReadExisting(w *workv1.ManifestWork) *Existing {
 		}
 		e.Sent = append(e.Sent, readSent(m.Raw, config, orphans))
 	}
-	told(w, e.Sent)
+	readManifestStates(w, e.Sent)
 	e.Dropped = dropped(w, e.Sent)
 	e.Hash = e.hash(w, matched)
 	return e
@@ -358,8 +358,8 @@ func readSent(raw []byte, config workv1.ManifestConfigOption, orphans map[workv1
 // shared is the same text in one place: works of many clusters have much in common.
 func shared(text string) string { return unique.Make(text).Value() }
 
-// told reads from a work's status the states of its manifests.
-func told(w *workv1.ManifestWork, sent []Sent) {
+// readManifestStates reads the states of a work's manifests from its status into sent.
+func readManifestStates(w *workv1.ManifestWork, sent []Sent) {
 	if !observed(w, workv1.WorkApplied) {
 		return
 	}

@@ -84,6 +84,8 @@ func (c *Config) keepLast() {
 	})
 }
 
+const passthruTakesOne = "passthru gives the whole lowerDevice to one pod: capacity is 1, not %d"
+
 // complete sets what an entry leaves out, and returns warnings of values that are others now.
 func (e *ConfigEntry) complete() (warnings []string) {
 	warn := func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
@@ -93,7 +95,7 @@ func (e *ConfigEntry) complete() (warnings []string) {
 	switch asked := e.Capacity; {
 	case e.Mode == Passthru:
 		if e.Capacity = 1; asked > 1 {
-			warn("passthru gives the whole lowerDevice to one pod: capacity is 1, not %d", asked)
+			warn(passthruTakesOne, asked)
 		}
 	case asked < 0:
 		e.Capacity = DefaultCapacity
@@ -162,7 +164,11 @@ func (e *ConfigEntry) read(raw json.RawMessage) (warnings []string, err error) {
 			return nil, fmt.Errorf("%s is missing", field)
 		}
 	}
-	if seen["capacity"] && e.Capacity == 0 {
+	switch {
+	case !seen["capacity"] || e.Capacity != 0:
+	case e.Mode == Passthru:
+		warn(passthruTakesOne, 0)
+	default:
 		warn("capacity is 0, which stands for the default, %d", DefaultCapacity)
 	}
 	return warnings, nil

@@ -19,6 +19,8 @@ func TestParseConfig(t *testing.T) {
 		{`[{"name":"p","lowerDevice":"eth0","mode":"passthru"}]`, []string{"0: p eth0 passthru 1"}},
 		{`[{"name":"p","lowerDevice":"eth0","mode":"passthru","capacity":50}]`, []string{"0: p eth0 passthru 1",
 			"[0]: passthru gives the whole lowerDevice to one pod: capacity is 1, not 50"}},
+		{`[{"name":"p","lowerDevice":"eth0","capacity":0,"mode":"passthru"}]`, []string{"0: p eth0 passthru 1",
+			"[0]: passthru gives the whole lowerDevice to one pod: capacity is 1, not 0"}},
 		{`[{"name":"a.b-c_D","lowerDevice":"averylongname15"},{"name":"b","lowerDevice":"asixteencharname"},{"name":"` + long + `","lowerDevice":"eth0"},{"name":"` + long[1:] + `","lowerDevice":"eth0.7"}]`,
 			[]string{"0: a.b-c_D averylongname15 bridge 100", "3: " + long[1:] + " eth0.7 bridge 100",
 				`[1]: lowerDevice: no interface is called "asixteencharname": it has 16 characters, and 15 are the most`,

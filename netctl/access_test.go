@@ -23,7 +23,7 @@ type apiServer struct {
 	*netmaster
 	refuse func(w http.ResponseWriter, r *http.Request) bool
 	mu     sync.Mutex // of seen and users; tests read them when all requests have ended
-	seen   []string   // method, path, what is to be known of the query
+	seen   []string   // method, path, the parts of the query that tests check
 	users  []string
 	cached *inspect.Cached // of all answers
 }

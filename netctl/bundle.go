@@ -28,9 +28,9 @@ last lines of the log; of netmaster the same, and its stores; cut connections, a
 Secrets are not in it: no Secret objects, keys, tokens or environment are read, and what looks like one in a log is left out.
 Names, labels and addresses are in it.
 
-What cannot be had is told, on standard error and in errors.txt in the archive, and the exit code is 1 (4 if there is no archive); the
-rest is in the archive all the same. An archive that is not whole because netctl was interrupted is never left behind. The ClusterRole
-flowkeep-admin may ask for all of this; with flowkeep-view there are no logs and metrics in it.`
+What cannot be read is reported on standard error and in errors.txt in the archive, and the exit code is 1 (4 if there
+is no archive); the archive contains the rest. An interrupted netctl leaves no incomplete archive behind. The
+ClusterRole flowkeep-admin allows all of these requests; with flowkeep-view, logs and metrics are missing.`
 
 // errPartial ends a bundle that lacks something.
 var errPartial = errors.New("not everything is in the archive")
@@ -96,7 +96,7 @@ func (b *bundleOptions) run(cmd *cobra.Command) (err error) {
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %d KiB\n", b.file, plural(b.archive.entries, "file", "files"), (size+1023)>>10)
 	if n := len(b.archive.problems); n > 0 {
-		return fmt.Errorf("%w: errors.txt in it tells %s", errPartial, plural(n, "problem", "problems"))
+		return fmt.Errorf("%w: errors.txt in it lists %s", errPartial, plural(n, "problem", "problems"))
 	}
 	return nil
 }

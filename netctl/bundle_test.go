@@ -102,7 +102,7 @@ func TestBundle(t *testing.T) {
 	s.refuse = objects
 	path := filepath.Join(t.TempDir(), "case.tar.gz")
 	out, errOut, code := b.run("bundle", "-o", path)
-	if code != exitFailed || !strings.Contains(errOut, "! objects/events.yaml: the API server answers") || !strings.Contains(errOut, "errors.txt in it tells 1 problem") || !strings.HasPrefix(out, path+": ") {
+	if code != exitFailed || !strings.Contains(errOut, "! objects/events.yaml: the API server answers") || !strings.Contains(errOut, "errors.txt in it lists 1 problem") || !strings.HasPrefix(out, path+": ") {
 		t.Errorf("exit code %d\n%s%s", code, out, errOut)
 	}
 	files := unpack(t, path)

@@ -25,7 +25,7 @@ type checkedCluster struct {
 	objects map[string]map[string]any
 	nodes   []string
 	noDNS   bool
-	// leaks are clients whose connections no policy ends, broken the addresses that nobody reaches.
+	// leaks are clients whose connections no policy terminates, broken the addresses that no client reaches.
 	leaks, broken []string
 	// interrupts is the request at which netctl is interrupted.
 	interrupts string

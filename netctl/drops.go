@@ -66,7 +66,8 @@ func dropsCommand(o *options) *cobra.Command {
 	flags.BoolVarP(&f.follow, "follow", "f", false, "go on, and show what is denied as it happens; with -o json, a line each")
 	flags.StringVarP(&f.question.Namespace, "namespace", "n", "", "only what is from or to pods of this namespace")
 	flags.StringVar(&f.question.Pod, "pod", "", "only what is from or to this pod: NAMESPACE/NAME, or NAME with -n")
-	flags.DurationVar(&f.question.Within, "since", 10*time.Minute, "leave out what was denied longer ago; 0s: nothing is left out, with -f all of before")
+	flags.DurationVar(&f.question.Within, "since", 10*time.Minute,
+		"leave out what was denied longer ago; 0s: leave out nothing, and with -f show all earlier denials")
 	_ = cmd.RegisterFlagCompletionFunc("namespace", completeNamespaces(o))
 	_ = cmd.RegisterFlagCompletionFunc("pod", completePods(o))
 	return cmd

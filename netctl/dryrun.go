@@ -64,7 +64,8 @@ func dryRunCommand(o *options) *cobra.Command {
 	flags := cmd.Flags()
 	flags.BoolVarP(&f.follow, "follow", "f", false, "go on, and show what would be denied as it happens; with -o json, a line each")
 	flags.StringVarP(&f.namespace, "namespace", "n", "", "only policies of this namespace, or that of NAME")
-	flags.DurationVar(&f.pairs.Within, "since", 0, "leave out pairs that were seen last longer ago; 0s: nothing is left out, with -f all of before")
+	flags.DurationVar(&f.pairs.Within, "since", 0,
+		"leave out pairs that were last seen longer ago; 0s: leave out nothing, and with -f show all earlier pairs")
 	_ = cmd.RegisterFlagCompletionFunc("namespace", completeNamespaces(o))
 	return cmd
 }

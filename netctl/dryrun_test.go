@@ -35,7 +35,7 @@ func TestDryRunsArePrinted(t *testing.T) {
 		inspect.AskStatus: inspect.Status{Policies: 3, DryRuns: 1, Nodes: []inspect.Node{{Name: "node1", Connected: true}}, Problems: []string{}},
 		inspect.AskWait:   inspect.Wait{Namespace: "shop", Name: "db", Done: true, Generation: 1, Mode: policy.ModeDryRun, Nodes: shown.Nodes}})
 	b.prints(0, "policy ls", "MODE", "dry-run", "1/1 nodes")
-	b.prints(0, "policy show shop/db", "mode         dry-run: netctl dry-run shop/db shows what it would have denied", "isolates     nobody; once it is enforced: ingress", "dry run on   node1: realised")
+	b.prints(0, "policy show shop/db", "mode         dry-run: netctl dry-run shop/db shows what it would have denied", "isolates     no pod; once it is enforced: ingress", "dry run on   node1: realised")
 	b.prints(0, "policy wait shop/db", "shop/db, generation 1 is in a dry run on 1 node (")
 	b.prints(0, "status", "healthy: 2 policies in force on 1 node, 1 in a dry run")
 	out, _, code := b.run("explain", "shop/web-0", "shop/db-0:5432")

@@ -432,8 +432,9 @@ const fleetStatusLong = `Status answers one question: is it in force everywhere?
 cluster has it in the version that the hub has now and says that it is in force, False if one says that it is not or does not take it, Unknown if one is silent, has not
 answered yet, or answered about another version; and it names the clusters that lack it, and why. What is in force everywhere is counted; with -o wide it is listed too.
 
-It exits with 1 if something is not in force everywhere, or a class of gateways has a problem, and with 4 if it failed. What you may not read is named among the problems, and the rest is told; as
-something is not known then, it is Unknown at best.`
+It exits with 1 if something is not in force everywhere, or a class of gateways has a problem, and with 4 if it failed.
+Objects that you may not read are listed among the problems, and the rest is reported; the state is then Unknown at
+best.`
 
 func fleetStatus(f *fleetOptions) *cobra.Command {
 	return &cobra.Command{

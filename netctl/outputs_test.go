@@ -116,7 +116,7 @@ func verified(from, to netip.Addr) inspect.Verified {
 		{Node: "node2", Flows: &inspect.NodeVerify{Node: "node2", Revision: 88, Held: 80, Wanted: 80, DriftCount: inspect.DriftCount{Missing: 12, Changed: 1, Extra: 1}, Took: time.Second, Differences: []inspect.Difference{
 			{Kind: inspect.FlowMissing, Flow: flow(43, "ingress-rules", "conj_id=1", "goto_table:50", "allow shop/db ingress[0]")},
 			{Kind: inspect.FlowChanged, Flow: flow(43, "ingress-rules", "reg4=0x1", "drop", "default-drop shop/db ingress"), Found: "goto_table:50", FoundCookie: "0x0"},
-			{Kind: inspect.FlowChanged, Flow: inspect.Flow{TableName: inspect.MeterTable, Match: "meter=2", Actions: "6 packets a second, 25 at once", Kind: "meter", Note: "by it is told what is denied"}, Found: "not of packets"},
+			{Kind: inspect.FlowChanged, Flow: inspect.Flow{TableName: inspect.MeterTable, Match: "meter=2", Actions: "6 packets a second, 25 at once", Kind: "meter", Note: "limits the samples of denied packets"}, Found: "not of packets"},
 			{Kind: inspect.FlowExtra, Flow: flow(0, "input", "", "output:1", "not Flowkeep's"), Foreign: "unknown match field 6 of class 0x8000"}}},
 			Samples: inspect.SampleResults{Wanted: 100, Traced: 100, Allowed: 40, Denied: 58, Differing: 2, Wrong: []inspect.WrongSample{
 				{Packet: policy.Packet{From: from, To: to, Protocol: policy.TCP, Port: 81}, From: "shop/web-0", To: "shop/db-0", Passed: true, Policies: []string{"shop/db"}, Trace: inspect.Trace{Node: "node2", Passed: true, Out: "pod shop/db-0", Steps: []inspect.TraceStep{

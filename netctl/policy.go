@@ -103,7 +103,7 @@ func printPolicy(w io.Writer, p *inspect.Policy) {
 	isolates, where := "", "in force on "
 	if p.Mode == policy.ModeDryRun {
 		fmt.Fprintf(w, "mode         dry-run: netctl dry-run %s/%s shows what it would have denied\n", p.Namespace, p.Name)
-		isolates, where = "nobody; once it is enforced: ", "dry run on  "
+		isolates, where = "no pod; once it is enforced: ", "dry run on  "
 	}
 	fmt.Fprintf(w, "isolates     %s%s\n", isolates, strings.Join(p.Directions, ", "))
 	for i, n := range p.Nodes {

@@ -100,7 +100,8 @@ func TestServiceLs_WithoutFrontends(t *testing.T) {
 	}
 }
 
-// TestServiceShow_Nodes: what translates the Service on each node, what of it is refused, and what was opened.
+// TestServiceShow_Nodes checks the lines of nodes: the program that translates the Service, the ports that are refused,
+// and the number of opened connections.
 func TestServiceShow_Nodes(t *testing.T) {
 	list := someServices()
 	list[0].At, list[0].Endpoints[0].Opened = nil, 71

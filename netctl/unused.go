@@ -17,9 +17,9 @@ const unusedLong = `Unused lists the rules of policies that have matched nothing
 What cannot be known is not called unused, and is listed after: rules that are newer, in a policy or as they are now; and rules in force on a node
 that does not answer, or has not counted for so long. What a node counted is gone with the node.
 
-A packet that several rules let through counts for one of them only, so a rule that others cover may seem unused without being needless to
-whoever reads the policy: such are named. It exits with 1 if a node does not say, and with
-4 if it failed.`
+A packet that several rules allow counts for one of them only. So a rule that another rule covers may seem unused
+although it makes the policy easier to read: the output names the other rule. It exits with 1 if a node does not answer,
+and with 4 if it failed.`
 
 func unusedCommand(o *options) *cobra.Command {
 	q := inspect.Question{Kind: inspect.AskUnused}

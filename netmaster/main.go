@@ -115,7 +115,7 @@ func addHistoryFlags(f *pflag.FlagSet, cfg *server.Config, mib *int) {
 // addObjectFlags adds the flags for what netmaster writes to the API server.
 func addObjectFlags(f *pflag.FlagSet, reportEnforcement, keepRegistration *bool) {
 	f.BoolVar(reportEnforcement, "report-enforcement", true,
-		"tell in NetworkPolicyEnforcement objects, if there are any, whether policies are in force on all nodes")
+		"report in NetworkPolicyEnforcement objects, if there are any, whether policies are in force on all nodes")
 	f.BoolVar(keepRegistration, "keep-registration", false,
 		"keep the APIService by which the API server reaches netmaster in service only while it is available: "+
 			"delete it when it has not been for 30 s, and when netmaster stops, and create it again")

@@ -16,8 +16,8 @@ type inCluster struct{ kubeconfig, secret string }
 func (i *inCluster) addFlags(cmd *cobra.Command, secret string) {
 	cmd.Flags().StringVar(&i.secret, "authority-secret", secret, "NAMESPACE/NAME of the Secret with the authority")
 	cmd.Flags().
-		StringVar(&i.kubeconfig, "kubeconfig", "", "kubeconfig of somebody who may read and write it; default: the "+
-			"service account of the pod this runs in")
+		StringVar(&i.kubeconfig, "kubeconfig", "", "kubeconfig with the right to read and write the Secret; "+
+			"default: the service account of the pod this runs in")
 }
 
 func (i *inCluster) open() (*ca.Cluster, error) {
@@ -82,8 +82,8 @@ func pkiRotate() *cobra.Command {
 		BoolVar(&lost, "lost", false, "the Secret is gone, or holds what nodes do not trust: what the former "+
 			"authority signed stays valid")
 	cmd.Flags().
-		BoolVar(&stolen, "stolen", false, "somebody else may have the key: what the former authority signed is not "+
-			"trusted any more")
+		BoolVar(&stolen, "stolen", false, "others may have the key: what the former authority signed is not trusted "+
+			"any more")
 	cmd.MarkFlagsMutuallyExclusive("lost", "stolen")
 	cmd.Flags().
 		DurationVar(&lives.Leaf, "certificate-life", leafLife, "netmaster's --certificate-life: how long what the "+

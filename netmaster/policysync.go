@@ -82,8 +82,8 @@ func policySyncCommand() *cobra.Command {
 		&o.shared,
 		sharedFlag,
 		false,
-		"send NetworkPolicySets, and tell PolicyOverrides where they took effect; these have no controllerName, so "+
-			"one on a hub may; default: with the default --controller-name only",
+		"send NetworkPolicySets, and report in PolicyOverrides where they took effect; these have no controllerName, "+
+			"so one on a hub may; default: with the default --controller-name only",
 	)
 	f.StringSliceVar(
 		&o.setNamespaces,

@@ -119,7 +119,7 @@ func (o *macvtapFlags) run(ctx context.Context, log *slog.Logger) error {
 		return err
 	}
 	if err := store.Restore(); err != nil {
-		log.Error("devices of before the start can't all be removed", "err", err)
+		log.Error("could not remove all devices of an earlier run", "err", err)
 	}
 	reg, health := process.NewRegistry("netplugin"), new(process.Health)
 	var a *agent.Agent

@@ -45,16 +45,16 @@ type Order struct {
 	Journal func(Change) error
 	// Volatile allows a change of the node's only uplink by a backend that does not keep it across a reboot.
 	Volatile bool
-	// Since is the open change that this order continues, because the node is no longer as desired. Journal gets a
-	// change that undoes both, and Apply returns it. Where nothing is to be changed, or the backend cannot continue a
-	// change, Apply returns Since. Nil: no change is open.
+	// Since is the open change that this order continues, because the node differs from the desired state again.
+	// Journal gets a change that undoes both, and Apply returns it. If the node needs no change, or the backend cannot
+	// continue a change, Apply returns Since. Nil: no change is open.
 	Since *Change
 }
 
 // Change is what Apply does or did. It is written to disk as JSON.
 type Change struct {
 	Backend string          `json:"backend"`          // Name of who made it
-	Before  json.RawMessage `json:"before,omitempty"` // all that Rollback needs; nobody else reads it
+	Before  json.RawMessage `json:"before,omitempty"` // all that Rollback needs; only Rollback reads it
 	Steps   []string        `json:"steps,omitempty"`  // for people: "set mtu of eth1 to 1450 (was 1500)"
 	// Verified: the backend has compared the node with the desired state itself, and only what it reports decides.
 	Verified bool `json:"verified,omitempty"`

@@ -48,7 +48,7 @@ func TestForgetIsOfOneAddressAndOneZone(t *testing.T) {
 	holds := func(zone, want int, text string) {
 		t.Helper()
 		dump := ""
-		for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); { // packets are forwarded beside
+		for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); { // forwarding is asynchronous
 			if dump = sw.AppCtl(t, "dpctl/dump-conntrack", fmt.Sprintf("zone=%d", zone)); strings.Count(dump, text) == want {
 				return
 			}
@@ -89,7 +89,7 @@ func TestForgetIsOfTunnelsToo(t *testing.T) {
 		dump = sw.AppCtl(t, "dpctl/dump-conntrack", "zone=7")
 		return strings.Count(dump, text), dump
 	}
-	for deadline := time.Now().Add(2 * time.Minute); ; { // packets are forwarded beside
+	for deadline := time.Now().Add(2 * time.Minute); ; { // forwarding is asynchronous
 		n, dump := tracked("orig=")
 		if n == 3*len(protocols) {
 			break

@@ -64,7 +64,7 @@ func TestGroups_InABundle(t *testing.T) {
 	}
 }
 
-// TestEnsureGroups changes what differs, whoever made it.
+// TestEnsureGroups checks that EnsureGroups corrects every group that differs, including those of other programs.
 func TestEnsureGroups(t *testing.T) {
 	sw := ovstest.Start(t, 2)
 	s := connect(t, sw)

@@ -301,7 +301,7 @@ func (m *tapped) idle() {
 	m.Helper()
 	m.must(cluster.Until(m.ctx, following, func() error {
 		before := m.tells("anything", func(macvtapNode) bool { return true })
-		end := time.Now().Add(12 * time.Second) // the kubelet is asked meanwhile
+		end := time.Now().Add(12 * time.Second) // the agent queries the kubelet meanwhile
 		for time.Now().Before(end) {
 			now := m.tells("anything", func(macvtapNode) bool { return true })
 			if now.Metadata.ResourceVersion != before.Metadata.ResourceVersion {

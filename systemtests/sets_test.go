@@ -95,8 +95,9 @@ var quietTests = map[string]string{
 	"TestWebhook":                         "stops netmaster, and has the API server call a webhook for every policy",
 }
 
-// nodesTests need a cluster to themselves too, and measure nothing: most are about the configuration of nodes, and
-// wait. They run on a cluster of their own beside lint and unit tests. docs/testing.md has how long each set takes.
+// nodesTests lists tests that need a cluster of their own too, but measure nothing: most are about the configuration of
+// nodes, and wait. Their cluster runs in parallel with lint and unit tests. docs/testing.md has the duration of each
+// set.
 var nodesTests = map[string]string{
 	"TestBundle":                          "stops netplugin",
 	"TestCentralizedTakesOver":            "runs node state agents",

@@ -84,7 +84,7 @@ func TestLeave_NoPeriodRunsWhileTheClusterIsUnavailable(t *testing.T) {
 			h.left("it is tainted", 0)
 			h.after(time.Hour, "tainted for an hour", stillAll...)
 			h.patch("ManagedCluster", "c0", "%s", untaint)
-			c.how(h) // nobody saw that the taint went
+			c.how(h) // no watch event reported that the taint was removed
 			h.left("it is back", 2)
 			h.after(DefaultGrace-2*time.Second, c.what+", two seconds before the end", stillAll...)
 			h.after(3*time.Second, c.what+", and the period is over")
@@ -119,7 +119,8 @@ func TestLeave_ChosenAgainHasNoRecord(t *testing.T) {
 	})
 }
 
-// A record that nobody could have written neither ends a period at once nor makes one last for ever.
+// A malformed record, or one in the future, restarts the grace period. It neither ends the period at once nor makes it
+// endless.
 func TestLeave_BrokenRecordStartsThePeriod(t *testing.T) {
 	for _, record := range []string{"yesterday", "", "9999-01-01T00:00:00Z"} {
 		synctest.Test(t, func(t *testing.T) {

@@ -66,8 +66,8 @@ func (q *queue) note(s fleet.Source, pressing bool) {
 	}
 }
 
-// due reports whether a thing is to be looked at now: if it is not, wait is how long more news of it is to be waited
-// for, or nothing if it has been looked at with all the news there is.
+// due reports whether a key must be processed now. Otherwise wait is the time left of its delay, or 0 if all its events
+// have been processed.
 func (q *queue) due(s fleet.Source, now time.Time) (due bool, wait time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -21,7 +21,8 @@ type report struct {
 	annotations map[string]string
 }
 
-// tell writes the status of a hub object where it differs. It reports whether that came to its end.
+// tell writes the status of a hub object if it differs from the stored one. It reports whether the key is done: false
+// queues it again.
 func (c *controller) tell(ctx context.Context, s fleet.Source, _ time.Time) bool {
 	if s.Name == (fleet.Name{}) {
 		return c.sweep(ctx, s)
@@ -31,7 +32,7 @@ func (c *controller) tell(ctx context.Context, s fleet.Source, _ time.Time) bool
 	reports := from.reports(s)
 	c.world.mu.RUnlock()
 	if from.early {
-		c.world.statuses.tell(s) // queued again until the bundle is decided
+		c.world.statuses.tell(s) // queues the key again until the bundle is decided
 		return false
 	}
 	for _, r := range reports {

@@ -23,8 +23,8 @@ type Term interface {
 	// no longer leads (its term ends then), or that the Lease was deleted and created again.
 	Above(ctx context.Context, obeyed uint64) error
 	// Changed returns a channel that is closed when the Lease is next renewed or fenced, or the term ends. A term is
-	// fenced while it is not valid and may be again: the Lease was not renewed in time, and nobody else is known to
-	// have it.
+	// fenced while it is not valid and may become valid again: the Lease was not renewed in time, and no other holder
+	// is known.
 	Changed() <-chan struct{}
 }
 

@@ -138,8 +138,8 @@ func (b *bridge) streams() (stop func()) {
 	return stop
 }
 
-// passed sends packets by the permission of before, and returns how many have come to pod 1 when a later packet to pod 2
-// has come, and some time after it.
+// passed sends packets that the earlier policy allows, and returns how many have reached pod 1 some time after a later
+// packet has reached pod 2.
 func (b *bridge) passed(t testing.TB, packets int) (came int) {
 	t.Helper()
 	from := b.real.ends[b.locals[0].Port]

@@ -380,9 +380,10 @@ func TestEditIsOneBundle(t *testing.T) {
 	}
 }
 
-// TestNeighbourDiscovery: a pod and the gateway find each other, and nobody else. What a pod claims reaches no
-// other pod and leaves no node: only the gateway's neighbour table, which decides nothing, can have it. The pods
-// are isolated: discovery that others send reaches them no more than anything else.
+// TestNeighbourDiscovery checks that a pod and the gateway discover each other, and no other neighbour. A pod's
+// advertisement reaches no other pod and does not leave the node. Only the gateway's neighbour table may learn from it,
+// and no verdict depends on that table. The pods are isolated: discovery messages of other senders are dropped like any
+// other packet.
 func TestNeighbourDiscovery(t *testing.T) {
 	deny := &policy.Policy{Namespace: "ns", Name: "deny", IsolatesIngress: true, IsolatesEgress: true}
 	b := three(t, deny)

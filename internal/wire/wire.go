@@ -132,8 +132,8 @@ type RuleError struct {
 	Message string          `json:"message"`
 }
 
-// Drift is flows of a node's switch that were not as they should be; Example is one of them. Problem is why they were
-// not mended.
+// Drift is a report of flows that differed between a node's switch and the desired state. Example is one of them.
+// Problem is the reason why they were not repaired.
 type Drift struct {
 	Missing, Changed, Extra uint64
 	Example, Problem        string

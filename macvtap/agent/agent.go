@@ -25,9 +25,9 @@ import (
 
 // Cluster is the API server, as far as the agent needs it. Safe for concurrent use.
 type Cluster interface {
-	// Follow calls tell with policies and labels, at the start and at each change, until ctx ends, and with
-	// errors of the API server.
-	Follow(ctx context.Context, tell func(*Intent, error))
+	// Follow calls handle with policies and labels at the start and at each change, and with errors of the API
+	// server, until ctx ends.
+	Follow(ctx context.Context, handle func(*Intent, error))
 	// Report brings statuses to what the report says, and writes none that says so already.
 	Report(ctx context.Context, r Report) error
 }

@@ -9,7 +9,8 @@ import (
 // Between two reports there is at least this, so that a burst of changes is one report.
 const reportsApart = time.Second
 
-// tell hands a report on, and updates metrics and health.
+// tell updates metrics and health, and queues a decided report for the API server. A newer report replaces a queued
+// one.
 func (a *Agent) tell(r Report, decided bool) {
 	r.Registrations = a.cfg.Plugins.States()
 	a.cfg.Metrics.measure(r)

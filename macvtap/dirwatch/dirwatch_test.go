@@ -96,8 +96,8 @@ func TestNewsAreTold(t *testing.T) {
 	}
 }
 
-// A directory that is removed and recreated at once, so that its number may be the old one's, is watched again, and
-// what comes into it meanwhile is told of.
+// A directory that is removed and recreated at once may get the old inode number. It is watched again, and files that
+// were created in it meanwhile are reported.
 func TestDirectoryMadeAnew(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "watched")
 	looks := seen(t, dir, nil)

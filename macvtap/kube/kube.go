@@ -160,8 +160,8 @@ func samePolicy(node string) func(a, b any) bool {
 	}
 }
 
-// Follow calls tell with policies and labels until ctx ends.
-func (c *Client) Follow(ctx context.Context, tell func(*agent.Intent, error)) {
+// Follow calls handle with policies and labels, and with errors of the API server, until ctx ends.
+func (c *Client) Follow(ctx context.Context, handle func(*agent.Intent, error)) {
 	moved := make(chan struct{}, 1)
 	changed := func() {
 		select {
@@ -195,13 +195,13 @@ func (c *Client) Follow(ctx context.Context, tell func(*agent.Intent, error)) {
 			}
 		case <-limit.C:
 			if waiting {
-				tell(nil, fmt.Errorf("the API server did not answer within %v", requestLimit))
+				handle(nil, fmt.Errorf("the API server did not answer within %v", requestLimit))
 			}
 			continue
 		}
 		intent, err := c.intent()
 		if waiting = intent == nil && err == nil; !waiting {
-			tell(intent, err)
+			handle(intent, err)
 		}
 	}
 }

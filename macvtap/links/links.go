@@ -29,10 +29,10 @@ const (
 	resync = 30 * time.Second
 )
 
-// Follow calls tell with all links, by name, at the start and whenever one that counts changes, until ctx ends. More
-// news than the kernel keeps for the socket are news all the same: everything is read each time. tell is never called
-// twice at once.
-func Follow(ctx context.Context, log *slog.Logger, tell func([]macvtap.Link)) error {
+// Follow calls handle with all links, sorted by name, at the start and when a link in the list changes, until ctx ends.
+// Each change reads the full list, so an overflow of the netlink socket loses no change. Calls of handle do not
+// overlap.
+func Follow(ctx context.Context, log *slog.Logger, handle func([]macvtap.Link)) error {
 	s, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
 	if err != nil {
 		return fmt.Errorf("follow the changes of links: %w", err)
@@ -57,7 +57,7 @@ func Follow(ctx context.Context, log *slog.Logger, tell func([]macvtap.Link)) er
 			log.Warn("could not list links; retrying", "err", err)
 		case first || !slices.Equal(last, now):
 			last = now
-			tell(slices.Clone(now))
+			handle(slices.Clone(now))
 		}
 		if !wait(ctx, moved) {
 			return nil

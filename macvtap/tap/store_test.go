@@ -146,8 +146,8 @@ func TestAllocationsThatAreRefused(t *testing.T) {
 	}
 }
 
-// A record of which half is written is told of once and kept aside; the others are read, and the device can be
-// allocated again.
+// A half-written record is reported once and renamed. The other records are still read, and the device can be allocated
+// again.
 func TestDamagedRecords(t *testing.T) {
 	n := newNode(t, "eth0")
 	n.allocate(macvtap.Bridge, "whole")

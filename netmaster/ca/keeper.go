@@ -285,8 +285,8 @@ var (
 			"backup, or make nodes trust another with: netmaster pki rotate --lost",
 	)
 	errForeign = errors.New(
-		"the Secret of the authority holds one that nodes were never told to trust: put it back as it was, or make " +
-			"nodes trust another with: netmaster pki rotate --lost",
+		"the Secret of the authority holds an authority that is not in the published bundle, so nodes do not trust " +
+			"it: put the Secret back as it was, or make nodes trust another authority with: netmaster pki rotate --lost",
 	)
 )
 

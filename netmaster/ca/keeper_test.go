@@ -129,7 +129,7 @@ func TestKeeper_ManualChanges(t *testing.T) {
 		healed, there bool   // the Secret is as before; the bundle is
 	}{
 		"Secret emptied":     {func(p *place) { p.SetSecret(nil) }, "is gone", "", true, true},
-		"Secret of another":  {func(p *place) { p.SetSecret(foreign) }, "never told to trust", "never told to trust", false, true},
+		"Secret of another":  {func(p *place) { p.SetSecret(foreign) }, "not in the published bundle", "not in the published bundle", false, true},
 		"Secret truncated":   {func(p *place) { t, _, _ := p.Contents(); p.SetSecret(t[:len(t)/2]) }, "changed by hand", "changed by hand", false, true},
 		"something after it": {func(p *place) { t, _, _ := p.Contents(); p.SetSecret(append(t, "{}"...)) }, "changed by hand", "changed by hand", false, true},
 		"a key of another": {change(func(d map[string]any) {
@@ -142,7 +142,7 @@ func TestKeeper_ManualChanges(t *testing.T) {
 		"bundle garbled": {func(p *place) {
 			p.SetPublished([]byte("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"))
 		}, "", "", true, true},
-		"bundle of another": {func(p *place) { p.SetPublished(foreignBundle) }, "never told to trust", "", true, true},
+		"bundle of another": {func(p *place) { p.SetPublished(foreignBundle) }, "not in the published bundle", "", true, true},
 		"bundle with a stranger": {func(p *place) {
 			_, b, _ := p.Contents()
 			p.SetPublished(append(b, foreignBundle...))

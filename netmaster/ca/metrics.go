@@ -18,8 +18,8 @@ const (
 func newMetrics(reg prometheus.Registerer, k *Keeper) metrics {
 	m := metrics{
 		signed: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "flowkeep_netmaster_certificate_requests_total",
-			Help: "Nodes' requests for a certificate: signed, invalid (what is asked for is given to nobody), " +
-				"refused (who asks may not), busy, or failed."}, []string{"result"}),
+			Help: "Certificate requests of nodes: signed, invalid (no node may have the certificate), " +
+				"refused (the sender may not have it), busy, or failed."}, []string{"result"}),
 	}
 	for _, r := range []string{resultSigned, resultInvalid, resultRefused, resultBusy, resultFailed} {
 		m.signed.WithLabelValues(r)

@@ -116,8 +116,8 @@ func TestPauses(t *testing.T) {
 		want      time.Duration
 	}{
 		{"the same", yes, told("True", "InForce", "m", 2, "c", 1), -1},
-		{"nothing was told, and it is so", new(v1alpha1.NetworkPolicyEnforcementStatus), yes, 0},
-		{"nothing was told, and it is not known", new(v1alpha1.NetworkPolicyEnforcementStatus), told("Unknown", "Pending", "m", 2, "c", 1), settleDelay},
+		{"no status yet, and it is in force", new(v1alpha1.NetworkPolicyEnforcementStatus), yes, 0},
+		{"no status yet, and it is not known", new(v1alpha1.NetworkPolicyEnforcementStatus), told("Unknown", "Pending", "m", 2, "c", 1), settleDelay},
 		{"details", yes, told("True", "InForce", "n", 2, "c", 1), detailInterval},
 		{"counts", yes, counts, detailInterval},
 		{"another reason", yes, told("True", "NoPods", "m", 2, "c", 1), 0},

@@ -59,11 +59,11 @@ type conn struct {
 var (
 	errConnectionEnded = errors.New("the node's connection ended")
 
-	errSuperseded = status.Error(codes.Aborted, "the node has connected anew")
+	errSuperseded = status.Error(codes.Aborted, "the node has connected again")
 	errNotLeading = status.Error(codes.Unavailable, "this netmaster cannot confirm that it holds the Lease: "+
 		"another may lead")
 	errStalled = status.Error(codes.DeadlineExceeded,
-		"the node takes nothing any more: it may connect anew and go on with what it holds")
+		"the node no longer receives updates: it may connect again and resume from the state that it holds")
 )
 
 // Stream serves a node until its connection ends.

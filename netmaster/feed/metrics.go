@@ -18,7 +18,7 @@ func newMetrics(r prometheus.Registerer) metrics {
 		connected: prometheus.NewGauge(prometheus.GaugeOpts{Name: name("nodes"), Help: "Nodes connected to the feed."}),
 		errors: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: name("errors"),
-			Help: "What connected nodes could not put in force and deny instead; netctl status tells what.",
+			Help: "What connected nodes could not put in force and deny instead; netctl status lists the errors.",
 		}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: name("refused_total"),

@@ -114,7 +114,8 @@ func TestResumeSendsTheDifference(t *testing.T) {
 	}
 }
 
-// TestDryRuns_OnlyForSupportingNodes: a node of before is told to drop what it says it holds of them, and sent nothing.
+// TestDryRuns_OnlyForSupportingNodes checks that a node of an earlier version is sent no dry runs, and is sent the
+// removal of those that it reports to hold.
 func TestDryRuns_OnlyForSupportingNodes(t *testing.T) {
 	m, v := connected(t)
 	m.apply(&policy.Changes{Revision: 2, Rules: []policy.RuleChange{{Key: key(3), Rule: &policy.Rule{Key: key(3), DryRun: true}}}, Nodes: []policy.NodeChange{{Node: "n", AddRules: []policy.Key{key(3)}}}})

@@ -207,8 +207,8 @@ func TestNodeRequestsListRepeatedly(t *testing.T) {
 	})
 }
 
-// TestListResumes: a node that connects again with what it holds is sent the buckets that differ; one of before keyed
-// sets the whole list.
+// TestListResumes checks that a node that connects again with what it holds is sent the buckets that differ, and a node
+// of a version without keyed sets the whole list.
 func TestListResumes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := serveNobody(t)

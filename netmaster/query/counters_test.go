@@ -148,7 +148,7 @@ func TestUnused_UncertainRulesAreNotReported(t *testing.T) {
 	}
 }
 
-// TestUnused_Reasons is told where the policies tell it.
+// TestUnused_Reasons checks that an unused rule has a reason only where the policies contain one.
 func TestUnused_Reasons(t *testing.T) {
 	p := newPlace(t)
 	api := is("app", "api")

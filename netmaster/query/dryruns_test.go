@@ -158,13 +158,13 @@ func TestDryRuns_NodesWithoutReport(t *testing.T) {
 		return inspect.NodeDrops{Records: []inspect.DropRecord{record(0, "ingress", "10.0.0.4", "10.0.0.3", 8080)}}
 	}
 	p.nodes.list = append(p.nodes.list, feed.NodeStatus{Name: "node3", Connected: true})
-	p.says("node3", tally("node3", day, would(-1, 3, day, day)), inspect.NodeDrops{DryRun: true, Problem: "what is denied is not told of"})
+	p.says("node3", tally("node3", day, would(-1, 3, day, day)), inspect.NodeDrops{DryRun: true, Problem: "denied packets are not reported"})
 	d, err := dryRun(p, "shop/api")
 	if err != nil || len(d.Pairs) != 0 || len(d.Nodes) != 3 {
 		t.Fatalf("%+v, %v", d, err)
 	}
-	for i, want := range []string{"node node1: its netplugin is too old", "no proof today", "node node3: what is " +
-		"denied is not told of"} {
+	for i, want := range []string{"node node1: its netplugin is too old", "no proof today", "node node3: " +
+		"denied packets are not reported"} {
 		if !strings.Contains(d.Nodes[i].Problem, want) {
 			t.Errorf("%+v does not say %q", d.Nodes[i], want)
 		}

@@ -79,8 +79,8 @@ func (x *explanation) notes(t *serviceTarget) (notes []string) {
 	say(t.Sticky, "a client comes to the same backend again (sessionAffinity)")
 	say(
 		t.node == "" && !t.Headless && x.from.on() == "",
-		"no node translates a ClusterIP for packets from outside: this is what policies say to them at the "+
-			"backends, if a node port or a load balancer leads there and the node that is asked has the backend",
+		"no node translates a ClusterIP for packets from outside: these are the policies' verdicts at the backends, "+
+			"for a node port or a load balancer that leads there by a node that has the backend",
 	)
 	masquerades := t.node != "" && !t.ExternalLocal && x.from.host != t.node && !t.bySwitch
 	say(masquerades, "a backend of another node sees the address of "+t.node+
@@ -95,13 +95,13 @@ func (t *serviceTarget) refusal(list []inspect.Backend, from *end) string {
 	case used:
 		return ""
 	case len(list) == 0:
-		return "it has no endpoints: nodes refuse its packets before any policy is asked"
+		return "it has no endpoints: nodes refuse its packets before any policy applies"
 	case local != "" && !slices.ContainsFunc(list, func(b inspect.Backend) bool { return b.Node == local }):
 		return fmt.Sprintf(
-			"%s has none of its endpoints, and %s is Local: the node drops its packets before any policy is asked",
+			"%s has none of its endpoints, and %s is Local: the node drops its packets before any policy applies",
 			local, field)
 	}
-	return "none of its endpoints is ready: nodes refuse its packets before any policy is asked"
+	return "none of its endpoints is ready: nodes refuse its packets before any policy applies"
 }
 
 // judge evaluates each backend, and adds one explanation for all that have the same verdict for the same reasons.

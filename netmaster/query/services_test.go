@@ -137,13 +137,13 @@ func TestExplainThroughServices(t *testing.T) {
 			"2; 10.0.0.3:5432 not ready: gets no packets; [fd00::9]:5432 ready: ",
 		"world 10.96.0.1:3306": "shop/one; 10.0.0.2:5432 ready: true from 198.51.100.1 by way 0",
 		"shop/api svc/shop/none:53/udp": "shop/none; refused: it has no endpoints: nodes refuse its packets " +
-			"before any policy is asked",
+			"before any policy applies",
 		"shop/api svc/shop/late": "shop/late; refused: none of its endpoints is ready: nodes refuse " +
-			"its packets before any policy is asked; 10.0.0.2:5432 not ready: gets no packets",
+			"its packets before any policy applies; 10.0.0.2:5432 not ready: gets no packets",
 		"shop/api svc/shop/going": "shop/going; 10.0.0.2:5432 terminating: true from 10.0.0.3 by way 0; " +
 			"10.0.0.4:5432 terminating: new connections go elsewhere",
 		"shop/api svc/shop/local": "shop/local; refused: node2 has none of its endpoints, and " +
-			"internalTrafficPolicy is Local: the node drops its packets before any policy is asked; 10.0.0.2:5432 " +
+			"internalTrafficPolicy is Local: the node drops its packets before any policy applies; 10.0.0.2:5432 " +
 			"ready: not on node2, and internalTrafficPolicy is Local",
 		"node1 svc/shop/local": "shop/local; 10.0.0.2:5432 ready: true from 192.0.2.1 by way 0",
 		"shop/api svc/shop/bare:sql": "shop/bare; 10.0.0.2:5432 ready: true from 10.0.0.3 by way 0; " +
@@ -156,7 +156,7 @@ func TestExplainThroughServices(t *testing.T) {
 			"10.0.0.4:5432 ready: true from 192.0.2.1 by way 1; 192.0.2.99:5432 ready: true from 192.0.2.1 by way " +
 			"2; 10.0.0.3:5432 not ready: gets no packets; [fd00::9]:5432 ready: ",
 		"10.1.0.1 192.0.2.2:30007": "shop/outer; refused: node2 has none of its endpoints, and " +
-			"externalTrafficPolicy is Local: the node drops its packets before any policy is asked; 10.0.0.2:5432 " +
+			"externalTrafficPolicy is Local: the node drops its packets before any policy applies; 10.0.0.2:5432 " +
 			"ready: not on node2, and externalTrafficPolicy is Local",
 		"node2 node2:30007":         "shop/outer; 10.0.0.2:5432 ready: true from 192.0.2.2 by way 0",
 		"shop/db node1:30006":       "no Service",

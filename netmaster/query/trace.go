@@ -227,7 +227,7 @@ func alone(name string, addresses []netip.Addr, pods map[netip.Addr][]*policy.En
 		for _, e := range pods[a] {
 			if inspect.IsPod(name) && e.ID() != name {
 				return status.Errorf(codes.FailedPrecondition,
-					"pod %s does not have %s to itself: another pod claims it too, netctl explain tells which", name,
+					"pod %s is not the only pod with the address %s: netctl explain shows the other one", name,
 					a)
 			}
 		}

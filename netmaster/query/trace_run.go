@@ -386,7 +386,7 @@ func (t *traceRun) silence(ctx context.Context) string {
 	}
 	if t.abandoned {
 		return fmt.Sprintf(
-			"NOT CERTAIN: a packet from %s to %s was seen, but nodes told of it for longer than it could be followed",
+			"NOT CERTAIN: a packet from %s to %s was seen, but nodes reported it for longer than it could be followed",
 			t.x.q.From, targetText(t.x.q.To))
 	}
 	if t.overflowed() {

@@ -240,8 +240,8 @@ func (t *traceRun) undelivered(w, answer *follow.Way, p *inspect.FollowedPacket)
 	last := w.Last()
 	if follow.Resets(answer, last) {
 		p.Outcome, p.Verdict = inspect.Refused, fmt.Sprintf(
-			"REFUSED by the network stack of %s (a TCP reset): nobody listens there, or kube-proxy does not send it "+
-				"on (yet)",
+			"REFUSED by the network stack of %s (a TCP reset): no process listens there, or kube-proxy does not send "+
+				"it on (yet)",
 			last.Node,
 		)
 		return

@@ -88,7 +88,7 @@ var selectorTraps = []trap{
 		{podEvents(pod("a/web", "app=web", web, terminating)), []string{web + " " + api + " tcp/80"}, nil},
 		{resolve.Batch{DeletedEndpoints: []string{"a/web"}}, nil, []string{web + " " + api + " tcp/80"}},
 	}},
-	{"from: [] and absent from mean anyone; from: [{}] nobody; a refused peer is not everybody", []stage{
+	{"from: [] and absent from match every peer; from: [{}] matches none; a refused peer matches no pod", []stage{
 		{world(pair(), ingress("p", "app=api", policy.PolicyRule{AnyPeer: true, AnyPort: true})), []string{web + " " + api + " tcp/80", outside + " " + api + " icmp"}, nil},
 		{resolve.Batch{Policies: []*policy.Policy{ingress("p", "app=api", peers(policy.Peer{}))}}, nil, []string{web + " " + api + " tcp/80", outside + " " + api + " tcp/80"}},
 		{resolve.Batch{Policies: []*policy.Policy{ingress("p", "app=api", peers())}}, nil, []string{web + " " + api + " tcp/80", outside + " " + api + " tcp/80"}},

@@ -87,29 +87,30 @@ func TestFailuresAreReportedAgainAfterInterval(t *testing.T) {
 	errs := []wire.RuleError{{Rules: []policy.Key{{1}}, Origins: []policy.Origin{{Policy: "a/b", Rule: 1}, {Policy: "a/b", Rule: 2}}, Message: "no"}}
 	now := time.Unix(1e9, 0)
 	for i, want := range []int{1, 0, 0, 1} {
-		if got, mended := f.update("node1", errs, now); len(got) != want || len(mended) > 0 {
-			t.Errorf("after %d: %v, %v", i, got, mended)
+		if got, repaired := f.update("node1", errs, now); len(got) != want || len(repaired) > 0 {
+			t.Errorf("after %d: %v, %v", i, got, repaired)
 		}
 		now = now.Add(reportInterval/2 - time.Second)
 	}
-	if _, mended := f.update("node1", []wire.RuleError{{Message: "the switch is away"}}, now); len(mended) > 0 {
-		t.Error("told as mended while nothing is in force")
+	if _, repaired := f.update("node1", []wire.RuleError{{Message: "the switch is away"}}, now); len(repaired) > 0 {
+		t.Error("reported as repaired while nothing is in force")
 	}
-	if _, mended := f.update("node1", nil, now.Add(time.Hour)); len(mended) != 1 || len(f.byNode) != 0 {
-		t.Errorf("mended: %v; remembered for ever: %v", mended, f.byNode)
+	if _, repaired := f.update("node1", nil, now.Add(time.Hour)); len(repaired) != 1 || len(f.byNode) != 0 {
+		t.Errorf("repaired: %v; never forgotten: %v", repaired, f.byNode)
 	}
 }
 
-// What fails and is mended all the time is told a few times, each failure with its end, and then no more for a while.
+// TestFlappingFailuresAreReportedRarely checks that a failure that comes and goes is reported a few times, each time
+// with its end, and then suppressed for a while.
 func TestFlappingFailuresAreReportedRarely(t *testing.T) {
 	f := failures{byNode: map[string]map[string]*failure{}}
 	errs := []wire.RuleError{{Rules: []policy.Key{{1}}, Origins: []policy.Origin{{Policy: "a/b"}}, Message: "no"}}
 	now, events := time.Unix(1e9, 0), 0
 	for range 100 {
 		failed, _ := f.update("node1", errs, now)
-		_, mended := f.update("node1", nil, now.Add(time.Second))
-		if events += len(failed) + len(mended); len(failed) != len(mended) {
-			t.Fatalf("%d failures and %d ends of such are told", len(failed), len(mended))
+		_, repaired := f.update("node1", nil, now.Add(time.Second))
+		if events += len(failed) + len(repaired); len(failed) != len(repaired) {
+			t.Fatalf("%d failures and %d ends of failures are reported", len(failed), len(repaired))
 		}
 		now = now.Add(2 * time.Second)
 	}

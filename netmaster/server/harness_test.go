@@ -149,7 +149,7 @@ func (w *world) apiServer(away bool) {
 	w.away = away
 }
 
-// Emit collects what users are told.
+// Emit records the Events that users see.
 func (w *world) Emit(reason wellknown.EventReason, namespace, name, _, message string) {
 	event := wellknown.EventOf(reason)
 	if event == nil || event.Writer != wellknown.NetmasterEvents {

@@ -11,8 +11,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// A pod that was deleted by force, and runs on, is isolated as before while netmaster runs, and altogether when that
-// is started anew or another one leads: nobody knows any more what it may do.
+// TestDeletedRunningPodStaysIsolated checks a pod that was deleted by force and still runs. It stays isolated as before
+// while netmaster runs. After a restart, or when another netmaster leads, it is isolated in both directions, because
+// its labels are not known any more.
 func TestDeletedRunningPodStaysIsolated(t *testing.T) {
 	for name, change := range map[string]func(*Config){"the only one": func(*Config) {}, "elected": newElected} {
 		t.Run(name, func(t *testing.T) {
@@ -49,7 +50,7 @@ func TestDeletedRunningPodStaysIsolated(t *testing.T) {
 				}
 			}
 			if n.is(func() bool { return n.sent > 0 })() || !w.logged("pod=ns/db") {
-				t.Errorf("sent again (%d), or nobody is told", n.sent)
+				t.Errorf("sent again (%d), or the unknown pod is not logged", n.sent)
 			}
 			if _, err := w.client.CoreV1().Pods("ns").Create(t.Context(), pod("db", "db", "node1", "10.0.1.1"), metav1.CreateOptions{}); err != nil {
 				t.Fatal(err)

@@ -182,7 +182,7 @@ func TestKeeper_CatchUp(t *testing.T) {
 			t.Errorf("%d entries are sent before Services are known", len(w.changes))
 		}
 		if _, known := k.All(); known {
-			t.Error("Services are known that nobody listed")
+			t.Error("Services count as known before they were listed")
 		}
 		w.batch = &watch.ServiceBatch{}
 		if k.CatchUp(t.Context(), nil); w.changes == nil || w.published != 2 {

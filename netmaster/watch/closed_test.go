@@ -24,7 +24,7 @@ func deafFirst(client *fake.Clientset) (end func()) {
 	}
 }
 
-// TestWatchClosedDuringChanges: what came, changed and went unheard is told with the next list, deletions too.
+// TestWatchClosedDuringChanges checks that the next list reports all changes that the watch missed, deletions too.
 func TestWatchClosedDuringChanges(t *testing.T) {
 	var end func()
 	w, client := startWith(t, func(c *fake.Clientset) { end = deafFirst(c) },

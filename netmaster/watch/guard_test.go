@@ -16,7 +16,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// TestGuard_EtcdRestored: a real etcd goes back to a backup. A watcher of before is not told of what is new, and notices; another one has what there is.
+// TestGuard_EtcdRestored restores a real etcd from a backup. A watcher that began before gets no newer events, and
+// detects that; a watcher that begins after has all objects.
 func TestGuard_EtcdRestored(t *testing.T) {
 	if why := apitest.Missing(); why != "" {
 		t.Skip(why)

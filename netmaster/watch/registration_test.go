@@ -42,14 +42,14 @@ func TestRegistrationState(t *testing.T) {
 	}
 	for name, steps := range map[string][]at{
 		"created at the beginning":        {{0, absent, put}, {1, away, keep}, {5, fine, keep}},
-		"deleted by somebody":             {{0, fine, keep}, {5, absent, keep}, {5000, absent, keep}},
+		"deleted by an administrator":     {{0, fine, keep}, {5, absent, keep}, {5000, absent, keep}},
 		"unavailable for less than 30 s":  {{0, fine, keep}, {5, away, keep}, {34, away, keep}, {35, fine, keep}, {36, away, keep}, {65, away, keep}},
 		"unavailable for 30 s":            {{0, fine, keep}, {5, away, keep}, {35, away, remove}},
 		"unavailable from the start":      {{0, away, keep}, {29, away, keep}, {30, away, remove}},
 		"returns after a minute":          {{0, away, keep}, {30, away, remove}, {89, absent, keep}, {90, absent, put}, {91, fine, keep}},
 		"returns later after each":        {{0, away, keep}, {30, away, remove}, {90, absent, put}, {91, away, keep}, {121, away, remove}, {240, absent, keep}, {241, absent, put}},
 		"not later than after 10 minutes": {{0, away, keep}, {30, away, remove}, {90, absent, put}, {120, away, keep}, {150, away, remove}, {9000, absent, put}},
-		"somebody creates it meanwhile":   {{0, away, keep}, {30, away, remove}, {40, away, keep}, {69, away, keep}, {70, away, remove}},
+		"another client creates it":       {{0, away, keep}, {30, away, remove}, {40, away, keep}, {69, away, keep}, {70, away, remove}},
 		"deleted while it was back":       {{0, away, keep}, {30, away, remove}, {90, absent, put}, {95, fine, keep}, {100, absent, keep}, {5000, absent, keep}},
 		"of another Service":              {{0, foreign, keep}, {500, foreign, keep}},
 	} {

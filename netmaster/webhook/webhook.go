@@ -87,8 +87,8 @@ func New(cfg Config) *Handler {
 		reviews: make(chan struct{}, maxReviews),
 		places:  make(chan struct{}, maxAtWork),
 		total: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "flowkeep_netmaster_webhook_reviews_total",
-			Help: "Admission reviews of NetworkPolicies, by outcome: told what changes, nothing to tell, late, or " +
-				"failed."}, []string{"outcome"}),
+			Help: "Admission reviews of NetworkPolicies, by outcome: told (warnings list what changes), " +
+				"nothing (there is nothing to report), late, or failed."}, []string{"outcome"}),
 	}
 	for _, o := range []string{outcomeTold, outcomeLate, outcomeFailed, outcomeNone} {
 		h.total.WithLabelValues(o)
@@ -197,12 +197,12 @@ func unknown(why string) ([]string, string) {
 }
 
 func late() ([]string, string) {
-	return []string{prefix + "what this changes could not be computed in time; netctl diff tells"}, outcomeLate
+	return []string{prefix + "what this changes could not be computed in time; netctl diff shows it"}, outcomeLate
 }
 
 func tooLarge() ([]string, string) {
 	return []string{
-		prefix + "what this changes is not computed, for the policy is too large; netctl diff tells",
+		prefix + "what this changes is not computed, for the policy is too large; netctl diff shows it",
 	}, outcomeLate
 }
 

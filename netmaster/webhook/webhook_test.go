@@ -133,7 +133,7 @@ func TestReviews(t *testing.T) {
 		"an edit of something else": {request(admissionv1.Update, true, strings.Replace(dbPolicy, `"name": "db"`, `"name": "db", "labels": {"a": "b"}`, 1), dbPolicy), ""},
 		"an edit": {request(admissionv1.Update, false, dbPolicy, strings.Replace(dbPolicy, "Ingress", "Egress", 1)), "Flowkeep: 1 allowed -> " +
 			"denied, 0 denied -> allowed"},
-		"a policy in a dry run":    {request(admissionv1.Create, false, mode(policy.ModeDryRun), ""), "Flowkeep: no connection would be denied or allowed that is not so now|it is a dry run: it isolates nobody and allows nothing"},
+		"a policy in a dry run":    {request(admissionv1.Create, false, mode(policy.ModeDryRun), ""), "Flowkeep: no connection would be denied or allowed that is not so now|it is a dry run: it isolates no pod and allows nothing"},
 		"its end":                  {request(admissionv1.Update, false, dbPolicy, mode(policy.ModeDryRun)), "Flowkeep: 1 allowed -> denied, 0 denied -> allowed"},
 		"a mode that there is not": {request(admissionv1.Update, false, mode("Audit"), dbPolicy), "Flowkeep: 1 allowed -> denied, 0 denied -> allowed|metadata.annotations: flowkeep.io/enforcement cannot be \"Audit\": write dry-run"},
 		"what changes nothing":     {request(admissionv1.Create, false, strings.Replace(dbPolicy, `"app": "db"`, `"app": "x"`, 1), ""), ""},

@@ -192,7 +192,7 @@ func (c *census) count(node string, answer *inspect.NodeConnections) {
 	case answer.More > 0:
 		c.unknown(
 			node,
-			fmt.Sprintf("it has more kinds of connections than it tells: %d connections are not looked at",
+			fmt.Sprintf("it has more kinds of connections than it reports: %d connections are not looked at",
 				answer.More),
 		)
 	}

@@ -54,7 +54,7 @@ type Config struct {
 	Version            string
 	Logger             *slog.Logger
 	Registerer         prometheus.Registerer
-	Self               *process.Self // what is told to support; may be nil
+	Self               *process.Self // the state for a support bundle; may be nil
 	Health             *process.Health
 }
 

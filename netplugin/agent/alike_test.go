@@ -46,7 +46,8 @@ func sameGroups(a, b *groups.Replica) bool {
 	return same && len(a.Sets()) == len(b.Sets())
 }
 
-// What a node is sent of groups is on its disk, each set once, after any history and when all is written anew.
+// TestState_AlikeGroups checks that the groups that a node received are on its disk, each set once, after any history
+// of updates and after a rewrite of the file.
 func TestState_AlikeGroups(t *testing.T) {
 	s, _, err := openState(filepath.Join(t.TempDir(), "rules.db"))
 	if err != nil {

@@ -41,7 +41,7 @@ func (a *agent) attach(ctx context.Context, s session) error {
 			a.log.Debug("could not delete the groups of Services", "error", err)
 		}
 	}
-	if d.Empty() { // the switch may have taken its last change when nobody was there any more to say so
+	if d.Empty() { // the connection may have been lost after the last commit and before its purge
 		a.vswitchd.purge(ctx)
 	}
 	a.disk.finishPods()
@@ -52,7 +52,7 @@ func (a *agent) attach(ctx context.Context, s session) error {
 func (a *agent) bring(ctx context.Context, d *datapath.Difference) error {
 	stages := d.Stages()
 	if len(stages) > 1 {
-		a.log.Info("the switch has the flows of another layout; those of this one go beside them, then the old ones go")
+		a.log.Info("the switch has flows of another layout; adding the new flows before deleting the old ones")
 	}
 	for _, s := range stages {
 		if s.Drained {
@@ -71,8 +71,8 @@ func (a *agent) detach() {
 	a.report()
 }
 
-// checkComplete tells whether the flows that would be compiled now are all that should be: before that, comparing would
-// take away what a node with a lost state file still enforces.
+// checkComplete closes complete once the rules and the node's configuration are known, so that all desired flows can be
+// compiled. An earlier comparison would delete flows that a node with a lost state file still enforces.
 func (a *agent) checkComplete() {
 	if !a.rules.known || !a.node.configured {
 		return

@@ -77,7 +77,7 @@ func (c *counting) openCounters() error {
 	}
 	if setAside != "" {
 		c.a.metrics.stateCorrupt.Inc()
-		c.a.log.Error("the counters on disk were unreadable; counting begins anew", "file", setAside)
+		c.a.log.Error("the counters on disk were unreadable; counting restarts at zero", "file", setAside)
 	}
 	if refused := store.Refused(); refused != nil {
 		c.a.metrics.stateErrors.Inc()

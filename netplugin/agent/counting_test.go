@@ -185,10 +185,11 @@ func keepsCounting(t *testing.T, a *agent) {
 	t.Cleanup(func() { cancel(); <-done })
 }
 
-// TestASwitchThatDoesNotAnswer holds nobody up for long, and it is said.
+// TestASwitchThatDoesNotAnswer checks that a query of the counters returns soon, with the reason, when the switch does
+// not respond.
 func TestASwitchThatDoesNotAnswer(t *testing.T) {
 	a, _, _ := running(t)
-	body, err := a.inspector.Query(t.Context(), []byte(`{"kind": "counters"}`)) // nobody reads
+	body, err := a.inspector.Query(t.Context(), []byte(`{"kind": "counters"}`)) // keepCounting does not run
 	if err != nil || !strings.Contains(string(body), "takes long") {
 		t.Errorf("%s, %v", body, err)
 	}

@@ -20,7 +20,7 @@ type portList struct {
 }
 
 func (p *portList) EnsurePort(context.Context, string, *endpoints.Endpoint) (uint32, error) {
-	return 0, errors.New("no port is to be made")
+	return 0, errors.New("unexpected creation of a port")
 }
 
 func (p *portList) DeletePort(_ context.Context, name string, _ *endpoints.Endpoint) error {

@@ -98,18 +98,18 @@ func (dl *dropLog) flowsRefused(err error) {
 }
 
 func (dl *dropLog) unsupported(err error) {
-	dl.a.log.Warn("what is denied is not told of (netctl drops); it is denied all the same", "error", err)
+	dl.a.log.Warn("denied packets are not reported (netctl drops); policies are enforced all the same", "error", err)
 	dl.disable(err.Error())
 }
 
 // disable sets the reason why no denied packet is logged.
 func (dl *dropLog) disable(why string) {
-	dl.drops.Problem("what is denied is not told of: " + why)
+	dl.drops.Problem("denied packets are not reported: " + why)
 	dl.setDryRunProblem(why)
 }
 
 func (dl *dropLog) setDryRunProblem(why string) {
-	dl.dryRuns.Problem("what dry runs would deny is counted, and not told of: " + why)
+	dl.dryRuns.Problem("packets that a dry run would deny are counted, but not reported: " + why)
 }
 
 // clearDryRunProblem clears the problem if the switch has meters and refuses no flow that reports dry runs.
@@ -146,7 +146,7 @@ func (dl *dropLog) keepDrops(ctx context.Context) {
 	}
 	for ctx.Err() == nil {
 		if err := dl.listen(ctx); err != nil && ctx.Err() == nil {
-			dl.a.log.Debug("the switch does not tell of what it denies", "error", err, "retry", retryEvery)
+			dl.a.log.Debug("could not receive denied packets from the switch", "error", err, "retry", retryEvery)
 		}
 		select {
 		case <-time.After(retryEvery):

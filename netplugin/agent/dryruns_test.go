@@ -105,11 +105,13 @@ func TestARefusedDryRunChangesNothing(t *testing.T) {
 	}
 	for _, e := range errs {
 		if len(e.Rules) == 0 || slices.ContainsFunc(e.Rules, func(k policy.Key) bool { return !dryRun[k] }) {
-			t.Errorf("told %+v", e)
+			t.Errorf("reported %+v", e)
 		}
 	}
-	if len(errs) == 0 || a.dropLog.dryRuns.Ask(&stats.DropQuery{}).Problem == "" || a.dropLog.drops.Ask(&stats.DropQuery{}).Problem != "" {
-		t.Errorf("%d told to netmaster; who asks: %q, of what is denied %q", len(errs), a.dropLog.dryRuns.Ask(&stats.DropQuery{}).Problem, a.dropLog.drops.Ask(&stats.DropQuery{}).Problem)
+	dryRuns := a.dropLog.dryRuns.Ask(&stats.DropQuery{}).Problem
+	drops := a.dropLog.drops.Ask(&stats.DropQuery{}).Problem
+	if len(errs) == 0 || dryRuns == "" || drops != "" {
+		t.Errorf("%d errors at netmaster; problem of dry runs %q, of denied packets %q", len(errs), dryRuns, drops)
 	}
 	if err := a.do(t.Context(), func() {
 		a.dropLog.ensureMeters(t.Context(), s) // as after any drift
@@ -117,7 +119,7 @@ func TestARefusedDryRunChangesNothing(t *testing.T) {
 			t.Error("what is refused still is no problem any more")
 		}
 		if a.session == nil || telling(s) == 0 {
-			t.Error("the switch is given up, or what is denied is not told of")
+			t.Error("the switch is given up, or denied packets are not reported")
 		}
 		held := 0
 		for _, f := range s.holds {

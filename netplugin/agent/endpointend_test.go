@@ -339,15 +339,16 @@ func leavesItsService(t *testing.T, then condition) {
 		t.Logf("deleted %v after the flows were in the switch", time.Since(sent))
 	}
 	for _, six := range []bool{false, true} {
-		s.want(tcp[six], 1, "TCP, of before")
+		s.want(tcp[six], 1, "earlier TCP connection")
 		for range 8 {
 			s.open("tcp", six, 2, "new, TCP").Close()
 		}
 		s.open("udp", six, 2, "new, UDP")
 		if then.serving {
-			s.want(udp[six], 1, "UDP, of before")
+			s.want(udp[six], 1, "earlier UDP connection")
 		} else {
-			s.until("UDP of before goes on to the other pod", func() bool { // after responses to the requests above
+			// The responses to the requests above come first.
+			s.until("the earlier UDP connection moves to the other pod", func() bool {
 				got, err := s.responds(udp[six])
 				return err == nil && got == 2
 			})

@@ -58,7 +58,7 @@ func TestCheckCount_RestoresFlows(t *testing.T) {
 	}
 	check()
 	if n := driftChecks(t, a); n != 0 {
-		t.Fatalf("%d comparisons of a switch that nobody changed", n)
+		t.Fatalf("%d drift checks of an unchanged switch", n)
 	}
 	want := checked.want
 	for _, change := range []string{"del-flows", "add-flow table=0,priority=65535,actions=NORMAL", "del-flows"} {

@@ -180,10 +180,10 @@ func (lp *localPods) shut(ctx context.Context, p *pod) error {
 // ADD fails again and again, has one more of them each time: they would delay it when netmaster has it at last.
 const mostEarlier = 8
 
-// unannounced: the wiring is no longer what netmaster is to answer for.
+// unannounced ends the announcement of an attached endpoint: netmaster's response to it is no longer expected.
 func (lp *localPods) unannounced(e *endpoints.Endpoint) {
 	if lp.asked.end(lifeOf(e)) > mostEarlier {
-		lp.a.client.Anew("netmaster did not have a pod that was announced again and again")
+		lp.a.client.Anew("netmaster had no record of a pod after repeated announcements")
 	}
 }
 

@@ -99,7 +99,7 @@ type runner struct {
 	feed     *feed.Client
 	clusters []netip.Prefix
 	exempted []netip.Prefix // from the masquerade
-	attached chan struct{}  // told of when a switch was connected anew; has room for one
+	attached chan struct{}  // receives a value when a switch connects again; has room for one
 	// lostLinks receives a value when a link of the bridge's own ports is missing; has room for one.
 	lostLinks chan struct{}
 }

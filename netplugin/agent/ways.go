@@ -35,7 +35,7 @@ func (p passage) at(now time.Time) hostnet.PeerWay {
 	return hostnet.PeerWay{Routed: !routed, Bare: true}
 }
 
-// sendsOld reports whether packets still leave by the way of before the change.
+// sendsOld reports whether packets still leave by the way that applied before the change.
 func (p passage) sendsOld(now time.Time) bool {
 	return !p.since.IsZero() && now.Sub(p.since) < waySendAfter
 }

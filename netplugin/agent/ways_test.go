@@ -76,7 +76,8 @@ func TestWays_BothEndsMeet(t *testing.T) {
 	}
 }
 
-// TestWays_ChangeTakenBack sends by the way of before throughout, since the other end may not have seen the change.
+// TestWays_ChangeTakenBack checks that packets keep the original way while a change is made and reverted, since the
+// other end may not have seen the change.
 func TestWays_ChangeTakenBack(t *testing.T) {
 	near := []policy.NodeInfo{segmentNode(2, 1), segmentNode(2, 2)}
 	far := []policy.NodeInfo{near[0], segmentNode(3, 2)}

@@ -63,7 +63,7 @@ func TestARealSwitchForgetsADeadPodsConnections(t *testing.T) {
 		}
 		return strings.Count(text, "orig="), text
 	}
-	for deadline := time.Now().Add(2 * time.Minute); ; { // packets are forwarded beside
+	for deadline := time.Now().Add(2 * time.Minute); ; { // forwarding is asynchronous
 		if n, text := holds(65522); n == 3 {
 			break
 		} else if time.Now().After(deadline) {

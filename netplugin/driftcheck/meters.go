@@ -89,10 +89,10 @@ func (f *meterFinding) describe() inspect.Difference {
 		Kind:      "meter",
 		Match:     fmt.Sprintf("meter=%d", shown.ID),
 		Actions:   meterText(shown),
-		Note:      "by it is told what is denied",
+		Note:      "limits the samples of denied packets",
 	}
 	if pipeline.IsBandwidthMeter(shown.ID) {
-		d.Note = "by it a pod's bandwidth is limited"
+		d.Note = "limits a pod's bandwidth"
 	}
 	if f.kind == inspect.FlowExtra {
 		d.Note = "not Flowkeep's"

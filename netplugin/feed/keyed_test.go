@@ -111,8 +111,8 @@ func TestListOfNodes(t *testing.T) {
 	}
 }
 
-// TestServicesOfSession: Services are taken over beside the list of nodes, are in the hello, and request the whole by
-// themselves. A node that holds none ignores them.
+// TestServicesOfSession checks that a session stores Services next to the list of nodes, sends them in the hello, and
+// requests a full copy of them separately. A node without Services ignores them.
 func TestServicesOfSession(t *testing.T) {
 	var held keyed.Set
 	h := new(nodeHandler)

@@ -73,8 +73,8 @@ func TestSetup_ForwardDrops(t *testing.T) {
 	})
 }
 
-// Where iptables-legacy drops what is forwarded, and accepts no pods' packets, the node is told so with the rules that
-// help.
+// TestLegacyDrops checks that LegacyDrops returns an error if iptables-legacy drops forwarded packets and no rule
+// accepts those of pods.
 func TestLegacyDrops(t *testing.T) {
 	if _, err := exec.LookPath("iptables-legacy"); err != nil {
 		t.Skip("needs iptables-legacy")

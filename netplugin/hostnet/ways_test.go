@@ -59,7 +59,7 @@ func TestSetup_NoPeerIsRouted(t *testing.T) {
 	}
 }
 
-// A peer is left out if it is to be routed to and is not on-link, and it is no error.
+// TestSetup_RoutedPeerThatIsNotOnLink checks that Setup leaves out a routed peer that is not on-link, without an error.
 func TestSetup_RoutedPeerThatIsNotOnLink(t *testing.T) {
 	h := host(t)
 	cfg := mixedConfig()

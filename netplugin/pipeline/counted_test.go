@@ -119,12 +119,12 @@ func (p *meteredPods) talk(send func(from, to netip.Addr, source, port uint16)) 
 	return map[tally]uint64{{MeterPackets, 0}: 15 + 4 + 1, {MeterConnections, 0}: 3 + 1, {MeterPackets, 2}: 15, {MeterConnections, 2}: 3, {MeterDenied, 0}: 4 + 2}
 }
 
-// TestEachPacketCountsOnce: of both directions, for the rule that let it on; a connection counts when it is committed, and what is
-// denied for whoever isolates.
+// TestEachPacketCountsOnce checks that a packet of either direction counts once, for the rule that allowed it. A
+// connection counts when it is committed, and a denied packet counts for each policy that isolates the pod.
 func TestEachPacketCountsOnce(t *testing.T) {
 	for _, dryRun := range []bool{false, true} {
 		countsOnce(t, dryRun, testConfig.Meters)
-		countsOnce(t, dryRun, 0) // of nothing is told
+		countsOnce(t, dryRun, 0) // without samples
 	}
 }
 

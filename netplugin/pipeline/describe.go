@@ -48,9 +48,9 @@ func (c *Compiler) Describe(f *ofctl.Flow) Note {
 		case f.Table == TableUnreachable:
 			n.Text = "has packets to absent pods answered that come from " + n.Text
 		case TellsOfDryRuns(f.Table):
-			n.Text = "tells of what a dry run would deny at " + n.Text
+			n.Text = "reports what a dry run would deny at " + n.Text
 		case Tells(f.Table):
-			n.Text = "tells of what is denied at " + n.Text
+			n.Text = "reports what is denied at " + n.Text
 		}
 	case KindClause:
 		for _, a := range f.Actions {

@@ -19,7 +19,7 @@ func keyOf(f *ofctl.Flow) flowKey { return flowKey{f.Table, f.Priority, f.Match}
 type flowSet struct {
 	now        map[flowKey]*entry
 	before     map[flowKey]*ofctl.Flow // touched since the last take; nil: there was none
-	order      []flowKey               // of before, as they were touched
+	order      []flowKey               // keys of the map before, in the order of the changes
 	driftCheck *DriftCheck             // under way; nil: none
 	// fresh: there was no take yet. All flows are additions, and nothing is noted of each.
 	fresh bool

@@ -59,7 +59,7 @@ func TestLed_EachEndpointIsCounted(t *testing.T) {
 	}
 }
 
-// TestLed_WithoutEndpoints: the frontends count what nobody serves.
+// TestLed_WithoutEndpoints checks that the frontends of a Service without endpoints count packets.
 func TestLed_WithoutEndpoints(t *testing.T) {
 	c := New(withServices(), nil)
 	c.PutService(aService("a", 0))

@@ -581,12 +581,13 @@ func (l *flowList) resolution(cfg *Config, e *LocalEndpoint, a netip.Addr) {
 
 var linkLocal = netip.MustParsePrefix("fe80::/10")
 
-// discovery is neighbour solicitation and advertisement (RFC 4861) between a pod's address and the gateway's. They
-// are not judged, so they must be no way to carry anything further: the node's stack forwards them as it does all
-// else, for whoever sends them. So a pod's go to the gateway's own addresses alone, which are its address, the
-// multicast address of that, and link-local ones. Targets are not looked at: a pod can make up one for each packet,
-// and the gateway's neighbour table decides nothing. What comes to the pod is the node's own: nobody else's packets
-// with these sources get through its stack.
+// discovery adds the flows for neighbour solicitation and advertisement (RFC 4861) between a pod's address and the
+// gateway's. Policies do not evaluate these messages, so the flows must not let a pod send packets further: the node's
+// stack forwards such a message like any other packet, from any sender. Therefore a pod's messages pass only to the
+// gateway's own addresses: its address, the solicited-node multicast address of that, and link-local ones. The flows do
+// not match on the target of a pod's message: a pod can invent one for each packet, and no verdict depends on the
+// gateway's neighbour table. Messages to the pod come from the node itself: its stack forwards no packet of another
+// host with these sources.
 func (l *flowList) discovery(cfg *Config, e *LocalEndpoint, a, gateway netip.Addr) {
 	add := func(kind uint8, m ofctl.Match, out uint32) {
 		m.Untagged = m.InPort == e.Port

@@ -34,10 +34,11 @@ const (
 // MetersOfAKind is how many of the meters there are for one kind of packets.
 func MetersOfAKind(rate uint32) uint32 { return min(rate, mostMeters) }
 
-// Meters are those by which packets that are denied are told of, rate a second in all. Each has the same part of
-// the rate, so that one pod's do not hide the others', and lets a quarter of the rate through at once, for what is
-// denied comes in bursts. As many tell of connections that a dry run would deny, and as many more, of a packet a
-// second, of those that began before it. Others bound what pods open (OpeningRate).
+// Meters returns the meters of a switch. The first ones limit the samples of denied packets to rate a second in total.
+// Each has an equal share of the rate, so that the packets of one pod do not hide those of others. Its burst is a
+// quarter of the rate, as denied packets come in bursts. As many meters limit the samples of connections that a dry run
+// would deny. As many again, at one packet a second, limit the samples of connections that are older than the dry run.
+// The last ones limit how fast pods open connections to Services (OpeningRate).
 func Meters(rate uint32) []ofctl.Meter {
 	n := MetersOfAKind(rate)
 	var list []ofctl.Meter
@@ -56,8 +57,8 @@ func Meters(rate uint32) []ofctl.Meter {
 	return list
 }
 
-// OpeningRate is how many connections to Services a pod may open a second; at once it may open twice as many. An
-// unanswered datagram is tracked for 30 s, so a pod keeps some 30,000 entries at most that nobody answers.
+// OpeningRate is the number of connections to Services that a pod may open a second; the burst is twice as many.
+// Conntrack keeps the entry of an unanswered datagram for 30 s, so a pod has at most some 30,000 unanswered entries.
 const OpeningRate = 1000
 
 // The meters that bound new connections to Services. A pod has one, with those pods whose port has the same

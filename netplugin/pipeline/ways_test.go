@@ -163,7 +163,8 @@ func TestWays_NodesInTheClusterCIDR(t *testing.T) {
 	dropped(t, "another host with such an address", n.sw.Inject(testGateway, fake.IP(nodeAddr(77), four(2, 2), 6, 80)))
 }
 
-// A change of ways leaves no flow of before, and a node all of whose peers are tunnelled has those of mode geneve.
+// TestWays_LeaveNothing checks that a change of ways leaves no old flow, and that a node with only tunnelled peers has
+// the flows of mode geneve.
 func TestWays_LeaveNothing(t *testing.T) {
 	n := newMixedNode(t, 1, map[byte]Peer{2: wayTunnel, 3: wayTunnel})
 	plain := newTunnelNode(t, 1, 2, 3)

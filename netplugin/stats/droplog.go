@@ -109,7 +109,7 @@ func (l *dropLog) rename(e *DropEvent, n DropNames) {
 	}
 }
 
-// begin makes a record.
+// begin adds a record.
 func (l *dropLog) begin(e *DropEvent, n DropNames, now time.Time) *DropRecord {
 	of := l.of(&e.DropKey)
 	if of.Len() >= mostOfAPod {
@@ -121,7 +121,7 @@ func (l *dropLog) begin(e *DropEvent, n DropNames, now time.Time) *DropRecord {
 	l.seq++
 	r := &DropRecord{DropEvent: *e, First: now, Last: now, Packets: 1, Connections: 1, DropNames: n, named: now, Seq: l.seq}
 	r.recent[0] = e.SrcPort
-	l.open[e.DropKey] = l.of(&e.DropKey).PushBack(r) // a list that was emptied is made anew
+	l.open[e.DropKey] = l.of(&e.DropKey).PushBack(r) // recreates a list that was emptied
 	l.size++
 	return r
 }

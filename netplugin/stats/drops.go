@@ -178,9 +178,10 @@ func (c *Drops) Problem(text string) {
 	c.problem = text
 }
 
-// DropQuery is what of the records is wanted.
+// DropQuery is a request for drop records.
 type DropQuery struct {
-	// Epoch and Seq are those of the last answer, and mean what is newer; 0: all there is. Those of another run of the node count as 0.
+	// Epoch and Seq are those of the previous response, and select newer records; 0: all. Those of another run of
+	// netplugin count as 0.
 	Epoch, Seq uint64
 	// Addresses narrows them to those from or to one; nil: all.
 	Addresses []netip.Addr

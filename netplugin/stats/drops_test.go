@@ -200,16 +200,16 @@ func TestWhatIsNotToldIsCounted(t *testing.T) {
 	}
 	c.at(0, denied(1, 2, 1), denied(1, 2, 2))
 	if n := metered(501, 1000); n != 0 {
-		t.Errorf("%d untold before all were counted", n)
+		t.Errorf("%d suppressed before all were counted", n)
 	}
 	if n := metered(505, 1010); n != 13 {
-		t.Errorf("%d untold, want 13", n)
+		t.Errorf("%d suppressed, want 13", n)
 	}
 	if n := metered(3, 0); n != 16 {
-		t.Errorf("%d untold after the switch dropsBegan anew, want 16", n)
+		t.Errorf("%d suppressed after a restart of the switch, want 16", n)
 	}
 	if n := metered(); n != 16 {
-		t.Errorf("%d untold, want 16", n)
+		t.Errorf("%d suppressed, want 16", n)
 	}
 }
 

@@ -6,7 +6,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// mostSeries is how many places are told as metrics; a node that has more tells that, and the rest to netctl only.
+// mostSeries is the maximum number of places that are exported as metrics. A metric has the number of the remaining
+// places; their counts are only in netctl.
 const mostSeries = 10_000
 
 // ledgerCollector exports the counts of a ledger, by policy, direction and index of the rule.

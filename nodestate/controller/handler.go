@@ -126,8 +126,8 @@ func (h *Handler) Pass(ctx context.Context, nodes map[string]bool) (again map[st
 	}
 	again = map[string]bool{}
 	h.releaseIdle(round, again)
-	untold, err := h.tellPolicies(ctx, round, again)
-	err = errors.Join(err, h.writeNodes(ctx, round, untold, again))
+	unwritten, err := h.tellPolicies(ctx, round, again)
+	err = errors.Join(err, h.writeNodes(ctx, round, unwritten, again))
 	gone, goneErr := h.forgetBlockers(ctx, round)
 	maps.Copy(again, gone)
 	return again, errors.Join(err, goneErr)
@@ -298,8 +298,10 @@ func writes(round *nodeconfig.Round) bool {
 }
 
 // tellPolicies writes policies' statuses that are due, and returns the names of those that could not be written.
-func (h *Handler) tellPolicies(ctx context.Context, round *nodeconfig.Round, again map[string]bool) (untold map[string]bool, failed error) {
-	untold = map[string]bool{}
+func (h *Handler) tellPolicies(
+	ctx context.Context, round *nodeconfig.Round, again map[string]bool,
+) (unwritten map[string]bool, failed error) {
+	unwritten = map[string]bool{}
 	byName := h.byName()
 	for _, name := range slices.Sorted(maps.Keys(round.Reports)) {
 		report, p := round.Reports[name], byName[name]
@@ -317,7 +319,7 @@ func (h *Handler) tellPolicies(ctx context.Context, round *nodeconfig.Round, aga
 		stored, err := h.Objects.UpdatePolicyStatus(ctx, &o)
 		h.Metrics.wrote("policy", err)
 		if err != nil {
-			untold[name], failed = true, cmp.Or(failed, wrapped("update the status of policy "+name, err))
+			unwritten[name], failed = true, cmp.Or(failed, wrapped("update the status of policy "+name, err))
 			for _, node := range report.Nodes() {
 				again[node] = true
 			}
@@ -325,14 +327,16 @@ func (h *Handler) tellPolicies(ctx context.Context, round *nodeconfig.Round, aga
 		}
 		h.policies[p.object.UID] = &policy{stored, p.policy, nodeconfig.StandingOf(stored)}
 	}
-	return untold, failed
+	return unwritten, failed
 }
 
 // writeNodes writes the desires of nodes whose turns are all stored.
-func (h *Handler) writeNodes(ctx context.Context, round *nodeconfig.Round, untold, again map[string]bool) (failed error) {
+func (h *Handler) writeNodes(
+	ctx context.Context, round *nodeconfig.Round, unwritten, again map[string]bool,
+) (failed error) {
 	for _, node := range slices.Sorted(maps.Keys(round.Decisions)) {
 		d := round.Decisions[node]
-		if d.Write == nil || slices.ContainsFunc(d.Claims, func(policy string) bool { return untold[policy] }) {
+		if d.Write == nil || slices.ContainsFunc(d.Claims, func(policy string) bool { return unwritten[policy] }) {
 			continue
 		}
 		o := *h.states[node].object

@@ -167,8 +167,8 @@ func TestRollbackFromEveryStep(t *testing.T) {
 	t.Logf("%d failures", failures)
 }
 
-// TestApply_LeavesAVLANUp: the kernel takes a VLAN down and up with the interface that it lies upon, and nobody asked
-// for it to be down.
+// TestApply_LeavesAVLANUp: the kernel takes a VLAN down with its base interface. The VLAN comes up again with it,
+// unless an administrator took the VLAN itself down.
 func TestApply_LeavesAVLANUp(t *testing.T) {
 	f := newFake()
 	b := onFake(f)

@@ -178,7 +178,7 @@ func TestPlanOfDocuments(t *testing.T) {
 	}
 }
 
-// desirable is a report as somebody may desire it: without what is only reported.
+// desirable returns a report without its status-only fields, so that it can be used as a desired state.
 func desirable(s nmstate.State) nmstate.State {
 	out := nmstate.Canonical(s)
 	delete(out, "dns-resolver")

@@ -149,7 +149,7 @@ var resolverOwners = []resolverOwner{
 	},
 }
 
-// ownerOf returns who writes the file, nil where that is nobody that is known.
+// ownerOf returns the program that generates the file, or nil if it is not a known one.
 func ownerOf(path, text string) *resolverOwner {
 	for _, o := range resolverOwners {
 		if strings.Contains(path, o.path) || strings.Contains(text, o.text) {
@@ -207,7 +207,7 @@ func (r *resolver) write(root, path string) error {
 	return nil
 }
 
-// replaceFile writes beside the file, onto the disk, and renames.
+// replaceFile replaces a file atomically: it writes and syncs a temporary file in the same folder and renames it.
 func replaceFile(path string, content []byte, mode fs.FileMode) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-")
 	if err != nil {

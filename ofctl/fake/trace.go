@@ -14,7 +14,7 @@ type Result struct {
 	InPort  uint32
 	Steps   []Step
 	Outputs []Output
-	// Told is the number of times that a flow sent the packet to the controller; meters are ignored.
+	// Told is the number of copies of the packet that flows sent to the controller; meters are ignored.
 	Told int
 }
 

@@ -87,7 +87,7 @@ func TestTryOfADryRun(t *testing.T) {
 	staged := *w.Policies[0]
 	staged.DryRun = true
 	_, tried := explain.Try(w, []explain.Attempt{{Policy: &staged}})
-	if len(tried) != 1 || tried[0].Action != explain.Changed || !slices.Contains(tried[0].Notes, "it is a dry run: it isolates nobody and allows nothing") {
+	if len(tried) != 1 || tried[0].Action != explain.Changed || !slices.Contains(tried[0].Notes, "it is a dry run: it isolates no pod and allows nothing") {
 		t.Errorf("from enforced: %+v", tried)
 	}
 	after, _ := explain.Try(w, []explain.Attempt{{Policy: &staged}})

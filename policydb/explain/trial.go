@@ -120,7 +120,7 @@ func notes(p *policy.Policy) (notes []string) {
 		notes = append(notes, policy.ProblemText(problem))
 	}
 	if p.DryRun {
-		notes = append(notes, "it is a dry run: it isolates nobody and allows nothing")
+		notes = append(notes, "it is a dry run: it isolates no pod and allows nothing")
 	}
 	return notes
 }

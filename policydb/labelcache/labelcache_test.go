@@ -169,7 +169,7 @@ func TestPut_TooLargeForTheProcess(t *testing.T) {
 			}
 			mustGet(t, c, "kept", 6, refuse, "", InProcess)
 			if _, _, ok := c.Get("k", at(5)); ok {
-				t.Error("the value of before is still there")
+				t.Error("the old value is still cached")
 			}
 			c.Put("k", at(7), make([]byte, largest), false)
 			if v, _, ok := c.Get("k", at(7)); !ok || len(v) != largest || c.Stats().TooLarge != 1 {

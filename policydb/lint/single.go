@@ -26,7 +26,7 @@ func (k *checker) policy(pol *policy.Policy) {
 	if pol.DryRun {
 		k.find(OnlyDryRun, at{policy: pol, field: "metadata.annotations"},
 			"take the annotation flowkeep.io/enforcement away once netctl dry-run shows nothing that should pass",
-			"it is a dry run: it isolates nobody and allows nothing")
+			"it is a dry run: it isolates no pod and allows nothing")
 	}
 	if len(k.choose(pol.Namespace, &pol.AppliedTo)) == 0 {
 		k.find(NobodyIsolated, whole.in(".podSelector"),

@@ -11,7 +11,7 @@ func secretPath(namespace, name string) string {
 	return "/api/v1/namespaces/" + namespace + "/secrets/" + name
 }
 
-// certificate makes a TLS Secret; its content is no certificate, as nobody reads it here.
+// certificate creates a TLS Secret. Its content is not a valid certificate, since no component parses it here.
 func (w *world) certificate(name, content string) {
 	w.Helper()
 	w.on(w.Hub, w.ns, fmt.Sprintf(`{apiVersion: v1, kind: Secret, metadata: {name: %s}, type: kubernetes.io/tls, data: {tls.crt: %s, tls.key: a2V5}}`,
