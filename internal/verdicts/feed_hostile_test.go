@@ -358,7 +358,7 @@ func TestANodeThatTakesNothingIsLetGo(t *testing.T) {
 	h.until(t, "the other node's span", func() bool { return h.same(want) })
 	eventually(t, "the deaf node to be let go", func() bool {
 		st := m.status(deaf)
-		return !st.Connected && strings.Contains(st.Refused, "takes nothing")
+		return !st.Connected && strings.Contains(st.Refused, "no longer receives updates")
 	})
 	back := newHolder()
 	defer m.join(deaf, deaf, back)()
