@@ -84,7 +84,7 @@ func serviceConfig() pipeline.Config {
 func startServices(t *testing.T) *serviceSwitch {
 	t.Helper()
 	s := &serviceSwitch{T: t, datapath: serviceDatapath(t), cfg: serviceConfig()}
-	besideOthers(t, s.datapath)
+	runInParallel(t, s.datapath)
 	netns.New(t).Enter(t)
 	s.cfg.Services.Held = s.datapath == "netdev"
 	s.cfg.Services.SCTPPorts = s.datapath == "system"
