@@ -3,11 +3,7 @@ package systemtests
 import (
 	"flag"
 	"fmt"
-	"go/ast"
-	"go/parser"
-	gotoken "go/token"
 	"maps"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -15,15 +11,20 @@ import (
 
 // set is the part of the tests that this process runs. The parts exist because their tests share a cluster in
 // different ways: shared tests run in parallel; those of the other sets run one after another, on a cluster a set.
-var set = flag.String("set", "", "run only the tests of a set: shared, exclusive, quiet or nodes; "+
+var set = flag.String("set", "", "run only the tests of a set: shared, exclusive, quiet, nodes or static; "+
 	"empty: all that -test.run selects")
 
-// sets holds the tests that need a cluster to themselves, by set and name, with the reason. All others are shared.
+// sets holds the tests that need a cluster to themselves, or none, by set and name, with the reason. All others are
+// shared.
 var sets = map[string]map[string]string{
 	"exclusive": exclusiveTests,
 	"quiet":     quietTests,
 	"nodes":     nodesTests,
+	staticSet:   staticTests,
 }
+
+// staticSet is the set of tests that run without a cluster, as a part of make preflight.
+const staticSet = "static"
 
 // exclusiveTests need the cluster to themselves: they measure, or kill, stop or replace one of its processes, change
 // what all pods of a node depend on, or compare a figure of the whole cluster. They run on the cluster of the shared
@@ -138,6 +139,16 @@ var nodesTests = map[string]string{
 	"TestVerifyOfWhoIsAway":               "suspends netplugin",
 }
 
+// staticTests need no cluster.
+var staticTests = map[string]string{
+	"TestClusterScopedObjects_AreFound":      "evaluates source text",
+	"TestClusterScopedObjects_Collide":       "compares lists",
+	"TestClusterScopedObjects_OfSharedTests": "reads the source files of the tests",
+	"TestIsShared":                           "reads the sets",
+	"TestSetsAreDisjoint":                    "reads the sets",
+	"TestSetsNameTestsThatExist":             "reads the source files of the tests",
+}
+
 // isShared reports whether a test runs in parallel with others on one cluster. Subtests belong to their test.
 func isShared(test string) bool {
 	test, _, _ = strings.Cut(test, "/")
@@ -191,19 +202,9 @@ func TestIsShared(t *testing.T) {
 // declaredTests returns the names of the test functions in this package's files.
 func declaredTests(t *testing.T) (names []string) {
 	t.Helper()
-	files, err := filepath.Glob("*_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range files {
-		file, err := parser.ParseFile(gotoken.NewFileSet(), name, nil, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, d := range file.Decls {
-			if f, is := d.(*ast.FuncDecl); is && f.Recv == nil && strings.HasPrefix(f.Name.Name, "Test") {
-				names = append(names, f.Name.Name)
-			}
+	for name := range declarationsOf(parseFiles(t, "*_test.go")).functions {
+		if strings.HasPrefix(name, "Test") {
+			names = append(names, name)
 		}
 	}
 	return names
