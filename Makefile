@@ -1,5 +1,5 @@
 # Each verb is one script; read it for what it does. FLOWKEEP_CACHE (default /var/cache/flowkeep) holds what is built once.
-.PHONY: try try-down docs krew images test-full screenshots cyclonus help demo demo-down demo-fleet build test lint unit fuzz system test-kernel conformance soak bench generate
+.PHONY: try try-down docs krew images test-full screenshots cyclonus help demo demo-down demo-fleet build test lint unit fuzz system test-kernel conformance soak bench generate preflight
 
 help: ## what there is
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +24,8 @@ krew: ## netctl as kubectl's plugin for all platforms, with krew's manifest, int
 	@VERSION='$(VERSION)' URL='$(URL)' scripts/krew $(ARGS)
 test: ## everything that guards enforcement: lint, unit, system tests; the last line counts (docs/testing.md)
 	@scripts/test
+preflight: ## what would fail make test for sure, in at most 3 minutes: formats, subjects, generated files, tests compile
+	@scripts/preflight
 lint: ## golangci-lint with the checks of go vet, gofmt
 	@scripts/lint
 unit: ## unit and property tests, with the race detector where there are goroutines
