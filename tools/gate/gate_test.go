@@ -119,11 +119,36 @@ func TestGate(t *testing.T) {
 	}
 }
 
-// TestGate_BuildFails: nothing runs after a failed build.
-func TestGate_BuildFails(t *testing.T) {
-	g, out := testGate(t, "", "exit 1", passes)
-	g.phases[0].Name, g.phases[0].Suites[0].Name = buildPhase, buildPhase
-	if code := g.run(t.Context()); code != 1 || !strings.HasSuffix(out.String(), "\ntests: 0 passed, 2 failed, 0 skipped\n") {
+// TestGate_RequiredPhaseFails: no later phase runs, and no test runs once more.
+func TestGate_RequiredPhaseFails(t *testing.T) {
+	for name, c := range map[string]struct{ suite, command, want string }{
+		"a test":           {"preflight", fails, "\nfailed: p.TestA: a_test.go:7: lost (phase required)\n"},
+		"a suite":          {"preflight", passes + "exit 1", "\nfailed: preflight: exit status 1\n"},
+		"a build, no test": {buildPhase, "exit 1", "\nfailed: build: exit status 1\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, out := testGate(t, "touch again;"+passes, c.command, "touch later;"+passes)
+			g.phases[0].Name, g.phases[0].Required, g.phases[0].Suites[0].Name = "required", true, c.suite
+			code, text := g.run(t.Context()), out.String()
+			if code != 1 || !strings.Contains(text, c.want) || !strings.HasSuffix(text, " 2 failed, 0 skipped\n") ||
+				!strings.Contains(text, "\nfailed: required: no later phase ran\n") {
+				t.Errorf("code %d, want a line %q:\n%s", code, c.want, text)
+			}
+			for _, file := range []string{"later", "again"} {
+				if _, err := os.Stat(filepath.Join(g.root, file)); err == nil {
+					t.Errorf("%s ran:\n%s", file, text)
+				}
+			}
+		})
+	}
+}
+
+// TestGate_RequiredPhasePasses: the next phase runs.
+func TestGate_RequiredPhasePasses(t *testing.T) {
+	g, out := testGate(t, "", passes, passes)
+	g.phases[0].Required = true
+	code := g.run(t.Context())
+	if code != 0 || !strings.HasSuffix(out.String(), "tests: 2 passed, 0 failed, 0 skipped\n") {
 		t.Errorf("code %d:\n%s", code, out)
 	}
 }

@@ -190,9 +190,19 @@ func (g *gate) runPhases(ctx context.Context) {
 			g.fail(p.Name, fmt.Sprintf("did not run: it had to begin before minute %.0f", phasesEnd.Minutes()))
 			continue
 		}
-		if !g.runSuites(ctx, p, limit) && p.Name == buildPhase {
-			g.fail(p.Name, "failed: no test ran")
+		if !g.runSuites(ctx, p, limit) && p.Required {
+			g.fail(p.Name, "no later phase ran")
+			g.bar("phase " + p.Name)
 			return
+		}
+	}
+}
+
+// bar keeps the tests that failed from running once more, with the reason.
+func (g *gate) bar(reason string) {
+	for _, t := range g.tests {
+		if t.Failed && t.Barred == "" {
+			t.Barred = reason
 		}
 	}
 }
@@ -317,7 +327,8 @@ func (g *gate) rerun(ctx context.Context) {
 			failed = append(failed, t)
 		}
 	}
-	if len(failed) == 0 {
+	reruns := chooseReruns(failed, len(g.errors))
+	if len(reruns) == 0 {
 		return
 	}
 	const phase = "second run of failed tests"
@@ -325,7 +336,7 @@ func (g *gate) rerun(ctx context.Context) {
 		g.measureSlowness(phase)
 	}
 	g.setPhase(phase)
-	for _, r := range chooseReruns(failed, len(g.errors)) {
+	for _, r := range reruns {
 		g.settle(ctx, r)
 	}
 }

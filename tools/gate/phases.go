@@ -13,6 +13,8 @@ type Suite struct {
 type Phase struct {
 	Name   string
 	Suites []Suite
+	// Required reports whether the gate ends when the phase fails: no later phase runs, and no test a second time.
+	Required bool
 	// Bounds are the minutes that the phase may take at slowness 1, 2 and 3; zero: until phasesEnd.
 	Bounds [maxSlowness]int
 }
@@ -36,15 +38,16 @@ var ownSuites = []string{fleetSuite, "try", "hostile"}
 // setSuites are the suites on sandbox clusters. Their packages are systemtests/NAME.
 var setSuites = []string{"shared", "nodes", "exclusive", "quiet"}
 
-// allPhases returns the phases of the gate. No compiler runs in the phases after the first one: scripts/test -build
-// compiles all programs and tests. lint, unit and fleet measure nothing.
+// allPhases returns the phases of the gate. No compiler runs in the phases after the first two: scripts/preflight and
+// scripts/test -build compile all programs and tests. lint, unit and fleet measure nothing.
 func allPhases() []Phase {
 	suite := func(name string, command ...string) Suite { return Suite{Name: name, Command: command} }
 	set := func(name string, sandboxes ...string) Suite {
 		return Suite{name, []string{"scripts/system", "-only", name}, sandboxes}
 	}
 	return []Phase{
-		{Name: buildPhase, Suites: []Suite{suite(buildPhase, "scripts/test", "-build")}},
+		{Name: "preflight", Suites: []Suite{suite("preflight", "scripts/preflight")}, Required: true},
+		{Name: buildPhase, Suites: []Suite{suite(buildPhase, "scripts/test", "-build")}, Required: true},
 		{
 			Name: "lint, unit, fleet",
 			Suites: []Suite{
@@ -67,7 +70,7 @@ func allPhases() []Phase {
 	}
 }
 
-// buildPhase is the phase that compiles. No other phase runs after it has failed.
+// buildPhase is the phase that compiles. It has no tests.
 const buildPhase = "build"
 
 // limit returns how long the phase may run on a machine of this slowness, that long after the gate began.

@@ -27,10 +27,14 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// TestAllPhases: the commands exist, and the bounds leave time for second runs on a machine of slowness 3.
+// TestAllPhases: the commands exist, the bounds leave time for second runs on a machine of slowness 3, and the gate ends
+// when the preflight or the build fails.
 func TestAllPhases(t *testing.T) {
 	var sum [maxSlowness]int
-	for _, p := range allPhases() {
+	for i, p := range allPhases() {
+		if early := i < 2; p.Required != early || early != (p.Bounds == [maxSlowness]int{}) {
+			t.Errorf("%s: Required is %v, with the bounds %v", p.Name, p.Required, p.Bounds)
+		}
 		for i, bound := range p.Bounds {
 			sum[i] += bound
 		}
