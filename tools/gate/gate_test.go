@@ -143,6 +143,29 @@ func TestGate_RequiredPhaseFails(t *testing.T) {
 	}
 }
 
+// TestGate_PrintsDueParts: parts that are due, or are unknown, do not fail the gate.
+func TestGate_PrintsDueParts(t *testing.T) {
+	for name, c := range map[string]struct{ parts, want string }{
+		"due":     {`pwd; [ "$*" = due ] && echo due: kernel-1, never passed`, "\ndue: kernel-1, never passed\nflaky: "},
+		"unknown": {"echo no commit; exit 1", "\ndue parts of make test-full are unknown: exit status 1: no commit\nflaky: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, out := testGate(t, passes, fails)
+			g.parts = filepath.Join(t.TempDir(), "parts")
+			if err := os.WriteFile(g.parts, []byte("#!/bin/bash\n"+c.parts+"\n"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			code := g.run(t.Context())
+			if code != 0 || !strings.Contains(out.String(), c.want) {
+				t.Errorf("code %d; output:\n%s", code, out)
+			}
+			if name == "due" && !strings.Contains(out.String(), "\n"+g.root+"\ndue: ") {
+				t.Errorf("not in the repository; output:\n%s", out)
+			}
+		})
+	}
+}
+
 // TestGate_RequiredPhasePasses: the next phase runs.
 func TestGate_RequiredPhasePasses(t *testing.T) {
 	g, out := testGate(t, "", passes, passes)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"flag"
@@ -31,6 +32,7 @@ func run() int {
 	flag.StringVar(&g.root, "root", ".", "the repository")
 	flag.StringVar(&g.cache, "cache", "", "$FLOWKEEP_CACHE")
 	flag.StringVar(&g.gotestsum, "gotestsum", "", "the program gotestsum, once it is built")
+	flag.StringVar(&g.parts, "parts", "", "the program of tools/parts")
 	flag.Parse()
 	g.began = time.Unix(*began, 0)
 	ctx, cancel := context.WithCancelCause(context.Background())
@@ -62,13 +64,13 @@ func (g *gate) killAll() {
 
 // gate is one run.
 type gate struct {
-	root, cache, gotestsum string
-	began                  time.Time
-	end                    time.Duration
-	phases                 []Phase
-	out                    io.Writer
-	measure                func() time.Duration
-	removeSandbox          func(name string)
+	root, cache, gotestsum, parts string
+	began                         time.Time
+	end                           time.Duration
+	phases                        []Phase
+	out                           io.Writer
+	measure                       func() time.Duration
+	removeSandbox                 func(name string)
 
 	work     string // folder of the events, a folder a suite
 	printing sync.Mutex
@@ -415,8 +417,24 @@ func (g *gate) failures() int {
 	return n
 }
 
-// summarise prints the output of failed tests, reasons of skips, the slowest tests, the failures, the flaky tests and
-// the counts. It returns the exit code.
+// dueParts returns a line for each part of make test-full that is due; see tools/parts. No such line fails the gate.
+func (g *gate) dueParts() string {
+	if g.parts == "" {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, g.parts, "due")
+	cmd.Dir = g.root
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return fmt.Sprintf("due parts of make test-full are unknown: %v: %s\n", err, bytes.TrimSpace(out))
+	}
+	return string(out)
+}
+
+// summarise prints the output of failed tests, reasons of skips, the slowest tests, the failures, the parts that are
+// due, the flaky tests and the counts. It returns the exit code.
 func (g *gate) summarise(record string) int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -436,6 +454,7 @@ func (g *gate) summarise(record string) int {
 	for _, text := range g.notes {
 		fmt.Fprintln(g.out, text)
 	}
+	fmt.Fprint(g.out, g.dueParts())
 	for _, t := range g.flaky {
 		fmt.Fprintf(g.out, "flaky: %s.%s: %s\n", t.Package, t.Name, t.Reason)
 	}

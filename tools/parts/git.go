@@ -61,33 +61,32 @@ func (r repository) version() (string, error) {
 	return strings.TrimSpace(out), err
 }
 
-// changes returns what has changed since the commits of the results.
-func (r repository) changes(results []Result) Changes {
-	changes := Changes{}
-	checked := map[string]bool{}
+// history returns the commits since each passed result.
+func (r repository) history(results []Result) History {
+	history := History{}
 	for _, result := range results {
-		if checked[result.Commit] {
+		if _, known := history[result.Commit]; known || !result.passed() {
 			continue
 		}
-		checked[result.Commit] = true
-		if files, err := r.changedSince(result.Commit); err == nil {
-			changes[result.Commit] = files
+		if commits, err := r.commitsSince(result.Commit); err == nil { // an error: it is no ancestor of HEAD
+			history[result.Commit] = commits
 		}
 	}
-	return changes
+	return history
 }
 
-// changedSince returns the files that differ between an ancestor of HEAD and HEAD, both names of a renamed one.
-func (r repository) changedSince(commit string) ([]string, error) {
-	if strings.HasPrefix(commit, "-") {
-		return nil, fmt.Errorf("%q is no commit", commit)
-	}
-	if _, err := r.git("merge-base", "--is-ancestor", commit, "HEAD"); err != nil {
+// commitsSince returns the files of each commit between an ancestor of HEAD and HEAD, both names of a renamed file. A
+// merge has the files that differ from all its parents.
+func (r repository) commitsSince(commit string) (commits [][]string, err error) {
+	if _, err := r.git("merge-base", "--is-ancestor", "--", commit, "HEAD"); err != nil {
 		return nil, err
 	}
-	out, err := r.git("diff", "--name-only", "--no-renames", "-z", commit, "HEAD")
-	if err != nil || out == "" {
+	out, err := r.git("log", "-c", "--no-renames", "--name-only", "--format=%x00", commit+"..HEAD", "--")
+	if err != nil {
 		return nil, err
 	}
-	return strings.Split(strings.TrimRight(out, "\x00"), "\x00"), nil
+	for _, text := range strings.Split(out, "\x00")[1:] {
+		commits = append(commits, strings.FieldsFunc(text, func(c rune) bool { return c == '\n' }))
+	}
+	return commits, nil
 }

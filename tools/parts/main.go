@@ -1,5 +1,5 @@
-// Parts runs the parts of `make test-full`, and those of them that a change concerns in CI. The table of parts is
-// scripts/parts.json; results go to docs/conformance.json and docs/conformance.md.
+// Parts runs the parts of `make test-full` and records their results. The table of parts is scripts/parts.json; results
+// go to docs/conformance.json and docs/conformance.md.
 package main
 
 import (
@@ -20,7 +20,7 @@ import (
 const usage = `usage: parts COMMAND
   list                               parts, with their newest results
   run [-n] [PATTERN…]                runs the parts without a passed result for this commit; -n prints them
-  ci [-n] -minutes N [-elapsed S]    runs the parts that the changes concern, in N minutes of which S seconds are over
+  due                                prints the parts that failed, or whose paths changed since they passed
   doc [-check]                       writes docs/conformance.md; -check compares it`
 
 func main() {
@@ -52,8 +52,8 @@ func command(ctx context.Context, args []string, out io.Writer) error {
 		return a.list()
 	case "run":
 		return a.run(ctx, args[1:])
-	case "ci":
-		return a.ci(ctx, args[1:])
+	case "due":
+		return a.due()
 	case "doc":
 		return a.doc(args[1:])
 	default:
@@ -158,49 +158,15 @@ func (a *app) run(ctx context.Context, args []string) error {
 	return a.runAll(ctx, todo)
 }
 
-// ci runs the parts that the changes concern, as far as they fit into a time. No script calls it. With FLOWKEEP_TALLY it
-// adds its counts to that file.
-func (a *app) ci(ctx context.Context, args []string) error {
-	start := a.now()
-	flags := flag.NewFlagSet("ci", flag.ContinueOnError)
-	dry := flags.Bool("n", false, "print the plan only")
-	budget := flags.Float64("minutes", 0, "length of the whole run")
-	elapsed := flags.Float64("elapsed", 0, "seconds of it that are over")
-	if err := flags.Parse(args); err != nil {
+// due prints a line for each part that has to run.
+func (a *app) due() error {
+	if _, err := a.repo.commit(); err != nil {
 		return err
 	}
-	if *budget <= 0 || flags.NArg() > 0 {
-		return errors.New(usage)
+	for _, line := range dueLines(a.parts, a.results, a.repo.history(a.results)) {
+		fmt.Fprintln(a.out, line)
 	}
-	end := start.Add(time.Duration(*budget*float64(time.Minute)) - time.Duration(*elapsed*float64(time.Second)))
-	left := max(0, end.Sub(start))
-	steps := plan(a.parts, a.results, a.repo.changes(a.results), left)
-	fmt.Fprintf(a.out, "parts of make test-full that the changes concern, %s of %.0f minutes left:\n",
-		minutes(left), *budget)
-	printPlan(a.out, steps)
-	if *dry {
-		return nil
-	}
-	a.openCI()
-	sum, err := a.runSteps(ctx, steps, end)
-	if err == nil && sum.Failed > 0 {
-		err = errFailed
-	}
-	return errors.Join(err, appendTally(os.Getenv("FLOWKEEP_TALLY"), sum))
-}
-
-// openCI has the runner show the parts' output, and record results where the work tree is a commit.
-func (a *app) openCI() {
-	a.stream = true
-	commit, err := a.repo.cleanCommit()
-	if err == nil {
-		a.version, err = a.repo.version()
-	}
-	if err != nil {
-		fmt.Fprintln(a.out, "results are not recorded:", err)
-		return
-	}
-	a.commit = commit
+	return nil
 }
 
 func (a *app) doc(args []string) error {

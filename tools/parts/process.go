@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -53,19 +52,4 @@ func groupRuns(group int) bool {
 		}
 	}
 	return false
-}
-
-// follow copies a growing file to w until ctx ends, and then the rest of it.
-func follow(ctx context.Context, file io.Reader, w io.Writer) {
-	tick := time.NewTicker(200 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		_, _ = io.Copy(w, file) // a log that cannot be copied is still in its file
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			_, _ = io.Copy(w, file)
-			return
-		}
-	}
 }

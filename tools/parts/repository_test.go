@@ -3,8 +3,10 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
 )
 
 // checkout is the repository of this program.
@@ -45,6 +47,18 @@ func TestPage_IsGenerated(t *testing.T) {
 	}
 }
 
+// handWritten is when the last results were recorded by hand.
+var handWritten = time.Date(2026, 11, 26, 0, 0, 0, 0, time.UTC)
+
+// machineText is the form of what machine returns.
+var machineText = regexp.MustCompile(`^\d+ cores(, \d+ GiB)?(, Linux \S+)?$`)
+
+func TestMachine_HasTheFormOfResults(t *testing.T) {
+	if text := machine(); !machineText.MatchString(text) {
+		t.Errorf("machine %q", text)
+	}
+}
+
 func TestResults_AreWrittenAsTheyAreRead(t *testing.T) {
 	results, err := readResults(checkout)
 	if err != nil {
@@ -62,6 +76,10 @@ func TestResults_AreWrittenAsTheyAreRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, r := range results {
+		if r.Date.After(handWritten) && !machineText.MatchString(r.Machine) {
+			t.Errorf("the result of %s of %s has machine %q, which parts does not write: run the part instead",
+				r.Part, r.Date.Format(time.DateOnly), r.Machine)
+		}
 		if found, err := match(parts, []string{r.Part}); err != nil || len(found) != 1 {
 			t.Errorf("a result of %q, which is no part: %v", r.Part, err)
 		}

@@ -34,7 +34,6 @@ func newTrial(t *testing.T, parts ...Part) *trial {
 	w := &trial{t, t.TempDir()}
 	t.Chdir(w.root)
 	t.Setenv("FLOWKEEP_CACHE", t.TempDir())
-	t.Setenv("FLOWKEEP_TALLY", filepath.Join(t.TempDir(), "tally"))
 	for _, name := range []string{"GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL"} {
 		t.Setenv(name, "parts@example.org")
 	}
@@ -137,63 +136,55 @@ func TestRun_NeedsACommit(t *testing.T) {
 	}
 }
 
-func TestCI_RunsWhatChangesConcern(t *testing.T) {
-	huge := part("huge", 500, "src")
-	w := newTrial(t, part("good", 1, "src"), part("other", 1, "docs/other"), huge, part("never", 1))
-	out, err := w.do("ci", "-minutes", "75", "-elapsed", "60")
-	if err != nil || !strings.Contains(out, "huge does not fit: 500 minutes expected, 74 left") {
+func TestRun_KeepsFailedResults(t *testing.T) {
+	w := newTrial(t, sh("flaky", "src/flaky", "src"))
+	once := filepath.Join(t.TempDir(), "once")
+	w.write("src/flaky", "test -e "+once+" || { touch "+once+"; exit 1; }")
+	w.commit()
+	if out, err := w.do("run"); !errors.Is(err, errFailed) {
 		t.Fatalf("the first run: %v\n%s", err, out)
 	}
-	if got := read(os.Getenv("FLOWKEEP_TALLY")); got != "2 0 1\n" {
-		t.Errorf("tally %q", got)
+	if out, err := w.do("due"); err != nil || !strings.HasPrefix(out, "due: flaky, failed on commit ") {
+		t.Errorf("due after a failure: %v\n%s", err, out)
 	}
-	w.commit()
-	w.write("src/b", "")
-	w.commit()
-	out, err = w.do("ci", "-n", "-minutes", "75")
-	if err != nil || !strings.Contains(out, "src/b") || strings.Contains(out, "other") || strings.Contains(out, "never") {
-		t.Errorf("after a change of src/b: %v\n%s", err, out)
+	if out, err := w.do("run"); err != nil {
+		t.Fatalf("the second run: %v\n%s", err, out)
 	}
-	w.git("commit", "-q", "--amend", "-m", "another commit")
-	w.git("checkout", "-q", "--orphan", "elsewhere")
-	w.commit()
-	if out, err = w.do("ci", "-n", "-minutes", "75"); err != nil || !strings.Contains(out, "no ancestor of HEAD") {
-		t.Errorf("where the results are of another history: %v\n%s", err, out)
+	if out, err := w.do("due"); err != nil || out != "" {
+		t.Errorf("due after it passed: %v\n%s", err, out)
+	}
+	results, err := readResults(w.root)
+	if err != nil || len(results) != 2 || results[0].passed() || !results[1].passed() {
+		t.Errorf("on record: %+v, %v", results, err)
 	}
 }
 
-func TestCI_FailsAndEndsInTime(t *testing.T) {
-	slow := sh("slow", "src/slow", "src")
-	w := newTrial(t, slow, sh("bad", "src/bad", "src"))
-	w.write("src/slow", "sleep 1000")
-	w.write("src/bad", "echo the output; exit 3")
+func TestDue_CountsCommits(t *testing.T) {
+	w := newTrial(t, part("good", 1, "src"), part("other", 1, "docs/other"), part("without-paths", 1))
+	due := func(when, want string) {
+		t.Helper()
+		if out, err := w.do("due"); err != nil || out != want {
+			t.Errorf("%s: %v\n%s", when, err, out)
+		}
+	}
+	due("before any run", "due: good, never passed\ndue: other, never passed\n")
+	if out, err := w.do("run"); err != nil {
+		t.Fatalf("run: %v\n%s", err, out)
+	}
 	w.commit()
-	a, err := open(&bytes.Buffer{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var out bytes.Buffer
-	a.out, a.stream = &out, true
-	began := time.Now()
-	end := began.Add(-afterBudget + 100*time.Millisecond)
-	a.now = func() time.Time { return began }                             // whatever time passes until the part begins
-	steps := []Step{{Part: slow, Expected: end.Sub(began) - time.Minute}} // fits, and has 100 ms
-	sum, err := a.runSteps(t.Context(), steps, end)
-	if err != nil || time.Since(began) > 500*time.Second || sum.Failed != 1 {
-		t.Errorf("a part without an end: %v, %v\n%s", sum, err, out.String())
-	}
-	output, err := w.do("ci", "-minutes", "75", "-elapsed", "4450")
-	if err != nil || !strings.Contains(output, "bad does not fit") {
-		t.Errorf("without time: %v\n%s", err, output)
-	}
-	w.write(tablePath, `[{"name": "bad", "command": "sh src/bad", "minutes": 1, "paths": ["src"]}]`)
-	output, err = w.do("ci", "-minutes", "75")
-	if !errors.Is(err, errFailed) || !strings.Contains(output, "the output\n") {
-		t.Errorf("a part that fails: %v\n%s", err, output)
-	}
-	if !strings.Contains(output, "not recorded") || w.recorded() != "" {
-		t.Errorf("with changes in the work tree a result is recorded:\n%s", output)
-	}
+	due("after the results were committed", "")
+	w.write("src/b c", "")
+	w.commit()
+	w.git("mv", "src/a", "docs/a")
+	w.commit()
+	w.git("checkout", "-q", "-b", "side", "HEAD~1")
+	w.write("src/d", "")
+	w.commit()
+	w.git("merge", "-q", "-m", "a merge", "-")
+	due("after three changes and a merge", "due: good, 3 commits\n")
+	w.git("checkout", "-q", "--orphan", "elsewhere")
+	w.commit()
+	due("on another history", "due: good, never passed on an ancestor of HEAD\ndue: other, never passed on an ancestor of HEAD\n")
 }
 
 // startProgram starts the program as a process, and waits until a part has made a file.

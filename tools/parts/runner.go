@@ -12,14 +12,16 @@ import (
 	"time"
 )
 
+// errFailed is the error of a run in which a part failed; the part has been named.
+var errFailed = errors.New("a part failed")
+
 // A runner runs parts of a repository, one after another.
 type runner struct {
 	repo    repository
 	out     io.Writer
-	cache   string        // folder of logs
-	commit  string        // "": results are not recorded
-	version string        // of the programs that the parts build; "": as git describes the work tree
-	stream  bool          // copy the parts' output to out
+	cache   string // folder of logs
+	commit  string
+	version string        // of the programs that the parts build
 	grace   time.Duration // for cleaning up
 	now     func() time.Time
 }
@@ -27,20 +29,37 @@ type runner struct {
 // An outcome is how a part ended.
 type outcome struct {
 	Tally
-	took      time.Duration
-	timedOut  bool // what failed had failed before
-	interrupt bool
-	log       string // path
-	failures  string // the digest of failed tests, where the part writes one
+	took time.Duration
+	log  string // path
 }
 
-// runPart runs a part until it ends, or ctx or the timeout does. A timeout of 0 is none.
-func (r *runner) runPart(ctx context.Context, p Part, timeout time.Duration) (outcome, error) {
-	name := r.commit
-	if name == "" {
-		name = "uncommitted"
+// runAll runs parts and records their results. It ends where a result cannot be recorded.
+func (r *runner) runAll(ctx context.Context, parts []Part) error {
+	failed := false
+	for _, p := range parts {
+		if _, err := r.repo.cleanCommit(); err != nil {
+			return err
+		}
+		fmt.Fprintf(r.out, "%s %s: %s\n", r.now().Format(time.TimeOnly), p.Name, p.Command)
+		o, err := r.runPart(ctx, p)
+		if err != nil {
+			return err
+		}
+		r.printOutcome(p, o)
+		failed = failed || o.Failed > 0
+		if err := r.keep(p, o); err != nil {
+			return err
+		}
 	}
-	logs := filepath.Join(r.cache, "test-full", short(name))
+	if failed {
+		return errFailed
+	}
+	return nil
+}
+
+// runPart runs a part until it ends. An interrupt is an error.
+func (r *runner) runPart(ctx context.Context, p Part) (outcome, error) {
+	logs := filepath.Join(r.cache, "test-full", short(r.commit))
 	if err := os.MkdirAll(logs, 0o755); err != nil {
 		return outcome{}, err
 	}
@@ -55,63 +74,41 @@ func (r *runner) runPart(ctx context.Context, p Part, timeout time.Duration) (ou
 	}
 	defer os.RemoveAll(work)
 	tally := filepath.Join(work, "tally")
-
-	partCtx, cancel := ctx, context.CancelFunc(func() {})
-	if timeout > 0 {
-		partCtx, cancel = context.WithTimeout(ctx, timeout)
-	}
-	defer cancel()
 	start := r.now()
-	endStream := r.startStream(log.Name())
-	failed := execute(partCtx, strings.Fields(p.Command), r.repo.root, r.environment(tally, start), log, r.grace)
-	endStream()
-
-	o := outcome{took: r.now().Sub(start), log: log.Name()}
-	o.interrupt = failed != nil && ctx.Err() != nil
-	o.timedOut = !o.interrupt && errors.Is(failed, context.DeadlineExceeded)
+	failed := execute(ctx, strings.Fields(p.Command), r.repo.root, r.environment(tally, start), log, r.grace)
 	if failed != nil {
 		fmt.Fprintf(log, "parts: %s ended with: %v\n", p.Name, failed)
 	}
-	o.Tally = count(read(tally), read(log.Name()), failed == nil || o.timedOut)
-	o.failures = read(tally + ".failures")
-	return o, nil
+	if failed != nil && ctx.Err() != nil {
+		return outcome{}, ctx.Err()
+	}
+	return outcome{
+		Tally: count(read(tally), read(log.Name()), failed == nil),
+		took:  r.now().Sub(start),
+		log:   log.Name(),
+	}, nil
 }
 
-// environment returns the variables of a part: its tally file, and a start of its own for scripts/lib.sh.
+// environment returns the variables of a part: its tally file, a start of its own for scripts/lib.sh, and the version,
+// because git describe would call recorded results dirty.
 func (r *runner) environment(tally string, start time.Time) []string {
-	env := append(os.Environ(), "FLOWKEEP_TALLY="+tally, fmt.Sprintf("FLOWKEEP_BEGAN=%d", start.Unix()))
-	if r.version != "" {
-		env = append(env, "FLOWKEEP_VERSION="+r.version) // git describe would call recorded results dirty
-	}
-	return env
+	return append(os.Environ(), "FLOWKEEP_TALLY="+tally, fmt.Sprintf("FLOWKEEP_BEGAN=%d", start.Unix()),
+		"FLOWKEEP_VERSION="+r.version)
 }
 
-// startStream copies a log to the output, if that is wanted, until the returned function is called.
-func (r *runner) startStream(path string) (end func()) {
-	if !r.stream {
-		return func() {}
+// printOutcome prints the counts of a part and the path of its log.
+func (r *runner) printOutcome(p Part, o outcome) {
+	result := "passed"
+	if o.Failed > 0 {
+		result = "FAILED"
 	}
-	file, err := os.Open(path)
-	if err != nil {
-		fmt.Fprintln(r.out, "the log is not shown:", err)
-		return func() {}
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		defer file.Close()
-		follow(ctx, file, r.out)
-	}()
-	return func() { cancel(); <-done }
+	fmt.Fprintf(r.out, "%s %s after %d s: %d passed, %d failed, %d skipped; log: %s\n",
+		p.Name, result, int(o.took.Seconds()), o.Passed, o.Failed, o.Skipped, o.log)
 }
 
 // keep records the outcome of a part. It returns an error if HEAD has moved, or if a part passed and the work tree has
 // changes. A failure is recorded with changes too, because fuzzing leaves files where it fails.
 func (r *runner) keep(p Part, o outcome) error {
-	if r.commit == "" {
-		return nil
-	}
 	commit, err := r.repo.commit()
 	if err == nil && commit != r.commit {
 		err = fmt.Errorf("HEAD has moved from %s to %s", short(r.commit), short(commit))

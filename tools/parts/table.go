@@ -6,6 +6,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -20,10 +21,8 @@ type Part struct {
 	Command string `json:"command"` // split at spaces; no shell reads it
 	// Minutes is the expected duration on two cores. A longer one on record replaces it.
 	Minutes int `json:"minutes"`
-	// Rotation names a group of parts. CI considers only the part with the oldest result of each group.
-	Rotation string `json:"rotation,omitempty"`
-	// Paths are files and folders. CI runs the part after a change of one of them; without paths it never does. Unit
-	// tests in a folder do not count: the gate runs them, and a part tests the product.
+	// Paths are files and folders. A change of one of them makes the part due; a part without paths is due only after a
+	// failure. Unit tests in a folder do not count: the gate runs them, and a part tests the product.
 	Paths []string `json:"paths"`
 }
 
@@ -79,17 +78,13 @@ func match(parts []Part, patterns []string) ([]Part, error) {
 	return list, nil
 }
 
-// concerned returns the files that are one of the part's paths or below one.
-func (p Part) concerned(files []string) (list []string) {
-	for _, file := range files {
-		for _, own := range p.Paths {
-			if file == own || strings.HasPrefix(file, own+"/") && !isUnitTest(file) {
-				list = append(list, file)
-				break
-			}
-		}
-	}
-	return list
+// concerned reports whether one of the files is one of the part's paths or below one.
+func (p Part) concerned(files []string) bool {
+	return slices.ContainsFunc(files, func(file string) bool {
+		return slices.ContainsFunc(p.Paths, func(own string) bool {
+			return file == own || strings.HasPrefix(file, own+"/") && !isUnitTest(file)
+		})
+	})
 }
 
 // isUnitTest reports whether a file belongs to the unit tests of a package of the product.
@@ -97,8 +92,8 @@ func isUnitTest(file string) bool {
 	return strings.HasSuffix(file, "_test.go") && !strings.HasPrefix(file, "systemtests/")
 }
 
-// expected returns the larger of the table's minutes and the newest duration on record. Tests grow: an old record may
-// be far too short, and CI would start a part that it has to end without a result.
+// expected returns the larger of the table's minutes and the newest duration on record: a run that failed early was
+// short.
 func (p Part) expected(results []Result) time.Duration {
 	expected := time.Duration(p.Minutes) * time.Minute
 	for _, r := range newestFirst(results, p.Name) {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -46,19 +45,4 @@ func count(tally, log string, passed bool) Tally {
 func number(text string) int {
 	n, _ := strconv.Atoi(text) // "" is none
 	return n
-}
-
-// appendTally adds a line to the tally file of the process around, if it has one.
-func appendTally(path string, t Tally) error {
-	if path == "" {
-		return nil
-	}
-	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
-	if err != nil {
-		return err
-	}
-	if _, err := fmt.Fprintln(f, t.Passed, t.Failed, t.Skipped); err != nil {
-		return err
-	}
-	return f.Close()
 }
