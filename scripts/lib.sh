@@ -26,6 +26,47 @@ three_times() {
   return 1
 }
 
+# heavy VERB: takes the lock of heavy runs on this machine, and waits 5 minutes for it. Under a verb that holds it there is nothing to take:
+# FLOWKEEP_HEAVY is the holder's pid. Returns 1 where the lock stays taken.
+HEAVY_LOCK=$CACHE/heavy.lock # held: "VERB PID DATE TIME" of the holder
+heavy() {
+  local limit=${FLOWKEEP_HEAVY_LIMIT:-300} pid= # the variable is for tests
+  { mkdir -p "$CACHE" && touch "$HEAVY_LOCK"; } || die "$HEAVY_LOCK cannot be written: set FLOWKEEP_CACHE to a folder that can"
+  ! heavy_is_inherited || return 0
+  unset FLOWKEEP_HEAVY
+  take_heavy "$1" 1 || {
+    step "waiting up to $limit s for $(heavy_holder)"
+    take_heavy "$1" "$limit" || {
+      read -r _ pid _ <"$HEAVY_LOCK"
+      step "error: $(heavy_holder) still runs, and a machine has one heavy run at a time: wait until it ends, or end it with \"kill $pid\"; then repeat"
+      return 1
+    }
+    began=$(date +%s)
+    export FLOWKEEP_BEGAN=$began
+  }
+  export FLOWKEEP_HEAVY=$$
+}
+# heavy_is_inherited: reports whether the process that FLOWKEEP_HEAVY names holds the lock now
+heavy_is_inherited() {
+  local pid=
+  read -r _ pid _ <"$HEAVY_LOCK"
+  [ -n "$pid" ] && [ "${FLOWKEEP_HEAVY:-}" = "$pid" ] && [ -e "/proc/$pid" ] && ! flock -n "$HEAVY_LOCK" true
+}
+# take_heavy VERB SECONDS: starts a process that holds the lock and dies with this one, however that ends. No other program has its
+# descriptor. It has a session of its own, so that no signal of a terminal ends it before this process has cleaned up.
+take_heavy() {
+  local taken=
+  read -r taken < <(exec setsid setpriv --pdeathsig KILL flock --no-fork -w "$2" "$HEAVY_LOCK" sh -c '
+    [ "$PPID" = "$1" ] && echo "$2 $1 $(date "+%F %T")" >"$0" && echo taken && exec sleep infinity >/dev/null' \
+    "$HEAVY_LOCK" $$ "$1" </dev/null 2>/dev/null)
+  [ -n "$taken" ]
+}
+heavy_holder() {
+  local verb= pid= since=
+  read -r verb pid since <"$HEAVY_LOCK"
+  echo "$verb (pid $pid, since $since)"
+}
+
 need_root() { [ "$(id -u)" = 0 ] || die "$1 needs root: it makes network namespaces and runs containers; try sudo -E make $1"; }
 
 # apt_need COMMAND:PACKAGE…: installs the packages whose command (or, with a leading /, file) is missing. The packages'

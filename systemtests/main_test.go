@@ -71,6 +71,12 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
+	if *reuse || *keep {
+		if err := c.MarkKept(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
 	theCluster = c
 	return m.Run()
 }

@@ -123,6 +123,9 @@ func (c *Cluster) keepLogs() (to string, err error) {
 	return to, os.CopyFS(to, os.DirFS(filepath.Join(c.Dir, "logs")))
 }
 
+// MarkKept marks the sandbox as one that outlives its run, so that the gate does not remove it.
+func (c *Cluster) MarkKept() error { return os.WriteFile(filepath.Join(c.Dir, "kept"), nil, 0o644) }
+
 // Down ends the sandbox and removes every trace of it.
 func (c *Cluster) Down(ctx context.Context) error { return c.tool(ctx, "down") }
 

@@ -58,6 +58,7 @@ func testGate(t *testing.T, again string, commands ...string) (*gate, *output) {
 	g := newGate()
 	g.root, g.cache, g.out, g.phases = root, t.TempDir(), out, nil
 	g.measure, g.removeSandbox = func() time.Duration { return referenceLoop }, func(string) {}
+	g.clean = func() {}
 	for _, c := range commands {
 		g.phases = append(g.phases, Phase{Name: "phase", Suites: []Suite{{Name: "unit", Command: []string{"bash", "-c", c}}},
 			Bounds: [maxSlowness]int{1, 1, 1}})
@@ -262,8 +263,8 @@ func TestExecute_Stacks(t *testing.T) {
 }
 
 func TestEnvironment(t *testing.T) {
-	got := environment([]string{"PATH=/bin", "FLOWKEEP_SLOW=3", "FLOWKEEP_CACHE=/c", "DEPLOY=", "FLOWKEEP_SANDBOX=demo"})
-	if want := []string{"PATH=/bin", "FLOWKEEP_CACHE=/c"}; !slices.Equal(got, want) {
+	got := environment([]string{"PATH=/bin", "FLOWKEEP_SLOW=3", "FLOWKEEP_CACHE=/c", "DEPLOY=", "FLOWKEEP_SANDBOX=demo", "FLOWKEEP_HEAVY=1"})
+	if want := []string{"PATH=/bin", "FLOWKEEP_CACHE=/c", "FLOWKEEP_HEAVY=1"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

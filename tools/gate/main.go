@@ -71,6 +71,7 @@ type gate struct {
 	out                           io.Writer
 	measure                       func() time.Duration
 	removeSandbox                 func(name string)
+	clean                         func() // before the phases
 
 	work     string // folder of the events, a folder a suite
 	printing sync.Mutex
@@ -96,6 +97,7 @@ func newGate() *gate {
 		loads:    map[string]string{},
 	}
 	g.removeSandbox = g.runDown
+	g.clean = func() { g.removeLeftovers(thisMachine) }
 	return g
 }
 
@@ -116,6 +118,7 @@ func (g *gate) run(ctx context.Context) int {
 	finished := make(chan struct{})
 	go func() {
 		defer close(finished)
+		g.clean()
 		g.runPhases(ctx)
 		g.rerun(ctx)
 	}()

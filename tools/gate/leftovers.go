@@ -1,0 +1,188 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// heavyVariable has the pid of the run that holds the lock of heavy runs; see scripts/lib.sh. All programs of a run have
+// it, but not those of sandbox clusters.
+const heavyVariable = "FLOWKEEP_HEAVY"
+
+// runSandboxes are the clusters of tests, which nothing but a run of tests boots.
+var runSandboxes = []string{"test", "test-geneve", "test-install", "test-nodes", "test-quiet", "soak", "conformance", "cyclonus"}
+
+// testNamespace is the name of a network namespace of a unit test, with the pid of the test program.
+var testNamespace = regexp.MustCompile(`^(?:flowkeep-test-|fk-chrome-|fk-unit)(\d+)\b`)
+
+// terminationTime is how long processes of ended runs may clean up after SIGTERM.
+const terminationTime = 20 * time.Second
+
+// A machine has the folders in which runs leave something.
+type machine struct{ proc, netns, sandboxes, shm string }
+
+var thisMachine = machine{"/proc", "/run/netns", "/var/lib/flowkeep-sandbox", "/dev/shm"}
+
+// removeLeftovers removes the processes, clusters, network namespaces and links of ended runs.
+func (g *gate) removeLeftovers(m machine) {
+	if run, err := strconv.Atoi(os.Getenv(heavyVariable)); err == nil {
+		g.endProcesses(func() []int { return m.leftProcesses(run, os.Getpid()) })
+	}
+	for _, name := range m.leftSandboxes() {
+		g.step("removing the sandbox %s of an ended run", name)
+		g.removeSandbox(name)
+	}
+	for _, name := range m.leftNamespaces() {
+		g.step("removing the network namespace %s of an ended test", name)
+		g.command("sh", "-c", `ip netns pids "$0" | xargs -r kill -9; ip netns del "$0"`, name)
+	}
+	for _, link := range m.leftLinks(interfaces()) {
+		g.step("removing the link %s of an ended run", link)
+		g.command("ip", "link", "del", link)
+	}
+}
+
+// command runs a command and prints its failure.
+func (g *gate) command(name string, args ...string) {
+	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+		g.step("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
+	}
+}
+
+// endProcesses sends SIGTERM to the listed processes, and SIGKILL after terminationTime.
+func (g *gate) endProcesses(list func() []int) {
+	signal := func(pids []int, s syscall.Signal) {
+		for _, pid := range pids {
+			_ = syscall.Kill(pid, s) // it may have ended
+		}
+	}
+	left := list()
+	if len(left) == 0 {
+		return
+	}
+	g.step("ending %d processes of ended runs", len(left))
+	signal(left, syscall.SIGTERM)
+	for end := time.Now().Add(terminationTime); len(left) > 0 && time.Now().Before(end); left = list() {
+		time.Sleep(100 * time.Millisecond)
+	}
+	signal(left, syscall.SIGKILL)
+}
+
+// leftProcesses returns the processes that other runs than the given one have started. Only one run has the lock, so the
+// others have ended. The process self and its ancestors are not among them.
+func (m machine) leftProcesses(run, self int) (pids []int) {
+	var spared []int
+	for pid := self; pid > 1; pid = m.parent(pid) {
+		spared = append(spared, pid)
+	}
+	folders, _ := filepath.Glob(filepath.Join(m.proc, "[0-9]*")) // the pattern is valid
+	for _, folder := range folders {
+		pid, _ := strconv.Atoi(filepath.Base(folder))
+		text, _ := os.ReadFile(filepath.Join(folder, "environ")) // no text of one that has ended
+		if of := runOf(string(text)); of > 0 && of != run && !slices.Contains(spared, pid) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// runOf returns the run in the text of /proc/PID/environ, 0 if there is none.
+func runOf(environ string) int {
+	for variable := range strings.SplitSeq(environ, "\x00") {
+		if value, found := strings.CutPrefix(variable, heavyVariable+"="); found {
+			run, _ := strconv.Atoi(value)
+			return run
+		}
+	}
+	return 0
+}
+
+// parent returns the parent of a process, 0 if there is none.
+func (m machine) parent(pid int) int {
+	text, _ := os.ReadFile(filepath.Join(m.proc, strconv.Itoa(pid), "stat"))
+	fields := strings.Fields(string(text)[strings.LastIndex(string(text), ")")+1:]) // state, parent
+	if len(fields) < 2 {
+		return 0
+	}
+	parent, _ := strconv.Atoi(fields[1])
+	return parent
+}
+
+// leftSandboxes returns the clusters that runs booted and did not remove. Those with the file kept outlive their runs.
+func (m machine) leftSandboxes() (names []string) {
+	for _, name := range m.sandboxNames() {
+		has := func(file string) bool {
+			_, err := os.Stat(filepath.Join(m.sandboxes, name, file))
+			return err == nil
+		}
+		ofRun := has("heavy") || slices.Contains(runSandboxes, name)
+		if ofRun && !has("kept") && name != "demo" && name != "try" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// sandboxNames returns the names of clusters that have a folder, a network namespace or a folder of etcd; see
+// systemtests/sandbox/lib.sh.
+func (m machine) sandboxNames() (names []string) {
+	names = list(m.sandboxes)
+	for _, file := range list(m.netns) {
+		if rest, found := strings.CutPrefix(file, "fk-"); found && strings.Contains(rest, "-") {
+			names = append(names, rest[:strings.LastIndex(rest, "-")])
+		}
+	}
+	for _, file := range list(m.shm) {
+		name, found := strings.CutSuffix(strings.TrimPrefix(file, "flowkeep-"), "-etcd")
+		if found && strings.HasPrefix(file, "flowkeep-") {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// leftNamespaces returns the network namespaces of unit tests that have ended.
+func (m machine) leftNamespaces() (names []string) {
+	for _, name := range list(m.netns) {
+		match := testNamespace.FindStringSubmatch(name)
+		if match == nil {
+			continue
+		}
+		if _, err := os.Stat(filepath.Join(m.proc, match[1])); errors.Is(err, os.ErrNotExist) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// clusterLink is the name of the machine's link to the nodes of a cluster.
+var clusterLink = regexp.MustCompile(`^fks\d+$`)
+
+// leftLinks returns the links of clusters, if no cluster has a namespace for the other ends.
+func (m machine) leftLinks(links []string) (left []string) {
+	isOther := func(file string) bool { return strings.HasPrefix(file, "fk-") && strings.HasSuffix(file, "-lan") }
+	if slices.ContainsFunc(list(m.netns), isOther) {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(links), func(link string) bool { return !clusterLink.MatchString(link) })
+}
+
+func interfaces() []string { return list("/sys/class/net") }
+
+// list returns the names in a folder, none if it cannot be read.
+func list(folder string) (names []string) {
+	entries, _ := os.ReadDir(folder)
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
