@@ -26,12 +26,15 @@ three_times() {
   return 1
 }
 
-# heavy VERB: takes the lock of heavy runs on this machine, and waits 5 minutes for it. Under a verb that holds it there is nothing to take:
-# FLOWKEEP_HEAVY is the holder's pid. Returns 1 where the lock stays taken.
-HEAVY_LOCK=$CACHE/heavy.lock # held: "VERB PID DATE TIME" of the holder
+HEAVY_LOCK=$CACHE/heavy.lock # with "VERB PID DATE TIME" of the newest holder
+# heavy VERB: takes the lock of heavy runs on this machine, and waits 5 minutes for it. It takes nothing where a verb that holds the lock has
+# started this one: FLOWKEEP_HEAVY is the holder's pid. Returns 1 if the lock stays taken.
 heavy() {
   local limit=${FLOWKEEP_HEAVY_LIMIT:-300} pid= # the variable is for tests
-  { mkdir -p "$CACHE" && touch "$HEAVY_LOCK"; } || die "$HEAVY_LOCK cannot be written: set FLOWKEEP_CACHE to a folder that can"
+  { mkdir -p "$CACHE" && touch "$HEAVY_LOCK"; } || {
+    step "error: $HEAVY_LOCK cannot be written: set FLOWKEEP_CACHE to a folder that can"
+    return 1
+  }
   ! heavy_is_inherited || return 0
   unset FLOWKEEP_HEAVY
   take_heavy "$1" 1 || {

@@ -32,7 +32,7 @@ func startHeavy(t *testing.T, cache, script string, env ...string) *heavyScript 
 	}
 	h := &heavyScript{Cmd: exec.Command("bash", "-c", `. "$LIB"; `+script), t: t, out: &output{}}
 	inherited := slices.DeleteFunc(os.Environ(), func(v string) bool {
-		return strings.HasPrefix(v, heavyVariable+"=") || strings.HasPrefix(v, "FLOWKEEP_IN_VM=")
+		return strings.HasPrefix(v, heavyVariable+"=")
 	})
 	h.Env = append(append(inherited, "LIB="+lib, "FLOWKEEP_CACHE="+cache, "FLOWKEEP_HEAVY_LIMIT=1"), env...)
 	h.Stdout, h.Stderr = h.out, h.out

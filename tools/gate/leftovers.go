@@ -33,9 +33,7 @@ var thisMachine = machine{"/proc", "/run/netns", "/var/lib/flowkeep-sandbox", "/
 
 // removeLeftovers removes the processes, clusters, network namespaces and links of ended runs.
 func (g *gate) removeLeftovers(m machine) {
-	if run, err := strconv.Atoi(os.Getenv(heavyVariable)); err == nil {
-		g.endProcesses(func() []int { return m.leftProcesses(run, os.Getpid()) })
-	}
+	g.endProcesses(func() []int { return m.leftProcesses(os.Getpid()) })
 	for _, name := range m.leftSandboxes() {
 		g.step("removing the sandbox %s of an ended run", name)
 		g.removeSandbox(name)
@@ -76,9 +74,14 @@ func (g *gate) endProcesses(list func() []int) {
 	signal(left, syscall.SIGKILL)
 }
 
-// leftProcesses returns the processes that other runs than the given one have started. Only one run has the lock, so the
-// others have ended. The process self and its ancestors are not among them.
-func (m machine) leftProcesses(run, self int) (pids []int) {
+// lives reports whether there is a process.
+func (m machine) lives(pid string) bool {
+	_, err := os.Stat(filepath.Join(m.proc, pid))
+	return !errors.Is(err, os.ErrNotExist)
+}
+
+// leftProcesses returns the processes of runs that have ended. The process self and its ancestors are not among them.
+func (m machine) leftProcesses(self int) (pids []int) {
 	var spared []int
 	for pid := self; pid > 1; pid = m.parent(pid) {
 		spared = append(spared, pid)
@@ -87,22 +90,22 @@ func (m machine) leftProcesses(run, self int) (pids []int) {
 	for _, folder := range folders {
 		pid, _ := strconv.Atoi(filepath.Base(folder))
 		text, _ := os.ReadFile(filepath.Join(folder, "environ")) // no text of one that has ended
-		if of := runOf(string(text)); of > 0 && of != run && !slices.Contains(spared, pid) {
+		if run := runOf(string(text)); run != "" && !m.lives(run) && !slices.Contains(spared, pid) {
 			pids = append(pids, pid)
 		}
 	}
 	return pids
 }
 
-// runOf returns the run in the text of /proc/PID/environ, 0 if there is none.
-func runOf(environ string) int {
+// runOf returns the run's pid in the text of /proc/PID/environ, empty if there is none.
+func runOf(environ string) string {
 	for variable := range strings.SplitSeq(environ, "\x00") {
-		if value, found := strings.CutPrefix(variable, heavyVariable+"="); found {
-			run, _ := strconv.Atoi(value)
+		run, _ := strings.CutPrefix(variable, heavyVariable+"=")
+		if _, err := strconv.Atoi(run); err == nil {
 			return run
 		}
 	}
-	return 0
+	return ""
 }
 
 // parent returns the parent of a process, 0 if there is none.
@@ -116,19 +119,21 @@ func (m machine) parent(pid int) int {
 	return parent
 }
 
-// leftSandboxes returns the clusters that runs booted and did not remove. Those with the file kept outlive their runs.
-func (m machine) leftSandboxes() (names []string) {
-	for _, name := range m.sandboxNames() {
-		has := func(file string) bool {
-			_, err := os.Stat(filepath.Join(m.sandboxes, name, file))
-			return err == nil
-		}
-		ofRun := has("heavy") || slices.Contains(runSandboxes, name)
-		if ofRun && !has("kept") && name != "demo" && name != "try" {
-			names = append(names, name)
-		}
+// leftSandboxes returns the clusters of runs that have ended.
+func (m machine) leftSandboxes() []string {
+	return slices.DeleteFunc(m.sandboxNames(), func(name string) bool { return !m.isLeft(name) })
+}
+
+// isLeft reports whether a run that has ended booted a cluster, and does not keep it.
+func (m machine) isLeft(name string) bool {
+	if _, err := os.Stat(filepath.Join(m.sandboxes, name, "kept")); err == nil || name == "demo" || name == "try" {
+		return false
 	}
-	return names
+	run, err := os.ReadFile(filepath.Join(m.sandboxes, name, "heavy"))
+	if err != nil {
+		return slices.Contains(runSandboxes, name)
+	}
+	return !m.lives(strings.TrimSpace(string(run)))
 }
 
 // sandboxNames returns the names of clusters that have a folder, a network namespace or a folder of etcd; see
@@ -153,11 +158,7 @@ func (m machine) sandboxNames() (names []string) {
 // leftNamespaces returns the network namespaces of unit tests that have ended.
 func (m machine) leftNamespaces() (names []string) {
 	for _, name := range list(m.netns) {
-		match := testNamespace.FindStringSubmatch(name)
-		if match == nil {
-			continue
-		}
-		if _, err := os.Stat(filepath.Join(m.proc, match[1])); errors.Is(err, os.ErrNotExist) {
+		if match := testNamespace.FindStringSubmatch(name); match != nil && !m.lives(match[1]) {
 			names = append(names, name)
 		}
 	}
@@ -169,8 +170,8 @@ var clusterLink = regexp.MustCompile(`^fks\d+$`)
 
 // leftLinks returns the links of clusters, if no cluster has a namespace for the other ends.
 func (m machine) leftLinks(links []string) (left []string) {
-	isOther := func(file string) bool { return strings.HasPrefix(file, "fk-") && strings.HasSuffix(file, "-lan") }
-	if slices.ContainsFunc(list(m.netns), isOther) {
+	hasLink := func(file string) bool { return strings.HasPrefix(file, "fk-") && strings.HasSuffix(file, "-lan") }
+	if slices.ContainsFunc(list(m.netns), hasLink) {
 		return nil
 	}
 	return slices.DeleteFunc(slices.Clone(links), func(link string) bool { return !clusterLink.MatchString(link) })

@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// testMachine returns a machine with empty files, given by the name of a folder of the machine and their names in it.
+// testMachine returns a machine with files, given by the name of a folder of the machine and their names in it. Their
+// text is 12, a process that lives if there is proc/12/stat.
 func testMachine(t *testing.T, files ...string) machine {
 	t.Helper()
 	root := t.TempDir()
@@ -19,7 +20,7 @@ func testMachine(t *testing.T, files ...string) machine {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(path, nil, 0o644); err != nil {
+		if err := os.WriteFile(path, []byte("12\n"), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -35,6 +36,10 @@ func TestLeftSandboxes(t *testing.T) {
 		"sandboxes/demo/heavy", "sandboxes/try/heavy", "netns/fk-try-hub", "netns/blue", "shm/other")
 	if got, want := m.leftSandboxes(), []string{"other", "soak", "test", "test-quiet"}; !slices.Equal(got, want) {
 		t.Errorf("left: %q, want %q", got, want)
+	}
+	m = testMachine(t, "proc/12/stat", "sandboxes/other/heavy", "sandboxes/conformance/heavy")
+	if got := m.leftSandboxes(); len(got) > 0 {
+		t.Errorf("left of a run that lives: %q", got)
 	}
 }
 
@@ -72,18 +77,18 @@ func startOf(t *testing.T, run int) int {
 }
 
 func TestLeftProcesses(t *testing.T) {
-	const run, another = 1 << 30, 1<<30 + 1
-	own, left := startOf(t, run), startOf(t, another)
-	has := func(self, pid int) bool { return slices.Contains(thisMachine.leftProcesses(run, self), pid) }
-	if has(os.Getpid(), own) || !has(os.Getpid(), left) {
-		t.Error("a process of this run is left, or one of another run is not")
+	const ended = 1 << 30 // larger than any pid
+	living, left := startOf(t, os.Getpid()), startOf(t, ended)
+	has := func(self, pid int) bool { return slices.Contains(thisMachine.leftProcesses(self), pid) }
+	if has(os.Getpid(), living) || !has(os.Getpid(), left) {
+		t.Error("a process of a run that lives is left, or one of a run that has ended is not")
 	}
 	if has(left, left) || has(left, os.Getpid()) {
 		t.Error("the process itself or its parent is left")
 	}
 	g, out := testGate(t, "")
 	g.endProcesses(func() (pids []int) {
-		for _, pid := range thisMachine.leftProcesses(run, os.Getpid()) {
+		for _, pid := range thisMachine.leftProcesses(os.Getpid()) {
 			if pid == left {
 				pids = append(pids, pid)
 			}
@@ -96,9 +101,9 @@ func TestLeftProcesses(t *testing.T) {
 }
 
 func TestRunOf(t *testing.T) {
-	for environ, want := range map[string]int{"": 0, "A=b\x00FLOWKEEP_HEAVY=12\x00": 12, "FLOWKEEP_HEAVY=\x00": 0, "XFLOWKEEP_HEAVY=12": 0} {
+	for environ, want := range map[string]string{"": "", "A=b\x00FLOWKEEP_HEAVY=12\x00": "12", "FLOWKEEP_HEAVY=\x00": "", "XFLOWKEEP_HEAVY=12": ""} {
 		if got := runOf(environ); got != want {
-			t.Errorf("%q: run %d, want %d", environ, got, want)
+			t.Errorf("%q: run %q, want %q", environ, got, want)
 		}
 	}
 }
@@ -106,7 +111,6 @@ func TestRunOf(t *testing.T) {
 // TestGate_RemovesLeftovers: clusters of ended runs go before the first phase begins.
 func TestGate_RemovesLeftovers(t *testing.T) {
 	g, out := testGate(t, "", passes)
-	t.Setenv(heavyVariable, "")
 	var removed []string
 	g.removeSandbox = func(name string) { removed = append(removed, name) }
 	g.clean = func() {
