@@ -37,7 +37,7 @@ heavy() {
   }
   ! heavy_is_inherited || return 0
   unset FLOWKEEP_HEAVY
-  take_heavy "$1" 1 || {
+  take_heavy "$1" 0.5 || {
     step "waiting up to $limit s for $(heavy_holder)"
     take_heavy "$1" "$limit" || {
       read -r _ pid _ <"$HEAVY_LOCK"

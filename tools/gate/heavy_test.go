@@ -52,6 +52,7 @@ func startHeavy(t *testing.T, cache, script string, env ...string) *heavyScript 
 	h.finish = func() int { <-ended; return h.ProcessState.ExitCode() }
 	t.Cleanup(func() {
 		_ = h.Process.Kill() // it may have ended
+		_ = h.stdin.Close()  // its cat ends
 		h.finish()
 	})
 	return h
@@ -79,7 +80,7 @@ func TestHeavy_OneAtATime(t *testing.T) {
 	holder.await("taken")
 	second := startHeavy(t, cache, takes)
 	code := second.finish()
-	name := fmt.Sprintf("soak (pid %d, since %s", holder.Process.Pid, time.Now().Format("20"))
+	name := fmt.Sprintf("soak (pid %d, since 20", holder.Process.Pid)
 	if code != 9 || strings.Count(second.out.String(), name) != 2 || !strings.Contains(second.out.String(), "wait until it ends") {
 		t.Errorf("beside a holder: code %d:\n%s", code, second.out)
 	}
@@ -120,6 +121,7 @@ func TestHeavy_KilledHolder(t *testing.T) {
 	if err := holder.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
+	_ = holder.stdin.Close() // its cat ends
 	holder.finish()
 	next := startHeavy(t, cache, takes, "FLOWKEEP_HEAVY_LIMIT=30")
 	if code := next.finish(); code != 0 {

@@ -100,8 +100,8 @@ func (m machine) leftProcesses(self int) (pids []int) {
 // runOf returns the run's pid in the text of /proc/PID/environ, empty if there is none.
 func runOf(environ string) string {
 	for variable := range strings.SplitSeq(environ, "\x00") {
-		run, _ := strings.CutPrefix(variable, heavyVariable+"=")
-		if _, err := strconv.Atoi(run); err == nil {
+		run, found := strings.CutPrefix(variable, heavyVariable+"=")
+		if _, err := strconv.Atoi(run); found && err == nil {
 			return run
 		}
 	}
