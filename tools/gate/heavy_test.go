@@ -158,12 +158,18 @@ func TestHeavy_HeldUntilTheEnd(t *testing.T) {
 // A variable with another pid than the holder's does not pass the lock.
 func TestHeavy_StaleVariable(t *testing.T) {
 	cache := t.TempDir()
-	ended := startHeavy(t, cache, takes)
+	own := fmt.Sprintf("%s=%d", heavyVariable, os.Getpid())
+	formerly := fmt.Sprintf("soak %d 2026-01-01 00:00:00\n", os.Getpid()) // lives, and holds nothing
+	if err := os.WriteFile(filepath.Join(cache, "heavy.lock"), []byte(formerly), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	ended := startHeavy(t, cache, takes+"; echo under $FLOWKEEP_HEAVY", own)
+	ended.await(fmt.Sprintf("under %d\n", ended.Process.Pid))
 	ended.finish()
 	stale := fmt.Sprintf("%s=%d", heavyVariable, ended.Process.Pid)
 	alone := startHeavy(t, cache, "heavy bench || exit 9; echo under $FLOWKEEP_HEAVY; cat >/dev/null", stale)
 	alone.await(fmt.Sprintf("under %d\n", alone.Process.Pid))
-	for _, variable := range []string{stale, fmt.Sprintf("%s=%d", heavyVariable, os.Getpid()), heavyVariable + "=", heavyVariable + "=x"} {
+	for _, variable := range []string{stale, own, heavyVariable + "=", heavyVariable + "=x"} {
 		t.Run(variable, func(t *testing.T) {
 			if h := startHeavy(t, cache, takes, variable); h.finish() != 9 || !strings.Contains(h.out.String(), "bench (pid ") {
 				t.Errorf("beside a holder:\n%s", h.out)
