@@ -35,7 +35,7 @@ var thisMachine = machine{"/proc", "/run/netns", "/var/lib/flowkeep-sandbox", "/
 func (g *gate) removeLeftovers(m machine) {
 	g.endProcesses(func() []int { return m.leftProcesses(os.Getpid()) })
 	for _, name := range m.leftSandboxes() {
-		g.step("removing the sandbox %s of an ended run", name)
+		g.step("removing the sandbox %s, unless a run uses it", name)
 		g.removeSandbox(name)
 	}
 	for _, name := range m.leftNamespaces() {
