@@ -74,9 +74,9 @@ func (w *world) tellsCut(namespace, why string, each int) {
 // ended is how long after a change the connections that it takes the permission from may still live.
 const ended = time.Second
 
-// live streams along ways that end and ways that stay while change runs. The first must end within a second of its being made: no answer comes to the
-// client after that, and nothing of the client's to the server. For as long as the machine is seen to stand still netplugin and the probes are not to
-// blame: that much later is let pass, and told. The others must not miss an answer.
+// live streams along ways that end and ways that stay while change runs. The first must end within a second of the
+// change: no response reaches the client after that, and no packet of the client its server. The time for which the
+// machine stood still is allowed, and logged. The others must not miss a response.
 func (w *world) live(ending, staying []cluster.Expectation, change func()) {
 	w.Helper()
 	streams := w.streams(ending, staying...)
@@ -87,15 +87,7 @@ func (w *world) live(ending, staying []cluster.Expectation, change func()) {
 		made = time.Now()
 		cluster.Unstalled(w.ctx, cluster.Stretch(ended))
 		over = time.Now()
-		heard := w.listen(ending)
-		cluster.Undisturbed(w.ctx, cluster.Stretch(700*time.Millisecond))
-		stopped := time.Now()
-		for i, a := range heard() {
-			if a.Packets > 0 {
-				w.late(a.Last, stopped, "%v: should have ended, and %d packets came to the server, the last %v after the change",
-					ending[i], a.Packets, a.Last.Sub(made))
-			}
-		}
+		w.awaitEnd(made, ending, 700*time.Millisecond)
 	}, ending...)
 	last, stopped := made, time.Now()
 	for i, r := range w.stop(streams) {
@@ -103,28 +95,70 @@ func (w *world) live(ending, staying []cluster.Expectation, change func()) {
 		case r.Received == 0:
 			w.Errorf("%v: was never answered; asked %d times", e, r.Sent)
 		case r.LastAnswer.After(over):
-			w.late(r.LastAnswer, stopped, "%v: should have ended, and was answered %v after the change; answered %d of %d",
-				e, r.LastAnswer.Sub(made), r.Received, r.Sent)
+			w.outlived(made, r.LastAnswer, stopped, "%v: answered %d of %d questions", e, r.Received, r.Sent)
 		}
 		if r.LastAnswer.After(last) {
 			last = r.LastAnswer
 		}
 	}
-	w.Logf("the last answer came %v after the change; the goal is %v, and up to %v was let pass", last.Sub(made), ended, over.Sub(made))
+	w.Log(cluster.Timing{
+		What:  "the last answer after a revocation",
+		Took:  last.Sub(made),
+		Limit: ended,
+		Late:  max(0, over.Sub(made)-cluster.Stretch(ended)),
+	})
 }
 
 // stillPasses is how long before the end of a measurement the last packet came, at most, of a connection that lives.
 const stillPasses = 300 * time.Millisecond
 
-// late fails the test for a connection that ended too late, its last packet came then; it is a leak if the connection
-// still lived when the measurement stopped.
-func (w *world) late(last, stopped time.Time, format string, args ...any) {
+// outlived fails the test for a connection that had its last packet too late after a change. That is a leak from
+// cluster.LeakAfter on, or if the connection still lived when the measurement stopped.
+func (w *world) outlived(made, last, stopped time.Time, format string, args ...any) {
 	w.Helper()
-	if last.After(stopped.Add(-stillPasses)) {
-		w.leak(format, args...)
-		return
+	kind := cluster.Late
+	if last.Sub(made) >= cluster.LeakAfter || last.After(stopped.Add(-stillPasses)) {
+		kind = cluster.Leak
 	}
-	w.Errorf(format, args...)
+	w.Errorf("%s %s; revoked, and its last packet came %v after the change", kind, fmt.Sprintf(format, args...), last.Sub(made))
+}
+
+// awaitEnd observes revoked connections at their servers, from the time on at which they should have ended, for as long
+// as window, and fails the test for each that has a packet. It goes on until none has, or cluster.LeakAfter has passed.
+func (w *world) awaitEnd(made time.Time, ways []cluster.Expectation, window time.Duration) {
+	w.Helper()
+	w.awaitSilence(made, func() (alive []string) {
+		heard := w.listen(ways)
+		cluster.Undisturbed(w.ctx, cluster.Stretch(window))
+		for i, a := range heard() {
+			if a.Packets > 0 {
+				alive = append(alive, fmt.Sprintf("%v: %d packets came to the server, the last %v after the change",
+					ways[i], a.Packets, a.Last.Sub(made)))
+			}
+		}
+		return alive
+	})
+}
+
+// awaitSilence calls observe, which returns a line for each revoked connection that is alive, until it returns none. The
+// lines of the first call fail the test as late, those of a call that began cluster.LeakAfter after the change as leaks.
+func (w *world) awaitSilence(made time.Time, observe func() (alive []string)) {
+	w.Helper()
+	for first := true; ; first = false {
+		final := time.Since(made) >= cluster.LeakAfter
+		alive := observe()
+		for _, line := range alive {
+			switch {
+			case final:
+				w.leak("%s", line)
+			case first:
+				w.Errorf("%s %s", cluster.Late, line)
+			}
+		}
+		if final || len(alive) == 0 {
+			return
+		}
+	}
 }
 
 func (w *world) transports(from, to string, port int, why string) (list []cluster.Expectation) {
@@ -180,7 +214,7 @@ func TestADeadPodsConnectionsAreForgotten(t *testing.T) {
 	w.settles(opened, taken, staying, w.shut("b", "a", "udp", 80, "a is isolated"))
 	const lively = 100 // times a second: those that end need not keep the machine busy
 	toIt, streams := w.streamsAt(lively, taken), w.streamsAt(lively, opened)
-	var over time.Time
+	var ends, over time.Time
 	w.watch(stall, staying, func() {
 		w.allHeard(slices.Concat(opened, taken))
 		w.stop(toIt) // what others send to the address when it is nobody's is theirs
@@ -193,10 +227,11 @@ func TestADeadPodsConnectionsAreForgotten(t *testing.T) {
 			}
 			return nil
 		}))
+		ends = time.Now()
 		cluster.Unstalled(w.ctx, cluster.Stretch(ended))
 		over = time.Now()
+		w.awaitEnd(ends, opened, 100*time.Millisecond)
 		w.must(cluster.Until(w.ctx, 5*time.Second, func() error { return w.forgotten(dead, w.pods["b"]) }))
-		cluster.Undisturbed(w.ctx, 100*time.Millisecond)
 		w.tracks("node1", staying)
 		w.tracks("node2", beside)
 	})
@@ -206,8 +241,7 @@ func TestADeadPodsConnectionsAreForgotten(t *testing.T) {
 		case r.Received == 0:
 			w.Errorf("%v: was never answered; asked %d times", e, r.Sent)
 		case r.LastAnswer.After(over):
-			w.late(r.LastAnswer, stopped, "%v: should have ended with its pod; answered %d of %d, the last %v after its end",
-				e, r.Received, r.Sent, r.LastAnswer.Sub(over))
+			w.outlived(ends, r.LastAnswer, stopped, "%v: its pod has ended; answered %d of %d questions", e, r.Received, r.Sent)
 		}
 	}
 	w.tellsUDP(ns, fmt.Sprintf("pod %s/c is gone", ns), 2*len(dead.IPs)) // TCP's are gone as soon as the kubelet has ended the server

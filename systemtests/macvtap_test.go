@@ -341,11 +341,7 @@ func (m *tapped) restartKubelet() {
 		}
 		return nil
 	}))
-	if took := time.Since(began); took > cluster.Stretch(5*time.Second)+m.machine.Late() {
-		m.Errorf("registered again after %v", took)
-	} else {
-		m.Logf("registered again %v after the kubelet made its socket", took.Round(10*time.Millisecond))
-	}
+	m.within(5*time.Second, time.Since(began), "registered again after the kubelet made its socket")
 	m.offers("the kubelet was restarted", "dataplane=1")
 }
 

@@ -29,9 +29,6 @@ func (w *world) view(path string) *chrome.View {
 // What the page shows is what packets meet: filter, a cell and its explanation with the switches' proof, an edit that is tried out and
 // changes nothing, what was denied, dark and light, the keyboard, and netmaster's restart.
 func TestPage(t *testing.T) {
-	if cluster.Slowness() > 1 {
-		t.Skip("a browser takes minutes on a machine that is emulated, and the page does not depend on the datapath")
-	}
 	w := setup(t)
 	ns := threePods(w)
 	w.policy(ns, "only-a", `{podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress], ingress: [{from: [{podSelector: {matchLabels: {app: a}}}], ports: [{port: 80}]}]}`)

@@ -90,6 +90,17 @@ func (w *world) leak(format string, args ...any) {
 	w.Errorf("%s %s", cluster.Leak, fmt.Sprintf(format, args...))
 }
 
+// within fails the test if a time exceeds its limit on this machine. The time that timers were late meanwhile is allowed.
+func (w *world) within(limit, took time.Duration, format string, args ...any) {
+	w.Helper()
+	timing := cluster.Timing{What: fmt.Sprintf(format, args...), Took: took, Limit: limit, Late: w.machine.Late()}
+	if err := timing.Err(); err != nil {
+		w.Error(err)
+		return
+	}
+	w.Log(timing)
+}
+
 func (w *world) must(err error) {
 	w.Helper()
 	if err != nil {
@@ -257,27 +268,50 @@ func (w *world) streamsAt(perSecond float64, ways []cluster.Expectation) (list [
 	return list
 }
 
-// watch streams along all the ways while during runs, and judges what they saw and, where they are shut, what came to their servers. diligence is what the
-// laziest of the busy streams has asked, as a part of what it was to. For as long as the machine stood still no answer can have come. Streams that others
-// start beside these are counted too; see streams.
+// watch streams along all the ways while during runs. It fails the test if a denied stream got an answer or reached its
+// server, if an open stream misses more answers than the kernel dropped, or if it had none for longer than maxGap. It
+// returns how much the least busy stream sent, as a part of what it should. Streams along the ways beside share the rate.
 func (w *world) watch(maxGap time.Duration, ways []cluster.Expectation, during func(), beside ...cluster.Expectation) (diligence float64) {
 	w.Helper()
 	silence := w.unheard(slices.DeleteFunc(slices.Clone(ways), func(e cluster.Expectation) bool { return e.Open }), "nothing should")
+	dropped := w.CountDrops(w.ctx, w.namespacesOf(ways))
 	streams, began := w.streams(ways, beside...), time.Now()
 	during()
 	due := streamRate(slices.Concat(ways, beside)) * time.Since(began).Seconds()
 	diligence = 1
-	for i, r := range w.stop(streams) {
-		if err := streams[i].Judge(r, cluster.Stretch(maxGap)+w.machine.Late()); err != nil {
+	reports := w.stop(streams)
+	drops, gap := dropped(), time.Duration(0)
+	for i, r := range reports {
+		subtracted, err := streams[i].Judge(r, drops)
+		if drops -= subtracted; err != nil {
 			w.Error(err)
+		}
+		if subtracted > 0 {
+			w.Logf("%v: the kernel dropped %d packets that have no answer", streams[i].Expectation, subtracted)
+		}
+		if ways[i].Open {
+			gap = max(gap, r.Gap())
 		}
 		if busy(ways[i]) {
 			diligence = min(diligence, float64(r.Sent)/due)
 		}
 		w.Logf("%v %s: %d asked, %d answered, longest gap %.0f ms from %s", streams[i].From, r.Proto, r.Sent, r.Received, r.LongestGapMillis, r.LongestGapBegan.Format("15:04:05.000"))
 	}
+	w.within(maxGap, gap, "the longest time without an answer")
 	silence()
 	return diligence
+}
+
+// namespacesOf returns the network namespaces of the clients and of the known servers of ways.
+func (w *world) namespacesOf(ways []cluster.Expectation) (list []string) {
+	for _, e := range ways {
+		list = append(list, e.From.NetNS)
+		if netns, _, known := w.server(e); known {
+			list = append(list, netns)
+		}
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
 }
 
 // stop ends streams together and returns what each saw.

@@ -103,7 +103,7 @@ func inModeAuto(w *world) {
 		w.goesBy("node2", "geneve", far)
 	})
 	lossless := append(allowed, refused...)
-	if cluster.Slowness() > 1 {
+	if cluster.IsEmulated() {
 		// An end sends by the new way 5 s after it has received the change. On an emulated machine the other end may
 		// need longer than that to accept it, and packets are lost.
 		lossless = refused

@@ -242,7 +242,7 @@ func (w *world) lastAddresses() map[place]netip.Addr {
 // spray sends datagrams to so many addresses, round and round, until the context ends.
 func (w *world) spray(ctx context.Context, around *sync.WaitGroup, netns string, first netip.Addr, count, port int, perSecond float64) {
 	around.Go(func() {
-		_, _ = w.RunIn(ctx, netns, w.Bin+"/probe", "spray", "-rate", cluster.Rate(perSecond), first.String(), fmt.Sprint(count), fmt.Sprint(port)) // ends with ctx
+		_, _ = w.RunIn(ctx, netns, w.Bin+"/probe", "spray", "-rate", fmt.Sprintf("%.0f", perSecond), first.String(), fmt.Sprint(count), fmt.Sprint(port)) // ends with ctx
 	})
 }
 

@@ -19,6 +19,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/flowkeep/flowkeep/internal/testkit/slow"
 )
 
 func must[T any](t testing.TB) func(T, error) T {
@@ -167,7 +169,7 @@ func TestConnectionsEndWithTrust(t *testing.T) {
 		change func(*memory)
 		ends   bool
 	}{
-		"expires":     {2 * time.Second, func(*memory) {}, true},
+		"expires":     {slow.Stretch(2 * time.Second), func(*memory) {}, true},
 		"distrusted":  {time.Hour, func(m *memory) { m.Trusted = Pool([]*x509.Certificate{other.Cert}) }, true},
 		"one more":    {time.Hour, func(m *memory) { m.Trusted = Pool([]*x509.Certificate{other.Cert, a.Cert}) }, false},
 		"not to know": {time.Hour, func(m *memory) { m.err = errors.New("away") }, false},
@@ -194,8 +196,8 @@ func TestConnectionsEndWithTrust(t *testing.T) {
 			m.mu.Unlock()
 			_ = dialled.SetReadDeadline(time.Now().Add(map[bool]time.Duration{true: time.Minute, false: 300 * time.Millisecond}[c.ends]))
 			_, err = dialled.Read(make([]byte, 1))
-			var slow net.Error
-			if late := errors.As(err, &slow) && slow.Timeout(); late == c.ends {
+			var timeout net.Error
+			if late := errors.As(err, &timeout) && timeout.Timeout(); late == c.ends {
 				t.Errorf("read: %v", err)
 			}
 		})

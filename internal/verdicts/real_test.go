@@ -8,13 +8,13 @@ import (
 	"os"
 	"os/exec"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/flowkeep/flowkeep/internal/testkit/netns"
+	"github.com/flowkeep/flowkeep/internal/testkit/slow"
 	"github.com/flowkeep/flowkeep/netplugin/pipeline"
 	"github.com/flowkeep/flowkeep/ofctl"
 	"github.com/flowkeep/flowkeep/ofctl/fake"
@@ -66,11 +66,7 @@ func startReal(t *testing.T, datapath string) *realSwitch {
 	t.Helper()
 	runInParallel(t, datapath)
 	netns.New(t).Enter(t)
-	slow := 1
-	if n, err := strconv.Atoi(os.Getenv("FLOWKEEP_SLOW")); err == nil {
-		slow = n
-	}
-	s := &realSwitch{datapath: datapath, ends: map[uint32]int{}, kept: map[uint16]bool{}, arrived: make(chan arrival, 64), patience: time.Duration(slow) * 100 * time.Millisecond}
+	s := &realSwitch{datapath: datapath, ends: map[uint32]int{}, kept: map[uint16]bool{}, arrived: make(chan arrival, 64), patience: slow.Stretch(100 * time.Millisecond)}
 	must(t, os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"), 0)) // interfaces say nothing by themselves
 	names := make([]string, realPorts)
 	for i := range names {

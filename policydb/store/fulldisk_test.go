@@ -55,7 +55,7 @@ func TestFullDisk(t *testing.T) {
 	}
 	got, err := open(t, path).Load()
 	if err != nil || len(got.Endpoints) != 500 {
-		t.Errorf("%d pods, error %v", len(got.Endpoints), err)
+		t.Errorf("LEAK: data was lost: %d pods of 500, error %v", len(got.Endpoints), err)
 	}
 }
 

@@ -53,7 +53,7 @@ func flush(t testing.TB, s *Store) {
 func same(t testing.TB, got, want *Contents) {
 	t.Helper()
 	if diff := difference(got, want); diff != "" {
-		t.Fatal(diff)
+		t.Fatalf("LEAK: data was lost or changed:\n%s", diff)
 	}
 }
 

@@ -14,10 +14,12 @@ import (
 	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
+
+	"github.com/flowkeep/flowkeep/internal/testkit/slow"
 )
 
 // maxWait is the time limit of each method of a tab.
-const maxWait = time.Minute
+var maxWait = slow.Stretch(time.Minute)
 
 // Tab is a tab of a Browser. Its methods fail after an uncaught exception of a page's script.
 type Tab struct {
@@ -132,7 +134,7 @@ func isNavigation(err error) bool {
 // shown returns the page's text as an error.
 func (t *Tab) shown() error {
 	const maxText = 3000
-	ctx, cancel := context.WithTimeout(t.tab, 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.tab, slow.Stretch(5*time.Second))
 	defer cancel()
 	text, err := chromedp.Run(ctx, chromedp.Evaluate[string](`location.href + "\n" + document.body.innerText`))
 	if err != nil {

@@ -233,7 +233,7 @@ func Until(ctx context.Context, limit time.Duration, ok func() error) error {
 		select {
 		case <-ctx.Done():
 			pause.Stop()
-			return fmt.Errorf("after %v still: %w", limit, err)
+			return fmt.Errorf("%s after %v still: %w", Late, limit, err)
 		case <-pause.C:
 		}
 	}

@@ -71,28 +71,55 @@ func TestTouched(t *testing.T) {
 }
 
 func TestJudge(t *testing.T) {
-	open, shut := Expectation{Open: true}, Expectation{}
-	whole := Report{Sent: 1000, Received: 1000, LongestGapMillis: 9}
+	udp, tcp, shut := Expectation{Open: true, Proto: "udp"}, Expectation{Open: true, Proto: "tcp"}, Expectation{Proto: "udp"}
 	for _, c := range []struct {
-		name string
-		e    Expectation
-		r    Report
-		ok   bool
+		name       string
+		e          Expectation
+		r          Report
+		dropped    uint64
+		kind       string // empty: no failure
+		subtracted uint64
 	}{
-		{"all answered", open, whole, true},
-		{"one lost", open, Report{Sent: 1000, Received: 999}, false},
-		{"nothing asked", open, Report{}, false},
-		{"a gap", open, Report{Sent: 10, Received: 10, LongestGapMillis: 101}, false},
-		{"cut", open, Report{Sent: 10, Received: 10, Broken: "reset"}, false},
-		{"denied", shut, Report{Sent: 1000}, true},
-		{"one passed", shut, Report{Sent: 1000, Received: 1}, false},
+		{"all answered", udp, Report{Sent: 1000, Received: 1000}, 9, "", 0},
+		{"one lost", udp, Report{Sent: 1000, Received: 999}, 0, Lost, 0},
+		{"one lost that the kernel dropped", udp, Report{Sent: 1000, Received: 999}, 9, "", 1},
+		{"more lost than the kernel dropped", udp, Report{Sent: 1000, Received: 997}, 2, Lost, 2},
+		{"none answered, all dropped", udp, Report{Sent: 5}, 9, Lost, 0},
+		{"TCP repeats what is dropped", tcp, Report{Sent: 1000, Received: 999}, 9, Lost, 0},
+		{"nothing asked", udp, Report{}, 0, Lost, 0},
+		{"interrupted", tcp, Report{Sent: 10, Received: 10, Broken: "reset"}, 0, Lost, 0},
+		{"denied", shut, Report{Sent: 1000}, 9, "", 0},
+		{"one passed", shut, Report{Sent: 1000, Received: 1}, 999, Leak, 0},
 	} {
-		err := c.e.Judge(c.r, 100*time.Millisecond)
-		if (err == nil) != c.ok {
-			t.Errorf("%s: %v", c.name, err)
+		subtracted, err := c.e.Judge(c.r, c.dropped)
+		if (err == nil) != (c.kind == "") || err != nil && !strings.HasPrefix(err.Error(), c.kind+" ") || subtracted != c.subtracted {
+			t.Errorf("%s: %v, %d subtracted; want %q, %d", c.name, err, subtracted, c.kind, c.subtracted)
 		}
-		if err != nil && strings.HasPrefix(err.Error(), Leak+" ") == c.e.Open {
-			t.Errorf("%s: %q should begin with %s where the way is shut, and only there", c.name, err, Leak)
+	}
+}
+
+// TestTiming: a limit is multiplied by the slowness, and timers that were late extend it.
+func TestTiming(t *testing.T) {
+	for _, c := range []struct {
+		slowness string
+		timing   Timing
+		late     bool
+		says     string
+	}{
+		{"1", Timing{Took: 900 * time.Millisecond, Limit: time.Second}, false, "TIME 0.90 of the limit: x: 900ms, limit 1s at slowness 1"},
+		{"1", Timing{Took: 1001 * time.Millisecond, Limit: time.Second}, true, "LATE TIME 1.00 "},
+		{"3", Timing{Took: 2900 * time.Millisecond, Limit: time.Second}, false, "TIME 0.97 "},
+		{"3", Timing{Took: 3300 * time.Millisecond, Limit: time.Second}, true, "LATE TIME 1.10 "},
+		{"1", Timing{Took: 1400 * time.Millisecond, Limit: time.Second, Late: time.Second}, false, "TIME 0.70 "},
+	} {
+		t.Setenv("FLOWKEEP_SLOW", c.slowness)
+		c.timing.What = "x"
+		text, err := c.timing.String(), c.timing.Err()
+		if err != nil {
+			text = err.Error()
+		}
+		if (err != nil) != c.late || !strings.HasPrefix(text, c.says) {
+			t.Errorf("%+v at slowness %s: %q, want %q", c.timing, c.slowness, text, c.says)
 		}
 	}
 }
@@ -146,9 +173,9 @@ func TestJudge_NamesTimesOfALoss(t *testing.T) {
 			Report{Sent: 2, Received: 1, LastAnswer: last, WaitedUntil: last.Add(2 * time.Second)},
 			"; last answer at 03:04:05.006, waited until 03:04:07.006",
 		},
-		{Report{Sent: 1}, "last answer at never"},
+		{Report{Sent: 2, Received: 1}, "last answer at never"},
 	} {
-		if err := open.Judge(c.r, time.Second); err == nil || !strings.Contains(err.Error(), c.says) {
+		if _, err := open.Judge(c.r, 0); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%+v: %v, want %q in it", c.r, err, c.says)
 		}
 	}
@@ -157,19 +184,30 @@ func TestJudge_NamesTimesOfALoss(t *testing.T) {
 func TestJudge_NamesTheStateOfALoss(t *testing.T) {
 	for _, broken := range []string{"", "reset"} {
 		r := Report{Sent: 2, Received: 1, Broken: broken, TCP: "ESTABLISHED"}
-		err := (Expectation{Open: true}).Judge(r, time.Second)
+		_, err := (Expectation{Open: true}).Judge(r, 0)
 		if err == nil || !strings.HasSuffix(err.Error(), "; TCP: ESTABLISHED") {
 			t.Errorf("%+v: %v", r, err)
 		}
 	}
 }
 
-// TestStreamLimits: a SYN that is sent again after a second arrives in time on a way that is open.
-func TestStreamLimits(t *testing.T) {
-	t.Setenv("FLOWKEEP_SLOW", "1")
-	for open, want := range map[bool]string{true: "-grace 2s -redial 2s", false: "-grace 500ms -redial 200ms"} {
-		if got := strings.Join(Expectation{Open: open}.limits(), " "); got != want {
-			t.Errorf("open %v: limits %q, want %q", open, got, want)
+// TestStreamFlags: on an open way a SYN that is sent again after a second arrives in time. A slow machine has more time,
+// and sends fewer packets on an open way; a denied way keeps its rate.
+func TestStreamFlags(t *testing.T) {
+	for _, c := range []struct {
+		slowness string
+		open     bool
+		want     string
+	}{
+		{"1", true, "-rate 900 -grace 2s -redial 2s"},
+		{"1", false, "-rate 900 -grace 500ms -redial 200ms"},
+		{"3", true, "-rate 100 -grace 6s -redial 6s"},
+		{"3", false, "-rate 900 -grace 1.5s -redial 600ms"},
+		{"12", true, "-rate 10 -grace 24s -redial 24s"},
+	} {
+		t.Setenv("FLOWKEEP_SLOW", c.slowness)
+		if got := strings.Join(Expectation{Open: c.open}.streamFlags(900), " "); got != c.want {
+			t.Errorf("open %v at slowness %s: %q, want %q", c.open, c.slowness, got, c.want)
 		}
 	}
 }

@@ -170,7 +170,7 @@ type Edge struct {
 
 // WatchEdges asks so many times a second over UDP until the function that it returns is called.
 func (c *Cluster) WatchEdges(ctx context.Context, e Expectation, perSecond float64) (stop func() ([]Edge, error), err error) {
-	cmd := inNS(ctx, e.From.NetNS, c.probe(), "edges", "-rate", Rate(perSecond), e.target())
+	cmd := inNS(ctx, e.From.NetNS, c.probe(), "edges", "-rate", formatRate(Rate(perSecond)), e.target())
 	var out strings.Builder
 	cmd.Stdout = &out
 	if err := cmd.Start(); err != nil {

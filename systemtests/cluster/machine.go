@@ -66,26 +66,14 @@ func stolen() time.Duration {
 	return time.Duration(ticks) * 10 * time.Millisecond
 }
 
-// softnetDrops are packets that did not fit a processor's backlog: the second column, in hexadecimal digits, a line a processor
-// (net/core/net-procfs.c of Linux).
-func softnetDrops() (sum uint64) {
-	text, _ := os.ReadFile("/proc/net/softnet_stat")
-	for line := range strings.Lines(string(text)) {
-		if fields := strings.Fields(line); len(fields) > 1 {
-			n, _ := strconv.ParseUint(fields[1], 16, 64)
-			sum += n
-		}
-	}
-	return sum
-}
-
 // patience is for how long at most a machine that stands still is waited for.
 const patience = 30 * time.Second
 
 // Undisturbed returns when that much time has passed in which this process had a processor when it wanted one: on a machine that
 // stands still now and then, others had theirs too by then. It waits for at most half a minute more than it is asked to.
 func Undisturbed(ctx context.Context, d time.Duration) {
-	const step, prompt = 10 * time.Millisecond, 30 * time.Millisecond
+	const step = 10 * time.Millisecond
+	prompt := Stretch(30 * time.Millisecond)
 	timer := time.NewTimer(step)
 	defer timer.Stop()
 	for left, end := d, time.Now().Add(d+patience); left > 0; {
@@ -95,7 +83,7 @@ func Undisturbed(ctx context.Context, d time.Duration) {
 			return
 		case <-timer.C:
 		}
-		if took := time.Since(began); took < prompt || time.Now().After(end) || Slowness() > 1 {
+		if took := time.Since(began); took < prompt || time.Now().After(end) {
 			left -= took
 		}
 		timer.Reset(step)

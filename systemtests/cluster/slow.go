@@ -1,27 +1,25 @@
 package cluster
 
 import (
-	"fmt"
 	"os"
 	"strconv"
 	"time"
+
+	"github.com/flowkeep/flowkeep/internal/testkit/slow"
 )
 
-// Slowness says by how much longer everything takes here than on the machines that the tests' time limits are for:
-// FLOWKEEP_SLOW, as the virtual machine of systemtests/vm sets it, which emulates its processors. 1 where nothing is said.
-func Slowness() float64 {
-	f, err := strconv.ParseFloat(os.Getenv("FLOWKEEP_SLOW"), 64)
-	if err != nil || f < 1 {
-		return 1
-	}
-	return f
-}
+// Slowness returns the factor by which the tests' time limits are longer; see slow.Factor.
+func Slowness() float64 { return slow.Factor() }
 
-// Rate is the packets a second that a probe sends here where it sends so many elsewhere: far fewer where a dozen probes would keep
-// the machine busy.
-func Rate(perSecond float64) string {
-	return fmt.Sprintf("%.0f", max(perSecond/(Slowness()*Slowness()), 10))
-}
+// IsEmulated reports whether the tests run in the virtual machine of systemtests/vm, which emulates its processors.
+func IsEmulated() bool { return os.Getenv("FLOWKEEP_IN_VM") != "" }
 
-// Stretch is a time limit as it holds here. Limits of Until, Check and Settle are stretched by these.
-func Stretch(d time.Duration) time.Duration { return time.Duration(float64(d) * Slowness()) }
+// Rate returns how many packets a second a probe sends on an open way: fewer on a slow machine, where the packets and
+// answers of a dozen probes would use the processors up. Probes of denied ways keep their rate.
+func Rate(perSecond float64) float64 { return max(perSecond/(Slowness()*Slowness()), 10) }
+
+// formatRate returns a rate as the probe's flag -rate has it.
+func formatRate(perSecond float64) string { return strconv.FormatFloat(perSecond, 'f', 0, 64) }
+
+// Stretch returns a time limit multiplied by Slowness. Until, Check and Settle stretch their limits themselves.
+func Stretch(d time.Duration) time.Duration { return slow.Stretch(d) }

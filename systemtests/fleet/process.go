@@ -13,10 +13,12 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/flowkeep/flowkeep/internal/testkit/slow"
 )
 
 // ending is how long a process has to end by itself.
-const ending = 10 * time.Second
+var ending = slow.Stretch(10 * time.Second)
 
 // processes are those of a fleet, by name. They are started by one thread that lives as long as they may, for the kernel ends them with it:
 // also when this program is killed.

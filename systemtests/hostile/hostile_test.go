@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flowkeep/flowkeep/internal/testkit/slow"
 	"github.com/flowkeep/flowkeep/systemtests/hostile"
 	"github.com/flowkeep/flowkeep/systemtests/simnodes"
 )
@@ -48,7 +49,7 @@ type bounds struct {
 // required are the bounds of issue 24.
 var required = bounds{p99: time.Second, ratio: 2, growth: 64 << 20, quietP99: 500 * time.Millisecond}
 
-// boundsOfRun returns the bounds of this run. Without -strict the ratio does not count below 500 ms, and what is left of
+// boundsOfRun returns the bounds of this run, its times multiplied by the slowness of the machine. Without -strict the ratio does not count below 500 ms, and what is left of
 // the heap not below 16 MB: on a machine with other work two edits of some milliseconds differ by more without any
 // attack, and buffers of connections by some megabytes.
 func boundsOfRun() bounds {
@@ -56,6 +57,7 @@ func boundsOfRun() bounds {
 	if !*strict && !*large {
 		b.atLeast, b.leftFrom, b.quietP99 = 500*time.Millisecond, 16<<20, time.Minute
 	}
+	b.p99, b.atLeast, b.quietP99 = slow.Stretch(b.p99), slow.Stretch(b.atLeast), slow.Stretch(b.quietP99)
 	return b
 }
 

@@ -40,6 +40,8 @@ type Outcome struct {
 	Errors []string
 	// Notes are lines of output that begin with NOTE.
 	Notes []string
+	// Times are measured times that tests logged with their limits.
+	Times []Timing
 }
 
 // event is a line of test2json; see go doc test2json.
@@ -94,6 +96,7 @@ type pack struct {
 	tests  map[string]*running
 	order  []string
 	notes  []string
+	times  []Timing
 	barred string
 	result string // of the package itself
 	last   string // line of its own output
@@ -126,6 +129,7 @@ func readOutcome(suite, folder string) (Outcome, error) {
 		all.Tests = append(all.Tests, one.Tests...)
 		all.Errors = append(all.Errors, one.Errors...)
 		all.Notes = append(all.Notes, one.Notes...)
+		all.Times = append(all.Times, one.Times...)
 	}
 	text, readErr := os.ReadFile(filepath.Join(folder, errorsFile))
 	if readErr != nil && !errors.Is(readErr, fs.ErrNotExist) {
@@ -170,6 +174,7 @@ func readEvents(suite string, r io.Reader) Outcome {
 		all.Tests = append(all.Tests, one.Tests...)
 		all.Errors = append(all.Errors, one.Errors...)
 		all.Notes = append(all.Notes, one.Notes...)
+		all.Times = append(all.Times, one.Times...)
 	}
 	return all
 }
@@ -179,8 +184,12 @@ func (p *pack) take(e event) {
 	if e.Action == "output" && p.barred == "" {
 		p.barred = barring(line)
 	}
-	if message := messageOf(line); strings.HasPrefix(message, "NOTE") {
+	message := messageOf(line)
+	if strings.HasPrefix(message, "NOTE") {
 		p.notes = append(p.notes, message)
+	}
+	if t, is := parseTiming(e.Test, message); is {
+		p.times = append(p.times, t)
 	}
 	if e.Test == "" {
 		p.takeOwn(e.Action, line)
@@ -240,7 +249,7 @@ func (t *running) print(name, line string) {
 
 // outcome returns what the events of the package show in the end.
 func (p *pack) outcome(suite string) (o Outcome) {
-	o.Notes = p.notes
+	o.Notes, o.Times = p.notes, p.times
 	failed := false
 	for _, name := range p.order {
 		t := p.tests[name].test()

@@ -211,7 +211,7 @@ func TestExecute_Stopped(t *testing.T) {
 		}
 	}()
 	script := "trap 'echo cleaned up; exit 130' TERM; echo begins; sleep 1000 & echo $! >" + pid + "; wait"
-	_, err := g.execute(ctx, Suite{Name: "s", Command: []string{"bash", "-c", script}})
+	_, err := g.execute(ctx, Suite{Name: "s", Command: []string{"bash", "-c", script}}, 1)
 	if !errors.Is(err, errInterrupted) || !strings.Contains(out.String(), "s: begins\ns: cleaned up\n") {
 		t.Errorf("%v:\n%s", err, out)
 	}
@@ -249,7 +249,7 @@ func TestExecute_Stacks(t *testing.T) {
 		t.Fatal(err)
 	}
 	script := "trap : TERM; cd " + folder + " && go test -json . >$FLOWKEEP_EVENTS/events.json"
-	outcome, err := g.execute(ctx, Suite{Name: "s", Command: []string{"bash", "-c", script}})
+	outcome, err := g.execute(ctx, Suite{Name: "s", Command: []string{"bash", "-c", script}}, 1)
 	if !errors.Is(err, reached) || len(outcome.Tests) != 1 || !outcome.Tests[0].Failed || outcome.Tests[0].Barred == "" {
 		t.Errorf("%v, %+v", err, outcome)
 	}
@@ -259,6 +259,17 @@ func TestExecute_Stacks(t *testing.T) {
 	}
 	if text, _ := os.ReadFile(files[0]); !strings.Contains(string(text), "hang.blockedHere") {
 		t.Errorf("no stacks:\n%s", text)
+	}
+}
+
+// TestGate_Slowness: suites and second runs get the slowness that was measured, and the summary has the times.
+func TestGate_Slowness(t *testing.T) {
+	timed := prints("run TestA", "output TestA     a_test.go:7: TIME 0.90 of the limit: x", "pass TestA", "pass")
+	isSlow := `[ "$FLOWKEEP_SLOW" = 3 ] || exit 1; `
+	g, out := testGate(t, isSlow+passes, isSlow+timed, isSlow+fails)
+	g.measure = func() time.Duration { return 3 * referenceLoop }
+	if code := g.run(t.Context()); code != 0 || !strings.Contains(out.String(), "\ntime: TestA: 0.90 of the limit: x\n") {
+		t.Errorf("code %d:\n%s", code, out)
 	}
 }
 

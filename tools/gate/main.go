@@ -82,6 +82,7 @@ type gate struct {
 	tests    []*Test
 	errors   []string // failures that are no test's
 	notes    []string
+	times    []Timing
 	flaky    []*Test
 	loads    map[string]string // of suites, at their end
 }
@@ -195,7 +196,7 @@ func (g *gate) runPhases(ctx context.Context) {
 			g.fail(p.Name, fmt.Sprintf("did not run: it had to begin before minute %.0f", phasesEnd.Minutes()))
 			continue
 		}
-		if !g.runSuites(ctx, p, limit) && p.Required {
+		if !g.runSuites(ctx, p, slowness, limit) && p.Required {
 			g.fail(p.Name, "no later phase ran")
 			g.bar("phase " + p.Name)
 			return
@@ -229,23 +230,23 @@ func (g *gate) measureSlowness(phase string) int {
 }
 
 // runSuites runs the suites of a phase at the same time. It reports whether all ended with 0.
-func (g *gate) runSuites(ctx context.Context, p Phase, limit time.Duration) bool {
+func (g *gate) runSuites(ctx context.Context, p Phase, slowness int, limit time.Duration) bool {
 	g.step("%s: at most %.0f min", p.Name, limit.Minutes())
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("reached its bound of %.0f min", limit.Minutes()))
 	defer cancel()
 	var wg sync.WaitGroup
 	results := make([]bool, len(p.Suites))
 	for i, s := range p.Suites {
-		wg.Go(func() { results[i] = g.runSuite(ctx, s) })
+		wg.Go(func() { results[i] = g.runSuite(ctx, s, slowness) })
 	}
 	wg.Wait()
 	return !slices.Contains(results, false)
 }
 
 // runSuite runs a suite and takes its outcome. It reports whether the suite ended with 0.
-func (g *gate) runSuite(ctx context.Context, s Suite) bool {
+func (g *gate) runSuite(ctx context.Context, s Suite, slowness int) bool {
 	start := g.elapsed()
-	outcome, err := g.execute(ctx, s)
+	outcome, err := g.execute(ctx, s, slowness)
 	g.mu.Lock()
 	g.loads[s.Name] = loadAverage()
 	g.mu.Unlock()
@@ -275,6 +276,7 @@ func (g *gate) runSuite(ctx context.Context, s Suite) bool {
 	g.mu.Lock()
 	g.tests = append(g.tests, outcome.Tests...)
 	g.notes = append(g.notes, outcome.Notes...)
+	g.times = append(g.times, outcome.Times...)
 	g.mu.Unlock()
 	took := (g.elapsed() - start).Round(time.Second)
 	if err != nil {
@@ -285,13 +287,14 @@ func (g *gate) runSuite(ctx context.Context, s Suite) bool {
 	return true
 }
 
-// execute runs a command and returns what its events show.
-func (g *gate) execute(ctx context.Context, s Suite) (Outcome, error) {
+// execute runs a command and returns what its events show. Its tests multiply their time limits by the slowness.
+func (g *gate) execute(ctx context.Context, s Suite, slowness int) (Outcome, error) {
 	folder, err := os.MkdirTemp(g.work, "")
 	if err != nil {
 		return Outcome{}, err
 	}
-	env := append(environment(os.Environ()), "FLOWKEEP_EVENTS="+folder, fmt.Sprintf("FLOWKEEP_BEGAN=%d", g.began.Unix()))
+	env := append(environment(os.Environ()), "FLOWKEEP_EVENTS="+folder, fmt.Sprintf("FLOWKEEP_BEGAN=%d", g.began.Unix()),
+		fmt.Sprintf("FLOWKEEP_SLOW=%d", slowness))
 	run, err := startSession(g.root, s.Command, env, &prefixer{mu: &g.printing, w: g.out, prefix: s.Name + ": "})
 	if err != nil {
 		return Outcome{}, err
@@ -337,17 +340,18 @@ func (g *gate) rerun(ctx context.Context) {
 		return
 	}
 	const phase = "second run of failed tests"
-	if ctx.Err() == nil {
-		g.measureSlowness(phase)
-	}
 	g.setPhase(phase)
+	slowness := 1
+	if ctx.Err() == nil {
+		slowness = g.measureSlowness(phase)
+	}
 	for _, r := range reruns {
-		g.settle(ctx, r)
+		g.settle(ctx, r, slowness)
 	}
 }
 
 // settle runs failed tests once more and takes the outcome.
-func (g *gate) settle(ctx context.Context, r Rerun) {
+func (g *gate) settle(ctx context.Context, r Rerun, slowness int) {
 	limit := rerunsEnd - g.elapsed()
 	if limit <= 0 || ctx.Err() != nil {
 		r.settle(Outcome{})
@@ -356,7 +360,7 @@ func (g *gate) settle(ctx context.Context, r Rerun) {
 	g.step("%s: %d failed tests once more, at most %.0f min", r.Suite.Name, len(r.Tests), limit.Minutes())
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not over at minute %.0f", rerunsEnd.Minutes()))
 	defer cancel()
-	outcome, err := g.execute(ctx, r.Suite)
+	outcome, err := g.execute(ctx, r.Suite, slowness)
 	if err != nil && !outcome.hasFailed() {
 		outcome.Errors = append(outcome.Errors, err.Error())
 	}
@@ -458,6 +462,9 @@ func (g *gate) summarise(record string) int {
 		fmt.Fprintln(g.out, text)
 	}
 	fmt.Fprint(g.out, g.dueParts())
+	for _, t := range worst(g.times) {
+		fmt.Fprintf(g.out, "time: %s: %s\n", t.Test, t.Text)
+	}
 	for _, t := range g.flaky {
 		fmt.Fprintf(g.out, "flaky: %s.%s: %s\n", t.Package, t.Name, t.Reason)
 	}

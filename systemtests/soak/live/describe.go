@@ -17,25 +17,25 @@ import (
 // wrongProbe is a packet that passed and should not have, or the other way round.
 type wrongProbe struct{ *attempt }
 
-func (w *wrongProbe) Error() string { return w.leak() + w.String() }
-
-// leak returns the beginning of a difference's line: cluster.Leak where a denied packet passed, empty where an allowed
-// one was lost.
-func (a *attempt) leak() string {
-	if a.verdict.Allowed {
-		return ""
+// Error begins with the kind of failure: cluster.Leak where a denied packet passed, cluster.Lost where an allowed one
+// did not.
+func (w *wrongProbe) Error() string {
+	kind := cluster.Leak
+	if w.verdict.Allowed {
+		kind = cluster.Lost
 	}
-	return cluster.Leak + " "
+	return kind + " " + w.String()
 }
 
-// wrongStream is a live connection that lost something, or lived too long.
+// wrongStream is a live connection that lost something, or lived too long. Its kind is cluster.Lost, Late or Leak.
 type wrongStream struct {
 	*stream
-	err error
+	kind string
+	err  error
 }
 
 func (w *wrongStream) Error() string {
-	return fmt.Sprintf("%slive connection %s (%v) → %s %s %v, allowed now: %v (%s): %v", w.leak(),
+	return fmt.Sprintf("%s live connection %s (%v) → %s %s %v, allowed now: %v (%s): %v", w.kind,
 		w.from, w.packet.From, w.target, w.packet.Protocol, w.to, w.verdict.Allowed, w.verdict.Why, w.err)
 }
 

@@ -172,7 +172,7 @@ func (p *player) watchStreams(inForce time.Time) error {
 		}
 		if err := s.wrong(time.Now()); err != nil {
 			p.Differences++
-			errs = append(errs, &wrongStream{s, err})
+			errs = append(errs, &wrongStream{s, cluster.Lost, err})
 		}
 		p.LongestGap = max(p.LongestGap, s.longestGap())
 	}
@@ -185,7 +185,7 @@ func (p *player) watchStreams(inForce time.Time) error {
 		p.LongestCut = max(p.LongestCut, after)
 		if after > cutLimit {
 			p.Differences++
-			errs = append(errs, &wrongStream{s, s.howLong(inForce)})
+			errs = append(errs, s.outlived(inForce))
 		}
 		s.close()
 	}
@@ -199,17 +199,22 @@ func (p *player) watchStreams(inForce time.Time) error {
 	return errors.Join(errs...)
 }
 
-// howLong waits for the end of a connection that lived too long, within reason.
-func (s *stream) howLong(inForce time.Time) error {
-	silence, limit := cutLimit, 20*cutLimit
-	for time.Since(s.lastAnswer()) < silence && time.Since(inForce) < limit {
+// outlived waits for the end of a connection that lived too long, up to cluster.LeakAfter and the time of silence that
+// shows its end.
+func (s *stream) outlived(inForce time.Time) *wrongStream {
+	for time.Since(s.lastAnswer()) < cutLimit && time.Since(inForce) < cluster.LeakAfter+cutLimit {
 		time.Sleep(pace)
 	}
-	after := s.lastAnswer().Sub(inForce).Round(time.Millisecond)
-	if time.Since(inForce) >= limit {
-		return fmt.Errorf("it lives %v after the change was in force", after)
+	after := s.lastAnswer().Sub(inForce)
+	return &wrongStream{s, kindAfter(after), fmt.Errorf("its last answer came %v after the change was in force", after.Round(time.Millisecond))}
+}
+
+// kindAfter returns the kind of failure of a revoked connection that got its last answer so long after its change.
+func kindAfter(after time.Duration) string {
+	if after >= cluster.LeakAfter {
+		return cluster.Leak
 	}
-	return fmt.Errorf("it lived for %v after the change was in force", after)
+	return cluster.Late
 }
 
 // openStreams draws allowed ways until there are enough, or none were found.
