@@ -1,5 +1,5 @@
 # Each verb is one script; read it for what it does. FLOWKEEP_CACHE (default /var/cache/flowkeep) holds what is built once.
-.PHONY: try try-down docs krew images test-full screenshots cyclonus help demo demo-down demo-fleet build test lint unit fuzz system test-kernel conformance soak bench generate preflight
+.PHONY: try try-down docs krew images test-full screenshots cyclonus help demo demo-down demo-fleet build test lint unit fuzz system test-kernel conformance soak bench flakes generate preflight
 
 help: ## what there is
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,5 +48,7 @@ screenshots: ## the README's pictures of the page, from the demo
 	@scripts/screenshots
 bench: ## our figures beside the references and floors
 	@scripts/bench
+flakes: ## the gate in fresh clones, three times idle and three times busy, on record in docs/flakes.tsv (ARGS='-idle 1 -busy 0')
+	@scripts/flakes $(ARGS)
 generate: ## generated files again; fails if they had drifted
 	@scripts/generate

@@ -18,8 +18,8 @@ import (
 	"time"
 
 	"github.com/flowkeep/flowkeep/internal/stopwatch"
-	"github.com/flowkeep/flowkeep/internal/testkit/slow"
 	"github.com/flowkeep/flowkeep/internal/testkit/netns"
+	"github.com/flowkeep/flowkeep/internal/testkit/slow"
 	"github.com/flowkeep/flowkeep/ofctl/dptype"
 )
 
