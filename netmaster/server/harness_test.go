@@ -240,6 +240,14 @@ func (m *master) ready() {
 	until(m.T, "ready", func() bool { return m.health.NotReady() == "" })
 }
 
+// leads returns a condition: the metrics show that it leads in this epoch. The metrics of an earlier term remain until
+// they are next set.
+func (m *master) leads(epoch uint64) func() bool {
+	return func() bool {
+		return m.metric("netmaster_leads") == 1 && m.metric("netmaster_epoch") == float64(epoch)
+	}
+}
+
 func (m *master) metric(name string) float64 {
 	m.Helper()
 	families, err := m.reg.Gather()

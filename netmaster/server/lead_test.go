@@ -145,7 +145,7 @@ func TestHelloSettlesAnnouncedPods(t *testing.T) {
 	until(t, "it leads", func() bool { return w.logged(`msg="became leader"`) })
 	n.connect(m)
 	until(t, "db is settled", n.is(func() bool { return n.updates > 0 && n.settled["ns/db"] }))
-	until(t, "its metrics tell", func() bool { return m.metric("netmaster_leads") == 1 && m.metric("netmaster_epoch") == 7 })
+	until(t, "its metrics tell", m.leads(7))
 	if n.is(func() bool { return len(n.settled) != 1 || n.updates != 1 })() {
 		t.Errorf("settled: %v", n.settled)
 	}
@@ -255,9 +255,7 @@ func TestSecondTermKeepsConnections(t *testing.T) {
 	n1, n2 := w.node("node1"), w.node("node2")
 	for epoch := range uint64(4) {
 		term := e.begin(epoch + 1)
-		until(t, "it leads", func() bool {
-			return m.metric("netmaster_leads") == 1 && m.metric("netmaster_epoch") == float64(epoch+1)
-		})
+		until(t, "it leads", m.leads(epoch+1))
 		n1.connect(m)
 		until(t, "node1 is served", n1.is(func() bool { return n1.updates > 0 }))
 		if n1.is(func() bool { return n1.peers() != "10.0.2.1 10.0.2.9" || epoch > 0 && n1.sent > 1 })() {
@@ -383,9 +381,7 @@ func TestLeader_SecondTerm(t *testing.T) {
 	n1, n2 := w.node("node1"), w.node("node2")
 	for epoch := range uint64(25) {
 		term := e.begin(epoch + 1)
-		until(t, "it leads", func() bool {
-			return m.metric("netmaster_leads") == 1 && m.metric("netmaster_epoch") == float64(epoch+1)
-		})
+		until(t, "it leads", m.leads(epoch+1))
 		n2.wired = wired("web", "10.0.2.1")
 		web2 := fmt.Sprintf("10.0.2.%d", 10+epoch) // another pod each time
 		if epoch%2 == 0 {

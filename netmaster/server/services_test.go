@@ -114,7 +114,7 @@ func TestServices_LeaderChange(t *testing.T) {
 	slices := w.client.DiscoveryV1().EndpointSlices("ns")
 	for epoch := range uint64(5) {
 		term := e.begin(epoch + 1)
-		until(t, "it leads", func() bool { return m.metric("netmaster_leads") == 1 })
+		until(t, "it leads", m.leads(epoch+1))
 		n.connect(m)
 		address := netip.AddrFrom4([4]byte{10, 0, 2, byte(epoch + 1)}).String()
 		until(t, "the node holds the endpoint", n.leads("web-1", address))
