@@ -99,7 +99,7 @@ datapath() {
 underlay() {
   [ "$TRAFFIC_MODE" != route ] && [ "$(datapath)" = netdev ] || return 0
   local ovs=$node/ovs
-  ovs-vsctl --db="unix:$ovs/db.sock" --timeout=10 --may-exist add-br br-underlay -- set bridge br-underlay datapath_type=netdev \
+  ovs-vsctl --db="unix:$ovs/db.sock" --timeout=$((10 * ${FLOWKEEP_SLOW:-1})) --may-exist add-br br-underlay -- set bridge br-underlay datapath_type=netdev \
     -- --may-exist add-port br-underlay eth0
   nsenter --net="$NETNS" -- bash -c "$(declare -f take_over); take_over eth0 br-underlay"
 }

@@ -66,10 +66,10 @@ node() {
   [ -s "$ovs/conf.db" ] || ovsdb-tool create "$ovs/conf.db" /usr/share/openvswitch/vswitch.ovsschema
   start "$name-ovsdb" $inside $dirs ovsdb-server "$ovs/conf.db" --remote="punix:$ovs/db.sock" \
     --unixctl="$ovs/ovsdb.ctl" -vconsole:warn -vsyslog:off
-  wait_for 10 "ovsdb-server of $name" ovs-vsctl --db="unix:$ovs/db.sock" --no-wait --timeout=10 init
+  wait_for 10 "ovsdb-server of $name" ovs-vsctl --db="unix:$ovs/db.sock" --no-wait --timeout=$((10 * ${FLOWKEEP_SLOW:-1})) init
   start "$name-vswitchd" $inside $dirs "$ROOT/scripts/at-nice" -10 ovs-vswitchd "unix:$ovs/db.sock" \
     --unixctl="$ovs/vswitchd.ctl" -vconsole:warn -vsyslog:off
-  wait_for 10 "ovs-vswitchd of $name" ovs-appctl --timeout=10 -t "$ovs/vswitchd.ctl" version
+  wait_for 10 "ovs-vswitchd of $name" ovs-appctl --timeout=$((10 * ${FLOWKEEP_SLOW:-1})) -t "$ovs/vswitchd.ctl" version
   start "$name-netplugin" $inside "$RUN/bin/netplugin" --node-name "$name" --server "$NET.1:7443" \
     --tls-ca "$PKI/ca.crt" --tls-cert "$PKI/$name.crt" --tls-key "$PKI/$name.key" --state-dir "$dir/state" \
     --ovsdb "unix:$ovs/db.sock" --ovs-run-dir "$ovs" --ovs-control "$ovs/vswitchd.ctl" --cni-socket "$dir/cni.sock" \
@@ -78,11 +78,12 @@ node() {
 
 # await NAME NAMESPACE HOST:PORT: until the process NAME is ready
 await() {
-  local end=$((SECONDS + 60))
-  until in_ns "$2" timeout 2 bash -c \
+  local limit=$((60 * ${FLOWKEEP_SLOW:-1}))
+  local end=$((SECONDS + limit))
+  until in_ns "$2" timeout $((2 * ${FLOWKEEP_SLOW:-1})) bash -c \
     'exec 3<>"/dev/tcp/${0%:*}/${0#*:}" && printf "GET /readyz HTTP/1.0\r\n\r\n" >&3 && read -r _ code _ <&3 && [ "$code" = 200 ]' "$3" 2>/dev/null; do
     alive "$1" || { tail -5 "$RUN/logs/$1" >&2; die "$1 ended: see above, and $RUN/logs/$1"; }
-    [ $SECONDS -lt $end ] || { tail -5 "$RUN/logs/$1" >&2; die "$1 is not ready after 60 s: see above, and $RUN/logs/$1"; }
+    [ $SECONDS -lt $end ] || { tail -5 "$RUN/logs/$1" >&2; die "$1 is not ready after $limit s: see above, and $RUN/logs/$1"; }
     sleep 0.1
   done
 }

@@ -109,12 +109,13 @@ func (w *world) vanish(ns, name string) {
 // wantsRefusal connects from a pod, and fails the test unless that is refused within answerTime.
 func (w *world) wantsRefusal(from string, to netip.Addr) {
 	w.Helper()
+	began := time.Now()
 	took, err := w.connects(from, to, settling)
 	if !errors.Is(err, syscall.ECONNREFUSED) {
 		w.Errorf("%s connects to %v: %v after %v, want it refused", from, to, err, took)
 		return
 	}
-	w.within(answerTime, took, "%s connects to %v: refused", from, to)
+	w.within(answerTime, took, began, "%s connects to %v: refused", from, to)
 }
 
 // wantsError sends by a connection, and waits for the error that comes of it.
@@ -131,7 +132,7 @@ func (w *world) wantsError(c *absentClient) {
 		w.Errorf("%s: %v after %v, want %v", c.name, err, took, c.want)
 		return
 	}
-	w.within(answerTime, took, "%s: %v", c.name, c.want)
+	w.within(answerTime, took, began, "%s: %v", c.name, c.want)
 }
 
 func (w *world) connects(from string, to netip.Addr, limit time.Duration) (took time.Duration, err error) {

@@ -96,7 +96,7 @@ func TestBroadcastReachesNobody(t *testing.T) {
 		stops["node1's "+device] = stop
 	}
 	w.send(a, frames...)
-	cluster.Undisturbed(w.ctx, cluster.Stretch(500*time.Millisecond))
+	cluster.Undisturbed(w.ctx, cluster.Window(500*time.Millisecond))
 	for pod, stop := range stops {
 		heard, err := stop()
 		w.must(err)

@@ -51,8 +51,8 @@ func (w *world) settled(namespace string) map[string]tally {
 	return w.still(func() (map[string]tally, error) { return w.tallies(namespace) })
 }
 
-// maxReadingAge is more than the age of the reading of its switch that netplugin answers with.
-const maxReadingAge = 1100 * time.Millisecond
+// maxReadingAge returns more than the age of the reading of its switch that netplugin answers with: 1 s and some time.
+func maxReadingAge() time.Duration { return time.Second + cluster.Stretch(100*time.Millisecond) }
 
 // still waits until two counts are equal. Between them the switches add to the flows' counters what the datapath has
 // counted, and netplugin reads the counters from the beginning. The reading of the first count may have begun before.
@@ -65,7 +65,7 @@ func (w *world) still(count func() (map[string]tally, error)) (last map[string]t
 			}
 		}
 		for range 2 {
-			cluster.Undisturbed(w.ctx, maxReadingAge)
+			cluster.Undisturbed(w.ctx, maxReadingAge())
 			now, err := count()
 			if err != nil {
 				return err

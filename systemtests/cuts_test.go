@@ -87,14 +87,14 @@ func (w *world) live(ending, staying []cluster.Expectation, change func()) {
 		made = time.Now()
 		cluster.Unstalled(w.ctx, cluster.Stretch(ended))
 		over = time.Now()
-		w.awaitEnd(made, ending, 700*time.Millisecond)
+		w.awaitEnd(made, ending, cluster.Window(700*time.Millisecond))
 	}, ending...)
 	last, stopped := made, time.Now()
 	for i, r := range w.stop(streams) {
 		switch e := streams[i].Expectation; {
 		case r.Received == 0:
-			w.Errorf("%v: was never answered; asked %d times", e, r.Sent)
-		case r.LastAnswer.After(over):
+			w.Errorf("%s %v: was never answered; asked %d times", cluster.Lost, e, r.Sent)
+		case r.LastAnswer.After(over), r.LastAnswer.Sub(made) >= cluster.LeakAfter:
 			w.outlived(made, r.LastAnswer, stopped, "%v: answered %d of %d questions", e, r.Received, r.Sent)
 		}
 		if r.LastAnswer.After(last) {
@@ -117,19 +117,19 @@ const stillPasses = 300 * time.Millisecond
 func (w *world) outlived(made, last, stopped time.Time, format string, args ...any) {
 	w.Helper()
 	kind := cluster.Late
-	if last.Sub(made) >= cluster.LeakAfter || last.After(stopped.Add(-stillPasses)) {
+	if last.Sub(made) >= cluster.LeakAfter || last.After(stopped.Add(-cluster.Stretch(stillPasses))) {
 		kind = cluster.Leak
 	}
 	w.Errorf("%s %s; revoked, and its last packet came %v after the change", kind, fmt.Sprintf(format, args...), last.Sub(made))
 }
 
-// awaitEnd observes revoked connections at their servers, from the time on at which they should have ended, for as long
-// as window, and fails the test for each that has a packet. It goes on until none has, or cluster.LeakAfter has passed.
+// awaitEnd observes revoked connections at their servers for as long as window, from the time on at which they should
+// have ended, and fails the test if one has a packet.
 func (w *world) awaitEnd(made time.Time, ways []cluster.Expectation, window time.Duration) {
 	w.Helper()
-	w.awaitSilence(made, func() (alive []string) {
+	w.awaitSilence(made, window, func(window time.Duration) (alive []string) {
 		heard := w.listen(ways)
-		cluster.Undisturbed(w.ctx, cluster.Stretch(window))
+		cluster.Undisturbed(w.ctx, window)
 		for i, a := range heard() {
 			if a.Packets > 0 {
 				alive = append(alive, fmt.Sprintf("%v: %d packets came to the server, the last %v after the change",
@@ -140,24 +140,29 @@ func (w *world) awaitEnd(made time.Time, ways []cluster.Expectation, window time
 	})
 }
 
-// awaitSilence calls observe, which returns a line for each revoked connection that is alive, until it returns none. The
-// lines of the first call fail the test as late, those of a call that began cluster.LeakAfter after the change as leaks.
-func (w *world) awaitSilence(made time.Time, observe func() (alive []string)) {
+// leakWindow is for how long connections that ended too late are observed from cluster.LeakAfter on. TCP repeats a
+// segment that has no answer less often with time.
+const leakWindow = 4 * time.Second
+
+// awaitSilence calls observe, which observes revoked connections for a time and returns a line for each that is alive.
+// Such a line fails the test as late. The connections are then observed again, cluster.LeakAfter after the change: those
+// that are still alive are leaks.
+func (w *world) awaitSilence(made time.Time, window time.Duration, observe func(time.Duration) (alive []string)) {
 	w.Helper()
-	for first := true; ; first = false {
-		final := time.Since(made) >= cluster.LeakAfter
-		alive := observe()
-		for _, line := range alive {
-			switch {
-			case final:
-				w.leak("%s", line)
-			case first:
-				w.Errorf("%s %s", cluster.Late, line)
-			}
-		}
-		if final || len(alive) == 0 {
-			return
-		}
+	kind := cluster.Late
+	if time.Since(made) >= cluster.LeakAfter {
+		kind = cluster.Leak
+	}
+	alive := observe(window)
+	for _, line := range alive {
+		w.Errorf("%s %s", kind, line)
+	}
+	if len(alive) == 0 || kind == cluster.Leak {
+		return
+	}
+	time.Sleep(time.Until(made.Add(cluster.LeakAfter)))
+	for _, line := range observe(cluster.Window(leakWindow)) {
+		w.leak("%s", line)
 	}
 }
 
@@ -239,8 +244,8 @@ func TestADeadPodsConnectionsAreForgotten(t *testing.T) {
 	for i, r := range w.stop(streams) {
 		switch e := streams[i].Expectation; {
 		case r.Received == 0:
-			w.Errorf("%v: was never answered; asked %d times", e, r.Sent)
-		case r.LastAnswer.After(over):
+			w.Errorf("%s %v: was never answered; asked %d times", cluster.Lost, e, r.Sent)
+		case r.LastAnswer.After(over), r.LastAnswer.Sub(ends) >= cluster.LeakAfter:
 			w.outlived(ends, r.LastAnswer, stopped, "%v: its pod has ended; answered %d of %d questions", e, r.Received, r.Sent)
 		}
 	}

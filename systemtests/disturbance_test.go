@@ -158,6 +158,12 @@ func (d *disturbed) disturb(command string) (took time.Duration) {
 // maxOutage is the time within which allowed ways work again.
 const maxOutage = time.Second
 
+// observation returns for how long after a change the ways are observed: longer than the limit of the outage, which may be
+// longer by allowed, so that a longer outage is seen.
+func observation(allowed time.Duration) time.Duration {
+	return cluster.Stretch(maxOutage+allowed) + 300*time.Millisecond
+}
+
 // observe sends a hundred packets a second along each way while during runs. It fails the test if a denied packet
 // passes, or if an allowed way has no response for longer than maxOutage plus the time that during returns. It returns
 // the longest time without a response.
@@ -166,6 +172,7 @@ func (d *disturbed) observe(allowed []cluster.Expectation, during func() time.Du
 	unheard := d.unheard(d.denied, "policies deny it")
 	ways := slices.Concat(allowed, d.denied)
 	streams := d.streamsAt(100, ways)
+	began := time.Now()
 	limit := maxOutage + during()
 	end := time.Now()
 	var longest cluster.Expectation
@@ -182,7 +189,7 @@ func (d *disturbed) observe(allowed []cluster.Expectation, during func() time.Du
 		}
 	}
 	if len(allowed) > 0 {
-		d.within(limit, outage, "%v without a response", longest)
+		d.within(limit, outage, began, "%v without a response", longest)
 	}
 	unheard()
 	return outage
@@ -221,9 +228,9 @@ func (d *disturbed) withNetplugin(list []disturbance) {
 	for _, c := range list {
 		outage := d.observe(d.allowed, func() time.Duration {
 			cluster.Undisturbed(d.ctx, 200*time.Millisecond)
-			took := d.disturb(c.command)
-			cluster.Undisturbed(d.ctx, 1300*time.Millisecond)
-			return c.drops(took)
+			allowed := c.drops(d.disturb(c.command))
+			cluster.Undisturbed(d.ctx, observation(allowed))
+			return allowed
 		})
 		d.Logf("%s: %d ms without an answer", c.name, outage.Milliseconds())
 		if d.Failed() {

@@ -184,7 +184,7 @@ func (w *tunnelled) forged() {
 		way := cluster.Way{Proto: "udp", From: netip.MustParseAddr(args[len(args)-2]), To: d, Port: 80}
 		n := w.received("d", way, func() {
 			w.forge(from, args...)
-			cluster.Undisturbed(w.ctx, cluster.Stretch(200*time.Millisecond))
+			cluster.Undisturbed(w.ctx, cluster.Window(200*time.Millisecond))
 		})
 		switch {
 		case n > 0 && !want:

@@ -341,7 +341,7 @@ func (m *tapped) restartKubelet() {
 		}
 		return nil
 	}))
-	m.within(5*time.Second, time.Since(began), "registered again after the kubelet made its socket")
+	m.within(5*time.Second, time.Since(began), began, "registered again after the kubelet made its socket")
 	m.offers("the kubelet was restarted", "dataplane=1")
 }
 

@@ -135,7 +135,7 @@ func TestTerminatingPodKeepsItsRights(t *testing.T) {
 	path := cluster.PathOf("Pod", ns, "b")
 	w.watch(stall, ways, func() {
 		w.must(api.Do(w.ctx, http.MethodDelete, path, nil))
-		time.Sleep(cluster.Stretch(3 * time.Second)) // of the wall's: the kubelet counts no other, and then ends b
+		time.Sleep(cluster.Window(3 * time.Second)) // of the wall's: the kubelet counts no other, and then ends b
 	})
 	var seen struct {
 		Metadata struct{ DeletionTimestamp string }

@@ -110,12 +110,12 @@ func TestAServerIsNotHeardAfterTheCut(t *testing.T) {
 	w.settles(w.shut("a", "b", "udp", 80, "no rule"), w.shut("c", "b", "udp", 80, "no rule"), w.shut("d", "e", "udp", 80, "no rule"), w.shut("d", "a", "udp", 80, "no rule"))
 	made := time.Now()
 	cluster.Undisturbed(w.ctx, cluster.Stretch(ended))
-	w.awaitSilence(made, func() (alive []string) {
+	w.awaitSilence(made, cluster.Window(time.Second), func(window time.Duration) (alive []string) {
 		before := make([]int64, len(cut))
 		for i, p := range cut {
 			before[i] = p.came.Load()
 		}
-		cluster.Undisturbed(w.ctx, cluster.Stretch(time.Second))
+		cluster.Undisturbed(w.ctx, window)
 		for i, p := range cut {
 			if more := p.came.Load() - before[i]; more > 0 {
 				alive = append(alive, fmt.Sprintf("%s: %d datagrams came after the connection was revoked", p.name, more))

@@ -90,10 +90,11 @@ func (w *world) leak(format string, args ...any) {
 	w.Errorf("%s %s", cluster.Leak, fmt.Sprintf(format, args...))
 }
 
-// within fails the test if a time exceeds its limit on this machine. The time that timers were late meanwhile is allowed.
-func (w *world) within(limit, took time.Duration, format string, args ...any) {
+// within fails the test if a time that was measured since began exceeds its limit on this machine. The longest time by
+// which a timer was late since then is allowed.
+func (w *world) within(limit, took time.Duration, began time.Time, format string, args ...any) {
 	w.Helper()
-	timing := cluster.Timing{What: fmt.Sprintf(format, args...), Took: took, Limit: limit, Late: w.machine.Late()}
+	timing := cluster.Timing{What: fmt.Sprintf(format, args...), Took: took, Limit: limit, Late: w.machine.LateSince(began)}
 	if err := timing.Err(); err != nil {
 		w.Error(err)
 		return
@@ -277,27 +278,31 @@ func (w *world) watch(maxGap time.Duration, ways []cluster.Expectation, during f
 	dropped := w.CountDrops(w.ctx, w.namespacesOf(ways))
 	streams, began := w.streams(ways, beside...), time.Now()
 	during()
-	due := streamRate(slices.Concat(ways, beside)) * time.Since(began).Seconds()
+	rate, passed := streamRate(slices.Concat(ways, beside)), time.Since(began).Seconds()
 	diligence = 1
 	reports := w.stop(streams)
 	drops, gap := dropped(), time.Duration(0)
+	var longest cluster.Expectation
 	for i, r := range reports {
 		subtracted, err := streams[i].Judge(r, drops)
 		if drops -= subtracted; err != nil {
 			w.Error(err)
 		}
 		if subtracted > 0 {
-			w.Logf("%v: the kernel dropped %d packets that have no answer", streams[i].Expectation, subtracted)
+			w.Logf("NOTE %s %v: %d of %d questions, all within the %d packets that the kernel has dropped",
+				cluster.Lost, ways[i], subtracted, r.Sent, drops+subtracted)
 		}
-		if ways[i].Open {
-			gap = max(gap, r.Gap())
+		if ways[i].Open && r.Gap() > gap {
+			gap, longest = r.Gap(), ways[i]
 		}
 		if busy(ways[i]) {
-			diligence = min(diligence, float64(r.Sent)/due)
+			diligence = min(diligence, float64(r.Sent)/(ways[i].Rate(rate)*passed))
 		}
 		w.Logf("%v %s: %d asked, %d answered, longest gap %.0f ms from %s", streams[i].From, r.Proto, r.Sent, r.Received, r.LongestGapMillis, r.LongestGapBegan.Format("15:04:05.000"))
 	}
-	w.within(maxGap, gap, "the longest time without an answer")
+	if gap > 0 {
+		w.within(maxGap, gap, began, "%v without an answer", longest)
+	}
 	silence()
 	return diligence
 }

@@ -34,7 +34,7 @@ func TestSoak(t *testing.T) {
 		log = os.Stdout
 	}
 	fmt.Printf("soak: seed %d; again: make soak ARGS='-seed %[1]d'\n", seed)
-	report, err := live.Play(t.Context(), live.Config{Cluster: theCluster, Seed: seed, For: cluster.Stretch(*soakFor), Steps: *soakSteps, Probes: 150, Streams: 16, Log: log})
+	report, err := live.Play(t.Context(), live.Config{Cluster: theCluster, Seed: seed, For: cluster.Window(*soakFor), Steps: *soakSteps, Probes: 150, Streams: 16, Log: log})
 	if err != nil {
 		t.Error(err)
 	}

@@ -55,7 +55,12 @@ type object = map[string]any
 const hostPort = 17080
 
 // atOnce is how many are created together: two cores that start more are busy with nothing else.
-func atOnce() int { return max(int(12/cluster.Slowness()), 2) }
+func atOnce() int {
+	if cluster.IsEmulated() {
+		return max(int(12/cluster.Slowness()), 2)
+	}
+	return 12
+}
 
 // Pods start in a storm while their policies change, also the one that isolates them. From its first instruction each may reach one pod and nobody else, and
 // nobody may reach it: not one forbidden packet passes, in either direction. How long ADD waited for the policies is printed.
@@ -242,7 +247,8 @@ func (w *world) lastAddresses() map[place]netip.Addr {
 // spray sends datagrams to so many addresses, round and round, until the context ends.
 func (w *world) spray(ctx context.Context, around *sync.WaitGroup, netns string, first netip.Addr, count, port int, perSecond float64) {
 	around.Go(func() {
-		_, _ = w.RunIn(ctx, netns, w.Bin+"/probe", "spray", "-rate", fmt.Sprintf("%.0f", perSecond), first.String(), fmt.Sprint(count), fmt.Sprint(port)) // ends with ctx
+		_, _ = w.RunIn(ctx, netns, w.Bin+"/probe", "spray", "-rate", fmt.Sprintf("%.0f", perSecond),
+			first.String(), fmt.Sprint(count), fmt.Sprint(port)) // ends with ctx
 	})
 }
 

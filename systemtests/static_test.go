@@ -78,7 +78,7 @@ func TestStaticPod(t *testing.T) {
 			}
 			return err
 		}))
-		cluster.Undisturbed(w.ctx, cluster.Stretch(2*time.Second))
+		cluster.Undisturbed(w.ctx, cluster.Window(2*time.Second))
 	})
 	w.settles(w.open("b", "cache", "tcp", 80, "whether its mirror pod is there again or not"), w.shut("a", "cache", "tcp", 80, "likewise"))
 	netns := w.pods["cache"].NetNS

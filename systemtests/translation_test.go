@@ -400,7 +400,7 @@ func (w *world) translatedSwitch(ns string) {
 	b := service(w, ns, "b")
 	w.settles(through(w, b, "a", true))
 	keeps := w.affine(ns, "stays")
-	cluster.Undisturbed(w.ctx, cluster.Stretch(12*time.Second)) // netplugin reads the clients with affinity every 10 s
+	cluster.Undisturbed(w.ctx, cluster.Window(12*time.Second)) // netplugin reads the clients with affinity every 10 s
 	w.again("node1-vswitchd")
 	w.must(w.Kill(w.ctx, "node1-vswitchd"))
 	w.must(w.Start(w.ctx, "node1-vswitchd"))

@@ -159,7 +159,7 @@ func TestVerifyOfWhoIsAway(t *testing.T) {
 	if code != 1 || !strings.Contains(text, "its flows were not compared") || !strings.Contains(text, "NOT VERIFIED") {
 		t.Errorf("a switch that hangs: exit code %d after %v:\n%s", code, took, text)
 	}
-	w.within(30*time.Second, took, "netctl verify of a switch that hangs")
+	w.within(30*time.Second, took, began, "netctl verify of a switch that hangs")
 	w.must(w.Stop(w.ctx, node+"-netplugin"))
 	w.must(cluster.Until(w.ctx, 60*time.Second, func() error {
 		text, code := w.verify()
@@ -199,7 +199,10 @@ func TestVerifyWhilePoliciesChange(t *testing.T) {
 		}
 		done <- nil
 	}()
-	samples := max(40/cluster.Slowness(), 8) // what a minute suffices for
+	samples := 40.0
+	if cluster.IsEmulated() { // what a minute suffices for
+		samples = max(samples/cluster.Slowness(), 8)
+	}
 	for range 4 {
 		text, code := w.verify("--samples", fmt.Sprintf("%.0f", samples))
 		if strings.Contains(text, "!!!") || code != 0 && !strings.Contains(text, "could not be judged") {

@@ -66,7 +66,7 @@ func startReal(t *testing.T, datapath string) *realSwitch {
 	t.Helper()
 	runInParallel(t, datapath)
 	netns.New(t).Enter(t)
-	s := &realSwitch{datapath: datapath, ends: map[uint32]int{}, kept: map[uint16]bool{}, arrived: make(chan arrival, 64), patience: slow.Stretch(100 * time.Millisecond)}
+	s := &realSwitch{datapath: datapath, ends: map[uint32]int{}, kept: map[uint16]bool{}, arrived: make(chan arrival, 64), patience: slow.Window(100 * time.Millisecond)}
 	must(t, os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"), 0)) // interfaces say nothing by themselves
 	names := make([]string, realPorts)
 	for i := range names {

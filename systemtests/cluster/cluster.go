@@ -222,6 +222,7 @@ func output(cmd *exec.Cmd) (string, error) {
 // wait for.
 func Until(ctx context.Context, limit time.Duration, ok func() error) error {
 	limit = Stretch(limit)
+	outer := ctx
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for began := time.Now(); ; {
@@ -233,6 +234,9 @@ func Until(ctx context.Context, limit time.Duration, ok func() error) error {
 		select {
 		case <-ctx.Done():
 			pause.Stop()
+			if outer.Err() != nil {
+				return fmt.Errorf("%w: %w", outer.Err(), err)
+			}
 			return fmt.Errorf("%s after %v still: %w", Late, limit, err)
 		case <-pause.C:
 		}

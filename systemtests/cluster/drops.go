@@ -5,27 +5,42 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 )
 
-// CountDrops begins to count the packets that the kernel drops for want of room: in the processors' backlogs, through
-// which packets pass between network namespaces, and in the UDP sockets of these namespaces. The function that it
+// CountDrops begins to count the packets that the kernel drops because a queue is full: the processors' backlogs,
+// through which packets pass between network namespaces, and the UDP sockets of these namespaces. The function that it
 // returns gives their number so far. A namespace that cannot be read then, because its pod is gone, counts nothing.
 func (c *Cluster) CountDrops(ctx context.Context, namespaces []string) (count func() uint64) {
-	backlog, sockets := softnetDrops(), map[string]uint64{}
-	for _, netns := range namespaces {
-		if n, err := c.udpDrops(ctx, netns); err == nil {
-			sockets[netns] = n
-		}
-	}
+	backlog, sockets := softnetDrops(), c.udpDropsOf(ctx, namespaces)
 	return func() uint64 {
 		sum := softnetDrops() - backlog
-		for netns, before := range sockets {
-			if now, err := c.udpDrops(ctx, netns); err == nil {
+		for netns, now := range c.udpDropsOf(ctx, namespaces) {
+			if before, known := sockets[netns]; known {
 				sum += now - min(now, before)
 			}
 		}
 		return sum
 	}
+}
+
+// udpDropsOf returns the drops of the namespaces that can be read.
+func (c *Cluster) udpDropsOf(ctx context.Context, namespaces []string) map[string]uint64 {
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	drops := map[string]uint64{}
+	for _, netns := range namespaces {
+		all.Go(func() {
+			n, err := c.udpDrops(ctx, netns)
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil {
+				drops[netns] = n
+			}
+		})
+	}
+	all.Wait()
+	return drops
 }
 
 func (c *Cluster) udpDrops(ctx context.Context, netns string) (uint64, error) {

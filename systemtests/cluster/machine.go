@@ -7,7 +7,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"time"
 )
 
@@ -16,8 +16,19 @@ type Machine struct {
 	began  time.Time
 	stolen time.Duration // until it began; likewise the others
 	drops  uint64
-	late   atomic.Int64 // the longest delay of a timer, in nanoseconds
+
+	mu     sync.Mutex
+	delays []delay // of timers, those of minDelay and more
 }
+
+// delay is a time by which a timer was late.
+type delay struct {
+	at  time.Time
+	dur time.Duration
+}
+
+// minDelay is the least delay of a timer that is kept.
+const minDelay = 10 * time.Millisecond
 
 // WatchMachine looks until the context ends. Safe for concurrent use.
 func WatchMachine(ctx context.Context) *Machine {
@@ -39,19 +50,39 @@ func (m *Machine) watch(ctx context.Context) {
 		case <-timer.C:
 		}
 		now := time.Now()
-		m.late.Store(max(m.late.Load(), int64(now.Sub(last)-every)))
+		m.delayed(now, now.Sub(last)-every)
 		last = now
 	}
 }
 
-// Late is the longest time that a timer was late: no more was asked or answered here meanwhile.
-func (m *Machine) Late() time.Duration { return time.Duration(m.late.Load()) }
+// delayed records that a timer was late.
+func (m *Machine) delayed(at time.Time, by time.Duration) {
+	if by < minDelay {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.delays = append(m.delays, delay{at, by})
+}
+
+// LateSince returns the longest time by which a timer was late since then: for so long no packet was sent or received
+// here. It is 0 if none was late by minDelay.
+func (m *Machine) LateSince(then time.Time) (late time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, d := range m.delays {
+		if d.at.After(then) {
+			late = max(late, d.dur)
+		}
+	}
+	return late
+}
 
 // String tells what happened since the beginning.
 func (m *Machine) String() string {
 	load, _ := os.ReadFile("/proc/loadavg")
 	return fmt.Sprintf("in %v a timer was up to %v late, %v of processor time went to other machines, %d packets were dropped on their way between network namespaces; load %s",
-		time.Since(m.began).Round(time.Millisecond), m.Late().Round(time.Millisecond), stolen()-m.stolen, softnetDrops()-m.drops, strings.TrimSpace(string(load)))
+		time.Since(m.began).Round(time.Millisecond), m.LateSince(m.began).Round(time.Millisecond), stolen()-m.stolen, softnetDrops()-m.drops, strings.TrimSpace(string(load)))
 }
 
 // stolen is the time that the hypervisor gave to others: the eighth figure of the first line, in 1/100 s (proc_stat(5)).

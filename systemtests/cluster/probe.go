@@ -65,9 +65,9 @@ func (c *Cluster) Check(ctx context.Context, p Patience, expectations []Expectat
 	var wg sync.WaitGroup
 	for g, list := range groups {
 		wg.Go(func() {
-			timeout := p.Shut
+			timeout := Window(p.Shut)
 			if g.open {
-				timeout = p.Open
+				timeout = Stretch(p.Open)
 			}
 			u, e := c.checkFrom(ctx, g.netns, timeout, list)
 			mu.Lock()
@@ -83,7 +83,7 @@ func (c *Cluster) Check(ctx context.Context, p Patience, expectations []Expectat
 }
 
 func (c *Cluster) checkFrom(ctx context.Context, netns string, timeout time.Duration, list []Expectation) (unmet []string, err error) {
-	args := []string{c.probe(), "check", "-timeout", Stretch(timeout).String()}
+	args := []string{c.probe(), "check", "-timeout", timeout.String()}
 	for _, e := range list {
 		args = append(args, e.Proto, e.target())
 	}
@@ -111,7 +111,7 @@ func (e Expectation) compare(verdict string) string {
 	case open:
 		return leaked("%v; is %s", e, verdict)
 	}
-	return fmt.Sprintf("%v; is %s", e, verdict)
+	return fmt.Sprintf("%s %v; is %s", Lost, e, verdict)
 }
 
 // unmetError returns an error with a line for each unmet expectation, nil if there is none.
@@ -218,13 +218,21 @@ var usedSources = func() *atomic.Uint32 {
 // lost; an attempt of Check is repeated from another port.
 func nextSource() uint32 { return firstSource + usedSources.Add(1)%sources }
 
+// Rate returns how many packets a second a stream sends on this machine that should send perSecond; see Rate.
+func (e Expectation) Rate(perSecond float64) float64 {
+	if e.Open {
+		return Rate(perSecond)
+	}
+	return perSecond
+}
+
 // streamFlags returns the flags of a stream's rate and time limits.
 func (e Expectation) streamFlags(perSecond float64) []string {
-	connect, answers := shutRedial, shutGrace
+	connect, answers := Window(shutRedial), Window(shutGrace)
 	if e.Open {
-		connect, answers, perSecond = redial, grace, Rate(perSecond)
+		connect, answers = Stretch(redial), Stretch(grace)
 	}
-	return []string{"-rate", formatRate(perSecond), "-grace", Stretch(answers).String(), "-redial", Stretch(connect).String()}
+	return []string{"-rate", formatRate(e.Rate(perSecond)), "-grace", answers.String(), "-redial", connect.String()}
 }
 
 // Stop ends the stream and returns what it saw.

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/flowkeep/flowkeep/internal/testkit/slow"
 )
 
 // step is a command of a document with the output that the document shows.
@@ -185,7 +187,7 @@ func (g *guide) run(s step) {
 		return
 	}
 	repeat := strings.HasPrefix(s.command, "netctl ")
-	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(slow.Stretch(time.Minute)); ; time.Sleep(100 * time.Millisecond) {
 		out, code := g.shell(s.command)
 		err := compareOutput(s.output, out)
 		if code > 1 {
@@ -202,7 +204,7 @@ func (g *guide) run(s step) {
 
 func (g *guide) shell(command string) (out string, code int) {
 	g.Helper()
-	ctx, cancel := context.WithTimeout(g.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(g.Context(), slow.Stretch(5*time.Minute))
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "bash", "-c", g.prelude+command)
 	cmd.Dir = filepath.Join("..", "..")

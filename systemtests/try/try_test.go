@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/flowkeep/flowkeep/internal/testkit/slow"
 )
 
 // dir is the directory of make try.
@@ -20,7 +22,7 @@ const dir = "/var/lib/flowkeep-sandbox/try"
 // script runs one of the repository's scripts.
 func script(t *testing.T, name string, env ...string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), slow.Stretch(5*time.Minute))
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join("..", "..", "scripts", name))
 	cmd.Env = append(os.Environ(), env...)

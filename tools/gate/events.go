@@ -107,7 +107,8 @@ type running struct {
 	results map[string]string // by full name; empty: not ended
 	mark    string            // leakWord or crashWord, if it printed one
 	leak    string            // the line of leakWord
-	reasons map[string]string // by full name: the first line that package testing marks with its place
+	kinds   map[string]string // by full name: the first line that begins with the kind of a failure
+	reasons map[string]string // by full name: the first other line that package testing marks with its place
 	lines   map[string]string // by full name: the first line of other output
 }
 
@@ -198,7 +199,12 @@ func (p *pack) take(e event) {
 	top, _, _ := strings.Cut(e.Test, "/")
 	t := p.tests[top]
 	if t == nil {
-		t = &running{results: map[string]string{}, reasons: map[string]string{}, lines: map[string]string{}}
+		t = &running{
+			results: map[string]string{},
+			kinds:   map[string]string{},
+			reasons: map[string]string{},
+			lines:   map[string]string{},
+		}
 		p.tests[top] = t
 		p.order = append(p.order, top)
 	}
@@ -242,9 +248,20 @@ func (t *running) print(name, line string) {
 	if _, known := t.lines[name]; !known {
 		t.lines[name] = text
 	}
-	if _, known := t.reasons[name]; !known && outputOf.MatchString(text) {
+	message := messageOf(text)
+	if _, known := t.kinds[name]; !known && hasKind(message) {
+		t.kinds[name] = text
+	}
+	if _, known := t.reasons[name]; !known && outputOf.MatchString(text) && !strings.HasPrefix(message, timeWord) {
 		t.reasons[name] = text
 	}
+}
+
+// hasKind reports whether a message begins with the kind of a failure; see systemtests/cluster/failure.go.
+func hasKind(message string) bool {
+	return slices.ContainsFunc([]string{leakWord, "LOST ", "LATE "}, func(kind string) bool {
+		return strings.HasPrefix(message, kind)
+	})
 }
 
 // outcome returns what the events of the package show in the end.
@@ -305,7 +322,7 @@ func (t *running) test() *Test {
 
 // reason returns the first line of the failure of the innermost of the failed tests that has one.
 func (t *running) reason(failed []string) string {
-	for _, lines := range []map[string]string{t.reasons, t.lines} {
+	for _, lines := range []map[string]string{t.kinds, t.reasons, t.lines} {
 		for _, name := range slices.Backward(failed) {
 			if line := lines[name]; line != "" {
 				return line

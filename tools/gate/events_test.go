@@ -33,6 +33,16 @@ func TestReadEvents(t *testing.T) {
 			[]string{"run TestA", "skip TestA", "pass"},
 			[]Test{{Name: "TestA", Skipped: true, Counts: Counts{Skipped: 1}}}, nil,
 		},
+		"reason with a kind": {
+			[]string{"run TestA", "output TestA     a_test.go:5: TIME 0.10 of the limit", "output TestA     a_test.go:6: log",
+				"output TestA     a_test.go:7: LOST 2 of 9", "fail TestA", "fail"},
+			[]Test{{Name: "TestA", Failed: true, Reason: "a_test.go:7: LOST 2 of 9", Counts: Counts{Failed: 1}}}, nil,
+		},
+		"a time is no reason": {
+			[]string{"run TestA", "output TestA     a_test.go:5: TIME 0.10 of the limit", "output TestA     a_test.go:7: wrong",
+				"fail TestA", "fail"},
+			[]Test{{Name: "TestA", Failed: true, Reason: "a_test.go:7: wrong", Counts: Counts{Failed: 1}}}, nil,
+		},
 		"leak": {
 			[]string{"run TestA", "output TestA     a_test.go:7: LEAK: a to b", "fail TestA", "fail"},
 			[]Test{{Name: "TestA", Failed: true, Barred: "LEAK", Reason: "a_test.go:7: LEAK: a to b", Counts: Counts{Failed: 1}}}, nil,

@@ -375,6 +375,7 @@ func (g *gate) settle(ctx context.Context, r Rerun, slowness int) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.times = append(g.times, outcome.Times...)
 	g.flaky = append(g.flaky, r.settle(outcome)...)
 }
 

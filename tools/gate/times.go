@@ -14,13 +14,16 @@ type Timing struct {
 	Text string
 }
 
+// timeWord begins a line with a measured time.
+const timeWord = "TIME "
+
 // maxTimes is how many times the summary has.
 const maxTimes = 5
 
 // parseTiming reads a line of a test's output: "TIME 0.83 of the limit: …", with LATE in front if the time exceeds its
 // limit (cluster.Timing of systemtests).
 func parseTiming(test, line string) (Timing, bool) {
-	line, isTime := strings.CutPrefix(strings.TrimPrefix(line, "LATE "), "TIME ")
+	line, isTime := strings.CutPrefix(strings.TrimPrefix(line, "LATE "), timeWord)
 	part, _, _ := strings.Cut(line, " ")
 	n, err := strconv.ParseFloat(part, 64)
 	if !isTime || err != nil {

@@ -183,7 +183,7 @@ func (p *player) watchStreams(inForce time.Time) error {
 		p.Cut++
 		after := max(0, s.lastAnswer().Sub(inForce))
 		p.LongestCut = max(p.LongestCut, after)
-		if after > cutLimit {
+		if after > min(cutLimit, cluster.LeakAfter) {
 			p.Differences++
 			errs = append(errs, s.outlived(inForce))
 		}
@@ -199,14 +199,12 @@ func (p *player) watchStreams(inForce time.Time) error {
 	return errors.Join(errs...)
 }
 
-// outlived waits for the end of a connection that lived too long, up to cluster.LeakAfter and the time of silence that
-// shows its end.
+// outlived observes a connection that lived too long for some time more than cluster.LeakAfter.
 func (s *stream) outlived(inForce time.Time) *wrongStream {
-	for time.Since(s.lastAnswer()) < cutLimit && time.Since(inForce) < cluster.LeakAfter+cutLimit {
-		time.Sleep(pace)
-	}
+	time.Sleep(time.Until(inForce.Add(cluster.LeakAfter + 2*cutLimit)))
 	after := s.lastAnswer().Sub(inForce)
-	return &wrongStream{s, kindAfter(after), fmt.Errorf("its last answer came %v after the change was in force", after.Round(time.Millisecond))}
+	err := fmt.Errorf("its last answer came %v after the change was in force", after.Round(time.Millisecond))
+	return &wrongStream{s, kindAfter(after), err}
 }
 
 // kindAfter returns the kind of failure of a revoked connection that got its last answer so long after its change.
