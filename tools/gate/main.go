@@ -129,7 +129,7 @@ func (g *gate) run(ctx context.Context) int {
 		cancel(errEnd)
 		g.abort(finished)
 	}
-	interrupted := context.Cause(ctx) == errInterrupted
+	interrupted := errors.Is(context.Cause(ctx), errInterrupted)
 	if interrupted {
 		g.fail("gate", "interrupted")
 	}

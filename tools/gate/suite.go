@@ -56,7 +56,7 @@ func (s *session) wait(ctx context.Context) error {
 	case <-s.done:
 		return s.err
 	case <-ctx.Done():
-		s.stop(context.Cause(ctx) != errInterrupted)
+		s.stop(!errors.Is(context.Cause(ctx), errInterrupted))
 		return context.Cause(ctx)
 	}
 }
