@@ -8,8 +8,8 @@ import (
 )
 
 // Factor returns the slowness of this machine from the variable FLOWKEEP_SLOW. The gate measures it before each phase
-// (1, 2 or 3), and scripts/kernel estimates it for an emulated machine (up to 12). It is 1 if the variable is missing or
-// no whole number from 1 on.
+// (1, 2 or 3), and scripts/kernel estimates it for an emulated machine (up to 12). It is 1 if the variable is missing
+// or no whole number from 1 on.
 func Factor() float64 {
 	n, err := strconv.Atoi(os.Getenv("FLOWKEEP_SLOW"))
 	if err != nil || n < 1 {
