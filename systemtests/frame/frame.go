@@ -157,6 +157,22 @@ func (p IP) Fragments(id uint32, pieces ...Piece) (out []IP) {
 	return out
 }
 
+// PayloadSize returns how many bytes a frame has behind its IP header, and behind IPv6's fragment header. A router may
+// divide a datagram otherwise than its sender did: the sum stays the same, the number of fragments does not.
+func PayloadSize(frame []byte) int {
+	const ether, header4, header6, fragment = 14, 20, 40, 8
+	size := len(frame) - ether
+	switch {
+	case size >= header4 && frame[12] == 0x08 && frame[13] == 0:
+		return size - header4
+	case size >= header6+fragment && frame[12] == 0x86 && frame[13] == 0xdd && frame[ether+6] == Fragment:
+		return size - header6 - fragment
+	case size >= header6 && frame[12] == 0x86 && frame[13] == 0xdd:
+		return size - header6
+	}
+	return size
+}
+
 func seal(src, dst netip.Addr, proto byte, b []byte, at int) []byte {
 	pseudo := slices.Concat(src.AsSlice(), dst.AsSlice())
 	pseudo = binary.BigEndian.AppendUint32(pseudo, uint32(len(b)))
