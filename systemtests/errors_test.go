@@ -105,6 +105,7 @@ func (w *world) bulk(from cluster.Pod, to netip.AddrPort) error {
 // is looked again.
 func (w *world) narrowed(mtu int, look func() error) {
 	w.Helper()
+	w.alone("narrows the links of both nodes")
 	const whole = 1500
 	set := func(ctx context.Context, mtu int) {
 		for _, node := range []string{"node1", "node2"} {

@@ -1,8 +1,6 @@
 package systemtests
 
 import (
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -39,15 +37,9 @@ func TestExplain(t *testing.T) {
 		}
 	}
 	w.driftChecks(w.pods["b"].Node, "0") // or the flow is deleted before netctl has read it
-	socket := "unix:" + filepath.Join(w.Dir, w.pods["b"].Node, "flowkeep", "ovs", "fk0.mgmt")
-	ofctl := func(args ...string) {
-		if out, err := exec.CommandContext(w.ctx, "ovs-ofctl", append([]string{"-O", "OpenFlow13"}, args...)...).CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
-	}
-	ofctl("add-flow", socket, "table=40,priority=65535,ip,actions=goto_table:50")
+	w.byHand(w.pods["b"].Node, "add-flow", "table=40,priority=65535,ip,actions=goto_table:50")
 	text, fine := w.explain(ns+"/c", b+":80")
-	ofctl("--strict", "del-flows", socket, "table=40,priority=65535,ip")
+	w.byHand(w.pods["b"].Node, "--strict", "del-flows", "table=40,priority=65535,ip")
 	if fine || !strings.HasPrefix(text, "!!! Open vSwitch of node "+w.pods["b"].Node+" lets it pass") {
 		t.Errorf("a flow that opens the node is not told first:\n%s", text)
 	}

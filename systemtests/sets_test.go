@@ -33,16 +33,13 @@ var exclusiveTests = map[string]string{
 	"TestAddressGivenToAnotherPod":                      "sets the next address that node1 assigns",
 	"TestADeadPodsConnectionsAreForgotten":              "allows no packet to be late by a second",
 	"TestADryRunEnds":                                   "measures how soon connections end",
-	"TestAnswersInFragments":                            "needs the fragment lists of a switch, which all pods of a node share",
 	"TestClientsOfAnAbsentPodSeeErrors":                 "measures how soon clients see errors, and counts a node's answers",
 	"TestCompletedPodHasNoRights":                       "sets the next address that node1 assigns",
 	"TestCutConnectionsAreTold":                         "measures how soon connections end",
 	"TestDiff":                                          "measures how soon connections end",
 	"TestDrops":                                         "needs the packet-in meters of both nodes, which any denied packet uses up",
 	"TestDropsSurvive":                                  "kills netmaster and fills the packet-in meters",
-	"TestExtensionHeadersDoNotHideThePort":              "needs the fragment lists of a switch, which all pods of a node share",
 	"TestForgedPacketsAreTold":                          "needs the packet-in meters of both nodes, which any denied packet uses up",
-	"TestFragmentsAreJudgedLikeTheFirst":                "needs the fragment lists of a switch, which all pods of a node share",
 	"TestGeneve":                                        "boots a second cluster",
 	"TestInBrief":                                       "kills netplugin and the switch",
 	"TestInstalled":                                     "boots a second cluster",
@@ -160,6 +157,14 @@ func isShared(test string) bool {
 	return true
 }
 
+// sharedChange returns an error if a test is shared, and so may not change what the packets of other tests meet.
+func sharedChange(test, change string) error {
+	if !isShared(test) {
+		return nil
+	}
+	return fmt.Errorf("%s %s while other tests send packets; add it to a set in sets_test.go", test, change)
+}
+
 // selectSet sets -test.run or -test.skip to the tests of a set.
 func selectSet(name string) error {
 	pattern := func(tests []string) string { return "^(" + strings.Join(tests, "|") + ")$" }
@@ -194,6 +199,22 @@ func TestIsShared(t *testing.T) {
 		t.Run(test, func(t *testing.T) {
 			if got := isShared(test); got != want {
 				t.Errorf("isShared(%s) = %v, want %v", test, got, want)
+			}
+		})
+	}
+}
+
+// TestSharedChange_IsRefused: at commit baf8375 TestExplain was shared, and opened node1 by a flow that it added.
+func TestSharedChange_IsRefused(t *testing.T) {
+	for test, refused := range map[string]bool{
+		"TestFragmentsAreJudgedLikeTheFirst": true,
+		"TestServices/of_several_pods":       true,
+		"TestExplain":                        false,
+		"TestPathMTU":                        false,
+	} {
+		t.Run(test, func(t *testing.T) {
+			if err := sharedChange(test, "changes flows"); (err != nil) != refused {
+				t.Errorf("sharedChange(%s) = %v, want an error: %v", test, err, refused)
 			}
 		})
 	}

@@ -102,6 +102,15 @@ func (w *world) within(limit, took time.Duration, began time.Time, format string
 	w.Log(timing)
 }
 
+// alone fails a shared test before it changes something that the packets of all tests meet: a flow by hand that opens a
+// node lets pass what other tests take for denied (docs/testing.md).
+func (w *world) alone(change string) {
+	w.Helper()
+	if err := sharedChange(w.T.Name(), change); err != nil {
+		w.Fatal(err)
+	}
+}
+
 func (w *world) must(err error) {
 	w.Helper()
 	if err != nil {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -220,19 +219,8 @@ func TestTraceOfLosses(t *testing.T) {
 	w.policy(ns, "c", `{podSelector: {matchLabels: {app: c}}, policyTypes: [Ingress]}`)
 	w.settles(open(false))
 	w.driftChecks("node2", "0") // or the drift check repairs it before the trace reads the switch
-	w.ofctl("node2", "add-flow", "table=40,priority=65535,ip,actions=goto_table:50")
+	w.byHand("node2", "add-flow", "table=40,priority=65535,ip,actions=goto_table:50")
 	w.traces(map[string]traced{"a flow that opens": {"a", open(true), []string{ns + "/a", ns + "/c:80"}, false,
 		[]string{"!!! Open vSwitch of node node2 lets it pass", "!!! it was delivered to " + ns + "/c, but by the policies it is denied", "DELIVERED AND ANSWERED"}}})
-	w.ofctl("node2", "--strict", "del-flows", "table=40,priority=65535,ip")
-}
-
-// ofctl changes flows behind netplugin's back.
-func (w *world) ofctl(node string, args ...string) {
-	w.Helper()
-	socket := "unix:" + filepath.Join(w.Dir, node, "flowkeep", "ovs", "fk0.mgmt")
-	verb := slices.IndexFunc(args, func(a string) bool { return !strings.HasPrefix(a, "-") })
-	args = slices.Insert(slices.Clone(args), verb+1, socket)
-	if out, err := exec.CommandContext(w.ctx, "ovs-ofctl", append([]string{"-O", "OpenFlow13"}, args...)...).CombinedOutput(); err != nil {
-		w.Fatalf("%v: %s", err, out)
-	}
+	w.byHand("node2", "--strict", "del-flows", "table=40,priority=65535,ip")
 }

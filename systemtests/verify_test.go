@@ -54,9 +54,10 @@ func TestVerifyIndependently(t *testing.T) {
 	w.byHand(node, "del-flows", "table=7")
 }
 
-// byHand runs ovs-ofctl on a node's bridge.
+// byHand changes flows of a node's bridge with ovs-ofctl, and not by netplugin.
 func (w *world) byHand(node string, args ...string) {
 	w.Helper()
+	w.alone("changes flows of " + node)
 	i := slices.IndexFunc(args, func(a string) bool { return !strings.HasPrefix(a, "-") }) + 1
 	all := slices.Concat([]string{"-O", "OpenFlow13"}, args[:i], []string{"unix:" + filepath.Join(w.Dir, node, "flowkeep", "ovs", "fk0.mgmt")}, args[i:])
 	if out, err := exec.CommandContext(w.ctx, "ovs-ofctl", all...).CombinedOutput(); err != nil {
