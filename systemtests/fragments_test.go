@@ -184,8 +184,8 @@ func TestExtensionHeadersDoNotHideThePort(t *testing.T) {
 	a, b := w.end("a", 6), w.end("b", 6)
 	id := uint32(time.Now().UnixNano())
 	for _, transport := range []struct {
-		proto byte
-		make  func(port uint16, tok []byte) []byte
+		proto   byte
+		segment func(port uint16, tok []byte) []byte
 	}{
 		{frame.UDP, func(port uint16, tok []byte) []byte { return frame.Datagram(a.ip, b.ip, 5555, port, filled(1400, tok)) }},
 		{frame.TCP, func(port uint16, tok []byte) []byte { return frame.SYN(a.ip, b.ip, 5555, port, filled(1400, tok)) }},
@@ -212,7 +212,7 @@ func TestExtensionHeadersDoNotHideThePort(t *testing.T) {
 		} {
 			for _, port := range []uint16{80, 81} {
 				tok := token()
-				p := wrap(frame.IP{Src: a.ip, Dst: b.ip, Proto: transport.proto, Payload: transport.make(port, tok)})
+				p := wrap(frame.IP{Src: a.ip, Dst: b.ip, Proto: transport.proto, Payload: transport.segment(port, tok)})
 				id++
 				frames := a.inPieces(p, id, []frame.Piece{{To: 1304}, {From: 1304, To: len(p.Payload)}})
 				if got := notICMP(w.heard(b.Pod, tok, func() { w.send(a, frames...) })); port == 80 && len(got) > 0 {
@@ -222,7 +222,7 @@ func TestExtensionHeadersDoNotHideThePort(t *testing.T) {
 					continue // does not fit in one
 				}
 				whole := p
-				whole.Payload = wrap(frame.IP{Src: a.ip, Dst: b.ip, Proto: transport.proto, Payload: transport.make(port, tok)[:0]}).Payload
+				whole.Payload = wrap(frame.IP{Src: a.ip, Dst: b.ip, Proto: transport.proto, Payload: transport.segment(port, tok)[:0]}).Payload
 				small := map[byte][]byte{frame.UDP: frame.Datagram(a.ip, b.ip, 5555, port, filled(64, tok)), frame.TCP: frame.SYN(a.ip, b.ip, 5555, port, filled(64, tok))}
 				whole.Payload = append(whole.Payload, small[transport.proto]...)
 				got := len(notICMP(w.heard(b.Pod, tok, func() { w.send(a, a.to(whole)) })))
