@@ -19,7 +19,7 @@ scripts_parse() {
 }
 formatted() {
   local out
-  out=$(git ls-files '*.go' | xargs gofmt -l)
+  out=$(find . -name '*.go' -not -path './bin/*' -not -path './.git/*' -print0 | xargs -0 gofmt -l) || return 1
   [ -z "$out" ] || { printf 'gofmt -w %s\n' $out; return 1; }
 }
 # quick_checks: what takes seconds and compiles nothing; it needs helm

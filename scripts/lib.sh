@@ -28,16 +28,18 @@ three_times() {
 
 HEAVY_LOCK=$CACHE/heavy.lock # with "VERB PID DATE TIME" of the newest holder
 # heavy VERB: takes the lock of heavy runs on this machine, and waits 5 minutes for it. It takes nothing where a verb that holds the lock has
-# started this one: FLOWKEEP_HEAVY is the holder's pid. Returns 1 if the lock stays taken.
+# started this one: FLOWKEEP_HEAVY is the holder's pid. Returns 1 if the lock stays taken. A script that has called it names the processes
+# that it waits for: "wait" alone waits for the one that holds the lock.
 heavy() {
   local limit=${FLOWKEEP_HEAVY_LIMIT:-300} pid= # the variable is for tests
-  { mkdir -p "$CACHE" && touch "$HEAVY_LOCK"; } || {
+  { mkdir -p "$CACHE" && { [ -e "$HEAVY_LOCK" ] || (umask 0; : >>"$HEAVY_LOCK"); } && [ -w "$HEAVY_LOCK" ]; } || {
     step "error: $HEAVY_LOCK cannot be written: set FLOWKEEP_CACHE to a folder that can"
     return 1
   }
   ! heavy_is_inherited || return 0
   unset FLOWKEEP_HEAVY
   take_heavy "$1" 0.5 || {
+    [ -z "$heavy_problem" ] || { step "error: $HEAVY_LOCK cannot be taken: $heavy_problem"; return 1; }
     step "waiting up to $limit s for $(heavy_holder)"
     take_heavy "$1" "$limit" || {
       read -r _ pid _ <"$HEAVY_LOCK"
@@ -56,13 +58,15 @@ heavy_is_inherited() {
   [ -n "$pid" ] && [ "${FLOWKEEP_HEAVY:-}" = "$pid" ] && [ -e "/proc/$pid" ] && ! flock -n "$HEAVY_LOCK" true
 }
 # take_heavy VERB SECONDS: starts a process that holds the lock and dies with this one, however that ends. No other program has its
-# descriptor. It has a session of its own, so that no signal of a terminal ends it before this process has cleaned up.
+# descriptor. It has a session of its own, so that no signal of a terminal ends it before this process has cleaned up. heavy_problem is why
+# the lock cannot be taken, empty if another holds it.
 take_heavy() {
   local taken=
   read -r taken < <(exec setsid setpriv --pdeathsig KILL flock --no-fork -w "$2" "$HEAVY_LOCK" sh -c '
     [ "$PPID" = "$1" ] && echo "$2 $1 $(date "+%F %T")" >"$0" && echo taken && exec sleep infinity >/dev/null' \
-    "$HEAVY_LOCK" $$ "$1" </dev/null 2>/dev/null)
-  [ -n "$taken" ]
+    "$HEAVY_LOCK" $$ "$1" </dev/null 2>&1)
+  heavy_problem=${taken#taken}
+  [ "$taken" = taken ]
 }
 heavy_holder() {
   local verb= pid= since=
@@ -151,6 +155,13 @@ need_golangci_lint() {
   tool_is_built golangci-lint "$ROOT/tools/go.mod" || {
     step "building golangci-lint, once (1 to 4 minutes)"
     build_tool golangci-lint "$ROOT/tools" github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+  }
+}
+# need_controller_gen: controller-gen, of tools/controller-gen/go.mod, into the cache
+need_controller_gen() {
+  tool_is_built controller-gen "$ROOT/tools/controller-gen/go.mod" || {
+    step "building controller-gen, once"
+    build_tool controller-gen "$ROOT/tools/controller-gen" sigs.k8s.io/controller-tools/cmd/controller-gen
   }
 }
 # need_krew: krew and its check of manifests, of tools/krew/go.mod, into the cache

@@ -64,7 +64,10 @@ func clusterScopedNames(t *testing.T) map[string]string {
 	}
 	for _, file := range files {
 		if text := read(t, file); strings.Contains(text, "\n  scope: Cluster\n") {
-			short := strings.Split(crdShortNames.FindStringSubmatch(text)[1], ", ")
+			var short []string
+			if names := crdShortNames.FindStringSubmatch(text); names != nil {
+				short = strings.Split(names[1], ", ")
+			}
 			add(crdKind.FindStringSubmatch(text)[1], append(short, crdSingular.FindStringSubmatch(text)[1])...)
 		}
 	}
@@ -145,9 +148,13 @@ func (f *objectFinder) kubectl(stdin string, args []string) {
 		f.manifests(stdin)
 	case slices.Contains([]string{"apply", "create", "replace"}, verb) && file != "":
 		f.files(file)
-	case slices.Contains([]string{"create", "label", "annotate", "taint", "patch"}, verb) && len(words) > 2:
-		if plural := f.plurals[strings.ToLower(words[1])]; plural != "" {
-			f.add(plural, words[2])
+	case slices.Contains([]string{"create", "label", "annotate", "taint", "patch"}, verb) && len(words) > 1:
+		kind, name, slash := strings.Cut(words[1], "/")
+		if !slash && len(words) > 2 {
+			name = words[2]
+		}
+		if plural := f.plurals[strings.ToLower(kind)]; plural != "" {
+			f.add(plural, name)
 		}
 	}
 }
@@ -293,6 +300,7 @@ var creations = map[string][]string{
 		"w.apply(``, `{apiVersion: v1, kind: Node, metadata: {name: n}}`)",
 		"w.must(w.Patch(w.ctx, cluster.PathOf(`Node`, ``, `n`), `{}`))",
 		"for _, n := range []string{`n`} { w.Kubectl(w.ctx, ``, `label`, `node`, n, `a=b`) }",
+		"w.Kubectl(w.ctx, ``, `taint`, `node/n`, `a=b:NoSchedule`)",
 	},
 	"nodenetworkstates/a": {
 		"w.Kubectl(w.ctx, text, `apply`, `-f`, `-`)",

@@ -161,6 +161,7 @@ func TestFirstPolicy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	down(t) // of a run that was killed
 	t.Cleanup(func() { down(t) })
 	dir := filepath.Join(t.TempDir(), "first-policy")
 	list := steps(strings.ReplaceAll(string(text), "/tmp/first-policy", dir))

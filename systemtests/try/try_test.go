@@ -80,6 +80,7 @@ func TestTry(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("makes network namespaces")
 	}
+	down(t) // of a run that was killed
 	t.Cleanup(func() { down(t) })
 	out := script(t, "try")
 	if !strings.Contains(out, "shop/db (node1)") || !strings.Contains(out, "it stays up") || strings.Contains(out, "mixed") {

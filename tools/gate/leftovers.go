@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -74,10 +73,36 @@ func (g *gate) endProcesses(list func() []int) {
 	signal(left, syscall.SIGKILL)
 }
 
-// lives reports whether there is a process.
+// lives reports whether there is a process that has not ended; see proc(5).
 func (m machine) lives(pid string) bool {
-	_, err := os.Stat(filepath.Join(m.proc, pid))
-	return !errors.Is(err, os.ErrNotExist)
+	fields := m.stat(pid)
+	return len(fields) > 0 && fields[0] != "Z" && fields[0] != "X"
+}
+
+// stat returns the fields of /proc/PID/stat from the state on, none if there is no process.
+func (m machine) stat(pid string) []string {
+	if pid == "" {
+		return nil
+	}
+	text, _ := os.ReadFile(filepath.Join(m.proc, pid, "stat"))
+	return strings.Fields(string(text)[strings.LastIndex(string(text), ")")+1:])
+}
+
+// isRun reports whether a run lives that is given by its pid and, if known, by the time at which it started: a later
+// process may have the same pid.
+func (m machine) isRun(pid, started string) bool {
+	const startTime = 19 // field 22 of the file
+	fields := m.stat(pid)
+	return m.lives(pid) && (started == "" || len(fields) <= startTime || fields[startTime] == started)
+}
+
+// sharesPIDs reports whether a process has its pid in the namespace of this one: the variables of others have other pids.
+func (m machine) sharesPIDs(pid int) bool {
+	namespace := func(process string) string {
+		name, _ := os.Readlink(filepath.Join(m.proc, process, "ns", "pid")) // none of one that has ended
+		return name
+	}
+	return namespace(strconv.Itoa(pid)) == namespace("self")
 }
 
 // leftProcesses returns the processes of runs that have ended. The process self and its ancestors are not among them.
@@ -90,7 +115,7 @@ func (m machine) leftProcesses(self int) (pids []int) {
 	for _, folder := range folders {
 		pid, _ := strconv.Atoi(filepath.Base(folder))
 		text, _ := os.ReadFile(filepath.Join(folder, "environ")) // no text of one that has ended
-		if run := runOf(string(text)); run != "" && !m.lives(run) && !slices.Contains(spared, pid) {
+		if run := runOf(string(text)); run != "" && !m.lives(run) && m.sharesPIDs(pid) && !slices.Contains(spared, pid) {
 			pids = append(pids, pid)
 		}
 	}
@@ -110,8 +135,7 @@ func runOf(environ string) string {
 
 // parent returns the parent of a process, 0 if there is none.
 func (m machine) parent(pid int) int {
-	text, _ := os.ReadFile(filepath.Join(m.proc, strconv.Itoa(pid), "stat"))
-	fields := strings.Fields(string(text)[strings.LastIndex(string(text), ")")+1:]) // state, parent
+	fields := m.stat(strconv.Itoa(pid)) // state, parent
 	if len(fields) < 2 {
 		return 0
 	}
@@ -133,7 +157,8 @@ func (m machine) isLeft(name string) bool {
 	if err != nil {
 		return slices.Contains(runSandboxes, name)
 	}
-	return !m.lives(strings.TrimSpace(string(run)))
+	fields := append(strings.Fields(string(run)), "", "")
+	return !m.isRun(fields[0], fields[1])
 }
 
 // sandboxNames returns the names of clusters that have a folder, a network namespace or a folder of etcd; see

@@ -43,6 +43,37 @@ func TestLeftSandboxes(t *testing.T) {
 	}
 }
 
+// TestIsRun: neither a process that its parent has not waited for is a run, nor a later one with its pid.
+func TestIsRun(t *testing.T) {
+	m := testMachine(t)
+	started := "4711"
+	for pid, state := range map[string]string{"12": "S", "13": "Z"} {
+		folder := filepath.Join(m.proc, pid)
+		text := fmt.Sprintf("%s (a b) c) %s%s %s 0 0\n", pid, state, strings.Repeat(" 1", 18), started)
+		if err := os.MkdirAll(folder, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(folder, "stat"), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		pid, started string
+		want         bool
+	}{
+		{"12", started, true},
+		{"12", "", true},
+		{"12", "4712", false},
+		{"13", started, false},
+		{"14", "", false},
+		{"", "", false},
+	} {
+		if got := m.isRun(c.pid, c.started); got != c.want {
+			t.Errorf("pid %q, started %q: %v, want %v", c.pid, c.started, got, c.want)
+		}
+	}
+}
+
 func TestLeftNamespaces(t *testing.T) {
 	m := testMachine(t, "proc/12/stat", "netns/flowkeep-test-12-00ff-a", "netns/flowkeep-test-1-00ff-a", "netns/fk-chrome-12",
 		"netns/fk-chrome-123", "netns/fk-unit12-node1", "netns/fk-unit13-quiet-node1", "netns/fk-test-node1", "netns/blue")
