@@ -38,6 +38,7 @@ var undo = map[string]string{
 	"ufw reloads":      openIptables,
 
 	"fail_mode of the bridge":     "$VSCTL set-fail-mode fk0 secure",
+	"fail_mode standalone":        "$VSCTL set-fail-mode fk0 secure",
 	"a controller of the bridge":  "$VSCTL del-controller fk0",
 	"tc on ports and pods' links": noTrafficControl,
 }
@@ -77,12 +78,12 @@ var disturbances = []disturbance{
 	{"port of fk-wire", bridge, "$VSCTL del-port fk-wire"},
 	{"the bridge", bridge, "$VSCTL del-br fk0"},
 	{"both tables", filters, "nft delete table inet flowkeep; nft delete table arp flowkeep"},
+	{"fail_mode of the bridge", bridge, "$VSCTL del-fail-mode fk0"},
 }
 
 // otherDisturbances are reloads of firewalls, and changes of the bridge and of objects that are not Flowkeep's. Those of
 // the bridge that stop all packets are the last.
 var otherDisturbances = []disturbance{
-	{"fail_mode of the bridge", bridge, "$VSCTL del-fail-mode fk0"},
 	{"nftables.service reloads", filters, nftablesService},
 	{"iptables-restore", filters, iptablesRestore},
 	{"ufw reloads", filters, ufw},
@@ -101,6 +102,7 @@ var otherDisturbances = []disturbance{
 type disturbed struct {
 	*world
 	allowed, denied []cluster.Expectation
+	frames          *rawFrames
 }
 
 func newDisturbed(t *testing.T) *disturbed {
@@ -108,6 +110,8 @@ func newDisturbed(t *testing.T) *disturbed {
 	byRoutes(w)
 	ns := threePods(w)
 	w.run(ns, "d@node1")
+	raw := w.framesBetween("a", "d")
+	raw.arrive(w, "no policy denies it")
 	w.policy(ns, "a", `{podSelector: {matchLabels: {app: a}}, policyTypes: [Egress]}`)
 	w.policy(ns, "b", `{podSelector: {matchLabels: {app: b}}, ingress: [{from: [{podSelector: {matchLabels: {app: d}}}]}]}`)
 	b, c := service(w, ns, "b"), service(w, ns, "c")
@@ -117,7 +121,7 @@ func newDisturbed(t *testing.T) *disturbed {
 	node1 := cluster.Pod{Name: "node1", Node: "node1", NetNS: w.NodeNS("node1")}
 	node2 := cluster.Pod{Name: "node2", Node: "node2", NetNS: w.NodeNS("node2")}
 	own := append([]netip.Addr{netip.MustParseAddr("127.0.0.1")}, w.nodeIPs("node1")...)
-	d := &disturbed{world: w}
+	d := &disturbed{world: w, frames: raw}
 	d.denied = slices.Concat(
 		through(w, c, "a", false), through(w, b, "a", false), w.shut("a", "c", "udp", 80, "a may send nothing"),
 		through(w, b, "c", false), w.shut("c", "b", "udp", 80, "only d may send to b"))
@@ -164,12 +168,12 @@ func observation(allowed time.Duration) time.Duration {
 	return cluster.Stretch(maxOutage+allowed) + 300*time.Millisecond
 }
 
-// observe sends a hundred packets a second along each way while during runs. It fails the test if a denied packet
-// passes, or if an allowed way has no response for longer than maxOutage plus the time that during returns. It returns
-// the longest time without a response.
+// observe sends a hundred packets a second along each way, and frames, while during runs. It fails the test if a denied
+// packet or a frame passes, or if an allowed way has no response for longer than maxOutage plus the time that during
+// returns. It returns the longest time without a response.
 func (d *disturbed) observe(allowed []cluster.Expectation, during func() time.Duration) (outage time.Duration) {
 	d.Helper()
-	unheard := d.unheard(d.denied, "policies deny it")
+	unheard, stopFrames := d.unheard(d.denied, "policies deny it"), d.frames.sent(d.world)
 	ways := slices.Concat(allowed, d.denied)
 	streams := d.streamsAt(100, ways)
 	began := time.Now()
@@ -192,6 +196,7 @@ func (d *disturbed) observe(allowed []cluster.Expectation, during func() time.Du
 		d.within(limit, outage, began, "%v without a response", longest)
 	}
 	unheard()
+	d.judgeFrames(stopFrames())
 	return outage
 }
 
@@ -210,15 +215,15 @@ func TestHostDisturbances(t *testing.T) {
 	}
 }
 
-// TestOtherDisturbances does the same for firewalls that reload, and for what other programs change of the bridge.
+// TestOtherDisturbances does the same for values in Open vSwitch's database, firewalls that reload, and flows.
 func TestOtherDisturbances(t *testing.T) {
 	if !*otherDisturbance {
 		t.Skip("the gate leaves it out: make test-full PART=disturbances-other")
 	}
-	d := newDisturbed(t)
-	d.withNetplugin(otherDisturbances)
+	d, list := newDisturbed(t), slices.Concat(valueDisturbances, otherDisturbances)
+	d.withNetplugin(list)
 	for _, l := range []layer{routing, filters, bridge} {
-		d.withoutNetplugin(l, otherDisturbances)
+		d.withoutNetplugin(l, list)
 	}
 }
 
@@ -246,7 +251,8 @@ func chosenDisturbances() []disturbance {
 	if *everyDisturbance {
 		return disturbances
 	}
-	brief := []string{"all policy rules", "the Services' table", "fk-gw down and up", "addresses of fk-gw", "forwarding", "ports of pods", "both tables"}
+	brief := []string{"all policy rules", "the Services' table", "fk-gw down and up", "addresses of fk-gw", "forwarding", "ports of pods", "both tables",
+		"fail_mode of the bridge"}
 	return slices.DeleteFunc(slices.Clone(disturbances), func(d disturbance) bool { return !slices.Contains(brief, d.name) })
 }
 
@@ -268,6 +274,9 @@ func (d *disturbed) withoutNetplugin(l layer, list []disturbance) {
 			d.Errorf("%s, without netplugin", c.name)
 			break
 		}
+	}
+	if l == bridge && !d.Failed() {
+		d.withoutTags()
 	}
 	d.must(d.Start(d.ctx, "node1-netplugin"))
 	d.must(d.AwaitReady(d.ctx, "node1-netplugin", 30*time.Second))
