@@ -188,11 +188,13 @@ func TestRepairPorts_FlowsLeaveALostPort(t *testing.T) {
 
 // TestRepairPorts_ReportsAPortThatIsNotOpen: of a device that the switch cannot open there is a row with the number -1.
 func TestRepairPorts_ReportsAPortThatIsNotOpen(t *testing.T) {
-	k, _, sw := portsKeeper(t)
-	sw.VSCtl(t, "set", "interface", hostnet.Wire, "type=nosuch")
-	until(t, "a port that is not open", func() bool {
+	netns.New(t).Enter(t)
+	k, _, sw := portsKeeperOn(t, ovstest.StartOn(t, "netdev", nil), dptype.Netdev)
+	sw.VSCtl(t, "del-port", "fk0", hostnet.Wire)
+	addVeth(t, hostnet.Wire)
+	until(t, "the database without fk-wire", func() bool {
 		have, err := k.readPorts(t.Context())
-		return err == nil && have.rows[hostnet.Wire] && !have.open[hostnet.Wire]
+		return err == nil && !have.rows[hostnet.Wire]
 	})
 	if _, err := k.repairPorts(t.Context()); err == nil || !strings.Contains(err.Error(), hostnet.Wire) {
 		t.Errorf("reported: %v", err)

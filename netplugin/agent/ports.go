@@ -12,7 +12,6 @@ import (
 	"github.com/flowkeep/flowkeep/netplugin/endpoints"
 	"github.com/flowkeep/flowkeep/netplugin/hostnet"
 	"github.com/flowkeep/flowkeep/ofctl/dptype"
-	"github.com/flowkeep/flowkeep/ofctl/ovsdb"
 )
 
 const (
@@ -31,30 +30,21 @@ const (
 // ensureNodePorts creates what is missing of the bridge and the ports that lead to the node and to other nodes, and
 // returns the ports' numbers; that of the tunnel is 0 without one.
 func (r *runner) ensureNodePorts(ctx context.Context) (gw, wire, tunnel uint32, err error) {
-	if _, err = r.ensureBridge(ctx); err != nil {
+	changes, err := r.ensureBridge(ctx)
+	if len(changes) > 0 {
+		r.log.Info("the bridge in Open vSwitch's database was corrected", "changes", texts(changes))
+	}
+	if err != nil {
 		return
 	}
-	internal := func(name string) (uint32, error) {
-		return r.db.EnsurePort(ctx, ovsdb.PortSpec{Bridge: r.cfg.Bridge, Name: name, Internal: true})
-	}
-	if gw, err = internal(hostnet.Gateway); err != nil {
+	if gw, err = r.db.EnsurePort(ctx, r.internalPort(hostnet.Gateway)); err != nil {
 		return
 	}
-	if wire, err = internal(hostnet.Wire); err != nil {
+	if wire, err = r.db.EnsurePort(ctx, r.internalPort(hostnet.Wire)); err != nil {
 		return
 	}
 	tunnel, err = r.ensureTunnel(ctx)
 	return
-}
-
-// ensureBridge creates the bridge where it is missing, corrects it where it differs, and reports whether it wrote.
-func (r *runner) ensureBridge(ctx context.Context) (wrote bool, err error) {
-	return r.db.EnsureBridge(ctx, ovsdb.BridgeSpec{
-		Name:         r.cfg.Bridge,
-		DatapathType: r.cfg.DatapathType,
-		Prefixes:     r.cfg.prefixes(),
-		FlowLimit:    maxMegaflows,
-	})
 }
 
 // EnsurePort creates a pod's port where it is missing, and returns its number. A new port gets a number that no other
@@ -65,12 +55,9 @@ func (r *runner) EnsurePort(ctx context.Context, name string, e *endpoints.Endpo
 	if number == 0 {
 		number = freeNumber(e.Order, r.manager.List())
 	}
-	number, err := r.db.EnsurePort(ctx, ovsdb.PortSpec{
-		Bridge:      r.cfg.Bridge,
-		Name:        name,
-		Number:      number,
-		ExternalIDs: map[string]string{"pod": e.ID(), "container": e.ContainerID},
-	})
+	spec := r.podPort(e)
+	spec.Name, spec.Number = name, number
+	number, err := r.db.EnsurePort(ctx, spec)
 	if err != nil {
 		return 0, err
 	}
@@ -260,25 +247,6 @@ func (k *portKeeper) repairPorts(ctx context.Context) (busy bool, err error) {
 		k.log.Warn("another program removed ports of the bridge; recreated", "ports", created)
 	}
 	return len(waiting) > 0, errors.Join(nodeErr, podsErr, k.relearn(ctx))
-}
-
-// Values of the label object of host repairs, for ports that were removed and for a bridge that was changed.
-const (
-	objectPort   = "port"
-	objectBridge = "bridge"
-)
-
-// correctBridge restores what another program changed of the bridge itself.
-func (k *portKeeper) correctBridge(ctx context.Context) error {
-	wrote, err := k.ensureBridge(ctx)
-	if err != nil {
-		return fmt.Errorf("correct the bridge: %w", err)
-	}
-	if wrote {
-		k.metrics.hostRepairs.WithLabelValues(objectBridge).Inc()
-		k.log.Warn("another program changed the bridge in Open vSwitch's database; corrected", "bridge", k.cfg.Bridge)
-	}
-	return nil
 }
 
 // closeLost closes ports that the switch has open without their link, which another program deleted or renamed: the

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/flowkeep/flowkeep/internal/mtls"
@@ -100,8 +101,11 @@ type runner struct {
 	clusters []netip.Prefix
 	exempted []netip.Prefix // from the masquerade
 	attached chan struct{}  // receives a value when a switch connects again; has room for one
-	// lostLinks receives a value when a link of the bridge's own ports is missing; has room for one.
+	// lostLinks receives a value when a link of the bridge's own ports is missing or needs another MTU; has room for
+	// one.
 	lostLinks chan struct{}
+	flushed   chan struct{} // receives a value when the switch has deleted flows by itself; has room for one
+	linkMTU   atomic.Int64  // of fk-gw and fk-wire; 0: not known
 }
 
 func newRunner(a *agent, networks cidrs, client *feed.Client) *runner {
@@ -112,6 +116,7 @@ func newRunner(a *agent, networks cidrs, client *feed.Client) *runner {
 		feed:      client,
 		attached:  make(chan struct{}, 1),
 		lostLinks: make(chan struct{}, 1),
+		flushed:   make(chan struct{}, 1),
 	}
 }
 
@@ -218,6 +223,7 @@ func (r *runner) run(ctx context.Context) error {
 	all.Go(func() { host.keepNetwork(ctx) })
 	all.Go(func() { host.watchHost(ctx) })
 	all.Go(func() { ports.keepPorts(ctx) })
+	all.Go(func() { ports.keepFlushed(ctx) })
 	all.Go(func() { ports.keepSwept(ctx) })
 	all.Go(func() { r.watch(ctx) })
 	all.Go(func() { r.drift.RunPeriodically(ctx) })

@@ -4,12 +4,10 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"strconv"
 
 	"github.com/flowkeep/flowkeep/netplugin/hostnet"
 	"github.com/flowkeep/flowkeep/netplugin/pipeline"
 	"github.com/flowkeep/flowkeep/ofctl/dptype"
-	"github.com/flowkeep/flowkeep/ofctl/ovsdb"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
@@ -36,13 +34,12 @@ func (c *Config) tunnelled() bool {
 // networkIdentifier of Flowkeep's tunnels: other users of Geneve in the same ovs-vswitchd have others.
 const networkIdentifier = 0xf1
 
-// ensureTunnel makes the port of the tunnels, or removes what another mode left. The flows address what goes into it.
+// ensureTunnel makes the port of the tunnels, or removes what another mode left.
 func (r *runner) ensureTunnel(ctx context.Context) (port uint32, err error) {
 	if !r.cfg.tunnelled() {
 		return 0, r.db.DeletePort(ctx, r.cfg.Bridge, hostnet.Tunnel)
 	}
-	return r.db.EnsurePort(ctx, ovsdb.PortSpec{Bridge: r.cfg.Bridge, Name: hostnet.Tunnel, Tunnel: TrafficGeneve,
-		Options: map[string]string{"remote_ip": "flow", "local_ip": "flow", "key": strconv.Itoa(networkIdentifier)}})
+	return r.db.EnsurePort(ctx, r.tunnelPort())
 }
 
 // split takes a node out of a list.
@@ -104,8 +101,10 @@ func podMTU(cfg *hostnet.Config) int {
 	return ethernet
 }
 
-// underlay finds the pods' MTU where the node's interface is known, and tells what the tunnels lack.
+// underlay finds the pods' MTU where the node's interface is known, has the switch use it, and returns what the tunnels
+// lack.
 func (r *runner) underlay(cfg *hostnet.Config) error {
+	defer func() { r.requestMTU(cfg.MTU) }()
 	if !cfg.Tunnelled {
 		if cfg.MTU == 0 {
 			const largest = 65535 // an address on a loopback says nothing of the way to other nodes

@@ -3,11 +3,8 @@ package ovsdb
 import (
 	"context"
 	"errors"
-	"fmt"
-	"maps"
 	"slices"
 
-	"github.com/ovn-org/libovsdb/client"
 	"github.com/ovn-org/libovsdb/model"
 	"github.com/ovn-org/libovsdb/ovsdb"
 )
@@ -21,124 +18,125 @@ type BridgeSpec struct {
 	Prefixes map[int][]string
 	// FlowLimit bounds the megaflows of the node, where nothing else has set a bound; 0: it is left alone.
 	FlowLimit int
+	// Ports are the ports that Flowkeep has made: their values are corrected. None is created.
+	Ports []PortSpec
 }
 
-// EnsureBridge creates the bridge, or corrects what another program changed of it, and reports whether it wrote. The
-// bridge has fail_mode secure, so that nothing passes without flows, OpenFlow 1.3, and no controllers: with one more or
-// one less ovs-vswitchd deletes all flows, and a controller may set flows of its own. All of its ports are separated:
-// without fail_mode secure ovs-vswitchd forwards packets as a learning switch does, but not between separated ports.
-func (db *DB) EnsureBridge(ctx context.Context, spec BridgeSpec) (wrote bool, err error) {
-	root, err := db.root(ctx)
+// EnsureBridge creates the bridge, or corrects it, and returns what other programs had changed of it. The bridge has
+// fail_mode secure, so that nothing passes without flows, OpenFlow 1.3, and no controllers: with one more or one less
+// ovs-vswitchd deletes all flows, and a controller may set flows of its own.
+//
+// Each port is an access port with a VLAN of its own (ovs-vswitchd.conf.db(5), Port, vlan_mode and tag). Without
+// fail_mode secure ovs-vswitchd forwards packets as a learning switch does, but not between VLANs, and it drops tagged
+// packets of access ports. Flows that output to a port do not depend on its VLAN; the column protected would affect
+// them. Where a bridge has more ports than there are VLANs, it corrects all but those, and returns an error.
+func (db *DB) EnsureBridge(ctx context.Context, spec BridgeSpec) ([]Change, error) {
+	have, err := db.complete(ctx)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
+	root, b, want := &have.roots[0], have.bridge(spec.Name), spec.row()
+	limit, err := db.limitFlows(root, spec.FlowLimit, b, want)
+	if err != nil {
+		return nil, err
+	}
+	if b == nil {
+		if err := db.createBridge(ctx, root, want, limit); err != nil {
+			return nil, err
+		}
+		_, err = db.ensureTables(ctx, spec)
+		return nil, err
+	}
+	found, tagsErr, err := db.correctBridge(ctx, have, want, spec.Ports, limit)
+	if err != nil {
+		return nil, errors.Join(tagsErr, err)
+	}
+	trees, err := db.ensureTables(ctx, spec)
+	found = slices.Concat(found, limitDifference(root, b, spec.FlowLimit, limit), trees)
+	return reported(found), errors.Join(tagsErr, err)
+}
+
+// row returns the bridge as it should be.
+func (s *BridgeSpec) row() *bridge {
 	secure := "secure"
-	want := &bridge{
+	return &bridge{
 		UUID:         "newbridge",
-		Name:         spec.Name,
-		DatapathType: spec.DatapathType,
+		Name:         s.Name,
+		DatapathType: s.DatapathType,
 		FailMode:     &secure,
 		Protocols:    []string{"OpenFlow13"},
 		OtherConfig:  map[string]string{"disable-in-band": "true"},
 		ExternalIDs:  map[string]string{ownerKey: ownerValue},
 	}
-	have, err := findOne(ctx, db, func(b *bridge) bool { return b.Name == spec.Name })
-	limit, limitErr := db.limitFlows(root, spec.FlowLimit, have, want)
-	if limitErr != nil {
-		return false, limitErr
-	}
-	switch {
-	case errors.Is(err, client.ErrNotFound):
-		wrote, err = true, db.createBridge(ctx, root, want, limit)
-	case err == nil:
-		wrote, err = correctBridge(ctx, db, have, want, limit)
-	}
-	if err != nil {
-		return wrote, err
-	}
-	separated, err := separatePorts(ctx, db, spec.Name)
-	if err != nil {
-		return wrote, err
-	}
-	trees, err := db.ensurePrefixes(ctx, spec)
-	return wrote || separated || trees, err
 }
 
-// separate removes the port from all VLANs but the reserved one, 4095. Open vSwitch's action NORMAL drops what comes by
-// such a port. Flows that output to it are not affected; the column protected would affect them.
-func (p *port) separate() {
-	trunk := "trunk"
-	p.VLANMode, p.Trunks = &trunk, []int{4095}
-}
-
-// isSeparate reports whether separate has been called for the port.
-func (p *port) isSeparate() bool {
-	return value(p.VLANMode) == "trunk" && slices.Equal(p.Trunks, []int{4095})
-}
-
-// separatePorts separates a bridge's ports where they are not, and reports whether it wrote.
-func separatePorts(ctx context.Context, db *DB, bridgeName string) (wrote bool, err error) {
-	b, err := findOne(ctx, db, func(b *bridge) bool { return b.Name == bridgeName })
-	if errors.Is(err, client.ErrNotFound) {
-		return false, nil // it was just created, with its only port separated, and has not been read yet
-	}
+// correctBridge writes the bridge and its ports where they differ, and also, and returns the differences. The first
+// error is that of ports without a tag.
+func (db *DB) correctBridge(
+	ctx context.Context, have *rows, want *bridge, ports []PortSpec, also []ovsdb.Operation,
+) (found []difference, tagsErr, err error) {
+	tags, tagsErr := db.tags.assign(have.tags(want.Name))
+	found = differences(have, want, ports, tags)
+	ops, err := operations(found)
 	if err != nil {
-		return false, fmt.Errorf("bridge %s: %w", bridgeName, err)
+		return nil, tagsErr, err
 	}
-	var open []port
-	mixed := func(p *port) bool { return !p.isSeparate() && slices.Contains(b.Ports, p.UUID) }
-	if err := db.client.WhereCache(mixed).List(ctx, &open); err != nil {
-		return false, fmt.Errorf("list ports of bridge %s: %w", bridgeName, err)
+	if ops = append(ops, also...); len(ops) == 0 {
+		return nil, tagsErr, nil
 	}
-	var all []ovsdb.Operation
-	for i := range open {
-		open[i].separate()
-		ops, err := db.client.Where(&open[i]).Update(&open[i], &open[i].VLANMode, &open[i].Trunks)
+	if slices.ContainsFunc(found, func(d difference) bool { return d.FlushesFlows() }) {
+		next, err := db.nextConfig(&have.roots[0])
 		if err != nil {
-			return false, err
+			return nil, tagsErr, err
 		}
-		all = append(all, ops...)
+		ops = append(ops, next...)
+		db.flushing.Store(int64(have.roots[0].NextConfig) + 1)
 	}
-	if len(all) == 0 {
-		return false, nil
-	}
-	return true, db.transact(ctx, "separate ports of bridge "+bridgeName, all)
+	return found, tagsErr, db.transact(ctx, "correct bridge "+want.Name, ops)
 }
 
-// correctBridge writes a bridge and also where it differs, and reports whether it did. Other programs' keys of
-// other_config and external_ids stay.
-func correctBridge(ctx context.Context, db *DB, have, want *bridge, also []ovsdb.Operation) (wrote bool, err error) {
-	want.UUID = have.UUID
-	want.OtherConfig = withKeys(have.OtherConfig, want.OtherConfig)
-	want.ExternalIDs = withKeys(have.ExternalIDs, want.ExternalIDs)
-	if have.DatapathType == want.DatapathType && value(have.FailMode) == *want.FailMode && len(have.Controllers) == 0 &&
-		slices.Equal(have.Protocols, want.Protocols) && maps.Equal(have.OtherConfig, want.OtherConfig) &&
-		maps.Equal(have.ExternalIDs, want.ExternalIDs) && len(also) == 0 {
-		return false, nil
+// accessMode is the vlan_mode of all ports.
+const accessMode = "access"
+
+// setTag makes the port an access port.
+func (p *port) setTag(tag int) {
+	mode := accessMode
+	p.VLANMode, p.Tag = &mode, &tag
+}
+
+// tags returns the tags of a bridge's ports by name; 0: a port has none.
+func (r *rows) tags(bridgeName string) map[string]int {
+	tags := map[string]int{}
+	if b := r.bridge(bridgeName); b != nil {
+		for _, id := range b.Ports {
+			p := r.ports[id]
+			tags[p.Name] = value(p.Tag)
+		}
 	}
-	ops, err := db.client.Where(have).Update(want, &want.DatapathType, &want.FailMode, &want.Protocols,
-		&want.Controllers, &want.OtherConfig, &want.ExternalIDs)
+	return tags
+}
+
+// newTag returns the tag for a port that is to be created.
+func (db *DB) newTag(ctx context.Context, bridgeName, name string) (int, error) {
+	have, err := db.complete(ctx)
 	if err != nil {
-		return false, err
+		return 0, err
 	}
-	return true, db.transact(ctx, "correct bridge "+want.Name, append(ops, also...))
-}
-
-// withKeys returns a copy of a map with the keys of another.
-func withKeys(of, keys map[string]string) map[string]string {
-	all := maps.Clone(keys)
-	for k, v := range of {
-		if _, ok := keys[k]; !ok {
-			all[k] = v
-		}
+	tags, err := db.tags.assign(have.tags(bridgeName), name)
+	if tags[name] == 0 {
+		return 0, err
 	}
-	return all
+	return tags[name], nil
 }
 
 func (db *DB) createBridge(ctx context.Context, root *openVSwitch, b *bridge, also []ovsdb.Operation) error {
 	local := &iface{UUID: "newiface", Name: b.Name, Type: "internal"}
 	p := &port{UUID: "newport", Name: b.Name, Interfaces: []string{local.UUID}}
-	p.separate()
+	tags, err := db.tags.assign(nil, b.Name)
+	if err != nil {
+		return err
+	}
+	p.setTag(tags[b.Name])
 	b.Ports = []string{p.UUID}
 	ops, err := db.client.Create(local, p, b)
 	if err != nil {

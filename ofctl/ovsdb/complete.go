@@ -13,6 +13,7 @@ type rows struct {
 	bridges    map[string]bridge
 	ports      map[string]port
 	interfaces map[string]iface
+	mirrors    map[string]mirror
 }
 
 // bridge returns the bridge of the name, nil if there is none.
@@ -37,16 +38,29 @@ func (r *rows) isComplete() bool {
 		if !ok {
 			return false
 		}
-		for _, id := range b.Ports {
-			p, ok := r.ports[id]
-			if !ok {
+		if !r.hasAllOf(&b) {
+			return false
+		}
+	}
+	return true
+}
+
+// hasAllOf reports whether the rows that a bridge refers to are there.
+func (r *rows) hasAllOf(b *bridge) bool {
+	for _, id := range b.Ports {
+		p, ok := r.ports[id]
+		if !ok {
+			return false
+		}
+		for _, id := range p.Interfaces {
+			if _, ok := r.interfaces[id]; !ok {
 				return false
 			}
-			for _, id := range p.Interfaces {
-				if _, ok := r.interfaces[id]; !ok {
-					return false
-				}
-			}
+		}
+	}
+	for _, id := range b.Mirrors {
+		if _, ok := r.mirrors[id]; !ok {
+			return false
 		}
 	}
 	return true
@@ -63,8 +77,16 @@ func read(ctx context.Context, of replica) (*rows, error) {
 	var bridges []bridge
 	var ports []port
 	var interfaces []iface
-	err := errors.Join(of.List(ctx, &roots), of.List(ctx, &bridges), of.List(ctx, &ports), of.List(ctx, &interfaces))
-	r := &rows{roots: roots, bridges: map[string]bridge{}, ports: map[string]port{}, interfaces: map[string]iface{}}
+	var mirrors []mirror
+	err := errors.Join(of.List(ctx, &roots), of.List(ctx, &bridges), of.List(ctx, &ports), of.List(ctx, &interfaces),
+		of.List(ctx, &mirrors))
+	r := &rows{
+		roots:      roots,
+		bridges:    map[string]bridge{},
+		ports:      map[string]port{},
+		interfaces: map[string]iface{},
+		mirrors:    map[string]mirror{},
+	}
 	for _, b := range bridges {
 		r.bridges[b.UUID] = b
 	}
@@ -73,6 +95,9 @@ func read(ctx context.Context, of replica) (*rows, error) {
 	}
 	for _, i := range interfaces {
 		r.interfaces[i.UUID] = i
+	}
+	for _, m := range mirrors {
+		r.mirrors[m.UUID] = m
 	}
 	return r, err
 }

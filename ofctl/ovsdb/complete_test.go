@@ -38,6 +38,12 @@ func (h *half) List(_ context.Context, result any) error {
 				*to = append(*to, i)
 			}
 		}
+	case *[]mirror:
+		for _, m := range h.all.mirrors {
+			if !empty {
+				*to = append(*to, m)
+			}
+		}
 	default:
 		return fmt.Errorf("no table of %T", result)
 	}
@@ -48,9 +54,10 @@ func database() rows {
 	number := 7
 	return rows{
 		roots:      []openVSwitch{{UUID: "r", Bridges: []string{"b"}}},
-		bridges:    map[string]bridge{"b": {UUID: "b", Name: "fk0", Ports: []string{"p"}}},
+		bridges:    map[string]bridge{"b": {UUID: "b", Name: "fk0", Ports: []string{"p"}, Mirrors: []string{"m"}}},
 		ports:      map[string]port{"p": {UUID: "p", Name: "fk-gw", Interfaces: []string{"i"}}},
 		interfaces: map[string]iface{"i": {UUID: "i", Name: "fk-gw", Ofport: &number}},
+		mirrors:    map[string]mirror{"m": {UUID: "m"}},
 	}
 }
 
@@ -77,6 +84,7 @@ func TestRows_AreIncompleteWithoutAnyOne(t *testing.T) {
 		"its row":   func(r *rows) { r.roots[0].Bridges = nil },
 		"port":      func(r *rows) { clear(r.ports) },
 		"interface": func(r *rows) { clear(r.interfaces) },
+		"mirror":    func(r *rows) { clear(r.mirrors) },
 	} {
 		r := database()
 		if without(&r); r.isComplete() {

@@ -35,6 +35,17 @@ func (db *DB) limitFlows(root *openVSwitch, limit int, have, want *bridge) ([]ov
 	return db.mutateFlowLimit(root, ovsdb.MutateOperationInsert, value) // which leaves a key alone that is there
 }
 
+// limitDifference returns the difference that ops of limitFlows remove, where the bound is one that was set before.
+func limitDifference(root *openVSwitch, b *bridge, limit int, ops []ovsdb.Operation) []difference {
+	want := strconv.Itoa(limit)
+	if len(ops) == 0 || b.ExternalIDs[flowLimitKey] != want {
+		return nil
+	}
+	c := rowCheck{table: "Open_vSwitch", name: ".", uuid: root.UUID}
+	c.column("other_config:"+flowLimitKey, root.OtherConfig[flowLimitKey], want)
+	return c.found
+}
+
 // unlimitFlows returns the operations that remove the bound which EnsureBridge has set for b, if it is still that.
 func (db *DB) unlimitFlows(root *openVSwitch, b *bridge) ([]ovsdb.Operation, error) {
 	value := b.ExternalIDs[flowLimitKey]

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -26,22 +27,34 @@ type openVSwitch struct {
 }
 
 type bridge struct {
-	UUID         string            `ovsdb:"_uuid"`
-	Name         string            `ovsdb:"name"`
-	Ports        []string          `ovsdb:"ports"`
-	DatapathType string            `ovsdb:"datapath_type"`
-	FailMode     *string           `ovsdb:"fail_mode"`
-	Protocols    []string          `ovsdb:"protocols"`
-	Controllers  []string          `ovsdb:"controller"`
-	OtherConfig  map[string]string `ovsdb:"other_config"`
-	ExternalIDs  map[string]string `ovsdb:"external_ids"`
-	FlowTables   map[int]string    `ovsdb:"flow_tables"`
+	UUID          string            `ovsdb:"_uuid"`
+	Name          string            `ovsdb:"name"`
+	Ports         []string          `ovsdb:"ports"`
+	DatapathType  string            `ovsdb:"datapath_type"`
+	FailMode      *string           `ovsdb:"fail_mode"`
+	Protocols     []string          `ovsdb:"protocols"`
+	Controllers   []string          `ovsdb:"controller"`
+	STP           bool              `ovsdb:"stp_enable"`
+	RSTP          bool              `ovsdb:"rstp_enable"`
+	McastSnooping bool              `ovsdb:"mcast_snooping_enable"`
+	Mirrors       []string          `ovsdb:"mirrors"`
+	OtherConfig   map[string]string `ovsdb:"other_config"`
+	ExternalIDs   map[string]string `ovsdb:"external_ids"`
+	FlowTables    map[int]string    `ovsdb:"flow_tables"`
 }
 
 // flowTable is the configuration of one table of a bridge.
 type flowTable struct {
-	UUID     string   `ovsdb:"_uuid"`
-	Prefixes []string `ovsdb:"prefixes"`
+	UUID      string   `ovsdb:"_uuid"`
+	Prefixes  []string `ovsdb:"prefixes"`
+	FlowLimit *int     `ovsdb:"flow_limit"`
+}
+
+// mirror copies packets of a bridge to a port or a VLAN.
+type mirror struct {
+	UUID       string  `ovsdb:"_uuid"`
+	OutputPort *string `ovsdb:"output_port"`
+	OutputVLAN *int    `ovsdb:"output_vlan"`
 }
 
 type port struct {
@@ -49,7 +62,11 @@ type port struct {
 	Name        string            `ovsdb:"name"`
 	Interfaces  []string          `ovsdb:"interfaces"`
 	VLANMode    *string           `ovsdb:"vlan_mode"`
+	Tag         *int              `ovsdb:"tag"`
 	Trunks      []int             `ovsdb:"trunks"`
+	CVLANs      []int             `ovsdb:"cvlans"`
+	Protected   bool              `ovsdb:"protected"`
+	QoS         *string           `ovsdb:"qos"`
 	ExternalIDs map[string]string `ovsdb:"external_ids"`
 }
 
@@ -61,6 +78,9 @@ type iface struct {
 	Ofport        *int              `ovsdb:"ofport"`
 	OfportRequest *int              `ovsdb:"ofport_request"`
 	MTURequest    *int              `ovsdb:"mtu_request"`
+	MAC           *string           `ovsdb:"mac"`
+	PolicingRate  int               `ovsdb:"ingress_policing_rate"`
+	PolicingKpkts int               `ovsdb:"ingress_policing_kpkts_rate"`
 	Error         *string           `ovsdb:"error"`
 	ExternalIDs   map[string]string `ovsdb:"external_ids"`
 }
@@ -72,13 +92,16 @@ const ownerKey, ownerValue = "owner", "flowkeep"
 type DB struct {
 	client  client.Client
 	changes chan struct{}
+	tags    tagBook // of the bridge that EnsureBridge makes
+	// flushing is the next_cfg of the last change that deletes flows.
+	flushing atomic.Int64
 }
 
 // Open connects to an endpoint such as unix:/var/run/openvswitch/db.sock and waits until the database is read.
 func Open(ctx context.Context, endpoint string) (*DB, error) {
 	dbModel, err := model.NewClientDBModel("Open_vSwitch", map[string]model.Model{
 		"Open_vSwitch": &openVSwitch{}, "Bridge": &bridge{}, "Port": &port{}, "Interface": &iface{},
-		"Flow_Table": &flowTable{},
+		"Flow_Table": &flowTable{}, "Mirror": &mirror{},
 	})
 	if err != nil {
 		return nil, err
@@ -110,13 +133,16 @@ func monitor(c client.Client) *client.Monitor {
 	var p port
 	var i iface
 	var t flowTable
+	var m mirror
 	return c.NewMonitor(client.WithTable(&o, &o.Bridges, &o.OVSVersion, &o.OtherConfig, &o.NextConfig, &o.CurConfig),
 		client.WithTable(&b, &b.Name, &b.Ports, &b.DatapathType, &b.FailMode, &b.Protocols, &b.Controllers,
-			&b.OtherConfig, &b.ExternalIDs, &b.FlowTables),
-		client.WithTable(&t, &t.Prefixes),
-		client.WithTable(&p, &p.Name, &p.Interfaces, &p.VLANMode, &p.Trunks, &p.ExternalIDs),
-		client.WithTable(&i, &i.Name, &i.Type, &i.Options, &i.Ofport, &i.OfportRequest, &i.MTURequest, &i.Error,
-			&i.ExternalIDs))
+			&b.STP, &b.RSTP, &b.McastSnooping, &b.Mirrors, &b.OtherConfig, &b.ExternalIDs, &b.FlowTables),
+		client.WithTable(&t, &t.Prefixes, &t.FlowLimit),
+		client.WithTable(&m, &m.OutputPort, &m.OutputVLAN),
+		client.WithTable(&p, &p.Name, &p.Interfaces, &p.VLANMode, &p.Tag, &p.Trunks, &p.CVLANs, &p.Protected, &p.QoS,
+			&p.ExternalIDs),
+		client.WithTable(&i, &i.Name, &i.Type, &i.Options, &i.Ofport, &i.OfportRequest, &i.MTURequest, &i.MAC,
+			&i.PolicingRate, &i.PolicingKpkts, &i.Error, &i.ExternalIDs))
 }
 
 // Changes receives a value after rows of bridges, ports or interfaces have changed. It has room for one value, so a
@@ -144,6 +170,29 @@ func (db *DB) Close() { db.client.Close() }
 // Connected reports whether the connection to ovsdb-server is up. The client library keeps reporting itself as
 // connected after the server has ended and answers from its cache; its current endpoint is empty then.
 func (db *DB) Connected() bool { return db.client.Connected() && db.client.CurrentEndpoint() != "" }
+
+// ErrNotConnected is returned while there is no connection to ovsdb-server.
+var ErrNotConnected = client.ErrNotConnected
+
+// WaitsForFlows reports whether ovs-vswitchd is to wait for flows to be restored when it starts, and to
+// handle no upcalls until then (ovs-vswitchd.conf.db(5), flow-restore-wait). It returns an error where ovsdb-server does not respond (RFC 7047, echo)
+// before ctx ends.
+func (db *DB) WaitsForFlows(ctx context.Context) (bool, error) {
+	if !db.Connected() {
+		return false, ErrNotConnected
+	}
+	if err := db.client.Echo(ctx); err != nil {
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
+		return false, err
+	}
+	root, err := db.root(ctx)
+	if err != nil {
+		return false, err
+	}
+	return root.OtherConfig["flow-restore-wait"] == "true", nil
+}
 
 // Version returns the version of ovs-vswitchd, or "" while it has not started.
 func (db *DB) Version(ctx context.Context) string {
@@ -192,9 +241,31 @@ type PortSpec struct {
 	Internal    bool              // an internal port, else a device that exists, or a tunnel
 	Tunnel      string            // the kind of a tunnel port, such as geneve
 	Options     map[string]string // of a tunnel
-	MTU         int               // 0: as it is
-	Number      uint32            // the OpenFlow number that a new port is to have, if it is free; 0: any
+	MTU         int               // that the switch gives it; 0: of an internal port as it is, of others no request
+	Number      uint32            // the OpenFlow number that it requests; 0: none
 	ExternalIDs map[string]string
+}
+
+// ids returns the external_ids of the port and its interface.
+func (s *PortSpec) ids() map[string]string {
+	return withKeys(s.ExternalIDs, map[string]string{ownerKey: ownerValue})
+}
+
+// rows returns the port and its interface as they are created.
+func (s *PortSpec) rows(tag int) (*iface, *port) {
+	i := &iface{UUID: "newiface", Name: s.Name, Type: s.Tunnel, Options: s.Options, ExternalIDs: s.ids()}
+	if s.Internal {
+		i.Type = "internal"
+	}
+	if s.MTU != 0 {
+		i.MTURequest = &s.MTU
+	}
+	if number := int(s.Number); number != 0 {
+		i.OfportRequest = &number
+	}
+	p := &port{UUID: "newport", Name: s.Name, Interfaces: []string{i.UUID}, ExternalIDs: s.ids()}
+	p.setTag(tag)
+	return i, p
 }
 
 // Port is a port as the switch has it.
@@ -236,27 +307,11 @@ func (db *DB) createPort(ctx context.Context, spec PortSpec) error {
 	if err != nil {
 		return fmt.Errorf("bridge %s: %w", spec.Bridge, err)
 	}
-	ids := map[string]string{ownerKey: ownerValue}
-	for k, v := range spec.ExternalIDs {
-		ids[k] = v
+	tag, err := db.newTag(ctx, spec.Bridge, spec.Name)
+	if err != nil {
+		return err
 	}
-	i := &iface{UUID: "newiface", Name: spec.Name, ExternalIDs: ids}
-	if i.Type, i.Options = spec.Tunnel, spec.Options; spec.Internal {
-		i.Type = "internal"
-	}
-	if spec.MTU != 0 {
-		i.MTURequest = &spec.MTU
-	}
-	if number := int(spec.Number); number != 0 {
-		i.OfportRequest = &number
-	}
-	p := &port{
-		UUID:        "newport",
-		Name:        spec.Name,
-		Interfaces:  []string{i.UUID},
-		ExternalIDs: ids,
-	}
-	p.separate()
+	i, p := spec.rows(tag)
 	ops, err := db.client.Create(i, p)
 	if err != nil {
 		return err
@@ -266,7 +321,11 @@ func (db *DB) createPort(ctx context.Context, spec PortSpec) error {
 	if err != nil {
 		return err
 	}
-	return db.transact(ctx, "create port "+spec.Name, append(ops, link...))
+	if err := db.transact(ctx, "create port "+spec.Name, append(ops, link...)); err != nil {
+		db.tags.remove(spec.Name)
+		return err
+	}
+	return nil
 }
 
 // awaitPort polls the replica of the database that libovsdb keeps in memory.
@@ -332,11 +391,7 @@ func (db *DB) ClosePort(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	next, err := db.client.Where(root).Mutate(root, model.Mutation{
-		Field:   &root.NextConfig,
-		Mutator: ovsdb.MutateOperationAdd,
-		Value:   1,
-	})
+	next, err := db.nextConfig(root)
 	if err != nil {
 		return err
 	}
@@ -344,6 +399,22 @@ func (db *DB) ClosePort(ctx context.Context, name string) error {
 		return err
 	}
 	return awaitConfig(ctx, db, root.NextConfig+1)
+}
+
+// nextConfig returns the operation that has ovs-vswitchd write when it has taken over the configuration
+// (ovs-vswitchd.conf.db(5), next_cfg).
+func (db *DB) nextConfig(root *openVSwitch) ([]ovsdb.Operation, error) {
+	return db.client.Where(root).Mutate(root, model.Mutation{
+		Field:   &root.NextConfig,
+		Mutator: ovsdb.MutateOperationAdd,
+		Value:   1,
+	})
+}
+
+// AwaitConfig waits until ovs-vswitchd has taken over what EnsureBridge has written, where that deletes flows
+// (Change.FlushesFlows).
+func (db *DB) AwaitConfig(ctx context.Context) error {
+	return awaitConfig(ctx, db, int(db.flushing.Load()))
 }
 
 // awaitConfig waits until ovs-vswitchd has taken over a configuration (ovs-vswitchd.conf.db(5), cur_cfg).
@@ -358,12 +429,13 @@ func awaitConfig(ctx context.Context, db *DB, number int) error {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return fmt.Errorf("wait for ovs-vswitchd to close a port: %w (is ovs-vswitchd running?)", ctx.Err())
+			return fmt.Errorf("wait for ovs-vswitchd to take over its configuration: %w (is ovs-vswitchd running?)", ctx.Err())
 		}
 	}
 }
 
-// Ports lists the bridge's ports that Flowkeep made and the switch has opened.
+// Ports lists the bridge's ports that the switch has opened, but for the local port. Ports that another program added,
+// or of which it removed the owner in external_ids, are among them.
 func (db *DB) Ports(ctx context.Context, bridgeName string) ([]Port, error) {
 	r, err := db.complete(ctx)
 	if err != nil {
@@ -378,7 +450,7 @@ func (db *DB) Ports(ctx context.Context, bridgeName string) ([]Port, error) {
 		p := r.ports[id]
 		for _, of := range p.Interfaces {
 			i := r.interfaces[of]
-			if i.Name == p.Name && i.Ofport != nil && *i.Ofport > 0 && i.ExternalIDs[ownerKey] == ownerValue {
+			if i.Name == p.Name && i.Name != b.Name && i.Ofport != nil && *i.Ofport > 0 {
 				out = append(out, Port{Name: p.Name, OFPort: uint32(*i.Ofport), ExternalIDs: i.ExternalIDs})
 			}
 		}

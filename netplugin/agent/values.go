@@ -1,0 +1,155 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/flowkeep/flowkeep/netplugin/endpoints"
+	"github.com/flowkeep/flowkeep/netplugin/hostnet"
+	"github.com/flowkeep/flowkeep/ofctl/ovsdb"
+)
+
+// Values of the label object of host repairs: ports that were removed or changed, and values of the bridge.
+const (
+	objectPort   = "port"
+	objectBridge = "bridge"
+)
+
+// ensureBridge creates the bridge where it is missing, corrects it and its ports, and returns what other programs had
+// changed.
+func (r *runner) ensureBridge(ctx context.Context) ([]ovsdb.Change, error) {
+	return r.db.EnsureBridge(ctx, ovsdb.BridgeSpec{
+		Name:         r.cfg.Bridge,
+		DatapathType: r.cfg.DatapathType,
+		Prefixes:     r.cfg.prefixes(),
+		FlowLimit:    maxMegaflows,
+		Ports:        r.portSpecs(),
+	})
+}
+
+// portSpecs returns the node's own ports, and those of its pods once they are known. Pods whose ADD has not ended are
+// not among them.
+func (r *runner) portSpecs() []ovsdb.PortSpec {
+	specs := []ovsdb.PortSpec{r.internalPort(hostnet.Gateway), r.internalPort(hostnet.Wire)}
+	if r.cfg.tunnelled() {
+		specs = append(specs, r.tunnelPort())
+	}
+	if r.manager == nil {
+		return specs
+	}
+	for _, e := range r.manager.List() {
+		if e.Realised && !e.Superseded {
+			specs = append(specs, r.podPort(&e))
+		}
+	}
+	return specs
+}
+
+// internalPort returns fk-gw or fk-wire as it should be.
+func (r *runner) internalPort(name string) ovsdb.PortSpec {
+	return ovsdb.PortSpec{Bridge: r.cfg.Bridge, Name: name, Internal: true, MTU: int(r.linkMTU.Load())}
+}
+
+// tunnelPort returns fk-tun as it should be. The flows address what goes into it.
+func (r *runner) tunnelPort() ovsdb.PortSpec {
+	return ovsdb.PortSpec{
+		Bridge: r.cfg.Bridge,
+		Name:   hostnet.Tunnel,
+		Tunnel: TrafficGeneve,
+		Options: map[string]string{
+			"remote_ip": "flow",
+			"local_ip":  "flow",
+			"key":       strconv.Itoa(networkIdentifier),
+		},
+	}
+}
+
+// podPort returns a pod's port as it should be.
+func (r *runner) podPort(e *endpoints.Endpoint) ovsdb.PortSpec {
+	return ovsdb.PortSpec{
+		Bridge:      r.cfg.Bridge,
+		Name:        e.HostIfName,
+		Number:      e.Port,
+		ExternalIDs: map[string]string{"pod": e.ID(), "container": e.ContainerID},
+	}
+}
+
+// requestMTU has the switch give fk-gw and fk-wire the MTU of the node's pods; 0: it is not known. Without a request
+// the switch gives them the least MTU of all ports, and 1500 without any (ovs-vswitchd.conf.db(5), mtu_request).
+func (r *runner) requestMTU(mtu int) {
+	if mtu != 0 && r.linkMTU.Swap(int64(mtu)) != int64(mtu) {
+		r.wakePorts()
+	}
+}
+
+// wakePorts has the ports of the bridge compared.
+func (r *runner) wakePorts() {
+	select {
+	case r.lostLinks <- struct{}{}:
+	default:
+	}
+}
+
+// correctBridge restores the values that another program changed of the bridge and its ports.
+func (k *portKeeper) correctBridge(ctx context.Context) error {
+	changes, err := k.ensureBridge(ctx)
+	for _, c := range changes {
+		k.metrics.hostRepairs.WithLabelValues(objectOf(c)).Inc()
+	}
+	if slices.ContainsFunc(changes, ovsdb.Change.FlushesFlows) {
+		select {
+		case k.flushed <- struct{}{}:
+		default:
+		}
+	}
+	if len(changes) > 0 {
+		k.log.Warn("another program changed the bridge in Open vSwitch's database; corrected", "bridge", k.cfg.Bridge,
+			"changes", texts(changes))
+	}
+	if err != nil {
+		return fmt.Errorf("correct the bridge: %w", err)
+	}
+	return nil
+}
+
+// keepFlushed makes a drift check after each correction with which ovs-vswitchd deletes flows, until ctx ends.
+func (k *portKeeper) keepFlushed(ctx context.Context) {
+	for {
+		select {
+		case <-k.flushed:
+		case <-ctx.Done():
+			return
+		}
+		bounded, cancel := context.WithTimeout(ctx, connectTimeout)
+		err := k.db.AwaitConfig(bounded)
+		cancel()
+		if err != nil && ctx.Err() == nil {
+			k.log.Warn("Open vSwitch has not taken over its corrected configuration yet", "error", err)
+		}
+		k.drift.Check(ctx)
+	}
+}
+
+// objectOf returns the label of a change in the metric of repairs.
+func objectOf(c ovsdb.Change) string {
+	if c.IsOfBridge() {
+		return objectBridge
+	}
+	return objectPort
+}
+
+// maxChanges is how many changes a log line has.
+const maxChanges = 8
+
+// texts returns the first changes as a log has them.
+func texts(changes []ovsdb.Change) (all []string) {
+	for _, c := range changes[:min(len(changes), maxChanges)] {
+		all = append(all, c.String())
+	}
+	if more := len(changes) - len(all); more > 0 {
+		all = append(all, fmt.Sprintf("and %d more", more))
+	}
+	return all
+}
