@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -80,7 +81,7 @@ func (ins *inspector) status() inspect.NodeStatus {
 		Version:         ins.a.cfg.Version,
 		Revision:        ins.a.rules.revision,
 		SwitchConnected: ins.a.session != nil,
-		SwitchProblem:   ins.a.wrong.switchProblem,
+		SwitchProblem:   cmp.Or(ins.a.wrong.switchProblem, ins.a.wrong.databaseProblem),
 		Datapath:        ins.a.cfg.DatapathType,
 		Endpoints:       len(ins.a.pods.byID),
 		Flows:           ins.a.compiler.Count(),

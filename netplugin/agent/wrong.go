@@ -18,6 +18,8 @@ type wrong struct {
 	told  []wire.RuleError // to netmaster
 	// switchProblem is why nothing passes though there is a session.
 	switchProblem string
+	// databaseProblem is why no port is made, or why the switch does not start to forward.
+	databaseProblem string
 }
 
 func newWrong() wrong { return wrong{flows: map[datapath.Key]wire.RuleError{}} }

@@ -1,0 +1,79 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/flowkeep/flowkeep/ofctl/ovsdb"
+)
+
+const (
+	// databaseInterval is the time between two requests to ovsdb-server, and how long it may take to respond.
+	databaseInterval = 5 * time.Second
+	// databaseFailures is how many requests in a row must fail before they are a problem: ovsdb-server may be
+	// restarting, and a start of ovs-ctl sets flow-restore-wait for a moment.
+	databaseFailures = 2
+)
+
+// databaseWatch decides from the results of requests whether Open vSwitch's database is a problem.
+type databaseWatch struct{ failed int }
+
+// next returns why the database is a problem; "" is none. Each call has the result of one request.
+func (w *databaseWatch) next(waits bool, err error) string {
+	if err == nil && !waits {
+		w.failed = 0
+		return ""
+	}
+	if w.failed++; w.failed < databaseFailures {
+		return ""
+	}
+	if errors.Is(err, ovsdb.ErrNotConnected) {
+		return "ovsdb-server is away: no pod gets a port; start it (systemctl start openvswitch-switch)"
+	}
+	if err != nil {
+		return fmt.Sprintf("ovsdb-server does not respond: no pod gets a port: %v; "+
+			"see whether its process is stopped (state T in ps) or waits for the disk", err)
+	}
+	return "Open vSwitch's database has other_config:flow-restore-wait=true: an ovs-vswitchd that has started since " +
+		"handles no upcalls; a script of Open vSwitch ended early: " +
+		"ovs-vsctl remove Open_vSwitch . other_config flow-restore-wait"
+}
+
+// keepDatabase sends a request to ovsdb-server each interval until ctx ends, and sets the readiness of the part
+// "database".
+func (r *runner) keepDatabase(ctx context.Context, interval time.Duration) {
+	again := time.NewTicker(interval)
+	defer again.Stop()
+	var watch databaseWatch
+	problem := ""
+	for {
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return
+		}
+		bounded, cancel := context.WithTimeout(ctx, interval)
+		waits, err := r.db.WaitsForFlows(bounded)
+		cancel()
+		if ctx.Err() != nil {
+			return
+		}
+		if now := watch.next(waits, err); now != problem {
+			problem = now
+			r.setDatabaseProblem(ctx, now)
+		}
+	}
+}
+
+// setDatabaseProblem logs a problem of the database, or that there is none any more, and sets readiness and the status.
+func (r *runner) setDatabaseProblem(ctx context.Context, problem string) {
+	if problem == "" {
+		r.log.Info("Open vSwitch's database responds again, and no flows are waited for")
+	} else {
+		r.log.Error(problem)
+	}
+	r.cfg.Health.SetReady("database", problem)
+	_ = r.do(ctx, func() { r.wrong.databaseProblem = problem })
+}
