@@ -58,20 +58,26 @@ func decodeFlowEntry(b []byte) (Flow, error) {
 		Packets:  be.Uint64(b[32:]),
 		Bytes:    be.Uint64(b[40:]),
 	}
-	match, rest, err := matchOf(b[48:])
+	err := decodeBody(&f, b[48:], be.Uint32(b[14:]) != 0) // idle and hard timeout
+	return f, err
+}
+
+// decodeBody decodes a flow's match and, behind it, its instructions; ends is true for a flow with a timeout.
+func decodeBody(f *Flow, b []byte, ends bool) error {
+	match, rest, err := matchOf(b)
 	if err != nil {
-		return f, err
+		return err
 	}
 	matchErr := decodeMatch(match, &f.Match)
 	actions, err := decodeInstructions(rest)
 	f.Actions = actions
-	if err == nil && be.Uint32(b[14:]) != 0 { // idle and hard
+	if err == nil && ends {
 		err = &UnknownError{What: "timeout: the flow ends by itself"}
 	}
 	if matchErr != nil { // that it cannot be named says more
-		return f, errors.Join(matchErr, err)
+		return errors.Join(matchErr, err)
 	}
-	return f, err
+	return err
 }
 
 // matchOf gives the fields of a match, and what follows it.

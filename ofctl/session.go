@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -26,6 +27,7 @@ type Session struct {
 	messages chan message    // what the current call waits for
 	packets  func(*PacketIn) // nil: packet-ins are ignored
 	onCommit func()          // called after each commit request; may be nil
+	monitor  atomic.Pointer[func([]Update)]
 	done     chan struct{}
 	err      error // set before done is closed
 }
@@ -173,8 +175,20 @@ func (s *Session) read() {
 				s.packets(p)
 			}
 		case typeError, typeMultipartRep, typeBarrierRep, typeExperimenter:
-			s.messages <- m
+			deliver(s, m)
 		}
+	}
+}
+
+// deliver passes updates of the flow monitor to their handler, and other messages to the call that waits for them.
+func deliver(s *Session, m message) {
+	list, ok := updatesOf(m)
+	if !ok {
+		s.messages <- m
+		return
+	}
+	if handle := s.monitor.Load(); handle != nil {
+		(*handle)(list)
 	}
 }
 
