@@ -110,7 +110,9 @@ func addFlags(cmd *cobra.Command, cfg *agent.Config, certs *certificateFlags) {
 	f.IntVar(&cfg.MTU, "mtu", 0, "MTU of pods; 0: that of the node's interface to the other nodes, in traffic "+
 		"modes geneve and auto less what the tunnel adds (50, with IPv6 between the nodes 70)")
 	f.DurationVar(&cfg.AddTimeout, "add-timeout", 30*time.Second, "how long a pod may wait for its rules before ADD fails and the kubelet tries again")
-	f.DurationVar(&cfg.DriftCheckInterval, "drift-check-interval", time.Minute, "time between drift checks, which compare the switch's flows with the desired ones and repair them; a check takes about 4 µs of a core for each flow; 0: none")
+	f.DurationVar(&cfg.DriftCheckInterval, "drift-check-interval", time.Minute, "time between drift checks, which "+
+		"compare the switch's flows with the desired ones and repair them; a check takes about 4 µs of a core for each "+
+		"flow; 0: none, and what other programs change is not repaired")
 	f.Uint32Var(&cfg.DropLogRate, "drop-log-rate", 100, "denied packets a second that are sampled for netctl drops, and as many connections that dry runs would deny for netctl dry-run; each pod has its share; 0: none")
 	_ = cmd.MarkFlagRequired("server")
 	_ = cmd.MarkFlagDirname("state-dir")

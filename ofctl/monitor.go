@@ -19,11 +19,11 @@ const (
 	FlowModified
 	// OwnChange reports changes of flows by the session itself: one update for all changes of a bundle.
 	OwnChange
-	// UpdatesPaused reports that the session reads more slowly than flows change. Until UpdatesResumed, the session's own
-	// changes are reported like those of others.
+	// UpdatesPaused reports that the session reads more slowly than flows change. Until UpdatesResumed, the session's
+	// own changes are reported like those of others.
 	UpdatesPaused
-	// UpdatesResumed follows the updates that were left out since UpdatesPaused. A flow that was replaced and then deleted
-	// meanwhile is not reported (Open vSwitch 3.1).
+	// UpdatesResumed follows the updates that were left out since UpdatesPaused. A flow that was replaced and then
+	// deleted meanwhile is not reported (Open vSwitch 3.1).
 	UpdatesResumed
 	// GroupChanged reports a change of a group.
 	GroupChanged
@@ -77,11 +77,11 @@ const (
 	forwardGroupsAndMeters = 3
 )
 
-// MonitorFlows has the switch report each change of a flow of any table, and each change of a group or a meter by
+// MonitorFlows requests a report of each change of a flow of any table, and of each change of a group or a meter by
 // another connection. The session's goroutine calls handle with the updates of a message, in order; handle must not
-// block and must not keep the slice. Changes are reported from the return of MonitorFlows until the session ends. Call it
-// at most once. The error is a *SwitchError where Open vSwitch is older than 3.0. With the monitor the session gets no
-// packets and no other asynchronous messages.
+// block and must not keep the slice. Changes are reported from the return of MonitorFlows until the session ends. Call
+// it at most once. The error is a *SwitchError where Open vSwitch is older than 3.0. With the monitor the session gets
+// no packets and no other asynchronous messages.
 func MonitorFlows(ctx context.Context, s *Session, handle func([]Update)) error {
 	s.monitor.Store(&handle)
 	err := s.command(ctx, "subscribe to changes of groups and meters", func(xid uint32) []byte {

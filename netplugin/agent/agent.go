@@ -85,7 +85,7 @@ type workers struct {
 	dropLog    *dropLog
 	answers    *answers
 	counting   counting
-	flowCount  flowCount
+	monitor    flowMonitor
 	drift      *driftcheck.Checker
 	inspector  *inspector
 	zoneLimits *zoneLimits
@@ -127,7 +127,7 @@ func newAgent(cfg Config) (*agent, error) {
 	}
 	a.inspector = &inspector{a: a, captures: capture.New()}
 	a.counting.a, a.disk.a = a, a
-	a.flowCount.a = a
+	a.monitor.a = a
 	a.node = nodeConfig{a: a, infos: make(chan []policy.NodeInfo, 1)}
 	a.pods = localPods{a: a, byID: map[string]*pod{}, limits: limits{a: a}}
 	a.translation = translation{a: a, affinities: affinities{}}

@@ -48,8 +48,11 @@ func (o driftOwner) Session() driftcheck.Session {
 	return o.a.session
 }
 
-// Desired returns the desired state, from which a comparison begins.
-func (o driftOwner) Desired() driftcheck.Desired {
+// Desired returns the desired state, from which a comparison begins: that of the whole switch, or only of flows.
+func (o driftOwner) Desired(whole bool) driftcheck.Desired {
+	if !whole {
+		return driftcheck.Desired{Flows: pipeline.CheckReported(o.a.compiler)}
+	}
 	return driftcheck.Desired{
 		Flows:  o.a.compiler.BeginDriftCheck(),
 		Meters: o.meters(),

@@ -228,7 +228,7 @@ func (r *runner) run(ctx context.Context) error {
 	all.Go(func() { ports.keepSwept(ctx) })
 	all.Go(func() { r.watch(ctx) })
 	all.Go(func() { r.drift.RunPeriodically(ctx) })
-	all.Go(func() { r.flowCount.keepCounted(ctx) })
+	all.Go(func() { r.drift.RepairReported(ctx) })
 	if r.cfg.CNIConfDir != "" {
 		all.Go(func() { install.Keep(ctx, r.configuration(ctx)) })
 	}
@@ -353,6 +353,10 @@ func (r *runner) oneSession(ctx context.Context) error {
 	}
 	defer s.Close()
 	s.OnCommit(func() { r.vswitchd.purgeAlong(ctx) })
+	if err := r.monitor.start(connectCtx, s); err != nil {
+		return err
+	}
+	defer r.drift.SetMonitored(false)
 	select {
 	case <-r.complete:
 	case <-s.Done():

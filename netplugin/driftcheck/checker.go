@@ -39,8 +39,9 @@ type Owner interface {
 	Do(ctx context.Context, f func()) error
 	// Session returns the connection to the switch; nil: Open vSwitch is away.
 	Session() Session
-	// Desired returns the desired state, from which a comparison begins.
-	Desired() Desired
+	// Desired returns the desired state, from which a comparison begins: that of the whole switch, or only of flows, to
+	// compare those that the switch has reported.
+	Desired(whole bool) Desired
 	// Enforced returns the desired state at the end of a comparison.
 	Enforced() Enforced
 	// Describe returns the use of a flow.
@@ -83,6 +84,7 @@ type Checker struct {
 	owner     Owner
 	metrics   metrics
 	results   results
+	reported  *reported
 	comparing chan struct{} // holds the comparison that is under way
 }
 
@@ -92,6 +94,7 @@ func New(cfg Config, owner Owner) *Checker {
 		Config:    cfg,
 		owner:     owner,
 		metrics:   newMetrics(),
+		reported:  newReported(cfg.Translates),
 		comparing: make(chan struct{}, 1),
 	}
 }
@@ -125,9 +128,17 @@ func (c *Checker) Run(ctx context.Context, number int) {
 }
 
 // Check compares the switch with its desired state, repairs it, and reports the differences to netmaster.
-func (c *Checker) Check(ctx context.Context) {
+func (c *Checker) Check(ctx context.Context) { c.check(ctx, c.logDrift) }
+
+// check does what Check does. It logs differences by log.
+func (c *Checker) check(ctx context.Context, log func(drift)) {
 	began := time.Now()
-	err := c.Compare(ctx, func(x *Comparison) { c.checked(ctx, x, began) })
+	err := c.Compare(ctx, func(x *Comparison) { c.checked(ctx, x, began, log) })
+	c.failed(ctx, err)
+}
+
+// failed logs and counts the error of a check, unless the next connection to the switch makes up for it.
+func (c *Checker) failed(ctx context.Context, err error) {
 	if isPassing(ctx, err) {
 		return
 	}
@@ -142,12 +153,12 @@ func isPassing(ctx context.Context, err error) bool {
 }
 
 // checked records the result of a comparison and has the owner repair the differences. Call it on the owner goroutine.
-func (c *Checker) checked(ctx context.Context, x *Comparison, began time.Time) {
+func (c *Checker) checked(ctx context.Context, x *Comparison, began time.Time, log func(drift)) {
 	c.metrics.checks.Inc()
 	c.metrics.seconds.Observe(time.Since(began).Seconds())
 	c.results.compared(time.Since(began))
 	if !x.Same() {
-		c.drifted(x, c.owner.Repair(ctx, x))
+		log(c.drifted(x, c.owner.Repair(ctx, x)))
 	}
 }
 
@@ -172,7 +183,7 @@ func (c *Checker) compareBy(ctx context.Context, second *independent.Reader, fin
 	x := &Comparison{second: second, translated: c.Translates}
 	if err := c.owner.Do(ctx, func() {
 		if sw = c.owner.Session(); sw != nil {
-			x.want(c.owner.Desired())
+			x.want(c.owner.Desired(true))
 		}
 	}); err != nil {
 		return err

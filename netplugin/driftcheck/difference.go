@@ -10,8 +10,15 @@ import (
 	"github.com/flowkeep/flowkeep/ofctl"
 )
 
+// drift is differences that a repair found.
+type drift struct {
+	inspect.DriftCount
+	example string
+	failed  error // of the repair
+}
+
 // drifted records the differences and the result of their repair, and reports them to netmaster.
-func (c *Checker) drifted(x *Comparison, failed error) {
+func (c *Checker) drifted(x *Comparison, failed error) drift {
 	n := x.DriftCount
 	c.results.last, c.results.at = n, time.Now()
 	c.results.total.Add(n)
@@ -21,9 +28,14 @@ func (c *Checker) drifted(x *Comparison, failed error) {
 		c.results.problem = "could not repair the differences of the last drift check: " + failed.Error()
 		report.Problem = failed.Error()
 	}
-	c.Logger.Warn("the switch's flows had drifted", "missing", n.Missing, "changed", n.Changed, "extra", n.Extra,
-		"example", report.Example, "mended", failed == nil)
 	c.Report(report)
+	return drift{n, report.Example, failed}
+}
+
+// logDrift logs what a drift check found.
+func (c *Checker) logDrift(d drift) {
+	c.Logger.Warn("the switch's flows had drifted", "missing", d.Missing, "changed", d.Changed, "extra", d.Extra,
+		"example", d.example, "repaired", d.failed == nil)
 }
 
 // reportOf returns a report to netmaster with the first of the examples.

@@ -11,6 +11,8 @@ type metrics struct {
 	seconds     prometheus.Histogram
 	flows       *prometheus.CounterVec // that differed, by kind
 	independent *prometheus.CounterVec // checks by result
+	updates     prometheus.Counter
+	monitored   prometheus.Gauge
 }
 
 func newMetrics() metrics {
@@ -20,6 +22,12 @@ func newMetrics() metrics {
 	m := metrics{
 		checks: counter("drift_checks_total", "Comparisons of the switch with what it should hold."),
 		errors: counter("drift_check_errors_total", "Drift checks that did not come to their end."),
+		updates: counter("flow_updates_total",
+			"Changes of flows, groups and meters by other programs that Open vSwitch reported."),
+		monitored: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "flowkeep_netplugin_flow_monitor",
+			Help: "1 while Open vSwitch reports changes of flows by other programs.",
+		}),
 		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "flowkeep_netplugin_drift_check_seconds",
 			Help:    "Time from the beginning of a drift check until its result.",
@@ -44,7 +52,16 @@ func newMetrics() metrics {
 }
 
 func (m *metrics) register(r prometheus.Registerer) {
-	r.MustRegister(m.checks, m.errors, m.seconds, m.flows, m.independent)
+	r.MustRegister(m.checks, m.errors, m.seconds, m.flows, m.independent, m.updates, m.monitored)
+}
+
+// SetMonitored sets whether the switch reports changes of flows to Observe.
+func (c *Checker) SetMonitored(yes bool) {
+	value := 0.0
+	if yes {
+		value = 1
+	}
+	c.metrics.monitored.Set(value)
 }
 
 // drifted counts the differences of a comparison.

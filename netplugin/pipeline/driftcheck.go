@@ -9,7 +9,8 @@ type DriftCheck struct {
 	set     *flowSet
 	number  uint64
 	touched map[flowKey]struct{}
-	seen    int // flows that should be there, are, and were not touched
+	seen    int         // flows that should be there, are, and were not touched
+	other   *DriftCheck // which leaves out what this check of reported flows sees; may be nil
 }
 
 // Finding is the result of a drift check for a flow of the switch.
@@ -27,6 +28,19 @@ func (c *Compiler) BeginDriftCheck() *DriftCheck {
 	c.driftChecks++
 	c.flows.driftCheck = &DriftCheck{set: &c.flows, number: c.driftChecks, touched: map[flowKey]struct{}{}}
 	return c.flows.driftCheck
+}
+
+// CheckReported returns a check of flows that a switch has reported. It is for one turn of the owner goroutine and has
+// no end. A drift check that is under way goes on, and leaves those flows out.
+func CheckReported(c *Compiler) *DriftCheck {
+	c.driftChecks++
+	return &DriftCheck{set: &c.flows, number: c.driftChecks, other: c.flows.driftCheck}
+}
+
+// Lost returns the flow that there should be in place of a reported flow that was deleted; false: none.
+func (a *DriftCheck) Lost(f *ofctl.Flow) (ofctl.Flow, bool) {
+	a.other.touch(keyOf(f))
+	return a.Want(f)
 }
 
 // End stops the noting of what is changed. To end twice, or after the next has begun, does nothing.
@@ -58,6 +72,7 @@ func (a *DriftCheck) See(f *ofctl.Flow, foreign bool) Finding {
 	if a.Touched(f) {
 		return Held
 	}
+	a.other.touch(k)
 	e := a.set.now[k]
 	if e == nil {
 		return Extra

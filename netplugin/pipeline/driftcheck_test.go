@@ -3,6 +3,7 @@ package pipeline_test
 import (
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/flowkeep/flowkeep/netplugin/pipeline"
@@ -148,5 +149,37 @@ func TestDriftCheckCountsWhatItSaw(t *testing.T) {
 	}
 	if len(a.Missing(never)) != 1 {
 		t.Errorf("%v is not missed once another has gone", flows[0])
+	}
+}
+
+// TestCheckReported_LeavesOutOfDriftCheck: a drift check that is under way does not find what was reported meanwhile.
+func TestCheckReported_LeavesOutOfDriftCheck(t *testing.T) {
+	c, flows := checked(t, 3)
+	opened, extra := flows[1], ofctl.Flow{Table: 200, Priority: 7}
+	opened.Cookie++
+	a := c.BeginDriftCheck()
+	a.See(&flows[2], false)
+	b := pipeline.CheckReported(c)
+	if want, ok := b.Lost(&flows[0]); !ok || want.Match != flows[0].Match {
+		t.Errorf("instead of a deleted flow there should be %v", want)
+	}
+	if _, ok := b.Lost(&extra); ok {
+		t.Error("another program's flow is missing")
+	}
+	got := []pipeline.Finding{b.See(&opened, false), b.See(&extra, false), b.See(&flows[2], false)}
+	if want := []pipeline.Finding{pipeline.Changed, pipeline.Extra, pipeline.Held}; !slices.Equal(got, want) {
+		t.Errorf("the reported flows are %v, want %v", got, want)
+	}
+	if got := a.See(&opened, false); got != pipeline.Held {
+		t.Errorf("the drift check finds %v", got)
+	}
+	if got := a.See(&extra, false); got != pipeline.Held {
+		t.Errorf("the drift check finds %v", got)
+	}
+	for i := range flows[3:] {
+		a.See(&flows[3+i], false)
+	}
+	if list := a.Missing(never); len(list) != 0 || a.Ended() {
+		t.Errorf("the drift check misses %v", list)
 	}
 }

@@ -1,0 +1,136 @@
+package driftcheck
+
+import (
+	"context"
+	"time"
+
+	"github.com/flowkeep/flowkeep/ofctl"
+)
+
+const (
+	// burst is the time that is left to further updates before a repair.
+	burst = 20 * time.Millisecond
+	// minPause and maxPause bound the time between two repairs in a row. A changed or deleted flow can let denied
+	// packets pass, so that no flow waits longer however often another program changes it.
+	minPause = 50 * time.Millisecond
+	maxPause = 400 * time.Millisecond
+	// contestTime is the time after a repair in which the next one is in a row with it.
+	contestTime = 5 * time.Second
+	// logInterval is the time between two logs of repairs in a row.
+	logInterval = time.Minute
+)
+
+// pauseAfter returns the time between the end of a repair, the n-th in a row, and the begin of the next one. It is no
+// shorter than the repair took, so that repairs take half of a processor at most.
+func pauseAfter(took time.Duration, n int) time.Duration {
+	pause := minPause << min(n, 10)
+	return max(min(pause, maxPause), took)
+}
+
+// RepairReported repairs what Observe has taken, until ctx ends.
+func (c *Checker) RepairReported(ctx context.Context) {
+	log := driftLog{write: c.logDrift}
+	inRow, ended := 0, time.Time{}
+	for {
+		select {
+		case <-c.reported.due:
+		case <-log.due():
+			log.flush(time.Now())
+			continue
+		case <-ctx.Done():
+			return
+		}
+		if !wait(ctx, burst) {
+			return
+		}
+		began := time.Now()
+		if inRow++; began.Sub(ended) > contestTime {
+			inRow = 0
+		}
+		repair(ctx, c, c.reported.take(), &log)
+		ended = time.Now()
+		if !wait(ctx, pauseAfter(ended.Sub(began), inRow)) {
+			return
+		}
+	}
+}
+
+// wait waits for a time; it returns false if ctx has ended.
+func wait(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// repair repairs what has changed: by a comparison of the whole switch, or of the flows that it has reported.
+func repair(ctx context.Context, c *Checker, what changes, log *driftLog) {
+	note := func(d drift) { log.add(d, time.Now()) }
+	if what.whole {
+		c.check(ctx, note)
+		return
+	}
+	err := c.owner.Do(ctx, func() {
+		if sw := c.owner.Session(); sw == nil || isDone(sw) {
+			return // the next connection compares all
+		}
+		if x := compareReported(c, what.flows); !x.Same() {
+			note(c.drifted(x, c.owner.Repair(ctx, x)))
+		}
+	})
+	c.failed(ctx, err)
+}
+
+// compareReported compares flows that the switch has reported with the desired state. Call it on the owner goroutine.
+//
+// A repair sets each flow to its desired state, so it is right for an update that a later change of the switch has
+// overtaken, too.
+func compareReported(c *Checker, flows []ofctl.Update) *Comparison {
+	x := &Comparison{translated: c.Translates, at: c.owner.Desired(false).Flows}
+	refused := c.owner.Enforced().Refused
+	for i := range flows {
+		u := &flows[i]
+		if u.Kind != ofctl.FlowRemoved {
+			x.see([]dumped{{u.Flow, u.Unknown}})
+			continue
+		}
+		if want, ok := x.at.Lost(&u.Flow); ok && !refused(&want) {
+			x.absent = append(x.absent, want)
+		}
+	}
+	x.Missing = len(x.absent)
+	return x
+}
+
+// driftLog logs the first of some repairs in a row at once, and the others together in each logInterval.
+type driftLog struct {
+	write func(drift)
+
+	last    time.Time // log
+	pending drift     // not logged yet; without differences: none
+}
+
+// add logs a repair, or keeps it for the next log.
+func (l *driftLog) add(d drift, now time.Time) {
+	d.Add(l.pending.DriftCount)
+	l.pending = d
+	if now.Sub(l.last) >= logInterval {
+		l.flush(now)
+	}
+}
+
+// flush logs what is kept.
+func (l *driftLog) flush(now time.Time) {
+	l.write(l.pending)
+	l.last, l.pending = now, drift{}
+}
+
+// due returns a channel that has an element when flush is due; nil: nothing is kept.
+func (l *driftLog) due() <-chan time.Time {
+	if l.pending.Sum() == 0 {
+		return nil
+	}
+	return time.After(time.Until(l.last.Add(logInterval)))
+}

@@ -1,0 +1,123 @@
+package driftcheck
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/flowkeep/flowkeep/api/inspect"
+	"github.com/flowkeep/flowkeep/ofctl"
+)
+
+func TestPauseAfter(t *testing.T) {
+	for _, c := range []struct {
+		took   time.Duration
+		inRow  int
+		paused time.Duration
+	}{
+		{0, 0, minPause},
+		{0, 1, 2 * minPause},
+		{0, 100, maxPause},
+		{time.Second, 0, time.Second},
+		{time.Second, 100, time.Second},
+		{minPause + 1, 0, minPause + 1},
+	} {
+		if got := pauseAfter(c.took, c.inRow); got != c.paused {
+			t.Errorf("after a repair of %v, number %d in a row, the pause is %v, want %v", c.took, c.inRow, got, c.paused)
+		}
+	}
+}
+
+// TestRepairReported_ContestedFlow: a flow that another program changes after each repair is open for less than a second
+// each time, and the repairs take a bounded part of a processor.
+func TestRepairReported_ContestedFlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, o, flows := stubChecker(t)
+		changed := time.Now()
+		var maxOpen time.Duration
+		repairs := 0
+		o.repaired = func(x *Comparison) {
+			if x.Missing != 1 {
+				t.Errorf("%+v", x.DriftCount)
+			}
+			maxOpen, repairs = max(maxOpen, time.Since(changed)), repairs+1
+			changed = time.Now()
+			c.Observe([]ofctl.Update{{Kind: ofctl.FlowRemoved, Flow: flows[0]}})
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		c.Observe([]ofctl.Update{{Kind: ofctl.FlowRemoved, Flow: flows[0]}})
+		c.RepairReported(ctx)
+		if maxOpen > time.Second || maxOpen == 0 {
+			t.Errorf("the flow was missing for %v", maxOpen)
+		}
+		if repairs < 100 || repairs > 160 {
+			t.Errorf("%d repairs in a minute", repairs)
+		}
+	})
+}
+
+// TestRepairReported_Whole: an update that names no flow leads to one comparison of the switch, others to none.
+func TestRepairReported_Whole(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, o, flows := stubChecker(t)
+		dumps, repairs := 0, 0
+		o.session.dump = func(visit func(ofctl.Flow, error) error) error {
+			dumps++
+			time.Sleep(3 * time.Second) // a switch with many flows
+			for _, f := range flows[1:] {
+				if err := visit(f, nil); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		o.repaired = func(*Comparison) { repairs++ }
+		go c.RepairReported(t.Context())
+		c.Observe([]ofctl.Update{{Kind: ofctl.FlowRemoved, Flow: flows[0]}, {Kind: ofctl.OwnChange}})
+		time.Sleep(time.Second)
+		if dumps != 0 || repairs != 1 {
+			t.Errorf("%d comparisons and %d repairs for a flow", dumps, repairs)
+		}
+		for range 100 {
+			c.Observe([]ofctl.Update{{Kind: ofctl.GroupChanged}})
+		}
+		time.Sleep(time.Second)
+		c.Observe([]ofctl.Update{{Kind: ofctl.GroupChanged}}) // while the comparison goes on
+		time.Sleep(4 * time.Second)
+		if dumps != 1 || repairs != 2 {
+			t.Errorf("%d comparisons and %d repairs for 100 groups", dumps, repairs)
+		}
+		time.Sleep(10 * time.Second)
+		if dumps != 2 {
+			t.Errorf("%d comparisons for groups that changed twice", dumps)
+		}
+	})
+}
+
+func TestDriftLog_OneLineAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var lines []drift
+		l := driftLog{write: func(d drift) { lines = append(lines, d) }}
+		one := drift{inspect.DriftCount{Missing: 1}, "a flow", nil}
+		if l.due() != nil {
+			t.Error("a log without repairs is due")
+		}
+		for range 50 {
+			l.add(one, time.Now())
+			time.Sleep(time.Second)
+		}
+		if len(lines) != 1 || lines[0] != one {
+			t.Fatalf("%d lines in a minute", len(lines))
+		}
+		<-l.due()
+		if since := time.Since(l.last); since != logInterval {
+			t.Errorf("a log is due %v after the last", since)
+		}
+		l.flush(time.Now())
+		if len(lines) != 2 || lines[1].Missing != 49 || lines[1].example != "a flow" || l.due() != nil {
+			t.Errorf("%+v", lines)
+		}
+	})
+}

@@ -1,0 +1,124 @@
+package driftcheck
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/flowkeep/flowkeep/netplugin/datapath"
+	"github.com/flowkeep/flowkeep/netplugin/pipeline"
+	"github.com/flowkeep/flowkeep/ofctl"
+)
+
+// changes are what a switch has reported of changes by other programs.
+type changes struct {
+	flows []ofctl.Update // the last update of each flow; up to MaxFindings
+	whole bool           // the whole switch must be compared
+}
+
+// reported collects changes until they are taken. It is safe for concurrent use.
+type reported struct {
+	translates bool
+	due        chan struct{} // has an element while there are changes
+
+	mu      sync.Mutex
+	changes changes
+	index   map[datapath.Key]int // of flows
+	foreign bool                 // another program has changed something since the updates were last resumed
+}
+
+func newReported(translates bool) *reported {
+	return &reported{
+		translates: translates,
+		due:        make(chan struct{}, 1),
+		index:      map[datapath.Key]int{},
+	}
+}
+
+// Observe takes updates of the switch's flow monitor, in their order. It does not block and is safe for concurrent use.
+func (c *Checker) Observe(list []ofctl.Update) {
+	if n := c.reported.add(list); n > 0 {
+		c.metrics.updates.Add(float64(n))
+	}
+}
+
+// add adds the updates that another program may have caused, and returns their number.
+func (r *reported) add(list []ofctl.Update) (added int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range list {
+		if r.addOne(&list[i]) {
+			added++
+		}
+	}
+	if added > 0 {
+		select {
+		case r.due <- struct{}{}:
+		default:
+		}
+	}
+	return added
+}
+
+// addOne adds an update and returns true, unless the switch or this program caused it.
+func (r *reported) addOne(u *ofctl.Update) bool {
+	switch u.Kind {
+	case ofctl.OwnChange, ofctl.UpdatesPaused:
+		return false
+	case ofctl.UpdatesResumed:
+		return r.resumed()
+	}
+	if r.translates && pipeline.IsLearned(&u.Flow) {
+		return false
+	}
+	r.foreign = true
+	switch u.Kind {
+	case ofctl.GroupChanged, ofctl.MeterChanged, ofctl.UpdateUnreadable:
+		r.changes.whole = true
+	default:
+		r.addFlow(u)
+	}
+	return true
+}
+
+// resumed notes the end of a pause and returns true where the whole switch must be compared: Open vSwitch does not
+// report a flow that was replaced and then deleted in the pause. Pods can cause pauses where the switch learns flows,
+// without another program's change; these are left to the periodic drift check.
+func (r *reported) resumed() bool {
+	compare := r.foreign || !r.translates
+	r.foreign = false
+	r.changes.whole = r.changes.whole || compare
+	return compare
+}
+
+// addFlow adds the update of a flow. A flow that no flow mod can name is repaired by a comparison of the whole switch.
+// So is one that named a group, which may be deleted too: Open vSwitch does not report the groups that it deletes with
+// all flows, after a change of fail_mode.
+func (r *reported) addFlow(u *ofctl.Update) {
+	if datapath.Nameless(u.Unknown) || u.Kind == ofctl.FlowRemoved && slices.ContainsFunc(u.Flow.Actions, namesGroup) {
+		r.changes.whole = true
+		return
+	}
+	key := datapath.KeyOf(&u.Flow)
+	if i, again := r.index[key]; again {
+		r.changes.flows[i] = *u
+		return
+	}
+	if len(r.changes.flows) == MaxFindings {
+		r.changes.whole = true
+		return
+	}
+	r.index[key] = len(r.changes.flows)
+	r.changes.flows = append(r.changes.flows, *u)
+}
+
+func namesGroup(a ofctl.Action) bool { return a.Kind == ofctl.Group }
+
+// take returns the changes and removes them.
+func (r *reported) take() changes {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	taken := r.changes
+	r.changes = changes{}
+	clear(r.index)
+	return taken
+}
