@@ -66,6 +66,8 @@ type NodeStatus struct {
 	Version         string `json:"version"`
 	Revision        uint64 `json:"revision"`
 	SwitchConnected bool   `json:"switchConnected"`
+	// DatabaseProblem is why no pod gets a port, or why an ovs-vswitchd that starts forwards nothing.
+	DatabaseProblem string `json:"databaseProblem,omitempty"`
 	// SwitchProblem is why nothing passes though the switch is connected.
 	SwitchProblem string     `json:"switchProblem,omitempty"`
 	Datapath      string     `json:"datapath"`

@@ -118,8 +118,10 @@ func nodeProblems(nodes []inspect.Node, silent []error) []string {
 		case n.Own != nil && !n.Own.SwitchConnected:
 			out = append(out, fmt.Sprintf("node %s has no connection to its Open vSwitch", n.Name))
 		case n.Own != nil:
-			if p := n.Own.SwitchProblem; p != "" {
-				out = append(out, fmt.Sprintf("node %s: %s", n.Name, p))
+			for _, p := range []string{n.Own.SwitchProblem, n.Own.DatabaseProblem} {
+				if p != "" {
+					out = append(out, fmt.Sprintf("node %s: %s", n.Name, p))
+				}
 			}
 			out = append(out, driftCheckProblems(n.Name, &n.Own.DriftCheck)...)
 		}

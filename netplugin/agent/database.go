@@ -41,9 +41,12 @@ func (w *databaseWatch) next(waits bool, err error) string {
 		"ovs-vsctl remove Open_vSwitch . other_config flow-restore-wait"
 }
 
+// databaseKeeper watches Open vSwitch's database.
+type databaseKeeper struct{ *runner }
+
 // keepDatabase sends a request to ovsdb-server each interval until ctx ends, and sets the readiness of the part
 // "database".
-func (r *runner) keepDatabase(ctx context.Context, interval time.Duration) {
+func (d databaseKeeper) keepDatabase(ctx context.Context, interval time.Duration) {
 	again := time.NewTicker(interval)
 	defer again.Stop()
 	var watch databaseWatch
@@ -55,25 +58,25 @@ func (r *runner) keepDatabase(ctx context.Context, interval time.Duration) {
 			return
 		}
 		bounded, cancel := context.WithTimeout(ctx, interval)
-		waits, err := r.db.WaitsForFlows(bounded)
+		waits, err := d.db.WaitsForFlows(bounded)
 		cancel()
 		if ctx.Err() != nil {
 			return
 		}
 		if now := watch.next(waits, err); now != problem {
 			problem = now
-			r.setDatabaseProblem(ctx, now)
+			d.setProblem(ctx, now)
 		}
 	}
 }
 
 // setDatabaseProblem logs a problem of the database, or that there is none any more, and sets readiness and the status.
-func (r *runner) setDatabaseProblem(ctx context.Context, problem string) {
+func (d databaseKeeper) setProblem(ctx context.Context, problem string) {
 	if problem == "" {
-		r.log.Info("Open vSwitch's database responds again, and no flows are waited for")
+		d.log.Info("Open vSwitch's database responds again, and no flows are waited for")
 	} else {
-		r.log.Error(problem)
+		d.log.Error(problem)
 	}
-	r.cfg.Health.SetReady("database", problem)
-	_ = r.do(ctx, func() { r.wrong.databaseProblem = problem })
+	d.cfg.Health.SetReady("database", problem)
+	_ = d.do(ctx, func() { d.wrong.databaseProblem = problem })
 }

@@ -53,7 +53,7 @@ func watchDatabase(t *testing.T, k *portKeeper) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
-	go func() { defer close(ended); k.keepDatabase(ctx, 200*time.Millisecond) }()
+	go func() { defer close(ended); databaseKeeper{k.runner}.keepDatabase(ctx, 200*time.Millisecond) }()
 	t.Cleanup(func() { cancel(); <-ended })
 }
 
@@ -75,7 +75,7 @@ func TestKeepDatabase_HungServer(t *testing.T) {
 	}
 	defer func() { _ = syscall.Kill(pid, syscall.SIGCONT) }()
 	until(t, "the problem", func() bool { return strings.Contains(k.cfg.Health.NotReady(), "database: ovsdb-server") })
-	if own := switchProblem(t, k); !strings.Contains(own, "ovsdb-server does not respond") {
+	if own := databaseProblem(t, k); !strings.Contains(own, "ovsdb-server does not respond") {
 		t.Errorf("the node's status has the problem %q", own)
 	}
 	if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
@@ -88,10 +88,10 @@ func TestKeepDatabase_HungServer(t *testing.T) {
 	}
 }
 
-// switchProblem returns the switch's problem in the node's status.
-func switchProblem(t *testing.T, k *portKeeper) (problem string) {
+// databaseProblem returns the database's problem in the node's status.
+func databaseProblem(t *testing.T, k *portKeeper) (problem string) {
 	t.Helper()
-	if err := k.do(t.Context(), func() { problem = k.inspector.status().SwitchProblem }); err != nil {
+	if err := k.do(t.Context(), func() { problem = k.inspector.status().DatabaseProblem }); err != nil {
 		t.Fatal(err)
 	}
 	return problem

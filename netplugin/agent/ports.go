@@ -37,10 +37,11 @@ func (r *runner) ensureNodePorts(ctx context.Context) (gw, wire, tunnel uint32, 
 	if err != nil {
 		return
 	}
-	if gw, err = r.db.EnsurePort(ctx, r.internalPort(hostnet.Gateway)); err != nil {
+	mtu := int(r.linkMTU.Load())
+	if gw, err = r.db.EnsurePort(ctx, r.cfg.internalPort(hostnet.Gateway, mtu)); err != nil {
 		return
 	}
-	if wire, err = r.db.EnsurePort(ctx, r.internalPort(hostnet.Wire)); err != nil {
+	if wire, err = r.db.EnsurePort(ctx, r.cfg.internalPort(hostnet.Wire, mtu)); err != nil {
 		return
 	}
 	tunnel, err = r.ensureTunnel(ctx)
@@ -55,7 +56,7 @@ func (r *runner) EnsurePort(ctx context.Context, name string, e *endpoints.Endpo
 	if number == 0 {
 		number = freeNumber(e.Order, r.manager.List())
 	}
-	spec := r.podPort(e)
+	spec := r.cfg.podPort(e)
 	spec.Name, spec.Number = name, number
 	number, err := r.db.EnsurePort(ctx, spec)
 	if err != nil {

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -81,7 +80,8 @@ func (ins *inspector) status() inspect.NodeStatus {
 		Version:         ins.a.cfg.Version,
 		Revision:        ins.a.rules.revision,
 		SwitchConnected: ins.a.session != nil,
-		SwitchProblem:   cmp.Or(ins.a.wrong.switchProblem, ins.a.wrong.databaseProblem),
+		SwitchProblem:   ins.a.wrong.switchProblem,
+		DatabaseProblem: ins.a.wrong.databaseProblem,
 		Datapath:        ins.a.cfg.DatapathType,
 		Endpoints:       len(ins.a.pods.byID),
 		Flows:           ins.a.compiler.Count(),

@@ -224,7 +224,7 @@ func (r *runner) run(ctx context.Context) error {
 	all.Go(func() { host.watchHost(ctx) })
 	all.Go(func() { ports.keepPorts(ctx) })
 	all.Go(func() { ports.keepFlushed(ctx) })
-	all.Go(func() { r.keepDatabase(ctx, databaseInterval) })
+	all.Go(func() { databaseKeeper{r}.keepDatabase(ctx, databaseInterval) })
 	all.Go(func() { ports.keepSwept(ctx) })
 	all.Go(func() { r.watch(ctx) })
 	all.Go(func() { r.drift.RunPeriodically(ctx) })

@@ -39,7 +39,7 @@ func (r *runner) ensureTunnel(ctx context.Context) (port uint32, err error) {
 	if !r.cfg.tunnelled() {
 		return 0, r.db.DeletePort(ctx, r.cfg.Bridge, hostnet.Tunnel)
 	}
-	return r.db.EnsurePort(ctx, r.tunnelPort())
+	return r.db.EnsurePort(ctx, r.cfg.tunnelPort())
 }
 
 // split takes a node out of a list.

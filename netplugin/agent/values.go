@@ -25,37 +25,37 @@ func (r *runner) ensureBridge(ctx context.Context) ([]ovsdb.Change, error) {
 		DatapathType: r.cfg.DatapathType,
 		Prefixes:     r.cfg.prefixes(),
 		FlowLimit:    maxMegaflows,
-		Ports:        r.portSpecs(),
+		Ports:        r.cfg.portSpecs(r.manager, int(r.linkMTU.Load())),
 	})
 }
 
-// portSpecs returns the node's own ports, and those of its pods once they are known. Pods whose ADD has not ended are
-// not among them.
-func (r *runner) portSpecs() []ovsdb.PortSpec {
-	specs := []ovsdb.PortSpec{r.internalPort(hostnet.Gateway), r.internalPort(hostnet.Wire)}
-	if r.cfg.tunnelled() {
-		specs = append(specs, r.tunnelPort())
+// portSpecs returns the node's own ports, and those of its pods; of may be nil. Pods whose ADD has not ended are not
+// among them.
+func (c *Config) portSpecs(of *endpoints.Manager, mtu int) []ovsdb.PortSpec {
+	specs := []ovsdb.PortSpec{c.internalPort(hostnet.Gateway, mtu), c.internalPort(hostnet.Wire, mtu)}
+	if c.tunnelled() {
+		specs = append(specs, c.tunnelPort())
 	}
-	if r.manager == nil {
+	if of == nil {
 		return specs
 	}
-	for _, e := range r.manager.List() {
+	for _, e := range of.List() {
 		if e.Realised && !e.Superseded {
-			specs = append(specs, r.podPort(&e))
+			specs = append(specs, c.podPort(&e))
 		}
 	}
 	return specs
 }
 
-// internalPort returns fk-gw or fk-wire as it should be.
-func (r *runner) internalPort(name string) ovsdb.PortSpec {
-	return ovsdb.PortSpec{Bridge: r.cfg.Bridge, Name: name, Internal: true, MTU: int(r.linkMTU.Load())}
+// internalPort returns fk-gw or fk-wire as it should be; mtu is 0 while it is not known.
+func (c *Config) internalPort(name string, mtu int) ovsdb.PortSpec {
+	return ovsdb.PortSpec{Bridge: c.Bridge, Name: name, Internal: true, MTU: mtu}
 }
 
 // tunnelPort returns fk-tun as it should be. The flows address what goes into it.
-func (r *runner) tunnelPort() ovsdb.PortSpec {
+func (c *Config) tunnelPort() ovsdb.PortSpec {
 	return ovsdb.PortSpec{
-		Bridge: r.cfg.Bridge,
+		Bridge: c.Bridge,
 		Name:   hostnet.Tunnel,
 		Tunnel: TrafficGeneve,
 		Options: map[string]string{
@@ -67,25 +67,22 @@ func (r *runner) tunnelPort() ovsdb.PortSpec {
 }
 
 // podPort returns a pod's port as it should be.
-func (r *runner) podPort(e *endpoints.Endpoint) ovsdb.PortSpec {
+func (c *Config) podPort(e *endpoints.Endpoint) ovsdb.PortSpec {
 	return ovsdb.PortSpec{
-		Bridge:      r.cfg.Bridge,
+		Bridge:      c.Bridge,
 		Name:        e.HostIfName,
 		Number:      e.Port,
 		ExternalIDs: map[string]string{"pod": e.ID(), "container": e.ContainerID},
 	}
 }
 
-// requestMTU has the switch give fk-gw and fk-wire the MTU of the node's pods; 0: it is not known. Without a request
-// the switch gives them the least MTU of all ports, and 1500 without any (ovs-vswitchd.conf.db(5), mtu_request).
+// requestMTU sets the MTU that fk-gw and fk-wire request of the switch, and wakes keepPorts; 0: it is not known.
+// Without a request the switch gives them the least MTU of all ports, and 1500 without any (ovs-vswitchd.conf.db(5),
+// mtu_request).
 func (r *runner) requestMTU(mtu int) {
-	if mtu != 0 && r.linkMTU.Swap(int64(mtu)) != int64(mtu) {
-		r.wakePorts()
+	if mtu == 0 || r.linkMTU.Swap(int64(mtu)) == int64(mtu) {
+		return
 	}
-}
-
-// wakePorts has the ports of the bridge compared.
-func (r *runner) wakePorts() {
 	select {
 	case r.lostLinks <- struct{}{}:
 	default:

@@ -36,7 +36,7 @@ func (db *DB) EnsureBridge(ctx context.Context, spec BridgeSpec) ([]Change, erro
 		return nil, err
 	}
 	root, b, want := &have.roots[0], have.bridge(spec.Name), spec.row()
-	limit, err := db.limitFlows(root, spec.FlowLimit, b, want)
+	limit, err := limitFlows(db, root, spec.FlowLimit, b, want)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +85,7 @@ func (db *DB) correctBridge(
 		return nil, tagsErr, nil
 	}
 	if slices.ContainsFunc(found, func(d difference) bool { return d.FlushesFlows() }) {
-		next, err := db.nextConfig(&have.roots[0])
+		next, err := nextConfig(db, &have.roots[0])
 		if err != nil {
 			return nil, tagsErr, err
 		}

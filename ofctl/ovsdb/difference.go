@@ -106,17 +106,17 @@ func text(v any) string {
 //
 //   - Bridge: fail_mode, controller, protocols and datapath_type delete flows or the connection; stp_enable and
 //     rstp_enable block ports; mcast_snooping_enable floods multicast packets from one VLAN to another, with fail_mode
-//     standalone; mirrors copy packets to a port or a VLAN; other_config:disable-in-band; external_ids:owner. The column
-//     flow_tables is ensureTables'.
+//     standalone; mirrors copy packets to a port or a VLAN; other_config:disable-in-band; external_ids:owner.
+//     compareTables compares flow_tables.
 //   - Port: vlan_mode, tag, trunks and cvlans mix ports with fail_mode standalone; protected drops what flows output
 //     to another such port; qos; interfaces, where several are a bond; external_ids.
 //   - Interface: type, options, ofport_request, mtu_request, mac, ingress_policing_rate, ingress_policing_kpkts_rate,
 //     external_ids.
 //
 // These do neither, and stay: netflow, sflow, ipfix, flood_vlans, auto_attach and other keys of other_config; of ports
-// lacp, bond_*, fake_bridge and other_config, which the action NORMAL alone regards, within a VLAN; of interfaces bfd,
-// cfm_* and lldp, which concern packets of these protocols; other programs' keys of external_ids; the local port but for
-// its VLAN, and ports that the specification does not have, likewise.
+// lacp, bond_*, fake_bridge and other_config, which the action NORMAL alone regards, within a VLAN; of interfaces
+// bfd, cfm_* and lldp, which concern packets of these protocols; other programs' keys of external_ids; of the local
+// port, and of ports that the specification does not have, all but the VLAN.
 func differences(have *rows, want *bridge, ports []PortSpec, tags map[string]int) []difference {
 	b := have.bridge(want.Name)
 	if b == nil {

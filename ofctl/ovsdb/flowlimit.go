@@ -13,7 +13,7 @@ const flowLimitKey = "flow-limit"
 
 // limitFlows returns the operations that set the bound where there is none, or where it is an earlier one of
 // Flowkeep's, and has want note that it is Flowkeep's. have is the bridge as it is, or nil.
-func (db *DB) limitFlows(root *openVSwitch, limit int, have, want *bridge) ([]ovsdb.Operation, error) {
+func limitFlows(db *DB, root *openVSwitch, limit int, have, want *bridge) ([]ovsdb.Operation, error) {
 	noted, there := "", root.OtherConfig[flowLimitKey]
 	if have != nil && have.ExternalIDs[flowLimitKey] != "" {
 		noted = have.ExternalIDs[flowLimitKey]
@@ -25,14 +25,14 @@ func (db *DB) limitFlows(root *openVSwitch, limit int, have, want *bridge) ([]ov
 	}
 	want.ExternalIDs[flowLimitKey] = value
 	if there != "" {
-		remove, err := db.mutateFlowLimit(root, ovsdb.MutateOperationDelete, there)
+		remove, err := mutateFlowLimit(db, root, ovsdb.MutateOperationDelete, there)
 		if err != nil {
 			return nil, err
 		}
-		insert, err := db.mutateFlowLimit(root, ovsdb.MutateOperationInsert, value)
+		insert, err := mutateFlowLimit(db, root, ovsdb.MutateOperationInsert, value)
 		return append(remove, insert...), err
 	}
-	return db.mutateFlowLimit(root, ovsdb.MutateOperationInsert, value) // which leaves a key alone that is there
+	return mutateFlowLimit(db, root, ovsdb.MutateOperationInsert, value) // which leaves a key alone that is there
 }
 
 // limitDifference returns the difference that ops of limitFlows remove, where the bound is one that was set before.
@@ -47,15 +47,15 @@ func limitDifference(root *openVSwitch, b *bridge, limit int, ops []ovsdb.Operat
 }
 
 // unlimitFlows returns the operations that remove the bound which EnsureBridge has set for b, if it is still that.
-func (db *DB) unlimitFlows(root *openVSwitch, b *bridge) ([]ovsdb.Operation, error) {
+func unlimitFlows(db *DB, root *openVSwitch, b *bridge) ([]ovsdb.Operation, error) {
 	value := b.ExternalIDs[flowLimitKey]
 	if value == "" {
 		return nil, nil
 	}
-	return db.mutateFlowLimit(root, ovsdb.MutateOperationDelete, value)
+	return mutateFlowLimit(db, root, ovsdb.MutateOperationDelete, value)
 }
 
-func (db *DB) mutateFlowLimit(root *openVSwitch, how ovsdb.Mutator, value string) ([]ovsdb.Operation, error) {
+func mutateFlowLimit(db *DB, root *openVSwitch, how ovsdb.Mutator, value string) ([]ovsdb.Operation, error) {
 	return db.client.Where(root).Mutate(root, model.Mutation{
 		Field:   &root.OtherConfig,
 		Mutator: how,

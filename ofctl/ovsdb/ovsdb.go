@@ -175,8 +175,8 @@ func (db *DB) Connected() bool { return db.client.Connected() && db.client.Curre
 var ErrNotConnected = client.ErrNotConnected
 
 // WaitsForFlows reports whether ovs-vswitchd is to wait for flows to be restored when it starts, and to
-// handle no upcalls until then (ovs-vswitchd.conf.db(5), flow-restore-wait). It returns an error where ovsdb-server does not respond (RFC 7047, echo)
-// before ctx ends.
+// handle no upcalls until then (ovs-vswitchd.conf.db(5), flow-restore-wait). It returns an error where ovsdb-server
+// does not respond (RFC 7047, echo) before ctx ends.
 func (db *DB) WaitsForFlows(ctx context.Context) (bool, error) {
 	if !db.Connected() {
 		return false, ErrNotConnected
@@ -227,7 +227,7 @@ func (db *DB) DeleteBridge(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	unlimit, err := db.unlimitFlows(root, b)
+	unlimit, err := unlimitFlows(db, root, b)
 	if err != nil {
 		return err
 	}
@@ -391,7 +391,7 @@ func (db *DB) ClosePort(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	next, err := db.nextConfig(root)
+	next, err := nextConfig(db, root)
 	if err != nil {
 		return err
 	}
@@ -403,7 +403,7 @@ func (db *DB) ClosePort(ctx context.Context, name string) error {
 
 // nextConfig returns the operation that has ovs-vswitchd write when it has taken over the configuration
 // (ovs-vswitchd.conf.db(5), next_cfg).
-func (db *DB) nextConfig(root *openVSwitch) ([]ovsdb.Operation, error) {
+func nextConfig(db *DB, root *openVSwitch) ([]ovsdb.Operation, error) {
 	return db.client.Where(root).Mutate(root, model.Mutation{
 		Field:   &root.NextConfig,
 		Mutator: ovsdb.MutateOperationAdd,
@@ -429,7 +429,8 @@ func awaitConfig(ctx context.Context, db *DB, number int) error {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return fmt.Errorf("wait for ovs-vswitchd to take over its configuration: %w (is ovs-vswitchd running?)", ctx.Err())
+			return fmt.Errorf("wait for ovs-vswitchd to take over its configuration: %w (is ovs-vswitchd running?)",
+				ctx.Err())
 		}
 	}
 }

@@ -72,7 +72,7 @@ func (db *DB) ensureTables(ctx context.Context, spec BridgeSpec) ([]difference, 
 	if len(change.found) == 0 {
 		return nil, nil
 	}
-	ops, err := db.tableOperations(b, &change)
+	ops, err := tableOperations(db, b, &change)
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +80,7 @@ func (db *DB) ensureTables(ctx context.Context, spec BridgeSpec) ([]difference, 
 }
 
 // tableOperations returns the operations that make a change.
-func (db *DB) tableOperations(b *bridge, change *tableChange) ([]ovsdb.Operation, error) {
+func tableOperations(db *DB, b *bridge, change *tableChange) ([]ovsdb.Operation, error) {
 	var created []model.Model
 	insert := map[int]string{}
 	for _, number := range slices.Sorted(maps.Keys(change.insert)) {
