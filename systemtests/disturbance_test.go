@@ -111,7 +111,6 @@ func newDisturbed(t *testing.T) *disturbed {
 	ns := threePods(w)
 	w.run(ns, "d@node1")
 	raw := w.framesBetween("a", "d")
-	raw.arrive(w, "no policy denies it")
 	w.policy(ns, "a", `{podSelector: {matchLabels: {app: a}}, policyTypes: [Egress]}`)
 	w.policy(ns, "b", `{podSelector: {matchLabels: {app: b}}, ingress: [{from: [{podSelector: {matchLabels: {app: d}}}]}]}`)
 	b, c := service(w, ns, "b"), service(w, ns, "c")

@@ -152,7 +152,7 @@ func portsKeeperOn(t *testing.T, sw *ovstest.Switch, datapath string) (*portKeep
 		t.Fatal(err)
 	}
 	a.cfg.Bridge, a.cfg.DatapathType, a.cfg.Health = "fk0", datapath, new(process.Health)
-	k := &portKeeper{&runner{agent: a, db: db, manager: m}}
+	k := &portKeeper{runner: &runner{agent: a, db: db, manager: m}}
 	if _, _, _, err := k.ensureNodePorts(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -181,7 +181,10 @@ func (lp *localPods) renumber(number map[string]uint32) {
 }
 
 // portKeeper keeps the bridge and its ports as they should be.
-type portKeeper struct{ *runner }
+type portKeeper struct {
+	*runner
+	requested int64 // MTU of the node's own ports at the last correction of the bridge
+}
 
 // keepPorts recreates what another program removes of the bridge and its ports, until ctx ends.
 func (k *portKeeper) keepPorts(ctx context.Context) {

@@ -219,7 +219,7 @@ func (r *runner) run(ctx context.Context) error {
 	all.Go(func() { r.dropLog.dryRuns.Run(ctx) })
 	all.Go(func() { r.dropLog.keepDrops(ctx) })
 	all.Go(func() { r.keepAnswering(ctx) })
-	host, ports := r.newHostKeeper(), &portKeeper{r}
+	host, ports := r.newHostKeeper(), &portKeeper{runner: r}
 	all.Go(func() { host.keepNetwork(ctx) })
 	all.Go(func() { host.watchHost(ctx) })
 	all.Go(func() { ports.keepPorts(ctx) })

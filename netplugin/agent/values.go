@@ -89,9 +89,19 @@ func (r *runner) requestMTU(mtu int) {
 	}
 }
 
+// isMTURequest reports whether a change is about an MTU, which netplugin requests anew when the node's MTU changes.
+func isMTURequest(c ovsdb.Change) bool { return c.Column == "mtu_request" }
+
 // correctBridge restores the values that another program changed of the bridge and its ports.
 func (k *portKeeper) correctBridge(ctx context.Context) error {
+	mtu := k.linkMTU.Load()
 	changes, err := k.ensureBridge(ctx)
+	if mtu != k.requested {
+		changes = slices.DeleteFunc(changes, isMTURequest)
+	}
+	if err == nil {
+		k.requested = mtu
+	}
 	for _, c := range changes {
 		k.metrics.hostRepairs.WithLabelValues(objectOf(c)).Inc()
 	}

@@ -141,6 +141,9 @@ func TestRequestMTU_StaysWithSmallerPorts(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, "the MTU", func() bool { return fmt.Sprint(mtus()) == "[9000 9000]" })
+	if n := repairsOf(t, k.agent, objectPort); n != 0 {
+		t.Errorf("the first request is reported as %v changes of another program", n)
+	}
 	addVeth(t, "fkppod")
 	e := &endpoints.Endpoint{Namespace: "shop", Name: "db", HostIfName: "fkppod", ContainerID: "c1"}
 	if _, err := k.EnsurePort(t.Context(), e.HostIfName, e); err != nil {
