@@ -73,12 +73,12 @@ var disturbances = []disturbance{
 	{"Flowkeep's nftables table", filters, "nft delete table inet flowkeep"},
 	{"a chain of it", filters, "nft flush chain inet flowkeep raw; nft flush chain inet flowkeep service-forward"},
 	{"pods' links down", routing, "for l in $(ls /sys/class/net | grep ^fkp); do ip link set $l down; done"},
+	{"fail_mode of the bridge", bridge, "$VSCTL del-fail-mode fk0"},
 	{"ports of pods", bridge, "for p in $($VSCTL list-ports fk0 | grep ^fkp); do $VSCTL del-port $p; done"},
 	{"port of fk-gw", bridge, "$VSCTL del-port fk-gw"},
 	{"port of fk-wire", bridge, "$VSCTL del-port fk-wire"},
 	{"the bridge", bridge, "$VSCTL del-br fk0"},
 	{"both tables", filters, "nft delete table inet flowkeep; nft delete table arp flowkeep"},
-	{"fail_mode of the bridge", bridge, "$VSCTL del-fail-mode fk0"},
 }
 
 // otherDisturbances are reloads of firewalls, and changes of the bridge and of objects that are not Flowkeep's. Those of
@@ -203,6 +203,7 @@ func (d *disturbed) observe(allowed []cluster.Expectation, during func() time.Du
 // netplugin and without it. With it, allowed ways and the node's own work again within a second.
 func TestHostDisturbances(t *testing.T) {
 	d, list := newDisturbed(t), chosenDisturbances()
+	d.withoutTags()
 	d.withNetplugin(list)
 	repaired, err := d.Metric(d.ctx, "node1-netplugin", "flowkeep_netplugin_host_repairs_total")
 	d.must(err)
@@ -274,9 +275,12 @@ func (d *disturbed) withoutNetplugin(l layer, list []disturbance) {
 			break
 		}
 	}
-	if l == bridge && !d.Failed() {
-		d.withoutTags()
-	}
+	d.starts()
+}
+
+// starts starts netplugin again, and waits until all is as before.
+func (d *disturbed) starts() {
+	d.Helper()
 	d.must(d.Start(d.ctx, "node1-netplugin"))
 	d.must(d.AwaitReady(d.ctx, "node1-netplugin", 30*time.Second))
 	d.settles(d.allowed, d.denied)

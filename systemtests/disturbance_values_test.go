@@ -18,12 +18,15 @@ var valueDisturbances = []disturbance{
 	{"another OpenFlow version", bridge, "$VSCTL set bridge fk0 protocols=OpenFlow10"},
 	{"spanning tree", bridge, "$VSCTL set bridge fk0 stp_enable=true"},
 	{"external_ids of pods", bridge, forPods("clear interface $p external_ids -- clear port $p external_ids")},
-	{"tags removed", bridge, forPorts("clear port $p tag -- clear port $p trunks -- clear port $p vlan_mode")},
+	{"tags removed", bridge, withoutTags},
 	{"one tag for all", bridge, forPorts("clear port $p trunks -- set port $p tag=7 vlan_mode=access")},
 	{"policing", bridge, forPods("set interface $p ingress_policing_rate=1 ingress_policing_burst=1")},
 	{"numbers of pods' ports", bridge, forPods("set interface $p ofport_request=9")},
 	{"actions of flows", bridge, "ovs-ofctl -O OpenFlow13 mod-flows unix:$BRIDGE actions=drop"},
 }
+
+// withoutTags makes each port a trunk of all VLANs.
+var withoutTags = forPorts("clear port $p tag -- clear port $p trunks -- clear port $p vlan_mode")
 
 // forPods returns a command that calls ovs-vsctl for the port $p of each pod.
 func forPods(command string) string {
@@ -130,9 +133,11 @@ func (d *disturbed) judgeFrames(arrived [][]byte) {
 }
 
 // withoutTags shows that frames arrive where both guards are gone, fail_mode and the ports' tags, while netplugin does
-// not run.
+// not run. Then netplugin restores both.
 func (d *disturbed) withoutTags() {
 	d.Helper()
-	d.disturb("$VSCTL set-fail-mode fk0 standalone; " + forPorts("clear port $p tag -- clear port $p trunks -- clear port $p vlan_mode"))
+	d.must(d.Stop(d.ctx, "node1-netplugin"))
+	d.disturb("$VSCTL set-fail-mode fk0 standalone; " + withoutTags)
 	d.frames.arrive(d.world, "fail_mode is standalone, and no port has a tag")
+	d.starts()
 }
