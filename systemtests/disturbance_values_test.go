@@ -22,6 +22,7 @@ var valueDisturbances = []disturbance{
 	{"one tag for all", bridge, forPorts("clear port $p trunks -- set port $p tag=7 vlan_mode=access")},
 	{"policing", bridge, forPods("set interface $p ingress_policing_rate=1 ingress_policing_burst=1")},
 	{"numbers of pods' ports", bridge, forPods("set interface $p ofport_request=9")},
+	{"the number of fk-gw for pods", bridge, "n=$($VSCTL get interface fk-gw ofport); " + forPods("set interface $p ofport_request=$n")},
 	{"actions of flows", bridge, "ovs-ofctl -O OpenFlow13 mod-flows unix:$BRIDGE actions=drop"},
 }
 

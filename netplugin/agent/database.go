@@ -44,33 +44,49 @@ func (w *databaseWatch) next(waits bool, err error) string {
 // databaseKeeper watches Open vSwitch's database.
 type databaseKeeper struct{ *runner }
 
+// databaseAnswer is the response of ovsdb-server to a request.
+type databaseAnswer struct {
+	waits bool
+	err   error
+}
+
 // keepDatabase sends a request to ovsdb-server each interval until ctx ends, and sets the readiness of the part
-// "database".
+// "database". While ovsdb-server does not respond to one it sends no other: they would fill the socket, and a full one
+// blocks all that write to the database.
 func (d databaseKeeper) keepDatabase(ctx context.Context, interval time.Duration) {
 	again := time.NewTicker(interval)
 	defer again.Stop()
 	var watch databaseWatch
-	problem := ""
+	answers, open, problem := make(chan databaseAnswer, 1), false, ""
 	for {
 		select {
 		case <-again.C:
 		case <-ctx.Done():
 			return
 		}
-		bounded, cancel := context.WithTimeout(ctx, interval)
-		waits, err := d.db.WaitsForFlows(bounded)
-		cancel()
-		if ctx.Err() != nil {
+		if !open {
+			open = true
+			go func() {
+				waits, err := d.db.WaitsForFlows(ctx)
+				answers <- databaseAnswer{waits, err}
+			}()
+		}
+		last := databaseAnswer{err: context.DeadlineExceeded}
+		select {
+		case last = <-answers:
+			open = false
+		case <-time.After(interval):
+		case <-ctx.Done():
 			return
 		}
-		if now := watch.next(waits, err); now != problem {
+		if now := watch.next(last.waits, last.err); now != problem && ctx.Err() == nil {
 			problem = now
 			d.setProblem(ctx, now)
 		}
 	}
 }
 
-// setDatabaseProblem logs a problem of the database, or that there is none any more, and sets readiness and the status.
+// setProblem logs a problem of the database, or that there is none any more, and sets readiness and the status.
 func (d databaseKeeper) setProblem(ctx context.Context, problem string) {
 	if problem == "" {
 		d.log.Info("Open vSwitch's database responds again, and no flows are waited for")

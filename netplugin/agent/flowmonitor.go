@@ -25,7 +25,7 @@ func (m *flowMonitor) start(ctx context.Context, s *ofctl.Session) error {
 	err := ofctl.MonitorFlows(ctx, s, a.drift.Observe)
 	if refused, ok := errors.AsType[*ofctl.SwitchError](err); ok {
 		if !m.refused {
-			a.log.Warn("Open vSwitch is older than 3.0 and has no flow monitor; drift checks find what other programs change",
+			a.log.Warn("Open vSwitch refuses the flow monitor, as before 3.0; drift checks find changed flows",
 				"interval", a.cfg.DriftCheckInterval, "error", refused)
 		}
 		m.refused = true

@@ -350,7 +350,7 @@ func TestFlowMonitor_OldSwitch(t *testing.T) {
 		}
 		s.Close()
 	}
-	if n := strings.Count(log.String(), "has no flow monitor"); n != 1 {
+	if n := strings.Count(log.String(), "refuses the flow monitor"); n != 1 {
 		t.Errorf("logged %d times: %s", n, log.String())
 	}
 	if driftMetric(t, a, "flowkeep_netplugin_flow_monitor", "") != 0 {

@@ -34,6 +34,7 @@ func (r *runner) ensureNodePorts(ctx context.Context) (gw, wire, tunnel uint32, 
 	if len(changes) > 0 {
 		r.log.Info("the bridge in Open vSwitch's database was corrected", "changes", texts(changes))
 	}
+	compareFlushed(r.flushed, changes)
 	if err != nil {
 		return
 	}

@@ -89,7 +89,8 @@ func (r *runner) requestMTU(mtu int) {
 	}
 }
 
-// isMTURequest reports whether a change is about an MTU, which netplugin requests anew when the node's MTU changes.
+// isMTURequest reports whether a change is about an MTU. netplugin requests another after the MTU of the node has
+// changed.
 func isMTURequest(c ovsdb.Change) bool { return c.Column == "mtu_request" }
 
 // correctBridge restores the values that another program changed of the bridge and its ports.
@@ -105,12 +106,7 @@ func (k *portKeeper) correctBridge(ctx context.Context) error {
 	for _, c := range changes {
 		k.metrics.hostRepairs.WithLabelValues(objectOf(c)).Inc()
 	}
-	if slices.ContainsFunc(changes, ovsdb.Change.FlushesFlows) {
-		select {
-		case k.flushed <- struct{}{}:
-		default:
-		}
-	}
+	compareFlushed(k.flushed, changes)
 	if len(changes) > 0 {
 		k.log.Warn("another program changed the bridge in Open vSwitch's database; corrected", "bridge", k.cfg.Bridge,
 			"changes", texts(changes))
@@ -119,6 +115,16 @@ func (k *portKeeper) correctBridge(ctx context.Context) error {
 		return fmt.Errorf("correct the bridge: %w", err)
 	}
 	return nil
+}
+
+// compareFlushed makes keepFlushed compare the flows after changes with which ovs-vswitchd deletes them.
+func compareFlushed(flushed chan<- struct{}, changes []ovsdb.Change) {
+	if slices.ContainsFunc(changes, ovsdb.Change.FlushesFlows) {
+		select {
+		case flushed <- struct{}{}:
+		default:
+		}
+	}
 }
 
 // keepFlushed makes a drift check after each correction with which ovs-vswitchd deletes flows, until ctx ends.

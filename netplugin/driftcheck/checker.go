@@ -128,13 +128,14 @@ func (c *Checker) Run(ctx context.Context, number int) {
 }
 
 // Check compares the switch with its desired state, repairs it, and reports the differences to netmaster.
-func (c *Checker) Check(ctx context.Context) { c.check(ctx, c.logDrift) }
+func (c *Checker) Check(ctx context.Context) { _ = c.check(ctx, c.logDrift) }
 
-// check does what Check does. It logs differences by log.
-func (c *Checker) check(ctx context.Context, log func(drift)) {
+// check does what Check does. It logs differences by log, and returns the error of the comparison, which is logged.
+func (c *Checker) check(ctx context.Context, log func(drift)) error {
 	began := time.Now()
 	err := c.Compare(ctx, func(x *Comparison) { c.checked(ctx, x, began, log) })
 	c.failed(ctx, err)
+	return err
 }
 
 // failed logs and counts the error of a check, unless the next connection to the switch makes up for it.

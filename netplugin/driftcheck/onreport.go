@@ -2,6 +2,8 @@ package driftcheck
 
 import (
 	"context"
+	"errors"
+	"sync"
 	"time"
 
 	"github.com/flowkeep/flowkeep/ofctl"
@@ -16,6 +18,8 @@ const (
 	maxPause = 400 * time.Millisecond
 	// contestTime is the time after a repair in which the next one is in a row with it.
 	contestTime = 5 * time.Second
+	// failurePause is the time between a repair that failed and the comparison of the whole switch that follows.
+	failurePause = 2 * time.Second
 	// logInterval is the time between two logs of repairs in a row.
 	logInterval = time.Minute
 )
@@ -27,13 +31,26 @@ func pauseAfter(took time.Duration, n int) time.Duration {
 	return max(min(pause, maxPause), took)
 }
 
-// RepairReported repairs what Observe has taken, until ctx ends.
+// RepairReported repairs what Observe has taken, until ctx ends. Repairs of reported flows do not wait for comparisons
+// of the whole switch, which read all flows.
 func (c *Checker) RepairReported(ctx context.Context) {
+	var loops sync.WaitGroup
+	loops.Go(func() { repairEach(ctx, c, c.reported.flowsDue, repairFlows) })
+	loops.Go(func() { repairEach(ctx, c, c.reported.wholeDue, repairWhole) })
+	loops.Wait()
+}
+
+// A repairFunc repairs what is due, and calls note for what it found.
+type repairFunc func(ctx context.Context, c *Checker, note func(drift)) error
+
+// repairEach calls repair when it is due, with pauses, until ctx ends. After an error the whole switch is compared,
+// unless the next connection to the switch does so.
+func repairEach(ctx context.Context, c *Checker, due <-chan struct{}, repair repairFunc) {
 	log := driftLog{write: c.logDrift}
 	inRow, ended := 0, time.Time{}
 	for {
 		select {
-		case <-c.reported.due:
+		case <-due:
 		case <-log.due():
 			log.flush(time.Now())
 			continue
@@ -47,10 +64,17 @@ func (c *Checker) RepairReported(ctx context.Context) {
 		if inRow++; began.Sub(ended) > contestTime {
 			inRow = 0
 		}
-		repair(ctx, c, c.reported.take(), &log)
+		err := repair(ctx, c, func(d drift) { log.add(d, time.Now()) })
 		ended = time.Now()
-		if !wait(ctx, pauseAfter(ended.Sub(began), inRow)) {
+		pause, again := pauseAfter(ended.Sub(began), inRow), !isPassing(ctx, err)
+		if again {
+			pause = failurePause
+		}
+		if !wait(ctx, pause) {
 			return
+		}
+		if again {
+			c.reported.addWhole()
 		}
 	}
 }
@@ -65,22 +89,33 @@ func wait(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// repair repairs what has changed: by a comparison of the whole switch, or of the flows that it has reported.
-func repair(ctx context.Context, c *Checker, what changes, log *driftLog) {
-	note := func(d drift) { log.add(d, time.Now()) }
-	if what.whole {
-		c.check(ctx, note)
-		return
-	}
+// repairWhole compares the whole switch with its desired state. It waits for a comparison that runs.
+func repairWhole(ctx context.Context, c *Checker, note func(drift)) error {
+	c.reported.takeWhole()
+	var failed error
+	err := c.check(ctx, func(d drift) {
+		failed = d.failed
+		note(d)
+	})
+	return errors.Join(err, failed)
+}
+
+// repairFlows repairs the flows that the switch has reported.
+func repairFlows(ctx context.Context, c *Checker, note func(drift)) error {
+	flows := c.reported.takeFlows()
+	var failed error
 	err := c.owner.Do(ctx, func() {
 		if sw := c.owner.Session(); sw == nil || isDone(sw) {
 			return // the next connection compares all
 		}
-		if x := compareReported(c, what.flows); !x.Same() {
-			note(c.drifted(x, c.owner.Repair(ctx, x)))
+		if x := compareReported(c, flows); !x.Same() {
+			d := c.drifted(x, c.owner.Repair(ctx, x))
+			failed = d.failed
+			note(d)
 		}
 	})
 	c.failed(ctx, err)
+	return errors.Join(err, failed)
 }
 
 // compareReported compares flows that the switch has reported with the desired state. Call it on the owner goroutine.

@@ -2,6 +2,7 @@ package driftcheck
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -66,12 +67,7 @@ func TestRepairReported_Whole(t *testing.T) {
 		o.session.dump = func(visit func(ofctl.Flow, error) error) error {
 			dumps++
 			time.Sleep(3 * time.Second) // a switch with many flows
-			for _, f := range flows[1:] {
-				if err := visit(f, nil); err != nil {
-					return err
-				}
-			}
-			return nil
+			return visitAll(flows[1:], visit)
 		}
 		o.repaired = func(*Comparison) { repairs++ }
 		go c.RepairReported(t.Context())
@@ -94,6 +90,69 @@ func TestRepairReported_Whole(t *testing.T) {
 			t.Errorf("%d comparisons for groups that changed twice", dumps)
 		}
 	})
+}
+
+// TestRepairReported_BesideComparison: a comparison of the whole switch, which may take a minute, keeps no flow waiting.
+func TestRepairReported_BesideComparison(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, o, flows := stubChecker(t)
+		end := make(chan struct{})
+		defer close(end)
+		o.session.dump = func(func(ofctl.Flow, error) error) error {
+			<-end // a switch with many flows
+			return errors.New("the test has ended")
+		}
+		repairs := 0
+		o.repaired = func(*Comparison) { repairs++ }
+		go c.RepairReported(t.Context())
+		c.Observe([]ofctl.Update{{Kind: ofctl.GroupChanged}})
+		time.Sleep(time.Second)
+		c.Observe([]ofctl.Update{{Kind: ofctl.FlowRemoved, Flow: flows[0]}})
+		time.Sleep(time.Second)
+		if repairs != 1 {
+			t.Errorf("%d repairs of a flow within a second, while the switch is compared", repairs)
+		}
+	})
+}
+
+// TestRepairReported_Failure: after a comparison or a repair that failed the whole switch is compared.
+func TestRepairReported_Failure(t *testing.T) {
+	for name, first := range map[string]ofctl.Update{
+		"comparison": {Kind: ofctl.GroupChanged},
+		"repair":     {Kind: ofctl.FlowRemoved},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, o, flows := stubChecker(t)
+				dumps, repaired := 0, false
+				o.session.dump = func(visit func(ofctl.Flow, error) error) error {
+					if dumps++; dumps == 1 && first.Kind == ofctl.GroupChanged {
+						return errors.New("reset by peer")
+					}
+					return visitAll(flows[1:], visit)
+				}
+				o.failures = 1
+				o.repaired = func(*Comparison) { repaired = true }
+				first.Flow = flows[0]
+				go c.RepairReported(t.Context())
+				c.Observe([]ofctl.Update{first})
+				time.Sleep(3 * failurePause)
+				if !repaired {
+					t.Errorf("after %d comparisons nothing is repaired", dumps)
+				}
+			})
+		})
+	}
+}
+
+// visitAll calls visit for each flow, until it returns an error.
+func visitAll(flows []ofctl.Flow, visit func(ofctl.Flow, error) error) error {
+	for _, f := range flows {
+		if err := visit(f, nil); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func TestDriftLog_OneLineAMinute(t *testing.T) {

@@ -18,7 +18,8 @@ type changes struct {
 // reported collects changes until they are taken. It is safe for concurrent use.
 type reported struct {
 	translates bool
-	due        chan struct{} // has an element while there are changes
+	flowsDue   chan struct{} // has an element while there are changed flows
+	wholeDue   chan struct{} // has an element while the whole switch must be compared
 
 	mu      sync.Mutex
 	changes changes
@@ -29,7 +30,8 @@ type reported struct {
 func newReported(translates bool) *reported {
 	return &reported{
 		translates: translates,
-		due:        make(chan struct{}, 1),
+		flowsDue:   make(chan struct{}, 1),
+		wholeDue:   make(chan struct{}, 1),
 		index:      map[datapath.Key]int{},
 	}
 }
@@ -50,13 +52,34 @@ func (r *reported) add(list []ofctl.Update) (added int) {
 			added++
 		}
 	}
-	if added > 0 {
-		select {
-		case r.due <- struct{}{}:
-		default:
-		}
-	}
+	r.signal()
 	return added
+}
+
+// signal makes due what there is. Call it with the lock.
+func (r *reported) signal() {
+	if len(r.changes.flows) > 0 {
+		offer(r.flowsDue)
+	}
+	if r.changes.whole {
+		offer(r.wholeDue)
+	}
+}
+
+// offer adds an element to a channel that has none.
+func offer(to chan struct{}) {
+	select {
+	case to <- struct{}{}:
+	default:
+	}
+}
+
+// addWhole makes a comparison of the whole switch due.
+func (r *reported) addWhole() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.changes.whole = true
+	r.signal()
 }
 
 // addOne adds an update and returns true, unless the switch or this program caused it.
@@ -113,12 +136,19 @@ func (r *reported) addFlow(u *ofctl.Update) {
 
 func namesGroup(a ofctl.Action) bool { return a.Kind == ofctl.Group }
 
-// take returns the changes and removes them.
-func (r *reported) take() changes {
+// takeFlows returns the changed flows and removes them.
+func (r *reported) takeFlows() []ofctl.Update {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	taken := r.changes
-	r.changes = changes{}
+	taken := r.changes.flows
+	r.changes.flows = nil
 	clear(r.index)
 	return taken
+}
+
+// takeWhole notes that a comparison of the whole switch begins.
+func (r *reported) takeWhole() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.changes.whole = false
 }

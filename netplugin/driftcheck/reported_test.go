@@ -18,6 +18,7 @@ type stubOwner struct {
 	session  *stubSession
 	refused  func(*ofctl.Flow) bool
 	repaired func(*Comparison)
+	failures int // repairs that fail before the others
 }
 
 func (o *stubOwner) Do(_ context.Context, f func()) error { f(); return nil }
@@ -41,6 +42,10 @@ func (o *stubOwner) Enforced() Enforced { return Enforced{Refused: o.refused} }
 func (o *stubOwner) Describe(*ofctl.Flow) pipeline.Note { return pipeline.Note{} }
 
 func (o *stubOwner) Repair(_ context.Context, x *Comparison) error {
+	if o.failures > 0 {
+		o.failures--
+		return errors.New("refused")
+	}
 	o.repaired(x)
 	return nil
 }
@@ -126,20 +131,20 @@ func TestReported_Add(t *testing.T) {
 			t.Errorf("%s: %d added, %d flows, whole %v; want %d, %d, %v",
 				name, added, len(got.flows), got.whole, c.added, c.flows, c.whole)
 		}
-		if due := len(r.due) == 1; due != (c.added > 0) {
-			t.Errorf("%s: a repair is due: %v", name, due)
+		if flows, whole := len(r.flowsDue) == 1, len(r.wholeDue) == 1; flows != (c.flows > 0) || whole != c.whole {
+			t.Errorf("%s: due is a repair of flows: %v, a comparison: %v", name, flows, whole)
 		}
 	}
 	still := newReported(false)
-	if still.add([]ofctl.Update{{Kind: ofctl.UpdatesPaused}, {Kind: ofctl.UpdatesResumed}}); !still.take().whole {
+	if still.add([]ofctl.Update{{Kind: ofctl.UpdatesPaused}, {Kind: ofctl.UpdatesResumed}}); !still.changes.whole {
 		t.Error("a pause of a switch that learns nothing leads to no comparison")
 	}
 	r := newReported(true)
 	r.add([]ofctl.Update{{Flow: flow(1)}, {Kind: ofctl.FlowRemoved, Flow: flow(1)}})
-	if last := r.take().flows[0].Kind; last != ofctl.FlowRemoved {
+	if last := r.takeFlows()[0].Kind; last != ofctl.FlowRemoved {
 		t.Errorf("of two updates of a flow the one of kind %d is left", last)
 	}
-	if r.add([]ofctl.Update{{Flow: flow(1)}}); len(r.take().flows) != 1 {
+	if r.add([]ofctl.Update{{Flow: flow(1)}}); len(r.takeFlows()) != 1 {
 		t.Error("a flow that was taken before is not added again")
 	}
 }

@@ -216,11 +216,21 @@ func (s *PortSpec) interfaceDifferences(i *iface) []difference {
 	c.column("ingress_policing_rate", i.PolicingRate, 0)
 	c.column("ingress_policing_kpkts_rate", i.PolicingKpkts, 0)
 	c.column("external_ids", i.ExternalIDs, withKeys(i.ExternalIDs, want.ExternalIDs))
-	if s.Number != 0 {
-		c.own = i.OfportRequest == nil && value(i.Ofport) == int(s.Number)
-		c.column("ofport_request", i.OfportRequest, want.OfportRequest)
+	if number := s.number(i); number > 0 {
+		c.own = i.OfportRequest == nil && value(i.Ofport) == number
+		c.column("ofport_request", i.OfportRequest, &number)
 	}
 	return c.found
+}
+
+// number returns the OpenFlow number that the interface should request; 0: any. Where the specification has none it is
+// the number that the interface has: Open vSwitch closes a port that requests none when another port requests its
+// number (vswitchd/bridge.c).
+func (s *PortSpec) number(i *iface) int {
+	if s.Number == 0 && i.OfportRequest == nil {
+		return value(i.Ofport)
+	}
+	return int(s.Number)
 }
 
 // withKeys returns a copy of a map with the keys of another.

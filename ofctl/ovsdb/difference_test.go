@@ -162,6 +162,9 @@ func TestDifferences_Interface(t *testing.T) {
 			`Interface fkp1 ofport_request 7, corrected to 300`},
 		{"no ofport_request", on(func(i *iface) { i.OfportRequest, i.Ofport = nil, pointer(300) }),
 			`own Interface fkp1 ofport_request [], corrected to 300`},
+		{"no ofport_request of fk-gw", of("fk-gw", func(i *iface) { i.Ofport = pointer(1) }),
+			`own Interface fk-gw ofport_request [], corrected to 1`},
+		{"ofport_request of fk-gw", of("fk-gw", func(i *iface) { i.OfportRequest, i.Ofport = pointer(7), pointer(1) }), ""},
 		{"another program's", of("other", func(i *iface) { i.PolicingRate, i.Type = 1, "" }), ""},
 	})
 }

@@ -81,6 +81,9 @@ func TestEnsureBridge_CorrectsChanges(t *testing.T) {
 	c := newCorrected(t)
 	c.sw.VSCtl(t, "set", "Bridge", "fk0", "external_ids:other=1", "other_config:mac-table-size=99", "--",
 		"set", "Interface", "fkp1", "external_ids:other=1", "--", "set", "Port", "fkp1", "external_ids:other=1")
+	if changes := c.ensure(t); len(changes) > 0 { // numbers are requested where none were
+		t.Errorf("%v is reported", changes)
+	}
 	want := c.text(t)
 	for _, test := range []struct{ change, reported string }{
 		{"del-fail-mode fk0", "Bridge fail_mode"},
@@ -168,4 +171,16 @@ func TestPorts_WithoutOwner(t *testing.T) {
 		t.Fatalf("ports without fkp1: %v", ports)
 		return false
 	})
+}
+
+// TestEnsureBridge_NodePortsKeepNumbers: a pod's port that requests the number of fk-gw does not get it, and with it the
+// flows of the node.
+func TestEnsureBridge_NodePortsKeepNumbers(t *testing.T) {
+	c := newCorrected(t)
+	c.ensure(t)
+	number := c.sw.VSCtl(t, "get", "Interface", "fk-gw", "ofport")
+	c.sw.VSCtl(t, "set", "Interface", "fkp1", "ofport_request="+strings.TrimSpace(number)) // waits for ovs-vswitchd
+	if now := c.sw.VSCtl(t, "get", "Interface", "fk-gw", "ofport"); now != number {
+		t.Errorf("fk-gw has number %s, had %s", now, number)
+	}
 }
