@@ -29,6 +29,8 @@ var figures = []string{
 	"drops_logged_total",
 	"drops_suppressed_total",
 	"flow_mods_total",
+	"flow_monitor",
+	"flow_updates_total",
 	"realize_seconds",
 	"revision",
 	"service_counters_left_out",

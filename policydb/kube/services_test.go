@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -173,18 +174,30 @@ func TestParseAddresses_IsLinear(t *testing.T) {
 		a := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}).String()
 		distinct, same = append(distinct, a), append(same, "10.0.0.1")
 	}
-	began := time.Now()
-	if got := ParseAddresses(same); len(got) != 1 {
-		t.Errorf("%d addresses of one", len(got))
-	}
-	base := time.Since(began)
-	began = time.Now()
-	if got := ParseAddresses(distinct); len(got) != len(distinct) {
-		t.Errorf("%d addresses", len(got))
-	}
-	if took := time.Since(began); took > 200*max(base, time.Millisecond) {
+	base := fastest(func() {
+		if got := ParseAddresses(same); len(got) != 1 {
+			t.Errorf("%d addresses of one", len(got))
+		}
+	})
+	took := fastest(func() {
+		if got := ParseAddresses(distinct); len(got) != len(distinct) {
+			t.Errorf("%d addresses", len(got))
+		}
+	})
+	if took > 200*max(base, time.Millisecond) {
 		t.Errorf("as many addresses that differ take %v, where equal ones take %v", took, base)
 	}
+}
+
+// fastest returns the least time that f takes in three calls: a busy machine may keep one waiting for seconds.
+func fastest(f func()) time.Duration {
+	least := time.Duration(math.MaxInt64)
+	for range 3 {
+		began := time.Now()
+		f()
+		least = min(least, time.Since(began))
+	}
+	return least
 }
 
 // Names that no pod and no node can have are left out: every node is sent what is kept.
