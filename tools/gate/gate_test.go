@@ -57,7 +57,7 @@ func testGate(t *testing.T, again string, commands ...string) (*gate, *output) {
 	out := &output{}
 	g := newGate()
 	g.root, g.cache, g.out, g.phases = root, t.TempDir(), out, nil
-	g.measure, g.removeSandbox = func() time.Duration { return referenceLoop }, func(string) {}
+	g.measure, g.removeSandbox = func() []measurement { return nil }, func(string) {}
 	g.clean = func() {}
 	for _, c := range commands {
 		g.phases = append(g.phases, Phase{Name: "phase", Suites: []Suite{{Name: "unit", Command: []string{"bash", "-c", c}}},
@@ -267,9 +267,14 @@ func TestGate_Slowness(t *testing.T) {
 	timed := prints("run TestA", "output TestA     a_test.go:7: TIME 0.90 of the limit: x", "pass TestA", "pass")
 	isSlow := `[ "$FLOWKEEP_SLOW" = 3 ] || exit 1; `
 	g, out := testGate(t, isSlow+passes, isSlow+timed, isSlow+fails)
-	g.measure = func() time.Duration { return 3 * referenceLoop }
+	g.measure = func() []measurement {
+		return []measurement{{"loop", time.Second, time.Second}, {"memory", 3 * time.Second, time.Second}}
+	}
 	if code := g.run(t.Context()); code != 0 || !strings.Contains(out.String(), "\ntime: TestA: 0.90 of the limit: x\n") {
 		t.Errorf("code %d:\n%s", code, out)
+	}
+	if !strings.Contains(out.String(), "phase: slowness 3 (loop 1.00 of 1.00 s, memory 3.00 of 1.00 s; load ") {
+		t.Errorf("the measurement is not printed:\n%s", out)
 	}
 }
 

@@ -69,7 +69,7 @@ type gate struct {
 	end                           time.Duration
 	phases                        []Phase
 	out                           io.Writer
-	measure                       func() time.Duration
+	measure                       func() []measurement
 	removeSandbox                 func(name string)
 	clean                         func() // before the phases
 
@@ -93,7 +93,7 @@ func newGate() *gate {
 		end:      gateEnd,
 		phases:   allPhases(),
 		out:      os.Stdout,
-		measure:  measureLoop,
+		measure:  measureWork,
 		sessions: map[*session]bool{},
 		loads:    map[string]string{},
 	}
@@ -222,10 +222,14 @@ func (g *gate) setPhase(name string) {
 // measureSlowness measures the machine's slowness and prints it.
 func (g *gate) measureSlowness(phase string) int {
 	times, load := readCPUTimes(), loadAverage()
-	loop := g.measure()
-	slowness := slownessOf(loop)
-	g.step("%s: slowness %d (loop %.2f s, at slowness 1 %.2f s; load %s, steal %.0f %%)", phase, slowness,
-		loop.Seconds(), referenceLoop.Seconds(), load, readCPUTimes().stealSince(times))
+	measured := g.measure()
+	slowness := slownessOf(measured)
+	var took []string
+	for _, m := range measured {
+		took = append(took, m.String())
+	}
+	g.step("%s: slowness %d (%s; load %s, steal %.0f %%)", phase, slowness, strings.Join(took, ", "), load,
+		readCPUTimes().stealSince(times))
 	return slowness
 }
 

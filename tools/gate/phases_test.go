@@ -1,8 +1,10 @@
 package main
 
 import (
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 )
@@ -50,9 +52,28 @@ func TestAllPhases(t *testing.T) {
 }
 
 func TestSlownessOf(t *testing.T) {
-	for ratio, want := range map[float64]int{0.2: 1, 1: 1, 1.4: 1, 1.6: 2, 2.4: 2, 2.6: 3, 9: 3} {
-		if got := slownessOf(time.Duration(ratio * float64(referenceLoop))); got != want {
+	const reference = 200 * time.Millisecond
+	for ratio, want := range map[float64]int{0.2: 1, 1: 1, 1.4: 1, 1.6: 2, 2.4: 2, 2.6: 3, 9: 3, 1e30: 3} {
+		m := measurement{took: time.Duration(min(ratio*float64(reference), math.MaxInt64/2)), reference: reference}
+		if got := slownessOf([]measurement{{took: 1, reference: reference}, m, {took: 1, reference: reference}}); got != want {
 			t.Errorf("%.1f times the reference: slowness %d, want %d", ratio, got, want)
 		}
+	}
+	if got := slownessOf(nil); got != 1 {
+		t.Errorf("without measurements: slowness %d", got)
+	}
+}
+
+// TestMeasureWork: each kind of work is measured, and does something.
+func TestMeasureWork(t *testing.T) {
+	var names []string
+	for _, m := range measureWork() {
+		names = append(names, m.name)
+		if m.took < m.reference/50 {
+			t.Errorf("%v: too short to have done the work", m)
+		}
+	}
+	if want := []string{"loop", "processes", "memory"}; !slices.Equal(names, want) {
+		t.Errorf("measured %q, want %q", names, want)
 	}
 }
