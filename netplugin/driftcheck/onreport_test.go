@@ -3,6 +3,7 @@ package driftcheck
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -63,18 +64,18 @@ func TestRepairReported_ContestedFlow(t *testing.T) {
 func TestRepairReported_Whole(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, o, flows := stubChecker(t)
-		dumps, repairs := 0, 0
+		var dumps, repairs atomic.Int32
 		o.session.dump = func(visit func(ofctl.Flow, error) error) error {
-			dumps++
+			dumps.Add(1)
 			time.Sleep(3 * time.Second) // a switch with many flows
 			return visitAll(flows[1:], visit)
 		}
-		o.repaired = func(*Comparison) { repairs++ }
+		o.repaired = func(*Comparison) { repairs.Add(1) }
 		go c.RepairReported(t.Context())
 		c.Observe([]ofctl.Update{{Kind: ofctl.FlowRemoved, Flow: flows[0]}, {Kind: ofctl.OwnChange}})
 		time.Sleep(time.Second)
-		if dumps != 0 || repairs != 1 {
-			t.Errorf("%d comparisons and %d repairs for a flow", dumps, repairs)
+		if dumps.Load() != 0 || repairs.Load() != 1 {
+			t.Errorf("%d comparisons and %d repairs for a flow", dumps.Load(), repairs.Load())
 		}
 		for range 100 {
 			c.Observe([]ofctl.Update{{Kind: ofctl.GroupChanged}})
@@ -82,12 +83,12 @@ func TestRepairReported_Whole(t *testing.T) {
 		time.Sleep(time.Second)
 		c.Observe([]ofctl.Update{{Kind: ofctl.GroupChanged}}) // while the comparison goes on
 		time.Sleep(4 * time.Second)
-		if dumps != 1 || repairs != 2 {
-			t.Errorf("%d comparisons and %d repairs for 100 groups", dumps, repairs)
+		if dumps.Load() != 1 || repairs.Load() != 2 {
+			t.Errorf("%d comparisons and %d repairs for 100 groups", dumps.Load(), repairs.Load())
 		}
 		time.Sleep(10 * time.Second)
-		if dumps != 2 {
-			t.Errorf("%d comparisons for groups that changed twice", dumps)
+		if dumps.Load() != 2 {
+			t.Errorf("%d comparisons for groups that changed twice", dumps.Load())
 		}
 	})
 }
@@ -102,15 +103,15 @@ func TestRepairReported_BesideComparison(t *testing.T) {
 			<-end // a switch with many flows
 			return errors.New("the test has ended")
 		}
-		repairs := 0
-		o.repaired = func(*Comparison) { repairs++ }
+		var repairs atomic.Int32
+		o.repaired = func(*Comparison) { repairs.Add(1) }
 		go c.RepairReported(t.Context())
 		c.Observe([]ofctl.Update{{Kind: ofctl.GroupChanged}})
 		time.Sleep(time.Second)
 		c.Observe([]ofctl.Update{{Kind: ofctl.FlowRemoved, Flow: flows[0]}})
 		time.Sleep(time.Second)
-		if repairs != 1 {
-			t.Errorf("%d repairs of a flow within a second, while the switch is compared", repairs)
+		if repairs.Load() != 1 {
+			t.Errorf("%d repairs of a flow within a second, while the switch is compared", repairs.Load())
 		}
 	})
 }
@@ -124,21 +125,21 @@ func TestRepairReported_Failure(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c, o, flows := stubChecker(t)
-				dumps, repaired := 0, false
+				var dumps, repairs atomic.Int32
 				o.session.dump = func(visit func(ofctl.Flow, error) error) error {
-					if dumps++; dumps == 1 && first.Kind == ofctl.GroupChanged {
+					if dumps.Add(1) == 1 && first.Kind == ofctl.GroupChanged {
 						return errors.New("reset by peer")
 					}
 					return visitAll(flows[1:], visit)
 				}
 				o.failures = 1
-				o.repaired = func(*Comparison) { repaired = true }
+				o.repaired = func(*Comparison) { repairs.Add(1) }
 				first.Flow = flows[0]
 				go c.RepairReported(t.Context())
 				c.Observe([]ofctl.Update{first})
 				time.Sleep(3 * failurePause)
-				if !repaired {
-					t.Errorf("after %d comparisons nothing is repaired", dumps)
+				if repairs.Load() == 0 {
+					t.Errorf("after %d comparisons nothing is repaired", dumps.Load())
 				}
 			})
 		})

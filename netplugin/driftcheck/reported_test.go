@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"testing"
 
 	"github.com/flowkeep/flowkeep/internal/wire"
@@ -19,9 +20,17 @@ type stubOwner struct {
 	refused  func(*ofctl.Flow) bool
 	repaired func(*Comparison)
 	failures int // repairs that fail before the others
+
+	one sync.Mutex // runs
 }
 
-func (o *stubOwner) Do(_ context.Context, f func()) error { f(); return nil }
+// Do runs one function at a time, as the goroutine of a real owner does.
+func (o *stubOwner) Do(_ context.Context, f func()) error {
+	o.one.Lock()
+	defer o.one.Unlock()
+	f()
+	return nil
+}
 
 func (o *stubOwner) Session() Session {
 	if o.session == nil {
