@@ -2,44 +2,73 @@ package hostnet
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"slices"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/flowkeep/flowkeep/internal/testkit/netns"
+	"github.com/flowkeep/flowkeep/internal/testkit/slow"
 )
 
-// TestWatch_ReportsChanges makes each change that Setup repairs, and some of other parts of the network.
+// reportLimit is the time within which Watch reports a change, at slowness 1.
+const reportLimit = time.Second
+
+// nftMessage returns the type of a netlink message of nftables.
+func nftMessage(kind uint16) uint16 { return unix.NFNL_SUBSYS_NFTABLES<<8 | kind }
+
+// A watchCase is a change by another program. Watch reports it because of a message of the kernel that has one of the
+// types, or because sysctls differ; with neither it must not report it.
+type watchCase struct {
+	command string
+	types   []uint16
+	sysctls bool
+}
+
+// Commands of watchCases.
+const (
+	otherRoute   = "ip route replace 10.244.2.0/24 via 192.0.2.99 proto static"
+	flushForward = "iptables-nft -A FORWARD -j ACCEPT; iptables-nft -F FORWARD"
+)
+
+// watchCases has each change that Setup repairs, and some of other parts of the network.
+var watchCases = map[string]watchCase{
+	"rule":                   {"ip rule del pref 60", []uint16{unix.RTM_DELRULE}, false},
+	"IPv6 rule":              {"ip -6 rule del pref 100", []uint16{unix.RTM_DELRULE}, false},
+	"route":                  {"ip route del 10.244.2.0/24", []uint16{unix.RTM_DELROUTE}, false},
+	"route replaced":         {otherRoute, []uint16{unix.RTM_NEWROUTE}, false},
+	"Services' table":        {"ip route flush table 102", []uint16{unix.RTM_DELROUTE}, false},
+	"address":                {"ip addr flush dev " + Gateway, []uint16{unix.RTM_DELADDR}, false},
+	"link down":              {"ip link set " + Gateway + " down", []uint16{unix.RTM_NEWLINK}, false},
+	"MTU":                    {"ip link set " + Wire + " mtu 1280", []uint16{unix.RTM_NEWLINK}, false},
+	"neighbour":              {"ip neigh del 169.254.102.1 dev " + Gateway, []uint16{unix.RTM_DELNEIGH}, false},
+	"flush":                  {"nft flush ruleset", []uint16{nftMessage(unix.NFT_MSG_DELTABLE)}, false},
+	"nftables rule":          {"nft flush chain inet flowkeep raw", []uint16{nftMessage(unix.NFT_MSG_DELRULE)}, false},
+	"forwarding":             {"echo 0 >/proc/sys/net/ipv4/conf/" + Wire + "/forwarding", []uint16{unix.RTM_NEWNETCONF}, true},
+	"sysctl":                 {"echo 1 >/proc/sys/net/ipv6/conf/" + Gateway + "/accept_ra", nil, true},
+	"FORWARD drops":          {"iptables-nft -P FORWARD DROP", []uint16{nftMessage(unix.NFT_MSG_NEWCHAIN)}, false},
+	"FORWARD flushed":        {flushForward, []uint16{nftMessage(unix.NFT_MSG_DELRULE)}, false},
+	"another chain":          {"iptables-nft -N OTHER; iptables-nft -A OTHER -j ACCEPT", nil, false},
+	"a pod's link, filter":   {"echo 0 >/proc/sys/net/ipv4/conf/fkp1/rp_filter", []uint16{unix.RTM_NEWNETCONF}, false},
+	"a pod's link, IPv6":     {"echo 0 >/proc/sys/net/ipv6/conf/fkp1/disable_ipv6", []uint16{unix.RTM_NEWROUTE}, false},
+	"a pod's link, down":     {"ip link set fkp1 down", []uint16{unix.RTM_NEWLINK}, false},
+	"another link's address": {"ip addr add 192.0.2.77/24 dev under", nil, false},
+	"another route":          {"ip route add 198.51.100.0/24 dev under", nil, false},
+	"another nftables table": {"nft add table inet other", nil, false},
+	"another link":           {"ip link add other type bridge", nil, false},
+}
+
 func TestWatch_ReportsChanges(t *testing.T) {
-	if sysctlInterval > time.Second/2 { // the promise of a second, without the speed of this machine
+	if sysctlInterval > reportLimit/2 { // the promise of a second, without the speed of this machine
 		t.Errorf("sysctls are read every %s", sysctlInterval)
 	}
-	for name, test := range map[string]struct {
-		command string
-		ours    bool
-	}{
-		"rule":                   {"ip rule del pref 60", true},
-		"IPv6 rule":              {"ip -6 rule del pref 100", true},
-		"route":                  {"ip route del 10.244.2.0/24", true},
-		"route replaced":         {"ip route replace 10.244.2.0/24 via 192.0.2.99 proto static", true},
-		"Services' table":        {"ip route flush table 102", true},
-		"address":                {"ip addr flush dev " + Gateway, true},
-		"link down":              {"ip link set " + Gateway + " down", true},
-		"MTU":                    {"ip link set " + Wire + " mtu 1280", true},
-		"neighbour":              {"ip neigh del 169.254.102.1 dev " + Gateway, true},
-		"flush":                  {"nft flush ruleset", true},
-		"nftables rule":          {"nft flush chain inet flowkeep raw", true},
-		"forwarding":             {"echo 0 >/proc/sys/net/ipv4/conf/" + Wire + "/forwarding", true},
-		"sysctl":                 {"echo 1 >/proc/sys/net/ipv6/conf/" + Gateway + "/accept_ra", true},
-		"FORWARD drops":          {"iptables-nft -P FORWARD DROP", true},
-		"FORWARD flushed":        {"iptables-nft -A FORWARD -j ACCEPT; iptables-nft -F FORWARD", true},
-		"another chain":          {"iptables-nft -N OTHER; iptables-nft -A OTHER -j ACCEPT", false},
-		"a pod's link, filter":   {"echo 0 >/proc/sys/net/ipv4/conf/fkp1/rp_filter", true},
-		"a pod's link, IPv6":     {"echo 0 >/proc/sys/net/ipv6/conf/fkp1/disable_ipv6", true},
-		"a pod's link, down":     {"ip link set fkp1 down", true},
-		"another link's address": {"ip addr add 192.0.2.77/24 dev under", false},
-		"another route":          {"ip route add 198.51.100.0/24 dev under", false},
-		"another nftables table": {"nft add table inet other", false},
-		"another link":           {"ip link add other type bridge", false},
-	} {
+	for name, c := range watchCases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h, cfg := host(t), nodeConfig()
@@ -50,26 +79,14 @@ func TestWatch_ReportsChanges(t *testing.T) {
 				return Setup(cfg)
 			})
 			ctx, cancel := context.WithCancel(t.Context())
-			changed, ended := make(chan struct{}, 100), make(chan error, 1)
+			changed, ended := make(chan time.Time, 100), make(chan error, 1)
 			go h.Do(func() {
-				ended <- Watch(ctx, func() bool { return true }, func() { changed <- struct{}{} }, slog.New(slog.DiscardHandler))
+				report := func() { changed <- time.Now() }
+				ended <- Watch(ctx, func() bool { return true }, report, slog.New(slog.DiscardHandler))
 			})
 			<-changed                     // it has subscribed
 			drain(changed, 3*time.Second) // messages about the links that were made
-			in(t, h, func() error { shell(t, test.command); return nil })
-			if test.ours {
-				select {
-				case <-changed: // the kernel's message, or the next read of the sysctls
-				case <-time.After(time.Minute):
-					t.Error("not reported")
-				}
-			} else {
-				select {
-				case <-changed:
-					t.Error("reported, though nothing of Flowkeep's changed")
-				case <-time.After(2 * sysctlInterval / 3):
-				}
-			}
+			c.expect(t, h, changed)
 			cancel()
 			if err := <-ended; err != nil {
 				t.Error(err)
@@ -78,8 +95,100 @@ func TestWatch_ReportsChanges(t *testing.T) {
 	}
 }
 
+// expect runs the command, and compares what Watch reports with what the change is to cause.
+func (c *watchCase) expect(t *testing.T, h *netns.Namespace, changed <-chan time.Time) {
+	t.Helper()
+	messages := listen(t, h)
+	timers := slow.WatchTimers()
+	in(t, h, func() error { shell(t, c.command); return nil })
+	made := time.Now()
+	if len(c.types) == 0 && !c.sysctls {
+		select {
+		case <-changed:
+			t.Error("reported, though nothing of Flowkeep's changed")
+		case <-time.After(2 * sysctlInterval / 3):
+		}
+		timers.Stop()
+		return
+	}
+	var at time.Time
+	select {
+	case at = <-changed:
+	case <-time.After(time.Minute):
+		t.Error("not reported")
+	}
+	if took, limit := at.Sub(made), slow.Stretch(reportLimit)+timers.Stop(); took > limit {
+		t.Errorf("LATE reported after %v, limit %v", took, limit)
+	}
+	c.expectCause(t, h, messages)
+}
+
+// expectCause fails the test unless the change itself is a reason for a report: Watch may have reported another one.
+func (c *watchCase) expectCause(t *testing.T, h *netns.Namespace, messages func() []uint16) {
+	t.Helper()
+	in(t, h, func() error {
+		if c.sysctls && !SysctlsDiffer(true) {
+			t.Error("the sysctls do not differ")
+		}
+		return nil
+	})
+	got := messages()
+	for _, want := range c.types {
+		if !slices.Contains(got, want) {
+			t.Errorf("no message of type %d concerns Setup, only %d", want, got)
+		}
+	}
+}
+
+// listen subscribes to the messages that Watch subscribes to. Messages takes those that the kernel has sent until then,
+// and returns the types of those that concern Setup.
+func listen(t *testing.T, h *netns.Namespace) (messages func() []uint16) {
+	t.Helper()
+	var routes, filters *nl.NetlinkSocket
+	var links *netlink.Handle
+	in(t, h, func() (err error) {
+		if routes, err = subscribe(unix.NETLINK_ROUTE, routeGroups...); err != nil {
+			return err
+		}
+		if filters, err = subscribe(unix.NETLINK_NETFILTER, unix.NFNLGRP_NFTABLES); err != nil {
+			return err
+		}
+		links, err = netlink.NewHandle(unix.NETLINK_ROUTE)
+		return err
+	})
+	return func() []uint16 {
+		defer routes.Close()
+		defer filters.Close()
+		defer links.Close()
+		concerns := func(m *syscall.NetlinkMessage) bool { return concernsRoutes(links, m) }
+		return append(typesOf(t, routes, concerns), typesOf(t, filters, concernsNftables)...)
+	}
+}
+
+// typesOf empties a socket, and returns the types of the messages that a filter lets pass.
+func typesOf(t *testing.T, s *nl.NetlinkSocket, concerns messageFilter) (types []uint16) {
+	t.Helper()
+	if err := s.SetReceiveTimeout(&unix.Timeval{Usec: 1000}); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		messages, _, err := s.Receive()
+		if errors.Is(err, unix.EAGAIN) {
+			return types
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range messages {
+			if concerns(&messages[i]) {
+				types = append(types, messages[i].Header.Type)
+			}
+		}
+	}
+}
+
 // drain empties a channel until nothing comes for a while.
-func drain(c <-chan struct{}, quiet time.Duration) {
+func drain(c <-chan time.Time, quiet time.Duration) {
 	for {
 		select {
 		case <-c:
