@@ -2,7 +2,6 @@ package hostnet
 
 import (
 	"fmt"
-	"os/exec"
 	"regexp"
 	"strings"
 )
@@ -25,7 +24,7 @@ var ruleHandle = regexp.MustCompile(`comment "` + forwardMark + `" # handle (\d+
 // forwardChain returns the chain FORWARD of a family as nft lists it, and the handles of Flowkeep's rules there. It is
 // empty where iptables-nft has not made it.
 func forwardChain(family string) (listing string, handles []string) {
-	out, err := exec.Command("nft", "-a", "-s", "list", "chain", family, "filter", "FORWARD").Output()
+	out, err := runNft("", "-a", "-s", "list", "chain", family, "filter", "FORWARD")
 	if err != nil {
 		return "", nil
 	}

@@ -1,10 +1,8 @@
 package hostnet
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
-	"os/exec"
 	"slices"
 	"strings"
 
@@ -381,68 +379,4 @@ func ownAddrs(addrs []netip.Addr) (four, six []string) {
 
 func mac(m [6]byte) string {
 	return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", m[0], m[1], m[2], m[3], m[4], m[5])
-}
-
-// Kept has the rules that were set and their listing by nft(8), so that they are set again only after a change by
-// another program: some datagrams can be lost meanwhile. It is not safe for concurrent use.
-type Kept struct{ text, listing string }
-
-// applyNftables sets the tables in one transaction, unless they are unchanged since the last time.
-func applyNftables(cfg *Config) error {
-	text := ruleset(cfg)
-	if k := cfg.Kept; k != nil && k.text == text && k.listing == listing() {
-		return nil
-	}
-	if err := nft(text); err != nil {
-		return err
-	}
-	cfg.changed("nftables", "flowkeep")
-	if cfg.Kept != nil {
-		*cfg.Kept = Kept{text, listing()}
-	}
-	return nil
-}
-
-// listing returns both tables without counters and set elements, or "" if they cannot be listed.
-func listing() string {
-	var all strings.Builder
-	for _, family := range []string{"arp", "inet"} {
-		out, err := exec.Command("nft", "-s", "-t", "list", "table", family, "flowkeep").Output()
-		if err != nil {
-			return ""
-		}
-		all.Write(out)
-	}
-	return all.String()
-}
-
-func deleteNftables() error {
-	return nft(
-		"add table arp flowkeep\ndelete table arp flowkeep\nadd table inet flowkeep\ndelete table inet flowkeep\n")
-}
-
-func nft(text string) error {
-	cmd := exec.Command("nft", "-f", "-")
-	cmd.Stdin = strings.NewReader(text)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		if errors.Is(err, exec.ErrNotFound) {
-			return errors.New("the program nft is missing: install nftables")
-		}
-		return fmt.Errorf("nft: %w: %s", err, strings.TrimSpace(string(out)))
-	}
-	return nil
-}
-
-// nftTables returns the names of Flowkeep's existing tables.
-func nftTables() (names []string, err error) {
-	out, err := exec.Command("nft", "list", "tables").Output()
-	if err != nil {
-		return nil, fmt.Errorf("list nftables: %w", err)
-	}
-	for line := range strings.Lines(string(out)) {
-		if f := strings.Fields(line); len(f) == 3 && f[2] == "flowkeep" && (f[1] == "arp" || f[1] == "inet") {
-			names = append(names, "nftables "+strings.Join(f, " "))
-		}
-	}
-	return names, nil
 }

@@ -1,0 +1,160 @@
+package hostnet
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxWrites is how often applyNftables writes the tables before it returns an error: other programs flush the ruleset
+// twice in a row.
+const maxWrites = 4
+
+// ErrNftablesChange is returned where another program changed Flowkeep's tables after each write.
+var ErrNftablesChange = errors.New("another program keeps changing the nftables tables of Flowkeep: stop it, " +
+	"or have it leave the tables arp flowkeep and inet flowkeep alone")
+
+// Kept has a ruleset and its listing by nft(8), so that the tables are written only after a change by another program:
+// some datagrams can be lost meanwhile. It is not safe for concurrent use.
+type Kept struct{ text, listing string }
+
+// of returns the listing of a ruleset. It is never read from the node's own tables: another program may have changed
+// those at any time after a write.
+func (k *Kept) of(text string) (listing string, err error) {
+	if k.listing != "" && k.text == text {
+		return k.listing, nil
+	}
+	if listing, err = listingOf(text); err != nil {
+		return "", err
+	}
+	*k = Kept{text, listing}
+	return listing, nil
+}
+
+// applyNftables sets the tables, each time in one transaction, until their listing is that of the ruleset.
+func applyNftables(cfg *Config) error {
+	text := ruleset(cfg)
+	if cfg.Kept == nil {
+		return writeNftables(cfg, text)
+	}
+	want, err := cfg.Kept.of(text)
+	if err != nil { // the tables are needed, also where they cannot be compared
+		return cmp.Or(writeNftables(cfg, text), err)
+	}
+	for range maxWrites {
+		if have, err := list(); err == nil && have == want {
+			return nil
+		}
+		if err := writeNftables(cfg, text); err != nil {
+			return err
+		}
+	}
+	if have, err := list(); err != nil || have != want {
+		return errors.Join(ErrNftablesChange, err)
+	}
+	return nil
+}
+
+func writeNftables(cfg *Config, text string) error {
+	if err := nft(text); err != nil {
+		return err
+	}
+	cfg.changed("nftables", "flowkeep")
+	return nil
+}
+
+// listingOf returns the listing of a ruleset in a network namespace of its own, where no other program changes it.
+func listingOf(text string) (listing string, err error) {
+	if unshareErr := unshared(func() {
+		if err = nft(text); err == nil {
+			listing, err = list()
+		}
+	}); unshareErr != nil {
+		return "", unshareErr
+	}
+	if err != nil {
+		return "", fmt.Errorf("list the nftables tables of a ruleset: %w", err)
+	}
+	return listing, nil
+}
+
+// unshared calls f in a new network namespace, on a thread that ends with it. It is never the process's first thread:
+// /proc/self/net shows the namespace of that one.
+func unshared(f func()) (err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			err = unshared(f)
+			runtime.UnlockOSThread()
+			return
+		}
+		if err = unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			err = fmt.Errorf("create a network namespace for nft: %w", err)
+			return
+		}
+		f()
+	}()
+	<-done
+	return err
+}
+
+// list returns both tables without counters and set elements.
+func list() (string, error) {
+	var all strings.Builder
+	for _, family := range []string{"arp", "inet"} {
+		out, err := runNft("", "-s", "-t", "list", "table", family, "flowkeep")
+		if err != nil {
+			return "", err
+		}
+		all.Write(out)
+	}
+	return all.String(), nil
+}
+
+func deleteNftables() error {
+	return nft(
+		"add table arp flowkeep\ndelete table arp flowkeep\nadd table inet flowkeep\ndelete table inet flowkeep\n")
+}
+
+func nft(text string) error {
+	_, err := runNft(text, "-f", "-")
+	return err
+}
+
+// runNft runs nft(8), and returns its output. Tests replace it.
+var runNft = func(input string, args ...string) ([]byte, error) {
+	var problem strings.Builder
+	cmd := exec.Command("nft", args...)
+	cmd.Stdin, cmd.Stderr = strings.NewReader(input), &problem
+	out, err := cmd.Output()
+	if errors.Is(err, exec.ErrNotFound) {
+		return nil, errors.New("the program nft is missing: install nftables")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("nft: %w: %s", err, strings.TrimSpace(problem.String()+string(out)))
+	}
+	return out, nil
+}
+
+// nftTables returns the names of Flowkeep's existing tables.
+func nftTables() (names []string, err error) {
+	out, err := runNft("", "list", "tables")
+	if err != nil {
+		return nil, fmt.Errorf("list nftables: %w", err)
+	}
+	for line := range strings.Lines(string(out)) {
+		f := strings.Fields(line)
+		if len(f) == 3 && f[2] == "flowkeep" && slices.Contains([]string{"arp", "inet"}, f[1]) {
+			names = append(names, "nftables "+strings.Join(f, " "))
+		}
+	}
+	return names, nil
+}
