@@ -8,12 +8,15 @@ import "fmt"
 //
 // A packet that a pod sent to a Service comes by the gateway, and goes back by it once it was translated. So does the
 // translated packet to a node port. What comes by the gateway without a translation would circulate between the bridge
-// and the node until its TTL ends. Of the node's own addresses a pod reaches only the gateway's this way.
+// and the node until its TTL ends: so would a packet without an entry of conntrack, which has no status to match, such
+// as a RST or an ICMP error of a connection that ended. No rule of Flowkeep's leaves packets of the gateway untracked.
+// Of the node's own addresses a pod reaches only the gateway's this way.
 func serviceGuard(cfg *Config) []chain {
 	forward := chain{name: "service-forward", hook: "type filter hook forward priority filter + 10; policy accept;"}
 	input := chain{name: "service-input", hook: "type filter hook input priority filter + 10; policy accept;"}
 	forward.rules = append(forward.rules,
 		fmt.Sprintf("iifname %q meta mark & %#x == %#[2]x oifname != %[3]q drop", Wire, translatedMark, Gateway),
+		fmt.Sprintf("iifname %q oifname %[1]q ct state invalid,untracked drop", Gateway),
 		fmt.Sprintf("iifname %q oifname %[1]q ct status & dnat == 0 drop", Gateway))
 	for _, c := range []*chain{&forward, &input} {
 		c.rules = append(c.rules, translatedHere(cfg)...)
