@@ -8,7 +8,9 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/flowkeep/flowkeep/internal/rtnl"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // sealed returns the sysctls by which the node's stack takes nothing from its end of a pod's link, by path below
@@ -44,25 +46,27 @@ func sealLink(ifName string) (wrote bool, err error) {
 }
 
 // setUp sets a link up, and reports whether it was down.
-func setUp(ifName string) (wrote bool, err error) {
-	link, err := netlink.LinkByName(ifName)
-	if err != nil || link.Attrs().Flags&net.FlagUp != 0 {
-		return false, err
+func setUp(link netlink.Link) (wrote bool, err error) {
+	if link.Attrs().Flags&net.FlagUp != 0 {
+		return false, nil
 	}
 	return true, netlink.LinkSetUp(link)
 }
 
-// SealLinks sets pods' links up and keeps the node's stack from taking their packets, where another program has changed
-// that. It returns the names of links that it changed.
+// SealLinks sets pods' links up, removes their addresses on the node, and keeps the node's stack from taking their
+// packets, where another program has changed that. It returns the names of links that it changed.
 func (m *Manager) SealLinks() (changed []string, err error) {
 	var errs []error
+	addresses, err := addressesByLink()
+	if err != nil {
+		errs = append(errs, err)
+	}
 	for _, e := range m.List() {
 		if linkGone(&e) {
 			continue
 		}
-		wrote, err := sealLink(e.HostIfName)
-		up, upErr := setUp(e.HostIfName)
-		if err = errors.Join(err, upErr); wrote || up {
+		wrote, err := restoreLink(e.HostIfName, addresses)
+		if wrote {
 			changed = append(changed, e.HostIfName)
 		}
 		if err != nil && !linkGone(&e) {
@@ -70,4 +74,42 @@ func (m *Manager) SealLinks() (changed []string, err error) {
 		}
 	}
 	return changed, errors.Join(errs...)
+}
+
+// restoreLink seals a link and sets it up, and reports whether it was otherwise.
+func restoreLink(name string, addresses map[int][]netlink.Addr) (wrote bool, err error) {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return false, err
+	}
+	removed, removeErr := removeAddresses(link, addresses[link.Attrs().Index])
+	sealed, sealErr := sealLink(name)
+	up, upErr := setUp(link)
+	return removed || sealed || up, errors.Join(removeErr, sealErr, upErr)
+}
+
+// addressesByLink returns the addresses of this network namespace by interface index.
+func addressesByLink() (map[int][]netlink.Addr, error) {
+	list, err := rtnl.Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	out := map[int][]netlink.Addr{}
+	for _, a := range list {
+		out[a.LinkIndex] = append(out[a.LinkIndex], a)
+	}
+	return out, nil
+}
+
+// removeAddresses removes addresses of a pod's link: reverse path filtering would accept sources of their subnets
+// (RFC 3704, 2.2). The kernel removes the subnets' routes with them.
+func removeAddresses(link netlink.Link, list []netlink.Addr) (wrote bool, err error) {
+	for i := range list {
+		err := netlink.AddrDel(link, &list[i])
+		if err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) { // it is gone meanwhile
+			return wrote, fmt.Errorf("remove address %s from %s: %w", list[i].IPNet, link.Attrs().Name, err)
+		}
+		wrote = true
+	}
+	return wrote, nil
 }

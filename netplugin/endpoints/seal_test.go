@@ -210,3 +210,38 @@ func TestPodsLink_IsSealedWithoutNftables(t *testing.T) {
 		}
 	}
 }
+
+// TestSealLinks_RemovesAddresses adds an address to the node's end of a pod's link: the node then takes packets with a
+// source of that subnet, until SealLinks has removed it.
+func TestSealLinks_RemovesAddresses(t *testing.T) {
+	n := newSealedNode(t)
+	name := n.endpoint.HostIfName
+	const source = "203.0.113.9"
+	if n.takes(source, "192.0.2.11", 0) {
+		t.Fatal("the node takes packets from a sealed link")
+	}
+	n.node.Do(func() {
+		for _, address := range []string{"203.0.113.1/24", "203.0.113.2/24"} {
+			if out, err := exec.Command("ip", "addr", "add", address, "dev", name).CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+		}
+	})
+	if !n.takes(source, "192.0.2.11", time.Minute) {
+		t.Error("the node takes nothing by a link with an address: this test shows nothing")
+	}
+	n.node.Do(func() {
+		for _, want := range [][]string{{name}, nil} {
+			if changed, err := n.SealLinks(); err != nil || !slices.Equal(changed, want) {
+				t.Errorf("SealLinks changed %v: %v, want %v", changed, err, want)
+			}
+		}
+		out, err := exec.Command("ip", "-o", "addr", "show", "dev", name).CombinedOutput()
+		if err != nil || len(out) > 0 {
+			t.Errorf("addresses of the link: %s (%v)", out, err)
+		}
+	})
+	if n.takes(source, "192.0.2.11", 0) {
+		t.Error("the node takes packets after the address was removed")
+	}
+}
