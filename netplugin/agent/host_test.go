@@ -172,7 +172,7 @@ func TestNetworkProblems(t *testing.T) {
 
 func hasRoute(routes []netlink.Route, cidr string) bool {
 	for _, r := range routes {
-		if r.Dst != nil && r.Dst.String() == cidr {
+		if r.Gw != nil && r.Dst != nil && r.Dst.String() == cidr {
 			return true
 		}
 	}
@@ -222,7 +222,7 @@ func TestKeepHost_Ways(t *testing.T) {
 
 func routeVia(routes []netlink.Route, cidr string) string {
 	for _, r := range routes {
-		if r.Dst != nil && r.Dst.String() == cidr {
+		if r.Gw != nil && r.Dst != nil && r.Dst.String() == cidr {
 			return r.Gw.String()
 		}
 	}

@@ -112,30 +112,36 @@ func prefixOf(r *netlink.Route) (netip.Prefix, bool) {
 	return netip.PrefixFrom(a.Unmap(), ones), ok
 }
 
-// routed returns the routes to other nodes' pods that this node can have: of those in the same segment.
-func routed(cfg *Config) (out []netlink.Route, nodes []claim, err error) {
+// routed returns the routes to other nodes' pods that this node can have: of those in the same segment. It also returns
+// the pod CIDRs of nodes in other segments.
+func routed(cfg *Config) (out []peerRoute, offLink map[netip.Prefix]bool, err error) {
 	near, err := connected()
 	if err != nil {
 		return nil, nil, err
 	}
+	offLink = map[netip.Prefix]bool{}
 	for _, c := range usable(cfg) {
 		switch {
 		case !cfg.isRouted(c.node):
 		case c.problem != "":
 			cfg.leave(&c, LeftConflict, c.problem)
 		case !c.hop.IsValid():
-			cfg.leave(&c, LeftNoAddress, "the Node has no InternalIP of this family")
+			cfg.leave(&c, LeftNoAddress, "the Node has no InternalIP of this family: packets there are discarded; "+
+				"give the kubelet addresses of both families by --node-ip")
 		case !slices.ContainsFunc(near, func(s segment) bool { return s.prefix.Contains(c.hop) }):
+			offLink[c.cidr] = true
 			cfg.leave(&c, LeftOffLink, fmt.Sprintf("%s is in another segment", c.hop))
 		default:
-			nodes = append(nodes, c)
-			out = append(out, netlink.Route{
-				Table:    unix.RT_TABLE_MAIN,
-				Dst:      ipNet(c.cidr),
-				Gw:       c.hop.AsSlice(),
-				Protocol: protocolFlowkeep,
+			out = append(out, peerRoute{
+				Route: netlink.Route{
+					Table:    unix.RT_TABLE_MAIN,
+					Dst:      ipNet(c.cidr),
+					Gw:       c.hop.AsSlice(),
+					Protocol: protocolFlowkeep,
+				},
+				claim: &c,
 			})
 		}
 	}
-	return out, nodes, nil
+	return out, offLink, nil
 }

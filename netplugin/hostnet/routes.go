@@ -6,23 +6,33 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/flowkeep/flowkeep/internal/rtnl"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
+// peerRoute is a route to another node's pods.
+type peerRoute struct {
+	netlink.Route
+	claim *claim // nil: an error about the route is one of this node
+}
+
 // routes sets the routes to the node's own pods and to those of other nodes. A route to another node that the kernel
 // does not take is left out: no Node object keeps this node from working.
 func routes(gw netlink.Link, cfg *Config) error {
 	own := ownRoutes(gw, cfg)
-	others, nodes, err := otherRoutes(gw, cfg)
+	others, err := otherRoutes(gw, cfg)
 	if err != nil {
 		return err
 	}
 	wanted := map[string]bool{}
-	for _, r := range slices.Concat(own, others) {
-		wanted[routeKey(&r)] = true
+	for i := range own {
+		wanted[routeKey(&own[i])] = true
+	}
+	for i := range others {
+		wanted[routeKey(&others[i].Route)] = true
 	}
 	if err := removeRoutes(func(r *netlink.Route) bool {
 		keep := wanted[routeKey(r)] && r.Protocol == protocolFlowkeep
@@ -41,11 +51,23 @@ func routes(gw netlink.Link, cfg *Config) error {
 	for i := range own {
 		errs = append(errs, replaceRoute(cfg, &own[i], have))
 	}
+	return errors.Join(append(errs, setPeerRoutes(cfg, others, have))...)
+}
+
+// setPeerRoutes sets the routes to other nodes' pods, and reports each claim that the kernel took no route for, once.
+func setPeerRoutes(cfg *Config, others []peerRoute, have []netlink.Route) error {
+	var errs []error
+	left := map[netip.Prefix]bool{}
 	for i := range others {
-		if err := replaceRoute(cfg, &others[i], have); err != nil && i >= len(nodes) {
+		r := &others[i]
+		switch err := replaceRoute(cfg, &r.Route, have); {
+		case err == nil:
+		case r.claim == nil:
 			errs = append(errs, err)
-		} else if err != nil {
-			cfg.leave(&nodes[i], LeftRefused, err.Error())
+		case isUnreachable(&r.Route) && errors.Is(err, unix.EOPNOTSUPP): // a kernel without IPv6 sends none
+		case !left[r.claim.cidr]:
+			left[r.claim.cidr] = true
+			cfg.leave(r.claim, LeftRefused, err.Error())
 		}
 	}
 	return errors.Join(errs...)
@@ -65,22 +87,29 @@ func replaceRoute(cfg *Config, want *netlink.Route, have []netlink.Route) error 
 }
 
 // routeKey names the place of a route: the kernel has one at each, of each type.
-func routeKey(r *netlink.Route) string { return fmt.Sprint(r.Table, r.Dst, isBlackhole(r)) }
+func routeKey(r *netlink.Route) string { return fmt.Sprint(r.Table, r.Dst, discards(r)) }
 
 func routeName(r *netlink.Route) string {
-	name := fmt.Sprintf("%s in table %d", r.Dst, r.Table)
-	if isBlackhole(r) {
-		return "blackhole " + name
-	}
-	return name
+	return strings.TrimSpace(fmt.Sprintf("%s %s in table %d", discards(r), r.Dst, r.Table))
 }
 
-func isBlackhole(r *netlink.Route) bool { return r.Type == unix.RTN_BLACKHOLE }
+// discards returns the type of a route that discards packets as ip-route(8) names it, or an empty string.
+func discards(r *netlink.Route) string {
+	switch r.Type {
+	case unix.RTN_BLACKHOLE:
+		return "blackhole"
+	case unix.RTN_UNREACHABLE:
+		return "unreachable"
+	}
+	return ""
+}
+
+func isUnreachable(r *netlink.Route) bool { return r.Type == unix.RTN_UNREACHABLE }
 
 // sameRoute reports whether a route is there as it is wanted. What the kernel chose by itself counts for nothing.
 func sameRoute(have, want *netlink.Route) bool {
 	onlink := func(r *netlink.Route) bool { return r.Flags&int(netlink.FLAG_ONLINK) != 0 }
-	return have.Table == want.Table && isBlackhole(have) == isBlackhole(want) && have.Dst != nil &&
+	return have.Table == want.Table && discards(have) == discards(want) && have.Dst != nil &&
 		have.Dst.String() == want.Dst.String() && have.Gw.Equal(want.Gw) && have.Src.Equal(want.Src) &&
 		have.Scope == want.Scope && onlink(have) == onlink(want) &&
 		(want.LinkIndex == 0 || have.LinkIndex == want.LinkIndex)
@@ -127,9 +156,8 @@ func ownRoutes(gw netlink.Link, cfg *Config) (out []netlink.Route) {
 	return out
 }
 
-// otherRoutes returns the routes to other nodes' pods. Of the first, those to nodes in this one's segments, it
-// returns of which node each is.
-func otherRoutes(gw netlink.Link, cfg *Config) (out []netlink.Route, nodes []claim, err error) {
+// otherRoutes returns the routes to other nodes' pods, those that discard packets first.
+func otherRoutes(gw netlink.Link, cfg *Config) (out []peerRoute, err error) {
 	if cfg.Tunnelled {
 		for _, c := range usable(cfg) {
 			switch {
@@ -141,29 +169,59 @@ func otherRoutes(gw netlink.Link, cfg *Config) (out []netlink.Route, nodes []cla
 			}
 		}
 	}
+	var byNetwork map[netip.Prefix]bool
 	if !cfg.Tunnelled || cfg.mixed() {
-		if out, nodes, err = routed(cfg); err != nil {
-			return nil, nil, err
+		if out, byNetwork, err = routed(cfg); err != nil {
+			return nil, err
 		}
 	}
-	if cfg.Tunnelled {
+	if cfg.Tunnelled { // the network need not know pods
+		byNetwork = nil
 		out = append(out, tunnelRoutes(gw, cfg)...)
 	}
-	return out, nodes, nil
+	return append(unreachables(cfg, byNetwork), out...), nil
+}
+
+// unreachables returns a route behind all others to each pod CIDR of another node, but for those that are left to the
+// routes of the network: without a route of its own a packet to a pod would leave by the node's default route, with the
+// pod's address. There is none to the cluster CIDRs: they may hold addresses of nodes and pods that the network routes.
+func unreachables(cfg *Config, byNetwork map[netip.Prefix]bool) (out []peerRoute) {
+	for _, c := range usable(cfg) {
+		if c.problem != "" || byNetwork[c.cidr] {
+			continue
+		}
+		out = append(out, peerRoute{
+			Route: netlink.Route{
+				Family:   familyOf(c.cidr.Addr()),
+				Table:    unix.RT_TABLE_MAIN,
+				Dst:      ipNet(c.cidr),
+				Type:     unix.RTN_UNREACHABLE,
+				Priority: lastMetric,
+				Protocol: protocolFlowkeep,
+			},
+			claim: &c,
+		})
+	}
+	return out
 }
 
 // tunnelRoutes lead into the bridge, with the address that the node would have on the way to the other node.
-func tunnelRoutes(gw netlink.Link, cfg *Config) (out []netlink.Route) {
+func tunnelRoutes(gw netlink.Link, cfg *Config) (out []peerRoute) {
 	for _, p := range Peers(cfg) {
 		if cfg.isRouted(p.Node) {
 			continue
 		}
 		for _, cidr := range p.PodCIDRs {
 			hop, src := serviceNextHop[familyOf(cidr.Addr())], sourceFor(cfg, cidr.Addr().Is4())
-			out = append(out,
-				netlink.Route{LinkIndex: gw.Attrs().Index, Table: unix.RT_TABLE_MAIN, Dst: ipNet(cidr),
-					Gw: net.IP(hop.AsSlice()), Src: net.IP(src.AsSlice()),
-					Flags: int(netlink.FLAG_ONLINK), Protocol: protocolFlowkeep})
+			out = append(out, peerRoute{Route: netlink.Route{
+				LinkIndex: gw.Attrs().Index,
+				Table:     unix.RT_TABLE_MAIN,
+				Dst:       ipNet(cidr),
+				Gw:        net.IP(hop.AsSlice()),
+				Src:       net.IP(src.AsSlice()),
+				Flags:     int(netlink.FLAG_ONLINK),
+				Protocol:  protocolFlowkeep,
+			}})
 		}
 	}
 	return out

@@ -70,7 +70,7 @@ func TestSetup_RoutedPeerThatIsNotOnLink(t *testing.T) {
 	if fmt.Sprint(left) != "[node2 10.244.2.0/24 off_link]" {
 		t.Errorf("left out: %v", left)
 	}
-	if now := picture(t, h); strings.Contains(now, "10.244.2.0/24 via") {
+	if now := picture(t, h); strings.Contains(now, "10.244.2.0/24 via 203") {
 		t.Errorf("a route:\n%s", now)
 	}
 }
