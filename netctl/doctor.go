@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/flowkeep/flowkeep/api/wellknown"
 	"github.com/flowkeep/flowkeep/netctl/apiserver"
 	"github.com/flowkeep/flowkeep/netctl/doctor"
 	"github.com/flowkeep/flowkeep/netctl/doctor/look"
@@ -96,6 +97,8 @@ func doctorNodeCommand(o *options) *cobra.Command {
 	f.StringVar(&l.CNIConfDir, "cni-conf-dir", "/etc/cni/net.d", "directory where the container runtime finds CNI configurations")
 	f.StringVar(&l.CNIBinDir, "cni-bin-dir", "/opt/cni/bin", "directory where the container runtime finds CNI plugins")
 	f.StringVar(&l.OVSRunDir, "ovs-run-dir", "/var/run/openvswitch", "directory of Open vSwitch's sockets")
+	f.IntVar(&l.ServiceTable, "service-table", wellknown.ServiceTable, "netplugin's flag of this name")
+	f.IntVar(&l.RulePriority, "rule-priority", wellknown.RulePriority, "netplugin's flag of this name")
 	f.StringVar(&l.TrafficMode, "traffic-mode", "route",
 		"how pods of different nodes are to reach each other: route, geneve or auto")
 	f.StringSliceVar(&l.Peers, "peer", nil, "addresses of other nodes, whose ways are looked at; default: that of the default gateway")

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -64,7 +65,7 @@ func TestNodeStatePlan_RefusesWhatNativeRefuses(t *testing.T) {
 		if c.Plan == "none" {
 			continue
 		}
-		_, err := w.tryState(t, strings.ReplaceAll(c.Desired, "SERVICES", "102"))
+		_, err := w.tryState(t, strings.ReplaceAll(c.Desired, "SERVICES", strconv.Itoa(wellknown.ServiceTable)))
 		if err == nil {
 			t.Errorf("%s: is not refused", c.Desired)
 			continue

@@ -11,6 +11,7 @@ import (
 
 	"github.com/flowkeep/flowkeep/internal/process"
 	"github.com/flowkeep/flowkeep/netplugin/agent"
+	"github.com/flowkeep/flowkeep/netplugin/hostnet"
 	"github.com/flowkeep/flowkeep/ofctl/dptype"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
@@ -59,6 +60,9 @@ func rootCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if err := cfg.Numbers.Check(); err != nil {
+				return err
+			}
 			process.LimitMemory(log)
 			cfg.Logger, cfg.Self = log, &process.Self{Log: ring, Flags: process.FlagsOf(cmd.Flags())}
 			if cfg.DatapathType, err = dptype.Choose(cfg.DatapathType, log); err != nil {
@@ -102,6 +106,10 @@ func addFlags(cmd *cobra.Command, cfg *agent.Config, certs *certificateFlags) {
 	f.StringSliceVar(&cfg.ServiceCIDRs, "service-cidrs", nil, "CIDRs of Services (the API server's --service-cluster-ip-range)")
 	f.StringSliceVar(&cfg.NonMasquerade, "non-masquerade-cidrs", nil, "CIDRs outside the cluster to which pods "+
 		"send with their own addresses; the network has to know which node has which pod CIDR")
+	f.IntVar(&cfg.Numbers.Table, "service-table", hostnet.DefaultNumbers.Table, "routing table of pods' packets to "+
+		"Services on this node, which no other program may use; nodes may differ")
+	f.IntVar(&cfg.Numbers.Priority, "rule-priority", hostnet.DefaultNumbers.Priority, "priority of the first of the "+
+		"node's policy rules; others are 10, 11 and 50 behind it, and no other program's rule may have any of them")
 	f.StringVar(&cfg.TrafficMode, "traffic-mode", agent.TrafficRoute, "how pods of different nodes reach each other: "+
 		"route (the network routes pod CIDRs to nodes), geneve (tunnels between the nodes) or auto (a route to each node that is on-link, "+
 		"a tunnel to others); the same on all nodes")

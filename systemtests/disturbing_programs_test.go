@@ -86,11 +86,6 @@ kill $!
 wait $! || true
 ' 2>&1`
 
-// foreignRoutes are another program's, in Flowkeep's table.
-const foreignRoutes = `link=$(ip -o route show default | sed 's/.* dev \([^ ]*\).*/\1/')
-ip route add 10.0.0.0/8 dev $link table 102
-ip -6 route add fd00::/16 dev $link table 102`
-
 // trafficControl adds queues and filters, as a program that bounds bandwidth does; everything passes them. Both kinds are
 // in small kernels too.
 const trafficControl = `for l in fk-gw fk-wire $(ls /sys/class/net | grep ^fkp); do

@@ -90,6 +90,8 @@ const (
 	NetworkAddress = "address"
 	// NetworkFirewall: iptables-legacy drops what the node that reports it forwards for pods.
 	NetworkFirewall = "firewall"
+	// NetworkNumbers: another program on the node that reports it uses a routing table or a rule's priority of netplugin.
+	NetworkNumbers = "numbers"
 	// NetworkPeer: the podCIDR of another Node has no route.
 	NetworkPeer = "peer"
 	// NetworkOffLink: another Node is in another segment, so that the network must route its podCIDR.
@@ -97,7 +99,14 @@ const (
 )
 
 // NetworkKinds are all kinds.
-var NetworkKinds = []string{NetworkCIDRs, NetworkAddress, NetworkFirewall, NetworkPeer, NetworkOffLink}
+var NetworkKinds = []string{
+	NetworkCIDRs,
+	NetworkAddress,
+	NetworkFirewall,
+	NetworkNumbers,
+	NetworkPeer,
+	NetworkOffLink,
+}
 
 // NetworkProblem is something of the cluster's network that is not right, as a node sees it.
 type NetworkProblem struct {

@@ -22,10 +22,11 @@ const (
 	EventClusterCIDRs     EventReason = "FlowkeepClusterCIDRs"
 	EventNodeAddress      EventReason = "FlowkeepNodeAddress"
 	EventFirewall         EventReason = "FlowkeepFirewall"
+	EventNumberTaken      EventReason = "FlowkeepNumberTaken"
 	EventNoRoute          EventReason = "FlowkeepNoRoute"
 )
 
-// ConditionNetworkProblem is a condition of Nodes that netmaster writes, with one of the last four reasons above and the
+// ConditionNetworkProblem is a condition of Nodes that netmaster writes, with one of the last five reasons above and the
 // Event's message.
 const ConditionNetworkProblem = "FlowkeepNetworkProblem"
 
@@ -109,6 +110,10 @@ var Events = []Event{
 		"The chain FORWARD of iptables-legacy drops packets of the node's pods. netplugin is not ready there. The " +
 			"Node has the condition FlowkeepNetworkProblem too.",
 		"[Troubleshooting](../troubleshooting.md#iptables-legacy-drops-pods-packets)."},
+	{EventNumberTaken, true, "Node", "v1", NetmasterEvents,
+		"Another program on the node uses a routing table or the priority of a policy rule that Flowkeep uses. The Node " +
+			"has the condition FlowkeepNetworkProblem too.",
+		"[Troubleshooting](../troubleshooting.md#another-program-uses-a-number-of-flowkeeps)."},
 	{EventNoRoute, true, "Node", "v1", NetmasterEvents,
 		"Other nodes have no route to the Node's podCIDR. The Node has the condition FlowkeepNetworkProblem too.",
 		"[Troubleshooting](../troubleshooting.md#a-nodes-pods-have-no-route)."},

@@ -8,8 +8,12 @@ const (
 	PodLinkPrefix = "fkp"     // begins the node's end of a pod's link
 )
 
-// ServiceTable is the routing table of the second pass of packets to Services (decision 002).
-const ServiceTable = 102
+// ServiceTable is the default routing table of the second pass of packets to Services (decision 002). cloud-init and
+// other programs number tables from 100.
+const ServiceTable = 26214
+
+// RulePriority is the default priority of the first of Flowkeep's policy rules.
+const RulePriority = 50
 
 // RouteProtocol marks Flowkeep's routes (rtnetlink(7), rtm_protocol).
 const RouteProtocol = 0x66

@@ -24,7 +24,8 @@ func wellNode() *NodeFacts {
 		CNI: Known(NetConfDir{Path: "/etc/cni/net.d"}), BinDir: "/opt/cni/bin", Chains: []Chains{{Tool: "iptables-save", Listing: Known([]string{"INPUT", "KUBE-SERVICES"})}},
 		Clock: Clock{Synchronised: Known(true), API: &Fact[Offset]{Value: Offset{time.Second / 2, time.Second}}}, Sockets: Known([]Socket{{Protocol: "tcp", Port: 22}}),
 		Sysctls: append(tracked("10", "1000"), Sysctl{Name: "net.ipv4.ip_forward", Want: "1", Value: Known("1")}),
-		State:   Known(Room{Path: "/var/lib", Free: 1 << 40, Inodes: 1 << 20, Counted: true}), NFT: "/usr/sbin/nft"}
+		State:   Known(Room{Path: "/var/lib", Free: 1 << 40, Inodes: 1 << 20, Counted: true}), NFT: "/usr/sbin/nft",
+		Numbers: Numbers{Table: 26214, Priority: 50}}
 }
 
 // The number of connections is a warning from three quarters of the limit on.

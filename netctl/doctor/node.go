@@ -12,6 +12,7 @@ import (
 // Names of what netplugin makes.
 const (
 	gateway = "fk-gw"
+	wire    = "fk-wire"
 	bridge  = "fk0"
 )
 
@@ -32,6 +33,7 @@ type NodeFacts struct {
 	Sockets     Fact[[]Socket]
 	Sysctls     []Sysctl
 	State       Fact[Room]
+	Numbers     Numbers
 	NFT         string // where the program is; empty: it is not there
 }
 
@@ -134,6 +136,7 @@ func Node(f *NodeFacts) Report {
 	b.runtimes(f)
 	b.leftovers(f)
 	b.services(&f.Links)
+	b.numbers(&f.Numbers)
 	b.chains(f.Chains)
 	b.firewall(f.Chains)
 	b.clock(&f.Clock)

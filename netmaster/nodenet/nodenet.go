@@ -58,7 +58,12 @@ func Merge(reports map[string][]inspect.NetworkProblem, hasConnected func(node s
 
 // isOwn reports whether a problem concerns the reporting node itself.
 func isOwn(kind string) bool {
-	return slices.Contains([]string{inspect.NetworkCIDRs, inspect.NetworkAddress, inspect.NetworkFirewall}, kind)
+	return slices.Contains([]string{
+		inspect.NetworkCIDRs,
+		inspect.NetworkAddress,
+		inspect.NetworkFirewall,
+		inspect.NetworkNumbers,
+	}, kind)
 }
 
 // bounded returns the first bytes of a node's text.
@@ -87,6 +92,8 @@ func (f *Finding) Reason() wellknown.EventReason {
 		return wellknown.EventNodeAddress
 	case inspect.NetworkFirewall:
 		return wellknown.EventFirewall
+	case inspect.NetworkNumbers:
+		return wellknown.EventNumberTaken
 	}
 	return wellknown.EventNoRoute
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/flowkeep/flowkeep/netplugin/datapath"
 	"github.com/flowkeep/flowkeep/netplugin/driftcheck"
 	"github.com/flowkeep/flowkeep/netplugin/feed"
+	"github.com/flowkeep/flowkeep/netplugin/hostnet"
 	"github.com/flowkeep/flowkeep/netplugin/pipeline"
 	"github.com/flowkeep/flowkeep/ofctl"
 	"github.com/flowkeep/flowkeep/policydb/policy"
@@ -45,9 +46,10 @@ type Config struct {
 	ClusterCIDRs       []string
 	ServiceCIDRs       []string
 	NonMasquerade      []string // outside networks to which pods send with their own addresses
-	TrafficMode        string   // TrafficRoute or TrafficGeneve
-	Services           string   // ServicesKubeProxy or ServicesOVS
-	MTU                int      // of pods; 0: by the node's interface
+	Numbers            hostnet.Numbers
+	TrafficMode        string // TrafficRoute or TrafficGeneve
+	Services           string // ServicesKubeProxy or ServicesOVS
+	MTU                int    // of pods; 0: by the node's interface
 	AddTimeout         time.Duration
 	DriftCheckInterval time.Duration
 	DropLogRate        uint32 // of denied packets that are looked at, a second; 0: none

@@ -41,6 +41,7 @@ type hostKeeper struct {
 	wanted    map[string]hostnet.PeerWay // of the last comparison
 	sent      map[string]hostnet.PeerWay // how the switch sent after it
 	problem   string                     // logged last
+	numbers   numberCheck
 }
 
 // watchHost reports changes of the host's network to keepNetwork.
@@ -52,7 +53,7 @@ func (h *hostKeeper) watchHost(ctx context.Context) {
 		}
 	}
 	for ctx.Err() == nil {
-		if err := hostnet.Watch(ctx, h.six.Load, changed, h.log); err != nil {
+		if err := hostnet.Watch(ctx, h.cfg.Numbers.OrDefault().Table, h.six.Load, changed, h.log); err != nil {
 			h.log.Error("could not watch the host's network; it is compared every 30 s", "error", err)
 		}
 		select {
@@ -101,7 +102,7 @@ func (h *hostKeeper) keepNetwork(ctx context.Context) {
 
 // keepHost compares once, and logs and counts what was repaired.
 func (h *hostKeeper) keepHost(ctx context.Context, infos []policy.NodeInfo) error {
-	h.repaired, h.left = map[string][]string{}, nil
+	h.repaired, h.left, h.numbers.taken = map[string][]string{}, nil, nil
 	err := h.setNetwork(ctx, infos)
 	if hostnet.IsLinkMissing(err) {
 		select {
@@ -148,11 +149,16 @@ func (h *hostKeeper) setNetwork(ctx context.Context, infos []policy.NodeInfo) er
 			h.repaired[object] = append(h.repaired[object], name)
 		},
 		LeftOut: func(l hostnet.Left) { h.left = append(h.left, l) },
+		Numbers: h.cfg.Numbers,
+		Taken:   func(text string) { h.numbers.taken = append(h.numbers.taken, text) },
 	}
 	cfg.Self, cfg.Others = split(h.cfg.Node, infos)
 	if len(cfg.Self.PodCIDRs) == 0 {
 		return fmt.Errorf("node %s has no spec.podCIDRs: "+
 			"give kube-controller-manager --allocate-node-cidrs, or set them", h.cfg.Node)
+	}
+	if err := h.checkNumbers(); err != nil {
+		return err
 	}
 	h.six.Store(hostnet.HasIPv6(cfg.Self))
 	underlayErr := h.underlay(&cfg)
@@ -165,7 +171,8 @@ func (h *hostKeeper) setNetwork(ctx context.Context, infos []policy.NodeInfo) er
 		return err
 	}
 	h.reportLeft()
-	problems := networkProblems(&cfg, infos, h.left)
+	h.recordInstalled()
+	problems := networkProblems(&cfg, infos, h.left, h.numbers.taken)
 	h.setProblems(problems)
 	h.sent = withoutRoute(cfg.Ways, h.left)
 	if err := h.do(ctx, func() {

@@ -119,8 +119,9 @@ func TestNetworkProblems(t *testing.T) {
 	}
 	infos := []policy.NodeInfo{cfg.Self, {Name: "node2", PodCIDRs: prefixes("10.244.2.0/24", "10.42.2.0/24")}}
 	var got []inspect.NetworkProblem
+	var taken []string
 	read := func(left ...hostnet.Left) {
-		netns.New(t).Do(func() { got = networkProblems(cfg, infos, left) })
+		netns.New(t).Do(func() { got = networkProblems(cfg, infos, left, taken) })
 	}
 	kinds := func() (out []string) {
 		for _, p := range got {
@@ -147,12 +148,17 @@ func TestNetworkProblems(t *testing.T) {
 			if err != nil {
 				t.Errorf("iptables-legacy: %v: %s", err, out)
 			}
-			got = networkProblems(cfg, infos, nil)
+			got = networkProblems(cfg, infos, nil, nil)
 		})
 		if !slices.Contains(kinds(), "firewall node1") {
 			t.Errorf("problems %q where iptables-legacy drops", kinds())
 		}
 	}
+	taken = []string{"the policy rule is another's"}
+	if read(); !slices.Contains(got, inspect.NetworkProblem{Kind: inspect.NetworkNumbers, Node: "node1", Text: taken[0]}) {
+		t.Errorf("problems %q, want one of a number", kinds())
+	}
+	taken = nil
 	cfg.ClusterCIDRs, cfg.Self.Addresses = prefixes("10.42.0.0/16", "10.244.0.0/16"), nil
 	if read(); len(got) > 0 {
 		t.Errorf("problems %q of a network that is right", got)

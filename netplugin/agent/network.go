@@ -12,7 +12,10 @@ import (
 )
 
 // networkProblems returns the problems of the cluster's network as this node sees it, bounded. infos are all nodes.
-func networkProblems(cfg *hostnet.Config, infos []policy.NodeInfo, left []hostnet.Left) (out []inspect.NetworkProblem) {
+func networkProblems(
+	cfg *hostnet.Config, infos []policy.NodeInfo, left []hostnet.Left,
+	taken []string,
+) (out []inspect.NetworkProblem) {
 	add := func(kind, node, text string) {
 		if len(out) < inspect.MaxNetworkProblems {
 			out = append(out, inspect.NetworkProblem{Kind: kind, Node: node, Text: text})
@@ -27,6 +30,9 @@ func networkProblems(cfg *hostnet.Config, infos []policy.NodeInfo, left []hostne
 	}
 	if err := hostnet.LegacyDrops(); err != nil {
 		add(inspect.NetworkFirewall, cfg.Self.Name, err.Error())
+	}
+	for _, text := range taken {
+		add(inspect.NetworkNumbers, cfg.Self.Name, text)
 	}
 	var offLink []hostnet.Left
 	for _, l := range left {

@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/netip"
 	"os/exec"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -73,45 +72,11 @@ func heardWithin(fd int, text string, limit time.Duration) bool {
 
 // foreignRoutes are another program's, in Flowkeep's table: of another destination, of the same with another metric, as a
 // second next hop, and a local one.
-const foreignRoutes = `ip route add 198.51.100.0/24 dev under table 102
-ip route add default via 192.0.2.12 dev under table 102 metric 5
-ip route add local 192.0.2.11 dev under table 102
-ip -6 route add 2001:db8::/32 dev under table 102
-ip -6 route append default via fe80::99 dev under table 102 onlink`
-
-// TestSetup_RemovesForeignRoutesOfItsTable: they are removed, and reported, and Flowkeep's own stay.
-func TestSetup_RemovesForeignRoutesOfItsTable(t *testing.T) {
-	h, cfg := host(t), nodeConfig()
-	in(t, h, func() error {
-		if err := Setup(cfg); err != nil {
-			return err
-		}
-		list := func() string {
-			out, err := exec.Command("sh", "-c", "ip route show table 102; ip -6 route show table 102").Output()
-			if err != nil {
-				t.Fatal(err)
-			}
-			return string(out)
-		}
-		want := list()
-		shell(t, foreignRoutes)
-		if list() == want {
-			t.Fatal("nothing was added: nothing is shown")
-		}
-		var wrote []string
-		cfg.Changed = func(object, name string) { wrote = append(wrote, object+" "+name) }
-		if err := Setup(cfg); err != nil {
-			return err
-		}
-		if got := list(); got != want {
-			t.Errorf("table 102 is\n%s\nwant\n%s", got, want)
-		}
-		if !slices.Contains(wrote, "route 198.51.100.0/24 in table 102") {
-			t.Errorf("reported: %q", wrote)
-		}
-		return nil
-	})
-}
+const foreignRoutes = `ip route add 198.51.100.0/24 dev under table 26214
+ip route add default via 192.0.2.12 dev under table 26214 metric 5
+ip route add local 192.0.2.11 dev under table 26214
+ip -6 route add 2001:db8::/32 dev under table 26214
+ip -6 route append default via fe80::99 dev under table 26214 onlink`
 
 // TestService_LostConfiguration removes one layer of the second pass after the other: what a pod sent to a Service, and
 // no policy has evaluated, then neither leaves the node nor reaches its programs.
@@ -131,7 +96,7 @@ func TestService_LostConfiguration(t *testing.T) {
 		"nothing":              "true",
 		"all rules":            "ip rule flush; ip -6 rule flush; for f in -4 -6; do ip $f rule add pref 0 table local; ip $f rule add pref 32766 table main; done",
 		"rules of 60 and 61":   "for f in -4 -6; do ip $f rule del pref 60; ip $f rule del pref 61; done",
-		"the route":            "ip route flush table 102; ip -6 route flush table 102",
+		"the route":            "ip route flush table 26214; ip -6 route flush table 26214",
 		"the port went down":   "ip link set " + Gateway + " down; ip link set " + Gateway + " up",
 		"the port's addresses": "ip addr flush dev " + Gateway,
 		"the nftables table":   "nft delete table inet flowkeep",

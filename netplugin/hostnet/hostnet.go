@@ -26,15 +26,8 @@ const (
 	Tunnel  = "fk-tun" // to the other nodes, if they are not reached by routes; no device of the node
 )
 
-// Routing tables and the preferences of their rules.
-const (
-	serviceTable     = wellknown.ServiceTable
-	prefGatewayLocal = 50 // pods → the gateway's own address
-	prefService      = 60 // pods → back into the bridge
-	prefTranslated   = 61 // likewise what pods sent to an address that is no Service's own and the node translated
-	prefLocal        = 100
-	protocolFlowkeep = wellknown.RouteProtocol // marks Flowkeep's routes (rtnetlink(7), rtm_protocol)
-)
+// protocolFlowkeep marks Flowkeep's routes (rtnetlink(7), rtm_protocol).
+const protocolFlowkeep = wellknown.RouteProtocol
 
 // Config is how the node should be.
 type Config struct {
@@ -52,8 +45,11 @@ type Config struct {
 	Translated   bool   // the switch translates pods' packets to Services (docs/decisions/036)
 	TunnelMark   uint32 // of the switch's tunnels in the node's stack; 0: they do not pass it
 	Kept         *Kept  // nil: the rules are set whatever is there
+	Numbers      Numbers
 	// LeftOut is called for each pod CIDR of another node that gets no route. May be nil.
 	LeftOut func(Left)
+	// Taken is called for each object of another program with one of Numbers. May be nil.
+	Taken func(text string)
 	// Changed is called for each thing that Setup wrote, with one of Objects and its name. May be nil.
 	Changed func(object, name string)
 }
@@ -88,12 +84,9 @@ func Setup(cfg *Config) error {
 	if err != nil {
 		return errors.Join(filters, rules(cfg), err)
 	}
-	err = errors.Join(filters, keepAdvertised(cfg), sysctls(cfg), addresses(gw, cfg), rules(cfg),
-		neighbours(gw, cfg), noResolution(wire, cfg))
-	if err != nil {
-		return errors.Join(err, routes(gw, cfg))
-	}
-	return routes(gw, cfg)
+	// routes before the rules that look them up: after a change of the table nothing passes the new rules by
+	return errors.Join(filters, keepAdvertised(cfg), sysctls(cfg), addresses(gw, cfg), neighbours(gw, cfg),
+		noResolution(wire, cfg), routes(gw, cfg))
 }
 
 // LinkExists reports whether there is a link of the name; also where that cannot be read.
@@ -200,124 +193,6 @@ func familyOf(a netip.Addr) int {
 	return netlink.FAMILY_V6
 }
 
-// rules moves the look-up of the local table behind that of Services: what a Service translated to the node's own
-// address must go through the bridge too. The new rule comes before the old one goes.
-func rules(cfg *Config) error {
-	wanted := wantedRules(cfg)
-	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		for _, r := range wanted[family] {
-			if err := ensureRule(cfg, r); err != nil {
-				return err
-			}
-		}
-		if err := removeRules(family, func(r *netlink.Rule) bool {
-			first := len(wanted[family]) > 0 && r.Priority <= 0 && r.Table == unix.RT_TABLE_LOCAL && r.IifName == ""
-			known := func(w *netlink.Rule) bool { return sameRule(r, w) }
-			mayBeOurs := isOurs(r) || isMovedLocal(r) && len(wanted[family]) > 0
-			remove := first || mayBeOurs && !slices.ContainsFunc(wanted[family], known)
-			if remove {
-				cfg.changed("rule", fmt.Sprint(r.Priority))
-			}
-			return remove
-		}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// isMovedLocal reports whether a rule is the look-up of the local table that Setup puts behind that of Services.
-func isMovedLocal(r *netlink.Rule) bool {
-	return r.Priority == prefLocal && r.Table == unix.RT_TABLE_LOCAL && r.IifName == "" && r.Src == nil && r.Dst == nil
-}
-
-func wantedRules(cfg *Config) map[int][]*netlink.Rule {
-	out := map[int][]*netlink.Rule{}
-	for _, p := range cfg.Self.PodCIDRs {
-		family := familyOf(p.Addr())
-		out[family] = append(out[family], newRule(family, prefLocal, unix.RT_TABLE_LOCAL, nil, nil),
-			newRule(family, prefGatewayLocal, unix.RT_TABLE_LOCAL, ipNet(p), hostNet(p.Masked().Addr().Next())),
-			newRule(family, prefService, serviceTable, ipNet(p), nil))
-		if !cfg.Tunnelled || cfg.mixed() { // else all that is for other nodes' pods goes there
-			r := newRule(family, prefTranslated, serviceTable, ipNet(p), nil)
-			mask := uint32(translatedMark)
-			r.IifName, r.Mark, r.Mask = Wire, translatedMark, &mask
-			out[family] = append(out[family], r)
-		}
-	}
-	return out
-}
-
-// newRule returns a rule for all packets, or for those with the source that come by the gateway. Its protocol is the
-// kernel's: systemd-networkd removes rules of another protocol that are not its own when it starts
-// (networkd.conf(5), ManageForeignRoutingPolicyRules).
-func newRule(family, pref, table int, src, dst *net.IPNet) *netlink.Rule {
-	r := netlink.NewRule()
-	r.Protocol = unix.RTPROT_KERNEL
-	r.Family, r.Priority, r.Table, r.Src, r.Dst = family, pref, table, src, dst
-	if src != nil {
-		r.IifName = Gateway
-	}
-	return r
-}
-
-func ensureRule(cfg *Config, want *netlink.Rule) error {
-	have, err := rulesOf(want.Family)
-	if err != nil {
-		return fmt.Errorf("list policy rules: %w", err)
-	}
-	if slices.ContainsFunc(have, func(r netlink.Rule) bool { return sameRule(&r, want) }) {
-		return nil
-	}
-	if err := netlink.RuleAdd(want); err != nil && !errors.Is(err, os.ErrExist) {
-		return fmt.Errorf("add policy rule %d: %w", want.Priority, err)
-	}
-	cfg.changed("rule", fmt.Sprint(want.Priority))
-	return nil
-}
-
-func isOurs(r *netlink.Rule) bool { return r.IifName == Gateway || r.Table == serviceTable }
-
-func sameRule(a, b *netlink.Rule) bool {
-	return a.Priority == b.Priority && a.Table == b.Table && a.IifName == b.IifName && a.Mark == b.Mark &&
-		a.Protocol == b.Protocol && sameNet(a.Src, b.Src) && sameNet(a.Dst, b.Dst)
-}
-
-func sameNet(a, b *net.IPNet) bool {
-	if a == nil || b == nil {
-		return (a == nil || a.IP == nil) && (b == nil || b.IP == nil)
-	}
-	return a.String() == b.String()
-}
-
-// listRules is netlink.RuleList but in tests.
-var listRules = netlink.RuleList
-
-// rulesOf returns the policy rules of a family; none where the kernel has no such family, as with ipv6.disable=1.
-func rulesOf(family int) ([]netlink.Rule, error) {
-	list, err := rtnl.Dump(func() ([]netlink.Rule, error) { return listRules(family) })
-	if errors.Is(err, unix.EAFNOSUPPORT) {
-		return nil, nil
-	}
-	return list, err
-}
-
-func removeRules(family int, match func(*netlink.Rule) bool) error {
-	have, err := rulesOf(family)
-	if err != nil {
-		return err
-	}
-	for i := range have {
-		if match(&have[i]) {
-			have[i].Family = family
-			if err := netlink.RuleDel(&have[i]); err != nil && !errors.Is(err, os.ErrNotExist) {
-				return fmt.Errorf("remove policy rule %d: %w", have[i].Priority, err)
-			}
-		}
-	}
-	return nil
-}
-
 // serviceNextHop is an address that no host has: what has this next hop goes to the bridge, which looks at no MAC.
 var serviceNextHop = map[int]netip.Addr{
 	netlink.FAMILY_V4: netip.MustParseAddr("169.254.102.1"), netlink.FAMILY_V6: netip.MustParseAddr("fe80::f1:102"),
@@ -406,63 +281,6 @@ func Underlay(addrs []netip.Addr) (name string, mtu int) {
 		}
 	}
 	return "", 0
-}
-
-// isKernelsLocal reports whether a rule is the kernel's first one, which sends packets for the node itself to the
-// table local.
-func isKernelsLocal(r netlink.Rule) bool {
-	return r.Priority <= 0 && r.Table == unix.RT_TABLE_LOCAL && r.IifName == "" && r.OifName == "" && r.Src == nil &&
-		r.Dst == nil && r.Mark == 0 && !r.Invert
-}
-
-// Teardown removes what Setup made, but for the ports themselves.
-func Teardown() error {
-	errs := []error{deleteNftables(), removeForward(), removeRoutes(func(*netlink.Route) bool { return true })}
-	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		// The kernel accepts a second rule that differs from its own in the protocol only. If the rules cannot be
-		// listed, two are better than none.
-		rules, err := listRules(family)
-		if errors.Is(err, unix.EAFNOSUPPORT) {
-			continue
-		}
-		if !slices.ContainsFunc(rules, isKernelsLocal) {
-			local := netlink.NewRule()
-			local.Family, local.Table, local.Priority = family, unix.RT_TABLE_LOCAL, 0
-			if err := netlink.RuleAdd(local); err != nil && !errors.Is(err, os.ErrExist) {
-				errs = append(errs, err)
-			}
-		}
-		errs = append(errs, removeRules(family, func(r *netlink.Rule) bool {
-			return r.Priority == prefLocal && r.Table == unix.RT_TABLE_LOCAL || isOurs(r)
-		}))
-	}
-	return errors.Join(errs...)
-}
-
-// Remains returns the names of the objects that Setup created and that still exist, except for ports.
-func Remains() (names []string, err error) {
-	routes, err := flowkeepRoutes()
-	if err != nil {
-		return nil, err
-	}
-	for _, r := range routes {
-		names = append(names, fmt.Sprintf("route to %s in table %d", r.Dst, r.Table))
-	}
-	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		rules, err := rulesOf(family)
-		if err != nil {
-			return nil, fmt.Errorf("list policy rules: %w", err)
-		}
-		for i := range rules {
-			if r := &rules[i]; isOurs(r) || r.Priority == prefLocal && r.Table == unix.RT_TABLE_LOCAL {
-				names = append(names,
-					fmt.Sprintf("policy rule %d of IPv%d", r.Priority,
-						map[int]int{netlink.FAMILY_V4: 4, netlink.FAMILY_V6: 6}[family]))
-			}
-		}
-	}
-	tables, err := nftTables()
-	return slices.Concat(names, tables, forwardRemains()), err
 }
 
 // linkAddrs returns the addresses of a link.

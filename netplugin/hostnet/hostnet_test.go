@@ -11,10 +11,20 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flowkeep/flowkeep/api/wellknown"
 	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+)
+
+// Numbers of the rules that Setup makes by default.
+const (
+	serviceTable     = wellknown.ServiceTable
+	prefGatewayLocal = wellknown.RulePriority + gatewayLocalOffset
+	prefService      = wellknown.RulePriority + serviceOffset
+	prefTranslated   = wellknown.RulePriority + translatedOffset
+	prefLocal        = wellknown.RulePriority + localOffset
 )
 
 func prefixes(texts ...string) (out []netip.Prefix) {
@@ -155,7 +165,7 @@ func TestSetupIsIdempotentAndMends(t *testing.T) {
 	in(t, h, func() error { return Setup(nodeConfig()) })
 	first := picture(t, h)
 	holds(t, first, "address 10.244.1.1/32", "address fd00:244:1::1/128", "MTU 1400 MAC 02:00:00:00:00:01", "route 10.244.2.0/24 via 192.0.2.12", "route 10.244.3.0/24 via 192.0.2.13",
-		"table 102", "rule 100: ", `iif "fk-gw"`, "masquerade fully-random", "chain keep-source-ip", "table arp flowkeep")
+		"table 26214", "rule 100: ", `iif "fk-gw"`, "masquerade fully-random", "chain keep-source-ip", "table arp flowkeep")
 	if strings.Contains(first, "rule 0:") || strings.Contains(first, "rule -1: from <nil> to <nil> iif \"\" table 255") {
 		t.Errorf("the local table still comes first:\n%s", first)
 	}
@@ -169,7 +179,7 @@ func TestSetupIsIdempotentAndMends(t *testing.T) {
 			return err
 		}
 		_ = exec.Command("nft", "flush", "ruleset").Run()
-		_ = exec.Command("ip", "route", "flush", "table", "102").Run()
+		_ = exec.Command("ip", "route", "flush", "table", "26214").Run()
 		_ = exec.Command("ip", "rule", "del", "pref", "60").Run()
 		_ = exec.Command("ip", "route", "del", "10.244.2.0/24").Run()
 		return netlink.AddrAdd(gw, &netlink.Addr{IPNet: ipNet24("10.99.0.1/24")})

@@ -19,48 +19,99 @@ type peerRoute struct {
 	claim *claim // nil: an error about the route is one of this node
 }
 
-// routes sets the routes to the node's own pods and to those of other nodes. A route to another node that the kernel
-// does not take is left out: no Node object keeps this node from working.
+// ErrRouteTaken is returned for a route in whose place another program has one.
+var ErrRouteTaken = errors.New("another program has a route there")
+
+// place is where the kernel has one route: a second one needs another metric.
+type place struct {
+	table  int
+	dst    string
+	metric int
+}
+
+func placeOf(r *netlink.Route) place {
+	const defaultMetric6 = 1024 // IP6_RT_PRIO_USER (linux/ipv6_route.h)
+	p := place{table: r.Table, dst: fmt.Sprint(r.Dst), metric: r.Priority}
+	if r.Dst != nil && r.Dst.IP.To4() == nil && p.metric == 0 {
+		p.metric = defaultMetric6
+	}
+	return p
+}
+
+// placed has the routes of the node by place: Flowkeep's, and those of other programs.
+type placed struct {
+	own   map[place][]netlink.Route
+	taken map[place]*netlink.Route
+}
+
+// readRoutes returns Flowkeep's routes, and those of other programs that are in the places of wanted ones. It reports
+// all routes of other programs in the Services' table: packets that take one are dropped (serviceGuard).
+func readRoutes(cfg *Config, wanted map[place]bool) (*placed, error) {
+	list, err := allRoutes()
+	if err != nil {
+		return nil, err
+	}
+	out := &placed{own: map[place][]netlink.Route{}, taken: map[place]*netlink.Route{}}
+	for i := range list {
+		r := &list[i]
+		at := placeOf(r)
+		switch {
+		case r.Protocol == protocolFlowkeep:
+			out.own[at] = append(out.own[at], *r)
+		case wanted[at]:
+			out.taken[at] = r
+		}
+		if text := takenRoute(r, cfg.numbers()); text != "" {
+			cfg.taken(text)
+		}
+	}
+	return out, nil
+}
+
+// routes sets the routes to the node's own pods and to those of other nodes, and the rules that look them up, and
+// removes Flowkeep's other routes. A route to another node that the kernel does not take is left out: no Node object
+// keeps this node from working. Routes of other programs stay.
 func routes(gw netlink.Link, cfg *Config) error {
 	own := ownRoutes(gw, cfg)
 	others, err := otherRoutes(gw, cfg)
 	if err != nil {
-		return err
+		return errors.Join(err, rules(cfg))
 	}
-	wanted := map[string]bool{}
+	wanted := map[place]bool{}
 	for i := range own {
-		wanted[routeKey(&own[i])] = true
+		wanted[placeOf(&own[i])] = true
 	}
 	for i := range others {
-		wanted[routeKey(&others[i].Route)] = true
+		wanted[placeOf(&others[i].Route)] = true
 	}
-	if err := removeRoutes(func(r *netlink.Route) bool {
-		keep := wanted[routeKey(r)] && r.Protocol == protocolFlowkeep
-		if !keep {
-			cfg.changed("route", routeName(r))
-		}
-		return !keep
-	}); err != nil {
-		return err
-	}
-	have, err := flowkeepRoutes()
+	have, err := readRoutes(cfg, wanted)
 	if err != nil {
-		return err
+		return errors.Join(err, rules(cfg))
 	}
 	var errs []error
 	for i := range own {
-		errs = append(errs, replaceRoute(cfg, &own[i], have))
+		err := have.set(cfg, &own[i])
+		if own[i].Table == cfg.numbers().Table && errors.Is(err, ErrRouteTaken) {
+			continue // readRoutes has reported it, and the node's other traffic needs no route there
+		}
+		errs = append(errs, err)
 	}
-	return errors.Join(append(errs, setPeerRoutes(cfg, others, have))...)
+	errs = append(errs, setPeerRoutes(cfg, others, have), rules(cfg))
+	for at, list := range have.own {
+		if !wanted[at] {
+			errs = append(errs, removeRoutes(list, cfg.changed))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // setPeerRoutes sets the routes to other nodes' pods, and reports each claim that the kernel took no route for, once.
-func setPeerRoutes(cfg *Config, others []peerRoute, have []netlink.Route) error {
+func setPeerRoutes(cfg *Config, others []peerRoute, have *placed) error {
 	var errs []error
 	left := map[netip.Prefix]bool{}
 	for i := range others {
 		r := &others[i]
-		switch err := replaceRoute(cfg, &r.Route, have); {
+		switch err := have.set(cfg, &r.Route); {
 		case err == nil:
 		case r.claim == nil:
 			errs = append(errs, err)
@@ -73,21 +124,29 @@ func setPeerRoutes(cfg *Config, others []peerRoute, have []netlink.Route) error 
 	return errors.Join(errs...)
 }
 
-// replaceRoute leaves alone what is there: at each change of any route Open vSwitch reads all routes again, and its
-// tunnels lead nowhere meanwhile.
-func replaceRoute(cfg *Config, want *netlink.Route, have []netlink.Route) error {
-	if slices.ContainsFunc(have, func(r netlink.Route) bool { return sameRoute(&r, want) }) {
+// set leaves alone what is there: at each change of any route Open vSwitch reads all routes again, and its tunnels lead
+// nowhere meanwhile. It replaces a route of Flowkeep's only.
+func (p *placed) set(cfg *Config, want *netlink.Route) error {
+	at := placeOf(want)
+	own := p.own[at]
+	if slices.ContainsFunc(own, func(r netlink.Route) bool { return sameRoute(&r, want) }) {
 		return nil
 	}
-	if err := netlink.RouteReplace(want); err != nil {
+	if taken := p.taken[at]; taken != nil {
+		return fmt.Errorf("route to %s: %w, of protocol %s: remove that", routeName(want), ErrRouteTaken, taken.Protocol)
+	}
+	write := netlink.RouteAdd // fails where another program has added one meanwhile
+	if len(own) > 0 {
+		write = netlink.RouteReplace
+	}
+	if err := write(want); errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("route to %s: %w: remove that", routeName(want), ErrRouteTaken)
+	} else if err != nil {
 		return fmt.Errorf("route to %s: %w", want.Dst, err)
 	}
 	cfg.changed("route", routeName(want))
 	return nil
 }
-
-// routeKey names the place of a route: the kernel has one at each, of each type.
-func routeKey(r *netlink.Route) string { return fmt.Sprint(r.Table, r.Dst, discards(r)) }
 
 func routeName(r *netlink.Route) string {
 	return strings.TrimSpace(fmt.Sprintf("%s %s in table %d", discards(r), r.Dst, r.Table))
@@ -123,13 +182,14 @@ const lastMetric = 0xffffffff
 // They have a next hop: the node's stack would wait for a neighbour at an address that no pod has, and the bridge would
 // not see the packet that it has to answer.
 func ownRoutes(gw netlink.Link, cfg *Config) (out []netlink.Route) {
+	table := cfg.numbers().Table
 	for _, p := range cfg.Self.PodCIDRs {
 		family := familyOf(p.Addr())
 		all := ipNet(netip.PrefixFrom(p.Addr(), 0))
 		out = append(out,
 			netlink.Route{
 				LinkIndex: gw.Attrs().Index,
-				Table:     serviceTable,
+				Table:     table,
 				Dst:       all,
 				Gw:        net.IP(serviceNextHop[family].AsSlice()),
 				Flags:     int(netlink.FLAG_ONLINK),
@@ -137,7 +197,7 @@ func ownRoutes(gw netlink.Link, cfg *Config) (out []netlink.Route) {
 			},
 			netlink.Route{
 				Family:   family,
-				Table:    serviceTable,
+				Table:    table,
 				Dst:      all,
 				Type:     unix.RTN_BLACKHOLE,
 				Priority: lastMetric,
@@ -238,33 +298,36 @@ func sourceFor(cfg *Config, four bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// flowkeepRoutes returns those that a Flowkeep made, and all of its table: one that another program adds there would
-// lead packets of a Service's second pass past the bridge.
-func flowkeepRoutes() ([]netlink.Route, error) {
+// allRoutes returns the routes of all tables.
+func allRoutes() ([]netlink.Route, error) {
 	all := &netlink.Route{Table: unix.RT_TABLE_UNSPEC}
 	list, err := filteredRoutes(netlink.FAMILY_ALL, all, netlink.RT_FILTER_TABLE)
 	if err != nil {
 		return nil, fmt.Errorf("list routes: %w", err)
 	}
-	return slices.DeleteFunc(list, func(r netlink.Route) bool {
-		return r.Protocol != protocolFlowkeep && r.Table != serviceTable
-	}), nil
+	return list, nil
 }
 
-// removeRoutes removes those of Flowkeep's routes that match.
-func removeRoutes(match func(*netlink.Route) bool) error {
-	have, err := flowkeepRoutes()
+// removeRoutes removes routes, and calls removed for each, with its object and name.
+func removeRoutes(list []netlink.Route, removed func(object, name string)) error {
+	for i := range list {
+		r := &list[i]
+		if err := netlink.RouteDel(r); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("remove the route to %s: %w", r.Dst, err)
+		}
+		removed("route", routeName(r))
+	}
+	return nil
+}
+
+// removeAllRoutes removes all routes with Flowkeep's protocol.
+func removeAllRoutes() error {
+	list, err := allRoutes()
 	if err != nil {
 		return err
 	}
-	for i := range have {
-		if match(&have[i]) {
-			if err := netlink.RouteDel(&have[i]); err != nil && !errors.Is(err, unix.ESRCH) {
-				return fmt.Errorf("remove the route to %s: %w", have[i].Dst, err)
-			}
-		}
-	}
-	return nil
+	list = slices.DeleteFunc(list, func(r netlink.Route) bool { return r.Protocol != protocolFlowkeep })
+	return removeRoutes(list, func(string, string) {})
 }
 
 // filteredRoutes returns the routes of a family that are like one in the fields of a mask.

@@ -39,8 +39,8 @@ var routeGroups = []uint{
 
 // Watch calls changed after each change of this network namespace that may concern what Setup writes, Setup's own
 // writes among them, until ctx ends. It calls changed from several goroutines. Sysctls are read twice a second; six
-// reports whether the node has IPv6 podCIDRs.
-func Watch(ctx context.Context, six func() bool, changed func(), log *slog.Logger) error {
+// reports whether the node has IPv6 podCIDRs. Table is that of Services.
+func Watch(ctx context.Context, table int, six func() bool, changed func(), log *slog.Logger) error {
 	routes, err := subscribe(unix.NETLINK_ROUTE, routeGroups...)
 	if err != nil {
 		return err
@@ -58,7 +58,7 @@ func Watch(ctx context.Context, six func() bool, changed func(), log *slog.Logge
 	defer links.Close()
 	changed() // between the last Setup and the subscription
 	var all sync.WaitGroup
-	concerns := func(m *syscall.NetlinkMessage) bool { return concernsRoutes(links, m) }
+	concerns := func(m *syscall.NetlinkMessage) bool { return concernsRoutes(links, table, m) }
 	all.Go(func() { receive(ctx, routes, concerns, changed, log) })
 	all.Go(func() { receive(ctx, filters, concernsNftables, changed, log) })
 	pollSysctls(ctx, six, changed) // on this goroutine, whose thread may be in another network namespace
@@ -144,7 +144,7 @@ func pollSysctls(ctx context.Context, six func() bool, changed func()) {
 
 // concernsRoutes reports whether an rtnetlink message may be about a thing that Setup writes. On a node with many
 // routes and neighbours most messages are about others.
-func concernsRoutes(links *netlink.Handle, m *syscall.NetlinkMessage) bool {
+func concernsRoutes(links *netlink.Handle, table int, m *syscall.NetlinkMessage) bool {
 	switch m.Header.Type {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
 		return concernsLink(m.Data)
@@ -155,7 +155,7 @@ func concernsRoutes(links *netlink.Handle, m *syscall.NetlinkMessage) bool {
 	case unix.RTM_NEWNEIGH:
 		return false
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
-		return concernsRoute(m) || concernsPodsRoute(links, m)
+		return concernsRoute(m, table) || concernsPodsRoute(links, m)
 	case unix.RTM_NEWNETCONF, unix.RTM_DELNETCONF:
 		return concernsSysctl(links, m.Data)
 	default: // rules
@@ -203,12 +203,29 @@ func concernsLink(data []byte) bool {
 
 // concernsRoute reports whether a message is about a route of Flowkeep, about its table, or about a route that replaced
 // another one, for which there is no message of its own.
-func concernsRoute(m *syscall.NetlinkMessage) bool {
+func concernsRoute(m *syscall.NetlinkMessage, table int) bool {
 	if len(m.Data) < unix.SizeofRtMsg {
 		return false
 	}
-	table, protocol := m.Data[4], m.Data[5]
-	return protocol == protocolFlowkeep || table == serviceTable || m.Header.Flags&unix.NLM_F_REPLACE != 0
+	short, protocol := int(m.Data[4]), m.Data[5]
+	if protocol == protocolFlowkeep || short == table || m.Header.Flags&unix.NLM_F_REPLACE != 0 {
+		return true
+	}
+	return short == unix.RT_TABLE_COMPAT && tableOf(m) == table
+}
+
+// tableOf returns the table of a route whose number does not fit in the header, or 0.
+func tableOf(m *syscall.NetlinkMessage) int {
+	attrs, err := nl.ParseRouteAttr(m.Data[unix.SizeofRtMsg:])
+	if err != nil {
+		return 0
+	}
+	for _, a := range attrs {
+		if a.Attr.Type == unix.RTA_TABLE && len(a.Value) >= 4 {
+			return int(binary.NativeEndian.Uint32(a.Value))
+		}
+	}
+	return 0
 }
 
 // concernsPodsRoute reports whether a message is about a route that the kernel added for the node's end of a pod's

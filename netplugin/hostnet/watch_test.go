@@ -43,7 +43,7 @@ var watchCases = map[string]watchCase{
 	"IPv6 rule":              {"ip -6 rule del pref 100", []uint16{unix.RTM_DELRULE}, false},
 	"route":                  {"ip route del 10.244.2.0/24", []uint16{unix.RTM_DELROUTE}, false},
 	"route replaced":         {otherRoute, []uint16{unix.RTM_NEWROUTE}, false},
-	"Services' table":        {"ip route flush table 102", []uint16{unix.RTM_DELROUTE}, false},
+	"Services' table":        {"ip route flush table 26214", []uint16{unix.RTM_DELROUTE}, false},
 	"address":                {"ip addr flush dev " + Gateway, []uint16{unix.RTM_DELADDR}, false},
 	"link down":              {"ip link set " + Gateway + " down", []uint16{unix.RTM_NEWLINK}, false},
 	"MTU":                    {"ip link set " + Wire + " mtu 1280", []uint16{unix.RTM_NEWLINK}, false},
@@ -82,7 +82,7 @@ func TestWatch_ReportsChanges(t *testing.T) {
 			changed, ended := make(chan time.Time, 100), make(chan error, 1)
 			go h.Do(func() {
 				report := func() { changed <- time.Now() }
-				ended <- Watch(ctx, func() bool { return true }, report, slog.New(slog.DiscardHandler))
+				ended <- Watch(ctx, serviceTable, func() bool { return true }, report, slog.New(slog.DiscardHandler))
 			})
 			<-changed                     // it has subscribed
 			drain(changed, 3*time.Second) // messages about the links that were made

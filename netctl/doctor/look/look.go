@@ -18,9 +18,11 @@ type Options struct {
 	CNIBinDir   string
 	OVSRunDir   string
 	TrafficMode string
-	Peers       []string      // addresses of other nodes
-	Root        string        // of /proc, /sys and /lib/modules; for tests
-	Each        time.Duration // how long one thing may take
+	// ServiceTable and RulePriority are the values of netplugin's flags of these names.
+	ServiceTable, RulePriority int
+	Peers                      []string      // addresses of other nodes
+	Root                       string        // of /proc, /sys and /lib/modules; for tests
+	Each                       time.Duration // how long one thing may take
 	// API tells how far this node's clock is ahead of the API server's; nil: it is not asked.
 	API func(context.Context) (doctor.Offset, error)
 }

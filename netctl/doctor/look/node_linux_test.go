@@ -259,7 +259,7 @@ func TestThisNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	o := &Options{StateDir: t.TempDir() + "/not/there", CNIConfDir: t.TempDir() + "/none", OVSRunDir: t.TempDir(), TrafficMode: "route", Peers: []string{"127.0.0.1", "::1"}, Each: 10 * time.Second,
+	o := &Options{StateDir: t.TempDir() + "/not/there", CNIConfDir: t.TempDir() + "/none", OVSRunDir: t.TempDir(), TrafficMode: "route", ServiceTable: 26214, RulePriority: 50, Peers: []string{"127.0.0.1", "::1"}, Each: 10 * time.Second,
 		API: func(context.Context) (doctor.Offset, error) { return doctor.Offset{Ahead: time.Hour}, nil }}
 	f, err := Node(t.Context(), o)
 	if err != nil {

@@ -280,7 +280,7 @@ func TestNothingIsLeft(t *testing.T) {
 	before := m.picture()
 	m.flowkeep(false)
 	full := m.picture()
-	for _, want := range []string{"link fk0", "link fk-gw", "table inet flowkeep", "table arp flowkeep", "lookup 102", "route -4 10.244.1.0/24", "Bridge fk0", "rules.db", "in zone 65521", "in zone 65522", "port 9003 in zone 0"} {
+	for _, want := range []string{"link fk0", "link fk-gw", "table inet flowkeep", "table arp flowkeep", "lookup 26214", "route -4 10.244.1.0/24", "Bridge fk0", "rules.db", "in zone 65521", "in zone 65522", "port 9003 in zone 0"} {
 		if !strings.Contains(full, want) {
 			t.Errorf("before cleaning there is no %q", want)
 		}

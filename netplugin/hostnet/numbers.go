@@ -1,0 +1,143 @@
+package hostnet
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+
+	"github.com/flowkeep/flowkeep/api/wellknown"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Numbers are numbers of the node's network stack that other programs use too.
+type Numbers struct {
+	Table    int // of the routes of Services' second pass
+	Priority int // of the first of Flowkeep's policy rules
+}
+
+// DefaultNumbers are used where Config has none.
+var DefaultNumbers = Numbers{Table: wellknown.ServiceTable, Priority: wellknown.RulePriority}
+
+// formerNumbers are those of versions before v0.1.0. cloud-init numbers the tables of network interfaces from 100.
+var formerNumbers = Numbers{Table: 102, Priority: wellknown.RulePriority}
+
+// Offsets of rules' priorities from Numbers.Priority.
+const (
+	gatewayLocalOffset = 0  // pods → the gateway's own address
+	serviceOffset      = 10 // pods → back into the bridge
+	translatedOffset   = 11 // likewise what pods sent to an address that is no Service's and the node translated
+	localOffset        = 50 // the look-up of the table local
+)
+
+// Flags with which other numbers are set.
+const (
+	TableFlag    = "--service-table"
+	PriorityFlag = "--rule-priority"
+)
+
+// OrDefault returns the numbers, or DefaultNumbers in place of none.
+func (n Numbers) OrDefault() Numbers { return cmp.Or(n, DefaultNumbers) }
+
+func (cfg *Config) numbers() Numbers { return cfg.Numbers.OrDefault() }
+
+func (cfg *Config) taken(text string) {
+	if cfg.Taken != nil {
+		cfg.Taken(text)
+	}
+}
+
+// Check returns an error for numbers that the kernel uses itself or does not have.
+func (n Numbers) Check() error {
+	const mainPriority = 32766 // of the kernel's look-up of the table main
+	if n.Table < 1 || n.Table > math.MaxInt32 || n.Table >= unix.RT_TABLE_COMPAT && n.Table <= unix.RT_TABLE_LOCAL {
+		return fmt.Errorf("%s %d: use a number from 1 to %d other than %d to %d", TableFlag, n.Table, math.MaxInt32,
+			unix.RT_TABLE_COMPAT, unix.RT_TABLE_LOCAL)
+	}
+	if n.Priority < 1 || n.Priority+localOffset >= mainPriority {
+		return fmt.Errorf("%s %d: use a number from 1 to %d", PriorityFlag, n.Priority, mainPriority-localOffset-1)
+	}
+	return nil
+}
+
+// priorities returns those of all of Flowkeep's rules.
+func (n Numbers) priorities() []int {
+	return []int{
+		n.Priority + gatewayLocalOffset,
+		n.Priority + serviceOffset,
+		n.Priority + translatedOffset,
+		n.Priority + localOffset,
+	}
+}
+
+// Installed reports whether this network namespace has rules or tables of Flowkeep's.
+func Installed() (bool, error) {
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		have, err := rulesOf(family)
+		if err != nil {
+			return false, fmt.Errorf("list policy rules: %w", err)
+		}
+		if len(numbersOf(have)) > 0 {
+			return true, nil
+		}
+	}
+	tables, err := nftTables()
+	return len(tables) > 0, err
+}
+
+// Taken returns a sentence for each object of another program with one of the numbers, and for each route with
+// Flowkeep's protocol. It is for a node on which Flowkeep has never been.
+func Taken(n Numbers) (out []string, err error) {
+	n = n.OrDefault()
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		have, err := rulesOf(family)
+		if err != nil {
+			return nil, fmt.Errorf("list policy rules: %w", err)
+		}
+		out = append(out, takenRules(have, n)...)
+	}
+	list, err := allRoutes()
+	if err != nil {
+		return nil, err
+	}
+	for i := range list {
+		r := &list[i]
+		if text := takenRoute(r, n); text != "" {
+			out = append(out, text)
+		} else if r.Protocol == protocolFlowkeep {
+			out = append(out, fmt.Sprintf("the route to %s in table %d has Flowkeep's protocol %d: give it another",
+				r.Dst, r.Table, protocolFlowkeep))
+		}
+	}
+	return out, nil
+}
+
+// takenRules returns a sentence for each rule of another program with one of the numbers.
+func takenRules(have []netlink.Rule, n Numbers) (out []string) {
+	for i := range have {
+		r := &have[i]
+		if isFlowkeepsOf(r, append(numbersOf(have), n)) {
+			continue
+		}
+		if r.Table == n.Table {
+			out = append(out, fmt.Sprintf("the policy rule %s looks up table %d: give Flowkeep another by %s",
+				ruleText(r), n.Table, TableFlag))
+		}
+		for _, p := range n.priorities() {
+			if r.Priority == p {
+				out = append(out, fmt.Sprintf("the policy rule %s has the priority of one of Flowkeep's: "+
+					"give Flowkeep others by %s", ruleText(r), PriorityFlag))
+			}
+		}
+	}
+	return out
+}
+
+// takenRoute returns a sentence about a route of another program in Flowkeep's table, or an empty string.
+func takenRoute(r *netlink.Route, n Numbers) string {
+	if r.Table != n.Table || r.Protocol == protocolFlowkeep {
+		return ""
+	}
+	return fmt.Sprintf("the route to %s of protocol %s is in table %d, and packets of Services that take it are dropped: "+
+		"give Flowkeep another table by %s", r.Dst, r.Protocol, n.Table, TableFlag)
+}

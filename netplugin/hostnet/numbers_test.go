@@ -1,0 +1,214 @@
+package hostnet
+
+import (
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// output returns what a command line prints.
+func output(t *testing.T, line string) string {
+	t.Helper()
+	out, err := exec.Command("sh", "-ec", line).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v: %s", line, err, out)
+	}
+	return string(out)
+}
+
+// foreignRules differ from a rule of Flowkeep's in one attribute each.
+var foreignRules = []string{
+	"pref 1000 from 198.51.100.11 lookup 26214",
+	"pref 60 from 10.244.1.0/24 lookup 26214 protocol kernel",
+	"pref 60 from 10.244.1.0/24 iif fk-gw lookup 26214 protocol static",
+	"pref 60 from 10.244.1.0/24 iif fk-gw fwmark 1 lookup 26214 protocol kernel",
+	"pref 60 not from 10.244.9.0/24 iif fk-gw lookup 26214 protocol kernel",
+	"pref 60 from 10.244.1.0/24 iif fk-gw ipproto tcp lookup 26214 protocol kernel",
+	"pref 61 from 10.244.1.0/24 iif fk-wire lookup 26214 protocol kernel",
+	"pref 100 fwmark 1 lookup local protocol kernel",
+	"pref 100 oif fk-gw lookup local protocol kernel",
+	"pref 100 lookup local protocol static",
+	"pref 1001 iif fk-gw lookup main",
+	"pref 0 fwmark 7 lookup local protocol kernel",
+}
+
+// TestSetup_LeavesRulesOfOthers: rules that are not in all as Flowkeep writes them stay, also after Teardown, and those
+// with one of its numbers are reported.
+func TestSetup_LeavesRulesOfOthers(t *testing.T) {
+	for _, rule := range foreignRules {
+		t.Run(rule, func(t *testing.T) {
+			h, cfg := host(t), nodeConfig()
+			cfg.Kept = &Kept{}
+			var taken, wrote []string
+			cfg.Taken = func(text string) { taken = append(taken, text) }
+			in(t, h, func() error {
+				if err := Setup(cfg); err != nil {
+					return err
+				}
+				clean := output(t, "ip -d rule")
+				shell(t, "ip rule add "+rule)
+				want := output(t, "ip -d rule")
+				cfg.Changed = func(object, name string) { wrote = append(wrote, object+" "+name) }
+				for range 2 {
+					if err := Setup(cfg); err != nil {
+						return err
+					}
+				}
+				if got := output(t, "ip -d rule"); got != want || want == clean || len(wrote) > 0 {
+					t.Errorf("rules are\n%s\nwant\n%s\nwritten: %q", got, want, wrote)
+				}
+				free := strings.HasPrefix(rule, "pref 1001") || strings.HasPrefix(rule, "pref 0 ")
+				if free != (len(taken) == 0) {
+					t.Errorf("reported: %q", taken)
+				}
+				err := Teardown()
+				if n := strings.Count(output(t, "ip -d rule"), "\n"); n != 4 && err == nil {
+					t.Errorf("%d rules after Teardown: %s", n, output(t, "ip -d rule"))
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// TestSetup_LeavesRoutesOfOthers: routes of another program in the Services' table and in the place of Flowkeep's stay, and
+// are reported.
+func TestSetup_LeavesRoutesOfOthers(t *testing.T) {
+	h, cfg := host(t), nodeConfig()
+	cfg.Kept = &Kept{}
+	in(t, h, func() error {
+		if err := Setup(cfg); err != nil {
+			return err
+		}
+		shell(t, `ip route add 198.51.100.0/24 dev under table 26214
+ip route replace default via 192.0.2.12 dev under table 26214
+ip -6 route add 2001:db8::/32 dev under table 26214
+ip route replace 10.244.2.0/24 via 192.0.2.99 proto static`)
+		list := func() string { return output(t, "ip route show table 26214; ip -6 route show table 26214; ip route") }
+		want := list()
+		var wrote, taken []string
+		cfg.Changed = func(object, name string) { wrote = append(wrote, object+" "+name) }
+		cfg.Taken = func(text string) { taken = append(taken, text) }
+		if left := leaves(t, cfg); !slices.Equal(left, []string{"node2: refused"}) {
+			t.Errorf("left out: %q", left)
+		}
+		if got := list(); got != want || len(wrote) > 0 {
+			t.Errorf("routes are\n%s\nwant\n%s\nwritten: %q", got, want, wrote)
+		}
+		text := strings.Join(taken, "\n")
+		for _, route := range []string{"route to 198.51.100.0/24 ", "route to 0.0.0.0/0 ", "route to 2001:db8::/32 "} {
+			if !strings.Contains(text, route) || !strings.Contains(text, TableFlag) {
+				t.Errorf("%s is not reported in %q", route, text)
+			}
+		}
+		return nil
+	})
+}
+
+// TestService_RouteOfOthersInTheTable: what a pod sent to a Service and a route of another program would lead past the
+// bridge is dropped, also after Setup has left the route.
+func TestService_RouteOfOthersInTheTable(t *testing.T) {
+	h, cfg := host(t), nodeConfig()
+	in(t, h, func() error {
+		sockets := serviceHost(t, cfg)
+		shell(t, foreignRoutes)
+		if err := Setup(cfg); err != nil {
+			return err
+		}
+		send := func(text string, limit time.Duration) bool {
+			frame := udpFrame(cfg.GatewayMAC[:], netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("10.96.0.1"), text)
+			if _, err := unix.Write(sockets[Gateway], frame); err != nil {
+				t.Fatal(err)
+			}
+			return heardWithin(sockets["under"], text, limit)
+		}
+		if send("guarded", 200*time.Millisecond) {
+			t.Error("the packet left the node")
+		}
+		shell(t, "nft flush chain inet flowkeep service-forward")
+		if !send("not guarded", time.Minute) {
+			t.Error("no packet left the node without the guard: this test shows nothing")
+		}
+		return nil
+	})
+}
+
+// TestSetup_OtherNumbers changes the numbers: the former rules and routes go, and so do those of versions with table 102.
+func TestSetup_OtherNumbers(t *testing.T) {
+	h := host(t)
+	in(t, h, func() error { return Setup(nodeConfig()) })
+	want := picture(t, h)
+	for _, n := range []Numbers{{Table: 102, Priority: 50}, {Table: 70000, Priority: 200}, {Table: 7, Priority: 1}} {
+		cfg := nodeConfig()
+		cfg.Numbers = n
+		in(t, h, func() error { return Setup(cfg) })
+		got := picture(t, h)
+		holds(t, got, fmt.Sprintf("rule %d: from 10.244.1.0/24", n.Priority+serviceOffset),
+			fmt.Sprintf("via 169.254.102.1 table %d", n.Table))
+		if strings.Contains(got, "26214") || strings.Count(got, "rule ") != strings.Count(want, "rule ") {
+			t.Errorf("numbers %v:\n%s", n, got)
+		}
+	}
+	in(t, h, func() error { return Setup(nodeConfig()) })
+	if got := picture(t, h); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// TestTaken has one object of another program with each number, on a node without Flowkeep.
+func TestTaken(t *testing.T) {
+	for command, want := range map[string]string{
+		"true": "",
+		"ip rule add pref 1000 from 198.51.100.11 lookup 26214": TableFlag,
+		"ip -6 rule add pref 61 lookup main":                    PriorityFlag,
+		"ip route add default via 192.0.2.1 table 26214":        TableFlag,
+		"ip -6 route add 2001:db8::/32 dev under table 26214":   TableFlag,
+		"ip route add 198.51.100.0/24 dev under proto 0x66":     "protocol 102",
+		"ip route add 198.51.100.0/24 dev under table 102":      "",
+		"ip rule add pref 1000 lookup 102":                      "",
+	} {
+		t.Run(command, func(t *testing.T) {
+			in(t, host(t), func() error {
+				shell(t, command)
+				if installed, err := Installed(); installed || err != nil {
+					t.Errorf("Flowkeep is installed: %v (%v)", installed, err)
+				}
+				got, err := Taken(DefaultNumbers)
+				if (len(got) == 0) != (want == "") || !strings.Contains(strings.Join(got, "\n"), want) {
+					t.Errorf("taken: %q, want %q", got, want)
+				}
+				return err
+			})
+		})
+	}
+	h := host(t)
+	in(t, h, func() error {
+		if err := Setup(nodeConfig()); err != nil {
+			return err
+		}
+		installed, err := Installed()
+		if !installed {
+			t.Error("Flowkeep is not installed after Setup")
+		}
+		return err
+	})
+}
+
+func TestNumbers_Check(t *testing.T) {
+	for n, ok := range map[Numbers]bool{
+		DefaultNumbers:           true,
+		{Table: 1, Priority: 1}:  true,
+		{Table: 0, Priority: 50}: false, {Table: 254, Priority: 50}: false, {Table: 252, Priority: 50}: false,
+		{Table: 256, Priority: 0}: false, {Table: 256, Priority: 32716}: false, {Table: 256, Priority: 32715}: true,
+	} {
+		if err := n.Check(); (err == nil) != ok {
+			t.Errorf("%v: %v", n, err)
+		}
+	}
+}

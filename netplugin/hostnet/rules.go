@@ -1,0 +1,325 @@
+package hostnet
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+
+	"github.com/flowkeep/flowkeep/internal/rtnl"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+var families46 = []int{netlink.FAMILY_V4, netlink.FAMILY_V6}
+
+// rules moves the look-up of the local table behind that of Services: what a Service translated to the node's own
+// address must go through the bridge too. The new rule comes before the old one goes. Rules of other programs stay.
+func rules(cfg *Config) error {
+	wanted := wantedRules(cfg)
+	for _, family := range families46 {
+		have, err := rulesOf(family)
+		if err != nil {
+			return fmt.Errorf("list policy rules: %w", err)
+		}
+		for _, r := range wanted[family] {
+			if err := ensureRule(cfg, r, have); err != nil {
+				return err
+			}
+		}
+		for _, text := range takenRules(have, cfg.numbers()) {
+			cfg.taken(text)
+		}
+		known := knownNumbers(have, cfg.numbers())
+		if err := removeRules(family, func(r *netlink.Rule) bool {
+			first := len(wanted[family]) > 0 && isKernelsLocal(r)
+			isWanted := slices.ContainsFunc(wanted[family], func(w *netlink.Rule) bool { return keyOf(r) == keyOf(w) })
+			remove := first || isFlowkeepsOf(r, known) && !isWanted
+			if remove {
+				cfg.changed("rule", fmt.Sprint(r.Priority))
+			}
+			return remove
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func wantedRules(cfg *Config) map[int][]*netlink.Rule {
+	n, out := cfg.numbers(), map[int][]*netlink.Rule{}
+	for _, p := range cfg.Self.PodCIDRs {
+		family := familyOf(p.Addr())
+		out[family] = append(out[family],
+			newRule(family, n.Priority+localOffset, unix.RT_TABLE_LOCAL, nil, nil),
+			newRule(family, n.Priority+gatewayLocalOffset, unix.RT_TABLE_LOCAL, ipNet(p), hostNet(p.Masked().Addr().Next())),
+			newRule(family, n.Priority+serviceOffset, n.Table, ipNet(p), nil))
+		if !cfg.Tunnelled || cfg.mixed() { // else all that is for other nodes' pods goes there
+			r := newRule(family, n.Priority+translatedOffset, n.Table, ipNet(p), nil)
+			mask := uint32(translatedMark)
+			r.IifName, r.Mark, r.Mask = Wire, translatedMark, &mask
+			out[family] = append(out[family], r)
+		}
+	}
+	return out
+}
+
+// newRule returns a rule for all packets, or for those with the source that come by the gateway. Its protocol is the
+// kernel's: systemd-networkd removes rules of another protocol that are not its own when it starts
+// (networkd.conf(5), ManageForeignRoutingPolicyRules).
+func newRule(family, pref, table int, src, dst *net.IPNet) *netlink.Rule {
+	r := netlink.NewRule()
+	r.Protocol = unix.RTPROT_KERNEL
+	r.Family, r.Priority, r.Table, r.Src, r.Dst = family, pref, table, src, dst
+	if src != nil {
+		r.IifName = Gateway
+	}
+	return r
+}
+
+func ensureRule(cfg *Config, want *netlink.Rule, have []netlink.Rule) error {
+	if slices.ContainsFunc(have, func(r netlink.Rule) bool { return keyOf(&r) == keyOf(want) }) {
+		return nil
+	}
+	if err := netlink.RuleAdd(want); err != nil && !errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("add policy rule %d: %w", want.Priority, err)
+	}
+	cfg.changed("rule", fmt.Sprint(want.Priority))
+	return nil
+}
+
+// ruleKey has all attributes of a policy rule (rtnetlink(7), linux/fib_rules.h); two rules with the same key are equal.
+type ruleKey struct {
+	priority, table    int
+	protocol           uint8
+	src, dst, iif, oif string
+	mark, mask         uint32
+	other              string // attributes that no rule of Flowkeep's has
+}
+
+func keyOf(r *netlink.Rule) ruleKey {
+	k := ruleKey{
+		priority: max(r.Priority, 0),
+		table:    r.Table,
+		protocol: r.Protocol,
+		src:      netText(r.Src),
+		dst:      netText(r.Dst),
+		iif:      r.IifName,
+		oif:      r.OifName,
+		mark:     r.Mark,
+		other:    otherAttributes(r),
+	}
+	if r.Mask != nil {
+		k.mask = *r.Mask
+	}
+	return k
+}
+
+func netText(n *net.IPNet) string {
+	if n == nil || n.IP == nil {
+		return ""
+	}
+	return n.String()
+}
+
+// otherAttributes returns those that Flowkeep's rules do not have as text, empty if there are none.
+func otherAttributes(r *netlink.Rule) string {
+	text := ""
+	add := func(is bool, name string, value any) {
+		if is {
+			text += fmt.Sprintf(" %s %v", name, value)
+		}
+	}
+	add(r.Invert, "not", true)
+	add(r.Tos != 0, "tos", r.Tos)
+	add(r.TunID != 0, "tun_id", r.TunID)
+	add(r.Goto >= 0, "goto", r.Goto)
+	add(r.Flow >= 0, "realms", r.Flow)
+	add(r.SuppressPrefixlen >= 0, "suppress_prefixlength", r.SuppressPrefixlen)
+	add(r.SuppressIfgroup >= 0, "suppress_ifgroup", r.SuppressIfgroup)
+	add(r.IPProto != 0, "ipproto", r.IPProto)
+	add(r.Dport != nil, "dport", r.Dport)
+	add(r.Sport != nil, "sport", r.Sport)
+	add(r.UIDRange != nil, "uidrange", r.UIDRange)
+	add(r.Type > unix.RTN_UNICAST, "type", r.Type)
+	return text
+}
+
+// ruleText returns a rule much as ip-rule(8) prints it.
+func ruleText(r *netlink.Rule) string {
+	k := keyOf(r)
+	text := fmt.Sprintf("%d:", k.priority)
+	for _, part := range []struct{ name, value string }{
+		{"from", k.src}, {"to", k.dst}, {"iif", k.iif}, {"oif", k.oif},
+	} {
+		if part.value != "" {
+			text += " " + part.name + " " + part.value
+		}
+	}
+	if k.mark != 0 || k.mask != 0 {
+		text += fmt.Sprintf(" fwmark %#x/%#x", k.mark, k.mask)
+	}
+	return fmt.Sprintf("%q", text+k.other+fmt.Sprintf(" lookup %d", k.table))
+}
+
+// isFlowkeepsOf reports whether a rule is as Flowkeep writes it with any of the numbers.
+func isFlowkeepsOf(r *netlink.Rule, list []Numbers) bool {
+	return slices.ContainsFunc(list, func(n Numbers) bool { return isFlowkeeps(r, n) })
+}
+
+// isFlowkeeps reports whether a rule's protocol, priority, selector and table are as Flowkeep writes them. Versions
+// before v0.1.0 wrote none as the protocol.
+func isFlowkeeps(r *netlink.Rule, n Numbers) bool {
+	k := keyOf(r)
+	if k.protocol != unix.RTPROT_KERNEL && k.protocol != unix.RTPROT_UNSPEC || k.oif != "" || k.other != "" {
+		return false
+	}
+	fromPods := k.iif == Gateway && k.src != "" && k.mark == 0 && k.mask == 0
+	switch k.priority - n.Priority {
+	case gatewayLocalOffset:
+		return fromPods && k.dst != "" && k.table == unix.RT_TABLE_LOCAL
+	case serviceOffset:
+		return fromPods && k.dst == "" && k.table == n.Table
+	case translatedOffset:
+		marked := k.mark == translatedMark && k.mask == translatedMark
+		return k.iif == Wire && k.src != "" && k.dst == "" && marked && k.table == n.Table
+	case localOffset:
+		return k.table == unix.RT_TABLE_LOCAL && isForAll(&k)
+	}
+	return false
+}
+
+// isForAll reports whether a rule applies to all packets.
+func isForAll(k *ruleKey) bool {
+	return k.src == "" && k.dst == "" && k.iif == "" && k.oif == "" && k.mark == 0 && k.mask == 0 && k.other == ""
+}
+
+// numbersOf returns the numbers by which Flowkeep, also of another version or with other flags, made rules.
+func numbersOf(have []netlink.Rule) (out []Numbers) {
+	for i := range have {
+		n := Numbers{Table: have[i].Table, Priority: have[i].Priority - serviceOffset}
+		if n.Check() == nil && isFlowkeeps(&have[i], n) && !slices.Contains(out, n) {
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+// knownNumbers returns all numbers by which rules may have been made.
+func knownNumbers(have []netlink.Rule, own Numbers) []Numbers {
+	return append(numbersOf(have), own, DefaultNumbers, formerNumbers)
+}
+
+// isKernelsLocal reports whether a rule is the kernel's first one, which sends packets for the node itself to the
+// table local.
+func isKernelsLocal(r *netlink.Rule) bool {
+	k := keyOf(r)
+	return k.priority == 0 && k.table == unix.RT_TABLE_LOCAL && isForAll(&k)
+}
+
+// listRules is netlink.RuleList but in tests.
+var listRules = netlink.RuleList
+
+// rulesOf returns the policy rules of a family; none where the kernel has no such family, as with ipv6.disable=1.
+func rulesOf(family int) ([]netlink.Rule, error) {
+	list, err := rtnl.Dump(func() ([]netlink.Rule, error) { return listRules(family) })
+	if errors.Is(err, unix.EAFNOSUPPORT) {
+		return nil, nil
+	}
+	return list, err
+}
+
+// removeRules removes the rules that match.
+func removeRules(family int, match func(*netlink.Rule) bool) error {
+	have, err := rulesOf(family)
+	if err != nil {
+		return err
+	}
+	for i := 0; i < len(have); i++ {
+		if !match(&have[i]) {
+			continue
+		}
+		if err := removeRule(family, have, i); err != nil {
+			return err
+		}
+		have = slices.Delete(have, i, i+1)
+		i--
+	}
+	return nil
+}
+
+// removeRule removes one of a family's rules. The kernel removes the first rule with the attributes that a request
+// names, whatever else it has, so that the request could be for a rule of another program.
+func removeRule(family int, have []netlink.Rule, at int) error {
+	r := have[at]
+	if first := slices.IndexFunc(have, func(h netlink.Rule) bool { return selects(&r, &h) }); first < at {
+		return fmt.Errorf("remove policy rule %d: the kernel would remove %s of another program: give that another priority",
+			r.Priority, ruleText(&have[first]))
+	}
+	r.Family, r.Priority = family, max(r.Priority, 0)
+	if err := netlink.RuleDel(&r); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove policy rule %d: %w", r.Priority, err)
+	}
+	return nil
+}
+
+// selects reports whether a request to remove a rule of Flowkeep's or the kernel's is also one for the other.
+func selects(rule, other *netlink.Rule) bool {
+	a, b := keyOf(rule), keyOf(other)
+	same := func(want, have string) bool { return want == "" || want == have }
+	return a.priority == b.priority && a.table == b.table && same(a.src, b.src) && same(a.dst, b.dst) &&
+		same(a.iif, b.iif) && (a.mark == 0 || a.mark == b.mark) && (a.mask == 0 || a.mask == b.mask) &&
+		(a.protocol == 0 || a.protocol == b.protocol)
+}
+
+// Teardown removes what Setup made, but for the ports themselves.
+func Teardown() error {
+	errs := []error{deleteNftables(), removeForward(), removeAllRoutes()}
+	for _, family := range families46 {
+		// The kernel accepts a second rule that differs from its own in the protocol only. If the rules cannot be
+		// listed, two are better than none.
+		have, err := listRules(family)
+		if errors.Is(err, unix.EAFNOSUPPORT) {
+			continue
+		}
+		if !slices.ContainsFunc(have, func(r netlink.Rule) bool { return isKernelsLocal(&r) }) {
+			local := netlink.NewRule()
+			local.Family, local.Table, local.Priority = family, unix.RT_TABLE_LOCAL, 0
+			if err := netlink.RuleAdd(local); err != nil && !errors.Is(err, os.ErrExist) {
+				errs = append(errs, err)
+			}
+		}
+		known := knownNumbers(have, DefaultNumbers)
+		errs = append(errs, removeRules(family, func(r *netlink.Rule) bool { return isFlowkeepsOf(r, known) }))
+	}
+	return errors.Join(errs...)
+}
+
+// Remains returns the names of the objects that Setup created and that still exist, except for ports.
+func Remains() (names []string, err error) {
+	list, err := allRoutes()
+	if err != nil {
+		return nil, err
+	}
+	for i := range list {
+		if r := &list[i]; r.Protocol == protocolFlowkeep {
+			names = append(names, "route to "+routeName(r))
+		}
+	}
+	for _, family := range families46 {
+		have, err := rulesOf(family)
+		if err != nil {
+			return nil, fmt.Errorf("list policy rules: %w", err)
+		}
+		for i := range have {
+			if r := &have[i]; isFlowkeepsOf(r, knownNumbers(have, DefaultNumbers)) {
+				names = append(names,
+					fmt.Sprintf("policy rule %d of IPv%d", r.Priority,
+						map[int]int{netlink.FAMILY_V4: 4, netlink.FAMILY_V6: 6}[family]))
+			}
+		}
+	}
+	tables, err := nftTables()
+	return slices.Concat(names, tables, forwardRemains()), err
+}
