@@ -90,7 +90,7 @@ const (
 	NetworkAddress = "address"
 	// NetworkFirewall: iptables-legacy drops what the node that reports it forwards for pods.
 	NetworkFirewall = "firewall"
-	// NetworkNumbers: another program on the node that reports it uses a routing table or a rule's priority of netplugin.
+	// NetworkNumbers: another program on the node that reports it uses a table or a rule's priority of netplugin.
 	NetworkNumbers = "numbers"
 	// NetworkPeer: the podCIDR of another Node has no route.
 	NetworkPeer = "peer"

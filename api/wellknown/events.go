@@ -26,8 +26,8 @@ const (
 	EventNoRoute          EventReason = "FlowkeepNoRoute"
 )
 
-// ConditionNetworkProblem is a condition of Nodes that netmaster writes, with one of the last five reasons above and the
-// Event's message.
+// ConditionNetworkProblem is a condition of Nodes that netmaster writes, with one of the last five reasons above and
+// the Event's message.
 const ConditionNetworkProblem = "FlowkeepNetworkProblem"
 
 // Reasons of what the node-state agent writes: how an attempt ended that did not bring the node to its desired state.
@@ -111,8 +111,8 @@ var Events = []Event{
 			"Node has the condition FlowkeepNetworkProblem too.",
 		"[Troubleshooting](../troubleshooting.md#iptables-legacy-drops-pods-packets)."},
 	{EventNumberTaken, true, "Node", "v1", NetmasterEvents,
-		"Another program on the node uses a routing table or the priority of a policy rule that Flowkeep uses. The Node " +
-			"has the condition FlowkeepNetworkProblem too.",
+		"Another program on the node uses a routing table or the priority of a policy rule that Flowkeep uses. The " +
+			"Node has the condition FlowkeepNetworkProblem too.",
 		"[Troubleshooting](../troubleshooting.md#another-program-uses-a-number-of-flowkeeps)."},
 	{EventNoRoute, true, "Node", "v1", NetmasterEvents,
 		"Other nodes have no route to the Node's podCIDR. The Node has the condition FlowkeepNetworkProblem too.",

@@ -138,6 +138,6 @@ func takenRoute(r *netlink.Route, n Numbers) string {
 	if r.Table != n.Table || r.Protocol == protocolFlowkeep {
 		return ""
 	}
-	return fmt.Sprintf("the route to %s of protocol %s is in table %d, and packets of Services that take it are dropped: "+
-		"give Flowkeep another table by %s", r.Dst, r.Protocol, n.Table, TableFlag)
+	return fmt.Sprintf("the route to %s of protocol %s is in table %d, and packets to Services that take it are "+
+		"dropped: give Flowkeep another table by %s", r.Dst, r.Protocol, n.Table, TableFlag)
 }

@@ -133,7 +133,8 @@ func (p *placed) set(cfg *Config, want *netlink.Route) error {
 		return nil
 	}
 	if taken := p.taken[at]; taken != nil {
-		return fmt.Errorf("route to %s: %w, of protocol %s: remove that", routeName(want), ErrRouteTaken, taken.Protocol)
+		return fmt.Errorf("route to %s: %w, of protocol %s: remove that",
+			routeName(want), ErrRouteTaken, taken.Protocol)
 	}
 	write := netlink.RouteAdd // fails where another program has added one meanwhile
 	if len(own) > 0 {

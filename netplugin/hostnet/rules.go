@@ -50,10 +50,10 @@ func rules(cfg *Config) error {
 func wantedRules(cfg *Config) map[int][]*netlink.Rule {
 	n, out := cfg.numbers(), map[int][]*netlink.Rule{}
 	for _, p := range cfg.Self.PodCIDRs {
-		family := familyOf(p.Addr())
+		family, gateway := familyOf(p.Addr()), hostNet(p.Masked().Addr().Next())
 		out[family] = append(out[family],
 			newRule(family, n.Priority+localOffset, unix.RT_TABLE_LOCAL, nil, nil),
-			newRule(family, n.Priority+gatewayLocalOffset, unix.RT_TABLE_LOCAL, ipNet(p), hostNet(p.Masked().Addr().Next())),
+			newRule(family, n.Priority+gatewayLocalOffset, unix.RT_TABLE_LOCAL, ipNet(p), gateway),
 			newRule(family, n.Priority+serviceOffset, n.Table, ipNet(p), nil))
 		if !cfg.Tunnelled || cfg.mixed() { // else all that is for other nodes' pods goes there
 			r := newRule(family, n.Priority+translatedOffset, n.Table, ipNet(p), nil)
@@ -254,8 +254,8 @@ func removeRules(family int, match func(*netlink.Rule) bool) error {
 func removeRule(family int, have []netlink.Rule, at int) error {
 	r := have[at]
 	if first := slices.IndexFunc(have, func(h netlink.Rule) bool { return selects(&r, &h) }); first < at {
-		return fmt.Errorf("remove policy rule %d: the kernel would remove %s of another program: give that another priority",
-			r.Priority, ruleText(&have[first]))
+		return fmt.Errorf("remove policy rule %d: the kernel would remove %s of another program: "+
+			"give that another priority", r.Priority, ruleText(&have[first]))
 	}
 	r.Family, r.Priority = family, max(r.Priority, 0)
 	if err := netlink.RuleDel(&r); err != nil && !errors.Is(err, os.ErrNotExist) {
