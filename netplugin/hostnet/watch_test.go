@@ -160,7 +160,7 @@ func listen(t *testing.T, h *netns.Namespace) (messages func() []uint16) {
 		defer routes.Close()
 		defer filters.Close()
 		defer links.Close()
-		concerns := func(m *syscall.NetlinkMessage) bool { return concernsRoutes(links, m) }
+		concerns := func(m *syscall.NetlinkMessage) bool { return concernsRoutes(links, serviceTable, m) }
 		return append(typesOf(t, routes, concerns), typesOf(t, filters, concernsNftables)...)
 	}
 }
