@@ -19,32 +19,49 @@ var families46 = []int{netlink.FAMILY_V4, netlink.FAMILY_V6}
 func rules(cfg *Config) error {
 	wanted := wantedRules(cfg)
 	for _, family := range families46 {
-		have, err := rulesOf(family)
-		if err != nil {
-			return fmt.Errorf("list policy rules: %w", err)
-		}
-		for _, r := range wanted[family] {
-			if err := ensureRule(cfg, r, have); err != nil {
-				return err
-			}
-		}
-		for _, text := range takenRules(have, cfg.numbers()) {
-			cfg.taken(text)
-		}
-		known := knownNumbers(have, cfg.numbers())
-		if err := removeRules(family, func(r *netlink.Rule) bool {
-			first := len(wanted[family]) > 0 && isKernelsLocal(r)
-			isWanted := slices.ContainsFunc(wanted[family], func(w *netlink.Rule) bool { return keyOf(r) == keyOf(w) })
-			remove := first || isFlowkeepsOf(r, known) && !isWanted
-			if remove {
-				cfg.changed("rule", fmt.Sprint(r.Priority))
-			}
-			return remove
-		}); err != nil {
+		if err := setRules(cfg, family, wanted[family]); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// setRules adds the wanted rules of a family, and removes Flowkeep's others. A family without podCIDRs has none; there
+// the kernel's look-up of the table local is first again.
+func setRules(cfg *Config, family int, wanted []*netlink.Rule) error {
+	have, err := rulesOf(family)
+	if err != nil {
+		return fmt.Errorf("list policy rules: %w", err)
+	}
+	for _, r := range wanted {
+		if err := ensureRule(cfg, r, have); err != nil {
+			return err
+		}
+	}
+	for _, text := range takenRules(have, cfg.numbers()) {
+		cfg.taken(text)
+	}
+	hasLocal := len(wanted) > 0 || slices.ContainsFunc(have, isKernelsLocal)
+	if !hasLocal && len(numbersOf(have)) > 0 {
+		if err := addKernelsLocal(family); err != nil {
+			return err
+		}
+		cfg.changed("rule", "0")
+		hasLocal = true
+	}
+	known := knownNumbers(have, cfg.numbers())
+	return removeRules(family, func(r *netlink.Rule) bool {
+		first := len(wanted) > 0 && isKernelsLocal(*r)
+		remove := first || isFlowkeepsOf(r, known) && !isWanted(r, wanted) && (hasLocal || !isMovedLocal(r))
+		if remove {
+			cfg.changed("rule", fmt.Sprint(r.Priority))
+		}
+		return remove
+	})
+}
+
+func isWanted(r *netlink.Rule, wanted []*netlink.Rule) bool {
+	return slices.ContainsFunc(wanted, func(w *netlink.Rule) bool { return keyOf(r) == keyOf(w) })
 }
 
 func wantedRules(cfg *Config) map[int][]*netlink.Rule {
@@ -185,7 +202,7 @@ func isFlowkeeps(r *netlink.Rule, n Numbers) bool {
 		marked := k.mark == translatedMark && k.mask == translatedMark
 		return k.iif == Wire && k.src != "" && k.dst == "" && marked && k.table == n.Table
 	case localOffset:
-		return k.table == unix.RT_TABLE_LOCAL && isForAll(&k)
+		return isMovedLocal(r)
 	}
 	return false
 }
@@ -213,9 +230,22 @@ func knownNumbers(have []netlink.Rule, own Numbers) []Numbers {
 
 // isKernelsLocal reports whether a rule is the kernel's first one, which sends packets for the node itself to the
 // table local.
-func isKernelsLocal(r *netlink.Rule) bool {
+func isKernelsLocal(r netlink.Rule) bool { return max(r.Priority, 0) == 0 && isMovedLocal(&r) }
+
+// isMovedLocal reports whether a rule looks up the table local for all packets, with any priority. Without such a rule
+// the node receives no packet of the family.
+func isMovedLocal(r *netlink.Rule) bool {
 	k := keyOf(r)
-	return k.priority == 0 && k.table == unix.RT_TABLE_LOCAL && isForAll(&k)
+	return k.table == unix.RT_TABLE_LOCAL && isForAll(&k)
+}
+
+// addKernelsLocal adds the first rule that the kernel has by itself (ip-rule(8)). One that exists is no error.
+func addKernelsLocal(family int) error {
+	local := newRule(family, 0, unix.RT_TABLE_LOCAL, nil, nil)
+	if err := netlink.RuleAdd(local); err != nil && !errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("add policy rule 0: %w", err)
+	}
+	return nil
 }
 
 // listRules is netlink.RuleList but in tests.
@@ -277,18 +307,13 @@ func selects(rule, other *netlink.Rule) bool {
 func Teardown() error {
 	errs := []error{deleteNftables(), removeForward(), removeAllRoutes()}
 	for _, family := range families46 {
-		// The kernel accepts a second rule that differs from its own in the protocol only. If the rules cannot be
-		// listed, two are better than none.
+		// The kernel accepts a second rule that differs from its own in the protocol only.
 		have, err := listRules(family)
 		if errors.Is(err, unix.EAFNOSUPPORT) {
 			continue
 		}
-		if !slices.ContainsFunc(have, func(r netlink.Rule) bool { return isKernelsLocal(&r) }) {
-			local := netlink.NewRule()
-			local.Family, local.Table, local.Priority = family, unix.RT_TABLE_LOCAL, 0
-			if err := netlink.RuleAdd(local); err != nil && !errors.Is(err, os.ErrExist) {
-				errs = append(errs, err)
-			}
+		if !slices.ContainsFunc(have, isKernelsLocal) {
+			errs = append(errs, addKernelsLocal(family))
 		}
 		known := knownNumbers(have, DefaultNumbers)
 		errs = append(errs, removeRules(family, func(r *netlink.Rule) bool { return isFlowkeepsOf(r, known) }))
