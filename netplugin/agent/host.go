@@ -149,6 +149,9 @@ func (h *hostKeeper) setNetwork(ctx context.Context, infos []policy.NodeInfo) er
 			h.repaired[object] = append(h.repaired[object], name)
 		},
 		LeftOut: func(l hostnet.Left) { h.left = append(h.left, l) },
+		Replaced: func(route string) {
+			h.log.Warn("replaced a route of another program to pods; remove it where it is configured", "route", route)
+		},
 		Numbers: h.cfg.Numbers,
 		Taken:   func(text string) { h.numbers.taken = append(h.numbers.taken, text) },
 	}

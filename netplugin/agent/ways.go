@@ -133,11 +133,12 @@ func sendByBoth(before, after map[string]hostnet.PeerWay) map[string]hostnet.Pee
 	return out
 }
 
-// withoutRoute returns the ways of what the switch sends: not by the stack where this has no route.
+// withoutRoute returns the ways of what the switch sends: not by the stack where this has no route, if the other node
+// accepts packets from the tunnel. To a node that does not, the stack discards them, unless the network has a route.
 func withoutRoute(w map[string]hostnet.PeerWay, left []hostnet.Left) map[string]hostnet.PeerWay {
 	out := maps.Clone(w)
 	for _, l := range left {
-		if way, ok := out[l.Node]; ok {
+		if way, ok := out[l.Node]; ok && !way.Closed {
 			way.Routed = false
 			out[l.Node] = way
 		}

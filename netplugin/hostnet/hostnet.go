@@ -50,6 +50,8 @@ type Config struct {
 	LeftOut func(Left)
 	// Taken is called for each object of another program with one of Numbers. May be nil.
 	Taken func(text string)
+	// Replaced is called for each route of another program that a route to pods replaced, with its text. May be nil.
+	Replaced func(route string)
 	// Changed is called for each thing that Setup wrote, with one of Objects and its name. May be nil.
 	Changed func(object, name string)
 }

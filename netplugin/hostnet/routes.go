@@ -16,10 +16,10 @@ import (
 // peerRoute is a route to another node's pods.
 type peerRoute struct {
 	netlink.Route
-	claim *claim // nil: an error about the route is one of this node
+	claim *claim
 }
 
-// ErrRouteTaken is returned for a route in whose place another program has one.
+// ErrRouteTaken is returned for a route of the Services' table in whose place another program has one.
 var ErrRouteTaken = errors.New("another program has a route there")
 
 // place is where the kernel has one route: a second one needs another metric.
@@ -70,7 +70,7 @@ func readRoutes(cfg *Config, wanted map[place]bool) (*placed, error) {
 
 // routes sets the routes to the node's own pods and to those of other nodes, and the rules that look them up, and
 // removes Flowkeep's other routes. A route to another node that the kernel does not take is left out: no Node object
-// keeps this node from working. Routes of other programs stay.
+// keeps this node from working. Routes of other programs stay, but for those in the places of routes to pods.
 func routes(gw netlink.Link, cfg *Config) error {
 	own := ownRoutes(gw, cfg)
 	others, err := otherRoutes(gw, cfg)
@@ -96,7 +96,8 @@ func routes(gw netlink.Link, cfg *Config) error {
 		}
 		errs = append(errs, err)
 	}
-	errs = append(errs, setPeerRoutes(cfg, others, have), rules(cfg))
+	setPeerRoutes(cfg, others, func(r *netlink.Route) error { return have.set(cfg, r) })
+	errs = append(errs, rules(cfg))
 	for at, list := range have.own {
 		if !wanted[at] {
 			errs = append(errs, removeRoutes(list, cfg.changed))
@@ -106,46 +107,54 @@ func routes(gw netlink.Link, cfg *Config) error {
 }
 
 // setPeerRoutes sets the routes to other nodes' pods, and reports each claim that the kernel took no route for, once.
-func setPeerRoutes(cfg *Config, others []peerRoute, have *placed) error {
-	var errs []error
-	left := map[netip.Prefix]bool{}
+// An unreachable route that it did not take changes nothing while there is another.
+func setPeerRoutes(cfg *Config, others []peerRoute, set func(*netlink.Route) error) {
+	failed, hasRoute := map[netip.Prefix]error{}, map[netip.Prefix]bool{}
 	for i := range others {
 		r := &others[i]
-		switch err := have.set(cfg, &r.Route); {
+		switch err := set(&r.Route); {
+		case err == nil && !isUnreachable(&r.Route):
+			hasRoute[r.claim.cidr] = true
 		case err == nil:
-		case r.claim == nil:
-			errs = append(errs, err)
 		case isUnreachable(&r.Route) && errors.Is(err, unix.EOPNOTSUPP): // a kernel without IPv6 sends none
-		case !left[r.claim.cidr]:
-			left[r.claim.cidr] = true
-			cfg.leave(r.claim, LeftRefused, err.Error())
+		default:
+			failed[r.claim.cidr] = err // of the last, which is the unicast route
 		}
 	}
-	return errors.Join(errs...)
+	for i := range others {
+		c := others[i].claim
+		if err := failed[c.cidr]; err != nil && !hasRoute[c.cidr] {
+			cfg.leave(c, LeftRefused, err.Error())
+			delete(failed, c.cidr)
+		}
+	}
 }
 
 // set leaves alone what is there: at each change of any route Open vSwitch reads all routes again, and its tunnels lead
-// nowhere meanwhile. It replaces a route of Flowkeep's only.
+// nowhere meanwhile. In the table main a route to the pod CIDR of a Node replaces one of another program, often one that
+// a former network plugin left: no other program can have those addresses. In the Services' table it does not.
 func (p *placed) set(cfg *Config, want *netlink.Route) error {
 	at := placeOf(want)
-	own := p.own[at]
+	own, taken := p.own[at], p.taken[at]
 	if slices.ContainsFunc(own, func(r netlink.Route) bool { return sameRoute(&r, want) }) {
 		return nil
 	}
-	if taken := p.taken[at]; taken != nil {
-		return fmt.Errorf("route to %s: %w, of protocol %s: remove that",
-			routeName(want), ErrRouteTaken, taken.Protocol)
-	}
-	write := netlink.RouteAdd // fails where another program has added one meanwhile
-	if len(own) > 0 {
-		write = netlink.RouteReplace
+	write := netlink.RouteReplace
+	if want.Table != unix.RT_TABLE_MAIN && len(own) == 0 {
+		write = netlink.RouteAdd // fails where another program has added one meanwhile
+		if taken != nil {
+			return fmt.Errorf("route to %s: %w, of protocol %s", routeName(want), ErrRouteTaken, taken.Protocol)
+		}
 	}
 	if err := write(want); errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("route to %s: %w: remove that", routeName(want), ErrRouteTaken)
+		return fmt.Errorf("route to %s: %w", routeName(want), ErrRouteTaken)
 	} else if err != nil {
 		return fmt.Errorf("route to %s: %w", want.Dst, err)
 	}
 	cfg.changed("route", routeName(want))
+	if taken != nil && cfg.Replaced != nil {
+		cfg.Replaced(fmt.Sprintf("the route to %s of protocol %s", routeName(taken), taken.Protocol))
+	}
 	return nil
 }
 
@@ -274,15 +283,18 @@ func tunnelRoutes(gw netlink.Link, cfg *Config) (out []peerRoute) {
 		}
 		for _, cidr := range p.PodCIDRs {
 			hop, src := serviceNextHop[familyOf(cidr.Addr())], sourceFor(cfg, cidr.Addr().Is4())
-			out = append(out, peerRoute{Route: netlink.Route{
-				LinkIndex: gw.Attrs().Index,
-				Table:     unix.RT_TABLE_MAIN,
-				Dst:       ipNet(cidr),
-				Gw:        net.IP(hop.AsSlice()),
-				Src:       net.IP(src.AsSlice()),
-				Flags:     int(netlink.FLAG_ONLINK),
-				Protocol:  protocolFlowkeep,
-			}})
+			out = append(out, peerRoute{
+				Route: netlink.Route{
+					LinkIndex: gw.Attrs().Index,
+					Table:     unix.RT_TABLE_MAIN,
+					Dst:       ipNet(cidr),
+					Gw:        net.IP(hop.AsSlice()),
+					Src:       net.IP(src.AsSlice()),
+					Flags:     int(netlink.FLAG_ONLINK),
+					Protocol:  protocolFlowkeep,
+				},
+				claim: &claim{node: p.Node, cidr: cidr.Masked()},
+			})
 		}
 	}
 	return out
