@@ -169,9 +169,10 @@ func (h *hostKeeper) setNetwork(ctx context.Context, infos []policy.NodeInfo) er
 	if err := h.do(ctx, func() { h.node.setWays(sendByBoth(h.sent, cfg.Ways)); h.node.shutLost(ctx) }); err != nil {
 		return err
 	}
-	h.sent = sendByBoth(h.sent, cfg.Ways) // where Setup fails, the stack may have either
-	if err := hostnet.Setup(&cfg); err != nil {
-		return err
+	h.sent = sendByBoth(h.sent, cfg.Ways)                       // where Setup fails, the stack may have either
+	setupErr, sealErr := hostnet.Setup(&cfg), h.sealLinks(&cfg) // pods' links do not need the rest
+	if setupErr != nil {
+		return errors.Join(setupErr, sealErr)
 	}
 	h.reportLeft()
 	h.recordInstalled()
@@ -185,7 +186,7 @@ func (h *hostKeeper) setNetwork(ctx context.Context, infos []policy.NodeInfo) er
 	}); err != nil {
 		return err
 	}
-	return errors.Join(h.openManager(ctx, &cfg), underlayErr)
+	return errors.Join(h.openManager(ctx, &cfg), sealErr, underlayErr)
 }
 
 // followWays takes over the ways of a list of nodes, and sends netmaster the node's links, if they changed.

@@ -410,17 +410,19 @@ func (r *runner) openManager(ctx context.Context, cfg *hostnet.Config) error {
 			r.log.Warn("could not give a pod the MTU of the network; larger packets of its are lost", "error", err)
 		}
 	}
-	sealed, err := r.manager.SealLinks()
-	for _, name := range sealed {
-		cfg.Changed("sysctl", name)
-	}
-	if err != nil {
-		return err
-	}
 	for _, e := range r.manager.List() {
 		r.neighbours(&e)
 	}
 	return nil
+}
+
+// sealLinks keeps the node's stack from taking packets of pods' links.
+func (r *runner) sealLinks(cfg *hostnet.Config) error {
+	sealed, err := r.manager.SealLinks()
+	for _, name := range sealed {
+		cfg.Changed("sysctl", name)
+	}
+	return err
 }
 
 func (r *runner) neighbours(e *endpoints.Endpoint) {
