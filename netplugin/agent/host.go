@@ -263,7 +263,7 @@ func (h *hostKeeper) reportLeft() {
 		switch {
 		case text == h.leftText[reason] || text == "":
 		case reason == hostnet.LeftOffLink:
-			h.log.Info("podCIDRs of nodes in other segments are left to the routes of the network", "cidrs", text)
+			h.log.Info("podCIDRs of nodes in other segments have no route of Flowkeep's", "cidrs", text)
 		case reason != hostnet.LeftConflict: // logConflicts has those
 			h.log.Warn("podCIDRs of other nodes have no route", "reason", reason, "cidrs", text)
 		}

@@ -159,6 +159,9 @@ func TestSetup_AddressesWithoutASegment(t *testing.T) {
 		if !slices.Contains(got, "node2: off_link") || routesTo(t, "10.244.2.0/24") != "" {
 			t.Errorf("left out: %v", got)
 		}
+		if to := routeGet(t, "10.244.2.5"); !strings.Contains(to, "via 192.0.2.1 ") {
+			t.Errorf("to a pod of node2: %s, want the network's router", to)
+		}
 		return nil
 	})
 }

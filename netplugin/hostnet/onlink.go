@@ -2,6 +2,7 @@ package hostnet
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -112,10 +113,38 @@ func prefixOf(r *netlink.Route) (netip.Prefix, bool) {
 	return netip.PrefixFrom(a.Unmap(), ones), ok
 }
 
+// attachedFamilies returns the families of which a link that is up has an address of the node. A link that has no
+// segment may be one of them: in some clouds its address has a prefix of 32 bits.
+func attachedFamilies(self policy.NodeInfo) (map[int]bool, error) {
+	links, err := rtnl.Dump(netlink.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	list, err := rtnl.Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	up, out := map[int]bool{}, map[int]bool{}
+	for _, l := range links {
+		up[l.Attrs().Index] = l.Attrs().Flags&net.FlagUp != 0
+	}
+	for _, h := range list {
+		if a, _ := netip.AddrFromSlice(h.IP); up[h.LinkIndex] && slices.Contains(self.Addresses, a.Unmap()) {
+			out[familyOf(a.Unmap())] = true
+		}
+	}
+	return out, nil
+}
+
 // routed returns the routes to other nodes' pods that this node can have: of those in the same segment. It also returns
-// the pod CIDRs of nodes in other segments.
+// the pod CIDRs of nodes in other segments. While the node's own address is on no link, all are in others: their pods'
+// packets would leave by any other link's default route.
 func routed(cfg *Config) (out []peerRoute, offLink map[netip.Prefix]bool, err error) {
 	near, err := connected()
+	if err != nil {
+		return nil, nil, err
+	}
+	attached, err := attachedFamilies(cfg.Self)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -129,8 +158,11 @@ func routed(cfg *Config) (out []peerRoute, offLink map[netip.Prefix]bool, err er
 			cfg.leave(&c, LeftNoAddress, "the Node has no InternalIP of this family: packets there are discarded; "+
 				"give the kubelet addresses of both families by --node-ip")
 		case !slices.ContainsFunc(near, func(s segment) bool { return s.prefix.Contains(c.hop) }):
-			offLink[c.cidr] = true
-			cfg.leave(&c, LeftOffLink, fmt.Sprintf("%s is in another segment", c.hop))
+			text := fmt.Sprintf("%s is in another segment", c.hop)
+			if offLink[c.cidr] = attached[familyOf(c.cidr.Addr())]; !offLink[c.cidr] {
+				text += ", and no link that is up has this node's InternalIP of the family: packets there are discarded"
+			}
+			cfg.leave(&c, LeftOffLink, text)
 		default:
 			out = append(out, peerRoute{
 				Route: netlink.Route{

@@ -131,7 +131,7 @@ func TestSetup_UnreachablePods(t *testing.T) {
 }
 
 // TestSetup_RouteOfALinkThatGoesDown shows that packets to pods do not change over to the default route when the kernel
-// removes the route to them.
+// removes the route to them, nor after the next Setup, nor while the node's address is gone.
 func TestSetup_RouteOfALinkThatGoesDown(t *testing.T) {
 	h, cfg := host(t), nodeConfig()
 	in(t, h, func() error {
@@ -140,9 +140,17 @@ func TestSetup_RouteOfALinkThatGoesDown(t *testing.T) {
 		if err := Setup(cfg); err != nil {
 			return err
 		}
-		shell(t, "ip link set under down")
-		if got := routeGet(t, "10.244.2.5"); !strings.Contains(got, "No route to host") {
-			t.Errorf("to a pod of node2: %s", got)
+		for _, change := range []string{"ip link set under down", "ip link set under up", "ip addr flush dev under"} {
+			shell(t, change)
+			for range 2 {
+				got := routeGet(t, "10.244.2.5")
+				if !strings.Contains(got, "No route to host") && !strings.Contains(got, "dev under") {
+					t.Errorf("%s: to a pod of node2: %s", change, got)
+				}
+				if err := Setup(cfg); err != nil {
+					return err
+				}
+			}
 		}
 		if got := routeGet(t, "203.0.113.5"); !strings.Contains(got, "via 198.51.100.254") {
 			t.Errorf("to the outside: %s: this test shows nothing", got)
