@@ -155,8 +155,8 @@ func routed(cfg *Config) (out []peerRoute, offLink map[netip.Prefix]bool, err er
 		case c.problem != "":
 			cfg.leave(&c, LeftConflict, c.problem)
 		case !c.hop.IsValid():
-			cfg.leave(&c, LeftNoAddress, "the Node has no InternalIP of this family: packets there are discarded; "+
-				"give the kubelet addresses of both families by --node-ip")
+			cfg.leave(&c, LeftNoAddress, "the Node has no InternalIP of this family: packets there are discarded, "+
+				"unless the network has a route; give the kubelet addresses of both families by --node-ip")
 		case !slices.ContainsFunc(near, func(s segment) bool { return s.prefix.Contains(c.hop) }):
 			text := fmt.Sprintf("%s is in another segment", c.hop)
 			if offLink[c.cidr] = attached[familyOf(c.cidr.Addr())]; !offLink[c.cidr] {

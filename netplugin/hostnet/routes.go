@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/flowkeep/flowkeep/internal/rtnl"
 	"github.com/vishvananda/netlink"
@@ -249,16 +250,32 @@ func otherRoutes(gw netlink.Link, cfg *Config) (out []peerRoute, err error) {
 		byNetwork = nil
 		out = append(out, tunnelRoutes(gw, cfg)...)
 	}
-	return append(unreachables(cfg, byNetwork), out...), nil
+	discarding, err := unreachables(cfg, byNetwork, out)
+	return append(discarding, out...), err
 }
 
 // unreachables returns a route behind all others to each pod CIDR of another node, but for those that are left to the
 // routes of the network: without a route of its own a packet to a pod would leave by the node's default route, with the
 // pod's address. There is none to the cluster CIDRs: they may hold addresses of nodes and pods that the network routes.
-func unreachables(cfg *Config, byNetwork map[netip.Prefix]bool) (out []peerRoute) {
+// A pod CIDR that no other route of Flowkeep's leads to is left to a route of the network that is no default route.
+func unreachables(cfg *Config, byNetwork map[netip.Prefix]bool, others []peerRoute) (out []peerRoute, err error) {
+	hasRoute := map[netip.Prefix]bool{}
+	for i := range others {
+		hasRoute[others[i].claim.cidr] = true
+	}
+	network := sync.OnceValues(networkRoutes) // the node may have a million
 	for _, c := range usable(cfg) {
 		if c.problem != "" || byNetwork[c.cidr] {
 			continue
+		}
+		if !hasRoute[c.cidr] {
+			list, err := network()
+			if err != nil {
+				return nil, err
+			}
+			if covers(list, c.cidr) {
+				continue
+			}
 		}
 		out = append(out, peerRoute{
 			Route: netlink.Route{
@@ -272,7 +289,32 @@ func unreachables(cfg *Config, byNetwork map[netip.Prefix]bool) (out []peerRoute
 			claim: &c,
 		})
 	}
-	return out
+	return out, nil
+}
+
+// networkRoutes returns the destinations of other programs' routes in the table main.
+func networkRoutes() (map[netip.Prefix]bool, error) {
+	list, err := filteredRoutes(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
+	if err != nil {
+		return nil, fmt.Errorf("list routes: %w", err)
+	}
+	out := map[netip.Prefix]bool{}
+	for i := range list {
+		if p, ok := prefixOf(&list[i]); ok && list[i].Protocol != protocolFlowkeep {
+			out[p] = true
+		}
+	}
+	return out, nil
+}
+
+// covers reports whether a prefix holds another one, and is no default route's.
+func covers(list map[netip.Prefix]bool, p netip.Prefix) bool {
+	for bits := p.Bits() - 1; bits > 0; bits-- {
+		if wider, err := p.Addr().Prefix(bits); err == nil && list[wider] {
+			return true
+		}
+	}
+	return false
 }
 
 // tunnelRoutes lead into the bridge, with the address that the node would have on the way to the other node.

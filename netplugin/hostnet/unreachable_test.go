@@ -158,3 +158,36 @@ func TestSetup_RouteOfALinkThatGoesDown(t *testing.T) {
 		return nil
 	})
 }
+
+// TestSetup_NetworkRoutesPodsWithoutARoute: where this node has no route to a pod CIDR, a route of the network applies,
+// unless it is a default route.
+func TestSetup_NetworkRoutesPodsWithoutARoute(t *testing.T) {
+	const discarded, network = "No route to host", "via 192.0.2.254 "
+	for _, c := range []struct{ name, route, want string }{
+		{"none", "true", discarded},
+		{"a wider one", "ip route add 10.244.0.0/16 via 192.0.2.254", network},
+		{"the same", "ip route add 10.244.8.0/24 via 192.0.2.254", network},
+		{"one to another node", "ip route add 10.244.9.0/24 via 192.0.2.254", discarded},
+		{"a default route", "ip route replace default via 192.0.2.254", discarded},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for _, tunnelled := range []bool{false, true} {
+				h, cfg := host(t), singleFamily()
+				cfg.Tunnelled = tunnelled
+				in(t, h, func() error {
+					shell(t, defaultRoutes)
+					shell(t, c.route)
+					for range 2 {
+						if err := Setup(cfg); err != nil {
+							return err
+						}
+						if got := routeGet(t, "10.244.8.5"); !strings.Contains(got, c.want) {
+							t.Errorf("tunnelled %v: %s, want %s", tunnelled, got, c.want)
+						}
+					}
+					return nil
+				})
+			}
+		})
+	}
+}
