@@ -3,21 +3,17 @@ package agent
 import (
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/flowkeep/flowkeep/netplugin/hostnet"
+	"github.com/flowkeep/flowkeep/netplugin/ipam"
 )
-
-// installedFile is in the state directory of a node on which netplugin has set up the host's network.
-const installedFile = "host-network"
 
 // numberCheck is what is known about numbers that other programs use.
 type numberCheck struct {
 	taken     []string // of hostnet.Config.Taken, of the comparison that runs
 	installed bool     // the host's network was set up before, or no other program had a number
-	recorded  bool     // installedFile was written, or that was tried
+	recorded  bool     // the record was written, or that was tried
 }
 
 // checkNumbers returns an error if another program has one of Flowkeep's numbers and netplugin has never set up the
@@ -45,13 +41,17 @@ func (h *hostKeeper) checkNumbers() error {
 	return nil
 }
 
+// isInstalled reports whether netplugin has set up the host's network on this node before. A version that recorded
+// nothing left allocated addresses, also after a reboot. The rule set on disk shows nothing: it is there also while an
+// installation is refused.
 func (h *hostKeeper) isInstalled() (bool, error) {
-	if h.cfg.StateDir != "" {
-		_, err := os.Stat(filepath.Join(h.cfg.StateDir, installedFile))
-		if err == nil {
+	if dir := h.cfg.StateDir; dir != "" {
+		_, recorded, err := hostnet.ReadRecord(dir)
+		allocated, allocatedErr := ipam.HasAllocated(dir)
+		if recorded || allocated {
 			return true, nil
 		}
-		if !errors.Is(err, os.ErrNotExist) {
+		if err := errors.Join(err, allocatedErr); err != nil {
 			h.log.Warn("could not read whether the host's network was set up before", "error", err)
 		}
 	}
@@ -64,10 +64,7 @@ func (h *hostKeeper) recordInstalled() {
 		return
 	}
 	h.numbers.recorded = true
-	n := h.cfg.Numbers.OrDefault()
-	text := fmt.Sprintf("table %d, first priority %d\n", n.Table, n.Priority)
-	if err := os.WriteFile(filepath.Join(h.cfg.StateDir, installedFile), []byte(text), 0o600); err != nil {
-		h.log.Warn("could not record that the host's network was set up; a start after a reboot refuses numbers that "+
-			"another program uses", "error", err)
+	if err := hostnet.WriteRecord(h.cfg.StateDir, h.cfg.Numbers.OrDefault()); err != nil {
+		h.log.Warn("a start after a reboot may refuse numbers that another program uses", "error", err)
 	}
 }

@@ -1,7 +1,9 @@
 package agent
 
 import (
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -13,9 +15,14 @@ import (
 	"github.com/flowkeep/flowkeep/netplugin/hostnet"
 )
 
-// A first installation refuses a number that another program uses, and goes on once it is free. A later start goes on
-// and reports, also after a reboot.
-func TestKeepHost_NumbersOfOthers(t *testing.T) {
+// numbered is a node that netplugin starts on, once in each network namespace, as after a reboot.
+type numbered struct {
+	t *testing.T
+	*runner
+}
+
+func newNumbered(t *testing.T) *numbered {
+	t.Helper()
 	if _, err := exec.LookPath("nft"); err != nil {
 		t.Skip("nftables is not installed")
 	}
@@ -26,40 +33,97 @@ func TestKeepHost_NumbersOfOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	run := func(line string) {
-		if out, err := exec.Command("sh", "-ec", line).CombinedOutput(); err != nil {
-			t.Errorf("%s: %v: %s", line, err, out)
+	return &numbered{t, &runner{agent: a, manager: manager}}
+}
+
+func (n *numbered) run(line string) string {
+	n.t.Helper()
+	out, err := exec.Command("sh", "-ec", line).CombinedOutput()
+	if err != nil {
+		n.t.Errorf("%s: %v: %s", line, err, out)
+	}
+	return string(out)
+}
+
+// keep compares once, as a netplugin that has just started.
+func (n *numbered) keep() (*hostKeeper, error) {
+	h := &hostKeeper{runner: n.runner}
+	return h, h.keepHost(n.t.Context(), n.rules.nodes)
+}
+
+// start returns what a start of netplugin after a command line reports.
+func (n *numbered) start(before string) (h *hostKeeper, err error) {
+	netns.New(n.t).Do(func() {
+		if err = nodeLinks(); err != nil {
+			return
 		}
-	}
-	// start returns what a start of netplugin reports.
-	start := func(before, after string) (h *hostKeeper, err error) {
-		h = &hostKeeper{runner: &runner{agent: a, manager: manager}}
-		netns.New(t).Do(func() {
-			if err = nodeLinks(); err != nil {
-				return
-			}
-			run(before)
-			if err = h.keepHost(t.Context(), a.rules.nodes); after != "" {
-				run(after)
-				err = h.keepHost(t.Context(), a.rules.nodes)
-			}
-		})
-		return h, err
-	}
-	const rule = "ip rule add pref 1000 from 198.51.100.11 lookup 26214"
-	_, err = start(rule, "")
+		n.run(before)
+		h, err = n.keep()
+	})
+	return h, err
+}
+
+const tableRule = "ip rule add pref 1000 from 198.51.100.11 lookup 26214"
+
+// reports reports whether problems have a text about numbers of another program.
+func reports(problems []inspect.NetworkProblem, text string) bool {
+	return slices.ContainsFunc(problems, func(p inspect.NetworkProblem) bool {
+		return p.Kind == inspect.NetworkNumbers && strings.Contains(p.Text, text)
+	})
+}
+
+// A first installation refuses a number that another program uses, and goes on once it is free. A later start goes on
+// and reports, also after a reboot.
+func TestKeepHost_NumbersOfOthers(t *testing.T) {
+	n := newNumbered(t)
+	_, err := n.start(tableRule)
 	if err == nil || !strings.Contains(err.Error(), "1000: from 198.51.100.11") ||
 		!strings.Contains(err.Error(), hostnet.TableFlag) {
 		t.Errorf("first installation: %v", err)
 	}
-	if _, err = start(rule, "ip rule del pref 1000"); err != nil {
-		t.Errorf("after the rule was removed: %v", err)
+	if _, err = os.Stat(hostnet.RecordPath(n.cfg.StateDir)); err == nil {
+		t.Error("the refused installation is recorded")
 	}
-	h, err := start(rule, "") // another network namespace: rules and routes are gone, as after a reboot
-	reported := func(p inspect.NetworkProblem) bool {
-		return p.Kind == inspect.NetworkNumbers && strings.Contains(p.Text, "1000: from 198.51.100.11")
-	}
-	if err != nil || !slices.ContainsFunc(h.problems, reported) {
+	netns.New(t).Do(func() {
+		if err := nodeLinks(); err != nil {
+			t.Error(err)
+		}
+		n.run(tableRule)
+		h, _ := n.keep()
+		n.run("ip rule del pref 1000")
+		if err := h.keepHost(t.Context(), n.rules.nodes); err != nil {
+			t.Errorf("after the rule was removed: %v", err)
+		}
+	})
+	if h, err := n.start(tableRule); err != nil || !reports(h.problems, "1000: from 198.51.100.11") {
 		t.Errorf("later start: %v, problems %v", err, h.problems)
+	}
+}
+
+// TestKeepHost_InstalledWithoutARecord reboots nodes of a version that recorded nothing.
+func TestKeepHost_InstalledWithoutARecord(t *testing.T) {
+	for name, c := range map[string]struct {
+		file    string
+		refuses bool
+	}{
+		"rules of a refused installation": {"rules.db", true},
+		"a store without addresses":       {"addresses/flowkeep/lock", true},
+		"addresses of pods":               {"addresses/flowkeep/10.244.1.2", false},
+		"addresses of former pods":        {"addresses/flowkeep/last_reserved_ip.0", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNumbered(t)
+			path := filepath.Join(n.cfg.StateDir, c.file)
+			if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			h, err := n.start(tableRule)
+			if (err != nil) != c.refuses || !c.refuses && !reports(h.problems, "1000: from 198.51.100.11") {
+				t.Errorf("%v, problems %v; refuses: %v", err, h.problems, c.refuses)
+			}
+		})
 	}
 }

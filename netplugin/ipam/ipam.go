@@ -40,6 +40,19 @@ func New(stateDir string, cidrs []netip.Prefix) (*Allocator, error) {
 	return a, nil
 }
 
+// HasAllocated reports whether an allocator with this state directory has ever given out an address. The store keeps the
+// last one of each range when pods have given theirs back.
+func HasAllocated(stateDir string) (bool, error) {
+	files, err := os.ReadDir(filepath.Join(stateDir, "addresses", network))
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read the store of addresses: %w", err)
+	}
+	return slices.ContainsFunc(files, func(f os.DirEntry) bool { return f.Name() != "lock" }), nil
+}
+
 func (a *Allocator) with(f func(*disk.Store) error) error {
 	store, err := disk.New(network, a.dir)
 	if err != nil {

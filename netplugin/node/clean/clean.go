@@ -112,7 +112,7 @@ func standing(ctx context.Context, cfg *Config) (reasons []string) {
 // the others are known by.
 func find(ctx context.Context, cfg *Config) (things []thing, err error) {
 	var errs []error
-	for _, look := range []func(context.Context, *Config) ([]thing, error){configurations, programs, bridge, connections, links, taps, network, leftDevices, sockets, switchFile, state} {
+	for _, look := range []func(context.Context, *Config) ([]thing, error){configurations, programs, bridge, connections, links, taps, network, leftDevices, sockets, switchFile, record, state} {
 		list, err := look(ctx, cfg)
 		things, errs = append(things, list...), append(errs, err)
 	}
@@ -451,6 +451,14 @@ func sockets(_ context.Context, cfg *Config) (out []thing, _ error) {
 // switchFile is what "netplugin switch" leaves in Open vSwitch's directory.
 func switchFile(_ context.Context, cfg *Config) ([]thing, error) {
 	if path := filepath.Join(cfg.OVSRunDir, vswitch.Started); there(path) {
+		return []thing{fileThing(path)}, nil
+	}
+	return nil, nil
+}
+
+// record is the file with the numbers of the host's network: those of a later installation may be others.
+func record(_ context.Context, cfg *Config) ([]thing, error) {
+	if path := hostnet.RecordPath(cfg.StateDir); !cfg.State && there(path) {
 		return []thing{fileThing(path)}, nil
 	}
 	return nil, nil
