@@ -53,7 +53,7 @@ func (h *hostKeeper) watchHost(ctx context.Context) {
 		}
 	}
 	for ctx.Err() == nil {
-		if err := hostnet.Watch(ctx, h.cfg.Numbers.OrDefault().Table, h.six.Load, changed, h.log); err != nil {
+		if err := hostnet.Watch(ctx, h.serviceTable, h.six.Load, changed, h.log); err != nil {
 			h.log.Error("could not watch the host's network; it is compared every 30 s", "error", err)
 		}
 		select {
@@ -152,7 +152,6 @@ func (h *hostKeeper) setNetwork(ctx context.Context, infos []policy.NodeInfo) er
 		Replaced: func(route string) {
 			h.log.Warn("replaced a route of another program to pods; remove it where it is configured", "route", route)
 		},
-		Numbers: h.cfg.Numbers,
 		Taken:   func(text string) { h.numbers.taken = append(h.numbers.taken, text) },
 	}
 	cfg.Self, cfg.Others = split(h.cfg.Node, infos)
@@ -160,8 +159,12 @@ func (h *hostKeeper) setNetwork(ctx context.Context, infos []policy.NodeInfo) er
 		return fmt.Errorf("node %s has no spec.podCIDRs: "+
 			"give kube-controller-manager --allocate-node-cidrs, or set them", h.cfg.Node)
 	}
-	if err := h.checkNumbers(); err != nil {
+	if err := h.chooseNumbers(); err != nil {
 		return err
+	}
+	cfg.Numbers = h.numbers.inUse
+	if h.numbers.kept != "" {
+		cfg.Taken(h.numbers.kept)
 	}
 	h.six.Store(hostnet.HasIPv6(cfg.Self))
 	underlayErr := h.underlay(&cfg)

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -124,6 +125,62 @@ func TestKeepHost_InstalledWithoutARecord(t *testing.T) {
 			if (err != nil) != c.refuses || !c.refuses && !reports(h.problems, "1000: from 198.51.100.11") {
 				t.Errorf("%v, problems %v; refuses: %v", err, h.problems, c.refuses)
 			}
+		})
+	}
+}
+
+// TestKeepHost_OtherNumbersThatAreTaken gives an installed node other numbers, of which another program uses one: the
+// node keeps the earlier ones and reports, and takes the others over when they are free at a start.
+func TestKeepHost_OtherNumbersThatAreTaken(t *testing.T) {
+	for name, c := range map[string]struct {
+		unrecorded bool // as by versions with table 102
+		before     hostnet.Numbers
+		configured hostnet.Numbers
+		taken      string
+	}{
+		"a flag": {
+			before:     hostnet.DefaultNumbers,
+			configured: hostnet.Numbers{Table: 300, Priority: 200},
+			taken:      "ip rule add pref 1000 from 198.51.100.11 lookup 300",
+		},
+		"an upgrade from table 102": {
+			before:     hostnet.FormerNumbers,
+			configured: hostnet.DefaultNumbers,
+			taken:      "ip rule add pref 1000 from 198.51.100.11 lookup 26214",
+		},
+		"an upgrade, by rules": {
+			unrecorded: true,
+			before:     hostnet.FormerNumbers,
+			configured: hostnet.DefaultNumbers,
+			taken:      "ip route add 198.51.100.0/24 dev eth0 table 26214",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNumbered(t)
+			netns.New(t).Do(func() {
+				if err := nodeLinks(); err != nil {
+					t.Error(err)
+				}
+				n.cfg.Numbers = c.before
+				if _, err := n.keep(); err != nil {
+					t.Error(err)
+				}
+				if c.unrecorded {
+					n.run("rm " + hostnet.RecordPath(n.cfg.StateDir))
+				}
+				n.cfg.Numbers = c.configured
+				n.run(c.taken)
+				h, err := n.keep()
+				keeps := fmt.Sprintf("netplugin keeps table %d ", c.before.Table)
+				if err != nil || !reports(h.problems, keeps) || h.serviceTable() != c.before.Table {
+					t.Errorf("%v, problems %v", err, h.problems)
+				}
+				n.run("ip rule del pref 1000 || ip route del 198.51.100.0/24 table 26214")
+				if h, err := n.keep(); err != nil || len(h.numbers.taken) > 0 ||
+					!strings.Contains(n.run("ip rule"), fmt.Sprint("iif fk-gw lookup ", c.configured.Table)) {
+					t.Errorf("free again: %v, %q, rules\n%s", err, h.numbers.taken, n.run("ip rule"))
+				}
+			})
 		})
 	}
 }

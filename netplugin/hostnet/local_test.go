@@ -22,7 +22,7 @@ func TestSetup_LooksUpLocalWithoutPodCIDRs(t *testing.T) {
 	}{
 		"never had podCIDRs":            {func(*testing.T) {}, kernels},
 		"lost its podCIDRs":             {func(t *testing.T) { dual(t, DefaultNumbers) }, kernels},
-		"lost them before an upgrade":   {func(t *testing.T) { dual(t, formerNumbers) }, kernels},
+		"lost them before an upgrade":   {func(t *testing.T) { dual(t, FormerNumbers) }, kernels},
 		"lost them with other numbers":  {func(t *testing.T) { dual(t, Numbers{Table: 7, Priority: 300}) }, kernels},
 		"another program moved it":      {func(t *testing.T) { shell(t, moveLocal) }, moved},
 		"another program added another": {func(t *testing.T) { shell(t, addLocal) }, kernels},

@@ -19,8 +19,8 @@ type Numbers struct {
 // DefaultNumbers are used where Config has none.
 var DefaultNumbers = Numbers{Table: wellknown.ServiceTable, Priority: wellknown.RulePriority}
 
-// formerNumbers are those of versions before v0.1.0. cloud-init numbers the tables of network interfaces from 100.
-var formerNumbers = Numbers{Table: 102, Priority: wellknown.RulePriority}
+// FormerNumbers are those of versions before v0.1.0, which had no flags. cloud-init numbers the tables of network interfaces from 100.
+var FormerNumbers = Numbers{Table: 102, Priority: wellknown.RulePriority}
 
 // Offsets of rules' priorities from Numbers.Priority.
 const (
@@ -70,43 +70,64 @@ func (n Numbers) priorities() []int {
 	}
 }
 
-// Installed reports whether this network namespace has rules or tables of Flowkeep's.
-func Installed() (bool, error) {
-	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+// Installed reports whether this network namespace has rules or tables of Flowkeep's, and returns the numbers of the
+// rules; zero if there is none.
+func Installed() (n Numbers, installed bool, err error) {
+	for _, family := range families46 {
 		have, err := rulesOf(family)
 		if err != nil {
-			return false, fmt.Errorf("list policy rules: %w", err)
+			return n, false, fmt.Errorf("list policy rules: %w", err)
 		}
-		if len(numbersOf(have)) > 0 {
-			return true, nil
+		if list := numbersOf(have); len(list) > 0 {
+			return list[0], true, nil
 		}
 	}
 	tables, err := nftTables()
-	return len(tables) > 0, err
+	return n, len(tables) > 0, err
 }
 
 // Taken returns a sentence for each object of another program with one of the numbers, and for each route with
 // Flowkeep's protocol. It is for a node on which Flowkeep has never been.
 func Taken(n Numbers) (out []string, err error) {
+	list, err := allRoutes()
+	if err != nil {
+		return nil, err
+	}
+	if out, err = takenBy(list, n); err != nil {
+		return nil, err
+	}
+	for i := range list {
+		if r := &list[i]; r.Protocol == protocolFlowkeep {
+			out = append(out, fmt.Sprintf("the route to %s in table %d has Flowkeep's protocol %d: give it another",
+				r.Dst, r.Table, protocolFlowkeep))
+		}
+	}
+	return out, nil
+}
+
+// TakenLater returns a sentence for each object of another program with one of the numbers. It is for a node on which
+// Flowkeep has other numbers.
+func TakenLater(n Numbers) ([]string, error) {
+	list, err := allRoutes()
+	if err != nil {
+		return nil, err
+	}
+	return takenBy(list, n)
+}
+
+// takenBy returns the sentences about policy rules, and about those of the node's routes that are in the table.
+func takenBy(routes []netlink.Route, n Numbers) (out []string, err error) {
 	n = n.OrDefault()
-	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+	for _, family := range families46 {
 		have, err := rulesOf(family)
 		if err != nil {
 			return nil, fmt.Errorf("list policy rules: %w", err)
 		}
 		out = append(out, takenRules(have, n)...)
 	}
-	list, err := allRoutes()
-	if err != nil {
-		return nil, err
-	}
-	for i := range list {
-		r := &list[i]
-		if text := takenRoute(r, n); text != "" {
+	for i := range routes {
+		if text := takenRoute(&routes[i], n); text != "" {
 			out = append(out, text)
-		} else if r.Protocol == protocolFlowkeep {
-			out = append(out, fmt.Sprintf("the route to %s in table %d has Flowkeep's protocol %d: give it another",
-				r.Dst, r.Table, protocolFlowkeep))
 		}
 	}
 	return out, nil

@@ -174,7 +174,7 @@ func TestTaken(t *testing.T) {
 		t.Run(command, func(t *testing.T) {
 			in(t, host(t), func() error {
 				shell(t, command)
-				if installed, err := Installed(); installed || err != nil {
+				if _, installed, err := Installed(); installed || err != nil {
 					t.Errorf("Flowkeep is installed: %v (%v)", installed, err)
 				}
 				got, err := Taken(DefaultNumbers)
@@ -190,9 +190,12 @@ func TestTaken(t *testing.T) {
 		if err := Setup(nodeConfig()); err != nil {
 			return err
 		}
-		installed, err := Installed()
-		if !installed {
-			t.Error("Flowkeep is not installed after Setup")
+		n, installed, err := Installed()
+		if !installed || n != DefaultNumbers {
+			t.Errorf("installed after Setup: %v, %v", installed, n)
+		}
+		if taken, err := TakenLater(Numbers{Table: 300, Priority: 200}); len(taken) > 0 || err != nil {
+			t.Errorf("other numbers: %q (%v)", taken, err)
 		}
 		return err
 	})

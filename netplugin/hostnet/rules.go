@@ -225,7 +225,7 @@ func numbersOf(have []netlink.Rule) (out []Numbers) {
 
 // knownNumbers returns all numbers by which rules may have been made.
 func knownNumbers(have []netlink.Rule, own Numbers) []Numbers {
-	return append(numbersOf(have), own, DefaultNumbers, formerNumbers)
+	return append(numbersOf(have), own, DefaultNumbers, FormerNumbers)
 }
 
 // isKernelsLocal reports whether a rule is the kernel's first one, which sends packets for the node itself to the

@@ -39,8 +39,9 @@ var routeGroups = []uint{
 
 // Watch calls changed after each change of this network namespace that may concern what Setup writes, Setup's own
 // writes among them, until ctx ends. It calls changed from several goroutines. Sysctls are read twice a second; six
-// reports whether the node has IPv6 podCIDRs. Table is that of Services.
-func Watch(ctx context.Context, table int, six func() bool, changed func(), log *slog.Logger) error {
+// reports whether the node has IPv6 podCIDRs, and table returns the table of Services. Both are called from several
+// goroutines.
+func Watch(ctx context.Context, table func() int, six func() bool, changed func(), log *slog.Logger) error {
 	routes, err := subscribe(unix.NETLINK_ROUTE, routeGroups...)
 	if err != nil {
 		return err
@@ -58,7 +59,7 @@ func Watch(ctx context.Context, table int, six func() bool, changed func(), log 
 	defer links.Close()
 	changed() // between the last Setup and the subscription
 	var all sync.WaitGroup
-	concerns := func(m *syscall.NetlinkMessage) bool { return concernsRoutes(links, table, m) }
+	concerns := func(m *syscall.NetlinkMessage) bool { return concernsRoutes(links, table(), m) }
 	all.Go(func() { receive(ctx, routes, concerns, changed, log) })
 	all.Go(func() { receive(ctx, filters, concernsNftables, changed, log) })
 	pollSysctls(ctx, six, changed) // on this goroutine, whose thread may be in another network namespace

@@ -82,7 +82,8 @@ func TestWatch_ReportsChanges(t *testing.T) {
 			changed, ended := make(chan time.Time, 100), make(chan error, 1)
 			go h.Do(func() {
 				report := func() { changed <- time.Now() }
-				ended <- Watch(ctx, serviceTable, func() bool { return true }, report, slog.New(slog.DiscardHandler))
+				table, six := func() int { return serviceTable }, func() bool { return true }
+				ended <- Watch(ctx, table, six, report, slog.New(slog.DiscardHandler))
 			})
 			<-changed                     // it has subscribed
 			drain(changed, 3*time.Second) // messages about the links that were made
