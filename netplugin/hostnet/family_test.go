@@ -32,13 +32,13 @@ func TestSetup_KernelWithoutIPv6(t *testing.T) {
 	in(t, h, func() error { return Setup(cfg) })
 	holds(t, picture(t, h), "route 10.244.2.0/24 via 192.0.2.12", "masquerade")
 	in(t, h, func() error {
-		if names, err := Remains(); err != nil || len(names) == 0 {
+		if names, err := Remains(DefaultNumbers); err != nil || len(names) == 0 {
 			t.Errorf("remains: %v (%v)", names, err)
 		}
-		if err := Teardown(); err != nil {
+		if err := teardown(); err != nil {
 			return err
 		}
-		names, err := Remains()
+		names, err := Remains(DefaultNumbers)
 		if len(names) > 0 {
 			t.Errorf("after the teardown: %v", names)
 		}

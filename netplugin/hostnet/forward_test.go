@@ -59,10 +59,10 @@ func TestSetup_ForwardDrops(t *testing.T) {
 				}
 			}
 		}
-		if left, err := Remains(); err != nil || !slices.Contains(left, "nftables rules of chain ip filter FORWARD") {
+		if left, err := Remains(DefaultNumbers); err != nil || !slices.Contains(left, "nftables rules of chain ip filter FORWARD") {
 			t.Errorf("remains: %q (%v)", left, err)
 		}
-		if err := Teardown(); err != nil {
+		if err := teardown(); err != nil {
 			return err
 		}
 		want = []string{"-P FORWARD DROP", "-A FORWARD -i docker0 -j ACCEPT"}

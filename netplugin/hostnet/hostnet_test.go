@@ -249,10 +249,40 @@ func TestABadNodeDoesNotHarmTheOthers(t *testing.T) {
 	holds(t, picture(t, h), "route 10.244.2.0/24 via 192.0.2.12", "route 10.244.3.0/24 via 192.0.2.13", "masquerade")
 }
 
+// teardown removes what Setup made with the default numbers.
+func teardown() error { return Teardown(DefaultNumbers) }
+
+// TestTeardown_RecordedNumbers: rules with other numbers are recognised by them, also where another program has removed
+// those that show the numbers.
+func TestTeardown_RecordedNumbers(t *testing.T) {
+	h, cfg := host(t), nodeConfig()
+	before := picture(t, h)
+	cfg.Numbers = Numbers{Table: 7, Priority: 300}
+	in(t, h, func() error {
+		if err := Setup(cfg); err != nil {
+			return err
+		}
+		shell(t, "ip rule del pref 310; ip -6 rule del pref 310")
+		names, err := Remains(cfg.Numbers)
+		if text := strings.Join(names, "\n"); !strings.Contains(text, "policy rule 350 of IPv6") {
+			t.Errorf("remains: %q", names)
+		}
+		return errors.Join(err, Teardown(cfg.Numbers))
+	})
+	rules := func(text string) string {
+		return strings.Join(slices.DeleteFunc(strings.Split(text, "\n"), func(line string) bool {
+			return !strings.HasPrefix(line, "rule ")
+		}), "\n")
+	}
+	if want, got := rules(before), rules(picture(t, h)); got != want {
+		t.Errorf("torn down there are\n%s\nand before there were\n%s", got, want)
+	}
+}
+
 func TestTeardownLeavesNothing(t *testing.T) {
 	h := host(t)
 	in(t, h, func() error { return Setup(nodeConfig()) })
-	in(t, h, Teardown)
+	in(t, h, teardown)
 	left := picture(t, h)
 	if strings.Contains(left, "flowkeep") || strings.Contains(left, "route ") || strings.Contains(left, "fk-gw\" table") {
 		t.Errorf("left:\n%s", left)
@@ -263,7 +293,7 @@ func TestTeardownLeavesNothing(t *testing.T) {
 	in(t, h, func() error {
 		return netlink.RuleAdd(newRule(netlink.FAMILY_V4, prefLocal, unix.RT_TABLE_LOCAL, nil, nil))
 	}) // a Setup that was interrupted
-	in(t, h, Teardown)
+	in(t, h, teardown)
 	if again := picture(t, h); again != left {
 		t.Errorf("torn down once more there is\n%s\nand before there was\n%s", again, left)
 	}
@@ -276,7 +306,7 @@ func TestTeardownOfAnInterruptedSetup(t *testing.T) {
 	in(t, h, func() error {
 		return netlink.RuleAdd(newRule(netlink.FAMILY_V4, prefLocal, unix.RT_TABLE_LOCAL, nil, nil))
 	})
-	in(t, h, Teardown)
+	in(t, h, teardown)
 	if after := picture(t, h); after != before {
 		t.Errorf("torn down there is\n%s\nand before there was\n%s", after, before)
 	}
@@ -293,7 +323,7 @@ func TestTeardownBesideARuleOfSomePackets(t *testing.T) {
 		own.Family, own.Table, own.Priority = netlink.FAMILY_V4, unix.RT_TABLE_LOCAL, 0
 		return errors.Join(netlink.RuleAdd(newRule(netlink.FAMILY_V4, prefLocal, unix.RT_TABLE_LOCAL, nil, nil)), netlink.RuleDel(own), netlink.RuleAdd(some))
 	})
-	in(t, h, Teardown)
+	in(t, h, teardown)
 	in(t, h, func() error { return netlink.RuleDel(some) })
 	after := picture(t, h)
 	if strings.Count(after, "table 255") != strings.Count(before, "table 255") {

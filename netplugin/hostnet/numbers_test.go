@@ -66,7 +66,7 @@ func TestSetup_LeavesRulesOfOthers(t *testing.T) {
 				if free != (len(taken) == 0) {
 					t.Errorf("reported: %q", taken)
 				}
-				err := Teardown()
+				err := teardown()
 				if n := strings.Count(output(t, "ip -d rule"), "\n"); n != 4 && err == nil {
 					t.Errorf("%d rules after Teardown: %s", n, output(t, "ip -d rule"))
 				}

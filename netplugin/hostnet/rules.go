@@ -251,9 +251,13 @@ func addKernelsLocal(family int) error {
 // listRules is netlink.RuleList but in tests.
 var listRules = netlink.RuleList
 
+func dumpRules(family int) ([]netlink.Rule, error) {
+	return rtnl.Dump(func() ([]netlink.Rule, error) { return listRules(family) })
+}
+
 // rulesOf returns the policy rules of a family; none where the kernel has no such family, as with ipv6.disable=1.
 func rulesOf(family int) ([]netlink.Rule, error) {
-	list, err := rtnl.Dump(func() ([]netlink.Rule, error) { return listRules(family) })
+	list, err := dumpRules(family)
 	if errors.Is(err, unix.EAFNOSUPPORT) {
 		return nil, nil
 	}
@@ -303,26 +307,28 @@ func selects(rule, other *netlink.Rule) bool {
 		(a.protocol == 0 || a.protocol == b.protocol)
 }
 
-// Teardown removes what Setup made, but for the ports themselves.
-func Teardown() error {
+// Teardown removes what Setup made, but for the ports themselves. n are the numbers with which it did, if they are
+// known; rules with others are recognised by the one that looks up their table.
+func Teardown(n Numbers) error {
 	errs := []error{deleteNftables(), removeForward(), removeAllRoutes()}
 	for _, family := range families46 {
 		// The kernel accepts a second rule that differs from its own in the protocol only.
-		have, err := listRules(family)
+		have, err := dumpRules(family)
 		if errors.Is(err, unix.EAFNOSUPPORT) {
 			continue
 		}
 		if !slices.ContainsFunc(have, isKernelsLocal) {
 			errs = append(errs, addKernelsLocal(family))
 		}
-		known := knownNumbers(have, DefaultNumbers)
+		known := knownNumbers(have, n.OrDefault())
 		errs = append(errs, removeRules(family, func(r *netlink.Rule) bool { return isFlowkeepsOf(r, known) }))
 	}
 	return errors.Join(errs...)
 }
 
-// Remains returns the names of the objects that Setup created and that still exist, except for ports.
-func Remains() (names []string, err error) {
+// Remains returns the names of the objects that Setup created and that still exist, except for ports. n are the numbers
+// with which it did, if they are known.
+func Remains(n Numbers) (names []string, err error) {
 	list, err := allRoutes()
 	if err != nil {
 		return nil, err
@@ -338,7 +344,7 @@ func Remains() (names []string, err error) {
 			return nil, fmt.Errorf("list policy rules: %w", err)
 		}
 		for i := range have {
-			if r := &have[i]; isFlowkeepsOf(r, knownNumbers(have, DefaultNumbers)) {
+			if r := &have[i]; isFlowkeepsOf(r, knownNumbers(have, n.OrDefault())) {
 				names = append(names,
 					fmt.Sprintf("policy rule %d of IPv%d", r.Priority,
 						map[int]int{netlink.FAMILY_V4: 4, netlink.FAMILY_V6: 6}[family]))

@@ -370,12 +370,14 @@ func links(context.Context, *Config) (out []thing, err error) {
 }
 
 // network is what hostnet made: one thing, as it goes by one call.
-func network(context.Context, *Config) ([]thing, error) {
-	names, err := hostnet.Remains()
+func network(_ context.Context, cfg *Config) ([]thing, error) {
+	n, _, readErr := hostnet.ReadRecord(cfg.StateDir)
+	names, err := hostnet.Remains(n)
 	if err != nil || len(names) == 0 {
-		return nil, err
+		return nil, errors.Join(readErr, err)
 	}
-	return []thing{{strings.Join(names, ", "), func(context.Context) error { return hostnet.Teardown() }}}, nil
+	remove := func(context.Context) error { return hostnet.Teardown(n) }
+	return []thing{{strings.Join(names, ", "), remove}}, readErr
 }
 
 // leftDevices are the bridge's ports where no database has the bridge any more: a switch that was ended before its bridge was removed leaves them in the kernel.
