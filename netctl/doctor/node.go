@@ -137,6 +137,7 @@ func Node(f *NodeFacts) Report {
 	b.leftovers(f)
 	b.services(&f.Links)
 	b.numbers(&f.Numbers)
+	b.protocol(&f.Numbers, &f.Links)
 	b.chains(f.Chains)
 	b.firewall(f.Chains)
 	b.clock(&f.Clock)

@@ -12,24 +12,76 @@ type Numbers struct {
 	Priority int // of the first policy rule
 	Rules    Fact[[]Rule]
 	Routes   Fact[[]string] // destinations of other programs' routes in the table
+	Marked   Fact[[]string] // destinations of routes with Flowkeep's protocol, in all tables
 }
 
 // Rule is a policy rule.
 type Rule struct {
-	Priority, Table int
-	Interface       string // by which packets come; empty: by any
+	Priority, Table     int
+	Protocol            uint8
+	Source, Destination string // CIDRs; empty: any
+	Interface           string // by which packets come; empty: by any
+	Mark, Mask          uint32
+	Other               bool // it has an attribute that no rule of Flowkeep's has
 }
 
-// ruleOffsets are the differences of the priorities of Flowkeep's rules from that of the first.
-var ruleOffsets = []int{0, 10, 11, 50}
+// Differences of the priorities of Flowkeep's rules from that of the first.
+const (
+	gatewayLocalOffset = 0
+	serviceOffset      = 10
+	translatedOffset   = 11
+	localOffset        = 50
+)
 
-// localTable is the kernel's table of local addresses (ip-route(8)).
-const localTable = 255
+var ruleOffsets = []int{gatewayLocalOffset, serviceOffset, translatedOffset, localOffset}
 
-// isFlowkeeps reports whether a rule may be Flowkeep's.
+const (
+	localTable     = 255       // the kernel's table of local addresses (ip-route(8))
+	kernelProtocol = 2         // RTPROT_KERNEL (rtnetlink(7))
+	translatedMark = 0x1000000 // of packets that the node has translated
+)
+
+// isFlowkeeps reports whether a rule is as netplugin writes it with a table and a first priority. Versions before
+// v0.1.0 wrote no protocol.
+func (r *Rule) isFlowkeeps(table, priority int) bool {
+	if r.Other || r.Protocol != kernelProtocol && r.Protocol != 0 {
+		return false
+	}
+	unmarked := r.Mark == 0 && r.Mask == 0
+	fromPods := r.Interface == gateway && r.Source != "" && unmarked
+	switch r.Priority - priority {
+	case gatewayLocalOffset:
+		return fromPods && r.Destination != "" && r.Table == localTable
+	case serviceOffset:
+		return fromPods && r.Destination == "" && r.Table == table
+	case translatedOffset:
+		marked := r.Mark == translatedMark && r.Mask == translatedMark
+		return r.Interface == wire && r.Source != "" && r.Destination == "" && marked && r.Table == table
+	case localOffset:
+		return r.Interface == "" && r.Source == "" && r.Destination == "" && unmarked && r.Table == localTable
+	}
+	return false
+}
+
+// isFlowkeeps reports whether a rule is Flowkeep's, with these numbers or with those of a rule that looks up its table.
 func (n *Numbers) isFlowkeeps(r *Rule) bool {
-	isLocal := r.Priority == n.Priority+ruleOffsets[3] && r.Table == localTable
-	return slices.Contains([]string{gateway, wire}, r.Interface) || isLocal
+	return r.isFlowkeeps(n.Table, n.Priority) || slices.ContainsFunc(n.Rules.Value, func(service Rule) bool {
+		priority := service.Priority - serviceOffset
+		return service.isFlowkeeps(service.Table, priority) && r.isFlowkeeps(service.Table, priority)
+	})
+}
+
+// protocol reports routes that netplugin would remove, on a node on which it does not run.
+func (b *book) protocol(n *Numbers, links *Fact[[]Link]) {
+	const check = "numbers"
+	isInstalled := slices.ContainsFunc(links.Value, func(l Link) bool { return l.Name == gateway })
+	switch {
+	case !n.Marked.known():
+		b.unknown(check, "routes with Flowkeep's protocol", n.Marked.Error, "ip route show table all proto 102")
+	case !isInstalled && len(n.Marked.Value) > 0:
+		b.add(check, Problem, fmt.Sprintf("routes have Flowkeep's protocol 102, and netplugin removes those: %s",
+			some(n.Marked.Value)), "have the other program give its routes another protocol")
+	}
 }
 
 // numbers reports other programs that use a routing table or priorities of Flowkeep's.

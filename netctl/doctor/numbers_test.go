@@ -1,18 +1,39 @@
 package doctor
 
 import (
+	"slices"
 	"strings"
 	"testing"
 )
 
+// flowkeepRules returns the rules that netplugin writes, and one of the kernel's.
+func flowkeepRules(table, priority int) []Rule {
+	pods := Rule{Protocol: kernelProtocol, Source: "10.244.1.0/24", Interface: gateway}
+	toGateway, service, translated := pods, pods, pods
+	toGateway.Priority, toGateway.Table, toGateway.Destination = priority, localTable, "10.244.1.1/32"
+	service.Priority, service.Table = priority+10, table
+	translated.Priority, translated.Table, translated.Interface = priority+11, table, wire
+	translated.Mark, translated.Mask = translatedMark, translatedMark
+	return []Rule{toGateway, service, translated, {
+		Priority: priority + 50,
+		Table:    localTable,
+		Protocol: kernelProtocol,
+	}, {
+		Priority: 32766,
+		Table:    254,
+		Protocol: kernelProtocol,
+	}}
+}
+
+// with returns Flowkeep's rules, of which one is changed.
+func with(at int, change func(*Rule)) []Rule {
+	list := flowkeepRules(26214, 50)
+	change(&list[at])
+	return list
+}
+
 func TestNumbers_OtherPrograms(t *testing.T) {
-	own := []Rule{
-		{Priority: 50, Table: localTable, Interface: gateway},
-		{Priority: 60, Table: 26214, Interface: gateway},
-		{Priority: 61, Table: 26214, Interface: wire},
-		{Priority: 100, Table: localTable},
-		{Priority: 32766, Table: 254},
-	}
+	own := flowkeepRules(26214, 50)
 	for name, c := range map[string]struct {
 		rules  []Rule
 		routes []string
@@ -24,6 +45,12 @@ func TestNumbers_OtherPrograms(t *testing.T) {
 		"a rule of the table": {append(own, Rule{Priority: 1000, Table: 26214}), nil, Problem, "--service-table"},
 		"a priority":          {[]Rule{{Priority: 61, Table: 254}}, nil, Problem, "--rule-priority"},
 		"cloud-init's":        {[]Rule{{Priority: 1000, Table: 102}}, nil, OK, ""},
+		"a former version's":  {flowkeepRules(102, 50), nil, OK, ""},
+		"another protocol":    {with(0, func(r *Rule) { r.Protocol = 4 }), nil, Problem, "--rule-priority"},
+		"no destination":      {with(0, func(r *Rule) { r.Destination = "" }), nil, Problem, "--rule-priority"},
+		"local by a mark":     {with(3, func(r *Rule) { r.Mark = 1 }), nil, Problem, "--rule-priority"},
+		"local by an address": {with(3, func(r *Rule) { r.Source = "192.0.2.1/32" }), nil, Problem, "--rule-priority"},
+		"local by a port":     {with(3, func(r *Rule) { r.Other = true }), nil, Problem, "--rule-priority"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var b book
@@ -37,5 +64,32 @@ func TestNumbers_OtherPrograms(t *testing.T) {
 	b.numbers(&Numbers{Rules: Fact[[]Rule]{Error: "not permitted"}})
 	if len(b.list) != 1 || b.list[0].Level != Unknown {
 		t.Errorf("found %+v where rules cannot be read", b.list)
+	}
+}
+
+// TestNumbers_Protocol: routes with Flowkeep's protocol are another program's only where netplugin does not run.
+func TestNumbers_Protocol(t *testing.T) {
+	installed := Known([]Link{{Name: gateway}})
+	for name, c := range map[string]struct {
+		links  Fact[[]Link]
+		marked Fact[[]string]
+		want   []Level
+	}{
+		"none":           {Known([]Link{}), Known([]string{}), nil},
+		"of Flowkeep":    {installed, Known([]string{"10.244.2.0/24"}), nil},
+		"of others":      {Known([]Link{}), Known([]string{"10.244.2.0/24"}), []Level{Problem}},
+		"cannot be read": {installed, Fact[[]string]{Error: "not permitted"}, []Level{Unknown}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var b book
+			b.protocol(&Numbers{Marked: c.marked}, &c.links)
+			var got []Level
+			for _, f := range b.list {
+				got = append(got, f.Level)
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("found %+v, want %v", b.list, c.want)
+			}
+		})
 	}
 }

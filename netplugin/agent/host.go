@@ -152,7 +152,7 @@ func (h *hostKeeper) setNetwork(ctx context.Context, infos []policy.NodeInfo) er
 		Replaced: func(route string) {
 			h.log.Warn("replaced a route of another program to pods; remove it where it is configured", "route", route)
 		},
-		Taken:   func(text string) { h.numbers.taken = append(h.numbers.taken, text) },
+		Taken: func(text string) { h.numbers.taken = append(h.numbers.taken, text) },
 	}
 	cfg.Self, cfg.Others = split(h.cfg.Node, infos)
 	if len(cfg.Self.PodCIDRs) == 0 {

@@ -2,22 +2,27 @@ package look
 
 import (
 	"fmt"
+	"net"
 
 	"github.com/flowkeep/flowkeep/api/wellknown"
 	"github.com/flowkeep/flowkeep/internal/rtnl"
 	"github.com/flowkeep/flowkeep/netctl/doctor"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
-// numbers reads policy rules, and the routes of other programs in Flowkeep's table.
+// numbers reads policy rules, the routes of other programs in Flowkeep's table, and those with Flowkeep's protocol.
 func (o *Options) numbers() doctor.Numbers {
 	return doctor.Numbers{
 		Table:    o.ServiceTable,
 		Priority: o.RulePriority,
 		Rules:    doctor.Read(policyRules()),
-		Routes:   doctor.Read(othersRoutes(o.ServiceTable)),
+		Routes:   doctor.Read(destinations(o.ServiceTable, func(r *netlink.Route) bool { return !isMarked(r) })),
+		Marked:   doctor.Read(destinations(unix.RT_TABLE_UNSPEC, isMarked)),
 	}
 }
+
+func isMarked(r *netlink.Route) bool { return r.Protocol == wellknown.RouteProtocol }
 
 func policyRules() (out []doctor.Rule, err error) {
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
@@ -26,18 +31,45 @@ func policyRules() (out []doctor.Rule, err error) {
 			return nil, err
 		}
 		for i := range list {
-			r := &list[i]
-			out = append(out, doctor.Rule{
-				Priority:  max(r.Priority, 0),
-				Table:     r.Table,
-				Interface: r.IifName,
-			})
+			out = append(out, ruleOf(&list[i]))
 		}
 	}
 	return out, nil
 }
 
-func othersRoutes(table int) (out []string, err error) {
+func ruleOf(r *netlink.Rule) doctor.Rule {
+	out := doctor.Rule{
+		Priority:    max(r.Priority, 0),
+		Table:       r.Table,
+		Protocol:    r.Protocol,
+		Source:      cidrText(r.Src),
+		Destination: cidrText(r.Dst),
+		Interface:   r.IifName,
+		Mark:        r.Mark,
+		Other:       hasOther(r),
+	}
+	if r.Mask != nil {
+		out.Mask = *r.Mask
+	}
+	return out
+}
+
+func cidrText(n *net.IPNet) string {
+	if n == nil || n.IP == nil {
+		return ""
+	}
+	return n.String()
+}
+
+// hasOther reports whether a rule has an attribute that no rule of Flowkeep's has (linux/fib_rules.h).
+func hasOther(r *netlink.Rule) bool {
+	return r.OifName != "" || r.Invert || r.Tos != 0 || r.TunID != 0 || r.Goto >= 0 || r.Flow >= 0 ||
+		r.SuppressPrefixlen >= 0 || r.SuppressIfgroup >= 0 || r.IPProto != 0 || r.Dport != nil || r.Sport != nil ||
+		r.UIDRange != nil || r.Type > unix.RTN_UNICAST
+}
+
+// destinations returns those of a table's routes that match, of all tables with RT_TABLE_UNSPEC.
+func destinations(table int, match func(*netlink.Route) bool) (out []string, err error) {
 	list, err := rtnl.Dump(func() ([]netlink.Route, error) {
 		return netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: table}, netlink.RT_FILTER_TABLE)
 	})
@@ -45,8 +77,8 @@ func othersRoutes(table int) (out []string, err error) {
 		return nil, err
 	}
 	for i := range list {
-		if r := &list[i]; r.Protocol != wellknown.RouteProtocol {
-			out = append(out, fmt.Sprint(r.Dst))
+		if match(&list[i]) {
+			out = append(out, fmt.Sprint(list[i].Dst))
 		}
 	}
 	return out, nil
