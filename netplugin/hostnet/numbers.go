@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"net/netip"
 
 	"github.com/flowkeep/flowkeep/api/wellknown"
 	"github.com/vishvananda/netlink"
@@ -19,7 +20,8 @@ type Numbers struct {
 // DefaultNumbers are used where Config has none.
 var DefaultNumbers = Numbers{Table: wellknown.ServiceTable, Priority: wellknown.RulePriority}
 
-// FormerNumbers are those of versions before v0.1.0, which had no flags. cloud-init numbers the tables of network interfaces from 100.
+// FormerNumbers are those of versions before v0.1.0, which had no flags. cloud-init numbers the tables of network
+// interfaces from 100.
 var FormerNumbers = Numbers{Table: 102, Priority: wellknown.RulePriority}
 
 // Offsets of rules' priorities from Numbers.Priority.
@@ -125,12 +127,7 @@ func takenBy(routes []netlink.Route, n Numbers) (out []string, err error) {
 		}
 		out = append(out, takenRules(have, n)...)
 	}
-	for i := range routes {
-		if text := takenRoute(&routes[i], n); text != "" {
-			out = append(out, text)
-		}
-	}
-	return out, nil
+	return append(out, takenRoutes(routes, n.Table)...), nil
 }
 
 // takenRules returns a sentence for each rule of another program with one of the numbers.
@@ -154,11 +151,45 @@ func takenRules(have []netlink.Rule, n Numbers) (out []string) {
 	return out
 }
 
-// takenRoute returns a sentence about a route of another program in Flowkeep's table, or an empty string.
-func takenRoute(r *netlink.Route, n Numbers) string {
-	if r.Table != n.Table || r.Protocol == protocolFlowkeep {
+// takenRoutes returns a sentence for each address family of which other programs have routes in a table. It has the
+// first destination only: the table may be that of a routing daemon.
+func takenRoutes(list []netlink.Route, table int) (out []string) {
+	first, count := map[int]*netlink.Route{}, map[int]int{}
+	least := map[int]netip.Prefix{}
+	for i := range list {
+		r := &list[i]
+		if r.Table != table || r.Protocol == protocolFlowkeep {
+			continue
+		}
+		p, _ := prefixOf(r)
+		family := familyOf(p.Addr())
+		if count[family]++; count[family] == 1 || p.Compare(least[family]) < 0 {
+			first[family], least[family] = r, p
+		}
+	}
+	for _, family := range families46 {
+		if count[family] == 0 {
+			continue
+		}
+		out = append(out, fmt.Sprintf("the route to %s of protocol %s%s in table %d is another program's, and packets to "+
+			"Services that take such a route are dropped: give Flowkeep another table by %s",
+			least[family], first[family].Protocol, andOthers(count[family]-1), table, TableFlag))
+	}
+	return out
+}
+
+// andOthers returns a text for a number of other routes. Of many it has the order of magnitude: the text is in logs and
+// Events, which are written again when it changes.
+func andOthers(n int) string {
+	if n == 0 {
 		return ""
 	}
-	return fmt.Sprintf("the route to %s of protocol %s is in table %d, and packets to Services that take it are "+
-		"dropped: give Flowkeep another table by %s", r.Dst, r.Protocol, n.Table, TableFlag)
+	if n < 10 {
+		return fmt.Sprintf(" (and %d more)", n)
+	}
+	bound := 10
+	for bound*10 <= n {
+		bound *= 10
+	}
+	return fmt.Sprintf(" (and at least %d more)", bound)
 }

@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"net/netip"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -76,8 +78,8 @@ func TestSetup_LeavesRulesOfOthers(t *testing.T) {
 	}
 }
 
-// TestSetup_LeavesRoutesOfOthers: routes of another program in the Services' table stay, also in the place of Flowkeep's,
-// and are reported.
+// TestSetup_LeavesRoutesOfOthers: routes of another program in the Services' table stay, also in the place of
+// Flowkeep's, and are reported.
 func TestSetup_LeavesRoutesOfOthers(t *testing.T) {
 	h, cfg := host(t), nodeConfig()
 	cfg.Kept = &Kept{}
@@ -100,13 +102,40 @@ ip -6 route add 2001:db8::/32 dev under table 26214`)
 			t.Errorf("routes are\n%s\nwant\n%s\nwritten: %q", got, want, wrote)
 		}
 		text := strings.Join(taken, "\n")
-		for _, route := range []string{"route to 198.51.100.0/24 ", "route to 0.0.0.0/0 ", "route to 2001:db8::/32 "} {
-			if !strings.Contains(text, route) || !strings.Contains(text, TableFlag) {
+		for _, route := range []string{"to 0.0.0.0/0 of protocol boot (and 1 more) in", "to 2001:db8::/32 of "} {
+			if !strings.Contains(text, route) || !strings.Contains(text, TableFlag) || len(taken) != 2 {
 				t.Errorf("%s is not reported in %q", route, text)
 			}
 		}
 		return nil
 	})
+}
+
+// TestTakenRoutes_OneSentenceAFamily has many routes of a routing daemon in the table.
+func TestTakenRoutes_OneSentenceAFamily(t *testing.T) {
+	routes := func(n int) (list []netlink.Route) {
+		for i := range n {
+			four := netip.PrefixFrom(netip.AddrFrom4([4]byte{20, byte(i >> 8), byte(i), 0}), 24)
+			list = append(list, netlink.Route{Table: 300, Dst: ipNet(four), Protocol: unix.RTPROT_BGP})
+		}
+		slices.Reverse(list)
+		return append(list,
+			netlink.Route{Table: 300, Dst: ipNet(prefixes("0.0.0.0/0")[0]), Protocol: protocolFlowkeep},
+			netlink.Route{Table: 254, Dst: ipNet(prefixes("2001:db8::/32")[0]), Protocol: unix.RTPROT_STATIC})
+	}
+	for n, want := range map[int]string{
+		1:    "the route to 20.0.0.0/24 of protocol bgp in table 300",
+		2:    "the route to 20.0.0.0/24 of protocol bgp (and 1 more) in table 300",
+		11:   "the route to 20.0.0.0/24 of protocol bgp (and at least 10 more) in table 300",
+		4321: "the route to 20.0.0.0/24 of protocol bgp (and at least 1000 more) in table 300",
+	} {
+		if got := takenRoutes(routes(n), 300); len(got) != 1 || !strings.HasPrefix(got[0], want) {
+			t.Errorf("%d routes: %q, want %q", n, got, want)
+		}
+	}
+	if got := takenRoutes(routes(0), 300); len(got) > 0 {
+		t.Errorf("none: %q", got)
+	}
 }
 
 // TestService_RouteOfOthersInTheTable: what a pod sent to a Service and a route of another program would lead past the

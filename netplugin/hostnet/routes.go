@@ -26,14 +26,15 @@ var ErrRouteTaken = errors.New("another program has a route there")
 // place is where the kernel has one route: a second one needs another metric.
 type place struct {
 	table  int
-	dst    string
+	dst    netip.Prefix
 	metric int
 }
 
 func placeOf(r *netlink.Route) place {
 	const defaultMetric6 = 1024 // IP6_RT_PRIO_USER (linux/ipv6_route.h)
-	p := place{table: r.Table, dst: fmt.Sprint(r.Dst), metric: r.Priority}
-	if r.Dst != nil && r.Dst.IP.To4() == nil && p.metric == 0 {
+	dst, _ := prefixOf(r)
+	p := place{table: r.Table, dst: dst, metric: r.Priority}
+	if dst.Addr().Is6() && p.metric == 0 {
 		p.metric = defaultMetric6
 	}
 	return p
@@ -46,7 +47,7 @@ type placed struct {
 }
 
 // readRoutes returns Flowkeep's routes, and those of other programs that are in the places of wanted ones. It reports
-// all routes of other programs in the Services' table: packets that take one are dropped (serviceGuard).
+// routes of other programs in the Services' table: packets that take one are dropped (serviceGuard).
 func readRoutes(cfg *Config, wanted map[place]bool) (*placed, error) {
 	list, err := allRoutes()
 	if err != nil {
@@ -62,9 +63,9 @@ func readRoutes(cfg *Config, wanted map[place]bool) (*placed, error) {
 		case wanted[at]:
 			out.taken[at] = r
 		}
-		if text := takenRoute(r, cfg.numbers()); text != "" {
-			cfg.taken(text)
-		}
+	}
+	for _, text := range takenRoutes(list, cfg.numbers().Table) {
+		cfg.taken(text)
 	}
 	return out, nil
 }
@@ -132,8 +133,8 @@ func setPeerRoutes(cfg *Config, others []peerRoute, set func(*netlink.Route) err
 }
 
 // set leaves alone what is there: at each change of any route Open vSwitch reads all routes again, and its tunnels lead
-// nowhere meanwhile. In the table main a route to the pod CIDR of a Node replaces one of another program, often one that
-// a former network plugin left: no other program can have those addresses. In the Services' table it does not.
+// nowhere meanwhile. In the table main a route to the pod CIDR of a Node replaces one of another program, often one of
+// a former network plugin: no other program can have those addresses. In the Services' table it does not.
 func (p *placed) set(cfg *Config, want *netlink.Route) error {
 	at := placeOf(want)
 	own, taken := p.own[at], p.taken[at]
