@@ -47,18 +47,32 @@ func applyNftables(cfg *Config) error {
 	if err != nil { // the tables are needed, also where they cannot be compared
 		return cmp.Or(writeNftables(cfg, text), err)
 	}
-	for range maxWrites {
-		if have, err := list(); err == nil && have == want {
+	for writes := 0; ; writes++ {
+		have, err := listed()
+		switch {
+		case err == nil && have == want:
 			return nil
+		case err != nil && writes > 0: // they are there, and another write helps nothing
+			return fmt.Errorf("list the nftables tables after a write: %w", err)
+		case writes == maxWrites:
+			return ErrNftablesChange
 		}
 		if err := writeNftables(cfg, text); err != nil {
 			return err
 		}
 	}
-	if have, err := list(); err != nil || have != want {
-		return errors.Join(ErrNftablesChange, err)
+}
+
+// listed returns the listing of the node's tables, empty where one is missing.
+func listed() (string, error) {
+	have, err := list()
+	if err == nil {
+		return have, nil
 	}
-	return nil
+	if tables, tablesErr := nftTables(); tablesErr == nil && len(tables) < len(nftFamilies) {
+		return "", nil
+	}
+	return "", err
 }
 
 func writeNftables(cfg *Config, text string) error {
@@ -106,10 +120,13 @@ func unshared(f func()) (err error) {
 	return err
 }
 
+// nftFamilies are those of Flowkeep's tables.
+var nftFamilies = []string{"arp", "inet"}
+
 // list returns both tables without counters and set elements.
 func list() (string, error) {
 	var all strings.Builder
-	for _, family := range []string{"arp", "inet"} {
+	for _, family := range nftFamilies {
 		out, err := runNft("", "-s", "-t", "list", "table", family, "flowkeep")
 		if err != nil {
 			return "", err
@@ -152,7 +169,7 @@ func nftTables() (names []string, err error) {
 	}
 	for line := range strings.Lines(string(out)) {
 		f := strings.Fields(line)
-		if len(f) == 3 && f[2] == "flowkeep" && slices.Contains([]string{"arp", "inet"}, f[1]) {
+		if len(f) == 3 && f[2] == "flowkeep" && slices.Contains(nftFamilies, f[1]) {
 			names = append(names, "nftables "+strings.Join(f, " "))
 		}
 	}

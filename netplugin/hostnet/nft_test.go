@@ -3,6 +3,7 @@ package hostnet
 import (
 	"errors"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -92,6 +93,33 @@ func TestApplyNftables_ChangedEachTime(t *testing.T) {
 	if !strings.Contains(runInNamespace(t, h, "list", "tables"), "inet flowkeep") {
 		t.Error("the table is not restored")
 	}
+}
+
+// TestApplyNftables_ListingFails: where the tables cannot be listed they are written once, and the error has that cause.
+func TestApplyNftables_ListingFails(t *testing.T) {
+	h, cfg := host(t), nodeConfig()
+	run := runNft
+	defer func() { runNft = run }()
+	fails := errors.New("netlink: Error: cache initialization failed: Protocol error")
+	in(t, h, func() error {
+		cfg.Kept = &Kept{}
+		if err := applyNftables(cfg); err != nil {
+			return err
+		}
+		runNft = func(input string, args ...string) ([]byte, error) {
+			if slices.Contains(args, "table") {
+				return nil, fails
+			}
+			return run(input, args...)
+		}
+		writes := 0
+		cfg.Changed = func(string, string) { writes++ }
+		err := applyNftables(cfg)
+		if !errors.Is(err, fails) || errors.Is(err, ErrNftablesChange) || writes != 1 {
+			t.Errorf("%d writes, error %v", writes, err)
+		}
+		return nil
+	})
 }
 
 // After a restart, tables that are as they should be are not written again: packets can be lost meanwhile.
