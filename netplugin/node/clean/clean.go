@@ -460,7 +460,7 @@ func switchFile(_ context.Context, cfg *Config) ([]thing, error) {
 
 // record is the file with the numbers of the host's network: those of a later installation may be others.
 func record(_ context.Context, cfg *Config) ([]thing, error) {
-	if path := hostnet.RecordPath(cfg.StateDir); !cfg.State && there(path) {
+	if path := hostnet.RecordPath(cfg.StateDir); !cfg.State && filepath.IsAbs(path) && there(path) {
 		return []thing{fileThing(path)}, nil
 	}
 	return nil, nil
