@@ -66,8 +66,8 @@ func (n *numbered) start(before string) (h *hostKeeper, err error) {
 
 const tableRule = "ip rule add pref 1000 from 198.51.100.11 lookup 26214"
 
-// reports reports whether problems have a text about numbers of another program.
-func reports(problems []inspect.NetworkProblem, text string) bool {
+// hasText reports whether problems have a text about numbers of another program.
+func hasText(problems []inspect.NetworkProblem, text string) bool {
 	return slices.ContainsFunc(problems, func(p inspect.NetworkProblem) bool {
 		return p.Kind == inspect.NetworkNumbers && strings.Contains(p.Text, text)
 	})
@@ -96,7 +96,7 @@ func TestKeepHost_NumbersOfOthers(t *testing.T) {
 			t.Errorf("after the rule was removed: %v", err)
 		}
 	})
-	if h, err := n.start(tableRule); err != nil || !reports(h.problems, "1000: from 198.51.100.11") {
+	if h, err := n.start(tableRule); err != nil || !hasText(h.problems, "1000: from 198.51.100.11") {
 		t.Errorf("later start: %v, problems %v", err, h.problems)
 	}
 }
@@ -122,7 +122,7 @@ func TestKeepHost_InstalledWithoutARecord(t *testing.T) {
 				t.Fatal(err)
 			}
 			h, err := n.start(tableRule)
-			if (err != nil) != c.refuses || !c.refuses && !reports(h.problems, "1000: from 198.51.100.11") {
+			if (err != nil) != c.refuses || !c.refuses && !hasText(h.problems, "1000: from 198.51.100.11") {
 				t.Errorf("%v, problems %v; refuses: %v", err, h.problems, c.refuses)
 			}
 		})
@@ -172,7 +172,7 @@ func TestKeepHost_OtherNumbersThatAreTaken(t *testing.T) {
 				n.run(c.taken)
 				h, err := n.keep()
 				keeps := fmt.Sprintf("netplugin keeps table %d ", c.before.Table)
-				if err != nil || !reports(h.problems, keeps) || h.serviceTable() != c.before.Table {
+				if err != nil || !hasText(h.problems, keeps) || h.serviceTable() != c.before.Table {
 					t.Errorf("%v, problems %v", err, h.problems)
 				}
 				n.run("ip rule del pref 1000 || ip route del 198.51.100.0/24 table 26214")
