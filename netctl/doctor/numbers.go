@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+
+	"github.com/flowkeep/flowkeep/api/wellknown"
 )
 
 // Numbers are those of the node's network stack that Flowkeep is to use, and what has them.
@@ -36,15 +38,17 @@ const (
 var ruleOffsets = []int{gatewayLocalOffset, serviceOffset, translatedOffset, localOffset}
 
 const (
-	localTable     = 255       // the kernel's table of local addresses (ip-route(8))
+	compatTable    = 252       // the first that the kernel uses itself: RT_TABLE_COMPAT (rtnetlink(7))
+	localTable     = 255       // the kernel's table of local addresses (ip-route(8)), the last
+	mainPriority   = 32766     // of the kernel's rule for the table main
+	formerTable    = 102       // of versions before v0.1.0
 	kernelProtocol = 2         // RTPROT_KERNEL (rtnetlink(7))
 	translatedMark = 0x1000000 // of packets that the node has translated
 )
 
-// isFlowkeeps reports whether a rule is as netplugin writes it with a table and a first priority. Versions before
-// v0.1.0 wrote no protocol.
+// isFlowkeeps reports whether a rule is as netplugin writes it with a table and a first priority.
 func (r *Rule) isFlowkeeps(table, priority int) bool {
-	if r.Other || r.Protocol != kernelProtocol && r.Protocol != 0 {
+	if r.Other || r.Protocol != kernelProtocol && !r.isFormer(table, priority) {
 		return false
 	}
 	unmarked := r.Mark == 0 && r.Mask == 0
@@ -63,18 +67,31 @@ func (r *Rule) isFlowkeeps(table, priority int) bool {
 	return false
 }
 
+// isFormer reports whether a rule has no protocol, and whether versions before v0.1.0, which wrote none, had these
+// numbers.
+func (r *Rule) isFormer(table, priority int) bool {
+	return r.Protocol == 0 && table == formerTable && priority == wellknown.RulePriority
+}
+
+// looksUpServices reports whether a rule is that of netplugin, with whatever numbers, that looks up its table.
+func (r *Rule) looksUpServices() bool {
+	first := r.Priority - serviceOffset
+	ofKernel := r.Table < 1 || r.Table >= compatTable && r.Table <= localTable
+	return !ofKernel && first > 0 && first+localOffset < mainPriority && r.isFlowkeeps(r.Table, first)
+}
+
 // isFlowkeeps reports whether a rule is Flowkeep's, with these numbers or with those of a rule that looks up its table.
 func (n *Numbers) isFlowkeeps(r *Rule) bool {
 	return r.isFlowkeeps(n.Table, n.Priority) || slices.ContainsFunc(n.Rules.Value, func(service Rule) bool {
-		priority := service.Priority - serviceOffset
-		return service.isFlowkeeps(service.Table, priority) && r.isFlowkeeps(service.Table, priority)
+		return service.looksUpServices() && r.isFlowkeeps(service.Table, service.Priority-serviceOffset)
 	})
 }
 
 // protocol reports routes that netplugin would remove, on a node on which it does not run.
 func (b *book) protocol(n *Numbers, links *Fact[[]Link]) {
 	const check = "numbers"
-	isInstalled := slices.ContainsFunc(links.Value, func(l Link) bool { return l.Name == gateway })
+	isInstalled := slices.ContainsFunc(links.Value, func(l Link) bool { return l.Name == gateway }) ||
+		slices.ContainsFunc(n.Rules.Value, func(r Rule) bool { return r.looksUpServices() })
 	switch {
 	case !n.Marked.known():
 		b.unknown(check, "routes with Flowkeep's protocol", n.Marked.Error, "ip route show table all proto 102")

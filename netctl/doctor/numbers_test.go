@@ -46,6 +46,7 @@ func TestNumbers_OtherPrograms(t *testing.T) {
 		"a priority":          {[]Rule{{Priority: 61, Table: 254}}, nil, Problem, "--rule-priority"},
 		"cloud-init's":        {[]Rule{{Priority: 1000, Table: 102}}, nil, OK, ""},
 		"a former version's":  {flowkeepRules(102, 50), nil, OK, ""},
+		"no protocol":         {with(0, func(r *Rule) { r.Protocol = 0 }), nil, Problem, "--rule-priority"},
 		"another protocol":    {with(0, func(r *Rule) { r.Protocol = 4 }), nil, Problem, "--rule-priority"},
 		"no destination":      {with(0, func(r *Rule) { r.Destination = "" }), nil, Problem, "--rule-priority"},
 		"local by a mark":     {with(3, func(r *Rule) { r.Mark = 1 }), nil, Problem, "--rule-priority"},
@@ -72,17 +73,19 @@ func TestNumbers_Protocol(t *testing.T) {
 	installed := Known([]Link{{Name: gateway}})
 	for name, c := range map[string]struct {
 		links  Fact[[]Link]
+		rules  []Rule
 		marked Fact[[]string]
 		want   []Level
 	}{
-		"none":           {Known([]Link{}), Known([]string{}), nil},
-		"of Flowkeep":    {installed, Known([]string{"10.244.2.0/24"}), nil},
-		"of others":      {Known([]Link{}), Known([]string{"10.244.2.0/24"}), []Level{Problem}},
-		"cannot be read": {installed, Fact[[]string]{Error: "not permitted"}, []Level{Unknown}},
+		"none":           {Known([]Link{}), nil, Known([]string{}), nil},
+		"of Flowkeep":    {installed, nil, Known([]string{"10.244.2.0/24"}), nil},
+		"without links":  {Known([]Link{}), flowkeepRules(300, 200), Known([]string{"10.244.2.0/24"}), nil},
+		"of others":      {Known([]Link{}), nil, Known([]string{"10.244.2.0/24"}), []Level{Problem}},
+		"cannot be read": {installed, nil, Fact[[]string]{Error: "not permitted"}, []Level{Unknown}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var b book
-			b.protocol(&Numbers{Marked: c.marked}, &c.links)
+			b.protocol(&Numbers{Rules: Known(c.rules), Marked: c.marked}, &c.links)
 			var got []Level
 			for _, f := range b.list {
 				got = append(got, f.Level)

@@ -65,7 +65,7 @@ func cidrText(n *net.IPNet) string {
 func hasOther(r *netlink.Rule) bool {
 	return r.OifName != "" || r.Invert || r.Tos != 0 || r.TunID != 0 || r.Goto >= 0 || r.Flow >= 0 ||
 		r.SuppressPrefixlen >= 0 || r.SuppressIfgroup >= 0 || r.IPProto != 0 || r.Dport != nil || r.Sport != nil ||
-		r.UIDRange != nil || r.Type > unix.RTN_UNICAST
+		r.UIDRange != nil
 }
 
 // destinations returns those of a table's routes that match, of all tables with RT_TABLE_UNSPEC.

@@ -27,7 +27,6 @@ func TestRuleOf(t *testing.T) {
 		"a port":         {func(r *netlink.Rule) { r.Dport = netlink.NewRulePortRange(53, 53) }, doctor.Rule{Other: true}},
 		"a protocol":     {func(r *netlink.Rule) { r.IPProto = unix.IPPROTO_TCP }, doctor.Rule{Other: true}},
 		"goto":           {func(r *netlink.Rule) { r.Goto = 200 }, doctor.Rule{Other: true}},
-		"prohibit":       {func(r *netlink.Rule) { r.Type = unix.RTN_PROHIBIT }, doctor.Rule{Other: true}},
 	} {
 		r := netlink.NewRule()
 		r.Priority, r.Table = 60, 26214
