@@ -40,8 +40,8 @@ func New(stateDir string, cidrs []netip.Prefix) (*Allocator, error) {
 	return a, nil
 }
 
-// HasAllocated reports whether an allocator with this state directory has ever given out an address. The store keeps the
-// last one of each range when pods have given theirs back.
+// HasAllocated reports whether an allocator with this state directory has ever given out an address. The store keeps
+// the last one of each range when pods have given theirs back.
 func HasAllocated(stateDir string) (bool, error) {
 	files, err := os.ReadDir(filepath.Join(stateDir, "addresses", network))
 	if errors.Is(err, os.ErrNotExist) {

@@ -112,7 +112,9 @@ func standing(ctx context.Context, cfg *Config) (reasons []string) {
 // the others are known by.
 func find(ctx context.Context, cfg *Config) (things []thing, err error) {
 	var errs []error
-	for _, look := range []func(context.Context, *Config) ([]thing, error){configurations, programs, bridge, connections, links, taps, network, leftDevices, sockets, switchFile, record, state} {
+	for _, look := range []func(context.Context, *Config) ([]thing, error){
+		configurations, programs, bridge, connections, links, taps, network, leftDevices, sockets, switchFile, record, state,
+	} {
 		list, err := look(ctx, cfg)
 		things, errs = append(things, list...), append(errs, err)
 	}
@@ -458,7 +460,7 @@ func switchFile(_ context.Context, cfg *Config) ([]thing, error) {
 	return nil, nil
 }
 
-// record is the file with the numbers of the host's network: those of a later installation may be others.
+// record finds the file with the numbers of the host's network: those of a later installation may be others.
 func record(_ context.Context, cfg *Config) ([]thing, error) {
 	if path := hostnet.RecordPath(cfg.StateDir); !cfg.State && filepath.IsAbs(path) && there(path) {
 		return []thing{fileThing(path)}, nil
