@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,8 +29,8 @@ const (
 // hostKeeper keeps the host's network as it should be. Its fields belong to the goroutine of keepNetwork.
 type hostKeeper struct {
 	*runner
-	changed   chan struct{} // of what hostnet.Watch reports; has room for one
-	six       atomic.Bool   // the node has IPv6 podCIDRs
+	changed   chan struct{}                   // of what hostnet.Watch reports; has room for one
+	watched   atomic.Pointer[hostnet.Watched] // for any goroutine; nil until the first comparison
 	kept      hostnet.Kept
 	steady    bool                // the last comparison left this node as it should be, and the same is wanted since
 	repaired  map[string][]string // names by object, of the comparison that runs
@@ -52,8 +53,9 @@ func (h *hostKeeper) watchHost(ctx context.Context) {
 		default:
 		}
 	}
+	watched := func() hostnet.Watched { return *cmp.Or(h.watched.Load(), &hostnet.Watched{}) }
 	for ctx.Err() == nil {
-		if err := hostnet.Watch(ctx, h.serviceTable, h.six.Load, changed, h.log); err != nil {
+		if err := hostnet.Watch(ctx, watched, changed, h.log); err != nil {
 			h.log.Error("could not watch the host's network; it is compared every 30 s", "error", err)
 		}
 		select {
@@ -86,11 +88,12 @@ func (h *hostKeeper) keepNetwork(ctx context.Context) {
 		}
 		h.followWays(infos)
 		next := h.ways.due(time.Now(), hostInterval)
-		if err := h.keepHost(ctx, infos); err != nil {
+		err := h.keepHost(ctx, infos)
+		if err != nil {
 			next = retryEvery
 		}
 		again.Reset(next)
-		if gap = min(2*gap, maxHostGap); len(h.repaired) > 0 {
+		if gap = min(2*gap, maxHostGap); err == nil && len(h.repaired) > 0 {
 			gap = minHostGap
 		}
 		select {
@@ -159,14 +162,18 @@ func (h *hostKeeper) setNetwork(ctx context.Context, infos []policy.NodeInfo) er
 		return fmt.Errorf("node %s has no spec.podCIDRs: "+
 			"give kube-controller-manager --allocate-node-cidrs, or set them", h.cfg.Node)
 	}
-	if err := h.chooseNumbers(); err != nil {
+	if err := h.chooseNumbers(cfg.Self.PodCIDRs); err != nil {
 		return err
 	}
-	cfg.Numbers = h.numbers.inUse
+	cfg.Numbers, cfg.Earlier = h.numbers.inUse, h.numbers.earlier
 	if h.numbers.kept != "" {
 		cfg.Taken(h.numbers.kept)
 	}
-	h.six.Store(hostnet.HasIPv6(cfg.Self))
+	h.watched.Store(&hostnet.Watched{
+		Table:     cfg.Numbers.Table,
+		Six:       hostnet.HasIPv6(cfg.Self),
+		Addresses: cfg.Self.Addresses,
+	})
 	underlayErr := h.underlay(&cfg)
 	h.logConflicts(hostnet.Conflicts(&cfg))
 	if err := h.do(ctx, func() { h.node.setWays(sendByBoth(h.sent, cfg.Ways)); h.node.shutLost(ctx) }); err != nil {
@@ -190,6 +197,15 @@ func (h *hostKeeper) setNetwork(ctx context.Context, infos []policy.NodeInfo) er
 		return err
 	}
 	return errors.Join(h.openManager(ctx, &cfg), sealErr, underlayErr)
+}
+
+// sealLinks keeps the node's stack from taking packets of pods' links.
+func (h *hostKeeper) sealLinks(cfg *hostnet.Config) error {
+	sealed, err := h.manager.SealLinks()
+	for _, name := range sealed {
+		cfg.Changed("sysctl", name)
+	}
+	return err
 }
 
 // followWays takes over the ways of a list of nodes, and sends netmaster the node's links, if they changed.

@@ -31,7 +31,7 @@ func networkProblems(
 	if err := hostnet.LegacyDrops(); err != nil {
 		add(inspect.NetworkFirewall, cfg.Self.Name, err.Error())
 	}
-	for _, text := range taken {
+	for _, text := range taken[:min(len(taken), maxTaken)] {
 		add(inspect.NetworkNumbers, cfg.Self.Name, text)
 	}
 	var offLink []hostnet.Left

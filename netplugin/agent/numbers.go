@@ -1,24 +1,23 @@
 package agent
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
-	"sync/atomic"
 
 	"github.com/flowkeep/flowkeep/netplugin/hostnet"
 	"github.com/flowkeep/flowkeep/netplugin/ipam"
 )
 
-// numberCheck is what is known about numbers that other programs use. Its fields but table belong to the goroutine of
+// numberCheck is what is known about numbers that other programs use. Its fields belong to the goroutine of
 // keepNetwork.
 type numberCheck struct {
-	taken    []string        // of hostnet.Config.Taken, of the comparison that runs
-	inUse    hostnet.Numbers // zero: not yet chosen
-	table    atomic.Int64    // of inUse; 0: not yet chosen
-	kept     string          // why inUse are not the configured ones; empty if they are
-	recorded bool            // the record was written, or that was tried
+	taken    []string          // of hostnet.Config.Taken, of the comparison that runs
+	inUse    hostnet.Numbers   // zero: not yet chosen
+	earlier  []hostnet.Numbers // of starts before this one
+	kept     string            // why inUse are not the configured ones; empty if they are
+	recorded bool              // the record was written, or that was tried
 }
 
 // maxTaken is the number of objects of other programs in a text.
@@ -27,7 +26,7 @@ const maxTaken = 3
 // chooseNumbers sets the numbers to use until the next start, and returns an error if another program has one of the
 // configured ones and netplugin has never set up the host's network on this node. On a node that has other numbers from
 // before, it keeps those: pods of the node need the network.
-func (h *hostKeeper) chooseNumbers() error {
+func (h *hostKeeper) chooseNumbers(podCIDRs []netip.Prefix) error {
 	if h.numbers.inUse != (hostnet.Numbers{}) {
 		return nil
 	}
@@ -38,7 +37,7 @@ func (h *hostKeeper) chooseNumbers() error {
 	wanted := h.cfg.Numbers.OrDefault()
 	switch {
 	case !installed:
-		taken, err := hostnet.Taken(wanted)
+		taken, err := hostnet.Taken(wanted, podCIDRs)
 		if err != nil {
 			return err
 		}
@@ -47,27 +46,21 @@ func (h *hostKeeper) chooseNumbers() error {
 				textOf(taken))
 		}
 	case before != wanted:
-		taken, err := hostnet.TakenLater(wanted)
+		taken, err := hostnet.TakenLater(wanted, podCIDRs)
 		if err != nil {
 			return err
 		}
 		if len(taken) > 0 {
-			h.numbers.kept = fmt.Sprintf("netplugin keeps table %d and first priority %d until it restarts, not %d and "+
-				"%d as configured: %s", before.Table, before.Priority, wanted.Table, wanted.Priority, textOf(taken))
+			h.numbers.kept = fmt.Sprintf("netplugin keeps table %d and first priority %d until it restarts, not %d "+
+				"and %d as configured: %s", before.Table, before.Priority, wanted.Table, wanted.Priority, textOf(taken))
 			wanted = before
 		}
 	}
 	h.numbers.inUse = wanted
-	h.numbers.table.Store(int64(wanted.Table))
 	return nil
 }
 
 func textOf(taken []string) string { return strings.Join(taken[:min(len(taken), maxTaken)], "; ") }
-
-// serviceTable returns the routing table of Services in use. It is safe for concurrent use.
-func (h *hostKeeper) serviceTable() int {
-	return int(cmp.Or(h.numbers.table.Load(), int64(h.cfg.Numbers.OrDefault().Table)))
-}
 
 // numbersBefore returns the numbers with which netplugin has set up the host's network on this node before, and reports
 // whether it has. A version that recorded nothing left allocated addresses, also after a reboot. The rule set on disk
@@ -82,14 +75,15 @@ func (h *hostKeeper) numbersBefore() (n hostnet.Numbers, installed bool, err err
 			h.log.Warn("could not read whether the host's network was set up before", "error", err)
 		}
 	}
-	if n != (hostnet.Numbers{}) {
+	list, installed, err := hostnet.Installed()
+	if h.numbers.earlier = list; n != (hostnet.Numbers{}) {
+		h.numbers.earlier = append(list, n)
 		return n, true, nil
 	}
-	n, installed, err = hostnet.Installed()
-	if n == (hostnet.Numbers{}) {
-		n = hostnet.FormerNumbers
+	if recorded || allocated { // whatever else could not be read
+		installed, err = true, nil
 	}
-	return n, installed || recorded || allocated, err
+	return append(list, hostnet.FormerNumbers)[0], installed, err
 }
 
 // recordInstalled records once that the host's network has been set up.

@@ -172,7 +172,7 @@ func TestKeepHost_OtherNumbersThatAreTaken(t *testing.T) {
 				n.run(c.taken)
 				h, err := n.keep()
 				keeps := fmt.Sprintf("netplugin keeps table %d ", c.before.Table)
-				if err != nil || !hasText(h.problems, keeps) || h.serviceTable() != c.before.Table {
+				if err != nil || !hasText(h.problems, keeps) || h.watched.Load().Table != c.before.Table {
 					t.Errorf("%v, problems %v", err, h.problems)
 				}
 				n.run("ip rule del pref 1000 || ip route del 198.51.100.0/24 table 26214")
@@ -183,4 +183,25 @@ func TestKeepHost_OtherNumbersThatAreTaken(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestKeepHost_UnreadableState: rules of an installed node are set also where neither the record nor nftables can be
+// read.
+func TestKeepHost_UnreadableState(t *testing.T) {
+	n := newNumbered(t)
+	if err := os.WriteFile(hostnet.RecordPath(n.cfg.StateDir), []byte("table"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	netns.New(t).Do(func() {
+		if err := nodeLinks(); err != nil {
+			t.Error(err)
+		}
+		path := os.Getenv("PATH")
+		t.Setenv("PATH", t.TempDir()) // without nft
+		_, err := n.keep()
+		t.Setenv("PATH", path)
+		if got := n.run("ip rule"); err == nil || !strings.Contains(got, "iif fk-gw lookup 26214") {
+			t.Errorf("%v, rules\n%s", err, got)
+		}
+	})
 }

@@ -416,15 +416,6 @@ func (r *runner) openManager(ctx context.Context, cfg *hostnet.Config) error {
 	return nil
 }
 
-// sealLinks keeps the node's stack from taking packets of pods' links.
-func (r *runner) sealLinks(cfg *hostnet.Config) error {
-	sealed, err := r.manager.SealLinks()
-	for _, name := range sealed {
-		cfg.Changed("sysctl", name)
-	}
-	return err
-}
-
 func (r *runner) neighbours(e *endpoints.Endpoint) {
 	for _, a := range e.Addresses {
 		if err := hostnet.SetNeighbour(a, e.MAC); err != nil {

@@ -46,6 +46,7 @@ type Config struct {
 	TunnelMark   uint32 // of the switch's tunnels in the node's stack; 0: they do not pass it
 	Kept         *Kept  // nil: the rules are set whatever is there
 	Numbers      Numbers
+	Earlier      []Numbers // with which other starts set the network up, as far as is known
 	// LeftOut is called for each pod CIDR of another node that gets no route. May be nil.
 	LeftOut func(Left)
 	// Taken is called for each object of another program with one of Numbers. May be nil.
@@ -80,11 +81,11 @@ func Setup(cfg *Config) error {
 	filters := errors.Join(applyNftables(cfg), acceptForwarded(cfg))
 	gw, err := device(cfg, Gateway, cfg.GatewayMAC)
 	if err != nil {
-		return errors.Join(filters, rules(cfg), err)
+		return errors.Join(filters, rulesAlone(cfg), err)
 	}
 	wire, err := device(cfg, Wire, cfg.WireMAC)
 	if err != nil {
-		return errors.Join(filters, rules(cfg), err)
+		return errors.Join(filters, rulesAlone(cfg), err)
 	}
 	// routes before the rules that look them up: after a change of the table nothing passes the new rules by
 	return errors.Join(filters, keepAdvertised(cfg), sysctls(cfg), addresses(gw, cfg), neighbours(gw, cfg),

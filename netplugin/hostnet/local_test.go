@@ -23,13 +23,13 @@ func TestSetup_LooksUpLocalWithoutPodCIDRs(t *testing.T) {
 		"never had podCIDRs":            {func(*testing.T) {}, kernels},
 		"lost its podCIDRs":             {func(t *testing.T) { dual(t, DefaultNumbers) }, kernels},
 		"lost them before an upgrade":   {func(t *testing.T) { dual(t, FormerNumbers) }, kernels},
-		"lost them with other numbers":  {func(t *testing.T) { dual(t, Numbers{Table: 7, Priority: 300}) }, kernels},
+		"lost them with other numbers":  {func(t *testing.T) { dual(t, otherNumbers) }, kernels},
 		"another program moved it":      {func(t *testing.T) { shell(t, moveLocal) }, moved},
 		"another program added another": {func(t *testing.T) { shell(t, addLocal) }, kernels},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := nodeConfig()
-			cfg.Self.PodCIDRs = prefixes("10.244.1.0/24")
+			cfg.Self.PodCIDRs, cfg.Earlier = prefixes("10.244.1.0/24"), []Numbers{otherNumbers}
 			in(t, host(t), func() error {
 				shell(t, "ip link set lo up")
 				c.before(t)
@@ -50,6 +50,8 @@ func TestSetup_LooksUpLocalWithoutPodCIDRs(t *testing.T) {
 		})
 	}
 }
+
+var otherNumbers = Numbers{Table: 7, Priority: 300}
 
 // What other programs do to the kernel's look-up of the table local.
 const (

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"slices"
 
 	"github.com/flowkeep/flowkeep/api/wellknown"
 	"github.com/vishvananda/netlink"
@@ -73,29 +74,30 @@ func (n Numbers) priorities() []int {
 }
 
 // Installed reports whether this network namespace has rules or tables of Flowkeep's, and returns the numbers of the
-// rules; zero if there is none.
-func Installed() (n Numbers, installed bool, err error) {
+// rules.
+func Installed() (list []Numbers, installed bool, err error) {
 	for _, family := range families46 {
 		have, err := rulesOf(family)
 		if err != nil {
-			return n, false, fmt.Errorf("list policy rules: %w", err)
+			return list, len(list) > 0, fmt.Errorf("list policy rules: %w", err)
 		}
-		if list := numbersOf(have); len(list) > 0 {
-			return list[0], true, nil
-		}
+		list = append(list, numbersOf(have)...)
+	}
+	if len(list) > 0 {
+		return list, true, nil
 	}
 	tables, err := nftTables()
-	return n, len(tables) > 0, err
+	return nil, len(tables) > 0, err
 }
 
-// Taken returns a sentence for each object of another program with one of the numbers, and for each route with
-// Flowkeep's protocol. It is for a node on which Flowkeep has never been.
-func Taken(n Numbers) (out []string, err error) {
+// Taken returns a sentence for each object of another program with one of the numbers, in the address families of the
+// node's pod CIDRs, and for each route with Flowkeep's protocol. It is for a node on which Flowkeep has never been.
+func Taken(n Numbers, podCIDRs []netip.Prefix) (out []string, err error) {
 	list, err := allRoutes()
 	if err != nil {
 		return nil, err
 	}
-	if out, err = takenBy(list, n); err != nil {
+	if out, err = takenBy(list, n, podCIDRs); err != nil {
 		return nil, err
 	}
 	for i := range list {
@@ -107,34 +109,43 @@ func Taken(n Numbers) (out []string, err error) {
 	return out, nil
 }
 
-// TakenLater returns a sentence for each object of another program with one of the numbers. It is for a node on which
-// Flowkeep has other numbers.
-func TakenLater(n Numbers) ([]string, error) {
+// TakenLater returns a sentence for each object of another program with one of the numbers, in the address families of
+// the node's pod CIDRs. It is for a node on which Flowkeep has other numbers.
+func TakenLater(n Numbers, podCIDRs []netip.Prefix) ([]string, error) {
 	list, err := allRoutes()
 	if err != nil {
 		return nil, err
 	}
-	return takenBy(list, n)
+	return takenBy(list, n, podCIDRs)
 }
 
 // takenBy returns the sentences about policy rules, and about those of the node's routes that are in the table.
-func takenBy(routes []netlink.Route, n Numbers) (out []string, err error) {
+func takenBy(routes []netlink.Route, n Numbers, podCIDRs []netip.Prefix) (out []string, err error) {
 	n = n.OrDefault()
-	for _, family := range families46 {
+	families := familiesOf(podCIDRs)
+	for _, family := range families {
 		have, err := rulesOf(family)
 		if err != nil {
 			return nil, fmt.Errorf("list policy rules: %w", err)
 		}
-		out = append(out, takenRules(have, n)...)
+		out = append(out, takenRules(have, n, append(numbersOf(have), n))...)
 	}
-	return append(out, takenRoutes(routes, n.Table)...), nil
+	return append(out, takenRoutes(routes, n.Table, families)...), nil
 }
 
-// takenRules returns a sentence for each rule of another program with one of the numbers.
-func takenRules(have []netlink.Rule, n Numbers) (out []string) {
+// familiesOf returns the address families of prefixes, IPv4 first.
+func familiesOf(list []netip.Prefix) []int {
+	return slices.DeleteFunc(slices.Clone(families46), func(family int) bool {
+		return !slices.ContainsFunc(list, func(p netip.Prefix) bool { return familyOf(p.Addr()) == family })
+	})
+}
+
+// takenRules returns a sentence for each rule of another program with one of the numbers. Rules that Flowkeep writes
+// with known numbers are no such rules.
+func takenRules(have []netlink.Rule, n Numbers, known []Numbers) (out []string) {
 	for i := range have {
 		r := &have[i]
-		if isFlowkeepsOf(r, append(numbersOf(have), n)) {
+		if isFlowkeepsOf(r, known) {
 			continue
 		}
 		if r.Table == n.Table {
@@ -151,9 +162,9 @@ func takenRules(have []netlink.Rule, n Numbers) (out []string) {
 	return out
 }
 
-// takenRoutes returns a sentence for each address family of which other programs have routes in a table. It has the
-// first destination only: the table may be that of a routing daemon.
-func takenRoutes(list []netlink.Route, table int) (out []string) {
+// takenRoutes returns a sentence for each of the address families of which other programs have routes in a table. It
+// has the first destination only: the table may be that of a routing daemon.
+func takenRoutes(list []netlink.Route, table int, families []int) (out []string) {
 	first, count := map[int]*netlink.Route{}, map[int]int{}
 	least := map[int]netip.Prefix{}
 	for i := range list {
@@ -167,12 +178,12 @@ func takenRoutes(list []netlink.Route, table int) (out []string) {
 			first[family], least[family] = r, p
 		}
 	}
-	for _, family := range families46 {
+	for _, family := range families {
 		if count[family] == 0 {
 			continue
 		}
-		out = append(out, fmt.Sprintf("the route to %s of protocol %s%s in table %d is another program's, and packets to "+
-			"Services that take such a route are dropped: give Flowkeep another table by %s",
+		out = append(out, fmt.Sprintf("the route to %s of protocol %s%s in table %d is another program's, and packets "+
+			"to Services that take such a route are dropped: give Flowkeep another table by %s",
 			least[family], first[family].Protocol, andOthers(count[family]-1), table, TableFlag))
 	}
 	return out

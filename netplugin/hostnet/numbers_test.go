@@ -1,6 +1,8 @@
 package hostnet
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os/exec"
@@ -37,6 +39,7 @@ var foreignRules = []string{
 	"pref 100 lookup local protocol static",
 	"pref 1001 iif fk-gw lookup main",
 	"pref 0 fwmark 7 lookup local protocol kernel",
+	"pref 500 from 10.244.1.7 iif fk-gw lookup 77",
 }
 
 // TestSetup_LeavesRulesOfOthers: rules that are not in all as Flowkeep writes them stay, also after Teardown, and those
@@ -64,7 +67,8 @@ func TestSetup_LeavesRulesOfOthers(t *testing.T) {
 				if got := output(t, "ip -d rule"); got != want || want == clean || len(wrote) > 0 {
 					t.Errorf("rules are\n%s\nwant\n%s\nwritten: %q", got, want, wrote)
 				}
-				free := strings.HasPrefix(rule, "pref 1001") || strings.HasPrefix(rule, "pref 0 ")
+				pref := strings.Fields(rule)[1]
+				free := pref == "1001" || pref == "0" || pref == "500"
 				if free != (len(taken) == 0) {
 					t.Errorf("reported: %q", taken)
 				}
@@ -129,11 +133,11 @@ func TestTakenRoutes_OneSentenceAFamily(t *testing.T) {
 		11:   "the route to 20.0.0.0/24 of protocol bgp (and at least 10 more) in table 300",
 		4321: "the route to 20.0.0.0/24 of protocol bgp (and at least 1000 more) in table 300",
 	} {
-		if got := takenRoutes(routes(n), 300); len(got) != 1 || !strings.HasPrefix(got[0], want) {
+		if got := takenRoutes(routes(n), 300, families46); len(got) != 1 || !strings.HasPrefix(got[0], want) {
 			t.Errorf("%d routes: %q, want %q", n, got, want)
 		}
 	}
-	if got := takenRoutes(routes(0), 300); len(got) > 0 {
+	if got := takenRoutes(routes(0), 300, families46); len(got) > 0 {
 		t.Errorf("none: %q", got)
 	}
 }
@@ -171,9 +175,11 @@ func TestSetup_OtherNumbers(t *testing.T) {
 	h := host(t)
 	in(t, h, func() error { return Setup(nodeConfig()) })
 	want := picture(t, h)
+	var earlier []Numbers
 	for _, n := range []Numbers{{Table: 102, Priority: 50}, {Table: 70000, Priority: 200}, {Table: 7, Priority: 1}} {
 		cfg := nodeConfig()
-		cfg.Numbers = n
+		cfg.Numbers, cfg.Earlier = n, earlier
+		earlier = []Numbers{n}
 		in(t, h, func() error { return Setup(cfg) })
 		got := picture(t, h)
 		holds(t, got, fmt.Sprintf("rule %d: from 10.244.1.0/24", n.Priority+serviceOffset),
@@ -182,14 +188,90 @@ func TestSetup_OtherNumbers(t *testing.T) {
 			t.Errorf("numbers %v:\n%s", n, got)
 		}
 	}
-	in(t, h, func() error { return Setup(nodeConfig()) })
+	cfg := nodeConfig()
+	cfg.Earlier = earlier
+	in(t, h, func() error { return Setup(cfg) })
 	if got := picture(t, h); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }
 
+// TestSetup_RulesBehindOthers: a rule that the kernel would not remove, as a request for it means another one, keeps no
+// other rule from being set.
+func TestSetup_RulesBehindOthers(t *testing.T) {
+	for name, c := range map[string]struct{ before, after, problem string }{
+		"one without a protocol": {"true", "ip rule add pref 100 lookup local protocol 0", ""},
+		"the kernel's": {
+			"ip rule del pref 0; ip rule add pref 0 fwmark 7 lookup local protocol kernel; ip rule add pref 0 lookup local " +
+				"protocol kernel", "true", "give that another priority",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in(t, host(t), func() error {
+				shell(t, c.before)
+				text := func(err error) string { return fmt.Sprint(cmp.Or(err, errors.New(""))) }
+				first := text(Setup(nodeConfig()))
+				shell(t, c.after+"; ip -6 rule del pref 60")
+				second := text(Setup(nodeConfig()))
+				for _, got := range []string{first, second} {
+					if !strings.Contains(got, c.problem) || (got == "") != (c.problem == "") {
+						t.Errorf("%q, want %q", got, c.problem)
+					}
+				}
+				if got := output(t, "ip -6 rule"); !strings.Contains(got, "iif fk-gw lookup 26214") {
+					t.Errorf("IPv6 rules:\n%s", got)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// TestSetup_OtherNumbersWithoutLinks: while a link is missing, pods' packets to Services are discarded by the new table.
+func TestSetup_OtherNumbersWithoutLinks(t *testing.T) {
+	in(t, host(t), func() error {
+		cfg := nodeConfig()
+		cfg.Numbers = FormerNumbers
+		if err := Setup(cfg); err != nil {
+			return err
+		}
+		shell(t, "ip route add default via 192.0.2.1 dev under; ip link del "+Wire)
+		if err := Setup(nodeConfig()); !IsLinkMissing(err) {
+			t.Errorf("without %s: %v", Wire, err)
+		}
+		out, err := exec.Command("ip", "route", "get", "198.51.100.7", "from", "10.244.1.5", "iif", Gateway).CombinedOutput()
+		if err == nil {
+			t.Errorf("a pod's packet has a route: %s", out)
+		}
+		return nil
+	})
+}
+
+// TestRemoveRules_Order: the rule by which Teardown recognises the others goes last, so that one that was interrupted can
+// be repeated.
+func TestRemoveRules_Order(t *testing.T) {
+	in(t, host(t), func() error {
+		cfg := nodeConfig()
+		cfg.Numbers = otherNumbers
+		if err := Setup(cfg); err != nil {
+			return err
+		}
+		var order []int
+		err := removeRules(netlink.FAMILY_V4, func(r *netlink.Rule) bool { return isFlowkeeps(r, otherNumbers) },
+			func(r, _ *netlink.Rule, err error) error {
+				order = append(order, r.Priority)
+				return err
+			})
+		if want := []int{300, 311, 350, 310}; !slices.Equal(order, want) {
+			t.Errorf("removed %v, want %v", order, want)
+		}
+		return err
+	})
+}
+
 // TestTaken has one object of another program with each number, on a node without Flowkeep.
 func TestTaken(t *testing.T) {
+	cidrs := nodeConfig().Self.PodCIDRs
 	for command, want := range map[string]string{
 		"true": "",
 		"ip rule add pref 1000 from 198.51.100.11 lookup 26214": TableFlag,
@@ -206,7 +288,7 @@ func TestTaken(t *testing.T) {
 				if _, installed, err := Installed(); installed || err != nil {
 					t.Errorf("Flowkeep is installed: %v (%v)", installed, err)
 				}
-				got, err := Taken(DefaultNumbers)
+				got, err := Taken(DefaultNumbers, cidrs)
 				if (len(got) == 0) != (want == "") || !strings.Contains(strings.Join(got, "\n"), want) {
 					t.Errorf("taken: %q, want %q", got, want)
 				}
@@ -216,14 +298,19 @@ func TestTaken(t *testing.T) {
 	}
 	h := host(t)
 	in(t, h, func() error {
+		shell(t, "ip -6 rule add pref 61 lookup main")
+		if got, err := Taken(DefaultNumbers, prefixes("10.244.1.0/24")); len(got) > 0 || err != nil {
+			t.Errorf("IPv4 only: %q (%v)", got, err)
+		}
+		shell(t, "ip -6 rule del pref 61")
 		if err := Setup(nodeConfig()); err != nil {
 			return err
 		}
 		n, installed, err := Installed()
-		if !installed || n != DefaultNumbers {
+		if !installed || !slices.Equal(n, []Numbers{DefaultNumbers, DefaultNumbers}) {
 			t.Errorf("installed after Setup: %v, %v", installed, n)
 		}
-		if taken, err := TakenLater(Numbers{Table: 300, Priority: 200}); len(taken) > 0 || err != nil {
+		if taken, err := TakenLater(Numbers{Table: 300, Priority: 200}, cidrs); len(taken) > 0 || err != nil {
 			t.Errorf("other numbers: %q (%v)", taken, err)
 		}
 		return err

@@ -23,10 +23,10 @@ func ReadRecord(stateDir string) (n Numbers, ok bool, err error) {
 	if err != nil {
 		return n, false, fmt.Errorf("read the numbers of the host's network: %w", err)
 	}
-	if _, err := fmt.Sscanf(string(data), recordFormat, &n.Table, &n.Priority); err != nil || n.Check() != nil {
-		return Numbers{}, true, nil
+	if _, err := fmt.Sscanf(string(data), recordFormat, &n.Table, &n.Priority); err == nil && n.Check() == nil {
+		return n, true, nil
 	}
-	return n, true, nil
+	return Numbers{}, true, nil
 }
 
 // WriteRecord writes the record, if it has other numbers.
@@ -34,7 +34,13 @@ func WriteRecord(stateDir string, n Numbers) error {
 	if have, ok, err := ReadRecord(stateDir); err == nil && ok && have == n {
 		return nil
 	}
-	if err := os.WriteFile(RecordPath(stateDir), fmt.Appendf(nil, recordFormat, n.Table, n.Priority), 0o600); err != nil {
+	path := RecordPath(stateDir)
+	next, data := path+".next", fmt.Appendf(nil, recordFormat, n.Table, n.Priority)
+	err := os.WriteFile(next, data, 0o600)
+	if err == nil {
+		err = os.Rename(next, path)
+	}
+	if err != nil {
 		return fmt.Errorf("record the numbers of the host's network: %w", err)
 	}
 	return nil

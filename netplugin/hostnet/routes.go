@@ -64,7 +64,7 @@ func readRoutes(cfg *Config, wanted map[place]bool) (*placed, error) {
 			out.taken[at] = r
 		}
 	}
-	for _, text := range takenRoutes(list, cfg.numbers().Table) {
+	for _, text := range takenRoutes(list, cfg.numbers().Table, familiesOf(cfg.Self.PodCIDRs)) {
 		cfg.taken(text)
 	}
 	return out, nil
@@ -77,7 +77,7 @@ func routes(gw netlink.Link, cfg *Config) error {
 	own := ownRoutes(gw, cfg)
 	others, err := otherRoutes(gw, cfg)
 	if err != nil {
-		return errors.Join(err, rules(cfg))
+		return errors.Join(err, rulesAlone(cfg))
 	}
 	wanted := map[place]bool{}
 	for i := range own {
@@ -88,7 +88,7 @@ func routes(gw netlink.Link, cfg *Config) error {
 	}
 	have, err := readRoutes(cfg, wanted)
 	if err != nil {
-		return errors.Join(err, rules(cfg))
+		return errors.Join(err, rulesAlone(cfg))
 	}
 	var errs []error
 	for i := range own {
@@ -99,9 +99,11 @@ func routes(gw netlink.Link, cfg *Config) error {
 		errs = append(errs, err)
 	}
 	setPeerRoutes(cfg, others, func(r *netlink.Route) error { return have.set(cfg, r) })
-	errs = append(errs, rules(cfg))
+	rulesErr := rules(cfg)
+	errs = append(errs, rulesErr)
 	for at, list := range have.own {
-		if !wanted[at] {
+		lookedUp := rulesErr != nil && at.table != unix.RT_TABLE_MAIN // by a rule that may be there yet
+		if !wanted[at] && !lookedUp {
 			errs = append(errs, removeRoutes(list, cfg.changed))
 		}
 	}
@@ -207,14 +209,7 @@ func ownRoutes(gw netlink.Link, cfg *Config) (out []netlink.Route) {
 				Flags:     int(netlink.FLAG_ONLINK),
 				Protocol:  protocolFlowkeep,
 			},
-			netlink.Route{
-				Family:   family,
-				Table:    table,
-				Dst:      all,
-				Type:     unix.RTN_BLACKHOLE,
-				Priority: lastMetric,
-				Protocol: protocolFlowkeep,
-			},
+			blackhole(cfg, p),
 			netlink.Route{
 				LinkIndex: gw.Attrs().Index,
 				Table:     unix.RT_TABLE_MAIN,
@@ -226,6 +221,18 @@ func ownRoutes(gw netlink.Link, cfg *Config) (out []netlink.Route) {
 			})
 	}
 	return out
+}
+
+// blackhole returns the route of the Services' table that discards packets of a pod CIDR's family.
+func blackhole(cfg *Config, podCIDR netip.Prefix) netlink.Route {
+	return netlink.Route{
+		Family:   familyOf(podCIDR.Addr()),
+		Table:    cfg.numbers().Table,
+		Dst:      ipNet(netip.PrefixFrom(podCIDR.Addr(), 0)),
+		Type:     unix.RTN_BLACKHOLE,
+		Priority: lastMetric,
+		Protocol: protocolFlowkeep,
+	}
 }
 
 // otherRoutes returns the routes to other nodes' pods, those that discard packets first.
@@ -308,9 +315,13 @@ func networkRoutes() (map[netip.Prefix]bool, error) {
 	return out, nil
 }
 
-// covers reports whether a prefix holds another one, and is no default route's.
+// minNetworkBits is the least length of the prefix of a route that counts as one of the network. Programs for virtual
+// private networks write a default route as two or more, such as 0.0.0.0/1 and 2000::/3.
+const minNetworkBits = 8
+
+// covers reports whether the destination of a route of the network holds a prefix.
 func covers(list map[netip.Prefix]bool, p netip.Prefix) bool {
-	for bits := p.Bits() - 1; bits > 0; bits-- {
+	for bits := p.Bits() - 1; bits >= minNetworkBits; bits-- {
 		if wider, err := p.Addr().Prefix(bits); err == nil && list[wider] {
 			return true
 		}

@@ -18,12 +18,26 @@ var families46 = []int{netlink.FAMILY_V4, netlink.FAMILY_V6}
 // address must go through the bridge too. The new rule comes before the old one goes. Rules of other programs stay.
 func rules(cfg *Config) error {
 	wanted := wantedRules(cfg)
+	var errs []error
 	for _, family := range families46 {
-		if err := setRules(cfg, family, wanted[family]); err != nil {
-			return err
+		errs = append(errs, setRules(cfg, family, wanted[family]))
+	}
+	return errors.Join(errs...)
+}
+
+// rulesAlone sets the rules where links or routes could not be set. The table that they look up has blackholes, which
+// need no link: packets must not pass a table without routes by.
+func rulesAlone(cfg *Config) error {
+	var errs []error
+	for _, p := range cfg.Self.PodCIDRs {
+		discard := blackhole(cfg, p)
+		if err := netlink.RouteAdd(&discard); err == nil {
+			cfg.changed("route", routeName(&discard))
+		} else if !errors.Is(err, unix.EEXIST) {
+			errs = append(errs, fmt.Errorf("route to %s: %w", routeName(&discard), err))
 		}
 	}
-	return nil
+	return errors.Join(append(errs, rules(cfg))...)
 }
 
 // setRules adds the wanted rules of a family, and removes Flowkeep's others. A family without podCIDRs has none; there
@@ -38,25 +52,36 @@ func setRules(cfg *Config, family int, wanted []*netlink.Rule) error {
 			return err
 		}
 	}
-	for _, text := range takenRules(have, cfg.numbers()) {
-		cfg.taken(text)
+	known := append(knownNumbers(cfg.Earlier...), cfg.numbers())
+	if len(wanted) > 0 {
+		for _, text := range takenRules(have, cfg.numbers(), known) {
+			cfg.taken(text)
+		}
 	}
 	hasLocal := len(wanted) > 0 || slices.ContainsFunc(have, isKernelsLocal)
-	if !hasLocal && len(numbersOf(have)) > 0 {
+	moved := func(r netlink.Rule) bool { return looksUpServices(&r) && isFlowkeepsOf(&r, known) }
+	if !hasLocal && slices.ContainsFunc(have, moved) {
 		if err := addKernelsLocal(family); err != nil {
 			return err
 		}
 		cfg.changed("rule", "0")
 		hasLocal = true
 	}
-	known := knownNumbers(have, cfg.numbers())
-	return removeRules(family, func(r *netlink.Rule) bool {
+	remove := func(r *netlink.Rule) bool {
 		first := len(wanted) > 0 && isKernelsLocal(*r)
-		remove := first || isFlowkeepsOf(r, known) && !isWanted(r, wanted) && (hasLocal || !isMovedLocal(r))
-		if remove {
+		return first || isFlowkeepsOf(r, known) && !isWanted(r, wanted) && (hasLocal || !isMovedLocal(r))
+	}
+	return removeRules(family, remove, func(r, behind *netlink.Rule, err error) error {
+		switch {
+		case behind == nil && err == nil:
 			cfg.changed("rule", fmt.Sprint(r.Priority))
+		case behind != nil && isWanted(behind, wanted): // one of the same effect, with no protocol
+			return nil
+		case behind != nil && !isKernelsLocal(*r):
+			cfg.taken(err.Error())
+			return nil
 		}
-		return remove
+		return err
 	})
 }
 
@@ -159,7 +184,6 @@ func otherAttributes(r *netlink.Rule) string {
 	add(r.Dport != nil, "dport", r.Dport)
 	add(r.Sport != nil, "sport", r.Sport)
 	add(r.UIDRange != nil, "uidrange", r.UIDRange)
-	add(r.Type > unix.RTN_UNICAST, "type", r.Type)
 	return text
 }
 
@@ -186,13 +210,14 @@ func isFlowkeepsOf(r *netlink.Rule, list []Numbers) bool {
 }
 
 // isFlowkeeps reports whether a rule's protocol, priority, selector and table are as Flowkeep writes them. Versions
-// before v0.1.0 wrote none as the protocol.
+// with FormerNumbers also wrote none as the protocol.
 func isFlowkeeps(r *netlink.Rule, n Numbers) bool {
 	k := keyOf(r)
-	if k.protocol != unix.RTPROT_KERNEL && k.protocol != unix.RTPROT_UNSPEC || k.oif != "" || k.other != "" {
+	ours := k.protocol == unix.RTPROT_KERNEL || k.protocol == unix.RTPROT_UNSPEC && n == FormerNumbers
+	if !ours || k.oif != "" || k.other != "" {
 		return false
 	}
-	fromPods := k.iif == Gateway && k.src != "" && k.mark == 0 && k.mask == 0
+	fromPods := isFromPods(&k)
 	switch k.priority - n.Priority {
 	case gatewayLocalOffset:
 		return fromPods && k.dst != "" && k.table == unix.RT_TABLE_LOCAL
@@ -207,12 +232,18 @@ func isFlowkeeps(r *netlink.Rule, n Numbers) bool {
 	return false
 }
 
+// isFromPods reports whether a rule applies to all packets with a source that come by the gateway.
+func isFromPods(k *ruleKey) bool {
+	return k.iif == Gateway && k.src != "" && k.mark == 0 && k.mask == 0
+}
+
 // isForAll reports whether a rule applies to all packets.
 func isForAll(k *ruleKey) bool {
 	return k.src == "" && k.dst == "" && k.iif == "" && k.oif == "" && k.mark == 0 && k.mask == 0 && k.other == ""
 }
 
-// numbersOf returns the numbers by which Flowkeep, also of another version or with other flags, made rules.
+// numbersOf returns the numbers by which Flowkeep, also of another version or with other flags, made rules. It goes by
+// the rule that looks up the table of Services.
 func numbersOf(have []netlink.Rule) (out []Numbers) {
 	for i := range have {
 		n := Numbers{Table: have[i].Table, Priority: have[i].Priority - serviceOffset}
@@ -223,9 +254,9 @@ func numbersOf(have []netlink.Rule) (out []Numbers) {
 	return out
 }
 
-// knownNumbers returns all numbers by which rules may have been made.
-func knownNumbers(have []netlink.Rule, own Numbers) []Numbers {
-	return append(numbersOf(have), own, DefaultNumbers, FormerNumbers)
+// knownNumbers returns some numbers, and those that rules may have by default.
+func knownNumbers(some ...Numbers) []Numbers {
+	return slices.Concat(some, []Numbers{DefaultNumbers, FormerNumbers})
 }
 
 // isKernelsLocal reports whether a rule is the kernel's first one, which sends packets for the node itself to the
@@ -264,38 +295,53 @@ func rulesOf(family int) ([]netlink.Rule, error) {
 	return list, err
 }
 
-// removeRules removes the rules that match.
-func removeRules(family int, match func(*netlink.Rule) bool) error {
+// removeRules removes the rules that match: last those that look up the table of Services, by which Teardown recognises
+// the others, and without which only nftables keeps packets in the bridge. It calls done for each with the result, and
+// with the rule behind which it could not be removed, if there is one; and returns the errors that done returns.
+func removeRules(
+	family int, match func(*netlink.Rule) bool,
+	done func(r, behind *netlink.Rule, err error) error,
+) error {
 	have, err := rulesOf(family)
 	if err != nil {
-		return err
+		return fmt.Errorf("list policy rules: %w", err)
 	}
-	for i := 0; i < len(have); i++ {
-		if !match(&have[i]) {
-			continue
+	var errs []error
+	for _, last := range []bool{false, true} {
+		for i := 0; i < len(have); i++ {
+			r := have[i]
+			if looksUpServices(&r) != last || !match(&r) {
+				continue
+			}
+			behind, err := removeRule(family, have, i)
+			errs = append(errs, done(&r, behind, err))
+			if err == nil {
+				have = slices.Delete(have, i, i+1)
+				i--
+			}
 		}
-		if err := removeRule(family, have, i); err != nil {
-			return err
-		}
-		have = slices.Delete(have, i, i+1)
-		i--
 	}
-	return nil
+	return errors.Join(errs...)
+}
+
+func looksUpServices(r *netlink.Rule) bool {
+	k := keyOf(r)
+	return isFromPods(&k) && k.dst == ""
 }
 
 // removeRule removes one of a family's rules. The kernel removes the first rule with the attributes that a request
-// names, whatever else it has, so that the request could be for a rule of another program.
-func removeRule(family int, have []netlink.Rule, at int) error {
+// names, whatever else it has: where that is another one, it is returned as behind, with an error.
+func removeRule(family int, have []netlink.Rule, at int) (behind *netlink.Rule, err error) {
 	r := have[at]
 	if first := slices.IndexFunc(have, func(h netlink.Rule) bool { return selects(&r, &h) }); first < at {
-		return fmt.Errorf("remove policy rule %d: the kernel would remove %s of another program: "+
-			"give that another priority", r.Priority, ruleText(&have[first]))
+		return &have[first], fmt.Errorf("remove the policy rule %s: the kernel would remove %s instead: give that "+
+			"another priority", ruleText(&r), ruleText(&have[first]))
 	}
 	r.Family, r.Priority = family, max(r.Priority, 0)
 	if err := netlink.RuleDel(&r); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("remove policy rule %d: %w", r.Priority, err)
+		return nil, fmt.Errorf("remove policy rule %d: %w", r.Priority, err)
 	}
-	return nil
+	return nil, nil
 }
 
 // selects reports whether a request to remove a rule of Flowkeep's or the kernel's is also one for the other.
@@ -318,10 +364,14 @@ func Teardown(n Numbers) error {
 			continue
 		}
 		if !slices.ContainsFunc(have, isKernelsLocal) {
-			errs = append(errs, addKernelsLocal(family))
+			if err := addKernelsLocal(family); err != nil { // without it the moved one must stay
+				errs = append(errs, err)
+				continue
+			}
 		}
-		known := knownNumbers(have, n.OrDefault())
-		errs = append(errs, removeRules(family, func(r *netlink.Rule) bool { return isFlowkeepsOf(r, known) }))
+		known := append(knownNumbers(numbersOf(have)...), n.OrDefault())
+		errs = append(errs, removeRules(family, func(r *netlink.Rule) bool { return isFlowkeepsOf(r, known) },
+			func(_, _ *netlink.Rule, err error) error { return err }))
 	}
 	return errors.Join(errs...)
 }
@@ -343,8 +393,9 @@ func Remains(n Numbers) (names []string, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("list policy rules: %w", err)
 		}
+		known := append(knownNumbers(numbersOf(have)...), n.OrDefault())
 		for i := range have {
-			if r := &have[i]; isFlowkeepsOf(r, knownNumbers(have, n.OrDefault())) {
+			if r := &have[i]; isFlowkeepsOf(r, known) {
 				names = append(names,
 					fmt.Sprintf("policy rule %d of IPv%d", r.Priority,
 						map[int]int{netlink.FAMILY_V4: 4, netlink.FAMILY_V6: 6}[family]))

@@ -168,6 +168,7 @@ func TestSetup_NetworkRoutesPodsWithoutARoute(t *testing.T) {
 		{"a wider one", "ip route add 10.244.0.0/16 via 192.0.2.254", network},
 		{"the same", "ip route add 10.244.8.0/24 via 192.0.2.254", network},
 		{"one to another node", "ip route add 10.244.9.0/24 via 192.0.2.254", discarded},
+		{"a half of a default route", "ip route add 0.0.0.0/1 via 192.0.2.254", discarded},
 		{"a default route", "ip route replace default via 192.0.2.254", discarded},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -37,11 +39,17 @@ var routeGroups = []uint{
 	unix.RTNLGRP_IPV6_NETCONF,
 }
 
+// Watched is what decides whether a change concerns Setup.
+type Watched struct {
+	Table     int          // of Services
+	Six       bool         // the node has IPv6 podCIDRs
+	Addresses []netip.Addr // the node's own, which decide about routes to other nodes
+}
+
 // Watch calls changed after each change of this network namespace that may concern what Setup writes, Setup's own
-// writes among them, until ctx ends. It calls changed from several goroutines. Sysctls are read twice a second; six
-// reports whether the node has IPv6 podCIDRs, and table returns the table of Services. Both are called from several
-// goroutines.
-func Watch(ctx context.Context, table func() int, six func() bool, changed func(), log *slog.Logger) error {
+// writes among them, until ctx ends. It calls changed and watched from several goroutines. Sysctls are read twice a
+// second.
+func Watch(ctx context.Context, watched func() Watched, changed func(), log *slog.Logger) error {
 	routes, err := subscribe(unix.NETLINK_ROUTE, routeGroups...)
 	if err != nil {
 		return err
@@ -59,10 +67,10 @@ func Watch(ctx context.Context, table func() int, six func() bool, changed func(
 	defer links.Close()
 	changed() // between the last Setup and the subscription
 	var all sync.WaitGroup
-	concerns := func(m *syscall.NetlinkMessage) bool { return concernsRoutes(links, table(), m) }
+	concerns := func(m *syscall.NetlinkMessage) bool { return concernsRoutes(links, watched(), m) }
 	all.Go(func() { receive(ctx, routes, concerns, changed, log) })
 	all.Go(func() { receive(ctx, filters, concernsNftables, changed, log) })
-	pollSysctls(ctx, six, changed) // on this goroutine, whose thread may be in another network namespace
+	pollSysctls(ctx, watched, changed) // on this goroutine, whose thread may be in another network namespace
 	all.Wait()
 	return nil
 }
@@ -128,13 +136,13 @@ func receive(ctx context.Context, s *nl.NetlinkSocket, concerns messageFilter, c
 }
 
 // pollSysctls reads sysctls: the kernel sends no message for most of them.
-func pollSysctls(ctx context.Context, six func() bool, changed func()) {
+func pollSysctls(ctx context.Context, watched func() Watched, changed func()) {
 	tick := time.NewTicker(sysctlInterval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			if SysctlsDiffer(six()) {
+			if SysctlsDiffer(watched().Six) {
 				changed()
 			}
 		case <-ctx.Done():
@@ -145,18 +153,18 @@ func pollSysctls(ctx context.Context, six func() bool, changed func()) {
 
 // concernsRoutes reports whether an rtnetlink message may be about a thing that Setup writes. On a node with many
 // routes and neighbours most messages are about others.
-func concernsRoutes(links *netlink.Handle, table int, m *syscall.NetlinkMessage) bool {
+func concernsRoutes(links *netlink.Handle, watched Watched, m *syscall.NetlinkMessage) bool {
 	switch m.Header.Type {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
 		return concernsLink(m.Data)
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
-		return len(m.Data) >= unix.SizeofIfAddrmsg && isOurLink(links, indexOf(m.Data)) || concernsPodsLink(links, m)
+		return concernsAddress(links, watched.Addresses, m)
 	case unix.RTM_DELNEIGH:
 		return len(m.Data) >= unix.SizeofNdMsg && isOurLink(links, indexOf(m.Data))
 	case unix.RTM_NEWNEIGH:
 		return false
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
-		return concernsRoute(m, table) || concernsPodsRoute(links, m)
+		return concernsRoute(m, watched.Table) || concernsPodsRoute(links, m)
 	case unix.RTM_NEWNETCONF, unix.RTM_DELNETCONF:
 		return concernsSysctl(links, m.Data)
 	default: // rules
@@ -184,10 +192,14 @@ func concernsSysctl(links *netlink.Handle, data []byte) bool {
 	return false
 }
 
+// concernsLink reports whether a message is about one of Flowkeep's ports, about a pod's link that is down, or about
+// another link that has gone up: the kernel removed the routes over that one, and sent no message for those of IPv4.
 func concernsLink(data []byte) bool {
 	if len(data) < unix.SizeofIfInfomsg {
 		return false
 	}
+	up := binary.NativeEndian.Uint32(data[8:])&unix.IFF_UP != 0
+	upChanged := binary.NativeEndian.Uint32(data[12:])&unix.IFF_UP != 0
 	attrs, err := nl.ParseRouteAttr(data[unix.SizeofIfInfomsg:])
 	if err != nil {
 		return true
@@ -195,8 +207,10 @@ func concernsLink(data []byte) bool {
 	for _, a := range attrs {
 		if a.Attr.Type == unix.IFLA_IFNAME {
 			name := nl.BytesToString(a.Value)
-			down := binary.NativeEndian.Uint32(data[8:])&unix.IFF_UP == 0
-			return name == Gateway || name == Wire || down && strings.HasPrefix(name, PodPrefix)
+			if strings.HasPrefix(name, PodPrefix) {
+				return !up
+			}
+			return name == Gateway || name == Wire || up && upChanged
 		}
 	}
 	return false
@@ -258,10 +272,24 @@ func isOurLink(links *netlink.Handle, index int) bool {
 // indexOf returns the interface index of a message about an address or a neighbour.
 func indexOf(data []byte) int { return int(binary.NativeEndian.Uint32(data[4:])) }
 
-// concernsPodsLink reports whether a message is about a new address of the node's end of a pod's link, which has none.
-func concernsPodsLink(links *netlink.Handle, m *syscall.NetlinkMessage) bool {
-	return m.Header.Type == unix.RTM_NEWADDR && len(m.Data) >= unix.SizeofIfAddrmsg &&
-		isPodsLink(links, indexOf(m.Data))
+// concernsAddress reports whether a message is about an address of one of Flowkeep's ports, about a new one of the
+// node's end of a pod's link, which has none, or about one of the node's own.
+func concernsAddress(links *netlink.Handle, own []netip.Addr, m *syscall.NetlinkMessage) bool {
+	if len(m.Data) < unix.SizeofIfAddrmsg {
+		return false
+	}
+	index, isNew := indexOf(m.Data), m.Header.Type == unix.RTM_NEWADDR
+	return isOurLink(links, index) || isNew && isPodsLink(links, index) || hasAddress(m.Data, own)
+}
+
+// hasAddress reports whether a message about an address is about one of some.
+func hasAddress(data []byte, some []netip.Addr) bool {
+	attrs, err := nl.ParseRouteAttr(data[unix.SizeofIfAddrmsg:])
+	return err != nil || slices.ContainsFunc(attrs, func(a syscall.NetlinkRouteAttr) bool {
+		address, _ := netip.AddrFromSlice(a.Value)
+		isAddress := a.Attr.Type == unix.IFA_ADDRESS || a.Attr.Type == unix.IFA_LOCAL
+		return isAddress && slices.ContainsFunc(some, func(own netip.Addr) bool { return own.WithZone("") == address })
+	})
 }
 
 func isPodsLink(links *netlink.Handle, index int) bool {

@@ -37,6 +37,11 @@ const (
 	flushForward = "iptables-nft -A FORWARD -j ACCEPT; iptables-nft -F FORWARD"
 )
 
+// watchedNode returns what Watch is to heed of nodeConfig's node.
+func watchedNode() Watched {
+	return Watched{Table: serviceTable, Six: true, Addresses: nodeConfig().Self.Addresses}
+}
+
 // watchCases has each change that Setup repairs, and some of other parts of the network.
 var watchCases = map[string]watchCase{
 	"rule":                   {"ip rule del pref 60", []uint16{unix.RTM_DELRULE}, false},
@@ -61,6 +66,8 @@ var watchCases = map[string]watchCase{
 	"another link's address": {"ip addr add 192.0.2.77/24 dev under", nil, false},
 	"another route":          {"ip route add 198.51.100.0/24 dev under", nil, false},
 	"another nftables table": {"nft add table inet other", nil, false},
+	"the node's address":     {"ip addr flush dev under", []uint16{unix.RTM_DELADDR}, false},
+	"uplink down and up":     {"ip link set under down; ip link set under up", []uint16{unix.RTM_NEWLINK}, false},
 	"another link":           {"ip link add other type bridge", nil, false},
 }
 
@@ -82,8 +89,7 @@ func TestWatch_ReportsChanges(t *testing.T) {
 			changed, ended := make(chan time.Time, 100), make(chan error, 1)
 			go h.Do(func() {
 				report := func() { changed <- time.Now() }
-				table, six := func() int { return serviceTable }, func() bool { return true }
-				ended <- Watch(ctx, table, six, report, slog.New(slog.DiscardHandler))
+				ended <- Watch(ctx, watchedNode, report, slog.New(slog.DiscardHandler))
 			})
 			<-changed                     // it has subscribed
 			drain(changed, 3*time.Second) // messages about the links that were made
@@ -161,7 +167,7 @@ func listen(t *testing.T, h *netns.Namespace) (messages func() []uint16) {
 		defer routes.Close()
 		defer filters.Close()
 		defer links.Close()
-		concerns := func(m *syscall.NetlinkMessage) bool { return concernsRoutes(links, serviceTable, m) }
+		concerns := func(m *syscall.NetlinkMessage) bool { return concernsRoutes(links, watchedNode(), m) }
 		return append(typesOf(t, routes, concerns), typesOf(t, filters, concernsNftables)...)
 	}
 }
