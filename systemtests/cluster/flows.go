@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -72,6 +73,20 @@ func (c *Cluster) DeleteGroups(ctx context.Context, node string) error {
 	socket := filepath.Join(c.Dir, node, "flowkeep", "ovs", "fk0.mgmt")
 	_, err := output(exec.CommandContext(ctx, "ovs-ofctl", "-O", "OpenFlow13", "del-groups", "unix:"+socket))
 	return err
+}
+
+// Groups returns the groups of a node's bridge as ovs-ofctl(8) prints them, without counters, sorted.
+func (c *Cluster) Groups(ctx context.Context, node string) ([]string, error) {
+	socket := filepath.Join(c.Dir, node, "flowkeep", "ovs", "fk0.mgmt")
+	text, err := output(exec.CommandContext(ctx, "ovs-ofctl", "-O", "OpenFlow13", "dump-groups", "unix:"+socket))
+	if err != nil {
+		return nil, err
+	}
+	groups := slices.DeleteFunc(strings.Split(text, "\n"), func(line string) bool {
+		return !strings.Contains(line, "group_id=")
+	})
+	slices.Sort(groups)
+	return groups, nil
 }
 
 func parseFlows(text string) (flows []Flow, err error) {
