@@ -80,89 +80,58 @@ const ended = time.Second
 func (w *world) live(ending, staying []cluster.Expectation, change func()) {
 	w.Helper()
 	streams := w.streams(ending, staying...)
-	var made, over time.Time
+	var r *cluster.Revocation
 	w.watch(stall, staying, func() {
 		w.allHeard(ending)
 		change()
-		made = time.Now()
-		cluster.Unstalled(w.ctx, cluster.Stretch(ended))
-		over = time.Now()
-		w.awaitEnd(made, ending, cluster.Window(700*time.Millisecond))
+		r = w.revoked(time.Now())
+		r.Expire(w.ctx)
+		w.awaitEnd(r, ending, cluster.Window(700*time.Millisecond))
 	}, ending...)
-	last, stopped := made, time.Now()
-	for i, r := range w.stop(streams) {
-		switch e := streams[i].Expectation; {
-		case r.Received == 0:
-			w.Errorf("%s %v: was never answered; asked %d times", cluster.Lost, e, r.Sent)
-		case r.LastAnswer.After(over), r.LastAnswer.Sub(made) >= cluster.LeakAfter:
-			w.outlived(made, r.LastAnswer, stopped, "%v: answered %d of %d questions", e, r.Received, r.Sent)
-		}
-		if r.LastAnswer.After(last) {
-			last = r.LastAnswer
-		}
-	}
-	w.Log(cluster.Timing{
-		What:  "the last answer after a revocation",
-		Took:  last.Sub(made),
-		Limit: ended,
-		Late:  max(0, over.Sub(made)-cluster.Stretch(ended)),
-	})
+	w.Log(r.Timing(w.stopRevoked(r, streams)))
 }
 
-// stillPasses is how long before the end of a measurement the last packet came, at most, of a connection that lives.
-const stillPasses = 300 * time.Millisecond
+// revoked returns the evaluation of connections that a change at a time no longer allows.
+func (w *world) revoked(made time.Time) *cluster.Revocation {
+	return &cluster.Revocation{Made: made, Limit: ended, Late: w.machine.LateSince}
+}
 
-// outlived fails the test for a connection that had its last packet too late after a change. That is a leak from
-// cluster.LeakAfter on, or if the connection still lived when the measurement stopped.
-func (w *world) outlived(made, last, stopped time.Time, format string, args ...any) {
+// stopRevoked ends streams along revoked connections, fails the test for each that had answers too late, and returns
+// what each saw.
+func (w *world) stopRevoked(r *cluster.Revocation, streams []*cluster.Stream) []cluster.Report {
 	w.Helper()
-	kind := cluster.Late
-	if last.Sub(made) >= cluster.LeakAfter || last.After(stopped.Add(-cluster.Stretch(stillPasses))) {
-		kind = cluster.Leak
+	stopped, reports := time.Now(), w.stop(streams)
+	for i, report := range reports {
+		if err := r.Judge(streams[i].Expectation, report, stopped); err != nil {
+			w.Error(err)
+		}
 	}
-	w.Errorf("%s %s; revoked, and its last packet came %v after the change", kind, fmt.Sprintf(format, args...), last.Sub(made))
+	return reports
 }
 
-// awaitEnd observes revoked connections at their servers for as long as window, from the time on at which they should
+// awaitEnd observes revoked connections at their servers for as long as window, from the time on at which they must
 // have ended, and fails the test if one has a packet.
-func (w *world) awaitEnd(made time.Time, ways []cluster.Expectation, window time.Duration) {
+func (w *world) awaitEnd(r *cluster.Revocation, ways []cluster.Expectation, window time.Duration) {
 	w.Helper()
-	w.awaitSilence(made, window, func(window time.Duration) (alive []string) {
+	w.awaitSilence(r, window, func(window time.Duration) (alive []string) {
 		heard := w.listen(ways)
 		cluster.Undisturbed(w.ctx, window)
 		for i, a := range heard() {
 			if a.Packets > 0 {
 				alive = append(alive, fmt.Sprintf("%v: %d packets came to the server, the last %v after the change",
-					ways[i], a.Packets, a.Last.Sub(made)))
+					ways[i], a.Packets, a.Last.Sub(r.Made)))
 			}
 		}
 		return alive
 	})
 }
 
-// leakWindow is for how long connections that ended too late are observed from cluster.LeakAfter on. TCP repeats a
-// segment that has no answer less often with time.
-const leakWindow = 4 * time.Second
-
-// awaitSilence calls observe, which observes revoked connections for a time and returns a line for each that is alive.
-// Such a line fails the test as late. The connections are then observed again, cluster.LeakAfter after the change: those
-// that are still alive are leaks.
-func (w *world) awaitSilence(made time.Time, window time.Duration, observe func(time.Duration) (alive []string)) {
+// awaitSilence calls observe, which observes revoked connections for a time and returns a line for each that has
+// packets, and fails the test for each of these lines; see cluster.Revocation.Silence.
+func (w *world) awaitSilence(r *cluster.Revocation, window time.Duration, observe func(time.Duration) []string) {
 	w.Helper()
-	kind := cluster.Late
-	if time.Since(made) >= cluster.LeakAfter {
-		kind = cluster.Leak
-	}
-	alive := observe(window)
-	for _, line := range alive {
-		w.Errorf("%s %s", kind, line)
-	}
-	if len(alive) == 0 || kind == cluster.Leak {
-		return
-	}
-	time.Sleep(time.Until(made.Add(cluster.LeakAfter)))
-	for _, line := range observe(cluster.Window(leakWindow)) {
-		w.leak("%s", line)
+	for _, failure := range r.Silence(window, observe) {
+		w.Error(failure)
 	}
 }
 
@@ -219,7 +188,7 @@ func TestADeadPodsConnectionsAreForgotten(t *testing.T) {
 	w.settles(opened, taken, staying, w.shut("b", "a", "udp", 80, "a is isolated"))
 	const lively = 100 // times a second: those that end need not keep the machine busy
 	toIt, streams := w.streamsAt(lively, taken), w.streamsAt(lively, opened)
-	var ends, over time.Time
+	var r *cluster.Revocation
 	w.watch(stall, staying, func() {
 		w.allHeard(slices.Concat(opened, taken))
 		w.stop(toIt) // what others send to the address when it is nobody's is theirs
@@ -232,23 +201,14 @@ func TestADeadPodsConnectionsAreForgotten(t *testing.T) {
 			}
 			return nil
 		}))
-		ends = time.Now()
-		cluster.Unstalled(w.ctx, cluster.Stretch(ended))
-		over = time.Now()
-		w.awaitEnd(ends, opened, 100*time.Millisecond)
+		r = w.revoked(time.Now())
+		r.Expire(w.ctx)
+		w.awaitEnd(r, opened, 100*time.Millisecond)
 		w.must(cluster.Until(w.ctx, 5*time.Second, func() error { return w.forgotten(dead, w.pods["b"]) }))
 		w.tracks("node1", staying)
 		w.tracks("node2", beside)
 	})
-	stopped := time.Now()
-	for i, r := range w.stop(streams) {
-		switch e := streams[i].Expectation; {
-		case r.Received == 0:
-			w.Errorf("%s %v: was never answered; asked %d times", cluster.Lost, e, r.Sent)
-		case r.LastAnswer.After(over), r.LastAnswer.Sub(ends) >= cluster.LeakAfter:
-			w.outlived(ends, r.LastAnswer, stopped, "%v: its pod has ended; answered %d of %d questions", e, r.Received, r.Sent)
-		}
-	}
+	w.stopRevoked(r, streams)
 	w.tellsUDP(ns, fmt.Sprintf("pod %s/c is gone", ns), 2*len(dead.IPs)) // TCP's are gone as soon as the kubelet has ended the server
 	w.tellsUDP(ns, fmt.Sprintf("lived on %s/a ingress[0]; denied by %s/a ingress", ns, ns), len(dead.IPs))
 }

@@ -104,20 +104,32 @@ const patience = 30 * time.Second
 // stands still now and then, others had theirs too by then. It waits for at most half a minute more than it is asked to.
 func Undisturbed(ctx context.Context, d time.Duration) {
 	const step = 10 * time.Millisecond
-	prompt := Stretch(30 * time.Millisecond)
 	timer := time.NewTimer(step)
 	defer timer.Stop()
-	for left, end := d, time.Now().Add(d+patience); left > 0; {
+	undisturbed(d, func() (took time.Duration, ok bool) {
 		began := time.Now()
 		select {
 		case <-ctx.Done():
-			return
+			return 0, false
 		case <-timer.C:
 		}
-		if took := time.Since(began); took < prompt || time.Now().After(end) {
+		timer.Reset(step)
+		return time.Since(began), true
+	})
+}
+
+// undisturbed calls step, which waits for 10 ms and returns how long that took, until steps that were not late took d
+// together. Late steps count too after d and patience.
+func undisturbed(d time.Duration, step func() (took time.Duration, ok bool)) {
+	prompt := Stretch(30 * time.Millisecond)
+	for left, passed := d, time.Duration(0); left > 0; {
+		took, ok := step()
+		if !ok {
+			return
+		}
+		if passed += took; took < prompt || passed > d+patience {
 			left -= took
 		}
-		timer.Reset(step)
 	}
 }
 
