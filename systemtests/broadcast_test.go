@@ -81,24 +81,25 @@ func TestBroadcastReachesNobody(t *testing.T) {
 	}
 	a, c, seen := w.end("a", 4), w.end("c", 4), token()
 	allowed := frame.IP{Src: a.ip, Dst: c.ip, Proto: frame.UDP, Payload: frame.Datagram(a.ip, c.ip, 5555, 80, seen)}
-	if len(w.heard(c.Pod, seen, func() { w.send(a, a.to(allowed)) })) == 0 {
+	came := func(frames [][]byte) bool { return len(frames) > 0 }
+	if !came(w.heardAll(c.Pod, seen, func() { w.send(a, a.to(allowed)) }, came)) {
 		t.Error("c did not hear what it may: nothing is shown")
 	}
-	stops := map[string]func() ([][]byte, error){}
+	hearings := map[string]*cluster.Hearing{}
 	for _, pod := range []string{"b", "c"} {
-		stop, err := w.Hear(w.ctx, w.pods[pod].NetNS, "eth0", tok)
+		hearing, err := w.Hear(w.ctx, w.pods[pod].NetNS, "eth0", tok)
 		w.must(err)
-		stops[pod] = stop
+		hearings[pod] = hearing
 	}
 	for _, device := range []string{"fk-gw", "fk-wire"} {
-		stop, err := w.Hear(w.ctx, w.NodeNS("node1"), device, tok)
+		hearing, err := w.Hear(w.ctx, w.NodeNS("node1"), device, tok)
 		w.must(err)
-		stops["node1's "+device] = stop
+		hearings["node1's "+device] = hearing
 	}
 	w.send(a, frames...)
 	cluster.Undisturbed(w.ctx, cluster.Window(500*time.Millisecond))
-	for pod, stop := range stops {
-		heard, err := stop()
+	for pod, hearing := range hearings {
+		heard, err := hearing.Stop()
 		w.must(err)
 		for _, f := range heard {
 			if strings.HasPrefix(pod, "node1") && (toPods(f) || w.asksTheGateway(f)) {

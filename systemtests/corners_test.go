@@ -41,20 +41,28 @@ func (w *world) send(from end, frames ...[]byte) {
 	w.must(w.SendFrames(w.ctx, from.NetNS, 0, frames...))
 }
 
-// heard tells which frames with the token come in at a pod's link while send runs, and shortly after.
+// heard returns the frames with the token that come in at a pod's link while send runs, and shortly after.
 func (w *world) heard(at cluster.Pod, token []byte, send func()) [][]byte {
 	w.Helper()
-	return w.heardOn(at.NetNS, "eth0", token, send)
+	return w.heardAll(at, token, send, nil)
 }
 
-// heardOn is heard for any link.
-func (w *world) heardOn(netns, device string, token []byte, send func()) [][]byte {
+// heardAll is heard, and waits for allowed frames until they are complete; see cluster.Observe.
+func (w *world) heardAll(at cluster.Pod, token []byte, send func(), complete func([][]byte) bool) [][]byte {
 	w.Helper()
-	stop, err := w.Hear(w.ctx, netns, device, token)
+	return w.heardOn(at.NetNS, "eth0", token, send, complete)
+}
+
+// heardOn is heardAll for any link.
+func (w *world) heardOn(netns, dev string, token []byte, send func(), complete func([][]byte) bool) [][]byte {
+	w.Helper()
+	hearing, err := w.Hear(w.ctx, netns, dev, token)
 	w.must(err)
 	send()
-	cluster.Undisturbed(w.ctx, cluster.Stretch(300*time.Millisecond))
-	frames, err := stop()
+	cluster.Observe(w.ctx, cluster.Stretch(300*time.Millisecond), func() bool {
+		return complete == nil || complete(hearing.Frames())
+	})
+	frames, err := hearing.Stop()
 	w.must(err)
 	return frames
 }
@@ -79,7 +87,7 @@ func TestGivenUpFragmentsGoNowhere(t *testing.T) {
 	w.policy(ns, "b", `{podSelector: {matchLabels: {app: b}}, ingress: [{from: [{podSelector: {matchLabels: {app: a}}}]}]}`)
 	w.settles(w.open("a", "b", "udp", 80, "its rule"), w.shut("d", "b", "udp", 80, "no rule"))
 	tok := token()
-	stop, err := w.Hear(w.ctx, w.pods["b"].NetNS, "eth0", tok)
+	hearing, err := w.Hear(w.ctx, w.pods["b"].NetNS, "eth0", tok)
 	w.must(err)
 	for _, f := range families {
 		d, b := w.end("d", f), w.end("b", f)
@@ -99,7 +107,7 @@ func TestGivenUpFragmentsGoNowhere(t *testing.T) {
 		w.must(err)
 	}
 	w.settles(w.open("a", "b", "udp", 80, "its rule"))
-	frames, err := stop()
+	frames, err := hearing.Stop()
 	w.must(err)
 	if len(frames) > 0 {
 		w.leak("%d fragments of a pod without any rights arrived, the first %x", len(frames), frames[0])

@@ -93,7 +93,7 @@ func (f *rawFrames) send(ctx context.Context, w *world) {
 // sent sends frames until the function that it returns is called, which returns those that have arrived.
 func (f *rawFrames) sent(w *world) (stop func() [][]byte) {
 	w.Helper()
-	received, err := w.Hear(w.ctx, f.to.NetNS, "eth0", f.token)
+	hearing, err := w.Hear(w.ctx, f.to.NetNS, "eth0", f.token)
 	w.must(err)
 	ctx, cancel := context.WithCancel(w.ctx)
 	ended := make(chan struct{})
@@ -105,7 +105,7 @@ func (f *rawFrames) sent(w *world) (stop func() [][]byte) {
 		w.Helper()
 		cancel()
 		<-ended
-		arrived, err := received()
+		arrived, err := hearing.Stop()
 		w.must(err)
 		return arrived
 	}

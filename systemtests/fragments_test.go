@@ -50,7 +50,7 @@ func TestFragmentsAreJudgedLikeTheFirst(t *testing.T) {
 		for _, c := range cuts {
 			tok := token()
 			sent := map[string][][]byte{} // by the token of one way, which begins with tok
-			arrived := notICMP(w.heard(b.Pod, tok, func() {
+			send := func() {
 				for i, s := range fragmentWays {
 					from, own := senders[s.from], append(slices.Clone(tok), byte(i))
 					id++
@@ -58,16 +58,27 @@ func TestFragmentsAreJudgedLikeTheFirst(t *testing.T) {
 					sent[string(own)] = from.inPieces(p, id, c.pieces)
 					w.send(from, sent[string(own)]...)
 				}
-			}))
-			for i, s := range fragmentWays {
+			}
+			sizes := func(i int, frames [][]byte) (got, all int) {
 				own := append(slices.Clone(tok), byte(i))
-				got, all := bytesHolding(arrived, own), bytesHolding(sent[string(own)], own)
+				return bytesHolding(notICMP(frames), own), bytesHolding(sent[string(own)], own)
+			}
+			arrived := w.heardAll(b.Pod, tok, send, func(frames [][]byte) bool {
+				for i, s := range fragmentWays {
+					if got, all := sizes(i, frames); s.open && c.whole && got < all {
+						return false
+					}
+				}
+				return true
+			})
+			for i, s := range fragmentWays {
+				got, all := sizes(i, arrived)
 				way := fmt.Sprintf("IPv%d, %s to port %d, %s", f, s.from, s.port, c.name)
 				switch {
 				case !s.open && got > 0:
 					w.leak("%s: denied, and %d of %d bytes arrived", way, got, all)
 				case s.open && c.whole && got != all:
-					t.Errorf("%s: allowed, and %d of %d bytes arrived", way, got, all)
+					t.Errorf("%s %s: allowed, and %d of %d bytes arrived", cluster.Lost, way, got, all)
 				}
 			}
 		}
@@ -132,9 +143,13 @@ func TestAnswersInFragments(t *testing.T) {
 		}
 		id++
 		frames := sender.inPieces(p, id, pieces)
-		answer := w.heard(sender.Pod, tok, func() { w.send(sender, frames...) })
-		if got, want := bytesHolding(answer, tok), len(p.Payload); got != want {
-			t.Errorf("IPv%d, %s, from %s: %d bytes of the answer came in fragments, want %d", f, what, from, got, want)
+		want := len(p.Payload)
+		answer := w.heardAll(sender.Pod, tok, func() { w.send(sender, frames...) }, func(frames [][]byte) bool {
+			return bytesHolding(frames, tok) >= want
+		})
+		if got := bytesHolding(answer, tok); got != want {
+			t.Errorf("%s IPv%d, %s, from %s: %d bytes of the answer came in fragments, want %d",
+				cluster.Lost, f, what, from, got, want)
 		}
 	}
 	udp := func(port uint16) func(src, dst netip.Addr, tok []byte) []byte {
@@ -225,12 +240,13 @@ func TestExtensionHeadersDoNotHideThePort(t *testing.T) {
 				whole.Payload = wrap(frame.IP{Src: a.ip, Dst: b.ip, Proto: transport.proto, Payload: transport.segment(port, tok)[:0]}).Payload
 				small := map[byte][]byte{frame.UDP: frame.Datagram(a.ip, b.ip, 5555, port, filled(64, tok)), frame.TCP: frame.SYN(a.ip, b.ip, 5555, port, filled(64, tok))}
 				whole.Payload = append(whole.Payload, small[transport.proto]...)
-				got := len(notICMP(w.heard(b.Pod, tok, func() { w.send(a, a.to(whole)) })))
+				complete := func(frames [][]byte) bool { return port == 80 || len(notICMP(frames)) > 0 }
+				got := len(notICMP(w.heardAll(b.Pod, tok, func() { w.send(a, a.to(whole)) }, complete)))
 				switch {
 				case port == 80 && got > 0:
 					w.leak("protocol %d to port %d behind %s: %d arrived", transport.proto, port, name, got)
 				case port == 81 && got != 1:
-					t.Errorf("protocol %d to port %d behind %s: %d arrived, want 1", transport.proto, port, name, got)
+					t.Errorf("%s protocol %d to port %d behind %s: %d arrived, want 1", cluster.Lost, transport.proto, port, name, got)
 				}
 			}
 		}

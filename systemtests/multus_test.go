@@ -133,7 +133,7 @@ func (m *tapped) exchange(when string) {
 			payload := slices.Concat([]byte{2}, second, peer, tok, make([]byte, size))
 			heard := m.heardOn(ns, "mv-p1", tok, func() {
 				m.must(m.SendFramesOn(m.ctx, ns, "mv-p1", 0, frame.Ether(peer, first, 0x88b5, payload)))
-			})
+			}, nil)
 			if len(heard) != 1 || len(heard[0]) < size || !slices.Equal(heard[0][:12], slices.Concat(peer, second)) {
 				return fmt.Errorf("%s: a frame of %d bytes did not come back by %s and %s: %x", when, size, first, second, heard)
 			}

@@ -6,10 +6,14 @@ import (
 	"context"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
+	"os/exec"
+	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -44,37 +48,87 @@ func (c *Cluster) SendFramesOn(ctx context.Context, netns, device string, pause 
 	return err
 }
 
-// Hear takes the frames that come in on a link and hold the token, from when it returns until the function that it returns
-// is called.
-func (c *Cluster) Hear(ctx context.Context, netns, device string, token []byte) (stop func() ([][]byte, error), err error) {
-	cmd := inNS(ctx, netns, c.probe(), "hear", "-dev", device, hex.EncodeToString(token))
-	out, err := cmd.StdoutPipe()
+// A Hearing is a process that takes the frames on a link that hold a token.
+type Hearing struct {
+	cmd *exec.Cmd
+	end chan error // gets the error of reading, nil at the end of the output
+
+	mu     sync.Mutex
+	frames [][]byte
+}
+
+// Hear takes the frames that come in on a link and hold the token, from when it returns until Stop.
+func (c *Cluster) Hear(ctx context.Context, netns, device string, token []byte) (*Hearing, error) {
+	h := &Hearing{
+		cmd: inNS(ctx, netns, c.probe(), "hear", "-dev", device, hex.EncodeToString(token)),
+		end: make(chan error, 1),
+	}
+	out, err := h.cmd.StdoutPipe()
 	if err != nil {
 		return nil, err
 	}
-	if err := cmd.Start(); err != nil {
+	if err := h.cmd.Start(); err != nil {
 		return nil, err
 	}
 	lines := bufio.NewReaderSize(out, 1<<18)
 	if first, err := lines.ReadString('\n'); err != nil {
-		_ = cmd.Process.Kill()
+		_ = h.cmd.Process.Kill()
 		return nil, fmt.Errorf("listen on %s: %q: %w", device, first, err)
 	}
-	return func() (frames [][]byte, err error) {
-		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-			return nil, err
+	go func() { h.end <- h.read(lines) }()
+	return h, nil
+}
+
+// read takes frames, one a line in hexadecimal, until the end of the output.
+func (h *Hearing) read(lines *bufio.Reader) error {
+	for {
+		line, err := lines.ReadString('\n')
+		if errors.Is(err, io.EOF) && line == "" {
+			return nil
 		}
-		text, err := io.ReadAll(lines)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		for line := range strings.FieldsSeq(string(text)) {
-			frame, err := hex.DecodeString(line)
-			if err != nil {
-				return nil, err
-			}
-			frames = append(frames, frame)
+		frame, err := hex.DecodeString(strings.TrimSpace(line))
+		if err != nil {
+			return err
 		}
-		return frames, cmd.Wait()
-	}, nil
+		h.mu.Lock()
+		h.frames = append(h.frames, frame)
+		h.mu.Unlock()
+	}
+}
+
+// Frames returns the frames so far, in their order. Safe for concurrent use.
+func (h *Hearing) Frames() [][]byte {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.frames)
+}
+
+// Stop ends the process and returns all frames.
+func (h *Hearing) Stop() ([][]byte, error) {
+	if err := h.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		return nil, err
+	}
+	if err := <-h.end; err != nil {
+		return nil, err
+	}
+	return h.Frames(), h.cmd.Wait()
+}
+
+// framesLimit is how long an allowed packet may take, at slowness 1. A switch that a busy machine keeps waiting may have
+// a packet for seconds.
+const framesLimit = 5 * time.Second
+
+// Observe returns when window has passed undisturbed, in which a denied packet would come, and all allowed packets have
+// come. Complete reports the latter; nil: none is allowed. Observe waits for them for up to 5 s × Slowness more.
+func Observe(ctx context.Context, window time.Duration, complete func() bool) {
+	Undisturbed(ctx, window)
+	_ = Until(ctx, framesLimit, func() error {
+		if complete == nil || complete() {
+			return nil
+		}
+		return errors.New("incomplete")
+	})
 }

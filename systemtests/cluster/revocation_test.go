@@ -27,8 +27,8 @@ const (
 	droppedText = "-dropped"
 )
 
-// dialServer returns a connection of a protocol, "tcp" or "udp". Its server runs outside of any bubble of synctest, whose
-// clock stands still while one of its goroutines waits for a packet.
+// dialServer returns a connection of a protocol, "tcp" or "udp". Its server runs outside of any bubble of synctest:
+// the clock of a bubble stands still while one of its goroutines waits for a packet.
 func dialServer(t *testing.T, proto string) *connection {
 	t.Helper()
 	c := &connection{}

@@ -42,8 +42,8 @@ func arrivalsCommand(args []string) error {
 	if err != nil {
 		return err
 	}
-	stop := make(chan struct{})
-	go func() { <-untilSignal(); close(stop) }()
+	signals, stop := untilSignal(), make(chan struct{})
+	go func() { <-signals; close(stop) }()
 	seen, err := arrivals(*device, ways, func() { fmt.Println("listening") }, stop)
 	if err != nil {
 		return err

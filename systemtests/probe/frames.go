@@ -76,27 +76,46 @@ func hearCommand(args []string) error {
 		return err
 	}
 	defer syscall.Close(fd)
-	stop := untilSignal()
+	signals, stop := untilSignal(), make(chan struct{})
+	go func() { <-signals; close(stop) }()
+	fmt.Println("listening")
+	return hear(fd, token, stop, func(frame []byte) { fmt.Println(hex.EncodeToString(frame)) })
+}
+
+// hear calls found for each frame that comes in and holds the token, until stop is closed, and then for what is in the
+// socket's queue: on a busy machine this process may not have had a processor before.
+func hear(fd int, token []byte, stop <-chan struct{}, found func(frame []byte)) error {
 	wait := syscall.NsecToTimeval((50 * time.Millisecond).Nanoseconds())
 	if err := syscall.SetsockoptTimeval(fd, syscall.SOL_SOCKET, syscall.SO_RCVTIMEO, &wait); err != nil {
 		return fmt.Errorf("time-out of a packet socket: %w", err)
 	}
-	fmt.Println("listening")
 	buf := make([]byte, 1<<16)
+	var end time.Time
 	for {
-		select {
-		case <-stop:
-			return nil
-		default:
-		}
 		n, from, err := syscall.Recvfrom(fd, buf, 0)
 		link, _ := from.(*syscall.SockaddrLinklayer)
+		idle := errors.Is(err, syscall.EAGAIN)
 		switch {
-		case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.EINTR):
+		case idle, errors.Is(err, syscall.EINTR):
 		case err != nil:
 			return fmt.Errorf("take a frame: %w", err)
 		case link.Pkttype != syscall.PACKET_OUTGOING && bytes.Contains(buf[:n], token):
-			fmt.Println(hex.EncodeToString(buf[:n]))
+			found(buf[:n])
 		}
+		if end.IsZero() && isClosed(stop) {
+			end = time.Now().Add(drain)
+		}
+		if !end.IsZero() && (idle || time.Now().After(end)) {
+			return nil
+		}
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
 	}
 }
