@@ -65,6 +65,7 @@ func (b *bridge) frameOf(d fragmented, src netip.Addr, offset uint16, more bool,
 
 // come returns how many fragments of a datagram come out of a port. Where they are to pass it waits for all of them,
 // else as long as for any packet that is denied. Other packets visit conntrack meanwhile: what is held leaves with them.
+// Fragments of an earlier denied datagram fail the test when they come out late.
 func (b *bridge) come(d fragmented, frames [][]byte, port uint32, pass bool) (got int) {
 	b.t.Helper()
 	for _, f := range frames {
@@ -77,6 +78,7 @@ func (b *bridge) come(d fragmented, frames [][]byte, port uint32, pass bool) (go
 	case pass:
 		wait = comes
 	}
+	b.real.kept[d.id] = false
 	late, others := time.After(wait), time.NewTicker(10*time.Millisecond)
 	defer others.Stop()
 	for !pass || got < len(frames) {
@@ -85,12 +87,13 @@ func (b *bridge) come(d fragmented, frames [][]byte, port uint32, pass bool) (go
 			if a.number == d.id && a.port == port {
 				got++
 			}
+			b.real.expectDropped(b.t, a)
 		case <-others.C:
 			other := &b.locals[2]
 			p := ported(policytest.Address(2, false), netip.MustParseAddr("192.0.2.9"), protoUDP, 1, 2, 0)
 			must(b.t, unix.Send(b.real.ends[other.Port], ethernet(config.Gateway.MAC[:], other.MAC[:], ofctl.EtherIPv4, p), 0))
 		case <-late:
-			b.real.missed = b.real.missed || pass
+			b.real.missed, b.real.kept[d.id] = b.real.missed || pass, !pass
 			return got
 		}
 	}

@@ -219,14 +219,20 @@ func (s *realSwitch) follow(t testing.TB, r *fake.Result) {
 				r.Outputs = append(r.Outputs, fake.Output{Port: a.port, Packet: r.Packet})
 				return
 			}
-			if s.kept[a.number] {
-				t.Errorf("LEAK: frame %d came out of port %d later than %v after it was sent", a.number, a.port, s.patience)
-			}
+			s.expectDropped(t, a)
 		case <-late:
 			s.kept[number] = limit == s.patience // an allowed frame may come late
 			s.missed = s.missed || limit == comes
 			return
 		}
+	}
+}
+
+// expectDropped fails the test for a frame that the switch seemed to have dropped, since it came out after patience.
+func (s *realSwitch) expectDropped(t testing.TB, a arrival) {
+	t.Helper()
+	if s.kept[a.number] {
+		t.Errorf("LEAK: frame %d came out of port %d later than %v after it was sent", a.number, a.port, s.patience)
 	}
 }
 
