@@ -122,31 +122,6 @@ func unmetError(unmet []string, of int) error {
 	return fmt.Errorf("%d of %d verdicts are wrong:\n  %s", len(unmet), of, strings.Join(unmet, "\n  "))
 }
 
-// Settle checks until every expectation is met, for up to limit, and then once more with more patience. A slow machine
-// may have let the first, hasty checks take a way for shut: where the patient check finds that, all is done again, once,
-// with patience from the start.
-func (c *Cluster) Settle(ctx context.Context, limit time.Duration, expectations []Expectation) error {
-	check := func(p Patience) error {
-		unmet, err := c.Check(ctx, p, expectations)
-		if err == nil {
-			err = unmetError(unmet, len(expectations))
-		}
-		return err
-	}
-	hasty := Patience{Open: 400 * time.Millisecond, Shut: 200 * time.Millisecond}
-	patient := Patience{Open: 10 * time.Second, Shut: time.Second}
-	var err error
-	for _, first := range []Patience{hasty, patient} {
-		if err = Until(ctx, limit, func() error { return check(first) }); err != nil {
-			return err
-		}
-		if err = check(patient); err == nil {
-			return nil
-		}
-	}
-	return err
-}
-
 // Report is what a stream saw; see the probe's.
 type Report struct {
 	Proto            string    `json:"proto"`
