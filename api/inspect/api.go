@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/flowkeep/flowkeep/policydb/explain"
@@ -166,13 +167,27 @@ type Policy struct {
 // PolicyNode is whether a node has the policy in force.
 type PolicyNode struct {
 	Name  string `json:"name"`
-	State string `json:"state"` // realised, pending, failed or away
+	State string `json:"state"` // realised, pending, failed, away or partial
 	// Errors are why it failed. What the rules concerned would have let through is denied.
 	Errors []string `json:"errors,omitempty"`
 	// Reason is why it is not realised, where Errors do not say.
 	Reason string `json:"reason,omitempty"`
 	// Leaving: the policy applies to no pod there now; the node has yet to drop the rules that it has of it.
 	Leaving bool `json:"leaving,omitempty"`
+	// Pods are the first pods of the policy that a partial node does not enforce it for, as Flowkeep did not attach
+	// them; of a pending node, those that it may still announce.
+	Pods []string `json:"pods,omitempty"`
+	// MorePods is the number of such pods that are not listed.
+	MorePods int `json:"morePods,omitempty"`
+}
+
+// PodsText returns the names of Pods, in one line.
+func (n *PolicyNode) PodsText() string {
+	text := strings.Join(n.Pods, ", ")
+	if n.MorePods > 0 {
+		text += fmt.Sprintf(" and %d more", n.MorePods)
+	}
+	return text
 }
 
 // Rule is a resolved rule.

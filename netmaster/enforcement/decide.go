@@ -8,6 +8,7 @@ import (
 
 	"github.com/flowkeep/flowkeep/api/inspect"
 	"github.com/flowkeep/flowkeep/fleet/api/v1alpha1"
+	"github.com/flowkeep/flowkeep/netmaster/attachment"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -55,7 +56,7 @@ func judge(id string, k *Knowledge) verdict {
 	if k.Policy == nil {
 		return verdict{metav1.ConditionUnknown, v1alpha1.ReasonNoPolicy, "there is no NetworkPolicy " + id}
 	}
-	away, failed, pending := parted(k.Nodes)
+	away, failed, pending, partial := parted(k.Nodes)
 	switch {
 	case k.Policy.DryRun:
 		return verdict{
@@ -63,6 +64,8 @@ func judge(id string, k *Knowledge) verdict {
 			v1alpha1.ReasonDryRun,
 			"it is in a dry run (annotation flowkeep.io/enforcement: dry-run): it denies nothing",
 		}
+	case len(partial) > 0:
+		return verdict{metav1.ConditionFalse, v1alpha1.ReasonPodsNotEnforced, notEnforced(partial)}
 	case len(failed) > 0:
 		return verdict{metav1.ConditionFalse, v1alpha1.ReasonFailed, failing(failed, k)}
 	case len(k.Policy.Problems) > 0:
@@ -89,7 +92,7 @@ func judge(id string, k *Knowledge) verdict {
 	return verdict{metav1.ConditionTrue, v1alpha1.ReasonInForce, "in force on " + nodes(len(k.Nodes))}
 }
 
-func parted(list []inspect.PolicyNode) (away, failed, pending []inspect.PolicyNode) {
+func parted(list []inspect.PolicyNode) (away, failed, pending, partial []inspect.PolicyNode) {
 	for _, n := range list {
 		switch n.State {
 		case "realised":
@@ -97,11 +100,13 @@ func parted(list []inspect.PolicyNode) (away, failed, pending []inspect.PolicyNo
 			away = append(away, n)
 		case "failed":
 			failed = append(failed, n)
+		case "partial":
+			partial = append(partial, n)
 		default:
 			pending = append(pending, n)
 		}
 	}
-	return away, failed, pending
+	return away, failed, pending, partial
 }
 
 // Limits of messages: number of named nodes, and bytes.
@@ -112,12 +117,34 @@ const (
 )
 
 func lag(pending []inspect.PolicyNode, k *Knowledge) string {
-	return fmt.Sprintf(
-		"%s not acknowledged generation %d yet: %s",
-		have(len(pending), len(k.Nodes)),
-		k.Policy.Generation,
-		named(pending, func(*inspect.PolicyNode) string { return "" }),
-	) // revisions are omitted, as they would cause frequent updates
+	var acknowledge, announce []inspect.PolicyNode
+	for _, n := range pending {
+		if len(n.Pods) > 0 {
+			announce = append(announce, n)
+		} else {
+			acknowledge = append(acknowledge, n)
+		}
+	}
+	var parts []string
+	if len(acknowledge) > 0 {
+		parts = append(parts, fmt.Sprintf(
+			"%s not acknowledged generation %d yet: %s",
+			have(len(acknowledge), len(k.Nodes)),
+			k.Policy.Generation,
+			named(acknowledge, func(*inspect.PolicyNode) string { return "" }),
+		)) // revisions are omitted, as they would cause frequent updates
+	}
+	if len(announce) > 0 {
+		parts = append(parts, fmt.Sprintf("%s not announced all of its pods yet: %s",
+			have(len(announce), len(k.Nodes)), named(announce, (*inspect.PolicyNode).PodsText)))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// notEnforced names the pods that Flowkeep did not attach, by node.
+func notEnforced(partial []inspect.PolicyNode) string {
+	return clip("it is not enforced for pods that are not wired by Flowkeep, on "+
+		named(partial, (*inspect.PolicyNode).PodsText)+": "+attachment.Remedy, maxMessage)
 }
 
 func failing(failed []inspect.PolicyNode, k *Knowledge) string {
@@ -185,6 +212,9 @@ const (
 	// restartDelay is how long nodes may be away from an installed version before that is written: as long as a
 	// restart takes.
 	restartDelay = 10 * time.Second
+	// announceDelay is how long it may be unknown whether pods are attached before that is written: a new leader finds
+	// out within that time.
+	announceDelay = attachment.Grace + restartDelay
 	// detailInterval is the minimal time between updates of details.
 	detailInterval = 2 * time.Second
 )
@@ -204,6 +234,8 @@ func pause(old, now *v1alpha1.NetworkPolicyEnforcementStatus) (d time.Duration, 
 		return 0, true
 	case version && before.Status == metav1.ConditionTrue:
 		return restartDelay, true
+	case version && before.Reason == v1alpha1.ReasonPodsNotEnforced:
+		return announceDelay, true
 	}
 	return settleDelay, true
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/flowkeep/flowkeep/api/inspect"
 	"github.com/flowkeep/flowkeep/fleet/api/v1alpha1"
+	"github.com/flowkeep/flowkeep/netmaster/attachment"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -22,6 +23,12 @@ func node(name, state string) inspect.PolicyNode {
 	case "pending":
 		n.Reason = fmt.Sprintf("has acknowledged revision %d of %d", len(name), len(name)+1)
 	}
+	return n
+}
+
+// withPods adds pods that are not attached.
+func withPods(n inspect.PolicyNode, more int, pods ...string) inspect.PolicyNode {
+	n.Pods, n.MorePods = pods, more
 	return n
 }
 
@@ -86,6 +93,41 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
+func TestAnswers_PodsNotAttached(t *testing.T) {
+	p := &policy.Policy{Namespace: "ns", Name: "p", Generation: 7}
+	dry := &policy.Policy{Namespace: "ns", Name: "p", Generation: 7, DryRun: true}
+	well, away, failed := node("a", "realised"), node("b", "away"), node("c", "failed")
+	partial := withPods(node("d", "partial"), 0, "ns/x")
+	for name, c := range map[string]struct {
+		policy     *policy.Policy
+		nodes      []inspect.PolicyNode
+		want, says string
+		enforce    int32
+	}{
+		"one": {p, []inspect.PolicyNode{well, partial}, "False PodsNotEnforced",
+			"it is not enforced for pods that are not wired by Flowkeep, on d (ns/x): " + attachment.Remedy, 1},
+		"many": {p, []inspect.PolicyNode{partial, withPods(node("e", "partial"), 5, "ns/y", "ns/z")},
+			"False PodsNotEnforced", "on d (ns/x), e (ns/y, ns/z and 5 more): ", 0},
+		"before failures and absences": {p, []inspect.PolicyNode{away, failed, partial}, "False PodsNotEnforced", "d (ns/x)", 0},
+		"a dry run":                    {dry, []inspect.PolicyNode{partial}, "False DryRun", "it is in a dry run", 0},
+		"may still be announced": {p, []inspect.PolicyNode{well, withPods(node("d", "pending"), 0, "ns/x")}, "Unknown Pending",
+			"1 of 2 nodes has not announced all of its pods yet: d (ns/x)", 1},
+		"neither announced nor acknowledged": {p, []inspect.PolicyNode{node("b", "pending"), withPods(node("d", "pending"), 0, "ns/x")},
+			"Unknown Pending", "1 of 2 nodes has not acknowledged generation 7 yet: b; 1 of 2 nodes has not announced all of its pods yet: d (ns/x)", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := answer(asks(3), &Knowledge{c.policy, c.nodes})
+			e := enforced(&got)
+			if text := string(e.Status) + " " + e.Reason; text != c.want || !strings.Contains(e.Message, c.says) {
+				t.Errorf("%s: %s", text, e.Message)
+			}
+			if got.NodesEnforcing != c.enforce {
+				t.Errorf("%d nodes enforce it, want %d", got.NodesEnforcing, c.enforce)
+			}
+		})
+	}
+}
+
 // What nodes say of themselves may be long.
 func TestMessagesAreBounded(t *testing.T) {
 	var list []inspect.PolicyNode
@@ -127,6 +169,11 @@ func TestPauses(t *testing.T) {
 		{"a new generation is not in force yet", yes, told("Unknown", "Pending", "m", 3, "c", 1), settleDelay},
 		{"nodes went away", yes, told("Unknown", "NodesAway", "m", 2, "c", 1), restartDelay},
 		{"nodes went away from what was not in force", told("False", "Failed", "m", 2, "c", 1), told("Unknown", "NodesAway", "m", 2, "c", 1), settleDelay},
+		{"pods may be announced to a new leader", told("False", "PodsNotEnforced", "m", 2, "c", 1),
+			told("Unknown", "Pending", "m", 2, "c", 1), announceDelay},
+		{"pods are not enforced any more", told("False", "PodsNotEnforced", "m", 2, "c", 1), yes, 0},
+		{"a new generation, and pods are not known", told("False", "PodsNotEnforced", "m", 2, "c", 1),
+			told("Unknown", "Pending", "m", 3, "c", 1), settleDelay},
 		{"it fails", yes, told("False", "Failed", "m", 2, "c", 1), 0},
 		{"it is deleted", yes, told("Unknown", "NoPolicy", "m", 0, "", 1), settleDelay},
 	} {

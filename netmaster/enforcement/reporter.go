@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/flowkeep/flowkeep/fleet/api/v1alpha1"
+	"github.com/flowkeep/flowkeep/netmaster/attachment"
 	"github.com/flowkeep/flowkeep/netmaster/feed"
 	"github.com/flowkeep/flowkeep/netmaster/query"
 	"github.com/flowkeep/flowkeep/netmaster/resolve"
@@ -51,7 +52,9 @@ type Config struct {
 	// Unsynced returns why the engine may be behind the API server; nothing is reported then.
 	Unsynced func() string
 	// Changes increases with everything that may change the nodes of a policy.
-	Changes    func() uint64
+	Changes func() uint64
+	// Unattached returns the running pods that Flowkeep did not attach.
+	Unattached func() *attachment.Set
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
 }
@@ -112,6 +115,9 @@ type engineState struct {
 
 // New returns a reporter.
 func New(cfg Config) *Reporter {
+	if cfg.Unattached == nil {
+		cfg.Unattached = func() *attachment.Set { return nil }
+	}
 	return &Reporter{cfg: cfg, metrics: newMetrics(cfg.Registerer), entries: map[string]*entry{}}
 }
 
@@ -309,7 +315,8 @@ func sameVersion(a, b *policy.Policy) bool {
 func (r *Reporter) look(e *entry, now time.Time) {
 	k := Knowledge{
 		Policy: e.policy,
-		Nodes:  query.PolicyNodes(r.cfg.Nodes.Standing(e.id, &e.extent), e.policy, e.extent.Rules, e.enough),
+		Nodes: query.PolicyNodes(r.cfg.Nodes.Standing(e.id, &e.extent), e.policy, e.extent.Rules, e.enough,
+			r.cfg.Unattached().SelectedBy(e.policy)),
 	}
 	wish := answer(e.object, &k)
 	before, after := enforced(&e.wish), enforced(&wish)

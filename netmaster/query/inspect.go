@@ -12,6 +12,7 @@ import (
 	"github.com/flowkeep/flowkeep/api/inspect"
 	"github.com/flowkeep/flowkeep/internal/mtls"
 	"github.com/flowkeep/flowkeep/internal/process"
+	"github.com/flowkeep/flowkeep/netmaster/attachment"
 	"github.com/flowkeep/flowkeep/netmaster/feed"
 	"github.com/flowkeep/flowkeep/netmaster/resolve"
 	"github.com/flowkeep/flowkeep/netmaster/watch"
@@ -60,6 +61,8 @@ type Config struct {
 	Cache     *labelcache.Cache
 	Version   string
 	Problems  func() []string // sentences about this process
+	// Unattached returns the running pods that Flowkeep did not attach; nil: none are known.
+	Unattached func() *attachment.Set
 	// Answering returns a context that lasts as long as this netmaster leads, or why it is a standby. May be nil.
 	Answering func() (over context.Context, standby string)
 	// Leader returns this netmaster's part in the election; nil, or a nil result: there is no election.
@@ -95,6 +98,9 @@ type Stream func(ctx context.Context, q *inspect.Question, send func(any) error)
 
 // NewServer returns a server.
 func NewServer(cfg Config) *Server {
+	if cfg.Unattached == nil {
+		cfg.Unattached = func() *attachment.Set { return nil }
+	}
 	if cfg.Cache == nil {
 		cfg.Cache = labelcache.New(labelcache.Config{})
 	}

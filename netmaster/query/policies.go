@@ -209,7 +209,7 @@ func (s *Server) summaryOf(v *resolve.Summary) inspect.Policy {
 		Pods:       v.Pods,
 		Problems:   p.Problems,
 		Directions: directionsOf(p),
-		Nodes:      PolicyNodes(s.cfg.Nodes.Standing(p.ID(), &v.Extent), p, v.Extent.Rules, neverAcknowledged),
+		Nodes:      s.policyNodes(p, &v.Extent),
 	}
 }
 
@@ -243,11 +243,17 @@ func (s *Server) policyOf(v *resolve.PolicyView) inspect.Policy {
 		Directions: directionsOf(v.Policy),
 	}
 	extent := extentOf(v)
-	p.Nodes = PolicyNodes(s.cfg.Nodes.Standing(v.Policy.ID(), &extent), v.Policy, extent.Rules, neverAcknowledged)
+	p.Nodes = s.policyNodes(v.Policy, &extent)
 	for i := range v.Rules {
 		p.Rules = append(p.Rules, ruleOf(&v.Rules[i]))
 	}
 	return p
+}
+
+// policyNodes returns the state of a policy on each node.
+func (s *Server) policyNodes(p *policy.Policy, extent *policy.Extent) []inspect.PolicyNode {
+	return PolicyNodes(s.cfg.Nodes.Standing(p.ID(), extent), p, extent.Rules, neverAcknowledged,
+		s.cfg.Unattached().SelectedBy(p))
 }
 
 // directionsOf returns the directions in which a policy isolates.

@@ -2,12 +2,15 @@ package query
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
 	"github.com/flowkeep/flowkeep/internal/wire"
+	"github.com/flowkeep/flowkeep/netmaster/attachment"
 	"github.com/flowkeep/flowkeep/netmaster/feed"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
@@ -16,13 +19,64 @@ import (
 const neverAcknowledged = math.MaxUint64
 
 // PolicyNodes returns the state of a policy on each node. A node that has acknowledged the revision enough counts as
-// current, even if it lacks later changes.
-func PolicyNodes(list []feed.Standing, p *policy.Policy, rules []policy.Key, enough uint64) []inspect.PolicyNode {
+// current, even if it lacks later changes. Unattached are the pods that the policy selects and no node has announced.
+func PolicyNodes(list []feed.Standing, p *policy.Policy, rules []policy.Key, enough uint64,
+	unattached []attachment.Pod) []inspect.PolicyNode {
+	pods := byNode(unattached)
 	out := make([]inspect.PolicyNode, 0, len(list))
 	for i := range list {
-		out = append(out, policyNode(&list[i], p != nil && p.DryRun, rules, enough))
+		n := policyNode(&list[i], p != nil && p.DryRun, rules, enough)
+		qualify(&n, pods[n.Name])
+		delete(pods, n.Name)
+		out = append(out, n)
+	}
+	for _, name := range slices.Sorted(maps.Keys(pods)) { // of pods without an effective address
+		n := inspect.PolicyNode{Name: name, State: "realised"}
+		qualify(&n, pods[name])
+		out = append(out, n)
 	}
 	return out
+}
+
+func byNode(pods []attachment.Pod) map[string][]attachment.Pod {
+	out := map[string][]attachment.Pod{}
+	for _, p := range pods {
+		out[p.Node] = append(out[p.Node], p)
+	}
+	return out
+}
+
+// maxPodsOfNode limits the pods that are named of a node.
+const maxPodsOfNode = 10
+
+// qualify changes the state of a node on which pods of the policy are not attached.
+func qualify(n *inspect.PolicyNode, pods []attachment.Pod) {
+	overdue := slices.DeleteFunc(slices.Clone(pods), func(p attachment.Pod) bool { return !p.Overdue })
+	switch {
+	case len(overdue) > 0:
+		n.State, pods = "partial", overdue
+	case len(pods) > 0 && (n.State == "realised" || n.State == "pending"):
+		n.State = "pending"
+	default:
+		return
+	}
+	for i := range pods[:min(len(pods), maxPodsOfNode)] {
+		n.Pods = append(n.Pods, pods[i].ID())
+	}
+	n.MorePods = len(pods) - len(n.Pods)
+	n.Reason = strings.Trim(podsReason(n)+"; "+n.Reason, "; ")
+}
+
+// podsReason describes the pods of a node that are not attached.
+func podsReason(n *inspect.PolicyNode) string {
+	one := len(n.Pods)+n.MorePods == 1
+	switch {
+	case n.State == "pending":
+		return "has not announced " + n.PodsText()
+	case one:
+		return n.PodsText() + " is not wired by Flowkeep, and the policy is not enforced there: " + attachment.Remedy
+	}
+	return n.PodsText() + " are not wired by Flowkeep, and the policy is not enforced there: " + attachment.Remedy
 }
 
 func policyNode(st *feed.Standing, dryRun bool, rules []policy.Key, enough uint64) inspect.PolicyNode {

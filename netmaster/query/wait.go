@@ -190,7 +190,8 @@ func (w *waiter) look() *inspect.Wait {
 			w.request.Revision = w.held.revision
 		}
 		out.Revision = w.request.Revision
-		out.Nodes = PolicyNodes(w.watch.Standing(&w.held.extent), w.held.policy, w.held.extent.Rules, out.Revision)
+		out.Nodes = PolicyNodes(w.watch.Standing(&w.held.extent), w.held.policy, w.held.extent.Rules, out.Revision,
+			w.s.cfg.Unattached().SelectedBy(w.held.policy))
 		out.Done = !slices.ContainsFunc(out.Nodes, func(n inspect.PolicyNode) bool { return n.State != "realised" })
 	}
 	out.State = stateOf(out)
@@ -220,7 +221,7 @@ func stateOf(out *inspect.Wait) string {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%v %d %d %q %q %q", out.Done, out.Wanted, out.Generation, out.UID, out.Mode, out.Reason)
 	for _, n := range out.Nodes {
-		fmt.Fprintf(h, " %q %q %q", n.Name, n.State, n.Errors)
+		fmt.Fprintf(h, " %q %q %q %q", n.Name, n.State, n.Errors, n.Pods)
 	}
 	return fmt.Sprintf("%x", h.Sum64())
 }

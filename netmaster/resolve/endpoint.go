@@ -20,6 +20,8 @@ type endpoint struct {
 	withdrawn bool   // the node withdrew the address; the status in the API server is outdated
 	addressed bool   // counted in its class as having an address
 	orphan    bool   // orphan: deleted from the API server or replaced, but still attached to its node
+	// readdressed: the status in the API server has another address since the node withdrew one.
+	readdressed bool
 }
 
 // addresses returns the addresses that the endpoint claims.
@@ -100,7 +102,7 @@ func (e *Engine) putEndpoint(obj *policy.Endpoint) {
 	}
 	if id != 0 {
 		ep := e.endpoints.at(id)
-		e.change(id, ep, func() { ep.obj, ep.orphan = obj, false; e.dropMisplaced(id, ep) })
+		e.change(id, ep, func() { ep.put(obj); e.dropMisplaced(id, ep) })
 	} else {
 		id = e.addEndpoint(obj)
 	}
@@ -157,6 +159,7 @@ func (e *Engine) settle(id endpointID, ep *endpoint) {
 		e.classes.at(c).renew(id, ep)
 	}
 	e.countAddress(ep, len(ep.addresses()) > 0)
+	e.unannounced.set(id, ep.isUnannounced())
 	if name := ep.nodeName(); ep.node == 0 || e.nodes.at(ep.node).name != name {
 		e.leaveNode(ep.node)
 		ep.node = e.node(name)
@@ -187,6 +190,7 @@ func (e *Engine) forget(id endpointID, ep *endpoint) {
 	e.detach(ep)
 	e.leaveNode(ep.node)
 	e.setAnnounced(id, ep, nil)
+	e.unannounced.set(id, false)
 	ep.obj = nil
 	e.unclaim(id, before)
 	e.batch.forgotten = append(e.batch.forgotten, id)

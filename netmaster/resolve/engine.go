@@ -84,6 +84,7 @@ type Engine struct {
 	waiting   map[waitingKey]Announcement
 	// announcedOn holds the announced endpoints of each node, unordered.
 	announcedOn map[string][]endpointID
+	unannounced endpointSet // running pods that their nodes have not announced
 	batch       batchState
 	moved       []endpointID // by the last batch
 	snapshot    snapshot

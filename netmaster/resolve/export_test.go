@@ -39,6 +39,7 @@ func (e *Engine) Watches(id string) (names, pairs int) {
 func (e *Engine) Check() []string {
 	c := &check{e: e}
 	c.classes()
+	c.unannounced()
 	c.claims()
 	c.ports()
 	c.groups()
@@ -101,6 +102,17 @@ func (c *check) classes() {
 		c.equal("labels in the index", "pods", countObjects(&e.pods), objects)
 		c.equal("labels in the index", "namespaces", countObjects(&e.namespaceIndex), c.namespaceLabels())
 	}
+}
+
+// unannounced checks the set of running pods that no node has announced.
+func (c *check) unannounced() {
+	var want []endpointID
+	for _, id := range live(&c.e.endpoints) {
+		if c.e.endpoints.at(id).isUnannounced() {
+			want = append(want, id)
+		}
+	}
+	c.equal("unannounced", "engine", slices.Collect(c.e.unannounced.from(0)), want)
 }
 
 // addressed checks what is counted of a class's endpoints.

@@ -14,6 +14,7 @@ func (s *server) newReporter() *enforcement.Reporter {
 		Watch:      func(policy string) enforcement.Watch { return s.feed.Watch(policy) },
 		Unsynced:   s.unsynced,
 		Changes:    s.labels.Load,
+		Unattached: s.unattached.Load,
 		Logger:     s.log,
 		Registerer: s.cfg.Registerer,
 	})

@@ -279,6 +279,7 @@ func (s *server) work(ctx context.Context, term lease.Term, all *sync.WaitGroup)
 		all.Go(func() { s.reporter.Run(ctx) })
 	}
 	all.Go(func() { s.watchNetworks(ctx) })
+	all.Go(func() { s.watchAttachments(ctx) })
 	if s.cfg.Roster != nil && term != nil {
 		all.Go(func() { s.watchStandbys(ctx) })
 	}

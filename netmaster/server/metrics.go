@@ -27,6 +27,7 @@ type metrics struct {
 	settleWait   prometheus.Histogram
 	watchLag     prometheus.Gauge
 	servicesUp   prometheus.Gauge
+	notEnforced  prometheus.Gauge
 }
 
 func newMetrics(r prometheus.Registerer) metrics {
@@ -77,9 +78,14 @@ func newMetrics(r prometheus.Registerer) metrics {
 		}),
 	}
 	m.addWatchMetrics(name)
+	m.notEnforced = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: name("pods_not_enforced"),
+		Help: "Running pods that policies select and that Flowkeep did not attach: no policy is enforced there; 0 on a " +
+			"standby.",
+	})
 	m.boundMetrics = newBoundMetrics(r)
 	if r != nil {
-		r.MustRegister(m.settling, m.settleWait, m.watchLag, m.servicesUp)
+		r.MustRegister(m.settling, m.settleWait, m.watchLag, m.servicesUp, m.notEnforced)
 		r.MustRegister(m.revision, m.events, m.apiUp, m.leads, m.epoch, m.standbys, m.objects, m.batchSeconds,
 			m.conflicts, m.invalid, m.storeErrors, m.storeCorrupt, m.storeWaiting)
 	}

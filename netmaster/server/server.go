@@ -20,6 +20,7 @@ import (
 	"github.com/flowkeep/flowkeep/internal/limit"
 	"github.com/flowkeep/flowkeep/internal/mtls"
 	"github.com/flowkeep/flowkeep/internal/process"
+	"github.com/flowkeep/flowkeep/netmaster/attachment"
 	"github.com/flowkeep/flowkeep/netmaster/budget"
 	"github.com/flowkeep/flowkeep/netmaster/claims"
 	"github.com/flowkeep/flowkeep/netmaster/enforcement"
@@ -86,7 +87,10 @@ type Config struct {
 	ServiceBudgets service.Budgets
 	// ServiceExternalIPs sends spec.externalIPs of Services to nodes.
 	ServiceExternalIPs bool
-	Self               *process.Self // included in support bundles; may be nil
+	// AttachmentGrace is the time after which a running pod that its node has not announced counts as not attached; 0:
+	// attachment.Grace.
+	AttachmentGrace time.Duration
+	Self            *process.Self // included in support bundles; may be nil
 }
 
 // Registration maintains netmaster's APIService. It calls stops at the end of ctx to learn whether netmaster stops.
@@ -127,8 +131,9 @@ type server struct {
 	storedRevision uint64                      // of the policy DB at startup
 	failures       failures
 	drifts         drifts
-	nodesChanged   atomic.Uint64 // incremented by changes of Nodes
-	webUIProblem   atomic.Value  // string: why the web UI failed
+	nodesChanged   atomic.Uint64                  // incremented by changes of Nodes
+	webUIProblem   atomic.Value                   // string: why the web UI failed
+	unattached     atomic.Pointer[attachment.Set] // running pods that Flowkeep did not attach; nil: not the leader
 	// incremented, within a term, by everything that may change the members of a selector
 	labels atomic.Uint64
 	nonce  uint64 // random term of labels without an election
@@ -306,22 +311,23 @@ func (s *server) run(ctx context.Context) error {
 // newAnswers returns the query server. A standby forwards queries to the leader.
 func (s *server) newAnswers(leader *peer) *query.Server {
 	return query.NewServer(query.Config{
-		Owner:     s,
-		Nodes:     s.feed,
-		API:       s.watcher,
-		Services:  s.watcher,
-		Frontends: s.services,
-		History:   s.history,
-		Store:     s.store,
-		Cache:     s.cache,
-		Version:   s.cfg.Version,
-		Problems:  s.problems,
-		Answering: s.answering,
-		Leader:    s.leads,
-		Unsynced:  s.unsynced,
-		Labels:    s.counted,
-		Self:      s.cfg.Self,
-		Peer:      leader.leader(),
-		Identity:  s.identity(),
+		Owner:      s,
+		Nodes:      s.feed,
+		API:        s.watcher,
+		Services:   s.watcher,
+		Frontends:  s.services,
+		History:    s.history,
+		Store:      s.store,
+		Cache:      s.cache,
+		Version:    s.cfg.Version,
+		Problems:   s.problems,
+		Unattached: s.unattached.Load,
+		Answering:  s.answering,
+		Leader:     s.leads,
+		Unsynced:   s.unsynced,
+		Labels:     s.counted,
+		Self:       s.cfg.Self,
+		Peer:       leader.leader(),
+		Identity:   s.identity(),
 	})
 }

@@ -34,6 +34,9 @@ func (s *server) problems() []string {
 	if text := s.trafficNow(); text != "" {
 		out = append(out, text)
 	}
+	if text := s.unattached.Load().Problem(); text != "" {
+		out = append(out, text)
+	}
 	if text, ok := s.webUIProblem.Load().(string); ok {
 		out = append(out, text)
 	}

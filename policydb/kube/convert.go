@@ -326,6 +326,7 @@ func EndpointWithin(pod *corev1.Pod, b *policy.Budgets) *policy.Endpoint {
 	for _, text := range texts {
 		e.Addresses = addAddress(e.Addresses, text)
 	}
+	e.NoSandbox = len(e.Addresses) > 0 && lacksSandbox(pod)
 	ports := namedPorts{max: b.PodPorts}
 	for i := range pod.Spec.Containers {
 		ports.add(&pod.Spec.Containers[i])
@@ -339,6 +340,13 @@ func EndpointWithin(pod *corev1.Pod, b *policy.Budgets) *policy.Endpoint {
 	e.Ports, e.PortsLeftOut = ports.list, ports.leftOut
 	b.TrimEndpoint(e)
 	return e
+}
+
+// lacksSandbox reports whether the kubelet says that the pod has no sandbox. A kubelet older than 1.29 says nothing.
+func lacksSandbox(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReadyToStartContainers && c.Status == corev1.ConditionFalse
+	})
 }
 
 // uidOf returns the pod's UID as its kubelet and netplugin have it. The API server has a mirror pod for a static pod;

@@ -233,6 +233,30 @@ func TestEndpoint(t *testing.T) {
 	}
 }
 
+func TestEndpoint_NoSandbox(t *testing.T) {
+	condition := func(status corev1.ConditionStatus) []corev1.PodCondition {
+		return []corev1.PodCondition{
+			{Type: corev1.PodReady, Status: corev1.ConditionFalse},
+			{Type: corev1.PodReadyToStartContainers, Status: status},
+		}
+	}
+	for name, c := range map[string]struct {
+		status corev1.PodStatus
+		want   bool
+	}{
+		"an older kubelet":             {corev1.PodStatus{PodIP: "10.0.0.1"}, false},
+		"a sandbox":                    {corev1.PodStatus{PodIP: "10.0.0.1", Conditions: condition("True")}, false},
+		"an address without a sandbox": {corev1.PodStatus{PodIP: "10.0.0.1", Conditions: condition("False")}, true},
+		"no address yet":               {corev1.PodStatus{Conditions: condition("False")}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := Endpoint(&corev1.Pod{Status: c.status}).NoSandbox; got != c.want {
+				t.Errorf("NoSandbox is %v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
 // A static pod is the kubelet's, which tells netplugin the UID that it made of the pod's file.
 func TestUIDOfStaticPods(t *testing.T) {
 	const hash = "5f2b8e1c7d9a4036b1e2c3d4f5a60718"

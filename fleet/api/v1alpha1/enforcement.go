@@ -32,9 +32,10 @@ type NetworkPolicyEnforcementSpec struct {
 
 // NetworkPolicyEnforcementStatus is the answer. It is about one version of the NetworkPolicy, which PolicyGeneration and Copy name.
 type NetworkPolicyEnforcementStatus struct {
-	// Conditions has Enforced: True when all nodes that need the version have it in force; False when a node can't enforce it, or it is not
-	// meant to be enforced; Unknown while nodes are on their way to it or away, and while there is no such NetworkPolicy. Its
-	// observedGeneration is this object's.
+	// Conditions has Enforced: True when all nodes that need the version have it in force; False when a node can't
+	// enforce it, when Flowkeep did not attach a pod that it selects, or when it is not meant to be enforced; Unknown
+	// while nodes are on their way to it or away, and while there is no such NetworkPolicy. Its observedGeneration is
+	// this object's.
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 	// PolicyGeneration is the NetworkPolicy's metadata.generation; 0: there is none.
 	PolicyGeneration int64 `json:"policyGeneration"`
@@ -47,11 +48,14 @@ type NetworkPolicyEnforcementStatus struct {
 
 // Reasons of an enforcement's condition.
 const (
-	ReasonInForce   = "InForce"   // True
-	ReasonNoPods    = "NoPods"    // True: it selects no pods, so that there is nothing to be enforced
-	ReasonFailed    = "Failed"    // False: a node can't enforce it
-	ReasonDryRun    = "DryRun"    // False: it is in a dry run (policy mode dry-run)
-	ReasonInvalid   = "Invalid"   // False: a part of it makes no sense, and is left out
+	ReasonInForce = "InForce" // True
+	ReasonNoPods  = "NoPods"  // True: it selects no pods, so that there is nothing to be enforced
+	ReasonFailed  = "Failed"  // False: a node can't enforce it
+	ReasonDryRun  = "DryRun"  // False: it is in a dry run (policy mode dry-run)
+	ReasonInvalid = "Invalid" // False: a part of it makes no sense, and is left out
+	// ReasonPodsNotEnforced is of False: Flowkeep did not attach pods that it selects.
+	ReasonPodsNotEnforced = "PodsNotEnforced"
+
 	ReasonNoPolicy  = "NoPolicy"  // Unknown
 	ReasonPending   = "Pending"   // Unknown: nodes have not acknowledged it yet
 	ReasonNodesAway = "NodesAway" // Unknown: nodes that need it are not connected

@@ -1,0 +1,99 @@
+package resolve_test
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/flowkeep/flowkeep/netmaster/resolve"
+	"github.com/flowkeep/flowkeep/policydb/policy"
+)
+
+func noSandbox(e *policy.Endpoint) { e.NoSandbox = true }
+
+// unannounced returns the engine's unannounced pods, with a + if a policy selects them.
+func unannounced(e *resolve.Engine) string {
+	var out []string
+	for cursor, again := uint32(0), true; again; again = cursor != 0 {
+		var pods []resolve.UnannouncedPod
+		pods, cursor = e.Unannounced(cursor, 3)
+		for _, p := range pods {
+			out = append(out, p.ID()+map[bool]string{true: "+"}[p.Selected])
+		}
+	}
+	slices.Sort(out)
+	return strings.Join(out, " ")
+}
+
+func dryRun(p *policy.Policy) *policy.Policy { p.DryRun = true; return p }
+
+func batches(b ...resolve.Batch) []resolve.Batch { return b }
+
+func TestUnannounced(t *testing.T) {
+	like := func(more ...func(*policy.Endpoint)) *policy.Endpoint { return pod("a/web", "app=web", web, more...) }
+	moved := pod("a/web", "app=web", other)
+	runs, moves := podEvents(like()), podEvents(moved)
+	attached, detached := announced(says(like(), web)), withdrawn(says(like(), ""))
+	hello := resolve.Batch{NodeAnnounced: []resolve.NodeAnnouncements{{Node: "node1"}}}
+	for name, c := range map[string]struct {
+		steps []resolve.Batch
+		want  string
+	}{
+		"running":                {batches(runs), "a/web"},
+		"no address yet":         {batches(podEvents(pod("a/web", "app=web", ""))), ""},
+		"on no node":             {batches(podEvents(like(on("")))), ""},
+		"of the host's network":  {batches(podEvents(like(hostNetwork))), ""},
+		"finished":               {batches(runs, podEvents(like(finished))), ""},
+		"terminating":            {batches(podEvents(like(terminating))), "a/web"},
+		"without a sandbox":      {batches(podEvents(like(noSandbox))), ""},
+		"announced":              {batches(runs, attached), ""},
+		"announced before":       {batches(attached, runs), ""},
+		"announced as another":   {batches(runs, announced(says(like(uid("u")), web))), "a/web"},
+		"of another node":        {batches(runs, announced(says(like(on("node2")), web))), "a/web"},
+		"deleted":                {batches(runs, resolve.Batch{DeletedEndpoints: []string{"a/web"}}), ""},
+		"withdrawn":              {batches(runs, attached, hello), ""},
+		"withdrawn, and again":   {batches(runs, attached, hello, runs), ""},
+		"withdrawn, moved":       {batches(runs, attached, hello, moves), "a/web"},
+		"moved, announced":       {batches(runs, detached, moves, announced(says(moved, other))), ""},
+		"moved, withdrawn again": {batches(runs, detached, moves, detached), ""},
+		"another leader":         {batches(runs, attached, resolve.Batch{ForgetAnnouncements: true}), "a/web"},
+		"selected":               {batches(world([]*policy.Endpoint{like()}, ingress("p", "app=web"))), "a/web+"},
+		"in a dry run":           {batches(world([]*policy.Endpoint{like()}, dryRun(egress("p", "app=web")))), "a/web+"},
+		"a peer alone":           {batches(world([]*policy.Endpoint{like()}, webToAPI)), "a/web"},
+		"selected no more": {batches(world([]*policy.Endpoint{like()}, ingress("p", "app=web")),
+			resolve.Batch{DeletedPolicies: []string{"a/p"}}), "a/web"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t)
+			for _, b := range c.steps {
+				s.do(b)
+			}
+			if got := unannounced(s.engine); got != c.want {
+				t.Errorf("unannounced: %q, want %q", got, c.want)
+			}
+			inStep(t, s.engine)
+		})
+	}
+}
+
+func TestUnannounced_ManyPods(t *testing.T) {
+	s := newScene(t)
+	var all resolve.Batch
+	var want []string
+	for i := range 200 {
+		number := strconv.Itoa(i)
+		p := pod("a/p"+number, "app=x", "10.1.0."+number)
+		all.Endpoints = append(all.Endpoints, p)
+		if i%3 == 0 {
+			all.Announced = append(all.Announced, says(p, "10.1.0."+number))
+		} else {
+			want = append(want, p.ID())
+		}
+	}
+	s.do(all)
+	slices.Sort(want)
+	if got := unannounced(s.engine); got != strings.Join(want, " ") {
+		t.Errorf("unannounced: %s\nwant %s", got, strings.Join(want, " "))
+	}
+}
