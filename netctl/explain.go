@@ -135,7 +135,7 @@ func printExplained(w io.Writer, x *inspect.Explained, proof, wide bool) {
 			fmt.Fprintf(w, "(%d) ", i+1)
 		}
 		if i > 0 && sameReasons(way, &x.Ways[0]) {
-			fmt.Fprintf(w, "%s: %s, for the same reasons\n", packetText(way), verdict(way.Allowed))
+			fmt.Fprintf(w, "%s: %s, for the same reasons\n", packetText(way), way.Verdict())
 			printTraces(w, way, proof && len(way.Disagreements) > 0, wide)
 			continue
 		}
@@ -191,7 +191,7 @@ func endText(e *explain.End) string {
 }
 
 func printWay(w io.Writer, way *inspect.Way) {
-	fmt.Fprintf(w, "%s: %s\n", packetText(way), verdict(way.Allowed))
+	fmt.Fprintf(w, "%s: %s\n", packetText(way), way.Verdict())
 	if way.PortChosen {
 		fmt.Fprintf(w, "no port was given; allowed between them: %s\n", way.Connections)
 	}
@@ -204,8 +204,7 @@ func printWay(w io.Writer, way *inspect.Way) {
 		return
 	}
 	fmt.Fprintln(w)
-	printSide(w, "egress", &way.From, &way.Egress)
-	printSide(w, "ingress", &way.To, &way.Ingress)
+	printSides(w, way)
 	if run := way.DryRun; run != nil {
 		printDryRun(w, "egress", &way.From, run.Egress)
 		printDryRun(w, "ingress", &way.To, run.Ingress)
@@ -224,7 +223,12 @@ func printDryRun(w io.Writer, name string, e *explain.End, side *explain.Side) {
 	}
 }
 
-func printSide(w io.Writer, name string, e *explain.End, side *explain.Side) {
+func printSides(w io.Writer, way *inspect.Way) {
+	printSide(w, "egress", &way.From, &way.Egress, way.IsEnforced(&way.From))
+	printSide(w, "ingress", &way.To, &way.Ingress, way.IsEnforced(&way.To))
+}
+
+func printSide(w io.Writer, name string, e *explain.End, side *explain.Side, enforced bool) {
 	who := e.Address.String()
 	if len(e.Pods) > 0 {
 		who = e.Pods[0]
@@ -237,7 +241,12 @@ func printSide(w io.Writer, name string, e *explain.End, side *explain.Side) {
 	case explain.ReasonAllowed:
 		fmt.Fprintf(w, "%-8s allowed by %s; %s is isolated by %s\n", name, policy.OriginsText(directions[name], side.Allowing()), who, strings.Join(side.Isolating(), ", "))
 	default:
-		fmt.Fprintf(w, "%-8s DENIED: %s is isolated by %s, and no rule allows it\n", name, who, strings.Join(side.Isolating(), ", "))
+		verdict := "DENIED"
+		if !enforced {
+			verdict = "NOT ENFORCED"
+		}
+		fmt.Fprintf(w, "%-8s %s: %s is isolated by %s, and no rule allows it\n", name, verdict, who,
+			strings.Join(side.Isolating(), ", "))
 		printDenial(w, name, side)
 	}
 }

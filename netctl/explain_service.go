@@ -54,16 +54,22 @@ func addressTexts(s *inspect.ServiceWay) (out []string) {
 
 // serviceVerdict is of the backends that are chosen from: any of them may be.
 func serviceVerdict(p *inspect.ServicePort) string {
-	used, allowed := 0, 0
+	used, allowed, open := 0, 0, 0
 	for i := range p.Backends {
-		if p.Backends[i].Way >= 0 {
-			used++
-			if p.Backends[i].Allowed {
-				allowed++
-			}
+		switch b := &p.Backends[i]; {
+		case b.Way < 0:
+			continue
+		case b.Allowed:
+			allowed++
+		case b.NotEnforced:
+			open++
 		}
+		used++
 	}
 	switch {
+	case open > 0:
+		return fmt.Sprintf("policies allow %d of %s and deny the others, %d of which are not wired by Flowkeep: "+
+			"their side is not enforced", allowed, plural(used, "backend", "backends"), open)
 	case p.Refused != "":
 		return "NOBODY ANSWERS: " + oneLine.Replace(p.Refused)
 	case allowed == used:
@@ -81,6 +87,9 @@ func printBackends(w io.Writer, p *inspect.ServicePort) {
 		says := dash(b.Unused)
 		if b.Way >= 0 {
 			says = fmt.Sprintf("%s (%d)", verdict(b.Allowed), b.Way+1)
+			if b.NotEnforced {
+				says += ", not enforced: not wired by Flowkeep"
+			}
 		} else if b.Unused == "" {
 			says = "not of a family that the source has"
 		}

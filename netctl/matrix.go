@@ -111,9 +111,20 @@ func printMatrix(w io.Writer, m *inspect.Matrix, q *explain.Question, wide bool)
 			}
 		}
 	}
+	if len(m.NotEnforced) > 0 {
+		fmt.Fprintln(w, notEnforcedText(m.NotEnforced))
+	}
 	if len(m.Apart) > 0 {
 		fmt.Fprintf(w, "no ends of their own (hostNetwork, finished, without an address): %s\n", strings.Join(m.Apart, ", "))
 	}
+}
+
+// notEnforcedText returns a sentence about pods that Flowkeep did not attach.
+func notEnforcedText(pods []string) string {
+	const most = 10
+	n := min(len(pods), most)
+	return "not wired by Flowkeep, their side of each cell is not enforced: " + strings.Join(pods[:n], ", ") +
+		unlisted(len(pods)-n)
 }
 
 // unjudged is between two that are both outside.

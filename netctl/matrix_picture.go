@@ -32,7 +32,8 @@ tr:hover td, tr:hover th { outline: 1px solid #06c8; }
 {{range .Rows}}<tr><th>{{.Name}}</th>{{range .Cells}}<td class="{{.Class}}" title="{{.Title}}">{{.Sign}}</td>{{end}}</tr>
 {{end}}</tbody></table>
 <ul>{{range .Legend}}<li>{{.}}</li>{{end}}</ul>
-</body></html>
+{{with .Note}}<p>{{.}}</p>
+{{end}}</body></html>
 `))
 
 type htmlCell struct{ Class, Title, Sign string }
@@ -59,7 +60,11 @@ func matrixHTML(w io.Writer, m *inspect.Matrix, q *explain.Question) error {
 		Groups   []string
 		Rows     []htmlRow
 		Legend   []string
+		Note     string
 	}{Revision: m.Revision}
+	if len(m.NotEnforced) > 0 {
+		data.Note = notEnforcedText(m.NotEnforced)
+	}
 	if q.Protocol != 0 {
 		data.Only = fmt.Sprintf(", only %s/%d", q.Protocol, q.Port)
 	}

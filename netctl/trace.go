@@ -236,13 +236,12 @@ func addressText(a netip.Addr, port uint16, p policy.Protocol) string {
 
 // printFollowedWay says what policies and switches say, in few lines: explain has the rest.
 func printFollowedWay(w io.Writer, way *inspect.Way) {
-	fmt.Fprintf(w, "\npolicies: %s: %s\n", packetText(way), verdict(way.Allowed))
+	fmt.Fprintf(w, "\npolicies: %s: %s\n", packetText(way), way.Verdict())
 	switch {
 	case way.OfTheNode:
 		fmt.Fprintln(w, "a node always reaches its own pods (docs/semantics.md)")
 	case !way.Self:
-		printSide(w, "egress", &way.From, &way.Egress)
-		printSide(w, "ingress", &way.To, &way.Ingress)
+		printSides(w, way)
 	}
 	for i := range way.Traces {
 		t := &way.Traces[i]

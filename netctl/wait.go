@@ -177,10 +177,10 @@ func nodeText(n *inspect.PolicyNode) string {
 		text += ", has to drop its rules"
 	}
 	switch {
+	case n.State == "partial", n.State == "away" && n.Reason != "":
+		text += ": " + n.Reason
 	case len(n.Errors) > 0:
 		text += ": " + strings.Join(n.Errors, "; ")
-	case n.State == "away" && n.Reason != "":
-		text += ": " + n.Reason
 	}
 	return oneLine.Replace(text)
 }
@@ -206,6 +206,9 @@ func printWait(w io.Writer, out *inspect.Wait, condition string, took time.Durat
 			if len(n.Errors) > 0 {
 				why = strings.Join(n.Errors, "; ")
 			}
+			if n.State == "partial" {
+				why = strings.Join(append([]string{n.Reason}, n.Errors...), "; ")
+			}
 			if n.Leaving {
 				why = "has to drop its rules; " + why
 			}
@@ -228,7 +231,7 @@ func lacking(out *inspect.Wait) string {
 	}
 	const most = 5
 	var parts []string
-	for _, state := range []string{"failed", "pending", "away"} {
+	for _, state := range []string{"partial", "failed", "pending", "away"} {
 		if names := by[state]; len(names) > most {
 			parts = append(parts, fmt.Sprintf("%s and %d more %s", strings.Join(names[:most], ", "), len(names)-most, state))
 		} else if len(names) > 0 {

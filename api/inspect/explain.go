@@ -31,6 +31,10 @@ type Way struct {
 	// Connections is all that is allowed between both ends.
 	Connections explain.Connections `json:"connections"`
 	Traces      []Trace             `json:"traces"`
+	// NotEnforced are the pods among its ends that Flowkeep did not attach: namespace/name.
+	NotEnforced []string `json:"notEnforced,omitempty"`
+	// NotProved are the nodes of its ends that returned no trace.
+	NotProved []string `json:"notProved,omitempty"`
 	// Disagreements are where a switch does not do what the model says, a sentence each.
 	Disagreements []string `json:"disagreements"`
 }

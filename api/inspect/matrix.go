@@ -12,4 +12,7 @@ const MostGroups = 3000
 type Matrix struct {
 	Revision uint64 `json:"revision"`
 	explain.Matrix
+	// NotEnforced are the pods of Groups that Flowkeep did not attach: namespace/name, sorted. What their policies deny
+	// may pass.
+	NotEnforced []string `json:"notEnforced,omitempty"`
 }

@@ -27,6 +27,7 @@ func (s *Server) endpoints(ctx context.Context, q *inspect.Question) (any, error
 			return inspect.Endpoint{Namespace: namespace, Name: name}
 		}), nil
 	}
+	unattached := s.cfg.Unattached()
 	out := []inspect.Endpoint{}
 	for piece := range slices.Chunk(ids, endpointsAtATime) {
 		views := make([]resolve.EndpointView, 0, len(piece))
@@ -42,7 +43,11 @@ func (s *Server) endpoints(ctx context.Context, q *inspect.Question) (any, error
 			return nil, err
 		}
 		for i := range views {
-			out = append(out, endpointOf(&views[i]))
+			e := endpointOf(&views[i])
+			if e.State == "known" && unattached.Lacks(views[i].Endpoint.ID()) {
+				e.State = "not wired"
+			}
+			out = append(out, e)
 		}
 	}
 	if q.ID != "" && len(out) == 0 {

@@ -10,6 +10,7 @@ import (
 	"strconv"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
+	"github.com/flowkeep/flowkeep/netmaster/attachment"
 	"github.com/flowkeep/flowkeep/netmaster/history"
 	"github.com/flowkeep/flowkeep/netmaster/resolve"
 	"github.com/flowkeep/flowkeep/policydb/explain"
@@ -60,6 +61,9 @@ func (s *Server) explain(ctx context.Context, q *inspect.Question) (any, error) 
 	if err != nil {
 		return nil, err
 	}
+	if q.At == nil {
+		x.markUnattached()
+	}
 	if !q.Unproved && q.At == nil {
 		x.out.Problems = append(x.out.Problems, s.prove(ctx, x.out.Ways, x.from.node)...)
 		x.translate(ctx)
@@ -68,6 +72,33 @@ func (s *Server) explain(ctx context.Context, q *inspect.Question) (any, error) 
 		return ofNow{&x.out}, nil
 	}
 	return &x.out, nil
+}
+
+// markUnattached marks the ends of ways, and the backends, that Flowkeep did not attach. That depends on the time, and
+// is not cached.
+func (x *explanation) markUnattached() {
+	pods := x.s.cfg.Unattached()
+	for i := range x.out.Ways {
+		markUnattached(&x.out.Ways[i], pods)
+	}
+	if x.out.Service == nil {
+		return
+	}
+	for i := range x.out.Service.Ports {
+		for j := range x.out.Service.Ports[i].Backends {
+			b := &x.out.Service.Ports[i].Backends[j]
+			b.NotEnforced = b.Way >= 0 && pods.Lacks(b.Pod)
+		}
+	}
+}
+
+func markUnattached(w *inspect.Way, pods *attachment.Set) {
+	w.NotEnforced = nil
+	for _, e := range []*explain.End{&w.From, &w.To} {
+		if e.Kind == explain.Pod && pods.Lacks(e.Pods[0]) {
+			w.NotEnforced = append(w.NotEnforced, e.Pods[0])
+		}
+	}
 }
 
 // explained returns the explanation without traces.

@@ -7,8 +7,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
+	"github.com/flowkeep/flowkeep/netmaster/attachment"
 	"github.com/flowkeep/flowkeep/netmaster/feed"
 	"github.com/flowkeep/flowkeep/netmaster/resolve"
 	"github.com/flowkeep/flowkeep/policydb/explain"
@@ -155,5 +157,106 @@ func TestExplainUnproved(t *testing.T) {
 	x, err := asked[inspect.Explained](p, inspect.Question{Kind: inspect.AskExplain, From: "shop/api", To: &inspect.Target{Name: "shop/db", Port: "5432"}, Unproved: true})
 	if err != nil || len(x.Ways) != 1 || !x.Ways[0].Allowed || len(x.Ways[0].Traces)+len(x.Problems)+len(p.nodes.asked) != 0 {
 		t.Errorf("%+v, %v; the nodes were asked %v", x, err, p.nodes.asked)
+	}
+}
+
+// notAttached sets the pods that no node announced for too long, written as "namespace/name@node".
+func (p *place) notAttached(text string) {
+	tracker := attachment.NewTracker(0)
+	var pods []resolve.UnannouncedPod
+	for _, u := range unattached(text) {
+		pods = append(pods, u.UnannouncedPod)
+	}
+	set := tracker.Update(pods, func(string) bool { return true }, time.Unix(0, 0))
+	p.Server.cfg.Unattached = func() *attachment.Set { return set }
+}
+
+// The side of a pod that Flowkeep did not attach is not proved at its node; the other side is.
+func TestExplain_PodNotAttached(t *testing.T) {
+	p := twoNodes(t)
+	p.notAttached("shop/db@node1")
+	dropped := func(q inspect.NodeQuery) any {
+		var out inspect.NodeTraces
+		for _, packet := range q.Packets {
+			out.Traces = append(out.Traces, inspect.Trace{Packet: packet, Out: "there"})
+		}
+		return out
+	}
+	p.nodes.answers = map[string]any{"node1": dropped, "node2": dropped}
+	for question, want := range map[string]string{
+		"10.1.0.1 shop/db:81": "policies deny it; shop/db is not wired by Flowkeep, its side is not enforced",
+		"shop/db world:80":    "policies deny it; shop/db is not wired by Flowkeep, its side is not enforced",
+		"node1 shop/db:1":     "ALLOWED",
+	} {
+		from, to, _ := strings.Cut(question, " ")
+		x, err := explained(t, p, from, to)
+		if err != nil || len(x.Ways) != 1 || x.Ways[0].Verdict() != want || len(x.Ways[0].Traces) != 0 {
+			t.Errorf("%s: %+v, %v; want %s", question, x.Ways, err, want)
+		}
+	}
+	x, err := explained(t, p, "shop/api", "shop/db:5432")
+	if err != nil || len(x.Ways[0].Traces) != 1 || x.Ways[0].Traces[0].Node != "node2" ||
+		len(x.Ways[0].Disagreements) != 1 {
+		t.Errorf("the other side is not proved: %+v, %v", x.Ways, err)
+	}
+	p.notAttached("")
+	if x, err := explained(t, p, "10.1.0.1", "shop/db:81"); err != nil || x.Ways[0].Verdict() != "DENIED" {
+		t.Errorf("once it is attached: %+v, %v", x.Ways, err)
+	}
+}
+
+func TestExplain_NodeWithoutProof(t *testing.T) {
+	p := twoNodes(t)
+	const want = "policies deny it; no switch proves it, node1 does not answer"
+	for name, answer := range map[string]any{
+		"no answer": errors.New("away"),
+		"a problem": func(q inspect.NodeQuery) any {
+			return inspect.NodeTraces{Traces: []inspect.Trace{{Packet: q.Packets[0], Problem: "no bridge"}}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p.nodes.answers["node1"] = answer
+			if x, err := explained(t, p, "10.1.0.1", "shop/db:81"); err != nil || x.Ways[0].Verdict() != want {
+				t.Errorf("%+v, %v", x.Ways, err)
+			}
+		})
+	}
+}
+
+func TestMatrix_PodsNotAttached(t *testing.T) {
+	p := twoNodes(t)
+	p.notAttached("shop/db@node1 shopping/bag@node2")
+	question := inspect.Question{Kind: inspect.AskMatrix, Matrix: &explain.Question{Namespaces: []string{"shop"}}}
+	m, err := asked[inspect.Matrix](p, question)
+	if err != nil || !slices.Equal(m.NotEnforced, []string{"shop/db"}) {
+		t.Errorf("not enforced: %v, %v", m.NotEnforced, err)
+	}
+}
+
+func TestEndpoints_NotAttached(t *testing.T) {
+	p := twoNodes(t)
+	p.notAttached("shop/api@node2")
+	for id, want := range map[string]string{"shop/api": "not wired", "shop/host": "host network"} {
+		list, err := asked[[]inspect.Endpoint](p, inspect.Question{Kind: inspect.AskEndpoints, ID: id})
+		if err != nil || len(list) != 1 || list[0].State != want {
+			t.Errorf("%s: %+v, %v; want %s", id, list, err, want)
+		}
+	}
+}
+
+func TestPolicies_PodsNotAttached(t *testing.T) {
+	p := twoNodes(t)
+	p.notAttached("shop/db@node1")
+	for _, question := range []inspect.Question{{Kind: inspect.AskPolicies}, {Kind: inspect.AskPolicies, Rules: true}} {
+		list, err := asked[[]inspect.Policy](p, question)
+		if err != nil {
+			t.Fatal(err)
+		}
+		partial := slices.ContainsFunc(list, func(p inspect.Policy) bool {
+			return slices.ContainsFunc(p.Nodes, func(n inspect.PolicyNode) bool { return n.State == "partial" })
+		})
+		if !partial {
+			t.Errorf("no policy is partly enforced: %+v", list)
+		}
 	}
 }

@@ -36,6 +36,9 @@ func (s *Server) prove(ctx context.Context, ways []inspect.Way, from string) (pr
 	for i, node := range nodes {
 		if errs[i] != nil {
 			problems = append(problems, fmt.Sprintf("node %s gives no proof: %v", node, errs[i]))
+			for j := range ways {
+				notProved(&ways[j], node, from)
+			}
 			continue
 		}
 		problems = append(problems, s.behind(node)...)
@@ -87,19 +90,27 @@ func unique[T comparable](list []T) (out []T) {
 	return out
 }
 
-// sourceNode returns the node at which the packet leaves a pod; empty if a node sends it.
+// sourceNode returns the node at which the packet leaves an attached pod; empty if it comes from elsewhere.
 func sourceNode(w *inspect.Way, from string) string {
-	if w.From.Kind == explain.Pod {
+	if w.From.Kind == explain.Pod && w.IsEnforced(&w.From) {
 		return from
 	}
 	return ""
 }
 
+// targetNode returns the node at which the packet reaches an attached pod; empty if it goes elsewhere.
 func targetNode(w *inspect.Way) string {
-	if w.To.Kind == explain.Pod {
+	if w.To.Kind == explain.Pod && w.IsEnforced(&w.To) {
 		return w.To.Node
 	}
 	return ""
+}
+
+// notProved records that a node returned no trace, if the way needs one.
+func notProved(w *inspect.Way, node, from string) {
+	if (node == sourceNode(w, from) || node == targetNode(w)) && !slices.Contains(w.NotProved, node) {
+		w.NotProved = append(w.NotProved, node)
+	}
 }
 
 // behind returns a problem if a node has not acknowledged all that was sent to it.
@@ -128,6 +139,7 @@ func attach(ways []inspect.Way, t *inspect.Trace, from string) {
 	w := &ways[i]
 	w.Traces = append(w.Traces, *t)
 	if t.Problem != "" {
+		notProved(w, t.Node, from)
 		return
 	}
 	atSource, atTarget := t.Node == sourceNode(w, from), t.Node == targetNode(w)

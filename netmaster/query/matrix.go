@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
+	"github.com/flowkeep/flowkeep/netmaster/attachment"
 	"github.com/flowkeep/flowkeep/netmaster/whatif"
 	"github.com/flowkeep/flowkeep/policydb/explain"
 	"github.com/flowkeep/flowkeep/policydb/policy"
@@ -50,5 +51,26 @@ func (s *Server) matrix(ctx context.Context, q *inspect.Question) (any, error) {
 			inspect.MostGroups,
 		)
 	}
+	out.NotEnforced = notEnforced(out.Groups, s.cfg.Unattached())
 	return out, nil
+}
+
+// notEnforced returns the pods of groups that policies select and that Flowkeep did not attach, sorted.
+func notEnforced(groups []explain.Group, pods *attachment.Set) (ids []string) {
+	unattached := pods.NotEnforced()
+	if len(unattached) == 0 {
+		return nil
+	}
+	shown := map[string]struct{}{}
+	for i := range groups {
+		for _, id := range groups[i].Pods {
+			shown[id] = struct{}{}
+		}
+	}
+	for i := range unattached {
+		if _, ok := shown[unattached[i].ID()]; ok {
+			ids = append(ids, unattached[i].ID())
+		}
+	}
+	return ids
 }

@@ -19,8 +19,9 @@ func unattached(text string) (out []attachment.Pod) {
 		f, overdue := strings.CutSuffix(f, "!")
 		id, node, _ := strings.Cut(f, "@")
 		ns, name, _ := strings.Cut(id, "/")
-		e := &policy.Endpoint{Namespace: ns, Name: name, Node: node}
-		out = append(out, attachment.Pod{UnannouncedPod: resolve.UnannouncedPod{Endpoint: e, Selected: true}, Overdue: overdue})
+		e := &policy.Endpoint{Namespace: ns, Name: name, Node: node, Labels: map[string]string{"app": name}}
+		p := resolve.UnannouncedPod{Endpoint: e, Selected: true}
+		out = append(out, attachment.Pod{UnannouncedPod: p, Overdue: overdue})
 	}
 	return out
 }

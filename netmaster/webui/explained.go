@@ -25,11 +25,13 @@ type explained struct {
 }
 
 type way struct {
-	Family      int    `json:"family"`
-	From        end    `json:"from"`
-	To          end    `json:"to"`
-	Packet      string `json:"packet"`
-	Allowed     bool   `json:"allowed"`
+	Family  int    `json:"family"`
+	From    end    `json:"from"`
+	To      end    `json:"to"`
+	Packet  string `json:"packet"`
+	Allowed bool   `json:"allowed"`
+	// Caveat is why the verdict is no fact; empty if it is one.
+	Caveat      string `json:"caveat,omitempty"`
 	PortChosen  bool   `json:"portChosen,omitempty"`
 	Connections string `json:"connections"`
 	// Always is why policies do not apply, if so.
@@ -116,6 +118,7 @@ func wayOf(in *inspect.Way) way {
 		To:            endOf(&in.To),
 		Packet:        packetText(in.Protocol, in.Port),
 		Allowed:       in.Allowed,
+		Caveat:        strings.Join(in.Caveats(), "; "),
 		PortChosen:    in.PortChosen,
 		Connections:   in.Connections.String(),
 		Disagreements: append([]string{}, in.Disagreements...),

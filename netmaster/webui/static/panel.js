@@ -125,8 +125,11 @@ function servicePort(p) {
 
 const verdict = (allowed) => h('span', { class: `verdict ${allowed ? 'good' : 'bad'}` }, allowed ? '✓ allowed' : '✗ denied');
 
+/** The verdict of policies that is no fact, with the reason. */
+const doubtful = (w) => h('span', { class: 'verdict bad' }, `policies ${w.allowed ? 'allow' : 'deny'} it; ${w.caveat}:`);
+
 function wayText(app, w) {
-  const title = h('h3', {}, verdict(w.allowed), ` ${w.packet} `, h('span', { class: 'dim' }, `IPv${w.family}`));
+  const title = h('h3', {}, w.caveat ? doubtful(w) : verdict(w.allowed), ` ${w.packet} `, h('span', { class: 'dim' }, `IPv${w.family}`));
   const ends = h('p', { class: 'dim' }, `${w.from.address}${w.from.node ? ` on ${w.from.node}` : ''} → ${w.to.address}${w.to.node ? ` on ${w.to.node}` : ''}`);
   if (w.asBefore) return h('section', { class: 'way' }, title, ends, h('p', {}, 'for the same reasons'), traces(w));
   return h('section', { class: 'way' }, title, ends,

@@ -1,0 +1,98 @@
+package server
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/flowkeep/flowkeep/api/inspect"
+	"github.com/flowkeep/flowkeep/internal/wire"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// attachedElsewhere returns the shop with a running db.
+func attachedElsewhere(t *testing.T) []runtime.Object {
+	objects := shop(t)
+	for _, o := range objects {
+		if p, ok := o.(*corev1.Pod); ok && p.Name == "db" {
+			p.Status.Conditions = sandbox(corev1.ConditionTrue)
+		}
+	}
+	return objects
+}
+
+func db() *wire.Announcement {
+	address := netip.MustParseAddr("10.0.1.1")
+	return &wire.Announcement{Namespace: "ns", Name: "db", UID: "uid-db", Addresses: []netip.Addr{address}}
+}
+
+// problem returns a condition: netctl status has a problem with this text.
+func (m *master) problem(text string) func() bool {
+	return func() bool {
+		return slices.ContainsFunc(m.status().Problems, func(p string) bool { return strings.Contains(p, text) })
+	}
+}
+
+// A running pod that its node does not announce makes its policy not in force, until it is announced.
+func TestPodNotAttached(t *testing.T) {
+	w := newWorld(t, attachedElsewhere(t)...)
+	a := new(asking)
+	m := w.start(func(c *Config) { c.Enforcement, c.AttachmentGrace = a, time.Nanosecond })
+	n1 := held(m, "node1")
+	until(t, "the condition", a.is("False PodsNotEnforced, generation 0 copy \"\", 0 of 1: it is not enforced for "+
+		"pods that are not wired by Flowkeep, on node1 (ns/db): "))
+	until(t, "the metric", func() bool { return m.metric("netmaster_pods_not_enforced") == 1 })
+	until(t, "the problem", m.problem("ns/db on node1 is not wired by Flowkeep"))
+	if !w.logged("a running pod is not attached by Flowkeep") {
+		t.Error("it was not logged")
+	}
+	got, err := m.await(inspect.WaitFor{Most: 100 * time.Millisecond})
+	if err != nil || got.Done || states(got.Nodes) != "node1 partial " ||
+		!strings.Contains(got.Nodes[0].Reason, "ns/db is not wired") {
+		t.Errorf("%+v, %v", got, err)
+	}
+	n1.say(announce(db()))
+	until(t, "it is in force", a.is("True InForce"))
+	until(t, "the metric is 0", func() bool { return m.metric("netmaster_pods_not_enforced") == 0 })
+	if m.problem("is not wired by Flowkeep")() {
+		t.Error("the problem stays")
+	}
+}
+
+// A new leader awaits each node's announcements: in the meantime the policy is neither in force nor not in force.
+func TestPodNotAttached_TakeOver(t *testing.T) {
+	w := newWorld(t, attachedElsewhere(t)...)
+	e := &election{terms: make(chan *played)}
+	m := w.start(func(c *Config) { c.Election, c.AttachmentGrace = e, time.Hour })
+	first := e.begin(1)
+	until(t, "it leads", m.leads(1))
+	n1 := held(m, "node1")
+	defer n1.end()
+	pending := func() bool {
+		got, err := m.await(inspect.WaitFor{Most: time.Millisecond})
+		return err == nil && states(got.Nodes) == "node1 pending " && strings.Contains(got.Nodes[0].Reason, "ns/db")
+	}
+	until(t, "the announcement is awaited", pending)
+	if err := first.end(); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "it is a standby", func() bool { return m.metric("netmaster_leads") == 0 })
+	second := e.begin(2)
+	until(t, "it leads again", m.leads(2))
+	n1.comeBack(m)
+	until(t, "the announcement is awaited again", pending)
+	n1.say(announce(db()))
+	until(t, "it is in force", func() bool {
+		got, err := m.await(inspect.WaitFor{Most: time.Second})
+		return err == nil && got.Done
+	})
+	if got := m.metric("netmaster_pods_not_enforced"); got != 0 {
+		t.Errorf("%v pods are not enforced before the grace period ends", got)
+	}
+	if err := second.end(); err != nil {
+		t.Fatal(err)
+	}
+}
