@@ -122,6 +122,7 @@ var nodesTests = map[string]string{
 	"TestNodeStateOnce":                   "runs node state agents",
 	"TestNodeStateUnmanagedWritesNothing": "runs node state agents",
 	"TestPage":                            "kills netmaster",
+	"TestPodOfAnotherPlugin":              "changes node1's CNI configuration",
 	"TestPoliciesDisagree":                "runs node state agents",
 	"TestPolicyFindsNeighbours":           "runs node state agents",
 	"TestPolicyOneNodeAfterTheOther":      "runs node state agents",
