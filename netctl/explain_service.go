@@ -68,8 +68,8 @@ func serviceVerdict(p *inspect.ServicePort) string {
 	}
 	switch {
 	case open > 0:
-		return fmt.Sprintf("policies allow %d of %s and deny the others, %d of which are not wired by Flowkeep: "+
-			"their side is not enforced", allowed, plural(used, "backend", "backends"), open)
+		return fmt.Sprintf("policies allow %d of %s and deny the others; not enforced at those not wired by "+
+			"Flowkeep: %d", allowed, plural(used, "backend", "backends"), open)
 	case p.Refused != "":
 		return "NOBODY ANSWERS: " + oneLine.Replace(p.Refused)
 	case allowed == used:

@@ -2,7 +2,7 @@
 // the installation. No switch of Flowkeep has a port of such a pod, and no policy is enforced at its side.
 //
 // A node announces a pod before the pod's CNI ADD returns, and repeats all announcements when it connects. So a pod
-// with an address in its status and a connected node is announced, if Flowkeep attached it.
+// with a sandbox and a connected node is announced, if Flowkeep attached it.
 package attachment
 
 import (
