@@ -134,7 +134,10 @@ func (e *Engine) withdraw(a *Announcement) {
 		delete(e.orphans, incarnation{ep.obj.ID(), ep.obj.UID})
 		e.forget(id, ep)
 	default:
-		e.change(id, ep, func() { e.setAnnounced(id, ep, nil); ep.withdrawn, ep.readdressed = true, false })
+		e.change(id, ep, func() {
+			ep.readdressed, ep.withdrawn = ep.isReaddressed(), true
+			e.setAnnounced(id, ep, nil)
+		})
 	}
 }
 

@@ -20,7 +20,7 @@ type endpoint struct {
 	withdrawn bool   // the node withdrew the address; the status in the API server is outdated
 	addressed bool   // counted in its class as having an address
 	orphan    bool   // orphan: deleted from the API server or replaced, but still attached to its node
-	// readdressed: the status in the API server has another address since the node withdrew one.
+	// readdressed: the status in the API server has another address than the node withdrew.
 	readdressed bool
 }
 

@@ -3,17 +3,31 @@ package resolve
 import (
 	"iter"
 	"math/bits"
+	"net/netip"
 	"slices"
 
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
-// isUnannounced reports whether the API server has the endpoint as a running pod and its node has not announced it. An
-// address that the node withdrew does not count until the status has another one: the pod has a new sandbox then.
+// isUnannounced reports whether the API server has the endpoint as a running pod and its node has not announced it. A
+// pod that the node withdrew counts if the status has another address: the pod has a new sandbox then. With the
+// withdrawn address it counts while the kubelet reports a sandbox, except if it terminates: the status of a pod that
+// ends is outdated for some time.
 func (ep *endpoint) isUnannounced() bool {
 	o := ep.obj
-	return ep.announced == nil && (!ep.withdrawn || ep.readdressed) && o.Node != "" && len(o.Addresses) > 0 &&
-		!o.HostNetwork && !o.Finished && !o.NoSandbox
+	return ep.announced == nil && o.Node != "" && len(o.Addresses) > 0 && !o.HostNetwork && !o.Finished &&
+		!o.NoSandbox && (!ep.withdrawn || ep.readdressed || o.HasSandbox && !o.Terminating)
+}
+
+// isReaddressed reports whether the status in the API server has an address that was not announced. The order of
+// addresses does not matter, and the status may lack some. A repeated withdrawal changes nothing.
+func (ep *endpoint) isReaddressed() bool {
+	if ep.announced == nil {
+		return ep.readdressed
+	}
+	return slices.ContainsFunc(ep.obj.Addresses, func(a netip.Addr) bool {
+		return !slices.Contains(ep.announced.Addresses, a)
+	})
 }
 
 // put replaces the pod of an endpoint.
@@ -61,7 +75,7 @@ func (s endpointSet) from(first endpointID) iter.Seq[endpointID] {
 // UnannouncedPod is a running pod that its node has not announced.
 type UnannouncedPod struct {
 	*policy.Endpoint
-	Selected bool // by a policy
+	Selected bool // by a policy that is enforced, in any direction
 }
 
 // Unannounced returns at most limit unannounced pods. The first call has the cursor 0, and each further one the cursor
@@ -78,9 +92,14 @@ func (e *Engine) Unannounced(cursor uint32, limit int) (pods []UnannouncedPod, n
 	return pods, 0
 }
 
-// isSelected reports whether a policy selects an endpoint.
+// isSelected reports whether a policy that is not in a dry run selects an endpoint.
 func (e *Engine) isSelected(ep *endpoint) bool {
 	return slices.ContainsFunc(e.classes.at(ep.class).groups, func(g groupID) bool {
-		return e.groups.at(g).applied != 0
+		for id := e.groups.at(g).applied; id != 0; id = e.rules.at(id).next {
+			if !e.rules.at(id).dryRun {
+				return true
+			}
+		}
+		return false
 	})
 }

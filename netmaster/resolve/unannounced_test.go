@@ -11,6 +11,7 @@ import (
 )
 
 func noSandbox(e *policy.Endpoint) { e.NoSandbox = true }
+func sandbox(e *policy.Endpoint)   { e.HasSandbox = true }
 
 // unannounced returns the engine's unannounced pods, with a + if a policy selects them.
 func unannounced(e *resolve.Engine) string {
@@ -30,50 +31,81 @@ func dryRun(p *policy.Policy) *policy.Policy { p.DryRun = true; return p }
 
 func batches(b ...resolve.Batch) []resolve.Batch { return b }
 
+// unannouncedAfter applies batches to an empty engine and compares its unannounced pods.
+func unannouncedAfter(t *testing.T, steps []resolve.Batch, want string) {
+	t.Helper()
+	s := newScene(t)
+	for _, b := range steps {
+		s.do(b)
+	}
+	if got := unannounced(s.engine); got != want {
+		t.Errorf("unannounced: %q, want %q", got, want)
+	}
+	inStep(t, s.engine)
+}
+
+func like(more ...func(*policy.Endpoint)) *policy.Endpoint {
+	return pod("a/web", "app=web", web, more...)
+}
+
 func TestUnannounced(t *testing.T) {
-	like := func(more ...func(*policy.Endpoint)) *policy.Endpoint { return pod("a/web", "app=web", web, more...) }
-	moved := pod("a/web", "app=web", other)
-	runs, moves := podEvents(like()), podEvents(moved)
+	runs, attached := podEvents(like()), announced(says(like(), web))
+	for name, c := range map[string]struct {
+		steps []resolve.Batch
+		want  string
+	}{
+		"running":               {batches(runs), "a/web"},
+		"no address yet":        {batches(podEvents(pod("a/web", "app=web", ""))), ""},
+		"on no node":            {batches(podEvents(like(on("")))), ""},
+		"of the host's network": {batches(podEvents(like(hostNetwork))), ""},
+		"finished":              {batches(runs, podEvents(like(finished))), ""},
+		"terminating":           {batches(podEvents(like(terminating))), "a/web"},
+		"without a sandbox":     {batches(podEvents(like(noSandbox))), ""},
+		"announced":             {batches(runs, attached), ""},
+		"announced before":      {batches(attached, runs), ""},
+		"announced as another":  {batches(runs, announced(says(like(uid("u")), web))), "a/web"},
+		"of another node":       {batches(runs, announced(says(like(on("node2")), web))), "a/web"},
+		"deleted":               {batches(runs, resolve.Batch{DeletedEndpoints: []string{"a/web"}}), ""},
+		"another leader":        {batches(runs, attached, resolve.Batch{ForgetAnnouncements: true}), "a/web"},
+		"selected":              {batches(world([]*policy.Endpoint{like()}, ingress("p", "app=web"))), "a/web+"},
+		"in a dry run":          {batches(world([]*policy.Endpoint{like()}, dryRun(egress("p", "app=web")))), "a/web"},
+		"not only in a dry run": {batches(world([]*policy.Endpoint{like()}, dryRun(egress("p", "app=web")),
+			ingress("q", "app=web"))), "a/web+"},
+		"a peer alone": {batches(world([]*policy.Endpoint{like()}, webToAPI)), "a/web"},
+		"selected no more": {batches(world([]*policy.Endpoint{like()}, ingress("p", "app=web")),
+			resolve.Batch{DeletedPolicies: []string{"a/p"}}), "a/web"},
+	} {
+		t.Run(name, func(t *testing.T) { unannouncedAfter(t, c.steps, c.want) })
+	}
+}
+
+func TestUnannounced_Withdrawn(t *testing.T) {
+	const six = "fd00::1"
+	moved, turned := pod("a/web", "app=web", other), pod("a/web", "app=web", six+" "+web)
+	runs, moves, sandboxed := podEvents(like()), podEvents(moved), podEvents(like(sandbox))
 	attached, detached := announced(says(like(), web)), withdrawn(says(like(), ""))
+	dual := announced(says(like(), web+" "+six))
 	hello := resolve.Batch{NodeAnnounced: []resolve.NodeAnnouncements{{Node: "node1"}}}
 	for name, c := range map[string]struct {
 		steps []resolve.Batch
 		want  string
 	}{
-		"running":                {batches(runs), "a/web"},
-		"no address yet":         {batches(podEvents(pod("a/web", "app=web", ""))), ""},
-		"on no node":             {batches(podEvents(like(on("")))), ""},
-		"of the host's network":  {batches(podEvents(like(hostNetwork))), ""},
-		"finished":               {batches(runs, podEvents(like(finished))), ""},
-		"terminating":            {batches(podEvents(like(terminating))), "a/web"},
-		"without a sandbox":      {batches(podEvents(like(noSandbox))), ""},
-		"announced":              {batches(runs, attached), ""},
-		"announced before":       {batches(attached, runs), ""},
-		"announced as another":   {batches(runs, announced(says(like(uid("u")), web))), "a/web"},
-		"of another node":        {batches(runs, announced(says(like(on("node2")), web))), "a/web"},
-		"deleted":                {batches(runs, resolve.Batch{DeletedEndpoints: []string{"a/web"}}), ""},
-		"withdrawn":              {batches(runs, attached, hello), ""},
-		"withdrawn, and again":   {batches(runs, attached, hello, runs), ""},
-		"withdrawn, moved":       {batches(runs, attached, hello, moves), "a/web"},
+		"same status":            {batches(runs, attached, hello), ""},
+		"same status again":      {batches(runs, attached, hello, runs), ""},
+		"moved after it":         {batches(runs, attached, hello, moves), "a/web"},
+		"moved before it":        {batches(runs, attached, moves, detached), "a/web"},
+		"moved before a hello":   {batches(runs, attached, moves, hello), "a/web"},
 		"moved, announced":       {batches(runs, detached, moves, announced(says(moved, other))), ""},
-		"moved, withdrawn again": {batches(runs, detached, moves, detached), ""},
-		"another leader":         {batches(runs, attached, resolve.Batch{ForgetAnnouncements: true}), "a/web"},
-		"selected":               {batches(world([]*policy.Endpoint{like()}, ingress("p", "app=web"))), "a/web+"},
-		"in a dry run":           {batches(world([]*policy.Endpoint{like()}, dryRun(egress("p", "app=web")))), "a/web+"},
-		"a peer alone":           {batches(world([]*policy.Endpoint{like()}, webToAPI)), "a/web"},
-		"selected no more": {batches(world([]*policy.Endpoint{like()}, ingress("p", "app=web")),
-			resolve.Batch{DeletedPolicies: []string{"a/p"}}), "a/web"},
+		"moved, and it repeats":  {batches(runs, detached, moves, detached), "a/web"},
+		"status in other order":  {batches(podEvents(turned), dual, detached), ""},
+		"status lacks a family":  {batches(runs, dual, detached), ""},
+		"record lost":            {batches(sandboxed, attached, hello), "a/web"},
+		"record lost, found":     {batches(sandboxed, attached, hello, attached), ""},
+		"without a sandbox then": {batches(sandboxed, attached, hello, podEvents(like(noSandbox))), ""},
+		"terminating":            {batches(podEvents(like(sandbox, terminating)), attached, hello), ""},
+		"finished then":          {batches(sandboxed, attached, hello, podEvents(like(finished))), ""},
 	} {
-		t.Run(name, func(t *testing.T) {
-			s := newScene(t)
-			for _, b := range c.steps {
-				s.do(b)
-			}
-			if got := unannounced(s.engine); got != c.want {
-				t.Errorf("unannounced: %q, want %q", got, c.want)
-			}
-			inStep(t, s.engine)
-		})
+		t.Run(name, func(t *testing.T) { unannouncedAfter(t, c.steps, c.want) })
 	}
 }
 

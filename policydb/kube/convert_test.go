@@ -233,7 +233,7 @@ func TestEndpoint(t *testing.T) {
 	}
 }
 
-func TestEndpoint_NoSandbox(t *testing.T) {
+func TestEndpoint_Sandbox(t *testing.T) {
 	condition := func(status corev1.ConditionStatus) []corev1.PodCondition {
 		return []corev1.PodCondition{
 			{Type: corev1.PodReady, Status: corev1.ConditionFalse},
@@ -241,17 +241,17 @@ func TestEndpoint_NoSandbox(t *testing.T) {
 		}
 	}
 	for name, c := range map[string]struct {
-		status corev1.PodStatus
-		want   bool
+		status  corev1.PodStatus
+		no, has bool
 	}{
-		"an older kubelet":             {corev1.PodStatus{PodIP: "10.0.0.1"}, false},
-		"a sandbox":                    {corev1.PodStatus{PodIP: "10.0.0.1", Conditions: condition("True")}, false},
-		"an address without a sandbox": {corev1.PodStatus{PodIP: "10.0.0.1", Conditions: condition("False")}, true},
-		"no address yet":               {corev1.PodStatus{Conditions: condition("False")}, false},
+		"an older kubelet":             {corev1.PodStatus{PodIP: "10.0.0.1"}, false, false},
+		"a sandbox":                    {corev1.PodStatus{PodIP: "10.0.0.1", Conditions: condition("True")}, false, true},
+		"an address without a sandbox": {corev1.PodStatus{PodIP: "10.0.0.1", Conditions: condition("False")}, true, false},
+		"no address yet":               {corev1.PodStatus{Conditions: condition("False")}, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := Endpoint(&corev1.Pod{Status: c.status}).NoSandbox; got != c.want {
-				t.Errorf("NoSandbox is %v, want %v", got, c.want)
+			if e := Endpoint(&corev1.Pod{Status: c.status}); e.NoSandbox != c.no || e.HasSandbox != c.has {
+				t.Errorf("NoSandbox is %v, HasSandbox %v", e.NoSandbox, e.HasSandbox)
 			}
 		})
 	}
