@@ -25,38 +25,38 @@ func NewTracker(grace time.Duration) *Tracker { return &Tracker{grace: grace} }
 
 type podKey struct{ namespace, name, uid string }
 
-// sighting is an unannounced pod on a connected node.
+// sighting is an unannounced pod on a node that is or was connected.
 type sighting struct {
 	since   time.Time
 	overdue bool
 }
 
-// Update returns the pods that are not attached, given all unannounced pods and whether a node is connected and has
+// Update returns the unannounced pods, and which of them are not attached, given whether a node is connected and has
 // announced its pods. An overdue pod stays overdue while its node is away. The time of others starts again when their
 // node has connected.
 func (t *Tracker) Update(unannounced []resolve.UnannouncedPod, connected func(node string) bool, now time.Time) *Set {
 	sightings, nodes := make(map[podKey]sighting, len(unannounced)), map[string]bool{}
-	set := new(Set)
+	isUp := func(node string) bool {
+		up, known := nodes[node]
+		if !known {
+			up = connected(node)
+			nodes[node] = up
+		}
+		return up
+	}
+	pods := make([]Pod, 0, len(unannounced))
 	for _, p := range unannounced {
 		key := podKey{p.Namespace, p.Name, p.UID}
 		seen, before := t.sightings[key]
-		if !seen.overdue {
-			up, known := nodes[p.Node]
-			if !known {
-				up = connected(p.Node)
-				nodes[p.Node] = up
-			}
-			if !up {
-				continue
-			}
+		if seen.overdue || isUp(p.Node) {
 			if !before {
 				seen.since = now
 			}
-			seen.overdue = now.Sub(seen.since) >= t.grace
+			seen.overdue = seen.overdue || now.Sub(seen.since) >= t.grace
+			sightings[key] = seen
 		}
-		sightings[key] = seen
-		set.add(Pod{UnannouncedPod: p, Overdue: seen.overdue})
+		pods = append(pods, Pod{UnannouncedPod: p, Overdue: seen.overdue})
 	}
 	t.sightings = sightings
-	return set
+	return NewSet(pods)
 }

@@ -28,11 +28,12 @@ func always(string) bool { return true }
 
 // state returns a set's pods, with a ! if they are overdue.
 func state(s *Set) string {
+	if s == nil {
+		return "none"
+	}
 	var out []string
-	for _, list := range s.byNamespace {
-		for _, p := range list {
-			out = append(out, p.ID()+map[bool]string{true: "!"}[p.Overdue])
-		}
+	for _, p := range s.pods {
+		out = append(out, p.ID()+map[bool]string{true: "!"}[p.Overdue])
 	}
 	slices.Sort(out)
 	return strings.Join(out, " ")
@@ -56,12 +57,12 @@ func TestTracker(t *testing.T) {
 		"its time starts again": {{0, "n1", "a/p@n1", "a/p"}, {20, "n1", "", ""}, {25, "n1", "a/p@n1", "a/p"},
 			{50, "n1", "a/p@n1", "a/p"}},
 		"starts later":         {{0, "n1", "", ""}, {100, "n1", "a/p@n1", "a/p"}, {130, "n1", "a/p@n1", "a/p!"}},
-		"node never connected": {{0, "n1", "a/p@n2", ""}, {100, "n1", "a/p@n2", ""}},
-		"node away in between": {{0, "n1", "a/p@n1", "a/p"}, {20, "", "a/p@n1", ""}, {100, "n1", "a/p@n1", "a/p"},
+		"node never connected": {{0, "n1", "a/p@n2", "a/p"}, {100, "n1", "a/p@n2", "a/p"}},
+		"node away in between": {{0, "n1", "a/p@n1", "a/p"}, {20, "", "a/p@n1", "a/p"}, {100, "n1", "a/p@n1", "a/p"},
 			{129, "n1", "a/p@n1", "a/p"}, {130, "n1", "a/p@n1", "a/p!"}},
 		"node away afterwards": {{0, "n1", "a/p@n1", "a/p"}, {30, "n1", "a/p@n1", "a/p!"}, {31, "", "a/p@n1", "a/p!"},
 			{90, "n1", "a/p@n1", "a/p!"}, {91, "n1", "", ""}},
-		"two nodes": {{0, "n1", both, "a/p"}, {10, "n1 n2", both, "a/p a/q"}, {30, "n1 n2", both, "a/p! a/q"},
+		"two nodes": {{0, "n1", both, "a/p a/q"}, {10, "n1 n2", both, "a/p a/q"}, {30, "n1 n2", both, "a/p! a/q"},
 			{40, "n1 n2", both, "a/p! a/q!"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -96,7 +97,7 @@ func TestTracker_RecreatedPod(t *testing.T) {
 }
 
 func TestSet_SelectedBy(t *testing.T) {
-	set := overdue("a/q+@n2 a/p+@n1 a/other@n1 b/p+@n1")
+	set := overdue("a/q+@n2 a/p+@n1 b/p+@n1 aa/p+@n1 A/p+@n1")
 	selector := func(values ...string) policy.Selector {
 		return policy.Selector{Requirements: []policy.Requirement{{Key: "app", Operator: policy.In, Values: values}}}
 	}
@@ -109,6 +110,7 @@ func TestSet_SelectedBy(t *testing.T) {
 		"one":               {set, &policy.Policy{Namespace: "a", AppliedTo: selector("q")}, "a/q"},
 		"egress alone":      {set, &policy.Policy{Namespace: "b", IsolatesEgress: true}, "b/p"},
 		"in a dry run":      {set, &policy.Policy{Namespace: "b", DryRun: true}, "b/p"},
+		"a new policy":      {overdue("a/p@n1"), &policy.Policy{Namespace: "a"}, "a/p"},
 		"another":           {set, &policy.Policy{Namespace: "a", AppliedTo: selector("none")}, ""},
 		"another namespace": {set, &policy.Policy{Namespace: "c"}, ""},
 		"no policy":         {set, nil, ""},
@@ -160,6 +162,56 @@ func TestSet_Lacks(t *testing.T) {
 	old := overdue("a/p@n1")
 	if young.Lacks("a/p") || !old.Lacks("a/p") || old.Lacks("a/q") || old.Lacks("b/p") || (*Set)(nil).Lacks("a/p") {
 		t.Error("only an overdue pod is not attached")
+	}
+}
+
+func TestSet_Equal(t *testing.T) {
+	pod := pods("a/p+@n1")
+	looked := func(pods []resolve.UnannouncedPod, second int64) *Set {
+		tracker := NewTracker(Grace)
+		tracker.Update(pods, always, time.Unix(0, 0))
+		return tracker.Update(pods, always, time.Unix(second, 0))
+	}
+	unselected := []resolve.UnannouncedPod{{Endpoint: pod[0].Endpoint}}
+	for name, c := range map[string]struct {
+		a, b *Set
+		want bool
+	}{
+		"same":                  {looked(pod, 1), looked(pod, 2), true},
+		"overdue":               {looked(pod, 1), looked(pod, 30), false},
+		"selected":              {looked(pod, 30), looked(unselected, 30), false},
+		"updated":               {looked(pod, 1), looked(pods("a/p+@n1"), 1), false},
+		"attached":              {looked(pod, 1), new(Set), false},
+		"first look":            {nil, new(Set), false},
+		"of no leader, not yet": {nil, nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if c.a.Equal(c.b) != c.want || c.b.Equal(c.a) != c.want {
+				t.Errorf("%v and %v: want equal: %v", state(c.a), state(c.b), c.want)
+			}
+		})
+	}
+}
+
+func TestSet_NewlyNotEnforced(t *testing.T) {
+	for name, c := range map[string]struct {
+		before *Set
+		want   string
+	}{
+		"first look":                {nil, "a/p a/q"},
+		"one before":                {overdue("a/p+@n1"), "a/q"},
+		"overdue before its policy": {overdue("a/p@n1 a/q+@n1"), "a/p"},
+		"both before":               {overdue("a/q+@n1 a/p+@n1"), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			for _, p := range overdue("a/q+@n1 a/p+@n1 a/free@n1").NewlyNotEnforced(c.before) {
+				got = append(got, p.ID())
+			}
+			if strings.Join(got, " ") != c.want {
+				t.Errorf("%q, want %q", got, c.want)
+			}
+		})
 	}
 }
 

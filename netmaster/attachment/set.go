@@ -10,33 +10,56 @@ import (
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
-// Pod is a running pod that its connected node has not announced.
+// Pod is a running pod that its node has not announced. The node may be away.
 type Pod struct {
 	resolve.UnannouncedPod
-	// Overdue: it was not announced for Grace, and counts as not attached. Others may still be announced.
+	// Overdue: its node was connected for Grace, and the pod counts as not attached. Others may still be announced.
 	Overdue bool
 }
 
-// Set is a set of such pods. It is immutable, and safe for concurrent use. A nil Set is empty.
-type Set struct {
-	byNamespace map[string]map[string]Pod // by namespace, by name
-	notEnforced int
-}
-
-func (s *Set) add(p Pod) {
-	if s.byNamespace == nil {
-		s.byNamespace = map[string]map[string]Pod{}
-	}
-	if s.byNamespace[p.Namespace] == nil {
-		s.byNamespace[p.Namespace] = map[string]Pod{}
-	}
-	s.byNamespace[p.Namespace][p.Name] = p
-	if p.isNotEnforced() {
-		s.notEnforced++
-	}
-}
-
 func (p *Pod) isNotEnforced() bool { return p.Selected && p.Overdue }
+
+// Set is a set of such pods. It is immutable, and safe for concurrent use. A nil Set is of a netmaster that has not
+// looked yet: it has no pods, and IsKnown is false.
+type Set struct {
+	pods        []Pod // sorted by namespace and name
+	notEnforced []Pod // sorted in the same way
+}
+
+// NewSet returns a set. It sorts the pods in place and keeps them.
+func NewSet(pods []Pod) *Set {
+	slices.SortFunc(pods, func(a, b Pod) int { return a.compare(b.Namespace, b.Name) })
+	s := &Set{pods: pods}
+	for i := range pods {
+		if pods[i].isNotEnforced() {
+			s.notEnforced = append(s.notEnforced, pods[i])
+		}
+	}
+	return s
+}
+
+func (p *Pod) compare(namespace, name string) int {
+	return cmp.Or(cmp.Compare(p.Namespace, namespace), cmp.Compare(p.Name, name))
+}
+
+// search returns the index of the first pod that does not come before this one, and whether it is this one.
+func search(pods []Pod, namespace, name string) (int, bool) {
+	return slices.BinarySearchFunc(pods, namespace, func(p Pod, namespace string) int {
+		return p.compare(namespace, name)
+	})
+}
+
+// IsKnown reports whether unannounced pods have been looked for.
+func (s *Set) IsKnown() bool { return s != nil }
+
+// Equal reports whether two sets have the same pods in the same state. A pod that was updated in the API server is
+// another one.
+func (s *Set) Equal(t *Set) bool {
+	if s == nil || t == nil {
+		return s == t
+	}
+	return slices.Equal(s.pods, t.pods)
+}
 
 // SelectedBy returns the pods that a policy selects, sorted by name. The cost is proportional to the set's pods in the
 // policy's namespace.
@@ -44,12 +67,12 @@ func (s *Set) SelectedBy(p *policy.Policy) (out []Pod) {
 	if s == nil || p == nil {
 		return nil
 	}
-	for _, pod := range s.byNamespace[p.Namespace] {
-		if pod.Selected && p.AppliedTo.Matches(pod.Labels) {
-			out = append(out, pod)
+	first, _ := search(s.pods, p.Namespace, "")
+	for i := first; i < len(s.pods) && s.pods[i].Namespace == p.Namespace; i++ {
+		if p.AppliedTo.Matches(s.pods[i].Labels) {
+			out = append(out, s.pods[i])
 		}
 	}
-	slices.SortFunc(out, func(a, b Pod) int { return cmp.Compare(a.Name, b.Name) })
 	return out
 }
 
@@ -59,32 +82,29 @@ func (s *Set) Lacks(id string) bool {
 		return false
 	}
 	namespace, name, _ := strings.Cut(id, "/")
-	return s.byNamespace[namespace][name].Overdue
+	i, ok := search(s.pods, namespace, name)
+	return ok && s.pods[i].Overdue
 }
 
 // Count returns the number of pods that policies select and that are not attached.
-func (s *Set) Count() int {
+func (s *Set) Count() int { return len(s.NotEnforced()) }
+
+// NotEnforced returns the pods that enforced policies select and that are not attached, sorted. The caller must not
+// change them.
+func (s *Set) NotEnforced() []Pod {
 	if s == nil {
-		return 0
+		return nil
 	}
 	return s.notEnforced
 }
 
-// NotEnforced returns the pods that policies select and that are not attached, sorted.
-func (s *Set) NotEnforced() (out []Pod) {
-	if s.Count() == 0 {
-		return nil
-	}
-	for _, pods := range s.byNamespace {
-		for _, p := range pods {
-			if p.isNotEnforced() {
-				out = append(out, p)
-			}
+// NewlyNotEnforced returns the pods of NotEnforced that an earlier set does not have there.
+func (s *Set) NewlyNotEnforced(before *Set) (out []Pod) {
+	for _, p := range s.NotEnforced() {
+		if _, had := search(before.NotEnforced(), p.Namespace, p.Name); !had {
+			out = append(out, p)
 		}
 	}
-	slices.SortFunc(out, func(a, b Pod) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	})
 	return out
 }
 

@@ -53,7 +53,8 @@ type Config struct {
 	Unsynced func() string
 	// Changes increases with everything that may change the nodes of a policy.
 	Changes func() uint64
-	// Unattached returns the running pods that Flowkeep did not attach.
+	// Unattached returns the running pods that no node has announced; nil: there are none. Nothing is reported until they
+	// have been looked for.
 	Unattached func() *attachment.Set
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
@@ -116,7 +117,7 @@ type engineState struct {
 // New returns a reporter.
 func New(cfg Config) *Reporter {
 	if cfg.Unattached == nil {
-		cfg.Unattached = func() *attachment.Set { return nil }
+		cfg.Unattached = func() *attachment.Set { return new(attachment.Set) }
 	}
 	return &Reporter{cfg: cfg, metrics: newMetrics(cfg.Registerer), entries: map[string]*entry{}}
 }
@@ -210,7 +211,7 @@ func (r *Reporter) forget() {
 // step evaluates the objects that are due and writes their status. It returns how long it used the engine and the
 // feed.
 func (r *Reporter) step(ctx context.Context) (spent time.Duration) {
-	if r.cfg.Unsynced() != "" {
+	if r.cfg.Unsynced() != "" || !r.cfg.Unattached().IsKnown() {
 		return 0
 	}
 	began := time.Now()
@@ -316,7 +317,7 @@ func (r *Reporter) look(e *entry, now time.Time) {
 	k := Knowledge{
 		Policy: e.policy,
 		Nodes: query.PolicyNodes(r.cfg.Nodes.Standing(e.id, &e.extent), e.policy, e.extent.Rules, e.enough,
-			r.cfg.Unattached().SelectedBy(e.policy)),
+			r.cfg.Unattached()),
 	}
 	wish := answer(e.object, &k)
 	before, after := enforced(&e.wish), enforced(&wish)

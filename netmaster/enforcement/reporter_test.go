@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/flowkeep/flowkeep/fleet/api/v1alpha1"
+	"github.com/flowkeep/flowkeep/netmaster/attachment"
 	"github.com/flowkeep/flowkeep/netmaster/feed"
 	"github.com/flowkeep/flowkeep/netmaster/resolve"
 	"github.com/flowkeep/flowkeep/policydb/policy"
@@ -43,6 +44,7 @@ type cluster struct {
 	errs    map[string]error  // what a write of an object fails with
 	unheard string
 	breaks  bool // to look at nodes panics
+	blind   bool // unannounced pods were not looked for yet
 	news    *News
 	version int
 	objects map[string]*v1alpha1.NetworkPolicyEnforcement
@@ -58,6 +60,7 @@ func play(t *testing.T, f func(c *cluster)) {
 			errs: map[string]error{}, objects: map[string]*v1alpha1.NetworkPolicyEnforcement{}}
 		c.reporter = New(Config{API: c, Owner: c, Nodes: c, Watch: c.watch, Unsynced: func() string { c.mu.Lock(); defer c.mu.Unlock(); return c.unheard },
 			Changes: func() uint64 { c.mu.Lock(); defer c.mu.Unlock(); return c.changes }, Logger: slog.New(slog.NewTextHandler(&c.log, nil)), Registerer: c.reg})
+		c.reporter.cfg.Unattached = c.unannounced
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); c.reporter.Run(ctx) }()
@@ -73,6 +76,15 @@ func play(t *testing.T, f func(c *cluster)) {
 		synctest.Wait()
 		f(c)
 	})
+}
+
+func (c *cluster) unannounced() *attachment.Set {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.blind {
+		return nil
+	}
+	return new(attachment.Set)
 }
 
 func (c *cluster) passes(d time.Duration) { time.Sleep(d); synctest.Wait() }
@@ -474,11 +486,14 @@ func TestWriteConflictIsRetried(t *testing.T) {
 
 func TestNoStatusBeforeSync(t *testing.T) {
 	play(t, func(c *cluster) {
-		c.is(func() { c.unheard = "netmaster has just begun" })
+		c.is(func() { c.unheard, c.blind = "netmaster has just begun", true })
 		c.ask("r", "p", 1)
 		c.passes(time.Minute)
 		c.wrote()
 		c.is(func() { c.unheard = "" })
+		c.passes(time.Minute)
+		c.wrote()
+		c.is(func() { c.blind = false })
 		c.passes(2 * time.Second)
 		c.wrote("r Unknown NoPolicy of 0")
 	})

@@ -61,7 +61,7 @@ type Config struct {
 	Cache     *labelcache.Cache
 	Version   string
 	Problems  func() []string // sentences about this process
-	// Unattached returns the running pods that Flowkeep did not attach; nil: none are known.
+	// Unattached returns the running pods that no node has announced; nil: there are none.
 	Unattached func() *attachment.Set
 	// Answering returns a context that lasts as long as this netmaster leads, or why it is a standby. May be nil.
 	Answering func() (over context.Context, standby string)
@@ -99,7 +99,7 @@ type Stream func(ctx context.Context, q *inspect.Question, send func(any) error)
 // NewServer returns a server.
 func NewServer(cfg Config) *Server {
 	if cfg.Unattached == nil {
-		cfg.Unattached = func() *attachment.Set { return nil }
+		cfg.Unattached = func() *attachment.Set { return new(attachment.Set) }
 	}
 	if cfg.Cache == nil {
 		cfg.Cache = labelcache.New(labelcache.Config{})

@@ -252,8 +252,7 @@ func (s *Server) policyOf(v *resolve.PolicyView) inspect.Policy {
 
 // policyNodes returns the state of a policy on each node.
 func (s *Server) policyNodes(p *policy.Policy, extent *policy.Extent) []inspect.PolicyNode {
-	return PolicyNodes(s.cfg.Nodes.Standing(p.ID(), extent), p, extent.Rules, neverAcknowledged,
-		s.cfg.Unattached().SelectedBy(p))
+	return PolicyNodes(s.cfg.Nodes.Standing(p.ID(), extent), p, extent.Rules, neverAcknowledged, s.cfg.Unattached())
 }
 
 // directionsOf returns the directions in which a policy isolates.

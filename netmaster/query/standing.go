@@ -19,13 +19,17 @@ import (
 const neverAcknowledged = math.MaxUint64
 
 // PolicyNodes returns the state of a policy on each node. A node that has acknowledged the revision enough counts as
-// current, even if it lacks later changes. Unattached are the pods that the policy selects and no node has announced.
+// current, even if it lacks later changes. While it is not known which pods are unannounced, no node that needs the
+// policy is current.
 func PolicyNodes(list []feed.Standing, p *policy.Policy, rules []policy.Key, enough uint64,
-	unattached []attachment.Pod) []inspect.PolicyNode {
-	pods := byNode(unattached)
+	unannounced *attachment.Set) []inspect.PolicyNode {
+	pods := byNode(unannounced.SelectedBy(p))
 	out := make([]inspect.PolicyNode, 0, len(list))
 	for i := range list {
 		n := policyNode(&list[i], p != nil && p.DryRun, rules, enough)
+		if !unannounced.IsKnown() && n.State == "realised" && !n.Leaving {
+			n.State, n.Reason = "pending", "netmaster has just begun to look which pods this node has announced"
+		}
 		qualify(&n, pods[n.Name])
 		delete(pods, n.Name)
 		out = append(out, n)

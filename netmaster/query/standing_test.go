@@ -14,7 +14,8 @@ import (
 )
 
 // unattached returns pods written as "namespace/name@node"; a ! at the end: it is overdue.
-func unattached(text string) (out []attachment.Pod) {
+func unattached(text string) *attachment.Set {
+	var out []attachment.Pod
 	for _, f := range strings.Fields(text) {
 		f, overdue := strings.CutSuffix(f, "!")
 		id, node, _ := strings.Cut(f, "@")
@@ -23,7 +24,7 @@ func unattached(text string) (out []attachment.Pod) {
 		p := resolve.UnannouncedPod{Endpoint: e, Selected: true}
 		out = append(out, attachment.Pod{UnannouncedPod: p, Overdue: overdue})
 	}
-	return out
+	return attachment.NewSet(out)
 }
 
 func TestPolicyNodes_PodsNotAttached(t *testing.T) {
@@ -57,7 +58,7 @@ func TestPolicyNodes_PodsNotAttached(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.standing.Needs = true
-			n := PolicyNodes([]feed.Standing{c.standing}, nil, nil, neverAcknowledged, unattached(c.pods))[0]
+			n := PolicyNodes([]feed.Standing{c.standing}, &policy.Policy{Namespace: "a"}, nil, neverAcknowledged, unattached(c.pods))[0]
 			if n.State != c.state || !strings.Contains(n.Reason, c.reason) || (c.reason == "") != (n.Reason == "") {
 				t.Errorf("%s: %s", n.State, n.Reason)
 			}
@@ -68,9 +69,29 @@ func TestPolicyNodes_PodsNotAttached(t *testing.T) {
 	}
 }
 
+// A new leader does not take the state of nodes for granted before it has looked for unannounced pods.
+func TestPolicyNodes_NotLookedYet(t *testing.T) {
+	up := feed.NodeStatus{Name: "n1", Connected: true}
+	for name, c := range map[string]struct {
+		standing feed.Standing
+		want     string
+	}{
+		"needs it": {feed.Standing{NodeStatus: up, Needs: true}, "pending"},
+		"leaving":  {feed.Standing{NodeStatus: up}, "realised"},
+		"away":     {feed.Standing{NodeStatus: feed.NodeStatus{Name: "n1"}, Needs: true}, "away"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			list := PolicyNodes([]feed.Standing{c.standing}, &policy.Policy{}, nil, neverAcknowledged, nil)
+			if len(list) != 1 || list[0].State != c.want || (list[0].Reason != "") != (c.want != "realised") {
+				t.Errorf("%+v, want %s", list, c.want)
+			}
+		})
+	}
+}
+
 // The node of a pod whose address does not count yet is not among those that need the policy.
 func TestPolicyNodes_NodeThatNeedsNothing(t *testing.T) {
-	list := PolicyNodes(nil, nil, nil, neverAcknowledged, unattached("a/q@n2! a/p@n1!"))
+	list := PolicyNodes(nil, &policy.Policy{Namespace: "a"}, nil, neverAcknowledged, unattached("a/q@n2! a/p@n1!"))
 	if len(list) != 2 || list[0].Name != "n1" || list[1].Name != "n2" || list[0].State != "partial" {
 		t.Errorf("%+v", list)
 	}

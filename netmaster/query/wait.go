@@ -191,7 +191,7 @@ func (w *waiter) look() *inspect.Wait {
 		}
 		out.Revision = w.request.Revision
 		out.Nodes = PolicyNodes(w.watch.Standing(&w.held.extent), w.held.policy, w.held.extent.Rules, out.Revision,
-			w.s.cfg.Unattached().SelectedBy(w.held.policy))
+			w.s.cfg.Unattached())
 		out.Done = !slices.ContainsFunc(out.Nodes, func(n inspect.PolicyNode) bool { return n.State != "realised" })
 	}
 	out.State = stateOf(out)

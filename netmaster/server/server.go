@@ -133,7 +133,7 @@ type server struct {
 	drifts         drifts
 	nodesChanged   atomic.Uint64                  // incremented by changes of Nodes
 	webUIProblem   atomic.Value                   // string: why the web UI failed
-	unattached     atomic.Pointer[attachment.Set] // running pods that Flowkeep did not attach; nil: not the leader
+	unattached     atomic.Pointer[attachment.Set] // running pods that no node announced; nil: not looked for yet
 	// incremented, within a term, by everything that may change the members of a selector
 	labels atomic.Uint64
 	nonce  uint64 // random term of labels without an election
