@@ -98,22 +98,22 @@ func (s *Server) queryOf(purpose string, inputs ...any) (string, error) {
 }
 
 // throughCache returns the cached value of a key at this netmaster's state, or computes it. The function now returns
-// that state. A value is not cached if it does not depend on the state alone, if the state changed meanwhile, or if the
-// engine is not synced.
+// that state. A value is not cached if it does not depend on the state alone, if the state changed meanwhile, or if
+// the state is not settled.
 func (s *Server) throughCache(
 	ctx context.Context,
 	query string,
 	now func() labelcache.Stamp,
 	compute func(context.Context) (body []byte, isOfState bool, err error),
 ) (body []byte, at labelcache.Stamp, from labelcache.Source, err error) {
-	if s.unsynced() != "" {
+	if !s.isSettled() {
 		body, _, err = compute(ctx)
 		return body, labelcache.Stamp{}, labelcache.Computed, err
 	}
 	before := now()
 	return s.cfg.Cache.Do(ctx, query, before, func(ctx context.Context) ([]byte, labelcache.Stamp, error) {
 		body, isOfState, err := compute(ctx)
-		if !isOfState || now() != before || s.unsynced() != "" {
+		if !isOfState || now() != before || !s.isSettled() {
 			return body, labelcache.Stamp{}, err
 		}
 		return body, before, err
@@ -250,6 +250,9 @@ func (s *Server) unsynced() string {
 	}
 	return s.cfg.Unsynced()
 }
+
+// isSettled reports whether values may be cached: the engine is synced, and unannounced pods have been looked for.
+func (s *Server) isSettled() bool { return s.unsynced() == "" && s.cfg.Unattached().IsKnown() }
 
 // state returns the leader's state to another netmaster. It fails while the engine is not synced.
 func (s *Server) state(ctx context.Context) (*inspect.Answer, error) {

@@ -44,7 +44,7 @@ func (s *Server) endpoints(ctx context.Context, q *inspect.Question) (any, error
 		}
 		for i := range views {
 			e := endpointOf(&views[i])
-			if e.State == "known" && unattached.Lacks(views[i].Endpoint.ID()) {
+			if (e.State == "known" || e.State == "no address") && unattached.Lacks(views[i].Endpoint.ID()) {
 				e.State = "not wired"
 			}
 			out = append(out, e)

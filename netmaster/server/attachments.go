@@ -12,8 +12,10 @@ import (
 const (
 	// attachmentInterval is the time between looks for pods that are not attached.
 	attachmentInterval = time.Second
-	// attachmentShare limits the load: after a look, the next one is this multiple of its duration later.
-	attachmentShare = 20
+	// attachmentShare limits the load: after a look, the next one is this multiple of its duration later, but never more
+	// than maxAttachmentInterval.
+	attachmentShare       = 20
+	maxAttachmentInterval = 5 * time.Second
 	// unannouncedAtATime is the number of pods read in one call on the owner goroutine: a millisecond of work.
 	unannouncedAtATime = 2000
 	// maxUnattachedLogged limits the log lines of one look.
@@ -38,7 +40,7 @@ func (s *server) watchAttachments(ctx context.Context) {
 			return
 		}
 		s.setUnattached(tracker.Update(pods, connected, began))
-		pause := time.NewTimer(max(attachmentInterval, attachmentShare*time.Since(began)))
+		pause := time.NewTimer(attachmentPause(time.Since(began)))
 		select {
 		case <-pause.C:
 		case <-ctx.Done():
@@ -46,6 +48,11 @@ func (s *server) watchAttachments(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// attachmentPause returns the time between a look of some duration and the next one.
+func attachmentPause(spent time.Duration) time.Duration {
+	return min(max(attachmentInterval, attachmentShare*spent), maxAttachmentInterval)
 }
 
 // readUnannounced returns the running pods that no node has announced. A pod that changes between two pieces may be
@@ -64,16 +71,16 @@ func (s *server) readUnannounced(ctx context.Context) (all []resolve.Unannounced
 	return all, nil
 }
 
-// setUnattached publishes which pods are not attached, and logs those that were not in the set before.
+// setUnattached publishes which pods are unannounced, and logs those that are not enforced and were enforced before.
+// A change invalidates cached responses, which depend on the set. None are kept while it is nil.
 func (s *server) setUnattached(now *attachment.Set) {
 	before := s.unattached.Swap(now)
+	if before.IsKnown() && !now.Equal(before) {
+		s.labels.Add(1) // after the swap: a response computed in between is not kept
+	}
 	s.metrics.notEnforced.Set(float64(now.Count()))
-	logged := 0
-	for _, p := range now.NotEnforced() {
-		if before.Lacks(p.ID()) {
-			continue
-		}
-		if logged++; logged > maxUnattachedLogged {
+	for i, p := range now.NewlyNotEnforced(before) {
+		if i == maxUnattachedLogged {
 			s.log.Warn("more running pods are not attached by Flowkeep", "pods", now.Count())
 			return
 		}

@@ -96,3 +96,35 @@ func TestPodNotAttached_TakeOver(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// Responses from the cache follow the set of pods that are not attached, which changes without a change of the engine.
+func TestPodNotAttached_CachedAnswers(t *testing.T) {
+	w := newWorld(t, attachedElsewhere(t)...)
+	m := w.start(func(c *Config) { c.AttachmentGrace = time.Second })
+	n1 := held(m, "node1")
+	matrix := func() string { return string(m.mustAnswer(matrixAt(1)).Body) }
+	if strings.Contains(matrix(), "notEnforced") {
+		t.Error("a pod is not attached before the grace period ends")
+	}
+	until(t, "it is not attached", func() bool { return m.metric("netmaster_pods_not_enforced") == 1 })
+	if got := matrix(); !strings.Contains(got, `"notEnforced":["ns/db"]`) {
+		t.Errorf("the matrix is outdated: %s", got)
+	}
+	n1.say(announce(db()))
+	until(t, "it is attached", func() bool { return m.metric("netmaster_pods_not_enforced") == 0 })
+	if got := matrix(); strings.Contains(got, "notEnforced") {
+		t.Errorf("the matrix is outdated: %s", got)
+	}
+}
+
+func TestAttachmentPause(t *testing.T) {
+	for spent, want := range map[time.Duration]time.Duration{
+		0:                      time.Second,
+		100 * time.Millisecond: 2 * time.Second,
+		time.Minute:            5 * time.Second,
+	} {
+		if got := attachmentPause(spent); got != want {
+			t.Errorf("after %v: %v, want %v", spent, got, want)
+		}
+	}
+}
