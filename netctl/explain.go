@@ -124,7 +124,7 @@ func printExplained(w io.Writer, x *inspect.Explained, proof, wide bool) {
 		fmt.Fprintln(w, pastText(x.At))
 	}
 	if x.Service != nil {
-		printService(w, x.Service, proof, wide)
+		printService(w, x.Service, x.Ways, proof, wide)
 	}
 	for i := range x.Ways {
 		way := &x.Ways[i]
@@ -156,17 +156,10 @@ func pastText(p *inspect.Past) string {
 	return fmt.Sprintf("AS IT WAS at revision %d, from %s %s", p.Revision, p.Since.UTC().Format(time.RFC3339), until)
 }
 
-func verdict(allowed bool) string {
-	if allowed {
-		return "ALLOWED"
-	}
-	return "DENIED"
-}
-
 // sameReasons compares what both families' policies say; blocks are of one family, and of addresses.
 func sameReasons(a, b *inspect.Way) bool {
 	return a.Allowed == b.Allowed && a.OfTheNode == b.OfTheNode && a.Protocol == b.Protocol && a.Port == b.Port &&
-		a.Egress.Alike(&b.Egress) && a.Ingress.Alike(&b.Ingress) && a.DryRun.Alike(b.DryRun)
+		a.Egress.Alike(&b.Egress) && a.Ingress.Alike(&b.Ingress) && a.DryRun.Alike(b.DryRun) && a.EnforcedAlike(b)
 }
 
 func packetText(way *inspect.Way) string {

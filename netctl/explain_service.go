@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
@@ -11,12 +12,12 @@ import (
 )
 
 // printService tells who is behind each port that was asked for, before the ways to them are explained.
-func printService(w io.Writer, s *inspect.ServiceWay, proof, wide bool) {
+func printService(w io.Writer, s *inspect.ServiceWay, ways []inspect.Way, proof, wide bool) {
 	for i := range s.Ports {
 		p := &s.Ports[i]
-		fmt.Fprintf(w, "%s: %s\n", serviceText(s, p), serviceVerdict(p))
+		fmt.Fprintf(w, "%s: %s\n", serviceText(s, p), oneLine.Replace(serviceVerdict(p, ways)))
 		if len(p.Backends) > 0 {
-			printBackends(w, p)
+			printBackends(w, p, ways)
 		}
 		for j := range p.Traces {
 			printServiceTrace(w, &p.Traces[j], proof, wide)
@@ -52,26 +53,30 @@ func addressTexts(s *inspect.ServiceWay) (out []string) {
 	return out
 }
 
-// serviceVerdict is of the backends that are chosen from: any of them may be.
-func serviceVerdict(p *inspect.ServicePort) string {
-	used, allowed, open := 0, 0, 0
+// serviceVerdict returns the verdict on the backends that are chosen from: any of them may be. Caveats are those of
+// their ways.
+func serviceVerdict(p *inspect.ServicePort, ways []inspect.Way) string {
+	used, allowed := 0, 0
+	var caveats []string
 	for i := range p.Backends {
-		switch b := &p.Backends[i]; {
-		case b.Way < 0:
+		b := &p.Backends[i]
+		if b.Way < 0 {
 			continue
-		case b.Allowed:
-			allowed++
-		case b.NotEnforced:
-			open++
 		}
-		used++
+		if used++; b.Allowed {
+			allowed++
+		}
+		for _, c := range ways[b.Way].Caveats() {
+			if !slices.Contains(caveats, c) {
+				caveats = append(caveats, c)
+			}
+		}
 	}
 	switch {
-	case open > 0:
-		return fmt.Sprintf("policies allow %d of %s and deny the others; not enforced at those not wired by "+
-			"Flowkeep: %d", allowed, plural(used, "backend", "backends"), open)
 	case p.Refused != "":
-		return "NOBODY ANSWERS: " + oneLine.Replace(p.Refused)
+		return "NOBODY ANSWERS: " + p.Refused
+	case len(caveats) > 0:
+		return allowedText(allowed, used) + "; " + caveatsText(caveats)
 	case allowed == used:
 		return "ALLOWED"
 	case allowed == 0:
@@ -80,16 +85,35 @@ func serviceVerdict(p *inspect.ServicePort) string {
 	return fmt.Sprintf("ALLOWED to %d of %s, DENIED to the others", allowed, plural(used, "backend", "backends"))
 }
 
-func printBackends(w io.Writer, p *inspect.ServicePort) {
+// allowedText returns what policies say to the backends of a Service.
+func allowedText(allowed, used int) string {
+	switch allowed {
+	case used:
+		return "policies allow it"
+	case 0:
+		return "policies deny it"
+	}
+	return fmt.Sprintf("policies allow %d of %s and deny the others", allowed, plural(used, "backend", "backends"))
+}
+
+// maxCaveats limits the caveats of a Service in one line.
+const maxCaveats = 2
+
+func caveatsText(caveats []string) string {
+	text := strings.Join(caveats[:min(len(caveats), maxCaveats)], "; ")
+	if more := len(caveats) - maxCaveats; more > 0 {
+		text += "; and for " + plural(more, "more reason", "more reasons")
+	}
+	return text
+}
+
+func printBackends(w io.Writer, p *inspect.ServicePort, ways []inspect.Way) {
 	var rows [][]string
 	for i := range p.Backends {
 		b := &p.Backends[i]
 		says := dash(b.Unused)
 		if b.Way >= 0 {
-			says = fmt.Sprintf("%s (%d)", verdict(b.Allowed), b.Way+1)
-			if b.NotEnforced {
-				says += ", not enforced: not wired by Flowkeep"
-			}
+			says = fmt.Sprintf("%s (%d)", ways[b.Way].ByPolicies(), b.Way+1)
 		} else if b.Unused == "" {
 			says = "not of a family that the source has"
 		}

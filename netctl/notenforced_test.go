@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
+	"github.com/flowkeep/flowkeep/policydb/explain"
 )
 
 // notAttached returns an explanation with a denied end that Flowkeep did not attach.
@@ -13,7 +14,6 @@ func notAttached() inspect.Explained {
 	x := serviced()
 	x.Ways[0].NotEnforced, x.Ways[0].Traces = []string{"shop/db-0"}, nil
 	x.Service.Ports = x.Service.Ports[:1]
-	x.Service.Ports[0].Backends[0].NotEnforced = true
 	return x
 }
 
@@ -25,8 +25,8 @@ func TestOutput_PodNotAttached(t *testing.T) {
 		{Name: "node1", State: "partial", Reason: "shop/db-0 is not wired by Flowkeep", Errors: []string{"table is full"}}}}
 	for command, want := range map[string][]string{
 		"explain shop/web-0 svc/shop/db": {
-			"policies allow 0 of 1 backend and deny the others; not enforced at those not wired by Flowkeep: 1",
-			"DENIED (1), not enforced: not wired by Flowkeep",
+			": policies deny it; shop/db-0 is not wired by Flowkeep, its side is not enforced\n  BACKEND",
+			"policies deny it (1)",
 			": policies deny it; shop/db-0 is not wired by Flowkeep, its side is not enforced\n",
 			"ingress  NOT ENFORCED: shop/db-0 is isolated by shop/db",
 		},
@@ -50,5 +50,46 @@ func TestOutcome_PodNotAttached(t *testing.T) {
 	x.Ways[0].Disagreements, x.Ways[0].NotEnforced = nil, []string{"shop/db-0"}
 	if outcome(&x) != errDenied {
 		t.Error("a denial that is not enforced has exit code 0")
+	}
+}
+
+func TestServiceVerdict(t *testing.T) {
+	end := func(id, node string) explain.End {
+		return explain.End{Kind: explain.Pod, Pods: []string{id}, Node: node}
+	}
+	way := func(to explain.End, allowed bool) inspect.Way {
+		w := inspect.Way{}
+		w.To, w.Allowed, w.Egress.Allowed, w.Ingress.Allowed = to, allowed, true, allowed
+		return w
+	}
+	denied, allowed := way(end("a/d", "n1"), false), way(end("a/a", "n2"), true)
+	open, unproved, silent := denied, denied, allowed
+	open.NotEnforced, unproved.Unproved = []string{"a/d"}, true
+	silent.NotProved = []inspect.NoProof{{Node: "n2"}}
+	const notWired = "a/d is not wired by Flowkeep, its side is not enforced"
+	const noAnswer = "no switch proves it, n2 does not answer"
+	for name, c := range map[string]struct {
+		ways []inspect.Way
+		want string
+	}{
+		"allowed": {[]inspect.Way{allowed}, "ALLOWED"},
+		"denied":  {[]inspect.Way{denied}, "DENIED"},
+		"both":    {[]inspect.Way{allowed, denied}, "ALLOWED to 1 of 2 backends, DENIED to the others"},
+		"not enforced at one": {[]inspect.Way{allowed, open},
+			"policies allow 1 of 2 backends and deny the others; " + notWired},
+		"not proved":       {[]inspect.Way{unproved, unproved}, "policies deny it; not proved"},
+		"a node is silent": {[]inspect.Way{silent}, "policies allow it; " + noAnswer},
+		"several caveats": {[]inspect.Way{silent, open, unproved}, "policies allow 1 of 3 backends and deny the " +
+			"others; " + noAnswer + "; " + notWired + "; and for 1 more reason"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := inspect.ServicePort{Backends: []inspect.Backend{{Way: -1, Unused: "gets no packets"}}}
+			for i := range c.ways {
+				p.Backends = append(p.Backends, inspect.Backend{Way: i, Allowed: c.ways[i].Allowed})
+			}
+			if got := serviceVerdict(&p, c.ways); got != c.want {
+				t.Errorf("%q, want %q", got, c.want)
+			}
+		})
 	}
 }

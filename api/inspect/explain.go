@@ -33,8 +33,17 @@ type Way struct {
 	Traces      []Trace             `json:"traces"`
 	// NotEnforced are the pods among its ends that Flowkeep did not attach: namespace/name.
 	NotEnforced []string `json:"notEnforced,omitempty"`
-	// NotProved are the nodes of its ends that returned no trace.
-	NotProved []string `json:"notProved,omitempty"`
+	// Unproved: no switch was queried for traces.
+	Unproved bool `json:"unproved,omitempty"`
+	// NotProved are the nodes of its ends whose switches were queried and prove nothing.
+	NotProved []NoProof `json:"notProved,omitempty"`
 	// Disagreements are where a switch does not do what the model says, a sentence each.
 	Disagreements []string `json:"disagreements"`
+}
+
+// NoProof is a node without a trace of a packet.
+type NoProof struct {
+	Node string `json:"node"`
+	// Problem is what the node gave as the reason, or why it was not queried; empty: it does not respond.
+	Problem string `json:"problem,omitempty"`
 }

@@ -107,8 +107,6 @@ type Backend struct {
 	// Unused is why no packet is translated to it now; empty: it is one of those that are chosen from.
 	Unused  string `json:"unused,omitempty"`
 	Allowed bool   `json:"allowed"`
-	// NotEnforced: Flowkeep did not attach the pod, and its policies are not enforced.
-	NotEnforced bool `json:"notEnforced,omitempty"`
 	// Way is the place in Explained.Ways of the explanation that holds for it too; -1: it was not explained.
 	Way int `json:"way"`
 }

@@ -12,6 +12,11 @@ func (w *Way) IsEnforced(e *explain.End) bool {
 	return e.Kind != explain.Pod || !slices.Contains(w.NotEnforced, e.Pods[0])
 }
 
+// EnforcedAlike reports whether policies are enforced at the same ends of two ways.
+func (w *Way) EnforcedAlike(b *Way) bool {
+	return w.IsEnforced(&w.From) == b.IsEnforced(&b.From) && w.IsEnforced(&w.To) == b.IsEnforced(&b.To)
+}
+
 // Caveats returns why the policies' verdict is no fact: an end that decides is not enforced, or no switch proved it.
 // There are none if an end that denies is enforced and proved.
 func (w *Way) Caveats() (list []string) {
@@ -37,25 +42,46 @@ func (w *Way) Caveats() (list []string) {
 }
 
 func (w *Way) caveat(e *explain.End) string {
-	switch {
-	case !w.IsEnforced(e):
+	if !w.IsEnforced(e) {
 		return e.Pods[0] + " is not wired by Flowkeep, its side is not enforced"
-	case e.Kind == explain.Pod && slices.Contains(w.NotProved, e.Node):
+	}
+	if e.Kind != explain.Pod {
+		return ""
+	}
+	i := slices.IndexFunc(w.NotProved, func(n NoProof) bool { return n.Node == e.Node })
+	switch {
+	case w.Unproved:
+		return "not proved"
+	case i < 0:
+		return ""
+	case w.NotProved[i].Problem == "":
 		return "no switch proves it, " + e.Node + " does not answer"
 	}
-	return ""
+	return e.Node + " gives no proof: " + w.NotProved[i].Problem
+}
+
+// DeniesEnforced reports whether policies deny the way at an end where they are enforced.
+func (w *Way) DeniesEnforced() bool {
+	return !w.Allowed && (!w.Egress.Allowed && w.IsEnforced(&w.From) || !w.Ingress.Allowed && w.IsEnforced(&w.To))
 }
 
 // Verdict returns ALLOWED or DENIED, or what policies say if that is no fact.
 func (w *Way) Verdict() string {
-	caveats := strings.Join(w.Caveats(), "; ")
-	switch {
-	case caveats != "" && w.Allowed:
-		return "policies allow it; " + caveats
-	case caveats != "":
-		return "policies deny it; " + caveats
-	case w.Allowed:
-		return "ALLOWED"
+	if caveats := w.Caveats(); len(caveats) > 0 {
+		return w.ByPolicies() + "; " + strings.Join(caveats, "; ")
 	}
-	return "DENIED"
+	return w.ByPolicies()
+}
+
+// ByPolicies returns Verdict without the caveats.
+func (w *Way) ByPolicies() string {
+	switch isFact := len(w.Caveats()) == 0; {
+	case isFact && w.Allowed:
+		return "ALLOWED"
+	case isFact:
+		return "DENIED"
+	case w.Allowed:
+		return "policies allow it"
+	}
+	return "policies deny it"
 }

@@ -61,10 +61,14 @@ func (s *Server) explain(ctx context.Context, q *inspect.Question) (any, error) 
 	if err != nil {
 		return nil, err
 	}
-	if q.At == nil {
-		x.markUnattached()
+	isProved := !q.Unproved && q.At == nil
+	for i := range x.out.Ways {
+		x.out.Ways[i].Unproved = !isProved
+		if q.At == nil {
+			markUnattached(&x.out.Ways[i], s.cfg.Unattached())
+		}
 	}
-	if !q.Unproved && q.At == nil {
+	if isProved {
 		x.out.Problems = append(x.out.Problems, s.prove(ctx, x.out.Ways, x.from.node)...)
 		x.translate(ctx)
 	}
@@ -74,24 +78,7 @@ func (s *Server) explain(ctx context.Context, q *inspect.Question) (any, error) 
 	return &x.out, nil
 }
 
-// markUnattached marks the ends of ways, and the backends, that Flowkeep did not attach. That depends on the time, and
-// is not cached.
-func (x *explanation) markUnattached() {
-	pods := x.s.cfg.Unattached()
-	for i := range x.out.Ways {
-		markUnattached(&x.out.Ways[i], pods)
-	}
-	if x.out.Service == nil {
-		return
-	}
-	for i := range x.out.Service.Ports {
-		for j := range x.out.Service.Ports[i].Backends {
-			b := &x.out.Service.Ports[i].Backends[j]
-			b.NotEnforced = b.Way >= 0 && pods.Lacks(b.Pod)
-		}
-	}
-}
-
+// markUnattached marks the ends of a way that Flowkeep did not attach.
 func markUnattached(w *inspect.Way, pods *attachment.Set) {
 	w.NotEnforced = nil
 	for _, e := range []*explain.End{&w.From, &w.To} {

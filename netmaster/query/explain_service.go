@@ -161,6 +161,9 @@ func (x *explanation) explainBackend(m *explain.Model, from netip.Addr, p *inspe
 	way := x.ofTheNode(inspect.Way{Traces: []inspect.Trace{}, Disagreements: []string{},
 		Explanation: m.Explain(policy.Packet{From: from, To: b.Address, Protocol: p.Protocol, Port: b.Port})})
 	b.Allowed = way.Allowed
+	if x.past == nil {
+		markUnattached(&way, x.s.cfg.Unattached())
+	}
 	key := likeness(&way)
 	i, known := alike[key]
 	if !known {
@@ -171,11 +174,13 @@ func (x *explanation) explainBackend(m *explain.Model, from netip.Addr, p *inspe
 	b.Way = i
 }
 
-// likeness returns the same text for ways that have the same verdict for the same reasons.
+// likeness returns the same text for ways that have the same verdict for the same reasons, and are enforced at the same
+// ends.
 func likeness(w *inspect.Way) string {
 	text, err := json.Marshal(
 		[]any{w.From.Address, w.To.Kind, w.Protocol, w.Port, w.To.Address.Is6(), w.Allowed, w.OfTheNode, w.Self,
-			w.Egress.Reason, w.Egress.Policies, w.Ingress.Reason, w.Ingress.Policies, w.DryRun},
+			w.Egress.Reason, w.Egress.Policies, w.Ingress.Reason, w.Ingress.Policies, w.DryRun,
+			w.IsEnforced(&w.From), w.IsEnforced(&w.To)},
 	)
 	if err != nil {
 		return fmt.Sprint(w.To.Address, w.Protocol, w.Port) // unique

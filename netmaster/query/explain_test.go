@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
 	"github.com/flowkeep/flowkeep/netmaster/attachment"
@@ -162,12 +161,11 @@ func TestExplainUnproved(t *testing.T) {
 
 // notAttached sets the pods that no node announced for too long, written as "namespace/name@node".
 func (p *place) notAttached(text string) {
-	tracker := attachment.NewTracker(0)
-	var pods []resolve.UnannouncedPod
-	for _, u := range unattached(text) {
-		pods = append(pods, u.UnannouncedPod)
+	var overdue []string
+	for _, f := range strings.Fields(text) {
+		overdue = append(overdue, f+"!")
 	}
-	set := tracker.Update(pods, func(string) bool { return true }, time.Unix(0, 0))
+	set := unattached(strings.Join(overdue, " "))
 	p.Server.cfg.Unattached = func() *attachment.Set { return set }
 }
 
@@ -207,19 +205,62 @@ func TestExplain_PodNotAttached(t *testing.T) {
 
 func TestExplain_NodeWithoutProof(t *testing.T) {
 	p := twoNodes(t)
-	const want = "policies deny it; no switch proves it, node1 does not answer"
-	for name, answer := range map[string]any{
-		"no answer": errors.New("away"),
-		"a problem": func(q inspect.NodeQuery) any {
+	for name, c := range map[string]struct {
+		answer any
+		want   string
+	}{
+		"no answer": {errors.New("away"), "no switch proves it, node1 does not answer"},
+		"a problem": {func(q inspect.NodeQuery) any {
 			return inspect.NodeTraces{Traces: []inspect.Trace{{Packet: q.Packets[0], Problem: "no bridge"}}}
-		},
+		}, "node1 gives no proof: no bridge"},
+		"no trace": {inspect.NodeTraces{}, "node1 gives no proof: it returned no trace of this packet"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p.nodes.answers["node1"] = answer
-			if x, err := explained(t, p, "10.1.0.1", "shop/db:81"); err != nil || x.Ways[0].Verdict() != want {
-				t.Errorf("%+v, %v", x.Ways, err)
+			p.nodes.answers["node1"] = c.answer
+			x, err := explained(t, p, "10.1.0.1", "shop/db:81")
+			if err != nil || x.Ways[0].Verdict() != "policies deny it; "+c.want {
+				t.Errorf("%s, %v; want %s", x.Ways[0].Verdict(), err, c.want)
 			}
 		})
+	}
+}
+
+func TestExplain_VerdictWithoutQuery(t *testing.T) {
+	p := twoNodes(t)
+	target := &inspect.Target{Name: "shop/db", Port: "81"}
+	question := inspect.Question{Kind: inspect.AskExplain, From: "10.1.0.1", To: target, Unproved: true}
+	x, err := asked[inspect.Explained](p, question)
+	if err != nil || x.Ways[0].Verdict() != "policies deny it; not proved" {
+		t.Errorf("%+v, %v", x.Ways, err)
+	}
+}
+
+func TestProve_MorePacketsThanTraced(t *testing.T) {
+	p := twoNodes(t)
+	p.nodes.answers["node1"] = func(q inspect.NodeQuery) any {
+		var out inspect.NodeTraces
+		for _, packet := range q.Packets {
+			out.Traces = append(out.Traces, inspect.Trace{Packet: packet})
+		}
+		return out
+	}
+	ways := make([]inspect.Way, inspect.MostTraces+1)
+	for i := range ways {
+		w := &ways[i]
+		w.Protocol, w.Port = policy.TCP, uint16(i+1)
+		w.From = explain.End{Kind: explain.Outside, Address: netip.MustParseAddr("10.1.0.1")}
+		w.To = explain.End{
+			Kind:    explain.Pod,
+			Address: netip.MustParseAddr("10.0.0.2"),
+			Pods:    []string{"shop/db"},
+			Node:    "node1",
+		}
+	}
+	p.Server.prove(t.Context(), ways, "")
+	last := &ways[inspect.MostTraces]
+	if ways[0].Verdict() != "DENIED" || len(last.NotProved) != 1 ||
+		last.NotProved[0].Problem != "it is queried for 64 packets at most" {
+		t.Errorf("%s; %+v", ways[0].Verdict(), last.NotProved)
 	}
 }
 
@@ -235,8 +276,12 @@ func TestMatrix_PodsNotAttached(t *testing.T) {
 
 func TestEndpoints_NotAttached(t *testing.T) {
 	p := twoNodes(t)
-	p.notAttached("shop/api@node2")
-	for id, want := range map[string]string{"shop/api": "not wired", "shop/host": "host network"} {
+	p.notAttached("shop/api@node2 shop/new@node1")
+	for id, want := range map[string]string{
+		"shop/api":  "not wired",
+		"shop/new":  "not wired",
+		"shop/host": "host network",
+	} {
 		list, err := asked[[]inspect.Endpoint](p, inspect.Question{Kind: inspect.AskEndpoints, ID: id})
 		if err != nil || len(list) != 1 || list[0].State != want {
 			t.Errorf("%s: %+v, %v; want %s", id, list, err, want)

@@ -1,6 +1,7 @@
 package query
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -17,12 +18,14 @@ func (s *Server) prove(ctx context.Context, ways []inspect.Way, from string) (pr
 	packets, nodes := tracesWanted(ways, from)
 	answers := make([]inspect.NodeTraces, len(nodes))
 	errs := make([]error, len(nodes))
+	reasons := map[string]string{} // why a node that responded has no trace of a packet
 	var all sync.WaitGroup
 	for i, node := range nodes {
 		if n := len(packets[node]); n > inspect.MostTraces {
 			problems = append(problems,
 				fmt.Sprintf("node %s is queried for traces of only %d of %d packets", node, inspect.MostTraces, n))
 			packets[node] = packets[node][:inspect.MostTraces]
+			reasons[node] = fmt.Sprintf("it is queried for %d packets at most", inspect.MostTraces)
 		}
 		all.Go(func() {
 			body, err := s.queryNode(ctx, node, inspect.NodeQuery{Kind: inspect.QueryTrace, Packets: packets[node]})
@@ -36,16 +39,18 @@ func (s *Server) prove(ctx context.Context, ways []inspect.Way, from string) (pr
 	for i, node := range nodes {
 		if errs[i] != nil {
 			problems = append(problems, fmt.Sprintf("node %s gives no proof: %v", node, errs[i]))
-			for j := range ways {
-				notProved(&ways[j], node, from)
-			}
+			reasons[node] = ""
 			continue
 		}
+		reasons[node] = cmp.Or(reasons[node], "it returned no trace of this packet")
 		problems = append(problems, s.behind(node)...)
 		for _, t := range answers[i].Traces {
 			t.Node = node
 			attach(ways, &t, from)
 		}
+	}
+	for i := range ways {
+		markNotProved(&ways[i], from, reasons)
 	}
 	return problems
 }
@@ -58,12 +63,10 @@ func tracesWanted(ways []inspect.Way, from string) (packets map[string][]policy.
 		if w.Self {
 			continue
 		}
-		for _, node := range slices.Compact([]string{sourceNode(w, from), targetNode(w)}) {
-			if node != "" {
-				packets[node] = append(packets[node],
-					policy.Packet{From: w.From.Address, To: w.To.Address, Protocol: w.Protocol, Port: w.Port})
-				nodes = append(nodes, node)
-			}
+		for _, node := range proofNodes(w, from) {
+			packets[node] = append(packets[node],
+				policy.Packet{From: w.From.Address, To: w.To.Address, Protocol: w.Protocol, Port: w.Port})
+			nodes = append(nodes, node)
 		}
 	}
 	slices.SortStableFunc(nodes, func(a, b string) int { return order(a == from, b == from) })
@@ -106,10 +109,25 @@ func targetNode(w *inspect.Way) string {
 	return ""
 }
 
-// notProved records that a node returned no trace, if the way needs one.
-func notProved(w *inspect.Way, node, from string) {
-	if (node == sourceNode(w, from) || node == targetNode(w)) && !slices.Contains(w.NotProved, node) {
-		w.NotProved = append(w.NotProved, node)
+// proofNodes returns the nodes whose traces prove a way.
+func proofNodes(w *inspect.Way, from string) []string {
+	nodes := slices.Compact([]string{sourceNode(w, from), targetNode(w)})
+	return slices.DeleteFunc(nodes, func(node string) bool { return node == "" })
+}
+
+// markNotProved records which nodes of a way returned no trace, or one with a problem, given other reasons by node.
+func markNotProved(w *inspect.Way, from string, reasons map[string]string) {
+	if w.Self {
+		return
+	}
+	for _, node := range proofNodes(w, from) {
+		i := slices.IndexFunc(w.Traces, func(t inspect.Trace) bool { return t.Node == node })
+		switch {
+		case i < 0:
+			w.NotProved = append(w.NotProved, inspect.NoProof{Node: node, Problem: reasons[node]})
+		case w.Traces[i].Problem != "":
+			w.NotProved = append(w.NotProved, inspect.NoProof{Node: node, Problem: w.Traces[i].Problem})
+		}
 	}
 }
 
@@ -139,7 +157,6 @@ func attach(ways []inspect.Way, t *inspect.Trace, from string) {
 	w := &ways[i]
 	w.Traces = append(w.Traces, *t)
 	if t.Problem != "" {
-		notProved(w, t.Node, from)
 		return
 	}
 	atSource, atTarget := t.Node == sourceNode(w, from), t.Node == targetNode(w)

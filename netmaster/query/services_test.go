@@ -124,6 +124,22 @@ func seen(x *inspect.Explained) string {
 	return strings.Join(out, "; ")
 }
 
+// Backends that differ in nothing but who attached them have ways of their own.
+func TestExplainThroughServices_PodNotAttached(t *testing.T) {
+	for unattached, want := range map[string]int{"": 1, "shopping/bag@node2": 2} {
+		p, r := withServices(t)
+		r.behind["shop/one"] = []watch.Backend{
+			backend("shop/api", "10.0.0.3", "node2", "ready"),
+			backend("shopping/bag", "10.0.0.4", "node2", "ready"),
+		}
+		p.notAttached(unattached)
+		x, err := explained(t, p, "node1", "svc/shop/one")
+		if err != nil || len(x.Ways) != want || len(x.Ways[want-1].NotEnforced) != want-1 {
+			t.Errorf("not attached: %q: %s, %+v, %v", unattached, seen(&x), x.Ways, err)
+		}
+	}
+}
+
 func TestExplainThroughServices(t *testing.T) {
 	p, _ := withServices(t)
 	for question, want := range map[string]string{

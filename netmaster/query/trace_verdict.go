@@ -206,7 +206,7 @@ func (t *traceRun) isReply(ctx context.Context, w *follow.Way, q policy.Packet) 
 func (t *traceRun) delivered(w, answer *follow.Way, p *inspect.FollowedPacket) {
 	first, last := &w.Hops[0].SeenPacket, w.Last()
 	name := t.nameOf(last.Dst)
-	if p.Way != nil && !p.Way.Allowed && len(p.Way.Caveats()) == 0 {
+	if p.Way != nil && p.Way.DeniesEnforced() {
 		p.Way.Disagreements = append(p.Way.Disagreements,
 			fmt.Sprintf("it was delivered to %s, but by the policies it is denied", name))
 	}

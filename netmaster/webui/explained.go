@@ -289,5 +289,6 @@ func sameReasons(a, b *inspect.Way) bool {
 		a.Protocol == b.Protocol && a.Port == b.Port &&
 		a.Egress.Alike(&b.Egress) &&
 		a.Ingress.Alike(&b.Ingress) &&
-		a.DryRun.Alike(b.DryRun)
+		a.DryRun.Alike(b.DryRun) &&
+		a.EnforcedAlike(b)
 }
