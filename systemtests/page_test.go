@@ -55,7 +55,7 @@ func TestPage(t *testing.T) {
 	v.Press(kb.Escape)
 	v.Until(`document.getElementById("panel").hidden && document.activeElement.id === "grid"`)
 	v.Press(kb.Home + kb.ArrowUp + kb.ArrowUp + kb.Enter)
-	v.Shows("#panel .verdict", "allowed")
+	v.Shows("#panel .verdict", "policies allow it; not proved")
 
 	whatIf(v, ns, markup)
 	w.now(w.way("a", "b", "tcp", 80, true, "what-if changes nothing"),

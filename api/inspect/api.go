@@ -95,6 +95,8 @@ type Status struct {
 	History *History `json:"history,omitempty"`
 	// Problems are sentences, empty when all is well.
 	Problems []string `json:"problems"`
+	// NotEnforced is the number of pods that policies select and that Flowkeep did not attach.
+	NotEnforced int `json:"notEnforced,omitempty"`
 	// Ways are those between the Node of the question and each other node, by name; nil: no node was named.
 	Ways []PeerWay `json:"ways,omitempty"`
 }

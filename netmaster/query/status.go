@@ -25,6 +25,8 @@ func (s *Server) status(ctx context.Context, q *inspect.Question) (any, error) {
 		Problems: append([]string{}, s.cfg.Problems()...),
 		Nodes:    []inspect.Node{},
 		History:  s.historyOf(),
+
+		NotEnforced: s.cfg.Unattached().Count(),
 	}
 	if s.cfg.Leader != nil {
 		out.Leader = s.cfg.Leader()

@@ -31,7 +31,9 @@ type way struct {
 	Packet  string `json:"packet"`
 	Allowed bool   `json:"allowed"`
 	// Caveat is why the verdict is no fact; empty if it is one.
-	Caveat      string `json:"caveat,omitempty"`
+	Caveat string `json:"caveat,omitempty"`
+	// Unproved: no switch was queried.
+	Unproved    bool   `json:"unproved,omitempty"`
 	PortChosen  bool   `json:"portChosen,omitempty"`
 	Connections string `json:"connections"`
 	// Always is why policies do not apply, if so.
@@ -101,7 +103,7 @@ func explainedOf(x *inspect.Explained) explained {
 		Problems: append([]string{}, x.Problems...),
 	}
 	if svc := x.Service; svc != nil {
-		out.Service, out.Notes, out.Ports = svc.Namespace+"/"+svc.Name, svc.Notes, portsOf(svc)
+		out.Service, out.Notes, out.Ports = svc.Namespace+"/"+svc.Name, svc.Notes, portsOf(svc, x.Ways)
 	}
 	for i := range x.Ways {
 		w := wayOf(&x.Ways[i])
@@ -119,6 +121,7 @@ func wayOf(in *inspect.Way) way {
 		Packet:        packetText(in.Protocol, in.Port),
 		Allowed:       in.Allowed,
 		Caveat:        strings.Join(in.Caveats(), "; "),
+		Unproved:      in.Unproved,
 		PortChosen:    in.PortChosen,
 		Connections:   in.Connections.String(),
 		Disagreements: append([]string{}, in.Disagreements...),
@@ -134,8 +137,8 @@ func wayOf(in *inspect.Way) way {
 	case in.OfTheNode:
 		out.Always = "a node always reaches its own pods"
 	default:
-		out.Sides = append(out.Sides, sideOf(policy.Egress, &in.From, &in.Egress),
-			sideOf(policy.Ingress, &in.To, &in.Ingress))
+		out.Sides = append(out.Sides, sideOf(in, policy.Egress),
+			sideOf(in, policy.Ingress))
 		if run := in.DryRun; run != nil {
 			out.Sides[0].Summary += dryRunText(policy.Egress, out.From.Name, run.Egress)
 			out.Sides[1].Summary += dryRunText(policy.Ingress, out.To.Name, run.Ingress)
@@ -167,8 +170,15 @@ func endOf(e *explain.End) end {
 	return out
 }
 
-func sideOf(d policy.Direction, e *explain.End, in *explain.Side) side {
+func sideOf(w *inspect.Way, d policy.Direction) side {
+	e, in := &w.From, &w.Egress
+	if d == policy.Ingress {
+		e, in = &w.To, &w.Ingress
+	}
 	out := side{Direction: d.String(), Allowed: in.Allowed, Summary: summary(d, endOf(e).Name, in)}
+	if !in.Allowed && !w.IsEnforced(e) {
+		out.Summary = "not enforced, " + out.Summary
+	}
 	for i := range in.Policies {
 		out.Policies = append(out.Policies, reportOf(d, &in.Policies[i]))
 	}

@@ -324,6 +324,36 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
+func TestAnswers_PodNotAttached(t *testing.T) {
+	w := webuitest.Shop()
+	w.SetUnattached(webuitest.Pod("shop", "db", 4, "app", "db"))
+	_, h := serve(t, w, "")
+	get := func(path string, out any) {
+		t.Helper()
+		if code, text, _ := ask(t, request(t, "GET", h.URL+"/api/"+path, ""), out); code != http.StatusOK {
+			t.Fatalf("%s: %d %s", path, code, text)
+		}
+	}
+	var o overview
+	if get("overview", &o); o.Status.NotEnforced != 1 {
+		t.Errorf("overview: %+v", o.Status)
+	}
+	var m matrix
+	if get("matrix", &m); !slices.Equal(m.NotEnforced, []string{"shop/db"}) {
+		t.Errorf("matrix: %v", m.NotEnforced)
+	}
+	var x explained
+	get("explain?from=outside/intruder&to=shop/db:5432", &x)
+	first := &x.Ways[0]
+	if first.Caveat != "shop/db is not wired by Flowkeep, its side is not enforced" || !first.Unproved ||
+		!strings.HasPrefix(first.Sides[1].Summary, "not enforced, denied: shop/db is isolated") {
+		t.Errorf("explanation: %+v", x)
+	}
+	if get("explain?from=shop/db&to=outside/intruder:80", &x); x.Ways[0].Sides[1].Summary[:4] != "open" {
+		t.Errorf("explanation: %+v", x)
+	}
+}
+
 // standby is a netmaster whose answers are of a state, but for its status.
 type standby struct{ *webuitest.Netmaster }
 

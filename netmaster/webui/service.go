@@ -27,9 +27,12 @@ type backend struct {
 	Node    string `json:"node,omitempty"`
 	Address string `json:"address"`
 	State   string `json:"state"`
-	// Verdict is allowed or denied; empty if no packet is sent there, for the reason in Why.
+	// Verdict is allowed or denied by policies; empty if no packet is sent there, for the reason in Why.
 	Verdict string `json:"verdict,omitempty"`
 	Why     string `json:"why,omitempty"`
+	// Caveat and Unproved are those of the way to the endpoint.
+	Caveat   string `json:"caveat,omitempty"`
+	Unproved bool   `json:"unproved,omitempty"`
 	// Share is the endpoint's share of new connections, as slots of all slots.
 	Share string `json:"share,omitempty"`
 }
@@ -37,7 +40,7 @@ type backend struct {
 // maxBackends limits the listed endpoints of a port.
 const maxBackends = 200
 
-func portsOf(s *inspect.ServiceWay) (out []servicePort) {
+func portsOf(s *inspect.ServiceWay, ways []inspect.Way) (out []servicePort) {
 	for i := range s.Ports {
 		in := &s.Ports[i]
 		p := servicePort{
@@ -50,7 +53,7 @@ func portsOf(s *inspect.ServiceWay) (out []servicePort) {
 		}
 		shares := sharesOf(in.Traces)
 		for j := range in.Backends {
-			p.Backends = append(p.Backends, backendOf(&in.Backends[j], shares))
+			p.Backends = append(p.Backends, backendOf(&in.Backends[j], ways, shares))
 		}
 		if n := len(p.Backends) - maxBackends; n > 0 {
 			p.Backends, p.More = p.Backends[:maxBackends], n
@@ -66,7 +69,7 @@ func portsOf(s *inspect.ServiceWay) (out []servicePort) {
 	return out
 }
 
-func backendOf(in *inspect.Backend, shares map[netip.AddrPort]string) backend {
+func backendOf(in *inspect.Backend, ways []inspect.Way, shares map[netip.AddrPort]string) backend {
 	address := netip.AddrPortFrom(in.Address, in.Port)
 	out := backend{
 		Name:    in.Pod,
@@ -75,6 +78,9 @@ func backendOf(in *inspect.Backend, shares map[netip.AddrPort]string) backend {
 		State:   in.State,
 		Why:     in.Unused,
 		Share:   shares[address],
+	}
+	if in.Way >= 0 {
+		out.Caveat, out.Unproved = strings.Join(ways[in.Way].Caveats(), "; "), ways[in.Way].Unproved
 	}
 	switch {
 	case in.Way >= 0 && in.Allowed:

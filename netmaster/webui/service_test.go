@@ -6,15 +6,19 @@ import (
 	"testing"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
+	"github.com/flowkeep/flowkeep/policydb/explain"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
 // TestExplainedOf_Service: a Service is shown as its ports, with the verdict and the share of each endpoint.
 func TestExplainedOf_Service(t *testing.T) {
 	endpoint := netip.MustParseAddrPort("10.0.0.2:5432")
+	ways := make([]inspect.Way, 2)
+	ways[0].To, ways[0].Unproved = explain.End{Kind: explain.Pod, Pods: []string{"shop/db"}}, true
+	ways[0].Egress.Allowed, ways[0].Ingress.Allowed, ways[0].Allowed = true, true, true
 	backends := []inspect.Backend{
 		{Pod: "shop/db", Node: "node1", Address: endpoint.Addr(), Port: 5432, State: "ready", Allowed: true},
-		{Address: netip.MustParseAddr("10.0.0.3"), Port: 5432, State: "ready"},
+		{Address: netip.MustParseAddr("10.0.0.3"), Port: 5432, State: "ready", Way: 1},
 		{Address: netip.MustParseAddr("10.0.0.4"), Port: 5432, State: "not ready", Unused: "gets no packets", Way: -1},
 		{Address: netip.MustParseAddr("fd00::4"), Port: 5432, State: "ready", Way: -1},
 	}
@@ -28,7 +32,7 @@ func TestExplainedOf_Service(t *testing.T) {
 	}
 	one := trace
 	one.Endpoint = endpoint
-	x := inspect.Explained{Service: &inspect.ServiceWay{
+	x := inspect.Explained{Ways: ways, Service: &inspect.ServiceWay{
 		Namespace: "shop",
 		Name:      "db",
 		Ports: []inspect.ServicePort{{
@@ -50,7 +54,8 @@ func TestExplainedOf_Service(t *testing.T) {
 		t.Fatalf("%+v", got)
 	}
 	for i, want := range []backend{
-		{Name: "shop/db", Node: "node1", Address: "10.0.0.2:5432", State: "ready", Verdict: "allowed", Share: "3/4"},
+		{Name: "shop/db", Node: "node1", Address: "10.0.0.2:5432", State: "ready", Verdict: "allowed", Share: "3/4",
+			Caveat: "not proved", Unproved: true},
 		{Address: "10.0.0.3:5432", State: "ready", Verdict: "denied", Share: "1/4"},
 		{Address: "10.0.0.4:5432", State: "not ready", Why: "gets no packets"},
 		{Address: "[fd00::4]:5432", State: "ready", Why: "not of a family that the source has"},

@@ -58,6 +58,28 @@ func TestExplanationOfACell(t *testing.T) {
 	}
 }
 
+// A pod that Flowkeep did not attach is named wherever its policies are shown.
+func TestPodNotAttached(t *testing.T) {
+	n := webuitest.Shop()
+	n.SetUnattached(webuitest.Pod("shop", "db", 4, "app", "db"))
+	v := look(t, n, "#policies?policy=shop/db")
+	v.Shows(`.list tr[data-id="shop/db"] .badge.bad`, "partial on 1 of 3 nodes")
+	v.Shows(".policy", "shop/db is not wired by Flowkeep, and the policy is not enforced there")
+	v.Until(`!document.querySelector('.list tr[data-id="shop/api"]').innerText.includes("partial")`)
+	open(v, "#graph")
+	v.Shows("#graph-note", "their side of each cell is not enforced: shop/db")
+	open(v, "#matrix")
+	v.Shows("#matrix-note", "Not wired by Flowkeep, their side of each cell is not enforced: shop/db")
+	v.Click(`[aria-label^="outside/intruder to shop/db: nothing"]`)
+	v.Shows("#panel .verdict.bad", "policies deny it; shop/db is not wired by Flowkeep, its side is not enforced")
+	v.Shows("#panel", "not enforced, denied: shop/db is isolated by shop/db")
+	n.SetUnattached()
+	v.Shows("#panel .verdict.bad", "policies deny it; not proved")
+	v.Until(`!document.getElementById("matrix-note").innerText.includes("wired")`)
+	v.Click(`[data-keep="prove"]`)
+	v.Shows("#panel .verdict.bad", "✗ denied")
+}
+
 // Addresses outside of the cluster are ends like pods.
 func TestOutside(t *testing.T) {
 	n := webuitest.Shop()

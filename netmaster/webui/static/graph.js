@@ -3,7 +3,7 @@
 import { h, plural, replace, s } from './dom.js';
 import { ends } from './filter.js';
 import { box, heightOf, layout, path } from './layout.js';
-import { emptyText, nobody } from './matrix.js';
+import { emptyText, nobody, notEnforced } from './matrix.js';
 import { modelOf, mostEdges } from './model.js';
 import { endsOf, nameOf, target } from './signs.js';
 
@@ -29,7 +29,7 @@ export function create(app) {
       replace(note, m.data ? nobody(app, m) : emptyText(app, m));
       return;
     }
-    const key = [m.data.revision, m.key, app.state.ns, app.state.q].join('\n');
+    const key = [m.data.revision, m.version, m.key, app.state.ns, app.state.q].join('\n');
     if (key !== drawnFor) {
       const again = drawnFor && drawnFor.split('\n').slice(1).join() === key.split('\n').slice(1).join();
       drawnFor = key;
@@ -49,7 +49,8 @@ export function create(app) {
     replace(note, 'An arrow ends at what its source may open. What every pod may that may send at all is marked “everyone”, without arrows.',
       model.grouped && ` There are too many groups to draw: each box is a namespace; choose one to see into it.`,
       few.length < edges.length && ` Drawn are ${few.length} of ${edges.length} arrows: filter to see the others.`,
-      m.data.uneven?.length && ` IPv4 and IPv6 differ for ${plural(m.data.uneven.length, 'pair')}: either is drawn.`);
+      m.data.uneven?.length && ` IPv4 and IPv6 differ for ${plural(m.data.uneven.length, 'pair')}: either is drawn.`,
+      m.data.notEnforced?.length && ` ${notEnforced(m.data)}.`);
     boxes = nodes.map((n, i) => nodeBox(n, i));
     replace(drawing,
       s('defs', {}, ['all', 'some', 'lit'].map((kind) => s('marker', { id: `tip-${kind}`, class: kind, viewBox: '0 0 8 8', refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: 'auto' }, s('path', { d: 'M0 0L8 4L0 8z' })))),

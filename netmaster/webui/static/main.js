@@ -147,13 +147,13 @@ function renderHealth() {
 function loadMatrix() {
   const m = app.matrix;
   const key = JSON.stringify([app.state.port, app.state.outside, m.tooMany ? app.state.ns : '']);
-  const revision = app.overview?.status.revision;
-  const stale = m.data && m.data.revision !== revision && Date.now() - m.at > 5 * m.took;
+  const revision = app.overview?.status.revision, version = overview.versionOf(app.overview);
+  const stale = m.data && (m.data.revision !== revision || m.version !== version) && Date.now() - m.at > 5 * m.took;
   if (!app.overview || m.loading || (m.key === key && !stale && (m.data || m.error) && !(m.error && (m.failedAt !== revision || Date.now() - m.at > 2 * pause)))) return m;
   m.loading = true;
   const began = Date.now();
   fetchMatrix(m).then((data) => Object.assign(m, { data, error: null, searched: index(data), signs: signsOf(data.values, data.port) }), (error) => Object.assign(m, { error, data: m.key === key ? m.data : null, failedAt: revision }))
-    .finally(() => { Object.assign(m, { loading: false, key, took: Date.now() - began, at: Date.now() }); namesOf(m.data); render(); });
+    .finally(() => { Object.assign(m, { loading: false, key, version, took: Date.now() - began, at: Date.now() }); namesOf(m.data); render(); });
   return m;
 }
 

@@ -224,10 +224,17 @@ export function nobody(app, m) {
   return 'Nothing matches the filter.';
 }
 
+// notEnforced names the pods that Flowkeep did not attach.
+export function notEnforced({ notEnforced: pods }) {
+  const most = 10;
+  return `Not wired by Flowkeep, their side of each cell is not enforced: ${pods.slice(0, most).join(', ')}${pods.length > most ? ` and ${pods.length - most} more` : ''}`;
+}
+
 export function noteText(app, m, shown) {
   const parts = [`Revision ${m.data.revision}.`, m.data.port ? ` ■ means ${m.data.port} is allowed.` : ' A cell tells what is allowed.', ' Pods that no policy can tell apart are one row.'];
   if (m.data.uneven?.length) parts.push(` ${plural(m.data.uneven.length, 'cell')} with ≠: IPv4 and IPv6 differ, either is counted.`);
   if (m.data.apart?.length) parts.push(` No ends of their own (hostNetwork, finished, without an address): ${plural(m.data.apart.length, 'pod')}.`);
+  if (m.data.notEnforced?.length) parts.push(h('strong', {}, ` ${notEnforced(m.data)}.`));
   if (!m.data.labels) parts.push(' There are too many pods to search all of their labels: those that policies name are searched.');
   return parts;
 }

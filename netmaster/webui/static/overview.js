@@ -37,6 +37,9 @@ function problems(list, help = []) {
   return h('section', { class: 'problems', 'aria-label': 'Problems' }, h('h2', {}, plural(list.length, 'problem')), h('ul', {}, list.slice(0, mostProblems).map((p, i) => h('li', {}, p, helpLink(help[i]))), list.length > mostProblems && h('li', {}, `and ${list.length - mostProblems} more: netctl status lists all`)));
 }
 
+// versionOf changes with all that policies, matrices and explanations depend on; undefined: nothing is known yet.
+export const versionOf = (overview) => (overview ? `${overview.status.revision} ${overview.status.notEnforced ?? 0}` : undefined);
+
 // stateOf is how far a node is, in a word, and why.
 export function stateOf(n) {
   if (n.refused) return ['bad', 'refused', n.refused];

@@ -4,6 +4,7 @@ import { ask } from './api.js';
 import { byID, h, helpLink, plural, replace } from './dom.js';
 import { ends } from './filter.js';
 import { relations } from './graph.js';
+import { versionOf } from './overview.js';
 import { portOf } from './state.js';
 import { splitTarget, target } from './signs.js';
 
@@ -13,7 +14,7 @@ export function update(app) {
   const { from, to, at, view } = app.state;
   const panel = byID('panel');
   const pair = from && to, box = at && view === 'graph';
-  const revision = pair || box ? app.overview?.status.revision : '';
+  const revision = pair || box ? versionOf(app.overview) : '';
   const key = pair ? `pair ${from} ${to}` : box ? `box ${at} ${app.state.ns} ${app.state.q} ${app.matrix.data?.revision} ${app.matrix.key}` : '';
   if (!key) {
     if (!panel.hidden) hide(panel);
@@ -117,19 +118,20 @@ function explanation(app, x) {
 // servicePort is the picture of a port: its endpoints, and the verdict on each.
 function servicePort(p) {
   const line = (b) => h('tr', {}, h('th', { scope: 'row' }, b.name || b.address, h('span', { class: 'why' }, b.name ? b.address : '', b.node ? ` on ${b.node}` : '')),
-    h('td', {}, b.state), h('td', { class: 'number' }, b.share ?? ''), h('td', {}, b.verdict ? verdict(b.verdict === 'allowed') : h('span', { class: 'dim' }, b.why)));
+    h('td', {}, b.state), h('td', { class: 'number' }, b.share ?? ''), h('td', {}, b.verdict ? verdict({ ...b, allowed: b.verdict === 'allowed' }) : h('span', { class: 'dim' }, b.why)));
   return h('section', { class: 'side' }, h('h4', {}, p.title), p.refused && h('p', { class: 'denied' }, p.refused),
     p.backends.length > 0 && h('div', { class: 'scroll' }, h('table', { class: 'list' }, h('thead', {}, h('tr', {}, ['Endpoint', 'State', 'Share', 'Verdict'].map((t) => h('th', { scope: 'col' }, t)))), h('tbody', {}, p.backends.map(line)))),
     p.more > 0 && h('p', { class: 'dim' }, `and ${plural(p.more, 'more endpoint')}`), (p.led ?? []).map((l) => h('p', { class: 'why' }, l)));
 }
 
-const verdict = (allowed) => h('span', { class: `verdict ${allowed ? 'good' : 'bad'}` }, allowed ? '✓ allowed' : '✗ denied');
-
-/** The verdict of policies that is no fact, with the reason. */
-const doubtful = (w) => h('span', { class: 'verdict bad' }, `policies ${w.allowed ? 'allow' : 'deny'} it; ${w.caveat}:`);
+// verdict is that of policies, with the reason if it is no fact.
+function verdict({ allowed, caveat, unproved }) {
+  if (!caveat) return h('span', { class: `verdict ${allowed ? 'good' : 'bad'}` }, allowed ? '✓ allowed' : '✗ denied');
+  return h('span', { class: `verdict ${allowed && unproved ? 'good' : 'bad'}` }, `policies ${allowed ? 'allow' : 'deny'} it; ${caveat}`);
+}
 
 function wayText(app, w) {
-  const title = h('h3', {}, w.caveat ? doubtful(w) : verdict(w.allowed), ` ${w.packet} `, h('span', { class: 'dim' }, `IPv${w.family}`));
+  const title = h('h3', {}, verdict(w), ` ${w.packet} `, h('span', { class: 'dim' }, `IPv${w.family}`));
   const ends = h('p', { class: 'dim' }, `${w.from.address}${w.from.node ? ` on ${w.from.node}` : ''} → ${w.to.address}${w.to.node ? ` on ${w.to.node}` : ''}`);
   if (w.asBefore) return h('section', { class: 'way' }, title, ends, h('p', {}, 'for the same reasons'), traces(w));
   return h('section', { class: 'way' }, title, ends,

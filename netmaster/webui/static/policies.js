@@ -3,10 +3,10 @@
 import { ask } from './api.js';
 import { h, helpLink, plural, replace } from './dom.js';
 import { read } from './filter.js';
-import { badge } from './overview.js';
+import { badge, versionOf } from './overview.js';
 import { whatIf } from './whatif.js';
 
-const kinds = { realised: 'good', pending: 'warn', failed: 'bad', away: 'bad' };
+const kinds = { realised: 'good', pending: 'warn', failed: 'bad', away: 'bad', partial: 'bad' };
 const most = 500; // in the list
 
 const template = (namespace) => `apiVersion: networking.k8s.io/v1
@@ -32,8 +32,8 @@ export function create(app) {
   let list = null, error = null, tooMany = null, loading = false, notBefore = 0, loadedFor = '', shownFor = '', listedFor = [], one = null;
 
   function update() {
-    const revision = app.overview?.status.revision;
-    const key = `${revision} ${tooMany ? app.state.ns : ''} ${pendingNow(list) ? Date.now() : ''}`;
+    const revision = versionOf(app.overview);
+    const key = `${revision} ${tooMany ? app.state.ns : ''} ${changing(list) ? Date.now() : ''}`;
     if (revision !== undefined && !loading && key !== loadedFor && !app.away && Date.now() >= notBefore) load(key);
     showList();
     showOne(revision);
@@ -45,7 +45,7 @@ export function create(app) {
       if (tooMany && !app.state.ns) throw tooMany;
       const answer = await ask('policies', { ns: tooMany ? app.state.ns : '' });
       if (JSON.stringify(answer) !== JSON.stringify(list)) list = answer;
-      [error, notBefore] = [null, pendingNow(list) ? Date.now() + 2000 : 0];
+      [error, notBefore] = [null, changing(list) ? Date.now() + 2000 : 0];
     } catch (failed) {
       [error, key, notBefore] = [failed, '', Date.now() + 2000]; // to be asked again
       if (failed.code === 429) [notBefore, tooMany, list] = [tooMany ? notBefore : 0, failed, null];
@@ -98,7 +98,7 @@ export function create(app) {
     }
     detail.hidden = false;
     const fresh = !one || one.id !== id;
-    const key = `${id} ${revision} ${pendingNow(one?.policy && [one.policy]) ? Date.now() : ''}`;
+    const key = `${id} ${revision} ${changing(one?.policy && [one.policy]) ? Date.now() : ''}`;
     if (key === shownFor || (app.away && !fresh)) return;
     shownFor = key;
     if (fresh) {
@@ -113,14 +113,14 @@ export function create(app) {
 
 const kept = ({ ns, q }) => Object.fromEntries(Object.entries({ ns, q }).filter(([, v]) => v));
 const textOf = (p) => [`${p.namespace}/${p.name}`, p.selector].join(' ').toLowerCase();
-const pendingNow = (list) => list?.some((p) => p.nodes.some((n) => n.state === 'pending'));
+const changing = (list) => list?.some((p) => p.nodes.some((n) => n.state === 'pending' || n.state === 'partial'));
 
 const isDryRun = (p) => p.mode === 'dry-run';
 
 // standing sums up the nodes: the worst first.
 function standing(p) {
   const count = (state) => p.nodes.filter((n) => n.state === state).length;
-  for (const state of ['failed', 'away', 'pending']) if (count(state)) return badge(kinds[state], `${state} on ${count(state)} of ${plural(p.nodes.length, 'node')}`);
+  for (const state of ['partial', 'failed', 'away', 'pending']) if (count(state)) return badge(kinds[state], `${state} on ${count(state)} of ${plural(p.nodes.length, 'node')}`);
   return p.nodes.length ? badge('good', `${isDryRun(p) ? 'dry run on' : 'on'} ${plural(p.nodes.length, 'node')}`) : h('span', { class: 'dim' }, 'no node needs it');
 }
 
@@ -167,7 +167,7 @@ function stateTable(p) {
 const mostNodes = 200, mostPeers = 20;
 
 function worst(nodes) {
-  const order = ['failed', 'away', 'pending', 'realised'];
+  const order = ['partial', 'failed', 'away', 'pending', 'realised'];
   return nodes.length <= mostNodes ? nodes : nodes.toSorted((a, b) => order.indexOf(a.state) - order.indexOf(b.state)).slice(0, mostNodes);
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
+	"github.com/flowkeep/flowkeep/netmaster/attachment"
 	"github.com/flowkeep/flowkeep/netmaster/feed"
 	answers "github.com/flowkeep/flowkeep/netmaster/query"
 	"github.com/flowkeep/flowkeep/netmaster/resolve"
@@ -25,6 +26,7 @@ type Netmaster struct {
 	nodes []feed.NodeStatus
 
 	mu        sync.Mutex
+	elsewhere *attachment.Set // pods that Flowkeep did not attach
 	engine    *resolve.Engine
 	questions []string // kinds of queries
 	away      bool
@@ -48,6 +50,7 @@ func New() *Netmaster {
 	behind.Pending = 2
 	return &Netmaster{
 		engine:    resolve.New(1),
+		elsewhere: new(attachment.Set),
 		drops:     map[string][]inspect.DropRecord{},
 		manifests: map[string]string{},
 		nodes: []feed.NodeStatus{
@@ -75,7 +78,12 @@ func (n *Netmaster) Answer(ctx context.Context, q *inspect.Question) (*inspect.A
 		API:      s,
 		Version:  "v1",
 		Problems: func() []string { return []string{"memcached says " + Markup} },
-		Labels:   func() labelcache.Stamp { return labelcache.Stamp{} },
+		Unattached: func() *attachment.Set {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			return n.elsewhere
+		},
+		Labels: func() labelcache.Stamp { return labelcache.Stamp{} },
 	}).Answer(ctx, q)
 }
 
@@ -91,6 +99,18 @@ func (n *Netmaster) Apply(b resolve.Batch) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.engine.Apply(b)
+}
+
+// SetUnattached sets the pods that Flowkeep did not attach.
+func (n *Netmaster) SetUnattached(endpoints ...*policy.Endpoint) {
+	pods := make([]attachment.Pod, 0, len(endpoints))
+	for _, e := range endpoints {
+		p := resolve.UnannouncedPod{Endpoint: e, Selected: true}
+		pods = append(pods, attachment.Pod{UnannouncedPod: p, Overdue: true})
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.elsewhere = attachment.NewSet(pods)
 }
 
 // Policies returns the number of policies.
