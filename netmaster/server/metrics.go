@@ -80,8 +80,8 @@ func newMetrics(r prometheus.Registerer) metrics {
 	m.addWatchMetrics(name)
 	m.notEnforced = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: name("pods_not_enforced"),
-		Help: "Running pods that policies select and that Flowkeep did not attach: no policy is enforced there; 0 on a " +
-			"standby.",
+		Help: "Running pods that enforced policies select and that Flowkeep did not attach: no policy is enforced there; 0 on " +
+			"a standby.",
 	})
 	m.boundMetrics = newBoundMetrics(r)
 	if r != nil {
