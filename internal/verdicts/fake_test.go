@@ -117,7 +117,7 @@ func (b *bridge) send(p fake.Packet) (bool, *fake.Result) {
 func (b *bridge) expect(p fake.Packet, want bool, why any) {
 	b.t.Helper()
 	if got, r := b.send(p); got != want {
-		b.t.Errorf("%s: passes %v, want %v (%+v)\n%s", &p, got, want, why, r)
+		b.t.Errorf("%s%s: passes %v, want %v (%+v)\n%s", leak(!want), &p, got, want, why, r)
 	}
 }
 

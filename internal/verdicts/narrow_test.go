@@ -69,7 +69,7 @@ func TestRevocationsWithNarrowerMasks(t *testing.T) {
 				sw.settle(t)
 				stop()
 				if got := b.passed(t, packets); got != 0 {
-					t.Fatalf("%d of %d packets passed that were sent after the purge", got, packets)
+					t.Fatalf("LEAK %d of %d packets passed that were sent after the purge", got, packets)
 				}
 			}
 		})

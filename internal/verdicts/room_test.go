@@ -115,6 +115,7 @@ func (s *realSwitch) comesOut(t testing.TB, in uint32, p fake.Packet, limit time
 			if a.number == number {
 				return true
 			}
+			s.expectDropped(t, a)
 		case <-late:
 			return false
 		}

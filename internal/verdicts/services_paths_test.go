@@ -222,7 +222,7 @@ func TestKernelDatapathServicesOverSCTP(t *testing.T) {
 			}
 			err := s.associates(0, at(vip(f, 7), 80), pod, wait)
 			if denied := pod != 0; (err != nil) != denied {
-				t.Errorf("IPv%d: egress does not allow pod %d: %v", f, pod, err)
+				t.Errorf("%sIPv%d: egress does not allow pod %d: %v", leak(denied), f, pod, err)
 			}
 			s.compiler.Apply(policy.NodeUpdate{Rules: []policy.RuleChange{{Key: deny.Key}}})
 			s.commit()

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -328,7 +329,8 @@ func (s *serviceSwitch) blocked(pod int, to netip.AddrPort, why string) {
 		got, _, err := s.get(pod, network, to, noService)
 		var timeout net.Error
 		if !errors.As(err, &timeout) || !timeout.Timeout() {
-			s.Errorf("%s: pod %d to %s by %s: answered by pod %d: %v", why, pod, to, network, got, err)
+			answered := err == nil || errors.Is(err, syscall.ECONNREFUSED)
+			s.Errorf("%s%s: pod %d to %s by %s: answered by pod %d: %v", leak(answered), why, pod, to, network, got, err)
 		}
 	}
 }

@@ -142,7 +142,7 @@ func TestServices_OneSourcePortObeysPolicies(t *testing.T) {
 	for i := range 4 {
 		c := clients[i%2]
 		if got, _, err := s.ask(c, []byte("x"), noService); err == nil {
-			t.Errorf("pod %d responds to %s", got, c.RemoteAddr())
+			t.Errorf("LEAK pod %d responds to %s", got, c.RemoteAddr())
 		}
 	}
 }

@@ -179,10 +179,10 @@ func TestServices_LiveConnectionsObeyPolicies(t *testing.T) {
 		s.policies(deny)
 		before := s.sentBy("p1")
 		if got, _, err := s.ask(c, []byte("x"), noService); err == nil {
-			t.Errorf("%s: pod %d responds to a client that a policy denies", network, got)
+			t.Errorf("LEAK %s: pod %d responds to a client that a policy denies", network, got)
 		}
 		if after := s.sentBy("p1"); after != before {
-			t.Errorf("%s: the pod got packets that a policy denies: %s, before %s", network, after, before)
+			t.Errorf("LEAK %s: the pod got packets that a policy denies: %s, before %s", network, after, before)
 		}
 		s.compiler.Apply(policy.NodeUpdate{Rules: []policy.RuleChange{{Key: deny.Key}}})
 		s.commit()
@@ -327,7 +327,7 @@ func TestServices_LargeDatagrams(t *testing.T) {
 	c, err := s.dial(0, "udp", at(vip(service.IPv4, 7), 80), serviceWait)
 	must(t, err)
 	if got, _, err := s.ask(c, request, noService); err == nil {
-		t.Errorf("pod %d responds to a datagram that policies deny", got)
+		t.Errorf("LEAK pod %d responds to a datagram that policies deny", got)
 	}
 }
 

@@ -100,7 +100,7 @@ func TestKernelDatapathServicesByTunnel(t *testing.T) {
 		s.blocked(0, at(vip(f, 7), 80), "egress does not allow the endpoint")
 	}
 	if after := s.sentBy("tun"); after != before {
-		t.Errorf("packets sent by the tunnel that policies deny: %s, before %s", after, before)
+		t.Errorf("LEAK packets sent by the tunnel that policies deny: %s, before %s", after, before)
 	}
 	s.compiler.Apply(policy.NodeUpdate{Rules: []policy.RuleChange{{Key: allow(policy.Egress, 0, 2).Key}}})
 	s.putAt(9, nil, endpoint...)

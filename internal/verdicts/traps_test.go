@@ -300,7 +300,7 @@ func (b *bridge) secondPassTo(p fake.Packet, out uint32) {
 	b.t.Helper()
 	p.EthSrc = config.Gateway.MAC
 	if r := b.inject(gatewayPort, p); len(r.Outputs) > 0 != (out != 0) || out != 0 && !r.Left(out) {
-		b.t.Errorf("%s: want it out by %d:\n%s", &p, out, r)
+		b.t.Errorf("%s%s: want it out by %d:\n%s", leak(out == 0), &p, out, r)
 	}
 }
 
