@@ -28,9 +28,6 @@ type way struct {
 	to    netip.AddrPort
 }
 
-// drain is for how long after the end what is in a socket's queue already may still be taken out of it.
-const drain = 200 * time.Millisecond
-
 // arrivalsCommand counts what comes in along ways until SIGTERM. Unlike an answer, a packet is counted though nobody answers it, or the answer is denied.
 func arrivalsCommand(args []string) error {
 	flags := flag.NewFlagSet("arrivals", flag.ContinueOnError)
@@ -119,34 +116,13 @@ func (w way) socket(device string) (int, error) {
 }
 
 func (a *Arrival) count(fd int, stop <-chan struct{}) error {
-	buf := make([]byte, snapped)
-	var end time.Time
-	for {
-		_, from, err := syscall.Recvfrom(fd, buf, 0)
-		link, _ := from.(*syscall.SockaddrLinklayer)
+	return takeAll(fd, make([]byte, snapped), stop, func([]byte) {
 		now := time.Now()
-		idle := errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.EINTR)
-		switch {
-		case idle:
-		case err != nil:
-			return fmt.Errorf("take a packet: %w", err)
-		case link != nil && link.Pkttype != syscall.PACKET_OUTGOING:
-			if a.Packets++; a.Packets == 1 {
-				a.First = now
-			}
-			a.Last = now
+		if a.Packets++; a.Packets == 1 {
+			a.First = now
 		}
-		select {
-		case <-stop:
-			if end.IsZero() {
-				end = now.Add(drain)
-			}
-		default:
-		}
-		if !end.IsZero() && (idle || now.After(end)) {
-			return nil
-		}
-	}
+		a.Last = now
+	})
 }
 
 // snapped is how much of a packet is taken: that there was one is enough.

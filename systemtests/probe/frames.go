@@ -82,30 +82,45 @@ func hearCommand(args []string) error {
 	return hear(fd, token, stop, func(frame []byte) { fmt.Println(hex.EncodeToString(frame)) })
 }
 
-// hear calls found for each frame that comes in and holds the token, until stop is closed, and then for what is in the
-// socket's queue: on a busy machine this process may not have had a processor before.
+// hear calls found for each frame that comes in and contains the token; see takeAll. On a busy machine this process may
+// not have had a processor before stop was closed.
 func hear(fd int, token []byte, stop <-chan struct{}, found func(frame []byte)) error {
 	wait := syscall.NsecToTimeval((50 * time.Millisecond).Nanoseconds())
 	if err := syscall.SetsockoptTimeval(fd, syscall.SOL_SOCKET, syscall.SO_RCVTIMEO, &wait); err != nil {
 		return fmt.Errorf("time-out of a packet socket: %w", err)
 	}
-	buf := make([]byte, 1<<16)
-	var end time.Time
+	return takeAll(fd, make([]byte, 1<<16), stop, func(frame []byte) {
+		if bytes.Contains(frame, token) {
+			found(frame)
+		}
+	})
+}
+
+// maxDrain is how long takeAll reads a queue that does not become empty.
+const maxDrain = 10 * time.Second
+
+// takeAll calls took for each packet that comes in at a packet socket, until stop is closed, and then for those in the
+// socket's queue. The socket has a time-out for receiving, after which takeAll looks at stop.
+func takeAll(fd int, buf []byte, stop <-chan struct{}, took func(packet []byte)) error {
+	flags, end := 0, time.Time{}
 	for {
-		n, from, err := syscall.Recvfrom(fd, buf, 0)
+		n, from, err := syscall.Recvfrom(fd, buf, flags)
 		link, _ := from.(*syscall.SockaddrLinklayer)
-		idle := errors.Is(err, syscall.EAGAIN)
 		switch {
-		case idle, errors.Is(err, syscall.EINTR):
+		case errors.Is(err, syscall.EINTR):
+		case errors.Is(err, syscall.EAGAIN):
+			if flags != 0 {
+				return nil // the queue is empty after the end
+			}
 		case err != nil:
-			return fmt.Errorf("take a frame: %w", err)
-		case link.Pkttype != syscall.PACKET_OUTGOING && bytes.Contains(buf[:n], token):
-			found(buf[:n])
+			return fmt.Errorf("take a packet: %w", err)
+		case link != nil && link.Pkttype != syscall.PACKET_OUTGOING:
+			took(buf[:n])
 		}
-		if end.IsZero() && isClosed(stop) {
-			end = time.Now().Add(drain)
-		}
-		if !end.IsZero() && (idle || time.Now().After(end)) {
+		switch {
+		case flags == 0 && isClosed(stop):
+			flags, end = syscall.MSG_DONTWAIT, time.Now().Add(maxDrain)
+		case flags != 0 && time.Now().After(end):
 			return nil
 		}
 	}

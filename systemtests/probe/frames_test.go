@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestHear_QueuedFrames: what the kernel has taken before the end is printed, though nobody had read it.
+// TestHear_QueuedFrames: frames in the queue of the socket are printed after the end.
 func TestHear_QueuedFrames(t *testing.T) {
 	fd, _, err := linkSocket("lo")
 	if errors.Is(err, syscall.EPERM) {
