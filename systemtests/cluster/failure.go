@@ -8,8 +8,9 @@ import (
 
 // The first word of a failure's line names its kind; docs/testing.md has the rules.
 const (
-	// Leak: a denied packet passed after its change was reported in force, or while nothing was changed; a revoked
-	// connection lived for LeakAfter; or data was lost. It fails the gate at any slowness, and the test is not repeated.
+	// Leak: a denied packet passed after its change was reported in force, or while nothing was changed; a denied way that
+	// was shut opened again; a revoked connection lived for LeakAfter, or until the end of its observation; or data was
+	// lost. It fails the gate at any slowness, and the test is not repeated.
 	Leak = "LEAK"
 	// Lost: an answer of an allowed connection is missing, and the kernel did not count it as dropped.
 	Lost = "LOST"
