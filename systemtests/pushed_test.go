@@ -107,8 +107,8 @@ func TestAServerIsNotHeardAfterTheCut(t *testing.T) {
 	w.arrives(cut)
 	w.policy(ns, "b", `{podSelector: {matchLabels: {app: b}}, ingress: [{from: [{podSelector: {matchLabels: {app: e}}}]}]}`)
 	w.policy(ns, "d", `{podSelector: {matchLabels: {app: d}}, policyTypes: [Egress], egress: [{to: [{podSelector: {matchLabels: {app: c}}}]}]}`)
-	w.settles(w.shut("a", "b", "udp", 80, "no rule"), w.shut("c", "b", "udp", 80, "no rule"), w.shut("d", "e", "udp", 80, "no rule"), w.shut("d", "a", "udp", 80, "no rule"))
 	r := w.revoked(time.Now())
+	w.settles(w.shut("a", "b", "udp", 80, "no rule"), w.shut("c", "b", "udp", 80, "no rule"), w.shut("d", "e", "udp", 80, "no rule"), w.shut("d", "a", "udp", 80, "no rule"))
 	cluster.Undisturbed(w.ctx, cluster.Stretch(ended))
 	w.awaitSilence(r, cluster.Window(time.Second), func(window time.Duration) (alive []string) {
 		before := make([]int64, len(cut))

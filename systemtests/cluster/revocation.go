@@ -14,13 +14,13 @@ const stillPasses = 300 * time.Millisecond
 // not acknowledged less often with time.
 const leakWindow = 4 * time.Second
 
-// A Revocation evaluates connections that a change of policies no longer allows. Not safe for concurrent use.
+// A Revocation is the evaluation of connections that a change of policies no longer allows. Not safe for concurrent use.
 type Revocation struct {
 	Made  time.Time     // when the change was made
 	Limit time.Duration // how long the connections may have packets after it, at slowness 1
 	// Late returns by how much timers of the test were late since a time; nil: none was. See Machine.LateSince.
-	Late func(since time.Time) time.Duration
-	over time.Time // when Expire returned
+	Late    func(since time.Time) time.Duration
+	expired time.Time // when Expire returned
 }
 
 // Expire waits until the connections must have ended: for the limit on this machine, and for as long as the machine
@@ -29,12 +29,13 @@ func (r *Revocation) Expire(ctx context.Context) { r.expire(ctx, Unstalled) }
 
 func (r *Revocation) expire(ctx context.Context, wait func(context.Context, time.Duration)) {
 	wait(ctx, Stretch(r.Limit))
-	r.over = time.Now()
+	r.expired = time.Now()
 }
 
 // Silence calls observe, which observes the connections for a time and returns a line for each that has packets. Such a
 // connection is late. Silence then observes once more, LeakAfter after the change: a connection that still has packets
-// is a leak. It returns a line for each failure.
+// is a leak. It returns a line for each failure. If there is none, it waits for as long as timers were late since Expire
+// returned: Judge takes an answer for the last one of a connection only if it is older than that.
 func (r *Revocation) Silence(window time.Duration, observe func(time.Duration) (alive []string)) (failures []string) {
 	kind := Late
 	if time.Since(r.Made) >= LeakAfter {
@@ -42,6 +43,9 @@ func (r *Revocation) Silence(window time.Duration, observe func(time.Duration) (
 	}
 	for _, line := range observe(window) {
 		failures = append(failures, kind+" "+line)
+	}
+	if len(failures) == 0 {
+		time.Sleep(r.late())
 	}
 	if len(failures) == 0 || kind == Leak {
 		return failures
@@ -55,15 +59,15 @@ func (r *Revocation) Silence(window time.Duration, observe func(time.Duration) (
 
 // Judge returns an error if a stream along a revoked connection got an answer after Expire returned, or LeakAfter
 // after the change, or if it never had an answer. The stream was stopped at a time. A connection that still had packets
-// then is a leak, because nobody knows when it would have ended.
+// then is a leak, because the time of its end is unknown.
 func (r *Revocation) Judge(e Expectation, report Report, stopped time.Time) error {
 	last := report.LastAnswer
 	switch after := last.Sub(r.Made); {
 	case report.Received == 0:
 		return fmt.Errorf("%s %v: was never answered; asked %d times", Lost, e, report.Sent)
-	case after >= LeakAfter, last.After(r.over) && r.livedAt(stopped, last):
+	case after >= LeakAfter, last.After(r.expired) && r.livedAt(stopped, last):
 		return errors.New(r.outlived(Leak, e, report))
-	case last.After(r.over):
+	case last.After(r.expired):
 		return errors.New(r.outlived(Late, e, report))
 	}
 	return nil
@@ -71,11 +75,15 @@ func (r *Revocation) Judge(e Expectation, report Report, stopped time.Time) erro
 
 // livedAt reports whether a connection with that last packet may have lived when its observation was stopped.
 func (r *Revocation) livedAt(stopped, last time.Time) bool {
-	age := Window(stillPasses)
-	if r.Late != nil {
-		age += r.Late(r.over)
+	return last.After(stopped.Add(-Window(stillPasses) - r.late()))
+}
+
+// late returns by how much timers of the test were late since Expire returned.
+func (r *Revocation) late() time.Duration {
+	if r.Late == nil {
+		return 0
 	}
-	return last.After(stopped.Add(-age))
+	return r.Late(r.expired)
 }
 
 func (r *Revocation) outlived(kind string, e Expectation, report Report) string {
@@ -95,6 +103,6 @@ func (r *Revocation) Timing(reports []Report) Timing {
 		What:  "the last answer after a revocation",
 		Took:  last.Sub(r.Made),
 		Limit: r.Limit,
-		Late:  max(0, r.over.Sub(r.Made)-Stretch(r.Limit)),
+		Late:  max(0, r.expired.Sub(r.Made)-Stretch(r.Limit)),
 	}
 }

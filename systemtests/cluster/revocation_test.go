@@ -206,7 +206,8 @@ func TestRevocation_KindsOfFailures(t *testing.T) {
 		"client alone, until the end":         {"1", time.Hour, false, 0, 0, "LEAK"},
 		"client alone, slowness 3":            {"3", 3100 * ms, false, 0, 0, "LATE"},
 		"client alone, slowness 3, the end":   {"3", time.Hour, false, 0, 0, "LEAK"},
-		"client alone, late before the end":   {"1", 1200 * ms, false, 0, 400 * ms, "LEAK"},
+		"client alone, timers were late":      {"1", 1200 * ms, false, 0, 400 * ms, "LATE"},
+		"timers were late, until the end":     {"1", time.Hour, false, 0, 400 * ms, "LEAK"},
 	} {
 		for _, proto := range []string{"tcp", "udp"} {
 			t.Run(name+", "+proto, func(t *testing.T) {
@@ -226,7 +227,7 @@ func TestRevocation_KindsOfFailures(t *testing.T) {
 func TestRevocation_Timing(t *testing.T) {
 	t.Setenv("FLOWKEEP_SLOW", "3")
 	made := time.Now()
-	r := Revocation{Made: made, Limit: time.Second, over: made.Add(3500 * time.Millisecond)}
+	r := Revocation{Made: made, Limit: time.Second, expired: made.Add(3500 * time.Millisecond)}
 	got := r.Timing([]Report{{LastAnswer: made.Add(time.Second)}, {LastAnswer: made.Add(2 * time.Second)}, {}})
 	if got.Took != 2*time.Second || got.Limit != time.Second || got.Late != 500*time.Millisecond {
 		t.Errorf("%+v", got)
