@@ -49,7 +49,10 @@ func (w *world) listen(ways []cluster.Expectation) (stop func() map[int]cluster.
 		came := map[int]cluster.Arrival{}
 		for netns, stop := range stops {
 			counts, err := stop()
-			w.must(err)
+			if err != nil {
+				w.Error(err) // the other servers' counts are read all the same
+				continue
+			}
 			for n, i := range places[netns] {
 				came[i] = counts[n]
 			}

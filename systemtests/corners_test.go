@@ -47,7 +47,7 @@ func (w *world) heard(at cluster.Pod, token []byte, send func()) [][]byte {
 	return w.heardAll(at, token, send, nil)
 }
 
-// heardAll is heard, and waits for allowed frames until they are complete; see cluster.Observe.
+// heardAll returns frames as heard does, and waits for allowed ones until they are complete; see cluster.Observe.
 func (w *world) heardAll(at cluster.Pod, token []byte, send func(), complete func([][]byte) bool) [][]byte {
 	w.Helper()
 	return w.heardOn(at.NetNS, "eth0", token, send, complete)

@@ -174,11 +174,28 @@ func (d *disturbed) observe(allowed []cluster.Expectation, during func() time.Du
 	unheard, stopFrames := d.unheard(d.denied, "policies deny it"), d.frames.sent(d.world)
 	ways := slices.Concat(allowed, d.denied)
 	streams := d.streamsAt(100, ways)
-	began := time.Now()
-	limit := maxOutage + during()
-	end := time.Now()
-	var longest cluster.Expectation
-	for i, r := range d.stop(streams) {
+	began, limit := time.Now(), maxOutage
+	defer func() { // also when during ends the test: it reports the denied packets that passed before
+		d.Helper()
+		end := time.Now()
+		var longest cluster.Expectation
+		if outage, longest = d.outageOf(ways, d.stop(streams), end); longest.Open {
+			d.within(limit, outage, began, "%v without a response", longest)
+		}
+		unheard()
+		d.judgeFrames(stopFrames())
+	}()
+	limit += during()
+	return 0 // the deferred function sets it
+}
+
+// outageOf fails the test for a denied way that was answered and an allowed one that never was. It returns the allowed way
+// that had no response for the longest time until end, and that time.
+func (d *disturbed) outageOf(ways []cluster.Expectation, reports []cluster.Report, end time.Time) (
+	outage time.Duration, longest cluster.Expectation,
+) {
+	d.Helper()
+	for i, r := range reports {
 		e := ways[i]
 		switch gap := max(time.Duration(r.LongestGapMillis)*time.Millisecond, end.Sub(r.LastAnswer)); {
 		case !e.Open && r.Received > 0:
@@ -190,12 +207,7 @@ func (d *disturbed) observe(allowed []cluster.Expectation, during func() time.Du
 			outage, longest = gap, e
 		}
 	}
-	if len(allowed) > 0 {
-		d.within(limit, outage, began, "%v without a response", longest)
-	}
-	unheard()
-	d.judgeFrames(stopFrames())
-	return outage
+	return outage, longest
 }
 
 // TestHostDisturbances changes host objects of node1, each kind of them, while probes run. No denied packet passes, with

@@ -48,7 +48,7 @@ func (c *Cluster) SendFramesOn(ctx context.Context, netns, device string, pause 
 	return err
 }
 
-// A Hearing is a process that takes the frames on a link that hold a token.
+// A Hearing is a process that takes the frames of a link that contain a token.
 type Hearing struct {
 	cmd *exec.Cmd
 	end chan error // gets the error of reading, nil at the end of the output
@@ -106,15 +106,13 @@ func (h *Hearing) Frames() [][]byte {
 	return slices.Clone(h.frames)
 }
 
-// Stop ends the process and returns all frames.
+// Stop ends the process and returns all frames, those that were read beside an error too.
 func (h *Hearing) Stop() ([][]byte, error) {
 	if err := h.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		return nil, err
+		return h.Frames(), err
 	}
-	if err := <-h.end; err != nil {
-		return nil, err
-	}
-	return h.Frames(), h.cmd.Wait()
+	err := <-h.end
+	return h.Frames(), errors.Join(err, h.cmd.Wait())
 }
 
 // framesLimit is how long an allowed packet may take, at slowness 1. A switch that a busy machine keeps waiting may have
@@ -122,7 +120,8 @@ func (h *Hearing) Stop() ([][]byte, error) {
 const framesLimit = 5 * time.Second
 
 // Observe returns when window has passed undisturbed, in which a denied packet would come, and all allowed packets have
-// come. Complete reports the latter; nil: none is allowed. Observe waits for them for up to 5 s × Slowness more.
+// come. It waits for the allowed ones for up to 5 s × Slowness more. Complete reports whether they have come; nil: none
+// is allowed.
 func Observe(ctx context.Context, window time.Duration, complete func() bool) {
 	Undisturbed(ctx, window)
 	_ = Until(ctx, framesLimit, func() error {
