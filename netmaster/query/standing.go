@@ -20,13 +20,17 @@ const neverAcknowledged = math.MaxUint64
 
 // PolicyNodes returns the state of a policy on each node. A node that has acknowledged the revision enough counts as
 // current, even if it lacks later changes. While it is not known which pods are unannounced, no node that needs the
-// policy is current.
+// policy is current. A dry run enforces nothing: unannounced pods do not change its state.
 func PolicyNodes(list []feed.Standing, p *policy.Policy, rules []policy.Key, enough uint64,
 	unannounced *attachment.Set) []inspect.PolicyNode {
+	isDryRun := p != nil && p.DryRun
+	if isDryRun {
+		unannounced = new(attachment.Set)
+	}
 	pods := byNode(unannounced.SelectedBy(p))
 	out := make([]inspect.PolicyNode, 0, len(list))
 	for i := range list {
-		n := policyNode(&list[i], p != nil && p.DryRun, rules, enough)
+		n := policyNode(&list[i], isDryRun, rules, enough)
 		if !unannounced.IsKnown() && n.State == "realised" && !n.Leaving {
 			n.State, n.Reason = "pending", "netmaster has just begun to look which pods this node has announced"
 		}

@@ -53,12 +53,14 @@ func TestPolicyNodes_PodsNotAttached(t *testing.T) {
 		"and it fails": {feed.Standing{NodeStatus: failing}, "a/p@n1!", "partial", "a/p" + partial, "a/p", 0},
 		"away": {feed.Standing{NodeStatus: feed.NodeStatus{Name: "n1"}}, "a/p@n1!", "partial",
 			"; not connected since netmaster started; it enforces what it last had", "a/p", 0},
-		"away, and not for long":  {feed.Standing{NodeStatus: feed.NodeStatus{Name: "n1"}}, "a/p@n1", "away", "not connected", "", 0},
+		"away, and not for long": {feed.Standing{NodeStatus: feed.NodeStatus{Name: "n1"}}, "a/p@n1", "away",
+			"not connected", "", 0},
 		"fails, and not for long": {feed.Standing{NodeStatus: failing}, "a/p@n1", "failed", "", "", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.standing.Needs = true
-			n := PolicyNodes([]feed.Standing{c.standing}, &policy.Policy{Namespace: "a"}, nil, neverAcknowledged, unattached(c.pods))[0]
+			p := &policy.Policy{Namespace: "a"}
+			n := PolicyNodes([]feed.Standing{c.standing}, p, nil, neverAcknowledged, unattached(c.pods))[0]
 			if n.State != c.state || !strings.Contains(n.Reason, c.reason) || (c.reason == "") != (n.Reason == "") {
 				t.Errorf("%s: %s", n.State, n.Reason)
 			}
@@ -84,6 +86,25 @@ func TestPolicyNodes_NotLookedYet(t *testing.T) {
 			list := PolicyNodes([]feed.Standing{c.standing}, &policy.Policy{}, nil, neverAcknowledged, nil)
 			if len(list) != 1 || list[0].State != c.want || (list[0].Reason != "") != (c.want != "realised") {
 				t.Errorf("%+v, want %s", list, c.want)
+			}
+		})
+	}
+}
+
+// A dry run enforces nothing, so it waits for no announcement of pods.
+func TestPolicyNodes_DryRun(t *testing.T) {
+	up := feed.NodeStatus{Name: "n1", Connected: true, DryRuns: true}
+	dry := &policy.Policy{Namespace: "a", DryRun: true}
+	for name, pods := range map[string]*attachment.Set{
+		"not attached":       unattached("a/p@n1! a/q@n2!"),
+		"not announced yet":  unattached("a/p@n1"),
+		"not looked for yet": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			list := []feed.Standing{{NodeStatus: up, Needs: true}}
+			nodes := PolicyNodes(list, dry, nil, neverAcknowledged, pods)
+			if len(nodes) != 1 || nodes[0].State != "realised" || nodes[0].Reason != "" {
+				t.Errorf("%+v", nodes)
 			}
 		})
 	}
