@@ -44,7 +44,7 @@ func (s *Server) endpoints(ctx context.Context, q *inspect.Question) (any, error
 		}
 		for i := range views {
 			e := endpointOf(&views[i])
-			if (e.State == "known" || e.State == "no address") && unattached.Lacks(views[i].Endpoint.ID()) {
+			if isRunningUnannounced(&views[i]) && unattached.Lacks(views[i].Endpoint.ID()) {
 				e.State = "not wired"
 			}
 			out = append(out, e)
@@ -84,6 +84,12 @@ func endpointOf(v *resolve.EndpointView) inspect.Endpoint {
 		Ingress:   v.Ingress,
 		Egress:    v.Egress,
 	}
+}
+
+// isRunningUnannounced reports whether an endpoint may be a pod that Flowkeep did not attach. The set of these pods may
+// be some seconds old.
+func isRunningUnannounced(v *resolve.EndpointView) bool {
+	return !v.Announced && !v.Endpoint.HostNetwork && !v.Endpoint.Finished
 }
 
 func endpointState(v *resolve.EndpointView) string {

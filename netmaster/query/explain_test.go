@@ -276,11 +276,24 @@ func TestMatrix_PodsNotAttached(t *testing.T) {
 
 func TestEndpoints_NotAttached(t *testing.T) {
 	p := twoNodes(t)
-	p.notAttached("shop/api@node2 shop/new@node1")
+	pod := func(name string, address string) *policy.Endpoint {
+		addresses := []netip.Addr{netip.MustParseAddr(address)}
+		return &policy.Endpoint{Namespace: "shop", Name: name, UID: name, Node: "node1", Addresses: addresses}
+	}
+	foreign, wide := pod("foreign", "10.0.7.1"), pod("wide", "10.0.7.2")
+	foreign.NoPeer, wide.LabelsLeftOut = true, 3
+	p.owner.engine.Apply(resolve.Batch{Endpoints: []*policy.Endpoint{foreign, wide}})
+	p.notAttached("shop/api@node2 shop/new@node1 shop/foreign@node1 shop/wide@node1 shopping/twin1@node1 " +
+		"shop/host@node1 shop/done@node1 shop/db@node1") // the last three by a set that is outdated
 	for id, want := range map[string]string{
-		"shop/api":  "not wired",
-		"shop/new":  "not wired",
-		"shop/host": "host network",
+		"shop/api":       "not wired",
+		"shop/new":       "not wired",
+		"shop/foreign":   "not wired",
+		"shop/wide":      "not wired",
+		"shopping/twin1": "not wired",
+		"shop/host":      "host network",
+		"shop/done":      "finished",
+		"shop/db":        "wired",
 	} {
 		list, err := asked[[]inspect.Endpoint](p, inspect.Question{Kind: inspect.AskEndpoints, ID: id})
 		if err != nil || len(list) != 1 || list[0].State != want {
