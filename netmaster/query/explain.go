@@ -242,14 +242,15 @@ func (x *explanation) ofTheNode(way inspect.Way) inspect.Way {
 }
 
 // endOf resolves a pod, node, address or World to an end.
-func endOf(c cluster, infos []policy.NodeInfo, name string) (end, error) {
+func (x *explanation) endOf(c cluster, name string) (end, error) {
+	infos := x.infos
 	if a, err := netip.ParseAddr(name); err == nil {
 		a = a.Unmap()
-		x := end{addresses: []netip.Addr{a}, host: nodeAt(infos, a)}
+		e := end{addresses: []netip.Addr{a}, host: nodeAt(infos, a)}
 		for _, held := range c.WorldOf(a).Endpoints {
-			x.node, x.ports = held.Node, held.Ports
+			e.node, e.ports = held.Node, held.Ports
 		}
-		return x, nil
+		return e, nil
 	}
 	if name == inspect.World {
 		return end{addresses: worldAddrs}, nil
@@ -258,6 +259,9 @@ func endOf(c cluster, infos []policy.NodeInfo, name string) (end, error) {
 		switch {
 		case v.Endpoint.HostNetwork:
 			return end{addresses: addressesOf(infos, v.Node), host: v.Node, ports: v.Endpoint.Ports}, nil
+		case len(v.Addresses) == 0 && x.past == nil && x.s.cfg.Unattached().Lacks(name):
+			return end{}, status.Errorf(codes.FailedPrecondition,
+				"pod %s has no effective address: it is not wired by Flowkeep: %s", name, attachment.Remedy)
 		case len(v.Addresses) == 0:
 			return end{}, status.Errorf(codes.FailedPrecondition, "pod %s has no address (it is %s)", name,
 				endpointState(&v))

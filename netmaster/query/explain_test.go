@@ -203,6 +203,19 @@ func TestExplain_PodNotAttached(t *testing.T) {
 	}
 }
 
+// A pod without an effective address may be one that Flowkeep did not attach.
+func TestExplain_PodNotAttachedWithoutAddress(t *testing.T) {
+	p := twoNodes(t)
+	p.notAttached("shop/new@node1")
+	for _, ends := range [][2]string{{"shop/new", "shop/db:80"}, {"shop/db", "shop/new:80"}} {
+		_, err := explained(t, p, ends[0], ends[1])
+		if status.Code(err) != codes.FailedPrecondition ||
+			!strings.Contains(err.Error(), "shop/new has no effective address: it is not wired by Flowkeep: recreate") {
+			t.Errorf("%v: %v", ends, err)
+		}
+	}
+}
+
 func TestExplain_NodeWithoutProof(t *testing.T) {
 	p := twoNodes(t)
 	for name, c := range map[string]struct {
@@ -266,10 +279,10 @@ func TestProve_MorePacketsThanTraced(t *testing.T) {
 
 func TestMatrix_PodsNotAttached(t *testing.T) {
 	p := twoNodes(t)
-	p.notAttached("shop/db@node1 shopping/bag@node2")
+	p.notAttached("shop/db@node1 shop/new@node1 shopping/bag@node2")
 	question := inspect.Question{Kind: inspect.AskMatrix, Matrix: &explain.Question{Namespaces: []string{"shop"}}}
 	m, err := asked[inspect.Matrix](p, question)
-	if err != nil || !slices.Equal(m.NotEnforced, []string{"shop/db"}) {
+	if err != nil || !slices.Equal(m.NotEnforced, []string{"shop/db", "shop/new"}) {
 		t.Errorf("not enforced: %v, %v", m.NotEnforced, err)
 	}
 }

@@ -51,19 +51,23 @@ func (s *Server) matrix(ctx context.Context, q *inspect.Question) (any, error) {
 			inspect.MostGroups,
 		)
 	}
-	out.NotEnforced = notEnforced(out.Groups, s.cfg.Unattached())
+	out.NotEnforced = notEnforced(&out.Matrix, s.cfg.Unattached())
 	return out, nil
 }
 
-// notEnforced returns the pods of groups that policies select and that Flowkeep did not attach, sorted.
-func notEnforced(groups []explain.Group, pods *attachment.Set) (ids []string) {
+// notEnforced returns the pods of a matrix that policies select and that Flowkeep did not attach, sorted. Those
+// without an effective address are in no group.
+func notEnforced(m *explain.Matrix, pods *attachment.Set) (ids []string) {
 	unattached := pods.NotEnforced()
 	if len(unattached) == 0 {
 		return nil
 	}
 	shown := map[string]struct{}{}
-	for i := range groups {
-		for _, id := range groups[i].Pods {
+	for _, id := range m.Apart {
+		shown[id] = struct{}{}
+	}
+	for i := range m.Groups {
+		for _, id := range m.Groups[i].Pods {
 			shown[id] = struct{}{}
 		}
 	}

@@ -101,8 +101,8 @@ func (x *explanation) target(ctx context.Context) (*serviceTarget, error) {
 	namespace, name, named := inspect.ServiceOf(x.q.To.Name)
 	named = named && len(addressesOf(x.infos, x.q.To.Name)) == 0
 	err := x.within(ctx, func(c cluster) (err error) {
-		if x.from, err = endOf(c, x.infos, x.q.From); err == nil && !named {
-			x.to, err = endOf(c, x.infos, x.q.To.Name)
+		if x.from, err = x.endOf(c, x.q.From); err == nil && !named {
+			x.to, err = x.endOf(c, x.q.To.Name)
 		}
 		return err
 	})

@@ -236,7 +236,7 @@ func alone(name string, addresses []netip.Addr, pods map[netip.Addr][]*policy.En
 }
 
 func (x *explanation) named(ctx context.Context, name string) (e end, err error) {
-	err = x.within(ctx, func(c cluster) (err error) { e, err = endOf(c, x.infos, name); return err })
+	err = x.within(ctx, func(c cluster) (err error) { e, err = x.endOf(c, name); return err })
 	return e, err
 }
 
