@@ -119,10 +119,12 @@ func printMatrix(w io.Writer, m *inspect.Matrix, q *explain.Question, wide bool)
 	}
 }
 
+// maxNamed limits the pods that notEnforcedText names.
+const maxNamed = 10
+
 // notEnforcedText returns a sentence about pods that Flowkeep did not attach.
 func notEnforcedText(pods []string) string {
-	const most = 10
-	n := min(len(pods), most)
+	n := min(len(pods), maxNamed)
 	return "not wired by Flowkeep, their side of each cell is not enforced: " + strings.Join(pods[:n], ", ") +
 		unlisted(len(pods)-n)
 }

@@ -40,8 +40,9 @@ func TestExplain_PastRevision(t *testing.T) {
 	then := time.Now().Add(-90 * time.Minute)
 	for name, at := range map[string]inspect.At{"revision": {Revision: r[1]}, "time": {Time: &then}, "ago": {Ago: 90 * time.Minute}} {
 		x, err := ask("10.0.0.2:5432", at)
-		if err != nil || x.At == nil || x.Revision != r[1] || x.At.Revision != r[1] || x.At.Until == nil || len(x.Ways) != 1 || len(x.Ways[0].Traces) > 0 || !strings.Contains(strings.Join(x.Problems, " "), "no proof") ||
-			!x.Ways[0].Unproved {
+		if err != nil || x.At == nil || x.Revision != r[1] || x.At.Revision != r[1] || x.At.Until == nil ||
+			len(x.Ways) != 1 || len(x.Ways[0].Traces) > 0 || !x.Ways[0].Unproved ||
+			!strings.Contains(strings.Join(x.Problems, " "), "no proof") {
 			t.Errorf("%s: %+v, %v", name, x, err)
 		}
 	}

@@ -224,10 +224,12 @@ export function nobody(app, m) {
   return 'Nothing matches the filter.';
 }
 
+const maxNamed = 10;
+
 // notEnforced names the pods that Flowkeep did not attach.
 export function notEnforced({ notEnforced: pods }) {
-  const most = 10;
-  return `Not wired by Flowkeep, their side of each cell is not enforced: ${pods.slice(0, most).join(', ')}${pods.length > most ? ` and ${pods.length - most} more` : ''}`;
+  const more = pods.length > maxNamed ? ` and ${pods.length - maxNamed} more` : '';
+  return `Not wired by Flowkeep, their side of each cell is not enforced: ${pods.slice(0, maxNamed).join(', ')}${more}`;
 }
 
 export function noteText(app, m, shown) {
