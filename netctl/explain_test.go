@@ -15,7 +15,7 @@ import (
 // serviced has a port with a backend of each fate, and one at which nobody answers.
 func serviced() inspect.Explained {
 	x := explained(netip.MustParseAddr("10.244.1.3"), netip.MustParseAddr("10.244.1.2"))
-	x.Ways[0].Disagreements = nil
+	x.Ways[0].Disagreements, x.Ways[0].DisagreeingNodes = nil, nil
 	backend := func(name, address, state, unused string, way int) inspect.Backend {
 		return inspect.Backend{Pod: name, Node: "node1", Address: netip.MustParseAddr(address), Port: 5432, State: state, Unused: unused, Way: way}
 	}

@@ -98,7 +98,9 @@ func explained(from, to netip.Addr) inspect.Explained {
 	m := twoPods(from, to)
 	p := policy.Packet{From: from, To: to, Protocol: policy.TCP, Port: 5432}
 	return inspect.Explained{Revision: 90, From: "shop/web-0", To: inspect.Target{Name: "shop/db-0", Port: "5432"}, Problems: []string{"node node1 has not all in force yet that it was sent: revision 89 of 90"},
-		Ways: []inspect.Way{{Explanation: m.Explain(p), Connections: m.Connections(from, to), Disagreements: []string{"Open vSwitch of node node1 lets it pass (pod shop/db-0), but by the policies it is denied"},
+		Ways: []inspect.Way{{Explanation: m.Explain(p), Connections: m.Connections(from, to),
+			DisagreeingNodes: []string{"node1"},
+			Disagreements:    []string{"Open vSwitch of node node1 lets it pass (pod shop/db-0), but by the policies it is denied"},
 			Traces: []inspect.Trace{{Node: "node1", Packet: p, Passed: true, Out: "pod shop/db-0", Steps: []inspect.TraceStep{
 				{TableName: "input", Priority: 100, Match: "ip,in_port=4", Actions: "set_field:0x1->reg0,goto_table:10", Cookie: "0xf1", Kind: "endpoint", Note: "pod shop/web-0", Origins: []policy.Origin{}},
 				{Table: 60, TableName: "output", Priority: 100, Match: "ip,nw_dst=10.244.1.2", Actions: "output:5", Cookie: "0xf2", Kind: "endpoint", Note: "pod shop/db-0", Origins: []policy.Origin{}}}}}}}}

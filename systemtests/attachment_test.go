@@ -78,6 +78,8 @@ func (w *world) prints(args []string, want ...string) {
 func TestPodOfAnotherPlugin(t *testing.T) {
 	w := setup(t)
 	w.applyCRDs()
+	near := w.namespace("near", nil)
+	w.run(near, "v@node1")
 	end := w.useAnotherPlugin()
 	ns := w.namespace("another", nil)
 	w.attached(ns, "p", true)
@@ -102,6 +104,8 @@ func TestPodOfAnotherPlugin(t *testing.T) {
 	w.prints([]string{"explain", ns + "/q", p + ":80"}, ": policies deny it; "+p+notWired+", its side is not enforced",
 		"NOT ENFORCED: "+p+" is isolated by "+ns+"/closed")
 	w.prints([]string{"explain", ns + "/w", p + ":80"}, ": DENIED", "Open vSwitch of node2: ") // the other side holds
+	w.settles(w.shut("v", "p", "tcp", 80, "it passes the switch of their node, which has the policies of p"))
+	w.prints([]string{"explain", near + "/v", p + ":80"}, ": DENIED", "Open vSwitch of node1: ")
 	w.prints([]string{"matrix", "-n", ns}, "not wired by Flowkeep, their side of each cell is not enforced: "+p)
 	w.prints([]string{"endpoint", "show", p}, "not wired")
 	if n, err := w.Metric(w.ctx, "netmaster", "flowkeep_netmaster_pods_not_enforced"); err != nil || n != 1 {

@@ -39,6 +39,8 @@ type Way struct {
 	NotProved []NoProof `json:"notProved,omitempty"`
 	// Disagreements are where a switch does not do what the model says, a sentence each.
 	Disagreements []string `json:"disagreements"`
+	// DisagreeingNodes are the nodes of these switches.
+	DisagreeingNodes []string `json:"disagreeingNodes,omitempty"`
 }
 
 // NoProof is a node without a trace of a packet.

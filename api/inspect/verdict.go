@@ -7,9 +7,22 @@ import (
 	"github.com/flowkeep/flowkeep/policydb/explain"
 )
 
-// IsEnforced reports whether policies are enforced at an end of the way: Flowkeep attached its pod, or it is no pod.
+// IsEnforced reports whether policies are enforced at an end of the way: Flowkeep attached its pod, it is no pod, or
+// the switch of the source drops what policies deny at the target.
 func (w *Way) IsEnforced(e *explain.End) bool {
+	return w.isAttached(e) || e.Address == w.To.Address && w.isDroppedAtSource()
+}
+
+func (w *Way) isAttached(e *explain.End) bool {
 	return e.Kind != explain.Pod || !slices.Contains(w.NotEnforced, e.Pods[0])
+}
+
+// isDroppedAtSource reports whether a trace proves the denial at the target although Flowkeep did not attach it: an
+// attached pod of the same node sends the packet by the traced switch. The opposite direction has no such proof: the
+// other CNI plugin may translate the address of its pod.
+func (w *Way) isDroppedAtSource() bool {
+	return w.From.Kind == explain.Pod && w.isAttached(&w.From) && w.From.Node == w.To.Node && !w.Ingress.Allowed &&
+		slices.ContainsFunc(w.Traces, func(t Trace) bool { return t.Node == w.To.Node && t.Problem == "" && !t.Passed })
 }
 
 // EnforcedAlike reports whether policies are enforced at the same ends of two ways.
@@ -17,10 +30,10 @@ func (w *Way) EnforcedAlike(b *Way) bool {
 	return w.IsEnforced(&w.From) == b.IsEnforced(&b.From) && w.IsEnforced(&w.To) == b.IsEnforced(&b.To)
 }
 
-// Caveats returns why the policies' verdict is no fact: an end that decides is not enforced, or no switch proved it.
-// There are none if an end that denies is enforced and proved.
+// Caveats returns why the policies' verdict is no fact: an end that decides is not enforced, no switch proved it, or a
+// switch disagrees. There are none if an end that denies is enforced and proved.
 func (w *Way) Caveats() (list []string) {
-	if w.Self || w.OfTheNode {
+	if w.Self || w.OfTheNode && len(w.DisagreeingNodes) == 0 {
 		return nil
 	}
 	for _, s := range []struct {
@@ -52,6 +65,8 @@ func (w *Way) caveat(e *explain.End) string {
 	switch {
 	case w.Unproved:
 		return "not proved"
+	case slices.Contains(w.DisagreeingNodes, e.Node):
+		return "the switch of " + e.Node + " disagrees"
 	case i < 0:
 		return ""
 	case w.NotProved[i].Problem == "":

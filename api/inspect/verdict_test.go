@@ -32,9 +32,10 @@ func TestWay_Verdict(t *testing.T) {
 		"denied to it by the other":   {w, p, false, true, false, []string{"dbg/p"}, nil, "DENIED"},
 		"denied from it by the other": {p, w, true, false, false, []string{"dbg/p"}, nil, "DENIED"},
 		"denied by both":              {w, p, false, false, false, []string{"dbg/p"}, nil, "DENIED"},
-		"from the world":              {world, p, true, false, false, []string{"dbg/p"}, nil, "policies deny it; " + notWired},
-		"allowed to it":               {w, p, true, true, false, []string{"dbg/p"}, nil, "policies allow it; " + notWired},
-		"by its own node":             {world, p, true, true, true, []string{"dbg/p"}, nil, "ALLOWED"},
+		"from the world": {world, p, true, false, false, []string{"dbg/p"}, nil,
+			"policies deny it; " + notWired},
+		"allowed to it":   {w, p, true, true, false, []string{"dbg/p"}, nil, "policies allow it; " + notWired},
+		"by its own node": {world, p, true, true, true, []string{"dbg/p"}, nil, "ALLOWED"},
 		"its node is silent": {w, p, true, false, false, nil, []NoProof{{Node: "n1"}},
 			"policies deny it; no switch proves it, n1 does not answer"},
 		"the other's node is silent": {w, p, true, false, false, nil, []NoProof{{Node: "n2"}}, "DENIED"},
@@ -49,6 +50,31 @@ func TestWay_Verdict(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			way := Way{OfTheNode: c.ofTheNode, NotEnforced: c.unattached, NotProved: c.notProved}
 			way.From, way.To, way.Allowed = c.from, c.to, c.egress && c.ingress
+			way.Egress.Allowed, way.Ingress.Allowed = c.egress, c.ingress
+			if got := way.Verdict(); got != c.want {
+				t.Errorf("%q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+func TestWay_Verdict_SwitchDisagrees(t *testing.T) {
+	pod := func(id, node string) explain.End {
+		return explain.End{Kind: explain.Pod, Pods: []string{id}, Node: node}
+	}
+	for name, c := range map[string]struct {
+		egress, ingress, ofTheNode bool
+		node, want                 string
+	}{
+		"denied":                         {true, false, false, "n1", "policies deny it; the switch of n1 disagrees"},
+		"allowed":                        {true, true, false, "n2", "policies allow it; the switch of n2 disagrees"},
+		"denied, the other's":            {true, false, false, "n2", "DENIED"},
+		"denied by both, the other does": {false, false, false, "n2", "DENIED"},
+		"by its own node":                {true, true, true, "n1", "policies allow it; the switch of n1 disagrees"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			way := Way{OfTheNode: c.ofTheNode, DisagreeingNodes: []string{c.node}}
+			way.From, way.To, way.Allowed = pod("dbg/w", "n2"), pod("dbg/p", "n1"), c.egress && c.ingress
 			way.Egress.Allowed, way.Ingress.Allowed = c.egress, c.ingress
 			if got := way.Verdict(); got != c.want {
 				t.Errorf("%q, want %q", got, c.want)
@@ -80,6 +106,33 @@ func TestWay_Verdict_Unproved(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			if got := c.way.Verdict(); got != c.want {
 				t.Errorf("%q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+func TestWay_IsEnforced_DroppedAtSource(t *testing.T) {
+	for name, c := range map[string]struct {
+		node       string // of the source
+		ingress    bool
+		trace      Trace
+		unattached []string
+		want       bool
+	}{
+		"dropped":                 {"n1", false, Trace{Node: "n1"}, []string{"a/to"}, true},
+		"passed":                  {"n1", false, Trace{Node: "n1", Passed: true}, []string{"a/to"}, false},
+		"no trace":                {"n1", false, Trace{Node: "n1", Problem: "no bridge"}, []string{"a/to"}, false},
+		"dropped, but not by it":  {"n1", true, Trace{Node: "n1"}, []string{"a/to"}, false},
+		"from another node":       {"n2", false, Trace{Node: "n2"}, []string{"a/to"}, false},
+		"the source is not there": {"n1", false, Trace{Node: "n1"}, []string{"a/from", "a/to"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := Way{NotEnforced: c.unattached, Traces: []Trace{c.trace}}
+			w.From = explain.End{Kind: explain.Pod, Pods: []string{"a/from"}, Node: c.node}
+			w.To = explain.End{Kind: explain.Pod, Pods: []string{"a/to"}, Node: "n1"}
+			w.Ingress.Allowed = c.ingress
+			if w.IsEnforced(&w.To) != c.want {
+				t.Errorf("%v, want %v", !c.want, c.want)
 			}
 		})
 	}

@@ -203,6 +203,40 @@ func TestExplain_PodNotAttached(t *testing.T) {
 	}
 }
 
+// The switch of a node also applies the policies of the node's pods that Flowkeep did not attach, by their addresses.
+func TestExplain_PodNotAttached_SameNode(t *testing.T) {
+	p := twoNodes(t)
+	p.owner.engine.Apply(resolve.Batch{Endpoints: []*policy.Endpoint{{
+		Namespace: "shop",
+		Name:      "web",
+		Node:      "node1",
+		Addresses: []netip.Addr{netip.MustParseAddr("10.1.0.6")},
+	}}})
+	p.notAttached("shop/db@node1")
+	const notWired = "policies deny it; shop/db is not wired by Flowkeep, its side is not enforced"
+	for name, c := range map[string]struct {
+		from, to string
+		passed   bool
+		want     string
+	}{
+		"to it":           {"shop/web", "shop/db:81", false, "DENIED"},
+		"to it, passes":   {"shop/web", "shop/db:81", true, notWired},
+		"from it":         {"shop/db", "shop/web:80", false, notWired}, // its plugin may translate its address
+		"from it, passes": {"shop/db", "shop/web:80", true, notWired},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p.nodes.answers["node1"] = func(q inspect.NodeQuery) any {
+				return inspect.NodeTraces{Traces: []inspect.Trace{{Packet: q.Packets[0], Passed: c.passed}}}
+			}
+			x, err := explained(t, p, c.from, c.to)
+			if err != nil || len(x.Ways) != 1 || x.Ways[0].Verdict() != c.want ||
+				len(x.Ways[0].Disagreements) != map[bool]int{true: 1}[c.passed] {
+				t.Errorf("%+v, %v; want %s", x.Ways, err, c.want)
+			}
+		})
+	}
+}
+
 // A pod without an effective address may be one that Flowkeep did not attach.
 func TestExplain_PodNotAttachedWithoutAddress(t *testing.T) {
 	p := twoNodes(t)

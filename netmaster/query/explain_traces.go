@@ -159,12 +159,15 @@ func attach(ways []inspect.Way, t *inspect.Trace, from string) {
 	if t.Problem != "" {
 		return
 	}
-	atSource, atTarget := t.Node == sourceNode(w, from), t.Node == targetNode(w)
+	// The node's switch also applies the policies of pods there that Flowkeep did not attach, by their addresses.
+	atSource := w.From.Kind == explain.Pod && t.Node == from
+	atTarget := w.To.Kind == explain.Pod && t.Node == w.To.Node
 	want := (!atSource || w.Egress.Allowed) && (!atTarget || w.Ingress.Allowed) || w.OfTheNode
 	if t.Passed == want {
 		return
 	}
 	says := map[bool]string{true: "lets it pass", false: "drops it"}
+	w.DisagreeingNodes = append(w.DisagreeingNodes, t.Node)
 	w.Disagreements = append(
 		w.Disagreements,
 		fmt.Sprintf("Open vSwitch of node %s %s (%s), but by the policies it %s", t.Node, says[t.Passed], t.Out,

@@ -154,19 +154,27 @@ func TestTrace(t *testing.T) {
 }
 
 // What is delivered although policies deny it, or passes a switch that should drop it, is a disagreement.
-func TestTraceDisagrees(t *testing.T) { synctest.Test(t, testTraceDisagrees) }
+func TestTraceDisagrees(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { testTraceDisagrees(t, "pod shop/db", "lets it pass") })
+	synctest.Test(t, func(t *testing.T) { testTraceDisagrees(t, "dropped in the table ingress-denied") })
+}
 
-func testTraceDisagrees(t *testing.T) {
+func testTraceDisagrees(t *testing.T, out string, want ...string) {
 	p := newPlace(t)
 	p.owner.engine.Apply(apiAlone())
 	p.sees("node2", "out of the node", seenAt("api", false, syn, 95, 0))
-	p.sees("node1", "pod shop/db", seenAt("db", false, syn, 95, 20))
+	p.sees("node1", out, seenAt("db", false, syn, 95, 20))
 	list, err := p.traced("shop/api", "shop/db:95", &inspect.TraceSpec{})
 	if err != nil || len(list) != 3 {
 		t.Fatalf("%+v, %v", list, err)
 	}
-	if d := list[1].Packet.Way.Disagreements; len(d) != 2 || !strings.Contains(d[0], "lets it pass") || !strings.Contains(d[1], "it was delivered to shop/db") {
-		t.Errorf("%q", d)
+	way := list[1].Packet.Way
+	want = append(want, "it was delivered to shop/db")
+	if !slices.EqualFunc(way.Disagreements, want, strings.Contains) {
+		t.Errorf("%q, want %q", way.Disagreements, want)
+	}
+	if got := way.Verdict(); got != "policies deny it; the switch of node1 disagrees" {
+		t.Errorf("%q", got)
 	}
 }
 

@@ -209,6 +209,7 @@ func (t *traceRun) delivered(w, answer *follow.Way, p *inspect.FollowedPacket) {
 	if p.Way != nil && p.Way.DeniesEnforced() {
 		p.Way.Disagreements = append(p.Way.Disagreements,
 			fmt.Sprintf("it was delivered to %s, but by the policies it is denied", name))
+		p.Way.DisagreeingNodes = unique(append(p.Way.DisagreeingNodes, denyingNodes(p.Way)...))
 	}
 	by := ""
 	if len(t.ends.Virtual) > 0 {
@@ -235,6 +236,17 @@ func (t *traceRun) delivered(w, answer *follow.Way, p *inspect.FollowedPacket) {
 	if p.Outcome == inspect.Answered && p.RoundTrip > 0 {
 		p.Verdict += fmt.Sprintf(", after %v", p.RoundTrip.Round(time.Microsecond))
 	}
+}
+
+// denyingNodes returns the nodes of the ends where policies deny a way and are enforced.
+func denyingNodes(w *inspect.Way) (nodes []string) {
+	if !w.Egress.Allowed && w.IsEnforced(&w.From) {
+		nodes = append(nodes, w.From.Node)
+	}
+	if !w.Ingress.Allowed && w.IsEnforced(&w.To) {
+		nodes = append(nodes, w.To.Node)
+	}
+	return nodes
 }
 
 func (t *traceRun) undelivered(w, answer *follow.Way, p *inspect.FollowedPacket) {

@@ -311,6 +311,9 @@ func TestAnswers(t *testing.T) {
 	if get("explain?from=outside/intruder&to=shop/db:5432&proof=1", &x); len(x.Ways[0].Traces) != 1 || len(x.Ways[0].Disagreements) != 1 {
 		t.Errorf("proof: %+v", x)
 	}
+	if c := x.Ways[0].Caveat; c != "the switch of node1 disagrees" {
+		t.Errorf("the caveat is %q", c)
+	}
 	var list []inspect.Policy
 	if get("policies", &list); len(list) != 3 || list[0].Pods != 1 || list[0].Nodes[1].State != "pending" {
 		t.Errorf("policies: %+v", list)
