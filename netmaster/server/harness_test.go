@@ -527,7 +527,12 @@ func nodeObject(name string) *corev1.Node {
 // pod returns a pod with an address in its status. It has no sandbox, so that nodes of tests need not announce it.
 func pod(name, app, node, ip string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name), Labels: map[string]string{"app": app}},
-		Spec: corev1.PodSpec{NodeName: node}, Status: corev1.PodStatus{PodIP: ip, Phase: corev1.PodRunning, Conditions: sandbox(corev1.ConditionFalse)}}
+		Spec: corev1.PodSpec{NodeName: node},
+		Status: corev1.PodStatus{
+			PodIP:      ip,
+			Phase:      corev1.PodRunning,
+			Conditions: sandbox(corev1.ConditionFalse),
+		}}
 }
 
 func sandbox(status corev1.ConditionStatus) []corev1.PodCondition {

@@ -204,7 +204,7 @@ func add[T any, S any](w *Watcher, informer cache.SharedIndexInformer, src sourc
 	return err
 }
 
-// handler ignores updates that do not change the converted value, such as a pod's conditions.
+// handler ignores updates that do not change the converted value, such as a pod's readiness.
 func handler[T any, S any](w *Watcher, src source[T, S]) cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc: func(obj any) {

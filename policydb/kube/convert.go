@@ -326,8 +326,8 @@ func EndpointWithin(pod *corev1.Pod, b *policy.Budgets) *policy.Endpoint {
 	for _, text := range texts {
 		e.Addresses = addAddress(e.Addresses, text)
 	}
-	e.NoSandbox = len(e.Addresses) > 0 && isSandbox(pod, corev1.ConditionFalse)
-	e.HasSandbox = isSandbox(pod, corev1.ConditionTrue)
+	e.NoSandbox = len(e.Addresses) > 0 && hasSandboxCondition(pod, corev1.ConditionFalse)
+	e.HasSandbox = hasSandboxCondition(pod, corev1.ConditionTrue)
 	ports := namedPorts{max: b.PodPorts}
 	for i := range pod.Spec.Containers {
 		ports.add(&pod.Spec.Containers[i])
@@ -343,9 +343,9 @@ func EndpointWithin(pod *corev1.Pod, b *policy.Budgets) *policy.Endpoint {
 	return e
 }
 
-// isSandbox reports whether the condition of the pod's sandbox has a status. A kubelet older than 1.29 sets no such
-// condition.
-func isSandbox(pod *corev1.Pod, status corev1.ConditionStatus) bool {
+// hasSandboxCondition reports whether the condition of the pod's sandbox has a status. A kubelet older than 1.29 sets
+// no such condition.
+func hasSandboxCondition(pod *corev1.Pod, status corev1.ConditionStatus) bool {
 	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodReadyToStartContainers && c.Status == status
 	})

@@ -108,10 +108,10 @@ type Endpoint struct {
 	// Terminating pods (deletionTimestamp set) keep their access until they are gone.
 	Terminating bool `json:"terminating,omitempty"`
 	// NoSandbox: the pod has no running sandbox (condition PodReadyToStartContainers), and Addresses are of an earlier
-	// one. It has no part in any verdict, and the policy DB does not keep it.
-	NoSandbox bool `json:"-"`
+	// one. It has no part in any verdict.
+	NoSandbox bool `json:"noSandbox,omitempty"`
 	// HasSandbox: the kubelet reports a running sandbox by the same condition. Neither is set for kubelets before 1.29.
-	HasSandbox bool `json:"-"`
+	HasSandbox bool `json:"hasSandbox,omitempty"`
 	// CreatedAt is metadata.creationTimestamp in Unix seconds.
 	CreatedAt int64 `json:"createdAt,omitempty"`
 	// NoPeer pods are isolated as others and match no peer's selectors: mirror pods, of which a kubelet chooses

@@ -496,7 +496,7 @@ func TestWhatThePolicyDBHolds(t *testing.T) {
 			"ingress:" + direction + " egress:" + direction + " audit:bool copy:string problems:[string]}"},
 		{schematest.Shape(policy.Endpoint{}), "{namespace:string name:string uid:string labels:map[string string] node:string addresses:[text] " +
 			"ports:[{name:string protocol:uint8 number:uint16}] labelsLeftOut:int portsLeftOut:int " +
-			"hostNetwork:bool finished:bool terminating:bool createdAt:int64 noPeer:bool}"}, // the version before has no pods that are no peers
+			"hostNetwork:bool finished:bool terminating:bool noSandbox:bool hasSandbox:bool createdAt:int64 noPeer:bool}"}, // the version before has no pods that are no peers
 		{schematest.Shape(policy.Namespace{}), "{name:string labels:map[string string]}"},
 		{schematest.Shape(policy.Rule{}), "{key:text direction:uint8 appliedTo:text anyPeer:bool peers:[text] blocks:[{cidr:text except:[text]}] anyPort:bool " +
 			"ports:[{protocol:uint8 first:uint16 last:uint16}] audit:bool origins:[{policy:string rule:int}]}"},
