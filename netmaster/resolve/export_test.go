@@ -21,6 +21,13 @@ func Collide() *Engine {
 	return e
 }
 
+// UnannouncedSteps returns the number of groups and rules that Unannounced examines for the first pods.
+func (e *Engine) UnannouncedSteps(limit int) int {
+	s := newSelection(e)
+	e.unannouncedPods(0, limit, s)
+	return s.steps
+}
+
 // Watches returns how many port names a policy follows, and how many pairs of a name and a group.
 func (e *Engine) Watches(id string) (names, pairs int) {
 	if watches := e.policies.at(e.policyOf(splitID(id))).watches; watches != nil {

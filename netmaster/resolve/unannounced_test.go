@@ -129,3 +129,59 @@ func TestUnannounced_ManyPods(t *testing.T) {
 		t.Errorf("unannounced: %s\nwant %s", got, strings.Join(want, " "))
 	}
 }
+
+func TestHasUnannounced(t *testing.T) {
+	runs, p := like(), ingress("p", "app=web")
+	attached := announced(says(like(), web))
+	for name, c := range map[string]struct {
+		steps []resolve.Batch
+		want  bool
+	}{
+		"unannounced":       {batches(world([]*policy.Endpoint{runs}, p)), true},
+		"announced":         {batches(world([]*policy.Endpoint{runs}, p), attached), false},
+		"in a dry run":      {batches(world([]*policy.Endpoint{runs}, dryRun(ingress("p", "app=web")))), true},
+		"another pod":       {batches(world([]*policy.Endpoint{pod("a/x", "app=x", web)}, p)), false},
+		"another namespace": {batches(world([]*policy.Endpoint{pod("b/web", "app=web", web)}, p)), false},
+		"one of two":        {batches(world([]*policy.Endpoint{runs, pod("a/x", "app=web", other)}, p), attached), true},
+		"no policy":         {batches(world([]*policy.Endpoint{runs})), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t)
+			for _, b := range c.steps {
+				s.do(b)
+			}
+			if got := s.engine.HasUnannounced("a/p"); got != c.want {
+				t.Errorf("%v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
+// The rules of a group are examined once, however many unannounced pods a dry run selects.
+func TestUnannounced_Steps(t *testing.T) {
+	const pods, rules = 100, 50
+	var list []policy.PolicyRule
+	for i := range uint16(rules - 1) {
+		list = append(list, ports(port(policy.TCP, i+1, i+1)))
+	}
+	for name, c := range map[string]struct {
+		label func(i int) string
+		most  int
+	}{
+		"one class":    {func(int) string { return "app=web" }, 1 + rules},
+		"many classes": {func(i int) string { return "app=web number=" + strconv.Itoa(i) }, pods + rules},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var all []*policy.Endpoint
+			for i := range pods {
+				number := strconv.Itoa(i)
+				all = append(all, pod("a/p"+number, c.label(i), "10.1.0."+number))
+			}
+			s := newScene(t)
+			s.do(world(all, dryRun(ingress("p", "app=web", list...))))
+			if got := s.engine.UnannouncedSteps(pods); got > c.most {
+				t.Errorf("%d steps, want at most %d", got, c.most)
+			}
+		})
+	}
+}
