@@ -32,8 +32,8 @@ type sighting struct {
 }
 
 // Update returns the unannounced pods, and which of them are not attached, given whether a node is connected and has
-// announced its pods. An overdue pod stays overdue while its node is away. The time of others starts again when their
-// node has connected.
+// announced its pods. The time is one before the pods were read. An overdue pod stays overdue while its node is away.
+// The time of others starts again when their node has connected.
 func (t *Tracker) Update(unannounced []resolve.UnannouncedPod, connected func(node string) bool, now time.Time) *Set {
 	sightings, nodes := make(map[podKey]sighting, len(unannounced)), map[string]bool{}
 	isUp := func(node string) bool {
@@ -58,5 +58,7 @@ func (t *Tracker) Update(unannounced []resolve.UnannouncedPod, connected func(no
 		pods = append(pods, Pod{UnannouncedPod: p, Overdue: seen.overdue})
 	}
 	t.sightings = sightings
-	return NewSet(pods)
+	set := NewSet(pods)
+	set.asOf = now
+	return set
 }

@@ -39,9 +39,9 @@ func state(s *Set) string {
 	return strings.Join(out, " ")
 }
 
-// event is what a tracker sees a number of seconds after the start, and the set after that.
+// event is an update of a tracker, and the wanted set.
 type event struct {
-	second    int
+	second    int    // since the start
 	connected string // nodes
 	pods      string // unannounced
 	want      string
@@ -162,6 +162,38 @@ func TestSet_Lacks(t *testing.T) {
 	old := overdue("a/p@n1")
 	if young.Lacks("a/p") || !old.Lacks("a/p") || old.Lacks("a/q") || old.Lacks("b/p") || (*Set)(nil).Lacks("a/p") {
 		t.Error("only an overdue pod is not attached")
+	}
+}
+
+func TestSet_Digest(t *testing.T) {
+	one := overdue("a/p+@n1")
+	for name, c := range map[string]struct {
+		other *Set
+		same  bool
+	}{
+		"the same":             {overdue("a/p+@n1"), true},
+		"one more, for a time": {NewSet(append(slices.Clone(one.pods), Pod{UnannouncedPod: pods("a/q@n1")[0]})), true},
+		"another pod":          {overdue("a/q+@n1"), false},
+		"selected no more":     {overdue("a/p@n1"), false},
+		"one more":             {overdue("a/p+@n1 a/q+@n1"), false},
+		"none":                 {new(Set), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := one.Digest() == c.other.Digest(); got != c.same {
+				t.Errorf("%x and %x", one.Digest(), c.other.Digest())
+			}
+		})
+	}
+	if none, young := (*Set)(nil), NewSet([]Pod{{UnannouncedPod: pods("a/p@n1")[0]}}); none.Digest()+young.Digest() != 0 {
+		t.Error("the digest of no pods is not 0")
+	}
+}
+
+func TestSet_IsNewerThan(t *testing.T) {
+	at := time.Unix(100, 0)
+	set := NewTracker(Grace).Update(nil, always, at)
+	if !set.IsNewerThan(at.Add(-1)) || set.IsNewerThan(at) || (*Set)(nil).IsNewerThan(at.Add(-1)) {
+		t.Error("a set is as old as its update")
 	}
 }
 

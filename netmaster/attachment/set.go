@@ -3,8 +3,10 @@ package attachment
 import (
 	"cmp"
 	"fmt"
+	"hash/crc32"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/flowkeep/flowkeep/netmaster/resolve"
 	"github.com/flowkeep/flowkeep/policydb/policy"
@@ -24,13 +26,20 @@ func (p *Pod) isNotEnforced() bool { return p.Selected && p.Overdue }
 type Set struct {
 	pods        []Pod // sorted by namespace and name
 	notEnforced []Pod // sorted in the same way
+	asOf        time.Time
+	digest      uint32
 }
 
 // NewSet returns a set. It sorts the pods in place and keeps them.
 func NewSet(pods []Pod) *Set {
 	slices.SortFunc(pods, func(a, b Pod) int { return a.compare(b.Namespace, b.Name) })
 	s := &Set{pods: pods}
+	var line []byte
 	for i := range pods {
+		if pods[i].Overdue {
+			line = fmt.Appendf(line[:0], "%s %s %v\n", pods[i].ID(), pods[i].UID, pods[i].Selected)
+			s.digest = crc32.Update(s.digest, crc32.IEEETable, line)
+		}
 		if pods[i].isNotEnforced() {
 			s.notEnforced = append(s.notEnforced, pods[i])
 		}
@@ -51,6 +60,17 @@ func search(pods []Pod, namespace, name string) (int, bool) {
 
 // IsKnown reports whether unannounced pods have been looked for.
 func (s *Set) IsKnown() bool { return s != nil }
+
+// IsNewerThan reports whether all pods were read after a time.
+func (s *Set) IsNewerThan(t time.Time) bool { return s != nil && s.asOf.After(t) }
+
+// Digest returns a digest of the pods that are not attached; 0 if there are none.
+func (s *Set) Digest() uint32 {
+	if s == nil {
+		return 0
+	}
+	return s.digest
+}
 
 // Equal reports whether two sets have the same pods in the same state. A pod that was updated in the API server is
 // another one.
