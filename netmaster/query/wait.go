@@ -49,6 +49,9 @@ type engineState struct {
 	policy   *policy.Policy // nil: the policy does not exist
 	extent   policy.Extent
 	revision uint64
+	// unannounced: the policy selects a pod that its node has not announced.
+	unannounced bool
+	asOf        time.Time
 }
 
 // wait responds when the condition holds, when the state differs from the one the client has seen, or when time is
@@ -108,7 +111,13 @@ func (w *waiter) queryAPI(ctx context.Context) error {
 func (w *waiter) read(ctx context.Context) error {
 	w.edits = w.watch.Edits()
 	return w.s.cfg.Owner.Do(ctx, func(e *resolve.Engine) {
-		w.held = engineState{e.PolicyObject(w.id), e.Extent(w.id), e.Revision()}
+		w.held = engineState{
+			policy:      e.PolicyObject(w.id),
+			extent:      e.Extent(w.id),
+			revision:    e.Revision(),
+			unannounced: e.HasUnannounced(w.id),
+			asOf:        time.Now(),
+		}
 	})
 }
 
@@ -190,9 +199,13 @@ func (w *waiter) look() *inspect.Wait {
 			w.request.Revision = w.held.revision
 		}
 		out.Revision = w.request.Revision
+		unattached := w.s.cfg.Unattached()
 		out.Nodes = PolicyNodes(w.watch.Standing(&w.held.extent), w.held.policy, w.held.extent.Rules, out.Revision,
-			w.s.cfg.Unattached())
+			unattached)
 		out.Done = !slices.ContainsFunc(out.Nodes, func(n inspect.PolicyNode) bool { return n.State != "realised" })
+		if out.Done && w.held.unannounced && !unattached.IsNewerThan(w.held.asOf) { // the set may lack that pod
+			out.Done, out.Reason = false, "netmaster has not looked yet which new pods their nodes have announced"
+		}
 	}
 	out.State = stateOf(out)
 	return out
