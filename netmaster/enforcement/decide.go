@@ -141,10 +141,11 @@ func lag(pending []inspect.PolicyNode, k *Knowledge) string {
 	return strings.Join(parts, "; ")
 }
 
-// notEnforced names the pods that Flowkeep did not attach, by node.
+// notEnforced names the pods that Flowkeep did not attach, by node. The remedy is never cut off.
 func notEnforced(partial []inspect.PolicyNode) string {
+	const remedy = ": " + attachment.Remedy
 	return clip("it is not enforced for pods that are not wired by Flowkeep, on "+
-		named(partial, (*inspect.PolicyNode).PodsText)+": "+attachment.Remedy, maxMessage)
+		named(partial, (*inspect.PolicyNode).PodsText), maxMessage-len(remedy)) + remedy
 }
 
 func failing(failed []inspect.PolicyNode, k *Knowledge) string {

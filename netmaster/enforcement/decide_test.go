@@ -97,28 +97,30 @@ func TestAnswers_PodsNotAttached(t *testing.T) {
 	p := &policy.Policy{Namespace: "ns", Name: "p", Generation: 7}
 	dry := &policy.Policy{Namespace: "ns", Name: "p", Generation: 7, DryRun: true}
 	well, away, failed := node("a", "realised"), node("b", "away"), node("c", "failed")
-	partial := withPods(node("d", "partial"), 0, "ns/x")
+	partial, awaited := withPods(node("d", "partial"), 0, "ns/x"), withPods(node("d", "pending"), 0, "ns/x")
 	for name, c := range map[string]struct {
-		policy     *policy.Policy
-		nodes      []inspect.PolicyNode
-		want, says string
-		enforce    int32
+		policy        *policy.Policy
+		nodes         []inspect.PolicyNode
+		want, message string
+		enforce       int32
 	}{
 		"one": {p, []inspect.PolicyNode{well, partial}, "False PodsNotEnforced",
 			"it is not enforced for pods that are not wired by Flowkeep, on d (ns/x): " + attachment.Remedy, 1},
 		"many": {p, []inspect.PolicyNode{partial, withPods(node("e", "partial"), 5, "ns/y", "ns/z")},
 			"False PodsNotEnforced", "on d (ns/x), e (ns/y, ns/z and 5 more): ", 0},
-		"before failures and absences": {p, []inspect.PolicyNode{away, failed, partial}, "False PodsNotEnforced", "d (ns/x)", 0},
-		"a dry run":                    {dry, []inspect.PolicyNode{partial}, "False DryRun", "it is in a dry run", 0},
-		"may still be announced": {p, []inspect.PolicyNode{well, withPods(node("d", "pending"), 0, "ns/x")}, "Unknown Pending",
+		"before failures and absences": {p, []inspect.PolicyNode{away, failed, partial}, "False PodsNotEnforced",
+			"d (ns/x)", 0},
+		"a dry run": {dry, []inspect.PolicyNode{partial}, "False DryRun", "it is in a dry run", 0},
+		"may still be announced": {p, []inspect.PolicyNode{well, awaited}, "Unknown Pending",
 			"1 of 2 nodes has not announced all of its pods yet: d (ns/x)", 1},
-		"neither announced nor acknowledged": {p, []inspect.PolicyNode{node("b", "pending"), withPods(node("d", "pending"), 0, "ns/x")},
-			"Unknown Pending", "1 of 2 nodes has not acknowledged generation 7 yet: b; 1 of 2 nodes has not announced all of its pods yet: d (ns/x)", 0},
+		"neither announced nor acknowledged": {p, []inspect.PolicyNode{node("b", "pending"), awaited}, "Unknown Pending",
+			"1 of 2 nodes has not acknowledged generation 7 yet: b; " +
+				"1 of 2 nodes has not announced all of its pods yet: d (ns/x)", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := answer(asks(3), &Knowledge{c.policy, c.nodes})
 			e := enforced(&got)
-			if text := string(e.Status) + " " + e.Reason; text != c.want || !strings.Contains(e.Message, c.says) {
+			if text := string(e.Status) + " " + e.Reason; text != c.want || !strings.Contains(e.Message, c.message) {
 				t.Errorf("%s: %s", text, e.Message)
 			}
 			if got.NodesEnforcing != c.enforce {
@@ -130,15 +132,19 @@ func TestAnswers_PodsNotAttached(t *testing.T) {
 
 // What nodes say of themselves may be long.
 func TestMessagesAreBounded(t *testing.T) {
-	var list []inspect.PolicyNode
+	var list, partial []inspect.PolicyNode
 	for i := range 300 {
+		partial = append(partial, withPods(node(fmt.Sprintf("n%d", i), "partial"), 7, strings.Repeat("ns/p", 100)))
 		list = append(list, inspect.PolicyNode{Name: fmt.Sprintf("%s%d", strings.Repeat("n", 250), i), State: "failed", Errors: []string{strings.Repeat("ü", 5000)}})
 	}
 	odd := &policy.Policy{Problems: []string{strings.Repeat("x", 50_000)}}
-	for _, k := range []*Knowledge{{&policy.Policy{}, list}, {odd, nil}} {
+	for _, k := range []*Knowledge{{&policy.Policy{}, list}, {odd, nil}, {&policy.Policy{}, partial}} {
 		got := answer(asks(1), k)
 		if m := enforced(&got).Message; len(m) > 4000 || strings.ToValidUTF8(m, "") != m {
 			t.Errorf("%d bytes: %s", len(m), m)
+		} else if len(k.Nodes) > 0 && k.Nodes[0].State == "partial" &&
+			(len(m) > maxMessage || !strings.HasSuffix(m, "…: "+attachment.Remedy)) {
+			t.Errorf("%d bytes, the remedy is cut off: %s", len(m), m)
 		}
 	}
 }

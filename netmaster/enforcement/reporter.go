@@ -324,7 +324,9 @@ func (r *Reporter) look(e *entry, now time.Time) {
 	if before.Status != after.Status || before.Reason != after.Reason {
 		e.changedAt = now
 	}
-	if before.Status != after.Status || before.Reason != after.Reason ||
+	// another reason why it is unknown does not extend the time for which a known state stays written
+	isWrittenUnknown := enforced(&e.object.Status).Status == metav1.ConditionUnknown
+	if before.Status != after.Status || before.Reason != after.Reason && isWrittenUnknown ||
 		e.wish.PolicyGeneration != wish.PolicyGeneration ||
 		e.wish.Copy != wish.Copy {
 		e.wishedAt = now

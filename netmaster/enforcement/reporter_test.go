@@ -361,6 +361,26 @@ func TestAbsences(t *testing.T) {
 	})
 }
 
+// After a takeover nodes are away, and then announce their pods. The two reasons share one delay.
+func TestAbsences_ReasonChanges(t *testing.T) {
+	play(t, func(c *cluster) {
+		c.pod("a1", "a", "n1")
+		c.write("p", "a", 1)
+		c.ask("r", "p", 1)
+		c.is(func() {
+			o := c.objects["ns/r"].DeepCopy()
+			o.Status = *told("False", "PodsNotEnforced", "m", 1, "", 1)
+			c.store(o)
+		})
+		c.passes(8 * time.Second)
+		c.is(func() { c.acked["n1"] = 0 }) // connected, and has acknowledged nothing
+		c.passes(announceDelay - 10*time.Second)
+		c.wrote()
+		c.passes(4 * time.Second)
+		c.wrote("r Unknown Pending of 1")
+	})
+}
+
 // Pods on another node need the policy there too.
 func TestPodsMove(t *testing.T) {
 	play(t, func(c *cluster) {
