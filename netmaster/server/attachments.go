@@ -22,16 +22,19 @@ const (
 	maxUnattachedLogged = 10
 )
 
-// watchAttachments keeps which running pods are not attached. It runs until ctx ends, with the term: a new leader
-// begins when nodes connect to it.
-func (s *server) watchAttachments(ctx context.Context) {
+// newTracker returns the tracker of a term. A new leader begins when nodes connect to it.
+func (s *server) newTracker() *attachment.Tracker {
+	return attachment.NewTracker(cmp.Or(s.cfg.AttachmentGrace, attachment.Grace))
+}
+
+// watchAttachments keeps which running pods are not attached, until ctx ends.
+func (s *server) watchAttachments(ctx context.Context, tracker *attachment.Tracker) {
 	defer s.setUnattached(nil)
 	select {
 	case <-s.synced:
 	case <-ctx.Done():
 		return
 	}
-	tracker := attachment.NewTracker(cmp.Or(s.cfg.AttachmentGrace, attachment.Grace))
 	connected := func(node string) bool { return s.feed.Node(node).Connected }
 	for {
 		began := time.Now()

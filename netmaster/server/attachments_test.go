@@ -1,6 +1,8 @@
 package server
 
 import (
+	"context"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
@@ -9,6 +11,13 @@ import (
 
 	"github.com/flowkeep/flowkeep/api/inspect"
 	"github.com/flowkeep/flowkeep/internal/wire"
+	"github.com/flowkeep/flowkeep/netmaster/attachment"
+	"github.com/flowkeep/flowkeep/netmaster/feed"
+	"github.com/flowkeep/flowkeep/netmaster/query"
+	"github.com/flowkeep/flowkeep/netmaster/resolve"
+	"github.com/flowkeep/flowkeep/policydb/labelcache"
+	"github.com/flowkeep/flowkeep/policydb/policy"
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 )
@@ -97,23 +106,73 @@ func TestPodNotAttached_TakeOver(t *testing.T) {
 	}
 }
 
+// A fence does not start the grace period again: node1 is away afterwards, so that it could not end.
+func TestPodNotAttached_Fenced(t *testing.T) {
+	w := newWorld(t, attachedElsewhere(t)...)
+	e := &election{terms: make(chan *played)}
+	m := w.start(func(c *Config) { c.Election, c.AttachmentGrace = e, time.Nanosecond })
+	term := e.begin(1)
+	until(t, "it leads", m.leads(1))
+	n1 := held(m, "node1")
+	notEnforced := func(want float64) func() bool {
+		return func() bool { return m.metric("netmaster_pods_not_enforced") == want }
+	}
+	until(t, "it is not attached", notEnforced(1))
+	term.fence(true)
+	until(t, "it is fenced", func() bool { return w.logged("fenced: cannot confirm the Lease") })
+	until(t, "it is not known", notEnforced(0))
+	n1.end()
+	term.fence(false)
+	until(t, "it is not attached still", notEnforced(1))
+	if err := term.end(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// engineOwner runs calls on an engine without an owner goroutine.
+type engineOwner struct{ *resolve.Engine }
+
+func (o engineOwner) Do(_ context.Context, f func(*resolve.Engine)) error {
+	f(o.Engine)
+	return nil
+}
+
 // Responses from the cache follow the set of pods that are not attached, which changes without a change of the engine.
 func TestPodNotAttached_CachedAnswers(t *testing.T) {
-	w := newWorld(t, attachedElsewhere(t)...)
-	m := w.start(func(c *Config) { c.AttachmentGrace = time.Second })
-	n1 := held(m, "node1")
-	matrix := func() string { return string(m.mustAnswer(matrixAt(1)).Body) }
-	if strings.Contains(matrix(), "notEnforced") {
-		t.Error("a pod is not attached before the grace period ends")
+	s := newServer(Config{Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()})
+	s.feed = feed.NewServer(feed.Config{})
+	pod := &policy.Endpoint{Namespace: "ns", Name: "db", UID: "u", Node: "node1", Addresses: db().Addresses}
+	owner := engineOwner{resolve.New(1)}
+	owner.Apply(resolve.Batch{Namespaces: []policy.Namespace{{Name: "ns"}}, Endpoints: []*policy.Endpoint{pod}})
+	answers := query.NewServer(query.Config{
+		Owner:      owner,
+		Cache:      labelcache.New(labelcache.Config{}),
+		Labels:     s.counted,
+		Unattached: s.unattached.Load,
+	})
+	question := matrixAt(1)
+	source := func(want string, notEnforced bool) {
+		t.Helper()
+		a, err := answers.Answer(t.Context(), &question)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a.Cached == nil || a.Cached.Source != want {
+			t.Errorf("the response is from %+v, want %s", a.Cached, want)
+		}
+		if got := strings.Contains(string(a.Body), `"notEnforced":["ns/db"]`); got != notEnforced {
+			t.Errorf("the matrix is outdated: %s", a.Body)
+		}
 	}
-	until(t, "it is not attached", func() bool { return m.metric("netmaster_pods_not_enforced") == 1 })
-	if got := matrix(); !strings.Contains(got, `"notEnforced":["ns/db"]`) {
-		t.Errorf("the matrix is outdated: %s", got)
-	}
-	n1.say(announce(db()))
-	until(t, "it is attached", func() bool { return m.metric("netmaster_pods_not_enforced") == 0 })
-	if got := matrix(); strings.Contains(got, "notEnforced") {
-		t.Errorf("the matrix is outdated: %s", got)
+	unannounced := attachment.Pod{UnannouncedPod: resolve.UnannouncedPod{Endpoint: pod, Selected: true}, Overdue: true}
+	for _, step := range []struct {
+		pods        []attachment.Pod
+		notEnforced bool
+	}{{nil, false}, {[]attachment.Pod{unannounced}, true}, {nil, false}} {
+		s.setUnattached(attachment.NewSet(step.pods))
+		source("engine", step.notEnforced)
+		s.setUnattached(attachment.NewSet(slices.Clone(step.pods))) // a look that finds the same
+		source("in-process", step.notEnforced)
 	}
 }
 

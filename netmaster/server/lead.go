@@ -13,6 +13,7 @@ import (
 
 	"github.com/flowkeep/flowkeep/api/wellknown"
 	"github.com/flowkeep/flowkeep/internal/lease"
+	"github.com/flowkeep/flowkeep/netmaster/attachment"
 	"github.com/flowkeep/flowkeep/netmaster/feed"
 	"github.com/flowkeep/flowkeep/netmaster/resolve"
 	"github.com/flowkeep/flowkeep/netmaster/watch"
@@ -38,6 +39,7 @@ type leadership struct {
 	gathered   chan struct{}       // closed when no node is awaited any more
 	until      time.Time           // end of the wait for nodes; set before serves
 	missing    map[string]struct{} // awaited nodes; nil: not gathering. Belongs to the owner.
+	tracker    *attachment.Tracker // kept over spans
 }
 
 // span is a time in which this netmaster certainly holds the Lease. Its work and responses end with it. A term has
@@ -177,12 +179,12 @@ func (q leaderReporter) Emit(reason wellknown.EventReason, namespace, name, uid,
 // compete takes part in the election once caches are synced, and leads whenever it is elected.
 func (s *server) compete(ctx context.Context) error {
 	if s.cfg.Election == nil {
-		l := &leadership{gathered: make(chan struct{})}
+		l := &leadership{gathered: make(chan struct{}), tracker: s.newTracker()}
 		defer l.begin(ctx).end()
 		close(l.gathered) // no predecessor
 		s.now.Store(l)
 		var work sync.WaitGroup
-		s.work(ctx, nil, &work)
+		s.work(ctx, l, &work)
 		work.Wait()
 		return nil
 	}
@@ -199,7 +201,13 @@ const maxBehind = 3
 
 // lead serves until ctx ends, and returns when all work of the term has stopped.
 func (s *server) lead(ctx context.Context, term lease.Term) error {
-	l := &leadership{Term: term, nonce: rand.Uint64(), served: make(chan struct{}), gathered: make(chan struct{})}
+	l := &leadership{
+		Term:     term,
+		nonce:    rand.Uint64(),
+		served:   make(chan struct{}),
+		gathered: make(chan struct{}),
+		tracker:  s.newTracker(),
+	}
 	first := l.begin(ctx)
 	s.now.Store(l)
 	s.termStarts.now()
@@ -220,7 +228,7 @@ func (s *server) lead(ctx context.Context, term lease.Term) error {
 // may lead.
 func (s *server) workWhileCertain(ctx context.Context, l *leadership, now *span, work *sync.WaitGroup) {
 	for {
-		s.work(now.ctx, l.Term, work)
+		s.work(now.ctx, l, work)
 		awaitValid(ctx, l.Term, false)
 		now.end()
 		idle := make(chan struct{})
@@ -270,7 +278,8 @@ func (s *server) failed(err error) (again bool, _ error) {
 }
 
 // work starts the leader's work other than serving nodes. It ends with ctx.
-func (s *server) work(ctx context.Context, term lease.Term, all *sync.WaitGroup) {
+func (s *server) work(ctx context.Context, l *leadership, all *sync.WaitGroup) {
+	term := l.Term
 	all.Go(func() { s.announceAccess(ctx) })
 	if s.gated() {
 		all.Go(func() { s.confirmPolicies(ctx) })
@@ -279,7 +288,7 @@ func (s *server) work(ctx context.Context, term lease.Term, all *sync.WaitGroup)
 		all.Go(func() { s.reporter.Run(ctx) })
 	}
 	all.Go(func() { s.watchNetworks(ctx) })
-	all.Go(func() { s.watchAttachments(ctx) })
+	all.Go(func() { s.watchAttachments(ctx, l.tracker) })
 	if s.cfg.Roster != nil && term != nil {
 		all.Go(func() { s.watchStandbys(ctx) })
 	}
