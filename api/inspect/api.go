@@ -97,6 +97,8 @@ type Status struct {
 	Problems []string `json:"problems"`
 	// NotEnforced is the number of pods that policies select and that Flowkeep did not attach.
 	NotEnforced int `json:"notEnforced,omitempty"`
+	// Unattached is a digest of the pods that Flowkeep did not attach; 0: there are none.
+	Unattached uint32 `json:"unattached,omitempty"`
 	// Ways are those between the Node of the question and each other node, by name; nil: no node was named.
 	Ways []PeerWay `json:"ways,omitempty"`
 }

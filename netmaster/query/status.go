@@ -27,6 +27,7 @@ func (s *Server) status(ctx context.Context, q *inspect.Question) (any, error) {
 		History:  s.historyOf(),
 
 		NotEnforced: s.cfg.Unattached().Count(),
+		Unattached:  s.cfg.Unattached().Digest(),
 	}
 	if s.cfg.Leader != nil {
 		out.Leader = s.cfg.Leader()

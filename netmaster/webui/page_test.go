@@ -341,6 +341,14 @@ func TestAnswers_PodNotAttached(t *testing.T) {
 	if get("overview", &o); o.Status.NotEnforced != 1 {
 		t.Errorf("overview: %+v", o.Status)
 	}
+	another := webuitest.Shop()
+	another.SetUnattached(webuitest.Pod("shop", "api", 3, "app", "api"))
+	_, other := serve(t, another, "")
+	var p overview
+	ask(t, request(t, "GET", other.URL+"/api/overview", ""), &p)
+	if p.Status.NotEnforced != 1 || p.Status.Unattached == o.Status.Unattached {
+		t.Errorf("digest %d of two different pods: no view would reload", p.Status.Unattached)
+	}
 	var m matrix
 	if get("matrix", &m); !slices.Equal(m.NotEnforced, []string{"shop/db"}) {
 		t.Errorf("matrix: %v", m.NotEnforced)

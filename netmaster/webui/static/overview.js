@@ -38,7 +38,7 @@ function problems(list, help = []) {
 }
 
 // versionOf changes with all that policies, matrices and explanations depend on; undefined: nothing is known yet.
-export const versionOf = (overview) => (overview ? `${overview.status.revision} ${overview.status.notEnforced ?? 0}` : undefined);
+export const versionOf = (overview) => (overview ? `${overview.status.revision} ${overview.status.unattached ?? 0}` : undefined);
 
 // stateOf is how far a node is, in a word, and why.
 export function stateOf(n) {

@@ -113,7 +113,8 @@ export function create(app) {
 
 const kept = ({ ns, q }) => Object.fromEntries(Object.entries({ ns, q }).filter(([, v]) => v));
 const textOf = (p) => [`${p.namespace}/${p.name}`, p.selector].join(' ').toLowerCase();
-const changing = (list) => list?.some((p) => p.nodes.some((n) => n.state === 'pending' || n.state === 'partial'));
+// changing excludes partial, which may last for days: versionOf changes when it ends.
+const changing = (list) => list?.some((p) => p.nodes.some((n) => n.state === 'pending'));
 
 const isDryRun = (p) => p.mode === 'dry-run';
 
