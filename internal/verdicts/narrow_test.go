@@ -57,10 +57,11 @@ func isolating(rules []policy.PolicyRule) *policy.Policy {
 // cache full of entries from before and after the change.
 func TestRevocationsWithNarrowerMasks(t *testing.T) {
 	const rounds, packets = 8, 50
-	sw := startReal(t, "netdev")
+	t.Parallel()
 	for _, c := range narrowings {
-		sw.run(t, c.name, func(t testing.TB) {
-			b := three(t)
+		t.Run(c.name, func(t *testing.T) {
+			sw := startReal(t, "netdev")
+			b := three(&onReal{t, sw})
 			for range rounds {
 				b.put(isolating(c.before))
 				sw.settle(t)

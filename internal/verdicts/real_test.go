@@ -404,20 +404,33 @@ func TestKernelDatapathJudges(t *testing.T) {
 	judges(t, "system")
 }
 
+// judges runs its cases on several switches: those of the userspace datapath in parallel.
 func judges(t *testing.T, datapath string) {
-	sw := startReal(t, datapath)
-	for _, tr := range connectionTraps {
-		sw.run(t, tr.name, tr.run)
-	}
-	sw.run(t, "errors", judgesErrors)
+	cases := slices.Clone(connectionTraps)
+	cases = append(cases, trap{"errors", judgesErrors})
 	worlds := 3
 	if testing.Short() {
 		worlds = 1
 	}
 	for seed := range worlds {
-		sw.run(t, fmt.Sprintf("random world %d", seed), func(t testing.TB) { judgesWorld(t, uint64(seed)) })
+		cases = append(cases, trap{
+			name: fmt.Sprintf("random world %d", seed),
+			run:  func(t testing.TB) { judgesWorld(t, uint64(seed)) },
+		})
+	}
+	runInParallel(t, datapath)
+	for i, part := range slices.Collect(slices.Chunk(cases, casesOfASwitch)) {
+		t.Run(fmt.Sprintf("switch %d", i+1), func(t *testing.T) {
+			sw := startReal(t, datapath)
+			for _, c := range part {
+				sw.run(t, c.name, c.run)
+			}
+		})
 	}
 }
+
+// casesOfASwitch is how many cases judges runs on a switch, one after the other.
+const casesOfASwitch = 7
 
 func (s *realSwitch) run(t *testing.T, name string, test func(testing.TB)) {
 	t.Run(name, func(t *testing.T) { test(&onReal{t, s}) })

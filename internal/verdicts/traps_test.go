@@ -31,11 +31,14 @@ func (b *bridge) put(policies ...*policy.Policy) {
 	b.apply(resolve.Batch{Policies: policies})
 }
 
-// connectionTraps are of live connections: what conntrack knows must not speak for the policies.
-var connectionTraps = []struct {
+// A trap is a test of connections, on any switch.
+type trap struct {
 	name string
 	run  func(t testing.TB)
-}{
+}
+
+// connectionTraps are of live connections: what conntrack knows must not speak for the policies.
+var connectionTraps = []trap{
 	{"only conntrack still knows a connection whose permission went", func(t testing.TB) {
 		b := three(t, lets("0", "1"))
 		p := b.live(0, 1)
