@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flowkeep/flowkeep/internal/rtnl"
 	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -55,7 +56,7 @@ func Up(name string) error {
 func Links(t testing.TB, n *netns.Namespace) (names []string) {
 	t.Helper()
 	In(t, n, func() error {
-		links, err := netlink.LinkList()
+		links, err := rtnl.Dump(netlink.LinkList)
 		for _, l := range links {
 			if l.Attrs().Name != "lo" {
 				names = append(names, l.Attrs().Name)

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/flowkeep/flowkeep/internal/rtnl"
 	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 	"github.com/vishvananda/netlink"
 )
@@ -127,7 +128,7 @@ func (n *node) check(t *testing.T, m *Manager, container string) (err error) {
 func links(t *testing.T, in *netns.Namespace) (names []string) {
 	t.Helper()
 	in.Do(func() {
-		all, err := netlink.LinkList()
+		all, err := rtnl.Dump(netlink.LinkList)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flowkeep/flowkeep/internal/rtnl"
 	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 	"github.com/flowkeep/flowkeep/netplugin/ipam"
 	"github.com/safchain/ethtool"
@@ -190,7 +191,7 @@ func (w *world) reserved() (out []string) {
 
 func (w *world) links() (out []string) {
 	w.node.Do(func() {
-		list, err := netlink.LinkList()
+		list, err := rtnl.Dump(netlink.LinkList)
 		if err != nil {
 			w.t.Fatal(err)
 		}

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flowkeep/flowkeep/internal/rtnl"
 	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 	"github.com/flowkeep/flowkeep/netplugin/hostnet"
 	"github.com/flowkeep/flowkeep/netplugin/node/install"
@@ -185,7 +186,7 @@ func (m *machine) kernels() []*netlink.ConntrackFlow {
 func (m *machine) picture() string {
 	m.t.Helper()
 	var out []string
-	list, err := netlink.LinkList()
+	list, err := rtnl.Dump(netlink.LinkList)
 	if err != nil {
 		m.t.Fatal(err)
 	}

@@ -5,12 +5,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flowkeep/flowkeep/internal/rtnl"
 	"github.com/vishvananda/netlink"
 )
 
 // macvtaps returns the macvtap devices of the network namespace.
 func macvtaps() ([]netlink.Link, error) {
-	links, err := netlink.LinkList()
+	links, err := rtnl.Dump(netlink.LinkList)
 	return slices.DeleteFunc(links, func(l netlink.Link) bool { return l.Type() != "macvtap" }), err
 }
 
