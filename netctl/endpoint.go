@@ -94,6 +94,9 @@ func printEndpoint(w io.Writer, e *inspect.Endpoint) {
 		ports = append(ports, fmt.Sprintf("%s=%s/%d", p.Name, p.Protocol, p.Number))
 	}
 	fmt.Fprintf(w, "%s/%s on %s, %s\n", e.Namespace, e.Name, dash(e.Node), e.State)
+	if e.Remedy != "" {
+		fmt.Fprintln(w, e.Remedy)
+	}
 	fmt.Fprintf(w, "addresses    %s\nlabels       %s\nnamed ports  %s\n", addresses(e), labels(e), dash(strings.Join(ports, ", ")))
 	fmt.Fprintf(w, "ingress      %s\negress       %s\n", by(e.Ingress), by(e.Egress))
 }

@@ -112,7 +112,7 @@ func printMatrix(w io.Writer, m *inspect.Matrix, q *explain.Question, wide bool)
 		}
 	}
 	if len(m.NotEnforced) > 0 {
-		fmt.Fprintln(w, notEnforcedText(m.NotEnforced))
+		fmt.Fprintln(w, notEnforcedText(m))
 	}
 	if len(m.Apart) > 0 {
 		fmt.Fprintf(w, "no ends of their own (hostNetwork, finished, without an address): %s\n", strings.Join(m.Apart, ", "))
@@ -122,11 +122,15 @@ func printMatrix(w io.Writer, m *inspect.Matrix, q *explain.Question, wide bool)
 // maxNamed limits the pods that notEnforcedText names.
 const maxNamed = 10
 
-// notEnforcedText returns a sentence about pods that Flowkeep did not attach.
-func notEnforcedText(pods []string) string {
-	n := min(len(pods), maxNamed)
-	return "not wired by Flowkeep, their side of each cell is not enforced: " + strings.Join(pods[:n], ", ") +
-		unlisted(len(pods)-n)
+// notEnforcedText returns a sentence about pods that Flowkeep did not attach, with the remedy.
+func notEnforcedText(m *inspect.Matrix) string {
+	n := min(len(m.NotEnforced), maxNamed)
+	text := "not wired by Flowkeep, their side of each cell is not enforced: " + strings.Join(m.NotEnforced[:n], ", ") +
+		unlisted(len(m.NotEnforced)-n)
+	if m.Remedy == "" { // netmaster is older
+		return text
+	}
+	return text + ": " + m.Remedy
 }
 
 // unjudged is between two that are both outside.

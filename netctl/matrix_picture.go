@@ -63,7 +63,7 @@ func matrixHTML(w io.Writer, m *inspect.Matrix, q *explain.Question) error {
 		Note     string
 	}{Revision: m.Revision}
 	if len(m.NotEnforced) > 0 {
-		data.Note = notEnforcedText(m.NotEnforced)
+		data.Note = notEnforcedText(m)
 	}
 	if q.Protocol != 0 {
 		data.Only = fmt.Sprintf(", only %s/%d", q.Protocol, q.Port)

@@ -21,7 +21,9 @@ func notAttached() inspect.Explained {
 func TestOutput_PodNotAttached(t *testing.T) {
 	b := newBench(t, town())
 	b.answers[inspect.AskExplain] = notAttached()
-	b.answers[inspect.AskMatrix] = inspect.Matrix{NotEnforced: []string{"shop/db-0"}}
+	b.answers[inspect.AskMatrix] = inspect.Matrix{NotEnforced: []string{"shop/db-0"}, Remedy: "recreate it"}
+	b.answers[inspect.AskEndpoints] = []inspect.Endpoint{{Namespace: "shop", Name: "db-0", Node: "node1",
+		State: "not wired", Remedy: "recreate it"}}
 	b.answers[inspect.AskWait] = inspect.Wait{Namespace: "shop", Name: "db", Generation: 1, Nodes: []inspect.PolicyNode{
 		{Name: "node1", State: "partial", Reason: "shop/db-0 is not wired by Flowkeep", Errors: []string{"table is full"}}}}
 	for command, want := range map[string][]string{
@@ -31,7 +33,10 @@ func TestOutput_PodNotAttached(t *testing.T) {
 			": policies deny it; shop/db-0 is not wired by Flowkeep, its side is not enforced\n",
 			"ingress  NOT ENFORCED: shop/db-0 is isolated by shop/db",
 		},
-		"matrix": {"not wired by Flowkeep, their side of each cell is not enforced: shop/db-0\n"},
+		"matrix": {
+			"not wired by Flowkeep, their side of each cell is not enforced: shop/db-0: recreate it\n",
+		},
+		"endpoint show shop/db-0": {"shop/db-0 on node1, not wired\nrecreate it\naddresses"},
 		"policy wait shop/db --timeout 1ms": {"node1  partial  shop/db-0 is not wired by Flowkeep; table is full",
 			"node1 partial"},
 	} {

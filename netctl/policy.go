@@ -30,7 +30,7 @@ func policyCommand(o *options) *cobra.Command {
 		Long: "Show tells a policy's rules and peers as they were resolved, and of each node that needs it whether it is realised: the node has acknowledged\n" +
 			"the present form of the policy's rules and of its groups' members; pending: not yet; failed: the node says why, and denies what it could not\n" +
 			"let through; away: it is not connected and enforces what it last had; partial: pods of the policy are not wired by\n" +
-			"Flowkeep, and it is not enforced there. A node that no longer needs it is told until it has dropped its rules.",
+			"Flowkeep, and it is not enforced there. A node that no longer needs it is listed until it has removed the rules.",
 		Example: "  netctl policy show shop/db\n  netctl policy show shop/db -o yaml", ValidArgsFunction: completePolicies(o, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			list, err := ask[[]inspect.Policy](cmd, o, inspect.Question{Kind: inspect.AskPolicies, ID: args[0]})

@@ -92,7 +92,7 @@ func TestPodOfAnotherPlugin(t *testing.T) {
 		spec: {policy: closed}}`)
 	w.settles(w.open("q", "p", "tcp", 80, "no switch of Flowkeep is in between"))
 
-	const notWired = " is not wired by Flowkeep"
+	const notWired, remedy = " is not wired by Flowkeep", ": recreate such pods; if new ones"
 	w.answers(ns, "closed", 2*settling, "Enforced False PodsNotEnforced: it is not enforced for pods that are not wired "+
 		"by Flowkeep, on node1 ("+p+")")
 	out, code, said := w.wait(ns+"/closed", "--timeout", "1s")
@@ -100,14 +100,14 @@ func TestPodOfAnotherPlugin(t *testing.T) {
 		!strings.Contains(out.Nodes[0].Reason, p+notWired) {
 		t.Errorf("exit code %d: %s", code, said)
 	}
-	w.prints([]string{"status"}, "degraded", p+" on node1"+notWired)
+	w.prints([]string{"status"}, "degraded", remedy, p+" on node1"+notWired)
 	w.prints([]string{"explain", ns + "/q", p + ":80"}, ": policies deny it; "+p+notWired+", its side is not enforced",
-		"NOT ENFORCED: "+p+" is isolated by "+ns+"/closed")
+		"NOT ENFORCED: "+p+" is isolated by "+ns+"/closed", "  - "+p+" on node1"+notWired, remedy)
 	w.prints([]string{"explain", ns + "/w", p + ":80"}, ": DENIED", "Open vSwitch of node2: ") // the other side holds
 	w.settles(w.shut("v", "p", "tcp", 80, "it passes the switch of their node, which has the policies of p"))
 	w.prints([]string{"explain", near + "/v", p + ":80"}, ": DENIED", "Open vSwitch of node1: ")
-	w.prints([]string{"matrix", "-n", ns}, "not wired by Flowkeep, their side of each cell is not enforced: "+p)
-	w.prints([]string{"endpoint", "show", p}, "not wired")
+	w.prints([]string{"matrix", "-n", ns}, "not wired by Flowkeep, their side of each cell is not enforced: "+p+remedy)
+	w.prints([]string{"endpoint", "show", p}, "not wired", "recreate such pods")
 	if n, err := w.Metric(w.ctx, "netmaster", "flowkeep_netmaster_pods_not_enforced"); err != nil || n != 1 {
 		t.Errorf("%v pods are not enforced, want 1: %v", n, err)
 	}

@@ -220,6 +220,7 @@ type Endpoint struct {
 	Labels    map[string]string  `json:"labels,omitempty"`
 	Ports     []policy.NamedPort `json:"ports,omitempty"`
 	State     string             `json:"state"`
+	Remedy    string             `json:"remedy,omitempty"` // of the state "not wired"
 	Ingress   []string           `json:"isolatedForIngressBy,omitempty"`
 	Egress    []string           `json:"isolatedForEgressBy,omitempty"`
 }

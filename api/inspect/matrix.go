@@ -15,4 +15,6 @@ type Matrix struct {
 	// NotEnforced are the pods of Groups that Flowkeep did not attach: namespace/name, sorted. What their policies deny
 	// may pass.
 	NotEnforced []string `json:"notEnforced,omitempty"`
+	// Remedy is the instruction that attaches the pods of NotEnforced; empty if there are none.
+	Remedy string `json:"remedy,omitempty"`
 }

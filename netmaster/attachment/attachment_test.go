@@ -156,6 +156,24 @@ func TestSet_Problem(t *testing.T) {
 	}
 }
 
+func TestDescribeUnattached_NamesAtMostTen(t *testing.T) {
+	for count, want := range map[int]string{
+		0: "",
+		1: "a/p0 is not wired by Flowkeep: " + Remedy,
+		2: "a/p0, a/p1 are not wired by Flowkeep: " + Remedy,
+		12: "a/p0, a/p1, a/p2, a/p3, a/p4, a/p5, a/p6, a/p7, a/p8, a/p9 and 2 more are not wired by Flowkeep: " +
+			Remedy,
+	} {
+		var pods []string
+		for i := range count {
+			pods = append(pods, fmt.Sprintf("a/p%d", i))
+		}
+		if got := DescribeUnattached(pods); got != want {
+			t.Errorf("%d pods: %q, want %q", count, got, want)
+		}
+	}
+}
+
 func TestSet_Lacks(t *testing.T) {
 	tracker := NewTracker(Grace)
 	young := tracker.Update(pods("a/p@n1"), always, time.Unix(0, 0))

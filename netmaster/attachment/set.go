@@ -128,7 +128,7 @@ func (s *Set) NewlyNotEnforced(before *Set) (out []Pod) {
 	return out
 }
 
-// maxNamed limits the pods that Problem names.
+// maxNamed limits the pods that a sentence names.
 const maxNamed = 10
 
 // Problem returns a sentence about the pods that policies select and that are not attached; empty if there are none.
@@ -141,10 +141,7 @@ func (s *Set) Problem() string {
 	for i := range pods[:min(len(pods), maxNamed)] {
 		names = append(names, fmt.Sprintf("%s on %s", pods[i].ID(), pods[i].Node))
 	}
-	text := strings.Join(names, ", ")
-	if more := len(pods) - maxNamed; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
+	text := joinNames(names, len(pods))
 	if len(pods) == 1 {
 		return text + " is not wired by Flowkeep, and no policy that selects it is enforced there: " + Remedy
 	}
@@ -152,6 +149,28 @@ func (s *Set) Problem() string {
 		len(pods), text, Remedy)
 }
 
-// Remedy is what attaches such pods.
+// DescribeUnattached returns a sentence, with the remedy, about pods (namespace/name) that are not attached; empty
+// without pods.
+func DescribeUnattached(pods []string) string {
+	text := joinNames(pods[:min(len(pods), maxNamed)], len(pods))
+	switch len(pods) {
+	case 0:
+		return ""
+	case 1:
+		return text + " is not wired by Flowkeep: " + Remedy
+	}
+	return text + " are not wired by Flowkeep: " + Remedy
+}
+
+// joinNames returns the first names of all, and the number of the others.
+func joinNames(first []string, all int) string {
+	text := strings.Join(first, ", ")
+	if more := all - len(first); more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+// Remedy is the instruction that attaches such pods.
 const Remedy = "recreate such pods; if new ones are not wired either, another CNI configuration comes first " +
 	"(netctl doctor node)"

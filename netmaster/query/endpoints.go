@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
+	"github.com/flowkeep/flowkeep/netmaster/attachment"
 	"github.com/flowkeep/flowkeep/netmaster/resolve"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -45,7 +46,7 @@ func (s *Server) endpoints(ctx context.Context, q *inspect.Question) (any, error
 		for i := range views {
 			e := endpointOf(&views[i])
 			if isRunningUnannounced(&views[i]) && unattached.Lacks(views[i].Endpoint.ID()) {
-				e.State = "not wired"
+				e.State, e.Remedy = "not wired", attachment.Remedy
 			}
 			out = append(out, e)
 		}

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
 	"github.com/flowkeep/flowkeep/netmaster/attachment"
@@ -72,6 +73,7 @@ func (s *Server) explain(ctx context.Context, q *inspect.Question) (any, error) 
 		x.out.Problems = append(x.out.Problems, s.prove(ctx, x.out.Ways, x.from.node)...)
 		x.translate(ctx)
 	}
+	x.out.Problems = addUnattached(x.out.Problems, x.out.Ways)
 	if x.services {
 		return ofNow{&x.out}, nil
 	}
@@ -86,6 +88,21 @@ func markUnattached(w *inspect.Way, pods *attachment.Set) {
 			w.NotEnforced = append(w.NotEnforced, e.Pods[0])
 		}
 	}
+}
+
+// addUnattached appends a sentence, with the remedy, about the ends of ways that Flowkeep did not attach, unless there
+// are none, or a problem has the remedy. Of ways to backends of a Service that are alike it names one pod.
+func addUnattached(problems []string, ways []inspect.Way) []string {
+	var pods []string
+	for i := range ways {
+		pods = append(pods, ways[i].NotEnforced...)
+	}
+	hasRemedy := func(p string) bool { return strings.HasSuffix(p, attachment.Remedy) }
+	if len(pods) == 0 || slices.ContainsFunc(problems, hasRemedy) {
+		return problems
+	}
+	slices.Sort(pods)
+	return append(problems, attachment.DescribeUnattached(slices.Compact(pods)))
 }
 
 // explained returns the explanation without traces.

@@ -181,6 +181,7 @@ func TestExplain_PodNotAttached(t *testing.T) {
 		return out
 	}
 	p.nodes.answers = map[string]any{"node1": dropped, "node2": dropped}
+	const remedy = "shop/db is not wired by Flowkeep: " + attachment.Remedy
 	for question, want := range map[string]string{
 		"10.1.0.1 shop/db:81": "policies deny it; shop/db is not wired by Flowkeep, its side is not enforced",
 		"shop/db world:80":    "policies deny it; shop/db is not wired by Flowkeep, its side is not enforced",
@@ -191,15 +192,24 @@ func TestExplain_PodNotAttached(t *testing.T) {
 		if err != nil || len(x.Ways) != 1 || x.Ways[0].Verdict() != want || len(x.Ways[0].Traces) != 0 {
 			t.Errorf("%s: %+v, %v; want %s", question, x.Ways, err, want)
 		}
+		if !slices.Contains(x.Problems, remedy) {
+			t.Errorf("%s: problems %q", question, x.Problems)
+		}
 	}
 	x, err := explained(t, p, "shop/api", "shop/db:5432")
 	if err != nil || len(x.Ways[0].Traces) != 1 || x.Ways[0].Traces[0].Node != "node2" ||
 		len(x.Ways[0].Disagreements) != 1 {
 		t.Errorf("the other side is not proved: %+v, %v", x.Ways, err)
 	}
+	p.cfg.Problems = func() []string { return []string{"shop/db on node1: " + attachment.Remedy} }
+	if x, err := explained(t, p, "10.1.0.1", "shop/db:81"); err != nil || slices.Contains(x.Problems, remedy) {
+		t.Errorf("the remedy is there twice: %+v, %v", x, err)
+	}
 	p.notAttached("")
-	if x, err := explained(t, p, "10.1.0.1", "shop/db:81"); err != nil || x.Ways[0].Verdict() != "DENIED" {
-		t.Errorf("once it is attached: %+v, %v", x.Ways, err)
+	p.cfg.Problems = func() []string { return nil }
+	if x, err = explained(t, p, "10.1.0.1", "shop/db:81"); err != nil || slices.Contains(x.Problems, remedy) ||
+		x.Ways[0].Verdict() != "DENIED" {
+		t.Errorf("once it is attached: %+v, %v", x, err)
 	}
 }
 
@@ -319,6 +329,12 @@ func TestMatrix_PodsNotAttached(t *testing.T) {
 	if err != nil || !slices.Equal(m.NotEnforced, []string{"shop/db", "shop/new"}) {
 		t.Errorf("not enforced: %v, %v", m.NotEnforced, err)
 	}
+	if m.Remedy != attachment.Remedy {
+		t.Errorf("remedy %q", m.Remedy)
+	}
+	if m, err := asked[inspect.Matrix](twoNodes(t), question); err != nil || m.Remedy != "" {
+		t.Errorf("all pods are attached: remedy %q, %v", m.Remedy, err)
+	}
 }
 
 func TestEndpoints_NotAttached(t *testing.T) {
@@ -343,7 +359,7 @@ func TestEndpoints_NotAttached(t *testing.T) {
 		"shop/db":        "wired",
 	} {
 		list, err := asked[[]inspect.Endpoint](p, inspect.Question{Kind: inspect.AskEndpoints, ID: id})
-		if err != nil || len(list) != 1 || list[0].State != want {
+		if err != nil || len(list) != 1 || list[0].State != want || (list[0].Remedy != "") != (want == "not wired") {
 			t.Errorf("%s: %+v, %v; want %s", id, list, err, want)
 		}
 	}

@@ -51,7 +51,9 @@ func (s *Server) matrix(ctx context.Context, q *inspect.Question) (any, error) {
 			inspect.MostGroups,
 		)
 	}
-	out.NotEnforced = notEnforced(&out.Matrix, s.cfg.Unattached())
+	if out.NotEnforced = notEnforced(&out.Matrix, s.cfg.Unattached()); len(out.NotEnforced) > 0 {
+		out.Remedy = attachment.Remedy
+	}
 	return out, nil
 }
 

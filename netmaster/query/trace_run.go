@@ -87,7 +87,7 @@ func (t *traceRun) run(ctx context.Context) error {
 	if err := t.begin(ctx, came); err != nil {
 		return err
 	}
-	problems := slices.Concat(t.x.out.Problems, t.problems)
+	problems := addUnattached(slices.Concat(t.x.out.Problems, t.problems), t.markedWays())
 	begun := &inspect.Traced{From: t.x.q.From, To: *t.x.q.To, Nodes: t.nodes, Problems: unique(problems)}
 	if err := t.send(begun); err != nil {
 		return err
@@ -373,6 +373,15 @@ func (t *traceRun) end(ctx context.Context) error {
 	return t.send(&out)
 }
 
+// markedWays returns the ways between the ends, with the ends that Flowkeep did not attach marked.
+func (t *traceRun) markedWays() []inspect.Way {
+	ways := slices.Clone(t.x.out.Ways)
+	for i := range ways {
+		markUnattached(&ways[i], t.x.s.cfg.Unattached())
+	}
+	return ways
+}
+
 // silence describes why no packet of the source was reported.
 func (t *traceRun) silence(ctx context.Context) string {
 	from, where := &t.ends.From, "its nodes"
@@ -397,6 +406,10 @@ func (t *traceRun) silence(ctx context.Context) string {
 			targetText(t.x.q.To),
 			where,
 		)
+	}
+	if t.x.s.cfg.Unattached().Lacks(from.Pod) {
+		return fmt.Sprintf("NOT CERTAIN: no packet from %s to %s was seen at %s, but the pod is not wired by Flowkeep",
+			t.x.q.From, targetText(t.x.q.To), where)
 	}
 	if t.changed(ctx) {
 		return fmt.Sprintf("NOT CERTAIN: no packet from %s to %s was seen at %s, but %s", t.x.q.From,

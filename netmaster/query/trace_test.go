@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
+	"github.com/flowkeep/flowkeep/netmaster/attachment"
 	"github.com/flowkeep/flowkeep/netmaster/resolve"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	"google.golang.org/grpc/codes"
@@ -175,6 +176,39 @@ func testTraceDisagrees(t *testing.T, out string, want ...string) {
 	}
 	if got := way.Verdict(); got != "policies deny it; the switch of node1 disagrees" {
 		t.Errorf("%q", got)
+	}
+}
+
+// TestTrace_PodNotAttached: a trace begins with the ends that Flowkeep did not attach, and the remedy. Silence of such a
+// source proves nothing.
+func TestTrace_PodNotAttached(t *testing.T) {
+	for name, c := range map[string]struct {
+		pods, name, end string
+	}{
+		"the source": {"shop/api@node2", "shop/api", "NOT CERTAIN: no packet from shop/api to shop/db:95 was seen at " +
+			"the pod's link on node2, but the pod is not wired by Flowkeep"},
+		"the target": {"shop/db@node1", "shop/db", "NOT SENT: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPlace(t)
+				p.owner.engine.Apply(apiAlone())
+				p.notAttached(c.pods)
+				p.sees("node2", "out of the node")
+				p.sees("node1", "pod shop/db")
+				list, err := p.traced("shop/api", "shop/db:95", &inspect.TraceSpec{})
+				if err != nil || len(list) != 2 {
+					t.Fatalf("%+v, %v", list, err)
+				}
+				problem := c.name + " is not wired by Flowkeep: " + attachment.Remedy
+				if got := list[0].Problems; !slices.Equal(got, []string{problem}) {
+					t.Errorf("problems %q, want %q", got, problem)
+				}
+				if got := list[1].End; !strings.HasPrefix(got, c.end) {
+					t.Errorf("it ends with %q, want %q", got, c.end)
+				}
+			})
+		})
 	}
 }
 

@@ -226,10 +226,10 @@ export function nobody(app, m) {
 
 const maxNamed = 10;
 
-// notEnforced names the pods that Flowkeep did not attach.
-export function notEnforced({ notEnforced: pods }) {
+// notEnforced names the pods that Flowkeep did not attach, and the remedy.
+export function notEnforced({ notEnforced: pods, remedy }) {
   const more = pods.length > maxNamed ? ` and ${pods.length - maxNamed} more` : '';
-  return `Not wired by Flowkeep, their side of each cell is not enforced: ${pods.slice(0, maxNamed).join(', ')}${more}`;
+  return `Not wired by Flowkeep, their side of each cell is not enforced: ${pods.slice(0, maxNamed).join(', ')}${more}${remedy ? `: ${remedy}` : ''}`;
 }
 
 export function noteText(app, m, shown) {
