@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -282,6 +283,25 @@ func TestEnvironment(t *testing.T) {
 	got := environment([]string{"PATH=/bin", "FLOWKEEP_SLOW=3", "FLOWKEEP_CACHE=/c", "DEPLOY=", "FLOWKEEP_SANDBOX=demo", "FLOWKEEP_HEAVY=1"})
 	if want := []string{"PATH=/bin", "FLOWKEEP_CACHE=/c", "FLOWKEEP_HEAVY=1"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// TestGate_Unused: a phase may take, besides its own bound, what earlier phases have not used of theirs. One without a
+// bound leaves nothing.
+func TestGate_Unused(t *testing.T) {
+	g, out := testGate(t, "", passes, passes, passes, passes)
+	g.phases[0].Bounds = [maxSlowness]int{}
+	g.began = time.Now().Add(-10 * time.Minute)
+	if code := g.run(t.Context()); code != 0 {
+		t.Fatalf("code %d:\n%s", code, out)
+	}
+	var got []string
+	bound := regexp.MustCompile(`phase: at most (\d+) min`)
+	for _, match := range bound.FindAllStringSubmatch(out.String(), -1) {
+		got = append(got, match[1])
+	}
+	if want := []string{"58", "1", "2", "3"}; !slices.Equal(got, want) {
+		t.Errorf("bounds in minutes: %q, want %q", got, want)
 	}
 }
 

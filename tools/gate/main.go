@@ -185,18 +185,22 @@ func (g *gate) runDown(name string) {
 
 // runPhases runs the phases until one cannot.
 func (g *gate) runPhases(ctx context.Context) {
+	var unused time.Duration // of the limits of the phases with bounds
 	for _, p := range g.phases {
 		if ctx.Err() != nil {
 			return
 		}
 		slowness := g.measureSlowness(p.Name)
 		g.setPhase(p.Name)
-		limit := p.limit(slowness, g.elapsed())
+		limit := p.limit(slowness, unused, g.elapsed())
 		if limit == 0 {
 			g.fail(p.Name, fmt.Sprintf("did not run: it had to begin before minute %.0f", phasesEnd.Minutes()))
 			continue
 		}
-		if !g.runSuites(ctx, p, slowness, limit) && p.Required {
+		start := g.elapsed()
+		passed := g.runSuites(ctx, p, slowness, limit)
+		unused = p.countUnused(slowness, unused, limit, g.elapsed()-start)
+		if !passed && p.Required {
 			g.fail(p.Name, "no later phase ran")
 			g.bar("phase " + p.Name)
 			return

@@ -15,7 +15,8 @@ type Phase struct {
 	Suites []Suite
 	// Required reports whether the gate ends when the phase fails: no later phase runs, and no test a second time.
 	Required bool
-	// Bounds are the minutes that the phase may take at slowness 1, 2 and 3; zero: until phasesEnd.
+	// Bounds are the minutes that the phase may take at slowness 1, 2 and 3, with what earlier phases left of theirs;
+	// zero: until phasesEnd.
 	Bounds [maxSlowness]int
 }
 
@@ -73,11 +74,21 @@ func allPhases() []Phase {
 // buildPhase is the phase that compiles. It has no tests.
 const buildPhase = "build"
 
-// limit returns how long the phase may run on a machine of this slowness, that long after the gate began.
-func (p Phase) limit(slowness int, elapsed time.Duration) time.Duration {
-	left := phasesEnd - elapsed
+// limit returns how long the phase may run on a machine of this slowness, that long after the gate began, if earlier
+// phases have not used so much of their limits.
+func (p Phase) limit(slowness int, unused, elapsed time.Duration) time.Duration {
+	limit := phasesEnd - elapsed
 	if bound := p.Bounds[slowness-1]; bound > 0 {
-		left = min(left, time.Duration(bound)*time.Minute)
+		limit = min(limit, time.Duration(bound)*time.Minute+unused)
 	}
-	return max(left, 0)
+	return max(limit, 0)
+}
+
+// countUnused returns what later phases may use after one that took so much of its limit. A phase without a bound
+// changes nothing.
+func (p Phase) countUnused(slowness int, unused, limit, took time.Duration) time.Duration {
+	if p.Bounds[slowness-1] == 0 {
+		return unused
+	}
+	return max(limit-took, 0)
 }

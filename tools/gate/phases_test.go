@@ -10,21 +10,45 @@ import (
 )
 
 func TestLimit(t *testing.T) {
+	const minute = time.Minute
 	p := Phase{Bounds: [maxSlowness]int{6, 8, 9}}
 	for _, c := range []struct {
-		phase    Phase
-		slowness int
-		elapsed  time.Duration
-		want     time.Duration
+		phase                 Phase
+		slowness              int
+		unused, elapsed, want time.Duration
 	}{
-		{p, 1, 0, 6 * time.Minute},
-		{p, 3, 0, 9 * time.Minute},
-		{p, 3, 65 * time.Minute, 3 * time.Minute},
-		{p, 1, 69 * time.Minute, 0},
-		{Phase{}, 1, 8 * time.Minute, 60 * time.Minute},
+		{p, 1, 0, 0, 6 * minute},
+		{p, 3, 0, 0, 9 * minute},
+		{p, 3, 5 * minute, 0, 14 * minute},
+		{p, 3, 0, 65 * minute, 3 * minute},
+		{p, 3, 5 * minute, 65 * minute, 3 * minute},
+		{p, 1, 0, 69 * minute, 0},
+		{p, 1, minute, 69 * minute, 0},
+		{Phase{}, 1, 0, 8 * minute, 60 * minute},
+		{Phase{}, 1, 5 * minute, 8 * minute, 60 * minute},
 	} {
-		if got := c.phase.limit(c.slowness, c.elapsed); got != c.want {
-			t.Errorf("limit of %v at slowness %d after %v: %v, want %v", c.phase.Bounds, c.slowness, c.elapsed, got, c.want)
+		if got := c.phase.limit(c.slowness, c.unused, c.elapsed); got != c.want {
+			t.Errorf("limit of %v at slowness %d after %v, with %v unused: %v, want %v",
+				c.phase.Bounds, c.slowness, c.elapsed, c.unused, got, c.want)
+		}
+	}
+}
+
+func TestCountUnused(t *testing.T) {
+	const minute = time.Minute
+	bounded := Phase{Bounds: [maxSlowness]int{6, 8, 9}}
+	for _, c := range []struct {
+		phase                     Phase
+		unused, limit, took, want time.Duration
+	}{
+		{bounded, 0, 6 * minute, 4 * minute, 2 * minute},
+		{bounded, 3 * minute, 9 * minute, 7 * minute, 2 * minute},
+		{bounded, 0, 6 * minute, 6*minute + 1, 0},
+		{Phase{}, 3 * minute, 60 * minute, 4 * minute, 3 * minute},
+	} {
+		if got := c.phase.countUnused(1, c.unused, c.limit, c.took); got != c.want {
+			t.Errorf("%v of %v used by a phase with the bounds %v, %v unused before: %v, want %v",
+				c.took, c.limit, c.phase.Bounds, c.unused, got, c.want)
 		}
 	}
 }
