@@ -43,13 +43,22 @@ func running(t *testing.T) (*agent, *pickySwitch, *diary) {
 	answering(t, a.cfg.OVSControl, s.tracks.answer)
 	d := &diary{told: make(chan string, 9), open: func() bool { return portIsOpen(s, 7) }}
 	a.client = d
+	runLoop(t, a)
 	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() { defer close(done); a.loop(ctx) }()
 	counted := make(chan struct{})
 	go func() { defer close(counted); a.ended.Run(ctx) }()
-	t.Cleanup(func() { cancel(); <-done; <-counted })
+	t.Cleanup(func() { cancel(); <-counted })
 	return a, s, d
+}
+
+// runLoop runs an agent's loop until what the test started later has ended. t.Context ends before: a comparison that
+// ends with it needs the loop once more, and waits for a minute where there is none.
+func runLoop(t testing.TB, a *agent) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan struct{})
+	go func() { defer close(done); a.loop(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
 }
 
 // portIsOpen tells whether any flow takes packets from the port. Ask on the owner's goroutine only.

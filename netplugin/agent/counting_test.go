@@ -170,10 +170,8 @@ func goneOn(t *testing.T, a *agent, s *pickySwitch) *agent {
 	if err := b.attach(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() { defer close(done); b.loop(ctx) }()
-	t.Cleanup(func() { cancel(); <-done; b.close() })
+	t.Cleanup(b.close)
+	runLoop(t, b)
 	keepsCounting(t, b)
 	return b
 }

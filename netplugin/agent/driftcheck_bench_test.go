@@ -45,20 +45,17 @@ func BenchmarkDriftCheck(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer s.Close()
+	b.Cleanup(func() { s.Close() })
 	a.drift.Dial = func(ctx context.Context) (driftcheck.Reader, error) { return ofctl.Connect(ctx, sw.Management()) }
 	a.update(b.Context(), manyRules())
 	if err := a.attach(b.Context(), s); err != nil {
 		b.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(b.Context())
-	done := make(chan struct{})
-	go func() { defer close(done); a.loop(ctx) }()
-	defer func() { cancel(); <-done }()
+	runLoop(b, a)
 	b.ReportAllocs()
 	flows, own, switches := 0, cpuOf(b, "self"), cpuOf(b, pidOf(b, sw))
 	for b.Loop() {
-		if err := a.drift.Compare(ctx, func(x *driftcheck.Comparison) {
+		if err := a.drift.Compare(b.Context(), func(x *driftcheck.Comparison) {
 			if flows = x.Flows; !x.Same() {
 				b.Errorf("%d missing, %d changed, %d extra", x.Missing, x.Changed, x.Extra)
 			}

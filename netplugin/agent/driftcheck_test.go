@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
 	"github.com/flowkeep/flowkeep/internal/wire"
@@ -46,11 +47,31 @@ func onSwitch(t *testing.T) (*agent, *ovstest.Switch, *told) {
 	if err := a.attach(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() { defer close(done); a.loop(ctx) }()
-	t.Cleanup(func() { cancel(); <-done; s.Close() })
+	t.Cleanup(func() { s.Close() })
+	runLoop(t, a)
 	return a, sw, netmaster
+}
+
+// TestRunLoop: a comparison that a test ends by its context ends at once, as the loop still runs.
+func TestRunLoop(t *testing.T) {
+	var ending time.Time
+	t.Run("that ends", func(t *testing.T) {
+		a, _, _ := running(t)
+		compares := make(chan struct{})
+		a.drift.Dial = func(ctx context.Context) (driftcheck.Reader, error) {
+			close(compares)
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		ended := make(chan struct{})
+		go func() { defer close(ended); a.drift.Check(t.Context()) }()
+		t.Cleanup(func() { <-ended })
+		<-compares
+		ending = time.Now()
+	})
+	if took := time.Since(ending); took > driftcheck.Timeout/2 {
+		t.Errorf("it ended after %v", took)
+	}
 }
 
 // One drift check finds, names, repairs and reports each change made with ovs-ofctl, and reports no other.

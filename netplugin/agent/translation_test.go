@@ -344,10 +344,8 @@ func translatingOn(t *testing.T) (*translator, *ovstest.Switch, *told) {
 		t.Fatal(err)
 	}
 	x.web(7, 8, 9)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() { defer close(done); x.loop(ctx) }()
-	t.Cleanup(func() { cancel(); <-done; s.Close() })
+	t.Cleanup(func() { s.Close() })
+	runLoop(t, x.agent)
 	return x, sw, netmaster
 }
 
