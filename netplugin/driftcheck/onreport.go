@@ -18,8 +18,10 @@ const (
 	maxPause = 400 * time.Millisecond
 	// contestTime is the time after a repair in which the next one is in a row with it.
 	contestTime = 5 * time.Second
-	// failurePause is the time between a repair that failed and the comparison of the whole switch that follows.
-	failurePause = 2 * time.Second
+	// minFailurePause and maxFailurePause bound the time between a repair that failed and the comparison of the whole
+	// switch that follows.
+	minFailurePause = 250 * time.Millisecond
+	maxFailurePause = 2 * time.Second
 	// logInterval is the time between two logs of repairs in a row.
 	logInterval = time.Minute
 )
@@ -27,8 +29,16 @@ const (
 // pauseAfter returns the time between the end of a repair, the n-th in a row, and the begin of the next one. It is no
 // shorter than the repair took, so that repairs take half of a processor at most.
 func pauseAfter(took time.Duration, n int) time.Duration {
-	pause := minPause << min(n, 10)
-	return max(min(pause, maxPause), took)
+	return max(doublePause(minPause, maxPause, n), took)
+}
+
+// pauseAfterFailure returns the time between a repair that failed, the n-th in a row, and the comparison of the whole
+// switch that follows. A repair that fails may have waited long for the switch; that is no reason for a pause as long.
+func pauseAfterFailure(n int) time.Duration { return doublePause(minFailurePause, maxFailurePause, n) }
+
+// doublePause doubles the shortest pause n times, up to the longest one.
+func doublePause(shortest, longest time.Duration, n int) time.Duration {
+	return min(shortest<<min(n, 10), longest)
 }
 
 // RepairReported repairs what Observe has taken, until ctx ends. Repairs of reported flows do not wait for comparisons
@@ -47,7 +57,7 @@ type repairFunc func(ctx context.Context, c *Checker, note func(drift)) error
 // unless the next connection to the switch does so.
 func repairEach(ctx context.Context, c *Checker, due <-chan struct{}, repair repairFunc) {
 	log := driftLog{write: c.logDrift}
-	inRow, ended := 0, time.Time{}
+	inRow, failures, ended := 0, 0, time.Time{}
 	for {
 		select {
 		case <-due:
@@ -62,20 +72,22 @@ func repairEach(ctx context.Context, c *Checker, due <-chan struct{}, repair rep
 		}
 		began := time.Now()
 		if inRow++; began.Sub(ended) > contestTime {
-			inRow = 0
+			inRow, failures = 0, 0
 		}
 		err := repair(ctx, c, func(d drift) { log.add(d, time.Now()) })
 		ended = time.Now()
-		pause, again := pauseAfter(ended.Sub(began), inRow), !isPassing(ctx, err)
-		if again {
-			pause = failurePause
+		if isPassing(ctx, err) {
+			failures = 0
+			if !wait(ctx, pauseAfter(ended.Sub(began), inRow)) {
+				return
+			}
+			continue
 		}
-		if !wait(ctx, pause) {
+		if !wait(ctx, pauseAfterFailure(failures)) {
 			return
 		}
-		if again {
-			c.reported.addWhole()
-		}
+		failures++
+		c.reported.addWhole()
 	}
 }
 

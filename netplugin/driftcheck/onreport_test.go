@@ -29,6 +29,11 @@ func TestPauseAfter(t *testing.T) {
 			t.Errorf("after a repair of %v, number %d in a row, the pause is %v, want %v", c.took, c.inRow, got, c.paused)
 		}
 	}
+	for n, want := range map[int]time.Duration{0: minFailurePause, 1: 2 * minFailurePause, 100: maxFailurePause} {
+		if got := pauseAfterFailure(n); got != want {
+			t.Errorf("after a failure, number %d in a row, the pause is %v, want %v", n, got, want)
+		}
+	}
 }
 
 // TestRepairReported_ContestedFlow: a flow that another program changes after each repair is open for less than a second
@@ -137,13 +142,78 @@ func TestRepairReported_Failure(t *testing.T) {
 				first.Flow = flows[0]
 				go c.RepairReported(t.Context())
 				c.Observe([]ofctl.Update{first})
-				time.Sleep(3 * failurePause)
+				time.Sleep(time.Second)
 				if repairs.Load() == 0 {
 					t.Errorf("after %d comparisons nothing is repaired", dumps.Load())
 				}
 			})
 		})
 	}
+}
+
+// TestRepairReported_Failures: while comparisons fail again and again, their number is bounded. After one that succeeds
+// the next failure is made up for within a second again.
+func TestRepairReported_Failures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, o, flows := stubChecker(t)
+		var dumps, repairs atomic.Int32
+		var fails atomic.Bool
+		o.session.dump = func(visit func(ofctl.Flow, error) error) error {
+			if dumps.Add(1); fails.Load() {
+				return errors.New("reset by peer")
+			}
+			return visitAll(flows[1:], visit)
+		}
+		o.repaired = func(*Comparison) { repairs.Add(1) }
+		go c.RepairReported(t.Context())
+		fails.Store(true)
+		c.Observe([]ofctl.Update{{Kind: ofctl.GroupChanged}})
+		time.Sleep(time.Minute)
+		if n := dumps.Load(); n < 28 || n > 34 {
+			t.Errorf("%d comparisons in a minute", n)
+		}
+		fails.Store(false)
+		time.Sleep(maxFailurePause + time.Second)
+		fails.Store(true)
+		before := repairs.Load()
+		c.Observe([]ofctl.Update{{Kind: ofctl.GroupChanged}})
+		time.Sleep(2 * burst)
+		fails.Store(false)
+		time.Sleep(time.Second)
+		if before == 0 || repairs.Load() == before {
+			t.Errorf("%d repairs before a failure, %d after it", before, repairs.Load())
+		}
+	})
+}
+
+// TestRepairReported_FailuresApart: a failed repair of a flow is made up for within a second, however many failed before,
+// and however long it waited for the switch.
+func TestRepairReported_FailuresApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, o, flows := stubChecker(t)
+		o.session.dump = func(visit func(ofctl.Flow, error) error) error { return visitAll(flows[1:], visit) }
+		var failed time.Time
+		var repairs atomic.Int32
+		o.failing = func() {
+			time.Sleep(50 * time.Second)
+			failed = time.Now()
+		}
+		o.repaired = func(*Comparison) {
+			if took := time.Since(failed); took > time.Second {
+				t.Errorf("repaired %v after the failure", took)
+			}
+			repairs.Add(1)
+		}
+		go c.RepairReported(t.Context())
+		for range 5 {
+			_ = o.Do(t.Context(), func() { o.failures = 1 }) // it returns no error
+			c.Observe([]ofctl.Update{{Kind: ofctl.FlowRemoved, Flow: flows[0]}})
+			time.Sleep(2 * time.Minute)
+		}
+		if n := repairs.Load(); n != 5 {
+			t.Errorf("%d repairs after 5 failures", n)
+		}
+	})
 }
 
 // visitAll calls visit for each flow, until it returns an error.

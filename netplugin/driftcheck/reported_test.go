@@ -19,7 +19,8 @@ type stubOwner struct {
 	session  *stubSession
 	refused  func(*ofctl.Flow) bool
 	repaired func(*Comparison)
-	failures int // repairs that fail before the others
+	failures int    // repairs that fail before the others
+	failing  func() // at each of them; nil: nothing
 
 	one sync.Mutex // runs
 }
@@ -53,6 +54,9 @@ func (o *stubOwner) Describe(*ofctl.Flow) pipeline.Note { return pipeline.Note{}
 func (o *stubOwner) Repair(_ context.Context, x *Comparison) error {
 	if o.failures > 0 {
 		o.failures--
+		if o.failing != nil {
+			o.failing()
+		}
 		return errors.New("refused")
 	}
 	o.repaired(x)
