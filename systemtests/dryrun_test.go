@@ -95,6 +95,7 @@ func (p *dryRunPair) is(from, to, protocol string, port int) bool {
 func TestDryRun(t *testing.T) {
 	w := setup(t)
 	ns := threePods(w)
+	w.settles(w.open("c", "a", "tcp", 81, "no policy yet"), w.open("c", "a", "udp", 81, "no policy yet"))
 	old := slices.Concat(w.dial("tcp", "c", "a", 81), w.dial("udp", "c", "a", 81))
 	for _, conn := range old {
 		w.must(say(conn, true))
