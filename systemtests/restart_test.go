@@ -315,14 +315,6 @@ func TestAPIServerDown(t *testing.T) {
 		time.Sleep(12 * time.Second)
 		s.must(s.Start(s.ctx, "apiserver"))
 	})
-	s.must(cluster.Until(s.ctx, 60*time.Second, func() error {
-		_, err := s.Kubectl(s.ctx, "", "get", "--raw", "/readyz")
-		return err
-	}))
-	s.must(cluster.Until(s.ctx, 60*time.Second, func() error {
-		_, err := s.Kubectl(s.ctx, "", "-n", s.ns, "get", "networkpolicy")
-		return err
-	}))
 	s.watching()
 	s.stillEnforces()
 }
@@ -344,10 +336,11 @@ func TestNetmasterStartsWithoutAPIServer(t *testing.T) {
 	s.stillEnforces()
 }
 
-// watching waits until netmaster follows the API server's policies again: client-go's watches wait up to 30 s before they
-// ask anew. A policy that chooses nobody tells.
+// watching waits until the API server serves, and until netmaster follows its policies again: client-go's watches wait
+// up to 30 s before they connect again. It writes a policy that selects no pod, and waits until netmaster has it.
 func (s *scene) watching() {
 	s.Helper()
+	s.served(s.ctx)
 	s.policy(s.ns, "canary", `{podSelector: {matchLabels: {app: nobody}}}`)
 	s.must(cluster.Until(s.ctx, 60*time.Second, func() error {
 		text, err := s.Netctl(s.ctx, "policy", "ls", "-n", s.ns, "-o", "json")
