@@ -41,7 +41,13 @@ var undo = map[string]string{
 	"fail_mode standalone":        "$VSCTL set-fail-mode fk0 secure",
 	"a controller of the bridge":  "$VSCTL del-controller fk0",
 	"tc on ports and pods' links": noTrafficControl,
+	strictName:                    "sysctl -qw " + filterOfUplink + "=$(sysctl -n net.ipv4.conf.default.rp_filter)",
 }
+
+const (
+	strictName     = "strict reverse path filter of the uplink"
+	filterOfUplink = "net.ipv4.conf.eth0.rp_filter"
+)
 
 // dropping has the disturbances of which the program drops packets itself while its command runs.
 var dropping = []string{"firewalld starts and reloads"}
@@ -69,6 +75,7 @@ var disturbances = []disturbance{
 	{"neighbour entries of fk-gw", routing, "ip neigh flush dev fk-gw nud all; ip -6 neigh flush dev fk-gw nud all"},
 	{"MTU and MAC of fk-gw", routing, "ip link set fk-gw mtu 1280 address 02:00:00:00:00:99"},
 	{"forwarding", routing, "for s in ipv4/ip_forward ipv6/conf/all/forwarding ipv4/conf/fk-gw/forwarding; do echo 0 >/proc/sys/net/$s; done"},
+	{strictName, routing, "sysctl -qw " + filterOfUplink + "=1"},
 	{"reverse path filter", routing, "for s in all fk-gw fk-wire; do echo 1 >/proc/sys/net/ipv4/conf/$s/rp_filter; done"},
 	{"Flowkeep's nftables table", filters, "nft delete table inet flowkeep"},
 	{"a chain of it", filters, "nft flush chain inet flowkeep raw; nft flush chain inet flowkeep service-forward"},
@@ -263,7 +270,7 @@ func chosenDisturbances() []disturbance {
 		return disturbances
 	}
 	brief := []string{"all policy rules", "the Services' table", "fk-gw down and up", "addresses of fk-gw", "forwarding", "ports of pods", "both tables",
-		"fail_mode of the bridge"}
+		"fail_mode of the bridge", strictName}
 	return slices.DeleteFunc(slices.Clone(disturbances), func(d disturbance) bool { return !slices.Contains(brief, d.name) })
 }
 

@@ -29,6 +29,8 @@ func TestShape(t *testing.T) {
 		chained(setup(t))
 	case *shape == "control-plane":
 		besideTheControlPlane(setup(t))
+	case *shape == "strict":
+		strictLinks(setup(t))
 	}
 }
 
@@ -55,6 +57,23 @@ func besideTheControlPlane(w *world) {
 	text, err := w.Netctl(w.ctx, "status")
 	if err != nil || strings.Contains(text, "degraded") {
 		w.Errorf("netctl status (%v):\n%s", err, text)
+	}
+}
+
+// strictLinks: a node port and a host outside answer by links with a strict reverse path filter, which stay strict.
+func strictLinks(w *world) {
+	ns := w.namespace("strict", nil)
+	w.run(ns, "a@node1", "c@node2")
+	ports := w.nodePort(ns, "c")
+	w.settles(everyProto(w, "a", "c", true, "across"), everyProto(w, "c", "a", true, "across"),
+		w.at("node1", ports, w.pods["c"], true, "another"), w.at("node2", ports, w.pods["c"], true, "its own node"))
+	for _, node := range []string{"node1", "node2"} {
+		text, err := w.RunIn(w.ctx, w.NodeNS(node), "cat", "/proc/sys/net/ipv4/conf/eth0/rp_filter",
+			"/proc/sys/net/ipv4/conf/all/rp_filter", "/proc/sys/net/ipv4/conf/default/rp_filter")
+		w.must(err)
+		if values := strings.Fields(text); !slices.Equal(values, []string{"1", "0", "1"}) {
+			w.Errorf("rp_filter of eth0, all and default on %s: %v", node, values)
+		}
 	}
 }
 

@@ -24,18 +24,20 @@ type Rule struct {
 	Source, Destination string // CIDRs; empty: any
 	Interface           string // by which packets come; empty: by any
 	Mark, Mask          uint32
+	Next                int  // priority of the rule to go on with; 0: it looks up the table
 	Other               bool // it has an attribute that no rule of Flowkeep's has
 }
 
 // Differences of the priorities of Flowkeep's rules from that of the first.
 const (
 	gatewayLocalOffset = 0
+	returningOffset    = 9
 	serviceOffset      = 10
 	translatedOffset   = 11
 	localOffset        = 50
 )
 
-var ruleOffsets = []int{gatewayLocalOffset, serviceOffset, translatedOffset, localOffset}
+var ruleOffsets = []int{gatewayLocalOffset, returningOffset, serviceOffset, translatedOffset, localOffset}
 
 const (
 	compatTable    = 252       // the first that the kernel uses itself: RT_TABLE_COMPAT (rtnetlink(7))
@@ -44,6 +46,7 @@ const (
 	formerTable    = 102       // of versions before v0.1.0
 	kernelProtocol = 2         // RTPROT_KERNEL (rtnetlink(7))
 	translatedMark = 0x1000000 // of packets that the node has translated
+	returningMark  = 0x2000000 // of packets to pods of which the kernel looks up the way back
 )
 
 // isFlowkeeps reports whether a rule is as netplugin writes it with a table and a first priority.
@@ -51,11 +54,19 @@ func (r *Rule) isFlowkeeps(table, priority int) bool {
 	if r.Other || r.Protocol != kernelProtocol && !r.isFormer(table, priority) {
 		return false
 	}
+	offset := r.Priority - priority
+	if (r.Next != 0) != (offset == returningOffset) {
+		return false
+	}
 	unmarked := r.Mark == 0 && r.Mask == 0
-	fromPods := r.Interface == gateway && r.Source != "" && unmarked
-	switch r.Priority - priority {
+	byGateway := r.Interface == gateway && r.Source != ""
+	fromPods := byGateway && unmarked
+	switch offset {
 	case gatewayLocalOffset:
 		return fromPods && r.Destination != "" && r.Table == localTable
+	case returningOffset:
+		marked := r.Mark == returningMark && r.Mask == returningMark
+		return byGateway && r.Destination == "" && marked && r.Next == priority+localOffset && r.Table == 0
 	case serviceOffset:
 		return fromPods && r.Destination == "" && r.Table == table
 	case translatedOffset:

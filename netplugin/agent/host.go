@@ -144,6 +144,7 @@ func (h *hostKeeper) setNetwork(ctx context.Context, infos []policy.NodeInfo) er
 		ServiceMAC:   pipeline.ServiceMAC,
 		MTU:          h.cfg.MTU,
 		Tunnelled:    h.cfg.tunnelled(),
+		Strict:       hostnet.HasStrictLink(),
 		Translated:   h.cfg.translates(),
 		Ways:         h.ways.at(time.Now()),
 		TunnelMark:   h.node.tunnelMark(),
@@ -172,6 +173,7 @@ func (h *hostKeeper) setNetwork(ctx context.Context, infos []policy.NodeInfo) er
 	h.watched.Store(&hostnet.Watched{
 		Table:     cfg.Numbers.Table,
 		Six:       hostnet.HasIPv6(cfg.Self),
+		Strict:    cfg.Strict,
 		Addresses: cfg.Self.Addresses,
 	})
 	underlayErr := h.underlay(&cfg)

@@ -139,7 +139,7 @@ func TestSetup_RouterAdvertisements(t *testing.T) {
 				if got := strings.TrimSpace(string(forwards)) == "1"; err != nil || got != six {
 					t.Errorf("the node forwards IPv6: %v (%v)", got, err)
 				}
-				if SysctlsDiffer(six) {
+				if SysctlsDiffer(&Watched{Six: six}) {
 					t.Error("sysctls differ after Setup")
 				}
 				if out, err := exec.Command("ip", "-6", "route", "flush", "default").CombinedOutput(); err != nil {

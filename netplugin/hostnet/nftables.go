@@ -61,8 +61,9 @@ func chains(cfg *Config) []chain {
 			// only the node itself uses the node's addresses (IPv4 refuses others by itself, IPv6 does not)
 			`iifname != "lo" meta nfproto ipv6 fib saddr type local drop`,
 			"jump only-by-bridge",
-			// the kernel datapath does not remove the mark
-			fmt.Sprintf("iifname %q meta mark set meta mark and %#x", Wire, ^uint32(translatedMark)),
+			// the kernel datapath does not remove marks
+			fmt.Sprintf("iifname %q meta mark set meta mark and %#x", Wire, ^uint32(translatedMark|returningMark)),
+			fmt.Sprintf("iifname %q meta mark set meta mark and %#x", Gateway, ^uint32(returningMark)),
 			fmt.Sprintf("iifname %q ether saddr %s goto second-pass", Wire, mac(cfg.ServiceMAC)),
 			fmt.Sprintf("iifname %q jump out-to-pods", Wire),
 			fmt.Sprintf("iifname %q return", Gateway),
@@ -73,6 +74,7 @@ func chains(cfg *Config) []chain {
 		{"out-to-pods", "", untracked(cfg, true)},
 		{"in-from-pods", "", untracked(cfg, false)},
 		{"translated", "type filter hook prerouting priority dstnat + 10; policy accept;", translated(cfg)},
+		{"returning", "type filter hook prerouting priority dstnat + 10; policy accept;", markReturning(cfg)},
 	}
 	list = append(list, serviceGuard(cfg)...)
 	list = append(list, tunnelGuard(cfg)...)

@@ -28,6 +28,7 @@ var FormerNumbers = Numbers{Table: 102, Priority: wellknown.RulePriority}
 // Offsets of rules' priorities from Numbers.Priority.
 const (
 	gatewayLocalOffset = 0  // pods → the gateway's own address
+	returningOffset    = 9  // packets to pods, where the kernel looks up the way back (see strict.go)
 	serviceOffset      = 10 // pods → back into the bridge
 	translatedOffset   = 11 // likewise what pods sent to an address that is no Service's and the node translated
 	localOffset        = 50 // the look-up of the table local
@@ -67,6 +68,7 @@ func (n Numbers) Check() error {
 func (n Numbers) priorities() []int {
 	return []int{
 		n.Priority + gatewayLocalOffset,
+		n.Priority + returningOffset,
 		n.Priority + serviceOffset,
 		n.Priority + translatedOffset,
 		n.Priority + localOffset,

@@ -97,6 +97,9 @@ func wantedRules(cfg *Config) map[int][]*netlink.Rule {
 			newRule(family, n.Priority+localOffset, unix.RT_TABLE_LOCAL, nil, nil),
 			newRule(family, n.Priority+gatewayLocalOffset, unix.RT_TABLE_LOCAL, ipNet(p), gateway),
 			newRule(family, n.Priority+serviceOffset, n.Table, ipNet(p), nil))
+		if p.Addr().Is4() {
+			out[family] = append(out[family], returningRule(n, p))
+		}
 		if !cfg.Tunnelled || cfg.mixed() { // else all that is for other nodes' pods goes there
 			r := newRule(family, n.Priority+translatedOffset, n.Table, ipNet(p), nil)
 			mask := uint32(translatedMark)
@@ -137,7 +140,7 @@ type ruleKey struct {
 	protocol           uint8
 	src, dst, iif, oif string
 	mark, mask         uint32
-	other              string // attributes that no rule of Flowkeep's has
+	other              string // rare attributes; of Flowkeep's rules only that for the way back has one
 }
 
 func keyOf(r *netlink.Rule) ruleKey {
@@ -165,7 +168,7 @@ func netText(n *net.IPNet) string {
 	return n.String()
 }
 
-// otherAttributes returns those that Flowkeep's rules do not have as text, empty if there are none.
+// otherAttributes returns rare ones as text, empty if there are none.
 func otherAttributes(r *netlink.Rule) string {
 	text := ""
 	add := func(is bool, name string, value any) {
@@ -214,8 +217,11 @@ func isFlowkeepsOf(r *netlink.Rule, list []Numbers) bool {
 func isFlowkeeps(r *netlink.Rule, n Numbers) bool {
 	k := keyOf(r)
 	ours := k.protocol == unix.RTPROT_KERNEL || k.protocol == unix.RTPROT_UNSPEC && n == FormerNumbers
-	if !ours || k.oif != "" || k.other != "" {
+	if !ours || k.oif != "" {
 		return false
+	}
+	if k.other != "" {
+		return k.src != "" && k == keyOf(returningFrom(n, r.Src))
 	}
 	fromPods := isFromPods(&k)
 	switch k.priority - n.Priority {

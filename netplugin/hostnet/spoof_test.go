@@ -83,6 +83,23 @@ func heardUntil(t *testing.T, fd int, text string) (all []byte) {
 	return nil
 }
 
+// frameWith returns the first frame with a text.
+func frameWith(t *testing.T, fd int, text string) []byte {
+	t.Helper()
+	buf := make([]byte, 2048)
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
+		n, err := unix.Read(fd, buf)
+		if err != nil {
+			break
+		}
+		if bytes.Contains(buf[:n], []byte(text)) {
+			return buf[:n]
+		}
+	}
+	t.Fatalf("%q did not come", text)
+	return nil
+}
+
 // Nobody outside passes for a pod of this node: what comes by another interface than the bridge's ports with such an address
 // does not reach the bridge, where it would be judged as that pod's.
 func TestNobodyOutsidePassesForAPodOfThisNode(t *testing.T) {

@@ -27,8 +27,8 @@ const liberal = "netfilter/nf_conntrack_tcp_be_liberal"
 const forwardingSix = "ipv6/conf/all/forwarding"
 
 // wantedSysctls returns the values below /proc/sys/net, by path. Six is for a node with IPv6 podCIDRs: of another one
-// the node's own IPv6 stays as it is.
-func wantedSysctls(six bool) map[string]string {
+// the node's own IPv6 stays as it is. Strict is for a node with a strict link.
+func wantedSysctls(six, strict bool) map[string]string {
 	set := map[string]string{
 		"ipv4/ip_forward":              "1",
 		"ipv4/conf/all/rp_filter":      "0",
@@ -37,6 +37,9 @@ func wantedSysctls(six bool) map[string]string {
 	}
 	if six {
 		set[forwardingSix] = "1"
+	}
+	if strict {
+		set[sourceMark] = "1"
 	}
 	for _, name := range []string{Gateway, Wire} {
 		set["ipv4/conf/"+name+"/rp_filter"] = "0"
@@ -49,10 +52,13 @@ func wantedSysctls(six bool) map[string]string {
 	return set
 }
 
-// SysctlsDiffer reports whether a sysctl that Setup sets has another value; six: the node has IPv6 podCIDRs. The kernel
-// sends no message about most of them.
-func SysctlsDiffer(six bool) bool {
-	for name, value := range wantedSysctls(six) {
+// SysctlsDiffer reports whether a sysctl that Setup sets has another value, or whether the node has its first or lost
+// its last strict link. The kernel sends no message about most sysctls.
+func SysctlsDiffer(w *Watched) bool {
+	if HasStrictLink() != w.Strict {
+		return true
+	}
+	for name, value := range wantedSysctls(w.Six, w.Strict) {
 		if have, err := os.ReadFile(sysctlPath(name)); err == nil && strings.TrimSpace(string(have)) != value {
 			return true
 		}
@@ -63,7 +69,7 @@ func SysctlsDiffer(six bool) bool {
 func sysctlPath(name string) string { return filepath.Join("/proc/sys/net", name) }
 
 func sysctls(cfg *Config) error {
-	for name, value := range wantedSysctls(HasIPv6(cfg.Self)) {
+	for name, value := range wantedSysctls(HasIPv6(cfg.Self), cfg.Strict) {
 		have, err := os.ReadFile(sysctlPath(name))
 		if err == nil && strings.TrimSpace(string(have)) == value {
 			continue

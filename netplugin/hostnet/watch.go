@@ -43,6 +43,7 @@ var routeGroups = []uint{
 type Watched struct {
 	Table     int          // of Services
 	Six       bool         // the node has IPv6 podCIDRs
+	Strict    bool         // the node has a strict link (see HasStrictLink)
 	Addresses []netip.Addr // the node's own, which decide about routes to other nodes
 }
 
@@ -142,7 +143,7 @@ func pollSysctls(ctx context.Context, watched func() Watched, changed func()) {
 	for {
 		select {
 		case <-tick.C:
-			if SysctlsDiffer(watched().Six) {
+			if now := watched(); SysctlsDiffer(&now) {
 				changed()
 			}
 		case <-ctx.Done():
@@ -166,15 +167,16 @@ func concernsRoutes(links *netlink.Handle, watched Watched, m *syscall.NetlinkMe
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
 		return concernsRoute(m, watched.Table) || concernsPodsRoute(links, m)
 	case unix.RTM_NEWNETCONF, unix.RTM_DELNETCONF:
-		return concernsSysctl(links, m.Data)
+		return concernsSysctl(links, watched.Strict, m.Data)
 	default: // rules
 		return true
 	}
 }
 
-// concernsSysctl reports whether a message about sysctls is about one of Flowkeep's ports, or about all interfaces.
-func concernsSysctl(links *netlink.Handle, data []byte) bool {
-	const header, attrIndex, allIndex = 4, 1, -1 // struct netconfmsg, NETCONFA_IFINDEX and its value (linux/netconf.h)
+// concernsSysctl reports whether a message about sysctls is about one of Flowkeep's ports, or about all interfaces; or
+// about the first strict link of a node.
+func concernsSysctl(links *netlink.Handle, strict bool, data []byte) bool {
+	const header, attrIndex, attrFilter, allIndex = 4, 1, 3, -1 // struct netconfmsg, NETCONFA_… (linux/netconf.h)
 	if len(data) < header {
 		return false
 	}
@@ -182,14 +184,22 @@ func concernsSysctl(links *netlink.Handle, data []byte) bool {
 	if err != nil {
 		return true
 	}
+	values := map[uint16]int{}
 	for _, a := range attrs {
-		if a.Attr.Type == attrIndex && len(a.Value) >= 4 {
-			index := int32(binary.NativeEndian.Uint32(a.Value))
-			one := len(attrs) == 2 // with the index; the message about a new link has all sysctls
-			return index == allIndex || isOurLink(links, int(index)) || one && isPodsLink(links, int(index))
+		if len(a.Value) >= 4 {
+			values[a.Attr.Type] = int(int32(binary.NativeEndian.Uint32(a.Value)))
 		}
 	}
-	return false
+	index, ok := values[attrIndex]
+	switch {
+	case !ok:
+		return false
+	case index == allIndex || isOurLink(links, index):
+		return true
+	case isPodsLink(links, index):
+		return len(attrs) == 2 // with the index; the message about a new link has all sysctls
+	}
+	return !strict && values[attrFilter] == strictFilter
 }
 
 // concernsLink reports whether a message is about one of Flowkeep's ports, about a pod's link that is down, or about

@@ -69,6 +69,8 @@ var watchCases = map[string]watchCase{
 	"the node's address":     {"ip addr flush dev under", []uint16{unix.RTM_DELADDR}, false},
 	"uplink down and up":     {"ip link set under down; ip link set under up", []uint16{unix.RTM_NEWLINK}, false},
 	"another link":           {"ip link add other type bridge", nil, false},
+	"a strict link":          {"echo 1 >/proc/sys/net/ipv4/conf/under/rp_filter", []uint16{unix.RTM_NEWNETCONF}, true},
+	"a loose link":           {"echo 2 >/proc/sys/net/ipv4/conf/under/rp_filter", nil, false},
 }
 
 func TestWatch_ReportsChanges(t *testing.T) {
@@ -134,7 +136,7 @@ func (c *watchCase) expect(t *testing.T, h *netns.Namespace, changed <-chan time
 func (c *watchCase) expectCause(t *testing.T, h *netns.Namespace, messages func() []uint16) {
 	t.Helper()
 	in(t, h, func() error {
-		if c.sysctls && !SysctlsDiffer(true) {
+		if watched := watchedNode(); c.sysctls && !SysctlsDiffer(&watched) {
 			t.Error("the sysctls do not differ")
 		}
 		return nil

@@ -46,6 +46,7 @@ func ruleOf(r *netlink.Rule) doctor.Rule {
 		Destination: cidrText(r.Dst),
 		Interface:   r.IifName,
 		Mark:        r.Mark,
+		Next:        max(r.Goto, 0),
 		Other:       hasOther(r),
 	}
 	if r.Mask != nil {
@@ -63,7 +64,7 @@ func cidrText(n *net.IPNet) string {
 
 // hasOther reports whether a rule has an attribute that no rule of Flowkeep's has (linux/fib_rules.h).
 func hasOther(r *netlink.Rule) bool {
-	return r.OifName != "" || r.Invert || r.Tos != 0 || r.TunID != 0 || r.Goto >= 0 || r.Flow >= 0 ||
+	return r.OifName != "" || r.Invert || r.Tos != 0 || r.TunID != 0 || r.Flow >= 0 ||
 		r.SuppressPrefixlen >= 0 || r.SuppressIfgroup >= 0 || r.IPProto != 0 || r.Dport != nil || r.Sport != nil ||
 		r.UIDRange != nil
 }

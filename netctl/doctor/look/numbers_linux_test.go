@@ -26,7 +26,7 @@ func TestRuleOf(t *testing.T) {
 		"inverted":       {func(r *netlink.Rule) { r.Invert = true }, doctor.Rule{Other: true}},
 		"a port":         {func(r *netlink.Rule) { r.Dport = netlink.NewRulePortRange(53, 53) }, doctor.Rule{Other: true}},
 		"a protocol":     {func(r *netlink.Rule) { r.IPProto = unix.IPPROTO_TCP }, doctor.Rule{Other: true}},
-		"goto":           {func(r *netlink.Rule) { r.Goto = 200 }, doctor.Rule{Other: true}},
+		"goto":           {func(r *netlink.Rule) { r.Goto = 200 }, doctor.Rule{Next: 200}},
 	} {
 		r := netlink.NewRule()
 		r.Priority, r.Table = 60, 26214

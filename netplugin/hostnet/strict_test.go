@@ -1,0 +1,155 @@
+package hostnet
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+const strictLink = "echo 1 >/proc/sys/net/ipv4/conf/under/rp_filter"
+
+// TestHasStrictLink: links of other programs count, whatever other links have.
+func TestHasStrictLink(t *testing.T) {
+	for command, want := range map[string]bool{
+		"true":     false,
+		strictLink: true,
+		"echo 2 >/proc/sys/net/ipv4/conf/under/rp_filter":                                    false,
+		"ip link add bond0.7 type bridge; echo 1 >/proc/sys/net/ipv4/conf/bond0.7/rp_filter": true,
+		`for l in all default lo fk-gw fk-wire; do echo 1 >/proc/sys/net/ipv4/conf/$l/rp_filter; done
+			for l in under under-peer fk-gw-peer fk-wire-peer; do echo 0 >/proc/sys/net/ipv4/conf/$l/rp_filter; done`: false,
+		"ip link add fkp1 type veth peer name podend; echo 1 >/proc/sys/net/ipv4/conf/fkp1/rp_filter": false,
+	} {
+		in(t, host(t), func() error {
+			shell(t, command)
+			if got := HasStrictLink(); got != want {
+				t.Errorf("%s: %v, want %v", command, got, want)
+			}
+			return nil
+		})
+	}
+}
+
+// TestReturningRule_Recognised: the kernel takes no second rule that differs in the source or the target only.
+func TestReturningRule_Recognised(t *testing.T) {
+	pods := netip.MustParsePrefix("10.244.1.0/24")
+	for name, c := range map[string]struct {
+		change func(*netlink.Rule)
+		want   bool
+	}{
+		"as written":   {func(*netlink.Rule) {}, true},
+		"other pods":   {func(r *netlink.Rule) { r.Src = ipNet(netip.MustParsePrefix("10.244.7.0/24")) }, true},
+		"any source":   {func(r *netlink.Rule) { r.Src = nil }, false},
+		"elsewhere":    {func(r *netlink.Rule) { r.Goto = 32766 }, false},
+		"a table":      {func(r *netlink.Rule) { r.Goto, r.Table = -1, serviceTable }, false},
+		"by any link":  {func(r *netlink.Rule) { r.IifName = "" }, false},
+		"another mark": {func(r *netlink.Rule) { r.Mark = translatedMark }, false},
+		"a port":       {func(r *netlink.Rule) { r.Dport = netlink.NewRulePortRange(53, 53) }, false},
+	} {
+		r := returningRule(DefaultNumbers, pods)
+		c.change(r)
+		if got := isFlowkeeps(r, DefaultNumbers); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+// inbound are packets that come to a pod by the uplink, and the source and destination that the pod sees.
+var inbound = []struct{ name, from, to, source string }{
+	{"from a pod elsewhere", "10.244.2.5", "10.244.1.5", "10.244.2.5"},
+	{"from a node", "192.0.2.12", "10.244.1.5", "192.0.2.12"},
+	{"by a node port", "198.51.100.7", "192.0.2.11", "198.51.100.7"},
+}
+
+// strictHost returns a strict node with a node port, and packet sockets as serviceHost does.
+func strictHost(t *testing.T, cfg *Config) map[string]int {
+	t.Helper()
+	shell(t, strictLink)
+	cfg.Strict = HasStrictLink()
+	sockets := serviceHost(t, cfg)
+	shell(t, `nft add rule inet nat pre ip saddr 198.51.100.7 ip daddr 192.0.2.11 udp dport 9 dnat ip to 10.244.1.5`)
+	return sockets
+}
+
+// TestStrictLink_PacketsToPods: packets to pods pass a strict link, as long as Flowkeep's configuration is whole. A part
+// that is missing keeps them away, which also shows that the filter is at work.
+func TestStrictLink_PacketsToPods(t *testing.T) {
+	for name, c := range map[string]struct {
+		loss   string
+		passes bool
+	}{
+		"nothing":            {"true", true},
+		"the nftables table": {"nft delete table inet flowkeep", false},
+		"the rule":           {"ip rule del pref 59", false},
+		"the sysctl":         {"echo 0 >/proc/sys/net/ipv4/conf/all/src_valid_mark", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := nodeConfig()
+			in(t, host(t), func() error {
+				sockets := strictHost(t, cfg)
+				shell(t, c.loss)
+				for _, p := range inbound {
+					text := p.name + ", without " + name
+					frame := udpFrame(macOf(t, "under"), netip.MustParseAddr(p.from), netip.MustParseAddr(p.to), text)
+					if _, err := unix.Write(sockets["under"], frame); err != nil {
+						return err
+					}
+					if !c.passes {
+						if heardWithin(sockets[Gateway], text, 200*time.Millisecond) {
+							t.Errorf("%s: passed the filter", text)
+						}
+						continue
+					}
+					heardUntil(t, sockets[Gateway], text)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// TestStrictLink_Masqueraded: replies to a pod's packets that left as the node's own pass a strict link.
+func TestStrictLink_Masqueraded(t *testing.T) {
+	cfg := nodeConfig()
+	in(t, host(t), func() error {
+		sockets := strictHost(t, cfg)
+		pod, outside := netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("198.51.100.8")
+		shell(t, "ip neigh add 198.51.100.8 lladdr 02:00:00:00:00:12 dev under nud permanent")
+		if _, err := unix.Write(sockets[Wire], udpFrame(cfg.WireMAC[:], pod, outside, "question")); err != nil {
+			return err
+		}
+		sent := frameWith(t, sockets["under"], "question")
+		reply := udpFrame(macOf(t, "under"), outside, cfg.Self.Addresses[0], "answer")
+		copy(reply[34:], []byte{0, 9}) // the source port
+		copy(reply[36:], sent[34:36])  // the destination port
+		if _, err := unix.Write(sockets["under"], reply); err != nil {
+			return err
+		}
+		heardUntil(t, sockets[Gateway], "answer")
+		return nil
+	})
+}
+
+// TestStrictLink_SecondPass: a packet of a pod that has the mark, whichever program set it, stays in the bridge.
+func TestStrictLink_SecondPass(t *testing.T) {
+	cfg := nodeConfig()
+	in(t, host(t), func() error {
+		sockets := strictHost(t, cfg)
+		shell(t, `nft -f - <<'X'
+add table inet marks
+add chain inet marks pre { type filter hook prerouting priority -310; }
+add rule inet marks pre meta mark set meta mark or 0x2000000
+X`)
+		pod, service := netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("10.96.0.1")
+		if _, err := unix.Write(sockets[Gateway], udpFrame(cfg.GatewayMAC[:], pod, service, "marked")); err != nil {
+			return err
+		}
+		heardUntil(t, sockets[Gateway], "marked")
+		if heardWithin(sockets["under"], "marked", 200*time.Millisecond) {
+			t.Error("left the node before the second pass")
+		}
+		return nil
+	})
+}
