@@ -70,7 +70,6 @@ mkdir -p /run/dbus /run/firewalld
 cp -r /etc/firewalld /run/etc
 mount --bind /run/etc /etc/firewalld
 dbus-daemon --system --fork --nopidfile
-sed -i s/^IPv6_rpfilter=.*/IPv6_rpfilter=no/ /etc/firewalld/firewalld.conf
 echo "<zone><port protocol=\"udp\" port=\"8098\"/></zone>" >/etc/firewalld/zones/public.xml
 { echo "<zone target=\"ACCEPT\">"
 for i in fk-gw fk-wire; do echo "<interface name=\"$i\"/>"; done

@@ -60,7 +60,7 @@ func besideTheControlPlane(w *world) {
 	}
 }
 
-// strictLinks: a node port and a host outside answer by links with a strict reverse path filter, which stay strict.
+// strictLinks: pods and a node port answer by links with a strict reverse path filter, which stay strict.
 func strictLinks(w *world) {
 	ns := w.namespace("strict", nil)
 	w.run(ns, "a@node1", "c@node2")
@@ -73,6 +73,10 @@ func strictLinks(w *world) {
 		w.must(err)
 		if values := strings.Fields(text); !slices.Equal(values, []string{"1", "0", "1"}) {
 			w.Errorf("rp_filter of eth0, all and default on %s: %v", node, values)
+		}
+		rules, err := w.RunIn(w.ctx, w.NodeNS(node), "nft", "list", "table", "inet", "filtering")
+		if w.must(err); !strings.Contains(rules, "fib saddr . mark . iif oif") {
+			w.Errorf("%s has no filter for IPv6: %s", node, rules)
 		}
 	}
 }

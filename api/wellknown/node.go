@@ -12,6 +12,9 @@ const (
 // other programs number tables from 100.
 const ServiceTable = 26214
 
+// ArrivalTable is the table behind it, for reverse path filters of firewalls.
+const ArrivalTable = ServiceTable + 1
+
 // RulePriority is the default priority of the first of Flowkeep's policy rules.
 const RulePriority = 50
 

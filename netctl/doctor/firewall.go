@@ -114,7 +114,7 @@ func (b *book) firewall(list []Chains) {
 	if walled {
 		b.add(check, Warning, "firewalld is active, which rejects what is forwarded between interfaces of no zone of its",
 			"firewall-cmd --permanent --zone=trusted --add-interface=fk-gw --add-interface=fk-wire; "+
-				"the same with --add-source=CIDR for each cluster CIDR; with IPv6, IPv6_rpfilter=no in firewalld.conf; "+
+				"the same with --add-source=CIDR for each cluster CIDR; "+
 				"firewall-cmd --reload; or stop firewalld")
 	}
 	if len(seen) == 0 && !walled && known {

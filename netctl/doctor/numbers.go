@@ -10,10 +10,10 @@ import (
 
 // Numbers are those of the node's network stack that Flowkeep is to use, and what has them.
 type Numbers struct {
-	Table    int // of routes
+	Table    int // of routes; the one behind it is Flowkeep's too
 	Priority int // of the first policy rule
 	Rules    Fact[[]Rule]
-	Routes   Fact[[]string] // destinations of other programs' routes in the table
+	Routes   Fact[[]string] // destinations of other programs' routes in both tables
 	Marked   Fact[[]string] // destinations of routes with Flowkeep's protocol, in all tables
 }
 
@@ -34,10 +34,12 @@ const (
 	returningOffset    = 9
 	serviceOffset      = 10
 	translatedOffset   = 11
+	arrivalOffset      = 12
 	localOffset        = 50
 )
 
-var ruleOffsets = []int{gatewayLocalOffset, returningOffset, serviceOffset, translatedOffset, localOffset}
+var ruleOffsets = []int{gatewayLocalOffset, returningOffset, serviceOffset, translatedOffset, arrivalOffset,
+	localOffset}
 
 const (
 	compatTable    = 252       // the first that the kernel uses itself: RT_TABLE_COMPAT (rtnetlink(7))
@@ -47,6 +49,7 @@ const (
 	kernelProtocol = 2         // RTPROT_KERNEL (rtnetlink(7))
 	translatedMark = 0x1000000 // of packets that the node has translated
 	returningMark  = 0x2000000 // of packets to pods of which the kernel looks up the way back
+	arrivalMark    = 0x4000000 // of IPv6 packets of which a firewall looks up the way back
 )
 
 // isFlowkeeps reports whether a rule is as netplugin writes it with a table and a first priority.
@@ -72,6 +75,9 @@ func (r *Rule) isFlowkeeps(table, priority int) bool {
 	case translatedOffset:
 		marked := r.Mark == translatedMark && r.Mask == translatedMark
 		return r.Interface == wire && r.Source != "" && r.Destination == "" && marked && r.Table == table
+	case arrivalOffset:
+		marked := r.Mark == arrivalMark && r.Mask == arrivalMark
+		return r.Interface == "lo" && r.Source == "" && r.Destination == "" && marked && r.Table == table+1
 	case localOffset:
 		return r.Interface == "" && r.Source == "" && r.Destination == "" && unmarked && r.Table == localTable
 	}
@@ -124,8 +130,8 @@ func (b *book) numbers(n *Numbers) {
 	taken := false
 	if list := n.Routes.Value; len(list) > 0 {
 		taken = true
-		b.add(check, Problem, fmt.Sprintf("table %d, which Flowkeep needs, has routes of another program: %s", n.Table,
-			some(list)), fmt.Sprintf(remedy, "--service-table"))
+		b.add(check, Problem, fmt.Sprintf("tables %d and %d are Flowkeep's, and have routes of another program: %s",
+			n.Table, n.Table+1, some(list)), fmt.Sprintf(remedy, "--service-table"))
 	}
 	for i := range n.Rules.Value {
 		r := &n.Rules.Value[i]
@@ -133,9 +139,9 @@ func (b *book) numbers(n *Numbers) {
 			continue
 		}
 		seen := fmt.Sprintf("the policy rule %d of another program, which looks up table %d, has ", r.Priority, r.Table)
-		if r.Table == n.Table {
+		if r.Table == n.Table || r.Table == n.Table+1 {
 			taken = true
-			b.add(check, Problem, seen+"Flowkeep's table", fmt.Sprintf(remedy, "--service-table"))
+			b.add(check, Problem, seen+"a table of Flowkeep's", fmt.Sprintf(remedy, "--service-table"))
 		}
 		if slices.Contains(ruleOffsets, r.Priority-n.Priority) {
 			taken = true
@@ -143,7 +149,7 @@ func (b *book) numbers(n *Numbers) {
 		}
 	}
 	if !taken {
-		b.ok(check, "no other program uses table %d, or the priorities of Flowkeep's policy rules from %d", n.Table,
-			n.Priority)
+		b.ok(check, "no other program uses tables %d and %d, or the priorities of Flowkeep's policy rules from %d",
+			n.Table, n.Table+1, n.Priority)
 	}
 }

@@ -14,13 +14,15 @@ func flowkeepRules(table, priority int) []Rule {
 	service.Priority, service.Table = priority+10, table
 	translated.Priority, translated.Table, translated.Interface = priority+11, table, wire
 	translated.Mark, translated.Mask = translatedMark, translatedMark
+	arrival := Rule{Protocol: kernelProtocol, Interface: "lo", Priority: priority + 12, Table: table + 1}
+	arrival.Mark, arrival.Mask = arrivalMark, arrivalMark
 	returning := pods
 	returning.Priority, returning.Next, returning.Mark, returning.Mask = priority+9, priority+50, returningMark, returningMark
 	return []Rule{toGateway, service, translated, {
 		Priority: priority + 50,
 		Table:    localTable,
 		Protocol: kernelProtocol,
-	}, returning, {
+	}, returning, arrival, {
 		Priority: 32766,
 		Table:    254,
 		Protocol: kernelProtocol,
@@ -53,6 +55,8 @@ func TestNumbers_OtherPrograms(t *testing.T) {
 		"no destination":      {with(0, func(r *Rule) { r.Destination = "" }), nil, Problem, "--rule-priority"},
 		"local by a mark":     {with(3, func(r *Rule) { r.Mark = 1 }), nil, Problem, "--rule-priority"},
 		"local by an address": {with(3, func(r *Rule) { r.Source = "192.0.2.1/32" }), nil, Problem, "--rule-priority"},
+		"a rule of the next":  {append(own, Rule{Priority: 1000, Table: 26215}), nil, Problem, "--service-table"},
+		"marked, to main":     {with(5, func(r *Rule) { r.Table = 254 }), nil, Problem, "--rule-priority"},
 		"goes on elsewhere":   {with(4, func(r *Rule) { r.Next = 32766 }), nil, Problem, "--rule-priority"},
 		"looks up a table":    {with(4, func(r *Rule) { r.Next, r.Table = 0, 254 }), nil, Problem, "--rule-priority"},
 		"local, goes on":      {with(3, func(r *Rule) { r.Next = 200 }), nil, Problem, "--rule-priority"},

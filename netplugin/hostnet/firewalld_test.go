@@ -17,13 +17,13 @@ mkdir -p /run/dbus /run/firewalld
 cp -r /etc/firewalld /run/etc
 mount --bind /run/etc /etc/firewalld
 dbus-daemon --system --fork --nopidfile
-sed -i s/^IPv6_rpfilter=.*/IPv6_rpfilter=no/ /etc/firewalld/firewalld.conf
 { echo "<zone target=\"ACCEPT\"><interface name=\"fk-gw\"/><interface name=\"fk-wire\"/>"
 echo "<source address=\"10.244.0.0/16\"/><source address=\"fd00:244::/32\"/></zone>"; } >/etc/firewalld/zones/trusted.xml
 firewalld --nofork --nopid &
 for n in $(seq 600); do if firewall-cmd --state; then break; fi; sleep 0.1; done
 firewall-cmd --reload
 nft list table inet firewalld | grep -q fk-gw
+nft list table inet firewalld | grep -q "fib saddr"
 kill -9 $!
 ' >/dev/null 2>&1`
 
@@ -38,7 +38,7 @@ func TestSetup_Firewalld(t *testing.T) {
 	h, cfg := host(t), nodeConfig()
 	in(t, h, func() error {
 		sockets := serviceHost(t, cfg)
-		shell(t, firewalldAsAdvised)
+		shell(t, firewalldAsAdvised+"; ip -6 route add fd00:244:2::/64 dev under")
 		under := macOf(t, "under")
 		for _, w := range []struct{ port, to, from, dst string }{
 			{Wire, "under", "10.244.1.5", "198.51.100.7"},
@@ -56,6 +56,7 @@ func TestSetup_Firewalld(t *testing.T) {
 			}
 			heardUntil(t, sockets[w.to], "from "+w.from)
 		}
+		serviceOfPod(t, cfg, sockets)
 		return nil
 	})
 }

@@ -90,7 +90,7 @@ func Setup(cfg *Config) error {
 	}
 	// routes before the rules that look them up: after a change of the table nothing passes the new rules by
 	return errors.Join(filters, keepAdvertised(cfg), sysctls(cfg), addresses(gw, cfg), neighbours(gw, cfg),
-		noResolution(wire, cfg), routes(gw, cfg))
+		noResolution(wire, cfg), routes(gw, wire, cfg))
 }
 
 // LinkExists reports whether there is a link of the name; also where that cannot be read.

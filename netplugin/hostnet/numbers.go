@@ -14,7 +14,7 @@ import (
 
 // Numbers are numbers of the node's network stack that other programs use too.
 type Numbers struct {
-	Table    int // of the routes of Services' second pass
+	Table    int // of the routes of Services' second pass; the next one is arrivalTable
 	Priority int // of the first of Flowkeep's policy rules
 }
 
@@ -31,6 +31,7 @@ const (
 	returningOffset    = 9  // packets to pods, where the kernel looks up the way back (see strict.go)
 	serviceOffset      = 10 // pods → back into the bridge
 	translatedOffset   = 11 // likewise what pods sent to an address that is no Service's and the node translated
+	arrivalOffset      = 12 // IPv6: where a firewall looks up the link of a source (see arrival.go)
 	localOffset        = 50 // the look-up of the table local
 )
 
@@ -54,9 +55,10 @@ func (cfg *Config) taken(text string) {
 // Check returns an error for numbers that the kernel uses itself or does not have.
 func (n Numbers) Check() error {
 	const mainPriority = 32766 // of the kernel's look-up of the table main
-	if n.Table < 1 || n.Table > math.MaxInt32 || n.Table >= unix.RT_TABLE_COMPAT && n.Table <= unix.RT_TABLE_LOCAL {
-		return fmt.Errorf("%s %d: use a number from 1 to %d other than %d to %d", TableFlag, n.Table, math.MaxInt32,
-			unix.RT_TABLE_COMPAT, unix.RT_TABLE_LOCAL)
+	isKernels := n.arrivalTable() >= unix.RT_TABLE_COMPAT && n.Table <= unix.RT_TABLE_LOCAL
+	if n.Table < 1 || n.Table >= math.MaxInt32 || isKernels {
+		return fmt.Errorf("%s %d: use a number from 1 to %d other than %d to %d; the one behind it is used too",
+			TableFlag, n.Table, math.MaxInt32-1, unix.RT_TABLE_COMPAT-1, unix.RT_TABLE_LOCAL)
 	}
 	if n.Priority < 1 || n.Priority+localOffset >= mainPriority {
 		return fmt.Errorf("%s %d: use a number from 1 to %d", PriorityFlag, n.Priority, mainPriority-localOffset-1)
@@ -71,6 +73,7 @@ func (n Numbers) priorities() []int {
 		n.Priority + returningOffset,
 		n.Priority + serviceOffset,
 		n.Priority + translatedOffset,
+		n.Priority + arrivalOffset,
 		n.Priority + localOffset,
 	}
 }
@@ -132,7 +135,7 @@ func takenBy(routes []netlink.Route, n Numbers, podCIDRs []netip.Prefix) (out []
 		}
 		out = append(out, takenRules(have, n, append(numbersOf(have), n))...)
 	}
-	return append(out, takenRoutes(routes, n.Table, families)...), nil
+	return append(out, takenTables(routes, n, families)...), nil
 }
 
 // familiesOf returns the address families of prefixes, IPv4 first.
@@ -150,9 +153,9 @@ func takenRules(have []netlink.Rule, n Numbers, known []Numbers) (out []string) 
 		if isFlowkeepsOf(r, known) {
 			continue
 		}
-		if r.Table == n.Table {
+		if r.Table == n.Table || r.Table == n.arrivalTable() {
 			out = append(out, fmt.Sprintf("the policy rule %s looks up table %d: give Flowkeep another by %s",
-				ruleText(r), n.Table, TableFlag))
+				ruleText(r), r.Table, TableFlag))
 		}
 		for _, p := range n.priorities() {
 			if r.Priority == p {
@@ -164,9 +167,19 @@ func takenRules(have []netlink.Rule, n Numbers, known []Numbers) (out []string) 
 	return out
 }
 
+// takenTables returns sentences about routes of other programs in Flowkeep's tables.
+func takenTables(list []netlink.Route, n Numbers, families []int) []string {
+	out := takenRoutes(list, n.Table, families, "packets to Services that take such a route are dropped")
+	if ofIPv6(families) {
+		out = append(out, takenRoutes(list, n.arrivalTable(), []int{netlink.FAMILY_V6},
+			"a firewall that looks up the way back may drop packets of pods")...)
+	}
+	return out
+}
+
 // takenRoutes returns a sentence for each of the address families of which other programs have routes in a table. It
 // has the first destination only: the table may be that of a routing daemon.
-func takenRoutes(list []netlink.Route, table int, families []int) (out []string) {
+func takenRoutes(list []netlink.Route, table int, families []int, effect string) (out []string) {
 	first, count := map[int]*netlink.Route{}, map[int]int{}
 	least := map[int]netip.Prefix{}
 	for i := range list {
@@ -184,9 +197,9 @@ func takenRoutes(list []netlink.Route, table int, families []int) (out []string)
 		if count[family] == 0 {
 			continue
 		}
-		out = append(out, fmt.Sprintf("the route to %s of protocol %s%s in table %d is another program's, and packets "+
-			"to Services that take such a route are dropped: give Flowkeep another table by %s",
-			least[family], first[family].Protocol, andOthers(count[family]-1), table, TableFlag))
+		out = append(out, fmt.Sprintf("the route to %s of protocol %s%s in table %d is another program's, and %s: "+
+			"give Flowkeep another table by %s",
+			least[family], first[family].Protocol, andOthers(count[family]-1), table, effect, TableFlag))
 	}
 	return out
 }

@@ -37,6 +37,8 @@ var foreignRules = []string{
 	"pref 59 from 10.244.1.0/24 iif fk-gw fwmark 0x2000000/0x3000000 goto 100 protocol kernel",
 	"pref 59 from 10.244.1.0/24 iif fk-gw fwmark 0x2000000/0x2000000 lookup main protocol kernel",
 	"pref 59 from 10.244.1.0/24 iif fk-gw fwmark 0x2000000/0x2000000 goto 100 protocol static",
+	"pref 62 iif lo lookup 26215 protocol kernel",
+	"pref 62 iif lo fwmark 0x4000000/0x4000000 lookup 26214 protocol kernel",
 	"pref 100 fwmark 1 lookup local protocol kernel",
 	"pref 100 oif fk-gw lookup local protocol kernel",
 	"pref 100 lookup local protocol static",
@@ -96,8 +98,12 @@ func TestSetup_LeavesRoutesOfOthers(t *testing.T) {
 		}
 		shell(t, `ip route add 198.51.100.0/24 dev under table 26214
 ip route replace default via 192.0.2.12 dev under table 26214
-ip -6 route add 2001:db8::/32 dev under table 26214`)
-		list := func() string { return output(t, "ip route show table 26214; ip -6 route show table 26214; ip route") }
+ip -6 route add 2001:db8::/32 dev under table 26214
+ip -6 route add 2001:db8:7::/48 dev under table 26215`)
+		list := func() string {
+			return output(t, "ip route show table 26214; ip -6 route show table 26214; "+
+				"ip -6 route show table 26215; ip route")
+		}
 		want := list()
 		var wrote, taken []string
 		cfg.Changed = func(object, name string) { wrote = append(wrote, object+" "+name) }
@@ -109,8 +115,9 @@ ip -6 route add 2001:db8::/32 dev under table 26214`)
 			t.Errorf("routes are\n%s\nwant\n%s\nwritten: %q", got, want, wrote)
 		}
 		text := strings.Join(taken, "\n")
-		for _, route := range []string{"to 0.0.0.0/0 of protocol boot (and 1 more) in", "to 2001:db8::/32 of "} {
-			if !strings.Contains(text, route) || !strings.Contains(text, TableFlag) || len(taken) != 2 {
+		for _, route := range []string{"to 0.0.0.0/0 of protocol boot (and 1 more) in", "to 2001:db8::/32 of ",
+			"to 2001:db8:7::/48 of "} {
+			if !strings.Contains(text, route) || !strings.Contains(text, TableFlag) || len(taken) != 3 {
 				t.Errorf("%s is not reported in %q", route, text)
 			}
 		}
@@ -136,11 +143,11 @@ func TestTakenRoutes_OneSentenceAFamily(t *testing.T) {
 		11:   "the route to 20.0.0.0/24 of protocol bgp (and at least 10 more) in table 300",
 		4321: "the route to 20.0.0.0/24 of protocol bgp (and at least 1000 more) in table 300",
 	} {
-		if got := takenRoutes(routes(n), 300, families46); len(got) != 1 || !strings.HasPrefix(got[0], want) {
+		if got := takenRoutes(routes(n), 300, families46, "effect"); len(got) != 1 || !strings.HasPrefix(got[0], want) {
 			t.Errorf("%d routes: %q, want %q", n, got, want)
 		}
 	}
-	if got := takenRoutes(routes(0), 300, families46); len(got) > 0 {
+	if got := takenRoutes(routes(0), 300, families46, "effect"); len(got) > 0 {
 		t.Errorf("none: %q", got)
 	}
 }
@@ -265,7 +272,7 @@ func TestRemoveRules_Order(t *testing.T) {
 				order = append(order, r.Priority)
 				return err
 			})
-		if want := []int{300, 311, 350, 310}; !slices.Equal(order, want) {
+		if want := []int{300, 309, 311, 350, 310}; !slices.Equal(order, want) {
 			t.Errorf("removed %v, want %v", order, want)
 		}
 		return err
@@ -281,6 +288,9 @@ func TestTaken(t *testing.T) {
 		"ip -6 rule add pref 61 lookup main":                    PriorityFlag,
 		"ip route add default via 192.0.2.1 table 26214":        TableFlag,
 		"ip -6 route add 2001:db8::/32 dev under table 26214":   TableFlag,
+		"ip -6 route add 2001:db8::/32 dev under table 26215":   TableFlag,
+		"ip rule add pref 1000 lookup 26215":                    TableFlag,
+		"ip rule add pref 59 lookup main":                       PriorityFlag,
 		"ip route add 198.51.100.0/24 dev under proto 0x66":     "protocol 102",
 		"ip route add 198.51.100.0/24 dev under table 102":      "",
 		"ip rule add pref 1000 lookup 102":                      "",
@@ -325,6 +335,7 @@ func TestNumbers_Check(t *testing.T) {
 		DefaultNumbers:           true,
 		{Table: 1, Priority: 1}:  true,
 		{Table: 0, Priority: 50}: false, {Table: 254, Priority: 50}: false, {Table: 252, Priority: 50}: false,
+		{Table: 251, Priority: 50}: false, {Table: 250, Priority: 50}: true, {Table: 1<<31 - 1, Priority: 50}: false,
 		{Table: 256, Priority: 0}: false, {Table: 256, Priority: 32716}: false, {Table: 256, Priority: 32715}: true,
 	} {
 		if err := n.Check(); (err == nil) != ok {

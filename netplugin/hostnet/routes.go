@@ -64,7 +64,7 @@ func readRoutes(cfg *Config, wanted map[place]bool) (*placed, error) {
 			out.taken[at] = r
 		}
 	}
-	for _, text := range takenRoutes(list, cfg.numbers().Table, familiesOf(cfg.Self.PodCIDRs)) {
+	for _, text := range takenTables(list, cfg.numbers(), familiesOf(cfg.Self.PodCIDRs)) {
 		cfg.taken(text)
 	}
 	return out, nil
@@ -73,8 +73,8 @@ func readRoutes(cfg *Config, wanted map[place]bool) (*placed, error) {
 // routes sets the routes to the node's own pods and to those of other nodes, and the rules that look them up, and
 // removes Flowkeep's other routes. A route to another node that the kernel does not take is left out: no Node object
 // keeps this node from working. Routes of other programs stay, but for those in the places of routes to pods.
-func routes(gw netlink.Link, cfg *Config) error {
-	own := ownRoutes(gw, cfg)
+func routes(gw, wire netlink.Link, cfg *Config) error {
+	own := ownRoutes(gw, wire, cfg)
 	others, err := otherRoutes(gw, cfg)
 	if err != nil {
 		return errors.Join(err, rulesAlone(cfg))
@@ -93,7 +93,7 @@ func routes(gw netlink.Link, cfg *Config) error {
 	var errs []error
 	for i := range own {
 		err := have.set(cfg, &own[i])
-		if own[i].Table == cfg.numbers().Table && errors.Is(err, ErrRouteTaken) {
+		if own[i].Table != unix.RT_TABLE_MAIN && errors.Is(err, ErrRouteTaken) {
 			continue // readRoutes has reported it, and the node's other traffic needs no route there
 		}
 		errs = append(errs, err)
@@ -195,7 +195,7 @@ const lastMetric = 0xffffffff
 // blackhole for the time when the kernel has removed the other, with the link's address or because the link went down.
 // They have a next hop: the node's stack would wait for a neighbour at an address that no pod has, and the bridge would
 // not see the packet that it has to answer.
-func ownRoutes(gw netlink.Link, cfg *Config) (out []netlink.Route) {
+func ownRoutes(gw, wire netlink.Link, cfg *Config) (out []netlink.Route) {
 	table := cfg.numbers().Table
 	for _, p := range cfg.Self.PodCIDRs {
 		family := familyOf(p.Addr())
@@ -219,6 +219,9 @@ func ownRoutes(gw netlink.Link, cfg *Config) (out []netlink.Route) {
 				Flags:     int(netlink.FLAG_ONLINK),
 				Protocol:  protocolFlowkeep,
 			})
+		if p.Addr().Is6() {
+			out = append(out, arrivalRoutes(gw, wire, cfg.numbers(), p)...)
+		}
 	}
 	return out
 }

@@ -99,6 +99,8 @@ func wantedRules(cfg *Config) map[int][]*netlink.Rule {
 			newRule(family, n.Priority+serviceOffset, n.Table, ipNet(p), nil))
 		if p.Addr().Is4() {
 			out[family] = append(out[family], returningRule(n, p))
+		} else {
+			out[family] = append(out[family], arrivalRule(n))
 		}
 		if !cfg.Tunnelled || cfg.mixed() { // else all that is for other nodes' pods goes there
 			r := newRule(family, n.Priority+translatedOffset, n.Table, ipNet(p), nil)
@@ -232,6 +234,8 @@ func isFlowkeeps(r *netlink.Rule, n Numbers) bool {
 	case translatedOffset:
 		marked := k.mark == translatedMark && k.mask == translatedMark
 		return k.iif == Wire && k.src != "" && k.dst == "" && marked && k.table == n.Table
+	case arrivalOffset:
+		return isArrival(&k, n)
 	case localOffset:
 		return isMovedLocal(r)
 	}

@@ -1,7 +1,6 @@
 package native
 
 import (
-	"github.com/flowkeep/flowkeep/api/wellknown"
 	"github.com/flowkeep/flowkeep/nodestate/nmstate"
 )
 
@@ -17,5 +16,5 @@ func (o Own) why(name string) string {
 
 // rule tells whether a routing rule is Flowkeep's.
 func (o Own) rule(r *rule) bool {
-	return r.Iif != "" && o.why(r.Iif) != "" || r.Table == wellknown.ServiceTable
+	return r.Iif != "" && o.why(r.Iif) != "" || isOwnTable(r.Table)
 }

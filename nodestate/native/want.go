@@ -352,13 +352,19 @@ func (w *wanter) lean(l *link, _ *interfaceDoc) error {
 		}
 		return fmt.Errorf("%s.base-iface: %s", l.Type, why)
 	}
-	if l.Type == typeVRF && l.VRFTable == wellknown.ServiceTable {
+	if l.Type == typeVRF && isOwnTable(l.VRFTable) {
 		return fmt.Errorf("vrf.route-table-id: %w", errOwnTable)
 	}
 	return nil
 }
 
-var errOwnTable = fmt.Errorf("%d is Flowkeep's own table of routes: use another", wellknown.ServiceTable)
+var errOwnTable = fmt.Errorf("%d and %d are Flowkeep's own tables of routes: use another", wellknown.ServiceTable,
+	wellknown.ArrivalTable)
+
+// isOwnTable reports whether a routing table is Flowkeep's by default.
+func isOwnTable(table int) bool {
+	return table == wellknown.ServiceTable || table == wellknown.ArrivalTable
+}
 
 // portsOf takes an interface's list of ports: those that it leaves out go.
 func (w *wanter) portsOf(d *interfaceDoc) {

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/flowkeep/flowkeep/api/wellknown"
 	"github.com/flowkeep/flowkeep/nodestate/nmstate"
 )
 
@@ -226,7 +225,7 @@ func (w *wanter) route(d *routeDoc) error {
 		return fmt.Errorf(".next-hop-interface: %s: %s", r.Link, w.untouchable(r.Link))
 	case r.Link != "" && w.to.Links[r.Link] == nil:
 		return fmt.Errorf(".next-hop-interface: there is no interface %s", r.Link)
-	case r.Table == wellknown.ServiceTable:
+	case isOwnTable(r.Table):
 		return fmt.Errorf(".table-id: %w", errOwnTable)
 	case r.Table == localTable:
 		return fmt.Errorf(".table-id: %d is the kernel's own table of local addresses: use another", r.Table)

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/flowkeep/flowkeep/api/wellknown"
 	"github.com/flowkeep/flowkeep/nodestate/nmstate"
 )
 
@@ -39,7 +38,7 @@ func (w *wanter) rule(d *ruleDoc) error {
 		return fmt.Errorf(".state: must be absent, or left out, not %q", state)
 	case slices.ContainsFunc(w.to.Rules, matches):
 		return nil
-	case r.Table == wellknown.ServiceTable:
+	case isOwnTable(r.Table):
 		return fmt.Errorf(".route-table: %w", errOwnTable)
 	case r.Iif != "" && w.mine.why(r.Iif) != "":
 		return fmt.Errorf(".iif: %s", w.mine.why(r.Iif))

@@ -17,9 +17,21 @@ func (o *Options) numbers() doctor.Numbers {
 		Table:    o.ServiceTable,
 		Priority: o.RulePriority,
 		Rules:    doctor.Read(policyRules()),
-		Routes:   doctor.Read(destinations(o.ServiceTable, func(r *netlink.Route) bool { return !isMarked(r) })),
+		Routes:   doctor.Read(routesOfOthers(o.ServiceTable, o.ServiceTable+1)),
 		Marked:   doctor.Read(destinations(unix.RT_TABLE_UNSPEC, isMarked)),
 	}
+}
+
+// routesOfOthers returns the destinations of other programs' routes in tables.
+func routesOfOthers(tables ...int) (out []string, err error) {
+	for _, table := range tables {
+		list, err := destinations(table, func(r *netlink.Route) bool { return !isMarked(r) })
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, list...)
+	}
+	return out, nil
 }
 
 func isMarked(r *netlink.Route) bool { return r.Protocol == wellknown.RouteProtocol }
