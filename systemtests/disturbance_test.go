@@ -76,6 +76,7 @@ var disturbances = []disturbance{
 	{"MTU and MAC of fk-gw", routing, "ip link set fk-gw mtu 1280 address 02:00:00:00:00:99"},
 	{"forwarding", routing, "for s in ipv4/ip_forward ipv6/conf/all/forwarding ipv4/conf/fk-gw/forwarding; do echo 0 >/proc/sys/net/$s; done"},
 	{strictName, routing, "sysctl -qw " + filterOfUplink + "=1"},
+	{"marks in the look-up of the way back", routing, "sysctl -qw net.ipv4.conf.all.src_valid_mark=0"},
 	{"reverse path filter", routing, "for s in all fk-gw fk-wire; do echo 1 >/proc/sys/net/ipv4/conf/$s/rp_filter; done"},
 	{"Flowkeep's nftables table", filters, "nft delete table inet flowkeep"},
 	{"a chain of it", filters, "nft flush chain inet flowkeep raw; nft flush chain inet flowkeep service-forward"},

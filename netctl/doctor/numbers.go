@@ -138,7 +138,11 @@ func (b *book) numbers(n *Numbers) {
 		if n.isFlowkeeps(r) {
 			continue
 		}
-		seen := fmt.Sprintf("the policy rule %d of another program, which looks up table %d, has ", r.Priority, r.Table)
+		does := fmt.Sprintf("looks up table %d", r.Table)
+		if r.Next != 0 {
+			does = fmt.Sprintf("goes on at %d", r.Next)
+		}
+		seen := fmt.Sprintf("the policy rule %d of another program, which %s, has ", r.Priority, does)
 		if r.Table == n.Table || r.Table == n.Table+1 {
 			taken = true
 			b.add(check, Problem, seen+"a table of Flowkeep's", fmt.Sprintf(remedy, "--service-table"))

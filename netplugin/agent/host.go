@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -144,7 +145,6 @@ func (h *hostKeeper) setNetwork(ctx context.Context, infos []policy.NodeInfo) er
 		ServiceMAC:   pipeline.ServiceMAC,
 		MTU:          h.cfg.MTU,
 		Tunnelled:    h.cfg.tunnelled(),
-		Strict:       hostnet.HasStrictLink(),
 		Translated:   h.cfg.translates(),
 		Ways:         h.ways.at(time.Now()),
 		TunnelMark:   h.node.tunnelMark(),
@@ -170,6 +170,7 @@ func (h *hostKeeper) setNetwork(ctx context.Context, infos []policy.NodeInfo) er
 	if h.numbers.kept != "" {
 		cfg.Taken(h.numbers.kept)
 	}
+	strictErr := h.setStrict(&cfg)
 	h.watched.Store(&hostnet.Watched{
 		Table:     cfg.Numbers.Table,
 		Six:       hostnet.HasIPv6(cfg.Self),
@@ -198,7 +199,15 @@ func (h *hostKeeper) setNetwork(ctx context.Context, infos []policy.NodeInfo) er
 	}); err != nil {
 		return err
 	}
-	return errors.Join(h.openManager(ctx, &cfg), sealErr, underlayErr)
+	return errors.Join(h.openManager(ctx, &cfg), sealErr, underlayErr, strictErr)
+}
+
+// setStrict sets whether the node needs marks for the reverse path filters of its links, which are for IPv4 only.
+func (h *hostKeeper) setStrict(cfg *hostnet.Config) (err error) {
+	if slices.ContainsFunc(cfg.Self.PodCIDRs, func(p netip.Prefix) bool { return p.Addr().Is4() }) {
+		cfg.Strict, err = hostnet.HasStrictLink()
+	}
+	return err
 }
 
 // sealLinks keeps the node's stack from taking packets of pods' links.

@@ -14,7 +14,7 @@ import (
 // "fib saddr . mark . iif oif missing" of nft(8). Packets of this node's pods come by the wire, where the route to them
 // leads to the gateway. By the gateway come replies to pods that the bridge has evaluated, with any source.
 //
-// nftables marks these packets (markArrivals). A policy rule has look-ups with that mark use a table of its own, where
+// nftables marks these packets (arrivals). A policy rule has look-ups with that mark use a table of its own, where
 // the route to pods leads to the wire, and all others to the gateway. The rule is for the link lo: the firewall's look-up
 // has that, and so have packets that the node sends itself. It never applies to packets that the node forwards.
 
@@ -24,20 +24,29 @@ const arrivalMark = 0x4000000
 // arrivalTable returns the number of the table in which the route to a source leads to the port of its packets.
 func (n Numbers) arrivalTable() int { return n.Table + 1 }
 
-// markArrivals returns the chain by which IPv6 packets of the gateway pass, and the rule for those of the wire. Sources
-// in the node's pod CIDR are marked on the wire only, and others on the gateway only.
-func markArrivals(cfg *Config) (gateway chain, wire []string) {
+// arrivals returns the chains before and behind such a filter, which is at the priority filter + 10: the first marks
+// IPv6 packets of the wire with sources in the node's pod CIDR, and those of the gateway with others. The second removes
+// the mark: what the node itself answers may have the mark of the packet (ip-sysctl, fwmark_reflect), and the rule would
+// be for it too.
+func arrivals(cfg *Config) []chain {
+	before := chain{name: "arrivals", hook: "type filter hook prerouting priority filter + 5; policy accept;"}
+	behind := chain{name: "arrived", hook: "type filter hook prerouting priority filter + 15; policy accept;"}
+	byGateway := chain{name: "by-gateway"}
 	_, six := byFamily(cfg.Self.PodCIDRs)
 	mark := fmt.Sprintf("meta mark set meta mark or %#x", arrivalMark)
-	gateway = chain{name: "by-gateway"}
 	for _, pods := range merge(six) {
-		gateway.rules = append(gateway.rules, fmt.Sprintf("ip6 saddr %s return", pods))
-		wire = append(wire, fmt.Sprintf("iifname %q ip6 saddr %s %s", Wire, pods, mark))
+		before.rules = append(before.rules, fmt.Sprintf("iifname %q ip6 saddr %s %s", Wire, pods, mark))
+		byGateway.rules = append(byGateway.rules, fmt.Sprintf("ip6 saddr %s return", pods))
 	}
 	if len(six) > 0 {
-		gateway.rules = append(gateway.rules, "meta nfproto ipv6 "+mark)
+		before.rules = append(before.rules, fmt.Sprintf("iifname %q meta nfproto ipv6 goto %s", Gateway, byGateway.name))
+		byGateway.rules = append(byGateway.rules, mark)
+		for _, name := range []string{Gateway, Wire} {
+			behind.rules = append(behind.rules, fmt.Sprintf("iifname %q meta nfproto ipv6 meta mark set meta mark and %#x",
+				name, ^uint32(arrivalMark)))
+		}
 	}
-	return gateway, wire
+	return []chain{byGateway, before, behind}
 }
 
 // arrivalRule returns the rule by which look-ups of marked packets' sources use arrivalTable.

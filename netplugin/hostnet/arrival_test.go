@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"net/netip"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -57,22 +56,54 @@ func TestArrivals_Filter(t *testing.T) {
 				sockets := serviceHost(t, cfg)
 				shell(t, fibFilter)
 				shell(t, c.loss)
-				frame := udpFrame(cfg.WireMAC[:], netip.MustParseAddr("fd00:244:1::5"), netip.MustParseAddr("2001:db8::7"), "out")
-				if _, err := unix.Write(sockets[Wire], frame); err != nil {
+				if err := inject(sockets, Wire, "fd00:244:1::5", "2001:db8::7", "without "+name); err != nil {
 					return err
 				}
 				if !c.passes {
-					if heardWithin(sockets["under"], "out", 200*time.Millisecond) {
+					if passed := passedBefore(t, sockets, honestOut); passed != "" {
 						t.Error("passed the firewall")
 					}
 					return nil
 				}
-				heardUntil(t, sockets["under"], "out")
+				heardUntil(t, sockets["under"], "without "+name)
 				serviceOfPod(t, cfg, sockets)
 				return nil
 			})
 		})
 	}
+}
+
+// TestArrivals_Replies: the node's own reply to a pod leaves by the gateway, also where it has the mark of the request.
+func TestArrivals_Replies(t *testing.T) {
+	cfg := nodeConfig()
+	in(t, host(t), func() error {
+		sockets := serviceHost(t, cfg)
+		shell(t, fibFilter+"\necho 1 >/proc/sys/net/ipv6/fwmark_reflect")
+		if err := inject(sockets, Wire, "fd00:244:1::5", "2001:db8:9::9", "to nowhere"); err != nil {
+			return err
+		}
+		heardUntil(t, sockets[Gateway], "to nowhere") // within an ICMP error: no route leads there
+		return nil
+	})
+}
+
+// TestArrivals_MarksOfOthers: pods' packets pass the firewall also where another program sets all marks before it.
+func TestArrivals_MarksOfOthers(t *testing.T) {
+	cfg := nodeConfig()
+	in(t, host(t), func() error {
+		sockets := serviceHost(t, cfg)
+		shell(t, fibFilter+"\n"+`nft -f - <<'X'
+add table inet marks
+add chain inet marks pre { type filter hook prerouting priority mangle; }
+add rule inet marks pre meta l4proto udp meta mark set ct mark
+X`)
+		if err := inject(sockets, Wire, "fd00:244:1::5", "2001:db8::7", "out"); err != nil {
+			return err
+		}
+		heardUntil(t, sockets["under"], "out")
+		serviceOfPod(t, cfg, sockets)
+		return nil
+	})
 }
 
 // TestArrivals_Forged: the firewall still drops a packet by the uplink with the address of a pod elsewhere, to which the
@@ -85,13 +116,12 @@ func TestArrivals_Forged(t *testing.T) {
 ip link add other type veth peer name other-peer; ip link set other up; ip link set other-peer up
 ip -6 route add fd00:244:3::/64 dev other`)
 		for port, from := range map[string]string{"under": "fd00:244:3::5", Wire: "fd00:244:2::5"} {
-			text := "forged by " + port
-			frame := udpFrame(macOf(t, port), netip.MustParseAddr(from), netip.MustParseAddr("fd00:244:1::5"), text)
-			if _, err := unix.Write(sockets[port], frame); err != nil {
+			if err := inject(sockets, port, from, "fd00:244:1::5", "forged"); err != nil {
 				return err
 			}
-			if heardWithin(sockets[Gateway], text, 200*time.Millisecond) {
-				t.Errorf("%s: passed the firewall", text)
+			last := way{port, Gateway, "198.51.100.7", "10.244.1.5"}
+			if passed := passedBefore(t, sockets, last); passed != "" {
+				t.Errorf("by %s: passed the firewall", port)
 			}
 		}
 		return nil

@@ -42,7 +42,7 @@ type Config struct {
 	MTU          int     // 0: as it is
 	Tunnelled    bool    // the other nodes' pods are reached through the bridge, but for Ways (docs/decisions/005)
 	Ways         map[string]PeerWay
-	Strict       bool   // the node has a strict link (see HasStrictLink)
+	Strict       bool   // links drop packets to pods of which the way back is looked up without marks (HasStrictLink)
 	Translated   bool   // the switch translates pods' packets to Services (docs/decisions/036)
 	TunnelMark   uint32 // of the switch's tunnels in the node's stack; 0: they do not pass it
 	Kept         *Kept  // nil: the rules are set whatever is there

@@ -55,7 +55,9 @@ func host(t *testing.T) *netns.Namespace {
 	made := netns.New(t)
 	in(t, made, func() error {
 		// Duplicate address detection takes seconds, and its messages come in between those that a test waits for.
-		if err := sysctl("ipv6/conf/all/accept_dad=0", "ipv6/conf/default/accept_dad=0"); err != nil {
+		// New links have the default, which is this machine's.
+		if err := sysctl("ipv6/conf/all/accept_dad=0", "ipv6/conf/default/accept_dad=0",
+			"ipv4/conf/default/rp_filter=0"); err != nil {
 			return err
 		}
 		for _, name := range []string{Gateway, Wire, "under"} {

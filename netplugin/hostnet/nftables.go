@@ -53,32 +53,30 @@ func table(family string, chains []chain, sets []string) string {
 
 // chains returns the chains of the inet table. Their number is constant; some can be empty.
 func chains(cfg *Config) []chain {
-	byGateway, byWire := markArrivals(cfg)
 	list := []chain{
 		// before conntrack's reassembly (-400): a fragment that the bridge has not evaluated must not be reassembled
 		// with evaluated ones
 		{"pods", "type filter hook prerouting priority -450; policy accept;", []string{fromPods + "drop"}},
-		{"raw", "type filter hook prerouting priority raw; policy accept;", slices.Concat([]string{
-			// only the node itself uses the node's addresses (IPv4 refuses others by itself, IPv6 does not)
+		{"raw", "type filter hook prerouting priority raw; policy accept;", []string{
+			// only the node itself uses the node's addresses (for IPv4 see toPods)
 			`iifname != "lo" meta nfproto ipv6 fib saddr type local drop`,
 			"jump only-by-bridge",
 			// the kernel datapath does not remove marks
-			fmt.Sprintf("iifname %q meta mark set meta mark and %#x", Wire, ^uint32(translatedMark|returningMark)),
+			fmt.Sprintf("iifname %q meta mark set meta mark and %#x", Wire, ^uint32(translatedMark)),
 			fmt.Sprintf("iifname %q meta mark set meta mark and %#x", Gateway, ^uint32(returningMark)),
-		}, byWire, []string{
 			fmt.Sprintf("iifname %q ether saddr %s goto second-pass", Wire, mac(cfg.ServiceMAC)),
 			fmt.Sprintf("iifname %q jump out-to-pods", Wire),
-			fmt.Sprintf("iifname %q goto %s", Gateway, byGateway.name),
+			fmt.Sprintf("iifname %q return", Gateway),
 			"jump in-from-pods",
-		})},
-		byGateway,
+		}},
 		{"only-by-bridge", "", onlyByBridge(cfg)},
 		{"second-pass", "", secondPass(cfg)},
 		{"out-to-pods", "", untracked(cfg, true)},
 		{"in-from-pods", "", untracked(cfg, false)},
 		{"translated", "type filter hook prerouting priority dstnat + 10; policy accept;", translated(cfg)},
-		{"returning", "type filter hook prerouting priority dstnat + 10; policy accept;", markReturning(cfg)},
+		{"to-pods", "type filter hook prerouting priority dstnat + 10; policy accept;", toPods(cfg)},
 	}
+	list = append(list, arrivals(cfg)...)
 	list = append(list, serviceGuard(cfg)...)
 	list = append(list, tunnelGuard(cfg)...)
 	for _, f := range families(cfg) {

@@ -129,7 +129,11 @@ func ensureRule(cfg *Config, want *netlink.Rule, have []netlink.Rule) error {
 	if slices.ContainsFunc(have, func(r netlink.Rule) bool { return keyOf(&r) == keyOf(want) }) {
 		return nil
 	}
-	if err := netlink.RuleAdd(want); err != nil && !errors.Is(err, os.ErrExist) {
+	err := netlink.RuleAdd(want)
+	if errors.Is(err, os.ErrExist) { // one of another program, which takenRules reports
+		return nil
+	}
+	if err != nil {
 		return fmt.Errorf("add policy rule %d: %w", want.Priority, err)
 	}
 	cfg.changed("rule", fmt.Sprint(want.Priority))
@@ -206,7 +210,10 @@ func ruleText(r *netlink.Rule) string {
 	if k.mark != 0 || k.mask != 0 {
 		text += fmt.Sprintf(" fwmark %#x/%#x", k.mark, k.mask)
 	}
-	return fmt.Sprintf("%q", text+k.other+fmt.Sprintf(" lookup %d", k.table))
+	if text += k.other; r.Goto < 0 {
+		text += fmt.Sprintf(" lookup %d", k.table)
+	}
+	return fmt.Sprintf("%q", text)
 }
 
 // isFlowkeepsOf reports whether a rule is as Flowkeep writes it with any of the numbers.

@@ -4,13 +4,13 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
+	"github.com/flowkeep/flowkeep/internal/rtnl"
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
 )
 
 // A link is strict if its reverse path filter is (RFC 3704, 2.2; the kernel's ip-sysctl, rp_filter): the kernel drops an
@@ -20,13 +20,16 @@ import (
 // dropped all packets that came to pods by a strict link.
 //
 // Flowkeep sets no sysctl of other programs' links. nftables marks packets to pods of this node that come by such links
-// (markReturning); with src_valid_mark the kernel looks up the way back with that mark; and a policy rule before that of
-// the second pass has the look-up go on behind Flowkeep's rules (returningRule). Packets that come by the gateway or the
-// wire never have the mark: pods' packets stay with the rule of the second pass. Without the table of nftables no packet
-// has it, and the filter drops as before. IPv6 has no such filter.
+// (toPods); with src_valid_mark the kernel looks up the way back with that mark; and a policy rule before that of
+// the second pass has the look-up go on behind Flowkeep's rules (returningRule). Packets that come by the gateway never
+// have the mark: pods' packets stay with the rule of the second pass. Without the table of nftables no packet has it, and
+// the filter drops as before. IPv6 has no such filter.
 
-// strictFilter is the value of rp_filter with which a link is strict.
-const strictFilter = 1
+// Values of rp_filter.
+const (
+	strictFilter = 1
+	looseFilter  = 2
+)
 
 // sourceMark is the sysctl with which the kernel looks up the way back of a packet with the packet's mark.
 const sourceMark = "ipv4/conf/all/src_valid_mark"
@@ -34,33 +37,84 @@ const sourceMark = "ipv4/conf/all/src_valid_mark"
 // returningMark is a bit of the marks of packets, which neither kube-proxy nor a tunnel has.
 const returningMark = 0x2000000
 
-// HasStrictLink reports whether a link of other programs is strict in this network namespace. The value for all links is
-// not looked at, because Setup sets it. A link that cannot be read is not strict: it is going.
-func HasStrictLink() bool {
-	files, _ := filepath.Glob(sysctlPath("ipv4/conf/*/rp_filter")) // the only error is of the pattern
-	return slices.ContainsFunc(files, func(file string) bool {
-		if !canBeStrict(filepath.Base(filepath.Dir(file))) {
-			return false
+// HasStrictLink reports whether the kernel drops packets to pods that come by a link of other programs, without
+// src_valid_mark. That is so where a link is strict. A loose filter (2) is no different on a link without an IPv4
+// address. The value for all links is not looked at, because Setup sets it. Links that are down receive nothing.
+func HasStrictLink() (bool, error) {
+	filters, err := linkFilters()
+	if err != nil {
+		return false, err
+	}
+	links, err := net.Interfaces()
+	if err != nil {
+		return false, fmt.Errorf("list links: %w", err)
+	}
+	var loose []int
+	for i := range links {
+		l := &links[i]
+		switch value := filters[l.Index]; {
+		case l.Flags&net.FlagUp == 0 || isOwnLink(l.Name):
+		case value == strictFilter:
+			return true, nil
+		case value == looseFilter:
+			loose = append(loose, l.Index)
 		}
-		text, err := os.ReadFile(file)
-		return err == nil && strings.TrimSpace(string(text)) == strconv.Itoa(strictFilter)
+	}
+	return lackAddress(loose)
+}
+
+// isOwnLink reports whether a link is Flowkeep's, of a pod, or the one of the node's packets to itself.
+func isOwnLink(name string) bool {
+	return name == "lo" || name == Gateway || name == Wire || strings.HasPrefix(name, PodPrefix)
+}
+
+// linkFilters returns rp_filter of each link, by index (rtnetlink(7), RTM_GETNETCONF). Reading it below /proc takes a
+// hundred times as long.
+func linkFilters() (map[int]int, error) {
+	messages, err := rtnl.Dump(func() ([][]byte, error) {
+		req := nl.NewNetlinkRequest(unix.RTM_GETNETCONF, unix.NLM_F_DUMP)
+		req.AddRawData([]byte{unix.AF_INET, 0, 0, 0}) // struct netconfmsg (linux/netconf.h)
+		return req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWNETCONF)
 	})
+	if err != nil {
+		return nil, fmt.Errorf("list reverse path filters: %w", err)
+	}
+	out := map[int]int{}
+	for _, m := range messages {
+		if c, err := parseNetconf(m); err == nil {
+			out[c.index] = c.filter
+		}
+	}
+	return out, nil
 }
 
-// canBeStrict reports whether a name below ipv4/conf is that of a link of other programs, by which packets come.
-func canBeStrict(name string) bool {
-	return !slices.Contains([]string{"all", "default", "lo", Gateway, Wire}, name) && !strings.HasPrefix(name, PodPrefix)
+// lackAddress reports whether one of some links has no IPv4 address.
+func lackAddress(links []int) (bool, error) {
+	if len(links) == 0 {
+		return false, nil
+	}
+	list, err := rtnl.Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_V4) })
+	if err != nil {
+		return false, fmt.Errorf("list addresses: %w", err)
+	}
+	return slices.ContainsFunc(links, func(index int) bool {
+		return !slices.ContainsFunc(list, func(a netlink.Addr) bool { return a.LinkIndex == index })
+	}), nil
 }
 
-// markReturning marks packets to this node's pods that come by other links than the bridge's ports, after kube-proxy and
-// the end of masquerading have translated their destinations.
-func markReturning(cfg *Config) (rules []string) {
-	for _, name := range []string{Gateway, Wire} {
+// toPods returns the rules for IPv4 packets to this node's pods that come by other links than the bridge's ports, after
+// kube-proxy and the end of masquerading have translated their destinations. One whose source is an address of the node
+// itself is forged, and the bridge would take it for the node's. The kernel drops it nowhere else: the way back that it
+// looks up is that of the second pass, into the bridge. All others get the mark.
+func toPods(cfg *Config) (rules []string) {
+	for _, name := range []string{"lo", Gateway, Wire} {
 		rules = append(rules, fmt.Sprintf("iifname %q return", name))
 	}
 	four, _ := byFamily(cfg.Self.PodCIDRs)
 	for _, pods := range merge(four) {
-		rules = append(rules, fmt.Sprintf("ip daddr %s meta mark set meta mark or %#x", pods, returningMark))
+		rules = append(rules,
+			fmt.Sprintf("ip daddr %s fib saddr type local drop", pods),
+			fmt.Sprintf("ip daddr %s meta mark set meta mark or %#x", pods, returningMark))
 	}
 	return rules
 }

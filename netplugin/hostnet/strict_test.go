@@ -1,9 +1,10 @@
 package hostnet
 
 import (
+	"bytes"
 	"net/netip"
+	"strings"
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -11,28 +12,30 @@ import (
 
 const strictLink = "echo 1 >/proc/sys/net/ipv4/conf/under/rp_filter"
 
-// TestHasStrictLink: links of other programs count, whatever other links have.
+// TestHasStrictLink: links of other programs that are up count, whatever other links have.
 func TestHasStrictLink(t *testing.T) {
 	for command, want := range map[string]bool{
-		"true":     false,
-		strictLink: true,
-		"echo 2 >/proc/sys/net/ipv4/conf/under/rp_filter":                                    false,
-		"ip link add bond0.7 type bridge; echo 1 >/proc/sys/net/ipv4/conf/bond0.7/rp_filter": true,
-		`for l in all default lo fk-gw fk-wire; do echo 1 >/proc/sys/net/ipv4/conf/$l/rp_filter; done
-			for l in under under-peer fk-gw-peer fk-wire-peer; do echo 0 >/proc/sys/net/ipv4/conf/$l/rp_filter; done`: false,
-		"ip link add fkp1 type veth peer name podend; echo 1 >/proc/sys/net/ipv4/conf/fkp1/rp_filter": false,
+		"true":                                  false,
+		strictLink:                              true,
+		strictLink + "; ip link set under down": false,
+		"echo 2 >/proc/sys/net/ipv4/conf/under/rp_filter":                                                            false, // it has an address
+		"echo 2 >/proc/sys/net/ipv4/conf/under/rp_filter; ip addr flush dev under":                                   true,
+		"ip link add bond0.7 type bridge; ip link set bond0.7 up; echo 1 >/proc/sys/net/ipv4/conf/bond0.7/rp_filter": true,
+		"for l in all lo fk-gw fk-wire; do echo 1 >/proc/sys/net/ipv4/conf/$l/rp_filter; done":                       false,
+		"ip link add fkp1 type bridge; ip link set fkp1 up; echo 1 >/proc/sys/net/ipv4/conf/fkp1/rp_filter":          false,
 	} {
 		in(t, host(t), func() error {
 			shell(t, command)
-			if got := HasStrictLink(); got != want {
+			got, err := HasStrictLink()
+			if got != want {
 				t.Errorf("%s: %v, want %v", command, got, want)
 			}
-			return nil
+			return err
 		})
 	}
 }
 
-// TestReturningRule_Recognised: the kernel takes no second rule that differs in the source or the target only.
+// TestReturningRule_Recognised: the kernel takes no second rule that differs in the target only.
 func TestReturningRule_Recognised(t *testing.T) {
 	pods := netip.MustParsePrefix("10.244.1.0/24")
 	for name, c := range map[string]struct {
@@ -67,7 +70,10 @@ var inbound = []struct{ name, from, to, source string }{
 func strictHost(t *testing.T, cfg *Config) map[string]int {
 	t.Helper()
 	shell(t, strictLink)
-	cfg.Strict = HasStrictLink()
+	var err error
+	if cfg.Strict, err = HasStrictLink(); err != nil {
+		t.Fatal(err)
+	}
 	sockets := serviceHost(t, cfg)
 	shell(t, `nft add rule inet nat pre ip saddr 198.51.100.7 ip daddr 192.0.2.11 udp dport 9 dnat ip to 10.244.1.5`)
 	return sockets
@@ -90,19 +96,84 @@ func TestStrictLink_PacketsToPods(t *testing.T) {
 			in(t, host(t), func() error {
 				sockets := strictHost(t, cfg)
 				shell(t, c.loss)
+				passed := ""
 				for _, p := range inbound {
 					text := p.name + ", without " + name
-					frame := udpFrame(macOf(t, "under"), netip.MustParseAddr(p.from), netip.MustParseAddr(p.to), text)
-					if _, err := unix.Write(sockets["under"], frame); err != nil {
+					if err := inject(sockets, "under", p.from, p.to, text); err != nil {
 						return err
 					}
-					if !c.passes {
-						if heardWithin(sockets[Gateway], text, 200*time.Millisecond) {
-							t.Errorf("%s: passed the filter", text)
-						}
+					if c.passes {
+						heardUntil(t, sockets[Gateway], text)
 						continue
 					}
-					heardUntil(t, sockets[Gateway], text)
+					passed += passedBefore(t, sockets, honest)
+				}
+				if passed != "" {
+					t.Errorf("passed the filter without %s: %q", name, passed)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// inject sends the node a datagram by one of its links.
+func inject(sockets map[string]int, link, from, to, text string) error {
+	l, err := netlink.LinkByName(link)
+	if err != nil {
+		return err
+	}
+	frame := udpFrame(l.Attrs().HardwareAddr, netip.MustParseAddr(from), netip.MustParseAddr(to), text)
+	_, err = unix.Write(sockets[link], frame)
+	return err
+}
+
+// way is that of a datagram that passes the node: the links by which it comes and leaves, and its addresses.
+type way struct{ in, out, from, to string }
+
+// Ways of datagrams that pass each filter of the tests.
+var (
+	honest    = way{"under", Gateway, "2001:db8::1", "fd00:244:1::5"}
+	honestOut = way{Wire, "under", "10.244.1.6", "198.51.100.7"}
+)
+
+// passedBefore sends a datagram that passes, and returns what left by the same link before it.
+func passedBefore(t *testing.T, sockets map[string]int, w way) string {
+	t.Helper()
+	if err := inject(sockets, w.in, w.from, w.to, "the last"); err != nil {
+		t.Fatal(err)
+	}
+	all := heardUntil(t, sockets[w.out], "the last")
+	var texts []string
+	for _, text := range [][]byte{[]byte("without"), []byte("forged"), []byte("marked")} {
+		if bytes.Contains(all, text) {
+			texts = append(texts, string(text))
+		}
+	}
+	return strings.Join(texts, ", ")
+}
+
+// TestToPods_OwnAddress: no packet from elsewhere with an address of the node reaches a pod, also where no link is strict.
+// Of IPv4 the kernel itself refuses it with a strict link only.
+func TestToPods_OwnAddress(t *testing.T) {
+	for name, prepare := range map[string]string{"any link": "true", "a strict link": strictLink} {
+		t.Run(name, func(t *testing.T) {
+			cfg := nodeConfig()
+			in(t, host(t), func() error {
+				sockets := serviceHost(t, cfg)
+				shell(t, prepare+`
+nft add rule inet nat pre ip daddr 192.0.2.11 udp dport 9 iifname under dnat ip to 10.244.1.5
+ip addr add 2001:db8:1::11/64 dev under nodad; ip addr add 203.0.113.9/32 dev lo`)
+				for _, p := range [][2]string{
+					{"192.0.2.11", "10.244.1.5"}, {"203.0.113.9", "10.244.1.5"}, {"10.244.1.1", "10.244.1.5"},
+					{"192.0.2.11", "192.0.2.11"}, {"2001:db8:1::11", "fd00:244:1::5"},
+				} {
+					if err := inject(sockets, "under", p[0], p[1], "forged"); err != nil {
+						return err
+					}
+					if passed := passedBefore(t, sockets, honest); passed != "" {
+						t.Errorf("from %s to %s: passed", p[0], p[1])
+					}
 				}
 				return nil
 			})
@@ -147,7 +218,7 @@ X`)
 			return err
 		}
 		heardUntil(t, sockets[Gateway], "marked")
-		if heardWithin(sockets["under"], "marked", 200*time.Millisecond) {
+		if passed := passedBefore(t, sockets, honestOut); passed != "" {
 			t.Error("left the node before the second pass")
 		}
 		return nil

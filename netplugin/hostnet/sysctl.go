@@ -52,12 +52,9 @@ func wantedSysctls(six, strict bool) map[string]string {
 	return set
 }
 
-// SysctlsDiffer reports whether a sysctl that Setup sets has another value, or whether the node has its first or lost
-// its last strict link. The kernel sends no message about most sysctls.
+// SysctlsDiffer reports whether a sysctl that Setup sets has another value. The kernel sends no message about most of
+// them.
 func SysctlsDiffer(w *Watched) bool {
-	if HasStrictLink() != w.Strict {
-		return true
-	}
 	for name, value := range wantedSysctls(w.Six, w.Strict) {
 		if have, err := os.ReadFile(sysctlPath(name)); err == nil && strings.TrimSpace(string(have)) != value {
 			return true

@@ -43,9 +43,11 @@ var routeGroups = []uint{
 type Watched struct {
 	Table     int          // of Services
 	Six       bool         // the node has IPv6 podCIDRs
-	Strict    bool         // the node has a strict link (see HasStrictLink)
+	Strict    bool         // as Config.Strict
 	Addresses []netip.Addr // the node's own, which decide about routes to other nodes
 }
+
+func (w *Watched) tables() []int { return []int{w.Table, Numbers{Table: w.Table}.arrivalTable()} }
 
 // Watch calls changed after each change of this network namespace that may concern what Setup writes, Setup's own
 // writes among them, until ctx ends. It calls changed and watched from several goroutines. Sysctls are read twice a
@@ -165,7 +167,7 @@ func concernsRoutes(links *netlink.Handle, watched Watched, m *syscall.NetlinkMe
 	case unix.RTM_NEWNEIGH:
 		return false
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
-		return concernsRoute(m, watched.Table) || concernsPodsRoute(links, m)
+		return concernsRoute(m, watched.tables()) || concernsPodsRoute(links, m)
 	case unix.RTM_NEWNETCONF, unix.RTM_DELNETCONF:
 		return concernsSysctl(links, watched.Strict, m.Data)
 	default: // rules
@@ -176,13 +178,37 @@ func concernsRoutes(links *netlink.Handle, watched Watched, m *syscall.NetlinkMe
 // concernsSysctl reports whether a message about sysctls is about one of Flowkeep's ports, or about all interfaces; or
 // about the first strict link of a node.
 func concernsSysctl(links *netlink.Handle, strict bool, data []byte) bool {
-	const header, attrIndex, attrFilter, allIndex = 4, 1, 3, -1 // struct netconfmsg, NETCONFA_… (linux/netconf.h)
+	c, err := parseNetconf(data)
+	switch {
+	case err != nil:
+		return true
+	case c.index == allLinks || isOurLink(links, c.index):
+		return true
+	case isPodsLink(links, c.index):
+		return c.count == 1 // the message about a new link has all sysctls
+	}
+	return !strict && c.filter == strictFilter
+}
+
+// netconf is what a message about sysctls of a link has (rtnetlink(7), RTM_NEWNETCONF).
+type netconf struct {
+	index  int // of the link, or allLinks
+	filter int // rp_filter, 0 where the message has none
+	count  int // of the sysctls
+}
+
+// allLinks is the index in messages about the values for all links.
+const allLinks = -1
+
+// parseNetconf parses a message about sysctls (linux/netconf.h).
+func parseNetconf(data []byte) (c netconf, err error) {
+	const header, attrIndex, attrFilter = 4, 1, 3 // struct netconfmsg, NETCONFA_IFINDEX, NETCONFA_RP_FILTER
 	if len(data) < header {
-		return false
+		return c, unix.EINVAL
 	}
 	attrs, err := nl.ParseRouteAttr(data[header:])
 	if err != nil {
-		return true
+		return c, err
 	}
 	values := map[uint16]int{}
 	for _, a := range attrs {
@@ -191,15 +217,10 @@ func concernsSysctl(links *netlink.Handle, strict bool, data []byte) bool {
 		}
 	}
 	index, ok := values[attrIndex]
-	switch {
-	case !ok:
-		return false
-	case index == allIndex || isOurLink(links, index):
-		return true
-	case isPodsLink(links, index):
-		return len(attrs) == 2 // with the index; the message about a new link has all sysctls
+	if !ok {
+		return c, unix.EINVAL
 	}
-	return !strict && values[attrFilter] == strictFilter
+	return netconf{index: index, filter: values[attrFilter], count: len(attrs) - 1}, nil
 }
 
 // concernsLink reports whether a message is about one of Flowkeep's ports, about a pod's link that is down, or about
@@ -226,17 +247,17 @@ func concernsLink(data []byte) bool {
 	return false
 }
 
-// concernsRoute reports whether a message is about a route of Flowkeep, about its table, or about a route that replaced
+// concernsRoute reports whether a message is about a route of Flowkeep, about one of its tables, or about a route that replaced
 // another one, for which there is no message of its own.
-func concernsRoute(m *syscall.NetlinkMessage, table int) bool {
+func concernsRoute(m *syscall.NetlinkMessage, tables []int) bool {
 	if len(m.Data) < unix.SizeofRtMsg {
 		return false
 	}
 	short, protocol := int(m.Data[4]), m.Data[5]
-	if protocol == protocolFlowkeep || short == table || m.Header.Flags&unix.NLM_F_REPLACE != 0 {
+	if protocol == protocolFlowkeep || slices.Contains(tables, short) || m.Header.Flags&unix.NLM_F_REPLACE != 0 {
 		return true
 	}
-	return short == unix.RT_TABLE_COMPAT && tableOf(m) == table
+	return short == unix.RT_TABLE_COMPAT && slices.Contains(tables, tableOf(m))
 }
 
 // tableOf returns the table of a route whose number does not fit in the header, or 0.

@@ -31,6 +31,9 @@ type watchCase struct {
 	sysctls bool
 }
 
+// strictNode is the name of the case of a node that has a strict link already.
+const strictNode = "marks, with a strict link"
+
 // Commands of watchCases.
 const (
 	otherRoute   = "ip route replace 10.244.2.0/24 via 192.0.2.99 proto static"
@@ -38,8 +41,9 @@ const (
 )
 
 // watchedNode returns what Watch is to heed of nodeConfig's node.
-func watchedNode() Watched {
-	return Watched{Table: serviceTable, Six: true, Addresses: nodeConfig().Self.Addresses}
+func watchedNode(strict bool) func() Watched {
+	w := Watched{Table: serviceTable, Six: true, Strict: strict, Addresses: nodeConfig().Self.Addresses}
+	return func() Watched { return w }
 }
 
 // watchCases has each change that Setup repairs, and some of other parts of the network.
@@ -69,8 +73,11 @@ var watchCases = map[string]watchCase{
 	"the node's address":     {"ip addr flush dev under", []uint16{unix.RTM_DELADDR}, false},
 	"uplink down and up":     {"ip link set under down; ip link set under up", []uint16{unix.RTM_NEWLINK}, false},
 	"another link":           {"ip link add other type bridge", nil, false},
-	"a strict link":          {"echo 1 >/proc/sys/net/ipv4/conf/under/rp_filter", []uint16{unix.RTM_NEWNETCONF}, true},
+	"a strict link":          {"echo 1 >/proc/sys/net/ipv4/conf/under/rp_filter", []uint16{unix.RTM_NEWNETCONF}, false},
 	"a loose link":           {"echo 2 >/proc/sys/net/ipv4/conf/under/rp_filter", nil, false},
+	"strict by default":      {"echo 1 >/proc/sys/net/ipv4/conf/default/rp_filter", []uint16{unix.RTM_NEWNETCONF}, false},
+	strictNode:               {"echo 0 >/proc/sys/net/ipv4/conf/all/src_valid_mark", nil, true},
+	"another table's route":  {"ip -6 route add 2001:db8::/32 dev under table 26215", []uint16{unix.RTM_NEWROUTE}, false},
 }
 
 func TestWatch_ReportsChanges(t *testing.T) {
@@ -80,7 +87,8 @@ func TestWatch_ReportsChanges(t *testing.T) {
 	for name, c := range watchCases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h, cfg := host(t), nodeConfig()
+			h, cfg, watched := host(t), nodeConfig(), watchedNode(name == strictNode)
+			cfg.Strict = watched().Strict
 			in(t, h, func() error {
 				shell(t, `ip link add fkp1 type veth peer name podend; echo 1 >/proc/sys/net/ipv6/conf/fkp1/disable_ipv6
 					echo 3 >/proc/sys/net/ipv6/conf/fkp1/dad_transmits
@@ -91,11 +99,11 @@ func TestWatch_ReportsChanges(t *testing.T) {
 			changed, ended := make(chan time.Time, 100), make(chan error, 1)
 			go h.Do(func() {
 				report := func() { changed <- time.Now() }
-				ended <- Watch(ctx, watchedNode, report, slog.New(slog.DiscardHandler))
+				ended <- Watch(ctx, watched, report, slog.New(slog.DiscardHandler))
 			})
 			<-changed                     // it has subscribed
 			drain(changed, 3*time.Second) // messages about the links that were made
-			c.expect(t, h, changed)
+			c.expect(t, h, watched, changed)
 			cancel()
 			if err := <-ended; err != nil {
 				t.Error(err)
@@ -105,9 +113,9 @@ func TestWatch_ReportsChanges(t *testing.T) {
 }
 
 // expect runs the command, and compares what Watch reports with what the change is to cause.
-func (c *watchCase) expect(t *testing.T, h *netns.Namespace, changed <-chan time.Time) {
+func (c *watchCase) expect(t *testing.T, h *netns.Namespace, watched func() Watched, changed <-chan time.Time) {
 	t.Helper()
-	messages := listen(t, h)
+	messages := listen(t, h, watched)
 	timers := slow.WatchTimers()
 	in(t, h, func() error { shell(t, c.command); return nil })
 	made := time.Now()
@@ -129,14 +137,14 @@ func (c *watchCase) expect(t *testing.T, h *netns.Namespace, changed <-chan time
 	if took, limit := at.Sub(made), slow.Stretch(reportLimit)+timers.Stop(); took > limit {
 		t.Errorf("LATE reported after %v, limit %v", took, limit)
 	}
-	c.expectCause(t, h, messages)
+	c.expectCause(t, h, watched, messages)
 }
 
 // expectCause fails the test unless the change itself is a reason for a report: Watch may have reported another one.
-func (c *watchCase) expectCause(t *testing.T, h *netns.Namespace, messages func() []uint16) {
+func (c *watchCase) expectCause(t *testing.T, h *netns.Namespace, watched func() Watched, messages func() []uint16) {
 	t.Helper()
 	in(t, h, func() error {
-		if watched := watchedNode(); c.sysctls && !SysctlsDiffer(&watched) {
+		if now := watched(); c.sysctls && !SysctlsDiffer(&now) {
 			t.Error("the sysctls do not differ")
 		}
 		return nil
@@ -151,7 +159,7 @@ func (c *watchCase) expectCause(t *testing.T, h *netns.Namespace, messages func(
 
 // listen subscribes to the messages that Watch subscribes to. Messages takes those that the kernel has sent until then,
 // and returns the types of those that concern Setup.
-func listen(t *testing.T, h *netns.Namespace) (messages func() []uint16) {
+func listen(t *testing.T, h *netns.Namespace, watched func() Watched) (messages func() []uint16) {
 	t.Helper()
 	var routes, filters *nl.NetlinkSocket
 	var links *netlink.Handle
@@ -169,7 +177,7 @@ func listen(t *testing.T, h *netns.Namespace) (messages func() []uint16) {
 		defer routes.Close()
 		defer filters.Close()
 		defer links.Close()
-		concerns := func(m *syscall.NetlinkMessage) bool { return concernsRoutes(links, watchedNode(), m) }
+		concerns := func(m *syscall.NetlinkMessage) bool { return concernsRoutes(links, watched(), m) }
 		return append(typesOf(t, routes, concerns), typesOf(t, filters, concernsNftables)...)
 	}
 }

@@ -1,6 +1,7 @@
 package look
 
 import (
+	"errors"
 	"fmt"
 	"net"
 
@@ -17,21 +18,18 @@ func (o *Options) numbers() doctor.Numbers {
 		Table:    o.ServiceTable,
 		Priority: o.RulePriority,
 		Rules:    doctor.Read(policyRules()),
-		Routes:   doctor.Read(routesOfOthers(o.ServiceTable, o.ServiceTable+1)),
+		Routes:   doctor.Read(o.routesOfOthers()),
 		Marked:   doctor.Read(destinations(unix.RT_TABLE_UNSPEC, isMarked)),
 	}
 }
 
-// routesOfOthers returns the destinations of other programs' routes in tables.
-func routesOfOthers(tables ...int) (out []string, err error) {
-	for _, table := range tables {
-		list, err := destinations(table, func(r *netlink.Route) bool { return !isMarked(r) })
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, list...)
-	}
-	return out, nil
+// routesOfOthers returns the destinations of other programs' routes in Flowkeep's tables. The second is for IPv6.
+func (o *Options) routesOfOthers() ([]string, error) {
+	list, err := destinations(o.ServiceTable, func(r *netlink.Route) bool { return !isMarked(r) })
+	six, sixErr := destinations(o.ServiceTable+1, func(r *netlink.Route) bool {
+		return !isMarked(r) && r.Dst != nil && r.Dst.IP.To4() == nil
+	})
+	return append(list, six...), errors.Join(err, sixErr)
 }
 
 func isMarked(r *netlink.Route) bool { return r.Protocol == wellknown.RouteProtocol }
