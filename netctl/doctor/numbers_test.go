@@ -17,7 +17,8 @@ func flowkeepRules(table, priority int) []Rule {
 	arrival := Rule{Protocol: kernelProtocol, Interface: "lo", Priority: priority + 12, Table: table + 1}
 	arrival.Mark, arrival.Mask = arrivalMark, arrivalMark
 	returning := pods
-	returning.Priority, returning.Next, returning.Mark, returning.Mask = priority+9, priority+50, returningMark, returningMark
+	returning.Priority, returning.Next = priority+9, priority+50
+	returning.Mark, returning.Mask = returningMark, returningMark
 	return []Rule{toGateway, service, translated, {
 		Priority: priority + 50,
 		Table:    localTable,

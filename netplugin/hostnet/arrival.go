@@ -14,9 +14,9 @@ import (
 // "fib saddr . mark . iif oif missing" of nft(8). Packets of this node's pods come by the wire, where the route to them
 // leads to the gateway. By the gateway come replies to pods that the bridge has evaluated, with any source.
 //
-// nftables marks these packets (arrivals). A policy rule has look-ups with that mark use a table of its own, where
-// the route to pods leads to the wire, and all others to the gateway. The rule is for the link lo: the firewall's look-up
-// has that, and so have packets that the node sends itself. It never applies to packets that the node forwards.
+// nftables marks these packets (arrivals). A policy rule has look-ups with that mark use a table of its own, where the
+// route to pods leads to the wire, and all others to the gateway. The rule is for the link lo: the firewall's look-up
+// has that, as have packets that the node sends itself. It never applies to packets that the node forwards.
 
 // arrivalMark is a bit of the marks of packets, which neither kube-proxy nor a tunnel has.
 const arrivalMark = 0x4000000
@@ -24,10 +24,10 @@ const arrivalMark = 0x4000000
 // arrivalTable returns the number of the table in which the route to a source leads to the port of its packets.
 func (n Numbers) arrivalTable() int { return n.Table + 1 }
 
-// arrivals returns the chains before and behind such a filter, which is at the priority filter + 10: the first marks
-// IPv6 packets of the wire with sources in the node's pod CIDR, and those of the gateway with others. The second removes
-// the mark: what the node itself answers may have the mark of the packet (ip-sysctl, fwmark_reflect), and the rule would
-// be for it too.
+// arrivals returns the chains before and behind such a filter, which is at the priority filter + 10. The first marks
+// IPv6 packets of the wire with sources in the node's pod CIDR, and those of the gateway with others. The second
+// removes the mark: a reply of the node itself may have the mark of the packet (ip-sysctl, fwmark_reflect), and the
+// rule would apply to it too.
 func arrivals(cfg *Config) []chain {
 	before := chain{name: "arrivals", hook: "type filter hook prerouting priority filter + 5; policy accept;"}
 	behind := chain{name: "arrived", hook: "type filter hook prerouting priority filter + 15; policy accept;"}
@@ -39,11 +39,12 @@ func arrivals(cfg *Config) []chain {
 		byGateway.rules = append(byGateway.rules, fmt.Sprintf("ip6 saddr %s return", pods))
 	}
 	if len(six) > 0 {
-		before.rules = append(before.rules, fmt.Sprintf("iifname %q meta nfproto ipv6 goto %s", Gateway, byGateway.name))
+		before.rules = append(before.rules,
+			fmt.Sprintf("iifname %q meta nfproto ipv6 goto %s", Gateway, byGateway.name))
 		byGateway.rules = append(byGateway.rules, mark)
 		for _, name := range []string{Gateway, Wire} {
-			behind.rules = append(behind.rules, fmt.Sprintf("iifname %q meta nfproto ipv6 meta mark set meta mark and %#x",
-				name, ^uint32(arrivalMark)))
+			behind.rules = append(behind.rules,
+				fmt.Sprintf("iifname %q meta nfproto ipv6 meta mark set meta mark and %#x", name, ^uint32(arrivalMark)))
 		}
 	}
 	return []chain{byGateway, before, behind}

@@ -106,8 +106,8 @@ X`)
 	})
 }
 
-// TestArrivals_Forged: the firewall still drops a packet by the uplink with the address of a pod elsewhere, to which the
-// route leads by another link, and one of the wire whose source is no pod of the node.
+// TestArrivals_Forged: the firewall still drops a packet by the uplink with the address of a pod elsewhere, to which
+// the route leads by another link, and one of the wire whose source is no pod of the node.
 func TestArrivals_Forged(t *testing.T) {
 	cfg := nodeConfig()
 	in(t, host(t), func() error {

@@ -13,17 +13,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A link is strict if its reverse path filter is (RFC 3704, 2.2; the kernel's ip-sysctl, rp_filter): the kernel drops an
-// IPv4 packet that does not come by the link by which it would send to the packet's source. To find that link it looks
-// up the way back as if the reply came by the link by which the packet will leave. For a packet to a pod that is the
-// gateway, so that the rule of Services' second pass applied, and its way back was into the bridge. The kernel then
+// A link is strict if its reverse path filter is (RFC 3704, 2.2; the kernel's ip-sysctl, rp_filter): the kernel drops
+// an IPv4 packet that does not come by the link by which it would send to the packet's source. To find that link it
+// looks up the way back as if the reply came by the link by which the packet will leave. For a packet to a pod that is
+// the gateway, so that the rule of Services' second pass applied, and its way back was into the bridge. The kernel then
 // dropped all packets that came to pods by a strict link.
 //
 // Flowkeep sets no sysctl of other programs' links. nftables marks packets to pods of this node that come by such links
-// (toPods); with src_valid_mark the kernel looks up the way back with that mark; and a policy rule before that of
-// the second pass has the look-up go on behind Flowkeep's rules (returningRule). Packets that come by the gateway never
-// have the mark: pods' packets stay with the rule of the second pass. Without the table of nftables no packet has it, and
-// the filter drops as before. IPv6 has no such filter.
+// (toPods); with src_valid_mark the kernel looks up the way back with that mark; and a policy rule before that of the
+// second pass has the look-up go on behind Flowkeep's rules (returningRule). Packets that come by the gateway never
+// have the mark: pods' packets stay with the rule of the second pass. Without the table of nftables no packet has it,
+// and the filter drops as before. IPv6 has no such filter.
 
 // Values of rp_filter.
 const (

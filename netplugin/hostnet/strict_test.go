@@ -14,15 +14,16 @@ const strictLink = "echo 1 >/proc/sys/net/ipv4/conf/under/rp_filter"
 
 // TestHasStrictLink: links of other programs that are up count, whatever other links have.
 func TestHasStrictLink(t *testing.T) {
+	const filter = "/proc/sys/net/ipv4/conf/$l/rp_filter; done"
 	for command, want := range map[string]bool{
 		"true":                                  false,
 		strictLink:                              true,
 		strictLink + "; ip link set under down": false,
-		"echo 2 >/proc/sys/net/ipv4/conf/under/rp_filter":                                                            false, // it has an address
-		"echo 2 >/proc/sys/net/ipv4/conf/under/rp_filter; ip addr flush dev under":                                   true,
-		"ip link add bond0.7 type bridge; ip link set bond0.7 up; echo 1 >/proc/sys/net/ipv4/conf/bond0.7/rp_filter": true,
-		"for l in all lo fk-gw fk-wire; do echo 1 >/proc/sys/net/ipv4/conf/$l/rp_filter; done":                       false,
-		"ip link add fkp1 type bridge; ip link set fkp1 up; echo 1 >/proc/sys/net/ipv4/conf/fkp1/rp_filter":          false,
+		"for l in under; do echo 2 >" + filter:  false, // it has an address
+		"for l in all lo fk-gw fk-wire; do echo 1 >" + filter:                                    false,
+		"ip addr flush dev under; for l in under; do echo 2 >" + filter:                          true,
+		"ip link add b.7 type bridge; ip link set b.7 up; for l in b.7; do echo 1 >" + filter:    true,
+		"ip link add fkp1 type bridge; ip link set fkp1 up; for l in fkp1; do echo 1 >" + filter: false,
 	} {
 		in(t, host(t), func() error {
 			shell(t, command)
@@ -79,8 +80,8 @@ func strictHost(t *testing.T, cfg *Config) map[string]int {
 	return sockets
 }
 
-// TestStrictLink_PacketsToPods: packets to pods pass a strict link, as long as Flowkeep's configuration is whole. A part
-// that is missing keeps them away, which also shows that the filter is at work.
+// TestStrictLink_PacketsToPods: packets to pods pass a strict link, as long as Flowkeep's configuration is whole. A
+// part that is missing keeps them away, which also shows that the filter is at work.
 func TestStrictLink_PacketsToPods(t *testing.T) {
 	for name, c := range map[string]struct {
 		loss   string
@@ -153,8 +154,8 @@ func passedBefore(t *testing.T, sockets map[string]int, w way) string {
 	return strings.Join(texts, ", ")
 }
 
-// TestToPods_OwnAddress: no packet from elsewhere with an address of the node reaches a pod, also where no link is strict.
-// Of IPv4 the kernel itself refuses it with a strict link only.
+// TestToPods_OwnAddress: no packet from elsewhere with an address of the node reaches a pod, also where no link is
+// strict. Of IPv4 the kernel itself refuses it with a strict link only.
 func TestToPods_OwnAddress(t *testing.T) {
 	for name, prepare := range map[string]string{"any link": "true", "a strict link": strictLink} {
 		t.Run(name, func(t *testing.T) {

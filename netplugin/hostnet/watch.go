@@ -247,8 +247,8 @@ func concernsLink(data []byte) bool {
 	return false
 }
 
-// concernsRoute reports whether a message is about a route of Flowkeep, about one of its tables, or about a route that replaced
-// another one, for which there is no message of its own.
+// concernsRoute reports whether a message is about a route of Flowkeep, about one of its tables, or about a route that
+// replaced another one, for which there is no message of its own.
 func concernsRoute(m *syscall.NetlinkMessage, tables []int) bool {
 	if len(m.Data) < unix.SizeofRtMsg {
 		return false
