@@ -87,8 +87,8 @@ func WatchTable(ctx context.Context, name string, changed func(), log *slog.Logg
 	defer filters.Close()
 	changed() // between the last comparison and the subscription
 	concerns := func(m *syscall.NetlinkMessage) bool {
-		names, known := nftablesNames(m)
-		return !known || names[attrTable] == name
+		attrs, known := nftablesAttrs(m)
+		return !known || nameOf(attrs[attrTable]) == name
 	}
 	receive(ctx, filters, concerns, changed, log)
 	return nil
@@ -326,52 +326,4 @@ func hasAddress(data []byte, some []netip.Addr) bool {
 func isPodsLink(links *netlink.Handle, index int) bool {
 	link, err := links.LinkByIndex(index)
 	return err == nil && strings.HasPrefix(link.Attrs().Name, PodPrefix)
-}
-
-// Types of attributes in messages of nftables (linux/netfilter/nf_tables.h).
-const (
-	attrTable     = 1 // a table's name: NFTA_TABLE_NAME, NFTA_CHAIN_TABLE and so on
-	attrRuleChain = 2 // NFTA_RULE_CHAIN
-	attrChainName = 3 // NFTA_CHAIN_NAME
-)
-
-// concernsNftables reports whether a message of nftables is about one of Flowkeep's tables, or about a chain FORWARD of
-// iptables-nft. Elements of sets come and go with packets.
-func concernsNftables(m *syscall.NetlinkMessage) bool {
-	names, known := nftablesNames(m)
-	if !known {
-		return true
-	}
-	if names[attrTable] == "filter" {
-		switch m.Header.Type & 0xff {
-		case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN:
-			return names[attrChainName] == "FORWARD"
-		case unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELRULE:
-			return names[attrRuleChain] == "FORWARD"
-		}
-	}
-	return names[attrTable] == "flowkeep"
-}
-
-// nftablesNames returns the names in a message of nftables by attribute, none in one that has none of use. Known is
-// false if the message cannot be parsed.
-func nftablesNames(m *syscall.NetlinkMessage) (names map[uint16]string, known bool) {
-	switch m.Header.Type & 0xff {
-	case unix.NFT_MSG_NEWSETELEM, unix.NFT_MSG_DELSETELEM, unix.NFT_MSG_NEWGEN:
-		return nil, true
-	}
-	if len(m.Data) < nl.SizeofNfgenmsg {
-		return nil, true
-	}
-	attrs, err := nl.ParseRouteAttr(m.Data[nl.SizeofNfgenmsg:])
-	if err != nil {
-		return nil, false
-	}
-	names = map[uint16]string{}
-	for _, a := range attrs {
-		if a.Attr.Type <= attrChainName {
-			names[a.Attr.Type] = nl.BytesToString(a.Value)
-		}
-	}
-	return names, true
 }

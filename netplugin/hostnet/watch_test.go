@@ -31,15 +31,19 @@ type watchCase struct {
 	sysctls bool
 }
 
-// strictNode is the name of the case of a node that has a strict link already.
-const strictNode = "marks, with a strict link"
+// Cases of nodes that are prepared.
+const (
+	strictNode     = "marks, with a strict link"
+	forwardFlushed = "FORWARD flushed, which dropped"
+)
 
 // Commands of watchCases.
 const (
 	otherRoute    = "ip route replace 10.244.2.0/24 via 192.0.2.99 proto static"
 	strictDefault = "echo 1 >/proc/sys/net/ipv4/conf/default/rp_filter"
 	arrivalRoute  = "ip -6 route add 2001:db8::/32 dev under table 26215"
-	flushForward  = "iptables-nft -A FORWARD -j ACCEPT; iptables-nft -F FORWARD"
+	flushForward  = "iptables-nft -F FORWARD"
+	otherForward  = "iptables-nft -N OTHER; iptables-nft -A FORWARD -j OTHER; iptables-nft -P FORWARD ACCEPT"
 )
 
 // watchedNode returns what Watch is to heed of nodeConfig's node.
@@ -64,7 +68,8 @@ var watchCases = map[string]watchCase{
 	"forwarding":             {"echo 0 >/proc/sys/net/ipv4/conf/" + Wire + "/forwarding", []uint16{unix.RTM_NEWNETCONF}, true},
 	"sysctl":                 {"echo 1 >/proc/sys/net/ipv6/conf/" + Gateway + "/accept_ra", nil, true},
 	"FORWARD drops":          {"iptables-nft -P FORWARD DROP", []uint16{nftMessage(unix.NFT_MSG_NEWCHAIN)}, false},
-	"FORWARD flushed":        {flushForward, []uint16{nftMessage(unix.NFT_MSG_DELRULE)}, false},
+	forwardFlushed:           {flushForward, []uint16{nftMessage(unix.NFT_MSG_DELRULE)}, false},
+	"FORWARD accepts":        {otherForward, nil, false},
 	"another chain":          {"iptables-nft -N OTHER; iptables-nft -A OTHER -j ACCEPT", nil, false},
 	"a pod's link, filter":   {"echo 0 >/proc/sys/net/ipv4/conf/fkp1/rp_filter", []uint16{unix.RTM_NEWNETCONF}, false},
 	"a pod's link, IPv6":     {"echo 0 >/proc/sys/net/ipv6/conf/fkp1/disable_ipv6", []uint16{unix.RTM_NEWROUTE}, false},
@@ -92,6 +97,9 @@ func TestWatch_ReportsChanges(t *testing.T) {
 			h, cfg, watched := host(t), nodeConfig(), watchedNode(name == strictNode)
 			cfg.Strict = watched().Strict
 			in(t, h, func() error {
+				if name == forwardFlushed {
+					shell(t, "iptables-nft -P FORWARD DROP")
+				}
 				shell(t, `ip link add fkp1 type veth peer name podend; echo 1 >/proc/sys/net/ipv6/conf/fkp1/disable_ipv6
 					echo 3 >/proc/sys/net/ipv6/conf/fkp1/dad_transmits
 					echo 1 >/proc/sys/net/ipv4/conf/fkp1/rp_filter; ip link set fkp1 up; ip link set podend up`)
