@@ -78,6 +78,7 @@ echo "</zone>"; } >/etc/firewalld/zones/trusted.xml
 firewalld --nofork --nopid &
 for n in $(seq 300); do if firewall-cmd --state; then break; fi; sleep 0.1; done
 nft list table inet firewalld | grep -q fk-gw
+nft list table inet firewalld | grep -q "fib saddr"
 firewall-cmd --reload
 sleep 1
 firewall-cmd --reload

@@ -115,7 +115,7 @@ func (b *book) firewall(list []Chains) {
 		b.add(check, Warning, "firewalld is active, which rejects what is forwarded between interfaces of no zone of its",
 			"firewall-cmd --permanent --zone=trusted --add-interface=fk-gw --add-interface=fk-wire; "+
 				"the same with --add-source=CIDR for each cluster CIDR; "+
-				"not IPv6_rpfilter=strict-forward in firewalld.conf; "+
+				"in firewalld.conf not IPv6_rpfilter=strict-forward, and no with FirewallBackend=iptables; "+
 				"firewall-cmd --reload; or stop firewalld")
 	}
 	if len(seen) == 0 && !walled && known {

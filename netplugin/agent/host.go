@@ -170,7 +170,8 @@ func (h *hostKeeper) setNetwork(ctx context.Context, infos []policy.NodeInfo) er
 	if h.numbers.kept != "" {
 		cfg.Taken(h.numbers.kept)
 	}
-	strictErr := h.setStrict(&cfg)
+	strict, strictErr := h.needsMarks(&cfg)
+	cfg.Strict = strict
 	h.watched.Store(&hostnet.Watched{
 		Table:     cfg.Numbers.Table,
 		Six:       hostnet.HasIPv6(cfg.Self),
@@ -179,35 +180,53 @@ func (h *hostKeeper) setNetwork(ctx context.Context, infos []policy.NodeInfo) er
 	})
 	underlayErr := h.underlay(&cfg)
 	h.logConflicts(hostnet.Conflicts(&cfg))
-	if err := h.do(ctx, func() { h.node.setWays(sendByBoth(h.sent, cfg.Ways)); h.node.shutLost(ctx) }); err != nil {
-		return err
+	return errors.Join(h.setUp(ctx, &cfg, infos), underlayErr, strictErr)
+}
+
+// setUp brings the host's network to a configuration, and the flows to it before and after that.
+func (h *hostKeeper) setUp(ctx context.Context, cfg *hostnet.Config, infos []policy.NodeInfo) error {
+	both := sendByBoth(h.sent, cfg.Ways)
+	// A repair does not wait for the owner, which may wait for the switch: it has the same flows before and after it.
+	isRepair := h.steady && maps.Equal(both, h.sent)
+	if !isRepair {
+		if err := h.do(ctx, func() { h.node.setWays(both); h.node.shutLost(ctx) }); err != nil {
+			return err
+		}
 	}
-	h.sent = sendByBoth(h.sent, cfg.Ways)                       // where Setup fails, the stack may have either
-	setupErr, sealErr := hostnet.Setup(&cfg), h.sealLinks(&cfg) // pods' links do not need the rest
+	h.sent = both                                             // where Setup fails, the stack may have either
+	setupErr, sealErr := hostnet.Setup(cfg), h.sealLinks(cfg) // pods' links do not need the rest
 	if setupErr != nil {
 		return errors.Join(setupErr, sealErr)
 	}
 	h.reportLeft()
 	h.recordInstalled()
-	problems := networkProblems(&cfg, infos, h.left, h.numbers.taken)
+	problems, sent := networkProblems(cfg, infos, h.left, h.numbers.taken), withoutRoute(cfg.Ways, h.left)
+	same := slices.Equal(problems, h.problems) && maps.Equal(sent, h.sent)
 	h.setProblems(problems)
-	h.sent = withoutRoute(cfg.Ways, h.left)
-	if err := h.do(ctx, func() {
-		h.node.setWays(h.sent)
-		h.node.problems = problems
-		h.node.openSetUp(ctx, cfg.Self.PodCIDRs)
-	}); err != nil {
-		return err
+	h.sent = sent
+	if !isRepair || !same {
+		if err := h.do(ctx, func() {
+			h.node.setWays(sent)
+			h.node.problems = problems
+			h.node.openSetUp(ctx, cfg.Self.PodCIDRs)
+		}); err != nil {
+			return err
+		}
 	}
-	return errors.Join(h.openManager(ctx, &cfg), sealErr, underlayErr, strictErr)
+	return errors.Join(h.openManager(ctx, cfg), sealErr)
 }
 
-// setStrict sets whether the node needs marks for the reverse path filters of its links, which are for IPv4 only.
-func (h *hostKeeper) setStrict(cfg *hostnet.Config) (err error) {
-	if slices.ContainsFunc(cfg.Self.PodCIDRs, func(p netip.Prefix) bool { return p.Addr().Is4() }) {
-		cfg.Strict, err = hostnet.HasStrictLink()
+// needsMarks reports whether the node needs marks for the reverse path filters of its links, which are for IPv4 only.
+// With an error it returns the former result.
+func (h *hostKeeper) needsMarks(cfg *hostnet.Config) (bool, error) {
+	if !slices.ContainsFunc(cfg.Self.PodCIDRs, func(p netip.Prefix) bool { return p.Addr().Is4() }) {
+		return false, nil
 	}
-	return err
+	strict, err := hostnet.HasStrictLink()
+	if before := h.watched.Load(); err != nil && before != nil {
+		strict = before.Strict
+	}
+	return strict, err
 }
 
 // sealLinks keeps the node's stack from taking packets of pods' links.

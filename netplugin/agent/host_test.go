@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -8,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
 	"github.com/flowkeep/flowkeep/internal/process"
@@ -48,18 +51,62 @@ func nodeLinks() error {
 	}})
 }
 
-// Node objects that this node cannot route to are in the metric and in the log once; the node is ready without them.
-func TestKeepHost_AnotherNode(t *testing.T) {
+// keptHost returns a hostKeeper with an agent that runs, and the node's own object. It needs the links of nodeLinks.
+func keptHost(t *testing.T, log *slog.Logger) (*hostKeeper, []policy.NodeInfo) {
+	t.Helper()
 	a, _, _ := running(t)
-	log := process.NewRing(process.KeptLog)
-	a.log = slog.New(slog.NewTextHandler(log, nil))
+	a.log = log
 	a.cfg.Health = new(process.Health)
 	configured(t, a)
 	manager, err := endpoints.Open(endpoints.Config{StateDir: t.TempDir(), Logger: a.log})
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &hostKeeper{runner: &runner{agent: a, manager: manager}}
+	return &hostKeeper{runner: &runner{agent: a, manager: manager}}, a.rules.nodes
+}
+
+// TestKeepHost_BusyOwner: what another program removes is restored while the owner waits for the switch. A change of
+// nodes waits for the owner: flows come before routes.
+func TestKeepHost_BusyOwner(t *testing.T) {
+	h, infos := keptHost(t, slog.New(slog.DiscardHandler))
+	netns.New(t).Do(func() {
+		if err := nodeLinks(); err != nil {
+			t.Error(err)
+			return
+		}
+		for range 2 {
+			if err := h.keepHost(t.Context(), infos); err != nil {
+				t.Error(err)
+			}
+		}
+		release, busy := make(chan struct{}), make(chan struct{})
+		go func() { _ = h.do(t.Context(), func() { close(busy); <-release }) }()
+		<-busy
+		defer close(release)
+		damage := exec.Command("sh", "-ec", "ip rule del pref 60; nft delete table inet flowkeep")
+		if out, err := damage.CombinedOutput(); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		err := h.keepHost(ctx, infos)
+		if err != nil || len(h.repaired["rule"]) != 1 || len(h.repaired["nftables"]) != 1 {
+			t.Errorf("repaired %v (%v)", h.repaired, err)
+		}
+		brief, cancelBrief := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancelBrief()
+		h.steady = false
+		if err := h.keepHost(brief, infos); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("after a change of nodes: %v, want that it waits for the owner", err)
+		}
+	})
+}
+
+// Node objects that this node cannot route to are in the metric and in the log once; the node is ready without them.
+func TestKeepHost_AnotherNode(t *testing.T) {
+	log := process.NewRing(process.KeptLog)
+	h, nodes := keptHost(t, slog.New(slog.NewTextHandler(log, nil)))
+	a := h.agent
 	other := func(name, address, cidr string) policy.NodeInfo {
 		n := policy.NodeInfo{Name: name, PodCIDRs: []netip.Prefix{netip.MustParsePrefix(cidr)}}
 		if address != "" {
@@ -67,7 +114,7 @@ func TestKeepHost_AnotherNode(t *testing.T) {
 		}
 		return n
 	}
-	infos := append(a.rules.nodes, other("node2", "192.0.2.12", "10.244.2.0/24"),
+	infos := append(nodes, other("node2", "192.0.2.12", "10.244.2.0/24"),
 		other("virtual", "203.0.113.9", "10.244.9.0/24"), other("bare", "", "10.244.8.0/24"),
 		other("greedy", "192.0.2.13", "10.244.1.0/25"))
 	netns.New(t).Do(func() {

@@ -82,7 +82,7 @@ func TestArrivals_Replies(t *testing.T) {
 		if err := inject(sockets, Wire, "fd00:244:1::5", "2001:db8:9::9", "to nowhere"); err != nil {
 			return err
 		}
-		heardUntil(t, sockets[Gateway], "to nowhere") // within an ICMP error: no route leads there
+		heardUntil(t, sockets[Gateway], "to nowhere") // within an ICMP error: no host there has the address
 		return nil
 	})
 }
@@ -109,21 +109,24 @@ X`)
 // TestArrivals_Forged: the firewall still drops a packet by the uplink with the address of a pod elsewhere, to which
 // the route leads by another link, and one of the wire whose source is no pod of the node.
 func TestArrivals_Forged(t *testing.T) {
-	cfg := nodeConfig()
-	in(t, host(t), func() error {
-		sockets := serviceHost(t, cfg)
-		shell(t, fibFilter+`
+	for name, filter := range map[string]string{"no firewall": "true", "a firewall": fibFilter} {
+		t.Run(name, func(t *testing.T) {
+			in(t, host(t), func() error {
+				sockets := serviceHost(t, nodeConfig())
+				shell(t, filter+`
 ip link add other type veth peer name other-peer; ip link set other up; ip link set other-peer up
 ip -6 route add fd00:244:3::/64 dev other`)
-		for port, from := range map[string]string{"under": "fd00:244:3::5", Wire: "fd00:244:2::5"} {
-			if err := inject(sockets, port, from, "fd00:244:1::5", "forged"); err != nil {
-				return err
-			}
-			last := way{port, Gateway, "198.51.100.7", "10.244.1.5"}
-			if passed := passedBefore(t, sockets, last); passed != "" {
-				t.Errorf("by %s: passed the firewall", port)
-			}
-		}
-		return nil
-	})
+				for port, from := range map[string]string{"under": "fd00:244:3::5", Wire: "fd00:244:2::5"} {
+					if err := inject(sockets, port, from, "fd00:244:1::5", "forged"); err != nil {
+						return err
+					}
+					last := way{port, Gateway, "198.51.100.7", "10.244.1.5"}
+					if passed := passedBefore(t, sockets, last); (passed == "") != (filter == fibFilter) {
+						t.Errorf("by %s: passed: %q", port, passed)
+					}
+				}
+				return nil
+			})
+		})
+	}
 }

@@ -39,28 +39,39 @@ const returningMark = 0x2000000
 
 // HasStrictLink reports whether the kernel drops packets to pods that come by a link of other programs, without
 // src_valid_mark. That is so where a link is strict. A loose filter (2) is no different on a link without an IPv4
-// address. The value for all links is not looked at, because Setup sets it. Links that are down receive nothing.
+// address. The value for all links is not looked at, because Setup sets it.
 func HasStrictLink() (bool, error) {
 	filters, err := linkFilters()
 	if err != nil {
 		return false, err
 	}
-	links, err := net.Interfaces()
+	links, err := rtnl.Dump(netlink.LinkList)
 	if err != nil {
 		return false, fmt.Errorf("list links: %w", err)
 	}
 	var loose []int
-	for i := range links {
-		l := &links[i]
-		switch value := filters[l.Index]; {
-		case l.Flags&net.FlagUp == 0 || isOwnLink(l.Name):
-		case value == strictFilter:
+	for _, l := range links {
+		switch index := l.Attrs().Index; {
+		case !receives(l, links):
+		case filters[index] == strictFilter:
 			return true, nil
-		case value == looseFilter:
-			loose = append(loose, l.Index)
+		case filters[index] == looseFilter:
+			loose = append(loose, index)
 		}
 	}
 	return lackAddress(loose)
+}
+
+// receives reports whether a link of other programs can receive packets that the node routes: links that are down
+// cannot, nor ports of bridges and bonds. Those of a VRF can.
+func receives(l netlink.Link, links []netlink.Link) bool {
+	a := l.Attrs()
+	if a.Flags&net.FlagUp == 0 || isOwnLink(a.Name) {
+		return false
+	}
+	return a.MasterIndex == 0 || slices.ContainsFunc(links, func(master netlink.Link) bool {
+		return master.Attrs().Index == a.MasterIndex && master.Type() == "vrf"
+	})
 }
 
 // isOwnLink reports whether a link is Flowkeep's, of a pod, or the one of the node's packets to itself.

@@ -20,10 +20,11 @@ func TestHasStrictLink(t *testing.T) {
 		strictLink:                              true,
 		strictLink + "; ip link set under down": false,
 		"for l in under; do echo 2 >" + filter:  false, // it has an address
-		"for l in all lo fk-gw fk-wire; do echo 1 >" + filter:                                    false,
-		"ip addr flush dev under; for l in under; do echo 2 >" + filter:                          true,
-		"ip link add b.7 type bridge; ip link set b.7 up; for l in b.7; do echo 1 >" + filter:    true,
-		"ip link add fkp1 type bridge; ip link set fkp1 up; for l in fkp1; do echo 1 >" + filter: false,
+		"for l in all lo fk-gw fk-wire; do echo 1 >" + filter:                                           false,
+		"ip addr flush dev under; for l in under; do echo 2 >" + filter:                                 true,
+		"ip link add b.7 type bridge; ip link set b.7 up; for l in b.7; do echo 1 >" + filter:           true,
+		"ip link add b7 type bridge; ip link set under master b7; for l in under; do echo 1 >" + filter: false,
+		"ip link add fkp1 type bridge; ip link set fkp1 up; for l in fkp1; do echo 1 >" + filter:        false,
 	} {
 		in(t, host(t), func() error {
 			shell(t, command)
@@ -60,11 +61,11 @@ func TestReturningRule_Recognised(t *testing.T) {
 	}
 }
 
-// inbound are packets that come to a pod by the uplink, and the source and destination that the pod sees.
-var inbound = []struct{ name, from, to, source string }{
-	{"from a pod elsewhere", "10.244.2.5", "10.244.1.5", "10.244.2.5"},
-	{"from a node", "192.0.2.12", "10.244.1.5", "192.0.2.12"},
-	{"by a node port", "198.51.100.7", "192.0.2.11", "198.51.100.7"},
+// inbound are packets that come to a pod by the uplink.
+var inbound = []struct{ name, from, to string }{
+	{"from a pod elsewhere", "10.244.2.5", "10.244.1.5"},
+	{"from a node", "192.0.2.12", "10.244.1.5"},
+	{"by a node port", "198.51.100.7", "192.0.2.11"},
 }
 
 // strictHost returns a strict node with a node port, and packet sockets as serviceHost does.
@@ -157,13 +158,14 @@ func passedBefore(t *testing.T, sockets map[string]int, w way) string {
 // TestToPods_OwnAddress: no packet from elsewhere with an address of the node reaches a pod, also where no link is
 // strict. Of IPv4 the kernel itself refuses it with a strict link only.
 func TestToPods_OwnAddress(t *testing.T) {
-	for name, prepare := range map[string]string{"any link": "true", "a strict link": strictLink} {
+	for name, start := range map[string]func(*testing.T, *Config) map[string]int{
+		"any link": serviceHost, "a strict link": strictHost,
+	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := nodeConfig()
 			in(t, host(t), func() error {
-				sockets := serviceHost(t, cfg)
-				shell(t, prepare+`
-nft add rule inet nat pre ip daddr 192.0.2.11 udp dport 9 iifname under dnat ip to 10.244.1.5
+				sockets := start(t, cfg)
+				shell(t, `nft add rule inet nat pre ip daddr 192.0.2.11 udp dport 9 iifname under dnat ip to 10.244.1.5
 ip addr add 2001:db8:1::11/64 dev under nodad; ip addr add 203.0.113.9/32 dev lo`)
 				for _, p := range [][2]string{
 					{"192.0.2.11", "10.244.1.5"}, {"203.0.113.9", "10.244.1.5"}, {"10.244.1.1", "10.244.1.5"},
@@ -172,8 +174,10 @@ ip addr add 2001:db8:1::11/64 dev under nodad; ip addr add 203.0.113.9/32 dev lo
 					if err := inject(sockets, "under", p[0], p[1], "forged"); err != nil {
 						return err
 					}
-					if passed := passedBefore(t, sockets, honest); passed != "" {
-						t.Errorf("from %s to %s: passed", p[0], p[1])
+					for _, last := range []way{honest, {"under", Gateway, "198.51.100.7", "10.244.1.5"}} {
+						if passed := passedBefore(t, sockets, last); passed != "" {
+							t.Errorf("from %s to %s: passed", p[0], p[1])
+						}
 					}
 				}
 				return nil

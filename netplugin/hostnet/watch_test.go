@@ -39,11 +39,10 @@ const (
 
 // Commands of watchCases.
 const (
-	otherRoute    = "ip route replace 10.244.2.0/24 via 192.0.2.99 proto static"
-	strictDefault = "echo 1 >/proc/sys/net/ipv4/conf/default/rp_filter"
-	arrivalRoute  = "ip -6 route add 2001:db8::/32 dev under table 26215"
-	flushForward  = "iptables-nft -F FORWARD"
-	otherForward  = "iptables-nft -N OTHER; iptables-nft -A FORWARD -j OTHER; iptables-nft -P FORWARD ACCEPT"
+	otherRoute   = "ip route replace 10.244.2.0/24 via 192.0.2.99 proto static"
+	arrivalRoute = "ip -6 route add 2001:db8::/32 dev under table 26215"
+	flushForward = "iptables-nft -F FORWARD"
+	otherForward = "iptables-nft -N OTHER; iptables-nft -A FORWARD -j OTHER; iptables-nft -P FORWARD ACCEPT"
 )
 
 // watchedNode returns what Watch is to heed of nodeConfig's node.
@@ -82,7 +81,6 @@ var watchCases = map[string]watchCase{
 	"another link":           {"ip link add other type bridge", nil, false},
 	"a strict link":          {"echo 1 >/proc/sys/net/ipv4/conf/under/rp_filter", []uint16{unix.RTM_NEWNETCONF}, false},
 	"a loose link":           {"echo 2 >/proc/sys/net/ipv4/conf/under/rp_filter", nil, false},
-	"strict by default":      {strictDefault, []uint16{unix.RTM_NEWNETCONF}, false},
 	strictNode:               {"echo 0 >/proc/sys/net/ipv4/conf/all/src_valid_mark", nil, true},
 	"another table's route":  {arrivalRoute, []uint16{unix.RTM_NEWROUTE}, false},
 }
