@@ -6,13 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
+	"github.com/flowkeep/flowkeep/internal/rtnl"
 	"github.com/flowkeep/flowkeep/netplugin/hostnet"
 	"github.com/flowkeep/flowkeep/netplugin/pipeline"
 	"github.com/flowkeep/flowkeep/policydb/policy"
@@ -33,6 +33,7 @@ type hostKeeper struct {
 	changed   chan struct{}                   // of what hostnet.Watch reports; has room for one
 	watched   atomic.Pointer[hostnet.Watched] // for any goroutine; nil until the first comparison
 	kept      hostnet.Kept
+	links     *rtnl.Links         // of the last comparison that could read them
 	steady    bool                // the last comparison left this node as it should be, and the same is wanted since
 	repaired  map[string][]string // names by object, of the comparison that runs
 	left      []hostnet.Left      // other nodes' CIDRs without a route, of the comparison that runs
@@ -170,8 +171,12 @@ func (h *hostKeeper) setNetwork(ctx context.Context, infos []policy.NodeInfo) er
 	if h.numbers.kept != "" {
 		cfg.Taken(h.numbers.kept)
 	}
-	strict, strictErr := h.needsMarks(&cfg)
-	cfg.Strict = strict
+	linksErr := h.readLinks()
+	if h.links == nil {
+		return linksErr
+	}
+	cfg.Links = h.links
+	cfg.Strict = hostnet.HasIPv4(cfg.Self) && hostnet.HasStrictLink(h.links) // filters are for IPv4 only
 	h.watched.Store(&hostnet.Watched{
 		Table:     cfg.Numbers.Table,
 		Six:       hostnet.HasIPv6(cfg.Self),
@@ -180,7 +185,7 @@ func (h *hostKeeper) setNetwork(ctx context.Context, infos []policy.NodeInfo) er
 	})
 	underlayErr := h.underlay(&cfg)
 	h.logConflicts(hostnet.Conflicts(&cfg))
-	return errors.Join(h.setUp(ctx, &cfg, infos), underlayErr, strictErr)
+	return errors.Join(h.setUp(ctx, &cfg, infos), underlayErr, linksErr)
 }
 
 // setUp brings the host's network to a configuration, and the flows to it before and after that.
@@ -216,22 +221,18 @@ func (h *hostKeeper) setUp(ctx context.Context, cfg *hostnet.Config, infos []pol
 	return errors.Join(h.openManager(ctx, cfg), sealErr)
 }
 
-// needsMarks reports whether the node needs marks for the reverse path filters of its links, which are for IPv4 only.
-// With an error it returns the former result.
-func (h *hostKeeper) needsMarks(cfg *hostnet.Config) (bool, error) {
-	if !slices.ContainsFunc(cfg.Self.PodCIDRs, func(p netip.Prefix) bool { return p.Addr().Is4() }) {
-		return false, nil
+// readLinks reads the node's links. With an error the links of the last comparison stay, and so what depends on them.
+func (h *hostKeeper) readLinks() error {
+	links, err := rtnl.ReadLinks()
+	if err == nil {
+		h.links = links
 	}
-	strict, err := hostnet.HasStrictLink()
-	if before := h.watched.Load(); err != nil && before != nil {
-		strict = before.Strict
-	}
-	return strict, err
+	return err
 }
 
 // sealLinks keeps the node's stack from taking packets of pods' links.
 func (h *hostKeeper) sealLinks(cfg *hostnet.Config) error {
-	sealed, err := h.manager.SealLinks()
+	sealed, err := h.manager.SealLinks(cfg.Links)
 	for _, name := range sealed {
 		cfg.Changed("sysctl", name)
 	}
@@ -244,7 +245,7 @@ func (h *hostKeeper) followWays(infos []policy.NodeInfo) {
 		return
 	}
 	self, _ := split(h.cfg.Node, infos)
-	links, err := hostnet.OnLink(self.Addresses)
+	links, err := onLink(self.Addresses)
 	if err != nil {
 		h.log.Error("could not read the node's segments", "error", err)
 	} else if h.feed != nil {

@@ -24,7 +24,7 @@ func networkProblems(
 	if text := wrongCIDRs(cfg.ClusterCIDRs, infos); text != "" {
 		add(inspect.NetworkCIDRs, cfg.Self.Name, text)
 	}
-	if name, _ := hostnet.Underlay(cfg.Self.Addresses); name == "" && len(cfg.Self.Addresses) > 0 {
+	if name, _ := hostnet.Underlay(cfg.Links, cfg.Self.Addresses); name == "" && len(cfg.Self.Addresses) > 0 {
 		add(inspect.NetworkAddress, cfg.Self.Name, fmt.Sprintf(
 			"no interface of the node has the InternalIP %s: correct the kubelet's --node-ip", cfg.Self.Addresses[0]))
 	}

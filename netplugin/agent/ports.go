@@ -52,7 +52,7 @@ func (r *runner) ensureNodePorts(ctx context.Context) (gw, wire, tunnel uint32, 
 // EnsurePort creates a pod's port where it is missing, and returns its number. A new port gets a number that no other
 // pod has had since the counter of numbers began anew: flows of a pod that has ended are never those of another one.
 func (r *runner) EnsurePort(ctx context.Context, name string, e *endpoints.Endpoint) (uint32, error) {
-	r.neighbours(e)
+	r.setNeighbours(*e)
 	number := e.Port
 	if number == 0 {
 		number = freeNumber(e.Order, r.manager.List())

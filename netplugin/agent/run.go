@@ -406,21 +406,24 @@ func (r *runner) openManager(ctx context.Context, cfg *hostnet.Config) error {
 	}
 	r.manager.SetNetwork(endpoints.Network{MTU: podMTU(cfg), ChecksumOffload: r.cfg.DatapathType == dptype.System, GatewayMAC: endpoints.MAC(cfg.GatewayMAC), Gateways: hostnet.GatewayAddrs(cfg.Self)}, watchedAllocator{allocator, r.disk.writes})
 	if cfg.MTU != 0 { // else it is a guess, good enough for new pods
-		if err := r.manager.FitMTU(ctx); err != nil {
+		if err := r.manager.FitMTU(ctx, cfg.Links); err != nil {
 			r.log.Warn("could not give a pod the MTU of the network; larger packets of its are lost", "error", err)
 		}
 	}
-	for _, e := range r.manager.List() {
-		r.neighbours(&e)
-	}
+	r.setNeighbours(r.manager.List()...)
 	return nil
 }
 
-func (r *runner) neighbours(e *endpoints.Endpoint) {
-	for _, a := range e.Addresses {
-		if err := hostnet.SetNeighbour(a, e.MAC); err != nil {
-			r.log.Warn("could not set a pod's neighbour entry; the node will ask", "pod", e.ID(), "error", err)
+// setNeighbours sets the node's neighbour entries of pods.
+func (r *runner) setNeighbours(pods ...endpoints.Endpoint) {
+	var list []hostnet.Neighbour
+	for i := range pods {
+		for _, a := range pods[i].Addresses {
+			list = append(list, hostnet.Neighbour{Address: a, MAC: pods[i].MAC})
 		}
+	}
+	if err := hostnet.SetNeighbours(list); err != nil {
+		r.log.Warn("could not set neighbour entries of pods; the node will send requests for them", "error", err)
 	}
 }
 

@@ -108,7 +108,7 @@ func (r *runner) underlay(cfg *hostnet.Config) error {
 	if !cfg.Tunnelled {
 		if cfg.MTU == 0 {
 			const largest = 65535 // an address on a loopback says nothing of the way to other nodes
-			if _, mtu := hostnet.Underlay(cfg.Self.Addresses); mtu <= largest {
+			if _, mtu := hostnet.Underlay(cfg.Links, cfg.Self.Addresses); mtu <= largest {
 				cfg.MTU = mtu
 			}
 		}
@@ -118,7 +118,7 @@ func (r *runner) underlay(cfg *hostnet.Config) error {
 	if !address.IsValid() {
 		return fmt.Errorf("node %s has no address in its status: no tunnel leads to it", r.cfg.Node)
 	}
-	name, mtu := hostnet.Underlay([]netip.Addr{address})
+	name, mtu := hostnet.Underlay(cfg.Links, []netip.Addr{address})
 	if name == "" {
 		return fmt.Errorf("no interface has the node's address %s: no tunnel leads to it", address)
 	}

@@ -86,7 +86,7 @@ func whatTunnelsLackIsTold(t *testing.T, r *runner) {
 		{"", 0, "system", "no address in its status"}, {"192.0.2.77", 0, "system", "no interface has the node's address 192.0.2.77"},
 		{"127.0.0.1", 0, "netdev", "move the address to a bridge"}, {"127.0.0.1", 65500, "system", "give at most 65486"}, {"127.0.0.1", 1400, "system", ""}, {"127.0.0.1", 0, "system", ""},
 	} {
-		cfg := &hostnet.Config{Tunnelled: true, MTU: c.mtu}
+		cfg := &hostnet.Config{Tunnelled: true, MTU: c.mtu, Links: readLinks(t)}
 		if c.address != "" {
 			cfg.Self.Addresses = []netip.Addr{netip.MustParseAddr(c.address)}
 		}
@@ -98,11 +98,12 @@ func whatTunnelsLackIsTold(t *testing.T, r *runner) {
 			t.Errorf("MTU %d, want %d", cfg.MTU, want)
 		}
 	}
-	loopback := &hostnet.Config{Self: policy.NodeInfo{Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}}}
+	self := policy.NodeInfo{Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}}
+	loopback := &hostnet.Config{Self: self, Links: readLinks(t)}
 	if err := r.underlay(loopback); err != nil || loopback.MTU != 0 {
 		t.Errorf("MTU %d by an address on the loopback: %v", loopback.MTU, err)
 	}
-	if err := r.underlay(&hostnet.Config{}); err != nil { // by routes nothing is lacking
+	if err := r.underlay(&hostnet.Config{Links: readLinks(t)}); err != nil { // by routes nothing is lacking
 		t.Error(err)
 	}
 }

@@ -2,9 +2,11 @@ package agent
 
 import (
 	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
+	"github.com/flowkeep/flowkeep/internal/rtnl"
 	"github.com/flowkeep/flowkeep/netplugin/hostnet"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
@@ -160,7 +162,16 @@ func (nc *nodeConfig) announcedLinks() (*policy.Links, error) {
 	if nc.a.cfg.TrafficMode == TrafficGeneve {
 		return nil, nil
 	}
-	return hostnet.OnLink(nc.self().Addresses)
+	return onLink(nc.self().Addresses)
+}
+
+// onLink returns the segments of the node that hold one of the addresses, or all with none.
+func onLink(addresses []netip.Addr) (*policy.Links, error) {
+	links, err := rtnl.ReadLinks()
+	if err != nil {
+		return nil, err
+	}
+	return hostnet.OnLink(links, addresses)
 }
 
 func (r *runner) newHostKeeper() *hostKeeper {

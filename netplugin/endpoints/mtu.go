@@ -6,19 +6,20 @@ import (
 	"fmt"
 
 	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/flowkeep/flowkeep/internal/rtnl"
 	"github.com/vishvananda/netlink"
 )
 
-// FitMTU gives pods that were wired with another MTU the present one. What a pod has set itself stays while its end at
-// the node is as it should be.
-func (m *Manager) FitMTU(ctx context.Context) error {
+// FitMTU gives pods that were attached with another MTU the present one. What a pod has set itself stays while its end
+// at the node is as it should be. A link that links lacks may be one that was created later.
+func (m *Manager) FitMTU(ctx context.Context, links *rtnl.Links) error {
 	network, _ := m.current()
 	var errs []error
 	for _, e := range m.List() {
-		if !e.Realised || linkGone(&e) { // what is gone is Check's and Sweep's
+		if link := links.Named(e.HostIfName); link != nil && link.Attrs().MTU == network.MTU {
 			continue
 		}
-		if link, err := netlink.LinkByName(e.HostIfName); err == nil && link.Attrs().MTU == network.MTU {
+		if !e.Realised || linkGone(&e) { // what is gone is Check's and Sweep's
 			continue
 		}
 		if err := m.fitOne(ctx, &e, network.MTU); err != nil {

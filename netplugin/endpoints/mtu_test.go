@@ -26,7 +26,7 @@ func (w *world) fit(mtu int) {
 	network.MTU = mtu
 	w.SetNetwork(network, allocator)
 	w.node.Do(func() {
-		if err := w.FitMTU(context.Background()); err != nil {
+		if err := w.FitMTU(context.Background(), readLinks(w.t)); err != nil {
 			w.t.Error(err)
 		}
 	})

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/flowkeep/flowkeep/internal/rtnl"
@@ -18,12 +19,32 @@ import (
 // every IPv4 source on a link that has neither an address nor a route (RFC 3704; the kernel's ip-sysctl, rp_filter).
 // hostnet's nftables rules drop the same packets: either layer suffices while the other is missing.
 func sealed(ifName string) map[string]string {
-	return map[string]string{
-		"ipv6/conf/" + ifName + "/disable_ipv6": "1",
-		"ipv4/conf/" + ifName + "/rp_filter":    "1",
-		"ipv4/conf/" + ifName + "/arp_ignore":   "8", // reply for no address
-		"ipv4/conf/" + ifName + "/forwarding":   "0",
+	out := map[string]string{}
+	for _, s := range seals {
+		out[filepath.Join(s.family, "conf", ifName, s.name)] = strconv.Itoa(s.value)
 	}
+	return out
+}
+
+var seals = []struct {
+	family, name string
+	value        int
+	sent         rtnl.Sysctl
+}{
+	{"ipv6", "disable_ipv6", 1, rtnl.DisableIPv6},
+	{"ipv4", "rp_filter", 1, rtnl.RPFilter},
+	{"ipv4", "arp_ignore", 8, rtnl.ARPIgnore}, // reply for no address
+	{"ipv4", "forwarding", 0, rtnl.Forwarding},
+}
+
+// isSealed reports whether a link is known to have the sysctls.
+func isSealed(link *rtnl.Link) bool {
+	for _, s := range seals {
+		if value, ok := link.Sysctl(s.sent); !ok || value != s.value {
+			return false
+		}
+	}
+	return true
 }
 
 // sealLink sets the sysctls that differ, and reports whether one did.
@@ -54,18 +75,16 @@ func setUp(link netlink.Link) (wrote bool, err error) {
 }
 
 // SealLinks sets pods' links up, removes their addresses on the node, and keeps the node's stack from taking their
-// packets, where another program has changed that. It returns the names of links that it changed.
-func (m *Manager) SealLinks() (changed []string, err error) {
+// packets, where another program has changed that. It returns the names of links that it changed. A link that links
+// lacks was created later, and sealed then.
+func (m *Manager) SealLinks(links *rtnl.Links) (changed []string, err error) {
 	var errs []error
-	addresses, err := addressesByLink()
-	if err != nil {
-		errs = append(errs, err)
-	}
 	for _, e := range m.List() {
-		if linkGone(&e) {
+		link := links.Named(e.HostIfName)
+		if link == nil {
 			continue
 		}
-		wrote, err := restoreLink(e.HostIfName, addresses)
+		wrote, err := restoreLink(link, links.Addresses[link.Attrs().Index])
 		if wrote {
 			changed = append(changed, e.HostIfName)
 		}
@@ -77,28 +96,14 @@ func (m *Manager) SealLinks() (changed []string, err error) {
 }
 
 // restoreLink seals a link and sets it up, and reports whether it was otherwise.
-func restoreLink(name string, addresses map[int][]netlink.Addr) (wrote bool, err error) {
-	link, err := netlink.LinkByName(name)
-	if err != nil {
-		return false, err
+func restoreLink(link *rtnl.Link, addresses []netlink.Addr) (wrote bool, err error) {
+	removed, removeErr := removeAddresses(link, addresses)
+	sealed, sealErr := false, error(nil)
+	if !isSealed(link) {
+		sealed, sealErr = sealLink(link.Attrs().Name)
 	}
-	removed, removeErr := removeAddresses(link, addresses[link.Attrs().Index])
-	sealed, sealErr := sealLink(name)
 	up, upErr := setUp(link)
 	return removed || sealed || up, errors.Join(removeErr, sealErr, upErr)
-}
-
-// addressesByLink returns the addresses of this network namespace by interface index.
-func addressesByLink() (map[int][]netlink.Addr, error) {
-	list, err := rtnl.Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
-	if err != nil {
-		return nil, fmt.Errorf("list addresses: %w", err)
-	}
-	out := map[int][]netlink.Addr{}
-	for _, a := range list {
-		out[a.LinkIndex] = append(out[a.LinkIndex], a)
-	}
-	return out, nil
 }
 
 // removeAddresses removes addresses of a pod's link: reverse path filtering would accept sources of their subnets

@@ -20,7 +20,7 @@ func TestAnswersOfServicesAreJudgedBeforeTheyAreTranslated(t *testing.T) {
 			return err
 		}
 		pod, behind, service := netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("10.244.2.5"), netip.MustParseAddr("10.96.0.9")
-		if err := SetNeighbour(pod, [6]byte{2, 0, 0, 0, 1, 5}); err != nil {
+		if err := SetNeighbours([]Neighbour{{pod, [6]byte{2, 0, 0, 0, 1, 5}}}); err != nil {
 			return err
 		}
 		bridge, err := packetSocket(Gateway + "-peer")

@@ -42,7 +42,7 @@ func TestNoPacketMissesTheRulesThatAreSetAgain(t *testing.T) {
 			}
 		})
 		for range rounds {
-			if err = applyNftables(cfg); err != nil {
+			if err = filters(cfg); err != nil {
 				break
 			}
 		}

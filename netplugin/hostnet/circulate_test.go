@@ -94,7 +94,7 @@ func TestService_InvalidPacketDoesNotCirculate(t *testing.T) {
 		shell(t, `nft 'add table inet other; add chain inet other pre { type filter hook prerouting priority raw; }
 add rule inet other pre iifname "`+Gateway+`" udp dport 9 notrack'`)
 		for _, pod := range []netip.Addr{pod4, pod6} {
-			if err := SetNeighbour(pod, [6]byte{2, 0, 0, 0, 1, 5}); err != nil {
+			if err := SetNeighbours([]Neighbour{{pod, [6]byte{2, 0, 0, 0, 1, 5}}}); err != nil {
 				return err
 			}
 		}
@@ -129,7 +129,7 @@ func TestService_ICMPErrorReturns(t *testing.T) {
 			in(t, h, func() error {
 				sockets := serviceHost(t, cfg)
 				pod, behind := netip.MustParseAddr(ends[0]), netip.MustParseAddr(ends[1])
-				if err := SetNeighbour(pod, [6]byte{2, 0, 0, 0, 1, 5}); err != nil {
+				if err := SetNeighbours([]Neighbour{{pod, [6]byte{2, 0, 0, 0, 1, 5}}}); err != nil {
 					return err
 				}
 				send := func(packet []byte, text string) {

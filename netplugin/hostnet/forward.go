@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // forwardMark is the comment of Flowkeep's rules in a chain of iptables.
@@ -17,6 +19,9 @@ var forwardRules = []string{
 
 // forwardFamilies are the families of the tables filter of iptables-nft and ip6tables-nft.
 var forwardFamilies = []string{"ip", "ip6"}
+
+// protocolFamilies has their numbers (linux/netfilter.h).
+var protocolFamilies = map[string]uint8{"ip": unix.NFPROTO_IPV4, "ip6": unix.NFPROTO_IPV6}
 
 // ruleHandle finds the handle of one of Flowkeep's rules in what nft(8) lists.
 var ruleHandle = regexp.MustCompile(`comment "` + forwardMark + `" # handle (\d+)`)
@@ -39,8 +44,18 @@ func forwardChain(family string) (listing string, handles []string) {
 func acceptForwarded(cfg *Config) error {
 	var script strings.Builder
 	for _, family := range forwardFamilies {
+		drops, err := chainDrops(protocolFamilies[family], "FORWARD")
+		if err != nil {
+			return err
+		}
+		if !drops {
+			continue
+		}
 		listing, handles := forwardChain(family)
-		if !strings.Contains(listing, "policy drop;") || hasForwardRules(listing) {
+		switch {
+		case listing == "": // the next comparison tries again
+			return fmt.Errorf("list the chain FORWARD of nftables' table %s filter", family)
+		case hasForwardRules(listing):
 			continue
 		}
 		script.WriteString(deleteForward(family, handles))

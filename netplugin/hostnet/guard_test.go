@@ -185,7 +185,7 @@ func TestService_UntranslatedPacketDoesNotCirculate(t *testing.T) {
 	in(t, h, func() error {
 		sockets := serviceHost(t, cfg)
 		pod := netip.MustParseAddr("10.244.1.5")
-		if err := SetNeighbour(pod, [6]byte{2, 0, 0, 0, 1, 5}); err != nil {
+		if err := SetNeighbours([]Neighbour{{pod, [6]byte{2, 0, 0, 0, 1, 5}}}); err != nil {
 			return err
 		}
 		for name, ends := range map[string][2]netip.Addr{
@@ -274,7 +274,7 @@ func TestSetup_DropsWhatTheNodeTranslates(t *testing.T) {
 			cfg.Translated = translated
 			in(t, h, func() error {
 				sockets := serviceHost(t, cfg)
-				if err := SetNeighbour(netip.MustParseAddr("10.244.1.5"), [6]byte{2, 0, 0, 0, 1, 5}); err != nil {
+				if err := SetNeighbours([]Neighbour{{netip.MustParseAddr("10.244.1.5"), [6]byte{2, 0, 0, 0, 1, 5}}}); err != nil {
 					return err
 				}
 				shell(t, `nft add rule inet nat pre ip daddr 203.0.113.1 udp dport 9 dnat ip to 10.244.1.5

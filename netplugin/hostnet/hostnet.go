@@ -3,7 +3,6 @@
 package hostnet
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"net"
@@ -42,10 +41,11 @@ type Config struct {
 	MTU          int     // 0: as it is
 	Tunnelled    bool    // the other nodes' pods are reached through the bridge, but for Ways (docs/decisions/005)
 	Ways         map[string]PeerWay
-	Strict       bool   // links drop packets to pods of which the way back is looked up without marks (HasStrictLink)
-	Translated   bool   // the switch translates pods' packets to Services (docs/decisions/036)
-	TunnelMark   uint32 // of the switch's tunnels in the node's stack; 0: they do not pass it
-	Kept         *Kept  // nil: the rules are set whatever is there
+	Links        *rtnl.Links // nil: Setup reads them
+	Strict       bool        // links drop packets to pods of which the way back is looked up without marks (HasStrictLink)
+	Translated   bool        // the switch translates pods' packets to Services (docs/decisions/036)
+	TunnelMark   uint32      // of the switch's tunnels in the node's stack; 0: they do not pass it
+	Kept         *Kept       // nil: the rules are set whatever is there
 	Numbers      Numbers
 	Earlier      []Numbers // with which other starts set the network up, as far as is known
 	// LeftOut is called for each pod CIDR of another node that gets no route. May be nil.
@@ -67,6 +67,14 @@ func (cfg *Config) changed(object, name string) {
 	}
 }
 
+// links returns the node's links, as the caller of Setup read them or as they are now.
+func (cfg *Config) links() (*rtnl.Links, error) {
+	if cfg.Links != nil {
+		return cfg.Links, nil
+	}
+	return rtnl.ReadLinks()
+}
+
 // GatewayAddrs returns the first address of each pod CIDR of the node.
 func GatewayAddrs(self policy.NodeInfo) []netip.Addr {
 	var out []netip.Addr
@@ -79,17 +87,17 @@ func GatewayAddrs(self policy.NodeInfo) []netip.Addr {
 // Setup brings the node to the configuration. It continues after an error, and writes only what differs.
 func Setup(cfg *Config) error {
 	// first: they are a layer of their own, and name links that need not exist
-	filters := errors.Join(applyNftables(cfg), acceptForwarded(cfg))
+	filtersErr := filters(cfg)
 	gw, err := device(cfg, Gateway, cfg.GatewayMAC)
 	if err != nil {
-		return errors.Join(filters, rulesAlone(cfg), err)
+		return errors.Join(filtersErr, rulesAlone(cfg), err)
 	}
 	wire, err := device(cfg, Wire, cfg.WireMAC)
 	if err != nil {
-		return errors.Join(filters, rulesAlone(cfg), err)
+		return errors.Join(filtersErr, rulesAlone(cfg), err)
 	}
 	// routes before the rules that look them up: after a change of the table nothing passes the new rules by
-	return errors.Join(filters, keepAdvertised(cfg), sysctls(cfg), addresses(gw, cfg), neighbours(gw, cfg),
+	return errors.Join(filtersErr, keepAdvertised(cfg), sysctls(cfg), addresses(gw, cfg), neighbours(gw, cfg),
 		noResolution(wire, cfg), routes(gw, wire, cfg))
 }
 
@@ -203,53 +211,69 @@ var serviceNextHop = map[int]netip.Addr{
 }
 
 func neighbours(gw netlink.Link, cfg *Config) error {
+	var want []Neighbour
 	for _, p := range cfg.Self.PodCIDRs {
-		family := familyOf(p.Addr())
-		wrote, err := setNeighbour(gw, serviceNextHop[family], net.HardwareAddr{2, 0xf1, 0, 0, 0, 0x54})
-		if err != nil {
-			return fmt.Errorf("set the neighbour of the service table: %w", err)
-		}
-		if wrote {
-			cfg.changed("neighbour", serviceNextHop[family].String())
-		}
+		want = append(want, Neighbour{serviceNextHop[familyOf(p.Addr())], [6]byte{2, 0xf1, 0, 0, 0, 0x54}})
 	}
-	return nil
+	wrote, err := setNeighbours(gw.Attrs().Index, want)
+	for _, a := range wrote {
+		cfg.changed("neighbour", a.String())
+	}
+	return err
 }
 
-// setNeighbour makes a permanent neighbour entry, and reports whether it was missing or another.
-func setNeighbour(link netlink.Link, a netip.Addr, mac net.HardwareAddr) (wrote bool, err error) {
-	index, family := link.Attrs().Index, familyOf(a)
-	list, err := netlink.NeighListExecute(netlink.Ndmsg{
-		Family: uint8(family),
-		Index:  uint32(index),
-		State:  netlink.NUD_PERMANENT,
-	})
-	if err != nil {
-		return false, fmt.Errorf("list neighbour entries: %w", err)
-	}
-	ip := net.IP(a.AsSlice())
-	for i := range list {
-		if n := &list[i]; n.IP.Equal(ip) && n.State&netlink.NUD_PERMANENT != 0 && bytes.Equal(n.HardwareAddr, mac) {
-			return false, nil
-		}
-	}
-	return true, netlink.NeighSet(&netlink.Neigh{
-		LinkIndex:    index,
-		Family:       family,
-		State:        netlink.NUD_PERMANENT,
-		IP:           ip,
-		HardwareAddr: mac,
-	})
+// Neighbour is a permanent entry of the node's neighbour table (ip-neighbour(8)) for an address behind the gateway.
+type Neighbour struct {
+	Address netip.Addr
+	MAC     [6]byte
 }
 
-// SetNeighbour makes the node's permanent neighbour entry of a pod.
-func SetNeighbour(a netip.Addr, mac [6]byte) error {
+// SetNeighbours makes permanent neighbour entries, of which it writes those that differ. It continues after an error.
+func SetNeighbours(want []Neighbour) error {
 	gw, err := netlink.LinkByName(Gateway)
 	if err != nil {
 		return err
 	}
-	_, err = setNeighbour(gw, a, mac[:])
+	_, err = setNeighbours(gw.Attrs().Index, want)
 	return err
+}
+
+// setNeighbours returns the addresses of the entries of a link that it wrote.
+func setNeighbours(index int, want []Neighbour) (wrote []netip.Addr, err error) {
+	have, err := rtnl.Dump(func() ([]netlink.Neigh, error) {
+		return netlink.NeighListExecute(netlink.Ndmsg{Index: uint32(index), State: netlink.NUD_PERMANENT})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list neighbour entries: %w", err)
+	}
+	permanent := make(map[Neighbour]bool, len(have))
+	for i := range have {
+		if a, ok := netip.AddrFromSlice(have[i].IP); ok && len(have[i].HardwareAddr) == len(Neighbour{}.MAC) {
+			permanent[Neighbour{a.Unmap(), [6]byte(have[i].HardwareAddr)}] = true
+		}
+	}
+	var errs []error
+	for _, n := range want {
+		if permanent[n] {
+			continue
+		}
+		if err := setNeighbour(index, n); err != nil {
+			errs = append(errs, fmt.Errorf("set the neighbour entry of %s: %w", n.Address, err))
+			continue
+		}
+		wrote = append(wrote, n.Address)
+	}
+	return wrote, errors.Join(errs...)
+}
+
+func setNeighbour(index int, n Neighbour) error {
+	return netlink.NeighSet(&netlink.Neigh{
+		LinkIndex:    index,
+		Family:       familyOf(n.Address),
+		State:        netlink.NUD_PERMANENT,
+		IP:           n.Address.AsSlice(),
+		HardwareAddr: n.MAC[:],
+	})
 }
 
 // RemoveNeighbour deletes the entry that SetNeighbour added: an IPv6 address is not reused for a long time. A missing
@@ -271,14 +295,9 @@ func RemoveNeighbour(a netip.Addr) error {
 }
 
 // Underlay returns the interface that has one of the addresses; name is empty if none does.
-func Underlay(addrs []netip.Addr) (name string, mtu int) {
-	links, err := rtnl.Dump(netlink.LinkList)
-	if err != nil {
-		return "", 0
-	}
-	for _, l := range links {
-		have, _ := linkAddrs(l)
-		for _, h := range have {
+func Underlay(links *rtnl.Links, addrs []netip.Addr) (name string, mtu int) {
+	for _, l := range links.All {
+		for _, h := range links.Addresses[l.Attrs().Index] {
 			if a, _ := netip.AddrFromSlice(h.IP); slices.Contains(addrs, a.Unmap()) {
 				return l.Attrs().Name, l.Attrs().MTU
 			}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os/exec"
 	"runtime"
-	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -20,9 +19,13 @@ const maxWrites = 4
 var ErrNftablesChange = errors.New("another program keeps changing the nftables tables of Flowkeep: stop it, " +
 	"or have it leave the tables arp flowkeep and inet flowkeep alone")
 
-// Kept has a ruleset and its listing by nft(8), so that the tables are written only after a change by another program:
-// some datagrams can be lost meanwhile. It is not safe for concurrent use.
-type Kept struct{ text, listing string }
+// Kept has a ruleset and its listing by the kernel, so that the tables are written only after a change by another
+// program: some datagrams can be lost meanwhile. It is not safe for concurrent use.
+type Kept struct {
+	text, listing string
+	generation    uint32 // in which all was as it should be, if isSame
+	isSame        bool
+}
 
 // of returns the listing of a ruleset. It is never read from the node's own tables: another program may have changed
 // those at any time after a write.
@@ -33,46 +36,48 @@ func (k *Kept) of(text string) (listing string, err error) {
 	if listing, err = listingOf(text); err != nil {
 		return "", err
 	}
-	*k = Kept{text, listing}
+	*k = Kept{text: text, listing: listing}
 	return listing, nil
 }
 
-// applyNftables sets the tables, each time in one transaction, until their listing is that of the ruleset.
-func applyNftables(cfg *Config) error {
+// filters sets Flowkeep's tables, and its rules in tables of others. It reads none of them if no program has changed
+// nftables since a comparison found them as they should be.
+func filters(cfg *Config) error {
 	text := ruleset(cfg)
 	if cfg.Kept == nil {
-		return writeNftables(cfg, text)
+		return errors.Join(writeNftables(cfg, text), acceptForwarded(cfg))
 	}
+	generation, generationErr := nftGeneration() // before the rest: what changes meanwhile is another one
+	k := cfg.Kept
+	if generationErr == nil && k.isSame && k.text == text && k.generation == generation {
+		return nil
+	}
+	err := errors.Join(applyNftables(cfg, text), acceptForwarded(cfg))
+	k.generation, k.isSame = generation, err == nil && generationErr == nil
+	return err
+}
+
+// applyNftables sets the tables, each time in one transaction, until their listing is that of the ruleset.
+func applyNftables(cfg *Config, text string) error {
 	want, err := cfg.Kept.of(text)
 	if err != nil { // the tables are needed, also where they cannot be compared
 		return cmp.Or(writeNftables(cfg, text), err)
 	}
 	for writes := 0; ; writes++ {
-		have, err := listed()
+		have, err := list()
 		switch {
 		case err == nil && have == want:
 			return nil
 		case err != nil && writes > 0: // they are there, and another write helps nothing
 			return fmt.Errorf("list the nftables tables after a write: %w", err)
 		case writes == maxWrites:
+			*cfg.Kept = Kept{} // or nft(8) has been replaced, and the listing is that of another version
 			return ErrNftablesChange
 		}
 		if err := writeNftables(cfg, text); err != nil {
 			return err
 		}
 	}
-}
-
-// listed returns the listing of the node's tables, empty where one is missing.
-func listed() (string, error) {
-	have, err := list()
-	if err == nil {
-		return have, nil
-	}
-	if tables, tablesErr := nftTables(); tablesErr == nil && len(tables) < len(nftFamilies) {
-		return "", nil
-	}
-	return "", err
 }
 
 func writeNftables(cfg *Config, text string) error {
@@ -120,22 +125,6 @@ func unshared(f func()) (err error) {
 	return err
 }
 
-// nftFamilies are those of Flowkeep's tables.
-var nftFamilies = []string{"arp", "inet"}
-
-// list returns both tables without counters and set elements.
-func list() (string, error) {
-	var all strings.Builder
-	for _, family := range nftFamilies {
-		out, err := runNft("", "-s", "-t", "list", "table", family, "flowkeep")
-		if err != nil {
-			return "", err
-		}
-		all.Write(out)
-	}
-	return all.String(), nil
-}
-
 func deleteNftables() error {
 	return nft(
 		"add table arp flowkeep\ndelete table arp flowkeep\nadd table inet flowkeep\ndelete table inet flowkeep\n")
@@ -169,7 +158,7 @@ func nftTables() (names []string, err error) {
 	}
 	for line := range strings.Lines(string(out)) {
 		f := strings.Fields(line)
-		if len(f) == 3 && f[2] == "flowkeep" && slices.Contains(nftFamilies, f[1]) {
+		if len(f) == 3 && f[2] == "flowkeep" && nftFamilies[f[1]] != 0 {
 			names = append(names, "nftables "+strings.Join(f, " "))
 		}
 	}

@@ -47,18 +47,14 @@ type segment struct {
 }
 
 // connected returns the segments of the main table.
-func connected() (list []segment, err error) {
+func connected(links *rtnl.Links) (list []segment, err error) {
 	routes, err := filteredRoutes(netlink.FAMILY_ALL,
 		&netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
 	if err != nil {
 		return nil, fmt.Errorf("list routes: %w", err)
 	}
-	links, err := rtnl.Dump(netlink.LinkList)
-	if err != nil {
-		return nil, fmt.Errorf("list links: %w", err)
-	}
 	own, shared := map[int]bool{}, map[int]bool{}
-	for _, l := range links {
+	for _, l := range links.All {
 		a := l.Attrs()
 		own[a.Index] = strings.HasPrefix(a.Name, "fk-")
 		shared[a.Index] = a.RawFlags&(unix.IFF_NOARP|unix.IFF_POINTOPOINT|unix.IFF_LOOPBACK) == 0
@@ -77,8 +73,8 @@ func connected() (list []segment, err error) {
 
 // OnLink returns the segments of the node that hold one of the addresses, or all with none. A route to one host and a
 // default route are none, and neither is a link without ARP: behind it may be a tunnel that takes no pods' packets.
-func OnLink(addresses []netip.Addr) (*policy.Links, error) {
-	near, err := connected()
+func OnLink(links *rtnl.Links, addresses []netip.Addr) (*policy.Links, error) {
+	near, err := connected(links)
 	if err != nil {
 		return nil, err
 	}
@@ -115,39 +111,34 @@ func prefixOf(r *netlink.Route) (netip.Prefix, bool) {
 
 // attachedFamilies returns the families of which a link that is up has an address of the node. A link that has no
 // segment may be one of them: in some clouds its address has a prefix of 32 bits.
-func attachedFamilies(self policy.NodeInfo) (map[int]bool, error) {
-	links, err := rtnl.Dump(netlink.LinkList)
-	if err != nil {
-		return nil, fmt.Errorf("list links: %w", err)
-	}
-	list, err := rtnl.Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
-	if err != nil {
-		return nil, fmt.Errorf("list addresses: %w", err)
-	}
-	up, out := map[int]bool{}, map[int]bool{}
-	for _, l := range links {
-		up[l.Attrs().Index] = l.Attrs().Flags&net.FlagUp != 0
-	}
-	for _, h := range list {
-		if a, _ := netip.AddrFromSlice(h.IP); up[h.LinkIndex] && slices.Contains(self.Addresses, a.Unmap()) {
-			out[familyOf(a.Unmap())] = true
+func attachedFamilies(links *rtnl.Links, self policy.NodeInfo) map[int]bool {
+	out := map[int]bool{}
+	for _, l := range links.All {
+		if l.Attrs().Flags&net.FlagUp == 0 {
+			continue
+		}
+		for _, h := range links.Addresses[l.Attrs().Index] {
+			if a, _ := netip.AddrFromSlice(h.IP); slices.Contains(self.Addresses, a.Unmap()) {
+				out[familyOf(a.Unmap())] = true
+			}
 		}
 	}
-	return out, nil
+	return out
 }
 
 // routed returns the routes to other nodes' pods that this node can have: of those in the same segment. It also returns
 // the pod CIDRs of nodes in other segments. While the node's own address is on no link, all are in others: their pods'
 // packets would leave by any other link's default route.
 func routed(cfg *Config) (out []peerRoute, offLink map[netip.Prefix]bool, err error) {
-	near, err := connected()
+	links, err := cfg.links()
 	if err != nil {
 		return nil, nil, err
 	}
-	attached, err := attachedFamilies(cfg.Self)
+	near, err := connected(links)
 	if err != nil {
 		return nil, nil, err
 	}
+	attached := attachedFamilies(links, cfg.Self)
 	offLink = map[netip.Prefix]bool{}
 	for _, c := range usable(cfg) {
 		switch {

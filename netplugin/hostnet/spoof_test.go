@@ -129,7 +129,7 @@ func TestNobodyOutsidePassesForAPodOfThisNode(t *testing.T) {
 			{"2001:db8::1", "fd00:244:1::5", "fd00:96::10"},
 		} {
 			pod := netip.MustParseAddr(c.pod)
-			if err := SetNeighbour(pod, [6]byte{2, 0, 0, 0, 1, 5}); err != nil {
+			if err := SetNeighbours([]Neighbour{{pod, [6]byte{2, 0, 0, 0, 1, 5}}}); err != nil {
 				return err
 			}
 			for _, p := range [][2]string{{c.other, "forged as " + c.other}, {c.outside, "honest after " + c.other}} {

@@ -9,8 +9,6 @@ import (
 
 	"github.com/flowkeep/flowkeep/internal/rtnl"
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
-	"golang.org/x/sys/unix"
 )
 
 // A link is strict if its reverse path filter is (RFC 3704, 2.2; the kernel's ip-sysctl, rp_filter): the kernel drops
@@ -39,39 +37,23 @@ const returningMark = 0x2000000
 
 // HasStrictLink reports whether the kernel drops packets to pods that come by a link of other programs, without
 // src_valid_mark. That is so where a link is strict. A loose filter (2) is no different on a link without an IPv4
-// address. The value for all links is not looked at, because Setup sets it.
-func HasStrictLink() (bool, error) {
-	filters, err := linkFilters()
-	if err != nil {
-		return false, err
+// address. The value for all links is not compared, because Setup sets it.
+func HasStrictLink(links *rtnl.Links) bool {
+	vrfs := map[int]bool{}
+	for _, l := range links.All {
+		vrfs[l.Attrs().Index] = l.Type() == "vrf"
 	}
-	links, err := rtnl.Dump(netlink.LinkList)
-	if err != nil {
-		return false, fmt.Errorf("list links: %w", err)
-	}
-	var loose []int
-	for _, l := range links {
-		switch index := l.Attrs().Index; {
-		case !receives(l, links):
-		case filters[index] == strictFilter:
-			return true, nil
-		case filters[index] == looseFilter:
-			loose = append(loose, index)
-		}
-	}
-	return lackAddress(loose)
+	return slices.ContainsFunc(links.All, func(l *rtnl.Link) bool {
+		filter, _ := l.Sysctl(rtnl.RPFilter)
+		drops := filter == strictFilter || filter == looseFilter && !hasIPv4(links.Addresses[l.Attrs().Index])
+		return drops && receives(l.Attrs(), vrfs)
+	})
 }
 
 // receives reports whether a link of other programs can receive packets that the node routes: links that are down
 // cannot, nor ports of bridges and bonds. Those of a VRF can.
-func receives(l netlink.Link, links []netlink.Link) bool {
-	a := l.Attrs()
-	if a.Flags&net.FlagUp == 0 || isOwnLink(a.Name) {
-		return false
-	}
-	return a.MasterIndex == 0 || slices.ContainsFunc(links, func(master netlink.Link) bool {
-		return master.Attrs().Index == a.MasterIndex && master.Type() == "vrf"
-	})
+func receives(a *netlink.LinkAttrs, vrfs map[int]bool) bool {
+	return a.Flags&net.FlagUp != 0 && !isOwnLink(a.Name) && (a.MasterIndex == 0 || vrfs[a.MasterIndex])
 }
 
 // isOwnLink reports whether a link is Flowkeep's, of a pod, or the one of the node's packets to itself.
@@ -79,38 +61,8 @@ func isOwnLink(name string) bool {
 	return name == "lo" || name == Gateway || name == Wire || strings.HasPrefix(name, PodPrefix)
 }
 
-// linkFilters returns rp_filter of each link, by index (rtnetlink(7), RTM_GETNETCONF). Reading it below /proc takes a
-// hundred times as long.
-func linkFilters() (map[int]int, error) {
-	messages, err := rtnl.Dump(func() ([][]byte, error) {
-		req := nl.NewNetlinkRequest(unix.RTM_GETNETCONF, unix.NLM_F_DUMP)
-		req.AddRawData([]byte{unix.AF_INET, 0, 0, 0}) // struct netconfmsg (linux/netconf.h)
-		return req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWNETCONF)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list reverse path filters: %w", err)
-	}
-	out := map[int]int{}
-	for _, m := range messages {
-		if c, err := parseNetconf(m); err == nil {
-			out[c.index] = c.filter
-		}
-	}
-	return out, nil
-}
-
-// lackAddress reports whether one of some links has no IPv4 address.
-func lackAddress(links []int) (bool, error) {
-	if len(links) == 0 {
-		return false, nil
-	}
-	list, err := rtnl.Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_V4) })
-	if err != nil {
-		return false, fmt.Errorf("list addresses: %w", err)
-	}
-	return slices.ContainsFunc(links, func(index int) bool {
-		return !slices.ContainsFunc(list, func(a netlink.Addr) bool { return a.LinkIndex == index })
-	}), nil
+func hasIPv4(list []netlink.Addr) bool {
+	return slices.ContainsFunc(list, func(a netlink.Addr) bool { return a.IP.To4() != nil })
 }
 
 // toPods returns the rules for IPv4 packets to this node's pods that come by other links than the bridge's ports, after

@@ -19,6 +19,11 @@ func HasIPv6(n policy.NodeInfo) bool {
 	return slices.ContainsFunc(n.PodCIDRs, func(p netip.Prefix) bool { return p.Addr().Is6() })
 }
 
+// HasIPv4 reports whether pods of a node have IPv4 addresses.
+func HasIPv4(n policy.NodeInfo) bool {
+	return slices.ContainsFunc(n.PodCIDRs, func(p netip.Prefix) bool { return p.Addr().Is4() })
+}
+
 // liberal has the kernel's conntrack take TCP segments as they come: that of the bridge sees only one direction of a
 // connection to a Service that the node's own programs answer, and would find a stream invalid after 64 KiB.
 const liberal = "netfilter/nf_conntrack_tcp_be_liberal"

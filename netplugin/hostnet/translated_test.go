@@ -81,7 +81,7 @@ func TestTheNodeAsksItsPodsWithItsOwnAddress(t *testing.T) {
 			return err
 		}
 		pod := netip.MustParseAddr("10.244.1.5")
-		if err := SetNeighbour(pod, [6]byte{2, 0, 0, 0, 1, 5}); err != nil {
+		if err := SetNeighbours([]Neighbour{{pod, [6]byte{2, 0, 0, 0, 1, 5}}}); err != nil {
 			return err
 		}
 		bridge, err := packetSocket(Gateway + "-peer")

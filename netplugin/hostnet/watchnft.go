@@ -9,15 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Types of attributes in messages of nftables (linux/netfilter/nf_tables.h).
-const (
-	attrTable       = 1 // a table's name: NFTA_TABLE_NAME, NFTA_CHAIN_TABLE and so on
-	attrRuleChain   = 2 // NFTA_RULE_CHAIN
-	attrChainName   = 3 // NFTA_CHAIN_NAME
-	attrChainPolicy = 5 // NFTA_CHAIN_POLICY
-	attrRuleComment = 7 // NFTA_RULE_USERDATA
-)
-
 // concernsNftables reports whether a message of nftables is about one of Flowkeep's tables, or about a chain FORWARD of
 // iptables-nft that may drop pods' packets now. Elements of sets come and go with packets.
 func concernsNftables(m *syscall.NetlinkMessage) bool {
@@ -30,14 +21,14 @@ func concernsNftables(m *syscall.NetlinkMessage) bool {
 	}
 	switch m.Header.Type & 0xff {
 	case unix.NFT_MSG_NEWCHAIN:
-		return nameOf(attrs[attrChainName]) == "FORWARD" && isPolicyDrop(attrs[attrChainPolicy])
+		return nameOf(attrs[unix.NFTA_CHAIN_NAME]) == "FORWARD" && isPolicyDrop(attrs[unix.NFTA_CHAIN_POLICY])
 	case unix.NFT_MSG_DELRULE:
-		return nameOf(attrs[attrRuleChain]) == "FORWARD" && mayBeForwardRule(attrs[attrRuleComment])
+		return nameOf(attrs[unix.NFTA_RULE_CHAIN]) == "FORWARD" && mayBeForwardRule(attrs[unix.NFTA_RULE_USERDATA])
 	}
 	return false
 }
 
-// isPolicyDrop reports whether the value of attrChainPolicy is that of a chain that drops.
+// isPolicyDrop reports whether the value of NFTA_CHAIN_POLICY is that of a chain that drops.
 func isPolicyDrop(value []byte) bool {
 	const drop = 0 // NF_DROP (linux/netfilter.h)
 	return len(value) >= 4 && binary.BigEndian.Uint32(value) == drop

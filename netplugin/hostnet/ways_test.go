@@ -98,7 +98,7 @@ func TestOnLink(t *testing.T) {
 			{"203.0.113.1", "[]"},
 			{"192.0.2.200", "[192.0.2.0/24]"},
 		} {
-			links, err := OnLink(addrs(strings.Fields(c.own)...))
+			links, err := OnLink(readLinks(t), addrs(strings.Fields(c.own)...))
 			if err != nil || fmt.Sprint(links.OnLink) != c.want {
 				t.Errorf("of %q: %v (%v), want %s", c.own, links, err, c.want)
 			}
