@@ -61,9 +61,6 @@ func chains(cfg *Config) []chain {
 			// only the node itself uses the node's addresses (for IPv4 see toPods)
 			`iifname != "lo" meta nfproto ipv6 fib saddr type local drop`,
 			"jump only-by-bridge",
-			// the kernel datapath does not remove marks
-			fmt.Sprintf("iifname %q meta mark set meta mark and %#x", Wire, ^uint32(translatedMark)),
-			fmt.Sprintf("iifname %q meta mark set meta mark and %#x", Gateway, ^uint32(returningMark)),
 			fmt.Sprintf("iifname %q ether saddr %s goto second-pass", Wire, mac(cfg.ServiceMAC)),
 			fmt.Sprintf("iifname %q jump out-to-pods", Wire),
 			fmt.Sprintf("iifname %q return", Gateway),
@@ -149,12 +146,20 @@ func untracked(cfg *Config, out bool) (rules []string) {
 // translatedMark is a bit of the marks of packets, which neither kube-proxy nor a tunnel has.
 const translatedMark = 0x1000000
 
-// translated marks what pods sent to a node port or an external address, and the node's kube-proxy translated to a
-// pod: by the mark it goes back into the bridge, to be judged on that pod. What was for a Service's own address has
-// been there (second-pass). With tunnels it goes there anyhow.
+// unmarked returns the rule that removes a mark from packets of a port. The kernel datapath does not remove marks, and
+// other programs restore those of connections, most of them at the priority mangle. So the rule belongs into a chain
+// behind that, the last before the route is looked up.
+func unmarked(port string, mark uint32) string {
+	return fmt.Sprintf("iifname %q meta mark set meta mark and %#x", port, ^mark)
+}
+
+// translated marks packets that pods sent to a node port or an external address, and that the node's kube-proxy
+// translated to a pod: by the mark they go back into the bridge, which evaluates them for that pod. Packets to a
+// Service's own address have been there (second-pass). With tunnels they go there without the mark.
 func translated(cfg *Config) (rules []string) {
+	rules = append(rules, unmarked(Wire, translatedMark))
 	if cfg.Tunnelled && !cfg.mixed() {
-		return nil
+		return rules
 	}
 	own := byFamilyList(cfg.Self.PodCIDRs)
 	for _, all := range podsByFamily(cfg) {

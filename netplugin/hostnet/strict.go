@@ -70,6 +70,7 @@ func hasIPv4(list []netlink.Addr) bool {
 // itself is forged, and the bridge would take it for the node's. The kernel drops it nowhere else: the way back that it
 // looks up is that of the second pass, into the bridge. All others get the mark.
 func toPods(cfg *Config) (rules []string) {
+	rules = append(rules, unmarked(Gateway, returningMark))
 	for _, name := range []string{"lo", Gateway, Wire} {
 		rules = append(rules, fmt.Sprintf("iifname %q return", name))
 	}

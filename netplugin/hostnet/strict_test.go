@@ -2,6 +2,7 @@ package hostnet
 
 import (
 	"bytes"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -204,24 +205,30 @@ func TestStrictLink_Masqueraded(t *testing.T) {
 	})
 }
 
-// TestStrictLink_SecondPass: a packet of a pod that has the mark, whichever program set it, stays in the bridge.
-func TestStrictLink_SecondPass(t *testing.T) {
-	cfg := nodeConfig()
-	in(t, host(t), func() error {
-		sockets := strictHost(t, cfg)
-		shell(t, `nft -f - <<'X'
+// TestMarks_OfOtherPrograms: packets of pods that have all bits of marks, as another program set or restored them,
+// take the same ways as without: to a Service into the bridge again, elsewhere out of the node.
+func TestMarks_OfOtherPrograms(t *testing.T) {
+	for name, priority := range map[string]int{"first": -310, "where marks of connections are restored": -150} {
+		t.Run(name, func(t *testing.T) {
+			cfg := nodeConfig()
+			in(t, host(t), func() error {
+				sockets := strictHost(t, cfg)
+				shell(t, fmt.Sprintf(`nft -f - <<'X'
 add table inet marks
-add chain inet marks pre { type filter hook prerouting priority -310; }
-add rule inet marks pre meta mark set meta mark or 0x2000000
-X`)
-		pod, service := netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("10.96.0.1")
-		if _, err := unix.Write(sockets[Gateway], udpFrame(cfg.GatewayMAC[:], pod, service, "marked")); err != nil {
-			return err
-		}
-		heardUntil(t, sockets[Gateway], "marked")
-		if passed := passedBefore(t, sockets, honestOut); passed != "" {
-			t.Error("left the node before the second pass")
-		}
-		return nil
-	})
+add chain inet marks pre { type filter hook prerouting priority %d; }
+add rule inet marks pre meta mark set 0xffffffff
+X`, priority))
+				pod, service := netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("10.96.0.1")
+				frame := udpFrame(cfg.GatewayMAC[:], pod, service, "marked")
+				if _, err := unix.Write(sockets[Gateway], frame); err != nil {
+					return err
+				}
+				heardUntil(t, sockets[Gateway], "marked")
+				if passed := passedBefore(t, sockets, honestOut); passed != "" {
+					t.Error("left the node before the second pass")
+				}
+				return nil
+			})
+		})
+	}
 }
