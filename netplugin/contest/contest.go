@@ -1,0 +1,126 @@
+// Package contest finds objects on a node that another program changes again each time netplugin repairs them, and
+// decides when they are repaired and logged.
+package contest
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	// minRepairs is the number of repairs in a row after which an object is contested.
+	minRepairs = 10
+	// maxGap is the time within which a repair counts as the next in a row. The pause of the object comes on top.
+	maxGap = 5 * time.Second
+	// minPause and MaxPause bound the time between two repairs of a contested object that waits.
+	minPause = time.Second
+	MaxPause = 30 * time.Second
+	// logInterval is the time between two log lines about an object.
+	logInterval = time.Minute
+)
+
+// Object is a thing on the node that netplugin repairs, such as a policy rule.
+type Object struct {
+	Kind string // as in the metric of repairs
+	Name string
+}
+
+// Tracker has the repairs of objects. The zero value has none. It is safe for concurrent use. Its size is bounded by
+// the number of objects that are repaired within a minute.
+type Tracker struct {
+	mu      sync.Mutex
+	objects map[Object]*repairs
+}
+
+// repairs are those of one object.
+type repairs struct {
+	row        int           // in a row
+	last       time.Time     // of the last one
+	pause      time.Duration // until the next one
+	logged     time.Time
+	suppressed int // since logged
+}
+
+func (r *repairs) goesOn(now time.Time) bool { return now.Sub(r.last) <= r.pause+maxGap }
+
+func (r *repairs) isContested(now time.Time) bool { return r.row >= minRepairs && r.goesOn(now) }
+
+// Repaired adds a repair of an object. It returns the number of repairs to log, which includes those since the last log
+// line; 0 within a minute of that.
+func (t *Tracker) Repaired(o Object, now time.Time) (logged int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.drop(now)
+	r := t.objects[o]
+	if r == nil {
+		r = new(repairs)
+		t.objects[o] = r
+	}
+	if !r.goesOn(now) {
+		r.row, r.pause = 0, 0
+	}
+	r.row++
+	r.last = now
+	if r.row >= minRepairs {
+		r.pause = min(max(2*r.pause, minPause), MaxPause)
+	}
+	r.suppressed++
+	if !r.logged.IsZero() && now.Sub(r.logged) < logInterval {
+		return 0
+	}
+	logged, r.suppressed, r.logged = r.suppressed, 0, now
+	return logged
+}
+
+// drop deletes objects that have not been repaired for long.
+func (t *Tracker) drop(now time.Time) {
+	if t.objects == nil {
+		t.objects = map[Object]*repairs{}
+	}
+	maps.DeleteFunc(t.objects, func(_ Object, r *repairs) bool { return now.Sub(r.last) > MaxPause+logInterval })
+}
+
+// Waits reports whether the next repair of an object is not due yet.
+func (t *Tracker) Waits(o Object, now time.Time) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r := t.objects[o]
+	return r != nil && now.Sub(r.last) < r.pause
+}
+
+// IsContested reports whether an object is contested.
+func (t *Tracker) IsContested(o Object, now time.Time) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r := t.objects[o]
+	return r != nil && r.isContested(now)
+}
+
+// Due returns the time until the next repair of an object is due that waits, MaxPause if none waits.
+func (t *Tracker) Due(now time.Time) time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	due := MaxPause
+	for _, r := range t.objects {
+		if rest := r.pause - now.Sub(r.last); rest > 0 {
+			due = min(due, rest)
+		}
+	}
+	return due
+}
+
+// Contested returns the contested objects, at most limit of them, sorted.
+func (t *Tracker) Contested(now time.Time, limit int) (out []Object) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for o, r := range t.objects {
+		if r.isContested(now) {
+			out = append(out, o)
+		}
+	}
+	slices.SortFunc(out, func(a, b Object) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name)) })
+	return out[:min(len(out), limit)]
+}

@@ -1,0 +1,110 @@
+package contest
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+var (
+	start = time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)
+	rule  = Object{"rule", "59"}
+)
+
+// repairsWithin lets another program change an object every interval for some time. It returns the times of repairs,
+// of which each comes as soon as the tracker allows it, and the numbers to log.
+func repairsWithin(t *Tracker, o Object, interval, limit time.Duration) (at []time.Duration, logged []int) {
+	for now := start; now.Sub(start) < limit; now = now.Add(interval) {
+		if t.Waits(o, now) {
+			continue
+		}
+		at = append(at, now.Sub(start))
+		if n := t.Repaired(o, now); n > 0 {
+			logged = append(logged, n)
+		}
+	}
+	return at, logged
+}
+
+// TestTracker_Pauses: the pause between repairs of an object that is changed each time grows to 30 s, and there is one
+// log line a minute, which counts all repairs.
+func TestTracker_Pauses(t *testing.T) {
+	var tracker Tracker
+	at, logged := repairsWithin(&tracker, rule, 100*time.Millisecond, 5*time.Minute)
+	var gaps []time.Duration
+	for i := range at[1:] {
+		gaps = append(gaps, at[i+1]-at[i])
+	}
+	want := slices.Repeat([]time.Duration{100 * time.Millisecond}, minRepairs-1)
+	for _, s := range []int{1, 2, 4, 8, 16, 30, 30, 30, 30, 30, 30, 30} {
+		want = append(want, time.Duration(s)*time.Second)
+	}
+	if !slices.Equal(gaps[:len(want)], want) {
+		t.Errorf("gaps %v, want %v", gaps, want)
+	}
+	if len(logged) != 5 {
+		t.Errorf("%d log lines %v in 5 minutes, want 5", len(logged), logged)
+	}
+	end := start.Add(5 * time.Minute)
+	if got := tracker.Contested(end, 9); !slices.Equal(got, []Object{rule}) {
+		t.Errorf("contested: %v", got)
+	}
+	if due := tracker.Due(end); due <= 0 || due > MaxPause {
+		t.Errorf("the next repair is due in %v", due)
+	}
+}
+
+// TestTracker_Rare: changes that are seconds apart are repaired at once each time, and are no contest.
+func TestTracker_Rare(t *testing.T) {
+	var tracker Tracker
+	interval := maxGap + time.Second
+	at, _ := repairsWithin(&tracker, rule, interval, 100*interval)
+	if len(at) != 100 {
+		t.Errorf("%d repairs of 100", len(at))
+	}
+	if got := tracker.Contested(start.Add(at[99]), 9); got != nil {
+		t.Errorf("contested: %v", got)
+	}
+	if due := tracker.Due(start.Add(at[99])); due != MaxPause {
+		t.Errorf("a repair is due in %v, though none waits", due)
+	}
+}
+
+// TestTracker_Ends: after the other program has stopped, the object is not contested, and the next change of it is
+// repaired at once.
+func TestTracker_Ends(t *testing.T) {
+	var tracker Tracker
+	at, _ := repairsWithin(&tracker, rule, 100*time.Millisecond, time.Minute)
+	last := start.Add(at[len(at)-1])
+	other := Object{"rule", "60"}
+	if tracker.Waits(other, last) || tracker.Repaired(other, last) != 1 {
+		t.Error("another object waits, or is not logged")
+	}
+	later := last.Add(MaxPause + maxGap + time.Second)
+	if got := tracker.Contested(later, 9); got != nil || tracker.Waits(rule, later) {
+		t.Errorf("contested: %v", got)
+	}
+	tracker.Repaired(rule, later)
+	if tracker.Waits(rule, later) {
+		t.Error("the repair after the first change waits")
+	}
+	tracker.Repaired(other, later.Add(time.Hour))
+	if len(tracker.objects) != 1 {
+		t.Errorf("%d objects are kept", len(tracker.objects))
+	}
+}
+
+// TestTracker_Contested: the list is sorted and bounded.
+func TestTracker_Contested(t *testing.T) {
+	var tracker Tracker
+	objects := []Object{{"route", "b"}, {"address", "z"}, {"route", "a"}}
+	for range minRepairs {
+		for _, o := range objects {
+			tracker.Repaired(o, start)
+		}
+	}
+	want := []Object{{"address", "z"}, {"route", "a"}}
+	if got := tracker.Contested(start, 2); !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
