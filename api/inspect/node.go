@@ -92,6 +92,9 @@ const (
 	NetworkFirewall = "firewall"
 	// NetworkNumbers: another program on the node that reports it uses a table or a rule's priority of netplugin.
 	NetworkNumbers = "numbers"
+	// NetworkContested: another program changes parts of the host's network again after each repair, on the node that
+	// reports it.
+	NetworkContested = "contested"
 	// NetworkPeer: the podCIDR of another Node has no route.
 	NetworkPeer = "peer"
 	// NetworkOffLink: another Node is in another segment, so that the network must route its podCIDR.
@@ -104,6 +107,7 @@ var NetworkKinds = []string{
 	NetworkAddress,
 	NetworkFirewall,
 	NetworkNumbers,
+	NetworkContested,
 	NetworkPeer,
 	NetworkOffLink,
 }

@@ -23,10 +23,11 @@ const (
 	EventNodeAddress      EventReason = "FlowkeepNodeAddress"
 	EventFirewall         EventReason = "FlowkeepFirewall"
 	EventNumberTaken      EventReason = "FlowkeepNumberTaken"
+	EventHostContested    EventReason = "FlowkeepHostContested"
 	EventNoRoute          EventReason = "FlowkeepNoRoute"
 )
 
-// ConditionNetworkProblem is a condition of Nodes that netmaster writes, with one of the last five reasons above and
+// ConditionNetworkProblem is a condition of Nodes that netmaster writes, with one of the last six reasons above and
 // the Event's message.
 const ConditionNetworkProblem = "FlowkeepNetworkProblem"
 
@@ -114,6 +115,10 @@ var Events = []Event{
 		"Another program on the node uses a routing table or the priority of a policy rule that Flowkeep uses. The " +
 			"Node has the condition FlowkeepNetworkProblem too.",
 		"[Troubleshooting](../troubleshooting.md#another-program-uses-a-number-of-flowkeeps)."},
+	{EventHostContested, true, "Node", "v1", NetmasterEvents,
+		"Another program on the node changes parts of the host's network again after each repair of netplugin's. The " +
+			"Node has the condition FlowkeepNetworkProblem too.",
+		"[Troubleshooting](../troubleshooting.md#two-programs-repair-the-same-object)."},
 	{EventNoRoute, true, "Node", "v1", NetmasterEvents,
 		"Other nodes have no route to the Node's podCIDR. The Node has the condition FlowkeepNetworkProblem too.",
 		"[Troubleshooting](../troubleshooting.md#a-nodes-pods-have-no-route)."},

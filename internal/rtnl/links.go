@@ -70,7 +70,7 @@ func ReadLinks() (*Links, error) {
 // Named returns the link with a name, nil if there was none.
 func (l *Links) Named(name string) *Link { return l.byName[name] }
 
-// dumpLinks returns what netlink.LinkList returns, with sysctls.
+// dumpLinks returns links with sysctls, but without virtual functions (IFLA_EXT_MASK).
 func dumpLinks() (out []*Link, err error) {
 	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
 	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))

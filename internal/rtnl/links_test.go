@@ -9,7 +9,8 @@ import (
 
 // TestReadLinks_Sysctls compares sysctls that the kernel sends with those that were written below /proc.
 func TestReadLinks_Sysctls(t *testing.T) {
-	const script = `ip link add a.7 type bridge; ip link add br0 type bridge; ip link set br0 addrgenmode none; ip link set br0 up
+	const script = `ip link add a.7 type bridge; ip link add br0 type bridge; ip link set br0 addrgenmode none
+		ip link set br0 up
 		ip addr add 192.0.2.1/24 dev br0; ip addr add 2001:db8::1/64 dev br0 nodad
 		echo 1 >/proc/sys/net/ipv4/conf/a.7/forwarding; echo 2 >/proc/sys/net/ipv4/conf/a.7/rp_filter
 		echo 8 >/proc/sys/net/ipv4/conf/a.7/arp_ignore; echo 1 >/proc/sys/net/ipv6/conf/a.7/disable_ipv6

@@ -63,6 +63,7 @@ func isOwn(kind string) bool {
 		inspect.NetworkAddress,
 		inspect.NetworkFirewall,
 		inspect.NetworkNumbers,
+		inspect.NetworkContested,
 	}, kind)
 }
 
@@ -94,6 +95,8 @@ func (f *Finding) Reason() wellknown.EventReason {
 		return wellknown.EventFirewall
 	case inspect.NetworkNumbers:
 		return wellknown.EventNumberTaken
+	case inspect.NetworkContested:
+		return wellknown.EventHostContested
 	}
 	return wellknown.EventNoRoute
 }

@@ -33,7 +33,6 @@ type hostKeeper struct {
 	changed   chan struct{}                   // of what hostnet.Watch reports; has room for one
 	watched   atomic.Pointer[hostnet.Watched] // for any goroutine; nil until the first comparison
 	kept      hostnet.Kept
-	links     *rtnl.Links         // of the last comparison that could read them
 	steady    bool                // the last comparison left this node as it should be, and the same is wanted since
 	repaired  map[string][]string // names by object, of the comparison that runs
 	left      []hostnet.Left      // other nodes' CIDRs without a route, of the comparison that runs
@@ -56,8 +55,11 @@ func (h *hostKeeper) watchHost(ctx context.Context) {
 		}
 	}
 	watched := func() hostnet.Watched { return *cmp.Or(h.watched.Load(), &hostnet.Watched{}) }
+	problem := ""
 	for ctx.Err() == nil {
-		if err := hostnet.Watch(ctx, watched, changed, h.log); err != nil {
+		err := hostnet.Watch(ctx, watched, &h.kept, changed, h.log)
+		if err != nil && err.Error() != problem {
+			problem = err.Error()
 			h.log.Error("could not watch the host's network; it is compared every 30 s", "error", err)
 		}
 		select {
@@ -73,6 +75,7 @@ func (h *hostKeeper) keepNetwork(ctx context.Context) {
 	again := time.NewTimer(hostInterval)
 	defer again.Stop()
 	var infos []policy.NodeInfo
+	var whole time.Time // the last comparison that read nftables whatever its generation
 	gap := minHostGap
 	for {
 		select {
@@ -88,13 +91,17 @@ func (h *hostKeeper) keepNetwork(ctx context.Context) {
 		if len(infos) == 0 {
 			continue
 		}
+		if time.Since(whole) >= hostInterval {
+			whole = time.Now()
+			h.kept.Invalidate()
+		}
 		h.followWays(infos)
 		next := h.ways.due(time.Now(), hostInterval)
 		err := h.keepHost(ctx, infos)
-		if err != nil {
+		if err != nil || !h.kept.IsComplete() {
 			next = retryEvery
 		}
-		again.Reset(next)
+		again.Reset(min(next, h.contests.Due(time.Now())))
 		if gap = min(2*gap, maxHostGap); err == nil && len(h.repaired) > 0 {
 			gap = minHostGap
 		}
@@ -117,12 +124,17 @@ func (h *hostKeeper) keepHost(ctx context.Context, infos []policy.NodeInfo) erro
 	}
 	if h.steady && len(h.repaired) > 0 {
 		for _, object := range slices.Sorted(maps.Keys(h.repaired)) {
-			names := h.repaired[object]
-			h.metrics.hostRepairs.WithLabelValues(object).Add(float64(len(names)))
-			h.log.Warn("another program changed the host's network; repaired",
-				"object", object, "names", strings.Join(names, ", "))
+			if names := h.countRepairs(object, h.repaired[object]...); len(names) > 0 {
+				h.log.Warn("another program changed the host's network; repaired",
+					"object", object, "names", strings.Join(names, ", "))
+			}
 		}
 	}
+	if errors.Is(err, hostnet.ErrNftablesChange) {
+		h.contests.Contest(tables, time.Now())
+	}
+	h.logSuppressed()
+	h.showContested()
 	problem := ""
 	if err != nil {
 		problem = err.Error()
@@ -158,6 +170,7 @@ func (h *hostKeeper) setNetwork(ctx context.Context, infos []policy.NodeInfo) er
 			h.log.Warn("replaced a route of another program to pods; remove it where it is configured", "route", route)
 		},
 		Taken: func(text string) { h.numbers.taken = append(h.numbers.taken, text) },
+		Waits: h.mayWait,
 	}
 	cfg.Self, cfg.Others = split(h.cfg.Node, infos)
 	if len(cfg.Self.PodCIDRs) == 0 {
@@ -171,12 +184,12 @@ func (h *hostKeeper) setNetwork(ctx context.Context, infos []policy.NodeInfo) er
 	if h.numbers.kept != "" {
 		cfg.Taken(h.numbers.kept)
 	}
-	linksErr := h.readLinks()
-	if h.links == nil {
-		return linksErr
+	links, err := rtnl.ReadLinks()
+	if err != nil {
+		return errors.Join(hostnet.SetupWithoutLinks(&cfg), err)
 	}
-	cfg.Links = h.links
-	cfg.Strict = hostnet.HasIPv4(cfg.Self) && hostnet.HasStrictLink(h.links) // filters are for IPv4 only
+	cfg.Links = links
+	cfg.Strict = hostnet.HasIPv4(cfg.Self) && hostnet.HasStrictLink(links) // filters are for IPv4 only
 	h.watched.Store(&hostnet.Watched{
 		Table:     cfg.Numbers.Table,
 		Six:       hostnet.HasIPv6(cfg.Self),
@@ -185,7 +198,7 @@ func (h *hostKeeper) setNetwork(ctx context.Context, infos []policy.NodeInfo) er
 	})
 	underlayErr := h.underlay(&cfg)
 	h.logConflicts(hostnet.Conflicts(&cfg))
-	return errors.Join(h.setUp(ctx, &cfg, infos), underlayErr, linksErr)
+	return errors.Join(h.setUp(ctx, &cfg, infos), underlayErr)
 }
 
 // setUp brings the host's network to a configuration, and the flows to it before and after that.
@@ -197,15 +210,19 @@ func (h *hostKeeper) setUp(ctx context.Context, cfg *hostnet.Config, infos []pol
 		if err := h.do(ctx, func() { h.node.setWays(both); h.node.shutLost(ctx) }); err != nil {
 			return err
 		}
+		if links, err := rtnl.ReadLinks(); err == nil { // the owner may have waited for the switch
+			cfg.Links = links
+		}
 	}
 	h.sent = both                                             // where Setup fails, the stack may have either
 	setupErr, sealErr := hostnet.Setup(cfg), h.sealLinks(cfg) // pods' links do not need the rest
-	if setupErr != nil {
+	if setupErr != nil || cfg.Postponed {
 		return errors.Join(setupErr, sealErr)
 	}
 	h.reportLeft()
 	h.recordInstalled()
-	problems, sent := networkProblems(cfg, infos, h.left, h.numbers.taken), withoutRoute(cfg.Ways, h.left)
+	problems := append(h.contestedProblem(), networkProblems(cfg, infos, h.left, h.numbers.taken)...)
+	problems, sent := problems[:min(len(problems), inspect.MaxNetworkProblems)], withoutRoute(cfg.Ways, h.left)
 	same := slices.Equal(problems, h.problems) && maps.Equal(sent, h.sent)
 	h.setProblems(problems)
 	h.sent = sent
@@ -219,15 +236,6 @@ func (h *hostKeeper) setUp(ctx context.Context, cfg *hostnet.Config, infos []pol
 		}
 	}
 	return errors.Join(h.openManager(ctx, cfg), sealErr)
-}
-
-// readLinks reads the node's links. With an error the links of the last comparison stay, and so what depends on them.
-func (h *hostKeeper) readLinks() error {
-	links, err := rtnl.ReadLinks()
-	if err == nil {
-		h.links = links
-	}
-	return err
 }
 
 // sealLinks keeps the node's stack from taking packets of pods' links.

@@ -17,6 +17,7 @@ type metrics struct {
 	flowMods     prometheus.Counter
 	refused      prometheus.Counter
 	hostRepairs  *prometheus.CounterVec
+	contested    *prometheus.GaugeVec
 	tracked      *prometheus.GaugeVec
 	trackedLimit *prometheus.GaugeVec
 	limited      prometheus.Counter
@@ -57,6 +58,11 @@ func newMetrics(r prometheus.Registerer) metrics {
 			Name: "flowkeep_netplugin_host_repairs_total",
 			Help: "Parts of the host's network that another program removed or changed, and netplugin restored.",
 		}, []string{"object"}),
+		contested: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "flowkeep_netplugin_host_contested",
+			Help: "1 for each part of the host's network that another program changes again after each repair; " +
+				"at most 20.",
+		}, []string{"object", "name"}),
 		tracked: zoneGauge("tracked_connections",
 			"Connections that conntrack holds, by zone: policy, service, translation and hairpin are pods', "+
 				"node is the whole table of the node's kernel."),
@@ -85,6 +91,7 @@ func newMetrics(r prometheus.Registerer) metrics {
 	if r != nil {
 		r.MustRegister(m.kept, m.leftOut, m.networkProblems, m.untranslated)
 		r.MustRegister(m.tracked, m.trackedLimit, m.limited, m.full)
+		r.MustRegister(m.contested)
 		r.MustRegister(m.hostRepairs, m.revision, m.switchUp, m.masterUp, m.flowMods, m.refused, m.stateErrors, m.stateCorrupt, m.stateStale, m.unsaved, m.updateSeconds, m.realizeSeconds, m.cniSeconds, m.cniErrors)
 	}
 	return m

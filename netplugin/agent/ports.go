@@ -248,8 +248,9 @@ func (k *portKeeper) repairPorts(ctx context.Context) (busy bool, err error) {
 	pods, waiting, podsErr := k.manager.EnsurePorts(ctx, have.open)
 	created = append(created, slices.DeleteFunc(pods, func(n string) bool { return have.rows[n] })...)
 	if nodeErr == nil && len(created) > 0 {
-		k.metrics.hostRepairs.WithLabelValues(objectPort).Add(float64(len(created)))
-		k.log.Warn("another program removed ports of the bridge; recreated", "ports", created)
+		if logged := k.countRepairs(objectPort, created...); len(logged) > 0 {
+			k.log.Warn("another program removed ports of the bridge; recreated", "ports", logged)
+		}
 	}
 	return len(waiting) > 0, errors.Join(nodeErr, podsErr, k.relearn(ctx))
 }
@@ -261,7 +262,7 @@ func (k *portKeeper) closeLost(ctx context.Context, have *bridgePorts) error {
 		if !have.open[name] || !k.cfg.hasLinks() || !k.isLost(ctx, name) {
 			continue
 		}
-		k.log.Warn("another program removed the link of a port; the port is recreated", "port", name)
+		k.log.Debug("the link of a port is missing; the port is recreated", "port", name)
 		bounded, cancel := context.WithTimeout(ctx, controlTime)
 		err := k.db.ClosePort(bounded, name)
 		cancel()
@@ -371,26 +372,37 @@ func (k *portKeeper) relearn(ctx context.Context) error {
 }
 
 // keepSwept takes apart, at the start and every half a minute, what a crash or the container runtime left of pods.
+// After failures the time between two attempts grows from a second to that: each logs an error for each such pod.
 func (k *portKeeper) keepSwept(ctx context.Context) {
 	again := time.NewTicker(retryEvery)
 	defer again.Stop()
 	var swept time.Time
+	failures := 0
 	for {
 		select {
 		case <-again.C:
 		case <-ctx.Done():
 			return
 		}
-		if k.manager.Ready() != nil || time.Since(swept) < hostInterval {
+		if k.manager.Ready() != nil || time.Since(swept) < sweepPause(failures) {
 			continue
 		}
 		k.deleteNoted(ctx)
 		kept, err := k.manager.Sweep(ctx)
-		if err == nil {
-			swept = time.Now()
+		swept = time.Now()
+		if failures++; err == nil {
+			failures = 0
 		}
 		k.pods.reportKept(kept)
 	}
+}
+
+// sweepPause returns the time between two sweeps after a number of failures in a row.
+func sweepPause(failures int) time.Duration {
+	if failures == 0 {
+		return hostInterval
+	}
+	return min(retryEvery<<min(failures-1, 8), hostInterval)
 }
 
 // reportKept sets metrics and readiness by what a sweep has kept.

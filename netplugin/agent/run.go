@@ -17,6 +17,7 @@ import (
 	"github.com/flowkeep/flowkeep/internal/mtls"
 	"github.com/flowkeep/flowkeep/internal/schema"
 	"github.com/flowkeep/flowkeep/netplugin/cni"
+	"github.com/flowkeep/flowkeep/netplugin/contest"
 	"github.com/flowkeep/flowkeep/netplugin/driftcheck"
 	"github.com/flowkeep/flowkeep/netplugin/endpoints"
 	"github.com/flowkeep/flowkeep/netplugin/feed"
@@ -106,6 +107,7 @@ type runner struct {
 	lostLinks chan struct{}
 	flushed   chan struct{} // receives a value when the switch has deleted flows by itself; has room for one
 	linkMTU   atomic.Int64  // of fk-gw and fk-wire; 0: not known
+	contests  contest.Tracker
 }
 
 func newRunner(a *agent, networks cidrs, client *feed.Client) *runner {
@@ -298,12 +300,19 @@ func (r *runner) configuration(ctx context.Context) *install.Config {
 		Changes:  r.cfg.Health.Changes,
 		Backend:  func() string { return install.Backend(ctx, r.cfg.NodeRoot) },
 		Attached: func() bool { return len(r.manager.List()) > 0 },
-		Logger:   r.log,
+		IsLogged: func(file string) bool {
+			return r.contests.Repaired(contest.Object{Kind: objectCNI, Name: file}, time.Now()) > 0
+		},
+		Logger: r.log,
 	}
 }
 
-// objectHostPort is the name of pods' hostPorts in the metric of repairs.
-const objectHostPort = "hostport"
+// objectHostPort is the name of pods' hostPorts in the metric of repairs, objectCNI that of the CNI configuration in
+// the metric of contested objects.
+const (
+	objectHostPort = "hostport"
+	objectCNI      = "cni"
+)
 
 // keepHostPorts restores rules of hostPorts that another program removed.
 func (r *runner) keepHostPorts(ctx context.Context) {

@@ -103,13 +103,13 @@ func (k *portKeeper) correctBridge(ctx context.Context) error {
 	if err == nil {
 		k.requested = mtu
 	}
-	for _, c := range changes {
-		k.metrics.hostRepairs.WithLabelValues(objectOf(c)).Inc()
-	}
 	compareFlushed(k.flushed, changes)
-	if len(changes) > 0 {
+	logged := slices.DeleteFunc(slices.Clone(changes), func(c ovsdb.Change) bool {
+		return len(k.countRepairs(objectOf(c), c.Name+" "+c.Column)) == 0
+	})
+	if len(logged) > 0 {
 		k.log.Warn("another program changed the bridge in Open vSwitch's database; corrected", "bridge", k.cfg.Bridge,
-			"changes", texts(changes))
+			"changes", texts(logged))
 	}
 	if err != nil {
 		return fmt.Errorf("correct the bridge: %w", err)

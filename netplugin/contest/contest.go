@@ -13,13 +13,16 @@ import (
 const (
 	// minRepairs is the number of repairs in a row after which an object is contested.
 	minRepairs = 10
-	// maxGap is the time within which a repair counts as the next in a row. The pause of the object comes on top.
-	maxGap = 5 * time.Second
+	// maxGap is the time within which a repair counts as the next in a row. The pause of the object comes on top. With
+	// rarer changes a repair at once costs less than a pause.
+	maxGap = 2 * time.Second
 	// minPause and MaxPause bound the time between two repairs of a contested object that waits.
 	minPause = time.Second
 	MaxPause = 30 * time.Second
 	// logInterval is the time between two log lines about an object.
 	logInterval = time.Minute
+	// dropInterval is the time between two searches for objects that have not been repaired for long.
+	dropInterval = time.Second
 )
 
 // Object is a thing on the node that netplugin repairs, such as a policy rule.
@@ -28,11 +31,12 @@ type Object struct {
 	Name string
 }
 
-// Tracker has the repairs of objects. The zero value has none. It is safe for concurrent use. Its size is bounded by
-// the number of objects that are repaired within a minute.
+// Tracker has the repairs of objects. The zero value has none. It is safe for concurrent use. It keeps an object for
+// 90 s after its last repair.
 type Tracker struct {
 	mu      sync.Mutex
 	objects map[Object]*repairs
+	dropped time.Time
 }
 
 // repairs are those of one object.
@@ -53,6 +57,52 @@ func (r *repairs) isContested(now time.Time) bool { return r.row >= minRepairs &
 func (t *Tracker) Repaired(o Object, now time.Time) (logged int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	r := t.of(o, now)
+	r.row++
+	r.last = now
+	if r.row >= minRepairs {
+		r.pause = min(max(2*r.pause, minPause), MaxPause)
+	}
+	r.suppressed++
+	return r.log(now)
+}
+
+// log returns the number of repairs to log, and counts them as logged.
+func (r *repairs) log(now time.Time) (logged int) {
+	if !r.logged.IsZero() && now.Sub(r.logged) < logInterval {
+		return 0
+	}
+	logged, r.suppressed, r.logged = r.suppressed, 0, now
+	return logged
+}
+
+// Suppressed returns the numbers of repairs that were not logged when they were made, of objects of which the last log
+// line is a minute old. It counts them as logged.
+func (t *Tracker) Suppressed(now time.Time) map[Object]int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out := map[Object]int{}
+	for o, r := range t.objects {
+		if r.suppressed == 0 {
+			continue
+		}
+		if n := r.log(now); n > 0 {
+			out[o] = n
+		}
+	}
+	return out
+}
+
+// Contest makes an object contested, of which another program undid several repairs at once.
+func (t *Tracker) Contest(o Object, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r := t.of(o, now)
+	r.row, r.last = max(r.row, minRepairs), now
+}
+
+// of returns the repairs of an object.
+func (t *Tracker) of(o Object, now time.Time) *repairs {
 	t.drop(now)
 	r := t.objects[o]
 	if r == nil {
@@ -62,17 +112,7 @@ func (t *Tracker) Repaired(o Object, now time.Time) (logged int) {
 	if !r.goesOn(now) {
 		r.row, r.pause = 0, 0
 	}
-	r.row++
-	r.last = now
-	if r.row >= minRepairs {
-		r.pause = min(max(2*r.pause, minPause), MaxPause)
-	}
-	r.suppressed++
-	if !r.logged.IsZero() && now.Sub(r.logged) < logInterval {
-		return 0
-	}
-	logged, r.suppressed, r.logged = r.suppressed, 0, now
-	return logged
+	return r
 }
 
 // drop deletes objects that have not been repaired for long.
@@ -80,6 +120,10 @@ func (t *Tracker) drop(now time.Time) {
 	if t.objects == nil {
 		t.objects = map[Object]*repairs{}
 	}
+	if now.Sub(t.dropped) < dropInterval {
+		return
+	}
+	t.dropped = now
 	maps.DeleteFunc(t.objects, func(_ Object, r *repairs) bool { return now.Sub(r.last) > MaxPause+logInterval })
 }
 
@@ -121,6 +165,8 @@ func (t *Tracker) Contested(now time.Time, limit int) (out []Object) {
 			out = append(out, o)
 		}
 	}
-	slices.SortFunc(out, func(a, b Object) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name)) })
+	slices.SortFunc(out, func(a, b Object) int {
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))
+	})
 	return out[:min(len(out), limit)]
 }

@@ -108,3 +108,48 @@ func TestTracker_Contested(t *testing.T) {
 		t.Errorf("%v, want %v", got, want)
 	}
 }
+
+// TestTracker_Suppressed: repairs without a log line are returned when the last line is a minute old, once.
+func TestTracker_Suppressed(t *testing.T) {
+	var tracker Tracker
+	for i := range 4 {
+		tracker.Repaired(rule, start.Add(time.Duration(i)*10*time.Second))
+	}
+	if got := tracker.Suppressed(start.Add(logInterval - 1)); len(got) != 0 {
+		t.Errorf("%v within a minute", got)
+	}
+	if got := tracker.Suppressed(start.Add(logInterval)); len(got) != 1 || got[rule] != 3 {
+		t.Errorf("%v after a minute, want 3 repairs of %v", got, rule)
+	}
+	if got := tracker.Suppressed(start.Add(2 * logInterval)); len(got) != 0 {
+		t.Errorf("%v again", got)
+	}
+}
+
+// TestTracker_Contest: an object is contested at once, and does not wait after its first repair.
+func TestTracker_Contest(t *testing.T) {
+	var tracker Tracker
+	tracker.Contest(rule, start)
+	if !tracker.IsContested(rule, start.Add(maxGap)) || tracker.Waits(rule, start) {
+		t.Error("not contested, or waits")
+	}
+	if tracker.IsContested(rule, start.Add(maxGap+1)) {
+		t.Error("contested for good")
+	}
+}
+
+// TestTracker_Many: the cost of a repair does not grow with the number of objects.
+func TestTracker_Many(t *testing.T) {
+	cost := func(count int) time.Duration {
+		var tracker Tracker
+		began := time.Now()
+		for i := range count {
+			tracker.Repaired(Object{"route", string(rune(i))}, start.Add(time.Duration(i)))
+		}
+		return time.Since(began) / time.Duration(count)
+	}
+	cost(1000)
+	if few, many := cost(1000), cost(30000); many > 50*few {
+		t.Errorf("%v per repair of 30,000 objects, %v of 1,000", many, few)
+	}
+}

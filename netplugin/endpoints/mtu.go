@@ -11,7 +11,7 @@ import (
 )
 
 // FitMTU gives pods that were attached with another MTU the present one. What a pod has set itself stays while its end
-// at the node is as it should be. A link that links lacks may be one that was created later.
+// at the node is as it should be. A link that links lacks is read again.
 func (m *Manager) FitMTU(ctx context.Context, links *rtnl.Links) error {
 	network, _ := m.current()
 	var errs []error
@@ -37,8 +37,8 @@ func (m *Manager) fitOne(ctx context.Context, e *Endpoint, mtu int) error {
 	}
 	defer unlock()
 	host, err := netlink.LinkByName(e.HostIfName)
-	if err != nil {
-		return nil // the pod went meanwhile
+	if err != nil || host.Attrs().MTU == mtu {
+		return nil //nolint:nilerr // the pod ended meanwhile, or was attached later
 	}
 	pod, err := ns.GetNS(e.NetNS)
 	if err != nil {

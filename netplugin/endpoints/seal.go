@@ -75,8 +75,8 @@ func setUp(link netlink.Link) (wrote bool, err error) {
 }
 
 // SealLinks sets pods' links up, removes their addresses on the node, and keeps the node's stack from taking their
-// packets, where another program has changed that. It returns the names of links that it changed. A link that links
-// lacks was created later, and sealed then.
+// packets, where another program has changed that. It returns the names of links that it changed. A link that was
+// created after links were read is sealed already.
 func (m *Manager) SealLinks(links *rtnl.Links) (changed []string, err error) {
 	var errs []error
 	for _, e := range m.List() {

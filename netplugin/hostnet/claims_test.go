@@ -291,7 +291,8 @@ func TestNeighbours(t *testing.T) {
 				return ""
 			}
 			for _, mac := range [][6]byte{{2, 0, 0, 0, 0, 1}, {2, 0, 0, 0, 0, 1}, {2, 0, 0, 0, 0, 2}} {
-				if err := SetNeighbours([]Neighbour{{a, mac}}); err != nil || !strings.HasSuffix(known(), fmt.Sprint(mac[5])) {
+				err := SetNeighbours([]Neighbour{{a, mac}})
+				if err != nil || !strings.HasSuffix(known(), fmt.Sprint(mac[5])) {
 					t.Errorf("%s at %v: %v, known %q", a, mac, err, known())
 				}
 			}

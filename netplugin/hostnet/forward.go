@@ -1,6 +1,7 @@
 package hostnet
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"strings"
@@ -40,34 +41,40 @@ func forwardChain(family string) (listing string, handles []string) {
 }
 
 // acceptForwarded adds rules for pods' packets to the chains FORWARD of iptables-nft where their policy is to drop:
-// Docker sets it, and a packet that one chain drops no other accepts. The rules are the chain's last.
-func acceptForwarded(cfg *Config) error {
-	var script strings.Builder
+// Docker sets it, and a packet that one chain drops no other accepts. The rules are the chain's last. isComplete is
+// false if the next comparison has to try again.
+func acceptForwarded(cfg *Config) (isComplete bool, err error) {
+	isComplete = true
+	var errs []error
 	for _, family := range forwardFamilies {
 		drops, err := chainDrops(protocolFamilies[family], "FORWARD")
 		if err != nil {
-			return err
+			errs = append(errs, err)
+			continue
 		}
+		chain := family + " filter FORWARD"
 		if !drops {
 			continue
 		}
 		listing, handles := forwardChain(family)
-		switch {
-		case listing == "": // the next comparison tries again
-			return fmt.Errorf("list the chain FORWARD of nftables' table %s filter", family)
-		case hasForwardRules(listing):
+		if hasForwardRules(listing) {
 			continue
 		}
-		script.WriteString(deleteForward(family, handles))
-		for _, rule := range forwardRules {
-			fmt.Fprintf(&script, "add rule %s filter FORWARD %s\n", family, rule)
+		if listing == "" || cfg.waits(ObjectNftables, chain) {
+			isComplete = false
+			continue
 		}
-		cfg.changed("nftables", family+" filter FORWARD")
+		script := deleteForward(family, handles)
+		for _, rule := range forwardRules {
+			script += fmt.Sprintf("add rule %s filter FORWARD %s\n", family, rule)
+		}
+		if err := nft(script); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		cfg.changed(ObjectNftables, chain)
 	}
-	if script.Len() == 0 {
-		return nil
-	}
-	return nft(script.String())
+	return isComplete, errors.Join(errs...)
 }
 
 func hasForwardRules(listing string) bool {

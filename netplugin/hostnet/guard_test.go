@@ -274,7 +274,8 @@ func TestSetup_DropsWhatTheNodeTranslates(t *testing.T) {
 			cfg.Translated = translated
 			in(t, h, func() error {
 				sockets := serviceHost(t, cfg)
-				if err := SetNeighbours([]Neighbour{{netip.MustParseAddr("10.244.1.5"), [6]byte{2, 0, 0, 0, 1, 5}}}); err != nil {
+				entry := Neighbour{netip.MustParseAddr("10.244.1.5"), [6]byte{2, 0, 0, 0, 1, 5}}
+				if err := SetNeighbours([]Neighbour{entry}); err != nil {
 					return err
 				}
 				shell(t, `nft add rule inet nat pre ip daddr 203.0.113.1 udp dport 9 dnat ip to 10.244.1.5

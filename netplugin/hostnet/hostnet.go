@@ -41,13 +41,14 @@ type Config struct {
 	MTU          int     // 0: as it is
 	Tunnelled    bool    // the other nodes' pods are reached through the bridge, but for Ways (docs/decisions/005)
 	Ways         map[string]PeerWay
-	Links        *rtnl.Links // nil: Setup reads them
-	Strict       bool        // links drop packets to pods of which the way back is looked up without marks (HasStrictLink)
-	Translated   bool        // the switch translates pods' packets to Services (docs/decisions/036)
-	TunnelMark   uint32      // of the switch's tunnels in the node's stack; 0: they do not pass it
-	Kept         *Kept       // nil: the rules are set whatever is there
-	Numbers      Numbers
-	Earlier      []Numbers // with which other starts set the network up, as far as is known
+	// Links are those by which routes to other nodes are chosen; nil: Setup reads them.
+	Links      *rtnl.Links
+	Strict     bool   // links drop packets to pods of which the way back is looked up without marks (HasStrictLink)
+	Translated bool   // the switch translates pods' packets to Services (docs/decisions/036)
+	TunnelMark uint32 // of the switch's tunnels in the node's stack; 0: they do not pass it
+	Kept       *Kept  // nil: the rules are set whatever is there
+	Numbers    Numbers
+	Earlier    []Numbers // with which other starts set the network up, as far as is known
 	// LeftOut is called for each pod CIDR of another node that gets no route. May be nil.
 	LeftOut func(Left)
 	// Taken is called for each object of another program with one of Numbers. May be nil.
@@ -56,15 +57,31 @@ type Config struct {
 	Replaced func(route string)
 	// Changed is called for each thing that Setup wrote, with one of Objects and its name. May be nil.
 	Changed func(object, name string)
+	// Waits reports whether Setup is to leave a thing as it is for now, though it differs. Setup calls it only for
+	// things without which no packet passes that policies deny. May be nil.
+	Waits func(object, name string) bool
+	// Postponed is set by Setup where it left out most because a thing waits on which the rest depends.
+	Postponed bool
 }
 
 // Objects are the kinds of host configuration that Setup writes.
-var Objects = []string{"link", "sysctl", "address", "rule", "neighbour", "route", "nftables"}
+var Objects = []string{"link", "sysctl", "address", "rule", "neighbour", "route", ObjectNftables}
+
+// ObjectNftables and TableName are the kind and the name of Flowkeep's nftables tables.
+const (
+	ObjectNftables = "nftables"
+	TableName      = "flowkeep"
+)
 
 func (cfg *Config) changed(object, name string) {
 	if cfg.Changed != nil {
 		cfg.Changed(object, name)
 	}
+}
+
+// waits is Config.Waits.
+func (cfg *Config) waits(object, name string) bool {
+	return cfg.Waits != nil && cfg.Waits(object, name)
 }
 
 // links returns the node's links, as the caller of Setup read them or as they are now.
@@ -86,20 +103,30 @@ func GatewayAddrs(self policy.NodeInfo) []netip.Addr {
 
 // Setup brings the node to the configuration. It continues after an error, and writes only what differs.
 func Setup(cfg *Config) error {
+	cfg.Postponed = false
 	// first: they are a layer of their own, and name links that need not exist
 	filtersErr := filters(cfg)
 	gw, err := device(cfg, Gateway, cfg.GatewayMAC)
-	if err != nil {
+	if gw == nil {
 		return errors.Join(filtersErr, rulesAlone(cfg), err)
 	}
 	wire, err := device(cfg, Wire, cfg.WireMAC)
-	if err != nil {
+	if wire == nil {
 		return errors.Join(filtersErr, rulesAlone(cfg), err)
 	}
+	err = errors.Join(filtersErr, keepAdvertised(cfg), sysctls(cfg))
+	if !cfg.Postponed {
+		err = errors.Join(err, addresses(gw, cfg))
+	}
+	if cfg.Postponed {
+		return errors.Join(err, rulesAlone(cfg))
+	}
 	// routes before the rules that look them up: after a change of the table nothing passes the new rules by
-	return errors.Join(filtersErr, keepAdvertised(cfg), sysctls(cfg), addresses(gw, cfg), neighbours(gw, cfg),
-		noResolution(wire, cfg), routes(gw, wire, cfg))
+	return errors.Join(err, neighbours(gw, cfg), noResolution(wire, cfg), routes(gw, wire, cfg))
 }
+
+// SetupWithoutLinks sets nftables and policy rules, for a time when the node's links cannot be read.
+func SetupWithoutLinks(cfg *Config) error { return errors.Join(filters(cfg), rulesAlone(cfg)) }
 
 // LinkExists reports whether there is a link of the name; also where that cannot be read.
 func LinkExists(name string) bool {
@@ -113,37 +140,52 @@ func IsLinkMissing(err error) bool {
 	return missing
 }
 
+// device sets the attributes of a port, and sets it up. It returns nil with an error, or where that is postponed.
 func device(cfg *Config, name string, mac [6]byte) (netlink.Link, error) {
 	link, err := netlink.LinkByName(name)
 	if err != nil {
 		return nil, fmt.Errorf("the bridge's port %s: %w (is ovs-vswitchd running in this network namespace?)", name,
 			err)
 	}
-	if !strings.EqualFold(link.Attrs().HardwareAddr.String(), net.HardwareAddr(mac[:]).String()) {
-		if err := netlink.LinkSetHardwareAddr(link, mac[:]); err != nil {
-			return nil, fmt.Errorf("set the MAC of %s: %w", name, err)
-		}
-		cfg.changed("link", name)
+	changes := linkChanges(link, mac, cfg.MTU)
+	if len(changes) == 0 {
+		return link, nil
 	}
-	if cfg.MTU != 0 && link.Attrs().MTU != cfg.MTU {
-		if err := netlink.LinkSetMTU(link, cfg.MTU); err != nil {
-			return nil, fmt.Errorf("set the MTU of %s: %w", name, err)
-		}
-		cfg.changed("link", name)
+	if cfg.waits("link", name) {
+		cfg.Postponed = true
+		return nil, nil
 	}
-	if _, tap := link.(*netlink.Tuntap); tap && link.Attrs().TxQLen < tapQueue {
-		if err := netlink.LinkSetTxQLen(link, tapQueue); err != nil {
-			return nil, fmt.Errorf("set the queue of %s: %w", name, err)
+	for _, c := range changes {
+		if err := c.set(); err != nil {
+			return nil, fmt.Errorf("set the %s of %s: %w", c.attribute, name, err)
 		}
-		cfg.changed("link", name)
 	}
-	if link.Attrs().Flags&net.FlagUp == 0 {
-		if err := netlink.LinkSetUp(link); err != nil {
-			return nil, fmt.Errorf("set %s up: %w", name, err)
-		}
-		cfg.changed("link", name)
-	}
+	cfg.changed("link", name)
 	return link, nil
+}
+
+// linkChange sets an attribute of a link.
+type linkChange struct {
+	attribute string
+	set       func() error
+}
+
+// linkChanges returns the changes by which a port becomes as it should be.
+func linkChanges(link netlink.Link, mac [6]byte, mtu int) (out []linkChange) {
+	a := link.Attrs()
+	if !strings.EqualFold(a.HardwareAddr.String(), net.HardwareAddr(mac[:]).String()) {
+		out = append(out, linkChange{"MAC", func() error { return netlink.LinkSetHardwareAddr(link, mac[:]) }})
+	}
+	if mtu != 0 && a.MTU != mtu {
+		out = append(out, linkChange{"MTU", func() error { return netlink.LinkSetMTU(link, mtu) }})
+	}
+	if _, tap := link.(*netlink.Tuntap); tap && a.TxQLen < tapQueue {
+		out = append(out, linkChange{"queue", func() error { return netlink.LinkSetTxQLen(link, tapQueue) }})
+	}
+	if a.Flags&net.FlagUp == 0 {
+		out = append(out, linkChange{"state", func() error { return netlink.LinkSetUp(link) }})
+	}
+	return out
 }
 
 // tapQueue is how many packets may wait for Open vSwitch's userspace datapath, which takes them from a tap by a thread
@@ -153,7 +195,7 @@ const tapQueue = 10_000
 
 // noResolution turns ARP off on the wire: packets that come out there are routed on.
 func noResolution(wire netlink.Link, cfg *Config) error {
-	if wire.Attrs().RawFlags&unix.IFF_NOARP != 0 {
+	if wire.Attrs().RawFlags&unix.IFF_NOARP != 0 || cfg.waits("link", Wire) {
 		return nil
 	}
 	cfg.changed("link", Wire)
@@ -175,7 +217,7 @@ func addresses(gw netlink.Link, cfg *Config) error {
 		switch a = a.Unmap(); {
 		case want[a] && ones == bits: // with a wider mask the kernel would route all of the network to the gateway
 			delete(want, a)
-		case !a.IsLinkLocalUnicast():
+		case !a.IsLinkLocalUnicast() && !cfg.waits("address", a.String()):
 			if err := netlink.AddrDel(gw, &h); err != nil {
 				return fmt.Errorf("remove address %s from %s: %w", a, Gateway, err)
 			}
@@ -183,6 +225,10 @@ func addresses(gw netlink.Link, cfg *Config) error {
 		}
 	}
 	for a := range want {
+		if cfg.waits("address", a.String()) {
+			cfg.Postponed = true
+			continue
+		}
 		if err := netlink.AddrAdd(gw, &netlink.Addr{IPNet: hostNet(a), Flags: unix.IFA_F_NODAD}); err != nil {
 			return fmt.Errorf("add address %s to %s: %w", a, Gateway, err)
 		}
@@ -213,7 +259,9 @@ var serviceNextHop = map[int]netip.Addr{
 func neighbours(gw netlink.Link, cfg *Config) error {
 	var want []Neighbour
 	for _, p := range cfg.Self.PodCIDRs {
-		want = append(want, Neighbour{serviceNextHop[familyOf(p.Addr())], [6]byte{2, 0xf1, 0, 0, 0, 0x54}})
+		if hop := serviceNextHop[familyOf(p.Addr())]; !cfg.waits("neighbour", hop.String()) {
+			want = append(want, Neighbour{hop, [6]byte{2, 0xf1, 0, 0, 0, 0x54}})
+		}
 	}
 	wrote, err := setNeighbours(gw.Attrs().Index, want)
 	for _, a := range wrote {

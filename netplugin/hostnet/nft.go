@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"runtime"
 	"strings"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -20,12 +21,21 @@ var ErrNftablesChange = errors.New("another program keeps changing the nftables 
 	"or have it leave the tables arp flowkeep and inet flowkeep alone")
 
 // Kept has a ruleset and its listing by the kernel, so that the tables are written only after a change by another
-// program: some datagrams can be lost meanwhile. It is not safe for concurrent use.
+// program: some datagrams can be lost meanwhile. It is not safe for concurrent use, but for Invalidate.
 type Kept struct {
 	text, listing string
 	generation    uint32 // in which all was as it should be, if isSame
 	isSame        bool
+	invalid       atomic.Bool
 }
+
+// IsComplete reports whether the last Setup left nothing of nftables undone.
+func (k *Kept) IsComplete() bool { return k.isSame }
+
+// Invalidate has the next Setup compare the tables, whatever their generation is. The kernel raises the generation of
+// nftables some milliseconds before a transaction takes effect, so that Setup may have read the former state with the
+// new number. Its messages, for which Watch calls Invalidate, come after that.
+func (k *Kept) Invalidate() { k.invalid.Store(true) }
 
 // of returns the listing of a ruleset. It is never read from the node's own tables: another program may have changed
 // those at any time after a write.
@@ -33,10 +43,14 @@ func (k *Kept) of(text string) (listing string, err error) {
 	if k.listing != "" && k.text == text {
 		return k.listing, nil
 	}
+	return k.renewed(text)
+}
+
+func (k *Kept) renewed(text string) (listing string, err error) {
 	if listing, err = listingOf(text); err != nil {
 		return "", err
 	}
-	*k = Kept{text: text, listing: listing}
+	k.text, k.listing = text, listing
 	return listing, nil
 }
 
@@ -45,15 +59,19 @@ func (k *Kept) of(text string) (listing string, err error) {
 func filters(cfg *Config) error {
 	text := ruleset(cfg)
 	if cfg.Kept == nil {
-		return errors.Join(writeNftables(cfg, text), acceptForwarded(cfg))
+		_, err := acceptForwarded(cfg)
+		return errors.Join(writeNftables(cfg, text), err)
 	}
-	generation, generationErr := nftGeneration() // before the rest: what changes meanwhile is another one
 	k := cfg.Kept
-	if generationErr == nil && k.isSame && k.text == text && k.generation == generation {
+	invalid := k.invalid.Swap(false)
+	generation, generationErr := nftGeneration() // before the rest: later changes have another one
+	if generationErr == nil && !invalid && k.isSame && k.text == text && k.generation == generation {
 		return nil
 	}
-	err := errors.Join(applyNftables(cfg, text), acceptForwarded(cfg))
-	k.generation, k.isSame = generation, err == nil && generationErr == nil
+	err := applyNftables(cfg, text)
+	isComplete, forwardErr := acceptForwarded(cfg)
+	err = errors.Join(err, forwardErr)
+	k.generation, k.isSame = generation, isComplete && err == nil && generationErr == nil
 	return err
 }
 
@@ -71,8 +89,15 @@ func applyNftables(cfg *Config, text string) error {
 		case err != nil && writes > 0: // they are there, and another write helps nothing
 			return fmt.Errorf("list the nftables tables after a write: %w", err)
 		case writes == maxWrites:
-			*cfg.Kept = Kept{} // or nft(8) has been replaced, and the listing is that of another version
 			return ErrNftablesChange
+		}
+		if writes == 2 { // nft(8) may be of another version than the one that the listing is of
+			if want, err = cfg.Kept.renewed(text); err != nil {
+				return err
+			}
+			if have == want {
+				return nil
+			}
 		}
 		if err := writeNftables(cfg, text); err != nil {
 			return err
@@ -84,7 +109,7 @@ func writeNftables(cfg *Config, text string) error {
 	if err := nft(text); err != nil {
 		return err
 	}
-	cfg.changed("nftables", "flowkeep")
+	cfg.changed(ObjectNftables, TableName)
 	return nil
 }
 
@@ -96,6 +121,9 @@ func listingOf(text string) (listing string, err error) {
 		}
 	}); unshareErr != nil {
 		return "", unshareErr
+	}
+	if err == nil && listing == "" {
+		err = unix.ENOENT
 	}
 	if err != nil {
 		return "", fmt.Errorf("list the nftables tables of a ruleset: %w", err)

@@ -210,6 +210,10 @@ func TestFilters_NothingChanged(t *testing.T) {
 	if n := count(); n != 1 {
 		t.Errorf("%d requests after no change, want 1", n)
 	}
+	cfg.Kept.Invalidate()
+	if n := count(); n < 8 {
+		t.Errorf("%d requests after a message, want a whole comparison", n)
+	}
 	cfg.Self.PodCIDRs = cfg.Self.PodCIDRs[:1]
 	if n := count(); n < 8 {
 		t.Errorf("%d requests for another ruleset, want a whole comparison", n)

@@ -61,6 +61,8 @@ func chains(cfg *Config) []chain {
 			// only the node itself uses the node's addresses (for IPv4 see toPods)
 			`iifname != "lo" meta nfproto ipv6 fib saddr type local drop`,
 			"jump only-by-bridge",
+			unmarked(Wire, translatedMark),
+			unmarked(Gateway, returningMark),
 			fmt.Sprintf("iifname %q ether saddr %s goto second-pass", Wire, mac(cfg.ServiceMAC)),
 			fmt.Sprintf("iifname %q jump out-to-pods", Wire),
 			fmt.Sprintf("iifname %q return", Gateway),
@@ -146,9 +148,9 @@ func untracked(cfg *Config, out bool) (rules []string) {
 // translatedMark is a bit of the marks of packets, which neither kube-proxy nor a tunnel has.
 const translatedMark = 0x1000000
 
-// unmarked returns the rule that removes a mark from packets of a port. The kernel datapath does not remove marks, and
-// other programs restore those of connections, most of them at the priority mangle. So the rule belongs into a chain
-// behind that, the last before the route is looked up.
+// unmarked returns the rule that removes a mark from packets of a port. The kernel datapath does not remove marks: it
+// is in the first chain, before other programs see the packets. Programs restore marks of connections, most of them at
+// the priority mangle: it is also behind that.
 func unmarked(port string, mark uint32) string {
 	return fmt.Sprintf("iifname %q meta mark set meta mark and %#x", port, ^mark)
 }

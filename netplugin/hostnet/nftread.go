@@ -52,7 +52,8 @@ func list() (string, error) {
 		for i := range nftObjects {
 			n, err := nftObjects[i].appendTo(&all, nftFamilies[family])
 			if err != nil {
-				return "", fmt.Errorf("list the %ss of the nftables table %s flowkeep: %w", nftObjects[i].name, family, err)
+				return "", fmt.Errorf("list the %ss of the nftables table %s flowkeep: %w",
+					nftObjects[i].name, family, err)
 			}
 			if n == 0 && nftObjects[i].request == unix.NFT_MSG_GETTABLE {
 				return "", nil
@@ -68,7 +69,9 @@ func (o *nftObject) appendTo(out *strings.Builder, family uint8) (n int, err err
 	if o.filtered {
 		filter = append(filter, nl.NewRtAttr(attrTable, nl.ZeroTerminated("flowkeep")))
 	}
-	messages, err := rtnl.Dump(func() ([][]byte, error) { return requestNft(o.request, unix.NLM_F_DUMP, family, filter...) })
+	messages, err := rtnl.Dump(func() ([][]byte, error) {
+		return requestNft(o.request, unix.NLM_F_DUMP, family, filter...)
+	})
 	if errors.Is(err, unix.ENOENT) {
 		return 0, nil
 	}
@@ -109,8 +112,8 @@ var requestNft = func(request, flags int, family uint8, attrs ...*nl.RtAttr) (ou
 	return out, err
 }
 
-// nftGeneration returns the number of the ruleset's state, which each transaction changes, that of any program in any
-// table. Set elements that packets add do not.
+// nftGeneration returns the number of transactions of nftables, of all programs and for all tables. Set elements that
+// packets add do not count. The kernel raises it before a transaction takes effect.
 func nftGeneration() (uint32, error) {
 	messages, err := requestNft(unix.NFT_MSG_GETGEN, 0, unix.NFPROTO_UNSPEC)
 	if err != nil {

@@ -143,6 +143,9 @@ func (p *placed) set(cfg *Config, want *netlink.Route) error {
 	if slices.ContainsFunc(own, func(r netlink.Route) bool { return sameRoute(&r, want) }) {
 		return nil
 	}
+	if want.Table != cfg.numbers().Table && cfg.waits("route", routeName(want)) {
+		return nil // those of the Services' table do not wait: they are a layer of their own
+	}
 	write := netlink.RouteReplace
 	if want.Table != unix.RT_TABLE_MAIN && len(own) == 0 {
 		write = netlink.RouteAdd // fails where another program has added one meanwhile

@@ -129,6 +129,10 @@ func ensureRule(cfg *Config, want *netlink.Rule, have []netlink.Rule) error {
 	if slices.ContainsFunc(have, func(r netlink.Rule) bool { return keyOf(&r) == keyOf(want) }) {
 		return nil
 	}
+	forFilters := want.Mark == returningMark || want.Mark == arrivalMark
+	if forFilters && cfg.waits("rule", fmt.Sprint(want.Priority)) {
+		return nil // the others are a layer of their own
+	}
 	err := netlink.RuleAdd(want)
 	if errors.Is(err, os.ErrExist) { // one of another program, which takenRules reports
 		return nil

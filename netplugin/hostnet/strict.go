@@ -19,8 +19,8 @@ import (
 //
 // Flowkeep sets no sysctl of other programs' links. nftables marks packets to pods of this node that come by such links
 // (toPods); with src_valid_mark the kernel looks up the way back with that mark; and a policy rule before that of the
-// second pass has the look-up go on behind Flowkeep's rules (returningRule). Packets that come by the gateway never
-// have the mark: pods' packets stay with the rule of the second pass. Without the table of nftables no packet has it,
+// second pass has the look-up go on behind Flowkeep's rules (returningRule). Packets that come by the gateway lose
+// the mark: pods' packets stay with the rule of the second pass. Without the table of nftables no packet has it,
 // and the filter drops as before. IPv6 has no such filter.
 
 // Values of rp_filter.

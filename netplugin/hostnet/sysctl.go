@@ -79,6 +79,10 @@ func sysctls(cfg *Config) error {
 		if errors.Is(err, os.ErrNotExist) && (name == liberal || strings.HasPrefix(name, "ipv6")) {
 			continue // a node without IPv6, or without the kernel's conntrack
 		}
+		if cfg.waits("sysctl", name) {
+			cfg.Postponed = cfg.Postponed || strings.HasSuffix(name, "/disable_ipv6")
+			continue
+		}
 		if err := os.WriteFile(sysctlPath(name), []byte(value), 0); err != nil {
 			return fmt.Errorf("set sysctl %s to %s: %w", name, value, err)
 		}
@@ -104,7 +108,8 @@ func keepAdvertised(cfg *Config) error {
 			continue // it is gone meanwhile
 		}
 		name := "ipv6/conf/" + link.Attrs().Name + "/accept_ra"
-		if have, err := os.ReadFile(sysctlPath(name)); err != nil || strings.TrimSpace(string(have)) != "1" {
+		have, err := os.ReadFile(sysctlPath(name))
+		if err != nil || strings.TrimSpace(string(have)) != "1" {
 			continue
 		}
 		if err := os.WriteFile(sysctlPath(name), []byte("2"), 0); err != nil {

@@ -50,9 +50,9 @@ type Watched struct {
 func (w *Watched) tables() []int { return []int{w.Table, Numbers{Table: w.Table}.arrivalTable()} }
 
 // Watch calls changed after each change of this network namespace that may concern what Setup writes, Setup's own
-// writes among them, until ctx ends. It calls changed and watched from several goroutines. Sysctls are read twice a
-// second.
-func Watch(ctx context.Context, watched func() Watched, changed func(), log *slog.Logger) error {
+// writes among them, until ctx ends. It invalidates kept before, where nftables changed. It calls changed and watched
+// from several goroutines. Sysctls are read twice a second.
+func Watch(ctx context.Context, watched func() Watched, kept *Kept, changed func(), log *slog.Logger) error {
 	routes, err := subscribe(unix.NETLINK_ROUTE, routeGroups...)
 	if err != nil {
 		return err
@@ -68,11 +68,15 @@ func Watch(ctx context.Context, watched func() Watched, changed func(), log *slo
 		return fmt.Errorf("open a netlink socket: %w", err)
 	}
 	defer links.Close()
-	changed() // between the last Setup and the subscription
+	filtersChanged := func() {
+		kept.Invalidate()
+		changed()
+	}
+	filtersChanged() // between the last Setup and the subscription
 	var all sync.WaitGroup
 	concerns := func(m *syscall.NetlinkMessage) bool { return concernsRoutes(links, watched(), m) }
 	all.Go(func() { receive(ctx, routes, concerns, changed, log) })
-	all.Go(func() { receive(ctx, filters, concernsNftables, changed, log) })
+	all.Go(func() { receive(ctx, filters, concernsNftables, filtersChanged, log) })
 	pollSysctls(ctx, watched, changed) // on this goroutine, whose thread may be in another network namespace
 	all.Wait()
 	return nil

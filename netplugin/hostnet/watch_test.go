@@ -103,15 +103,20 @@ func TestWatch_ReportsChanges(t *testing.T) {
 					echo 1 >/proc/sys/net/ipv4/conf/fkp1/rp_filter; ip link set fkp1 up; ip link set podend up`)
 				return Setup(cfg)
 			})
+			kept := new(Kept)
 			ctx, cancel := context.WithCancel(t.Context())
 			changed, ended := make(chan time.Time, 100), make(chan error, 1)
 			go h.Do(func() {
 				report := func() { changed <- time.Now() }
-				ended <- Watch(ctx, watched, report, slog.New(slog.DiscardHandler))
+				ended <- Watch(ctx, watched, kept, report, slog.New(slog.DiscardHandler))
 			})
 			<-changed                     // it has subscribed
 			drain(changed, 3*time.Second) // messages about the links that were made
+			kept.invalid.Store(false)
 			c.expect(t, h, watched, changed)
+			if ofNftables := slices.ContainsFunc(c.types, isNftables); ofNftables != kept.invalid.Load() {
+				t.Errorf("the nftables tables are compared whatever their generation: %v", !ofNftables)
+			}
 			cancel()
 			if err := <-ended; err != nil {
 				t.Error(err)
@@ -119,6 +124,8 @@ func TestWatch_ReportsChanges(t *testing.T) {
 		})
 	}
 }
+
+func isNftables(messageType uint16) bool { return messageType>>8 == unix.NFNL_SUBSYS_NFTABLES }
 
 // expect runs the command, and compares what Watch reports with what the change is to cause.
 func (c *watchCase) expect(t *testing.T, h *netns.Namespace, watched func() Watched, changed <-chan time.Time) {

@@ -91,6 +91,7 @@ type keeper struct {
 
 // follow reports changes of portmap's tables.
 func (k *keeper) follow(ctx context.Context, changed chan<- struct{}) {
+	problem := ""
 	for ctx.Err() == nil {
 		err := k.watch(ctx, table, func() {
 			select {
@@ -98,7 +99,8 @@ func (k *keeper) follow(ctx context.Context, changed chan<- struct{}) {
 			default:
 			}
 		}, k.Logger)
-		if err != nil {
+		if err != nil && err.Error() != problem {
+			problem = err.Error()
 			k.Logger.Error("could not watch the rules of hostPorts; they are compared every 30 s", "error", err)
 		}
 		select {

@@ -1,0 +1,88 @@
+package agent
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/flowkeep/flowkeep/api/inspect"
+	"github.com/flowkeep/flowkeep/netplugin/contest"
+	"github.com/flowkeep/flowkeep/netplugin/hostnet"
+)
+
+// maxContested is the maximum number of objects in the metric of contested ones.
+const maxContested = 20
+
+// tables are Flowkeep's nftables tables.
+var tables = contest.Object{Kind: hostnet.ObjectNftables, Name: hostnet.TableName}
+
+// countRepairs counts repairs of objects of a kind that another program changed, and returns those to log: each at most
+// once a minute, then with the number of its repairs. An object that is named several times was repaired once.
+func (r *runner) countRepairs(kind string, names ...string) (logged []string) {
+	names = slices.Clone(names)
+	slices.Sort(names)
+	names = slices.Compact(names)
+	r.metrics.hostRepairs.WithLabelValues(kind).Add(float64(len(names)))
+	now := time.Now()
+	for _, name := range names {
+		if n := r.contests.Repaired(contest.Object{Kind: kind, Name: name}, now); n > 0 {
+			logged = append(logged, repairText(name, n))
+		}
+	}
+	return logged
+}
+
+// repairText returns the name of an object that was repaired a number of times.
+func repairText(name string, repairs int) string {
+	if repairs == 1 {
+		return name
+	}
+	return fmt.Sprintf("%s (%d times)", name, repairs)
+}
+
+// logSuppressed logs repairs for which there was no log line when they were made.
+func (h *hostKeeper) logSuppressed() {
+	for o, n := range h.contests.Suppressed(time.Now()) {
+		h.log.Warn("another program changed the host's network again; repaired", "object", o.Kind,
+			"names", repairText(o.Name, n))
+	}
+}
+
+// mayWait reports whether an object of the host's network is not to be repaired yet. None waits while the network is
+// not as it was wanted before: the object may be another one now. None waits while Flowkeep's nftables tables are
+// contested: the other layer may be missing at any time.
+func (h *hostKeeper) mayWait(object, name string) bool {
+	now := time.Now()
+	return h.steady && !h.contests.IsContested(tables, now) &&
+		h.contests.Waits(contest.Object{Kind: object, Name: name}, now)
+}
+
+// showContested sets the metric of contested objects.
+func (h *hostKeeper) showContested() {
+	h.metrics.contested.Reset()
+	for _, o := range h.contests.Contested(time.Now(), maxContested) {
+		h.metrics.contested.WithLabelValues(o.Kind, o.Name).Set(1)
+	}
+}
+
+// contestedProblem returns the problem of contested objects, as a list of at most one. The text stays the same while
+// the objects do.
+func (h *hostKeeper) contestedProblem() []inspect.NetworkProblem {
+	const most = 3
+	list := h.contests.Contested(time.Now(), maxContested)
+	if len(list) == 0 {
+		return nil
+	}
+	text := "another program keeps changing parts of the host's network, and netplugin keeps restoring them:"
+	for i, o := range list[:min(len(list), most)] {
+		if i > 0 {
+			text += ","
+		}
+		text += " " + o.Kind + " " + o.Name
+	}
+	if more := len(list) - most; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	text += ": stop one of them"
+	return []inspect.NetworkProblem{{Kind: inspect.NetworkContested, Node: h.cfg.Node, Text: text}}
+}

@@ -1,0 +1,184 @@
+package agent
+
+import (
+	"errors"
+	"log/slog"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/flowkeep/flowkeep/api/inspect"
+	"github.com/flowkeep/flowkeep/internal/process"
+	"github.com/flowkeep/flowkeep/internal/testkit/netns"
+	"github.com/flowkeep/flowkeep/netplugin/contest"
+	"github.com/flowkeep/flowkeep/netplugin/hostnet"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+)
+
+// contestedHost is a node on which another program changes the host's network again after each repair.
+type contestedHost struct {
+	*hostKeeper
+	t       *testing.T
+	compare func()
+}
+
+// fight runs a command before each of some comparisons, and returns the number of those that repaired an object.
+func (h *contestedHost) fight(rounds int, command, object string) (repaired int) {
+	h.t.Helper()
+	for range rounds {
+		if out, err := exec.Command("sh", "-ec", command).CombinedOutput(); err != nil {
+			h.t.Errorf("%s: %v: %s", command, err, out)
+		}
+		h.compare()
+		if len(h.repaired[object]) > 0 {
+			repaired++
+		}
+	}
+	return repaired
+}
+
+// contestedNames returns the labels of the series of contested objects.
+func contestedNames(t *testing.T, a *agent) (names []string) {
+	t.Helper()
+	series := make(chan prometheus.Metric, maxContested+1)
+	a.metrics.contested.Collect(series)
+	close(series)
+	for s := range series {
+		var m dto.Metric
+		if err := s.Write(&m); err != nil {
+			t.Fatal(err)
+		}
+		var labels []string
+		for _, l := range m.GetLabel() {
+			labels = append(labels, l.GetValue())
+		}
+		names = append(names, strings.Join(labels, " "))
+	}
+	slices.Sort(names)
+	return names
+}
+
+// TestKeepHost_Contested: an object without which packets are denied waits when it has been repaired again and again,
+// and one that keeps packets from passing is repaired each time. Both are in the metric, in the problems of the network
+// and in the log, there once.
+func TestKeepHost_Contested(t *testing.T) {
+	log := process.NewRing(process.KeptLog)
+	keeper, infos := keptHost(t, slog.New(slog.NewTextHandler(log, nil)))
+	h := &contestedHost{keeper, t, nil}
+	h.compare = func() {
+		if err := h.keepHost(t.Context(), infos); err != nil {
+			t.Error(err)
+		}
+	}
+	const rounds, beforeWait = 14, 10
+	address, rule := "ip addr add 203.0.113.7/32 dev fk-gw || true", "ip rule del pref 60"
+	netns.New(t).Do(func() {
+		if err := nodeLinks(); err != nil {
+			t.Error(err)
+			return
+		}
+		h.fight(2, "true", "")
+		if n := h.fight(rounds, address, "address"); n != beforeWait {
+			t.Errorf("the address was repaired %d times, want %d", n, beforeWait)
+		}
+		if n := h.fight(rounds, rule, "rule"); n != rounds {
+			t.Errorf("the rule was repaired %d times, want %d", n, rounds)
+		}
+		h.fight(2, "true", "")
+		if names := contestedNames(t, h.agent); !slices.Equal(names, []string{"203.0.113.7 address", "60 rule"}) {
+			t.Errorf("contested: %q", names)
+		}
+		for _, name := range []string{"names=203.0.113.7\n", "names=60\n"} {
+			if n := strings.Count(log.Text(), name); n != 1 {
+				t.Errorf("%q is in the log %d times:\n%s", name, n, log.Text())
+			}
+		}
+		const want = "another program keeps changing parts of the host's network, and netplugin keeps restoring " +
+			"them: address 203.0.113.7, rule 60: stop one of them"
+		problem := inspect.NetworkProblem{Kind: inspect.NetworkContested, Node: "node1", Text: want}
+		if len(h.problems) == 0 || h.problems[0] != problem {
+			t.Errorf("problems %q, want %q first", h.problems, problem)
+		}
+		h.fight(rounds, "nft delete table inet flowkeep", "nftables")
+		if h.cfg.Health.NotReady() != "" {
+			t.Errorf("not ready: %s", h.cfg.Health.NotReady())
+		}
+		if n := h.fight(1, "ip addr add 203.0.113.7/32 dev fk-gw || true", "address"); n != 1 {
+			t.Error("the address waits though the nftables tables are contested")
+		}
+	})
+}
+
+// TestKeepHost_ContestedTables: another program that is faster than each write contests the tables, though Setup fails.
+func TestKeepHost_ContestedTables(t *testing.T) {
+	h, infos := keptHost(t, slog.New(slog.DiscardHandler))
+	netns.New(t).Do(func() {
+		if err := nodeLinks(); err != nil {
+			t.Error(err)
+			return
+		}
+		other := exec.Command("sh", "-c", "yes 'delete table inet flowkeep' | exec nft -i >/dev/null 2>&1")
+		other.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		if err := other.Start(); err != nil {
+			t.Error(err)
+			return
+		}
+		defer func() {
+			_ = syscall.Kill(-other.Process.Pid, syscall.SIGKILL)
+			_ = other.Wait()
+		}()
+		for range 200 {
+			if err := h.keepHost(t.Context(), infos); errors.Is(err, hostnet.ErrNftablesChange) {
+				if !h.contests.IsContested(tables, time.Now()) || len(contestedNames(t, h.agent)) == 0 {
+					t.Error("the tables are not contested")
+				}
+				return
+			}
+		}
+		t.Error("all writes lasted until they were compared: nothing is shown")
+	})
+}
+
+// TestKeepHost_NewWishes: after a change of what is wanted nothing waits.
+func TestKeepHost_NewWishes(t *testing.T) {
+	h, _ := keptHost(t, slog.New(slog.DiscardHandler))
+	for range 20 {
+		h.contests.Repaired(contest.Object{Kind: "link", Name: hostnet.Gateway}, time.Now())
+	}
+	if h.steady = true; !h.mayWait("link", hostnet.Gateway) {
+		t.Error("a contested link does not wait: nothing is shown")
+	}
+	if h.steady = false; h.mayWait("link", hostnet.Gateway) {
+		t.Error("a contested link waits after a change of nodes")
+	}
+}
+
+// TestCountRepairs: an object that one comparison repairs in several steps counts once.
+func TestCountRepairs(t *testing.T) {
+	a, _, _ := running(t)
+	r := &runner{agent: a}
+	if got := r.countRepairs("link", "fk-wire", "fk-gw", "fk-wire"); !slices.Equal(got, []string{"fk-gw", "fk-wire"}) {
+		t.Errorf("to log: %q", got)
+	}
+	if n := repairsOf(t, a, "link"); n != 2 {
+		t.Errorf("%v repairs, want 2", n)
+	}
+	if got := r.countRepairs("link", "fk-wire"); len(got) > 0 {
+		t.Errorf("to log: %q", got)
+	}
+}
+
+// TestSweepPause: a sweep that fails is repeated soon, and ever later while it fails.
+func TestSweepPause(t *testing.T) {
+	var got []time.Duration
+	for failures := range 8 {
+		got = append(got, sweepPause(failures)/time.Second)
+	}
+	if want := []time.Duration{30, 1, 2, 4, 8, 16, 30, 30}; !slices.Equal(got, want) {
+		t.Errorf("pauses of %d s, want %d", got, want)
+	}
+}
