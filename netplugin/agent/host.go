@@ -44,6 +44,7 @@ type hostKeeper struct {
 	sent      map[string]hostnet.PeerWay // how the switch sent after it
 	problem   string                     // logged last
 	numbers   numberCheck
+	unmask    chan hostnet.Config // receives the configuration after a repair of the nftables tables; has room for one
 }
 
 // watchHost reports changes of the host's network to keepNetwork.
@@ -216,6 +217,12 @@ func (h *hostKeeper) setUp(ctx context.Context, cfg *hostnet.Config, infos []pol
 	}
 	h.sent = both                                             // where Setup fails, the stack may have either
 	setupErr, sealErr := hostnet.Setup(cfg), h.sealLinks(cfg) // pods' links do not need the rest
+	if slices.Contains(h.repaired[hostnet.ObjectNftables], hostnet.TableName) {
+		select {
+		case h.unmask <- *cfg:
+		default: // the deletion that is due comes after this repair too
+		}
+	}
 	if setupErr != nil || cfg.Postponed {
 		return errors.Join(setupErr, sealErr)
 	}
@@ -245,6 +252,35 @@ func (h *hostKeeper) sealLinks(cfg *hostnet.Config) error {
 		cfg.Changed("sysctl", name)
 	}
 	return err
+}
+
+// keepUnmasked deletes the connections that were opened as the node's own while the nftables tables were missing, until
+// ctx ends. It does so twice: packets that were on their way during the repair can open one.
+func (h *hostKeeper) keepUnmasked(ctx context.Context) {
+	for {
+		var cfg hostnet.Config
+		select {
+		case cfg = <-h.unmask:
+		case <-ctx.Done():
+			return
+		}
+		for range 2 {
+			n, err := hostnet.DeleteMasqueraded(&cfg)
+			if n > 0 {
+				h.log.Warn("deleted connections to pods that were opened as the node's own while nftables tables were "+
+					"missing; their clients open them again", "connections", n)
+			}
+			if err != nil {
+				h.log.Error("could not delete all connections that were opened while nftables tables were missing; "+
+					"to policies they are the node's own", "error", err)
+			}
+			select {
+			case <-time.After(retryEvery):
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
 }
 
 // followWays takes over the ways of a list of nodes, and sends netmaster the node's links, if they changed.

@@ -16,8 +16,9 @@ const (
 	// maxGap is the time within which a repair counts as the next in a row. The pause of the object comes on top. With
 	// rarer changes a repair at once costs less than a pause.
 	maxGap = 2 * time.Second
-	// minPause and MaxPause bound the time between two repairs of a contested object that waits.
+	// minPause is the first time between two repairs of a contested object that waits.
 	minPause = time.Second
+	// MaxPause is the greatest time between two repairs of a contested object that waits.
 	MaxPause = 30 * time.Second
 	// logInterval is the time between two log lines about an object.
 	logInterval = time.Minute

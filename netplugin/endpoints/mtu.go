@@ -38,7 +38,7 @@ func (m *Manager) fitOne(ctx context.Context, e *Endpoint, mtu int) error {
 	defer unlock()
 	host, err := netlink.LinkByName(e.HostIfName)
 	if err != nil || host.Attrs().MTU == mtu {
-		return nil //nolint:nilerr // the pod ended meanwhile, or was attached later
+		return nil // the pod ended meanwhile, or was attached later
 	}
 	pod, err := ns.GetNS(e.NetNS)
 	if err != nil {
