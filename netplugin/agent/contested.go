@@ -48,12 +48,12 @@ func (h *hostKeeper) logSuppressed() {
 	}
 }
 
-// mayWait reports whether an object of the host's network is not to be repaired yet. None waits while the network is
-// not as it was wanted before: the object may be another one now. None waits while Flowkeep's nftables tables are
-// contested: the other layer may be missing at any time.
+// mayWait reports whether an object of the host's network is not to be repaired yet. None waits after a change of what
+// is wanted, or of fk-gw and fk-wire, which may be other links with the same names. None waits while Flowkeep's
+// nftables tables are contested: the other layer may be missing at any time.
 func (h *hostKeeper) mayWait(object, name string) bool {
 	now := time.Now()
-	return h.steady && !h.contests.IsContested(tables, now) &&
+	return h.steady && h.isSame && !h.contests.IsContested(tables, now) &&
 		h.contests.Waits(contest.Object{Kind: object, Name: name}, now)
 }
 

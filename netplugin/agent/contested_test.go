@@ -12,6 +12,7 @@ import (
 
 	"github.com/flowkeep/flowkeep/api/inspect"
 	"github.com/flowkeep/flowkeep/internal/process"
+	"github.com/flowkeep/flowkeep/internal/rtnl"
 	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 	"github.com/flowkeep/flowkeep/netplugin/contest"
 	"github.com/flowkeep/flowkeep/netplugin/hostnet"
@@ -149,11 +150,16 @@ func TestKeepHost_NewWishes(t *testing.T) {
 	for range 20 {
 		h.contests.Repaired(contest.Object{Kind: "link", Name: hostnet.Gateway}, time.Now())
 	}
-	if h.steady = true; !h.mayWait("link", hostnet.Gateway) {
-		t.Error("a contested link does not wait: nothing is shown")
+	for _, c := range []struct{ steady, isSame, want bool }{
+		{true, true, true}, {false, true, false}, {true, false, false},
+	} {
+		if h.steady, h.isSame = c.steady, c.isSame; h.mayWait("link", hostnet.Gateway) != c.want {
+			t.Errorf("a contested link waits: %v, want %+v", !c.want, c)
+		}
 	}
-	if h.steady = false; h.mayWait("link", hostnet.Gateway) {
-		t.Error("a contested link waits after a change of nodes")
+	gateway := &hostnet.Config{Links: new(rtnl.Links), MTU: 1400}
+	if was := basisOf(gateway); was != (basis{mtu: 1400}) {
+		t.Errorf("without links: %+v", was)
 	}
 }
 

@@ -33,6 +33,9 @@ type hostKeeper struct {
 	changed   chan struct{}                   // of what hostnet.Watch reports; has room for one
 	watched   atomic.Pointer[hostnet.Watched] // for any goroutine; nil until the first comparison
 	kept      hostnet.Kept
+	basis     basis
+	isSame    bool                // the basis is that of the last comparison
+	unmasked  bool                // connections have been deleted since the start
 	steady    bool                // the last comparison left this node as it should be, and the same is wanted since
 	repaired  map[string][]string // names by object, of the comparison that runs
 	left      []hostnet.Left      // other nodes' CIDRs without a route, of the comparison that runs
@@ -44,7 +47,24 @@ type hostKeeper struct {
 	sent      map[string]hostnet.PeerWay // how the switch sent after it
 	problem   string                     // logged last
 	numbers   numberCheck
-	unmask    chan hostnet.Config // receives the configuration after a repair of the nftables tables; has room for one
+	unmask    chan hostnet.Config // receives the configuration after a change of the nftables tables; has room for one
+}
+
+// basis is what netplugin's own wishes depend on, besides the list of nodes.
+type basis struct {
+	gateway, wire int // interface indexes; 0: there is none
+	mtu           int
+	isStrict      bool
+}
+
+func basisOf(cfg *hostnet.Config) basis {
+	b := basis{mtu: cfg.MTU, isStrict: cfg.Strict}
+	for name, index := range map[string]*int{hostnet.Gateway: &b.gateway, hostnet.Wire: &b.wire} {
+		if link := cfg.Links.Named(name); link != nil {
+			*index = link.Attrs().Index
+		}
+	}
+	return b
 }
 
 // watchHost reports changes of the host's network to keepNetwork.
@@ -185,6 +205,7 @@ func (h *hostKeeper) setNetwork(ctx context.Context, infos []policy.NodeInfo) er
 	if h.numbers.kept != "" {
 		cfg.Taken(h.numbers.kept)
 	}
+	defer h.unmaskAfter(&cfg)
 	links, err := rtnl.ReadLinks()
 	if err != nil {
 		return errors.Join(hostnet.SetupWithoutLinks(&cfg), err)
@@ -198,6 +219,8 @@ func (h *hostKeeper) setNetwork(ctx context.Context, infos []policy.NodeInfo) er
 		Addresses: cfg.Self.Addresses,
 	})
 	underlayErr := h.underlay(&cfg)
+	basis := basisOf(&cfg)
+	h.isSame, h.basis = basis == h.basis, basis
 	h.logConflicts(hostnet.Conflicts(&cfg))
 	return errors.Join(h.setUp(ctx, &cfg, infos), underlayErr)
 }
@@ -217,12 +240,6 @@ func (h *hostKeeper) setUp(ctx context.Context, cfg *hostnet.Config, infos []pol
 	}
 	h.sent = both                                             // where Setup fails, the stack may have either
 	setupErr, sealErr := hostnet.Setup(cfg), h.sealLinks(cfg) // pods' links do not need the rest
-	if slices.Contains(h.repaired[hostnet.ObjectNftables], hostnet.TableName) {
-		select {
-		case h.unmask <- *cfg:
-		default: // the deletion that is due comes after this repair too
-		}
-	}
 	if setupErr != nil || cfg.Postponed {
 		return errors.Join(setupErr, sealErr)
 	}
@@ -265,21 +282,51 @@ func (h *hostKeeper) keepUnmasked(ctx context.Context) {
 			return
 		}
 		for range 2 {
-			n, err := hostnet.DeleteMasqueraded(&cfg)
-			if n > 0 {
-				h.log.Warn("deleted connections to pods that were opened as the node's own while nftables tables were "+
-					"missing; their clients open them again", "connections", n)
-			}
-			if err != nil {
-				h.log.Error("could not delete all connections that were opened while nftables tables were missing; "+
-					"to policies they are the node's own", "error", err)
-			}
+			h.unmaskUntilDone(ctx, &cfg)
 			select {
 			case <-time.After(retryEvery):
 			case <-ctx.Done():
 				return
 			}
 		}
+	}
+}
+
+// unmaskUntilDone deletes the connections, and tries again after an error.
+func (h *hostKeeper) unmaskUntilDone(ctx context.Context, cfg *hostnet.Config) {
+	problem := ""
+	for pause := retryEvery; ctx.Err() == nil; pause = min(2*pause, hostInterval) {
+		n, err := hostnet.DeleteMasqueraded(cfg)
+		if n > 0 {
+			h.log.Warn("deleted connections that were opened as the node's own while nftables tables were missing; "+
+				"their clients open them again", "connections", n)
+		}
+		if err == nil {
+			return
+		}
+		if err.Error() != problem {
+			problem = err.Error()
+			h.log.Error("could not delete the connections that were opened while nftables tables were missing; "+
+				"to policies they are the node's own", "error", err)
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// unmaskAfter has keepUnmasked delete connections after the first comparison, and after one before which, or during
+// which, a program has changed the nftables tables.
+func (h *hostKeeper) unmaskAfter(cfg *hostnet.Config) {
+	repaired := slices.Contains(h.repaired[hostnet.ObjectNftables], hostnet.TableName)
+	if touched := h.kept.Touched(); h.unmasked && !touched && !repaired {
+		return
+	}
+	h.unmasked = true
+	select {
+	case h.unmask <- *cfg:
+	default: // the deletion that is due comes after this comparison too
 	}
 }
 

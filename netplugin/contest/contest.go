@@ -42,14 +42,22 @@ type Tracker struct {
 
 // repairs are those of one object.
 type repairs struct {
-	row        int           // in a row
-	last       time.Time     // of the last one
-	pause      time.Duration // until the next one
+	row        int       // in a row
+	last       time.Time // of the last one
+	waits      bool      // if contested
 	logged     time.Time
 	suppressed int // since logged
 }
 
-func (r *repairs) goesOn(now time.Time) bool { return now.Sub(r.last) <= r.pause+maxGap }
+// pause returns the time between the last repair and the next one.
+func (r *repairs) pause() time.Duration {
+	if !r.waits || r.row < minRepairs {
+		return 0
+	}
+	return min(minPause<<min(r.row-minRepairs, 10), MaxPause)
+}
+
+func (r *repairs) goesOn(now time.Time) bool { return now.Sub(r.last) <= r.pause()+maxGap }
 
 func (r *repairs) isContested(now time.Time) bool { return r.row >= minRepairs && r.goesOn(now) }
 
@@ -61,9 +69,6 @@ func (t *Tracker) Repaired(o Object, now time.Time) (logged int) {
 	r := t.of(o, now)
 	r.row++
 	r.last = now
-	if r.row >= minRepairs {
-		r.pause = min(max(2*r.pause, minPause), MaxPause)
-	}
 	r.suppressed++
 	return r.log(now)
 }
@@ -111,7 +116,7 @@ func (t *Tracker) of(o Object, now time.Time) *repairs {
 		t.objects[o] = r
 	}
 	if !r.goesOn(now) {
-		r.row, r.pause = 0, 0
+		r.row = 0
 	}
 	return r
 }
@@ -128,12 +133,16 @@ func (t *Tracker) drop(now time.Time) {
 	maps.DeleteFunc(t.objects, func(_ Object, r *repairs) bool { return now.Sub(r.last) > MaxPause+logInterval })
 }
 
-// Waits reports whether the next repair of an object is not due yet.
+// Waits reports whether the next repair of an object is not due yet. Objects for which it is never called do not wait.
 func (t *Tracker) Waits(o Object, now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r := t.objects[o]
-	return r != nil && now.Sub(r.last) < r.pause
+	if r == nil {
+		return false
+	}
+	r.waits = true
+	return now.Sub(r.last) < r.pause()
 }
 
 // IsContested reports whether an object is contested.
@@ -150,7 +159,7 @@ func (t *Tracker) Due(now time.Time) time.Duration {
 	defer t.mu.Unlock()
 	due := MaxPause
 	for _, r := range t.objects {
-		if rest := r.pause - now.Sub(r.last); rest > 0 {
+		if rest := r.pause() - now.Sub(r.last); rest > 0 {
 			due = min(due, rest)
 		}
 	}

@@ -42,9 +42,9 @@ func forwardChain(family string) (listing string, handles []string) {
 
 // acceptForwarded adds rules for pods' packets to the chains FORWARD of iptables-nft where their policy is to drop:
 // Docker sets it, and a packet that one chain drops no other accepts. The rules are the chain's last. isComplete is
-// false if the next comparison has to try again.
-func acceptForwarded(cfg *Config) (isComplete bool, err error) {
-	isComplete = true
+// false if a chain could not be listed, and isForwarded if one waits.
+func acceptForwarded(cfg *Config) (isComplete, isForwarded bool, err error) {
+	isComplete, isForwarded = true, true
 	var errs []error
 	for _, family := range forwardFamilies {
 		drops, err := chainDrops(protocolFamilies[family], "FORWARD")
@@ -60,8 +60,12 @@ func acceptForwarded(cfg *Config) (isComplete bool, err error) {
 		if hasForwardRules(listing) {
 			continue
 		}
-		if listing == "" || cfg.waits(ObjectNftables, chain) {
+		switch {
+		case listing == "":
 			isComplete = false
+			continue
+		case cfg.waits(ObjectNftables, chain):
+			isForwarded = false
 			continue
 		}
 		script := deleteForward(family, handles)
@@ -74,7 +78,7 @@ func acceptForwarded(cfg *Config) (isComplete bool, err error) {
 		}
 		cfg.changed(ObjectNftables, chain)
 	}
-	return isComplete, errors.Join(errs...)
+	return isComplete, isForwarded, errors.Join(errs...)
 }
 
 func hasForwardRules(listing string) bool {

@@ -106,15 +106,12 @@ func Setup(cfg *Config) error {
 	cfg.Postponed = false
 	// first: they are a layer of their own, and name links that need not exist
 	filtersErr := filters(cfg)
-	gw, err := device(cfg, Gateway, cfg.GatewayMAC)
-	if gw == nil {
-		return errors.Join(filtersErr, rulesAlone(cfg), err)
+	gw, gatewayErr := device(cfg, Gateway, cfg.GatewayMAC)
+	wire, wireErr := device(cfg, Wire, cfg.WireMAC)
+	if gatewayErr != nil || wireErr != nil {
+		return errors.Join(filtersErr, rulesAlone(cfg), gatewayErr, wireErr)
 	}
-	wire, err := device(cfg, Wire, cfg.WireMAC)
-	if wire == nil {
-		return errors.Join(filtersErr, rulesAlone(cfg), err)
-	}
-	err = errors.Join(filtersErr, keepAdvertised(cfg), sysctls(cfg))
+	err := errors.Join(filtersErr, keepAdvertised(cfg), sysctls(cfg))
 	if !cfg.Postponed {
 		err = errors.Join(err, addresses(gw, cfg))
 	}
@@ -140,7 +137,7 @@ func IsLinkMissing(err error) bool {
 	return missing
 }
 
-// device sets the attributes of a port, and sets it up. It returns nil with an error, or where that is postponed.
+// device sets the attributes of a port, and sets it up.
 func device(cfg *Config, name string, mac [6]byte) (netlink.Link, error) {
 	link, err := netlink.LinkByName(name)
 	if err != nil {
@@ -151,9 +148,11 @@ func device(cfg *Config, name string, mac [6]byte) (netlink.Link, error) {
 	if len(changes) == 0 {
 		return link, nil
 	}
-	if cfg.waits("link", name) {
-		cfg.Postponed = true
-		return nil, nil
+	if cfg.waits("link", name) { // the rest needs a port that is up and has IPv6 (RFC 8200, 5)
+		const minMTU = 1280
+		a := link.Attrs()
+		cfg.Postponed = cfg.Postponed || a.Flags&net.FlagUp == 0 || a.MTU < minMTU
+		return link, nil
 	}
 	for _, c := range changes {
 		if err := c.set(); err != nil {

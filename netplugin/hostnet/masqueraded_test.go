@@ -76,12 +76,10 @@ func sourceOf(frame []byte) netip.Addr {
 // TestMasqueraded_Match: only connections from elsewhere to pods of the node with its source are matched.
 func TestMasqueraded_Match(t *testing.T) {
 	filter := &masqueraded{
-		pods:  prefixes("10.244.1.0/24"),
-		own:   []netip.Addr{netip.MustParseAddr("192.0.2.11"), netip.MustParseAddr("10.244.1.1")},
-		local: map[netip.Addr]bool{},
-	}
-	for _, text := range []string{"192.0.2.11", "10.244.1.1", "203.0.113.7"} {
-		filter.local[netip.MustParseAddr(text)] = true
+		pods:    prefixes("10.244.1.0/24"),
+		cluster: prefixes("10.244.0.0/16"),
+		own:     []netip.Addr{netip.MustParseAddr("192.0.2.11"), netip.MustParseAddr("10.244.1.1")},
+		local:   prefixes("127.0.0.0/8", "192.0.2.11/32", "10.244.1.1/32", "203.0.113.0/24"),
 	}
 	for _, c := range []struct {
 		name, client, pod, source string
@@ -95,7 +93,8 @@ func TestMasqueraded_Match(t *testing.T) {
 		{"a pod with itself", "10.244.1.5", "10.244.1.5", "10.244.1.1", 0, false},
 		{"the node itself", "203.0.113.7", "10.244.1.5", "192.0.2.11", 0, false},
 		{"the node's loopback", "127.0.0.1", "10.244.1.5", "10.244.1.1", 0, false},
-		{"to a pod elsewhere", "198.51.100.7", "10.244.2.5", "192.0.2.11", 0, false},
+		{"a pod of the node to a pod elsewhere", "10.244.1.5", "10.244.2.5", "10.244.1.1", 0, true},
+		{"a client outside to a pod elsewhere", "198.51.100.7", "10.244.2.5", "192.0.2.11", 0, false},
 		{"to the gateway", "198.51.100.7", "10.244.1.1", "192.0.2.11", 0, false},
 		{"a pod to the outside", "10.244.1.5", "198.51.100.7", "192.0.2.11", 0, false},
 		{"in a zone of the bridge", "198.51.100.7", "10.244.1.5", "10.244.1.1", 65520, false},

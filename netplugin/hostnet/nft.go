@@ -26,15 +26,26 @@ type Kept struct {
 	text, listing string
 	generation    uint32 // in which all was as it should be, if isSame
 	isSame        bool
+	isComplete    bool
 	invalid       atomic.Bool
+	touched       atomic.Bool
 }
 
-// IsComplete reports whether the last Setup left nothing of nftables undone.
-func (k *Kept) IsComplete() bool { return k.isSame }
+// IsComplete reports whether the last Setup could read what it compares of nftables.
+func (k *Kept) IsComplete() bool { return k.isComplete }
+
+// Touched reports whether a program, perhaps this one, has changed the tables since the last call, as far as Watch has
+// received its messages. It is safe for concurrent use.
+func (k *Kept) Touched() bool { return k.touched.Swap(false) }
+
+func (k *Kept) touch() {
+	k.touched.Store(true)
+	k.Invalidate()
+}
 
 // Invalidate has the next Setup compare the tables, whatever their generation is. The kernel raises the generation of
 // nftables some milliseconds before a transaction takes effect, so that Setup may have read the former state with the
-// new number. Its messages, for which Watch calls Invalidate, come after that.
+// new number. Its messages, for which Watch does the same, come after that.
 func (k *Kept) Invalidate() { k.invalid.Store(true) }
 
 // of returns the listing of a ruleset. It is never read from the node's own tables: another program may have changed
@@ -59,7 +70,7 @@ func (k *Kept) renewed(text string) (listing string, err error) {
 func filters(cfg *Config) error {
 	text := ruleset(cfg)
 	if cfg.Kept == nil {
-		_, err := acceptForwarded(cfg)
+		_, _, err := acceptForwarded(cfg)
 		return errors.Join(writeNftables(cfg, text), err)
 	}
 	k := cfg.Kept
@@ -69,9 +80,10 @@ func filters(cfg *Config) error {
 		return nil
 	}
 	err := applyNftables(cfg, text)
-	isComplete, forwardErr := acceptForwarded(cfg)
+	isComplete, isForwarded, forwardErr := acceptForwarded(cfg)
 	err = errors.Join(err, forwardErr)
-	k.generation, k.isSame = generation, isComplete && err == nil && generationErr == nil
+	k.isComplete = isComplete
+	k.generation, k.isSame = generation, isComplete && isForwarded && err == nil && generationErr == nil
 	return err
 }
 

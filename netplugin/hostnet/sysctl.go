@@ -80,7 +80,7 @@ func sysctls(cfg *Config) error {
 			continue // a node without IPv6, or without the kernel's conntrack
 		}
 		if cfg.waits("sysctl", name) {
-			cfg.Postponed = cfg.Postponed || strings.HasSuffix(name, "/disable_ipv6")
+			cfg.Postponed = cfg.Postponed || HasIPv6(cfg.Self) && strings.HasSuffix(name, "/disable_ipv6")
 			continue
 		}
 		if err := os.WriteFile(sysctlPath(name), []byte(value), 0); err != nil {

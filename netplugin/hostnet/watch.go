@@ -50,7 +50,7 @@ type Watched struct {
 func (w *Watched) tables() []int { return []int{w.Table, Numbers{Table: w.Table}.arrivalTable()} }
 
 // Watch calls changed after each change of this network namespace that may concern what Setup writes, Setup's own
-// writes among them, until ctx ends. It invalidates kept before, where nftables changed. It calls changed and watched
+// writes among them, until ctx ends. It marks kept before, where nftables changed. It calls changed and watched
 // from several goroutines. Sysctls are read twice a second.
 func Watch(ctx context.Context, watched func() Watched, kept *Kept, changed func(), log *slog.Logger) error {
 	routes, err := subscribe(unix.NETLINK_ROUTE, routeGroups...)
@@ -69,7 +69,7 @@ func Watch(ctx context.Context, watched func() Watched, kept *Kept, changed func
 	}
 	defer links.Close()
 	filtersChanged := func() {
-		kept.Invalidate()
+		kept.touch()
 		changed()
 	}
 	filtersChanged() // between the last Setup and the subscription
