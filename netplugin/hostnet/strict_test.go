@@ -163,7 +163,9 @@ func TestToPods_OwnAddress(t *testing.T) {
 			in(t, host(t), func() error {
 				sockets := start(t, cfg)
 				shell(t, `nft add rule inet nat pre ip daddr 192.0.2.11 udp dport 9 iifname under dnat ip to 10.244.1.5
-ip addr add 2001:db8:1::11/64 dev under nodad; ip addr add 203.0.113.9/32 dev lo`)
+ip addr add 2001:db8:1::11/64 dev under nodad; ip addr add 203.0.113.9/32 dev lo
+# the kernel makes an IPv6 address local in a work queue, some time after the command
+until ip -6 route show table local | grep -q '^local 2001:db8:1::11 '; do sleep 0.01; done`)
 				for _, p := range [][2]string{
 					{"192.0.2.11", "10.244.1.5"}, {"203.0.113.9", "10.244.1.5"}, {"10.244.1.1", "10.244.1.5"},
 					{"192.0.2.11", "192.0.2.11"}, {"2001:db8:1::11", "fd00:244:1::5"},
