@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/flowkeep/flowkeep/api/wellknown"
 	"github.com/flowkeep/flowkeep/netmaster/resolve"
 	"github.com/flowkeep/flowkeep/netplugin/pipeline"
 	"github.com/flowkeep/flowkeep/ofctl"
@@ -67,14 +68,29 @@ func (b *bridge) apply(batch resolve.Batch) {
 	}
 }
 
-// inject sends a packet in by a port.
+// inject sends a packet in by a port, by the gateway with the MAC of the next hop for its source.
 func (b *bridge) inject(in uint32, p fake.Packet) *fake.Result {
 	b.t.Helper()
+	if in == gatewayPort {
+		p.EthDst = b.nextHop(p.Src)
+	}
 	r := b.sw.Inject(in, p)
 	if b.real != nil {
 		b.real.follow(b.t, r)
 	}
 	return r
+}
+
+// nextHop returns the MAC of the next hop by which the node's stack sends what is not forged.
+func (b *bridge) nextHop(src netip.Addr) ofctl.MAC {
+	isPods := func(p netip.Prefix) bool { return p.Contains(src) }
+	switch {
+	case slices.Contains(b.config.GatewayAddrs, src), slices.Contains(b.config.NodeAddrs, src):
+		return wellknown.OwnMAC
+	case slices.ContainsFunc(b.config.PodCIDRs, isPods):
+		return wellknown.SecondPassMAC
+	}
+	return wellknown.ForwardedMAC
 }
 
 // deltaFor is what a node that holds everything so far is sent of these changes.
@@ -359,7 +375,7 @@ func TestServicesAreJudgedBehind(t *testing.T) {
 		}
 		second := fake.IP(self.Addresses[0], target.Addresses[0], 6, 80)
 		second.EthSrc = config.Gateway.MAC
-		if r := b.sw.Inject(gatewayPort, second); r.Left(target.Port) != want {
+		if r := b.inject(gatewayPort, second); r.Left(target.Port) != want {
 			t.Errorf("client %d, translated: want %v\n%s", client, want, r)
 		}
 		if !want {
@@ -372,13 +388,13 @@ func TestServicesAreJudgedBehind(t *testing.T) {
 		}
 		back := first.Reply()
 		back.EthSrc = config.Gateway.MAC
-		if r := b.sw.Inject(gatewayPort, back); !r.Left(self.Port) {
+		if r := b.inject(gatewayPort, back); !r.Left(self.Port) {
 			t.Errorf("the answer, translated back:\n%s", r)
 		}
 	}
 	forged := fake.IP(service, policytest.Address(2, false), 6, 40000)
 	forged.EthSrc, forged.Unasked = config.Gateway.MAC, true
-	if r := b.sw.Inject(gatewayPort, forged); len(r.Outputs) > 0 {
+	if r := b.inject(gatewayPort, forged); len(r.Outputs) > 0 {
 		t.Errorf("from a Service that was not asked:\n%s", r)
 	}
 }

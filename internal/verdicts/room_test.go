@@ -71,7 +71,8 @@ func TestUserspaceDatapathFull(t *testing.T) {
 			sw.settle(t)
 			sw.fillZone(t, b.locals[2], entries)
 			probe := fake.IP(config.NodeAddrs[0], policytest.Address(1, false), protoTCP, 8081)
-			if probe.EthSrc, probe.EthDst = config.Gateway.MAC, config.Gateway.MAC; !sw.comesOut(t, gatewayPort, probe, comes) {
+			probe.EthSrc, probe.EthDst = config.Gateway.MAC, b.nextHop(probe.Src)
+			if !sw.comesOut(t, gatewayPort, probe, comes) {
 				t.Error("what the node opens is lost")
 			}
 			answer := probe.Reply()

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/flowkeep/flowkeep/api/wellknown"
 	"github.com/flowkeep/flowkeep/netplugin/pipeline"
 	"github.com/flowkeep/flowkeep/ofctl"
 	"github.com/flowkeep/flowkeep/policydb/policy"
@@ -259,7 +260,7 @@ func TestServices_HairpinReachesThePodItself(t *testing.T) {
 		for _, network := range []string{"tcp", "udp"} {
 			for range 2 {
 				got, client, err := s.get(0, network, at(vip(f, 7), 80), serviceWait)
-				if err != nil || got != 0 || client != pipeline.HairpinAddrs[i] {
+				if err != nil || got != 0 || client != wellknown.HairpinAddrs[i] {
 					t.Errorf("%s, IPv%d: pod %d sees %s: %v", network, f, got, client, err)
 				}
 			}

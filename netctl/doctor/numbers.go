@@ -10,12 +10,18 @@ import (
 
 // Numbers are those of the node's network stack that Flowkeep is to use, and what has them.
 type Numbers struct {
-	Table    int // of routes; the one behind it is Flowkeep's too
+	Table    int // of routes; the two behind it are Flowkeep's too
 	Priority int // of the first policy rule
 	Rules    Fact[[]Rule]
-	Routes   Fact[[]string] // destinations of other programs' routes in both tables
+	Routes   Fact[[]string] // destinations of other programs' routes in the three tables
 	Marked   Fact[[]string] // destinations of routes with Flowkeep's protocol, in all tables
 }
+
+// Differences of the numbers of Flowkeep's other tables from Numbers.Table.
+const (
+	arrivalTable = wellknown.ArrivalTable - wellknown.ServiceTable
+	ownTable     = wellknown.OwnTable - wellknown.ServiceTable
+)
 
 // Rule is a policy rule.
 type Rule struct {
@@ -28,28 +34,12 @@ type Rule struct {
 	Other               bool // it has an attribute that no rule of Flowkeep's has
 }
 
-// Differences of the priorities of Flowkeep's rules from that of the first.
 const (
-	gatewayLocalOffset = 0
-	returningOffset    = 9
-	serviceOffset      = 10
-	translatedOffset   = 11
-	arrivalOffset      = 12
-	localOffset        = 50
-)
-
-var ruleOffsets = []int{gatewayLocalOffset, returningOffset, serviceOffset, translatedOffset, arrivalOffset,
-	localOffset}
-
-const (
-	compatTable    = 252       // the first that the kernel uses itself: RT_TABLE_COMPAT (rtnetlink(7))
-	localTable     = 255       // the kernel's table of local addresses (ip-route(8)), the last
-	mainPriority   = 32766     // of the kernel's rule for the table main
-	formerTable    = 102       // of versions before v0.1.0
-	kernelProtocol = 2         // RTPROT_KERNEL (rtnetlink(7))
-	translatedMark = 0x1000000 // of packets that the node has translated
-	returningMark  = 0x2000000 // of packets to pods of which the kernel looks up the way back
-	arrivalMark    = 0x4000000 // of IPv6 packets of which a firewall looks up the way back
+	compatTable    = 252   // the first that the kernel uses itself: RT_TABLE_COMPAT (rtnetlink(7))
+	localTable     = 255   // the kernel's table of local addresses (ip-route(8)), the last
+	mainPriority   = 32766 // of the kernel's rule for the table main
+	formerTable    = 102   // of versions before v0.1.0
+	kernelProtocol = 2     // RTPROT_KERNEL (rtnetlink(7))
 )
 
 // isFlowkeeps reports whether a rule is as netplugin writes it with a table and a first priority.
@@ -58,27 +48,30 @@ func (r *Rule) isFlowkeeps(table, priority int) bool {
 		return false
 	}
 	offset := r.Priority - priority
-	if (r.Next != 0) != (offset == returningOffset) {
+	if (r.Next != 0) != (offset == wellknown.ReturningRule) {
 		return false
 	}
 	unmarked := r.Mark == 0 && r.Mask == 0
 	byGateway := r.Interface == gateway && r.Source != ""
 	fromPods := byGateway && unmarked
 	switch offset {
-	case gatewayLocalOffset:
+	case wellknown.GatewayLocalRule:
 		return fromPods && r.Destination != "" && r.Table == localTable
-	case returningOffset:
-		marked := r.Mark == returningMark && r.Mask == returningMark
-		return byGateway && r.Destination == "" && marked && r.Next == priority+localOffset && r.Table == 0
-	case serviceOffset:
+	case wellknown.ReturningRule:
+		marked := r.Mark == wellknown.ReturningMark && r.Mask == wellknown.ReturningMark
+		return byGateway && r.Destination == "" && marked && r.Next == priority+wellknown.LocalRule && r.Table == 0
+	case wellknown.ServiceRule:
 		return fromPods && r.Destination == "" && r.Table == table
-	case translatedOffset:
-		marked := r.Mark == translatedMark && r.Mask == translatedMark
+	case wellknown.TranslatedRule:
+		marked := r.Mark == wellknown.TranslatedMark && r.Mask == wellknown.TranslatedMark
 		return r.Interface == wire && r.Source != "" && r.Destination == "" && marked && r.Table == table
-	case arrivalOffset:
-		marked := r.Mark == arrivalMark && r.Mask == arrivalMark
-		return r.Interface == "lo" && r.Source == "" && r.Destination == "" && marked && r.Table == table+1
-	case localOffset:
+	case wellknown.ArrivalRule:
+		marked := r.Mark == wellknown.ArrivalMark && r.Mask == wellknown.ArrivalMark
+		return r.Interface == "lo" && r.Source == "" && r.Destination == "" && marked && r.Table == table+arrivalTable
+	case wellknown.OwnRule:
+		toPods := r.Source == "" && r.Destination != ""
+		return r.Interface == "lo" && toPods && unmarked && r.Table == table+ownTable && r.Protocol == kernelProtocol
+	case wellknown.LocalRule:
 		return r.Interface == "" && r.Source == "" && r.Destination == "" && unmarked && r.Table == localTable
 	}
 	return false
@@ -92,15 +85,15 @@ func (r *Rule) isFormer(table, priority int) bool {
 
 // looksUpServices reports whether a rule is that of netplugin, with whatever numbers, that looks up its table.
 func (r *Rule) looksUpServices() bool {
-	first := r.Priority - serviceOffset
+	first := r.Priority - wellknown.ServiceRule
 	ofKernel := r.Table < 1 || r.Table >= compatTable && r.Table <= localTable
-	return !ofKernel && first > 0 && first+localOffset < mainPriority && r.isFlowkeeps(r.Table, first)
+	return !ofKernel && first > 0 && first+wellknown.OwnRule < mainPriority && r.isFlowkeeps(r.Table, first)
 }
 
 // isFlowkeeps reports whether a rule is Flowkeep's, with these numbers or with those of a rule that looks up its table.
 func (n *Numbers) isFlowkeeps(r *Rule) bool {
 	return r.isFlowkeeps(n.Table, n.Priority) || slices.ContainsFunc(n.Rules.Value, func(service Rule) bool {
-		return service.looksUpServices() && r.isFlowkeeps(service.Table, service.Priority-serviceOffset)
+		return service.looksUpServices() && r.isFlowkeeps(service.Table, service.Priority-wellknown.ServiceRule)
 	})
 }
 
@@ -130,8 +123,8 @@ func (b *book) numbers(n *Numbers) {
 	taken := false
 	if list := n.Routes.Value; len(list) > 0 {
 		taken = true
-		b.add(check, Problem, fmt.Sprintf("tables %d and %d are Flowkeep's, and have routes of another program: %s",
-			n.Table, n.Table+1, some(list)), fmt.Sprintf(remedy, "--service-table"))
+		b.add(check, Problem, fmt.Sprintf("tables %d to %d are Flowkeep's, and have routes of another program: %s",
+			n.Table, n.Table+ownTable, some(list)), fmt.Sprintf(remedy, "--service-table"))
 	}
 	for i := range n.Rules.Value {
 		r := &n.Rules.Value[i]
@@ -143,17 +136,17 @@ func (b *book) numbers(n *Numbers) {
 			does = fmt.Sprintf("goes on at %d", r.Next)
 		}
 		seen := fmt.Sprintf("the policy rule %d of another program, which %s, has ", r.Priority, does)
-		if r.Table == n.Table || r.Table == n.Table+1 {
+		if r.Table >= n.Table && r.Table <= n.Table+ownTable {
 			taken = true
 			b.add(check, Problem, seen+"a table of Flowkeep's", fmt.Sprintf(remedy, "--service-table"))
 		}
-		if slices.Contains(ruleOffsets, r.Priority-n.Priority) {
+		if slices.Contains(wellknown.RuleOffsets, r.Priority-n.Priority) {
 			taken = true
 			b.add(check, Problem, seen+"a priority of Flowkeep's", fmt.Sprintf(remedy, "--rule-priority"))
 		}
 	}
 	if !taken {
-		b.ok(check, "no other program uses tables %d and %d, or the priorities of Flowkeep's policy rules from %d",
-			n.Table, n.Table+1, n.Priority)
+		b.ok(check, "no other program uses tables %d to %d, or the priorities of Flowkeep's policy rules from %d",
+			n.Table, n.Table+ownTable, n.Priority)
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/flowkeep/flowkeep/api/wellknown"
 )
 
 // flowkeepRules returns the rules that netplugin writes, and one of the kernel's.
@@ -13,12 +15,14 @@ func flowkeepRules(table, priority int) []Rule {
 	toGateway.Priority, toGateway.Table, toGateway.Destination = priority, localTable, "10.244.1.1/32"
 	service.Priority, service.Table = priority+10, table
 	translated.Priority, translated.Table, translated.Interface = priority+11, table, wire
-	translated.Mark, translated.Mask = translatedMark, translatedMark
+	translated.Mark, translated.Mask = wellknown.TranslatedMark, wellknown.TranslatedMark
 	arrival := Rule{Protocol: kernelProtocol, Interface: "lo", Priority: priority + 12, Table: table + 1}
-	arrival.Mark, arrival.Mask = arrivalMark, arrivalMark
+	arrival.Mark, arrival.Mask = wellknown.ArrivalMark, wellknown.ArrivalMark
 	returning := pods
 	returning.Priority, returning.Next = priority+9, priority+50
-	returning.Mark, returning.Mask = returningMark, returningMark
+	returning.Mark, returning.Mask = wellknown.ReturningMark, wellknown.ReturningMark
+	toPods := Rule{Protocol: kernelProtocol, Interface: "lo", Priority: priority + 51, Table: table + 2}
+	toPods.Destination = "10.244.1.0/24"
 	return []Rule{toGateway, service, translated, {
 		Priority: priority + 50,
 		Table:    localTable,
@@ -27,7 +31,7 @@ func flowkeepRules(table, priority int) []Rule {
 		Priority: 32766,
 		Table:    254,
 		Protocol: kernelProtocol,
-	}}
+	}, toPods}
 }
 
 // with returns Flowkeep's rules, of which one is changed.
@@ -60,6 +64,8 @@ func TestNumbers_OtherPrograms(t *testing.T) {
 		"marked, to main":     {with(5, func(r *Rule) { r.Table = 254 }), nil, Problem, "--rule-priority"},
 		"goes on elsewhere":   {with(4, func(r *Rule) { r.Next = 32766 }), nil, Problem, "--rule-priority"},
 		"looks up a table":    {with(4, func(r *Rule) { r.Next, r.Table = 0, 254 }), nil, Problem, "--rule-priority"},
+		"a rule of the third": {append(own, Rule{Priority: 1000, Table: 26216}), nil, Problem, "--service-table"},
+		"own, to main":        {with(7, func(r *Rule) { r.Table = 254 }), nil, Problem, "--rule-priority"},
 		"local, goes on":      {with(3, func(r *Rule) { r.Next = 200 }), nil, Problem, "--rule-priority"},
 		"local by a port":     {with(3, func(r *Rule) { r.Other = true }), nil, Problem, "--rule-priority"},
 	} {

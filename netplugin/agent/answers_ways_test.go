@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/flowkeep/flowkeep/api/wellknown"
 	"github.com/flowkeep/flowkeep/internal/frames"
 	"github.com/flowkeep/flowkeep/netplugin/pipeline"
 	"github.com/flowkeep/flowkeep/ofctl"
@@ -40,9 +41,9 @@ func (s *answeringSwitch) packetSocket(name string) int {
 	return fd
 }
 
-// datagramFrame returns a UDP datagram without a checksum (RFC 768) in an Ethernet frame.
-func datagramFrame(src, dst netip.Addr) []byte {
-	b := slices.Concat(answerGatewayMAC[:], answerGatewayMAC[:], []byte{8, 0})
+// datagramFrame returns a UDP datagram without a checksum (RFC 768) in an Ethernet frame to a MAC.
+func datagramFrame(to [6]byte, src, dst netip.Addr) []byte {
+	b := slices.Concat(to[:], answerGatewayMAC[:], []byte{8, 0})
 	ip := []byte{0x45, 0, 0, 36, 0, 0, 0x40, 0, 64, 17, 0, 0}
 	ip = slices.Concat(ip, src.AsSlice(), dst.AsSlice())
 	sum := uint32(0)
@@ -62,14 +63,15 @@ func TestAnswers_LeaveAsReplies(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		from netip.Addr
+		hop  [6]byte
 		fd   int
 		mac  ofctl.MAC
 	}{
-		{"a pod elsewhere", netip.MustParseAddr("10.244.2.7"), wire, wireMAC},
-		{"the gateway's address", podAddr(false, 1), gw, answerGatewayMAC},
-		{"a pod by a Service", podAddr(false, 10), gw, answerGatewayMAC},
+		{"a pod elsewhere", netip.MustParseAddr("10.244.2.7"), wellknown.ForwardedMAC, wire, wireMAC},
+		{"the gateway's address", podAddr(false, 1), wellknown.OwnMAC, gw, answerGatewayMAC},
+		{"a pod by a Service", podAddr(false, 10), wellknown.SecondPassMAC, gw, answerGatewayMAC},
 	} {
-		if err := unix.Send(gw, datagramFrame(c.from, podAddr(false, 99)), 0); err != nil {
+		if err := unix.Send(gw, datagramFrame(c.hop, c.from, podAddr(false, 99)), 0); err != nil {
 			t.Fatal(err)
 		}
 		found := false

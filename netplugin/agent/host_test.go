@@ -313,7 +313,7 @@ func TestKeepHost_Ways(t *testing.T) {
 		}
 		routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
 		if err != nil || routeVia(routes, "10.244.2.0/24") != "192.0.2.2" ||
-			routeVia(routes, "10.244.3.0/24") != "169.254.102.1" {
+			routeVia(routes, "10.244.3.0/24") != "169.254.102.4" {
 			t.Errorf("routes %v (%v)", routes, err)
 		}
 	})

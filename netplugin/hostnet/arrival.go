@@ -2,9 +2,9 @@ package hostnet
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
 
+	"github.com/flowkeep/flowkeep/api/wellknown"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -18,11 +18,8 @@ import (
 // route to pods leads to the wire, and all others to the gateway. The rule is for the link lo: the firewall's look-up
 // has that, as have packets that the node sends itself. It never applies to packets that the node forwards.
 
-// arrivalMark is a bit of the marks of packets, which neither kube-proxy nor a tunnel has.
-const arrivalMark = 0x4000000
-
 // arrivalTable returns the number of the table in which the route to a source leads to the port of its packets.
-func (n Numbers) arrivalTable() int { return n.Table + 1 }
+func (n Numbers) arrivalTable() int { return n.Table + wellknown.ArrivalTable - wellknown.ServiceTable }
 
 // arrivals returns the chains before and behind such a filter, which is at the priority filter + 10. The first marks
 // IPv6 packets of the wire with sources in the node's pod CIDR, and those of the gateway with others. The second
@@ -33,7 +30,7 @@ func arrivals(cfg *Config) []chain {
 	behind := chain{name: "arrived", hook: "type filter hook prerouting priority filter + 15; policy accept;"}
 	byGateway := chain{name: "by-gateway"}
 	_, six := byFamily(cfg.Self.PodCIDRs)
-	mark := fmt.Sprintf("meta mark set meta mark or %#x", arrivalMark)
+	mark := fmt.Sprintf("meta mark set meta mark or %#x", wellknown.ArrivalMark)
 	for _, pods := range merge(six) {
 		before.rules = append(before.rules, fmt.Sprintf("iifname %q ip6 saddr %s %s", Wire, pods, mark))
 		byGateway.rules = append(byGateway.rules, fmt.Sprintf("ip6 saddr %s return", pods))
@@ -44,7 +41,8 @@ func arrivals(cfg *Config) []chain {
 		byGateway.rules = append(byGateway.rules, mark)
 		for _, name := range []string{Gateway, Wire} {
 			behind.rules = append(behind.rules,
-				fmt.Sprintf("iifname %q meta nfproto ipv6 meta mark set meta mark and %#x", name, ^uint32(arrivalMark)))
+				fmt.Sprintf("iifname %q meta nfproto ipv6 meta mark set meta mark and %#x", name,
+					^uint32(wellknown.ArrivalMark)))
 		}
 	}
 	return []chain{byGateway, before, behind}
@@ -52,9 +50,9 @@ func arrivals(cfg *Config) []chain {
 
 // arrivalRule returns the rule by which look-ups of marked packets' sources use arrivalTable.
 func arrivalRule(n Numbers) *netlink.Rule {
-	mask := uint32(arrivalMark)
-	r := newRule(netlink.FAMILY_V6, n.Priority+arrivalOffset, n.arrivalTable(), nil, nil)
-	r.IifName, r.Mark, r.Mask = "lo", arrivalMark, &mask
+	mask := uint32(wellknown.ArrivalMark)
+	r := newRule(netlink.FAMILY_V6, n.Priority+wellknown.ArrivalRule, n.arrivalTable(), nil, nil)
+	r.IifName, r.Mark, r.Mask = "lo", wellknown.ArrivalMark, &mask
 	return r
 }
 
@@ -64,7 +62,7 @@ func arrivalRoutes(gateway, wire netlink.Link, n Numbers, pods netip.Prefix) []n
 		LinkIndex: gateway.Attrs().Index,
 		Table:     n.arrivalTable(),
 		Dst:       ipNet(netip.PrefixFrom(pods.Addr(), 0)),
-		Gw:        net.IP(serviceNextHop[netlink.FAMILY_V6].AsSlice()),
+		Gw:        forwardedHop.ip(netlink.FAMILY_V6),
 		Flags:     int(netlink.FLAG_ONLINK),
 		Protocol:  protocolFlowkeep,
 	}, {
@@ -77,8 +75,8 @@ func arrivalRoutes(gateway, wire netlink.Link, n Numbers, pods netip.Prefix) []n
 
 // isArrival reports whether a rule's selector and table are those of arrivalRule.
 func isArrival(k *ruleKey, n Numbers) bool {
-	return k.iif == "lo" && k.src == "" && k.dst == "" && k.mark == arrivalMark && k.mask == arrivalMark &&
-		k.table == n.arrivalTable()
+	marked := k.mark == wellknown.ArrivalMark && k.mask == wellknown.ArrivalMark
+	return k.iif == "lo" && k.src == "" && k.dst == "" && marked && k.table == n.arrivalTable()
 }
 
 // ofIPv6 reports whether the list of a node's address families has IPv6.

@@ -1,6 +1,10 @@
 package hostnet
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/flowkeep/flowkeep/api/wellknown"
+)
 
 // serviceGuard returns the chains behind the policy rules of the second pass (docs/decisions/002), independent of
 // them: where a rule or a route of the Services' table is missing, packets that no policy has evaluated end here. The
@@ -15,7 +19,8 @@ func serviceGuard(cfg *Config) []chain {
 	forward := chain{name: "service-forward", hook: "type filter hook forward priority filter + 10; policy accept;"}
 	input := chain{name: "service-input", hook: "type filter hook input priority filter + 10; policy accept;"}
 	forward.rules = append(forward.rules,
-		fmt.Sprintf("iifname %q meta mark & %#x == %#[2]x oifname != %[3]q drop", Wire, translatedMark, Gateway),
+		fmt.Sprintf("iifname %q meta mark & %#x == %#[2]x oifname != %[3]q drop", Wire, wellknown.TranslatedMark,
+			Gateway),
 		fmt.Sprintf("iifname %q oifname %[1]q ct state invalid,untracked drop", Gateway),
 		fmt.Sprintf("iifname %q oifname %[1]q ct status & dnat == 0 drop", Gateway))
 	for _, c := range []*chain{&forward, &input} {

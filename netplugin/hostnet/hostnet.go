@@ -62,6 +62,8 @@ type Config struct {
 	Waits func(object, name string) bool
 	// Postponed is set by Setup where it left out most because a thing waits on which the rest depends.
 	Postponed bool
+
+	ownChanged bool // Setup wrote a rule or a route for the node's own packets
 }
 
 // Objects are the kinds of host configuration that Setup writes.
@@ -103,7 +105,7 @@ func GatewayAddrs(self policy.NodeInfo) []netip.Addr {
 
 // Setup brings the node to the configuration. It continues after an error, and writes only what differs.
 func Setup(cfg *Config) error {
-	cfg.Postponed = false
+	cfg.Postponed, cfg.ownChanged = false, false
 	// first: they are a layer of their own, and name links that need not exist
 	filtersErr := filters(cfg)
 	gw, gatewayErr := device(cfg, Gateway, cfg.GatewayMAC)
@@ -250,16 +252,13 @@ func familyOf(a netip.Addr) int {
 	return netlink.FAMILY_V6
 }
 
-// serviceNextHop is an address that no host has: what has this next hop goes to the bridge, which looks at no MAC.
-var serviceNextHop = map[int]netip.Addr{
-	netlink.FAMILY_V4: netip.MustParseAddr("169.254.102.1"), netlink.FAMILY_V6: netip.MustParseAddr("fe80::f1:102"),
-}
-
 func neighbours(gw netlink.Link, cfg *Config) error {
 	var want []Neighbour
 	for _, p := range cfg.Self.PodCIDRs {
-		if hop := serviceNextHop[familyOf(p.Addr())]; !cfg.waits("neighbour", hop.String()) {
-			want = append(want, Neighbour{hop, [6]byte{2, 0xf1, 0, 0, 0, 0x54}})
+		for _, hop := range nextHops {
+			if a := hop.addrs[familyOf(p.Addr())]; !cfg.waits("neighbour", a.String()) {
+				want = append(want, Neighbour{a, hop.mac})
+			}
 		}
 	}
 	wrote, err := setNeighbours(gw.Attrs().Index, want)

@@ -22,10 +22,10 @@ import (
 // Numbers of the rules that Setup makes by default.
 const (
 	serviceTable     = wellknown.ServiceTable
-	prefGatewayLocal = wellknown.RulePriority + gatewayLocalOffset
-	prefService      = wellknown.RulePriority + serviceOffset
-	prefTranslated   = wellknown.RulePriority + translatedOffset
-	prefLocal        = wellknown.RulePriority + localOffset
+	prefGatewayLocal = wellknown.RulePriority + wellknown.GatewayLocalRule
+	prefService      = wellknown.RulePriority + wellknown.ServiceRule
+	prefTranslated   = wellknown.RulePriority + wellknown.TranslatedRule
+	prefLocal        = wellknown.RulePriority + wellknown.LocalRule
 )
 
 func prefixes(texts ...string) (out []netip.Prefix) {

@@ -23,11 +23,11 @@ type masqueraded struct {
 	local   []netip.Prefix // all addresses of the node
 }
 
-// MatchConntrackFlow implements netlink.CustomConntrackFilter. It leaves out zones of the bridge, connections of and to
-// the node itself, and those of a pod with itself.
+// MatchConntrackFlow implements netlink.CustomConntrackFilter. It leaves out zones of the bridge, and connections of
+// and to the node itself.
 func (m *masqueraded) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
 	client, server, source := addrOf(flow.Forward.SrcIP), addrOf(flow.Reverse.SrcIP), addrOf(flow.Reverse.DstIP)
-	if flow.Zone != 0 || client == source || client == server || !slices.Contains(m.own, source) ||
+	if flow.Zone != 0 || client == source || !slices.Contains(m.own, source) ||
 		isWithin(client, m.local) || isWithin(server, m.local) {
 		return false
 	}

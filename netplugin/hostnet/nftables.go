@@ -61,8 +61,8 @@ func chains(cfg *Config) []chain {
 			// only the node itself uses the node's addresses (for IPv4 see toPods)
 			`iifname != "lo" meta nfproto ipv6 fib saddr type local drop`,
 			"jump only-by-bridge",
-			unmarked(Wire, translatedMark),
-			unmarked(Gateway, returningMark),
+			unmarked(Wire, wellknown.TranslatedMark),
+			unmarked(Gateway, wellknown.ReturningMark),
 			fmt.Sprintf("iifname %q ether saddr %s goto second-pass", Wire, mac(cfg.ServiceMAC)),
 			fmt.Sprintf("iifname %q jump out-to-pods", Wire),
 			fmt.Sprintf("iifname %q return", Gateway),
@@ -145,9 +145,6 @@ func untracked(cfg *Config, out bool) (rules []string) {
 	return rules
 }
 
-// translatedMark is a bit of the marks of packets, which neither kube-proxy nor a tunnel has.
-const translatedMark = 0x1000000
-
 // unmarked returns the rule that removes a mark from packets of a port. The kernel datapath does not remove marks: it
 // is in the first chain, before other programs see the packets. Programs restore marks of connections, most of them at
 // the priority mangle: it is also behind that.
@@ -157,12 +154,9 @@ func unmarked(port string, mark uint32) string {
 
 // translated marks packets that pods sent to a node port or an external address, and that the node's kube-proxy
 // translated to a pod: by the mark they go back into the bridge, which evaluates them for that pod. Packets to a
-// Service's own address have been there (second-pass). With tunnels they go there without the mark.
+// Service's own address have been there (second-pass).
 func translated(cfg *Config) (rules []string) {
-	rules = append(rules, unmarked(Wire, translatedMark))
-	if cfg.Tunnelled && !cfg.mixed() {
-		return rules
-	}
+	rules = append(rules, unmarked(Wire, wellknown.TranslatedMark))
 	own := byFamilyList(cfg.Self.PodCIDRs)
 	for _, all := range podsByFamily(cfg) {
 		for _, pods := range own {
@@ -174,7 +168,7 @@ func translated(cfg *Config) (rules []string) {
 					rules = append(rules,
 						fmt.Sprintf(
 							"iifname %[1]q ether saddr != %[2]s ct status dnat ct direction original %[3]s saddr %[4]s %[3]s daddr %[5]s meta mark set meta mark or %#[6]x",
-							Wire, mac(cfg.ServiceMAC), all.family, src, dst, translatedMark))
+							Wire, mac(cfg.ServiceMAC), all.family, src, dst, wellknown.TranslatedMark))
 				}
 			}
 		}
@@ -184,9 +178,10 @@ func translated(cfg *Config) (rules []string) {
 
 // keepSource keeps kube-proxy from masquerading what came by a node port or an external address and goes to a pod of
 // this node, or from one to a pod elsewhere: policies must see the client. Responses return through this node in any
-// case. A chain in front of kube-proxy's binds the source to itself, and a source is bound once. The exception is a pod
-// that reaches itself; nft cannot compare two fields, so the pair of a source with itself is put in a set and looked
-// up. Chains of type nat see the first packet of a connection only.
+// case. A chain in front of kube-proxy's binds the source to itself, and a source is bound once. A pod that reaches
+// itself gets an address of its own for that, as no other packet has: kube-proxy would give it the gateway's, which the
+// node's own packets have. nft cannot compare two fields, so the pair of a source with itself is put in a set and
+// looked up. Chains of type nat see the first packet of a connection only.
 func keepSource(cfg *Config, f *nftFamily) []chain {
 	base := chain{"keep-source-" + f.name, "type nat hook postrouting priority srcnat - 10; policy accept;", nil}
 	toGateway := chain{name: "to-gateway-" + f.name}
@@ -215,8 +210,17 @@ func keepSource(cfg *Config, f *nftFamily) []chain {
 	}
 	toGateway.rules = append(toGateway.rules, nodesOwn(cfg, f, keep.name)...)
 	toGateway.rules = append(toGateway.rules, "goto "+keep.name)
-	keep.rules = []string{fmt.Sprintf("%[1]s saddr . %[1]s daddr != @self-%[1]s snat %[1]s to %[1]s saddr", f.name)}
+	keep.rules = []string{
+		fmt.Sprintf("%[1]s saddr . %[1]s daddr != @self-%[1]s snat %[1]s to %[1]s saddr", f.name),
+		fmt.Sprintf("snat %s to %s", f.name, hairpinFor(f.name == "ip")),
+	}
 	return list()
+}
+
+// hairpinFor returns the source of packets that the node leads back to their pod.
+func hairpinFor(four bool) netip.Addr {
+	list := wellknown.HairpinAddrs
+	return list[slices.IndexFunc(list, func(a netip.Addr) bool { return a.Is4() == four })]
 }
 
 // nodesOwn makes the node connect to its own pods with an address that the bridge has as the node's and that the pod

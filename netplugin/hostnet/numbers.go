@@ -14,7 +14,7 @@ import (
 
 // Numbers are numbers of the node's network stack that other programs use too.
 type Numbers struct {
-	Table    int // of the routes of Services' second pass; the next one is arrivalTable
+	Table    int // of the routes of Services' second pass; the next two are arrivalTable and ownTable
 	Priority int // of the first of Flowkeep's policy rules
 }
 
@@ -24,16 +24,6 @@ var DefaultNumbers = Numbers{Table: wellknown.ServiceTable, Priority: wellknown.
 // FormerNumbers are those of versions before v0.1.0, which had no flags. cloud-init numbers the tables of network
 // interfaces from 100.
 var FormerNumbers = Numbers{Table: 102, Priority: wellknown.RulePriority}
-
-// Offsets of rules' priorities from Numbers.Priority.
-const (
-	gatewayLocalOffset = 0  // pods → the gateway's own address
-	returningOffset    = 9  // packets to pods, where the kernel looks up the way back (see strict.go)
-	serviceOffset      = 10 // pods → back into the bridge
-	translatedOffset   = 11 // likewise what pods sent to an address that is no Service's and the node translated
-	arrivalOffset      = 12 // IPv6: where a firewall looks up the link of a source (see arrival.go)
-	localOffset        = 50 // the look-up of the table local
-)
 
 // Flags with which other numbers are set.
 const (
@@ -54,29 +44,30 @@ func (cfg *Config) taken(text string) {
 
 // Check returns an error for numbers that the kernel uses itself or does not have.
 func (n Numbers) Check() error {
-	const mainPriority = 32766 // of the kernel's look-up of the table main
-	isKernels := n.arrivalTable() >= unix.RT_TABLE_COMPAT && n.Table <= unix.RT_TABLE_LOCAL
-	if n.Table < 1 || n.Table >= math.MaxInt32 || isKernels {
-		return fmt.Errorf("%s %d: use a number from 1 to %d other than %d to %d; the one behind it is used too",
-			TableFlag, n.Table, math.MaxInt32-1, unix.RT_TABLE_COMPAT-1, unix.RT_TABLE_LOCAL)
+	const mainPriority = 32766                                 // of the kernel's look-up of the table main
+	const behind = wellknown.OwnTable - wellknown.ServiceTable // tables that are used too
+	isKernels := n.Table+behind >= unix.RT_TABLE_COMPAT && n.Table <= unix.RT_TABLE_LOCAL
+	if n.Table < 1 || n.Table > math.MaxInt32-behind || isKernels {
+		return fmt.Errorf("%s %d: use a number from 1 to %d other than %d to %d; the two behind it are used too",
+			TableFlag, n.Table, math.MaxInt32-behind, unix.RT_TABLE_COMPAT-behind, unix.RT_TABLE_LOCAL)
 	}
-	if n.Priority < 1 || n.Priority+localOffset >= mainPriority {
-		return fmt.Errorf("%s %d: use a number from 1 to %d", PriorityFlag, n.Priority, mainPriority-localOffset-1)
+	if n.Priority < 1 || n.Priority+wellknown.OwnRule >= mainPriority {
+		return fmt.Errorf("%s %d: use a number from 1 to %d", PriorityFlag, n.Priority,
+			mainPriority-wellknown.OwnRule-1)
 	}
 	return nil
 }
 
 // priorities returns those of all of Flowkeep's rules.
-func (n Numbers) priorities() []int {
-	return []int{
-		n.Priority + gatewayLocalOffset,
-		n.Priority + returningOffset,
-		n.Priority + serviceOffset,
-		n.Priority + translatedOffset,
-		n.Priority + arrivalOffset,
-		n.Priority + localOffset,
+func (n Numbers) priorities() (out []int) {
+	for _, offset := range wellknown.RuleOffsets {
+		out = append(out, n.Priority+offset)
 	}
+	return out
 }
+
+// tables returns those of all of Flowkeep's routes but the kernel's.
+func (n Numbers) tables() []int { return []int{n.Table, n.arrivalTable(), n.ownTable()} }
 
 // Installed reports whether this network namespace has rules or tables of Flowkeep's, and returns the numbers of the
 // rules.
@@ -153,7 +144,7 @@ func takenRules(have []netlink.Rule, n Numbers, known []Numbers) (out []string) 
 		if isFlowkeepsOf(r, known) {
 			continue
 		}
-		if r.Table == n.Table || r.Table == n.arrivalTable() {
+		if slices.Contains(n.tables(), r.Table) {
 			out = append(out, fmt.Sprintf("the policy rule %s looks up table %d: give Flowkeep another by %s",
 				ruleText(r), r.Table, TableFlag))
 		}
@@ -174,7 +165,8 @@ func takenTables(list []netlink.Route, n Numbers, families []int) []string {
 		out = append(out, takenRoutes(list, n.arrivalTable(), []int{netlink.FAMILY_V6},
 			"a firewall that looks up the way back may drop packets of pods")...)
 	}
-	return out
+	return append(out, takenRoutes(list, n.ownTable(), families,
+		"packets of the node to its pods that take such a route are lost")...)
 }
 
 // takenRoutes returns a sentence for each of the address families of which other programs have routes in a table. It

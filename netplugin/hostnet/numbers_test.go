@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flowkeep/flowkeep/api/wellknown"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -39,6 +40,9 @@ var foreignRules = []string{
 	"pref 59 from 10.244.1.0/24 iif fk-gw fwmark 0x2000000/0x2000000 goto 100 protocol static",
 	"pref 62 iif lo lookup 26215 protocol kernel",
 	"pref 62 iif lo fwmark 0x4000000/0x4000000 lookup 26214 protocol kernel",
+	"pref 101 iif lo to 10.244.1.0/24 lookup 26216 protocol static",
+	"pref 101 iif lo to 10.244.1.0/24 fwmark 1 lookup 26216 protocol kernel",
+	"pref 101 iif fk-gw to 10.244.1.0/24 lookup 26216 protocol kernel",
 	"pref 100 fwmark 1 lookup local protocol kernel",
 	"pref 100 oif fk-gw lookup local protocol kernel",
 	"pref 100 lookup local protocol static",
@@ -192,7 +196,7 @@ func TestSetup_OtherNumbers(t *testing.T) {
 		earlier = []Numbers{n}
 		in(t, h, func() error { return Setup(cfg) })
 		got := picture(t, h)
-		holds(t, got, fmt.Sprintf("rule %d: from 10.244.1.0/24", n.Priority+serviceOffset),
+		holds(t, got, fmt.Sprintf("rule %d: from 10.244.1.0/24", n.Priority+wellknown.ServiceRule),
 			fmt.Sprintf("via 169.254.102.1 table %d", n.Table))
 		if strings.Contains(got, "26214") || strings.Count(got, "rule ") != strings.Count(want, "rule ") {
 			t.Errorf("numbers %v:\n%s", n, got)
@@ -272,7 +276,7 @@ func TestRemoveRules_Order(t *testing.T) {
 				order = append(order, r.Priority)
 				return err
 			})
-		if want := []int{300, 309, 311, 350, 310}; !slices.Equal(order, want) {
+		if want := []int{300, 309, 311, 350, 351, 310}; !slices.Equal(order, want) {
 			t.Errorf("removed %v, want %v", order, want)
 		}
 		return err
@@ -290,6 +294,9 @@ func TestTaken(t *testing.T) {
 		"ip -6 route add 2001:db8::/32 dev under table 26214":   TableFlag,
 		"ip -6 route add 2001:db8::/32 dev under table 26215":   TableFlag,
 		"ip rule add pref 1000 lookup 26215":                    TableFlag,
+		"ip route add 198.51.100.0/24 dev under table 26216":    TableFlag,
+		"ip -6 rule add pref 1000 lookup 26216":                 TableFlag,
+		"ip rule add pref 101 lookup main":                      PriorityFlag,
 		"ip rule add pref 59 lookup main":                       PriorityFlag,
 		"ip route add 198.51.100.0/24 dev under proto 0x66":     "protocol 102",
 		"ip route add 198.51.100.0/24 dev under table 102":      "",
@@ -335,8 +342,9 @@ func TestNumbers_Check(t *testing.T) {
 		DefaultNumbers:           true,
 		{Table: 1, Priority: 1}:  true,
 		{Table: 0, Priority: 50}: false, {Table: 254, Priority: 50}: false, {Table: 252, Priority: 50}: false,
-		{Table: 251, Priority: 50}: false, {Table: 250, Priority: 50}: true, {Table: 1<<31 - 1, Priority: 50}: false,
-		{Table: 256, Priority: 0}: false, {Table: 256, Priority: 32716}: false, {Table: 256, Priority: 32715}: true,
+		{Table: 250, Priority: 50}: false, {Table: 249, Priority: 50}: true, {Table: 1<<31 - 2, Priority: 50}: false,
+		{Table: 1<<31 - 3, Priority: 50}: true, {Table: 256, Priority: 0}: false, {Table: 256, Priority: 32715}: false,
+		{Table: 256, Priority: 32714}: true,
 	} {
 		if err := n.Check(); (err == nil) != ok {
 			t.Errorf("%v: %v", n, err)

@@ -100,7 +100,7 @@ func routes(gw, wire netlink.Link, cfg *Config) error {
 	}
 	setPeerRoutes(cfg, others, func(r *netlink.Route) error { return have.set(cfg, r) })
 	rulesErr := rules(cfg)
-	errs = append(errs, rulesErr)
+	errs = append(errs, rulesErr, have.lookUpAgain(cfg, own))
 	for at, list := range have.own {
 		lookedUp := rulesErr != nil && at.table != unix.RT_TABLE_MAIN // by a rule that may be there yet
 		if !wanted[at] && !lookedUp {
@@ -134,17 +134,24 @@ func setPeerRoutes(cfg *Config, others []peerRoute, set func(*netlink.Route) err
 	}
 }
 
+// has reports whether a route was there as it is wanted.
+func (p *placed) has(want *netlink.Route) bool {
+	return slices.ContainsFunc(p.own[placeOf(want)], func(r netlink.Route) bool { return sameRoute(&r, want) })
+}
+
 // set leaves alone what is there: at each change of any route Open vSwitch reads all routes again, and its tunnels lead
 // nowhere meanwhile. In the table main a route to the pod CIDR of a Node replaces one of another program, often one of
 // a former network plugin: no other program can have those addresses. In the Services' table it does not.
 func (p *placed) set(cfg *Config, want *netlink.Route) error {
 	at := placeOf(want)
 	own, taken := p.own[at], p.taken[at]
-	if slices.ContainsFunc(own, func(r netlink.Route) bool { return sameRoute(&r, want) }) {
+	if p.has(want) {
 		return nil
 	}
-	if want.Table != cfg.numbers().Table && cfg.waits("route", routeName(want)) {
-		return nil // those of the Services' table do not wait: they are a layer of their own
+	// Those of the Services' table are a layer of their own, and the kubelet's probes need those of ownTable.
+	mayWait := want.Table != cfg.numbers().Table && want.Table != cfg.numbers().ownTable()
+	if mayWait && cfg.waits("route", routeName(want)) {
+		return nil
 	}
 	write := netlink.RouteReplace
 	if want.Table != unix.RT_TABLE_MAIN && len(own) == 0 {
@@ -159,6 +166,7 @@ func (p *placed) set(cfg *Config, want *netlink.Route) error {
 		return fmt.Errorf("route to %s: %w", want.Dst, err)
 	}
 	cfg.changed("route", routeName(want))
+	cfg.noteOwn(want.Table)
 	if taken != nil && cfg.Replaced != nil {
 		cfg.Replaced(fmt.Sprintf("the route to %s of protocol %s", routeName(taken), taken.Protocol))
 	}
@@ -208,25 +216,31 @@ func ownRoutes(gw, wire netlink.Link, cfg *Config) (out []netlink.Route) {
 				LinkIndex: gw.Attrs().Index,
 				Table:     table,
 				Dst:       all,
-				Gw:        net.IP(serviceNextHop[family].AsSlice()),
+				Gw:        secondPassHop.ip(family),
 				Flags:     int(netlink.FLAG_ONLINK),
 				Protocol:  protocolFlowkeep,
 			},
 			blackhole(cfg, p),
-			netlink.Route{
-				LinkIndex: gw.Attrs().Index,
-				Table:     unix.RT_TABLE_MAIN,
-				Dst:       ipNet(p),
-				Gw:        net.IP(serviceNextHop[family].AsSlice()),
-				Src:       net.IP(p.Masked().Addr().Next().AsSlice()),
-				Flags:     int(netlink.FLAG_ONLINK),
-				Protocol:  protocolFlowkeep,
-			})
+			toPodsRoute(gw, cfg.numbers().ownTable(), p, &ownHop),
+			toPodsRoute(gw, unix.RT_TABLE_MAIN, p, &forwardedHop))
 		if p.Addr().Is6() {
 			out = append(out, arrivalRoutes(gw, wire, cfg.numbers(), p)...)
 		}
 	}
 	return out
+}
+
+// toPodsRoute returns a route to a pod CIDR of the node.
+func toPodsRoute(gw netlink.Link, table int, p netip.Prefix, by *nextHop) netlink.Route {
+	return netlink.Route{
+		LinkIndex: gw.Attrs().Index,
+		Table:     table,
+		Dst:       ipNet(p),
+		Gw:        by.ip(familyOf(p.Addr())),
+		Src:       net.IP(p.Masked().Addr().Next().AsSlice()),
+		Flags:     int(netlink.FLAG_ONLINK),
+		Protocol:  protocolFlowkeep,
+	}
 }
 
 // blackhole returns the route of the Services' table that discards packets of a pod CIDR's family.
@@ -342,13 +356,13 @@ func tunnelRoutes(gw netlink.Link, cfg *Config) (out []peerRoute) {
 			continue
 		}
 		for _, cidr := range p.PodCIDRs {
-			hop, src := serviceNextHop[familyOf(cidr.Addr())], sourceFor(cfg, cidr.Addr().Is4())
+			src := sourceFor(cfg, cidr.Addr().Is4())
 			out = append(out, peerRoute{
 				Route: netlink.Route{
 					LinkIndex: gw.Attrs().Index,
 					Table:     unix.RT_TABLE_MAIN,
 					Dst:       ipNet(cidr),
-					Gw:        net.IP(hop.AsSlice()),
+					Gw:        forwardedHop.ip(familyOf(cidr.Addr())),
 					Src:       net.IP(src.AsSlice()),
 					Flags:     int(netlink.FLAG_ONLINK),
 					Protocol:  protocolFlowkeep,

@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 
+	"github.com/flowkeep/flowkeep/api/wellknown"
 	"github.com/flowkeep/flowkeep/internal/rtnl"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -94,20 +95,18 @@ func wantedRules(cfg *Config) map[int][]*netlink.Rule {
 	for _, p := range cfg.Self.PodCIDRs {
 		family, gateway := familyOf(p.Addr()), hostNet(p.Masked().Addr().Next())
 		out[family] = append(out[family],
-			newRule(family, n.Priority+localOffset, unix.RT_TABLE_LOCAL, nil, nil),
-			newRule(family, n.Priority+gatewayLocalOffset, unix.RT_TABLE_LOCAL, ipNet(p), gateway),
-			newRule(family, n.Priority+serviceOffset, n.Table, ipNet(p), nil))
+			newRule(family, n.Priority+wellknown.LocalRule, unix.RT_TABLE_LOCAL, nil, nil),
+			newRule(family, n.Priority+wellknown.GatewayLocalRule, unix.RT_TABLE_LOCAL, ipNet(p), gateway),
+			newRule(family, n.Priority+wellknown.ServiceRule, n.Table, ipNet(p), nil))
 		if p.Addr().Is4() {
 			out[family] = append(out[family], returningRule(n, p))
 		} else {
 			out[family] = append(out[family], arrivalRule(n))
 		}
-		if !cfg.Tunnelled || cfg.mixed() { // else all that is for other nodes' pods goes there
-			r := newRule(family, n.Priority+translatedOffset, n.Table, ipNet(p), nil)
-			mask := uint32(translatedMark)
-			r.IifName, r.Mark, r.Mask = Wire, translatedMark, &mask
-			out[family] = append(out[family], r)
-		}
+		r := newRule(family, n.Priority+wellknown.TranslatedRule, n.Table, ipNet(p), nil)
+		mask := uint32(wellknown.TranslatedMark)
+		r.IifName, r.Mark, r.Mask = Wire, wellknown.TranslatedMark, &mask
+		out[family] = append(out[family], r, ownRule(n, p))
 	}
 	return out
 }
@@ -129,7 +128,7 @@ func ensureRule(cfg *Config, want *netlink.Rule, have []netlink.Rule) error {
 	if slices.ContainsFunc(have, func(r netlink.Rule) bool { return keyOf(&r) == keyOf(want) }) {
 		return nil
 	}
-	forFilters := want.Mark == returningMark || want.Mark == arrivalMark
+	forFilters := want.Mark == wellknown.ReturningMark || want.Mark == wellknown.ArrivalMark
 	if forFilters && cfg.waits("rule", fmt.Sprint(want.Priority)) {
 		return nil // the others are a layer of their own
 	}
@@ -141,6 +140,7 @@ func ensureRule(cfg *Config, want *netlink.Rule, have []netlink.Rule) error {
 		return fmt.Errorf("add policy rule %d: %w", want.Priority, err)
 	}
 	cfg.changed("rule", fmt.Sprint(want.Priority))
+	cfg.noteOwn(want.Table)
 	return nil
 }
 
@@ -238,17 +238,19 @@ func isFlowkeeps(r *netlink.Rule, n Numbers) bool {
 	}
 	fromPods := isFromPods(&k)
 	switch k.priority - n.Priority {
-	case gatewayLocalOffset:
+	case wellknown.GatewayLocalRule:
 		return fromPods && k.dst != "" && k.table == unix.RT_TABLE_LOCAL
-	case serviceOffset:
+	case wellknown.ServiceRule:
 		return fromPods && k.dst == "" && k.table == n.Table
-	case translatedOffset:
-		marked := k.mark == translatedMark && k.mask == translatedMark
+	case wellknown.TranslatedRule:
+		marked := k.mark == wellknown.TranslatedMark && k.mask == wellknown.TranslatedMark
 		return k.iif == Wire && k.src != "" && k.dst == "" && marked && k.table == n.Table
-	case arrivalOffset:
+	case wellknown.ArrivalRule:
 		return isArrival(&k, n)
-	case localOffset:
+	case wellknown.LocalRule:
 		return isMovedLocal(r)
+	case wellknown.OwnRule:
+		return isOwnRule(&k) && k.table == n.ownTable()
 	}
 	return false
 }
@@ -256,6 +258,13 @@ func isFlowkeeps(r *netlink.Rule, n Numbers) bool {
 // isFromPods reports whether a rule applies to all packets with a source that come by the gateway.
 func isFromPods(k *ruleKey) bool {
 	return k.iif == Gateway && k.src != "" && k.mark == 0 && k.mask == 0
+}
+
+// isOwnRule reports whether a rule applies to all packets that the node itself sends to some addresses. No version
+// wrote one without a protocol.
+func isOwnRule(k *ruleKey) bool {
+	unmarked := k.mark == 0 && k.mask == 0
+	return k.iif == "lo" && k.src == "" && k.dst != "" && unmarked && k.protocol == unix.RTPROT_KERNEL
 }
 
 // isForAll reports whether a rule applies to all packets.
@@ -267,7 +276,7 @@ func isForAll(k *ruleKey) bool {
 // the rule that looks up the table of Services.
 func numbersOf(have []netlink.Rule) (out []Numbers) {
 	for i := range have {
-		n := Numbers{Table: have[i].Table, Priority: have[i].Priority - serviceOffset}
+		n := Numbers{Table: have[i].Table, Priority: have[i].Priority - wellknown.ServiceRule}
 		if n.Check() == nil && isFlowkeeps(&have[i], n) && !slices.Contains(out, n) {
 			out = append(out, n)
 		}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/flowkeep/flowkeep/api/wellknown"
 	"github.com/flowkeep/flowkeep/internal/rtnl"
 	"github.com/vishvananda/netlink"
 )
@@ -31,9 +32,6 @@ const (
 
 // sourceMark is the sysctl with which the kernel looks up the way back of a packet with the packet's mark.
 const sourceMark = "ipv4/conf/all/src_valid_mark"
-
-// returningMark is a bit of the marks of packets, which neither kube-proxy nor a tunnel has.
-const returningMark = 0x2000000
 
 // HasStrictLink reports whether the kernel drops packets to pods that come by a link of other programs, without
 // src_valid_mark. That is so where a link is strict. A loose filter (2) is no different on a link without an IPv4
@@ -67,10 +65,10 @@ func hasIPv4(list []netlink.Addr) bool {
 
 // toPods returns the rules for IPv4 packets to this node's pods that come by other links than the bridge's ports, after
 // kube-proxy and the end of masquerading have translated their destinations. One whose source is an address of the node
-// itself is forged, and the bridge would take it for the node's. The kernel drops it nowhere else: the way back that it
-// looks up is that of the second pass, into the bridge. All others get the mark.
+// itself is forged; the bridge drops those with an InternalIP of the Node, too. The kernel does not: the way back that
+// it looks up is that of the second pass, into the bridge. All others get the mark.
 func toPods(cfg *Config) (rules []string) {
-	rules = append(rules, unmarked(Gateway, returningMark))
+	rules = append(rules, unmarked(Gateway, wellknown.ReturningMark))
 	for _, name := range []string{"lo", Gateway, Wire} {
 		rules = append(rules, fmt.Sprintf("iifname %q return", name))
 	}
@@ -78,7 +76,7 @@ func toPods(cfg *Config) (rules []string) {
 	for _, pods := range merge(four) {
 		rules = append(rules,
 			fmt.Sprintf("ip daddr %s fib saddr type local drop", pods),
-			fmt.Sprintf("ip daddr %s meta mark set meta mark or %#x", pods, returningMark))
+			fmt.Sprintf("ip daddr %s meta mark set meta mark or %#x", pods, wellknown.ReturningMark))
 	}
 	return rules
 }
@@ -87,8 +85,8 @@ func toPods(cfg *Config) (rules []string) {
 func returningRule(n Numbers, pods netip.Prefix) *netlink.Rule { return returningFrom(n, ipNet(pods)) }
 
 func returningFrom(n Numbers, pods *net.IPNet) *netlink.Rule {
-	mask := uint32(returningMark)
-	r := newRule(netlink.FAMILY_V4, n.Priority+returningOffset, 0, pods, nil)
-	r.IifName, r.Mark, r.Mask, r.Goto = Gateway, returningMark, &mask, n.Priority+localOffset
+	mask := uint32(wellknown.ReturningMark)
+	r := newRule(netlink.FAMILY_V4, n.Priority+wellknown.ReturningRule, 0, pods, nil)
+	r.IifName, r.Mark, r.Mask, r.Goto = Gateway, wellknown.ReturningMark, &mask, n.Priority+wellknown.LocalRule
 	return r
 }

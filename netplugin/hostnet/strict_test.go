@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flowkeep/flowkeep/api/wellknown"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -50,7 +51,7 @@ func TestReturningRule_Recognised(t *testing.T) {
 		"elsewhere":    {func(r *netlink.Rule) { r.Goto = 32766 }, false},
 		"a table":      {func(r *netlink.Rule) { r.Goto, r.Table = -1, serviceTable }, false},
 		"by any link":  {func(r *netlink.Rule) { r.IifName = "" }, false},
-		"another mark": {func(r *netlink.Rule) { r.Mark = translatedMark }, false},
+		"another mark": {func(r *netlink.Rule) { r.Mark = wellknown.TranslatedMark }, false},
 		"a port":       {func(r *netlink.Rule) { r.Dport = netlink.NewRulePortRange(53, 53) }, false},
 	} {
 		r := returningRule(DefaultNumbers, pods)

@@ -13,7 +13,7 @@ var waitingDamage = map[string]string{
 	"link fk-wire":                     "ip link set fk-wire arp on",
 	"address 10.244.1.1":               "ip addr del 10.244.1.1/32 dev fk-gw",
 	"address 203.0.113.7":              "ip addr add 203.0.113.7/32 dev fk-gw",
-	"neighbour fe80::f1:102":           "ip -6 neigh del fe80::f1:102 dev fk-gw",
+	"neighbour fe80::f1:103":           "ip -6 neigh del fe80::f1:103 dev fk-gw",
 	"sysctl ipv4/ip_forward":           "echo 0 >/proc/sys/net/ipv4/ip_forward",
 	"route 10.244.2.0/24 in table 254": "ip route del 10.244.2.0/24 via 192.0.2.12",
 	"route ::/0 in table 26215":        "ip -6 route del default table 26215",
@@ -22,12 +22,14 @@ var waitingDamage = map[string]string{
 	"nftables ip filter FORWARD":       "iptables-nft -F FORWARD",
 }
 
-// guardDamage are changes of things that keep packets from passing that policies deny.
+// guardDamage are changes of things that keep packets from passing that policies deny, or that probes of pods need.
 var guardDamage = map[string]string{
-	"nftables flowkeep":              "nft delete table inet flowkeep",
-	"rule 60":                        "ip rule del pref 60",
-	"rule 100":                       "ip rule del pref 100; ip rule add pref 0 table local",
-	"route 0.0.0.0/0 in table 26214": "ip route del default via 169.254.102.1 table 26214",
+	"nftables flowkeep":                  "nft delete table inet flowkeep",
+	"rule 60":                            "ip rule del pref 60",
+	"rule 101":                           "ip rule del pref 101",
+	"route 10.244.1.0/24 in table 26216": "ip route flush table 26216",
+	"rule 100":                           "ip rule del pref 100; ip rule add pref 0 table local",
+	"route 0.0.0.0/0 in table 26214":     "ip route del default via 169.254.102.1 table 26214",
 	"route blackhole 0.0.0.0/0 in table 26214": "ip route del blackhole default table 26214",
 }
 

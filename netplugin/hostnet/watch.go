@@ -47,7 +47,7 @@ type Watched struct {
 	Addresses []netip.Addr // the node's own, which decide about routes to other nodes
 }
 
-func (w *Watched) tables() []int { return []int{w.Table, Numbers{Table: w.Table}.arrivalTable()} }
+func (w *Watched) tables() []int { return Numbers{Table: w.Table}.tables() }
 
 // Watch calls changed after each change of this network namespace that may concern what Setup writes, Setup's own
 // writes among them, until ctx ends. It marks kept before, where nftables changed. It calls changed and watched
@@ -169,7 +169,7 @@ func concernsRoutes(links *netlink.Handle, watched Watched, m *syscall.NetlinkMe
 	case unix.RTM_DELNEIGH:
 		return len(m.Data) >= unix.SizeofNdMsg && isOurLink(links, indexOf(m.Data))
 	case unix.RTM_NEWNEIGH:
-		return false
+		return concernsNextHop(links, m.Data)
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
 		return concernsRoute(m, watched.tables()) || concernsPodsRoute(links, m)
 	case unix.RTM_NEWNETCONF, unix.RTM_DELNETCONF:
@@ -177,6 +177,22 @@ func concernsRoutes(links *netlink.Handle, watched Watched, m *syscall.NetlinkMe
 	default: // rules
 		return true
 	}
+}
+
+// concernsNextHop reports whether a message about a neighbour entry is about that of a next hop, which a program has
+// changed. Those of pods change all the time, and decide nothing.
+func concernsNextHop(links *netlink.Handle, data []byte) bool {
+	if len(data) < unix.SizeofNdMsg {
+		return false
+	}
+	attrs, err := nl.ParseRouteAttr(data[unix.SizeofNdMsg:])
+	if err != nil {
+		return true
+	}
+	return slices.ContainsFunc(attrs, func(attr syscall.NetlinkRouteAttr) bool {
+		a, _ := netip.AddrFromSlice(attr.Value)
+		return attr.Attr.Type == unix.NDA_DST && isNextHop(a) && isOurLink(links, indexOf(data))
+	})
 }
 
 // concernsSysctl reports whether a message about sysctls is about one of Flowkeep's ports, or about all interfaces; or

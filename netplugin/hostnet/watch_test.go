@@ -62,6 +62,9 @@ var watchCases = map[string]watchCase{
 	"link down":              {"ip link set " + Gateway + " down", []uint16{unix.RTM_NEWLINK}, false},
 	"MTU":                    {"ip link set " + Wire + " mtu 1280", []uint16{unix.RTM_NEWLINK}, false},
 	"neighbour":              {"ip neigh del 169.254.102.1 dev " + Gateway, []uint16{unix.RTM_DELNEIGH}, false},
+	"a next hop's MAC":       {otherMAC + "169.254.102.4", []uint16{unix.RTM_NEWNEIGH}, false},
+	"another neighbour":      {otherMAC + "10.244.1.5", nil, false},
+	"own packets' table":     {"ip -6 route flush table 26216", []uint16{unix.RTM_DELROUTE}, false},
 	"flush":                  {"nft flush ruleset", []uint16{nftMessage(unix.NFT_MSG_DELTABLE)}, false},
 	"nftables rule":          {"nft flush chain inet flowkeep raw", []uint16{nftMessage(unix.NFT_MSG_DELRULE)}, false},
 	"forwarding":             {"echo 0 >/proc/sys/net/ipv4/conf/" + Wire + "/forwarding", []uint16{unix.RTM_NEWNETCONF}, true},
@@ -84,6 +87,9 @@ var watchCases = map[string]watchCase{
 	strictNode:               {"echo 0 >/proc/sys/net/ipv4/conf/all/src_valid_mark", nil, true},
 	"another table's route":  {arrivalRoute, []uint16{unix.RTM_NEWROUTE}, false},
 }
+
+// otherMAC is a command that makes a neighbour entry for the address behind it.
+const otherMAC = "ip neigh replace lladdr 02:f1:00:00:00:55 dev fk-gw nud permanent to "
 
 func TestWatch_ReportsChanges(t *testing.T) {
 	if sysctlInterval > reportLimit/2 { // the promise of a second, without the speed of this machine

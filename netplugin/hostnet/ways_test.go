@@ -20,7 +20,7 @@ func TestSetup_WaysOfEachPeer(t *testing.T) {
 	cfg := mixedConfig()
 	in(t, h, func() error { return Setup(cfg) })
 	first := picture(t, h)
-	holds(t, first, "10.244.2.0/24 via 192.0.2.12", "10.244.3.0/24 via 169.254.102.1",
+	holds(t, first, "10.244.2.0/24 via 192.0.2.12", "10.244.3.0/24 via 169.254.102.4",
 		"udp dport 6081 drop", `oifname != "fk-gw" udp dport 6081 drop`, "ip saddr 10.244.1.0/24 drop", "notrack")
 	if strings.Contains(first, "ip saddr 10.244.0.0/16 drop") {
 		t.Errorf("packets of node2's pods are dropped:\n%s", first)
@@ -33,8 +33,8 @@ func TestSetup_WaysOfEachPeer(t *testing.T) {
 		ways map[string]PeerWay
 		want string
 	}{
-		{nil, "10.244.2.0/24 via 169.254.102.1"},
-		{map[string]PeerWay{"node2": {Bare: true}}, "10.244.2.0/24 via 169.254.102.1"},
+		{nil, "10.244.2.0/24 via 169.254.102.4"},
+		{map[string]PeerWay{"node2": {Bare: true}}, "10.244.2.0/24 via 169.254.102.4"},
 		{map[string]PeerWay{"node2": {Routed: true, Bare: true}}, "10.244.2.0/24 via 192.0.2.12"},
 	} {
 		cfg.Ways = c.ways

@@ -77,11 +77,11 @@ func TestAForeignAddressIsOfTheNodeOnly(t *testing.T) {
 		only(t, n.fromPod(in.Reply()), testPod)
 		for from, port := range map[netip.Addr]uint32{addr(1, 1): testGateway, node: testWire} {
 			asked := fake.IP(from, p, 6, 8080)
-			only(t, n.sw.Inject(testGateway, asked), foreignPort)
+			only(t, n.fromStack(asked), foreignPort)
 			only(t, n.fromPod(asked.Reply()), port)
 		}
 		for _, p := range []netip.Addr{p, addr(4, 5)} {
-			dropped(t, "what the node had in hand", n.sw.Inject(testGateway, fake.IP(p, addr(2, 2), 6, 80)))
+			dropped(t, "what the node had in hand", n.fromStack(fake.IP(p, addr(2, 2), 6, 80)))
 		}
 		only(t, n.fromPod(fake.IP(q, service, 6, 80)), testGateway)
 		only(t, n.fromPod(fake.IP(q, world, 6, 80)), testWire)
@@ -110,7 +110,7 @@ func TestHeldPacketsOfAForeignAddress(t *testing.T) {
 func TestAForeignAddressAnswersServices(t *testing.T) {
 	inEachWay(t, func(t *testing.T, n *tunnelNode, addr func(number, host byte) netip.Addr) {
 		translated := fake.IP(addr(1, 2), addr(2, 4), 6, 8080)
-		only(t, n.sw.Inject(testGateway, translated), foreignPort)
+		only(t, n.fromStack(translated), foreignPort)
 		only(t, n.fromPod(translated.Reply()), testGateway)
 	})
 }
@@ -158,7 +158,7 @@ func TestAddressesBecomeForeign(t *testing.T) {
 		n.commit(t)
 		only(t, n.fromPod(service), testGateway)
 		translated := fake.IP(p, server.Addresses[0], 17, 53)
-		only(t, n.sw.Inject(testGateway, translated), server.Port)
+		only(t, n.fromStack(translated), server.Port)
 		only(t, n.fromPod(translated.Reply()), testGateway)
 		outside := fake.IP(p, world4, 6, 443)
 		only(t, n.fromPod(outside), testWire)

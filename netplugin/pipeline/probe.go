@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/flowkeep/flowkeep/api/wellknown"
 	"github.com/flowkeep/flowkeep/ofctl"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
@@ -31,7 +32,8 @@ func (l *flowList) probes() {
 // Probe is how the packet comes to this node's bridge. It fails where the packet is of no pod of this node.
 func (c *Compiler) Probe(p policy.Packet) (Probe, error) {
 	from, to := c.endpointOf(p.From), c.endpointOf(p.To)
-	in, source, mac, extra := c.config.Gateway.Port, uint32(fromNode), c.config.Gateway.MAC, ""
+	gateway := c.config.Gateway
+	in, source, mac, dst, extra := gateway.Port, uint32(fromNode), gateway.MAC, gateway.MAC, ""
 	switch t := &c.config.Tunnel; {
 	case c.config.Gateway.Port == 0:
 		return Probe{}, fmt.Errorf("the node's bridge is not set up yet")
@@ -56,7 +58,13 @@ func (c *Compiler) Probe(p policy.Packet) (Probe, error) {
 			}
 		}
 	}
-	packet := fmt.Sprintf("in_port=%d,dl_src=%s,dl_dst=%s%s,%s", in, mac, c.config.Gateway.MAC, extra, packetText(p))
+	if in == gateway.Port {
+		dst = wellknown.ForwardedMAC
+		if c.config.isOwn(p.From) {
+			dst = wellknown.OwnMAC
+		}
+	}
+	packet := fmt.Sprintf("in_port=%d,dl_src=%s,dl_dst=%s%s,%s", in, mac, dst, extra, packetText(p))
 	return Probe{Arriving: packet, Judged: fmt.Sprintf("reg%d=%d,reg%d=%#x,%s%s", regSource, source, regCommit, probeMark, packet, tupleText(p))}, nil
 }
 

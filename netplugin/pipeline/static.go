@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/flowkeep/flowkeep/api/wellknown"
 	"github.com/flowkeep/flowkeep/ofctl"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
@@ -172,6 +173,11 @@ func (l *flowList) static(table uint8, priority uint16, m ofctl.Match, actions .
 	l.add(KindStatic, 0, table, priority, m, actions...)
 }
 
+// isOwn reports whether an address is the node's.
+func (cfg *Config) isOwn(a netip.Addr) bool {
+	return slices.Contains(cfg.GatewayAddrs, a) || slices.Contains(cfg.NodeAddrs, a)
+}
+
 func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
 func goTo(t uint8) ofctl.Action { return ofctl.Action{Kind: ofctl.GotoTable, Table: t} }
@@ -255,24 +261,112 @@ func (l *flowList) fromNode(cfg *Config) {
 		}
 		l.static(TableInput, 100, m, ofctl.Action{Kind: ofctl.Ct, Zone: ZoneService, Table: TableServiceReply})
 	}
-	for _, a := range cfg.GatewayAddrs {
+	l.ownSources(cfg)
+	l.hairpinSources(cfg)
+	own := slices.DeleteFunc(slices.Clone(cfg.NodeAddrs), func(a netip.Addr) bool { return !contains(cfg.PodCIDRs, a) })
+	for _, a := range slices.Concat(cfg.GatewayAddrs, own) { // within pod CIDRs, and no pods'
 		m := in
 		m.EtherType, m.NwSrc = etherTypeOf(a), single(a)
 		l.static(TableInput, 97, m, setReg(regSource, fromNode), goTo(TableConntrack))
 	}
-	for _, p := range cfg.PodCIDRs {
-		m := in
-		m.EtherType, m.NwSrc = etherTypeOf(p.Addr()), p.Masked()
-		if cfg.Services.Translated {
-			l.static(TableInput, 95, m) // another program translated it
-			continue
-		}
-		l.static(TableInput, 95, m, setReg(regSource, fromService), goTo(TableService))
-	}
+	l.podSources(cfg)
 	for _, etherType := range families {
 		m := in
 		m.EtherType = etherType
 		l.static(TableInput, 90, m, setReg(regSource, fromNode), goTo(TableConntrack))
+	}
+}
+
+// onBehalfMAC is the Ethernet source of packets that have an address of the node and are not the node's own. No pod and
+// no link can send it. It stays with a fragment that leaves conntrack with another packet's registers.
+var onBehalfMAC = ofctl.MAC{0x02, 0xf1, 0, 0, 0, 0x42}
+
+// ownSources accepts packets with an address of the node to its pods from the node itself. Others pass as replies of
+// connections to the node alone: what a pod sent to a node port returns with that address. The rest is forged, or of
+// clients that another program masqueraded, which policies would take for the node. TCP segments of a connection that
+// conntrack has lost are evaluated as those of any host with that address, and not committed (see resumed).
+func (l *flowList) ownSources(cfg *Config) {
+	in := ofctl.Match{InPort: cfg.Gateway.Port}
+	for _, a := range slices.Concat(cfg.GatewayAddrs, cfg.NodeAddrs) {
+		for _, pods := range cfg.PodCIDRs {
+			if a.Is4() != pods.Addr().Is4() {
+				continue
+			}
+			m := in
+			m.EtherType, m.NwSrc, m.NwDst = etherTypeOf(a), single(a), pods.Masked()
+			l.static(TableInput, 98, m, ofctl.Action{Kind: ofctl.SetEthSrc, MAC: onBehalfMAC},
+				setReg(regSource, fromNode), goTo(TableConntrack))
+			m.EthDst = wellknown.OwnMAC
+			l.static(TableInput, 99, m, setReg(regSource, fromNode), goTo(TableConntrack))
+		}
+	}
+	for _, etherType := range families {
+		m := ofctl.Match{EtherType: etherType, EthSrc: onBehalfMAC}
+		l.static(TableRelated, 109, m)
+		reply := valid(etherType)
+		reply.EthSrc = onBehalfMAC
+		reply.CtState.Value |= ofctl.CtRpl
+		reply.CtState.Mask |= ofctl.CtRpl | ofctl.CtNew
+		l.static(TableRelated, 110, reply, goTo(TableState))
+		resumed := valid(etherType)
+		resumed.EthSrc = onBehalfMAC
+		l.static(TableResumed, 60, resumed, setReg(regCommit, neverCommitted), goTo(TablePorts))
+		resumed.CtState.Value |= ofctl.CtNew
+		resumed.CtState.Mask |= ofctl.CtNew
+		resumed.IPProto, resumed.TCPFlags = uint8(policy.TCP), ofctl.U16{Mask: ofctl.TCPSyn | ofctl.TCPRst}
+		l.static(TableRelated, 110, resumed, goTo(TableState))
+		l.static(TableState, 56, resumed, goTo(TableResumed))
+	}
+}
+
+// hairpins returns the sources of packets that the node's stack leads back to their pod.
+func (cfg *Config) hairpins() []netip.Addr {
+	if cfg.Services.Translated { // the switch leads them back
+		return nil
+	}
+	return wellknown.HairpinAddrs
+}
+
+// hairpinSources accepts the second pass of packets that a Service leads back to their pod.
+func (l *flowList) hairpinSources(cfg *Config) {
+	for _, a := range wellknown.HairpinAddrs {
+		m := ofctl.Match{InPort: cfg.Gateway.Port, EtherType: etherTypeOf(a), NwSrc: single(a)}
+		l.static(TableInput, 98, m)
+		if m.EthDst = wellknown.SecondPassMAC; len(cfg.hairpins()) > 0 {
+			l.static(TableInput, 99, m, setReg(regSource, fromNode), goTo(TableConntrack))
+		}
+	}
+}
+
+// toHairpins sends a pod's replies to itself to the node's stack, also those of a TCP connection that conntrack lost.
+// All else to these addresses is dropped: what the stack returns before it takes a connection over (see reused.go).
+func (l *flowList) toHairpins(cfg *Config) {
+	for _, a := range cfg.hairpins() {
+		all := ofctl.Match{EtherType: etherTypeOf(a), NwDst: single(a)}
+		l.static(TableService, 110, sourceIs(all, fromService))
+		l.static(TableOutput, 89, all)
+		m := sourceIs(all, fromPod)
+		reply, resumed := m, m
+		reply.CtState = replyState
+		resumed.Reg[regCommit] = exactReg(neverCommitted)
+		for _, m := range []ofctl.Match{reply, resumed} {
+			l.static(TableOutput, 90, m, toDevice(PodMAC, cfg.Gateway.MAC, cfg.Gateway.Port)...)
+		}
+	}
+}
+
+// podSources accepts packets with an address of the node's pods if a pod or the node itself sent them to the node's
+// stack, and drops forged ones from elsewhere.
+func (l *flowList) podSources(cfg *Config) {
+	for _, pods := range cfg.PodCIDRs {
+		m := ofctl.Match{InPort: cfg.Gateway.Port, EtherType: etherTypeOf(pods.Addr()), NwSrc: pods.Masked()}
+		l.static(TableInput, 93, m)
+		if cfg.Services.Translated { // another program translated it
+			continue
+		}
+		for _, m.EthDst = range []ofctl.MAC{wellknown.SecondPassMAC, wellknown.OwnMAC} {
+			l.static(TableInput, 95, m, setReg(regSource, fromService), goTo(TableService))
+		}
 	}
 }
 
@@ -390,7 +484,7 @@ func (l *flowList) judged(table uint8, cfg *Config, actions ...ofctl.Action) {
 	for _, etherType := range families {
 		l.static(table, 0, valid(etherType), slices.Concat(actions, gotoTable(TablePorts))...)
 	}
-	for _, a := range slices.Concat(cfg.GatewayAddrs, cfg.NodeAddrs) {
+	for _, a := range slices.Concat(cfg.GatewayAddrs, cfg.NodeAddrs, cfg.hairpins()) {
 		m := valid(etherTypeOf(a))
 		m.CtNwSrc = single(a)
 		l.static(table, 50, m, slices.Concat(actions, gotoTable(TableCommit))...)
@@ -509,6 +603,7 @@ func (l *flowList) output(cfg *Config) {
 		l.static(TableOutput, 90, sourceIs(m, fromPod), toDevice(PodMAC, gw.MAC, gw.Port)...)
 		l.static(TableOutput, 90, sourceIs(m, fromService), toDevice(PodMAC, gw.MAC, ofctl.PortInPort)...)
 	}
+	l.toHairpins(cfg)
 	for _, p := range multicast {
 		l.static(TableOutput, 300, ofctl.Match{EtherType: etherTypeOf(p.Addr()), NwDst: p})
 	}
@@ -519,8 +614,8 @@ var multicast = []netip.Prefix{
 }
 
 // endpointFlows guard against spoofing, carry address resolution between the pod and the gateway, and deliver. Of
-// address resolution no MAC is looked at: the gateway's neighbour table, which they may get into, decides nothing,
-// because packets to pods are delivered by address.
+// address resolution no MAC is looked at: pods may get into the gateway's neighbour table, but packets to pods are
+// delivered by address, and the entries of the next hops are permanent.
 func endpointFlows(cfg *Config, e *LocalEndpoint) []ofctl.Flow {
 	var l flowList
 	add := func(table uint8, priority uint16, m ofctl.Match, actions ...ofctl.Action) {
@@ -531,7 +626,7 @@ func endpointFlows(cfg *Config, e *LocalEndpoint) []ofctl.Flow {
 	l.ownMAC(e)
 	l.answered(cfg, e)
 	for _, a := range e.Addresses {
-		if slices.Contains(cfg.GatewayAddrs, a) || slices.Contains(cfg.NodeAddrs, a) {
+		if cfg.isOwn(a) {
 			continue // it would pass for the node, which no policy holds: as happens where pod CIDRs overlap the network of the nodes
 		}
 		etherType := etherTypeOf(a)
@@ -585,9 +680,9 @@ var linkLocal = netip.MustParsePrefix("fe80::/10")
 // gateway's. Policies do not evaluate these messages, so the flows must not let a pod send packets further: the node's
 // stack forwards such a message like any other packet, from any sender. Therefore a pod's messages pass only to the
 // gateway's own addresses: its address, the solicited-node multicast address of that, and link-local ones. The flows do
-// not match on the target of a pod's message: a pod can invent one for each packet, and no verdict depends on the
-// gateway's neighbour table. Messages to the pod come from the node itself: its stack forwards no packet of another
-// host with these sources.
+// not match on the target of a pod's message: a pod can invent one for each packet, and cannot change the permanent
+// entries of the next hops. Messages to the pod come from the node itself: its stack forwards no packet of another host
+// with these sources.
 func (l *flowList) discovery(cfg *Config, e *LocalEndpoint, a, gateway netip.Addr) {
 	add := func(kind uint8, m ofctl.Match, out uint32) {
 		m.Untagged = m.InPort == e.Port

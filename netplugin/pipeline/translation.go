@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/flowkeep/flowkeep/api/wellknown"
 	"github.com/flowkeep/flowkeep/ofctl"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
@@ -27,9 +28,6 @@ func (s *Services) alike(o *Services) bool {
 
 // hashLacksPorts reports whether the datapath's hash of a connection has the addresses alone.
 func (s *Services) hashLacksPorts(p policy.Protocol) bool { return s.Held && p == policy.UDP }
-
-// HairpinAddrs are the sources of packets that a Service leads back to their pod, which would not accept its own.
-var HairpinAddrs = []netip.Addr{netip.MustParseAddr("169.254.102.3"), netip.MustParseAddr("fd66:6b00::3")}
 
 // Ethernet sources of pods' packets to Services. No pod can send them (table 0). They stay with a fragment that
 // leaves conntrack with another packet's registers.
@@ -125,7 +123,7 @@ func (l *flowList) toServices(cfg *Config) {
 		m := ofctl.Match{EtherType: etherTypeOf(p.Addr()), NwDst: p.Masked()}
 		l.static(TableService, 100, sourceIs(m, fromPod), visitTranslation(ZoneTranslation, TableServiceState))
 	}
-	for _, a := range HairpinAddrs {
+	for _, a := range wellknown.HairpinAddrs {
 		m := ofctl.Match{EtherType: etherTypeOf(a), NwDst: single(a)}
 		l.static(TableService, 200, sourceIs(m, fromPod), visitTranslation(ZoneHairpin, TableHairpinReply))
 	}
@@ -272,8 +270,8 @@ func (l *flowList) hairpin(cfg *Config, e *LocalEndpoint, a netip.Addr) {
 	add := func(table uint8, priority uint16, m ofctl.Match, actions ...ofctl.Action) {
 		l.add(KindEndpoint, e.Port, table, priority, m, actions...)
 	}
-	family := slices.IndexFunc(HairpinAddrs, func(h netip.Addr) bool { return h.Is4() == a.Is4() })
-	address := HairpinAddrs[family]
+	family := slices.IndexFunc(wellknown.HairpinAddrs, func(h netip.Addr) bool { return h.Is4() == a.Is4() })
+	address := wellknown.HairpinAddrs[family]
 	chosen := isLed(etherTypeOf(a))
 	chosen.InPort, chosen.NwSrc, chosen.NwDst = e.Port, single(a), single(a)
 	add(TableServiceTranslated, 90, chosen, goTo(TableServiceCommit))

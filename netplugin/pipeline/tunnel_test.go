@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/flowkeep/flowkeep/api/wellknown"
 	"github.com/flowkeep/flowkeep/ofctl"
 	"github.com/flowkeep/flowkeep/ofctl/fake"
 	"github.com/flowkeep/flowkeep/policydb/policy"
@@ -105,6 +106,18 @@ func (n *tunnelNode) fromPod(p fake.Packet) *fake.Result {
 	return n.sw.Inject(testPod+uint32(host)-2, p)
 }
 
+// fromStack is a packet as the node's stack sends it by the gateway.
+func (n *tunnelNode) fromStack(p fake.Packet) *fake.Result {
+	p.EthDst = wellknown.ForwardedMAC
+	switch cfg := &n.compiler.config; {
+	case cfg.isOwn(p.Src):
+		p.EthDst = wellknown.OwnMAC
+	case contains(cfg.PodCIDRs, p.Src):
+		p.EthDst = wellknown.SecondPassMAC
+	}
+	return n.sw.Inject(testGateway, p)
+}
+
 // across carries what left by a tunnel to the other node's tunnel port.
 func (n *tunnelNode) across(t *testing.T, p fake.Packet, from byte) *fake.Result {
 	t.Helper()
@@ -134,7 +147,7 @@ func TestPodsOfTwoNodesByTunnel(t *testing.T) {
 func TestNodeAndPodElsewhereByTunnel(t *testing.T) {
 	one, two := newTunnelNode(t, 1, 2), newTunnelNode(t, 2, 1)
 	for _, c := range []struct{ node, pod netip.Addr }{{nodeAddr(1), four(2, 2)}, {nodeAddr6(1), six(2, 2)}, {four(1, 1), four(2, 2)}} {
-		request := only(t, one.sw.Inject(testGateway, fake.IP(c.node, c.pod, 6, 80)), testTunnel)
+		request := only(t, one.fromStack(fake.IP(c.node, c.pod, 6, 80)), testTunnel)
 		arrived := only(t, two.across(t, request, 1), testPod)
 		reply := only(t, two.fromPod(arrived.Reply()), testTunnel)
 		if back := only(t, one.across(t, reply, 2), testGateway); back.EthDst != testConfig.Gateway.MAC {
@@ -173,7 +186,7 @@ func TestAnswersByTunnelWhenConntrackIsGone(t *testing.T) {
 func TestServicesPodElsewhereByTunnel(t *testing.T) {
 	one, two := newTunnelNode(t, 1, 2), newTunnelNode(t, 2, 1)
 	only(t, one.fromPod(fake.IP(four(1, 2), netip.MustParseAddr("10.96.0.9"), 6, 80)), testGateway)
-	request := only(t, one.sw.Inject(testGateway, fake.IP(four(1, 2), four(2, 2), 6, 80)), testTunnel)
+	request := only(t, one.fromStack(fake.IP(four(1, 2), four(2, 2), 6, 80)), testTunnel)
 	arrived := only(t, two.across(t, request, 1), testPod)
 	reply := only(t, two.fromPod(arrived.Reply()), testTunnel)
 	only(t, one.across(t, reply, 2), testGateway)
@@ -217,9 +230,9 @@ func TestTunnelIsNoWayIn(t *testing.T) {
 // What claims to be of a pod elsewhere is taken from the tunnel alone.
 func TestBarePacketsOfPodsElsewhere(t *testing.T) {
 	two := newTunnelNode(t, 2, 1)
-	dropped(t, "bare", two.sw.Inject(testGateway, fake.IP(four(1, 2), four(2, 2), 6, 80)))
-	dropped(t, "bare", two.sw.Inject(testGateway, fake.IP(six(1, 2), six(2, 2), 6, 80)))
-	only(t, two.sw.Inject(testGateway, fake.IP(netip.MustParseAddr("198.51.100.1"), four(2, 2), 6, 80)), testPod)
+	dropped(t, "bare", two.fromStack(fake.IP(four(1, 2), four(2, 2), 6, 80)))
+	dropped(t, "bare", two.fromStack(fake.IP(six(1, 2), six(2, 2), 6, 80)))
+	only(t, two.fromStack(fake.IP(netip.MustParseAddr("198.51.100.1"), four(2, 2), 6, 80)), testPod)
 }
 
 // Without a tunnel there is none of its flows; a change of the mode, or of the nodes, leaves none of the other's.

@@ -47,9 +47,9 @@ func TestUnreachable_AnswersAbsentPods(t *testing.T) {
 			one := newTunnelNode(t, 1, 2)
 			absent := addr(1, 200)
 			wantAnswer(t, "from a pod of the node", one.fromPod(fake.IP(addr(1, 2), absent, proto, 80)))
-			wantAnswer(t, "by a Service", one.sw.Inject(testGateway, fake.IP(addr(1, 2), absent, proto, 80)))
-			wantAnswer(t, "from the node", one.sw.Inject(testGateway, fake.IP(node, absent, proto, 80)))
-			wantAnswer(t, "from the gateway's address", one.sw.Inject(testGateway, fake.IP(addr(1, 1), absent, proto, 80)))
+			wantAnswer(t, "by a Service", one.fromStack(fake.IP(addr(1, 2), absent, proto, 80)))
+			wantAnswer(t, "from the node", one.fromStack(fake.IP(node, absent, proto, 80)))
+			wantAnswer(t, "from the gateway's address", one.fromStack(fake.IP(addr(1, 1), absent, proto, 80)))
 			wantAnswer(t, "by the tunnel", one.fromTunnel(2, fake.IP(addr(2, 2), absent, proto, 80)))
 		}
 	}

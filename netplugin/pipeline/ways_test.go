@@ -48,7 +48,7 @@ func (n *tunnelNode) setWays(t *testing.T, to map[byte]Peer) {
 // arrives injects a packet as another node sends it: by the tunnel, or bare.
 func (n *tunnelNode) arrives(p fake.Packet, from byte, bare bool) *fake.Result {
 	if bare {
-		return n.sw.Inject(testGateway, p)
+		return n.fromStack(p)
 	}
 	p.TunSrc, p.TunDst = nodeAddr(from), nodeAddr(n.number)
 	return n.sw.Inject(testTunnel, p)
@@ -75,7 +75,7 @@ func TestWays_AcceptedByTheWayOfThePeer(t *testing.T) {
 			}
 		}
 	}
-	only(t, n.sw.Inject(testGateway, fake.IP(netip.MustParseAddr("198.51.100.1"), four(2, 2), 6, 80)), testPod)
+	only(t, n.fromStack(fake.IP(netip.MustParseAddr("198.51.100.1"), four(2, 2), 6, 80)), testPod)
 	dropped(t, "node 1's pod in node 3's tunnel", n.arrives(fake.IP(four(1, 2), four(2, 2), 6, 80), 3, false))
 	dropped(t, "node 3's pod in node 1's tunnel", n.arrives(fake.IP(four(3, 2), four(2, 2), 6, 80), 1, false))
 }
@@ -90,7 +90,7 @@ func TestWays_SentByTheWayOfThePeer(t *testing.T) {
 				t.Errorf("leaves from %s", out.EthSrc)
 			}
 			// the second pass of a packet to a Service
-			out = only(t, n.sw.Inject(testGateway, fake.IP(addr(2, 3), addr(to, 2), 17, 53)), port)
+			out = only(t, n.fromStack(fake.IP(addr(2, 3), addr(to, 2), 17, 53)), port)
 			if port == testWire && out.EthSrc != ServiceMAC {
 				t.Errorf("the second pass leaves from %s", out.EthSrc)
 			}
@@ -157,10 +157,10 @@ func TestWays_NodesInTheClusterCIDR(t *testing.T) {
 	n := newTunnelNode(t, 2)
 	n.compiler.SetConfig(cfg)
 	n.commit(t)
-	only(t, n.sw.Inject(testGateway, fake.IP(nodeAddr(2), four(2, 2), 6, 80)), testPod)
-	only(t, n.sw.Inject(testGateway, fake.IP(nodeAddr(1), four(2, 2), 6, 80)), testPod)
+	only(t, n.fromStack(fake.IP(nodeAddr(2), four(2, 2), 6, 80)), testPod)
+	only(t, n.fromStack(fake.IP(nodeAddr(1), four(2, 2), 6, 80)), testPod)
 	only(t, n.fromPod(fake.IP(four(2, 3), nodeAddr(1), 6, 10250)), testWire)
-	dropped(t, "another host with such an address", n.sw.Inject(testGateway, fake.IP(nodeAddr(77), four(2, 2), 6, 80)))
+	dropped(t, "another host with such an address", n.fromStack(fake.IP(nodeAddr(77), four(2, 2), 6, 80)))
 }
 
 // TestWays_LeaveNothing checks that a change of ways leaves no old flow, and that a node with only tunnelled peers has

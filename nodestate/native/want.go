@@ -358,12 +358,12 @@ func (w *wanter) lean(l *link, _ *interfaceDoc) error {
 	return nil
 }
 
-var errOwnTable = fmt.Errorf("%d and %d are Flowkeep's own tables of routes: use another", wellknown.ServiceTable,
-	wellknown.ArrivalTable)
+var errOwnTable = fmt.Errorf("%d to %d are Flowkeep's own tables of routes: use another", wellknown.ServiceTable,
+	wellknown.OwnTable)
 
 // isOwnTable reports whether a routing table is Flowkeep's by default.
 func isOwnTable(table int) bool {
-	return table == wellknown.ServiceTable || table == wellknown.ArrivalTable
+	return table >= wellknown.ServiceTable && table <= wellknown.OwnTable
 }
 
 // portsOf takes an interface's list of ports: those that it leaves out go.

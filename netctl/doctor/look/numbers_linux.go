@@ -23,13 +23,17 @@ func (o *Options) numbers() doctor.Numbers {
 	}
 }
 
-// routesOfOthers returns the destinations of other programs' routes in Flowkeep's tables. The second is for IPv6.
-func (o *Options) routesOfOthers() ([]string, error) {
-	list, err := destinations(o.ServiceTable, func(r *netlink.Route) bool { return !isMarked(r) })
-	six, sixErr := destinations(o.ServiceTable+1, func(r *netlink.Route) bool {
-		return !isMarked(r) && r.Dst != nil && r.Dst.IP.To4() == nil
-	})
-	return append(list, six...), errors.Join(err, sixErr)
+// routesOfOthers returns the destinations of other programs' routes in Flowkeep's tables. That of arrivals is for IPv6.
+func (o *Options) routesOfOthers() (list []string, err error) {
+	const arrivals = wellknown.ArrivalTable - wellknown.ServiceTable
+	for offset := range wellknown.OwnTable - wellknown.ServiceTable + 1 {
+		more, moreErr := destinations(o.ServiceTable+offset, func(r *netlink.Route) bool {
+			ofFamily := offset != arrivals || r.Dst != nil && r.Dst.IP.To4() == nil
+			return !isMarked(r) && ofFamily
+		})
+		list, err = append(list, more...), errors.Join(err, moreErr)
+	}
+	return list, err
 }
 
 func isMarked(r *netlink.Route) bool { return r.Protocol == wellknown.RouteProtocol }

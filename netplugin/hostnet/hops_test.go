@@ -1,0 +1,198 @@
+package hostnet
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"net/netip"
+	"testing"
+
+	"github.com/flowkeep/flowkeep/api/wellknown"
+	"golang.org/x/sys/unix"
+)
+
+// TestNextHops_Replies: what pods sent to a node port returns with the node's address by another next hop than the
+// node's own, from a pod of the node, from the pod itself and from a pod elsewhere.
+func TestNextHops_Replies(t *testing.T) {
+	in(t, host(t), func() error {
+		cfg := nodeConfig()
+		sockets := serviceHost(t, cfg)
+		shell(t, `nft -f - <<'X'
+insert rule inet nat pre ip saddr 10.244.1.7 ip daddr 192.0.2.11 udp dport 9 dnat ip to 10.244.2.5
+insert rule inet nat pre ip saddr != 10.244.1.7 ip daddr 192.0.2.11 udp dport 9 dnat ip to 10.244.1.5
+add chain inet nat post { type nat hook postrouting priority srcnat; }
+add rule inet nat post ct status dnat masquerade
+X`)
+		for _, c := range []struct {
+			client, server, seen string
+			mac                  [6]byte // of the reply
+		}{
+			{"10.244.1.6", "10.244.1.5", "10.244.1.6", wellknown.SecondPassMAC},
+			{"10.244.1.5", "10.244.1.5", "169.254.102.3", wellknown.SecondPassMAC},
+			{"10.244.1.7", "10.244.2.5", "10.244.1.7", wellknown.ForwardedMAC},
+		} {
+			question, answer := "question of "+c.client+".", "answer to "+c.client+"."
+			if err := sendInto(cfg, sockets, Wire, c.client, "192.0.2.11", question); err != nil {
+				return err
+			}
+			frame := frameWith(t, sockets[Gateway], question)
+			if got := sourceOf(frame); got.String() != c.seen || [6]byte(frame[:6]) != wellknown.SecondPassMAC {
+				t.Errorf("%s sees %s, by %x", c.server, got, frame[:6])
+			}
+			reply := answerFrame(cfg.GatewayMAC[:], netip.MustParseAddr(c.server), netip.MustParseAddr(c.seen), answer)
+			copy(reply[36:], frame[34:36]) // the port of the client, as the server sees it
+			if _, err := unix.Write(sockets[Gateway], reply); err != nil {
+				return err
+			}
+			frame = frameWith(t, sockets[Gateway], answer)
+			if got := sourceOf(frame); got.String() != "192.0.2.11" || [6]byte(frame[:6]) != c.mac {
+				t.Errorf("%s gets the answer from %s, by %x", c.client, got, frame[:6])
+			}
+		}
+		return nil
+	})
+}
+
+// TestNextHops_OwnSocketsLookUpAgain: a socket of the node that sent while its rule or route was missing sends as the
+// node's own after the repair.
+func TestNextHops_OwnSocketsLookUpAgain(t *testing.T) {
+	for _, loss := range []string{"ip $f rule del pref 101", "ip $f route flush table 26216"} {
+		in(t, host(t), func() error {
+			cfg := nodeConfig()
+			sockets := serviceHost(t, cfg)
+			for _, a := range [][3]string{
+				{"-4", "10.244.1.1", "10.244.1.5"}, {"-6", "fd00:244:1::1", "fd00:244:1::5"},
+			} {
+				own, pod := &net.UDPAddr{IP: net.ParseIP(a[1])}, &net.UDPAddr{IP: net.ParseIP(a[2]), Port: 9}
+				conn, err := net.DialUDP("udp", own, pod)
+				if err != nil {
+					return err
+				}
+				defer conn.Close()
+				sent := func(text string) [6]byte {
+					if _, err := conn.Write([]byte(text + a[0])); err != nil {
+						t.Error(err)
+					}
+					return [6]byte(frameWith(t, sockets[Gateway], text+a[0])[:6])
+				}
+				shell(t, "f="+a[0]+"; "+loss)
+				sent("meanwhile ") // by another next hop, if the kernel looks up again after a change of rules
+				if err := Setup(cfg); err != nil {
+					return err
+				}
+				if got := sent("after that "); got != wellknown.OwnMAC {
+					t.Errorf("%s, repaired: sent by %x, want %x", loss, got, wellknown.OwnMAC)
+				}
+			}
+			return nil
+		})
+	}
+}
+
+const masqueradedClient = "from outside by a node port, masqueraded"
+
+// intoTheBridge are packets that the node's stack sends into the bridge, and the MAC of the next hop by which it does.
+// With guarded, nftables drops them, or has them go by another next hop: they are sent while its table is missing.
+var intoTheBridge = []struct {
+	name, in, from, to string
+	mac                [6]byte
+	guarded            bool
+}{
+	{"the node's own", "", "192.0.2.11", "10.244.1.5", wellknown.OwnMAC, false},
+	{"of the gateway's address", "", "10.244.1.1", "10.244.1.5", wellknown.OwnMAC, false},
+	{"the node's own, IPv6", "", "fd00:244:1::1", "fd00:244:1::5", wellknown.OwnMAC, false},
+	{"second pass", Gateway, "10.244.1.6", "10.96.0.4", wellknown.SecondPassMAC, false},
+	{"second pass, IPv6", Gateway, "fd00:244:1::6", "fd00:96::4", wellknown.SecondPassMAC, false},
+	{"by a node port", Wire, "10.244.1.6", "192.0.2.11", wellknown.SecondPassMAC, false},
+	{"a pod to itself by a Service", Gateway, "10.244.1.5", "10.96.0.4", wellknown.SecondPassMAC, false},
+	{"from outside", "under", "198.51.100.7", "10.244.1.5", wellknown.ForwardedMAC, false},
+	{"from outside, IPv6", "under", "2001:db8::7", "fd00:244:1::5", wellknown.ForwardedMAC, false},
+	{"from outside by a node port", "under", "198.51.100.8", "192.0.2.11", wellknown.ForwardedMAC, false},
+	{masqueradedClient, "under", "198.51.100.7", "192.0.2.11", wellknown.ForwardedMAC, true},
+	{"forged as a pod's", "under", "10.244.1.6", "10.244.1.5", wellknown.ForwardedMAC, true},
+	{"forged as a pod's, IPv6", "under", "fd00:244:1::6", "fd00:244:1::5", wellknown.ForwardedMAC, true},
+	{"forged as the node's", "under", "192.0.2.11", "10.244.1.5", wellknown.ForwardedMAC, true},
+	{"forged as the gateway's, IPv6", "under", "fd00:244:1::1", "fd00:244:1::5", wellknown.ForwardedMAC, true},
+	{"by a node port, evaluated for the node alone", Wire, "10.244.1.6", "192.0.2.11", wellknown.ForwardedMAC, true},
+}
+
+// TestNextHops: the node's stack sends packets into the bridge by the next hop for their kind. Without the nftables
+// table, all that came from elsewhere has the one by which the bridge drops packets with the node's and pods'
+// addresses. Without the rule or the table for the node's own packets, these have it too.
+func TestNextHops(t *testing.T) {
+	for _, loss := range []struct {
+		name, command string
+		table         bool // the nftables table is missing
+		ownLost       bool
+	}{
+		{"nothing", "true", false, false},
+		{"the nftables table", "nft delete table inet flowkeep", true, false},
+		{"the rule for own packets", "ip rule del pref 101; ip -6 rule del pref 101", false, true},
+		{"the table for own packets", "ip route flush table 26216; ip -6 route flush table 26216", false, true},
+	} {
+		t.Run(loss.name, func(t *testing.T) {
+			in(t, host(t), func() error {
+				cfg := nodeConfig()
+				sockets := serviceHost(t, cfg)
+				shell(t, `nft -f - <<'X'
+insert rule inet nat pre iifname != fk-wire ip daddr 192.0.2.11 udp dport 9 dnat ip to 10.244.1.5
+insert rule inet nat pre iifname fk-wire ip daddr 192.0.2.11 udp dport 9 dnat ip to 10.244.1.5
+insert rule inet nat pre ip daddr 10.96.0.4 dnat ip to 10.244.1.5
+insert rule inet nat pre ip6 daddr fd00:96::4 dnat ip6 to fd00:244:1::5
+add chain inet nat post { type nat hook postrouting priority srcnat; }
+add rule inet nat post ip saddr { 198.51.100.7, 10.244.1.5 } ct status dnat masquerade
+X
+`+loss.command)
+				for i, p := range intoTheBridge {
+					if p.guarded && !loss.table || p.in == Wire && p.guarded != loss.table {
+						continue
+					}
+					want, text := p.mac, fmt.Sprintf("packet %d.", i)
+					if want == wellknown.OwnMAC && loss.ownLost {
+						want = wellknown.ForwardedMAC
+					}
+					if err := sendInto(cfg, sockets, p.in, p.from, p.to, text); err != nil {
+						return err
+					}
+					frame := frameWith(t, sockets[Gateway], text)
+					if [6]byte(frame[:6]) != want {
+						t.Errorf("%s: sent to %x, want %x", p.name, frame[:6], want)
+					}
+					source := netip.MustParseAddr(p.from)
+					switch {
+					case p.name == masqueradedClient:
+						source = GatewayAddrs(cfg.Self)[0]
+					case p.in == Gateway && p.from == "10.244.1.5" && loss.table:
+						source = GatewayAddrs(cfg.Self)[0] // the bridge drops it
+					case p.in == Gateway && p.from == "10.244.1.5":
+						source = hairpinFor(true)
+					}
+					if !bytes.Contains(frame, source.AsSlice()) {
+						t.Errorf("%s: not from %s: %x", p.name, source, frame)
+					}
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// sendInto has the node send a datagram, or inserts one by a link from a client's port of its own.
+func sendInto(cfg *Config, sockets map[string]int, link, from, to, text string) error {
+	if link != "" {
+		macs := map[string][]byte{Gateway: cfg.GatewayMAC[:], Wire: cfg.WireMAC[:]}
+		if macs[link] == nil {
+			return inject(sockets, link, from, to, text)
+		}
+		frame := udpFrame(macs[link], netip.MustParseAddr(from), netip.MustParseAddr(to), text)
+		_, err := unix.Write(sockets[link], frame)
+		return err
+	}
+	conn, err := net.DialUDP("udp", &net.UDPAddr{IP: net.ParseIP(from)}, &net.UDPAddr{IP: net.ParseIP(to), Port: 9})
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	_, err = bytes.NewBufferString(text).WriteTo(conn)
+	return err
+}
