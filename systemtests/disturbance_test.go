@@ -2,6 +2,7 @@ package systemtests
 
 import (
 	"flag"
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -66,6 +67,7 @@ var disturbances = []disturbance{
 	{"NetworkManager starts", routing, networkManager},
 	{"all policy rules", routing, "for f in -4 -6; do ip $f rule flush; ip $f rule add pref 32766 table main; done"},
 	{"rules of Services", routing, "for f in -4 -6; do ip $f rule del pref 60; ip $f rule del pref 61; done"},
+	{"table of own packets", routing, "ip route flush table 26216; ip -6 route flush table 26216"},
 	{"the Services' table", routing, "ip route flush table 26214; ip -6 route flush table 26214"},
 	{"routes to pods elsewhere", routing, "ip route flush proto 0x66; ip -6 route flush proto 0x66"},
 	{"fk-gw down and up", routing, "ip link set fk-gw down; ip link set fk-gw up"},
@@ -109,17 +111,20 @@ var otherDisturbances = []disturbance{
 type disturbed struct {
 	*world
 	allowed, denied []cluster.Expectation
-	frames          *rawFrames
+	betweenPods     *rawFrames
+	byStack         []*rawFrames // that the node's stack sends to a pod
 }
 
 func newDisturbed(t *testing.T) *disturbed {
 	w := setup(t)
 	byRoutes(w)
 	ns := threePods(w)
-	w.run(ns, "d@node1")
+	w.run(ns, "d@node1", "e@node1")
 	raw := w.framesBetween("a", "d")
 	w.policy(ns, "a", `{podSelector: {matchLabels: {app: a}}, policyTypes: [Egress]}`)
 	w.policy(ns, "b", `{podSelector: {matchLabels: {app: b}}, ingress: [{from: [{podSelector: {matchLabels: {app: d}}}]}]}`)
+	w.policy(ns, "e", fmt.Sprintf(`{podSelector: {matchLabels: {app: e}}, policyTypes: [Egress], egress: [{to: [%s]}]}`,
+		blocks(w.nodeIPs("node1"))))
 	b, c := service(w, ns, "b"), service(w, ns, "c")
 	stop, err := w.Serve(w.ctx, w.NodeNS("node1"), 8098)
 	w.must(err)
@@ -127,10 +132,17 @@ func newDisturbed(t *testing.T) *disturbed {
 	node1 := cluster.Pod{Name: "node1", Node: "node1", NetNS: w.NodeNS("node1")}
 	node2 := cluster.Pod{Name: "node2", Node: "node2", NetNS: w.NodeNS("node2")}
 	own := append([]netip.Addr{netip.MustParseAddr("127.0.0.1")}, w.nodeIPs("node1")...)
-	d := &disturbed{world: w, frames: raw}
+	outside := cluster.Pod{Name: "outside", Node: "control plane", NetNS: w.ControlPlaneNS()}
+	ports := w.nodePort(ns, "b")
+	trusted := append(w.nodeIPs("node1"), w.pods["d"].IPs...) // b may receive from these
+	udpPort := uint16(ports["udp"])
+	byStack := []*rawFrames{w.framesByNode("b", trusted, udpPort), w.framesToPort("e", "b", udpPort)}
+	d := &disturbed{world: w, betweenPods: raw, byStack: byStack}
 	d.denied = slices.Concat(
 		through(w, c, "a", false), through(w, b, "a", false), w.shut("a", "c", "udp", 80, "a may send nothing"),
-		through(w, b, "c", false), w.shut("c", "b", "udp", 80, "only d may send to b"))
+		through(w, b, "c", false), w.shut("c", "b", "udp", 80, "only d may send to b"),
+		w.at("node1", ports, outside, false, "only d may send to b"),
+		w.at("node1", ports, w.pods["e"], false, "e may send to node1 only"))
 	d.allowed = slices.Concat(through(w, c, "d", true), through(w, b, "d", true), w.open("d", "c", "udp", 80, "allowed, across"),
 		w.open("d", "b", "udp", 80, "allowed, same node"))
 	udp := func(from cluster.Pod, to netip.Addr, port int, why string) {
@@ -145,6 +157,8 @@ func newDisturbed(t *testing.T) *disturbed {
 	for _, a := range w.pods["d"].IPs {
 		udp(node1, a, 80, "a node reaches its pods")
 	}
+	d.allowed = slices.Concat(d.allowed, w.at("node1", ports, w.pods["d"], true, "by a node port, same node"),
+		w.at("node1", w.nodePort(ns, "c"), w.pods["d"], true, "by a node port, across"))
 	d.allowed = slices.DeleteFunc(d.allowed, func(e cluster.Expectation) bool { return e.Proto == "tcp" }) // it waits for its own timers
 	api, err := w.ServiceIPs(w.ctx, "default", "kubernetes")
 	w.must(err)
@@ -179,7 +193,12 @@ func observation(allowed time.Duration) time.Duration {
 // returns. It returns the longest time without a response.
 func (d *disturbed) observe(allowed []cluster.Expectation, during func() time.Duration) (outage time.Duration) {
 	d.Helper()
-	unheard, stopFrames := d.unheard(d.denied, "policies deny it"), d.frames.sent(d.world)
+	unheard := d.unheard(d.denied, "policies deny it")
+	frames := append(slices.Clone(d.byStack), d.betweenPods)
+	var stops []func() [][]byte
+	for _, f := range frames {
+		stops = append(stops, f.sent(d.world))
+	}
 	ways := slices.Concat(allowed, d.denied)
 	streams := d.streamsAt(100, ways)
 	began, limit := time.Now(), maxOutage
@@ -191,7 +210,9 @@ func (d *disturbed) observe(allowed []cluster.Expectation, during func() time.Du
 			d.within(limit, outage, began, "%v without a response", longest)
 		}
 		unheard()
-		d.judgeFrames(stopFrames())
+		for i, stop := range stops {
+			frames[i].judge(d, stop())
+		}
 	}()
 	limit += during()
 	return 0 // the deferred function sets it
@@ -223,6 +244,7 @@ func (d *disturbed) outageOf(ways []cluster.Expectation, reports []cluster.Repor
 func TestHostDisturbances(t *testing.T) {
 	d, list := newDisturbed(t), chosenDisturbances()
 	d.withoutTags()
+	d.withoutNextHops()
 	d.withNetplugin(list)
 	repaired, err := d.Metric(d.ctx, "node1-netplugin", "flowkeep_netplugin_host_repairs_total")
 	d.must(err)
@@ -270,7 +292,8 @@ func chosenDisturbances() []disturbance {
 	if *everyDisturbance {
 		return disturbances
 	}
-	brief := []string{"all policy rules", "the Services' table", "fk-gw down and up", "addresses of fk-gw", "forwarding", "ports of pods", "both tables",
+	brief := []string{"all policy rules", "the Services' table", "table of own packets", "fk-gw down and up",
+		"addresses of fk-gw", "forwarding", "ports of pods", "both tables",
 		"fail_mode of the bridge", strictName}
 	return slices.DeleteFunc(slices.Clone(disturbances), func(d disturbance) bool { return !slices.Contains(brief, d.name) })
 }

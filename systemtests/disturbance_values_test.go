@@ -1,10 +1,12 @@
 package systemtests
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"fmt"
 	"net"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -39,11 +41,13 @@ func forPorts(command string) string {
 	return "for p in fk0 $($VSCTL list-ports fk0); do $VSCTL " + command + "; done"
 }
 
-// rawFrames are sent by a pod that may send nothing to the MAC of another pod of its node.
+// rawFrames are frames to a pod that no stack would send, from the link eth0 of a network namespace.
 type rawFrames struct {
-	from, to end
-	token    []byte
-	kinds    []frameKind
+	from, netns string
+	to          cluster.Pod
+	token       []byte
+	kinds       []frameKind
+	each        bool // the payload of each kind is token and the kind's place
 }
 
 type frameKind struct {
@@ -55,10 +59,10 @@ type frameKind struct {
 // (IEEE 802.1Q), among them priority tags, the reserved VLAN 4095 and two tags (802.1ad).
 func (w *world) framesBetween(from, to string) *rawFrames {
 	w.Helper()
-	f := &rawFrames{from: w.end(from, 4), to: w.end(to, 4), token: token()}
-	datagram := frame.Datagram(f.from.ip, f.to.ip, 7777, 80, f.token)
-	packet := frame.IP{Src: f.from.ip, Dst: f.to.ip, Proto: frame.UDP, Payload: datagram}
-	plain := frame.Ether(f.from.mac, f.to.mac, frame.EtherIPv4, packet.Bytes())
+	sender, receiver := w.end(from, 4), w.end(to, 4)
+	f := &rawFrames{from: "pod " + from, netns: sender.NetNS, to: receiver.Pod, token: token()}
+	src, dst := netip.AddrPortFrom(sender.ip, 7777), netip.AddrPortFrom(receiver.ip, 80)
+	plain := datagramFrame(sender.mac, receiver.mac, src, dst, f.token)
 	f.kinds = []frameKind{{"no tag", plain}}
 	for _, vlan := range []uint16{0, 1, 7, 4095} {
 		f.kinds = append(f.kinds, frameKind{fmt.Sprintf("VLAN %d", vlan), tagged(plain, 0x8100, vlan)})
@@ -66,6 +70,55 @@ func (w *world) framesBetween(from, to string) *rawFrames {
 	f.kinds = append(f.kinds, frameKind{"VLAN 4095 in 1", tagged(tagged(plain, 0x8100, 4095), 0x88a8, 1)})
 	return f
 }
+
+// datagramFrame returns a frame with a UDP datagram.
+func datagramFrame(srcMAC, dstMAC net.HardwareAddr, src, dst netip.AddrPort, payload []byte) []byte {
+	datagram := frame.Datagram(src.Addr(), dst.Addr(), src.Port(), dst.Port(), payload)
+	packet := frame.IP{Src: src.Addr(), Dst: dst.Addr(), Proto: frame.UDP, Payload: datagram}
+	return frame.Ether(srcMAC, dstMAC, frame.EtherType(src.Addr()), packet.Bytes())
+}
+
+// add adds a kind of frames with a payload of its own, a datagram.
+func (f *rawFrames) add(name string, srcMAC, dstMAC net.HardwareAddr, src netip.Addr, dst netip.AddrPort) {
+	payload := append(slices.Clone(f.token), byte(len(f.kinds)))
+	from := netip.AddrPortFrom(src, 7777)
+	f.kinds = append(f.kinds, frameKind{name, datagramFrame(srcMAC, dstMAC, from, dst, payload)})
+}
+
+// framesByNode returns frames of a host outside that reach a pod of node1 by that node: to the pod, with addresses that
+// the host does not have, and from its own address to a node port for UDP.
+func (w *world) framesByNode(to string, forged []netip.Addr, nodePort uint16) *rawFrames {
+	w.Helper()
+	f := &rawFrames{from: "a host outside", netns: w.ControlPlaneNS(), to: w.pods[to], token: token(), each: true}
+	own, err := w.MAC(w.ctx, f.netns, "eth0")
+	w.must(err)
+	node, err := w.MAC(w.ctx, w.NodeNS("node1"), "eth0")
+	w.must(err)
+	for _, src := range forged {
+		if dst, ok := f.to.IP(familyOf(src)); ok {
+			f.add("from "+src.String(), own, node, src, netip.AddrPortFrom(dst, 80))
+		}
+	}
+	for _, dst := range w.nodeIPs("node1") {
+		src, err := w.ControlPlaneIP(w.ctx, familyOf(dst))
+		w.must(err)
+		f.add("to "+dst.String(), own, node, src, netip.AddrPortFrom(dst, nodePort))
+	}
+	return f
+}
+
+// framesToPort returns frames of a pod of node1 to a node port for UDP of that node, behind which another pod is.
+func (w *world) framesToPort(from, to string, nodePort uint16) *rawFrames {
+	w.Helper()
+	f := &rawFrames{from: "pod " + from, netns: w.pods[from].NetNS, to: w.pods[to], token: token(), each: true}
+	for _, dst := range w.nodeIPs("node1") {
+		e := w.end(from, familyOf(dst))
+		f.add("to "+dst.String(), e.mac, e.gateway, e.ip, netip.AddrPortFrom(dst, nodePort))
+	}
+	return f
+}
+
+func familyOf(a netip.Addr) int { return map[bool]int{true: 4, false: 6}[a.Is4()] }
 
 // tagged inserts a tag into a frame behind its MAC addresses.
 func tagged(plain []byte, etherType, vlan uint16) []byte {
@@ -83,8 +136,8 @@ func (f *rawFrames) send(ctx context.Context, w *world) {
 		}
 	}
 	for ctx.Err() == nil {
-		if err := w.SendFrames(ctx, f.from.NetNS, 5*time.Millisecond, batch...); err != nil && ctx.Err() == nil {
-			w.Errorf("send frames from pod %s: %v", f.from.Name, err)
+		if err := w.SendFrames(ctx, f.netns, 5*time.Millisecond, batch...); err != nil && ctx.Err() == nil {
+			w.Errorf("send frames from %s: %v", f.from, err)
 			return
 		}
 	}
@@ -111,25 +164,32 @@ func (f *rawFrames) sent(w *world) (stop func() [][]byte) {
 	}
 }
 
-// arrive waits until frames arrive: without that, their absence would show nothing.
+// arrive waits until frames arrive, with each of all kinds: without that, their absence would show nothing.
 func (f *rawFrames) arrive(w *world, why string) {
 	w.Helper()
 	w.must(cluster.Until(w.ctx, settling, func() error {
 		stop := f.sent(w)
 		cluster.Undisturbed(w.ctx, 500*time.Millisecond)
-		if len(stop()) == 0 {
-			return fmt.Errorf("no frame of pod %s arrives at pod %s: %s", f.from.Name, f.to.Name, why)
+		arrived := stop()
+		for i, k := range f.kinds {
+			payload := f.token
+			if f.each {
+				payload = append(slices.Clone(f.token), byte(i))
+			}
+			if !slices.ContainsFunc(arrived, func(b []byte) bool { return bytes.Contains(b, payload) }) {
+				return fmt.Errorf("no frame of %s (%s) arrives at pod %s: %s", f.from, k.name, f.to.Name, why)
+			}
 		}
 		return nil
 	}))
 }
 
-// judgeFrames fails the test if frames have arrived.
-func (d *disturbed) judgeFrames(arrived [][]byte) {
+// judge fails the test if frames have arrived.
+func (f *rawFrames) judge(d *disturbed, arrived [][]byte) {
 	d.Helper()
 	if len(arrived) > 0 {
-		d.leak("%d frames of pod %s arrived at pod %s, the first to %v: %x", len(arrived), d.frames.from.Name,
-			d.frames.to.Name, net.HardwareAddr(arrived[0][:6]), arrived[0])
+		d.leak("%d frames of %s arrived at pod %s, the first to %v: %x", len(arrived), f.from, f.to.Name,
+			net.HardwareAddr(arrived[0][:6]), arrived[0])
 	}
 }
 
@@ -139,6 +199,23 @@ func (d *disturbed) withoutTags() {
 	d.Helper()
 	d.must(d.Stop(d.ctx, "node1-netplugin"))
 	d.disturb("$VSCTL set-fail-mode fk0 standalone; " + withoutTags)
-	d.frames.arrive(d.world, "fail_mode is standalone, and no port has a tag")
+	d.betweenPods.arrive(d.world, "fail_mode is standalone, and no port has a tag")
+	d.starts()
+}
+
+// withoutNextHops shows that frames by the node's stack arrive where both guards are gone, nftables and the next hops,
+// while netplugin does not run. Then netplugin restores both.
+func (d *disturbed) withoutNextHops() {
+	d.Helper()
+	const command = `nft delete table inet flowkeep
+sysctl -qw ` + filterOfUplink + `=0
+ip neigh replace 169.254.102.4 lladdr 02:f1:00:00:00:55 dev fk-gw nud permanent
+ip -6 neigh replace fe80::f1:104 lladdr 02:f1:00:00:00:55 dev fk-gw nud permanent`
+	d.must(d.Stop(d.ctx, "node1-netplugin"))
+	d.disturb(command)
+	for _, f := range d.byStack {
+		f.arrive(d.world, "nothing tells them from those of the node and its pods")
+	}
+	d.disturb(undo[strictName])
 	d.starts()
 }
