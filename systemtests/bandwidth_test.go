@@ -2,8 +2,6 @@ package systemtests
 
 import (
 	"testing"
-
-	"github.com/flowkeep/flowkeep/systemtests/cluster"
 )
 
 // Datagrams that are sent at ten times a pod's limit arrive at the limit, on one node and across, also after a restart
@@ -41,7 +39,7 @@ func TestBandwidth(t *testing.T) {
 	}
 	w.must(w.Kill(w.ctx, "node1-netplugin"))
 	w.must(w.Start(w.ctx, "node1-netplugin"))
-	w.must(w.AwaitReady(w.ctx, "node1-netplugin", cluster.Stretch(settling)))
+	w.awaitNetplugin("node1-netplugin")
 	rate("b", "c", egress)
 	if text, code := w.verify(); code != 0 {
 		t.Errorf("verify exits with %d:\n%s", code, text)

@@ -90,6 +90,13 @@ func (w *world) again(name string) {
 	})
 }
 
+// awaitNetplugin waits until a netplugin that was started is ready, and all nodes are connected to netmaster.
+func (w *world) awaitNetplugin(name string) {
+	w.Helper()
+	w.must(w.AwaitReady(w.ctx, name, settling))
+	w.must(w.AwaitConnected(w.ctx, settling))
+}
+
 // resumes lets a process that the test suspends go on when the test ends.
 func (w *world) resumes(name string) {
 	w.Cleanup(func() { _ = w.Signal(context.Background(), name, syscall.SIGCONT) })

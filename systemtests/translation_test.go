@@ -26,7 +26,6 @@ func (w *world) bySwitch() {
 		w.must(w.Stop(w.ctx, name))
 		w.translating(name)
 	}
-	w.must(w.AwaitConnected(w.ctx, settling))
 }
 
 // translating starts a netplugin with which Open vSwitch translates Services. It compares the switch's flows more
@@ -34,7 +33,7 @@ func (w *world) bySwitch() {
 func (w *world) translating(name string) {
 	w.Helper()
 	w.must(w.StartWith(w.ctx, name, "--services", "ovs", "--drift-check-interval", "10s"))
-	w.must(w.AwaitReady(w.ctx, name, settling))
+	w.awaitNetplugin(name)
 }
 
 // TestServicesInOpenVSwitch: with --services ovs, Open vSwitch translates what pods send to Services, before policies.
@@ -396,7 +395,6 @@ func (w *world) translatedAlone(ns string) {
 		w.at("node2", ports, w.pods["a"], true, "a node port"))
 	w.must(w.Kill(w.ctx, "node1-netplugin"))
 	w.translating("node1-netplugin")
-	w.must(w.AwaitConnected(w.ctx, settling))
 	w.settles(through(w, b, "a", true))
 }
 

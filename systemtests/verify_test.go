@@ -77,8 +77,7 @@ func (w *world) driftChecks(node string, interval string) {
 			w.Error(err)
 		}
 	})
-	w.must(w.AwaitReady(w.ctx, name, 30*time.Second))
-	w.must(w.AwaitConnected(w.ctx, 30*time.Second))
+	w.awaitNetplugin(name)
 }
 
 // verified has a policy of ports in force on pod b of node2, or wherever threePods put it.
@@ -135,8 +134,7 @@ func TestVerify(t *testing.T) {
 		}
 		w.must(w.Kill(w.ctx, node+"-netplugin")) // its next start compares and mends
 		w.must(w.StartWith(w.ctx, node+"-netplugin", "--drift-check-interval", "0"))
-		w.must(w.AwaitReady(w.ctx, node+"-netplugin", 30*time.Second))
-		w.must(w.AwaitConnected(w.ctx, 30*time.Second))
+		w.awaitNetplugin(node + "-netplugin")
 	}
 	if text, code := w.verify(); code != 0 {
 		t.Errorf("after all was undone: exit code %d:\n%s", code, text)
