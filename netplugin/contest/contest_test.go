@@ -2,6 +2,7 @@ package contest
 
 import (
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 )
@@ -138,18 +139,30 @@ func TestTracker_Contest(t *testing.T) {
 	}
 }
 
-// TestTracker_Many: the cost of a repair does not grow with the number of objects.
-func TestTracker_Many(t *testing.T) {
-	cost := func(count int) time.Duration {
-		var tracker Tracker
-		began := time.Now()
-		for i := range count {
-			tracker.Repaired(Object{"route", string(rune(i))}, start.Add(time.Duration(i)))
-		}
-		return time.Since(began) / time.Duration(count)
+// TestTracker_DropsOncePerInterval: repairs search for expired objects once per dropInterval at most. Their cost does
+// not grow with the number of objects.
+func TestTracker_DropsOncePerInterval(t *testing.T) {
+	const (
+		count  = 3000
+		step   = 10 * time.Millisecond // between two repairs
+		expiry = MaxPause + logInterval
+	)
+	var tracker Tracker
+	for i := range count {
+		tracker.Repaired(Object{"route", strconv.Itoa(i)}, start.Add(time.Duration(i)*step))
 	}
-	cost(1000)
-	if few, many := cost(1000), cost(30000); many > 50*few {
-		t.Errorf("%v per repair of 30,000 objects, %v of 1,000", many, few)
+	searches := 0
+	for now := start.Add(expiry); now.Before(start.Add(expiry + count*step + 2*dropInterval)); now = now.Add(step) {
+		before := len(tracker.objects)
+		tracker.Repaired(rule, now)
+		if len(tracker.objects) < before {
+			searches++
+		}
+	}
+	if limit := int(count*step/dropInterval) + 1; searches > limit {
+		t.Errorf("%d searches deleted objects, want at most %d", searches, limit)
+	}
+	if len(tracker.objects) != 1 {
+		t.Errorf("%d objects are kept", len(tracker.objects))
 	}
 }
