@@ -133,6 +133,32 @@ func TestHairpins_PassPolicies(t *testing.T) {
 	}
 }
 
+// TestHairpins_ResumeTCP: after conntrack has lost a TCP connection of a pod to itself, replies go to the gateway if
+// the pod is not isolated. The client's next segment opens the connection again, also if the pod is isolated.
+func TestHairpins_ResumeTCP(t *testing.T) {
+	for i, addr := range []func(number, host byte) netip.Addr{four, six} {
+		n := newTunnelNode(t, 1, 2)
+		n.compiler.SetConfig(routedConfig(1))
+		n.allowOnly(t, addr(1, 2), addr(1, 9))
+		for _, isolated := range []bool{false, true} {
+			pod, port := addr(1, 3), uint32(testPod+1)
+			if isolated {
+				pod, port = addr(1, 2), testPod
+			}
+			segment := fake.IP(wellknown.HairpinAddrs[i], pod, 6, 80)
+			segment.MidStream, segment.EthDst = true, wellknown.SecondPassMAC
+			reply := n.fromPod(segment.Reply())
+			if isolated {
+				dropped(t, "a reply before the client's segment", reply)
+			} else if out := only(t, reply, testGateway); out.EthSrc != PodMAC || out.EthDst != testConfig.Gateway.MAC {
+				t.Errorf("the reply goes from %s to %s", out.EthSrc, out.EthDst)
+			}
+			only(t, n.sw.Inject(testGateway, segment), port)
+			only(t, n.fromPod(segment.Reply()), testGateway)
+		}
+	}
+}
+
 // routedConfig is the configuration of a node without tunnels.
 func routedConfig(number byte) Config {
 	cfg := tunnelConfig(number)
