@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -22,6 +23,10 @@ const (
 	MaxPause = 30 * time.Second
 	// logInterval is the time between two log lines about an object.
 	logInterval = time.Minute
+	// maxPrograms is the maximum number of programs that are kept of an object.
+	maxPrograms = 2
+	// maxObjects is the maximum number of objects that are kept because of a change alone.
+	maxObjects = 1000
 	// dropInterval is the time between two searches for objects that have not been repaired for long.
 	dropInterval = time.Second
 )
@@ -33,7 +38,7 @@ type Object struct {
 }
 
 // Tracker has the repairs of objects. The zero value has none. It is safe for concurrent use. It keeps an object for
-// 90 s after its last repair.
+// 90 s after its last repair or change.
 type Tracker struct {
 	mu      sync.Mutex
 	objects map[Object]*repairs
@@ -47,6 +52,8 @@ type repairs struct {
 	waits      bool      // if contested
 	logged     time.Time
 	suppressed int // since logged
+	changed    time.Time
+	programs   []string // that changed it, sorted
 }
 
 // pause returns the time between the last repair and the next one.
@@ -107,6 +114,43 @@ func (t *Tracker) Contest(o Object, now time.Time) {
 	r.row, r.last = max(r.row, minRepairs), now
 }
 
+// ChangedBy adds a program that changed an object. The program's name may have what started it behind a comma; a name
+// without that is no other program.
+func (t *Tracker) ChangedBy(o Object, program string, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.drop(now)
+	if t.objects[o] == nil && len(t.objects) >= maxObjects {
+		return
+	}
+	r := t.of(o, now)
+	r.changed = now
+	for i, known := range r.programs {
+		if strings.HasPrefix(known+",", program+",") {
+			return
+		}
+		if strings.HasPrefix(program, known+",") {
+			r.programs[i] = program
+			return
+		}
+	}
+	if len(r.programs) < maxPrograms {
+		r.programs = append(r.programs, program)
+		slices.Sort(r.programs)
+	}
+}
+
+// Programs returns the programs that changed an object, sorted. The first that were added stay, so that the list does
+// not change all the time.
+func (t *Tracker) Programs(o Object) []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r := t.objects[o]; r != nil {
+		return slices.Clone(r.programs)
+	}
+	return nil
+}
+
 // of returns the repairs of an object.
 func (t *Tracker) of(o Object, now time.Time) *repairs {
 	t.drop(now)
@@ -130,7 +174,9 @@ func (t *Tracker) drop(now time.Time) {
 		return
 	}
 	t.dropped = now
-	maps.DeleteFunc(t.objects, func(_ Object, r *repairs) bool { return now.Sub(r.last) > MaxPause+logInterval })
+	maps.DeleteFunc(t.objects, func(_ Object, r *repairs) bool {
+		return min(now.Sub(r.last), now.Sub(r.changed)) > MaxPause+logInterval
+	})
 }
 
 // Waits reports whether the next repair of an object is not due yet. Objects for which it is never called do not wait.

@@ -166,3 +166,53 @@ func TestTracker_DropsOncePerInterval(t *testing.T) {
 		t.Errorf("%d objects are kept", len(tracker.objects))
 	}
 }
+
+// TestTracker_Programs: an object keeps the first two programs that changed it, each with what started it once that is
+// known, until a while after the last repair or change.
+func TestTracker_Programs(t *testing.T) {
+	var tracker Tracker
+	for _, program := range []string{
+		"iptables-nft", "ip", "ip, started by sh", "ip", "nft", "iptables-nft, started by foo",
+	} {
+		tracker.ChangedBy(rule, program, start)
+		if program == "ip" && len(tracker.Programs(rule)) != 2 {
+			t.Errorf("programs %q behind %s", tracker.Programs(rule), program)
+		}
+	}
+	want := []string{"ip, started by sh", "iptables-nft, started by foo"}
+	if tracker.IsContested(rule, start) || len(tracker.Suppressed(start)) > 0 || tracker.Due(start) != MaxPause {
+		t.Error("a change alone counts as a repair")
+	}
+	tracker.Repaired(Object{"rule", "60"}, start.Add(2*dropInterval))
+	if got := tracker.Programs(rule); !slices.Equal(got, want) {
+		t.Errorf("programs %q, want %q", got, want)
+	}
+	for i := range minRepairs {
+		tracker.Repaired(rule, start.Add(time.Duration(i)*time.Second))
+	}
+	end := start.Add((minRepairs - 1) * time.Second)
+	tracker.Repaired(Object{"rule", "60"}, end.Add(MaxPause))
+	if got := tracker.Programs(rule); !tracker.IsContested(rule, end) || !slices.Equal(got, want) {
+		t.Errorf("programs %q of a contested object, want %q", got, want)
+	}
+	tracker.Repaired(Object{"rule", "60"}, end.Add(2*MaxPause+logInterval))
+	if got := tracker.Programs(rule); len(got) > 0 {
+		t.Errorf("programs %q long after the last repair", got)
+	}
+}
+
+// TestTracker_BoundsChanges: changes alone do not let the tracker grow without bounds.
+func TestTracker_BoundsChanges(t *testing.T) {
+	var tracker Tracker
+	for i := range 2 * maxObjects {
+		tracker.ChangedBy(Object{"route", strconv.Itoa(i)}, "ip", start)
+	}
+	if n := len(tracker.objects); n > maxObjects {
+		t.Errorf("%d objects", n)
+	}
+	tracker.Repaired(rule, start)
+	tracker.ChangedBy(rule, "ip", start)
+	if got := tracker.Programs(rule); len(got) != 1 {
+		t.Errorf("programs %q of an object that was repaired", got)
+	}
+}
