@@ -76,9 +76,10 @@ func (h *hostKeeper) watchHost(ctx context.Context) {
 		}
 	}
 	watched := func() hostnet.Watched { return *cmp.Or(h.watched.Load(), &hostnet.Watched{}) }
+	reports := hostnet.Reports{Changed: changed, Root: h.cfg.NodeRoot}
 	problem := ""
 	for ctx.Err() == nil {
-		err := hostnet.Watch(ctx, watched, &h.kept, changed, h.log)
+		err := hostnet.Watch(ctx, watched, &h.kept, reports, h.log)
 		if err != nil && err.Error() != problem {
 			problem = err.Error()
 			h.log.Error("could not watch the host's network; it is compared every 30 s", "error", err)
@@ -214,6 +215,7 @@ func (h *hostKeeper) setNetwork(ctx context.Context, infos []policy.NodeInfo) er
 	cfg.Strict = hostnet.HasIPv4(cfg.Self) && hostnet.HasStrictLink(links) // filters are for IPv4 only
 	h.watched.Store(&hostnet.Watched{
 		Table:     cfg.Numbers.Table,
+		Priority:  cfg.Numbers.Priority,
 		Six:       hostnet.HasIPv6(cfg.Self),
 		Strict:    cfg.Strict,
 		Addresses: cfg.Self.Addresses,

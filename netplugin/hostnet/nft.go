@@ -1,6 +1,7 @@
 package hostnet
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -175,19 +176,23 @@ func nft(text string) error {
 	return err
 }
 
+// ownNft has the processes of runNft.
+var ownNft children
+
 // runNft runs nft(8), and returns its output. Tests replace it.
 var runNft = func(input string, args ...string) ([]byte, error) {
+	var out bytes.Buffer
 	var problem strings.Builder
 	cmd := exec.Command("nft", args...)
-	cmd.Stdin, cmd.Stderr = strings.NewReader(input), &problem
-	out, err := cmd.Output()
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &out, &problem
+	err := ownNft.run(cmd)
 	if errors.Is(err, exec.ErrNotFound) {
 		return nil, errors.New("the program nft is missing: install nftables")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("nft: %w: %s", err, strings.TrimSpace(problem.String()+string(out)))
+		return nil, fmt.Errorf("nft: %w: %s", err, strings.TrimSpace(problem.String()+out.String()))
 	}
-	return out, nil
+	return out.Bytes(), nil
 }
 
 // nftTables returns the names of Flowkeep's existing tables.

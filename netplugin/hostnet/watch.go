@@ -42,6 +42,7 @@ var routeGroups = []uint{
 // Watched is what decides whether a change concerns Setup.
 type Watched struct {
 	Table     int          // of Services
+	Priority  int          // of the first policy rule
 	Six       bool         // the node has IPv6 podCIDRs
 	Strict    bool         // as Config.Strict
 	Addresses []netip.Addr // the node's own, which decide about routes to other nodes
@@ -49,10 +50,20 @@ type Watched struct {
 
 func (w *Watched) tables() []int { return Numbers{Table: w.Table}.tables() }
 
-// Watch calls changed after each change of this network namespace that may concern what Setup writes, Setup's own
-// writes among them, until ctx ends. It marks kept before, where nftables changed. It calls changed and watched
-// from several goroutines. Sysctls are read twice a second.
-func Watch(ctx context.Context, watched func() Watched, kept *Kept, changed func(), log *slog.Logger) error {
+// Reports has the functions that Watch calls, from several goroutines.
+type Reports struct {
+	// Changed is called after each change that may concern what Setup writes, Setup's own writes among them.
+	Changed func()
+	// By is called for changes by other programs where the program is known; those of policy rules, routes, addresses
+	// and neighbours before Changed. May be nil.
+	By func(Change)
+	// Root is the node's root directory, where its /proc is.
+	Root string
+}
+
+// Watch reports changes of this network namespace until ctx ends. It marks kept before, where nftables changed. It
+// calls watched from several goroutines. Sysctls are read twice a second.
+func Watch(ctx context.Context, watched func() Watched, kept *Kept, reports Reports, log *slog.Logger) error {
 	routes, err := subscribe(unix.NETLINK_ROUTE, routeGroups...)
 	if err != nil {
 		return err
@@ -68,18 +79,63 @@ func Watch(ctx context.Context, watched func() Watched, kept *Kept, changed func
 		return fmt.Errorf("open a netlink socket: %w", err)
 	}
 	defer links.Close()
+	var senders *programs
+	if reports.By != nil {
+		senders = openPrograms(reports.Root)
+		defer senders.close()
+	}
 	filtersChanged := func() {
 		kept.touch()
-		changed()
+		reports.Changed()
 	}
 	filtersChanged() // between the last Setup and the subscription
 	var all sync.WaitGroup
-	concerns := func(m *syscall.NetlinkMessage) bool { return concernsRoutes(links, watched(), m) }
-	all.Go(func() { receive(ctx, routes, concerns, changed, log) })
+	concernsRoutes := func(m *syscall.NetlinkMessage) bool {
+		w := watched()
+		isConcerned := concernsRoutes(links, w, m)
+		if isConcerned {
+			reports.route(&w, senders, m)
+		}
+		return isConcerned
+	}
+	var change transaction
+	concernsNftables := func(m *syscall.NetlinkMessage) bool {
+		reports.tables(&change, senders, m)
+		return concernsNftables(m)
+	}
+	all.Go(func() { receive(ctx, routes, concernsRoutes, reports.Changed, log) })
 	all.Go(func() { receive(ctx, filters, concernsNftables, filtersChanged, log) })
-	pollSysctls(ctx, watched, changed) // on this goroutine, whose thread may be in another network namespace
+	pollSysctls(ctx, watched, reports.Changed) // on this goroutine, whose thread may be in another network namespace
 	all.Wait()
 	return nil
+}
+
+// route reports the program that sent the request behind an rtnetlink message. It looks at once: the program may end.
+func (r *Reports) route(w *Watched, senders *programs, m *syscall.NetlinkMessage) {
+	if r.By == nil {
+		return
+	}
+	if c, ok := changedRoute(w, m); ok {
+		r.report(c.Object, c.Name, senders.ofPort(m.Header.Pid))
+	}
+}
+
+// tables reports the program behind a transaction of nftables, of which m is the next message.
+func (r *Reports) tables(t *transaction, senders *programs, m *syscall.NetlinkMessage) {
+	names, by := t.add(m)
+	if r.By == nil || len(names) == 0 || ownNft.mayHave(by.port, time.Now()) {
+		return
+	}
+	program := senders.ofThread(by.thread, by.name)
+	for _, name := range names {
+		r.report(ObjectNftables, name, program)
+	}
+}
+
+func (r *Reports) report(object, name, program string) {
+	if program != "" {
+		r.By(Change{Object: object, Name: name, Program: program})
+	}
 }
 
 // WatchTable calls changed once, and after each change of the nftables tables of a name, until ctx ends.
@@ -133,11 +189,12 @@ func receive(ctx context.Context, s *nl.NetlinkSocket, concerns messageFilter, c
 			}
 			continue
 		}
+		isConcerned := false
 		for i := range messages {
-			if concerns(&messages[i]) {
-				changed()
-				break
-			}
+			isConcerned = concerns(&messages[i]) || isConcerned // each: it may keep what it reads
+		}
+		if isConcerned {
+			changed()
 		}
 	}
 }

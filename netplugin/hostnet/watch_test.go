@@ -113,8 +113,8 @@ func TestWatch_ReportsChanges(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			changed, ended := make(chan time.Time, 100), make(chan error, 1)
 			go h.Do(func() {
-				report := func() { changed <- time.Now() }
-				ended <- Watch(ctx, watched, kept, report, slog.New(slog.DiscardHandler))
+				reports := Reports{Changed: func() { changed <- time.Now() }}
+				ended <- Watch(ctx, watched, kept, reports, slog.New(slog.DiscardHandler))
 			})
 			<-changed                     // it has subscribed
 			drain(changed, 3*time.Second) // messages about the links that were made
