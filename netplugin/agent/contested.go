@@ -3,6 +3,7 @@ package agent
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
@@ -26,25 +27,55 @@ func (r *runner) countRepairs(kind string, names ...string) (logged []string) {
 	now := time.Now()
 	for _, name := range names {
 		if n := r.contests.Repaired(contest.Object{Kind: kind, Name: name}, now); n > 0 {
-			logged = append(logged, repairText(name, n))
+			logged = append(logged, r.repairText(contest.Object{Kind: kind, Name: name}, n))
 		}
 	}
 	return logged
 }
 
-// repairText returns the name of an object that was repaired a number of times.
-func repairText(name string, repairs int) string {
-	if repairs == 1 {
+// repairText returns the name of an object that was repaired a number of times, with the programs that changed it.
+func (r *runner) repairText(o contest.Object, repairs int) string {
+	var parts []string
+	if repairs > 1 {
+		parts = append(parts, fmt.Sprintf("%d times", repairs))
+	}
+	return nameWith(o.Name, append(parts, r.programsOf(o)...))
+}
+
+// nameWith returns a name with a list behind it, if that has any.
+func nameWith(name string, list []string) string {
+	if len(list) == 0 {
 		return name
 	}
-	return fmt.Sprintf("%s (%d times)", name, repairs)
+	return name + " (" + strings.Join(list, "; ") + ")"
+}
+
+// programsOf returns texts of the programs that changed an object, as far as they are known.
+func (r *runner) programsOf(o contest.Object) (out []string) {
+	for _, program := range r.contests.Programs(changedObject(o)) {
+		out = append(out, "by "+program)
+	}
+	return out
+}
+
+// changedObject returns an object as hostnet.Change names it: a route without its type.
+func changedObject(o contest.Object) contest.Object {
+	for _, discards := range []string{"blackhole ", "unreachable "} {
+		o.Name = strings.TrimPrefix(o.Name, discards)
+	}
+	return o
+}
+
+// addProgram adds the program that changed an object.
+func (r *runner) addProgram(c hostnet.Change) {
+	r.contests.ChangedBy(contest.Object{Kind: c.Object, Name: c.Name}, c.Program, time.Now())
 }
 
 // logSuppressed logs repairs for which there was no log line when they were made.
 func (h *hostKeeper) logSuppressed() {
 	for o, n := range h.contests.Suppressed(time.Now()) {
 		h.log.Warn("another program changed the host's network again; repaired", "object", o.Kind,
-			"names", repairText(o.Name, n))
+			"names", h.repairText(o, n))
 	}
 }
 
@@ -66,10 +97,10 @@ func (h *hostKeeper) showContested() {
 }
 
 // contestedProblem returns the problem of contested objects, as a list of at most one. The text stays the same while
-// the objects do.
-func (h *hostKeeper) contestedProblem() []inspect.NetworkProblem {
+// the objects do, and the programs that are known. It is safe for concurrent use.
+func (r *runner) contestedProblem() []inspect.NetworkProblem {
 	const most = 3
-	list := h.contests.Contested(time.Now(), maxContested)
+	list := r.contests.Contested(time.Now(), maxContested)
 	if len(list) == 0 {
 		return nil
 	}
@@ -78,11 +109,11 @@ func (h *hostKeeper) contestedProblem() []inspect.NetworkProblem {
 		if i > 0 {
 			text += ","
 		}
-		text += " " + o.Kind + " " + o.Name
+		text += " " + o.Kind + " " + nameWith(o.Name, r.programsOf(o))
 	}
 	if more := len(list) - most; more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
 	}
 	text += ": stop one of them"
-	return []inspect.NetworkProblem{{Kind: inspect.NetworkContested, Node: h.cfg.Node, Text: text}}
+	return []inspect.NetworkProblem{{Kind: inspect.NetworkContested, Node: r.cfg.Node, Text: text}}
 }

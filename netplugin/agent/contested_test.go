@@ -1,9 +1,12 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"log/slog"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -175,6 +178,77 @@ func TestCountRepairs(t *testing.T) {
 	}
 	if got := r.countRepairs("link", "fk-wire"); len(got) > 0 {
 		t.Errorf("to log: %q", got)
+	}
+}
+
+// TestContested_NamesPrograms: the log and the problem of contested objects have the programs that are known.
+func TestContested_NamesPrograms(t *testing.T) {
+	a, _, _ := running(t)
+	r := &runner{agent: a}
+	const route = "unreachable 10.244.2.0/24 in table 254"
+	for _, program := range []string{"nft", "ip, started by foo"} {
+		r.addProgram(hostnet.Change{Object: "rule", Name: "60", Program: program})
+	}
+	r.addProgram(hostnet.Change{Object: "route", Name: "10.244.2.0/24 in table 254", Program: "ip"})
+	if got := r.countRepairs("rule", "60"); !slices.Equal(got, []string{"60 (by ip, started by foo; by nft)"}) {
+		t.Errorf("to log: %q", got)
+	}
+	const want = "60 (3 times; by ip, started by foo; by nft)"
+	if got := r.repairText(contest.Object{Kind: "rule", Name: "60"}, 3); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	for range 20 {
+		r.countRepairs("rule", "60", "100")
+		r.countRepairs("route", route)
+	}
+	const text = "another program keeps changing parts of the host's network, and netplugin keeps restoring " +
+		"them: route " + route + " (by ip), rule 100, rule 60 (by ip, started by foo; by nft): stop one of them"
+	if got := r.contestedProblem(); len(got) != 1 || got[0].Text != text {
+		t.Errorf("problems %+v, want %q", got, text)
+	}
+}
+
+// TestKeepHost_NamesPrograms: the problem of a rule that a script deletes again and again has the script's name.
+func TestKeepHost_NamesPrograms(t *testing.T) {
+	h, infos := keptHost(t, slog.New(slog.DiscardHandler))
+	script := filepath.Join(t.TempDir(), "vpn-up")
+	if err := os.WriteFile(script, []byte("#!/bin/sh\nip rule del pref 60\ntrue\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	h.changed = make(chan struct{}, 1)
+	const maxRounds = 100
+	namespace := netns.New(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	namespace.Do(func() {
+		if err := errors.Join(nodeLinks(), h.keepHost(ctx, infos)); err != nil {
+			t.Error(err)
+		}
+	})
+	go namespace.Do(func() { defer close(ended); h.watchHost(ctx) })
+	defer func() { cancel(); <-ended }()
+	var text string
+	namespace.Do(func() {
+		for range maxRounds {
+			_ = exec.Command(script).Run()
+			if err := h.keepHost(ctx, infos); err != nil {
+				t.Error(err)
+			}
+			select {
+			case <-h.changed: // of this round or of the one before
+			case <-time.After(time.Second):
+				t.Error("no change is reported")
+			}
+			if list := h.contestedProblem(); len(list) > 0 {
+				text = list[0].Text
+			}
+			if strings.Contains(text, " rule 60 (by ip, started by vpn-up):") {
+				return
+			}
+		}
+	})
+	if !strings.Contains(text, " rule 60 (by ip, started by vpn-up):") {
+		t.Errorf("%q names no program in %d rounds", text, maxRounds)
 	}
 }
 
