@@ -112,6 +112,9 @@ var NetworkKinds = []string{
 	NetworkOffLink,
 }
 
+// ContestedPath is the path on netplugin's CNI socket of a list of NetworkProblem, that of NetworkContested or none.
+const ContestedPath = "/contested"
+
 // NetworkProblem is something of the cluster's network that is not right, as a node sees it.
 type NetworkProblem struct {
 	Kind string `json:"kind"`

@@ -46,7 +46,13 @@ type Socket struct {
 
 // Sockets are those that Flowkeep makes or uses.
 var Sockets = []Socket{
-	{"/run/flowkeep/cni.sock", "netplugin (`--cni-socket`)", "ADD, DEL, CHECK, STATUS and GC of pods", "flowkeep-cni, which the container runtime starts", "root of the node"},
+	{
+		Path:    "/run/flowkeep/cni.sock",
+		Made:    "netplugin (`--cni-socket`)",
+		Carries: "ADD, DEL, CHECK, STATUS and GC of pods; contested objects",
+		Clients: "flowkeep-cni, which the container runtime starts; netctl doctor node",
+		Guard:   "root of the node",
+	},
 	{"/run/openvswitch/db.sock, fk0.mgmt, ovs-vswitchd.PID.ctl", "Open vSwitch", "its database, flows of bridge fk0, its control", "netplugin, node-state", "root of the node"},
 	{"/var/lib/kubelet/device-plugins/kubelet.sock, macvtap-NAME.sock", "the kubelet; netplugin macvtap", "macvtap devices", "each other", "root of the node"},
 	{"/var/lib/kubelet/pod-resources/kubelet.sock", "the kubelet", "which pod holds which device", "netplugin macvtap", "root of the node"},

@@ -3,11 +3,15 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"net"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/flowkeep/flowkeep/api/inspect"
 	"github.com/flowkeep/flowkeep/internal/process"
 	"github.com/flowkeep/flowkeep/netplugin/cni"
 	"github.com/flowkeep/flowkeep/netplugin/endpoints"
@@ -59,6 +63,10 @@ func TestServeCNI_DeletesWhatEndedMeanwhile(t *testing.T) {
 	<-ports.deleted // it is recorded until it is deleted
 	for {
 		if conn, err := net.Dial("unix", a.cfg.CNISocket); err == nil {
+			fmt.Fprintf(conn, "GET %s HTTP/1.0\r\n\r\n", inspect.ContestedPath)
+			if response, err := io.ReadAll(conn); err != nil || !strings.HasPrefix(string(response), "HTTP/1.0 200") {
+				t.Errorf("contested objects: %q (%v)", response, err)
+			}
 			conn.Close()
 			break
 		}

@@ -262,6 +262,7 @@ func (r *runner) serveCNI(ctx context.Context) error {
 				Manager:   diskGuard{r.manager, r.agent},
 				Logger:    r.log,
 				Observe:   r.metrics.observeCNI,
+				Contested: r.contestedProblem,
 				Listening: func() { problem = ""; r.setReady("cni", "") },
 			})
 		}

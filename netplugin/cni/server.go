@@ -18,6 +18,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/utils"
+	"github.com/flowkeep/flowkeep/api/inspect"
 	"github.com/flowkeep/flowkeep/netplugin/endpoints"
 )
 
@@ -66,6 +67,8 @@ type Config struct {
 	Manager Manager
 	Logger  *slog.Logger
 	Observe func(command string, took time.Duration, err error)
+	// Contested returns the problem of contested objects, for netctl doctor node; may be nil.
+	Contested func() []inspect.NetworkProblem
 	// Listening is called once the socket is there; may be nil.
 	Listening func()
 }
@@ -178,6 +181,12 @@ func (s *server) routes() http.Handler {
 	mux.HandleFunc("POST /STATUS", s.handle("STATUS", func(context.Context, *Request) (Response, error) {
 		return Response{}, m.Ready()
 	}))
+	if s.cfg.Contested != nil {
+		mux.HandleFunc("GET "+inspect.ContestedPath, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			_ = json.NewEncoder(w).Encode(s.cfg.Contested())
+		})
+	}
 	return mux
 }
 

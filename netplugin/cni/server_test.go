@@ -14,11 +14,13 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
+	"github.com/flowkeep/flowkeep/api/inspect"
 	"github.com/flowkeep/flowkeep/netplugin/endpoints"
 )
 
@@ -129,6 +131,18 @@ func TestCommandsReachTheManager(t *testing.T) {
 	}
 	if err := stop(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestServe_Contested: the contested objects are readable on the socket.
+func TestServe_Contested(t *testing.T) {
+	want := []inspect.NetworkProblem{{Kind: inspect.NetworkContested, Node: "node1", Text: "rule 60 (by ip)"}}
+	cfg := Config{Manager: &manager{}, Contested: func() []inspect.NetworkProblem { return want }}
+	w := httptest.NewRecorder()
+	(&server{cfg}).routes().ServeHTTP(w, httptest.NewRequest(http.MethodGet, inspect.ContestedPath, nil))
+	var got []inspect.NetworkProblem
+	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || !slices.Equal(got, want) {
+		t.Errorf("%d %s (%v), want %+v", w.Code, w.Body, err, want)
 	}
 }
 
