@@ -30,7 +30,8 @@ Exit codes: 0 no problem; 1 there is a problem; 2 there is none, but not all cou
 
 const doctorNodeLong = `Doctor node looks whether the node that it runs on is fit for Flowkeep, before it is installed or later: the kernel and its modules, Open vSwitch, the
 MTU of the way to the other nodes, configurations, interfaces and rules of other networks, where the container runtime looks for them, firewalls, the
-clock, ports, forwarding, room on disk. It needs no
+clock, ports, forwarding, room on disk. Where netplugin runs, it names the programs that change what netplugin repairs,
+as far as they are known. It needs no
 cluster. With --kubeconfig it also compares the clock with the API server's. It should be run as root; it changes nothing and loads no module.
 
 Exit codes are those of netctl doctor.`
@@ -97,6 +98,7 @@ func doctorNodeCommand(o *options) *cobra.Command {
 	f.StringVar(&l.CNIConfDir, "cni-conf-dir", "/etc/cni/net.d", "directory where the container runtime finds CNI configurations")
 	f.StringVar(&l.CNIBinDir, "cni-bin-dir", "/opt/cni/bin", "directory where the container runtime finds CNI plugins")
 	f.StringVar(&l.OVSRunDir, "ovs-run-dir", "/var/run/openvswitch", "directory of Open vSwitch's sockets")
+	f.StringVar(&l.CNISocket, "cni-socket", "/run/flowkeep/cni.sock", "netplugin's flag of this name")
 	f.IntVar(&l.ServiceTable, "service-table", wellknown.ServiceTable, "netplugin's flag of this name")
 	f.IntVar(&l.RulePriority, "rule-priority", wellknown.RulePriority, "netplugin's flag of this name")
 	f.StringVar(&l.TrafficMode, "traffic-mode", "route",

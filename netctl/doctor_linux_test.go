@@ -64,7 +64,8 @@ func TestDoctorOnABrokenNode(t *testing.T) {
 	}
 	look := func() (r doctor.Report) {
 		t.Helper()
-		out, errOut, code := b.run("doctor", "node", "-o", "json", "--traffic-mode", "geneve", "--state-dir", dir, "--cni-conf-dir", dir, "--ovs-run-dir", dir)
+		out, errOut, code := b.run("doctor", "node", "-o", "json", "--traffic-mode", "geneve",
+			"--state-dir", dir, "--cni-conf-dir", dir, "--ovs-run-dir", dir, "--cni-socket", filepath.Join(dir, "cni.sock"))
 		if err := json.Unmarshal([]byte(out), &r); err != nil || code != 1 {
 			t.Fatalf("exit code %d: %v\n%s%s", code, err, out, errOut)
 		}
@@ -97,6 +98,7 @@ func TestDoctorOnABrokenNode(t *testing.T) {
 		{"firewall", doctor.Warning, "inet wall through drops", "nft insert rule inet wall through"},
 		{"firewall", doctor.Note, "inet wall in drops", "7443"},
 		{"modules", doctor.OK, "nf_tables is there", ""},
+		{"host-network", doctor.Note, "netplugin does not listen on " + dir, ""},
 	} {
 		if f := finding(want.check, want.level, want.seen); !strings.Contains(f.Do, want.do) {
 			t.Errorf("%s: do %q, want %q", f.Seen, f.Do, want.do)

@@ -146,6 +146,7 @@ var whys = map[string]string{
 	"forwarding":      "pods' packets are routed by the node; netplugin sets it, where it may",
 	"conntrack":       "a pod's connection takes an entry, or two to a Service; a full table takes no more",
 	"numbers":         "netplugin leaves what others have alone, and a first installation refuses their numbers",
+	"host-network":    "without a rule, a route or a table, allowed packets are lost until netplugin has restored it",
 	"state-directory": "the last good rules, the pods' addresses and the policy DB are kept there, and a node that cannot write them cannot start pods",
 	"programs":        "netplugin sets the node's own rules by nft",
 	"kubernetes":      "CustomResourceDefinitions refuse nonsense by rules (1.25), and nodes get their certificates by tokens that name the node (1.30)",

@@ -174,7 +174,13 @@ func TestNodes(t *testing.T) {
 		"no inodes":          {func(f *NodeFacts) { f.State.Value.Inodes = 0 }, "state-directory", Problem, "0 files"},
 		"inodes not counted": {func(f *NodeFacts) { f.State.Value.Inodes, f.State.Value.Counted = 0, false }, "state-directory", OK, "MiB free"},
 		"read-only":          {func(f *NodeFacts) { f.State.Value.ReadOnly = true }, "state-directory", Problem, "read-only"},
-		"no nft":             {func(f *NodeFacts) { f.NFT = "" }, "programs", Note, "nft is not installed"},
+		"contested": {func(f *NodeFacts) { f.Contested.Problems = Known([]string{"rule 60 (by ip, started by foo)"}) },
+			"host-network", Warning, "by ip, started by foo"},
+		"netplugin does not run": {func(f *NodeFacts) { f.Contested = Contested{Absent: true, Socket: "/run/x"} },
+			"host-network", Note, "does not listen on /run/x"},
+		"socket refused": {func(f *NodeFacts) { f.Contested.Problems.Error = "permission denied" },
+			"host-network", Unknown, "permission denied"},
+		"no nft": {func(f *NodeFacts) { f.NFT = "" }, "programs", Note, "nft is not installed"},
 	} {
 		f := wellNode()
 		row.spoil(f)

@@ -34,6 +34,7 @@ type NodeFacts struct {
 	Sysctls     []Sysctl
 	State       Fact[Room]
 	Numbers     Numbers
+	Contested   Contested
 	NFT         string // where the program is; empty: it is not there
 }
 
@@ -138,6 +139,7 @@ func Node(f *NodeFacts) Report {
 	b.services(&f.Links)
 	b.numbers(&f.Numbers)
 	b.protocol(&f.Numbers, &f.Links)
+	b.contested(&f.Contested)
 	b.chains(f.Chains)
 	b.firewall(f.Chains)
 	b.clock(&f.Clock)

@@ -17,6 +17,7 @@ type Options struct {
 	CNIConfDir  string
 	CNIBinDir   string
 	OVSRunDir   string
+	CNISocket   string // netplugin's
 	TrafficMode string
 	// ServiceTable and RulePriority are the values of netplugin's flags of these names.
 	ServiceTable, RulePriority int

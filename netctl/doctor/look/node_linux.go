@@ -27,6 +27,7 @@ func Node(ctx context.Context, o *Options) (*doctor.NodeFacts, error) {
 	f := &doctor.NodeFacts{TrafficMode: o.TrafficMode, Kernel: doctor.Read(o.release()), CNI: doctor.Read(o.netConfs()), BinDir: o.CNIBinDir, Runtimes: o.runtimes(),
 		Links: doctor.Read(links()), Ways: o.ways(), Sockets: doctor.Read(o.sockets()), Sysctls: o.sysctls(), State: doctor.Read(room(o.StateDir)),
 		Switch: o.openvswitch(ctx), Clock: o.clock(ctx), Chains: o.chains(ctx), Numbers: o.numbers()}
+	f.Contested = o.contested(ctx)
 	f.Host, _ = os.Hostname()
 	f.Modules = o.modules(f.Kernel.Value)
 	if last := f.Chains[len(f.Chains)-1]; !last.Absent && last.Listing.Error == "" { // nft was answered
