@@ -99,7 +99,8 @@ func addFlags(cmd *cobra.Command, cfg *agent.Config, certs *certificateFlags) {
 	f.StringVar(&cfg.CNISocket, "cni-socket", "/run/flowkeep/cni.sock", "unix socket on which flowkeep-cni asks")
 	f.StringVar(&cfg.CNIConfDir, "cni-conf-dir", "", "the container runtime's directory of CNI configurations, in which 10-flowkeep.conflist is written when the node is ready for pods, and kept; empty: it is written by others")
 	f.StringVar(&cfg.NodeRoot, "node-root", "/", "the node's root directory, a mount in a container: "+
-		"a node with nft 1.0.1 or later has hostPorts by nftables, else by what portmap chooses")
+		"a node with nft 1.0.1 or later has hostPorts by nftables, else by what portmap chooses; programs that change "+
+		"what netplugin repairs are looked up in proc below it")
 	f.StringVar(&cfg.Portmap, "portmap", "/usr/libexec/flowkeep/cni/flowkeep-portmap", "CNI plugin that is run "+
 		"again for pods with hostPorts when another program removed their rules; empty: it is not")
 	f.StringSliceVar(&cfg.ClusterCIDRs, "cluster-cidrs", nil, "CIDRs of all pods; traffic to them is not masqueraded")
