@@ -65,7 +65,8 @@ func TestDoctorOnABrokenNode(t *testing.T) {
 	look := func() (r doctor.Report) {
 		t.Helper()
 		out, errOut, code := b.run("doctor", "node", "-o", "json", "--traffic-mode", "geneve",
-			"--state-dir", dir, "--cni-conf-dir", dir, "--ovs-run-dir", dir, "--cni-socket", filepath.Join(dir, "cni.sock"))
+			"--state-dir", dir, "--cni-conf-dir", dir, "--ovs-run-dir", dir,
+			"--cni-socket", filepath.Join(dir, "cni.sock"))
 		if err := json.Unmarshal([]byte(out), &r); err != nil || code != 1 {
 			t.Fatalf("exit code %d: %v\n%s%s", code, err, out, errOut)
 		}

@@ -55,7 +55,7 @@ type Place string
 const (
 	PlacePod     Place = "pod"     // the node's end of a pod's link
 	PlaceGateway Place = "gateway" // the switch's port to and from the node, for Services and the node itself
-	PlaceWire    Place = "wire"    // the switch's port out of the node
+	PlaceWire    Place = "wire"    // the switch's ports out of the node
 	PlaceTunnel  Place = "tunnel"  // it is inside of a tunnel's packet between nodes
 	PlaceOther   Place = "other"   // the node's others: to the network
 )

@@ -7,8 +7,12 @@ const (
 	Bridge        = "fk0"     // the default of netplugin --bridge
 	GatewayDevice = "fk-gw"   // from the node to the bridge
 	WireDevice    = "fk-wire" // from the bridge to the node's network stack
+	OutDevice     = "fk-out"  // likewise, of pods' packets to addresses that are no pods'
 	PodLinkPrefix = "fkp"     // begins the node's end of a pod's link
 )
+
+// Devices are the links between the bridge and the node's network stack.
+var Devices = []string{GatewayDevice, WireDevice, OutDevice}
 
 // ServiceTable is the default routing table of the second pass of packets to Services (decision 002). cloud-init and
 // other programs number tables from 100.
@@ -20,6 +24,18 @@ const ArrivalTable = ServiceTable + 1
 // OwnTable is the one behind that, for what a node itself sends to its pods.
 const OwnTable = ServiceTable + 2
 
+// TranslatedTable is the next, for what the node translated to a pod.
+const TranslatedTable = ServiceTable + 3
+
+// OutArrivalTable is the next, for reverse path filters of firewalls too.
+const OutArrivalTable = ServiceTable + 4
+
+// GeneveTable is the next, for what programs of the node send to the port of tunnels.
+const GeneveTable = ServiceTable + 5
+
+// LastTable is the last of Flowkeep's.
+const LastTable = GeneveTable
+
 // RulePriority is the default priority of the first of Flowkeep's policy rules.
 const RulePriority = 50
 
@@ -28,20 +44,24 @@ const (
 	GatewayLocalRule = 0  // pods → the gateway's own address
 	ReturningRule    = 9  // packets to pods, where the kernel looks up the way back
 	ServiceRule      = 10 // pods → back into the bridge
-	TranslatedRule   = 11 // likewise what pods sent to an address that is no Service's and the node translated
+	TranslatedRule   = 11 // likewise what pods sent to an address that is no pod's and the node translated to a pod
 	ArrivalRule      = 12 // IPv6: where a firewall looks up the link of a source
+	OutArrivalRule   = 13 // likewise, of packets by fk-out
 	LocalRule        = 50 // the look-up of the table local
 	OwnRule          = 51 // the node → its pods
+	GeneveRule       = 52 // to the port of tunnels
+	LastRule         = GeneveRule
 )
 
 // RuleOffsets are all of these differences.
 var RuleOffsets = []int{
-	GatewayLocalRule, ReturningRule, ServiceRule, TranslatedRule, ArrivalRule, LocalRule, OwnRule,
+	GatewayLocalRule, ReturningRule, ServiceRule, TranslatedRule, ArrivalRule, OutArrivalRule, LocalRule, OwnRule,
+	GeneveRule,
 }
 
 // Bits of packets' marks, which neither kube-proxy nor a tunnel has.
 const (
-	TranslatedMark = 0x1000000 // what the node translated (TranslatedRule)
+	OutArrivalMark = 0x1000000 // IPv6 packets by fk-out (OutArrivalRule)
 	ReturningMark  = 0x2000000 // packets to pods (ReturningRule)
 	ArrivalMark    = 0x4000000 // IPv6 packets (ArrivalRule)
 )

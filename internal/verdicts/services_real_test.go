@@ -65,6 +65,7 @@ func serviceConfig() pipeline.Config {
 	cfg := pipeline.Config{
 		Gateway: pipeline.Device{Port: serviceGateway, MAC: serviceGatewayMAC},
 		Wire:    pipeline.Device{Port: serviceWire, MAC: serviceWireMAC},
+		Out:     pipeline.Device{Port: serviceWire, MAC: serviceWireMAC},
 		Services: pipeline.Services{
 			Translated: true,
 			Node:       "n1",

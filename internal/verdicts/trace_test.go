@@ -32,6 +32,7 @@ var (
 	gatewayAddrs = []netip.Addr{netip.MustParseAddr("10.244.0.1"), netip.MustParseAddr("fd00:10:244::1")}
 	config       = pipeline.Config{
 		Gateway: pipeline.Device{Port: gatewayPort, MAC: ofctl.MAC{2, 0, 0, 0, 0, 1}}, Wire: pipeline.Device{Port: wirePort, MAC: ofctl.MAC{2, 0, 0, 0, 0, 2}},
+		Out:          pipeline.Device{Port: wirePort, MAC: ofctl.MAC{2, 0, 0, 0, 0, 2}},
 		GatewayAddrs: gatewayAddrs, NodeAddrs: []netip.Addr{netip.MustParseAddr("172.30.0.11")},
 		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}, Meters: 3, Answers: true,
 	}

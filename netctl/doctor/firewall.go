@@ -113,7 +113,8 @@ func (b *book) firewall(list []Chains) {
 	}
 	if walled {
 		b.add(check, Warning, "firewalld is active, which rejects what is forwarded between interfaces of no zone of its",
-			"firewall-cmd --permanent --zone=trusted --add-interface=fk-gw --add-interface=fk-wire; "+
+			"firewall-cmd --permanent --zone=trusted --add-interface=fk-gw --add-interface=fk-wire "+
+				"--add-interface=fk-out; "+
 				"the same with --add-source=CIDR for each cluster CIDR; "+
 				"in firewalld.conf not IPv6_rpfilter=strict-forward, and no with FirewallBackend=iptables; "+
 				"firewall-cmd --reload; or stop firewalld")

@@ -12,7 +12,6 @@ import (
 // Names of what netplugin makes.
 const (
 	gateway = "fk-gw"
-	wire    = "fk-wire"
 	bridge  = "fk0"
 )
 

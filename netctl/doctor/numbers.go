@@ -10,10 +10,10 @@ import (
 
 // Numbers are those of the node's network stack that Flowkeep is to use, and what has them.
 type Numbers struct {
-	Table    int // of routes; the two behind it are Flowkeep's too
+	Table    int // of routes; the next are Flowkeep's too (wellknown.LastTable)
 	Priority int // of the first policy rule
 	Rules    Fact[[]Rule]
-	Routes   Fact[[]string] // destinations of other programs' routes in the three tables
+	Routes   Fact[[]string] // destinations of other programs' routes in these tables
 	Marked   Fact[[]string] // destinations of routes with Flowkeep's protocol, in all tables
 }
 
@@ -21,6 +21,10 @@ type Numbers struct {
 const (
 	arrivalTable = wellknown.ArrivalTable - wellknown.ServiceTable
 	ownTable     = wellknown.OwnTable - wellknown.ServiceTable
+	translated   = wellknown.TranslatedTable - wellknown.ServiceTable
+	geneveTable  = wellknown.GeneveTable - wellknown.ServiceTable
+	outArrivals  = wellknown.OutArrivalTable - wellknown.ServiceTable
+	lastTable    = wellknown.LastTable - wellknown.ServiceTable
 )
 
 // Rule is a policy rule.
@@ -31,15 +35,17 @@ type Rule struct {
 	Interface           string // by which packets come; empty: by any
 	Mark, Mask          uint32
 	Next                int  // priority of the rule to go on with; 0: it looks up the table
+	Geneve              bool // it is for UDP packets to port 6081 alone
 	Other               bool // it has an attribute that no rule of Flowkeep's has
 }
 
 const (
-	compatTable    = 252   // the first that the kernel uses itself: RT_TABLE_COMPAT (rtnetlink(7))
-	localTable     = 255   // the kernel's table of local addresses (ip-route(8)), the last
-	mainPriority   = 32766 // of the kernel's rule for the table main
-	formerTable    = 102   // of versions before v0.1.0
-	kernelProtocol = 2     // RTPROT_KERNEL (rtnetlink(7))
+	compatTable    = 252       // the first that the kernel uses itself: RT_TABLE_COMPAT (rtnetlink(7))
+	localTable     = 255       // the kernel's table of local addresses (ip-route(8)), the last
+	mainPriority   = 32766     // of the kernel's rule for the table main
+	formerTable    = 102       // of versions before v0.1.0
+	formerMark     = 0x1000000 // of TranslatedRule in such versions
+	kernelProtocol = 2         // RTPROT_KERNEL (rtnetlink(7))
 )
 
 // isFlowkeeps reports whether a rule is as netplugin writes it with a table and a first priority.
@@ -48,7 +54,7 @@ func (r *Rule) isFlowkeeps(table, priority int) bool {
 		return false
 	}
 	offset := r.Priority - priority
-	if (r.Next != 0) != (offset == wellknown.ReturningRule) {
+	if (r.Next != 0) != (offset == wellknown.ReturningRule) || r.Geneve != (offset == wellknown.GeneveRule) {
 		return false
 	}
 	unmarked := r.Mark == 0 && r.Mask == 0
@@ -63,14 +69,22 @@ func (r *Rule) isFlowkeeps(table, priority int) bool {
 	case wellknown.ServiceRule:
 		return fromPods && r.Destination == "" && r.Table == table
 	case wellknown.TranslatedRule:
-		marked := r.Mark == wellknown.TranslatedMark && r.Mask == wellknown.TranslatedMark
-		return r.Interface == wire && r.Source != "" && r.Destination == "" && marked && r.Table == table
+		marked := r.Mark == formerMark && r.Mask == formerMark
+		isFormer := r.Interface == wellknown.WireDevice && marked && r.Table == table
+		isNow := r.Interface == wellknown.OutDevice && unmarked && r.Table == table+translated
+		return r.Source != "" && r.Destination == "" && (isFormer || isNow)
 	case wellknown.ArrivalRule:
 		marked := r.Mark == wellknown.ArrivalMark && r.Mask == wellknown.ArrivalMark
 		return r.Interface == "lo" && r.Source == "" && r.Destination == "" && marked && r.Table == table+arrivalTable
+	case wellknown.OutArrivalRule:
+		marked := r.Mark == wellknown.OutArrivalMark && r.Mask == wellknown.OutArrivalMark
+		return r.Interface == "lo" && r.Source == "" && r.Destination == "" && marked && r.Table == table+outArrivals
 	case wellknown.OwnRule:
 		toPods := r.Source == "" && r.Destination != ""
 		return r.Interface == "lo" && toPods && unmarked && r.Table == table+ownTable && r.Protocol == kernelProtocol
+	case wellknown.GeneveRule:
+		byOut := r.Interface == wellknown.OutDevice && r.Source != "" && r.Destination == ""
+		return byOut && unmarked && r.Table == table+geneveTable
 	case wellknown.LocalRule:
 		return r.Interface == "" && r.Source == "" && r.Destination == "" && unmarked && r.Table == localTable
 	}
@@ -87,7 +101,7 @@ func (r *Rule) isFormer(table, priority int) bool {
 func (r *Rule) looksUpServices() bool {
 	first := r.Priority - wellknown.ServiceRule
 	ofKernel := r.Table < 1 || r.Table >= compatTable && r.Table <= localTable
-	return !ofKernel && first > 0 && first+wellknown.OwnRule < mainPriority && r.isFlowkeeps(r.Table, first)
+	return !ofKernel && first > 0 && first+wellknown.LastRule < mainPriority && r.isFlowkeeps(r.Table, first)
 }
 
 // isFlowkeeps reports whether a rule is Flowkeep's, with these numbers or with those of a rule that looks up its table.
@@ -124,7 +138,7 @@ func (b *book) numbers(n *Numbers) {
 	if list := n.Routes.Value; len(list) > 0 {
 		taken = true
 		b.add(check, Problem, fmt.Sprintf("tables %d to %d are Flowkeep's, and have routes of another program: %s",
-			n.Table, n.Table+ownTable, some(list)), fmt.Sprintf(remedy, "--service-table"))
+			n.Table, n.Table+lastTable, some(list)), fmt.Sprintf(remedy, "--service-table"))
 	}
 	for i := range n.Rules.Value {
 		r := &n.Rules.Value[i]
@@ -136,7 +150,7 @@ func (b *book) numbers(n *Numbers) {
 			does = fmt.Sprintf("goes on at %d", r.Next)
 		}
 		seen := fmt.Sprintf("the policy rule %d of another program, which %s, has ", r.Priority, does)
-		if r.Table >= n.Table && r.Table <= n.Table+ownTable {
+		if r.Table >= n.Table && r.Table <= n.Table+lastTable {
 			taken = true
 			b.add(check, Problem, seen+"a table of Flowkeep's", fmt.Sprintf(remedy, "--service-table"))
 		}
@@ -147,6 +161,6 @@ func (b *book) numbers(n *Numbers) {
 	}
 	if !taken {
 		b.ok(check, "no other program uses tables %d to %d, or the priorities of Flowkeep's policy rules from %d",
-			n.Table, n.Table+ownTable, n.Priority)
+			n.Table, n.Table+lastTable, n.Priority)
 	}
 }

@@ -73,6 +73,7 @@ func startAnswering(t *testing.T) *answeringSwitch {
 	cfg := pipeline.Config{
 		Gateway:      pipeline.Device{Port: answerGateway, MAC: answerGatewayMAC},
 		Wire:         pipeline.Device{Port: answerWire, MAC: ofctl.MAC{2, 0, 0, 0, 0, 2}},
+		Out:          pipeline.Device{Port: answerWire, MAC: ofctl.MAC{2, 0, 0, 0, 0, 2}},
 		GatewayAddrs: []netip.Addr{podAddr(false, 1), podAddr(true, 1)},
 		PodCIDRs:     []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24"), netip.MustParsePrefix("fd00:10:244:1::/64")},
 		Answers:      true,

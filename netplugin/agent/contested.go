@@ -60,7 +60,7 @@ func (r *runner) programsOf(o contest.Object) (out []string) {
 
 // changedObject returns an object as hostnet.Change names it: a route without its type.
 func changedObject(o contest.Object) contest.Object {
-	for _, discards := range []string{"blackhole ", "unreachable "} {
+	for _, discards := range []string{"blackhole ", "unreachable ", "throw "} {
 		o.Name = strings.TrimPrefix(o.Name, discards)
 	}
 	return o
@@ -80,7 +80,7 @@ func (h *hostKeeper) logSuppressed() {
 }
 
 // mayWait reports whether an object of the host's network is not to be repaired yet. None waits after a change of what
-// is wanted, or of fk-gw and fk-wire, which may be other links with the same names. None waits while Flowkeep's
+// is wanted, or of hostnet.Devices, which may be other links with the same names. None waits while Flowkeep's
 // nftables tables are contested: the other layer may be missing at any time.
 func (h *hostKeeper) mayWait(object, name string) bool {
 	now := time.Now()

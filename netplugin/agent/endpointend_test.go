@@ -74,6 +74,7 @@ func (s *servingNode) configureAgent() {
 	a.client = new(listener)
 	a.node.gateway = pipeline.Device{Port: answerGateway, MAC: answerGatewayMAC}
 	a.node.wire = pipeline.Device{Port: answerWire, MAC: ofctl.MAC{2, 0, 0, 0, 0, 2}}
+	a.node.out = a.node.wire
 	a.node.services = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00:10:96::/112")}
 	a.rules.nodes = []policy.NodeInfo{{
 		Name:      "node1",

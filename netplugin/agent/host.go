@@ -52,14 +52,16 @@ type hostKeeper struct {
 
 // basis is what netplugin's own wishes depend on, besides the list of nodes.
 type basis struct {
-	gateway, wire int // interface indexes; 0: there is none
-	mtu           int
-	isStrict      bool
+	gateway, wire, out int // interface indexes; 0: there is none
+	mtu                int
+	isStrict           bool
 }
 
 func basisOf(cfg *hostnet.Config) basis {
 	b := basis{mtu: cfg.MTU, isStrict: cfg.Strict}
-	for name, index := range map[string]*int{hostnet.Gateway: &b.gateway, hostnet.Wire: &b.wire} {
+	for name, index := range map[string]*int{
+		hostnet.Gateway: &b.gateway, hostnet.Wire: &b.wire, hostnet.Out: &b.out,
+	} {
 		if link := cfg.Links.Named(name); link != nil {
 			*index = link.Attrs().Index
 		}
@@ -177,6 +179,7 @@ func (h *hostKeeper) setNetwork(ctx context.Context, infos []policy.NodeInfo) er
 		Exempted:     h.exempted,
 		GatewayMAC:   nodeMAC(h.cfg.Node, hostnet.Gateway),
 		WireMAC:      nodeMAC(h.cfg.Node, hostnet.Wire),
+		OutMAC:       nodeMAC(h.cfg.Node, hostnet.Out),
 		ServiceMAC:   pipeline.ServiceMAC,
 		MTU:          h.cfg.MTU,
 		Tunnelled:    h.cfg.tunnelled(),

@@ -26,7 +26,7 @@ import (
 
 // nodeLinks creates the links of a node: those that Open vSwitch would make, and one with the node's address.
 func nodeLinks() error {
-	for _, name := range []string{hostnet.Gateway, hostnet.Wire, "eth0"} {
+	for _, name := range append([]string{"eth0"}, hostnet.Devices...) {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name = name
 		if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: name + "-peer"}); err != nil {

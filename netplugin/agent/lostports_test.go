@@ -59,8 +59,21 @@ func TestClaim_OfTheNodesNumber(t *testing.T) {
 	if err := a.pods.claim(t.Context(), "fkpnew", 41); err != nil || a.isOpen(t, s, 41) || !a.isOpen(t, s, lostGateway) {
 		t.Errorf("port 41 has the flows of fk-gw: %v", err)
 	}
-	if got, want := numbers(t, a), (nodeNumbers{lostGateway, 42, 0}); got != want {
+	if got, want := numbers(t, a), (nodeNumbers{lostGateway, 42, 43, 0}); got != want {
 		t.Errorf("the node's ports have the numbers %+v, want %+v", got, want)
+	}
+	if err := a.pods.claim(t.Context(), "fkpnew", 43); err != nil || numbers(t, a).out != lostOut {
+		t.Errorf("fk-out has a port's number: %+v (%v)", numbers(t, a), err)
+	}
+}
+
+// TestNumbers_OfPortsThatDoNotExist: no pod requests one of them, and OpenFlow has all of them.
+func TestNumbers_OfPortsThatDoNotExist(t *testing.T) {
+	const maxPort = 0xff00 // OFPP_MAX of OpenFlow 1.0: numbers of ports are less (ovs-fields(7))
+	for _, n := range []int{lostGateway, lostWire, lostOut, lostTunnel} {
+		if n <= maxPodNumber || n >= maxPort {
+			t.Errorf("%d is not between %d and %d", n, maxPodNumber, maxPort)
+		}
 	}
 }
 
@@ -72,13 +85,14 @@ func numbers(t *testing.T, a *agent) (n nodeNumbers) {
 	return n
 }
 
-// configured gives an agent a node with fk-gw at port 41 and fk-wire at port 42.
+// configured gives an agent a node with fk-gw at port 41, fk-wire at port 42 and fk-out at port 43.
 func configured(t *testing.T, a *agent) {
 	t.Helper()
 	if err := a.do(t.Context(), func() {
 		a.cfg.Node = "node1"
 		a.node.gateway = pipeline.Device{Port: 41, MAC: ofctl.MAC{2, 0xf0, 0, 0, 0, 1}}
 		a.node.wire = pipeline.Device{Port: 42, MAC: ofctl.MAC{2, 0xf0, 0, 0, 0, 2}}
+		a.node.out = pipeline.Device{Port: 43, MAC: ofctl.MAC{2, 0xf0, 0, 0, 0, 3}}
 		a.rules.nodes = []policy.NodeInfo{{
 			Name:      "node1",
 			Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.11")},
@@ -91,12 +105,13 @@ func configured(t *testing.T, a *agent) {
 }
 
 func TestNumbersOf_LostPorts(t *testing.T) {
-	all := map[string]uint32{hostnet.Gateway: 1, hostnet.Wire: 2, hostnet.Tunnel: 3}
+	all := map[string]uint32{hostnet.Gateway: 1, hostnet.Wire: 2, hostnet.Out: 3, hostnet.Tunnel: 4}
 	for name, want := range map[string]nodeNumbers{
-		"":              {1, 2, 3},
-		hostnet.Gateway: {lostGateway, 2, 3},
-		hostnet.Wire:    {1, lostWire, 3},
-		hostnet.Tunnel:  {1, 2, lostTunnel},
+		"":              {1, 2, 3, 4},
+		hostnet.Gateway: {lostGateway, 2, 3, 4},
+		hostnet.Wire:    {1, lostWire, 3, 4},
+		hostnet.Out:     {1, 2, lostOut, 4},
+		hostnet.Tunnel:  {1, 2, 3, lostTunnel},
 	} {
 		number := map[string]uint32{}
 		for port, n := range all {
@@ -133,7 +148,7 @@ func TestForget_OneInterfaceOfAPair(t *testing.T) {
 	}
 }
 
-// portsKeeper is a portKeeper on a real Open vSwitch, with the bridge fk0, its ports fk-gw and fk-wire, and no pod.
+// portsKeeper is a portKeeper on a real Open vSwitch, with the bridge fk0, hostnet.Devices, and no pod.
 func portsKeeper(t *testing.T) (*portKeeper, *pickySwitch, *ovstest.Switch) {
 	t.Helper()
 	return portsKeeperOn(t, ovstest.Start(t, 0), "dummy")
@@ -153,7 +168,7 @@ func portsKeeperOn(t *testing.T, sw *ovstest.Switch, datapath string) (*portKeep
 	}
 	a.cfg.Bridge, a.cfg.DatapathType, a.cfg.Health = "fk0", datapath, new(process.Health)
 	k := &portKeeper{runner: &runner{agent: a, db: db, manager: m}}
-	if _, _, _, err := k.ensureNodePorts(t.Context()); err != nil {
+	if _, err := k.ensureNodePorts(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	configured(t, a)
@@ -236,7 +251,7 @@ func TestRepairPorts_RecreatesALostLink(t *testing.T) {
 		if _, err := k.repairPorts(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		for _, name := range []string{hostnet.Gateway, hostnet.Wire} {
+		for _, name := range hostnet.Devices {
 			if !hostnet.LinkExists(name) {
 				t.Errorf("after %q there is no %s", change, name)
 			}

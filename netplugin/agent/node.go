@@ -23,20 +23,21 @@ func (nc *nodeConfig) self() policy.NodeInfo {
 // nodeConfig compiles the flows of the node itself, from what does not come from the feed. Its fields belong to the
 // owner goroutine.
 type nodeConfig struct {
-	a             *agent
-	infos         chan []policy.NodeInfo // to the keeper of the node's own network
-	configured    bool                   // the node's own flows are compiled
-	gateway, wire pipeline.Device
-	tunnel        uint32 // port; 0: none
-	meters        uint32 // of a kind, to tell of what is denied; 0: none
-	answers       bool   // there are meters for packets to answer
-	limits        bool   // there are meters for pods' bandwidth
-	full          bool   // as in pipeline.Config
-	services      []netip.Prefix
-	clusters      []netip.Prefix
-	ways          map[string]hostnet.PeerWay // to other nodes, in traffic mode auto; without an entry: the tunnel
-	returned      []netip.Prefix             // as in pipeline.Config
-	problems      []inspect.NetworkProblem
+	a          *agent
+	infos      chan []policy.NodeInfo // to the keeper of the node's own network
+	configured bool                   // the node's own flows are compiled
+	gateway    pipeline.Device
+	wire, out  pipeline.Device
+	tunnel     uint32 // port; 0: none
+	meters     uint32 // of a kind, to tell of what is denied; 0: none
+	answers    bool   // there are meters for packets to answer
+	limits     bool   // there are meters for pods' bandwidth
+	full       bool   // as in pipeline.Config
+	services   []netip.Prefix
+	clusters   []netip.Prefix
+	ways       map[string]hostnet.PeerWay // to other nodes, in traffic mode auto; without an entry: the tunnel
+	returned   []netip.Prefix             // as in pipeline.Config
+	problems   []inspect.NetworkProblem
 }
 
 // configure compiles what is known of the node.
@@ -81,6 +82,8 @@ func (nc *nodeConfig) compileNode(self *policy.NodeInfo) {
 	cfg := pipeline.Config{
 		Gateway:      nc.gateway,
 		Wire:         nc.wire,
+		Out:          nc.out,
+		Pods:         hostnet.AllPods(nc.hostConfig(*self)),
 		NodeAddrs:    self.Addresses,
 		PodCIDRs:     self.PodCIDRs,
 		Returned:     nc.returned,

@@ -19,17 +19,18 @@ const (
 	portInterval = 30 * time.Second
 	// minPodNumber and maxPodNumber bound the OpenFlow numbers of pods' ports (ovs-vswitchd.conf.db(5), ofport_request).
 	minPodNumber = 256
-	maxPodNumber = 65276
+	maxPodNumber = 65275
 	// Numbers of the node's own ports while the switch does not have them. No port gets one of these: Open vSwitch
 	// gives numbers from 1 on, and pods request theirs.
 	lostGateway = maxPodNumber + 1
 	lostWire    = maxPodNumber + 2
-	lostTunnel  = maxPodNumber + 3
+	lostOut     = maxPodNumber + 3
+	lostTunnel  = maxPodNumber + 4 // the last below OFPP_MAX
 )
 
 // ensureNodePorts creates what is missing of the bridge and the ports that lead to the node and to other nodes, and
-// returns the ports' numbers; that of the tunnel is 0 without one.
-func (r *runner) ensureNodePorts(ctx context.Context) (gw, wire, tunnel uint32, err error) {
+// returns the ports' numbers.
+func (r *runner) ensureNodePorts(ctx context.Context) (n nodeNumbers, err error) {
 	changes, err := r.ensureBridge(ctx)
 	if len(changes) > 0 {
 		r.log.Info("the bridge in Open vSwitch's database was corrected", "changes", texts(changes))
@@ -39,13 +40,12 @@ func (r *runner) ensureNodePorts(ctx context.Context) (gw, wire, tunnel uint32, 
 		return
 	}
 	mtu := int(r.linkMTU.Load())
-	if gw, err = r.db.EnsurePort(ctx, r.cfg.internalPort(hostnet.Gateway, mtu)); err != nil {
-		return
+	for i, number := range []*uint32{&n.gateway, &n.wire, &n.out} {
+		if *number, err = r.db.EnsurePort(ctx, r.cfg.internalPort(hostnet.Devices[i], mtu)); err != nil {
+			return
+		}
 	}
-	if wire, err = r.db.EnsurePort(ctx, r.cfg.internalPort(hostnet.Wire, mtu)); err != nil {
-		return
-	}
-	tunnel, err = r.ensureTunnel(ctx)
+	n.tunnel, err = r.ensureTunnel(ctx)
 	return
 }
 
@@ -91,10 +91,10 @@ func (lp *localPods) claim(ctx context.Context, name string, number uint32) erro
 }
 
 // nodeNumbers are the numbers of the ports that lead to the node and to other nodes; the tunnel's is 0 without one.
-type nodeNumbers struct{ gateway, wire, tunnel uint32 }
+type nodeNumbers struct{ gateway, wire, out, tunnel uint32 }
 
 func (nc *nodeConfig) numbers() nodeNumbers {
-	return nodeNumbers{nc.gateway.Port, nc.wire.Port, nc.tunnel}
+	return nodeNumbers{nc.gateway.Port, nc.wire.Port, nc.out.Port, nc.tunnel}
 }
 
 // without returns the numbers with that of a port that is gone replaced by a number that no port has.
@@ -103,7 +103,7 @@ func (nc *nodeConfig) without(number uint32) nodeNumbers {
 	for _, of := range []struct {
 		port *uint32
 		lost uint32
-	}{{&n.gateway, lostGateway}, {&n.wire, lostWire}, {&n.tunnel, lostTunnel}} {
+	}{{&n.gateway, lostGateway}, {&n.wire, lostWire}, {&n.out, lostOut}, {&n.tunnel, lostTunnel}} {
 		if *of.port == number && number != 0 {
 			*of.port = of.lost
 		}
@@ -116,7 +116,7 @@ func (nc *nodeConfig) setNumbers(ctx context.Context, n nodeNumbers) {
 	if n == nc.numbers() {
 		return
 	}
-	nc.gateway.Port, nc.wire.Port, nc.tunnel = n.gateway, n.wire, n.tunnel
+	nc.gateway.Port, nc.wire.Port, nc.out.Port, nc.tunnel = n.gateway, n.wire, n.out, n.tunnel
 	nc.configure(ctx)
 }
 
@@ -157,6 +157,7 @@ func (r *runner) learnPorts(ctx context.Context) error {
 func numbersOf(number map[string]uint32, tunnelled bool) (n nodeNumbers) {
 	n.gateway = cmp.Or(number[hostnet.Gateway], lostGateway)
 	n.wire = cmp.Or(number[hostnet.Wire], lostWire)
+	n.out = cmp.Or(number[hostnet.Out], lostOut)
 	if tunnelled {
 		n.tunnel = cmp.Or(number[hostnet.Tunnel], lostTunnel)
 	}
@@ -241,7 +242,7 @@ func (k *portKeeper) repairPorts(ctx context.Context) (busy bool, err error) {
 	}
 	created, nodeErr := have.lost(k.cfg.Bridge, k.cfg.tunnelled()), error(nil)
 	if len(created) > 0 || !have.nodeOpen(k.cfg.tunnelled()) {
-		if _, _, _, nodeErr = k.ensureNodePorts(ctx); nodeErr != nil && !have.bridge {
+		if _, nodeErr = k.ensureNodePorts(ctx); nodeErr != nil && !have.bridge {
 			return false, nodeErr
 		}
 	}
@@ -258,7 +259,7 @@ func (k *portKeeper) repairPorts(ctx context.Context) (busy bool, err error) {
 // closeLost closes ports that the switch has open without their link, which another program deleted or renamed: the
 // switch keeps the device, by which no packet comes.
 func (k *portKeeper) closeLost(ctx context.Context, have *bridgePorts) error {
-	for _, name := range []string{hostnet.Gateway, hostnet.Wire} {
+	for _, name := range hostnet.Devices {
 		if !have.open[name] || !k.cfg.hasLinks() || !k.isLost(ctx, name) {
 			continue
 		}
@@ -328,9 +329,9 @@ func (k *portKeeper) readPorts(ctx context.Context) (p bridgePorts, err error) {
 // nodePorts returns the names of the ports that lead to the node and to other nodes.
 func nodePorts(tunnelled bool) []string {
 	if tunnelled {
-		return []string{hostnet.Gateway, hostnet.Wire, hostnet.Tunnel}
+		return append(slices.Clone(hostnet.Devices), hostnet.Tunnel)
 	}
-	return []string{hostnet.Gateway, hostnet.Wire}
+	return hostnet.Devices
 }
 
 // lost returns what the database does not have of the bridge and the node's own ports.
@@ -417,10 +418,10 @@ func (lp *localPods) reportKept(kept endpoints.Kept) {
 	lp.a.setReady("pods", text)
 }
 
-// inHost returns why this may not be the node's network namespace. Fk-gw and fk-wire are in that of ovs-vswitchd, where
+// inHost returns why this may not be the node's network namespace. Flowkeep's links are in that of ovs-vswitchd, where
 // pods' links are too.
 func inHost() error {
-	for _, name := range []string{hostnet.Gateway, hostnet.Wire} {
+	for _, name := range hostnet.Devices {
 		if _, err := net.InterfaceByName(name); err != nil {
 			return fmt.Errorf("link %s of the bridge is not seen in this network namespace: %w", name, err)
 		}

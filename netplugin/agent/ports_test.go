@@ -49,7 +49,9 @@ func TestRenumber_ClosesPodsWithoutAPort(t *testing.T) {
 	a, _, _ := testAgent(t)
 	a.cfg.Node = "node1"
 	a.node.gateway = pipeline.Device{Port: 1, MAC: ofctl.MAC{2, 0xf0, 0, 0, 0, 1}}
-	a.node.wire = pipeline.Device{Port: 2, MAC: ofctl.MAC{2, 0xf0, 0, 0, 0, 2}}
+	a.node.wire = pipeline.Device{Port: 4, MAC: ofctl.MAC{2, 0xf0, 0, 0, 0, 4}}
+	a.node.out = pipeline.Device{Port: 2, MAC: ofctl.MAC{2, 0xf0, 0, 0, 0, 2}}
+	a.node.clusters = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
 	a.rules.nodes = []policy.NodeInfo{{
 		Name:      "node1",
 		Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.11")},
@@ -69,6 +71,11 @@ func TestRenumber_ClosesPodsWithoutAPort(t *testing.T) {
 	}
 	a.pods.restorePods([]endpoints.Endpoint{e})
 	a.node.configure(t.Context())
+	direct := fake.IP(e.Addresses[0], netip.MustParseAddr("10.244.2.7"), 17, 53)
+	direct.EthSrc, direct.EthDst = ofctl.MAC(e.MAC), a.node.gateway.MAC
+	if r := portsOf(t, a).Inject(3, direct); !r.Left(4) {
+		t.Errorf("to a pod elsewhere: %s", r)
+	}
 	leaves := func(port uint32) bool {
 		p := fake.IP(e.Addresses[0], netip.MustParseAddr("198.51.100.7"), 17, 53)
 		p.EthSrc, p.EthDst = ofctl.MAC(e.MAC), a.node.gateway.MAC

@@ -106,7 +106,7 @@ type runner struct {
 	// one.
 	lostLinks chan struct{}
 	flushed   chan struct{} // receives a value when the switch has deleted flows by itself; has room for one
-	linkMTU   atomic.Int64  // of fk-gw and fk-wire; 0: not known
+	linkMTU   atomic.Int64  // of hostnet.Devices; 0: not known
 	contests  contest.Tracker
 }
 
@@ -154,7 +154,7 @@ func parsePrefixes(flag string, texts []string) ([]netip.Prefix, error) {
 	return out, nil
 }
 
-// openSwitch waits for Open vSwitch and makes the bridge and the two ports that lead to the node.
+// openSwitch waits for Open vSwitch and makes the bridge and the ports that lead to the node.
 func (r *runner) openSwitch(ctx context.Context) error {
 	for {
 		err := r.tryOpenSwitch(ctx)
@@ -179,14 +179,15 @@ func (r *runner) tryOpenSwitch(ctx context.Context) error {
 		return err
 	}
 	r.db = db
-	gw, wire, tunnel, err := r.ensureNodePorts(ctx)
+	n, err := r.ensureNodePorts(ctx)
 	if err != nil {
 		db.Close()
 		return err
 	}
-	r.node.tunnel = tunnel
-	r.node.gateway = pipeline.Device{Port: gw, MAC: nodeMAC(r.cfg.Node, hostnet.Gateway)}
-	r.node.wire = pipeline.Device{Port: wire, MAC: nodeMAC(r.cfg.Node, hostnet.Wire)}
+	r.node.tunnel = n.tunnel
+	r.node.gateway = pipeline.Device{Port: n.gateway, MAC: nodeMAC(r.cfg.Node, hostnet.Gateway)}
+	r.node.wire = pipeline.Device{Port: n.wire, MAC: nodeMAC(r.cfg.Node, hostnet.Wire)}
+	r.node.out = pipeline.Device{Port: n.out, MAC: nodeMAC(r.cfg.Node, hostnet.Out)}
 	return nil
 }
 

@@ -34,7 +34,7 @@ func (o traceOwner) PortName(port uint32) string {
 	switch port {
 	case o.a.node.gateway.Port:
 		return "the node"
-	case o.a.node.wire.Port:
+	case o.a.node.wire.Port, o.a.node.out.Port:
 		return "out of the node"
 	case o.a.node.tunnel:
 		return "another node, by tunnel"

@@ -61,9 +61,7 @@ func (nc *nodeConfig) tunnelConfig(self policy.NodeInfo) pipeline.Tunnel {
 		return pipeline.Tunnel{}
 	}
 	t := pipeline.Tunnel{Port: nc.tunnel, Address: hostnet.TunnelAddress(self), Mark: nc.tunnelMark()}
-	_, others := split(nc.a.cfg.Node, nc.a.rules.nodes)
-	cfg := hostnet.Config{Self: self, Others: others, Tunnelled: true, Ways: nc.ways}
-	for _, p := range hostnet.Peers(&cfg) {
+	for _, p := range hostnet.Peers(nc.hostConfig(self)) {
 		way := nc.ways[p.Node]
 		t.Peers = append(t.Peers, pipeline.Peer{
 			Address:   p.Address,
@@ -78,6 +76,18 @@ func (nc *nodeConfig) tunnelConfig(self policy.NodeInfo) pipeline.Tunnel {
 		}
 	}
 	return t
+}
+
+// hostConfig returns what decides which CIDRs and addresses are other nodes'.
+func (nc *nodeConfig) hostConfig(self policy.NodeInfo) *hostnet.Config {
+	_, others := split(nc.a.cfg.Node, nc.a.rules.nodes)
+	return &hostnet.Config{
+		Self:         self,
+		Others:       others,
+		ClusterCIDRs: nc.clusters,
+		Tunnelled:    nc.a.cfg.tunnelled(),
+		Ways:         nc.ways,
+	}
 }
 
 // tunnelMark is for the kernel's datapath alone: the other's tunnels do not pass the node's stack, and with a mark Open vSwitch

@@ -32,7 +32,10 @@ func (r *runner) ensureBridge(ctx context.Context) ([]ovsdb.Change, error) {
 // portSpecs returns the node's own ports, and those of its pods; of may be nil. Pods whose ADD has not ended are not
 // among them.
 func (c *Config) portSpecs(of *endpoints.Manager, mtu int) []ovsdb.PortSpec {
-	specs := []ovsdb.PortSpec{c.internalPort(hostnet.Gateway, mtu), c.internalPort(hostnet.Wire, mtu)}
+	var specs []ovsdb.PortSpec
+	for _, name := range hostnet.Devices {
+		specs = append(specs, c.internalPort(name, mtu))
+	}
 	if c.tunnelled() {
 		specs = append(specs, c.tunnelPort())
 	}
@@ -47,7 +50,7 @@ func (c *Config) portSpecs(of *endpoints.Manager, mtu int) []ovsdb.PortSpec {
 	return specs
 }
 
-// internalPort returns fk-gw or fk-wire as it should be; mtu is 0 while it is not known.
+// internalPort returns one of hostnet.Devices as it should be; mtu is 0 while it is not known.
 func (c *Config) internalPort(name string, mtu int) ovsdb.PortSpec {
 	return ovsdb.PortSpec{Bridge: c.Bridge, Name: name, Internal: true, MTU: mtu}
 }
@@ -76,7 +79,7 @@ func (c *Config) podPort(e *endpoints.Endpoint) ovsdb.PortSpec {
 	}
 }
 
-// requestMTU sets the MTU that fk-gw and fk-wire request of the switch, and wakes keepPorts; 0: it is not known.
+// requestMTU sets the MTU that hostnet.Devices request of the switch, and wakes keepPorts; 0: it is not known.
 // Without a request the switch gives them the least MTU of all ports, and 1500 without any (ovs-vswitchd.conf.db(5),
 // mtu_request).
 func (r *runner) requestMTU(mtu int) {

@@ -124,7 +124,7 @@ func TestRequestMTU_StaysWithSmallerPorts(t *testing.T) {
 	k, _, sw := portsKeeperOn(t, ovstest.StartOn(t, "netdev", nil), dptype.Netdev)
 	k.lostLinks = make(chan struct{}, 1)
 	mtus := func() (all []int) {
-		for _, name := range []string{hostnet.Gateway, hostnet.Wire} {
+		for _, name := range hostnet.Devices {
 			link, err := netlink.LinkByName(name)
 			if err != nil {
 				t.Fatal(err)
@@ -140,7 +140,7 @@ func TestRequestMTU_StaysWithSmallerPorts(t *testing.T) {
 	if err := k.correctBridge(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the MTU", func() bool { return fmt.Sprint(mtus()) == "[9000 9000]" })
+	until(t, "the MTU", func() bool { return fmt.Sprint(mtus()) == "[9000 9000 9000]" })
 	if n := repairsOf(t, k.agent, objectPort); n != 0 {
 		t.Errorf("the first request is reported as %v changes of another program", n)
 	}
@@ -150,8 +150,8 @@ func TestRequestMTU_StaysWithSmallerPorts(t *testing.T) {
 		t.Fatal(err)
 	}
 	sw.VSCtl(t, "set", "Bridge", "fk0", "external_ids:other=1") // returns when ovs-vswitchd has taken over everything
-	if got := fmt.Sprint(mtus()); got != "[9000 9000]" {
-		t.Errorf("beside a pod's port with MTU 1500 fk-gw and fk-wire have %s", got)
+	if got := fmt.Sprint(mtus()); got != "[9000 9000 9000]" {
+		t.Errorf("beside a pod's port with MTU 1500 the links have %s", got)
 	}
 }
 

@@ -209,7 +209,7 @@ func (l *looking) place(index int) inspect.Sighting {
 	switch {
 	case link.Name == hostnet.Gateway:
 		s.Place = inspect.PlaceGateway
-	case link.Name == hostnet.Wire:
+	case link.Name == hostnet.Wire || link.Name == hostnet.Out:
 		s.Place = inspect.PlaceWire
 	case strings.HasPrefix(link.Name, kernelTunnel):
 		s.Place = inspect.PlaceTunnel

@@ -47,8 +47,8 @@ func TestArrivals_Filter(t *testing.T) {
 	}{
 		"nothing":            {"true", true},
 		"the nftables table": {"nft delete table inet flowkeep", false},
-		"the rule":           {"ip -6 rule del pref 62", false},
-		"the routes":         {"ip -6 route flush table 26215", false},
+		"the rules":          {"ip -6 rule del pref 62; ip -6 rule del pref 63", false},
+		"the routes":         {"ip -6 route flush table 26215; ip -6 route flush table 26218", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := nodeConfig()
@@ -56,17 +56,20 @@ func TestArrivals_Filter(t *testing.T) {
 				sockets := serviceHost(t, cfg)
 				shell(t, fibFilter)
 				shell(t, c.loss)
-				if err := inject(sockets, Wire, "fd00:244:1::5", "2001:db8::7", "without "+name); err != nil {
-					return err
-				}
-				if !c.passes {
-					if passed := passedBefore(t, sockets, honestOut); passed != "" {
-						t.Error("passed the firewall")
+				for _, port := range []string{Wire, Out} {
+					text := "by " + port + " without " + name
+					if err := inject(sockets, port, "fd00:244:1::5", "2001:db8::7", text); err != nil {
+						return err
 					}
-					return nil
+					if c.passes {
+						heardUntil(t, sockets["under"], text)
+					} else if passed := passedBefore(t, sockets, honestOut); passed != "" {
+						t.Errorf("passed the firewall by %s", port)
+					}
 				}
-				heardUntil(t, sockets["under"], "without "+name)
-				serviceOfPod(t, cfg, sockets)
+				if c.passes {
+					serviceOfPod(t, cfg, sockets)
+				}
 				return nil
 			})
 		})
@@ -79,7 +82,7 @@ func TestArrivals_Replies(t *testing.T) {
 	in(t, host(t), func() error {
 		sockets := serviceHost(t, cfg)
 		shell(t, fibFilter+"\necho 1 >/proc/sys/net/ipv6/fwmark_reflect")
-		if err := inject(sockets, Wire, "fd00:244:1::5", "2001:db8:9::9", "to nowhere"); err != nil {
+		if err := inject(sockets, Out, "fd00:244:1::5", "2001:db8:9::9", "to nowhere"); err != nil {
 			return err
 		}
 		heardUntil(t, sockets[Gateway], "to nowhere") // within an ICMP error: no host there has the address
@@ -97,7 +100,7 @@ add table inet marks
 add chain inet marks pre { type filter hook prerouting priority mangle; }
 add rule inet marks pre meta l4proto udp meta mark set ct mark
 X`)
-		if err := inject(sockets, Wire, "fd00:244:1::5", "2001:db8::7", "out"); err != nil {
+		if err := inject(sockets, Out, "fd00:244:1::5", "2001:db8::7", "out"); err != nil {
 			return err
 		}
 		heardUntil(t, sockets["under"], "out")
@@ -107,7 +110,7 @@ X`)
 }
 
 // TestArrivals_Forged: the firewall still drops a packet by the uplink with the address of a pod elsewhere, to which
-// the route leads by another link, and one of the wire whose source is no pod of the node.
+// the route leads by another link, and one of fk-wire or fk-out whose source is no pod of the node.
 func TestArrivals_Forged(t *testing.T) {
 	for name, filter := range map[string]string{"no firewall": "true", "a firewall": fibFilter} {
 		t.Run(name, func(t *testing.T) {
@@ -116,7 +119,9 @@ func TestArrivals_Forged(t *testing.T) {
 				shell(t, filter+`
 ip link add other type veth peer name other-peer; ip link set other up; ip link set other-peer up
 ip -6 route add fd00:244:3::/64 dev other`)
-				for port, from := range map[string]string{"under": "fd00:244:3::5", Wire: "fd00:244:2::5"} {
+				for port, from := range map[string]string{
+					"under": "fd00:244:3::5", Wire: "fd00:244:2::5", Out: "fd00:244:2::5",
+				} {
 					if err := inject(sockets, port, from, "fd00:244:1::5", "forged"); err != nil {
 						return err
 					}

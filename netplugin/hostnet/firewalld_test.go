@@ -18,6 +18,7 @@ cp -r /etc/firewalld /run/etc
 mount --bind /run/etc /etc/firewalld
 dbus-daemon --system --fork --nopidfile
 { echo "<zone target=\"ACCEPT\"><interface name=\"fk-gw\"/><interface name=\"fk-wire\"/>"
+echo "<interface name=\"fk-out\"/>"
 echo "<source address=\"10.244.0.0/16\"/><source address=\"fd00:244::/32\"/></zone>"; } >/etc/firewalld/zones/trusted.xml
 firewalld --nofork --nopid &
 for n in $(seq 600); do if firewall-cmd --state; then break; fi; sleep 0.1; done
@@ -41,14 +42,14 @@ func TestSetup_Firewalld(t *testing.T) {
 		shell(t, firewalldAsAdvised+"; ip -6 route add fd00:244:2::/64 dev under")
 		under := macOf(t, "under")
 		for _, w := range []struct{ port, to, from, dst string }{
-			{Wire, "under", "10.244.1.5", "198.51.100.7"},
-			{Wire, "under", "fd00:244:1::5", "2001:db8::7"},
+			{Out, "under", "10.244.1.5", "198.51.100.7"},
+			{Out, "under", "fd00:244:1::5", "2001:db8::7"},
 			{"under", Gateway, "10.244.2.5", "10.244.1.5"},
 			{"under", Gateway, "fd00:244:2::5", "fd00:244:1::5"},
 		} {
 			mac := under
-			if w.port == Wire {
-				mac = cfg.WireMAC[:]
+			if w.port == Out {
+				mac = cfg.OutMAC[:]
 			}
 			frame := udpFrame(mac, netip.MustParseAddr(w.from), netip.MustParseAddr(w.dst), "from "+w.from)
 			if _, err := unix.Write(sockets[w.port], frame); err != nil {

@@ -2,8 +2,6 @@ package hostnet
 
 import (
 	"fmt"
-
-	"github.com/flowkeep/flowkeep/api/wellknown"
 )
 
 // serviceGuard returns the chains behind the policy rules of the second pass (docs/decisions/002), independent of
@@ -19,10 +17,9 @@ func serviceGuard(cfg *Config) []chain {
 	forward := chain{name: "service-forward", hook: "type filter hook forward priority filter + 10; policy accept;"}
 	input := chain{name: "service-input", hook: "type filter hook input priority filter + 10; policy accept;"}
 	forward.rules = append(forward.rules,
-		fmt.Sprintf("iifname %q meta mark & %#x == %#[2]x oifname != %[3]q drop", Wire, wellknown.TranslatedMark,
-			Gateway),
 		fmt.Sprintf("iifname %q oifname %[1]q ct state invalid,untracked drop", Gateway),
 		fmt.Sprintf("iifname %q oifname %[1]q ct status & dnat == 0 drop", Gateway))
+	forward.rules = append(forward.rules, translatedElsewhere(cfg)...)
 	for _, c := range []*chain{&forward, &input} {
 		c.rules = append(c.rules, translatedHere(cfg)...)
 	}
@@ -42,6 +39,33 @@ func serviceGuard(cfg *Config) []chain {
 	return []chain{forward, input}
 }
 
+// translatedElsewhere drops what pods sent to addresses that are no pods' and a program of the node translated to a
+// pod, where it does not go back into the bridge. Such packets come by fk-out. By fk-wire come those to an address of
+// the node that is within the pods' prefixes and not in its Node, and all while the flows are those of a former
+// version.
+func translatedElsewhere(cfg *Config) (rules []string) {
+	byWire := fmt.Sprintf("iifname %q ether saddr != %s ct direction original ct status dnat", Wire,
+		mac(cfg.ServiceMAC))
+	byOut := fmt.Sprintf("iifname %q", Out)
+	for _, own := range byFamilyList(cfg.Self.PodCIDRs) {
+		for _, all := range podsByFamily(cfg) {
+			if own.family != all.family {
+				continue
+			}
+			for _, src := range own.list {
+				for _, dst := range all.list {
+					for _, packets := range []string{byOut, byWire} {
+						rules = append(rules,
+							fmt.Sprintf("%[1]s %[2]s saddr %[3]s %[2]s daddr %[4]s oifname != %[5]q drop", packets,
+								own.family, src, dst, Gateway))
+					}
+				}
+			}
+		}
+	}
+	return rules
+}
+
 // translatedHere drops what pods send and a program of the node translates, where the switch translates Services: no
 // policy has evaluated it where it goes. Replies in connections that others opened go on.
 func translatedHere(cfg *Config) (rules []string) {
@@ -50,7 +74,7 @@ func translatedHere(cfg *Config) (rules []string) {
 	}
 	for _, f := range families(cfg) {
 		for _, pods := range f.pods {
-			for _, port := range []string{Wire, Gateway} {
+			for _, port := range Devices {
 				rules = append(rules, fmt.Sprintf("iifname %q %s saddr %s ct direction original ct status dnat drop",
 					port, f.name, pods))
 			}

@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/netip"
 	"os/exec"
-	"strings"
 	"testing"
 	"time"
 
@@ -35,7 +34,7 @@ add chain inet nat pre { type nat hook prerouting priority dstnat; }
 add rule inet nat pre ip daddr 10.96.0.1 dnat ip to 198.51.100.7
 add rule inet nat pre ip daddr 10.96.0.2 dnat ip to 192.0.2.11
 add rule inet nat pre ip6 daddr fd00:96::1 dnat ip6 to 2001:db8::7
-add rule inet nat pre ip daddr 192.0.2.11 udp dport 9 iifname "`+Wire+`" dnat ip to 10.244.2.5
+add rule inet nat pre ip daddr 192.0.2.11 udp dport 9 iifname "`+Out+`" dnat ip to 10.244.2.5
 X
 ip route add 198.51.100.0/24 dev under
 ip neigh add 198.51.100.7 lladdr 02:00:00:00:00:12 dev under nud permanent
@@ -43,7 +42,7 @@ ip neigh add 192.0.2.12 lladdr 02:00:00:00:00:12 dev under nud permanent
 ip -6 route add 2001:db8::/32 dev under
 ip -6 neigh add 2001:db8::7 lladdr 02:00:00:00:00:12 dev under nud permanent`)
 	sockets := map[string]int{}
-	for _, name := range []string{Wire, Gateway, "under"} {
+	for _, name := range []string{Wire, Out, Gateway, "under"} {
 		fd, err := packetSocket(name + "-peer")
 		if err != nil {
 			t.Fatal(err)
@@ -90,13 +89,14 @@ func TestService_LostConfiguration(t *testing.T) {
 		{"to the outside", Gateway, pod4, netip.MustParseAddr("10.96.0.1")},
 		{"to the outside, IPv6", Gateway, pod6, netip.MustParseAddr("fd00:96::1")},
 		{"to the node", Gateway, pod4, netip.MustParseAddr("10.96.0.2")},
-		{"by a node port", Wire, pod4, netip.MustParseAddr("192.0.2.11")},
+		{"by a node port", Out, pod4, netip.MustParseAddr("192.0.2.11")},
 	}
 	for name, loss := range map[string]string{
 		"nothing":              "true",
 		"all rules":            "ip rule flush; ip -6 rule flush; for f in -4 -6; do ip $f rule add pref 0 table local; ip $f rule add pref 32766 table main; done",
 		"rules of 60 and 61":   "for f in -4 -6; do ip $f rule del pref 60; ip $f rule del pref 61; done",
 		"the route":            "ip route flush table 26214; ip -6 route flush table 26214",
+		"the table of rule 61": "ip route flush table 26217; ip -6 route flush table 26217",
 		"the port went down":   "ip link set " + Gateway + " down; ip link set " + Gateway + " up",
 		"the port's addresses": "ip addr flush dev " + Gateway,
 		"the nftables table":   "nft delete table inet flowkeep",
@@ -116,13 +116,10 @@ func TestService_LostConfiguration(t *testing.T) {
 				defer receiver.Close()
 				shell(t, loss)
 				for _, w := range ways {
-					if w.port == Wire && strings.HasPrefix(name, "the nftables table") {
-						continue // docs/decisions/002: the mark of a node port's packets is set by this table alone
-					}
 					text := w.name + ", without " + name
 					mac := cfg.GatewayMAC
-					if w.port == Wire {
-						mac = cfg.WireMAC
+					if w.port == Out {
+						mac = cfg.OutMAC
 					}
 					if _, err := unix.Write(sockets[w.port], udpFrame(mac[:], w.from, w.to, text)); err != nil {
 						return err
@@ -279,7 +276,7 @@ func TestSetup_DropsWhatTheNodeTranslates(t *testing.T) {
 					return err
 				}
 				shell(t, `nft add rule inet nat pre ip daddr 203.0.113.1 udp dport 9 dnat ip to 10.244.1.5
-nft add rule inet nat pre ip daddr 192.0.2.11 udp dport 10 iifname "`+Wire+`" dnat ip to 192.0.2.11:9`)
+nft add rule inet nat pre ip daddr 192.0.2.11 udp dport 10 iifname "`+Out+`" dnat ip to 192.0.2.11:9`)
 				receiver, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(192, 0, 2, 11), Port: 9})
 				if err != nil {
 					return err
@@ -288,10 +285,10 @@ nft add rule inet nat pre ip daddr 192.0.2.11 udp dport 10 iifname "`+Wire+`" dn
 				pod, node := netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("192.0.2.11")
 				send := func(to netip.Addr, port uint16, text string) {
 					t.Helper()
-					frame := udpFrame(cfg.WireMAC[:], pod, to, text)
+					frame := udpFrame(cfg.OutMAC[:], pod, to, text)
 					frame[36], frame[37] = byte(port>>8), byte(port)
 					frame[40], frame[41] = 0, 0 // no checksum
-					if _, err := unix.Write(sockets[Wire], frame); err != nil {
+					if _, err := unix.Write(sockets[Out], frame); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -320,7 +317,7 @@ nft add rule inet nat pre ip daddr 192.0.2.11 udp dport 10 iifname "`+Wire+`" dn
 				if !heardWithin(sockets[Gateway], "from outside", time.Minute) {
 					t.Error("what comes from outside did not reach the pod")
 				}
-				if _, err := unix.Write(sockets[Wire], answerFrame(cfg.WireMAC[:], pod, client, "reply")); err != nil {
+				if _, err := unix.Write(sockets[Out], answerFrame(cfg.OutMAC[:], pod, client, "reply")); err != nil {
 					return err
 				}
 				if !heardWithin(sockets["under"], "reply", time.Minute) {

@@ -32,7 +32,7 @@ X`)
 			{"10.244.1.7", "10.244.2.5", "10.244.1.7", wellknown.ForwardedMAC},
 		} {
 			question, answer := "question of "+c.client+".", "answer to "+c.client+"."
-			if err := sendInto(cfg, sockets, Wire, c.client, "192.0.2.11", question); err != nil {
+			if err := sendInto(cfg, sockets, Out, c.client, "192.0.2.11", question); err != nil {
 				return err
 			}
 			frame := frameWith(t, sockets[Gateway], question)
@@ -103,7 +103,7 @@ var intoTheBridge = []struct {
 	{"the node's own, IPv6", "", "fd00:244:1::1", "fd00:244:1::5", wellknown.OwnMAC, false},
 	{"second pass", Gateway, "10.244.1.6", "10.96.0.4", wellknown.SecondPassMAC, false},
 	{"second pass, IPv6", Gateway, "fd00:244:1::6", "fd00:96::4", wellknown.SecondPassMAC, false},
-	{"by a node port", Wire, "10.244.1.6", "192.0.2.11", wellknown.SecondPassMAC, false},
+	{"by a node port", Out, "10.244.1.6", "192.0.2.11", wellknown.SecondPassMAC, false},
 	{"a pod to itself by a Service", Gateway, "10.244.1.5", "10.96.0.4", wellknown.SecondPassMAC, false},
 	{"from outside", "under", "198.51.100.7", "10.244.1.5", wellknown.ForwardedMAC, false},
 	{"from outside, IPv6", "under", "2001:db8::7", "fd00:244:1::5", wellknown.ForwardedMAC, false},
@@ -113,7 +113,6 @@ var intoTheBridge = []struct {
 	{"forged as a pod's, IPv6", "under", "fd00:244:1::6", "fd00:244:1::5", wellknown.ForwardedMAC, true},
 	{"forged as the node's", "under", "192.0.2.11", "10.244.1.5", wellknown.ForwardedMAC, true},
 	{"forged as the gateway's, IPv6", "under", "fd00:244:1::1", "fd00:244:1::5", wellknown.ForwardedMAC, true},
-	{"by a node port, evaluated for the node alone", Wire, "10.244.1.6", "192.0.2.11", wellknown.ForwardedMAC, true},
 }
 
 // TestNextHops: the node's stack sends packets into the bridge by the next hop for their kind. Without the nftables
@@ -135,8 +134,8 @@ func TestNextHops(t *testing.T) {
 				cfg := nodeConfig()
 				sockets := serviceHost(t, cfg)
 				shell(t, `nft -f - <<'X'
-insert rule inet nat pre iifname != fk-wire ip daddr 192.0.2.11 udp dport 9 dnat ip to 10.244.1.5
-insert rule inet nat pre iifname fk-wire ip daddr 192.0.2.11 udp dport 9 dnat ip to 10.244.1.5
+insert rule inet nat pre iifname != fk-out ip daddr 192.0.2.11 udp dport 9 dnat ip to 10.244.1.5
+insert rule inet nat pre iifname fk-out ip daddr 192.0.2.11 udp dport 9 dnat ip to 10.244.1.5
 insert rule inet nat pre ip daddr 10.96.0.4 dnat ip to 10.244.1.5
 insert rule inet nat pre ip6 daddr fd00:96::4 dnat ip6 to fd00:244:1::5
 add chain inet nat post { type nat hook postrouting priority srcnat; }
@@ -144,7 +143,7 @@ add rule inet nat post ip saddr { 198.51.100.7, 10.244.1.5 } ct status dnat masq
 X
 `+loss.command)
 				for i, p := range intoTheBridge {
-					if p.guarded && !loss.table || p.in == Wire && p.guarded != loss.table {
+					if p.guarded && !loss.table {
 						continue
 					}
 					want, text := p.mac, fmt.Sprintf("packet %d.", i)
@@ -180,7 +179,7 @@ X
 // sendInto has the node send a datagram, or inserts one by a link from a client's port of its own.
 func sendInto(cfg *Config, sockets map[string]int, link, from, to, text string) error {
 	if link != "" {
-		macs := map[string][]byte{Gateway: cfg.GatewayMAC[:], Wire: cfg.WireMAC[:]}
+		macs := map[string][]byte{Gateway: cfg.GatewayMAC[:], Wire: cfg.WireMAC[:], Out: cfg.OutMAC[:]}
 		if macs[link] == nil {
 			return inject(sockets, link, from, to, text)
 		}

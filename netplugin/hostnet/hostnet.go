@@ -1,4 +1,4 @@
-// Package hostnet keeps the node's own network stack as Flowkeep needs it: the two ports that lead to the bridge,
+// Package hostnet keeps the node's own network stack as Flowkeep needs it: the three ports that lead to the bridge,
 // routes to other nodes' pods, and the policy routing and nftables of docs/decisions/002. Every call is idempotent.
 package hostnet
 
@@ -22,8 +22,12 @@ import (
 const (
 	Gateway = wellknown.GatewayDevice
 	Wire    = wellknown.WireDevice
+	Out     = wellknown.OutDevice
 	Tunnel  = "fk-tun" // to the other nodes, if they are not reached by routes; no device of the node
 )
+
+// Devices are the links between the bridge and the node's network stack.
+var Devices = wellknown.Devices
 
 // protocolFlowkeep marks Flowkeep's routes (rtnetlink(7), rtm_protocol).
 const protocolFlowkeep = wellknown.RouteProtocol
@@ -37,6 +41,7 @@ type Config struct {
 	Exempted     []netip.Prefix // outside networks to which pods send with their own addresses
 	GatewayMAC   [6]byte
 	WireMAC      [6]byte
+	OutMAC       [6]byte
 	ServiceMAC   [6]byte // on the wire: second pass of a packet to a Service
 	MTU          int     // 0: as it is
 	Tunnelled    bool    // the other nodes' pods are reached through the bridge, but for Ways (docs/decisions/005)
@@ -110,8 +115,9 @@ func Setup(cfg *Config) error {
 	filtersErr := filters(cfg)
 	gw, gatewayErr := device(cfg, Gateway, cfg.GatewayMAC)
 	wire, wireErr := device(cfg, Wire, cfg.WireMAC)
-	if gatewayErr != nil || wireErr != nil {
-		return errors.Join(filtersErr, rulesAlone(cfg), gatewayErr, wireErr)
+	out, outErr := device(cfg, Out, cfg.OutMAC)
+	if err := errors.Join(gatewayErr, wireErr, outErr); err != nil {
+		return errors.Join(filtersErr, rulesAlone(cfg), err)
 	}
 	err := errors.Join(filtersErr, keepAdvertised(cfg), sysctls(cfg))
 	if !cfg.Postponed {
@@ -121,7 +127,8 @@ func Setup(cfg *Config) error {
 		return errors.Join(err, rulesAlone(cfg))
 	}
 	// routes before the rules that look them up: after a change of the table nothing passes the new rules by
-	return errors.Join(err, neighbours(gw, cfg), noResolution(wire, cfg), routes(gw, wire, cfg))
+	return errors.Join(err, neighbours(gw, cfg), noResolution(wire, cfg), noResolution(out, cfg),
+		routes(gw, wire, out, cfg))
 }
 
 // SetupWithoutLinks sets nftables and policy rules, for a time when the node's links cannot be read.
@@ -194,13 +201,14 @@ func linkChanges(link netlink.Link, mac [6]byte, mtu int) (out []linkChange) {
 // queue.
 const tapQueue = 10_000
 
-// noResolution turns ARP off on the wire: packets that come out there are routed on.
-func noResolution(wire netlink.Link, cfg *Config) error {
-	if wire.Attrs().RawFlags&unix.IFF_NOARP != 0 || cfg.waits("link", Wire) {
+// noResolution turns ARP off on a link of which packets only come: they are routed on.
+func noResolution(link netlink.Link, cfg *Config) error {
+	name := link.Attrs().Name
+	if link.Attrs().RawFlags&unix.IFF_NOARP != 0 || cfg.waits("link", name) {
 		return nil
 	}
-	cfg.changed("link", Wire)
-	return netlink.LinkSetARPOff(wire)
+	cfg.changed("link", name)
+	return netlink.LinkSetARPOff(link)
 }
 
 func addresses(gw netlink.Link, cfg *Config) error {

@@ -43,7 +43,13 @@ func nodeConfig() *Config {
 	return &Config{
 		Self:         info("node1", "192.0.2.11", "10.244.1.0/24", "fd00:244:1::/64"),
 		Others:       []policy.NodeInfo{info("node2", "192.0.2.12", "10.244.2.0/24"), info("node3", "192.0.2.13", "10.244.3.0/24")},
-		ClusterCIDRs: prefixes("10.244.0.0/16", "fd00:244::/32"), ServiceCIDRs: prefixes("10.96.0.0/16", "fd00:96::/108"), GatewayMAC: [6]byte{2, 0, 0, 0, 0, 1}, WireMAC: [6]byte{2, 0, 0, 0, 0, 2}, ServiceMAC: [6]byte{2, 0xf1, 0, 0, 0, 0x53}, MTU: 1400,
+		ClusterCIDRs: prefixes("10.244.0.0/16", "fd00:244::/32"),
+		ServiceCIDRs: prefixes("10.96.0.0/16", "fd00:96::/108"),
+		GatewayMAC:   [6]byte{2, 0, 0, 0, 0, 1},
+		WireMAC:      [6]byte{2, 0, 0, 0, 0, 2},
+		OutMAC:       [6]byte{2, 0, 0, 0, 0, 3},
+		ServiceMAC:   [6]byte{2, 0xf1, 0, 0, 0, 0x53},
+		MTU:          1400,
 	}
 }
 
@@ -61,7 +67,7 @@ func host(t *testing.T) *netns.Namespace {
 			"ipv4/conf/default/rp_filter=0"); err != nil {
 			return err
 		}
-		for _, name := range []string{Gateway, Wire, "under"} {
+		for _, name := range []string{Gateway, Wire, Out, "under"} {
 			attrs := netlink.NewLinkAttrs()
 			attrs.Name = name
 			if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: name + "-peer"}); err != nil {
@@ -77,7 +83,7 @@ func host(t *testing.T) *netns.Namespace {
 				}
 			}
 		}
-		awaitLinksUp(t, Gateway, Wire, "under", Gateway+"-peer", Wire+"-peer", "under-peer")
+		awaitLinksUp(t, Gateway, Wire, Out, "under", Gateway+"-peer", Wire+"-peer", Out+"-peer", "under-peer")
 		under, err := netlink.LinkByName("under")
 		if err != nil {
 			return err

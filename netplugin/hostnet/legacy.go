@@ -171,7 +171,7 @@ func (l *xtLayout) mayBePods(entry []byte) bool {
 	for i, inverted := range []byte{1, 2} { // IPT_INV_VIA_IN, IPT_INV_VIA_OUT
 		name, mask := entry[l.in+i*interfaceName:][:interfaceName], entry[l.inMask+i*interfaceName:][:interfaceName]
 		matches := false
-		for _, port := range []string{Gateway, Wire} {
+		for _, port := range Devices {
 			differs := false
 			for j, c := range []byte(port + strings.Repeat("\x00", interfaceName-len(port))) {
 				differs = differs || (c^name[j])&mask[j] != 0

@@ -31,7 +31,7 @@ func TestMasquerade_ExemptedNetworks(t *testing.T) {
 			}
 			pod = pod.Next() // each step is a new connection
 			text := string(rune('a'+i)) + " packet"
-			if _, err := unix.Write(sockets[Wire], udpFrame(cfg.WireMAC[:], pod, outside, text)); err != nil {
+			if _, err := unix.Write(sockets[Out], udpFrame(cfg.OutMAC[:], pod, outside, text)); err != nil {
 				return err
 			}
 			source := pod

@@ -1,6 +1,7 @@
 package hostnet
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -61,10 +62,10 @@ func chains(cfg *Config) []chain {
 			// only the node itself uses the node's addresses (for IPv4 see toPods)
 			`iifname != "lo" meta nfproto ipv6 fib saddr type local drop`,
 			"jump only-by-bridge",
-			unmarked(Wire, wellknown.TranslatedMark),
 			unmarked(Gateway, wellknown.ReturningMark),
 			fmt.Sprintf("iifname %q ether saddr %s goto second-pass", Wire, mac(cfg.ServiceMAC)),
 			fmt.Sprintf("iifname %q jump out-to-pods", Wire),
+			fmt.Sprintf("iifname %q return", Out),
 			fmt.Sprintf("iifname %q return", Gateway),
 			"jump in-from-pods",
 		}},
@@ -72,7 +73,6 @@ func chains(cfg *Config) []chain {
 		{"second-pass", "", secondPass(cfg)},
 		{"out-to-pods", "", untracked(cfg, true)},
 		{"in-from-pods", "", untracked(cfg, false)},
-		{"translated", "type filter hook prerouting priority dstnat + 10; policy accept;", translated(cfg)},
 		{"to-pods", "type filter hook prerouting priority dstnat + 10; policy accept;", toPods(cfg)},
 	}
 	list = append(list, arrivals(cfg)...)
@@ -150,30 +150,6 @@ func untracked(cfg *Config, out bool) (rules []string) {
 // the priority mangle: it is also behind that.
 func unmarked(port string, mark uint32) string {
 	return fmt.Sprintf("iifname %q meta mark set meta mark and %#x", port, ^mark)
-}
-
-// translated marks packets that pods sent to a node port or an external address, and that the node's kube-proxy
-// translated to a pod: by the mark they go back into the bridge, which evaluates them for that pod. Packets to a
-// Service's own address have been there (second-pass).
-func translated(cfg *Config) (rules []string) {
-	rules = append(rules, unmarked(Wire, wellknown.TranslatedMark))
-	own := byFamilyList(cfg.Self.PodCIDRs)
-	for _, all := range podsByFamily(cfg) {
-		for _, pods := range own {
-			if pods.family != all.family {
-				continue
-			}
-			for _, src := range pods.list {
-				for _, dst := range all.list {
-					rules = append(rules,
-						fmt.Sprintf(
-							"iifname %[1]q ether saddr != %[2]s ct status dnat ct direction original %[3]s saddr %[4]s %[3]s daddr %[5]s meta mark set meta mark or %#[6]x",
-							Wire, mac(cfg.ServiceMAC), all.family, src, dst, wellknown.TranslatedMark))
-				}
-			}
-		}
-	}
-	return rules
 }
 
 // keepSource keeps kube-proxy from masquerading what came by a node port or an external address and goes to a pod of
@@ -255,7 +231,7 @@ func selfSets(cfg *Config) (sets []string) {
 // would take them for that pod's. (The kernel's rp_filter may be off, and knows no IPv6.) With a Service's address they
 // would pass as replies of that Service if ports and addresses match.
 func onlyByBridge(cfg *Config) (rules []string) {
-	for _, name := range []string{"lo", Gateway, Wire} {
+	for _, name := range append([]string{"lo"}, Devices...) {
 		rules = append(rules, fmt.Sprintf("iifname %q return", name))
 	}
 	pods := byFamilyList(cfg.Self.PodCIDRs)
@@ -283,14 +259,16 @@ func tunnelGuard(cfg *Config) []chain {
 	}
 	forward.rules = []string{
 		fmt.Sprintf("oifname != %q udp dport %d drop", Gateway, GenevePort),
-		fmt.Sprintf("iifname %q oifname %q ct status dnat accept", Wire, Gateway),
+		fmt.Sprintf("iifname %q oifname %q ct status dnat accept", Out, Gateway),
 	}
 	for _, part := range podsByFamily(cfg) {
 		if cfg.mixed() { // table 60 of the bridge drops those that are for no node that is routed to
 			break
 		}
 		for _, p := range part.list {
-			forward.rules = append(forward.rules, fmt.Sprintf("iifname %q %s daddr %s drop", Wire, part.family, p))
+			for _, port := range []string{Wire, Out} {
+				forward.rules = append(forward.rules, fmt.Sprintf("iifname %q %s daddr %s drop", port, part.family, p))
+			}
 		}
 	}
 	drop := fmt.Sprintf("udp dport %d drop", GenevePort)
@@ -312,11 +290,6 @@ func podsByFamily(cfg *Config) []familyList {
 	for _, p := range Peers(cfg) {
 		known = append(known, p.PodCIDRs...)
 	}
-	// merge is quadratic, so prefixes within the cluster's are removed first
-	known = slices.DeleteFunc(known, func(p netip.Prefix) bool {
-		return slices.ContainsFunc(cfg.ClusterCIDRs,
-			func(c netip.Prefix) bool { return c.Overlaps(p) && c.Bits() <= p.Bits() })
-	})
 	return byFamilyList(append(known, cfg.ClusterCIDRs...))
 }
 
@@ -352,18 +325,19 @@ func masquerade(cfg *Config) (rules []string) {
 	return rules
 }
 
-// merge leaves out what another prefix of the list holds.
-func merge(prefixes []string) []string {
-	var out []string
-	for i, text := range prefixes {
-		p := netip.MustParsePrefix(text)
-		covered := false
-		for j, other := range prefixes {
-			o := netip.MustParsePrefix(other)
-			covered = covered || i != j && (o.Bits() < p.Bits() && o.Contains(p.Addr()) || o == p && j < i)
-		}
-		if !covered {
-			out = append(out, text)
+// merge returns the prefixes, masked and of one family, in order, without those that another holds.
+func merge(texts []string) (out []string) {
+	prefixes := make([]netip.Prefix, len(texts))
+	for i, text := range texts {
+		prefixes[i] = netip.MustParsePrefix(text)
+	}
+	slices.SortFunc(prefixes, func(a, b netip.Prefix) int { // the wider first
+		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+	})
+	var last netip.Prefix
+	for _, p := range prefixes {
+		if !last.IsValid() || !last.Contains(p.Addr()) {
+			out, last = append(out, p.String()), p
 		}
 	}
 	return out

@@ -14,7 +14,7 @@ import (
 
 // Numbers are numbers of the node's network stack that other programs use too.
 type Numbers struct {
-	Table    int // of the routes of Services' second pass; the next two are arrivalTable and ownTable
+	Table    int // of the routes of Services' second pass; those up to wellknown.LastTable follow
 	Priority int // of the first of Flowkeep's policy rules
 }
 
@@ -44,16 +44,16 @@ func (cfg *Config) taken(text string) {
 
 // Check returns an error for numbers that the kernel uses itself or does not have.
 func (n Numbers) Check() error {
-	const mainPriority = 32766                                 // of the kernel's look-up of the table main
-	const behind = wellknown.OwnTable - wellknown.ServiceTable // tables that are used too
+	const mainPriority = 32766                                  // of the kernel's look-up of the table main
+	const behind = wellknown.LastTable - wellknown.ServiceTable // tables that are used too
 	isKernels := n.Table+behind >= unix.RT_TABLE_COMPAT && n.Table <= unix.RT_TABLE_LOCAL
 	if n.Table < 1 || n.Table > math.MaxInt32-behind || isKernels {
-		return fmt.Errorf("%s %d: use a number from 1 to %d other than %d to %d; the two behind it are used too",
-			TableFlag, n.Table, math.MaxInt32-behind, unix.RT_TABLE_COMPAT-behind, unix.RT_TABLE_LOCAL)
+		return fmt.Errorf("%s %d: use a number from 1 to %d other than %d to %d; the %d behind it are used too",
+			TableFlag, n.Table, math.MaxInt32-behind, unix.RT_TABLE_COMPAT-behind, unix.RT_TABLE_LOCAL, behind)
 	}
-	if n.Priority < 1 || n.Priority+wellknown.OwnRule >= mainPriority {
+	if n.Priority < 1 || n.Priority+wellknown.LastRule >= mainPriority {
 		return fmt.Errorf("%s %d: use a number from 1 to %d", PriorityFlag, n.Priority,
-			mainPriority-wellknown.OwnRule-1)
+			mainPriority-wellknown.LastRule-1)
 	}
 	return nil
 }
@@ -67,7 +67,11 @@ func (n Numbers) priorities() (out []int) {
 }
 
 // tables returns those of all of Flowkeep's routes but the kernel's.
-func (n Numbers) tables() []int { return []int{n.Table, n.arrivalTable(), n.ownTable()} }
+func (n Numbers) tables() []int {
+	return []int{
+		n.Table, n.arrivalTable(), n.ownTable(), n.translatedTable(), n.outArrivalTable(), n.geneveTable(),
+	}
+}
 
 // Installed reports whether this network namespace has rules or tables of Flowkeep's, and returns the numbers of the
 // rules.
@@ -162,11 +166,17 @@ func takenRules(have []netlink.Rule, n Numbers, known []Numbers) (out []string) 
 func takenTables(list []netlink.Route, n Numbers, families []int) []string {
 	out := takenRoutes(list, n.Table, families, "packets to Services that take such a route are dropped")
 	if ofIPv6(families) {
-		out = append(out, takenRoutes(list, n.arrivalTable(), []int{netlink.FAMILY_V6},
-			"a firewall that looks up the way back may drop packets of pods")...)
+		for _, table := range []int{n.arrivalTable(), n.outArrivalTable()} {
+			out = append(out, takenRoutes(list, table, []int{netlink.FAMILY_V6},
+				"a firewall that looks up the way back may drop packets of pods")...)
+		}
 	}
-	return append(out, takenRoutes(list, n.ownTable(), families,
+	out = append(out, takenRoutes(list, n.ownTable(), families,
 		"packets of the node to its pods that take such a route are lost")...)
+	out = append(out, takenRoutes(list, n.translatedTable(), families,
+		"packets of pods to addresses outside that take such a route go there")...)
+	return append(out, takenRoutes(list, n.geneveTable(), families,
+		"pods' packets to UDP port 6081 take such a route")...)
 }
 
 // takenRoutes returns a sentence for each of the address families of which other programs have routes in a table. It

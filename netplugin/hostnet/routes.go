@@ -73,8 +73,8 @@ func readRoutes(cfg *Config, wanted map[place]bool) (*placed, error) {
 // routes sets the routes to the node's own pods and to those of other nodes, and the rules that look them up, and
 // removes Flowkeep's other routes. A route to another node that the kernel does not take is left out: no Node object
 // keeps this node from working. Routes of other programs stay, but for those in the places of routes to pods.
-func routes(gw, wire netlink.Link, cfg *Config) error {
-	own := ownRoutes(gw, wire, cfg)
+func routes(gw, wire, out netlink.Link, cfg *Config) error {
+	own := slices.Concat(ownRoutes(gw, wire, out, cfg), translatedRoutes(gw, cfg), geneveRoutes(cfg))
 	others, err := otherRoutes(gw, cfg)
 	if err != nil {
 		return errors.Join(err, rulesAlone(cfg))
@@ -148,9 +148,10 @@ func (p *placed) set(cfg *Config, want *netlink.Route) error {
 	if p.has(want) {
 		return nil
 	}
-	// Those of the Services' table are a layer of their own, and the kubelet's probes need those of ownTable.
-	mayWait := want.Table != cfg.numbers().Table && want.Table != cfg.numbers().ownTable()
-	if mayWait && cfg.waits("route", routeName(want)) {
+	// Those that keep packets from passing are a layer of their own, and the kubelet's probes need those of ownTable.
+	n := cfg.numbers()
+	keeps := []int{n.Table, n.translatedTable(), n.geneveTable(), n.ownTable()}
+	if !slices.Contains(keeps, want.Table) && cfg.waits("route", routeName(want)) {
 		return nil
 	}
 	write := netlink.RouteReplace
@@ -174,16 +175,18 @@ func (p *placed) set(cfg *Config, want *netlink.Route) error {
 }
 
 func routeName(r *netlink.Route) string {
-	return strings.TrimSpace(fmt.Sprintf("%s %s in table %d", discards(r), r.Dst, r.Table))
+	return strings.TrimSpace(fmt.Sprintf("%s %s in table %d", routeType(r), r.Dst, r.Table))
 }
 
-// discards returns the type of a route that discards packets as ip-route(8) names it, or an empty string.
-func discards(r *netlink.Route) string {
+// routeType returns the type of a route without a next hop as ip-route(8) names it, or an empty string.
+func routeType(r *netlink.Route) string {
 	switch r.Type {
 	case unix.RTN_BLACKHOLE:
 		return "blackhole"
 	case unix.RTN_UNREACHABLE:
 		return "unreachable"
+	case unix.RTN_THROW:
+		return "throw"
 	}
 	return ""
 }
@@ -193,7 +196,7 @@ func isUnreachable(r *netlink.Route) bool { return r.Type == unix.RTN_UNREACHABL
 // sameRoute reports whether a route is there as it is wanted. What the kernel chose by itself counts for nothing.
 func sameRoute(have, want *netlink.Route) bool {
 	onlink := func(r *netlink.Route) bool { return r.Flags&int(netlink.FLAG_ONLINK) != 0 }
-	return have.Table == want.Table && discards(have) == discards(want) && have.Dst != nil &&
+	return have.Table == want.Table && routeType(have) == routeType(want) && have.Dst != nil &&
 		have.Dst.String() == want.Dst.String() && have.Gw.Equal(want.Gw) && have.Src.Equal(want.Src) &&
 		have.Scope == want.Scope && onlink(have) == onlink(want) &&
 		(want.LinkIndex == 0 || have.LinkIndex == want.LinkIndex)
@@ -206,12 +209,12 @@ const lastMetric = 0xffffffff
 // blackhole for the time when the kernel has removed the other, with the link's address or because the link went down.
 // They have a next hop: the node's stack would wait for a neighbour at an address that no pod has, and the bridge would
 // not see the packet that it has to answer.
-func ownRoutes(gw, wire netlink.Link, cfg *Config) (out []netlink.Route) {
+func ownRoutes(gw, wire, out netlink.Link, cfg *Config) (list []netlink.Route) {
 	table := cfg.numbers().Table
 	for _, p := range cfg.Self.PodCIDRs {
 		family := familyOf(p.Addr())
 		all := ipNet(netip.PrefixFrom(p.Addr(), 0))
-		out = append(out,
+		list = append(list,
 			netlink.Route{
 				LinkIndex: gw.Attrs().Index,
 				Table:     table,
@@ -220,14 +223,14 @@ func ownRoutes(gw, wire netlink.Link, cfg *Config) (out []netlink.Route) {
 				Flags:     int(netlink.FLAG_ONLINK),
 				Protocol:  protocolFlowkeep,
 			},
-			blackhole(cfg, p),
+			blackhole(table, netip.PrefixFrom(p.Addr(), 0)),
 			toPodsRoute(gw, cfg.numbers().ownTable(), p, &ownHop),
 			toPodsRoute(gw, unix.RT_TABLE_MAIN, p, &forwardedHop))
 		if p.Addr().Is6() {
-			out = append(out, arrivalRoutes(gw, wire, cfg.numbers(), p)...)
+			list = append(list, arrivalRoutes(gw, wire, out, cfg.numbers(), p)...)
 		}
 	}
-	return out
+	return list
 }
 
 // toPodsRoute returns a route to a pod CIDR of the node.
@@ -243,12 +246,12 @@ func toPodsRoute(gw netlink.Link, table int, p netip.Prefix, by *nextHop) netlin
 	}
 }
 
-// blackhole returns the route of the Services' table that discards packets of a pod CIDR's family.
-func blackhole(cfg *Config, podCIDR netip.Prefix) netlink.Route {
+// blackhole returns the route of a table that discards packets to a prefix that take no other.
+func blackhole(table int, dst netip.Prefix) netlink.Route {
 	return netlink.Route{
-		Family:   familyOf(podCIDR.Addr()),
-		Table:    cfg.numbers().Table,
-		Dst:      ipNet(netip.PrefixFrom(podCIDR.Addr(), 0)),
+		Family:   familyOf(dst.Addr()),
+		Table:    table,
+		Dst:      ipNet(dst),
 		Type:     unix.RTN_BLACKHOLE,
 		Priority: lastMetric,
 		Protocol: protocolFlowkeep,

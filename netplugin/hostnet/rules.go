@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"slices"
 
@@ -30,12 +31,15 @@ func rules(cfg *Config) error {
 // need no link: packets must not pass a table without routes by.
 func rulesAlone(cfg *Config) error {
 	var errs []error
+	discards := append(translatedWithoutLink(cfg), geneveRoutes(cfg)...)
 	for _, p := range cfg.Self.PodCIDRs {
-		discard := blackhole(cfg, p)
-		if err := netlink.RouteAdd(&discard); err == nil {
-			cfg.changed("route", routeName(&discard))
+		discards = append(discards, blackhole(cfg.numbers().Table, netip.PrefixFrom(p.Addr(), 0)))
+	}
+	for i := range discards {
+		if err := netlink.RouteAdd(&discards[i]); err == nil {
+			cfg.changed("route", routeName(&discards[i]))
 		} else if !errors.Is(err, unix.EEXIST) {
-			errs = append(errs, fmt.Errorf("route to %s: %w", routeName(&discard), err))
+			errs = append(errs, fmt.Errorf("route to %s: %w", routeName(&discards[i]), err))
 		}
 	}
 	return errors.Join(append(errs, rules(cfg))...)
@@ -101,12 +105,12 @@ func wantedRules(cfg *Config) map[int][]*netlink.Rule {
 		if p.Addr().Is4() {
 			out[family] = append(out[family], returningRule(n, p))
 		} else {
-			out[family] = append(out[family], arrivalRule(n))
+			out[family] = append(out[family], arrivalRules(n)...)
 		}
-		r := newRule(family, n.Priority+wellknown.TranslatedRule, n.Table, ipNet(p), nil)
-		mask := uint32(wellknown.TranslatedMark)
-		r.IifName, r.Mark, r.Mask = Wire, wellknown.TranslatedMark, &mask
-		out[family] = append(out[family], r, ownRule(n, p))
+		out[family] = append(out[family], translatedRule(n, p), ownRule(n, p))
+		if cfg.hasTunnels(family) {
+			out[family] = append(out[family], geneveRule(n, p))
+		}
 	}
 	return out
 }
@@ -128,8 +132,7 @@ func ensureRule(cfg *Config, want *netlink.Rule, have []netlink.Rule) error {
 	if slices.ContainsFunc(have, func(r netlink.Rule) bool { return keyOf(&r) == keyOf(want) }) {
 		return nil
 	}
-	forFilters := want.Mark == wellknown.ReturningMark || want.Mark == wellknown.ArrivalMark
-	if forFilters && cfg.waits("rule", fmt.Sprint(want.Priority)) {
+	if want.Mark != 0 && cfg.waits("rule", fmt.Sprint(want.Priority)) {
 		return nil // the others are a layer of their own
 	}
 	err := netlink.RuleAdd(want)
@@ -150,7 +153,7 @@ type ruleKey struct {
 	protocol           uint8
 	src, dst, iif, oif string
 	mark, mask         uint32
-	other              string // rare attributes; of Flowkeep's rules only that for the way back has one
+	other              string // rare attributes, which two of Flowkeep's rules have
 }
 
 func keyOf(r *netlink.Rule) ruleKey {
@@ -194,8 +197,12 @@ func otherAttributes(r *netlink.Rule) string {
 	add(r.SuppressPrefixlen >= 0, "suppress_prefixlength", r.SuppressPrefixlen)
 	add(r.SuppressIfgroup >= 0, "suppress_ifgroup", r.SuppressIfgroup)
 	add(r.IPProto != 0, "ipproto", r.IPProto)
-	add(r.Dport != nil, "dport", r.Dport)
-	add(r.Sport != nil, "sport", r.Sport)
+	if r.Dport != nil {
+		add(true, "dport", *r.Dport)
+	}
+	if r.Sport != nil {
+		add(true, "sport", *r.Sport)
+	}
 	add(r.UIDRange != nil, "uidrange", r.UIDRange)
 	return text
 }
@@ -234,7 +241,7 @@ func isFlowkeeps(r *netlink.Rule, n Numbers) bool {
 		return false
 	}
 	if k.other != "" {
-		return k.src != "" && k == keyOf(returningFrom(n, r.Src))
+		return isGeneve(&k, n) || k.src != "" && k == keyOf(returningFrom(n, r.Src))
 	}
 	fromPods := isFromPods(&k)
 	switch k.priority - n.Priority {
@@ -243,9 +250,8 @@ func isFlowkeeps(r *netlink.Rule, n Numbers) bool {
 	case wellknown.ServiceRule:
 		return fromPods && k.dst == "" && k.table == n.Table
 	case wellknown.TranslatedRule:
-		marked := k.mark == wellknown.TranslatedMark && k.mask == wellknown.TranslatedMark
-		return k.iif == Wire && k.src != "" && k.dst == "" && marked && k.table == n.Table
-	case wellknown.ArrivalRule:
+		return isTranslated(&k, n)
+	case wellknown.ArrivalRule, wellknown.OutArrivalRule:
 		return isArrival(&k, n)
 	case wellknown.LocalRule:
 		return isMovedLocal(r)

@@ -56,7 +56,7 @@ func receives(a *netlink.LinkAttrs, vrfs map[int]bool) bool {
 
 // isOwnLink reports whether a link is Flowkeep's, of a pod, or the one of the node's packets to itself.
 func isOwnLink(name string) bool {
-	return name == "lo" || name == Gateway || name == Wire || strings.HasPrefix(name, PodPrefix)
+	return name == "lo" || slices.Contains(Devices, name) || strings.HasPrefix(name, PodPrefix)
 }
 
 func hasIPv4(list []netlink.Addr) bool {
@@ -69,7 +69,7 @@ func hasIPv4(list []netlink.Addr) bool {
 // it looks up is that of the second pass, into the bridge. All others get the mark.
 func toPods(cfg *Config) (rules []string) {
 	rules = append(rules, unmarked(Gateway, wellknown.ReturningMark))
-	for _, name := range []string{"lo", Gateway, Wire} {
+	for _, name := range append([]string{"lo"}, Devices...) {
 		rules = append(rules, fmt.Sprintf("iifname %q return", name))
 	}
 	four, _ := byFamily(cfg.Self.PodCIDRs)

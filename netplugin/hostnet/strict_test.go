@@ -51,7 +51,7 @@ func TestReturningRule_Recognised(t *testing.T) {
 		"elsewhere":    {func(r *netlink.Rule) { r.Goto = 32766 }, false},
 		"a table":      {func(r *netlink.Rule) { r.Goto, r.Table = -1, serviceTable }, false},
 		"by any link":  {func(r *netlink.Rule) { r.IifName = "" }, false},
-		"another mark": {func(r *netlink.Rule) { r.Mark = wellknown.TranslatedMark }, false},
+		"another mark": {func(r *netlink.Rule) { r.Mark = wellknown.ArrivalMark }, false},
 		"a port":       {func(r *netlink.Rule) { r.Dport = netlink.NewRulePortRange(53, 53) }, false},
 	} {
 		r := returningRule(DefaultNumbers, pods)
@@ -134,7 +134,7 @@ type way struct{ in, out, from, to string }
 // Ways of datagrams that pass each filter of the tests.
 var (
 	honest    = way{"under", Gateway, "2001:db8::1", "fd00:244:1::5"}
-	honestOut = way{Wire, "under", "10.244.1.6", "198.51.100.7"}
+	honestOut = way{Out, "under", "10.244.1.6", "198.51.100.7"}
 )
 
 // passedBefore sends a datagram that passes, and returns what left by the same link before it.
@@ -193,7 +193,7 @@ func TestStrictLink_Masqueraded(t *testing.T) {
 		sockets := strictHost(t, cfg)
 		pod, outside := netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("198.51.100.8")
 		shell(t, "ip neigh add 198.51.100.8 lladdr 02:00:00:00:00:12 dev under nud permanent")
-		if _, err := unix.Write(sockets[Wire], udpFrame(cfg.WireMAC[:], pod, outside, "question")); err != nil {
+		if _, err := unix.Write(sockets[Out], udpFrame(cfg.OutMAC[:], pod, outside, "question")); err != nil {
 			return err
 		}
 		sent := frameWith(t, sockets["under"], "question")

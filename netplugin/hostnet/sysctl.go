@@ -46,7 +46,7 @@ func wantedSysctls(six, strict bool) map[string]string {
 	if strict {
 		set[sourceMark] = "1"
 	}
-	for _, name := range []string{Gateway, Wire} {
+	for _, name := range Devices {
 		set["ipv4/conf/"+name+"/rp_filter"] = "0"
 		set["ipv4/conf/"+name+"/send_redirects"] = "0"
 		set["ipv4/conf/"+name+"/forwarding"] = "1"

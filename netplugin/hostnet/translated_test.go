@@ -6,7 +6,9 @@ import (
 	"net"
 	"net/netip"
 	"os/exec"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -33,7 +35,7 @@ func TestWhatTheNodeTranslatedGoesBackToTheBridge(t *testing.T) {
 			return err
 		}
 		sockets := map[string]int{}
-		for _, name := range []string{Wire, Gateway, "under"} {
+		for _, name := range []string{Wire, Out, Gateway, "under"} {
 			fd, err := packetSocket(name + "-peer")
 			if err != nil {
 				return err
@@ -44,20 +46,22 @@ func TestWhatTheNodeTranslatedGoesBackToTheBridge(t *testing.T) {
 		pod, behind, node := netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("10.244.2.5"), cfg.Self.Addresses[0]
 		for _, c := range []struct {
 			text   string
+			by     string
 			to     netip.Addr
 			judged bool // by the bridge, once more
 			out    string
 		}{
-			{"to the node port", node, false, Gateway},
-			{"and what follows", node, false, Gateway},
-			{"and comes back judged", behind, true, "under"},
-			{"to the pod itself", behind, false, "under"},
+			{"to the node port", Out, node, false, Gateway},
+			{"and what follows", Out, node, false, Gateway},
+			{"and comes back judged", Wire, behind, true, "under"},
+			{"to the pod itself", Wire, behind, false, "under"},
 		} {
-			frame := udpFrame(cfg.WireMAC[:], pod, c.to, c.text)
+			mac := map[string][6]byte{Wire: cfg.WireMAC, Out: cfg.OutMAC}[c.by]
+			frame := udpFrame(mac[:], pod, c.to, c.text)
 			if c.judged {
 				copy(frame[6:], cfg.ServiceMAC[:])
 			}
-			if _, err := unix.Write(sockets[Wire], frame); err != nil {
+			if _, err := unix.Write(sockets[c.by], frame); err != nil {
 				return err
 			}
 			heard := heardUntil(t, sockets[c.out], c.text)
@@ -112,4 +116,66 @@ func TestTheNodeAsksItsPodsWithItsOwnAddress(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestTranslated_OwnAddressInPodCIDRs: an address of the node within the pods' prefixes is no pod's: what a pod sends
+// to it by fk-out does not go back into the bridge.
+func TestTranslated_OwnAddressInPodCIDRs(t *testing.T) {
+	in(t, host(t), func() error {
+		cfg := nodeConfig()
+		cfg.Self.Addresses = addrs("192.0.2.11", "10.244.200.1")
+		shell(t, "ip addr add 10.244.200.1/32 dev under")
+		sockets := serviceHost(t, cfg)
+		receiver, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(10, 244, 200, 1), Port: 9})
+		if err != nil {
+			return err
+		}
+		defer receiver.Close()
+		if err := sendInto(cfg, sockets, Out, "10.244.1.5", "10.244.200.1", "to the node"); err != nil {
+			return err
+		}
+		buf := make([]byte, 100)
+		if n, _, err := receiver.ReadFrom(buf); err != nil || !bytes.Contains(buf[:n], []byte("to the node")) {
+			t.Errorf("the node received %q (%v)", buf[:n], err)
+		}
+		return nil
+	})
+}
+
+// TestSetup_ReplacesTheFormerRule: the rule for marked packets, which versions before had, is removed.
+func TestSetup_ReplacesTheFormerRule(t *testing.T) {
+	in(t, host(t), func() error {
+		shell(t, "ip rule add pref 61 from 10.244.1.0/24 iif fk-wire fwmark 0x1000000/0x1000000 lookup 26214 "+
+			"protocol kernel")
+		if err := Setup(nodeConfig()); err != nil {
+			return err
+		}
+		got := output(t, "ip rule show pref 61")
+		if !strings.Contains(got, "iif fk-out lookup 26217") || strings.Contains(got, "fk-wire") {
+			t.Errorf("rules of 61: %s", got)
+		}
+		return nil
+	})
+}
+
+// TestTranslated_ByTheWire: what was translated to a pod and came by fk-wire, as with the flows of a version before, is
+// dropped; direct packets and second passes are not.
+func TestTranslated_ByTheWire(t *testing.T) {
+	for _, tunnelled := range []bool{false, true} {
+		in(t, host(t), func() error {
+			cfg := nodeConfig()
+			cfg.Tunnelled = tunnelled
+			sockets := serviceHost(t, cfg)
+			shell(t, "nft insert rule inet nat pre ip daddr 192.0.2.11 udp dport 9 dnat ip to 10.244.2.5")
+			if err := sendInto(cfg, sockets, Wire, "10.244.1.5", "192.0.2.11", "translated"); err != nil {
+				return err
+			}
+			for port, fd := range map[string]int{"under": sockets["under"], Gateway: sockets[Gateway]} {
+				if heardWithin(fd, "translated", 100*time.Millisecond) {
+					t.Errorf("tunnelled %v: it left by %s", tunnelled, port)
+				}
+			}
+			return nil
+		})
+	}
 }

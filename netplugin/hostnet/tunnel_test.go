@@ -24,7 +24,8 @@ func TestTunnelInsteadOfRoutes(t *testing.T) {
 	first := picture(t, h)
 	holds(t, first, "route 10.244.2.0/24 via 169.254.102.4", "route 10.244.3.0/24 via 169.254.102.4",
 		"route fd00:244:2::/64 via fe80::f1:104",
-		"udp dport 6081 drop", `oifname != "fk-gw" udp dport 6081 drop`, "ct status dnat snat ip to 192.0.2.11", "ct status dnat snat ip6 to fd00:244:1::1")
+		"table 26219", "udp dport 6081 drop", `oifname != "fk-gw" udp dport 6081 drop`,
+		"ct status dnat snat ip to 192.0.2.11", "ct status dnat snat ip6 to fd00:244:1::1")
 	if strings.Contains(first, "via 192.0.2.12") {
 		t.Errorf("a route by the underlay:\n%s", first)
 	}

@@ -19,17 +19,20 @@ var waitingDamage = map[string]string{
 	"route ::/0 in table 26215":        "ip -6 route del default table 26215",
 	"rule 59":                          "ip rule del pref 59",
 	"rule 62":                          "ip -6 rule del pref 62",
+	"rule 63":                          "ip -6 rule del pref 63",
 	"nftables ip filter FORWARD":       "iptables-nft -F FORWARD",
 }
 
 // guardDamage are changes of things that keep packets from passing that policies deny, or that probes of pods need.
 var guardDamage = map[string]string{
-	"nftables flowkeep":                  "nft delete table inet flowkeep",
-	"rule 60":                            "ip rule del pref 60",
-	"rule 101":                           "ip rule del pref 101",
-	"route 10.244.1.0/24 in table 26216": "ip route flush table 26216",
-	"rule 100":                           "ip rule del pref 100; ip rule add pref 0 table local",
-	"route 0.0.0.0/0 in table 26214":     "ip route del default via 169.254.102.1 table 26214",
+	"nftables flowkeep":                        "nft delete table inet flowkeep",
+	"rule 60":                                  "ip rule del pref 60",
+	"rule 101":                                 "ip rule del pref 101",
+	"route 10.244.1.0/24 in table 26216":       "ip route flush table 26216",
+	"rule 61":                                  "ip rule del pref 61",
+	"route 10.244.0.0/16 in table 26217":       "ip route flush table 26217",
+	"rule 100":                                 "ip rule del pref 100; ip rule add pref 0 table local",
+	"route 0.0.0.0/0 in table 26214":           "ip route del default via 169.254.102.1 table 26214",
 	"route blackhole 0.0.0.0/0 in table 26214": "ip route del blackhole default table 26214",
 }
 

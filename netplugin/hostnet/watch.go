@@ -318,7 +318,7 @@ func concernsLink(data []byte) bool {
 			if strings.HasPrefix(name, PodPrefix) {
 				return !up
 			}
-			return name == Gateway || name == Wire || up && upChanged
+			return slices.Contains(Devices, name) || up && upChanged
 		}
 	}
 	return false
@@ -374,7 +374,7 @@ func concernsPodsRoute(links *netlink.Handle, m *syscall.NetlinkMessage) bool {
 // isOurLink reports whether an interface index is one of Flowkeep's ports, or of a link that is gone.
 func isOurLink(links *netlink.Handle, index int) bool {
 	link, err := links.LinkByIndex(index)
-	return err != nil || link.Attrs().Name == Gateway || link.Attrs().Name == Wire
+	return err != nil || slices.Contains(Devices, link.Attrs().Name)
 }
 
 // indexOf returns the interface index of a message about an address or a neighbour.

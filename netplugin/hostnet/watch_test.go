@@ -65,6 +65,7 @@ var watchCases = map[string]watchCase{
 	"a next hop's MAC":       {otherMAC + "169.254.102.4", []uint16{unix.RTM_NEWNEIGH}, false},
 	"another neighbour":      {otherMAC + "10.244.1.5", nil, false},
 	"own packets' table":     {"ip -6 route flush table 26216", []uint16{unix.RTM_DELROUTE}, false},
+	"translated table":       {"ip route flush table 26217", []uint16{unix.RTM_DELROUTE}, false},
 	"flush":                  {"nft flush ruleset", []uint16{nftMessage(unix.NFT_MSG_DELTABLE)}, false},
 	"nftables rule":          {"nft flush chain inet flowkeep raw", []uint16{nftMessage(unix.NFT_MSG_DELRULE)}, false},
 	"forwarding":             {"echo 0 >/proc/sys/net/ipv4/conf/" + Wire + "/forwarding", []uint16{unix.RTM_NEWNETCONF}, true},

@@ -15,6 +15,7 @@ import (
 var testConfig = Config{
 	Gateway: Device{Port: 1, MAC: ofctl.MAC{2, 0, 0, 0, 0, 1}},
 	Wire:    Device{Port: 2, MAC: ofctl.MAC{2, 0, 0, 0, 0, 2}},
+	Out:     Device{Port: 4, MAC: ofctl.MAC{2, 0, 0, 0, 0, 4}},
 	Meters:  2,
 	Answers: true,
 }

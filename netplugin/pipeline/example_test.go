@@ -16,6 +16,7 @@ func ExampleCompiler_Apply() {
 	c := pipeline.New(pipeline.Config{
 		Gateway: pipeline.Device{Port: 1, MAC: ofctl.MAC{2, 0, 0, 0, 0, 1}},
 		Wire:    pipeline.Device{Port: 2, MAC: ofctl.MAC{2, 0, 0, 0, 0, 2}},
+		Out:     pipeline.Device{Port: 3, MAC: ofctl.MAC{2, 0, 0, 0, 0, 3}},
 	}, nil)
 	sw := fake.New()
 	mods, _ := c.Take()

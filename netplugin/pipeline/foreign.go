@@ -54,7 +54,7 @@ func (l *flowList) answersNode(cfg *Config, e *LocalEndpoint, m ofctl.Match) {
 		}
 	}
 	to(cfg.Gateway, cfg.GatewayAddrs)
-	to(cfg.Wire, cfg.NodeAddrs)
+	to(cfg.Out, cfg.NodeAddrs)
 }
 
 // noPeer keeps from a foreign address what rules allow the pod that has it elsewhere: nothing from here reaches that one, and what pods here send from it is

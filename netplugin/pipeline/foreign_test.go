@@ -75,7 +75,7 @@ func TestAForeignAddressIsOfTheNodeOnly(t *testing.T) {
 		only(t, n.fromPod(out.Reply()), foreignPort)
 		only(t, n.fromPod(in), foreignPort)
 		only(t, n.fromPod(in.Reply()), testPod)
-		for from, port := range map[netip.Addr]uint32{addr(1, 1): testGateway, node: testWire} {
+		for from, port := range map[netip.Addr]uint32{addr(1, 1): testGateway, node: testOut} {
 			asked := fake.IP(from, p, 6, 8080)
 			only(t, n.fromStack(asked), foreignPort)
 			only(t, n.fromPod(asked.Reply()), port)
@@ -84,7 +84,7 @@ func TestAForeignAddressIsOfTheNodeOnly(t *testing.T) {
 			dropped(t, "what the node had in hand", n.fromStack(fake.IP(p, addr(2, 2), 6, 80)))
 		}
 		only(t, n.fromPod(fake.IP(q, service, 6, 80)), testGateway)
-		only(t, n.fromPod(fake.IP(q, world, 6, 80)), testWire)
+		only(t, n.fromPod(fake.IP(q, world, 6, 80)), testOut)
 	})
 }
 
@@ -161,7 +161,7 @@ func TestAddressesBecomeForeign(t *testing.T) {
 		only(t, n.fromStack(translated), server.Port)
 		only(t, n.fromPod(translated.Reply()), testGateway)
 		outside := fake.IP(p, world4, 6, 443)
-		only(t, n.fromPod(outside), testWire)
+		only(t, n.fromPod(outside), testOut)
 
 		n.compiler.SetConfig(is)
 		n.commit(t)

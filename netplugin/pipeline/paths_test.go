@@ -183,7 +183,7 @@ func TestEveryWayOutIsJudged(t *testing.T) {
 		for _, f := range flows {
 			w.flows[f.Table] = append(w.flows[f.Table], f)
 		}
-		for _, in := range []uint32{testGateway, testWire, testTunnel, testPod, testPod + 1, testPod + 2, 99} {
+		for _, in := range []uint32{testGateway, testWire, testOut, testTunnel, testPod, testPod + 1, testPod + 2, 99} {
 			for _, etherType := range []uint16{ofctl.EtherIPv4, ofctl.EtherIPv6, ofctl.EtherARP, 0x88cc} {
 				w.walk(place{inPort: in, etherType: etherType})
 				if etherType == ofctl.EtherIPv4 || etherType == ofctl.EtherIPv6 {

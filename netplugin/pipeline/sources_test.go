@@ -40,6 +40,7 @@ func TestInput_SourcesByNextHop(t *testing.T) {
 			pods, hairpins = nil, nil
 		}
 		all := []string{"second pass", "own", "forwarded", "a pod's", "the gateway"}
+		elsewhere := all[1:]
 		for _, c := range []struct {
 			name     string
 			from, to netip.Addr
@@ -56,8 +57,8 @@ func TestInput_SourcesByNextHop(t *testing.T) {
 			{"hairpin, IPv6", wellknown.HairpinAddrs[1], six(1, 2), testPod, hairpins},
 			{"outside", netip.MustParseAddr("198.51.100.1"), four(1, 2), testPod, all},
 			{"another node, IPv6", nodeAddr6(2), six(1, 2), testPod, all},
-			{"node to a pod elsewhere", nodeAddr(1), four(2, 2), testTunnel, all},
-			{"node within its podCIDR, likewise", four(1, 250), four(2, 2), testTunnel, all},
+			{"node to a pod elsewhere", nodeAddr(1), four(2, 2), testTunnel, elsewhere},
+			{"node within its podCIDR, likewise", four(1, 250), four(2, 2), testTunnel, elsewhere},
 		} {
 			if c.port == testTunnel && !mode.tunnel {
 				continue
@@ -169,4 +170,28 @@ func routedConfig(number byte) Config {
 // translates reports whether a flow has an action that the fake switch does not have.
 func translates(m ofctl.FlowMod) bool {
 	return slices.ContainsFunc(m.Flow.Actions, func(a ofctl.Action) bool { return a.Nat != ofctl.NatNone })
+}
+
+// TestHairpins_ResumeUDP: after conntrack has lost a pod's connection to itself, its datagrams wait for the client's
+// next one, and are never taken for the client's.
+func TestHairpins_ResumeUDP(t *testing.T) {
+	for i, addr := range []func(number, host byte) netip.Addr{four, six} {
+		n := newTunnelNode(t, 1, 2)
+		n.compiler.SetConfig(routedConfig(1))
+		n.commit(t)
+		datagram := fake.IP(wellknown.HairpinAddrs[i], addr(1, 3), 17, 53)
+		datagram.EthDst = wellknown.SecondPassMAC
+		for piece := range 2 {
+			dropped(t, "a reply before the client's datagram", n.fromPod(datagram.Reply()))
+			fragment := datagram.Reply()
+			fragment.Pieces, fragment.FragID, fragment.Piece = 2, 7, piece
+			if r := n.fromPod(fragment); len(r.Outputs) > 0 {
+				t.Errorf("a fragment of one left:\n%s", r)
+			}
+		}
+		for range 2 {
+			only(t, n.sw.Inject(testGateway, datagram), testPod+1)
+			only(t, n.fromPod(datagram.Reply()), testGateway)
+		}
+	}
 }

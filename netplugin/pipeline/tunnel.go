@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/flowkeep/flowkeep/ofctl"
+	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
 // Tunnel is the port that leads to the other nodes (docs/decisions/005).
@@ -97,11 +98,12 @@ func (cfg *Config) nodesInCluster() (list []netip.Addr) {
 	return list
 }
 
-// toStack sends the packets to a prefix to the node's stack, before those to all other pods are dropped.
-func (l *flowList) toStack(cfg *Config, dst netip.Prefix) {
+// toStack sends the packets to a prefix to the node's stack, those of pods by a port, before those to all other pods
+// are dropped.
+func (l *flowList) toStack(cfg *Config, dst netip.Prefix, by Device) {
 	m := ofctl.Match{EtherType: etherTypeOf(dst.Addr()), NwDst: dst.Masked()}
 	l.static(TableOutput, 55, sourceIs(m, fromService), toDevice(ServiceMAC, cfg.Wire.MAC, cfg.Wire.Port)...)
-	l.static(TableOutput, 55, sourceIs(m, fromPod), toDevice(PodMAC, cfg.Wire.MAC, cfg.Wire.Port)...)
+	l.static(TableOutput, 55, sourceIs(m, fromPod), toDevice(PodMAC, by.MAC, by.Port)...)
 }
 
 // toTunnel sends to peers' pods, and to peers the answers to what came from them by the tunnel. What came by it goes to this
@@ -125,6 +127,7 @@ func (l *flowList) toTunnel(cfg *Config) {
 	for i := range t.Peers {
 		p := &t.Peers[i]
 		l.toPeer(cfg, p)
+		l.noGeneve(p)
 		if !p.tunnelled() {
 			continue
 		}
@@ -141,7 +144,26 @@ func (l *flowList) toTunnel(cfg *Config) {
 		l.static(TableOutput, 45, m)
 	}
 	for _, a := range cfg.nodesInCluster() {
-		l.toStack(cfg, single(a))
+		by := cfg.Wire
+		if slices.Contains(cfg.NodeAddrs, a) {
+			by = cfg.Out
+		}
+		l.toStack(cfg, single(a), by)
+	}
+}
+
+// noGeneve drops packets of pods to a peer's end of tunnels: the node's stack would send them with the node's address,
+// and the peer would take what is inside for this node's. Answers to the peer, which go by the tunnel, are not among
+// them.
+func (l *flowList) noGeneve(p *Peer) {
+	if !p.Address.IsValid() {
+		return
+	}
+	const geneve = 6081 // RFC 8926, 3.3
+	m := ofctl.Match{EtherType: etherTypeOf(p.Address), NwDst: single(p.Address), IPProto: uint8(policy.UDP)}
+	m.TpDst = ofctl.U16{Value: geneve, Mask: 0xffff}
+	for _, source := range []uint32{fromPod, fromService} {
+		l.static(TableOutput, 65, sourceIs(m, source))
 	}
 }
 
@@ -150,7 +172,7 @@ func (l *flowList) toPeer(cfg *Config, p *Peer) {
 	for _, cidr := range p.PodCIDRs {
 		switch {
 		case p.Routed:
-			l.toStack(cfg, cidr)
+			l.toStack(cfg, cidr, cfg.Wire)
 		case p.Address.IsValid():
 			m := ofctl.Match{EtherType: etherTypeOf(cidr.Addr()), NwDst: cidr.Masked()}
 			l.static(TableOutput, 55, m, cfg.Tunnel.send(p)...)

@@ -16,6 +16,7 @@ const (
 	testGateway = 1
 	testWire    = 2
 	testTunnel  = 3
+	testOut     = 4
 	testPod     = 10
 )
 
@@ -45,6 +46,7 @@ func tunnelConfig(number byte, peers ...byte) Config {
 	cfg.NodeAddrs = []netip.Addr{nodeAddr(number), nodeAddr6(number)}
 	cfg.PodCIDRs = podCIDRs(number)
 	cfg.ServiceCIDRs = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}
+	cfg.Pods = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/48")}
 	cfg.Tunnel = Tunnel{Port: testTunnel, Address: nodeAddr(number)}
 	for _, p := range peers {
 		cfg.Tunnel.Peers = append(cfg.Tunnel.Peers, Peer{Address: nodeAddr(p), PodCIDRs: podCIDRs(p), NodeAddrs: []netip.Addr{nodeAddr(p), nodeAddr6(p)}})
@@ -155,7 +157,7 @@ func TestNodeAndPodElsewhereByTunnel(t *testing.T) {
 		}
 	}
 	// what a pod asks of the other node goes out of its own node, as the node
-	only(t, two.fromPod(fake.IP(four(2, 3), nodeAddr(1), 6, 10250)), testWire)
+	only(t, two.fromPod(fake.IP(four(2, 3), nodeAddr(1), 6, 10250)), testOut)
 }
 
 // Conntrack is gone, and a server speaks first: what may have to go back by the tunnel or by a Service waits for the client; all else goes
@@ -175,7 +177,7 @@ func TestAnswersByTunnelWhenConntrackIsGone(t *testing.T) {
 	dropped(t, "to a node, IPv6", two.fromPod(lost(six(2, 2), nodeAddr6(1))))
 	dropped(t, "to a pod of this node", two.fromPod(lost(four(2, 2), four(2, 3))))
 	dropped(t, "from a pod of another node", two.across(t, tunnelled(lost(four(1, 2), four(2, 2))), 1))
-	only(t, two.fromPod(lost(four(2, 2), netip.MustParseAddr("198.51.100.1"))), testWire)
+	only(t, two.fromPod(lost(four(2, 2), netip.MustParseAddr("198.51.100.1"))), testOut)
 	client := lost(nodeAddr(1), four(2, 2))
 	client.SrcPort, client.DstPort = 40000, 80
 	only(t, two.across(t, tunnelled(client), 1), testPod)
@@ -278,4 +280,31 @@ func TestTunnelMark(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestOutput_NoGeneveOfPods: nothing that a pod sends to the end of a tunnel leaves, directly or by a Service, but
+// answers to the node there.
+func TestOutput_NoGeneveOfPods(t *testing.T) {
+	n := newTunnelNode(t, 1, 2)
+	for _, closed := range []bool{true, false} {
+		cfg := tunnelConfig(1, 2)
+		cfg.Tunnel.Peers[0].Closed = closed
+		n.compiler.SetConfig(cfg)
+		n.commit(t)
+		for _, port := range []uint16{6081, 6082} {
+			for name, r := range map[string]*fake.Result{
+				"direct":      n.fromPod(fake.IP(four(1, 2), nodeAddr(2), 17, port)),
+				"second pass": n.fromStack(fake.IP(four(1, 3), nodeAddr(2), 17, port)),
+			} {
+				if (len(r.Outputs) == 0) != (port == 6081) {
+					t.Errorf("closed %v: %s, to port %d: %s", closed, name, port, r)
+				}
+			}
+		}
+	}
+	only(t, n.fromPod(fake.IP(four(1, 2), four(2, 2), 17, 6081)), testTunnel)
+	asked := fake.IP(nodeAddr(2), four(1, 2), 17, 53)
+	asked.SrcPort, asked.TunSrc, asked.TunDst = 6081, nodeAddr(2), nodeAddr(1)
+	answer := only(t, n.sw.Inject(testTunnel, asked), testPod).Reply()
+	only(t, n.fromPod(answer), testTunnel)
 }

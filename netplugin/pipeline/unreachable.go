@@ -185,7 +185,7 @@ func (c *Compiler) portlessFlows() (flows []ofctl.Flow) {
 func (cfg *Config) WayBack(m *ofctl.Match, to netip.Addr) ([]ofctl.Action, bool) {
 	t := &cfg.Tunnel
 	switch in := m.InPort; {
-	case in == 0 || cfg.Gateway.Port == 0 || in == cfg.Wire.Port:
+	case in == 0 || cfg.Gateway.Port == 0 || in == cfg.Wire.Port || in == cfg.Out.Port:
 		return nil, false
 	case in == cfg.Gateway.Port && m.Reg[regSource].Value == fromNode && !slices.Contains(cfg.GatewayAddrs, to):
 		return toDevice(PodMAC, cfg.Wire.MAC, cfg.Wire.Port), true

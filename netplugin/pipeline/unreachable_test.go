@@ -241,6 +241,7 @@ func TestWayBack(t *testing.T) {
 		{"a pod elsewhere by routes", from(testGateway, fromNode), four(2, 2), toDevice(PodMAC, wire.MAC, wire.Port)},
 		{"no node by the tunnel", tunnelled, four(2, 2), nil},
 		{"the wire", from(testWire, 0), four(2, 2), nil},
+		{"fk-out", from(testOut, 0), four(2, 2), nil},
 		{"nowhere", from(0, 0), four(2, 2), nil},
 	} {
 		got, ok := cfg.WayBack(c.m, c.to)

@@ -97,7 +97,7 @@ func TestWays_SentByTheWayOfThePeer(t *testing.T) {
 		}
 		dropped(t, "to no node that is known", n.fromPod(fake.IP(addr(2, 2), addr(6, 2), 6, 80)))
 	}
-	only(t, n.fromPod(fake.IP(four(2, 2), netip.MustParseAddr("198.51.100.1"), 6, 80)), testWire)
+	only(t, n.fromPod(fake.IP(four(2, 2), netip.MustParseAddr("198.51.100.1"), 6, 80)), testOut)
 }
 
 // The policies hold on either way, and for a connection of which the way changes.
@@ -153,6 +153,7 @@ func portOf(p Peer) uint32 {
 func TestWays_NodesInTheClusterCIDR(t *testing.T) {
 	cfg := tunnelConfig(2, 1)
 	cfg.Tunnel.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("192.0.0.0/16")}
+	cfg.Pods = cfg.Tunnel.ClusterCIDRs
 	cfg.Tunnel.Peers[0].Routed, cfg.Tunnel.Peers[0].Bare, cfg.Tunnel.Peers[0].Closed = true, true, true
 	n := newTunnelNode(t, 2)
 	n.compiler.SetConfig(cfg)
@@ -160,6 +161,7 @@ func TestWays_NodesInTheClusterCIDR(t *testing.T) {
 	only(t, n.fromStack(fake.IP(nodeAddr(2), four(2, 2), 6, 80)), testPod)
 	only(t, n.fromStack(fake.IP(nodeAddr(1), four(2, 2), 6, 80)), testPod)
 	only(t, n.fromPod(fake.IP(four(2, 3), nodeAddr(1), 6, 10250)), testWire)
+	only(t, n.fromPod(fake.IP(four(2, 3), nodeAddr(2), 6, 10250)), testOut)
 	dropped(t, "another host with such an address", n.fromStack(fake.IP(nodeAddr(77), four(2, 2), 6, 80)))
 }
 

@@ -359,11 +359,11 @@ func (w *wanter) lean(l *link, _ *interfaceDoc) error {
 }
 
 var errOwnTable = fmt.Errorf("%d to %d are Flowkeep's own tables of routes: use another", wellknown.ServiceTable,
-	wellknown.OwnTable)
+	wellknown.LastTable)
 
 // isOwnTable reports whether a routing table is Flowkeep's by default.
 func isOwnTable(table int) bool {
-	return table >= wellknown.ServiceTable && table <= wellknown.OwnTable
+	return table >= wellknown.ServiceTable && table <= wellknown.LastTable
 }
 
 // portsOf takes an interface's list of ports: those that it leaves out go.

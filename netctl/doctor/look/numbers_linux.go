@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 
 	"github.com/flowkeep/flowkeep/api/wellknown"
 	"github.com/flowkeep/flowkeep/internal/rtnl"
@@ -23,12 +24,15 @@ func (o *Options) numbers() doctor.Numbers {
 	}
 }
 
-// routesOfOthers returns the destinations of other programs' routes in Flowkeep's tables. That of arrivals is for IPv6.
+// routesOfOthers returns the destinations of other programs' routes in Flowkeep's tables. Those of arrivals are for
+// IPv6.
 func (o *Options) routesOfOthers() (list []string, err error) {
-	const arrivals = wellknown.ArrivalTable - wellknown.ServiceTable
-	for offset := range wellknown.OwnTable - wellknown.ServiceTable + 1 {
+	ofIPv6 := []int{
+		wellknown.ArrivalTable - wellknown.ServiceTable, wellknown.OutArrivalTable - wellknown.ServiceTable,
+	}
+	for offset := range wellknown.LastTable - wellknown.ServiceTable + 1 {
 		more, moreErr := destinations(o.ServiceTable+offset, func(r *netlink.Route) bool {
-			ofFamily := offset != arrivals || r.Dst != nil && r.Dst.IP.To4() == nil
+			ofFamily := !slices.Contains(ofIPv6, offset) || r.Dst != nil && r.Dst.IP.To4() == nil
 			return !isMarked(r) && ofFamily
 		})
 		list, err = append(list, more...), errors.Join(err, moreErr)
@@ -61,6 +65,7 @@ func ruleOf(r *netlink.Rule) doctor.Rule {
 		Interface:   r.IifName,
 		Mark:        r.Mark,
 		Next:        max(r.Goto, 0),
+		Geneve:      isGeneve(r),
 		Other:       hasOther(r),
 	}
 	if r.Mask != nil {
@@ -76,11 +81,18 @@ func cidrText(n *net.IPNet) string {
 	return n.String()
 }
 
+// isGeneve reports whether a rule is for UDP packets to the port of Geneve.
+func isGeneve(r *netlink.Rule) bool {
+	const geneve = 6081
+	only := netlink.RulePortRange{Start: geneve, End: geneve}
+	return r.IPProto == unix.IPPROTO_UDP && r.Dport != nil && *r.Dport == only
+}
+
 // hasOther reports whether a rule has an attribute that no rule of Flowkeep's has (linux/fib_rules.h).
 func hasOther(r *netlink.Rule) bool {
 	return r.OifName != "" || r.Invert || r.Tos != 0 || r.TunID != 0 || r.Flow >= 0 ||
-		r.SuppressPrefixlen >= 0 || r.SuppressIfgroup >= 0 || r.IPProto != 0 || r.Dport != nil || r.Sport != nil ||
-		r.UIDRange != nil
+		r.SuppressPrefixlen >= 0 || r.SuppressIfgroup >= 0 || r.Sport != nil || r.UIDRange != nil ||
+		!isGeneve(r) && (r.IPProto != 0 || r.Dport != nil)
 }
 
 // destinations returns those of a table's routes that match, of all tables with RT_TABLE_UNSPEC.

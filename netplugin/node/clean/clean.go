@@ -402,7 +402,7 @@ func leftDevices(ctx context.Context, cfg *Config) (out []thing, _ error) {
 			out = append(out, devices(tunnelDevice)...)
 		}
 	}
-	for _, name := range []string{hostnet.Gateway, hostnet.Wire, cfg.Bridge} {
+	for _, name := range append([]string{cfg.Bridge}, hostnet.Devices...) {
 		if !seen[name] {
 			out = append(out, devices(name)...)
 		}

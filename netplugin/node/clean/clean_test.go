@@ -238,7 +238,7 @@ func (m *machine) flowkeep(pod bool) {
 	defer db.Close()
 	_, err = db.EnsureBridge(m.t.Context(), ovsdb.BridgeSpec{Name: m.cfg.Bridge, DatapathType: m.kind})
 	errs := []error{err}
-	for _, name := range []string{hostnet.Gateway, hostnet.Wire} {
+	for _, name := range hostnet.Devices {
 		_, err := db.EnsurePort(m.t.Context(), ovsdb.PortSpec{Bridge: m.cfg.Bridge, Name: name, Internal: true})
 		errs = append(errs, err)
 	}
@@ -249,7 +249,8 @@ func (m *machine) flowkeep(pod bool) {
 	}
 	cidrs := []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24"), netip.MustParsePrefix("fd00:244:1::/64")}
 	errs = append(errs, hostnet.Setup(&hostnet.Config{Self: policy.NodeInfo{Name: "node1", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.11")}, PodCIDRs: cidrs},
-		ClusterCIDRs: cidrs, GatewayMAC: [6]byte{2, 0, 0, 0, 0, 1}, WireMAC: [6]byte{2, 0, 0, 0, 0, 2}, ServiceMAC: [6]byte{2, 0xf1, 0, 0, 0, 0x53}, MTU: 1400}))
+		ClusterCIDRs: cidrs, GatewayMAC: [6]byte{2, 0, 0, 0, 0, 1}, WireMAC: [6]byte{2, 0, 0, 0, 0, 2},
+		OutMAC: [6]byte{2, 0, 0, 0, 0, 3}, ServiceMAC: [6]byte{2, 0xf1, 0, 0, 0, 0x53}, MTU: 1400}))
 	if err := errors.Join(errs...); err != nil {
 		m.t.Fatal(err)
 	}
@@ -286,11 +287,12 @@ func TestNothingIsLeft(t *testing.T) {
 			t.Errorf("before cleaning there is no %q", want)
 		}
 	}
-	if out, err := m.clean(func(c *Config) { c.DryRun = true }); err != nil || !strings.Contains(out, "would remove bridge fk0 with its flows and 3 ports (fk-gw, fk-wire, fk0)") || m.picture() != full {
+	const would = "would remove bridge fk0 with its flows and 4 ports (fk-gw, fk-out, fk-wire, fk0)"
+	out, err := m.clean(func(c *Config) { c.DryRun = true })
+	if err != nil || !strings.Contains(out, would) || m.picture() != full {
 		t.Errorf("a dry run: %v\n%s", err, out)
 	}
-	out, err := m.clean(nil)
-	if err != nil {
+	if out, err = m.clean(nil); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
 	if after := m.picture(); after != before {

@@ -109,7 +109,7 @@ func (d *kernelDatapath) left(bridge string) (ours []string, whole bool) {
 	whole = true
 	for _, name := range d.ports {
 		switch {
-		case name == bridge || name == hostnet.Gateway || name == hostnet.Wire:
+		case name == bridge || slices.Contains(hostnet.Devices, name):
 			ours = append(ours, name)
 		case name != d.name && name != tunnelDevice && !strings.HasPrefix(name, hostnet.PodPrefix):
 			whole = false
