@@ -91,7 +91,7 @@ func TestBroadcastReachesNobody(t *testing.T) {
 		w.must(err)
 		hearings[pod] = hearing
 	}
-	for _, device := range []string{"fk-gw", "fk-wire"} {
+	for _, device := range []string{"fk-gw", "fk-wire", "fk-out"} {
 		hearing, err := w.Hear(w.ctx, w.NodeNS("node1"), device, tok)
 		w.must(err)
 		hearings["node1's "+device] = hearing

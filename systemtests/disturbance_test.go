@@ -68,18 +68,19 @@ var disturbances = []disturbance{
 	{"all policy rules", routing, "for f in -4 -6; do ip $f rule flush; ip $f rule add pref 32766 table main; done"},
 	{"rules of Services", routing, "for f in -4 -6; do ip $f rule del pref 60; ip $f rule del pref 61; done"},
 	{"table of own packets", routing, "ip route flush table 26216; ip -6 route flush table 26216"},
-	{"the Services' table", routing, "ip route flush table 26214; ip -6 route flush table 26214"},
+	{"the Services' tables", routing, "for t in 26214 26217; do for f in -4 -6; do ip $f route flush table $t; done; done"},
 	{"routes to pods elsewhere", routing, "ip route flush proto 0x66; ip -6 route flush proto 0x66"},
 	{"fk-gw down and up", routing, "ip link set fk-gw down; ip link set fk-gw up"},
 	{"fk-gw down", routing, "ip link set fk-gw down"},
 	{"fk-wire down and up", routing, "ip link set fk-wire down; ip link set fk-wire up"},
+	{"fk-out down and up", routing, "ip link set fk-out down; ip link set fk-out up"},
 	{"addresses of fk-gw", routing, "ip addr flush dev fk-gw"},
 	{"neighbour entries of fk-gw", routing, "ip neigh flush dev fk-gw nud all; ip -6 neigh flush dev fk-gw nud all"},
 	{"MTU and MAC of fk-gw", routing, "ip link set fk-gw mtu 1280 address 02:00:00:00:00:99"},
 	{"forwarding", routing, "for s in ipv4/ip_forward ipv6/conf/all/forwarding ipv4/conf/fk-gw/forwarding; do echo 0 >/proc/sys/net/$s; done"},
 	{strictName, routing, "sysctl -qw " + filterOfUplink + "=1"},
 	{"marks in the look-up of the way back", routing, "sysctl -qw net.ipv4.conf.all.src_valid_mark=0"},
-	{"reverse path filter", routing, "for s in all fk-gw fk-wire; do echo 1 >/proc/sys/net/ipv4/conf/$s/rp_filter; done"},
+	{"reverse path filter", routing, "cd /proc/sys/net/ipv4/conf; for s in all fk-*; do echo 1 >$s/rp_filter; done"},
 	{"Flowkeep's nftables table", filters, "nft delete table inet flowkeep"},
 	{"a chain of it", filters, "nft flush chain inet flowkeep raw; nft flush chain inet flowkeep service-forward"},
 	{"pods' links down", routing, "for l in $(ls /sys/class/net | grep ^fkp); do ip link set $l down; done"},
@@ -87,6 +88,7 @@ var disturbances = []disturbance{
 	{"ports of pods", bridge, "for p in $($VSCTL list-ports fk0 | grep ^fkp); do $VSCTL del-port $p; done"},
 	{"port of fk-gw", bridge, "$VSCTL del-port fk-gw"},
 	{"port of fk-wire", bridge, "$VSCTL del-port fk-wire"},
+	{"port of fk-out", bridge, "$VSCTL del-port fk-out"},
 	{"the bridge", bridge, "$VSCTL del-br fk0"},
 	{"both tables", filters, "nft delete table inet flowkeep; nft delete table arp flowkeep"},
 }
@@ -103,6 +105,7 @@ var otherDisturbances = []disturbance{
 	{"entries of conntrack", bridge, "conntrack -F 2>&1"},
 	{"a controller of the bridge", bridge, "$VSCTL set-controller fk0 tcp:127.0.0.1:6653"},
 	{"link of fk-wire", bridge, removeLink + " fk-wire"},
+	{"link of fk-out", bridge, removeLink + " fk-out"},
 	{"link of fk-gw", bridge, removeLink + " fk-gw"},
 	{"flows", bridge, "ovs-ofctl -O OpenFlow13 del-flows unix:$BRIDGE"},
 }
@@ -133,16 +136,21 @@ func newDisturbed(t *testing.T) *disturbed {
 	node2 := cluster.Pod{Name: "node2", Node: "node2", NetNS: w.NodeNS("node2")}
 	own := append([]netip.Addr{netip.MustParseAddr("127.0.0.1")}, w.nodeIPs("node1")...)
 	outside := cluster.Pod{Name: "outside", Node: "control plane", NetNS: w.ControlPlaneNS()}
-	ports := w.nodePort(ns, "b")
+	ports, across := w.nodePort(ns, "b"), w.nodePort(ns, "c")
 	trusted := append(w.nodeIPs("node1"), w.pods["d"].IPs...) // b may receive from these
 	udpPort := uint16(ports["udp"])
-	byStack := []*rawFrames{w.framesByNode("b", trusted, udpPort), w.framesToPort("e", "b", udpPort)}
+	byStack := []*rawFrames{
+		w.framesByNode("b", trusted, udpPort),
+		w.framesToPort("e", "b", udpPort),
+		w.framesToPort("e", "c", uint16(across["udp"])),
+	}
 	d := &disturbed{world: w, betweenPods: raw, byStack: byStack}
 	d.denied = slices.Concat(
 		through(w, c, "a", false), through(w, b, "a", false), w.shut("a", "c", "udp", 80, "a may send nothing"),
 		through(w, b, "c", false), w.shut("c", "b", "udp", 80, "only d may send to b"),
 		w.at("node1", ports, outside, false, "only d may send to b"),
-		w.at("node1", ports, w.pods["e"], false, "e may send to node1 only"))
+		w.at("node1", ports, w.pods["e"], false, "e may send to node1 only"),
+		w.at("node1", across, w.pods["e"], false, "e may send to node1 only"))
 	d.allowed = slices.Concat(through(w, c, "d", true), through(w, b, "d", true), w.open("d", "c", "udp", 80, "allowed, across"),
 		w.open("d", "b", "udp", 80, "allowed, same node"))
 	udp := func(from cluster.Pod, to netip.Addr, port int, why string) {
@@ -158,7 +166,7 @@ func newDisturbed(t *testing.T) *disturbed {
 		udp(node1, a, 80, "a node reaches its pods")
 	}
 	d.allowed = slices.Concat(d.allowed, w.at("node1", ports, w.pods["d"], true, "by a node port, same node"),
-		w.at("node1", w.nodePort(ns, "c"), w.pods["d"], true, "by a node port, across"))
+		w.at("node1", across, w.pods["d"], true, "by a node port, across"))
 	d.allowed = slices.DeleteFunc(d.allowed, func(e cluster.Expectation) bool { return e.Proto == "tcp" }) // it waits for its own timers
 	api, err := w.ServiceIPs(w.ctx, "default", "kubernetes")
 	w.must(err)
@@ -292,7 +300,7 @@ func chosenDisturbances() []disturbance {
 	if *everyDisturbance {
 		return disturbances
 	}
-	brief := []string{"all policy rules", "the Services' table", "table of own packets", "fk-gw down and up",
+	brief := []string{"all policy rules", "the Services' tables", "table of own packets", "fk-gw down and up",
 		"addresses of fk-gw", "forwarding", "ports of pods", "both tables",
 		"fail_mode of the bridge", strictName}
 	return slices.DeleteFunc(slices.Clone(disturbances), func(d disturbance) bool { return !slices.Contains(brief, d.name) })

@@ -41,7 +41,7 @@ func forPorts(command string) string {
 	return "for p in fk0 $($VSCTL list-ports fk0); do $VSCTL " + command + "; done"
 }
 
-// rawFrames are frames to a pod that no stack would send, from the link eth0 of a network namespace.
+// rawFrames are frames to a pod, sent by the link eth0 of a network namespace.
 type rawFrames struct {
 	from, netns string
 	to          cluster.Pod
@@ -107,7 +107,7 @@ func (w *world) framesByNode(to string, forged []netip.Addr, nodePort uint16) *r
 	return f
 }
 
-// framesToPort returns frames of a pod of node1 to a node port for UDP of that node, behind which another pod is.
+// framesToPort returns frames of a pod of node1 to a node port for UDP of that node, behind which is another pod.
 func (w *world) framesToPort(from, to string, nodePort uint16) *rawFrames {
 	w.Helper()
 	f := &rawFrames{from: "pod " + from, netns: w.pods[from].NetNS, to: w.pods[to], token: token(), each: true}
@@ -164,7 +164,7 @@ func (f *rawFrames) sent(w *world) (stop func() [][]byte) {
 	}
 }
 
-// arrive waits until frames arrive, with each of all kinds: without that, their absence would show nothing.
+// arrive waits until frames of each kind arrive: without that, their absence would show nothing.
 func (f *rawFrames) arrive(w *world, why string) {
 	w.Helper()
 	w.must(cluster.Until(w.ctx, settling, func() error {
@@ -203,18 +203,19 @@ func (d *disturbed) withoutTags() {
 	d.starts()
 }
 
-// withoutNextHops shows that frames by the node's stack arrive where both guards are gone, nftables and the next hops,
-// while netplugin does not run. Then netplugin restores both.
+// withoutNextHops shows that frames by the node's stack arrive where both guards are gone, nftables and what tells the
+// bridge where they are from, while netplugin does not run. Then netplugin restores both.
 func (d *disturbed) withoutNextHops() {
 	d.Helper()
 	const command = `nft delete table inet flowkeep
 sysctl -qw ` + filterOfUplink + `=0
 ip neigh replace 169.254.102.4 lladdr 02:f1:00:00:00:55 dev fk-gw nud permanent
-ip -6 neigh replace fe80::f1:104 lladdr 02:f1:00:00:00:55 dev fk-gw nud permanent`
+ip -6 neigh replace fe80::f1:104 lladdr 02:f1:00:00:00:55 dev fk-gw nud permanent
+for f in -4 -6; do ip $f rule del pref 61; done`
 	d.must(d.Stop(d.ctx, "node1-netplugin"))
 	d.disturb(command)
 	for _, f := range d.byStack {
-		f.arrive(d.world, "nothing tells them from those of the node and its pods")
+		f.arrive(d.world, "neither guard is there")
 	}
 	d.disturb(undo[strictName])
 	d.starts()

@@ -72,7 +72,7 @@ mount --bind /run/etc /etc/firewalld
 dbus-daemon --system --fork --nopidfile
 echo "<zone><port protocol=\"udp\" port=\"8098\"/></zone>" >/etc/firewalld/zones/public.xml
 { echo "<zone target=\"ACCEPT\">"
-for i in fk-gw fk-wire; do echo "<interface name=\"$i\"/>"; done
+for i in fk-gw fk-wire fk-out; do echo "<interface name=\"$i\"/>"; done
 for s in 10.244.0.0/16 fd00:10:244::/48; do echo "<source address=\"$s\"/>"; done
 echo "</zone>"; } >/etc/firewalld/zones/trusted.xml
 firewalld --nofork --nopid &
@@ -88,14 +88,14 @@ wait $! || true
 
 // trafficControl adds queues and filters, as a program that bounds bandwidth does; everything passes them. Both kinds are
 // in small kernels too.
-const trafficControl = `for l in fk-gw fk-wire $(ls /sys/class/net | grep ^fkp); do
+const trafficControl = `for l in fk-gw fk-wire fk-out $(ls /sys/class/net | grep ^fkp); do
 tc qdisc replace dev $l root tbf rate 10gbit burst 10m latency 50ms
 tc qdisc add dev $l clsact 2>/dev/null || true
 tc filter replace dev $l ingress pref 1 protocol all u32 match u32 0 0 classid 1:1
 done`
 
 // noTrafficControl removes what trafficControl adds.
-const noTrafficControl = `for l in fk-gw fk-wire $(ls /sys/class/net | grep ^fkp); do
+const noTrafficControl = `for l in fk-gw fk-wire fk-out $(ls /sys/class/net | grep ^fkp); do
 tc qdisc del dev $l clsact 2>/dev/null || true
 tc qdisc del dev $l root 2>/dev/null || true
 done`
