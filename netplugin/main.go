@@ -108,9 +108,9 @@ func addFlags(cmd *cobra.Command, cfg *agent.Config, certs *certificateFlags) {
 	f.StringSliceVar(&cfg.NonMasquerade, "non-masquerade-cidrs", nil, "CIDRs outside the cluster to which pods "+
 		"send with their own addresses; the network has to know which node has which pod CIDR")
 	f.IntVar(&cfg.Numbers.Table, "service-table", hostnet.DefaultNumbers.Table, "routing table of pods' packets to "+
-		"Services on this node; no other program may use it or the two behind it; nodes may differ")
+		"Services on this node; no other program may use it or the five behind it; nodes may differ")
 	f.IntVar(&cfg.Numbers.Priority, "rule-priority", hostnet.DefaultNumbers.Priority, "priority of the first of the "+
-		"node's policy rules; others are 9 to 12, 50 and 51 behind it, and no other program's rule may have any of "+
+		"node's policy rules; others are 9 to 13 and 50 to 52 behind it, and no other program's rule may have any of "+
 		"them")
 	f.StringVar(&cfg.TrafficMode, "traffic-mode", agent.TrafficRoute, "how pods of different nodes reach each other: "+
 		"route (the network routes pod CIDRs to nodes), geneve (tunnels between the nodes) or auto (a route to each node that is on-link, "+
