@@ -66,6 +66,10 @@ func changedObject(o contest.Object) contest.Object {
 	return o
 }
 
+func (r *runner) isKnown(c hostnet.Change) bool {
+	return r.contests.IsKnown(contest.Object{Kind: c.Object, Name: c.Name})
+}
+
 // addProgram adds the program that changed an object.
 func (r *runner) addProgram(c hostnet.Change) {
 	r.contests.ChangedBy(contest.Object{Kind: c.Object, Name: c.Name}, c.Program, time.Now())

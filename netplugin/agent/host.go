@@ -78,7 +78,7 @@ func (h *hostKeeper) watchHost(ctx context.Context) {
 		}
 	}
 	watched := func() hostnet.Watched { return *cmp.Or(h.watched.Load(), &hostnet.Watched{}) }
-	reports := hostnet.Reports{Changed: changed, By: h.addProgram, Root: h.cfg.NodeRoot}
+	reports := hostnet.Reports{Changed: changed, By: h.addProgram, IsKnown: h.isKnown, Root: h.cfg.NodeRoot}
 	problem := ""
 	for ctx.Err() == nil {
 		err := hostnet.Watch(ctx, watched, &h.kept, reports, h.log)

@@ -140,6 +140,13 @@ func (t *Tracker) ChangedBy(o Object, program string, now time.Time) {
 	}
 }
 
+// IsKnown reports whether an object was repaired, or another program is known to have changed it.
+func (t *Tracker) IsKnown(o Object) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.objects[o] != nil
+}
+
 // Programs returns the programs that changed an object, sorted. The first that were added stay, so that the list does
 // not change all the time.
 func (t *Tracker) Programs(o Object) []string {

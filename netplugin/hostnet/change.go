@@ -34,7 +34,8 @@ func changedRoute(w *Watched, m *syscall.NetlinkMessage) (c Change, ok bool) {
 	return Change{}, false
 }
 
-// changedRule returns the rule of Flowkeep's that a message says was deleted, or the kernel's first rule.
+// changedRule returns the rule of Flowkeep's that a message says was deleted, or the kernel's first rule, that of the
+// table local. Flowkeep's rules have the kernel's protocol.
 func changedRule(w *Watched, m *syscall.NetlinkMessage) (c Change, ok bool) {
 	const header = unix.SizeofRtMsg // of struct fib_rule_hdr too
 	attrs := attributesBehind(m.Data, header)
@@ -45,9 +46,12 @@ func changedRule(w *Watched, m *syscall.NetlinkMessage) (c Change, ok bool) {
 	if value := attrs[unix.FRA_PRIORITY]; len(value) >= 4 {
 		priority = int(binary.NativeEndian.Uint32(value))
 	}
-	isOurs := slices.Contains(Numbers{Priority: w.Priority}.priorities(), priority)
+	protocol := attrs[unix.FRA_PROTOCOL]
+	isOurs := slices.Contains(Numbers{Priority: w.Priority}.priorities(), priority) &&
+		len(protocol) > 0 && protocol[0] == unix.RTPROT_KERNEL
 	isDeleted := m.Header.Type == unix.RTM_DELRULE
-	return Change{Object: "rule", Name: fmt.Sprint(priority)}, isOurs && isDeleted || priority == 0
+	isFirst := priority == 0 && m.Data[4] == unix.RT_TABLE_LOCAL
+	return Change{Object: "rule", Name: fmt.Sprint(priority)}, isOurs && isDeleted || isFirst
 }
 
 // replacedRoute returns the route of Flowkeep's that a message says was deleted, or the route that another replaced.
@@ -147,6 +151,10 @@ func changedTable(m *syscall.NetlinkMessage) string {
 	}
 	if nameOf(attrs[attrTable]) == TableName {
 		return TableName
+	}
+	const deleted = unix.NFT_MSG_DELRULE
+	if m.Header.Type&0xff == deleted && len(attrs[unix.NFTA_RULE_USERDATA]) == 0 {
+		return "" // it may have been another program's (mayBeForwardRule)
 	}
 	for family, number := range protocolFamilies {
 		if m.Data[0] == number {

@@ -1,11 +1,13 @@
 package hostnet
 
 import (
+	"bytes"
 	"encoding/binary"
 	"net/netip"
 	"slices"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -40,9 +42,12 @@ func TestChangedRoute(t *testing.T) {
 	const replace = unix.NLM_F_REPLACE
 	dst, table := address(unix.RTA_DST, "10.244.2.0"), number(unix.RTA_TABLE, 26214)
 	const inMain, inServices = "10.244.2.0/24 in table 254", "10.244.2.0/24 in table 26214"
-	priority, hop := number(unix.FRA_PRIORITY, 60), address(unix.NDA_DST, "169.254.102.1")
+	priority, kernels := number(unix.FRA_PRIORITY, 60), nl.NewRtAttr(unix.FRA_PROTOCOL, []byte{unix.RTPROT_KERNEL})
+	hop := address(unix.NDA_DST, "169.254.102.1")
 	local, v6 := address(unix.IFA_LOCAL, "10.244.1.1"), address(unix.IFA_ADDRESS, "fd00::1")
-	rule, v4 := make([]byte, unix.SizeofRtMsg), routeHeader(unix.AF_INET, 24, unix.RT_TABLE_MAIN, ours)
+	rule, local0 := make([]byte, unix.SizeofRtMsg), make([]byte, unix.SizeofRtMsg)
+	local0[4] = unix.RT_TABLE_LOCAL
+	v4 := routeHeader(unix.AF_INET, 24, unix.RT_TABLE_MAIN, ours)
 	static := routeHeader(unix.AF_INET, 24, unix.RT_TABLE_MAIN, other)
 	anyV6 := routeHeader(unix.AF_INET6, 0, unix.RT_TABLE_MAIN, ours)
 	addr, neigh := make([]byte, unix.SizeofIfAddrmsg), make([]byte, unix.SizeofNdMsg)
@@ -50,10 +55,12 @@ func TestChangedRoute(t *testing.T) {
 		m    *syscall.NetlinkMessage
 		want Change // without an object: none
 	}{
-		"rule":             {message(unix.RTM_DELRULE, 0, 1, rule, priority), Change{"rule", "60", ""}},
+		"rule":             {message(unix.RTM_DELRULE, 0, 1, rule, priority, kernels), Change{"rule", "60", ""}},
+		"rule of another":  {message(unix.RTM_DELRULE, 0, 1, rule, priority), Change{}},
 		"another rule":     {message(unix.RTM_DELRULE, 0, 1, rule, number(unix.FRA_PRIORITY, 4711)), Change{}},
-		"rule added":       {message(unix.RTM_NEWRULE, 0, 1, rule, priority), Change{}},
-		"the first rule":   {message(unix.RTM_NEWRULE, 0, 1, rule), Change{"rule", "0", ""}},
+		"rule added":       {message(unix.RTM_NEWRULE, 0, 1, rule, priority, kernels), Change{}},
+		"the first rule":   {message(unix.RTM_NEWRULE, 0, 1, local0), Change{"rule", "0", ""}},
+		"a first rule":     {message(unix.RTM_NEWRULE, 0, 1, rule), Change{}},
 		"route":            {message(unix.RTM_DELROUTE, 0, 1, v4, dst), Change{"route", inMain, ""}},
 		"large table":      {message(unix.RTM_DELROUTE, 0, 1, v4, dst, table), Change{"route", inServices, ""}},
 		"own new route":    {message(unix.RTM_NEWROUTE, replace, 1, v4, dst), Change{}},
@@ -89,8 +96,12 @@ func TestTransaction(t *testing.T) {
 		header := []byte{unix.NFPROTO_INET, 0, 0, 0}
 		return message(nftMessage(unix.NFT_MSG_DELTABLE), 0, port, header, text(attrTable, name))
 	}
-	chain := message(nftMessage(unix.NFT_MSG_DELRULE), 0, 7, []byte{unix.NFPROTO_IPV6, 0, 0, 0},
-		text(unix.NFTA_RULE_TABLE, "filter"), text(unix.NFTA_RULE_CHAIN, "FORWARD"))
+	rule := func(comment ...*nl.RtAttr) *syscall.NetlinkMessage {
+		chain := []*nl.RtAttr{text(unix.NFTA_RULE_TABLE, "filter"), text(unix.NFTA_RULE_CHAIN, "FORWARD")}
+		header := []byte{unix.NFPROTO_IPV6, 0, 0, 0}
+		return message(nftMessage(unix.NFT_MSG_DELRULE), 0, 7, header, append(chain, comment...)...)
+	}
+	ours := rule(text(unix.NFTA_RULE_USERDATA, forwardMark))
 	end := func(port uint32) *syscall.NetlinkMessage {
 		return message(nftMessage(unix.NFT_MSG_NEWGEN), 0, port, []byte{0, 0, 0, 0}, id, text(3, "nft"))
 	}
@@ -99,9 +110,10 @@ func TestTransaction(t *testing.T) {
 		want     []string
 	}{
 		"tables": {
-			[]*syscall.NetlinkMessage{table(7, TableName), table(7, TableName), chain, end(7)},
+			[]*syscall.NetlinkMessage{table(7, TableName), table(7, TableName), ours, end(7)},
 			[]string{TableName, "ip6 filter FORWARD"},
 		},
+		"another's rule":  {[]*syscall.NetlinkMessage{rule(), end(7)}, nil},
 		"others' tables":  {[]*syscall.NetlinkMessage{table(7, "other"), end(7)}, nil},
 		"the end is lost": {[]*syscall.NetlinkMessage{table(6, TableName), end(7)}, nil},
 		"twice":           {[]*syscall.NetlinkMessage{table(7, TableName), end(7), end(7)}, nil},
@@ -121,5 +133,19 @@ func TestTransaction(t *testing.T) {
 				t.Errorf("sender %+v, want %+v", by, want)
 			}
 		})
+	}
+}
+
+// TestReports_ReplacedRoutes: no program is searched for that replaces a route which was never repaired.
+func TestReports_ReplacedRoutes(t *testing.T) {
+	header := routeHeader(unix.AF_INET, 24, unix.RT_TABLE_MAIN, unix.RTPROT_STATIC)
+	m := message(unix.RTM_NEWROUTE, unix.NLM_F_REPLACE, 1, header, address(unix.RTA_DST, "10.244.2.0"))
+	for _, known := range []bool{false, true} {
+		p := &programs{proc: "/proc", table: bytes.NewReader(nil), lookups: budget{most: 9, interval: time.Hour}}
+		r := Reports{By: func(Change) {}, IsKnown: func(Change) bool { return known }}
+		r.route(new(Watched), p, m)
+		if searched := p.lookups.used > 0; searched != known {
+			t.Errorf("known %v: searched %v", known, searched)
+		}
 	}
 }

@@ -14,20 +14,25 @@ import (
 )
 
 const (
-	// maxLookups is the number of senders a second that are searched for: each takes about 0.2 ms.
+	// maxLookups is the number of senders a second that are searched for: each takes 0.2 ms, of a process with few
+	// descriptors.
 	maxLookups = 50
 	// scanInterval is the time between two searches among all processes.
 	scanInterval = 10 * time.Second
 	// maxPID is the kernel's maximum process id (proc_sys_kernel(5)). Greater port ids are random.
 	maxPID = 1 << 22
-	// maxSockets is the maximum number of sockets of a process that are read.
-	maxSockets = 4096
+	// maxDescriptors is the maximum number of file descriptors of a process that are read.
+	maxDescriptors = 4096
+	// maxScan is the time of a search among all processes, during which messages wait.
+	maxScan = 50 * time.Millisecond
 )
 
 // programs finds the programs that send netlink messages. An rtnetlink message has the port id of the sender's socket:
 // the process id of the sender in the PID namespace of the sender, or a random number, so that the number alone may be
-// that of another process. A process is the sender if it holds the socket that has the port id. Without a proof there
-// is no name. It is safe for concurrent use; the nil pointer finds none.
+// that of another process. A process counts as the sender if it holds the socket that has the port id when it is looked
+// up. Without that there is no name. Where the sender has closed its socket and a process in another PID namespace has
+// opened one with the same port id before the look-up, that one is named. It is safe for concurrent use; the nil
+// pointer finds none.
 type programs struct {
 	proc    string        // a mount of proc(5)
 	table   io.ReadSeeker // /proc/net/netlink of the watched network namespace
@@ -84,7 +89,7 @@ func (p *programs) ofPort(port uint32) string {
 	if !p.lookups.take(time.Now()) {
 		return ""
 	}
-	var sender process // read before the table: a socket that is there afterwards was there before
+	var sender process // read before the table: a socket that is in both was there all the time
 	var held []string
 	if port <= maxPID {
 		held, sender = p.sockets(int(port)), p.read(int(port))
@@ -109,7 +114,11 @@ func (p *programs) scan(inode string) string {
 	if err != nil {
 		return ""
 	}
+	deadline := time.Now().Add(maxScan)
 	for _, e := range entries {
+		if time.Now().After(deadline) {
+			return ""
+		}
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil || !slices.Contains(p.sockets(pid), inode) {
 			continue
@@ -138,18 +147,18 @@ func (p *programs) ofThread(thread uint32, name string) string {
 
 // process is a process or a thread, as proc(5) has it.
 type process struct {
-	id, parent int
-	name       string
+	parent int
+	name   string
 }
 
 // read returns a process; without a name where there is none.
 func (p *programs) read(id int) process {
 	text, err := os.ReadFile(filepath.Join(p.proc, strconv.Itoa(id), "status"))
 	if err != nil {
-		return process{id: id}
+		return process{}
 	}
 	name, parent := parseStatus(string(text))
-	return process{id: id, parent: parent, name: name}
+	return process{parent: parent, name: name}
 }
 
 // sockets returns the inode numbers of the sockets that a process holds.
@@ -159,7 +168,7 @@ func (p *programs) sockets(id int) (inodes []string) {
 		return nil
 	}
 	defer dir.Close()
-	names, _ := dir.Readdirnames(maxSockets) // the first that were read, also with an error
+	names, _ := dir.Readdirnames(maxDescriptors) // the first that were read, also with an error
 	for _, name := range names {
 		target, _ := os.Readlink(filepath.Join(dir.Name(), name))
 		if inode, ok := strings.CutPrefix(target, "socket:["); ok {
@@ -273,7 +282,8 @@ type children struct {
 // keepEnded is the time for which ended processes are kept.
 const keepEnded = 10 * time.Second
 
-// run runs a program. mayHave waits until its process id is kept.
+// run runs a program. It holds mu while the process starts, so that mayHave knows the process id before the first
+// message.
 func (c *children) run(cmd *exec.Cmd) error {
 	c.mu.Lock()
 	err := cmd.Start()

@@ -57,7 +57,11 @@ func watchedPrograms(t *testing.T, h *netns.Namespace) <-chan Change {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	begun, changes, ended := make(chan struct{}, 1000), make(chan Change, 1000), make(chan error, 1)
-	reports := Reports{Changed: func() { begun <- struct{}{} }, By: func(c Change) { changes <- c }}
+	reports := Reports{
+		Changed: func() { begun <- struct{}{} },
+		By:      func(c Change) { changes <- c },
+		IsKnown: func(Change) bool { return true },
+	}
 	go h.Do(func() { ended <- Watch(ctx, watched, new(Kept), reports, slog.New(slog.DiscardHandler)) })
 	<-begun
 	go func() {

@@ -57,6 +57,9 @@ type Reports struct {
 	// By is called for changes by other programs where the program is known; those of policy rules, routes, addresses
 	// and neighbours before Changed. May be nil.
 	By func(Change)
+	// IsKnown reports whether a thing was repaired before. Routing daemons replace routes all the time: of a replaced
+	// route that was not, no program is searched for. May be nil if By is.
+	IsKnown func(Change) bool
 	// Root is the node's root directory, where its /proc is.
 	Root string
 }
@@ -115,7 +118,7 @@ func (r *Reports) route(w *Watched, senders *programs, m *syscall.NetlinkMessage
 	if r.By == nil {
 		return
 	}
-	if c, ok := changedRoute(w, m); ok {
+	if c, ok := changedRoute(w, m); ok && (m.Header.Type != unix.RTM_NEWROUTE || r.IsKnown(c)) {
 		r.report(c.Object, c.Name, senders.ofPort(m.Header.Pid))
 	}
 }
