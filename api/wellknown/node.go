@@ -30,7 +30,7 @@ const TranslatedTable = ServiceTable + 3
 // OutArrivalTable is the next, for reverse path filters of firewalls too.
 const OutArrivalTable = ServiceTable + 4
 
-// GeneveTable is the next, for what programs of the node send to the port of tunnels.
+// GeneveTable is the next, for pods' packets to the port of tunnels.
 const GeneveTable = ServiceTable + 5
 
 // LastTable is the last of Flowkeep's.
@@ -49,7 +49,7 @@ const (
 	OutArrivalRule   = 13 // likewise, of packets by fk-out
 	LocalRule        = 50 // the look-up of the table local
 	OwnRule          = 51 // the node → its pods
-	GeneveRule       = 52 // to the port of tunnels
+	GeneveRule       = 52 // pods' packets to the port of tunnels
 	LastRule         = GeneveRule
 )
 

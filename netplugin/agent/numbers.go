@@ -50,6 +50,10 @@ func (h *hostKeeper) chooseNumbers(podCIDRs []netip.Prefix) error {
 		if err != nil {
 			return err
 		}
+		if err := before.Check(); err != nil && len(taken) > 0 {
+			return fmt.Errorf("the numbers before are no longer possible (%w), and another program uses the new "+
+				"ones: %s", err, textOf(taken))
+		}
 		if len(taken) > 0 {
 			h.numbers.kept = fmt.Sprintf("netplugin keeps table %d and first priority %d until it restarts, not %d "+
 				"and %d as configured: %s", before.Table, before.Priority, wanted.Table, wanted.Priority, textOf(taken))

@@ -40,8 +40,11 @@ func (r *runner) ensureNodePorts(ctx context.Context) (n nodeNumbers, err error)
 		return
 	}
 	mtu := int(r.linkMTU.Load())
-	for i, number := range []*uint32{&n.gateway, &n.wire, &n.out} {
-		if *number, err = r.db.EnsurePort(ctx, r.cfg.internalPort(hostnet.Devices[i], mtu)); err != nil {
+	for _, p := range []struct {
+		name   string
+		number *uint32
+	}{{hostnet.Gateway, &n.gateway}, {hostnet.Wire, &n.wire}, {hostnet.Out, &n.out}} {
+		if *p.number, err = r.db.EnsurePort(ctx, r.cfg.internalPort(p.name, mtu)); err != nil {
 			return
 		}
 	}

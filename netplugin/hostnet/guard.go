@@ -40,9 +40,9 @@ func serviceGuard(cfg *Config) []chain {
 }
 
 // translatedElsewhere drops what pods sent to addresses that are no pods' and a program of the node translated to a
-// pod, where it does not go back into the bridge. Such packets come by fk-out. By fk-wire come those to an address of
-// the node that is within the pods' prefixes and not in its Node, and all while the flows are those of a former
-// version.
+// pod, where it does not go back into the bridge. Such packets come by fk-out. By fk-wire come those to an address
+// within the pods' prefixes that is one of the node's and not in its Node, or an external one of a Service; and all
+// while the flows are those of a former version.
 func translatedElsewhere(cfg *Config) (rules []string) {
 	byWire := fmt.Sprintf("iifname %q ether saddr != %s ct direction original ct status dnat", Wire,
 		mac(cfg.ServiceMAC))

@@ -27,8 +27,8 @@ func rules(cfg *Config) error {
 	return errors.Join(errs...)
 }
 
-// rulesAlone sets the rules where links or routes could not be set. The table that they look up has blackholes, which
-// need no link: packets must not pass a table without routes by.
+// rulesAlone sets the rules where links or routes could not be set. The tables that keep packets have blackholes,
+// which need no link: packets must not pass a table without routes by.
 func rulesAlone(cfg *Config) error {
 	var errs []error
 	discards := append(translatedWithoutLink(cfg), geneveRoutes(cfg)...)

@@ -52,7 +52,7 @@ func isTranslated(k *ruleKey, n Numbers) bool {
 }
 
 // translatedRoutes returns the routes of translatedTable: back into the bridge, and blackholes for the time when the
-// kernel has removed the former. Addresses of the node within these prefixes are no pods'.
+// kernel has removed those, with the link. Addresses of the node within these prefixes are no pods'.
 func translatedRoutes(gw netlink.Link, cfg *Config) (out []netlink.Route) {
 	table := cfg.numbers().translatedTable()
 	for _, p := range podsOfOwnFamilies(cfg) {
