@@ -61,6 +61,8 @@ func (c *disturbance) drops(took time.Duration) time.Duration {
 	return 0
 }
 
+const servicesTables = `for f in -4 -6; do ip $f route flush table 26214; ip $f route flush table 26217; done`
+
 var disturbances = []disturbance{
 	{"rules that are not the kernel's", routing, "for f in -4 -6; do ip $f -d rule | grep -v 'proto kernel' | cut -d: -f1 | while read p; do ip $f rule del pref $p; done; done"},
 	{"systemd-networkd starts", routing, networkd},
@@ -68,7 +70,7 @@ var disturbances = []disturbance{
 	{"all policy rules", routing, "for f in -4 -6; do ip $f rule flush; ip $f rule add pref 32766 table main; done"},
 	{"rules of Services", routing, "for f in -4 -6; do ip $f rule del pref 60; ip $f rule del pref 61; done"},
 	{"table of own packets", routing, "ip route flush table 26216; ip -6 route flush table 26216"},
-	{"the Services' tables", routing, "for t in 26214 26217; do for f in -4 -6; do ip $f route flush table $t; done; done"},
+	{"the Services' tables", routing, servicesTables},
 	{"routes to pods elsewhere", routing, "ip route flush proto 0x66; ip -6 route flush proto 0x66"},
 	{"fk-gw down and up", routing, "ip link set fk-gw down; ip link set fk-gw up"},
 	{"fk-gw down", routing, "ip link set fk-gw down"},

@@ -204,10 +204,13 @@ func (d *disturbed) withoutTags() {
 }
 
 // withoutNextHops shows that frames by the node's stack arrive where both guards are gone, nftables and what tells the
-// bridge where they are from, while netplugin does not run. Then netplugin restores both.
+// bridge where they are from, and the filters of the shape strict, while netplugin does not run. Then all are restored.
 func (d *disturbed) withoutNextHops() {
 	d.Helper()
-	const command = `nft delete table inet flowkeep
+	saved := d.Dir + "/node1/filtering.nft"
+	command := `f=` + saved + `
+if nft list table inet filtering >$f; then nft flush table inet filtering; else rm $f; fi
+nft delete table inet flowkeep
 sysctl -qw ` + filterOfUplink + `=0
 ip neigh replace 169.254.102.4 lladdr 02:f1:00:00:00:55 dev fk-gw nud permanent
 ip -6 neigh replace fe80::f1:104 lladdr 02:f1:00:00:00:55 dev fk-gw nud permanent
@@ -217,6 +220,7 @@ for f in -4 -6; do ip $f rule del pref 61; done`
 	for _, f := range d.byStack {
 		f.arrive(d.world, "neither guard is there")
 	}
-	d.disturb(undo[strictName])
+	d.disturb(undo[strictName] + `
+if [ -e ` + saved + ` ]; then nft -f ` + saved + `; rm ` + saved + `; fi`)
 	d.starts()
 }
