@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"maps"
-	"math"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -16,7 +15,6 @@ import (
 	"testing"
 
 	"github.com/flowkeep/flowkeep/api/wellknown"
-	"github.com/flowkeep/flowkeep/netplugin/hostnet"
 	"sigs.k8s.io/yaml"
 )
 
@@ -263,43 +261,6 @@ func TestValuesAreDocumented(t *testing.T) {
 	}
 	described(schema, refs)
 	documented(t, "", schema, values)
-}
-
-// TestChart_Numbers: the schema accepts the numbers that netplugin does.
-func TestChart_Numbers(t *testing.T) {
-	var schema struct {
-		Properties struct {
-			Network struct {
-				Properties struct {
-					ServiceTable, RulePriority struct {
-						Minimum, Maximum int
-						Not              struct{ Enum []int }
-					}
-				}
-			}
-		}
-	}
-	if err := json.Unmarshal(read(t, "chart/values.schema.json"), &schema); err != nil {
-		t.Fatal(err)
-	}
-	network := &schema.Properties.Network.Properties
-	tables, priorities := &network.ServiceTable, &network.RulePriority
-	numbers := []int{math.MaxInt32, tables.Maximum, tables.Maximum + 1}
-	for n := range 300 {
-		numbers = append(numbers, n)
-	}
-	for _, n := range numbers {
-		accepts := n >= tables.Minimum && n <= tables.Maximum && !slices.Contains(tables.Not.Enum, n)
-		if err := (hostnet.Numbers{Table: n, Priority: 50}).Check(); (err == nil) != accepts {
-			t.Errorf("serviceTable %d: accepted %v, by netplugin: %v", n, accepts, err)
-		}
-	}
-	for _, n := range []int{0, 1, 50, priorities.Maximum, priorities.Maximum + 1} {
-		accepts := n >= priorities.Minimum && n <= priorities.Maximum
-		if err := (hostnet.Numbers{Table: 300, Priority: n}).Check(); (err == nil) != accepts {
-			t.Errorf("rulePriority %d: accepted %v, by netplugin: %v", n, accepts, err)
-		}
-	}
 }
 
 // TestChart_Budgets compares the names of netmaster.budgets in the schema with netmaster's flags.
