@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/flowkeep/flowkeep/internal/mtls"
 	answers "github.com/flowkeep/flowkeep/netmaster/query"
 	"github.com/flowkeep/flowkeep/policydb/labelcache"
+	"golang.org/x/sync/singleflight"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -25,9 +27,11 @@ const (
 // peer connects a standby to the leader, at the address that the leader publishes (watch.Roster). Safe for
 // concurrent use.
 type peer struct {
-	s *server
+	s     *server
+	calls singleflight.Group // concurrent callers share one, and its error
 
-	mu       sync.Mutex
+	mu       sync.Mutex // not held during a call
+	isClosed bool
 	identity string // of the leader that conn is connected to
 	conn     *grpc.ClientConn
 	state    labelcache.Stamp
@@ -42,16 +46,47 @@ func (s *server) peerOf() *peer {
 	return &peer{s: s}
 }
 
-// connect returns a connection to the present leader.
-func (p *peer) connect(ctx context.Context) (*grpc.ClientConn, error) {
+// shared runs a call that concurrent callers of one key share, and returns its result, or an error when ctx ends first.
+func shared[T any](ctx context.Context, p *peer, key string, call func(context.Context) (T, error)) (out T, err error) {
+	result := p.calls.DoChan(key, func() (any, error) { return call(context.WithoutCancel(ctx)) })
+	select {
+	case r := <-result:
+		out, _ = r.Val.(T)
+		return out, r.Err
+	case <-ctx.Done():
+		return out, status.FromContextError(ctx.Err()).Err()
+	}
+}
+
+// connection returns a connection to the present leader.
+func (p *peer) connection(ctx context.Context) (*grpc.ClientConn, error) {
 	leader := p.s.cfg.Election.Leader()
 	if p.s.now.Load() != nil || leader == "" {
 		return nil, status.Error(codes.Unavailable, "this netmaster does not respond: "+p.s.standby())
 	}
-	if p.conn != nil && p.identity == leader {
-		return p.conn, nil
+	if conn := p.connectedTo(leader); conn != nil {
+		return conn, nil
 	}
-	p.drop()
+	return shared(ctx, p, "connect "+leader, func(ctx context.Context) (*grpc.ClientConn, error) {
+		if conn := p.connectedTo(leader); conn != nil {
+			return conn, nil
+		}
+		return p.connect(ctx, leader)
+	})
+}
+
+// connectedTo returns the connection if it is one to a leader, else nil.
+func (p *peer) connectedTo(leader string) *grpc.ClientConn {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.identity != leader {
+		return nil
+	}
+	return p.conn
+}
+
+// connect connects to a leader in place of the former one.
+func (p *peer) connect(ctx context.Context, leader string) (*grpc.ClientConn, error) {
 	address, err := p.s.cfg.Roster.AddressOf(ctx, leader)
 	if err != nil {
 		return nil, status.Errorf(codes.Unavailable, "standby; the leader %s is not reached: %v", leader, err)
@@ -66,10 +101,18 @@ func (p *peer) connect(ctx context.Context) (*grpc.ClientConn, error) {
 	if err != nil {
 		return nil, status.Error(codes.Unavailable, err.Error())
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.drop()
+	if p.isClosed {
+		_ = conn.Close()
+		return nil, status.Error(codes.Unavailable, "this netmaster ends")
+	}
 	p.identity, p.conn = leader, conn
 	return conn, nil
 }
 
+// drop closes the connection. It is called with p.mu held.
 func (p *peer) drop() {
 	if p.conn != nil {
 		_ = p.conn.Close()
@@ -99,25 +142,33 @@ func (p *peer) close() {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.isClosed = true
 	p.drop()
 }
 
-func (p *peer) connection(ctx context.Context) (*grpc.ClientConn, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.connect(ctx)
-}
-
-// State implements query.Leader. Concurrent callers share one query.
+// State implements query.Leader. Concurrent callers share one query, and its error.
 func (p *peer) State(ctx context.Context) (labelcache.Stamp, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	conn, err := p.connect(ctx)
+	conn, err := p.connection(ctx)
 	if err != nil {
 		return labelcache.Stamp{}, err
 	}
-	if !p.queried.IsZero() && time.Since(p.queried) < stateTTL {
-		return p.state, nil
+	if state, ok := p.recent(conn); ok {
+		return state, nil
+	}
+	key := fmt.Sprintf("state of %p", conn)
+	return shared(ctx, p, key, func(ctx context.Context) (labelcache.Stamp, error) { return p.queryState(ctx, conn) })
+}
+
+// recent returns the state that was queried by a connection less than stateTTL ago.
+func (p *peer) recent(conn *grpc.ClientConn) (state labelcache.Stamp, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.state, p.conn == conn && !p.queried.IsZero() && time.Since(p.queried) < stateTTL
+}
+
+func (p *peer) queryState(ctx context.Context, conn *grpc.ClientConn) (labelcache.Stamp, error) {
+	if state, ok := p.recent(conn); ok {
+		return state, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, stateTimeout)
 	defer cancel()
@@ -126,9 +177,13 @@ func (p *peer) State(ctx context.Context) (labelcache.Stamp, error) {
 	if err != nil {
 		return labelcache.Stamp{}, p.unreached(err)
 	}
-	p.state = labelcache.Stamp{Epoch: st.Epoch, Term: st.Term, Revision: st.Revision, Standing: st.Standing}
-	p.queried = began
-	return p.state, nil
+	state := labelcache.Stamp{Epoch: st.Epoch, Term: st.Term, Revision: st.Revision, Standing: st.Standing}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.conn == conn {
+		p.state, p.queried = state, began
+	}
+	return state, nil
 }
 
 // unreached adds the leader's identity to an error of the connection.
