@@ -10,11 +10,12 @@ import (
 
 // Bounds are those of a listener's connections.
 type Bounds struct {
-	// Each bounds the unknown connections of an address: those that have not shown a certificate. More are closed at
-	// once.
+	// Each bounds the unknown connections of an address: those that have not shown a certificate. It is at least 1.
 	Each int
-	// Unknown bounds all of them. For another one, the oldest is closed: a handshake takes milliseconds, and a silent
-	// connection stays.
+	// Unknown bounds all of them. It is at least 1.
+	//
+	// For a connection above a bound, the oldest within that bound is closed: a handshake takes milliseconds, and a
+	// silent connection stays. Clients may share an address: a pod has its node's for hosts outside.
 	Unknown int
 	// Closed, if set, is called for each connection that is closed because of a bound.
 	Closed func(bound string)
@@ -34,8 +35,8 @@ type Listener struct {
 	bounds Bounds
 
 	mu        sync.Mutex
-	unknown   *list.List // of *Conn, the oldest first
-	addresses map[netip.Addr]int
+	unknown   *list.List                // of *Conn, the oldest first
+	addresses map[netip.Addr]*list.List // unknown connections of each address, the oldest first
 	peers     map[string]int
 }
 
@@ -45,7 +46,7 @@ func Listen(l net.Listener, b Bounds) *Listener {
 		b.Closed = func(string) {}
 	}
 	return &Listener{Listener: l, bounds: b, unknown: list.New(),
-		addresses: map[netip.Addr]int{}, peers: map[string]int{}}
+		addresses: map[netip.Addr]*list.List{}, peers: map[string]int{}}
 }
 
 // Conn is a connection that counts until it is closed.
@@ -53,45 +54,49 @@ type Conn struct {
 	net.Conn
 	of   *Listener
 	from netip.Addr
-	at   *list.Element // guarded by of.mu; nil: it is known, or closed
-	peer string        // guarded by of.mu; empty: it is unknown, or closed
+	// The following are guarded by of.mu.
+	at     *list.Element // in of.unknown; nil: it is known, or closed
+	within *list.Element // in the list of its address; nil: as at
+	peer   string        // empty: it is unknown, or closed
 }
 
-// Accept returns the next connection within the bounds.
+// Accept returns the next connection, and closes another one for it above a bound.
 func (l *Listener) Accept() (net.Conn, error) {
-	for {
-		c, err := l.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		if mine := l.take(c); mine != nil {
-			return mine, nil
-		}
-		l.bounds.Closed(BoundAddress)
-		_ = c.Close()
+	raw, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
 	}
+	c := &Conn{Conn: raw, of: l, from: AddressOf(raw.RemoteAddr())}
+	if evicted, bound := l.add(c); evicted != nil {
+		l.bounds.Closed(bound)
+		_ = evicted.Conn.Close()
+	}
+	return c, nil
 }
 
-// take returns a connection that counts, or nil if there is no place for it.
-func (l *Listener) take(raw net.Conn) *Conn {
-	c := &Conn{Conn: raw, of: l, from: AddressOf(raw.RemoteAddr())}
+// add counts a new connection. It returns the connection that has to be closed for it, if any, and the name of the
+// bound.
+func (l *Listener) add(c *Conn) (evicted *Conn, bound string) {
 	l.mu.Lock()
-	if l.addresses[c.from] >= l.bounds.Each {
-		l.mu.Unlock()
-		return nil
+	defer l.mu.Unlock()
+	if own := l.addresses[c.from]; own != nil && own.Len() >= l.bounds.Each {
+		evicted, bound = oldest(own), BoundAddress
+	} else if l.unknown.Len() >= l.bounds.Unknown {
+		evicted, bound = oldest(l.unknown), BoundUnknown
 	}
-	var oldest *Conn
-	if l.unknown.Len() >= l.bounds.Unknown {
-		oldest, _ = l.unknown.Front().Value.(*Conn)
-		l.forget(oldest)
+	if evicted != nil {
+		l.forget(evicted)
 	}
-	l.addresses[c.from]++
-	c.at = l.unknown.PushBack(c)
-	l.mu.Unlock()
-	if oldest != nil {
-		l.bounds.Closed(BoundUnknown)
-		_ = oldest.Conn.Close()
+	if l.addresses[c.from] == nil {
+		l.addresses[c.from] = list.New()
 	}
+	c.at, c.within = l.unknown.PushBack(c), l.addresses[c.from].PushBack(c)
+	return evicted, bound
+}
+
+// oldest returns the first connection of a list that has one.
+func oldest(connections *list.List) *Conn {
+	c, _ := connections.Front().Value.(*Conn)
 	return c
 }
 
@@ -99,9 +104,10 @@ func (l *Listener) take(raw net.Conn) *Conn {
 func (l *Listener) forget(c *Conn) {
 	switch {
 	case c.at != nil:
+		own := l.addresses[c.from]
 		l.unknown.Remove(c.at)
-		c.at = nil
-		if l.addresses[c.from]--; l.addresses[c.from] == 0 {
+		own.Remove(c.within)
+		if c.at, c.within = nil, nil; own.Len() == 0 {
 			delete(l.addresses, c.from)
 		}
 	case c.peer != "":

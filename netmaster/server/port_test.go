@@ -7,24 +7,29 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// Silent connections of another address keep no node out.
+// TestConnectionsWithoutCertificateDoNotBlockNodes: silent connections keep no node out, also with its address, which
+// pods of the node have.
 func TestConnectionsWithoutCertificateDoNotBlockNodes(t *testing.T) {
-	w := newWorld(t, shop(t)...)
-	m := w.start()
-	m.ready()
-	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP("127.0.0.7")}}
-	const n = 2000
-	for range n {
-		c, err := dialer.DialContext(t.Context(), "tcp", m.addr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
+	for name, from := range map[string]string{"another address": "127.0.0.7", "its address": "127.0.0.1"} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, shop(t)...)
+			m := w.start()
+			m.ready()
+			dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+			const n = 2000
+			for range n {
+				c, err := dialer.DialContext(t.Context(), "tcp", m.addr)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close()
+			}
+			until(t, "the others are closed", func() bool {
+				return m.metric("netmaster_connections_closed_total") == n-maxOfAddress
+			})
+			held(m, "node1")
+		})
 	}
-	until(t, "the rest is closed", func() bool {
-		return m.metric("netmaster_connections_closed_total") == n-maxOfAddress
-	})
-	held(m, "node1")
 }
 
 // A connection with a certificate counts for the node, and no longer for the address; there is an end to both.
