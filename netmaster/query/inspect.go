@@ -60,6 +60,7 @@ type Config struct {
 	Store     *store.Store
 	Cache     *labelcache.Cache
 	Version   string
+	Budgets   policy.Budgets  // of netmaster; zero: policy.DefaultBudgets
 	Problems  func() []string // sentences about this process
 	// Unattached returns the running pods that no node has announced; nil: there are none.
 	Unattached func() *attachment.Set
@@ -104,6 +105,9 @@ func NewServer(cfg Config) *Server {
 	if cfg.Cache == nil {
 		cfg.Cache = labelcache.New(labelcache.Config{})
 	}
+	if cfg.Budgets == (policy.Budgets{}) {
+		cfg.Budgets = policy.DefaultBudgets
+	}
 	s := &Server{
 		cfg:         cfg,
 		started:     time.Now(),
@@ -111,7 +115,7 @@ func NewServer(cfg Config) *Server {
 		dropping:    make(chan struct{}, maxDropQueries),
 		tracing:     make(chan struct{}, maxTraces),
 		streams:     map[string]Stream{},
-		whatif:      whatif.New(cfg.Owner, cfg.Nodes),
+		whatif:      whatif.New(cfg.Owner, cfg.Nodes, cfg.Budgets),
 		serviceList: newServiceList(),
 	}
 	s.answers = map[string]func(context.Context, *inspect.Question) (any, error){

@@ -13,7 +13,7 @@ import (
 // reviews returns the handler of admission reviews. The function may reports whether a user may see all namespaces.
 func (s *server) reviews(may func(context.Context, *access.User) (bool, error)) http.Handler {
 	return webhook.New(webhook.Config{
-		Judge:  whatif.New(s, s.feed),
+		Judge:  whatif.New(s, s.feed, s.cfg.Budgets),
 		Logger: s.log,
 		Ready:  s.unsynced,
 		May: func(ctx context.Context, u *authenticationv1.UserInfo) (bool, error) {

@@ -320,6 +320,7 @@ func (s *server) newAnswers(leader *peer) *query.Server {
 		Store:      s.store,
 		Cache:      s.cache,
 		Version:    s.cfg.Version,
+		Budgets:    s.cfg.Budgets,
 		Problems:   s.problems,
 		Unattached: s.unattached.Load,
 		Answering:  s.answering,

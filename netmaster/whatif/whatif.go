@@ -23,9 +23,10 @@ type Owner interface {
 // Judge compares the present state with one in which policies differ, maxAtWork comparisons at a time. Safe for
 // concurrent use.
 type Judge struct {
-	owner  Owner
-	nodes  Nodes
-	places chan struct{}
+	owner   Owner
+	nodes   Nodes
+	budgets policy.Budgets
+	places  chan struct{}
 }
 
 const maxAtWork = 2
@@ -44,9 +45,9 @@ type Request struct {
 // DefaultBounds are the limits of netctl diff: about ten seconds of a core.
 var DefaultBounds = explain.Bounds{Steps: 400_000_000, Bytes: 256 << 20}
 
-// New returns a Judge.
-func New(owner Owner, nodes Nodes) *Judge {
-	return &Judge{owner, nodes, make(chan struct{}, maxAtWork)}
+// New returns a Judge. It leaves out of the attempted policies what exceeds the budget of a policy, as netmaster does.
+func New(owner Owner, nodes Nodes, budgets policy.Budgets) *Judge {
+	return &Judge{owner, nodes, budgets, make(chan struct{}, maxAtWork)}
 }
 
 // Attempts parses the manifests of a trial. It returns an error for what the API server would reject.
@@ -68,12 +69,10 @@ func Attempts(t *inspect.Trial) (list []explain.Attempt, err error) {
 	return list, nil
 }
 
-// Attempt returns the attempt for one policy, within the default budget of a policy.
+// Attempt returns the attempt for one policy.
 func Attempt(np *networkingv1.NetworkPolicy, remove bool) explain.Attempt {
-	p := kube.Policy(np)
-	policy.DefaultBudgets.Trim(p)
 	return explain.Attempt{
-		Policy:       p,
+		Policy:       kube.Policy(np),
 		Remove:       remove,
 		TypesOmitted: len(np.Spec.PolicyTypes) == 0,
 		ModeOmitted:  !kube.SaysMode(np),
@@ -118,6 +117,9 @@ func (j *Judge) compare(ctx context.Context, r *Request) (*inspect.Diff, *policy
 	world, err := j.world(ctx, r, &out.Revision)
 	if err != nil {
 		return nil, nil, err
+	}
+	for i := range r.Attempts {
+		j.budgets.Trim(r.Attempts[i].Policy)
 	}
 	after, tried := explain.Try(world, r.Attempts)
 	out.Policies = tried

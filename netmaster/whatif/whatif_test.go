@@ -87,7 +87,7 @@ func TestDiff_WithinANamespaceDependsOnNoOther(t *testing.T) {
 		p := &policy.Policy{Namespace: "evil", Name: "p", IsolatesIngress: true, IsolatesEgress: true, Ingress: rules, Egress: rules}
 		var texts []string
 		for _, e := range worlds {
-			d, err := New(&owner{e: e}, nil).Diff(t.Context(), Request{Attempts: []explain.Attempt{{Policy: p}}, Namespace: "evil"})
+			d, err := New(&owner{e: e}, nil, policy.DefaultBudgets).Diff(t.Context(), Request{Attempts: []explain.Attempt{{Policy: p}}, Namespace: "evil"})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -121,13 +121,38 @@ func TestDiff_OfASmallPolicyInALargeClusterIsSmall(t *testing.T) {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		began := time.Now()
-		_, err := New(o, nil).Diff(t.Context(), r)
+		_, err := New(o, nil, policy.DefaultBudgets).Diff(t.Context(), r)
 		took := time.Since(began)
 		runtime.ReadMemStats(&after)
 		allocated := (after.TotalAlloc - before.TotalAlloc) >> 20
 		t.Logf("namespace %q: %s, %d MiB allocated, owner held %s", r.Namespace, took, allocated, o.held)
 		if err != nil || allocated > 40 || r.Namespace != "" && allocated > 8 {
 			t.Errorf("namespace %q: %v, %d MiB allocated", r.Namespace, err, allocated)
+		}
+	}
+}
+
+// TestDiff_Budgets: what exceeds netmaster's budget of a policy is left out of the attempt, and named.
+func TestDiff_Budgets(t *testing.T) {
+	every := policy.Selector{}
+	for _, c := range []struct {
+		rules int
+		want  string
+	}{{2, ""}, {1, "spec.ingress[1]: over the budget of 1 rules of a policy"}} {
+		budgets := policy.DefaultBudgets
+		budgets.Policy.Rules = c.rules
+		p := &policy.Policy{Namespace: "evil", Name: "p", IsolatesIngress: true}
+		for _, peer := range []policy.Peer{{Pods: &policy.Selector{}}, {Namespaces: &every}} {
+			p.Ingress = append(p.Ingress, policy.PolicyRule{AnyPort: true, Peers: []policy.Peer{peer}})
+		}
+		o := &owner{e: twoTenants([]string{"vault-0"}, nil)}
+		d, err := New(o, nil, budgets).Diff(t.Context(), Request{Attempts: []explain.Attempt{{Policy: p}}})
+		if err != nil || len(d.Policies) != 1 {
+			t.Fatalf("%+v: %v", d, err)
+		}
+		text, _ := json.Marshal(d)
+		if c.want == "" == strings.Contains(string(text), "over the budget") || !strings.Contains(string(text), c.want) {
+			t.Errorf("with a budget of %d rules the difference is %s", c.rules, text)
 		}
 	}
 }
@@ -139,7 +164,7 @@ func TestDiff_EndsWithItsContext(t *testing.T) {
 	for i := range 500 {
 		p.Ingress = append(p.Ingress, policy.PolicyRule{AnyPeer: true, Ports: []policy.PolicyPort{{Protocol: policy.TCP, First: uint16(2 * i), Last: uint16(2 * i)}}})
 	}
-	j := New(o, nil)
+	j := New(o, nil, policy.DefaultBudgets)
 	if _, err := j.Diff(ctx, Request{Attempts: []explain.Attempt{{Policy: p}}}); err != nil {
 		t.Fatal(err)
 	}
