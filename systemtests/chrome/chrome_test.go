@@ -3,17 +3,15 @@ package chrome
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
+	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 )
 
 const form = `<!doctype html><title>form</title><link rel="icon" href="data:,">
@@ -138,16 +136,7 @@ func testStorage(t *testing.T, b *Browser) {
 
 // A Chromium in another network namespace does not reach this one's loopback addresses.
 func TestNetworkNamespace(t *testing.T) {
-	name := fmt.Sprintf("fk-chrome-%d", os.Getpid())
-	if out, err := exec.Command("ip", "netns", "add", name).CombinedOutput(); err != nil {
-		t.Skipf("ip netns add, which needs root and iproute2: %v %s", err, out)
-	}
-	t.Cleanup(func() {
-		if out, err := exec.Command("ip", "netns", "del", name).CombinedOutput(); err != nil {
-			t.Errorf("ip netns del: %v %s", err, out)
-		}
-	})
-	tab, err := start(t, "/run/netns/"+name).Open(400, 300)
+	tab, err := start(t, netns.NewNamed(t, "chrome").Path()).Open(400, 300)
 	if err != nil {
 		t.Fatal(err)
 	}
