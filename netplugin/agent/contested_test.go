@@ -147,8 +147,8 @@ func TestKeepHost_ContestedTables(t *testing.T) {
 	})
 }
 
-// TestKeepHost_NewWishes: after a change of what is wanted nothing waits.
-func TestKeepHost_NewWishes(t *testing.T) {
+// TestMayWait_WantedChanged: after a change of the wanted configuration nothing waits.
+func TestMayWait_WantedChanged(t *testing.T) {
 	h, _ := keptHost(t, slog.New(slog.DiscardHandler))
 	for range 20 {
 		h.contests.Repaired(contest.Object{Kind: "link", Name: hostnet.Gateway}, time.Now())

@@ -35,7 +35,6 @@ type hostKeeper struct {
 	kept      hostnet.Kept
 	basis     basis
 	isSame    bool                // the basis is that of the last comparison
-	unmasked  bool                // connections have been deleted since the start
 	steady    bool                // the last comparison left this node as it should be, and the same is wanted since
 	repaired  map[string][]string // names by object, of the comparison that runs
 	left      []hostnet.Left      // other nodes' CIDRs without a route, of the comparison that runs
@@ -47,10 +46,12 @@ type hostKeeper struct {
 	sent      map[string]hostnet.PeerWay // how the switch sent after it
 	problem   string                     // logged last
 	numbers   numberCheck
-	unmask    chan hostnet.Config // receives the configuration after a change of the nftables tables; has room for one
+	// deletions receives a configuration when masqueraded connections are to be deleted; has room for one.
+	deletions chan hostnet.Config
+	requested bool // a deletion was requested since the start
 }
 
-// basis is what netplugin's own wishes depend on, besides the list of nodes.
+// basis has the values that decide about the wanted configuration, besides the list of nodes.
 type basis struct {
 	gateway, wire, out int // interface indexes; 0: there is none
 	mtu                int
@@ -209,7 +210,7 @@ func (h *hostKeeper) setNetwork(ctx context.Context, infos []policy.NodeInfo) er
 	if h.numbers.kept != "" {
 		cfg.Taken(h.numbers.kept)
 	}
-	defer h.unmaskAfter(&cfg)
+	defer h.requestDeletion(&cfg)
 	links, err := rtnl.ReadLinks()
 	if err != nil {
 		return errors.Join(hostnet.SetupWithoutLinks(&cfg), err)
@@ -274,65 +275,6 @@ func (h *hostKeeper) sealLinks(cfg *hostnet.Config) error {
 		cfg.Changed("sysctl", name)
 	}
 	return err
-}
-
-// keepUnmasked deletes the connections that were opened as the node's own while the nftables tables were missing, until
-// ctx ends. It does so twice: packets that were on their way during the repair can open one.
-func (h *hostKeeper) keepUnmasked(ctx context.Context) {
-	for {
-		var cfg hostnet.Config
-		select {
-		case cfg = <-h.unmask:
-		case <-ctx.Done():
-			return
-		}
-		for range 2 {
-			h.unmaskUntilDone(ctx, &cfg)
-			select {
-			case <-time.After(retryEvery):
-			case <-ctx.Done():
-				return
-			}
-		}
-	}
-}
-
-// unmaskUntilDone deletes the connections, and tries again after an error.
-func (h *hostKeeper) unmaskUntilDone(ctx context.Context, cfg *hostnet.Config) {
-	problem := ""
-	for pause := retryEvery; ctx.Err() == nil; pause = min(2*pause, hostInterval) {
-		n, err := hostnet.DeleteMasqueraded(cfg)
-		if n > 0 {
-			h.log.Warn("deleted connections that were opened as the node's own while nftables tables were missing; "+
-				"their clients open them again", "connections", n)
-		}
-		if err == nil {
-			return
-		}
-		if err.Error() != problem {
-			problem = err.Error()
-			h.log.Error("could not delete the connections that were opened while nftables tables were missing; "+
-				"to policies they are the node's own", "error", err)
-		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-		}
-	}
-}
-
-// unmaskAfter has keepUnmasked delete connections after the first comparison, and after one before which, or during
-// which, a program has changed the nftables tables.
-func (h *hostKeeper) unmaskAfter(cfg *hostnet.Config) {
-	repaired := slices.Contains(h.repaired[hostnet.ObjectNftables], hostnet.TableName)
-	if touched := h.kept.Touched(); h.unmasked && !touched && !repaired {
-		return
-	}
-	h.unmasked = true
-	select {
-	case h.unmask <- *cfg:
-	default: // the deletion that is due comes after this comparison too
-	}
 }
 
 // followWays takes over the ways of a list of nodes, and sends netmaster the node's links, if they changed.

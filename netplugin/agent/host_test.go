@@ -113,41 +113,6 @@ func TestKeepHost_BusyOwner(t *testing.T) {
 	})
 }
 
-// TestKeepHost_Unmasks: each repair of the nftables tables leads to a deletion of the connections that were opened
-// meanwhile, also one that fails, and the first one.
-func TestKeepHost_Unmasks(t *testing.T) {
-	h, infos := keptHost(t, slog.New(slog.DiscardHandler))
-	h.unmask = make(chan hostnet.Config, 1)
-	netns.New(t).Do(func() {
-		for step, want := range []struct {
-			command string
-			unmasks bool
-		}{
-			{"true", true}, // and an error, as there are no links
-			{"true", false},
-			{"nft delete table inet flowkeep", true},
-			{"nft add table inet others", false},
-		} {
-			if out, err := exec.Command("sh", "-ec", want.command).CombinedOutput(); err != nil {
-				t.Errorf("%s: %v: %s", want.command, err, out)
-			}
-			if err := h.keepHost(t.Context(), infos); err == nil {
-				t.Error("no error without links")
-			}
-			select {
-			case cfg := <-h.unmask:
-				if !want.unmasks || len(cfg.Self.PodCIDRs) == 0 {
-					t.Errorf("step %d, %s: deletes connections to %v", step, want.command, cfg.Self.PodCIDRs)
-				}
-			default:
-				if want.unmasks {
-					t.Errorf("step %d, %s: deletes no connections", step, want.command)
-				}
-			}
-		}
-	})
-}
-
 // Node objects that this node cannot route to are in the metric and in the log once; the node is ready without them.
 func TestKeepHost_AnotherNode(t *testing.T) {
 	log := process.NewRing(process.KeptLog)

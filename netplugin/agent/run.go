@@ -225,7 +225,7 @@ func (r *runner) run(ctx context.Context) error {
 	host, ports := r.newHostKeeper(), &portKeeper{runner: r}
 	all.Go(func() { host.keepNetwork(ctx) })
 	all.Go(func() { host.watchHost(ctx) })
-	all.Go(func() { host.keepUnmasked(ctx) })
+	all.Go(func() { host.serveDeletions(ctx) })
 	all.Go(func() { ports.keepPorts(ctx) })
 	all.Go(func() { ports.keepFlushed(ctx) })
 	all.Go(func() { databaseKeeper{r}.keepDatabase(ctx, databaseInterval) })

@@ -176,10 +176,10 @@ func onLink(addresses []netip.Addr) (*policy.Links, error) {
 
 func (r *runner) newHostKeeper() *hostKeeper {
 	h := &hostKeeper{
-		runner:  r,
-		changed: make(chan struct{}, 1),
-		ways:    r.node.restoredWays(),
-		unmask:  make(chan hostnet.Config, 1),
+		runner:    r,
+		changed:   make(chan struct{}, 1),
+		ways:      r.node.restoredWays(),
+		deletions: make(chan hostnet.Config, 1),
 	}
 	h.wanted = h.ways.at(time.Now())
 	h.sent = h.wanted
