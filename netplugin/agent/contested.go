@@ -26,7 +26,7 @@ func (r *runner) countRepairs(kind string, names ...string) (logged []string) {
 	r.metrics.hostRepairs.WithLabelValues(kind).Add(float64(len(names)))
 	now := time.Now()
 	for _, name := range names {
-		if n := r.contests.Repaired(contest.Object{Kind: kind, Name: name}, now); n > 0 {
+		if n := r.contests.AddRepair(contest.Object{Kind: kind, Name: name}, now); n > 0 {
 			logged = append(logged, r.repairText(contest.Object{Kind: kind, Name: name}, n))
 		}
 	}
@@ -72,24 +72,25 @@ func (r *runner) isKnown(c hostnet.Change) bool {
 
 // addProgram adds the program that changed an object.
 func (r *runner) addProgram(c hostnet.Change) {
-	r.contests.ChangedBy(contest.Object{Kind: c.Object, Name: c.Name}, c.Program, time.Now())
+	r.contests.AddProgram(contest.Object{Kind: c.Object, Name: c.Name}, c.Program, time.Now())
 }
 
 // logSuppressed logs repairs for which there was no log line when they were made.
 func (h *hostKeeper) logSuppressed() {
-	for o, n := range h.contests.Suppressed(time.Now()) {
+	for o, n := range h.contests.TakeSuppressed(time.Now()) {
 		h.log.Warn("another program changed the host's network again; repaired", "object", o.Kind,
 			"names", h.repairText(o, n))
 	}
 }
 
-// mayWait reports whether an object of the host's network is not to be repaired yet. None waits after a change of what
-// is wanted, or of hostnet.Devices, which may be other links with the same names. None waits while Flowkeep's
-// nftables tables are contested: the other layer may be missing at any time.
-func (h *hostKeeper) mayWait(object, name string) bool {
+// postpone lets the repairs of an object of the host's network wait while it is contested, and reports whether the next
+// one is not due yet. None waits after a change of the wanted configuration, or of hostnet.Devices, which may be other
+// links with the same names. None waits while Flowkeep's nftables tables are contested: the other layer may be missing
+// at any time.
+func (h *hostKeeper) postpone(object, name string) bool {
 	now := time.Now()
 	return h.steady && h.isSame && !h.contests.IsContested(tables, now) &&
-		h.contests.Waits(contest.Object{Kind: object, Name: name}, now)
+		h.contests.Postpone(contest.Object{Kind: object, Name: name}, now)
 }
 
 // showContested sets the metric of contested objects.
@@ -103,19 +104,19 @@ func (h *hostKeeper) showContested() {
 // contestedProblem returns the problem of contested objects, as a list of at most one. The text stays the same while
 // the objects do, and the programs that are known. It is safe for concurrent use.
 func (r *runner) contestedProblem() []inspect.NetworkProblem {
-	const most = 3
+	const maxNamed = 3
 	list := r.contests.Contested(time.Now(), maxContested)
 	if len(list) == 0 {
 		return nil
 	}
 	text := "another program keeps changing parts of the host's network, and netplugin keeps restoring them:"
-	for i, o := range list[:min(len(list), most)] {
+	for i, o := range list[:min(len(list), maxNamed)] {
 		if i > 0 {
 			text += ","
 		}
 		text += " " + o.Kind + " " + nameWith(o.Name, r.programsOf(o))
 	}
-	if more := len(list) - most; more > 0 {
+	if more := len(list) - maxNamed; more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
 	}
 	text += ": stop one of them"

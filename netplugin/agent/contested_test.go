@@ -147,16 +147,16 @@ func TestKeepHost_ContestedTables(t *testing.T) {
 	})
 }
 
-// TestMayWait_WantedChanged: after a change of the wanted configuration nothing waits.
-func TestMayWait_WantedChanged(t *testing.T) {
+// TestPostpone_WantedChanged: after a change of the wanted configuration nothing waits.
+func TestPostpone_WantedChanged(t *testing.T) {
 	h, _ := keptHost(t, slog.New(slog.DiscardHandler))
 	for range 20 {
-		h.contests.Repaired(contest.Object{Kind: "link", Name: hostnet.Gateway}, time.Now())
+		h.contests.AddRepair(contest.Object{Kind: "link", Name: hostnet.Gateway}, time.Now())
 	}
 	for _, c := range []struct{ steady, isSame, want bool }{
 		{true, true, true}, {false, true, false}, {true, false, false},
 	} {
-		if h.steady, h.isSame = c.steady, c.isSame; h.mayWait("link", hostnet.Gateway) != c.want {
+		if h.steady, h.isSame = c.steady, c.isSame; h.postpone("link", hostnet.Gateway) != c.want {
 			t.Errorf("a contested link waits: %v, want %+v", !c.want, c)
 		}
 	}

@@ -196,7 +196,7 @@ func (h *hostKeeper) setNetwork(ctx context.Context, infos []policy.NodeInfo) er
 			h.log.Warn("replaced a route of another program to pods; remove it where it is configured", "route", route)
 		},
 		Taken: func(text string) { h.numbers.taken = append(h.numbers.taken, text) },
-		Waits: h.mayWait,
+		Waits: h.postpone,
 	}
 	cfg.Self, cfg.Others = split(h.cfg.Node, infos)
 	if len(cfg.Self.PodCIDRs) == 0 {

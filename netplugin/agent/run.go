@@ -303,8 +303,8 @@ func (r *runner) configuration(ctx context.Context) *install.Config {
 		Changes:  r.cfg.Health.Changes,
 		Backend:  func() string { return install.Backend(ctx, r.cfg.NodeRoot) },
 		Attached: func() bool { return len(r.manager.List()) > 0 },
-		IsLogged: func(file string) bool {
-			return r.contests.Repaired(contest.Object{Kind: objectCNI, Name: file}, time.Now()) > 0
+		CountWrite: func(file string) bool {
+			return r.contests.AddRepair(contest.Object{Kind: objectCNI, Name: file}, time.Now()) > 0
 		},
 		Logger: r.log,
 	}

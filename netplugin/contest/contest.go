@@ -40,58 +40,58 @@ type Object struct {
 // Tracker has the repairs of objects. The zero value has none. It is safe for concurrent use. It keeps an object for
 // 90 s after its last repair or change.
 type Tracker struct {
-	mu      sync.Mutex
-	objects map[Object]*repairs
-	dropped time.Time
+	mu       sync.Mutex
+	objects  map[Object]*repairs
+	lastDrop time.Time
 }
 
-// repairs are those of one object.
+// repairs is a record of the repairs of one object.
 type repairs struct {
-	row        int       // in a row
-	last       time.Time // of the last one
-	waits      bool      // if contested
-	logged     time.Time
-	suppressed int // since logged
-	changed    time.Time
-	programs   []string // that changed it, sorted
+	inRow         int // the number of the last ones in a row
+	lastRepair    time.Time
+	isPostponable bool // while contested
+	lastLog       time.Time
+	suppressed    int       // repairs since lastLog
+	lastChange    time.Time // by a program that is known
+	programs      []string  // that changed it, sorted
 }
 
 // pause returns the time between the last repair and the next one.
 func (r *repairs) pause() time.Duration {
-	if !r.waits || r.row < minRepairs {
+	if !r.isPostponable || r.inRow < minRepairs {
 		return 0
 	}
-	return min(minPause<<min(r.row-minRepairs, 10), MaxPause)
+	return min(minPause<<min(r.inRow-minRepairs, 10), MaxPause)
 }
 
-func (r *repairs) goesOn(now time.Time) bool { return now.Sub(r.last) <= r.pause()+maxGap }
+func (r *repairs) goesOn(now time.Time) bool { return now.Sub(r.lastRepair) <= r.pause()+maxGap }
 
-func (r *repairs) isContested(now time.Time) bool { return r.row >= minRepairs && r.goesOn(now) }
+func (r *repairs) isContested(now time.Time) bool { return r.inRow >= minRepairs && r.goesOn(now) }
 
-// Repaired adds a repair of an object. It returns the number of repairs to log, which includes those since the last log
-// line; 0 within a minute of that.
-func (t *Tracker) Repaired(o Object, now time.Time) (logged int) {
+// AddRepair adds a repair of an object. It returns the number of repairs to log, which includes those since the last
+// log line; 0 within a minute of that.
+func (t *Tracker) AddRepair(o Object, now time.Time) (logged int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r := t.of(o, now)
-	r.row++
-	r.last = now
+	r.inRow++
+	r.lastRepair = now
 	r.suppressed++
 	return r.log(now)
 }
 
 // log returns the number of repairs to log, and counts them as logged.
 func (r *repairs) log(now time.Time) (logged int) {
-	if !r.logged.IsZero() && now.Sub(r.logged) < logInterval {
+	if !r.lastLog.IsZero() && now.Sub(r.lastLog) < logInterval {
 		return 0
 	}
-	logged, r.suppressed, r.logged = r.suppressed, 0, now
+	logged, r.suppressed, r.lastLog = r.suppressed, 0, now
 	return logged
 }
 
-// Suppressed returns the numbers of repairs that were not logged when they were made, of objects of which the last log
-// line is a minute old. It counts them as logged.
-func (t *Tracker) Suppressed(now time.Time) map[Object]int {
+// TakeSuppressed returns the numbers of repairs that were not logged when they were made, of objects of which the last
+// log line is a minute old, and counts them as logged.
+func (t *Tracker) TakeSuppressed(now time.Time) map[Object]int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	out := map[Object]int{}
@@ -111,12 +111,12 @@ func (t *Tracker) Contest(o Object, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r := t.of(o, now)
-	r.row, r.last = max(r.row, minRepairs), now
+	r.inRow, r.lastRepair = max(r.inRow, minRepairs), now
 }
 
-// ChangedBy adds a program that changed an object. The program's name may have what started it behind a comma; a name
+// AddProgram adds a program that changed an object. The program's name may have what started it behind a comma; a name
 // without that is no other program.
-func (t *Tracker) ChangedBy(o Object, program string, now time.Time) {
+func (t *Tracker) AddProgram(o Object, program string, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.drop(now)
@@ -124,7 +124,7 @@ func (t *Tracker) ChangedBy(o Object, program string, now time.Time) {
 		return
 	}
 	r := t.of(o, now)
-	r.changed = now
+	r.lastChange = now
 	for i, known := range r.programs {
 		if strings.HasPrefix(known+",", program+",") {
 			return
@@ -167,7 +167,7 @@ func (t *Tracker) of(o Object, now time.Time) *repairs {
 		t.objects[o] = r
 	}
 	if !r.goesOn(now) {
-		r.row = 0
+		r.inRow = 0
 	}
 	return r
 }
@@ -177,25 +177,26 @@ func (t *Tracker) drop(now time.Time) {
 	if t.objects == nil {
 		t.objects = map[Object]*repairs{}
 	}
-	if now.Sub(t.dropped) < dropInterval {
+	if now.Sub(t.lastDrop) < dropInterval {
 		return
 	}
-	t.dropped = now
+	t.lastDrop = now
 	maps.DeleteFunc(t.objects, func(_ Object, r *repairs) bool {
-		return min(now.Sub(r.last), now.Sub(r.changed)) > MaxPause+logInterval
+		return min(now.Sub(r.lastRepair), now.Sub(r.lastChange)) > MaxPause+logInterval
 	})
 }
 
-// Waits reports whether the next repair of an object is not due yet. Objects for which it is never called do not wait.
-func (t *Tracker) Waits(o Object, now time.Time) bool {
+// Postpone lets the repairs of an object wait while it is contested, and reports whether the next one is not due yet.
+// Repairs of objects for which it is never called do not wait.
+func (t *Tracker) Postpone(o Object, now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r := t.objects[o]
 	if r == nil {
 		return false
 	}
-	r.waits = true
-	return now.Sub(r.last) < r.pause()
+	r.isPostponable = true
+	return now.Sub(r.lastRepair) < r.pause()
 }
 
 // IsContested reports whether an object is contested.
@@ -212,7 +213,7 @@ func (t *Tracker) Due(now time.Time) time.Duration {
 	defer t.mu.Unlock()
 	due := MaxPause
 	for _, r := range t.objects {
-		if rest := r.pause() - now.Sub(r.last); rest > 0 {
+		if rest := r.pause() - now.Sub(r.lastRepair); rest > 0 {
 			due = min(due, rest)
 		}
 	}

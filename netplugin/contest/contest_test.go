@@ -16,11 +16,11 @@ var (
 // of which each comes as soon as the tracker allows it, and the numbers to log.
 func repairsWithin(t *Tracker, o Object, interval, limit time.Duration) (at []time.Duration, logged []int) {
 	for now := start; now.Sub(start) < limit; now = now.Add(interval) {
-		if t.Waits(o, now) {
+		if t.Postpone(o, now) {
 			continue
 		}
 		at = append(at, now.Sub(start))
-		if n := t.Repaired(o, now); n > 0 {
+		if n := t.AddRepair(o, now); n > 0 {
 			logged = append(logged, n)
 		}
 	}
@@ -78,18 +78,18 @@ func TestTracker_Ends(t *testing.T) {
 	at, _ := repairsWithin(&tracker, rule, 100*time.Millisecond, time.Minute)
 	last := start.Add(at[len(at)-1])
 	other := Object{"rule", "60"}
-	if tracker.Waits(other, last) || tracker.Repaired(other, last) != 1 {
+	if tracker.Postpone(other, last) || tracker.AddRepair(other, last) != 1 {
 		t.Error("another object waits, or is not logged")
 	}
 	later := last.Add(MaxPause + maxGap + time.Second)
-	if got := tracker.Contested(later, 9); got != nil || tracker.Waits(rule, later) {
+	if got := tracker.Contested(later, 9); got != nil || tracker.Postpone(rule, later) {
 		t.Errorf("contested: %v", got)
 	}
-	tracker.Repaired(rule, later)
-	if tracker.Waits(rule, later) {
+	tracker.AddRepair(rule, later)
+	if tracker.Postpone(rule, later) {
 		t.Error("the repair after the first change waits")
 	}
-	tracker.Repaired(other, later.Add(time.Hour))
+	tracker.AddRepair(other, later.Add(time.Hour))
 	if len(tracker.objects) != 1 {
 		t.Errorf("%d objects are kept", len(tracker.objects))
 	}
@@ -101,7 +101,7 @@ func TestTracker_Contested(t *testing.T) {
 	objects := []Object{{"route", "b"}, {"address", "z"}, {"route", "a"}}
 	for range minRepairs {
 		for _, o := range objects {
-			tracker.Repaired(o, start)
+			tracker.AddRepair(o, start)
 		}
 	}
 	want := []Object{{"address", "z"}, {"route", "a"}}
@@ -110,19 +110,19 @@ func TestTracker_Contested(t *testing.T) {
 	}
 }
 
-// TestTracker_Suppressed: repairs without a log line are returned when the last line is a minute old, once.
-func TestTracker_Suppressed(t *testing.T) {
+// TestTracker_TakeSuppressed: repairs without a log line are returned when the last line is a minute old, once.
+func TestTracker_TakeSuppressed(t *testing.T) {
 	var tracker Tracker
 	for i := range 4 {
-		tracker.Repaired(rule, start.Add(time.Duration(i)*10*time.Second))
+		tracker.AddRepair(rule, start.Add(time.Duration(i)*10*time.Second))
 	}
-	if got := tracker.Suppressed(start.Add(logInterval - 1)); len(got) != 0 {
+	if got := tracker.TakeSuppressed(start.Add(logInterval - 1)); len(got) != 0 {
 		t.Errorf("%v within a minute", got)
 	}
-	if got := tracker.Suppressed(start.Add(logInterval)); len(got) != 1 || got[rule] != 3 {
+	if got := tracker.TakeSuppressed(start.Add(logInterval)); len(got) != 1 || got[rule] != 3 {
 		t.Errorf("%v after a minute, want 3 repairs of %v", got, rule)
 	}
-	if got := tracker.Suppressed(start.Add(2 * logInterval)); len(got) != 0 {
+	if got := tracker.TakeSuppressed(start.Add(2 * logInterval)); len(got) != 0 {
 		t.Errorf("%v again", got)
 	}
 }
@@ -149,12 +149,12 @@ func TestTracker_DropsOncePerInterval(t *testing.T) {
 	)
 	var tracker Tracker
 	for i := range count {
-		tracker.Repaired(Object{"route", strconv.Itoa(i)}, start.Add(time.Duration(i)*step))
+		tracker.AddRepair(Object{"route", strconv.Itoa(i)}, start.Add(time.Duration(i)*step))
 	}
 	searches := 0
 	for now := start.Add(expiry); now.Before(start.Add(expiry + count*step + 2*dropInterval)); now = now.Add(step) {
 		before := len(tracker.objects)
-		tracker.Repaired(rule, now)
+		tracker.AddRepair(rule, now)
 		if len(tracker.objects) < before {
 			searches++
 		}
@@ -174,28 +174,28 @@ func TestTracker_Programs(t *testing.T) {
 	for _, program := range []string{
 		"iptables-nft", "ip", "ip, started by sh", "ip", "nft", "iptables-nft, started by foo",
 	} {
-		tracker.ChangedBy(rule, program, start)
+		tracker.AddProgram(rule, program, start)
 		if program == "ip" && len(tracker.Programs(rule)) != 2 {
 			t.Errorf("programs %q behind %s", tracker.Programs(rule), program)
 		}
 	}
 	want := []string{"ip, started by sh", "iptables-nft, started by foo"}
-	if tracker.IsContested(rule, start) || len(tracker.Suppressed(start)) > 0 || tracker.Due(start) != MaxPause {
+	if tracker.IsContested(rule, start) || len(tracker.TakeSuppressed(start)) > 0 || tracker.Due(start) != MaxPause {
 		t.Error("a change alone counts as a repair")
 	}
-	tracker.Repaired(Object{"rule", "60"}, start.Add(2*dropInterval))
+	tracker.AddRepair(Object{"rule", "60"}, start.Add(2*dropInterval))
 	if got := tracker.Programs(rule); !slices.Equal(got, want) {
 		t.Errorf("programs %q, want %q", got, want)
 	}
 	for i := range minRepairs {
-		tracker.Repaired(rule, start.Add(time.Duration(i)*time.Second))
+		tracker.AddRepair(rule, start.Add(time.Duration(i)*time.Second))
 	}
 	end := start.Add((minRepairs - 1) * time.Second)
-	tracker.Repaired(Object{"rule", "60"}, end.Add(MaxPause))
+	tracker.AddRepair(Object{"rule", "60"}, end.Add(MaxPause))
 	if got := tracker.Programs(rule); !tracker.IsContested(rule, end) || !slices.Equal(got, want) {
 		t.Errorf("programs %q of a contested object, want %q", got, want)
 	}
-	tracker.Repaired(Object{"rule", "60"}, end.Add(2*MaxPause+logInterval))
+	tracker.AddRepair(Object{"rule", "60"}, end.Add(2*MaxPause+logInterval))
 	if got := tracker.Programs(rule); len(got) > 0 {
 		t.Errorf("programs %q long after the last repair", got)
 	}
@@ -205,13 +205,13 @@ func TestTracker_Programs(t *testing.T) {
 func TestTracker_BoundsChanges(t *testing.T) {
 	var tracker Tracker
 	for i := range 2 * maxObjects {
-		tracker.ChangedBy(Object{"route", strconv.Itoa(i)}, "ip", start)
+		tracker.AddProgram(Object{"route", strconv.Itoa(i)}, "ip", start)
 	}
 	if n := len(tracker.objects); n > maxObjects {
 		t.Errorf("%d objects", n)
 	}
-	tracker.Repaired(rule, start)
-	tracker.ChangedBy(rule, "ip", start)
+	tracker.AddRepair(rule, start)
+	tracker.AddProgram(rule, "ip", start)
 	if got := tracker.Programs(rule); len(got) != 1 {
 		t.Errorf("programs %q of an object that was repaired", got)
 	}

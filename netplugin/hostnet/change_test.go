@@ -141,10 +141,10 @@ func TestReports_ReplacedRoutes(t *testing.T) {
 	header := routeHeader(unix.AF_INET, 24, unix.RT_TABLE_MAIN, unix.RTPROT_STATIC)
 	m := message(unix.RTM_NEWROUTE, unix.NLM_F_REPLACE, 1, header, address(unix.RTA_DST, "10.244.2.0"))
 	for _, known := range []bool{false, true} {
-		p := &programs{proc: "/proc", table: bytes.NewReader(nil), lookups: budget{most: 9, interval: time.Hour}}
+		p := &programs{proc: "/proc", table: bytes.NewReader(nil), lookups: budget{limit: 9, interval: time.Hour}}
 		r := Reports{By: func(Change) {}, IsKnown: func(Change) bool { return known }}
 		r.route(new(Watched), p, m)
-		if searched := p.lookups.used > 0; searched != known {
+		if searched := p.lookups.count > 0; searched != known {
 			t.Errorf("known %v: searched %v", known, searched)
 		}
 	}

@@ -48,8 +48,8 @@ type programs struct {
 func openPrograms(root string) *programs {
 	p := &programs{
 		proc:    filepath.Join("/", root, "proc"),
-		lookups: budget{most: maxLookups, interval: time.Second},
-		scans:   budget{most: 1, interval: scanInterval},
+		lookups: budget{limit: maxLookups, interval: time.Second},
+		scans:   budget{limit: 1, interval: scanInterval},
 	}
 	self, err := os.Readlink(filepath.Join(p.proc, "self"))
 	if err != nil {
@@ -254,33 +254,33 @@ func printable(name string) string {
 	}, name[:min(len(name), maxName)])
 }
 
-// budget bounds how often a thing is done.
+// budget is a bound for the number of operations in an interval.
 type budget struct {
-	most     int // in an interval
+	limit    int
 	interval time.Duration
-	began    time.Time
-	used     int
+	start    time.Time // of the present interval
+	count    int       // of operations in it
 }
 
-// take reports whether the thing may be done now, and counts it.
+// take counts an operation, and reports whether it is within the bound.
 func (b *budget) take(now time.Time) bool {
-	if now.Sub(b.began) >= b.interval {
-		b.began, b.used = now, 0
+	if now.Sub(b.start) >= b.interval {
+		b.start, b.count = now, 0
 	}
-	b.used++
-	return b.used <= b.most
+	b.count++
+	return b.count <= b.limit
 }
 
-// children has the port ids of the netlink sockets of nft(8) processes that this one started: their process ids. They
-// are kept for a while after the end, until their messages were received. The zero value has none. It is safe for
-// concurrent use.
+// children is a set of the port ids of the netlink sockets of nft(8) processes that this one started: their process
+// ids. They are kept for a while after the end, until their messages were received. The zero value is empty. It is safe
+// for concurrent use.
 type children struct {
-	mu    sync.Mutex
-	ended map[uint32]time.Time // zero: it runs
+	mu       sync.Mutex
+	endTimes map[uint32]time.Time // zero while the process runs
 }
 
-// keepEnded is the time for which ended processes are kept.
-const keepEnded = 10 * time.Second
+// endedExpiry is the time for which ended processes are kept.
+const endedExpiry = 10 * time.Second
 
 // run runs a program. It holds mu while the process starts, so that mayHave knows the process id before the first
 // message.
@@ -288,10 +288,10 @@ func (c *children) run(cmd *exec.Cmd) error {
 	c.mu.Lock()
 	err := cmd.Start()
 	if err == nil {
-		if c.ended == nil {
-			c.ended = map[uint32]time.Time{}
+		if c.endTimes == nil {
+			c.endTimes = map[uint32]time.Time{}
 		}
-		c.ended[uint32(cmd.Process.Pid)] = time.Time{}
+		c.endTimes[uint32(cmd.Process.Pid)] = time.Time{}
 	}
 	c.mu.Unlock()
 	if err != nil {
@@ -300,7 +300,7 @@ func (c *children) run(cmd *exec.Cmd) error {
 	err = cmd.Wait()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.ended[uint32(cmd.Process.Pid)] = time.Now()
+	c.endTimes[uint32(cmd.Process.Pid)] = time.Now()
 	return err
 }
 
@@ -309,11 +309,11 @@ func (c *children) run(cmd *exec.Cmd) error {
 func (c *children) mayHave(port uint32, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for pid, ended := range c.ended {
-		if !ended.IsZero() && now.Sub(ended) > keepEnded {
-			delete(c.ended, pid)
+	for pid, end := range c.endTimes {
+		if !end.IsZero() && now.Sub(end) > endedExpiry {
+			delete(c.endTimes, pid)
 		}
 	}
-	_, ok := c.ended[port]
-	return ok || port > maxPID && len(c.ended) > 0
+	_, ok := c.endTimes[port]
+	return ok || port > maxPID && len(c.endTimes) > 0
 }

@@ -274,8 +274,8 @@ func TestPrograms_OfPort(t *testing.T) {
 				proc:    proc,
 				self:    10,
 				table:   strings.NewReader(table),
-				lookups: budget{most: 1, interval: time.Hour},
-				scans:   budget{most: 1, interval: time.Hour},
+				lookups: budget{limit: 1, interval: time.Hour},
+				scans:   budget{limit: 1, interval: time.Hour},
 			}
 			if got := p.ofPort(c.port); got != c.want {
 				t.Errorf("%q, want %q", got, c.want)
@@ -312,7 +312,7 @@ func TestPrograms_OfThread(t *testing.T) {
 		"own":                   {23, "nft", true, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := &programs{proc: proc, self: 10, isFirst: c.isFirst, lookups: budget{most: 1, interval: time.Hour}}
+			p := &programs{proc: proc, self: 10, isFirst: c.isFirst, lookups: budget{limit: 1, interval: time.Hour}}
 			if got := p.ofThread(c.thread, c.comm); got != c.want {
 				t.Errorf("%q, want %q", got, c.want)
 			}
@@ -321,7 +321,7 @@ func TestPrograms_OfThread(t *testing.T) {
 }
 
 func TestBudget(t *testing.T) {
-	b, now := budget{most: 2, interval: time.Second}, time.Now()
+	b, now := budget{limit: 2, interval: time.Second}, time.Now()
 	for i, want := range []bool{true, true, false, false} {
 		if b.take(now.Add(time.Duration(i))) != want {
 			t.Errorf("%d in a second: %v", i+1, !want)
@@ -353,8 +353,8 @@ func TestChildren(t *testing.T) {
 		{pid, 0, true},
 		{pid + 1, 0, false},
 		{random, 0, true},
-		{pid, 2 * keepEnded, false},
-		{random, 2 * keepEnded, false},
+		{pid, 2 * endedExpiry, false},
+		{random, 2 * endedExpiry, false},
 	} {
 		if c.mayHave(s.port, time.Now().Add(s.after)) != s.want {
 			t.Errorf("port id %d after %v: %v", s.port, s.after, !s.want)

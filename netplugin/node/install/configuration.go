@@ -21,7 +21,7 @@ type Config struct {
 	Changes     func() <-chan struct{} // closed when Ready may say something else
 	Backend     func() string          // of portmap on this node, "" if portmap is to choose; may be nil
 	Attached    func() bool            // the node has pods; may be nil
-	IsLogged    func(file string) bool // called after each write of the file; nil: each is logged
+	CountWrite  func(file string) bool // counts a write of the file, and returns whether to log it; nil: each is logged
 	Logger      *slog.Logger
 }
 
@@ -80,7 +80,7 @@ func (k *keeper) keepFile(name string) {
 	switch {
 	case err != nil && err.Error() != k.problem:
 		k.Logger.Error("could not write the CNI configuration; the node takes no pods without it", "error", err)
-	case changed && (k.IsLogged == nil || k.IsLogged(name)):
+	case changed && (k.CountWrite == nil || k.CountWrite(name)):
 		k.Logger.Info("wrote the CNI configuration", "file", name)
 	}
 	k.problem = ""
