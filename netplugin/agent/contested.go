@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -73,6 +74,35 @@ func (r *runner) isKnown(c hostnet.Change) bool {
 // addProgram adds the program that changed an object.
 func (r *runner) addProgram(c hostnet.Change) {
 	r.contests.AddProgram(contest.Object{Kind: c.Object, Name: c.Name}, c.Program, time.Now())
+}
+
+// linkObjects are the kinds of objects that the kernel removes with a link, and that a new link does not have.
+var linkObjects = []string{"link", "sysctl", "address", "neighbour", "route"}
+
+// isChanged reports whether another program has changed an object of a kind that was repaired: not where the wanted
+// configuration has changed, nor where one of hostnet.Devices is new, as after a restart of ovs-vswitchd.
+func (h *hostKeeper) isChanged(kind string, now time.Time) bool {
+	if !h.steady || !h.isSame {
+		return false
+	}
+	return !slices.Contains(linkObjects, kind) || !slices.ContainsFunc(
+		[]int{h.basis.gateway, h.basis.wire, h.basis.out},
+		func(index int) bool { return h.links.isNew(index, now) })
+}
+
+// logRepaired counts and logs what the last comparison repaired, if another program had changed it.
+func (h *hostKeeper) logRepaired(now time.Time) {
+	for _, kind := range slices.Sorted(maps.Keys(h.repaired)) {
+		names := h.repaired[kind]
+		if !h.isChanged(kind, now) {
+			h.log.Debug("set up the host's network", "object", kind, "names", strings.Join(names, ", "))
+			continue
+		}
+		if logged := h.countRepairs(kind, names...); len(logged) > 0 {
+			h.log.Warn("another program changed the host's network; repaired",
+				"object", kind, "names", strings.Join(logged, ", "))
+		}
+	}
 }
 
 // logSuppressed logs repairs for which there was no log line when they were made.

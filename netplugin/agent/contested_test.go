@@ -86,6 +86,7 @@ func TestKeepHost_Contested(t *testing.T) {
 			return
 		}
 		h.fight(2, "true", "")
+		ageLinks(h.hostKeeper)
 		if n := h.fight(rounds, address, "address"); n != beforeWait {
 			t.Errorf("the address was repaired %d times, want %d", n, beforeWait)
 		}

@@ -34,8 +34,9 @@ type hostKeeper struct {
 	watched   atomic.Pointer[hostnet.Watched] // for any goroutine; nil until the first comparison
 	kept      hostnet.Kept
 	basis     basis
-	isSame    bool                // the basis is that of the last comparison
+	isSame    bool                // the basis is that of the comparison before
 	steady    bool                // the last comparison left this node as it should be, and the same is wanted since
+	links     linkTimes           // of the last comparison
 	repaired  map[string][]string // names by object, of the comparison that runs
 	left      []hostnet.Left      // other nodes' CIDRs without a route, of the comparison that runs
 	leftText  map[string]string   // by reason; logged last
@@ -147,14 +148,7 @@ func (h *hostKeeper) keepHost(ctx context.Context, infos []policy.NodeInfo) erro
 		default:
 		}
 	}
-	if h.steady && len(h.repaired) > 0 {
-		for _, object := range slices.Sorted(maps.Keys(h.repaired)) {
-			if names := h.countRepairs(object, h.repaired[object]...); len(names) > 0 {
-				h.log.Warn("another program changed the host's network; repaired",
-					"object", object, "names", strings.Join(names, ", "))
-			}
-		}
-	}
+	h.logRepaired(time.Now())
 	if errors.Is(err, hostnet.ErrNftablesChange) {
 		h.contests.Contest(tables, time.Now())
 	}
@@ -225,6 +219,7 @@ func (h *hostKeeper) setNetwork(ctx context.Context, infos []policy.NodeInfo) er
 		Addresses: cfg.Self.Addresses,
 	})
 	underlayErr := h.underlay(&cfg)
+	h.links = h.links.updated(links, time.Now())
 	basis := basisOf(&cfg)
 	h.isSame, h.basis = basis == h.basis, basis
 	h.logConflicts(hostnet.Conflicts(&cfg))
@@ -270,9 +265,13 @@ func (h *hostKeeper) setUp(ctx context.Context, cfg *hostnet.Config, infos []pol
 
 // sealLinks keeps the node's stack from taking packets of pods' links.
 func (h *hostKeeper) sealLinks(cfg *hostnet.Config) error {
-	sealed, err := h.manager.SealLinks(cfg.Links)
-	for _, name := range sealed {
-		cfg.Changed("sysctl", name)
+	repaired, err := h.manager.SealLinks(cfg.Links)
+	for _, r := range repaired {
+		if !r.HadAddresses && h.links.isNew(r.Index, time.Now()) {
+			h.log.Debug("repaired a new link of a pod, which udev may have changed", "link", r.Name)
+			continue
+		}
+		cfg.Changed("sysctl", r.Name)
 	}
 	return err
 }

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -74,36 +75,47 @@ func setUp(link netlink.Link) (wrote bool, err error) {
 	return true, netlink.LinkSetUp(link)
 }
 
+// LinkRepair is a change of a pod's link that SealLinks undid.
+type LinkRepair struct {
+	Name         string
+	Index        int
+	HadAddresses bool // of another program; else its sysctls or its state differed
+}
+
 // SealLinks sets pods' links up, removes their addresses on the node, and keeps the node's stack from taking their
-// packets, where another program has changed that. It returns the names of links that it changed. A link that was
-// created after links were read is sealed already.
-func (m *Manager) SealLinks(links *rtnl.Links) (changed []string, err error) {
+// packets, where another program has changed that. It returns the links that it changed. A link that was created after
+// links were read is sealed already.
+func (m *Manager) SealLinks(links *rtnl.Links) (repaired []LinkRepair, err error) {
 	var errs []error
 	for _, e := range m.List() {
 		link := links.Named(e.HostIfName)
 		if link == nil {
 			continue
 		}
-		wrote, err := restoreLink(link, links.Addresses[link.Attrs().Index])
-		if wrote {
-			changed = append(changed, e.HostIfName)
+		index := link.Attrs().Index
+		addresses := links.Addresses[index]
+		removed, removeErr := removeAddresses(link, addresses)
+		wrote, sealErr := restoreLink(link)
+		if removed || wrote {
+			// the kernel adds link-local addresses, where a sysctl has it do so
+			added := slices.ContainsFunc(addresses, func(a netlink.Addr) bool { return !a.IP.IsLinkLocalUnicast() })
+			repaired = append(repaired, LinkRepair{e.HostIfName, index, added})
 		}
-		if err != nil && !linkGone(&e) {
+		if err := errors.Join(removeErr, sealErr); err != nil && !linkGone(&e) {
 			errs = append(errs, fmt.Errorf("pod %s: %w", e.ID(), err))
 		}
 	}
-	return changed, errors.Join(errs...)
+	return repaired, errors.Join(errs...)
 }
 
 // restoreLink seals a link and sets it up, and reports whether it was otherwise.
-func restoreLink(link *rtnl.Link, addresses []netlink.Addr) (wrote bool, err error) {
-	removed, removeErr := removeAddresses(link, addresses)
+func restoreLink(link *rtnl.Link) (wrote bool, err error) {
 	sealed, sealErr := false, error(nil)
 	if !isSealed(link) {
 		sealed, sealErr = sealLink(link.Attrs().Name)
 	}
 	up, upErr := setUp(link)
-	return removed || sealed || up, errors.Join(removeErr, sealErr, upErr)
+	return sealed || up, errors.Join(sealErr, upErr)
 }
 
 // removeAddresses removes addresses of a pod's link: reverse path filtering would accept sources of their subnets

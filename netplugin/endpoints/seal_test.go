@@ -207,12 +207,14 @@ func TestPodsLink_IsSealedWithoutNftables(t *testing.T) {
 		t.Error("the node takes nothing from a link that is not sealed: this test shows nothing")
 	}
 	n.node.Do(func() {
-		changed, err := n.SealLinks(readLinks(t))
-		if err != nil || !slices.Equal(changed, []string{n.endpoint.HostIfName}) {
-			t.Errorf("SealLinks changed %v: %v", changed, err)
+		links := readLinks(t)
+		want := LinkRepair{n.endpoint.HostIfName, links.Named(n.endpoint.HostIfName).Attrs().Index, false}
+		repaired, err := n.SealLinks(links)
+		if err != nil || !slices.Equal(repaired, []LinkRepair{want}) {
+			t.Errorf("SealLinks changed %v: %v, want %v", repaired, err, want)
 		}
-		if changed, err := n.SealLinks(readLinks(t)); err != nil || len(changed) > 0 {
-			t.Errorf("a second SealLinks changed %v: %v", changed, err)
+		if repaired, err := n.SealLinks(readLinks(t)); err != nil || len(repaired) > 0 {
+			t.Errorf("a second SealLinks changed %v: %v", repaired, err)
 		}
 	})
 	for _, w := range ways {
@@ -242,9 +244,10 @@ func TestSealLinks_RemovesAddresses(t *testing.T) {
 		t.Error("the node takes nothing by a link with an address: this test shows nothing")
 	}
 	n.node.Do(func() {
-		for _, want := range [][]string{{name}, nil} {
-			if changed, err := n.SealLinks(readLinks(t)); err != nil || !slices.Equal(changed, want) {
-				t.Errorf("SealLinks changed %v: %v, want %v", changed, err, want)
+		first := LinkRepair{Name: name, Index: readLinks(t).Named(name).Attrs().Index, HadAddresses: true}
+		for _, want := range [][]LinkRepair{{first}, nil} {
+			if repaired, err := n.SealLinks(readLinks(t)); err != nil || !slices.Equal(repaired, want) {
+				t.Errorf("SealLinks changed %v: %v, want %v", repaired, err, want)
 			}
 		}
 		out, err := exec.Command("ip", "-o", "addr", "show", "dev", name).CombinedOutput()
