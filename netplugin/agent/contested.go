@@ -79,28 +79,51 @@ func (r *runner) addProgram(c hostnet.Change) {
 // linkObjects are the kinds of objects that the kernel removes with a link, and that a new link does not have.
 var linkObjects = []string{"link", "sysctl", "address", "neighbour", "route"}
 
-// isChanged reports whether another program has changed an object of a kind that was repaired: not where the wanted
-// configuration has changed, nor where one of hostnet.Devices is new, as after a restart of ovs-vswitchd.
-func (h *hostKeeper) isChanged(kind string, now time.Time) bool {
-	if !h.steady || !h.isSame {
-		return false
-	}
-	return !slices.Contains(linkObjects, kind) || !slices.ContainsFunc(
-		[]int{h.basis.gateway, h.basis.wire, h.basis.out},
-		func(index int) bool { return h.links.isNew(index, now) })
+// isChanged reports whether another program has changed an object that was repaired: not where the wanted configuration
+// has changed, nor where one of hostnet.Devices is new, as after a restart of ovs-vswitchd. While parts of Setup fail,
+// only an object that it has written since counts: the others may never have been as wanted.
+func (h *hostKeeper) isChanged(o contest.Object, now time.Time) bool {
+	isNew := func(index int) bool { return h.links.isNew(index, now) }
+	ofNewLink := slices.Contains(linkObjects, o.Kind) &&
+		slices.ContainsFunc([]int{h.basis.gateway, h.basis.wire, h.basis.out}, isNew)
+	return h.isSame && !ofNewLink && (h.steady || h.written[o])
 }
 
 // logRepaired counts and logs what the last comparison repaired, if another program had changed it.
 func (h *hostKeeper) logRepaired(now time.Time) {
 	for _, kind := range slices.Sorted(maps.Keys(h.repaired)) {
-		names := h.repaired[kind]
-		if !h.isChanged(kind, now) {
-			h.log.Debug("set up the host's network", "object", kind, "names", strings.Join(names, ", "))
-			continue
+		var changed, others []string
+		for _, name := range h.repaired[kind] {
+			if h.isChanged(contest.Object{Kind: kind, Name: name}, now) {
+				changed = append(changed, name)
+			} else {
+				others = append(others, name)
+			}
 		}
-		if logged := h.countRepairs(kind, names...); len(logged) > 0 {
+		if len(others) > 0 {
+			h.log.Debug("set up the host's network", "object", kind, "names", strings.Join(others, ", "))
+		}
+		if logged := h.countRepairs(kind, changed...); len(logged) > 0 {
 			h.log.Warn("another program changed the host's network; repaired",
 				"object", kind, "names", strings.Join(logged, ", "))
+		}
+	}
+}
+
+// noteWritten adds what the last comparison wrote to written, if parts of Setup failed.
+func (h *hostKeeper) noteWritten(failed bool) {
+	if !failed || !h.isSame {
+		h.written = nil
+	}
+	if !failed {
+		return
+	}
+	if h.written == nil {
+		h.written = map[contest.Object]bool{}
+	}
+	for kind, names := range h.repaired {
+		for _, name := range names {
+			h.written[contest.Object{Kind: kind, Name: name}] = true
 		}
 	}
 }

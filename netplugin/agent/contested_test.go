@@ -148,6 +148,41 @@ func TestKeepHost_ContestedTables(t *testing.T) {
 	})
 }
 
+// TestKeepHost_ContestedWhileSetupFails: an object that another program changes again and again is counted and
+// contested also while another part of the network cannot be set up. What the first comparisons write is not counted.
+func TestKeepHost_ContestedWhileSetupFails(t *testing.T) {
+	keeper, infos := keptHost(t, slog.New(slog.DiscardHandler))
+	keeper.cfg.TrafficMode, keeper.cfg.MTU = TrafficGeneve, 1500 // too large for a tunnel
+	h := &contestedHost{keeper, t, nil}
+	h.compare = func() {
+		if err := h.keepHost(t.Context(), infos); err == nil {
+			t.Error("Setup succeeded: this test shows nothing")
+		}
+	}
+	const rounds, rule = 14, "ip rule del pref 60"
+	netns.New(t).Do(func() {
+		if err := nodeLinks(); err != nil {
+			t.Error(err)
+			return
+		}
+		h.fight(2, "true", "")
+		if n := repairsOf(t, h.agent, "rule"); n != 0 {
+			t.Errorf("%v repairs of rules before another program changed one", n)
+		}
+		h.fight(rounds, rule, "rule")
+		if n := repairsOf(t, h.agent, "rule"); n != rounds {
+			t.Errorf("%v repairs of rules, want %d", n, rounds)
+		}
+		if names := contestedNames(t, h.agent); !slices.Equal(names, []string{"60 rule"}) {
+			t.Errorf("contested: %q", names)
+		}
+		h.expectChanges()
+		if h.fight(1, rule, "rule"); repairsOf(t, h.agent, "rule") != rounds {
+			t.Error("what was written after a change of nodes is counted")
+		}
+	})
+}
+
 // TestPostpone_WantedChanged: after a change of the wanted configuration nothing waits.
 func TestPostpone_WantedChanged(t *testing.T) {
 	h, _ := keptHost(t, slog.New(slog.DiscardHandler))

@@ -13,6 +13,7 @@ import (
 
 	"github.com/flowkeep/flowkeep/api/inspect"
 	"github.com/flowkeep/flowkeep/internal/rtnl"
+	"github.com/flowkeep/flowkeep/netplugin/contest"
 	"github.com/flowkeep/flowkeep/netplugin/hostnet"
 	"github.com/flowkeep/flowkeep/netplugin/pipeline"
 	"github.com/flowkeep/flowkeep/policydb/policy"
@@ -34,12 +35,13 @@ type hostKeeper struct {
 	watched   atomic.Pointer[hostnet.Watched] // for any goroutine; nil until the first comparison
 	kept      hostnet.Kept
 	basis     basis
-	isSame    bool                // the basis is that of the comparison before
-	steady    bool                // the last comparison left this node as it should be, and the same is wanted since
-	links     linkTimes           // of the last comparison
-	repaired  map[string][]string // names by object, of the comparison that runs
-	left      []hostnet.Left      // other nodes' CIDRs without a route, of the comparison that runs
-	leftText  map[string]string   // by reason; logged last
+	isSame    bool                    // the basis is that of the comparison before
+	steady    bool                    // the last comparison left the node as wanted, and the same is wanted since
+	written   map[contest.Object]bool // since parts of Setup fail, and the same is wanted
+	links     linkTimes               // of the last comparison
+	repaired  map[string][]string     // names by object, of the comparison that runs
+	left      []hostnet.Left          // other nodes' CIDRs without a route, of the comparison that runs
+	leftText  map[string]string       // by reason; logged last
 	problems  []inspect.NetworkProblem
 	conflicts string                     // logged last
 	ways      ways                       // to other nodes, in traffic mode auto
@@ -106,9 +108,9 @@ func (h *hostKeeper) keepNetwork(ctx context.Context) {
 	for {
 		select {
 		case infos = <-h.node.infos:
-			h.steady = false
+			h.expectChanges()
 		case <-h.attached:
-			h.steady = false
+			h.expectChanges()
 		case <-h.changed:
 		case <-again.C:
 		case <-ctx.Done():
@@ -138,6 +140,10 @@ func (h *hostKeeper) keepNetwork(ctx context.Context) {
 	}
 }
 
+// expectChanges makes the next comparison set up a wanted configuration that has changed: what it writes then was not
+// changed by another program.
+func (h *hostKeeper) expectChanges() { h.steady, h.written = false, nil }
+
 // keepHost compares once, and logs and counts what was repaired.
 func (h *hostKeeper) keepHost(ctx context.Context, infos []policy.NodeInfo) error {
 	h.repaired, h.left, h.numbers.taken = map[string][]string{}, nil, nil
@@ -149,6 +155,7 @@ func (h *hostKeeper) keepHost(ctx context.Context, infos []policy.NodeInfo) erro
 		}
 	}
 	h.logRepaired(time.Now())
+	h.noteWritten(err != nil)
 	if errors.Is(err, hostnet.ErrNftablesChange) {
 		h.contests.Contest(tables, time.Now())
 	}
@@ -294,7 +301,8 @@ func (h *hostKeeper) followWays(infos []policy.NodeInfo) {
 	now := time.Now()
 	h.ways = h.ways.updated(h.cfg.Node, infos, now)
 	if at := h.ways.at(now); !maps.Equal(at, h.wanted) {
-		h.wanted, h.steady = at, false
+		h.wanted = at
+		h.expectChanges()
 		h.logWays()
 	}
 }
