@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -254,20 +253,19 @@ func (h *hostKeeper) setUp(ctx context.Context, cfg *hostnet.Config, infos []pol
 	h.reportLeft()
 	h.recordInstalled()
 	problems := append(h.contestedProblem(), networkProblems(cfg, infos, h.left, h.numbers.taken)...)
-	problems, sent := problems[:min(len(problems), inspect.MaxNetworkProblems)], withoutRoute(cfg.Ways, h.left)
-	same := slices.Equal(problems, h.problems) && maps.Equal(sent, h.sent)
-	h.setProblems(problems)
+	h.setProblems(problems[:min(len(problems), inspect.MaxNetworkProblems)])
+	sent := withoutRoute(cfg.Ways, h.left)
+	isSent := maps.Equal(sent, h.sent)
 	h.sent = sent
-	if !isRepair || !same {
+	if !isRepair || !isSent {
 		if err := h.do(ctx, func() {
 			h.node.setWays(sent)
-			h.node.problems = problems
 			h.node.openSetUp(ctx, cfg.Self.PodCIDRs)
 		}); err != nil {
 			return err
 		}
 	}
-	return errors.Join(h.openManager(ctx, cfg), sealErr)
+	return errors.Join(h.openManager(cfg), sealErr)
 }
 
 // sealLinks keeps the node's stack from taking packets of pods' links.

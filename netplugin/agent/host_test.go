@@ -16,6 +16,7 @@ import (
 	"github.com/flowkeep/flowkeep/internal/process"
 	"github.com/flowkeep/flowkeep/internal/rtnl"
 	"github.com/flowkeep/flowkeep/internal/testkit/netns"
+	"github.com/flowkeep/flowkeep/netplugin/contest"
 	"github.com/flowkeep/flowkeep/netplugin/endpoints"
 	"github.com/flowkeep/flowkeep/netplugin/hostnet"
 	"github.com/flowkeep/flowkeep/ofctl/dptype"
@@ -76,8 +77,8 @@ func keptHost(t *testing.T, log *slog.Logger) (*hostKeeper, []policy.NodeInfo) {
 	return &hostKeeper{runner: &runner{agent: a, manager: manager}}, a.rules.nodes
 }
 
-// TestKeepHost_BusyOwner: what another program removes is restored while the owner waits for the switch. A change of
-// nodes waits for the owner: flows come before routes.
+// TestKeepHost_BusyOwner: what another program removes is restored while the owner waits for the switch, also where the
+// problems of the network change with it. A change of nodes waits for the owner: flows come before routes.
 func TestKeepHost_BusyOwner(t *testing.T) {
 	h, infos := keptHost(t, slog.New(slog.DiscardHandler))
 	netns.New(t).Do(func() {
@@ -98,11 +99,16 @@ func TestKeepHost_BusyOwner(t *testing.T) {
 		if out, err := damage.CombinedOutput(); err != nil {
 			t.Errorf("%v: %s", err, out)
 		}
+		h.contests.Contest(contest.Object{Kind: "rule", Name: "60"}, time.Now())
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
 		err := h.keepHost(ctx, infos)
 		if err != nil || len(h.repaired["rule"]) != 1 || len(h.repaired["nftables"]) != 1 {
 			t.Errorf("repaired %v (%v)", h.repaired, err)
+		}
+		problems := *h.node.problems.Load()
+		if len(problems) == 0 || problems[0].Kind != inspect.NetworkContested {
+			t.Errorf("problems %v, want a contested rule", problems)
 		}
 		brief, cancelBrief := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancelBrief()

@@ -103,5 +103,6 @@ func (h *hostKeeper) setProblems(problems []inspect.NetworkProblem) {
 		h.metrics.networkProblems.WithLabelValues(kind).Set(count[kind])
 	}
 	h.problems = problems
+	h.node.problems.Store(&problems)
 	h.cfg.Health.SetReady("firewall", firewall)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
 	"github.com/flowkeep/flowkeep/netplugin/hostnet"
@@ -37,7 +38,8 @@ type nodeConfig struct {
 	clusters   []netip.Prefix
 	ways       map[string]hostnet.PeerWay // to other nodes, in traffic mode auto; without an entry: the tunnel
 	returned   []netip.Prefix             // as in pipeline.Config
-	problems   []inspect.NetworkProblem
+	// problems are for any goroutine; nil until the first comparison of the host's network.
+	problems atomic.Pointer[[]inspect.NetworkProblem]
 }
 
 // configure compiles what is known of the node.

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -87,7 +88,7 @@ func (ins *inspector) status() inspect.NodeStatus {
 		Flows:           ins.a.compiler.Count(),
 		Rules:           len(ins.a.rules.rules),
 		DriftCheck:      ins.a.drift.Status(),
-		Network:         ins.a.node.problems,
+		Network:         *cmp.Or(ins.a.node.problems.Load(), new([]inspect.NetworkProblem)),
 	}
 }
 

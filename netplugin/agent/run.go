@@ -411,14 +411,14 @@ func (r *runner) oneSession(ctx context.Context) error {
 // managementSocket is where the bridge speaks OpenFlow.
 func (c *Config) managementSocket() string { return filepath.Join(c.OVSRunDir, c.Bridge+".mgmt") }
 
-func (r *runner) openManager(ctx context.Context, cfg *hostnet.Config) error {
+func (r *runner) openManager(cfg *hostnet.Config) error {
 	allocator, err := ipam.New(r.cfg.StateDir, cfg.Self.PodCIDRs)
 	if err != nil {
 		return err
 	}
 	r.manager.SetNetwork(endpoints.Network{MTU: podMTU(cfg), ChecksumOffload: r.cfg.DatapathType == dptype.System, GatewayMAC: endpoints.MAC(cfg.GatewayMAC), Gateways: hostnet.GatewayAddrs(cfg.Self)}, watchedAllocator{allocator, r.disk.writes})
 	if cfg.MTU != 0 { // else it is a guess, good enough for new pods
-		if err := r.manager.FitMTU(ctx, cfg.Links); err != nil {
+		if err := r.manager.FitMTU(cfg.Links); err != nil {
 			r.log.Warn("could not give a pod the MTU of the network; larger packets of its are lost", "error", err)
 		}
 	}

@@ -91,7 +91,7 @@ func TestBridgeBinding(t *testing.T) {
 	network.MTU = 1350
 	w.SetNetwork(network, allocator)
 	w.node.Do(func() {
-		if err := w.FitMTU(t.Context(), readLinks(t)); err != nil {
+		if err := w.FitMTU(readLinks(t)); err != nil {
 			t.Error(err)
 		}
 	})

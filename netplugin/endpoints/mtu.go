@@ -1,7 +1,6 @@
 package endpoints
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
@@ -11,8 +10,9 @@ import (
 )
 
 // FitMTU gives pods that were attached with another MTU the present one. What a pod has set itself stays while its end
-// at the node is as it should be. A link that links lacks is read again.
-func (m *Manager) FitMTU(ctx context.Context, links *rtnl.Links) error {
+// at the node is as it should be. A link that links lacks is read again. FitMTU waits for no request: pods with one
+// under way are left to the next call.
+func (m *Manager) FitMTU(links *rtnl.Links) error {
 	network, _ := m.current()
 	var errs []error
 	for _, e := range m.List() {
@@ -22,7 +22,7 @@ func (m *Manager) FitMTU(ctx context.Context, links *rtnl.Links) error {
 		if !e.Realised || linkGone(&e) { // what is gone is Check's and Sweep's
 			continue
 		}
-		if err := m.fitOne(ctx, &e, network.MTU); err != nil {
+		if err := m.fitOne(&e, network.MTU); err != nil {
 			errs = append(errs, fmt.Errorf("set the MTU of %s to %d: %w", e.ID(), network.MTU, err))
 		}
 	}
@@ -30,10 +30,10 @@ func (m *Manager) FitMTU(ctx context.Context, links *rtnl.Links) error {
 }
 
 // fitOne changes the pod's end first: the MTU of the node's end shows whether both are done.
-func (m *Manager) fitOne(ctx context.Context, e *Endpoint, mtu int) error {
-	unlock, err := m.locks.lock(ctx, e.ContainerID)
-	if err != nil {
-		return err
+func (m *Manager) fitOne(e *Endpoint, mtu int) error {
+	unlock, _ := m.locks.lockOr(e.ContainerID)
+	if unlock == nil {
+		return nil
 	}
 	defer unlock()
 	host, err := netlink.LinkByName(e.HostIfName)

@@ -3,6 +3,7 @@ package endpoints
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 	"github.com/vishvananda/netlink"
@@ -26,7 +27,7 @@ func (w *world) fit(mtu int) {
 	network.MTU = mtu
 	w.SetNetwork(network, allocator)
 	w.node.Do(func() {
-		if err := w.FitMTU(context.Background(), readLinks(w.t)); err != nil {
+		if err := w.FitMTU(readLinks(w.t)); err != nil {
 			w.t.Error(err)
 		}
 	})
@@ -86,4 +87,28 @@ func TestTheMTUOfPodsThatAreGone(t *testing.T) {
 	w.end(gone, hostIfName("c-gone", "eth0"))
 	w.fit(1350)
 	w.hasMTU(e, pod, 1350, 1350)
+}
+
+// TestFitMTU_DoesNotWaitForARequest: a request that hangs holds up the MTU of its own pod alone, until the next call.
+func TestFitMTU_DoesNotWaitForARequest(t *testing.T) {
+	w := newWorld(t)
+	busyPod, pod := netns.NewNamed(t, "busy"), netns.NewNamed(t, "pod")
+	busy, e := w.mustAdd(w.request("busy", busyPod)), w.mustAdd(w.request("web", pod))
+	unlock, err := w.locks.lock(context.Background(), busy.ContainerID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fitted := make(chan struct{})
+	go func() { defer close(fitted); w.fit(1350) }()
+	select {
+	case <-fitted:
+	case <-time.After(time.Minute):
+		t.Error("it waits for the request")
+	}
+	w.hasMTU(busy, busyPod, nodeNetwork.MTU, nodeNetwork.MTU)
+	unlock()
+	<-fitted
+	w.hasMTU(e, pod, 1350, 1350)
+	w.fit(1350)
+	w.hasMTU(busy, busyPod, 1350, 1350)
 }
