@@ -50,9 +50,9 @@ func (h *hostKeeper) chooseNumbers(podCIDRs []netip.Prefix) error {
 		if err != nil {
 			return err
 		}
-		if err := before.Check(); err != nil && len(taken) > 0 {
-			return fmt.Errorf("the numbers before are no longer possible (%w), and another program uses the new "+
-				"ones: %s", err, textOf(taken))
+		if len(taken) > 0 && before == (hostnet.Numbers{}) {
+			return fmt.Errorf("%s has no numbers that are possible, and another program uses the configured ones: %s",
+				hostnet.RecordPath(h.cfg.StateDir), textOf(taken))
 		}
 		if len(taken) > 0 {
 			h.numbers.kept = fmt.Sprintf("netplugin keeps table %d and first priority %d until it restarts, not %d "+
@@ -67,8 +67,9 @@ func (h *hostKeeper) chooseNumbers(podCIDRs []netip.Prefix) error {
 func textOf(taken []string) string { return strings.Join(taken[:min(len(taken), maxTaken)], "; ") }
 
 // numbersBefore returns the numbers with which netplugin has set up the host's network on this node before, and reports
-// whether it has. A version that recorded nothing left allocated addresses, also after a reboot. The rule set on disk
-// shows nothing: it is there also while an installation is refused.
+// whether it has. They are zero if those of the record are not possible, as another version's may be, and no rules are
+// there. A version that recorded nothing left allocated addresses, also after a reboot. The rule set on disk shows
+// nothing: it is there also while an installation is refused.
 func (h *hostKeeper) numbersBefore() (n hostnet.Numbers, installed bool, err error) {
 	var recorded, allocated bool
 	if dir := h.cfg.StateDir; dir != "" {
@@ -86,6 +87,9 @@ func (h *hostKeeper) numbersBefore() (n hostnet.Numbers, installed bool, err err
 	}
 	if recorded || allocated { // whatever else could not be read
 		installed, err = true, nil
+	}
+	if len(list) == 0 && recorded {
+		return hostnet.Numbers{}, installed, err
 	}
 	return append(list, hostnet.FormerNumbers)[0], installed, err
 }

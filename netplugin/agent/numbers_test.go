@@ -185,6 +185,28 @@ func TestKeepHost_OtherNumbersThatAreTaken(t *testing.T) {
 	}
 }
 
+// TestKeepHost_ImpossibleNumbers: a node whose record has numbers that are no longer possible has none to keep. It
+// refuses configured ones that another program uses, and takes them when they are free.
+func TestKeepHost_ImpossibleNumbers(t *testing.T) {
+	n := newNumbered(t)
+	record := hostnet.RecordPath(n.cfg.StateDir)
+	if err := os.WriteFile(record, []byte("table 249, first priority 50\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if n, ok, err := hostnet.ReadRecord(n.cfg.StateDir); n != (hostnet.Numbers{}) || !ok || err != nil {
+		t.Fatalf("the record has possible numbers %v (%v, %v): this test shows nothing", n, ok, err)
+	}
+	_, err := n.start(tableRule)
+	if err == nil || !strings.Contains(err.Error(), record+" has no numbers") ||
+		!strings.Contains(err.Error(), "1000: from 198.51.100.11") {
+		t.Errorf("the configured numbers are taken: %v", err)
+	}
+	h, err := n.start("true")
+	if err != nil || h.watched.Load().Table != hostnet.DefaultNumbers.Table {
+		t.Errorf("the configured numbers are free: %v", err)
+	}
+}
+
 // TestKeepHost_UnreadableState: rules of an installed node are set also where neither the record nor nftables can be
 // read.
 func TestKeepHost_UnreadableState(t *testing.T) {
