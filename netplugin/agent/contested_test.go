@@ -244,6 +244,23 @@ func TestContested_NamesPrograms(t *testing.T) {
 	}
 }
 
+// TestConfiguration_CountsWrites: a CNI configuration that another program writes again after each repair is contested,
+// and its writes are logged once.
+func TestConfiguration_CountsWrites(t *testing.T) {
+	a, _, _ := running(t)
+	r, logged := &runner{agent: a}, 0
+	cfg := r.configuration(t.Context())
+	for range 20 {
+		if cfg.CountWrite("/etc/cni/net.d/10-flowkeep.conflist") {
+			logged++
+		}
+	}
+	const want = "restoring them: cni /etc/cni/net.d/10-flowkeep.conflist: stop one of them"
+	if got := r.contestedProblem(); len(got) != 1 || !strings.HasSuffix(got[0].Text, want) || logged != 1 {
+		t.Errorf("problems %+v, %d writes logged", got, logged)
+	}
+}
+
 // TestKeepHost_NamesPrograms: the problem of a rule that a script deletes again and again has the script's name.
 func TestKeepHost_NamesPrograms(t *testing.T) {
 	h, infos := keptHost(t, slog.New(slog.DiscardHandler))

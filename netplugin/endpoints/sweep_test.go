@@ -82,23 +82,39 @@ func TestSweep_AfterAReboot(t *testing.T) {
 	w.empty("a reboot")
 }
 
-// TestSweep_LinkDeletedOnTheNode: the pod's end goes with the node's, so nothing of the pod is left to be kept.
-func TestSweep_LinkDeletedOnTheNode(t *testing.T) {
-	w := newWorld(t)
-	e := w.mustAdd(w.request("web", netns.NewNamed(t, "pod")))
-	w.node.Do(func() {
-		link, err := netlink.LinkByName(e.HostIfName)
-		if err == nil {
-			err = netlink.LinkDel(link)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	})
-	if err := w.sweep(); err != nil {
-		t.Error(err)
+// TestSweep_LinkDeleted: a pod without both ends of its link is detached, whether a program of the node or, with
+// NET_ADMIN, the pod itself deleted the link. Its address is given to another pod only after all others.
+func TestSweep_LinkDeleted(t *testing.T) {
+	for name, inPod := range map[string]bool{"on the node": false, "in the pod": true} {
+		t.Run(name, func(t *testing.T) {
+			w, pod := newWorld(t), netns.NewNamed(t, "pod")
+			e := w.mustAdd(w.request("web", pod))
+			where, link := w.node, e.HostIfName
+			if inPod {
+				where, link = pod, e.IfName
+			}
+			where.Do(func() {
+				l, err := netlink.LinkByName(link)
+				if err == nil {
+					err = netlink.LinkDel(l)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			})
+			if err := w.sweep(); err != nil {
+				t.Error(err)
+			}
+			w.empty("the link was deleted")
+			if err := w.check("c-web"); !errors.Is(err, ErrUnknown) {
+				t.Errorf("CHECK: %v", err)
+			}
+			next := w.mustAdd(w.request("db", netns.NewNamed(t, "next")))
+			if next.Addresses[0] == e.Addresses[0] || next.Addresses[1] == e.Addresses[1] {
+				t.Errorf("the next pod has %v, as the one before", next.Addresses)
+			}
+		})
 	}
-	w.empty("the link was deleted")
 }
 
 // TestSweep_KeepsPodsWithUnreadFiles starts while the disk returns errors for pods' files. The pods are kept with their

@@ -145,6 +145,45 @@ func TestChainedPluginsStay(t *testing.T) {
 	})
 }
 
+// TestKeep_CountsWrites: each write of the file is counted, and logged only if the counter says so.
+func TestKeep_CountsWrites(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir, counted := t.TempDir(), 0
+		file := filepath.Join(dir, ConfigurationFile)
+		var health process.Health
+		log := process.NewRing(process.KeptLog)
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			Keep(ctx, &Config{
+				Dir:     dir,
+				Socket:  "/run/s",
+				Ready:   func() bool { return true },
+				Changes: health.Changes,
+				CountWrite: func(name string) bool {
+					if name != file {
+						t.Errorf("counted %s", name)
+					}
+					counted++
+					return counted == 1
+				},
+				Logger: slog.New(slog.NewTextHandler(log, nil)),
+			})
+		}()
+		synctest.Wait()
+		for range 3 {
+			put(t, file, "{}", 0o644)
+			<-afterAgain()
+		}
+		stop()
+		<-done
+		if n := strings.Count(log.Text(), "wrote the CNI configuration"); counted != 4 || n != 1 {
+			t.Errorf("%d writes counted, want 4; %d logged, want 1: %s", counted, n, log.Text())
+		}
+	})
+}
+
 // A configuration before Flowkeep's that another program made of it is Flowkeep's network.
 func TestBefore_ChainedCopy(t *testing.T) {
 	dir := t.TempDir()
