@@ -2371,8 +2371,10 @@ type Service struct {
 	ExternalLocal   bool           `protobuf:"varint,7,opt,name=external_local,json=externalLocal,proto3" json:"external_local,omitempty"`
 	// For so long a client keeps its endpoint; 0: it keeps none.
 	AffinitySeconds uint32 `protobuf:"varint,8,opt,name=affinity_seconds,json=affinitySeconds,proto3" json:"affinity_seconds,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Unix seconds; 0: unknown. Of Services that claim one address and port, the oldest has it (docs/decisions/036).
+	CreatedAt     int64 `protobuf:"varint,9,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Service) Reset() {
@@ -2457,6 +2459,13 @@ func (x *Service) GetExternalLocal() bool {
 func (x *Service) GetAffinitySeconds() uint32 {
 	if x != nil {
 		return x.AffinitySeconds
+	}
+	return 0
+}
+
+func (x *Service) GetCreatedAt() int64 {
+	if x != nil {
+		return x.CreatedAt
 	}
 	return 0
 }
@@ -2973,7 +2982,7 @@ const file_api_feed_feed_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x129\n" +
 	"\taddresses\x18\x02 \x01(\v2\x1b.flowkeep.feed.v1.AddressesR\taddresses\x125\n" +
 	"\tpod_cidrs\x18\x03 \x03(\v2\x18.flowkeep.feed.v1.PrefixR\bpodCidrs\x12-\n" +
-	"\x05links\x18\x04 \x01(\v2\x17.flowkeep.feed.v1.LinksR\x05links\"\xbd\x03\n" +
+	"\x05links\x18\x04 \x01(\v2\x17.flowkeep.feed.v1.LinksR\x05links\"\xdc\x03\n" +
 	"\aService\x12<\n" +
 	"\vcluster_ips\x18\x01 \x01(\v2\x1b.flowkeep.feed.v1.AddressesR\n" +
 	"clusterIps\x12>\n" +
@@ -2983,7 +2992,9 @@ const file_api_feed_feed_proto_rawDesc = "" +
 	"\rsource_ranges\x18\x05 \x03(\v2\x18.flowkeep.feed.v1.PrefixR\fsourceRanges\x12%\n" +
 	"\x0einternal_local\x18\x06 \x01(\bR\rinternalLocal\x12%\n" +
 	"\x0eexternal_local\x18\a \x01(\bR\rexternalLocal\x12)\n" +
-	"\x10affinity_seconds\x18\b \x01(\rR\x0faffinitySeconds\"\x8a\x01\n" +
+	"\x10affinity_seconds\x18\b \x01(\rR\x0faffinitySeconds\x12\x1d\n" +
+	"\n" +
+	"created_at\x18\t \x01(\x03R\tcreatedAt\"\x8a\x01\n" +
 	"\vServicePort\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x126\n" +
 	"\bprotocol\x18\x02 \x01(\x0e2\x1a.flowkeep.feed.v1.ProtocolR\bprotocol\x12\x12\n" +

@@ -39,6 +39,7 @@ func ServiceValue(s *service.Service) ([]byte, error) {
 		InternalLocal:   s.InternalLocal,
 		ExternalLocal:   s.ExternalLocal,
 		AffinitySeconds: uint32(s.Affinity / time.Second),
+		CreatedAt:       s.CreatedAt,
 	}
 	for i := range s.Ports {
 		p := &s.Ports[i]
@@ -131,6 +132,7 @@ func toService(id string, value []byte) (*service.Service, error) {
 		InternalLocal: in.InternalLocal,
 		ExternalLocal: in.ExternalLocal,
 		Affinity:      time.Duration(in.AffinitySeconds) * time.Second,
+		CreatedAt:     in.CreatedAt,
 	}
 	for _, list := range []struct {
 		to   *[]netip.Addr

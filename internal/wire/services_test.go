@@ -37,6 +37,7 @@ func randomService(r *rand.Rand) *service.Service {
 		InternalLocal:   r.IntN(2) == 0,
 		ExternalLocal:   r.IntN(2) == 0,
 		Affinity:        time.Duration(r.IntN(3)) * time.Hour,
+		CreatedAt:       int64(r.IntN(2)) * 1_800_000_000,
 	}
 	for range r.IntN(3) {
 		s.Ports = append(s.Ports, service.Port{
