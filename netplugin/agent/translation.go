@@ -62,9 +62,12 @@ func (tr *translation) serviceConfig() pipeline.Services {
 	}
 	for i := range tr.a.rules.nodes {
 		out.NodeAddrs = append(out.NodeAddrs, tr.a.rules.nodes[i].Addresses...)
+		out.PodCIDRs = append(out.PodCIDRs, tr.a.rules.nodes[i].PodCIDRs...)
 	}
 	slices.SortFunc(out.NodeAddrs, netip.Addr.Compare)
 	out.NodeAddrs = slices.Compact(out.NodeAddrs)
+	slices.SortFunc(out.PodCIDRs, netip.Prefix.Compare)
+	out.PodCIDRs = slices.Compact(out.PodCIDRs)
 	return out
 }
 
@@ -132,12 +135,11 @@ func (tr *translation) compileServices(ids []string) {
 		s, all := tr.services.Get(id, &local)
 		if s == nil {
 			tr.a.compiler.RemoveService(id)
-			tr.untranslated(id, nil)
 			continue
 		}
-		tr.untranslated(id, tr.a.compiler.PutService(s, all))
+		tr.a.compiler.PutService(s, all)
 	}
-	tr.a.metrics.untranslated.Set(float64(len(tr.problems)))
+	tr.noteProblems()
 }
 
 // untranslated notes why parts of a Service are not translated, and logs new reasons.
@@ -155,7 +157,8 @@ func (tr *translation) untranslated(id string, problems []string) {
 	tr.problems[id] = problems
 }
 
-// noteProblems notes the problems of all Services, after the configuration has changed.
+// noteProblems notes the problems of all Services, after the configuration or some Services have changed: what is
+// translated of one depends on the others.
 func (tr *translation) noteProblems() {
 	if !tr.a.cfg.translates() {
 		return

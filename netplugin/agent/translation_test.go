@@ -20,6 +20,7 @@ import (
 	"github.com/flowkeep/flowkeep/ofctl/ovstest"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	"github.com/flowkeep/flowkeep/policydb/service"
+	dto "github.com/prometheus/client_model/go"
 )
 
 // translator is an agent, its switch, and the Services that netmaster sends it.
@@ -256,6 +257,50 @@ func TestTranslation_RefusedPartsAreShown(t *testing.T) {
 	if len(x.translation.problems) > 0 {
 		t.Errorf("still: %v", x.translation.problems)
 	}
+}
+
+// TestTranslation_LostFrontendsAreShown: an older Service that claims a Service's external address has it. The other
+// one is counted and reported until the older one has gone.
+func TestTranslation_LostFrontendsAreShown(t *testing.T) {
+	x := translating(t, t.TempDir(), newPickySwitch())
+	defer x.close()
+	x.begin()
+	claim := func(name string, last byte, createdAt int64) {
+		t.Helper()
+		value, err := wire.ServiceValue(&service.Service{
+			ClusterIPs:  []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, last})},
+			ExternalIPs: []netip.Addr{netip.MustParseAddr("203.0.113.2")},
+			Ports:       []service.Port{{Protocol: policy.TCP, Port: 80}},
+			CreatedAt:   createdAt,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.source.Put(wire.ServiceKey("shop/"+name), value)
+		x.send()
+	}
+	expect := func(why, id, want string) {
+		t.Helper()
+		p := policy.Packet{To: netip.MustParseAddr("203.0.113.2"), Protocol: policy.TCP, Port: 80}
+		if got := x.compiler.ServiceAt(p); got != id {
+			t.Errorf("%s: the address is of %q, want %q", why, got, id)
+		}
+		if got := strings.Join(x.translation.problems["shop/a"], "; "); got != want {
+			t.Errorf("%s: reported %q, want %q", why, got, want)
+		}
+		var m dto.Metric
+		if err := x.metrics.untranslated.Write(&m); err != nil || int(m.GetGauge().GetValue()) != min(len(want), 1) {
+			t.Errorf("%s: %v Services are counted, %v", why, m.GetGauge().GetValue(), err)
+		}
+	}
+	claim("a", 1, 2)
+	expect("alone", "shop/a", "")
+	claim("z", 2, 1)
+	expect("with an older one", "shop/z",
+		"ExternalIP 203.0.113.2: TCP 80 is of Service shop/z (ExternalIP): it is not translated")
+	x.source.Remove(wire.ServiceKey("shop/z"))
+	x.send()
+	expect("alone again", "shop/a", "")
 }
 
 // learnedCookie returns the cookie of flows that the switch learns.

@@ -14,11 +14,15 @@ import (
 
 // services is what the compiler knows of Services, and the flows of each.
 type services struct {
-	known map[string]*knownService
-	ids   *idPool
+	known  map[string]*knownService
+	ids    *idPool
+	claims claims
 	// owners has the flows of each key by the Services that want them, sorted by these: the first one's is in force.
+	// Services share alone flows that are the same for all of them, for a frontend is of one Service.
 	owners map[flowKey][]ownedFlow
 	used   map[policy.Key]int // Services that use an id
+	// restoring keeps saved ids that are not used yet: until all Services are in, others may have their frontends.
+	restoring bool
 	// serving counts the Services of which an endpoint over UDP serves a frontend; for those in stale it serves no
 	// more.
 	serving map[served]int
@@ -35,6 +39,7 @@ type knownService struct {
 	ids     []policy.Key
 	serving []served
 
+	left     []int // frontends that are not translated, as indices of Frontends
 	problems []string
 }
 
@@ -47,8 +52,11 @@ func newServices(saved []Assignment, log *[]Assignment) services {
 	s := services{
 		known:  map[string]*knownService{},
 		ids:    newIDPool(ServiceIDs, log),
+		claims: newClaims(),
 		owners: map[flowKey][]ownedFlow{},
 		used:   map[policy.Key]int{},
+
+		restoring: len(saved) > 0,
 
 		serving: map[served]int{},
 		refused: map[flowKey][]refusal{},
@@ -57,24 +65,34 @@ func newServices(saved []Assignment, log *[]Assignment) services {
 	return s
 }
 
-// PutService replaces what is known of a Service, and returns the parts that are not translated, for people.
+// PutService replaces what is known of a Service, and returns the parts that are not translated, for people. What is
+// translated of other Services may change: ServiceProblems has it. The Service must not be modified afterwards.
 func (c *Compiler) PutService(s *service.Service, all []*service.Slice) (problems []string) {
-	k := c.services.known[s.ID()]
+	id := s.ID()
+	k := c.services.known[id]
 	if k == nil {
 		k = &knownService{}
-		c.services.known[s.ID()] = k
+		c.services.known[id] = k
 	}
+	concerned := c.services.claims.update(id, k.service, s)
 	k.service, k.slices = s, all
-	c.compileService(s.ID(), k)
-	return k.problems
+	c.compileService(id, k)
+	c.settleClaims(slices.Sorted(maps.Keys(concerned)))
+	return c.problemsOf(k)
+}
+
+// problemsOf returns which parts of a Service are not translated, for people.
+func (c *Compiler) problemsOf(k *knownService) []string {
+	out := append(c.services.claims.refusals(&c.config, k), k.problems...)
+	return out[:min(len(out), maxProblems)]
 }
 
 // ServiceProblems returns what PutService would return for each Service with problems, by its ID.
 func (c *Compiler) ServiceProblems() map[string][]string {
 	out := map[string][]string{}
 	for id, k := range c.services.known {
-		if len(k.problems) > 0 {
-			out[id] = k.problems
+		if problems := c.problemsOf(k); len(problems) > 0 {
+			out[id] = problems
 		}
 	}
 	return out
@@ -87,7 +105,9 @@ func (c *Compiler) RemoveService(id string) {
 		return
 	}
 	delete(c.services.known, id)
+	concerned := c.services.claims.update(id, k.service, nil)
 	c.replace(id, k, &serviceFlows{})
+	c.settleClaims(slices.Sorted(maps.Keys(concerned)))
 }
 
 // HasService reports whether a Service is known, by its ID.
@@ -102,14 +122,17 @@ func (c *Compiler) compileServices() {
 
 func (c *Compiler) compileService(id string, k *knownService) {
 	out := serviceFlows{cfg: &c.config, ids: c.services.ids, services: &c.services}
+	k.left = nil
 	if c.config.Services.Translated {
-		out.service(k.service, k.slices)
+		k.left = c.services.claims.leftOut(&c.config, k.service)
+		out.service(k.service, k.slices, k.left)
 	}
 	k.problems = out.problems
 	c.replace(id, k, &out)
 }
 
-// replace changes the flows of a Service to others. An id is given back when no Service uses it.
+// replace changes the flows of a Service to others. An id is given back when no Service uses it, but for saved ones
+// before ForgetUnusedServices.
 func (c *Compiler) replace(id string, k *knownService, with *serviceFlows) {
 	before, ids := k.keys, k.ids
 	keep := map[flowKey]struct{}{} // not needed where there was nothing before
@@ -138,7 +161,9 @@ func (c *Compiler) replace(id string, k *knownService, with *serviceFlows) {
 	for _, content := range ids {
 		if c.services.used[content]--; c.services.used[content] == 0 {
 			delete(c.services.used, content)
-			c.services.ids.put(content)
+			if !c.services.restoring {
+				c.services.ids.put(content)
+			}
 		}
 	}
 }
@@ -178,6 +203,7 @@ func (c *Compiler) ForgetUnusedServices() {
 		used[content] = true
 	}
 	c.services.ids.retain(used)
+	c.services.restoring = false
 }
 
 // LearnedFilter chooses the flows that IsLearned reports.
@@ -226,17 +252,17 @@ func (o *serviceFlows) problem(format string, args ...any) {
 	}
 }
 
-// service adds the flows of all frontends of a Service. Those of one port that lead to the same endpoints share a pool.
-func (o *serviceFlows) service(s *service.Service, all []*service.Slice) {
+// service adds the flows of all frontends of a Service, without those that are left out. Those of one port that lead to
+// the same endpoints share a pool.
+func (o *serviceFlows) service(s *service.Service, all []*service.Slice, left []int) {
 	made := map[string]pool{}
 	at := service.Place{Node: o.cfg.Services.Node, Zone: o.cfg.Services.Zone}
 	frontends := s.Frontends()
 	for i := range frontends {
-		f := &frontends[i]
-		if f.Address.IsValid() && contains(o.cfg.PodCIDRs, f.Address) {
-			o.problem("%s %s is an address of pods: it is not translated", f.Kind, f.Address)
+		if _, found := slices.BinarySearch(left, i); found {
 			continue
 		}
+		f := &frontends[i]
 		name := fmt.Sprintf("pool %s %s %d %d", s.ID(), f.Name, f.Protocol, f.Family)
 		if f.Kind == service.ClusterIP && s.InternalLocal {
 			name += " internal"

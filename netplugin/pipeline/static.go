@@ -71,9 +71,17 @@ func (c *Compiler) setConfig(config Config) {
 	before := c.nodeFlows()
 	resettle := !c.config.Services.alike(&config.Services) ||
 		!slices.Equal(c.config.ServiceCIDRs, config.ServiceCIDRs) || !slices.Equal(c.config.PodCIDRs, config.PodCIDRs)
+	moved := !slices.Equal(c.config.Services.NodeAddrs, config.Services.NodeAddrs) ||
+		!slices.Equal(c.config.Services.PodCIDRs, config.Services.PodCIDRs)
 	c.config = config
-	if resettle {
+	if moved {
+		c.services.claims.configure(&config.Services)
+	}
+	switch {
+	case resettle:
 		c.compileServices()
+	case moved:
+		c.settleClaims(slices.Sorted(maps.Keys(c.services.known)))
 	}
 	after := c.nodeFlows()
 	keep := make(map[flowKey]struct{}, len(after))

@@ -12,15 +12,16 @@ import (
 // Services is how the switch translates pods' packets to Services, before policies (docs/decisions/036).
 type Services struct {
 	Translated bool
-	Node, Zone string       // of this node, to choose endpoints by
-	NodeAddrs  []netip.Addr // of all nodes: where node ports are
-	SCTPPorts  bool         // the datapath translates ports of SCTP
-	Held       bool         // the datapath is Open vSwitch's own, which lets go of fragments themselves
+	Node, Zone string         // of this node, to choose endpoints by
+	NodeAddrs  []netip.Addr   // of all nodes: where node ports are
+	PodCIDRs   []netip.Prefix // of all nodes: no external address of a Service is in them
+	SCTPPorts  bool           // the datapath translates ports of SCTP
+	Held       bool           // the datapath is Open vSwitch's own, which lets go of fragments themselves
 	// WithoutGroups are those of ServiceGroups that the switch does not have.
 	WithoutGroups []uint32
 }
 
-// alike reports whether the flows of each Service are the same with both: addresses of nodes are in none of them.
+// alike reports whether the flows of each frontend are the same with both: addresses of nodes are in none of them.
 func (s *Services) alike(o *Services) bool {
 	return s.Translated == o.Translated && s.Node == o.Node && s.Zone == o.Zone && s.SCTPPorts == o.SCTPPorts &&
 		s.Held == o.Held && slices.Equal(s.WithoutGroups, o.WithoutGroups)
