@@ -9,6 +9,7 @@ import (
 
 	"github.com/flowkeep/flowkeep/api/inspect"
 	"github.com/flowkeep/flowkeep/policydb/policy"
+	"github.com/flowkeep/flowkeep/policydb/service"
 )
 
 // translate adds to which endpoints the source node's switch translates the explained Service, and how these differ
@@ -59,14 +60,24 @@ func (x *explanation) isTranslatedBySwitch(ctx context.Context) bool {
 	return err == nil && by == inspect.TranslatedByOVS
 }
 
-// isFrontend reports whether nodes translate an address of a Service.
-func (s *Server) isFrontend(id string, a netip.Addr) bool {
+// externalClaim returns a Service's claim on an external address; false: it has none.
+func (s *Server) externalClaim(id string, a netip.Addr) (service.Claim, bool) {
 	if s.cfg.Frontends == nil {
-		return false
+		return service.Claim{}, false
 	}
 	v, _ := s.cfg.Frontends.Get(id)
-	return v.Service != nil &&
-		(slices.Contains(v.Service.ExternalIPs, a) || slices.Contains(v.Service.LoadBalancerIPs, a))
+	if v.Service == nil {
+		return service.Claim{}, false
+	}
+	out := service.Claim{
+		Kind:      service.ExternalIP,
+		CreatedAt: v.Service.CreatedAt,
+		Service:   id,
+	}
+	if slices.Contains(v.Service.LoadBalancerIPs, a) {
+		out.Kind = service.LoadBalancerIP
+	}
+	return out, out.Kind == service.LoadBalancerIP || slices.Contains(v.Service.ExternalIPs, a)
 }
 
 // toFrontends returns a packet to each address and port of the explained Service, of families that the source has.

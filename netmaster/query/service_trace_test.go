@@ -3,11 +3,14 @@ package query
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
 	"github.com/flowkeep/flowkeep/netmaster/budget"
+	"github.com/flowkeep/flowkeep/netmaster/watch"
+	"github.com/flowkeep/flowkeep/policydb/policy"
 	"github.com/flowkeep/flowkeep/policydb/service"
 )
 
@@ -99,4 +102,54 @@ func TestExplain_FrontendsOfPods(t *testing.T) {
 			t.Errorf("%s: traced to %s", to, text)
 		}
 	}
+}
+
+// TestExplain_ClaimedAddress: of Services that claim one address, that with the ClusterIP is explained, then that of
+// the first claim on the port.
+func TestExplain_ClaimedAddress(t *testing.T) {
+	p, r := withServices(t)
+	sql := []watch.ServicePort{{Name: "sql", Protocol: policy.TCP, Port: 3306}}
+	claimed := map[string]*service.Service{
+		"a": {ExternalIPs: addresses("10.96.0.1", "203.0.113.90"), CreatedAt: 2},
+		"b": {ExternalIPs: addresses("203.0.113.90"), CreatedAt: 1},
+		"c": {LoadBalancerIPs: addresses("203.0.113.91"), CreatedAt: 3},
+		"d": {ExternalIPs: addresses("203.0.113.91", "203.0.113.90")},
+	}
+	f := &frontends{}
+	for i, name := range []string{"d", "a", "b", "c"} {
+		svc := claimed[name]
+		svc.Namespace, svc.Name = "aaa", name
+		f.all = append(f.all, budget.Served{Service: svc})
+		of := watch.Service{
+			Namespace: "aaa",
+			Name:      name,
+			Ports:     sql,
+			External:  slices.Concat(svc.ExternalIPs, svc.LoadBalancerIPs),
+		}
+		if name == "d" {
+			of.Ports = []watch.ServicePort{{Protocol: policy.TCP, Port: 3307}}
+		}
+		r.services = slices.Insert(r.services, i, of)
+		r.behind["aaa/"+name] = r.behind["shop/one"]
+	}
+	p.cfg.Frontends = f
+	p.translatedByOVS("node2", "", "10.0.0.2:5432")
+	for to, want := range map[string]string{
+		"10.96.0.1:3306":    "shop/one",
+		"203.0.113.90:3306": "aaa/b",
+		"203.0.113.90:3307": "aaa/d",
+		"203.0.113.91:3306": "aaa/c",
+	} {
+		got, err := explained(t, p, "shop/api", to)
+		if err != nil || got.Service == nil || got.Service.ID() != want {
+			t.Errorf("%s: %s, %v; want %s", to, seen(&got), err, want)
+		}
+	}
+}
+
+func addresses(texts ...string) (out []netip.Addr) {
+	for _, text := range texts {
+		out = append(out, netip.MustParseAddr(text))
+	}
+	return out
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/flowkeep/flowkeep/api/inspect"
 	"github.com/flowkeep/flowkeep/netmaster/watch"
+	"github.com/flowkeep/flowkeep/policydb/service"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -163,13 +164,14 @@ func (x *explanation) addressed(ctx context.Context) (*serviceTarget, error) {
 			fmt.Sprintf("cannot look up a Service at %s: %v", x.q.To.Name, err))
 		return nil, nil
 	}
+	if isAddress {
+		if svc := x.atAddress(ctx, list, a.Unmap()); svc != nil {
+			return svc, nil
+		}
+	}
 	for i := range list {
 		svc := &list[i]
 		switch {
-		case isAddress && slices.Contains(svc.Addresses, a.Unmap()):
-			return &serviceTarget{Service: *svc}, nil
-		case isAddress && x.s.isFrontend(svc.Namespace+"/"+svc.Name, a.Unmap()) && x.isTranslatedBySwitch(ctx):
-			return &serviceTarget{Service: *svc, bySwitch: true}, nil
 		case isAddress && slices.Contains(svc.External, a.Unmap()):
 			x.note(
 				"%s is an address of Service %s/%s from outside: egress policies judge it as it is, and those of "+
@@ -195,6 +197,35 @@ func (x *explanation) addressed(ctx context.Context) (*serviceTarget, error) {
 		}
 	}
 	return nil, nil
+}
+
+// atAddress returns the Service that has an address: the one with this ClusterIP or, if the source node's switch
+// translates external addresses, the first claim on it and on the port; nil if there is none.
+func (x *explanation) atAddress(ctx context.Context, list []watch.Service, a netip.Addr) *serviceTarget {
+	var first *watch.Service
+	var claim service.Claim
+	for i := range list {
+		svc := &list[i]
+		if slices.Contains(svc.Addresses, a) {
+			return &serviceTarget{Service: *svc}
+		}
+		c, ok := x.s.externalClaim(svc.Namespace+"/"+svc.Name, a)
+		if ok && hasPort(svc, x.q.To) && (first == nil || c.Compare(claim) < 0) {
+			first, claim = svc, c
+		}
+	}
+	if first == nil || !x.isTranslatedBySwitch(ctx) {
+		return nil
+	}
+	return &serviceTarget{Service: *first, bySwitch: true}
+}
+
+// hasPort reports whether a Service has the port of a query, or the query names no number.
+func hasPort(svc *watch.Service, to *inspect.Target) bool {
+	number, err := strconv.ParseUint(to.Port, 10, 16)
+	return err != nil || slices.ContainsFunc(svc.Ports, func(p watch.ServicePort) bool {
+		return p.Port == uint16(number) && (to.Protocol == "" || p.Protocol == protocols[to.Protocol])
+	})
 }
 
 func (x *explanation) note(format string, args ...any) {
