@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -177,6 +178,34 @@ func TestIndependentCheck_Services(t *testing.T) {
 	unread := out.Independent.Unread
 	if out.Sum() != 0 || len(unread) != 1 || !strings.HasPrefix(unread[0], "groups 2: ") {
 		t.Errorf("with a group of another type: %+v, %q", out, unread)
+	}
+}
+
+// TestIndependentCheck_GivesWay: a group that another program deletes during an independent reading is repaired within
+// a second, and the switch is read independently after that.
+func TestIndependentCheck_GivesWay(t *testing.T) {
+	x, sw, _ := translatingOn(t)
+	monitoring(t, x.agent)
+	readIndependently(x.agent, sw)
+	read := x.drift.Independent
+	begun := filepath.Join(t.TempDir(), "begun")
+	readings := 0
+	x.drift.Independent = func() *independent.Reader {
+		if readings++; readings > 1 {
+			return read()
+		}
+		return &independent.Reader{Command: []string{"sh", "-c", "touch " + begun + " && exec sleep 3600"}}
+	}
+	ended := make(chan struct{})
+	go func() { defer close(ended); x.drift.CheckIndependently(t.Context()) }()
+	t.Cleanup(func() { <-ended }) // and the process that reads
+	until(t, "an independent reading", func() bool { _, err := os.Stat(begun); return err == nil })
+	before := held(t, sw)
+	sw.OFCtl(t, "del-groups", "group_id=2")
+	repaired(t, sw, "del-groups", before)
+	<-ended
+	if readings < 2 || driftMetric(t, x.agent, "flowkeep_netplugin_independent_checks_total", "same") != 1 {
+		t.Errorf("%d independent readings, none of which found the switch as it should be", readings)
 	}
 }
 

@@ -81,21 +81,21 @@ type Config struct {
 // Checker compares a switch with its desired state, one comparison at a time.
 type Checker struct {
 	Config
-	owner     Owner
-	metrics   metrics
-	results   results
-	reported  *reported
-	comparing chan struct{} // holds the comparison that is under way
+	owner    Owner
+	metrics  metrics
+	results  results
+	reported *reported
+	turn     turn
 }
 
 // New returns a Checker of the switch of an owner.
 func New(cfg Config, owner Owner) *Checker {
 	return &Checker{
-		Config:    cfg,
-		owner:     owner,
-		metrics:   newMetrics(),
-		reported:  newReported(cfg.Translates),
-		comparing: make(chan struct{}, 1),
+		Config:   cfg,
+		owner:    owner,
+		metrics:  newMetrics(),
+		reported: newReported(cfg.Translates),
+		turn:     newTurn(),
 	}
 }
 
@@ -167,19 +167,19 @@ func (c *Checker) checked(ctx context.Context, x *Comparison, began time.Time, l
 // they change meanwhile is left out. At the end it calls finish with the result, on the owner goroutine. Up to Step
 // flows are in memory at once, besides those that differ.
 func (c *Checker) Compare(ctx context.Context, finish func(*Comparison)) error {
+	ctx, cancel := context.WithTimeout(ctx, Timeout)
+	defer cancel()
+	release, err := c.turn.take(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
 	return c.compareBy(ctx, nil, finish)
 }
 
-// compareBy compares like Compare, by flows, groups and meters that second reads; nil: by those that ofctl reads.
+// compareBy compares like Compare, by flows, groups and meters that second reads; nil: by those that ofctl reads. The
+// caller has the turn.
 func (c *Checker) compareBy(ctx context.Context, second *independent.Reader, finish func(*Comparison)) error {
-	ctx, cancel := context.WithTimeout(ctx, Timeout)
-	defer cancel()
-	select {
-	case c.comparing <- struct{}{}:
-		defer func() { <-c.comparing }()
-	case <-ctx.Done():
-		return fmt.Errorf("another comparison of the switch goes on: %w", ctx.Err())
-	}
 	var sw Session
 	x := &Comparison{second: second, translated: c.Translates}
 	if err := c.owner.Do(ctx, func() {

@@ -50,12 +50,29 @@ func (x *Comparison) leaveOutUnread() {
 	})
 }
 
-// compareIndependently compares the switch with its desired state, by flows that ofnet and libOpenflow read.
+// compareIndependently compares the switch with its desired state, by flows that ofnet and libOpenflow read. It gives
+// way to other comparisons, and begins again after them.
 func (c *Checker) compareIndependently(ctx context.Context, finish func(*Comparison)) error {
 	if c.Independent == nil {
 		return errNoIndependent
 	}
-	return c.compareBy(ctx, c.Independent(), finish)
+	return untilRead(ctx, func() error { return c.readIndependently(ctx, finish) })
+}
+
+// readIndependently does what compareIndependently does, once. It returns errGaveWay where another comparison waited.
+func (c *Checker) readIndependently(ctx context.Context, finish func(*Comparison)) error {
+	ctx, cancel := context.WithTimeout(ctx, Timeout)
+	defer cancel()
+	ctx, release, err := c.turn.takeToGiveWay(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	err = c.compareBy(ctx, c.Independent(), finish)
+	if err != nil && errors.Is(context.Cause(ctx), errGaveWay) {
+		return errGaveWay
+	}
+	return err
 }
 
 // CheckIndependently finds faults of ofctl's codec: another decoder must read the desired state too. It changes nothing,
