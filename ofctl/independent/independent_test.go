@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -22,6 +24,9 @@ import (
 // actAs is set where this program is started as the process that reads; its value is what it does.
 const actAs = "FLOWKEEP_TEST_READER"
 
+// memoryFile is set to the file to which the process that reads writes its status and limits, of proc(5), at its end.
+const memoryFile = "FLOWKEEP_TEST_READER_MEMORY"
+
 func TestMain(m *testing.M) {
 	switch os.Getenv(actAs) {
 	case "":
@@ -34,6 +39,9 @@ func TestMain(m *testing.M) {
 		if err == nil {
 			err = independent.Read(context.Background(), os.Args[1], os.Stdout)
 		}
+		if path := os.Getenv(memoryFile); path != "" && err == nil {
+			err = copyStatus(path)
+		}
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
@@ -44,6 +52,18 @@ func TestMain(m *testing.M) {
 	case "hang":
 		time.Sleep(time.Hour)
 	}
+}
+
+func copyStatus(path string) error {
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return err
+	}
+	limits, err := os.ReadFile("/proc/self/limits")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, append(status, limits...), 0o600)
 }
 
 func reader(t *testing.T, as string, args ...string) *independent.Reader {
@@ -228,6 +248,13 @@ func TestReader_ForeignFlow(t *testing.T) {
 	}
 }
 
+var memoryLine = regexp.MustCompile(`(?m)^(VmHWM|VmData|Max data size).*$`)
+
+func isLimit(line string) bool {
+	fields := strings.Fields(line)
+	return strings.HasPrefix(line, "Max data size") && len(fields) > 4 && fields[3] == fmt.Sprint(512<<20)
+}
+
 // TestReader_LargeTable: a table of many parts is read whole, whatever order the parts come in, and without
 // the race detector within the memory limit.
 func TestReader_LargeTable(t *testing.T) {
@@ -239,12 +266,23 @@ func TestReader_LargeTable(t *testing.T) {
 		flows[i] = ofctl.Flow{Table: 31, Priority: 1, Match: ofctl.Match{EtherType: ofctl.EtherIPv4, NwSrc: netip.PrefixFrom(addr, 32)}}
 	}
 	commit(t, sw, flows)
+	memory := filepath.Join(t.TempDir(), "status")
+	t.Setenv(memoryFile, memory)
 	began := time.Now()
 	seen := map[ofctl.Match]int{}
 	for _, f := range read(t, reader(t, "reader", sw.Management())) {
 		seen[f.Match]++
 	}
 	t.Logf("%d flows in %s", n, time.Since(began).Round(time.Millisecond))
+	status, err := os.ReadFile(memory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	memoryOf := memoryLine.FindAllString(string(status), -1)
+	t.Logf("memory of the reading process: %q", memoryOf)
+	if !isRace && !slices.ContainsFunc(memoryOf, isLimit) {
+		t.Errorf("the reading process has no limit of 512 MB: %q", memoryOf)
+	}
 	for i := range flows {
 		if seen[flows[i].Match] != 1 {
 			t.Fatalf("%s was read %d times", flows[i], seen[flows[i].Match])
