@@ -39,7 +39,8 @@ func (t *turn) take(ctx context.Context) (release func(), err error) {
 	return func() { <-t.running }, nil
 }
 
-// takeToGiveWay is like take for an independent comparison. Its context ends with errGaveWay when another one waits.
+// takeToGiveWay does what take does for an independent comparison. Its context ends with errGaveWay when another one
+// waits.
 func (t *turn) takeToGiveWay(ctx context.Context) (_ context.Context, release func(), err error) {
 	if err := t.begin(ctx); err != nil {
 		return nil, nil, err
