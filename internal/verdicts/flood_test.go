@@ -361,7 +361,7 @@ func TestNewConnectionsToServicesAreBounded(t *testing.T) {
 				f.await(t, before+i+1)
 			}
 		}
-		most := 2*pipeline.OpeningRate + int(time.Since(began).Seconds()+1)*pipeline.OpeningRate
+		most := (2 + int(time.Since(began).Seconds()+1)) * pipeline.MaxOpeningRate
 		text := strings.TrimSpace(sw.AppCtl(t, "dpctl/ct-get-nconns", "netdev@ovs-netdev"))
 		tracked, err := strconv.Atoi(text)
 		must(t, err)

@@ -20,6 +20,14 @@ var floodedService = []netip.Addr{netip.MustParseAddr("10.96.7.7"), netip.MustPa
 // translate has a switch translate a Service of two pods of three, and returns the third.
 func (s *realSwitch) translate(t testing.TB, policies ...*policy.Policy) pipeline.LocalEndpoint {
 	t.Helper()
+	return s.translateCapping(t, false, policies...)
+}
+
+// translateCapping does the same, and may have the pod open no connections to Services.
+func (s *realSwitch) translateCapping(
+	t testing.TB, capped bool, policies ...*policy.Policy,
+) pipeline.LocalEndpoint {
+	t.Helper()
 	world := &policy.World{Endpoints: []*policy.Endpoint{pod(0), pod(1), pod(2)}}
 	cfg := config
 	cfg.PodCIDRs = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/64")}
@@ -27,7 +35,11 @@ func (s *realSwitch) translate(t testing.TB, policies ...*policy.Policy) pipelin
 	cfg.Services = pipeline.Services{Translated: true, Held: true, Node: "node1", NodeAddrs: cfg.NodeAddrs}
 	s.forget(t)
 	must(t, s.session.EnsureGroups(t.Context(), pipeline.ServiceGroups()))
-	compiler, locals := pipeline.New(cfg, nil), localEndpoints(world)
+	locals := localEndpoints(world)
+	if capped {
+		cfg.Capped = []string{locals[0].ID}
+	}
+	compiler := pipeline.New(cfg, nil)
 	for _, e := range locals {
 		compiler.PutEndpoint(e)
 	}

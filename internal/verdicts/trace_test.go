@@ -39,7 +39,7 @@ var (
 )
 
 // meters are those that the flows name.
-var meters = slices.Concat(pipeline.Meters(config.Meters), pipeline.AnswerMeters())
+var meters = slices.Concat(pipeline.Meters(config.Meters, pipeline.MaxOpeningRate), pipeline.AnswerMeters())
 
 // nodeUpdate is what the node of these changes is sent.
 func nodeUpdate(ch policy.Changes, node string) policy.NodeUpdate {

@@ -66,7 +66,7 @@ func (o driftOwner) meters() []ofctl.Meter {
 	if !o.a.node.answers {
 		return nil
 	}
-	return slices.Concat(pipeline.Meters(o.a.cfg.DropLogRate), pipeline.AnswerMeters(), o.a.pods.limits.bandwidthMeters())
+	return append(o.a.dropLog.meters(), o.a.pods.limits.bandwidthMeters()...)
 }
 
 // Enforced returns the desired state at the end of a comparison.

@@ -38,7 +38,7 @@ func newDropLog(a *agent) *dropLog {
 // ensureMeters creates the meters that limit the reports of denied packets. If the switch has no meters, it reports
 // none: their number would be unlimited.
 func (dl *dropLog) ensureMeters(ctx context.Context, s session) {
-	want := slices.Concat(pipeline.Meters(dl.a.cfg.DropLogRate), pipeline.AnswerMeters())
+	want := dl.meters()
 	if dl.withoutMeters {
 		want = nil
 	}
@@ -68,6 +68,12 @@ func (dl *dropLog) ensureMeters(ctx context.Context, s session) {
 			dl.a.node.compileNode(&self)
 		}
 	}
+}
+
+// meters returns the meters that do not depend on single pods.
+func (dl *dropLog) meters() []ofctl.Meter {
+	opening := dl.a.zoneLimits.openingRate()
+	return slices.Concat(pipeline.Meters(dl.a.cfg.DropLogRate, opening), pipeline.AnswerMeters())
 }
 
 func hasMeter(list []ofctl.Meter, id uint32) bool {

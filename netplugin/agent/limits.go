@@ -32,6 +32,9 @@ const (
 // policyZone is the name of the policies' zone.
 const policyZone = "policy"
 
+// ofServices is the index of the zone of connections to Services.
+const ofServices = 1
+
 // conntrackZone is one of the bridge's zones.
 type conntrackZone struct {
 	name  string // of metrics
@@ -62,6 +65,7 @@ func conntrackZones(kernel, translated bool, most uint32) []conntrackZone {
 type zoneLimits struct {
 	a      *agent
 	raised zoneLimit
+	shares shares
 }
 
 func (zl *zoneLimits) conntrackZones() ([]conntrackZone, error) {
@@ -73,6 +77,15 @@ func (zl *zoneLimits) conntrackZones() ([]conntrackZone, error) {
 		return nil, fmt.Errorf("read how many connections the kernel tracks: %w", err)
 	}
 	return conntrackZones(true, zl.a.cfg.translates(), most), nil
+}
+
+// openingRate returns the number of connections to Services that a pod may open a second.
+func (zl *zoneLimits) openingRate() uint32 {
+	zones, err := zl.conntrackZones()
+	if err != nil { // the kernel tracks none yet
+		return pipeline.MaxOpeningRate
+	}
+	return pipeline.OpeningRate(zones[ofServices].limit)
 }
 
 func readNumber(path string) (uint32, error) {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flowkeep/flowkeep/netplugin/pipeline"
 	"github.com/flowkeep/flowkeep/ofctl"
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -29,6 +30,22 @@ func TestConntrackZonesLeaveTheNodeRoom(t *testing.T) {
 	}
 	if n := sum(conntrackZones(false, false, 0)); n > mostConnections {
 		t.Errorf("pods may have %d connections, of which netplugin reads %d at most", n, mostConnections)
+	}
+}
+
+// TestOpeningRate: four pods at a time cannot open a quarter of the zone's limit between two readings of it, each with
+// a burst of twice the rate; from 6/8 of the limit on netplugin caps pods.
+func TestOpeningRate(t *testing.T) {
+	for _, most := range []uint32{65536, 131072, 262144, 4 << 20, 0} {
+		zones := conntrackZones(most > 0, false, most)
+		limit := zones[ofServices].limit
+		rate := pipeline.OpeningRate(limit)
+		if n := 4 * (2*rate + 3*rate/2); n > limit/8*(8-capFrom) {
+			t.Errorf("of %d entries four pods can open %d within a second and a half", limit, n)
+		}
+		if rate > pipeline.MaxOpeningRate || rate < 100 {
+			t.Errorf("a pod may open %d connections a second", rate)
+		}
 	}
 }
 

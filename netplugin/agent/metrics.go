@@ -22,6 +22,7 @@ type metrics struct {
 	trackedLimit *prometheus.GaugeVec
 	limited      prometheus.Counter
 	full         prometheus.Gauge
+	capped       prometheus.Gauge
 	leftOut      *prometheus.GaugeVec
 	// networkProblems are by kind, as inspect.NetworkKinds
 	networkProblems *prometheus.GaugeVec
@@ -72,6 +73,8 @@ func newMetrics(r prometheus.Registerer) metrics {
 			"Packets of new connections to Services that were dropped because their pod opened too many."),
 		full: gauge("conntrack_full",
 			"1 while new connections are dropped, but the node's own, because pods' have nearly filled conntrack."),
+		capped: gauge("capped_pods",
+			"Pods that open no connections to Services, because they hold too many of the node's."),
 		stateErrors:  counter("state_errors_total", "Failures to write the rule set to disk."),
 		stateCorrupt: counter("state_corrupt_total", "Times the rule set on disk was unreadable and set aside."),
 		stateStale:   counter("state_stale_total", "Starts with a rule set on disk that was not the last in force."),
@@ -90,7 +93,7 @@ func newMetrics(r prometheus.Registerer) metrics {
 	m.begin()
 	if r != nil {
 		r.MustRegister(m.kept, m.leftOut, m.networkProblems, m.untranslated)
-		r.MustRegister(m.tracked, m.trackedLimit, m.limited, m.full)
+		r.MustRegister(m.tracked, m.trackedLimit, m.limited, m.full, m.capped)
 		r.MustRegister(m.contested)
 		r.MustRegister(m.hostRepairs, m.revision, m.switchUp, m.masterUp, m.flowMods, m.refused, m.stateErrors, m.stateCorrupt, m.stateStale, m.unsaved, m.updateSeconds, m.realizeSeconds, m.cniSeconds, m.cniErrors)
 	}

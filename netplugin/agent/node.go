@@ -29,11 +29,12 @@ type nodeConfig struct {
 	configured bool                   // the node's own flows are compiled
 	gateway    pipeline.Device
 	wire, out  pipeline.Device
-	tunnel     uint32 // port; 0: none
-	meters     uint32 // of a kind, to tell of what is denied; 0: none
-	answers    bool   // there are meters for packets to answer
-	limits     bool   // there are meters for pods' bandwidth
-	full       bool   // as in pipeline.Config
+	tunnel     uint32   // port; 0: none
+	meters     uint32   // of a kind, to tell of what is denied; 0: none
+	answers    bool     // there are meters for packets to answer
+	limits     bool     // there are meters for pods' bandwidth
+	full       bool     // as in pipeline.Config
+	capped     []string // as in pipeline.Config
 	services   []netip.Prefix
 	clusters   []netip.Prefix
 	ways       map[string]hostnet.PeerWay // to other nodes, in traffic mode auto; without an entry: the tunnel
@@ -96,6 +97,7 @@ func (nc *nodeConfig) compileNode(self *policy.NodeInfo) {
 		Answers:      nc.answers,
 		Limits:       nc.limits,
 		Full:         nc.full,
+		Capped:       nc.capped,
 		Services:     nc.a.translation.serviceConfig(),
 	}
 	nc.a.answers.config.Store(&cfg)

@@ -218,6 +218,7 @@ func (r *runner) run(ctx context.Context) error {
 	all.Go(func() { r.keepSession(ctx) })
 	all.Go(func() { r.vswitchd.keepPurged(ctx) })
 	all.Go(func() { r.zoneLimits.keepRoom(ctx) })
+	all.Go(func() { r.zoneLimits.keepShares(ctx) })
 	all.Go(func() { r.dropLog.drops.Run(ctx) })
 	all.Go(func() { r.dropLog.dryRuns.Run(ctx) })
 	all.Go(func() { r.dropLog.keepDrops(ctx) })

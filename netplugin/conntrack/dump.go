@@ -119,3 +119,15 @@ func stateOf(rest string) string {
 	}
 	return ""
 }
+
+// Openers returns the number of connections that each address opened, of the lines that ParseLine reads. It leaves out
+// other lines.
+func Openers(text string) map[netip.Addr]uint32 {
+	opened := map[netip.Addr]uint32{}
+	for line := range strings.Lines(text) {
+		if t, _, err := ParseLine(strings.TrimSpace(line)); err == nil {
+			opened[t.Src]++
+		}
+	}
+	return opened
+}

@@ -1,6 +1,7 @@
 package conntrack
 
 import (
+	"maps"
 	"net/netip"
 	"testing"
 
@@ -51,6 +52,19 @@ func TestLinesOfConntrack(t *testing.T) {
 		if got, _, err := ParseLine(text); err == nil {
 			t.Errorf("%q was read as %v", text, got)
 		}
+	}
+}
+
+// TestOpeners: connections count for the address that opened them, whatever their state.
+func TestOpeners(t *testing.T) {
+	text := ""
+	want := map[netip.Addr]uint32{}
+	for _, l := range lines {
+		text += l.text + "\nnonsense\n"
+		want[l.want.Src]++
+	}
+	if got := Openers(text); !maps.Equal(got, want) {
+		t.Errorf("opened by %v, want %v", got, want)
 	}
 }
 

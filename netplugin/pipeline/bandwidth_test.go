@@ -88,7 +88,7 @@ func TestBandwidth_IDs(t *testing.T) {
 	if id := ingressMeter(65276); id > 200_000 || !IsBandwidthMeter(egressMeter(0)) {
 		t.Errorf("the highest meter is %d", id)
 	}
-	for _, m := range slices.Concat(Meters(100), AnswerMeters()) {
+	for _, m := range slices.Concat(Meters(100, MaxOpeningRate), AnswerMeters()) {
 		if IsBandwidthMeter(m.ID) {
 			t.Errorf("%+v passes for a meter of bandwidth", m)
 		}

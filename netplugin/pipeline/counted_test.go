@@ -179,7 +179,7 @@ func onOpenVSwitch(t *testing.T, dryRun bool) (*ovstest.Switch, *ofctl.Session, 
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	if err := s.EnsureMeters(t.Context(), slices.Concat(Meters(testConfig.Meters), AnswerMeters())); err != nil {
+	if err := s.EnsureMeters(t.Context(), slices.Concat(Meters(testConfig.Meters, MaxOpeningRate), AnswerMeters())); err != nil {
 		t.Fatal(err)
 	}
 	return sw, s, newMeteredPods(t, s, dryRun)

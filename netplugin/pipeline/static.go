@@ -31,6 +31,8 @@ type Config struct {
 	Limits       bool   // pods' bandwidth is limited; needs BandwidthMeters
 	Answers      bool   // packets to addresses without a pod go to the one that answers them; needs AnswerMeters
 	Full         bool   // conntrack has room for new connections of the node itself alone
+	// Capped are the IDs of endpoints that open no connections to Services, because they hold too many.
+	Capped []string
 
 	Services Services // whether the switch translates pods' packets to Services; zero: the node's stack does
 
@@ -323,18 +325,6 @@ func newToService(etherType uint16) ofctl.Match {
 	return m
 }
 
-// limited bounds the connections to Services that a pod opens. They are committed before a verdict, here and in the
-// node's stack, because only the translated packet can be evaluated: a pod that may send nothing could fill both.
-func (l *flowList) limited(cfg *Config, e *LocalEndpoint, a netip.Addr) {
-	if cfg.Meters == 0 || cfg.Services.Translated {
-		return
-	}
-	m := newToService(etherTypeOf(a))
-	m.NwSrc = single(a)
-	bound := []ofctl.Action{{Kind: ofctl.Metered, Value: OpeningMeter(e.Port)}}
-	l.add(KindEndpoint, e.Port, TableServiceNew, 110, m, append(bound, commitToService()...)...)
-}
-
 // valid matches what conntrack has tracked, in the policies' zone, and found valid. What Open vSwitch puts among the packets of
 // another connection, as it does with fragments that it has held, is not.
 func valid(etherType uint16) ofctl.Match {
@@ -568,6 +558,7 @@ func endpointFlows(cfg *Config, e *LocalEndpoint) []ofctl.Flow {
 			cfg.limited(e.Bandwidth.Ingress, ingressMeter(e.Port), toDevice(cfg.Gateway.MAC, e.MAC, e.Port)...)...)
 		l.foreign(cfg, e, a)
 		l.limited(cfg, e, a)
+		l.capped(cfg, e, a)
 		l.hairpin(cfg, e, a)
 		l.denied(cfg, e, a)
 		l.dryRun(cfg, e, a)

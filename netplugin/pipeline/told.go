@@ -38,8 +38,8 @@ func MetersOfAKind(rate uint32) uint32 { return min(rate, mostMeters) }
 // Each has an equal share of the rate, so that the packets of one pod do not hide those of others. Its burst is a
 // quarter of the rate, as denied packets come in bursts. As many meters limit the samples of connections that a dry run
 // would deny. As many again, at one packet a second, limit the samples of connections that are older than the dry run.
-// The last ones limit how fast pods open connections to Services (OpeningRate).
-func Meters(rate uint32) []ofctl.Meter {
+// The last ones let a pod open so many connections to Services a second, and twice as many at once (OpeningRate).
+func Meters(rate, opening uint32) []ofctl.Meter {
 	n := MetersOfAKind(rate)
 	var list []ofctl.Meter
 	for kind := range meterKinds {
@@ -52,27 +52,10 @@ func Meters(rate uint32) []ofctl.Meter {
 		}
 	}
 	for i := range min(n, 1) * openingMeters {
-		list = append(list, ofctl.Meter{ID: openingBase + i, Rate: OpeningRate, Burst: 2 * OpeningRate})
+		list = append(list, ofctl.Meter{ID: openingBase + i, Rate: opening, Burst: 2 * opening})
 	}
 	return list
 }
-
-// OpeningRate is the number of connections to Services that a pod may open a second; the burst is twice as many.
-// Conntrack keeps the entry of an unanswered datagram for 30 s, so a pod has at most some 30,000 unanswered entries.
-const OpeningRate = 1000
-
-// The meters that bound new connections to Services. A pod has one, with those pods whose port has the same
-// remainder: pods of one node have ports that follow one another.
-const (
-	openingBase   = 1000
-	openingMeters = 128
-)
-
-// OpeningMeter returns the meter of a port's new connections to Services.
-func OpeningMeter(port uint32) uint32 { return openingBase + port%openingMeters }
-
-// BoundsOpening reports whether a meter bounds new connections.
-func BoundsOpening(id uint32) bool { return id >= openingBase && id < openingBase+openingMeters }
 
 // meterID is the meter that ports with the remainder i have, where there are n of a kind.
 func meterID(kind meterKind, i, n uint32) uint32 { return 1 + uint32(kind)*n + i }

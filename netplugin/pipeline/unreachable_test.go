@@ -257,7 +257,7 @@ func TestWayBack(t *testing.T) {
 // The meters that let packets through are those that the flows name.
 func TestAnswerMeters(t *testing.T) {
 	have := map[uint32]bool{}
-	for _, m := range slices.Concat(Meters(100), AnswerMeters()) {
+	for _, m := range slices.Concat(Meters(100, MaxOpeningRate), AnswerMeters()) {
 		if have[m.ID] || m.Rate == 0 || m.Burst == 0 || IsAnswerMeter(m.ID) != (m.Rate == podAnswerRate || m.Rate == nodeAnswerRate) {
 			t.Errorf("%+v", m)
 		}

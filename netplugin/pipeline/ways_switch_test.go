@@ -22,7 +22,7 @@ func TestWays_OnOpenVSwitch(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	meters := slices.Concat(Meters(testConfig.Meters), AnswerMeters())
+	meters := slices.Concat(Meters(testConfig.Meters, MaxOpeningRate), AnswerMeters())
 	if err := s.EnsureMeters(t.Context(), meters); err != nil {
 		t.Fatal(err)
 	}
