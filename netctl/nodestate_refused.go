@@ -55,3 +55,4 @@ func (n *nodeReport) refusals(desired nmstate.State) []string {
 	reasons = append(reasons, nmstate.RefusedNames(desired, enforcedBridge)...)
 	return append(reasons, nmstate.Refused(desired, status.Backend)...)
 }
+	reasons = append(reasons, nmstate.RefusedReported(desired)...)

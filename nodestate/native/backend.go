@@ -143,7 +143,11 @@ func planFor(now *network, desired nmstate.State, own Own) (*target, []Step, err
 		return nil, nil, err
 	}
 	to, err := want(now, doc, own)
-	if err != nil {
+	refused := []error{err}
+	for _, reason := range nmstate.RefusedReported(desired) {
+		refused = append(refused, errors.New(reason))
+	}
+	if err := errors.Join(refused...); err != nil {
 		return nil, nil, err
 	}
 	steps, err := transition(now, to)

@@ -19,7 +19,7 @@ type document struct {
 	RouteRules *rulesDoc      `json:"route-rules,omitempty"`
 	Rules      *rulesDoc      `json:"rules,omitempty"` // an older name
 	DNS        *dnsDoc        `json:"dns-resolver,omitempty"`
-	// Capabilities are what a report tells; null in a desire.
+	// Capabilities are in reports alone.
 	Capabilities []string `json:"capabilities,omitempty"`
 }
 
@@ -48,7 +48,7 @@ type interfaceDoc struct {
 	Description *string `json:"description,omitempty"`
 }
 
-// lldpDoc: neighbours are told, not desired.
+// lldpDoc has neighbours in reports alone.
 type lldpDoc struct {
 	Enabled    *bool             `json:"enabled,omitempty"`
 	Neighbours []json.RawMessage `json:"neighbors,omitempty"`

@@ -66,7 +66,7 @@ func networkOf(s nmstate.State) (*network, error) {
 		there.Links[l.key()] = l
 	}
 	routes := doc.Routes
-	doc.Routes, doc.Capabilities = nil, nil
+	doc.Routes = nil
 	macs := map[string]string{} // of bonds: a desired state may not name that of fail_over_mac
 	for i := range doc.Interfaces {
 		if d := &doc.Interfaces[i]; d.Bond != nil {

@@ -25,7 +25,7 @@ func (k *kernel) listen(n *network, byIndex map[int]*seen) {
 	}
 }
 
-// setLLDP takes whether to listen; neighbours in a desire mean nothing.
+// setLLDP sets whether the link listens. Neighbours are only in reports: nmstate.RefusedReported refuses others.
 func (w *wanter) setLLDP(l *link, d *interfaceDoc) error {
 	if d.LLDP == nil || d.LLDP.Enabled == nil {
 		return nil

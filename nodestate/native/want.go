@@ -39,9 +39,6 @@ func (w *wanter) want(doc *document) (*target, error) {
 	if doc.DNS != nil {
 		w.dns(doc.DNS)
 	}
-	if len(doc.Capabilities) > 0 {
-		w.fail("capabilities are what a node reports: leave them out of a desired state")
-	}
 	w.checkPresent()
 	w.checkLoopback()
 	if err := errors.Join(w.errs...); err != nil {

@@ -103,9 +103,6 @@ func family(l *link, key string, d *ipDoc, bits int, of func(netip.Prefix) bool)
 }
 
 func (w *wanter) routes(d *routesDoc) {
-	if len(d.Running) > 0 {
-		w.fail("routes.running: is what a node reports: name desired routes in routes.config")
-	}
 	for i := range d.Config { // those that go make room for those that come
 		if deref(d.Config[i].State) == nmstate.Absent {
 			w.absentRoute(&d.Config[i], fmt.Sprintf("routes.config[%d]", i))
@@ -300,9 +297,6 @@ func (w *wanter) replaceRoute(r *route) error {
 
 func (w *wanter) dns(d *dnsDoc) {
 	if d.Config == nil {
-		if d.Running != nil {
-			w.fail("dns-resolver.running: is what a node reports: name servers in dns-resolver.config")
-		}
 		return
 	}
 	if w.now.DNS == nil {

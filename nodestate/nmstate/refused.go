@@ -2,6 +2,7 @@ package nmstate
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 )
 
@@ -51,6 +52,39 @@ func Refused(desired State, backend string) (reasons []string) {
 					fmt.Sprintf("%s.%s: is a port of %s, and a port has no addresses", at, family, controller))
 			}
 		}
+	}
+	return reasons
+}
+
+// RefusedReported returns the errors of a desired state with values of fields that a node only reports. A running that
+// repeats the config of its section is accepted, for it says nothing else.
+func RefusedReported(desired State) (reasons []string) {
+	c := Canonical(desired)
+	for _, i := range c.Interfaces() {
+		if !gone(i) && len(list(i.Section(keyLLDP)[keyNeighbours])) > 0 {
+			reasons = append(reasons, fmt.Sprintf("interfaces[%s].lldp.neighbors: is what a node reports: "+
+				"leave it out of a desired state", i.Key()))
+		}
+	}
+	for _, r := range objects(object(c[keyRoutes])[keyRunning]) {
+		if !slices.ContainsFunc(c.Config(keyRoutes), func(o map[string]any) bool {
+			return o[keyState] == nil && r[keyState] == nil && matchesEntry(r, o)
+		}) {
+			reasons = append(reasons, fmt.Sprintf("routes.running[%s]: is what a node reports, and routes.config "+
+				"does not have it: name desired routes in routes.config", entryName(r)))
+		}
+	}
+	dns := object(c[keyDNS])
+	running, config := object(dns[keyRunning]), object(dns[keyConfig])
+	for _, k := range slices.Sorted(maps.Keys(running)) {
+		if len(list(running[k])) == 0 && len(list(config[k])) == 0 || encoded(running[k]) == encoded(config[k]) {
+			continue
+		}
+		reasons = append(reasons, fmt.Sprintf("dns-resolver.running.%[1]s: is what a node reports, and differs from "+
+			"dns-resolver.config.%[1]s: change that one", k))
+	}
+	if len(list(c["capabilities"])) > 0 {
+		reasons = append(reasons, "capabilities: are what a node reports: leave them out of a desired state")
 	}
 	return reasons
 }

@@ -91,6 +91,9 @@ func (b *Backend) Apply(ctx context.Context, desired nmstate.State, order nodest
 	if err := b.guard(desired); err != nil {
 		return change, err
 	}
+	if reasons := nmstate.RefusedReported(desired); len(reasons) > 0 { // the program ignores these fields
+		return change, nodestate.Refuse("%s", strings.Join(reasons, "\n"))
+	}
 	current, err := b.Show(ctx)
 	if err != nil {
 		return change, err

@@ -275,8 +275,12 @@ func TestRefusalChangesNothing(t *testing.T) {
 	if _, journalled, err := n.apply(`{interfaces: [{name: fk0, state: absent}]}`); !errors.Is(err, nodestate.ErrRefused) || journalled.Backend != "" {
 		t.Error(err)
 	}
+	_, journalled, err := n.apply(`{dns-resolver: {running: {server: [192.0.2.54]}, config: {server: [192.0.2.53]}}}`)
+	if !errors.Is(err, nodestate.ErrRefused) || !strings.Contains(err.Error(), "differs from dns-resolver.config.server") || journalled.Backend != "" {
+		t.Error(err)
+	}
 	n.put("fail-set", "a long trace\nmore of it\nNotSupportedError: infiniband is not supported")
-	_, _, err := n.apply(`{interfaces: [{name: x, type: infiniband, state: up}]}`)
+	_, _, err = n.apply(`{interfaces: [{name: x, type: infiniband, state: up}]}`)
 	if !errors.Is(err, nodestate.ErrRefused) || !strings.Contains(err.Error(), "infiniband is not supported") {
 		t.Error(err)
 	}
