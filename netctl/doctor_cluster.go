@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"net/url"
+	"slices"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
 	"github.com/flowkeep/flowkeep/netctl/apiserver"
@@ -23,9 +24,11 @@ func clusterFacts(ctx context.Context, c *apiserver.Client) *doctor.ClusterFacts
 	nodes, err := allOf(ctx, c, "/api/v1/nodes", func(n *corev1.Node) *corev1.Node { return n })
 	f.Nodes = doctor.Read(doctorNodes(nodes), err)
 	f.Leases = doctor.Read(allOf(ctx, c, "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases", (*leaseObject).lease))
-	f.DaemonSets = doctor.Read(allOf(ctx, c, "/apis/apps/v1/daemonsets", func(o *metav1.PartialObjectMetadata) doctor.Workload {
-		return doctor.Workload{Namespace: o.Namespace, Name: o.Name}
-	}))
+	f.DaemonSets = doctor.Read(allOf(ctx, c, "/apis/apps/v1/daemonsets", workload))
+	deployments, err := allOf(ctx, c, "/apis/apps/v1/deployments", workload)
+	f.Operators = doctor.Read(slices.DeleteFunc(deployments, func(d doctor.Workload) bool {
+		return d.Name != doctor.NmstateOperator
+	}), err)
 	crds, err := allOf(ctx, c, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", func(o *crdObject) crdObject { return *o })
 	f.CRDs = doctor.Read(crdsOf(crds), err)
 	for i, d := range crdsOf(crds) {
@@ -39,6 +42,10 @@ func clusterFacts(ctx context.Context, c *apiserver.Client) *doctor.ClusterFacts
 	f.Lint = doctor.Read(lintOf(ctx, c, nodes))
 	f.PodRanges = doctor.Read(podRanges(ctx, c))
 	return f
+}
+
+func workload(o *metav1.PartialObjectMetadata) doctor.Workload {
+	return doctor.Workload{Namespace: o.Namespace, Name: o.Name}
 }
 
 // allOf reads all objects of a kind, and keeps of each what counts.

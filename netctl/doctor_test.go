@@ -34,6 +34,9 @@ const sickObjects = `
 /apis/apps/v1/daemonsets:
 - {metadata: {namespace: kube-system, name: calico-node}}
 - {metadata: {namespace: kube-system, name: kube-proxy}}
+/apis/apps/v1/deployments:
+- {metadata: {namespace: kube-system, name: coredns}}
+- {metadata: {namespace: nmstate, name: nmstate-operator}}
 /apis/apiextensions.k8s.io/v1/customresourcedefinitions:
 - {metadata: {name: nodenetworkstates.nmstate.io}, spec: {group: nmstate.io, names: {plural: nodenetworkstates}, versions: [{name: v1beta1, served: true, storage: true}]}}
 - {metadata: {name: adminnetworkpolicies.policy.networking.k8s.io}, spec: {group: policy.networking.k8s.io, names: {plural: adminnetworkpolicies}, versions: [{name: v1alpha1, served: true, storage: true}]}}
@@ -56,6 +59,7 @@ const wellObjects = `
 - {metadata: {name: node1, managedFields: [{manager: kubelet, operation: Update, time: "NOW"}]}, spec: {renewTime: "SAME.000000Z"}}
 /apis/apps/v1/daemonsets:
 - {metadata: {namespace: kube-system, name: kube-proxy}}
+/apis/apps/v1/deployments: []
 /apis/apiextensions.k8s.io/v1/customresourcedefinitions: []
 /api/v1/namespaces/kube-system/configmaps:
 - {metadata: {name: extension-apiserver-authentication}, data: {requestheader-client-ca-file: AUTHORITY}}

@@ -20,6 +20,7 @@ type ClusterFacts struct {
 	Nodes      Fact[[]NodeObject]
 	Leases     Fact[[]Lease]
 	DaemonSets Fact[[]Workload]
+	Operators  Fact[[]Workload] // Deployments of kubernetes-nmstate's operator
 	FrontProxy Fact[FrontProxy]
 	APIService Fact[Service]
 	CRDs       Fact[[]CRD]
@@ -44,7 +45,7 @@ type Lease struct {
 	Written time.Time // by the API server's; zero: it does not say
 }
 
-// Workload is a DaemonSet.
+// Workload is a DaemonSet or a Deployment.
 type Workload struct{ Namespace, Name string }
 
 // FrontProxy is what the API server says of who may speak for others (ConfigMap extension-apiserver-authentication).
@@ -445,9 +446,6 @@ var ownCRDs = map[string]string{
 // OwnCRDs are the names of Flowkeep's CustomResourceDefinitions.
 func OwnCRDs() []string { return slices.Sorted(maps.Keys(ownCRDs)) }
 
-// nmstateVersion is the further version of the two kinds that kubernetes-nmstate has too.
-const nmstateVersion = "v1beta1"
-
 // OwnCRD reports whether a CustomResourceDefinition is Flowkeep's. A label distinguishes those that kubernetes-nmstate
 // has too, or their one version where an earlier Flowkeep wrote them.
 func OwnCRD(c CRD) bool {
@@ -460,34 +458,6 @@ func OwnCRD(c CRD) bool {
 	}
 	return strings.HasSuffix(c.Name, nmstateGroup) && c.PartOf == "flowkeep" &&
 		slices.Equal(c.Versions, []string{want, nmstateVersion})
-}
-
-const nmstateGroup = ".nmstate.io"
-
-// OfNmstate reports whether a CustomResourceDefinition is kubernetes-nmstate's.
-func OfNmstate(c CRD) bool { return strings.HasSuffix(c.Name, nmstateGroup) && !OwnCRD(c) }
-
-// nmstate looks for kubernetes-nmstate, whose objects have the kinds of Flowkeep's node state.
-func (b *book) nmstate(f *ClusterFacts) {
-	const check = "nmstate"
-	var found []string
-	for _, d := range f.DaemonSets.Value {
-		if d.Name == "nmstate-handler" {
-			found = append(found, "DaemonSet "+d.Namespace+"/"+d.Name)
-		}
-	}
-	for _, o := range f.Nmstate {
-		if o.Count.known() {
-			found = append(found, count(o.Count.Value, "object", "objects")+" of "+o.CRD)
-		} else {
-			found = append(found, "objects of "+o.CRD+" ("+o.Count.Error+")")
-		}
-	}
-	if len(found) > 0 {
-		b.add(check, Warning, "kubernetes-nmstate is there: "+strings.Join(found, ", "),
-			"only one of the two can keep nodes' networks: docs/kubernetes-nmstate.md says how to come from it; "+
-				"or leave out Flowkeep's node-state")
-	}
 }
 
 func (b *book) crds(crds *Fact[[]CRD]) {

@@ -283,6 +283,12 @@ func TestClusters(t *testing.T) {
 			f.DaemonSets.Value = append(f.DaemonSets.Value, Workload{"nmstate", "nmstate-handler"})
 			f.Nmstate = []Foreign{{"nodenetworkconfigurationpolicies.nmstate.io", Known(3)}}
 		}, "nmstate", Warning, "DaemonSet nmstate/nmstate-handler, 3 objects of nodenetworkconfigurationpolicies"},
+		"kubernetes-nmstate's operator alone": {func(f *ClusterFacts) {
+			f.Operators = Known([]Workload{{"nmstate", NmstateOperator}})
+		}, "nmstate", Warning, "kubernetes-nmstate is there: Deployment nmstate/nmstate-operator"},
+		"Deployments unread": {func(f *ClusterFacts) {
+			f.Operators = Fact[[]Workload]{Error: "forbidden"}
+		}, "nmstate", Unknown, "forbidden"},
 		"CRDs unread": {func(f *ClusterFacts) { f.CRDs = Fact[[]CRD]{Error: "forbidden"} }, "crds", Unknown, "forbidden"},
 		"admin policies": {func(f *ClusterFacts) {
 			f.Foreign = []Foreign{{foreignPolicies[0], Known(2)}, {foreignPolicies[1], Known(0)}}
