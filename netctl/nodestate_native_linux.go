@@ -15,6 +15,7 @@ func (n *nodeReport) nativeRefusals(desired nmstate.State) (reasons []string, no
 		Report:       n.current,
 		Capabilities: n.state.Status.Capabilities,
 		Volatile:     n.state.Annotations[wellknown.AnnotationAllowVolatile] == "true",
+		Addresses:    n.addresses,
 	}
 	_, err := native.Plan(node, desired, native.Own{Bridge: enforcedBridge})
 	switch {

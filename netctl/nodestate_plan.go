@@ -310,6 +310,7 @@ func (w *nodeWorld) planNode(
 	}
 	was, then := written(before, desired), written(after, desired)
 	n := reportOf(state, current)
+	n.addresses = nodeconfig.Addresses(on.Object)
 	if err := n.newRefusals(was, then); err != nil {
 		return nil, fmt.Errorf("node %s would refuse this: %w", name, err)
 	}

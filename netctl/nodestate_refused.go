@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"net/netip"
 	"slices"
 
 	nmstatev1 "github.com/flowkeep/flowkeep/nodestate/api/v1"
@@ -20,6 +21,8 @@ type nodeReport struct {
 	current nmstate.State
 	native  bool   // the functions of the native backend plan for the node
 	note    string // why they cannot, although the node has that backend
+	// addresses are the Node's; none: they are not known.
+	addresses []netip.Addr
 }
 
 func reportOf(state *nmstatev1.NodeNetworkState, current nmstate.State) *nodeReport {
@@ -53,6 +56,6 @@ func (n *nodeReport) refusals(desired nmstate.State) []string {
 		n.note = note
 	}
 	reasons = append(reasons, nmstate.RefusedNames(desired, enforcedBridge)...)
+	reasons = append(reasons, nmstate.RefusedReported(desired)...)
 	return append(reasons, nmstate.Refused(desired, status.Backend)...)
 }
-	reasons = append(reasons, nmstate.RefusedReported(desired)...)

@@ -121,6 +121,43 @@ func TestNodeStatePlan_KnowsTheOnlyUplink(t *testing.T) {
 	}
 }
 
+// TestNodeStatePlan_KnowsTheNodesFamilies: a router of IPv6 advertises itself on eth2.
+func TestNodeStatePlan_KnowsTheNodesFamilies(t *testing.T) {
+	w := reportingNode(t, "native")
+	state := w.states["node1"]
+	report := map[string]any{}
+	if err := json.Unmarshal(state.Status.CurrentState.Raw, &report); err != nil {
+		t.Fatal(err)
+	}
+	report["routes"] = map[string]any{"running": []any{
+		map[string]any{"destination": "0.0.0.0/0", "next-hop-interface": "eth1", "next-hop-address": "192.0.2.254"},
+		map[string]any{"destination": "::/0", "next-hop-interface": "eth2", "next-hop-address": "fe80::1"},
+	}}
+	raw, err := json.Marshal(report)
+	if err != nil {
+		t.Fatal(err)
+	}
+	state.Status.CurrentState.Raw = raw
+	const mtu = "interfaces: [{name: eth2, mtu: 1400}]"
+	if _, err := w.tryState(t, mtu); err == nil || !strings.Contains(err.Error(), "the node's only uplink of IPv6") {
+		t.Errorf("a Node without addresses: %v", err)
+	}
+	w.nodes[0].Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.10"}}
+	if _, err := w.tryState(t, mtu); err != nil {
+		t.Errorf("a Node of IPv4: %v", err)
+	}
+}
+
+func TestNodeStatePlan_RefusesFieldsOfReports(t *testing.T) {
+	for _, backend := range []string{"native", "nmstatectl"} {
+		_, err := reportingNode(t, backend).tryState(t,
+			"dns-resolver: {running: {server: [192.0.2.54]}, config: {server: [192.0.2.53]}}")
+		if err == nil || !strings.Contains(err.Error(), "dns-resolver.running.server: is what a node reports") {
+			t.Errorf("%s: %v", backend, err)
+		}
+	}
+}
+
 func TestNodeStatePlan_KnowsWhoWritesResolvConf(t *testing.T) {
 	const servers = "dns-resolver: {config: {server: [192.0.2.54]}}"
 	w := reportingNode(t, "native")

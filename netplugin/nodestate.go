@@ -196,8 +196,9 @@ func (o *nodeStateFlags) config(ctx context.Context, log *slog.Logger) (*kube.Cl
 	}
 	return client, nodestate.Config{
 		Backends: backends, Objects: client,
-		Probes: slices.Concat(probes, nodestate.Gateways(), nodestate.Beyond(), nodestate.NameServers()),
-		Boot:   bootID(), Poll: o.poll, Revert: o.revert, Bridge: o.bridge, Log: log,
+		Probes:    slices.Concat(probes, nodestate.Gateways(), nodestate.Beyond(), nodestate.NameServers()),
+		Addresses: client.Addresses,
+		Boot:      bootID(), Poll: o.poll, Revert: o.revert, Bridge: o.bridge, Log: log,
 	}, nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net/netip"
 	"time"
 
 	"github.com/flowkeep/flowkeep/api/wellknown"
@@ -36,14 +37,16 @@ type Config struct {
 	Changed  <-chan struct{} // the object may be another
 	Moved    <-chan struct{} // the node's network may be another
 	Probes   []Probe
-	Journal  *Journal
-	Boot     string        // names the time since the node was booted
-	Poll     time.Duration // how often the node is read when nothing tells that it changed
-	Revert   time.Duration // how long a change may take until it is committed; then it is rolled back
-	Bridge   string        // Flowkeep's, which is neither reported nor touched
-	Log      *slog.Logger
-	Metrics  *Metrics
-	Health   *process.Health
+	// Addresses returns the Node's addresses, none where they are not known. Nil: they are not known.
+	Addresses func(context.Context) []netip.Addr
+	Journal   *Journal
+	Boot      string        // names the time since the node was booted
+	Poll      time.Duration // how often the node is read when nothing tells that it changed
+	Revert    time.Duration // how long a change may take until it is committed; then it is rolled back
+	Bridge    string        // Flowkeep's, which is neither reported nor touched
+	Log       *slog.Logger
+	Metrics   *Metrics
+	Health    *process.Health
 }
 
 // A burst of changes of the network is read once: after quiet, or after patience at the latest.

@@ -3,8 +3,10 @@ package nodestate
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -62,6 +64,19 @@ func TestDesireIsEnforcedThenReported(t *testing.T) {
 		synctest.Wait()
 		if r.node.mtu(r.T, "dummy0") != 1400 {
 			r.Error("an edit was not enforced at once")
+		}
+	})
+}
+
+func TestOrder_HasTheNodesAddresses(t *testing.T) {
+	played(t, func(r *rig, dir string) {
+		want := []netip.Addr{netip.MustParseAddr("192.0.2.11")}
+		r.cfg.Addresses = func(context.Context) []netip.Addr { return want }
+		r.desire(mtu1450)
+		defer r.start(dir)()
+		synctest.Wait()
+		if !slices.Equal(r.node.addresses, want) {
+			r.Errorf("the backend has %v", r.node.addresses)
 		}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/flowkeep/flowkeep/nodestate/nmstate"
@@ -45,6 +46,9 @@ type Order struct {
 	Journal func(Change) error
 	// Volatile allows a change of the node's only uplink by a backend that does not keep it across a reboot.
 	Volatile bool
+	// Addresses returns the Node's addresses: the node reaches the API server by their families. Nil, or none returned:
+	// they are not known.
+	Addresses func(context.Context) []netip.Addr
 	// Since is the open change that this order continues, because the node differs from the desired state again.
 	// Journal gets a change that undoes both, and Apply returns it. If the node needs no change, or the backend cannot
 	// continue a change, Apply returns Since. Nil: no change is open.

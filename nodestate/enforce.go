@@ -75,7 +75,7 @@ func (a *Agent) enforce(ctx context.Context, o Observation) Result {
 	}
 	within, cancel := context.WithTimeoutCause(ctx, a.cfg.Revert, fmt.Errorf("not done within the revert time of %v", a.cfg.Revert))
 	defer cancel()
-	order := Order{Revert: a.cfg.Revert, Journal: t.begin, Volatile: t.object.Volatile}
+	order := Order{Revert: a.cfg.Revert, Journal: t.begin, Volatile: t.object.Volatile, Addresses: a.cfg.Addresses}
 	change, err := a.backend().Apply(within, t.object.Desired, order)
 	t.keep(change)
 	if t.entry == nil && err == nil {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -38,6 +39,7 @@ type fakeNode struct {
 	learns    bool // something of a change as it is made
 	undone    json.RawMessage
 	applied   []time.Time
+	addresses []netip.Addr // of the Node, as the last order had them
 	repaired  atomic.Int32 // times that a change was continued
 
 	afterCommit func()
@@ -82,6 +84,9 @@ func (n *fakeNode) Apply(ctx context.Context, desired nmstate.State, order Order
 		return n.repair(desired, order)
 	}
 	n.applied = append(n.applied, time.Now())
+	if order.Addresses != nil {
+		n.addresses = order.Addresses(ctx)
+	}
 	c := Change{Backend: "fake"}
 	if n.applyErr != nil {
 		return c, n.applyErr

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/flowkeep/flowkeep/nodestate"
 	v1 "github.com/flowkeep/flowkeep/nodestate/api/v1"
 	"github.com/flowkeep/flowkeep/nodestate/nmstate"
+	"github.com/flowkeep/flowkeep/nodestate/nodeconfig"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -38,6 +40,7 @@ type Client struct {
 	config *rest.Config
 	dialer *connrotation.Dialer
 	states *rest.RESTClient
+	nodes  typedcorev1.NodeInterface
 	events record.EventBroadcaster
 	warn   record.EventRecorder
 
@@ -73,6 +76,7 @@ func New(cfg *rest.Config, node string) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a client: %w", err)
 	}
+	c.nodes = core.Nodes()
 	cfg.GroupVersion, cfg.APIPath = &v1.GroupVersion, "/apis"
 	cfg.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	if c.states, err = rest.RESTClientFor(cfg); err != nil {
@@ -100,6 +104,17 @@ func (c *Client) Get(ctx context.Context) (*nodestate.Object, error) {
 		return nil, err
 	}
 	return objectOf(o), nil
+}
+
+// Addresses returns the Node's addresses, none where the Node cannot be read.
+func (c *Client) Addresses(ctx context.Context) []netip.Addr {
+	ctx, cancel := context.WithTimeout(ctx, requestLimit)
+	defer cancel()
+	node, err := c.nodes.Get(ctx, c.node, metav1.GetOptions{})
+	if err != nil {
+		return nil
+	}
+	return nodeconfig.Addresses(node)
 }
 
 func (c *Client) get(ctx context.Context) (*v1.NodeNetworkState, error) {

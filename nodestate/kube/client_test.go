@@ -217,6 +217,29 @@ func TestTheNewerIsTheLatest(t *testing.T) {
 	}
 }
 
+func TestAddresses(t *testing.T) {
+	at := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/api/v1/nodes/node1" {
+			http.NotFound(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprint(w, `{"kind": "Node", "apiVersion": "v1", "status": {"addresses": [{"type": "Hostname", "address": "192.0.2.1"},
+			{"type": "InternalIP", "address": "192.0.2.11"}, {"type": "InternalIP", "address": "2001:db8::11"}, {"type": "ExternalIP", "address": "198.51.100.1"}]}}`)
+	}))
+	defer at.Close()
+	for node, want := range map[string]string{"node1": "[192.0.2.11 2001:db8::11]", "node2": "[]"} {
+		c, err := New(&rest.Config{Host: at.URL}, node)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(c.Addresses(t.Context())); got != want {
+			t.Errorf("%s: %s, want %s", node, got, want)
+		}
+		c.Close()
+	}
+}
+
 func TestProbes(t *testing.T) {
 	code, ready := http.StatusUnauthorized, "True"
 	at := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -167,8 +167,14 @@ func (b *Backend) Apply(ctx context.Context, desired nmstate.State, order nodest
 	if err != nil || len(steps) == 0 {
 		return change, err
 	}
-	if err := now.checkUplink(steps); err != nil && !order.Volatile && order.Since == nil {
-		return change, nodestate.Refuse("%w", err)
+	if !order.Volatile && order.Since == nil {
+		err := now.checkUplink(steps, nil)
+		if err != nil && order.Addresses != nil {
+			err = now.checkUplink(steps, order.Addresses(ctx))
+		}
+		if err != nil {
+			return change, nodestate.Refuse("%w", err)
+		}
 	}
 	if change, err = extended(change, remember(now, to, steps), steps); err != nil {
 		return change, fmt.Errorf("write down how the node is: %w", err)

@@ -13,8 +13,9 @@ import (
 // Node is a node as its NodeNetworkState reports it.
 type Node struct {
 	Report       nmstate.State
-	Capabilities []string // empty: not reported, so that nothing is refused for the lack of one
-	Volatile     bool     // a change of the only uplink is allowed
+	Capabilities []string     // empty: not reported, so that nothing is refused for the lack of one
+	Volatile     bool         // a change of the only uplink is allowed
+	Addresses    []netip.Addr // of the Node; empty: not known
 }
 
 // Plan returns the steps from a node's report to a desired state, or the error for which the backend on that node would
@@ -30,7 +31,7 @@ func Plan(node Node, desired nmstate.State, own Own) ([]Step, error) {
 	}
 	_, steps, err := planFor(now, desired, own)
 	if err == nil && !node.Volatile {
-		err = now.checkUplink(steps)
+		err = now.checkUplink(steps, node.Addresses)
 	}
 	return steps, err
 }

@@ -3,34 +3,46 @@ package native
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/flowkeep/flowkeep/api/wellknown"
 )
 
-// checkUplink refuses steps that leave none of the node's uplinks as it is.
-func (n *network) checkUplink(steps []Step) error {
-	uplinks := n.uplinks()
-	step := n.uplinkStep(uplinks, steps)
-	if step == "" {
-		return nil
+// checkUplink refuses steps that leave none of the node's uplinks of a family as it is. The node needs the families of
+// its addresses to reach the API server; both, where no address is known.
+func (n *network) checkUplink(steps []Step, addresses []netip.Addr) error {
+	for _, family := range []struct {
+		name string
+		is   func(netip.Addr) bool
+	}{{"IPv4", netip.Addr.Is4}, {"IPv6", netip.Addr.Is6}} {
+		if len(addresses) > 0 && !slices.ContainsFunc(addresses, family.is) {
+			continue
+		}
+		uplinks := n.uplinks(family.is)
+		step := n.uplinkStep(uplinks, steps)
+		if step == "" {
+			continue
+		}
+		changed := "this is the node's only uplink of " + family.name
+		if len(uplinks) > 1 {
+			changed = fmt.Sprintf("the node's uplinks of %s, %s, would all be changed",
+				family.name, strings.Join(uplinks, " and "))
+		}
+		return fmt.Errorf("%s: %s, and the native backend does not keep the change across a "+
+			"reboot: put it into the node's own network configuration, or annotate the NodeNetworkState with %s=true",
+			step, changed, wellknown.AnnotationAllowVolatile)
 	}
-	changed := "this is the node's only uplink"
-	if len(uplinks) > 1 {
-		changed = "the node's uplinks " + strings.Join(uplinks, ", ") + " would all be changed"
-	}
-	return fmt.Errorf("%s: %s, and the native backend does not keep the change across a "+
-		"reboot: put it into the node's own network configuration, or annotate the NodeNetworkState with %s=true",
-		step, changed, wellknown.AnnotationAllowVolatile)
+	return nil
 }
 
-// uplinks returns the keys of the links by which the default routes of the main table leave. A node without a default
-// route has its uplinks in the links with an address.
-func (n *network) uplinks() []string {
+// uplinks returns the keys of the links by which the default routes of a family leave in the main table. Without a
+// default route they are the links with an address of the family.
+func (n *network) uplinks(family func(netip.Addr) bool) []string {
 	uplinks := map[string]bool{}
 	for _, r := range n.Routes {
-		if r.isDefault() {
+		if r.isDefault() && family(r.Dst.Addr()) {
 			uplinks[r.Link] = true
 			for _, h := range r.Hops {
 				uplinks[h.Link] = true
@@ -40,7 +52,9 @@ func (n *network) uplinks() []string {
 	delete(uplinks, "")
 	if len(uplinks) == 0 {
 		for _, key := range n.names() {
-			if l := n.Links[key]; l.Type != typeLoopback && l.Protected == "" && len(l.Addresses) > 0 {
+			l := n.Links[key]
+			if l.Type != typeLoopback && l.Protected == "" &&
+				slices.ContainsFunc(l.Addresses, func(a netip.Prefix) bool { return family(a.Addr()) }) {
 				uplinks[key] = true
 			}
 		}

@@ -1,7 +1,9 @@
 package native
 
 import (
+	"context"
 	"errors"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -157,8 +159,8 @@ func TestOnlyUplinkIsNotChanged(t *testing.T) {
 				t.Fatal(err)
 			}
 			desired := state(t, c.desired)
-			_, planErr := Plan(Node{Report: report}, desired, b.own)
-			change, err := b.Apply(t.Context(), desired, nodestate.Order{})
+			_, planErr := Plan(Node{Report: report, Addresses: nodeAddresses("192.0.2.10")}, desired, b.own)
+			change, err := b.Apply(t.Context(), desired, byAddresses("192.0.2.10"))
 			if c.refused != errors.Is(err, nodestate.ErrRefused) || c.refused != isUplinks(err) {
 				t.Errorf("refused: %v; steps %q", err, change.Steps)
 			}
@@ -177,6 +179,82 @@ func TestOnlyUplinkIsNotChanged(t *testing.T) {
 
 func isUplinks(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "flowkeep.io/allow-volatile=true")
+}
+
+// byAddresses returns the order to change a Node with these addresses.
+func byAddresses(addresses string) nodestate.Order {
+	return nodestate.Order{Addresses: func(context.Context) []netip.Addr { return nodeAddresses(addresses) }}
+}
+
+func nodeAddresses(texts string) (addresses []netip.Addr) {
+	for _, text := range strings.Fields(texts) {
+		addresses = append(addresses, netip.MustParseAddr(text))
+	}
+	return addresses
+}
+
+// TestUplink_OfEachFamily: a router advertises itself on eth2, while IPv4 has one way, by eth1.
+func TestUplink_OfEachFamily(t *testing.T) {
+	const four, six = "192.0.2.10", "2001:db8::10"
+	const (
+		address4 = "interfaces: [{name: eth1, ipv4: {address: [{ip: 192.0.2.11, prefix-length: 24}]}}]"
+		route4   = "routes: {config: [{destination: 0.0.0.0/0, state: absent}]}"
+		card6    = "interfaces: [{name: eth2, state: down}]"
+	)
+	const other6 = "\n---\ninterfaces: [{name: eth2, state: up, ipv6: {enabled: true, " +
+		"address: [{ip: '2001:db8:2::2', prefix-length: 64}]}}]"
+	for _, c := range []struct {
+		name, by   string
+		advertised bool
+		nodes      string // the Node's addresses
+		desired    string
+		family     string // of the uplink, where the change is refused
+	}{
+		{"the way of IPv4", byCard, true, four, address4, "IPv4"},
+		{"the default route of IPv4", byCard, true, four, route4, "IPv4"},
+		{"the way of IPv4, unknown Node", byCard, true, "", address4, "IPv4"},
+		{"the way of IPv4, Node of both", byCard, true, four + " " + six, address4, "IPv4"},
+		{"the way of IPv4, Node of IPv6", byCard, true, six, address4, ""},
+		{"the way of IPv4 without a default route", byLink, true, four, address4, "IPv4"},
+		{"the way of IPv6", byCard, true, six, card6, "IPv6"},
+		{"the way of IPv6, unknown Node", byCard, true, "", card6, "IPv6"},
+		{"the way of IPv6, Node of both", byCard, true, four + " " + six, card6, "IPv6"},
+		{"the way of IPv6, Node of IPv4", byCard, true, four, card6, ""},
+		{"the one with an IPv6 address, Node of both", byLink + other6, false, four + " " + six, card6, "IPv6"},
+		{"the one with an IPv6 address, Node of IPv4", byLink + other6, false, four, card6, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFake()
+			b := onFake(f)
+			for _, text := range strings.Split(c.by, "---") {
+				if _, err := b.Apply(t.Context(), state(t, text), volatile); err != nil {
+					t.Fatal(err)
+				}
+			}
+			f.Links["eth2"].Up = true
+			if c.advertised {
+				f.Routes = append(f.Routes, route{
+					Dst:      prefixOf("::/0"),
+					Table:    mainTable,
+					Link:     "eth2",
+					Via:      prefixOf("fe80::1/128").Addr(),
+					Protocol: protoRA,
+				})
+			}
+			report, err := b.Show(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, planErr := Plan(Node{Report: report, Addresses: nodeAddresses(c.nodes)}, state(t, c.desired), b.own)
+			_, applyErr := b.Apply(t.Context(), state(t, c.desired), byAddresses(c.nodes))
+			for _, err := range []error{planErr, applyErr} {
+				refused := isUplinks(err) && strings.Contains(err.Error(), "the node's only uplink of "+c.family)
+				if c.family == "" && err != nil || c.family != "" && !refused {
+					t.Errorf("refused for an uplink of %q: %v", c.family, err)
+				}
+			}
+		})
+	}
 }
 
 // TestAdvertisedUplinkKeepsAutoconf: the default route comes from a router.

@@ -2,6 +2,7 @@ package nodeconfig
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -112,6 +113,16 @@ func parse(s *nmstatev1.State) (nmstate.State, error) {
 	d, err := nmstate.DecodeStored(s.Raw)
 	nmstate.SpellDesired(d)
 	return d, err
+}
+
+// Addresses returns the InternalIPs of a Node.
+func Addresses(o *corev1.Node) (addresses []netip.Addr) {
+	for _, a := range o.Status.Addresses {
+		if ip, err := netip.ParseAddr(a.Address); err == nil && a.Type == corev1.NodeInternalIP {
+			addresses = append(addresses, ip)
+		}
+	}
+	return addresses
 }
 
 // Silence tells, for Node.Silent, of a node that Kubernetes has not heard of for long, or whose agent has not seen the last change of its
