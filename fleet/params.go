@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	goyaml "go.yaml.in/yaml/v3"
 	"k8s.io/apimachinery/pkg/util/validation"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 	"sigs.k8s.io/yaml"
@@ -189,15 +190,33 @@ func parseOlder(text string) (p Parameters, err error) {
 	return p, nil
 }
 
-// parse reads YAML, or JSON, without unknown fields, fields that come twice, and aliases, which make much of little.
+// parse reads YAML, or JSON. It refuses unknown fields, fields that come twice, and aliases, which make much of little.
 func parse(text string, into any) error {
 	if len(text) > parameterBytes {
 		return fmt.Errorf("it has %d bytes, at most %d are read", len(text), parameterBytes)
 	}
-	if strings.ContainsRune(text, '&') {
-		return errors.New("anchors (&) are not taken")
+	var document goyaml.Node
+	if err := goyaml.Unmarshal([]byte(text), &document); err != nil {
+		return fmt.Errorf("it cannot be read: %w", err)
+	}
+	if n := anchored(&document); n != nil {
+		return fmt.Errorf("line %d: anchors (&) and aliases (*) of YAML are not accepted", n.Line)
 	}
 	return yaml.UnmarshalStrict([]byte(text), into)
+}
+
+// anchored returns the first node with an anchor or an alias, nil if there is none. The node of an alias is that of its
+// anchor, which is not visited again.
+func anchored(n *goyaml.Node) *goyaml.Node {
+	if n.Anchor != "" || n.Kind == goyaml.AliasNode {
+		return n
+	}
+	for _, child := range n.Content {
+		if found := anchored(child); found != nil {
+			return found
+		}
+	}
+	return nil
 }
 
 // check holds what would make copies that no spoke takes.
