@@ -2,6 +2,7 @@ package controller
 
 import (
 	"errors"
+	"net/http"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -70,6 +71,16 @@ func namespaceMissing(err error) bool {
 	}
 	d := status.ErrStatus.Details
 	return d != nil && d.Kind == "namespaces"
+}
+
+// isRefusal reports whether the API server has answered that it does not accept a write as it is.
+func isRefusal(err error) bool {
+	status, ok := errors.AsType[*apierrors.StatusError](err)
+	if !ok || apierrors.IsTooManyRequests(err) || apierrors.IsUnauthorized(err) {
+		return false
+	}
+	code := status.ErrStatus.Code
+	return code >= http.StatusBadRequest && code < http.StatusInternalServerError && code != http.StatusRequestTimeout
 }
 
 func (m *metrics) work(verb string, err error) string {

@@ -67,11 +67,14 @@ func TestDecisionsAreWrittenOneAfterAnother(t *testing.T) {
 	expect("a", "b")
 }
 
-// What could not be written, as a cluster's namespace was not there, is looked at again when there is news of the cluster.
+// What could not be written, as neither namespace nor ManagedCluster was there, is looked at again when the cluster is
+// imported. Where its event came before, no other may come.
 func TestNewsOfAClusterThatWasGone(t *testing.T) {
 	w := aloneWorld(clusters)
 	b := fleet.GatewaySource(fleet.Name{Namespace: "shop", Name: "web"})
-	w.park("c1", b)
+	if !w.park("c1", b) {
+		t.Error("it is tried again without its ManagedCluster")
+	}
 	w.current[clusters].put(fleet.Name{Name: "c2"}, &fleet.Cluster{Name: "c2", Known: true})
 	if n := w.bundles.Len(); n != 0 {
 		t.Errorf("%d are looked at for another cluster's sake", n)
@@ -79,6 +82,9 @@ func TestNewsOfAClusterThatWasGone(t *testing.T) {
 	w.current[clusters].put(fleet.Name{Name: "c1"}, &fleet.Cluster{Name: "c1", Known: true})
 	if n := w.bundles.Len(); n != 1 || len(w.parked) != 0 {
 		t.Errorf("%d are looked at, %v are kept", n, w.parked)
+	}
+	if w.park("c1", b) || len(w.parked) != 0 {
+		t.Errorf("it waits for an event of a ManagedCluster that is there: %v", w.parked)
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/flowkeep/flowkeep/fleet"
@@ -129,33 +128,51 @@ func (pl *planner) wantedBy(s fleet.Source, selection func(fleet.Name) fleet.Sel
 	return found
 }
 
-// carry makes writes, many at a time; those that take something away when all others are done, if those came to their
-// end. It reports whether all did.
+// carry makes writes, many at a time. Deletions in a cluster come last: what replaces a copy is there before the copy
+// goes. They wait for writes there that can still succeed, and not for one that the hub refuses, for it may do so for
+// ever. What stays until a gateway is gone is no deletion of the plan yet (decision 017). It reports whether all writes
+// came to their end.
 func (c *controller) carry(ctx context.Context, writes []fleet.Write) bool {
 	removals := slices.IndexFunc(writes, func(w fleet.Write) bool { return w.Verb == fleet.Delete })
 	if removals < 0 {
 		removals = len(writes)
 	}
-	return c.carryAll(ctx, writes[:removals]) && c.carryAll(ctx, writes[removals:])
+	done := true
+	waits := map[string]bool{} // clusters
+	for i, end := range c.carryAll(ctx, writes[:removals]) {
+		done = done && end == ended
+		waits[writes[i].Cluster] = waits[writes[i].Cluster] || end == unfinished
+	}
+	for _, end := range c.carryAll(ctx, slices.DeleteFunc(slices.Clone(writes[removals:]), func(w fleet.Write) bool {
+		return waits[w.Cluster]
+	})) {
+		done = done && end == ended
+	}
+	return done
 }
 
-func (c *controller) carryAll(ctx context.Context, writes []fleet.Write) bool {
+// ending is how a write of a work ended.
+type ending int
+
+const (
+	ended      ending = iota
+	unfinished        // the next attempt may succeed
+	hopeless          // the next attempt is likely to end as this one
+)
+
+// carryAll makes writes, and returns how each ended.
+func (c *controller) carryAll(ctx context.Context, writes []fleet.Write) []ending {
+	endings := make([]ending, len(writes))
 	var all sync.WaitGroup
-	var again atomic.Bool
 	for i := range writes {
-		all.Go(func() {
-			if !c.carryOne(ctx, &writes[i]) {
-				again.Store(true)
-			}
-		})
+		all.Go(func() { endings[i] = c.carryOne(ctx, &writes[i]) })
 	}
 	all.Wait()
-	return !again.Load()
+	return endings
 }
 
-// carryOne reports whether a write came to its end: a cluster that is gone is no reason to try again, as its decision
-// goes too.
-func (c *controller) carryOne(ctx context.Context, w *fleet.Write) bool {
+// carryOne makes a write. That of a cluster whose ManagedCluster is gone ends, as its decision goes too.
+func (c *controller) carryOne(ctx context.Context, w *fleet.Write) ending {
 	at := fleet.Name{Namespace: w.Cluster, Name: w.Name}
 	err := c.write(ctx, func() error {
 		after, err := c.client.work(ctx, w, c.world.planner.annotated(at))
@@ -165,25 +182,31 @@ func (c *controller) carryOne(ctx context.Context, w *fleet.Write) bool {
 		return err
 	})
 	if ctx.Err() != nil {
-		return false
+		return unfinished
 	}
-	log := c.log.With("cluster", w.Cluster, "work", w.Name, "bundle", w.Bundle)
+	log := c.log.With("cluster", w.Cluster, "work", w.Name, "bundle", w.Bundle, "verb", w.Verb)
 	switch c.metrics.work(string(w.Verb), err) {
 	case written:
-		log.Debug("work written", "verb", w.Verb)
+		log.Debug("work written")
+		return ended
 	case gone:
-		c.world.park(w.Cluster, w.Bundle)
-		log.Warn("the cluster's namespace is missing, or is being deleted: nothing is sent there", "error", err)
+		if c.world.park(w.Cluster, w.Bundle) {
+			log.Warn("the ManagedCluster is gone, and its namespace too: nothing is sent there", "error", err)
+			return ended
+		}
+		log.Warn("the cluster's namespace is missing, or is being deleted; retrying", "error", err)
+		return hopeless
 	case conflict:
 		log.Debug("conflict: the work has changed; retrying", "error", err)
-		return false
-	default:
-		if !errors.Is(err, context.Canceled) {
-			log.Warn("could not write a ManifestWork; retrying", "verb", w.Verb, "error", err)
-		}
-		return false
+		return unfinished
 	}
-	return true
+	if !errors.Is(err, context.Canceled) {
+		log.Warn("could not write a ManifestWork; retrying", "error", err)
+	}
+	if isRefusal(err) {
+		return hopeless
+	}
+	return unfinished
 }
 
 // annotated reports whether a work has annotations.

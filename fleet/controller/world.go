@@ -27,7 +27,7 @@ type world struct {
 	indexes
 	departures departures
 	views
-	// parked are bundles of which something could not be written, as the cluster's namespace was not there.
+	// parked are bundles of which something could not be written, as neither ManagedCluster nor namespace was there.
 	parked index[string, fleet.Source]
 }
 
@@ -107,11 +107,17 @@ func (w *world) holds(s, bundle fleet.Source, at fleet.Name, is bool) {
 	}
 }
 
-// park has a bundle looked at when there is news of a cluster.
-func (w *world) park(cluster string, b fleet.Source) {
+// park has a bundle looked at when its cluster is imported again. It reports false where the ManagedCluster is there:
+// its namespace comes or goes without an event of the ManagedCluster.
+func (w *world) park(cluster string, b fleet.Source) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	t := w.current[clusters]
+	if t == nil || !t.synced || t.rows[fleet.Name{Name: cluster}] != nil {
+		return false
+	}
 	w.parked.set(cluster, b, true)
+	return true
 }
 
 func (w *world) sync(b fleet.Source) { w.bundles.press(b) }
