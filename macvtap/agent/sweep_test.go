@@ -180,27 +180,75 @@ func (s *sweeper) nodes() int {
 	return count
 }
 
+// attach has the CNI plugin's ADD give a device to a pod.
+func (s *sweeper) attach(id, container string, pod *netns.Namespace) tap.Want {
+	s.Helper()
+	w := tap.Want{
+		Device:      id,
+		Network:     "net",
+		ContainerID: container,
+		IfName:      "net1",
+		NetNS:       pod.Path(),
+		Owner:       tap.DefaultOwner,
+		Group:       tap.DefaultOwner,
+	}
+	taptest.In(s, s.host, func() error { _, err := s.store.Attach(w); return err })
+	return w
+}
+
+// detach has the CNI plugin's DEL remove what attach made.
+func (s *sweeper) detach(attached []tap.Want) {
+	s.Helper()
+	for _, w := range attached {
+		taptest.In(s, s.host, func() error { return s.store.Detach(w) })
+	}
+}
+
+// Every second pod has an attachment by the CNI plugin.
 func TestSweep_AThousandPodsLeakNothing(t *testing.T) {
 	s := newSweeper(t)
 	s.list(0)
-	for round := range 50 {
-		for n := range 20 {
-			s.pods[fmt.Sprint("pod-", round, "-", n)] = s.allocate(n)
+	var namespaces [2][10]*netns.Namespace
+	for set := range namespaces {
+		for n := range namespaces[set] {
+			namespaces[set][n] = netns.NewNamed(t, fmt.Sprint("sweep-", set, "-", n))
 		}
+	}
+	var late []tap.Want // of pods that ended, and whose devices others have by now
+	for round := range 50 {
+		var attached []tap.Want
+		for n := range 20 {
+			id := s.allocate(n)
+			s.pods[fmt.Sprint("pod-", round, "-", n)] = id
+			if n%2 == 1 {
+				attached = append(attached, s.attach(id, fmt.Sprint("c-", round, "-", n), namespaces[round%2][n/2]))
+			}
+		}
+		s.detach(late)
 		s.list(time.Second)
-		if links := s.links(); len(links) != 20 || s.nodes() != 20 {
-			t.Fatalf("%d links and %d device nodes of 20 pods", len(links), s.nodes())
+		if links := s.links(); len(links) != 10 || s.nodes() != 20 {
+			t.Fatalf("%d links on the node and %d device nodes of 20 pods", len(links), s.nodes())
+		}
+		for n := range 10 {
+			has, had := taptest.Links(t, namespaces[round%2][n]), taptest.Links(t, namespaces[1-round%2][n])
+			if len(has) != 1 || len(had) != 0 {
+				t.Fatalf("round %d: a pod has %v, and the one before it %v", round, has, had)
+			}
 		}
 		clear(s.pods)
+		late = attached
 		if round%2 == 1 { // the next pods get the devices before these are removed
 			continue
 		}
+		s.detach(attached)
+		late = nil
 		s.list(15 * time.Second)
 		s.list(unlistedTimeout)
 		if links := s.links(); len(links) > 0 || s.nodes() > 0 {
 			t.Fatalf("after %d pods %d links and %d device nodes are left", 20*(round+1), len(links), s.nodes())
 		}
 	}
+	s.detach(late)
 	s.list(15 * time.Second)
 	s.list(unlistedTimeout)
 	if links := s.links(); len(links) > 0 || s.nodes() > 0 {
@@ -236,6 +284,57 @@ func TestSweep_KubeletRestarts(t *testing.T) {
 	s.list(unseenTimeout)
 	if links := s.links(); len(links) != 0 || s.nodes() != 0 {
 		t.Errorf("no pod holds it: links %v", links)
+	}
+}
+
+// A kubelet that restarts between the allocation and the CNI plugin's ADD costs no pod its device: ADD makes it in the
+// pod, also where the agent has removed it from the node by then, and the agent makes no second one.
+func TestSweep_KubeletRestartsBeforeADD(t *testing.T) {
+	for _, c := range []struct {
+		what   string
+		before func(s *sweeper, id string) // what happens between the restart and ADD
+		links  int                         // on the node then
+	}{
+		{"at once", func(*sweeper, string) {}, 1},
+		{"it lists other pods", func(s *sweeper, _ string) { s.list(time.Second); s.list(unseenTimeout - 2*time.Second) }, 1},
+		{"it lists the pod", func(s *sweeper, id string) { s.pods["vm"] = id; s.list(time.Second); s.list(time.Hour) }, 1},
+		{"the device is removed", func(s *sweeper, _ string) { s.list(time.Second); s.list(unseenTimeout); s.list(time.Second) }, 0},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			s := newSweeper(t)
+			s.more = 1
+			s.list(0)
+			id := s.allocate(0)
+			s.kubelet()
+			c.before(s, id)
+			if links := s.links(); len(links) != c.links {
+				t.Fatalf("before ADD: links %v on the node", links)
+			}
+			pod := netns.NewNamed(t, "restart")
+			w := s.attach(id, "c1", pod)
+			whole := func(when string) {
+				t.Helper()
+				if in, on := taptest.Links(t, pod), s.links(); len(in) != 1 || len(on) != 0 || s.nodes() != 1 {
+					t.Errorf("%s: links %v in the pod and %v on the node, %d device nodes", when, in, on, s.nodes())
+				}
+			}
+			whole("after ADD")
+			s.list(time.Second)
+			s.list(unseenTimeout)
+			s.list(time.Hour)
+			whole("the pod is not listed for long")
+			s.pods["vm"] = id
+			s.list(time.Second)
+			s.list(time.Hour)
+			whole("the pod is listed")
+			clear(s.pods)
+			s.detach([]tap.Want{w})
+			s.list(time.Second)
+			s.list(unseenTimeout)
+			if in, on := taptest.Links(t, pod), s.links(); len(in)+len(on)+s.nodes() > 0 {
+				t.Errorf("after DEL: links %v in the pod and %v on the node, %d device nodes", in, on, s.nodes())
+			}
+		})
 	}
 }
 
