@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/flowkeep/flowkeep/internal/rtnl/rtnltest"
 	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 	"github.com/flowkeep/flowkeep/netplugin/endpoints"
 	"github.com/flowkeep/flowkeep/netplugin/hostnet"
@@ -118,7 +119,7 @@ func TestKeepHost_Cost(t *testing.T) {
 		if len(h.repaired) > 0 {
 			t.Errorf("repaired %v", h.repaired)
 		}
-		once := costOf(t, func() { readLinks(t) })
+		once := costOf(t, func() { rtnltest.ReadLinks(t) })
 		t.Logf("one comparison: %.1f ms, links and addresses: %.1f ms", 1e3*cost, 1e3*once)
 		if cost > maxRatio*once {
 			t.Errorf("one comparison costs %.1f times as much as reading links and addresses, want at most %d",

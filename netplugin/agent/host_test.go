@@ -14,7 +14,7 @@ import (
 
 	"github.com/flowkeep/flowkeep/api/inspect"
 	"github.com/flowkeep/flowkeep/internal/process"
-	"github.com/flowkeep/flowkeep/internal/rtnl"
+	"github.com/flowkeep/flowkeep/internal/rtnl/rtnltest"
 	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 	"github.com/flowkeep/flowkeep/netplugin/contest"
 	"github.com/flowkeep/flowkeep/netplugin/endpoints"
@@ -51,16 +51,6 @@ func nodeLinks() error {
 		IP:   net.IPv4(192, 0, 2, 11),
 		Mask: net.CIDRMask(24, 32),
 	}})
-}
-
-// readLinks returns the links of the thread's network namespace.
-func readLinks(t *testing.T) *rtnl.Links {
-	t.Helper()
-	links, err := rtnl.ReadLinks()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return links
 }
 
 // keptHost returns a hostKeeper with an agent that runs, and the node's own object. It needs the links of nodeLinks.
@@ -186,7 +176,7 @@ func TestNetworkProblems(t *testing.T) {
 	var taken []string
 	read := func(left ...hostnet.Left) {
 		netns.New(t).Do(func() {
-			cfg.Links = readLinks(t)
+			cfg.Links = rtnltest.ReadLinks(t)
 			got = networkProblems(cfg, infos, left, taken)
 		})
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flowkeep/flowkeep/internal/rtnl/rtnltest"
 	"github.com/flowkeep/flowkeep/netplugin/hostnet"
 	"github.com/flowkeep/flowkeep/ofctl/ovsdb"
 	"github.com/flowkeep/flowkeep/ofctl/ovstest"
@@ -86,7 +87,7 @@ func whatTunnelsLackIsTold(t *testing.T, r *runner) {
 		{"", 0, "system", "no address in its status"}, {"192.0.2.77", 0, "system", "no interface has the node's address 192.0.2.77"},
 		{"127.0.0.1", 0, "netdev", "move the address to a bridge"}, {"127.0.0.1", 65500, "system", "give at most 65486"}, {"127.0.0.1", 1400, "system", ""}, {"127.0.0.1", 0, "system", ""},
 	} {
-		cfg := &hostnet.Config{Tunnelled: true, MTU: c.mtu, Links: readLinks(t)}
+		cfg := &hostnet.Config{Tunnelled: true, MTU: c.mtu, Links: rtnltest.ReadLinks(t)}
 		if c.address != "" {
 			cfg.Self.Addresses = []netip.Addr{netip.MustParseAddr(c.address)}
 		}
@@ -99,11 +100,11 @@ func whatTunnelsLackIsTold(t *testing.T, r *runner) {
 		}
 	}
 	self := policy.NodeInfo{Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}}
-	loopback := &hostnet.Config{Self: self, Links: readLinks(t)}
+	loopback := &hostnet.Config{Self: self, Links: rtnltest.ReadLinks(t)}
 	if err := r.underlay(loopback); err != nil || loopback.MTU != 0 {
 		t.Errorf("MTU %d by an address on the loopback: %v", loopback.MTU, err)
 	}
-	if err := r.underlay(&hostnet.Config{Links: readLinks(t)}); err != nil { // by routes nothing is lacking
+	if err := r.underlay(&hostnet.Config{Links: rtnltest.ReadLinks(t)}); err != nil { // by routes nothing is lacking
 		t.Error(err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flowkeep/flowkeep/internal/rtnl/rtnltest"
 	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 )
 
@@ -91,7 +92,7 @@ func TestBridgeBinding(t *testing.T) {
 	network.MTU = 1350
 	w.SetNetwork(network, allocator)
 	w.node.Do(func() {
-		if err := w.FitMTU(readLinks(t)); err != nil {
+		if err := w.FitMTU(rtnltest.ReadLinks(t)); err != nil {
 			t.Error(err)
 		}
 	})

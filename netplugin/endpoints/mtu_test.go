@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flowkeep/flowkeep/internal/rtnl/rtnltest"
 	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 	"github.com/vishvananda/netlink"
 )
@@ -27,7 +28,7 @@ func (w *world) fit(mtu int) {
 	network.MTU = mtu
 	w.SetNetwork(network, allocator)
 	w.node.Do(func() {
-		if err := w.FitMTU(readLinks(w.t)); err != nil {
+		if err := w.FitMTU(rtnltest.ReadLinks(w.t)); err != nil {
 			w.t.Error(err)
 		}
 	})

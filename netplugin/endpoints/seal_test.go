@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/flowkeep/flowkeep/internal/rtnl"
+	"github.com/flowkeep/flowkeep/internal/rtnl/rtnltest"
 	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -37,16 +37,6 @@ func datagram(to net.HardwareAddr, src, dst netip.Addr) []byte {
 func arpRequest(src, target netip.Addr) []byte {
 	header := []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 9, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 9}
 	return slices.Concat(header, src.AsSlice(), make([]byte, 6), target.AsSlice())
-}
-
-// readLinks returns the links of the thread's network namespace.
-func readLinks(t *testing.T) *rtnl.Links {
-	t.Helper()
-	links, err := rtnl.ReadLinks()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return links
 }
 
 // sealedNode is a node with a pod, an address, and no nftables.
@@ -207,13 +197,13 @@ func TestPodsLink_IsSealedWithoutNftables(t *testing.T) {
 		t.Error("the node takes nothing from a link that is not sealed: this test shows nothing")
 	}
 	n.node.Do(func() {
-		links := readLinks(t)
+		links := rtnltest.ReadLinks(t)
 		want := LinkRepair{n.endpoint.HostIfName, links.Named(n.endpoint.HostIfName).Attrs().Index, false}
 		repaired, err := n.SealLinks(links)
 		if err != nil || !slices.Equal(repaired, []LinkRepair{want}) {
 			t.Errorf("SealLinks changed %v: %v, want %v", repaired, err, want)
 		}
-		if repaired, err := n.SealLinks(readLinks(t)); err != nil || len(repaired) > 0 {
+		if repaired, err := n.SealLinks(rtnltest.ReadLinks(t)); err != nil || len(repaired) > 0 {
 			t.Errorf("a second SealLinks changed %v: %v", repaired, err)
 		}
 	})
@@ -244,9 +234,9 @@ func TestSealLinks_RemovesAddresses(t *testing.T) {
 		t.Error("the node takes nothing by a link with an address: this test shows nothing")
 	}
 	n.node.Do(func() {
-		first := LinkRepair{Name: name, Index: readLinks(t).Named(name).Attrs().Index, HadAddresses: true}
+		first := LinkRepair{Name: name, Index: rtnltest.ReadLinks(t).Named(name).Attrs().Index, HadAddresses: true}
 		for _, want := range [][]LinkRepair{{first}, nil} {
-			if repaired, err := n.SealLinks(readLinks(t)); err != nil || !slices.Equal(repaired, want) {
+			if repaired, err := n.SealLinks(rtnltest.ReadLinks(t)); err != nil || !slices.Equal(repaired, want) {
 				t.Errorf("SealLinks changed %v: %v, want %v", repaired, err, want)
 			}
 		}

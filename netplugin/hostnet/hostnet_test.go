@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/flowkeep/flowkeep/api/wellknown"
-	"github.com/flowkeep/flowkeep/internal/rtnl"
 	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	"github.com/vishvananda/netlink"
@@ -116,16 +115,6 @@ func in(t *testing.T, where *netns.Namespace, f func() error) {
 			t.Fatal(err)
 		}
 	})
-}
-
-// readLinks returns the links of the thread's network namespace.
-func readLinks(t *testing.T) *rtnl.Links {
-	t.Helper()
-	links, err := rtnl.ReadLinks()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return links
 }
 
 // picture is everything that Setup has a hand in, as text; two equal pictures are the same node.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/flowkeep/flowkeep/api/wellknown"
+	"github.com/flowkeep/flowkeep/internal/rtnl/rtnltest"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -30,7 +31,7 @@ func TestHasStrictLink(t *testing.T) {
 	} {
 		in(t, host(t), func() error {
 			shell(t, command)
-			if got := HasStrictLink(readLinks(t)); got != want {
+			if got := HasStrictLink(rtnltest.ReadLinks(t)); got != want {
 				t.Errorf("%s: %v, want %v", command, got, want)
 			}
 			return nil
@@ -73,7 +74,7 @@ var inbound = []struct{ name, from, to string }{
 func strictHost(t *testing.T, cfg *Config) map[string]int {
 	t.Helper()
 	shell(t, strictLink)
-	cfg.Strict = HasStrictLink(readLinks(t))
+	cfg.Strict = HasStrictLink(rtnltest.ReadLinks(t))
 	sockets := serviceHost(t, cfg)
 	shell(t, `nft add rule inet nat pre ip saddr 198.51.100.7 ip daddr 192.0.2.11 udp dport 9 dnat ip to 10.244.1.5`)
 	return sockets

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flowkeep/flowkeep/internal/rtnl/rtnltest"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
@@ -126,10 +127,10 @@ func TestUnderlayIsTheInterfaceOfTheAddress(t *testing.T) {
 		if out, err := exec.Command("ip", "link", "set", "under", "mtu", "1400").CombinedOutput(); err != nil {
 			t.Errorf("%s", out)
 		}
-		if name, mtu := Underlay(readLinks(t), addrs("192.0.2.11")); name != "under" || mtu != 1400 {
+		if name, mtu := Underlay(rtnltest.ReadLinks(t), addrs("192.0.2.11")); name != "under" || mtu != 1400 {
 			t.Errorf("%s with MTU %d", name, mtu)
 		}
-		if name, mtu := Underlay(readLinks(t), addrs("192.0.2.99")); name != "" || mtu != 0 {
+		if name, mtu := Underlay(rtnltest.ReadLinks(t), addrs("192.0.2.99")); name != "" || mtu != 0 {
 			t.Errorf("nobody's address is on %s with MTU %d", name, mtu)
 		}
 		return nil

@@ -5,6 +5,8 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/flowkeep/flowkeep/internal/rtnl/rtnltest"
 )
 
 // mixedConfig has a route to node2 and a tunnel to node3.
@@ -98,7 +100,7 @@ func TestOnLink(t *testing.T) {
 			{"203.0.113.1", "[]"},
 			{"192.0.2.200", "[192.0.2.0/24]"},
 		} {
-			links, err := OnLink(readLinks(t), addrs(strings.Fields(c.own)...))
+			links, err := OnLink(rtnltest.ReadLinks(t), addrs(strings.Fields(c.own)...))
 			if err != nil || fmt.Sprint(links.OnLink) != c.want {
 				t.Errorf("of %q: %v (%v), want %s", c.own, links, err, c.want)
 			}
