@@ -1,8 +1,12 @@
 package hostnet
 
 import (
+	"net/netip"
+	"slices"
 	"testing"
 	"time"
+
+	"github.com/vishvananda/netlink"
 )
 
 // TestGeneve_OfPods: without the nftables table, a policy rule keeps pods' packets on the node that are translated to
@@ -45,32 +49,36 @@ X`)
 	}
 }
 
-// TestGeneve_Family: the rule is for the address family of tunnels.
+// TestGeneve_Family: the rule and its route are for the address family of tunnels alone.
 func TestGeneve_Family(t *testing.T) {
-	cfg := tunnelConfig()
+	const four, six = netlink.FAMILY_V4, netlink.FAMILY_V6
+	dual := prefixes("10.244.1.0/24", "fd00:244:1::/64")
 	for _, c := range []struct {
 		addresses []string
-		rules     int
+		pods      []netip.Prefix
+		families  []int // those with the rule
 	}{
-		{[]string{"192.0.2.11"}, 1},
-		{[]string{"fd00:2::11"}, 1},
-		{nil, 0},
+		{[]string{"192.0.2.11"}, dual, []int{four}},
+		{[]string{"fd00:2::11"}, dual, []int{six}},
+		{nil, dual, nil},
+		{[]string{"fd00:2::11"}, dual[:1], nil},
 	} {
-		cfg.Self.Addresses = addrs(c.addresses...)
-		n := 0
-		for family, rules := range wantedRules(cfg) {
-			for _, r := range rules {
-				if k := keyOf(r); isGeneve(&k, DefaultNumbers) && cfg.hasTunnels(family) {
-					n++
+		cfg := tunnelConfig()
+		cfg.Self.Addresses, cfg.Self.PodCIDRs = addrs(c.addresses...), c.pods
+		var rules, routes []int
+		for _, family := range families46 {
+			for _, r := range wantedRules(cfg)[family] {
+				if k := keyOf(r); isGeneve(&k, DefaultNumbers) {
+					rules = append(rules, family)
 				}
 			}
 		}
-		if n != c.rules || len(geneveRoutes(cfg)) != c.rules {
-			t.Errorf("%v: %d rules, %d routes, want %d", c.addresses, n, len(geneveRoutes(cfg)), c.rules)
+		for _, r := range geneveRoutes(cfg) {
+			routes = append(routes, r.Family)
 		}
-	}
-	cfg.Self.Addresses, cfg.Self.PodCIDRs = addrs("fd00:2::11"), prefixes("10.244.1.0/24")
-	if n := len(geneveRoutes(cfg)); n != 0 {
-		t.Errorf("tunnels by IPv6, pods with IPv4: %d routes", n)
+		if !slices.Equal(rules, c.families) || !slices.Equal(routes, c.families) {
+			t.Errorf("tunnels of %v, pods of %v: rules of %v, routes of %v, want %v", c.addresses, c.pods, rules, routes,
+				c.families)
+		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flowkeep/flowkeep/internal/testkit/slow"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -131,6 +132,9 @@ func TestTranslated_OwnAddressInPodCIDRs(t *testing.T) {
 			return err
 		}
 		defer receiver.Close()
+		if err := receiver.SetReadDeadline(time.Now().Add(slow.Stretch(5 * time.Second))); err != nil {
+			return err
+		}
 		if err := sendInto(cfg, sockets, Out, "10.244.1.5", "10.244.200.1", "to the node"); err != nil {
 			return err
 		}
