@@ -3,8 +3,10 @@ package capture
 import (
 	"context"
 	"errors"
+	"net"
 	"net/netip"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +15,7 @@ import (
 	"github.com/flowkeep/flowkeep/api/inspect"
 	"github.com/flowkeep/flowkeep/internal/frames"
 	"github.com/flowkeep/flowkeep/internal/testkit/netns"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/net/bpf"
 )
 
@@ -93,6 +96,36 @@ func TestLook(t *testing.T) {
 	}
 	if s := all[2]; s.Src != db || s.Dst != web || s.SrcPort != 53 || s.DstPort != 50000 {
 		t.Errorf("the way back: %+v", s.SeenPacket)
+	}
+}
+
+// TestPlace: the interface of a packet determines its place.
+func TestPlace(t *testing.T) {
+	netns.New(t).Enter(t)
+	l := &looking{
+		places: map[int]inspect.Sighting{},
+		podAt:  func(ifName string) string { return "pod of " + ifName },
+	}
+	for name, want := range map[string]inspect.Sighting{
+		"fk-gw":          {Place: inspect.PlaceGateway},
+		"fk-wire":        {Place: inspect.PlaceWire},
+		"fk-out":         {Place: inspect.PlaceWire},
+		"genev_sys_6081": {Place: inspect.PlaceTunnel},
+		"fkp1":           {Place: inspect.PlacePod, Pod: "pod of fkp1"},
+		"eth0":           {Place: inspect.PlaceOther},
+	} {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name, want.Interface = name, name
+		if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
+			t.Fatal(err)
+		}
+		link, err := net.InterfaceByName(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := l.place(link.Index); !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %+v, want %+v", name, got, want)
+		}
 	}
 }
 
