@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"net/netip"
@@ -176,6 +177,29 @@ func portsKeeperOn(t *testing.T, sw *ovstest.Switch, datapath string) (*portKeep
 		t.Fatal(err)
 	}
 	return k, s, sw
+}
+
+// TestTryOpenSwitch_Devices: after the start the flows have the numbers and the MACs of the node's own ports.
+func TestTryOpenSwitch_Devices(t *testing.T) {
+	sw := ovstest.Start(t, 0)
+	a, _, _ := testAgent(t)
+	a.cfg.Node, a.cfg.Bridge, a.cfg.DatapathType, a.cfg.OVSDB = "node1", "fk0", "dummy", sw.OVSDB()
+	r := &runner{agent: a}
+	if err := r.tryOpenSwitch(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.db.Close)
+	for name, got := range map[string]pipeline.Device{
+		hostnet.Gateway: a.node.gateway,
+		hostnet.Wire:    a.node.wire,
+		hostnet.Out:     a.node.out,
+	} {
+		number := strings.TrimSpace(sw.VSCtl(t, "get", "interface", name, "ofport"))
+		if fmt.Sprint(got.Port) != number || got.MAC != nodeMAC("node1", name) {
+			t.Errorf("%s has number %d and MAC %s, want %s and %s", name, got.Port, got.MAC, number,
+				nodeMAC("node1", name))
+		}
+	}
 }
 
 // TestRepairPorts_FlowsLeaveALostPort deletes fk-gw: its number has no flows from then on, and fk-gw gets another one.
