@@ -135,7 +135,7 @@ func ensureRule(cfg *Config, want *netlink.Rule, have []netlink.Rule) error {
 	if want.Mark != 0 && cfg.waits("rule", fmt.Sprint(want.Priority)) {
 		return nil // the others are a layer of their own
 	}
-	err := netlink.RuleAdd(want)
+	err := addRule(want)
 	if errors.Is(err, os.ErrExist) { // one of another program, which takenRules reports
 		return nil
 	}
@@ -309,7 +309,7 @@ func isMovedLocal(r *netlink.Rule) bool {
 // addKernelsLocal adds the first rule that the kernel has by itself (ip-rule(8)). One that exists is no error.
 func addKernelsLocal(family int) error {
 	local := newRule(family, 0, unix.RT_TABLE_LOCAL, nil, nil)
-	if err := netlink.RuleAdd(local); err != nil && !errors.Is(err, os.ErrExist) {
+	if err := addRule(local); err != nil && !errors.Is(err, os.ErrExist) {
 		return fmt.Errorf("add policy rule 0: %w", err)
 	}
 	return nil
@@ -374,7 +374,7 @@ func removeRule(family int, have []netlink.Rule, at int) (behind *netlink.Rule, 
 			"another priority", ruleText(&r), ruleText(&have[first]))
 	}
 	r.Family, r.Priority = family, max(r.Priority, 0)
-	if err := netlink.RuleDel(&r); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := deleteRule(&r); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("remove policy rule %d: %w", r.Priority, err)
 	}
 	return nil, nil
