@@ -65,8 +65,8 @@ func packetSocket(name string) (fd int, err error) {
 	return fd, unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: link.Attrs().Index})
 }
 
-// heardUntil are the frames that come in until one holds the text.
-func heardUntil(t *testing.T, fd int, text string) (all []byte) {
+// framesUntil returns the frames that arrive, of which the last is the first one with a text.
+func framesUntil(t *testing.T, fd int, text string) (all [][]byte) {
 	t.Helper()
 	buf := make([]byte, 2048)
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
@@ -74,7 +74,7 @@ func heardUntil(t *testing.T, fd int, text string) (all []byte) {
 		if err != nil {
 			break
 		}
-		all = append(all, buf[:n]...)
+		all = append(all, slices.Clone(buf[:n]))
 		if bytes.Contains(buf[:n], []byte(text)) {
 			return all
 		}
@@ -83,21 +83,17 @@ func heardUntil(t *testing.T, fd int, text string) (all []byte) {
 	return nil
 }
 
+// heardUntil returns the bytes of the frames that arrive until one has a text.
+func heardUntil(t *testing.T, fd int, text string) []byte {
+	t.Helper()
+	return slices.Concat(framesUntil(t, fd, text)...)
+}
+
 // frameWith returns the first frame with a text.
 func frameWith(t *testing.T, fd int, text string) []byte {
 	t.Helper()
-	buf := make([]byte, 2048)
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
-		n, err := unix.Read(fd, buf)
-		if err != nil {
-			break
-		}
-		if bytes.Contains(buf[:n], []byte(text)) {
-			return buf[:n]
-		}
-	}
-	t.Fatalf("%q did not come", text)
-	return nil
+	all := framesUntil(t, fd, text)
+	return all[len(all)-1]
 }
 
 // Nobody outside passes for a pod of this node: what comes by another interface than the bridge's ports with such an address
