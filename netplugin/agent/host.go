@@ -213,7 +213,7 @@ func (h *hostKeeper) setNetwork(ctx context.Context, infos []policy.NodeInfo) er
 	defer h.requestDeletion(&cfg)
 	links, err := rtnl.ReadLinks()
 	if err != nil {
-		return errors.Join(hostnet.SetupWithoutLinks(&cfg), err)
+		return errors.Join(h.setUpWithoutLinks(ctx, &cfg), err)
 	}
 	cfg.Links = links
 	cfg.Strict = hostnet.HasIPv4(cfg.Self) && hostnet.HasStrictLink(links) // filters are for IPv4 only

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -10,6 +11,17 @@ import (
 	"github.com/flowkeep/flowkeep/netplugin/hostnet"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
+
+// setUpWithoutLinks sets what needs no links of the host's network, for a time when they cannot be read. As in setUp
+// the flows of podCIDRs that the node has lost are removed first. A repair does not wait for the owner.
+func (h *hostKeeper) setUpWithoutLinks(ctx context.Context, cfg *hostnet.Config) error {
+	if !h.steady {
+		if err := h.do(ctx, func() { h.node.shutLost(ctx) }); err != nil {
+			return err
+		}
+	}
+	return hostnet.SetupWithoutLinks(cfg)
+}
 
 // networkProblems returns the problems of the cluster's network as this node sees it, bounded. infos are all nodes.
 func networkProblems(
