@@ -19,7 +19,7 @@ type Device struct {
 type Config struct {
 	Gateway      Device         // fk-gw: from the node to pods
 	Wire         Device         // fk-wire: from pods out of the node
-	Out          Device         // fk-out: likewise, to addresses outside of Pods and the node's: it may translate them
+	Out          Device         // fk-out: from pods to the node and to all but Pods; the node may translate these
 	Pods         []netip.Prefix // of all pods
 	GatewayAddrs []netip.Addr   // the gateway's own, one a pod CIDR
 	NodeAddrs    []netip.Addr   // every other address of the node
