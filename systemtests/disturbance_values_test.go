@@ -203,8 +203,8 @@ func (d *disturbed) withoutTags() {
 	d.starts()
 }
 
-// withoutNextHops shows that frames by the node's stack arrive where both guards are gone, nftables and what tells the
-// bridge where they are from, and the filters of the shape strict, while netplugin does not run. Then all are restored.
+// withoutNextHops shows that frames by the node's stack arrive where both guards are gone, nftables and the MACs of the
+// next hops, and the filters of the shape strict, while netplugin does not run. Then all are restored.
 func (d *disturbed) withoutNextHops() {
 	d.Helper()
 	saved := d.Dir + "/node1/filtering.nft"
