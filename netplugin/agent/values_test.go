@@ -151,7 +151,7 @@ func TestRequestMTU_StaysWithSmallerPorts(t *testing.T) {
 	}
 	sw.VSCtl(t, "set", "Bridge", "fk0", "external_ids:other=1") // returns when ovs-vswitchd has taken over everything
 	if got := fmt.Sprint(mtus()); got != "[9000 9000 9000]" {
-		t.Errorf("beside a pod's port with MTU 1500 the links have %s", got)
+		t.Errorf("with a pod's port of MTU 1500 the links have the MTUs %s, want 9000 each", got)
 	}
 }
 
