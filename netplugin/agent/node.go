@@ -38,6 +38,7 @@ type nodeConfig struct {
 	services   []netip.Prefix
 	clusters   []netip.Prefix
 	ways       map[string]hostnet.PeerWay // to other nodes, in traffic mode auto; without an entry: the tunnel
+	cluster    *hostnet.Cluster           // of the last flows
 	returned   []netip.Prefix             // as in pipeline.Config
 	// problems are for any goroutine; nil until the first comparison of the host's network.
 	problems atomic.Pointer[[]inspect.NetworkProblem]
@@ -86,7 +87,7 @@ func (nc *nodeConfig) compileNode(self *policy.NodeInfo) {
 		Gateway:      nc.gateway,
 		Wire:         nc.wire,
 		Out:          nc.out,
-		Pods:         hostnet.AllPods(nc.hostConfig(*self)),
+		Pods:         nc.clusterOf(*self).Pods,
 		NodeAddrs:    self.Addresses,
 		PodCIDRs:     self.PodCIDRs,
 		Returned:     nc.returned,

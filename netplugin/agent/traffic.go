@@ -61,7 +61,7 @@ func (nc *nodeConfig) tunnelConfig(self policy.NodeInfo) pipeline.Tunnel {
 		return pipeline.Tunnel{}
 	}
 	t := pipeline.Tunnel{Port: nc.tunnel, Address: hostnet.TunnelAddress(self), Mark: nc.tunnelMark()}
-	for _, p := range hostnet.Peers(nc.hostConfig(self)) {
+	for _, p := range nc.clusterOf(self).Peers {
 		way := nc.ways[p.Node]
 		t.Peers = append(t.Peers, pipeline.Peer{
 			Address:   p.Address,
@@ -78,16 +78,17 @@ func (nc *nodeConfig) tunnelConfig(self policy.NodeInfo) pipeline.Tunnel {
 	return t
 }
 
-// hostConfig returns what decides which CIDRs and addresses are other nodes'.
-func (nc *nodeConfig) hostConfig(self policy.NodeInfo) *hostnet.Config {
+// clusterOf returns the CIDRs and addresses of all nodes, which are computed again where nodes or ways have changed.
+func (nc *nodeConfig) clusterOf(self policy.NodeInfo) *hostnet.Cluster {
 	_, others := split(nc.a.cfg.Node, nc.a.rules.nodes)
-	return &hostnet.Config{
+	nc.cluster = hostnet.ClusterOf(&hostnet.Config{
 		Self:         self,
 		Others:       others,
 		ClusterCIDRs: nc.clusters,
 		Tunnelled:    nc.a.cfg.tunnelled(),
 		Ways:         nc.ways,
-	}
+	}, nc.cluster)
+	return nc.cluster
 }
 
 // tunnelMark is for the kernel's datapath alone: the other's tunnels do not pass the node's stack, and with a mark Open vSwitch

@@ -39,7 +39,7 @@ func arrivals(cfg *Config) []chain {
 	byGateway := chain{name: "by-gateway"}
 	_, six := byFamily(cfg.Self.PodCIDRs)
 	marked := func(bit uint32) string { return fmt.Sprintf("meta mark set meta mark or %#x", bit) }
-	fromPods := func(port, pods string, bit uint32) string {
+	fromPods := func(port string, pods netip.Prefix, bit uint32) string {
 		return fmt.Sprintf("iifname %q ip6 saddr %s %s", port, pods, marked(bit))
 	}
 	for _, pods := range merge(six) {

@@ -17,10 +17,11 @@ type claim struct {
 	problem string     // reason for having no route, or empty
 }
 
-// usable goes through what the other nodes claim. No claim may take this node's own pods or its way out, and of two
-// that overlap the one of the first name counts: on every node the same one, whatever order they come in.
-func usable(cfg *Config) (out []claim) {
-	given := newGiven(cfg.Others)
+// usable returns what the other nodes claim, and the pod CIDRs of the claims without a problem. No claim may take this
+// node's own pods or its way out, and of two that overlap the one of the first name counts: on every node the same
+// one, whatever order they come in.
+func usable(cfg *Config) (out []claim, given *given) {
+	given = newGiven(cfg.Others)
 	others := slices.Clone(cfg.Others)
 	slices.SortStableFunc(others, func(a, b policy.NodeInfo) int { return cmp.Compare(a.Name, b.Name) })
 	for _, n := range others {
@@ -32,7 +33,7 @@ func usable(cfg *Config) (out []claim) {
 			out = append(out, c)
 		}
 	}
-	return out
+	return out, given
 }
 
 // hopTo returns the next hop to the pods of a node.
@@ -112,15 +113,15 @@ func (g *given) overlapping(p netip.Prefix) *claim {
 // Conflicts returns a sentence for each pod CIDR or address of another node that is ignored because it conflicts with
 // others.
 func Conflicts(cfg *Config) (out []string) {
-	for _, c := range usable(cfg) {
+	cluster := cfg.cluster()
+	for _, c := range cluster.claims {
 		if c.problem != "" {
 			out = append(out, fmt.Sprintf("the pod CIDR %s of node %s %s: its pods cannot be reached from here; "+
 				"correct the Node's spec.podCIDRs", c.cidr, c.node, c.problem))
 		}
 	}
 	if cfg.Tunnelled {
-		_, problems := peers(cfg)
-		out = append(out, problems...)
+		out = append(out, cluster.problems...)
 	}
 	return out
 }

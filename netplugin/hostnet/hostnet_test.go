@@ -53,7 +53,7 @@ func nodeConfig() *Config {
 }
 
 // host is a network namespace with what Open vSwitch would make, and an underlay.
-func host(t *testing.T) *netns.Namespace {
+func host(t testing.TB) *netns.Namespace {
 	t.Helper()
 	if _, err := exec.LookPath("nft"); err != nil {
 		t.Skip("nftables is not installed")
@@ -93,7 +93,7 @@ func host(t *testing.T) *netns.Namespace {
 }
 
 // awaitLinksUp waits until links are operational. Before, the kernel drops what is sent by them.
-func awaitLinksUp(t *testing.T, names ...string) {
+func awaitLinksUp(t testing.TB, names ...string) {
 	t.Helper()
 	for deadline := time.Now().Add(2 * time.Minute); len(names) > 0; time.Sleep(time.Millisecond) {
 		link, err := netlink.LinkByName(names[0])
@@ -108,7 +108,7 @@ func awaitLinksUp(t *testing.T, names ...string) {
 	}
 }
 
-func in(t *testing.T, where *netns.Namespace, f func() error) {
+func in(t testing.TB, where *netns.Namespace, f func() error) {
 	t.Helper()
 	where.Do(func() {
 		if err := f(); err != nil {
@@ -340,8 +340,8 @@ func TestTeardownBesideARuleOfSomePackets(t *testing.T) {
 }
 
 func TestMergeLeavesOutWhatIsCovered(t *testing.T) {
-	got := merge([]string{"10.244.1.0/24", "10.244.0.0/16", "10.245.0.0/24", "10.245.0.0/24"})
-	if want := []string{"10.244.0.0/16", "10.245.0.0/24"}; !slices.Equal(got, want) {
+	got := merge(prefixes("fd00:2::1/64", "10.244.1.0/24", "10.244.0.0/16", "10.245.0.0/24", "10.245.0.0/24", "fd00::/16"))
+	if want := prefixes("10.244.0.0/16", "10.245.0.0/24", "fd00::/16"); !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }

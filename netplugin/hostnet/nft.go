@@ -25,6 +25,7 @@ var ErrNftablesChange = errors.New("another program keeps changing the nftables 
 // program: some datagrams can be lost meanwhile. It is not safe for concurrent use, but for Invalidate.
 type Kept struct {
 	text, listing string
+	cluster       *Cluster
 	generation    uint32 // in which all was as it should be, if isSame
 	isSame        bool
 	isComplete    bool

@@ -90,8 +90,8 @@ func chains(cfg *Config) []chain {
 type nftFamily struct {
 	name               string // as nft calls it
 	addr               string // its addresses' type
-	pods, cluster, own []string
-	gateways           []string
+	pods, cluster, own []netip.Prefix
+	gateways           []netip.Prefix
 }
 
 func families(cfg *Config) []nftFamily {
@@ -111,7 +111,7 @@ func secondPass(cfg *Config) (rules []string) {
 	for _, f := range families(cfg) {
 		inside := merge(append(slices.Clone(f.own), f.cluster...))
 		for _, p := range inside {
-			rules = append(rules, f.name+" daddr "+p+" notrack return")
+			rules = append(rules, fmt.Sprintf("%s daddr %s notrack return", f.name, p))
 		}
 		if len(inside) > 0 {
 			rules = append(rules, "meta nfproto "+strings.TrimSuffix(f.addr, "_addr")+" ct original zone set 2")
@@ -234,11 +234,11 @@ func onlyByBridge(cfg *Config) (rules []string) {
 	for _, name := range append([]string{"lo"}, Devices...) {
 		rules = append(rules, fmt.Sprintf("iifname %q return", name))
 	}
-	pods := byFamilyList(cfg.Self.PodCIDRs)
+	pods := byFamilyList(merge(cfg.Self.PodCIDRs))
 	if cfg.Tunnelled && !cfg.mixed() { // else table 0 of the bridge drops those of the nodes that are tunnelled
 		pods = podsByFamily(cfg)
 	}
-	for _, part := range append(pods, byFamilyList(cfg.ServiceCIDRs)...) {
+	for _, part := range append(pods, byFamilyList(merge(cfg.ServiceCIDRs))...) {
 		for _, p := range part.list {
 			rules = append(rules, fmt.Sprintf("%s saddr %s drop", part.family, p))
 		}
@@ -281,25 +281,19 @@ func tunnelGuard(cfg *Config) []chain {
 
 type familyList struct {
 	family string
-	list   []string
+	list   []netip.Prefix
 }
 
 // podsByFamily returns the CIDRs of all pods.
-func podsByFamily(cfg *Config) []familyList {
-	known := slices.Clone(cfg.Self.PodCIDRs)
-	for _, p := range Peers(cfg) {
-		known = append(known, p.PodCIDRs...)
-	}
-	return byFamilyList(append(known, cfg.ClusterCIDRs...))
-}
+func podsByFamily(cfg *Config) []familyList { return byFamilyList(cfg.cluster().Pods) }
 
 func byFamilyList(prefixes []netip.Prefix) (out []familyList) {
 	four, six := byFamily(prefixes)
 	if len(four) > 0 {
-		out = append(out, familyList{"ip", merge(four)})
+		out = append(out, familyList{"ip", four})
 	}
 	if len(six) > 0 {
-		out = append(out, familyList{"ip6", merge(six)})
+		out = append(out, familyList{"ip6", six})
 	}
 	return out
 }
@@ -325,30 +319,31 @@ func masquerade(cfg *Config) (rules []string) {
 	return rules
 }
 
-// merge returns the prefixes, masked and of one family, in order, without those that another holds.
-func merge(texts []string) (out []string) {
-	prefixes := make([]netip.Prefix, len(texts))
-	for i, text := range texts {
-		prefixes[i] = netip.MustParsePrefix(text)
+// merge returns the prefixes, masked and in order, IPv4 first, without those that another holds.
+func merge(prefixes []netip.Prefix) (out []netip.Prefix) {
+	all := make([]netip.Prefix, len(prefixes))
+	for i, p := range prefixes {
+		all[i] = p.Masked()
 	}
-	slices.SortFunc(prefixes, func(a, b netip.Prefix) int { // the wider first
+	slices.SortFunc(all, func(a, b netip.Prefix) int { // the wider first
 		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 	})
 	var last netip.Prefix
-	for _, p := range prefixes {
+	for _, p := range all {
 		if !last.IsValid() || !last.Contains(p.Addr()) {
-			out, last = append(out, p.String()), p
+			out, last = append(out, p), p
 		}
 	}
 	return out
 }
 
-func byFamily(prefixes []netip.Prefix) (four, six []string) {
+// byFamily returns the prefixes of each address family, masked.
+func byFamily(prefixes []netip.Prefix) (four, six []netip.Prefix) {
 	for _, p := range prefixes {
 		if p.Addr().Is4() {
-			four = append(four, p.Masked().String())
+			four = append(four, p.Masked())
 		} else {
-			six = append(six, p.Masked().String())
+			six = append(six, p.Masked())
 		}
 	}
 	return four, six
@@ -356,7 +351,7 @@ func byFamily(prefixes []netip.Prefix) (four, six []string) {
 
 // ownAddrs returns addresses of the node as prefixes. A prefix has no zone, so no text from outside gets into the
 // rules.
-func ownAddrs(addrs []netip.Addr) (four, six []string) {
+func ownAddrs(addrs []netip.Addr) (four, six []netip.Prefix) {
 	var own []netip.Prefix
 	for _, a := range addrs {
 		a = a.Unmap()

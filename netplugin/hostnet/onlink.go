@@ -140,7 +140,7 @@ func routed(cfg *Config) (out []peerRoute, offLink map[netip.Prefix]bool, err er
 	}
 	attached := attachedFamilies(links, cfg.Self)
 	offLink = map[netip.Prefix]bool{}
-	for _, c := range usable(cfg) {
+	for _, c := range cfg.cluster().claims {
 		switch {
 		case !cfg.isRouted(c.node):
 		case c.problem != "":

@@ -261,7 +261,7 @@ func blackhole(table int, dst netip.Prefix) netlink.Route {
 // otherRoutes returns the routes to other nodes' pods, those that discard packets first.
 func otherRoutes(gw netlink.Link, cfg *Config) (out []peerRoute, err error) {
 	if cfg.Tunnelled {
-		for _, c := range usable(cfg) {
+		for _, c := range cfg.cluster().claims {
 			switch {
 			case cfg.isRouted(c.node):
 			case c.problem != "":
@@ -295,7 +295,7 @@ func unreachables(cfg *Config, byNetwork map[netip.Prefix]bool, others []peerRou
 		hasRoute[others[i].claim.cidr] = true
 	}
 	network := sync.OnceValues(networkRoutes) // the node may have a million
-	for _, c := range usable(cfg) {
+	for _, c := range cfg.cluster().claims {
 		if c.problem != "" || byNetwork[c.cidr] {
 			continue
 		}
@@ -354,7 +354,7 @@ func covers(list map[netip.Prefix]bool, p netip.Prefix) bool {
 
 // tunnelRoutes lead into the bridge, with the address that the node would have on the way to the other node.
 func tunnelRoutes(gw netlink.Link, cfg *Config) (out []peerRoute) {
-	for _, p := range Peers(cfg) {
+	for _, p := range cfg.cluster().Peers {
 		if cfg.isRouted(p.Node) {
 			continue
 		}

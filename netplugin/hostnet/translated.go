@@ -96,19 +96,9 @@ func throw(table int, dst netip.Prefix) netlink.Route {
 // podsOfOwnFamilies returns the CIDRs of all pods in the address families of this node's, none within another.
 func podsOfOwnFamilies(cfg *Config) (out []netip.Prefix) {
 	families := familiesOf(cfg.Self.PodCIDRs)
-	for _, p := range AllPods(cfg) {
+	for _, p := range cfg.cluster().Pods {
 		if slices.Contains(families, familyOf(p.Addr())) {
 			out = append(out, p)
-		}
-	}
-	return out
-}
-
-// AllPods returns the CIDRs of all pods, none within another: those of the cluster, and those of nodes outside of them.
-func AllPods(cfg *Config) (out []netip.Prefix) {
-	for _, part := range podsByFamily(cfg) {
-		for _, text := range part.list {
-			out = append(out, netip.MustParsePrefix(text))
 		}
 	}
 	return out

@@ -77,23 +77,16 @@ type Peer struct {
 	Addresses []netip.Addr
 }
 
-// Peers returns the other nodes, by name, with the prefixes that each may send from. An address is used for one node
-// only. Addresses of this node, and those in the pod CIDR of any node, are not used for another node: a Node object
-// cannot take addresses from others.
-func Peers(cfg *Config) []Peer {
-	peers, _ := peers(cfg)
-	return peers
-}
-
-func peers(cfg *Config) (out []Peer, problems []string) {
-	claims := usable(cfg)
+// peers returns Cluster.Peers, and a sentence for each address that is not used. pods are the CIDRs of the claims
+// without a problem.
+func peers(cfg *Config, claims []claim, pods *given) (out []Peer, problems []string) {
 	cidrs := map[string][]netip.Prefix{}
 	for _, c := range claims {
 		if c.problem == "" {
 			cidrs[c.node] = append(cidrs[c.node], c.cidr)
 		}
 	}
-	taken := addressClaims(cfg, claims)
+	taken := &holders{self: cfg.Self, pods: pods, byAddr: map[netip.Addr]string{}}
 	others := slices.Clone(cfg.Others)
 	slices.SortStableFunc(others, func(a, b policy.NodeInfo) int { return cmp.Compare(a.Name, b.Name) })
 	for i := range others {
@@ -129,16 +122,6 @@ type holders struct {
 	self   policy.NodeInfo
 	pods   *given
 	byAddr map[netip.Addr]string
-}
-
-func addressClaims(cfg *Config, claims []claim) *holders {
-	h := &holders{self: cfg.Self, pods: newGiven(cfg.Others), byAddr: map[netip.Addr]string{}}
-	for _, c := range claims {
-		if c.problem == "" {
-			h.pods.add(&c)
-		}
-	}
-	return h
 }
 
 func (h *holders) take(node string, a netip.Addr) (problem string) {

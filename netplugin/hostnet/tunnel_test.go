@@ -92,7 +92,7 @@ func TestPeersTakeNothingFromOthers(t *testing.T) {
 		{"h-service", netip.MustParseAddr("192.0.2.10"), prefixes("10.244.11.0/24"), addrs("192.0.2.10")},
 		{"i-nobody", netip.MustParseAddr("192.0.2.11"), prefixes("10.244.12.0/24", "fd00:244::/64"), addrs("192.0.2.11")},
 	}
-	if got := Peers(cfg); !reflect.DeepEqual(got, want) {
+	if got := ClusterOf(cfg, nil).Peers; !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %v\nwant %v", got, want)
 	}
 	told := strings.Join(Conflicts(cfg), "\n")
