@@ -36,7 +36,22 @@ func serviceGuard(cfg *Config) []chain {
 			input.rules = append(input.rules, from+"drop")
 		}
 	}
-	return []chain{forward, input}
+	return []chain{dropToPods(cfg), forward, input}
+}
+
+// droppingChain is the name of the chain that drops packets to any pod.
+const droppingChain = "drop-to-pods"
+
+// dropToPods returns the chain that drops packets to any pod. Its rules have no set (ruleset), so there is one for each
+// pod CIDR outside of the cluster's: rules of other chains jump to it.
+func dropToPods(cfg *Config) chain {
+	drop := chain{name: droppingChain}
+	for _, part := range podsByFamily(cfg) {
+		for _, p := range part.list {
+			drop.rules = append(drop.rules, fmt.Sprintf("%s daddr %s drop", part.family, p))
+		}
+	}
+	return drop
 }
 
 // translatedElsewhere drops what pods sent to addresses that are no pods' and a program of the node translated to a
@@ -47,19 +62,11 @@ func translatedElsewhere(cfg *Config) (rules []string) {
 	byWire := fmt.Sprintf("iifname %q ether saddr != %s ct direction original ct status dnat", Wire,
 		mac(cfg.ServiceMAC))
 	byOut := fmt.Sprintf("iifname %q", Out)
-	for _, own := range byFamilyList(cfg.Self.PodCIDRs) {
-		for _, all := range podsByFamily(cfg) {
-			if own.family != all.family {
-				continue
-			}
-			for _, src := range own.list {
-				for _, dst := range all.list {
-					for _, packets := range []string{byOut, byWire} {
-						rules = append(rules,
-							fmt.Sprintf("%[1]s %[2]s saddr %[3]s %[2]s daddr %[4]s oifname != %[5]q drop", packets,
-								own.family, src, dst, Gateway))
-					}
-				}
+	for _, own := range byFamilyList(merge(cfg.Self.PodCIDRs)) {
+		for _, src := range own.list {
+			for _, packets := range []string{byOut, byWire} {
+				rules = append(rules, fmt.Sprintf("%s %s saddr %s oifname != %q jump %s", packets, own.family, src,
+					Gateway, droppingChain))
 			}
 		}
 	}

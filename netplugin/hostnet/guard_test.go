@@ -328,3 +328,21 @@ nft add rule inet nat pre ip daddr 192.0.2.11 udp dport 10 iifname "`+Out+`" dna
 		})
 	}
 }
+
+// TestServiceGuard_RulesOfPodCIDRs: a pod CIDR of another node outside of the cluster's adds one rule to the chains of
+// what the node forwards, also with tunnels.
+func TestServiceGuard_RulesOfPodCIDRs(t *testing.T) {
+	count := func(others int, tunnelled bool) (n int) {
+		cfg := nodeConfig()
+		cfg.ClusterCIDRs, cfg.Others, cfg.Tunnelled = nil, cfg.Others[:others], tunnelled
+		for _, c := range slices.Concat(serviceGuard(cfg), tunnelGuard(cfg)) {
+			n += len(c.rules)
+		}
+		return n
+	}
+	for _, tunnelled := range []bool{false, true} {
+		if one, two := count(1, tunnelled), count(2, tunnelled); two != one+1 {
+			t.Errorf("tunnels %v: %d rules with one node, %d with two", tunnelled, one, two)
+		}
+	}
+}

@@ -261,14 +261,9 @@ func tunnelGuard(cfg *Config) []chain {
 		fmt.Sprintf("oifname != %q udp dport %d drop", Gateway, GenevePort),
 		fmt.Sprintf("iifname %q oifname %q ct status dnat accept", Out, Gateway),
 	}
-	for _, part := range podsByFamily(cfg) {
-		if cfg.mixed() { // table 60 of the bridge drops those that are for no node that is routed to
-			break
-		}
-		for _, p := range part.list {
-			for _, port := range []string{Wire, Out} {
-				forward.rules = append(forward.rules, fmt.Sprintf("iifname %q %s daddr %s drop", port, part.family, p))
-			}
+	if !cfg.mixed() { // else table 60 of the bridge drops those that are for no node that is routed to
+		for _, port := range []string{Wire, Out} {
+			forward.rules = append(forward.rules, fmt.Sprintf("iifname %q jump %s", port, droppingChain))
 		}
 	}
 	drop := fmt.Sprintf("udp dport %d drop", GenevePort)
