@@ -3,9 +3,11 @@ package hostnet
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"os/exec"
+	"slices"
 	"testing"
 	"time"
 
@@ -55,18 +57,25 @@ ip -6 neigh add 2001:db8::7 lladdr 02:00:00:00:00:12 dev under nud permanent`)
 
 // heardWithin reports whether a frame with the text comes in time.
 func heardWithin(fd int, text string, limit time.Duration) bool {
+	return len(heardOf(fd, limit, text)) > 0
+}
+
+// heardOf returns the texts of which a frame arrives in time. It does not wait for more when it has all.
+func heardOf(fd int, limit time.Duration, texts ...string) (heard []string) {
 	buf := make([]byte, 2048)
-	for end := time.Now().Add(limit); time.Now().Before(end); {
+	for end := time.Now().Add(limit); time.Now().Before(end) && len(heard) < len(texts); {
 		n, _, err := unix.Recvfrom(fd, buf, unix.MSG_DONTWAIT)
 		if err != nil {
 			time.Sleep(time.Millisecond)
 			continue
 		}
-		if bytes.Contains(buf[:n], []byte(text)) {
-			return true
+		for _, text := range texts {
+			if bytes.Contains(buf[:n], []byte(text)) && !slices.Contains(heard, text) {
+				heard = append(heard, text)
+			}
 		}
 	}
-	return false
+	return heard
 }
 
 // foreignRoutes are another program's, in Flowkeep's table: of another destination, of the same with another metric, as a
@@ -115,6 +124,7 @@ func TestService_LostConfiguration(t *testing.T) {
 				}
 				defer receiver.Close()
 				shell(t, loss)
+				var texts []string
 				for _, w := range ways {
 					text := w.name + ", without " + name
 					mac := cfg.GatewayMAC
@@ -124,9 +134,10 @@ func TestService_LostConfiguration(t *testing.T) {
 					if _, err := unix.Write(sockets[w.port], udpFrame(mac[:], w.from, w.to, text)); err != nil {
 						return err
 					}
-					if heardWithin(sockets["under"], text, 200*time.Millisecond) {
-						t.Errorf("%s: left the node", text)
-					}
+					texts = append(texts, text)
+				}
+				for _, text := range heardOf(sockets["under"], 200*time.Millisecond, texts...) {
+					t.Errorf("%s: left the node", text)
 				}
 				_ = receiver.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
 				if n, from, err := receiver.ReadFromUDP(make([]byte, 100)); err == nil {
@@ -185,16 +196,18 @@ func TestService_UntranslatedPacketDoesNotCirculate(t *testing.T) {
 		if err := SetNeighbours([]Neighbour{{pod, [6]byte{2, 0, 0, 0, 1, 5}}}); err != nil {
 			return err
 		}
-		for name, ends := range map[string][2]netip.Addr{
+		packets := map[string][2]netip.Addr{
 			"a late answer":        {netip.MustParseAddr("198.51.100.7"), pod},
 			"to no Service's port": {pod, netip.MustParseAddr("10.96.0.99")},
-		} {
+		}
+		for name, ends := range packets {
 			if _, err := unix.Write(sockets[Gateway], udpFrame(cfg.GatewayMAC[:], ends[0], ends[1], name)); err != nil {
 				return err
 			}
-			if heardWithin(sockets[Gateway], name, 200*time.Millisecond) {
-				t.Errorf("%s: came back", name)
-			}
+		}
+		names := slices.Collect(maps.Keys(packets))
+		for _, name := range heardOf(sockets[Gateway], 200*time.Millisecond, names...) {
+			t.Errorf("%s: came back", name)
 		}
 		return tracked(t, "10.244.1.5", 0)
 	})

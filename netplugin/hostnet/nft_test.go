@@ -66,8 +66,11 @@ func TestApplyNftables_ChangedAtEveryPoint(t *testing.T) {
 			for first := range points {
 				cfg.Kept = &Kept{}
 				last := betweenRequests(t, func(next int) {
+					if next != first && next != first+1 {
+						return
+					}
 					there := strings.Contains(runInNamespace(t, h, strings.Fields(tables)...), "inet flowkeep")
-					if d := next - first; (d == 0 || d == 1) && (there || !strings.Contains(damage, "flowkeep")) {
+					if there || !strings.Contains(damage, "flowkeep") {
 						runInNamespace(t, h, strings.Fields(damage)...)
 					}
 				})

@@ -1,10 +1,10 @@
 package hostnet
 
 import (
-	"context"
 	"errors"
 	"log/slog"
 	"slices"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -92,43 +92,104 @@ var watchCases = map[string]watchCase{
 // otherMAC is a command that makes a neighbour entry for the address behind it.
 const otherMAC = "ip neigh replace lladdr 02:f1:00:00:00:55 dev fk-gw nud permanent to "
 
+// TestWatch_ReportsChanges makes each change on a node of its own. All nodes are made before the first change: for
+// seconds the kernel sends messages about links that were made.
 func TestWatch_ReportsChanges(t *testing.T) {
 	if sysctlInterval > reportLimit/2 { // the promise of a second, without the speed of this machine
 		t.Errorf("sysctls are read every %s", sysctlInterval)
 	}
-	for name, c := range watchCases {
+	nodes := map[string]*watchedHost{}
+	for name := range watchCases {
+		nodes[name] = newWatchedHost(t, name)
+	}
+	awaitQuiet(t, nodes, 3*time.Second)
+	for name, n := range nodes {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			h, cfg, watched := host(t), nodeConfig(), watchedNode(name == strictNode)
-			cfg.Strict = watched().Strict
-			in(t, h, func() error {
-				if name == forwardFlushed {
-					shell(t, "iptables-nft -P FORWARD DROP")
-				}
-				shell(t, `ip link add fkp1 type veth peer name podend; echo 1 >/proc/sys/net/ipv6/conf/fkp1/disable_ipv6
-					echo 3 >/proc/sys/net/ipv6/conf/fkp1/dad_transmits
-					echo 1 >/proc/sys/net/ipv4/conf/fkp1/rp_filter; ip link set fkp1 up; ip link set podend up`)
-				return Setup(cfg)
-			})
-			kept := new(Kept)
-			ctx, cancel := context.WithCancel(t.Context())
-			changed, ended := make(chan time.Time, 100), make(chan error, 1)
-			go h.Do(func() {
-				reports := Reports{Changed: func() { changed <- time.Now() }}
-				ended <- Watch(ctx, watched, kept, reports, slog.New(slog.DiscardHandler))
-			})
-			<-changed                     // it has subscribed
-			drain(changed, 3*time.Second) // messages about the links that were made
-			kept.invalid.Store(false)
-			c.expect(t, h, watched, changed)
-			if ofNftables := slices.ContainsFunc(c.types, isNftables); ofNftables != kept.invalid.Load() {
+			c := watchCases[name]
+			for len(n.changed) > 0 { // late messages about links
+				t.Logf("reported at %v before the change", <-n.changed)
+			}
+			n.kept.invalid.Store(false)
+			c.expect(t, n.Namespace, n.watched, n.changed)
+			if ofNftables := slices.ContainsFunc(c.types, isNftables); ofNftables != n.kept.invalid.Load() {
 				t.Errorf("the nftables tables are compared whatever their generation: %v", !ofNftables)
 			}
-			cancel()
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
 		})
+	}
+}
+
+// A watchedHost is a node on which Watch runs.
+type watchedHost struct {
+	*netns.Namespace
+	watched func() Watched
+	kept    *Kept
+	changed chan time.Time // of the reports
+}
+
+// newWatchedHost returns the node for a watchCase.
+func newWatchedHost(t *testing.T, name string) *watchedHost {
+	t.Helper()
+	n := &watchedHost{
+		Namespace: host(t),
+		watched:   watchedNode(name == strictNode),
+		kept:      new(Kept),
+		changed:   make(chan time.Time, 100),
+	}
+	cfg := nodeConfig()
+	cfg.Strict = n.watched().Strict
+	in(t, n.Namespace, func() error {
+		if name == forwardFlushed {
+			shell(t, "iptables-nft -P FORWARD DROP")
+		}
+		shell(t, `ip link add fkp1 type veth peer name podend; echo 1 >/proc/sys/net/ipv6/conf/fkp1/disable_ipv6
+			echo 3 >/proc/sys/net/ipv6/conf/fkp1/dad_transmits
+			echo 1 >/proc/sys/net/ipv4/conf/fkp1/rp_filter; ip link set fkp1 up; ip link set podend up`)
+		return Setup(cfg)
+	})
+	watch(t, n.Namespace, n.watched, n.kept, func() {
+		select {
+		case n.changed <- time.Now():
+		default:
+		}
+	})
+	return n
+}
+
+// watch runs Watch in a network namespace until the test ends. It returns when that has subscribed.
+func watch(t *testing.T, h *netns.Namespace, watched func() Watched, kept *Kept, changed func()) {
+	t.Helper()
+	subscribed, ended := make(chan struct{}), make(chan error, 1)
+	var once sync.Once
+	reports := Reports{Changed: func() {
+		changed()
+		once.Do(func() { close(subscribed) })
+	}}
+	go h.Do(func() { ended <- Watch(t.Context(), watched, kept, reports, slog.New(slog.DiscardHandler)) })
+	t.Cleanup(func() { // the context has ended
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	select {
+	case <-subscribed:
+	case <-time.After(time.Minute):
+		t.Fatal("Watch does not subscribe")
+	}
+}
+
+// awaitQuiet waits until no node has reported anything for a while, and removes the reports before.
+func awaitQuiet(t *testing.T, nodes map[string]*watchedHost, quiet time.Duration) {
+	t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for since := time.Now(); time.Since(since) < quiet; time.Sleep(10 * time.Millisecond) {
+		for name, n := range nodes {
+			for len(n.changed) > 0 {
+				if since = time.Now(); since.After(deadline) {
+					t.Fatalf("%s: reports without end", name)
+				}
+				<-n.changed
+			}
+		}
 	}
 }
 
@@ -222,17 +283,6 @@ func typesOf(t *testing.T, s *nl.NetlinkSocket, concerns messageFilter) (types [
 			if concerns(&messages[i]) {
 				types = append(types, messages[i].Header.Type)
 			}
-		}
-	}
-}
-
-// drain empties a channel until nothing comes for a while.
-func drain(c <-chan time.Time, quiet time.Duration) {
-	for {
-		select {
-		case <-c:
-		case <-time.After(quiet):
-			return
 		}
 	}
 }
