@@ -1,11 +1,13 @@
 package hostnet
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"slices"
+	"syscall"
 
 	"github.com/flowkeep/flowkeep/api/wellknown"
 	"github.com/vishvananda/netlink"
@@ -65,10 +67,30 @@ func (cfg *Config) noteOwn(table int) {
 	cfg.ownChanged = cfg.ownChanged || table == cfg.numbers().ownTable()
 }
 
+// isOwnLost reports whether an rtnetlink message says that a rule or a route for the node's own packets was deleted.
+func isOwnLost(w *Watched, m *syscall.NetlinkMessage) bool {
+	if len(m.Data) < unix.SizeofRtMsg {
+		return false
+	}
+	n := Numbers{Table: w.Table, Priority: w.Priority}
+	switch m.Header.Type {
+	case unix.RTM_DELRULE:
+		value := attributesBehind(m.Data, unix.SizeofRtMsg)[unix.FRA_PRIORITY]
+		return len(value) >= 4 && int(binary.NativeEndian.Uint32(value)) == n.Priority+wellknown.OwnRule
+	case unix.RTM_DELROUTE:
+		return tableOf(m) == n.ownTable()
+	}
+	return false
+}
+
 // lookUpAgain writes those of the routes to the node's pods in the table main again that were there, if those of the
-// node's own packets have changed: IPv6 sockets that took one of main while others were missing keep it until it
-// changes (seen with Linux 6.18; kernels before fib6_rule_flush_cache keep it after a change of rules too).
+// node's own packets have changed, or were missing until another program restored them: IPv6 sockets that took one of
+// main meanwhile keep it until it changes (seen with Linux 6.18; kernels before fib6_rule_flush_cache keep it after a
+// change of rules too).
 func (p *placed) lookUpAgain(cfg *Config, own []netlink.Route) error {
+	if cfg.Kept != nil && cfg.Kept.ownLost.Swap(false) {
+		cfg.ownChanged = true
+	}
 	var errs []error
 	for i := range own {
 		r := &own[i]

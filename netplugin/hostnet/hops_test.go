@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/flowkeep/flowkeep/api/wellknown"
+	"github.com/flowkeep/flowkeep/internal/testkit/slow"
 	"golang.org/x/sys/unix"
 )
 
@@ -83,6 +86,56 @@ func TestNextHops_OwnSocketsLookUpAgain(t *testing.T) {
 				if got := sent("after that "); got != wellknown.OwnMAC {
 					t.Errorf("%s, repaired: sent by %x, want %x", loss, got, wellknown.OwnMAC)
 				}
+			}
+			return nil
+		})
+	}
+}
+
+// TestNextHops_OwnSocketsAfterAnotherProgram: the same where another program restored the rule or the route, so that
+// Setup finds nothing to write.
+func TestNextHops_OwnSocketsAfterAnotherProgram(t *testing.T) {
+	for _, c := range []struct{ show, loss, restore string }{
+		{"true", "ip -6 rule del pref 101",
+			"ip -6 rule add pref 101 iif lo to fd00:244:1::/64 lookup 26216 protocol kernel"},
+		{"ip -6 route show table 26216", "ip -6 route flush table 26216", "ip -6 route add %s table 26216"},
+	} {
+		h, cfg := host(t), nodeConfig()
+		cfg.Kept = new(Kept)
+		watched := func() Watched {
+			return Watched{Table: DefaultNumbers.Table, Priority: DefaultNumbers.Priority, Six: true}
+		}
+		in(t, h, func() error {
+			sockets := serviceHost(t, cfg)
+			watch(t, h, watched, cfg.Kept, func() {})
+			own, pod := &net.UDPAddr{IP: net.ParseIP("fd00:244:1::1")}, &net.UDPAddr{IP: net.ParseIP("fd00:244:1::5"), Port: 9}
+			conn, err := net.DialUDP("udp", own, pod)
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			sent := func(text string) [6]byte {
+				if _, err := conn.Write([]byte(text)); err != nil {
+					t.Error(err)
+				}
+				return [6]byte(frameWith(t, sockets[Gateway], text)[:6])
+			}
+			was := strings.TrimSpace(output(t, c.show))
+			shell(t, c.loss)
+			if got := sent("meanwhile"); got != wellknown.ForwardedMAC {
+				t.Errorf("%s: sent by %x, so that nothing is shown", c.loss, got)
+			}
+			shell(t, strings.Replace(c.restore, "%s", was, 1))
+			for end := time.Now().Add(slow.Stretch(5 * time.Second)); !cfg.Kept.ownLost.Load(); {
+				if time.Sleep(time.Millisecond); time.Now().After(end) {
+					t.Fatalf("%s: Watch did not mark it", c.loss)
+				}
+			}
+			if err := Setup(cfg); err != nil {
+				return err
+			}
+			if got := sent("after that"); got != wellknown.OwnMAC {
+				t.Errorf("%s, restored: sent by %x, want %x", c.loss, got, wellknown.OwnMAC)
 			}
 			return nil
 		})

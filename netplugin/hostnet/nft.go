@@ -31,6 +31,7 @@ type Kept struct {
 	isComplete    bool
 	invalid       atomic.Bool
 	touched       atomic.Bool
+	ownLost       atomic.Bool // a rule or a route for the node's own packets was deleted since the last Setup
 }
 
 // IsComplete reports whether the last Setup could read what it compares of nftables.

@@ -64,8 +64,8 @@ type Reports struct {
 	Root string
 }
 
-// Watch reports changes of this network namespace until ctx ends. It marks kept before, where nftables changed. It
-// calls watched from several goroutines. Sysctls are read twice a second.
+// Watch reports changes of this network namespace until ctx ends. It marks kept before, where nftables changed or the
+// node's own packets lost a rule or a route. It calls watched from several goroutines. Sysctls are read twice a second.
 func Watch(ctx context.Context, watched func() Watched, kept *Kept, reports Reports, log *slog.Logger) error {
 	routes, err := subscribe(unix.NETLINK_ROUTE, routeGroups...)
 	if err != nil {
@@ -98,6 +98,9 @@ func Watch(ctx context.Context, watched func() Watched, kept *Kept, reports Repo
 		isConcerned := concernsRoutes(links, w, m)
 		if isConcerned {
 			reports.route(&w, senders, m)
+		}
+		if isOwnLost(&w, m) {
+			kept.ownLost.Store(true)
 		}
 		return isConcerned
 	}
