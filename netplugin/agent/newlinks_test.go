@@ -14,6 +14,7 @@ import (
 
 	"github.com/flowkeep/flowkeep/internal/process"
 	"github.com/flowkeep/flowkeep/internal/rtnl"
+	"github.com/flowkeep/flowkeep/internal/rtnl/rtnltest"
 	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 	"github.com/flowkeep/flowkeep/internal/testkit/slow"
 	"github.com/flowkeep/flowkeep/netplugin/endpoints"
@@ -293,7 +294,7 @@ func TestBasisOf_Links(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		links := readLinks(t)
+		links := rtnltest.ReadLinks(t)
 		index := func(name string) int { return links.Named(name).Attrs().Index }
 		want := basis{
 			gateway:  index(hostnet.Gateway),
