@@ -74,6 +74,12 @@ func (b *bridge) inject(in uint32, p fake.Packet) *fake.Result {
 	if in == gatewayPort {
 		p.EthDst = b.nextHop(p.Src)
 	}
+	return b.injectAsIs(in, p)
+}
+
+// injectAsIs sends a packet in by a port.
+func (b *bridge) injectAsIs(in uint32, p fake.Packet) *fake.Result {
+	b.t.Helper()
 	r := b.sw.Inject(in, p)
 	if b.real != nil {
 		b.real.follow(b.t, r)

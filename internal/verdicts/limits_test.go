@@ -2,13 +2,13 @@ package verdicts
 
 import (
 	"net/netip"
-	"os"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/flowkeep/flowkeep/ofctl"
+	"github.com/flowkeep/flowkeep/ofctl/ovstest"
 	"github.com/flowkeep/flowkeep/policydb/policy/policytest"
 )
 
@@ -23,9 +23,7 @@ func TestUserspaceDatapathLimits(t *testing.T) {
 }
 
 func TestKernelDatapathLimits(t *testing.T) {
-	if _, err := os.Stat("/sys/module/openvswitch"); err != nil {
-		t.Skip("this kernel has no module openvswitch (scripts/kernel runs this test on one that has)")
-	}
+	ovstest.NeedKernelDatapath(t)
 	if got := beyondLimit(t, "system", 100, 1); got == 0 || got > 20 {
 		t.Errorf("%d packets have come out, want 20 at most, and some", got)
 	}

@@ -3,7 +3,6 @@ package verdicts
 import (
 	"encoding/binary"
 	"net/netip"
-	"os"
 	"slices"
 	"testing"
 	"time"
@@ -11,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/flowkeep/flowkeep/ofctl"
+	"github.com/flowkeep/flowkeep/ofctl/ovstest"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	"github.com/flowkeep/flowkeep/policydb/policy/policytest"
 )
@@ -121,9 +121,7 @@ func TestFragmentsReachServices(t *testing.T) {
 func TestUserspaceDatapathFragments(t *testing.T) { fragmentsByPort(t, "netdev") }
 
 func TestKernelDatapathFragments(t *testing.T) {
-	if _, err := os.Stat("/sys/module/openvswitch"); err != nil {
-		t.Skip("this kernel has no module openvswitch (scripts/kernel runs this test on one that has)")
-	}
+	ovstest.NeedKernelDatapath(t)
 	fragmentsByPort(t, "system")
 }
 

@@ -412,16 +412,14 @@ func checksum(b []byte) uint16 {
 func TestUserspaceDatapathJudges(t *testing.T) { judges(t, "netdev") }
 
 func TestKernelDatapathJudges(t *testing.T) {
-	if _, err := os.Stat("/sys/module/openvswitch"); err != nil {
-		t.Skip("this kernel has no module openvswitch (scripts/kernel runs this test on one that has)")
-	}
+	ovstest.NeedKernelDatapath(t)
 	judges(t, "system")
 }
 
 // judges runs its cases on several switches: those of the userspace datapath in parallel.
 func judges(t *testing.T, datapath string) {
 	cases := slices.Clone(connectionTraps)
-	cases = append(cases, trap{"errors", judgesErrors})
+	cases = append(cases, trap{"errors", judgesErrors}, trap{"next hops", judgesNextHops})
 	worlds := 3
 	if testing.Short() {
 		worlds = 1

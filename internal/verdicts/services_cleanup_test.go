@@ -7,6 +7,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/flowkeep/flowkeep/ofctl/ovstest"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
@@ -54,7 +55,7 @@ func (s *serviceSwitch) cleanedUp(serving ...int) (n int) {
 // TestKernelDatapathServicesCleanUp: kube-proxy deletes no connection to an endpoint that serves, in any zone of Open
 // vSwitch. Of an endpoint that serves no more it deletes those that netplugin deletes.
 func TestKernelDatapathServicesCleanUp(t *testing.T) {
-	needKernelDatapath(t)
+	ovstest.NeedKernelDatapath(t)
 	if testing.Short() {
 		t.Skip("takes a minute in a virtual machine")
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/flowkeep/flowkeep/netplugin/pipeline"
+	"github.com/flowkeep/flowkeep/ofctl/ovstest"
 	"github.com/flowkeep/flowkeep/policydb/service"
 )
 
@@ -51,7 +52,7 @@ func (s *serviceSwitch) used() use {
 
 // TestKernelDatapathServicesCost: what 1,000 connections take of the kernel's datapath, directly and by a Service.
 func TestKernelDatapathServicesCost(t *testing.T) {
-	needKernelDatapath(t)
+	ovstest.NeedKernelDatapath(t)
 	if testing.Short() {
 		t.Skip("takes a minute in a virtual machine")
 	}

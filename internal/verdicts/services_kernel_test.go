@@ -1,14 +1,15 @@
 package verdicts
 
 import (
-	"os"
 	"strings"
 	"testing"
+
+	"github.com/flowkeep/flowkeep/ofctl/ovstest"
 )
 
 // TestKernelDatapathServices runs the tests of Services on the kernel's datapath, with -short the first of them.
 func TestKernelDatapathServices(t *testing.T) {
-	needKernelDatapath(t)
+	ovstest.NeedKernelDatapath(t)
 	for i, c := range []struct {
 		name string
 		test func(*testing.T)
@@ -33,13 +34,6 @@ func TestKernelDatapathServices(t *testing.T) {
 		if i == 0 || !testing.Short() {
 			t.Run(c.name, c.test)
 		}
-	}
-}
-
-func needKernelDatapath(t *testing.T) {
-	t.Helper()
-	if _, err := os.Stat("/sys/module/openvswitch"); err != nil {
-		t.Skip("this kernel has no module openvswitch (scripts/kernel runs this test on one that has)")
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/flowkeep/flowkeep/internal/testkit/netns"
+	"github.com/flowkeep/flowkeep/ofctl/ovstest"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	"github.com/flowkeep/flowkeep/policydb/service"
 )
@@ -195,7 +196,7 @@ func (s *serviceSwitch) unfragmented(to netip.AddrPort) (fd int) {
 
 // TestKernelDatapathServicesOverSCTP: the kernel's datapath translates addresses and ports of SCTP.
 func TestKernelDatapathServicesOverSCTP(t *testing.T) {
-	needKernelDatapath(t)
+	ovstest.NeedKernelDatapath(t)
 	if testing.Short() {
 		t.Skip("takes a minute in a virtual machine")
 	}

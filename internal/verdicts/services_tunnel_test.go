@@ -11,6 +11,7 @@ import (
 
 	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 	"github.com/flowkeep/flowkeep/netplugin/pipeline"
+	"github.com/flowkeep/flowkeep/ofctl/ovstest"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	"github.com/flowkeep/flowkeep/policydb/service"
 )
@@ -72,7 +73,7 @@ func (s *serviceSwitch) addPeer() *netns.Namespace {
 // TestKernelDatapathServicesByTunnel: an endpoint is behind a tunnel. The client sees the Service, the endpoint the
 // client; policies, errors, streams and fragments are as on one node.
 func TestKernelDatapathServicesByTunnel(t *testing.T) {
-	needKernelDatapath(t)
+	ovstest.NeedKernelDatapath(t)
 	if testing.Short() {
 		t.Skip("takes a minute in a virtual machine")
 	}

@@ -49,6 +49,14 @@ func StartOn(t testing.TB, datapath string, ports []string) *Switch {
 	return s
 }
 
+// NeedKernelDatapath skips the test where the kernel has no datapath of Open vSwitch.
+func NeedKernelDatapath(t testing.TB) {
+	t.Helper()
+	if _, err := os.Stat("/sys/module/openvswitch"); err != nil {
+		t.Skip("this kernel has no module openvswitch (scripts/kernel runs this test on one that has)")
+	}
+}
+
 func start(t testing.TB, args ...string) *Switch {
 	t.Helper()
 	if _, err := exec.LookPath("ovs-vswitchd"); err != nil {

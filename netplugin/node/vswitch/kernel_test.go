@@ -12,6 +12,7 @@ import (
 
 	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 	"github.com/flowkeep/flowkeep/ofctl/appctl"
+	"github.com/flowkeep/flowkeep/ofctl/ovstest"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -26,9 +27,7 @@ func inYoungKernel(t *testing.T) bool {
 	if os.Getenv(mark) == t.Name() {
 		return true
 	}
-	if _, err := os.Stat("/sys/module/openvswitch"); err != nil {
-		t.Skip("this kernel has no module openvswitch (scripts/kernel runs this test on one that has)")
-	}
+	ovstest.NeedKernelDatapath(t)
 	offset := 2 - int(uptime(t).Seconds())
 	cmd := exec.CommandContext(t.Context(), "unshare", "--time", "--fork", "--kill-child",
 		fmt.Sprintf("--monotonic=%d", offset), os.Args[0], "-test.v", "-test.run", "^"+t.Name()+"$")
