@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flowkeep/flowkeep/internal/testkit/slow"
 	"github.com/vishvananda/netlink"
 )
 
@@ -40,7 +41,7 @@ X`)
 				}
 				if c.passes {
 					heardUntil(t, sockets[c.out], text)
-				} else if heardWithin(sockets[c.out], text, 200*time.Millisecond) {
+				} else if heardWithin(sockets[c.out], text, slow.Window(200*time.Millisecond)) {
 					t.Errorf("%s: it left the node", text)
 				}
 			}

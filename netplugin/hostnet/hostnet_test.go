@@ -13,6 +13,7 @@ import (
 
 	"github.com/flowkeep/flowkeep/api/wellknown"
 	"github.com/flowkeep/flowkeep/internal/testkit/netns"
+	"github.com/flowkeep/flowkeep/ofctl/ovstest"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -55,10 +56,20 @@ func nodeConfig() *Config {
 // host is a network namespace with what Open vSwitch would make, and an underlay.
 func host(t testing.TB) *netns.Namespace {
 	t.Helper()
+	made, _ := hostWithSwitch(t)
+	return made
+}
+
+// hostWithSwitch returns a host and, in a test whose name begins with TestKernel, the switch of the kernel's datapath
+// that has made its ports. Each port that Open vSwitch makes has a peer: what is sent by one comes out at the other.
+func hostWithSwitch(t *testing.T) (*netns.Namespace, *ovstest.Switch) {
+	t.Helper()
 	if _, err := exec.LookPath("nft"); err != nil {
 		t.Skip("nftables is not installed")
 	}
 	made := netns.New(t)
+	var sw *ovstest.Switch
+	onKernel := strings.HasPrefix(t.Name(), "TestKernel")
 	in(t, made, func() error {
 		// Duplicate address detection takes seconds, and its messages come in between those that a test waits for.
 		// New links have the default, which is this machine's.
@@ -66,30 +77,47 @@ func host(t testing.TB) *netns.Namespace {
 			"ipv4/conf/default/rp_filter=0"); err != nil {
 			return err
 		}
-		for _, name := range []string{Gateway, Wire, Out, "under"} {
-			attrs := netlink.NewLinkAttrs()
-			attrs.Name = name
-			if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: name + "-peer"}); err != nil {
+		var pairs []string
+		for _, name := range append(slices.Clone(switchPorts), "under") {
+			peer := name + "-peer"
+			if onKernel && name != "under" {
+				name += behind
+			}
+			if err := addPair(name, peer); err != nil {
 				return err
 			}
-			for _, end := range []string{name, name + "-peer"} {
-				link, err := netlink.LinkByName(end)
-				if err != nil {
-					return err
-				}
-				if err := netlink.LinkSetUp(link); err != nil {
-					return err
-				}
-			}
+			pairs = append(pairs, name, peer)
 		}
-		awaitLinksUp(t, Gateway, Wire, Out, "under", Gateway+"-peer", Wire+"-peer", Out+"-peer", "under-peer")
+		awaitLinksUp(t, pairs...)
+		if onKernel {
+			sw = startSwitch(t)
+		}
 		under, err := netlink.LinkByName("under")
 		if err != nil {
 			return err
 		}
 		return netlink.AddrAdd(under, &netlink.Addr{IPNet: ipNet24("192.0.2.11/24")})
 	})
-	return made
+	return made, sw
+}
+
+// addPair adds a pair of links that are up.
+func addPair(name, peer string) error {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = name
+	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: peer}); err != nil {
+		return err
+	}
+	for _, end := range []string{name, peer} {
+		link, err := netlink.LinkByName(end)
+		if err != nil {
+			return err
+		}
+		if err := netlink.LinkSetUp(link); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // awaitLinksUp waits until links are operational. Before, the kernel drops what is sent by them.

@@ -175,7 +175,7 @@ func TestTranslated_ByTheWire(t *testing.T) {
 				return err
 			}
 			for port, fd := range map[string]int{"under": sockets["under"], Gateway: sockets[Gateway]} {
-				if heardWithin(fd, "translated", 100*time.Millisecond) {
+				if heardWithin(fd, "translated", slow.Window(100*time.Millisecond)) {
 					t.Errorf("tunnelled %v: it left by %s", tunnelled, port)
 				}
 			}
