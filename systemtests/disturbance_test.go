@@ -198,7 +198,14 @@ func observation(allowed time.Duration) time.Duration {
 	return cluster.Stretch(maxOutage+allowed) + 300*time.Millisecond
 }
 
-// observe sends a hundred packets a second along each way, and frames, while during runs. It fails the test if a denied
+// probeRate returns how many packets a second a probe of a way sends. On an emulated machine it sends as many during an
+// observation, which is longer there: more would leave netplugin no processor for the repair.
+func probeRate() float64 { return 100 / cluster.Window(time.Second).Seconds() }
+
+// framePause is the time between two frames of a sender; see probeRate.
+func framePause() time.Duration { return cluster.Window(5 * time.Millisecond) }
+
+// observe sends packets along each way, see probeRate, and frames, while during runs. It fails the test if a denied
 // packet or a frame passes, or if an allowed way has no response for longer than maxOutage plus the time that during
 // returns. It returns the longest time without a response.
 func (d *disturbed) observe(allowed []cluster.Expectation, during func() time.Duration) (outage time.Duration) {
@@ -210,7 +217,7 @@ func (d *disturbed) observe(allowed []cluster.Expectation, during func() time.Du
 		stops = append(stops, f.sent(d.world))
 	}
 	ways := slices.Concat(allowed, d.denied)
-	streams := d.streamsAt(100, ways)
+	streams := d.streamsAt(probeRate(), ways)
 	began, limit := time.Now(), maxOutage
 	defer func() { // also when during ends the test: it reports the denied packets that passed before
 		d.Helper()
@@ -283,7 +290,7 @@ func (d *disturbed) withNetplugin(list []disturbance) {
 	d.Helper()
 	for _, c := range list {
 		outage := d.observe(d.allowed, func() time.Duration {
-			cluster.Undisturbed(d.ctx, 200*time.Millisecond)
+			cluster.Undisturbed(d.ctx, cluster.Window(200*time.Millisecond)) // the probes start
 			allowed := c.drops(d.disturb(c.command))
 			cluster.Undisturbed(d.ctx, observation(allowed))
 			return allowed
@@ -318,7 +325,7 @@ func (d *disturbed) withoutNetplugin(l layer, list []disturbance) {
 		}
 		d.observe(nil, func() time.Duration {
 			d.disturb("{ " + c.command + "\n} || true") // an earlier one may have removed it
-			cluster.Undisturbed(d.ctx, 500*time.Millisecond)
+			cluster.Undisturbed(d.ctx, cluster.Window(500*time.Millisecond))
 			return 0
 		})
 		d.disturb(undo[c.name])

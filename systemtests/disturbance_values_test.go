@@ -127,7 +127,7 @@ func tagged(plain []byte, etherType, vlan uint16) []byte {
 	return slices.Concat(plain[:macs], tag, plain[macs:])
 }
 
-// send sends all kinds of frames, a frame each 5 ms, until ctx ends.
+// send sends all kinds of frames, one after another, until ctx ends.
 func (f *rawFrames) send(ctx context.Context, w *world) {
 	var batch [][]byte
 	for range 10 {
@@ -136,7 +136,7 @@ func (f *rawFrames) send(ctx context.Context, w *world) {
 		}
 	}
 	for ctx.Err() == nil {
-		if err := w.SendFrames(ctx, f.netns, 5*time.Millisecond, batch...); err != nil && ctx.Err() == nil {
+		if err := w.SendFrames(ctx, f.netns, framePause(), batch...); err != nil && ctx.Err() == nil {
 			w.Errorf("send frames from %s: %v", f.from, err)
 			return
 		}
@@ -169,7 +169,7 @@ func (f *rawFrames) arrive(w *world, why string) {
 	w.Helper()
 	w.must(cluster.Until(w.ctx, settling, func() error {
 		stop := f.sent(w)
-		cluster.Undisturbed(w.ctx, 500*time.Millisecond)
+		cluster.Undisturbed(w.ctx, cluster.Window(500*time.Millisecond))
 		arrived := stop()
 		for i, k := range f.kinds {
 			payload := f.token
