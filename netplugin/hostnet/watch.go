@@ -177,8 +177,10 @@ func subscribe(family int, groups ...uint) (*nl.NetlinkSocket, error) {
 // messageFilter reports whether a netlink message concerns Setup.
 type messageFilter func(*syscall.NetlinkMessage) bool
 
-// receive calls changed for messages that concern Setup, and for messages that were lost.
+// receive calls changed for messages that concern Setup, and for messages that were lost. While messages cannot be
+// received it calls changed each second, and logs the error once.
 func receive(ctx context.Context, s *nl.NetlinkSocket, concerns messageFilter, changed func(), log *slog.Logger) {
+	problem := ""
 	for ctx.Err() == nil {
 		messages, _, err := s.Receive()
 		switch {
@@ -188,13 +190,18 @@ func receive(ctx context.Context, s *nl.NetlinkSocket, concerns messageFilter, c
 			changed()
 			continue
 		case err != nil:
-			log.Warn("could not watch the host's network for changes; comparing it every 30 s", "error", err)
+			if err.Error() != problem {
+				problem = err.Error()
+				log.Warn("could not watch the host's network for changes; comparing it every second", "error", err)
+			}
 			select {
 			case <-time.After(time.Second):
 			case <-ctx.Done():
 			}
+			changed()
 			continue
 		}
+		problem = ""
 		isConcerned := false
 		for i := range messages {
 			isConcerned = concerns(&messages[i]) || isConcerned // each: it may keep what it reads
