@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -57,7 +58,8 @@ func NeedKernelDatapath(t testing.TB) {
 	}
 }
 
-func start(t testing.TB, args ...string) *Switch {
+// newSwitch returns a switch that does not run yet. What runs of it at the end of the test is ended then.
+func newSwitch(t testing.TB) *Switch {
 	t.Helper()
 	if _, err := exec.LookPath("ovs-vswitchd"); err != nil {
 		t.Skip("openvswitch-switch is not installed")
@@ -68,7 +70,13 @@ func start(t testing.TB, args ...string) *Switch {
 	}
 	s := &Switch{Dir: dir, Bridge: "br0"}
 	t.Cleanup(func() { s.stop(t) })
-	db := filepath.Join(dir, "conf.db")
+	return s
+}
+
+func start(t testing.TB, args ...string) *Switch {
+	t.Helper()
+	s := newSwitch(t)
+	db := s.path("conf.db")
 	s.run(t, "ovsdb-tool", "create", db, schema)
 	s.run(t, "ovsdb-server", db, "--remote=punix:"+s.path("db.sock"), "--pidfile="+s.path("ovsdb-server.pid"),
 		"--detach", "--no-chdir",
@@ -121,14 +129,26 @@ func (s *Switch) AppCtl(t testing.TB, args ...string) string {
 // Sent returns the number of packets that left by the port pN.
 func (s *Switch) Sent(t testing.TB, port int) int {
 	t.Helper()
-	text := s.OFCtl(t, "dump-ports", fmt.Sprintf("p%d", port))
-	_, tx, _ := strings.Cut(text, "tx pkts=")
-	n, _, _ := strings.Cut(tx, ",")
-	sent, err := strconv.Atoi(n)
-	if err != nil {
-		t.Fatalf("what has left by p%d: %v\n%s", port, err, text)
-	}
+	_, sent := s.Counts(t, fmt.Sprintf("p%d", port))
 	return sent
+}
+
+// Counts returns the numbers of packets that came in by a port and that left by it.
+func (s *Switch) Counts(t testing.TB, port string) (received, sent int) {
+	t.Helper()
+	text := s.OFCtl(t, "dump-ports", port)
+	for _, c := range []struct {
+		column string
+		into   *int
+	}{{"rx pkts=", &received}, {"tx pkts=", &sent}} {
+		_, value, _ := strings.Cut(text, c.column)
+		n, _, _ := strings.Cut(value, ",")
+		var err error
+		if *c.into, err = strconv.Atoi(n); err != nil {
+			t.Fatalf("packets of port %s: %v\n%s", port, err, text)
+		}
+	}
+	return received, sent
 }
 
 func (s *Switch) pid(program string) string {
@@ -147,24 +167,45 @@ func (s *Switch) run(t testing.TB, name string, args ...string) string {
 	return string(out)
 }
 
-// stop ends the two processes by the pids they wrote, and waits for them.
+// stop ends the switch's processes by their pids, and waits for them.
 func (s *Switch) stop(t testing.TB) {
 	for _, program := range []string{"ovs-vswitchd", "ovsdb-server"} {
-		pid, err := strconv.Atoi(s.pid(program))
-		if err != nil {
-			continue
-		}
-		_ = syscall.Kill(pid, syscall.SIGTERM)
-		deadline := time.Now().Add(5 * time.Second)
-		for Runs(pid) && time.Now().Before(deadline) {
-			time.Sleep(5 * time.Millisecond)
-		}
-		if Runs(pid) {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
+		for _, pid := range s.processes(program) {
+			end(pid)
 		}
 	}
 	if !t.Failed() || os.Getenv("FLOWKEEP_KEEP") == "" {
 		os.RemoveAll(s.Dir)
+	}
+}
+
+// processes returns the pids of the processes that run a program with the switch's directory. A daemon that is just
+// starting has no pid file yet.
+func (s *Switch) processes(program string) (pids []int) {
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, file := range files {
+		text, _ := os.ReadFile(file)
+		args := strings.Split(string(text), "\x00")
+		if filepath.Base(args[0]) != program || !slices.Contains(args, "--pidfile="+s.path(program+".pid")) {
+			continue
+		}
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file))); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// end ends a process, also one that is stopped or does not respond to SIGTERM.
+func end(pid int) {
+	_ = syscall.Kill(pid, syscall.SIGTERM)
+	_ = syscall.Kill(pid, syscall.SIGCONT)
+	deadline := time.Now().Add(5 * time.Second)
+	for Runs(pid) && time.Now().Before(deadline) {
+		time.Sleep(5 * time.Millisecond)
+	}
+	if Runs(pid) {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}
 }
 
