@@ -343,7 +343,7 @@ func testStatus(t *testing.T) {
 	p := newPlace(t)
 	p.nodes.list = []feed.NodeStatus{{Name: "away"}, {Name: "refused", Refused: "too old"}, {Name: "well", Connected: true}, {Name: "silent", Connected: true}, {Name: "nonsense", Connected: true},
 		{Name: "fails", Connected: true}, {Name: "no switch", Connected: true}, {Name: "drifts", Connected: true}, {Name: "deaf", Connected: true}}
-	p.nodes.answers = map[string]any{"well": inspect.NodeStatus{SwitchConnected: true, Flows: 9}, "nonsense": "hello", "fails": errors.New("no such question"), "no switch": inspect.NodeStatus{},
+	p.nodes.answers = map[string]any{"well": inspect.NodeStatus{SwitchConnected: true, Flows: 9}, "nonsense": "hello", "fails": errors.New("no such question"), "no switch": inspect.NodeStatus{DatabaseProblem: "ovsdb-server does not respond"},
 		"drifts": inspect.NodeStatus{SwitchConnected: true, DriftCheck: inspect.DriftCheck{Last: inspect.DriftCount{Missing: 1, Extra: 3}, Problem: "the flows are not repaired"}}, "deaf": inspect.NodeStatus{SwitchConnected: true, SwitchProblem: "it takes no packets"}}
 	began := time.Now()
 	st, err := asked[inspect.Status](p, inspect.Question{Kind: inspect.AskStatus})
@@ -356,14 +356,14 @@ func testStatus(t *testing.T) {
 	problems := strings.Join(st.Problems, "\n")
 	for _, want := range []string{"node away is not connected", "node refused is refused and enforces what it last had: too old", "node silent is connected but does not report its status", "node nonsense is connected but does not report",
 		"node fails is connected but does not report its status: no such " +
-			"question", "node no switch has no connection to its Open vSwitch",
+			"question", "node no switch has no connection to its Open vSwitch", "node no switch: ovsdb-server does not respond",
 		"another program changes the flows of node drifts: its last drift check found 1 missing, 0 changed, 3 " +
 			"extra", "node drifts: the flows are not repaired", "node deaf: it takes no packets"} {
 		if !strings.Contains(problems, want) {
 			t.Errorf("no %q in\n%s", want, problems)
 		}
 	}
-	if len(st.Problems) != 9 || st.Policies != 2 || st.Endpoints != 8 || st.Revision == 0 || st.Nodes[2].Own == nil || st.Nodes[2].Own.Flows != 9 {
+	if len(st.Problems) != 10 || st.Policies != 2 || st.Endpoints != 8 || st.Revision == 0 || st.Nodes[2].Own == nil || st.Nodes[2].Own.Flows != 9 {
 		t.Errorf("%+v", st)
 	}
 	p.nodes.list = p.nodes.list[2:3]

@@ -118,19 +118,29 @@ func nodeProblems(nodes []inspect.Node, silent []error) []string {
 			out = append(out, fmt.Sprintf("node %s is not connected; it enforces what it last had", n.Name))
 		case silent[i] != nil:
 			out = append(out, fmt.Sprintf("node %s is connected but does not report its status: %v", n.Name, silent[i]))
-		case n.Own != nil && !n.Own.SwitchConnected:
-			out = append(out, fmt.Sprintf("node %s has no connection to its Open vSwitch", n.Name))
 		case n.Own != nil:
-			for _, p := range []string{n.Own.SwitchProblem, n.Own.DatabaseProblem} {
-				if p != "" {
-					out = append(out, fmt.Sprintf("node %s: %s", n.Name, p))
-				}
-			}
-			out = append(out, driftCheckProblems(n.Name, &n.Own.DriftCheck)...)
+			out = append(out, switchProblems(n.Name, n.Own)...)
 		}
 		for _, e := range n.Errors {
 			out = append(out, fmt.Sprintf("node %s: %s", n.Name, e))
 		}
+	}
+	return out
+}
+
+// switchProblems returns the problems of a node's Open vSwitch. One of its database may be why there is no connection.
+func switchProblems(node string, own *inspect.NodeStatus) []string {
+	var out []string
+	if !own.SwitchConnected {
+		out = append(out, fmt.Sprintf("node %s has no connection to its Open vSwitch", node))
+	}
+	for _, p := range []string{own.SwitchProblem, own.DatabaseProblem} {
+		if p != "" {
+			out = append(out, fmt.Sprintf("node %s: %s", node, p))
+		}
+	}
+	if own.SwitchConnected {
+		out = append(out, driftCheckProblems(node, &own.DriftCheck)...)
 	}
 	return out
 }
