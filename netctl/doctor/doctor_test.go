@@ -181,6 +181,10 @@ func TestNodes(t *testing.T) {
 		"socket refused": {func(f *NodeFacts) { f.Contested.Problems.Error = "permission denied" },
 			"host-network", Unknown, "permission denied"},
 		"no nft": {func(f *NodeFacts) { f.NFT = "" }, "programs", Note, "nft is not installed"},
+		"switch that waits": {
+			func(f *NodeFacts) { f.Switch.Database.Value.Waits = true }, "openvswitch", Problem,
+			"flow-restore-wait=true",
+		},
 	} {
 		f := wellNode()
 		row.spoil(f)

@@ -69,6 +69,7 @@ type Database struct {
 	Datapaths []string
 	Ifaces    []string // types of interfaces
 	Bridges   []string
+	Waits     bool // other_config:flow-restore-wait is true
 }
 
 // Link is an interface of the node.
@@ -230,7 +231,8 @@ func (b *book) openvswitch(s *Switch) {
 		b.add(check, Warning, "ovsdb-server does not run: there is no "+s.Socket, start+"; or leave it to Flowkeep's image openvswitch")
 		return
 	case !s.Database.known():
-		b.unknown(check, "ovsdb-server's database at "+s.Socket, s.Database.Error, start+", and run this as root")
+		b.unknown(check, "ovsdb-server's database at "+s.Socket, s.Database.Error,
+			start+", and run this as root; where it does not answer: ps -o state,wchan -C ovsdb-server")
 		return
 	}
 	switch {
@@ -240,6 +242,11 @@ func (b *book) openvswitch(s *Switch) {
 		b.add(check, Problem, "ovsdb-server runs, but ovs-vswitchd does not", start)
 	}
 	d := &s.Database.Value
+	if d.Waits {
+		b.add(check, Problem, "Open vSwitch's database has other_config:flow-restore-wait=true: an ovs-vswitchd that "+
+			"has started since handles no upcalls; a script of Open vSwitch runs, or has ended early",
+			"if no such script runs: ovs-vsctl remove Open_vSwitch . other_config flow-restore-wait")
+	}
 	text := d.Version
 	if s.Answers.known() && s.Answers.Value != "" {
 		text = s.Answers.Value

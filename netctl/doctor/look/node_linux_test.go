@@ -196,6 +196,12 @@ func TestARealSwitch(t *testing.T) {
 	if !strings.Contains(s.Program.Value, s.Answers.Value) || s.Answers.Value == "" {
 		t.Errorf("it answers %q, and its program says %q", s.Answers.Value, s.Program.Value)
 	}
+	for _, waits := range []bool{true, false} {
+		vsctl("--no-wait", "set", "Open_vSwitch", ".", fmt.Sprintf("other_config:flow-restore-wait=%v", waits))
+		if s := o.openvswitch(t.Context()); s.Database.Value.Waits != waits || s.Database.Error != "" {
+			t.Errorf("with flow-restore-wait=%v: %+v", waits, s.Database)
+		}
+	}
 	end(vswitchd) // its socket stays
 	if s := o.openvswitch(t.Context()); s.Answers.Value != "" || s.Answers.Error != "" {
 		t.Errorf("when it has ended: %+v", s)

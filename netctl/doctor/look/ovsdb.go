@@ -50,7 +50,12 @@ func database(ctx context.Context, socket string) (doctor.Database, error) {
 		Rows  []map[string]any
 		Error string
 	}
-	err := call(ctx, socket, "transact", []any{"Open_vSwitch", selects("Open_vSwitch", "ovs_version", "datapath_types", "iface_types"), selects("Bridge", "name")}, &tables)
+	params := []any{
+		"Open_vSwitch",
+		selects("Open_vSwitch", "ovs_version", "datapath_types", "iface_types", "other_config"),
+		selects("Bridge", "name"),
+	}
+	err := call(ctx, socket, "transact", params, &tables)
 	if err != nil {
 		return doctor.Database{}, err
 	}
@@ -64,6 +69,7 @@ func database(ctx context.Context, socket string) (doctor.Database, error) {
 			d.Datapaths = append(d.Datapaths, words(row["datapath_types"])...)
 			d.Ifaces = append(d.Ifaces, words(row["iface_types"])...)
 			d.Bridges = append(d.Bridges, words(row["name"])...)
+			d.Waits = d.Waits || entry(row["other_config"], "flow-restore-wait") == "true"
 		}
 	}
 	return d, nil
@@ -85,6 +91,22 @@ func words(v any) (out []string) {
 		}
 	}
 	return out
+}
+
+// entry returns the value of a key in a column that is a map of texts (RFC 7047, 5.1), "" without one.
+func entry(v any, key string) string {
+	of, _ := v.([]any)
+	if len(of) != 2 || of[0] != "map" {
+		return ""
+	}
+	pairs, _ := of[1].([]any)
+	for _, p := range pairs {
+		if pair, _ := p.([]any); len(pair) == 2 && pair[0] == key {
+			text, _ := pair[1].(string)
+			return text
+		}
+	}
+	return ""
 }
 
 func first(list []string) string {
