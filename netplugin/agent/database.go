@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/flowkeep/flowkeep/ofctl/ovsdb"
@@ -81,13 +82,19 @@ func (d databaseKeeper) keepDatabase(ctx context.Context, interval time.Duration
 		}
 		if now := watch.next(last.waits, last.err); now != problem && ctx.Err() == nil {
 			problem = now
-			d.setProblem(ctx, now)
+			d.setProblem(ctx, now, last.err != nil)
 		}
 	}
 }
 
-// setProblem logs a problem of the database, or that there is none any more, and sets readiness and the status.
-func (d databaseKeeper) setProblem(ctx context.Context, problem string) {
+// setProblem logs a problem of the database, or that there is none any more, and sets readiness and the status. With a
+// problem for which no port can be made it ends the requests of pods that wait for one.
+func (d databaseKeeper) setProblem(ctx context.Context, problem string, noPorts bool) {
+	var refusal error
+	if problem != "" && noPorts {
+		refusal = errors.New(problem)
+	}
+	d.database.set(refusal)
 	if problem == "" {
 		d.log.Info("Open vSwitch's database responds again, and no flows are waited for")
 	} else {
@@ -95,4 +102,51 @@ func (d databaseKeeper) setProblem(ctx context.Context, problem string) {
 	}
 	d.cfg.Health.SetReady("database", problem)
 	_ = d.do(ctx, func() { d.wrong.databaseProblem = problem })
+}
+
+// databaseGate ends requests to a database that does not respond, so that the container runtime gets the reason. It is
+// safe for concurrent use. Without a problem it is open.
+type databaseGate struct {
+	mu   sync.Mutex
+	open context.Context // ends with a problem of the database, which is its cause; nil: there was no request yet
+	shut context.CancelCauseFunc
+}
+
+// set ends the requests under way with a problem, and refuses others until it is nil.
+func (g *databaseGate) set(problem error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.opened().Err() != nil {
+		g.open = nil
+	}
+	if problem != nil {
+		g.opened()
+		g.shut(problem)
+	}
+}
+
+// opened returns the context of requests. Call it with the lock.
+func (g *databaseGate) opened() context.Context {
+	if g.open == nil {
+		g.open, g.shut = context.WithCancelCause(context.Background())
+	}
+	return g.open
+}
+
+// do calls f with a context that ends with ctx, or with a problem of the database. It returns this problem then.
+func (g *databaseGate) do(ctx context.Context, f func(context.Context) error) error {
+	g.mu.Lock()
+	open := g.opened()
+	g.mu.Unlock()
+	if open.Err() != nil {
+		return context.Cause(open)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(open, cancel)()
+	err := f(ctx)
+	if err != nil && open.Err() != nil {
+		return context.Cause(open)
+	}
+	return err
 }

@@ -62,8 +62,10 @@ func (r *runner) EnsurePort(ctx context.Context, name string, e *endpoints.Endpo
 	}
 	spec := r.cfg.podPort(e)
 	spec.Name, spec.Number = name, number
-	number, err := r.db.EnsurePort(ctx, spec)
-	if err != nil {
+	if err := r.database.do(ctx, func(ctx context.Context) (err error) {
+		number, err = r.db.EnsurePort(ctx, spec)
+		return err
+	}); err != nil {
 		return 0, err
 	}
 	return number, r.pods.claim(ctx, name, number)

@@ -97,6 +97,7 @@ func Run(ctx context.Context, cfg Config) error {
 type runner struct {
 	*agent
 	db       *ovsdb.DB
+	database databaseGate
 	manager  *endpoints.Manager
 	feed     *feed.Client
 	clusters []netip.Prefix
@@ -447,7 +448,7 @@ func (r *runner) DeletePort(ctx context.Context, name string, e *endpoints.Endpo
 			r.log.Warn("could not remove a pod's neighbour entry", "pod", e.ID(), "error", err)
 		}
 	}
-	return r.db.DeletePort(ctx, r.cfg.Bridge, name)
+	return r.database.do(ctx, func(ctx context.Context) error { return r.db.DeletePort(ctx, r.cfg.Bridge, name) })
 }
 
 // watch keeps the gauge of netmaster's connection. The node is ready when netmaster has accepted it once: a version that netmaster does not take, or that does
