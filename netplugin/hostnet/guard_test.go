@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flowkeep/flowkeep/policydb/policy"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -357,5 +358,23 @@ func TestServiceGuard_RulesOfPodCIDRs(t *testing.T) {
 		if one, two := count(1, tunnelled), count(2, tunnelled); two != one+1 {
 			t.Errorf("tunnels %v: %d rules with one node, %d with two", tunnelled, one, two)
 		}
+	}
+}
+
+// TestDropToPods: without the cluster's CIDRs the chain drops packets to own and other pods of both families.
+func TestDropToPods(t *testing.T) {
+	cfg := nodeConfig()
+	cfg.ClusterCIDRs = nil
+	cfg.Self.PodCIDRs = prefixes("10.244.1.0/24", "fd00:244:1::/64")
+	cfg.Others = []policy.NodeInfo{info("node2", "192.0.2.12", "10.244.9.0/24", "fd00:244:9::/64")}
+	cfg.Others[0].Addresses = append(cfg.Others[0].Addresses, netip.MustParseAddr("2001:db8::12"))
+	want := []string{
+		"ip daddr 10.244.1.0/24 drop",
+		"ip daddr 10.244.9.0/24 drop",
+		"ip6 daddr fd00:244:1::/64 drop",
+		"ip6 daddr fd00:244:9::/64 drop",
+	}
+	if got := slices.Sorted(slices.Values(dropToPods(cfg).rules)); !slices.Equal(got, want) {
+		t.Errorf("rules %q, want %q", got, want)
 	}
 }

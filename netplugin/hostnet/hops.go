@@ -101,5 +101,8 @@ func (p *placed) lookUpAgain(cfg *Config, own []netlink.Route) error {
 			errs = append(errs, fmt.Errorf("write the route to %s again: %w", r.Dst, err))
 		}
 	}
+	if len(errs) > 0 && cfg.Kept != nil {
+		cfg.Kept.ownLost.Store(true)
+	}
 	return errors.Join(errs...)
 }

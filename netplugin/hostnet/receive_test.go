@@ -24,7 +24,7 @@ func TestReceive_Fails(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second+time.Millisecond)
 		defer cancel()
 		changes, logged := 0, &bytes.Buffer{}
-		receive(ctx, s, nil, func() { changes++ }, slog.New(slog.NewTextHandler(logged, nil)))
+		receive(ctx, s, nil, nil, func() { changes++ }, slog.New(slog.NewTextHandler(logged, nil)))
 		if changes < 10 || changes > 11 {
 			t.Errorf("%d changes reported in ten seconds, want one a second", changes)
 		}

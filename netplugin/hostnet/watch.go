@@ -109,8 +109,12 @@ func Watch(ctx context.Context, watched func() Watched, kept *Kept, reports Repo
 		reports.tables(&change, senders, m)
 		return concernsNftables(m)
 	}
-	all.Go(func() { receive(ctx, routes, concernsRoutes, reports.Changed, log) })
-	all.Go(func() { receive(ctx, filters, concernsNftables, filtersChanged, log) })
+	routesLost := func() {
+		kept.ownLost.Store(true) // a message about it may be among those that were lost
+		reports.Changed()
+	}
+	all.Go(func() { receive(ctx, routes, concernsRoutes, reports.Changed, routesLost, log) })
+	all.Go(func() { receive(ctx, filters, concernsNftables, filtersChanged, filtersChanged, log) })
 	pollSysctls(ctx, watched, reports.Changed) // on this goroutine, whose thread may be in another network namespace
 	all.Wait()
 	return nil
@@ -156,7 +160,7 @@ func WatchTable(ctx context.Context, name string, changed func(), log *slog.Logg
 		attrs, known := nftablesAttrs(m)
 		return !known || nameOf(attrs[attrTable]) == name
 	}
-	receive(ctx, filters, concerns, changed, log)
+	receive(ctx, filters, concerns, changed, changed, log)
 	return nil
 }
 
@@ -177,9 +181,11 @@ func subscribe(family int, groups ...uint) (*nl.NetlinkSocket, error) {
 // messageFilter reports whether a netlink message concerns Setup.
 type messageFilter func(*syscall.NetlinkMessage) bool
 
-// receive calls changed for messages that concern Setup, and for messages that were lost. While messages cannot be
-// received it calls changed each second, and logs the error once.
-func receive(ctx context.Context, s *nl.NetlinkSocket, concerns messageFilter, changed func(), log *slog.Logger) {
+// receive calls changed for messages that concern Setup, and lost after messages were lost. While messages cannot be
+// received it calls lost each second, and logs the error once.
+func receive(
+	ctx context.Context, s *nl.NetlinkSocket, concerns messageFilter, changed, lost func(), log *slog.Logger,
+) {
 	problem := ""
 	for ctx.Err() == nil {
 		messages, _, err := s.Receive()
@@ -187,7 +193,7 @@ func receive(ctx context.Context, s *nl.NetlinkSocket, concerns messageFilter, c
 		case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EINTR):
 			continue
 		case errors.Is(err, unix.ENOBUFS):
-			changed()
+			lost()
 			continue
 		case err != nil:
 			if err.Error() != problem {
@@ -198,7 +204,7 @@ func receive(ctx context.Context, s *nl.NetlinkSocket, concerns messageFilter, c
 			case <-time.After(time.Second):
 			case <-ctx.Done():
 			}
-			changed()
+			lost()
 			continue
 		}
 		problem = ""
