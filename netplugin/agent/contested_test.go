@@ -183,6 +183,25 @@ func TestKeepHost_ContestedWhileSetupFails(t *testing.T) {
 	})
 }
 
+// TestWithContested: the problem of contested objects takes the place of the former one, before all others.
+func TestWithContested(t *testing.T) {
+	peer := inspect.NetworkProblem{Kind: inspect.NetworkPeer, Text: "peer"}
+	former := inspect.NetworkProblem{Kind: inspect.NetworkContested, Text: "former"}
+	now := inspect.NetworkProblem{Kind: inspect.NetworkContested, Text: "now"}
+	problems := []inspect.NetworkProblem{former, peer}
+	want := []inspect.NetworkProblem{now, peer}
+	if got := withContested(problems, []inspect.NetworkProblem{now}); !slices.Equal(got, want) {
+		t.Errorf("problems %v, want %v", got, want)
+	}
+	if got := withContested(problems, nil); !slices.Equal(got, []inspect.NetworkProblem{peer}) {
+		t.Errorf("without contested objects: %v", got)
+	}
+	many := slices.Repeat([]inspect.NetworkProblem{peer}, inspect.MaxNetworkProblems)
+	if got := withContested(many, []inspect.NetworkProblem{now}); len(got) != len(many) || got[0] != now {
+		t.Errorf("of %d problems: %v", len(many)+1, got)
+	}
+}
+
 // TestPostpone_WantedChanged: after a change of the wanted configuration nothing waits.
 func TestPostpone_WantedChanged(t *testing.T) {
 	h, _ := keptHost(t, slog.New(slog.DiscardHandler))

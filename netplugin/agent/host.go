@@ -248,12 +248,12 @@ func (h *hostKeeper) setUp(ctx context.Context, cfg *hostnet.Config, infos []pol
 	h.sent = both                                             // where Setup fails, the stack may have either
 	setupErr, sealErr := hostnet.Setup(cfg), h.sealLinks(cfg) // pods' links do not need the rest
 	if setupErr != nil || cfg.Postponed {
+		h.setProblems(withContested(h.problems, h.contestedProblem()))
 		return errors.Join(setupErr, sealErr)
 	}
 	h.reportLeft()
 	h.recordInstalled()
-	problems := append(h.contestedProblem(), networkProblems(cfg, infos, h.left, h.numbers.taken)...)
-	h.setProblems(problems[:min(len(problems), inspect.MaxNetworkProblems)])
+	h.setProblems(withContested(networkProblems(cfg, infos, h.left, h.numbers.taken), h.contestedProblem()))
 	sent := withoutRoute(cfg.Ways, h.left)
 	isSent := maps.Equal(sent, h.sent)
 	h.sent = sent

@@ -99,6 +99,13 @@ func within(p netip.Prefix, list []netip.Prefix) bool {
 	return slices.ContainsFunc(list, func(c netip.Prefix) bool { return c.Bits() <= p.Bits() && c.Contains(p.Addr()) })
 }
 
+// withContested returns problems with those of contested objects in front, in place of former ones, bounded.
+func withContested(problems, contested []inspect.NetworkProblem) []inspect.NetworkProblem {
+	isContested := func(p inspect.NetworkProblem) bool { return p.Kind == inspect.NetworkContested }
+	all := slices.Concat(contested, slices.DeleteFunc(slices.Clone(problems), isContested))
+	return all[:min(len(all), inspect.MaxNetworkProblems)]
+}
+
 // setProblems sets the metric, logs problems that are new, and has status report them.
 func (h *hostKeeper) setProblems(problems []inspect.NetworkProblem) {
 	count, firewall := map[string]float64{}, ""

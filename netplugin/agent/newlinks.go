@@ -11,7 +11,8 @@ import (
 // sysctls of a pod's link. Distributions have net.ipv4.conf.*.rp_filter=2 in its files.
 const settleTime = 5 * time.Second
 
-// linkTimes has the times at which links were first read, by index. The kernel gives no index twice.
+// linkTimes has the times at which links were first read, by index. The kernel gives an index again only if it is
+// requested. After a start of netplugin all links are new.
 type linkTimes map[int]time.Time
 
 // updated returns the times of the links that were read now.
