@@ -103,11 +103,11 @@ func (p *peer) connect(ctx context.Context, leader string) (*grpc.ClientConn, er
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.drop()
-	if p.isClosed {
+	if p.isClosed || p.s.cfg.Election.Leader() != leader { // there may be a connection to the new one
 		_ = conn.Close()
-		return nil, status.Error(codes.Unavailable, "this netmaster ends")
+		return nil, status.Error(codes.Unavailable, "standby; the leader has changed, or this netmaster ends")
 	}
+	p.drop()
 	p.identity, p.conn = leader, conn
 	return conn, nil
 }
