@@ -41,6 +41,15 @@ func newPortLinks(t *testing.T, pods []string) *portLinks {
 	return &portLinks{pods: pods, sockets: map[string]int{}}
 }
 
+// swapInternal swaps the counters of internal ports, which the kernel's datapath counts as the node's end does.
+func (l *portLinks) swapInternal(numbers map[string]int, received, sent map[int]int) {
+	for name, n := range numbers {
+		if !slices.Contains(l.pods, name) {
+			received[n], sent[n] = sent[n], received[n]
+		}
+	}
+}
+
 // open opens a socket for frames that a port receives.
 func (l *portLinks) open(t *testing.T, port string) {
 	t.Helper()

@@ -109,6 +109,9 @@ func (s *separated) counts(t *testing.T) (received, sent map[int]int) {
 		received[number], _ = strconv.Atoi(m[2])
 		sent[number], _ = strconv.Atoi(m[3])
 	}
+	if s.links != nil {
+		s.links.swapInternal(s.numbers, received, sent)
+	}
 	return received, sent
 }
 
@@ -264,8 +267,13 @@ func TestEnsureBridge_SeparatesPorts(t *testing.T) {
 			t.Errorf("with equal tags a frame, %s, left by %d ports: the test shows nothing", name, n)
 		}
 	}
-	for _, name := range []string{"fkp1", "fkp2"} {
+	for _, name := range separatedPorts {
 		s.configure(t, "clear", "Port", name, "tag", "vlan_mode")
+	}
+	for _, from := range separatedPorts {
+		if n := s.forwards(t, from, frame()); n != len(separatedPorts)-1 {
+			t.Errorf("without tags a frame of %s left by %d ports: the test shows nothing", from, n)
+		}
 	}
 	for _, tag := range []vlanTag{{dot1q, 4095}, {dot1q, s.tags["fkp2"]}, {dot1ad, 7}} {
 		if n := s.forwards(t, "fkp1", frame(tag)); n == 0 {
