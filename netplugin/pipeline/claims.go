@@ -101,7 +101,7 @@ func (l *claims) update(id string, before, now *service.Service) map[string]stru
 
 // set replaces the claim of a Service on a frontend, and adds the Services that this concerns.
 func (l *claims) set(key frontendKey, id string, c *service.Claim, concerned map[string]struct{}) {
-	before, list := l.owner(key), l.at[key]
+	before, list := l.first(key), l.at[key]
 	if at := slices.IndexFunc(list, func(o service.Claim) bool { return o.Service == id }); at >= 0 {
 		l.count(key, &list[at], -1)
 		list = slices.Delete(list, at, at+1)
@@ -114,11 +114,11 @@ func (l *claims) set(key frontendKey, id string, c *service.Claim, concerned map
 	if l.at[key] = list; len(list) == 0 {
 		delete(l.at, key)
 	}
-	now := l.owner(key)
+	now := l.first(key)
 	if now == before {
 		return
 	}
-	for _, other := range []string{before, now} {
+	for _, other := range []string{before.Service, now.Service} {
 		if other != "" {
 			concerned[other] = struct{}{}
 		}
@@ -149,12 +149,25 @@ func (l *claims) count(key frontendKey, c *service.Claim, n int) {
 	}
 }
 
-// owner returns the Service that has a frontend, by its ID; empty: none.
-func (l *claims) owner(key frontendKey) string {
+// first returns the claim on a frontend that is in force; without a Service: there is none.
+func (l *claims) first(key frontendKey) service.Claim {
 	if list := l.at[key]; len(list) > 0 {
-		return list[0].Service
+		return list[0]
 	}
-	return ""
+	return service.Claim{}
+}
+
+// losesToNodePort reports whether a node port of another Service comes before a frontend with its number, at a node's
+// address. A user who may edit a Service chooses its external IPs, and also its node port: the address of an older
+// load balancer must not be lost to that.
+func losesToNodePort(s *service.Service, f *service.Frontend, first service.Claim) bool {
+	switch {
+	case first.Service == "" || first.Service == s.ID():
+		return false
+	case f.Kind == service.ExternalIP:
+		return true
+	}
+	return first.Compare(service.Claim{Kind: first.Kind, CreatedAt: s.CreatedAt, Service: s.ID()}) < 0
 }
 
 // refusal returns why a frontend of a Service is not translated, for people; empty: it is.
@@ -173,13 +186,13 @@ func (l *claims) refusal(cfg *Config, s *service.Service, f *service.Frontend) s
 		_, isNode = l.nodes[f.Address]
 	}
 	key := keyOfFrontend(f)
-	if owner := l.owner(key.nodePort()); isNode && owner != "" && owner != s.ID() {
+	if n := l.first(key.nodePort()); isNode && losesToNodePort(s, f, n) {
 		return fmt.Sprintf("%s %s, a node's address: %s %d is the node port of Service %s: it is not translated",
-			f.Kind, f.Address, f.Protocol, f.Port, owner)
+			f.Kind, f.Address, f.Protocol, f.Port, n.Service)
 	}
-	if list := l.at[key]; len(list) > 0 && list[0].Service != s.ID() {
+	if first := l.first(key); first.Service != "" && first.Service != s.ID() {
 		return fmt.Sprintf("%s %s: %s %d is of Service %s (%s): it is not translated",
-			f.Kind, addressText(f), f.Protocol, f.Port, list[0].Service, list[0].Kind)
+			f.Kind, addressText(f), f.Protocol, f.Port, first.Service, first.Kind)
 	}
 	return ""
 }

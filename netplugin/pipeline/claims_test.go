@@ -191,6 +191,48 @@ var claimCases = []claimCase{
 		want:  "aaa/taker",
 	},
 	{
+		name: "external IP of a Service that was created before that of the node port",
+		owner: func(s *service.Service) {
+			s.Ports[0].NodePort, s.CreatedAt = 30053, 2
+		},
+		taker: func(s *service.Service) {
+			s.ExternalIPs, s.Ports[0].Port, s.CreatedAt = addresses("192.0.2.2"), 30053, 1
+		},
+		to:      "192.0.2.2",
+		port:    30053,
+		want:    "zzz/owner",
+		problem: "TCP 30053 is the node port of Service zzz/owner",
+	},
+	{
+		name: "load balancer at a node port of an older Service",
+		owner: func(s *service.Service) {
+			s.Ports[0].NodePort, s.CreatedAt = 30053, 1
+		},
+		taker: func(s *service.Service) {
+			s.LoadBalancerIPs, s.Ports[0].Port, s.CreatedAt = addresses("192.0.2.2"), 30053, 2
+		},
+		to:      "192.0.2.2",
+		port:    30053,
+		want:    "zzz/owner",
+		problem: "TCP 30053 is the node port of Service zzz/owner",
+	},
+	{
+		name:  "node port at an older load balancer of a node",
+		owner: atNode,
+		taker: func(s *service.Service) { s.Ports[0].NodePort, s.CreatedAt = 30053, 2 },
+		to:    "192.0.2.2",
+		port:  30053,
+		want:  "zzz/owner",
+	},
+	{
+		name:  "node port with the number of an older load balancer of another node",
+		owner: atNode,
+		taker: func(s *service.Service) { s.Ports[0].NodePort, s.CreatedAt = 30053, 2 },
+		to:    "192.0.2.1",
+		port:  30053,
+		want:  "aaa/taker",
+	},
+	{
 		name:    "node port of a Service that was created first",
 		owner:   func(s *service.Service) { s.Ports[0].NodePort, s.CreatedAt = 30053, 1 },
 		taker:   func(s *service.Service) { s.Ports[0].NodePort, s.CreatedAt = 30053, 2 },
@@ -199,6 +241,11 @@ var claimCases = []claimCase{
 		want:    "zzz/owner",
 		problem: "NodePort of IPv4: TCP 30053 is of Service zzz/owner (NodePort)",
 	},
+}
+
+// atNode makes a Service an old one with a load balancer at a node's address.
+func atNode(s *service.Service) {
+	s.LoadBalancerIPs, s.Ports[0].Port, s.CreatedAt = addresses("192.0.2.2"), 30053, 1
 }
 
 func addresses(texts ...string) (out []netip.Addr) {
@@ -292,6 +339,65 @@ func TestServices_ClaimsFollowNodes(t *testing.T) {
 	c.SetConfig(cfg)
 	if got := leads(c, "10.244.1.5", "192.0.2.3", 30053); !slices.Equal(got, []string{"aaa/taker"}) {
 		t.Errorf("without the node, packets are led to %v", got)
+	}
+}
+
+// TestServices_AnOlderServiceTakesAnExternalIP: a Service takes the external IP of a newer one, and a node's address of
+// its load balancer, by an edit. The age is that of the Service.
+func TestServices_AnOlderServiceTakesAnExternalIP(t *testing.T) {
+	for _, x := range []struct {
+		to           string
+		owner, taker func(*service.Service)
+		shown        string // of the one that loses
+	}{{
+		to:    "203.0.113.1",
+		owner: func(s *service.Service) { s.ExternalIPs = addresses("203.0.113.1") },
+		taker: func(s *service.Service) { s.ExternalIPs, s.Ports[0].Port = addresses("203.0.113.1"), 30053 },
+		shown: "TCP 30053 is of Service aaa/taker (ExternalIP)",
+	}, {
+		to:    "192.0.2.2",
+		owner: func(s *service.Service) { s.LoadBalancerIPs = addresses("192.0.2.2") },
+		taker: func(s *service.Service) { s.Ports[0].NodePort = 30053 },
+		shown: "TCP 30053 is the node port of Service aaa/taker",
+	}} {
+		c := New(withClaims(), nil)
+		owner := claimant("zzz/owner", 10, 30053)
+		owner.CreatedAt = 100
+		x.owner(owner)
+		put(c, owner)
+		for _, edited := range []bool{false, true} {
+			taker, want := claimant("aaa/taker", 20, 53), "zzz/owner"
+			taker.CreatedAt = 1
+			if edited {
+				x.taker(taker)
+				want = "aaa/taker"
+			}
+			put(c, taker)
+			if got := leads(c, "10.244.1.5", x.to, 30053); !slices.Equal(got, []string{want}) {
+				t.Errorf("%s, edited %v: packets are led to %v, want %s", x.to, edited, got, want)
+			}
+		}
+		if got := strings.Join(c.ServiceProblems()["zzz/owner"], "; "); !strings.Contains(got, x.shown) {
+			t.Errorf("%s: %q is reported, want %q", x.to, got, x.shown)
+		}
+	}
+}
+
+// TestServices_ClaimsFollowAges: a load balancer at a node's address gets the packets to the number of a node port when
+// the node port's Service is created again.
+func TestServices_ClaimsFollowAges(t *testing.T) {
+	c := New(withClaims(), nil)
+	balancer := claimant("zzz/owner", 10, 30053)
+	balancer.LoadBalancerIPs, balancer.CreatedAt = addresses("192.0.2.2"), 2
+	put(c, balancer)
+	for i, want := range []string{"aaa/taker", "zzz/owner", "aaa/taker"} {
+		createdAt := int64(1 + i%2*2)
+		other := claimant("aaa/taker", 20, 53)
+		other.Ports[0].NodePort, other.CreatedAt = 30053, createdAt
+		put(c, other)
+		if got := leads(c, "10.244.1.5", "192.0.2.2", 30053); !slices.Equal(got, []string{want}) {
+			t.Errorf("created at %d: packets are led to %v, want %s", createdAt, got, want)
+		}
 	}
 }
 
