@@ -103,5 +103,5 @@ func (nc *nodeConfig) compileNode(self *policy.NodeInfo) {
 	}
 	nc.a.answers.config.Store(&cfg)
 	nc.a.compiler.SetConfig(cfg)
-	nc.a.translation.noteProblems()
+	nc.a.translation.noteSoon()
 }

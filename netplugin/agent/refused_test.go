@@ -118,7 +118,7 @@ func refusedFlows(t *testing.T, c *refusalCase, present bool) {
 	if got := x.leadsTo(); c.web != "" && !slices.Equal(got, c.endpoints) {
 		t.Errorf("flows lead to %v, want %v", got, c.endpoints)
 	}
-	if len(x.translation.problems["shop/web"]) == 0 {
+	if len(x.noted()["shop/web"]) == 0 {
 		t.Error("nothing is shown")
 	}
 	x.checked("with refused flows")
@@ -129,8 +129,8 @@ func refusedFlows(t *testing.T, c *refusalCase, present bool) {
 	}
 	x.expect("the switch takes all", 7, 8, 9)
 	x.rejected("goto_table:17", "10.96.0.1", pipeline.TableServiceFrontend)
-	if len(x.translation.problems) > 0 {
-		t.Errorf("problems: %v", x.translation.problems)
+	if len(x.noted()) > 0 {
+		t.Errorf("problems: %v", x.noted())
 	}
 }
 
@@ -167,7 +167,7 @@ func TestTranslation_RefusedGroupsReject(t *testing.T) {
 	}
 	x.rejected("goto_table:75", "10.96.0.1", pipeline.TableServiceFrontend)
 	x.rejected("goto_table:17", "203.0.113.2", pipeline.TableServiceFrontend)
-	if problems := x.translation.problems["shop/web"]; len(problems) != 1 || !strings.Contains(problems[0], "group 3") {
+	if problems := x.noted()["shop/web"]; len(problems) != 1 || !strings.Contains(problems[0], "group 3") {
 		t.Errorf("problems: %q", problems)
 	}
 	x.web(7, 8)
@@ -179,8 +179,8 @@ func TestTranslation_RefusedGroupsReject(t *testing.T) {
 		t.Fatal(err)
 	}
 	x.rejected("goto_table:17", "10.96.0.1", pipeline.TableServiceFrontend)
-	if len(x.sw.groups) != 8 || len(x.translation.problems) > 0 {
-		t.Errorf("%d groups; problems %v", len(x.sw.groups), x.translation.problems)
+	if len(x.sw.groups) != 8 || len(x.noted()) > 0 {
+		t.Errorf("%d groups; problems %v", len(x.sw.groups), x.noted())
 	}
 }
 
@@ -220,7 +220,7 @@ func TestTranslation_FullTableOfARealSwitch(t *testing.T) {
 	if got := to("203.0.113.2"); !strings.Contains(got, "goto_table:17") {
 		t.Errorf("another Service: %s", got)
 	}
-	if problems := x.translation.problems; len(problems) != 1 || len(problems["shop/web"]) != 1 {
+	if problems := x.noted(); len(problems) != 1 || len(problems["shop/web"]) != 1 {
 		t.Errorf("problems: %q", problems)
 	}
 	if d, err := x.translation.difference(t.Context(), s, x.compiler.Flows()); err != nil || !d.Empty() {

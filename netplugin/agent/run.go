@@ -212,6 +212,7 @@ func (r *runner) run(ctx context.Context) error {
 	all.Go(func() { r.feed.Run(ctx) })
 	all.Go(func() { r.translation.services.Run(ctx) })
 	all.Go(func() { r.translation.keepServices(ctx) })
+	all.Go(func() { r.translation.keepNoting(ctx) })
 	all.Go(func() { r.translation.keepAffinities(ctx) })
 	all.Go(func() { r.ended.Run(ctx) })
 	all.Go(func() { r.counting.keepCounting(ctx) })

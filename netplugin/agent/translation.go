@@ -40,6 +40,7 @@ type translation struct {
 	affinities affinities          // of clients, as the switch had them last
 	zone       string              // of this node, as compiled
 	problems   map[string][]string // why parts of Services are not translated, by namespace/name
+	unnoted    chan struct{}       // has an element where noteProblems may find others
 	refused    []uint32            // groups that the switch does not take
 }
 
@@ -139,7 +140,7 @@ func (tr *translation) compileServices(ids []string) {
 		}
 		tr.a.compiler.PutService(s, all)
 	}
-	tr.noteProblems()
+	tr.noteSoon()
 }
 
 // untranslated notes why parts of a Service are not translated, and logs new reasons.
@@ -157,12 +158,41 @@ func (tr *translation) untranslated(id string, problems []string) {
 	tr.problems[id] = problems
 }
 
-// noteProblems notes the problems of all Services, after the configuration or some Services have changed: what is
-// translated of one depends on the others.
-func (tr *translation) noteProblems() {
+// noteSoon requests noteProblems, after the configuration or some Services have changed: what is translated of one
+// depends on the others.
+func (tr *translation) noteSoon() {
 	if !tr.a.cfg.translates() {
 		return
 	}
+	select {
+	case tr.unnoted <- struct{}{}:
+	default: // it is requested
+	}
+}
+
+// notesEvery is the shortest time between two calls of noteProblems, which goes through all Services while the owner is
+// held.
+const notesEvery = time.Second
+
+// keepNoting notes problems as they change, until ctx ends.
+func (tr *translation) keepNoting(ctx context.Context) {
+	for {
+		select {
+		case <-tr.unnoted:
+		case <-ctx.Done():
+			return
+		}
+		_ = tr.a.do(ctx, tr.noteProblems)
+		select {
+		case <-time.After(notesEvery):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// noteProblems notes the problems of all Services.
+func (tr *translation) noteProblems() {
 	now := tr.a.compiler.ServiceProblems()
 	for id := range tr.problems {
 		if now[id] == nil {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/flowkeep/flowkeep/internal/keyed"
@@ -244,6 +245,7 @@ func TestTranslation_RefusedPartsAreShown(t *testing.T) {
 	x.source.Put(wire.ServiceKey("shop/web"), value)
 	x.send()
 	x.expect("its ClusterIP is translated", 7)
+	x.noted()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); x.loop(ctx) }()
@@ -254,9 +256,84 @@ func TestTranslation_RefusedPartsAreShown(t *testing.T) {
 	cancel()
 	<-done
 	x.web(7)
-	if len(x.translation.problems) > 0 {
-		t.Errorf("still: %v", x.translation.problems)
+	if got := x.noted(); len(got) > 0 {
+		t.Errorf("still: %v", got)
 	}
+}
+
+// claim sends a Service with a certain age and external IP, and a ClusterIP of its own.
+func (x *translator) claim(name string, last byte, createdAt int64) {
+	x.Helper()
+	value, err := wire.ServiceValue(&service.Service{
+		ClusterIPs:  []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, last})},
+		ExternalIPs: []netip.Addr{netip.MustParseAddr("203.0.113.2")},
+		Ports:       []service.Port{{Protocol: policy.TCP, Port: 80}},
+		CreatedAt:   createdAt,
+	})
+	if err != nil {
+		x.Fatal(err)
+	}
+	x.source.Put(wire.ServiceKey("shop/"+name), value)
+	x.send()
+}
+
+// noted returns the problems of Services as they are noted where that is requested.
+func (x *translator) noted() map[string][]string {
+	select {
+	case <-x.translation.unnoted:
+		x.translation.noteProblems()
+	default:
+	}
+	return x.translation.problems
+}
+
+// serve is the owner for a while, and returns the number of calls.
+func (x *translator) serve(d time.Duration) (calls int) {
+	for end := time.After(d); ; {
+		select {
+		case f := <-x.calls:
+			f()
+			calls++
+		case <-end:
+			return calls
+		}
+	}
+}
+
+// TestTranslation_ProblemsAreNotedOnceASecond: the problems of all Services are noted at once after one change, no more
+// than once a second with changes all the time, and then once more: the last change is shown.
+func TestTranslation_ProblemsAreNotedOnceASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := translating(t, t.TempDir(), newPickySwitch())
+		defer x.close()
+		x.begin()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go x.translation.keepNoting(ctx)
+		x.serve(2 * notesEvery)
+		lost := func() bool { return len(x.translation.problems["shop/a"]) > 0 }
+		x.claim("a", 1, 2)
+		x.claim("z", 2, 1)
+		if n := x.serve(notesEvery / 2); n != 1 || !lost() {
+			t.Errorf("%d calls after a change; %v", n, x.translation.problems)
+		}
+		calls := 0
+		for i := range 101 {
+			x.claim("z", 2, 1+2*int64(i%2))
+			calls += x.serve(notesEvery / 20)
+		}
+		if calls < 5 || calls > 6 {
+			t.Errorf("%d calls in five seconds of changes", calls)
+		}
+		x.claim("z", 2, 3)
+		if n := x.serve(10 * notesEvery); n != 1 || lost() {
+			t.Errorf("%d calls after the last change; %v", n, x.translation.problems)
+		}
+		x.node.configure(ctx)
+		if n := x.serve(10 * notesEvery); n != 1 {
+			t.Errorf("%d calls after the configuration", n)
+		}
+	})
 }
 
 // TestTranslation_LostFrontendsAreShown: an older Service that claims a Service's external address has it. The other
@@ -265,27 +342,13 @@ func TestTranslation_LostFrontendsAreShown(t *testing.T) {
 	x := translating(t, t.TempDir(), newPickySwitch())
 	defer x.close()
 	x.begin()
-	claim := func(name string, last byte, createdAt int64) {
-		t.Helper()
-		value, err := wire.ServiceValue(&service.Service{
-			ClusterIPs:  []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, last})},
-			ExternalIPs: []netip.Addr{netip.MustParseAddr("203.0.113.2")},
-			Ports:       []service.Port{{Protocol: policy.TCP, Port: 80}},
-			CreatedAt:   createdAt,
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		x.source.Put(wire.ServiceKey("shop/"+name), value)
-		x.send()
-	}
 	expect := func(why, id, want string) {
 		t.Helper()
 		p := policy.Packet{To: netip.MustParseAddr("203.0.113.2"), Protocol: policy.TCP, Port: 80}
 		if got := x.compiler.ServiceAt(p); got != id {
 			t.Errorf("%s: the address is of %q, want %q", why, got, id)
 		}
-		if got := strings.Join(x.translation.problems["shop/a"], "; "); got != want {
+		if got := strings.Join(x.noted()["shop/a"], "; "); got != want {
 			t.Errorf("%s: reported %q, want %q", why, got, want)
 		}
 		var m dto.Metric
@@ -293,9 +356,9 @@ func TestTranslation_LostFrontendsAreShown(t *testing.T) {
 			t.Errorf("%s: %v Services are counted, %v", why, m.GetGauge().GetValue(), err)
 		}
 	}
-	claim("a", 1, 2)
+	x.claim("a", 1, 2)
 	expect("alone", "shop/a", "")
-	claim("z", 2, 1)
+	x.claim("z", 2, 1)
 	expect("with an older one", "shop/z",
 		"ExternalIP 203.0.113.2: TCP 80 is of Service shop/z (ExternalIP): it is not translated")
 	x.source.Remove(wire.ServiceKey("shop/z"))
