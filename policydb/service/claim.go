@@ -11,7 +11,8 @@ type Claim struct {
 
 // Compare orders claims on the same address and port; the first is in force. The API server assigns a ClusterIP and a
 // node port to one Service. A controller writes the addresses of load balancers into the status, and a user who may
-// edit a Service writes its external IPs. Among claims of one kind that of the oldest Service is first.
+// edit a Service writes its external IPs. Among claims of one kind that of the oldest Service is first, even if the
+// Service was edited to make it after the others.
 func (c Claim) Compare(o Claim) int {
 	return cmp.Or(
 		cmp.Compare(c.Kind.rank(), o.Kind.rank()),
