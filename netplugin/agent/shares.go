@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -26,18 +27,26 @@ const (
 	shareStep    = 32
 )
 
+// maxFailedReadings is the number of failed readings in a row that end the caps.
+const maxFailedReadings = 5
+
 // shares is the state of keepShares.
 type shares struct {
 	capping bool      // some pods are capped
-	failing bool      // the last reading failed, which is logged
+	failed  int       // readings since the last good one
 	count   uint32    // at the last reading
 	again   time.Time // the zone is read again
+}
+
+// wanted reports whether pods can be capped where the zone has count entries.
+func (s *shares) wanted(count, limit uint32) bool {
+	return count >= limit/8*capFrom || s.capping && count >= limit/8*capBelow
 }
 
 // due reports whether to read which pods hold the entries of a zone that has count of them.
 func (s *shares) due(count, limit uint32, now time.Time) bool {
 	full := count >= limit/8*capFrom
-	return full && count > s.count+limit/shareStep || (full || s.capping) && !now.Before(s.again)
+	return full && count > s.count+limit/shareStep || s.wanted(count, limit) && !now.Before(s.again)
 }
 
 // read notes a reading that ended now.
@@ -79,34 +88,52 @@ func (zl *zoneLimits) keepShares(ctx context.Context) {
 
 // noteShares logs the beginning of failures.
 func (zl *zoneLimits) noteShares(ctx context.Context, err error) {
-	if ctx.Err() != nil {
-		return
-	}
-	if err != nil && !zl.shares.failing {
+	if err != nil && zl.shares.failed == 1 && ctx.Err() == nil {
 		zl.a.log.Warn("could not read which pods hold connections to Services; one pod can keep others from Services",
 			"error", err)
 	}
-	zl.shares.failing = err != nil
 }
 
 // capPods reads how many connections to Services there are and, where the zone is nearly full or pods are capped, of
-// which pods.
+// which pods. Below capBelow it ends the caps without a reading, which may fail.
 func (zl *zoneLimits) capPods(ctx context.Context) error {
 	z, count, err := zl.readServices(ctx)
 	if err != nil {
-		zl.a.log.Debug("could not read how many connections to Services are tracked", "error", err)
-		return nil
+		return zl.readingFailed(ctx, fmt.Errorf("read how many connections to Services are tracked: %w", err))
 	}
-	began := time.Now()
-	if !zl.shares.due(count, z.limit, began) {
+	s, began := &zl.shares, time.Now()
+	if !s.wanted(count, z.limit) {
+		s.failed = 0
+		return zl.uncapAll(ctx)
+	}
+	if !s.due(count, z.limit, began) {
 		return nil
 	}
 	held, err := zl.holders(ctx, z.zone)
-	zl.shares.read(count, time.Since(began), time.Now())
+	s.read(count, time.Since(began), time.Now())
 	if err != nil {
+		return zl.readingFailed(ctx, err)
+	}
+	s.failed = 0
+	return zl.a.do(ctx, func() { zl.share(ctx, held, count, z.limit) })
+}
+
+// readingFailed counts a failed reading, and ends the caps after maxFailedReadings: which pods are capped is outdated
+// then.
+func (zl *zoneLimits) readingFailed(ctx context.Context, err error) error {
+	zl.shares.failed++
+	if zl.shares.failed < maxFailedReadings {
 		return err
 	}
-	return zl.a.do(ctx, func() { zl.share(ctx, held, count, z.limit) })
+	return errors.Join(err, zl.uncapAll(ctx))
+}
+
+// uncapAll lets all pods open connections to Services.
+func (zl *zoneLimits) uncapAll(ctx context.Context) error {
+	if !zl.shares.capping {
+		return nil
+	}
+	return zl.a.do(ctx, func() { zl.share(ctx, nil, 0, 0) })
 }
 
 // readServices returns the zone of connections to Services, and the number of its entries.
@@ -146,6 +173,7 @@ func (zl *zoneLimits) share(ctx context.Context, opened map[netip.Addr]uint32, c
 		}
 	}
 	before, capped := a.node.capped, nextCapped(held, count, limit, a.node.capped)
+	zl.shares.capping = len(capped) > 0
 	if slices.Equal(before, capped) {
 		return
 	}
@@ -157,10 +185,9 @@ func (zl *zoneLimits) share(ctx context.Context, opened map[netip.Addr]uint32, c
 	}
 	for _, pod := range before {
 		if !slices.Contains(capped, pod) {
-			a.log.Info("a pod may open connections to Services again", "pod", pod, "connections", held[pod])
+			a.log.Info("a pod may open connections to Services again", "pod", pod)
 		}
 	}
-	zl.shares.capping = len(capped) > 0
 	a.node.capped = capped
 	a.metrics.capped.Set(float64(len(capped)))
 	a.node.configure(ctx)

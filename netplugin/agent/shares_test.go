@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
@@ -77,7 +78,7 @@ func TestSharesDue(t *testing.T) {
 }
 
 // TestCapPods: where a pod has nearly filled the zone of connections to Services, the switch gets flows that drop its
-// new ones, and none for another pod; they go when the entries have ended. What cannot be read changes nothing.
+// new ones, and none for another pod; they go when the entries have ended, also where these cannot be read, or after failed readings.
 func TestCapPods(t *testing.T) {
 	for _, mode := range []struct {
 		services string
@@ -114,12 +115,22 @@ func TestCapPods(t *testing.T) {
 				{6 * eighth, eighth + 1, 50, 1},
 				{5 * eighth, eighth + 1, 50, 1},
 				{6 * eighth, eighth + 1, eighth + 1, 2},
-				{4 * eighth, -1, -1, 2}, // they cannot be read
+				{4 * eighth, -1, -1, 0}, // they cannot be read
+				{6 * eighth, eighth + 1, 50, 1},
 				{4 * eighth, 50, 50, 0},
+				{6 * eighth, eighth + 1, 50, 1},
+				{6 * eighth, -1, -1, 1},
+				{5 * eighth, -1, -1, 1},
+				{6 * eighth, eighth + 1, 50, 1},
+				{6 * eighth, -1, -1, 1},
+				{5 * eighth, -1, -1, 1},
+				{5 * eighth, -1, -1, 1},
+				{5 * eighth, -1, -1, 1},
+				{5 * eighth, -1, -1, 0},
 			} {
 				count, of["10.244.1.2"], of["10.244.1.3"] = c.count, c.first, c.second
 				a.zoneLimits.shares.again = time.Time{}
-				if err := a.zoneLimits.capPods(t.Context()); (err != nil) != (c.first < 0) {
+				if err := a.zoneLimits.capPods(t.Context()); (err != nil) != (c.first < 0 && c.count > 4*eighth) {
 					t.Fatalf("reading %d: %v", i, err)
 				}
 				var m dto.Metric
@@ -131,6 +142,32 @@ func TestCapPods(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestCapPods_NoResponse: where ovs-vswitchd does not respond, capPods returns an error, which is logged once, and the
+// caps end after some readings.
+func TestCapPods_NoResponse(t *testing.T) {
+	a, _, _ := running(t)
+	var logged strings.Builder
+	a.log = slog.New(slog.NewTextHandler(&logged, nil))
+	a.cfg.DatapathType, a.cfg.OVSControl = "netdev", t.TempDir()+"/none"
+	a.node.capped, a.zoneLimits.shares.capping = []string{"ns/first"}, true
+	for i := range maxFailedReadings {
+		if len(a.node.capped) == 0 {
+			t.Errorf("after %d readings the cap is gone", i)
+		}
+		err := a.zoneLimits.capPods(t.Context())
+		if err == nil {
+			t.Errorf("reading %d: no error", i)
+		}
+		a.zoneLimits.noteShares(t.Context(), err)
+	}
+	if len(a.node.capped) > 0 {
+		t.Errorf("%v are capped", a.node.capped)
+	}
+	if n := strings.Count(logged.String(), "could not read which pods"); n != 1 {
+		t.Errorf("the failure is logged %d times:\n%s", n, &logged)
 	}
 }
 
