@@ -14,8 +14,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// TestNextCapped: pods are capped from 6/8 of the limit on where they hold more than 1/8, until they hold half of that
-// or the zone has fewer than 5/8. Two pods that hold all are both capped, and small holders never.
+// TestNextCapped: pods are capped from 6/8 of the limit on where they hold more than 1/8, until they hold seven
+// 64ths or the zone has fewer than 5/8. Two pods that hold all are both capped, and small holders never.
 func TestNextCapped(t *testing.T) {
 	const limit = 800
 	var capped []string
@@ -27,9 +27,9 @@ func TestNextCapped(t *testing.T) {
 		{600, 0, []string{"ns/a"}},
 		{600, 90, []string{"ns/a"}},
 		{600, 101, []string{"ns/a", "ns/b"}},
-		{450, 100, []string{"ns/a", "ns/b"}}, // not enough room yet
-		{460, 40, []string{"ns/a"}},          // b holds little
-		{400, 40, nil},                       // there is room
+		{450, 89, []string{"ns/a", "ns/b"}}, // not enough room yet
+		{460, 88, []string{"ns/a"}},         // b holds less
+		{400, 40, nil},                      // there is room
 		{450, 101, nil},
 		{700, 100, []string{"ns/a"}},
 	} {
