@@ -162,6 +162,7 @@ func (lp *localPods) unowned(addrs []netip.Addr) []netip.Addr {
 func (lp *localPods) shut(ctx context.Context, p *pod) error {
 	p.finish(errors.New("the pod's name was given to another container meanwhile"))
 	lp.a.compiler.RemoveEndpoint(p.endpoint.ID())
+	lp.a.zoneLimits.uncap(p.endpoint.ID())
 	lp.a.translation.podChanged(p.endpoint.Addresses)
 	mods := lp.a.take()
 	var err error

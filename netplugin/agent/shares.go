@@ -137,6 +137,19 @@ func (zl *zoneLimits) uncapAll(ctx context.Context) error {
 	return zl.a.do(ctx, func() { zl.share(ctx, nil, 0, 0) })
 }
 
+// uncap removes a pod that ended from the capped ones: another one may get its ID. It runs on the owner goroutine.
+func (zl *zoneLimits) uncap(pod string) {
+	nc := &zl.a.node
+	if !slices.Contains(nc.capped, pod) {
+		return
+	}
+	nc.capped = slices.DeleteFunc(slices.Clone(nc.capped), func(id string) bool { return id == pod })
+	zl.a.metrics.capped.Set(float64(len(nc.capped)))
+	if self := nc.self(); nc.configured {
+		nc.compileNode(&self)
+	}
+}
+
 // readServices returns the zone of connections to Services, and the number of its entries.
 func (zl *zoneLimits) readServices(ctx context.Context) (z conntrackZone, count uint32, err error) {
 	zones, err := zl.conntrackZones()

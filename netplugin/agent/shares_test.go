@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/flowkeep/flowkeep/netplugin/pipeline"
+	"github.com/flowkeep/flowkeep/ofctl"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	dto "github.com/prometheus/client_model/go"
 )
@@ -168,6 +169,40 @@ func TestCapPods_NoResponse(t *testing.T) {
 	}
 	if n := strings.Count(logged.String(), "could not read which pods"); n != 1 {
 		t.Errorf("the failure is logged %d times:\n%s", n, &logged)
+	}
+}
+
+// TestCapEndsWithPod: a pod that gets the ID of a capped one, as those of a StatefulSet, may open connections.
+func TestCapEndsWithPod(t *testing.T) {
+	a, _ := tellingAgent(t)
+	if err := a.do(t.Context(), func() {
+		e := wired("u", "c", 7)
+		p := &pod{endpoint: e, settled: true}
+		a.pods.byID[e.ID()] = p
+		a.compiler.PutEndpoint(local(&e))
+		a.node.capped = []string{e.ID(), "shop/web"}
+		a.node.configure(t.Context())
+		drops := func() bool {
+			return slices.ContainsFunc(a.compiler.Flows(), func(f ofctl.Flow) bool {
+				return f.Table == pipeline.TableServiceNew && f.Priority == pipeline.CappedPriority
+			})
+		}
+		if !drops() {
+			t.Error("a capped pod opens connections")
+		}
+		if err := a.pods.shut(t.Context(), p); err != nil {
+			t.Error(err)
+		}
+		a.compiler.PutEndpoint(local(&e))
+		if want := []string{"shop/web"}; drops() || !slices.Equal(a.node.capped, want) {
+			t.Errorf("%v are capped, want %v; flows: %v", a.node.capped, want, drops())
+		}
+		var m dto.Metric
+		if err := a.metrics.capped.Write(&m); err != nil || m.GetGauge().GetValue() != 1 {
+			t.Errorf("the metric is %v, %v", m.GetGauge().GetValue(), err)
+		}
+	}); err != nil {
+		t.Fatal(err)
 	}
 }
 
