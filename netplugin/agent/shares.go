@@ -55,8 +55,8 @@ func (s *shares) read(count uint32, took time.Duration, now time.Time) {
 }
 
 // nextCapped returns the pods that open no connections to Services, sorted, where the zone has count entries, of which
-// each pod opened held. A pod stays among them while it holds more than seven 64ths. With a lower bound a pod whose open
-// connections exceed it would stay capped for ever, where others keep the zone above capBelow.
+// each pod opened held. A pod stays among them while it holds more than seven 64ths. With a lower bound a pod whose
+// open connections exceed it would stay capped for ever, where others keep the zone above capBelow.
 func nextCapped(held map[string]uint32, count, limit uint32, before []string) (capped []string) {
 	eighth := limit / 8
 	if count < capBelow*eighth {
