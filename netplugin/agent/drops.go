@@ -22,6 +22,8 @@ type dropLog struct {
 	dryRuns *stats.Drops // packets that policies in a dry run would deny
 	// resendMetered: meters were created, and flows that name them were not sent again.
 	resendMetered bool
+	// openingRate is that of the meters, which stay as they are when nf_conntrack_max changes.
+	openingRate uint32
 	// withoutMeters: the switch refuses flows that report denied packets.
 	withoutMeters bool
 }
@@ -38,6 +40,7 @@ func newDropLog(a *agent) *dropLog {
 // ensureMeters creates the meters that limit the reports of denied packets. If the switch has no meters, it reports
 // none: their number would be unlimited.
 func (dl *dropLog) ensureMeters(ctx context.Context, s session) {
+	dl.openingRate = dl.a.zoneLimits.openingRate()
 	want := dl.meters()
 	if dl.withoutMeters {
 		want = nil
@@ -72,8 +75,16 @@ func (dl *dropLog) ensureMeters(ctx context.Context, s session) {
 
 // meters returns the meters that do not depend on single pods.
 func (dl *dropLog) meters() []ofctl.Meter {
-	opening := dl.a.zoneLimits.openingRate()
-	return slices.Concat(pipeline.Meters(dl.a.cfg.DropLogRate, opening), pipeline.AnswerMeters())
+	return slices.Concat(pipeline.Meters(dl.a.cfg.DropLogRate, dl.openingRate), pipeline.AnswerMeters())
+}
+
+// followRate sends the meters again when the limit of the zone of connections to Services has changed.
+func (dl *dropLog) followRate(ctx context.Context) {
+	if dl.a.session != nil && dl.openingRate != dl.a.zoneLimits.openingRate() {
+		dl.ensureMeters(ctx, dl.a.session)
+		_ = dl.a.commit(ctx, dl.a.take())
+		dl.a.report()
+	}
 }
 
 func hasMeter(list []ofctl.Meter, id uint32) bool {

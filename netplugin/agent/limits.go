@@ -131,7 +131,8 @@ func (zl *zoneLimits) setLimits(ctx context.Context) error {
 	return zl.a.vswitchd.control(ctx, "dpctl/ct-set-limits", args...)
 }
 
-// readLimits sets the gauges of what is tracked. What cannot be read stays as it was.
+// readLimits sets the gauges of what is tracked, and follows a change of nf_conntrack_max. What cannot be read stays as
+// it was.
 func (zl *zoneLimits) readLimits(ctx context.Context) {
 	zl.readTable()
 	zones, err := zl.conntrackZones()
@@ -139,6 +140,7 @@ func (zl *zoneLimits) readLimits(ctx context.Context) {
 		zl.a.log.Debug("could not read how many connections are tracked", "error", err)
 		return
 	}
+	_ = zl.a.do(ctx, func() { zl.a.dropLog.followRate(ctx) })
 	text, err := zl.a.vswitchd.askSwitch(ctx, "dpctl/ct-get-limits", zl.a.cfg.datapath())
 	if err != nil {
 		zl.a.log.Debug("could not read how many connections are tracked", "error", err)

@@ -90,6 +90,42 @@ func TestLimitsAreKept(t *testing.T) {
 	command("ct-set-limits", wanted)
 }
 
+// TestOpeningRateFollowsLimit: when the limit of the zone changes, a drift check wants the meters that the switch has
+// until readLimits sends the others.
+func TestOpeningRateFollowsLimit(t *testing.T) {
+	a, s := tellingAgent(t)
+	a.cfg.DatapathType = "netdev"
+	rate := func(list []ofctl.Meter) uint32 {
+		for _, m := range list {
+			if m.ID == pipeline.OpeningMeter(0) {
+				return m.Rate
+			}
+		}
+		return 0
+	}
+	differ := func(when string, want uint32) {
+		t.Helper()
+		if err := a.do(t.Context(), func() {
+			if has, wanted := rate(s.meters), rate(driftOwner{a}.meters()); has != want || wanted != want {
+				t.Errorf("%s: the switch has the rate %d, a drift check wants %d; want %d", when, has, wanted, want)
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const before = 77
+	if err := a.do(t.Context(), func() {
+		a.dropLog.ensureMeters(t.Context(), s)
+		a.session, a.dropLog.openingRate = s, before
+		s.meters = a.dropLog.meters()
+	}); err != nil {
+		t.Fatal(err)
+	}
+	differ("the limit has changed", before)
+	a.zoneLimits.readLimits(t.Context())
+	differ("after readLimits", pipeline.MaxOpeningRate)
+}
+
 // gauge returns the value of a zone.
 func gauge(t *testing.T, of prometheus.Collector, zone string) float64 {
 	t.Helper()
