@@ -111,8 +111,13 @@ func matchesEntry(want, have map[string]any) bool {
 	canonicalEntry(w)
 	canonicalEntry(h)
 	delete(w, keyState)
-	for k, v := range w {
-		if !sameScalar(v, h[k]) && !reflect.DeepEqual(v, h[k]) {
+	return covers(w, h)
+}
+
+// covers reports whether have has all that want names; both are canonical.
+func covers(want, have map[string]any) bool {
+	for k, v := range want {
+		if !sameScalar(v, have[k]) && !reflect.DeepEqual(v, have[k]) {
 			return false
 		}
 	}

@@ -66,13 +66,18 @@ func RefusedReported(desired State) (reasons []string) {
 				"leave it out of a desired state", i.Key()))
 		}
 	}
+	routes, there := c.Config(keyRoutes), map[string]bool{}
+	routes = slices.DeleteFunc(routes, func(o map[string]any) bool { return o[keyState] != nil })
+	for _, o := range routes {
+		there[encoded(o)] = true
+	}
 	for _, r := range objects(object(c[keyRoutes])[keyRunning]) {
-		if !slices.ContainsFunc(c.Config(keyRoutes), func(o map[string]any) bool {
-			return o[keyState] == nil && r[keyState] == nil && matchesEntry(r, o)
-		}) {
-			reasons = append(reasons, fmt.Sprintf("routes.running[%s]: is what a node reports, and routes.config "+
-				"does not have it: name desired routes in routes.config", entryName(r)))
+		has := func(o map[string]any) bool { return covers(r, o) }
+		if r[keyState] == nil && (there[encoded(r)] || slices.ContainsFunc(routes, has)) {
+			continue
 		}
+		reasons = append(reasons, fmt.Sprintf("routes.running[%s]: is what a node reports, and routes.config "+
+			"does not have it: name desired routes in routes.config", entryName(r)))
 	}
 	dns := object(c[keyDNS])
 	running, config := object(dns[keyRunning]), object(dns[keyConfig])

@@ -1,6 +1,8 @@
 package nmstate
 
 import (
+	"fmt"
+	"maps"
 	"strings"
 	"testing"
 )
@@ -42,4 +44,43 @@ func TestRefusedReported(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A copy of a report with many routes allocates nothing for each pair of them.
+func TestRefusedReported_OfManyRoutes(t *testing.T) {
+	for _, what := range []string{"repeated", "other"} {
+		allocations := func(routes int) float64 {
+			s := manyRoutes(routes, what == "other")
+			return testing.AllocsPerRun(1, func() { RefusedReported(s) })
+		}
+		few, many := allocations(50), allocations(400)
+		if many > 20*few { // 8 times as many routes: 64 times as many pairs
+			t.Errorf("%s routes: %v allocations for 50, %v for 400", what, few, many)
+		}
+	}
+}
+
+func BenchmarkRefusedReported(b *testing.B) {
+	for _, what := range []string{"repeated", "other"} {
+		b.Run(what, func(b *testing.B) {
+			s := manyRoutes(2000, what == "other")
+			for b.Loop() {
+				RefusedReported(s)
+			}
+		})
+	}
+}
+
+// manyRoutes has in running the routes of config, or others.
+func manyRoutes(routes int, other bool) State {
+	var config, running []any
+	for n := range routes {
+		r := map[string]any{"destination": fmt.Sprintf("10.%d.%d.0/24", n/256, n%256), "next-hop-interface": "eth1"}
+		o := maps.Clone(r)
+		if other {
+			o["metric"], r["metric"] = 5, 6
+		}
+		config, running = append(config, o), append(running, r)
+	}
+	return State{keyRoutes: map[string]any{keyConfig: config, keyRunning: running}}
 }
