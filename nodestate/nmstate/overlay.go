@@ -8,9 +8,9 @@ import (
 
 // Overlay is base with over on top: interfaces are merged by name and attribute by attribute; a list, such as addresses or
 // a bridge's ports, replaces the one below; routes and rules are added one by one, and those that over wants absent go.
-// Interfaces without a name are kept as they are, those of base first.
+// Interfaces without a name are kept as they are, those of base first. Of both, what Unrepeated drops is left out.
 func Overlay(base, over State) State {
-	below, above := cloneObject(unalias(base)), cloneObject(unalias(over))
+	below, above := cloneObject(unalias(Unrepeated(base))), cloneObject(unalias(Unrepeated(over)))
 	merged := mergeObjects(below, above)
 	if interfaces := overlayInterfaces(State(below).Interfaces(), State(above).Interfaces()); len(interfaces) > 0 {
 		merged[keyInterfaces] = anys(interfaces)

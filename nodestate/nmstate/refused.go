@@ -94,6 +94,22 @@ func RefusedReported(desired State) (reasons []string) {
 	return reasons
 }
 
+// Unrepeated returns a document without each running that says nothing but the config of its section. Merged into
+// another document, it would stay as it is while config changes.
+func Unrepeated(s State) State {
+	for _, key := range []string{keyRoutes, keyDNS} {
+		section := object(s[key])
+		if _, reported := section[keyRunning]; !reported || len(RefusedReported(State{key: section})) > 0 {
+			continue
+		}
+		section = maps.Clone(section)
+		delete(section, keyRunning)
+		s = maps.Clone(s)
+		s[key] = section
+	}
+	return s
+}
+
 // gone reports whether an entry wants nothing but the interface's absence, or has no effect.
 func gone(i Interface) bool { return i.State() == Ignore || i.State() == Absent }
 

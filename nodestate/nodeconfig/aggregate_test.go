@@ -255,7 +255,11 @@ func TestLayersAreOverlays(t *testing.T) {
 		var want nmstate.State
 		l := layers{}
 		for by := range 4 {
-			raw, err := json.Marshal(draw(r, false))
+			drawn := draw(r, false)
+			if dns, ok := drawn["dns-resolver"].(map[string]any); ok && r.IntN(2) == 0 {
+				dns["running"] = dns["config"]
+			}
+			raw, err := json.Marshal(drawn)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -370,5 +374,49 @@ func TestNeighbours(t *testing.T) {
 		if got := slices.Equal(e.Interfaces, []string{"eth0"}); got != want {
 			t.Errorf("%s: %v, %s", rule, e.Interfaces, e.Reason)
 		}
+	}
+}
+
+// TestReportsAreMerged: copies of reports, whose running repeats config, make a desired state that nodes accept.
+func TestReportsAreMerged(t *testing.T) {
+	const (
+		to53     = `{dns-resolver: {config: {server: [192.0.2.53]}}}`
+		report53 = `{dns-resolver: {config: {server: [192.0.2.53]}, running: {server: [192.0.2.53], search: []}}}`
+		to54     = `{dns-resolver: {config: {server: [192.0.2.54], search: [a.example]}}}`
+		to       = `{destination: 198.51.100.0/24, next-hop-interface: eth1}`
+		report   = `{routes: {config: [` + to + `], running: [` + to + `]}}`
+		absent   = `{routes: {config: [{destination: 198.51.100.0/24, state: absent}]}}`
+	)
+	type step struct{ hand, policies []string } // a hand of none stays
+	for _, c := range []struct {
+		name  string
+		steps []step
+		want  string
+	}{
+		{"DNS, policy over policy", []step{{nil, []string{report53, to54}}}, to54},
+		{"DNS, hand over policy", []step{{[]string{to54}, []string{report53}}}, to54},
+		{"DNS, report over policy", []step{{[]string{report53}, []string{to54}}},
+			`{dns-resolver: {config: {server: [192.0.2.53], search: [a.example]}}}`},
+		{"DNS, report of a policy", []step{{nil, []string{to53}}, {[]string{report53}, []string{to53}}, {nil, []string{to54}}}, to54},
+		{"routes, policy over policy", []step{{nil, []string{report, absent}}}, absent},
+		{"routes, hand over policy", []step{{[]string{absent}, []string{report}}}, absent},
+		{"routes, report of a policy", []step{{nil, []string{report}}, {[]string{report}, []string{report}}, {nil, []string{absent}}}, absent},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			o := stateObject(t, "node1", "", someNICs)
+			for _, s := range c.steps {
+				for _, hand := range s.hand {
+					o.Spec.DesiredState = docOf(t, hand)
+				}
+				var policies []*Policy
+				for n, desired := range s.policies {
+					policies = append(policies, policyOf(t, fmt.Sprintf("p%d", n), "{desiredState: "+desired+"}"))
+				}
+				bring(t, o, policies...)
+			}
+			if diff := cmp.Diff(canon(t, docOf(t, c.want)), canon(t, o.Spec.DesiredState)); diff != "" {
+				t.Error(diff)
+			}
+		})
 	}
 }

@@ -71,6 +71,7 @@ type piece struct {
 
 // takeApart splits a canonical document.
 func takeApart(doc nmstate.State) (p pieces) {
+	doc = nmstate.Unrepeated(doc)
 	for _, i := range doc.Interfaces() {
 		p = append(p, piece{placeOf(interfaces, i.Key()), without(i, "name")})
 	}

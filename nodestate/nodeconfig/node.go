@@ -102,7 +102,7 @@ func newWishes(desired, record *nmstatev1.State) (*wishes, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the node's record of policies (spec.fromPolicies) cannot be read: %w", err)
 	}
-	hand := setByHand(d, r)
+	hand := setByHand(nmstate.Unrepeated(d), r) // the running of a report may repeat what is from policies
 	return &wishes{hand, takeApart(nmstate.Canonical(hand)), layersOf(d), layersOf(r)}, nil
 }
 
