@@ -86,7 +86,7 @@ func RefusedReported(desired State) (reasons []string) {
 			continue
 		}
 		reasons = append(reasons, fmt.Sprintf("dns-resolver.running.%[1]s: is what a node reports, and differs from "+
-			"dns-resolver.config.%[1]s: change that one", k))
+			"dns-resolver.config.%[1]s, which alone counts: leave running out", k))
 	}
 	if len(list(c["capabilities"])) > 0 {
 		reasons = append(reasons, "capabilities: are what a node reports: leave them out of a desired state")
