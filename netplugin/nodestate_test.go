@@ -2,7 +2,14 @@ package main
 
 import (
 	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -36,5 +43,37 @@ func TestGuard(t *testing.T) {
 	}
 	if err := guard("interfaces: [{name: eth1, mtu: 1400}, {name: fk0, state: ignore}]"); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestNodeState_HasTheNodesAddresses: the agent knows the families by which it reaches the API server.
+func TestNodeState_HasTheNodesAddresses(t *testing.T) {
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/api/v1/nodes/node1" {
+			http.NotFound(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprint(w, `{"kind": "Node", "apiVersion": "v1", "status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.1"}]}}`)
+	}))
+	defer api.Close()
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	text := fmt.Sprintf("{clusters: [{name: c, cluster: {server: %q}}], contexts: [{name: c, context: {cluster: c}}], "+
+		"current-context: c}", api.URL)
+	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o := nodeStateFlags{kubeconfig: kubeconfig, node: "node1", backend: backendNative, stateDir: t.TempDir()}
+	client, cfg, err := o.config(t.Context(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	defer closeAll(cfg.Backends)
+	if cfg.Addresses == nil {
+		t.Fatal("the agent does not ask for the Node's addresses")
+	}
+	if got := cfg.Addresses(t.Context()); !slices.Equal(got, []netip.Addr{netip.MustParseAddr("192.0.2.1")}) {
+		t.Error(got)
 	}
 }
