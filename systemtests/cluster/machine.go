@@ -1,14 +1,19 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/prometheus/procfs"
 )
 
 // Machine is what the machine itself did while a test ran: what a failure on it may have come from.
@@ -16,6 +21,7 @@ type Machine struct {
 	began  time.Time
 	stolen time.Duration // until it began; likewise the others
 	drops  uint64
+	used   map[string]float64 // processorTimes when it began
 
 	mu     sync.Mutex
 	delays []delay // of timers, those of minDelay and more
@@ -32,7 +38,7 @@ const minDelay = 10 * time.Millisecond
 
 // WatchMachine looks until the context ends. Safe for concurrent use.
 func WatchMachine(ctx context.Context) *Machine {
-	m := &Machine{began: time.Now(), stolen: stolen(), drops: softnetDrops()}
+	m := &Machine{began: time.Now(), stolen: stolen(), drops: softnetDrops(), used: processorTimes()}
 	go m.watch(ctx)
 	return m
 }
@@ -81,8 +87,36 @@ func (m *Machine) LateSince(then time.Time) (late time.Duration) {
 // String tells what happened since the beginning.
 func (m *Machine) String() string {
 	load, _ := os.ReadFile("/proc/loadavg")
-	return fmt.Sprintf("in %v a timer was up to %v late, %v of processor time went to other machines, %d packets were dropped on their way between network namespaces; load %s",
-		time.Since(m.began).Round(time.Millisecond), m.LateSince(m.began).Round(time.Millisecond), stolen()-m.stolen, softnetDrops()-m.drops, strings.TrimSpace(string(load)))
+	return fmt.Sprintf("in %v a timer was up to %v late, %v of processor time went to other machines, %d packets were dropped on their way between network namespaces; load %s; processor time: %s",
+		time.Since(m.began).Round(time.Millisecond), m.LateSince(m.began).Round(time.Millisecond), stolen()-m.stolen, softnetDrops()-m.drops, strings.TrimSpace(string(load)),
+		mostUsed(m.used, processorTimes()))
+}
+
+// processorTimes returns the seconds of processor time of each program by its name (proc_pid_stat(5)), with those of its
+// children that have ended.
+func processorTimes() map[string]float64 {
+	const ticks = 100 // a second
+	processes, _ := procfs.AllProcs()
+	times := make(map[string]float64, len(processes))
+	for _, p := range processes {
+		if stat, err := p.Stat(); err == nil { // it may have ended
+			times[stat.Comm] += stat.CPUTime() + float64(stat.CUTime+stat.CSTime)/ticks
+		}
+	}
+	return times
+}
+
+// mostUsed returns the eight programs with the most processor time between two processorTimes.
+func mostUsed(before, after map[string]float64) string {
+	const shown = 8
+	names := slices.SortedFunc(maps.Keys(after), func(a, b string) int {
+		return cmp.Or(cmp.Compare(after[b]-before[b], after[a]-before[a]), cmp.Compare(a, b))
+	})
+	var list []string
+	for _, name := range names[:min(shown, len(names))] {
+		list = append(list, fmt.Sprintf("%s %.1f s", name, after[name]-before[name]))
+	}
+	return strings.Join(list, ", ")
 }
 
 // stolen is the time that the hypervisor gave to others: the eighth figure of the first line, in 1/100 s (proc_stat(5)).

@@ -48,3 +48,12 @@ func TestMachine_LateSince(t *testing.T) {
 		}
 	}
 }
+
+func TestMostUsed(t *testing.T) {
+	before := map[string]float64{"ended": 9, "netplugin": 1}
+	after := map[string]float64{"netplugin": 3.5, "started": 4, "kthreadd": 0, "a": 1, "b": 1, "c": 1, "d": 1, "e": 1, "f": 1}
+	const want = "started 4.0 s, netplugin 2.5 s, a 1.0 s, b 1.0 s, c 1.0 s, d 1.0 s, e 1.0 s, f 1.0 s"
+	if got := mostUsed(before, after); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
