@@ -129,17 +129,12 @@ func tagged(plain []byte, etherType, vlan uint16) []byte {
 
 // send sends all kinds of frames, one after another, until ctx ends.
 func (f *rawFrames) send(ctx context.Context, w *world) {
-	var batch [][]byte
-	for range 10 {
-		for _, k := range f.kinds {
-			batch = append(batch, k.data)
-		}
+	var frames [][]byte
+	for _, k := range f.kinds {
+		frames = append(frames, k.data)
 	}
-	for ctx.Err() == nil {
-		if err := w.SendFrames(ctx, f.netns, framePause(), batch...); err != nil && ctx.Err() == nil {
-			w.Errorf("send frames from %s: %v", f.from, err)
-			return
-		}
+	if err := w.RepeatFrames(ctx, f.netns, framePause(), frames...); err != nil {
+		w.Errorf("send frames from %s: %v", f.from, err)
 	}
 }
 

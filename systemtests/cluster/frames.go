@@ -39,13 +39,28 @@ func (c *Cluster) SendFrames(ctx context.Context, netns string, pause time.Durat
 // SendFramesOn sends whole frames on a link of a network namespace, one after the other.
 func (c *Cluster) SendFramesOn(ctx context.Context, netns, device string, pause time.Duration, frames ...[]byte) error {
 	cmd := inNS(ctx, netns, c.probe(), "frames", "-dev", device, "-pause", pause.String())
+	cmd.Stdin = hexLines(frames)
+	_, err := output(cmd)
+	return err
+}
+
+// RepeatFrames sends whole frames on eth0 of a network namespace, one after the other, and all of them again, until ctx
+// ends.
+func (c *Cluster) RepeatFrames(ctx context.Context, netns string, pause time.Duration, frames ...[]byte) error {
+	cmd := inNS(ctx, netns, c.probe(), "frames", "-pause", pause.String(), "-repeat")
+	cmd.Stdin = hexLines(frames)
+	if _, err := output(cmd); ctx.Err() == nil {
+		return fmt.Errorf("the sender of frames ended: %w", err)
+	}
+	return nil
+}
+
+func hexLines(frames [][]byte) *bytes.Buffer {
 	var lines bytes.Buffer
 	for _, f := range frames {
 		lines.WriteString(hex.EncodeToString(f) + "\n")
 	}
-	cmd.Stdin = &lines
-	_, err := output(cmd)
-	return err
+	return &lines
 }
 
 // A Hearing is a process that takes the frames of a link that contain a token.

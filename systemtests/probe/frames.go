@@ -28,11 +28,13 @@ func linkSocket(device string) (fd int, address syscall.SockaddrLinklayer, err e
 	return fd, address, syscall.Bind(fd, &address)
 }
 
-// framesCommand sends the frames that it reads, one a line in hexadecimal.
+// framesCommand sends the frames that it reads, one a line in hexadecimal. With -repeat it sends them again and again,
+// until the process is killed.
 func framesCommand(args []string) error {
 	flags := flag.NewFlagSet("frames", flag.ContinueOnError)
 	device := flags.String("dev", "eth0", "link to send on")
 	pause := flags.Duration("pause", 0, "between two frames")
+	repeat := flags.Bool("repeat", false, "send them again and again")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -51,13 +53,18 @@ func framesCommand(args []string) error {
 		}
 		frames = append(frames, frame)
 	}
-	for i, frame := range frames {
-		if err := syscall.Sendto(fd, frame, 0, &address); err != nil {
-			return fmt.Errorf("send frame %d: %w", i+1, err)
-		}
-		time.Sleep(*pause)
+	if err := lines.Err(); err != nil {
+		return err
 	}
-	return lines.Err()
+	for again := len(frames) > 0; again; again = *repeat {
+		for i, frame := range frames {
+			if err := syscall.Sendto(fd, frame, 0, &address); err != nil {
+				return fmt.Errorf("send frame %d: %w", i+1, err)
+			}
+			time.Sleep(*pause)
+		}
+	}
+	return nil
 }
 
 // hearCommand prints the frames that come in and hold the token, until SIGTERM.

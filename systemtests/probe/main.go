@@ -37,7 +37,8 @@ probe size [-timeout 1s] ADDRESS BYTES    ask over UDP in an IP packet of BYTES 
 probe capture INTERFACE CIDR…             until SIGTERM count Geneve packets, and others with addresses in the CIDRs; prints JSON
 probe forge [-tunnel SOURCE,DESTINATION [-plain]] SOURCE DESTINATION:PORT
                                           send one UDP datagram over IPv4 from any source, bare or in Geneve
-probe frames [-dev eth0] [-pause 0]       send the Ethernet frames on stdin, one a line in hexadecimal
+probe frames [-dev eth0] [-pause 0] [-repeat]
+                                          send the Ethernet frames on stdin, one a line in hexadecimal
 probe hear [-dev eth0] TOKEN              print the frames that come in and hold the token (hexadecimal), until SIGTERM
 probe arrivals [-dev eth0] PROTO SOURCE ADDRESS…
                                           count what comes in from SOURCE for ADDRESS, until SIGTERM; prints JSON
