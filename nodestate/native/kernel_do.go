@@ -224,7 +224,10 @@ func awaitLink(ctx context.Context, name string, done func(netlink.Link) bool) e
 func (k *kernel) port(ctx context.Context, s Step) error {
 	if len(s.text) > len(keySuffix) && s.text == bridgeKey(shown(s.text)) {
 		if s.verb == detachPort {
-			return k.ovs.deletePort(ctx, s.name)
+			if err := k.ovs.deletePort(ctx, s.name); err != nil {
+				return err
+			}
+			return awaitLink(ctx, s.name, func(l netlink.Link) bool { return l == nil || !isSwitchPort(l) })
 		}
 		return k.ovs.addPort(ctx, s.link, s.text)
 	}
@@ -238,6 +241,16 @@ func (k *kernel) port(ctx context.Context, s Step) error {
 		}
 		return netlink.LinkSetMaster(l, controller)
 	})
+}
+
+// isSwitchPort reports whether the link is a port of the kernel's datapath of Open vSwitch. ovs-vswitchd gives a port up some time after
+// its row is gone, and until then no other link can have it as a port.
+func isSwitchPort(l netlink.Link) bool {
+	if l.Attrs().MasterIndex == 0 {
+		return false
+	}
+	master, err := netlink.LinkByIndex(l.Attrs().MasterIndex)
+	return err == nil && master.Type() == kindSwitch
 }
 
 // isSwitchs tells whether Open vSwitch made the link: it wants to be asked for changes.

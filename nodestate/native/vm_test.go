@@ -243,3 +243,30 @@ func TestNoOpenVSwitch(t *testing.T) {
 		}
 	}
 }
+
+// TestKernelSwitch_PortIsFree: a link that was a port of Open vSwitch becomes one of another bridge at once, also where
+// Open vSwitch is slow. Its datapath in userspace does not hold links.
+func TestKernelSwitch_PortIsFree(t *testing.T) {
+	netns.New(t).Enter(t)
+	endpoint := openVSwitch(t)
+	b := newBench(t, Config{OVSDB: endpoint})
+	b.apply("interfaces: [{name: eth1, type: veth, state: up, veth: {peer: far1}}]")
+	b.apply("interfaces: [{name: br9, type: ovs-bridge, state: up, bridge: {port: [{name: eth1}]}}]")
+	text, err := os.ReadFile(filepath.Join(filepath.Dir(strings.TrimPrefix(endpoint, "unix:")), "ovs-vswitchd.pid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	resumed := make(chan error, 1)
+	time.AfterFunc(time.Second, func() { resumed <- unix.Kill(pid, unix.SIGCONT) })
+	b.apply("interfaces: [{name: br9, type: ovs-bridge, state: absent}, {name: br8, type: linux-bridge, state: up, bridge: {port: [{name: eth1}]}}]")
+	if err := <-resumed; err != nil {
+		t.Fatal(err)
+	}
+}
