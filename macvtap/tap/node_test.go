@@ -2,13 +2,13 @@ package tap
 
 import (
 	"errors"
-	"fmt"
 	"net"
 	"os"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/flowkeep/flowkeep/internal/rtnl"
 	"github.com/flowkeep/flowkeep/macvtap"
 	"github.com/flowkeep/flowkeep/macvtap/taptest"
 	"github.com/vishvananda/netlink"
@@ -219,32 +219,38 @@ func numberOf(path string) uint64 {
 	return st.Rdev
 }
 
-// allocateNumber allocates devices until the kernel gives one of them a number. It is the lowest free one, which a
-// program in another network namespace may have for a while.
-func (n *node) allocateNumber(number uint64) (id string, d Device) {
-	n.t.Helper()
-	const maxDevices = 100
-	for i := range maxDevices {
-		id = fmt.Sprintf("dataplane:%s:%d", n.parent, i)
-		if d = n.allocate(macvtap.Bridge, id); numberOf(d.HostPath) == number {
-			return id, d
+// withNumberOf gives the device node of a removed device the number of the only device in p, as the kernel may: it gives
+// the next device of the machine the lowest free number, which a program in another network namespace may take first.
+func withNumberOf(p *pod, removed Device) (number uint64, err error) {
+	links, err := rtnl.Dump(p.handle.LinkList)
+	if err != nil {
+		return 0, err
+	}
+	for _, l := range links {
+		if m, ok := l.(*netlink.Macvtap); ok {
+			if number, err = p.number(m); err == nil {
+				err = makeNode(removed.HostPath, number, DefaultOwner, DefaultOwner)
+			}
+			return number, err
 		}
 	}
-	n.t.Skipf("none of %d devices has the number %d", maxDevices, number)
-	return id, d
+	return 0, errors.New("there is no device")
 }
 
-// The kernel removes a device with its parent, and gives the next one the number: no device node of the first is left,
-// by which its pod would have the device of the second.
+// The kernel removes a device with its parent, and may give the next one the number: no device node of the first is
+// left, by which its pod would have the device of the second.
 func TestOnNode_NumberOfARemovedDevice(t *testing.T) {
-	for _, next := range []string{"on the node", "in a pod"} {
+	const second = "dataplane:eth1:0"
+	for next, step := range map[string]string{"on the node": "node node", "in a pod": "node"} {
 		n := newNode(t, "eth0")
 		d := n.allocate(macvtap.Bridge, first)
-		number := numberOf(d.HostPath)
 		taptest.In(t, n.host, func() error {
 			parent, err := netlink.LinkByName("eth0")
 			return errors.Join(err, netlink.LinkDel(parent))
 		})
+		if !exists(d.HostPath) {
+			t.Fatalf("%s: the kernel removed the device node: nothing is shown", next)
+		}
 		n.parent = "eth1"
 		if err := n.do(func() error {
 			a := netlink.NewLinkAttrs()
@@ -253,12 +259,29 @@ func TestOnNode_NumberOfARemovedDevice(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		id, other := n.allocateNumber(number)
+		_, w := n.pod("c1", second)
+		var number uint64
+		n.store.step = func(name string) (err error) {
+			if name != step {
+				return nil
+			}
+			open := ownNode
+			if next == "in a pod" {
+				open = func() (*pod, error) { return enter(w.NetNS) }
+			}
+			p, err := open()
+			if err != nil {
+				return err
+			}
+			defer p.close()
+			number, err = withNumberOf(p, d)
+			return err
+		}
+		other := n.allocate(macvtap.Bridge, second)
 		if next == "in a pod" {
-			_, w := n.pod("c1", id)
 			n.mustAttach(w)
 		}
-		if have := numberOf(other.HostPath); have != number {
+		if have := numberOf(other.HostPath); have == 0 || have != number {
 			t.Errorf("%s: the device has the number %d, want %d", next, have, number)
 		}
 		if exists(d.HostPath) {
