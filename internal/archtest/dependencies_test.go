@@ -113,25 +113,8 @@ func directDependencies(t *testing.T) map[string]bool {
 	t.Helper()
 	have := map[string]bool{}
 	for _, folder := range moduleFolders(t) {
-		var file struct {
-			Require []struct {
-				Path, Version string
-				Indirect      bool
-			}
-			Replace []struct {
-				Old, New struct{ Path, Version string }
-			}
-		}
-		if err := json.Unmarshal(goCommand(t, folder, "mod", "edit", "-json"), &file); err != nil {
-			t.Fatal(err)
-		}
-		for _, r := range file.Require {
-			for _, s := range file.Replace {
-				if s.Old.Path == r.Path && (s.Old.Version == "" || s.Old.Version == r.Version) {
-					r.Path, r.Version = s.New.Path, s.New.Version
-				}
-			}
-			if !r.Indirect && r.Version != "" {
+		for _, r := range requirements(t, folder) {
+			if !r.Indirect {
 				have[r.Path+" "+r.Version] = true
 			}
 		}
@@ -140,6 +123,38 @@ func directDependencies(t *testing.T) map[string]bool {
 		t.Fatalf("only %d dependencies found", len(have))
 	}
 	return have
+}
+
+// A requirement is a module that a go.mod requires.
+type requirement struct {
+	Path, Version string
+	Indirect      bool
+}
+
+// requirements returns what the go.mod of a folder requires, a replaced module as its replacement, without modules of
+// the repository.
+func requirements(t *testing.T, folder string) (list []requirement) {
+	t.Helper()
+	var file struct {
+		Require []requirement
+		Replace []struct {
+			Old, New struct{ Path, Version string }
+		}
+	}
+	if err := json.Unmarshal(goCommand(t, folder, "mod", "edit", "-json"), &file); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range file.Require {
+		for _, s := range file.Replace {
+			if s.Old.Path == r.Path && (s.Old.Version == "" || s.Old.Version == r.Version) {
+				r.Path, r.Version = s.New.Path, s.New.Version
+			}
+		}
+		if r.Version != "" {
+			list = append(list, r)
+		}
+	}
+	return list
 }
 
 // moduleFolders returns the folders of the repository that have a go.mod.
