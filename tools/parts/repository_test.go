@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,6 +25,9 @@ func TestTable_PathsAndCommandsExist(t *testing.T) {
 					t.Errorf("path %q is no file or folder of the repository: %v", path, err)
 				}
 			}
+			if (len(p.Paths) == 0) != (p.WithoutPaths != "") {
+				t.Errorf("paths %q, withoutPaths %q: want one of them", p.Paths, p.WithoutPaths)
+			}
 			script := ""
 			for word := range strings.FieldsSeq(p.Command) {
 				if strings.HasPrefix(word, "scripts/") {
@@ -39,6 +43,64 @@ func TestTable_PathsAndCommandsExist(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestTable_FuzzHasThePathsOfItsTargets compares the paths of the part fuzz with the packages of the product that have
+// fuzz targets.
+func TestTable_FuzzHasThePathsOfItsTargets(t *testing.T) {
+	parts, err := readTable(checkout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fuzz := parts[slices.IndexFunc(parts, func(p Part) bool { return p.Name == "fuzz" })]
+	used := map[string]bool{}
+	for _, folder := range fuzzedFolders(t) {
+		i := slices.IndexFunc(fuzz.Paths, func(path string) bool { return strings.HasPrefix(folder+"/", path+"/") })
+		if i < 0 {
+			t.Errorf("%s has a fuzz target: add it to the paths of the part fuzz in %s", folder, tablePath)
+			continue
+		}
+		used[fuzz.Paths[i]] = true
+	}
+	for _, path := range fuzz.Paths {
+		if !used[path] {
+			t.Errorf("%s has no fuzz target: remove it from the paths of the part fuzz in %s", path, tablePath)
+		}
+	}
+}
+
+// fuzzedFolders returns the folders of the product's module that have a fuzz target.
+func fuzzedFolders(t *testing.T) (list []string) {
+	t.Helper()
+	target := regexp.MustCompile(`(?m)^func Fuzz`)
+	err := filepath.WalkDir(checkout, func(file string, entry os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() {
+			if _, err := os.Stat(filepath.Join(file, "go.mod")); err == nil && file != checkout { // another module
+				return filepath.SkipDir
+			}
+			if strings.HasPrefix(entry.Name(), ".") && file != checkout {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(file, "_test.go") {
+			return nil
+		}
+		text, err := os.ReadFile(file)
+		if err != nil || !target.Match(text) {
+			return err
+		}
+		folder, err := filepath.Rel(checkout, filepath.Dir(file))
+		list = append(list, folder)
+		return err
+	})
+	if err != nil || len(list) == 0 {
+		t.Fatalf("%d folders with fuzz targets: %v", len(list), err)
+	}
+	return list
 }
 
 func TestPage_IsGenerated(t *testing.T) {

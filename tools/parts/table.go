@@ -24,6 +24,8 @@ type Part struct {
 	// Paths are files and folders. A change of one of them makes the part due; a part without paths is due only after a
 	// failure. Unit tests in a folder do not count: the gate runs them, and a part tests the product.
 	Paths []string `json:"paths"`
+	// WithoutPaths is the reason why a part has no paths.
+	WithoutPaths string `json:"withoutPaths"`
 }
 
 // readTable returns the parts of the table in the repository at root.
