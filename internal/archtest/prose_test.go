@@ -98,8 +98,8 @@ func countRepository(t *testing.T) map[string][]place {
 	}
 	counted := 0
 	for _, file := range files {
-		code := isProductCode(file, modules)
-		if !code && !isDocument(file) {
+		code, test := isProductCode(file, modules), strings.HasSuffix(file, "_test.go")
+		if !code && !test && !isDocument(file) {
 			continue
 		}
 		text, err := os.ReadFile(filepath.Join(root, file))
@@ -108,6 +108,8 @@ func countRepository(t *testing.T) map[string][]place {
 			continue
 		case err == nil && code:
 			err = count.goFile(file, text)
+		case err == nil && test:
+			err = count.testFile(file, text)
 		case err == nil:
 			count.document(file, string(text))
 		}

@@ -26,6 +26,7 @@ var proseRules = map[string]string{
 	"code.words":    "Go comments use no word of internal/archtest/prose-words.txt",
 	"docs.lines":    fmt.Sprintf("a line of a document has at most %d columns, table rows excepted", maxColumns),
 	"docs.words":    "documents use no word of internal/archtest/prose-words.txt outside code blocks",
+	"tests.sleeps":  "tests wait for conditions: they have no time.Sleep outside of loops and synctest.Test",
 }
 
 // place is one violation of a rule.
@@ -81,6 +82,41 @@ func (c *proseCount) goFile(file string, source []byte) error {
 		}
 	}
 	return nil
+}
+
+// testFile counts the sleeps of one file of tests. A loop may sleep between two looks at a condition, and a sleep in a
+// bubble of synctest.Test takes no time.
+func (c *proseCount) testFile(file string, source []byte) error {
+	fset := token.NewFileSet()
+	tree, err := parser.ParseFile(fset, file, source, parser.SkipObjectResolution)
+	if err != nil {
+		return err
+	}
+	ast.Inspect(tree, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.ForStmt, *ast.RangeStmt:
+			return false
+		case *ast.CallExpr:
+			switch calledName(n) {
+			case "synctest.Test":
+				return false
+			case "time.Sleep":
+				c.add("tests.sleeps", file, fset.Position(n.Pos()).Line, "time.Sleep")
+			}
+		}
+		return true
+	})
+	return nil
+}
+
+// calledName returns the name of a called function of another package, "" for other functions.
+func calledName(call *ast.CallExpr) string {
+	if s, ok := call.Fun.(*ast.SelectorExpr); ok {
+		if p, ok := s.X.(*ast.Ident); ok {
+			return p.Name + "." + s.Sel.Name
+		}
+	}
+	return ""
 }
 
 // opening matches a first word that no function's comment has.

@@ -63,6 +63,27 @@ func TestProseCount_Document(t *testing.T) {
 	}
 }
 
+func TestProseCount_Sleeps(t *testing.T) {
+	for name, c := range map[string]struct {
+		body string
+		want map[string]int
+	}{
+		"a sleep":     {"time.Sleep(1); if true { time.Sleep(1) }", map[string]int{"tests.sleeps": 2}},
+		"a closure":   {"f(func() { time.Sleep(1) })", map[string]int{"tests.sleeps": 1}},
+		"a loop":      {"for ; !ok(); time.Sleep(1) {}; for range 9 { time.Sleep(1) }", nil},
+		"a bubble":    {"synctest.Test(t, func(t *testing.T) { time.Sleep(1) })", nil},
+		"other names": {"Sleep(1); clock.Sleep(1); time.After(1)", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			count := newProseCount(testWords)
+			if err := count.testFile("a/b_test.go", []byte("package a\n\nfunc F() { "+c.body+" }\n")); err != nil {
+				t.Fatal(err)
+			}
+			checkCounts(t, count, c.want)
+		})
+	}
+}
+
 // checkCounts compares the number of places of each rule.
 func checkCounts(t *testing.T, count *proseCount, want map[string]int) {
 	t.Helper()
