@@ -201,6 +201,5 @@ func TestPathMTU(t *testing.T) {
 		}
 		return errors.Join(wrong...)
 	})
-	time.Sleep(cluster.Stretch(100 * time.Millisecond))
 	w.settles(w.open("a", "c", "udp", 80, "still"), w.shut("b", "a", "icmp", 0, "still isolated"))
 }

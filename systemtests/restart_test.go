@@ -44,7 +44,6 @@ func (s *scene) unharmed(during func()) {
 	s.Helper()
 	before, started := s.dump(), time.Now()
 	s.watch(stall, append(s.allowed, s.refused...), func() {
-		time.Sleep(500 * time.Millisecond)
 		during()
 		time.Sleep(500 * time.Millisecond)
 	})

@@ -120,7 +120,6 @@ func TestUpgradeToAnotherTableLayout(t *testing.T) {
 	}
 	s.settles(s.allowed, s.refused) // as the version before has it
 	s.watch(stall, append(s.allowed, s.refused...), func() {
-		time.Sleep(500 * time.Millisecond)
 		s.must(s.Start(s.ctx, "node1-netplugin"))
 		s.must(s.AwaitReady(s.ctx, "node1-netplugin", 30*time.Second))
 		s.must(cluster.Until(s.ctx, 20*time.Second, s.onlyOwnLayout))

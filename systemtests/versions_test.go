@@ -158,7 +158,6 @@ func (v *versions) underLoad(what string, during func()) {
 	edits, guests := 0, 0
 	v.watched = time.Now()
 	v.watch(stall, append(v.allowed, v.refused...), func() {
-		time.Sleep(500 * time.Millisecond) // until all have connected
 		around.Go(func() { edits = v.churnPolicy(busy) })
 		around.Go(func() { guests = v.churnPods(busy) })
 		during()

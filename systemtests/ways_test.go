@@ -89,7 +89,6 @@ func (w *world) timeToCut(floor *cluster.Floor, j judging) float64 {
 	w.Helper()
 	stop, err := w.WatchEdges(w.ctx, cluster.Expectation{From: floor.A, Proto: "udp", To: floor.B.IPs[0], Port: 80}, edgeRate)
 	w.must(err)
-	time.Sleep(500 * time.Millisecond)
 	began := time.Now().UnixNano()
 	w.must(floor.Change(w.ctx, "--strict del-flows", j.cut))
 	time.Sleep(time.Second)

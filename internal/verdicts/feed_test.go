@@ -144,6 +144,7 @@ type holder struct {
 	settled       []string
 	announced     []wire.Announcement
 	received      int // rules and groups that came
+	hellos        int // that began
 	wrong         []wire.RuleError
 	changed       chan struct{}
 }
@@ -156,6 +157,7 @@ func (h *holder) State(_ context.Context, begin func()) (nodefeed.Holding, error
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	begin()
+	h.hellos++
 	var held []wire.Held
 	for k, r := range h.rules {
 		held = append(held, wire.Held{Key: k, Hash: r.Hash()})
@@ -397,8 +399,9 @@ func TestANodeCannotClaimAnothersName(t *testing.T) {
 	m.apply(worldBatch(policytest.New(1).World(12, 5)))
 	m.feed.Ready()
 	h := newHolder()
-	stop := m.join(policytest.Nodes[0], policytest.Nodes[1], h)
-	time.Sleep(300 * time.Millisecond)
+	c := m.client(policytest.Nodes[0], policytest.Nodes[1], h)
+	stop := run(c)
+	h.until(t, "the refusal", func() bool { return strings.Contains(c.Problem(), "claims to be node") })
 	stop()
 	if n := len(h.rules) + len(h.members); n != 0 || h.revision != 0 {
 		t.Errorf("a node with another's certificate was sent %d rules and groups", n)
@@ -420,6 +423,7 @@ func TestNothingIsSentBeforeTheStateIsComplete(t *testing.T) {
 	had := len(h.rules)
 	stop := m.join(node, node, h)
 	defer stop()
+	h.until(t, "a hello", func() bool { return h.hellos > 0 })
 	time.Sleep(200 * time.Millisecond)
 	if len(h.rules) != had || h.received != 0 {
 		t.Fatal("a netmaster that knows nothing yet took rules away")

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -33,6 +34,26 @@ func TestSumMetric(t *testing.T) {
 	}
 	if _, err := sumMetric(metricsPage, "flowkeep_u"); err == nil {
 		t.Error("a metric that is not there was found")
+	}
+}
+
+// TestAnswer_Await starts programs that close descriptor 3 at once, or keep it open.
+func TestAnswer_Await(t *testing.T) {
+	for script, limit := range map[string]time.Duration{
+		"exec 3>&-; exec sleep 600": time.Hour,
+		"exit 1":                    time.Hour,
+		"exec sleep 600":            10 * time.Millisecond,
+	} {
+		t.Run(script, func(t *testing.T) {
+			cmd := exec.CommandContext(t.Context(), "sh", "-c", script)
+			a, err := startAnswered(cmd)
+			if err != nil {
+				t.Fatal(err)
+			}
+			a.await(limit)
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		})
 	}
 }
 

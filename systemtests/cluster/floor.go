@@ -168,14 +168,17 @@ type Edge struct {
 	Open      bool  `json:"open"`
 }
 
-// WatchEdges asks so many times a second over UDP until the function that it returns is called.
+// WatchEdges asks so many times a second over UDP until the function that it returns is called. It waits for the first
+// answer, at most as long as an attempt to connect may take.
 func (c *Cluster) WatchEdges(ctx context.Context, e Expectation, perSecond float64) (stop func() ([]Edge, error), err error) {
-	cmd := inNS(ctx, e.From.NetNS, c.probe(), "edges", "-rate", formatRate(Rate(perSecond)), e.target())
+	cmd := inNS(ctx, e.From.NetNS, c.probe(), "edges", "-rate", formatRate(Rate(perSecond)), "-answered", e.target())
 	var out strings.Builder
 	cmd.Stdout = &out
-	if err := cmd.Start(); err != nil {
+	answered, err := startAnswered(cmd)
+	if err != nil {
 		return nil, err
 	}
+	answered.await(Stretch(redial))
 	return func() (edges []Edge, err error) {
 		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			return nil, fmt.Errorf("%v: %w", e, err)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"os"
 	"os/exec"
 	"runtime"
 	"strings"
@@ -155,9 +156,35 @@ const (
 // Stream asks until Stop.
 type Stream struct {
 	Expectation
-	cmd    *exec.Cmd
-	stdout bytes.Buffer
-	stderr bytes.Buffer
+	cmd      *exec.Cmd
+	answered *answer
+	stdout   bytes.Buffer
+	stderr   bytes.Buffer
+}
+
+// An answer is the first one that a probe gets.
+type answer struct{ pipe *os.File }
+
+// startAnswered starts a probe that has the flag -answered.
+func startAnswered(cmd *exec.Cmd) (*answer, error) {
+	read, write, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer write.Close()
+	cmd.ExtraFiles = []*os.File{write}
+	if err := cmd.Start(); err != nil {
+		read.Close()
+		return nil, err
+	}
+	return &answer{read}, nil
+}
+
+// await waits until the probe has its first answer or has ended, at most for the limit. Call it once.
+func (a *answer) await(limit time.Duration) {
+	defer a.pipe.Close()
+	_ = a.pipe.SetReadDeadline(time.Now().Add(limit))
+	_, _ = a.pipe.Read(make([]byte, 1)) // the end of the pipe, or a timeout
 }
 
 // StreamRate is how often a second each of so many streams asks: a thousand times, and all together no more than leaves the processors half
@@ -169,12 +196,21 @@ func StreamRate(streams int) float64 {
 
 // StartStream starts one; the context's end ends it without a report. It sends at Rate(perSecond) on an open way and at
 // perSecond on a denied one, which needs no processor for answers.
-func (c *Cluster) StartStream(ctx context.Context, e Expectation, perSecond float64) (*Stream, error) {
+func (c *Cluster) StartStream(ctx context.Context, e Expectation, perSecond float64) (_ *Stream, err error) {
 	args := []string{c.probe(), "stream", "-source", fmt.Sprint(nextSource())}
 	args = append(args, e.streamFlags(perSecond)...)
-	s := &Stream{Expectation: e, cmd: inNS(ctx, e.From.NetNS, append(args, e.Proto, e.target())...)}
+	s := &Stream{Expectation: e, cmd: inNS(ctx, e.From.NetNS, append(args, "-answered", e.Proto, e.target())...)}
 	s.cmd.Stdout, s.cmd.Stderr = &s.stdout, &s.stderr
-	return s, s.cmd.Start()
+	s.answered, err = startAnswered(s.cmd)
+	return s, err
+}
+
+// AwaitAnswer waits until an open stream has its first answer or has ended, at most as long as an attempt to connect may
+// take. Judge finds a stream without answers. Call it once.
+func (s *Stream) AwaitAnswer() {
+	if s.Open {
+		s.answered.await(Stretch(redial))
+	}
 }
 
 // Source ports of streams are below the ports that the kernel chooses, and below node ports.
@@ -213,6 +249,7 @@ func (e Expectation) streamFlags(perSecond float64) []string {
 // Stop ends the stream and returns what it saw.
 func (s *Stream) Stop() (Report, error) {
 	var r Report
+	s.answered.pipe.Close()
 	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		return r, fmt.Errorf("%v: %w", s.Expectation, err)
 	}

@@ -28,6 +28,7 @@ func edgesCommand(args []string) error {
 	flags := flag.NewFlagSet("edges", flag.ContinueOnError)
 	rate := flags.Int("rate", 5000, "questions a second")
 	most := flags.Duration("most", 5*time.Minute, "stop by itself after this time")
+	answered := flags.Bool("answered", false, answeredUsage)
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -48,16 +49,21 @@ func edgesCommand(args []string) error {
 		}
 		close(stop)
 	}()
-	questions, err := interrogate(l, time.Second/time.Duration(*rate), stop)
+	heard := func(uint64) {}
+	if *answered {
+		heard = closeAtAnswer(os.NewFile(answeredFD, "answered"))
+	}
+	questions, err := interrogate(l, time.Second/time.Duration(*rate), heard, stop)
 	if err != nil {
 		return err
 	}
 	return json.NewEncoder(os.Stdout).Encode(edges(questions))
 }
 
-// interrogate asks every interval until stop.
-func interrogate(l link, interval time.Duration, stop <-chan os.Signal) (questions []question, err error) {
+// interrogate asks every interval until stop. It calls heard with the number of each answered question.
+func interrogate(l link, interval time.Duration, heard func(uint64), stop <-chan os.Signal) (questions []question, err error) {
 	t := &tally{next: 1, last: time.Now(), heard: func(n uint64) {
+		heard(n)
 		if n >= 1 && n <= uint64(len(questions)) {
 			questions[n-1].answered = true
 		}

@@ -23,9 +23,10 @@ import (
 const usage = `probe serve [ADDRESS:]PORT…               echo TCP, UDP and SCTP on the ports until it is stopped
 probe check [-timeout 1s] [-from SOURCE] PROTO ADDRESS…
                                           one attempt at each address at once; prints "open" or "shut" a line, in order
-probe stream [-rate 1000] [-for 0] [-grace 500ms] [-redial 200ms] PROTO ADDRESS
+probe stream [-rate 1000] [-for 0] [-grace 500ms] [-redial 200ms] [-answered] PROTO ADDRESS
                                           ask all the time, until SIGTERM or -for is over; prints a report in JSON
-probe edges [-rate 5000] ADDRESS          ask over UDP until SIGTERM; prints in JSON when the way opened and shut
+probe edges [-rate 5000] [-answered] ADDRESS
+                                          ask over UDP until SIGTERM; prints in JSON when the way opened and shut
 probe connects [-for 3s] ADDRESS          TCP connections a second, one after the other by each of four workers
 probe clients FIRST COUNT ADDRESS         ask once over UDP from each of COUNT local addresses; prints how many were answered
 probe first [-for 3s] PROTO ADDRESS…
@@ -162,6 +163,7 @@ func streamCommand(args []string) error {
 	grace := flags.Duration("grace", grace, "how long to wait for the next answer after the last question")
 	redial := flags.Duration("redial", redial, "how long one attempt to connect may take")
 	source := flags.Int("source", 0, "source port, for UDP; 0: the kernel chooses it")
+	answered := flags.Bool("answered", false, answeredUsage)
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -173,7 +175,10 @@ func streamCommand(args []string) error {
 		time.AfterFunc(*duration, func() { stop <- syscall.SIGTERM })
 	}
 	runtime.GOMAXPROCS(1) // there is one thing to do at a time; others would only look for more
-	to := streamTo{flags.Arg(0), flags.Arg(1), *source}
+	to := streamTo{proto: flags.Arg(0), address: flags.Arg(1), source: *source}
+	if *answered {
+		to.heard = closeAtAnswer(os.NewFile(answeredFD, "answered"))
+	}
 	report, err := stream(to, pace{time.Second / time.Duration(*rate), *grace, *redial}, stop)
 	if err != nil {
 		return err

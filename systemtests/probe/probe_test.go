@@ -55,6 +55,26 @@ func TestStreamCountsEveryAnswer(t *testing.T) {
 	}
 }
 
+// TestStream_ClosesAtTheFirstAnswer ends a stream when its file is closed, which is after its first answer.
+func TestStream_ClosesAtTheFirstAnswer(t *testing.T) {
+	s := server1(t)
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer read.Close()
+	stop := make(chan os.Signal, 1)
+	go func() {
+		_, _ = read.Read(make([]byte, 1))
+		stop <- syscall.SIGTERM
+	}()
+	to := streamTo{proto: "udp", address: s.addr(), heard: closeAtAnswer(write)}
+	r, err := stream(to, pace{time.Millisecond, grace, redial}, stop)
+	if err != nil || r.Received == 0 {
+		t.Errorf("%v: %+v", err, r)
+	}
+}
+
 func TestStreamSeesLoss(t *testing.T) {
 	tl := &tally{next: 1, last: time.Unix(100, 0)}
 	tl.got(1, time.Unix(101, 0))

@@ -3,9 +3,11 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"runtime"
+	"sync"
 	"syscall"
 	"time"
 	"unsafe"
@@ -21,10 +23,23 @@ const graces = 8
 // may take.
 type pace struct{ interval, grace, redial time.Duration }
 
-// streamTo is a stream's destination, and its source port for UDP; 0: the kernel chooses it.
+// streamTo is a stream's destination, its source port for UDP (0: the kernel chooses it), and what is called with the
+// number of each answered question (nil: nothing).
 type streamTo struct {
 	proto, address string
 	source         int
+	heard          func(n uint64)
+}
+
+// answeredFD is the descriptor that the flag -answered closes.
+const answeredFD = 3
+
+const answeredUsage = "close descriptor 3 at the first answer"
+
+// closeAtAnswer returns a function that closes a file at its first call, whatever the number.
+func closeAtAnswer(f io.Closer) func(uint64) {
+	var once sync.Once
+	return func(uint64) { once.Do(func() { f.Close() }) }
 }
 
 // Report is what a stream saw.
@@ -100,7 +115,7 @@ func stream(to streamTo, p pace, stop <-chan os.Signal) (*Report, error) {
 	}
 	defer l.Close()
 	report.Broken = ""
-	t := &tally{next: 1, last: time.Now()}
+	t := &tally{next: 1, last: time.Now(), heard: to.heard}
 	c, err := newConversation(l, t)
 	if err != nil {
 		return nil, err
