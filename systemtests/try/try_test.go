@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -93,6 +94,7 @@ func TestTry(t *testing.T) {
 	if out, code := expect(t, string(shop)); code != 0 {
 		t.Errorf("the shop: exit code %d\n%s", code, out)
 	}
+	t.Run("README", checkReadme)
 	manifests := dir + "/manifests"
 	policies, err := os.ReadFile(manifests + "/policies.yaml")
 	if err != nil {
@@ -152,4 +154,58 @@ spec: {containers: [{name: c, image: none, ports: [{containerPort: 53, protocol:
 			t.Errorf("the policies before are not kept: exit code %d\n%s", code, out)
 		}
 	})
+}
+
+// assigned matches what netplugin numbers in the order in which rules arrive.
+var assigned = regexp.MustCompile(`0x[0-9a-f]+|(conj_id=|conjunction\()\d+`)
+
+// checkReadme compares the flows that README.md shows of the demo's policy for db with those of the shop.
+func checkReadme(t *testing.T) {
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, code := netctl(t, "flows", "node1", "--policy", "shop/db")
+	if err := compareReadme(string(readme), out); code != 0 || err != nil {
+		t.Errorf("exit code %d, README.md shows others: %v\n%s", code, err, out)
+	}
+}
+
+// compareReadme returns how the flows in a README differ from the output of netctl flows. Of numbers only that of the
+// flows counts.
+func compareReadme(readme, out string) error {
+	_, block, _ := strings.Cut(readme, "netctl flows node1 --policy shop/db\n")
+	var want []string
+	for line := range strings.Lines(block) {
+		code, indented := strings.CutPrefix(line, "    ")
+		if !indented && line != "\n" {
+			break
+		}
+		if code = strings.TrimSpace(code); code != "" {
+			want = append(want, assigned.ReplaceAllString(code, "${1}N"))
+		}
+	}
+	if len(want) < 2 || !strings.HasPrefix(out, want[0]+"\n") {
+		return fmt.Errorf("it shows %q", want)
+	}
+	return compareOutput(want, assigned.ReplaceAllString(out, "${1}N"))
+}
+
+func TestCompareReadme(t *testing.T) {
+	const readme = "The flows: netctl flows node1 --policy shop/db\n\n" +
+		"    2 flows on node1\n    …\n      7  60001  reg7=0x1,conj_id=2  drop\n\nText.\n"
+	for name, c := range map[string]struct {
+		out  string
+		same bool
+	}{
+		"other packets and numbers": {"2 flows on node1\n  0  60001  reg7=0xa,conj_id=3  drop\nany\n", true},
+		"another number of flows":   {"3 flows on node1\n  0  60001  reg7=0xa,conj_id=3  drop\nany\n", false},
+		"another register":          {"2 flows on node1\n  0  60001  reg6=0xa,conj_id=3  drop\nany\n", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := compareReadme(readme, c.out); (err == nil) != c.same {
+				t.Error(err)
+			}
+		})
+	}
 }
