@@ -64,6 +64,7 @@ const QueryServiceTrace = "service-trace"
 type NodeServiceTraces struct {
 	Node         string         `json:"node"`
 	TranslatedBy string         `json:"translatedBy"`
+	ServiceCIDRs []netip.Prefix `json:"serviceCIDRs,omitempty"` // of a switch that translates
 	Traces       []ServiceTrace `json:"traces,omitempty"`
 }
 

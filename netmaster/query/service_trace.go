@@ -9,7 +9,6 @@ import (
 
 	"github.com/flowkeep/flowkeep/api/inspect"
 	"github.com/flowkeep/flowkeep/policydb/policy"
-	"github.com/flowkeep/flowkeep/policydb/service"
 )
 
 // translate adds to which endpoints the source node's switch translates the explained Service, and how these differ
@@ -24,15 +23,15 @@ func (x *explanation) translate(ctx context.Context) {
 		x.note("node %s is queried for %d of the %d frontends", x.from.node, inspect.MostTraces, n)
 		packets = packets[:inspect.MostTraces]
 	}
-	by, traces, err := x.s.serviceTraces(ctx, x.from.node, packets)
+	by, err := x.s.serviceTraces(ctx, x.from.node, packets)
 	if err != nil {
 		x.note("Service translation on node %s is unknown: %v", x.from.node, err)
 		return
 	}
-	if svc.TranslatedBy = by; by != inspect.TranslatedByOVS {
+	if svc.TranslatedBy = by.TranslatedBy; svc.TranslatedBy != inspect.TranslatedByOVS {
 		return
 	}
-	for _, t := range traces {
+	for _, t := range by.Traces {
 		i := slices.IndexFunc(svc.Ports, func(p inspect.ServicePort) bool {
 			isNodePort := svc.Node != "" && p.NodePort == t.Packet.Port
 			return p.Protocol == t.Packet.Protocol && (p.Port == t.Packet.Port || isNodePort)
@@ -48,45 +47,23 @@ func (x *explanation) translate(ctx context.Context) {
 	}
 }
 
-// isTranslatedBySwitch reports whether the source node's switch translates what its pods send to Services, node
-// ports and external addresses. A node that does not respond is assumed to use kube-proxy.
-func (x *explanation) isTranslatedBySwitch(ctx context.Context) bool {
+// translator returns what translates packets of the source node's pods to Services, node ports and external addresses.
+// A node that does not respond is assumed to use kube-proxy.
+func (x *explanation) translator(ctx context.Context) (out inspect.NodeServiceTraces) {
 	if x.from.node == "" || x.past != nil {
-		return false
+		return out
 	}
 	ctx, cancel := context.WithTimeout(ctx, servicesTimeout)
 	defer cancel()
-	by, _, err := x.s.serviceTraces(ctx, x.from.node, nil)
-	return err == nil && by == inspect.TranslatedByOVS
-}
-
-// externalClaim returns a Service's claim on an external address; false: it has none.
-func (s *Server) externalClaim(id string, a netip.Addr) (service.Claim, bool) {
-	if s.cfg.Frontends == nil {
-		return service.Claim{}, false
-	}
-	v, _ := s.cfg.Frontends.Get(id)
-	if v.Service == nil {
-		return service.Claim{}, false
-	}
-	out := service.Claim{
-		Kind:      service.ExternalIP,
-		CreatedAt: v.Service.CreatedAt,
-		Service:   id,
-	}
-	if slices.Contains(v.Service.LoadBalancerIPs, a) {
-		out.Kind = service.LoadBalancerIP
-	}
-	return out, out.Kind == service.LoadBalancerIP || slices.Contains(v.Service.ExternalIPs, a)
+	out, _ = x.s.serviceTraces(ctx, x.from.node, nil)
+	return out
 }
 
 // toFrontends returns a packet to each address and port of the explained Service, of families that the source has.
 func (x *explanation) toFrontends(svc *inspect.ServiceWay) (out []policy.Packet) {
 	addresses := svc.Addresses
-	if svc.Node != "" {
-		addresses = addressesOf(x.infos, svc.Node)
-	} else if a, err := netip.ParseAddr(x.q.To.Name); err == nil {
-		addresses = []netip.Addr{a.Unmap()}
+	if len(x.to.addresses) > 0 {
+		addresses = x.to.addresses
 	}
 	for i := range svc.Ports {
 		p := &svc.Ports[i]
@@ -102,20 +79,19 @@ func (x *explanation) toFrontends(svc *inspect.ServiceWay) (out []policy.Packet)
 }
 
 // serviceTraces queries a node for what translates Services, and for the endpoints that packets are translated to.
-func (s *Server) serviceTraces(ctx context.Context, node string, packets []policy.Packet) (by string,
-	traces []inspect.ServiceTrace, err error) {
+func (s *Server) serviceTraces(ctx context.Context, node string, packets []policy.Packet) (
+	out inspect.NodeServiceTraces, err error) {
 	body, err := s.queryNode(ctx, node, inspect.NodeQuery{Kind: inspect.QueryServiceTrace, Packets: packets})
 	if err != nil {
-		return "", nil, err
+		return out, err
 	}
-	var out inspect.NodeServiceTraces
 	if err := json.Unmarshal(body, &out); err != nil {
-		return "", nil, fmt.Errorf("its response cannot be read: %w", err)
+		return inspect.NodeServiceTraces{}, fmt.Errorf("its response cannot be read: %w", err)
 	}
 	for i := range out.Traces {
 		out.Traces[i].Node = node
 	}
-	return out.TranslatedBy, out.Traces, nil
+	return out, nil
 }
 
 // differsFrom describes how a switch's translation differs from the Service's usable endpoints.

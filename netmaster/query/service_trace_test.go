@@ -84,7 +84,13 @@ func TestExplain_ServiceTranslatedByTheSwitch(t *testing.T) {
 // evaluated at the endpoint, with the pod's own address; where kube-proxy does, it is as it was.
 func TestExplain_FrontendsOfPods(t *testing.T) {
 	p, _ := withServices(t)
-	svc := &service.Service{Namespace: "shop", Name: "all", ExternalIPs: []netip.Addr{netip.MustParseAddr("203.0.113.80")}}
+	svc := &service.Service{
+		Namespace:   "shop",
+		Name:        "all",
+		ClusterIPs:  addresses("10.96.0.2"),
+		ExternalIPs: addresses("203.0.113.80"),
+		Ports:       []service.Port{{Protocol: policy.TCP, Port: 3306, NodePort: 30006}},
+	}
 	p.cfg.Frontends = &frontends{all: []budget.Served{{Service: svc}}}
 	for _, to := range []string{"node1:30006", "203.0.113.80:3306"} {
 		p.nodes.answers["node2"] = inspect.NodeServiceTraces{TranslatedBy: inspect.TranslatedByKubeProxy}
@@ -118,7 +124,8 @@ func TestExplain_ClaimedAddress(t *testing.T) {
 	f := &frontends{}
 	for i, name := range []string{"d", "a", "b", "c"} {
 		svc := claimed[name]
-		svc.Namespace, svc.Name = "aaa", name
+		svc.Namespace, svc.Name, svc.ClusterIPs = "aaa", name, addresses("10.96.1.1")
+		svc.Ports = []service.Port{{Protocol: policy.TCP, Port: 3306}}
 		f.all = append(f.all, budget.Served{Service: svc})
 		of := watch.Service{
 			Namespace: "aaa",
@@ -127,7 +134,7 @@ func TestExplain_ClaimedAddress(t *testing.T) {
 			External:  slices.Concat(svc.ExternalIPs, svc.LoadBalancerIPs),
 		}
 		if name == "d" {
-			of.Ports = []watch.ServicePort{{Protocol: policy.TCP, Port: 3307}}
+			of.Ports, svc.Ports[0].Port = []watch.ServicePort{{Protocol: policy.TCP, Port: 3307}}, 3307
 		}
 		r.services = slices.Insert(r.services, i, of)
 		r.behind["aaa/"+name] = r.behind["shop/one"]

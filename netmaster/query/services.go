@@ -13,6 +13,7 @@ import (
 
 	"github.com/flowkeep/flowkeep/api/inspect"
 	"github.com/flowkeep/flowkeep/netmaster/watch"
+	"github.com/flowkeep/flowkeep/policydb/policy"
 	"github.com/flowkeep/flowkeep/policydb/service"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -164,10 +165,13 @@ func (x *explanation) addressed(ctx context.Context) (*serviceTarget, error) {
 			fmt.Sprintf("cannot look up a Service at %s: %v", x.q.To.Name, err))
 		return nil, nil
 	}
-	if isAddress {
-		if svc := x.atAddress(ctx, list, a.Unmap()); svc != nil {
-			return svc, nil
+	for i := range list {
+		if isAddress && slices.Contains(list[i].Addresses, a.Unmap()) {
+			return &serviceTarget{Service: list[i]}, nil
 		}
+	}
+	if svc := x.translated(ctx, list, uint16(number)); svc != nil {
+		return svc, nil
 	}
 	for i := range list {
 		svc := &list[i]
@@ -182,8 +186,6 @@ func (x *explanation) addressed(ctx context.Context) (*serviceTarget, error) {
 			)
 		case isNode && len(nodePorts(svc, uint16(number), x.q.To.Protocol)) > 0 && x.from.node == "":
 			return &serviceTarget{Service: *svc, node: x.to.host}, nil
-		case isNode && len(nodePorts(svc, uint16(number), x.q.To.Protocol)) > 0 && x.isTranslatedBySwitch(ctx):
-			return &serviceTarget{Service: *svc, node: x.to.host, bySwitch: true}, nil
 		case isNode && len(nodePorts(svc, uint16(number), x.q.To.Protocol)) > 0:
 			x.note(
 				"port %d of %s is a node port of Service %s/%s: this is the way to the node; the pod behind it is "+
@@ -199,33 +201,56 @@ func (x *explanation) addressed(ctx context.Context) (*serviceTarget, error) {
 	return nil, nil
 }
 
-// atAddress returns the Service that has an address: the one with this ClusterIP or, if the source node's switch
-// translates external addresses, the first claim on it and on the port; nil if there is none.
-func (x *explanation) atAddress(ctx context.Context, list []watch.Service, a netip.Addr) *serviceTarget {
-	var first *watch.Service
-	var claim service.Claim
-	for i := range list {
-		svc := &list[i]
-		if slices.Contains(svc.Addresses, a) {
-			return &serviceTarget{Service: *svc}
-		}
-		c, ok := x.s.externalClaim(svc.Namespace+"/"+svc.Name, a)
-		if ok && hasPort(svc, x.q.To) && (first == nil || c.Compare(claim) < 0) {
-			first, claim = svc, c
-		}
-	}
-	if first == nil || !x.isTranslatedBySwitch(ctx) {
+// translated returns the Service that the source node's switch translates packets to an address to, which is no
+// ClusterIP; nil: none. Port 0 stands for any.
+func (x *explanation) translated(ctx context.Context, list []watch.Service, port uint16) *serviceTarget {
+	if x.from.node == "" || x.s.cfg.Frontends == nil {
 		return nil
 	}
-	return &serviceTarget{Service: *first, bySwitch: true}
+	all := make([]*service.Service, 0, len(list))
+	for i := range list {
+		if v, _ := x.s.cfg.Frontends.Get(list[i].Namespace + "/" + list[i].Name); v.Service != nil {
+			all = append(all, v.Service)
+		}
+	}
+	for _, pair := range pairs(x.from.addresses, x.to.addresses) {
+		to, use := pair[1], x.addressUse(pair[1])
+		var protocol policy.Protocol
+		if x.q.To.Protocol != "" {
+			protocol = protocols[x.q.To.Protocol]
+		}
+		if s, _ := service.At(all, to, protocol, port, use); s == nil {
+			continue
+		}
+		by := x.translator(ctx)
+		if by.TranslatedBy != inspect.TranslatedByOVS {
+			return nil
+		}
+		use.Services = slices.ContainsFunc(by.ServiceCIDRs, func(p netip.Prefix) bool { return p.Contains(to) })
+		s, f := service.At(all, to, protocol, port, use)
+		if s == nil {
+			continue
+		}
+		i := slices.IndexFunc(list, func(v watch.Service) bool { return v.Namespace+"/"+v.Name == s.ID() })
+		out := &serviceTarget{Service: list[i], bySwitch: true}
+		if f.Kind == service.NodePort {
+			out.node = x.to.host
+		}
+		return out
+	}
+	return nil
 }
 
-// hasPort reports whether a Service has the port of a query, or the query names no number.
-func hasPort(svc *watch.Service, to *inspect.Target) bool {
-	number, err := strconv.ParseUint(to.Port, 10, 16)
-	return err != nil || slices.ContainsFunc(svc.Ports, func(p watch.ServicePort) bool {
-		return p.Port == uint16(number) && (to.Protocol == "" || p.Protocol == protocols[to.Protocol])
-	})
+// addressUse returns what the source node uses an address for, but for CIDRs of ClusterIPs.
+func (x *explanation) addressUse(a netip.Addr) service.AddressUse {
+	out := service.AddressUse{Node: nodeAt(x.infos, a) != ""}
+	for i := range x.infos {
+		n := &x.infos[i]
+		isPod := slices.ContainsFunc(n.PodCIDRs, func(p netip.Prefix) bool { return p.Contains(a) })
+		out.Pods = out.Pods || isPod
+		out.LocalPods = out.LocalPods || isPod && n.Name == x.from.node
+	}
+	return out
 }
 
 func (x *explanation) note(format string, args ...any) {

@@ -143,12 +143,12 @@ func (t *traceRun) translate(ctx context.Context, w *follow.Way, p *inspect.Foll
 	ctx, cancel := context.WithTimeout(ctx, proofTimeout)
 	defer cancel()
 	packet := policy.Packet{From: h.Src, To: h.Dst, Protocol: h.Protocol, Port: h.DstPort}
-	by, traces, err := t.x.s.serviceTraces(ctx, t.x.from.node, []policy.Packet{packet})
+	by, err := t.x.s.serviceTraces(ctx, t.x.from.node, []policy.Packet{packet})
 	switch {
 	case err != nil:
 		p.Problems = append(p.Problems, fmt.Sprintf("Service translation is unknown: %v", err))
-	case by == inspect.TranslatedByOVS && len(traces) == 1:
-		p.Service = &traces[0]
+	case by.TranslatedBy == inspect.TranslatedByOVS && len(by.Traces) == 1:
+		p.Service = &by.Traces[0]
 	}
 }
 

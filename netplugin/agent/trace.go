@@ -14,10 +14,11 @@ type traceOwner struct{ a *agent }
 
 func newTracer(a *agent) *trace.Tracer {
 	return &trace.Tracer{
-		Node:       a.cfg.Node,
-		Translates: a.cfg.translates(),
-		Compiler:   a.compiler,
-		Owner:      traceOwner{a},
+		Node:         a.cfg.Node,
+		Translates:   a.cfg.translates(),
+		ServiceCIDRs: a.node.services,
+		Compiler:     a.compiler,
+		Owner:        traceOwner{a},
 	}
 }
 

@@ -1,7 +1,6 @@
 package pipeline
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 
@@ -64,12 +63,7 @@ func claimsOf(s *service.Service) map[frontendKey]service.Claim {
 	out := make(map[frontendKey]service.Claim, len(frontends))
 	for i := range frontends {
 		f := &frontends[i]
-		c := service.Claim{
-			Kind:      f.Kind,
-			CreatedAt: s.CreatedAt,
-			Service:   s.ID(),
-		}
-		key := keyOfFrontend(f)
+		c, key := s.Claim(f), keyOfFrontend(f)
 		if other, twice := out[key]; !twice || c.Compare(other) < 0 {
 			out[key] = c
 		}
@@ -157,51 +151,19 @@ func (l *claims) first(key frontendKey) service.Claim {
 	return service.Claim{}
 }
 
-// losesToNodePort reports whether a node port of another Service comes before a frontend with its number, at a node's
-// address. A user who may edit a Service chooses its external IPs, and also its node port: the address of an older
-// load balancer must not be lost to that.
-func losesToNodePort(s *service.Service, f *service.Frontend, first service.Claim) bool {
-	switch {
-	case first.Service == "" || first.Service == s.ID():
-		return false
-	case f.Kind == service.ExternalIP:
-		return true
-	}
-	return first.Compare(service.Claim{Kind: first.Kind, CreatedAt: s.CreatedAt, Service: s.ID()}) < 0
-}
-
 // refusal returns why a frontend of a Service is not translated, for people; empty: it is.
 func (l *claims) refusal(cfg *Config, s *service.Service, f *service.Frontend) string {
-	isNode := false
-	switch {
-	case !f.Address.IsValid():
-	case contains(cfg.PodCIDRs, f.Address):
-		return fmt.Sprintf("%s %s is an address of pods: it is not translated", f.Kind, f.Address)
-	case !f.Kind.IsExternal() || slices.Contains(s.ClusterIPs, f.Address):
-	case l.pods.contains(f.Address):
-		return fmt.Sprintf("%s %s is an address of pods: it is not translated", f.Kind, f.Address)
-	case contains(cfg.ServiceCIDRs, f.Address):
-		return fmt.Sprintf("%s %s is in a CIDR of ClusterIPs: it is not translated", f.Kind, f.Address)
-	default:
-		_, isNode = l.nodes[f.Address]
+	var use service.AddressUse
+	if f.Address.IsValid() {
+		use = service.AddressUse{
+			LocalPods: contains(cfg.PodCIDRs, f.Address),
+			Pods:      l.pods.contains(f.Address),
+			Services:  contains(cfg.ServiceCIDRs, f.Address),
+			Node:      has(l.nodes, f.Address),
+		}
 	}
 	key := keyOfFrontend(f)
-	if n := l.first(key.nodePort()); isNode && losesToNodePort(s, f, n) {
-		return fmt.Sprintf("%s %s, a node's address: %s %d is the node port of Service %s: it is not translated",
-			f.Kind, f.Address, f.Protocol, f.Port, n.Service)
-	}
-	if first := l.first(key); first.Service != "" && first.Service != s.ID() {
-		return fmt.Sprintf("%s %s: %s %d is of Service %s (%s): it is not translated",
-			f.Kind, addressText(f), f.Protocol, f.Port, first.Service, first.Kind)
-	}
-	return ""
-}
-
-func addressText(f *service.Frontend) string {
-	if f.Address.IsValid() {
-		return f.Address.String()
-	}
-	return fmt.Sprintf("of IPv%d", f.Family)
+	return s.Refusal(f, use, l.first(key), l.first(key.nodePort()))
 }
 
 // leftOut returns which frontends of a Service are not translated, as indices of Frontends.

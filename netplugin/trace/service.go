@@ -22,7 +22,7 @@ func (r *Tracer) Services(ctx context.Context, packets []policy.Packet) ([]byte,
 	if !r.Translates {
 		return json.Marshal(out)
 	}
-	out.TranslatedBy = inspect.TranslatedByOVS
+	out.TranslatedBy, out.ServiceCIDRs = inspect.TranslatedByOVS, r.ServiceCIDRs
 	for _, p := range packets {
 		t := inspect.ServiceTrace{Node: r.Node, Packet: p, Steps: []inspect.TraceStep{}}
 		if err := r.traceService(ctx, &t); err != nil {

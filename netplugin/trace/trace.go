@@ -33,10 +33,11 @@ type Owner interface {
 
 // Tracer traces packets through the switch of a node.
 type Tracer struct {
-	Node       string
-	Translates bool // the switch translates Services
-	Compiler   *pipeline.Compiler
-	Owner      Owner
+	Node         string
+	Translates   bool           // the switch translates Services
+	ServiceCIDRs []netip.Prefix // CIDRs of ClusterIPs
+	Compiler     *pipeline.Compiler
+	Owner        Owner
 }
 
 // Packets traces packets and returns an inspect.NodeTraces as JSON. Only the compilation of the packets and the
