@@ -10,7 +10,9 @@ const (
 	EventPortsOverBudget  EventReason = "PortsOverBudget"
 	EventLabelsOverBudget EventReason = "LabelsOverBudget"
 	// EventNamespaceLabels is of a Namespace: a reason has one kind of object.
-	EventNamespaceLabels  EventReason = "NamespaceLabelsOverBudget"
+	EventNamespaceLabels   EventReason = "NamespaceLabelsOverBudget"
+	EventServiceOverBudget EventReason = "ServiceOverBudget"
+
 	EventNotInForce       EventReason = "NotInForce"
 	EventInForce          EventReason = "InForce"
 	EventAddressContested EventReason = "AddressContested"
@@ -82,6 +84,11 @@ var Events = []Event{
 	{EventNamespaceLabels, true, "Namespace", "v1", NetmasterEvents,
 		"The Namespace has more labels than the budget. No selector of namespaces chooses it.",
 		"[Troubleshooting](../troubleshooting.md#an-object-is-over-budget)."},
+	{EventServiceOverBudget, true, "Service", "v1", NetmasterEvents,
+		"The Service, or all Services of its namespace together, exceed a budget. Pods on nodes with `--services ovs` " +
+			"do not reach what is left out.",
+		"`netctl service show NAMESPACE/NAME` lists what is left out: " +
+			"[troubleshooting](../troubleshooting.md#an-object-is-over-budget)."},
 	{EventNotInForce, true, "NetworkPolicy", networkingV1, NetmasterEvents, "A node could not put all of the policy in force; it denies what is missing.",
 		"The message has the switch's reason: [troubleshooting](../troubleshooting.md#a-node-could-not-put-rules-in-force)."},
 	{EventInForce, false, "NetworkPolicy", networkingV1, NetmasterEvents, "A node for which NotInForce was told has all of the policy in force again.", "Nothing."},

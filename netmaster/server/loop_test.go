@@ -20,7 +20,7 @@ func TestLoop_PacedNamespaceGoesOnUnderCalls(t *testing.T) {
 		if s.watcher, err = watch.New(fake.NewClientset(), nil, s.log); err != nil {
 			t.Fatal(err)
 		}
-		s.services = services.New(s.watcher.Served, s.feed, s.cfg.ServiceBudgets, s.log)
+		s.services = services.New(s.watcher.Served, s.feed, s.cfg.Report, s.cfg.ServiceBudgets, s.log)
 		if err := s.restore(); err != nil {
 			t.Fatal(err)
 		}

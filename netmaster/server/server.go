@@ -216,7 +216,7 @@ func Run(ctx context.Context, cfg Config) error {
 	s.cache = labelcache.New(labelcache.Config{Servers: cfg.Memcached, Registerer: cfg.Registerer, Key: cfg.CacheKey})
 	s.feed = feed.NewServer(feed.Config{Logger: s.log, Registerer: cfg.Registerer, Version: cfg.Version,
 		Events: s.event, Refused: s.refused, Admit: s.admit, Leader: s.feedLeader()})
-	s.services = services.New(s.watcher.Served, s.feed, s.cfg.ServiceBudgets, s.log)
+	s.services = services.New(s.watcher.Served, s.feed, s.cfg.Report, s.cfg.ServiceBudgets, s.log)
 	return s.run(ctx)
 }
 

@@ -219,7 +219,7 @@ func serve(b *testing.B, c *cluster, nodes int) *counted {
 		Logger: slog.New(slog.DiscardHandler),
 		Events: func(context.Context, feed.Event) error { return nil },
 	})
-	keeper := services.New(c, s, service.DefaultBudgets, slog.New(slog.DiscardHandler))
+	keeper := services.New(c, s, nil, service.DefaultBudgets, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(context.Background())
 	go keeper.Run(ctx)
 	s.Ready()

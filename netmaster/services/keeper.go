@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/flowkeep/flowkeep/api/wellknown"
 	"github.com/flowkeep/flowkeep/internal/wire"
 	"github.com/flowkeep/flowkeep/netmaster/budget"
 	"github.com/flowkeep/flowkeep/netmaster/watch"
@@ -33,10 +34,16 @@ type Feed interface {
 	PublishServices()
 }
 
+// Reporter writes Events (netmaster/watch). It does not block.
+type Reporter interface {
+	Emit(reason wellknown.EventReason, namespace, name, uid, message string)
+}
+
 // Keeper holds all Services as nodes receive them. Safe for concurrent use.
 type Keeper struct {
 	watcher Watcher
 	feed    Feed
+	events  Reporter
 	log     *slog.Logger
 
 	mu      sync.Mutex
@@ -48,10 +55,11 @@ type Keeper struct {
 }
 
 // New returns an empty Keeper.
-func New(watcher Watcher, feed Feed, budgets service.Budgets, log *slog.Logger) *Keeper {
+func New(watcher Watcher, feed Feed, events Reporter, budgets service.Budgets, log *slog.Logger) *Keeper {
 	return &Keeper{
 		watcher: watcher,
 		feed:    feed,
+		events:  events,
 		log:     log,
 		ledger:  budget.NewServices(budgets),
 		served:  map[string]budget.Served{},
@@ -121,6 +129,7 @@ func (k *Keeper) put(id string, now budget.Served, changes map[string][]byte) {
 	if now.LeftOut() {
 		k.leftOut++
 	}
+	k.report(before.Service, now.Service)
 	if now.Service == nil {
 		delete(k.served, id)
 	} else {
@@ -140,6 +149,23 @@ func (k *Keeper) put(id string, now budget.Served, changes map[string][]byte) {
 		if !slices.Contains(before.Slices, s) {
 			changes[wire.SliceKey(s.ID())] = k.encoded(s.ID(), func() ([]byte, error) { return wire.SliceValue(s) })
 		}
+	}
+}
+
+// report logs each budget that a Service exceeds now and did not before, and writes an Event about it at the Service.
+func (k *Keeper) report(before, now *service.Service) {
+	if now == nil {
+		return
+	}
+	for _, problem := range now.Problems {
+		budget := service.ExceededBudget(problem)
+		known := before != nil && before.UID == now.UID && slices.ContainsFunc(before.Problems,
+			func(p string) bool { return service.ExceededBudget(p) == budget })
+		if budget == "" || known {
+			continue
+		}
+		k.log.Warn("a part of a Service is over the budget and ignored", "service", now.ID(), "problem", problem)
+		k.events.Emit(wellknown.EventServiceOverBudget, now.Namespace, now.Name, now.UID, problem)
 	}
 }
 

@@ -3,13 +3,16 @@ package services
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 
+	"github.com/flowkeep/flowkeep/api/wellknown"
 	"github.com/flowkeep/flowkeep/internal/wire"
 	"github.com/flowkeep/flowkeep/netmaster/watch"
 	"github.com/flowkeep/flowkeep/policydb/policy"
@@ -24,6 +27,11 @@ type world struct {
 	changes   map[string][]byte // of the last call
 	held      map[string][]byte
 	published int
+	events    []string
+}
+
+func (w *world) Emit(reason wellknown.EventReason, namespace, name, uid, message string) {
+	w.events = append(w.events, fmt.Sprintf("%s %s/%s %s: %s", reason, namespace, name, uid, message))
 }
 
 func (w *world) Wake() <-chan struct{} { return w.wake }
@@ -55,7 +63,7 @@ func (w *world) changed() []string { return slices.Sorted(maps.Keys(w.changes)) 
 
 func newWorld(budgets service.Budgets) (*world, *Keeper) {
 	w := &world{wake: make(chan struct{}, 1), held: map[string][]byte{}}
-	return w, New(w, w, budgets, slog.New(slog.DiscardHandler))
+	return w, New(w, w, w, budgets, slog.New(slog.DiscardHandler))
 }
 
 func web(name string) *service.Service {
@@ -159,6 +167,40 @@ func TestKeeper_Budgets(t *testing.T) {
 	if got := w.keys(); !slices.Equal(got, want) || k.LeftOut() != 1 {
 		t.Errorf("nodes hold %q, of %d something is left out", got, k.LeftOut())
 	}
+}
+
+// TestKeeper_BudgetEvents: each exceeded budget has one Event at its Service, and another one only after the Service was
+// within it, or is another object of that name.
+func TestKeeper_BudgetEvents(t *testing.T) {
+	budgets := service.DefaultBudgets
+	budgets.Services, budgets.Service.Endpoints = 1, 3
+	w, k := newWorld(budgets)
+	a, b := web("a"), web("b")
+	a.UID, b.UID, b.CreatedAt = "u1", "u2", 1
+	step := func(what string, want ...string) {
+		t.Helper()
+		slices.Sort(w.events)
+		if !slices.Equal(w.events, want) {
+			t.Errorf("%s: Events %q, want %q", what, w.events, want)
+		}
+		w.events = nil
+	}
+	const endpoints = "ServiceOverBudget shop/a u1: 2 endpoints: over the budget of 3 endpoints times ports"
+	w.give(k, []*service.Service{a, b}, []*service.Slice{sliceOf("a", "s", 5)})
+	step("both exceed one", endpoints,
+		"ServiceOverBudget shop/b u2: the Service: over the budget of 1 Services of a namespace")
+	w.give(k, nil, []*service.Slice{sliceOf("a", "s", 6)})
+	step("more endpoints")
+	w.give(k, nil, []*service.Slice{sliceOf("a", "s", 3)})
+	step("within the budget")
+	w.give(k, nil, []*service.Slice{sliceOf("a", "s", 5)})
+	step("above it again", endpoints)
+	again := web("a")
+	again.UID = "u3"
+	w.give(k, []*service.Service{again}, nil)
+	step("created again", strings.Replace(endpoints, "u1", "u3", 1))
+	w.give(k, nil, nil, "shop/a")
+	step("the other one is within the budget")
 }
 
 // TestKeeper_Zones: zones of nodes are sent, and are gone with the node.

@@ -19,6 +19,7 @@ func Service(in *corev1.Service, externalIPs bool) *service.Service {
 	out := &service.Service{
 		Namespace: in.Namespace,
 		Name:      in.Name,
+		UID:       string(in.UID),
 		Type:      string(cmp.Or(spec.Type, corev1.ServiceTypeClusterIP)),
 		InternalLocal: spec.InternalTrafficPolicy != nil &&
 			*spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal,

@@ -41,7 +41,7 @@ func parse[T any](t *testing.T, text string) *T {
 }
 
 const loadBalancer = `
-metadata: {namespace: shop, name: web, creationTimestamp: "2026-01-01T00:00:00Z"}
+metadata: {namespace: shop, name: web, uid: u, creationTimestamp: "2026-01-01T00:00:00Z"}
 spec:
   type: LoadBalancer
   clusterIP: 10.96.0.10
@@ -69,6 +69,7 @@ func TestService(t *testing.T) {
 	want := &service.Service{
 		Namespace:       "shop",
 		Name:            "web",
+		UID:             "u",
 		Type:            "LoadBalancer",
 		CreatedAt:       1767225600,
 		ClusterIPs:      addressesOf("10.96.0.10", "fd00:96::10"),

@@ -64,6 +64,12 @@ const overBudget = "over the budget of "
 // IsOverBudget reports whether a problem of a Service is that a budget is exceeded.
 func IsOverBudget(problem string) bool { return strings.Contains(problem, overBudget) }
 
+// ExceededBudget returns which budget a problem is about, with its bound; empty: none.
+func ExceededBudget(problem string) string {
+	_, budget, _ := strings.Cut(problem, overBudget)
+	return budget
+}
+
 // BudgetProblem returns the problem of a Service of which something is left out.
 func BudgetProblem(what string, limit int, unit string) string {
 	return fmt.Sprintf("%s: %s%d %s", what, overBudget, limit, unit)
@@ -74,6 +80,7 @@ func (s *Service) Withhold(problem string) *Service {
 	return &Service{
 		Namespace: s.Namespace,
 		Name:      s.Name,
+		UID:       s.UID,
 		Type:      s.Type,
 		CreatedAt: s.CreatedAt,
 		Unserved:  problem,

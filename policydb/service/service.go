@@ -30,6 +30,7 @@ type Service struct {
 	// Affinity is how long a client keeps its endpoint; 0: it has none.
 	Affinity time.Duration
 
+	UID       string // of the object; nodes do not receive it
 	Type      string // as in the API, for people
 	CreatedAt int64  // Unix seconds
 	// Unserved is why a Service has no frontends; empty: it has some.
