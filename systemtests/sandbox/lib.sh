@@ -92,11 +92,12 @@ memory_limit() {
 }
 
 # start NAME CMD…: run in the background in its own session, log to logs/NAME, pid in pids/NAME; Flowkeep's programs under their
-# memory limits of the chart. Without FLOWKEEP_HEAVY, for such a process ends with the sandbox, and not with the run that boots it.
+# memory limits of the chart, where the machine has a memory controller. Without FLOWKEEP_HEAVY, for such a process ends with the sandbox, and not with the run that boots it.
 start() {
   local name=$1 limit; shift
   alive "$name" && return 0
   limit=$(memory_limit "$name")
+  [ -z "$limit" ] || "$SANDBOX_SCRIPTS/limited" || { log "warning: $name runs without its memory limit of $limit"; limit=; }
   FLOWKEEP_HEAVY= setsid ${limit:+"$SANDBOX_SCRIPTS/limited" "flowkeep-$SANDBOX.$name" "$limit"} "$@" >>"$RUN/logs/$name" 2>&1 </dev/null &
   echo "$! $(born $!)" >"$RUN/pids/$name"
   { printf '%q ' "$@"; echo; } >"$RUN/pids/.$name.command"
