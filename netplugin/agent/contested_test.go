@@ -183,6 +183,31 @@ func TestKeepHost_ContestedWhileSetupFails(t *testing.T) {
 	})
 }
 
+// TestNoteWritten_WantedChanged: while Setup fails, a change of the wanted configuration makes forget what was written
+// before it: that may never have been as wanted since.
+func TestNoteWritten_WantedChanged(t *testing.T) {
+	h, _ := keptHost(t, slog.New(slog.DiscardHandler))
+	h.steady = false
+	for _, step := range []struct {
+		isSame  bool
+		written string
+		counted []string
+	}{{true, "a", []string{"a"}}, {true, "b", []string{"a", "b"}}, {false, "c", []string{"c"}}} {
+		h.isSame, h.repaired = step.isSame, map[string][]string{"rule": {step.written}}
+		h.noteWritten(true)
+		h.isSame = true // of the next comparison
+		var counted []string
+		for _, name := range []string{"a", "b", "c"} {
+			if h.isChanged(contest.Object{Kind: "rule", Name: name}, time.Now()) {
+				counted = append(counted, name)
+			}
+		}
+		if !slices.Equal(counted, step.counted) {
+			t.Errorf("after %q was written, another program has changed %q, want %q", step.written, counted, step.counted)
+		}
+	}
+}
+
 // TestWithContested: the problem of contested objects takes the place of the former one, before all others.
 func TestWithContested(t *testing.T) {
 	peer := inspect.NetworkProblem{Kind: inspect.NetworkPeer, Text: "peer"}

@@ -5,12 +5,15 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os/exec"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/flowkeep/flowkeep/api/wellknown"
 	"github.com/flowkeep/flowkeep/internal/testkit/slow"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -139,6 +142,61 @@ func TestNextHops_OwnSocketsAfterAnotherProgram(t *testing.T) {
 			}
 			return nil
 		})
+	}
+}
+
+// TestLookUpAgain_Fails: while a route to the node's pods cannot be written again, each Setup tries it.
+func TestLookUpAgain_Fails(t *testing.T) {
+	in(t, host(t), func() error {
+		cfg := nodeConfig()
+		cfg.Kept = new(Kept)
+		cfg.Kept.ownLost.Store(true)
+		gone := &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: 9999}}
+		own := []netlink.Route{toPodsRoute(gone, unix.RT_TABLE_MAIN, prefixes("fd00:244:1::/64")[0], &forwardedHop)}
+		have := &placed{own: map[place][]netlink.Route{placeOf(&own[0]): own}}
+		for range 2 {
+			if err := have.lookUpAgain(cfg, own); err == nil || !cfg.Kept.ownLost.Load() {
+				t.Errorf("%v; to be done again: %v", err, cfg.Kept.ownLost.Load())
+			}
+			cfg.ownChanged = false // as Setup begins
+		}
+		return nil
+	})
+}
+
+// TestWatch_MessagesLost: after messages were lost, one about a rule of the node's own packets may be among them.
+func TestWatch_MessagesLost(t *testing.T) {
+	h, kept := host(t), new(Kept)
+	blocked, release := make(chan struct{}), make(chan struct{})
+	var changes atomic.Int32
+	watch(t, h, watchedNode(false), kept, func() {
+		if changes.Add(1) == 2 { // the first is before the subscription
+			close(blocked)
+			<-release
+		}
+	})
+	in(t, h, func() error {
+		shell(t, "ip rule add pref 1000 lookup main")
+		<-blocked
+		rules := strings.Builder{}
+		for i := range 2 * watchBuffer / 256 { // a message takes more than 256 bytes of the buffer
+			fmt.Fprintf(&rules, "rule add pref %d lookup main\n", 2000+i)
+		}
+		batch := exec.Command("ip", "-batch", "-")
+		batch.Stdin = strings.NewReader(rules.String())
+		if out, err := batch.CombinedOutput(); err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	})
+	if kept.ownLost.Load() {
+		t.Error("it is marked before messages were lost")
+	}
+	close(release)
+	for end := time.Now().Add(slow.Stretch(10 * time.Second)); !kept.ownLost.Load(); {
+		if time.Sleep(time.Millisecond); time.Now().After(end) {
+			t.Fatal("messages were lost, and Watch did not mark it")
+		}
 	}
 }
 
