@@ -195,8 +195,8 @@ func (h *hostKeeper) setNetwork(ctx context.Context, infos []policy.NodeInfo) er
 		Replaced: func(route string) {
 			h.log.Warn("replaced a route of another program to pods; remove it where it is configured", "route", route)
 		},
-		Taken: func(text string) { h.numbers.taken = append(h.numbers.taken, text) },
-		Waits: h.postpone,
+		Taken:    func(text string) { h.numbers.taken = append(h.numbers.taken, text) },
+		Postpone: h.postpone,
 	}
 	cfg.Self, cfg.Others = split(h.cfg.Node, infos)
 	if len(cfg.Self.PodCIDRs) == 0 {

@@ -62,9 +62,9 @@ type Config struct {
 	Replaced func(route string)
 	// Changed is called for each thing that Setup wrote, with one of Objects and its name. May be nil.
 	Changed func(object, name string)
-	// Waits reports whether Setup is to leave a thing as it is for now, though it differs. Setup calls it only for
+	// Postpone reports whether Setup is to leave a thing as it is for now, though it differs. Setup calls it only for
 	// things without which no packet passes that policies deny. May be nil.
-	Waits func(object, name string) bool
+	Postpone func(object, name string) bool
 	// Postponed is set by Setup where it left out most because a thing waits on which the rest depends.
 	Postponed bool
 
@@ -86,9 +86,9 @@ func (cfg *Config) changed(object, name string) {
 	}
 }
 
-// waits is Config.Waits.
+// waits reports whether Setup leaves a thing as it is for now.
 func (cfg *Config) waits(object, name string) bool {
-	return cfg.Waits != nil && cfg.Waits(object, name)
+	return cfg.Postpone != nil && cfg.Postpone(object, name)
 }
 
 // links returns the node's links, as the caller of Setup read them or as they are now.
@@ -207,8 +207,11 @@ func noResolution(link netlink.Link, cfg *Config) error {
 	if link.Attrs().RawFlags&unix.IFF_NOARP != 0 || cfg.waits("link", name) {
 		return nil
 	}
+	if err := netlink.LinkSetARPOff(link); err != nil {
+		return fmt.Errorf("turn ARP off on %s: %w", name, err)
+	}
 	cfg.changed("link", name)
-	return netlink.LinkSetARPOff(link)
+	return nil
 }
 
 func addresses(gw netlink.Link, cfg *Config) error {

@@ -36,7 +36,7 @@ var guardDamage = map[string]string{
 	"route blackhole 0.0.0.0/0 in table 26214": "ip route del blackhole default table 26214",
 }
 
-// TestSetup_Waits: what Waits names stays as it is, and is repaired when it waits no longer. Things that
+// TestSetup_Waits: what Postpone names stays as it is, and is repaired when it waits no longer. Things that
 // are a layer of their own never wait.
 func TestSetup_Waits(t *testing.T) {
 	h, cfg := host(t), nodeConfig()
@@ -51,7 +51,7 @@ func TestSetup_Waits(t *testing.T) {
 		for thing, command := range waitingDamage {
 			called, changed := setUpAfter(t, cfg, command, thing)
 			if !slices.Contains(called, thing) || slices.Contains(changed, thing) {
-				t.Errorf("%s: called Waits for %q, wrote %q", command, called, changed)
+				t.Errorf("%s: called Postpone for %q, wrote %q", command, called, changed)
 			}
 			if _, changed := setUpAfter(t, cfg, "true", ""); !slices.Contains(changed, thing) {
 				t.Errorf("%s: repaired %q, want %q", command, changed, thing)
@@ -60,7 +60,7 @@ func TestSetup_Waits(t *testing.T) {
 		for thing, command := range guardDamage {
 			called, changed := setUpAfter(t, cfg, command, thing)
 			if slices.Contains(called, thing) || !slices.Contains(changed, thing) {
-				t.Errorf("%s: called Waits for %q, repaired %q, want %q", command, called, changed, thing)
+				t.Errorf("%s: called Postpone for %q, repaired %q, want %q", command, called, changed, thing)
 			}
 		}
 		return nil
@@ -72,7 +72,7 @@ func TestSetup_Waits(t *testing.T) {
 func setUpAfter(t *testing.T, cfg *Config, command, waits string) (called, changed []string) {
 	t.Helper()
 	shell(t, command)
-	cfg.Waits = func(object, name string) bool {
+	cfg.Postpone = func(object, name string) bool {
 		called = append(called, object+" "+name)
 		return object+" "+name == waits
 	}
@@ -100,7 +100,7 @@ func TestSetup_Postponed(t *testing.T) {
 				}
 				var changed []string
 				cfg.Changed = func(object, name string) { changed = append(changed, object+" "+name) }
-				cfg.Waits = func(object, name string) bool { return object+" "+name == thing }
+				cfg.Postpone = func(object, name string) bool { return object+" "+name == thing }
 				shell(t, command+"; ip rule del pref 60; ip route flush table 26214")
 				if err := Setup(cfg); err != nil {
 					t.Error(err)
@@ -113,7 +113,7 @@ func TestSetup_Postponed(t *testing.T) {
 				if !cfg.Postponed || slices.Contains(changed, thing) {
 					t.Errorf("postponed: %v, wrote %q", cfg.Postponed, changed)
 				}
-				cfg.Waits = nil
+				cfg.Postpone = nil
 				if err := Setup(cfg); err != nil || cfg.Postponed || !slices.Contains(changed, thing) {
 					t.Errorf("postponed: %v (%v), wrote %q", cfg.Postponed, err, changed)
 				}
