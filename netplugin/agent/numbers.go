@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/flowkeep/flowkeep/netplugin/hostnet"
@@ -67,9 +68,9 @@ func (h *hostKeeper) chooseNumbers(podCIDRs []netip.Prefix) error {
 func textOf(taken []string) string { return strings.Join(taken[:min(len(taken), maxTaken)], "; ") }
 
 // numbersBefore returns the numbers with which netplugin has set up the host's network on this node before, and reports
-// whether it has. They are zero if those of the record are not possible, as another version's may be, and no rules are
-// there. A version that recorded nothing left allocated addresses, also after a reboot. The rule set on disk shows
-// nothing: it is there also while an installation is refused.
+// whether it has. They are zero if those of the record and of the rules are not possible, as another version's may be:
+// then Setup only removes these rules. A version that recorded nothing left allocated addresses, also after a reboot.
+// The rule set on disk shows nothing: it is there also while an installation is refused.
 func (h *hostKeeper) numbersBefore() (n hostnet.Numbers, installed bool, err error) {
 	var recorded, allocated bool
 	if dir := h.cfg.StateDir; dir != "" {
@@ -81,17 +82,18 @@ func (h *hostKeeper) numbersBefore() (n hostnet.Numbers, installed bool, err err
 		}
 	}
 	list, installed, err := hostnet.Installed()
-	if h.numbers.earlier = list; n != (hostnet.Numbers{}) {
-		h.numbers.earlier = append(list, n)
-		return n, true, nil
+	if n != (hostnet.Numbers{}) {
+		list = append([]hostnet.Numbers{n}, list...)
 	}
+	h.numbers.earlier = list
 	if recorded || allocated { // whatever else could not be read
 		installed, err = true, nil
 	}
-	if len(list) == 0 && recorded {
+	possible := slices.DeleteFunc(slices.Clone(list), func(n hostnet.Numbers) bool { return n.Check() != nil })
+	if len(possible) == 0 && (recorded || len(list) > 0) {
 		return hostnet.Numbers{}, installed, err
 	}
-	return append(list, hostnet.FormerNumbers)[0], installed, err
+	return append(possible, hostnet.FormerNumbers)[0], installed, err
 }
 
 // recordInstalled records once that the host's network has been set up.

@@ -18,7 +18,8 @@ import (
 
 // numbered is a node that netplugin starts on, once in each network namespace, as after a reboot.
 type numbered struct {
-	t *testing.T
+	t     *testing.T
+	after string // a command line that runs after the comparison
 	*runner
 }
 
@@ -34,7 +35,7 @@ func newNumbered(t *testing.T) *numbered {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &numbered{t, &runner{agent: a, manager: manager}}
+	return &numbered{t, "true", &runner{agent: a, manager: manager}}
 }
 
 func (n *numbered) run(line string) string {
@@ -60,6 +61,7 @@ func (n *numbered) start(before string) (h *hostKeeper, err error) {
 		}
 		n.run(before)
 		h, err = n.keep()
+		n.run(n.after)
 	})
 	return h, err
 }
@@ -186,14 +188,15 @@ func TestKeepHost_OtherNumbersThatAreTaken(t *testing.T) {
 }
 
 // TestKeepHost_ImpossibleNumbers: a node whose record has numbers that are no longer possible has none to keep. It
-// refuses configured ones that another program uses, and takes them when they are free.
+// refuses configured ones that another program uses, and takes them when they are free. Rules with the former numbers
+// are removed, also where there is no record.
 func TestKeepHost_ImpossibleNumbers(t *testing.T) {
 	n := newNumbered(t)
 	record := hostnet.RecordPath(n.cfg.StateDir)
 	if err := os.WriteFile(record, []byte("table 249, first priority 50\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if n, ok, err := hostnet.ReadRecord(n.cfg.StateDir); n != (hostnet.Numbers{}) || !ok || err != nil {
+	if n, ok, err := hostnet.ReadRecord(n.cfg.StateDir); n.Check() == nil || !ok || err != nil {
 		t.Fatalf("the record has possible numbers %v (%v, %v): this test shows nothing", n, ok, err)
 	}
 	_, err := n.start(tableRule)
@@ -201,9 +204,23 @@ func TestKeepHost_ImpossibleNumbers(t *testing.T) {
 		!strings.Contains(err.Error(), "1000: from 198.51.100.11") {
 		t.Errorf("the configured numbers are taken: %v", err)
 	}
-	h, err := n.start("true")
-	if err != nil || h.watched.Load().Table != hostnet.DefaultNumbers.Table {
-		t.Errorf("the configured numbers are free: %v", err)
+	for _, prepare := range []func() error{func() error { return nil }, func() error { return os.Remove(record) }} {
+		if err := prepare(); err != nil {
+			t.Fatal(err)
+		}
+		left := filepath.Join(t.TempDir(), "rules")
+		n.after = "ip rule >" + left
+		h, err := n.start("ip rule add pref 60 from 10.244.1.0/24 iif fk-gw lookup 249 protocol kernel")
+		if err != nil || h.watched.Load().Table != hostnet.DefaultNumbers.Table {
+			t.Errorf("the configured numbers are free: %v", err)
+		}
+		rules, err := os.ReadFile(left)
+		if text := string(rules); err != nil || strings.Contains(text, "lookup 249") || !strings.Contains(text, "lookup 26214") {
+			t.Errorf("rules (%v):\n%s", err, text)
+		}
+		if err := os.WriteFile(record, []byte("table 249, first priority 50\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -58,6 +58,14 @@ func (n Numbers) Check() error {
 	return nil
 }
 
+// mayBeEarlier reports whether an earlier version may have had the numbers, which used fewer behind them than Check
+// allows for.
+func (n Numbers) mayBeEarlier() bool {
+	const mainPriority = 32766
+	isKernels := n.Table >= unix.RT_TABLE_COMPAT && n.Table <= unix.RT_TABLE_LOCAL
+	return n.Table > 0 && !isKernels && n.Priority > 0 && n.Priority+wellknown.ServiceRule < mainPriority
+}
+
 // priorities returns those of all of Flowkeep's rules.
 func (n Numbers) priorities() (out []int) {
 	for _, offset := range wellknown.RuleOffsets {

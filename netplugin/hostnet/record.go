@@ -14,7 +14,8 @@ func RecordPath(stateDir string) string { return filepath.Join(stateDir, "host-n
 // recordFormat is that of the numbers in the record.
 const recordFormat = "table %d, first priority %d\n"
 
-// ReadRecord reads the record of a state directory. ok is false if there is none; n is zero if it cannot be parsed.
+// ReadRecord reads the record of a state directory. ok is false if there is none; n is zero if no version can have
+// written it. Numbers of an earlier version may fail Check.
 func ReadRecord(stateDir string) (n Numbers, ok bool, err error) {
 	data, err := os.ReadFile(RecordPath(stateDir))
 	if errors.Is(err, os.ErrNotExist) {
@@ -23,7 +24,7 @@ func ReadRecord(stateDir string) (n Numbers, ok bool, err error) {
 	if err != nil {
 		return n, false, fmt.Errorf("read the numbers of the host's network: %w", err)
 	}
-	if _, err := fmt.Sscanf(string(data), recordFormat, &n.Table, &n.Priority); err == nil && n.Check() == nil {
+	if _, err := fmt.Sscanf(string(data), recordFormat, &n.Table, &n.Priority); err == nil && n.mayBeEarlier() {
 		return n, true, nil
 	}
 	return Numbers{}, true, nil

@@ -10,7 +10,8 @@ func TestRecord(t *testing.T) {
 	if n, ok, err := ReadRecord(dir); ok || err != nil {
 		t.Errorf("no record: %v, %v (%v)", n, ok, err)
 	}
-	for _, want := range []Numbers{{Table: 102, Priority: 50}, {Table: 70000, Priority: 7}, {Table: 70000, Priority: 7}} {
+	for _, want := range []Numbers{{Table: 102, Priority: 50}, {Table: 70000, Priority: 7}, {Table: 70000, Priority: 7},
+		{Table: 249, Priority: 32714}} {
 		if err := WriteRecord(dir, want); err != nil {
 			t.Fatal(err)
 		}

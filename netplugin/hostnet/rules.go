@@ -283,7 +283,7 @@ func isForAll(k *ruleKey) bool {
 func numbersOf(have []netlink.Rule) (out []Numbers) {
 	for i := range have {
 		n := Numbers{Table: have[i].Table, Priority: have[i].Priority - wellknown.ServiceRule}
-		if n.Check() == nil && isFlowkeeps(&have[i], n) && !slices.Contains(out, n) {
+		if n.mayBeEarlier() && isFlowkeeps(&have[i], n) && !slices.Contains(out, n) {
 			out = append(out, n)
 		}
 	}
