@@ -201,6 +201,34 @@ func (k *portKeeper) addPod(t *testing.T, name string) error {
 	return err
 }
 
+// TestDeletePort_AfterTimeout: a port of which the creation timed out while ovsdb-server hung counts as deleted only when
+// ovsdb-server responds: it executes the request when it goes on.
+func TestDeletePort_AfterTimeout(t *testing.T) {
+	k, _, sw := portsKeeper(t)
+	e := &endpoints.Endpoint{Namespace: "shop", Name: "db", HostIfName: "fkpdb", ContainerID: "c1"}
+	briefly := func(f func(context.Context) error) error {
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		return f(ctx)
+	}
+	resume := stopServer(t, sw)
+	created := briefly(func(ctx context.Context) error {
+		_, err := k.EnsurePort(ctx, e.HostIfName, e)
+		return err
+	})
+	deleted := briefly(func(ctx context.Context) error { return k.DeletePort(ctx, e.HostIfName, e) })
+	if created == nil || deleted == nil {
+		t.Errorf("while ovsdb-server hangs the port is created: %v, deleted: %v", created, deleted)
+	}
+	resume()
+	if err := k.DeletePort(t.Context(), e.HostIfName, e); err != nil {
+		t.Error(err)
+	}
+	if ports := sw.VSCtl(t, "list-ports", "fk0"); strings.Contains(ports, hostnet.PodPrefix) {
+		t.Errorf("ports of pods are left:\n%s", ports)
+	}
+}
+
 // settleNext sends the rules of a pod when it is announced.
 func (k *portKeeper) settleNext(t *testing.T, name string) {
 	for text := range k.client.(*diary).told {

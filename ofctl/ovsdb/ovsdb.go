@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -93,6 +94,8 @@ type DB struct {
 	client  client.Client
 	changes chan struct{}
 	tags    tagBook // of the bridge that EnsureBridge makes
+	// unsettled has the names of ports of which the creation got no response.
+	unsettled sync.Map
 	// flushing is the next_cfg of the last change that deletes flows.
 	flushing atomic.Int64
 }
@@ -323,8 +326,12 @@ func (db *DB) createPort(ctx context.Context, spec PortSpec) error {
 	}
 	if err := db.transact(ctx, "create port "+spec.Name, append(ops, link...)); err != nil {
 		db.tags.remove(spec.Name)
+		if ctx.Err() != nil {
+			db.unsettled.Store(spec.Name, nil)
+		}
 		return err
 	}
+	db.unsettled.Delete(spec.Name)
 	return nil
 }
 
@@ -351,13 +358,49 @@ func (db *DB) awaitPort(ctx context.Context, name string) (uint32, error) {
 	}
 }
 
-// DeletePort removes a port; it is no error if there is none.
+// DeletePort removes a port; it is no error if there is none. If the creation of the port got no response, ovsdb-server
+// may execute it later: then DeletePort fails until ovsdb-server responds.
 func (db *DB) DeletePort(ctx context.Context, bridgeName, name string) error {
 	ops, err := deletePort(ctx, db, name)
-	if err != nil || len(ops) == 0 {
-		return err
+	if _, unsettled := db.unsettled.Load(name); unsettled && err == nil && len(ops) == 0 {
+		ops, err = deleteUnseenPort(ctx, db, bridgeName, name)
 	}
-	return db.transact(ctx, "delete port "+name, ops)
+	if err == nil && len(ops) > 0 {
+		err = db.transact(ctx, "delete port "+name, ops)
+	}
+	if err == nil {
+		db.unsettled.Delete(name)
+	}
+	return err
+}
+
+// deleteUnseenPort returns the operations that remove a port which the replica may not have yet, none if ovsdb-server
+// has none. It executes the requests of a connection in their order.
+func deleteUnseenPort(ctx context.Context, db *DB, bridgeName, name string) (ops []ovsdb.Operation, err error) {
+	b, err := findOne(ctx, db, func(b *bridge) bool { return b.Name == bridgeName })
+	if err != nil {
+		return nil, fmt.Errorf("bridge %s: %w", bridgeName, err)
+	}
+	results, err := db.client.Transact(ctx, ovsdb.Operation{
+		Op:      ovsdb.OperationSelect,
+		Table:   tablePort,
+		Where:   []ovsdb.Condition{ovsdb.NewCondition("name", ovsdb.ConditionEqual, name)},
+		Columns: []string{"_uuid"},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look up port %s: %w", name, err)
+	}
+	for _, r := range results {
+		if r.Error != "" {
+			return nil, fmt.Errorf("look up port %s: %s", name, r.Error)
+		}
+		for _, row := range r.Rows {
+			if id, ok := row["_uuid"].(ovsdb.UUID); ok {
+				ops = append(ops, removePort(b.UUID, id.GoUUID))
+			}
+		}
+	}
+	return ops, nil
 }
 
 // deletePort returns the operations that remove a port, none if there is none.
