@@ -155,8 +155,11 @@ func parsePrefixes(flag string, texts []string) ([]netip.Prefix, error) {
 	return out, nil
 }
 
-// openSwitch waits for Open vSwitch and makes the bridge and the ports that lead to the node.
+// openSwitch waits for Open vSwitch and makes the bridge and the ports that lead to the node. Meanwhile CNI requests
+// get the reason.
 func (r *runner) openSwitch(ctx context.Context) error {
+	waiting := waitingCNI{runner: r}
+	defer waiting.end()
 	for {
 		err := r.tryOpenSwitch(ctx)
 		if err == nil || ctx.Err() != nil {
@@ -164,6 +167,7 @@ func (r *runner) openSwitch(ctx context.Context) error {
 		}
 		r.log.Warn("Open vSwitch is not there yet", "error", err, "retry", retryEvery)
 		r.cfg.Health.SetReady("switch", err.Error())
+		waiting.serve(ctx, err)
 		select {
 		case <-time.After(retryEvery):
 		case <-ctx.Done():
