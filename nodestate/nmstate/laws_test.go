@@ -253,6 +253,7 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Add([]byte("null"))
 	f.Add([]byte(`{"routes": {"": []}, "port": [{"0": null}, {}]}`))
+	f.Add([]byte(`{"routes": {"running": []}, "route-rules": {"config": [], "running": []}}`))
 	f.Add([]byte("interfaces:\n- name: dummy0\n  state: up\n  type: dummy\n  mtu: 1450\n"))
 	f.Add([]byte("interfaces: null\nroutes: {config: [{destination: '::/0', next-hop-address: 'fe80::1%eth0'}]}\nrules: [{fwmark: 0x1}]"))
 	f.Add([]byte(`{"dns-resolver": {"config": {"server": ["fe80::1%eth0"]}}, "x": 1e400}`))

@@ -57,7 +57,7 @@ func Refused(desired State, backend string) (reasons []string) {
 }
 
 // RefusedReported returns the errors of a desired state with values of fields that a node only reports. A running that
-// repeats the config of its section is accepted, for it says nothing else.
+// repeats the config of its section is accepted: it has no effect.
 func RefusedReported(desired State) (reasons []string) {
 	c := Canonical(desired)
 	for _, i := range c.Interfaces() {
@@ -77,7 +77,8 @@ func RefusedReported(desired State) (reasons []string) {
 			continue
 		}
 		reasons = append(reasons, fmt.Sprintf("routes.running[%s]: is what a node reports, and routes.config "+
-			"does not have it: name desired routes in routes.config", entryName(r)))
+			"does not have it: to have the route, add it to routes.config; to remove it, delete it from "+
+			"routes.running too", entryName(r)))
 	}
 	dns := object(c[keyDNS])
 	running, config := object(dns[keyRunning]), object(dns[keyConfig])

@@ -46,6 +46,14 @@ func TestRefusedReported(t *testing.T) {
 	}
 }
 
+// TestRefusedReported_DeletedFromConfig: the error about a route that was deleted from config alone says how to remove it.
+func TestRefusedReported_DeletedFromConfig(t *testing.T) {
+	reasons := RefusedReported(parsed(t, "routes: {running: [{destination: 10.0.0.0/8}], config: []}"))
+	if len(reasons) != 1 || !strings.Contains(reasons[0], "to remove it, delete it from routes.running too") {
+		t.Errorf("%q", reasons)
+	}
+}
+
 // A copy of a report with many routes allocates nothing for each pair of them.
 func TestRefusedReported_OfManyRoutes(t *testing.T) {
 	for _, what := range []string{"repeated", "other"} {

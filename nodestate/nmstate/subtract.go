@@ -24,6 +24,9 @@ func Subtract(s, part State) State {
 			section = map[string]any{}
 		}
 		setOrDrop(section, keyConfig, anys(entries))
+		if running, ok := section[keyRunning].([]any); ok {
+			setOrDrop(section, keyRunning, running) // Canonical has no empty one to subtract
+		}
 		delete(rest, key)
 		if len(section) > 0 {
 			rest[key] = section
