@@ -94,27 +94,35 @@ func TestMerge(t *testing.T) {
 	}
 }
 
+// keepIn runs Keep for a directory until the returned function is called. It logs to log.
+func keepIn(t *testing.T, dir string, countWrite func(string) bool) (log *process.Ring, stop func()) {
+	t.Helper()
+	var health process.Health
+	log = process.NewRing(process.KeptLog)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		Keep(ctx, &Config{
+			Dir:        dir,
+			Socket:     "/run/s",
+			Ready:      func() bool { return true },
+			Changes:    health.Changes,
+			CountWrite: countWrite,
+			Logger:     slog.New(slog.NewTextHandler(log, nil)),
+		})
+	}()
+	synctest.Wait()
+	return log, func() { cancel(); <-done }
+}
+
 // A plugin that another program chains stays, own entries come back without it being lost, and a file that is as it
 // should be is not written, so that two programs do not write it in turns.
 func TestChainedPluginsStay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
 		file := filepath.Join(dir, ConfigurationFile)
-		var health process.Health
-		log := process.NewRing(process.KeptLog)
-		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			Keep(ctx, &Config{
-				Dir:     dir,
-				Socket:  "/run/s",
-				Ready:   func() bool { return true },
-				Changes: health.Changes,
-				Logger:  slog.New(slog.NewTextHandler(log, nil)),
-			})
-		}()
-		synctest.Wait()
+		log, stop := keepIn(t, dir, nil)
 		chained := chain(t, file, `{"type": "istio-cni", "log_level": "info"}`)
 		for range 3 {
 			<-afterAgain()
@@ -141,7 +149,6 @@ func TestChainedPluginsStay(t *testing.T) {
 			t.Errorf("logged %d times: %s", n, log.Text())
 		}
 		stop()
-		<-done
 	})
 }
 
@@ -150,34 +157,18 @@ func TestKeep_CountsWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir, counted := t.TempDir(), 0
 		file := filepath.Join(dir, ConfigurationFile)
-		var health process.Health
-		log := process.NewRing(process.KeptLog)
-		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			Keep(ctx, &Config{
-				Dir:     dir,
-				Socket:  "/run/s",
-				Ready:   func() bool { return true },
-				Changes: health.Changes,
-				CountWrite: func(name string) bool {
-					if name != file {
-						t.Errorf("counted %s", name)
-					}
-					counted++
-					return counted == 1
-				},
-				Logger: slog.New(slog.NewTextHandler(log, nil)),
-			})
-		}()
-		synctest.Wait()
+		log, stop := keepIn(t, dir, func(name string) bool {
+			if name != file {
+				t.Errorf("counted %s", name)
+			}
+			counted++
+			return counted == 1
+		})
 		for range 3 {
 			put(t, file, "{}", 0o644)
 			<-afterAgain()
 		}
 		stop()
-		<-done
 		if n := strings.Count(log.Text(), "wrote the CNI configuration"); counted != 4 || n != 1 {
 			t.Errorf("%d writes counted, want 4; %d logged, want 1: %s", counted, n, log.Text())
 		}
