@@ -52,7 +52,7 @@ func switchCommand() *cobra.Command {
 	f.StringVar(&cfg.RunDir, "run-dir", "/var/run/openvswitch", "directory of the sockets, db.sock and those of bridges; emptied when the node starts, and shared with netplugin")
 	f.StringVar(&cfg.Database, "database", "/etc/openvswitch/conf.db", "file of the database, kept over restarts of the node")
 	f.StringVar(&cfg.Schema, "schema", "/usr/share/openvswitch/vswitch.ovsschema", "the programs' schema of the database")
-	f.DurationVar(&cfg.HoldFlows, "hold-flows", 30*time.Second, "how long at most the kernel goes on by the flows of before when ovs-vswitchd was started again and netplugin has not given it its flows; 0: not at all")
+	f.DurationVar(&cfg.HoldFlows, "hold-flows", 30*time.Second, "how long at most the kernel keeps the former flows when ovs-vswitchd was started again and netplugin has not given it its flows; 0: not at all")
 	f.StringVar(&cfg.LogLevel, "ovs-log-level", "info", "of Open vSwitch's own log, on standard error: off, emer, err, warn, info or dbg")
 	f.StringVar(&httpListen, "http-listen", "127.0.0.1:9445", "address of /metrics, /healthz and /readyz")
 	f.StringVar(&logLevel, "log-level", "info", "debug, info, warn or error")

@@ -41,7 +41,7 @@ type Config struct {
 	Addresses func(context.Context) []netip.Addr
 	Journal   *Journal
 	Boot      string        // names the time since the node was booted
-	Poll      time.Duration // how often the node is read when nothing tells that it changed
+	Poll      time.Duration // interval between two reads of the node without a message of a change
 	Revert    time.Duration // how long a change may take until it is committed; then it is rolled back
 	Bridge    string        // Flowkeep's, which is neither reported nor touched
 	Log       *slog.Logger

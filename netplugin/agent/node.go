@@ -30,7 +30,7 @@ type nodeConfig struct {
 	gateway    pipeline.Device
 	wire, out  pipeline.Device
 	tunnel     uint32   // port; 0: none
-	meters     uint32   // of a kind, to tell of what is denied; 0: none
+	meters     uint32   // of each kind, for records of denied packets; 0: none
 	answers    bool     // there are meters for packets to answer
 	limits     bool     // there are meters for pods' bandwidth
 	full       bool     // as in pipeline.Config

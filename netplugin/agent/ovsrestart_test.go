@@ -286,7 +286,7 @@ func (o *observed) missing(ports ...uint16) []uint16 {
 	return slices.DeleteFunc(slices.Clone(ports), func(port uint16) bool { return o.ports[port] })
 }
 
-// TestRestartByScripts: a restart of Open vSwitch by the distribution's scripts restores flows of before, while rules are
+// TestRestartByScripts: a restart of Open vSwitch by the distribution's scripts restores the former flows, while rules are
 // revoked and a pod ends, and after netplugin has compared. A second after that the switch has what it should have, and
 // no revoked packet is delivered.
 func TestRestartByScripts(t *testing.T) {

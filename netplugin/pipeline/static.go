@@ -27,7 +27,7 @@ type Config struct {
 	Returned     []netip.Prefix // those whose pods' packets the node's stack sends back into the bridge when it has translated them; nil: all PodCIDRs
 	ServiceCIDRs []netip.Prefix
 	Tunnel       Tunnel // to the other nodes; zero: the node's own stack routes to them
-	Meters       uint32 // how many there are of each kind to tell of what is denied (MetersOfAKind); 0: none is told of
+	Meters       uint32 // of each kind, for records of denied packets (MetersOfAKind); 0: there are no records
 	Limits       bool   // pods' bandwidth is limited; needs BandwidthMeters
 	Answers      bool   // packets to addresses without a pod go to the one that answers them; needs AnswerMeters
 	Full         bool   // conntrack has room for new connections of the node itself alone

@@ -26,7 +26,7 @@ type Config struct {
 	Database string
 	Schema   string
 	LogLevel string // of Open vSwitch's own log on standard error
-	// HoldFlows bounds how long the kernel goes on by the flows of before when ovs-vswitchd is started again; 0: not at all.
+	// HoldFlows bounds how long the kernel keeps the former flows when ovs-vswitchd is started again; 0: not at all.
 	HoldFlows  time.Duration
 	Logger     *slog.Logger
 	Health     *process.Health
