@@ -311,7 +311,11 @@ func (h *hub) step(t testing.TB, r random, s *spokes) {
 		}
 	default:
 		for range 4 {
-			if at := names[r.IntN(len(names))]; s.works[at] != nil {
+			switch at := names[r.IntN(len(names))]; {
+			case s.works[at] == nil:
+			case r.IntN(4) == 0:
+				s.late(at)
+			default:
 				s.agent(at)
 			}
 		}

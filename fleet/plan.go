@@ -217,7 +217,7 @@ func (c *clusterPlan) index() {
 
 // isFormer reports whether a work has a gateway which is not to be there, or not to have that name.
 func (c *clusterPlan) isFormer(s *Sent, e *Existing) bool {
-	return s.Source == e.Bundle && !s.Asked && !s.Lost && c.unwantedGateway(s.Key, e.Bundle)
+	return s.Source == e.Bundle && (!s.Asked || s.Withdrawn) && !s.Lost && c.unwantedGateway(s.Key, e.Bundle)
 }
 
 // unwantedGateway reports whether a gateway's bundle is not to have a gateway of that name.
@@ -296,9 +296,46 @@ func (c *clusterPlan) own(w *Work, e *Existing) (entries []entry) {
 		if c.held[one.Source] || c.gives(one.Source, one.Key()) && e.writes(one) {
 			continue // a copy that gives way is first removed from the work, and then read
 		}
-		entries = append(entries, entry{copy: one, asked: c.asks(one, w, e)})
+		asked := c.asks(one, w, e)
+		if s := e.withdrawn(one); s != nil && asked && !s.Noted {
+			entries = append(entries, entry{sent: s}) // its report answers for the copy too
+			continue
+		}
+		entries = append(entries, entry{copy: one, asked: asked})
 	}
 	return entries
+}
+
+// withdrawn returns what a work has left of a copy that was withdrawn, or nil.
+func (e *Existing) withdrawn(one *Copy) *Sent {
+	if e == nil {
+		return nil
+	}
+	at := slices.IndexFunc(e.Sent, func(s Sent) bool {
+		return s.Withdrawn && s.Key == one.Key() && s.Source == one.Source
+	})
+	if at < 0 {
+		return nil
+	}
+	return &e.Sent[at]
+}
+
+// withdrawing returns entries for the copies that a work has, that the given entries lack, and that the agent has not
+// noted. The agent may have written one since its last report, and deletes only copies that it has noted
+// (open-cluster-management-io/ocm#632). When the whole work goes, the spoke's garbage collector deletes them.
+func withdrawing(e *Existing, entries []entry) (all []entry) {
+	stays := map[Key]bool{}
+	for _, one := range entries {
+		stays[one.key()] = true
+	}
+	for i := range e.Sent {
+		s := &e.Sent[i]
+		if s.Orphan || s.Lost || s.Noted || stays[s.Key] || s.Source == (Source{}) || s.Asked && !s.Withdrawn {
+			continue
+		}
+		all = append(all, entry{sent: s, withdraws: !s.Withdrawn})
+	}
+	return all
 }
 
 // writes reports whether a work has a copy written.
@@ -452,6 +489,8 @@ func (c *clusterPlan) change(e *Existing, bundle Source, left string, entries []
 		w.Drops = drops(e, nil)
 		return []Write{w}
 	}
+	entries = append(entries, withdrawing(e, entries)...)
+	w.entries = entries
 	if w.hash() == e.Hash {
 		return nil
 	}
@@ -498,10 +537,10 @@ func tooLarge(entries []entry) bool {
 func drops(e *Existing, entries []entry) (gone []Sent) {
 	stays := map[Key]bool{}
 	for _, one := range entries {
-		stays[one.key()] = true
+		stays[one.key()] = stays[one.key()] || !one.withdraws
 	}
 	for _, s := range e.Sent {
-		if !s.Orphan && !s.Asked && !stays[s.Key] {
+		if !s.Orphan && (!s.Asked || s.Withdrawn) && !stays[s.Key] {
 			gone = append(gone, s)
 		}
 	}

@@ -159,6 +159,19 @@ func manifestBytes(w *workv1.ManifestWork) (total int) {
 	return total
 }
 
+// late has a work's agent apply it, and another write of the work come before its report: it takes no note of what it
+// has applied (open-cluster-management-io/ocm#632).
+func (s *spokes) late(at Name) {
+	w := s.works[at]
+	if w.DeletionTimestamp != nil || s.objects[at.Namespace] == nil {
+		return
+	}
+	orphans := orphansOf(w.Spec.DeleteOption)
+	for i, m := range w.Spec.Workload.Manifests {
+		s.apply(s.objects[at.Namespace], at, m.Raw, w.Spec.ManifestConfigs[i], orphans)
+	}
+}
+
 // agent has a work's agent look at it.
 func (s *spokes) agent(at Name) {
 	w := s.works[at].DeepCopy()
@@ -169,6 +182,7 @@ func (s *spokes) agent(at Name) {
 	}
 	if w.DeletionTimestamp != nil {
 		s.release(at, nil)
+		s.collect(at)
 		delete(s.works, at)
 		delete(s.applied, at)
 		return
@@ -181,7 +195,8 @@ func (s *spokes) agent(at Name) {
 		c.ResourceMeta.Ordinal = int32(i)
 		w.Status.ResourceStatus.Manifests = append(w.Status.ResourceStatus.Manifests, c)
 		id := w.Spec.ManifestConfigs[i].ResourceIdentifier
-		here[Key{id.Group, id.Resource, Name{id.Namespace, id.Name}}] = true
+		key := Key{id.Group, id.Resource, Name{id.Namespace, id.Name}}
+		here[key] = objects[key] != nil
 		all = all && statusIs(c.Conditions, workv1.ManifestApplied, metav1.ConditionTrue, "")
 	}
 	s.release(at, here)
@@ -202,9 +217,9 @@ func conditionStatus(is bool) metav1.ConditionStatus {
 
 // release deletes what a work owned and has no more, if no other owns it.
 func (s *spokes) release(at Name, keep map[Key]bool) {
-	for key := range s.applied[at] {
+	for key, noted := range s.applied[at] {
 		o := s.objects[at.Namespace][key]
-		if keep[key] || o == nil || !o.owners[at.Name] {
+		if _, kept := keep[key]; kept || !noted || o == nil || !o.owners[at.Name] {
 			continue
 		}
 		if delete(o.owners, at.Name); len(o.owners) == 0 {
@@ -212,6 +227,17 @@ func (s *spokes) release(at Name, keep map[Key]bool) {
 				s.Errorf("%v of a user in %s was deleted", key, at.Namespace)
 			}
 			delete(s.objects[at.Namespace], key)
+		}
+	}
+}
+
+// collect does what the spoke's garbage collector does when a work is gone of which the agent took no note of all.
+func (s *spokes) collect(at Name) {
+	for key, o := range s.objects[at.Namespace] {
+		if o.owners[at.Name] {
+			if delete(o.owners, at.Name); len(o.owners) == 0 {
+				delete(s.objects[at.Namespace], key)
+			}
 		}
 	}
 }

@@ -304,6 +304,11 @@ type Sent struct {
 	// Lost: it was to be written, and is not there any more: its namespace, which is not ours to make, is gone, or something else has its name
 	// and the spoke does not let it be written.
 	Lost bool
+	// Noted: the agent has reported it there as ours, in any version of the work. The agent has noted it as the work's
+	// then, and deletes it when the work drops it. Of a Withdrawn one: the agent has reported on it.
+	Noted bool
+	// Withdrawn: it was written and is wanted no more. The work has its name alone until it is Noted.
+	Withdrawn bool
 
 	digest string
 	bytes  int
@@ -351,6 +356,7 @@ func readSent(raw []byte, config workv1.ManifestConfigOption, orphans map[workv1
 		s.Hash = shared(textOf(annotations, AnnotationCopy))
 		raw, _ = json.Marshal(o)
 	}
+	s.Withdrawn = s.Asked && !s.Orphan && s.Hash == "" && s.Source != (Source{})
 	s.digest = shared(digestOf(raw, config))
 	return s
 }
@@ -358,8 +364,25 @@ func readSent(raw []byte, config workv1.ManifestConfigOption, orphans map[workv1
 // shared is the same text in one place: works of many clusters have much in common.
 func shared(text string) string { return unique.Make(text).Value() }
 
+// readNoted reads which manifests the agent has reported there as ours, in whichever version of the work.
+func readNoted(w *workv1.ManifestWork, sent []Sent) {
+	for i := range w.Status.ResourceStatus.Manifests {
+		m := &w.Status.ResourceStatus.Manifests[i]
+		source := sourceTold(m)
+		if source == "" || !statusIs(m.Conditions, workv1.ManifestAvailable, metav1.ConditionTrue, "") {
+			continue
+		}
+		key := Key{m.ResourceMeta.Group, m.ResourceMeta.Resource, Name{m.ResourceMeta.Namespace, m.ResourceMeta.Name}}
+		at := slices.IndexFunc(sent, func(s Sent) bool { return s.Key == key })
+		if at >= 0 && !sent[at].Withdrawn && sent[at].Source.String() == source {
+			sent[at].Noted = true
+		}
+	}
+}
+
 // readManifestStates reads the states of a work's manifests from its status into sent.
 func readManifestStates(w *workv1.ManifestWork, sent []Sent) {
+	readNoted(w, sent)
 	if !observed(w, workv1.WorkApplied) {
 		return
 	}
@@ -374,6 +397,7 @@ func readManifestStates(w *workv1.ManifestWork, sent []Sent) {
 		s := &sent[at]
 		applied := statusIs(m.Conditions, workv1.ManifestApplied, metav1.ConditionTrue, "")
 		s.Applied = applied && !s.Asked
+		s.Noted = s.Noted || s.Withdrawn && available && statusIs(m.Conditions, workv1.ManifestAvailable, "", "")
 		s.There = applied && s.Orphan && available && statusIs(m.Conditions, workv1.ManifestAvailable, metav1.ConditionTrue, "")
 		s.Ours = applied && s.Asked && available && statusIs(m.Conditions, workv1.ManifestAvailable, metav1.ConditionTrue, "") && sourceTold(m) == s.Source.String()
 		s.Free = s.Ours || applied && s.Asked && available && statusIs(m.Conditions, workv1.ManifestAvailable, metav1.ConditionFalse, "ResourceNotAvailable")
@@ -408,9 +432,10 @@ func observed(w *workv1.ManifestWork, typ string) bool {
 	return slices.ContainsFunc(w.Status.Conditions, func(c metav1.Condition) bool { return c.Type == typ && c.ObservedGeneration == w.Generation })
 }
 
+// statusIs reports whether there is a condition of a type, with this status and reason; an empty one stands for any.
 func statusIs(conditions []metav1.Condition, typ string, status metav1.ConditionStatus, reason string) bool {
 	return slices.ContainsFunc(conditions, func(c metav1.Condition) bool {
-		return c.Type == typ && c.Status == status && (reason == "" || c.Reason == reason)
+		return c.Type == typ && (status == "" || c.Status == status) && (reason == "" || c.Reason == reason)
 	})
 }
 
@@ -444,9 +469,14 @@ type entry struct {
 	asked bool
 	sent  *Sent
 	late  bool // it has another name now
+	// withdraws: of sent only the name is left, for the agent to report on.
+	withdraws bool
 }
 
 func (e entry) digest() string {
+	if e.withdraws {
+		return "withdraws " + e.sent.digest
+	}
 	if e.copy == nil {
 		return e.sent.digest
 	}
@@ -468,6 +498,9 @@ func (e entry) orphan() bool {
 }
 
 func (e entry) bytes() int {
+	if e.withdraws {
+		return 0
+	}
 	if e.copy == nil {
 		return e.sent.bytes
 	}
@@ -523,13 +556,34 @@ func render(entries []entry, live *workv1.ManifestWork) (spec workv1.ManifestWor
 			if !has {
 				return spec, fmt.Errorf("%v is not in the work as it was", e.sent.Key)
 			}
-			manifest = live.Spec.Workload.Manifests[i]
-			spec.ManifestConfigs = append(spec.ManifestConfigs, live.Spec.ManifestConfigs[i])
+			config := live.Spec.ManifestConfigs[i]
+			if manifest = live.Spec.Workload.Manifests[i]; e.withdraws {
+				if manifest.Raw, err = nameOnly(manifest.Raw); err != nil {
+					return spec, fmt.Errorf("%v: %w", e.sent.Key, err)
+				}
+				config.UpdateStrategy = &workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeReadOnly}
+				paths := []workv1.JsonPath{sourcePath}
+				config.FeedbackRules = []workv1.FeedbackRule{{Type: workv1.JSONPathsType, JsonPaths: paths}}
+			}
+			spec.ManifestConfigs = append(spec.ManifestConfigs, config)
 		}
 		spec.Workload.Manifests = append(spec.Workload.Manifests, manifest)
 	}
 	spec.DeleteOption = deleteOption(entries)
 	return spec, nil
+}
+
+// nameOnly returns a manifest without its content: its kind, its name and its source.
+func nameOnly(raw []byte) ([]byte, error) {
+	var o Object
+	if err := utiljson.Unmarshal(raw, &o); err != nil {
+		return nil, err
+	}
+	meta := object(o, "metadata")
+	source := textOf(object(meta, "annotations"), AnnotationSource)
+	return json.Marshal(Object{"apiVersion": o["apiVersion"], "kind": o["kind"], "metadata": Object{
+		"namespace": meta["namespace"], "name": meta["name"], "annotations": Object{AnnotationSource: source},
+	}})
 }
 
 // digestsOf are where which manifest of a work is.

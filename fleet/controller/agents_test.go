@@ -26,6 +26,7 @@ func (h *hubWorld) agents() {
 	a := &agentsOf{
 		hubWorld: h,
 		has:      map[string]map[string]bool{},
+		noted:    map[string]map[string]bool{},
 		seen:     map[string]string{},
 		there:    map[string]string{},
 		pending:  map[string]*unstructured.Unstructured{},
@@ -54,8 +55,12 @@ func (h *hubWorld) agents() {
 // agentsOf answers the works that a controller made.
 type agentsOf struct {
 	*hubWorld
-	has  map[string]map[string]bool // copies that are on a spoke, by cluster and key: works that carry them
-	seen map[string]string          // versions of works that were answered
+	has map[string]map[string]bool // copies that are on a spoke, by cluster and key: works that carry them
+	// noted are the copies that the agents have noted as a work's, by work. They delete no others when a work drops them.
+	noted map[string]map[string]bool
+	seen  map[string]string // versions of works that were answered
+	// late returns whether the agents are too late with their report of a work: it changes between their writes and that.
+	late func(*workv1.ManifestWork) bool
 
 	events  sync.Mutex
 	there   map[string]string                     // works of the hub, and their versions
@@ -162,7 +167,7 @@ func (a *agentsOf) answer(ctx context.Context, u *unstructured.Unstructured) boo
 		}
 		return metav1.Condition{Type: typ, Status: status, Reason: reason, Message: message, ObservedGeneration: w.Generation, LastTransitionTime: now}
 	}
-	status := workv1.ManifestWorkStatus{}
+	status, noted := workv1.ManifestWorkStatus{}, map[string]bool{}
 	for i, m := range w.Spec.Workload.Manifests {
 		var o unstructured.Unstructured
 		if json.Unmarshal(m.Raw, &o.Object) != nil {
@@ -181,6 +186,7 @@ func (a *agentsOf) answer(ctx context.Context, u *unstructured.Unstructured) boo
 			Ordinal: int32(i), Group: config.ResourceIdentifier.Group, Kind: o.GetKind(), Resource: config.ResourceIdentifier.Resource, Name: o.GetName(), Namespace: o.GetNamespace(),
 		}}
 		available := len(a.has[key]) > 0
+		noted[key] = available
 		reason := "ResourceAvailable"
 		if !available {
 			reason = "ResourceNotAvailable"
@@ -191,11 +197,20 @@ func (a *agentsOf) answer(ctx context.Context, u *unstructured.Unstructured) boo
 		}
 		status.ResourceStatus.Manifests = append(status.ResourceStatus.Manifests, one)
 	}
+	if a.late != nil && a.late(&w) {
+		return false
+	}
 	status.Conditions = []metav1.Condition{condition("Applied", true, "Test", ""), condition("Available", true, "Test", "")}
 	raw, _ := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": w.ResourceVersion}, "status": status})
 	if _, err := a.hub.Resource(works.resource).Namespace(w.Namespace).Patch(ctx, w.Name, types.MergePatchType, raw, metav1.PatchOptions{}, "status"); err != nil {
 		return false
 	}
+	for key, is := range a.noted[name] {
+		if _, kept := noted[key]; is && !kept {
+			delete(a.has[key], name)
+		}
+	}
+	a.noted[name] = noted
 	a.seen[name] = fmt.Sprint(w.UID, w.Generation)
 	return true
 }

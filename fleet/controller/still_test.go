@@ -128,7 +128,7 @@ func (h *stillHub) bring(but ...*input) {
 	}
 }
 
-// sync looks at all bundles once, and reports whether that came to its end.
+// sync looks at all bundles once, and reports whether none is to be retried.
 func (h *stillHub) sync() (all bool) {
 	all = true
 	for _, b := range []fleet.Source{fleet.GatewaySource(fleet.Name{Namespace: h.id, Name: "web"}), fleet.SetSource(fleet.Name{Namespace: h.id, Name: "base"})} {
@@ -139,7 +139,12 @@ func (h *stillHub) sync() (all bool) {
 }
 
 func (h *stillHub) answer() {
-	a := &agentsOf{hubWorld: h.hubWorld, has: map[string]map[string]bool{}, seen: map[string]string{}}
+	a := &agentsOf{
+		hubWorld: h.hubWorld,
+		has:      map[string]map[string]bool{},
+		noted:    map[string]map[string]bool{},
+		seen:     map[string]string{},
+	}
 	list, err := h.hub.Resource(works.resource).List(h.Context(), metav1.ListOptions{})
 	h.must(err)
 	for i := range list.Items {
