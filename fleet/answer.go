@@ -84,8 +84,12 @@ type Listener struct {
 	Conditions     []Said
 }
 
-// Answers are those in a work's status. Whatever else is in there is passed by.
+// Answers returns those in a work's status. Whatever else is in there is passed by. A work that is being deleted has
+// none, as its copies go.
 func Answers(w *workv1.ManifestWork) []Answer {
+	if w.DeletionTimestamp != nil {
+		return nil
+	}
 	applied := meta.FindStatusCondition(w.Status.Conditions, workv1.WorkApplied)
 	seen := applied != nil && applied.ObservedGeneration >= w.Generation
 	var answers []Answer

@@ -27,6 +27,8 @@ type Bundle struct {
 	Left Left
 	// Overridden is where overrides take effect.
 	Overridden map[Name][]string
+
+	limit int // of the hub, in bytes of manifests in a work; 0: none is known
 }
 
 // ClusterBundle is what one cluster gets of a bundle. Copies that clusters have alike are the same.

@@ -526,11 +526,7 @@ func changes(e *Existing, entries []entry) (changed []int, whole bool) {
 }
 
 func tooLarge(entries []entry) bool {
-	size := 0
-	for _, one := range entries {
-		size += one.bytes()
-	}
-	return size > mostBytes || len(entries) > mostManifests
+	return (&Write{entries: entries}).Bytes() > mostBytes || len(entries) > mostManifests
 }
 
 // drops are what goes from a spoke with a work's entries: what stays there, and what was only asked for, does not.
@@ -545,6 +541,24 @@ func drops(e *Existing, entries []entry) (gone []Sent) {
 		}
 	}
 	return gone
+}
+
+// Bytes returns how many bytes of manifests the work is to have.
+func (w *Write) Bytes() (size int) {
+	for _, one := range w.entries {
+		size += one.bytes()
+	}
+	return size
+}
+
+// Sources returns the sources of the copies that the work is to have.
+func (w *Write) Sources() (sources []Source) {
+	for _, one := range w.entries {
+		if one.copy != nil && !one.orphan() && !slices.Contains(sources, one.copy.Source) {
+			sources = append(sources, one.copy.Source)
+		}
+	}
+	return sources
 }
 
 func (w *Write) labels() map[string]string {

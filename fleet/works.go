@@ -26,7 +26,9 @@ const ReasonTooLarge = "TooLarge"
 const (
 	workBytes     = 400 << 10 // manifests and their feedback rules
 	workManifests = 100
-	copyBytes     = workBytes - 16<<10 // of one, as namespaces and the gateway may be in the work too
+	// namespaceBytes is the most that the manifest of a namespace has, which goes with each copy.
+	namespaceBytes = 256
+	copyBytes      = workBytes - 16<<10 // of one, as namespaces and the gateway may be in the work too
 	// workPolicies bounds what an edit costs, for a work is read and written as a whole, several times until it is answered. With 20 policies in each work
 	// (94 kB) an edit took the hub's API server 11.7 s of CPU over 50 clusters, with four at most 2.4 s, with two 1.9 s. A gateway with 20 policies then
 	// has about 13 works in a cluster, and all works together are a sixth larger than with four.
@@ -73,7 +75,44 @@ func BundleLabel(bundle Source) string { return hashOf(16, bundle.String()) }
 // more of them, or one of them grows. The gateway, its Secrets and the namespaces that are made are always in the
 // first; each has the namespaces that its copies lie in.
 func (b *Bundle) Works(controller string) []*Work {
-	return b.works(controller, limits{workBytes, workManifests, workPolicies})
+	bytes := workBytes
+	if b.limit > 0 {
+		bytes = min(bytes, b.limit)
+	}
+	return b.works(controller, limits{bytes, workManifests, workPolicies})
+}
+
+// Restrict keeps a bundle's works within a limit of the hub, in bytes of manifests; 0: it has none. Copies that are
+// larger alone are not sent, and what was sent of them stays; words are those of the hub.
+func (b *Bundle) Restrict(limit int, words string) {
+	if b.limit = limit; limit == 0 {
+		return
+	}
+	for i := range b.Clusters {
+		c := &b.Clusters[i]
+		for _, one := range c.Copies {
+			if size := len(one.JSON) + namespaceBytes; size > limit && !one.Orphan {
+				c.hold(one.Source)
+				why := fmt.Sprintf("its copy has %d bytes, and the hub takes %d: %s", size, limit, words)
+				b.tooLarge(one.Source, why)
+			}
+		}
+		c.Copies = slices.DeleteFunc(c.Copies, func(one *Copy) bool {
+			return !one.Orphan && slices.ContainsFunc(b.Problems, func(p Problem) bool {
+				return p.Source == one.Source && p.IsTooLarge()
+			})
+		})
+	}
+}
+
+// IsTooLarge reports whether a copy is larger than any work may be.
+func (p Problem) IsTooLarge() bool { return p.Reason == ReasonTooLarge }
+
+func (b *Bundle) tooLarge(source Source, why string) {
+	p := Problem{Source: source, Reason: ReasonTooLarge, Message: why + "; what was sent before stays"}
+	if !slices.Contains(b.Problems, p) {
+		b.Problems = append(b.Problems, p)
+	}
 }
 
 // limits of a work.
@@ -163,7 +202,8 @@ func (d *divider) divide(number, n uint64, copies []*Copy) {
 	if len(copies) == 0 {
 		return
 	}
-	if p, fits := d.part(number, copies); fits || n == 1<<63 || !slices.ContainsFunc(copies, d.moves) {
+	p, fits := d.part(number, copies)
+	if fits || len(copies) == 1 || n == 1<<63 || !slices.ContainsFunc(copies, d.moves) {
 		d.parts = append(d.parts, p)
 		return
 	}

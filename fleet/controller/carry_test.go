@@ -61,14 +61,14 @@ func TestCarry_DeletionsWaitForWritesThatMaySucceed(t *testing.T) {
 				deleted = append(deleted, a.GetNamespace())
 				return true, nil, nil
 			})
-			done := h.carry(t.Context(), []fleet.Write{
+			done, _ := h.carry(t.Context(), []fleet.Write{
 				{Verb: fleet.Update, Cluster: "c0", Name: "a", ResourceVersion: "1"},
 				{Verb: fleet.Delete, Cluster: "c0", Name: "b", ResourceVersion: "1"},
 				{Verb: fleet.Delete, Cluster: "c1", Name: "b", ResourceVersion: "1"},
 			})
 			slices.Sort(deleted)
 			if got := fmt.Sprint(deleted); got != c.deleted || done != (c.err == nil) {
-				t.Errorf("deleted in %s, not in %s; came to its end: %v", got, c.deleted, done)
+				t.Errorf("deleted in %s, not in %s; done: %v", got, c.deleted, done)
 			}
 		})
 	}

@@ -42,8 +42,9 @@ type controller struct {
 	writing chan struct{} // a place for each write under way
 	asking  flowcontrol.RateLimiter
 
-	mu      sync.Mutex
-	bundles map[fleet.Source]*known
+	mu       sync.Mutex
+	bundles  map[fleet.Source]*known
+	refusals map[fleet.Source][]fleet.Problem // by the hub, of copies of a bundle
 }
 
 func newController(o Options, hub dynamic.Interface) *controller {
@@ -57,6 +58,7 @@ func newController(o Options, hub dynamic.Interface) *controller {
 	return &controller{
 		world: w, client: client{hub}, metrics: m, log: o.Log, ready: ready,
 		writing: make(chan struct{}, o.Workers), asking: flowcontrol.NewTokenBucketRateLimiter(asksASecond, asksAtOnce), bundles: map[fleet.Source]*known{},
+		refusals: map[fleet.Source][]fleet.Problem{},
 	}
 }
 

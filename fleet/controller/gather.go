@@ -22,8 +22,16 @@ type gathered struct {
 // gatherer finds the desired bundles. The world's mutex guards it.
 type gatherer struct{ w *world }
 
-// gather returns the desired bundle. The world's lock is held; objects are not changed.
+// gather returns the desired bundle, within the hub's limit. The world's lock is held; objects are not changed.
 func (ga *gatherer) gather(b fleet.Source) gathered {
+	g := ga.gatherAny(b)
+	if g.bundle != nil {
+		g.bundle.Restrict(ga.w.limit.bytes, ga.w.limit.words)
+	}
+	return g
+}
+
+func (ga *gatherer) gatherAny(b fleet.Source) gathered {
 	if why := ga.w.hub.lacks(b); why != "" {
 		return gathered{frozen: why}
 	}

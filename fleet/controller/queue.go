@@ -136,7 +136,7 @@ func (q *queue) hasNews(s fleet.Source) bool {
 	return q.news[s] || q.seeing[s]
 }
 
-// again puts what did not come to its end back, with the time when it began.
+// again queues a key for a retry, with the time of its first event.
 func (q *queue) again(s fleet.Source, begun time.Time) {
 	q.mu.Lock()
 	if at, waits := q.since[s]; !waits || begun.Before(at) {
@@ -147,7 +147,7 @@ func (q *queue) again(s fleet.Source, begun time.Time) {
 	q.AddRateLimited(s)
 }
 
-// run has that many goroutines look at what is in the queue, until ctx ends. look reports whether that came to its end.
+// run has that many goroutines look at what is in the queue, until ctx ends. look returns false for a retry.
 func (q *queue) run(ctx context.Context, workers int, look func(context.Context, fleet.Source, time.Time) bool) {
 	stop := context.AfterFunc(ctx, q.ShutDown)
 	defer stop()

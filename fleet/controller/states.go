@@ -57,6 +57,14 @@ func (c *controller) frozen() (n int) {
 	return n
 }
 
+// problems returns those of the bundle; none of nil.
+func (k *known) problems() []fleet.Problem {
+	if k == nil {
+		return nil
+	}
+	return k.bundle.Problems
+}
+
 func (k *known) clusters() (names []string) {
 	for i := range k.bundle.Clusters {
 		names = append(names, k.bundle.Clusters[i].Cluster)
@@ -93,7 +101,11 @@ func (c *reporter) states(k *known, s fleet.Source, kind string, spoke fleet.Nam
 				wanted = one
 			}
 		}
-		states = append(states, fleet.StateOf(c.world.hub.clusterOf(cluster), wanted, k.problem(s, cluster), answers[cluster]))
+		state := fleet.StateOf(c.world.hub.clusterOf(cluster), wanted, k.problem(s, cluster), answers[cluster])
+		if p := c.refusal(k.bundle.Source, s, cluster); p != nil && state.Phase == fleet.Waiting {
+			state.Phase, state.Reason, state.Message = fleet.NotSent, p.Reason, p.Message
+		}
+		states = append(states, state)
 	}
 	return states
 }

@@ -49,7 +49,7 @@ func (st *subscriptions) unlisted(s fleet.Source) *fleet.Kind {
 	return &kind
 }
 
-// sweep removes our conditions from all policies of a kind. It reports whether that came to its end.
+// sweep removes our conditions from all policies of a kind. It reports whether all are written.
 func (c *controller) sweep(ctx context.Context, s fleet.Source) bool {
 	c.world.mu.RLock()
 	kind := c.world.subs.unlisted(s)

@@ -15,9 +15,10 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// sync has a bundle's works be what they are to be, as far as that can be now. It reports whether that came to its end.
+// sync writes the works of a bundle that differ from the desired ones. It returns false if the bundle has to be synced
+// again without another event.
 func (c *controller) sync(ctx context.Context, b fleet.Source, begun time.Time) bool {
-	start := time.Now()
+	start, before := time.Now(), c.known(b)
 	c.world.mu.RLock()
 	g := c.world.gatherer.gather(b)
 	writes := c.world.planner.plan(b, g)
@@ -26,17 +27,20 @@ func (c *controller) sync(ctx context.Context, b fleet.Source, begun time.Time) 
 	c.metrics.decided(start)
 	c.remember(b, g)
 	c.world.bundles.looked(b)
-	if g.frozen == "" && len(writes) > 0 {
-		certain := c.confirmed(ctx, b, asked)
-		if !certain {
-			writes = slices.DeleteFunc(writes, func(w fleet.Write) bool { return len(w.Drops) > 0 })
-		}
-		if !c.carry(ctx, writes) || !certain {
-			return false
-		}
+	c.tellProblems(b, before.problems(), c.known(b).problems())
+	if g.frozen != "" {
+		return true
+	}
+	certain := len(writes) == 0 || c.confirmed(ctx, b, asked)
+	if !certain {
+		writes = slices.DeleteFunc(writes, func(w fleet.Write) bool { return len(w.Drops) > 0 })
+	}
+	done, refusals := c.carry(ctx, writes)
+	c.setRefusals(b, refusals)
+	if done && certain && len(writes) > 0 {
 		c.metrics.latency.Observe(time.Since(begun).Seconds())
 	}
-	return true
+	return done && certain
 }
 
 // planner finds the writes that bring a bundle to spokes. The world's mutex guards it.
@@ -128,51 +132,60 @@ func (pl *planner) wantedBy(s fleet.Source, selection func(fleet.Name) fleet.Sel
 	return found
 }
 
-// carry makes writes, many at a time. Deletions in a cluster come last: what replaces a copy is there before the copy
-// goes. They wait for writes there that can still succeed, and not for one that the hub refuses, for it may do so for
-// ever. What stays until a gateway is gone is no deletion of the plan yet (decision 017). It reports whether all writes
-// came to their end.
-func (c *controller) carry(ctx context.Context, writes []fleet.Write) bool {
+// carry makes writes in parallel. Deletions in a cluster come last: what replaces a copy is there before the copy goes.
+// They wait for writes there that may succeed when retried. They do not wait for refused ones, as the hub may refuse
+// them for ever. What stays until a gateway is gone is no deletion of the plan yet (decision 017). It reports whether
+// all writes are done, and what the hub refused.
+func (c *controller) carry(ctx context.Context, writes []fleet.Write) (all bool, refusals []fleet.Problem) {
 	removals := slices.IndexFunc(writes, func(w fleet.Write) bool { return w.Verb == fleet.Delete })
 	if removals < 0 {
 		removals = len(writes)
 	}
-	done := true
+	all = true
 	waits := map[string]bool{} // clusters
-	for i, end := range c.carryAll(ctx, writes[:removals]) {
-		done = done && end == ended
-		waits[writes[i].Cluster] = waits[writes[i].Cluster] || end == unfinished
+	for i, r := range c.carryAll(ctx, writes[:removals]) {
+		all = all && r.outcome == writeDone
+		waits[writes[i].Cluster] = waits[writes[i].Cluster] || r.outcome == writeFailed
+		if r.outcome == writeRefused {
+			refusals = append(refusals, refusalsOf(&writes[i], r.err)...)
+		}
 	}
-	for _, end := range c.carryAll(ctx, slices.DeleteFunc(slices.Clone(writes[removals:]), func(w fleet.Write) bool {
+	for _, r := range c.carryAll(ctx, slices.DeleteFunc(slices.Clone(writes[removals:]), func(w fleet.Write) bool {
 		return waits[w.Cluster]
 	})) {
-		done = done && end == ended
+		all = all && r.outcome == writeDone
 	}
-	return done
+	return all, refusals
 }
 
-// ending is how a write of a work ended.
-type ending int
+// writeOutcome is the outcome of a write of a work.
+type writeOutcome int
 
 const (
-	ended      ending = iota
-	unfinished        // the next attempt may succeed
-	hopeless          // the next attempt is likely to end as this one
+	writeDone    writeOutcome = iota
+	writeFailed               // a retry may succeed
+	writeRefused              // a retry is likely to be refused too
 )
 
-// carryAll makes writes, and returns how each ended.
-func (c *controller) carryAll(ctx context.Context, writes []fleet.Write) []ending {
-	endings := make([]ending, len(writes))
-	var all sync.WaitGroup
-	for i := range writes {
-		all.Go(func() { endings[i] = c.carryOne(ctx, &writes[i]) })
-	}
-	all.Wait()
-	return endings
+// writeResult is the outcome of a write, with the error that led to it.
+type writeResult struct {
+	outcome writeOutcome
+	err     error
 }
 
-// carryOne makes a write. That of a cluster whose ManagedCluster is gone ends, as its decision goes too.
-func (c *controller) carryOne(ctx context.Context, w *fleet.Write) ending {
+// carryAll makes writes in parallel, and returns the result of each.
+func (c *controller) carryAll(ctx context.Context, writes []fleet.Write) []writeResult {
+	results := make([]writeResult, len(writes))
+	var all sync.WaitGroup
+	for i := range writes {
+		all.Go(func() { results[i] = c.carryOne(ctx, &writes[i]) })
+	}
+	all.Wait()
+	return results
+}
+
+// carryOne makes a write. One for a cluster without a ManagedCluster is done: its decision goes too.
+func (c *controller) carryOne(ctx context.Context, w *fleet.Write) writeResult {
 	at := fleet.Name{Namespace: w.Cluster, Name: w.Name}
 	err := c.write(ctx, func() error {
 		after, err := c.client.work(ctx, w, c.world.planner.annotated(at))
@@ -182,31 +195,32 @@ func (c *controller) carryOne(ctx context.Context, w *fleet.Write) ending {
 		return err
 	})
 	if ctx.Err() != nil {
-		return unfinished
+		return writeResult{writeFailed, err}
 	}
 	log := c.log.With("cluster", w.Cluster, "work", w.Name, "bundle", w.Bundle, "verb", w.Verb)
 	switch c.metrics.work(string(w.Verb), err) {
 	case written:
 		log.Debug("work written")
-		return ended
+		return writeResult{writeDone, nil}
 	case gone:
 		if c.world.park(w.Cluster, w.Bundle) {
 			log.Warn("the ManagedCluster is gone, and its namespace too: nothing is sent there", "error", err)
-			return ended
+			return writeResult{writeDone, err}
 		}
 		log.Warn("the cluster's namespace is missing, or is being deleted; retrying", "error", err)
-		return hopeless
+		return writeResult{writeRefused, err}
 	case conflict:
 		log.Debug("conflict: the work has changed; retrying", "error", err)
-		return unfinished
+		return writeResult{writeFailed, err}
 	}
 	if !errors.Is(err, context.Canceled) {
 		log.Warn("could not write a ManifestWork; retrying", "error", err)
 	}
 	if isRefusal(err) {
-		return hopeless
+		c.learn(err, w.Bytes())
+		return writeResult{writeRefused, err}
 	}
-	return unfinished
+	return writeResult{writeFailed, err}
 }
 
 // annotated reports whether a work has annotations.

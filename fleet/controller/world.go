@@ -29,6 +29,7 @@ type world struct {
 	views
 	// parked are bundles of which something could not be written, as neither ManagedCluster nor namespace was there.
 	parked index[string, fleet.Source]
+	limit  hubLimit
 }
 
 // settings are what the controller was started with.

@@ -1,0 +1,141 @@
+package controller
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/flowkeep/flowkeep/fleet"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// limitLifetime is the time after which a learned limit is forgotten, as the hub's may have been raised.
+const limitLifetime = 30 * time.Minute
+
+// minLimit is the smallest limit, in bytes, that is learned: a smaller number counts something else.
+const minLimit = 1024
+
+// hubLimit is the hub's limit of a work's manifests, learned from a refusal. The zero value is no limit.
+type hubLimit struct {
+	bytes int
+	words string // of the refusal
+}
+
+// exceeds matches the refusal of OCM's webhook, in bytes, and in KiB as it was until 2023.
+var exceeds = regexp.MustCompile(`exceeds the (\d+)(k?) limit`)
+
+// hubsLimit returns the limit, in bytes, that the hub's refusal of a work shows, or 0 if it has another reason. Size is
+// that of the work's manifests. Where a refusal names no limit, as that of a proxy, the limit is half of size.
+func hubsLimit(err error, size int) int {
+	limit := size / 2
+	if !apierrors.IsRequestEntityTooLargeError(err) {
+		found := exceeds.FindStringSubmatch(err.Error())
+		if found == nil {
+			return 0
+		}
+		named, err := strconv.Atoi(found[1])
+		if err != nil {
+			return 0
+		}
+		if found[2] != "" {
+			named *= 1024
+		}
+		limit = min(named, size-1)
+	}
+	if limit < minLimit {
+		return 0
+	}
+	return limit
+}
+
+// learn notes the limit that a refusal shows, and forgets it after limitLifetime.
+func (c *controller) learn(err error, size int) {
+	limit := hubsLimit(err, size)
+	w := c.world
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if limit == 0 || w.limit.bytes != 0 && w.limit.bytes <= limit {
+		return
+	}
+	if w.limit.bytes == 0 {
+		time.AfterFunc(limitLifetime, c.forgetLimit)
+	}
+	w.limit = hubLimit{limit, refusalText(err)}
+	c.log.Warn("the hub refuses large ManifestWorks: smaller ones are sent", "bytes", limit, "error", err)
+}
+
+// forgetLimit syncs the bundles with copies that the limit kept from being sent, without the limit.
+func (c *controller) forgetLimit() {
+	c.world.mu.Lock()
+	c.world.limit = hubLimit{}
+	c.world.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for b, k := range c.bundles {
+		if slices.ContainsFunc(k.bundle.Problems, fleet.Problem.IsTooLarge) {
+			c.world.bundles.press(b)
+		}
+	}
+}
+
+// refusalText returns the API server's message.
+func refusalText(err error) string {
+	if status, ok := errors.AsType[*apierrors.StatusError](err); ok {
+		return status.ErrStatus.Message
+	}
+	return err.Error()
+}
+
+// reasonHubRefuses is that of a copy in a work that the hub refuses to store.
+const reasonHubRefuses = "HubRefuses"
+
+// refusalsOf returns the copies of a write that the hub refused.
+func refusalsOf(w *fleet.Write, err error) (all []fleet.Problem) {
+	for _, s := range w.Sources() {
+		all = append(all, fleet.Problem{
+			Source:  s,
+			Cluster: w.Cluster,
+			Reason:  reasonHubRefuses,
+			Message: fmt.Sprintf("the hub refuses the ManifestWork: %s", refusalText(err)),
+		})
+	}
+	return all
+}
+
+// setRefusals replaces what the hub refused of a bundle.
+func (c *controller) setRefusals(b fleet.Source, now []fleet.Problem) {
+	c.mu.Lock()
+	before := c.refusals[b]
+	if delete(c.refusals, b); len(now) > 0 {
+		c.refusals[b] = now
+	}
+	c.mu.Unlock()
+	c.tellProblems(b, before, now)
+}
+
+// refusal returns what the hub refused of a source's copies in a cluster, or nil.
+func (c *controller) refusal(b, s fleet.Source, cluster string) *fleet.Problem {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range c.refusals[b] {
+		if p.Source == s && p.Cluster == cluster {
+			return &p
+		}
+	}
+	return nil
+}
+
+// tellProblems marks the statuses of a bundle and of the sources of problems that have come or gone.
+func (c *controller) tellProblems(b fleet.Source, before, now []fleet.Problem) {
+	if len(before)+len(now) == 0 || reflect.DeepEqual(before, now) {
+		return
+	}
+	c.world.statuses.tell(b)
+	for _, p := range slices.Concat(before, now) {
+		c.world.statuses.tell(p.Source)
+	}
+}
