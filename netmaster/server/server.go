@@ -227,11 +227,9 @@ func (s *server) close() {
 	}
 }
 
-// guardInterval is the time between checks whether the API server was restored to an older state.
-const guardInterval = 10 * time.Second
-
+// guard ends the server once the API server was restored to an older state.
 func (s *server) guard(ctx context.Context, failed chan<- error) {
-	if err := s.watcher.Guard(ctx, guardInterval); err != nil {
+	if err := s.watcher.Guard(ctx); err != nil {
 		failed <- err
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/flowkeep/flowkeep/internal/apitest"
+	"github.com/flowkeep/flowkeep/internal/etcdrestore"
+	"github.com/flowkeep/flowkeep/internal/testkit/slow"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,7 +29,10 @@ func TestGuard_EtcdRestored(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer api.Stop()
-	client, err := kubernetes.NewForConfig(&rest.Config{Host: api.URL, BearerToken: "admin", TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: 1000, Burst: 1000})
+	link := NewLink()
+	cfg := &rest.Config{Host: api.URL, BearerToken: "admin", TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: 1000, Burst: 1000}
+	cfg.Wrap(link.Wrap)
+	client, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +47,7 @@ func TestGuard_EtcdRestored(t *testing.T) {
 		}
 	}
 	follow := func() (*Watcher, func(name string), map[string]bool) {
-		w, err := New(client, nil, slog.New(slog.DiscardHandler))
+		w, err := New(client, link, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -69,9 +74,15 @@ func TestGuard_EtcdRestored(t *testing.T) {
 	create("kept")
 	w, knows, _ := follow()
 	knows("ns/kept")
-	if err := w.wentBack(t.Context(), time.Minute); err != nil {
-		t.Error(err)
+	unnoticed := func() {
+		t.Helper()
+		select {
+		case err := <-link.restored:
+			t.Error(err)
+		default:
+		}
 	}
+	unnoticed()
 	if err := api.Backup(); err != nil {
 		t.Fatal(err)
 	}
@@ -79,31 +90,18 @@ func TestGuard_EtcdRestored(t *testing.T) {
 		create(fmt.Sprint("lost", i))
 	}
 	knows("ns/lost49")
-	if err := w.wentBack(t.Context(), time.Minute); err != nil {
-		t.Error(err)
-	}
+	unnoticed()
 	if err := api.Restore(); err != nil {
 		t.Fatal(err)
 	}
 	create("new")
-	soon, cancel := context.WithTimeout(t.Context(), time.Minute)
+	soon, cancel := context.WithTimeout(t.Context(), slow.Stretch(time.Minute))
 	defer cancel()
-	if err := w.Guard(soon, 100*time.Millisecond); !errors.Is(err, ErrWentBack) {
+	if err := w.Guard(soon); !errors.Is(err, etcdrestore.ErrRestored) {
 		t.Errorf("it is not noticed: %v", err)
 	}
 	_, knows, known := follow()
 	if knows("ns/new"); !known["ns/kept"] || known["ns/lost49"] {
 		t.Errorf("known are %v", known)
-	}
-}
-
-func TestLower(t *testing.T) {
-	for _, c := range []struct {
-		a, b string
-		want bool
-	}{{"1", "2", true}, {"9", "10", true}, {"2", "2", false}, {"10", "9", false}, {"", "9", false}, {"9", "", false}, {"x", "9", false}, {"0", "9", false}} {
-		if lower(c.a, c.b) != c.want {
-			t.Errorf("%q is lower than %q: %t", c.a, c.b, !c.want)
-		}
 	}
 }

@@ -9,16 +9,21 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/flowkeep/flowkeep/internal/etcdrestore"
 )
 
-// Link records, for each watched resource, whether the API server responds. Safe for concurrent use.
+// Link records, for each watched resource, whether the API server responds, and notices that etcd was restored from a
+// backup. Safe for concurrent use.
 type Link struct {
+	restored chan error // the first restore that was noticed
+
 	mu       sync.Mutex
 	problems map[string]string // by resource
 }
 
 // NewLink returns a Link without problems.
-func NewLink() *Link { return &Link{problems: map[string]string{}} }
+func NewLink() *Link { return &Link{restored: make(chan error, 1), problems: map[string]string{}} }
 
 // Problem returns why resources that determine enforcement cannot be watched; empty if they can.
 func (l *Link) Problem() string { return l.problem(false) }
@@ -55,8 +60,18 @@ func (l *Link) worked(resource string) {
 	delete(l.problems, resource)
 }
 
-// Wrap records the API server's responses. Use it as a client's transport wrapper.
-func (l *Link) Wrap(next http.RoundTripper) http.RoundTripper { return &listener{l, next} }
+// Wrap records the API server's responses, and watches for a restore of etcd (Watcher.Guard). Use it as a client's
+// transport wrapper.
+func (l *Link) Wrap(next http.RoundTripper) http.RoundTripper {
+	return &listener{l, etcdrestore.Wrap(l.noteRestore)(next)}
+}
+
+func (l *Link) noteRestore(err error) {
+	select {
+	case l.restored <- err:
+	default: // noticed before
+	}
+}
 
 type listener struct {
 	link *Link

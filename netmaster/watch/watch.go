@@ -61,8 +61,6 @@ type Watcher struct {
 	events  atomic.Uint64
 	link    *Link
 	fresh   freshness
-	// position returns the latest version of each resource.
-	position map[string]func() string
 
 	mu    sync.Mutex
 	ready bool
@@ -77,15 +75,14 @@ func New(client kubernetes.Interface, link *Link, log *slog.Logger) (*Watcher, e
 		link = NewLink()
 	}
 	w := &Watcher{
-		log:      log,
-		client:   client,
-		link:     link,
-		factory:  informers.NewSharedInformerFactory(client, 0),
-		wake:     make(chan struct{}, 1),
-		next:     newBatch(),
-		nodes:    map[string]policy.NodeInfo{},
-		position: map[string]func() string{},
-		Budgets:  policy.DefaultBudgets,
+		log:     log,
+		client:  client,
+		link:    link,
+		factory: informers.NewSharedInformerFactory(client, 0),
+		wake:    make(chan struct{}, 1),
+		next:    newBatch(),
+		nodes:   map[string]policy.NodeInfo{},
+		Budgets: policy.DefaultBudgets,
 	}
 	w.Served = newServiceWatch(w)
 	for _, f := range []func() error{
@@ -199,7 +196,6 @@ func add[T any, S any](w *Watcher, informer cache.SharedIndexInformer, src sourc
 			synced = &w.Served.synced
 		}
 		*synced = append(*synced, h.HasSynced)
-		w.position[src.resource] = informer.LastSyncResourceVersion
 	}
 	return err
 }
