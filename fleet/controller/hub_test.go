@@ -52,8 +52,16 @@ func hubConfig(t *testing.T) *rest.Config {
 }
 
 func startHub() (cfg *rest.Config, stop func(), err error) {
-	s, err := apitest.Start("admin,admin,1,system:masters\npolicy-sync,policy-sync,2\n")
+	s, cfg, err := newHub()
 	if err != nil {
+		return nil, nil, err
+	}
+	return cfg, s.Stop, nil
+}
+
+// newHub starts an API server as a hub.
+func newHub() (s *apitest.Server, cfg *rest.Config, err error) {
+	if s, err = apitest.Start("admin,admin,1,system:masters\npolicy-sync,policy-sync,2\n"); err != nil {
 		return nil, nil, err
 	}
 	cfg = &rest.Config{Host: s.URL, BearerToken: "admin", QPS: 1000, Burst: 2000, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
@@ -62,7 +70,7 @@ func startHub() (cfg *rest.Config, stop func(), err error) {
 		s.Stop()
 		return nil, nil, fmt.Errorf("%w\n%s", err, log)
 	}
-	return cfg, s.Stop, nil
+	return s, cfg, nil
 }
 
 var crdResource = definitions.resource

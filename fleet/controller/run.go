@@ -1,12 +1,14 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
 	"time"
 
 	"github.com/flowkeep/flowkeep/fleet"
+	"github.com/flowkeep/flowkeep/internal/etcdrestore"
 	"github.com/flowkeep/flowkeep/internal/lease"
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/dynamic"
@@ -53,16 +55,20 @@ func LeaseOf(controller string) string {
 }
 
 // Run brings gateways and policies to spokes until ctx ends. It watches from the start, and writes while it holds the Lease.
+// It returns etcdrestore.ErrRestored, wrapped, if the hub's etcd was restored: restart the process then.
 func Run(ctx context.Context, o Options) error {
-	dynamicClient, err := dynamic.NewForConfig(o.API)
-	if err != nil {
-		return err
-	}
-	leases, err := coordinationclient.NewForConfig(rest.CopyConfig(o.API))
-	if err != nil {
-		return err
-	}
 	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	api := rest.CopyConfig(o.API)
+	api.Wrap(etcdrestore.Wrap(stop)) // works that were written, and departures, are of a state that is no more
+	dynamicClient, err := dynamic.NewForConfig(api)
+	if err != nil {
+		return err
+	}
+	leases, err := coordinationclient.NewForConfig(rest.CopyConfig(api))
+	if err != nil {
+		return err
+	}
 	c := newController(o, dynamicClient)
 	taps := newTaps(ctx, dynamicClient)
 	if c.world.subs.taps = taps; o.inspect != nil {
@@ -80,7 +86,7 @@ func Run(ctx context.Context, o Options) error {
 	c.world.subs.begin()
 	err = one.Lead(ctx, c.lead)
 	stop(err)
-	return err
+	return cmp.Or(etcdrestore.Cause(ctx), err)
 }
 
 // reportEvery is how often it is looked what is lacking, and how much waits.

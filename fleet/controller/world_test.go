@@ -400,6 +400,8 @@ type running struct {
 	stop     func()
 	registry *prometheus.Registry
 	killed   bool // it ends as it likes
+	ended    chan struct{}
+	err      error // of Run, once ended is closed
 	name     string
 	inner    *controller
 	watches  *observer
@@ -413,13 +415,13 @@ func (h *hubWorld) start() *running {
 	cfg := rest.CopyConfig(h.cfg)
 	cfg.BearerToken = controllerToken
 	cfg.QPS, cfg.Burst = 500, 1000
-	r := &running{hubWorld: h, registry: prometheus.NewRegistry(), name: h.controller, reason: "not started"}
+	r := &running{hubWorld: h, registry: prometheus.NewRegistry(), name: h.controller, reason: "not started", ended: make(chan struct{})}
 	ctx, cancel := context.WithCancel(context.Background())
 	level := slog.LevelWarn
 	if os.Getenv("POLICYSYNC_DEBUG") != "" {
 		level = slog.LevelDebug
 	}
-	done, o := make(chan error, 1), Options{
+	o := Options{
 		API: cfg, Controller: h.controller, Shared: true, LeaseNamespace: h.id, Identity: "test", Workers: 16, Registerer: r.registry,
 		Ready: func(reason string) { r.mu.Lock(); r.reason = reason; r.mu.Unlock() },
 		Log:   slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})),
@@ -433,11 +435,11 @@ func (h *hubWorld) start() *running {
 	if h.options != nil {
 		h.options(&o)
 	}
-	go func() { done <- Run(ctx, o) }()
+	go func() { defer close(r.ended); r.err = Run(ctx, o) }()
 	r.stop = sync.OnceFunc(func() {
 		cancel()
-		if err := <-done; err != nil && !r.killed {
-			h.Error(err)
+		if <-r.ended; r.err != nil && !r.killed {
+			h.Error(r.err)
 		}
 	})
 	h.Cleanup(r.stop)
