@@ -150,7 +150,7 @@ func (o *nodeStateFlags) daemon(ctx context.Context, client *kube.Client, cfg no
 	for _, part := range []func() error{
 		func() error { return process.ServeHTTP(ctx, o.httpListen, reg, cfg.Health) },
 		func() error { return nodestate.Follow(ctx, moved, cfg.Log) },
-		func() error { client.Watch(ctx); return nil },
+		func() error { return client.Watch(ctx) },
 		func() error { nodestate.New(cfg).Run(ctx); return nil },
 		func() error { return o.policies.run(ctx, o, reg, cfg) },
 	} {

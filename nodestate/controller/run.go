@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/flowkeep/flowkeep/internal/etcdrestore"
 	"github.com/flowkeep/flowkeep/internal/lease"
 	"github.com/prometheus/client_golang/prometheus"
 	coordination "k8s.io/client-go/kubernetes/typed/coordination/v1"
@@ -58,29 +60,32 @@ func (o *Options) handler(dirty *Dirty) (*Handler, *Informers, *Client, error) {
 	return h, informers, client, nil
 }
 
-// Run handles one node, or all, until ctx ends.
+// Run handles one node, or all, until ctx ends. It returns etcdrestore.ErrRestored, wrapped, if etcd was restored:
+// restart the process then.
 func Run(ctx context.Context, o Options) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	o.API = rest.CopyConfig(o.API)
+	o.API.Wrap(etcdrestore.Wrap(stop)) // the handler keeps objects by version
 	dirty := NewDirty()
 	h, informers, client, err := o.handler(dirty)
 	if err != nil {
 		return err
 	}
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
 	var all sync.WaitGroup
 	defer all.Wait()
 	all.Go(func() { informers.Run(ctx) })
 	o.Ready("waiting for the API server")
 	if err := informers.Synced(ctx); err != nil {
 		if ctx.Err() != nil {
-			return nil // ended before it began
+			return etcdrestore.Cause(ctx) // ended before it began
 		}
 		return err
 	}
 	if o.Node != "" {
 		o.Ready("")
 		h.Run(ctx, dirty)
-		return nil
+		return etcdrestore.Cause(ctx)
 	}
 	h.Patience = patience
 	one := o.lease(client.leases)
@@ -91,7 +96,7 @@ func Run(ctx context.Context, o Options) error {
 		h.Run(ctx, dirty)
 	})
 	stop(err)
-	return err
+	return cmp.Or(etcdrestore.Cause(ctx), err)
 }
 
 func (o *Options) lease(client coordination.LeasesGetter) *lease.Lease {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/flowkeep/flowkeep/api/wellknown"
+	"github.com/flowkeep/flowkeep/internal/etcdrestore"
 	"github.com/flowkeep/flowkeep/internal/refusal"
 	"github.com/flowkeep/flowkeep/nodestate"
 	v1 "github.com/flowkeep/flowkeep/nodestate/api/v1"
@@ -44,6 +45,8 @@ type Client struct {
 	events record.EventBroadcaster
 	warn   record.EventRecorder
 
+	restored chan error // the first restore of etcd that was noticed
+
 	mu      sync.Mutex
 	seen    *v1.NodeNetworkState // by the watch
 	written *v1.NodeNetworkState // as the API server answered the last write
@@ -63,10 +66,16 @@ func Config(kubeconfig, userAgent string) (*rest.Config, error) {
 // New makes a client of the node's name; nobody is asked yet.
 func New(cfg *rest.Config, node string) (*Client, error) {
 	cfg = rest.CopyConfig(cfg)
-	c := &Client{node: node, config: rest.CopyConfig(cfg), changed: make(chan struct{}, 1)}
+	c := &Client{
+		node:     node,
+		config:   rest.CopyConfig(cfg),
+		changed:  make(chan struct{}, 1),
+		restored: make(chan error, 1),
+	}
 	// A changed network may leave connections that look well and carry nothing: they must be given up by hand.
 	c.dialer = connrotation.NewDialer((&net.Dialer{Timeout: requestLimit, KeepAlive: requestLimit}).DialContext)
 	cfg.Dial = c.dialer.DialContext
+	cfg.Wrap(etcdrestore.Wrap(c.noteRestore))
 	scheme := runtime.NewScheme()
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
 	if err := v1.AddToScheme(scheme); err != nil {

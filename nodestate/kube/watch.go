@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"sync"
 
 	v1 "github.com/flowkeep/flowkeep/nodestate/api/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -9,8 +10,14 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Watch follows the node's object until ctx ends.
-func (c *Client) Watch(ctx context.Context) {
+// Watch follows the node's object until ctx ends. It returns etcdrestore.ErrRestored, wrapped, if etcd was restored
+// from a backup: what this client has seen and written cannot be compared then with what the API server has, and a new
+// one is needed.
+func (c *Client) Watch(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	var informer sync.WaitGroup
+	defer informer.Wait()
+	defer stop()
 	source := cache.NewListWatchFromClient(c.states, v1.ResourceState, "", fields.OneTermEqualSelector("metadata.name", c.node))
 	_, controller := cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: source, ObjectType: &v1.NodeNetworkState{},
@@ -20,7 +27,20 @@ func (c *Client) Watch(ctx context.Context) {
 			DeleteFunc: func(any) { c.gone() },
 		},
 	})
-	controller.RunWithContext(ctx)
+	informer.Go(func() { controller.RunWithContext(ctx) })
+	select {
+	case err := <-c.restored:
+		return err
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+func (c *Client) noteRestore(err error) {
+	select {
+	case c.restored <- err:
+	default: // noticed before
+	}
 }
 
 func (c *Client) saw(what any) {
