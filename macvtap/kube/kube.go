@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/flowkeep/flowkeep/internal/etcdrestore"
 	"github.com/flowkeep/flowkeep/internal/refusal"
 	"github.com/flowkeep/flowkeep/macvtap/agent"
 	"github.com/flowkeep/flowkeep/macvtap/api/v1alpha1"
@@ -60,6 +61,9 @@ func New(kubeconfig, userAgent, node string, log *slog.Logger) (*Client, error) 
 }
 
 func newClient(cfg *rest.Config, node string, log *slog.Logger) (*Client, error) {
+	c := &Client{node: node, log: log, asked: map[string]time.Time{}}
+	cfg = rest.CopyConfig(cfg)
+	cfg.Wrap(etcdrestore.Wrap(c.restored))
 	core, err := coreclient.NewForConfig(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("make a client: %w", err)
@@ -76,7 +80,17 @@ func newClient(cfg *rest.Config, node string, log *slog.Logger) (*Client, error)
 	if err != nil {
 		return nil, fmt.Errorf("make a client: %w", err)
 	}
-	return &Client{node: node, log: log, macvtap: client, core: core, asked: map[string]time.Time{}}, nil
+	c.macvtap, c.core = client, core
+	return c, nil
+}
+
+// restored forgets what was written, because its version is above those of an API server that was restored from a
+// backup. The watches list everything again.
+func (c *Client) restored(err error) {
+	c.log.Warn("watches start again", "error", err)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.written = nil
 }
 
 // watched is a watch and what it has seen.
