@@ -113,7 +113,7 @@ func (s *Server) run(name string, args ...string) error {
 	}
 	defer log.Close()
 	c.Stdout, c.Stderr = log, log
-	if err := c.Start(); err != nil {
+	if err := start(c); err != nil {
 		return err
 	}
 	s.all = append(s.all, c)
