@@ -144,12 +144,12 @@ func (o *nodeStateFlags) daemon(ctx context.Context, client *kube.Client, cfg no
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	moved := make(chan struct{}, 1)
-	cfg.Moved, cfg.Changed = moved, client.Changed()
+	cfg.Moved, cfg.Changed, cfg.Destinations = moved, client.Changed(), new(nodestate.Destinations)
 	listen(cfg, moved, reg)
 	var all sync.WaitGroup
 	for _, part := range []func() error{
 		func() error { return process.ServeHTTP(ctx, o.httpListen, reg, cfg.Health) },
-		func() error { return nodestate.Follow(ctx, moved, cfg.Log) },
+		func() error { return nodestate.Follow(ctx, moved, cfg.Destinations, cfg.Log) },
 		func() error { return client.Watch(ctx) },
 		func() error { nodestate.New(cfg).Run(ctx); return nil },
 		func() error { return o.policies.run(ctx, o, reg, cfg) },

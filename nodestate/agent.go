@@ -39,14 +39,16 @@ type Config struct {
 	Probes   []Probe
 	// Addresses returns the Node's addresses, none where they are not known. Nil: they are not known.
 	Addresses func(context.Context) []netip.Addr
-	Journal   *Journal
-	Boot      string        // names the time since the node was booted
-	Poll      time.Duration // interval between two reads of the node without a message of a change
-	Revert    time.Duration // how long a change may take until it is committed; then it is rolled back
-	Bridge    string        // Flowkeep's, which is neither reported nor touched
-	Log       *slog.Logger
-	Metrics   *Metrics
-	Health    *process.Health
+	// Destinations are those of the desired routes, which the agent sets, for Follow. Nil: there is no Follow.
+	Destinations *Destinations
+	Journal      *Journal
+	Boot         string        // names the time since the node was booted
+	Poll         time.Duration // interval between two reads of the node without a message of a change
+	Revert       time.Duration // how long a change may take until it is committed; then it is rolled back
+	Bridge       string        // Flowkeep's, which is neither reported nor touched
+	Log          *slog.Logger
+	Metrics      *Metrics
+	Health       *process.Health
 }
 
 // A burst of changes of the network is read once: after quiet, or after patience at the latest.
@@ -239,6 +241,9 @@ func (a *Agent) observe(ctx context.Context) (o Observation, err error) {
 	o.Object, err = a.cfg.Objects.Get(ctx)
 	if err != nil {
 		return o, fmt.Errorf("read the NodeNetworkState: %w", err)
+	}
+	if o.Object != nil {
+		a.cfg.Destinations.set(o.Object.Desired)
 	}
 	if o.Object == nil || o.Object.Managed {
 		began := time.Now()

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"syscall"
 	"time"
 
 	"github.com/vishvananda/netlink/nl"
@@ -18,8 +20,8 @@ var groups = []uint{
 }
 
 // Follow signals on the channel when the kernel says that links, addresses, routes or rules of this network namespace changed, until ctx
-// ends. What it misses, a poll finds.
-func Follow(ctx context.Context, moved chan<- struct{}, log *slog.Logger) error {
+// ends. What it misses, a poll finds. Changes of routes that node state does not have (KeepsRoute) are not signalled.
+func Follow(ctx context.Context, moved chan<- struct{}, desired *Destinations, log *slog.Logger) error {
 	s, err := nl.Subscribe(unix.NETLINK_ROUTE, groups...)
 	if err != nil {
 		return fmt.Errorf("follow the network's changes: %w", err)
@@ -30,8 +32,13 @@ func Follow(ctx context.Context, moved chan<- struct{}, log *slog.Logger) error 
 		return fmt.Errorf("follow the network's changes: %w", err)
 	}
 	for ctx.Err() == nil {
-		_, _, err := s.Receive()
+		messages, _, err := s.Receive()
+		concerns := func(m syscall.NetlinkMessage) bool {
+			isRoute := m.Header.Type == unix.RTM_NEWROUTE || m.Header.Type == unix.RTM_DELROUTE
+			return !isRoute || KeepsRoute(m.Data, desired.get())
+		}
 		switch {
+		case err == nil && !slices.ContainsFunc(messages, concerns):
 		case err == nil, errors.Is(err, unix.ENOBUFS): // more news than the socket holds: news all the same
 			signal(moved)
 		case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EINTR):

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -35,7 +36,8 @@ type Config struct {
 
 // system has a network and does steps to it: the kernel, or in tests a network in memory.
 type system interface {
-	show(ctx context.Context) (*network, error)
+	// show has of the routes of routing daemons only default routes and those to the destinations.
+	show(ctx context.Context, destinations map[netip.Prefix]bool) (*network, error)
 	do(ctx context.Context, s Step) error
 }
 
@@ -108,7 +110,7 @@ func (b *Backend) changesResolver() bool {
 
 // Show is the current state but for Flowkeep's own and pods' interfaces and routes.
 func (b *Backend) Show(ctx context.Context) (nmstate.State, error) {
-	n, err := b.system.show(ctx)
+	n, err := b.system.show(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +124,7 @@ func (b *Backend) Plan(ctx context.Context, desired nmstate.State) ([]Step, erro
 }
 
 func (b *Backend) plan(ctx context.Context, desired nmstate.State) (*network, *target, []Step, error) {
-	now, err := b.system.show(ctx)
+	now, err := b.system.show(ctx, nodestate.DestinationsOf(desired))
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -335,7 +337,7 @@ func (b *Backend) Rollback(ctx context.Context, c nodestate.Change) error {
 	}
 	var failed error
 	for range rounds {
-		now, err := b.system.show(ctx)
+		now, err := b.system.show(ctx, was.destinations())
 		if err != nil {
 			return err
 		}
@@ -355,6 +357,15 @@ func (b *Backend) Rollback(ctx context.Context, c nodestate.Change) error {
 		failed = errors.New("the kernel does not keep what was before")
 	}
 	return left(failed)
+}
+
+// destinations returns those of the routes that the change concerned.
+func (was *before) destinations() map[netip.Prefix]bool {
+	out := map[netip.Prefix]bool{}
+	for _, r := range slices.Concat(was.Routes, was.Added) {
+		out[r.Dst] = true
+	}
+	return out
 }
 
 // switchLimit is how long one step back may wait for Open vSwitch.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strconv"
 
 	"github.com/flowkeep/flowkeep/nodestate"
@@ -34,7 +35,7 @@ func newFake() *fake {
 	return f
 }
 
-func (f *fake) show(context.Context) (*network, error) {
+func (f *fake) show(context.Context, map[netip.Prefix]bool) (*network, error) {
 	n := f.clone()
 	for i, key := range n.names() {
 		n.Links[key].Index = i + 1

@@ -29,8 +29,9 @@ type kernel struct {
 	setMAC     func(netlink.Link, net.HardwareAddr) error // the driver; tests have another
 }
 
-// show reads everything. Pods' and Flowkeep's links are marked as protected.
-func (k *kernel) show(ctx context.Context) (*network, error) {
+// show reads everything, of routing daemons' routes only default ones and those to the destinations. Pods' and
+// Flowkeep's links are marked as protected.
+func (k *kernel) show(ctx context.Context, destinations map[netip.Prefix]bool) (*network, error) {
 	n := &network{Links: map[string]*link{}}
 	byIndex, err := rtnl.Dump(k.links)
 	if err != nil {
@@ -45,7 +46,7 @@ func (k *kernel) show(ctx context.Context) (*network, error) {
 	if err := k.addresses(n, byIndex); err != nil {
 		return nil, fmt.Errorf("read the addresses: %w", err)
 	}
-	if n.Routes, err = rtnl.Dump(func() ([]route, error) { return routes(byIndex) }); err != nil {
+	if n.Routes, err = rtnl.Dump(func() ([]route, error) { return routes(byIndex, destinations) }); err != nil {
 		return nil, fmt.Errorf("read the routes: %w", err)
 	}
 	if n.Rules, err = rtnl.Dump(rules); err != nil {

@@ -42,7 +42,7 @@ func (k *kernel) changeLink(ctx context.Context, name string, change func(netlin
 	if !errors.Is(err, unix.EBUSY) {
 		return err
 	}
-	was, showErr := k.show(ctx)
+	was, showErr := k.show(ctx, nil)
 	if showErr != nil {
 		return errors.Join(err, showErr)
 	}
@@ -70,7 +70,7 @@ func (k *kernel) upAgain(ctx context.Context, was *network, down []string) error
 			return err
 		}
 	}
-	now, err := k.show(ctx)
+	now, err := k.show(ctx, nil)
 	if err != nil {
 		return err
 	}

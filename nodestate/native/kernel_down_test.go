@@ -16,7 +16,7 @@ import (
 func (b *bench) stubborn(also func(name string) bool) {
 	k := b.system.(*kernel)
 	k.setMAC = func(l netlink.Link, mac net.HardwareAddr) error {
-		n, err := k.show(b.ctx())
+		n, err := k.show(b.ctx(), nil)
 		if err != nil {
 			return err
 		}
@@ -173,7 +173,7 @@ func (b *bench) route(dst, via string, protocol int) {
 // routes are all that are not made by the kernel, in its order.
 func (b *bench) routes() string {
 	b.t.Helper()
-	n, err := b.system.show(b.ctx())
+	n, err := b.system.show(b.ctx(), nil)
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -1,73 +1,143 @@
 package native
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
 
 	"github.com/flowkeep/flowkeep/api/wellknown"
+	"github.com/flowkeep/flowkeep/nodestate"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
-// routes of all tables but the local one; with what a route may have that is not in the model it is left out, and nobody touches it.
-func routes(byIndex map[int]*seen) ([]route, error) {
-	list, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
-	if err != nil {
-		return nil, err
-	}
-	out := make([]route, 0, len(list))
-	for _, r := range list {
-		if one, ok := routeOf(&r, byIndex); ok {
-			out = append(out, one)
-		}
-	}
-	return out, nil
-}
-
-var routeTypes = map[int]string{unix.RTN_UNICAST: "", unix.RTN_BLACKHOLE: "blackhole", unix.RTN_UNREACHABLE: "unreachable", unix.RTN_PROHIBIT: "prohibit"}
-
-func routeOf(r *netlink.Route, byIndex map[int]*seen) (out route, ok bool) {
-	kind, known := routeTypes[r.Type]
-	if !known || r.Table == unix.RT_TABLE_LOCAL || r.Encap != nil || r.Via != nil || r.MPLSDst != nil || r.Family == netlink.FAMILY_MPLS {
-		return out, false
-	}
+// routes returns those of all tables but the local one that node state has; it never holds the others. A route with
+// something that is not in the model is left out, and stays as it is.
+func routes(byIndex map[int]*seen, destinations map[netip.Prefix]bool) (out []route, err error) {
 	nameOf := func(index int) string {
 		if s := byIndex[index]; s != nil {
 			return s.link.Name
 		}
 		return ""
 	}
-	out = route{
-		Dst: dstOf(r), Table: r.Table, Metric: r.Priority, Type: kind, Via: addrOf(r.Gw), Source: addrOf(r.Src), Protocol: int(r.Protocol),
-		Scope: int(r.Scope), TOS: r.Tos, MTU: r.MTU, AdvMSS: r.AdvMSS, Window: r.Window, InitCwnd: r.InitCwnd, InitRwnd: r.InitRwnd,
-		OnLink: r.Flags&int(netlink.FLAG_ONLINK) != 0,
-	}
-	if kind == "" {
-		out.Link = nameOf(r.LinkIndex)
-	}
-	for _, h := range r.MultiPath {
-		out.Link = ""
-		out.Hops = append(out.Hops, hop{Link: nameOf(h.LinkIndex), Via: addrOf(h.Gw), Weight: h.Hops, OnLink: h.Flags&int(netlink.FLAG_ONLINK) != 0})
-	}
-	return out, !out.Dst.Addr().IsLinkLocalUnicast() && !out.Dst.Addr().IsMulticast() || !out.kernelMade()
+	req := nl.NewNetlinkRequest(unix.RTM_GETROUTE, unix.NLM_F_DUMP)
+	req.AddData(&nl.RtMsg{})
+	var unread error
+	err = req.ExecuteIter(unix.NETLINK_ROUTE, unix.RTM_NEWROUTE, func(m []byte) bool {
+		if !nodestate.KeepsRoute(m, destinations) {
+			return true
+		}
+		r, ok, err := readRoute(m, nameOf)
+		if ok {
+			out = append(out, r)
+		}
+		unread = err
+		return err == nil
+	})
+	return out, cmp.Or(err, unread)
 }
 
-func dstOf(r *netlink.Route) netip.Prefix {
-	if r.Dst == nil {
-		if r.Family == netlink.FAMILY_V6 {
-			return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+var routeTypes = map[int]string{unix.RTN_UNICAST: "", unix.RTN_BLACKHOLE: "blackhole", unix.RTN_UNREACHABLE: "unreachable", unix.RTN_PROHIBIT: "prohibit"}
+
+// readRoute reads a message of the kernel. It returns false where the model has no such route.
+func readRoute(m []byte, nameOf func(index int) string) (r route, ok bool, err error) {
+	msg := nl.DeserializeRtMsg(m)
+	kind, known := routeTypes[int(msg.Type)]
+	if !known || msg.Flags&unix.RTM_F_CLONED != 0 {
+		return r, false, nil
+	}
+	switch msg.Family {
+	case unix.AF_INET:
+		r.Dst = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	case unix.AF_INET6:
+		r.Dst = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+	default:
+		return r, false, nil
+	}
+	attrs, err := nl.ParseRouteAttr(m[msg.Len():])
+	if err != nil {
+		return r, false, err
+	}
+	r.Table, r.Type, r.Protocol, r.Scope, r.TOS = int(msg.Table), kind, int(msg.Protocol), int(msg.Scope), int(msg.Tos)
+	r.OnLink = msg.Flags&unix.RTNH_F_ONLINK != 0
+	ok = true
+	for _, a := range attrs {
+		ok = r.take(a.Attr.Type&nl.NLA_TYPE_MASK, a.Value, int(msg.Dst_len), nameOf) && ok
+	}
+	if r.Hops != nil || kind != "" {
+		r.Link = ""
+	}
+	network := !r.Dst.Addr().IsLinkLocalUnicast() && !r.Dst.Addr().IsMulticast() || !r.kernelMade()
+	return r, ok && network && r.Table != unix.RT_TABLE_LOCAL, nil
+}
+
+// take reads an attribute of a route. It returns false where the model has no such attribute.
+func (r *route) take(kind uint16, value []byte, bits int, nameOf func(index int) string) bool {
+	switch kind {
+	case unix.RTA_DST:
+		if a, ok := netip.AddrFromSlice(value); ok {
+			r.Dst = netip.PrefixFrom(a, bits)
 		}
-		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	case unix.RTA_OIF:
+		r.Link = nameOf(numberIn(value))
+	case unix.RTA_GATEWAY:
+		r.Via = addrOf(value)
+	case unix.RTA_PREFSRC:
+		r.Source = addrOf(value)
+	case unix.RTA_PRIORITY:
+		r.Metric = numberIn(value)
+	case unix.RTA_TABLE:
+		r.Table = numberIn(value)
+	case unix.RTA_METRICS:
+		r.takeMetrics(value)
+	case unix.RTA_MULTIPATH:
+		return r.takeHops(value, nameOf)
+	case unix.RTA_ENCAP, unix.RTA_VIA, unix.RTA_NEWDST:
+		return false
 	}
-	ones, _ := r.Dst.Mask.Size()
-	ip := addrOf(r.Dst.IP)
-	if r.Family == netlink.FAMILY_V6 && ip.Is4() {
-		ip = netip.AddrFrom16(ip.As16())
+	return true
+}
+
+func (r *route) takeMetrics(value []byte) {
+	places := map[uint16]*int{
+		unix.RTAX_MTU: &r.MTU, unix.RTAX_ADVMSS: &r.AdvMSS, unix.RTAX_WINDOW: &r.Window,
+		unix.RTAX_INITCWND: &r.InitCwnd, unix.RTAX_INITRWND: &r.InitRwnd,
 	}
-	return netip.PrefixFrom(ip, ones)
+	metrics, _ := nl.ParseRouteAttr(value)
+	for _, m := range metrics {
+		if place := places[m.Attr.Type&nl.NLA_TYPE_MASK]; place != nil {
+			*place = numberIn(m.Value)
+		}
+	}
+}
+
+// takeHops reads the next hops of a route with several (struct rtnexthop, rtnetlink(7)).
+func (r *route) takeHops(value []byte, nameOf func(index int) string) bool {
+	for len(value) >= unix.SizeofRtNexthop {
+		size := numberIn(value[:2])
+		if size < unix.SizeofRtNexthop || size > len(value) {
+			return false
+		}
+		h := hop{Link: nameOf(numberIn(value[4:8])), Weight: int(value[3]), OnLink: value[2]&unix.RTNH_F_ONLINK != 0}
+		attrs, err := nl.ParseRouteAttr(value[unix.SizeofRtNexthop:size])
+		if err != nil {
+			return false
+		}
+		for _, a := range attrs {
+			switch a.Attr.Type & nl.NLA_TYPE_MASK {
+			case unix.RTA_GATEWAY:
+				h.Via = addrOf(a.Value)
+			case unix.RTA_ENCAP, unix.RTA_VIA, unix.RTA_NEWDST:
+				return false
+			}
+		}
+		r.Hops = append(r.Hops, h)
+		value = value[min(len(value), (size+3)&^3):]
+	}
+	return true
 }
 
 // flowkeeps tells whether the route is Flowkeep's.

@@ -67,7 +67,7 @@ func lawful(t *testing.T, b *Backend, desired nmstate.State, what string, skip f
 	if err != nil {
 		t.Fatal(err)
 	}
-	was, err := b.system.show(ctx)
+	was, err := b.system.show(ctx, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
