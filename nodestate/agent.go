@@ -19,8 +19,12 @@ import (
 type Objects interface {
 	// Get is the node's object as it was last seen, or nil if there is none. An error: it isn't known.
 	Get(ctx context.Context) (*Object, error)
-	// Create makes it, managed and without desire, and reports the status.
-	Create(ctx context.Context, status v1.NodeNetworkStateStatus) (*Object, error)
+	// Node returns the Node as it was last seen, or nil if there is none.
+	Node(ctx context.Context) (*Node, error)
+	// Create makes the object, managed and without desire, and reports the status. It goes with the Node, if any.
+	Create(ctx context.Context, node *Node, status v1.NodeNetworkStateStatus) (*Object, error)
+	// Own writes the Node as the object's owner, with which it goes.
+	Own(ctx context.Context, o *Object, node Node) (*Object, error)
 	// Report writes the status, and fails if the object is not the one that was read.
 	Report(ctx context.Context, o *Object, status v1.NodeNetworkStateStatus) (*Object, error)
 	// Warn makes an Event of the object, for people. It does not wait.
@@ -65,7 +69,8 @@ type Agent struct {
 	news     *Result // a failure of which no Event tells yet
 	seen     Observation
 	accepted accepted
-	spent    bool // the journal's entry has done its work: it goes once the status has told of it
+	unowned  string // why the object's owner could not be written, as last logged
+	spent    bool   // the journal's entry has done its work: it goes once the status has told of it
 }
 
 // accepted are the differences of a desired state that were left when the backend reported success.
@@ -228,6 +233,9 @@ func (a *Agent) pass(ctx context.Context) (wake time.Time, err error) {
 	if wake, err = a.tell(ctx, o, action); err == nil && o.ShowErr != nil {
 		err = fmt.Errorf("read the node's network: %w", o.ShowErr)
 	}
+	if err == nil && action.Why != "" {
+		err = errors.New(action.Why)
+	}
 	return wake, err
 }
 
@@ -241,6 +249,9 @@ func (a *Agent) observe(ctx context.Context) (o Observation, err error) {
 	o.Object, err = a.cfg.Objects.Get(ctx)
 	if err != nil {
 		return o, fmt.Errorf("read the NodeNetworkState: %w", err)
+	}
+	if o.Node, err = a.cfg.Objects.Node(ctx); err != nil {
+		return o, fmt.Errorf("read the Node: %w", err)
 	}
 	if o.Object != nil {
 		a.cfg.Destinations.set(o.Object.Desired)
@@ -326,6 +337,9 @@ func (a *Agent) tell(ctx context.Context, o Observation, action Action) (wake ti
 		a.unwanted, a.news = 0, nil
 		return earliest(action.Wake, poll), nil
 	}
+	if action.Own {
+		a.own(ctx, &o)
+	}
 	status, err := StatusOf(a.mem, o, Facts{Backend: a.backend().Name(), Capabilities: a.backend().Capabilities(), Bridge: a.cfg.Bridge})
 	if err == nil {
 		err = a.write(ctx, o, status)
@@ -339,10 +353,23 @@ func (a *Agent) tell(ctx context.Context, o Observation, action Action) (wake ti
 	return earliest(action.Wake, poll), nil
 }
 
+// own writes the Node as the object's owner. Where the API server refuses that, the node is managed all the same.
+func (a *Agent) own(ctx context.Context, o *Observation) {
+	now, err := a.cfg.Objects.Own(ctx, o.Object, *o.Node)
+	if err == nil {
+		o.Object, a.unowned = now, ""
+		return
+	}
+	if text := err.Error(); text != a.unowned && !errors.Is(err, ErrStale) {
+		a.unowned = text
+		a.cfg.Log.Warn("could not write the owner: the NodeNetworkState will stay when its Node is deleted", "err", err)
+	}
+}
+
 func (a *Agent) write(ctx context.Context, o Observation, status v1.NodeNetworkStateStatus) (err error) {
 	switch {
 	case o.Object == nil:
-		_, err = a.cfg.Objects.Create(ctx, status)
+		_, err = a.cfg.Objects.Create(ctx, o.Node, status)
 	case SameStatus(o.Object.Status, status):
 		return nil
 	default:

@@ -212,6 +212,7 @@ func (n *fakeNode) attempts() int {
 type fakeAPI struct {
 	mu      sync.Mutex
 	object  *Object
+	node    *Node // nil: there is none
 	away    error
 	version int
 	uid     int
@@ -236,7 +237,21 @@ func (a *fakeAPI) Get(context.Context) (*Object, error) {
 	return &o, nil
 }
 
-func (a *fakeAPI) Create(_ context.Context, status v1.NodeNetworkStateStatus) (*Object, error) {
+func (a *fakeAPI) Node(context.Context) (*Node, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.node, nil
+}
+
+func (a *fakeAPI) Own(_ context.Context, _ *Object, node Node) (*Object, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.object.Owner = node.UID
+	now := *a.object
+	return &now, a.away
+}
+
+func (a *fakeAPI) Create(_ context.Context, _ *Node, status v1.NodeNetworkStateStatus) (*Object, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.away != nil {

@@ -38,6 +38,8 @@ type Object struct {
 	DesiredErr                 error         // why desiredState can't be read
 	Desire                     string        // what was written, in one canonical text: another text is another desire
 	Size                       int           // in bytes of JSON, but for the status
+	Owner                      string        // the UID of the Node with which the object goes; "": it goes with none
+	Created                    time.Time     // as the API server has it, in whole seconds
 	Status                     v1.NodeNetworkStateStatus
 }
 
@@ -45,6 +47,7 @@ type Object struct {
 type Observation struct {
 	Now     time.Time
 	Object  *Object // nil: there is none
+	Node    *Node   // nil: there is none
 	Current nmstate.State
 	ShowErr error // why Current isn't known
 	// Accepted are differences that the backend does not take for any, such as another spelling.
@@ -76,6 +79,8 @@ const (
 type Action struct {
 	Kind Kind
 	Wake time.Time // when to decide again at the latest; zero: nothing is waited for
+	Own  bool      // have the object go with the Node
+	Why  string    // the agent is not ready, for this reason
 }
 
 // Memory is what the agent remembers from one decision to the next. The zero value knows nothing. It is a value: who decides gives it
@@ -90,6 +95,8 @@ type Memory struct {
 	Checked  bool   // the backend has taken this desire at least once
 	Mends    int    // how often in a row the node drifted soon after it was brought back
 	Open     bool   // the journal holds a change that could not be rolled back
+	Own      string // UID of the object that is this node's, whatever becomes of the Node
+	HadNode  bool   // there was a Node
 
 	Succeeded time.Time // when the node was last brought, or found, as desired
 	History   []v1.Attempt
@@ -97,23 +104,38 @@ type Memory struct {
 
 // Decide says what to do next.
 func Decide(m Memory, o Observation) (Memory, Action) {
+	next, action := m.decide(o)
+	action.Own = m.lacksOwner(o)
+	next.Own, next.HadNode = "", m.HadNode || o.Node != nil
+	if o.Object != nil && m.foreign(o) == "" {
+		next.Own = o.Object.UID
+	}
+	return next, action
+}
+
+func (m Memory) decide(o Observation) (Memory, Action) {
 	if m.Open && !o.Now.Before(m.Next) {
 		return m, Action{Kind: Restore}
 	}
 	switch {
+	case m.isLost(o):
+		return m.forNone(), Action{Kind: Silence, Wake: m.openNext(), Why: lostText}
 	case o.Object == nil:
 		return m.forNone(), Action{Kind: Create, Wake: m.openNext()}
 	case !o.Object.Managed:
 		return m.forUnmanaged(), Action{Kind: Silence, Wake: m.openNext()}
 	}
+	foreign := m.foreign(o)
 	m = m.about(*o.Object)
 	switch {
 	case m.Open:
 		return m, Action{Kind: Report, Wake: m.Next}
+	case foreign != "":
+		return m.refused(*o.Object, foreign, o.Now), Action{Kind: Report}
 	case o.ShowErr != nil:
 		return m, Action{Kind: Report}
 	case o.Object.DesiredErr != nil:
-		return m.unreadable(*o.Object, o.Now), Action{Kind: Report}
+		return m.refused(*o.Object, o.Object.DesiredErr.Error(), o.Now), Action{Kind: Report}
 	case o.Object.Desired == nil:
 		return m.settled(o), Action{Kind: Report}
 	case m.Checked && len(o.differences()) == 0:
@@ -123,6 +145,9 @@ func Decide(m Memory, o Observation) (Memory, Action) {
 	}
 	return m, Action{Kind: Enforce}
 }
+
+const lostText = "the Node was deleted, and with it the NodeNetworkState: the interfaces stay as they are; " +
+	"restart the kubelet, which makes the Node again"
 
 func (m Memory) openNext() time.Time {
 	if !m.Open {
@@ -167,9 +192,10 @@ func (m Memory) about(o Object) Memory {
 	return m
 }
 
-// unreadable: only another desire helps, so it is no attempt and none follows.
-func (m Memory) unreadable(o Object, now time.Time) Memory {
-	r := Result{Outcome: v1.OutcomeFailed, Refused: true, Message: o.DesiredErr.Error(), Generation: o.Generation}
+// refused returns the memory of a desired state that is not tried. That is no attempt, and none follows until something
+// changes.
+func (m Memory) refused(o Object, why string, now time.Time) Memory {
+	r := Result{Outcome: v1.OutcomeFailed, Refused: true, Message: why, Generation: o.Generation}
 	if !m.Last.Refused || m.Last.Message != r.Message {
 		m.History = noted(m.History, r, now)
 	}

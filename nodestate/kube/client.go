@@ -42,6 +42,7 @@ type Client struct {
 	dialer *connrotation.Dialer
 	states *rest.RESTClient
 	nodes  typedcorev1.NodeInterface
+	own    *nodeWatch
 	events record.EventBroadcaster
 	warn   record.EventRecorder
 
@@ -86,6 +87,7 @@ func New(cfg *rest.Config, node string) (*Client, error) {
 		return nil, fmt.Errorf("make a client: %w", err)
 	}
 	c.nodes = core.Nodes()
+	c.own = newNodeWatch(core.RESTClient(), node, c.signal)
 	cfg.GroupVersion, cfg.APIPath = &v1.GroupVersion, "/apis"
 	cfg.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	if c.states, err = rest.RESTClientFor(cfg); err != nil {
@@ -140,13 +142,18 @@ func (c *Client) get(ctx context.Context) (*v1.NodeNetworkState, error) {
 	return o, nil
 }
 
-// Create makes the object, and reports.
-func (c *Client) Create(ctx context.Context, status v1.NodeNetworkStateStatus) (*nodestate.Object, error) {
+// Create makes the object, which goes with the Node, and reports.
+func (c *Client) Create(
+	ctx context.Context, node *nodestate.Node, status v1.NodeNetworkStateStatus,
+) (*nodestate.Object, error) {
 	managed := true
 	o := &v1.NodeNetworkState{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1.GroupVersion.String(), Kind: v1.KindState},
 		ObjectMeta: metav1.ObjectMeta{Name: c.node},
 		Spec:       v1.NodeNetworkStateSpec{Managed: &managed, NodeName: c.node},
+	}
+	if node != nil {
+		o.OwnerReferences = []metav1.OwnerReference{reference(*node)}
 	}
 	limited, cancel := context.WithTimeout(ctx, requestLimit)
 	defer cancel()
@@ -238,6 +245,7 @@ func objectOf(o *v1.NodeNetworkState) *nodestate.Object {
 		Name: o.Name, UID: string(o.UID), ResourceVersion: o.ResourceVersion, Generation: o.Generation,
 		Managed: o.Spec.IsManaged(), Status: *o.Status.DeepCopy(),
 		Volatile: o.Annotations[wellknown.AnnotationAllowVolatile] == "true",
+		Owner:    ownerOf(o), Created: o.CreationTimestamp.Time,
 	}
 	if text, err := json.Marshal(&v1.NodeNetworkState{TypeMeta: o.TypeMeta, ObjectMeta: o.ObjectMeta, Spec: o.Spec}); err == nil {
 		out.Size = len(text)

@@ -101,11 +101,11 @@ func TestObjectIsMadeAndReported(t *testing.T) {
 	if o, err := c.Get(t.Context()); o != nil || err != nil {
 		t.Fatalf("%v, %v", o, err)
 	}
-	o, err := c.Create(t.Context(), v1.NodeNetworkStateStatus{Backend: "fake", Conditions: []metav1.Condition{{Type: v1.ConditionInSync}}})
+	o, err := c.Create(t.Context(), nil, v1.NodeNetworkStateStatus{Backend: "fake", Conditions: []metav1.Condition{{Type: v1.ConditionInSync}}})
 	if err != nil || o.UID != "new" || !o.Managed || o.Desired != nil || s.object.Status.Backend != "fake" || s.object.Status.ObservedGeneration != 1 {
 		t.Fatalf("%v: %+v", err, s.object)
 	}
-	if _, err := c.Create(t.Context(), v1.NodeNetworkStateStatus{}); !errors.Is(err, nodestate.ErrStale) {
+	if _, err := c.Create(t.Context(), nil, v1.NodeNetworkStateStatus{}); !errors.Is(err, nodestate.ErrStale) {
 		t.Errorf("made twice: %v", err)
 	}
 }
@@ -146,7 +146,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 	if _, err := c.Get(t.Context()); err == nil || !strings.Contains(err.Error(), "kubectl apply -f deploy/crds") {
 		t.Error(err)
 	}
-	if _, err := c.Create(t.Context(), v1.NodeNetworkStateStatus{}); err == nil || !strings.Contains(err.Error(), "kubectl apply -f deploy/crds") {
+	if _, err := c.Create(t.Context(), nil, v1.NodeNetworkStateStatus{}); err == nil || !strings.Contains(err.Error(), "kubectl apply -f deploy/crds") {
 		t.Error(err)
 	}
 	s.unknown = false

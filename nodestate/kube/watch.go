@@ -10,13 +10,13 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Watch follows the node's object until ctx ends. It returns etcdrestore.ErrRestored, wrapped, if etcd was restored
-// from a backup: what this client has seen and written cannot be compared then with what the API server has, and a new
-// one is needed.
+// Watch follows the node's object and its Node until ctx ends. It returns etcdrestore.ErrRestored, wrapped, if etcd was
+// restored from a backup: what this client has seen and written cannot be compared then with what the API server has,
+// and a new one is needed.
 func (c *Client) Watch(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
-	var informer sync.WaitGroup
-	defer informer.Wait()
+	var informers sync.WaitGroup
+	defer informers.Wait()
 	defer stop()
 	source := cache.NewListWatchFromClient(c.states, v1.ResourceState, "", fields.OneTermEqualSelector("metadata.name", c.node))
 	_, controller := cache.NewInformerWithOptions(cache.InformerOptions{
@@ -27,7 +27,8 @@ func (c *Client) Watch(ctx context.Context) error {
 			DeleteFunc: func(any) { c.gone() },
 		},
 	})
-	informer.Go(func() { controller.RunWithContext(ctx) })
+	informers.Go(func() { c.own.controller.RunWithContext(ctx) })
+	informers.Go(func() { controller.RunWithContext(ctx) })
 	select {
 	case err := <-c.restored:
 		return err

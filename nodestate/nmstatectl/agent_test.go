@@ -26,7 +26,13 @@ func (o *object) Get(context.Context) (*nodestate.Object, error) {
 	return &have, nil
 }
 
-func (o *object) Create(context.Context, v1.NodeNetworkStateStatus) (*nodestate.Object, error) {
+func (o *object) Node(context.Context) (*nodestate.Node, error) { return nil, nil }
+
+func (o *object) Own(context.Context, *nodestate.Object, nodestate.Node) (*nodestate.Object, error) {
+	return nil, nodestate.ErrStale
+}
+
+func (o *object) Create(context.Context, *nodestate.Node, v1.NodeNetworkStateStatus) (*nodestate.Object, error) {
 	return nil, nodestate.ErrStale
 }
 
