@@ -143,7 +143,7 @@ func TestRun_EtcdRestored(t *testing.T) {
 	agent, err := kube.New(a.cfg, "node1")
 	a.must(err)
 	defer agent.Close()
-	_, err = agent.Create(t.Context(), nmstatev1.NodeNetworkStateStatus{CurrentState: &nmstatev1.State{Raw: json.RawMessage(`{"interfaces": []}`)}})
+	_, err = agent.Create(t.Context(), nil, nmstatev1.NodeNetworkStateStatus{CurrentState: &nmstatev1.State{Raw: json.RawMessage(`{"interfaces": []}`)}})
 	a.must(err)
 	a.policy("kept")
 	ctx, stop := context.WithTimeout(t.Context(), slow.Stretch(4*time.Minute))
