@@ -169,6 +169,19 @@ func TestCommandsPrint(t *testing.T) {
 	b.prints(0, "policy show --help", "Examples:", "netctl policy show shop/db", "--server")
 }
 
+// TestPolicyList_Counts: tables are of counts of nodes, which netmaster counts unless it is older; other outputs list
+// the nodes.
+func TestPolicyList_Counts(t *testing.T) {
+	p := inspect.Policy{Namespace: "shop", Name: "db", InForce: &inspect.InForce{Realised: 3, Nodes: 5}}
+	b := newBench(t, map[string]any{inspect.AskPolicies: []inspect.Policy{p}})
+	for form, counts := range map[string]bool{"table": true, "wide": true, "json": false, "yaml": false} {
+		text, _, _ := b.run("policy", "ls", "-o", form)
+		if b.asked.Counts != counts || counts && !strings.Contains(text, "3/5 nodes") {
+			t.Errorf("-o %s: query %+v, output\n%s", form, b.asked, text)
+		}
+	}
+}
+
 func TestOutputsForPrograms(t *testing.T) {
 	b := newBench(t, shop())
 	for _, command := range []string{"status", "policy ls", "policy show shop/db", "endpoint ls", "endpoint show shop/db", "flows node1", "db", "cache"} {

@@ -16,7 +16,11 @@ func policyCommand(o *options) *cobra.Command {
 	ls := &cobra.Command{
 		Use: "ls", Aliases: []string{"list"}, Short: "List policies", Args: exactly(), Example: "  netctl policy ls\n  netctl policy ls -n shop -o wide",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			list, err := ask[[]inspect.Policy](cmd, o, inspect.Question{Kind: inspect.AskPolicies, Namespace: namespace})
+			list, err := ask[[]inspect.Policy](cmd, o, inspect.Question{
+				Kind:      inspect.AskPolicies,
+				Namespace: namespace,
+				Counts:    o.output == "table" || o.output == "wide",
+			})
 			if err != nil {
 				return err
 			}
@@ -48,17 +52,15 @@ func policyCommand(o *options) *cobra.Command {
 }
 
 // inForce sums a policy's nodes up.
-func inForce(nodes []inspect.PolicyNode) string {
-	realised := 0
-	for _, n := range nodes {
-		if n.State == "realised" {
-			realised++
-		}
+func inForce(p *inspect.Policy) string {
+	c := inspect.CountNodes(p.Nodes) // which an older netmaster lists
+	if p.InForce != nil {
+		c = *p.InForce
 	}
-	if len(nodes) == 0 {
+	if c.Nodes == 0 {
 		return "no pod"
 	}
-	return fmt.Sprintf("%d/%d nodes", realised, len(nodes))
+	return fmt.Sprintf("%d/%d nodes", c.Realised, c.Nodes)
 }
 
 func printPolicies(w io.Writer, list []inspect.Policy, wide bool) {
@@ -68,7 +70,7 @@ func printPolicies(w io.Writer, list []inspect.Policy, wide bool) {
 	}
 	var rows [][]string
 	for _, p := range list {
-		row := []string{p.Namespace, p.Name, fmt.Sprintf("%s (%d)", p.Selector, p.Pods), strings.Join(p.Directions, ","), dash(p.Mode), inForce(p.Nodes)}
+		row := []string{p.Namespace, p.Name, fmt.Sprintf("%s (%d)", p.Selector, p.Pods), strings.Join(p.Directions, ","), dash(p.Mode), inForce(&p)}
 		if wide {
 			row = append(row, fmt.Sprint(p.Generation), dash(strings.Join(p.Problems, "; ")))
 		}

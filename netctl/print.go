@@ -80,9 +80,10 @@ func escaped(text []byte) []byte {
 // oneLine is for what stands in a row: what ends a line would pass for the next row.
 var oneLine = strings.NewReplacer("\n", " ", "\t", " ", "\r", " ", "\v", " ", "\f", " ")
 
-// table aligns rows under a heading.
+// table aligns rows under a heading. It writes once: a tabwriter writes each cell apart.
 func table(w io.Writer, heading []string, rows [][]string) {
-	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	var text bytes.Buffer
+	t := tabwriter.NewWriter(&text, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(t, strings.Join(heading, "\t"))
 	for _, r := range rows {
 		for i := range r {
@@ -91,6 +92,7 @@ func table(w io.Writer, heading []string, rows [][]string) {
 		fmt.Fprintln(t, strings.Join(r, "\t"))
 	}
 	t.Flush()
+	_, _ = w.Write(text.Bytes())
 }
 
 func dash(s string) string {

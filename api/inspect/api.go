@@ -51,6 +51,8 @@ type Question struct {
 	Rules bool `json:"rules,omitempty"`
 	// Names: of policies or endpoints nothing but namespace and name is wanted.
 	Names bool `json:"names,omitempty"`
+	// Counts: a list of policies has InForce in place of Nodes.
+	Counts bool `json:"counts,omitempty"`
 	// Since is for how long rules have matched nothing, in AskUnused.
 	Since time.Duration `json:"since,omitempty"`
 	// Diff is what is to be tried.
@@ -164,8 +166,26 @@ type Policy struct {
 	AppliedTo  []string     `json:"appliedTo,omitempty"`
 	MorePods   int          `json:"morePods,omitempty"` // how many pods are not listed in AppliedTo
 	Nodes      []PolicyNode `json:"nodes"`
+	InForce    *InForce     `json:"inForce,omitempty"` // nil: Nodes are listed
 	Rules      []Rule       `json:"rules,omitempty"`
 	Problems   []string     `json:"problems,omitempty"`
+}
+
+// InForce counts the nodes of a policy, and those of them that have it in force.
+type InForce struct {
+	Realised int `json:"realised"`
+	Nodes    int `json:"nodes"`
+}
+
+// CountNodes counts nodes by whether they have their policy in force.
+func CountNodes(nodes []PolicyNode) InForce {
+	c := InForce{Nodes: len(nodes)}
+	for i := range nodes {
+		if nodes[i].State == "realised" {
+			c.Realised++
+		}
+	}
+	return c
 }
 
 // PolicyNode is whether a node has the policy in force.

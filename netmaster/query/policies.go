@@ -43,7 +43,7 @@ func (s *Server) policies(ctx context.Context, q *inspect.Question) (any, error)
 			func(namespace, name string) inspect.Policy { return inspect.Policy{Namespace: namespace, Name: name} },
 		), nil
 	case q.ID == "" && !q.Rules:
-		return s.summaries(ctx, ids)
+		return s.summaries(ctx, ids, q.Counts)
 	}
 	out := make([]inspect.Policy, 0, len(ids))
 	lookups := s.cfg.Cache.Lookups()
@@ -180,8 +180,8 @@ func (f *filling) compute(ctx context.Context) error {
 // summaryBudget is how many pods and rules one call on the owner goroutine counts: some milliseconds of work.
 const summaryBudget = 4_000
 
-// summaries returns the policies without members and rules.
-func (s *Server) summaries(ctx context.Context, ids []string) ([]inspect.Policy, error) {
+// summaries returns the policies without members and rules, and with counts in place of nodes if these are requested.
+func (s *Server) summaries(ctx context.Context, ids []string, counts bool) ([]inspect.Policy, error) {
 	out := make([]inspect.Policy, 0, len(ids))
 	for len(ids) > 0 {
 		var list []resolve.Summary
@@ -192,7 +192,12 @@ func (s *Server) summaries(ctx context.Context, ids []string) ([]inspect.Policy,
 		}
 		ids = ids[looked:]
 		for i := range list {
-			out = append(out, s.summaryOf(&list[i]))
+			p := s.summaryOf(&list[i])
+			if counts {
+				n := inspect.CountNodes(p.Nodes)
+				p.InForce, p.Nodes = &n, nil
+			}
+			out = append(out, p)
 		}
 	}
 	return out, nil

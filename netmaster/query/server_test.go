@@ -270,6 +270,11 @@ func TestPolicies(t *testing.T) {
 	if d := list[0]; d.Pods != 1 || d.AppliedTo != nil || len(d.Nodes) != 1 || d.Nodes[0].State != "realised" || len(d.Problems) != 1 {
 		t.Errorf("%+v", d)
 	}
+	counted, err := asked[[]inspect.Policy](p, inspect.Question{Kind: inspect.AskPolicies, Counts: true})
+	if err != nil || len(counted) != len(list) || counted[0].Nodes != nil ||
+		*counted[0].InForce != (inspect.InForce{Realised: 1, Nodes: 1}) || counted[0].Pods != list[0].Pods {
+		t.Errorf("with counts: %+v, %v", counted, err)
+	}
 	names, err := asked[[]inspect.Policy](p, inspect.Question{Kind: inspect.AskPolicies, Names: true})
 	if err != nil || len(names) != 2 || !reflect.DeepEqual(names[0], inspect.Policy{Namespace: "shop", Name: "db"}) {
 		t.Errorf("%+v, %v", names, err)
