@@ -2,9 +2,13 @@ package server
 
 import (
 	"bufio"
+	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -15,6 +19,7 @@ import (
 	"github.com/flowkeep/flowkeep/api/inspect"
 	"github.com/flowkeep/flowkeep/netmaster/watch"
 	"github.com/flowkeep/flowkeep/policydb/explain"
+	"github.com/flowkeep/flowkeep/policydb/labelcache"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -167,21 +172,22 @@ func lists() map[string]inspect.Question {
 		"metadata": {"name": "x", "namespace": "ns"}, "spec": {"podSelector": {}, "policyTypes": ["Ingress"]}}`
 	try := inspect.Trial{Policies: []json.RawMessage{json.RawMessage(policyText)}}
 	return map[string]inspect.Question{
-		"policy ls":       {Kind: inspect.AskPolicies},
-		"policy ls -n":    {Kind: inspect.AskPolicies, Namespace: "ns"},
-		"policy show":     {Kind: inspect.AskPolicies, ID: "ns/p"},
-		"policies":        {Kind: inspect.AskPolicies, Rules: true},
-		"policy names":    {Kind: inspect.AskPolicies, Names: true},
-		"endpoint ls":     {Kind: inspect.AskEndpoints},
-		"endpoint show":   {Kind: inspect.AskEndpoints, ID: "ns/web"},
-		"endpoint names":  {Kind: inspect.AskEndpoints, Names: true},
-		"lint":            {Kind: inspect.AskLint},
-		"lint -n":         {Kind: inspect.AskLint, Namespace: "ns"},
-		"matrix":          matrixAt(1),
-		"diff, not live":  {Kind: inspect.AskDiff, Diff: &try},
-		"explain":         explanation("ns/web", "ns/db"),
-		"cache lookup":    {Kind: inspect.AskLookup, Namespace: "ns", Selector: web.Pods},
-		"lookup, no pods": {Kind: inspect.AskLookup, Namespace: "none", Selector: web.Pods},
+		"policy ls":         {Kind: inspect.AskPolicies, Counts: true},
+		"policy ls -o json": {Kind: inspect.AskPolicies},
+		"policy ls -n":      {Kind: inspect.AskPolicies, Namespace: "ns"},
+		"policy show":       {Kind: inspect.AskPolicies, ID: "ns/p"},
+		"policies":          {Kind: inspect.AskPolicies, Rules: true},
+		"policy names":      {Kind: inspect.AskPolicies, Names: true},
+		"endpoint ls":       {Kind: inspect.AskEndpoints},
+		"endpoint show":     {Kind: inspect.AskEndpoints, ID: "ns/web"},
+		"endpoint names":    {Kind: inspect.AskEndpoints, Names: true},
+		"lint":              {Kind: inspect.AskLint},
+		"lint -n":           {Kind: inspect.AskLint, Namespace: "ns"},
+		"matrix":            matrixAt(1),
+		"diff, not live":    {Kind: inspect.AskDiff, Diff: &try},
+		"explain":           explanation("ns/web", "ns/db"),
+		"cache lookup":      {Kind: inspect.AskLookup, Namespace: "ns", Selector: web.Pods},
+		"lookup, no pods":   {Kind: inspect.AskLookup, Namespace: "none", Selector: web.Pods},
 	}
 }
 
@@ -397,13 +403,45 @@ func (m *master) bodies() (out []string) {
 	return out
 }
 
-// TestFalseEntries_ChangeNoAnswer writes into a real memcached: values of other entries, of other keys, and nonsense,
-// at all names that are used. The output of a netmaster that reads them is the same as before.
+// netctlCommands returns a command of netctl for each kind of question that memcached has a part in.
+func netctlCommands(t *testing.T) [][]string {
+	const text = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: x, namespace: ns},
+		spec: {podSelector: {}, policyTypes: [Ingress]}}`
+	file := filepath.Join(t.TempDir(), "x.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return [][]string{
+		{"policy", "ls"},
+		{"policy", "show", "ns/p"},
+		{"endpoint", "ls"},
+		{"matrix", "--port", "5432"},
+		{"lint"},
+		{"explain", "ns/web", "ns/db:5432"},
+		{"diff", "-f", file, "--no-connections"},
+		{"cache", "lookup", "-n", "ns", "-l", "app=web"},
+	}
+}
+
+// outputs returns what netctl prints of a netmaster, with the exit codes.
+func (m *master) outputs(n *netctl, commands [][]string) (out []string) {
+	m.Helper()
+	for _, args := range commands {
+		text, code := n.output(m.T, m.addr, args...)
+		out = append(out, fmt.Sprintf("$ netctl %s\n%s(exit code %d)", strings.Join(args, " "), text, code))
+	}
+	return out
+}
+
+// TestFalseEntries_ChangeNoAnswer writes into a real memcached: values of other entries, of another key, and nonsense,
+// at all names that are used. The output of netctl, and the answers to all questions, are the same as before.
 func TestFalseEntries_ChangeNoAnswer(t *testing.T) {
 	g := newGroup(t, "a")
 	g.lead("a", 5)
 	a := g.masters["a"]
-	want := a.bodies()
+	want := a.bodies() // and the administrator's certificate
+	n, commands := buildNetctl(t, g.files("admin")), netctlCommands(t)
+	printed := a.outputs(n, commands)
 	const most = 12 // seven answers, a difference, verdicts, the pods of the policy, those of its peer, and a look-up
 	until(t, "memcached has them", func() bool {
 		if len(g.stored()) >= most {
@@ -414,14 +452,23 @@ func TestFalseEntries_ChangeNoAnswer(t *testing.T) {
 		return false
 	})
 	b := g.add("b")
+	foreign := g.foreign()
+	round, refused := 0, map[*master]bool{}
 	until(t, "both have read and refused false entries", func() bool {
-		g.falsify()
+		round++
+		g.falsify(round, foreign(a))
 		for _, m := range []*master{a, b} {
+			before := m.metric("labelcache_refused_total")
+			if got := m.outputs(n, commands); !slices.Equal(got, printed) {
+				t.Fatalf("false entries change the output of netctl:\n%s\nbefore:\n%s", strings.Join(got, "\n"),
+					strings.Join(printed, "\n"))
+			}
+			refused[m] = refused[m] || m.metric("labelcache_refused_total") > before
 			if got := m.bodies(); !slices.Equal(got, want) {
 				t.Fatalf("false entries change answers:\n%q\nwant\n%q", got, want)
 			}
 		}
-		if a.metric("labelcache_refused_total") > 0 && b.metric("labelcache_refused_total") > 0 {
+		if refused[a] && refused[b] {
 			return true
 		}
 		a.touch() // else both have the answers in process
@@ -429,13 +476,44 @@ func TestFalseEntries_ChangeNoAnswer(t *testing.T) {
 	})
 }
 
-// falsify replaces all that is in memcached.
-func (g *group) falsify() {
+// foreign returns a function that returns an entry of the state of a netmaster, sealed with another key than its own.
+func (g *group) foreign() func(*master) []byte {
+	c := labelcache.New(labelcache.Config{
+		Servers: []string{g.socket},
+		Key:     func() []byte { return []byte("the secret of other netmasters") },
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); c.Run(ctx) }()
+	g.Cleanup(func() { cancel(); <-done })
+	value := append([]byte(`["ns/evil"]`), bytes.Repeat([]byte(" "), foreignSize)...)
+	return func(m *master) (entry []byte) {
+		state := m.mustAnswer(matrixAt(1)).Cached
+		at := labelcache.Stamp{Epoch: state.Epoch, Term: state.Term, Revision: state.Revision}
+		until(g.T, "memcached has an entry of another key", func() bool {
+			c.Put("members", at, value, true)
+			for _, key := range g.stored() {
+				if entry = g.read(key); len(entry) > foreignSize {
+					return true
+				}
+			}
+			return false
+		})
+		return entry
+	}
+}
+
+// foreignSize is the size of an entry that netmasters of tests do not store, in bytes.
+const foreignSize = 20_000
+
+// falsify replaces all that is in memcached, each entry by another kind of false one in each round.
+func (g *group) falsify(round int, foreign []byte) {
 	keys := g.stored()
 	values := make([][]byte, len(keys))
 	for i, key := range keys {
 		genuine := g.read(key)
-		values[i] = [][]byte{[]byte("nonsense"), []byte(`["ns/evil"]`), genuine, append(genuine, 'x'), {}}[i%5]
+		kinds := [][]byte{[]byte("nonsense"), []byte(`["ns/evil"]`), genuine, append(slices.Clip(genuine), 'x'), {}, foreign}
+		values[i] = kinds[(i+round)%len(kinds)]
 	}
 	for i, key := range keys {
 		g.write(key, values[(i+1)%len(keys)])
