@@ -170,7 +170,16 @@ func (w *world) reported(parts ...string) bool {
 }
 
 func (w *world) files(name string) mtls.Files {
-	return mtls.Files{CA: filepath.Join(w.pki, "ca.crt"), Cert: filepath.Join(w.pki, name+".crt"), Key: filepath.Join(w.pki, name+".key")}
+	return keyFiles(w.pki, name)
+}
+
+// keyFiles returns the files of a certificate.
+func keyFiles(dir, name string) mtls.Files {
+	return mtls.Files{
+		CA:   filepath.Join(dir, "ca.crt"),
+		Cert: filepath.Join(dir, name+".crt"),
+		Key:  filepath.Join(dir, name+".key"),
+	}
 }
 
 // master is a running netmaster.

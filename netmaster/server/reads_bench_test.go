@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -44,10 +45,10 @@ func (o *timedOwner) Do(_ context.Context, f func(*resolve.Engine)) error {
 // leaderOf hands a standby's questions to the leader.
 type leaderOf struct {
 	*answers.Server
-	at labelcache.Stamp
+	at func() labelcache.Stamp
 }
 
-func (l *leaderOf) State(context.Context) (labelcache.Stamp, error) { return l.at, nil }
+func (l *leaderOf) State(context.Context) (labelcache.Stamp, error) { return l.at(), nil }
 func (l *leaderOf) Ask(ctx context.Context, q *inspect.Question) (*inspect.Answer, error) {
 	return l.Answer(ctx, q)
 }
@@ -62,7 +63,8 @@ func largeReads() map[string]inspect.Question {
 		some.Namespaces = append(some.Namespaces, fmt.Sprintf("ns-%d", n))
 	}
 	return map[string]inspect.Question{
-		"policy ls":                {Kind: inspect.AskPolicies},
+		"policy ls":                {Kind: inspect.AskPolicies, Counts: true},
+		"policy ls -o json":        {Kind: inspect.AskPolicies},
 		"policy ls of a namespace": {Kind: inspect.AskPolicies, Namespace: "ns-1"},
 		"policy show":              {Kind: inspect.AskPolicies, ID: "ns-1/policy-0"},
 		"policy names":             {Kind: inspect.AskPolicies, Names: true},
@@ -86,9 +88,16 @@ func cpuTime() time.Duration {
 }
 
 // reads are a leader and standbys with 100,000 pods and 10,000 policies, of which 1,000 have all pods as peers. They
-// share these memcached servers.
-func reads(b *testing.B, servers ...string) (
-	owner *timedOwner, leader *answers.Server, standby func() *answers.Server) {
+// share memcached servers.
+type reads struct {
+	owner    *timedOwner
+	leader   *answers.Server
+	servers  []string
+	revision atomic.Uint64
+	standby  answers.Config
+}
+
+func newReads(b *testing.B, servers ...string) *reads {
 	b.Helper()
 	s := bare(b, b.TempDir())
 	b.Cleanup(func() { _ = s.store.Close() })
@@ -101,32 +110,42 @@ func reads(b *testing.B, servers ...string) (
 		p.Ingress[0].Peers = []policy.Peer{{Namespaces: &policy.Selector{}}}
 	}
 	s.takeBatch(batch)
-	cache := func() *labelcache.Cache {
-		return labelcache.New(labelcache.Config{Servers: servers, Key: func() []byte { return []byte("secret") }})
-	}
-	at := labelcache.Stamp{Epoch: 1, Term: 1, Revision: 1}
+	r := &reads{owner: &timedOwner{engine: s.engine}, servers: servers}
+	r.revision.Store(1)
 	cfg := answers.Config{
+		Owner:    r.owner,
 		Nodes:    s.feed,
 		Version:  "v1",
 		Problems: func() []string { return nil },
-		Labels:   func() labelcache.Stamp { return at },
-		Cache:    cache(),
+		Labels:   r.at,
+		Cache:    r.cache(),
 	}
-	owner = &timedOwner{engine: s.engine}
-	cfg.Owner = owner
-	leader = answers.NewServer(cfg)
+	r.leader = answers.NewServer(cfg)
 	running, cancel := context.WithCancel(b.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); cfg.Cache.Run(running) }()
 	b.Cleanup(func() { cancel(); <-done })
-	cfg.Peer = &leaderOf{leader, at}
-	cfg.Answering = func() (context.Context, string) { return nil, "standby" }
-	cfg.Identity = "standby"
-	return owner, leader, func() *answers.Server {
-		mine := cfg
-		mine.Cache = cache()
-		return answers.NewServer(mine)
-	}
+	r.standby = cfg
+	r.standby.Peer = &leaderOf{r.leader, r.at}
+	r.standby.Answering = func() (context.Context, string) { return nil, "standby" }
+	r.standby.Identity = "standby"
+	return r
+}
+
+// at returns the state of the leader.
+func (r *reads) at() labelcache.Stamp {
+	return labelcache.Stamp{Epoch: 1, Term: 1, Revision: r.revision.Load()}
+}
+
+func (r *reads) cache() *labelcache.Cache {
+	return labelcache.New(labelcache.Config{Servers: r.servers, Key: func() []byte { return []byte("secret") }})
+}
+
+// newStandby returns a standby with an empty cache.
+func (r *reads) newStandby() *answers.Server {
+	cfg := r.standby
+	cfg.Cache = r.cache()
+	return answers.NewServer(cfg)
 }
 
 // BenchmarkReads measures questions at 100,000 pods and 10,000 policies, with and without memcached: the time and the
@@ -141,7 +160,8 @@ func BenchmarkReads(b *testing.B) {
 }
 
 func measureReads(b *testing.B, servers ...string) {
-	owner, leader, standby := reads(b, servers...)
+	r := newReads(b, servers...)
+	owner, leader := r.owner, r.leader
 	for name, q := range largeReads() {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
@@ -162,7 +182,7 @@ func measureReads(b *testing.B, servers ...string) {
 				}
 				b.ReportMetric(milliseconds(time.Since(began)), "ms-again")
 				shared := len(servers) > 0 && len(a.Body) < maxShared
-				first, again, found := onStandby(b, standby, &q, shared)
+				first, again, found := onStandby(b, r.newStandby, &q, shared)
 				b.ReportMetric(found, "memcached")
 				b.ReportMetric(milliseconds(first), "ms-standby")
 				b.ReportMetric(milliseconds(again), "ms-standby-again")
