@@ -134,6 +134,7 @@ var nodesTests = map[string]string{
 	"TestTraceOfNodesAndTheOutside":       "requires that the policies of the whole cluster are in force while it runs",
 	"TestVerify":                          "kills netplugin and changes flows",
 	"TestVerifyIndependently":             "changes flows",
+	"TestVerifyIndependently_CodecFault":  "has a node's flows written with another port",
 	"TestVerifyOfWhoIsAway":               "suspends netplugin",
 }
 
