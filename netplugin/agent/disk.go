@@ -205,20 +205,26 @@ func (d *disk) finishPods() {
 	}
 }
 
-// watchedAllocator has the disk watched while addresses are written.
+// watchedAllocator has the disk watched while addresses are written. It embeds no Allocator, so that each method of
+// that interface is one of its own.
 type watchedAllocator struct {
-	endpoints.Allocator
-	writes *writes
+	allocator endpoints.Allocator
+	writes    *writes
 }
 
 func (w watchedAllocator) Allocate(container, ifName string) ([]netip.Addr, error) {
 	defer w.writes.begin("a pod's addresses")()
-	return w.Allocator.Allocate(container, ifName)
+	return w.allocator.Allocate(container, ifName)
 }
 
 func (w watchedAllocator) Release(container, ifName string) error {
 	defer w.writes.begin("a pod's addresses")()
-	return w.Allocator.Release(container, ifName)
+	return w.allocator.Release(container, ifName)
+}
+
+func (w watchedAllocator) Keep(wanted func(container, ifName string) bool) error {
+	defer w.writes.begin("a pod's addresses")()
+	return w.allocator.Keep(wanted)
 }
 
 // diskGuard refuses CNI requests that would wait for a disk, or write to one that does not take it.

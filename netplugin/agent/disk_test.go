@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -505,5 +506,53 @@ func TestMark_ThatCannotBeMade(t *testing.T) {
 	awaitDisk(t, a)
 	if ready := a.cfg.Health.NotReady(); ready != "" {
 		t.Errorf("not ready: %q", ready)
+	}
+}
+
+// watchedStore is an allocator that notes what writes has under way during each call.
+type watchedStore struct {
+	writes *writes
+	seen   []string
+}
+
+func (s *watchedStore) note() {
+	of, _ := s.writes.oldest()
+	s.seen = append(s.seen, of)
+}
+
+func (s *watchedStore) Allocate(string, string) ([]netip.Addr, error)  { s.note(); return nil, nil }
+func (s *watchedStore) Release(string, string) error                   { s.note(); return nil }
+func (s *watchedStore) Keep(func(container, ifName string) bool) error { s.note(); return nil }
+
+// TestDisk_WatchesEachOperation: each operation on pods' addresses, and the write of the Services, is watched while it
+// is under way.
+func TestDisk_WatchesEachOperation(t *testing.T) {
+	a, _, _ := running(t)
+	store := &watchedStore{writes: a.disk.writes}
+	w := watchedAllocator{store, a.disk.writes}
+	_, err := w.Allocate("c", "eth0")
+	if err = errors.Join(err, w.Release("c", "eth0"), w.Keep(nil)); err != nil {
+		t.Fatal(err)
+	}
+	if want := slices.Repeat([]string{"a pod's addresses"}, 3); !slices.Equal(store.seen, want) {
+		t.Errorf("under way: %q, want %q", store.seen, want)
+	}
+	s := a.translation.services
+	if err := s.Apply(web(t)); err != nil {
+		t.Fatal(err)
+	}
+	var of string
+	began, begin := 0, s.Writing
+	s.Writing = func(what string) func() {
+		end := begin(what)
+		of, _ = a.disk.writes.oldest()
+		began++
+		return end
+	}
+	if err := s.Flush(); err != nil || began != 1 || of != "the Services" {
+		t.Errorf("the Services are written: %v; %d watched, %q", err, began, of)
+	}
+	if of, _ := a.disk.writes.oldest(); of != "" {
+		t.Errorf("%q is under way at the end", of)
 	}
 }

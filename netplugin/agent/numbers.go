@@ -102,6 +102,7 @@ func (h *hostKeeper) recordInstalled() {
 		return
 	}
 	h.numbers.recorded = true
+	defer h.disk.writes.begin("the numbers of the host's network")()
 	if err := hostnet.WriteRecord(h.cfg.StateDir, h.numbers.inUse); err != nil {
 		h.log.Warn("a start after a reboot may refuse numbers that another program uses", "error", err)
 	}

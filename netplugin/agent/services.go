@@ -15,6 +15,9 @@ import (
 // openServices reads the Services that the node held before a restart.
 func (tr *translation) openServices() (err error) {
 	tr.services, err = services.Open(filepath.Join(tr.a.cfg.StateDir, "services.db"), tr.a.log)
+	if err == nil {
+		tr.services.Writing = tr.a.disk.writes.begin
+	}
 	return err
 }
 

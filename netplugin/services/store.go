@@ -29,6 +29,9 @@ const (
 
 // Store is the Services that a node holds. It is safe for concurrent use.
 type Store struct {
+	// Writing is called before each write, and its result after it. May be nil; set it before Run.
+	Writing func(of string) (end func())
+
 	log  *slog.Logger
 	wake chan struct{} // something is not on disk
 
@@ -183,7 +186,7 @@ func (s *Store) Flush() error {
 	if len(changes) == 0 {
 		return before
 	}
-	err := s.file.save(changes)
+	err := s.save(changes)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.problem = err; err == nil {
@@ -196,6 +199,13 @@ func (s *Store) Flush() error {
 		s.log.Error("could not write the Services to disk; a restart without a netmaster has older ones", "error", err)
 	}
 	return err
+}
+
+func (s *Store) save(changes map[string][]byte) error {
+	if s.Writing != nil {
+		defer s.Writing("the Services")()
+	}
+	return s.file.save(changes)
 }
 
 // unwritten returns the values that differ from the file, and the error of the last write.
