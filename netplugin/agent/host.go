@@ -72,7 +72,10 @@ func basisOf(cfg *hostnet.Config) basis {
 	return b
 }
 
-// watchHost reports changes of the host's network to keepNetwork.
+// watchNetwork is hostnet.Watch but in tests.
+var watchNetwork = hostnet.Watch
+
+// watchHost reports changes of the host's network to keepNetwork. While the watch fails it reports one each second.
 func (h *hostKeeper) watchHost(ctx context.Context) {
 	changed := func() {
 		select {
@@ -84,10 +87,13 @@ func (h *hostKeeper) watchHost(ctx context.Context) {
 	reports := hostnet.Reports{Changed: changed, By: h.addProgram, IsKnown: h.isKnown, Root: h.cfg.NodeRoot}
 	problem := ""
 	for ctx.Err() == nil {
-		err := hostnet.Watch(ctx, watched, &h.kept, reports, h.log)
-		if err != nil && err.Error() != problem {
-			problem = err.Error()
-			h.log.Error("could not watch the host's network; it is compared every 30 s", "error", err)
+		if err := watchNetwork(ctx, watched, &h.kept, reports); err != nil {
+			h.metrics.watchFailures.WithLabelValues(watchedHost).Inc()
+			changed()
+			if err.Error() != problem {
+				problem = err.Error()
+				h.log.Error("could not watch the host's network; it is compared every second", "error", err)
+			}
 		}
 		select {
 		case <-time.After(retryEvery):

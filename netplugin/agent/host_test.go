@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
@@ -65,6 +67,39 @@ func keptHost(t *testing.T, log *slog.Logger) (*hostKeeper, []policy.NodeInfo) {
 		t.Fatal(err)
 	}
 	return &hostKeeper{runner: &runner{agent: a, manager: manager}}, a.rules.nodes
+}
+
+// TestWatchHost_Fails: while the watch of the host's network fails, the network is compared again and again, the
+// failures are counted, and each error is logged once.
+func TestWatchHost_Fails(t *testing.T) {
+	var logged bytes.Buffer
+	h, _ := keptHost(t, slog.New(slog.NewTextHandler(&logged, nil)))
+	watchNetwork = func(context.Context, func() hostnet.Watched, *hostnet.Kept, hostnet.Reports) error {
+		return errors.New("no socket")
+	}
+	t.Cleanup(func() { watchNetwork = hostnet.Watch })
+	synctest.Test(t, func(t *testing.T) {
+		h.changed = make(chan struct{}, 1)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*retryEvery+time.Millisecond)
+		defer cancel()
+		var compared int
+		go func() {
+			for range h.changed {
+				compared++
+			}
+		}()
+		h.watchHost(ctx)
+		close(h.changed)
+		synctest.Wait()
+		var m dto.Metric
+		if err := h.metrics.watchFailures.WithLabelValues(watchedHost).Write(&m); err != nil {
+			t.Fatal(err)
+		}
+		failures, logs := m.GetCounter().GetValue(), strings.Count(logged.String(), "no socket")
+		if failures != 6 || compared != 6 || logs != 1 {
+			t.Errorf("%v failures counted, %d comparisons, %d logs; want 6, 6 and 1", failures, compared, logs)
+		}
+	})
 }
 
 // TestKeepHost_BusyOwner: what another program removes is restored while the owner waits for the switch, also where the

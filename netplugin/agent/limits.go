@@ -132,35 +132,51 @@ func (zl *zoneLimits) setLimits(ctx context.Context) error {
 }
 
 // readLimits sets the gauges of what is tracked, and follows a change of nf_conntrack_max. What cannot be read stays as
-// it was.
+// it was; a zone of which the limit cannot be read counts as unbounded.
 func (zl *zoneLimits) readLimits(ctx context.Context) {
 	zl.readTable()
 	zones, err := zl.conntrackZones()
 	if err != nil {
+		zl.a.metrics.unbounded.WithLabelValues(policyZone).Set(1)
 		zl.a.log.Debug("could not read how many connections are tracked", "error", err)
 		return
 	}
 	_ = zl.a.do(ctx, func() { zl.a.dropLog.followRate(ctx) })
+	limits, err := zl.limits(ctx)
+	if ctx.Err() != nil {
+		return
+	}
+	if err != nil {
+		zl.a.log.Debug("could not read how many connections are tracked", "error", err)
+	}
+	isBounded := true
+	for _, z := range zones {
+		l, known := limits[z.zone]
+		if err == nil {
+			zl.a.metrics.tracked.WithLabelValues(z.name).Set(float64(l.Count))
+			zl.a.metrics.trackedLimit.WithLabelValues(z.name).Set(float64(l.Limit))
+		}
+		unbounded := 0.0
+		if !known || l.Limit != zl.raised.of(z) { // ovs-vswitchd started again, or nf_conntrack_max is another
+			isBounded, unbounded = false, 1
+		}
+		zl.a.metrics.unbounded.WithLabelValues(z.name).Set(unbounded)
+	}
+	if isBounded {
+		return
+	}
+	if err := zl.setLimits(ctx); err != nil {
+		zl.a.log.Debug("could not bound the connections that are tracked for pods", "error", err)
+	}
+}
+
+// limits returns the limits that the switch has, by zone; none after an error.
+func (zl *zoneLimits) limits(ctx context.Context) (map[uint16]appctl.Limit, error) {
 	text, err := zl.a.vswitchd.askSwitch(ctx, "dpctl/ct-get-limits", zl.a.cfg.datapath())
 	if err != nil {
-		zl.a.log.Debug("could not read how many connections are tracked", "error", err)
-		return
+		return nil, err
 	}
-	limits, err := appctl.ParseLimits(text)
-	if err != nil {
-		zl.a.log.Debug("could not read how many connections are tracked", "error", err)
-		return
-	}
-	for _, z := range zones {
-		l := limits[z.zone]
-		zl.a.metrics.tracked.WithLabelValues(z.name).Set(float64(l.Count))
-		zl.a.metrics.trackedLimit.WithLabelValues(z.name).Set(float64(z.limit))
-		if l.Limit != zl.raised.of(z) { // ovs-vswitchd started again, or nf_conntrack_max is another
-			if err := zl.setLimits(ctx); err != nil {
-				zl.a.log.Debug("could not bound the connections that are tracked for pods", "error", err)
-			}
-		}
-	}
+	return appctl.ParseLimits(text)
 }
 
 // openings counts the connections to Services that pods' limits dropped.

@@ -81,13 +81,27 @@ func TestLimitsAreKept(t *testing.T) {
 	if n := gauge(t, a.metrics.trackedLimit, "node"); n == 0 {
 		t.Error("the kernel's table has no limit")
 	}
-	if n := gauge(t, a.metrics.trackedLimit, "policy"); n != float64(policy) {
-		t.Errorf("the limit is %v, want %d", n, policy)
+	bounded := func(zone string, limit int, unbounded float64) {
+		t.Helper()
+		if n := gauge(t, a.metrics.trackedLimit, zone); n != float64(limit) {
+			t.Errorf("the limit of zone %s is %v, want %d", zone, n, limit)
+		}
+		if n := gauge(t, a.metrics.unbounded, zone); n != unbounded {
+			t.Errorf("zone %s counts as unbounded: %v, want %v", zone, n, unbounded)
+		}
 	}
-	limits = fmt.Sprintf("default limit=0\nzone=65521,limit=%d,count=0\n", policy)
+	bounded("policy", int(policy), 0)
+	bounded("service", int(service), 0)
+	limits = fmt.Sprintf("default limit=0\nzone=65521,limit=%d,count=0\n", policy-1)
 	a.zoneLimits.readLimits(t.Context())
 	command("ct-get-limits")
 	command("ct-set-limits", wanted)
+	bounded("policy", int(policy)-1, 1) // those that the switch has
+	bounded("service", 0, 1)
+	limits = "refused"
+	a.cfg.OVSControl = t.TempDir() + "/none"
+	a.zoneLimits.readLimits(t.Context())
+	bounded("policy", int(policy)-1, 1)
 }
 
 // TestOpeningRateFollowsLimit: when the limit of the zone changes, a drift check wants the meters that the switch has

@@ -26,6 +26,8 @@ type metrics struct {
 	leftOut      *prometheus.GaugeVec
 	// networkProblems are by kind, as inspect.NetworkKinds
 	networkProblems *prometheus.GaugeVec
+	watchFailures   *prometheus.CounterVec // by watchedHost and objectHostPort
+	unbounded       *prometheus.GaugeVec   // by zone of conntrack
 	stateErrors     prometheus.Counter
 	stateCorrupt    prometheus.Counter
 	stateStale      prometheus.Counter
@@ -37,6 +39,9 @@ type metrics struct {
 	cniSeconds      *prometheus.HistogramVec
 	cniErrors       *prometheus.CounterVec
 }
+
+// watchedHost is the watch of the host's network in the metric of failures.
+const watchedHost = "host"
 
 // promisedStart is how many seconds half of the pods may wait for their policies (issue 3): a bucket ends there, so that it can be told whether they do.
 const promisedStart = 0.15
@@ -64,6 +69,13 @@ func newMetrics(r prometheus.Registerer) metrics {
 			Help: "1 for each part of the host's network that another program changes again after each repair; " +
 				"at most 20.",
 		}, []string{"object", "name"}),
+		watchFailures: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "flowkeep_netplugin_watch_failures_total",
+			Help: "Times that the watch of the host's network (host) or of the rules of hostPorts (hostport) failed; " +
+				"it is tried again each second.",
+		}, []string{"watch"}),
+		unbounded: zoneGauge("tracked_connections_unbounded",
+			"1 while the switch does not have netplugin's limit of a zone, or does not return it."),
 		tracked: zoneGauge("tracked_connections",
 			"Connections that conntrack holds, by zone: policy, service, translation and hairpin are pods', "+
 				"node is the whole table of the node's kernel."),
@@ -93,8 +105,8 @@ func newMetrics(r prometheus.Registerer) metrics {
 	m.begin()
 	if r != nil {
 		r.MustRegister(m.kept, m.leftOut, m.networkProblems, m.untranslated)
-		r.MustRegister(m.tracked, m.trackedLimit, m.limited, m.full, m.capped)
-		r.MustRegister(m.contested)
+		r.MustRegister(m.tracked, m.trackedLimit, m.unbounded, m.limited, m.full, m.capped)
+		r.MustRegister(m.contested, m.watchFailures)
 		r.MustRegister(m.hostRepairs, m.revision, m.switchUp, m.masterUp, m.flowMods, m.refused, m.stateErrors, m.stateCorrupt, m.stateStale, m.unsaved, m.updateSeconds, m.realizeSeconds, m.cniSeconds, m.cniErrors)
 	}
 	return m
@@ -123,6 +135,9 @@ func zoneGauge(name, help string) *prometheus.GaugeVec {
 func (m *metrics) begin() {
 	for _, object := range append(slices.Clone(hostnet.Objects), objectPort, objectBridge, objectHostPort) {
 		m.hostRepairs.WithLabelValues(object)
+	}
+	for _, watch := range []string{watchedHost, objectHostPort} {
+		m.watchFailures.WithLabelValues(watch)
 	}
 	for _, reason := range hostnet.LeftReasons {
 		m.leftOut.WithLabelValues(reason)

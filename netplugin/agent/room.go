@@ -39,15 +39,28 @@ func (r room) next(count, limit uint32) room {
 	return room{full: true, limit: count + eighth}
 }
 
-// zoneLimit is the limit of a zone at the switch.
-type zoneLimit struct{ raised atomic.Uint32 }
+// zoneLimit is the limit of the policies' zone at the switch.
+type zoneLimit struct{ raised atomic.Pointer[raisedLimit] }
+
+// raisedLimit is a limit, and that of pods for which it was chosen. With another limit of pods, as after a change of
+// nf_conntrack_max, it counts for nothing.
+type raisedLimit struct{ pods, limit uint32 }
 
 // of returns the zone's limit, with what is raised of the policies'.
 func (l *zoneLimit) of(z conntrackZone) uint32 {
-	if z.name != policyZone {
+	r := l.raised.Load()
+	if z.name != policyZone || r == nil || r.pods != z.limit {
 		return z.limit
 	}
-	return max(z.limit, l.raised.Load())
+	return r.limit
+}
+
+// next returns what is right for the policies' zone with count entries, and whether its limit is another than before.
+func (l *zoneLimit) next(z conntrackZone, full bool, count uint32) (now room, changed bool) {
+	now = room{full: full, limit: l.of(z)}.next(count, z.limit)
+	next := raisedLimit{z.limit, now.limit}
+	before := l.raised.Swap(&next)
+	return now, before == nil || *before != next
 }
 
 // keepRoom sees to it that the node's own connections have room in conntrack, whatever pods open.
@@ -83,13 +96,11 @@ func (zl *zoneLimits) makeRoom(ctx context.Context) error {
 	}
 	count := limits[z.zone].Count
 	return zl.a.do(ctx, func() {
-		was := room{full: zl.a.node.full, limit: zl.raised.of(z)}
-		now := was.next(count, z.limit)
-		zl.raised.raised.Store(now.limit)
-		if now.limit != was.limit {
+		now, changed := zl.raised.next(z, zl.a.node.full, count)
+		if changed {
 			zl.limitConntrack(ctx)
 		}
-		if now.full != was.full {
+		if now.full != zl.a.node.full {
 			zl.refuse(ctx, now.full, count)
 		}
 	})

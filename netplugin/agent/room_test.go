@@ -43,6 +43,36 @@ func TestRoom_Next(t *testing.T) {
 	}
 }
 
+// TestZoneLimit_Next: a limit that was raised does not outlive the limit of pods from which it was raised, whether that
+// falls or rises, and whether the zone is full.
+func TestZoneLimit_Next(t *testing.T) {
+	var l zoneLimit
+	full := false
+	for i, c := range []struct {
+		pods, count, want uint32
+		changed, full     bool
+	}{
+		{800, 100, 800, true, false},
+		{800, 100, 800, false, false},
+		{800, 800, 900, true, true},
+		{800, 790, 900, false, true},
+		{400, 790, 840, true, true}, // nf_conntrack_max was lowered
+		{400, 380, 840, false, true},
+		{400, 100, 400, true, false},
+		{400, 400, 450, true, true},
+		{1600, 400, 1600, true, false},
+	} {
+		z := conntrackZone{name: policyZone, limit: c.pods}
+		now, changed := l.next(z, full, c.count)
+		if full = now.full; now.limit != c.want || l.of(z) != c.want || changed != c.changed || full != c.full {
+			t.Errorf("reading %d: %+v, changed %v, want %+v", i, now, changed, c)
+		}
+		if lower := l.of(conntrackZone{name: policyZone, limit: c.pods / 2}); lower != c.pods/2 {
+			t.Errorf("reading %d: with a lower limit of pods it is %d, want %d", i, lower, c.pods/2)
+		}
+	}
+}
+
 // TestMakeRoom: where pods have filled the zone the switch gets a larger limit and flows that refuse new connections,
 // and the former again when there is room.
 func TestMakeRoom(t *testing.T) {

@@ -330,7 +330,9 @@ func (r *runner) keepHostPorts(ctx context.Context) {
 		Program:  r.cfg.Portmap,
 		Pods:     r.podsWithHostPorts,
 		Repaired: func(n int) { r.metrics.hostRepairs.WithLabelValues(objectHostPort).Add(float64(n)) },
-		Logger:   r.log,
+
+		WatchFailed: r.metrics.watchFailures.WithLabelValues(objectHostPort).Inc,
+		Logger:      r.log,
 	})
 }
 

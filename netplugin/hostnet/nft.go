@@ -32,6 +32,7 @@ type Kept struct {
 	invalid       atomic.Bool
 	touched       atomic.Bool
 	ownLost       atomic.Bool // a rule or a route for the node's own packets was deleted since the last Setup
+	unwatched     atomic.Bool // the last Watch failed
 }
 
 // IsComplete reports whether the last Setup could read what it compares of nftables.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -62,7 +61,7 @@ func watchedPrograms(t *testing.T, h *netns.Namespace) <-chan Change {
 		By:      func(c Change) { changes <- c },
 		IsKnown: func(Change) bool { return true },
 	}
-	go h.Do(func() { ended <- Watch(ctx, watched, new(Kept), reports, slog.New(slog.DiscardHandler)) })
+	go h.Do(func() { ended <- Watch(ctx, watched, new(Kept), reports) })
 	<-begun
 	go func() {
 		for range begun {

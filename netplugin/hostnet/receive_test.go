@@ -1,35 +1,68 @@
 package hostnet
 
 import (
-	"bytes"
 	"context"
-	"log/slog"
-	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
-	"testing/synctest"
-	"time"
 
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
-// TestReceive_Fails: while messages cannot be received, each second is reported as a change, and the error is logged
-// once.
-func TestReceive_Fails(t *testing.T) {
-	s, err := subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
-	if err != nil {
-		t.Fatal(err)
+// TestWatch_Fails: when messages of the one kind or the other cannot be received any more, Watch reports a change and
+// returns the error. The next Watch has the rules and routes of the node's own packets compared for what it has missed.
+func TestWatch_Fails(t *testing.T) {
+	for name, family := range map[string]int{"rtnetlink": unix.NETLINK_ROUTE, "nftables": unix.NETLINK_NETFILTER} {
+		t.Run(name, func(t *testing.T) {
+			h, kept := host(t), new(Kept)
+			run := func(changed func()) (changes int32, err error) {
+				var n atomic.Int32
+				h.Do(func() {
+					err = Watch(t.Context(), watchedNode(false), kept, Reports{Changed: func() { n.Add(1); changed() }})
+				})
+				return n.Load(), err
+			}
+			var broken *nl.NetlinkSocket
+			subscribeTo = func(f int, groups ...uint) (*nl.NetlinkSocket, error) {
+				s, err := nl.Subscribe(f, groups...)
+				if f == family {
+					broken = s
+				}
+				return s, err
+			}
+			t.Cleanup(func() { subscribeTo = nl.Subscribe })
+			n, err := run(func() { broken.Close() })
+			if n < 2 || err == nil {
+				t.Errorf("%d changes, %v", n, err)
+			}
+			kept.ownLost.Store(false)
+			if _, err = run(func() { broken.Close() }); !kept.ownLost.Load() {
+				t.Errorf("what was missed is not compared; %v", err)
+			}
+		})
 	}
-	s.Close()
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second+time.Millisecond)
-		defer cancel()
-		changes, logged := 0, &bytes.Buffer{}
-		receive(ctx, s, nil, nil, func() { changes++ }, slog.New(slog.NewTextHandler(logged, nil)))
-		if changes < 10 || changes > 11 {
-			t.Errorf("%d changes reported in ten seconds, want one a second", changes)
+}
+
+// TestReceive_LostMessages: where the kernel had more messages than the socket has room for, all is compared anew.
+func TestReceive_LostMessages(t *testing.T) {
+	in(t, host(t), func() error {
+		s, err := subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_IPV4_ROUTE)
+		if err != nil {
+			return err
 		}
-		if n := strings.Count(logged.String(), "could not watch"); n != 1 {
-			t.Errorf("logged %d times:\n%s", n, logged)
+		defer s.Close()
+		if err := s.SetReceiveBufferSize(1, false); err != nil { // the kernel's least
+			return err
 		}
+		shell(t, `for i in $(seq 200); do echo "route add 203.0.113.$i dev under"; done | ip -batch -`)
+		ctx, cancel := context.WithCancel(t.Context())
+		lost := 0
+		concerns := func(*syscall.NetlinkMessage) bool { return false }
+		err = receive(ctx, s, concerns, func() {}, func() { lost++; cancel() })
+		if lost != 1 {
+			t.Errorf("lost messages are reported %d times", lost)
+		}
+		return err
 	})
 }

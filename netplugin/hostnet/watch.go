@@ -1,11 +1,11 @@
 package hostnet
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
@@ -64,9 +64,13 @@ type Reports struct {
 	Root string
 }
 
-// Watch reports changes of this network namespace until ctx ends. It marks kept before, where nftables changed or the
-// node's own packets lost a rule or a route. It calls watched from several goroutines. Sysctls are read twice a second.
-func Watch(ctx context.Context, watched func() Watched, kept *Kept, reports Reports, log *slog.Logger) error {
+// Watch reports changes of this network namespace until ctx ends, or until it fails to receive messages. It marks kept
+// before, where nftables changed or the node's own packets lost a rule or a route. It calls watched from several
+// goroutines. Sysctls are read twice a second.
+func Watch(ctx context.Context, watched func() Watched, kept *Kept, reports Reports) (err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer func() { kept.unwatched.Store(err != nil) }()
 	routes, err := subscribe(unix.NETLINK_ROUTE, routeGroups...)
 	if err != nil {
 		return err
@@ -91,6 +95,9 @@ func Watch(ctx context.Context, watched func() Watched, kept *Kept, reports Repo
 		kept.touch()
 		reports.Changed()
 	}
+	if kept.unwatched.Load() {
+		kept.ownLost.Store(true) // meanwhile
+	}
 	filtersChanged() // between the last Setup and the subscription
 	var all sync.WaitGroup
 	concernsRoutes := func(m *syscall.NetlinkMessage) bool {
@@ -113,11 +120,18 @@ func Watch(ctx context.Context, watched func() Watched, kept *Kept, reports Repo
 		kept.ownLost.Store(true) // a message about it may be among those that were lost
 		reports.Changed()
 	}
-	all.Go(func() { receive(ctx, routes, concernsRoutes, reports.Changed, routesLost, log) })
-	all.Go(func() { receive(ctx, filters, concernsNftables, filtersChanged, filtersChanged, log) })
+	failed := make(chan error, 2)
+	watch := func(s *nl.NetlinkSocket, concerns messageFilter, changed, lost func()) {
+		all.Go(func() {
+			failed <- receive(ctx, s, concerns, changed, lost)
+			cancel() // the other one too
+		})
+	}
+	watch(routes, concernsRoutes, reports.Changed, routesLost)
+	watch(filters, concernsNftables, filtersChanged, filtersChanged)
 	pollSysctls(ctx, watched, reports.Changed) // on this goroutine, whose thread may be in another network namespace
 	all.Wait()
-	return nil
+	return cmp.Or(<-failed, <-failed)
 }
 
 // route reports the program that sent the request behind an rtnetlink message. It looks at once: the program may end.
@@ -148,8 +162,9 @@ func (r *Reports) report(object, name, program string) {
 	}
 }
 
-// WatchTable calls changed once, and after each change of the nftables tables of a name, until ctx ends.
-func WatchTable(ctx context.Context, name string, changed func(), log *slog.Logger) error {
+// WatchTable calls changed once, and after each change of the nftables tables of a name, until ctx ends, or until it
+// fails to receive messages.
+func WatchTable(ctx context.Context, name string, changed func()) error {
 	filters, err := subscribe(unix.NETLINK_NETFILTER, unix.NFNLGRP_NFTABLES)
 	if err != nil {
 		return err
@@ -160,12 +175,14 @@ func WatchTable(ctx context.Context, name string, changed func(), log *slog.Logg
 		attrs, known := nftablesAttrs(m)
 		return !known || nameOf(attrs[attrTable]) == name
 	}
-	receive(ctx, filters, concerns, changed, changed, log)
-	return nil
+	return receive(ctx, filters, concerns, changed, changed)
 }
 
+// subscribeTo is nl.Subscribe but in tests.
+var subscribeTo = nl.Subscribe
+
 func subscribe(family int, groups ...uint) (*nl.NetlinkSocket, error) {
-	s, err := nl.Subscribe(family, groups...)
+	s, err := subscribeTo(family, groups...)
 	if err != nil {
 		return nil, fmt.Errorf("subscribe to changes of the host's network: %w", err)
 	}
@@ -181,12 +198,9 @@ func subscribe(family int, groups ...uint) (*nl.NetlinkSocket, error) {
 // messageFilter reports whether a netlink message concerns Setup.
 type messageFilter func(*syscall.NetlinkMessage) bool
 
-// receive calls changed for messages that concern Setup, and lost after messages were lost. While messages cannot be
-// received it calls lost each second, and logs the error once.
-func receive(
-	ctx context.Context, s *nl.NetlinkSocket, concerns messageFilter, changed, lost func(), log *slog.Logger,
-) {
-	problem := ""
+// receive calls changed for messages that concern Setup, and lost after messages were lost, until ctx ends. Where
+// messages cannot be received it calls lost and returns the error.
+func receive(ctx context.Context, s *nl.NetlinkSocket, concerns messageFilter, changed, lost func()) error {
 	for ctx.Err() == nil {
 		messages, _, err := s.Receive()
 		switch {
@@ -196,18 +210,9 @@ func receive(
 			lost()
 			continue
 		case err != nil:
-			if err.Error() != problem {
-				problem = err.Error()
-				log.Warn("could not watch the host's network for changes; comparing it every second", "error", err)
-			}
-			select {
-			case <-time.After(time.Second):
-			case <-ctx.Done():
-			}
 			lost()
-			continue
+			return fmt.Errorf("receive changes of the host's network: %w", err)
 		}
-		problem = ""
 		isConcerned := false
 		for i := range messages {
 			isConcerned = concerns(&messages[i]) || isConcerned // each: it may keep what it reads
@@ -216,6 +221,7 @@ func receive(
 			changed()
 		}
 	}
+	return nil
 }
 
 // pollSysctls reads sysctls: the kernel sends no message for most of them.

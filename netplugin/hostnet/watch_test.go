@@ -2,7 +2,6 @@ package hostnet
 
 import (
 	"errors"
-	"log/slog"
 	"slices"
 	"sync"
 	"syscall"
@@ -164,7 +163,7 @@ func watch(t *testing.T, h *netns.Namespace, watched func() Watched, kept *Kept,
 		changed()
 		once.Do(func() { close(subscribed) })
 	}}
-	go h.Do(func() { ended <- Watch(t.Context(), watched, kept, reports, slog.New(slog.DiscardHandler)) })
+	go h.Do(func() { ended <- Watch(t.Context(), watched, kept, reports) })
 	t.Cleanup(func() { // the context has ended
 		if err := <-ended; err != nil {
 			t.Error(err)

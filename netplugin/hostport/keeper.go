@@ -45,12 +45,14 @@ type Config struct {
 	Program  string                      // portmap's
 	Pods     func() []endpoints.Endpoint // the node's pods that have not ended
 	Repaired func(pods int)              // may be nil
-	Logger   *slog.Logger
+	// WatchFailed is called each time that the watch of portmap's tables fails. May be nil.
+	WatchFailed func()
+	Logger      *slog.Logger
 
 	// Tests replace them.
 	list  func(context.Context) (*byFamily, error)
 	run   func(ctx context.Context, command string, e *endpoints.Endpoint) error
-	watch func(ctx context.Context, table string, changed func(), log *slog.Logger) error
+	watch func(ctx context.Context, table string, changed func()) error
 }
 
 // Keep restores rules of hostPorts until ctx ends.
@@ -98,7 +100,10 @@ func (k *keeper) follow(ctx context.Context, changed chan<- struct{}) {
 			case changed <- struct{}{}:
 			default:
 			}
-		}, k.Logger)
+		})
+		if err != nil && k.WatchFailed != nil {
+			k.WatchFailed()
+		}
 		if err != nil && err.Error() != problem {
 			problem = err.Error()
 			k.Logger.Error("could not watch the rules of hostPorts; they are compared every 30 s", "error", err)

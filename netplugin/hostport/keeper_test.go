@@ -47,7 +47,7 @@ func (n *node) keeper(repaired func(int)) Config {
 			return have, nil
 		},
 		run: n.run,
-		watch: func(ctx context.Context, _ string, changed func(), _ *slog.Logger) error {
+		watch: func(ctx context.Context, _ string, changed func()) error {
 			n.mu.Lock()
 			n.changed = changed
 			n.mu.Unlock()

@@ -196,8 +196,8 @@ func (n *portmapNode) keep(hasPod *atomic.Bool) (repaired, deleted chan time.Tim
 		}
 		return err
 	}
-	cfg.watch = func(ctx context.Context, table string, changed func(), log *slog.Logger) (err error) {
-		n.node.Do(func() { err = hostnet.WatchTable(ctx, table, changed, log) })
+	cfg.watch = func(ctx context.Context, table string, changed func()) (err error) {
+		n.node.Do(func() { err = hostnet.WatchTable(ctx, table, changed) })
 		return err
 	}
 	ctx, stop := context.WithCancel(n.Context())
