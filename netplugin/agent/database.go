@@ -16,6 +16,10 @@ const (
 	// databaseFailures is how many requests in a row must fail before they are a problem: ovsdb-server may be
 	// restarting, and a start of ovs-ctl sets flow-restore-wait for a moment.
 	databaseFailures = 2
+	// minQuiet is how long no other program must have changed flows before flow-restore-wait counts as left behind by a
+	// script that ended early. With other bridges, whose flows the script may restore unseen, it is minQuietOthers.
+	minQuiet       = 10 * time.Second
+	minQuietOthers = 5 * time.Minute
 )
 
 // databaseWatch decides from the results of requests whether Open vSwitch's database is a problem.
@@ -38,12 +42,16 @@ func (w *databaseWatch) next(waits bool, err error) string {
 			"see whether its process is stopped (state T in ps) or waits for the disk", err)
 	}
 	return "Open vSwitch's database has other_config:flow-restore-wait=true: an ovs-vswitchd that has started since " +
-		"handles no upcalls; a script of Open vSwitch ended early: " +
+		"handles no upcalls; a script of Open vSwitch restores flows, or ended early. netplugin removes the key when " +
+		"no program has changed flows for " + minQuiet.String() + " (needs Open vSwitch 3.0). At once: " +
 		"ovs-vsctl remove Open_vSwitch . other_config flow-restore-wait"
 }
 
 // databaseKeeper watches Open vSwitch's database.
-type databaseKeeper struct{ *runner }
+type databaseKeeper struct {
+	*runner
+	quiet, quietOthers time.Duration // minQuiet and minQuietOthers but in tests
+}
 
 // databaseAnswer is the response of ovsdb-server to a request.
 type databaseAnswer struct {
@@ -80,11 +88,35 @@ func (d databaseKeeper) keepDatabase(ctx context.Context, interval time.Duration
 		case <-ctx.Done():
 			return
 		}
+		if last.err == nil && last.waits {
+			d.endWait(ctx, interval)
+		}
 		if now := watch.next(last.waits, last.err); now != problem && ctx.Err() == nil {
 			problem = now
 			d.setProblem(ctx, now, last.err != nil)
 		}
 	}
+}
+
+// endWait removes flow-restore-wait where the switch has its flows and no script restores others: until then the
+// kernel's datapath lets packets pass by megaflows from before ovs-vswitchd started, also what was revoked since.
+func (d databaseKeeper) endWait(ctx context.Context, timeout time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	least := d.quiet
+	others, err := ovsdb.HasOtherBridges(ctx, d.db)
+	if others {
+		least = d.quietOthers
+	}
+	if err != nil || !d.monitor.quiet.lasts(least) {
+		return
+	}
+	if err := ovsdb.EndWaitForFlows(ctx, d.db); err != nil {
+		d.log.Debug("could not remove flow-restore-wait", "error", err)
+		return
+	}
+	d.log.Warn("removed other_config:flow-restore-wait, which a script of Open vSwitch left: the switch has its flows",
+		"unchanged for", least)
 }
 
 // setProblem logs a problem of the database, or that there is none any more, and sets readiness and the status. With a

@@ -89,12 +89,18 @@ func TestDatabaseGate(t *testing.T) {
 	}
 }
 
-// watchDatabase runs keepDatabase until the test ends.
+// watchDatabase runs keepDatabase until the test ends. It removes no flow-restore-wait.
 func watchDatabase(t *testing.T, k *portKeeper) {
+	t.Helper()
+	keepDatabase(t, databaseKeeper{k.runner, time.Hour, time.Hour})
+}
+
+// keepDatabase runs a keeper until the test ends.
+func keepDatabase(t *testing.T, d databaseKeeper) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
-	go func() { defer close(ended); databaseKeeper{k.runner}.keepDatabase(ctx, 200*time.Millisecond) }()
+	go func() { defer close(ended); d.keepDatabase(ctx, 200*time.Millisecond) }()
 	t.Cleanup(func() { cancel(); <-ended })
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
+	"time"
 
 	"github.com/flowkeep/flowkeep/ofctl"
 )
@@ -13,6 +15,7 @@ import (
 type flowMonitor struct {
 	a       *agent
 	refused bool // and logged
+	quiet   quiet
 }
 
 // start starts the monitor of a session, before the comparison of attach, so that no change is missed. Without drift
@@ -22,7 +25,11 @@ func (m *flowMonitor) start(ctx context.Context, s *ofctl.Session) error {
 	if a.cfg.DriftCheckInterval <= 0 {
 		return nil
 	}
-	err := ofctl.MonitorFlows(ctx, s, a.drift.Observe)
+	err := ofctl.MonitorFlows(ctx, s, func(list []ofctl.Update) {
+		if a.drift.Observe(list) {
+			m.quiet.interrupt()
+		}
+	})
 	if refused, ok := errors.AsType[*ofctl.SwitchError](err); ok {
 		if !m.refused {
 			a.log.Warn("Open vSwitch refuses the flow monitor, as before 3.0; drift checks find changed flows",
@@ -35,5 +42,64 @@ func (m *flowMonitor) start(ctx context.Context, s *ofctl.Session) error {
 		return fmt.Errorf("monitor the switch's flows: %w", err)
 	}
 	a.drift.SetMonitored(true)
+	m.quiet.begin()
 	return nil
+}
+
+// end ends the monitor of a session.
+func (m *flowMonitor) end() {
+	m.quiet.end()
+	m.a.drift.SetMonitored(false)
+}
+
+// quietReadings is how many comparisons of the switch would fit into the shortest quiet time: a program that restores
+// flows reads the switch's before.
+const quietReadings = 10
+
+// quiet is the time for which no other program has changed the flows of a switch that has been compared. It is safe for
+// concurrent use.
+type quiet struct {
+	mu        sync.Mutex
+	monitored bool
+	since     time.Time     // no other program has changed flows; zero: the switch has not been compared
+	took      time.Duration // the comparison
+}
+
+// begin notes that a session has a flow monitor.
+func (q *quiet) begin() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.monitored = true
+}
+
+// compared notes that the session's flows are as they should be, after a comparison that began then.
+func (q *quiet) compared(began time.Time) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.monitored {
+		q.since, q.took = time.Now(), time.Since(began)
+	}
+}
+
+// interrupt notes that another program has changed flows.
+func (q *quiet) interrupt() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.since.IsZero() {
+		q.since = time.Now()
+	}
+}
+
+// end notes that the session has ended.
+func (q *quiet) end() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.monitored, q.since = false, time.Time{}
+}
+
+// lasts reports whether it has been quiet for a time, and for quietReadings comparisons.
+func (q *quiet) lasts(least time.Duration) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return !q.since.IsZero() && time.Since(q.since) >= max(least, quietReadings*q.took)
 }

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/flowkeep/flowkeep/internal/process"
@@ -313,6 +314,7 @@ func restartWhileRulesChange(t *testing.T, x *restarted, command ovstest.Command
 		t.Fatalf("%d of 1 packets to the third pod are delivered: nothing is shown", n)
 	}
 	before, rest := isAttached(t, x.agent), x.rest()
+	keepDatabase(t, databaseKeeper{x.keeper.runner, minQuiet, minQuietOthers})
 	var restored time.Time
 	var seen *observed
 	last := make(chan error, 1)
@@ -334,6 +336,9 @@ func restartWhileRulesChange(t *testing.T, x *restarted, command ovstest.Command
 			go func() { last <- x.change(revoked[3], false) }()
 		case ovstest.Restored:
 			restored = time.Now()
+			if !strings.Contains(x.switched.VSCtl(t, "get", "Open_vSwitch", ".", "other_config"), "flow-restore-wait") {
+				t.Error("flow-restore-wait is gone while the script restores the flows")
+			}
 		}
 		return true
 	})
@@ -399,4 +404,84 @@ func TestRestartByScripts_EndsEarly(t *testing.T) {
 	until(t, "readiness", func() bool { return x.cfg.Health.NotReady() == "" })
 	x.expect(true, kept)
 	x.expect(false, revoked)
+}
+
+// TestKeepDatabase_EndsWait: flow-restore-wait of a script that was killed goes by itself when no program has changed
+// flows for a while: not while a script restores flows, and much later where it may restore those of another bridge.
+// What is allowed passes then, and what was revoked meanwhile does not.
+func TestKeepDatabase_EndsWait(t *testing.T) {
+	x := restartedByScripts(t, 250)
+	const revoked, kept = firstPort, firstPort + 1
+	x.expect(true, revoked, kept)
+	before := isAttached(t, x.agent)
+	x.switched.Restart(t, ovstest.OVSCtlRestart, func(m ovstest.Moment) bool { return m != ovstest.Restoring })
+	until(t, "another session", func() bool { return isAttached(t, x.agent) != before })
+	waits := func() bool {
+		waits, err := x.keeper.db.WaitsForFlows(t.Context())
+		return waits || err != nil
+	}
+	short := slow.Stretch(2 * time.Second)
+	stays := func(what string, meanwhile func(n int)) {
+		t.Helper()
+		for began, n := time.Now(), 1; time.Since(began) < 2*short; n++ {
+			if !waits() {
+				t.Fatalf("flow-restore-wait goes while %s", what)
+			}
+			meanwhile(n)
+		}
+	}
+	x.switched.VSCtl(t, "--no-wait", "add-br", "other")
+	until(t, "another bridge", func() bool {
+		others, _ := ovsdb.HasOtherBridges(t.Context(), x.keeper.db)
+		return others
+	})
+	keepDatabase(t, databaseKeeper{x.keeper.runner, short, time.Hour})
+	x.mustChange(revoked, false)
+	x.expect(false, revoked, kept)
+	stays("the switch has another bridge", func(int) { time.Sleep(10 * time.Millisecond) })
+	restore := func(n int) {
+		x.switched.OFCtl(t, "add-flow", fmt.Sprintf("table=0,priority=65535,in_port=1,udp,tp_src=%d,actions=drop", n))
+	}
+	restore(0)
+	until(t, "the report of a flow", func() bool { return !x.monitor.quiet.lasts(short) })
+	x.switched.VSCtl(t, "--no-wait", "del-br", "other")
+	stays("a script restores flows", restore)
+	until(t, "the end of flow-restore-wait", func() bool { return !waits() })
+	until(t, "readiness", func() bool { return x.cfg.Health.NotReady() == "" })
+	x.expect(true, kept)
+	x.expect(false, revoked)
+}
+
+// TestQuiet: it is quiet when a session's flows have been compared and no other program has changed any for a time,
+// which is longer where a comparison takes long; never without a session or without a flow monitor.
+func TestQuiet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var q quiet
+		const least = 10 * time.Second
+		after := func(pause time.Duration, want bool) {
+			t.Helper()
+			time.Sleep(pause)
+			if q.lasts(least) != want {
+				t.Errorf("want %v", want)
+			}
+		}
+		q.compared(time.Now()) // the switch has no flow monitor
+		after(time.Hour, false)
+		q.begin()
+		after(time.Hour, false)
+		q.compared(time.Now())
+		after(least-1, false)
+		q.interrupt()
+		after(least-1, false)
+		after(1, true)
+		q.end()
+		after(least, false)
+		q.interrupt()
+		q.begin()
+		began := time.Now()
+		time.Sleep(3 * time.Second)
+		q.compared(began)
+		after(quietReadings*3*time.Second-1, false)
+		after(1, true)
+	})
 }

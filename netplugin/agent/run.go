@@ -235,7 +235,7 @@ func (r *runner) run(ctx context.Context) error {
 	all.Go(func() { host.serveDeletions(ctx) })
 	all.Go(func() { ports.keepPorts(ctx) })
 	all.Go(func() { ports.keepFlushed(ctx) })
-	all.Go(func() { databaseKeeper{r}.keepDatabase(ctx, databaseInterval) })
+	all.Go(func() { databaseKeeper{r, minQuiet, minQuietOthers}.keepDatabase(ctx, databaseInterval) })
 	all.Go(func() { ports.keepSwept(ctx) })
 	all.Go(func() { r.watch(ctx) })
 	all.Go(func() { r.drift.RunPeriodically(ctx) })
@@ -377,7 +377,7 @@ func (r *runner) oneSession(ctx context.Context) error {
 	if err := r.monitor.start(connectCtx, s); err != nil {
 		return err
 	}
-	defer r.drift.SetMonitored(false)
+	defer r.monitor.end()
 	select {
 	case <-r.complete:
 	case <-s.Done():
@@ -389,12 +389,14 @@ func (r *runner) oneSession(ctx context.Context) error {
 		return err
 	}
 	var attachErr error
+	began := time.Now()
 	if err := r.do(ctx, func() { attachErr = r.attach(ctx, s) }); err != nil {
 		return err
 	}
 	if attachErr != nil {
 		return attachErr
 	}
+	r.monitor.quiet.compared(began)
 	r.metrics.switchUp.Set(1)
 	r.cfg.Health.SetReady("switch", "")
 	select {

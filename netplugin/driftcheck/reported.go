@@ -36,11 +36,12 @@ func newReported(translates bool) *reported {
 	}
 }
 
-// Observe takes updates of the switch's flow monitor, in their order. It does not block and is safe for concurrent use.
-func (c *Checker) Observe(list []ofctl.Update) {
-	if n := c.reported.add(list); n > 0 {
-		c.metrics.updates.Add(float64(n))
-	}
+// Observe takes updates of the switch's flow monitor, in their order, and reports whether another program may have
+// caused one. It does not block and is safe for concurrent use.
+func (c *Checker) Observe(list []ofctl.Update) (foreign bool) {
+	n := c.reported.add(list)
+	c.metrics.updates.Add(float64(n))
+	return n > 0
 }
 
 // add adds the updates that another program may have caused, and returns their number.

@@ -194,7 +194,33 @@ func (db *DB) WaitsForFlows(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return root.OtherConfig["flow-restore-wait"] == "true", nil
+	return root.OtherConfig[restoreKey] == "true", nil
+}
+
+// restoreKey is the key of other_config by which ovs-vswitchd waits for flows.
+const restoreKey = "flow-restore-wait"
+
+// EndWaitForFlows removes flow-restore-wait where it is true: ovs-vswitchd handles upcalls from then on.
+func EndWaitForFlows(ctx context.Context, db *DB) error {
+	root, err := db.root(ctx)
+	if err != nil {
+		return err
+	}
+	ops, err := db.client.Where(root).Mutate(root, model.Mutation{
+		Field:   &root.OtherConfig,
+		Mutator: ovsdb.MutateOperationDelete,
+		Value:   map[string]string{restoreKey: "true"},
+	})
+	if err != nil {
+		return err
+	}
+	return db.transact(ctx, "remove "+restoreKey, ops)
+}
+
+// HasOtherBridges reports whether there is more than one bridge.
+func HasOtherBridges(ctx context.Context, db *DB) (bool, error) {
+	root, err := db.root(ctx)
+	return err == nil && len(root.Bridges) > 1, err
 }
 
 // Version returns the version of ovs-vswitchd, or "" while it has not started.
