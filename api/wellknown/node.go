@@ -50,13 +50,14 @@ const (
 	LocalRule        = 50 // the look-up of the table local
 	OwnRule          = 51 // the node → its pods
 	GeneveRule       = 52 // pods' packets to the port of tunnels
-	LastRule         = GeneveRule
+	ReplyRule        = 53 // replies of Services to pods → back into the bridge
+	LastRule         = ReplyRule
 )
 
 // RuleOffsets are all of these differences.
 var RuleOffsets = []int{
 	GatewayLocalRule, ReturningRule, ServiceRule, TranslatedRule, ArrivalRule, OutArrivalRule, LocalRule, OwnRule,
-	GeneveRule,
+	GeneveRule, ReplyRule,
 }
 
 // Bits of packets' marks, which neither kube-proxy nor a tunnel has.
@@ -68,7 +69,7 @@ const (
 
 // MACs of the next hops by which a node's network stack sends packets into the bridge (decision 002).
 var (
-	SecondPassMAC = [6]byte{0x02, 0xf1, 0, 0, 0, 0x54} // what a pod sent there, translated
+	SecondPassMAC = [6]byte{0x02, 0xf1, 0, 0, 0, 0x54} // what the bridge sent there, translated
 	OwnMAC        = [6]byte{0x02, 0xf1, 0, 0, 0, 0x55} // what the node sends itself
 	ForwardedMAC  = [6]byte{0x02, 0xf1, 0, 0, 0, 0x56} // all else
 )

@@ -89,11 +89,11 @@ func (b *bridge) injectAsIs(in uint32, p fake.Packet) *fake.Result {
 
 // nextHop returns the MAC of the next hop by which the node's stack sends what is not forged.
 func (b *bridge) nextHop(src netip.Addr) ofctl.MAC {
-	isPods := func(p netip.Prefix) bool { return p.Contains(src) }
+	contains := func(p netip.Prefix) bool { return p.Contains(src) }
 	switch {
 	case slices.Contains(b.config.GatewayAddrs, src), slices.Contains(b.config.NodeAddrs, src):
 		return wellknown.OwnMAC
-	case slices.ContainsFunc(b.config.PodCIDRs, isPods):
+	case slices.ContainsFunc(b.config.PodCIDRs, contains), slices.ContainsFunc(b.config.ServiceCIDRs, contains):
 		return wellknown.SecondPassMAC
 	}
 	return wellknown.ForwardedMAC

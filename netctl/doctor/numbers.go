@@ -82,6 +82,9 @@ func (r *Rule) isFlowkeeps(table, priority int) bool {
 	case wellknown.OwnRule:
 		toPods := r.Source == "" && r.Destination != ""
 		return r.Interface == "lo" && toPods && unmarked && r.Table == table+ownTable && r.Protocol == kernelProtocol
+	case wellknown.ReplyRule:
+		toPods := r.Source == "" && r.Destination != ""
+		return r.Interface == gateway && toPods && unmarked && r.Table == table && r.Protocol == kernelProtocol
 	case wellknown.GeneveRule:
 		byOut := r.Interface == wellknown.OutDevice && r.Source != "" && r.Destination == ""
 		return byOut && unmarked && r.Table == table+geneveTable

@@ -26,6 +26,8 @@ func flowkeepRules(table, priority int) []Rule {
 	returning.Mark, returning.Mask = wellknown.ReturningMark, wellknown.ReturningMark
 	toPods := Rule{Protocol: kernelProtocol, Interface: "lo", Priority: priority + 51, Table: table + 2}
 	toPods.Destination = "10.244.1.0/24"
+	replies := toPods
+	replies.Priority, replies.Table, replies.Interface = priority+53, table, gateway
 	geneve := pods
 	geneve.Priority, geneve.Table, geneve.Interface = priority+52, table+5, wellknown.OutDevice
 	geneve.Geneve = true
@@ -37,7 +39,7 @@ func flowkeepRules(table, priority int) []Rule {
 		Priority: 32766,
 		Table:    254,
 		Protocol: kernelProtocol,
-	}, toPods, outArrival, former, geneve}
+	}, toPods, outArrival, former, geneve, replies}
 }
 
 // with returns Flowkeep's rules, of which one is changed.

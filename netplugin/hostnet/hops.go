@@ -15,11 +15,11 @@ import (
 )
 
 // nextHop is one of the next hops by which the node's stack sends packets into the bridge. No host has its addresses.
-// By its MAC the bridge knows why the stack sent a packet: because a pod had sent it there (secondPassHop), because
-// the node itself sent it (ownHop), or because it came from elsewhere (forwardedHop). The bridge drops packets with a
-// pod's address that came from elsewhere, and packets with the node's address to its pods that are neither the node's
-// own nor replies to them. nftables drops these before they get there (only-by-bridge, toPods, keepSource): the MACs
-// are a layer of their own.
+// By its MAC the bridge knows why the stack sent a packet: because the bridge had sent it there (secondPassHop),
+// because the node itself sent it (ownHop), or because it came from elsewhere (forwardedHop). The bridge drops packets
+// with a pod's or a Service's address that came from elsewhere, and packets with the node's address to its pods that
+// are neither the node's own nor replies to them. nftables drops these before they get there (only-by-bridge, toPods,
+// keepSource): the MACs are a layer of their own.
 //
 // Only policy rules lead to the first two. Where a rule or a table is missing, packets take the route of the table
 // main and count as forwarded, so that the bridge drops more, not less. The neighbour entries are permanent. Without
@@ -59,6 +59,15 @@ func (n Numbers) ownTable() int { return n.Table + wellknown.OwnTable - wellknow
 func ownRule(n Numbers, pods netip.Prefix) *netlink.Rule {
 	r := newRule(familyOf(pods.Addr()), n.Priority+wellknown.OwnRule, n.ownTable(), nil, ipNet(pods))
 	r.IifName = "lo"
+	return r
+}
+
+// replyRule returns the rule by which packets that came by the gateway to a pod CIDR go back by the next hop of the
+// second pass: replies of Services, of which the node's stack has undone the translation. Those of the node's own pods
+// have taken the rule of Services.
+func replyRule(n Numbers, pods netip.Prefix) *netlink.Rule {
+	r := newRule(familyOf(pods.Addr()), n.Priority+wellknown.ReplyRule, n.Table, nil, ipNet(pods))
+	r.IifName = Gateway
 	return r
 }
 

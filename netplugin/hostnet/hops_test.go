@@ -17,6 +17,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// TestNextHops_RepliesOfServices: what pods sent to a Service with an endpoint elsewhere returns with the Service's
+// address by the next hop of the second pass, as it came from the bridge.
+func TestNextHops_RepliesOfServices(t *testing.T) {
+	in(t, host(t), func() error {
+		cfg := nodeConfig()
+		sockets := serviceHost(t, cfg)
+		for pod, c := range map[string]struct{ service, endpoint string }{
+			"10.244.1.5": {"10.96.0.1", "198.51.100.7"}, "fd00:244:1::5": {"fd00:96::1", "2001:db8::7"},
+		} {
+			if err := sendInto(cfg, sockets, Gateway, pod, c.service, "question of "+pod); err != nil {
+				return err
+			}
+			question := frameWith(t, sockets[Gateway], "question of "+pod)
+			source := sourceOf(question)
+			answer := answerFrame(cfg.GatewayMAC[:], netip.MustParseAddr(c.endpoint), source, "answer to "+pod)
+			if _, err := unix.Write(sockets[Gateway], answer); err != nil {
+				return err
+			}
+			frame := frameWith(t, sockets[Gateway], "answer to "+pod)
+			if got := sourceOf(frame).String(); got != c.service || [6]byte(frame[:6]) != wellknown.SecondPassMAC {
+				t.Errorf("%s gets the answer from %s, by %x", pod, got, frame[:6])
+			}
+		}
+		return nil
+	})
+}
+
 // TestNextHops_Replies: what pods sent to a node port returns with the node's address by another next hop than the
 // node's own, from a pod of the node, from the pod itself and from a pod elsewhere.
 func TestNextHops_Replies(t *testing.T) {
@@ -35,7 +62,7 @@ X`)
 		}{
 			{"10.244.1.6", "10.244.1.5", "10.244.1.6", wellknown.SecondPassMAC},
 			{"10.244.1.5", "10.244.1.5", "169.254.102.3", wellknown.SecondPassMAC},
-			{"10.244.1.7", "10.244.2.5", "10.244.1.7", wellknown.ForwardedMAC},
+			{"10.244.1.7", "10.244.2.5", "10.244.1.7", wellknown.SecondPassMAC},
 		} {
 			question, answer := "question of "+c.client+".", "answer to "+c.client+"."
 			if err := sendInto(cfg, sockets, Out, c.client, "192.0.2.11", question); err != nil {
@@ -224,6 +251,8 @@ var intoTheBridge = []struct {
 	{"forged as a pod's, IPv6", "under", "fd00:244:1::6", "fd00:244:1::5", wellknown.ForwardedMAC, true},
 	{"forged as the node's", "under", "192.0.2.11", "10.244.1.5", wellknown.ForwardedMAC, true},
 	{"forged as the gateway's, IPv6", "under", "fd00:244:1::1", "fd00:244:1::5", wellknown.ForwardedMAC, true},
+	{"forged as a Service's", "under", "10.96.0.1", "10.244.1.5", wellknown.ForwardedMAC, true},
+	{"forged as a Service's, IPv6", "under", "fd00:96::1", "fd00:244:1::5", wellknown.ForwardedMAC, true},
 }
 
 // TestNextHops: the node's stack sends packets into the bridge by the next hop for their kind. Without the nftables

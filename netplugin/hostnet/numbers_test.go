@@ -52,6 +52,8 @@ var foreignRules = []string{
 	"pref 102 from 10.244.1.0/24 iif fk-out ipproto udp dport 6082 lookup 26219 protocol kernel",
 	"pref 102 from 10.244.1.0/24 iif fk-out ipproto tcp dport 6081 lookup 26219 protocol kernel",
 	"pref 102 from 10.244.1.0/24 ipproto udp dport 6081 lookup 26219 protocol kernel",
+	"pref 103 iif fk-gw to 10.244.1.0/24 lookup 26216 protocol kernel",
+	"pref 103 iif fk-wire to 10.244.1.0/24 lookup 26214 protocol kernel",
 	"pref 100 fwmark 1 lookup local protocol kernel",
 	"pref 100 oif fk-gw lookup local protocol kernel",
 	"pref 100 lookup local protocol static",
@@ -285,7 +287,7 @@ func TestRemoveRules_Order(t *testing.T) {
 				order = append(order, r.Priority)
 				return err
 			})
-		if want := []int{300, 309, 311, 350, 351, 310}; !slices.Equal(order, want) {
+		if want := []int{300, 309, 311, 350, 351, 353, 310}; !slices.Equal(order, want) {
 			t.Errorf("removed %v, want %v", order, want)
 		}
 		return err
@@ -352,8 +354,8 @@ func TestNumbers_Check(t *testing.T) {
 		{Table: 1, Priority: 1}:  true,
 		{Table: 0, Priority: 50}: false, {Table: 254, Priority: 50}: false, {Table: 252, Priority: 50}: false,
 		{Table: 247, Priority: 50}: false, {Table: 246, Priority: 50}: true, {Table: 1<<31 - 5, Priority: 50}: false,
-		{Table: 1<<31 - 6, Priority: 50}: true, {Table: 256, Priority: 0}: false, {Table: 256, Priority: 32714}: false,
-		{Table: 256, Priority: 32713}: true,
+		{Table: 1<<31 - 6, Priority: 50}: true, {Table: 256, Priority: 0}: false, {Table: 256, Priority: 32713}: false,
+		{Table: 256, Priority: 32712}: true,
 	} {
 		if err := n.Check(); (err == nil) != ok {
 			t.Errorf("%v: %v", n, err)

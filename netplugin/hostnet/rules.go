@@ -107,7 +107,7 @@ func wantedRules(cfg *Config) map[int][]*netlink.Rule {
 		} else {
 			out[family] = append(out[family], arrivalRules(n)...)
 		}
-		out[family] = append(out[family], translatedRule(n, p), ownRule(n, p))
+		out[family] = append(out[family], translatedRule(n, p), ownRule(n, p), replyRule(n, p))
 		if cfg.hasTunnels(family) {
 			out[family] = append(out[family], geneveRule(n, p))
 		}
@@ -257,6 +257,8 @@ func isFlowkeeps(r *netlink.Rule, n Numbers) bool {
 		return isMovedLocal(r)
 	case wellknown.OwnRule:
 		return isOwnRule(&k) && k.table == n.ownTable()
+	case wellknown.ReplyRule:
+		return isToPods(&k) && k.iif == Gateway && k.table == n.Table
 	}
 	return false
 }
@@ -266,11 +268,14 @@ func isFromPods(k *ruleKey) bool {
 	return k.iif == Gateway && k.src != "" && k.mark == 0 && k.mask == 0
 }
 
-// isOwnRule reports whether a rule applies to all packets that the node itself sends to some addresses. No version
-// wrote one without a protocol.
-func isOwnRule(k *ruleKey) bool {
+// isOwnRule reports whether a rule applies to all packets that the node itself sends to some addresses.
+func isOwnRule(k *ruleKey) bool { return isToPods(k) && k.iif == "lo" }
+
+// isToPods reports whether a rule applies to all packets to some addresses by one interface. No version wrote one
+// without a protocol.
+func isToPods(k *ruleKey) bool {
 	unmarked := k.mark == 0 && k.mask == 0
-	return k.iif == "lo" && k.src == "" && k.dst != "" && unmarked && k.protocol == unix.RTPROT_KERNEL
+	return k.src == "" && k.dst != "" && unmarked && k.protocol == unix.RTPROT_KERNEL
 }
 
 // isForAll reports whether a rule applies to all packets.

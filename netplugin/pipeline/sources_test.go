@@ -113,6 +113,29 @@ func TestInput_RepliesOfNodePorts(t *testing.T) {
 	}
 }
 
+// TestInput_RepliesOfServices: with a Service's address, a reply of a pod's connection passes if the node's stack had
+// it from the bridge or sends it itself. From elsewhere it is forged, and dropped.
+func TestInput_RepliesOfServices(t *testing.T) {
+	n := newTunnelNode(t, 1, 2)
+	asked := fake.IP(four(1, 2), netip.MustParseAddr("10.96.0.1"), 17, 53)
+	reply := asked.Reply()
+	for _, c := range []struct {
+		mac  ofctl.MAC
+		pass bool
+	}{
+		{wellknown.SecondPassMAC, true}, {wellknown.ForwardedMAC, false},
+		{wellknown.OwnMAC, true}, {testConfig.Gateway.MAC, false},
+	} {
+		only(t, n.fromPod(asked), testGateway)
+		reply.EthDst = c.mac
+		if r := n.sw.Inject(testGateway, reply); c.pass {
+			only(t, r, testPod)
+		} else {
+			dropped(t, fmt.Sprintf("by %s", c.mac), r)
+		}
+	}
+}
+
 // TestHairpins_PassPolicies: a pod that may receive nothing reaches itself by a Service, and its replies go to where
 // the translation is undone. Nothing else passes from or to the address of hairpins.
 func TestHairpins_PassPolicies(t *testing.T) {

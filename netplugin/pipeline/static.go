@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/flowkeep/flowkeep/api/wellknown"
 	"github.com/flowkeep/flowkeep/ofctl"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
@@ -266,11 +267,13 @@ func (l *flowList) fromNode(cfg *Config) {
 	for _, p := range cfg.ServiceCIDRs {
 		m := in
 		m.EtherType, m.NwSrc = etherTypeOf(p.Addr()), p.Masked()
+		l.static(TableInput, 100, m) // forged; or the switch translates, and the node has nothing to say from there
 		if cfg.Services.Translated {
-			l.static(TableInput, 100, m) // the node has nothing to say from there
 			continue
 		}
-		l.static(TableInput, 100, m, ofctl.Action{Kind: ofctl.Ct, Zone: ZoneService, Table: TableServiceReply})
+		for _, m.EthDst = range []ofctl.MAC{wellknown.SecondPassMAC, wellknown.OwnMAC} {
+			l.static(TableInput, 102, m, ofctl.Action{Kind: ofctl.Ct, Zone: ZoneService, Table: TableServiceReply})
+		}
 	}
 	l.ownSources(cfg)
 	l.hairpinSources(cfg)

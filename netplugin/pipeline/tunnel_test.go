@@ -114,7 +114,7 @@ func (n *tunnelNode) fromStack(p fake.Packet) *fake.Result {
 	switch cfg := &n.compiler.config; {
 	case cfg.isOwn(p.Src):
 		p.EthDst = wellknown.OwnMAC
-	case contains(cfg.PodCIDRs, p.Src):
+	case contains(cfg.PodCIDRs, p.Src), contains(cfg.ServiceCIDRs, p.Src):
 		p.EthDst = wellknown.SecondPassMAC
 	}
 	return n.sw.Inject(testGateway, p)
