@@ -133,7 +133,7 @@ func newAgent(cfg Config) (*agent, error) {
 	a.node = nodeConfig{a: a, infos: make(chan []policy.NodeInfo, 1)}
 	a.pods = localPods{a: a, byID: map[string]*pod{}, limits: limits{a: a}}
 	a.translation = translation{a: a, affinities: affinities{}, unnoted: make(chan struct{}, 1)}
-	a.zoneLimits = &zoneLimits{a: a}
+	a.zoneLimits = &zoneLimits{a: a, table: nodeTable{a: a, size: tableSize, opened: hostnet.Opened}}
 	a.vswitchd = newVswitchd(&a.cfg, a.log)
 	a.drift = newDriftCheck(a)
 	if cfg.Registerer != nil {

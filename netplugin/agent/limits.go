@@ -66,6 +66,7 @@ type zoneLimits struct {
 	a      *agent
 	raised zoneLimit
 	shares shares
+	table  nodeTable
 }
 
 func (zl *zoneLimits) conntrackZones() ([]conntrackZone, error) {

@@ -86,7 +86,7 @@ func newMetrics(r prometheus.Registerer) metrics {
 		full: gauge("conntrack_full",
 			"1 while new connections are dropped, but the node's own, because pods' have nearly filled conntrack."),
 		capped: gauge("capped_pods",
-			"Pods that open no connections to Services, because they hold too many of the node's."),
+			"Pods that open no connections to Services, or none at all, because they hold too many of the node's."),
 		stateErrors:  counter("state_errors_total", "Failures to write the rule set to disk."),
 		stateCorrupt: counter("state_corrupt_total", "Times the rule set on disk was unreadable and set aside."),
 		stateStale:   counter("state_stale_total", "Starts with a rule set on disk that was not the last in force."),

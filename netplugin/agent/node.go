@@ -35,6 +35,7 @@ type nodeConfig struct {
 	limits     bool     // there are meters for pods' bandwidth
 	full       bool     // as in pipeline.Config
 	capped     []string // as in pipeline.Config
+	refused    []string // likewise
 	services   []netip.Prefix
 	clusters   []netip.Prefix
 	ways       map[string]hostnet.PeerWay // to other nodes, in traffic mode auto; without an entry: the tunnel
@@ -99,6 +100,7 @@ func (nc *nodeConfig) compileNode(self *policy.NodeInfo) {
 		Limits:       nc.limits,
 		Full:         nc.full,
 		Capped:       nc.capped,
+		Refused:      nc.refused,
 		Services:     nc.a.translation.serviceConfig(),
 	}
 	nc.a.answers.config.Store(&cfg)

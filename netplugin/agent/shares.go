@@ -81,6 +81,10 @@ func (zl *zoneLimits) keepShares(ctx context.Context) {
 		select {
 		case <-again.C:
 			zl.noteShares(ctx, zl.capPods(ctx))
+			if err := zl.table.bound(ctx); err != nil && zl.table.shares.failed == 1 && ctx.Err() == nil {
+				zl.a.log.Warn("could not read which pods hold connections of the node's kernel; "+
+					"one pod can fill conntrack", "error", err)
+			}
 		case <-ctx.Done():
 			return
 		}
@@ -140,11 +144,13 @@ func (zl *zoneLimits) uncapAll(ctx context.Context) error {
 // uncap removes a pod that ended from the capped ones: another one may get its ID. It runs on the owner goroutine.
 func (zl *zoneLimits) uncap(pod string) {
 	nc := &zl.a.node
-	if !slices.Contains(nc.capped, pod) {
+	if !slices.Contains(nc.capped, pod) && !slices.Contains(nc.refused, pod) {
 		return
 	}
-	nc.capped = slices.DeleteFunc(slices.Clone(nc.capped), func(id string) bool { return id == pod })
-	zl.a.metrics.capped.Set(float64(len(nc.capped)))
+	for _, list := range []*[]string{&nc.capped, &nc.refused} {
+		*list = slices.DeleteFunc(slices.Clone(*list), func(id string) bool { return id == pod })
+	}
+	nc.countCapped()
 	if self := nc.self(); nc.configured {
 		nc.compileNode(&self)
 	}
@@ -179,13 +185,7 @@ func (zl *zoneLimits) holders(ctx context.Context, zone uint16) (map[netip.Addr]
 
 // share sets which pods are capped, and logs those that were not, or are not any more. It runs on the owner goroutine.
 func (zl *zoneLimits) share(ctx context.Context, opened map[netip.Addr]uint32, count, limit uint32) {
-	a := zl.a
-	held := map[string]uint32{}
-	for address, n := range opened {
-		if pod := a.compiler.EndpointOf(address); pod != "" {
-			held[pod] += n
-		}
-	}
+	a, held := zl.a, zl.a.heldByPods(opened)
 	before, capped := a.node.capped, nextCapped(held, count, limit, a.node.capped)
 	zl.shares.capping = len(capped) > 0
 	if slices.Equal(before, capped) {
@@ -203,6 +203,22 @@ func (zl *zoneLimits) share(ctx context.Context, opened map[netip.Addr]uint32, c
 		}
 	}
 	a.node.capped = capped
-	a.metrics.capped.Set(float64(len(capped)))
+	a.node.countCapped()
 	a.node.configure(ctx)
+}
+
+// heldByPods sums connections by the pods that opened them. It runs on the owner goroutine.
+func (a *agent) heldByPods(opened map[netip.Addr]uint32) map[string]uint32 {
+	held := map[string]uint32{}
+	for address, n := range opened {
+		if pod := a.compiler.EndpointOf(address); pod != "" {
+			held[pod] += n
+		}
+	}
+	return held
+}
+
+// countCapped sets the gauge of pods that open no connections.
+func (nc *nodeConfig) countCapped() {
+	nc.a.metrics.capped.Set(float64(len(nc.capped) + len(nc.refused)))
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/flowkeep/flowkeep/ofctl"
+	"github.com/flowkeep/flowkeep/ofctl/fake"
 )
 
 func withEverything() Config {
@@ -114,5 +115,38 @@ func secondVisit(t *testing.T, f ofctl.Flow) {
 		if !slices.Contains(f.Actions, setReg(reg, 0)) {
 			t.Errorf("reg%d is not as after the first visit: %s", reg, f)
 		}
+	}
+}
+
+// TestRefused_OpensNothing: a pod of Config.Refused opens no connection, to whatever address, and sends no TCP segment
+// of an unknown one. Its open connections go on, others may open connections to it, and other pods are not concerned.
+func TestRefused_OpensNothing(t *testing.T) {
+	for i, addr := range []func(number, host byte) netip.Addr{four, six} {
+		n, cfg := newTunnelNode(t, 1, 2), routedConfig(1)
+		n.compiler.SetConfig(cfg)
+		n.commit(t)
+		outside := []netip.Addr{netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8::1")}[i]
+		open, asked := fake.IP(addr(1, 2), outside, 17, 53), fake.IP(outside, addr(1, 2), 6, 80)
+		only(t, n.fromPod(open), testOut)
+		only(t, n.sw.Inject(testGateway, open.Reply()), testPod)
+		segment := fake.IP(addr(1, 2), outside, 6, 50000)
+		segment.MidStream = true
+		only(t, n.fromPod(segment), testOut)
+		cfg.Refused = []string{four(1, 2).String()}
+		n.compiler.SetConfig(cfg)
+		n.commit(t)
+		for _, p := range []fake.Packet{
+			segment, fake.IP(addr(1, 2), outside, 17, 54), fake.IP(addr(1, 2), outside, 6, 80),
+			fake.IP(addr(1, 2), addr(1, 3), 6, 80), fake.IP(addr(1, 2), addr(2, 2), 6, 80),
+		} {
+			dropped(t, "of a refused pod", n.fromPod(p))
+		}
+		if i == 0 {
+			dropped(t, "to a Service", n.fromPod(fake.IP(addr(1, 2), netip.MustParseAddr("10.96.0.1"), 17, 53)))
+		}
+		only(t, n.fromPod(open), testOut)
+		only(t, n.sw.Inject(testGateway, asked), testPod)
+		only(t, n.fromPod(asked.Reply()), testOut)
+		only(t, n.fromPod(fake.IP(addr(1, 3), outside, 17, 54)), testOut)
 	}
 }

@@ -52,17 +52,23 @@ func (l *flowList) limited(cfg *Config, e *LocalEndpoint, a netip.Addr) {
 	l.add(KindEndpoint, e.Port, table, 110, m, append(bound, then...)...)
 }
 
-// CappedPriority is the priority of the flows that drop new connections of Config.Capped.
+// CappedPriority is the priority of the flows that drop new connections of Config.Capped and Config.Refused.
 const CappedPriority = 115
 
-// capped drops packets of new connections to Services from the endpoints of Config.Capped. Connections that had a reply
-// pass.
+// capped drops packets of new connections to Services from the endpoints of Config.Capped, and of any new connections
+// from those of Config.Refused, also of those that are not committed here but are in the node's stack. Connections that
+// had a reply pass.
 func (l *flowList) capped(cfg *Config, e *LocalEndpoint, a netip.Addr) {
-	if !slices.Contains(cfg.Capped, e.ID) {
-		return
+	isRefused := slices.Contains(cfg.Refused, e.ID)
+	if isRefused {
+		m := unanswered(etherTypeOf(a))
+		m.InPort = e.Port
+		l.add(KindEndpoint, e.Port, TableCommit, CappedPriority, m)
 	}
-	table, m := cfg.opening(a)
-	l.add(KindEndpoint, e.Port, table, CappedPriority, m)
+	if isRefused || slices.Contains(cfg.Capped, e.ID) {
+		table, m := cfg.opening(a)
+		l.add(KindEndpoint, e.Port, table, CappedPriority, m)
+	}
 }
 
 // opening returns a match of the packets of new connections to Services from an address, before they are committed, and

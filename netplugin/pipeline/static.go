@@ -34,6 +34,8 @@ type Config struct {
 	Full         bool   // conntrack has room for new connections of the node itself alone
 	// Capped are the IDs of endpoints that open no connections to Services, because they hold too many.
 	Capped []string
+	// Refused are the IDs of endpoints that open no connections at all, likewise.
+	Refused []string
 
 	Services Services // whether the switch translates pods' packets to Services; zero: the node's stack does
 
