@@ -15,7 +15,9 @@ func IsEmulated() bool { return slow.IsEmulated() }
 
 // Rate returns how many packets a second a probe sends on an open way: fewer on a slow machine, where the packets and
 // answers of a dozen probes would use the processors up. Probes of denied ways keep their rate.
-func Rate(perSecond float64) float64 { return min(perSecond, max(perSecond/(Slowness()*Slowness()), 10)) }
+func Rate(perSecond float64) float64 {
+	return min(perSecond, max(perSecond/(Slowness()*Slowness()), 10))
+}
 
 // formatRate returns a rate as the probe's flag -rate has it.
 func formatRate(perSecond float64) string { return strconv.FormatFloat(perSecond, 'f', 0, 64) }
