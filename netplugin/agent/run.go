@@ -82,6 +82,7 @@ func Run(ctx context.Context, cfg Config) error {
 		Realizer: &a.pods,
 		InHost:   inHost,
 		Writing:  a.disk.writes.begin,
+		Proc:     filepath.Join("/", cfg.NodeRoot, "proc"),
 	})
 	if err != nil {
 		return err

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"time"
 )
@@ -61,6 +60,8 @@ type Config struct {
 	InHost func() error
 	// Writing is called before each operation on the directory, and its result after it; may be nil.
 	Writing func(of string) (end func())
+	// Proc is a mount of the node's proc(5), by which GC finds the processes of pods. Empty: /proc.
+	Proc string
 }
 
 // Manager owns the endpoints of the node. Safe for concurrent use: one request a container at a time, different
@@ -340,18 +341,6 @@ func (m *Manager) Check(ctx context.Context, container, ifName string) error {
 	}
 	_, err = m.refresh(ctx, e)
 	return err
-}
-
-// GC removes attachments that are not among the valid ones, each "container/ifname", and releases addresses that no
-// endpoint has.
-func (m *Manager) GC(ctx context.Context, valid []string) error {
-	var errs []error
-	for _, e := range m.List() {
-		if !slices.Contains(valid, keyOf(e.ContainerID, e.IfName)) {
-			errs = append(errs, m.Del(ctx, e.ContainerID, e.IfName))
-		}
-	}
-	return errors.Join(append(errs, m.keepAddresses())...)
 }
 
 // keepAddresses gives back the addresses that no endpoint has. Endpoints are known before they have addresses.

@@ -314,21 +314,6 @@ func TestAfterACrash(t *testing.T) {
 	}
 }
 
-func TestGarbageCollection(t *testing.T) {
-	n := newNode(t)
-	m := n.manager(t, t.TempDir())
-	for _, c := range []string{"c1", "c2"} {
-		if _, err := n.add(t, m, c, netns.NewNamed(t, "pod")); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var err error
-	n.host.Do(func() { err = m.GC(t.Context(), []string{"c2/eth0", "unknown/eth0"}) })
-	if list := m.List(); err != nil || len(list) != 1 || list[0].ContainerID != "c2" {
-		t.Errorf("%+v (%v)", list, err)
-	}
-}
-
 // Two requests for one container come one after the other; a DEL that comes during an ADD undoes it.
 func TestOneContainerAtATime(t *testing.T) {
 	n := newNode(t)

@@ -1,7 +1,6 @@
 package endpoints
 
 import (
-	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -231,43 +230,6 @@ func TestSweepComesAgainAfterAFailure(t *testing.T) {
 		t.Error(err)
 	}
 	w.empty("sweeping again")
-}
-
-func TestGC(t *testing.T) {
-	w := newWorld(t)
-	a, b := netns.NewNamed(t, "a"), netns.NewNamed(t, "b")
-	w.mustAdd(w.request("a", a))
-	w.mustAdd(w.request("b", b))
-	if _, err := w.allocator.Allocate("c-leaked", "eth0"); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(w.dir, "addresses", "flowkeep", "10.9.0.9"), nil, 0o600); err != nil { // a crash before the owner was written
-		t.Fatal(err)
-	}
-	w.node.Do(func() {
-		if err := w.GC(context.Background(), []string{"c-b/eth0", "c-unknown/eth0"}); err != nil {
-			t.Error(err)
-		}
-	})
-	if l := w.List(); len(l) != 1 || l[0].Name != "b" || len(w.reserved()) != 2 || len(w.links()) != 1 {
-		t.Errorf("after GC: %v, addresses %v, links %v", l, w.reserved(), w.links())
-	}
-	if err := w.check("c-b"); err != nil {
-		t.Error(err)
-	}
-	w.parts.fail["Forget"] = errors.New("the owner is busy")
-	w.node.Do(func() {
-		if err := w.GC(context.Background(), nil); err == nil {
-			t.Error("GC failed and did not say so")
-		}
-	})
-	clear(w.parts.fail)
-	w.node.Do(func() {
-		if err := w.GC(context.Background(), nil); err != nil {
-			t.Error(err)
-		}
-	})
-	w.empty("GC of all")
 }
 
 // Names that look alike share neither a file nor a link, and none leads out of the directory.

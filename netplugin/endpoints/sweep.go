@@ -92,22 +92,25 @@ func (m *sweep) one(ctx context.Context, e *Endpoint) (reason string, err error)
 	case m.inHost != nil || e.Realised && !hasEnded(e):
 		return KeptLinkUnseen, nil //nolint:nilerr // it is a reason to keep the pod
 	}
-	return "", m.undoEnded(ctx, keyOf(e.ContainerID, e.IfName), e.ContainerID)
+	return "", m.undoIf(ctx, e, "removing an incomplete attachment that a crash left", func(now *Endpoint) bool {
+		return !now.Realised || hasEnded(now)
+	})
 }
 
-// undoEnded looks again when no request works on the container: an ADD may have come first.
-func (m *sweep) undoEnded(ctx context.Context, key, container string) error {
-	unlock, err := m.locks.lock(ctx, container)
+// undoIf removes an attachment if the condition holds when no request works on the container: an ADD may have come
+// first.
+func (m *Manager) undoIf(ctx context.Context, e *Endpoint, why string, condition func(*Endpoint) bool) error {
+	unlock, err := m.locks.lock(ctx, e.ContainerID)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	e := m.get(key)
-	if e == nil || e.Realised && !hasEnded(e) {
+	now := m.get(keyOf(e.ContainerID, e.IfName))
+	if now == nil || !condition(now) {
 		return nil
 	}
-	m.cfg.Logger.Info("removing an incomplete attachment that a crash left", "pod", e.ID(), "container", e.ContainerID)
-	return m.undo(ctx, e)
+	m.cfg.Logger.Info(why, "pod", now.ID(), "container", now.ContainerID)
+	return m.undo(ctx, now)
 }
 
 // hasEnded reports whether a pod has ended: its link is gone here, and its network namespace is gone or is without its
