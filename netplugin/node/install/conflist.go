@@ -9,8 +9,16 @@ import (
 	"slices"
 )
 
-// cniVersion is the version of the CNI specification that the configuration is written in.
-const cniVersion = "1.0.0"
+const (
+	// cniVersion is the version of the CNI specification for runtimes that do not read the list of versions. containerd
+	// 1.6 accepts no result of a later one.
+	cniVersion  = "1.0.0"
+	versionsKey = "cniVersions"
+)
+
+// cniVersions are the versions of netplugin's own plugins. A runtime of CNI 1.1 takes the latest one that it knows, sends
+// it to each plugin of the list, and from 1.1.0 on also sends the commands GC and STATUS to each.
+var cniVersions = []string{cniVersion, "1.1.0"}
 
 // ownPlugin is an entry of the list of plugins that netplugin owns.
 type ownPlugin struct {
@@ -49,8 +57,10 @@ func Configuration(socket, backend string) []byte {
 
 // Merge returns a configuration with netplugin's entries as they should be, and with the entries of other programs as
 // they are: istio-cni, linkerd-cni and others append a plugin to the list of the network that they find. The entry
-// that attaches the pod is the first, because chained plugins need its result. Changed is false if the configuration
-// is as it should be, however it is written. A text that is no list of plugins is an error.
+// that attaches the pod is the first, because chained plugins need its result. The configuration lists CNI 1.1 only
+// without entries of other programs: a plugin that does not know it refuses ADD and STATUS, and no pod would start.
+// Changed is false if the configuration is as it should be, however it is written. A text that is no list of plugins is
+// an error.
 func Merge(have []byte, socket, backend string) (list []byte, changed bool, err error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(have, &fields); err != nil {
@@ -62,7 +72,7 @@ func Merge(have []byte, socket, backend string) (list []byte, changed bool, err 
 			return nil, false, fmt.Errorf("parse the plugins of the CNI configuration: %w", err)
 		}
 	}
-	plugins, err := mergePlugins(before, socket, backend)
+	plugins, chained, err := mergePlugins(before, socket, backend)
 	if err != nil {
 		return nil, false, err
 	}
@@ -72,6 +82,9 @@ func Merge(have []byte, socket, backend string) (list []byte, changed bool, err 
 	}
 	want["cniVersion"], want["name"] = encode(cniVersion), encode("flowkeep")
 	delete(want, "plugins")
+	if want[versionsKey] = encode(cniVersions); chained {
+		delete(want, versionsKey)
+	}
 	list, err = indented(want, plugins)
 	if err != nil {
 		return nil, false, err
@@ -79,8 +92,8 @@ func Merge(have []byte, socket, backend string) (list []byte, changed bool, err 
 	return list, !sameJSON(have, list), nil
 }
 
-// mergePlugins returns the entries in the order of the configuration.
-func mergePlugins(before []json.RawMessage, socket, backend string) (list []json.RawMessage, err error) {
+// mergePlugins returns the entries in the order of the configuration, and whether any is another program's.
+func mergePlugins(before []json.RawMessage, socket, backend string) (list []json.RawMessage, chained bool, err error) {
 	own := map[string]json.RawMessage{}
 	for _, p := range ownPlugins(socket, backend) {
 		own[p.Type] = encode(p)
@@ -92,7 +105,7 @@ func mergePlugins(before []json.RawMessage, socket, backend string) (list []json
 			Type string `json:"type"`
 		}
 		if err := json.Unmarshal(entry, &kind); err != nil || kind.Type == "" {
-			return nil, fmt.Errorf("plugin %s of the CNI configuration has no type", entry)
+			return nil, false, fmt.Errorf("plugin %s of the CNI configuration has no type", entry)
 		}
 		switch {
 		case kind.Type == Plugin || kind.Type == Portmap && portmap:
@@ -100,13 +113,14 @@ func mergePlugins(before []json.RawMessage, socket, backend string) (list []json
 			portmap = true
 			list = append(list, own[Portmap])
 		default:
+			chained = true
 			list = append(list, entry)
 		}
 	}
 	if !portmap {
 		list = slices.Insert(list, 1, own[Portmap])
 	}
-	return list, nil
+	return list, chained, nil
 }
 
 // others returns the types of the plugins in a configuration that are not netplugin's.

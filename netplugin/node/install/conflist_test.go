@@ -55,13 +55,18 @@ func TestMerge(t *testing.T) {
 		return fmt.Sprintf(`{%s"plugins": [%s]}`, head, strings.Join(plugins, ", "))
 	}
 	const head = `"cniVersion": "1.0.0", "name": "flowkeep", `
+	const alone = head + `"cniVersions": ["1.0.0", "1.1.0"], `
 	const istio, tuning = `{"type": "istio-cni", "kubernetes": {"n": [1.5]}}`, `{"type":"tuning","sysctl":{"a<b":"1"}}`
 	for _, c := range []struct {
 		name, have, want string
 		changed          bool
 	}{
-		{"no plugins", `{}`, conf(head, own(0), own(1)), true},
-		{"as it should be", conf(head, own(0), own(1)), conf(head, own(0), own(1)), false},
+		{"no plugins", `{}`, conf(alone, own(0), own(1)), true},
+		{"as it should be", conf(alone, own(0), own(1)), conf(alone, own(0), own(1)), false},
+		{"of an earlier version", conf(head, own(0), own(1)), conf(alone, own(0), own(1)), true},
+		{"another's is chained", conf(alone, own(0), own(1), istio), conf(head, own(0), own(1), istio), true},
+		{"versions of another's", conf(head+`"cniVersions": ["0.4.0"], `, own(0), own(1)),
+			conf(alone, own(0), own(1)), true},
 		{"another's behind", conf(head, own(0), own(1), istio), conf(head, own(0), own(1), istio), false},
 		{"another's between", conf(head, own(0), tuning, own(1)), conf(head, own(0), tuning, own(1)), false},
 		{"another's first", conf(head, istio, own(0), own(1)), conf(head, own(0), istio, own(1)), true},
@@ -73,9 +78,9 @@ func TestMerge(t *testing.T) {
 		{"another's twice", conf(head, own(0), own(1), istio, istio), conf(head, own(0), own(1), istio, istio), false},
 		{"name and version changed", conf(`"cniVersion": "0.3.1", "name": "x", `, own(0), own(1), istio),
 			conf(head, own(0), own(1), istio), true},
-		{"a field of another's", conf(head+`"disableCheck": true, `, own(0), own(1)),
-			conf(head+`"disableCheck": true, `, own(0), own(1)), false},
-		{"plugins is null", `{"plugins": null}`, conf(head, own(0), own(1)), true},
+		{"a field of another's", conf(alone+`"disableCheck": true, `, own(0), own(1)),
+			conf(alone+`"disableCheck": true, `, own(0), own(1)), false},
+		{"plugins is null", `{"plugins": null}`, conf(alone, own(0), own(1)), true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, changed, err := Merge([]byte(c.have), socket, "")
@@ -123,7 +128,14 @@ func TestChainedPluginsStay(t *testing.T) {
 		dir := t.TempDir()
 		file := filepath.Join(dir, ConfigurationFile)
 		log, stop := keepIn(t, dir, nil)
-		chained := chain(t, file, `{"type": "istio-cni", "log_level": "info"}`)
+		chain(t, file, `{"type": "istio-cni", "log_level": "info"}`)
+		<-afterAgain()
+		synctest.Wait()
+		text, err := os.ReadFile(file)
+		if err != nil || strings.Contains(string(text), "cniVersions") {
+			t.Fatalf("CNI 1.1 is listed for a plugin that may not know it: %s (%v)", text, err)
+		}
+		chained := string(text)
 		for range 3 {
 			<-afterAgain()
 			synctest.Wait()
