@@ -227,7 +227,8 @@ func (w watchedAllocator) Keep(wanted func(container, ifName string) bool) error
 	return w.allocator.Keep(wanted)
 }
 
-// diskGuard refuses CNI requests that would wait for a disk, or write to one that does not take it.
+// diskGuard refuses CNI requests that would wait for a disk, or write to one that does not take it, and reports what
+// Add would fail for.
 type diskGuard struct {
 	cni.Manager
 	agent *agent
@@ -255,4 +256,16 @@ func (g diskGuard) GC(ctx context.Context, valid []string) error {
 		return err
 	}
 	return g.Manager.GC(ctx, valid)
+}
+
+// Ready returns the reason on this node why Add fails. That netmaster is away is none: new pods wait for it, but it is
+// away from all nodes at once, and a Node that is not Ready loses its pods.
+func (g diskGuard) Ready() error {
+	if err := g.agent.disk.diskProblem(); err != nil {
+		return err
+	}
+	if problem := g.agent.cfg.Health.Parts()["switch"]; problem != "" {
+		return fmt.Errorf("%w: %s", endpoints.ErrSwitch, problem)
+	}
+	return g.Manager.Ready()
 }

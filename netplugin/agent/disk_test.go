@@ -342,6 +342,7 @@ func testRealizeWith(t *testing.T, fault error) {
 	if a.isOpen(t, s, 8) {
 		t.Error("a port is open without its rules on disk")
 	}
+	refused("STATUS", diskGuard{agent: a}.Ready())
 	if fault == nil {
 		if err := (diskGuard{agent: a}).Del(t.Context(), "c1", "eth0"); err == nil {
 			t.Error("a DEL waits for a disk that hangs")
@@ -554,5 +555,29 @@ func TestDisk_WatchesEachOperation(t *testing.T) {
 	}
 	if of, _ := a.disk.writes.oldest(); of != "" {
 		t.Errorf("%q is under way at the end", of)
+	}
+}
+
+// TestReady_Switch: STATUS fails while the switch is away, whatever the manager says, and with the code for pods that may
+// have no network.
+func TestReady_Switch(t *testing.T) {
+	a, _, _, _ := onDisk(t, t.TempDir(), t.TempDir())
+	manager, err := endpoints.Open(endpoints.Config{StateDir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	guard := diskGuard{manager, a}
+	a.cfg.Health.SetReady("switch", "connection refused")
+	if err := guard.Ready(); !errors.Is(err, endpoints.ErrSwitch) || !strings.Contains(err.Error(), "connection refused") {
+		t.Errorf("the switch is away: %v", err)
+	}
+	a.cfg.Health.SetReady("switch", "")
+	a.cfg.Health.SetReady("netmaster", "connection refused")
+	if err := guard.Ready(); !errors.Is(err, endpoints.ErrNotReady) {
+		t.Errorf("podCIDRs are not known: %v", err)
+	}
+	manager.SetNetwork(endpoints.Network{}, watchedAllocator{})
+	if err := guard.Ready(); err != nil {
+		t.Errorf("netmaster is away: %v", err)
 	}
 }

@@ -255,6 +255,7 @@ func TestGCWithoutAList(t *testing.T) {
 func TestCodes(t *testing.T) {
 	for err, code := range map[error]uint{
 		endpoints.ErrNotReady: 11, endpoints.ErrUnknown: 3, endpoints.ErrNetNS: 8, endpoints.ErrTaken: 4, endpoints.ErrChanged: 100, errors.New("no OVS"): 11,
+		endpoints.ErrSwitch:      51,
 		context.DeadlineExceeded: 11,
 	} {
 		m := &manager{err: fmt.Errorf("the operation: %w", err)}

@@ -273,6 +273,8 @@ func codeOf(err error) uint {
 		return types.ErrInvalidEnvironmentVariables
 	case errors.Is(err, endpoints.ErrChanged):
 		return codeChanged
+	case errors.Is(err, endpoints.ErrSwitch):
+		return types.ErrLimitedConnectivity
 	}
 	return types.ErrTryAgainLater
 }

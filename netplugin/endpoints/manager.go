@@ -179,6 +179,8 @@ var (
 	ErrUnknown = errors.New("no such interface is attached")
 	ErrTaken   = errors.New("the container's interface is another pod's")
 	ErrChanged = errors.New("the pod's attachment was changed")
+	// ErrSwitch is returned while the switch takes no flows: pods that are attached may have no network either.
+	ErrSwitch = errors.New("netplugin is not connected to Open vSwitch")
 	// ErrSecondInterface is returned for a second network of Flowkeep's in one pod: policies know a pod by its
 	// addresses on one interface.
 	ErrSecondInterface = errors.New("Flowkeep gives a pod one interface")

@@ -56,7 +56,7 @@ func TestAnswersThatAreNone(t *testing.T) {
 			if name == "never" {
 				patience = 200 * time.Millisecond
 			}
-			resp, err := client{patience}.ask(&config{Socket: listener(t, c.answer)}, "ADD", new(cni.Request))
+			resp, err := client{timeout: patience}.ask(&config{Socket: listener(t, c.answer)}, "ADD", new(cni.Request))
 			if err == nil {
 				_, err = resultOf(resp, new(skel.CmdArgs))
 			}

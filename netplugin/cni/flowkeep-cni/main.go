@@ -8,9 +8,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"syscall"
 	"time"
 
@@ -72,17 +74,21 @@ type podArgs struct {
 	K8S_POD_UID       types.UnmarshallableString
 }
 
-// errNotAvailable is the code for a plugin that cannot serve ADD (CNI specification 1.1, STATUS).
-const errNotAvailable = 50
+const (
+	// timeout is longer than netplugin's own, so that its sentence reaches the kubelet.
+	timeout = 60 * time.Second
+	// statusTimeout is longer than a restart of netplugin: with the first failure of STATUS the Node is not Ready, and
+	// its pods leave Services. A kubelet that has no response for 30 s takes the container runtime for dead.
+	statusTimeout  = 15 * time.Second
+	statusInterval = 250 * time.Millisecond
+)
 
-// timeout is longer than netplugin's own, so that its sentence reaches the kubelet.
-const timeout = 60 * time.Second
+// client waits for a response as long as timeout, and for a good one to STATUS as long as statusTimeout.
+type client struct{ timeout, statusTimeout time.Duration }
 
-// client waits for an answer as long as timeout.
-type client struct{ timeout time.Duration }
+func main() { client{timeout, statusTimeout}.run() }
 
-func main() {
-	p := client{timeout}
+func (p client) run() {
 	skel.PluginMainFuncs(skel.CNIFuncs{Add: p.add, Del: p.del, Check: p.simple("CHECK"), GC: p.gc, Status: p.status},
 		version.All, "flowkeep-cni "+process.BuildVersion())
 }
@@ -240,20 +246,37 @@ func (p client) simple(command string) func(*skel.CmdArgs) error {
 	}
 }
 
+// status fails with code 50 or 51 (CNI specification 1.1) if ADD cannot be served. It tries again while netplugin may be
+// restarting: after a boot there is no socket, and it fails at once.
 func (p client) status(args *skel.CmdArgs) error {
 	c, err := parse(args.StdinData)
 	if err != nil {
 		return err
 	}
-	resp, err := p.ask(c, "STATUS", &cni.Request{})
-	if err != nil {
-		text := err.Error()
-		if resp != nil {
-			text = resp.Error
+	deadline := time.Now().Add(p.statusTimeout)
+	for {
+		err := client{timeout: max(time.Until(deadline), statusInterval)}.oneStatus(c)
+		_, absent := os.Lstat(c.Socket)
+		if err == nil || errors.Is(absent, fs.ErrNotExist) || time.Until(deadline) < statusInterval {
+			return err
 		}
-		return types.NewError(errNotAvailable, text, "")
+		time.Sleep(statusInterval)
 	}
-	return nil
+}
+
+func (p client) oneStatus(c *config) error {
+	resp, err := p.ask(c, "STATUS", &cni.Request{})
+	if err == nil {
+		return nil
+	}
+	code, text := types.ErrPluginNotAvailable, err.Error()
+	if resp != nil {
+		text = resp.Error
+		if resp.Code == types.ErrLimitedConnectivity {
+			code = resp.Code
+		}
+	}
+	return types.NewError(code, text, "")
 }
 
 func (p client) gc(args *skel.CmdArgs) error {

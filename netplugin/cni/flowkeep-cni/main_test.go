@@ -12,6 +12,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,7 +25,7 @@ const asPlugin = "FLOWKEEP_CNI_TEST"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asPlugin) != "" {
-		main()
+		client{timeout: timeout}.run()
 		return
 	}
 	os.Setenv("GORACE", os.Getenv("GORACE")+" atexit_sleep_ms=0") // under the race detector each plugin would sleep for a second as it ends
@@ -32,9 +33,10 @@ func TestMain(m *testing.M) {
 }
 
 type manager struct {
-	err   error
-	added endpoints.Request
-	valid []string
+	err      error
+	notReady atomic.Pointer[error] // of Ready, instead of err; may be set during requests
+	added    endpoints.Request
+	valid    []string
 }
 
 func (m *manager) Add(_ context.Context, r endpoints.Request) (*endpoints.Result, error) {
@@ -46,7 +48,12 @@ func (m *manager) Add(_ context.Context, r endpoints.Request) (*endpoints.Result
 func (m *manager) Del(context.Context, string, string) error   { return m.err }
 func (m *manager) Check(context.Context, string, string) error { return m.err }
 func (m *manager) GC(_ context.Context, valid []string) error  { m.valid = valid; return m.err }
-func (m *manager) Ready() error                                { return m.err }
+func (m *manager) Ready() error {
+	if err := m.notReady.Load(); err != nil {
+		return *err
+	}
+	return m.err
+}
 
 // netplugin answers on a socket; the address is returned.
 func netplugin(t *testing.T, m *manager) string {
@@ -57,6 +64,13 @@ func netplugin(t *testing.T, m *manager) string {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	socket := filepath.Join(dir, "s")
+	serveOn(t, socket, m)
+	return socket
+}
+
+// serveOn serves a socket, and returns when it can be connected to.
+func serveOn(t *testing.T, socket string, m *manager) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() {
@@ -65,7 +79,7 @@ func netplugin(t *testing.T, m *manager) string {
 	t.Cleanup(func() { cancel(); <-done })
 	for deadline := time.Now().Add(time.Minute); ; {
 		if _, err := os.Stat(socket); err == nil {
-			return socket
+			return
 		}
 		if time.Now().After(deadline) {
 			t.Fatal("netplugin does not listen")
