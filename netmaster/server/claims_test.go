@@ -136,7 +136,7 @@ func TestClaims_NodeStatusTakesNoAddress(t *testing.T) {
 	w.updateNode(func(n *corev1.Node) { n.Status.Addresses[0].Address = "192.0.2.1" })
 	until(t, "node2 has none", infos("node1 192.0.2.1 10.0.1.0/24, node2 10.0.2.0/24"))
 	until(t, "users see it", func() bool {
-		return w.reported("Node /node2 FlowkeepClaimRefused", "InternalIP 192.0.2.1", "node1") &&
+		return w.reported("Node /node2 FlowkeepClaimRefused", "InternalIP 192.0.2.1", "kubectl delete node node1") &&
 			m.metric("netmaster_claims_refused") == 1
 	})
 	m.stop()

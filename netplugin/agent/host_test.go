@@ -246,6 +246,20 @@ func TestNetworkProblems(t *testing.T) {
 			t.Errorf("problems %q where iptables-legacy drops", kinds())
 		}
 	}
+	infos = append(infos, policy.NodeInfo{Name: "node0", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.7")}})
+	netns.New(t).Do(func() {
+		out, err := exec.Command("ip", "addr", "add", "192.0.2.7/24", "dev", "lo").CombinedOutput()
+		if err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+		cfg.Links = rtnltest.ReadLinks(t)
+		got = networkProblems(cfg, infos, nil, nil)
+	})
+	if !slices.ContainsFunc(got, func(p inspect.NetworkProblem) bool {
+		return p.Kind == inspect.NetworkAddress && p.Node == "node1" && strings.Contains(p.Text, "kubectl delete node node0")
+	}) {
+		t.Errorf("problems %q where another Node has this machine's address", got)
+	}
 	taken = []string{"the policy rule is another's"}
 	if read(); !slices.Contains(got, inspect.NetworkProblem{Kind: inspect.NetworkNumbers, Node: "node1", Text: taken[0]}) {
 		t.Errorf("problems %q, want one of a number", kinds())

@@ -40,6 +40,9 @@ func networkProblems(
 		add(inspect.NetworkAddress, cfg.Self.Name, fmt.Sprintf(
 			"no interface of the node has the InternalIP %s: correct the kubelet's --node-ip", cfg.Self.Addresses[0]))
 	}
+	if text := twin(cfg, infos); text != "" {
+		add(inspect.NetworkAddress, cfg.Self.Name, text)
+	}
 	if err := hostnet.LegacyDrops(); err != nil {
 		add(inspect.NetworkFirewall, cfg.Self.Name, err.Error())
 	}
@@ -64,6 +67,21 @@ func networkProblems(
 			fmt.Sprintf("its podCIDR %s is left to the routes of the network: %s", l.CIDR, l.Text))
 	}
 	return out
+}
+
+// twin returns a sentence about the first other Node with an address of this machine, as after a change of its name;
+// empty if there is none. The Node that was there first keeps the address (docs/decisions/032).
+func twin(cfg *hostnet.Config, infos []policy.NodeInfo) string {
+	own := hostnet.OwnAddresses(cfg.Links)
+	for i := range infos {
+		at := slices.IndexFunc(infos[i].Addresses, func(a netip.Addr) bool { return own[a.Unmap()] })
+		if at < 0 || infos[i].Name == cfg.Self.Name {
+			continue
+		}
+		return fmt.Sprintf("the Node %s has the address %s of this machine, and other nodes send its packets there: if it is "+
+			"a former name of this machine, kubectl delete node %[1]s", infos[i].Name, infos[i].Addresses[at])
+	}
+	return ""
 }
 
 // wrongCIDRs compares --cluster-cidrs with the podCIDRs of all nodes; empty if they hold all. The text is the same on

@@ -3,6 +3,7 @@ package endpoints
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"runtime"
 	"slices"
@@ -159,6 +160,26 @@ func TestSweep_KeepsPodsWithUnreadFiles(t *testing.T) {
 		t.Errorf("the pod is %+v, want %+v", open, e)
 	}
 	if err := w.del("c-web", "eth0"); err != nil {
+		t.Error(err)
+	}
+	w.empty("DEL")
+}
+
+// TestAdd_OtherPodCIDRs gives the node other podCIDRs, as where its Node is registered again: a running pod keeps its
+// link, port, rules and address, also over a restart, and new pods get addresses of the new podCIDRs.
+func TestAdd_OtherPodCIDRs(t *testing.T) {
+	w := newWorld(t)
+	before := w.mustAdd(w.request("web", netns.NewNamed(t, "web")))
+	w.restart()
+	w.know("10.9.1.0/28", "fd09:1::/120")
+	after := w.mustAdd(w.request("db", netns.NewNamed(t, "db")))
+	if got := fmt.Sprint(before.Addresses, after.Addresses); got != "[10.9.0.2 fd09::2] [10.9.1.2 fd09:1::2]" {
+		t.Errorf("addresses %s", got)
+	}
+	if err := w.sweep(); err != nil || w.attached() != "db web" || !w.get("c-web/eth0").Equal(before) {
+		t.Errorf("swept: %v, attached: %s", err, w.attached())
+	}
+	if err := errors.Join(w.del("c-web", "eth0"), w.del("c-db", "eth0")); err != nil {
 		t.Error(err)
 	}
 	w.empty("DEL")

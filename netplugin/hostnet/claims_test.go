@@ -143,6 +143,43 @@ func TestSetup_RouteThatTheKernelRefuses(t *testing.T) {
 	})
 }
 
+// TestSetup_MachineWithAnotherName sets up a node whose address another Node has, by the machine's former name: the node's
+// own pods, and those of others, have their routes, in each traffic mode. Without that Node the node has its address.
+func TestSetup_MachineWithAnotherName(t *testing.T) {
+	for mode, tunnelled := range map[string]bool{"route": false, "geneve": true} {
+		t.Run(mode, func(t *testing.T) {
+			h, cfg := host(t), nodeConfig()
+			former, addresses := cfg.Self, cfg.Self.Addresses
+			former.Name, former.PodCIDRs = "former", prefixes("10.244.9.0/24")
+			cfg.Self.Addresses, cfg.Tunnelled = nil, tunnelled
+			others := cfg.Others
+			cfg.Others = append(slices.Clone(others), former)
+			own := "route 10.244.1.0/24 via 169.254.102.4"
+			in(t, h, func() error {
+				left := leaves(t, cfg)
+				if !slices.ContainsFunc(left, func(l string) bool { return strings.HasPrefix(l, "former: ") }) {
+					t.Errorf("left out: %q", left)
+				}
+				if got := routeGet(t, "10.244.9.5"); !strings.Contains(got, "No route to host") {
+					t.Errorf("to a pod of the former Node: %s", got)
+				}
+				return nil
+			})
+			holds(t, picture(t, h), own)
+			if !tunnelled {
+				holds(t, picture(t, h), "route 10.244.2.0/24 via 192.0.2.12")
+			}
+			cfg.Self.Addresses, cfg.Others, cfg.LeftOut = addresses, others, nil
+			in(t, h, func() error { return Setup(cfg) })
+			now := picture(t, h)
+			holds(t, now, own)
+			if strings.Contains(now, "10.244.9.0/24") {
+				t.Errorf("the former Node is deleted, and the node has its route:\n%s", now)
+			}
+		})
+	}
+}
+
 // With /32 addresses and a gateway that is on-link, as in some clouds, all other nodes are behind the gateway.
 func TestSetup_AddressesWithoutASegment(t *testing.T) {
 	h := host(t)

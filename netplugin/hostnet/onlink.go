@@ -126,6 +126,19 @@ func attachedFamilies(links *rtnl.Links, self policy.NodeInfo) map[int]bool {
 	return out
 }
 
+// OwnAddresses returns the addresses of the machine's links, without loopback and link-local addresses.
+func OwnAddresses(links *rtnl.Links) map[netip.Addr]bool {
+	out := map[netip.Addr]bool{}
+	for _, list := range links.Addresses {
+		for _, a := range list {
+			if addr, ok := netip.AddrFromSlice(a.IP); ok && !addr.IsLoopback() && !addr.IsLinkLocalUnicast() {
+				out[addr.Unmap()] = true
+			}
+		}
+	}
+	return out
+}
+
 // routed returns the routes to other nodes' pods that this node can have: of those in the same segment. It also returns
 // the pod CIDRs of nodes in other segments. While the node's own address is on no link, all are in others: their pods'
 // packets would leave by any other link's default route.
@@ -138,7 +151,7 @@ func routed(cfg *Config) (out []peerRoute, offLink map[netip.Prefix]bool, err er
 	if err != nil {
 		return nil, nil, err
 	}
-	attached := attachedFamilies(links, cfg.Self)
+	attached, own := attachedFamilies(links, cfg.Self), OwnAddresses(links)
 	offLink = map[netip.Prefix]bool{}
 	for _, c := range cfg.cluster().claims {
 		switch {
@@ -148,6 +161,8 @@ func routed(cfg *Config) (out []peerRoute, offLink map[netip.Prefix]bool, err er
 		case !c.hop.IsValid():
 			cfg.leave(&c, LeftNoAddress, "the Node has no InternalIP of this family: packets there are discarded, "+
 				"unless the network has a route; give the kubelet addresses of both families by --node-ip")
+		case own[c.hop]: // the kernel takes such a route, and asks the segment for its own MAC
+			cfg.leave(&c, LeftConflict, fmt.Sprintf("%s is this machine's own address", c.hop))
 		case !slices.ContainsFunc(near, func(s segment) bool { return s.prefix.Contains(c.hop) }):
 			text := fmt.Sprintf("%s is in another segment", c.hop)
 			if offLink[c.cidr] = attached[familyOf(c.cidr.Addr())]; !offLink[c.cidr] {
