@@ -374,6 +374,54 @@ func TestReboot(t *testing.T) {
 	}
 }
 
+// TestAttach_MACOfAnotherPod attaches a second pod with the MAC address of a first one on the same parent, as where a
+// virtual machine restarts on its node. Each try fails with the reason and leaves nothing, and the first after the end of
+// the other pod succeeds.
+func TestAttach_MACOfAnotherPod(t *testing.T) {
+	for name, devices := range map[string][2]string{
+		"allocated devices":     {"a:eth0:0", "a:eth0:1"},
+		"devices on the parent": {"", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, "eth0")
+			for i, id := range devices {
+				if id != "" {
+					n.allocate(macvtap.Bridge, id)
+					n.drop(devices[i])
+				}
+			}
+			first, w1 := n.pod("c1", devices[0])
+			second, w2 := n.pod("c2", devices[1])
+			for _, w := range []*Want{&w1, &w2} {
+				if w.MAC = mac(0xaa); w.Device == "" {
+					w.Parent, w.Mode = n.parent, macvtap.Bridge
+				}
+			}
+			had := n.mustAttach(w1)
+			for range 200 {
+				_, err := n.attach(w2)
+				if err == nil || errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "has the MAC address "+w1.MAC.String()) {
+					t.Fatalf("while the other pod has the address: %v", err)
+				}
+			}
+			if links := taptest.Links(t, second); len(links) > 0 {
+				t.Errorf("links %v are left in the second pod", links)
+			}
+			if err := n.do(func() error { return errors.Join(n.store.Check(w1), n.store.Detach(w1)) }); err != nil {
+				t.Errorf("the first pod: %v", err)
+			}
+			got := n.mustAttach(w2)
+			if devices[1] == "" && got.Index != had.Index {
+				t.Errorf("tries without success took indexes: %d after %d", got.Index, had.Index)
+			}
+			if err := n.do(func() error { return n.store.Detach(w2) }); err != nil {
+				t.Error(err)
+			}
+			n.wantNothing(first, second)
+		})
+	}
+}
+
 // Who has a device keeps it, until it is allocated again: then its pod has ended, whatever its sandbox does.
 func TestADeviceHasOneHolder(t *testing.T) {
 	n := newNode(t, "eth0")
