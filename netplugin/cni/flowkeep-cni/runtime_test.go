@@ -73,7 +73,7 @@ func (r *runtime) list(conf []byte) *libcni.NetworkConfigList {
 func (r *runtime) chain(plugin string) []byte {
 	r.Helper()
 	have := fmt.Appendf(nil, `{"plugins": [{"type": "flowkeep-cni"}, {"type": "flowkeep-portmap"}, {"type": %q}]}`, plugin)
-	conf, _, err := install.Merge(have, r.socket, "")
+	conf, _, err := install.Merge(have, r.socket, "", true)
 	if err != nil {
 		r.Fatal(err)
 	}

@@ -64,8 +64,8 @@ func (k *keeper) look() {
 	if !k.begun {
 		k.begun, k.backend = true, k.chooseBackend(file)
 	}
-	k.keepFile(file)
 	before, err := Before(k.Dir)
+	k.keepFile(file, err == nil && len(before) == 0)
 	if text := strings.Join(before, " "); err == nil && text != k.before {
 		if k.before = text; text != "" {
 			k.Logger.Warn("the container runtime takes another CNI configuration, whose name is before Flowkeep's: "+
@@ -74,9 +74,9 @@ func (k *keeper) look() {
 	}
 }
 
-// keepFile restores netplugin's entries, and logs a failure once.
-func (k *keeper) keepFile(name string) {
-	list, changed, err := k.restore(name)
+// keepFile restores netplugin's entries, and logs a failure once. The container runtime reads the file if isRead.
+func (k *keeper) keepFile(name string, isRead bool) {
+	list, changed, err := k.restore(name, isRead)
 	switch {
 	case err != nil && err.Error() != k.problem:
 		k.Logger.Error("could not write the CNI configuration; the node takes no pods without it", "error", err)
@@ -96,14 +96,17 @@ func (k *keeper) keepFile(name string) {
 
 // restore writes the file if netplugin's entries are not as they should be, and returns what the file has then. One
 // that is no configuration is replaced.
-func (k *keeper) restore(name string) (list []byte, changed bool, err error) {
-	list = Configuration(k.Socket, k.backend)
+func (k *keeper) restore(name string, isRead bool) (list []byte, changed bool, err error) {
+	list, _, err = Merge(Configuration(k.Socket, k.backend), k.Socket, k.backend, isRead)
+	if err != nil {
+		return nil, false, err
+	}
 	if info, err := os.Lstat(name); err == nil && info.Mode().IsRegular() {
 		have, err := os.ReadFile(name)
 		if err != nil {
 			return nil, false, err
 		}
-		switch merged, differs, err := Merge(have, k.Socket, k.backend); {
+		switch merged, differs, err := Merge(have, k.Socket, k.backend, isRead); {
 		case err == nil && !differs:
 			return have, false, nil
 		case err == nil:

@@ -48,7 +48,7 @@ const portMappings = "portMappings"
 
 // Configuration returns the network of pods as container runtimes read it, with netplugin's entries alone.
 func Configuration(socket, backend string) []byte {
-	list, _, err := Merge([]byte(`{}`), socket, backend)
+	list, _, err := Merge([]byte(`{}`), socket, backend, true)
 	if err != nil {
 		panic(err) // strings and booleans
 	}
@@ -58,10 +58,11 @@ func Configuration(socket, backend string) []byte {
 // Merge returns a configuration with netplugin's entries as they should be, and with the entries of other programs as
 // they are: istio-cni, linkerd-cni and others append a plugin to the list of the network that they find. The entry
 // that attaches the pod is the first, because chained plugins need its result. The configuration lists CNI 1.1 only
-// without entries of other programs: a plugin that does not know it refuses ADD and STATUS, and no pod would start.
-// Changed is false if the configuration is as it should be, however it is written. A text that is no list of plugins is
-// an error.
-func Merge(have []byte, socket, backend string) (list []byte, changed bool, err error) {
+// without entries of other programs: a plugin that does not know it refuses ADD and STATUS, and no pod would start. Nor
+// does it where the container runtime does not read it by itself (isRead false): Multus passes on results of 1.1, which
+// an older runtime does not accept. Changed is false if the configuration is as it should be, however it is written. A
+// text that is no list of plugins is an error.
+func Merge(have []byte, socket, backend string, isRead bool) (list []byte, changed bool, err error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(have, &fields); err != nil {
 		return nil, false, fmt.Errorf("parse the CNI configuration: %w", err)
@@ -82,7 +83,7 @@ func Merge(have []byte, socket, backend string) (list []byte, changed bool, err 
 	}
 	want["cniVersion"], want["name"] = encode(cniVersion), encode("flowkeep")
 	delete(want, "plugins")
-	if want[versionsKey] = encode(cniVersions); chained {
+	if want[versionsKey] = encode(cniVersions); chained || !isRead {
 		delete(want, versionsKey)
 	}
 	list, err = indented(want, plugins)

@@ -65,6 +65,7 @@ func TestMerge(t *testing.T) {
 		{"as it should be", conf(alone, own(0), own(1)), conf(alone, own(0), own(1)), false},
 		{"of an earlier version", conf(head, own(0), own(1)), conf(alone, own(0), own(1)), true},
 		{"another's is chained", conf(alone, own(0), own(1), istio), conf(head, own(0), own(1), istio), true},
+		{"not read by the runtime", conf(alone, own(0), own(1)), conf(head, own(0), own(1)), true},
 		{"versions of another's", conf(head+`"cniVersions": ["0.4.0"], `, own(0), own(1)),
 			conf(alone, own(0), own(1)), true},
 		{"another's behind", conf(head, own(0), own(1), istio), conf(head, own(0), own(1), istio), false},
@@ -83,17 +84,17 @@ func TestMerge(t *testing.T) {
 		{"plugins is null", `{"plugins": null}`, conf(alone, own(0), own(1)), true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, changed, err := Merge([]byte(c.have), socket, "")
+			got, changed, err := Merge([]byte(c.have), socket, "", !strings.Contains(c.name, "not read"))
 			if err != nil || changed != c.changed || !sameJSON(got, []byte(c.want)) {
 				t.Errorf("changed %v, %v:\n%s\nwant %v:\n%s", changed, err, got, c.changed, c.want)
 			}
-			if again, changed, err := Merge(got, socket, ""); err != nil || changed || string(again) != string(got) {
+			if again, changed, err := Merge(got, socket, "", !strings.Contains(c.name, "not read")); err != nil || changed || string(again) != string(got) {
 				t.Errorf("merged again: changed %v, %v:\n%s", changed, err, again)
 			}
 		})
 	}
 	for _, broken := range []string{``, `null x`, `[]`, `{"plugins": {}}`, `{"plugins": [1]}`, `{"plugins": [{}]}`, `{"plu`} {
-		if got, _, err := Merge([]byte(broken), socket, ""); err == nil {
+		if got, _, err := Merge([]byte(broken), socket, "", true); err == nil {
 			t.Errorf("%q is accepted: %s", broken, got)
 		}
 	}
@@ -190,7 +191,7 @@ func TestKeep_CountsWrites(t *testing.T) {
 // A configuration before Flowkeep's that another program made of it is Flowkeep's network.
 func TestBefore_ChainedCopy(t *testing.T) {
 	dir := t.TempDir()
-	text, _, err := Merge([]byte(`{"plugins": [{"type": "istio-cni"}]}`), "/run/s", "")
+	text, _, err := Merge([]byte(`{"plugins": [{"type": "istio-cni"}]}`), "/run/s", "", true)
 	if err != nil {
 		t.Fatal(err)
 	}

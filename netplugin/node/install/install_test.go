@@ -202,7 +202,11 @@ func TestTheConfigurationWaitsForTheNode(t *testing.T) {
 		}
 		stop()
 		<-done
-		is(written)
+		read, _, err := Merge([]byte(written), "/run/s", "", false)
+		if err != nil || string(read) == written {
+			t.Errorf("read by another program: %s (%v)", read, err)
+		}
+		is(string(read))
 	})
 }
 
