@@ -36,8 +36,9 @@ printf '%%s' "$conf" | jq -c .prevResult
 	conf["plugins"] = append(conf["plugins"].([]any), map[string]any{"type": "fk-test-chained"})
 	text, err := json.Marshal(conf)
 	w.must(err)
-	w.must(os.WriteFile(file, text, 0o644))                 // #nosec G306 -- as the runtime's other files
-	w.must(cluster.Until(w.ctx, time.Minute, func() error { // netplugin leaves out CNI 1.1, which the plugin may not know
+	w.must(os.WriteFile(file, text, 0o644)) // #nosec G306 -- as the runtime's other files
+	// netplugin leaves out CNI 1.1, which the plugin may not know
+	w.must(cluster.Until(w.ctx, time.Minute, func() error {
 		if text, err = os.ReadFile(file); err == nil && strings.Contains(string(text), "cniVersions") {
 			err = errors.New("the configuration lists versions of CNI beside a chained plugin")
 		}

@@ -375,8 +375,8 @@ func TestReboot(t *testing.T) {
 }
 
 // TestAttach_MACOfAnotherPod attaches a second pod with the MAC address of a first one on the same parent, as where a
-// virtual machine restarts on its node. Each try fails with the reason and leaves nothing, and the first after the end of
-// the other pod succeeds.
+// virtual machine restarts on its node. Each try fails with the reason and leaves nothing, and the first after the end
+// of the other pod succeeds.
 func TestAttach_MACOfAnotherPod(t *testing.T) {
 	for name, devices := range map[string][2]string{
 		"allocated devices":     {"a:eth0:0", "a:eth0:1"},
@@ -400,7 +400,8 @@ func TestAttach_MACOfAnotherPod(t *testing.T) {
 			had := n.mustAttach(w1)
 			for range 200 {
 				_, err := n.attach(w2)
-				if err == nil || errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "has the MAC address "+w1.MAC.String()) {
+				text := "has the MAC address " + w1.MAC.String()
+				if err == nil || errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), text) {
 					t.Fatalf("while the other pod has the address: %v", err)
 				}
 			}

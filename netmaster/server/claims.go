@@ -131,8 +131,8 @@ func (s *server) reportClaims(refused []claims.Refusal) {
 		s.log.Error("a node claims an address of another node: the claim is not sent to other nodes",
 			"node", r.Node, "kind", kind, "claim", what, "holder", r.Holder)
 		s.cfg.Report.Emit(wellknown.EventClaimRefused, "", r.Node, r.Node,
-			fmt.Sprintf("its Node has %s %s, which node %s had first: no other node sends packets for it to this node; "+
-				"if that is a former name of this machine, kubectl delete node %[3]s", kind, what, r.Holder))
+			fmt.Sprintf("its Node has %s %s, which node %s had first: no other node sends packets for it to this "+
+				"node; if that is a former name of this machine, kubectl delete node %[3]s", kind, what, r.Holder))
 	}
 }
 

@@ -558,8 +558,8 @@ func TestDisk_WatchesEachOperation(t *testing.T) {
 	}
 }
 
-// TestReady_Switch: STATUS fails while the switch is away, whatever the manager says, and with the code for pods that may
-// have no network.
+// TestReady_Switch: STATUS fails while the switch is away, whatever the manager says, and with the code for pods that
+// may have no network.
 func TestReady_Switch(t *testing.T) {
 	a, _, _, _ := onDisk(t, t.TempDir(), t.TempDir())
 	manager, err := endpoints.Open(endpoints.Config{StateDir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
@@ -568,7 +568,8 @@ func TestReady_Switch(t *testing.T) {
 	}
 	guard := diskGuard{manager, a}
 	a.cfg.Health.SetReady("switch", "connection refused")
-	if err := guard.Ready(); !errors.Is(err, endpoints.ErrSwitch) || !strings.Contains(err.Error(), "connection refused") {
+	err = guard.Ready()
+	if !errors.Is(err, endpoints.ErrSwitch) || !strings.Contains(err.Error(), "connection refused") {
 		t.Errorf("the switch is away: %v", err)
 	}
 	a.cfg.Health.SetReady("switch", "")

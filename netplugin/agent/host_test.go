@@ -256,7 +256,8 @@ func TestNetworkProblems(t *testing.T) {
 		got = networkProblems(cfg, infos, nil, nil)
 	})
 	if !slices.ContainsFunc(got, func(p inspect.NetworkProblem) bool {
-		return p.Kind == inspect.NetworkAddress && p.Node == "node1" && strings.Contains(p.Text, "kubectl delete node node0")
+		isOwn := p.Kind == inspect.NetworkAddress && p.Node == "node1"
+		return isOwn && strings.Contains(p.Text, "kubectl delete node node0")
 	}) {
 		t.Errorf("problems %q where another Node has this machine's address", got)
 	}

@@ -78,8 +78,8 @@ func twin(cfg *hostnet.Config, infos []policy.NodeInfo) string {
 		if at < 0 || infos[i].Name == cfg.Self.Name {
 			continue
 		}
-		return fmt.Sprintf("the Node %s has the address %s of this machine, and other nodes send its packets there: if it is "+
-			"a former name of this machine, kubectl delete node %[1]s", infos[i].Name, infos[i].Addresses[at])
+		return fmt.Sprintf("the Node %s has the address %s of this machine, and other nodes send its packets there: "+
+			"if it is a former name of this machine, kubectl delete node %[1]s", infos[i].Name, infos[i].Addresses[at])
 	}
 	return ""
 }

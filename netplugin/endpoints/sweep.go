@@ -99,7 +99,7 @@ func (m *sweep) one(ctx context.Context, e *Endpoint) (reason string, err error)
 
 // undoIf removes an attachment if the condition holds when no request works on the container: an ADD may have come
 // first.
-func (m *Manager) undoIf(ctx context.Context, e *Endpoint, why string, condition func(*Endpoint) bool) error {
+func (m *sweep) undoIf(ctx context.Context, e *Endpoint, why string, condition func(*Endpoint) bool) error {
 	unlock, err := m.locks.lock(ctx, e.ContainerID)
 	if err != nil {
 		return err

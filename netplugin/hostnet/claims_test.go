@@ -143,8 +143,8 @@ func TestSetup_RouteThatTheKernelRefuses(t *testing.T) {
 	})
 }
 
-// TestSetup_MachineWithAnotherName sets up a node whose address another Node has, by the machine's former name: the node's
-// own pods, and those of others, have their routes, in each traffic mode. Without that Node the node has its address.
+// TestSetup_MachineWithAnotherName sets up a node whose address another Node has, by the machine's former name: the
+// node's own pods, and those of others, have their routes, in each traffic mode. Without that Node the node has its address.
 func TestSetup_MachineWithAnotherName(t *testing.T) {
 	for mode, tunnelled := range map[string]bool{"route": false, "geneve": true} {
 		t.Run(mode, func(t *testing.T) {

@@ -8,8 +8,8 @@ import (
 
 // UseMultus makes multus the CNI plugin of a node: it has Flowkeep make pods' own network, and then others make what pods' annotations ask for.
 // Multus asks the kubelet at a path that is built into it; here that is the node's own kubelet.
-// This version passes on results of CNI 1.1, which containerd 1.6 does not accept: netplugin leaves the list of versions out where there
-// is a configuration of Multus, and the copy has none either.
+// This version passes on results of CNI 1.1, which containerd 1.6 does not accept: netplugin leaves the list of versions
+// out where there is a configuration of Multus, and the copy has none either.
 func (c *Cluster) UseMultus(ctx context.Context, node string) error {
 	_, err := c.script(ctx, fmt.Sprintf(`dir=$RUN/%s
 		[ -x "$BIN/multus" ] || { echo "there is no multus: run systemtests/sandbox/build --multus" >&2; exit 1; }
@@ -21,7 +21,8 @@ SH
 		chmod +x "$dir/cni/bin/multus"
 		put "$dir/cni/conf/00-multus.conf" <<JSON
 {"cniVersion": "1.0.0", "name": "multus", "type": "multus", "capabilities": {"portMappings": true}, "kubeconfig": "$KUBECONFIG",
- "cniDir": "$dir/multus", "binDir": "$dir/cni/bin", "delegates": [$(jq "del(.cniVersions)" "$dir/cni/conf/10-flowkeep.conflist")]}
+ "cniDir": "$dir/multus", "binDir": "$dir/cni/bin",
+ "delegates": [$(jq "del(.cniVersions)" "$dir/cni/conf/10-flowkeep.conflist")]}
 JSON`, node))
 	return err
 }

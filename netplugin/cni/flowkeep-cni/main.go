@@ -246,8 +246,8 @@ func (p client) simple(command string) func(*skel.CmdArgs) error {
 	}
 }
 
-// status fails with code 50 or 51 (CNI specification 1.1) if ADD cannot be served. It tries again while netplugin may be
-// restarting: after a boot there is no socket, and it fails at once.
+// status fails with code 50 or 51 (CNI specification 1.1) if ADD cannot be served. It tries again while netplugin may
+// be restarting: after a boot there is no socket, and it fails at once.
 func (p client) status(args *skel.CmdArgs) error {
 	c, err := parse(args.StdinData)
 	if err != nil {

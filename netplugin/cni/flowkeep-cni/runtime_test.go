@@ -72,7 +72,7 @@ func (r *runtime) list(conf []byte) *libcni.NetworkConfigList {
 // chain returns the configuration with a further plugin, as netplugin leaves it.
 func (r *runtime) chain(plugin string) []byte {
 	r.Helper()
-	have := fmt.Appendf(nil, `{"plugins": [{"type": "flowkeep-cni"}, {"type": "flowkeep-portmap"}, {"type": %q}]}`, plugin)
+	have := fmt.Appendf(nil, `{"plugins": [{"type": "flowkeep-cni"}, {"type": %q}]}`, plugin)
 	conf, _, err := install.Merge(have, r.socket, "", true)
 	if err != nil {
 		r.Fatal(err)
@@ -121,8 +121,8 @@ func TestRuntime_CallsStatusAndGC(t *testing.T) {
 	}
 }
 
-// TestRuntime_ChainedPluginOfCNI100 starts a pod with a plugin that does not know CNI 1.1. A configuration that lists it
-// nevertheless starts none, and its STATUS fails.
+// TestRuntime_ChainedPluginOfCNI100 starts a pod with a plugin that does not know CNI 1.1. A configuration that lists
+// it nevertheless starts none, and its STATUS fails.
 func TestRuntime_ChainedPluginOfCNI100(t *testing.T) {
 	r := newRuntime(t, new(manager))
 	conf := r.chain("older")
@@ -158,13 +158,13 @@ func TestRuntime_PodsOutliveTheVersion(t *testing.T) {
 	}
 }
 
-// TestStatus_WaitsForARestart starts netplugin after STATUS: STATUS succeeds. Without a socket, as after a boot, it fails
-// at once, and where netplugin stays away, after its time.
+// TestStatus_WaitsForARestart starts netplugin after STATUS: STATUS succeeds. Without a socket, as after a boot, it
+// fails at once, and where netplugin stays away, after its time.
 func TestStatus_WaitsForARestart(t *testing.T) {
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "cni.sock")
 	status := func(limit time.Duration) error {
-		conf := fmt.Appendf(nil, `{"cniVersion": "1.1.0", "name": "flowkeep", "type": "flowkeep-cni", "socket": %q}`, socket)
+		conf := fmt.Appendf(nil, `{"cniVersion": "1.1.0", "name": "flowkeep", "socket": %q}`, socket)
 		return client{timeout, limit}.status(&skel.CmdArgs{StdinData: conf})
 	}
 	began := time.Now()
@@ -181,8 +181,21 @@ func TestStatus_WaitsForARestart(t *testing.T) {
 	if err := status(2 * statusInterval); !errors.As(err, &failed) || failed.Code != types.ErrPluginNotAvailable {
 		t.Errorf("netplugin stays away: %v", err)
 	}
+	if err := os.Remove(socket); err != nil {
+		t.Fatal(err)
+	}
+	if l, err = net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"}); err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
 	done := make(chan error, 1)
 	go func() { done <- status(time.Hour) }()
+	if conn, err := l.Accept(); err != nil { // of an attempt that fails
+		t.Error(err)
+	} else {
+		conn.Close()
+	}
+	l.Close()
 	serveOn(t, socket, new(manager))
 	if err := <-done; err != nil {
 		t.Errorf("netplugin is back: %v", err)

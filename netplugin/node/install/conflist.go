@@ -16,8 +16,8 @@ const (
 	versionsKey = "cniVersions"
 )
 
-// cniVersions are the versions of netplugin's own plugins. A runtime of CNI 1.1 takes the latest one that it knows, sends
-// it to each plugin of the list, and from 1.1.0 on also sends the commands GC and STATUS to each.
+// cniVersions are the versions of netplugin's own plugins. A runtime of CNI 1.1 takes the latest one that it knows,
+// sends it to each plugin of the list, and from 1.1.0 on also sends the commands GC and STATUS to each.
 var cniVersions = []string{cniVersion, "1.1.0"}
 
 // ownPlugin is an entry of the list of plugins that netplugin owns.

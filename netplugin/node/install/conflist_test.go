@@ -84,11 +84,12 @@ func TestMerge(t *testing.T) {
 		{"plugins is null", `{"plugins": null}`, conf(alone, own(0), own(1)), true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, changed, err := Merge([]byte(c.have), socket, "", !strings.Contains(c.name, "not read"))
+			isRead := !strings.Contains(c.name, "not read")
+			got, changed, err := Merge([]byte(c.have), socket, "", isRead)
 			if err != nil || changed != c.changed || !sameJSON(got, []byte(c.want)) {
 				t.Errorf("changed %v, %v:\n%s\nwant %v:\n%s", changed, err, got, c.changed, c.want)
 			}
-			if again, changed, err := Merge(got, socket, "", !strings.Contains(c.name, "not read")); err != nil || changed || string(again) != string(got) {
+			if again, changed, err := Merge(got, socket, "", isRead); err != nil || changed || string(again) != string(got) {
 				t.Errorf("merged again: changed %v, %v:\n%s", changed, err, again)
 			}
 		})
