@@ -69,11 +69,7 @@ func newMetrics(r prometheus.Registerer) metrics {
 			Help: "1 for each part of the host's network that another program changes again after each repair; " +
 				"at most 20.",
 		}, []string{"object", "name"}),
-		watchFailures: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "flowkeep_netplugin_watch_failures_total",
-			Help: "Times that the watch of the host's network (host) or of the rules of hostPorts (hostport) failed; " +
-				"it is tried again each second.",
-		}, []string{"watch"}),
+		watchFailures: newWatchFailures(),
 		unbounded: zoneGauge("tracked_connections_unbounded",
 			"1 while the switch does not have netplugin's limit of a zone, or does not return it."),
 		tracked: zoneGauge("tracked_connections",
@@ -110,6 +106,14 @@ func newMetrics(r prometheus.Registerer) metrics {
 		r.MustRegister(m.hostRepairs, m.revision, m.switchUp, m.masterUp, m.flowMods, m.refused, m.stateErrors, m.stateCorrupt, m.stateStale, m.unsaved, m.updateSeconds, m.realizeSeconds, m.cniSeconds, m.cniErrors)
 	}
 	return m
+}
+
+func newWatchFailures() *prometheus.CounterVec {
+	return prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "flowkeep_netplugin_watch_failures_total",
+		Help: "Times that the watch of the host's network (host) or of the rules of hostPorts (hostport) failed; " +
+			"it is tried again each second.",
+	}, []string{"watch"})
 }
 
 // newNetworkMetrics returns the gauges of what this node finds wrong with the cluster's network.

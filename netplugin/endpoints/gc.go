@@ -96,7 +96,7 @@ func namespaceAt(path string) (namespace, error) {
 	if err := syscall.Stat(path, &st); err != nil {
 		return namespace{}, &fs.PathError{Op: "stat", Path: path, Err: err}
 	}
-	return namespace{uint64(st.Dev), st.Ino}, nil
+	return namespace{st.Dev, st.Ino}, nil
 }
 
 // usedNamespaces returns the network namespaces of the node's processes. It returns nil if no process of a valid
