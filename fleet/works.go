@@ -89,31 +89,32 @@ func (b *Bundle) Restrict(limit int, words string) {
 		return
 	}
 	for i := range b.Clusters {
-		c := &b.Clusters[i]
+		c, over := &b.Clusters[i], map[Source]bool{}
 		for _, one := range c.Copies {
-			if size := len(one.JSON) + namespaceBytes; size > limit && !one.Orphan {
-				c.hold(one.Source)
-				why := fmt.Sprintf("its copy has %d bytes, and the hub takes %d: %s", size, limit, words)
-				b.tooLarge(one.Source, why)
+			size := len(one.JSON) + namespaceBytes
+			if size <= limit || one.Orphan || over[one.Source] {
+				continue
 			}
-		}
-		c.Copies = slices.DeleteFunc(c.Copies, func(one *Copy) bool {
-			return !one.Orphan && slices.ContainsFunc(b.Problems, func(p Problem) bool {
-				return p.Source == one.Source && p.IsTooLarge()
+			over[one.Source] = true
+			c.hold(one.Source)
+			b.Problems = append(b.Problems, Problem{
+				Source:  one.Source,
+				Cluster: c.Cluster,
+				Reason:  ReasonTooLarge,
+				Message: fmt.Sprintf("its copy has %d bytes, and the hub takes %d: %s; what was sent before stays",
+					size, limit, words),
 			})
-		})
+		}
+		if len(over) > 0 { // clusters may share the slice
+			c.Copies = slices.DeleteFunc(slices.Clone(c.Copies), func(one *Copy) bool {
+				return !one.Orphan && over[one.Source]
+			})
+		}
 	}
 }
 
 // IsTooLarge reports whether a copy is larger than any work may be.
 func (p Problem) IsTooLarge() bool { return p.Reason == ReasonTooLarge }
-
-func (b *Bundle) tooLarge(source Source, why string) {
-	p := Problem{Source: source, Reason: ReasonTooLarge, Message: why + "; what was sent before stays"}
-	if !slices.Contains(b.Problems, p) {
-		b.Problems = append(b.Problems, p)
-	}
-}
 
 // limits of a work.
 type limits struct{ bytes, manifests, policies int }

@@ -815,3 +815,23 @@ func TestStaleAnswers(t *testing.T) {
 		t.Errorf("%+v", e.Sent[1])
 	}
 }
+
+// TestRestrict_OneClustersCopy: a copy that an override makes too large is held in its cluster, and sent to the others.
+func TestRestrict_OneClustersCopy(t *testing.T) {
+	source := Source{Kind: "NetworkPolicy", Name: Name{"shop", "deny"}}
+	small, large := &Copy{Source: source, JSON: make([]byte, 100)}, &Copy{Source: source, JSON: make([]byte, 30_000)}
+	other := &Copy{Source: Source{Kind: "Gateway", Name: Name{"shop", "web"}}, JSON: make([]byte, 100)}
+	shared := []*Copy{small, other}
+	b := Bundle{Clusters: []ClusterBundle{
+		{Cluster: "c1", Copies: []*Copy{large, other}}, {Cluster: "c2", Copies: shared}, {Cluster: "c3", Copies: shared},
+	}}
+	b.Restrict(20_000, "too large")
+	for i, want := range [][]*Copy{{other}, shared, shared} {
+		if c := b.Clusters[i]; !slices.Equal(c.Copies, want) || c.Held[source] != (i == 0) {
+			t.Errorf("%s has %d copies, want %d; held: %v", c.Cluster, len(c.Copies), len(want), c.Held)
+		}
+	}
+	if len(b.Problems) != 1 || b.Problems[0].Cluster != "c1" || !b.Problems[0].IsTooLarge() {
+		t.Errorf("problems: %+v", b.Problems)
+	}
+}

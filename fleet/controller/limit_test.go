@@ -146,6 +146,8 @@ func TestHubsLimit(t *testing.T) {
 		{refused("the size of manifests is 61440 bytes which exceeds the 51200 limit"), 61440, 51200},
 		{refused("the size of manifests is 269941 bytes which exceeds the 50k limit"), 269941, 51200},
 		{refused("the size of manifests is 51203 bytes which exceeds the 51200 limit"), 51195, 51194},
+		{refused("its note is denied the request: the size of manifests is 61440 bytes which exceeds the 20000 limit"), 61440, 0},
+		{refused("the size of manifests is 300000 bytes which exceeds the 20000 limit"), 61440, 0},
 		{refused("the number of manifests exceeds the 10 limit"), 61440, 0},
 		{refused("the size exceeds the 99999999999999999999 limit"), 61440, 0},
 		{refused("no"), 61440, 0},

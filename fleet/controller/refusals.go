@@ -17,7 +17,7 @@ import (
 const limitLifetime = 30 * time.Minute
 
 // minLimit is the smallest limit, in bytes, that is learned: a smaller number counts something else.
-const minLimit = 1024
+const minLimit = 16 << 10
 
 // hubLimit is the hub's limit of a work's manifests, learned from a refusal. The zero value is no limit.
 type hubLimit struct {
@@ -25,23 +25,26 @@ type hubLimit struct {
 	words string // of the refusal
 }
 
-// exceeds matches the refusal of OCM's webhook, in bytes, and in KiB as it was until 2023.
-var exceeds = regexp.MustCompile(`exceeds the (\d+)(k?) limit`)
+// exceeds matches the whole refusal of OCM's webhook, with a limit in bytes, or in KiB as it was until 2023.
+var exceeds = regexp.MustCompile(
+	`^(?:admission webhook "[^"]*" denied the request: )?the size of manifests is (\d+) bytes which exceeds the (\d+)(k?) limit$`)
 
 // hubsLimit returns the limit, in bytes, that the hub's refusal of a work shows, or 0 if it has another reason. Size is
-// that of the work's manifests. Where a refusal names no limit, as that of a proxy, the limit is half of size.
+// that of the work's manifests. A refusal must name about this size, so that another webhook that quotes an object's
+// text sets no limit. Where a refusal names no limit, as that of a proxy, the limit is half of size.
 func hubsLimit(err error, size int) int {
 	limit := size / 2
 	if !apierrors.IsRequestEntityTooLargeError(err) {
-		found := exceeds.FindStringSubmatch(err.Error())
+		found := exceeds.FindStringSubmatch(refusalText(err))
 		if found == nil {
 			return 0
 		}
-		named, err := strconv.Atoi(found[1])
-		if err != nil {
+		counted, err1 := strconv.Atoi(found[1])
+		named, err2 := strconv.Atoi(found[2])
+		if err1 != nil || err2 != nil || counted < size/2 || counted > 2*size {
 			return 0
 		}
-		if found[2] != "" {
+		if found[3] != "" {
 			named *= 1024
 		}
 		limit = min(named, size-1)
