@@ -79,6 +79,16 @@ func (c *clusterPlan) waits(w *Work) bool {
 	return slices.ContainsFunc(w.After, func(a Await) bool { return !c.arrived(a) })
 }
 
+// blocked reports whether a copy is a gateway that waits for a policy which cannot come: another source has its name,
+// or it is not known what is wanted of it.
+func (c *clusterPlan) blocked(one placed) bool {
+	w := c.wanted[one.work]
+	return one.Source == w.Bundle && slices.ContainsFunc(w.After, func(a Await) bool {
+		_, held := c.held[a.Source]
+		return held || c.gives(a.Source, a.Copy)
+	})
+}
+
 // arrived reports whether a policy has been applied in the version that is wanted. One of which it is not known what
 // is wanted has not.
 func (c *clusterPlan) arrived(a Await) bool {

@@ -120,9 +120,9 @@ func (h *hub) changeTaken(t testing.TB, r random) {
 	web, limits := to.SpokeName(Name{"shop", "web"}), to.SpokeName(Name{"shop", "limits"})
 	switch r.IntN(4) {
 	case 0, 1:
-		for name, class := range map[Name]string{web: "plain", {"shop", "web"}: class} {
+		for i, name := range []Name{web, {"shop", "web"}} {
 			o := h.randomGateway(t, r, name)
-			object(o, "spec")["gatewayClassName"] = class
+			object(o, "spec")["gatewayClassName"] = []string{"plain", class}[i]
 			h.gateways = put(h.gateways, o)
 		}
 	case 2:
@@ -233,7 +233,8 @@ var (
 // TestHistory: whatever happens on the hub, however works are split by the version that comes next, however late spokes answer, and however few bundles are planned at a time, copies that are
 // wanted all the time are there all the time, users' objects stay as they are, and in the end spokes have what is wanted and nothing else.
 func TestHistory(t *testing.T) {
-	for seed := range uint64(12) {
+	// The last ones had gateways that were not made: of a rival without policies, of a broken override, of a broken class.
+	for _, seed := range []uint64{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 60, 102, 152} {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			r := random{rand.New(rand.NewPCG(seed, 7))}
 			h, s := randomHub(t, r), newSpokes(t)
@@ -432,7 +433,11 @@ func (s *spokes) end(w *wanted) {
 	s.Helper()
 	s.settle(w, w.most)
 	works := w.works(w.most)
+	kept := s.kept(w)
 	for _, m := range s.missing(works) {
+		if kept[m] {
+			continue
+		}
 		s.Errorf("it is not there, or not as it is to be: %s", m)
 	}
 	frozen := false
@@ -453,6 +458,20 @@ func (s *spokes) end(w *wanted) {
 	if again := s.settle(w, w.most); again != 0 {
 		s.Errorf("%d writes although nothing has changed", again)
 	}
+}
+
+// kept returns the names that copies of frozen bundles have, in the form of missing. Nothing else gets them.
+func (s *spokes) kept(w *wanted) map[string]bool {
+	names := map[string]bool{}
+	for _, e := range s.existing(func(b Source) bool { return w.frozen[b] }) {
+		for _, one := range e.Sent {
+			o := s.objects[e.Cluster][one.Key]
+			if o != nil && o.owners[e.Name] && o.source() == one.Source.String() {
+				names[fmt.Sprintf("%s: %v", e.Cluster, one.Key)] = true
+			}
+		}
+	}
+	return names
 }
 
 // presence holds which copies have been there since they were wanted, and which sources under whatever names.

@@ -57,7 +57,8 @@ type Write struct {
 //     at the new one.
 //
 // If copies of several hub objects have the same name on a spoke, only one is written: the existing one, or else the
-// oldest. The others are requested as read-only, so that the spoke reports the conflict.
+// oldest. A gateway with policies that can't be written comes last. The others are requested as read-only, so that the
+// spoke reports the conflict.
 //
 // Desired and existing are all works of some bundles. A copy may move between bundles, so pass these bundles too:
 //
@@ -186,8 +187,13 @@ func (c *clusterPlan) index() {
 			}
 		}
 	}
-	for key, wanted := range c.copies {
-		if slices.ContainsFunc(wanted, func(one placed) bool { return !one.Orphan && one.Source != wanted[0].Source }) {
+	for _, gateways := range []bool{false, true} { // gateways come last, as their order depends on their policies
+		for key, wanted := range c.copies {
+			if isGateway(key) != gateways || !slices.ContainsFunc(wanted, func(one placed) bool {
+				return !one.Orphan && one.Source != wanted[0].Source
+			}) {
+				continue
+			}
 			if c.holders == nil {
 				c.holders = map[Key]Source{}
 			}
@@ -220,9 +226,14 @@ func (c *clusterPlan) isFormer(s *Sent, e *Existing) bool {
 	return s.Source == e.Bundle && (!s.Asked || s.Withdrawn) && !s.Lost && c.unwantedGateway(s.Key, e.Bundle)
 }
 
+// isGateway reports whether a name on a spoke is that of a gateway.
+func isGateway(k Key) bool {
+	return k.Group == gatewayKind.Group && k.Resource == gatewayKind.Resource
+}
+
 // unwantedGateway reports whether a gateway's bundle is not to have a gateway of that name.
 func (c *clusterPlan) unwantedGateway(k Key, bundle Source) bool {
-	return k.Group == gatewayKind.Group && k.Resource == gatewayKind.Resource && bundle.Group == gatewayKind.Group && bundle.Kind == kindGateway &&
+	return isGateway(k) && bundle.Group == gatewayKind.Group && bundle.Kind == kindGateway &&
 		!slices.ContainsFunc(c.copies[k], func(one placed) bool { return one.Source == bundle })
 }
 
@@ -241,7 +252,8 @@ func (c *clusterPlan) waitsToGo(e *Existing) bool {
 	return c.wanted[e.Name] == nil && c.going[e.Bundle] && !slices.ContainsFunc(e.Sent, func(s Sent) bool { return c.goes(&s, e) })
 }
 
-// before orders two copies: the first has the name that both want.
+// before orders two copies: the first has the name that both want. A blocked gateway comes after one that is not,
+// or neither would be made.
 func (c *clusterPlan) before(a, b placed) int {
 	if there := c.isThere(a.Copy); there != c.isThere(b.Copy) {
 		if there {
@@ -249,7 +261,8 @@ func (c *clusterPlan) before(a, b placed) int {
 		}
 		return 1
 	}
-	return cmp.Or(strings.Compare(a.created, b.created), a.Source.Compare(b.Source))
+	blocked := index(c.blocked(a)) - index(c.blocked(b))
+	return cmp.Or(blocked, strings.Compare(a.created, b.created), a.Source.Compare(b.Source))
 }
 
 // isThere reports whether a copy has been sent to be written.

@@ -351,8 +351,11 @@ func (s *spokes) missing(works []*Work) (missing []string) {
 	return missing
 }
 
-// arrived reports whether a spoke has a policy as it is wanted.
+// arrived reports whether a spoke has a policy as it is wanted. Of one that is held that is not known.
 func (s *spokes) arrived(cluster string, a Await, works []*Work) bool {
+	if slices.ContainsFunc(works, func(w *Work) bool { return w.Cluster == cluster && w.Held[a.Source] }) {
+		return false
+	}
 	o := s.objects[cluster][a.Copy]
 	return o != nil && !o.users && slices.ContainsFunc(works, func(w *Work) bool {
 		return w.Cluster == cluster && slices.ContainsFunc(w.Copies, func(c *Copy) bool { return c.Key() == a.Copy && c.Source == a.Source && o.json == string(c.JSON) })
