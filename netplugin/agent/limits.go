@@ -46,6 +46,7 @@ type conntrackZone struct {
 // table of most entries stays for connections that are not the pods': each entry of a zone can have another one there
 // in the node's stack (zone 0), where what goes to Services, to the node and out of the cluster is tracked too. Where
 // the switch translates Services, its translations take the place of the first pass; ZoneEvaluation has no connections.
+// A limit of 0 is none, for the switch too, as is most, nf_conntrack_max.
 func conntrackZones(kernel, translated bool, most uint32) []conntrackZone {
 	policy, service, hairpin := uint32(userspacePolicy), uint32(userspaceService), uint32(userspaceHairpin)
 	if kernel {
@@ -152,13 +153,13 @@ func (zl *zoneLimits) readLimits(ctx context.Context) {
 	}
 	isBounded := true
 	for _, z := range zones {
-		l, known := limits[z.zone]
+		l := limits[z.zone] // the kernel's datapath lists no zone without a limit
 		if err == nil {
 			zl.a.metrics.tracked.WithLabelValues(z.name).Set(float64(l.Count))
 			zl.a.metrics.trackedLimit.WithLabelValues(z.name).Set(float64(l.Limit))
 		}
 		unbounded := 0.0
-		if !known || l.Limit != zl.raised.of(z) { // ovs-vswitchd started again, or nf_conntrack_max is another
+		if l.Limit != zl.raised.of(z) { // ovs-vswitchd started again, or nf_conntrack_max is another
 			isBounded, unbounded = false, 1
 		}
 		zl.a.metrics.unbounded.WithLabelValues(z.name).Set(unbounded)

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/flowkeep/flowkeep/netplugin/pipeline"
 	"github.com/flowkeep/flowkeep/ofctl"
@@ -183,5 +184,36 @@ func TestOpenings_Count(t *testing.T) {
 		if n, by := o.since(counts(c.dropped...)); n != c.n || !slices.Equal(by, c.by) {
 			t.Errorf("reading %d: %d by %v, want %d by %v", i, n, by, c.n, c.by)
 		}
+	}
+}
+
+// TestNoTrackableLimit: with nf_conntrack_max=0, by which the kernel has no limit, no zone has one, no pod is refused or
+// capped, also where some were before, and pods open connections at the highest rate.
+func TestNoTrackableLimit(t *testing.T) {
+	held, before := map[string]uint32{"ns/a": 1000, "ns/b": 1}, []string{"ns/a"}
+	for _, translated := range []bool{false, true} {
+		for _, z := range conntrackZones(true, translated, 0) {
+			if z.limit != 0 {
+				t.Errorf("zone %s has the limit %d", z.name, z.limit)
+			}
+			for _, full := range []bool{false, true} {
+				if now := (room{full: full, limit: 900}).next(1001, z.limit); now != (room{}) {
+					t.Errorf("zone %s: %+v", z.name, now)
+				}
+			}
+		}
+		if rate := pipeline.OpeningRate(conntrackZones(true, translated, 0)[ofServices].limit); rate != pipeline.MaxOpeningRate {
+			t.Errorf("a pod may open %d connections a second", rate)
+		}
+	}
+	if capped := nextCapped(held, 1001, 0, before); len(capped) > 0 {
+		t.Errorf("%v are capped", capped)
+	}
+	if refused := nextRefused(held, 1001, 0, before); len(refused) > 0 {
+		t.Errorf("%v are refused", refused)
+	}
+	s := shares{capping: true}
+	if s.wanted(1001, 0) || s.due(1001, 0, time.Now()) {
+		t.Error("the table is read")
 	}
 }

@@ -29,14 +29,15 @@ func tableSize() (count, most uint32, err error) {
 
 // nextRefused returns the pods that open no connections at all, sorted, where the kernel's table has count entries, of
 // which each pod opened held: those that nextCapped returns; and where pods hold half of a table that is nearly full,
-// all that hold some, so that the node's own connections find room.
+// all that hold some, so that the node's own connections find room. Without a limit,
+// 0, it returns none.
 func nextRefused(held map[string]uint32, count, limit uint32, before []string) (refused []string) {
 	var all uint32
 	for pod, n := range held {
 		all += n
 		refused = append(refused, pod)
 	}
-	if count < limit/8*refuseFrom || all < limit/2 {
+	if limit == 0 || count < limit/8*refuseFrom || all < limit/2 {
 		return nextCapped(held, count, limit, before)
 	}
 	slices.Sort(refused)

@@ -26,8 +26,11 @@ type room struct {
 }
 
 // next returns what is right for a zone that has count entries, with pods' limit. An eighth of the limit is always
-// free when new connections of pods are refused; the node alone uses it.
+// free when new connections of pods are refused; the node alone uses it. Without a limit, 0, none are.
 func (r room) next(count, limit uint32) room {
+	if limit == 0 {
+		return room{}
+	}
 	eighth := limit / 8
 	full := count >= refuseFrom*eighth || r.full && count >= allowBelow*eighth
 	switch {

@@ -38,15 +38,15 @@ type shares struct {
 	again   time.Time // the zone is read again
 }
 
-// wanted reports whether pods can be capped where the zone has count entries.
+// wanted reports whether pods can be capped where the zone has count entries. Without a limit, 0, they never are.
 func (s *shares) wanted(count, limit uint32) bool {
-	return count >= limit/8*capFrom || s.capping && count >= limit/8*capBelow
+	return limit > 0 && (count >= limit/8*capFrom || s.capping && count >= limit/8*capBelow)
 }
 
 // due reports whether to read which pods hold the entries of a zone that has count of them.
 func (s *shares) due(count, limit uint32, now time.Time) bool {
-	full := count >= limit/8*capFrom
-	return full && count > s.count+limit/shareStep || s.wanted(count, limit) && !now.Before(s.again)
+	grown := count >= limit/8*capFrom && count > s.count+limit/shareStep
+	return s.wanted(count, limit) && (grown || !now.Before(s.again))
 }
 
 // read notes a reading that ended now.
@@ -59,7 +59,7 @@ func (s *shares) read(count uint32, took time.Duration, now time.Time) {
 // open connections exceed it would stay capped for ever, where others keep the zone above capBelow.
 func nextCapped(held map[string]uint32, count, limit uint32, before []string) (capped []string) {
 	eighth := limit / 8
-	if count < capBelow*eighth {
+	if limit == 0 || count < capBelow*eighth {
 		return nil
 	}
 	for pod, n := range held {

@@ -14,9 +14,15 @@ const (
 )
 
 // OpeningRate returns the number of connections to Services that a pod may open a second, where conntrack has room for
-// limit of them. With a burst of twice as many, a pod takes a twentieth of the room in a second at most. The rate does
-// not bound how many entries a pod has: packets of a connection without a reply renew its entry (Config.Capped).
-func OpeningRate(limit uint32) uint32 { return max(minOpeningRate, min(limit/64, MaxOpeningRate)) }
+// limit of them, 0 for any number. With a burst of twice as many, a pod takes a twentieth of the room in a second at
+// most. The rate does not bound how many entries a pod has: packets of a connection without a reply renew its entry
+// (Config.Capped).
+func OpeningRate(limit uint32) uint32 {
+	if limit == 0 {
+		return MaxOpeningRate
+	}
+	return max(minOpeningRate, min(limit/64, MaxOpeningRate))
+}
 
 // The meters that bound new connections to Services. A pod has one, with those pods whose port has the same
 // remainder: pods of one node have ports that follow one another.
