@@ -352,7 +352,7 @@ func (db *DB) createPort(ctx context.Context, spec PortSpec) error {
 	}
 	if err := db.transact(ctx, "create port "+spec.Name, append(ops, link...)); err != nil {
 		db.tags.remove(spec.Name)
-		if ctx.Err() != nil {
+		if _, ok := errors.AsType[*noResponse](err); ok {
 			db.unsettled.Store(spec.Name, nil)
 		}
 		return err
@@ -552,10 +552,19 @@ func findOne[T any](ctx context.Context, db *DB, match func(*T) bool) (*T, error
 	return nil, client.ErrNotFound
 }
 
+// noResponse is the error of a request without a response, as after a timeout or a lost connection: ovsdb-server may
+// execute it nevertheless, also later.
+type noResponse struct{ err error }
+
+func (e *noResponse) Error() string { return e.err.Error() }
+
+func (e *noResponse) Unwrap() error { return e.err }
+
+// transact executes operations in one transaction. It returns a noResponse where it is unknown whether they are.
 func (db *DB) transact(ctx context.Context, what string, ops []ovsdb.Operation) error {
 	results, err := db.client.Transact(ctx, ops...)
 	if err != nil {
-		return fmt.Errorf("%s: %w", what, err)
+		return fmt.Errorf("%s: %w", what, &noResponse{err})
 	}
 	if problems, err := ovsdb.CheckOperationResults(results, ops); err != nil {
 		for _, p := range problems {
