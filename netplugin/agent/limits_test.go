@@ -209,7 +209,7 @@ func TestNoTrackableLimit(t *testing.T) {
 	if capped := nextCapped(held, 1001, 0, before); len(capped) > 0 {
 		t.Errorf("%v are capped", capped)
 	}
-	if refused := nextRefused(held, 1001, 0, before); len(refused) > 0 {
+	if refused, all := nextRefused(held, 1001, 0, before, true); len(refused) > 0 || all {
 		t.Errorf("%v are refused", refused)
 	}
 	s := shares{capping: true}

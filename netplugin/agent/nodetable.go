@@ -16,6 +16,7 @@ import (
 type nodeTable struct {
 	a      *agent
 	shares shares
+	all    bool // all pods that hold some are refused
 	size   func() (count, most uint32, err error)
 	opened func(pods []netip.Prefix) (map[netip.Addr]uint32, error)
 }
@@ -28,20 +29,24 @@ func tableSize() (count, most uint32, err error) {
 }
 
 // nextRefused returns the pods that open no connections at all, sorted, where the kernel's table has count entries, of
-// which each pod opened held: those that nextCapped returns; and where pods hold half of a table that is nearly full,
-// all that hold some, so that the node's own connections find room. Without a limit,
-// 0, it returns none.
-func nextRefused(held map[string]uint32, count, limit uint32, before []string) (refused []string) {
-	var all uint32
+// which each pod opened held: those that nextCapped returns; or all that hold some, so that the node's own connections
+// find room. It is all from refuseFrom entries on where pods hold half of the table, until there are fewer than
+// allowBelow, or pods hold less than three eighths. Without a limit, 0, it returns none.
+func nextRefused(
+	held map[string]uint32, count, limit uint32, before []string, wasAll bool,
+) (refused []string, all bool) {
+	var sum uint32
 	for pod, n := range held {
-		all += n
+		sum += n
 		refused = append(refused, pod)
 	}
-	if limit == 0 || count < limit/8*refuseFrom || all < limit/2 {
-		return nextCapped(held, count, limit, before)
+	eighth := limit / 8
+	all = count >= refuseFrom*eighth && sum >= 4*eighth || wasAll && count >= allowBelow*eighth && sum >= 3*eighth
+	if limit == 0 || !all {
+		return nextCapped(held, count, limit, before), false
 	}
 	slices.Sort(refused)
-	return refused
+	return refused, true
 }
 
 // bound reads how many entries the table has and, where it is nearly full or pods are refused, of which pods.
@@ -74,31 +79,44 @@ func (nt *nodeTable) bound(ctx context.Context) error {
 	return errors.Join(err, nt.refuse(ctx, nil, 0, 0))
 }
 
-// refuse sets which pods are refused, and logs those that were not, or are not any more.
+// refuse sets which pods are refused.
 func (nt *nodeTable) refuse(ctx context.Context, opened map[netip.Addr]uint32, count, most uint32) error {
 	if !nt.shares.capping && opened == nil {
 		return nil
 	}
 	return nt.a.do(ctx, func() {
 		held, before := nt.a.heldByPods(opened), nt.a.node.refused
-		refused := nextRefused(held, count, most, before)
-		nt.shares.capping = len(refused) > 0
+		refused, all := nextRefused(held, count, most, before, nt.all)
+		wasAll := nt.all
+		nt.shares.capping, nt.all = len(refused) > 0, all
 		if slices.Equal(before, refused) {
 			return
 		}
-		for _, pod := range refused {
-			if !slices.Contains(before, pod) {
-				nt.a.log.Warn("a pod holds many of the connections of the node's kernel, which has little room; "+
-					"its new ones are dropped", "pod", pod, "connections", held[pod], "all", count, "limit", most)
-			}
-		}
-		for _, pod := range before {
-			if !slices.Contains(refused, pod) {
-				nt.a.log.Info("a pod may open connections again", "pod", pod)
-			}
+		if !all || !wasAll { // while it is all, the pods that hold some may be others each second
+			nt.note(before, refused, held, "all", count, "limit", most)
 		}
 		nt.a.node.refused = refused
 		nt.a.node.countCapped()
 		nt.a.node.configure(ctx)
 	})
+}
+
+// maxNamed is how many pods a line of the log names.
+const maxNamed = 8
+
+// note logs in a line how many pods are refused that were not before, with those of them that hold the most
+// connections, and in another how many are not refused any more.
+func (nt *nodeTable) note(before, refused []string, held map[string]uint32, table ...any) {
+	without := func(pods, others []string) []string {
+		return slices.DeleteFunc(slices.Clone(pods), func(pod string) bool { return slices.Contains(others, pod) })
+	}
+	if added := without(refused, before); len(added) > 0 {
+		slices.SortStableFunc(added, func(p, q string) int { return cmp.Compare(held[q], held[p]) })
+		values := []any{"pods", len(added), "first", added[:min(len(added), maxNamed)], "most", held[added[0]]}
+		nt.a.log.Warn("pods hold many of the connections of the node's kernel, which has little room; "+
+			"their new ones are dropped", append(values, table...)...)
+	}
+	if ended := without(before, refused); len(ended) > 0 {
+		nt.a.log.Info("pods may open connections again", "pods", len(ended))
+	}
 }

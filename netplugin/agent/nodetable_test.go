@@ -2,6 +2,7 @@ package agent
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -11,10 +12,11 @@ import (
 )
 
 // TestNextRefused: a pod that holds more than an eighth of a table that is nearly full is refused. From 7/8 on, all
-// pods that hold some are, but where the table is full of connections that are not pods'.
+// pods that hold some are until there are fewer than 6/8, but where the table is full of connections that are not pods'.
 func TestNextRefused(t *testing.T) {
 	const limit = 800
 	var refused []string
+	var all bool
 	for i, c := range []struct {
 		count, a, b uint32
 		want        []string
@@ -24,12 +26,39 @@ func TestNextRefused(t *testing.T) {
 		{600, 90, 5, []string{"ns/a"}},
 		{700, 90, 5, []string{"ns/a"}}, // the node's own programs
 		{700, 395, 5, []string{"ns/a", "ns/b"}},
+		{600, 395, 5, []string{"ns/a", "ns/b"}},
+		{700, 300, 5, []string{"ns/a", "ns/b"}},
+		{700, 290, 5, []string{"ns/a"}},
+		{700, 395, 5, []string{"ns/a", "ns/b"}},
+		{599, 395, 5, []string{"ns/a"}},
 		{650, 395, 5, []string{"ns/a"}},
 		{499, 395, 5, nil},
 	} {
-		refused = nextRefused(map[string]uint32{"ns/a": c.a, "ns/b": c.b}, c.count, limit, refused)
+		refused, all = nextRefused(map[string]uint32{"ns/a": c.a, "ns/b": c.b}, c.count, limit, refused, all)
 		if !slices.Equal(refused, c.want) {
 			t.Errorf("reading %d: %v are refused, want %v", i, refused, c.want)
+		}
+	}
+}
+
+// TestNextRefused_AtTheBound: pods that each hold less than an eighth, and many that hold one, are not refused and
+// allowed in turn where the number of entries goes up and down by one.
+func TestNextRefused_AtTheBound(t *testing.T) {
+	const limit = 262144
+	held := map[string]uint32{}
+	for i := range 108 {
+		held[fmt.Sprintf("ns/%d", i)] = 1
+		if i < 8 {
+			held[fmt.Sprintf("ns/%d", i)] = 26000
+		}
+	}
+	var refused []string
+	var all bool
+	for i, count := range []uint32{229375, 229376, 229375, 229376, 196608, 196607, 196608} {
+		refused, all = nextRefused(held, count, limit, refused, all)
+		want := map[bool]int{true: len(held)}[i > 0 && i < 5]
+		if len(refused) != want || all != (want > 0) {
+			t.Errorf("reading %d, %d entries: %d pods are refused, want %d", i, count, len(refused), want)
 		}
 	}
 }
