@@ -25,8 +25,9 @@ const (
 // databaseWatch decides from the results of requests whether Open vSwitch's database is a problem.
 type databaseWatch struct{ failed int }
 
-// next returns why the database is a problem; "" is none. Each call has the result of one request.
-func (w *databaseWatch) next(waits bool, err error) string {
+// next returns why the database is a problem; "" is none. Each call has the result of one request, and what netplugin
+// does about flow-restore-wait.
+func (w *databaseWatch) next(waits bool, err error, remedy string) string {
 	if err == nil && !waits {
 		w.failed = 0
 		return ""
@@ -42,8 +43,7 @@ func (w *databaseWatch) next(waits bool, err error) string {
 			"see whether its process is stopped (state T in ps) or waits for the disk", err)
 	}
 	return "Open vSwitch's database has other_config:flow-restore-wait=true: an ovs-vswitchd that has started since " +
-		"handles no upcalls; a script of Open vSwitch restores flows, or ended early. netplugin removes the key when " +
-		"no program has changed flows for " + minQuiet.String() + " (needs Open vSwitch 3.0). At once: " +
+		"handles no upcalls; a script of Open vSwitch restores flows, or ended early. " + remedy + ". At once: " +
 		"ovs-vsctl remove Open_vSwitch . other_config flow-restore-wait"
 }
 
@@ -88,10 +88,11 @@ func (d databaseKeeper) keepDatabase(ctx context.Context, interval time.Duration
 		case <-ctx.Done():
 			return
 		}
+		remedy := ""
 		if last.err == nil && last.waits {
-			d.endWait(ctx, interval)
+			remedy = d.endWait(ctx, interval)
 		}
-		if now := watch.next(last.waits, last.err); now != problem && ctx.Err() == nil {
+		if now := watch.next(last.waits, last.err, remedy); now != problem && ctx.Err() == nil {
 			problem = now
 			d.setProblem(ctx, now, last.err != nil)
 		}
@@ -99,24 +100,40 @@ func (d databaseKeeper) keepDatabase(ctx context.Context, interval time.Duration
 }
 
 // endWait removes flow-restore-wait where the switch has its flows and no script restores others: until then the
-// kernel's datapath lets packets pass by megaflows from before ovs-vswitchd started, also what was revoked since.
-func (d databaseKeeper) endWait(ctx context.Context, timeout time.Duration) {
+// kernel's datapath lets packets pass by megaflows from before ovs-vswitchd started, also what was revoked since. It
+// returns when it does so.
+func (d databaseKeeper) endWait(ctx context.Context, timeout time.Duration) (remedy string) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	least := d.quiet
 	others, err := ovsdb.HasOtherBridges(ctx, d.db)
-	if others {
+	if others || err != nil {
 		least = d.quietOthers
 	}
+	remedy = waitRemedy(least, others, d.monitor.quiet.isNever())
 	if err != nil || !d.monitor.quiet.lasts(least) {
-		return
+		return remedy
 	}
 	if err := ovsdb.EndWaitForFlows(ctx, d.db); err != nil {
 		d.log.Debug("could not remove flow-restore-wait", "error", err)
-		return
+		return remedy
 	}
 	d.log.Warn("removed other_config:flow-restore-wait, which a script of Open vSwitch left: the switch has its flows",
 		"unchanged for", least)
+	return remedy
+}
+
+// waitRemedy returns when netplugin removes flow-restore-wait.
+func waitRemedy(least time.Duration, others, unmonitored bool) string {
+	switch {
+	case unmonitored:
+		return "netplugin does not remove the key: it has no flow monitor (before Open vSwitch 3.0, or " +
+			"--drift-check-interval 0)"
+	case others:
+		return fmt.Sprintf("netplugin removes the key when no program has changed flows for at least %s: "+
+			"the script may restore those of other bridges", least)
+	}
+	return fmt.Sprintf("netplugin removes the key when no program has changed flows for at least %s", least)
 }
 
 // setProblem logs a problem of the database, or that there is none any more, and sets readiness and the status. With a

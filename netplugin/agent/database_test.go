@@ -48,12 +48,32 @@ func TestDatabaseWatch(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			var w databaseWatch
 			for n, r := range c.results {
-				got := w.next(r.waits, r.err)
+				got := w.next(r.waits, r.err, waitRemedy(minQuiet, false, false))
 				if (got == "") != (c.want[n] == "") || !strings.Contains(got, c.want[n]) {
 					t.Errorf("result %d: %q, want %q", n, got, c.want[n])
 				}
 			}
 		})
+	}
+}
+
+// TestWaitRemedy: the problem says when netplugin removes flow-restore-wait, which depends on the switch.
+func TestWaitRemedy(t *testing.T) {
+	for _, c := range []struct {
+		least               time.Duration
+		others, unmonitored bool
+		want                string
+	}{
+		{minQuiet, false, false, "removes the key when no program has changed flows for at least 10s"},
+		{minQuietOthers, true, false, "removes the key when no program has changed flows for at least 5m0s: "},
+		{minQuiet, false, true, "does not remove the key"},
+		{minQuietOthers, true, true, "does not remove the key"},
+	} {
+		w := databaseWatch{failed: databaseFailures}
+		problem := w.next(true, nil, waitRemedy(c.least, c.others, c.unmonitored))
+		if !strings.Contains(problem, c.want) || !strings.HasSuffix(problem, "other_config flow-restore-wait") {
+			t.Errorf("%+v: %s", c, problem)
+		}
 	}
 }
 

@@ -23,6 +23,7 @@ type flowMonitor struct {
 func (m *flowMonitor) start(ctx context.Context, s *ofctl.Session) error {
 	a := m.a
 	if a.cfg.DriftCheckInterval <= 0 {
+		m.quiet.without()
 		return nil
 	}
 	err := ofctl.MonitorFlows(ctx, s, func(list []ofctl.Update) {
@@ -36,13 +37,14 @@ func (m *flowMonitor) start(ctx context.Context, s *ofctl.Session) error {
 				"interval", a.cfg.DriftCheckInterval, "error", refused)
 		}
 		m.refused = true
+		m.quiet.without()
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("monitor the switch's flows: %w", err)
 	}
 	a.drift.SetMonitored(true)
-	m.quiet.begin()
+	m.quiet.begin(s.Done())
 	return nil
 }
 
@@ -61,15 +63,31 @@ const quietReadings = 10
 type quiet struct {
 	mu        sync.Mutex
 	monitored bool
-	since     time.Time     // no other program has changed flows; zero: the switch has not been compared
-	took      time.Duration // the comparison
+	never     bool            // the last session had no flow monitor
+	lost      <-chan struct{} // closed when the session is lost
+	since     time.Time       // no other program has changed flows; zero: the switch has not been compared
+	took      time.Duration   // the comparison
 }
 
-// begin notes that a session has a flow monitor.
-func (q *quiet) begin() {
+// begin notes that a session has a flow monitor. The channel is closed when the session is lost, which is before end.
+func (q *quiet) begin(lost <-chan struct{}) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.monitored = true
+	q.monitored, q.never, q.lost = true, false, lost
+}
+
+// without notes that a session has no flow monitor.
+func (q *quiet) without() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.never = true
+}
+
+// isNever reports whether it is never quiet, as far as is known: sessions have no flow monitor.
+func (q *quiet) isNever() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.never
 }
 
 // compared notes that the session's flows are as they should be, after a comparison that began then.
@@ -101,5 +119,10 @@ func (q *quiet) end() {
 func (q *quiet) lasts(least time.Duration) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	select {
+	case <-q.lost:
+		return false
+	default:
+	}
 	return !q.since.IsZero() && time.Since(q.since) >= max(least, quietReadings*q.took)
 }

@@ -453,7 +453,7 @@ func TestKeepDatabase_EndsWait(t *testing.T) {
 }
 
 // TestQuiet: it is quiet when a session's flows have been compared and no other program has changed any for a time,
-// which is longer where a comparison takes long; never without a session or without a flow monitor.
+// which is longer where a comparison takes long; never without a session, after it is lost, or without a flow monitor.
 func TestQuiet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var q quiet
@@ -467,7 +467,14 @@ func TestQuiet(t *testing.T) {
 		}
 		q.compared(time.Now()) // the switch has no flow monitor
 		after(time.Hour, false)
-		q.begin()
+		q.without()
+		if !q.isNever() {
+			t.Error("it can be quiet without a flow monitor")
+		}
+		q.begin(nil)
+		if q.isNever() {
+			t.Error("it is never quiet with a flow monitor")
+		}
 		after(time.Hour, false)
 		q.compared(time.Now())
 		after(least-1, false)
@@ -477,11 +484,14 @@ func TestQuiet(t *testing.T) {
 		q.end()
 		after(least, false)
 		q.interrupt()
-		q.begin()
+		lost := make(chan struct{})
+		q.begin(lost)
 		began := time.Now()
 		time.Sleep(3 * time.Second)
 		q.compared(began)
 		after(quietReadings*3*time.Second-1, false)
 		after(1, true)
+		close(lost)
+		after(0, false)
 	})
 }
