@@ -314,7 +314,7 @@ func restartWhileRulesChange(t *testing.T, x *restarted, command ovstest.Command
 		t.Fatalf("%d of 1 packets to the third pod are delivered: nothing is shown", n)
 	}
 	before, rest := isAttached(t, x.agent), x.rest()
-	keepDatabase(t, databaseKeeper{x.keeper.runner, minQuiet, minQuietOthers})
+	keepDatabase(t, databaseKeeper{x.keeper.runner, slow.Stretch(minQuiet), minQuietOthers})
 	var restored time.Time
 	var seen *observed
 	last := make(chan error, 1)
