@@ -69,8 +69,9 @@ type Agent struct {
 	news     *Result // a failure of which no Event tells yet
 	seen     Observation
 	accepted accepted
-	unowned  string // why the object's owner could not be written, as last logged
-	spent    bool   // the journal's entry has done its work: it goes once the status has told of it
+	unowned  string    // why the object's owner could not be written, as last logged
+	ownNext  time.Time // when it is tried again
+	spent    bool      // the journal's entry has done its work: it goes once the status has told of it
 }
 
 // accepted are the differences of a desired state that were left when the backend reported success.
@@ -353,14 +354,24 @@ func (a *Agent) tell(ctx context.Context, o Observation, action Action) (wake ti
 	return earliest(action.Wake, poll), nil
 }
 
+// ownRetry is the time after which a refused owner is written again.
+const ownRetry = 5 * time.Minute
+
 // own writes the Node as the object's owner. Where the API server refuses that, the node is managed all the same.
 func (a *Agent) own(ctx context.Context, o *Observation) {
+	if o.Now.Before(a.ownNext) {
+		return
+	}
 	now, err := a.cfg.Objects.Own(ctx, o.Object, *o.Node)
 	if err == nil {
 		o.Object, a.unowned = now, ""
 		return
 	}
-	if text := err.Error(); text != a.unowned && !errors.Is(err, ErrStale) {
+	if errors.Is(err, ErrStale) {
+		return
+	}
+	a.ownNext = o.Now.Add(ownRetry)
+	if text := err.Error(); text != a.unowned {
 		a.unowned = text
 		a.cfg.Log.Warn("could not write the owner: the NodeNetworkState will stay when its Node is deleted", "err", err)
 	}
