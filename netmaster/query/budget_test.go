@@ -50,18 +50,18 @@ func TestAnalyses_EndWithTheirContextAndBudget(t *testing.T) {
 	to := inspect.Target{Name: "crowd/p1", Port: "80"}
 	explain := inspect.Question{Kind: inspect.AskExplain, From: "crowd/p0", To: &to, Unproved: true}
 	p.cfg.Owner = owns{crowd(26, 2000)}
-	if _, err := p.explain(t.Context(), &explain); status.Code(err) != codes.ResourceExhausted {
+	if _, err := p.packets.explain(t.Context(), &explain); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("explain: %v", err)
 	}
 	p.cfg.Owner = owns{crowd(2, 100)}
-	if _, err := p.explain(t.Context(), &explain); err != nil {
+	if _, err := p.packets.explain(t.Context(), &explain); err != nil {
 		t.Errorf("explain: %v", err)
 	}
 	explain.To = &inspect.Target{Name: "crowd/p1", Port: "81"} // of the first the verdicts are cached
 	over, end := context.WithCancel(t.Context())
 	end()
 	for kind, f := range map[string]func(context.Context, *inspect.Question) (any, error){
-		"lint": p.lint, "matrix": p.matrix, "explain": p.explain,
+		"lint": p.policies.lint, "matrix": p.policies.matrix, "explain": p.packets.explain,
 	} {
 		if _, err := f(over, &explain); err == nil {
 			t.Errorf("%s goes on without a context", kind)

@@ -69,7 +69,7 @@ func stampFor(q *inspect.Question, at labelcache.Stamp) labelcache.Stamp {
 }
 
 // resolved returns the state of the engine, without what nodes report.
-func (s *Server) resolved() labelcache.Stamp {
+func (s *sources) resolved() labelcache.Stamp {
 	at := s.cfg.Labels()
 	at.Standing = 0
 	return at
@@ -88,7 +88,7 @@ func (s *Server) cacheQuery(q *inspect.Question) (query string, ok bool) {
 }
 
 // queryOf returns a cache key made of everything, except the engine's state, that a value depends on.
-func (s *Server) queryOf(purpose string, inputs ...any) (string, error) {
+func (s *sources) queryOf(purpose string, inputs ...any) (string, error) {
 	text, err := json.Marshal(inputs)
 	if err != nil {
 		return "", err
@@ -100,7 +100,7 @@ func (s *Server) queryOf(purpose string, inputs ...any) (string, error) {
 // throughCache returns the cached value of a key at this netmaster's state, or computes it. The function now returns
 // that state. A value is not cached if it does not depend on the state alone, if the state changed meanwhile, or if
 // the state is not settled.
-func (s *Server) throughCache(
+func (s *sources) throughCache(
 	ctx context.Context,
 	query string,
 	now func() labelcache.Stamp,
@@ -183,7 +183,7 @@ func (s *Server) standbyAnswer(ctx context.Context, q *inspect.Question, standby
 
 // cachedAnswer is the cache entry of a response of the leader.
 type cachedAnswer struct {
-	s     *Server
+	s     *sources
 	query string
 	// body converts the cached value to the response's body, and value converts it back.
 	body  func(value []byte, at labelcache.Stamp, from labelcache.Source) ([]byte, error)
@@ -195,7 +195,7 @@ func (s *Server) cachedAnswerOf(q *inspect.Question) *cachedAnswer {
 	if q.Kind == inspect.AskLookup {
 		if spec, err := lookupSpec(q); err == nil {
 			return &cachedAnswer{
-				s:     s,
+				s:     s.sources,
 				query: labelcache.Members(spec.Key(), 0),
 				body:  lookupBody,
 				value: lookupValue,
@@ -208,7 +208,7 @@ func (s *Server) cachedAnswerOf(q *inspect.Question) *cachedAnswer {
 		return nil
 	}
 	return &cachedAnswer{
-		s:     s,
+		s:     s.sources,
 		query: query,
 		body:  func(value []byte, _ labelcache.Stamp, _ labelcache.Source) ([]byte, error) { return value, nil },
 		value: func(body []byte) ([]byte, error) { return body, nil },
@@ -244,7 +244,7 @@ func errStandby(why string) error {
 }
 
 // unsynced returns why the engine may be behind the API server; empty if it is synced.
-func (s *Server) unsynced() string {
+func (s *sources) unsynced() string {
 	if s.cfg.Unsynced == nil {
 		return ""
 	}
@@ -252,7 +252,7 @@ func (s *Server) unsynced() string {
 }
 
 // isSettled reports whether values may be cached: the engine is synced, and unannounced pods have been looked for.
-func (s *Server) isSettled() bool { return s.unsynced() == "" && s.cfg.Unattached().IsKnown() }
+func (s *sources) isSettled() bool { return s.unsynced() == "" && s.cfg.Unattached().IsKnown() }
 
 // state returns the leader's state to another netmaster. It fails while the engine is not synced.
 func (s *Server) state(ctx context.Context) (*inspect.Answer, error) {

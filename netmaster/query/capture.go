@@ -14,7 +14,7 @@ import (
 )
 
 // capture streams the packets that the pod's node captures.
-func (s *Server) capture(ctx context.Context, q *inspect.Question, send func(any) error) error {
+func (s *packetQueries) capture(ctx context.Context, q *inspect.Question, send func(any) error) error {
 	if q.Capture == nil {
 		return status.Error(codes.InvalidArgument, "no capture specified")
 	}
@@ -39,7 +39,7 @@ func (s *Server) capture(ctx context.Context, q *inspect.Question, send func(any
 }
 
 // nodeOf returns the node that a pod is attached to.
-func (s *Server) nodeOf(ctx context.Context, pod string) (node string, err error) {
+func (s *sources) nodeOf(ctx context.Context, pod string) (node string, err error) {
 	doErr := s.cfg.Owner.Do(ctx, func(e *resolve.Engine) {
 		v, ok := e.Endpoint(pod)
 		switch {
@@ -60,7 +60,7 @@ func (s *Server) nodeOf(ctx context.Context, pod string) (node string, err error
 }
 
 // followNode passes the responses of a streaming node query to each.
-func (s *Server) followNode(ctx context.Context, node string, q inspect.NodeQuery, each func([]byte) error) error {
+func (s *sources) followNode(ctx context.Context, node string, q inspect.NodeQuery, each func([]byte) error) error {
 	body, err := json.Marshal(q)
 	if err != nil {
 		return err

@@ -33,7 +33,7 @@ type siteCounter struct {
 }
 
 // counters returns the counters of a namespace's policies, summed over all nodes.
-func (s *Server) counters(ctx context.Context, q *inspect.Question) (any, error) {
+func (s *trafficQueries) counters(ctx context.Context, q *inspect.Question) (any, error) {
 	nodes, told, err := s.count(ctx, scope{namespace: q.Namespace})
 	if err != nil {
 		return nil, err
@@ -78,7 +78,7 @@ func (x *scope) check(e *resolve.Engine) error {
 }
 
 // count queries all nodes for their counters and sums them for the policies that exist.
-func (s *Server) count(ctx context.Context, x scope) ([]inspect.CountingNode, []siteCounter, error) {
+func (s *trafficQueries) count(ctx context.Context, x scope) ([]inspect.CountingNode, []siteCounter, error) {
 	ctx, cancel := inTime(ctx)
 	defer cancel()
 	sum := sums{dryRun: x.dryRun, at: map[site]*siteCounter{}}
@@ -279,7 +279,7 @@ func (t *siteCounter) add(c *inspect.NodeCounter) {
 
 // unused returns the rules that have matched no packet for a duration. Rules with incomplete counters are listed
 // separately.
-func (s *Server) unused(ctx context.Context, q *inspect.Question) (any, error) {
+func (s *trafficQueries) unused(ctx context.Context, q *inspect.Question) (any, error) {
 	if q.Since <= 0 {
 		return nil, status.Error(codes.InvalidArgument, "a duration without matches is required")
 	}

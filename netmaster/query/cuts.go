@@ -11,7 +11,7 @@ import (
 )
 
 // cuts returns the connections that a node, or every connected node, terminated.
-func (s *Server) cuts(ctx context.Context, q *inspect.Question) (any, error) {
+func (s *trafficQueries) cuts(ctx context.Context, q *inspect.Question) (any, error) {
 	ctx, cancel := inTime(ctx)
 	defer cancel()
 	out := inspect.Cuts{Nodes: []inspect.NodeCuts{}}

@@ -14,7 +14,7 @@ import (
 )
 
 // diff returns what policies would change. It runs off the owner goroutine, except while it copies the cluster state.
-func (s *Server) diff(ctx context.Context, q *inspect.Question) (any, error) {
+func (s *policyQueries) diff(ctx context.Context, q *inspect.Question) (any, error) {
 	if q.Diff == nil || len(q.Diff.Policies) == 0 {
 		return nil, status.Error(codes.InvalidArgument, "a diff needs policies to try")
 	}
@@ -39,7 +39,7 @@ func (s *Server) diff(ctx context.Context, q *inspect.Question) (any, error) {
 
 // difference returns what the attempts would change, cached or computed, and, if requested, the live connections
 // that are affected.
-func (s *Server) difference(ctx context.Context, t *inspect.Trial, attempts []explain.Attempt) (*inspect.Diff, error) {
+func (s *policyQueries) difference(ctx context.Context, t *inspect.Trial, attempts []explain.Attempt) (*inspect.Diff, error) {
 	r := whatif.Request{Attempts: attempts}
 	if !t.Connections { // the whole answer is cached
 		return s.whatif.Diff(ctx, r)

@@ -27,7 +27,7 @@ const (
 )
 
 // drops returns the packets that connected nodes denied, explained by the present policies.
-func (s *Server) drops(ctx context.Context, q *inspect.Question) (any, error) {
+func (s *trafficQueries) drops(ctx context.Context, q *inspect.Question) (any, error) {
 	ctx, cancel := inTime(ctx)
 	defer cancel()
 	question := q.Drops
@@ -45,7 +45,7 @@ type dropsQuery struct {
 	id     string // of a policy that must be among the isolating ones that the node reports; empty: any
 }
 
-func (s *Server) denied(ctx context.Context, want *dropsQuery) (*inspect.Drops, error) {
+func (s *trafficQueries) denied(ctx context.Context, want *dropsQuery) (*inspect.Drops, error) {
 	select {
 	case s.dropping <- struct{}{}:
 		defer func() { <-s.dropping }()
@@ -83,7 +83,7 @@ func concerns(d *inspect.Drop, prefix string) bool {
 }
 
 // addressesOfPod returns a pod's addresses; nil if no pod is named.
-func (s *Server) addressesOfPod(ctx context.Context, pod string) (addresses []netip.Addr, err error) {
+func (s *trafficQueries) addressesOfPod(ctx context.Context, pod string) (addresses []netip.Addr, err error) {
 	if pod == "" {
 		return nil, nil
 	}
@@ -103,7 +103,7 @@ func (s *Server) addressesOfPod(ctx context.Context, pod string) (addresses []ne
 	return addresses, nil
 }
 
-func (s *Server) queryDrops(ctx context.Context, want *dropsQuery, addresses []netip.Addr,
+func (s *trafficQueries) queryDrops(ctx context.Context, want *dropsQuery, addresses []netip.Addr,
 	out *inspect.Drops) []drop {
 	query := inspect.DropsQuery{
 		DryRun:    want.dryRun,
@@ -204,7 +204,7 @@ func protocolName(p policy.Protocol) string {
 }
 
 // explainDrops evaluates drops by the present policies; with dryRun, as if policies in a dry run were enforced.
-func (s *Server) explainDrops(ctx context.Context, list []drop, out *inspect.Drops, dryRun bool) error {
+func (s *trafficQueries) explainDrops(ctx context.Context, list []drop, out *inspect.Drops, dryRun bool) error {
 	ends := map[netip.Addr]struct{}{}
 	for i := range list {
 		ends[list[i].packet.From], ends[list[i].packet.To] = struct{}{}, struct{}{}

@@ -18,7 +18,7 @@ import (
 )
 
 // dryRun returns policies in a dry run, with the counters of nodes and the pairs that would have been denied.
-func (s *Server) dryRun(ctx context.Context, q *inspect.Question) (any, error) {
+func (s *trafficQueries) dryRun(ctx context.Context, q *inspect.Question) (any, error) {
 	ctx, cancel := inTime(ctx)
 	defer cancel()
 	want := q.DryRun
@@ -42,7 +42,7 @@ func (s *Server) dryRun(ctx context.Context, q *inspect.Question) (any, error) {
 }
 
 // dryRuns adds the policies of the scope to out. It fails if a named policy is not in a dry run.
-func (s *Server) dryRuns(ctx context.Context, x *scope, out *inspect.DryRuns) error {
+func (s *trafficQueries) dryRuns(ctx context.Context, x *scope, out *inspect.DryRuns) error {
 	var wrong error
 	err := s.cfg.Owner.Do(ctx, func(e *resolve.Engine) {
 		out.Revision = e.Revision()
@@ -99,7 +99,7 @@ func notInDryRun(p *policy.Policy) string {
 
 // fill queries nodes for counters and denied pairs at the same time, so that an unresponsive node delays the
 // response only once.
-func (s *Server) fill(ctx context.Context, x *scope, want *inspect.DryRunQuestion, out *inspect.DryRuns) error {
+func (s *trafficQueries) fill(ctx context.Context, x *scope, want *inspect.DryRunQuestion, out *inspect.DryRuns) error {
 	if len(out.Policies) == 0 {
 		return nil
 	}

@@ -15,7 +15,7 @@ import (
 // endpointsAtATime is the number of endpoints read in one call on the owner goroutine: some milliseconds of work.
 const endpointsAtATime = 400
 
-func (s *Server) endpoints(ctx context.Context, q *inspect.Question) (any, error) {
+func (s *policyQueries) endpoints(ctx context.Context, q *inspect.Question) (any, error) {
 	ids := []string{q.ID}
 	if q.ID == "" {
 		var err error
@@ -58,7 +58,7 @@ func (s *Server) endpoints(ctx context.Context, q *inspect.Question) (any, error
 }
 
 // endpointIDs returns the sorted IDs of the endpoints of a namespace, or of all. It works off the owner goroutine.
-func (s *Server) endpointIDs(ctx context.Context, namespace string) (ids []string, err error) {
+func (s *policyQueries) endpointIDs(ctx context.Context, namespace string) (ids []string, err error) {
 	_, world, err := s.world(ctx)
 	if err != nil {
 		return nil, err

@@ -45,7 +45,7 @@ type cluster interface {
 
 // explanation collects the response to one query.
 type explanation struct {
-	s        *Server
+	s        *sources
 	q        *inspect.Question
 	infos    []policy.NodeInfo
 	from, to end
@@ -55,7 +55,7 @@ type explanation struct {
 }
 
 // explain returns the verdicts for two ends, with the traces of the nodes' switches unless the query declines them.
-func (s *Server) explain(ctx context.Context, q *inspect.Question) (any, error) {
+func (s *packetQueries) explain(ctx context.Context, q *inspect.Question) (any, error) {
 	ctx, cancel := inTime(ctx)
 	defer cancel()
 	x, err := s.explained(ctx, q)
@@ -106,7 +106,7 @@ func addUnattached(problems []string, ways []inspect.Way) []string {
 }
 
 // explained returns the explanation without traces.
-func (s *Server) explained(ctx context.Context, q *inspect.Question) (*explanation, error) {
+func (s *sources) explained(ctx context.Context, q *inspect.Question) (*explanation, error) {
 	if q.To == nil {
 		return nil, status.Error(codes.InvalidArgument, "an explanation needs two ends")
 	}

@@ -73,7 +73,7 @@ func firstOf(names []string) string {
 }
 
 // historyOf returns the range of past states that netctl status shows; nil if none is kept.
-func (s *Server) historyOf() *inspect.History {
+func (s *sources) historyOf() *inspect.History {
 	if s.cfg.History == nil {
 		return nil
 	}

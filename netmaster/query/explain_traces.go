@@ -14,7 +14,7 @@ import (
 )
 
 // prove queries switches for traces and compares these with the verdicts. It returns why the proof is incomplete.
-func (s *Server) prove(ctx context.Context, ways []inspect.Way, from string) (problems []string) {
+func (s *sources) prove(ctx context.Context, ways []inspect.Way, from string) (problems []string) {
 	packets, nodes := tracesWanted(ways, from)
 	answers := make([]inspect.NodeTraces, len(nodes))
 	errs := make([]error, len(nodes))
@@ -132,7 +132,7 @@ func markNotProved(w *inspect.Way, from string, reasons map[string]string) {
 }
 
 // behind returns a problem if a node has not acknowledged all that was sent to it.
-func (s *Server) behind(node string) (problems []string) {
+func (s *sources) behind(node string) (problems []string) {
 	for _, n := range s.cfg.Nodes.Nodes() {
 		if n.Name == node && (n.Pending > 0 || n.Realised < n.Sent) {
 			problems = append(

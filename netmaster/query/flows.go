@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-func (s *Server) flows(ctx context.Context, q *inspect.Question) (any, error) {
+func (s *nodeQueries) flows(ctx context.Context, q *inspect.Question) (any, error) {
 	query := inspect.NodeQuery{Kind: inspect.QueryFlows}
 	var rules []resolve.RuleView
 	if q.ID != "" {

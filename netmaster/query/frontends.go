@@ -20,7 +20,7 @@ type Frontends interface {
 }
 
 // frontends lists Services as nodes get them.
-func (s *Server) frontends(ctx context.Context, q *inspect.Question) (any, error) {
+func (s *nodeQueries) frontends(ctx context.Context, q *inspect.Question) (any, error) {
 	if s.cfg.Frontends == nil {
 		return nil, status.Error(codes.Unimplemented, "this netmaster watches no Services")
 	}
@@ -44,7 +44,7 @@ var errUnknownServices = status.Error(codes.Unavailable,
 	"the Services are not known yet: netmaster has not listed them; netctl status shows why")
 
 // frontendsOf returns one Service, at a node if one is named.
-func (s *Server) frontendsOf(ctx context.Context, q *inspect.Question) (any, error) {
+func (s *nodeQueries) frontendsOf(ctx context.Context, q *inspect.Question) (any, error) {
 	if q.Node != "" && !s.hasNode(q.Node) {
 		return nil, status.Errorf(codes.NotFound, "there is no node %s", q.Node)
 	}
@@ -67,7 +67,7 @@ func (s *Server) frontendsOf(ctx context.Context, q *inspect.Question) (any, err
 	return []inspect.ServedService{out}, nil
 }
 
-func (s *Server) hasNode(name string) bool {
+func (s *nodeQueries) hasNode(name string) bool {
 	for _, n := range s.cfg.Nodes.Infos() {
 		if n.Name == name {
 			return true
@@ -77,7 +77,7 @@ func (s *Server) hasNode(name string) bool {
 }
 
 // frontendsOn returns a Service as a node holds it.
-func (s *Server) frontendsOn(ctx context.Context, q *inspect.Question) (any, error) {
+func (s *nodeQueries) frontendsOn(ctx context.Context, q *inspect.Question) (any, error) {
 	if q.Node == "" {
 		return nil, status.Error(codes.InvalidArgument, "no node is named")
 	}

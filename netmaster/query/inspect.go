@@ -81,17 +81,11 @@ type Config struct {
 // Server responds to queries: over gRPC to holders of an administrator's certificate, and through Answer and Watch
 // to clients that the caller has authorised. Safe for concurrent use.
 type Server struct {
-	cfg     Config
-	started time.Time
-	waiters chan struct{} // semaphore
-	// dropping is a semaphore for queries for drops.
-	dropping chan struct{}
-	tracing  chan struct{} // semaphore
+	*sources
+	policies *policyQueries
+	packets  *packetQueries
 	answers  map[string]func(context.Context, *inspect.Question) (any, error)
 	streams  map[string]Stream
-	whatif   *whatif.Judge
-
-	serviceList *serviceList
 }
 
 // Stream sends responses until there are no more or ctx ends. It stops when send fails: the client is gone.
@@ -108,42 +102,41 @@ func NewServer(cfg Config) *Server {
 	if cfg.Budgets == (policy.Budgets{}) {
 		cfg.Budgets = policy.DefaultBudgets
 	}
-	s := &Server{
-		cfg:         cfg,
-		started:     time.Now(),
-		waiters:     make(chan struct{}, maxWaiters),
-		dropping:    make(chan struct{}, maxDropQueries),
-		tracing:     make(chan struct{}, maxTraces),
-		streams:     map[string]Stream{},
-		whatif:      whatif.New(cfg.Owner, cfg.Nodes, cfg.Budgets),
-		serviceList: newServiceList(),
+	from := &sources{cfg: cfg, started: time.Now(), serviceList: newServiceList()}
+	policies := &policyQueries{
+		sources: from,
+		whatif:  whatif.New(cfg.Owner, cfg.Nodes, cfg.Budgets),
+		waiters: make(chan struct{}, maxWaiters),
 	}
-	s.answers = map[string]func(context.Context, *inspect.Question) (any, error){
-		inspect.AskStatus:    s.status,
-		inspect.AskPolicies:  s.policies,
-		inspect.AskEndpoints: s.endpoints,
-		inspect.AskFlows:     s.flows,
-		inspect.AskCuts:      s.cuts,
-		inspect.AskDB:        s.db,
-		inspect.AskCache:     s.cache,
-		inspect.AskLookup:    s.lookup,
-		inspect.AskWait:      s.wait,
-		inspect.AskExplain:   s.explain,
-		inspect.AskMatrix:    s.matrix,
-		inspect.AskVerify:    s.verify,
-		inspect.AskCounters:  s.counters,
-		inspect.AskUnused:    s.unused,
-		inspect.AskLint:      s.lint,
-		inspect.AskDiff:      s.diff,
-		inspect.AskManifest:  s.manifest,
-		inspect.AskSupport:   s.support,
-		inspect.AskDrops:     s.drops,
-		inspect.AskDryRuns:   s.dryRun,
-		inspect.AskServices:  s.services,
-		inspect.AskFrontends: s.frontends,
+	nodes := &nodeQueries{from}
+	traffic := &trafficQueries{sources: from, dropping: make(chan struct{}, maxDropQueries)}
+	packets := &packetQueries{sources: from, tracing: make(chan struct{}, maxTraces)}
+	answers := map[string]func(context.Context, *inspect.Question) (any, error){
+		inspect.AskStatus:    nodes.status,
+		inspect.AskPolicies:  policies.policies,
+		inspect.AskEndpoints: policies.endpoints,
+		inspect.AskFlows:     nodes.flows,
+		inspect.AskCuts:      traffic.cuts,
+		inspect.AskDB:        policies.db,
+		inspect.AskCache:     policies.cache,
+		inspect.AskLookup:    policies.lookup,
+		inspect.AskWait:      policies.wait,
+		inspect.AskExplain:   packets.explain,
+		inspect.AskMatrix:    policies.matrix,
+		inspect.AskVerify:    nodes.verify,
+		inspect.AskCounters:  traffic.counters,
+		inspect.AskUnused:    traffic.unused,
+		inspect.AskLint:      policies.lint,
+		inspect.AskDiff:      policies.diff,
+		inspect.AskManifest:  policies.manifest,
+		inspect.AskSupport:   nodes.support,
+		inspect.AskDrops:     traffic.drops,
+		inspect.AskDryRuns:   traffic.dryRun,
+		inspect.AskServices:  nodes.services,
+		inspect.AskFrontends: nodes.frontends,
 	}
-	s.streams[inspect.AskCapture], s.streams[inspect.AskTrace] = s.capture, s.trace
-	return s
+	streams := map[string]Stream{inspect.AskCapture: packets.capture, inspect.AskTrace: packets.trace}
+	return &Server{sources: from, policies: policies, packets: packets, answers: answers, streams: streams}
 }
 
 // Kinds returns the kinds of queries that are supported, sorted.
@@ -241,7 +234,7 @@ func (s *Server) Watch(ctx context.Context, q *inspect.Question, send func(*insp
 // errNotLeading makes the client retry at another netmaster, because this one may be outdated.
 var errNotLeading = status.Error(codes.Unavailable, "this netmaster lost leadership: retry")
 
-// isReply returns a context that ends when this netmaster stops leading. Call done with the result of the query.
+// answering returns a context that ends when this netmaster stops leading. Call done with the result of the query.
 func (s *Server) answering(ctx context.Context) (_ context.Context, done func(error) error, _ error) {
 	if s.cfg.Answering == nil {
 		return ctx, asUnavailable, nil

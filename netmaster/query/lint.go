@@ -12,7 +12,7 @@ import (
 )
 
 // lint checks the policies of a namespace, or all. It runs off the owner goroutine, except while it copies the state.
-func (s *Server) lint(ctx context.Context, q *inspect.Question) (any, error) {
+func (s *policyQueries) lint(ctx context.Context, q *inspect.Question) (any, error) {
 	out := inspect.Lint{Findings: []lint.Finding{}}
 	nodes := s.cfg.Nodes.Infos() // before the world: a change of nodes makes a new state
 	revision, world, err := s.world(ctx)
@@ -65,7 +65,7 @@ var reasons = []string{
 }
 
 // explainUnused adds to unused rules the findings that explain why they match no packet.
-func (s *Server) explainUnused(ctx context.Context, namespace string, rules []inspect.UnusedRule) error {
+func (s *trafficQueries) explainUnused(ctx context.Context, namespace string, rules []inspect.UnusedRule) error {
 	if len(rules) == 0 {
 		return nil
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 // manifest reads a policy from the API server: netmaster keeps only the parsed policy.
-func (s *Server) manifest(ctx context.Context, q *inspect.Question) (any, error) {
+func (s *policyQueries) manifest(ctx context.Context, q *inspect.Question) (any, error) {
 	namespace, name, ok := strings.Cut(q.ID, "/")
 	if !ok {
 		return nil, status.Error(codes.InvalidArgument, "name a policy as NAMESPACE/NAME")

@@ -16,7 +16,7 @@ import (
 
 // matrix returns the reachability between groups of pods. It runs off the owner goroutine, except while it copies
 // the cluster state.
-func (s *Server) matrix(ctx context.Context, q *inspect.Question) (any, error) {
+func (s *policyQueries) matrix(ctx context.Context, q *inspect.Question) (any, error) {
 	var want explain.Question
 	if q.Matrix != nil {
 		want = *q.Matrix

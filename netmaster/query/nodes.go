@@ -20,7 +20,7 @@ func inTime(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithDeadline(ctx, deadline.Add(-time.Until(deadline)/responseShare))
 }
 
-func (s *Server) queryNode(ctx context.Context, node string, q inspect.NodeQuery) ([]byte, error) {
+func (s *sources) queryNode(ctx context.Context, node string, q inspect.NodeQuery) ([]byte, error) {
 	body, err := json.Marshal(q)
 	if err != nil {
 		return nil, err

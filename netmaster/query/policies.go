@@ -27,7 +27,7 @@ const (
 	maxBundled      = 20     // members of each peer in a list
 )
 
-func (s *Server) policies(ctx context.Context, q *inspect.Question) (any, error) {
+func (s *policyQueries) policies(ctx context.Context, q *inspect.Question) (any, error) {
 	ids := []string{q.ID}
 	if q.ID == "" {
 		err := s.cfg.Owner.Do(ctx, func(e *resolve.Engine) { ids = e.PolicyIDs(q.Namespace) })
@@ -63,7 +63,7 @@ func (s *Server) policies(ctx context.Context, q *inspect.Question) (any, error)
 }
 
 // policyViews returns the policies that still exist, with a bounded number of members from the label cache.
-func (s *Server) policyViews(ctx context.Context, q *inspect.Question, lookups *labelcache.Lookups, ids []string) (
+func (s *policyQueries) policyViews(ctx context.Context, q *inspect.Question, lookups *labelcache.Lookups, ids []string) (
 	views []resolve.PolicyView, err error) {
 	var at labelcache.Stamp
 	err = s.cfg.Owner.Do(ctx, func(e *resolve.Engine) {
@@ -82,7 +82,7 @@ func (s *Server) policyViews(ctx context.Context, q *inspect.Question, lookups *
 	if q.ID != "" {
 		pods, members = maxPodsOfOne, maxMembers
 	}
-	fill := filling{s: s, lookups: lookups, at: at, missing: map[listing][]*resolve.GroupView{}}
+	fill := filling{s: s.sources, lookups: lookups, at: at, missing: map[listing][]*resolve.GroupView{}}
 	for i := range views {
 		v := &views[i]
 		for j := range v.Rules {
@@ -117,7 +117,7 @@ type listing struct {
 
 // filling sets the members of groups from the label cache, and those it lacks from the engine.
 type filling struct {
-	s       *Server
+	s       *sources
 	lookups *labelcache.Lookups
 	at      labelcache.Stamp
 	missing map[listing][]*resolve.GroupView
@@ -181,7 +181,7 @@ func (f *filling) compute(ctx context.Context) error {
 const summaryBudget = 4_000
 
 // summaries returns the policies without members and rules, and with counts in place of nodes if these are requested.
-func (s *Server) summaries(ctx context.Context, ids []string, counts bool) ([]inspect.Policy, error) {
+func (s *policyQueries) summaries(ctx context.Context, ids []string, counts bool) ([]inspect.Policy, error) {
 	out := make([]inspect.Policy, 0, len(ids))
 	for len(ids) > 0 {
 		var list []resolve.Summary
@@ -203,7 +203,7 @@ func (s *Server) summaries(ctx context.Context, ids []string, counts bool) ([]in
 	return out, nil
 }
 
-func (s *Server) summaryOf(v *resolve.Summary) inspect.Policy {
+func (s *policyQueries) summaryOf(v *resolve.Summary) inspect.Policy {
 	p := v.Policy
 	return inspect.Policy{
 		Namespace:  p.Namespace,
@@ -229,12 +229,12 @@ func namesOf[T any](ids []string, of func(namespace, name string) T) []T {
 }
 
 // world returns a copy of the cluster state and its revision.
-func (s *Server) world(ctx context.Context) (revision uint64, w *policy.World, err error) {
+func (s *sources) world(ctx context.Context) (revision uint64, w *policy.World, err error) {
 	w, err = whatif.World(ctx, s.cfg.Owner, func(e *resolve.Engine) { revision = e.Revision() })
 	return revision, w, err
 }
 
-func (s *Server) policyOf(v *resolve.PolicyView) inspect.Policy {
+func (s *policyQueries) policyOf(v *resolve.PolicyView) inspect.Policy {
 	p := inspect.Policy{
 		Namespace:  v.Policy.Namespace,
 		Name:       v.Policy.Name,
@@ -256,7 +256,7 @@ func (s *Server) policyOf(v *resolve.PolicyView) inspect.Policy {
 }
 
 // policyNodes returns the state of a policy on each node.
-func (s *Server) policyNodes(p *policy.Policy, extent *policy.Extent) []inspect.PolicyNode {
+func (s *policyQueries) policyNodes(p *policy.Policy, extent *policy.Extent) []inspect.PolicyNode {
 	return PolicyNodes(s.cfg.Nodes.Standing(p.ID(), extent), p, extent.Rules, neverAcknowledged, s.cfg.Unattached())
 }
 

@@ -460,7 +460,7 @@ func TestWait_Rejected(t *testing.T) {
 		}
 	}
 	for range maxWaiters {
-		p.waiters <- struct{}{}
+		p.policies.waiters <- struct{}{}
 	}
 	if _, err := asked[any](p, inspect.Question{Kind: inspect.AskWait, ID: "shop/db", Wait: &inspect.WaitFor{}}); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("one too many: %v", err)

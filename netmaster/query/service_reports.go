@@ -17,7 +17,7 @@ const reportsAtATime = 64
 
 // reports adds the reports about a Service of one node, or of all, and the number of connections that their pods
 // opened.
-func (s *Server) reports(ctx context.Context, v *inspect.ServedService, node string) {
+func (s *nodeQueries) reports(ctx context.Context, v *inspect.ServedService, node string) {
 	ctx, cancel := inTime(ctx)
 	defer cancel()
 	v.Nodes = []inspect.ServiceReport{}
@@ -42,7 +42,7 @@ func (s *Server) reports(ctx context.Context, v *inspect.ServedService, node str
 }
 
 // report returns a node's report about a Service. If the node does not respond, the report has a problem.
-func (s *Server) report(ctx context.Context, node string, query inspect.NodeQuery) inspect.ServiceReport {
+func (s *nodeQueries) report(ctx context.Context, node string, query inspect.NodeQuery) inspect.ServiceReport {
 	var out inspect.ServiceReport
 	body, err := s.queryNode(ctx, node, query)
 	if err == nil {

@@ -79,7 +79,7 @@ func (x *explanation) toFrontends(svc *inspect.ServiceWay) (out []policy.Packet)
 }
 
 // serviceTraces queries a node for what translates Services, and for the endpoints that packets are translated to.
-func (s *Server) serviceTraces(ctx context.Context, node string, packets []policy.Packet) (
+func (s *sources) serviceTraces(ctx context.Context, node string, packets []policy.Packet) (
 	out inspect.NodeServiceTraces, err error) {
 	body, err := s.queryNode(ctx, node, inspect.NodeQuery{Kind: inspect.QueryServiceTrace, Packets: packets})
 	if err != nil {

@@ -47,7 +47,7 @@ func newServiceList() *serviceList { return &serviceList{turn: make(chan struct{
 var errNoServices = errors.New("this netmaster reads no Services")
 
 // allServices returns a list of all Services. Concurrent callers share one request to the API server.
-func (s *Server) allServices(ctx context.Context) ([]watch.Service, error) {
+func (s *sources) allServices(ctx context.Context) ([]watch.Service, error) {
 	if s.cfg.Services == nil {
 		return nil, errNoServices
 	}
@@ -71,7 +71,7 @@ func (s *Server) allServices(ctx context.Context) ([]watch.Service, error) {
 }
 
 // services returns the names of Services, for completion.
-func (s *Server) services(ctx context.Context, q *inspect.Question) (any, error) {
+func (s *nodeQueries) services(ctx context.Context, q *inspect.Question) (any, error) {
 	list, err := s.allServices(ctx)
 	if err != nil {
 		return nil, status.Error(codes.Unavailable, err.Error())

@@ -18,7 +18,7 @@ import (
 // nodeTimeout bounds how long status waits for nodes' responses.
 const nodeTimeout = 2 * time.Second
 
-func (s *Server) status(ctx context.Context, q *inspect.Question) (any, error) {
+func (s *nodeQueries) status(ctx context.Context, q *inspect.Question) (any, error) {
 	out := inspect.Status{
 		Version:  s.cfg.Version,
 		Started:  s.started,
@@ -71,7 +71,7 @@ func (s *Server) status(ctx context.Context, q *inspect.Question) (any, error) {
 }
 
 // queryNodes adds each node's own status, and returns by index why a node did not respond.
-func (s *Server) queryNodes(ctx context.Context, nodes []inspect.Node) []error {
+func (s *nodeQueries) queryNodes(ctx context.Context, nodes []inspect.Node) []error {
 	ctx, cancel := context.WithTimeout(ctx, nodeTimeout)
 	defer cancel()
 	silent := make([]error, len(nodes))

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-func (s *Server) db(context.Context, *inspect.Question) (any, error) {
+func (s *policyQueries) db(context.Context, *inspect.Question) (any, error) {
 	out := inspect.DB{SetAside: s.cfg.Store.SetAside(), Problems: []string{}}
 	if waiting, err := s.cfg.Store.Problem(); err != nil {
 		out.Error, out.Waiting = err.Error(), waiting
@@ -32,7 +32,7 @@ func (s *Server) db(context.Context, *inspect.Question) (any, error) {
 	return out, nil
 }
 
-func (s *Server) cache(context.Context, *inspect.Question) (any, error) {
+func (s *policyQueries) cache(context.Context, *inspect.Question) (any, error) {
 	st := s.cfg.Cache.Stats()
 	out := inspect.Cache{
 		Entries:   st.Entries,
@@ -63,7 +63,7 @@ func lookupSpec(q *inspect.Question) (policy.GroupSpec, error) {
 }
 
 // lookup returns the members of a group, cached or computed, with the state that they belong to.
-func (s *Server) lookup(ctx context.Context, q *inspect.Question) (any, error) {
+func (s *policyQueries) lookup(ctx context.Context, q *inspect.Question) (any, error) {
 	spec, err := lookupSpec(q)
 	if err != nil {
 		return nil, err
@@ -95,7 +95,7 @@ func lookupValue(body []byte) ([]byte, error) {
 }
 
 // chosen computes the sorted IDs of the endpoints that a selector matches, and the state that they belong to.
-func (s *Server) chosen(ctx context.Context, spec policy.GroupSpec) ([]byte, labelcache.Stamp, error) {
+func (s *policyQueries) chosen(ctx context.Context, spec policy.GroupSpec) ([]byte, labelcache.Stamp, error) {
 	var at labelcache.Stamp
 	var list []*policy.Endpoint
 	err := s.cfg.Owner.Do(ctx, func(e *resolve.Engine) { at, list = s.resolved(), e.Select(spec) })

@@ -9,7 +9,7 @@ import (
 )
 
 // support returns the diagnostic data of netmaster, or of a node if one is named.
-func (s *Server) support(ctx context.Context, q *inspect.Question) (any, error) {
+func (s *nodeQueries) support(ctx context.Context, q *inspect.Question) (any, error) {
 	if q.Node != "" {
 		ctx, cancel := inTime(ctx)
 		defer cancel()

@@ -23,7 +23,7 @@ const (
 )
 
 // trace follows real packets through the nodes that see them.
-func (s *Server) trace(ctx context.Context, q *inspect.Question, send func(any) error) error {
+func (s *packetQueries) trace(ctx context.Context, q *inspect.Question, send func(any) error) error {
 	spec := q.Trace
 	switch {
 	case spec == nil:
@@ -42,18 +42,23 @@ func (s *Server) trace(ctx context.Context, q *inspect.Question, send func(any) 
 	default:
 		return status.Errorf(codes.ResourceExhausted, "%d traces are in progress: retry later", maxTraces)
 	}
-	t := &traceRun{spec: *spec, send: send, packets: map[string]*followed{}, observers: map[string]*observer{}}
+	t := &traceRun{
+		tracePlan: tracePlan{spec: *spec},
+		send:      send,
+		packets:   map[string]*followed{},
+		observers: map[string]*observer{},
+	}
 	t.spec.Count = max(t.spec.Count, 1)
 	if t.spec.Duration == 0 {
 		t.spec.Duration = inspect.LongestTrace
 	}
-	if err := t.prepare(ctx, s, q); err != nil {
+	if err := t.prepare(ctx, s.sources, q); err != nil {
 		return err
 	}
 	return t.run(ctx)
 }
 
-func (t *traceRun) prepare(ctx context.Context, s *Server, q *inspect.Question) (err error) {
+func (t *tracePlan) prepare(ctx context.Context, s *sources, q *inspect.Question) (err error) {
 	ends := &inspect.Question{Kind: q.Kind, From: q.From, To: q.To, Unproved: true}
 	if t.x, err = s.explained(ctx, ends); err != nil {
 		return err
@@ -68,14 +73,14 @@ const changedMeanwhile = "its ends, or the endpoints of the Service, have change
 
 // changed reports whether the ends or their Service have changed since the trace was planned, or whether that is
 // unknown.
-func (t *traceRun) changed(ctx context.Context) bool {
+func (t *tracePlan) changed(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, proofTimeout)
 	defer cancel()
-	now := traceRun{spec: t.spec}
+	now := tracePlan{spec: t.spec}
 	if err := now.prepare(ctx, t.x.s, t.x.q); err != nil {
 		return true
 	}
-	of := func(t *traceRun) map[string]struct{} {
+	of := func(t *tracePlan) map[string]struct{} {
 		set := map[string]struct{}{}
 		for _, a := range t.query.From {
 			set["from "+a.String()] = struct{}{}
@@ -92,7 +97,7 @@ func (t *traceRun) changed(ctx context.Context) bool {
 }
 
 // plan sets the ends, the nodes and the packets of the trace.
-func (t *traceRun) plan(ctx context.Context) error {
+func (t *tracePlan) plan(ctx context.Context) error {
 	x, svc := t.x, t.x.out.Service
 	to, ports, protocols := x.to.addresses, []uint16{}, []policy.Protocol{}
 	if behind, err := t.behindNodePort(ctx); err != nil {
@@ -146,7 +151,7 @@ func (t *traceRun) plan(ctx context.Context) error {
 
 // behindNodePort returns the endpoints behind a node port, to which a packet is sent on after policies have
 // evaluated it. It returns nil if the target is not a node port, or if that is unknown, which explained has noted.
-func (t *traceRun) behindNodePort(ctx context.Context) ([]watch.Backend, error) {
+func (t *tracePlan) behindNodePort(ctx context.Context) ([]watch.Backend, error) {
 	x := t.x
 	number, _ := strconv.ParseUint(x.q.To.Port, 10, 16)
 	if x.out.Service != nil || x.to.host == "" || number == 0 || x.s.cfg.Services == nil {
@@ -170,7 +175,7 @@ func (t *traceRun) behindNodePort(ctx context.Context) ([]watch.Backend, error) 
 }
 
 // holders sets the owners of the addresses of both ends.
-func (t *traceRun) holders(ctx context.Context, to []netip.Addr) error {
+func (t *tracePlan) holders(ctx context.Context, to []netip.Addr) error {
 	x := t.x
 	pods := map[netip.Addr][]*policy.Endpoint{}
 	err := x.within(ctx, func(c cluster) error {
@@ -242,7 +247,7 @@ func (x *explanation) named(ctx context.Context, name string) (e end, err error)
 
 // aliases sets the addresses that a node may substitute for the source's: its own, by masquerading, and the
 // gateway's of its pods.
-func (t *traceRun) aliases() {
+func (t *tracePlan) aliases() {
 	x, from := t.x, &t.ends.From
 	own := func(node string) []netip.Addr {
 		list := slices.Clone(addressesOf(x.infos, node))
@@ -271,7 +276,7 @@ func (t *traceRun) aliases() {
 }
 
 // observersOf sets the nodes that packets may pass.
-func (t *traceRun) observersOf() error {
+func (t *tracePlan) observersOf() error {
 	names := []string{t.x.to.host}
 	if svc := t.x.out.Service; svc != nil && svc.Node != "" {
 		names = append(names, svc.Node)

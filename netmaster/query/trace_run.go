@@ -30,16 +30,21 @@ const (
 	sightingTTL  = 10 * time.Second
 )
 
-// traceRun is a trace in progress. Its fields belong to the goroutine of the query; goroutines that read nodes send
-// reports to it.
-type traceRun struct {
+// tracePlan has the ends, the packets and the nodes of a trace.
+type tracePlan struct {
 	x        *explanation
 	spec     inspect.TraceSpec
-	send     func(any) error
 	ends     follow.Ends
 	query    inspect.SightingsQuery
 	nodes    []string // that observe; the source's is the last
 	problems []string
+}
+
+// traceRun is a trace in progress. Its fields belong to the goroutine of the query; goroutines that read nodes send
+// reports to it.
+type traceRun struct {
+	tracePlan
+	send func(any) error
 
 	observers     map[string]*observer
 	sightings     []inspect.Hop
@@ -374,7 +379,7 @@ func (t *traceRun) end(ctx context.Context) error {
 }
 
 // markedWays returns the ways between the ends, with the ends that Flowkeep did not attach marked.
-func (t *traceRun) markedWays() []inspect.Way {
+func (t *tracePlan) markedWays() []inspect.Way {
 	ways := slices.Clone(t.x.out.Ways)
 	for i := range ways {
 		markUnattached(&ways[i], t.x.s.cfg.Unattached())

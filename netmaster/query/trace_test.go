@@ -319,7 +319,7 @@ func TestTraceRefuses(t *testing.T) {
 		t.Errorf("without an address: %v", err)
 	}
 	for range maxTraces {
-		p.tracing <- struct{}{}
+		p.packets.tracing <- struct{}{}
 	}
 	if _, err := p.traced("shop/api", "shop/db", spec); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("one too many: %v", err)

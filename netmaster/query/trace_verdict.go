@@ -104,7 +104,7 @@ func reportedHops(hops []inspect.Hop) []inspect.Hop {
 }
 
 // judge adds the verdicts of the model and of the switches for this packet, or for the connection it replies to.
-func (t *traceRun) judge(ctx context.Context, w *follow.Way, p *inspect.FollowedPacket) {
+func (t *tracePlan) judge(ctx context.Context, w *follow.Way, p *inspect.FollowedPacket) {
 	q, ok := t.question(w)
 	if !ok {
 		return
@@ -135,7 +135,7 @@ func (t *traceRun) judge(ctx context.Context, w *follow.Way, p *inspect.Followed
 }
 
 // translate adds the endpoints that the sender's switch translates the packet to.
-func (t *traceRun) translate(ctx context.Context, w *follow.Way, p *inspect.FollowedPacket) {
+func (t *tracePlan) translate(ctx context.Context, w *follow.Way, p *inspect.FollowedPacket) {
 	h := &w.Hops[0]
 	if t.x.from.node == "" || !slices.Contains(t.ends.Virtual, h.Dst) || !hasPorts(h.Protocol) {
 		return
@@ -154,7 +154,7 @@ func (t *traceRun) translate(ctx context.Context, w *follow.Way, p *inspect.Foll
 
 // question returns the packet as policies see it: after translation, and with the source's own address if it leaves
 // the cluster.
-func (t *traceRun) question(w *follow.Way) (q policy.Packet, ok bool) {
+func (t *tracePlan) question(w *follow.Way) (q policy.Packet, ok bool) {
 	for i := range w.Hops {
 		h := &w.Hops[i]
 		to := t.ends.At(h.Dst)
@@ -174,7 +174,7 @@ func (t *traceRun) question(w *follow.Way) (q policy.Packet, ok bool) {
 }
 
 // isReply reports whether the packet belongs to a connection that its receiver opened.
-func (t *traceRun) isReply(ctx context.Context, w *follow.Way, q policy.Packet) bool {
+func (t *tracePlan) isReply(ctx context.Context, w *follow.Way, q policy.Packet) bool {
 	first := &w.Hops[0]
 	if opens := follow.Opens(&first.SeenPacket); opens != 0 || t.x.q.To.Port != "" || t.x.out.Service != nil ||
 		!hasPorts(q.Protocol) {
@@ -321,7 +321,7 @@ func deniedAt(h *inspect.Hop, way *inspect.Way) (*explain.Side, *explain.End) {
 }
 
 // behind describes where a packet is after its last sighting.
-func (t *traceRun) behind(h *inspect.Hop) string {
+func (t *tracePlan) behind(h *inspect.Hop) string {
 	switch follow.Behind(h) {
 	case follow.Switch:
 		return fmt.Sprintf("in Open vSwitch of %s: it went in by %s, and came out nowhere", h.Node, hopText(h))
@@ -346,7 +346,7 @@ func hopText(h *inspect.Hop) string {
 	return h.Interface
 }
 
-func (t *traceRun) nameOf(a netip.Addr) string {
+func (t *tracePlan) nameOf(a netip.Addr) string {
 	if to := t.ends.At(a); to != nil {
 		switch {
 		case to.Pod != "":
@@ -359,7 +359,7 @@ func (t *traceRun) nameOf(a netip.Addr) string {
 }
 
 // queried queries a node and decodes the response.
-func queried[T any](ctx context.Context, s *Server, node string, q inspect.NodeQuery) (out T, err error) {
+func queried[T any](ctx context.Context, s *sources, node string, q inspect.NodeQuery) (out T, err error) {
 	body, err := s.queryNode(ctx, node, q)
 	if err == nil {
 		err = json.Unmarshal(body, &out)

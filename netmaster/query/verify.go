@@ -41,7 +41,7 @@ const (
 )
 
 // verify compares the flows of nodes with their rules, and the verdicts of switches with those of the policies.
-func (s *Server) verify(ctx context.Context, q *inspect.Question) (any, error) {
+func (s *nodeQueries) verify(ctx context.Context, q *inspect.Question) (any, error) {
 	want := q.Verify
 	if want == nil || want.Samples < 0 || want.Samples > inspect.MostSamples {
 		return nil, status.Errorf(codes.InvalidArgument, "a verification needs 0 to %d samples a node",
@@ -54,7 +54,7 @@ func (s *Server) verify(ctx context.Context, q *inspect.Question) (any, error) {
 	whole := ctx // nodes may use all time except that for the response
 	ctx, cancel := inTime(ctx)
 	defer cancel()
-	v := &verifier{s: s, want: want}
+	v := &verifier{s: s.sources, want: want}
 	out := inspect.Verified{
 		Seed:     want.Seed,
 		Nodes:    make([]inspect.NodeResult, len(names)),
@@ -90,7 +90,7 @@ func shorten(n *inspect.NodeResult, most int) {
 }
 
 // nodeNames returns the requested nodes, or all.
-func (s *Server) nodeNames(asked []string) ([]string, error) {
+func (s *sources) nodeNames(asked []string) ([]string, error) {
 	var known []string
 	for _, n := range s.cfg.Nodes.Nodes() {
 		known = append(known, n.Name)
@@ -113,7 +113,7 @@ func (s *Server) nodeNames(asked []string) ([]string, error) {
 
 // verifier is one verification. Nodes share its scene until one of them changes. Safe for concurrent use.
 type verifier struct {
-	s    *Server
+	s    *sources
 	want *inspect.VerifyWhat
 
 	mu    sync.Mutex

@@ -31,7 +31,7 @@ const (
 // waiter waits for one policy. It reads the engine only when the policy changes, and the API server only when that
 // may be ahead.
 type waiter struct {
-	s               *Server
+	s               *sources
 	id              string
 	namespace, name string
 	request         inspect.WaitFor
@@ -56,7 +56,7 @@ type engineState struct {
 
 // wait responds when the condition holds, when the state differs from the one the client has seen, or when time is
 // up.
-func (s *Server) wait(ctx context.Context, q *inspect.Question) (any, error) {
+func (s *policyQueries) wait(ctx context.Context, q *inspect.Question) (any, error) {
 	namespace, name, ok := strings.Cut(q.ID, "/")
 	if !ok || q.Wait == nil {
 		return nil, status.Error(codes.InvalidArgument, "a wait needs a policy and a condition")
@@ -67,7 +67,14 @@ func (s *Server) wait(ctx context.Context, q *inspect.Question) (any, error) {
 	default:
 		return nil, status.Errorf(codes.ResourceExhausted, "%d clients wait already: retry later", maxWaiters)
 	}
-	w := &waiter{s: s, id: q.ID, namespace: namespace, name: name, request: *q.Wait, watch: s.cfg.Nodes.Watch(q.ID)}
+	w := &waiter{
+		s:         s.sources,
+		id:        q.ID,
+		namespace: namespace,
+		name:      name,
+		request:   *q.Wait,
+		watch:     s.cfg.Nodes.Watch(q.ID),
+	}
 	defer w.watch.Close()
 	if err := w.begin(ctx); err != nil {
 		return nil, err

@@ -56,7 +56,7 @@ func TestWait_UnannouncedPod(t *testing.T) {
 				Unattached: func() *attachment.Set { return c.set },
 			})
 			q := &inspect.Question{ID: "a/p", Wait: &inspect.WaitFor{UID: "u", Most: time.Millisecond}}
-			v, err := s.wait(t.Context(), q)
+			v, err := s.policies.wait(t.Context(), q)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -74,7 +74,7 @@ func TestWait_OlderLook(t *testing.T) {
 	engine.Apply(resolve.Batch{Policies: []*policy.Policy{{Namespace: "a", Name: "p", UID: "u", IsolatesIngress: true}}})
 	s := NewServer(Config{Owner: &owner{engine: engine}, Nodes: &nodes{}})
 	q := &inspect.Question{ID: "a/p", Wait: &inspect.WaitFor{UID: "u", Most: time.Millisecond}}
-	if v, err := s.wait(t.Context(), q); err != nil || !v.(*inspect.Wait).Done {
+	if v, err := s.policies.wait(t.Context(), q); err != nil || !v.(*inspect.Wait).Done {
 		t.Errorf("%+v, %v", v, err)
 	}
 }

@@ -12,7 +12,7 @@ import (
 
 // waysOf returns how packets travel between a node and each other node. In traffic modes route and geneve all ways
 // are alike.
-func (s *Server) waysOf(node string) ([]inspect.PeerWay, error) {
+func (s *sources) waysOf(node string) ([]inspect.PeerWay, error) {
 	infos := s.cfg.Nodes.Infos()
 	i := slices.IndexFunc(infos, func(n policy.NodeInfo) bool { return n.Name == node })
 	if i < 0 {

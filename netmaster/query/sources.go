@@ -1,0 +1,36 @@
+package query
+
+import (
+	"time"
+
+	"github.com/flowkeep/flowkeep/netmaster/whatif"
+)
+
+// sources has the state that queries read: the engine, the nodes, the API server and the label cache.
+type sources struct {
+	cfg         Config
+	started     time.Time
+	serviceList *serviceList
+}
+
+// policyQueries responds to queries about policies, groups and endpoints, from the state of netmaster.
+type policyQueries struct {
+	*sources
+	whatif  *whatif.Judge
+	waiters chan struct{} // semaphore
+}
+
+// nodeQueries responds to queries about nodes, from what netmaster and the nodes report.
+type nodeQueries struct{ *sources }
+
+// trafficQueries responds to queries about counted, denied and terminated connections, from the records of the nodes.
+type trafficQueries struct {
+	*sources
+	dropping chan struct{} // semaphore for queries for drops
+}
+
+// packetQueries explains, traces and captures packets.
+type packetQueries struct {
+	*sources
+	tracing chan struct{} // semaphore
+}
