@@ -23,17 +23,9 @@ type realServer struct {
 
 func startReal(t *testing.T) *realServer {
 	t.Helper()
-	if why := apitest.Missing(); why != "" {
-		t.Skip(why)
-	}
-	api, err := apitest.Start("admin,admin,admin,system:masters\n")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(api.Stop)
-	s := &realServer{T: t, Server: api}
+	s := &realServer{T: t, Server: apitest.New(t, "")}
 	const crds = "../../deploy/crds/"
-	s.must(api.Define(t.Context(), "admin", crds+"macvtapnetworknodepolicies.yaml", crds+"macvtapnodes.yaml"))
+	s.must(s.Define(t.Context(), apitest.Admin, crds+"macvtapnetworknodepolicies.yaml", crds+"macvtapnodes.yaml"))
 	s.admin = s.client()
 	return s
 }

@@ -22,19 +22,18 @@ import (
 // TestFollow_EtcdRestored restores a real etcd from a backup while nothing but enforcement objects is watched: netmaster
 // notices, and what was followed is as the API server has it.
 func TestFollow_EtcdRestored(t *testing.T) {
-	if why := apitest.Missing(); why != "" {
-		t.Skip(why)
-	}
-	api, err := apitest.Start("admin,admin,admin,system:masters\n")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer api.Stop()
-	if err := api.Define(t.Context(), "admin", "../../deploy/crds/networkpolicyenforcements.yaml"); err != nil {
+	api := apitest.New(t, "")
+	if err := api.Define(t.Context(), apitest.Admin, "../../deploy/crds/networkpolicyenforcements.yaml"); err != nil {
 		t.Fatal(err)
 	}
 	link, log := watch.NewLink(), slog.New(slog.DiscardHandler)
-	cfg := &rest.Config{Host: api.URL, BearerToken: "admin", QPS: 1000, Burst: 1000, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
+	cfg := &rest.Config{
+		Host:            api.URL,
+		BearerToken:     apitest.Admin,
+		QPS:             1000,
+		Burst:           1000,
+		TLSClientConfig: rest.TLSClientConfig{Insecure: true},
+	}
 	cfg.Wrap(link.Wrap)
 	core, err := kubernetes.NewForConfig(cfg)
 	if err != nil {

@@ -42,22 +42,15 @@ func (c *counted) Read(b []byte) (int, error) {
 
 func startAPI(tb testing.TB) *apiServer {
 	tb.Helper()
-	if why := apitest.Missing(); why != "" {
-		tb.Skip(why)
-	}
-	server, err := apitest.Start("admin,admin,admin,system:masters\n")
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(server.Stop)
-	a := &apiServer{Server: server}
+	a := &apiServer{Server: apitest.New(tb, "")}
 	config := &rest.Config{
-		Host:            server.URL,
-		BearerToken:     "admin",
+		Host:            a.URL,
+		BearerToken:     apitest.Admin,
 		TLSClientConfig: rest.TLSClientConfig{Insecure: true},
 		QPS:             5000,
 		Burst:           5000,
 	}
+	var err error
 	if a.client, err = kubernetes.NewForConfig(config); err != nil {
 		tb.Fatal(err)
 	}

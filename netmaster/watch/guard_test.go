@@ -21,16 +21,14 @@ import (
 // TestGuard_EtcdRestored restores a real etcd from a backup. A watcher that began before gets no newer events, and
 // detects that; a watcher that begins after has all objects.
 func TestGuard_EtcdRestored(t *testing.T) {
-	if why := apitest.Missing(); why != "" {
-		t.Skip(why)
+	api, link := apitest.New(t, ""), NewLink()
+	cfg := &rest.Config{
+		Host:            api.URL,
+		BearerToken:     apitest.Admin,
+		QPS:             1000,
+		Burst:           1000,
+		TLSClientConfig: rest.TLSClientConfig{Insecure: true},
 	}
-	api, err := apitest.Start("admin,admin,admin,system:masters\n")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer api.Stop()
-	link := NewLink()
-	cfg := &rest.Config{Host: api.URL, BearerToken: "admin", TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: 1000, Burst: 1000}
 	cfg.Wrap(link.Wrap)
 	client, err := kubernetes.NewForConfig(cfg)
 	if err != nil {

@@ -87,14 +87,7 @@ type registered struct {
 
 func newRegistered(t *testing.T) *registered {
 	t.Helper()
-	if why := apitest.Missing(); why != "" {
-		t.Skip(why)
-	}
-	api, err := apitest.Start("admin,admin,1,system:masters\nnetmaster,netmaster,2\n")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(api.Stop)
+	api := apitest.New(t, "netmaster,netmaster,2\n")
 	client := func(token string) *kubernetes.Clientset {
 		return kubernetes.NewForConfigOrDie(&rest.Config{
 			Host:            api.URL,

@@ -30,18 +30,11 @@ type realAPI struct {
 
 func startAPI(t *testing.T) *realAPI {
 	t.Helper()
-	if why := apitest.Missing(); why != "" {
-		t.Skip(why)
-	}
-	server, err := apitest.Start("admin,admin,admin,system:masters\n")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.Stop)
-	a := &realAPI{T: t, Server: server}
+	a := &realAPI{T: t, Server: apitest.New(t, "")}
 	a.cfg = &rest.Config{Host: a.URL, BearerToken: "admin", QPS: 1000, Burst: 1000, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
 	const crds = "../../deploy/crds/"
-	a.must(a.Define(t.Context(), "admin", crds+"nodenetworkstates.yaml", crds+"nodenetworkconfigurationpolicies.yaml"))
+	a.must(a.Define(t.Context(), apitest.Admin, crds+"nodenetworkstates.yaml", crds+"nodenetworkconfigurationpolicies.yaml"))
+	var err error
 	a.admin, err = NewClient(a.cfg, DefaultLeaseNamespace)
 	a.must(err)
 	a.create("/api/v1/nodes", `{"kind": "Node", "apiVersion": "v1", "metadata": {"name": "node1"}}`)
