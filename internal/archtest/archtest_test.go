@@ -92,8 +92,9 @@ var confined = []struct {
 	module string
 	by     []string
 }{
-	{"k8s.io/client-go", []string{"netmaster", "netmaster/ca", "netmaster/watch", "netmaster/manifests", "netmaster/enforcement", "netctl/apiserver", "internal/lease",
-		"nodestate/controller", "nodestate/kube", "macvtap/kube", "fleet/controller"}},
+	{"k8s.io/client-go", []string{"netmaster", "netmaster/ca", "netmaster/watch", "netmaster/manifests",
+		"netmaster/enforcement", "netctl/apiserver", "internal/lease", "internal/kubeclient", "nodestate/controller",
+		"nodestate/kube", "macvtap/kube", "fleet/controller"}},
 	{"github.com/ovn-org/libovsdb", []string{"ofctl/ovsdb"}},
 	{"github.com/contiv/ofnet", []string{"ofctl/independent", "internal/verdicts"}},
 	{"github.com/contiv/libOpenflow", []string{"ofctl/independent", "internal/verdicts"}},

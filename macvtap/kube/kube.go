@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/flowkeep/flowkeep/internal/etcdrestore"
-	"github.com/flowkeep/flowkeep/internal/refusal"
+	"github.com/flowkeep/flowkeep/internal/kubeclient"
 	"github.com/flowkeep/flowkeep/macvtap/agent"
 	"github.com/flowkeep/flowkeep/macvtap/api/v1alpha1"
 	"github.com/flowkeep/flowkeep/macvtap/report"
@@ -23,8 +23,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/watch"
 	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
@@ -68,17 +66,9 @@ func newClient(cfg *rest.Config, node string, log *slog.Logger) (*Client, error)
 	if err != nil {
 		return nil, fmt.Errorf("make a client: %w", err)
 	}
-	scheme := runtime.NewScheme()
-	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		return nil, err
-	}
-	own := rest.CopyConfig(cfg)
-	own.GroupVersion, own.APIPath = &v1alpha1.GroupVersion, "/apis"
-	own.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	client, err := rest.RESTClientFor(own)
+	client, err := kubeclient.New(cfg, v1alpha1.GroupVersion, v1alpha1.AddToScheme)
 	if err != nil {
-		return nil, fmt.Errorf("make a client: %w", err)
+		return nil, err
 	}
 	c.macvtap, c.core = client, core
 	return c, nil
@@ -226,7 +216,7 @@ const synced = 100 * time.Millisecond
 // intent is what the API server says, as far as it is known; nil without an error: not yet.
 func (c *Client) intent() (*agent.Intent, error) {
 	nodes, policies := c.nodes.trouble(), c.policies.trouble()
-	missing := unknownGroup(policies)
+	missing := kubeclient.IsUnknownKind(policies)
 	if err := errors.Join(explained(nodes), explained(policies)); err != nil && (!missing || nodes != nil) {
 		return nil, err
 	}
@@ -255,24 +245,11 @@ func (c *Client) listed() (list []*v1alpha1.MacvtapNetworkNodePolicy) {
 	return list
 }
 
-// unknownGroup: the API server does not know the resource at all.
-func unknownGroup(err error) bool {
-	status, ok := errors.AsType[*apierrors.StatusError](err)
-	return ok && apierrors.IsNotFound(err) && (status.ErrStatus.Details == nil || status.ErrStatus.Details.Name == "")
-}
-
-// explained says what to do about what the API server answered.
+// explained returns the error with advice, also where the API server did not respond.
 func explained(err error) error {
-	_, answered := errors.AsType[*apierrors.StatusError](err)
-	switch {
-	case err == nil:
-		return nil
-	case !answered:
+	if _, responded := errors.AsType[*apierrors.StatusError](err); err != nil && !responded {
 		return fmt.Errorf("the API server does not answer: %w", err)
-	case apierrors.IsForbidden(err):
-		return refusal.Explained(err, "bind the ClusterRole flowkeep-macvtap of deploy/roles.yaml")
-	case unknownGroup(err):
-		return fmt.Errorf("the API server does not know %s: %w (kubectl apply -f deploy/crds)", v1alpha1.GroupVersion.Group, err)
 	}
-	return err
+	const roles = "bind the ClusterRole flowkeep-macvtap of deploy/roles.yaml"
+	return kubeclient.Explained(err, v1alpha1.GroupVersion.Group, roles)
 }

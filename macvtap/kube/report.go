@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/flowkeep/flowkeep/internal/kubeclient"
 	"github.com/flowkeep/flowkeep/macvtap"
 	"github.com/flowkeep/flowkeep/macvtap/agent"
 	"github.com/flowkeep/flowkeep/macvtap/api/v1alpha1"
@@ -145,7 +146,7 @@ func (c *Client) object(ctx context.Context) (*v1alpha1.MacvtapNode, error) {
 	defer cancel()
 	o := new(v1alpha1.MacvtapNode)
 	err := c.macvtap.Get().Resource(v1alpha1.ResourceNode).Name(c.node).Do(ctx).Into(o)
-	if err == nil || !apierrors.IsNotFound(err) || unknownGroup(err) {
+	if err == nil || !apierrors.IsNotFound(err) || kubeclient.IsUnknownKind(err) {
 		return o, err
 	}
 	body := &v1alpha1.MacvtapNode{
@@ -214,7 +215,7 @@ func (c *Client) reportPolicy(ctx context.Context, r agent.Report, p *v1alpha1.M
 		if !changed || p.DeletionTimestamp != nil {
 			return nil
 		}
-		if err = c.writePolicy(ctx, p, status); err == nil || apierrors.IsNotFound(err) && !unknownGroup(err) {
+		if err = c.writePolicy(ctx, p, status); err == nil || apierrors.IsNotFound(err) && !kubeclient.IsUnknownKind(err) {
 			return nil
 		}
 		if !apierrors.IsConflict(err) {
@@ -285,7 +286,7 @@ func (c *Client) policyAfter(ctx context.Context, p *v1alpha1.MacvtapNetworkNode
 	defer cancel()
 	now := new(v1alpha1.MacvtapNetworkNodePolicy)
 	err := c.macvtap.Get().Namespace(p.Namespace).Resource(v1alpha1.ResourcePolicy).Name(p.Name).Do(ctx).Into(now)
-	if apierrors.IsNotFound(err) && !unknownGroup(err) || err == nil && now.UID != p.UID {
+	if apierrors.IsNotFound(err) && !kubeclient.IsUnknownKind(err) || err == nil && now.UID != p.UID {
 		return nil, nil
 	}
 	return now, err

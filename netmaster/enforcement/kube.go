@@ -3,17 +3,14 @@ package enforcement
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/flowkeep/flowkeep/fleet/api/v1alpha1"
+	"github.com/flowkeep/flowkeep/internal/kubeclient"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 )
@@ -31,17 +28,9 @@ type Client struct {
 
 // NewClient returns a client. It sends no request yet.
 func NewClient(cfg *rest.Config, log *slog.Logger) (*Client, error) {
-	scheme := runtime.NewScheme()
-	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		return nil, err
-	}
-	own := rest.CopyConfig(cfg)
-	own.GroupVersion, own.APIPath = &v1alpha1.GroupVersion, "/apis"
-	own.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	client, err := rest.RESTClientFor(own)
+	client, err := kubeclient.New(cfg, v1alpha1.GroupVersion, v1alpha1.AddToScheme)
 	if err != nil {
-		return nil, fmt.Errorf("create the client for NetworkPolicyEnforcement: %w", err)
+		return nil, err
 	}
 	return &Client{rest: client, log: log, pollInterval: crdPollInterval}, nil
 }

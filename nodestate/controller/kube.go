@@ -2,19 +2,16 @@ package controller
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
-	refusals "github.com/flowkeep/flowkeep/internal/refusal"
+	"github.com/flowkeep/flowkeep/internal/kubeclient"
 	nmstatev1 "github.com/flowkeep/flowkeep/nodestate/api/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
@@ -39,17 +36,9 @@ type Client struct {
 
 // NewClient makes one; nobody is asked yet.
 func NewClient(cfg *rest.Config, leaseNamespace string) (*Client, error) {
-	scheme := runtime.NewScheme()
-	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
-	if err := nmstatev1.AddToScheme(scheme); err != nil {
-		return nil, err
-	}
-	own := rest.CopyConfig(cfg)
-	own.GroupVersion, own.APIPath = &nmstatev1.GroupVersion, "/apis"
-	own.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	nmstate, err := rest.RESTClientFor(own)
+	nmstate, err := kubeclient.New(cfg, nmstatev1.GroupVersion, nmstatev1.AddToScheme)
 	if err != nil {
-		return nil, fmt.Errorf("make a client: %w", err)
+		return nil, err
 	}
 	core, err := coreclient.NewForConfig(cfg)
 	if err != nil {
@@ -121,18 +110,10 @@ func holder(spec coordinationv1.LeaseSpec, now time.Time) string {
 	return *spec.HolderIdentity
 }
 
-// explained says what to do about what the API server refused.
+// explained returns the error of the API server with advice.
 func explained(err error) error {
-	status, answered := errors.AsType[*apierrors.StatusError](err)
-	switch {
-	case err == nil || !answered:
-		return err
-	case apierrors.IsForbidden(err):
-		return refusals.Explained(err, "bind the ClusterRole flowkeep-node-state of deploy/roles.yaml, or for all nodes flowkeep-node-config")
-	case apierrors.IsNotFound(err) && (status.ErrStatus.Details == nil || status.ErrStatus.Details.Name == ""):
-		return fmt.Errorf("the API server does not know group nmstate.io: %w (kubectl apply -f deploy/crds)", err)
-	}
-	return err
+	return kubeclient.Explained(err, "group nmstate.io",
+		"bind the ClusterRole flowkeep-node-state of deploy/roles.yaml, or for all nodes flowkeep-node-config")
 }
 
 // slimNode keeps what policies select by, and whether the node is heard of.

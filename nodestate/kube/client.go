@@ -13,7 +13,7 @@ import (
 
 	"github.com/flowkeep/flowkeep/api/wellknown"
 	"github.com/flowkeep/flowkeep/internal/etcdrestore"
-	"github.com/flowkeep/flowkeep/internal/refusal"
+	"github.com/flowkeep/flowkeep/internal/kubeclient"
 	"github.com/flowkeep/flowkeep/nodestate"
 	v1 "github.com/flowkeep/flowkeep/nodestate/api/v1"
 	"github.com/flowkeep/flowkeep/nodestate/nmstate"
@@ -22,8 +22,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
@@ -77,25 +75,18 @@ func New(cfg *rest.Config, node string) (*Client, error) {
 	c.dialer = connrotation.NewDialer((&net.Dialer{Timeout: requestLimit, KeepAlive: requestLimit}).DialContext)
 	cfg.Dial = c.dialer.DialContext
 	cfg.Wrap(etcdrestore.Wrap(c.noteRestore))
-	scheme := runtime.NewScheme()
-	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
-	if err := v1.AddToScheme(scheme); err != nil {
-		return nil, err
-	}
 	core, err := typedcorev1.NewForConfig(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("make a client: %w", err)
 	}
 	c.nodes = core.Nodes()
 	c.own = newNodeWatch(core.RESTClient(), node, c.signal)
-	cfg.GroupVersion, cfg.APIPath = &v1.GroupVersion, "/apis"
-	cfg.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	if c.states, err = rest.RESTClientFor(cfg); err != nil {
-		return nil, fmt.Errorf("make a client: %w", err)
+	if c.states, err = kubeclient.New(cfg, v1.GroupVersion, v1.AddToScheme); err != nil {
+		return nil, err
 	}
 	c.events = record.NewBroadcaster()
 	c.events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: core.Events("")})
-	c.warn = c.events.NewRecorder(scheme, corev1.EventSource{Component: wellknown.NodeStateEvents, Host: node})
+	c.warn = c.events.NewRecorder(runtime.NewScheme(), corev1.EventSource{Component: wellknown.NodeStateEvents, Host: node})
 	return c, nil
 }
 
@@ -218,26 +209,19 @@ func (c *Client) Warn(o *nodestate.Object, reason wellknown.EventReason, message
 	}, corev1.EventTypeWarning, string(reason), message)
 }
 
-// explained gives up all connections when the API server gave no answer, and says what to do about what it answered.
+// explained returns the error with advice. If the API server did not respond, it closes all connections.
 func (c *Client) explained(err error) error {
-	status, answered := errors.AsType[*apierrors.StatusError](err)
-	switch {
-	case !answered:
+	status, responded := errors.AsType[*apierrors.StatusError](err)
+	if !responded {
 		c.dialer.CloseAll()
 		return fmt.Errorf("the API server does not answer: %w", err)
-	case apierrors.IsNotFound(err):
-		return fmt.Errorf("the API server does not know NodeNetworkState: %w (kubectl apply -f deploy/crds)", status)
-	case apierrors.IsForbidden(err):
-		return refusal.Explained(status, "bind the ClusterRole flowkeep-node-state of deploy/roles.yaml")
 	}
-	return err
+	const roles = "bind the ClusterRole flowkeep-node-state of deploy/roles.yaml"
+	return kubeclient.Explained(status, "NodeNetworkState", roles)
 }
 
-// isNoObject tells an object that isn't there from a resource that isn't.
-func isNoObject(err error) bool {
-	status, ok := errors.AsType[*apierrors.StatusError](err)
-	return ok && apierrors.IsNotFound(err) && status.ErrStatus.Details != nil && status.ErrStatus.Details.Name != ""
-}
+// isNoObject reports whether the object does not exist, while the API server serves its kind.
+func isNoObject(err error) bool { return apierrors.IsNotFound(err) && !kubeclient.IsUnknownKind(err) }
 
 // objectOf is what the agent needs of an object.
 func objectOf(o *v1.NodeNetworkState) *nodestate.Object {
