@@ -322,7 +322,7 @@ func TestKeepHost_NamesPrograms(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	go namespace.Do(func() { defer close(ended); h.watchHost(ctx) })
+	go namespace.Do(func() { defer close(ended); h.watchHost(ctx, hostnet.Watch) })
 	defer func() { cancel(); <-ended }()
 	var text string
 	namespace.Do(func() {

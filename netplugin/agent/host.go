@@ -72,11 +72,11 @@ func basisOf(cfg *hostnet.Config) basis {
 	return b
 }
 
-// watchNetwork is hostnet.Watch but in tests.
-var watchNetwork = hostnet.Watch
+// A watchFunc is hostnet.Watch, or what a test has in its place.
+type watchFunc func(context.Context, func() hostnet.Watched, *hostnet.Kept, hostnet.Reports) error
 
 // watchHost reports changes of the host's network to keepNetwork. While the watch fails it reports one each second.
-func (h *hostKeeper) watchHost(ctx context.Context) {
+func (h *hostKeeper) watchHost(ctx context.Context, watch watchFunc) {
 	changed := func() {
 		select {
 		case h.changed <- struct{}{}:
@@ -87,7 +87,7 @@ func (h *hostKeeper) watchHost(ctx context.Context) {
 	reports := hostnet.Reports{Changed: changed, By: h.addProgram, IsKnown: h.isKnown, Root: h.cfg.NodeRoot}
 	problem := ""
 	for ctx.Err() == nil {
-		if err := watchNetwork(ctx, watched, &h.kept, reports); err != nil {
+		if err := watch(ctx, watched, &h.kept, reports); err != nil {
 			h.metrics.watchFailures.WithLabelValues(watchedHost).Inc()
 			changed()
 			if err.Error() != problem {

@@ -74,10 +74,9 @@ func keptHost(t *testing.T, log *slog.Logger) (*hostKeeper, []policy.NodeInfo) {
 func TestWatchHost_Fails(t *testing.T) {
 	var logged bytes.Buffer
 	h, _ := keptHost(t, slog.New(slog.NewTextHandler(&logged, nil)))
-	watchNetwork = func(context.Context, func() hostnet.Watched, *hostnet.Kept, hostnet.Reports) error {
+	fails := func(context.Context, func() hostnet.Watched, *hostnet.Kept, hostnet.Reports) error {
 		return errors.New("no socket")
 	}
-	t.Cleanup(func() { watchNetwork = hostnet.Watch })
 	synctest.Test(t, func(t *testing.T) {
 		h.changed = make(chan struct{}, 1)
 		ctx, cancel := context.WithTimeout(t.Context(), 5*retryEvery+time.Millisecond)
@@ -88,7 +87,7 @@ func TestWatchHost_Fails(t *testing.T) {
 				compared++
 			}
 		}()
-		h.watchHost(ctx)
+		h.watchHost(ctx, fails)
 		close(h.changed)
 		synctest.Wait()
 		var m dto.Metric

@@ -131,7 +131,8 @@ func (n *keptNode) keep(f func(ctx context.Context)) {
 	ended := make(chan struct{}, 2)
 	n.cfg.Health.SetReady("network", starting)
 	n.node.infos <- n.infos
-	for _, loop := range []func(context.Context){n.keepNetwork, n.watchHost} {
+	watch := func(ctx context.Context) { n.watchHost(ctx, hostnet.Watch) }
+	for _, loop := range []func(context.Context){n.keepNetwork, watch} {
 		go n.namespace.Do(func() { loop(ctx); ended <- struct{}{} })
 	}
 	defer func() { cancel(); <-ended; <-ended }()

@@ -232,7 +232,7 @@ func (r *runner) run(ctx context.Context) error {
 	all.Go(func() { r.keepAnswering(ctx) })
 	host, ports := r.newHostKeeper(), &portKeeper{runner: r}
 	all.Go(func() { host.keepNetwork(ctx) })
-	all.Go(func() { host.watchHost(ctx) })
+	all.Go(func() { host.watchHost(ctx, hostnet.Watch) })
 	all.Go(func() { host.serveDeletions(ctx) })
 	all.Go(func() { ports.keepPorts(ctx) })
 	all.Go(func() { ports.keepFlushed(ctx) })
