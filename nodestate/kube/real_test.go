@@ -78,7 +78,21 @@ func newCluster(t *testing.T, node string) *cluster {
 	if begins {
 		c.prepare()
 	}
+	t.Cleanup(c.remove)
 	return c
+}
+
+// remove deletes the Node and its object after the test, so that the test can run again.
+func (c *cluster) remove() {
+	ctx := context.WithoutCancel(c.Context())
+	for _, err := range []error{
+		c.nodes.Delete(ctx, c.node, metav1.DeleteOptions{}),
+		c.states.Delete().Resource(v1.ResourceState).Name(c.node).Do(ctx).Error(),
+	} {
+		if err != nil && !apierrors.IsNotFound(err) {
+			c.Error(err)
+		}
+	}
 }
 
 // prepare has the API server know what a cluster with Flowkeep knows.
