@@ -15,14 +15,16 @@ import (
 const (
 	maxColumns = 120
 	maxMethods = 25
+	maxLines   = 600
 )
 
 // proseRules describes every figure that prose.txt holds.
 var proseRules = map[string]string{
 	"code.comments": "the comment of a function begins with a verb, not with is, are, tells or has",
+	"code.files":    fmt.Sprintf("a file of Go has at most %d lines; each line of a longer one counts", maxLines),
 	"code.limits":   "the name of a limit begins with max, not with most or longest",
 	"code.lines":    fmt.Sprintf("a line of Go has at most %d columns, a tab counting as 4", maxColumns),
-	"code.types":    fmt.Sprintf("a type has at most %d methods", maxMethods),
+	"code.types":    fmt.Sprintf("a type has at most %d methods; each method of a larger one counts", maxMethods),
 	"code.words":    "Go comments use no word of internal/archtest/prose-words.txt",
 	"docs.lines":    fmt.Sprintf("a line of a document has at most %d columns, table rows excepted", maxColumns),
 	"docs.words":    "documents use no word of internal/archtest/prose-words.txt outside code blocks",
@@ -70,6 +72,11 @@ func (c *proseCount) goFile(file string, source []byte) error {
 		return err
 	}
 	c.longLines("code.lines", file, strings.Split(string(source), "\n"))
+	if n := strings.Count(string(source), "\n"); n > maxLines {
+		for line := range n {
+			c.add("code.files", file, line+1, fmt.Sprintf("the file has %d lines", n))
+		}
+	}
 	for _, group := range tree.Comments {
 		c.listedWords("code.words", file, fset.Position(group.Pos()).Line, commentText(group, fset))
 	}
@@ -152,7 +159,7 @@ func (c *proseCount) limits(file string, fset *token.FileSet, decl *ast.GenDecl)
 	}
 }
 
-// types counts the large types, the smallest of them first, once all files have been counted.
+// types counts the methods of large types, those of the smallest first, once all files have been counted.
 func (c *proseCount) types() {
 	var names []string
 	for name, methods := range c.methods {
@@ -167,8 +174,10 @@ func (c *proseCount) types() {
 		return strings.Compare(a, b)
 	})
 	for _, name := range names {
-		last := c.methods[name][len(c.methods[name])-1]
-		c.add("code.types", last.file, last.line, fmt.Sprintf("%s has %d methods", name, len(c.methods[name])))
+		for _, method := range c.methods[name] {
+			text := fmt.Sprintf("%s: %s has %d methods", method.text, name, len(c.methods[name]))
+			c.add("code.types", method.file, method.line, text)
+		}
 	}
 }
 

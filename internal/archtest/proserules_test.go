@@ -28,7 +28,9 @@ func TestProseCount_Go(t *testing.T) {
 		"word of a string":         {"var a = \"frob\"", nil},
 		"line":                     {"//" + long + "\n//\u00e9" + long, map[string]int{"code.lines": 1}},
 		"tab":                      {"func F() {\n\t//" + long[3:] + "\n}", map[string]int{"code.lines": 1}},
-		"26 methods":               {strings.Repeat("func (t T[A, B]) F() {}\n", 26), map[string]int{"code.types": 1}},
+		"26 methods":               {strings.Repeat("func (t T[A, B]) F() {}\n", 26), map[string]int{"code.types": 26}},
+		"600 lines":                {strings.Repeat("\n", 597), nil},
+		"601 lines":                {strings.Repeat("\n", 598), map[string]int{"code.files": 601}},
 		"25 methods of two types":  {strings.Repeat("func (t T) F() {}\nfunc (u U) F() {}\n", 25), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
