@@ -215,7 +215,8 @@ func (c *Client) reportPolicy(ctx context.Context, r agent.Report, p *v1alpha1.M
 		if !changed || p.DeletionTimestamp != nil {
 			return nil
 		}
-		if err = c.writePolicy(ctx, p, status); err == nil || apierrors.IsNotFound(err) && !kubeclient.IsUnknownKind(err) {
+		err = c.writePolicy(ctx, p, status)
+		if err == nil || apierrors.IsNotFound(err) && !kubeclient.IsUnknownKind(err) {
 			return nil
 		}
 		if !apierrors.IsConflict(err) {

@@ -39,7 +39,9 @@ func (s *policyQueries) diff(ctx context.Context, q *inspect.Question) (any, err
 
 // difference returns what the attempts would change, cached or computed, and, if requested, the live connections
 // that are affected.
-func (s *policyQueries) difference(ctx context.Context, t *inspect.Trial, attempts []explain.Attempt) (*inspect.Diff, error) {
+func (s *policyQueries) difference(
+	ctx context.Context, t *inspect.Trial, attempts []explain.Attempt,
+) (*inspect.Diff, error) {
 	r := whatif.Request{Attempts: attempts}
 	if !t.Connections { // the whole answer is cached
 		return s.whatif.Diff(ctx, r)

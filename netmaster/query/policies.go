@@ -63,8 +63,9 @@ func (s *policyQueries) policies(ctx context.Context, q *inspect.Question) (any,
 }
 
 // policyViews returns the policies that still exist, with a bounded number of members from the label cache.
-func (s *policyQueries) policyViews(ctx context.Context, q *inspect.Question, lookups *labelcache.Lookups, ids []string) (
-	views []resolve.PolicyView, err error) {
+func (s *policyQueries) policyViews(
+	ctx context.Context, q *inspect.Question, lookups *labelcache.Lookups, ids []string,
+) (views []resolve.PolicyView, err error) {
 	var at labelcache.Stamp
 	err = s.cfg.Owner.Do(ctx, func(e *resolve.Engine) {
 		at = s.resolved()

@@ -86,7 +86,8 @@ func New(cfg *rest.Config, node string) (*Client, error) {
 	}
 	c.events = record.NewBroadcaster()
 	c.events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: core.Events("")})
-	c.warn = c.events.NewRecorder(runtime.NewScheme(), corev1.EventSource{Component: wellknown.NodeStateEvents, Host: node})
+	source := corev1.EventSource{Component: wellknown.NodeStateEvents, Host: node}
+	c.warn = c.events.NewRecorder(runtime.NewScheme(), source)
 	return c, nil
 }
 
