@@ -98,17 +98,22 @@ func (b *Budgets) Trim(s *Service) {
 		problem := BudgetProblem(fmt.Sprintf("%d source ranges", n), limit.Ranges, "source ranges")
 		s.Problems = append(s.Problems, problem)
 	}
-	if s.frontends() <= limit.Frontends {
+	before := s.frontends()
+	excess := before - limit.Frontends
+	if excess <= 0 {
 		return
 	}
-	before := s.frontends()
+	ports := len(s.Ports) // the frontends of an address
 	for _, list := range []*[]netip.Addr{&s.LoadBalancerIPs, &s.ExternalIPs} {
-		for len(*list) > 0 && s.frontends() > limit.Frontends {
-			*list = (*list)[:len(*list)-1]
-		}
+		dropped := min(len(*list), max(0, (excess+ports-1)/ports))
+		*list = (*list)[:len(*list)-dropped]
+		excess -= dropped * ports
 	}
-	for len(s.Ports) > 0 && s.frontends() > limit.Frontends {
-		s.Ports = s.Ports[:len(s.Ports)-1]
+	for addresses := s.addresses(); len(s.Ports) > 0 && excess > 0; s.Ports = s.Ports[:len(s.Ports)-1] {
+		excess -= addresses
+		if s.Ports[len(s.Ports)-1].NodePort > 0 {
+			excess -= len(s.ClusterIPs)
+		}
 	}
 	s.Problems = append(s.Problems,
 		BudgetProblem(fmt.Sprintf("%d frontends", before-s.frontends()), limit.Frontends, "frontends"))
@@ -122,8 +127,11 @@ func (s *Service) frontends() int {
 			nodePorts++
 		}
 	}
-	addresses := len(s.ClusterIPs) + len(s.ExternalIPs) + len(s.LoadBalancerIPs)
-	return addresses*len(s.Ports) + nodePorts*len(s.ClusterIPs)
+	return s.addresses()*len(s.Ports) + nodePorts*len(s.ClusterIPs)
+}
+
+func (s *Service) addresses() int {
+	return len(s.ClusterIPs) + len(s.ExternalIPs) + len(s.LoadBalancerIPs)
 }
 
 // Cost returns what a Service and its slices count in a Budget.

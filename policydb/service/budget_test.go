@@ -1,6 +1,7 @@
 package service
 
 import (
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
@@ -56,6 +57,35 @@ func TestTrim(t *testing.T) {
 				t.Errorf("%d frontends cost %d", n, cost.Frontends)
 			}
 		})
+	}
+}
+
+// TestTrim_RandomServices compares Trim with one that removes one entry after another.
+func TestTrim_RandomServices(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1))
+	for range 2000 {
+		in := Service{
+			ClusterIPs:      addresses(0, r.IntN(3)),
+			ExternalIPs:     addresses(10, r.IntN(20)),
+			LoadBalancerIPs: addresses(50, r.IntN(20)),
+		}
+		for i := range r.IntN(20) {
+			in.Ports = append(in.Ports, Port{Port: uint16(80 + i), NodePort: uint16(r.IntN(2))})
+		}
+		want, got := in, in
+		for _, list := range []*[]netip.Addr{&want.LoadBalancerIPs, &want.ExternalIPs} {
+			for len(*list) > 0 && want.frontends() > tight().Service.Frontends {
+				*list = (*list)[:len(*list)-1]
+			}
+		}
+		for len(want.Ports) > 0 && want.frontends() > tight().Service.Frontends {
+			want.Ports = want.Ports[:len(want.Ports)-1]
+		}
+		tight().Trim(&got)
+		if len(got.LoadBalancerIPs) != len(want.LoadBalancerIPs) || len(got.ExternalIPs) != len(want.ExternalIPs) ||
+			len(got.Ports) != len(want.Ports) {
+			t.Fatalf("of %+v stays %+v, want %+v", in, got, want)
+		}
 	}
 }
 
