@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -125,6 +126,32 @@ func TestListener(t *testing.T) {
 	}
 	if err := Known(&scriptedConn{}, "x", 0); err != nil {
 		t.Error(err)
+	}
+}
+
+// A held connection stays open for a time, unless it is closed or sends too much.
+func TestHold(t *testing.T) {
+	for name, c := range map[string]struct {
+		client func(net.Conn)
+		want   time.Duration
+	}{
+		"silent": {func(net.Conn) {}, time.Second},
+		"closed": {func(c net.Conn) { c.Close() }, 0},
+		"small":  {func(c net.Conn) { _, _ = c.Write(make([]byte, 1000)) }, time.Second},
+		"large":  {func(c net.Conn) { _, _ = c.Write(make([]byte, maxHeld)) }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				server, client := net.Pipe()
+				defer client.Close()
+				defer server.Close()
+				go c.client(client)
+				began := time.Now()
+				if Hold(server, time.Second); time.Since(began) != c.want {
+					t.Errorf("held for %s, want %s", time.Since(began), c.want)
+				}
+			})
+		})
 	}
 }
 

@@ -3,9 +3,11 @@ package limit
 import (
 	"container/list"
 	"errors"
+	"io"
 	"net"
 	"net/netip"
 	"sync"
+	"time"
 )
 
 // Bounds are those of a listener's connections.
@@ -142,6 +144,18 @@ func Known(raw net.Conn, peer string, most int) error {
 	c.peer = peer
 	l.peers[peer]++
 	return nil
+}
+
+// maxHeld is how much a held connection may send.
+const maxHeld = 1 << 20
+
+// Hold waits for a time, until the connection is closed, or until it has sent too much. Call it before closing a
+// connection above a bound: a client that connects again at once costs few handshakes then. Meanwhile the connection
+// counts as before.
+func Hold(raw net.Conn, d time.Duration) {
+	if raw.SetReadDeadline(time.Now().Add(d)) == nil {
+		_, _ = io.CopyN(io.Discard, raw, maxHeld) // until the deadline
+	}
 }
 
 // Close closes the connection and gives its place to another.

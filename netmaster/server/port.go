@@ -2,6 +2,7 @@ package server
 
 import (
 	"net"
+	"time"
 
 	"github.com/flowkeep/flowkeep/internal/limit"
 	"github.com/flowkeep/flowkeep/internal/mtls"
@@ -15,6 +16,7 @@ const (
 	maxUnknown         = 1024
 	maxOfNode          = 16
 	maxOfAdministrator = 256
+	excessDelay        = time.Second // until a connection above the limit of its certificate is closed
 )
 
 // Values of the metrics' label port.
@@ -53,6 +55,7 @@ func (k knownPeers) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 		most = maxOfNode
 	}
 	if err := limit.Known(raw, cert.Subject.CommonName, most); err != nil {
+		limit.Hold(raw, excessDelay)
 		_ = conn.Close()
 		return nil, nil, err
 	}
