@@ -105,8 +105,14 @@ func (k *Keeper) take() {
 	}
 	k.known = true
 	changes := make(map[string][]byte, len(b.Services)+len(b.Slices))
+	over := map[exceeded]*excess{}
 	for id, s := range k.ledger.Take(b.Services, b.Slices) {
+		k.report(k.served[id].Service, s.Service, over)
 		k.put(id, s, changes)
+	}
+	for at, e := range over {
+		k.log.Warn("parts of Services are over a budget and ignored", "namespace", at.namespace, "services", e.services,
+			"one", e.one, "problem", e.problem)
 	}
 	for node, zone := range b.Zones {
 		if zone == "" {
@@ -129,7 +135,6 @@ func (k *Keeper) put(id string, now budget.Served, changes map[string][]byte) {
 	if now.LeftOut() {
 		k.leftOut++
 	}
-	k.report(before.Service, now.Service)
 	if now.Service == nil {
 		delete(k.served, id)
 	} else {
@@ -152,8 +157,18 @@ func (k *Keeper) put(id string, now budget.Served, changes map[string][]byte) {
 	}
 }
 
-// report logs each budget that a Service exceeds now and did not before, and writes an Event about it at the Service.
-func (k *Keeper) report(before, now *service.Service) {
+// exceeded is a budget that Services of a namespace exceed, and excess what one change has of it.
+type (
+	exceeded struct{ namespace, budget string }
+	excess   struct {
+		one, problem string // of one Service
+		services     int
+	}
+)
+
+// report writes an Event about each budget that a Service exceeds now and did not before, and counts it in over. A
+// namespace's budget may concern all of its Services, so that the log has one line for them.
+func (k *Keeper) report(before, now *service.Service, over map[exceeded]*excess) {
 	if now == nil {
 		return
 	}
@@ -164,7 +179,11 @@ func (k *Keeper) report(before, now *service.Service) {
 		if budget == "" || known {
 			continue
 		}
-		k.log.Warn("a part of a Service is over the budget and ignored", "service", now.ID(), "problem", problem)
+		at := exceeded{now.Namespace, budget}
+		if over[at] == nil {
+			over[at] = &excess{one: now.Name, problem: problem}
+		}
+		over[at].services++
 		k.events.Emit(wellknown.EventServiceOverBudget, now.Namespace, now.Name, now.UID, problem)
 	}
 }

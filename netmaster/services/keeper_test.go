@@ -203,6 +203,28 @@ func TestKeeper_BudgetEvents(t *testing.T) {
 	step("the other one is within the budget")
 }
 
+// TestKeeper_BudgetLog: a Service that brings a namespace above its budget, and all Services with it, is one line of the
+// log.
+func TestKeeper_BudgetLog(t *testing.T) {
+	budgets := service.DefaultBudgets
+	budgets.Services, budgets.Namespace.Frontends = 4, 5
+	w, k := newWorld(budgets)
+	var log strings.Builder
+	k.log = slog.New(slog.NewTextHandler(&log, nil))
+	var all []*service.Service
+	for i := range 4 {
+		all = append(all, web(fmt.Sprint("web", i)))
+		all[i].CreatedAt = 1
+	}
+	w.give(k, all, nil)
+	large := web("large")
+	large.Ports = make([]service.Port, 6)
+	w.give(k, []*service.Service{large}, nil)
+	if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), "services=5") || len(w.events) != 5 {
+		t.Errorf("%d lines and %d Events:\n%s", n, len(w.events), &log)
+	}
+}
+
 // TestKeeper_Zones: zones of nodes are sent, and are gone with the node.
 func TestKeeper_Zones(t *testing.T) {
 	w, k := newWorld(service.DefaultBudgets)
