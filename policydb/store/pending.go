@@ -21,12 +21,13 @@ type pending struct {
 	whole      bool   // rules and groups that are not here go
 }
 
-// patch is a change of a group: an address is added if true, removed if false. With fresh the earlier members are
-// discarded.
+// patch is a change of a group. With fresh the earlier members are discarded. It has a list or members, not both: large
+// lists come with new groups, and are shared with the engine.
 type patch struct {
 	fresh   bool
 	gone    bool
-	members map[netip.Addr]bool
+	list    []netip.Addr        // added; do not modify it
+	members map[netip.Addr]bool // true: added; false: removed
 }
 
 func newPending() *pending {
@@ -100,15 +101,28 @@ func (p *pending) group(k policy.Key) *patch {
 
 func (g *patch) change(added, removed []netip.Addr) {
 	g.gone = false
-	if g.members == nil {
-		g.members = make(map[netip.Addr]bool, len(added)+len(removed))
+	if g.list == nil && g.members == nil && len(removed) == 0 {
+		g.list = added
+		return
 	}
+	g.unlist()
 	for _, a := range removed {
 		g.members[a] = false
 	}
 	for _, a := range added {
 		g.members[a] = true
 	}
+}
+
+// unlist replaces the list by members.
+func (g *patch) unlist() {
+	if g.members == nil {
+		g.members = make(map[netip.Addr]bool, len(g.list))
+	}
+	for _, a := range g.list {
+		g.members[a] = true
+	}
+	g.list = nil
 }
 
 // absorb puts what came later on top.
@@ -132,7 +146,9 @@ func (p *pending) absorb(later *pending) {
 			continue
 		}
 		mine := p.groups[k]
-		mine.change(nil, nil)
+		mine.gone = false
+		mine.unlist()
+		mine.change(g.list, nil)
 		maps.Copy(mine.members, g.members)
 	}
 }

@@ -77,6 +77,7 @@ type table struct {
 	prefix []byte
 	name   string
 	sums   sums
+	isNew  bool // and no key is put twice
 }
 
 func (s sums) table(tx *bolt.Tx, name []byte) *table {
@@ -87,7 +88,10 @@ func (t *table) count(key, value []byte) { t.sums[t.name] ^= sumOf(t.prefix, key
 
 // put writes nothing if that is already there.
 func (t *table) put(key, value []byte) error {
-	old := t.b.Get(key)
+	var old []byte
+	if !t.isNew {
+		old = t.b.Get(key)
+	}
 	if old != nil && bytes.Equal(old, value) {
 		return nil
 	}

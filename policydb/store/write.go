@@ -114,14 +114,20 @@ func writeGroup(all *table, key []byte, g *patch) error {
 		return nil
 	}
 	b := all.b.Bucket(key)
-	if b == nil {
+	isNew := b == nil
+	if isNew {
 		var err error
 		if b, err = all.b.CreateBucket(key); err != nil {
 			return err
 		}
 		all.count(key, nil)
 	}
-	members := &table{b: b, prefix: key, name: all.name, sums: all.sums}
+	members := &table{b: b, prefix: key, name: all.name, sums: all.sums, isNew: isNew}
+	for _, a := range slices.Compact(slices.SortedFunc(slices.Values(g.list), netip.Addr.Compare)) {
+		if err := writeMember(members, a, true); err != nil {
+			return err
+		}
+	}
 	for _, a := range slices.SortedFunc(maps.Keys(g.members), netip.Addr.Compare) {
 		if err := writeMember(members, a, g.members[a]); err != nil {
 			return err
