@@ -1,8 +1,9 @@
 package feed
 
 import (
+	"crypto/aes"
+	"crypto/cipher"
 	"crypto/rand"
-	"crypto/sha256"
 	"encoding/binary"
 	"net/netip"
 	"slices"
@@ -10,35 +11,33 @@ import (
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
-// sum is the sum of the keyed hashes of a set's members. Since the key is secret, no tenant can construct different
-// sets with equal sums: equal sums mean equal sets.
+// sum is the sum of a set's members, each encrypted. Since the key is secret, no tenant can construct different sets
+// with equal sums: equal sums mean equal sets.
 type sum [2]uint64
 
 // alikeIndex maps sums to the peer groups with these members, so that equal member lists are sent to a node once. It
 // omits sets with less than minAlike members.
 type alikeIndex struct {
-	secret [32]byte
-	keys   map[sum]map[policy.Key]struct{}
+	cipher  cipher.Block
+	in, out [aes.BlockSize]byte // scratch space
+	keys    map[sum]map[policy.Key]struct{}
 }
 
 // minAlike is the minimal number of members of a group that is sent by reference to an equal group.
 const minAlike = 64
 
 func newAlikeIndex() *alikeIndex {
-	x := &alikeIndex{keys: map[sum]map[policy.Key]struct{}{}}
-	_, _ = rand.Read(x.secret[:]) // never fails
-	return x
+	var secret [16]byte
+	_, _ = rand.Read(secret[:])          // never fails
+	block, _ := aes.NewCipher(secret[:]) // fails only for keys of other lengths
+	return &alikeIndex{cipher: block, keys: map[sum]map[policy.Key]struct{}{}}
 }
 
-// of returns the hash of a member.
+// of returns an encrypted member. No member is an IPv4 address in IPv6 form.
 func (x *alikeIndex) of(a netip.Addr) sum {
-	var in [32 + 17]byte
-	copy(in[:], x.secret[:])
-	in[32] = byte(a.BitLen())
-	b := a.As16()
-	copy(in[33:], b[:])
-	h := sha256.Sum256(in[:])
-	return sum{binary.BigEndian.Uint64(h[:]), binary.BigEndian.Uint64(h[8:])}
+	x.in = a.As16()
+	x.cipher.Encrypt(x.out[:], x.in[:])
+	return sum{binary.BigEndian.Uint64(x.out[:]), binary.BigEndian.Uint64(x.out[8:])}
 }
 
 func (s *sum) plus(o sum)  { s[0], s[1] = s[0]+o[0], s[1]+o[1] }
