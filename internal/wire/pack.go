@@ -70,31 +70,50 @@ func sorted(addrs []netip.Addr) []netip.Addr {
 	return slices.Compact(out)
 }
 
-// packAddresses takes a sorted list; nil for none.
-func packAddresses(addrs []netip.Addr) *feed.Addresses {
-	if len(addrs) == 0 {
-		return nil
-	}
+// packed is a list of addresses in the form of feed.Addresses.
+type packed struct{ four, six []byte }
+
+// pack packs a sorted list.
+func pack(addrs []netip.Addr) (out packed) {
 	fours := 0 // netip sorts IPv4 first
 	for fours < len(addrs) && addrs[fours].Is4() {
 		fours++
 	}
-	out := new(feed.Addresses)
 	if fours > 0 {
-		out.Ipv4 = make([]byte, 0, 4*fours)
+		out.four = make([]byte, 0, 4*fours)
 	}
 	if fours < len(addrs) {
-		out.Ipv6 = make([]byte, 0, 16*(len(addrs)-fours))
+		out.six = make([]byte, 0, 16*(len(addrs)-fours))
 	}
 	for _, a := range addrs[:fours] {
 		b := a.As4()
-		out.Ipv4 = append(out.Ipv4, b[:]...)
+		out.four = append(out.four, b[:]...)
 	}
 	for _, a := range addrs[fours:] {
 		b := a.As16()
-		out.Ipv6 = append(out.Ipv6, b[:]...)
+		out.six = append(out.six, b[:]...)
 	}
 	return out
+}
+
+func (p *packed) len() int { return len(p.four)/4 + len(p.six)/16 }
+
+// take removes the first n addresses and returns their message; nil for none.
+func (p *packed) take(n int) *feed.Addresses {
+	if n == 0 {
+		return nil
+	}
+	four := 4 * min(n, len(p.four)/4)
+	six := 16 * (n - four/4)
+	out := &feed.Addresses{Ipv4: p.four[:four:four], Ipv6: p.six[:six:six]}
+	p.four, p.six = p.four[four:], p.six[six:]
+	return out
+}
+
+// packAddresses takes a sorted list; nil for none.
+func packAddresses(addrs []netip.Addr) *feed.Addresses {
+	p := pack(addrs)
+	return p.take(len(addrs))
 }
 
 // unpackAddresses refuses what packAddresses would not have made of a set.

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"iter"
+	"time"
 
 	"github.com/flowkeep/flowkeep/api/feed"
 	"github.com/flowkeep/flowkeep/policydb/policy"
@@ -16,9 +17,14 @@ const (
 )
 
 // Parts are the messages of an update, made one at a time; the last has Last. There is at least one.
-func Parts(u *policy.NodeUpdate) iter.Seq[*feed.MasterMessage] {
+func Parts(u *policy.NodeUpdate) iter.Seq[*feed.MasterMessage] { return (*Shared)(nil).Parts(u) }
+
+// Parts returns the messages of an update, as the function Parts does. Do not modify them: they may share content with
+// messages for other nodes.
+func (s *Shared) Parts(u *policy.NodeUpdate) iter.Seq[*feed.MasterMessage] {
 	return func(yield func(*feed.MasterMessage) bool) {
-		p := &parts{yield: yield, revision: u.Revision}
+		s.renew(time.Now())
+		p := &parts{yield: yield, revision: u.Revision, shared: s}
 		p.start()
 		if p.putRules(u.Rules) && p.putGroups(u.Groups) && p.putSettled(u.Settled) {
 			p.part.Last = true
@@ -31,6 +37,7 @@ func Parts(u *policy.NodeUpdate) iter.Seq[*feed.MasterMessage] {
 type parts struct {
 	yield    func(*feed.MasterMessage) bool
 	revision uint64
+	shared   *Shared
 	part     *feed.Update
 	size     int // of part, estimated from above
 }
@@ -70,7 +77,7 @@ func (p *parts) putRules(changes []policy.RuleChange) bool {
 }
 
 func (p *parts) putRule(r *policy.Rule) bool {
-	for piece := range rulePieces(r) {
+	for _, piece := range p.shared.rule(r) {
 		if !p.room(piece.size) {
 			return false
 		}
@@ -202,10 +209,10 @@ func (p *parts) putGroups(groups []policy.GroupUpdate) bool {
 // putGroup cuts a large group into a first piece that may replace, and patches that follow.
 func (p *parts) putGroup(g *policy.GroupUpdate) bool {
 	const head, address, most = 48, 16, pieceSize / 16
-	added, removed, alike, replace := sorted(g.Added), sorted(g.Removed), g.Alike, g.Replace
-	for first := true; first || len(added)+len(removed)+len(alike) > 0; first = false {
-		n := min(len(removed), most)
-		m := min(len(added), most-n)
+	added, removed, alike, replace := p.shared.list(g.Added), p.shared.list(g.Removed), g.Alike, g.Replace
+	for first := true; first || added.len()+removed.len()+len(alike) > 0; first = false {
+		n := min(removed.len(), most)
+		m := min(added.len(), most-n)
 		k := min(len(alike), most-n-m) // a key has 16 bytes, as an address has at most
 		if !p.room(head + address*(n+m+k)) {
 			return false
@@ -215,11 +222,11 @@ func (p *parts) putGroup(g *policy.GroupUpdate) bool {
 			Kind:    feed.GroupKind(g.Kind),
 			Gone:    g.Gone,
 			Replace: replace,
-			Added:   packAddresses(added[:m]),
-			Removed: packAddresses(removed[:n]),
+			Added:   added.take(m),
+			Removed: removed.take(n),
 			Alike:   packKeys(alike[:k]),
 		})
-		added, removed, alike, replace = added[m:], removed[n:], alike[k:], false
+		alike, replace = alike[k:], false
 	}
 	return true
 }

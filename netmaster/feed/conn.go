@@ -502,7 +502,7 @@ func (s *Server) sendDue(ctx context.Context, stream stream, c *conn) error {
 	}
 	s.metrics.rules.Add(float64(len(u.Rules)))
 	s.metrics.groups.Add(float64(len(u.Groups)))
-	for m := range wire.Parts(u) {
+	for m := range s.shared.Parts(u) {
 		if err := s.sendOne(ctx, stream, c, m); err != nil {
 			return err
 		}

@@ -95,6 +95,7 @@ type Server struct {
 	// others.
 	inbound, replies *limit.Rate
 	delays           *limit.Rate // limits log lines
+	shared           *wire.Shared
 
 	mu            sync.Mutex
 	mirror        *mirror
@@ -131,7 +132,7 @@ func NewServer(cfg Config) *Server {
 		delays:    limit.NewRate(refusalInterval, 1, maxNodes),
 		nodes:     nodeList{keyedSet: keyedSet{kind: feed.KeyedSet_KEYED_SET_NODES}},
 		services:  serviceSet{keyedSet: keyedSet{kind: feed.KeyedSet_KEYED_SET_SERVICES}},
-		mirror:    newMirror(), handshakes: map[string]*handshake{}, claims: map[string]*conn{},
+		shared:    wire.NewShared(), mirror: newMirror(), handshakes: map[string]*handshake{}, claims: map[string]*conn{},
 		conns: map[string]*conn{}, last: map[string]NodeStatus{}, refusals: map[string]refusal{},
 		rollouts: newRollouts(m.realised), sessions: map[*session]struct{}{},
 		watches: watches{by: map[about]map[*Watch]struct{}{}}}

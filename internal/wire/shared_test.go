@@ -1,0 +1,88 @@
+package wire
+
+import (
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/flowkeep/flowkeep/api/feed"
+	"github.com/flowkeep/flowkeep/policydb/policy"
+	"github.com/flowkeep/flowkeep/policydb/policy/policytest"
+	"google.golang.org/protobuf/proto"
+)
+
+// TestShared_SameMessages compares what several nodes receive at the same time with messages that share nothing.
+func TestShared_SameMessages(t *testing.T) {
+	for seed := range uint64(20) {
+		g := gen{policytest.New(seed)}
+		u := g.update(20, 20, 200)
+		for range 3 {
+			whole := policy.GroupUpdate{Key: g.key(), Kind: policy.PeerGroup, Replace: true}
+			whole.Added = g.addresses(3 * minSharedList)
+			u.Groups = append(u.Groups, whole)
+		}
+		want := encoded(t, slices.Collect(Parts(&u)))
+		s := NewShared()
+		var nodes sync.WaitGroup
+		for range 5 {
+			nodes.Go(func() {
+				for range 5 {
+					if !slices.Equal(encoded(t, slices.Collect(s.Parts(&u))), want) {
+						t.Errorf("seed %d: a node receives other messages", seed)
+					}
+				}
+			})
+		}
+		nodes.Wait()
+		if s.entries == 0 || s.bytes == 0 {
+			t.Errorf("seed %d: nothing is kept", seed)
+		}
+	}
+}
+
+func encoded(t *testing.T, all []*feed.MasterMessage) (out []string) {
+	for _, m := range all {
+		b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+		if err != nil {
+			t.Error(err)
+		}
+		out = append(out, string(b))
+	}
+	return out
+}
+
+// TestShared_Bounds: what is kept is bounded in number and size, and forgotten after a while.
+func TestShared_Bounds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := gen{policytest.New(1)}
+		s, most := NewShared(), 0
+		for range 40 {
+			u := policy.NodeUpdate{}
+			for range maxSharedEntries / 30 {
+				r := g.rule(3)
+				u.Rules = append(u.Rules, policy.RuleChange{Key: r.Key, Rule: r})
+			}
+			group := policy.GroupUpdate{Key: g.key(), Kind: policy.PeerGroup, Replace: true, Added: g.addresses(20_000)}
+			u.Groups = append(u.Groups, group)
+			for range 3 {
+				for range s.Parts(&u) {
+					most = max(most, s.bytes)
+				}
+			}
+			if kept := len(s.rules) + len(s.lists); kept > maxSharedEntries || s.bytes > maxSharedBytes {
+				t.Fatalf("%d entries of %d bytes are kept", kept, s.bytes)
+			}
+		}
+		if most < maxSharedBytes/2 {
+			t.Errorf("at most %d bytes are kept, so that the test shows nothing", most)
+		}
+		time.Sleep(sharedInterval)
+		for range s.Parts(&policy.NodeUpdate{}) {
+			if len(s.rules)+len(s.lists)+s.bytes+s.entries != 0 {
+				t.Errorf("%d rules and %d lists are kept for longer", len(s.rules), len(s.lists))
+			}
+		}
+	})
+}
