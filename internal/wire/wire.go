@@ -16,7 +16,7 @@ import (
 // Bounds of what a node may say.
 const (
 	MaxHeld      = 1 << 18 // rules and groups in a hello: more than a switch holds
-	MaxAnnounced = 4096    // pods wired on a node
+	MaxAnnounced = 2048    // pods attached to a node
 	MaxErrors    = 256     // in an ack
 	MaxErrorKeys = 256     // rules, and origins, of an error
 	MaxErrorText = 1024    // bytes

@@ -14,10 +14,11 @@ import (
 
 // Rate limits of announcements and withdrawals, since each may change rules on all nodes. Announcements above the
 // limit are delayed, without affecting other nodes. A new hello does not refill the burst, since it contains
-// attached pods.
+// attached pods. Between two announcements of a burst is a gap, in which other tenants' changes are taken and sent.
 const (
 	announceInterval = 100 * time.Millisecond
 	announceBurst    = 256
+	announceGap      = 5 * time.Millisecond
 )
 
 // announcement is a queued announcement or withdrawal.
@@ -119,6 +120,9 @@ func (s *Server) announcer(ctx context.Context, c *conn) error {
 		if err := s.deliver(ctx, c, ev); err != nil {
 			return err
 		}
+		if err := sleep(ctx, announceGap); err != nil {
+			return err
+		}
 	}
 }
 
@@ -141,12 +145,8 @@ func (s *Server) pace(ctx context.Context, node string) error {
 		if !waited {
 			s.delayed(node)
 		}
-		turn := time.NewTimer(wait)
-		select {
-		case <-turn.C:
-		case <-ctx.Done():
-			turn.Stop()
-			return reason(ctx)
+		if err := sleep(ctx, wait); err != nil {
+			return err
 		}
 	}
 }

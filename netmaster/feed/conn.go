@@ -59,15 +59,16 @@ type conn struct {
 var (
 	errConnectionEnded = errors.New("the node's connection ended")
 
-	errSuperseded = status.Error(codes.Aborted, "the node has connected again")
-	errNotLeading = status.Error(codes.Unavailable, "this netmaster cannot confirm that it holds the Lease: "+
+	errSuperseded      = status.Error(codes.Aborted, "the node has connected again")
+	errHelloSuperseded = status.Error(codes.Aborted, "the node has begun another hello")
+	errNotLeading      = status.Error(codes.Unavailable, "this netmaster cannot confirm that it holds the Lease: "+
 		"another may lead")
 	errStalled = status.Error(codes.DeadlineExceeded,
 		"the node no longer receives updates: it may connect again and resume from the state that it holds")
 )
 
 // Stream serves a node until its connection ends.
-func (s *Server) Stream(stream stream) error {
+func (s *Server) Stream(stream stream) (err error) {
 	ctx, end := context.WithCancelCause(stream.Context())
 	defer end(nil)
 	node, err := authenticate(ctx)
@@ -89,6 +90,11 @@ func (s *Server) Stream(stream stream) error {
 		return err
 	}
 	defer s.leave(g)
+	defer func() {
+		if errors.Is(err, errHelloSuperseded) {
+			s.linger(stream.Context(), g)
+		}
+	}()
 	if err := s.awaitTurn(ctx, node); err != nil {
 		return err
 	}

@@ -13,6 +13,25 @@ const (
 	maxNodes = 1 << 16
 )
 
+// lingerTime is for how long a stream stays open after another hello of its node has begun.
+const lingerTime = time.Second
+
+// linger waits before such a stream ends, unless its node or Dismiss ends it. A node that connects without pause would
+// otherwise use up the processor by TLS handshakes.
+func (s *Server) linger(stream context.Context, g *session) {
+	ctx, end := context.WithCancelCause(stream)
+	defer end(nil)
+	s.mu.Lock()
+	g.end = end
+	s.mu.Unlock()
+	if s.cfg.Leader != nil {
+		if _, standby := s.cfg.Leader.Term(); standby != "" { // Dismiss may have ended it before
+			return
+		}
+	}
+	_ = sleep(ctx, lingerTime)
+}
+
 // handshake is a stream in the handshake.
 type handshake struct{ end context.CancelCauseFunc }
 
@@ -22,7 +41,7 @@ func (s *Server) beginHandshake(node string, end context.CancelCauseFunc) (hungU
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if old := s.handshakes[node]; old != nil {
-		old.end(errSuperseded)
+		old.end(errHelloSuperseded)
 	}
 	s.handshakes[node] = c
 	return func() {
@@ -41,12 +60,8 @@ func (s *Server) awaitTurn(ctx context.Context, node string) error {
 		if wait == 0 {
 			return nil
 		}
-		turn := time.NewTimer(wait)
-		select {
-		case <-turn.C:
-		case <-ctx.Done():
-			turn.Stop()
-			return reason(ctx)
+		if err := sleep(ctx, wait); err != nil {
+			return err
 		}
 	}
 }

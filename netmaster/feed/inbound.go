@@ -52,12 +52,8 @@ func (s *Server) takeTurn(
 				s.cfg.Logger.Warn("a node exceeds its message rate: its messages are delayed", "node", node)
 			}
 		}
-		turn := time.NewTimer(wait)
-		select {
-		case <-turn.C:
-		case <-ctx.Done():
-			turn.Stop()
-			return reason(ctx)
+		if err := sleep(ctx, wait); err != nil {
+			return err
 		}
 	}
 }
@@ -67,4 +63,16 @@ func (s *Server) awaited(c *conn, id uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return c.streams[id] != nil || c.replies[id] != nil
+}
+
+// sleep waits for a time, or until the context ends.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return reason(ctx)
+	}
 }

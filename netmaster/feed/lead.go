@@ -15,8 +15,8 @@ import (
 
 // session is a stream, including its handshake.
 type session struct {
-	term lease.Term // nil without an election
-	end  context.CancelCauseFunc
+	term lease.Term              // nil without an election
+	end  context.CancelCauseFunc // guarded by Server.mu
 }
 
 // enter registers a stream in the present term. It fails if this netmaster does not serve.
@@ -44,6 +44,13 @@ func (s *Server) leave(g *session) {
 	s.busy.Done()
 }
 
+func (s *Server) endSession(g *session) {
+	s.mu.Lock()
+	end := g.end
+	s.mu.Unlock()
+	end(errNotLeading)
+}
+
 const (
 	// maxSpread is the time over which many streams are ended, so that nodes do not reconnect all at once. Each
 	// stream adds spreadOf.
@@ -61,7 +68,7 @@ func (s *Server) Dismiss() {
 	s.mu.Lock()
 	spread := min(maxSpread, time.Duration(len(s.sessions))*spreadPerStream)
 	for g := range s.sessions {
-		time.AfterFunc(rand.N(spread), func() { g.end(errNotLeading) })
+		time.AfterFunc(rand.N(spread), func() { s.endSession(g) })
 	}
 	s.mu.Unlock()
 	s.busy.Wait()

@@ -147,6 +147,10 @@ func TestDismiss_EndsAllStreams(t *testing.T) {
 			again := dial(s, "twice", 9)
 			again.hello("twice")
 			all["again"] = again
+			all["half"] = dial(s, "half", 9)
+			all["half"].in <- part("half")
+			synctest.Wait()
+			all["half again"] = dial(s, "half", 9)
 			synctest.Wait()
 			if w := all["well"]; w.count() < 2 || w.took[0].GetWelcome().GetEpoch() != epoch+1 {
 				t.Fatalf("epoch %d: the node was sent %v", epoch+1, w.took)
@@ -160,7 +164,10 @@ func TestDismiss_EndsAllStreams(t *testing.T) {
 				t.Error("the node was sent something by who does not lead")
 			}
 			leads.now.Store(nil)
-			s.Dismiss()
+			began := time.Now()
+			if s.Dismiss(); time.Since(began) > lingerTime/2 {
+				t.Errorf("it took %s", time.Since(began))
+			}
 			counts, told := map[string]int{}, heard.Load()
 			for node, l := range all {
 				counts[node] = l.count()

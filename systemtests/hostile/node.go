@@ -22,7 +22,7 @@ func nodeAttacks() []*Attack {
 	return []*Attack{
 		{Name: "64 unfinished hellos of 8 MB each", Short: true, run: unfinishedHellos},
 		{Name: "hellos with 250,000 unknown keys, again and again", Short: true, run: largeHellos},
-		{Name: "hellos with 4,096 pods that there are not", Short: true, run: unknownPods},
+		{Name: "hellos with 2,048 pods that there are not", Short: true, run: unknownPods},
 		{Name: "announcements of changing addresses, without pause", Short: true, run: flappingAnnouncements},
 		{Name: "announcements of one name with ever new UIDs", run: newUIDs},
 		{Name: "announcements of other nodes' pods, without pause", run: claims},
