@@ -21,6 +21,7 @@ var (
 	hook   = flag.String("hook", "", "CNI hook to boot with; scripts/node-up if empty")
 	family = flag.String("family", "dual", "ipv4, ipv6 or dual")
 	mode   = flag.String("traffic-mode", cmp.Or(os.Getenv("FLOWKEEP_TRAFFIC_MODE"), "route"), "how nodes reach each other's pods: route, geneve or auto")
+	small  = flag.Bool("small", false, "boot a sandbox without what tests of packets do not need (up --small)")
 	shape  = flag.String("shape", os.Getenv("FLOWKEEP_SHAPE"), "of the network and the nodes: see README.md")
 )
 
@@ -58,6 +59,7 @@ func run(m *testing.M) int {
 		Hook:    *hook,
 		Traffic: *mode,
 		Shape:   *shape,
+		Small:   *small,
 		Reuse:   *reuse,
 	})
 	if c != nil && !*reuse && !*keep {

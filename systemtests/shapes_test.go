@@ -21,10 +21,18 @@ func nodesOf(shape, traffic string) int {
 // TestShape compares what is particular to the sandbox's shape (-shape); TestInBrief has what all shapes have in common.
 func TestShape(t *testing.T) {
 	switch {
+	case *family != "dual":
+		oneFamily(setup(t))
 	case *shape == "":
 		t.Skip("the sandbox has no shape of its own: -shape gives it one")
 	case *mode == "auto":
 		inModeAuto(setup(t))
+	case *shape == "subnets" || *shape == "onlink":
+		byTheRouter(setup(t))
+	case *shape == "loopback":
+		onLoopbacks(setup(t))
+	case *shape == "no-proxy":
+		withoutProxy(setup(t))
 	case *shape == "chained":
 		chained(setup(t))
 	case *shape == "control-plane":
@@ -32,6 +40,52 @@ func TestShape(t *testing.T) {
 	case *shape == "strict":
 		strictLinks(setup(t))
 	}
+}
+
+// oneFamily: pods have an address of the sandbox's family, and none of the other one.
+func oneFamily(w *world) {
+	w.run(w.namespace("family", nil), "a@node1", "c@node2")
+	for name, pod := range w.pods {
+		for _, f := range families {
+			if ip, has := pod.IP(f); has != (*family == fmt.Sprintf("ipv%d", f)) {
+				w.Errorf("%s has the address %v of IPv%d", name, ip, f)
+			}
+		}
+	}
+}
+
+// byTheRouter: packets between pods of two nodes pass the network's router, and in no tunnel.
+func byTheRouter(w *world) {
+	w.run(w.namespace("router", nil), "a@node1", "c@node2")
+	stop, err := w.Capture(w.ctx, w.NodeNS("router"), "eth0", podNetworks...)
+	w.must(err)
+	w.settles(everyProto(w, "a", "c", true, "across"), everyProto(w, "c", "a", true, "across"))
+	seen, err := stop()
+	w.must(err)
+	if seen.Bare < 20 || seen.Geneve > 0 {
+		w.Errorf("the router passed %d packets of pods on, and %d tunnel packets", seen.Bare, seen.Geneve)
+	}
+}
+
+// onLoopbacks: a node has its address on its loopback, and reaches its pods.
+func onLoopbacks(w *world) {
+	w.run(w.namespace("loopback", nil), "c@node1")
+	own, err := w.RunIn(w.ctx, w.NodeNS("node1"), "ip", "-o", "address", "show", "dev", "lo")
+	if w.must(err); !strings.Contains(own, "inet 172.31.") {
+		w.Errorf("node1 has no address of the nodes' network on its loopback:\n%s", own)
+	}
+	w.pods["node1"] = cluster.Pod{Name: "node1", Node: "node1", NetNS: w.NodeNS("node1")}
+	w.settles(w.open("node1", "c", "tcp", 80, "a node reaches its pods"))
+}
+
+// withoutProxy: no kube-proxy runs, and pods of two nodes reach each other.
+func withoutProxy(w *world) {
+	tables, err := w.RunIn(w.ctx, w.NodeNS("node1"), "nft", "list", "tables")
+	if w.must(err); strings.Contains(tables, "kube-proxy") {
+		w.Errorf("kube-proxy has tables on node1:\n%s", tables)
+	}
+	w.run(w.namespace("proxy", nil), "a@node1", "c@node2")
+	w.settles(everyProto(w, "a", "c", true, "across"))
 }
 
 // chained: the plugin that another program appended to the CNI configuration is called for each pod.

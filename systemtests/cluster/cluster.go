@@ -29,6 +29,7 @@ type Options struct {
 	// else route.
 	Traffic   string
 	Shape     string // of the network and the nodes (systemtests/README.md); empty: plain
+	Small     bool   // without what tests of packets do not need
 	OwnMounts bool   // nodes have mounts of their own, and so the directories that a machine has once
 	Reuse     bool   // take one that is up as it is
 }
@@ -99,6 +100,9 @@ func Boot(ctx context.Context, o Options) (*Cluster, error) {
 	}
 	if o.Hook != "" {
 		args = append(args, "--cni-hook", o.Hook)
+	}
+	if o.Small {
+		args = append(args, "--small")
 	}
 	if o.OwnMounts {
 		args = append(args, "--own-mounts")

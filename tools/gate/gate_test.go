@@ -279,6 +279,16 @@ func TestGate_Slowness(t *testing.T) {
 	}
 }
 
+// TestGate_SlownessOfASuite: a suite that has one of its own gets the greater of it and of the machine's.
+func TestGate_SlownessOfASuite(t *testing.T) {
+	g, out := testGate(t, "", `[ "$FLOWKEEP_SLOW" = 2 ] || exit 1; `+passes, `[ "$FLOWKEEP_SLOW" = 3 ] || exit 1; `+passes)
+	g.measure = func() []measurement { return []measurement{{"loop", 2 * time.Second, time.Second}} }
+	g.phases[0].Suites[0].Slowness, g.phases[1].Suites[0].Slowness = 1, 3
+	if code := g.run(t.Context()); code != 0 {
+		t.Errorf("code %d:\n%s", code, out)
+	}
+}
+
 func TestEnvironment(t *testing.T) {
 	got := environment([]string{"PATH=/bin", "FLOWKEEP_SLOW=3", "FLOWKEEP_CACHE=/c", "DEPLOY=", "FLOWKEEP_SANDBOX=demo", "FLOWKEEP_HEAVY=1"})
 	if want := []string{"PATH=/bin", "FLOWKEEP_CACHE=/c", "FLOWKEEP_HEAVY=1"}; !slices.Equal(got, want) {

@@ -17,7 +17,8 @@ import (
 const heavyVariable = "FLOWKEEP_HEAVY"
 
 // runSandboxes are the clusters of tests, which nothing but a run of tests boots.
-var runSandboxes = []string{"test", "test-geneve", "test-install", "test-nodes", "test-quiet", "soak", "conformance", "cyclonus"}
+var runSandboxes = []string{"test", "test-geneve", "test-install", "test-nodes", "test-quiet", "test-shape", "soak",
+	"conformance", "cyclonus"}
 
 // testNamespace is the name of a network namespace of a unit test, with the pid of the test program.
 var testNamespace = regexp.MustCompile(`^(?:flowkeep-test-|fk-chrome-|fk-unit)(\d+)\b`)

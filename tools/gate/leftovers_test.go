@@ -30,11 +30,11 @@ func testMachine(t *testing.T, files ...string) machine {
 
 func TestLeftSandboxes(t *testing.T) {
 	m := testMachine(t,
-		"sandboxes/test/args", "netns/fk-test-node1", "netns/fk-test-quiet-node1", "shm/flowkeep-soak-etcd/data",
+		"sandboxes/test/args", "netns/fk-test-node1", "netns/fk-test-quiet-node1", "netns/fk-test-shape-cp", "shm/flowkeep-soak-etcd/data",
 		"sandboxes/mine/args", "sandboxes/other/heavy", "netns/fk-other-lan", "sandboxes/test-nodes/kept",
 		"sandboxes/kept/kept", "sandboxes/kept/heavy",
 		"sandboxes/demo/heavy", "sandboxes/try/heavy", "netns/fk-try-hub", "netns/blue", "shm/other")
-	if got, want := m.leftSandboxes(), []string{"other", "soak", "test", "test-quiet"}; !slices.Equal(got, want) {
+	if got, want := m.leftSandboxes(), []string{"other", "soak", "test", "test-quiet", "test-shape"}; !slices.Equal(got, want) {
 		t.Errorf("left: %q, want %q", got, want)
 	}
 	m = testMachine(t, "proc/12/stat", "sandboxes/other/heavy", "sandboxes/conformance/heavy")

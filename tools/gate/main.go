@@ -302,7 +302,7 @@ func (g *gate) execute(ctx context.Context, s Suite, slowness int) (Outcome, err
 		return Outcome{}, err
 	}
 	env := append(environment(os.Environ()), "FLOWKEEP_EVENTS="+folder, fmt.Sprintf("FLOWKEEP_BEGAN=%d", g.began.Unix()),
-		fmt.Sprintf("FLOWKEEP_SLOW=%d", slowness))
+		fmt.Sprintf("FLOWKEEP_SLOW=%d", max(slowness, s.Slowness)))
 	run, err := startSession(g.root, s.Command, env, &prefixer{mu: &g.printing, w: g.out, prefix: s.Name + ": "})
 	if err != nil {
 		return Outcome{}, err

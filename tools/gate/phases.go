@@ -7,6 +7,8 @@ type Suite struct {
 	Name      string
 	Command   []string
 	Sandboxes []string // clusters that it boots and removes
+	// Slowness is the least one that its tests get: more than the machine's where other suites take the processors.
+	Slowness int
 }
 
 // A Phase runs its suites at the same time.
@@ -31,21 +33,25 @@ const (
 const (
 	lintSuite  = "lint"
 	fleetSuite = "fleet"
+	shapeSuite = "shape"
 )
 
 // ownSuites are the suites of scripts/system that start what they test by themselves.
-var ownSuites = []string{fleetSuite, "try", "hostile"}
+var ownSuites = []string{fleetSuite, "try", "hostile", shapeSuite}
 
 // setSuites are the suites on sandbox clusters. Their packages are systemtests/NAME.
 var setSuites = []string{"shared", "nodes", "exclusive", "quiet"}
 
 // allPhases returns the phases of the gate. No compiler runs in the phases after the first two: scripts/preflight and
-// scripts/test -build compile all programs and tests. lint, unit and fleet measure nothing.
+// scripts/test -build compile all programs and tests. lint, unit and fleet measure nothing; nor does shape, whose tests
+// have the limits of a slow machine there.
 func allPhases() []Phase {
 	suite := func(name string, command ...string) Suite { return Suite{Name: name, Command: command} }
 	set := func(name string, sandboxes ...string) Suite {
-		return Suite{name, []string{"scripts/system", "-only", name}, sandboxes}
+		return Suite{Name: name, Command: []string{"scripts/system", "-only", name}, Sandboxes: sandboxes}
 	}
+	shape := set(shapeSuite, "test-shape")
+	shape.Slowness = maxSlowness
 	return []Phase{
 		{Name: "preflight", Suites: []Suite{suite("preflight", "scripts/preflight")}, Required: true},
 		{Name: buildPhase, Suites: []Suite{suite(buildPhase, "scripts/test", "-build")}, Required: true},
@@ -57,6 +63,7 @@ func allPhases() []Phase {
 				set(fleetSuite),
 				set("try"),
 				set("nodes", "test-nodes"),
+				shape,
 			},
 			Bounds: [maxSlowness]int{16, 22, 26},
 		},

@@ -57,7 +57,11 @@ func chooseReruns(failed []*Test, errors int) []Rerun {
 func rerunSuite(t *Test) Suite {
 	switch {
 	case slices.Contains(setSuites, t.Suite):
-		return Suite{"cluster", []string{"scripts/system", "-only", "pods", "-parallel", "1"}, []string{"test", "test-geneve"}}
+		return Suite{
+			Name:      "cluster",
+			Command:   []string{"scripts/system", "-only", "pods", "-parallel", "1"},
+			Sandboxes: []string{"test", "test-geneve"},
+		}
 	case slices.Contains(ownSuites, t.Suite):
 		return Suite{Name: "again: " + t.Suite, Command: []string{"scripts/system", "-only", t.Suite}}
 	}

@@ -21,25 +21,27 @@ func TestChooseReruns(t *testing.T) {
 		failedTest("shared", "systemtests/shared", "TestPorts"),
 		barred,
 		failedTest("fleet", product+"systemtests/fleet", "TestFleet"),
+		failedTest("shape", "systemtests/shape", "TestInBrief"),
 		failedTest("unit", product+"netmaster/feed", "TestB"),
 		failedTest("unit", product+"netmaster/feed", "TestA"),
 		failedTest("lint", "lint", "gofmt"),
 		failedTest("unit", product+"internal/archtest", "TestProse"),
 	}
 	var got []string
-	for _, r := range chooseReruns(failed, 2) {
+	for _, r := range chooseReruns(failed, 1) {
 		got = append(got, r.Suite.Name+" = "+strings.Join(r.Suite.Command, " "))
 	}
 	want := []string{
 		"again: fleet = scripts/system -only fleet -run ^(TestFleet)$",
 		"again: netmaster/feed = scripts/unit -package github.com/flowkeep/flowkeep/netmaster/feed -run ^(TestA|TestB)$",
+		"again: shape = scripts/system -only shape -run ^(TestInBrief)$",
 		"cluster = scripts/system -only pods -parallel 1 -run ^(TestHA|TestPorts)$",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	if failed[6].Barred != "lint" || failed[7].Barred != "internal/archtest" {
-		t.Errorf("barred: %q, %q", failed[6].Barred, failed[7].Barred)
+	if failed[7].Barred != "lint" || failed[8].Barred != "internal/archtest" {
+		t.Errorf("barred: %q, %q", failed[7].Barred, failed[8].Barred)
 	}
 }
 

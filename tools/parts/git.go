@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os/exec"
+	"strconv"
 	"strings"
 )
 
@@ -59,6 +60,15 @@ func (r repository) cleanCommit() (string, error) {
 func (r repository) version() (string, error) {
 	out, err := r.git("describe", "--tags", "--always", "--abbrev=12")
 	return strings.TrimSpace(out), err
+}
+
+// countCommits returns the number of commits that HEAD has, itself included.
+func (r repository) countCommits() (int, error) {
+	out, err := r.git("rev-list", "--count", "HEAD")
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(out))
 }
 
 // history returns the commits since each passed result.

@@ -21,6 +21,7 @@ const usage = `usage: parts COMMAND
   list                               parts, with their newest results
   run [-n] [PATTERN…]                runs the parts without a passed result for this commit; -n prints them
   due                                prints the parts that failed, or whose paths changed since they passed
+  shape                              prints the part whose shape the gate tests at this commit, and its flags
   doc [-check]                       writes docs/conformance.md; -check compares it`
 
 func main() {
@@ -54,6 +55,8 @@ func command(ctx context.Context, args []string, out io.Writer) error {
 		return a.run(ctx, args[1:])
 	case "due":
 		return a.due()
+	case "shape":
+		return a.shape()
 	case "doc":
 		return a.doc(args[1:])
 	default:

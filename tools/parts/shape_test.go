@@ -1,0 +1,84 @@
+package main
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestChooseShape_ComesRound: the gate tests each shape of the table, with the flags of its part, once in as many
+// commits as there are shapes.
+func TestChooseShape_ComesRound(t *testing.T) {
+	parts, err := readTable(checkout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want, got []string
+	for _, p := range parts {
+		if strings.HasPrefix(p.Name, shapePrefix) {
+			want = append(want, p.Name)
+		}
+	}
+	seen := map[string]string{}
+	for n := range want {
+		name, flags, err := chooseShape(parts, 4711+n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := strings.Join(flags, " ")
+		if other := seen[text]; other != "" {
+			t.Errorf("%s and %s have the flags %q", name, other, text)
+		}
+		seen[text] = name
+		got = append(got, name)
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if len(want) < 2 || !slices.Equal(got, want) {
+		t.Errorf("chosen %q, want %q", got, want)
+	}
+	if seen["-shape subnets -traffic-mode auto"] != "shape-subnets-auto" || seen["-shape strict"] != "shape-strict" {
+		t.Errorf("flags of the shapes: %q", seen)
+	}
+}
+
+func TestChooseShape_Refused(t *testing.T) {
+	for name, parts := range map[string][]Part{
+		"no shape":     {part("kernel-1", 1)},
+		"no flags":     {part("shape-plain", 1)},
+		"an odd table": {{Name: "shape-x", Command: "scripts/system -run -shape"}},
+	} {
+		if chosen, flags, err := chooseShape(parts, 1); err == nil {
+			t.Errorf("%s: chose %s %q", name, chosen, flags)
+		}
+	}
+}
+
+// TestShape_OfCommits: each commit has the next shape; without git each day has.
+func TestShape_OfCommits(t *testing.T) {
+	var out bytes.Buffer
+	a := &app{runner: runner{repo: repository{t.TempDir()}, out: &out}, parts: []Part{
+		{Name: "shape-a", Command: "x -shape a"}, {Name: "shape-b", Command: "x -family b -shape c"},
+	}}
+	want := ""
+	for day, line := range []string{"shape-a -shape a\n", "shape-b -family b -shape c\n"} {
+		a.now = func() time.Time { return time.Unix(int64(day)*86400, 0) }
+		want += line
+		if err := a.shape(); err != nil || out.String() != want {
+			t.Errorf("day %d: %v, printed %q, want %q", day, err, out.String(), want)
+		}
+	}
+	for _, args := range [][]string{{"init", "-q"}, {"commit"}, {"commit"}} {
+		if args[0] == "commit" {
+			args = []string{"-c", "user.name=a", "-c", "user.email=a@example.com", "commit", "-q", "--allow-empty", "-m", "a"}
+		}
+		if _, err := a.repo.git(args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n, err := a.repo.countCommits(); n != 2 || err != nil {
+		t.Errorf("%d commits (%v)", n, err)
+	}
+}
