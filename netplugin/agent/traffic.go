@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -100,9 +101,11 @@ func (nc *nodeConfig) tunnelMark() uint32 {
 	return 0
 }
 
+// ethernet is the MTU that an interface is taken to have where nothing is known of it.
+const ethernet = 1500
+
 // podMTU is that of new pods. Where nothing is known of the node's interface it is taken for an Ethernet's.
 func podMTU(cfg *hostnet.Config) int {
-	const ethernet = 1500
 	switch {
 	case cfg.MTU != 0:
 		return cfg.MTU
@@ -118,10 +121,8 @@ func (r *runner) underlay(cfg *hostnet.Config) error {
 	defer func() { r.requestMTU(cfg.MTU) }()
 	if !cfg.Tunnelled {
 		if cfg.MTU == 0 {
-			const largest = 65535 // an address on a loopback says nothing of the way to other nodes
-			if _, mtu := hostnet.Underlay(cfg.Links, cfg.Self.Addresses); mtu <= largest {
-				cfg.MTU = mtu
-			}
+			_, mtu := hostnet.Underlay(cfg.Links, cfg.Self.Addresses)
+			cfg.MTU = knownMTU(mtu)
 		}
 		return nil
 	}
@@ -130,19 +131,30 @@ func (r *runner) underlay(cfg *hostnet.Config) error {
 		return fmt.Errorf("node %s has no address in its status: no tunnel leads to it", r.cfg.Node)
 	}
 	name, mtu := hostnet.Underlay(cfg.Links, []netip.Addr{address})
+	mtu = knownMTU(mtu)
 	if name == "" {
 		return fmt.Errorf("no interface has the node's address %s: no tunnel leads to it", address)
 	}
 	if cfg.MTU == 0 {
-		cfg.MTU = mtu - hostnet.Overhead(address)
+		cfg.MTU = cmp.Or(mtu, ethernet) - hostnet.Overhead(address)
 	}
 	switch {
 	case r.cfg.DatapathType == dptype.Netdev && !r.db.HasBridge(name):
 		return fmt.Errorf("--traffic-mode %s needs tunnels: with --datapath-type netdev Open vSwitch sends tunnels "+
 			"by its own bridges only, and %s, which has the node's address %s, is none: move the address to a bridge "+
 			"of datapath_type netdev that holds the interface, or use --traffic-mode route", r.cfg.TrafficMode, name, address)
-	case cfg.MTU > mtu-hostnet.Overhead(address):
+	case mtu > 0 && cfg.MTU > mtu-hostnet.Overhead(address):
 		return fmt.Errorf("--mtu %d is too large for tunnels over %s: give at most %d", cfg.MTU, name, mtu-hostnet.Overhead(address))
 	}
 	return nil
+}
+
+// knownMTU returns the MTU of the interface with the node's address, and 0 for that of a loopback, which says nothing
+// of the way to other nodes.
+func knownMTU(mtu int) int {
+	const largest = 65535 // of IPv4; a loopback has more
+	if mtu > largest {
+		return 0
+	}
+	return mtu
 }

@@ -75,34 +75,47 @@ func onTheWaysOfTheNodes(t *testing.T, r *runner, me, other policy.NodeInfo) {
 	}
 }
 
-// The loopback address stands for a node's: it is on an interface that is no bridge.
+// The loopback stands for a node's interface: it is no bridge, and has another MTU in some of the cases.
 func whatTunnelsLackIsTold(t *testing.T, r *runner) {
 	t.Helper()
+	const loopback, jumbo = 65536, 9000
 	for _, c := range []struct {
-		address string
-		mtu     int
-		kind    string
-		want    string
+		address   string
+		link, mtu int // the interface's MTU, --mtu
+		kind      string
+		want      string
+		is        int // pods' MTU
 	}{
-		{"", 0, "system", "no address in its status"}, {"192.0.2.77", 0, "system", "no interface has the node's address 192.0.2.77"},
-		{"127.0.0.1", 0, "netdev", "move the address to a bridge"}, {"127.0.0.1", 65500, "system", "give at most 65486"}, {"127.0.0.1", 1400, "system", ""}, {"127.0.0.1", 0, "system", ""},
+		{"", loopback, 0, "system", "no address in its status", 0},
+		{"192.0.2.77", loopback, 0, "system", "no interface has the node's address 192.0.2.77", 0},
+		{"127.0.0.1", loopback, 0, "netdev", "move the address to a bridge", 1450},
+		{"127.0.0.1", jumbo, 8960, "system", "give at most 8950", 8960},
+		{"127.0.0.1", jumbo, 1400, "system", "", 1400},
+		{"127.0.0.1", jumbo, 0, "system", "", 8950},
+		{"127.0.0.1", loopback, 0, "system", "", 1450},
+		{"127.0.0.1", loopback, 8950, "system", "", 8950},
 	} {
 		cfg := &hostnet.Config{Tunnelled: true, MTU: c.mtu, Links: rtnltest.ReadLinks(t)}
 		if c.address != "" {
 			cfg.Self.Addresses = []netip.Addr{netip.MustParseAddr(c.address)}
 		}
+		for _, l := range cfg.Links.All {
+			if l.Attrs().Name == "lo" {
+				l.Attrs().MTU = c.link
+			}
+		}
 		r.cfg.DatapathType = c.kind
 		if err := r.underlay(cfg); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%+v: %v", c, err)
 		}
-		if want := 65536 - 50; c.want == "" && c.mtu == 0 && cfg.MTU != want {
-			t.Errorf("MTU %d, want %d", cfg.MTU, want)
+		if cfg.MTU != c.is {
+			t.Errorf("%+v: MTU %d", c, cfg.MTU)
 		}
 	}
 	self := policy.NodeInfo{Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}}
-	loopback := &hostnet.Config{Self: self, Links: rtnltest.ReadLinks(t)}
-	if err := r.underlay(loopback); err != nil || loopback.MTU != 0 {
-		t.Errorf("MTU %d by an address on the loopback: %v", loopback.MTU, err)
+	routed := &hostnet.Config{Self: self, Links: rtnltest.ReadLinks(t)}
+	if err := r.underlay(routed); err != nil || routed.MTU != 0 {
+		t.Errorf("MTU %d by an address on the loopback: %v", routed.MTU, err)
 	}
 	if err := r.underlay(&hostnet.Config{Links: rtnltest.ReadLinks(t)}); err != nil { // by routes nothing is lacking
 		t.Error(err)
