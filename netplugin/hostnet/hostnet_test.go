@@ -73,8 +73,11 @@ func hostWithSwitch(t testing.TB) (*netns.Namespace, *ovstest.Switch) {
 	in(t, made, func() error {
 		// Duplicate address detection takes seconds, and its messages come in between those that a test waits for.
 		// New links have the default, which is this machine's.
-		if err := sysctl("ipv6/conf/all/accept_dad=0", "ipv6/conf/default/accept_dad=0",
-			"ipv4/conf/default/rp_filter=0"); err != nil {
+		values := []string{"ipv4/conf/default/rp_filter=0"}
+		if kernelHasIPv6() {
+			values = append(values, "ipv6/conf/all/accept_dad=0", "ipv6/conf/default/accept_dad=0")
+		}
+		if err := sysctl(values...); err != nil {
 			return err
 		}
 		var pairs []string
@@ -151,7 +154,7 @@ func picture(t *testing.T, where *netns.Namespace) string {
 	var out []string
 	in(t, where, func() error {
 		for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-			rules, err := netlink.RuleList(family)
+			rules, err := rulesOf(family)
 			if err != nil {
 				return err
 			}
