@@ -8,11 +8,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
 	"syscall"
 	"time"
 
@@ -77,16 +75,20 @@ type podArgs struct {
 const (
 	// timeout is longer than netplugin's own, so that its sentence reaches the kubelet.
 	timeout = 60 * time.Second
-	// statusTimeout is longer than a restart of netplugin: with the first failure of STATUS the Node is not Ready, and
-	// its pods leave Services. A kubelet that has no response for 30 s takes the container runtime for dead.
-	statusTimeout  = 15 * time.Second
-	statusInterval = 250 * time.Millisecond
+	// statusTimeout is shorter than the 30 s without a response after which a kubelet takes the container runtime for
+	// dead.
+	statusTimeout = 10 * time.Second
+	// maxUnavailable and maxLimited are the times since its last success for which STATUS hides a failure of code 50
+	// and of code 51. With the first failure the Node is not Ready and its pods leave Services. While netplugin is away
+	// running pods keep their network; the pull of an image takes minutes, a restart of Open vSwitch takes seconds.
+	maxUnavailable = 5 * time.Minute
+	maxLimited     = 20 * time.Second
 )
 
-// client waits for a response as long as timeout, and for a good one to STATUS as long as statusTimeout.
-type client struct{ timeout, statusTimeout time.Duration }
+// client waits for a response as long as timeout.
+type client struct{ timeout time.Duration }
 
-func main() { client{timeout, statusTimeout}.run() }
+func main() { client{timeout}.run() }
 
 func (p client) run() {
 	skel.PluginMainFuncs(skel.CNIFuncs{Add: p.add, Del: p.del, Check: p.simple("CHECK"), GC: p.gc, Status: p.status},
@@ -246,25 +248,29 @@ func (p client) simple(command string) func(*skel.CmdArgs) error {
 	}
 }
 
-// status fails with code 50 or 51 (CNI specification 1.1) if ADD cannot be served. It tries again while netplugin may
-// be restarting: after a boot there is no socket, and it fails at once.
+// status fails with code 50 or 51 (CNI specification 1.1) if ADD cannot be served, and its last success is too long
+// ago. After a boot there was none.
 func (p client) status(args *skel.CmdArgs) error {
 	c, err := parse(args.StdinData)
 	if err != nil {
 		return err
 	}
-	deadline := time.Now().Add(p.statusTimeout)
-	for {
-		err := client{timeout: max(time.Until(deadline), statusInterval)}.oneStatus(c)
-		_, absent := os.Lstat(c.Socket)
-		if err == nil || errors.Is(absent, fs.ErrNotExist) || time.Until(deadline) < statusInterval {
-			return err
-		}
-		time.Sleep(statusInterval)
+	failed := client{statusTimeout}.oneStatus(c)
+	hidden := maxUnavailable
+	switch {
+	case failed == nil:
+		_ = cni.NoteReady(c.Socket) // without the file STATUS hides no failure
+		return nil
+	case failed.Code == types.ErrLimitedConnectivity:
+		hidden = maxLimited
 	}
+	if cni.WasReady(c.Socket, hidden) {
+		return nil
+	}
+	return failed
 }
 
-func (p client) oneStatus(c *config) error {
+func (p client) oneStatus(c *config) *types.Error {
 	resp, err := p.ask(c, "STATUS", &cni.Request{})
 	if err == nil {
 		return nil

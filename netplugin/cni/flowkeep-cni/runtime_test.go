@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +14,7 @@ import (
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
+	"github.com/flowkeep/flowkeep/netplugin/cni"
 	"github.com/flowkeep/flowkeep/netplugin/endpoints"
 	"github.com/flowkeep/flowkeep/netplugin/node/install"
 )
@@ -111,6 +111,9 @@ func TestRuntime_CallsStatusAndGC(t *testing.T) {
 	if err := r.DelNetworkList(t.Context(), list, pod); err != nil {
 		t.Error(err)
 	}
+	if err := os.Remove(filepath.Join(filepath.Dir(r.socket), cni.ReadyFile)); err != nil { // what fails now is not hidden
+		t.Fatal(err)
+	}
 	for problem, code := range map[error]uint{endpoints.ErrNotReady: 50, endpoints.ErrSwitch: 51} {
 		m.notReady.Store(&problem)
 		var failed *types.Error
@@ -158,46 +161,54 @@ func TestRuntime_PodsOutliveTheVersion(t *testing.T) {
 	}
 }
 
-// TestStatus_WaitsForARestart starts netplugin after STATUS: STATUS succeeds. Without a socket, as after a boot, it
-// fails at once, and where netplugin stays away, after its time.
-func TestStatus_WaitsForARestart(t *testing.T) {
-	dir := t.TempDir()
-	socket := filepath.Join(dir, "cni.sock")
-	status := func(limit time.Duration) error {
+// TestStatus_HidesShortFailures has netplugin fail before STATUS has succeeded, soon after it, and later.
+func TestStatus_HidesShortFailures(t *testing.T) {
+	m := new(manager)
+	socket := netplugin(t, m)
+	status := func(socket string) uint {
 		conf := fmt.Appendf(nil, `{"cniVersion": "1.1.0", "name": "flowkeep", "socket": %q}`, socket)
-		return client{timeout, limit}.status(&skel.CmdArgs{StdinData: conf})
+		var failed *types.Error
+		if err := (client{timeout}).status(&skel.CmdArgs{StdinData: conf}); errors.As(err, &failed) {
+			return failed.Code
+		}
+		return 0
 	}
-	began := time.Now()
-	if err := status(time.Hour); err == nil || time.Since(began) > time.Minute {
-		t.Errorf("without a socket: %v after %v", err, time.Since(began))
-	}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.SetUnlinkOnClose(false) // as netplugin leaves it
-	l.Close()
-	var failed *types.Error
-	if err := status(2 * statusInterval); !errors.As(err, &failed) || failed.Code != types.ErrPluginNotAvailable {
-		t.Errorf("netplugin stays away: %v", err)
-	}
-	if err := os.Remove(socket); err != nil {
-		t.Fatal(err)
-	}
-	if l, err = net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"}); err != nil {
-		t.Fatal(err)
-	}
-	l.SetUnlinkOnClose(false)
-	done := make(chan error, 1)
-	go func() { done <- status(time.Hour) }()
-	if conn, err := l.Accept(); err != nil { // of an attempt that fails
-		t.Error(err)
-	} else {
-		conn.Close()
-	}
-	l.Close()
-	serveOn(t, socket, new(manager))
-	if err := <-done; err != nil {
-		t.Errorf("netplugin is back: %v", err)
+	for name, c := range map[string]struct {
+		socket  string
+		problem error
+		hidden  time.Duration
+		code    uint
+	}{
+		"netplugin is away":      {socket + "x", nil, maxUnavailable, types.ErrPluginNotAvailable},
+		"netplugin is not ready": {socket, endpoints.ErrNotReady, maxUnavailable, types.ErrPluginNotAvailable},
+		"Open vSwitch is away":   {socket, endpoints.ErrSwitch, maxLimited, types.ErrLimitedConnectivity},
+	} {
+		fails := func(when string, want uint) {
+			t.Helper()
+			m.notReady.Store(nil)
+			if c.problem != nil {
+				m.notReady.Store(&c.problem)
+			}
+			if code := status(c.socket); code != want {
+				t.Errorf("%s, %s: code %d, want %d", name, when, code, want)
+			}
+		}
+		fails("after a boot", c.code)
+		m.notReady.Store(nil)
+		if code := status(socket); code != 0 {
+			t.Errorf("netplugin is ready: code %d", code)
+		}
+		fails("at once", 0)
+		ready := filepath.Join(filepath.Dir(socket), cni.ReadyFile)
+		for age, want := range map[time.Duration]uint{c.hidden - 10*time.Second: 0, c.hidden: c.code, -time.Minute: c.code} {
+			last := time.Now().Add(-age)
+			if err := os.Chtimes(ready, last, last); err != nil {
+				t.Fatal(err)
+			}
+			fails(age.String()+" after the last success", want)
+		}
+		if err := os.Remove(ready); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -424,9 +424,9 @@ func devices(name string) []thing {
 	}}}
 }
 
-// marks are files in the directory of netplugin's socket: the mark of rules on disk that are not the last ones, and
-// what a crash left of it.
-var marks = []string{"rules.stale", "rules.stale.new"}
+// marks are files in the directory of netplugin's socket: the mark of rules on disk that are not the last ones, what a
+// crash left of it, and the time of STATUS's last success.
+var marks = []string{"rules.stale", "rules.stale.new", cni.ReadyFile}
 
 // sockets returns netplugin's socket, the records of pods that were deleted while netplugin was away, and their
 // directory if it is Flowkeep's alone.

@@ -259,7 +259,7 @@ func (m *machine) flowkeep(pod bool) {
 	m.send(9002)
 	for _, name := range []string{"net.d/" + install.ConfigurationFile, "net.d/." + install.ConfigurationFile + ".new", "net.d/10-flowkeep.network", "net.d/10-flowkeep.conf", "bin/flowkeep-cni", "bin/flowkeep-portmap", "bin/.flowkeep-cni.new",
 		"lib/flowkeep/rules.db", "lib/flowkeep-node-state/undo.json", "lib/flowkeep-macvtap/devices.json", "lib/flowkeep/endpoints/a@eth0.json",
-		"run/flowkeep/cni.sock", "run/flowkeep/rules.stale", "run/flowkeep/deleted/c1@eth0",
+		"run/flowkeep/cni.sock", "run/flowkeep/rules.stale", "run/flowkeep/ready", "run/flowkeep/deleted/c1@eth0",
 		"run/flowkeep/rules.stale.new", "ovs/flowkeep-switch"} {
 		m.write(name, "x")
 	}
