@@ -39,6 +39,8 @@ func TestShape(t *testing.T) {
 		besideTheControlPlane(setup(t))
 	case *shape == "strict":
 		strictLinks(setup(t))
+	case *shape == "containerd-2":
+		runtimeSendsStatus(setup(t))
 	}
 }
 

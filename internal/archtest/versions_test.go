@@ -8,13 +8,14 @@ import (
 
 // otherVersions maps the folder of each go.mod that may have other module versions than the product to the reason.
 var otherVersions = map[string]string{
-	"systemtests/cyclonus": "cyclonus v0.5.6 needs the Kubernetes libraries it was written for",
-	"systemtests/multus":   "multus v4.1.0 needs the Kubernetes libraries it was written for",
-	"systemtests/ocm":      "Open Cluster Management v0.15.0 needs the Kubernetes libraries it was written for",
-	"tools":                "golangci-lint is built once, with the versions of its release",
-	"tools/controller-gen": "controller-gen v0.23.0 needs Kubernetes libraries that are newer than the product's",
-	"tools/helm":           "Helm v4.3.1 needs Kubernetes libraries that are newer than the product's",
-	"tools/krew":           "Krew v0.5.0 needs the Kubernetes libraries it was written for",
+	"systemtests/containerd": "containerd v2.4.2 needs Kubernetes libraries that are newer than the product's",
+	"systemtests/cyclonus":   "cyclonus v0.5.6 needs the Kubernetes libraries it was written for",
+	"systemtests/multus":     "multus v4.1.0 needs the Kubernetes libraries it was written for",
+	"systemtests/ocm":        "Open Cluster Management v0.15.0 needs the Kubernetes libraries it was written for",
+	"tools":                  "golangci-lint is built once, with the versions of its release",
+	"tools/controller-gen":   "controller-gen v0.23.0 needs Kubernetes libraries that are newer than the product's",
+	"tools/helm":             "Helm v4.3.1 needs Kubernetes libraries that are newer than the product's",
+	"tools/krew":             "Krew v0.5.0 needs the Kubernetes libraries it was written for",
 }
 
 // TestModules_HaveTheProductsVersions compares the versions of modules that the product and another go.mod of the
