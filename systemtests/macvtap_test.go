@@ -152,9 +152,9 @@ func (m *tapped) claim(name, resource string) {
 }
 
 type claimant struct {
-	Metadata struct{ UID string }
+	Metadata struct{ Name, UID string }
 	Status   struct {
-		Phase             string
+		Phase, Reason     string
 		Conditions        []struct{ Type, Status, Message string }
 		ContainerStatuses []struct {
 			RestartCount int

@@ -109,6 +109,7 @@ var nodesTests = map[string]string{
 	"TestMultus":                          "changes node1's CNI configuration",
 	"TestNodeConfigTable":                 "runs node state agents",
 	"TestNodeReboots":                     "ends all programs of a node",
+	"TestNodeReboots_MacvtapPods":         "ends all programs of a node",
 	"TestNodeStateCutOffRollsBack":        "runs node state agents",
 	"TestNodeStateDeletedIsCreatedAgain":  "runs node state agents",
 	"TestNodeStateDriftIsMended":          "runs node state agents",

@@ -5,18 +5,18 @@ import (
 	"fmt"
 )
 
-// PowerOff ends what a reboot of a node ends: its containers, the programs that run them, netplugin and the switch; and
-// removes what is only in the kernel: links of pods and of the bridge, the kernel's datapath, rules, nftables and
-// conntrack's entries. Files and Open vSwitch's database stay.
+// PowerOff ends what a reboot of a node ends: its containers, the programs that run them, netplugin, the macvtap agent and
+// the switch; and removes what is only in the kernel: links of pods and of the bridge, the kernel's datapath, rules,
+// nftables and conntrack's entries. Files and Open vSwitch's database stay.
 func (c *Cluster) PowerOff(ctx context.Context, node string) error {
 	_, err := c.script(ctx, fmt.Sprintf(`ctr() { command ctr -a "$RUN/%[1]s/containerd.sock" -n k8s.io "$@"; }
 		kill9() { ! alive "$1" || { read -r pid _ <"$RUN/pids/$1"; kill -9 "$pid"; while alive "$1"; do sleep 0.01; done; }; }
-		for name in kubelet netplugin; do kill9 "%[1]s-$name"; done
+		for name in kubelet netplugin macvtap; do kill9 "%[1]s-$name"; done
 		for id in $(ctr tasks ls -q); do ctr tasks kill -s KILL "$id" || true; done
 		for name in containerd vswitchd proxy; do kill9 "%[1]s-$name"; done
 		nsenter --net=%[2]s sh -c '
 			if [ -e /sys/module/openvswitch ]; then for d in $(ovs-dpctl dump-dps); do ovs-dpctl del-dp "$d"; done; fi
-			for l in $(ls /sys/class/net | grep -E "^(fkp|fk-)"); do ip link del "$l"; done
+			for l in $(ls /sys/class/net | grep -E "^(fkp|fk-|fktap)"); do ip link del "$l"; done
 			nft flush ruleset
 			conntrack -F 2>&1
 			for f in -4 -6; do ip $f rule flush; ip $f rule add pref 0 table local; ip $f rule add pref 32766 table main; done'`,
@@ -24,8 +24,8 @@ func (c *Cluster) PowerOff(ctx context.Context, node string) error {
 	return err
 }
 
-// PowerOn starts the programs of a node that was powered off, the kubelet long before netplugin. As systemd does, it
-// starts the kubelet again where it ends because containerd does not serve its runtime API yet.
+// PowerOn starts the programs of a node that was powered off, the kubelet long before netplugin, and no macvtap agent. As
+// systemd does, it starts the kubelet again where it ends because containerd does not serve its runtime API yet.
 func (c *Cluster) PowerOn(ctx context.Context, node string) error {
 	_, err := c.script(ctx, fmt.Sprintf(`for name in containerd proxy; do restart "%[1]s-$name"; done
 		healthy() {
