@@ -16,7 +16,7 @@ func (c *Cluster) PowerOff(ctx context.Context, node string) error {
 		for name in containerd vswitchd proxy; do kill9 "%[1]s-$name"; done
 		nsenter --net=%[2]s sh -c '
 			if [ -e /sys/module/openvswitch ]; then for d in $(ovs-dpctl dump-dps); do ovs-dpctl del-dp "$d"; done; fi
-			for l in $(ls /sys/class/net | grep -E "^(fkp|fk-|fktap)"); do ip link del "$l"; done
+			for l in $(ip -o link | cut -d: -f2 | cut -d@ -f1 | grep -E "^ (fkp|fk-|fktap)"); do ip link del "$l"; done
 			nft flush ruleset
 			conntrack -F 2>&1
 			for f in -4 -6; do ip $f rule flush; ip $f rule add pref 0 table local; ip $f rule add pref 32766 table main; done'`,
