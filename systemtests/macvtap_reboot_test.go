@@ -30,6 +30,9 @@ func TestNodeReboots_MacvtapPods(t *testing.T) {
 		nodeSelector: {kubernetes.io/hostname: %s}, terminationGracePeriodSeconds: 0, automountServiceAccountToken: false,
 		containers: [{name: probe, image: "flowkeep.local/probe:sandbox", imagePullPolicy: Never, args: [serve, "80"], resources: {limits: {%smv-p0: 1}}}]}}}}`,
 		m.node, macvtapDomain)))
+	m.Cleanup(func() { // it would replace the pods that the namespace's end deletes
+		m.must(m.Delete(context.Background(), "/apis/apps/v1/namespaces/"+m.ns+"/replicasets/owner", settling))
+	})
 	alone := m.claimant("alone", "running", isReady(0))
 	owned := m.owned("")
 	m.onNode(2)
