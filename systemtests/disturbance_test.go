@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -50,15 +51,17 @@ const (
 	filterOfUplink = "net.ipv4.conf.eth0.rp_filter"
 )
 
-// dropping has the disturbances of which the program drops packets itself while its command runs.
-var dropping = []string{"firewalld starts and reloads"}
+// droppedFor precedes the time at the end of the output of a command whose program dropped packets itself: the longest
+// without a break.
+const droppedFor = "the program dropped packets for "
 
-// drops returns for how long the program itself has dropped packets, of the time that its command took.
-func (c *disturbance) drops(took time.Duration) time.Duration {
-	if slices.Contains(dropping, c.name) {
-		return took
+// drops returns the time at the end of a command's output; see droppedFor.
+func drops(output string) (time.Duration, error) {
+	_, text, found := strings.Cut(output, droppedFor)
+	if !found {
+		return 0, nil
 	}
-	return 0
+	return time.ParseDuration(strings.TrimSpace(text))
 }
 
 const servicesTables = `for f in -4 -6; do ip $f route flush table 26214; ip $f route flush table 26217; done`
@@ -179,14 +182,14 @@ func newDisturbed(t *testing.T) *disturbed {
 	return d
 }
 
-func (d *disturbed) disturb(command string) (took time.Duration) {
+// disturb runs a command on node1, with its switch in variables, and returns what it prints.
+func (d *disturbed) disturb(command string) (output string) {
 	d.Helper()
-	began := time.Now()
 	ovs := d.Dir + "/node1/flowkeep/ovs"
 	variables := "VSCTL='ovs-vsctl --no-wait --db=unix:" + ovs + "/db.sock' BRIDGE=" + ovs + "/fk0.mgmt\n"
-	_, err := d.RunIn(d.ctx, d.NodeNS("node1"), "sh", "-c", variables+command)
+	output, err := d.RunIn(d.ctx, d.NodeNS("node1"), "sh", "-c", variables+command)
 	d.must(err)
-	return time.Since(began)
+	return output
 }
 
 // maxOutage is the time within which allowed ways work again.
@@ -300,13 +303,17 @@ func TestOtherDisturbances(t *testing.T) {
 func (d *disturbed) withNetplugin(list []disturbance) {
 	d.Helper()
 	for _, c := range list {
+		var dropped time.Duration
 		outage := d.observe(d.allowed, func() time.Duration {
 			cluster.Undisturbed(d.ctx, cluster.Window(200*time.Millisecond)) // the probes start
-			allowed := c.drops(d.disturb(c.command))
-			cluster.Undisturbed(d.ctx, observation(allowed))
-			return allowed
+			var err error
+			dropped, err = drops(d.disturb(c.command))
+			d.must(err)
+			cluster.Undisturbed(d.ctx, observation(dropped))
+			return dropped
 		})
-		d.Logf("%s: %d ms without an answer", c.name, outage.Milliseconds())
+		d.Logf("%s: %d ms without an answer; the program itself dropped packets for %d ms", c.name,
+			outage.Milliseconds(), dropped.Milliseconds())
 		if d.Failed() {
 			d.Fatal(c.name)
 		}

@@ -62,8 +62,11 @@ ufw --force enable
 ufw reload
 ' 2>&1`
 
-// firewalld runs a real firewalld, with a bus of its own, and reloads it. It is configured as docs/field.md has it.
-const firewalld = `unshare -m -p -f --kill-child sh -ec '
+// firewalld runs a real firewalld, with a bus of its own, and reloads it. It is configured as docs/field.md has it. While
+// its table firewalld_policy_drop exists, firewalld drops packets itself: the output ends with the longest such time.
+const firewalld = `set -e
+export events=$(mktemp)
+unshare -m -p -f --kill-child sh -ec '
 mount -t tmpfs tmpfs /run
 mount -t tmpfs tmpfs /var/log
 mkdir -p /run/dbus /run/firewalld
@@ -75,6 +78,7 @@ echo "<zone><port protocol=\"udp\" port=\"8098\"/></zone>" >/etc/firewalld/zones
 for i in fk-gw fk-wire fk-out; do echo "<interface name=\"$i\"/>"; done
 for s in 10.244.0.0/16 fd00:10:244::/48; do echo "<source address=\"$s\"/>"; done
 echo "</zone>"; } >/etc/firewalld/zones/trusted.xml
+nft monitor tables | while read -r event; do echo "$(date +%s%3N) $event"; done >$events &
 firewalld --nofork --nopid &
 for n in $(seq 300); do if firewall-cmd --state; then break; fi; sleep 0.1; done
 nft list table inet firewalld | grep -q fk-gw
@@ -84,7 +88,11 @@ sleep 1
 firewall-cmd --reload
 kill $!
 wait $! || true
-' 2>&1`
+' 2>&1
+awk '/ add table inet firewalld_policy_drop/ { began = $1 }
+/ delete table inet firewalld_policy_drop/ && $1 - began > longest { longest = $1 - began }
+END { print "` + droppedFor + `" longest "ms" }' $events
+rm $events`
 
 // trafficControl adds queues and filters, as a program that bounds bandwidth does; everything passes them. Both kinds are
 // in small kernels too.
