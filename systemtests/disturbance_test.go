@@ -88,7 +88,7 @@ var disturbances = []disturbance{
 	{"reverse path filter", routing, "cd /proc/sys/net/ipv4/conf; for s in all fk-*; do echo 1 >$s/rp_filter; done"},
 	{"Flowkeep's nftables table", filters, "nft delete table inet flowkeep"},
 	{"a chain of it", filters, "nft flush chain inet flowkeep raw; nft flush chain inet flowkeep service-forward"},
-	{"pods' links down", routing, "for l in $(ls /sys/class/net | grep ^fkp); do ip link set $l down; done"},
+	{"pods' links down", routing, "for l in $(ls /proc/sys/net/ipv4/conf | grep ^fkp); do ip link set $l down; done"},
 	{"fail_mode of the bridge", bridge, "$VSCTL del-fail-mode fk0"},
 	{"ports of pods", bridge, "for p in $($VSCTL list-ports fk0 | grep ^fkp); do $VSCTL del-port $p; done"},
 	{"port of fk-gw", bridge, "$VSCTL del-port fk-gw"},

@@ -96,14 +96,14 @@ rm $events`
 
 // trafficControl adds queues and filters, as a program that bounds bandwidth does; everything passes them. Both kinds are
 // in small kernels too.
-const trafficControl = `for l in fk-gw fk-wire fk-out $(ls /sys/class/net | grep ^fkp); do
+const trafficControl = `for l in fk-gw fk-wire fk-out $(ls /proc/sys/net/ipv4/conf | grep ^fkp); do
 tc qdisc replace dev $l root tbf rate 10gbit burst 10m latency 50ms
 tc qdisc add dev $l clsact 2>/dev/null || true
 tc filter replace dev $l ingress pref 1 protocol all u32 match u32 0 0 classid 1:1
 done`
 
 // noTrafficControl removes what trafficControl adds.
-const noTrafficControl = `for l in fk-gw fk-wire fk-out $(ls /sys/class/net | grep ^fkp); do
+const noTrafficControl = `for l in fk-gw fk-wire fk-out $(ls /proc/sys/net/ipv4/conf | grep ^fkp); do
 tc qdisc del dev $l clsact 2>/dev/null || true
 tc qdisc del dev $l root 2>/dev/null || true
 done`
