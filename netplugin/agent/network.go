@@ -12,6 +12,27 @@ import (
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
+// beginHost returns the keeper of the host's network, which compares it first with the nodes on disk. Before that, and
+// before the first flows of this start, the policy rules are there: without one that an earlier version did not write,
+// the flows would drop replies of Services.
+func (r *runner) beginHost() *hostKeeper {
+	h := r.newHostKeeper()
+	if len(r.rules.nodes) == 0 {
+		return h
+	}
+	r.node.infos <- r.rules.nodes
+	cfg := hostnet.Config{Tunnelled: r.cfg.tunnelled(), Kept: &h.kept}
+	cfg.Self, _ = split(r.cfg.Node, r.rules.nodes)
+	if len(cfg.Self.PodCIDRs) == 0 || h.chooseNumbers(cfg.Self.PodCIDRs) != nil { // keepNetwork reports both
+		return h
+	}
+	cfg.Numbers = h.numbers.inUse
+	if err := hostnet.AddRules(&cfg); err != nil {
+		r.log.Warn("could not add policy rules before the flows that need them", "error", err)
+	}
+	return h
+}
+
 // setUpWithoutLinks sets what needs no links of the host's network, for a time when they cannot be read. As in setUp
 // the flows of podCIDRs that the node has lost are removed first. A repair does not wait for the owner.
 func (h *hostKeeper) setUpWithoutLinks(ctx context.Context, cfg *hostnet.Config) error {

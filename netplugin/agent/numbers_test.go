@@ -103,6 +103,36 @@ func TestKeepHost_NumbersOfOthers(t *testing.T) {
 	}
 }
 
+// TestBeginHost: a start adds the rule of replies of Services before there is a session, where an earlier version did not
+// write it, and leaves the rest to the comparison. A first installation that is refused adds none.
+func TestBeginHost(t *testing.T) {
+	n := newNumbered(t)
+	netns.New(t).Do(func() {
+		if err := nodeLinks(); err != nil {
+			t.Error(err)
+		}
+		begin := func() (rules string) {
+			n.beginHost()
+			if infos := <-n.node.infos; len(infos) != len(n.rules.nodes) {
+				t.Errorf("the comparison gets %d nodes", len(infos))
+			}
+			return n.run("ip rule")
+		}
+		n.run(tableRule)
+		if rules := begin(); strings.Contains(rules, "iif fk-gw") {
+			t.Errorf("refused, and added:\n%s", rules)
+		}
+		n.run("ip rule del pref 1000")
+		if _, err := n.keep(); err != nil {
+			t.Error(err)
+		}
+		n.run("ip rule del pref 103; ip route flush table 26216")
+		if rules := begin(); !strings.Contains(rules, "103:") || n.run("ip route show table 26216") != "" {
+			t.Errorf("no rule of replies, or more than rules is back:\n%s", rules)
+		}
+	})
+}
+
 // TestKeepHost_InstalledWithoutARecord reboots nodes of a version that recorded nothing.
 func TestKeepHost_InstalledWithoutARecord(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -211,9 +211,7 @@ func (r *runner) run(ctx context.Context) error {
 	loopDone := make(chan struct{})
 	go func() { defer close(loopDone); r.loop(loopCtx) }()
 	defer func() { cancel(); all.Wait(); endLoop(); <-loopDone }()
-	if len(r.rules.nodes) > 0 {
-		r.node.infos <- r.rules.nodes
-	}
+	host, ports := r.beginHost(), &portKeeper{runner: r} // before a session writes flows
 	all.Go(func() { r.feed.Run(ctx) })
 	all.Go(func() { r.translation.services.Run(ctx) })
 	all.Go(func() { r.translation.keepServices(ctx) })
@@ -230,7 +228,6 @@ func (r *runner) run(ctx context.Context) error {
 	all.Go(func() { r.dropLog.dryRuns.Run(ctx) })
 	all.Go(func() { r.dropLog.keepDrops(ctx) })
 	all.Go(func() { r.keepAnswering(ctx) })
-	host, ports := r.newHostKeeper(), &portKeeper{runner: r}
 	all.Go(func() { host.keepNetwork(ctx) })
 	all.Go(func() { host.watchHost(ctx, hostnet.Watch) })
 	all.Go(func() { host.serveDeletions(ctx) })

@@ -172,6 +172,40 @@ func TestNextHops_OwnSocketsAfterAnotherProgram(t *testing.T) {
 	}
 }
 
+// TestAddRules: rules that are missing are added, and none is removed. Setup then writes the routes again of which the
+// node's own sockets may have taken others meanwhile.
+func TestAddRules(t *testing.T) {
+	in(t, host(t), func() error {
+		cfg := nodeConfig()
+		cfg.Kept = new(Kept)
+		if err := Setup(cfg); err != nil {
+			return err
+		}
+		const list = "for f in -4 -6; do ip $f rule; done"
+		all := output(t, list)
+		shell(t, "for f in -4 -6; do ip $f rule del pref 103; done")
+		former := newRule(netlink.FAMILY_V4, 60, cfg.numbers().Table, ipNet(prefixes("10.244.9.0/24")[0]), nil)
+		if err := addRule(former); err != nil {
+			return err
+		}
+		if err := AddRules(cfg); err != nil {
+			return err
+		}
+		if !strings.Contains(output(t, "ip rule"), "from 10.244.9.0/24 iif fk-gw") || cfg.Kept.ownLost.Load() {
+			t.Error("a rule of an earlier configuration was removed, or routes are to be written again")
+		}
+		shell(t, "ip rule del pref 60 from 10.244.9.0/24")
+		if got := output(t, list); got != all {
+			t.Errorf("added:\n%s\nas Setup does:\n%s", got, all)
+		}
+		shell(t, "for f in -4 -6; do ip $f rule del pref 101; done")
+		if err := AddRules(cfg); err != nil || !cfg.Kept.ownLost.Load() {
+			t.Errorf("the rule of own packets was missing: %v, routes are to be written again: %v", err, cfg.Kept.ownLost.Load())
+		}
+		return nil
+	})
+}
+
 // TestLookUpAgain_Fails: while a route to the node's pods cannot be written again, each Setup tries it.
 func TestLookUpAgain_Fails(t *testing.T) {
 	in(t, host(t), func() error {

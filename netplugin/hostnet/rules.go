@@ -45,6 +45,27 @@ func rulesAlone(cfg *Config) error {
 	return errors.Join(append(errs, rules(cfg))...)
 }
 
+// AddRules adds the policy rules that are missing, and changes nothing else: at a start flows of this version may need
+// one that an earlier version did not write, and flows of an earlier one what Setup removes.
+func AddRules(cfg *Config) error {
+	cfg.ownChanged = false
+	var errs []error
+	for family, wanted := range wantedRules(cfg) {
+		have, err := rulesOf(family)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("list policy rules: %w", err))
+			continue
+		}
+		for _, r := range wanted {
+			errs = append(errs, ensureRule(cfg, r, have))
+		}
+	}
+	if cfg.ownChanged && cfg.Kept != nil {
+		cfg.Kept.ownLost.Store(true) // for Setup: see lookUpAgain
+	}
+	return errors.Join(errs...)
+}
+
 // setRules adds the wanted rules of a family, and removes Flowkeep's others. A family without podCIDRs has none; there
 // the kernel's look-up of the table local is first again.
 func setRules(cfg *Config, family int, wanted []*netlink.Rule) error {
