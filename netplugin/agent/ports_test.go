@@ -1,10 +1,16 @@
 package agent
 
 import (
+	"context"
+	"errors"
 	"net/netip"
+	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/flowkeep/flowkeep/netplugin/endpoints"
+	"github.com/flowkeep/flowkeep/netplugin/ipam"
 	"github.com/flowkeep/flowkeep/netplugin/pipeline"
 	"github.com/flowkeep/flowkeep/ofctl"
 	"github.com/flowkeep/flowkeep/ofctl/fake"
@@ -91,5 +97,33 @@ func TestRenumber_ClosesPodsWithoutAPort(t *testing.T) {
 	a.pods.renumber(map[string]uint32{"fkpdb": 300})
 	if leaves(3) || !leaves(300) {
 		t.Error("the pod's own port does not send, or its former one does")
+	}
+}
+
+// TestKeepSwept: pods are swept soon after the start, and each half a minute from then on.
+func TestKeepSwept(t *testing.T) {
+	a, _, _ := running(t)
+	var began time.Time
+	var sweeps []time.Duration
+	manager, err := endpoints.Open(endpoints.Config{StateDir: t.TempDir(), Logger: a.log, InHost: func() error {
+		sweeps = append(sweeps, time.Since(began))
+		return errors.New("so that no address is released")
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	allocator, err := ipam.New(t.TempDir(), []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	manager.SetNetwork(endpoints.Network{}, allocator)
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 70*time.Second)
+		defer cancel()
+		began = time.Now()
+		(&portKeeper{runner: &runner{agent: a, manager: manager}}).keepSwept(ctx)
+	})
+	if want := []time.Duration{time.Second, 31 * time.Second, 61 * time.Second}; !slices.Equal(sweeps, want) {
+		t.Errorf("swept %v after the start, want %v", sweeps, want)
 	}
 }
