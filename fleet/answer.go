@@ -34,7 +34,7 @@ const mostAddresses = 16
 
 func namespaceKey(name string) Key { return Key{"", "namespaces", Name{"", name}} }
 
-// Key is the copy's.
+// Key returns the copy's key.
 func (c *Copy) Key() Key { return Key{c.Resource.Group, c.Resource.Resource, c.Name} }
 
 // Answer is what a spoke says of a copy: what is in the status of the work that carries it.

@@ -172,7 +172,7 @@ func gatewayRefs(o Object) (refs []gatewayRef) {
 	return refs
 }
 
-// listeners are the names of a Gateway's.
+// listeners returns the names of a Gateway's listeners.
 func listeners(o Object) (names []string) {
 	spec, _ := o["spec"].(map[string]any)
 	all, _ := spec["listeners"].([]any)
@@ -185,7 +185,7 @@ func listeners(o Object) (names []string) {
 	return names
 }
 
-// textOf is a field's text, empty where there is none.
+// textOf returns a field's text, "" if it is absent.
 func textOf(o Object, field string) string {
 	text, _ := o[field].(string)
 	return text

@@ -74,7 +74,7 @@ type Source struct {
 	Name
 }
 
-// String is like RateLimitPolicy.kuadrant.io/shop/limits.
+// String returns text like RateLimitPolicy.kuadrant.io/shop/limits.
 func (s Source) String() string {
 	kind := s.Kind
 	if s.Group != "" {

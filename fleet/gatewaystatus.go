@@ -93,7 +93,7 @@ func (r *GatewayReport) addresses() (all []any) {
 	return all
 }
 
-// Addresses are the values of those in the status.
+// Addresses returns the addresses in the status.
 func (r *GatewayReport) Addresses() []string {
 	values := []string{}
 	for _, a := range r.union() {
@@ -169,7 +169,7 @@ func (s *State) lastTold() bool {
 	return s.Answer != nil && s.Answer.Hash != "" && s.Phase != Refused && s.Answer.Available.Status != metav1.ConditionFalse
 }
 
-// listeners are those of the Gateway's spec, in its order.
+// listeners returns the listeners of the Gateway's spec, in its order.
 func (r *GatewayReport) listeners(old []any, generation int64, now metav1.Time) (all []any) {
 	for _, name := range listeners(r.Gateway) {
 		have := entryNamed(old, name)

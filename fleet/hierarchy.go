@@ -80,7 +80,7 @@ func lossText(v verdict, typ string) string {
 	return cut(v.message, mostOfACluster)
 }
 
-// policyName is how a policy is called in messages.
+// policyName returns the name of a policy in messages.
 func policyName(p *PolicyReport) string {
 	return fmt.Sprintf("%s/%s/%s", p.Policy.Kind.Kind, p.Policy.Namespace, p.Policy.Name.Name)
 }

@@ -55,7 +55,7 @@ func Targets(policy Object) (targets []Name, err error) {
 	return slices.Compact(targets), err
 }
 
-// gatewayOf is the Gateway that a ref names, none if it names something else.
+// gatewayOf returns the Gateway that a ref names, none if it names something else.
 func gatewayOf(ref Object, namespace string) (Name, error) {
 	if ref["group"] != gatewayv1.GroupName || ref["kind"] != kindGateway {
 		return Name{}, nil

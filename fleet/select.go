@@ -174,7 +174,7 @@ func (l *Lookup) clusters(bundle Source, placement Name) (all []string, left Lef
 	return all, left
 }
 
-// DecidedClusters are the clusters that decisions name, in order, each once.
+// DecidedClusters returns the clusters that decisions name, in order, each once.
 func DecidedClusters(decisions []*clusterv1beta1.PlacementDecision) (clusters []string) {
 	for _, d := range decisions {
 		if d.DeletionTimestamp != nil {

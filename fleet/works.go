@@ -46,7 +46,7 @@ const toldSource = "source"
 
 var sourcePath = workv1.JsonPath{Name: toldSource, Path: ".metadata.annotations." + strings.ReplaceAll(AnnotationSource, ".", `\.`)}
 
-// String is like gateways.gateway.networking.k8s.io/shop/web.
+// String returns text like gateways.gateway.networking.k8s.io/shop/web.
 func (k Key) String() string {
 	return schema.GroupResource{Group: k.Group, Resource: k.Resource}.String() + "/" + k.Name.String()
 }
@@ -65,10 +65,10 @@ type Work struct {
 	Left string
 }
 
-// ControllerLabel is the value of LabelController on works of a controller.
+// ControllerLabel returns the value of LabelController on works of a controller.
 func ControllerLabel(controller string) string { return hashOf(16, controller) }
 
-// BundleLabel is the value of LabelBundle on works of a bundle.
+// BundleLabel returns the value of LabelBundle on works of a bundle.
 func BundleLabel(bundle Source) string { return hashOf(16, bundle.String()) }
 
 // Works are those of all clusters, in order. A cluster's copies are spread over parts by hash, so that most stay where they are when there are

@@ -13,7 +13,7 @@ type Holder struct {
 	Namespace, Pod, Container string
 }
 
-// Parent is the link that the device is made on; "" if the id is none of ours.
+// Parent returns the parent link of a device, "" if the ID is of another plugin.
 func (h Holder) Parent() string {
 	_, parent, _, ok := ParseDeviceID(h.Device)
 	if !ok {

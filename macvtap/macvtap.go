@@ -85,7 +85,7 @@ type Policy struct {
 	Invalid         string // why it can't be understood and selects no node; "" if it can
 }
 
-// String is namespace/name.
+// String returns namespace/name.
 func (p *Policy) String() string { return p.Namespace + "/" + p.Name }
 
 // Entry is one of a policy's parents.

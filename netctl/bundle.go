@@ -140,7 +140,7 @@ func (b *bundleOptions) status(ctx context.Context) (st inspect.Status, err erro
 	return st, err
 }
 
-// wanted are the names of nodes that are asked.
+// wanted returns the names of the nodes to query.
 func (b *bundleOptions) wanted(st *inspect.Status) (names []string) {
 	for i := range st.Nodes {
 		if n := &st.Nodes[i]; len(b.nodes) == 0 || slices.Contains(b.nodes, n.Name) {
@@ -155,7 +155,7 @@ func (b *bundleOptions) wanted(st *inspect.Status) (names []string) {
 	return names
 }
 
-// lacks tells what is missing.
+// lacks records and prints the error of a part.
 func (b *bundleOptions) lacks(what string, err error) {
 	b.archive.problem(what, err)
 	fmt.Fprintf(b.say, "! %s\n", b.archive.problems[len(b.archive.problems)-1])
@@ -193,7 +193,7 @@ func (b *bundleOptions) json(name string, body []byte) error {
 	return b.archive.add(name, text.Bytes())
 }
 
-// state is what netmaster has resolved, and what its stores hold.
+// state adds what netmaster has resolved, and the content of its stores.
 func (b *bundleOptions) state(ctx context.Context) error {
 	fmt.Fprintln(b.say, "what netmaster has resolved")
 	for _, part := range []struct {
@@ -239,7 +239,7 @@ func (b *bundleOptions) node(ctx context.Context, name string) error {
 	return b.support(ctx, folder, inspect.Question{Kind: inspect.AskSupport, Node: name})
 }
 
-// support is what a program tells of itself, a file each.
+// support adds what a program reports about itself, a file for each part.
 func (b *bundleOptions) support(ctx context.Context, folder string, q inspect.Question) error {
 	body, err := b.ask(ctx, folder, q)
 	if err != nil {
@@ -285,7 +285,7 @@ func (b *bundleOptions) support(ctx context.Context, folder string, q inspect.Qu
 	return b.json(folder+"/rules.json", held)
 }
 
-// versions are of all programs that said theirs.
+// versions returns a table of the known versions of all programs.
 func (b *bundleOptions) versions(st *inspect.Status) []byte {
 	var text bytes.Buffer
 	rows := [][]string{{"netctl", process.BuildVersion()}, {"netmaster", dash(st.Version)}}

@@ -122,7 +122,7 @@ func (c *captureOptions) run(cmd *cobra.Command, pod string) error {
 	return err
 }
 
-// followSoon is follow, with no more than the timeout for the first answer.
+// followSoon follows a stream whose first response must come within the timeout.
 func (o *options) followSoon(ctx context.Context, q inspect.Question, each func(json.RawMessage) error) error {
 	w, err := o.open()
 	if err != nil {

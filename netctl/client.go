@@ -124,7 +124,7 @@ func follow[T any](cmd *cobra.Command, o *options, q inspect.Question, each func
 	})
 }
 
-// isUnreachable tells that no netmaster said anything.
+// isUnreachable reports whether no netmaster responded.
 func isUnreachable(err error) bool {
 	var u *apiserver.Unreachable
 	return isConnection(err) || errors.As(err, &u)
@@ -133,8 +133,8 @@ func isUnreachable(err error) bool {
 // errTimeout is returned when netmaster did not answer in time.
 var errTimeout = errors.New("netmaster does not answer")
 
-// isConnection tells a server that is not there from one that says it cannot. Both are Unavailable; grpc-go's own words come
-// first in what it reports.
+// isConnection reports whether an Unavailable error means that no server responded. The text of grpc-go's own errors
+// shows it.
 func isConnection(err error) bool {
 	s, ok := status.FromError(err)
 	if !ok || s.Code() != codes.Unavailable {
@@ -145,13 +145,13 @@ func isConnection(err error) bool {
 		func(words string) bool { return strings.HasPrefix(innermost(err), words) })
 }
 
-// isBusy tells that netmaster would answer a little later.
+// isBusy reports whether netmaster would respond a little later.
 func isBusy(err error) bool {
 	code := status.Code(err)
 	return code == codes.ResourceExhausted || code == codes.Unavailable
 }
 
-// innermost is the status' own message: status.FromError puts the text of what wraps it around it.
+// innermost returns the status' own message; status.FromError adds the text of the wrapping errors.
 func innermost(err error) string {
 	var s interface{ GRPCStatus() *status.Status }
 	if errors.As(err, &s) {

@@ -11,7 +11,7 @@ import (
 // completionTime is how long somebody waits who has pressed TAB.
 const completionTime = 3 * time.Second
 
-// inShort are the options of a question whose answer is wanted at once, or not at all.
+// inShort returns the options with the short timeout of completions.
 func (o *options) inShort() *options {
 	short := *o
 	short.timeout = min(o.timeout, completionTime)
@@ -68,7 +68,7 @@ func completeNodes(o *options) cobra.CompletionFunc { return nodesUpTo(o, 1) }
 
 func completeNodeFlag(o *options) cobra.CompletionFunc { return nodesUpTo(o, forFlag) }
 
-// completeMoreNodes is for any number of nodes; those that are there already are not proposed again.
+// completeMoreNodes completes any number of nodes, each once.
 func completeMoreNodes(o *options) cobra.CompletionFunc {
 	nodes := nodesUpTo(o, forFlag)
 	return func(cmd *cobra.Command, args []string, text string) ([]string, cobra.ShellCompDirective) {
@@ -86,7 +86,7 @@ func nodesUpTo(o *options, most int) cobra.CompletionFunc {
 	})
 }
 
-// completeTables are those that the node has flows in.
+// completeTables completes the tables in which the node has flows.
 func completeTables(o *options) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		var names []string

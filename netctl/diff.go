@@ -124,7 +124,7 @@ func (d *diffOptions) diff(cmd *cobra.Command) (*inspect.Diff, error) {
 	return out, nil
 }
 
-// without is the diff without a cluster.
+// without returns the diff without access to a cluster.
 func (d *diffOptions) without(cmd *cobra.Command) (*inspect.Diff, error) {
 	objects, err := d.read(cmd, d.files[:1])
 	if err != nil {
@@ -232,7 +232,7 @@ func printDiff(w io.Writer, d *inspect.Diff, wide bool) {
 	}
 }
 
-// diffSummary is the first line: what becomes of how many policies, and whether it matters.
+// diffSummary returns the first line: the number of verdicts that change, and of live connections to cut.
 func diffSummary(d *inspect.Diff) string {
 	if d.Same() {
 		return "nothing would change"

@@ -114,7 +114,7 @@ func doctorNodeCommand(o *options) *cobra.Command {
 
 var trafficModes = []string{"route", "geneve", "auto"}
 
-// apiClock is nil where no kubeconfig was given: the one that kubectl would find may be of anywhere.
+// apiClock returns nil without flags for a kubeconfig: the default one may belong to another cluster.
 func apiClock(cmd *cobra.Command, o *options) (func(context.Context) (doctor.Offset, error), error) {
 	if o.kubeconfig == "" && o.context == "" {
 		return nil, nil

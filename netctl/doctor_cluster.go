@@ -170,7 +170,7 @@ func crdsOf(list []crdObject) (out []doctor.CRD) {
 	return out
 }
 
-// count is how many objects there are, in all namespaces.
+// count returns the number of objects in all namespaces.
 func (o *crdObject) count(ctx context.Context, c *apiserver.Client) (int, error) {
 	for _, v := range o.Spec.Versions {
 		if !v.Served {
@@ -183,7 +183,7 @@ func (o *crdObject) count(ctx context.Context, c *apiserver.Client) (int, error)
 	return 0, nil
 }
 
-// lintOf is what netctl lint would say, counted.
+// lintOf returns the number of findings that netctl lint would have.
 func lintOf(ctx context.Context, c *apiserver.Client, nodes []*corev1.Node) (out doctor.Lint, err error) {
 	world := &policy.World{}
 	if world.Policies, err = allOf(ctx, c, "/apis/networking.k8s.io/v1/networkpolicies", func(np *networkingv1.NetworkPolicy) *policy.Policy { return kube.Policy(np) }); err != nil {

@@ -146,7 +146,7 @@ func (p *follower) follow(ctx context.Context, q *inspect.DropsQuestion, ask fun
 	return nil
 }
 
-// passing tells what may be over the next time: netmaster restarts, or is busy.
+// passing reports whether an error may be transient: netmaster restarts, or is busy.
 func passing(err error) bool {
 	return isUnreachable(err) || errors.Is(err, errTimeout) || isBusy(err)
 }
@@ -207,7 +207,7 @@ func (p *follower) tell(d *inspect.Drops) error {
 	return nil
 }
 
-// denied is how many more were.
+// denied returns the text for n further denials.
 func (p *follower) denied(n int) string {
 	if p.dryRun {
 		return plural(n, "more connection", "more connections") + " would have been denied"
@@ -242,7 +242,7 @@ func (p *follower) line(d *inspect.Drop) error {
 	return nil
 }
 
-// row is of one line that is written before the next is known: columns are as wide as most need.
+// row prints a line with fixed column widths, because the next lines are unknown.
 func (p *follower) row(cells []string) {
 	widths := []int{20, 10, 8, 50, 7, 20, 40, 11, 30, 25, 40}
 	var b strings.Builder
@@ -321,7 +321,7 @@ func endName(e *inspect.DropEnd) string {
 	return cmp.Or(e.Pod, e.Address.String())
 }
 
-// dropWhy is a sentence: what isolates, and of the nearest rule what fails.
+// dropWhy returns a sentence: the isolating policies, and the failed condition of the nearest rule.
 func dropWhy(d *inspect.Drop) string {
 	was, is := "was denied by ", "isolated by "
 	if d.DryRun {

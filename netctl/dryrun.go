@@ -170,7 +170,7 @@ func printDryRuns(w io.Writer, list []inspect.DryRun, wide bool) {
 	fmt.Fprintln(w, "\nnothing of this was denied. ALLOWED and DENIED are connections as they would be if these policies were enforced; netctl dry-run NAMESPACE/NAME shows the pairs")
 }
 
-// sumsOf are over all rules, and over both directions' isolation.
+// sumsOf returns the sums over all rules, and over the isolation of both directions.
 func sumsOf(p *inspect.DryRun) (allowed, denied inspect.Counter) {
 	for i := range p.Counters {
 		c, to := &p.Counters[i], &allowed
@@ -217,7 +217,7 @@ func printDryRunPolicy(w io.Writer, d *inspect.DryRuns, wide bool) {
 	fmt.Fprintf(w, "live connections that would be cut: kubectl get %s -o yaml | kubectl annotate --local -f - -o yaml %s- | netctl diff -f -\n", get, kube.Enforcement)
 }
 
-// notYet is since when nothing was seen.
+// notYet returns why nothing was counted, or since when.
 func notYet(p *inspect.DryRun) string {
 	switch {
 	case p.Nodes == 0:

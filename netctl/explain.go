@@ -204,7 +204,7 @@ func printWay(w io.Writer, way *inspect.Way) {
 	}
 }
 
-// printDryRun tells what would be if the dry runs were enforced.
+// printDryRun prints the verdict as if the dry runs were enforced.
 func printDryRun(w io.Writer, name string, e *explain.End, side *explain.Side) {
 	switch {
 	case side == nil:
@@ -244,7 +244,7 @@ func printSide(w io.Writer, name string, e *explain.End, side *explain.Side, enf
 	}
 }
 
-// printDenial tells what the rules say, and what would help.
+// printDenial prints the reports of the policies, and the remedies.
 func printDenial(w io.Writer, name string, side *explain.Side) {
 	for i := range side.Policies {
 		printReport(w, name, &side.Policies[i])

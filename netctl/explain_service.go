@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// printService tells who is behind each port that was asked for, before the ways to them are explained.
+// printService prints the backends and the verdict of each port of a Service.
 func printService(w io.Writer, s *inspect.ServiceWay, ways []inspect.Way, proof, wide bool) {
 	for i := range s.Ports {
 		p := &s.Ports[i]
@@ -159,7 +159,7 @@ func ledText(t *inspect.ServiceTrace) string {
 	return text
 }
 
-// servicesAnswered tells of Services at which somebody would answer.
+// servicesAnswered reports whether no port of the Service is refused.
 func servicesAnswered(s *inspect.ServiceWay) bool {
 	if s == nil {
 		return true
@@ -172,7 +172,7 @@ func servicesAnswered(s *inspect.ServiceWay) bool {
 	return true
 }
 
-// completeServices are asked for only where somebody has begun to write one.
+// completeServices completes Services once the user has typed their prefix.
 func completeServices(o *options, prefix string) cobra.CompletionFunc {
 	return complete(o, 2, inspect.AskServices, func(list []inspect.ServiceName) (names []string) {
 		for i := range list {

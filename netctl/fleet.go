@@ -31,7 +31,7 @@ type fleetOptions struct {
 	namespaces []string
 }
 
-// hasSets tells whether NetworkPolicySets are sent by the controller that is asked for: they have no controllerName.
+// hasSets reports whether the selected controller sends NetworkPolicySets, which have no controllerName.
 func (f *fleetOptions) hasSets() bool {
 	if f.setsGiven() {
 		return f.sets
@@ -123,7 +123,7 @@ func newEverywhere(e fleet.Everywhere) everywhere {
 	return all
 }
 
-// counted is such as "2 of 3".
+// counted returns text such as "2 of 3".
 func (e *everywhere) counted() string {
 	in := 0
 	for _, c := range e.Clusters {
@@ -149,7 +149,7 @@ func (e *everywhere) lacking() string {
 	return dash(strings.Join(names, ","))
 }
 
-// rows are a line for each cluster.
+// rows returns a line for each cluster.
 func (e *everywhere) rows() (rows [][]string) {
 	for _, c := range e.Clusters {
 		rows = append(rows, []string{c.Cluster, c.InForce, dash(c.Reason), dash(c.Message)})
@@ -244,7 +244,7 @@ func fleetGateways(f *fleetOptions) *cobra.Command {
 	}
 }
 
-// optionalID is for commands that take one object's name, or none for all.
+// optionalID accepts at most one name of an object.
 func optionalID(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -308,7 +308,7 @@ type fleetPolicy struct {
 	InForce everywhere `json:"inForce"`
 }
 
-// fleetPoliciesOf are all policies that concern clusters, and the NetworkPolicies of all sets.
+// fleetPoliciesOf returns all policies that concern clusters, and the NetworkPolicies of all sets.
 func fleetPoliciesOf(v *fleet.View) []fleetPolicy {
 	lines := []fleetPolicy{}
 	for i := range v.Policies {
@@ -377,7 +377,7 @@ func policyNames(v *fleet.View) (names []string) {
 	return slices.Compact(names)
 }
 
-// from is what brings a policy to clusters.
+// from returns the set or the gateways that bring a policy to clusters.
 func (p *fleetPolicy) from() string {
 	if p.Set != "" {
 		return "set " + p.Set

@@ -149,7 +149,7 @@ func (f *fleetOptions) explanation(cmd *cobra.Command, kind, name, cluster strin
 	return e, whichCluster(err)
 }
 
-// isKind tells whether a word means a kind: the kind or the resource, with or without its group.
+// isKind reports whether a word names a kind: the kind or the resource, with or without its group.
 func isKind(word, kind, resource, group string) bool {
 	for _, name := range []string{kind, resource} {
 		if strings.EqualFold(word, name) || strings.EqualFold(word, name+"."+group) {
@@ -169,7 +169,7 @@ func isPolicyKind(word string, p *fleet.PolicyView) bool {
 	return isKind(word, p.Kind.Kind, p.Kind.Resource, p.Kind.Group)
 }
 
-// bundlesOf are those with which the object may travel.
+// bundlesOf returns the sources of the bundles that may contain the object.
 func bundlesOf(v *fleet.View, kind, name string) (bundles []fleet.Source) {
 	for i := range v.Gateways {
 		if isGatewayKind(kind) && v.Gateways[i].String() == name {
@@ -194,7 +194,7 @@ func bundlesOf(v *fleet.View, kind, name string) (bundles []fleet.Source) {
 	return bundles
 }
 
-// explainFleet is nil if there is no such object.
+// explainFleet returns nil if the object does not exist.
 func explainFleet(v *fleet.View, kind, name, cluster string) *fleetExplanation {
 	if isGatewayKind(kind) {
 		for i := range v.Gateways {
@@ -372,7 +372,7 @@ func printFleetExplanation(w io.Writer, e *fleetExplanation, wide bool) {
 	}
 }
 
-// printWays tells in sentences what takes it to clusters.
+// printWays prints a sentence for each way by which a set or gateway sends the object to clusters.
 func printWays(w io.Writer, ways []fleetWay) {
 	for _, y := range ways {
 		var by string

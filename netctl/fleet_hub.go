@@ -32,7 +32,7 @@ type hubWork struct {
 	Status            workv1.ManifestWorkStatus `json:"status"`
 }
 
-// pathOf is where an API server has the objects of a resource.
+// pathOf returns the API server's path of a resource.
 func pathOf(r schema.GroupVersionResource) string {
 	if r.Group == "" {
 		return "/api/" + r.Version + "/" + r.Resource
@@ -233,7 +233,7 @@ func readWorks(ctx context.Context, c *apiserver.Client, h *fleet.Hub, bundles [
 // progressAfter is how long it is read without a word.
 const progressAfter = 2 * time.Second
 
-// reading tells who reads along how many works have been read, when that takes long. Done takes the line away.
+// reading returns callbacks that print how many works have been read, if that takes long. done clears the line.
 func reading(w io.Writer, since time.Time, now func() time.Time) (progress func(read, about int), done func()) {
 	var told time.Time
 	progress = func(read, about int) {

@@ -65,7 +65,7 @@ func lintCommand(o *options) *cobra.Command {
 	return cmd
 }
 
-// findings are netmaster's or, where there are files, of what is in these.
+// findings returns netmaster's findings or, with files, the findings for their content.
 func findings(cmd *cobra.Command, o *options, q inspect.Question, files []string, recursive bool) (l inspect.Lint, err error) {
 	if len(files) == 0 {
 		return ask[inspect.Lint](cmd, o, q)
@@ -96,7 +96,7 @@ func findings(cmd *cobra.Command, o *options, q inspect.Question, files []string
 	return l, nil
 }
 
-// podCIDRs are those of the Nodes among the objects.
+// podCIDRs returns the pod CIDRs of the Nodes among the objects.
 func podCIDRs(objects []kube.Object) (out []netip.Prefix) {
 	for i := range objects {
 		var n corev1.Node

@@ -127,7 +127,7 @@ func rootCommand() *cobra.Command {
 	return cmd
 }
 
-// accessFlags are of how netmaster is reached.
+// accessFlags adds the flags for access to netmaster.
 func (o *options) accessFlags(cmd *cobra.Command) {
 	f := cmd.PersistentFlags()
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig file; default: as kubectl finds it")
@@ -147,7 +147,7 @@ func (o *options) accessFlags(cmd *cobra.Command) {
 	}
 }
 
-// group is what a command does that has commands below it: it names them, and knows no other.
+// group runs a command that only has subcommands: it prints them, and refuses unknown ones.
 func group(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return cmd.Help()
@@ -160,7 +160,7 @@ func group(cmd *cobra.Command, args []string) error {
 	return usageError{fmt.Errorf("%s has no command %q; %ssee %s --help", cmd.CommandPath(), args[0], near, cmd.CommandPath())}
 }
 
-// noMore is for a command that does something by itself and has others below it.
+// noMore refuses arguments of a command that runs by itself and also has subcommands.
 func noMore(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return group(cmd, args)
@@ -168,7 +168,7 @@ func noMore(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// check is of the flags that all commands share, before anybody is asked.
+// check validates the flags that all commands share, before any request.
 func (o *options) check(cmd *cobra.Command) error {
 	if err := o.checkOutput(cmd); err != nil {
 		return err
@@ -197,7 +197,7 @@ func env(name, otherwise string) string {
 	return otherwise
 }
 
-// oneID is for commands that take the name of an object, with its namespace.
+// oneID accepts one name of an object with its namespace.
 func oneID(cmd *cobra.Command, args []string) error {
 	if err := exactly("NAMESPACE/NAME")(cmd, args); err != nil {
 		return err
@@ -218,7 +218,7 @@ func exactly(names ...string) cobra.PositionalArgs {
 	}
 }
 
-// atMost is for a command whose arguments may be left out.
+// atMost accepts up to this many arguments.
 func atMost(names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) <= len(names) {

@@ -68,8 +68,7 @@ func parsePort(text string) (policy.Protocol, uint16, error) {
 	return protocol, uint16(n), nil
 }
 
-// signs are what stands in a cell, by the index of its value: nothing and everything have their own, and all that was asked for is
-// everything.
+// signs returns the text of a cell for each index of a value. Nothing and everything have signs of their own.
 func signs(m *explain.Matrix, q *explain.Question) []string {
 	list := make([]string, len(m.Values))
 	next := 0
@@ -133,7 +132,7 @@ func notEnforcedText(m *inspect.Matrix) string {
 	return text + ": " + m.Remedy
 }
 
-// unjudged is between two that are both outside.
+// unjudged reports whether both groups are outside the cluster, so that no policy applies between them.
 func unjudged(m *explain.Matrix, i, j int) bool {
 	return len(m.Groups[i].Pods) == 0 && len(m.Groups[j].Pods) == 0
 }
@@ -167,7 +166,7 @@ func grid(w io.Writer, m *explain.Matrix, q *explain.Question) {
 // alsoOutputs names the annotation of commands that print in further forms.
 const alsoOutputs = "outputs"
 
-// checkOutput is for the forms that a command knows.
+// checkOutput refuses output formats that the command does not have.
 func (o *options) checkOutput(cmd *cobra.Command) error {
 	known := outputs
 	if also := cmd.Annotations[alsoOutputs]; also != "" {

@@ -74,7 +74,7 @@ func oneState(cmd *cobra.Command, o *options, node string) (state *nmstatev1.Nod
 	return state, err
 }
 
-// oneNode is for commands that take a node's name.
+// oneNode accepts one name of a node.
 func oneNode(cmd *cobra.Command, args []string) error {
 	if err := exactly("NODE")(cmd, args); err != nil {
 		return err

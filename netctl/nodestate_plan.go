@@ -329,7 +329,7 @@ func (w *nodeWorld) planNode(
 	return out, nil
 }
 
-// written is what a node's desired state is after a decision.
+// written returns a node's desired state after a decision.
 func written(d nodeconfig.Decision, desired nmstate.State) nmstate.State {
 	if d.Write == nil {
 		return desired
@@ -337,7 +337,7 @@ func written(d nodeconfig.Decision, desired nmstate.State) nmstate.State {
 	return d.Write.Desired
 }
 
-// goes tells whether the interface of a path is wanted absent: it is not dropped but removed.
+// goes reports whether the desired state removes the interface of a path.
 func goes(s nmstate.State, path string) bool {
 	return slices.ContainsFunc(s.Interfaces(), func(i nmstate.Interface) bool {
 		return i.State() == nmstate.Absent && path == "interfaces["+i.Key()+"]"
@@ -410,7 +410,7 @@ func printChanges(w io.Writer, p *nodePlan) {
 	}
 }
 
-// valueText is a value of a state document on one line, shortened.
+// valueText returns a value of a state document on one line, shortened.
 func valueText(v any) string {
 	const most = 120
 	switch v := v.(type) {

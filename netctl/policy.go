@@ -87,7 +87,7 @@ func unlisted(n int) string {
 	return fmt.Sprintf(" and %d more", n)
 }
 
-// nodeLine is a node's state, with why where that is no error.
+// nodeLine returns a node's state with its reason on one line.
 func nodeLine(n *inspect.PolicyNode) string {
 	text := n.State
 	if n.Leaving {

@@ -61,7 +61,7 @@ func hidden(r rune) bool {
 	return unicode.IsControl(r) && r != '\n' && r != '\t' || unicode.Is(unicode.Bidi_Control, r)
 }
 
-// escaped is the same JSON without hidden characters: they can be in strings only.
+// escaped returns the same JSON with hidden characters escaped. Only strings can hold them.
 func escaped(text []byte) []byte {
 	if !bytes.ContainsFunc(text, hidden) {
 		return text
@@ -102,7 +102,7 @@ func dash(s string) string {
 	return s
 }
 
-// age is a duration as kubectl prints it.
+// age formats the time since then as kubectl does.
 func age(since time.Time) string {
 	if since.IsZero() {
 		return "-"

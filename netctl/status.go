@@ -121,7 +121,7 @@ func nodeRow(n *inspect.Node, wide bool) []string {
 	return row
 }
 
-// driftCheckCells are when a node has compared its flows last, and what all such comparisons have found.
+// driftCheckCells returns when a node last compared its flows, and what all comparisons have found.
 func driftCheckCells(a *inspect.DriftCheck) (checked, drift string) {
 	checked, drift = "never", "none"
 	if !a.At.IsZero() {

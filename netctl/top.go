@@ -138,7 +138,7 @@ func (t *topOptions) choose(c *inspect.Counters) (left int) {
 	return left
 }
 
-// placeText is "ingress[0]" for a rule and "ingress denied" for what no rule let through.
+// placeText returns "ingress[0]" for a rule and "ingress denied" for isolation.
 func placeText(direction string, rule int) string {
 	if rule == inspect.Isolation {
 		return direction + " denied"
@@ -190,7 +190,7 @@ func lastText(t *time.Time) string {
 	return t.UTC().Format(time.RFC3339)
 }
 
-// perSecond has three digits that count.
+// perSecond formats a rate with three significant digits.
 func perSecond(v float64) string {
 	text := fmt.Sprintf("%.3g", v)
 	if strings.Contains(text, "e") {

@@ -200,7 +200,7 @@ func printTry(w io.Writer, pods []*try.Pod, cells []try.Cell) {
 	table(w, append([]string{`FROM \ TO`}, columns...), rows)
 }
 
-// serveCommand is run in the network namespaces of pods.
+// serveCommand returns the command that serves ports in a pod's network namespace.
 func (t *tryOptions) serveCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    "serve PORT[/udp]…",
@@ -222,7 +222,7 @@ func (t *tryOptions) serveCommand() *cobra.Command {
 	}
 }
 
-// connectCommand is run in the network namespaces of pods.
+// connectCommand returns the command that connects from a pod's network namespace.
 func (t *tryOptions) connectCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:    "connect PROTOCOL:ADDRESS:PORT…",

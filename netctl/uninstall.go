@@ -186,7 +186,7 @@ func (u *uninstall) begin(ctx context.Context, first, rest []string, installed b
 	return nil
 }
 
-// found is what is there: what goes first, and the rest.
+// found returns the paths of what exists: what to delete first, and the rest.
 func (u *uninstall) found(ctx context.Context) (first, rest []string, err error) {
 	for _, path := range []string{admission + "/validatingwebhookconfigurations/flowkeep-what-if", "/apis/apiregistration.k8s.io/v1/apiservices/v1alpha1.inspect.flowkeep.io"} {
 		if is, err := u.there(ctx, path); err != nil {
@@ -231,7 +231,7 @@ func (u *uninstall) there(ctx context.Context, path string) (bool, error) {
 	return true, nil
 }
 
-// ours tells whether a CustomResourceDefinition is as Flowkeep's: other projects have some of these names too.
+// ours reports whether a CustomResourceDefinition is Flowkeep's: other projects use some of its names.
 func (u *uninstall) ours(ctx context.Context, name string) (bool, error) {
 	type definition struct {
 		Metadata struct{ Labels map[string]string }
@@ -267,7 +267,7 @@ func (u *uninstall) kept(ctx context.Context) string {
 	return fmt.Sprintf(", but for %s (--crds)", plural(n, "CustomResourceDefinition", "CustomResourceDefinitions"))
 }
 
-// split has the DaemonSets apart.
+// split separates the DaemonSets from other paths.
 func split(paths []string) (others, daemons []string) {
 	for _, path := range paths {
 		if strings.HasPrefix(path, ownApps+"/daemonsets/") {
@@ -339,7 +339,7 @@ func (u *uninstall) wired(ctx context.Context) error {
 	return fmt.Errorf("not uninstalled, as %s would lose the network: %s; remove them first, or use --force", plural(n, "pod", "pods"), strings.Join(some, ", "))
 }
 
-// ending tells whether the namespace is on its way already: then a run before has done with the nodes.
+// ending reports whether the namespace is gone or terminating: then an earlier run has cleaned the nodes.
 func (u *uninstall) ending(ctx context.Context) (bool, error) {
 	ns, err := apiserver.One[corev1.Namespace](ctx, u.api, ownNamespace)
 	if apiserver.IsNotFound(err) {
@@ -349,8 +349,8 @@ func (u *uninstall) ending(ctx context.Context) (bool, error) {
 	return err == nil && ns.DeletionTimestamp != nil, err
 }
 
-// abandon has pods that are to end forgotten on nodes that are left: where a kubelet is down nobody else would end them, nor the namespace. Of nodes
-// that another run left it is those whose time is over.
+// abandon deletes terminating pods at once: on the nodes that are left, and elsewhere once their grace period is over.
+// A kubelet that is down would keep them, and so the namespace.
 func (u *uninstall) abandon(ctx context.Context, left []string) error {
 	if !u.leaveNodes {
 		return nil
@@ -404,12 +404,12 @@ func more(n int) string {
 	return fmt.Sprintf(" and %d more", n)
 }
 
-// short is kind and name of an object.
+// short returns the resource and the name of an object.
 func short(path string) string {
 	return filepath.Join(filepath.Base(filepath.Dir(path)), filepath.Base(path))
 }
 
-// rest is in an order in which it can be repeated: the namespace last, and what it needs to be found before.
+// rest returns what to delete after the workloads, in an order that allows another run: the namespace comes last.
 func (u *uninstall) rest() []string {
 	paths := []string{ownApps + "/daemonsets/openvswitch"}
 	for _, name := range ownClusterRoles {
@@ -451,7 +451,7 @@ func (u *uninstall) workloads(ctx context.Context, kind string) (names []string,
 	return names, err
 }
 
-// remove is fine with what is not there.
+// remove deletes objects and ignores those that do not exist.
 func (u *uninstall) remove(ctx context.Context, paths []string) error {
 	var errs []error
 	for _, path := range paths {

@@ -24,7 +24,7 @@ type places struct{ cniConf, cniBin, ovsRun string }
 
 const usualRun = "/run/openvswitch"
 
-// fields are the places, by what flags and the note call them.
+// fields returns the places with their flags and their names in the note.
 func (p *places) fields() []placeField {
 	return []placeField{{"cni-conf-dir", "cni-conf", "/etc/cni/net.d", &p.cniConf}, {"cni-bin-dir", "cni-bin", "/opt/cni/bin", &p.cniBin}, {"ovs-run-dir", "openvswitch", usualRun, &p.ovsRun}}
 }
@@ -76,7 +76,7 @@ func (u *uninstall) findImage(ctx context.Context, installed bool) error {
 	return u.api.Create(ctx, notes, body)
 }
 
-// saidBy is what the DaemonSet netplugin says: its image, and by its volumes where things are.
+// saidBy returns the image of the DaemonSet netplugin, and its volumes' directories by flag.
 func saidBy(pod *corev1.PodSpec, dirs *places) map[string]string {
 	said := map[string]string{}
 	for _, c := range pod.Containers {
@@ -94,7 +94,7 @@ func saidBy(pod *corev1.PodSpec, dirs *places) map[string]string {
 	return said
 }
 
-// again is the command that cleans nodes later.
+// again returns the command that cleans these nodes later.
 func (u *uninstall) again(left []string) string {
 	words := []string{"netctl uninstall --nodes", strings.Join(left, ","), "--image", cmp.Or(u.image, "IMAGE")}
 	if u.state {
@@ -239,7 +239,7 @@ func (u *uninstall) nodes(ctx context.Context, which func(context.Context) ([]st
 	}
 }
 
-// pods are those that clean, by node, and the nodes where netplugin has not ended yet.
+// pods returns the cleaning pods by node, and the nodes where netplugin still runs.
 func (u *uninstall) pods(ctx context.Context) (cleaners map[string]*corev1.Pod, busy map[string]bool, err error) {
 	cleaners, busy = map[string]*corev1.Pod{}, map[string]bool{}
 	err = apiserver.Each(ctx, u.api, ownNamespace+"/pods", ofFlowkeep, func(p *corev1.Pod, _ int) {
@@ -272,7 +272,7 @@ func unclean(names []string, pods map[string]*corev1.Pod, begun map[string]bool)
 	return left, whys, more
 }
 
-// reason is why a pod has not succeeded.
+// reason returns why a pod has not succeeded.
 func reason(p *corev1.Pod) string {
 	for _, s := range p.Status.ContainerStatuses {
 		if t := s.State.Terminated; t != nil && t.Message != "" {

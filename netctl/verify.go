@@ -109,7 +109,7 @@ func differences(n *inspect.NodeResult) int {
 	return sum
 }
 
-// printVerified tells what is wrong first.
+// printVerified prints the nodes with differences first.
 func printVerified(w io.Writer, v *inspect.Verified, wide bool) {
 	for i := range v.Nodes {
 		if n := &v.Nodes[i]; differences(n) > 0 {

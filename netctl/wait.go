@@ -129,7 +129,7 @@ func (w *waitOptions) ask(cmd *cobra.Command, id string, progress io.Writer) (ou
 	}
 }
 
-// goesBy tells errors of a netmaster that is restarted.
+// goesBy reports whether an error can come from a restart of netmaster.
 func goesBy(err error) bool { return isUnreachable(err) || status.Code(err) == codes.Unavailable }
 
 func pause(ctx context.Context) error {
@@ -170,7 +170,7 @@ func tellChanges(w io.Writer, before, now *inspect.Wait, answered bool) {
 	}
 }
 
-// nodeText is a node's state with why, in a line. How far a node is behind is not in it: that is another every time.
+// nodeText returns a node's state with the reason, on one line, without the number of revisions that it is behind.
 func nodeText(n *inspect.PolicyNode) string {
 	text := n.State
 	if n.Leaving {
@@ -241,7 +241,7 @@ func lacking(out *inspect.Wait) string {
 	return strings.Join(parts, "; ")
 }
 
-// isTerminal tells whether somebody may be reading along.
+// isTerminal reports whether the output is a terminal.
 func isTerminal(w io.Writer) bool {
 	if p, ok := w.(*plain); ok {
 		w = p.w

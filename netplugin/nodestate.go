@@ -167,7 +167,7 @@ func (o *nodeStateFlags) daemon(ctx context.Context, client *kube.Client, cfg no
 	return nil
 }
 
-// listen has the backend in use hear neighbours, if it does that itself. A node that can't is managed all the same.
+// listen starts LLDP in the native backend, if that is in use. A node without LLDP is managed all the same.
 func listen(cfg nodestate.Config, moved chan<- struct{}, reg prometheus.Registerer) {
 	if b, ok := cfg.Backends[0].(*native.Backend); ok {
 		if err := b.Listen(moved, reg, cfg.Log); err != nil {
@@ -211,7 +211,7 @@ func closeAll(backends []nodestate.Backend) {
 	}
 }
 
-// bootID is the kernel's name for the time since it was booted.
+// bootID returns the kernel's boot ID, which is another after each boot, "" if it cannot be read.
 func bootID() string {
 	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -220,7 +220,7 @@ func bootID() string {
 	return strings.TrimSpace(string(text))
 }
 
-// backends are the one in use, and then those that may have left something open.
+// backends returns the backend in use, followed by those that may have left a change open.
 func (o *nodeStateFlags) backends(ctx context.Context, log *slog.Logger) ([]nodestate.Backend, error) {
 	embedded := native.New(native.Config{
 		Bridge:     o.bridge,

@@ -69,7 +69,7 @@ type Change struct {
 // ErrRefused is of desires that can't be had as they are written: nothing was changed.
 var ErrRefused = errors.New("refused")
 
-// Refuse is an error that is ErrRefused, with this text.
+// Refuse returns an error with this text that wraps ErrRefused.
 func Refuse(format string, args ...any) error { return refusal{fmt.Errorf(format, args...)} }
 
 type refusal struct{ error }

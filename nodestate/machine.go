@@ -296,7 +296,7 @@ func shortList(steps []string) (list []string) {
 	return list
 }
 
-// earliest is the first of the times that are not zero.
+// earliest returns the first of the times that are not zero.
 func earliest(times ...time.Time) time.Time {
 	times = slices.DeleteFunc(times, time.Time.IsZero)
 	if len(times) == 0 {

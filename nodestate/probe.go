@@ -27,7 +27,7 @@ const (
 	probeLimit = 3 * time.Second
 )
 
-// holding are the probes that hold now, in their order. They are asked at once.
+// holding returns the probes that hold now, in their order. It runs them in parallel.
 func holding(ctx context.Context, probes []Probe, current nmstate.State) (list []Probe) {
 	holds := make([]bool, len(probes))
 	var all sync.WaitGroup
@@ -52,7 +52,7 @@ func check(ctx context.Context, p Probe, limit time.Duration, current nmstate.St
 	return nil
 }
 
-// broken tells of all probes that do not hold.
+// broken returns the errors of all probes that fail.
 func broken(ctx context.Context, probes []Probe, current nmstate.State) error {
 	var failures []string
 	for _, p := range probes {

@@ -127,7 +127,7 @@ func Applying(before v1.NodeNetworkStateStatus, o Object, steps []string, now ti
 	return s
 }
 
-// SameStatus tells whether writing b where a is would change nothing.
+// SameStatus reports whether replacing status a by b would change nothing.
 func SameStatus(a, b v1.NodeNetworkStateStatus) bool {
 	if !sameDocument(a.CurrentState, b.CurrentState) {
 		return false

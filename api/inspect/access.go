@@ -69,7 +69,7 @@ var httpCodes = map[codes.Code]int{codes.InvalidArgument: http.StatusBadRequest,
 var reasons = map[int]string{http.StatusBadRequest: "BadRequest", http.StatusUnauthorized: "Unauthorized", http.StatusForbidden: "Forbidden", http.StatusNotFound: "NotFound",
 	http.StatusConflict: "Conflict", http.StatusTooManyRequests: "TooManyRequests", http.StatusServiceUnavailable: "ServiceUnavailable", http.StatusGatewayTimeout: "Timeout"}
 
-// NewFailure is the Failure of a gRPC code.
+// NewFailure returns the Failure of a gRPC code.
 func NewFailure(code codes.Code, message string) Failure {
 	status, ok := httpCodes[code]
 	if !ok {
@@ -82,7 +82,7 @@ func NewFailure(code codes.Code, message string) Failure {
 	return Failure{Kind: "Status", APIVersion: "v1", Status: "Failure", Message: message, Reason: reason, Code: status, GRPC: code}
 }
 
-// NamespaceOf is the namespace that a question is of, for kinds whose answer tells of nothing in others; empty: of the whole cluster.
+// NamespaceOf returns the namespace of a query whose response concerns no other namespace, "" for the whole cluster.
 func NamespaceOf(q *Question) string {
 	switch q.Kind {
 	case AskWait, AskCapture:
@@ -108,7 +108,7 @@ func namespaceOfService(q *Question) string {
 	return q.Namespace
 }
 
-// namespaceOfBoth is that of two pods. What a Service leads to may be anywhere.
+// namespaceOfBoth returns the namespace of two pods. The endpoints of a Service may be in any namespace.
 func namespaceOfBoth(q *Question) string {
 	if q.To == nil || !IsPod(q.From) || !IsPod(q.To.Name) || isService(q.To.Name) {
 		return ""
@@ -120,8 +120,8 @@ func namespaceOfBoth(q *Question) string {
 	return from
 }
 
-// RoleFor is the ClusterRole that lets somebody ask a kind of question: flowkeep-view has all but those whose answers hold more
-// than policies and flows.
+// RoleFor returns the ClusterRole that permits a kind of query: flowkeep-view has all kinds except those whose
+// responses hold more than policies and flows.
 func RoleFor(kind string) string {
 	if kind == AskSupport || kind == AskCapture || kind == AskTrace {
 		return "flowkeep-admin"
@@ -129,7 +129,7 @@ func RoleFor(kind string) string {
 	return "flowkeep-view"
 }
 
-// PathOf is the path of a question's resource.
+// PathOf returns the path of a query's resource.
 func PathOf(q *Question) string {
 	path := Prefix
 	if namespace := NamespaceOf(q); namespace != "" {

@@ -353,7 +353,7 @@ func Follow(ctx context.Context, conn grpc.ClientConnInterface, q Question, each
 	return FollowRaw(ctx, conn, &q, func(a *Answer) error { return each(a.Body) })
 }
 
-// FollowRaw is Follow with answers as they come.
+// FollowRaw does the same as Follow, with undecoded responses.
 func FollowRaw(ctx context.Context, conn grpc.ClientConnInterface, q *Question, each func(*Answer) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -38,7 +38,7 @@ type ServiceWay struct {
 	TranslatedBy string `json:"translatedBy,omitempty"`
 }
 
-// ID is "namespace/name".
+// ID returns "namespace/name".
 func (s *ServiceWay) ID() string { return s.Namespace + "/" + s.Name }
 
 // ServicePort is a port of a Service that was asked for, and who answers there.

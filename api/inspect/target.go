@@ -101,7 +101,7 @@ func checkPort(port string) error {
 	return nil
 }
 
-// IsPod tells whether a name can be a pod's, namespace/name. One of a Service's names can be, too.
+// IsPod reports whether a name can be a pod's: namespace/name. A Service's name can look the same.
 func IsPod(name string) bool {
 	namespace, pod, ok := strings.Cut(name, "/")
 	return ok && namespaceName.MatchString(namespace) && objectName.MatchString(pod)

@@ -112,7 +112,7 @@ func (c *DriftCount) Add(more DriftCount) {
 	c.Missing, c.Changed, c.Extra = c.Missing+more.Missing, c.Changed+more.Changed, c.Extra+more.Extra
 }
 
-// Sum is how many there are of all kinds.
+// Sum returns the number of differences of all kinds.
 func (c *DriftCount) Sum() int { return c.Missing + c.Changed + c.Extra }
 
 // Difference is a flow that the switch lacks, has otherwise or has too much. The Flow is as it should be, and as it is where it is

@@ -139,7 +139,7 @@ var Events = []Event{
 		"Look why it ended: `kubectl -n flowkeep-system logs ds/node-state --previous`."},
 }
 
-// EventOf is what is written under a reason; nil: nothing is.
+// EventOf returns the Event with this reason, nil if there is none.
 func EventOf(reason EventReason) *Event {
 	for i := range Events {
 		if Events[i].Reason == reason {
@@ -149,7 +149,7 @@ func EventOf(reason EventReason) *Event {
 	return nil
 }
 
-// Type is as Kubernetes has it.
+// Type returns the type of the Event in Kubernetes.
 func (e *Event) Type() string {
 	if e.Warning {
 		return "Warning"

@@ -84,7 +84,7 @@ func dpkg(args ...string) ([]byte, error) {
 	return out, nil
 }
 
-// controlFields are a control file's fields, of one line each; of longer ones the first.
+// controlFields returns the fields of a control file, of multi-line fields the first line.
 func controlFields(control []byte) map[string]string {
 	out := map[string]string{}
 	for line := range strings.Lines(string(control)) {
@@ -156,7 +156,8 @@ func (p *packages) pick(names, wanted []string, below, layer tree) error {
 	return nil
 }
 
-// libraryDir tells directories in which the dynamic linker looks: /lib/x86_64-linux-gnu/, /usr/lib/aarch64-linux-gnu/ …
+// libraryDir reports whether the dynamic linker searches a directory: /lib/x86_64-linux-gnu/,
+// /usr/lib/aarch64-linux-gnu/ …
 func libraryDir(dir string) bool {
 	rest, ok := strings.CutPrefix(strings.TrimPrefix(dir, "usr/"), "lib/")
 	return ok && strings.HasSuffix(rest, "-linux-gnu/") && strings.Count(rest, "/") == 1

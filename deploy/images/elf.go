@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// neededBy are the libraries, by name, and the dynamic linker, by path, that a program or library is loaded with. What is neither needs none.
+// neededBy returns the shared libraries and the dynamic linker that an ELF file needs, none for other files.
 func neededBy(data []byte) ([]string, error) {
 	if !bytes.HasPrefix(data, []byte(elf.ELFMAG)) {
 		return nil, nil

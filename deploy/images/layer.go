@@ -72,7 +72,7 @@ func compressed(plain []byte) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// archived is a tar: paths in order, no times, no names of users, nothing that could be otherwise tomorrow.
+// archived returns a reproducible tar: paths in order, without times or names of users.
 func archived(files tree) ([]byte, error) {
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)

@@ -74,7 +74,7 @@ var tag = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
 
 func isTag(s string) bool { return tag.MatchString(s) }
 
-// archive is the image as an OCI layout in a tar, and the digest of its manifest, by which it can be named.
+// archive returns the image as an OCI layout in a tar, and the digest of its manifest.
 func (img *image) archive() (digest string, archive []byte, err error) {
 	blobs := map[string][]byte{}
 	add := func(mediaType string, data []byte) descriptor {

@@ -103,7 +103,7 @@ var root = tree{
 	"var/log":           directory(0o755),
 }
 
-// packagesOf are the names of all that recipes need of Debian.
+// packagesOf returns the names of all Debian packages that the recipes need.
 func packagesOf(list []recipe) []string {
 	names := map[string]bool{}
 	for _, r := range list {

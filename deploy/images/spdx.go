@@ -64,8 +64,8 @@ type spdxRelation struct {
 
 const spdxDocument = "SPDXRef-DOCUMENT"
 
-// document tells what is in an image: the programs and the modules that each was built of, as the programs themselves have it, and Debian's
-// packages.
+// document returns the SPDX document of an image: its programs with the modules in their build information, and
+// Debian's packages.
 func (b *build) document(r *recipe, c *contents, digest string) ([]byte, error) {
 	name := r.name + "-" + b.version
 	d := &spdx{

@@ -46,7 +46,7 @@ type Options struct {
 	inspect func(*controller, watcher) watcher
 }
 
-// LeaseOf is the name of a controller's Lease.
+// LeaseOf returns the name of a controller's Lease.
 func LeaseOf(controller string) string {
 	if controller == string(fleet.DefaultController) {
 		return LeaseName

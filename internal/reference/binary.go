@@ -15,7 +15,7 @@ type Binary struct {
 	Common func(measured prometheus.Registerer, name string)
 }
 
-// Command is the one of that name, or, without one, the program itself.
+// Command returns the command of that name, or the root command for "".
 func (b *Binary) Command(name string) *cobra.Command {
 	b.Helper()
 	if name == "" {
@@ -28,7 +28,7 @@ func (b *Binary) Command(name string) *cobra.Command {
 	return cmd
 }
 
-// Process is that of a command, which measures as a name, with what all processes measure.
+// Process returns the process of a command, with the metrics that all processes have.
 func (b *Binary) Process(command, name string) Program {
 	b.Helper()
 	p := Program{Command: b.Command(command), Metrics: NewMetrics()}

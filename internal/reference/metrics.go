@@ -29,7 +29,7 @@ type metric struct {
 	labels           []string
 }
 
-// NewMetrics has none.
+// NewMetrics returns an empty registry.
 func NewMetrics() *Metrics { return &Metrics{metrics: map[string]*metric{}, from: map[string]bool{}} }
 
 var _ prometheus.Registerer = (*Metrics)(nil)
@@ -68,14 +68,14 @@ func (m *Metrics) Register(c prometheus.Collector) error {
 	return nil
 }
 
-// MustRegister is for prometheus.Registerer.
+// MustRegister implements prometheus.Registerer.
 func (m *Metrics) MustRegister(all ...prometheus.Collector) {
 	for _, c := range all {
 		_ = m.Register(c)
 	}
 }
 
-// Unregister is for prometheus.Registerer. What was measured at a time is told of.
+// Unregister implements prometheus.Registerer. Metrics stay in the documentation after it.
 func (m *Metrics) Unregister(prometheus.Collector) bool { return false }
 
 // add: one name may be registered several times, with labels that differ by their values only.
@@ -102,7 +102,7 @@ func described(c prometheus.Collector) (list []string) {
 	return list
 }
 
-// kindsOf tells which kind of metric a collector's are; of those of which there is no value yet, by their name.
+// kindsOf returns the function from the name of a collector's metric to its kind.
 func kindsOf(c prometheus.Collector) func(name string) string {
 	switch c.(type) {
 	case *prometheus.CounterVec:
@@ -169,10 +169,10 @@ func (m *Metrics) madeBy(c prometheus.Collector) {
 	}
 }
 
-// Has tells whether a metric of that name was registered.
+// Has reports whether a metric of that name was registered.
 func (m *Metrics) Has(name string) bool { return m.metrics[name] != nil }
 
-// Markdown is a table of the metrics, in the order of their names.
+// Markdown returns a table of the metrics, sorted by name.
 func (m *Metrics) Markdown() string {
 	var b strings.Builder
 	b.WriteString("| metric | type | labels | |\n|---|---|---|---|\n")
@@ -188,7 +188,7 @@ func (m *Metrics) Markdown() string {
 	return b.String()
 }
 
-// quoted has each word as code.
+// quoted returns the words, each formatted as code.
 func quoted(words []string) string {
 	if len(words) == 0 {
 		return ""
@@ -228,7 +228,7 @@ func CheckMetrics(t testing.TB, binary string, programs []Program, file string, 
 
 var makes = regexp.MustCompile(`\bprometheus\.New(Gauge|Counter|Histogram|Summary|Desc)`)
 
-// measuring are the folders of packages that make metrics, of those that the package under test is made of.
+// measuring returns the folders of the dependencies of the package under test that register metrics.
 func measuring(t testing.TB) (folders []string) {
 	t.Helper()
 	out, err := exec.Command("go", "list", "-deps", "-f", `{{$d := .Dir}}{{$p := .ImportPath}}{{range .GoFiles}}{{$p}} {{$d}}/{{.}}{{"\n"}}{{end}}`, ".").Output()

@@ -75,7 +75,7 @@ func flags(b *strings.Builder, set *pflag.FlagSet) {
 	})
 }
 
-// defaultOf is empty where a flag that is not given means nothing.
+// defaultOf returns a flag's default, "" if it means that the flag is not set.
 func defaultOf(f *pflag.Flag) string {
 	switch f.DefValue {
 	case "", "[]", "false", "0", "0s":
@@ -112,7 +112,7 @@ func read(t testing.TB, file string) string {
 	return string(text)
 }
 
-// firstDifference is the line, from 1 on; 0: there is none.
+// firstDifference returns the first line that differs, from 1; 0 if none does.
 func firstDifference(a, b string) int {
 	x, y := strings.Split(a, "\n"), strings.Split(b, "\n")
 	for i := range max(len(x), len(y)) {

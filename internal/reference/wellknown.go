@@ -13,7 +13,7 @@ import (
 
 const generated = "Written by `scripts/generate` from api/wellknown, which the programs use.\n"
 
-// Events are the Kubernetes Events that the programs write.
+// Events returns the page of the Kubernetes Events that the programs write.
 func Events() string {
 	var b strings.Builder
 	b.WriteString("# Events\n\n" + generated + "\n    kubectl get events -A --field-selector reason=NotInForce\n\nMessages are at most 1,024 bytes; equal ones are counted. They tell what logs and metrics tell too: " +
@@ -24,7 +24,7 @@ func Events() string {
 	return b.String()
 }
 
-// Keys are annotations and labels.
+// Keys returns the page of annotations and labels.
 func Keys() string {
 	var b strings.Builder
 	b.WriteString("# Annotations and labels\n\n" + generated + "\n| key | | on | who writes it | who reads it | values |\n|---|---|---|---|---|---|\n")
@@ -39,7 +39,7 @@ func Keys() string {
 	return b.String()
 }
 
-// Ports are where the programs listen.
+// Ports returns the page of the ports on which the programs listen.
 func Ports() string {
 	var b strings.Builder
 	b.WriteString("# Ports and sockets\n\n" + generated + "\n## TCP and UDP\n\n| program | flag | default | in the manifests | what | who connects | how it is guarded |\n|---|---|---|---|---|---|---|\n")

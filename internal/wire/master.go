@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// FromNodes is the message that tells of all nodes. What of a node no receiver would believe is left out.
+// FromNodes returns the message of all nodes. It leaves out what receivers would refuse.
 func FromNodes(infos []policy.NodeInfo) *feed.MasterMessage {
 	out := new(feed.Nodes)
 	for i := range infos {
@@ -30,7 +30,7 @@ func fromNode(n *policy.NodeInfo) *feed.NodeInfo {
 	return info
 }
 
-// Packed is the same message in a form that costs nothing but a copy to send: for what is told to many.
+// Packed returns the message in encoded form, so that sending it to many nodes costs a copy each.
 func Packed(m *feed.MasterMessage) (*feed.MasterMessage, error) {
 	text, err := proto.Marshal(m)
 	if err != nil {
@@ -81,8 +81,8 @@ func toNode(in *feed.NodeInfo) (policy.NodeInfo, error) {
 	return info, nil
 }
 
-// FromWelcome is netmaster's first message. epoch is the leader's, and no other candidate leads for valid from the
-// hello on; 0 without an election.
+// FromWelcome returns netmaster's first message: the leader's epoch and for how long after the hello no other candidate
+// leads. Both are 0 without an election.
 func FromWelcome(version uint32, program string, epoch uint64, valid time.Duration) *feed.MasterMessage {
 	w := &feed.Welcome{Version: version, ProgramVersion: program}
 	if version >= feed.Beats {
@@ -97,7 +97,7 @@ func FromFenced(hold time.Duration) *feed.MasterMessage {
 	return &feed.MasterMessage{Message: &feed.MasterMessage_Fenced{Fenced: fenced}}
 }
 
-// FromTrust is the message that answers a beat.
+// FromTrust returns the message that responds to a beat.
 func FromTrust(number uint64, valid time.Duration) *feed.MasterMessage {
 	return &feed.MasterMessage{Message: &feed.MasterMessage_Trust{Trust: &feed.Trust{Number: number,
 		ValidMs: uint32(valid.Milliseconds())}}}
@@ -127,18 +127,18 @@ func ToTrust(in *feed.Trust) (number uint64, valid time.Duration, err error) {
 	return in.Number, time.Duration(in.ValidMs) * time.Millisecond, nil
 }
 
-// FromQuery is the message of a query.
+// FromQuery returns the message of a query.
 func FromQuery(id uint64, body []byte) *feed.MasterMessage {
 	return &feed.MasterMessage{Message: &feed.MasterMessage_Query{Query: &feed.Query{Id: id, Body: body}}}
 }
 
-// FromStreamQuery is the message of a query that is answered by a stream; window is not 0.
+// FromStreamQuery returns the message of a query whose response is a stream; window is not 0.
 func FromStreamQuery(id uint64, body []byte, window int) *feed.MasterMessage {
 	return &feed.MasterMessage{Message: &feed.MasterMessage_Query{Query: &feed.Query{Id: id, Body: body,
 		Window: uint32(window)}}}
 }
 
-// FromGrant is the message that lets a node send further answers, or ends the stream.
+// FromGrant returns the message that lets a node send further responses, or ends the stream.
 func FromGrant(id uint64, answers int, end bool) *feed.MasterMessage {
 	return &feed.MasterMessage{Message: &feed.MasterMessage_Grant{Grant: &feed.Grant{Id: id, Answers: uint32(answers),
 		End: end}}}

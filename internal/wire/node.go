@@ -17,7 +17,7 @@ const helloPart = 512 << 10
 
 const heldLen = 2 * keyLen
 
-// HelloParts are the messages of a hello. There is at least one.
+// HelloParts returns the messages of a hello, at least one.
 func HelloParts(h *Hello) iter.Seq[*feed.NodeMessage] {
 	return func(yield func(*feed.NodeMessage) bool) {
 		part := &feed.Hello{
@@ -172,7 +172,7 @@ func (a *HelloAssembler) addHeld(kind policy.GroupKind, b []byte) error {
 	return nil
 }
 
-// FromAnnouncement is the message of an announcement.
+// FromAnnouncement returns the message of an announcement.
 func FromAnnouncement(a *Announcement) *feed.Announcement {
 	return &feed.Announcement{
 		Namespace: a.Namespace,
@@ -192,7 +192,7 @@ func ToAnnouncement(in *feed.Announcement) (Announcement, error) {
 	return a, a.Validate()
 }
 
-// FromAck is the message of an ack, cut to what a message may hold: of too many errors the first, and one that says so.
+// FromAck returns the message of an ack, cut to the size of a message: the first errors, and their number beyond.
 func FromAck(a *Ack) *feed.NodeMessage {
 	out := &feed.Ack{Revision: a.Revision}
 	for i := range a.Errors {
@@ -213,7 +213,7 @@ func fromError(e *RuleError) *feed.RuleError {
 	return out
 }
 
-// text is what fits, and what protobuf takes.
+// text returns s as valid UTF-8, cut to MaxErrorText.
 func text(s string) string {
 	return strings.ToValidUTF8(s[:min(len(s), MaxErrorText)], "")
 }
@@ -246,12 +246,12 @@ func toError(in *feed.RuleError) (RuleError, error) {
 	return RuleError{Rules: slices.Clip(rules), Origins: origins, Message: in.Message}, err
 }
 
-// FromBeat is the message that asks whether the leader still leads.
+// FromBeat returns the message by which a node queries whether the leader still leads.
 func FromBeat(number uint64) *feed.NodeMessage {
 	return &feed.NodeMessage{Message: &feed.NodeMessage_Beat{Beat: &feed.Beat{Number: number}}}
 }
 
-// FromDrift is the message of a drift.
+// FromDrift returns the message of a drift.
 func FromDrift(d *Drift) *feed.NodeMessage {
 	return &feed.NodeMessage{Message: &feed.NodeMessage_Drift{Drift: &feed.Drift{Missing: d.Missing, Changed: d.Changed,
 		Extra:   d.Extra,
@@ -273,7 +273,7 @@ func ToDrift(in *feed.Drift) (Drift, error) {
 	return d, nil
 }
 
-// FromReplyError is the message that says why there is no answer.
+// FromReplyError returns the message of a failed query.
 func FromReplyError(id uint64, err error) *feed.NodeMessage {
 	return &feed.NodeMessage{Message: &feed.NodeMessage_Reply{Reply: &feed.Reply{Id: id, Error: text(err.Error())}}}
 }
@@ -281,7 +281,7 @@ func FromReplyError(id uint64, err error) *feed.NodeMessage {
 // MaxStreamed bounds an answer of a stream, in bytes.
 const MaxStreamed = 1 << 20
 
-// FromStreamed is the message of one answer of a stream; nil ends the stream.
+// FromStreamed returns the message of one response of a stream; nil ends the stream.
 func FromStreamed(id uint64, body []byte) *feed.NodeMessage {
 	return &feed.NodeMessage{Message: &feed.NodeMessage_Reply{Reply: &feed.Reply{Id: id, Body: body,
 		More: body != nil}}}
@@ -290,7 +290,7 @@ func FromStreamed(id uint64, body []byte) *feed.NodeMessage {
 // replyPart is how many bytes of an answer go into a message.
 const replyPart = 1 << 20
 
-// ReplyParts are the messages of an answer. There is at least one.
+// ReplyParts returns the messages of a response, at least one.
 func ReplyParts(id uint64, body []byte) iter.Seq[*feed.NodeMessage] {
 	return func(yield func(*feed.NodeMessage) bool) {
 		for {

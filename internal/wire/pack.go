@@ -50,7 +50,7 @@ func unpackKey(b []byte) (policy.Key, error) {
 
 func compareKeys(a, b policy.Key) int { return bytes.Compare(a[:], b[:]) }
 
-// ascending tells that each comes after the one before, so that none comes twice.
+// ascending reports whether the list is strictly ascending.
 func ascending[T any](list []T, compare func(a, b T) int) bool {
 	for i := 1; i < len(list); i++ {
 		if compare(list[i-1], list[i]) >= 0 {
@@ -60,7 +60,7 @@ func ascending[T any](list []T, compare func(a, b T) int) bool {
 	return true
 }
 
-// sorted is the list in order, a copy unless it is so already.
+// sorted returns the addresses in order, in a copy unless they are sorted already.
 func sorted(addrs []netip.Addr) []netip.Addr {
 	if ascending(addrs, netip.Addr.Compare) {
 		return addrs

@@ -16,7 +16,7 @@ const (
 	pieceSize = 64 << 10
 )
 
-// Parts are the messages of an update, made one at a time; the last has Last. There is at least one.
+// Parts returns the messages of an update, made one at a time. There is at least one, and the last one has Last.
 func Parts(u *policy.NodeUpdate) iter.Seq[*feed.MasterMessage] { return (*Shared)(nil).Parts(u) }
 
 // Parts returns the messages of an update, as the function Parts does. Do not modify them: they may share content with
@@ -99,7 +99,7 @@ const (
 	originSize   = 16
 )
 
-// rulePieces is most often one.
+// rulePieces returns the pieces of a rule, most often one.
 func rulePieces(r *policy.Rule) iter.Seq[rulePiece] {
 	return func(yield func(rulePiece) bool) {
 		b := rulePiecer{of: r, yield: yield}

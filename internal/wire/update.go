@@ -12,7 +12,7 @@ import (
 
 func unknown(m proto.Message) bool { return len(m.ProtoReflect().GetUnknown()) > 0 }
 
-// toRule is a rule of an update, or a part of one. Its key is not yet held against its content.
+// toRule returns a rule of an update, or a part of one. It does not compare the key with the content.
 func toRule(in *feed.Rule) (*policy.Rule, error) {
 	if unknown(in) {
 		return nil, errUnknownField
@@ -342,7 +342,7 @@ func follow(have, more []netip.Addr) ([]netip.Addr, error) {
 	return append(have, more...), nil
 }
 
-// disjoint tells that no address is in both sorted lists.
+// disjoint reports whether two sorted lists have no address in common.
 func disjoint(a, b []netip.Addr) bool {
 	for len(a) > 0 && len(b) > 0 {
 		switch a[0].Compare(b[0]) {

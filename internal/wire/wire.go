@@ -32,10 +32,10 @@ const (
 // Versions is a range of versions of the protocol.
 type Versions struct{ Min, Max uint32 }
 
-// Own is the range that this build speaks.
+// Own returns the range that this build speaks.
 func Own() Versions { return Versions{feed.MinVersion, feed.MaxVersion} }
 
-// OrOwn is the range, or where it is zero that of this build.
+// OrOwn returns the range, or this build's range if v is zero.
 func (v Versions) OrOwn() Versions {
 	if v == (Versions{}) {
 		return Own()
@@ -43,7 +43,7 @@ func (v Versions) OrOwn() Versions {
 	return v
 }
 
-// Common is the highest version that is in both ranges.
+// Common returns the highest version in both ranges.
 func (v Versions) Common(other Versions) (version uint32, ok bool) {
 	version = min(v.Max, other.Max)
 	return version, v.Min <= v.Max && other.Min <= other.Max && version >= max(v.Min, other.Min)
@@ -80,7 +80,7 @@ type Announcement struct {
 	Addresses []netip.Addr
 }
 
-// ID is "namespace/name".
+// ID returns "namespace/name".
 func (a *Announcement) ID() string { return a.Namespace + "/" + a.Name }
 
 // Validate fails on what no node would announce.
@@ -103,7 +103,7 @@ func (a *Announcement) Validate() error {
 	return nil
 }
 
-// isName tells what can be a name in Kubernetes from what would confuse keys made of names.
+// isName reports whether s can be a name in Kubernetes. Other text could make keys ambiguous.
 func isName(s string) bool {
 	if s == "" || len(s) > maxName {
 		return false
@@ -145,7 +145,7 @@ func (d *Drift) Add(later Drift) {
 	d.Example, d.Problem = later.Example, later.Problem
 }
 
-// Concerns tells whether a rule is among those that are not in force.
+// Concerns reports whether a rule is among those that are not in force.
 func (e *RuleError) Concerns(rule policy.Key) bool {
 	for _, k := range e.Rules {
 		if k == rule {

@@ -55,7 +55,7 @@ func (m *Manager) Set(resources []macvtap.Resource) {
 	}
 }
 
-// States are how the registrations stand, by resource.
+// States returns the state of the registrations by resource.
 func (m *Manager) States() map[string]State {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -448,7 +448,7 @@ func (s *Store) removeStrayNodes() error {
 	return errors.Join(errs...)
 }
 
-// Ready is nil if devices can be attached: the kernel can make them, and the state directory takes files and device nodes.
+// Ready returns nil if the kernel can make macvtaps and the state directory takes files and device nodes.
 func (s *Store) Ready() error {
 	release, err := s.hold()
 	if err != nil {

@@ -45,7 +45,7 @@ type Store struct {
 	step     func(name string) error // before each step of an attachment; for tests
 }
 
-// Open is the store in dir, which is made if need be.
+// Open opens the store in dir, which it makes if necessary.
 func Open(dir string) (*Store, error) {
 	if !filepath.IsAbs(dir) {
 		return nil, refuse("the state directory %q is no absolute path", dir)
@@ -184,7 +184,7 @@ func (s *Store) Devices() ([]State, error) {
 	return sorted, errors.Join(errR, errA, errL)
 }
 
-// Torn are the paths of damaged records that were set aside.
+// Torn returns the paths of damaged records that were set aside.
 func (s *Store) Torn() (paths []string, err error) {
 	for _, dir := range []string{"devices", "attached"} {
 		entries, err := os.ReadDir(s.path(dir))

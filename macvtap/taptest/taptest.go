@@ -52,7 +52,7 @@ func Up(name string) error {
 	return netlink.LinkSetUp(link)
 }
 
-// Links are the names of a namespace's links other than lo.
+// Links returns the names of a namespace's links other than lo.
 func Links(t testing.TB, n *netns.Namespace) (names []string) {
 	t.Helper()
 	In(t, n, func() error {
@@ -86,7 +86,7 @@ func OpenTap(t testing.TB, node string) *Port {
 	return &Port{t: t, fd: fd, prefix: 10} // virtio's header
 }
 
-// OpenPacket is a packet socket on a link.
+// OpenPacket opens a packet socket on a link.
 func OpenPacket(t testing.TB, n *netns.Namespace, name string) *Port {
 	t.Helper()
 	p := &Port{t: t, socket: true}

@@ -54,7 +54,7 @@ func loader(o Options) clientcmd.ClientConfig {
 	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: o.Context})
 }
 
-// Contexts are the names of those in the kubeconfig.
+// Contexts returns the names of the kubeconfig's contexts.
 func Contexts(o Options) []string {
 	raw, err := loader(o).RawConfig()
 	if err != nil {
@@ -67,7 +67,7 @@ func Contexts(o Options) []string {
 	return names
 }
 
-// Namespace is that of the kubeconfig's context, or "default".
+// Namespace returns the namespace of the kubeconfig's context, or "default".
 func Namespace(o Options) string {
 	namespace, _, err := loader(o).Namespace()
 	if err != nil || namespace == "" {
@@ -100,7 +100,7 @@ func New(o Options) (*Client, error) {
 	return &Client{base, client}, nil
 }
 
-// Server is the API server's address.
+// Server returns the API server's address.
 func (c *Client) Server() string { return c.base.String() }
 
 // Close ends idle connections.
@@ -216,7 +216,7 @@ func events(ctx context.Context, r io.Reader, each eachEvent) error {
 	return nil
 }
 
-// midway is of an answer that ended before its time, in whatever words of HTTP's.
+// midway returns the error for a response that ended early, which HTTP reports in several ways.
 func midway(err error) error {
 	return fmt.Errorf("netmaster, or the API server on the way to it, went away in the middle of its answer: ask again (%w)", err)
 }
@@ -250,7 +250,8 @@ func (c *Client) Get(ctx context.Context, path string, params url.Values, most i
 	return body, nil
 }
 
-// Date is the time by the API server's clock, to the second, and by ours before and after it was asked. Who may not ask is told it too.
+// Date returns the API server's time, to the second, and the local time before and after the request. Forbidden
+// requests return it too.
 func (c *Client) Date(ctx context.Context) (date, before, after time.Time, err error) {
 	before = time.Now()
 	resp, err := c.request(ctx, http.MethodGet, "/version", nil, nil)
@@ -339,7 +340,7 @@ func (c *Client) request(ctx context.Context, method, path string, params url.Va
 	return resp, nil
 }
 
-// broken is why nothing came, or no more.
+// broken returns why no response came, or only part of one.
 func broken(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return status.FromContextError(ctx.Err()).Err()

@@ -57,13 +57,13 @@ func One[T any](ctx context.Context, c *Client, path string) (*T, error) {
 	return o, nil
 }
 
-// IsNotFound tells whether the API server does not have what was asked for.
+// IsNotFound reports whether the object does not exist on the API server.
 func IsNotFound(err error) bool {
 	n, ok := errors.AsType[*NotOK](err)
 	return ok && n.Code == http.StatusNotFound
 }
 
-// IsForbidden tells whether the API server does not give what was asked for to who asks.
+// IsForbidden reports whether the API server forbids the user to read the object.
 func IsForbidden(err error) bool {
 	n, ok := errors.AsType[*NotOK](err)
 	return ok && n.Code == http.StatusForbidden
@@ -161,7 +161,7 @@ func expect(d *json.Decoder, want json.Delim) error {
 	return nil
 }
 
-// IsConflict tells whether there is an object of the name already.
+// IsConflict reports whether an object of the name exists already.
 func IsConflict(err error) bool {
 	n, ok := errors.AsType[*NotOK](err)
 	return ok && n.Code == http.StatusConflict

@@ -45,7 +45,7 @@ func refused(resp *http.Response, f *inspect.Failure) error {
 	return &Unreachable{fmt.Errorf("the API server answers %q: %s", resp.Status, f.Message)}
 }
 
-// resourceOf is the kind of question that a request was; the client made it.
+// resourceOf returns the kind of query of a request that this client made.
 func resourceOf(resp *http.Response) string {
 	_, kind, _ := strings.Cut(resp.Request.URL.Path, inspect.Prefix+"/")
 	if rest, ok := strings.CutPrefix(kind, "namespaces/"); ok {

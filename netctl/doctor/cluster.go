@@ -238,8 +238,8 @@ func (b *book) podCIDRs(nodes *Fact[[]NodeObject]) {
 	}
 }
 
-// overlaps are those of different nodes, each with the one before that reaches into it. The wider of two that begin alike comes first, so that
-// whatever overlaps another does so with what reaches the furthest of those before it.
+// overlaps returns a text for each range that overlaps one of another node. Wider ranges come first, so that each is
+// compared with the range before it that reaches furthest.
 func overlaps(list []holding) (out []string) {
 	list = slices.Clone(list)
 	slices.SortFunc(list, func(a, b holding) int {
@@ -261,7 +261,7 @@ func overlaps(list []holding) (out []string) {
 	return out
 }
 
-// within are addresses that are in ranges.
+// within returns the addresses that are in the ranges.
 func within(addresses, ranges []holding) (out []string) {
 	widths := map[[2]int]bool{} // by family
 	byPrefix := map[netip.Prefix]string{}
@@ -443,7 +443,7 @@ var ownCRDs = map[string]string{
 	"policyoverrides.fleet.flowkeep.io":                      "v1alpha1",
 }
 
-// OwnCRDs are the names of Flowkeep's CustomResourceDefinitions.
+// OwnCRDs returns the names of Flowkeep's CustomResourceDefinitions.
 func OwnCRDs() []string { return slices.Sorted(maps.Keys(ownCRDs)) }
 
 // OwnCRD reports whether a CustomResourceDefinition is Flowkeep's. A label distinguishes those that kubernetes-nmstate
@@ -513,7 +513,7 @@ var foreignPolicies = []string{
 	"multi-networkpolicies.k8s.cni.cncf.io", "egressfirewalls.k8s.ovn.org",
 }
 
-// IsForeignPolicy tells whether a CRD is of policies that Flowkeep does not enforce.
+// IsForeignPolicy reports whether a CRD has policies that Flowkeep does not enforce.
 func IsForeignPolicy(crd string) bool { return slices.Contains(foreignPolicies, crd) }
 
 func (b *book) policies(f *ClusterFacts) {

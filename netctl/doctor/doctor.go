@@ -42,7 +42,7 @@ type Report struct {
 	Findings []Finding     `json:"findings"`
 }
 
-// Worst is the level that decides: problems count more than what could not be looked at.
+// Worst returns the worst level: problems count more than checks that could not run.
 func (r *Report) Worst() Level {
 	for _, l := range Levels {
 		if r.Counts[l] > 0 {
@@ -66,7 +66,7 @@ func Read[T any](v T, err error) Fact[T] {
 	return Fact[T]{Value: v}
 }
 
-// Known is a fact that was read.
+// Known returns a fact that was read.
 func Known[T any](v T) Fact[T] { return Fact[T]{Value: v} }
 
 func (f *Fact[T]) known() bool { return f.Error == "" }
@@ -123,7 +123,7 @@ func some(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// quoted is for words of a shell.
+// quoted quotes a word for a shell, if it needs quotes.
 func quoted(word string) string {
 	if word != "" && strings.Trim(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:@%+,=-") == "" {
 		return word

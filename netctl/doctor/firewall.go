@@ -59,7 +59,7 @@ func ParseHooks(family, text string) (hooks []Hook) {
 	return hooks
 }
 
-// letsThrough tells which way a rule accepts all of Flowkeep's interfaces, and asks nothing more.
+// letsThrough returns the direction in which a rule accepts all of Flowkeep's interfaces without further conditions.
 func letsThrough(rule []string, in, out, accept string) string {
 	const words = 2 // the option and the name
 	text := " " + strings.Join(rule, " ") + " "
@@ -124,7 +124,7 @@ func (b *book) firewall(list []Chains) {
 	}
 }
 
-// opening are commands that have a chain accept what comes and goes by Flowkeep's interfaces.
+// opening returns commands that make a chain accept packets of Flowkeep's interfaces.
 func opening(chain string) string {
 	const stay = "; and the same wherever the policy is set (Docker, ufw, a script), so that it stays"
 	family, name, _ := strings.Cut(chain, " ")

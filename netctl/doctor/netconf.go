@@ -22,7 +22,7 @@ const flowkeepCNI = "flowkeep-cni"
 
 func (c *NetConf) ours() bool { return slices.Contains(c.Types, flowkeepCNI) }
 
-// IsNetConf tells whether a container runtime looks at a file of this name.
+// IsNetConf reports whether a container runtime reads a file of this name.
 func IsNetConf(file string) bool {
 	return slices.ContainsFunc([]string{".conf", ".conflist", ".json"}, func(end string) bool { return strings.HasSuffix(file, end) })
 }

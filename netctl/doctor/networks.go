@@ -30,7 +30,7 @@ var networks = []network{
 	{"the CNI plugin bridge", []string{"bridge"}, nil, []string{"cni0", "cbr0"}, nil},
 }
 
-// networkOf is who is known for such a name; empty: nobody.
+// networkOf returns the network that uses such a name, "" for unknown names.
 func networkOf(of func(*network) []string, name string) string {
 	for i := range networks {
 		for _, known := range of(&networks[i]) {
@@ -43,7 +43,7 @@ func networkOf(of func(*network) []string, name string) string {
 	return ""
 }
 
-// grouped are the names that are some network's, by network in the order of names.
+// grouped returns the known names by network, and the networks in the order of names.
 func grouped(of func(*network) []string, names []string) (order []string, by map[string][]string) {
 	by = map[string][]string{}
 	for _, name := range names {
@@ -62,7 +62,7 @@ func byDaemonSet(n *network) []string { return n.daemonSets }
 func byLink(n *network) []string      { return n.links }
 func byChain(n *network) []string     { return n.chains }
 
-// ParseChains are the names of chains in what iptables-save(8) prints, and of tables in what nft(8) lists.
+// ParseChains returns the chains in the output of iptables-save(8), or the tables in that of nft(8).
 func ParseChains(text string) (names []string) {
 	seen := map[string]bool{}
 	for line := range strings.Lines(text) {

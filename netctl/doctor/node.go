@@ -151,7 +151,7 @@ func Node(f *NodeFacts) Report {
 	return b.report("node", f.Host)
 }
 
-// version is the first two numbers of a version, such as v1.36.3 or 6.1.0-18-amd64.
+// version returns the first two numbers of a version, such as v1.36.3 or 6.1.0-18-amd64.
 func version(text string) (major, minor int, ok bool) {
 	parts := strings.SplitN(strings.TrimPrefix(text, "v"), ".", 3)
 	if len(parts) < 2 {

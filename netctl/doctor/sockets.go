@@ -137,7 +137,7 @@ func holderOf(s *Socket) (text string, ours bool) {
 	return "a program that could not be told", false
 }
 
-// IsOwnPort tells whether Flowkeep would listen where the socket does.
+// IsOwnPort reports whether Flowkeep listens on the socket's port.
 func IsOwnPort(s *Socket) bool {
 	return slices.ContainsFunc(ownPorts, func(p ownPort) bool { return p.protocol == s.Protocol && p.port == s.Port })
 }

@@ -202,7 +202,7 @@ func (a *agent) loop(ctx context.Context) {
 	}
 }
 
-// State is what netmaster is told in a hello.
+// State returns the content of the hello to netmaster.
 func (a *agent) State(ctx context.Context, begin func()) (have feed.Holding, err error) {
 	err = a.do(ctx, func() {
 		begin()
@@ -341,7 +341,7 @@ func (a *agent) commit(ctx context.Context, mods []ofctl.FlowMod) error {
 	return nil
 }
 
-// without tells what it means to leave a flow out.
+// without returns the effect of leaving a flow out.
 func without(f *ofctl.Flow) datapath.Without {
 	switch {
 	case pipeline.OnlyCounts(f.Table, f.Priority):
@@ -354,7 +354,7 @@ func without(f *ofctl.Flow) datapath.Without {
 	return datapath.Fails
 }
 
-// logRefused tells of each flow that more is denied without, and of one of those of dry runs, which may be many.
+// logRefused logs each refused flow whose absence denies more, and one of the dry runs' flows, which may be many.
 func (a *agent) logRefused(refused []datapath.Refusal) {
 	uncounted := 0
 	for _, r := range refused {

@@ -48,7 +48,7 @@ func (a *agent) attach(ctx context.Context, s session) error {
 	return nil
 }
 
-// bring has the switch go from what it holds to what it should hold.
+// bring changes the flows of the switch to the wanted ones.
 func (a *agent) bring(ctx context.Context, d *datapath.Difference) error {
 	stages := d.Stages()
 	if len(stages) > 1 {
@@ -65,7 +65,7 @@ func (a *agent) bring(ctx context.Context, d *datapath.Difference) error {
 	return nil
 }
 
-// detach is called when the connection is lost.
+// detach records that the connection to the switch is lost.
 func (a *agent) detach() {
 	a.session, a.wrong.switchProblem = nil, ""
 	a.report()

@@ -25,7 +25,7 @@ func (ins *inspector) Stream(ctx context.Context, question []byte, send func([]b
 	return fmt.Errorf("this netplugin knows no query %q", q.Kind)
 }
 
-// capture is of a pod that is wired here. Who asked is netmaster's to know; that somebody looks at a pod's packets is logged.
+// capture captures packets of an attached pod and logs that. Only netmaster knows the user.
 func (ins *inspector) capture(ctx context.Context, q *inspect.CaptureQuery, send func([]byte) error) error {
 	if q == nil {
 		return errors.New("a capture of no pod")
@@ -57,7 +57,7 @@ func (ins *inspector) capture(ctx context.Context, q *inspect.CaptureQuery, send
 	return err
 }
 
-// look tells of packets on all interfaces; that somebody looks is logged.
+// look sends sightings of packets on all interfaces and logs that.
 func (ins *inspector) look(ctx context.Context, q *inspect.SightingsQuery, send func([]byte) error) error {
 	if q == nil {
 		return errors.New("which packets are to be looked for is not said")
@@ -79,7 +79,7 @@ func (ins *inspector) look(ctx context.Context, q *inspect.SightingsQuery, send 
 	return err
 }
 
-// podAt is whose link ends at an interface; empty: none's that is known.
+// podAt returns the pod with this host interface, "" if none has it.
 func (ins *inspector) podAt(ctx context.Context, ifName string) (pod string) {
 	_ = ins.a.do(ctx, func() {
 		for id, p := range ins.a.pods.byID {

@@ -37,13 +37,13 @@ func (a *agent) newCounter() *conntrack.Counter {
 // open millions: what the list tells is not worth that a change of policies waits for it.
 const mostConnections = 300_000
 
-// Settled tells whether the flows of an earlier run that should not be there are gone.
+// Settled returns nil once the unwanted flows of an earlier run are deleted.
 func (c tracker) Settled(ctx context.Context) error {
 	_, err := c.session(ctx)
 	return err
 }
 
-// session is the owner's, after the switch has what it should.
+// session returns the owner's session once the switch has the wanted flows.
 func (c tracker) session(ctx context.Context) (sw session, err error) {
 	if err := c.a.do(ctx, func() { sw = c.a.session }); err != nil {
 		return nil, err
@@ -73,7 +73,7 @@ func (c tracker) Dump(ctx context.Context, zone uint16) (string, error) {
 // tracked is the number of connections that the kernel tracks.
 const tracked = "/proc/sys/net/netfilter/nf_conntrack_count"
 
-// count tells how many connections are tracked, without looking at them.
+// count returns the number of tracked connections without reading them.
 func (c tracker) count(ctx context.Context, socket string) (int, error) {
 	var text string
 	if c.a.cfg.DatapathType == dptype.Netdev {
@@ -98,7 +98,7 @@ func (c tracker) count(ctx context.Context, socket string) (int, error) {
 	return n, nil
 }
 
-// Forget has the switch remove connections.
+// Forget deletes conntrack entries through the switch.
 func (c tracker) Forget(ctx context.Context, those []ofctl.Connections) error {
 	sw, err := c.session(ctx)
 	if err != nil {
@@ -111,5 +111,5 @@ func (c tracker) Forget(ctx context.Context, those []ofctl.Connections) error {
 	return err
 }
 
-// datapath is its name: the type twice (dpif(3)).
+// datapath returns the name of the datapath, which has the type twice (dpif(3)).
 func (c *Config) datapath() string { return fmt.Sprintf("%s@ovs-%s", c.DatapathType, c.DatapathType) }

@@ -54,7 +54,7 @@ type counting struct {
 	opened   openedCounting
 }
 
-// clock is the machine's since it was started, on which the age of flows is measured. It does not jump as the time of day may.
+// clock returns the time since the boot, by which the age of flows is measured. It does not jump like the time of day.
 func clock() time.Duration {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
@@ -144,7 +144,7 @@ var errAway = errors.New("Open vSwitch is away: what it counts meanwhile is read
 // quickCounts is how often the switch is read beside the owner before it is read with the owner held.
 const quickCounts = 3
 
-// last tells when the switch was read the last time, how long that is ago, and why it could not be read since.
+// last returns when the switch was last read, how long ago that is, and why later reads failed.
 func (c *counting) last() (read time.Time, age time.Duration, problem error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -277,7 +277,7 @@ func (c *counting) leaving(u *policy.NodeUpdate) (filters []ofctl.Filter) {
 // patience is how long netctl waits for the switch to be read.
 const patience = 3 * time.Second
 
-// freshen has the switch read, if it was not read a moment ago; it tells why what is known is not new.
+// freshen has the counters read, unless they were read a moment ago. An error says why they are not current.
 func (c *counting) freshen(ctx context.Context) (problem error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -296,7 +296,7 @@ func (c *counting) freshen(ctx context.Context) (problem error) {
 	return fmt.Errorf("Open vSwitch takes long to tell what it has counted; what is told is of %s", read.UTC().Format(time.RFC3339))
 }
 
-// queryCounters tells what was counted until now, as far as the switch knows: it learns of its datapath's packets twice a second.
+// queryCounters returns the counters as far as ovs-vswitchd knows them: it reads its datapath twice a second.
 func (ins *inspector) queryCounters(ctx context.Context, namespace string) ([]byte, error) {
 	c := &ins.a.counting
 	problem := ins.a.counting.freshen(ctx)

@@ -147,7 +147,7 @@ func (c *counting) ledBy(flows []ofctl.Counted) (out []stats.OpenedFlow) {
 	return out
 }
 
-// freshenOpened has the switch read, if it was not read a moment ago. It returns why what is known is not new.
+// freshenOpened has the connections read, unless they were read a moment ago. An error says why they are not current.
 func (c *counting) freshenOpened(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

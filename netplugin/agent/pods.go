@@ -146,7 +146,7 @@ func (lp *localPods) Forget(ctx context.Context, e endpoints.Endpoint) error {
 	return errors.Join(err, failed)
 }
 
-// unowned are those of the addresses that no pod has, or has again.
+// unowned returns the addresses that no attached pod has.
 func (lp *localPods) unowned(addrs []netip.Addr) []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(addrs), func(addr netip.Addr) bool {
 		for _, p := range lp.byID {

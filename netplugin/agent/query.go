@@ -75,7 +75,7 @@ func (ins *inspector) queryStatus(ctx context.Context) ([]byte, error) {
 	return json.Marshal(st)
 }
 
-// status is the node's own word on itself.
+// status returns the node's status.
 func (ins *inspector) status() inspect.NodeStatus {
 	return inspect.NodeStatus{
 		Version:         ins.a.cfg.Version,

@@ -41,7 +41,7 @@ func (r *ruleset) apply(u policy.NodeUpdate) policy.NodeUpdate {
 	return stored
 }
 
-// asUpdate is the whole as one update, in a fixed order: what takes an empty node to this state.
+// asUpdate returns the rule set as one update of an empty node, in a fixed order.
 func (r *ruleset) asUpdate() policy.NodeUpdate {
 	u := policy.NodeUpdate{Revision: r.revision}
 	for key, rule := range r.rules {

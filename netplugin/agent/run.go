@@ -197,7 +197,7 @@ func (r *runner) tryOpenSwitch(ctx context.Context) error {
 	return nil
 }
 
-// nodeMAC is the same after every restart: pods have it as a permanent neighbour.
+// nodeMAC returns the MAC address of a device, the same after every restart: pods have it as a permanent neighbour.
 func nodeMAC(node, device string) ofctl.MAC {
 	sum := sha256.Sum256([]byte(node + "/" + device))
 	return ofctl.MAC{0x02, 0xf0, sum[0], sum[1], sum[2], sum[3]}
@@ -299,7 +299,8 @@ func (r *runner) deleteNoted(ctx context.Context) {
 	}
 }
 
-// configuration has the container runtime ask here, once the node is ready for pods.
+// configuration returns the configuration of install, which writes the CNI configuration once the node is ready for
+// pods.
 func (r *runner) configuration(ctx context.Context) *install.Config {
 	return &install.Config{
 		Dir:      r.cfg.CNIConfDir,
@@ -417,7 +418,7 @@ func (r *runner) oneSession(ctx context.Context) error {
 	}
 }
 
-// managementSocket is where the bridge speaks OpenFlow.
+// managementSocket returns the path of the bridge's OpenFlow socket.
 func (c *Config) managementSocket() string { return filepath.Join(c.OVSRunDir, c.Bridge+".mgmt") }
 
 func (r *runner) openManager(cfg *hostnet.Config) error {

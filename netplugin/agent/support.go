@@ -18,7 +18,7 @@ var switchWords = []string{"version", "dpif/show", "memory/show", "upcall/show",
 // longestWord bounds what is passed on of an answer of ovs-vswitchd's, in bytes.
 const longestWord = 256 << 10
 
-// querySupport tells what there is to know of this node. What cannot be told leaves the rest.
+// querySupport returns the node's part of a support bundle. An error of one part does not affect the others.
 func (ins *inspector) querySupport(ctx context.Context) ([]byte, error) {
 	out := inspect.Support{Program: "netplugin", Version: ins.a.cfg.Version}
 	problem := func(what string, err error) {

@@ -25,7 +25,7 @@ func newTracer(a *agent) *trace.Tracer {
 // Do runs f on the owner goroutine.
 func (o traceOwner) Do(ctx context.Context, f func()) error { return o.a.do(ctx, f) }
 
-// Trace has ovs-vswitchd trace a packet on the bridge.
+// Trace runs ofproto/trace for a packet on the bridge.
 func (o traceOwner) Trace(ctx context.Context, packet string, options ...string) (string, error) {
 	return o.a.vswitchd.askSwitch(ctx, "ofproto/trace", append([]string{o.a.cfg.Bridge, packet}, options...)...)
 }

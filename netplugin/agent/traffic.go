@@ -104,7 +104,7 @@ func (nc *nodeConfig) tunnelMark() uint32 {
 // ethernet is the MTU that an interface is taken to have where nothing is known of it.
 const ethernet = 1500
 
-// podMTU is that of new pods. Where nothing is known of the node's interface it is taken for an Ethernet's.
+// podMTU returns the MTU of new pods: that of Ethernet if the node's interface is unknown.
 func podMTU(cfg *hostnet.Config) int {
 	switch {
 	case cfg.MTU != 0:

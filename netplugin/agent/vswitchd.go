@@ -23,7 +23,7 @@ func newVswitchd(cfg *Config, log *slog.Logger) *vswitchd {
 	return &vswitchd{cfg: cfg, log: log, purged: make(chan struct{}, 1)}
 }
 
-// control has ovs-vswitchd do a command, in bounded time.
+// control runs a command of ovs-vswitchd, in bounded time.
 func (v *vswitchd) control(ctx context.Context, command string, args ...string) error {
 	_, err := v.askSwitch(ctx, command, args...)
 	return err
@@ -55,7 +55,7 @@ func (v *vswitchd) ask(ctx context.Context, command string, args ...string) (fun
 	}, nil
 }
 
-// controlSocket is ovs-vswitchd's.
+// controlSocket returns the path of ovs-vswitchd's control socket.
 func (c *Config) controlSocket() (string, error) {
 	if c.OVSControl != "" {
 		return c.OVSControl, nil

@@ -24,13 +24,13 @@ type wrong struct {
 
 func newWrong() wrong { return wrong{flows: map[datapath.Key]wire.RuleError{}} }
 
-// refused tells of a flow that the switch does not take: it is no drift, and is tried anew at the next connection.
+// refused reports whether the switch refused the flow. Such a flow is no drift; the next connection sends it again.
 func (w *wrong) refused(f *ofctl.Flow) bool {
 	_, ok := w.flows[datapath.KeyOf(f)]
 	return ok
 }
 
-// untold tells whether a flow is refused that only tells of dry runs, and so is no rule's.
+// untold reports whether the switch refused a flow that only logs dry runs and so belongs to no rule.
 func (w *wrong) untold() bool {
 	for _, e := range w.flows {
 		if len(e.Rules) == 0 {
@@ -40,7 +40,7 @@ func (w *wrong) untold() bool {
 	return false
 }
 
-// forget is for a new connection, which compares and tries everything anew.
+// forget deletes the errors for a new connection, which compares and sends everything again.
 func (w *wrong) forget() {
 	clear(w.flows)
 	w.last = nil
@@ -110,7 +110,7 @@ func (a *agent) notInForce() []wire.RuleError {
 	return a.wrong.list(a.session == nil, disk)
 }
 
-// report tells netmaster of what went wrong, or right again, without an update of its own.
+// report reports changed errors to netmaster without waiting for an update.
 func (a *agent) report() {
 	now := a.notInForce()
 	if slices.EqualFunc(now, a.wrong.told, func(x, y wire.RuleError) bool { return x.Message == y.Message && slices.Equal(x.Rules, y.Rules) }) {

@@ -43,7 +43,7 @@ func New() *Captures {
 	return &Captures{limit: NewLimit(packetsPerSecond, bytesPerSecond), looking: make(chan struct{}, mostLooking), pods: map[string]struct{}{}}
 }
 
-// place is for one capture of a pod, if there is one.
+// place reserves a place for the one capture of a pod.
 func (c *Captures) place(pod string) (leave func(), err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

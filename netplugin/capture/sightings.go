@@ -60,7 +60,7 @@ func (c *Captures) Look(ctx context.Context, q *inspect.SightingsQuery, node str
 	return l.run(ctx)
 }
 
-// programsOf are what the kernel may leave out, the best first. What comes through is looked at here in any case.
+// programsOf returns the socket filters to try, the finest first. Packets that pass are examined in any case.
 func programsOf(q *inspect.SightingsQuery) (list [][]bpf.RawInstruction, err error) {
 	fine, err := filterOf(q)
 	if err != nil {
@@ -80,7 +80,7 @@ func programsOf(q *inspect.SightingsQuery) (list [][]bpf.RawInstruction, err err
 	return list, nil
 }
 
-// filterOf is what the kernel can leave out already.
+// filterOf returns the filter for what the kernel can leave out.
 func filterOf(q *inspect.SightingsQuery) (*filter.Filter, error) {
 	if len(q.From) == 0 || len(q.To) == 0 || len(q.From) > inspect.MostSources || q.Duration <= 0 {
 		return nil, fmt.Errorf("packets from %d addresses to %d for %v cannot be looked for", len(q.From), len(q.To), q.Duration)
@@ -174,7 +174,7 @@ func (l *looking) flush(end string) error {
 	return err
 }
 
-// add tells whether the frame is of what is wanted.
+// add reports whether the frame has a wanted packet.
 func (l *looking) add(got *Received) bool {
 	p := frames.Decode(got.Data)
 	inside, tunnelled := p.Geneve()
@@ -220,7 +220,7 @@ func (l *looking) place(index int) inspect.Sighting {
 	return s
 }
 
-// seenOf is what is told of a packet that is wanted.
+// seenOf returns the record of a wanted packet.
 func seenOf(p *frames.Packet, q *inspect.SightingsQuery) (s inspect.SeenPacket, ok bool) {
 	if !p.IsIP() || !p.Src.IsValid() || p.Offset > 0 { // later fragments follow the first
 		return s, false

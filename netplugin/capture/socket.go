@@ -179,7 +179,7 @@ func (r *Received) auxiliary(aux []byte) {
 	r.Length += len(tag)
 }
 
-// Dropped is how many frames were lost since the socket was opened: they came faster than they were read.
+// Dropped returns the number of frames that were lost since the socket was opened.
 func (s *Socket) Dropped() uint64 {
 	conn, err := s.file.SyscallConn()
 	if err != nil {
@@ -193,7 +193,7 @@ func (s *Socket) Dropped() uint64 {
 	return s.dropped
 }
 
-// indexOf is an interface's number.
+// indexOf returns the index of an interface.
 func indexOf(name string) (int, error) {
 	link, err := net.InterfaceByName(name)
 	if err != nil {

@@ -24,7 +24,7 @@ type Difference struct {
 	have, want              tables          // that have flows, or should have
 }
 
-// Empty tells that the switch holds exactly what it should.
+// Empty reports whether the switch has exactly the wanted flows.
 func (d *Difference) Empty() bool { return len(d.Mods) == 0 }
 
 // Key tells flows apart as a switch does: one table has one flow of a match and a priority.
@@ -34,7 +34,7 @@ type Key struct {
 	match    ofctl.Match
 }
 
-// KeyOf is the flow's key.
+// KeyOf returns the flow's key.
 func KeyOf(f *ofctl.Flow) Key { return Key{f.Table, f.Priority, f.Match} }
 
 // Compare dumps the switch. Flows that carry what Flowkeep never sends are extra, whoever made them: the bridge is
@@ -91,7 +91,7 @@ func Compare(ctx context.Context, s Switch, want []ofctl.Flow) (Difference, erro
 	return d, nil
 }
 
-// Nameless tells of a flow, by the error that it was visited with, that no flow mod can name.
+// Nameless reports whether no flow mod can name the flow, by the error that came with it.
 func Nameless(err error) bool {
 	unknown := new(ofctl.UnknownError)
 	return err != nil && (!errors.As(err, &unknown) || unknown.Match)

@@ -8,7 +8,7 @@ type tables [256]bool
 // first is the table that every packet begins in, in any layout.
 const first = 0
 
-// apart tells whether two layouts have tables, and none in common but the first.
+// apart reports whether both layouts have tables and share none except the first.
 func apart(have, want *tables) bool {
 	had, wanted := false, false
 	for t := first + 1; t < len(have); t++ {
@@ -46,7 +46,7 @@ func (d *Difference) Stages() []Stage {
 	return stages
 }
 
-// onlyLeft tells whether all that differs is in tables of another layout, to which the first table leads no more.
+// onlyLeft reports whether all differences are in tables of another layout that the first table no longer leads to.
 func (d *Difference) onlyLeft() bool {
 	for _, m := range d.Mods {
 		if m.Flow.Table == first || d.want[m.Flow.Table] {

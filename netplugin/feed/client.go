@@ -97,14 +97,14 @@ func New(cfg Config) *Client {
 	return &Client{cfg: cfg, wake: make(chan struct{}, 1), again: make(chan string, 1)}
 }
 
-// Connected tells whether netmaster has accepted this node and is being listened to.
+// Connected reports whether netmaster has accepted this node and the stream is open.
 func (c *Client) Connected() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.connected
 }
 
-// Problem is why there is no connection; empty while there is one.
+// Problem returns why there is no connection, "" while there is one.
 func (c *Client) Problem() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -114,20 +114,20 @@ func (c *Client) Problem() string {
 	return cmp.Or(c.problem, "no connection was tried yet")
 }
 
-// Announce tells netmaster of a wired pod now; after a reconnection the hello does.
+// Announce announces an attached pod to netmaster. After a reconnection the hello does that.
 func (c *Client) Announce(a wire.Announcement) {
 	c.queue(&feed.NodeMessage{Message: &feed.NodeMessage_Announce{Announce: wire.FromAnnouncement(&a)}})
 }
 
-// Withdraw tells netmaster that a pod's addresses are free again.
+// Withdraw withdraws the addresses of a pod.
 func (c *Client) Withdraw(a wire.Announcement) {
 	c.queue(&feed.NodeMessage{Message: &feed.NodeMessage_Withdraw{Withdraw: wire.FromAnnouncement(&a)}})
 }
 
-// Report tells netmaster what is not in force where that changed without an update.
+// Report reports rules that are not in force to netmaster, without an update to acknowledge.
 func (c *Client) Report(a wire.Ack) { c.queue(wire.FromAck(&a)) }
 
-// Drifted tells netmaster that the switch's flows were not as they should be. While netmaster is away it is kept.
+// Drifted reports drift of the switch's flows to netmaster. The report is kept while netmaster is away.
 func (c *Client) Drifted(d wire.Drift) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -188,7 +188,7 @@ func (c *Client) rouse() {
 	}
 }
 
-// setOpen tells when netmaster accepted this node, if it did since it was called last.
+// setOpen records whether the stream is open and returns when netmaster accepted this node since the last call.
 func (c *Client) setOpen(open bool) (accepted time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -257,7 +257,7 @@ func (c *Client) failed(server string, err error, wait time.Duration) {
 
 var errLate = errors.New("netmaster has not accepted this node")
 
-// session is one connection, from hello to its end.
+// session runs one connection, from the hello to its end.
 func (c *Client) session(ctx context.Context, server string, patience, reach time.Duration) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -297,7 +297,7 @@ func (c *Client) session(ctx context.Context, server string, patience, reach tim
 	return cmp.Or(first, second, third)
 }
 
-// cause is why this side ended the session, if it did.
+// cause returns why this side ended the session, or err if it did not.
 func cause(ctx context.Context, err error) error {
 	if why := context.Cause(ctx); why != nil && !errors.Is(why, context.Canceled) {
 		return why

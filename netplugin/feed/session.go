@@ -104,7 +104,7 @@ func (s *session) led() error {
 
 var errSilent = errors.New("netmaster has not said in time that it still leads: another may")
 
-// left is for how long it is obeyed yet, if that has an end.
+// left returns how long the leader's term is still valid; bounded is false if it has no end.
 func (s *session) left() (d time.Duration, bounded bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,7 +153,7 @@ func (s *session) awaitLed(ctx context.Context) error {
 	}
 }
 
-// ask is the next beat.
+// ask returns the next beat.
 func (s *session) ask() *feed.NodeMessage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -243,7 +243,7 @@ func (s *session) read(ctx context.Context) error {
 	}
 }
 
-// next is the next message, unless the leader's time ends before.
+// next returns the next message, or an error when the leader's term ends before.
 func (s *session) next(ctx context.Context) (*feed.MasterMessage, error) {
 	var end <-chan time.Time
 	left, bounded := s.left()

@@ -52,7 +52,7 @@ func (s *streams) remove(id uint64) {
 	delete(s.open, id)
 }
 
-// grant is of a stream that may have ended by itself.
+// grant lets a stream send further answers. The stream may have ended by itself.
 func (s *streams) grant(g *feed.Grant) {
 	s.mu.Lock()
 	st := s.open[g.Id]

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sinceBoot is a clock that goes on while the machine is suspended.
+// sinceBoot returns the time since the boot. Its clock runs while the machine is suspended.
 func sinceBoot() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
@@ -54,7 +54,7 @@ func welcomed(epoch uint64, asked, valid time.Duration) trust {
 	return trust{bounded: epoch > 0, until: asked + valid}
 }
 
-// ask is the number of a beat that is about to be sent.
+// ask returns the number of the next beat and records when it is sent.
 func (t *trust) ask(now time.Duration) uint64 {
 	t.number++
 	if len(t.asked) == mostBeats {
@@ -80,5 +80,5 @@ func (t *trust) answered(number uint64, valid time.Duration) error {
 	return nil
 }
 
-// holds tells whether nobody else can lead.
+// holds reports whether no other instance can lead.
 func (t *trust) holds(now time.Duration) bool { return !t.bounded || now < t.until }

@@ -88,7 +88,7 @@ func (a *Allocator) Allocate(container, ifName string) (out []netip.Addr, err er
 	return out, nil
 }
 
-// ordered is have in the order of the pod CIDRs, or nil if it is not exactly one address of each.
+// ordered returns have in the order of the pod CIDRs, nil unless it has exactly one address of each.
 func (a *Allocator) ordered(have []netip.Addr) []netip.Addr {
 	if len(have) != len(a.ranges) {
 		return nil

@@ -32,7 +32,7 @@ func blockGroups(blocks []policy.IPBlock) []blockGroup {
 	return out
 }
 
-// blocksKey is the hash of blocks; the order of their excepts does not matter.
+// blocksKey returns the hash of blocks. The order of their excepts does not matter.
 func blocksKey(blocks []policy.IPBlock) policy.Key {
 	var text []byte
 	for i := range blocks {
@@ -196,7 +196,7 @@ func (s *blockSet) settle(d *dimension) {
 	})
 }
 
-// covering is the sorted keys of the groups that hold all of p.
+// covering returns the sorted keys of the groups that contain all of p.
 func (s *blockSet) covering(p netip.Prefix) []policy.Key {
 	var keys []policy.Key
 	for bits := p.Bits(); bits >= 0; bits-- {

@@ -189,13 +189,13 @@ func (c *Compiler) Settle() []Assignment {
 	return log
 }
 
-// Flows is every flow that the switch should hold, in no particular order.
+// Flows returns every wanted flow, in no particular order.
 func (c *Compiler) Flows() []ofctl.Flow { return c.flows.all() }
 
-// Count is how many flows the switch should hold.
+// Count returns the number of wanted flows.
 func (c *Compiler) Count() int { return len(c.flows.now) }
 
-// Assignments are all ids in use.
+// Assignments returns all IDs in use.
 func (c *Compiler) Assignments() []Assignment {
 	return slices.Concat(c.rules.assigned(), c.classIDs.assigned(), c.services.ids.assigned())
 }

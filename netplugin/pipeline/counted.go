@@ -20,13 +20,13 @@ const (
 	MeterDeniedConnections
 )
 
-// Connections tells whether what is counted is connections.
+// Connections reports whether the meter counts connections.
 func (m Meter) Connections() bool { return m == MeterConnections || m == MeterDeniedConnections }
 
-// Denied tells whether it is what isolation denied, or would have denied.
+// Denied reports whether the meter counts what isolation denied or, in a dry run, would have denied.
 func (m Meter) Denied() bool { return m == MeterDenied || m == MeterDeniedConnections }
 
-// MeterOf tells what a flow counts of rules; false: nothing.
+// MeterOf returns the meter of a flow; ok is false if the flow counts for no rule.
 func MeterOf(c *ofctl.Counted) (Meter, bool) {
 	kind, _, ok := ParseCookie(c.Cookie)
 	if !ok || kind != KindAllow && kind != KindAllowAll && kind != KindDefaultDrop {
@@ -79,8 +79,8 @@ func (c *Compiler) MeteredRule(key policy.Key) (ofctl.Filter, bool) {
 	return ofctl.Filter{}, false
 }
 
-// Metered are the rules that a counting flow stands for: those that let its packets through or, of denied ones, those that isolate.
-// The rules are shared and immutable.
+// Metered returns the rules that a counting flow stands for: those that allowed its packets or, of denied packets,
+// those that isolate. The rules are shared and immutable.
 func (c *Compiler) Metered(flowCookie uint64) []*policy.Rule {
 	kind, id, ok := ParseCookie(flowCookie)
 	switch {

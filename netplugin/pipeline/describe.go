@@ -19,7 +19,7 @@ type Note struct {
 	Text     string
 }
 
-// Serves tells whether the flow serves one of these rules.
+// Serves reports whether the flow serves one of these rules.
 func (n *Note) Serves(rules []policy.Key) bool {
 	return slices.ContainsFunc(rules, func(k policy.Key) bool {
 		_, found := slices.BinarySearchFunc(n.Rules, k, compareKeys)
@@ -129,7 +129,7 @@ func (c *Compiler) rulesOfPort(p portMatch) []*policy.Rule {
 	return out
 }
 
-// rulesOfClass are the rules that a class of addresses counts for: for a default drop, those that isolate.
+// rulesOfClass returns the rules that a class of addresses counts for: for a default drop, those that isolate.
 func (c *Compiler) rulesOfClass(id uint32, kind Kind) []*policy.Rule {
 	cl := c.classByID[id]
 	if cl == nil {

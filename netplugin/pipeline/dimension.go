@@ -49,7 +49,7 @@ func newDimension(s *side, tag string, offset uint8, reg int, kind Kind) *dimens
 	}
 }
 
-// clause is the number of the dimension's clause in a conjunction; ports have the last.
+// clause returns the number of the dimension's clause in a conjunction. Ports have the last number.
 func (d *dimension) clause() uint8 {
 	if d.kind == KindApplied {
 		return 1
@@ -162,7 +162,7 @@ func (d *dimension) addressKey(a netip.Addr) flowKey {
 	return flowKey{d.table, 100, d.tupleMatch(netip.PrefixFrom(a, a.BitLen()))}
 }
 
-// isolates tells whether an address with a class is an endpoint that policies in force isolate.
+// isolates reports whether addresses with a class are endpoints that enforced policies isolate.
 func (d *dimension) isolates() bool { return d.kind == KindApplied && !d.side.dryRun }
 
 // resumedKey is of the flow that drops what may be an answer to an isolated endpoint's connection that was cut, or its own in one to it: isolated
@@ -305,7 +305,7 @@ func (d *dimension) drop(cl *class) {
 	d.side.c.classIDs.put(cl.content)
 }
 
-// choosing are the rules of a chunk whose clause of this dimension holds for the class, in no order; each once.
+// choosing returns the rules of a chunk whose clause of this dimension holds for the class, unsorted and each once.
 func (d *dimension) choosing(cl *class, chunk uint32) []*ruleEntry {
 	var out []*ruleEntry
 	add := func(e *ruleEntry) {

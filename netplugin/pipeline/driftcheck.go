@@ -96,7 +96,7 @@ func (a *DriftCheck) Touched(f *ofctl.Flow) bool {
 	return ok
 }
 
-// Want is the flow that there should be of this table, priority and match.
+// Want returns the wanted flow of the same table, priority and match.
 func (a *DriftCheck) Want(f *ofctl.Flow) (ofctl.Flow, bool) {
 	e := a.set.now[keyOf(f)]
 	if e == nil {
@@ -111,7 +111,7 @@ type Place struct {
 	Cookie uint64
 }
 
-// At are the flows that there should be in a place.
+// At returns the wanted flows of a place.
 func (a *DriftCheck) At(p Place) (list []ofctl.Flow) {
 	if _, _, ok := ParseCookie(p.Cookie); !ok {
 		return nil
@@ -124,7 +124,7 @@ func (a *DriftCheck) At(p Place) (list []ofctl.Flow) {
 	return list
 }
 
-// Missing are the flows that should have been in the reading, but for those that are left out.
+// Missing returns the wanted flows that the reading lacks, except those that are left out.
 func (a *DriftCheck) Missing(leftOut func(*ofctl.Flow) bool) (list []ofctl.Flow) {
 	changing := 0
 	for k := range a.touched {

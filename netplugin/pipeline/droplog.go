@@ -31,7 +31,7 @@ const (
 	meterKinds
 )
 
-// MetersOfAKind is how many of the meters there are for one kind of packets.
+// MetersOfAKind returns the number of meters for one kind of packets.
 func MetersOfAKind(rate uint32) uint32 { return min(rate, mostMeters) }
 
 // Meters returns the meters of a switch. The first ones limit the samples of denied packets to rate a second in total.
@@ -57,7 +57,7 @@ func Meters(rate, opening uint32) []ofctl.Meter {
 	return list
 }
 
-// meterID is the meter that ports with the remainder i have, where there are n of a kind.
+// meterID returns the meter of ports with the remainder i, where each kind has n meters.
 func meterID(kind meterKind, i, n uint32) uint32 { return 1 + uint32(kind)*n + i }
 
 // MetersOfDenied reports whether a meter samples denied packets, with n meters of each kind. MetersOfDryRuns does so for
@@ -84,13 +84,13 @@ func tell(meter uint32) []ofctl.Action {
 	return []ofctl.Action{{Kind: ofctl.Metered, Value: meter}, {Kind: ofctl.Controller, Value: ToldBytes}}
 }
 
-// tellAlong has the meter drop nothing but what is told.
+// tellAlong returns the action that sends a sample of the packet to the controller through the meter.
 func tellAlong(meter uint32) ofctl.Action {
 	return ofctl.Action{Kind: ofctl.Controller, Value: ToldBytes, Port: meter}
 }
 
-// denied are the flows that tell of what is denied to or from an endpoint. What they match has been looked at before, so
-// they make no more megaflows.
+// denied adds the flows that log packets denied to or from an endpoint. Earlier tables have matched the same fields, so
+// the flows make no more megaflows.
 func (l *flowList) denied(cfg *Config, e *LocalEndpoint, a netip.Addr) {
 	if cfg.Meters == 0 {
 		return
@@ -124,7 +124,7 @@ func (l *flowList) dryRun(cfg *Config, e *LocalEndpoint, a netip.Addr) {
 // IsNewInDryRun reports whether a packet that a table of dry runs sampled begins a connection.
 func IsNewInDryRun(m *ofctl.Match) bool { return m.Reg[regCommit].Value == justCommitted }
 
-// forged are the flows that tell of what a pod sends with an address that is not its own.
+// forged adds the flows that log packets with forged source addresses.
 func (l *flowList) forged(cfg *Config, e *LocalEndpoint) {
 	if cfg.Meters == 0 {
 		return
@@ -138,8 +138,8 @@ func (l *flowList) forged(cfg *Config, e *LocalEndpoint) {
 	}
 }
 
-// ordinary are sources and destinations that any pod uses now and then, to find itself an address and its neighbours. They are not let
-// through, and not worth telling.
+// ordinary adds flows for addresses that pods use for address configuration and neighbour discovery. Their packets are
+// dropped without a log.
 func (l *flowList) ordinary(cfg *Config) {
 	if cfg.Meters == 0 {
 		return
@@ -152,7 +152,8 @@ func (l *flowList) ordinary(cfg *Config) {
 	}
 }
 
-// ClassOf is the class of endpoints that a packet in one of the tables that tell was denied for: of its source or of its destination.
+// ClassOf returns the class of endpoints for which a packet in a drop-log table was denied: of its source or
+// destination.
 func ClassOf(m *ofctl.Match, source bool) uint32 {
 	if source {
 		return m.Reg[regApplied].Value
@@ -160,14 +161,14 @@ func ClassOf(m *ofctl.Match, source bool) uint32 {
 	return m.Reg[regApplied+3].Value
 }
 
-// Isolating are the places in policies that isolate a class of endpoints, the first few of each rule; none where it is gone.
+// Isolating returns the places in policies that isolate a class, the first few of each rule; none if the class is gone.
 func (c *Compiler) Isolating(class uint32) []policy.Origin {
 	var n Note
 	n.explain(c.rulesOfClass(class, KindDefaultDrop))
 	return n.Origins
 }
 
-// EndpointOf is the ID of the endpoint that has the address; empty where none has.
+// EndpointOf returns the ID of the endpoint with this address, "" if none has it.
 func (c *Compiler) EndpointOf(a netip.Addr) string {
 	if e := c.endpointOf(a); e != nil {
 		return e.ID
@@ -187,5 +188,5 @@ func (c *Compiler) EndpointsOf(chosen func(port uint32) bool) []string {
 	return out
 }
 
-// EndpointAt is the ID of the endpoint whose port this is; empty where it is none's.
+// EndpointAt returns the ID of the endpoint with this port, "" if none has it.
 func (c *Compiler) EndpointAt(port uint32) string { return c.endpointAt(port) }

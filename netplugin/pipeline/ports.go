@@ -32,8 +32,8 @@ func portMatches(r policy.PortRange) []portMatch {
 	return out
 }
 
-// matchesOf is every distinct match of a rule's ports. A protocol that a NetworkPolicy cannot name matches nothing: 0 would
-// match every one.
+// matchesOf returns the distinct matches of a rule's ports. A protocol that a NetworkPolicy cannot name matches
+// nothing: 0 would match all.
 func matchesOf(ports []policy.PortRange) map[portMatch]struct{} {
 	out := map[portMatch]struct{}{}
 	for _, r := range ports {

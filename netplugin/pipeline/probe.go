@@ -20,7 +20,7 @@ type Probe struct {
 // probeMark in regCommit lets a traced packet in behind conntrack. The registers of those that come by a port are 0.
 const probeMark uint32 = 0xf1000001
 
-// probes is the door for traced packets. It spares nothing of judgement.
+// probes adds the entry for traced packets. They are evaluated like all others.
 func (l *flowList) probes() {
 	for _, etherType := range families {
 		m := ofctl.Match{EtherType: etherType}
@@ -29,7 +29,7 @@ func (l *flowList) probes() {
 	}
 }
 
-// Probe is how the packet comes to this node's bridge. It fails where the packet is of no pod of this node.
+// Probe returns how the packet enters this node's bridge. It fails if no pod of this node sends or receives it.
 func (c *Compiler) Probe(p policy.Packet) (Probe, error) {
 	from, to := c.endpointOf(p.From), c.endpointOf(p.To)
 	gateway := c.config.Gateway
@@ -81,7 +81,7 @@ func (c *Compiler) endpointOf(a netip.Addr) *LocalEndpoint {
 	return nil
 }
 
-// peerOf is the node that the address is of, its own or its pods'.
+// peerOf returns the node with this address, its own or one of its pods'.
 func (t *Tunnel) peerOf(a netip.Addr) *Peer {
 	for i := range t.Peers {
 		p := &t.Peers[i]
@@ -101,7 +101,7 @@ const (
 
 var portFields = map[policy.Protocol]string{policy.TCP: "tcp", policy.UDP: "udp", policy.SCTP: "sctp"}
 
-// packetText is in the syntax of ovs-fields(7).
+// packetText returns the packet in the syntax of ovs-fields(7).
 func packetText(p policy.Packet) string {
 	family, prefix := "ip", "nw"
 	if p.From.Is6() {
@@ -122,7 +122,7 @@ func packetText(p policy.Packet) string {
 	return text
 }
 
-// tupleText is what conntrack tells of the packet.
+// tupleText returns the packet's original tuple in the syntax of ovs-fields(7).
 func tupleText(p policy.Packet) string {
 	prefix := "ct_nw"
 	if p.From.Is6() {

@@ -52,7 +52,7 @@ type ruleEntry struct {
 	ports    map[portMatch]struct{}
 }
 
-// clauses is how many clauses the rule's conjunction has: the endpoint always, then peer and port where they are restricted.
+// clauses returns the number of clauses in the rule's conjunction: the endpoint, and peer and port if restricted.
 func (e *ruleEntry) clauses() uint8 {
 	n := uint8(1)
 	if !e.rule.AnyPeer {
@@ -85,7 +85,7 @@ func newSide(c *Compiler, d policy.Direction, dryRun bool) *side {
 	return s
 }
 
-// name tells the sides apart, in the hashes of classes too.
+// name returns the name of the side, which the hashes of its classes contain too.
 func (s *side) name() string {
 	if s.dryRun {
 		return s.direction.String() + "-dryrun"
@@ -187,14 +187,14 @@ func (s *side) touchRule(e *ruleEntry) {
 	}
 }
 
-// allowKeys are the two flows of a met conjunction: the second takes what is judged again, behind the commit of its connection, and so
-// counts the connections.
+// allowKeys returns the keys of the two flows of a met conjunction. The second one matches packets that are evaluated
+// again after the commit of their connection, and so counts connections.
 func (s *side) allowKeys(e *ruleEntry) [2]flowKey {
 	m := ofctl.Match{ConjID: e.id}
 	return [2]flowKey{{s.rulesTable(), prioConjID, m}, {s.rulesTable(), prioConjID + 1, committed(m)}}
 }
 
-// committed is the match for packets whose connection was committed a moment ago.
+// committed returns the match for packets whose connection was committed just before.
 func committed(m ofctl.Match) ofctl.Match {
 	m.Reg[regCommit] = exactReg(justCommitted)
 	return m
@@ -325,7 +325,7 @@ func (s *side) setDefault(cl *class) {
 
 var families = []uint16{ofctl.EtherIPv4, ofctl.EtherIPv6}
 
-// trackedMatch is the prerequisite of matches on conntrack's original tuple (ovs-fields(7)).
+// trackedMatch returns the prerequisite of matches on conntrack's original tuple (ovs-fields(7)).
 func trackedMatch(etherType uint16) ofctl.Match {
 	return ofctl.Match{EtherType: etherType, CtState: ofctl.U32{Value: ofctl.CtTrk, Mask: ofctl.CtTrk | ofctl.CtInv}}
 }
@@ -339,7 +339,7 @@ func etherTypeOf(a netip.Addr) uint16 {
 
 func exactReg(v uint32) ofctl.U32 { return ofctl.U32{Value: v, Mask: 0xffffffff} }
 
-// contentOf is the hash of a class: what it is for and the groups it is made of.
+// contentOf returns the hash of a class: of its tag and the groups in it.
 func contentOf(tag string, keys []policy.Key) policy.Key {
 	h := sha256.New()
 	h.Write([]byte(tag))

@@ -244,8 +244,8 @@ func staticFlows(cfg *Config) []ofctl.Flow {
 	return l
 }
 
-// stage is a direction's way through the tables of policies, for packets that these say nothing of. A dry run follows where no policy in
-// force isolates, and leads on whatever it says.
+// stage adds a direction's path through the policy tables for packets that no policy selects. A dry run follows where
+// no enforced policy isolates, and always continues.
 func (l *flowList) stage(t, next uint8, dryRuns bool) {
 	if dryRuns {
 		dryRun := t + tablesOfASide
@@ -263,7 +263,7 @@ func (l *flowList) unclassed(t, next uint8) {
 	l.static(t+2, 0, ofctl.Match{}, goTo(t+3))
 }
 
-// fromNode is the input table's part for the gateway. Nothing is taken from the other two.
+// fromNode adds the input table's flows for the gateway. The other two ports accept nothing.
 func (l *flowList) fromNode(cfg *Config) {
 	in := ofctl.Match{InPort: cfg.Gateway.Port}
 	for _, p := range cfg.ServiceCIDRs {
@@ -293,7 +293,7 @@ func (l *flowList) fromNode(cfg *Config) {
 	}
 }
 
-// services is the first pass of packets to Service addresses, and their replies.
+// services adds the first pass of packets to Service addresses, and of their replies.
 func (l *flowList) services(cfg *Config) {
 	for _, p := range cfg.ServiceCIDRs {
 		m := ofctl.Match{EtherType: etherTypeOf(p.Addr()), NwDst: p.Masked()}

@@ -85,7 +85,7 @@ var tableNames = map[uint8]string{
 	TableServiceEvaluate: "service-evaluate",
 }
 
-// TableName is the name of a table, or its number where it has none.
+// TableName returns the name of a table, or its number if it has none.
 func TableName(table uint8) string {
 	if name := tableNames[table]; name != "" {
 		return name
@@ -199,23 +199,23 @@ func cookie(kind Kind, id uint32) uint64 {
 	return cookieMagic<<56 | cookieLayout<<48 | uint64(kind)<<40 | uint64(id)
 }
 
-// OnlyAllows tells whether a flow can do nothing but let packets through: without it, more is denied.
+// OnlyAllows reports whether a flow can only let packets through: without it, more is denied.
 func OnlyAllows(table uint8, priority uint16) bool {
 	return table == TablePorts && priority > prioUnnamed ||
 		(table == TableEgressRules || table == TableIngressRules) && priority > prioDrop
 }
 
-// judgesDryRuns tells the tables of policies in a dry run.
+// judgesDryRuns reports whether a table evaluates policies in a dry run.
 func judgesDryRuns(table uint8) bool {
 	return table >= TableEgressDryRun && table <= TableEgressDryRunRules || table >= TableIngressDryRun && table <= TableIngressDryRunRules
 }
 
-// OnlyCounts tells whether a flow serves a dry run alone, or tells of one: without it, the same is allowed and denied.
+// OnlyCounts reports whether a flow only serves or logs a dry run: without it, the same packets pass.
 func OnlyCounts(table uint8, priority uint16) bool {
 	return judgesDryRuns(table) && priority > 0 || TellsOfDryRuns(table)
 }
 
-// ParseCookie tells what a flow is for; ok is false for flows that this layout did not make.
+// ParseCookie returns the kind and ID in a flow's cookie; ok is false for flows of other layouts.
 func ParseCookie(c uint64) (kind Kind, id uint32, ok bool) {
 	ok = c>>56 == cookieMagic && c>>48&0xff == cookieLayout
 	return Kind(c >> 40), uint32(c), ok

@@ -38,7 +38,7 @@ type DropEvent struct {
 	DryRun, Living bool
 }
 
-// Local is the address at whose end it was denied.
+// Local returns the address of the end that denied the packet.
 func (k *DropKey) Local() netip.Addr {
 	if k.Reason == Ingress {
 		return k.To

@@ -47,7 +47,7 @@ type DropNames struct {
 	Policies []policy.Origin // that isolate it, the first few
 }
 
-// mayBeOf tells whether the policy isolated it; of what more policies isolated than a node knows it may be any.
+// mayBeOf reports whether the policy isolated the pod. If Policies is cut, any policy may have.
 func (n *DropNames) mayBeOf(id string) bool {
 	return len(n.Policies) >= policy.BriefOrigins || slices.ContainsFunc(n.Policies, func(o policy.Origin) bool { return o.Policy == id })
 }
@@ -140,7 +140,7 @@ func listOf[K comparable](lists map[K]*list.List, k K) *list.List {
 	return lists[k]
 }
 
-// longest is the list of who has the most records.
+// longest returns the list with the most records.
 func (l *dropLog) longest() (most *list.List) {
 	for _, each := range l.lists() {
 		if most == nil || each.Len() > most.Len() {

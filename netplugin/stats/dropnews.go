@@ -24,7 +24,7 @@ type dropNews struct {
 
 func newDropNews(log *slog.Logger) *dropNews { return &dropNews{log: log} }
 
-// due is when sum is to be called.
+// due returns the channel that fires when sum is due, nil if nothing was left out.
 func (n *dropNews) due() <-chan time.Time {
 	if n.timer == nil {
 		return nil
@@ -32,7 +32,7 @@ func (n *dropNews) due() <-chan time.Time {
 	return n.timer.C
 }
 
-// sum tells how many were left out.
+// sum logs the number of pairs that were left out.
 func (n *dropNews) sum() {
 	if n.left > 0 {
 		n.log.Info("more would have been denied by a dry run", "pairs", n.left)

@@ -97,7 +97,7 @@ func (c *Drops) Run(ctx context.Context) {
 	}
 }
 
-// more are the event and those that wait behind it.
+// more returns the event and all events that wait behind it.
 func (c *Drops) more(e DropEvent) []DropEvent {
 	batch := []DropEvent{e}
 	for {
@@ -171,7 +171,7 @@ func (c *Drops) suppressed() uint64 {
 	return c.metered - c.received
 }
 
-// Problem is told why nothing is collected; empty: it is.
+// Problem sets why no drops are collected, "" if they are.
 func (c *Drops) Problem(text string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -100,14 +100,14 @@ func NewLedger(now time.Time, clock time.Duration) *Ledger {
 		dirtyFlows: map[flowID]struct{}{}, dirtyPlaces: map[Place]struct{}{}}
 }
 
-// Since is when counting began on this node.
+// Since returns the time at which this node began to count.
 func (l *Ledger) Since() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.since
 }
 
-// placesOf are where a rule counts: where it lets through, or where it is said to isolate.
+// placesOf returns the places in policies where a rule counts: its origins, or their isolation.
 func placesOf(r *policy.Rule) []Place {
 	out := make([]Place, 0, len(r.Origins))
 	rule := Isolation
@@ -223,7 +223,7 @@ func (l *Ledger) read(id flowID, is reading) (more reading, moved bool) {
 	return is, is.packets > 0
 }
 
-// booked are the places that a flow's packets count for, each once.
+// booked returns the places that a flow's packets count for, each once.
 func booked(meter pipeline.Meter, rules []*policy.Rule) []Place {
 	var out []Place
 	for _, r := range rules {
@@ -318,7 +318,7 @@ func (l *Ledger) bury(n int) {
 	}
 }
 
-// States are all places that keep chooses, in a fixed order.
+// States returns the states of all places that keep accepts, in a fixed order.
 func (l *Ledger) States(keep func(*Place) bool) []State {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -36,14 +36,14 @@ func LedgerCollector(l *Ledger) prometheus.Collector {
 	}
 }
 
-// Describe is for prometheus.Collector.
+// Describe implements prometheus.Collector.
 func (c *ledgerCollector) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{c.packets, c.bytes, c.connections, c.denied, c.deniedBytes, c.dryRunPackets, c.dryRunConnections, c.left} {
 		to <- d
 	}
 }
 
-// Collect is for prometheus.Collector.
+// Collect implements prometheus.Collector.
 func (c *ledgerCollector) Collect(to chan<- prometheus.Metric) {
 	told, left := 0, 0
 	for _, s := range c.ledger.States(func(p *Place) bool { return p.Policy != "" && (!p.DryRun || p.Rule == Isolation) }) {

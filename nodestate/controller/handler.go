@@ -98,7 +98,7 @@ func New(cfg Config) *Handler {
 // ErrStandsBack is told when another instance handles all nodes, and this one leaves it to it.
 var ErrStandsBack = errors.New("another instance handles all nodes")
 
-// Waiting are the nodes that wait for their turn with a policy.
+// Waiting returns the nodes that wait for their turn with a policy.
 func (h *Handler) Waiting(policy string) []string { return h.waiting[policy] }
 
 // Pass decides for these nodes, and writes what follows: first what policies are told, turns that nodes take among it, then
@@ -233,7 +233,7 @@ func (h *Handler) stateOf(node string) *nodeconfig.State {
 	return s.state
 }
 
-// newer tells whether an object that was watched is newer than one that the API server answered.
+// newer reports whether a watched object is newer than one that the API server returned.
 func newer(watched, known metav1.Object) bool {
 	c, err := resourceversion.CompareResourceVersion(watched.GetResourceVersion(), known.GetResourceVersion())
 	return err != nil || c > 0

@@ -18,7 +18,7 @@ type Dirty struct {
 	wake  chan struct{}
 }
 
-// NewDirty has all to be looked at.
+// NewDirty returns a set in which everything is dirty.
 func NewDirty() *Dirty {
 	d := &Dirty{wake: make(chan struct{}, 1)}
 	d.All()

@@ -47,7 +47,7 @@ type Step struct {
 	was     string
 }
 
-// String tells what the step does, for people: "set mtu of eth1 to 1450 (was 1500)".
+// String returns a text for users: "set mtu of eth1 to 1450 (was 1500)".
 func (s Step) String() string {
 	text := s.what()
 	if s.was != "" {

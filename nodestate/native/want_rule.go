@@ -56,7 +56,7 @@ func (w *wanter) rule(d *ruleDoc) error {
 	return nil
 }
 
-// freePriority is the first that no rule has, from 30000 as nmstate does it.
+// freePriority returns the first priority without a rule, from 30000 on as nmstate does.
 func (w *wanter) freePriority() int {
 	p := 30000
 	for slices.ContainsFunc(w.to.Rules, func(r rule) bool { return r.Priority == p }) {

@@ -212,7 +212,7 @@ func (d *differ) list(path, key string, want, have []any) {
 	}
 }
 
-// allNamed tells whether all entries are objects, each with a name of its own.
+// allNamed reports whether all entries are objects with distinct names.
 func allNamed(entries []any) bool {
 	seen := map[string]bool{"": true}
 	for _, entry := range entries {

@@ -41,7 +41,7 @@ func mergeObjects(base, over map[string]any) map[string]any {
 	return merged
 }
 
-// blank tells that there is nothing in an object but objects without anything in them.
+// blank reports whether an object has nothing but empty objects.
 func blank(o map[string]any) bool {
 	for _, v := range o {
 		below, ok := v.(map[string]any)
@@ -105,7 +105,7 @@ func (s State) Withdraws(route map[string]any) bool {
 	})
 }
 
-// matchesEntry tells whether have has all that want names; a state apart.
+// matchesEntry reports whether have has all attributes of want, except state.
 func matchesEntry(want, have map[string]any) bool {
 	w, h := cloneObject(want), cloneObject(have)
 	canonicalEntry(w)

@@ -54,7 +54,7 @@ func (b *Backend) Capabilities() []string {
 	}
 }
 
-// Show is `nmstatectl show`.
+// Show runs `nmstatectl show`.
 func (b *Backend) Show(ctx context.Context) (nmstate.State, error) {
 	out, err := b.run(ctx, quickLimit, nil, "show", "--json")
 	if err != nil {
@@ -172,7 +172,7 @@ func (b *Backend) set(ctx context.Context, desired nmstate.State, revert time.Du
 	return string(checkpoint.Find(out)), err
 }
 
-// Commit is `nmstatectl commit`.
+// Commit runs `nmstatectl commit`.
 func (b *Backend) Commit(ctx context.Context, c nodestate.Change) error {
 	if len(c.Steps) == 0 {
 		return nil
@@ -228,7 +228,7 @@ func (b *Backend) Rollback(ctx context.Context, c nodestate.Change) error {
 	return nil
 }
 
-// isAgain tells whether the node is as it was.
+// isAgain reports whether the node is as it was.
 func (b *Backend) isAgain(ctx context.Context, old nmstate.State) (bool, error) {
 	current, err := b.Show(ctx)
 	if err != nil {

@@ -69,12 +69,12 @@ func (a *aggregate) record() nmstate.State {
 	return together(all)
 }
 
-// wanted tells whether the node's desired state is as it is to be.
+// wanted reports whether the node's desired state is written.
 func (a *aggregate) wanted() bool {
 	return !slices.ContainsFunc(a.parts, func(p aggregated) bool { return !p.versus.wanted })
 }
 
-// recorded tells whether the node's record is as it is to be.
+// recorded reports whether the node's record is written.
 func (a *aggregate) recorded() bool {
 	return !slices.ContainsFunc(a.parts, func(p aggregated) bool { return !p.versus.recorded })
 }

@@ -66,7 +66,7 @@ func (e *entry) visit(path []string, visit func(path []string, is *entry)) {
 	}
 }
 
-// interfaceOf is the name in an interface's key.
+// interfaceOf returns the name in an interface's key.
 func interfaceOf(path []string) string {
 	name, _, _ := strings.Cut(path[0], " ")
 	return name

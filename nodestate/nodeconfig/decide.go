@@ -155,7 +155,7 @@ func (d *decider) aggregate() *aggregate {
 	return aggregateOf(d.node, d.policies, d.wants, d.waits, target.keep(d.keeps))
 }
 
-// holdsBack tells whether the node has something of policies that wait.
+// holdsBack reports whether the node has something of policies that wait.
 func (d *decider) holdsBack() bool {
 	old := d.had
 	for by := range d.waits {

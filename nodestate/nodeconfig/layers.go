@@ -393,7 +393,7 @@ func equal(a, b any) bool {
 	return reflect.DeepEqual(a, b)
 }
 
-// jsonOf is the value as JSON, keys sorted.
+// jsonOf returns the value as JSON with sorted keys.
 func jsonOf(value any) string {
 	raw, err := json.Marshal(value)
 	if err != nil {

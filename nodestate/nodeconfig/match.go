@@ -107,7 +107,7 @@ func newNeighbour(m nmstatev1.LLDPMatch) (*neighbour, error) {
 	return &n, nil
 }
 
-// matches tells whether all that the rule names is so.
+// matches reports whether all conditions of the rule hold.
 func (r rule) matches(i *nic) bool {
 	return r.name.matches(i.name) &&
 		(r.typ == "" || r.typ == i.typ) &&
@@ -117,7 +117,7 @@ func (r rule) matches(i *nic) bool {
 		(r.lldp == nil || slices.ContainsFunc(i.neighbours, r.lldp.is))
 }
 
-// is tells whether a neighbour is the one that is meant.
+// is reports whether a neighbour fits the rule.
 func (n neighbour) is(seen seenNeighbour) bool {
 	return n.system.matches(seen.system) && n.chassis.matchesID(seen.chassis) && n.port.matchesID(seen.port)
 }

@@ -24,7 +24,7 @@ type Memory struct {
 	last, now map[place][]*merged
 }
 
-// NewMemory is empty.
+// NewMemory returns an empty memory.
 func NewMemory() *Memory { return new(Memory) }
 
 // wantsOf is what the policies want of the node.

@@ -155,7 +155,7 @@ func syncOf(o *nmstatev1.NodeNetworkState) (syncing, string) {
 	return applying, c.Message
 }
 
-// setByHand is what of the desired state is nobody's but the administrator's: all that is not in the record.
+// setByHand returns the part of the desired state that is not in the record, which an administrator wrote.
 func setByHand(desired, record nmstate.State) nmstate.State {
 	if len(record) == 0 {
 		return desired

@@ -30,10 +30,10 @@ func StandingOf(o *nmstatev1.NodeNetworkConfigurationPolicy) Standing {
 	return s
 }
 
-// Nodes are those that the status speaks of, sorted.
+// Nodes returns the nodes in the status, sorted.
 func (s Standing) Nodes() []string { return slices.Sorted(maps.Keys(s.entries)) }
 
-// says tells whether the status says this of a node already.
+// says reports whether the status has this entry of a node already.
 func (s Standing) says(e nmstatev1.PolicyNode, conflicts []nmstatev1.Conflict) bool {
 	old, ok := s.entries[e.Node]
 	return ok && sameEntry(old, e) && slices.Equal(s.conflicts[e.Node], conflicts)
@@ -49,7 +49,7 @@ func sameMessage(old, e nmstatev1.PolicyNode) bool {
 	return old.Message == e.Message || waitsForTurn(old) && waitsForTurn(e) && strings.HasPrefix(old.Message, e.Message+takenBy)
 }
 
-// waitsForTurn tells whether a node may not change only because as many as may are changing.
+// waitsForTurn reports whether a node may not change only because the limit of changing nodes is reached.
 func waitsForTurn(e nmstatev1.PolicyNode) bool {
 	return e.Phase == nmstatev1.PhaseWaiting && strings.HasPrefix(e.Message, forItsTurn)
 }
@@ -112,7 +112,7 @@ func holdsTurn(e nmstatev1.PolicyNode) bool {
 	return e.Phase == nmstatev1.PhaseApplying || e.Phase == nmstatev1.PhaseFailing
 }
 
-// turns is how many nodes have one.
+// turns returns the number of nodes that have a turn.
 func (s Standing) turns() (n int) {
 	for _, e := range s.entries {
 		if holdsTurn(e) {
@@ -122,7 +122,7 @@ func (s Standing) turns() (n int) {
 	return n
 }
 
-// counts tells whether a node is one of those that maxUnavailable is a percentage of.
+// counts reports whether a node counts for a percentage in maxUnavailable.
 func counts(e nmstatev1.PolicyNode) bool {
 	switch e.Phase {
 	case nmstatev1.PhaseNotSelected, nmstatev1.PhaseNoMatch, nmstatev1.PhaseUnmanaged:

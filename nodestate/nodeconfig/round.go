@@ -67,7 +67,7 @@ func (r *Round) TellAt(policy string, since time.Time, patience time.Duration) t
 	return since.Add(patience)
 }
 
-// GivesBack tells whether the policy's report ends turns.
+// GivesBack reports whether the policy's report ends turns.
 func (r *Round) GivesBack(policy string) bool {
 	for _, name := range r.Reports[policy].told() {
 		if holdsTurn(r.stored[policy].entries[name]) && !holdsTurn(r.Standings[policy].entries[name]) {

@@ -44,7 +44,7 @@ func newSelector(labels map[string]string, affinity *corev1.Affinity, tolerated 
 	}, nil
 }
 
-// chooses tells whether the node is chosen, and if not, why.
+// chooses reports whether the policy selects the node, and if not, why.
 func (s selector) chooses(node *corev1.Node) (why string, ok bool) {
 	if ok, err := s.affinity.Match(node); err != nil {
 		return "affinity: " + err.Error(), false

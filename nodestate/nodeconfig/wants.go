@@ -103,7 +103,7 @@ func (p *Policy) namesOf(found []*nic) (names []string) {
 	return slices.DeleteFunc(names, func(name string) bool { return slices.Contains(made, name) })
 }
 
-// makes is the names of the interfaces that autoConfig makes of these.
+// makes returns the names of the interfaces that autoConfig makes of these.
 func (p *Policy) makes(of []string) (names []string) {
 	if b := p.auto.Bonding; b != nil {
 		of = []string{bondName(b)}

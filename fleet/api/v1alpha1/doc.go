@@ -26,7 +26,7 @@ const (
 	ResourceEnforcement = "networkpolicyenforcements"
 )
 
-// AddToScheme tells scheme of the group's types.
+// AddToScheme registers the group's types with scheme.
 func AddToScheme(scheme *runtime.Scheme) error {
 	scheme.AddKnownTypes(GroupVersion,
 		&PolicyOverride{}, &PolicyOverrideList{},

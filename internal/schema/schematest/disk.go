@@ -51,7 +51,7 @@ func Fill(t testing.TB, dir string) (empty func()) {
 	}
 }
 
-// Grows is a migration that needs more room than a file has.
+// Grows migrates a file to a version that needs more room than the file has.
 func Grows(tx *bolt.Tx) error {
 	b, err := tx.CreateBucket([]byte("grown"))
 	if err != nil {

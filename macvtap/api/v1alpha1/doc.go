@@ -23,7 +23,7 @@ const (
 	ResourceNode   = "macvtapnodes"
 )
 
-// AddToScheme tells scheme of the group's types.
+// AddToScheme registers the group's types with scheme.
 func AddToScheme(scheme *runtime.Scheme) error {
 	scheme.AddKnownTypes(GroupVersion,
 		&MacvtapNetworkNodePolicy{}, &MacvtapNetworkNodePolicyList{},

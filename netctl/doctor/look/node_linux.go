@@ -122,7 +122,7 @@ func links() (out []doctor.Link, err error) {
 	return out, err
 }
 
-// ways are those to the peers, or without any the default routes.
+// ways returns the routes to the peers or, without peers, the default routes.
 func (o *Options) ways() (out []doctor.Way) {
 	for _, to := range o.Peers {
 		a, err := netip.ParseAddr(to)
@@ -385,7 +385,7 @@ func (o *Options) openvswitch(ctx context.Context) (s doctor.Switch) {
 	return s
 }
 
-// answers is the version by the ovs-vswitchd that runs, and the socket at which it says so.
+// answers returns the version of the running ovs-vswitchd, and its control socket.
 func (o *Options) answers(ctx context.Context) (version, socket string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, o.Each)
 	defer cancel()
@@ -410,8 +410,8 @@ func (o *Options) answers(ctx context.Context) (version, socket string, err erro
 	return "", "", err
 }
 
-// started is how long after the kernel the process was started whose pid is in the name of a socket, in seconds of the clock that ticks a hundred times in one
-// (proc_pid_stat(5), sysconf(3) of _SC_CLK_TCK on Linux); nil: not known.
+// started returns how long after the boot the process in the name of a socket was started, nil if unknown. The unit is
+// the clock tick of proc_pid_stat(5), 1/100 s on Linux.
 func started(socket string) *time.Duration {
 	var pid int
 	if _, err := fmt.Sscanf(filepath.Base(socket), "ovs-vswitchd.%d.ctl", &pid); err != nil {

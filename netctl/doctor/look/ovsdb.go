@@ -75,7 +75,7 @@ func database(ctx context.Context, socket string) (doctor.Database, error) {
 	return d, nil
 }
 
-// words are the texts of a column: one, or a set (RFC 7047, 5.1).
+// words returns the strings of a column: one, or a set (RFC 7047, 5.1).
 func words(v any) (out []string) {
 	switch v := v.(type) {
 	case string:

@@ -131,7 +131,7 @@ func load(path, node string) (*tls.Certificate, error) {
 	return &own, nil
 }
 
-// Current is the node's certificate, and whom it trusts.
+// Current returns the node's certificate and the certificate authorities to trust.
 func (k *Keeper) Current() (mtls.Material, error) {
 	pool, _, err := mtls.ReadBundle(k.cfg.CAFile)
 	if err != nil {
@@ -176,7 +176,7 @@ func (k *Keeper) Run(ctx context.Context) {
 	}
 }
 
-// due is why another certificate is needed; empty: none is.
+// due returns the reason to request another certificate, "" if there is none.
 func (k *Keeper) due() string {
 	k.mu.Lock()
 	own := k.own
@@ -209,7 +209,7 @@ func renewal(c *x509.Certificate) time.Time {
 	return c.NotBefore.Add(life*2/3 - life/12 + life/6/1024*share)
 }
 
-// lacking tells whether there is no certificate that is good.
+// lacking reports whether the node has no valid certificate.
 func (k *Keeper) lacking() bool {
 	_, err := k.Current()
 	return err != nil

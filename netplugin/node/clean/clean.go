@@ -91,7 +91,7 @@ func Node(ctx context.Context, cfg *Config, out io.Writer) error {
 	return errors.Join(errs...)
 }
 
-// standing is what speaks against it.
+// standing returns the reasons not to clean the node.
 func standing(ctx context.Context, cfg *Config) (reasons []string) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -157,7 +157,7 @@ func configurations(_ context.Context, cfg *Config) (out []thing, _ error) {
 	return out, nil
 }
 
-// unfinished is what install calls a file until it is whole.
+// unfinished returns the name under which install writes a file before renaming it.
 func unfinished(name string) string { return "." + name + ".new" }
 
 // programs: those of our name alone, and the plugin macvtap if it was built from this module.
@@ -255,7 +255,7 @@ func flush(ctx context.Context, cfg *Config, zone string) error {
 	return errors.Join(errs...)
 }
 
-// userspace is ovs-vswitchd's control socket.
+// userspace returns the path of ovs-vswitchd's control socket.
 func userspace(cfg *Config) string {
 	if cfg.OVSControl != "" {
 		return cfg.OVSControl
@@ -357,7 +357,7 @@ func podLinks() (out []netlink.Link, err error) {
 	return out, err
 }
 
-// links are the node's ends of pods' links.
+// links returns the host ends of the pods' links.
 func links(context.Context, *Config) (out []thing, err error) {
 	list, err := podLinks()
 	for _, l := range list {
@@ -371,7 +371,7 @@ func links(context.Context, *Config) (out []thing, err error) {
 	return out, err
 }
 
-// network is what hostnet made: one thing, as it goes by one call.
+// network returns the host network that hostnet configured, as one thing because one call removes it.
 func network(_ context.Context, cfg *Config) ([]thing, error) {
 	n, _, readErr := hostnet.ReadRecord(cfg.StateDir)
 	names, err := hostnet.Remains(n)
@@ -410,7 +410,7 @@ func leftDevices(ctx context.Context, cfg *Config) (out []thing, _ error) {
 	return out, err
 }
 
-// devices is the interface of that name, if there is one.
+// devices returns the interface of that name, if it exists.
 func devices(name string) []thing {
 	link, err := netlink.LinkByName(name)
 	if err != nil {
@@ -452,7 +452,7 @@ func sockets(_ context.Context, cfg *Config) (out []thing, _ error) {
 	return out, nil
 }
 
-// switchFile is what "netplugin switch" leaves in Open vSwitch's directory.
+// switchFile returns the file that "netplugin switch" leaves in Open vSwitch's directory.
 func switchFile(_ context.Context, cfg *Config) ([]thing, error) {
 	if path := filepath.Join(cfg.OVSRunDir, vswitch.Started); there(path) {
 		return []thing{fileThing(path)}, nil
@@ -521,7 +521,7 @@ func state(_ context.Context, cfg *Config) (out []thing, _ error) {
 	return append(out, list...), err
 }
 
-// emptied is a state directory, or what is in it where it cannot be removed itself.
+// emptied returns a state directory, or its entries if it is a mount point and cannot be removed itself.
 func emptied(dir string) (out []thing, _ error) {
 	if !there(dir) {
 		return nil, nil

@@ -39,7 +39,7 @@ type kernelDatapath struct {
 	ports []string
 }
 
-// kernelDatapaths are those that the kernel has in this network namespace.
+// kernelDatapaths returns the kernel datapaths of this network namespace.
 func kernelDatapaths() ([]*kernelDatapath, error) {
 	var all []*kernelDatapath
 	err := ask(datapathFamily, datapathVersion, commandGet, unix.NLM_F_DUMP, header{}, func(h header, name string) {

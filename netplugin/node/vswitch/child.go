@@ -32,7 +32,7 @@ const (
 	longestPause = 5 * time.Second
 )
 
-// pauseAfter is the pause after a life, and after the pause before it.
+// pauseAfter returns the pause before the next start, from how long the process lived and from the pause before.
 func pauseAfter(lived, before time.Duration) time.Duration {
 	if lived >= shortLife {
 		return 0
@@ -63,7 +63,7 @@ func (c *child) run(ctx context.Context, isUp chan struct{}) {
 	}
 }
 
-// once is a life of the program.
+// once runs the process once, until it exits.
 func (c *child) once(ctx context.Context, first bool, isUp *chan struct{}) error {
 	if c.before != nil {
 		if err := c.before(ctx, first); err != nil {
@@ -120,7 +120,7 @@ func (c *child) start(cmd *exec.Cmd) error {
 	return cmd.Start()
 }
 
-// ask is until the program is up.
+// ask polls until the process is up.
 func (c *child) ask(ctx context.Context, first bool, isUp *chan struct{}) {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()

@@ -40,7 +40,7 @@ func (r *runner) configure(ctx context.Context) error {
 	return err
 }
 
-// systemID tells this switch from others, also after its database was lost.
+// systemID returns the ID of this switch, which is kept in a file and so survives a loss of the database.
 func (r *runner) systemID() (string, error) {
 	file := filepath.Join(filepath.Dir(r.Database), "system-id")
 	if text, err := os.ReadFile(file); err == nil && len(strings.TrimSpace(string(text))) > 0 {
@@ -95,7 +95,7 @@ func (r *runner) awaitProcessors(ctx context.Context) error {
 // restoring is the key by which ovs-vswitchd, when it starts, neither forgets the flows that the kernel has nor takes packets from it.
 const restoring = "flow-restore-wait"
 
-// holdFlows has the kernel go on by the flows it has until netplugin has given ovs-vswitchd its flows again, where there were any.
+// holdFlows lets the kernel keep its flows until netplugin has sent ovs-vswitchd its flows again, if there were any.
 func (r *runner) holdFlows(ctx context.Context, before bool) error {
 	if r.endHold != nil { // of the last life
 		r.endHold()

@@ -125,7 +125,7 @@ func (c *Config) prepare(ctx context.Context) error {
 // Started is a file in the directory of sockets that tells that a switch was run there.
 const Started = "flowkeep-switch"
 
-// startedBefore tells whether a switch was run here since the directory of sockets was empty, as it is when the node has started.
+// startedBefore reports whether a switch has run here since the directory of sockets was empty, as it is after a boot.
 func (r *runner) startedBefore() (bool, error) {
 	f, err := os.OpenFile(filepath.Join(r.RunDir, Started), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 	if errors.Is(err, os.ErrExist) {

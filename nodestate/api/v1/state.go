@@ -66,7 +66,7 @@ type NodeNetworkStateSpec struct {
 	FromPolicies *FromPolicies `json:"fromPolicies,omitempty"`
 }
 
-// IsManaged tells whether the node's network is enforced and reported.
+// IsManaged reports whether the node's network is enforced and reported.
 func (s *NodeNetworkStateSpec) IsManaged() bool { return s.Managed == nil || *s.Managed }
 
 // FromPolicies is what policies contributed to a desired state.

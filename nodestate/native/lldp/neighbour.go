@@ -82,7 +82,7 @@ type Management struct {
 	InterfaceType int    `json:"interface-number-subtype"`
 }
 
-// key tells neighbours of a port apart: the standard's MSAP identifier.
+// key returns the key of a neighbour on its port: the standard's MSAP identifier.
 func (n Neighbour) key() string {
 	key := ""
 	for _, t := range n {
@@ -95,7 +95,7 @@ func (n Neighbour) key() string {
 
 func (n Neighbour) equal(o Neighbour) bool { return reflect.DeepEqual(n, o) }
 
-// JSON is the neighbour as an entry of a state document.
+// JSON returns the neighbour as an entry of a state document.
 func (n Neighbour) JSON() json.RawMessage {
 	raw, err := json.Marshal(n)
 	if err != nil {

@@ -108,7 +108,7 @@ func (t *Table) Next() (next time.Time) {
 	return next
 }
 
-// Known are the neighbours of a port, in an order that does not change by itself.
+// Known returns the neighbours of a port in a stable order.
 func (t *Table) Known(number int) []Heard {
 	if t.ports[number] == nil {
 		return nil
