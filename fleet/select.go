@@ -29,7 +29,7 @@ const (
 	ReasonUnread            = "Unread"                // who asks may not read what decides about it
 )
 
-var errUnread = errors.New("may not be read by who asks, so that it is not known what is to be sent")
+var errUnread = errors.New("cannot be read by this user, so that the copies to send are unknown")
 
 // Class is what a GatewayClass says of its gateways.
 type Class struct {

@@ -21,7 +21,7 @@ func withdrawn(t *testing.T) (*hub, *spokes) {
 	h.policies["RateLimitPolicy"] = []Object{a}
 	s.settle(h.bundles(), former)
 	h.policies["RateLimitPolicy"] = []Object{a, b}
-	for range 2 { // it is asked for, and written
+	for range 2 { // the first round reads the spokes' copies, the second writes them
 		for _, at := range s.names() {
 			s.agent(at)
 		}

@@ -63,7 +63,7 @@ func bundleCommand(o *options) *cobra.Command {
 	f := cmd.Flags()
 	f.StringVarP(&b.file, "output", "o", "", "the archive's name; default: flowkeep-TIME.tar.gz in this directory")
 	f.StringSliceVar(&b.nodes, "node", nil, "only these nodes; default: all")
-	f.Int64Var(&b.maxSize, "max-size", 512, "MiB that the archive may hold, before compression; what does not fit is left out, and told")
+	f.Int64Var(&b.maxSize, "max-size", 512, "MiB that the archive may hold, before compression; what does not fit is left out and reported")
 	_ = cmd.RegisterFlagCompletionFunc("node", completeNodeFlag(o))
 	return cmd
 }

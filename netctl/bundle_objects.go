@@ -53,7 +53,7 @@ func only(object map[string]any, keys ...string) {
 func (b *bundleOptions) objects(ctx context.Context) error {
 	r, ok := b.way.(reader)
 	if !ok {
-		b.lacks("objects", errors.New("netmaster itself was asked: only the API server has objects (leave out --server)"))
+		b.lacks("objects", errors.New("this is a direct connection to netmaster: only the API server has objects (leave out --server)"))
 		return nil
 	}
 	fmt.Fprintln(b.say, "objects of the API server")

@@ -235,7 +235,7 @@ func TestBundleIsBounded(t *testing.T) {
 func TestBundleDirectly(t *testing.T) {
 	b := newBench(t, supported())
 	path := filepath.Join(t.TempDir(), "x.tar.gz")
-	b.prints(exitFailed, "bundle -o "+path, "objects: netmaster itself was asked")
+	b.prints(exitFailed, "bundle -o "+path, "objects: this is a direct connection to netmaster")
 	if files := unpack(t, path); files["nodes/node1/log.txt"] == "" {
 		t.Errorf("%v", files)
 	}

@@ -67,7 +67,7 @@ func explainCommand(o *options) *cobra.Command {
 	}
 	cmd.Flags().StringVar(&at, "at", "", "as it was: at a REVISION, so long ago (-5m), or at a time (RFC 3339), while netmaster keeps that")
 	_ = cmd.RegisterFlagCompletionFunc("at", cobra.NoFileCompletions)
-	cmd.Flags().BoolVar(&short, "no-proof", false, "leave out the flows of the switches; they are asked all the same")
+	cmd.Flags().BoolVar(&short, "no-proof", false, "leave out the flows of the switches, which are queried all the same")
 	return cmd
 }
 

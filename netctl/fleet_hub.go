@@ -78,13 +78,13 @@ func wanted[T any](ctx context.Context, c *apiserver.Client, r schema.GroupVersi
 	return all, err
 }
 
-// allowed notes what may not be read by who asks, which is no error: the rest is told.
+// allowed notes what cannot be read by this user, which is no error: the rest is told.
 func allowed(h *fleet.Hub, what, without string, err error) (bool, error) {
 	if !apiserver.IsForbidden(err) {
 		return err == nil, err
 	}
 	n, _ := errors.AsType[*apiserver.NotOK](err)
-	h.Unread = append(h.Unread, fmt.Sprintf("%s may not be read by who asks (%s)%s", what, n.Message, without))
+	h.Unread = append(h.Unread, fmt.Sprintf("%s cannot be read by this user (%s)%s", what, n.Message, without))
 	return false, nil
 }
 
@@ -159,7 +159,7 @@ func readPlaces(ctx context.Context, c *apiserver.Client, h *fleet.Hub) error {
 		}
 	}
 	clusters, err := needed[clusterv1.ManagedCluster](ctx, c, clusterv1.GroupVersion.WithResource("managedclusters"))
-	may, err = allowed(h, "ManagedClusters", ": those that decisions name are taken to be heard of, without labels", err)
+	may, err = allowed(h, "ManagedClusters", ": those that decisions name are assumed to exist, without labels", err)
 	if err != nil {
 		return err
 	}
@@ -176,13 +176,13 @@ func readPlaces(ctx context.Context, c *apiserver.Client, h *fleet.Hub) error {
 
 func readPolicies(ctx context.Context, c *apiserver.Client, h *fleet.Hub) error {
 	gateways, err := needed[hubObject](ctx, c, gatewayv1.SchemeGroupVersion.WithResource("gateways"))
-	if _, err = allowed(h, "Gateways", ": neither they nor their policies are told of", err); err != nil {
+	if _, err = allowed(h, "Gateways", ": neither they nor their policies are listed", err); err != nil {
 		return err
 	}
 	h.Gateways = plainObjects(gateways)
 	for _, k := range h.Kinds() {
 		all, err := apiserver.List[hubObject](ctx, c, pathOf(k.GroupVersion().WithResource(k.Resource)))
-		if _, err = allowed(h, k.Kind+"."+k.Group, ": those policies are not told of", err); err != nil {
+		if _, err = allowed(h, k.Kind+"."+k.Group, ": those policies are not listed", err); err != nil {
 			return err
 		}
 		h.Policies[schema.GroupResource{Group: k.Group, Resource: k.Resource}] = plainObjects(all)
@@ -195,13 +195,13 @@ func readPolicies(ctx context.Context, c *apiserver.Client, h *fleet.Hub) error 
 
 func readSets(ctx context.Context, c *apiserver.Client, h *fleet.Hub) error {
 	sets, err := wanted[fleetv1alpha1.NetworkPolicySet](ctx, c, fleetv1alpha1.GroupVersion.WithResource(fleetv1alpha1.ResourceSet))
-	if _, err = allowed(h, "NetworkPolicySets", ": they are not told of", err); err != nil || len(sets) == 0 {
+	if _, err = allowed(h, "NetworkPolicySets", ": they are not listed", err); err != nil || len(sets) == 0 {
 		return err
 	}
 	h.Sets = pointers(sets)
 	policies, err := needed[hubObject](ctx, c, schema.GroupVersionResource{Group: "networking.k8s.io", Version: "v1", Resource: "networkpolicies"})
 	h.NetworkPolicies = plainObjects(policies)
-	_, err = allowed(h, "NetworkPolicies", ": those of sets are not told of", err)
+	_, err = allowed(h, "NetworkPolicies", ": those of sets are not listed", err)
 	return err
 }
 

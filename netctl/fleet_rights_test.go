@@ -45,7 +45,7 @@ func TestFleetWithoutSomeRights(t *testing.T) {
 			fmt.Fprint(w, `{"kind": "Status", "message": "User \"jane\" cannot"}`)
 			return true
 		}
-		b.prints(exitFailed, "fleet status -o wide", append(c.stays, "problem: "+c.unread, `may not be read by who asks (User "jane" cannot)`)...)
+		b.prints(exitFailed, "fleet status -o wide", append(c.stays, "problem: "+c.unread, `cannot be read by this user (User "jane" cannot)`)...)
 		b.prints(0, "fleet policies", "netctl: "+c.unread, "flowkeep-fleet-view")
 		b.prints(0, "fleet gateways", "netctl: "+c.unread)
 	}

@@ -116,7 +116,7 @@ func (e *macvtapExplanation) because() string {
 	case "implicit":
 		return "exposes all devices and bonds: it has no configuration, and no policy selects it"
 	}
-	return "has told nothing yet"
+	return "has not reported yet"
 }
 
 func exposedAs(r v1alpha1.NodeResource, p v1alpha1.NodeParent) string {

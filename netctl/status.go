@@ -89,7 +89,7 @@ func printLeader(w io.Writer, l *inspect.Leader) {
 	case l.StandbysUnknown != "":
 		fmt.Fprintf(w, "who stands by is not known: %s\n", oneLine.Replace(l.StandbysUnknown))
 	case len(l.Standbys) == 0:
-		fmt.Fprintln(w, "nobody stands by: while this netmaster is away, policies that change wait, and pods do not start")
+		fmt.Fprintln(w, "no standby: while this netmaster is away, policies that change wait, and pods do not start")
 	}
 	fmt.Fprintln(w)
 }

@@ -70,7 +70,7 @@ func uninstallCommand(o *options) *cobra.Command {
 	f.BoolVarP(&u.yes, "yes", "y", false, "do not ask")
 	f.BoolVar(&u.force, "force", false, "also while pods have their network from Flowkeep: they lose it")
 	f.BoolVar(&u.crds, "crds", false, "remove the CustomResourceDefinitions too, and with them all objects of their kinds")
-	f.BoolVar(&u.state, "state", false, "remove /var/lib/flowkeep on the nodes too, and what the parts node-state and macvtap keep beside it")
+	f.BoolVar(&u.state, "state", false, "remove /var/lib/flowkeep on the nodes too, and the state directories of node-state and macvtap")
 	f.BoolVar(&u.leaveNodes, "leave-nodes", false, "go on although a node could not be cleaned")
 	f.StringVar(&u.image, "image", "", "image with netplugin; default: that of the DaemonSet netplugin")
 	f.StringSliceVar(&u.only, "nodes", nil, "clean these nodes alone, which were left when the rest was removed")

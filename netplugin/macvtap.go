@@ -79,7 +79,7 @@ func macvtapCommand() *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster; empty: the pod's ServiceAccount")
 	f.StringVar(&o.node, "node-name", hostname, "name of this node's Node object, and of its MacvtapNode")
-	f.BoolVar(&o.policies, "policies", true, "do as MacvtapNetworkNodePolicy objects say, and report; without it no API server is asked")
+	f.BoolVar(&o.policies, "policies", true, "apply MacvtapNetworkNodePolicy objects and report their status; false: needs no API server")
 	f.StringVar(&o.config, "config", "", "file of the explicit configuration, a JSON array of {name, lowerDevice, mode, capacity}, such as a mounted ConfigMap's; read again when it changes. Where it is not there, or empty, the variable "+macvtapEnvironment+" counts, as with macvtap-cni")
 	f.StringSliceVar(&o.also, "also-expose", nil, "globs of interfaces that are exposed like devices and bonds although they are neither")
 	f.StringVar(&o.kubeletDir, "kubelet-dir", "/var/lib/kubelet/device-plugins", "the kubelet's directory of device plugins")

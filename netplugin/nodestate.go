@@ -90,7 +90,7 @@ func nodeStateCommand() *cobra.Command {
 	f.BoolVar(&o.once, "once", false, "make one pass and end")
 	f.DurationVar(&o.poll, "poll-interval", 30*time.Second, "how often the network is read when the kernel tells of no change")
 	f.DurationVar(&o.revert, "revert-timeout", time.Minute, "how long a change may take until it has proved good; then it is rolled back")
-	f.StringVar(&o.stateDir, "state-dir", "/var/lib/flowkeep-node-state", "directory of what undoes a change under way, and of the neighbours heard by LLDP; of this agent alone")
+	f.StringVar(&o.stateDir, "state-dir", "/var/lib/flowkeep-node-state", "directory of the journal that undoes an open change, and of LLDP neighbours; used by this agent only")
 	f.StringVar(&o.bridge, "bridge", "fk0", "the bridge that netplugin enforces on: it is never touched")
 	f.StringVar(&o.ovsdb, "ovsdb", "unix:/var/run/openvswitch/db.sock", "endpoint of ovsdb-server; while it does not answer, there are no types ovs-bridge and ovs-interface, and what may be a port of --bridge is left alone")
 	f.StringVar(&o.root, "node-root", "/", "where the node's root directory is, a mount in a container, which has a "+
@@ -171,7 +171,7 @@ func (o *nodeStateFlags) daemon(ctx context.Context, client *kube.Client, cfg no
 func listen(cfg nodestate.Config, moved chan<- struct{}, reg prometheus.Registerer) {
 	if b, ok := cfg.Backends[0].(*native.Backend); ok {
 		if err := b.Listen(moved, reg, cfg.Log); err != nil {
-			cfg.Log.Warn("neighbours are not heard", "err", err)
+			cfg.Log.Warn("could not start LLDP", "err", err)
 		}
 	}
 }

@@ -71,7 +71,7 @@ type Agent struct {
 	accepted accepted
 	unowned  string    // why the object's owner could not be written, as last logged
 	ownNext  time.Time // when it is tried again
-	spent    bool      // the journal's entry has done its work: it goes once the status has told of it
+	spent    bool      // the journal's entry has done its work: it is deleted once the status reports the outcome
 }
 
 // accepted are the differences of a desired state that were left when the backend reported success.
@@ -299,7 +299,7 @@ func (a *Agent) attempt(ctx context.Context, o Observation) {
 func (a *Agent) restore(ctx context.Context) {
 	e, err := a.cfg.Journal.Read()
 	if err != nil || e == nil {
-		a.cfg.Log.Error("what is to be rolled back is no more in the journal", "err", err)
+		a.cfg.Log.Error("the change to roll back is missing in the journal", "err", err)
 		a.mem.Open = false
 		return
 	}

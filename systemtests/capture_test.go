@@ -96,7 +96,7 @@ func TestCaptureEndsWithThePod(t *testing.T) {
 	w.run(ns, "a@node1", "b@node2")
 	file := filepath.Join(t.TempDir(), "b.pcap")
 	c := w.capture(w.pods["b"], ns+"/b", "-w", file)
-	if _, err := w.NetctlAs(w.ctx, "", "capture", ns+"/b"); err == nil || !strings.Contains(err.Error(), "netctl: pod "+ns+"/b is captured by somebody already") {
+	if _, err := w.NetctlAs(w.ctx, "", "capture", ns+"/b"); err == nil || !strings.Contains(err.Error(), "netctl: pod "+ns+"/b is being captured already") {
 		t.Errorf("a second capture: %v", err)
 	}
 	w.settles(w.way("a", "b", "tcp", 80, true, "nothing isolates b"))

@@ -40,7 +40,7 @@ printf '%%s' "$conf" | jq -c .prevResult
 	// netplugin leaves out CNI 1.1, which the plugin may not know
 	w.must(cluster.Until(w.ctx, time.Minute, func() error {
 		if text, err = os.ReadFile(file); err == nil && strings.Contains(string(text), "cniVersions") {
-			err = errors.New("the configuration lists versions of CNI beside a chained plugin")
+			err = errors.New("the configuration lists versions of CNI although a plugin is chained")
 		}
 		return err
 	}))

@@ -281,7 +281,7 @@ func (w *world) streamsAt(perSecond float64, ways []cluster.Expectation) (list [
 // watch streams along all the ways while during runs, which begins when the open streams have answers. It fails the test
 // if a denied stream got an answer or reached its server, if an open stream misses more answers than the kernel dropped,
 // or if it had none for longer than maxGap. It returns how much the least busy stream sent, as a part of what it should.
-// Streams along the ways beside share the rate.
+// The streams of the additional ways (beside) share the rate.
 func (w *world) watch(maxGap time.Duration, ways []cluster.Expectation, during func(), beside ...cluster.Expectation) (diligence float64) {
 	w.Helper()
 	silence := w.unheard(slices.DeleteFunc(slices.Clone(ways), func(e cluster.Expectation) bool { return e.Open }), "nothing should")

@@ -423,7 +423,7 @@ func (e *Election) renew(
 	case fenced || t.late():
 		return nil, deleted(err)
 	}
-	e.cfg.Log.Warn("somebody deleted the Lease: the leader makes it again", "lease", e.cfg.Namespace+"/"+e.cfg.Name)
+	e.cfg.Log.Warn("the Lease was deleted: recreating it", "lease", e.cfg.Namespace+"/"+e.cfg.Name)
 	return e.make(ctx, e.cfg.Identity, number)
 }
 

@@ -145,7 +145,7 @@ func (t *term) Above(ctx context.Context, obeyed uint64) error {
 	}
 	t.wanted = max(t.wanted, int32(obeyed)) // whose epoch is one more
 	t.mu.Unlock()
-	t.cfg.Log.Warn("somebody obeyed a leader that the Lease does not know of: its epoch is raised", "epoch", obeyed)
+	t.cfg.Log.Warn("a node follows a leader with a higher epoch than the Lease has: raising the epoch", "epoch", obeyed)
 	epoch, _, err := t.Confirm(ctx, true)
 	if err == nil && epoch <= obeyed {
 		err = errOver

@@ -86,7 +86,7 @@ func (m *Metrics) add(name, kind, help string, labels []string) {
 		m.metrics[name] = got
 	}
 	if got.kind != kind || got.help != help || !slices.Equal(got.labels, labels) {
-		m.broken = append(m.broken, name+" is told of in two ways")
+		m.broken = append(m.broken, name+" has two kinds")
 	}
 	if (kind == "counter") != strings.HasSuffix(name, "_total") {
 		m.broken = append(m.broken, name+" is a "+kind+": counters end in _total, and nothing else does")

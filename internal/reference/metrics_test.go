@@ -35,7 +35,7 @@ func TestMetricsAreDescribed(t *testing.T) {
 	}
 	m.MustRegister(prometheus.NewCounter(prometheus.CounterOpts{Name: "things", Help: "Badly named."}),
 		prometheus.NewGauge(prometheus.GaugeOpts{Name: "late", Help: "Something else."}))
-	if len(m.broken) != 2 || !strings.Contains(m.broken[0], "things is a counter") || !strings.Contains(m.broken[1], "late is told of in two ways") {
+	if len(m.broken) != 2 || !strings.Contains(m.broken[0], "things is a counter") || !strings.Contains(m.broken[1], "late has two kinds") {
 		t.Errorf("told as wrong: %q", m.broken)
 	}
 }

@@ -109,7 +109,7 @@ func New(cfg Config) *Agent {
 		cfg.Links = func(ctx context.Context, tell func([]macvtap.Link)) error { return links.Follow(ctx, cfg.Log, tell) }
 	}
 	a := &Agent{cfg: cfg, dirty: make(chan struct{}, 1), asked: make(chan struct{}, 1), reports: make(chan Report, 1)}
-	a.in.holdersErr = errors.New("the kubelet was not asked yet which pods hold devices")
+	a.in.holdersErr = errors.New("the pods with devices were not queried from the kubelet yet")
 	return a
 }
 

@@ -202,7 +202,7 @@ func (o *offer) find(ids []string) (list []Device, err error) {
 	for _, id := range ids {
 		d, ok := known[id]
 		if !ok {
-			return nil, status.Errorf(codes.NotFound, "%s has no device %q, or it was asked for twice", macvtap.FullName(o.resource), id)
+			return nil, status.Errorf(codes.NotFound, "%s has no device %q, or it was requested twice", macvtap.FullName(o.resource), id)
 		}
 		delete(known, id)
 		list = append(list, Device{o.resource, d.id, d.parent, d.mode})

@@ -146,7 +146,7 @@ func TestNodes(t *testing.T) {
 		"runtime unread":         {runs(Runtime{File: "c.toml", Error: "permission denied"}), "cni", Unknown, "permission denied"},
 		"iptables absent":        {func(f *NodeFacts) { f.Chains[0] = Chains{Tool: "iptables-save", Absent: true} }, "rules", Note, "not installed"},
 		"iptables refused":       {func(f *NodeFacts) { f.Chains[0].Listing = Fact[[]string]{Error: "Permission denied"} }, "rules", Unknown, "Permission denied"},
-		"nobody keeps the clock": {func(f *NodeFacts) { f.Clock = Clock{Synchronised: Known(false)} }, "clock", Note, "nobody keeps"},
+		"nobody keeps the clock": {func(f *NodeFacts) { f.Clock = Clock{Synchronised: Known(false)} }, "clock", Note, "is not synchronised"},
 		"clock ahead":            {func(f *NodeFacts) { f.Clock.API = &Fact[Offset]{Value: Offset{time.Minute, time.Second}} }, "clock", Warning, "1m0s ahead of"},
 		"clock far behind":       {func(f *NodeFacts) { f.Clock.API = &Fact[Offset]{Value: Offset{-time.Hour, time.Second}} }, "clock", Problem, "1h0m0s behind"},
 		"slow API server":        {func(f *NodeFacts) { f.Clock.API = &Fact[Offset]{Value: Offset{6 * time.Second, 4 * time.Second}} }, "clock", OK, "to 10s"},

@@ -107,7 +107,7 @@ func (b *book) firewall(list []Chains) {
 			case h.Lets:
 				b.ok(check, "the chain %s drops what no rule accepts, and accepts Flowkeep's interfaces", h.Chain)
 			default:
-				b.add(check, Warning, fmt.Sprintf("the chain %s drops what is forwarded and no rule accepts: pods reach nobody beyond their node", h.Chain), opening(h.Chain))
+				b.add(check, Warning, fmt.Sprintf("the chain %s drops what is forwarded and no rule accepts: pods reach nothing beyond their node", h.Chain), opening(h.Chain))
 			}
 		}
 	}

@@ -410,7 +410,7 @@ func (b *book) clock(c *Clock) {
 	case !c.Synchronised.known():
 		b.unknown(check, "whether the clock is synchronised", c.Synchronised.Error, "timedatectl")
 	case !c.Synchronised.Value && c.API == nil:
-		b.add(check, Note, "the kernel says that nobody keeps the clock (some virtual machines are kept by their host)", mend)
+		b.add(check, Note, "the kernel reports that the clock is not synchronised (the host does it for some virtual machines)", mend)
 	case c.Synchronised.Value:
 		b.ok(check, "the kernel says that the clock is kept")
 	}

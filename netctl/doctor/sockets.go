@@ -134,7 +134,7 @@ func holderOf(s *Socket) (text string, ours bool) {
 	case s.Inode == 0:
 		return "the kernel (a tunnel's interface)", false
 	}
-	return "a program that could not be told", false
+	return "an unknown program", false
 }
 
 // IsOwnPort reports whether Flowkeep listens on the socket's port.

@@ -35,7 +35,7 @@ type Store interface {
 }
 
 // ErrChanged is the error of a write that conflicts with another.
-var ErrChanged = errors.New("it was changed by somebody else in between")
+var ErrChanged = errors.New("another process changed it meanwhile")
 
 // Config configures a Keeper.
 type Config struct {

@@ -111,7 +111,7 @@ func replace(ctx context.Context, store Store, stored, published Stored, why Rea
 	said := "a new authority signs from now on; until the kubelet has brought its certificate to a node, in a " +
 		"minute or two, that node cannot connect, and enforces what it has"
 	if why == Stolen {
-		said += "; nothing that the former signed is trusted any more: make files that were issued by it anew"
+		said += "; certificates of the former CA are no longer trusted: issue certificate files again"
 	}
 	return said, nil
 }

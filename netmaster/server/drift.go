@@ -10,7 +10,7 @@ import (
 	"github.com/flowkeep/flowkeep/internal/wire"
 )
 
-// drifts limits the Events about nodes on which another program keeps changing flows. Safe for concurrent use.
+// drifts limits the Events about nodes whose flows keep drifting. Safe for concurrent use.
 type drifts struct {
 	mu     sync.Mutex
 	byNode map[string]*pendingDrift // by node
@@ -54,14 +54,14 @@ func (f *drifts) retain(there func(node string) bool) {
 	maps.DeleteFunc(f.byNode, func(node string, _ *pendingDrift) bool { return !there(node) })
 }
 
-// drifted reports a node on which another program changed flows.
+// drifted reports a node whose flows differed from netplugin's: another program changed them, or the codec has a fault.
 func (s *server) drifted(node string, d *wire.Drift, now time.Time) {
 	all, driftChecks, tell := s.drifts.add(node, d, now)
 	if !tell {
 		return
 	}
 	text := driftText(&all, driftChecks)
-	s.log.Warn("another program changed a node's flows", "node", node, "drift", text)
+	s.log.Warn("a node's flows differ from netplugin's", "node", node, "drift", text)
 	s.cfg.Report.Emit(wellknown.EventDrift, "", node, node, text)
 }
 
@@ -76,7 +76,7 @@ func driftText(d *wire.Drift, driftChecks int) string {
 		outcome = "they could not be repaired: " + d.Problem
 	}
 	text := fmt.Sprintf(
-		"%s found flows of Open vSwitch that another program changed: %d missing, %d changed, %d extra; %s", found,
+		"%s found flows of Open vSwitch that differ from netplugin's: %d missing, %d changed, %d extra; %s", found,
 		d.Missing, d.Changed, d.Extra, outcome)
 	if d.Example != "" {
 		text += "; as in " + d.Example

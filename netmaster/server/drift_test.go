@@ -10,8 +10,8 @@ import (
 	"github.com/flowkeep/flowkeep/internal/wire"
 )
 
-// A node whose flows somebody changes is told at the Node, with what was found; a node that says nonsense is cut off.
-func TestDriftIsAnEventAtTheNode(t *testing.T) {
+// TestDrift_IsAnEventAtTheNode: a drift is an Event with its counts and outcome. An invalid drift ends the stream.
+func TestDrift_IsAnEventAtTheNode(t *testing.T) {
 	w := newWorld(t, shop(t)...)
 	m := w.start()
 	n := held(m, "node1")
@@ -27,8 +27,8 @@ func TestDriftIsAnEventAtTheNode(t *testing.T) {
 	until(t, "the end", n.is(func() bool { return n.ended != nil }))
 }
 
-// Who changes flows all the time does not fill the API server: what was not told is told later, together.
-func TestDriftEventsAreLimited(t *testing.T) {
+// TestDrift_EventsAreLimited: a permanent drift has few Events. Later ones have the sum of the suppressed ones.
+func TestDrift_EventsAreLimited(t *testing.T) {
 	f := drifts{byNode: map[string]*pendingDrift{}}
 	now := time.Unix(1e9, 0)
 	var told []string

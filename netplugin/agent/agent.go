@@ -146,7 +146,7 @@ func newAgent(cfg Config) (*agent, error) {
 	}
 	if setAside != "" {
 		a.metrics.stateCorrupt.Inc()
-		a.log.Error("the rule set on disk was unreadable; pods keep their flows until netmaster sends the rules anew", "file", setAside)
+		a.log.Error("the rule set on disk was unreadable; pods keep their flows until netmaster sends the rules again", "file", setAside)
 	}
 	rules, ids, err := a.disk.loadRules()
 	if err != nil {

@@ -48,7 +48,7 @@ func (c *Captures) place(pod string) (leave func(), err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, there := c.pods[pod]; there {
-		return nil, fmt.Errorf("pod %s is captured by somebody already: one at a time", pod)
+		return nil, fmt.Errorf("pod %s is being captured already: one at a time", pod)
 	}
 	if len(c.pods) >= mostCaptures {
 		return nil, fmt.Errorf("%d pods of the node are captured already: ask again later", mostCaptures)

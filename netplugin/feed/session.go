@@ -197,7 +197,7 @@ func (s *session) send(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case why := <-s.client.again:
-			return fmt.Errorf("beginning anew: %s", why)
+			return fmt.Errorf("starting a new session: %s", why)
 		case <-beats:
 			messages = append(messages, s.ask())
 		case <-s.client.wake:

@@ -44,7 +44,7 @@ func TestWatch_Fails(t *testing.T) {
 	}
 }
 
-// TestReceive_LostMessages: where the kernel had more messages than the socket has room for, all is compared anew.
+// TestReceive_LostMessages checks that a receive buffer that overflowed starts a full comparison.
 func TestReceive_LostMessages(t *testing.T) {
 	in(t, host(t), func() error {
 		s, err := subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_IPV4_ROUTE)

@@ -32,9 +32,9 @@ func (w *wanter) setLLDP(l *link, d *interfaceDoc) error {
 	}
 	switch on := *d.LLDP.Enabled; {
 	case on && !l.canListen():
-		return fmt.Errorf("lldp: neighbours are heard on interfaces of type ethernet and veth, not %s; name the card below it", l.Type)
+		return fmt.Errorf("lldp: only interfaces of type ethernet and veth have LLDP, not %s; name the card below it", l.Type)
 	case on && w.now.Deaf != nil:
-		return fmt.Errorf("lldp: neighbours cannot be heard on this node: %w", w.now.Deaf)
+		return fmt.Errorf("lldp: LLDP does not work on this node: %w", w.now.Deaf)
 	}
 	l.Listens = *d.LLDP.Enabled
 	return nil

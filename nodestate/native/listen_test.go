@@ -233,7 +233,7 @@ func TestDeaf(t *testing.T) {
 	f := newFake()
 	f.Deaf = errors.New("operation not permitted")
 	_, err := onFake(f).Apply(t.Context(), state(t, "interfaces: [{name: eth1, lldp: {enabled: true}}]"), volatile)
-	if !errors.Is(err, nodestate.ErrRefused) || !strings.Contains(err.Error(), "interfaces[eth1].lldp: neighbours cannot be heard on this node: operation not permitted") {
+	if !errors.Is(err, nodestate.ErrRefused) || !strings.Contains(err.Error(), "interfaces[eth1].lldp: LLDP does not work on this node: operation not permitted") {
 		t.Error(err)
 	}
 	if _, err := onFake(f).Apply(t.Context(), state(t, "interfaces: [{name: eth1, lldp: {enabled: false}}]"), volatile); err != nil {

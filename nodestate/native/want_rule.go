@@ -97,7 +97,7 @@ func (d *ruleDoc) pattern() (r rule, err error) {
 		return r, fmt.Errorf(".action: must be blackhole, unreachable or prohibit, not %q", a)
 	}
 	if d.Priority != nil && (*d.Priority < 1 || *d.Priority >= 1<<32-1) || d.Table != nil && *d.Table < 1 || d.Suppress != nil && *d.Suppress < 0 {
-		return r, errors.New(".priority, .route-table, .suppress-prefix-length: leave out what is to be the kernel's choice")
+		return r, errors.New(".priority, .route-table, .suppress-prefix-length: leave out the values that the kernel shall choose")
 	}
 	r.Priority, r.Table, r.Iif, r.Mark, r.Mask = deref(d.Priority), deref(d.Table), deref(d.Iif), deref(d.Mark), deref(d.Mask)
 	if d.Suppress != nil {

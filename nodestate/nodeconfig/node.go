@@ -130,7 +130,7 @@ func Addresses(o *corev1.Node) (addresses []netip.Addr) {
 func Silence(o *corev1.Node, s *State) string {
 	for _, c := range o.Status.Conditions {
 		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionUnknown {
-			return "Kubernetes has not heard of the node since " + c.LastTransitionTime.UTC().Format(time.RFC3339)
+			return "Kubernetes has no heartbeat of the node since " + c.LastTransitionTime.UTC().Format(time.RFC3339)
 		}
 	}
 	if s.behind {

@@ -90,7 +90,7 @@ func New(cfg Config) *Keeper {
 	case err == nil:
 		k.own = own
 	case !errors.Is(err, os.ErrNotExist):
-		k.log.Warn("the certificate on disk is of no use; netmaster is asked for another", "file", k.file(), "error", err)
+		k.log.Warn("the certificate on disk is unusable; requesting another from netmaster", "file", k.file(), "error", err)
 	}
 	return k
 }

@@ -134,7 +134,7 @@ func (r *runner) awaitFlows(ctx context.Context, bridges []string) {
 	for ctx.Err() == nil {
 		err := r.letGo(ctx)
 		if err == nil && held {
-			r.Logger.Warn("nobody has given the switch its flows; the kernel forgets those of before, and nothing passes until then", "after", r.HoldFlows)
+			r.Logger.Warn("netplugin has not installed its flows; deleting the kernel's former flows, and no packet passes until it does", "after", r.HoldFlows)
 		} else if err == nil {
 			r.Logger.Info("the switch has its flows", "after", time.Since(began))
 		}

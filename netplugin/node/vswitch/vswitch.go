@@ -107,7 +107,7 @@ func (c *Config) prepare(ctx context.Context) error {
 	}
 	if conn, err := new(net.Dialer).DialContext(ctx, "unix", c.socket()); err == nil {
 		conn.Close()
-		return fmt.Errorf("somebody answers at %s: Open vSwitch runs on this node already; use it, and do without this one, or stop it", c.socket())
+		return fmt.Errorf("a process responds at %s: Open vSwitch already runs on this node; use it without this container, or stop it", c.socket())
 	}
 	if err := os.MkdirAll(filepath.Dir(c.Database), 0o700); err != nil {
 		return fmt.Errorf("make the directory of the database: %w", err)

@@ -52,7 +52,7 @@ func New(record string) *Listener {
 		record: record, known: readRecord(record), start: time.Now(), ports: map[int]Port{}, joined: map[int]bool{}, said: map[int]bool{},
 		frames: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "flowkeep_nodestate_lldp_frames_total",
-			Help: "Frames of LLDP, by what became of them: heard, malformed, full (more neighbours than are kept), restless (changes too often).",
+			Help: "LLDP frames by outcome: heard (taken), malformed, full (more neighbours than are kept), restless (changes too often).",
 		}, []string{"outcome"}),
 	}
 }
