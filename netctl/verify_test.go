@@ -61,7 +61,7 @@ func TestVerifyExitCodes(t *testing.T) {
 }
 
 // What nodes say is one line each, and moves no cursor.
-func TestVerifyBelievesNobodysLines(t *testing.T) {
+func TestVerify_EscapesControlCharacters(t *testing.T) {
 	evil := "\x1b[2J\nnode9  96  0  0  0  fine"
 	d := inspect.Difference{Kind: evil, Foreign: evil, Found: evil, Flow: inspect.Flow{TableName: evil, Match: evil, Actions: evil, Note: evil}}
 	w := inspect.WrongSample{From: evil, To: evil, Policies: []string{evil}, Trace: inspect.Trace{Out: evil, Steps: []inspect.TraceStep{{TableName: evil, Match: evil, Actions: evil, Note: evil}}}}

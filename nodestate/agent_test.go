@@ -190,7 +190,7 @@ func TestFailureIsRetriedEverMoreSeldom(t *testing.T) {
 	})
 }
 
-func TestImpossibleDesireIsTold(t *testing.T) {
+func TestStatus_ImpossibleDesiredState(t *testing.T) {
 	played(t, func(r *rig, dir string) {
 		r.node.applyErr = Refuse("interfaces[x]: type infiniband is not one this node can do")
 		r.desire(`{interfaces: [{name: x, type: infiniband, state: up}]}`)
@@ -220,7 +220,7 @@ func TestBackendThatSeesNothingToChange(t *testing.T) {
 	})
 }
 
-func TestUnreadableDesireIsTold(t *testing.T) {
+func TestStatus_UnreadableDesiredState(t *testing.T) {
 	played(t, func(r *rig, dir string) {
 		r.desire(mtu1450)
 		r.api.edit(func() { r.api.object.DesiredErr = errors.New("interfaces[dummy0].mtu: not a number") })
@@ -380,7 +380,7 @@ func TestOnlyProbesThatHeldCount(t *testing.T) {
 }
 
 // While the change is open the API server is away, for a while longer too, and the agent ends before it could tell.
-func TestRollBackIsToldWhenTheAPIServerIsBack(t *testing.T) {
+func TestRollBack_ReportedWhenAPIServerReturns(t *testing.T) {
 	for name, restarted := range map[string]bool{"same agent": false, "next agent": true} {
 		t.Run(name, func(t *testing.T) {
 			played(t, func(r *rig, dir string) {
@@ -493,7 +493,7 @@ func TestRollBackThatFailsIsTriedAgainBeforeAnythingElse(t *testing.T) {
 	})
 }
 
-func TestNodeThatCannotBeReadIsTold(t *testing.T) {
+func TestStatus_UnreadableNode(t *testing.T) {
 	played(t, func(r *rig, dir string) {
 		r.desire(mtu1450)
 		defer r.start(dir)()
@@ -551,7 +551,7 @@ func TestOncePasses(t *testing.T) {
 }
 
 // What the journal keeps to be told is told once, also when the desire, or the object, is another by then.
-func TestRollBackIsToldOnce(t *testing.T) {
+func TestRollBack_ReportedOnce(t *testing.T) {
 	for name, edit := range map[string]func(r *rig){
 		"another desire":  func(r *rig) { r.desire(`{interfaces: [{name: dummy0, mtu: 1500}]}`) }, // which is in place
 		"no desire":       func(r *rig) { r.api.edit(func() { r.api.desire(nil) }) },

@@ -146,7 +146,7 @@ var sameFlows = cmp.Comparer(func(a, b ofctl.Flow) bool {
 	return a.Table == b.Table && a.Priority == b.Priority && a.Cookie == b.Cookie && a.Match == b.Match && slices.Equal(a.Actions, b.Actions)
 })
 
-func TestWhatOVSGivesBackIsWhatWasSent(t *testing.T) {
+func TestFlows_RoundTripThroughOVS(t *testing.T) {
 	sw := ovstest.Start(t, 2)
 	s := connect(t, sw)
 	if err := s.EnsureMeters(t.Context(), []ofctl.Meter{{ID: 1, Rate: 10, Burst: 5}}); err != nil {

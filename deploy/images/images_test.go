@@ -128,7 +128,7 @@ func TestALayerIsTheSameEachTime(t *testing.T) {
 	}
 }
 
-func TestWhatNeedsWhatIsNotThere(t *testing.T) {
+func TestImages_MissingDependency(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

@@ -129,7 +129,7 @@ func TestWhatIsNotWantedGoes(t *testing.T) {
 }
 
 // What is broken changes nothing: parameters that are malformed or gone, and kinds that can't be listed, now and after a restart.
-func TestWhatIsBrokenFreezes(t *testing.T) {
+func TestFreeze_BrokenInput(t *testing.T) {
 	h, r := sent(t, 2)
 	h.says("GatewayClass", h.className("edge"), "Accepted", "True")
 	h.policy("LimitPolicy", "both", 5, "web", "second")
@@ -278,7 +278,7 @@ func TestACopyHasNoGap(t *testing.T) {
 }
 
 // What somebody makes of a work is undone; a work that is deleted is made again; works of others are left alone.
-func TestWorksAreMended(t *testing.T) {
+func TestWorks_AreRepaired(t *testing.T) {
 	h, r := sent(t, 1)
 	r.idle()
 	w := h.works()[0]

@@ -13,7 +13,7 @@ import (
 
 // What many clusters answer one after the other is told few times, but not much later than the first of them answered; and the last thing that
 // is told is told after all.
-func TestManyAnswersAreToldFewTimes(t *testing.T) {
+func TestStatus_ManyAnswersFewWrites(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		answers int

@@ -170,9 +170,9 @@ func (b *bridge) traceable(p policy.Packet) bool {
 
 func packetOf(p policy.Packet) fake.Packet { return fake.IP(p.From, p.To, uint8(p.Protocol), p.Port) }
 
-// TestConnectionsAreJudgedAsTheOracle: whole connections through whole pipelines of random worlds: the request by the oracle's
+// TestConnections_AgreeWithOracle: whole connections through whole pipelines of random worlds: the request by the oracle's
 // verdict, the reply as the request, and a reply alone never.
-func TestConnectionsAreJudgedAsTheOracle(t *testing.T) {
+func TestConnections_AgreeWithOracle(t *testing.T) {
 	for seed := range *fakeWorlds {
 		g := policytest.New(uint64(seed))
 		w := g.World(pods, 5)
@@ -366,7 +366,7 @@ func TestTheNodeReachesItsPods(t *testing.T) {
 
 // A packet to a Service goes to the node untouched; what comes back translated is judged by the pod behind the Service, and
 // the answer finds its way back through the node (docs/decisions/002).
-func TestServicesAreJudgedBehind(t *testing.T) {
+func TestServices_EvaluatedAfterTranslation(t *testing.T) {
 	b := three(t, lets("0", "1"))
 	service := netip.MustParseAddr("10.96.0.10")
 	for client, want := range []bool{true, false, false} {

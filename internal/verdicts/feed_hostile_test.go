@@ -215,8 +215,8 @@ func TestHostileNodesAreRefused(t *testing.T) {
 	}
 }
 
-// TestTheSameRefusalIsToldOnce, and is gone once the node is served.
-func TestTheSameRefusalIsToldOnce(t *testing.T) {
+// TestRefusal_LoggedOnce, and is gone once the node is served.
+func TestRefusal_LoggedOnce(t *testing.T) {
 	var mu sync.Mutex
 	told := 0
 	m := startMaster(t, func(m *master) {

@@ -289,7 +289,7 @@ func (h *holder) until(t *testing.T, what string, ok func() bool) {
 }
 
 // A node may begin anew: its next hello says all, and what it wanted before there was a stream is of no consequence.
-func TestAStreamIsBegunAnew(t *testing.T) {
+func TestStream_Restarts(t *testing.T) {
 	hellos := make(chan struct{}, 10)
 	m := startMaster(t, func(m *master) {
 		m.events = func(ev masterfeed.Event) {

@@ -101,9 +101,9 @@ func (l *layouts) compare() datapath.Difference {
 	return d
 }
 
-// TestAnotherLayoutGoesBeside: up and down, the new layout's flows come beside the old, and then the old go; every packet of
+// TestStages_OtherLayoutIsAddedFirst: up and down, the new layout's flows come beside the old, and then the old go; every packet of
 // every connection has the same verdict all the way, also where netplugin ends in the midst and begins anew.
-func TestAnotherLayoutGoesBeside(t *testing.T) {
+func TestStages_OtherLayoutIsAddedFirst(t *testing.T) {
 	passed := 0
 	for seed := range uint64(6) {
 		for ended := range 3 { // after so many stages

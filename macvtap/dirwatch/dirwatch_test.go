@@ -98,7 +98,7 @@ func TestNewsAreTold(t *testing.T) {
 
 // A directory that is removed and recreated at once may get the old inode number. It is watched again, and files that
 // were created in it meanwhile are reported.
-func TestDirectoryMadeAnew(t *testing.T) {
+func TestDirectory_Recreated(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "watched")
 	looks := seen(t, dir, nil)
 	await(t, looks, "no directory")

@@ -230,7 +230,7 @@ func TestTheNextPodOfAnAddressWaitsUntilTheLastIsForgotten(t *testing.T) {
 }
 
 // A switch that cannot forget keeps nobody from being wired.
-func TestASwitchThatCannotForgetIsAskedOnce(t *testing.T) {
+func TestFlush_UnsupportedIsTriedOnce(t *testing.T) {
 	a, s, d := running(t)
 	s.tracks.add(wired("1", "c1", 7))
 	if err := a.do(t.Context(), func() { s.keeps = &ofctl.SwitchError{Type: 1, Code: 3} }); err != nil {

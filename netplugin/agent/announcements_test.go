@@ -73,7 +73,7 @@ func TestAnAnswerToAnEarlierSandboxOpensNothing(t *testing.T) {
 }
 
 // netmaster never had the pod: that its ADD was tried for hours does not keep the sandbox waiting that it answers at last.
-func TestAPodThatNetmasterNeverHadBeginsAnew(t *testing.T) {
+func TestAnnouncements_UnansweredPodStartsANewSession(t *testing.T) {
 	a, _, l := testAgent(t)
 	for n := range mostEarlier + 1 {
 		if len(l.anew) > 0 {

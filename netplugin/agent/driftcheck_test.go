@@ -75,7 +75,7 @@ func TestRunLoop(t *testing.T) {
 }
 
 // One drift check finds, names, repairs and reports each change made with ovs-ofctl, and reports no other.
-func TestWhatIsDoneByHandIsMended(t *testing.T) {
+func TestDriftCheck_RepairsManualChanges(t *testing.T) {
 	t.Parallel()
 	a, sw, netmaster := onSwitch(t)
 	held := func() string {

@@ -140,9 +140,9 @@ func TestARefusedDryRunChangesNothing(t *testing.T) {
 	}
 }
 
-// TestMetersMadeAnewAreUsed: flows that tell of dry runs name meters by an action, by their number in the datapath, which is another when
+// TestMeters_RecreatedAreUsed: flows that tell of dry runs name meters by an action, by their number in the datapath, which is another when
 // they come back.
-func TestMetersMadeAnewAreUsed(t *testing.T) {
+func TestMeters_RecreatedAreUsed(t *testing.T) {
 	a, sw, _ := onSwitch(t)
 	counts, err := ofctl.Connect(t.Context(), sw.Management())
 	if err != nil {

@@ -232,8 +232,8 @@ func TestARefusedRuleThatIsRemovedIsNoErrorAnyMore(t *testing.T) {
 	}
 }
 
-// TestASwitchThatIsAwayIsTold: nothing counts as realised while no switch takes it.
-func TestASwitchThatIsAwayIsTold(t *testing.T) {
+// TestReport_SwitchIsAway: nothing counts as realised while no switch takes it.
+func TestReport_SwitchIsAway(t *testing.T) {
 	a, s, l := testAgent(t)
 	a.detach()
 	if len(l.reports) != 1 || len(l.reports[0].Errors) != 1 || len(l.reports[0].Errors[0].Rules) != 0 {

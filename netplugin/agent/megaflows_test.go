@@ -104,7 +104,7 @@ func TestPurge_IsRepeatedBehindTheRevalidators(t *testing.T) {
 }
 
 // The flows may have changed and nobody have asked for more: whoever waited had gone, or netplugin had crashed.
-func TestOldDecisionsGoWhoeverHasGone(t *testing.T) {
+func TestMegaflows_DeletedWithoutWaiter(t *testing.T) {
 	a, s, _ := testAgent(t)
 	a.cfg.DatapathType, a.cfg.OVSControl = "netdev", filepath.Join(t.TempDir(), "ctl")
 	asked := control(t, a.cfg.OVSControl)
@@ -177,7 +177,7 @@ func TestAnotherLayoutWaitsForTheCache(t *testing.T) {
 }
 
 // A switch that does not say when it has revised its cache empties it all the same: what is left of another layout must not lead packets to its tables.
-func TestTheCacheIsEmptiedThoughItsRevisionIsNotTold(t *testing.T) {
+func TestMegaflows_FlushedWithoutRevision(t *testing.T) {
 	a, _, _ := testAgent(t)
 	a.cfg.DatapathType, a.cfg.OVSControl = "netdev", filepath.Join(t.TempDir(), "ctl")
 	asked := refusing(t, a.cfg.OVSControl, "revalidator/wait")

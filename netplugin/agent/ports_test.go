@@ -17,7 +17,7 @@ import (
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
-func TestFreeNumber_IsNobodysYet(t *testing.T) {
+func TestFreeNumber_IsUnused(t *testing.T) {
 	all := []endpoints.Endpoint{{Port: 3}, {Port: minPodNumber + 7}, {Port: minPodNumber + 8}}
 	for _, test := range []struct {
 		order uint64

@@ -42,7 +42,7 @@ func TestLostUpcalls(t *testing.T) {
 }
 
 // A node whose switch takes no packets says so and is not ready, until it takes them.
-func TestADeafSwitch(t *testing.T) {
+func TestUpcalls_NoneHandled(t *testing.T) {
 	a, _, _ := running(t)
 	a.cfg.Health, a.cfg.DatapathType, a.cfg.OVSControl = new(process.Health), "system", t.TempDir()+"/ctl"
 	missed, lost := 0, 0
@@ -83,7 +83,7 @@ func TestADeafSwitch(t *testing.T) {
 }
 
 // Open vSwitch's own datapath hands packets over to nobody.
-func TestUserspaceIsNotAsked(t *testing.T) {
+func TestUpcalls_UserspaceIsNotQueried(t *testing.T) {
 	a, _, _ := running(t)
 	a.cfg.DatapathType, a.cfg.OVSControl = "netdev", t.TempDir()+"/ctl"
 	asked := control(t, a.cfg.OVSControl)

@@ -192,7 +192,7 @@ func TestAClientThatLosesItsPermissionIsCounted(t *testing.T) {
 }
 
 // The first policy of a pod ends what it does not allow, and no more; a permission by another rule keeps a connection.
-func TestWhatIsStillAllowedIsNotCounted(t *testing.T) {
+func TestCounter_SkipsAllowedConnections(t *testing.T) {
 	ct := &tracker{lines: []string{line("10.0.0.2", 1, "10.0.0.1", 80), line("10.0.0.3", 2, "10.0.0.1", 80), line("10.0.0.3", 3, "10.0.0.1", 81)}}
 	counting(t, ct, func(_ context.Context, c *Counter) {
 		c.Begin(&policy.NodeUpdate{})
@@ -223,7 +223,7 @@ func (s *slow) Dump(ctx context.Context, zone uint16) (string, error) {
 }
 
 // A switch that hangs does not keep the counter from what changes for long.
-func TestAHangingSwitchIsAskedAgain(t *testing.T) {
+func TestCounter_RetriesHangingSwitch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()

@@ -257,7 +257,7 @@ func TestWhatTheSwitchCannotForgetIsNotOwed(t *testing.T) {
 }
 
 // The switch looks through all its connections for each zone, protocol and end: it is asked for those only that there are.
-func TestTheSwitchIsAskedForWhatThereIs(t *testing.T) {
+func TestFlush_DeletesListedConnections(t *testing.T) {
 	ct := &tracker{lines: []string{connection("tcp", ofPolicies, alice, bob), connection("tcp", ofPolicies, alice, carol), connection("udp", ofServices, bob, alice)}}
 	counting(t, ct, func(ctx context.Context, c *Counter) {
 		gone(ctx, t, c, alice, carol)
@@ -392,7 +392,7 @@ func TestPatienceAddsUpOverAttempts(t *testing.T) {
 }
 
 // As long as nobody waits the switch is asked on.
-func TestTheSwitchIsAskedOnWhileNobodyWaits(t *testing.T) {
+func TestFlush_ContinuesWithoutWaiters(t *testing.T) {
 	ct := &tracker{lines: []string{opened(alice)}, unread: errors.New("it hangs")}
 	counted(t, ct, func(ctx context.Context, c *Counter, errors *int) {
 		ended, cancel := context.WithTimeout(ctx, 2*time.Second)
@@ -429,7 +429,7 @@ func TestASwitchThatIsAwayIsWaitedFor(t *testing.T) {
 }
 
 // A switch that has no such thing keeps nobody from being wired, is asked once an address, and told of once.
-func TestASwitchThatCannotForgetIsToldOfOnce(t *testing.T) {
+func TestFlush_UnsupportedIsLoggedOnce(t *testing.T) {
 	ct := &tracker{lines: []string{opened(alice), opened(carol)}, refuses: fmt.Errorf("%w: bad request", ErrCannot)}
 	counted(t, ct, func(ctx context.Context, c *Counter, errors *int) {
 		for _, a := range []netip.Addr{alice, carol, alice} {
@@ -444,7 +444,7 @@ func TestASwitchThatCannotForgetIsToldOfOnce(t *testing.T) {
 }
 
 // Whether all is forgotten could not be looked at: nobody has the address before it was.
-func TestWhatWasNotLookedAtIsOwed(t *testing.T) {
+func TestFlush_UnreadConnectionsStayPending(t *testing.T) {
 	ct := &tracker{lines: []string{opened(alice), opened(alice)}, misses: 1}
 	ct.forgets = func() {
 		if len(ct.lines) > 0 {
@@ -464,7 +464,7 @@ func TestWhatWasNotLookedAtIsOwed(t *testing.T) {
 }
 
 // Where there are too many connections for a list, or it has what cannot be read, whatever the address may have is forgotten, and once more for what was missed.
-func TestWhatIsNotListedIsForgottenTwice(t *testing.T) {
+func TestFlush_UnlistedIsDeletedTwice(t *testing.T) {
 	for name, ct := range map[string]*tracker{
 		"too many":   {lines: []string{opened(alice), opened(alice), connection("tcp", ofServices, bob, alice)}, misses: 2, unread: fmt.Errorf("%w: 1000000", ErrTooMany)},
 		"unreadable": {lines: []string{"nonsense,zone=65522", opened(alice), opened(alice)}, misses: 1},
@@ -509,7 +509,7 @@ func TestFirstPodsWaitTogether(t *testing.T) {
 }
 
 // Nobody is woken for an address of which nothing is left.
-func TestWhatIsFreeWakesNobody(t *testing.T) {
+func TestFlush_NothingPendingWakesNoGoroutine(t *testing.T) {
 	c := New(configured(new(tracker)))
 	c.left = map[netip.Addr]bool{}
 	if err := c.Free(t.Context(), []netip.Addr{alice}); err != nil || len(c.wake)+len(c.urgent) > 0 {

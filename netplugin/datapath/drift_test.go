@@ -151,7 +151,7 @@ func TestAddsComeFirst(t *testing.T) {
 }
 
 // From any table to any other.
-func TestAnyDriftIsMended(t *testing.T) {
+func TestDrift_RandomIsRepaired(t *testing.T) {
 	some := func(r *rand.Rand) (out []ofctl.Flow) {
 		for i := range 40 {
 			if f := flow(uint8(i%3), uint16(i%5), uint32(i), uint8(10+r.IntN(2))); r.IntN(2) == 0 {

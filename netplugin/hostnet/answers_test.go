@@ -10,7 +10,7 @@ import (
 
 // What a pod elsewhere answers to a connection that went to a Service comes to the bridge as that pod sent it, to be judged, and is translated when it comes back from there. What pods
 // of two nodes send each other the node does not track.
-func TestAnswersOfServicesAreJudgedBeforeTheyAreTranslated(t *testing.T) {
+func TestServices_RepliesEvaluatedBeforeTranslation(t *testing.T) {
 	h, cfg := host(t), nodeConfig()
 	in(t, h, func() error {
 		if err := Setup(cfg); err != nil {

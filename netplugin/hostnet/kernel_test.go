@@ -32,7 +32,7 @@ func TestKernelDatapathGuards(t *testing.T) {
 		{"next hops of replies", TestNextHops_Replies},
 		{"next hops of own sockets", TestNextHops_OwnSocketsLookUpAgain},
 		{"own address", TestToPods_OwnAddress},
-		{"forged as a pod", TestNobodyOutsidePassesForAPodOfThisNode},
+		{"forged as a pod", TestSpoof_OutsiderWithAddressOfLocalPod},
 		{"masqueraded connections", TestDeleteMasqueraded},
 		{"translated packets", TestWhatTheNodeTranslatedGoesBackToTheBridge},
 		{"translated packets to an own address", TestTranslated_OwnAddressInPodCIDRs},

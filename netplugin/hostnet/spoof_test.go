@@ -102,7 +102,7 @@ func frameWith(t *testing.T, fd int, text string) []byte {
 
 // Nobody outside passes for a pod of this node: what comes by another interface than the bridge's ports with such an address
 // does not reach the bridge, where it would be judged as that pod's.
-func TestNobodyOutsidePassesForAPodOfThisNode(t *testing.T) {
+func TestSpoof_OutsiderWithAddressOfLocalPod(t *testing.T) {
 	h := host(t)
 	in(t, h, func() error {
 		if err := Setup(nodeConfig()); err != nil {

@@ -16,10 +16,10 @@ func withEverything() Config {
 	return cfg
 }
 
-// TestNothingLeavesConntrackUnjudged: Open vSwitch's userspace datapath holds fragments until they are whole, or too old, and
+// TestConntrack_AllOutputIsEvaluated: Open vSwitch's userspace datapath holds fragments until they are whole, or too old, and
 // then puts them among the packets of whatever connection visits conntrack next. So what follows a visit may be another packet
 // than what went in: it must be judged anew, by what it says of itself.
-func TestNothingLeavesConntrackUnjudged(t *testing.T) {
+func TestConntrack_AllOutputIsEvaluated(t *testing.T) {
 	cfg := withEverything()
 	flows := staticFlows(&cfg)
 	visits := 0

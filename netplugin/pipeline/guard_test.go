@@ -28,9 +28,9 @@ func members(k policy.Key, kind policy.GroupKind, addrs ...netip.Addr) policy.Gr
 	return policy.GroupUpdate{Key: k, Kind: kind, Replace: true, Added: addrs}
 }
 
-// TestWhatIsSaidTwiceDoesNotWiden: peers beside AnyPeer must not be taken for the clause of ports, nor ports beside AnyPort
+// TestCompiler_DuplicatesDoNotWiden: peers beside AnyPeer must not be taken for the clause of ports, nor ports beside AnyPort
 // for anything.
-func TestWhatIsSaidTwiceDoesNotWiden(t *testing.T) {
+func TestCompiler_DuplicatesDoNotWiden(t *testing.T) {
 	c := New(testConfig, nil)
 	c.Apply(policy.NodeUpdate{
 		Rules: []policy.RuleChange{rule(policy.Rule{Direction: policy.Ingress, AppliedTo: key(0), AnyPeer: true, Peers: []policy.Key{key(1)},
@@ -152,8 +152,8 @@ func grow(g policytest.Gen, rules map[policy.Key]policy.RuleChange) policy.NodeU
 	return u
 }
 
-// TestAnAddressGivenAnewOutlivesItsLastOwner: the end of a pod is told after its address or port went to another.
-func TestAnAddressGivenAnewOutlivesItsLastOwner(t *testing.T) {
+// TestCompiler_ReassignedAddressKeepsItsFlows: the end of a pod is told after its address or port went to another.
+func TestCompiler_ReassignedAddressKeepsItsFlows(t *testing.T) {
 	old := LocalEndpoint{ID: "a/old", Port: 5, MAC: ofctl.MAC{2, 1}, Addresses: []netip.Addr{policytest.Address(1, false), policytest.Address(1, true)}}
 	young := LocalEndpoint{ID: "a/young", Port: 6, MAC: ofctl.MAC{2, 2}, Addresses: old.Addresses}
 	alone := New(testConfig, nil)

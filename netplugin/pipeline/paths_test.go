@@ -171,9 +171,9 @@ func (w *walker) walk(p place) {
 	w.was[p] = false
 }
 
-// TestEveryWayOutIsJudged walks all ways that flows leave open to a packet, whatever its headers: it leaves only judged after the
+// TestPaths_EveryOutputIsEvaluated walks all ways that flows leave open to a packet, whatever its headers: it leaves only judged after the
 // last visit to conntrack, or by one of the few ways that are named, and goes round for ever on none.
-func TestEveryWayOutIsJudged(t *testing.T) {
+func TestPaths_EveryOutputIsEvaluated(t *testing.T) {
 	ways := map[string]bool{}
 	for seed := range uint64(8) {
 		c := busyNode(seed)

@@ -110,7 +110,7 @@ func TestAFloodIsBounded(t *testing.T) {
 	}
 }
 
-func TestWhatIsAskedForIsGiven(t *testing.T) {
+func TestDrops_QueryFilters(t *testing.T) {
 	c := testDrops()
 	for i := range 10 {
 		c.at(time.Duration(i)*time.Second, denied(i, i+1, 1))
@@ -185,7 +185,7 @@ func TestWhatGoesOnIsOfThePoliciesOfNow(t *testing.T) {
 }
 
 // What the switch does not tell of is known by its meters; those of a switch that begins anew are no less.
-func TestWhatIsNotToldIsCounted(t *testing.T) {
+func TestDrops_SuppressedAreCounted(t *testing.T) {
 	c := testDrops()
 	metered := func(packets ...uint64) uint64 {
 		var counts []ofctl.MeterCount
@@ -235,7 +235,7 @@ func TestPacketsNeverWait(t *testing.T) {
 }
 
 // What a dry run would deny is in a log of its own; its living connections are no meter's.
-func TestADryRunIsToldApart(t *testing.T) {
+func TestDrops_DryRunHasOwnReason(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	denies, dryRuns := NewDrops(DropConfig{Name: named, Registerer: registry}), NewDrops(DropConfig{Name: named, Registerer: registry, DryRun: true})
 	m := ofctl.Match{CtNwSrc: netip.PrefixFrom(address(1), 32), CtNwDst: netip.PrefixFrom(address(2), 32), CtProto: 6}

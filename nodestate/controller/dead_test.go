@@ -27,8 +27,8 @@ func TestDeadNodesHoldNobodyUp(t *testing.T) {
 	}
 }
 
-// TestNodesThatAreNotHeardOfTakeNoTurn: with the handler for all nodes however many may be away, if they had no turn before.
-func TestNodesThatAreNotHeardOfTakeNoTurn(t *testing.T) {
+// TestRollout_SilentNodesGetNoTurn: with the handler for all nodes however many may be away, if they had no turn before.
+func TestRollout_SilentNodesGetNoTurn(t *testing.T) {
 	for seed := range uint64(30) {
 		g := newGame(t, seed, true, 1)
 		for _, name := range []string{"node0", "node1", "node2"} {

@@ -103,7 +103,7 @@ func TestPortsAreProtectedWhileTheServerIsAway(t *testing.T) {
 }
 
 // Where Flowkeep is, and nobody has ever seen its bridge's ports, everything may be one.
-func TestNothingIsChangedWhileNobodyKnowsThePorts(t *testing.T) {
+func TestApply_UnknownPortsChangeNothing(t *testing.T) {
 	netns.New(t).Enter(t)
 	endpoint := enforcing(t)
 	stopServer(t, endpoint)

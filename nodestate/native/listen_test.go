@@ -105,7 +105,7 @@ func tor(name string, last byte, ttl time.Duration) []byte {
 	return lldptest.Switch(name, "Ethernet1/1", last, ttl)
 }
 
-func TestNeighboursAreHeard(t *testing.T) {
+func TestListen_ReportsNeighbours(t *testing.T) {
 	netns.New(t).Enter(t)
 	record := filepath.Join(t.TempDir(), "neighbours.json")
 	l := newListening(t, record)
@@ -229,7 +229,7 @@ func TestCardsAreListenedTo(t *testing.T) {
 }
 
 // A desire that the node cannot have is refused with the reason.
-func TestDeaf(t *testing.T) {
+func TestListen_WithoutPacketSockets(t *testing.T) {
 	f := newFake()
 	f.Deaf = errors.New("operation not permitted")
 	_, err := onFake(f).Apply(t.Context(), state(t, "interfaces: [{name: eth1, lldp: {enabled: true}}]"), volatile)

@@ -179,8 +179,8 @@ func TestTellAt(t *testing.T) {
 	}
 }
 
-// TestWhatIsUntoldIsNotForgotten: a node that is no more before its policy was told of it is not told of, and one that was told of is taken out.
-func TestWhatIsUntoldIsNotForgotten(t *testing.T) {
+// TestRound_ResumedReportForgetsNodes: a node that is no more before its policy was told of it is not told of, and one that was told of is taken out.
+func TestRound_ResumedReportForgetsNodes(t *testing.T) {
 	o := policyObject(t, "p", `{match: [{name: eth1}], desiredState: {interfaces: [{mtu: 1400}]}}`)
 	o.Status.Nodes = []nmstatev1.PolicyNode{{Node: "node3", Phase: nmstatev1.PhaseApplied}}
 	first := NewRound([]*Policy{NewPolicy(o)}, map[string]Standing{"p": StandingOf(o)})

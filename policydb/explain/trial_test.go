@@ -101,7 +101,7 @@ func TestTryIsWhereTheOracleDiffers(t *testing.T) {
 	}
 }
 
-func TestTryTellsWhatBecomesOfEach(t *testing.T) {
+func TestTry_ReportsEachPolicy(t *testing.T) {
 	named := func(name string, p policy.Policy) *policy.Policy { p.Namespace, p.Name = "shop", name; return &p }
 	w := &policy.World{Namespaces: []policy.Namespace{{Name: "shop"}}, Policies: []*policy.Policy{
 		named("same", policy.Policy{UID: "u", Generation: 3, IsolatesIngress: true}), named("other", policy.Policy{IsolatesIngress: true}), named("gone", policy.Policy{})}}
