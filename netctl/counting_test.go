@@ -54,8 +54,8 @@ func TestCountingOutputs(t *testing.T) {
 	}
 }
 
-// TestWellIsZero: nothing to complain of.
-func TestWellIsZero(t *testing.T) {
+// TestExitCode_WithoutProblems: nothing to complain of.
+func TestExitCode_WithoutProblems(t *testing.T) {
 	answers := counting()
 	answers[inspect.AskCounters] = inspect.Counters{}
 	answers[inspect.AskLint] = inspect.Lint{Findings: []lint.Finding{{Severity: lint.Info}}}

@@ -101,7 +101,7 @@ affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeS
 	plannedSame = `{apiVersion: nmstate.io/v1, kind: NodeNetworkConfigurationPolicy, metadata: {name: jumbo}, spec: {match: [{name: eth1}], desiredState: {interfaces: [{mtu: 9000}]}}}`
 )
 
-// Every form of every command, as it was looked at and found good; -update writes the file anew.
+// Compares every form of every command with a reviewed file; -update rewrites the file.
 func TestNodeStateOutputs(t *testing.T) {
 	const path = "testdata/nodestate.txt"
 	b, _ := nodeCluster(t, nodeObjects)

@@ -68,7 +68,7 @@ func OpenJournal(dir string) (*Journal, error) {
 	return &Journal{dir: dir, lock: lock}, nil
 }
 
-// Close lets another process open it.
+// Close releases the journal's lock, so that another process can open it.
 func (j *Journal) Close() error { return j.lock.Close() }
 
 func (j *Journal) path() string { return filepath.Join(j.dir, "change.json") }

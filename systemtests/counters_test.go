@@ -45,7 +45,7 @@ func (w *world) tallies(namespace string) (map[string]tally, error) {
 	return out, nil
 }
 
-// settled returns the counts when they have all that came before.
+// settled returns the counts once they no longer change.
 func (w *world) settled(namespace string) map[string]tally {
 	w.Helper()
 	return w.still(func() (map[string]tally, error) { return w.tallies(namespace) })

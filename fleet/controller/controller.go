@@ -62,7 +62,7 @@ func newController(o Options, hub dynamic.Interface) *controller {
 	}
 }
 
-// write makes a write when there is a place for it.
+// write calls how once fewer than Workers other writes run.
 func (c *controller) write(ctx context.Context, how func() error) error {
 	select {
 	case c.writing <- struct{}{}:

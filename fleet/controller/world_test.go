@@ -336,7 +336,7 @@ func (h *hubWorld) carried() map[string]bool {
 	return found
 }
 
-// expect waits until works carry just that for each of so many clusters.
+// expect waits until the works of each of the first clusters carry exactly these objects.
 func (h *hubWorld) expect(clusters int, what ...string) {
 	h.Helper()
 	want := map[string]bool{}

@@ -63,7 +63,7 @@ func Ports() string {
 	return b.String()
 }
 
-// listens is an address of TCP with a port that is fixed.
+// listens matches a TCP address with a fixed port.
 var listens = regexp.MustCompile(`^[^/ ]*:[0-9]{4,5}$`)
 
 // CheckPorts fails a test where a command listens elsewhere than the reference says.

@@ -42,7 +42,7 @@ type realSwitch struct {
 	opened   map[fake.Tuple]bool // by a SYN: what comes back is its answer
 	patience time.Duration       // for what is not to come
 	awaited  bool                // the next packet comes out, though the switch in memory keeps it
-	missed   bool                // what should have come out did not
+	missed   bool                // an expected packet did not come out
 	kept     map[uint16]bool     // the numbers of denied frames that did not come out
 }
 

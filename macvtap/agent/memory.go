@@ -72,12 +72,12 @@ func claim(dir string) (release func(), err error) {
 func save(dir string, m memory) (err error) {
 	text, err := json.Marshal(m)
 	if err != nil {
-		return fmt.Errorf("keep what is known: %w", err)
+		return fmt.Errorf("write the memory: %w", err)
 	}
 	next := filepath.Join(dir, memoryFile+".new") // what a process left there that died is written over
 	f, err := os.OpenFile(next, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
-		return fmt.Errorf("keep what is known: %w", err)
+		return fmt.Errorf("write the memory: %w", err)
 	}
 	_, err = f.Write(text)
 	err = errors.Join(err, f.Sync(), f.Close())
@@ -85,7 +85,7 @@ func save(dir string, m memory) (err error) {
 		err = os.Rename(next, filepath.Join(dir, memoryFile))
 	}
 	if err != nil {
-		return fmt.Errorf("keep what is known: %w", errors.Join(err, os.Remove(next)))
+		return fmt.Errorf("write the memory: %w", errors.Join(err, os.Remove(next)))
 	}
 	return nil
 }

@@ -19,11 +19,11 @@ type Records interface {
 }
 
 const (
-	idleFor   = 10 * time.Minute // that a device is not exposed, held or attached before its record is removed
+	idleFor   = 10 * time.Minute // how long a device is unused before its record is removed
 	idleEvery = 5 * time.Minute
 )
 
-// idle is since when devices have no pod.
+// idle has the time since when each device has no pod.
 type idle map[string]time.Time
 
 // releaseAll removes, now and then, records of devices that no pod has and none can request any more, so that they

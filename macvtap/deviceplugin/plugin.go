@@ -51,7 +51,7 @@ type plugin struct {
 	state State
 }
 
-// State is how a resource's registration stands.
+// State is the state of a resource's registration.
 type State struct {
 	Registered bool   // and the kubelet follows its devices
 	Why        string // if not

@@ -71,7 +71,7 @@ func Links(t testing.TB, n *netns.Namespace) (names []string) {
 type Port struct {
 	t      testing.TB
 	fd     int
-	socket bool // of packets
+	socket bool // a packet socket, not a tap
 	prefix int  // bytes before a frame
 }
 

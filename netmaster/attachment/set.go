@@ -21,8 +21,8 @@ type Pod struct {
 
 func (p *Pod) isNotEnforced() bool { return p.Selected && p.Overdue }
 
-// Set is a set of such pods. It is immutable, and safe for concurrent use. A nil Set is of a netmaster that has not
-// looked yet: it has no pods, and IsKnown is false.
+// Set is a set of unannounced pods. It is immutable, and safe for concurrent use. Before the first search it is nil,
+// which has no pods, and IsKnown is false.
 type Set struct {
 	pods        []Pod // sorted by namespace and name
 	notEnforced []Pod // sorted in the same way

@@ -206,7 +206,7 @@ func TestAnnouncementsArePaced(t *testing.T) {
 				break
 			}
 			say(l, 1)
-			time.Sleep(inboundInterval) // it is read as fast
+			time.Sleep(inboundInterval) // announcements are read at the same rate
 		}
 		if ended(l) != codes.ResourceExhausted {
 			t.Errorf("more than a node has pods wait: %v", ended(l))

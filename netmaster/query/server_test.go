@@ -32,7 +32,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// owner holds an engine; a fault takes its place.
+// owner holds an engine. With a fault, Do returns it without a call.
 type owner struct {
 	mu     sync.Mutex // held by what uses the engine
 	engine *resolve.Engine

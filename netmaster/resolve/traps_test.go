@@ -189,7 +189,7 @@ func runTraps(t *testing.T, traps []trap) {
 	}
 }
 
-// take does a batch of objects to the model.
+// take applies a batch of objects to the model.
 func (m *model) take(b resolve.Batch) {
 	for _, n := range b.DeletedNamespaces {
 		delete(m.namespaces, n)

@@ -35,7 +35,7 @@ func (d *diary) Withdraw(a wire.Announcement) {
 	d.told <- "withdrawn " + a.UID + ", " + state
 }
 
-// running is an agent whose owner runs; its switch shows what it tracks.
+// running returns an agent with a running owner goroutine, and a switch that shows its conntrack entries.
 func running(t *testing.T) (*agent, *pickySwitch, *diary) {
 	t.Helper()
 	a, s, _ := testAgent(t)

@@ -202,8 +202,8 @@ type said struct {
 	withdrawn bool
 }
 
-// TestNoOrderOfAnswersOpensTooEarlyOrNever: whatever comes when, what is opened has the rules of its own sandbox, and in the end all is open.
-func TestNoOrderOfAnswersOpensTooEarlyOrNever(t *testing.T) {
+// TestAnnouncements_AnyOrder: in any order of responses a port opens with its own sandbox's rules, and all open at last.
+func TestAnnouncements_AnyOrder(t *testing.T) {
 	for seed := range uint64(3000) {
 		x := exchange{rnd: rand.New(rand.NewPCG(seed, 0)), node: map[life]int{}, open: map[life]bool{},
 			master: resolver{known: map[life]bool{}, waiting: map[life]int{}, announced: map[life]int{}, pending: map[string]policy.SettledEndpoint{}}}

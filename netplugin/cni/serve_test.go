@@ -92,7 +92,7 @@ func answer(conn net.Conn) (r Response) {
 }
 
 // The process goes on until the last request is answered: what an ADD began must not be left half done.
-func TestTheEndWaitsForRequests(t *testing.T) {
+func TestShutdown_DrainsRequests(t *testing.T) {
 	release := make(chan struct{})
 	m := &slow{begun: make(chan struct{}), add: func(context.Context) error { <-release; return nil }}
 	socket, end := begin(t, Config{Timeout: time.Minute, Grace: time.Minute, Manager: m})

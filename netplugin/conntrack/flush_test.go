@@ -230,7 +230,7 @@ func gone(ctx context.Context, t *testing.T, c *Counter, addrs ...netip.Addr) ti
 }
 
 // What the kernel tracks in zones of others, its own stack's first of all, keeps nobody waiting: the switch is not to forget it, and does not.
-func TestConnectionsOfOtherZonesAreOthers(t *testing.T) {
+func TestFlush_LeavesOtherZones(t *testing.T) {
 	others := []string{connection("tcp", 7, alice, bob), "tcp,orig=(src=10.0.0.2,dst=10.0.0.3,sport=1,dport=2),reply=(src=10.0.0.3,dst=10.0.0.2,sport=2,dport=1)", connection("udp", 6552, bob, alice)}
 	ct := &tracker{lines: append([]string{connection("udp", ofServices, alice, bob)}, others...)}
 	counting(t, ct, func(ctx context.Context, c *Counter) {

@@ -77,12 +77,12 @@ type Client struct {
 	nodes keyed.Set // as netmaster sent it; it belongs to the session, of which there is one at a time
 
 	mu        sync.Mutex
-	open      bool // what is said is kept for the stream
+	open      bool // messages are queued for the stream
 	connected bool // netmaster has accepted the hello
 	problem   string
-	accepted  time.Time // when it did
+	accepted  time.Time // when netmaster accepted the hello
 	outbox    []*feed.NodeMessage
-	drift     *wire.Drift // not told yet
+	drift     *wire.Drift // not sent yet
 	links     *policy.Links
 	wake      chan struct{}
 	again     chan string // why the stream is to end

@@ -24,8 +24,8 @@ type retries struct {
 	silent   bool      // it began because netmaster stood still
 }
 
-// patience is how long the next netmaster may take to accept the node: one that stands still shall cost little, and one that many want at
-// once shall not be asked anew by all before it could answer.
+// patience returns the time for the next netmaster to accept the node: short, so that a hanging netmaster costs little,
+// and longer after timeouts, so that many nodes do not connect again before a busy netmaster could respond.
 func (r *retries) patience() time.Duration {
 	return min(firstPatience<<min(r.late/2, 3), lastPatience)
 }

@@ -90,7 +90,7 @@ func TestOneFamilyExhausted(t *testing.T) {
 }
 
 // Asked again the answer is the same, in the order of the pod CIDRs whatever their text sorts as: the MAC depends on it.
-func TestOrderIsThePodCIDRs(t *testing.T) {
+func TestTake_KeepsOrderOfPodCIDRs(t *testing.T) {
 	for _, cidrs := range [][]string{{"10.0.0.0/24", "fd00::/64"}, {"fd00::/64", "10.0.0.0/24"}, {"203.0.113.0/24", "2001:db8::/64"}} {
 		a := opened(t, t.TempDir(), cidrs...)
 		first := take(t, a, "c")

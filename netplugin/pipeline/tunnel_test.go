@@ -184,7 +184,7 @@ func TestAnswersByTunnelWhenConntrackIsGone(t *testing.T) {
 	only(t, two.fromPod(client.Reply()), testTunnel)
 }
 
-// The second pass of a packet to a Service goes by the tunnel, and its answer to where the translation is undone.
+// The second pass of a packet to a Service goes through the tunnel, and its reply to the node that translated it.
 func TestServicesPodElsewhereByTunnel(t *testing.T) {
 	one, two := newTunnelNode(t, 1, 2), newTunnelNode(t, 2, 1)
 	only(t, one.fromPod(fake.IP(four(1, 2), netip.MustParseAddr("10.96.0.9"), 6, 80)), testGateway)

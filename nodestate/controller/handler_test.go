@@ -558,7 +558,7 @@ func TestWhatStopsARollOutGoes(t *testing.T) {
 	})
 }
 
-func TestStandsBack(t *testing.T) {
+func TestPass_WhileAnotherHandles(t *testing.T) {
 	f := newFakeAPI()
 	f.addNode("node1", twoNICs)
 	f.setPolicy("p", mtuPolicy(1400, ""))

@@ -74,7 +74,7 @@ func withKind[T runtime.Object](o T, kind string) T {
 	return o
 }
 
-// NodeExists asks for a Node.
+// NodeExists reports whether the API server has a Node.
 func (c *Client) NodeExists(ctx context.Context, name string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestLimit)
 	defer cancel()

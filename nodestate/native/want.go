@@ -253,7 +253,7 @@ func (w *wanter) setBasics(l *link, d *interfaceDoc) error {
 			return fmt.Errorf("mac-address: %q is no MAC address such as 52:54:00:12:34:56", *d.MAC)
 		}
 		if mac[0]&1 != 0 {
-			return fmt.Errorf("mac-address: %s is a group's address, which no interface can have", mac)
+			return fmt.Errorf("mac-address: %s is a multicast address, which no interface can have", mac)
 		}
 		if mac.String() == "00:00:00:00:00:00" && l.Type != typeLoopback {
 			return fmt.Errorf("mac-address: %s is no address that an interface can have", mac)

@@ -102,7 +102,7 @@ func (s *vxlanSpec) ends(base string) error {
 	case s.Remote.IsValid() && s.Local.IsValid() && s.Remote.BitLen() != s.Local.BitLen():
 		return errors.New("vxlan.local: is of another family than vxlan.remote")
 	case s.Local.IsMulticast():
-		return fmt.Errorf("vxlan.local: %s is a group's address", s.Local)
+		return fmt.Errorf("vxlan.local: %s is a multicast address", s.Local)
 	case s.Remote.IsMulticast() && base == "":
 		return errors.New("vxlan.base-iface: is missing, and a multicast group needs it")
 	case local && base == "":

@@ -75,7 +75,7 @@ func decode(out []byte) (nmstate.State, error) {
 	return nmstate.Canonical(state), nil
 }
 
-// before is what is kept to undo a change: the checkpoint, and the named parts as they were, for when that is gone.
+// before is the record to undo a change: the checkpoint, and the former state if the checkpoint no longer exists.
 type before struct {
 	Checkpoint string        `json:"checkpoint,omitempty"`
 	State      nmstate.State `json:"state"`

@@ -92,8 +92,8 @@ func (a *aggregate) owners() map[int]bool {
 	return found
 }
 
-// refs are the policies that something of the record is from, in order. Those left out stay as of the generation that the
-// node has, if it has something of theirs.
+// refs returns the policies with a part in the record, in order. A policy that is left out keeps the generation that the
+// node has, if the node has a part of it.
 func (a *aggregate) refs(n *Node, out map[int]string) (refs []nmstatev1.PolicyRef) {
 	old, owners := generations(n.refs), a.owners()
 	for by, p := range a.policies {

@@ -22,9 +22,9 @@ type Difference struct {
 
 // Delta is how two worlds differ.
 type Delta struct {
-	// Groups are all that Differences speak of.
+	// Groups are the groups in Differences.
 	Groups []Group `json:"groups,omitempty"`
-	// Differences speak of each pair of groups at most once a family. They are sorted by To, then by From.
+	// Differences have each pair of groups at most once a family. They are sorted by To, then by From.
 	Differences []Difference `json:"differences,omitempty"`
 	// OnlyBefore and OnlyAfter are the pods that have an address of their own in one of the worlds only:
 	// namespace/name, sorted. They are in no Difference.

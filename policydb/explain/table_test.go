@@ -185,7 +185,7 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-func TestExplanationTravels(t *testing.T) {
+func TestExplanation_JSONRoundTrip(t *testing.T) {
 	x := explain.NewModel(shop()).Explain(policy.Packet{From: addr("10.0.0.3"), To: addr("10.0.0.1"), Protocol: policy.TCP, Port: 5432})
 	text, err := json.Marshal(x)
 	if err != nil {

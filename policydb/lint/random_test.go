@@ -155,7 +155,7 @@ func tries(w *policy.World) (out []policy.Packet) {
 	return out
 }
 
-// differs finds a packet that one end of it judges otherwise in the one world than in the other.
+// differs returns a packet with different verdicts in the two worlds, "" if there is none.
 func differs(judge func(*policy.World) func(policy.Packet) policy.Verdict, a, b *policy.World, packets []policy.Packet) string {
 	one, two := judge(a), judge(b)
 	for _, p := range packets {

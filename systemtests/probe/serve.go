@@ -58,7 +58,7 @@ func serveStreams(l net.Listener) {
 		}
 		go func() {
 			defer conn.Close()
-			// The client's going away is how it ends. Without splice(2), which SCTP does not have.
+			// It ends when the client closes the connection. SCTP has no splice(2), so hide the types that use it.
 			_, _ = io.Copy(struct{ io.Writer }{conn}, struct{ io.Reader }{conn})
 		}()
 	}

@@ -161,7 +161,7 @@ func (c *churn) choose(n int) func() error {
 	return func() error { return nil }
 }
 
-// port is one that no policy had before.
+// port returns a port that no policy had before.
 func (c *churn) port() int {
 	c.next++
 	return 10000 + c.next%50000

@@ -21,7 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Config is what a keeper needs.
+// Config configures a Keeper.
 type Config struct {
 	Node string
 	// Dir keeps the certificate.
