@@ -154,7 +154,7 @@ func TestNodes(t *testing.T) {
 		"port held": {func(f *NodeFacts) {
 			f.Sockets.Value = []Socket{{Protocol: "tcp", Port: 9441, Inode: 7, Program: "exporter (process 77)"}}
 		}, "ports", Problem, "TCP/9441, for netplugin's metrics, is held by exporter (process 77)"},
-		"port held by nobody": {func(f *NodeFacts) { f.Sockets.Value = []Socket{{Protocol: "tcp", Port: 7443, Inode: 7}} }, "ports", Warning, "could not be told"},
+		"port held by nobody": {func(f *NodeFacts) { f.Sockets.Value = []Socket{{Protocol: "tcp", Port: 7443, Inode: 7}} }, "ports", Warning, "an unknown program"},
 		"port ours": {func(f *NodeFacts) {
 			f.Sockets.Value = []Socket{{Protocol: "tcp", Port: 9441, Inode: 7, Program: "netplugin (process 77)"}}
 		}, "ports", OK, "9441"},
