@@ -41,7 +41,7 @@ func hostHas(index int) (bool, error) {
 func parentOf(name string) (netlink.Link, error) {
 	link, err := netlink.LinkByName(name)
 	if notFound(err) {
-		return nil, fmt.Errorf("parent interface %s not found", name)
+		return nil, fmt.Errorf("the node has no interface %s, the parent of the device", name)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read interface %s: %w", name, err)

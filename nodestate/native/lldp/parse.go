@@ -60,7 +60,7 @@ func Parse(frame []byte) (Heard, error) {
 		unit = rest
 	}
 	if p.count < int(timeToLive) {
-		return Heard{}, errors.New("it ends before the TLVs of chassis, port and time to live")
+		return Heard{}, errors.New("it ends before chassis, port and time to live")
 	}
 	return Heard{Neighbour: p.neighbour(), TTL: p.ttl}, nil
 }
