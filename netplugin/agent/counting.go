@@ -293,7 +293,7 @@ func (c *counting) freshen(ctx context.Context) (problem error) {
 	case <-ctx.Done():
 	}
 	read, _, _ := c.last()
-	return fmt.Errorf("Open vSwitch has not returned its counters in time; these are of %s", read.UTC().Format(time.RFC3339))
+	return fmt.Errorf("Open vSwitch takes long to return its counters; these are of %s", read.UTC().Format(time.RFC3339))
 }
 
 // queryCounters returns the counters as far as ovs-vswitchd knows them: it reads its datapath twice a second.

@@ -66,7 +66,7 @@ func TestSilence(t *testing.T) {
 		{name: "ready", node: ready(corev1.ConditionTrue)},
 		{name: "not ready: it may lack the very network that it is to be given", node: ready(corev1.ConditionFalse)},
 		{name: "nothing is known", node: new(corev1.Node)},
-		{name: "not heard of", node: ready(corev1.ConditionUnknown), want: "not heard of the node since 2026-11-22T10:07:00Z"},
+		{name: "not heard of", node: ready(corev1.ConditionUnknown), want: "no heartbeat of the node since 2026-11-22T10:07:00Z"},
 		{name: "the agent is behind", node: ready(corev1.ConditionTrue), behind: true, want: "has not seen the last change"},
 	} {
 		if got := Silence(c.node, &State{behind: c.behind}); (got == "") != (c.want == "") || !strings.Contains(got, c.want) {

@@ -150,7 +150,7 @@ func TestKeptOverARestart(t *testing.T) {
 	}
 	text, _ := os.ReadFile(k.file())
 	n.write(k.file(), text[:len(text)/2])
-	if _, err := New(n.Config).Current(); err == nil || !strings.Contains(n.log.String(), "of no use") {
+	if _, err := New(n.Config).Current(); err == nil || !strings.Contains(n.log.String(), "is unusable") {
 		t.Error("half a file is used")
 	}
 	if m.tokens[0] != "the token" {

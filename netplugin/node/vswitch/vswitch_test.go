@@ -178,7 +178,7 @@ func TestTheSwitchComesBack(t *testing.T) {
 	n.flow("add-flow", "priority=1,actions=drop")
 	n.await("flows to be let go", func() bool { return !n.held() })
 	n.await("the log of each time that they were held", func() bool { return strings.Count(n.log.Text(), "the switch has its flows") >= 2 })
-	if log := n.log.Text(); strings.Count(log, "the switch has its flows") != 2 || strings.Contains(log, "nobody has given") {
+	if log := n.log.Text(); strings.Count(log, "the switch has its flows") != 2 || strings.Contains(log, "netplugin has not installed") {
 		t.Error(log)
 	}
 }
@@ -199,7 +199,7 @@ func TestAHoldEnds(t *testing.T) {
 	stop()
 	n.cfg.HoldFlows = 500 * time.Millisecond
 	stop = n.start()
-	n.await("the hold to end", func() bool { return strings.Contains(n.log.Text(), "nobody has given") && !n.held() })
+	n.await("the hold to end", func() bool { return strings.Contains(n.log.Text(), "netplugin has not installed") && !n.held() })
 	stop()
 	n.cfg.HoldFlows = 0
 	n.start()
