@@ -341,15 +341,17 @@ func (a *agent) commit(ctx context.Context, mods []ofctl.FlowMod) error {
 	return nil
 }
 
-// without returns the effect of leaving a flow out.
+// without returns the consequence of leaving a flow out. A flow that denies, or leads to one that does, cannot be left
+// out.
 func without(f *ofctl.Flow) datapath.Without {
-	switch {
-	case pipeline.OnlyCounts(f.Table, f.Priority):
+	switch pipeline.PurposeOf(f) {
+	case pipeline.DryRun:
 		return datapath.CountsLess
-	case pipeline.OnlyAllows(f.Table, f.Priority):
+	case pipeline.Grant:
 		return datapath.DeniesMore
-	case pipeline.ServesOnly(f):
+	case pipeline.Serve:
 		return datapath.RejectsMore
+	case pipeline.Infrastructure, pipeline.Deny:
 	}
 	return datapath.Fails
 }
@@ -359,7 +361,7 @@ func (a *agent) logRefused(refused []datapath.Refusal) {
 	uncounted := 0
 	for _, r := range refused {
 		a.metrics.refused.Inc()
-		if pipeline.ServesOnly(&r.Flow) { // refuseServices logs the Services
+		if pipeline.PurposeOf(&r.Flow) == pipeline.Serve { // refuseServices logs the Services
 			continue
 		}
 		n := a.compiler.Describe(&r.Flow)

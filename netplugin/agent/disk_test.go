@@ -119,7 +119,7 @@ func isComplete(a *agent) bool {
 // allows returns the matches of the flows that can only allow.
 func allows(s *pickySwitch) (matches []string) {
 	for _, f := range s.holds {
-		if pipeline.OnlyAllows(f.Table, f.Priority) {
+		if pipeline.PurposeOf(&f) == pipeline.Grant {
 			matches = append(matches, f.Match.String())
 		}
 	}

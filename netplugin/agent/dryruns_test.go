@@ -89,7 +89,8 @@ func TestARefusedDryRunChangesNothing(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	s.refuses = func(f *ofctl.Flow) bool { return pipeline.OnlyCounts(f.Table, f.Priority) }
+	dryRunFlow := func(f *ofctl.Flow) bool { return pipeline.PurposeOf(f) == pipeline.DryRun }
+	s.refuses = dryRunFlow
 	enforced := allow(80, policy.Origin{Policy: "shop/web"})
 	u := rules(1, enforced)
 	dryRun := map[policy.Key]bool{}
@@ -123,12 +124,13 @@ func TestARefusedDryRunChangesNothing(t *testing.T) {
 		}
 		held := 0
 		for _, f := range s.holds {
-			if pipeline.OnlyCounts(f.Table, f.Priority) {
+			if dryRunFlow(&f) {
 				t.Errorf("the switch has %s", f)
 			}
 			held++
 		}
-		if want := slices.DeleteFunc(a.compiler.Flows(), func(f ofctl.Flow) bool { return pipeline.OnlyCounts(f.Table, f.Priority) }); held != len(want) {
+		want := slices.DeleteFunc(a.compiler.Flows(), func(f ofctl.Flow) bool { return dryRunFlow(&f) })
+		if held != len(want) {
 			t.Errorf("%d flows are in force, want %d", held, len(want))
 		}
 		s.refuses = func(*ofctl.Flow) bool { return false }

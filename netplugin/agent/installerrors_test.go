@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/flowkeep/flowkeep/internal/wire"
+	"github.com/flowkeep/flowkeep/netplugin/datapath"
 	"github.com/flowkeep/flowkeep/netplugin/pipeline"
 	"github.com/flowkeep/flowkeep/ofctl"
 	"github.com/flowkeep/flowkeep/policydb/policy"
@@ -185,7 +186,7 @@ func rules(revision uint64, put ...*policy.Rule) policy.NodeUpdate {
 
 // port80 tells the flow of the clause of port 80, IPv4.
 func port80(f *ofctl.Flow) bool {
-	return pipeline.OnlyAllows(f.Table, f.Priority) && strings.HasSuffix(f.Match.String(), "=80,ip")
+	return pipeline.PurposeOf(f) == pipeline.Grant && strings.HasSuffix(f.Match.String(), "=80,ip")
 }
 
 // TestRefusedFlowsNameTheirRules: netmaster is told which rules are not in force, as long as they are not, and no longer.
@@ -293,5 +294,81 @@ func TestReportsCountAsTheirLeaderDoes(t *testing.T) {
 			t.Fatal(errs, err)
 		}
 		told(u.Revision)
+	}
+}
+
+// ofKind returns a flow with another kind in its cookie.
+func ofKind(f ofctl.Flow, kind pipeline.Kind) ofctl.Flow {
+	f.Cookie = f.Cookie&^(0xff<<40) | uint64(kind)<<40
+	return f
+}
+
+// TestWithout_GoesByPurpose gives flows that deny, and flows that lead packets, the shape of one that permits.
+func TestWithout_GoesByPurpose(t *testing.T) {
+	a, s, _ := testAgent(t)
+	a.update(t.Context(), rules(1, allow(80)))
+	shapes := 0
+	for _, f := range s.holds {
+		if pipeline.PurposeOf(&f) != pipeline.Grant {
+			continue
+		}
+		shapes++
+		for kind, want := range map[pipeline.Kind]datapath.Without{
+			pipeline.KindAllow:       datapath.DeniesMore,
+			pipeline.KindDefaultDrop: datapath.Fails,
+			pipeline.KindStatic:      datapath.Fails,
+			pipeline.KindApplied:     datapath.Fails,
+			pipeline.KindPeer:        datapath.Fails,
+			pipeline.Kind(200):       datapath.Fails,
+		} {
+			if f := ofKind(f, kind); without(&f) != want {
+				t.Errorf("%s: %d, want %d: %s", kind, without(&f), want, f)
+			}
+		}
+	}
+	if shapes == 0 {
+		t.Error("no flow permits anything")
+	}
+}
+
+// TestCommit_RefusedDeny commits a flow that denies together with one that permits. The switch refuses the first, so it
+// gets neither, and the session ends.
+func TestCommit_RefusedDeny(t *testing.T) {
+	a, s, _ := testAgent(t)
+	a.update(t.Context(), rules(1, allow(80)))
+	var mods []ofctl.FlowMod
+	for _, f := range s.holds {
+		if !port80(&f) {
+			continue
+		}
+		grant, deny := f, ofKind(f, pipeline.KindDefaultDrop)
+		grant.Match.CtTpDst.Value, deny.Match.CtTpDst.Value = 81, 82
+		mods = []ofctl.FlowMod{{Command: ofctl.Add, Flow: grant}, {Command: ofctl.Add, Flow: deny}}
+	}
+	before := len(s.holds)
+	s.refuses = func(f *ofctl.Flow) bool { return f.Match.CtTpDst.Value == 82 }
+	if err := a.commit(t.Context(), mods); err == nil || len(s.holds) != before {
+		t.Fatalf("error %v; %d flows, want %d", err, len(s.holds), before)
+	}
+	<-s.closed
+	if a.session != nil || len(a.notInForce()) == 0 {
+		t.Error("the session goes on, or nothing is reported")
+	}
+}
+
+// TestUpdate_RefusedIsolation isolates pods on a switch that refuses the flow that denies: no part of the update is in
+// force until it takes the flow.
+func TestUpdate_RefusedIsolation(t *testing.T) {
+	a, s, _ := testAgent(t)
+	a.update(t.Context(), rules(1))
+	before := len(s.holds)
+	s.refuses = func(f *ofctl.Flow) bool { return pipeline.PurposeOf(f) == pipeline.Deny }
+	if errs := a.update(t.Context(), rules(2, allow(80))); len(errs) == 0 || len(s.holds) != before {
+		t.Fatalf("reported %+v; %d flows, want %d", errs, len(s.holds), before)
+	}
+	<-s.closed
+	s.refuses = func(*ofctl.Flow) bool { return false }
+	if err := a.attach(t.Context(), s); err != nil || len(a.notInForce()) > 0 || len(s.holds) == before {
+		t.Errorf("error %v, reported %+v, %d flows", err, a.notInForce(), len(s.holds))
 	}
 }

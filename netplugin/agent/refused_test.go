@@ -55,6 +55,9 @@ func (x *translator) leads(table uint8, to string) (out []string) {
 	return out
 }
 
+// servesService reports whether a flow belongs to Services.
+func servesService(f *ofctl.Flow) bool { return pipeline.PurposeOf(f) == pipeline.Serve }
+
 // TestTranslation_RefusedFlowsReject: a Service of which the switch refuses a flow is rejected, or has fewer endpoints.
 // It is shown and counted, all other flows are in force, and the session stays. The next session takes all flows.
 func TestTranslation_RefusedFlowsReject(t *testing.T) {
@@ -65,9 +68,9 @@ func TestTranslation_RefusedFlowsReject(t *testing.T) {
 		return func(f *ofctl.Flow) bool { return f.Table == table }
 	}
 	leading := func(f *ofctl.Flow) bool {
-		return f.Table == pipeline.TableServiceFrontend && pipeline.ServesOnly(f) && len(f.Actions) > 1
+		return f.Table == pipeline.TableServiceFrontend && servesService(f) && len(f.Actions) > 1
 	}
-	entry := func(f *ofctl.Flow) bool { return f.Table == pipeline.TableServiceFrontend && pipeline.ServesOnly(f) }
+	entry := func(f *ofctl.Flow) bool { return f.Table == pipeline.TableServiceFrontend && servesService(f) }
 	for _, c := range []refusalCase{
 		{"an endpoint", backend, []byte{7, 9}, "goto_table:17", "goto_table:17", "ct("},
 		{"slots", ofTable(pipeline.TableServiceSlot), []byte{7}, "goto_table:75", "goto_table:17", "ct("},
@@ -75,7 +78,7 @@ func TestTranslation_RefusedFlowsReject(t *testing.T) {
 		{"translation", ofTable(pipeline.TableServiceEndpoint), nil, "goto_table:75", "goto_table:75", "ct("},
 		{"frontends' actions", leading, []byte{7, 8, 9}, "goto_table:75", "goto_table:75", "ct("},
 		{"frontends' match", entry, []byte{7, 8, 9}, "", "", "goto_table:75"},
-		{"all", pipeline.ServesOnly, nil, "", "", ""},
+		{"all", servesService, nil, "", "", ""},
 	} {
 		for _, present := range []bool{true, false} { // when the session begins, or when they come
 			t.Run(fmt.Sprintf("%s, present %v", c.name, present), func(t *testing.T) { refusedFlows(t, &c, present) })
@@ -97,8 +100,8 @@ func refusedFlows(t *testing.T, c *refusalCase, present bool) {
 	x.attached(7, 8, 9)
 	refuses := c.refuses
 	x.sw.refuses = func(f *ofctl.Flow) bool {
-		return refuses(f) && (f.Table != pipeline.TableServiceChoice || pipeline.ServesOnly(f)) &&
-			(f.Table != pipeline.TableServiceEndpoint || pipeline.ServesOnly(f))
+		return refuses(f) && (f.Table != pipeline.TableServiceChoice || servesService(f)) &&
+			(f.Table != pipeline.TableServiceEndpoint || servesService(f))
 	}
 	x.begin()
 	x.web(7, 8, 9)

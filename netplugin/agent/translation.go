@@ -269,7 +269,7 @@ func isRefused(err error) bool {
 func (tr *translation) withoutRefused(refused []datapath.Refusal) []ofctl.FlowMod {
 	concerned := map[string]bool{}
 	for i := range refused {
-		if !pipeline.ServesOnly(&refused[i].Flow) {
+		if pipeline.PurposeOf(&refused[i].Flow) != pipeline.Serve {
 			continue
 		}
 		for _, id := range tr.a.compiler.Refuse(&refused[i].Flow, refused[i].Err) {

@@ -12,16 +12,9 @@ type refusal struct {
 	err  error
 }
 
-// ServesOnly reports whether a flow leads packets to a Service's endpoints and does nothing else. Without it, and with
-// what Refuse makes of its Service, fewer packets reach an endpoint.
-func ServesOnly(f *ofctl.Flow) bool {
-	kind, _, ok := ParseCookie(f.Cookie)
-	return ok && kind >= KindFrontend && kind <= KindLearned
-}
-
-// Refuse notes that the switch does not take a flow of ServesOnly, and returns the IDs of the Services that want it.
-// Each must be put again: then a frontend that the flow serves is rejected, or its endpoint is left out, and PutService
-// returns why. The same flow is compiled no more until RetryRefused.
+// Refuse notes that the switch does not take a flow whose purpose is Serve, and returns the IDs of the Services that
+// want it. Each must be put again: then a frontend that the flow serves is rejected, or its endpoint is left out, and
+// PutService returns why. The same flow is compiled no more until RetryRefused.
 func (c *Compiler) Refuse(f *ofctl.Flow, err error) (ids []string) {
 	key := keyOf(f)
 	c.services.refused[key] = append(c.services.refused[key], refusal{*f, err})

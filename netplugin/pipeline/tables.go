@@ -199,20 +199,12 @@ func cookie(kind Kind, id uint32) uint64 {
 	return cookieMagic<<56 | cookieLayout<<48 | uint64(kind)<<40 | uint64(id)
 }
 
-// OnlyAllows reports whether a flow can only let packets through: without it, more is denied.
-func OnlyAllows(table uint8, priority uint16) bool {
-	return table == TablePorts && priority > prioUnnamed ||
-		(table == TableEgressRules || table == TableIngressRules) && priority > prioDrop
-}
+// servesDryRuns reports whether a table has flows of policies in a dry run alone. No packet ends in such a table.
+func servesDryRuns(table uint8) bool { return judgesDryRuns(table) || TellsOfDryRuns(table) }
 
 // judgesDryRuns reports whether a table evaluates policies in a dry run.
 func judgesDryRuns(table uint8) bool {
 	return table >= TableEgressDryRun && table <= TableEgressDryRunRules || table >= TableIngressDryRun && table <= TableIngressDryRunRules
-}
-
-// OnlyCounts reports whether a flow only serves or logs a dry run: without it, the same packets pass.
-func OnlyCounts(table uint8, priority uint16) bool {
-	return judgesDryRuns(table) && priority > 0 || TellsOfDryRuns(table)
 }
 
 // ParseCookie returns the kind and ID in a flow's cookie; ok is false for flows of other layouts.
