@@ -259,3 +259,52 @@ func (g Gen) Packet(pods int) policy.Packet {
 	}
 	return p
 }
+
+// ClusterRule returns a rule of any action. Only rules for egress have blocks and nodes.
+func (g Gen) ClusterRule(d policy.Direction) policy.ClusterRule {
+	r := policy.ClusterRule{Action: policy.Action(1 + g.IntN(3)), PolicyRule: g.Rule()}
+	for i := range r.Peers {
+		if p := &r.Peers[i]; p.Namespaces == nil && (p.Block == nil || d == policy.Ingress) {
+			ns := g.Selector()
+			*p = policy.Peer{Namespaces: &ns, Pods: p.Pods}
+		}
+	}
+	if d == policy.Egress && g.chance(20) {
+		r.Nodes = append(r.Nodes, g.Selector())
+	}
+	return r
+}
+
+// ClusterPolicy returns the n-th ClusterNetworkPolicy. Many have the same priority.
+func (g Gen) ClusterPolicy(n int) *policy.ClusterPolicy {
+	ns, pods := g.Selector(), g.Selector()
+	p := &policy.ClusterPolicy{
+		Name:     fmt.Sprintf("%c%d", 'a'+rune(g.IntN(3)), n),
+		Tier:     policy.Tier(1 + g.IntN(2)),
+		Priority: uint16(g.IntN(3)),
+		Subject:  policy.Peer{Namespaces: &ns},
+	}
+	if g.chance(50) {
+		p.Subject.Pods = &pods
+	}
+	for range g.IntN(4) {
+		p.Ingress = append(p.Ingress, g.ClusterRule(policy.Ingress))
+	}
+	for range g.IntN(4) {
+		p.Egress = append(p.Egress, g.ClusterRule(policy.Egress))
+	}
+	return p
+}
+
+// TieredWorld returns a World with ClusterNetworkPolicies too, and two nodes, one with the address outside that Packet
+// returns.
+func (g Gen) TieredWorld(pods, policies, cluster int) *policy.World {
+	w := g.StagedWorld(pods, policies)
+	for i := range cluster {
+		w.ClusterPolicies = append(w.ClusterPolicies, g.ClusterPolicy(i))
+	}
+	for _, text := range []string{"203.0.113.5", "203.0.113.6"} {
+		w.Nodes = append(w.Nodes, policy.Node{Labels: g.Labels(), Addresses: []netip.Addr{netip.MustParseAddr(text)}})
+	}
+	return w
+}
