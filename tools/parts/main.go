@@ -22,6 +22,7 @@ const usage = `usage: parts COMMAND
   run [-n] [PATTERN…]                runs the parts without a passed result for this commit; -n prints them
   due                                prints the parts that failed, or whose paths changed since they passed
   shape                              prints the part whose shape the gate tests at this commit, and its flags
+  release VERSION                    fails with a list while the version cannot be released from this commit
   doc [-check]                       writes docs/conformance.md; -check compares it`
 
 func main() {
@@ -57,6 +58,8 @@ func command(ctx context.Context, args []string, out io.Writer) error {
 		return a.due()
 	case "shape":
 		return a.shape()
+	case "release":
+		return a.release(args[1:])
 	case "doc":
 		return a.doc(args[1:])
 	default:
