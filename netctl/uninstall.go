@@ -52,7 +52,7 @@ func uninstallCommand(o *options) *cobra.Command {
 	u := &uninstall{}
 	cmd := &cobra.Command{
 		Use: "uninstall", Short: "Remove Flowkeep from the cluster and its nodes", Long: uninstallLong, Args: exactly(),
-		Example: "  netctl uninstall\n  netctl uninstall --yes --force --state --crds\n  netctl uninstall --nodes node2 --image flowkeep/flowkeep:v1",
+		Example: "  netctl uninstall\n  netctl uninstall --yes --force --state --crds\n  netctl uninstall --nodes node2 --image registry.example.org/flowkeep/flowkeep:v0.1.0",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.server != "" {
 				return usageError{errors.New("uninstall changes objects of the API server's: leave out --server and FLOWKEEP_SERVER, and give --kubeconfig if need be")}

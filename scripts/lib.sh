@@ -174,6 +174,13 @@ need_krew() {
     }
   done
 }
+# need_crane: crane, of tools/crane/go.mod, into the cache
+need_crane() {
+  tool_is_built crane "$ROOT/tools/crane/go.mod" || {
+    step "building crane, once"
+    build_tool crane "$ROOT/tools/crane" github.com/google/go-containerregistry/cmd/crane
+  }
+}
 # chart ARGS…: the chart's objects, as helm renders them with these arguments
 chart() { "$TOOLS/helm" template flowkeep "$ROOT/deploy/chart" --namespace flowkeep-system "$@"; }
 
@@ -219,14 +226,34 @@ compile_once() {
     [[ $packages == *" done" ]]
   }
 }
+PROGRAM_PACKAGES=(./netmaster ./netplugin ./netctl ./netplugin/cni/flowkeep-cni ./macvtap/cni/macvtap
+  github.com/containernetworking/plugins/plugins/meta/portmap)
+# use_locked_go: has programs built as everybody builds them from this commit, whatever the environment says (deploy/images/lock)
+use_locked_go() {
+  local locked
+  locked=$(sed -n 's/^go //p' "$ROOT/deploy/images/lock")
+  export GOTOOLCHAIN=go$locked GOFLAGS=-buildvcs=false GOAMD64=v1 GOARM64=v8.0 GOEXPERIMENT= CGO_ENABLED=0 GOWORK=off
+}
+# licenses PACKAGE…: prints the licenses and notices of all modules that programs are built of, the standard library included
+licenses() {
+  local module dir files
+  {
+    go list -deps -f '{{with .Module}}{{if not .Main}}{{with or .Replace .}}{{.Path}}@{{.Version}} {{.Dir}}{{end}}{{end}}{{end}}' "$@"
+    go env GOVERSION GOROOT | paste -sd ' '
+  } | LC_ALL=C sort -u | while read -r module dir; do
+    files=$(find "$dir" -maxdepth 1 -type f -iregex '.*/\(licen[cs]e\|copying\|notice\|patents\)\([._-].*\)?' ! -name '*.go' | LC_ALL=C sort)
+    [ -n "$files" ] || die "$module has no file with a license in $dir"
+    printf '%s\n' ================ "$module" ================
+    xargs cat <<<"$files"
+  done
+}
 # build_programs: netmaster, netplugin, netctl and the CNI plugins flowkeep-cni, flowkeep-portmap and macvtap into $PROGRAMS; quick when
 # nothing changed
 build_programs() {
   mkdir -p "$PROGRAMS"
   (cd "$ROOT" && CGO_ENABLED=0 compile "Flowkeep's programs" -o "$PROGRAMS/" \
     -ldflags "-s -w -X github.com/flowkeep/flowkeep/internal/process.Version=$(version)" \
-    ./netmaster ./netplugin ./netctl ./netplugin/cni/flowkeep-cni ./macvtap/cni/macvtap \
-    github.com/containernetworking/plugins/plugins/meta/portmap) && cp "$PROGRAMS/portmap" "$PROGRAMS/flowkeep-portmap" ||
+    "${PROGRAM_PACKAGES[@]}") && cp "$PROGRAMS/portmap" "$PROGRAMS/flowkeep-portmap" ||
     die "the programs do not build: see the compiler's messages above"
 }
 

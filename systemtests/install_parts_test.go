@@ -28,7 +28,7 @@ func (w *world) partsStart() {
 		}
 		return string(found[1])
 	}
-	values := []string{"namespace.create=true", "policySync.replicas=1", "images.tag=" + said(`image: flowkeep/flowkeep:(\S+)`),
+	values := []string{"namespace.create=true", "policySync.replicas=1", "images.tag=" + said(`image: flowkeep\.invalid/flowkeep:(\S+)`),
 		"network.clusterCIDRs={" + said(`cluster-cidrs: "(.*)"`) + "}", "network.serviceCIDRs={" + said(`service-cidrs: "(.*)"`) + "}"}
 	args := []string{"-print"}
 	for _, part := range parts {

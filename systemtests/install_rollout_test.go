@@ -90,7 +90,7 @@ func (r *rollout) prepare(images string) {
 	}
 	text, err := os.ReadFile(filepath.Join(r.Dir, "flowkeep", "flowkeep.yaml"))
 	r.must(err)
-	tag := regexp.MustCompile(`(image: flowkeep/\w+):(\S+)`)
+	tag := regexp.MustCompile(`(image: flowkeep\.invalid/\w+):(\S+)`)
 	r.own, r.other = string(tag.FindSubmatch(text)[2]), "another"
 	r.must(os.WriteFile(r.manifests, tag.ReplaceAll(text, []byte("$1:"+r.other)), 0o600))
 }
@@ -134,7 +134,7 @@ func (r *rollout) undo() {
 func (r *rollout) runs(tag string) {
 	r.Helper()
 	images := strings.Fields(r.kubectl("get", "pods", "-l", "app.kubernetes.io/name in (netmaster, netplugin)", "-o", "jsonpath={.items[*].spec.containers[*].image}"))
-	if want := slices.Repeat([]string{"flowkeep/flowkeep:" + tag}, 4); !slices.Equal(images, want) {
+	if want := slices.Repeat([]string{"flowkeep.invalid/flowkeep:" + tag}, 4); !slices.Equal(images, want) {
 		r.Errorf("the pods' images are %v, want %v", images, want)
 	}
 	cookie, programs := "cookie=0xf101", 0

@@ -143,7 +143,7 @@ func (w *world) uninstalled(namespace string) {
 	}
 	w.must(w.Start(w.ctx, "node1-kubelet"))
 	text, err := w.NetctlAs(w.ctx, "", "uninstall", "--yes", "--state", "--crds", "--leave-nodes", "--wait", cluster.Stretch(40*time.Second).String())
-	said := regexp.MustCompile(`\nFlowkeep is uninstalled\nas they were: node2; when back: netctl (uninstall --nodes node2 --image flowkeep/flowkeep:\S+ --state)\n$`).FindStringSubmatch(text)
+	said := regexp.MustCompile(`\nFlowkeep is uninstalled\nas they were: node2; when back: netctl (uninstall --nodes node2 --image flowkeep\.invalid/flowkeep:\S+ --state)\n$`).FindStringSubmatch(text)
 	if err != nil || said == nil || strings.Contains(text, "node1 (") {
 		w.Fatalf("%v\n%s", err, text)
 	}

@@ -65,8 +65,10 @@ func TestTheLockHasWhatTheRecipesNeed(t *testing.T) {
 	}
 	needed := packagesOf(recipes)
 	for _, name := range needed {
-		if _, there := l.debian["amd64 "+name]; !there {
-			t.Errorf("the lock has no %s: scripts/images --lock", name)
+		for _, arch := range []string{"amd64", "arm64"} {
+			if _, there := l.debian[arch+" "+name]; !there {
+				t.Errorf("the lock has no %s: ARCH=%s scripts/images --lock", name, arch)
+			}
 		}
 	}
 	for key := range l.debian {

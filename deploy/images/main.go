@@ -13,34 +13,50 @@ import (
 )
 
 func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		os.Exit(1)
+	}
+}
+
+// run builds images. "join DIR DIR…" writes archives for several architectures into the first directory.
+func run(args []string) error {
+	if len(args) > 2 && args[0] == "join" {
+		return join(args[1], args[2:])
+	}
+	return buildImages(args)
+}
+
+func buildImages(args []string) error {
 	var b build
-	flag.StringVar(&b.programs, "programs", "", "directory of the static programs")
+	flag.StringVar(&b.programs, "programs", "", "directory of the static programs and of licenses.txt")
 	flag.StringVar(&b.packages, "packages", "", "directory of Debian's packages, NAME.deb")
 	flag.StringVar(&b.lock, "lock", "deploy/images/lock", "file that names the packages' versions and sums")
 	flag.StringVar(&b.out, "out", "", "directory to write NAME.tar and NAME.spdx.json to")
 	flag.StringVar(&b.version, "version", "", "version of Flowkeep; the images' tag")
 	flag.StringVar(&b.revision, "revision", "", "the commit")
+	flag.StringVar(&b.registry, "registry", "flowkeep.invalid", "registry and folder in the images' names")
 	flag.StringVar(&b.arch, "arch", "", "architecture, as Go calls it")
 	created := flag.Int64("created", 0, "time of the commit, in seconds since 1970")
 	wanted := flag.Bool("list-packages", false, "only write the names of Debian's packages that are needed")
-	flag.Parse()
+	if err := flag.CommandLine.Parse(args); err != nil {
+		return err
+	}
 	b.created = time.Unix(*created, 0).UTC()
 	if *wanted {
 		for _, name := range packagesOf(recipes) {
 			fmt.Println(name)
 		}
-		return
+		return nil
 	}
-	if err := b.run(recipes); err != nil {
-		fmt.Fprintln(os.Stderr, "error:", err)
-		os.Exit(1)
-	}
+	return b.run(recipes)
 }
 
 // build is one run.
 type build struct {
 	programs, packages, lock, out string
 	version, revision, arch       string
+	registry                      string
 	created                       time.Time
 	packed                        map[string]*packed // by the digest of what is in it
 }
@@ -70,7 +86,7 @@ func (b *build) image(r *recipe, debian *packages) error {
 	if err != nil {
 		return err
 	}
-	img := image{name: r.reference(b.version), arch: b.arch, created: b.created, config: r.config}
+	img := image{name: r.reference(b.registry, b.version), arch: b.arch, created: b.created, config: r.config}
 	img.labels = map[string]string{
 		"org.opencontainers.image.title": r.title, "org.opencontainers.image.version": b.version, "org.opencontainers.image.revision": b.revision,
 		"org.opencontainers.image.licenses": r.licenses,

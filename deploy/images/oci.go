@@ -1,7 +1,6 @@
 package main
 
 import (
-	"archive/tar"
 	"encoding/json"
 	"regexp"
 	"strings"
@@ -14,6 +13,9 @@ const (
 	typeManifest = "application/vnd.oci.image.manifest.v1+json"
 	typeConfig   = "application/vnd.oci.image.config.v1+json"
 	typeLayer    = "application/vnd.oci.image.layer.v1.tar+gzip"
+
+	annotationName = "io.containerd.image.name"
+	annotationTag  = "org.opencontainers.image.ref.name"
 )
 
 type descriptor struct {
@@ -76,11 +78,8 @@ func isTag(s string) bool { return tag.MatchString(s) }
 
 // archive returns the image as an OCI layout in a tar, and the digest of its manifest.
 func (img *image) archive() (digest string, archive []byte, err error) {
-	blobs := map[string][]byte{}
-	add := func(mediaType string, data []byte) descriptor {
-		blobs[digestOf(data)] = data
-		return descriptor{MediaType: mediaType, Digest: digestOf(data), Size: len(data)}
-	}
+	files := tree{}
+	add := files.addBlob
 	p := platform{Architecture: img.arch, OS: "linux"}
 	c := imageConfig{Created: img.created.Format(time.RFC3339), platform: p, Config: img.config}
 	c.Config.Labels = img.labels
@@ -100,16 +99,10 @@ func (img *image) archive() (digest string, archive []byte, err error) {
 	digest = top.Digest
 	top.Platform = &p
 	top.Annotations = map[string]string{ // containerd's name of it, and everybody else's
-		"io.containerd.image.name": img.name, "org.opencontainers.image.ref.name": img.name[strings.LastIndex(img.name, ":")+1:],
+		annotationName: img.name, annotationTag: img.name[strings.LastIndex(img.name, ":")+1:],
 	}
-	files := tree{"oci-layout": text(`{"imageLayoutVersion":"1.0.0"}`)}
-	list, err := json.Marshal(index{SchemaVersion: 2, MediaType: typeIndex, Manifests: []descriptor{top}})
-	if err != nil {
+	if err := files.setTop(top); err != nil {
 		return "", nil, err
-	}
-	files["index.json"] = text(string(list))
-	for digest, data := range blobs {
-		files["blobs/sha256/"+strings.TrimPrefix(digest, "sha256:")] = file{kind: tar.TypeReg, mode: 0o644, data: data}
 	}
 	archive, err = archived(files)
 	return digest, archive, err

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"maps"
+	"os"
 	"path"
 	"path/filepath"
 	"slices"
@@ -16,14 +17,15 @@ type recipe struct {
 	layers                []layerRecipe
 }
 
-func (r *recipe) reference(version string) string {
-	return "docker.io/flowkeep/" + r.name + ":" + version
+func (r *recipe) reference(registry, version string) string {
+	return registry + "/" + r.name + ":" + version
 }
 
 // layerRecipe is files of one kind: made here, programs of Go, or out of Debian's packages with the libraries that they need.
 type layerRecipe struct {
 	made     tree
 	programs map[string]string // path in the image → name of the program
+	licenses bool              // the licenses of the modules of all programs are in this layer
 	debian   []string          // packages: their programs and files named by wanted, and what of the others these need
 	wanted   []string          // paths
 }
@@ -39,7 +41,7 @@ var libc = []string{"libc6", "libgcc-s1", "gcc-12-base"}
 
 var (
 	base      = layerRecipe{made: root, debian: libc, wanted: []string{threadExit}}
-	netplugin = layerRecipe{programs: map[string]string{programDir + "/netplugin": "netplugin"}}
+	netplugin = layerRecipe{programs: map[string]string{programDir + "/netplugin": "netplugin"}, licenses: true}
 )
 
 var recipes = []recipe{
@@ -139,6 +141,13 @@ func (b *build) contents(r *recipe, debian *packages) (*contents, error) {
 			p.path = at
 			out.programs = append(out.programs, *p)
 			layer[at] = executable(p.data)
+		}
+		if l.licenses {
+			data, err := os.ReadFile(filepath.Join(b.programs, "licenses.txt"))
+			if err != nil {
+				return nil, err
+			}
+			layer[documentation("flowkeep")+"/licenses.txt"] = text(string(data))
 		}
 		if err := debian.pick(l.debian, l.wanted, all, layer); err != nil {
 			return nil, err

@@ -75,7 +75,7 @@ func (b *build) document(r *recipe, c *contents, digest string) ([]byte, error) 
 		known:     map[string]bool{},
 	}
 	image := d.add(spdxPackage{
-		Name: r.reference(b.version), Version: b.version, Purpose: "CONTAINER", LicenseDeclared: r.licenses,
+		Name: r.reference(b.registry, b.version), Version: b.version, Purpose: "CONTAINER", LicenseDeclared: r.licenses,
 		Checksums: []spdxChecksum{{"SHA256", strings.TrimPrefix(digest, "sha256:")}},
 	}, "image", r.name)
 	d.relate(spdxDocument, "DESCRIBES", image)
