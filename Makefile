@@ -1,5 +1,5 @@
 # Each verb is one script; read it for what it does. FLOWKEEP_CACHE (default /var/cache/flowkeep) holds what is built once.
-.PHONY: try try-down docs krew images test-full screenshots cyclonus help demo demo-down demo-fleet build test lint unit fuzz system test-kernel conformance soak bench flakes generate preflight
+.PHONY: try try-down docs krew images release test-full screenshots cyclonus help demo demo-down demo-fleet build test lint unit fuzz system test-kernel conformance soak bench flakes generate preflight
 
 help: ## what there is
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,6 +22,8 @@ docs: ## the documentation as static HTML with a search, links checked (ARGS=DIR
 	@scripts/docs $(ARGS)
 krew: ## netctl as kubectl's plugin for all platforms, with krew's manifest, into dist/krew (VERSION=v0.1.0 URL=https://…)
 	@VERSION='$(VERSION)' URL='$(URL)' scripts/krew $(ARGS)
+release: ## images, chart, manifest and netctl of a version into dist/ (VERSION=v0.1.0 KEY=FILE REGISTRY=HOST/PATH; docs/install.md)
+	@VERSION='$(VERSION)' KEY='$(KEY)' REGISTRY='$(REGISTRY)' URL='$(URL)' scripts/release $(ARGS)
 test: ## everything that guards enforcement: lint, unit, system tests; the last line counts (docs/testing.md)
 	@scripts/test
 preflight: ## what would fail make test for sure, in at most 3 minutes: formats, subjects, generated files, tests compile
