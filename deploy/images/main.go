@@ -19,10 +19,16 @@ func main() {
 	}
 }
 
-// run builds images. "join DIR DIR…" writes archives for several architectures into the first directory.
+// run builds images, or runs a subcommand: "join DIR DIR…" writes archives for several architectures into the first
+// directory, "sign KEY FILE…" signs archives.
 func run(args []string) error {
-	if len(args) > 2 && args[0] == "join" {
-		return join(args[1], args[2:])
+	if len(args) > 2 {
+		switch args[0] {
+		case "join":
+			return join(args[1], args[2:])
+		case "sign":
+			return signImages(args[1], args[2:])
+		}
 	}
 	return buildImages(args)
 }
