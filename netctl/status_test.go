@@ -12,7 +12,7 @@ func TestLeaderIsShown(t *testing.T) {
 	leader := inspect.Leader{Identity: "a", Epoch: 7}
 	for want, change := range map[string]func(*inspect.Leader){
 		"leader a, epoch 7\nno standby: while this netmaster is away, policies that change wait, and pods do not start\n\n": func(*inspect.Leader) {},
-		"leader a, epoch 7\nwho stands by is not known: forbidden\n\n":                                                            func(l *inspect.Leader) { l.StandbysUnknown = "forbidden" },
+		"leader a, epoch 7\nwho stands by is not known: forbidden\n\n":                                                      func(l *inspect.Leader) { l.StandbysUnknown = "forbidden" },
 		"leader a, epoch 7\nstandby b c, v1\nstandby d, v2, could not take over now: state: starting\n\n": func(l *inspect.Leader) {
 			l.Standbys = []inspect.Standby{{Identity: "b\nc", Version: "v1"}, {Identity: "d", Version: "v2", NotReady: "state: starting"}}
 		},
