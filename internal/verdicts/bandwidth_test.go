@@ -127,7 +127,7 @@ func datagramOf(mac ofctl.MAC, src, dst netip.Addr) []byte {
 	binary.BigEndian.PutUint16(b[2:], 80)
 	binary.BigEndian.PutUint16(b[4:], uint16(len(b)))
 	binary.BigEndian.PutUint16(b[6:], checksum(append(pseudo(src, dst, protoUDP, len(b)), b...)))
-	etherType := uint16(ofctl.EtherIPv4)
+	etherType := ofctl.EtherIPv4
 	if src.Is6() {
 		etherType = ofctl.EtherIPv6
 	}

@@ -192,7 +192,7 @@ ip link set eth0 up
 ip addr add $3/32 dev eth0
 ip route add 10.9.0.1 dev eth0
 ip route add default via 10.9.0.1
-while :; do wget -q -T 5 -O /dev/null http://10.9.0.1/; usleep 200000; done
+while :; do echo | nc -w 5 10.9.0.1 80; usleep 200000; done
 EOF
 chmod 755 "$1/init"
 cd "$1" && find . | cpio -o -H newc --quiet >"$1/../initrd"

@@ -63,7 +63,7 @@ func TestPurposeOf_IgnoresTheShape(t *testing.T) {
 			continue
 		}
 		shapes++
-		for kind := range Kind(KindLearned + 50) {
+		for kind := range KindLearned + 50 {
 			f.Cookie = cookie(kind, 7)
 			grants := kind == KindClause || kind == KindAllow || kind == KindAllowAll
 			if got := PurposeOf(&f); (got == Grant) != grants {
