@@ -5,11 +5,13 @@ import (
 	"slices"
 	"sync"
 	"time"
+	"weak"
 
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
-// Limits of a Shared. What it keeps is some MB of memory at most.
+// Limits of a Shared. What it keeps is some MB of memory at most, without the rules, which all nodes share. It retains
+// no list: a list may be a copy for one node.
 const (
 	maxSharedBytes   = 2 << 20 // of messages
 	maxSharedEntries = 8192
@@ -30,7 +32,7 @@ type Shared struct {
 
 // listID identifies an immutable list.
 type listID struct {
-	first *netip.Addr
+	first weak.Pointer[netip.Addr] // unequal to that of a later list at the same memory address
 	n     int
 }
 
@@ -80,7 +82,7 @@ func (s *Shared) list(addrs []netip.Addr) packed {
 		return convert()
 	}
 	size := func(p packed) int { return len(p.four) + len(p.six) }
-	return shared(s, s.lists, listID{&addrs[0], len(addrs)}, convert, size)
+	return shared(s, s.lists, listID{weak.Make(&addrs[0]), len(addrs)}, convert, size)
 }
 
 // shared returns the kept value of a key, or converts it.

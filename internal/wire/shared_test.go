@@ -1,11 +1,14 @@
 package wire
 
 import (
+	"net/netip"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/flowkeep/flowkeep/api/feed"
 	"github.com/flowkeep/flowkeep/policydb/policy"
@@ -85,4 +88,23 @@ func TestShared_Bounds(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestShared_RetainsNoLists: a list that was converted once can be collected. It may be one node's copy of a group of
+// all pods.
+func TestShared_RetainsNoLists(t *testing.T) {
+	g := gen{policytest.New(1)}
+	s := NewShared()
+	send := func() weak.Pointer[netip.Addr] {
+		group := policy.GroupUpdate{Key: g.key(), Kind: policy.PeerGroup, Replace: true, Added: g.addresses(1000)}
+		for range s.Parts(&policy.NodeUpdate{Groups: []policy.GroupUpdate{group}}) {
+		}
+		return weak.Make(&group.Added[0])
+	}
+	list := send()
+	runtime.GC()
+	if list.Value() != nil {
+		t.Error("the list is retained")
+	}
+	runtime.KeepAlive(s)
 }
