@@ -122,6 +122,31 @@ func TestHandshake_OneStreamPerNode(t *testing.T) {
 	})
 }
 
+// TestHandshake_FewStreamsLinger: a node can open many streams on each connection. Most end at once.
+func TestHandshake_FewStreamsLinger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHostile(func(*Config) {})
+		defer h.end()
+		open := func() int {
+			h.Server.mu.Lock()
+			defer h.Server.mu.Unlock()
+			return len(h.sessions)
+		}
+		for range 20 * lingerBurst {
+			h.dial("node1")
+			synctest.Wait()
+		}
+		if n := open(); n != lingerBurst+1 {
+			t.Errorf("%d streams are open", n)
+		}
+		time.Sleep(lingerTime)
+		synctest.Wait()
+		if n := open(); n != 1 {
+			t.Errorf("%d streams are open later", n)
+		}
+	})
+}
+
 // A node says hello once a second, after some at once; those of other nodes wait for none of it.
 func TestHellosArePaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -91,7 +91,7 @@ func (s *Server) Stream(stream stream) (err error) {
 	}
 	defer s.leave(g)
 	defer func() {
-		if errors.Is(err, errHelloSuperseded) {
+		if errors.Is(err, errHelloSuperseded) && s.lingers.Allow(node, time.Now()) {
 			s.linger(stream.Context(), g)
 		}
 	}()

@@ -13,8 +13,13 @@ const (
 	maxNodes = 1 << 16
 )
 
-// lingerTime is for how long a stream stays open after another hello of its node has begun.
-const lingerTime = time.Second
+// lingerTime is for how long a stream stays open after another hello of its node has begun. This is for lingerBurst
+// streams of a node at once, one a connection, and as many a second; others end at once. Each holds data that was
+// received and not read, as much as its flow control window.
+const (
+	lingerTime  = time.Second
+	lingerBurst = 16
+)
 
 // linger waits before such a stream ends, unless its node or Dismiss ends it. A node that connects without pause would
 // otherwise use up the processor by TLS handshakes.

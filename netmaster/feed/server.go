@@ -89,8 +89,8 @@ type Server struct {
 	ready   chan struct{}
 	isReady sync.Once
 	metrics metrics
-	// hellos and announced limit the rates of hellos and announcements of each node.
-	hellos, announced *limit.Rate
+	// hellos, announced and lingers limit the rates of hellos, announcements and lingering streams of each node.
+	hellos, announced, lingers *limit.Rate
 	// inbound and replies limit the messages of each node: replies those responses that no query awaits, inbound all
 	// others.
 	inbound, replies *limit.Rate
@@ -132,7 +132,9 @@ func NewServer(cfg Config) *Server {
 		delays:    limit.NewRate(refusalInterval, 1, maxNodes),
 		nodes:     nodeList{keyedSet: keyedSet{kind: feed.KeyedSet_KEYED_SET_NODES}},
 		services:  serviceSet{keyedSet: keyedSet{kind: feed.KeyedSet_KEYED_SET_SERVICES}},
-		shared:    wire.NewShared(), mirror: newMirror(), handshakes: map[string]*handshake{}, claims: map[string]*conn{},
+		lingers:   limit.NewRate(lingerTime/lingerBurst, lingerBurst, maxNodes),
+		shared:    wire.NewShared(), mirror: newMirror(),
+		handshakes: map[string]*handshake{}, claims: map[string]*conn{},
 		conns: map[string]*conn{}, last: map[string]NodeStatus{}, refusals: map[string]refusal{},
 		rollouts: newRollouts(m.realised), sessions: map[*session]struct{}{},
 		watches: watches{by: map[about]map[*Watch]struct{}{}}}
