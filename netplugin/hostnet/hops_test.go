@@ -206,6 +206,29 @@ func TestAddRules(t *testing.T) {
 	})
 }
 
+// TestAddRules_OfOtherNumbers: with a lower priority none is added before the routes that they look up. The look-up of
+// the table local would come before the one that leads translated packets back into the bridge: only the guard in
+// nftables, which drops them, would keep them from the node's programs.
+func TestAddRules_OfOtherNumbers(t *testing.T) {
+	in(t, host(t), func() error {
+		cfg := nodeConfig()
+		cfg.Numbers = Numbers{Table: 200, Priority: 1000}
+		if err := Setup(cfg); err != nil {
+			return err
+		}
+		const list = "ip route get 192.0.2.11 from 10.244.1.9 iif fk-gw; ip rule; ip -6 rule"
+		before := output(t, list)
+		cfg.Numbers, cfg.Earlier = Numbers{Table: 300, Priority: 100}, []Numbers{cfg.Numbers}
+		if err := AddRules(cfg); err != nil {
+			return err
+		}
+		if after := output(t, list); after != before {
+			t.Errorf("the way of a translated packet and the rules were\n%s\nand are\n%s", before, after)
+		}
+		return nil
+	})
+}
+
 // TestLookUpAgain_Fails: while a route to the node's pods cannot be written again, each Setup tries it.
 func TestLookUpAgain_Fails(t *testing.T) {
 	in(t, host(t), func() error {

@@ -45,8 +45,9 @@ func rulesAlone(cfg *Config) error {
 	return errors.Join(append(errs, rules(cfg))...)
 }
 
-// AddRules adds the policy rules that are missing, and changes nothing else: at a start flows of this version may need
-// one that an earlier version did not write, and flows of an earlier one what Setup removes.
+// AddRules adds policy rules that are missing beside others of the same numbers, and changes nothing else: at a start
+// flows of this version may need one that an earlier version did not write, and flows of an earlier one what Setup
+// removes. Rules of other numbers wait for the routes that they look up, as in Setup.
 func AddRules(cfg *Config) error {
 	cfg.ownChanged = false
 	var errs []error
@@ -54,6 +55,8 @@ func AddRules(cfg *Config) error {
 		have, err := rulesOf(family)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("list policy rules: %w", err))
+		}
+		if !slices.Contains(numbersOf(have), cfg.numbers()) {
 			continue
 		}
 		for _, r := range wanted {
