@@ -264,7 +264,11 @@ func (g diskGuard) Ready() error {
 	if err := g.agent.disk.diskProblem(); err != nil {
 		return err
 	}
-	if problem := g.agent.cfg.Health.Parts()["switch"]; problem != "" {
+	switch problem := g.agent.cfg.Health.Parts()["switch"]; problem {
+	case "":
+	case starting: // pods have the flows from before
+		return errors.New("netplugin is starting: no pod gets a port")
+	default:
 		return fmt.Errorf("%w: %s", endpoints.ErrSwitch, problem)
 	}
 	return g.Manager.Ready()

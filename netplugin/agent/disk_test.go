@@ -572,6 +572,10 @@ func TestReady_Switch(t *testing.T) {
 	if !errors.Is(err, endpoints.ErrSwitch) || !strings.Contains(err.Error(), "connection refused") {
 		t.Errorf("the switch is away: %v", err)
 	}
+	a.cfg.Health.SetReady("switch", starting)
+	if err := guard.Ready(); err == nil || errors.Is(err, endpoints.ErrSwitch) {
+		t.Errorf("netplugin starts, and the switch has the flows from before: %v", err)
+	}
 	a.cfg.Health.SetReady("switch", "")
 	a.cfg.Health.SetReady("netmaster", "connection refused")
 	if err := guard.Ready(); !errors.Is(err, endpoints.ErrNotReady) {

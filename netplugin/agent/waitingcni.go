@@ -59,22 +59,24 @@ func (w *waitingCNI) end() {
 	}
 }
 
-// Ready returns the reason.
-func (w *waitingCNI) Ready() error {
+// Ready returns the reason, as one for which also pods that run may have no network.
+func (w *waitingCNI) Ready() error { return fmt.Errorf("%w: %w", endpoints.ErrSwitch, w.problem()) }
+
+func (w *waitingCNI) problem() error {
 	reason, _ := w.reason.Load().(error)
 	return reason
 }
 
 // Add returns the reason.
 func (w *waitingCNI) Add(context.Context, endpoints.Request) (*endpoints.Result, error) {
-	return nil, w.Ready()
+	return nil, w.problem()
 }
 
 // Check returns the reason.
-func (w *waitingCNI) Check(context.Context, string, string) error { return w.Ready() }
+func (w *waitingCNI) Check(context.Context, string, string) error { return w.problem() }
 
 // GC returns the reason.
-func (w *waitingCNI) GC(context.Context, []string) error { return w.Ready() }
+func (w *waitingCNI) GC(context.Context, []string) error { return w.problem() }
 
 // Del records the attachment: it is deleted before a new one gets its number and address.
 func (w *waitingCNI) Del(_ context.Context, container, ifName string) error {

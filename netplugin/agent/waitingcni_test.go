@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/types"
 	"github.com/flowkeep/flowkeep/internal/process"
 	"github.com/flowkeep/flowkeep/netplugin/cni"
 )
@@ -50,6 +51,9 @@ func TestOpenSwitch_ServesCNI(t *testing.T) {
 		until(t, "a response", func() (ok bool) { resp, ok = requestCNI(t, a.cfg.CNISocket, command); return ok })
 		if !strings.Contains(resp.Error, "waits for Open vSwitch") || !strings.Contains(resp.Error, "no.sock") {
 			t.Errorf("%s: %+v", command, resp)
+		}
+		if limited := resp.Code == types.ErrLimitedConnectivity; limited != (command == "STATUS") {
+			t.Errorf("%s: code %d", command, resp.Code)
 		}
 	}
 	if resp, ok := requestCNI(t, a.cfg.CNISocket, "DEL"); !ok || resp.Error != "" {
