@@ -207,6 +207,11 @@ func TestStatus_HidesShortFailures(t *testing.T) {
 			}
 			fails(age.String()+" after the last success", want)
 		}
+		m.notReady.Store(nil)
+		if code := status(socket); code != 0 {
+			t.Errorf("netplugin is ready again: code %d", code)
+		}
+		fails("after another success", 0)
 		if err := os.Remove(ready); err != nil {
 			t.Fatal(err)
 		}
