@@ -274,6 +274,10 @@ build_system_tests() {
 
 # need_parts: tools/parts, the program of make test-full, into $PARTS
 need_parts() { mkdir -p "$TOOLS"; (cd "$ROOT/tools" && three_times env CGO_ENABLED=0 go build -o "$PARTS" ./parts); }
+# gate_shape: prints the part of the shape that the gate tests at this commit, and its flags
+gate_shape() { need_parts && (cd "$ROOT" && "$PARTS" shape); }
+# shape_needs FLAG…: prints the option of systemtests/sandbox/build for what the shape in flags of a test needs
+shape_needs() { [[ " $* " != *" -shape containerd-2 "* ]] || echo --containerd; }
 
 # tally PASSED FAILED SKIPPED: appends counts to $FLOWKEEP_TALLY, where it is set
 tally() { [ -z "${FLOWKEEP_TALLY:-}" ] || echo "$*" >>"$FLOWKEEP_TALLY"; }

@@ -2,6 +2,9 @@ package main
 
 import (
 	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -81,4 +84,57 @@ func TestShape_OfCommits(t *testing.T) {
 	if n, err := a.repo.countCommits(); n != 2 || err != nil {
 		t.Errorf("%d commits (%v)", n, err)
 	}
+}
+
+// TestShape_RuntimeIsBuilt: the gate's build and the suite build containerd 2 if the shape whose turn it is needs it.
+func TestShape_RuntimeIsBuilt(t *testing.T) {
+	for flags, want := range map[string]bool{"-shape containerd-2": true, "-shape strict": false} {
+		for _, line := range []string{"scripts/system -only shape", "scripts/test -build"} {
+			t.Run(line+" "+flags, func(t *testing.T) {
+				root := scriptsWithShape(t, flags)
+				cmd := exec.Command("bash", "-c", line)
+				cmd.Dir, cmd.Env = root, append(os.Environ(), "FLOWKEEP_CACHE="+root)
+				out, _ := cmd.CombinedOutput() // it ends before it builds Flowkeep
+				built, err := os.ReadFile(filepath.Join(root, "built"))
+				if err != nil || strings.Contains(string(built), "--containerd") != want {
+					t.Errorf("the sandbox is built with %q (%v):\n%s", built, err, out)
+				}
+			})
+		}
+	}
+}
+
+// scriptsWithShape returns a folder with the scripts of a checkout and a shape whose turn it is. They install nothing,
+// and the build of the sandbox records its options in the file built.
+func scriptsWithShape(t *testing.T, flags string) string {
+	t.Helper()
+	root := t.TempDir()
+	write := func(path, text string) {
+		path = filepath.Join(root, path)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const without = `
+for f in need_root heavy apt_sandbox apt_gcc apt_browser need_go need_gotestsum need_golangci_lint need_helm need_parts
+do eval "$f() { :; }"; done
+build_programs() { exit 1; }
+PARTS=$ROOT/parts
+`
+	for _, name := range []string{"system", "test", "lib.sh"} {
+		text, err := os.ReadFile(filepath.Join(checkout, "scripts", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name == "lib.sh" {
+			text = append(text, without...)
+		}
+		write("scripts/"+name, string(text))
+	}
+	write("parts", "#!/bin/bash\necho shape-x "+flags+"\n")
+	write("systemtests/sandbox/build", "#!/bin/bash\necho \"$*\" >>"+filepath.Join(root, "built")+"\n")
+	return root
 }
