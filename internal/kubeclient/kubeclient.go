@@ -36,7 +36,12 @@ func New(cfg *rest.Config, version schema.GroupVersion, add func(*runtime.Scheme
 // served and the object does not exist.
 func IsUnknownKind(err error) bool {
 	status, ok := errors.AsType[*apierrors.StatusError](err)
-	return ok && apierrors.IsNotFound(err) && (status.ErrStatus.Details == nil || status.ErrStatus.Details.Name == "")
+	if !ok || !apierrors.IsNotFound(err) {
+		return false
+	}
+	// Where no Status object answered, client-go's error has the name of the request.
+	isClients := apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
+	return isClients || status.ErrStatus.Details == nil || status.ErrStatus.Details.Name == ""
 }
 
 // Explained returns the error with advice if the API server does not serve the kinds, or if a role is missing.

@@ -21,6 +21,10 @@ func TestExplained(t *testing.T) {
 			apierrors.NewGenericServerResponse(http.StatusNotFound, "get", nodes, "", "404 page not found", 0, true),
 			"does not know the kinds: ", true,
 		},
+		"unknown kind of an object": {
+			apierrors.NewGenericServerResponse(http.StatusNotFound, "get", nodes, "node1", "404 page not found", 0, true),
+			"does not know the kinds: ", true,
+		},
 		"no object": {apierrors.NewNotFound(nodes, "node1"), `"node1" not found`, false},
 		"no role": {
 			apierrors.NewForbidden(nodes, "node1", errors.New(`: User "x" cannot get it`)),
