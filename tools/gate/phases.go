@@ -34,6 +34,8 @@ const (
 	lintSuite  = "lint"
 	fleetSuite = "fleet"
 	shapeSuite = "shape"
+
+	shapeSandbox = "test-shape"
 )
 
 // ownSuites are the suites of scripts/system that start what they test by themselves.
@@ -50,7 +52,7 @@ func allPhases() []Phase {
 	set := func(name string, sandboxes ...string) Suite {
 		return Suite{Name: name, Command: []string{"scripts/system", "-only", name}, Sandboxes: sandboxes}
 	}
-	shape := set(shapeSuite, "test-shape")
+	shape := set(shapeSuite, shapeSandbox)
 	shape.Slowness = maxSlowness
 	return []Phase{
 		{Name: "preflight", Suites: []Suite{suite("preflight", "scripts/preflight")}, Required: true},

@@ -63,7 +63,11 @@ func rerunSuite(t *Test) Suite {
 			Sandboxes: []string{"test", "test-geneve"},
 		}
 	case slices.Contains(ownSuites, t.Suite):
-		return Suite{Name: "again: " + t.Suite, Command: []string{"scripts/system", "-only", t.Suite}}
+		again := Suite{Name: "again: " + t.Suite, Command: []string{"scripts/system", "-only", t.Suite}}
+		if t.Suite == shapeSuite {
+			again.Sandboxes = []string{shapeSandbox}
+		}
+		return again
 	}
 	name := "again: " + strings.TrimPrefix(t.Package, "github.com/flowkeep/flowkeep/")
 	return Suite{Name: name, Command: []string{"scripts/unit", "-package", t.Package}}

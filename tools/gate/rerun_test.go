@@ -30,6 +30,9 @@ func TestChooseReruns(t *testing.T) {
 	var got []string
 	for _, r := range chooseReruns(failed, 1) {
 		got = append(got, r.Suite.Name+" = "+strings.Join(r.Suite.Command, " "))
+		if sandboxes := slices.Contains(r.Suite.Sandboxes, "test-shape"); sandboxes != strings.HasSuffix(r.Suite.Name, "shape") {
+			t.Errorf("%s boots the clusters %v", r.Suite.Name, r.Suite.Sandboxes)
+		}
 	}
 	want := []string{
 		"again: fleet = scripts/system -only fleet -run ^(TestFleet)$",
