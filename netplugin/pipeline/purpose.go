@@ -20,10 +20,15 @@ const (
 	Serve
 )
 
-// purposes has the purpose of each kind. A kind that is missing is Infrastructure.
+// purposes has the purpose of each kind in cookies. A flow of any other kind is Infrastructure.
 //
 // KindClause is a Grant because each rule of a clause permits. The clauses of a rule that denies need another kind.
 var purposes = map[Kind]Purpose{
+	KindStatic:      Infrastructure,
+	KindEndpoint:    Infrastructure,
+	KindApplied:     Infrastructure,
+	KindPeer:        Infrastructure,
+	KindBlock:       Infrastructure,
 	KindClause:      Grant,
 	KindAllow:       Grant,
 	KindAllowAll:    Grant,

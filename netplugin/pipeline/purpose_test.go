@@ -54,6 +54,21 @@ func TestPurposeOf_FlowsOfPolicies(t *testing.T) {
 	}
 }
 
+// TestPurposes_EveryKind requires a purpose of each kind that has a name, so that a new kind is not Infrastructure by
+// omission: the switch would get no part of a bundle of which it refuses such a flow.
+func TestPurposes_EveryKind(t *testing.T) {
+	for kind := range kindNames {
+		if _, found := purposes[kind]; !found && kind != KindWouldDeny { // which no cookie has
+			t.Errorf("kind %s has no purpose", kind)
+		}
+	}
+	for kind := range purposes {
+		if kindNames[kind] == "" {
+			t.Errorf("%s has a purpose and no name", kind)
+		}
+	}
+}
+
 // TestPurposeOf_IgnoresTheShape gives flows the tables, priorities and matches of those that permit. Only their kind
 // makes them a Grant.
 func TestPurposeOf_IgnoresTheShape(t *testing.T) {
