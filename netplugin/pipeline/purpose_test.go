@@ -3,6 +3,7 @@ package pipeline
 import (
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/flowkeep/flowkeep/ofctl"
@@ -172,5 +173,27 @@ func TestGrants_OnlyPermit(t *testing.T) {
 	}
 	if denied == 0 || opened == 0 {
 		t.Errorf("%d packets denied without flows that permit, %d passed without classes", denied, opened)
+	}
+}
+
+// TestDryRuns_LeftOut leaves out random flows of dry runs: the same packets pass.
+func TestDryRuns_LeftOut(t *testing.T) {
+	leftOut := 0
+	for seed := range uint64(10) {
+		c, r := randomNode(seed), rand.New(rand.NewPCG(seed, 2))
+		all := passed(without(t, c, func(*ofctl.Flow) bool { return false }), c)
+		fewer := passed(without(t, c, func(f *ofctl.Flow) bool {
+			out := PurposeOf(f) == DryRun && r.IntN(4) == 0
+			if out {
+				leftOut++
+			}
+			return out
+		}), c)
+		if !slices.Equal(all, fewer) {
+			t.Fatalf("seed %d: other packets pass without flows of dry runs", seed)
+		}
+	}
+	if leftOut == 0 {
+		t.Error("no flow of a dry run")
 	}
 }
