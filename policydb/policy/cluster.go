@@ -62,7 +62,8 @@ type ClusterPolicy struct {
 }
 
 // ClusterRule is one entry of ingress or egress. Its peers have no Block in ingress, and always Namespaces where they
-// have none. The first rule of a tier that matches a packet decides.
+// have none. A destinationNamedPort is an entry of Ports for each protocol. A rule with one and with Blocks or Nodes is
+// invalid in the API, and replaced by FailClosed. The first rule of a tier that matches a packet decides.
 type ClusterRule struct {
 	Name   string `json:"name,omitempty"`
 	Action Action `json:"action"`
