@@ -286,3 +286,35 @@ func TestDryRun_AfterTiers(t *testing.T) {
 		}
 	}
 }
+
+// TestAllowed_TiersExempt denies all pods to each other, and all networks, from the API's notes on hairpin traffic and
+// on pods of the host's network: these are neither a subject nor a peer by selectors, and networks contain them.
+func TestAllowed_TiersExempt(t *testing.T) {
+	pods := clusterRule(policy.Deny)
+	networks := clusterRule(policy.Deny, policy.Peer{Block: &policy.IPBlock{CIDR: netip.MustParsePrefix("0.0.0.0/0")}})
+	for _, c := range []struct {
+		name     string
+		egress   policy.ClusterRule
+		from, to netip.Addr
+		want     bool
+	}{
+		{name: "pods", egress: pods, from: web, to: api},
+		{name: "a pod and itself", egress: pods, from: api, to: api, want: true},
+		{name: "a pod and itself, by networks", egress: networks, from: api, to: api, want: true},
+		{name: "to the host's network", egress: pods, from: api, to: outside, want: true},
+		{name: "to the host's network, by networks", egress: networks, from: api, to: outside},
+		{name: "from the host's network", egress: networks, from: outside, to: api, want: true},
+	} {
+		for _, tier := range []policy.Tier{admin, baseline} {
+			w := shop()
+			w.Endpoints = append(w.Endpoints, &policy.Endpoint{Namespace: "a", Name: "host", HostNetwork: true,
+				Addresses: []netip.Addr{outside}})
+			all := clusterPolicy("p", tier, 1, pods)
+			all.Egress = []policy.ClusterRule{c.egress}
+			w.ClusterPolicies = []*policy.ClusterPolicy{all}
+			if v := policy.Allowed(w, tcp(c.from, c.to, 80)); v.Allowed != c.want {
+				t.Errorf("%s, %s: %+v", tier, c.name, v)
+			}
+		}
+	}
+}
