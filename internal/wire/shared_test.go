@@ -19,29 +19,34 @@ import (
 // TestShared_SameMessages compares what several nodes receive at the same time with messages that share nothing.
 func TestShared_SameMessages(t *testing.T) {
 	for seed := range uint64(20) {
-		g := gen{policytest.New(seed)}
-		u := g.update(20, 20, 200)
-		for range 3 {
-			whole := policy.GroupUpdate{Key: g.key(), Kind: policy.PeerGroup, Replace: true}
-			whole.Added = g.addresses(3 * minSharedList)
-			u.Groups = append(u.Groups, whole)
-		}
-		want := encoded(t, slices.Collect(Parts(&u)))
-		s := NewShared()
-		var nodes sync.WaitGroup
-		for range 5 {
-			nodes.Go(func() {
-				for range 5 {
-					if !slices.Equal(encoded(t, slices.Collect(s.Parts(&u))), want) {
-						t.Errorf("seed %d: a node receives other messages", seed)
-					}
+		synctest.Test(t, func(t *testing.T) { sendsTheSame(t, seed) }) // where no time passes, so that all is kept
+	}
+}
+
+// sendsTheSame sends one update to five nodes at once, five times each.
+func sendsTheSame(t *testing.T, seed uint64) {
+	g := gen{policytest.New(seed)}
+	u := g.update(20, 20, 200)
+	for range 3 {
+		whole := policy.GroupUpdate{Key: g.key(), Kind: policy.PeerGroup, Replace: true}
+		whole.Added = g.addresses(3 * minSharedList)
+		u.Groups = append(u.Groups, whole)
+	}
+	want := encoded(t, slices.Collect(Parts(&u)))
+	s := NewShared()
+	var nodes sync.WaitGroup
+	for range 5 {
+		nodes.Go(func() {
+			for range 5 {
+				if !slices.Equal(encoded(t, slices.Collect(s.Parts(&u))), want) {
+					t.Errorf("seed %d: a node receives other messages", seed)
 				}
-			})
-		}
-		nodes.Wait()
-		if s.entries == 0 || s.bytes == 0 {
-			t.Errorf("seed %d: nothing is kept", seed)
-		}
+			}
+		})
+	}
+	nodes.Wait()
+	if s.entries == 0 || s.bytes == 0 {
+		t.Errorf("seed %d: nothing is kept", seed)
 	}
 }
 
