@@ -10,18 +10,26 @@ import (
 const shapePrefix = "shape-"
 
 // shape prints the name of a part that boots a sandbox of a shape, and the flags with which it does. The gate tests this
-// shape: each commit has the next one.
+// shape: each commit has the next one of those whose newest result is a passed one. A shape that failed stays due.
 func (a *app) shape() error {
 	n, err := a.repo.countCommits()
 	if err != nil { // no git work tree: each day has the next one
 		n = int(a.now().Unix() / (24 * 60 * 60))
 	}
-	name, flags, err := chooseShape(a.parts, n)
+	name, flags, err := chooseShape(passedParts(a.parts, a.results), n)
 	if err != nil {
 		return err
 	}
 	fmt.Fprintln(a.out, name, strings.Join(flags, " "))
 	return nil
+}
+
+// passedParts returns the parts whose newest result is a passed one.
+func passedParts(parts []Part, results []Result) []Part {
+	return slices.DeleteFunc(slices.Clone(parts), func(p Part) bool {
+		r := newest(results, p.Name)
+		return r == nil || !r.passed()
+	})
 }
 
 // chooseShape returns the name and the flags of part n of those that boot a sandbox of a shape; after the last one comes

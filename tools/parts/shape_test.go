@@ -47,6 +47,20 @@ func TestChooseShape_ComesRound(t *testing.T) {
 	}
 }
 
+func TestPassedParts_NewestResult(t *testing.T) {
+	parts := []Part{part("shape-new", 1), part("shape-fixed", 1), part("shape-broken", 1)}
+	day := func(n int) time.Time { return time.Unix(0, 0).AddDate(0, 0, n) }
+	results := []Result{
+		{Part: "shape-fixed", Date: day(1), Passed: 1, Failed: 1},
+		{Part: "shape-fixed", Date: day(2), Passed: 2},
+		{Part: "shape-broken", Date: day(1), Passed: 2},
+		{Part: "shape-broken", Date: day(2), Passed: 1, Failed: 1},
+	}
+	if got := passedParts(parts, results); len(got) != 1 || got[0].Name != "shape-fixed" {
+		t.Errorf("passed %v, want shape-fixed alone", got)
+	}
+}
+
 func TestChooseShape_Refused(t *testing.T) {
 	for name, parts := range map[string][]Part{
 		"no shape":     {part("kernel-1", 1)},
@@ -64,7 +78,8 @@ func TestShape_OfCommits(t *testing.T) {
 	var out bytes.Buffer
 	a := &app{runner: runner{repo: repository{t.TempDir()}, out: &out}, parts: []Part{
 		{Name: "shape-a", Command: "x -shape a"}, {Name: "shape-b", Command: "x -family b -shape c"},
-	}}
+		{Name: "shape-new", Command: "x -shape new"},
+	}, results: []Result{{Part: "shape-a", Passed: 2}, {Part: "shape-b", Passed: 2}}}
 	want := ""
 	for day, line := range []string{"shape-a -shape a\n", "shape-b -family b -shape c\n"} {
 		a.now = func() time.Time { return time.Unix(int64(day)*86400, 0) }
