@@ -66,7 +66,7 @@ type Agent struct {
 	cfg      Config
 	mem      Memory
 	unwanted int     // passes in a row that the API server did not help with
-	news     *Result // a failure of which no Event tells yet
+	news     *Result // a failure without an Event so far
 	seen     Observation
 	accepted accepted
 	unowned  string    // why the object's owner could not be written, as last logged
@@ -94,8 +94,8 @@ func (a *Agent) backendOf(c Change) (Backend, error) {
 	return nil, fmt.Errorf("the change was made by the backend %q, which is not here: put it back, or remove change.json in the state directory if the node is as it should be", c.Backend)
 }
 
-// Once recovers, makes one pass, and tells how it ended: an error if the node is managed and not as desired or can't be read, or the
-// report did not reach the API server.
+// Once recovers and makes one pass. It returns an error if the node is managed and differs from its desired state or
+// cannot be read, or if the report did not reach the API server.
 func (a *Agent) Once(ctx context.Context) error {
 	a.recover(ctx)
 	a.mem.Next = time.Time{} // who calls it has decided when
@@ -206,7 +206,7 @@ func (a *Agent) forget(e Entry) {
 	}
 }
 
-// pass decides and does one thing, reports, and tells when the next pass is due at the latest.
+// pass decides, takes one step and reports. It returns the latest time of the next pass.
 func (a *Agent) pass(ctx context.Context) (wake time.Time, err error) {
 	o, err := a.observe(ctx)
 	if err != nil {
@@ -330,7 +330,7 @@ func (a *Agent) concluded(m Memory) {
 	a.news = &m.Last
 }
 
-// tell writes the status if it is another, and nothing for an unmanaged node.
+// tell writes the status if it has changed, and nothing for an unmanaged node.
 func (a *Agent) tell(ctx context.Context, o Observation, action Action) (wake time.Time, err error) {
 	poll := o.Now.Add(a.cfg.Poll)
 	a.measure(o, action)
@@ -394,7 +394,7 @@ func (a *Agent) write(ctx context.Context, o Observation, status v1.NodeNetworkS
 	return nil
 }
 
-// told: the status has said what the journal kept for it, and now an Event does.
+// told sends the Event of a failure, once the status has it.
 func (a *Agent) told(o *Object) {
 	if a.news != nil && o != nil {
 		a.cfg.Objects.Warn(o, wellknown.EventReason(a.news.Outcome), shortened(a.news.Message))

@@ -23,11 +23,12 @@ type Backend interface {
 	Capabilities() []string
 	// Show is the whole current state, nothing left out.
 	Show(ctx context.Context) (nmstate.State, error)
-	// Apply brings the node to what desired names, without committing. It returns once the kernel has taken all steps, or when ctx
-	// ends. Where nothing is to be changed, it returns a Change without steps, and order.Journal is not called.
+	// Apply brings the node to the state desired, without committing. It returns once the kernel has taken all steps,
+	// or when ctx ends. Without a difference it returns a Change without steps, and does not call order.Journal.
 	//
-	// A desire that can't be had as it is written (an unknown type, a link that is Flowkeep's) is an error that is ErrRefused, before
-	// anything is changed. An error after order.Journal was called leaves the change open as far as it came: the caller rolls back.
+	// A desired state that is not possible as written (an unknown type, a link that is Flowkeep's) is an error that is
+	// ErrRefused, before anything is changed. After an error that follows the call of order.Journal the change is open
+	// as far as it came: the caller rolls back.
 	Apply(ctx context.Context, desired nmstate.State, order Order) (Change, error)
 	// Commit ends an open change: it stays.
 	Commit(ctx context.Context, c Change) error

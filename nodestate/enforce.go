@@ -12,7 +12,7 @@ import (
 	"github.com/flowkeep/flowkeep/nodestate/nmstate"
 )
 
-// rollbackLimit is how long a roll-back may take, and tellLimit how long a change waits for its status to be told.
+// rollbackLimit is the time limit of a roll-back, and tellLimit that of the status before a change.
 const (
 	rollbackLimit = 30 * time.Second
 	tellLimit     = 2 * time.Second
@@ -264,7 +264,7 @@ func stuckText(why string, err error) string {
 	return fmt.Sprintf("the change failed, and rolling back did too: %v. It failed as: %s", err, why)
 }
 
-// undo rolls the entry's change back, and keeps the entry until it was told.
+// undo rolls the entry's change back, and keeps the entry until it is reported.
 func (a *Agent) undo(ctx context.Context, e *Entry, why string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackLimit)
 	defer cancel()

@@ -17,14 +17,14 @@ import (
 // EntryState is how far a change in the journal has come.
 type EntryState string
 
-// An entry is open from before the first change to the node until the change is committed or rolled back. One that was rolled back stays
-// until the object's status tells of it.
+// An entry is open from before the first change to the node until the change is committed or rolled back. One that
+// was rolled back stays until the object's status has it.
 const (
 	EntryOpen       EntryState = "open"
 	EntryRolledBack EntryState = "rolled-back"
 )
 
-// Entry is the journal's one entry: a change that is under way, or one that was rolled back and is yet to be told.
+// Entry is the journal's one entry: a change that is under way, or one that was rolled back and is not reported yet.
 type Entry struct {
 	State      EntryState `json:"state"`
 	Change     Change     `json:"change"`
@@ -49,7 +49,7 @@ type Journal struct {
 	lock *os.File
 }
 
-// OpenJournal makes the directory, if need be, and locks it until Close. It waits for nobody.
+// OpenJournal creates the directory, if needed, and locks it until Close. It does not wait for the lock.
 func OpenJournal(dir string) (*Journal, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the state directory: %w", err)

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// How long after a failed attempt, or after drift that was mended before, the next one comes: doubled each time, up to the limit.
+// The pause after a failed attempt, or before repeated drift is repaired again: doubled each time, up to the limit.
 const (
 	firstRetry = 5 * time.Second
 	lastRetry  = 5 * time.Minute
@@ -20,7 +20,7 @@ const (
 
 // Result is one attempt, ended.
 type Result struct {
-	Outcome    v1.Outcome // Partial: rolling back failed too, and the message tells what is left
+	Outcome    v1.Outcome // Partial: rolling back failed too, and the message has what is left
 	Refused    bool       // it can't be had as it is written; nothing was changed
 	Superseded bool       // another desire ended it, and nothing is left of it: that is no failure
 	Message    string
@@ -66,7 +66,7 @@ func (o Observation) differences() []nmstate.Difference {
 // Kind is what to do next.
 type Kind int
 
-// In every case but Silence the status is to be reported, if it is another than the object has.
+// In every case but Silence the status is reported, if it differs from the object's.
 const (
 	Silence Kind = iota // the node is unmanaged: neither enforce nor report
 	Create              // there is no object: create one with the current state only
@@ -87,7 +87,7 @@ type Action struct {
 // and takes another.
 type Memory struct {
 	UID      string // of the object that all of this is about
-	Adopted  bool   // what the object's status told of the past is in here
+	Adopted  bool   // the history of the object's status is in here
 	Desire   string // that the counts are of
 	Failures int    // attempts in a row that failed
 	Next     time.Time
@@ -172,7 +172,8 @@ func (m Memory) forUnmanaged() Memory {
 	return Memory{UID: m.UID, Adopted: m.Adopted, History: m.History, Succeeded: m.Succeeded}
 }
 
-// about is the memory with what an object that was not seen before tells of the past, and without the counts of another desire.
+// about returns the memory with the history of an object that was not seen before, and without the counts of another
+// desired state.
 func (m Memory) about(o Object) Memory {
 	if m.Adopted && m.UID != o.UID {
 		m.History = nil
@@ -203,7 +204,7 @@ func (m Memory) refused(o Object, why string, now time.Time) Memory {
 	return m
 }
 
-// settled: the node is as desired, whoever made it so.
+// settled returns the memory of a node that is as desired, by whatever change.
 func (m Memory) settled(o Observation) Memory {
 	if m.Failures > 0 {
 		m.Succeeded, m.Failures, m.Next = o.Now, 0, time.Time{}
@@ -214,7 +215,7 @@ func (m Memory) settled(o Observation) Memory {
 	return m
 }
 
-// Conclude is the memory after an attempt. Spread is in [0, 1) and tells nodes' retries apart.
+// Conclude returns the memory after an attempt. Spread is in [0, 1) and spreads nodes' retries.
 func Conclude(m Memory, r Result, now time.Time, spread float64) Memory {
 	switch {
 	case r.Outcome == v1.OutcomeApplied:
@@ -233,7 +234,7 @@ func Conclude(m Memory, r Result, now time.Time, spread float64) Memory {
 func (m Memory) succeeded(r Result, now time.Time, spread float64) Memory {
 	m.Failures, m.Last, m.Open, m.Checked = 0, r, false, true
 	if len(r.Steps) == 0 && len(m.History) > 0 && m.History[0].Outcome == v1.OutcomeApplied && m.History[0].Generation == r.Generation {
-		return m // found again as it was left: nothing to tell
+		return m // found again as it was left: nothing to report
 	}
 	m.Succeeded = now
 	m.History = noted(m.History, r, now)

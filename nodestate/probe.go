@@ -17,11 +17,13 @@ import (
 type Probe struct {
 	Name  string
 	Check func(ctx context.Context, current nmstate.State) error
-	// Waived tells that the desire itself asks for what ends it, so that it is not asked after the change. Nil: never.
+	// Waived reports whether the desired state itself ends what the probe checks, so that it is skipped after the
+	// change. Nil: never.
 	Waived func(desired, before, current nmstate.State) bool
 }
 
-// How long one check may take. Before a change there is no hurry: whoever is only slow then would be given up for good.
+// Time limits of a check. Before a change the limit is longer: a check that is only slow then would be given up for
+// good.
 const (
 	heldLimit  = 10 * time.Second
 	probeLimit = 3 * time.Second

@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Facts are what status tells of the agent itself.
+// Facts are the agent's own facts in the status.
 type Facts struct {
 	Backend      string
 	Capabilities []string

@@ -42,7 +42,7 @@ type Config struct {
 	Objects Objects
 	// Central: this handler is for all nodes, and Cache has all there are.
 	Central bool
-	// Patience is how long policies may not be told what can wait, so that it is told of many nodes in one.
+	// Patience is how long a report to a policy may wait for reports of other nodes, to share one update.
 	Patience time.Duration
 	Now      func() time.Time
 	Log      *slog.Logger
@@ -62,7 +62,7 @@ type Handler struct {
 	now      time.Time // when the pass began: what is due does not change while it writes
 }
 
-// pending is what a policy is not told yet.
+// pending is a report that is not in the policy's status yet.
 type pending struct {
 	report *nodeconfig.Report
 	since  time.Time
@@ -95,14 +95,14 @@ func New(cfg Config) *Handler {
 	return &Handler{Config: cfg, policies: map[types.UID]*policy{}, states: map[string]*state{}, waiting: map[string][]string{}, asked: map[string]time.Time{}, refused: map[string]*refusal{}, pending: map[types.UID]pending{}}
 }
 
-// ErrStandsBack is told when another instance handles all nodes, and this one leaves it to it.
+// ErrStandsBack is returned while another instance handles all nodes.
 var ErrStandsBack = errors.New("another instance handles all nodes")
 
 // Waiting returns the nodes that wait for their turn with a policy.
 func (h *Handler) Waiting(policy string) []string { return h.waiting[policy] }
 
-// Pass decides for these nodes, and writes what follows: first what policies are told, turns that nodes take among it, then
-// nodes. It returns the nodes for which not all could be written, and why; they need another pass.
+// Pass decides for these nodes and writes the outcome: first policies' statuses, with the turns that nodes take, then
+// nodes. It returns the nodes for which a write failed, with the error; they need another pass.
 func (h *Handler) Pass(ctx context.Context, nodes map[string]bool) (again map[string]bool, err error) {
 	h.now = h.Now()
 	defer h.Metrics.pass(h.now)
@@ -139,7 +139,7 @@ func (h *Handler) decide(round *nodeconfig.Round, n *corev1.Node) nodeconfig.Dec
 	return round.Decide(node)
 }
 
-// passTurnsOn decides for nodes that wait for turns that are given back now, so that both are told in one.
+// passTurnsOn decides for nodes that wait for turns that are given back now, so that one update has both.
 func (h *Handler) passTurnsOn(round *nodeconfig.Round, list []*corev1.Node) {
 	byName := h.byName()
 	for _, name := range slices.Sorted(maps.Keys(round.Reports)) {
@@ -165,7 +165,7 @@ func (h *Handler) byName() map[string]*policy {
 	return found
 }
 
-// tellAt is when a policy is to be told.
+// tellAt returns the time at which a policy's status is due.
 func (h *Handler) tellAt(round *nodeconfig.Round, p *policy) time.Time {
 	return round.TellAt(p.object.Name, h.untoldSince(p), h.Patience)
 }
@@ -177,7 +177,7 @@ func (h *Handler) untoldSince(p *policy) time.Time {
 	return h.now
 }
 
-// Due is when a policy is to be told what it is not told yet, by a pass for no nodes; ok is false if there is nothing.
+// Due returns the time at which the next pending report is due, by a pass for no nodes; ok is false if there is none.
 func (h *Handler) Due() (at time.Time, ok bool) {
 	for _, u := range h.pending {
 		if due := u.since.Add(h.Patience); !ok || due.Before(at) {
@@ -194,7 +194,7 @@ func (h *Handler) round() *nodeconfig.Round {
 	live := map[types.UID]*policy{}
 	for _, o := range h.Cache.Policies() {
 		if o.DeletionTimestamp != nil {
-			continue // gone but for somebody's finalizer
+			continue // gone but for a finalizer
 		}
 		p := h.policies[o.UID]
 		switch {
@@ -344,7 +344,7 @@ func (h *Handler) writeNodes(
 		stored, err := h.Objects.UpdateState(ctx, &o)
 		h.Metrics.wrote("node", err)
 		if refuses(err) && h.refuse(node, d.Claims, err) {
-			again[node] = true // to tell whose fault it is
+			again[node] = true // to find the policy at fault
 			continue
 		}
 		if err != nil {
@@ -404,7 +404,7 @@ func (h *Handler) forgetBlockers(ctx context.Context, round *nodeconfig.Round) (
 	return again, errors.Join(failed, err)
 }
 
-// gone tells whether a node is no more, if it was not asked of lately.
+// gone reports whether the node was deleted, unless it was queried recently.
 func (h *Handler) gone(ctx context.Context, node string) (bool, error) {
 	if h.Now().Sub(h.asked[node]) < askAgain {
 		return false, nil
@@ -414,8 +414,8 @@ func (h *Handler) gone(ctx context.Context, node string) (bool, error) {
 	return err == nil && !there, err
 }
 
-// askedLeast is the node of those that policies which are told speak of that was not asked of for longest: one at a time is
-// looked after, so that the statuses of policies keep no nodes that left long ago.
+// askedLeast returns the node in policies' pending statuses whose last query is oldest: one at a time is checked, so
+// that statuses keep no nodes that were deleted long ago.
 func (h *Handler) askedLeast(round *nodeconfig.Round) (least string) {
 	for policy := range round.Reports {
 		for _, node := range round.Standings[policy].Nodes() {

@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Informers are Cache by watches. They tell Dirty what has changed.
+// Informers are Cache by watches. They mark changes in Dirty.
 type Informers struct {
 	nodes, states, policies cache.Store
 	controllers             []cache.Controller

@@ -34,7 +34,7 @@ type Client struct {
 	lease   string // its namespace
 }
 
-// NewClient makes one; nobody is asked yet.
+// NewClient returns a client; it sends no request yet.
 func NewClient(cfg *rest.Config, leaseNamespace string) (*Client, error) {
 	nmstate, err := kubeclient.New(cfg, nmstatev1.GroupVersion, nmstatev1.AddToScheme)
 	if err != nil {
@@ -116,7 +116,7 @@ func explained(err error) error {
 		"bind the ClusterRole flowkeep-node-state of deploy/roles.yaml, or for all nodes flowkeep-node-config")
 }
 
-// slimNode keeps what policies select by, and whether the node is heard of.
+// slimNode keeps what policies select by, and whether the node sends heartbeats.
 func slimNode(o any) (any, error) {
 	n, ok := o.(*corev1.Node)
 	if !ok {
@@ -139,7 +139,7 @@ func readiness(n *corev1.Node) (ready []corev1.NodeCondition) {
 	return ready
 }
 
-// slim drops who wrote which field, which nobody here asks.
+// slim drops managedFields, which are not used here.
 func slim(o any) (any, error) {
 	if m, ok := o.(metav1.Object); ok {
 		m.SetManagedFields(nil)

@@ -82,7 +82,7 @@ const (
 	standBack     = 15 * time.Second
 )
 
-// patience is how long the handler of all nodes may leave policies untold.
+// patience is Handler.Patience of the handler of all nodes.
 const patience = time.Second
 
 // Run makes a pass whenever something has changed, until ctx ends.

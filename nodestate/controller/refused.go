@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// refusal is which policies' wishes for a node the API server does not take, though each policy was taken by itself. Which one
-// it is, is found by trying fewer at a time: nobody else's wishes are to wait for it.
+// refusal has the policies whose wishes for a node the API server refuses together, though it took each policy alone.
+// Trying fewer at a time finds the one, so that it does not hold up the others.
 type refusal struct {
 	generation int64            // of the node's object, as this handler knows it
 	guilty     map[string]blame // refused alone
@@ -29,7 +29,8 @@ type blame struct {
 	why        string
 }
 
-// whyLimit is how much of what the API server says is told, in bytes: it may name each of hundreds of interfaces.
+// whyLimit is the largest part of the API server's message that is reported, in bytes: it may name each of hundreds
+// of interfaces.
 const whyLimit = 1000
 
 func shortened(text string) string {
@@ -39,12 +40,12 @@ func shortened(text string) string {
 	return strings.ToValidUTF8(text[:whyLimit], "") + "…"
 }
 
-// refuses tells whether the object as it is will never be taken.
+// refuses reports whether the API server will never accept the object as it is.
 func refuses(err error) bool {
 	return apierrors.IsInvalid(err) || apierrors.IsRequestEntityTooLargeError(err)
 }
 
-// nodeOf is the node as it is to be decided for.
+// nodeOf returns the node as the decision gets it.
 func (h *Handler) nodeOf(o *corev1.Node) *nodeconfig.Node {
 	n := &nodeconfig.Node{Object: o, State: h.stateOf(o.Name)}
 	if s := h.states[o.Name]; s != nil {
@@ -58,7 +59,7 @@ func (h *Handler) nodeOf(o *corev1.Node) *nodeconfig.Node {
 		return n
 	}
 	if s := h.states[o.Name]; s == nil || s.object.Generation != r.generation {
-		delete(h.refused, o.Name) // somebody has changed it since: all may be well
+		delete(h.refused, o.Name) // the object has changed since: it may be accepted now
 		return n
 	}
 	n.Refused, n.Held = h.blamed(o.Name, r.guilty), h.blamed(o.Name, r.suspects)
@@ -81,7 +82,8 @@ func (h *Handler) blamed(node string, all map[string]blame) map[string]string {
 	return found
 }
 
-// refuse blames a policy that was tried alone, or half of those that were tried together. It tells whether there is one.
+// refuse blames a policy that was tried alone, or half of those that were tried together. It reports whether there is
+// one.
 func (h *Handler) refuse(node string, tried []string, because error) bool {
 	if len(tried) == 0 {
 		return false
@@ -128,7 +130,7 @@ func listed(refs []nmstatev1.PolicyRef) string {
 	return " with what it has of " + strings.Join(names, ", ")
 }
 
-// accepted has those tried again that were held back beside what was taken.
+// accepted has the policies tried again that were left out of an accepted write.
 func (h *Handler) accepted(node string, generation int64, again map[string]bool) {
 	if r := h.refused[node]; r != nil {
 		r.generation = generation

@@ -24,7 +24,7 @@ type Options struct {
 	// Identity is this instance's among those for all nodes.
 	Identity       string
 	LeaseNamespace string // default: DefaultLeaseNamespace
-	// Ready is told, if it is there, what the handler lacks to work; an empty reason is nothing.
+	// Ready, if not nil, is called with what the handler lacks to work; an empty reason is nothing.
 	Ready      func(reason string)
 	Registerer prometheus.Registerer
 	Log        *slog.Logger

@@ -62,7 +62,7 @@ func Config(kubeconfig, userAgent string) (*rest.Config, error) {
 	return cfg, nil
 }
 
-// New makes a client of the node's name; nobody is asked yet.
+// New returns a client of the node's name; it sends no request yet.
 func New(cfg *rest.Config, node string) (*Client, error) {
 	cfg = rest.CopyConfig(cfg)
 	c := &Client{

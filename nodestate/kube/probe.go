@@ -35,7 +35,8 @@ func (c *Client) Probes() ([]nodestate.Probe, error) {
 	}, nil
 }
 
-// afresh is an HTTP client that connects anew for each request: an old connection tells nothing of a new network.
+// afresh returns an HTTP client that connects again for each request: an old connection proves nothing about a new
+// network.
 func (c *Client) afresh() (*http.Client, error) {
 	tls, err := rest.TLSConfigFor(c.config)
 	if err != nil {

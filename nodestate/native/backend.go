@@ -23,7 +23,7 @@ import (
 // Name is what states and journals call this backend.
 const Name = "native"
 
-// Config is what a Backend is told of the node.
+// Config configures a Backend for its node.
 type Config struct {
 	Bridge     string // Flowkeep's, which is left alone
 	ResolvConf string // path of the file of DNS servers; empty: DNS is left alone
@@ -73,8 +73,8 @@ func New(cfg Config) *Backend {
 	return &Backend{system: k, own: own, cfg: cfg, ovs: ovs, ears: ears}
 }
 
-// Listen begins to hear neighbours by LLDP, until Close, and signals on the channel when the state is another because of them. Without it Show
-// tells of those on record.
+// Listen starts to receive neighbours by LLDP, until Close. It signals on the channel when they have changed the
+// state. Without it Show reports those on record.
 func (b *Backend) Listen(moved chan<- struct{}, reg prometheus.Registerer, log *slog.Logger) error {
 	if err := reg.Register(b.ears); err != nil {
 		return fmt.Errorf("count frames of LLDP: %w", err)
@@ -117,7 +117,7 @@ func (b *Backend) Show(ctx context.Context) (nmstate.State, error) {
 	return report(n, b.own)
 }
 
-// Plan tells what Apply would do.
+// Plan returns the steps of Apply, without taking them.
 func (b *Backend) Plan(ctx context.Context, desired nmstate.State) ([]Step, error) {
 	_, _, steps, err := b.plan(ctx, desired)
 	return steps, err
@@ -397,19 +397,19 @@ func (b *Backend) undo(ctx context.Context, now *network, steps []Step) (failed 
 	return failed
 }
 
-// switched tells whether Open vSwitch has a part in the step.
+// switched reports whether the step changes Open vSwitch.
 func (n *network) switched(s Step) bool {
 	l := n.Links[s.name]
 	return needsSwitch([]Step{s}) || l != nil && (l.Type == typeOVSInterface || l.OVSPort != nil)
 }
 
-// ofSwitch tells whether the change concerned something that Open vSwitch keeps.
+// ofSwitch reports whether the change concerned something that Open vSwitch keeps.
 func (was *before) ofSwitch() bool {
 	return slices.ContainsFunc(was.Absent, func(key string) bool { return strings.HasSuffix(key, keySuffix) }) ||
 		slices.ContainsFunc(sortedKeys(was.Links), func(key string) bool { return was.Links[key].inSwitch() })
 }
 
-// inSwitch tells whether Open vSwitch keeps the link, or keeps it as a port.
+// inSwitch reports whether Open vSwitch keeps the link, or keeps it as a port.
 func (l *link) inSwitch() bool {
 	return l.Type == typeOVSBridge || l.Type == typeOVSInterface || l.OVSPort != nil || strings.HasSuffix(l.Controller, keySuffix)
 }
@@ -422,7 +422,8 @@ func left(failed error) error {
 	return fmt.Errorf("not all is as before the change: %w", failed)
 }
 
-// goneWith tells whether the link cannot come again: a card that is out, or what lay upon one. That was no change of ours.
+// goneWith reports whether the link cannot return: a card that was removed, or a link above one. The change did not
+// cause that.
 func (was *before) goneWith(now *network, name string) bool {
 	for range len(was.Links) + 1 {
 		l := was.Links[name]
@@ -471,7 +472,7 @@ func (was *before) target(now *network) *target {
 	return to
 }
 
-// drop takes a link away with what somebody has put upon it since, and lets ports go.
+// drop removes a link with all that was put upon it since, and releases its ports.
 func (t *target) drop(key string) {
 	l := t.Links[key]
 	if l == nil || !creatable(l.Type) {

@@ -360,7 +360,7 @@ func (k *kernel) addresses(n *network, byIndex map[int]*seen) error {
 		bits, _ := a.Mask.Size()
 		s.link.Addresses = append(s.link.Addresses, netip.PrefixFrom(ip, bits))
 	}
-	for _, l := range n.Links { // IPv4 in the kernel's order, which tells primary ones; IPv6 has none to keep
+	for _, l := range n.Links { // IPv4 in the kernel's order, by which addresses are primary; IPv6 has none to keep
 		slices.SortStableFunc(l.Addresses, func(a, b netip.Prefix) int {
 			if isIPv4(a) && isIPv4(b) {
 				return 0
@@ -392,7 +392,8 @@ func portVLANs(n *network, byIndex map[int]*seen) error {
 	return nil
 }
 
-// ofPod tells the node's ends of pods' links as reports do: a machine may itself be a container whose card is such an end.
+// ofPod reports whether the link is the node's end of a pod's link, as reports do: a machine may itself be a
+// container whose card is such an end.
 func (l *link) ofPod(leadsOut bool) bool {
 	addresses := []any{}
 	for _, a := range l.Addresses {
@@ -437,8 +438,8 @@ func (k *kernel) protect(n *network, byIndex map[int]*seen) {
 	}
 }
 
-// doubt marks what may be a port of Flowkeep's bridge while ovsdb-server does not tell: what the kernel's datapath has, and, where
-// Flowkeep is on the node and its ports were never seen, everything.
+// doubt marks links that may be ports of Flowkeep's bridge while ovsdb-server does not respond: those of the kernel's
+// datapath, and all links if Flowkeep is on the node and its ports were never seen.
 func (k *kernel) doubt(n *network, byIndex map[int]*seen) {
 	why := n.Away.Error()
 	if errors.Is(n.Away, errNoSwitch) {

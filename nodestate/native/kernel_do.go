@@ -95,7 +95,7 @@ func (k *kernel) create(ctx context.Context, want *link) error {
 	return nil
 }
 
-// make takes note of the link, and of a veth's other end: what was just made is nobody's port.
+// make records the link, and a veth's other end, as no port of anything: both are new.
 func (k *kernel) make(l *link) {
 	if k.made == nil {
 		k.made = map[int]bool{}
@@ -170,7 +170,7 @@ func (b *bondSpec) atFirst() map[string]string {
 
 func vxlanFor(a netlink.LinkAttrs, spec *vxlanSpec) netlink.Link {
 	v := &netlink.Vxlan{VxlanId: spec.ID, Port: spec.Port, Learning: spec.Learning, UDPCSum: true, VtepDevIndex: a.ParentIndex}
-	a.ParentIndex = 0 // of a VXLAN this is told otherwise
+	a.ParentIndex = 0 // a VXLAN names it by another attribute
 	v.LinkAttrs = a
 	if spec.Remote.IsValid() {
 		v.Group = spec.Remote.AsSlice()
@@ -253,7 +253,7 @@ func isSwitchPort(l netlink.Link) bool {
 	return err == nil && master.Type() == kindSwitch
 }
 
-// isSwitchs tells whether Open vSwitch made the link: it wants to be asked for changes.
+// isSwitchs reports whether Open vSwitch made the link: its changes go through Open vSwitch.
 func (k *kernel) isSwitchs(ctx context.Context, name string) bool {
 	t, err := k.ovs.topology(ctx)
 	if err != nil {
@@ -273,8 +273,8 @@ func (k *kernel) isSwitchs(ctx context.Context, name string) bool {
 	return false
 }
 
-// setAdvertisements has a link take router advertisements, or not. Where the step leaves it to us how: one that forwards packets takes
-// them only if it is told so twice.
+// setAdvertisements sets whether a link accepts router advertisements. If the step leaves the value open, a link that
+// forwards packets gets accept_ra=2.
 func setAdvertisements(s Step) error {
 	accept := s.number
 	if s.on && accept == 0 {

@@ -140,7 +140,7 @@ func (r *route) takeHops(value []byte, nameOf func(index int) string) bool {
 	return true
 }
 
-// flowkeeps tells whether the route is Flowkeep's.
+// flowkeeps reports whether the route is Flowkeep's.
 func (r *route) flowkeeps() bool { return r.Protocol == wellknown.RouteProtocol }
 
 // rules returns those that the kernel does not begin with; what has more than the model is named in Others.

@@ -9,8 +9,8 @@ import (
 // canListen: neighbours send to cards, and in tests and machines that are containers to veths.
 func (l *link) canListen() bool { return l.Type == typeEthernet || l.Type == typeVeth }
 
-// listen follows the ports that there are. Cards are listened to unless somebody says otherwise, and so are the veths that stand for cards
-// where a machine is a container; other veths if somebody says so.
+// listen follows the ports of the network. By default cards are listened to, and veths that stand for cards if the
+// machine is a container. A document may choose otherwise, also for other veths.
 func (k *kernel) listen(n *network, byIndex map[int]*seen) {
 	var ports []lldp.Port
 	for _, s := range byIndex {

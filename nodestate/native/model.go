@@ -17,7 +17,7 @@ type network struct {
 	Routes []route          `json:"routes,omitempty"`
 	Rules  []rule           `json:"rules,omitempty"`
 	DNS    *resolver        `json:"dns,omitempty"` // nil: no file is kept
-	Deaf   error            `json:"-"`             // why no neighbours can be heard
+	Deaf   error            `json:"-"`             // the reason for which no neighbours can be received
 	Away   error            `json:"-"`             // why Open vSwitch, of which the node may have something, is not in here; nil: it is
 }
 
@@ -59,9 +59,9 @@ type link struct {
 	Autoconf   bool           `json:"autoconf,omitempty"` // takes addresses and routes from router advertisements
 	AcceptRA   int            `json:"acceptRA,omitempty"` // the kernel's accept_ra: 2 where a router takes advertisements; 0 with Autoconf: to be chosen
 	Addresses  []netip.Prefix `json:"addresses,omitempty"`
-	Protected  string         `json:"protected,omitempty"` // why nobody but its owner may change it
-	Doubt      string         `json:"-"`                   // why it cannot be told whether it is protected: nobody may change it now
-	Listens    bool           `json:"listens,omitempty"`   // to what neighbours tell by LLDP
+	Protected  string         `json:"protected,omitempty"` // the reason for which only its owner may change it
+	Doubt      string         `json:"-"`                   // the reason for which its protection is unknown: it may not be changed now
+	Listens    bool           `json:"listens,omitempty"`   // receives neighbours by LLDP
 
 	Neighbours []lldp.Neighbour `json:"-"` // that it hears
 
@@ -183,22 +183,22 @@ const (
 	localTable = 255 // the kernel has its routes to the node's own addresses there
 )
 
-// kernelMade routes come and go with addresses and advertisements: nobody plans them.
+// kernelMade reports whether the route comes and goes with addresses and advertisements: it is never planned.
 func (r *route) kernelMade() bool {
 	return r.Protocol == protoKernel || r.Protocol == protoRedirect || r.Protocol == protoRA
 }
 
-// administered routes are those that somebody set by hand or by us, not a routing daemon.
+// administered reports whether a person or this program has set the route, not a routing daemon.
 func (r *route) administered() bool {
 	return r.Protocol == protoStatic || r.Protocol == protoBoot || r.Protocol == 0
 }
 
-// over tells whether the route leaves by the link.
+// over reports whether the route leaves by the link.
 func (r *route) over(name string) bool {
 	return r.Link == name || slices.ContainsFunc(r.Hops, func(h hop) bool { return h.Link == name })
 }
 
-// sameKey: the kernel tells routes apart by these. A route of the same key with another way replaces it.
+// sameKey reports whether the kernel takes both for the same route, so that one replaces the other.
 func (r *route) sameKey(o *route) bool {
 	return r.Dst == o.Dst && r.Table == o.Table && r.Metric == o.Metric && r.TOS == o.TOS
 }
@@ -244,7 +244,7 @@ func (n *network) clone() *network {
 	return out
 }
 
-// barred tells why the link is not to be changed, "" if it may be.
+// barred returns the reason for which the link may not be changed, or "".
 func (l *link) barred() string { return cmp.Or(l.Protected, l.Doubt) }
 
 func (l *link) clone() *link {
@@ -287,7 +287,7 @@ func creatable(kind string) bool {
 	return false
 }
 
-// key is nmstate's: what interfaces are told apart by.
+// key returns the key of an interface in nmstate's schema.
 func (l *link) key() string {
 	if l.Type == typeOVSBridge {
 		return bridgeKey(l.Name)

@@ -11,8 +11,9 @@ import (
 	"slices"
 )
 
-// ports remembers which interfaces were ports of Flowkeep's bridge when ovsdb-server last told: while it does not answer, nothing else
-// tells of those that are not named as Flowkeep's own are. It is on disk, so that the next process knows too.
+// ports keeps the names of the ports that Flowkeep's bridge had in the newest response of ovsdb-server. While it does
+// not respond, nothing else shows those that have other names than Flowkeep's own. The file keeps them for the next
+// process.
 type ports struct {
 	path  string // "": only in memory
 	known bool
@@ -28,7 +29,8 @@ type portsFile struct {
 // maxPorts is the size of the largest file that is read, in bytes.
 const maxPorts = 1 << 20
 
-// openPorts reads the file in dir. One that is not there, is damaged or is of another bridge tells nothing; the error says why.
+// openPorts reads the file in dir. One that is missing, damaged or of another bridge has no ports; the error has the
+// reason.
 func openPorts(dir, bridge string) (*ports, error) {
 	if dir == "" {
 		return &ports{}, nil
@@ -70,13 +72,14 @@ func (p *ports) decode(text []byte, bridge string) error {
 	return nil
 }
 
-// has tells whether the interface was a port.
+// has reports whether the interface was a port.
 func (p *ports) has(name string) bool {
 	_, found := slices.BinarySearch(p.names, name)
 	return found
 }
 
-// learn takes what ovsdb-server told, and writes it where that is news. With an error it is known in this process alone.
+// learn stores the ports of the newest response, and writes them if they differ. After an error they are known in
+// this process alone.
 func (p *ports) learn(bridge string, names []string) error {
 	slices.Sort(names)
 	if p.known && slices.Equal(p.names, names) {

@@ -11,7 +11,7 @@ import (
 	"github.com/flowkeep/flowkeep/nodestate/nmstate"
 )
 
-// report is the network as a state document. What is protected is nobody's to see or to want: pods come and go.
+// report returns the network as a state document. Protected links are left out: pods come and go.
 func report(n *network, mine Own) (nmstate.State, error) {
 	doc := &document{Routes: &routesDoc{}, RouteRules: &rulesDoc{}}
 	for _, key := range n.names() {

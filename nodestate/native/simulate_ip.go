@@ -81,7 +81,8 @@ func (n *network) has(a netip.Addr) bool {
 	return false
 }
 
-// reaches tells whether the kernel would take a next hop: the interface is up, and the gateway is on its link.
+// reaches returns an error if the kernel would refuse a next hop: the interface must be up, and the gateway on its
+// link.
 func (n *network) reaches(h hop) error {
 	l := n.Links[h.Link]
 	switch {

@@ -31,8 +31,8 @@ type switches struct {
 
 var errNoSwitch = errors.New("Open vSwitch does not run here: start openvswitch-switch, or leave out interfaces of types ovs-bridge and ovs-interface")
 
-// How long ovsdb-server may take to tell all it has, and to do one thing; and how long it is then left alone. All else goes on meanwhile,
-// as if there were no Open vSwitch.
+// Time limits of ovsdb-server: for all its content, for one change, and the pause after a time-out. All else goes on
+// meanwhile as if there were no Open vSwitch.
 const (
 	openLimit   = 8 * time.Second
 	answerLimit = 5 * time.Second
@@ -79,7 +79,7 @@ func (s *switches) absence() error {
 	return nil
 }
 
-// silenced: whoever waited for it in vain does not so again for a while.
+// silenced starts the pause after a time-out.
 func (s *switches) silenced(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
@@ -103,7 +103,8 @@ func (s *switches) ask(ctx context.Context, do func(context.Context, *ovsdb.Topo
 	return err
 }
 
-// listens tells whether anybody is at the endpoint: a server that was killed leaves its socket behind.
+// listens reports whether a server accepts connections at the endpoint: a server that was killed leaves its socket
+// behind.
 func (s *switches) listens() bool {
 	path, isPath := strings.CutPrefix(s.endpoint, "unix:")
 	if !isPath {
@@ -124,7 +125,8 @@ func (s *switches) close() {
 	}
 }
 
-// show adds bridges, and tells of interfaces that they are ports. Where ovsdb-server does not answer, the network says why.
+// show adds bridges, and marks interfaces that are ports. If ovsdb-server does not respond, the network has the
+// reason.
 func (s *switches) show(ctx context.Context, n *network) error {
 	if s == nil || s.endpoint == "" {
 		return nil
@@ -164,7 +166,7 @@ func (s *switches) show(ctx context.Context, n *network) error {
 	return nil
 }
 
-// say tells the log once that ovsdb-server does not answer, or does again.
+// say logs once that ovsdb-server does not respond, or does again.
 func (s *switches) say(what string) {
 	if what == s.said {
 		return
@@ -256,10 +258,10 @@ func (s *switches) request(ctx context.Context, name string, mtu int, mac string
 	return s.ask(ctx, func(ctx context.Context, t *ovsdb.Topology) error { return t.Request(ctx, name, mtu, mac) })
 }
 
-// runs tells whether Open vSwitch can be asked.
+// runs reports whether Open vSwitch can be queried.
 func (s *switches) runs() bool { return s.absence() == nil }
 
-// needsSwitch tells whether a plan needs Open vSwitch.
+// needsSwitch reports whether a plan needs Open vSwitch.
 func needsSwitch(steps []Step) bool {
 	return slices.ContainsFunc(steps, func(s Step) bool {
 		return strings.HasSuffix(s.name, keySuffix) || strings.HasSuffix(s.text, keySuffix) || s.link != nil && s.link.Type == typeOVSInterface

@@ -10,7 +10,8 @@ import (
 	"strings"
 )
 
-// target is where to go: a whole network, and what of it somebody asked for. What nobody asked for is kept where it can be.
+// target is a whole desired network, and the parts of it that the document names. Other parts are kept where
+// possible.
 type target struct {
 	network
 	named       map[string]bool // interfaces
@@ -27,7 +28,7 @@ func transition(now *network, to *target) ([]Step, error) {
 	return p.steps, nil
 }
 
-// wayBack is a transition as far as it goes: what cannot be done is told, and all else is planned.
+// wayBack returns the steps of a transition as far as they can be planned, and an error for the rest.
 func wayBack(now *network, to *target) ([]Step, error) {
 	p := &planner{now: now, sim: now.clone(), to: to, lenient: true}
 	p.plan()
@@ -72,7 +73,7 @@ func (p *planner) do(s Step) bool {
 	return true
 }
 
-// try plans a step that nobody asked for, and leaves it where it cannot be done.
+// try plans a step that the document does not name, and leaves it out if it is not possible.
 func (p *planner) try(s Step) {
 	if p.err == nil && p.sim.do(s) == nil {
 		p.steps = append(p.steps, s)
@@ -205,7 +206,7 @@ func (p *planner) setMTUs() {
 	})
 }
 
-// lent tells that a bond, and not the link itself, says what MAC address the link has.
+// lent reports whether a bond, and not the link itself, determines the link's MAC address.
 func (p *planner) lent(l *link) bool {
 	c := p.to.Links[l.Controller]
 	return c != nil && c.Type == typeBond
@@ -260,7 +261,7 @@ func (p *planner) tuneLinks() {
 	})
 }
 
-// untuned tells what of the link's own options is to be changed.
+// untuned returns the link's own options that differ.
 func (p *planner) untuned(have, want *link) string {
 	switch {
 	case want.Bond != nil:
@@ -343,8 +344,8 @@ func (p *planner) addMissing(have, want *link, now func(netip.Prefix) bool) {
 	}
 }
 
-// setRoutes adds those without a gateway first: others' gateways may be reached by them. Routes that went with something and
-// that nobody asked for come again where they can.
+// setRoutes adds routes without a gateway first: other gateways may be reached by them. Routes that went with a link,
+// and that the document does not name, are set again where possible.
 func (p *planner) setRoutes() {
 	var missing []route
 	for _, r := range p.to.Routes {
@@ -434,7 +435,7 @@ func sameAddresses(a, b []netip.Prefix) bool {
 	return len(a) == len(b) && !slices.ContainsFunc(a, func(p netip.Prefix) bool { return !slices.Contains(b, p) })
 }
 
-// differs tells what is to be changed, empty where nothing is.
+// differs returns the options that differ, or "".
 func (b *bridgeSpec) differs(have *bridgeSpec) string {
 	var out []string
 	say := func(name string, have, want any) {

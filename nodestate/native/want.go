@@ -140,7 +140,7 @@ func (w *wanter) keyOf(d *interfaceDoc) string {
 	return d.Name
 }
 
-// untouchable tells why nobody may change an interface by a desired state.
+// untouchable returns the reason for which a document may not change an interface, or "".
 func (w *wanter) untouchable(name string) string {
 	if why := w.mine.why(name); why != "" {
 		return why
@@ -421,7 +421,7 @@ func (w *wanter) ports(path, controller string, names []string) {
 	}
 }
 
-// settle lets what nobody named follow from what somebody did, as the kernel would have it.
+// settle derives what the document does not name, as the kernel would.
 func (w *wanter) settle() {
 	for _, name := range w.to.byDepth() {
 		l := w.to.Links[name]
@@ -499,7 +499,7 @@ func (w *wanter) settlePort(name string, l *link) {
 	l.MAC = ""
 }
 
-// settleIPv6: the kernel has no IPv6 below its least MTU, and begins anew above it.
+// settleIPv6 disables IPv6 below its smallest MTU, and enables it again above it, as the kernel does.
 func (w *wanter) settleIPv6(name string, l *link) {
 	have := w.now.Links[name]
 	switch {

@@ -277,7 +277,7 @@ func (n *network) connected(r *route) (*link, netip.Prefix) {
 
 const scopeLink = 253
 
-// replaceRoute puts the route in the place of the one that the kernel would not tell it apart from.
+// replaceRoute replaces the route of the same key in the kernel.
 func (w *wanter) replaceRoute(r *route) error {
 	for _, named := range w.to.namedRoutes {
 		if named.sameKey(r) {

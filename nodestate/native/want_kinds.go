@@ -11,7 +11,7 @@ import (
 // creatables are the types that can be made, for messages.
 var creatables = []string{typeVeth, typeDummy, typeIfb, typeBond, typeVLAN, typeBridge, typeVXLAN, typeMacVLAN, typeMacVTap, typeVRF, typeOVSBridge, typeOVSInterface}
 
-// foreign tells that a section is of another type than the interface.
+// foreign returns an error if a section is of another type than the interface.
 func foreign(l *link, section, kind string) error {
 	return fmt.Errorf("%s: is of interfaces of type %s, and this is a %s", section, kind, l.Type)
 }

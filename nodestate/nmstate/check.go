@@ -11,14 +11,15 @@ import (
 	"unicode"
 )
 
-// Check tells all that is wrong with the known parts of a document, sorted by place; named demands that interfaces have names.
+// Check returns all errors in the known parts of a document, sorted by place; named demands that interfaces have
+// names.
 func Check(s State, named bool) error {
 	c := &checker{named: named}
 	c.fields("", s, topFields)
 	return errors.Join(c.wrong...)
 }
 
-// complaintsLimit is how many errors are told at once.
+// complaintsLimit is the largest number of errors in one message.
 const complaintsLimit = 20
 
 type checker struct {
@@ -37,7 +38,7 @@ type check func(c *checker, path string, v any)
 
 type fields map[string]check
 
-// fields checks the keys that are known; the others are somebody else's.
+// fields checks the known keys; others are left alone.
 func (c *checker) fields(path string, o map[string]any, known fields) {
 	for _, k := range slices.Sorted(maps.Keys(o)) {
 		if known[k] == nil || o[k] == nil {
@@ -101,7 +102,7 @@ func family(bits int64) check {
 	return of(fields{"enabled": aBool, "dhcp": aBool, "autoconf": aBool, "address": addresses})
 }
 
-// once complains about what is in a list twice: with two of a key nobody knows which is meant.
+// once reports an error for two entries of one key: they contradict each other.
 func (c *checker) once(path string, list []map[string]any, key func(map[string]any) string) {
 	seen := map[string]bool{}
 	for n, o := range list {

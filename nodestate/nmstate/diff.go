@@ -106,7 +106,7 @@ func (d *differ) attributes(path string, want, have Interface) {
 	}
 }
 
-// lldp compares all but the neighbours: nobody can wish for them.
+// lldp compares all but the neighbours, which are never desired.
 func (d *differ) lldp(path string, want, have map[string]any) {
 	for _, key := range slices.Sorted(maps.Keys(want)) {
 		if key != keyNeighbours {
@@ -135,7 +135,7 @@ func (d *differ) ip(path string, want, have map[string]any) {
 	}), addressKey)
 }
 
-// ComesByItself tells whether the kernel made an address without being asked: IPv6 link-local ones, and those with a
+// ComesByItself reports whether the kernel made an address by itself: link-local ones of IPv6, and those with a
 // lifetime, from router advertisements or DHCP.
 func ComesByItself(address map[string]any) bool {
 	if a, err := netip.ParseAddr(text(address["ip"])); err == nil && a.Is6() && a.IsLinkLocalUnicast() {
@@ -272,7 +272,7 @@ func entryName(entry map[string]any) string {
 	return strings.Join(words, ", ")
 }
 
-// dns compares what is configured; where the node tells only what is in use, that.
+// dns compares what is configured, or what is in use if the node reports only that.
 func (d *differ) dns(want, current State) {
 	wanted := object(object(want[keyDNS])[keyConfig])
 	for _, k := range slices.Sorted(maps.Keys(wanted)) {

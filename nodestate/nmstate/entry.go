@@ -1,9 +1,11 @@
 package nmstate
 
-// EntryKey tells routes apart, and rules: of two with the same key the upper one replaces the lower one in Overlay.
+// EntryKey returns the key of a route or a rule: of two with the same key the upper one replaces the lower one in
+// Overlay.
 func EntryKey(entry map[string]any) string { return entryKey(entry) }
 
-// Withdraws tells whether a route or rule takes another away that lies below it: it is absent, and the other has all that it names.
+// Withdraws reports whether a route or rule removes another that lies below it: it is absent, and the other has all
+// that it names.
 func Withdraws(entry, below map[string]any) bool {
 	return isAbsent(entry) && !isAbsent(below) && matchesEntry(entry, below)
 }

@@ -82,8 +82,8 @@ func overlayEntries(base, over []map[string]any) []map[string]any {
 	return append(kept, over...)
 }
 
-// entryKey is what tells routes apart, and rules: all but whether they are wanted, and for routes all that is not part of
-// the kernel's own key.
+// entryKey returns the key of a route or a rule: all but the state, and for routes only the parts of the kernel's own
+// key.
 func entryKey(entry map[string]any) string {
 	c := cloneObject(entry)
 	canonicalEntry(c)
@@ -98,7 +98,7 @@ var routeKey = []string{"destination", "table-id", "metric", "next-hop-interface
 
 func isAbsent(entry map[string]any) bool { return text(entry[keyState]) == Absent }
 
-// Withdraws tells whether the desire says of a route, by its destination, that it is to be absent.
+// Withdraws reports whether the document has an absent route that matches the route's destination.
 func (s State) Withdraws(route map[string]any) bool {
 	return slices.ContainsFunc(s.Config(keyRoutes), func(entry map[string]any) bool {
 		return isAbsent(entry) && text(entry["destination"]) != "" && matchesEntry(entry, route)

@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// Own is what of a node's state is the node's own, in canonical form: what is reported, and compared with the desire. Left
-// out are pods' links, what belongs to Flowkeep's bridge (fk0), and what moves by itself: link-local and temporary
-// addresses, lifetimes, counters; and routes and bridge ports by links left out. An interface that desired names is kept,
-// but for Flowkeep's.
+// Own returns the node's own state in canonical form, for reports and for the comparison with the desired state. It
+// leaves out pods' links, links of Flowkeep's bridge (fk0), and parts that change by themselves: link-local and
+// temporary addresses, lifetimes, counters; and routes and bridge ports by links left out. An interface that desired
+// names is kept, but for Flowkeep's.
 func Own(current, desired State, bridge string) State {
 	own := Canonical(current)
 	if own == nil {
@@ -39,8 +39,8 @@ func Own(current, desired State, bridge string) State {
 	return Canonical(own) // what was left out counted in the order of entries
 }
 
-// OfFlowkeep tells whether a link is the enforcer's: its bridge, its devices, the pods' links that it made, and what the
-// switch makes for itself.
+// OfFlowkeep reports whether a link is the enforcer's: its bridge, its devices, the pods' links that it made, and
+// links that the switch makes for itself.
 func OfFlowkeep(name, bridge string) bool { return WhyOfFlowkeep(name, bridge) != "" }
 
 // WhyOfFlowkeep is OfFlowkeep with the reason, "" for no.
@@ -67,9 +67,9 @@ var tunnel = regexp.MustCompile(`^(vxlan|genev|gre|erspan|gtpu|bareudp|lisp|srv6
 // hardware are names that the kernel and udev give to network cards.
 var hardware = regexp.MustCompile(`^(eth\d+|en[opsxbi]\w+|net\d+|ib\w+|wl\w+)$`)
 
-// OfPod tells whether an interface is the node's end of a pod's link: a veth whose other end is in another network
-// namespace. The node itself may be at such an end, where nodes are namespaces; its own links are named as network cards
-// are, have an address of a network, or lead out: a default route goes by them.
+// OfPod reports whether an interface is the node's end of a pod's link: a veth whose other end is in another network
+// namespace. The node itself may be at such an end, where nodes are namespaces; its own links are named as network
+// cards are, have an address of a network, or lead out: a default route goes by them.
 func OfPod(i Interface, leadsOut bool) bool {
 	if i.Type() != "veth" || leadsOut || text(i.Section("veth")["peer"]) != "" || hardware.MatchString(i.Name()) {
 		return false

@@ -9,8 +9,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// SizeLimit is how large a document may be, in bytes. The API server takes no larger ones than 1.5 MiB; what a node with many
-// pods tells of itself may be larger.
+// SizeLimit is the largest size of a document, in bytes. The API server takes none above 1.5 MiB; the state of a node
+// with many pods may be larger.
 const SizeLimit = 16 << 20
 
 // Parse reads a document in JSON or YAML. The shape of the known parts is checked, and errors name the path

@@ -46,7 +46,7 @@ func (i Interface) Type() string { return text(i["type"]) }
 // State is up, down, absent, ignore, or "" where the document does not say.
 func (i Interface) State() string { return text(i[keyState]) }
 
-// Key is what interfaces are told apart by: the name, and for an OVS bridge its type too.
+// Key returns the key of an interface: the name, and for an OVS bridge its type too.
 func (i Interface) Key() string {
 	if i.Type() == OVSBridge {
 		return i.Name() + " " + OVSBridge
@@ -92,7 +92,7 @@ func (s State) Config(key string) []map[string]any {
 	return objects(object(s[key])[keyConfig])
 }
 
-// Equal tells whether two documents mean the same; nil means what the empty one does.
+// Equal reports whether two documents mean the same; nil means the same as the empty one.
 func Equal(a, b State) bool {
 	a, b = Canonical(a), Canonical(b)
 	return len(a) == 0 && len(b) == 0 || reflect.DeepEqual(a, b)

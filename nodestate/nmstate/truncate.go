@@ -15,9 +15,10 @@ const (
 // Room is what an object leaves to the reported state whose other parts, the desire above all, take so many bytes.
 func Room(taken int) int { return max(0, min(ReportLimit, ObjectLimit-taken)) }
 
-// Truncate leaves entries out until s has at most limit bytes as JSON: routes in force first, then what neighbours tell by LLDP, then pods'
-// and other virtual interfaces, hardware, and what desired names last; of equals the last ones first, so that equal states are truncated
-// equally. It tells whether anything was left out, and gives s itself if not. What is no list is kept, whatever its size.
+// Truncate leaves entries out until s has at most limit bytes as JSON: routes in force first, then neighbours by
+// LLDP, then pods' and other virtual interfaces, hardware, and interfaces that desired names last. Of equals it
+// leaves out the last ones first, so that equal states are truncated equally. It reports whether it left anything
+// out, and returns s itself if not. Parts that are no list are kept, whatever their size.
 func Truncate(s, desired State, limit int) (State, bool) {
 	size := len(encoded(s))
 	if size <= limit {

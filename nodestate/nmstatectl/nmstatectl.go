@@ -24,7 +24,7 @@ const Name = "nmstatectl"
 // How long the program may take for what it does at once.
 const (
 	quickLimit = 20 * time.Second
-	endLimit   = 2 * time.Second // from when it is told to end until its output is given up
+	endLimit   = 2 * time.Second // from the signal to end until its output is given up
 )
 
 // Backend runs the program. It is nodestate.Backend.
@@ -46,7 +46,7 @@ func New(program, bridge string, guard func(desired nmstate.State) error) *Backe
 // Name is "nmstatectl".
 func (b *Backend) Name() string { return Name }
 
-// Capabilities are what all its versions since 1.0 have; what this one has not, it says when it is asked for it.
+// Capabilities returns what all versions since 1.0 have. An older program reports a missing one when it is used.
 func (b *Backend) Capabilities() []string {
 	return []string{
 		"bond", "dns-resolver", "dummy", "ethernet", "linux-bridge", "mac-vlan", "mac-vtap", "ovs-bridge", "ovs-interface", "route-rules",
@@ -63,7 +63,7 @@ func (b *Backend) Show(ctx context.Context) (nmstate.State, error) {
 	return decode(out)
 }
 
-// decode takes what the program tells. Its own words are not held to what is asked of a desire.
+// decode parses the program's output. The output is not held to the rules of a desired state.
 func decode(out []byte) (nmstate.State, error) {
 	var state nmstate.State
 	if err := json.Unmarshal(out, &state); err != nil {
@@ -122,7 +122,8 @@ func (b *Backend) Apply(ctx context.Context, desired nmstate.State, order nodest
 	return change, err
 }
 
-// differences are what of the node's own is not as desired: what pods and the kernel do by themselves is no change to make.
+// differences returns the node's own differences from the desired state: changes by pods and by the kernel are left
+// out.
 func (b *Backend) differences(desired, current nmstate.State) []nmstate.Difference {
 	return nmstate.Diff(desired, nmstate.Own(current, desired, b.bridge))
 }
@@ -210,7 +211,7 @@ func (b *Backend) Rollback(ctx context.Context, c nodestate.Change) error {
 		return err
 	}
 	if done, err := b.isAgain(ctx, old.State); old.Checkpoint == "" && (done || err != nil) {
-		return err // the last checkpoint may be somebody else's by now
+		return err // the last checkpoint may be another program's by now
 	}
 	_, rollErr := b.run(ctx, quickLimit, nil, withCheckpoint("rollback", old)...)
 	if done, err := b.isAgain(ctx, old.State); err != nil {
@@ -272,7 +273,7 @@ func isRefusal(said string) bool {
 	return false
 }
 
-// lastLines are the end of what it said: a trace before that helps nobody.
+// lastLines returns the end of the output: a trace before that does not help.
 func lastLines(said string) string {
 	const most = 5
 	lines := strings.Split(strings.TrimSpace(said), "\n")

@@ -60,7 +60,7 @@ func aggregateOf(n *Node, policies []*Policy, wants []want, out map[int]string, 
 	return a
 }
 
-// record is what of the desired state is from policies.
+// record returns the part of the desired state that policies contribute.
 func (a *aggregate) record() nmstate.State {
 	var all pieces
 	for _, p := range a.parts {
@@ -137,7 +137,7 @@ func (m *merged) leaf(c change) leaf {
 	return leaf{c.had, m.owners[c.owner]}
 }
 
-// changes visits what of the node's record the layers have otherwise.
+// changes visits the attributes of the node's record that the layers have otherwise.
 func (a *aggregate) changes(visit func(leaf)) {
 	for _, p := range a.parts {
 		for _, c := range p.versus.changes {
@@ -146,7 +146,7 @@ func (a *aggregate) changes(visit func(leaf)) {
 	}
 }
 
-// keep is what of the node's record is to stay although the layers have it otherwise.
+// keep returns the attributes of the node's record that stay although the layers have them otherwise.
 func (a *aggregate) keep(keeps func(leaf) bool) (kept pieces) {
 	for _, p := range a.parts {
 		if len(p.versus.changes) > 0 {

@@ -7,7 +7,7 @@ import (
 	nmstatev1 "github.com/flowkeep/flowkeep/nodestate/api/v1"
 )
 
-// evidence is what a failing node's agent tells of whose fault it is.
+// evidence has the interfaces and attributes that a failing node's agent names.
 type evidence struct {
 	// named are the layers that want what the message names.
 	named map[int]bool
@@ -15,8 +15,8 @@ type evidence struct {
 	whole bool
 }
 
-// evidenceOf looks for desired interfaces in the agent's message, and where it names attributes of theirs too, for those alone. What probes
-// tell is no evidence: a change of one interface may cut off what another reaches.
+// evidenceOf looks for desired interfaces in the agent's message, and where it names attributes of theirs too, for
+// those alone. Results of probes are no evidence: a change of one interface may cut off what another reaches.
 func evidenceOf(message string, desired *aggregate) evidence {
 	e := evidence{named: map[int]bool{}}
 	if strings.Contains(message, nmstatev1.ProbesBroken) {
@@ -75,7 +75,8 @@ func interfaceOf(path []string) string {
 // plain are the attributes whose values are words of every message, and no names.
 var plain = []string{"state", "type", "mode"}
 
-// mentions tells whether the value of an attribute has a name in it: that of a port, a base or a next hop, or an address.
+// mentions reports whether the value of an attribute has a name in it: that of a port, a base or a next hop, or an
+// address.
 func mentions(attribute string, value any, names map[string]bool) bool {
 	switch value := value.(type) {
 	case string:
@@ -151,7 +152,7 @@ func judge(s suspect, e evidence, o others) verdict {
 	return innocent
 }
 
-// judge tells what the node's failure says of a policy, and for a bystander why.
+// judge returns the verdict about a policy from the node's failure, and for a bystander the reason.
 func (d *decider) judge(by int, inForce bool) (v verdict, why string) {
 	own := d.entryOf(by)
 	s := suspect{inForce: inForce, changed: holdsTurn(own), blamed: own.Phase == nmstatev1.PhaseFailing, named: d.evidence.named[by]}

@@ -138,7 +138,7 @@ func (d *decider) settle() *aggregate {
 	}
 }
 
-// turn is Turn, and a node where nobody may be to change it takes none.
+// turn is Turn, but a node without a live agent takes none.
 func (d *decider) turn(p *Policy) (why string, others []string) {
 	s, node := d.standings[p.Name], d.node.Object.Name
 	if d.node.Silent != "" && !holdsTurn(s.entries[node]) {
@@ -166,8 +166,8 @@ func (d *decider) holdsBack() bool {
 	return false
 }
 
-// keeps tells whether what the node has stays because it may be of a policy that waits: where nobody else wants something,
-// or where it lies above a policy that is as it was when the node was written.
+// keeps reports whether an attribute of the node stays because it may belong to a policy that waits: where no other
+// policy sets it, or where it lies above a policy that is as it was when the node was written.
 func (d *decider) keeps(l leaf) bool {
 	if l.by > len(d.policies) {
 		return false // set by hand
@@ -274,12 +274,13 @@ func (d *decider) phaseOnceWritten(by int, rest nmstatev1.Phase) (nmstatev1.Phas
 	return rest, ""
 }
 
-// conflicts tells each policy what it wins and loses, as far as there is room, and which policies lose something.
+// conflicts returns the attributes that each policy wins and loses, as far as there is room, and the policies that
+// lose some.
 func (d *decider) conflicts(target *aggregate) (found map[string][]nmstatev1.Conflict, overruled map[string]bool) {
 	found, overruled = map[string][]nmstatev1.Conflict{}, map[string]bool{}
 	for _, q := range target.disputes() {
 		if q.winner == target.heldBy() || q.loser == target.heldBy() {
-			continue // a policy that waits: it is told when its turn has come
+			continue // a policy that waits: its turn will report it
 		}
 		c := nmstatev1.Conflict{
 			Node: d.node.Object.Name, Path: q.path, Winner: d.nameOf(q.winner), Loser: d.nameOf(q.loser),

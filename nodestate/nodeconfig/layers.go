@@ -60,7 +60,7 @@ type loss struct {
 	value any
 }
 
-// pieces is a canonical document taken apart, so that laying it is quick. Nobody changes it.
+// pieces is a canonical document taken apart, so that laying it is quick. It is immutable.
 type pieces []piece
 
 // piece is what a document says of a place: attributes without the name, or routes or rules by nmstate.EntryKey.

@@ -73,7 +73,7 @@ func (m *Memory) forget(policies []*Policy) {
 	maps.DeleteFunc(m.wants, func(p *Policy, _ want) bool { return !stay[p] })
 }
 
-// sameToPolicies tells whether two Nodes have the same of all that policies select by.
+// sameToPolicies reports whether two Nodes are equal in all that policies select by.
 func sameToPolicies(a, b *corev1.Node) bool {
 	return a == b || a.Name == b.Name && maps.Equal(a.Labels, b.Labels) && reflect.DeepEqual(a.Spec.Taints, b.Spec.Taints)
 }

@@ -8,7 +8,7 @@ import (
 // laying is what one layer wants of a place.
 type laying struct {
 	by      int
-	content map[string]any // nobody changes it
+	content map[string]any // immutable
 }
 
 // stack is all that is wanted of a place, the lowest layer first.
@@ -24,9 +24,9 @@ func (s stack) owners() (owners []int) {
 	return owners
 }
 
-// alike tells whether two stacks make the same: the same content in the same order, of as many layers. Which layers these are
-// does not matter, so that what was merged is good for as long as nothing in it changes, whatever policies come and go besides.
-// Content that is at the same address is the same, because nobody changes it; a stack keeps it there.
+// alike reports whether two stacks make the same: the same content in the same order, of as many layers. Which layers
+// these are does not matter, so a merged document holds until its content changes, whatever policies come and go
+// besides. Content at the same address is the same, because it is immutable; a stack keeps it there.
 func (s stack) alike(other stack) bool {
 	if len(s) != len(other) {
 		return false
@@ -79,7 +79,7 @@ func (m *merged) again(s stack) *merged {
 	return &other
 }
 
-// fromPolicies tells whether what an owner wants is of the record.
+// fromPolicies reports whether the owner's attributes belong to the record.
 func (m *merged) fromPolicies(owner int) bool { return !m.byHand || owner < len(m.owners)-1 }
 
 // comparison is how what was merged differs from what the node's object has there.
@@ -130,7 +130,7 @@ func changeOf(was, is *entry) *change {
 	return &change{had: was.value, owner: is.by}
 }
 
-// keep is what of the record is to stay although the layers have it otherwise.
+// keep returns the attributes of the record that stay although the layers have them otherwise.
 func (p *aggregated) keep(keeps func(change) bool) map[string]any {
 	return keepAll(kidsAt(p.versus.record), p.kids, keeps)
 }
@@ -145,7 +145,7 @@ func keepAll(was, is map[string]*entry, keeps func(change) bool) map[string]any 
 	return kept
 }
 
-// keepEntry returns what of an entry is kept, or nil.
+// keepEntry returns the part of an entry that is kept, or nil.
 func keepEntry(was, is *entry, keeps func(change) bool) any {
 	if was.kids != nil {
 		if below := keepAll(was.kids, kidsOf(is), keeps); len(below) > 0 {

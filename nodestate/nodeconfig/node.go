@@ -21,7 +21,8 @@ type Node struct {
 	Memory *Memory
 	// Refused are policies whose wishes for the node the API server has refused, and why; Held those that are not to be tried now.
 	Refused, Held map[string]string
-	// Silent says why nobody may be there to change the node. It takes no turn then, so that those that answer are not held up.
+	// Silent is the reason for which the node may have no live agent. It takes no turn then, so that it does not hold
+	// up others.
 	Silent string
 }
 
@@ -125,8 +126,8 @@ func Addresses(o *corev1.Node) (addresses []netip.Addr) {
 	return addresses
 }
 
-// Silence tells, for Node.Silent, of a node that Kubernetes has not heard of for long, or whose agent has not seen the last change of its
-// object. An agent says so as soon as it has seen it, however long it takes to bring it about.
+// Silence returns Node.Silent for a node that sent no heartbeat for long, or whose agent has not observed the newest
+// change of its object. An agent reports that it has observed a change at once, however long it takes to apply.
 func Silence(o *corev1.Node, s *State) string {
 	for _, c := range o.Status.Conditions {
 		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionUnknown {
@@ -149,7 +150,7 @@ func syncOf(o *nmstatev1.NodeNetworkState) (syncing, string) {
 	case c.Status == metav1.ConditionTrue:
 		return synced, ""
 	case c.Reason == nmstatev1.ReasonFailing, c.Reason == nmstatev1.ReasonRetrying, c.Reason == nmstatev1.ReasonRolledBack:
-		counter := fmt.Sprintf("attempt %d: ", o.Status.Attempt) // which would change what policies are told each time
+		counter := fmt.Sprintf("attempt %d: ", o.Status.Attempt) // which would change policies' statuses each time
 		return failing, strings.TrimPrefix(c.Message, counter)
 	}
 	return applying, c.Message

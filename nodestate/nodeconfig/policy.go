@@ -21,7 +21,7 @@ type Policy struct {
 
 	selector selector
 	rules    []rule
-	each     []map[string]any // what each interface that matched is to be, without its name
+	each     []map[string]any // desired state of each interface that matched, without its name
 	fixed    pieces           // what does not depend on which interfaces match
 	auto     *nmstatev1.AutoConfig
 	most     intstr.IntOrString // maxUnavailable
@@ -90,7 +90,7 @@ func checkAuto(auto *nmstatev1.AutoConfig, rules []rule) error {
 	return nil
 }
 
-// understandState splits the document into what each matched interface is to be and the rest.
+// understandState splits the document into the state of each matched interface and the rest.
 func (p *Policy) understandState(raw []byte) error {
 	doc, err := nmstate.ParseTemplate(raw)
 	if err != nil {

@@ -30,7 +30,7 @@ type nic struct {
 	neighbours        []seenNeighbour
 }
 
-// seenNeighbour is what a neighbour told of itself by LLDP.
+// seenNeighbour is a neighbour by LLDP.
 type seenNeighbour struct{ system, chassis, port string }
 
 // newReport reads a report; there is none where nothing was reported. Interfaces that are as in an earlier one, if there is one, are the same.
@@ -149,7 +149,8 @@ func vlanOf(i nmstate.Interface) *int64 {
 	return nil
 }
 
-// neighboursOf: in nmstate's schema a neighbour is a list of what it told, each a map with one of these keys.
+// neighboursOf returns the neighbours of an interface: in nmstate's schema each is a list of maps with one of these
+// keys.
 func neighboursOf(i nmstate.Interface) (seen []seenNeighbour) {
 	all, _ := i.Section("lldp")["neighbors"].([]any)
 	for _, told := range all {

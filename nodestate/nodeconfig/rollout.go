@@ -11,8 +11,8 @@ import (
 	nmstatev1 "github.com/flowkeep/flowkeep/nodestate/api/v1"
 )
 
-// Standing is what a policy's status says of nodes: all that the roll-out goes by. Whoever holds a turn has an entry that
-// says so, stored before the node is changed, so that nothing is forgotten when a handler dies.
+// Standing has the nodes of a policy's status, from which the roll-out is decided. A node with a turn has an entry
+// for it, stored before the node is changed, so that the turn survives the handler.
 type Standing struct {
 	entries   map[string]nmstatev1.PolicyNode
 	conflicts map[string][]nmstatev1.Conflict
@@ -39,7 +39,8 @@ func (s Standing) says(e nmstatev1.PolicyNode, conflicts []nmstatev1.Conflict) b
 	return ok && sameEntry(old, e) && slices.Equal(s.conflicts[e.Node], conflicts)
 }
 
-// sameEntry: since when does not matter, nor whom a node waits for, which is told whenever the status is written for another reason.
+// sameEntry compares entries but for their times and the nodes that they wait for: those are written with the next
+// other change.
 func sameEntry(old, e nmstatev1.PolicyNode) bool {
 	return old.Matched == e.Matched && old.Reason == e.Reason && old.Phase == e.Phase && sameMessage(old, e) &&
 		old.ObservedGeneration == e.ObservedGeneration && slices.Equal(old.Interfaces, e.Interfaces)
@@ -54,7 +55,7 @@ func waitsForTurn(e nmstatev1.PolicyNode) bool {
 	return e.Phase == nmstatev1.PhaseWaiting && strings.HasPrefix(e.Message, forItsTurn)
 }
 
-// A node that waits for its turn is told so, and who has taken the turns.
+// The message of a node that waits for its turn names the nodes that have it.
 const (
 	forItsTurn = "waits for its turn: "
 	takenBy    = ", taken by "
@@ -92,7 +93,7 @@ func sinceOf(e nmstatev1.PolicyNode) time.Time {
 	return e.Since.Time
 }
 
-// nameHolders tells all nodes that wait for their turn who has the turns.
+// nameHolders sets the nodes with turns in the entries of all nodes that wait for theirs.
 func (s Standing) nameHolders() {
 	const most = 2
 	names := s.holders(most)
@@ -131,9 +132,9 @@ func counts(e nmstatev1.PolicyNode) bool {
 	return true
 }
 
-// Turn tells whether a node may change because of a policy, and if not, why it waits and for which nodes. It may not after
-// another node has failed with the policy as it is, nor while as many as maxUnavailable are changing or failing. A node that takes
-// its turn and is not heard of any more keeps it: what it has is not known.
+// Turn returns why a node may not change yet because of a policy, and the nodes for which it waits; "" if it may. It
+// may not after another node has failed with the policy as it is, nor while as many as maxUnavailable are changing or
+// failing. A node that takes its turn and falls silent keeps it: its state is not known.
 func Turn(p *Policy, s Standing, node string) (why string, others []string) {
 	nodes := 1
 	for name, e := range s.entries {

@@ -12,7 +12,7 @@ import (
 type Round struct {
 	Policies  []*Policy // in the order of Sort
 	Standings map[string]Standing
-	// Decisions by node, and what policies are to be told that their status does not say yet, by policy.
+	// Decisions by node. Reports by policy: what its status does not have yet.
 	Decisions map[string]Decision
 	Reports   map[string]*Report
 	stored    map[string]Standing // as it was before the round
@@ -45,7 +45,8 @@ func (r *Round) Decide(n *Node) Decision {
 	return d
 }
 
-// Resume takes over a report of an earlier round that the policy was not told yet; do it before the first Decide.
+// Resume takes over a report of an earlier round that is not in the policy's status yet; call it before the first
+// Decide.
 func (r *Round) Resume(policy string, untold *Report) {
 	report := r.report(policy)
 	report.gone = slices.Clone(untold.gone)
@@ -57,9 +58,9 @@ func (r *Round) Resume(policy string, untold *Report) {
 	maps.Copy(r.Standings[policy].entries, report.entries)
 }
 
-// TellAt is when a policy is to be told what is untold since then, so that it is told of many nodes in one: at once if a turn has to be stored
-// before a node may change, or if the last turn is given back, for which others may wait; otherwise after the patience, in which other nodes may
-// come to an end, or this one's turn.
+// TellAt returns when a report that is pending since then is due, so that one update has reports of many nodes: at
+// once if a turn has to be stored before a node may change, or if the last turn is given back, for which others may
+// wait; otherwise after the patience, in which other nodes, or this one, may end their turns.
 func (r *Round) TellAt(policy string, since time.Time, patience time.Duration) time.Time {
 	if r.Reports[policy].claims || r.stored[policy].turns() > 0 && r.Standings[policy].turns() == 0 {
 		return since
@@ -77,7 +78,7 @@ func (r *Round) GivesBack(policy string) bool {
 	return false
 }
 
-// report is what the policy is to be told; its standing is the round's own from now on.
+// report returns the policy's pending report; its standing is the round's own from now on.
 func (r *Round) report(policy string) *Report {
 	report := r.Reports[policy]
 	if report == nil {
@@ -91,7 +92,7 @@ func (r *Round) report(policy string) *Report {
 	return report
 }
 
-// Forget takes nodes that are no more out of what policies are told; do it before the first Decide.
+// Forget removes deleted nodes from policies' reports; call it before the first Decide.
 func (r *Round) Forget(exists func(node string) bool) {
 	for policy, s := range maps.Clone(r.Standings) {
 		for _, name := range slices.Sorted(maps.Keys(s.entries)) {

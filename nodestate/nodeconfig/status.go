@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Report is what a round has to tell a policy's status of some nodes.
+// Report is a round's change of a policy's status.
 type Report struct {
 	entries   map[string]nmstatev1.PolicyNode // by node
 	conflicts map[string][]nmstatev1.Conflict // of the same nodes
@@ -21,7 +21,7 @@ type Report struct {
 	claims    bool                            // an entry is a turn, for which a node's desire waits
 }
 
-// told are the nodes that the report speaks of or takes out.
+// told returns the nodes that the report has or removes.
 func (r *Report) told() []string { return append(r.Nodes(), r.gone...) }
 
 // Nodes are those that the report speaks of.

@@ -26,8 +26,8 @@ type earlier struct {
 	came     []*nic // since
 }
 
-// wants tells what the policy makes of the node as it is now. What it did earlier, if that is known, saves work: what it contributes
-// goes by the names of the interfaces alone.
+// wants returns what the policy contributes to the node as it is now. Its earlier result, if known, saves work: the
+// contribution goes by the names of the interfaces alone.
 func (p *Policy) wants(n *Node, before *earlier) (w want) {
 	if p.Err != nil {
 		return want{why: "the policy cannot be understood", err: p.Err}

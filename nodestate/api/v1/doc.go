@@ -1,5 +1,5 @@
-// Package v1 has the types of group nmstate.io: NodeNetworkState tells how one node's network should be and how it is;
-// NodeNetworkConfigurationPolicy says how those of many should be. The CRDs are deploy/crds; a test holds both together.
+// Package v1 has the types of group nmstate.io: NodeNetworkState has the desired and the observed network of a node;
+// NodeNetworkConfigurationPolicy has the desired network of many. The CRDs are deploy/crds; a test compares both.
 //
 // +kubebuilder:object:generate=true
 package v1

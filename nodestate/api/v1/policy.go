@@ -60,11 +60,11 @@ type MatchRule struct {
 	LLDP   *LLDPMatch `json:"lldp,omitempty"`
 	// MAC in any of its text forms and cases.
 	MAC string `json:"mac,omitempty"`
-	// Driver is the kernel driver as ethtool tells it: "ixgbe", "virtio_net".
+	// Driver is the kernel driver as ethtool prints it: "ixgbe", "virtio_net".
 	Driver string `json:"driver,omitempty"`
 }
 
-// LLDPMatch matches what an interface's neighbour tells by LLDP; the fields are globs, and one must be there.
+// LLDPMatch matches what an interface's neighbour sends by LLDP; the fields are globs, and one must be there.
 type LLDPMatch struct {
 	SystemName string `json:"systemName,omitempty"`
 	ChassisID  string `json:"chassisID,omitempty"`
@@ -93,7 +93,7 @@ type VLAN struct {
 	IDs []int32 `json:"ids,omitempty"`
 }
 
-// NodeNetworkConfigurationPolicyStatus tells where a policy stands.
+// NodeNetworkConfigurationPolicyStatus has the progress of a policy.
 type NodeNetworkConfigurationPolicyStatus struct {
 	ObservedGeneration int64              `json:"observedGeneration,omitempty"`
 	Conditions         []metav1.Condition `json:"conditions,omitempty"`
@@ -103,7 +103,7 @@ type NodeNetworkConfigurationPolicyStatus struct {
 	Conflicts []Conflict `json:"conflicts,omitempty"`
 }
 
-// ConflictsLimit is how many conflicts a policy's status tells of.
+// ConflictsLimit is the largest number of conflicts in a policy's status.
 const ConflictsLimit = 50
 
 // Conditions of policies.

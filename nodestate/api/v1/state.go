@@ -106,7 +106,7 @@ type NodeNetworkStateStatus struct {
 	History []Attempt `json:"history,omitempty"`
 }
 
-// HistoryLimit is how many attempts a status remembers, and ChangesLimit how many changes an attempt tells of.
+// HistoryLimit is the largest number of attempts in a status, and ChangesLimit that of changes in an attempt.
 const (
 	HistoryLimit = 20
 	ChangesLimit = 50

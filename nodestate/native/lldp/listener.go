@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Port is an interface on which neighbours can be heard.
+// Port is an interface that can receive frames of neighbours.
 type Port struct {
 	Index   int
 	Name    string
-	Default bool // whether to listen where nobody has said
+	Default bool // whether to listen without a choice of the document
 }
 
 // Ear is what a Listener has to say of a port.
@@ -26,7 +26,7 @@ type Ear struct {
 	Neighbours []Neighbour
 }
 
-// Listener follows ports and keeps what their neighbours told. Safe for concurrent use.
+// Listener follows ports and keeps their neighbours. Safe for concurrent use.
 type Listener struct {
 	record string
 	frames *prometheus.CounterVec
@@ -45,8 +45,8 @@ type Listener struct {
 	done    chan struct{}
 }
 
-// New makes a Listener that knows what the record says, a file, and keeps it there; "" is none. What was known is believed for as long as if it
-// were heard now. It hears nothing new before Open.
+// New returns a Listener with the neighbours of the file record, which it keeps up to date; "" is no file. Those
+// neighbours expire as if their frames had arrived now. It receives nothing before Open.
 func New(record string) *Listener {
 	return &Listener{
 		record: record, known: readRecord(record), start: time.Now(), ports: map[int]Port{}, joined: map[int]bool{}, said: map[int]bool{},
@@ -63,8 +63,8 @@ func (l *Listener) Describe(c chan<- *prometheus.Desc) { l.frames.Describe(c) }
 // Collect implements prometheus.Collector.
 func (l *Listener) Collect(c chan<- prometheus.Metric) { l.frames.Collect(c) }
 
-// Open begins to listen in the network namespace of the calling thread, until Close. changed is called after neighbours came, went or
-// told something else; it does not wait. The error, if there is one, is also Deaf's.
+// Open starts to listen in the network namespace of the calling thread, until Close. changed is called after
+// neighbours appeared, left or changed; it must not block. Deaf returns the same error.
 func (l *Listener) Open(changed func(), log *slog.Logger) error {
 	s, err := openSocket()
 	l.mu.Lock()
@@ -78,7 +78,7 @@ func (l *Listener) Open(changed func(), log *slog.Logger) error {
 	return nil
 }
 
-// Deaf tells why nothing can be heard here, nil if something can.
+// Deaf returns the reason for which frames cannot be received, or nil.
 func (l *Listener) Deaf() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -97,7 +97,7 @@ func (l *Listener) Close() {
 	}
 }
 
-// Follow takes the ports that there are, and tells of each, by index, whether it is listened to and who is there.
+// Follow sets the ports, and returns for each, by index, whether it is listened to, and its neighbours.
 func (l *Listener) Follow(ports []Port) map[int]Ear {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -172,7 +172,7 @@ func (l *Listener) join() {
 	l.socket.wakeAt(l.wake())
 }
 
-// wake is when somebody is to be forgotten; it is asked again at the latest in an hour.
+// wake returns the time of the next expiry, at most an hour ahead.
 func (l *Listener) wake() time.Time {
 	if next := l.table.Next(); !next.IsZero() {
 		return next
@@ -192,7 +192,7 @@ func (l *Listener) ears() map[int]Ear {
 	return out
 }
 
-// Set has a port listened to, or not, whatever its default. It may be one that is new: the next Follow tells of it.
+// Set has a port listened to, or not, whatever its default. The port may be new: the next Follow reports it.
 func (l *Listener) Set(index int, on bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -263,7 +263,7 @@ func (l *Listener) expire() {
 	l.news(l.table.Expire(time.Now()))
 }
 
-// news keeps and tells what has changed, and looks when the next one is to be forgotten.
+// news stores and reports changes, and determines the next expiry.
 func (l *Listener) news(changed bool) {
 	if l.socket == nil {
 		return

@@ -6,7 +6,7 @@ import (
 	"reflect"
 )
 
-// Types of what a neighbour tells, by IEEE 802.1AB, table 8-1.
+// Types of the units of a frame: IEEE 802.1AB, table 8-1.
 const (
 	endOfUnit = iota
 	chassisID
@@ -38,10 +38,11 @@ var capabilities = []string{
 	"C-VLAN component", "S-VLAN component", "Two-port MAC Relay component",
 }
 
-// Neighbour is what one told, in nmstate's schema and order: an entry of lldp.neighbors. Chassis and port are always there.
+// Neighbour has the units of a neighbour in nmstate's schema and order: an entry of lldp.neighbors. Chassis and port
+// are always there.
 type Neighbour []TLV
 
-// TLV is one thing that a neighbour told. Only the keys of its type are there.
+// TLV is one unit of a neighbour. Only the keys of its type are there.
 type TLV struct {
 	Type            int          `json:"type"`
 	SystemName      string       `json:"system-name,omitempty"`

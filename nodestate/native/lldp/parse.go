@@ -29,7 +29,7 @@ const (
 
 const etherType = 0x88cc
 
-// Heard is what a frame tells.
+// Heard has the content of a frame.
 type Heard struct {
 	Neighbour Neighbour
 	TTL       time.Duration // 0: the neighbour leaves
@@ -65,7 +65,7 @@ func Parse(frame []byte) (Heard, error) {
 	return Heard{Neighbour: p.neighbour(), TTL: p.ttl}, nil
 }
 
-// next takes the first of what is told off a unit: seven bits of type, nine of length, and the value.
+// next splits the first unit off: seven bits of type, nine of length, and the value.
 func next(unit []byte) (kind int, value, rest []byte, err error) {
 	if len(unit) < 2 {
 		return 0, nil, nil, errors.New("it ends within a header")
@@ -78,7 +78,7 @@ func next(unit []byte) (kind int, value, rest []byte, err error) {
 	return kind, unit[2 : 2+length], unit[2+length:], nil
 }
 
-// parser collects what a frame tells.
+// parser collects the content of a frame.
 type parser struct {
 	count                     int
 	name, description         string

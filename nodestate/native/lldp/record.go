@@ -11,7 +11,8 @@ import (
 // mostRecord is the size of the largest record that is read, in bytes.
 const mostRecord = 16 << 20
 
-// readRecord is what was known of ports, by name. A record that cannot be read is none: its neighbours are soon heard again.
+// readRecord returns the recorded neighbours by name of the port. A record that cannot be read is empty: neighbours
+// send again soon.
 func readRecord(path string) map[string][]Heard {
 	f, err := os.Open(path)
 	if err != nil {

@@ -47,8 +47,8 @@ func (t *Table) port(number int) *port {
 	return t.ports[number]
 }
 
-// Hear takes what a frame told, and says whether something is now known that was not, or is known no longer. A neighbour whose change comes
-// too soon is kept as it was.
+// Hear stores a frame, and reports whether the table has changed. A neighbour that changes too soon keeps its former
+// content.
 func (t *Table) Hear(number int, h Heard, now time.Time) (changed bool, err error) {
 	p, key := t.port(number), h.Neighbour.key()
 	have, known := p.entries[key]
@@ -96,7 +96,7 @@ func (t *Table) Expire(now time.Time) (changed bool) {
 	return changed
 }
 
-// Next is when somebody is to be forgotten, zero if nobody is known.
+// Next returns the time of the next expiry, zero if there are no neighbours.
 func (t *Table) Next() (next time.Time) {
 	for _, p := range t.ports {
 		for _, e := range p.entries {

@@ -17,12 +17,12 @@ func TLV(kind int, value ...byte) []byte {
 // Text is a TLV whose value is a text behind some bytes.
 func Text(kind int, text string, before ...byte) []byte { return TLV(kind, append(before, text...)...) }
 
-// TTL is the third of what must be told.
+// TTL returns the unit of the time to live.
 func TTL(ttl time.Duration) []byte {
 	return TLV(3, binary.BigEndian.AppendUint16(nil, uint16(ttl/time.Second))...)
 }
 
-// Frame is one to the group, of what is told.
+// Frame returns a frame to the multicast group, with these units.
 func Frame(group [6]byte, told ...[]byte) []byte {
 	frame := append(group[:], 0x02, 0, 0, 0, 0, 0x77, 0x88, 0xcc)
 	for _, t := range told {
