@@ -54,8 +54,8 @@ func (b *Bundle) Awaited(existing []*Existing) (sources []Source) {
 	return sources
 }
 
-// Beside returns the gateways that a policy targets if a cluster still has a copy of the policy under an old name, and
-// nil otherwise.
+// Beside returns the gateways that a policy targets if a cluster still has a copy of the policy under an old name,
+// and nil otherwise.
 func (b *Bundle) Beside(existing []*Existing) []Source {
 	if len(b.With) == 0 {
 		return nil

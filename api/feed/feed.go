@@ -1,6 +1,6 @@
-// Package feed is the protocol between netmaster and the netplugins: feed.proto and what protoc makes of it. It knows nothing
-// of policies; internal/wire turns its messages into them, and refuses those that make no sense. docs/feed.md tells the
-// protocol in one page.
+// Package feed is the protocol between netmaster and the netplugins: feed.proto and the code that protoc generates
+// from it. It knows no policies; internal/wire converts its messages, and refuses inconsistent ones. docs/feed.md
+// describes the protocol on one page.
 package feed
 
 // Versions of the protocol that this build speaks. Version 1 was JSON.

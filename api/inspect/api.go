@@ -55,18 +55,18 @@ type Question struct {
 	Counts bool `json:"counts,omitempty"`
 	// Since is for how long rules have matched nothing, in AskUnused.
 	Since time.Duration `json:"since,omitempty"`
-	// Diff is what is to be tried.
+	// Diff is the change to try.
 	Diff *Trial `json:"diff,omitempty"`
-	// Capture is what of the pod ID is to be captured.
+	// Capture selects the packets of the pod ID to capture.
 	Capture *CaptureSpec `json:"capture,omitempty"`
-	// Verify is what is to be verified.
+	// Verify selects the flows to verify.
 	Verify *VerifyWhat    `json:"verify,omitempty"`
 	Drops  *DropsQuestion `json:"drops,omitempty"`
 	// DryRun selects what AskDryRuns returns; nil: the list of policies.
 	DryRun *DryRunQuestion `json:"dryRun,omitempty"`
 	// FromNode: the node itself is queried, in AskFrontends.
 	FromNode bool `json:"fromNode,omitempty"`
-	// Trace is how much of the packets from From to To is to be traced.
+	// Trace limits the trace of packets from From to To.
 	Trace *TraceSpec `json:"trace,omitempty"`
 	// Forwarded is set by a standby that hands the question to the leader: it is not forwarded again.
 	Forwarded bool `json:"forwarded,omitempty"`
@@ -116,7 +116,7 @@ type PeerWay struct {
 type Leader struct {
 	Identity string `json:"identity"` // in the Lease
 	Epoch    uint64 `json:"epoch"`
-	// Standbys are the other netmasters that tell of themselves, by identity.
+	// Standbys are the other netmasters that announce themselves, by identity.
 	Standbys []Standby `json:"standbys,omitempty"`
 	// StandbysUnknown is why it is not known who stands by; empty: it is.
 	StandbysUnknown string `json:"standbysUnknown,omitempty"`
@@ -290,7 +290,7 @@ type Server interface {
 	Ask(context.Context, *Question) (*Answer, error)
 }
 
-// Follower is a Server that has streams of answers: until who asked goes away, or there is nothing more to tell.
+// Follower is a Server with streams of responses, until the client leaves or there is nothing more to send.
 type Follower interface {
 	Follow(ctx context.Context, q *Question, send func(*Answer) error) error
 }

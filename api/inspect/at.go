@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// At is an earlier state of the cluster that is asked for: by revision, or by time; one of the fields is set.
+// At is an earlier state of the cluster: by revision, or by time; one of the fields is set.
 type At struct {
 	Revision uint64        `json:"revision,omitempty"`
 	Ago      time.Duration `json:"ago,omitempty"`

@@ -17,7 +17,7 @@ const (
 	LongestCapture = time.Hour
 )
 
-// CaptureSpec is what is to be captured.
+// CaptureSpec selects packets to capture.
 type CaptureSpec struct {
 	// Filter chooses packets (internal/frames/filter); empty: all.
 	Filter string `json:"filter,omitempty"`

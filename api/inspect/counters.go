@@ -93,7 +93,8 @@ type Unused struct {
 	Nodes []CountingNode `json:"nodes"`
 	// Rules matched nothing since.
 	Rules []UnusedRule `json:"rules"`
-	// Unsure are those of which that cannot be told, because of nodes that do not say, or have not counted for so long.
+	// Unsure are those rules for which it is not known, because nodes do not respond, or have not counted for so
+	// long.
 	Unsure []UnusedRule `json:"unsure"`
 	// Used counts the rules that matched something.
 	Used int `json:"used"`
@@ -107,8 +108,8 @@ type UnusedRule struct {
 	// Counted is from when on the rule, as it is now, was counted anywhere; zero: never.
 	Counted time.Time  `json:"counted,omitzero"`
 	Last    *time.Time `json:"last,omitempty"`
-	// Why it matched nothing, as far as the policies tell: what chooses nobody, or which other rule covers it.
+	// Why it matched nothing, as far as policies show: an empty selector, or another rule that covers it.
 	Why []string `json:"why,omitempty"`
-	// Unsure is why that it is unused cannot be told.
+	// Unsure has the reasons for which its use is not known.
 	Unsure []string `json:"unsure,omitempty"`
 }

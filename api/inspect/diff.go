@@ -27,7 +27,7 @@ type Diff struct {
 	explain.Delta
 	// Live is nil if it was not asked for, or nothing is lost.
 	Live *Live `json:"live,omitempty"`
-	// Notes are sentences: what of the input does not count, and what is not known.
+	// Notes are sentences: ignored parts of the input, and what is not known.
 	Notes []string `json:"notes,omitempty"`
 }
 

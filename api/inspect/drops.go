@@ -43,13 +43,13 @@ type NodeDrops struct {
 	Problem string `json:"problem,omitempty"`
 }
 
-// DropCounts tell what of a node is not shown.
+// DropCounts count packets of a node that are not shown.
 type DropCounts struct {
 	// Left is how many records there are that were not given, older ones.
 	Left int `json:"left,omitempty"`
 	// Forgotten is how many had to go for newer ones since netplugin started.
 	Forgotten uint64 `json:"forgotten,omitempty"`
-	// Told and Untold are denied packets since then: those that the switch told of, and those above --drop-log-rate.
+	// Told and Untold are denied packets since then: those that the switch reported, and those above --drop-log-rate.
 	Told   uint64 `json:"told"`
 	Untold uint64 `json:"untold"`
 }
@@ -70,7 +70,7 @@ type DropRecord struct {
 	To       netip.Addr      `json:"to"`
 	Protocol policy.Protocol `json:"protocol"`
 	Port     uint16          `json:"port"`
-	// Packets and Connections are those that the switch told of.
+	// Packets and Connections are those that the switch reported.
 	Packets     uint64 `json:"packets"`
 	Connections uint64 `json:"connections"`
 	// Pod is where it was denied; Policies are the first few that isolated it then.
@@ -96,7 +96,7 @@ type Drops struct {
 	Drops    []Drop        `json:"drops"`
 }
 
-// DropsOfNode is what is to be said of a node's drops.
+// DropsOfNode has a node's drops.
 type DropsOfNode struct {
 	Node string `json:"node"`
 	Cursor
@@ -129,7 +129,8 @@ type Drop struct {
 	Pod         string `json:"pod,omitempty"` // where it was denied, or who forged
 	// Policies isolate it.
 	Policies []string `json:"policies,omitempty"`
-	// Rule is the rule that is the nearest to allowing it, Failed what of it does not hold, Remedy what would let it pass.
+	// Rule is the rule that is nearest to allowing it, Failed the parts of it that do not match, Remedy a change that
+	// would allow it.
 	Rule   string `json:"rule,omitempty"`
 	Failed string `json:"failed,omitempty"`
 	Remedy string `json:"remedy,omitempty"`

@@ -5,7 +5,7 @@ import "time"
 // AskDryRuns is the Question about policies in a dry run (policy.Policy.DryRun): one by ID, those of Namespace, or all.
 const AskDryRuns = "dryruns"
 
-// DryRunQuestion is what is wanted of policies in a dry run, beside which there are.
+// DryRunQuestion selects policies in a dry run.
 type DryRunQuestion struct {
 	// Counts are what their rules would have let through, and what they would have denied.
 	Counts bool `json:"counts,omitempty"`

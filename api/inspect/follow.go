@@ -20,7 +20,7 @@ const (
 	MostSources  = 14  // addresses in From of a SightingsQuery
 )
 
-// TraceSpec is how much is to be traced.
+// TraceSpec limits a trace.
 type TraceSpec struct {
 	// Count is how many packets are followed; 0: one.
 	Count int `json:"count,omitempty"`
@@ -71,7 +71,7 @@ type Sighting struct {
 	SeenPacket
 }
 
-// SeenPacket is what is told of a packet: none of its payload.
+// SeenPacket has the headers of a packet, and none of its payload.
 type SeenPacket struct {
 	// Identity is what stays the same of it on its way, Strong whether two packets that have it in common are surely one. They are for
 	// netmaster alone.
@@ -92,7 +92,8 @@ type SeenPacket struct {
 	About *SeenPacket `json:"about,omitempty"`
 }
 
-// Traced is an answer to AskTrace. The first says who looks, each other tells of a packet, the last why there are no more.
+// Traced is a response to AskTrace. The first names the observers, each other has a packet, and the last the reason
+// for the end.
 type Traced struct {
 	From string `json:"from"`
 	To   Target `json:"to"`
@@ -114,7 +115,7 @@ const (
 	Delivered  Outcome = "delivered"  // and asked for no answer
 	Unanswered Outcome = "unanswered" // it was delivered, and nothing came back
 	AnswerLost Outcome = "answerLost" // it was delivered, and its answer was not
-	Refused    Outcome = "refused"    // somebody on the way said so, by ICMP
+	Refused    Outcome = "refused"    // a router or host on the way said so, by ICMP
 	Denied     Outcome = "denied"     // by policies
 	Lost       Outcome = "lost"
 	Unsure     Outcome = "unsure" // more packets came than could be followed, or several that are alike

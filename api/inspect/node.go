@@ -19,20 +19,20 @@ type NodeQuery struct {
 	Kind string `json:"kind"`
 	// Rules narrows flows to those that serve one of these rules; nil: all.
 	Rules []policy.Key `json:"rules"`
-	// Packets are what is to be traced, MostTraces at most.
+	// Packets are the packets to trace, MostTraces at most.
 	Packets []policy.Packet `json:"packets,omitempty"`
 	// Namespace narrows counters to those of its policies; empty: all.
 	Namespace string `json:"namespace,omitempty"`
 	// Connections are which are wanted.
 	Connections *ConnectionFilter `json:"connections,omitempty"`
-	// Capture is what is to be captured, in QueryCapture.
+	// Capture selects packets, in QueryCapture.
 	Capture *CaptureQuery `json:"capture,omitempty"`
 	// Within bounds how long the node may work on the answer; 0: as long as it wants.
 	Within time.Duration `json:"within,omitempty"`
 	Drops  *DropsQuery   `json:"drops,omitempty"`
 	// Service is namespace/name, in QueryService.
 	Service string `json:"service,omitempty"`
-	// Sightings is what is to be looked for, in QuerySightings.
+	// Sightings selects packets, in QuerySightings.
 	Sightings *SightingsQuery `json:"sightings,omitempty"`
 	// Independent is VerifyWhat's, in QueryVerify.
 	Independent bool `json:"independent,omitempty"`
@@ -140,7 +140,7 @@ type DriftCheck struct {
 // NodeCuts answers QueryCuts: what netplugin has cut since it started.
 type NodeCuts struct {
 	Node string `json:"node"`
-	// Connections counts all, Cuts tells of the latest, in the order they happened.
+	// Connections counts all, Cuts has the latest, in the order they happened.
 	Connections uint64 `json:"connections"`
 	Cuts        []Cut  `json:"cuts"`
 	// Problem is why the latest change's could not be counted, or why the node does not say.

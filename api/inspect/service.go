@@ -50,7 +50,7 @@ type ServicePort struct {
 	// Target is targetPort as it is written: a number, or a name of the pods'.
 	Target   string    `json:"target,omitempty"`
 	Backends []Backend `json:"backends"`
-	// Refused is why no packet reaches anybody, whatever policies say; empty: somebody answers.
+	// Refused is the reason for which packets reach no endpoint, whatever policies say; empty: one responds.
 	Refused string `json:"refused,omitempty"`
 	// Traces are where Open vSwitch of the source's node leads packets to this port, by address of the Service.
 	Traces []ServiceTrace `json:"traces,omitempty"`

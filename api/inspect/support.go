@@ -2,7 +2,7 @@ package inspect
 
 import "github.com/flowkeep/flowkeep/policydb/policy"
 
-// AskSupport asks for what netmaster, or the node Question.Node, tells of itself to whoever helps its users; QuerySupport is the
+// AskSupport requests the state of netmaster, or of the node Question.Node, for a support bundle; QuerySupport is the
 // query for it to a node.
 const (
 	AskSupport   = "support"
@@ -21,7 +21,7 @@ type Support struct {
 	Switch []SwitchWord   `json:"switch,omitempty"`
 	Rules  []*policy.Rule `json:"rules,omitempty"`
 	Groups []NodeGroup    `json:"groups,omitempty"`
-	// Problems are what cannot be told, and why.
+	// Problems are the missing parts, with the reasons.
 	Problems []string `json:"problems,omitempty"`
 }
 

@@ -18,7 +18,7 @@ type Target struct {
 	Protocol string `json:"protocol,omitempty"` // TCP, UDP, SCTP or ICMP; empty: none was given
 }
 
-// World is an address that is nobody's in the cluster.
+// World is an address outside of the cluster.
 const World = "world"
 
 var (

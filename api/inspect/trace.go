@@ -14,7 +14,8 @@ type NodeTraces struct {
 	Traces []Trace `json:"traces"`
 }
 
-// Trace is the way of one packet through one node's switch, as Open vSwitch itself tells it (ofproto/trace): nothing is sent.
+// Trace is the way of one packet through one node's switch, as Open vSwitch computes it (ofproto/trace): nothing is
+// sent.
 type Trace struct {
 	Node   string        `json:"node"`
 	Packet policy.Packet `json:"packet"`

@@ -26,7 +26,7 @@ const MeterTable = "meters"
 const GroupTable = "groups"
 
 const (
-	// MostDifferences is how many of each kind a node tells one by one.
+	// MostDifferences is the number of differences of each kind that a node lists one by one.
 	MostDifferences = 100
 	// MostSamples is how many packets a node may be asked to trace for one Verify.
 	MostSamples = 10000
@@ -123,7 +123,7 @@ type Difference struct {
 	// Found and FoundCookie are the actions and the cookie that a changed flow has.
 	Found       string `json:"found,omitempty"`
 	FoundCookie string `json:"foundCookie,omitempty"`
-	// Foreign is what of it Flowkeep never sends; Match and Actions lack it.
+	// Foreign has the parts that Flowkeep never sends; Match and Actions lack them.
 	Foreign string `json:"foreign,omitempty"`
 }
 

@@ -8,7 +8,7 @@ const AskWait = "wait"
 // WaitFor is what AskWait waits for, of the policy Question.ID. Everything may be left out in the first question; UID,
 // Generation, Mode, Revision and Seen of further ones are those of the last answer.
 type WaitFor struct {
-	// Generation is to be in force, or a later one; 0: the one that the API server has now.
+	// Generation waits for this generation, or a later one; 0: the API server's current one.
 	Generation int64 `json:"generation,omitempty"`
 	// Deleted waits until the policy is gone, from the API server and from nodes.
 	Deleted bool `json:"deleted,omitempty"`

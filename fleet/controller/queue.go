@@ -17,8 +17,8 @@ type queue struct {
 
 	mu          sync.Mutex
 	since, last map[fleet.Source]time.Time // when the first event came that has not led to what it should yet, and the last one
-	// news is what has been marked and not looked at since, pressing what of it waits for no more, trying what is to be looked at again without any
-	// news, and seeing what is being looked at.
+	// news has the marked sources that were not processed since, pressing those of them that wait no more, trying
+	// those that are due for a retry without a change, and seeing those in process.
 	news, pressing, trying, seeing map[fleet.Source]bool
 	// busy has the keys that a worker processes, its writes included.
 	busy map[fleet.Source]bool

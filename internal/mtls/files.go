@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// lifetime of what is kept in files, which nobody renews.
+// lifetime of certificates in files, which are not renewed.
 const lifetime = 10 * 365 * 24 * time.Hour
 
 // Init makes ca.crt and ca.key in dir and never replaces them.

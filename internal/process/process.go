@@ -67,7 +67,7 @@ type Health struct {
 	mu       sync.Mutex
 	notReady map[string]string
 	sick     map[string]string
-	changed  chan struct{} // closed with the next change; nil: nobody waits
+	changed  chan struct{} // closed with the next change; nil without waiters
 }
 
 // SetReady says that part is ready, or, with a reason, that it is not.
@@ -142,7 +142,7 @@ func NewRegistry(program string) *prometheus.Registry {
 	return reg
 }
 
-// DeclareMetrics registers what each program tells of itself.
+// DeclareMetrics registers the metrics that each program has about itself.
 func DeclareMetrics(reg prometheus.Registerer, program string) {
 	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "flowkeep_build_info", Help: "Always 1; labels tell the program and its version.",

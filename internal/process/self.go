@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Self is what a program can tell of itself to whoever helps its users. It reads neither the environment nor files.
+// Self is a program's own state for a support bundle. It reads neither the environment nor files.
 type Self struct {
 	Log      *Ring
 	Gatherer prometheus.Gatherer

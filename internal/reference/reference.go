@@ -90,7 +90,7 @@ func Check(t testing.TB, root *cobra.Command, file string, update bool) {
 	CheckFile(t, Markdown(root), file, update)
 }
 
-// CheckFile fails a test where the file is not as it is to be, or, with update, writes it.
+// CheckFile fails a test if the file differs from want, or, with update, writes it.
 func CheckFile(t testing.TB, want, file string, update bool) {
 	t.Helper()
 	if update {

@@ -11,7 +11,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// Where a file tells its schema.
+// Places of the schema's number in a file.
 var (
 	bucket = []byte("meta")
 	key    = []byte("schema")

@@ -75,7 +75,7 @@ func putHeld(part *feed.Hello, h *Held) {
 	*to = append(append(*to, h.Key[:]...), h.Hash[:]...)
 }
 
-// HelloAssembler puts a hello together from its parts. It is to be thrown away after an error.
+// HelloAssembler assembles a hello from its parts. It is of no use after an error.
 type HelloAssembler struct {
 	hello     Hello
 	begun     bool

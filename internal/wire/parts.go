@@ -33,7 +33,7 @@ func (s *Shared) Parts(u *policy.NodeUpdate) iter.Seq[*feed.MasterMessage] {
 	}
 }
 
-// parts fills one part after another. Its put functions tell false when no more are wanted.
+// parts fills one part after another. Its put functions return false when no more are wanted.
 type parts struct {
 	yield    func(*feed.MasterMessage) bool
 	revision uint64

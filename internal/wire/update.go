@@ -161,7 +161,7 @@ func toSettled(in *feed.Settled) (policy.SettledEndpoint, error) {
 // maxUpdate bounds all parts of an update together, in bytes.
 const maxUpdate = 1 << 30
 
-// UpdateAssembler puts an update together from its parts. It is to be thrown away after an error.
+// UpdateAssembler assembles an update from its parts. It is of no use after an error.
 type UpdateAssembler struct {
 	update policy.NodeUpdate
 	open   bool // parts came, the last is yet to come

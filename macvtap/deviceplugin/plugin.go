@@ -40,7 +40,7 @@ type plugin struct {
 
 	server     *grpc.Server
 	own        identity  // of its socket
-	registered identity  // the kubelet's socket when it answered well; none: it is to be registered with
+	registered identity  // the kubelet's socket of the last successful registration; none: registration is due
 	at         time.Time // when
 	streams    int       // how many there had been by then
 	tried      identity  // the kubelet's socket that it was last tried with

@@ -75,8 +75,8 @@ type watch struct {
 	dir    string
 }
 
-// renew watches what the name stands for now. It ends when what is to be watched was watched before it looked, so that whatever comes after
-// that look is told of.
+// renew watches the current target of the name. It ends when the target was already watched before it looked, so that
+// each later change is reported.
 func (w *watch) renew() {
 	for wd := w.add(); wd != w.wd; wd = w.add() {
 		if w.wd != none {

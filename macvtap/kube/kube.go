@@ -33,7 +33,7 @@ import (
 // requestLimit is how long the API server may take to answer.
 const requestLimit = 15 * time.Second
 
-// Client is agent.Cluster for one node. Follow is to be called once.
+// Client is agent.Cluster for one node. Call Follow once.
 type Client struct {
 	node    string
 	log     *slog.Logger

@@ -1,6 +1,6 @@
-// Package v1alpha1 has the types of group fleet.flowkeep.io. On a hub PolicyOverride makes a policy other in some clusters than it is written,
-// and NetworkPolicySet sends NetworkPolicies to clusters; on a spoke NetworkPolicyEnforcement tells whether one of them is in force. The CRDs
-// are deploy/crds; a test holds both together.
+// Package v1alpha1 has the types of group fleet.flowkeep.io. On a hub PolicyOverride changes a policy for some
+// clusters, and NetworkPolicySet sends NetworkPolicies to clusters; on a spoke NetworkPolicyEnforcement reports
+// whether one of them is in force. The CRDs are deploy/crds; a test compares both.
 //
 // +kubebuilder:object:generate=true
 package v1alpha1

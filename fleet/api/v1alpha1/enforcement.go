@@ -24,7 +24,7 @@ type NetworkPolicyEnforcementList struct {
 	Items []NetworkPolicyEnforcement `json:"items"`
 }
 
-// NetworkPolicyEnforcementSpec says what is asked.
+// NetworkPolicyEnforcementSpec names the policy.
 type NetworkPolicyEnforcementSpec struct {
 	// Policy is the name of a NetworkPolicy, which need not be there yet.
 	Policy string `json:"policy"`

@@ -50,7 +50,7 @@ type PolicyTarget struct {
 	Name  string `json:"name"`
 }
 
-// PolicyOverrideStatus tells what came of an override.
+// PolicyOverrideStatus has the outcome of an override.
 type PolicyOverrideStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 	// Clusters are those where the policy is sent as the override makes it, sorted, at most ClustersLimit.

@@ -2,8 +2,8 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// NetworkPolicySet (nps) sends NetworkPolicies of its namespace on the hub to the clusters of a Placement, under their names, and tells
-// whether they are in force there.
+// NetworkPolicySet (nps) sends NetworkPolicies of its namespace on the hub to the clusters of a Placement, under
+// their names, and reports whether they are in force there.
 //
 // +kubebuilder:object:root=true
 type NetworkPolicySet struct {
@@ -34,7 +34,7 @@ type NetworkPolicySetSpec struct {
 	TargetNamespace string `json:"targetNamespace,omitempty"`
 }
 
-// NetworkPolicySetStatus tells how far the NetworkPolicies are.
+// NetworkPolicySetStatus has the progress of the NetworkPolicies.
 type NetworkPolicySetStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 	// Policies is how many NetworkPolicies are selected.

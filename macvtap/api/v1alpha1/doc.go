@@ -1,5 +1,6 @@
-// Package v1alpha1 has the types of group macvtap.network.kubevirt.io: MacvtapNetworkNodePolicy says what nodes expose as macvtap devices;
-// MacvtapNode tells what one node exposes, and why. The CRDs are deploy/crds; a test holds both together.
+// Package v1alpha1 has the types of group macvtap.network.kubevirt.io: MacvtapNetworkNodePolicy selects the
+// interfaces that nodes expose as macvtap devices; MacvtapNode reports the devices of one node. The CRDs are
+// deploy/crds; a test compares both.
 //
 // +kubebuilder:object:generate=true
 package v1alpha1

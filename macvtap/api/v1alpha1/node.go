@@ -2,7 +2,7 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// MacvtapNode (mvn) tells what one node exposes, why, and who holds it. Its name is the node's.
+// MacvtapNode (mvn) reports the devices of one node, the reasons for them, and their holders. Its name is the node's.
 //
 // +kubebuilder:object:root=true
 type MacvtapNode struct {

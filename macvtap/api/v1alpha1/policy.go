@@ -45,7 +45,7 @@ type ParentSelector struct {
 	ResourceName string `json:"resourceName,omitempty"`
 }
 
-// MacvtapNetworkNodePolicyStatus tells what came of a policy on each node.
+// MacvtapNetworkNodePolicyStatus has the outcome of a policy on each node.
 type MacvtapNetworkNodePolicyStatus struct {
 	// Nodes has an entry for each node that the policy selects, at most NodesLimit; each is its node's agent's.
 	Nodes []PolicyNode `json:"nodes,omitempty"`

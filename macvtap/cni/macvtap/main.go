@@ -25,7 +25,7 @@ func main() {
 	skel.PluginMainFuncs(skel.CNIFuncs{Add: add, Del: del, Check: check, GC: gc, Status: status}, version.All, "macvtap "+process.BuildVersion())
 }
 
-// coded is an error with the specification's code: what repeating may mend is to be tried again.
+// coded returns an error with the specification's code: the runtime retries what may succeed later.
 func coded(err error) error {
 	var of *types.Error // an IPAM plugin's
 	switch {
