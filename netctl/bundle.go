@@ -161,7 +161,7 @@ func (b *bundleOptions) lacks(what string, err error) {
 	fmt.Fprintf(b.say, "! %s\n", b.archive.problems[len(b.archive.problems)-1])
 }
 
-// ask puts a question; its failure is told, and no reason to stop.
+// ask sends a query. A failure is reported and does not end the bundle.
 func (b *bundleOptions) ask(ctx context.Context, what string, q inspect.Question) (json.RawMessage, error) {
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
@@ -179,7 +179,7 @@ func (b *bundleOptions) ask(ctx context.Context, what string, q inspect.Question
 func (b *bundleOptions) put(ctx context.Context, name string, q inspect.Question) error {
 	body, err := b.ask(ctx, name, q)
 	if err != nil {
-		return nil //nolint:nilerr // told already
+		return nil // reported already
 	}
 	return b.json(name, body)
 }
@@ -243,7 +243,7 @@ func (b *bundleOptions) node(ctx context.Context, name string) error {
 func (b *bundleOptions) support(ctx context.Context, folder string, q inspect.Question) error {
 	body, err := b.ask(ctx, folder, q)
 	if err != nil {
-		return nil //nolint:nilerr // told already
+		return nil // reported already
 	}
 	var s inspect.Support
 	if err := json.Unmarshal(body, &s); err != nil {

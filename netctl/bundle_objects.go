@@ -17,8 +17,8 @@ type reader interface {
 	Get(ctx context.Context, path string, params url.Values, most int64) ([]byte, error)
 }
 
-// kinds are the objects that policies are resolved from, and what Flowkeep has told of them. Pods are in state/endpoints.json: their
-// specifications, with their environment, are nobody's business.
+// kinds are the objects that policies are resolved from, and those that Flowkeep writes. Pods are in
+// state/endpoints.json: their specifications have environment variables, which may be secret.
 var kinds = []struct {
 	name, path string
 	params     url.Values

@@ -238,7 +238,7 @@ type pcapSink struct {
 
 func (s *pcapSink) begin() (err error) {
 	if s.name != "" {
-		if s.file, err = os.OpenFile(s.name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600); err != nil { // nobody else's to read
+		if s.file, err = os.OpenFile(s.name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600); err != nil { // for the user alone
 			return err
 		}
 		s.out = s.file

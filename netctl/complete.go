@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// completionTime is how long somebody waits who has pressed TAB.
+// completionTime is the time limit of a completion.
 const completionTime = 3 * time.Second
 
 // inShort returns the options with the short timeout of completions.

@@ -83,7 +83,7 @@ func (f *fleetOptions) works(ctx context.Context, cmd *cobra.Command, c *apiserv
 	return readWorks(ctx, c, h, bundles, progress)
 }
 
-// tellUnread says beside an answer what is not in it.
+// tellUnread prints the parts that a response lacks.
 func tellUnread(cmd *cobra.Command, unread []string) {
 	for _, u := range unread {
 		fmt.Fprintf(cmd.ErrOrStderr(), "netctl: %s; the ClusterRoles flowkeep-fleet-view and flowkeep-fleet-view-parameters of deploy/roles.yaml are for it\n", oneLine.Replace(u))
@@ -420,7 +420,7 @@ func printEachPolicy(w io.Writer, lines []fleetPolicy) {
 // errNotEverywhere ends fleet status where something is not in force everywhere.
 var errNotEverywhere = errors.New("not everything is in force everywhere: see above")
 
-// fleetAnswer is what status tells.
+// fleetAnswer is the output of status.
 type fleetAnswer struct {
 	InForce  string         `json:"inForce"`
 	Policies []fleetPolicy  `json:"policies"`

@@ -118,7 +118,7 @@ type fleetCopy struct {
 	InForce   string   `json:"inForce"`
 	Reason    string   `json:"reason,omitempty"`
 	Message   string   `json:"message,omitempty"`
-	// Says are the conditions that the cluster told last.
+	// Says are the cluster's newest conditions.
 	Says []string `json:"says"`
 }
 

@@ -26,7 +26,7 @@ type hubObject struct{ fleet.Object }
 
 func (o *hubObject) UnmarshalJSON(raw []byte) error { return utiljson.Unmarshal(raw, &o.Object) }
 
-// hubWork is what of a ManifestWork is looked at: its manifests are not.
+// hubWork has the fields of a ManifestWork that are read: not its manifests.
 type hubWork struct {
 	metav1.ObjectMeta `json:"metadata"`
 	Status            workv1.ManifestWorkStatus `json:"status"`
@@ -78,7 +78,7 @@ func wanted[T any](ctx context.Context, c *apiserver.Client, r schema.GroupVersi
 	return all, err
 }
 
-// allowed notes what cannot be read by this user, which is no error: the rest is told.
+// allowed notes objects that this user may not read, which is no error: the rest is printed.
 func allowed(h *fleet.Hub, what, without string, err error) (bool, error) {
 	if !apiserver.IsForbidden(err) {
 		return err == nil, err

@@ -180,11 +180,11 @@ type plannedPolicy struct {
 
 type plannedNode struct {
 	Node string `json:"node"`
-	// Policies tell, of each policy that was given, whether and why it is for the node.
+	// Policies has for each given policy whether it is for the node, and why.
 	Policies []plannedMatch `json:"policies"`
 	// Changes are what would change on the node.
 	Changes []stateDifference `json:"changes"`
-	// Dropped would no longer be wanted; the node keeps it until somebody changes it.
+	// Dropped is no longer desired; the node keeps it until a change removes it.
 	Dropped   []stateDifference    `json:"dropped"`
 	Conflicts []nmstatev1.Conflict `json:"conflicts"`
 
@@ -242,7 +242,7 @@ func (w *nodeWorld) plan(given []nmstatev1.NodeNetworkConfigurationPolicy, remov
 	return out, nil
 }
 
-// try puts a policy among the others, or takes it away, and tells what that is.
+// try adds a policy to the others, or removes it, and returns a description.
 func (w *nodeWorld) try(after map[string]*nmstatev1.NodeNetworkConfigurationPolicy, g *nmstatev1.NodeNetworkConfigurationPolicy, remove bool) string {
 	old, known := w.policies[g.Name]
 	switch {
@@ -287,7 +287,7 @@ func (w *nodeWorld) planNode(
 	out := &plannedNode{Node: name, Policies: []plannedMatch{}, Changes: []stateDifference{}, Dropped: []stateDifference{}, Conflicts: []nmstatev1.Conflict{}}
 	for _, policy := range given {
 		for _, c := range after.Conflicts[policy.Name] {
-			if !slices.Contains(out.Conflicts, c) { // both sides tell of it
+			if !slices.Contains(out.Conflicts, c) { // both sides report it
 				out.Conflicts = append(out.Conflicts, c)
 			}
 		}

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// show prints v as JSON or YAML where that is asked for, and else lets text print it.
+// show prints v as JSON or YAML if the options say so, else by text.
 func show(w io.Writer, o *options, v any, text func(w io.Writer, wide bool)) error {
 	switch o.output {
 	case "json":
@@ -39,8 +39,8 @@ func show(w io.Writer, o *options, v any, text func(w io.Writer, wide bool)) err
 	return nil
 }
 
-// plain writes text to a terminal, and what is not text as a mark: netmaster passes on what nodes say, and nobody's words may
-// move the cursor or change colours.
+// plain writes text to a terminal, and a mark for each control character: netmaster passes on texts of nodes, and
+// these may not move the cursor or change colours.
 type plain struct{ w io.Writer }
 
 // Write replaces control characters but for line ends and tabs.

@@ -114,7 +114,7 @@ func topAgain(cmd *cobra.Command, o *options, q inspect.Question, t *topOptions)
 	}
 }
 
-// choose sorts and cuts the list, and tells how many it left out. What never counted anything comes last.
+// choose sorts and shortens the list, and returns the number left out. Entries that never counted anything are last.
 func (t *topOptions) choose(c *inspect.Counters) (left int) {
 	if t.by == "drops" {
 		c.Counters = slices.DeleteFunc(c.Counters, func(x inspect.Counter) bool { return x.Rule != inspect.Isolation })

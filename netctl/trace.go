@@ -66,7 +66,7 @@ func traceCommand(o *options) *cobra.Command {
 	return cmd
 }
 
-// tracedAll is all that a trace told, for programs.
+// tracedAll is the whole trace, for programs.
 type tracedAll struct {
 	From     string                   `json:"from"`
 	To       inspect.Target           `json:"to"`

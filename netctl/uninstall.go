@@ -36,7 +36,7 @@ A node that does not answer in time, or cannot be cleaned, is named, and the res
 --leave-nodes to go on without it. Then it says how that node is cleaned when it is back: with --nodes, which makes the namespace flowkeep-system for
 as long as the cleaning takes. It may be interrupted at any time, and repeated.`
 
-// uninstall is what is asked for.
+// uninstall has the options of the command.
 type uninstall struct {
 	yes, force, crds, state, leaveNodes bool
 	image                               string

@@ -199,7 +199,7 @@ func (u *uninstall) allNodes(ctx context.Context) (names []string, err error) {
 	return names, err
 }
 
-// nodes cleans those that which names, and tells those that are not clean.
+// nodes cleans the nodes that which returns, and returns those that are not clean.
 func (u *uninstall) nodes(ctx context.Context, which func(context.Context) ([]string, error)) (left []string, _ error) {
 	names, err := which(ctx)
 	if err != nil {
@@ -253,7 +253,7 @@ func (u *uninstall) pods(ctx context.Context) (cleaners map[string]*corev1.Pod, 
 	return cleaners, busy, err
 }
 
-// unclean names nodes, and why; and tells whether waiting may help.
+// unclean returns the names and reasons of nodes that are not clean; more reports whether waiting may help.
 func unclean(names []string, pods map[string]*corev1.Pod, begun map[string]bool) (left, whys []string, more bool) {
 	for _, n := range slices.Sorted(slices.Values(names)) {
 		p := pods[n]

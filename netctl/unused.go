@@ -53,7 +53,7 @@ func unusedCommand(o *options) *cobra.Command {
 	return cmd
 }
 
-// mostSince is as far back as is asked: ten years.
+// mostSince is the longest period of a query: ten years.
 const mostSince = 10 * 365 * 24 * time.Hour
 
 // parseSince takes days and weeks too, which Go does not.

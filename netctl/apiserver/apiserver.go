@@ -76,7 +76,7 @@ func Namespace(o Options) string {
 	return namespace
 }
 
-// New reads the kubeconfig; nobody is asked yet.
+// New reads the kubeconfig; it sends no request yet.
 func New(o Options) (*Client, error) {
 	cfg, err := loader(o).ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {

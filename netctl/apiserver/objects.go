@@ -72,8 +72,8 @@ func IsForbidden(err error) bool {
 // eachObjects is how many objects Each asks for at a time.
 const eachObjects = "500"
 
-// Each hands on those objects of a kind that a label selector selects, one by one as they come in, so that many take no more room than what is
-// kept of them. About tells how many there are, as far as that is known.
+// Each calls each for the objects of a kind that a label selector selects, one by one as they are received, so that
+// many objects take no more memory than the caller keeps. About is their number, as far as it is known.
 func Each[T any](ctx context.Context, c *Client, path, selector string, each func(o *T, about int)) error {
 	params := url.Values{"limit": {eachObjects}, "labelSelector": {selector}}
 	for before := 0; ; {

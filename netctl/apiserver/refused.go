@@ -11,7 +11,7 @@ import (
 	"github.com/flowkeep/flowkeep/api/inspect"
 )
 
-// failureOf reads what the API server, or netmaster, says of a request that failed; whoever else answered may have said anything.
+// failureOf parses the error of the API server or of netmaster about a request; other servers may have sent anything.
 func failureOf(text []byte) inspect.Failure {
 	var f inspect.Failure
 	if json.Unmarshal(text, &f) == nil && f.Kind == "Status" {

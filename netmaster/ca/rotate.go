@@ -90,7 +90,7 @@ func replace(ctx context.Context, store Store, stored, published Stored, why Rea
 	next := &State{Signing: a, Longest: lives.Leaf}
 	former, err := mtls.ParseBundle(published.Text)
 	if err != nil { // no CA is trusted because of an unreadable bundle
-		former = nil // nobody is trusted by what cannot be read
+		former = nil // certificates that cannot be read prove nothing
 	}
 	if why == Lost {
 		next.Retired = retire(former, now.Add(lives.Leaf+slack))

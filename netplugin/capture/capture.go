@@ -1,6 +1,7 @@
-// Package capture shows the packets of a node: by packet sockets on the node's end of pods' links, or on all interfaces, outside of Open
-// vSwitch, so that no verdict and no flow is any other because somebody looks. What it costs is bounded: the kernel filters, a limit that all captures of
-// the node share holds reading up, and what is not read in time is dropped by the kernel and counted.
+// Package capture shows the packets of a node: by packet sockets on the node's end of pods' links, or on all
+// interfaces, outside of Open vSwitch, so that no verdict and no flow changes because of a capture. Its cost is
+// bounded: the kernel filters, a limit that all captures of the node share delays reading, and the kernel drops and
+// counts packets that are not read in time.
 package capture
 
 import (
@@ -22,7 +23,7 @@ const (
 	bytesPerSecond   = 4 << 20
 )
 
-// What is told at once: packets of at most batchBytes (and one more), of no longer than batchTime.
+// Limits of one message: packets of at most batchBytes (and one more), of no longer than batchTime.
 const (
 	batchBytes = 64 << 10
 	batchTime  = 100 * time.Millisecond

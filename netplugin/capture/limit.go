@@ -39,7 +39,7 @@ func (l *Limit) Take(ctx context.Context, bytes int) time.Duration {
 	return wait
 }
 
-// charge counts a packet, and tells how long to wait. Waits shorter than what a timer is good for are put off.
+// charge counts a packet, and returns how long to wait. Waits that are too short for a timer are added to later ones.
 func (l *Limit) charge(now time.Time, bytes int) time.Duration {
 	cost := time.Duration(max(1/l.packets, float64(bytes)/l.bytes) * float64(time.Second))
 	l.mu.Lock()

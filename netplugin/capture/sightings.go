@@ -36,8 +36,8 @@ const extended = "(ip6 and not (tcp or udp or sctp))"
 // kernelTunnel begins the names of the devices by which the kernel's datapath sends to tunnels, before there is anything around a packet.
 const kernelTunnel = "genev_sys_"
 
-// Look tells of the packets that q wants, on all interfaces of this network namespace, until q's time is over, there were as many as a
-// query takes, ctx ends or send fails. podAt names the pod whose link ends at an interface, if it is one's.
+// Look sends the packets that q selects, on all interfaces of this network namespace, until q's time is over, q's
+// limit is reached, ctx ends or send fails. podAt returns the pod whose link ends at an interface, or "".
 func (c *Captures) Look(ctx context.Context, q *inspect.SightingsQuery, node string, podAt func(ifName string) string, send func(*inspect.Sighted) error) error {
 	programs, err := programsOf(q)
 	if err != nil {

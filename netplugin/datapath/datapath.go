@@ -27,7 +27,7 @@ type Difference struct {
 // Empty reports whether the switch has exactly the wanted flows.
 func (d *Difference) Empty() bool { return len(d.Mods) == 0 }
 
-// Key tells flows apart as a switch does: one table has one flow of a match and a priority.
+// Key identifies a flow as a switch does: one table has one flow of a match and a priority.
 type Key struct {
 	table    uint8
 	priority uint16
@@ -37,7 +37,7 @@ type Key struct {
 // KeyOf returns the flow's key.
 func KeyOf(f *ofctl.Flow) Key { return Key{f.Table, f.Priority, f.Match} }
 
-// Compare dumps the switch. Flows that carry what Flowkeep never sends are extra, whoever made them: the bridge is
+// Compare dumps the switch. Flows with matches or actions that Flowkeep never sends are extra: the bridge is
 // Flowkeep's own.
 func Compare(ctx context.Context, s Switch, want []ofctl.Flow) (Difference, error) {
 	var d Difference
@@ -56,7 +56,7 @@ func Compare(ctx context.Context, s Switch, want []ofctl.Flow) (Difference, erro
 		case !ok:
 			d.Extra++
 			extra = append(extra, ofctl.FlowMod{Command: ofctl.Delete, Flow: f})
-		case w == nil: // told twice, as a switch may while flows change: what is wanted must not pass for extra
+		case w == nil: // received twice, as can happen while flows change: a wanted flow must not count as extra
 			return
 		case foreign || w.Cookie != f.Cookie || !slices.Equal(w.Actions, f.Actions):
 			d.Changed++

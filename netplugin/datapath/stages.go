@@ -2,7 +2,7 @@ package datapath
 
 import "github.com/flowkeep/flowkeep/ofctl"
 
-// tables tells numbers of tables.
+// tables is a set of table numbers.
 type tables [256]bool
 
 // first is the table that every packet begins in, in any layout.
@@ -27,10 +27,11 @@ type Stage struct {
 	Drained bool
 }
 
-// Stages are in what bundles a difference is mended, one after another; usually it is one. Where the switch has the flows of a layout that shares no table
-// but the first with the one that is wanted, the new flows come beside the old in the bundle by which the first table leads to them; and when no packet is
-// in the midst of the old tables any more, these go. Each packet is judged by the one layout or by the other, to its end. Where netplugin
-// ended between the two bundles, the second is what is left.
+// Stages returns the bundles that repair a difference, in their order; usually it is one. If the switch has the flows
+// of a layout that shares only the first table with the wanted one, the first bundle adds the new flows beside the
+// old, and its first table leads to them. The second bundle deletes the old ones, when no packet is in their tables
+// any more. Each packet is evaluated by one of the layouts, to its end. If netplugin ends between the bundles, the
+// second is left to do.
 func (d *Difference) Stages() []Stage {
 	if !apart(&d.have, &d.want) {
 		return []Stage{{Mods: d.Mods, Drained: d.onlyLeft()}}

@@ -30,8 +30,8 @@ const knownPorts = 16
 type DropRecord struct {
 	DropEvent
 	First, Last time.Time
-	// Packets are those that the switch told of, Connections the different ones among them: by the client's port, as far as it is
-	// remembered.
+	// Packets are those that the switch reported, Connections the different ones among them: by the client's port, as
+	// far as it is remembered.
 	Packets, Connections uint64
 	// DropNames is what the node knew of it when it began or, of one that goes on, a while ago (renaming).
 	DropNames

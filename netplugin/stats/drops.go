@@ -17,13 +17,13 @@ const waiting = 512
 
 // DropConfig is a collector's.
 type DropConfig struct {
-	// Name tells what the node knows of events, in their order; it may wait for the node.
+	// Name returns what the node knows about events, in their order; it may wait for the node.
 	Name func(context.Context, []DropEvent) []DropNames
 	// Registerer may be nil.
 	Registerer prometheus.Registerer
 	// DryRun has it take what policies in a dry run would have denied, and nothing else; without it, what was denied.
 	DryRun bool
-	// Logger is told of records as they begin, a few a second; nil: of none.
+	// Logger logs records as they begin, a few a second; nil: none.
 	Logger *slog.Logger
 }
 
@@ -40,9 +40,9 @@ type Drops struct {
 	problem  string
 	meters   map[uint32]ofctl.MeterCount // as last read
 	metered  uint64                      // packets that came to meters
-	received uint64                      // of these, those that were told of
-	living   uint64                      // told of, and no meter's that is read
-	counted  uint64                      // of untold, what the metric has
+	received uint64                      // those of them that were reported
+	living   uint64                      // those reported without a meter that is read
+	counted  uint64                      // those suppressed that the metric has
 }
 
 // NewDrops makes a collector; it works while Run runs.
@@ -143,7 +143,8 @@ func (c *Drops) take(ctx context.Context, batch []DropEvent, now time.Time) {
 	}
 }
 
-// Metered is told the counters, now and then, of the meters that stand before what it takes; packets of living connections have none here. What they had counted the first time was another run's; those of a switch that
+// Metered sets the counters of the meters before the copies to netplugin; packets of living connections have no meter
+// here. The first counts are an earlier run's; those of a restarted switch begin at zero again.
 // was restarted begin anew.
 func (c *Drops) Metered(counts []ofctl.MeterCount) {
 	c.mu.Lock()
@@ -163,7 +164,7 @@ func (c *Drops) Metered(counts []ofctl.MeterCount) {
 	}
 }
 
-// suppressed is called with the lock. What is on its way may have been told of before it was counted.
+// suppressed is called with the lock. Packets on their way may be counted before they are reported.
 func (c *Drops) suppressed() uint64 {
 	if c.received >= c.metered {
 		return 0
@@ -200,7 +201,8 @@ type DropAnswer struct {
 	// Left is how many more there are, older ones; Forgotten how many had to go for newer ones since the start.
 	Left      int
 	Forgotten uint64
-	// Told and Untold are packets since the start; of what a dry run would have denied, Untold are connections.
+	// Told and Untold are reported and suppressed packets since the start; of denials by a dry run, Untold are
+	// connections.
 	Told, Untold uint64
 	Problem      string
 }

@@ -125,7 +125,7 @@ func placesOf(r *policy.Rule) []Place {
 func (l *Ledger) Rules(now time.Time, changes []policy.RuleChange) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, c := range changes { // first, so that an edit is told from what stays
+	for _, c := range changes { // first, to distinguish an edit from an unchanged rule
 		l.leave(now, c.Key, c.Rule)
 	}
 	for _, c := range changes {
@@ -179,8 +179,8 @@ func (l *Ledger) enter(now time.Time, rule *policy.Rule) {
 // slack is how far the moment in which a flow was made may seem to move between two readings of it.
 const slack = 2 * time.Second
 
-// Book adds what flows have counted since they were read last. Clock is the machine's, when they were read; rules tells what a
-// flow stands for.
+// Book adds what flows have counted since the last reading. Clock is the machine's at the time of the reading; rules
+// returns the rules of a flow.
 func (l *Ledger) Book(now time.Time, clock time.Duration, flows []ofctl.Counted, rules func(cookie uint64) []*policy.Rule) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -201,7 +201,7 @@ func (l *Ledger) Book(now time.Time, clock time.Duration, flows []ofctl.Counted,
 	}
 }
 
-// read notes a reading and tells what was counted since the last.
+// read stores a reading and returns the increase since the last.
 func (l *Ledger) read(id flowID, is reading) (more reading, moved bool) {
 	was, known := l.flows[id]
 	same := known && (is.created-was.created).Abs() <= slack && is.packets >= was.packets && is.bytes >= was.bytes

@@ -15,7 +15,7 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 )
 
-// layout is that of the file. One of a schema that is further away is set aside, and counting begins anew.
+// layout is the file's. A file of a schema that is too far away is set aside, and counting starts at zero.
 var layout = schema.Layout{Writes: 1}
 
 var (
