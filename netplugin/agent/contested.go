@@ -21,9 +21,7 @@ var tables = contest.Object{Kind: hostnet.ObjectNftables, Name: hostnet.TableNam
 // countRepairs counts repairs of objects of a kind that another program changed, and returns those to log: each at most
 // once a minute, then with the number of its repairs. An object that is named several times was repaired once.
 func (r *runner) countRepairs(kind string, names ...string) (logged []string) {
-	names = slices.Clone(names)
-	slices.Sort(names)
-	names = slices.Compact(names)
+	names = distinct(names)
 	r.metrics.hostRepairs.WithLabelValues(kind).Add(float64(len(names)))
 	now := time.Now()
 	for _, name := range names {
@@ -33,6 +31,9 @@ func (r *runner) countRepairs(kind string, names ...string) (logged []string) {
 	}
 	return logged
 }
+
+// distinct returns the names of a list in order, each once.
+func distinct(names []string) []string { return slices.Compact(slices.Sorted(slices.Values(names))) }
 
 // repairText returns the name of an object that was repaired a number of times, with the programs that changed it.
 func (r *runner) repairText(o contest.Object, repairs int) string {
@@ -89,9 +90,10 @@ func (h *hostKeeper) isChanged(o contest.Object, now time.Time) bool {
 	return h.isSame && !ofNewLink && (h.steady || h.written[o])
 }
 
-// logRepaired counts and logs what the last comparison repaired, if another program had changed it.
+// logRepaired counts what the last comparison wrote. It counts and logs as repairs what another program had changed.
 func (h *hostKeeper) logRepaired(now time.Time) {
 	for _, kind := range slices.Sorted(maps.Keys(h.repaired)) {
+		h.metrics.countWrites(kind, h.repaired[kind]...)
 		var changed, others []string
 		for _, name := range h.repaired[kind] {
 			if h.isChanged(contest.Object{Kind: kind, Name: name}, now) {

@@ -280,6 +280,7 @@ func (h *hostKeeper) sealLinks(cfg *hostnet.Config) error {
 	for _, r := range repaired {
 		if !r.HadAddresses && h.links.isNew(r.Index, time.Now()) {
 			h.log.Debug("repaired a new link of a pod, which udev may have changed", "link", r.Name)
+			h.metrics.countWrites("sysctl", r.Name)
 			continue
 		}
 		cfg.Changed("sysctl", r.Name)

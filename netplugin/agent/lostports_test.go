@@ -25,7 +25,6 @@ import (
 	"github.com/flowkeep/flowkeep/ofctl/ovsdb"
 	"github.com/flowkeep/flowkeep/ofctl/ovstest"
 	"github.com/flowkeep/flowkeep/policydb/policy"
-	dto "github.com/prometheus/client_model/go"
 )
 
 // TestClaim_ClosesAnEarlierOwnerOfANumber: a port's number is given to a new pod, before or after netplugin has seen
@@ -256,12 +255,12 @@ func TestRepairPorts_CorrectsTheBridge(t *testing.T) {
 		})
 	}
 	until(t, "two repairs", func() bool {
-		var m dto.Metric
-		return k.metrics.hostRepairs.WithLabelValues(objectBridge).Write(&m) == nil && m.GetCounter().GetValue() == 2
+		return repairsOf(t, k.agent, objectBridge) == 2
 	})
 }
 
 // TestRepairPorts_RecreatesALostLink: ovs-vswitchd keeps a port of which another program deletes or renames the link.
+// The recreated port counts as a repair.
 func TestRepairPorts_RecreatesALostLink(t *testing.T) {
 	netns.New(t).Enter(t)
 	k, s, _ := portsKeeperOn(t, ovstest.StartOn(t, "netdev", nil), dptype.Netdev)
@@ -272,8 +271,12 @@ func TestRepairPorts_RecreatesALostLink(t *testing.T) {
 		if out, err := exec.Command("ip", change...).CombinedOutput(); err != nil {
 			t.Fatalf("ip %q: %v: %s", change, err, out)
 		}
+		before := repairsOf(t, k.agent, objectPort)
 		if _, err := k.repairPorts(t.Context()); err != nil {
 			t.Fatal(err)
+		}
+		if n := repairsOf(t, k.agent, objectPort) - before; n != 1 {
+			t.Errorf("after %q %v repairs of ports, want 1", change, n)
 		}
 		for _, name := range hostnet.Devices {
 			if !hostnet.LinkExists(name) {

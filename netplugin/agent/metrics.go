@@ -17,6 +17,7 @@ type metrics struct {
 	flowMods     prometheus.Counter
 	refused      prometheus.Counter
 	hostRepairs  *prometheus.CounterVec
+	hostWrites   *prometheus.CounterVec
 	contested    *prometheus.GaugeVec
 	tracked      *prometheus.GaugeVec
 	trackedLimit *prometheus.GaugeVec
@@ -64,6 +65,11 @@ func newMetrics(r prometheus.Registerer) metrics {
 			Name: "flowkeep_netplugin_host_repairs_total",
 			Help: "Parts of the host's network that another program removed or changed, and netplugin restored.",
 		}, []string{"object"}),
+		hostWrites: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "flowkeep_netplugin_host_writes_total",
+			Help: "Parts of the host's network that netplugin wrote because they differed, whatever the cause: " +
+				"at its start, after a change of the cluster, and as repairs.",
+		}, []string{"object"}),
 		contested: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "flowkeep_netplugin_host_contested",
 			Help: "1 for each part of the host's network that another program changes again after each repair; " +
@@ -102,7 +108,7 @@ func newMetrics(r prometheus.Registerer) metrics {
 	if r != nil {
 		r.MustRegister(m.kept, m.leftOut, m.networkProblems, m.untranslated)
 		r.MustRegister(m.tracked, m.trackedLimit, m.unbounded, m.limited, m.full, m.capped)
-		r.MustRegister(m.contested, m.watchFailures)
+		r.MustRegister(m.contested, m.watchFailures, m.hostWrites)
 		r.MustRegister(m.hostRepairs, m.revision, m.switchUp, m.masterUp, m.flowMods, m.refused, m.stateErrors, m.stateCorrupt, m.stateStale, m.unsaved, m.updateSeconds, m.realizeSeconds, m.cniSeconds, m.cniErrors)
 	}
 	return m
@@ -139,6 +145,7 @@ func zoneGauge(name, help string) *prometheus.GaugeVec {
 func (m *metrics) begin() {
 	for _, object := range append(slices.Clone(hostnet.Objects), objectPort, objectBridge, objectHostPort) {
 		m.hostRepairs.WithLabelValues(object)
+		m.hostWrites.WithLabelValues(object)
 	}
 	for _, watch := range []string{watchedHost, objectHostPort} {
 		m.watchFailures.WithLabelValues(watch)
@@ -152,6 +159,11 @@ func (m *metrics) begin() {
 	for _, reason := range endpoints.KeptReasons {
 		m.kept.WithLabelValues(reason)
 	}
+}
+
+// countWrites counts objects of a kind that were written because they differed, whatever the cause.
+func (m *metrics) countWrites(kind string, names ...string) {
+	m.hostWrites.WithLabelValues(kind).Add(float64(len(distinct(names))))
 }
 
 func (m *metrics) observeCNI(command string, took time.Duration, err error) {

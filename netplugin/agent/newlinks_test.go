@@ -164,6 +164,7 @@ func (n *keptNode) awaitRepair(link string, changed func() time.Time) {
 func TestKeepNetwork_NewLinks(t *testing.T) {
 	n, pod, u := newKeptNode(t), netns.NewNamed(t, "pod"), new(udev)
 	n.prepare()
+	wrote := writesOf(t, n.agent, "sysctl")
 	var link string
 	n.keep(func(ctx context.Context) {
 		begun, ended := make(chan struct{}), make(chan struct{})
@@ -184,6 +185,9 @@ func TestKeepNetwork_NewLinks(t *testing.T) {
 	})
 	if t.Failed() {
 		return
+	}
+	if writesOf(t, n.agent, "sysctl") == wrote {
+		t.Error("the write after udev's change is not counted")
 	}
 	if got := repairsOf(t, n.agent, "sysctl"); got != 0 || strings.Contains(n.log.Text(), "another program") {
 		t.Errorf("%v repairs counted; log:\n%s", got, n.log.Text())
@@ -219,16 +223,19 @@ func TestKeepHost_AddressOfANewLink(t *testing.T) {
 	})
 }
 
-// after runs a command and a comparison, and fails the test unless the comparison repairs something, and counts a
-// number of objects of a kind.
+// after runs a command and a comparison, and fails the test unless the comparison repairs something, counts writes of a
+// kind, and counts a number of repairs of that kind.
 func (n *keptNode) after(command, kind string, want float64) {
 	n.t.Helper()
 	if out, err := exec.Command("sh", "-ec", command).CombinedOutput(); err != nil {
 		n.t.Errorf("%s: %v: %s", command, err, out)
 	}
-	before := repairsOf(n.t, n.agent, kind)
+	before, wrote := repairsOf(n.t, n.agent, kind), writesOf(n.t, n.agent, kind)
 	if err := n.keepHost(n.t.Context(), n.infos); err != nil || len(n.repaired) == 0 {
 		n.t.Errorf("%s: repaired %v (%v)", command, n.repaired, err)
+	}
+	if writesOf(n.t, n.agent, kind) == wrote {
+		n.t.Errorf("%s: no write of kind %s is counted", command, kind)
 	}
 	if got := repairsOf(n.t, n.agent, kind) - before; got != want {
 		n.t.Errorf("%s: %v of kind %s counted, want %v; repaired %v", command, got, kind, want, n.repaired)

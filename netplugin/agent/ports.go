@@ -253,6 +253,7 @@ func (k *portKeeper) repairPorts(ctx context.Context) (busy bool, err error) {
 	}
 	pods, waiting, podsErr := k.manager.EnsurePorts(ctx, have.open)
 	created = append(created, slices.DeleteFunc(pods, func(n string) bool { return have.rows[n] })...)
+	k.metrics.countWrites(objectPort, created...)
 	if nodeErr == nil && len(created) > 0 {
 		if logged := k.countRepairs(objectPort, created...); len(logged) > 0 {
 			k.log.Warn("another program removed ports of the bridge; recreated", "ports", logged)

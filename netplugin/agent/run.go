@@ -326,10 +326,12 @@ const (
 // keepHostPorts restores rules of hostPorts that another program removed.
 func (r *runner) keepHostPorts(ctx context.Context) {
 	hostport.Keep(ctx, hostport.Config{
-		Program:  r.cfg.Portmap,
-		Pods:     r.podsWithHostPorts,
-		Repaired: func(n int) { r.metrics.hostRepairs.WithLabelValues(objectHostPort).Add(float64(n)) },
-
+		Program: r.cfg.Portmap,
+		Pods:    r.podsWithHostPorts,
+		Repaired: func(n int) {
+			r.metrics.hostRepairs.WithLabelValues(objectHostPort).Add(float64(n))
+			r.metrics.hostWrites.WithLabelValues(objectHostPort).Add(float64(n))
+		},
 		WatchFailed: r.metrics.watchFailures.WithLabelValues(objectHostPort).Inc,
 		Logger:      r.log,
 	})

@@ -20,13 +20,17 @@ const (
 // ensureBridge creates the bridge where it is missing, corrects it and its ports, and returns what other programs had
 // changed.
 func (r *runner) ensureBridge(ctx context.Context) ([]ovsdb.Change, error) {
-	return r.db.EnsureBridge(ctx, ovsdb.BridgeSpec{
+	changes, err := r.db.EnsureBridge(ctx, ovsdb.BridgeSpec{
 		Name:         r.cfg.Bridge,
 		DatapathType: r.cfg.DatapathType,
 		Prefixes:     r.cfg.prefixes(),
 		FlowLimit:    maxMegaflows,
 		Ports:        r.cfg.portSpecs(r.manager, int(r.linkMTU.Load())),
 	})
+	for _, c := range changes {
+		r.metrics.countWrites(objectOf(c), c.Name+" "+c.Column)
+	}
+	return changes, err
 }
 
 // portSpecs returns the node's own ports, and those of its pods; of may be nil. Pods whose ADD has not ended are not

@@ -14,6 +14,7 @@ import (
 	"github.com/flowkeep/flowkeep/ofctl/dptype"
 	"github.com/flowkeep/flowkeep/ofctl/ovsdb"
 	"github.com/flowkeep/flowkeep/ofctl/ovstest"
+	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 )
 
@@ -28,8 +29,18 @@ func keepPortsUntilEnd(t *testing.T, k *portKeeper) {
 
 func repairsOf(t *testing.T, a *agent, object string) float64 {
 	t.Helper()
+	return countOf(t, a.metrics.hostRepairs.WithLabelValues(object))
+}
+
+func writesOf(t *testing.T, a *agent, object string) float64 {
+	t.Helper()
+	return countOf(t, a.metrics.hostWrites.WithLabelValues(object))
+}
+
+func countOf(t *testing.T, c prometheus.Counter) float64 {
+	t.Helper()
 	var m dto.Metric
-	if err := a.metrics.hostRepairs.WithLabelValues(object).Write(&m); err != nil {
+	if err := c.Write(&m); err != nil {
 		t.Fatal(err)
 	}
 	return m.GetCounter().GetValue()
@@ -38,6 +49,7 @@ func repairsOf(t *testing.T, a *agent, object string) float64 {
 // TestKeepPorts_CorrectsInterfaces: values of the node's own ports are restored after the database's change, and counted.
 func TestKeepPorts_CorrectsInterfaces(t *testing.T) {
 	k, _, sw := portsKeeper(t)
+	wrote := writesOf(t, k.agent, objectPort)
 	keepPortsUntilEnd(t, k)
 	want := strings.TrimSpace(sw.VSCtl(t, "get", "Port", hostnet.Wire, "tag"))
 	sw.VSCtl(t, "--no-wait", "set", "Interface", hostnet.Gateway, "ingress_policing_rate=1", "--",
@@ -49,6 +61,9 @@ func TestKeepPorts_CorrectsInterfaces(t *testing.T) {
 	until(t, "two repairs", func() bool { return repairsOf(t, k.agent, objectPort) == 2 })
 	if n := repairsOf(t, k.agent, objectBridge); n != 0 {
 		t.Errorf("%v repairs of the bridge", n)
+	}
+	if n := writesOf(t, k.agent, objectPort) - wrote; n != 2 {
+		t.Errorf("%v writes of ports, want 2", n)
 	}
 }
 
