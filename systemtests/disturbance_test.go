@@ -26,11 +26,37 @@ var (
 	otherDisturbance = flag.Bool("other-disturbances", false, "TestOtherDisturbances: firewalls, and changes of the bridge")
 )
 
+// hostObject is a kind of objects of the host, as in netplugin's metric of what it has written, and their layer.
+type hostObject struct {
+	kind  string // empty: Flowkeep has none, and what the other program changes stays
+	layer layer
+}
+
+var (
+	ruleObject      = hostObject{"rule", routing}
+	routeObject     = hostObject{"route", routing}
+	linkObject      = hostObject{"link", routing}
+	addressObject   = hostObject{"address", routing}
+	neighbourObject = hostObject{"neighbour", routing}
+	sysctlObject    = hostObject{"sysctl", routing}
+	tableObject     = hostObject{"nftables", filters}
+	portObject      = hostObject{"port", bridge}
+	bridgeObject    = hostObject{"bridge", bridge}
+	flowObject      = hostObject{flowKind, bridge}
+
+	othersRouting = hostObject{"", routing}
+	othersFilters = hostObject{"", filters}
+	othersBridge  = hostObject{"", bridge}
+)
+
+// flowKind is the kind of flows, which have a metric of their own.
+const flowKind = "flow"
+
 // disturbance is what another program does to node1: its commands run in its network namespace, with
-// $VSCTL and $BRIDGE.
+// $VSCTL and $BRIDGE. netplugin writes objects of its kind again.
 type disturbance struct {
 	name    string
-	layer   layer
+	object  hostObject
 	command string
 }
 
@@ -51,14 +77,6 @@ const (
 	filterOfUplink = "net.ipv4.conf.eth0.rp_filter"
 )
 
-// unrepaired has the disturbances after which netplugin may count no repair of the host's configuration: it spares what
-// they change, follows it, or repairs flows; and links that are recreated count for new ones.
-var unrepaired = []string{
-	"rules that are not the kernel's", "systemd-networkd starts", "NetworkManager starts", strictName,
-	"marks in the look-up of the way back", "actions of flows", "firewalld starts and reloads", "fk0 down and up",
-	"tc on ports and pods' links", "entries of conntrack", "flows", "link of fk-wire", "link of fk-out", "link of fk-gw",
-}
-
 // droppedFor precedes the time at the end of the output of a command whose program dropped packets itself: the longest
 // without a break.
 const droppedFor = "the program dropped packets for "
@@ -75,52 +93,51 @@ func drops(output string) (time.Duration, error) {
 const servicesTables = `for f in -4 -6; do ip $f route flush table 26214; ip $f route flush table 26217; done`
 
 var disturbances = []disturbance{
-	{"rules that are not the kernel's", routing, "for f in -4 -6; do ip $f -d rule | grep -v 'proto kernel' | cut -d: -f1 | while read p; do ip $f rule del pref $p; done; done"},
-	{"systemd-networkd starts", routing, networkd},
-	{"NetworkManager starts", routing, networkManager},
-	{"all policy rules", routing, "for f in -4 -6; do ip $f rule flush; ip $f rule add pref 32766 table main; done"},
-	{"rules of Services", routing, "for f in -4 -6; do ip $f rule del pref 60; ip $f rule del pref 61; done"},
-	{"table of own packets", routing, "ip route flush table 26216; ip -6 route flush table 26216"},
-	{"the Services' tables", routing, servicesTables},
-	{"routes to pods elsewhere", routing, "ip route flush proto 0x66; ip -6 route flush proto 0x66"},
-	{"fk-gw down and up", routing, "ip link set fk-gw down; ip link set fk-gw up"},
-	{"fk-gw down", routing, "ip link set fk-gw down"},
-	{"fk-wire down and up", routing, "ip link set fk-wire down; ip link set fk-wire up"},
-	{"fk-out down and up", routing, "ip link set fk-out down; ip link set fk-out up"},
-	{"addresses of fk-gw", routing, "ip addr flush dev fk-gw"},
-	{"neighbour entries of fk-gw", routing, "ip neigh flush dev fk-gw nud all; ip -6 neigh flush dev fk-gw nud all"},
-	{"MTU and MAC of fk-gw", routing, "ip link set fk-gw mtu 1280 address 02:00:00:00:00:99"},
-	{"forwarding", routing, "for s in ipv4/ip_forward ipv6/conf/all/forwarding ipv4/conf/fk-gw/forwarding; do echo 0 >/proc/sys/net/$s; done"},
-	{strictName, routing, "sysctl -qw " + filterOfUplink + "=1"},
-	{"marks in the look-up of the way back", routing, "sysctl -qw net.ipv4.conf.all.src_valid_mark=0"},
-	{"reverse path filter", routing, "cd /proc/sys/net/ipv4/conf; for s in all fk-*; do echo 1 >$s/rp_filter; done"},
-	{"Flowkeep's nftables table", filters, "nft delete table inet flowkeep"},
-	{"a chain of it", filters, "nft flush chain inet flowkeep raw; nft flush chain inet flowkeep service-forward"},
-	{"pods' links down", routing, "for l in $(ls /proc/sys/net/ipv4/conf | grep ^fkp); do ip link set $l down; done"},
-	{"fail_mode of the bridge", bridge, "$VSCTL del-fail-mode fk0"},
-	{"ports of pods", bridge, "for p in $($VSCTL list-ports fk0 | grep ^fkp); do $VSCTL del-port $p; done"},
-	{"port of fk-gw", bridge, "$VSCTL del-port fk-gw"},
-	{"port of fk-wire", bridge, "$VSCTL del-port fk-wire"},
-	{"port of fk-out", bridge, "$VSCTL del-port fk-out"},
-	{"the bridge", bridge, "$VSCTL del-br fk0"},
-	{"both tables", filters, "nft delete table inet flowkeep; nft delete table arp flowkeep"},
+	{"rules that are not the kernel's", othersRouting, "for f in -4 -6; do ip $f -d rule | grep -v 'proto kernel' | cut -d: -f1 | while read p; do ip $f rule del pref $p; done; done"},
+	{"systemd-networkd starts", othersRouting, networkd},
+	{"NetworkManager starts", othersRouting, networkManager},
+	{"all policy rules", ruleObject, "for f in -4 -6; do ip $f rule flush; ip $f rule add pref 32766 table main; done"},
+	{"rules of Services", ruleObject, "for f in -4 -6; do ip $f rule del pref 60; ip $f rule del pref 61; done"},
+	{"table of own packets", routeObject, "ip route flush table 26216; ip -6 route flush table 26216"},
+	{"the Services' tables", routeObject, servicesTables},
+	{"routes to pods elsewhere", routeObject, "ip route flush proto 0x66; ip -6 route flush proto 0x66"},
+	{"fk-gw down and up", routeObject, "ip link set fk-gw down; ip link set fk-gw up"},
+	{"fk-gw down", linkObject, "ip link set fk-gw down"},
+	{"fk-wire down and up", routeObject, "ip link set fk-wire down; ip link set fk-wire up"},
+	{"fk-out down and up", routeObject, "ip link set fk-out down; ip link set fk-out up"},
+	{"addresses of fk-gw", addressObject, "ip addr flush dev fk-gw"},
+	{"neighbour entries of fk-gw", neighbourObject, "ip neigh flush dev fk-gw nud all; ip -6 neigh flush dev fk-gw nud all"},
+	{"MTU and MAC of fk-gw", linkObject, "ip link set fk-gw mtu 1280 address 02:00:00:00:00:99"},
+	{"forwarding", sysctlObject, "for s in ipv4/ip_forward ipv6/conf/all/forwarding ipv4/conf/fk-gw/forwarding; do echo 0 >/proc/sys/net/$s; done"},
+	{strictName, sysctlObject, "sysctl -qw net.ipv4.conf.all.src_valid_mark=0 " + filterOfUplink + "=1"},
+	{"reverse path filter", sysctlObject, "cd /proc/sys/net/ipv4/conf; for s in all fk-*; do echo 1 >$s/rp_filter; done"},
+	{"Flowkeep's nftables table", tableObject, "nft delete table inet flowkeep"},
+	{"a chain of it", tableObject, "nft flush chain inet flowkeep raw; nft flush chain inet flowkeep service-forward"},
+	{"pods' links down", sysctlObject, "for l in $(ls /proc/sys/net/ipv4/conf | grep ^fkp); do ip link set $l down; done"},
+	{"fail_mode of the bridge", bridgeObject, "$VSCTL del-fail-mode fk0"},
+	{"ports of pods", portObject, "for p in $($VSCTL list-ports fk0 | grep ^fkp); do $VSCTL del-port $p; done"},
+	{"port of fk-gw", portObject, "$VSCTL del-port fk-gw"},
+	{"port of fk-wire", portObject, "$VSCTL del-port fk-wire"},
+	{"port of fk-out", portObject, "$VSCTL del-port fk-out"},
+	{"the bridge", portObject, "$VSCTL del-br fk0"},
+	{"both tables", tableObject, "nft delete table inet flowkeep; nft delete table arp flowkeep"},
 }
 
 // otherDisturbances are reloads of firewalls, and changes of the bridge and of objects that are not Flowkeep's. Those of
 // the bridge that stop all packets are the last.
 var otherDisturbances = []disturbance{
-	{"nftables.service reloads", filters, nftablesService},
-	{"iptables-restore", filters, iptablesRestore},
-	{"ufw reloads", filters, ufw},
-	{"firewalld starts and reloads", filters, firewalld},
-	{"fk0 down and up", routing, "ip link set fk0 up; ip link set fk0 down"},
-	{"tc on ports and pods' links", bridge, trafficControl},
-	{"entries of conntrack", bridge, "conntrack -F 2>&1"},
-	{"a controller of the bridge", bridge, "$VSCTL set-controller fk0 tcp:127.0.0.1:6653"},
-	{"link of fk-wire", bridge, removeLink + " fk-wire"},
-	{"link of fk-out", bridge, removeLink + " fk-out"},
-	{"link of fk-gw", bridge, removeLink + " fk-gw"},
-	{"flows", bridge, "ovs-ofctl -O OpenFlow13 del-flows unix:$BRIDGE"},
+	{"nftables.service reloads", tableObject, nftablesService},
+	{"iptables-restore", tableObject, iptablesRestore},
+	{"ufw reloads", tableObject, ufw},
+	{"firewalld starts and reloads", othersFilters, firewalld},
+	{"fk0 down and up", othersRouting, "ip link set fk0 up; ip link set fk0 down"},
+	{"tc on ports and pods' links", othersBridge, trafficControl},
+	{"entries of conntrack", othersBridge, "conntrack -F 2>&1"},
+	{"a controller of the bridge", bridgeObject, "$VSCTL set-controller fk0 tcp:127.0.0.1:6653"},
+	{"link of fk-wire", portObject, removeLink + " fk-wire"},
+	{"link of fk-out", portObject, removeLink + " fk-out"},
+	{"link of fk-gw", portObject, removeLink + " fk-gw"},
+	{"flows", flowObject, "ovs-ofctl -O OpenFlow13 del-flows unix:$BRIDGE"},
 }
 
 // disturbed is a node whose host configuration is changed, and the ways that are watched meanwhile.
@@ -129,7 +146,6 @@ type disturbed struct {
 	allowed, denied []cluster.Expectation
 	betweenPods     *rawFrames
 	byStack         []*rawFrames // that the node's stack sends to a pod
-	started         time.Time    // when netplugin was ready
 }
 
 func newDisturbed(t *testing.T) *disturbed {
@@ -200,9 +216,6 @@ func (d *disturbed) disturb(command string) (output string) {
 	d.must(err)
 	return output
 }
-
-// uncounted is the time after a start for which netplugin does not count all repairs: all links are new.
-const uncounted = 6 * time.Second
 
 // maxOutage is the time within which allowed ways work again.
 const maxOutage = time.Second
@@ -306,31 +319,38 @@ func TestOtherDisturbances(t *testing.T) {
 	}
 }
 
-// repairs returns how many parts of node1's network netplugin has restored since its start.
-func (d *disturbed) repairs() float64 {
+// writes returns how many objects of a kind netplugin has written on node1 since its start because they differed.
+func (d *disturbed) writes(kind string) float64 {
 	d.Helper()
-	n, err := d.Metric(d.ctx, "node1-netplugin", "flowkeep_netplugin_host_repairs_total")
+	metric, labels := "flowkeep_netplugin_host_writes_total", []string{fmt.Sprintf("object=%q", kind)}
+	if kind == flowKind {
+		metric, labels = "flowkeep_netplugin_drift_flows_total", nil
+	}
+	n, err := d.Metric(d.ctx, "node1-netplugin", metric, labels...)
 	d.must(err)
 	return n
 }
 
-// repairsAgain makes a change once more, and reports whether netplugin counts a repair. A repair that coincides with a
-// change of the wanted configuration, as after ports were recreated, does not count.
-func (d *disturbed) repairsAgain(c disturbance) bool {
+// written waits until netplugin has written more objects of a kind than before, and reports whether it has.
+func (d *disturbed) written(kind string, before float64) bool {
 	d.Helper()
-	before := d.repairs()
-	d.disturb(c.command)
-	d.disturb(undo[c.name])
-	d.settles(d.allowed, d.denied)
-	return d.repairs() > before
+	return cluster.Until(d.ctx, settling, func() error {
+		if d.writes(kind) > before {
+			return nil
+		}
+		return fmt.Errorf("netplugin has written no object of kind %s", kind)
+	}) == nil
 }
 
 // withNetplugin makes each change, and waits until all is as before.
 func (d *disturbed) withNetplugin(list []disturbance) {
 	d.Helper()
-	before, idle := d.repairs(), []string(nil)
+	var idle []string
 	for _, c := range list {
-		counted := time.Since(d.started) > uncounted && !slices.Contains(unrepaired, c.name)
+		before := 0.0
+		if c.object.kind != "" {
+			before = d.writes(c.object.kind)
+		}
 		var dropped time.Duration
 		outage := d.observe(d.allowed, func() time.Duration {
 			cluster.Undisturbed(d.ctx, cluster.Window(200*time.Millisecond)) // the probes start
@@ -347,14 +367,12 @@ func (d *disturbed) withNetplugin(list []disturbance) {
 		}
 		d.disturb(undo[c.name])
 		d.settles(d.allowed, d.denied) // the next one begins where all is as before
-		now := d.repairs()
-		if counted && now == before && !d.repairsAgain(c) {
+		if c.object.kind != "" && !d.written(c.object.kind, before) {
 			idle = append(idle, c.name)
 		}
-		before = d.repairs()
 	}
 	if len(idle) > 0 {
-		d.Errorf("netplugin restored nothing after %q, so that nothing is shown", idle)
+		d.Errorf("netplugin wrote nothing of the kind again after %q, so that nothing is shown", idle)
 	}
 }
 
@@ -374,7 +392,7 @@ func (d *disturbed) withoutNetplugin(l layer, list []disturbance) {
 	d.Helper()
 	d.must(d.Stop(d.ctx, "node1-netplugin"))
 	for _, c := range list {
-		if c.layer != l {
+		if c.object.layer != l {
 			continue
 		}
 		d.observe(nil, func() time.Duration {
@@ -396,6 +414,5 @@ func (d *disturbed) starts() {
 	d.Helper()
 	d.must(d.Start(d.ctx, "node1-netplugin"))
 	d.must(d.AwaitReady(d.ctx, "node1-netplugin", 30*time.Second))
-	d.started = time.Now()
 	d.settles(d.allowed, d.denied)
 }

@@ -16,16 +16,16 @@ import (
 
 // valueDisturbances change values in Open vSwitch's database, and flows, and remove no row.
 var valueDisturbances = []disturbance{
-	{"fail_mode standalone", bridge, "$VSCTL set-fail-mode fk0 standalone"},
-	{"another OpenFlow version", bridge, "$VSCTL set bridge fk0 protocols=OpenFlow10"},
-	{"spanning tree", bridge, "$VSCTL set bridge fk0 stp_enable=true"},
-	{"external_ids of pods", bridge, forPods("clear interface $p external_ids -- clear port $p external_ids")},
-	{"tags removed", bridge, withoutTags},
-	{"one tag for all", bridge, forPorts("clear port $p trunks -- set port $p tag=7 vlan_mode=access")},
-	{"policing", bridge, forPods("set interface $p ingress_policing_rate=1 ingress_policing_burst=1")},
-	{"numbers of pods' ports", bridge, forPods("set interface $p ofport_request=9")},
-	{"the number of fk-gw for pods", bridge, "n=$($VSCTL get interface fk-gw ofport); " + forPods("set interface $p ofport_request=$n")},
-	{"actions of flows", bridge, "ovs-ofctl -O OpenFlow13 mod-flows unix:$BRIDGE actions=drop"},
+	{"fail_mode standalone", bridgeObject, "$VSCTL set-fail-mode fk0 standalone"},
+	{"another OpenFlow version", bridgeObject, "$VSCTL set bridge fk0 protocols=OpenFlow10"},
+	{"spanning tree", bridgeObject, "$VSCTL set bridge fk0 stp_enable=true"},
+	{"external_ids of pods", portObject, forPods("clear interface $p external_ids -- clear port $p external_ids")},
+	{"tags removed", portObject, withoutTags},
+	{"one tag for all", portObject, forPorts("clear port $p trunks -- set port $p tag=7 vlan_mode=access")},
+	{"policing", portObject, forPods("set interface $p ingress_policing_rate=1 ingress_policing_burst=1")},
+	{"numbers of pods' ports", portObject, forPods("set interface $p ofport_request=9")},
+	{"the number of fk-gw for pods", portObject, "n=$($VSCTL get interface fk-gw ofport); " + forPods("set interface $p ofport_request=$n")},
+	{"actions of flows", flowObject, "ovs-ofctl -O OpenFlow13 mod-flows unix:$BRIDGE actions=drop"},
 }
 
 // withoutTags makes each port a trunk of all VLANs.
