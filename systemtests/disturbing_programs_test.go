@@ -91,7 +91,7 @@ wait $! || true
 ' 2>&1
 awk '/ add table inet firewalld_policy_drop/ { began = $1 }
 / delete table inet firewalld_policy_drop/ && $1 - began > longest { longest = $1 - began }
-END { print "` + droppedFor + `" longest "ms" }' $events
+END { print "` + droppedFor + `" longest + 0 "ms" }' $events
 rm $events`
 
 // trafficControl adds queues and filters, as a program that bounds bandwidth does; everything passes them. Both kinds are
