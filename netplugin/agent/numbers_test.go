@@ -2,18 +2,21 @@ package agent
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
 	"github.com/flowkeep/flowkeep/internal/process"
 	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 	"github.com/flowkeep/flowkeep/netplugin/endpoints"
 	"github.com/flowkeep/flowkeep/netplugin/hostnet"
+	"github.com/flowkeep/flowkeep/policydb/policy"
 )
 
 // numbered is a node that netplugin starts on, once in each network namespace, as after a reboot.
@@ -129,6 +132,31 @@ func TestBeginHost(t *testing.T) {
 		n.run("ip rule del pref 103; ip route flush table 26216")
 		if rules := begin(); !strings.Contains(rules, "103:") || n.run("ip route show table 26216") != "" {
 			t.Errorf("no rule of replies, or more than rules is back:\n%s", rules)
+		}
+	})
+}
+
+// TestRun_RulesBeforeSession: run begins no session with the switch before beginHost has ended. Here beginHost waits, for
+// room in a channel. A session would log that there is no switch.
+func TestRun_RulesBeforeSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := process.NewRing(process.KeptLog)
+		a, _, _ := testAgent(t)
+		a.log, a.cfg.Health = slog.New(slog.NewTextHandler(log, nil)), new(process.Health)
+		a.rules.nodes = []policy.NodeInfo{{Name: "node1"}}
+		a.node.infos <- nil
+		ended := make(chan any, 1)
+		go func() {
+			defer func() { ended <- recover() }()
+			_ = newRunner(a, cidrs{}, nil).run(t.Context())
+		}()
+		synctest.Wait()
+		if strings.Contains(log.Text(), "switch") || len(ended) > 0 {
+			t.Errorf("a session has begun, or run has ended:\n%s", log.Text())
+		}
+		close(a.node.infos)
+		if text := fmt.Sprint(<-ended); !strings.Contains(text, "closed channel") {
+			t.Errorf("run was not in beginHost: %s", text)
 		}
 	})
 }

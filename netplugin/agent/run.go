@@ -211,7 +211,7 @@ func (r *runner) run(ctx context.Context) error {
 	loopDone := make(chan struct{})
 	go func() { defer close(loopDone); r.loop(loopCtx) }()
 	defer func() { cancel(); all.Wait(); endLoop(); <-loopDone }()
-	host, ports := r.beginHost(), &portKeeper{runner: r} // before a session writes flows
+	host, ports := r.beginHost(), &portKeeper{runner: r}
 	all.Go(func() { r.feed.Run(ctx) })
 	all.Go(func() { r.translation.services.Run(ctx) })
 	all.Go(func() { r.translation.keepServices(ctx) })
@@ -220,7 +220,7 @@ func (r *runner) run(ctx context.Context) error {
 	all.Go(func() { r.ended.Run(ctx) })
 	all.Go(func() { r.counting.keepCounting(ctx) })
 	all.Go(func() { r.counting.keepOpened(ctx) })
-	all.Go(func() { r.keepSession(ctx) })
+	all.Go(func() { host.keepSession(ctx) }) // of host: policy rules are there before flows
 	all.Go(func() { r.vswitchd.keepPurged(ctx) })
 	all.Go(func() { r.zoneLimits.keepRoom(ctx) })
 	all.Go(func() { r.zoneLimits.keepShares(ctx) })
