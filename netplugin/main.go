@@ -110,7 +110,7 @@ func addFlags(cmd *cobra.Command, cfg *agent.Config, certs *certificateFlags) {
 	f.IntVar(&cfg.Numbers.Table, "service-table", hostnet.DefaultNumbers.Table, "routing table of pods' packets to "+
 		"Services on this node; no other program may use it or the five behind it; nodes may differ")
 	f.IntVar(&cfg.Numbers.Priority, "rule-priority", hostnet.DefaultNumbers.Priority, "priority of the first of the "+
-		"node's policy rules; others are 9 to 13 and 50 to 52 behind it, and no other program's rule may have any of "+
+		"node's policy rules; others are 9 to 13 and 48 to 53 behind it, and no other program's rule may have any of "+
 		"them")
 	f.StringVar(&cfg.TrafficMode, "traffic-mode", agent.TrafficRoute, "how pods of different nodes reach each other: "+
 		"route (the network routes pod CIDRs to nodes), geneve (tunnels between the nodes) or auto (a route to each node that is on-link, "+

@@ -47,6 +47,8 @@ const (
 	TranslatedRule   = 11 // likewise what pods sent to an address that is no pod's and the node translated to a pod
 	ArrivalRule      = 12 // IPv6: where a firewall looks up the link of a source
 	OutArrivalRule   = 13 // likewise, of packets by fk-out
+	OwnSourceRule    = 48 // IPv6, tunnels: the node → pods
+	ForgedRule       = 49 // likewise what others send to pods with the node's address
 	LocalRule        = 50 // the look-up of the table local
 	OwnRule          = 51 // the node → its pods
 	GeneveRule       = 52 // pods' packets to the port of tunnels
@@ -56,8 +58,8 @@ const (
 
 // RuleOffsets are all of these differences.
 var RuleOffsets = []int{
-	GatewayLocalRule, ReturningRule, ServiceRule, TranslatedRule, ArrivalRule, OutArrivalRule, LocalRule, OwnRule,
-	GeneveRule, ReplyRule,
+	GatewayLocalRule, ReturningRule, ServiceRule, TranslatedRule, ArrivalRule, OutArrivalRule, OwnSourceRule,
+	ForgedRule, LocalRule, OwnRule, GeneveRule, ReplyRule,
 }
 
 // Bits of packets' marks, which neither kube-proxy nor a tunnel has.

@@ -54,7 +54,8 @@ func (r *Rule) isFlowkeeps(table, priority int) bool {
 		return false
 	}
 	offset := r.Priority - priority
-	if (r.Next != 0) != (offset == wellknown.ReturningRule) || r.Geneve != (offset == wellknown.GeneveRule) {
+	goesOn := offset == wellknown.ReturningRule || offset == wellknown.OwnSourceRule
+	if (r.Next != 0) != goesOn || r.Geneve != (offset == wellknown.GeneveRule) {
 		return false
 	}
 	unmarked := r.Mark == 0 && r.Mask == 0
@@ -85,6 +86,12 @@ func (r *Rule) isFlowkeeps(table, priority int) bool {
 	case wellknown.ReplyRule:
 		toPods := r.Source == "" && r.Destination != ""
 		return r.Interface == gateway && toPods && unmarked && r.Table == table && r.Protocol == kernelProtocol
+	case wellknown.OwnSourceRule:
+		ends := r.Source != "" && r.Destination != ""
+		return r.Interface == "lo" && ends && unmarked && r.Next == priority+wellknown.LocalRule && r.Table == 0
+	case wellknown.ForgedRule:
+		ends := r.Source != "" && r.Destination != ""
+		return r.Interface == "" && ends && unmarked && r.Table == table+geneveTable
 	case wellknown.GeneveRule:
 		byOut := r.Interface == wellknown.OutDevice && r.Source != "" && r.Destination == ""
 		return byOut && unmarked && r.Table == table+geneveTable

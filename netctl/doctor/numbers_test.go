@@ -31,6 +31,10 @@ func flowkeepRules(table, priority int) []Rule {
 	geneve := pods
 	geneve.Priority, geneve.Table, geneve.Interface = priority+52, table+5, wellknown.OutDevice
 	geneve.Geneve = true
+	forged := Rule{Protocol: kernelProtocol, Source: "fd00:2::11/128", Destination: "fd00:244::/32"}
+	own := forged
+	forged.Priority, forged.Table = priority+49, table+5
+	own.Priority, own.Interface, own.Next = priority+48, "lo", priority+50
 	return []Rule{toGateway, service, translated, {
 		Priority: priority + 50,
 		Table:    localTable,
@@ -39,7 +43,7 @@ func flowkeepRules(table, priority int) []Rule {
 		Priority: 32766,
 		Table:    254,
 		Protocol: kernelProtocol,
-	}, toPods, outArrival, former, geneve, replies}
+	}, toPods, outArrival, former, geneve, replies, own, forged}
 }
 
 // with returns Flowkeep's rules, of which one is changed.
@@ -80,6 +84,8 @@ func TestNumbers_OtherPrograms(t *testing.T) {
 		"Geneve, by any port": {with(10, func(r *Rule) { r.Interface = "" }), nil, Problem, "--rule-priority"},
 		"fk-out, to main":     {with(2, func(r *Rule) { r.Table = 254 }), nil, Problem, "--rule-priority"},
 		"fk-out, all packets": {with(2, func(r *Rule) { r.Source = "" }), nil, Problem, "--rule-priority"},
+		"own, goes elsewhere": {with(12, func(r *Rule) { r.Next = 200 }), nil, Problem, "--rule-priority"},
+		"forged, by one link": {with(13, func(r *Rule) { r.Interface = gateway }), nil, Problem, "--rule-priority"},
 		"local, goes on":      {with(3, func(r *Rule) { r.Next = 200 }), nil, Problem, "--rule-priority"},
 		"local by a port":     {with(3, func(r *Rule) { r.Other = true }), nil, Problem, "--rule-priority"},
 	} {

@@ -36,10 +36,13 @@ func isGeneve(k *ruleKey, n Numbers) bool {
 	return err == nil && *k == keyOf(geneveRule(n, src))
 }
 
-// geneveRoutes returns the routes of geneveTable.
+// geneveRoutes returns the routes of geneveTable, which forgedRules look up too.
 func geneveRoutes(cfg *Config) (out []netlink.Route) {
+	isLookedUp := func(family int) bool {
+		return cfg.hasTunnels(family) || family == netlink.FAMILY_V6 && len(wantedForgedRules(cfg)) > 0
+	}
 	for _, p := range cfg.Self.PodCIDRs {
-		if cfg.hasTunnels(familyOf(p.Addr())) {
+		if isLookedUp(familyOf(p.Addr())) {
 			out = append(out, blackhole(cfg.numbers().geneveTable(), netip.PrefixFrom(p.Addr(), 0)))
 		}
 	}

@@ -136,6 +136,9 @@ func wantedRules(cfg *Config) map[int][]*netlink.Rule {
 			out[family] = append(out[family], geneveRule(n, p))
 		}
 	}
+	if forged := wantedForgedRules(cfg); len(forged) > 0 {
+		out[netlink.FAMILY_V6] = append(out[netlink.FAMILY_V6], forged...)
+	}
 	return out
 }
 
@@ -263,6 +266,9 @@ func isFlowkeeps(r *netlink.Rule, n Numbers) bool {
 	ours := k.protocol == unix.RTPROT_KERNEL || k.protocol == unix.RTPROT_UNSPEC && n == FormerNumbers
 	if !ours || k.oif != "" {
 		return false
+	}
+	if isForged(&k, n) {
+		return true
 	}
 	if k.other != "" {
 		return isGeneve(&k, n) || k.src != "" && k == keyOf(returningFrom(n, r.Src))
