@@ -29,7 +29,6 @@ var figures = []string{
 	"drops_logged_total",
 	"drops_suppressed_total",
 	"flow_mods_total",
-	"flow_monitor",
 	"flow_updates_total",
 	"host_writes_total",
 	"realize_seconds",
