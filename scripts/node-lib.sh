@@ -4,6 +4,7 @@ for v in NODE NETNS NODE_IP RUN_DIR CNI_CONF_DIR CNI_BIN_DIR KUBECONFIG API CP_N
 done
 RIG=${RIG:-$ROOT/systemtests/sandbox}
 TRAFFIC_MODE=${TRAFFIC_MODE:-route}
+SERVICES=${SERVICES:-kube-proxy}
 run=${RUN_DIR%/*}
 cluster=$run/flowkeep      # bin, pki, netmaster's state, netctl's environment
 node=$RUN_DIR/flowkeep     # state, ovs
@@ -123,7 +124,7 @@ agent() {
     --tls-ca "$pki/ca.crt" --tls-cert "$pki/$NODE.crt" --tls-key "$pki/$NODE.key" --state-dir "$node/state" \
     --ovsdb "unix:$ovs/db.sock" --ovs-run-dir "$ovs" --ovs-control "$ovs/vswitchd.ctl" ${FLOWKEEP_DATAPATH:+--datapath-type "$FLOWKEEP_DATAPATH"} --cni-socket "$node/cni.sock" \
     --cni-conf-dir "$CNI_CONF_DIR" --portmap "$CNI_BIN_DIR/flowkeep-portmap" \
-    --traffic-mode "$TRAFFIC_MODE" --cluster-cidrs "$CLUSTER_CIDR" --service-cidrs "$SERVICE_CIDR" --http-listen "$PLUGIN_HTTP"
+    --traffic-mode "$TRAFFIC_MODE" --cluster-cidrs "$CLUSTER_CIDR" --service-cidrs "$SERVICE_CIDR" --services "$SERVICES" --http-listen "$PLUGIN_HTTP"
   await 60 "$NODE-netplugin" "$NETNS" "$PLUGIN_HTTP"
   registry wait_for 10 "the CNI configuration of $NODE" test -s "$CNI_CONF_DIR/10-flowkeep.conflist"
 }

@@ -29,7 +29,13 @@ func geneveCluster(t *testing.T) *cluster.Cluster {
 		t.Fatal(err)
 	}
 	t.Cleanup(unlock)
-	c, err := cluster.Boot(t.Context(), cluster.Options{Name: name, Nodes: 2, Family: *family, Traffic: "geneve"})
+	c, err := cluster.Boot(t.Context(), cluster.Options{
+		Name:     name,
+		Nodes:    2,
+		Family:   *family,
+		Traffic:  "geneve",
+		Services: *servicesBy,
+	})
 	if c != nil {
 		t.Cleanup(func() {
 			if err := c.Down(context.Background()); err != nil {

@@ -21,12 +21,18 @@ var (
 	hook   = flag.String("hook", "", "CNI hook to boot with; scripts/node-up if empty")
 	family = flag.String("family", "dual", "ipv4, ipv6 or dual")
 	mode   = flag.String("traffic-mode", cmp.Or(os.Getenv("FLOWKEEP_TRAFFIC_MODE"), "route"), "how nodes reach each other's pods: route, geneve or auto")
-	small  = flag.Bool("small", false, "boot a sandbox without what tests of packets do not need (up --small)")
-	shape  = flag.String("shape", os.Getenv("FLOWKEEP_SHAPE"), "of the network and the nodes: see README.md")
+	// servicesBy is what translates what pods send to Services.
+	servicesBy = flag.String("services", cmp.Or(os.Getenv("FLOWKEEP_SERVICES"), "kube-proxy"),
+		"what translates Services for pods: kube-proxy or ovs")
+	small = flag.Bool("small", false, "boot a sandbox without what tests of packets do not need (up --small)")
+	shape = flag.String("shape", os.Getenv("FLOWKEEP_SHAPE"), "of the network and the nodes: see README.md")
 )
 
 // theCluster is the one sandbox of a run; tests get it through setup.
 var theCluster *cluster.Cluster
+
+// translatesInSwitch reports whether Open vSwitch of all nodes translates Services, before policies.
+func translatesInSwitch() bool { return *servicesBy == "ovs" }
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
@@ -53,14 +59,15 @@ func run(m *testing.M) int {
 	}
 	defer unlock()
 	c, err := cluster.Boot(ctx, cluster.Options{
-		Name:    name,
-		Nodes:   nodesOf(*shape, *mode),
-		Family:  *family,
-		Hook:    *hook,
-		Traffic: *mode,
-		Shape:   *shape,
-		Small:   *small,
-		Reuse:   *reuse,
+		Name:     name,
+		Nodes:    nodesOf(*shape, *mode),
+		Family:   *family,
+		Hook:     *hook,
+		Traffic:  *mode,
+		Services: *servicesBy,
+		Shape:    *shape,
+		Small:    *small,
+		Reuse:    *reuse,
 	})
 	if c != nil && !*reuse && !*keep {
 		defer func() {

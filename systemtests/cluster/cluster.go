@@ -28,6 +28,7 @@ type Options struct {
 	// Traffic is the mode of traffic between nodes, route, geneve or auto; empty: what FLOWKEEP_TRAFFIC_MODE says,
 	// else route.
 	Traffic   string
+	Services  string // what translates Services for pods, kube-proxy or ovs; empty: FLOWKEEP_SERVICES, else kube-proxy
 	Shape     string // of the network and the nodes (systemtests/README.md); empty: plain
 	Small     bool   // without what tests of packets do not need
 	OwnMounts bool   // nodes have mounts of their own, and so the directories that a machine has once
@@ -94,6 +95,9 @@ func Boot(ctx context.Context, o Options) (*Cluster, error) {
 	args := []string{"--nodes", fmt.Sprint(o.Nodes), "--ip-family", o.Family}
 	if o.Traffic != "" {
 		args = append(args, "--traffic-mode", o.Traffic)
+	}
+	if o.Services != "" {
+		args = append(args, "--services", o.Services)
 	}
 	if o.Shape != "" {
 		args = append(args, "--shape", o.Shape)

@@ -28,17 +28,20 @@ func (c *Cluster) Keep(ctx context.Context, to string) error {
 }
 
 // replaceMaster and replaceNode put other programs in place of those that run, as an upgrade does: what runs is stopped,
-// and starts again with the same flags and files. A netplugin without the flag --portmap starts without it.
+// and starts again with the same flags and files. A netplugin without --portmap or --services starts without them.
 const (
 	replaceMaster = `cp %[1]q/netmaster "$RUN/flowkeep/bin/netmaster.new"; mv "$RUN/flowkeep/bin/netmaster.new" "$RUN/flowkeep/bin/netmaster"
 		stop netmaster; restart netmaster`
 	replaceNode = `for at in flowkeep/bin/netplugin %[2]s/cni/bin/flowkeep-cni; do cp %[1]q/"${at##*/}" "$RUN/$at.new"; mv "$RUN/$at.new" "$RUN/$at"; done
 		command="$RUN/pids/.%[2]s-netplugin.command"
-		if "$RUN/flowkeep/bin/netplugin" --help | grep -e --portmap >/dev/null; then
-			[ ! -e "$command.portmap" ] || { sed -i "s|\$| $(cat "$command.portmap")|" "$command"; rm "$command.portmap"; }
-		elif grep -oe '--portmap [^ ]*' "$command" >"$command.found"; then
-			mv "$command.found" "$command.portmap"; sed -i 's| --portmap [^ ]*||' "$command"
-		fi
+		for flag in --portmap --services; do
+			kept="$command$flag"
+			if "$RUN/flowkeep/bin/netplugin" --help | grep -e "$flag " >/dev/null; then
+				[ ! -e "$kept" ] || { sed -i "s|\$| $(cat "$kept")|" "$command"; rm "$kept"; }
+			elif grep -oe "$flag [^ ]*" "$command" >"$command.found"; then
+				mv "$command.found" "$kept"; sed -i "s| $flag [^ ]*||" "$command"
+			fi
+		done
 		stop %[2]s-netplugin; restart %[2]s-netplugin`
 )
 

@@ -6,7 +6,7 @@
 prepare() {
   local m age
   until read -r age _ </proc/uptime && [ "${age%.*}" -gt 10 ]; do sleep 0.2; done
-  for m in openvswitch sctp; do modprobe "$m" || die "the kernel has no module $m"; done
+  for m in openvswitch sctp $([ "${FLOWKEEP_PROXY_MODE:-}" != ipvs ] || echo ip_vs ip_vs_rr ip_set dummy); do modprobe "$m" || die "the kernel has no module $m"; done
   export GOGC=400   # memory is had, time is not
   export FLOWKEEP_PROGRAMS=$PROGRAMS FLOWKEEP_BEGAN=$(date +%s)
 }

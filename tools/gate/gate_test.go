@@ -291,6 +291,7 @@ func TestGate_SlownessOfASuite(t *testing.T) {
 
 func TestEnvironment(t *testing.T) {
 	got := environment([]string{"PATH=/bin", "FLOWKEEP_SLOW=3", "FLOWKEEP_CACHE=/c", "DEPLOY=", "FLOWKEEP_SANDBOX=demo", "FLOWKEEP_HEAVY=1",
+		"FLOWKEEP_SERVICES=ovs", "FLOWKEEP_PROXY_MODE=ipvs",
 		"FLOWKEEP_SHAPE=strict", "FLOWKEEP_GUEST=/g", "FLOWKEEP_NO_IPV6=1"})
 	if want := []string{"PATH=/bin", "FLOWKEEP_CACHE=/c", "FLOWKEEP_HEAVY=1"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)

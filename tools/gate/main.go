@@ -320,8 +320,9 @@ func (g *gate) execute(ctx context.Context, s Suite, slowness int) (Outcome, err
 
 // environment returns the variables without those that change what the tests do: what passes here is the same for all.
 func environment(variables []string) []string {
-	changing := []string{"DEPLOY", "FLOWKEEP_GUEST", "FLOWKEEP_NO_IPV6", "FLOWKEEP_RUN", "FLOWKEEP_SANDBOX",
-		"FLOWKEEP_SHAPE", "FLOWKEEP_SLOW", "FLOWKEEP_TALLY", "FLOWKEEP_TRAFFIC_MODE", "FLOWKEEP_UNDISTURBED"}
+	changing := []string{"DEPLOY", "FLOWKEEP_GUEST", "FLOWKEEP_NO_IPV6", "FLOWKEEP_PROXY_MODE", "FLOWKEEP_RUN",
+		"FLOWKEEP_SANDBOX", "FLOWKEEP_SERVICES", "FLOWKEEP_SHAPE", "FLOWKEEP_SLOW", "FLOWKEEP_TALLY",
+		"FLOWKEEP_TRAFFIC_MODE", "FLOWKEEP_UNDISTURBED"}
 	return slices.DeleteFunc(slices.Clone(variables), func(variable string) bool {
 		name, _, _ := strings.Cut(variable, "=")
 		return slices.Contains(changing, name)
