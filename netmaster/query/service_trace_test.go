@@ -6,9 +6,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
 	"github.com/flowkeep/flowkeep/netmaster/budget"
+	"github.com/flowkeep/flowkeep/netmaster/resolve"
 	"github.com/flowkeep/flowkeep/netmaster/watch"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	"github.com/flowkeep/flowkeep/policydb/service"
@@ -159,4 +162,61 @@ func addresses(texts ...string) (out []netip.Addr) {
 		out = append(out, netip.MustParseAddr(text))
 	}
 	return out
+}
+
+// TestTrace_ServiceTranslatedByTheSwitch: a packet that the switch translates and then drops is never seen with the
+// endpoint's address. The verdict is that of the policies for the endpoint.
+func TestTrace_ServiceTranslatedByTheSwitch(t *testing.T) {
+	for name, c := range map[string]struct {
+		endpoints []string
+		outcome   inspect.Outcome
+		verdict   string
+	}{
+		"denied":      {[]string{"10.0.0.2:5432"}, inspect.Denied, "DENIED on node2: shop/api is isolated by shop/api"},
+		"no endpoint": {nil, inspect.Refused, "REFUSED by Open vSwitch of node2: the Service has no endpoint"},
+		"a hash": {
+			[]string{"10.0.0.2:5432", "10.0.0.4:5432"},
+			inspect.Unsure,
+			"NOT CERTAIN: Open vSwitch of node2 translated it to one of 2",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p, _ := withServices(t)
+				p.owner.engine.Apply(resolve.Batch{Policies: []*policy.Policy{{
+					Namespace:      "shop",
+					Name:           "api",
+					Generation:     1,
+					AppliedTo:      is("app", "api"),
+					IsolatesEgress: true,
+				}}})
+				sent := seenAt("api", false, syn, 3306, 0)
+				sent.Dst = netip.MustParseAddr("10.96.0.1")
+				p.sees("node2", "dropped in the table egress-denied", sent)
+				p.sees("node1", "dropped in the table ingress-denied")
+				others := p.nodes.answers["node2"].(func(inspect.NodeQuery) any)
+				p.translatedByOVS("node2", "shop/one", c.endpoints...)
+				leads := p.nodes.answers["node2"].(func(inspect.NodeQuery) any)
+				p.nodes.answers["node2"] = func(q inspect.NodeQuery) any {
+					if q.Kind != inspect.QueryServiceTrace {
+						return others(q)
+					}
+					out := leads(q).(inspect.NodeServiceTraces)
+					for i := range out.Traces {
+						if e := out.Traces[i].Endpoints; len(e) == 1 {
+							out.Traces[i].Endpoint = e[0].Endpoint
+						}
+					}
+					return out
+				}
+				list, err := p.traced("shop/api", "svc/shop/one", &inspect.TraceSpec{Duration: time.Minute})
+				if err != nil || len(list) < 2 || list[1].Packet == nil {
+					t.Fatalf("%+v, %v", list, err)
+				}
+				if got := list[1].Packet; got.Outcome != c.outcome || !strings.HasPrefix(got.Verdict, c.verdict) {
+					t.Errorf("%s: %s", got.Outcome, got.Verdict)
+				}
+			})
+		})
+	}
 }

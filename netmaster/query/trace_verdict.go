@@ -25,8 +25,8 @@ func (t *traceRun) packet(ctx context.Context, w, answer *follow.Way) *inspect.F
 	if len(answer.Hops) > 0 && answer.Last().Node == first.Node && t.ends.Arrived(answer) {
 		p.RoundTrip = answer.Last().Time.Sub(first.Time)
 	}
-	t.judge(ctx, w, p)
 	t.translate(ctx, w, p)
+	t.judge(ctx, w, p)
 	switch {
 	case t.ends.Arrived(w):
 		t.delivered(w, answer, p)
@@ -105,7 +105,7 @@ func reportedHops(hops []inspect.Hop) []inspect.Hop {
 
 // judge adds the verdicts of the model and of the switches for this packet, or for the connection it replies to.
 func (t *tracePlan) judge(ctx context.Context, w *follow.Way, p *inspect.FollowedPacket) {
-	q, ok := t.question(w)
+	q, ok := t.question(w, p.Service)
 	if !ok {
 		return
 	}
@@ -153,8 +153,8 @@ func (t *tracePlan) translate(ctx context.Context, w *follow.Way, p *inspect.Fol
 }
 
 // question returns the packet as policies see it: after translation, and with the source's own address if it leaves
-// the cluster.
-func (t *tracePlan) question(w *follow.Way) (q policy.Packet, ok bool) {
+// the cluster. A packet that the switch translates is seen behind the translation only if policies allow it.
+func (t *tracePlan) question(w *follow.Way, by *inspect.ServiceTrace) (q policy.Packet, ok bool) {
 	for i := range w.Hops {
 		h := &w.Hops[i]
 		to := t.ends.At(h.Dst)
@@ -165,6 +165,11 @@ func (t *tracePlan) question(w *follow.Way) (q policy.Packet, ok bool) {
 		if hasPorts(h.Protocol) {
 			q.Port = h.DstPort
 		}
+	}
+	if !ok && by != nil && by.Outcome != inspect.ServiceUntranslated {
+		q = by.Packet
+		q.To, q.Port = by.Endpoint.Addr(), by.Endpoint.Port()
+		return q, by.Endpoint.IsValid()
 	}
 	if first := &w.Hops[0]; !ok && nodeAt(t.x.infos, first.Dst) != "" && t.ends.From.Pod != "" {
 		// Policies evaluate a packet to a node port before its translation.
@@ -259,6 +264,11 @@ func (t *traceRun) undelivered(w, answer *follow.Way, p *inspect.FollowedPacket)
 		)
 		return
 	}
+	if by := p.Service; by != nil && by.Outcome == inspect.ServiceRejected && follow.Behind(last) == follow.Switch {
+		p.Outcome, p.Verdict = inspect.Refused, fmt.Sprintf(
+			"REFUSED by Open vSwitch of %s: the Service has no endpoint for it, or no such port", last.Node)
+		return
+	}
 	if e := w.Error(t.sightings); e != nil {
 		p.Outcome, p.Verdict = inspect.Refused, fmt.Sprintf("REFUSED on its way: %s says so (%s), seen on %s", e.Src,
 			e.Text, e.Node)
@@ -270,7 +280,11 @@ func (t *traceRun) undelivered(w, answer *follow.Way, p *inspect.FollowedPacket)
 		return
 	}
 	p.Outcome, p.Verdict = inspect.Lost, "LOST "+t.behind(last)
-	switch {
+	switch by := p.Service; {
+	case p.Way == nil && by != nil && by.Outcome == inspect.ServiceTranslated:
+		p.Outcome, p.Verdict = inspect.Unsure, fmt.Sprintf(
+			"NOT CERTAIN: Open vSwitch of %s translated it to one of %d endpoints, and it was not seen behind: "+
+				"netctl explain has the policies for each", last.Node, len(by.Endpoints))
 	case p.Way == nil && t.x.out.Service != nil:
 		p.Verdict += ", still to the Service's address: no node has translated it"
 		for _, port := range t.x.out.Service.Ports {
