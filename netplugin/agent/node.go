@@ -105,5 +105,6 @@ func (nc *nodeConfig) compileNode(self *policy.NodeInfo) {
 	}
 	nc.a.answers.config.Store(&cfg)
 	nc.a.compiler.SetConfig(cfg)
+	nc.a.translation.compileHostPorts()
 	nc.a.translation.noteSoon()
 }

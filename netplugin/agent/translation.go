@@ -42,6 +42,7 @@ type translation struct {
 	problems   map[string][]string // why parts of Services are not translated, by namespace/name
 	unnoted    chan struct{}       // has an element where noteProblems may find others
 	refused    []uint32            // groups that the switch does not take
+	hostPorts  map[string]hostPort // of the node's pods, as compiled, by the ID of their Services
 }
 
 // servicesStep is how many Services are compiled while the owner is held.
@@ -80,6 +81,7 @@ func (tr *translation) beginServices(ctx context.Context) {
 		for more := true; more; {
 			more = tr.compileChanged(ctx, servicesStep)
 		}
+		tr.compileHostPorts()
 	}
 	tr.a.compiler.ForgetUnusedServices()
 }
@@ -133,6 +135,10 @@ func (tr *translation) compileServices(ids []string) {
 	}
 	local := tr.local()
 	for _, id := range ids {
+		if h, known := tr.hostPorts[id]; known { // without flows that the switch refused
+			tr.a.compiler.PutService(h.service, h.slices)
+			continue
+		}
 		s, all := tr.services.Get(id, &local)
 		if s == nil {
 			tr.a.compiler.RemoveService(id)
@@ -205,11 +211,12 @@ func (tr *translation) noteProblems() {
 	tr.a.metrics.untranslated.Set(float64(len(tr.problems)))
 }
 
-// podChanged compiles the Services with endpoints at addresses whose pod has started or ended. The next commit has
-// them.
+// podChanged compiles the Services with endpoints at addresses whose pod has started or ended, and the hostPorts of
+// pods. The next commit has them.
 func (tr *translation) podChanged(addrs []netip.Addr) {
 	if tr.a.cfg.translates() {
 		tr.compileServices(tr.services.Behind(addrs))
+		tr.compileHostPorts()
 	}
 }
 

@@ -335,7 +335,8 @@ func (o *serviceFlows) external(p *pool, f *service.Frontend, m ofctl.Match, com
 	visit := o.enters(complete, visitTranslation(ZoneTranslation, TableServiceState))
 	o.place(p, TableService, 120, sourceIs(m, fromPod), visit...)
 	for _, m := range portless(ofctl.Match{EtherType: m.EtherType, NwDst: m.NwDst}) {
-		o.place(&pool{}, TableService, 115, sourceIs(m, fromPod), visitTranslation(ZoneTranslation, TableServiceState))
+		// Behind those of nodes' addresses: such packets may be to node ports.
+		o.place(&pool{}, TableService, 105, sourceIs(m, fromPod), visitTranslation(ZoneTranslation, TableServiceState))
 	}
 }
 
