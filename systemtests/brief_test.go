@@ -24,7 +24,7 @@ func TestInBrief(t *testing.T) {
 		}
 		return list
 	}
-	services := *shape != "no-proxy"
+	services := *shape != "no-proxy" || translatesInSwitch()
 	b := []cluster.Expectation(nil)
 	if services {
 		b = service(w, ns, "b")

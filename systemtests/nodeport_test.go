@@ -93,7 +93,7 @@ func TestNodePort(t *testing.T) {
 	w.settles(w.at("node1", c, w.pods["a"], true, "a is a peer, across"), w.at("node1", c, w.pods["b"], false, "b is no peer, across"))
 	w.deletePolicy(ns, "c")
 
-	// What a pod may reach is asked of the node port's address, and of the pod behind it, wherever that is.
+	// What a pod may reach is evaluated on the node port's address, unless the switch translates it, and on the pod.
 	egress := func(to string) {
 		w.policy(ns, "a", fmt.Sprintf(`{podSelector: {matchLabels: {app: a}}, policyTypes: [Egress], egress: [{to: [%s]}]}`, to))
 	}
@@ -102,7 +102,8 @@ func TestNodePort(t *testing.T) {
 	egress(`{podSelector: {matchLabels: {app: c}}}, ` + blocks(w.nodeIPs("node1")))
 	w.settles(w.at("node1", c, w.pods["a"], true, "the node and c"), w.at("node1", b, w.pods["a"], false, "the node, but not b"))
 	egress(`{podSelector: {matchLabels: {app: c}}}`)
-	w.settles(w.at("node1", c, w.pods["a"], false, "c, but not the node"), w.open("a", "c", "tcp", 80, "c"))
+	w.settles(w.at("node1", c, w.pods["a"], translatesInSwitch(), "c, but not the node"),
+		w.open("a", "c", "tcp", 80, "c"))
 	w.deletePolicy(ns, "a")
 	w.externalAddress(ns, outside)
 }
@@ -142,7 +143,11 @@ func (w *world) externalAddress(ns string, outside cluster.Pod) {
 	for _, egress := range []struct {
 		to   string
 		open bool
-	}{{`{podSelector: {matchLabels: {app: b}}}`, false}, {blocks(external), false}, {`{podSelector: {matchLabels: {app: b}}}, ` + blocks(external), true}} {
+	}{
+		{`{podSelector: {matchLabels: {app: b}}}`, translatesInSwitch()},
+		{blocks(external), false},
+		{`{podSelector: {matchLabels: {app: b}}}, ` + blocks(external), true},
+	} {
 		w.policy(ns, "a", fmt.Sprintf(`{podSelector: {matchLabels: {app: a}}, policyTypes: [Egress], egress: [{to: [%s]}]}`, egress.to))
 		w.settles(of(a, egress.open, "a may send to "+egress.to), w.way("a", "b", "tcp", 80, strings.Contains(egress.to, "podSelector"), "a may send to "+egress.to))
 	}
@@ -184,7 +189,8 @@ func blocks(ips []netip.Addr) string {
 	return strings.Join(list, ", ")
 }
 
-// hostPort is the portmap plugin's work; it does not masquerade, so policies see who asked.
+// hostPort is the portmap plugin's work; it does not masquerade, so policies see the client. If the switch translates
+// Services, it translates what pods of the same node send, too.
 func TestHostPort(t *testing.T) {
 	w := setup(t)
 	ns := threePods(w)
@@ -193,7 +199,8 @@ func TestHostPort(t *testing.T) {
 	w.pods["h"] = pods[0]
 	ports := map[string]int{"tcp": 18080, "udp": 18080}
 	outside := cluster.Pod{Name: "outside", Node: "control plane", NetNS: w.ControlPlaneNS()}
-	w.settles(w.at("node1", ports, outside, true, "no policy"), w.at("node1", ports, w.pods["a"], true, "no policy"))
+	w.settles(w.at("node1", ports, outside, true, "no policy"), w.at("node1", ports, w.pods["a"], true, "no policy"),
+		w.at("node1", ports, w.pods["c"], true, "no policy, from another node"))
 	w.policy(ns, "h", `{podSelector: {matchLabels: {app: h}}, ingress: [{from: [{podSelector: {matchLabels: {app: a}}}]}]}`)
 	w.settles(w.at("node1", ports, outside, false, "outside is no peer"), w.at("node1", ports, w.pods["a"], true, "a is a peer"),
 		w.at("node1", ports, w.pods["b"], false, "b is no peer"))
@@ -206,11 +213,12 @@ func TestHostPort(t *testing.T) {
 		w.at("node1", ports, w.pods["a"], true, "the rules are back"))
 }
 
-// With externalTrafficPolicy: Local a node answers for its own pods only, and nobody is masqueraded.
+// With externalTrafficPolicy: Local a node answers for its own pods only, and no client is masqueraded. If the switch
+// translates Services, it does so on the client's node: policies see the endpoint, and the pod's own address.
 func TestExternalTrafficPolicyLocal(t *testing.T) {
 	w := setup(t)
 	ns := threePods(w)
-	ports := w.nodePort(ns, "b")
+	ports, inSwitch := w.nodePort(ns, "b"), translatesInSwitch()
 	w.must(w.Patch(w.ctx, cluster.PathOf("Service", ns, "np-b"), `{"spec": {"externalTrafficPolicy": "Local"}}`))
 	outside := cluster.Pod{Name: "outside", Node: "control plane", NetNS: w.ControlPlaneNS()}
 	w.settles(w.at("node1", ports, outside, true, "b is on node1"), w.at("node2", ports, outside, false, "b is not on node2"), w.at("node1", ports, w.pods["c"], true, "no policy, from another node"))
@@ -218,23 +226,30 @@ func TestExternalTrafficPolicyLocal(t *testing.T) {
 	w.settles(w.at("node1", ports, outside, true, "outside is in a block"), w.at("node1", ports, w.pods["a"], false, "a is in no block"))
 	w.policy(ns, "b", `{podSelector: {matchLabels: {app: b}}, ingress: [{from: [{podSelector: {}}]}]}`)
 	w.settles(w.at("node1", ports, outside, false, "outside is no pod"), w.at("node1", ports, w.pods["a"], true, "a is a pod of the namespace"),
-		w.at("node1", ports, w.pods["c"], false, "what c sends to another node's address has its own node's"))
+		w.at("node1", ports, w.pods["c"], inSwitch, "what c sends to another node's address has its own node's"))
 	w.policy(ns, "b", fmt.Sprintf(`{podSelector: {matchLabels: {app: b}}, ingress: [{from: [%s]}]}`, blocks(w.nodeIPs("node2"))))
-	w.settles(w.at("node1", ports, w.pods["c"], true, "c's node is in a block"), w.at("node1", ports, w.pods["a"], false, "a is in no block"), w.at("node1", ports, outside, false, "outside is in no block"))
+	w.settles(w.at("node1", ports, w.pods["c"], !inSwitch, "c's node is in a block"),
+		w.at("node1", ports, w.pods["a"], false, "a is in no block"), w.at("node1", ports, outside, false, "outside is in no block"))
 	w.policy(ns, "c", fmt.Sprintf(`{podSelector: {matchLabels: {app: c}}, policyTypes: [Egress], egress: [{to: [%s]}]}`, blocks(w.nodeIPs("node2"))))
 	w.settles(w.at("node1", ports, w.pods["c"], false, "c may not send to node1"))
 	w.policy(ns, "c", fmt.Sprintf(`{podSelector: {matchLabels: {app: c}}, policyTypes: [Egress], egress: [{to: [%s]}]}`, blocks(w.nodeIPs("node1"))))
-	w.settles(w.at("node1", ports, w.pods["c"], true, "c may send to node1"))
+	w.settles(w.at("node1", ports, w.pods["c"], !inSwitch, "c may send to node1, and not to b"))
+	w.deletePolicy(ns, "b")
+	w.policy(ns, "c", `{podSelector: {matchLabels: {app: c}}, policyTypes: [Egress],
+		egress: [{to: [{podSelector: {matchLabels: {app: b}}}]}]}`)
+	w.settles(w.at("node1", ports, w.pods["c"], inSwitch, "c may send to b, and not to node1"))
 }
 
-// No policy keeps a pod from itself, whichever way it takes. To a node port it needs leave to send to the node, as to any.
+// No policy keeps a pod from itself, whichever way it takes. To a node port its policies must allow the node, as for
+// any other, unless the switch translates it: then only the endpoint is evaluated.
 func TestPodReachesItself(t *testing.T) {
 	w := setup(t)
 	ns := threePods(w)
 	node, inside := w.nodePort(ns, "b"), service(w, ns, "b")
 	w.policy(ns, "deny", `{podSelector: {}, policyTypes: [Ingress, Egress]}`)
 	w.settles(everyProto(w, "b", "b", true, "itself"), through(w, inside, "b", true), through(w, inside, "a", false),
-		w.at("node1", node, w.pods["a"], false, "default deny"), w.at("node1", node, w.pods["b"], false, "its node is not itself"))
+		w.at("node1", node, w.pods["a"], false, "default deny"),
+		w.at("node1", node, w.pods["b"], translatesInSwitch(), "its node is not itself"))
 	w.policy(ns, "node", fmt.Sprintf(`{podSelector: {}, policyTypes: [Egress], egress: [{to: [%s]}]}`, blocks(w.nodeIPs("node1"))))
 	w.settles(w.at("node1", node, w.pods["b"], true, "its node, and itself behind it"), w.at("node1", node, w.pods["a"], false, "the node, and not b"))
 }

@@ -56,6 +56,7 @@ var exclusiveTests = map[string]string{
 	"TestPodSelectorIsEdited":                           "measures how soon connections end",
 	"TestPodsStartWhileTheirPoliciesChange":             "measures how long pods take to start",
 	"TestPoliciesChangeWhileNetmasterIsAway":            "kills netmaster",
+	"TestProxyModeIPVS":                                 "needs kube-proxy in another mode",
 	"TestPolicyDatabaseTruncated":                       "kills netmaster",
 	"TestPolicyIsEditedUnderTraffic":                    "measures switch-over times at 1 kHz",
 	"TestSCTPAssociationsAreJudgedAgain":                "measures how soon connections end",

@@ -80,14 +80,33 @@ func onLoopbacks(w *world) {
 	w.settles(w.open("node1", "c", "tcp", 80, "a node reaches its pods"))
 }
 
-// withoutProxy: no kube-proxy runs, and pods of two nodes reach each other.
+// withoutProxy: no kube-proxy runs, and pods of two nodes reach each other. If the switch translates Services, pods
+// reach these, node ports and the API server too, and netplugin is served again after a restart.
 func withoutProxy(w *world) {
 	tables, err := w.RunIn(w.ctx, w.NodeNS("node1"), "nft", "list", "tables")
 	if w.must(err); strings.Contains(tables, "kube-proxy") {
 		w.Errorf("kube-proxy has tables on node1:\n%s", tables)
 	}
-	w.run(w.namespace("proxy", nil), "a@node1", "c@node2")
+	ns := w.namespace("proxy", nil)
+	w.run(ns, "a@node1", "c@node2")
 	w.settles(everyProto(w, "a", "c", true, "across"))
+	if !translatesInSwitch() {
+		return
+	}
+	w.again("node1-netplugin")
+	w.must(w.Kill(w.ctx, "node1-netplugin"))
+	w.must(w.Start(w.ctx, "node1-netplugin"))
+	w.awaitNetplugin("node1-netplugin")
+	ways, ports := service(w, ns, "c"), w.nodePort(ns, "c")
+	w.policy(ns, "c", `{podSelector: {matchLabels: {app: c}},
+		ingress: [{from: [{podSelector: {matchLabels: {app: a}}}]}]}`)
+	api, err := w.ServiceIPs(w.ctx, "default", "kubernetes")
+	w.must(err)
+	server := cluster.Expectation{From: w.pods["a"], Proto: "tcp", To: api[0], Port: 443, Open: true, Why: "the API"}
+	w.settles(through(w, ways, "a", true), through(w, ways, "c", true), []cluster.Expectation{server},
+		w.at("node1", ports, w.pods["a"], true, "its own node"), w.at("node2", ports, w.pods["a"], true, "another"))
+	w.policy(ns, "a", `{podSelector: {matchLabels: {app: a}}, policyTypes: [Egress]}`)
+	w.settles(through(w, ways, "a", false), w.at("node2", ports, w.pods["a"], false, "no egress"))
 }
 
 // chained: the plugin that another program appended to the CNI configuration is called for each pod.

@@ -58,6 +58,14 @@ func between(from, to string) []string {
 	return []string{from, "fk-wire", "out of the switch", from, "eth0", "out", to, "eth0", "in", to, "fk-gw", "into the switch"}
 }
 
+// translated returns where a packet to a Service is seen while its node's stack translates it.
+func translated() []string {
+	if translatesInSwitch() {
+		return nil
+	}
+	return []string{"fk-gw", "out of the switch", "fk-gw", "into the switch"}
+}
+
 // What netctl follows is what packets did: where they passed, with which addresses, and where they ended.
 func TestTrace(t *testing.T) {
 	w := setup(t)
@@ -66,7 +74,8 @@ func TestTrace(t *testing.T) {
 	b := service(w, ns, "b")
 	w.policy(ns, "b", `{podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress], ingress: [{from: [{podSelector: {matchLabels: {app: c}}}]}]}`)
 	w.policy(ns, "c", `{podSelector: {matchLabels: {app: c}}, policyTypes: [Egress], egress: [{to: [{podSelector: {matchLabels: {app: b}}}]}]}`)
-	w.settles(w.way("a", "c", "tcp", 80, true, "nothing isolates c's ingress"), w.way("a", "b", "tcp", 80, false, "b takes from c alone"), w.way("c", "a", "tcp", 80, false, "c sends to b alone"), through(w, b, "c", true))
+	w.settles(w.way("a", "c", "tcp", 80, true, "nothing isolates c's ingress"), w.way("a", "b", "tcp", 80, false, "b takes from c alone"), w.way("c", "a", "tcp", 80, false, "c sends to b alone"), through(w, b, "c", true),
+		through(w, b, "a", false))
 	w.traces(map[string]traced{
 		"across": {"a", w.way("a", "c", "tcp", 80, true, ""), []string{ns + "/a", ns + "/c:80"}, true,
 			slices.Concat([]string{"DELIVERED AND ANSWERED", "node1", "link of " + ns + "/a", "into the switch"}, between("node1", "node2"), []string{"link of " + ns + "/c", "to the pod",
@@ -78,7 +87,10 @@ func TestTrace(t *testing.T) {
 		"denied at egress": {"c", w.way("c", "a", "udp", 80, false, ""), []string{ns + "/c", ns + "/a:80/udp"}, false,
 			[]string{"DENIED on node2: " + ns + "/c is isolated by " + ns + "/c", "link of " + ns + "/c", "UDP/80: DENIED", "egress   DENIED"}},
 		"a Service, across": {"c", through(w, b, "c", true), []string{ns + "/c", "svc/" + ns + "/b:8000/tcp"}, true,
-			[]string{"DELIVERED AND ANSWERED by " + ns + "/b on node1", "node2", "link of " + ns + "/c", ":8000", "fk-gw", "out of the switch", "fk-gw", "into the switch", ":80", "node1", "link of " + ns + "/b", "answer"}},
+			slices.Concat([]string{"DELIVERED AND ANSWERED by " + ns + "/b on node1", "node2", "link of " + ns + "/c",
+				":8000"}, translated(), []string{":80", "node1", "link of " + ns + "/b", "answer"})},
+		"a Service, denied": {"a", through(w, b, "a", false), []string{ns + "/a", "svc/" + ns + "/b:8000/tcp"}, false,
+			[]string{"DENIED on node1: " + ns + "/b is isolated by " + ns + "/b", "link of " + ns + "/a", ":8000"}},
 		"a ping":       {"a", w.way("a", "c", "icmp", 0, true, ""), []string{ns + "/a", ns + "/c/icmp", "--count", "2"}, true, []string{"DELIVERED AND ANSWERED", "answer", "DELIVERED AND ANSWERED", "answer"}},
 		"nothing sent": {"a", nil, []string{ns + "/a", ns + "/c:81", "--timeout", "500ms"}, false, []string{"NOT SENT: no packet from " + ns + "/a to " + ns + "/c:81 came by the pod's link on node1 within 500ms"}},
 	})
@@ -172,13 +184,20 @@ func TestTraceOfNodesAndTheOutside(t *testing.T) {
 	w.settles(way("outside", node1, ports["tcp"]), way("outside", node2, ports["tcp"]), way("a", own, 8099), way("a", node2, 10250)) // kube-proxy of both nodes knows the Service
 	a, _ := w.pods["a"].IP(4)
 	c, _ := w.pods["c"].IP(4)
+	byPort := []string{"node1", "eth0", "out", node1.String(), "node2", "eth0", "in", node2.String(), "node2", "fk-gw"}
+	if translatesInSwitch() {
+		byPort = []string{node2.String(), "node1", "fk-wire", "out of the switch"}
+	}
 	w.traces(map[string]traced{
 		"a node to its pod":        {"node1", way("node1", a, 80), []string{"node1", ns + "/a:80"}, true, []string{"DELIVERED AND ANSWERED", "node1", "fk-gw", "into the switch", "link of " + ns + "/a", "to the pod", "answer", "a node always reaches its own pods"}},
 		"a node to another's":      {"node1", way("node1", c, 80), []string{"node1", c.String() + ":80"}, true, []string{"DELIVERED AND ANSWERED", "node1", "eth0", "out", "node2", "link of " + ns + "/c", "answer", "node1"}},
 		"a pod to another node":    {"a", way("a", node2, 10250), []string{ns + "/a", "node2:10250"}, true, []string{"DELIVERED AND ANSWERED", "link of " + ns + "/a", "node1", "eth0", "out", node1.String(), "node2", "eth0", "in", "answer", "link of " + ns + "/a", "to the pod"}},
 		"a pod to the outside":     {"a", way("a", own, 8099), []string{ns + "/a", own.String() + ":8099"}, true, []string{"DELIVERED AND ANSWERED", "link of " + ns + "/a", "eth0", "out", node1.String(), "answer", "eth0", "in", "link of " + ns + "/a", "to the pod"}},
 		"the outside, a node port": {"outside", way("outside", node1, ports["tcp"]), []string{own.String(), fmt.Sprintf("node1:%d/tcp", ports["tcp"])}, true, []string{"DELIVERED AND ANSWERED by " + ns + "/c on node2", "node1", "eth0", "in", own.String(), "node1", "eth0", "out", node1.String(), "node2", "link of " + ns + "/c", "to the pod", "answer", "node1", "eth0", "out"}},
-		"a node port of another":   {"a", way("a", node2, ports["tcp"]), []string{ns + "/a", fmt.Sprintf("node2:%d/tcp", ports["tcp"])}, true, []string{"DELIVERED AND ANSWERED by " + ns + "/c on node2", "link of " + ns + "/a", "node1", "eth0", "out", node1.String(), "node2", "eth0", "in", node2.String(), "node2", "fk-gw", c.String() + ":80", "link of " + ns + "/c", "to the pod", "answer", "link of " + ns + "/a", "to the pod"}},
+		"a node port of another": {"a", way("a", node2, ports["tcp"]), []string{ns + "/a", fmt.Sprintf("node2:%d/tcp", ports["tcp"])}, true,
+			slices.Concat([]string{"DELIVERED AND ANSWERED by " + ns + "/c on node2", "link of " + ns + "/a"}, byPort,
+				[]string{c.String() + ":80", "link of " + ns + "/c", "to the pod", "answer", "link of " + ns + "/a",
+					"to the pod"})},
 	})
 }
 
@@ -200,7 +219,12 @@ func TestTraceOfLosses(t *testing.T) {
 	}
 	refused := []cluster.Expectation{{From: w.pods["a"], Proto: "tcp", To: nobody[0], Port: 8000}}
 	w.settles(open(true), refused)
-	w.traces(map[string]traced{"no endpoints": {"a", refused, []string{ns + "/a", "svc/" + ns + "/nobody:8000"}, false, []string{"REFUSED on its way", "unreachable", "link of " + ns + "/a", "fk-gw"}}})
+	says := []string{"REFUSED on its way", "unreachable", "link of " + ns + "/a", "fk-gw"}
+	if translatesInSwitch() {
+		says = []string{"REFUSED by Open vSwitch of node1", "link of " + ns + "/a"}
+	}
+	nowhere := traced{"a", refused, []string{ns + "/a", "svc/" + ns + "/nobody:8000"}, false, says}
+	w.traces(map[string]traced{"no endpoints": nowhere})
 	for node, cases := range map[string][2]traced{
 		"node1": {{says: []string{"LOST in the network stack of node1 (routes, nftables, kube-proxy): it came in by fk-wire, and went out nowhere; policies allow it"}}, {says: []string{"REFUSED on its way: ", "seen on node1"}}},
 		"node2": {{says: []string{"DELIVERED, BUT ITS ANSWER IS LOST in the network stack of node2"}}, {says: []string{"DELIVERED, BUT ITS ANSWER IS LOST in the network stack of node2"}}},

@@ -56,6 +56,7 @@ func TestServicesInOpenVSwitch(t *testing.T) {
 		{"affinity", (*world).translatedAffinity},
 		{"restart of netplugin", (*world).translatedRestart},
 		{"drift", (*world).translatedDrift},
+		{"NodeLocal DNSCache", (*world).translatedDNSCache},
 		{"without kube-proxy", (*world).translatedAlone},
 		{"restart of ovs-vswitchd", (*world).translatedSwitch},
 	} {
@@ -166,26 +167,32 @@ func (w *world) translatedRejection(ns string) {
 func (w *world) named(pods ...string) {
 	w.Helper()
 	for _, pod := range pods {
-		at, err := cluster.EnterNetNS(w.pods[pod].NetNS)
-		w.must(err)
-		defer at.Close()
 		for _, ip := range w.pods[pod].IPs {
-			p, err := at.ListenUDP(netip.AddrPortFrom(ip, 9100))
-			w.must(err)
-			w.Cleanup(func() { p.Close() })
-			go func() {
-				for buf := make([]byte, 64); ; {
-					_, from, err := p.ReadFrom(buf)
-					if errors.Is(err, net.ErrClosed) {
-						return
-					}
-					if err == nil {
-						_, _ = p.WriteTo([]byte(pod), from)
-					}
-				}
-			}()
+			w.namedAt(w.pods[pod].NetNS, netip.AddrPortFrom(ip, 9100), pod)
 		}
 	}
+}
+
+// namedAt has an address of a network namespace respond with a name, over UDP.
+func (w *world) namedAt(netns string, to netip.AddrPort, name string) {
+	w.Helper()
+	at, err := cluster.EnterNetNS(netns)
+	w.must(err)
+	defer at.Close()
+	p, err := at.ListenUDP(to)
+	w.must(err)
+	w.Cleanup(func() { p.Close() })
+	go func() {
+		for buf := make([]byte, 64); ; {
+			_, from, err := p.ReadFrom(buf)
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if err == nil {
+				_, _ = p.WriteTo([]byte(name), from)
+			}
+		}
+	}()
 }
 
 // who returns which pod responds, and tries again for a while: packets may be lost on a busy machine.

@@ -47,11 +47,11 @@ func TestVerifyIndependently(t *testing.T) {
 		}
 	}
 	w.driftChecks(node, "0")
-	w.byHand(node, "add-flow", "table=7,priority=9,ip,nw_ttl=3,actions=drop")
-	if text, code := w.verify(node, "--independent", "--samples", "0"); code != 1 || !strings.Contains(text, "not read independently: table 7") {
+	w.byHand(node, "add-flow", "table=27,priority=9,ip,nw_ttl=3,actions=drop")
+	if text, code := w.verify(node, "--independent", "--samples", "0"); code != 1 || !strings.Contains(text, "not read independently: table 27") {
 		t.Errorf("exit code %d:\n%s", code, text)
 	}
-	w.byHand(node, "del-flows", "table=7")
+	w.byHand(node, "del-flows", "table=27")
 }
 
 // byHand changes flows of a node's bridge with ovs-ofctl, and not by netplugin.
