@@ -42,7 +42,7 @@ func chooseShape(parts []Part, n int) (name string, flags []string, err error) {
 	chosen := shapes[n%len(shapes)]
 	words := strings.Fields(chosen.Command)
 	for i, word := range words[:len(words)-1] {
-		if word == "-shape" || word == "-family" || word == "-traffic-mode" {
+		if word == "-shape" || word == "-family" || word == "-traffic-mode" || word == "-services" {
 			flags = append(flags, word, words[i+1])
 		}
 	}
