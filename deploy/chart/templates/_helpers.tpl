@@ -89,3 +89,11 @@ of Go's heap fits into the rest. Nothing without a limit, or with one in exponen
 - {name: GOMEMLIMIT, value: "{{ mulf (regexFind "^[0-9.]+" $limit | float64) $unit 0.9 | floor | int64 }}"}
 {{- end }}
 {{- end }}
+
+{{- /* Variables by which a container in its node's network reaches the API server, where apiServer.host is set. */}}
+{{- define "flowkeep.apiServer" -}}
+{{- with .Values.apiServer.host -}}
+- {name: KUBERNETES_SERVICE_HOST, value: {{ . | quote }}}
+- {name: KUBERNETES_SERVICE_PORT, value: {{ $.Values.apiServer.port | quote }}}
+{{- end }}
+{{- end }}
