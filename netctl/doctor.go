@@ -75,6 +75,9 @@ func doctorNodeCommand(o *options) *cobra.Command {
 			if !slices.Contains(trafficModes, l.TrafficMode) {
 				return usageError{fmt.Errorf("--traffic-mode %q: use route, geneve or auto", l.TrafficMode)}
 			}
+			if !slices.Contains(translators, l.Services) {
+				return usageError{fmt.Errorf("--services %q: use kube-proxy or ovs", l.Services)}
+			}
 			for _, p := range l.Peers {
 				if _, err := netip.ParseAddr(p); err != nil {
 					return usageError{fmt.Errorf("--peer %q is no address", p)}
@@ -103,8 +106,11 @@ func doctorNodeCommand(o *options) *cobra.Command {
 	f.IntVar(&l.RulePriority, "rule-priority", wellknown.RulePriority, "netplugin's flag of this name")
 	f.StringVar(&l.TrafficMode, "traffic-mode", "route",
 		"how pods of different nodes are to reach each other: route, geneve or auto")
+	f.StringVar(&l.Services, "services", "kube-proxy", "netplugin's flag of this name")
 	f.StringSliceVar(&l.Peers, "peer", nil, "addresses of other nodes, whose ways are looked at; default: that of the default gateway")
 	_ = cmd.RegisterFlagCompletionFunc("traffic-mode", cobra.FixedCompletions(trafficModes, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("services",
+		cobra.FixedCompletions(translators, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("peer", cobra.NoFileCompletions)
 	for _, name := range []string{"state-dir", "cni-conf-dir", "cni-bin-dir", "ovs-run-dir"} {
 		_ = cmd.MarkFlagDirname(name)
@@ -112,7 +118,10 @@ func doctorNodeCommand(o *options) *cobra.Command {
 	return cmd
 }
 
-var trafficModes = []string{"route", "geneve", "auto"}
+var (
+	trafficModes = []string{"route", "geneve", "auto"}
+	translators  = []string{"kube-proxy", "ovs"}
+)
 
 // apiClock returns nil without flags for a kubeconfig: the default one may belong to another cluster.
 func apiClock(cmd *cobra.Command, o *options) (func(context.Context) (doctor.Offset, error), error) {

@@ -123,7 +123,13 @@ func TestNodes(t *testing.T) {
 		"directory unread":         {func(f *NodeFacts) { f.CNI.Error = "permission denied" }, "cni", Unknown, "permission denied"},
 		"interfaces left":          {func(f *NodeFacts) { f.Links.Value = append(f.Links.Value, Link{"cali12ab", 1500}, Link{"tunl0", 1480}) }, "other-networks", Warning, "Calico makes them: cali12ab, tunl0"},
 		"IPVS":                     {func(f *NodeFacts) { f.Links.Value = append(f.Links.Value, Link{"kube-ipvs0", 1500}) }, "kube-proxy", Warning, "in mode ipvs"},
-		"NodeLocal DNSCache":       {func(f *NodeFacts) { f.Links.Value = append(f.Links.Value, Link{"nodelocaldns", 1500}) }, "kube-proxy", Warning, "a NodeLocal DNSCache"},
+		"IPVS beside the switch": {func(f *NodeFacts) {
+			f.Services, f.Links.Value = "ovs", append(f.Links.Value, Link{"kube-ipvs0", 1500})
+		}, "kube-proxy", OK, "clients outside"},
+		"DNSCache beside the switch": {func(f *NodeFacts) {
+			f.Services, f.Links.Value = "ovs", append(f.Links.Value, Link{"nodelocaldns", 1500})
+		}, "kube-proxy", Note, "to its endpoints and not to the cache"},
+		"NodeLocal DNSCache": {func(f *NodeFacts) { f.Links.Value = append(f.Links.Value, Link{"nodelocaldns", 1500}) }, "kube-proxy", Warning, "a NodeLocal DNSCache"},
 		"chains left": {func(f *NodeFacts) {
 			f.Chains[0].Listing = Known(ParseChains(":INPUT ACCEPT [0:0]\n:cali-FORWARD - [0:0]\n"))
 		}, "rules", Warning, "cali-FORWARD"},

@@ -19,6 +19,7 @@ const (
 type NodeFacts struct {
 	Host        string
 	TrafficMode string // that is wanted: route, geneve or auto
+	Services    string // what is to translate Services for pods: kube-proxy or ovs
 	Kernel      Fact[string]
 	Modules     []Module
 	Switch      Switch
@@ -136,7 +137,7 @@ func Node(f *NodeFacts) Report {
 	b.cni(&f.CNI, &f.Links)
 	b.runtimes(f)
 	b.leftovers(f)
-	b.services(&f.Links)
+	b.services(&f.Links, f.Services)
 	b.numbers(&f.Numbers)
 	b.protocol(&f.Numbers, &f.Links)
 	b.contested(&f.Contested)
@@ -361,15 +362,23 @@ func (b *book) leftovers(f *NodeFacts) {
 	}
 }
 
-// services: what gives Services' addresses to an interface of the node. Nothing is said where nothing does, or where it is not known, which leftovers says.
-func (b *book) services(links *Fact[[]Link]) {
+// services adds findings about interfaces that have Services' addresses. Open vSwitch translates what pods send to
+// these before the node has it. Interfaces that are unknown are a finding of leftovers.
+func (b *book) services(links *Fact[[]Link], translator string) {
 	const check = "kube-proxy"
 	for _, l := range links.Value {
-		switch l.Name {
-		case "kube-ipvs0":
+		switch name := l.Name; {
+		case name == "kube-ipvs0" && translator == "ovs":
+			b.ok(check, "kube-ipvs0 is there: kube-proxy in mode ipvs serves the node itself and clients outside")
+		case name == "nodelocaldns" && translator == "ovs":
+			b.add(check, Note, "nodelocaldns is there: a NodeLocal DNSCache; what pods send to the address of the DNS "+
+				"Service goes to its endpoints and not to the cache",
+				"for pods to use the cache have the kubelets' clusterDNS name its link-local address, and allow that "+
+					"in egress policies by an ipBlock")
+		case name == "kube-ipvs0":
 			b.add(check, Warning, "kube-ipvs0 is there: kube-proxy is, or was, in mode ipvs, which makes Services' addresses the node's own; Flowkeep is made for nftables and iptables, and not tried with it",
 				"set mode: nftables in ConfigMap kube-system/kube-proxy, restart kube-proxy, then ip link delete kube-ipvs0")
-		case "nodelocaldns":
+		case name == "nodelocaldns":
 			b.add(check, Warning, "nodelocaldns is there: a NodeLocal DNSCache, which Flowkeep is not tried with; what pods ask of it they ask of the node and not of the pods that policies name",
 				"have the kubelets' clusterDNS name the Service kube-dns, and remove the DaemonSet node-local-dns")
 		}

@@ -19,6 +19,7 @@ type Options struct {
 	OVSRunDir   string
 	CNISocket   string // netplugin's
 	TrafficMode string
+	Services    string
 	// ServiceTable and RulePriority are the values of netplugin's flags of these names.
 	ServiceTable, RulePriority int
 	Peers                      []string      // addresses of other nodes

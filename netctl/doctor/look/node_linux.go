@@ -24,7 +24,7 @@ import (
 
 // Node reads the facts of this node.
 func Node(ctx context.Context, o *Options) (*doctor.NodeFacts, error) {
-	f := &doctor.NodeFacts{TrafficMode: o.TrafficMode, Kernel: doctor.Read(o.release()), CNI: doctor.Read(o.netConfs()), BinDir: o.CNIBinDir, Runtimes: o.runtimes(),
+	f := &doctor.NodeFacts{TrafficMode: o.TrafficMode, Services: o.Services, Kernel: doctor.Read(o.release()), CNI: doctor.Read(o.netConfs()), BinDir: o.CNIBinDir, Runtimes: o.runtimes(),
 		Links: doctor.Read(links()), Ways: o.ways(), Sockets: doctor.Read(o.sockets()), Sysctls: o.sysctls(), State: doctor.Read(room(o.StateDir)),
 		Switch: o.openvswitch(ctx), Clock: o.clock(ctx), Chains: o.chains(ctx), Numbers: o.numbers()}
 	f.Contested = o.contested(ctx)
