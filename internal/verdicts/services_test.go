@@ -429,3 +429,38 @@ func shareAddress(_, _ string, c syscall.RawConn) (err error) {
 			unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1))
 	}), err)
 }
+
+// TestServices_SourceOutOfPodCIDR: no packet to a Service leaves the node from a pod whose address is in no podCIDR of
+// the node any more. By an external address such a pod reaches an endpoint on its node.
+func TestServices_SourceOutOfPodCIDR(t *testing.T) {
+	s := startServices(t)
+	s.serve(-1)
+	s.cfg.PodCIDRs = nil
+	for _, f := range serviceFamilies { // of pods 2 and 3
+		s.cfg.PodCIDRs = append(s.cfg.PodCIDRs, netip.PrefixFrom(podIP(f, 2), podIP(f, 2).BitLen()-1))
+	}
+	s.compiler.SetConfig(s.cfg)
+	external := func(svc *service.Service) {
+		svc.ExternalIPs = []netip.Addr{hostOf(service.IPv4, 203, 1), hostOf(service.IPv6, 203, 1)}
+	}
+	for endpoint, addresses := range map[int][]netip.Addr{
+		3:  both(3),
+		-1: {elsewhere(service.IPv4), elsewhere(service.IPv6)},
+	} {
+		s.put(external, addresses...)
+		for _, f := range serviceFamilies {
+			to := at(hostOf(f, 203, 1), 80)
+			s.reaches(2, endpoint, to, "within the podCIDR")
+			before := s.sentBy("wire")
+			s.blocked(0, at(vip(f, 7), 80), "out of the podCIDR, to the ClusterIP")
+			if endpoint < 0 {
+				s.blocked(0, to, "out of the podCIDR, to an endpoint elsewhere")
+			} else {
+				s.reaches(0, endpoint, to, "out of the podCIDR, to an endpoint of the node")
+			}
+			if after := s.sentBy("wire"); after != before {
+				t.Errorf("LEAK packets of a pod out of the podCIDR left the node: %s, before %s", after, before)
+			}
+		}
+	}
+}
