@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
@@ -65,6 +66,49 @@ func TestAnalyses_EndWithTheirContextAndBudget(t *testing.T) {
 	} {
 		if _, err := f(over, &explain); err == nil {
 			t.Errorf("%s goes on without a context", kind)
+		}
+	}
+}
+
+// TestAnalyses_FewAtOnce: each analysis may take the memory of whatif.DefaultBounds.
+func TestAnalyses_FewAtOnce(t *testing.T) {
+	p := newPlace(t)
+	analyses := map[string]func(context.Context) error{
+		"matrix": func(ctx context.Context) error {
+			_, err := p.policies.matrix(ctx, &inspect.Question{})
+			return err
+		},
+		"lint": func(ctx context.Context) error {
+			_, err := p.policies.lint(ctx, &inspect.Question{})
+			return err
+		},
+		"unused": func(ctx context.Context) error {
+			return (&trafficQueries{sources: p.sources}).explainUnused(ctx, "", []inspect.UnusedRule{{}})
+		},
+	}
+	var leave []func()
+	for range 2 {
+		one, err := p.policies.whatif.Enter(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		leave = append(leave, one)
+	}
+	over, end := context.WithCancel(t.Context())
+	end()
+	for name, f := range analyses {
+		if err := f(over); err == nil || !strings.Contains(err.Error(), "busy with other analyses") {
+			t.Errorf("%s as the third analysis: %v", name, err)
+		}
+	}
+	for _, f := range leave {
+		f()
+	}
+	for name, f := range analyses {
+		for range 3 { // each leaves its place
+			if err := f(t.Context()); err != nil {
+				t.Errorf("%s alone: %v", name, err)
+			}
 		}
 	}
 }

@@ -102,12 +102,13 @@ func NewServer(cfg Config) *Server {
 	if cfg.Budgets == (policy.Budgets{}) {
 		cfg.Budgets = policy.DefaultBudgets
 	}
-	from := &sources{cfg: cfg, started: time.Now(), serviceList: newServiceList()}
-	policies := &policyQueries{
-		sources: from,
-		whatif:  whatif.New(cfg.Owner, cfg.Nodes, cfg.Budgets),
-		waiters: make(chan struct{}, maxWaiters),
+	from := &sources{
+		cfg:         cfg,
+		started:     time.Now(),
+		serviceList: newServiceList(),
+		whatif:      whatif.New(cfg.Owner, cfg.Nodes, cfg.Budgets),
 	}
+	policies := &policyQueries{sources: from, waiters: make(chan struct{}, maxWaiters)}
 	nodes := &nodeQueries{from}
 	traffic := &trafficQueries{sources: from, dropping: make(chan struct{}, maxDropQueries)}
 	packets := &packetQueries{sources: from, tracing: make(chan struct{}, maxTraces)}

@@ -13,6 +13,13 @@ import (
 
 // lint checks the policies of a namespace, or all. It runs off the owner goroutine, except while it copies the state.
 func (s *policyQueries) lint(ctx context.Context, q *inspect.Question) (any, error) {
+	ctx, cancel := inTime(ctx)
+	defer cancel()
+	leave, err := s.whatif.Enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	out := inspect.Lint{Findings: []lint.Finding{}}
 	nodes := s.cfg.Nodes.Infos() // before the world: a change of nodes makes a new state
 	revision, world, err := s.world(ctx)
@@ -40,9 +47,6 @@ func findings(
 	world *policy.World,
 	namespace string,
 ) ([]lint.Finding, error) {
-	ctx, cancel := inTime(ctx)
-	defer cancel()
-
 	c := lint.Cluster{World: world, Namespace: namespace}
 	for _, n := range nodes {
 		c.PodCIDRs = append(c.PodCIDRs, n.PodCIDRs...)
@@ -69,6 +73,13 @@ func (s *trafficQueries) explainUnused(ctx context.Context, namespace string, ru
 	if len(rules) == 0 {
 		return nil
 	}
+	ctx, cancel := inTime(ctx)
+	defer cancel()
+	leave, err := s.whatif.Enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
 	_, world, err := s.world(ctx)
 	if err != nil {
 		return err

@@ -22,6 +22,13 @@ func (s *policyQueries) matrix(ctx context.Context, q *inspect.Question) (any, e
 		want = *q.Matrix
 	}
 	want.Most = inspect.MostGroups
+	ctx, cancel := inTime(ctx)
+	defer cancel()
+	leave, err := s.whatif.Enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	var out inspect.Matrix
 	revision, world, err := s.world(ctx)
 	if err != nil {
@@ -33,8 +40,6 @@ func (s *policyQueries) matrix(ctx context.Context, q *inspect.Question) (any, e
 			return nil, status.Errorf(codes.NotFound, "there is no namespace %s", name)
 		}
 	}
-	ctx, cancel := inTime(ctx)
-	defer cancel()
 	out.Matrix, err = explain.NewModel(world).MatrixWithin(ctx, want, whatif.DefaultBounds)
 	if errors.Is(err, explain.ErrTooMany) {
 		return nil, status.Error(codes.ResourceExhausted, err.Error()+": ask for a namespace")

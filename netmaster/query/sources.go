@@ -11,12 +11,12 @@ type sources struct {
 	cfg         Config
 	started     time.Time
 	serviceList *serviceList
+	whatif      *whatif.Judge // its places are those of all analyses
 }
 
 // policyQueries responds to queries about policies, groups and endpoints, from the state of netmaster.
 type policyQueries struct {
 	*sources
-	whatif  *whatif.Judge
 	waiters chan struct{} // semaphore
 }
 

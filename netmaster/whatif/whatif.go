@@ -20,7 +20,7 @@ type Owner interface {
 	Do(ctx context.Context, f func(*resolve.Engine)) error
 }
 
-// Judge compares the present state with one in which policies differ, maxAtWork comparisons at a time. Safe for
+// Judge compares the present state with one in which policies differ, maxAtWork analyses at a time. Safe for
 // concurrent use.
 type Judge struct {
 	owner   Owner
@@ -106,13 +106,23 @@ func (j *Judge) CountLive(ctx context.Context, k *Kept) error {
 	return nil
 }
 
-func (j *Judge) compare(ctx context.Context, r *Request) (*inspect.Diff, *policy.World, error) {
+// Enter waits until fewer than maxAtWork analyses run, and returns the function that ends the caller's. Each may take
+// the memory of DefaultBounds.
+func (j *Judge) Enter(ctx context.Context) (leave func(), err error) {
 	select {
 	case j.places <- struct{}{}:
-		defer func() { <-j.places }()
+		return func() { <-j.places }, nil
 	case <-ctx.Done():
-		return nil, nil, fmt.Errorf("netmaster is busy with other comparisons: %w", ctx.Err())
+		return nil, fmt.Errorf("netmaster is busy with other analyses: %w", ctx.Err())
 	}
+}
+
+func (j *Judge) compare(ctx context.Context, r *Request) (*inspect.Diff, *policy.World, error) {
+	leave, err := j.Enter(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer leave()
 	out := &inspect.Diff{}
 	world, err := j.world(ctx, r, &out.Revision)
 	if err != nil {
