@@ -27,7 +27,9 @@ const (
 	overrunTimeout = 10 * time.Second
 	// maxSightings and sightingTTL limit the number and age of the sightings that are kept.
 	maxSightings = 20_000
-	sightingTTL  = 10 * time.Second
+	// maxSightingText bounds each text of a sighting, in bytes. Names of pods have up to 317.
+	maxSightingText = 320
+	sightingTTL     = 10 * time.Second
 )
 
 // tracePlan has the ends, the packets and the nodes of a trace.
@@ -203,9 +205,29 @@ func (t *traceRun) take(n *nodeReport) {
 	l.started, l.lastReport, l.counts, l.full = true, time.Now(), n.CaptureCounts, l.full || n.End != "" && !t.closed
 	for i := range n.Sightings {
 		if len(t.sightings) < maxSightings {
+			cut(&n.Sightings[i])
 			t.sightings = append(t.sightings, inspect.Hop{Node: n.node, Sighting: n.Sightings[i]})
 			t.sightedAt = append(t.sightedAt, time.Now())
 			t.unjoined = true
+		}
+	}
+}
+
+// cut bounds the memory of a sighting, because a node may send any text.
+func cut(s *inspect.Sighting) {
+	texts := []*string{&s.Interface, (*string)(&s.Place), &s.Pod}
+	for _, p := range []*inspect.SeenPacket{&s.SeenPacket, s.About} {
+		if p != nil {
+			texts = append(texts, &p.Identity, &p.Text)
+			p.Src, p.Dst = p.Src.WithZone(""), p.Dst.WithZone("")
+		}
+	}
+	if s.About != nil {
+		s.About.About = nil
+	}
+	for _, text := range texts {
+		if len(*text) > maxSightingText {
+			*text = strings.Clone((*text)[:maxSightingText])
 		}
 	}
 }

@@ -368,3 +368,20 @@ func testTraceLooksFor(t *testing.T) {
 		}
 	}
 }
+
+// TestTrace_SightingsAreCut: a node that sends long texts would use up netmaster's memory.
+func TestTrace_SightingsAreCut(t *testing.T) {
+	long := strings.Repeat("x", 1<<20)
+	address := netip.MustParseAddr("fe80::1%" + long)
+	packet := inspect.SeenPacket{Identity: long, Text: long, Src: address, Dst: address}
+	nested := packet
+	nested.About = &inspect.SeenPacket{About: &packet}
+	packet.About = &nested
+	seen := inspect.Sighting{Interface: long, Place: inspect.Place(long), Pod: long, SeenPacket: packet}
+	run := &traceRun{observers: map[string]*observer{"node1": {}}}
+	run.take(&nodeReport{node: "node1", Sighted: inspect.Sighted{Sightings: []inspect.Sighting{seen}}})
+	kept, err := json.Marshal(run.sightings)
+	if err != nil || len(run.sightings) != 1 || len(kept) > 4<<10 {
+		t.Errorf("%d bytes of %d sightings are kept: %v", len(kept), len(run.sightings), err)
+	}
+}
