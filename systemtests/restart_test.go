@@ -42,6 +42,7 @@ func sceneIn(w *world) *scene {
 // unharmed watches all ways while during runs: nothing lost, nothing opened, and no flow touched on any node.
 func (s *scene) unharmed(during func()) {
 	s.Helper()
+	s.waysSettled()
 	before, started := s.dump(), time.Now()
 	s.watch(stall, append(s.allowed, s.refused...), func() {
 		during()

@@ -220,6 +220,38 @@ func inModeAuto(w *world) {
 	}
 }
 
+// waysSettled waits in traffic mode auto until each node has set up the ways that netmaster has computed, and no way is
+// changing: flows change for 15 s after the boot, and after each change of a node's segments.
+func (w *world) waysSettled() {
+	w.Helper()
+	if *mode != "auto" {
+		return
+	}
+	w.must(cluster.Until(w.ctx, time.Minute, func() error {
+		for n := range nodesOf(*shape, *mode) {
+			node := fmt.Sprint("node", n+1)
+			text, _ := w.Netctl(w.ctx, "status", "--ways", node) // an error if another thing is wrong
+			_, table, _ := strings.Cut(text, "ways between pods of node "+node)
+			want := map[string]float64{"changing": 0, "route": 0, "geneve": 0}
+			for line := range strings.Lines(table) {
+				if f := strings.Fields(line); len(f) > 1 && strings.HasPrefix(f[0], "node") {
+					want[f[1]]++
+				}
+			}
+			for way, count := range want {
+				got, err := w.Metric(w.ctx, node+"-netplugin", "flowkeep_netplugin_peer_ways", fmt.Sprintf("way=%q", way))
+				if err != nil {
+					return err
+				}
+				if got != count {
+					return fmt.Errorf("%s has %v ways %s, want %v:\n%s", node, got, way, count, text)
+				}
+			}
+		}
+		return nil
+	}))
+}
+
 // goesBy waits until pods of node1 and of another node reach each other by a way, and by no other one.
 func (w *world) goesBy(node, way string, pods []string) {
 	w.Helper()

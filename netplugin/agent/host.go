@@ -46,6 +46,7 @@ type hostKeeper struct {
 	ways      ways                       // to other nodes, in traffic mode auto
 	wanted    map[string]hostnet.PeerWay // of the last comparison
 	sent      map[string]hostnet.PeerWay // how the switch sent after it
+	counted   map[string]int             // the ways that the comparison that runs sets up, for the metric
 	problem   string                     // logged last
 	numbers   numberCheck
 	// deletions receives a configuration when masqueraded connections are to be deleted; has room for one.
@@ -174,7 +175,11 @@ func (h *hostKeeper) keepHost(ctx context.Context, infos []policy.NodeInfo) erro
 		h.log.Error("could not set the node's network up", "error", err)
 	}
 	h.problem = problem
-	h.steady = err == nil
+	if h.steady = err == nil; h.steady {
+		for way, n := range h.counted {
+			h.metrics.ways.WithLabelValues(way).Set(float64(n))
+		}
+	}
 	h.cfg.Health.SetReady("network", problem)
 	return err
 }
@@ -308,22 +313,9 @@ func (h *hostKeeper) followWays(infos []policy.NodeInfo) {
 	if at := h.ways.at(now); !maps.Equal(at, h.wanted) {
 		h.wanted = at
 		h.expectChanges()
-		h.logWays()
+		h.log.Info("the ways to other nodes have changed", "ways", h.ways.count(now))
 	}
-}
-
-// logWays logs how many nodes are reached by each way.
-func (h *hostKeeper) logWays() {
-	count := map[policy.Way]int{}
-	changing := 0
-	for _, p := range h.ways {
-		count[p.way]++
-		if _, due := p.due(time.Now()); due {
-			changing++
-		}
-	}
-	h.log.Info("the ways to other nodes have changed", "route", count[policy.WayRoute],
-		"geneve", count[policy.WayGeneve], "changing", changing)
+	h.counted = h.ways.count(now)
 }
 
 // logConflicts logs the conflicts between nodes when they have changed.

@@ -25,6 +25,7 @@ type metrics struct {
 	full         prometheus.Gauge
 	capped       prometheus.Gauge
 	leftOut      *prometheus.GaugeVec
+	ways         *prometheus.GaugeVec // in traffic mode auto
 	// networkProblems are by kind, as inspect.NetworkKinds
 	networkProblems *prometheus.GaugeVec
 	watchFailures   *prometheus.CounterVec // by watchedHost and objectHostPort
@@ -104,9 +105,14 @@ func newMetrics(r prometheus.Registerer) metrics {
 		cniErrors:      prometheus.NewCounterVec(prometheus.CounterOpts{Name: "flowkeep_netplugin_cni_errors_total", Help: "CNI commands that failed."}, []string{"command"}),
 	}
 	m.leftOut, m.networkProblems = newNetworkMetrics()
+	m.ways = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "flowkeep_netplugin_peer_ways",
+		Help: "Other nodes by the way to their pods, in traffic mode auto. While a way is changing it counts as that, " +
+			"and both ways are accepted.",
+	}, []string{"way"})
 	m.begin()
 	if r != nil {
-		r.MustRegister(m.kept, m.leftOut, m.networkProblems, m.untranslated)
+		r.MustRegister(m.kept, m.leftOut, m.ways, m.networkProblems, m.untranslated)
 		r.MustRegister(m.tracked, m.trackedLimit, m.unbounded, m.limited, m.full, m.capped)
 		r.MustRegister(m.contested, m.watchFailures, m.hostWrites)
 		r.MustRegister(m.hostRepairs, m.revision, m.switchUp, m.masterUp, m.flowMods, m.refused, m.stateErrors, m.stateCorrupt, m.stateStale, m.unsaved, m.updateSeconds, m.realizeSeconds, m.cniSeconds, m.cniErrors)

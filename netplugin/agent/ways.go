@@ -110,6 +110,22 @@ func (w ways) at(now time.Time) map[string]hostnet.PeerWay {
 	return out
 }
 
+// wayChanging counts nodes to which the way is changing, besides policy.WayRoute and policy.WayGeneve.
+const wayChanging = "changing"
+
+// count returns the number of nodes by the way to them.
+func (w ways) count(now time.Time) map[string]int {
+	out := map[string]int{string(policy.WayRoute): 0, string(policy.WayGeneve): 0, wayChanging: 0}
+	for _, p := range w {
+		if _, changes := p.due(now); changes {
+			out[wayChanging]++
+		} else {
+			out[string(p.way)]++
+		}
+	}
+	return out
+}
+
 // due returns how long the ways that apply stay as they are, at most a time.
 func (w ways) due(now time.Time, most time.Duration) time.Duration {
 	for _, p := range w {

@@ -38,6 +38,24 @@ func TestWays_RestoredAreSettled(t *testing.T) {
 	}
 }
 
+// TestWays_CountOfAChange: the metric counts a way as changing for as long as its flows change.
+func TestWays_CountOfAChange(t *testing.T) {
+	near := []policy.NodeInfo{segmentNode(2, 1), segmentNode(2, 2), segmentNode(3, 3)}
+	began := time.Unix(1000, 0)
+	w := settledWays("node1", near[:1]).updated("node1", near, began)
+	for after, want := range map[time.Duration]map[string]int{
+		0:                            {"route": 0, "geneve": 1, "changing": 1},
+		waySendAfter:                 {"route": 0, "geneve": 1, "changing": 1},
+		wayCloseAfter - time.Second:  {"route": 0, "geneve": 1, "changing": 1},
+		wayCloseAfter:                {"route": 1, "geneve": 1, "changing": 0},
+		wayCloseAfter + 24*time.Hour: {"route": 1, "geneve": 1, "changing": 0},
+	} {
+		if got := w.count(began.Add(after)); !maps.Equal(got, want) {
+			t.Errorf("after %s: %v, want %v", after, got, want)
+		}
+	}
+}
+
 // TestWays_BothEndsMeet changes the way at two nodes at times that differ by what the feed may take. At every moment
 // what one sends the other accepts, and in the end only by the new way.
 func TestWays_BothEndsMeet(t *testing.T) {
