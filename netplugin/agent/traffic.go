@@ -143,6 +143,10 @@ func (r *runner) underlay(cfg *hostnet.Config) error {
 		return fmt.Errorf("--traffic-mode %s needs tunnels: with --datapath-type netdev Open vSwitch sends tunnels "+
 			"by its own bridges only, and %s, which has the node's address %s, is none: move the address to a bridge "+
 			"of datapath_type netdev that holds the interface, or use --traffic-mode route", r.cfg.TrafficMode, name, address)
+	case r.cfg.DatapathType == dptype.Netdev && !hostnet.HasSegment(cfg.Links, address):
+		return fmt.Errorf("--traffic-mode %s needs tunnels: with --datapath-type netdev Open vSwitch takes no route whose "+
+			"next hop is outside of the prefixes of the interface's addresses, and %s is the only host in its own: give "+
+			"%s the prefix of its segment, or use --traffic-mode route", r.cfg.TrafficMode, address, name)
 	case mtu > 0 && cfg.MTU > mtu-hostnet.Overhead(address):
 		return fmt.Errorf("--mtu %d is too large for tunnels over %s: give at most %d", cfg.MTU, name, mtu-hostnet.Overhead(address))
 	}

@@ -2,15 +2,18 @@ package agent
 
 import (
 	"log/slog"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
 
+	"github.com/flowkeep/flowkeep/internal/rtnl"
 	"github.com/flowkeep/flowkeep/internal/rtnl/rtnltest"
 	"github.com/flowkeep/flowkeep/netplugin/hostnet"
 	"github.com/flowkeep/flowkeep/ofctl/ovsdb"
 	"github.com/flowkeep/flowkeep/ofctl/ovstest"
 	"github.com/flowkeep/flowkeep/policydb/policy"
+	"github.com/vishvananda/netlink"
 )
 
 // tunnelRunner works on a real Open vSwitch of its own, with the bridge fk0.
@@ -119,6 +122,34 @@ func whatTunnelsLackIsTold(t *testing.T, r *runner) {
 	}
 	if err := r.underlay(&hostnet.Config{Links: rtnltest.ReadLinks(t)}); err != nil { // by routes nothing is lacking
 		t.Error(err)
+	}
+}
+
+// TestUnderlay_HostAddress: Open vSwitch in userspace sends no tunnel packet from an address of /32 or /128, because it
+// finds no next hop. The kernel's tunnels take the node's own routes.
+func TestUnderlay_HostAddress(t *testing.T) {
+	r, _ := tunnelRunner(t) // whose bridge stands for that with the node's address
+	for _, c := range []struct {
+		prefix, kind string
+		refused      bool
+	}{
+		{"192.0.2.1/32", "netdev", true},
+		{"2001:db8::1/128", "netdev", true},
+		{"192.0.2.1/31", "netdev", false},
+		{"192.0.2.1/32", "system", false},
+	} {
+		p := netip.MustParsePrefix(c.prefix)
+		link := &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "fk0", Index: 7, MTU: 1500}}
+		mask := net.CIDRMask(p.Bits(), p.Addr().BitLen())
+		cfg := &hostnet.Config{Tunnelled: true, Links: &rtnl.Links{
+			All:       []*rtnl.Link{{Link: link}},
+			Addresses: map[int][]netlink.Addr{7: {{IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: mask}}}},
+		}}
+		cfg.Self.Addresses = []netip.Addr{p.Addr()}
+		r.cfg.DatapathType = c.kind
+		if err := r.underlay(cfg); (err != nil) != c.refused || err != nil && !strings.Contains(err.Error(), "next hop") {
+			t.Errorf("%s with %s: %v", c.prefix, c.kind, err)
+		}
 	}
 }
 

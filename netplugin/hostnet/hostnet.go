@@ -363,6 +363,24 @@ func Underlay(links *rtnl.Links, addrs []netip.Addr) (name string, mtu int) {
 	return "", 0
 }
 
+// HasSegment reports whether the interface with an address of the node has an address of the family whose prefix may
+// hold a next hop: one that is not of a single host.
+func HasSegment(links *rtnl.Links, addr netip.Addr) bool {
+	for _, list := range links.Addresses {
+		isThis, hasPrefix := false, false
+		for _, h := range list {
+			a, _ := netip.AddrFromSlice(h.IP)
+			ones, bits := h.Mask.Size()
+			isThis = isThis || a.Unmap() == addr
+			hasPrefix = hasPrefix || ones < bits && a.Unmap().Is4() == addr.Is4() && !a.IsLinkLocalUnicast()
+		}
+		if isThis {
+			return hasPrefix
+		}
+	}
+	return false
+}
+
 // linkAddrs returns the addresses of a link.
 func linkAddrs(link netlink.Link) ([]netlink.Addr, error) {
 	return rtnl.Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_ALL) })
