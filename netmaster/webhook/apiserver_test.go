@@ -18,12 +18,14 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
 	"github.com/flowkeep/flowkeep/internal/apitest"
 	"github.com/flowkeep/flowkeep/internal/mtls"
+	"github.com/flowkeep/flowkeep/internal/testkit/slow"
 	"github.com/flowkeep/flowkeep/netmaster/access"
 	"github.com/flowkeep/flowkeep/netmaster/webhook"
 	"github.com/flowkeep/flowkeep/netmaster/whatif"
@@ -147,6 +149,37 @@ func (w *warnings) take() string {
 	return text
 }
 
+// lossy is a listener on a network that loses all packets, also those of open connections, once lost is true.
+type lossy struct {
+	net.Listener
+	lost *atomic.Bool
+}
+
+type lossyConn struct {
+	net.Conn
+	lost *atomic.Bool
+}
+
+func (l lossy) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	return lossyConn{conn, l.lost}, err
+}
+
+func (c lossyConn) Read(p []byte) (int, error) {
+	for {
+		if n, err := c.Conn.Read(p); err != nil || !c.lost.Load() {
+			return n, err
+		}
+	}
+}
+
+func (c lossyConn) Write(p []byte) (int, error) {
+	if c.lost.Load() {
+		return len(p), nil
+	}
+	return c.Conn.Write(p)
+}
+
 type cluster struct {
 	t             *testing.T
 	url           string
@@ -154,6 +187,7 @@ type cluster struct {
 	told          *warnings
 	reviewed      *reviewed
 	ca            []byte
+	lost          atomic.Bool // the network loses all packets of netmaster
 }
 
 func newCluster(t *testing.T) *cluster {
@@ -219,7 +253,7 @@ func (c *cluster) serve(front string) {
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- s.Serve(ctx, l) }()
+	go func() { done <- s.Serve(ctx, lossy{l, &c.lost}) }()
 	c.t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -362,13 +396,60 @@ func TestAPIServer_ReachesTheWebhookThroughTheAggregatedAPI(t *testing.T) {
 	update(func() { np.Annotations["flowkeep.io/enforcement"] = "dry-run" }, 1)
 	update(func() { np.Spec.PodSelector.MatchLabels = map[string]string{"app": "db"} }, 1)
 	before := c.reviewed.count()
-	if err := policies.Delete(ctx, "db", metav1.DeleteOptions{}); err != nil || c.reviewed.count() != before+1 {
-		t.Errorf("%d reviews of a deletion, %v", c.reviewed.count()-before, err)
+	for _, dry := range [][]string{{"All"}, nil} { // only the dry run is reviewed
+		err := policies.Delete(ctx, "db", metav1.DeleteOptions{DryRun: dry})
+		if got := c.reviewed.count() - before; err != nil || got != 1 {
+			t.Errorf("dry run %v: %d reviews of deletions, %v", dry, got, err)
+		}
 	}
 	for name, client := range map[string]*kubernetes.Clientset{"tenant": c.tenant, "administrator": c.admin} {
 		err := client.RESTClient().Post().AbsPath(access.ReviewsPath).Body([]byte(`{"request":{"uid":"x"}}`)).Do(ctx).Error()
 		if s := apierrors.APIStatus(nil); !errors.As(err, &s) || s.Status().Code != http.StatusForbidden {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestAPIServer_NetmasterUnreachable: while the network loses netmaster's packets, a policy is written after the API
+// server's timeout of a review, once, and deletions wait for none, however many policies they are of.
+func TestAPIServer_NetmasterUnreachable(t *testing.T) {
+	const many, timeout = 200, 3 * time.Second // timeoutSeconds in deploy/webhook.yaml
+	c := newCluster(t)
+	c.upgrade()
+	ctx := t.Context()
+	policies := c.admin.NetworkingV1().NetworkPolicies("shop")
+	create := func(name string) time.Duration {
+		t.Helper()
+		began := time.Now()
+		np := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if _, err := policies.Create(ctx, np, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		return time.Since(began)
+	}
+	n := 0
+	c.until("policies are reviewed", func() bool {
+		n++
+		create("first-" + strconv.Itoa(n))
+		return c.reviewed.count() > 0
+	})
+	for i := range many {
+		create("p" + strconv.Itoa(i))
+	}
+	c.lost.Store(true)
+	took := create("unreviewed")
+	if took < timeout {
+		t.Errorf("a policy was created after %s: netmaster was reached", took)
+	}
+	began := time.Now()
+	err := policies.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
+	deleted := time.Since(began)
+	left, err2 := policies.List(ctx, metav1.ListOptions{})
+	if err := errors.Join(err, err2); err != nil || len(left.Items) > 0 {
+		t.Errorf("%d policies are left: %v", len(left.Items), err)
+	}
+	t.Logf("one policy was created in %s, %d were deleted in %s", took, many+n+1, deleted)
+	if limit := slow.Stretch(10 * time.Second); took > limit || deleted > limit {
+		t.Errorf("a creation took %s and deletions %s, more than %s", took, deleted, limit)
 	}
 }
