@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -21,6 +22,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
@@ -316,6 +318,119 @@ func TestTrust_WritesCABundle(t *testing.T) {
 			t.Errorf("what is right was written again: %v", err)
 		}
 		c.empty() // another authority, in the second round
+	}
+}
+
+// manifests returns the objects of deploy/flowkeep.yaml into which netmaster writes, by their paths in the API.
+func manifests(t *testing.T) map[string][]byte {
+	t.Helper()
+	text, err := os.ReadFile("../../deploy/flowkeep.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string][]byte{}
+	for part := range strings.SplitSeq(string(text), "\n---\n") {
+		var o metav1.TypeMeta
+		if err := yaml.Unmarshal([]byte(part), &o); err != nil {
+			t.Fatal(err)
+		}
+		switch o.Kind {
+		case "Secret":
+			out["/api/v1/namespaces/"+testNamespace+"/secrets/"+testSecret] = []byte(part)
+		case "APIService":
+			out[apiServicePath] = []byte(part)
+		case "EndpointSlice":
+			t.Error("the manifest has an EndpointSlice, which netmaster writes")
+		}
+	}
+	if len(out) != 2 {
+		t.Fatalf("objects of the manifest: %d", len(out))
+	}
+	return out
+}
+
+// written returns what netmaster wrote: the authority, the published bundle, and the bundle of the APIService.
+func (c *cluster) written() string {
+	c.Helper()
+	secret, err := c.store.Authority(c.Context())
+	published, err2 := c.store.Published(c.Context())
+	raw, err3 := c.admin.Discovery().RESTClient().Get().AbsPath(apiServicePath).DoRaw(c.Context())
+	var s apiService
+	if err := errors.Join(err, err2, err3, json.Unmarshal(raw, &s)); err != nil {
+		c.Fatal(err)
+	}
+	return fmt.Sprintf("%s\n%s\n%s", secret.Text, published.Text, s.Spec.CABundle)
+}
+
+// apply sends objects as a program does that keeps them as they are in its repository.
+func (c *cluster) apply(list map[string][]byte) {
+	c.Helper()
+	for path, text := range list {
+		err := c.admin.Discovery().RESTClient().Patch(types.ApplyPatchType).AbsPath(path).
+			Param("fieldManager", "argocd-controller").Param("force", "true").Body(text).Do(c.Context()).Error()
+		if err != nil {
+			c.Fatal(err)
+		}
+	}
+}
+
+// replace puts objects in the place of what is there, as kubectl replace does.
+func (c *cluster) replace(list map[string][]byte) {
+	c.Helper()
+	api := c.admin.Discovery().RESTClient()
+	for path, text := range list {
+		var is metav1.PartialObjectMetadata
+		o := map[string]any{}
+		raw, err := api.Get().AbsPath(path).DoRaw(c.Context())
+		if err := errors.Join(err, json.Unmarshal(raw, &is), yaml.Unmarshal(text, &o)); err != nil {
+			c.Fatal(err)
+		}
+		o["metadata"].(map[string]any)["resourceVersion"] = is.ResourceVersion
+		body, err := json.Marshal(o)
+		if err := errors.Join(err, api.Put().AbsPath(path).Body(body).Do(c.Context()).Error()); err != nil {
+			c.Fatal(err)
+		}
+	}
+}
+
+// TestManifests_AppliedAndReplaced: a program that applies the manifest again and again, by force, takes nothing that
+// netmaster wrote. What a replacement takes netmaster restores: no authority is new, so nodes keep their certificates.
+// A netmaster that starts after the replacement creates no authority either.
+func TestManifests_AppliedAndReplaced(t *testing.T) {
+	c := newCluster(t)
+	ctx, list := t.Context(), manifests(t)
+	api := c.admin.Discovery().RESTClient()
+	t.Cleanup(func() { _ = api.Delete().AbsPath(apiServicePath).Do(context.Background()).Error() })
+	k := c.keeper()
+	pass := func() {
+		t.Helper()
+		if err := k.pass(ctx); err != nil || k.trustProblem != "" {
+			t.Fatal(err, k.trustProblem)
+		}
+	}
+	c.apply(list)
+	pass()
+	before := c.written()
+	for range 3 {
+		if c.apply(list); c.written() != before {
+			t.Fatalf("an apply has changed:\n%s\n%s", before, c.written())
+		}
+		if pass(); c.written() != before {
+			t.Errorf("netmaster has changed:\n%s\n%s", before, c.written())
+		}
+	}
+	c.replace(list)
+	if c.written() == before {
+		t.Fatal("a replacement takes nothing: nothing is shown")
+	}
+	if err := c.keeper().pass(ctx); !errors.Is(err, errLost) {
+		t.Errorf("netmaster after a restart: %v", err)
+	}
+	if pass(); c.written() != before {
+		t.Errorf("not restored:\n%s\n%s", before, c.written())
+	}
+	if err := c.keeper().pass(ctx); err != nil || c.written() != before {
+		t.Errorf("netmaster after a restart: %v", err)
 	}
 }
 
