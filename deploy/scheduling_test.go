@@ -1,9 +1,17 @@
 package deploy
 
 import (
+	"crypto/tls"
 	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
+
+	"github.com/flowkeep/flowkeep/internal/apitest"
 )
 
 // Netmaster starts where every node is tainted as installers of control planes and etcd nodes do: without it no node gets
@@ -38,6 +46,31 @@ func TestOneNodeCanBeDrained(t *testing.T) {
 	for _, o := range objects(t, "flowkeep.yaml") {
 		if o["kind"] == "PodDisruptionBudget" {
 			t.Errorf("PodDisruptionBudget %v", at(o, "metadata", "name"))
+		}
+	}
+}
+
+// TestChart_OneNode: helm installs one netmaster where it finds one Node, and two where it finds more.
+func TestChart_OneNode(t *testing.T) {
+	helm := filepath.Join(filepath.Dir(apitest.Programs()), "tools", "helm")
+	if _, err := os.Stat(helm); err != nil {
+		t.Skip("there is no helm: scripts/manifests builds it")
+	}
+	api := apitest.New(t, "")
+	insecure := &tls.Config{InsecureSkipVerify: true}
+	a := &asker{t, api.URL, &http.Client{Transport: &http.Transport{TLSClientConfig: insecure}}}
+	for n := 1; n <= 2; n++ {
+		node := map[string]any{"apiVersion": "v1", "kind": "Node", "metadata": map[string]any{"name": fmt.Sprint("node", n)}}
+		if code, text := a.send(http.MethodPost, "/api/v1/nodes", node, nil); code != http.StatusCreated {
+			t.Fatalf("%d %s", code, text)
+		}
+		cmd := exec.CommandContext(t.Context(), helm, "template", "flowkeep", "chart", "--namespace", "flowkeep-system",
+			"--dry-run=server", "--show-only", "templates/netmaster.yaml",
+			"--kube-apiserver", api.URL, "--kube-token", apitest.Admin, "--kube-insecure-skip-tls-verify")
+		cmd.Env = append(os.Environ(), "KUBECONFIG="+os.DevNull, "HOME="+t.TempDir())
+		out, err := cmd.CombinedOutput()
+		if want := fmt.Sprintf("\n  replicas: %d\n", n); err != nil || !strings.Contains(string(out), want) {
+			t.Errorf("%d nodes, no%s in (%v):\n%s", n, want, err, out)
 		}
 	}
 }
