@@ -109,6 +109,7 @@ var nodesTests = map[string]string{
 	"TestModeOfAPolicy":                   "kills and stops netmaster and netplugin",
 	"TestMultus":                          "changes node1's CNI configuration",
 	"TestNodeConfigTable":                 "runs node state agents",
+	"TestNodeIsDrained_WithoutNetplugin":  "stops netplugin, and drains a node",
 	"TestNodeReboots":                     "ends all programs of a node",
 	"TestNodeReboots_MacvtapPods":         "ends all programs of a node",
 	"TestNodeStateCutOffRollsBack":        "runs node state agents",
