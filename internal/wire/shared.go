@@ -104,6 +104,9 @@ func shared[K comparable, V any](s *Shared, all map[K]*V, key K, convert func() 
 	if again {
 		s.mu.Lock()
 		defer s.mu.Unlock()
+		if now, there := all[key]; !there || now != nil { // forgotten, or kept by another node, during the conversion
+			return value
+		}
 		if s.bytes += size(value); s.bytes > maxSharedBytes {
 			s.forget()
 		} else {

@@ -95,6 +95,35 @@ func TestShared_Bounds(t *testing.T) {
 	})
 }
 
+// TestShared_BoundHoldsDuringConversions: rules that are being converted while everything is forgotten are not kept
+// without being counted.
+func TestShared_BoundHoldsDuringConversions(t *testing.T) {
+	s := NewShared()
+	size := func([]rulePiece) int { return 0 }
+	keep := func(r *policy.Rule, meanwhile func()) {
+		shared(s, s.rules, r, func() []rulePiece { meanwhile(); return nil }, size)
+	}
+	fill := func() {
+		for len(s.rules) < maxSharedEntries {
+			keep(&policy.Rule{}, func() {})
+		}
+	}
+	forgotten := func() { // the one more rule forgets all others
+		fill()
+		keep(&policy.Rule{}, func() {})
+		fill()
+	}
+	convert := forgotten
+	for range 50 {
+		r, next := &policy.Rule{}, convert
+		convert = func() { keep(r, func() {}); keep(r, next) }
+	}
+	convert()
+	if len(s.rules) > maxSharedEntries || len(s.rules) != s.entries {
+		t.Errorf("%d rules are kept, of %d counted", len(s.rules), s.entries)
+	}
+}
+
 // TestShared_RetainsNoLists: a list that was converted once can be collected. It may be one node's copy of a group of
 // all pods.
 func TestShared_RetainsNoLists(t *testing.T) {
