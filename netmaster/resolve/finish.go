@@ -362,19 +362,26 @@ func (e *Engine) sharedMembers(g *group, lists sharedLists) []netip.Addr {
 
 // peerMembers returns the addresses of a peer group.
 func (e *Engine) peerMembers(g *group) []netip.Addr {
-	found := e.batch.addresses[:0]
+	if g.members < minShared { // few, and perhaps none of them has an address
+		e.batch.addresses = e.appendMembers(e.batch.addresses[:0], g)
+		return append([]netip.Addr(nil), e.batch.addresses...)
+	}
+	return e.appendMembers(make([]netip.Addr, 0, g.members), g)
+}
+
+// appendMembers appends the addresses of a peer group to a list.
+func (e *Engine) appendMembers(list []netip.Addr, g *group) []netip.Addr {
 	var buf [1]classID
 	for _, c := range g.classes.all(&buf) {
 		for id := e.classes.at(c).endpoints; id != 0; {
 			ep := e.endpoints.at(id)
 			for i, a := range ep.addresses() {
 				if e.standingOf(ep, a).peer && !slices.Contains(ep.addresses()[:i], a) {
-					found = append(found, a)
+					list = append(list, a)
 				}
 			}
 			id = ep.next
 		}
 	}
-	e.batch.addresses = found
-	return append([]netip.Addr(nil), found...)
+	return list
 }
