@@ -26,7 +26,7 @@ const (
 // SignRequest is at most 16 KiB.
 type SignRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// A token of the pod's ServiceAccount for the audience flowkeep, bound to the pod. It is shown to nobody but the API server.
+	// A token of the pod's ServiceAccount for the audience flowkeep, bound to the pod. It is sent to the API server alone.
 	Token string `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
 	// A PKCS #10 request, DER, with the common name flowkeep:node:NAME, a key of ECDSA P-256, and nothing else.
 	Request       []byte `protobuf:"bytes,2,opt,name=request,proto3" json:"request,omitempty"`
@@ -83,7 +83,7 @@ type SignResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// DER.
 	Certificate []byte `protobuf:"bytes,1,opt,name=certificate,proto3" json:"certificate,omitempty"`
-	// By netmaster's clock, in milliseconds since 1970: a node whose clock differs much should be told.
+	// By netmaster's clock, in milliseconds since 1970: a node whose clock differs much should report it.
 	NowUnixMs     int64 `protobuf:"varint,2,opt,name=now_unix_ms,json=nowUnixMs,proto3" json:"now_unix_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

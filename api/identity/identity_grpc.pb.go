@@ -30,9 +30,9 @@ const (
 //
 // Identity is what netmaster serves to nodes that have no certificate, or one that is about to expire.
 type IdentityClient interface {
-	// Sign gives a node a certificate. Codes: InvalidArgument (the request asks for what nobody is given), Unauthenticated (the API server
+	// Sign gives a node a certificate. Codes: InvalidArgument (a request that is never granted), Unauthenticated (the API server
 	// does not vouch for the token), PermissionDenied (the token is not of a netplugin's pod on a node, or of another node than the
-	// request), ResourceExhausted (too many ask at once), Unavailable (the API server or the authority cannot be reached: ask again).
+	// request), ResourceExhausted (too many requests at once), Unavailable (the API server or the authority cannot be reached: retry).
 	Sign(ctx context.Context, in *SignRequest, opts ...grpc.CallOption) (*SignResponse, error)
 }
 
@@ -60,9 +60,9 @@ func (c *identityClient) Sign(ctx context.Context, in *SignRequest, opts ...grpc
 //
 // Identity is what netmaster serves to nodes that have no certificate, or one that is about to expire.
 type IdentityServer interface {
-	// Sign gives a node a certificate. Codes: InvalidArgument (the request asks for what nobody is given), Unauthenticated (the API server
+	// Sign gives a node a certificate. Codes: InvalidArgument (a request that is never granted), Unauthenticated (the API server
 	// does not vouch for the token), PermissionDenied (the token is not of a netplugin's pod on a node, or of another node than the
-	// request), ResourceExhausted (too many ask at once), Unavailable (the API server or the authority cannot be reached: ask again).
+	// request), ResourceExhausted (too many requests at once), Unavailable (the API server or the authority cannot be reached: retry).
 	Sign(context.Context, *SignRequest) (*SignResponse, error)
 	mustEmbedUnimplementedIdentityServer()
 }
