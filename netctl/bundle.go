@@ -179,7 +179,7 @@ func (b *bundleOptions) ask(ctx context.Context, what string, q inspect.Question
 func (b *bundleOptions) put(ctx context.Context, name string, q inspect.Question) error {
 	body, err := b.ask(ctx, name, q)
 	if err != nil {
-		return nil // reported already
+		return nil //nolint:nilerr // reported already
 	}
 	return b.json(name, body)
 }
@@ -243,7 +243,7 @@ func (b *bundleOptions) node(ctx context.Context, name string) error {
 func (b *bundleOptions) support(ctx context.Context, folder string, q inspect.Question) error {
 	body, err := b.ask(ctx, folder, q)
 	if err != nil {
-		return nil // reported already
+		return nil //nolint:nilerr // reported already
 	}
 	var s inspect.Support
 	if err := json.Unmarshal(body, &s); err != nil {

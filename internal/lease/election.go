@@ -434,7 +434,7 @@ func (e *Election) mine(
 ) (*coordination.Lease, error) {
 	now, err := e.read(ctx)
 	if err != nil {
-		return l, nil // it may still be held: the next renewal shows it, or the time runs out
+		return l, nil //nolint:nilerr // it may still be held: the next renewal shows it, or the time runs out
 	}
 	if err := e.isMine(t, now, number); err != nil {
 		return nil, err

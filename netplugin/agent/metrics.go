@@ -57,25 +57,11 @@ func newMetrics(r prometheus.Registerer) metrics {
 	}
 	buckets := prometheus.ExponentialBuckets(0.0005, 2, 16)
 	m := metrics{
-		revision: gauge("revision", "Revision of the rule set that is in force."),
-		switchUp: gauge("switch_connected", "1 while Open vSwitch is connected and takes packets."),
-		masterUp: gauge("netmaster_connected", "1 while netmaster is connected."),
-		flowMods: counter("flow_mods_total", "Flow mods committed."),
-		refused:  counter("flow_mods_refused_total", "Flow mods that the switch refused."),
-		hostRepairs: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "flowkeep_netplugin_host_repairs_total",
-			Help: "Parts of the host's network that another program removed or changed, and netplugin restored.",
-		}, []string{"object"}),
-		hostWrites: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "flowkeep_netplugin_host_writes_total",
-			Help: "Parts of the host's network that netplugin wrote because they differed, whatever the cause: " +
-				"at its start, after a change of the cluster, and as repairs.",
-		}, []string{"object"}),
-		contested: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "flowkeep_netplugin_host_contested",
-			Help: "1 for each part of the host's network that another program changes again after each repair; " +
-				"at most 20.",
-		}, []string{"object", "name"}),
+		revision:      gauge("revision", "Revision of the rule set that is in force."),
+		switchUp:      gauge("switch_connected", "1 while Open vSwitch is connected and takes packets."),
+		masterUp:      gauge("netmaster_connected", "1 while netmaster is connected."),
+		flowMods:      counter("flow_mods_total", "Flow mods committed."),
+		refused:       counter("flow_mods_refused_total", "Flow mods that the switch refused."),
 		watchFailures: newWatchFailures(),
 		unbounded: zoneGauge("tracked_connections_unbounded",
 			"1 while the switch does not have netplugin's limit of a zone, or does not return it."),
@@ -105,11 +91,8 @@ func newMetrics(r prometheus.Registerer) metrics {
 		cniErrors:      prometheus.NewCounterVec(prometheus.CounterOpts{Name: "flowkeep_netplugin_cni_errors_total", Help: "CNI commands that failed."}, []string{"command"}),
 	}
 	m.leftOut, m.networkProblems = newNetworkMetrics()
-	m.ways = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "flowkeep_netplugin_peer_ways",
-		Help: "Other nodes by the way to their pods, in traffic mode auto. While a way is changing it counts as that, " +
-			"and both ways are accepted.",
-	}, []string{"way"})
+	m.hostRepairs, m.hostWrites, m.contested = newHostMetrics()
+	m.ways = newWays()
 	m.begin()
 	if r != nil {
 		r.MustRegister(m.kept, m.leftOut, m.ways, m.networkProblems, m.untranslated)
@@ -118,6 +101,35 @@ func newMetrics(r prometheus.Registerer) metrics {
 		r.MustRegister(m.hostRepairs, m.revision, m.switchUp, m.masterUp, m.flowMods, m.refused, m.stateErrors, m.stateCorrupt, m.stateStale, m.unsaved, m.updateSeconds, m.realizeSeconds, m.cniSeconds, m.cniErrors)
 	}
 	return m
+}
+
+// newHostMetrics returns the counts of repairs and of writes of the host's network, and the objects that another program
+// changes again and again.
+func newHostMetrics() (repairs, writes *prometheus.CounterVec, contested *prometheus.GaugeVec) {
+	repairs = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "flowkeep_netplugin_host_repairs_total",
+		Help: "Parts of the host's network that another program removed or changed, and netplugin restored.",
+	}, []string{"object"})
+	writes = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "flowkeep_netplugin_host_writes_total",
+		Help: "Parts of the host's network that netplugin wrote because they differed, whatever the cause: " +
+			"at its start, after a change of the cluster, and as repairs.",
+	}, []string{"object"})
+	contested = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "flowkeep_netplugin_host_contested",
+		Help: "1 for each part of the host's network that another program changes again after each repair; " +
+			"at most 20.",
+	}, []string{"object", "name"})
+	return repairs, writes, contested
+}
+
+// newWays returns the number of other nodes by their way, in traffic mode auto.
+func newWays() *prometheus.GaugeVec {
+	return prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "flowkeep_netplugin_peer_ways",
+		Help: "Other nodes by the way to their pods, in traffic mode auto. While a way is changing it counts as that, " +
+			"and both ways are accepted.",
+	}, []string{"way"})
 }
 
 func newWatchFailures() *prometheus.CounterVec {

@@ -59,7 +59,8 @@ func framesCommand(args []string) error {
 	for again := len(frames) > 0; again; again = *repeat {
 		for i, frame := range frames {
 			err := syscall.Sendto(fd, frame, 0, &address)
-			if err != nil && !(*repeat && errors.Is(err, syscall.ENOBUFS)) { // while the link has no carrier
+			noCarrier := *repeat && errors.Is(err, syscall.ENOBUFS)
+			if err != nil && !noCarrier {
 				return fmt.Errorf("send frame %d: %w", i+1, err)
 			}
 			time.Sleep(*pause)
