@@ -103,8 +103,8 @@ func newMetrics(r prometheus.Registerer) metrics {
 	return m
 }
 
-// newHostMetrics returns the counts of repairs and of writes of the host's network, and the objects that another program
-// changes again and again.
+// newHostMetrics returns the counts of repairs and of writes of the host's network, and the objects that another
+// program changes again and again.
 func newHostMetrics() (repairs, writes *prometheus.CounterVec, contested *prometheus.GaugeVec) {
 	repairs = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "flowkeep_netplugin_host_repairs_total",
@@ -127,8 +127,8 @@ func newHostMetrics() (repairs, writes *prometheus.CounterVec, contested *promet
 func newWays() *prometheus.GaugeVec {
 	return prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "flowkeep_netplugin_peer_ways",
-		Help: "Other nodes by the way to their pods, in traffic mode auto. While a way is changing it counts as that, " +
-			"and both ways are accepted.",
+		Help: "Other nodes by the way to their pods, in traffic mode auto. While a way is changing it counts as " +
+			"that, and both ways are accepted.",
 	}, []string{"way"})
 }
 
