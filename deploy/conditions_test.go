@@ -31,6 +31,7 @@ var figures = []string{
 	"flow_mods_total",
 	"flow_updates_total",
 	"host_writes_total",
+	"peer_ways",
 	"realize_seconds",
 	"revision",
 	"service_counters_left_out",
