@@ -258,7 +258,8 @@ func (f *Fleet) apiserver(name string, port int, etcd string) []string {
 		"--service-cluster-ip-range=10.96.0.0/24", "--authorization-mode=RBAC", "--disable-admission-plugins=ServiceAccount",
 		"--enable-priority-and-fairness=false", "--profiling=" + strconv.FormatBool(f.large),
 		"--client-ca-file=" + f.keys.file("ca.crt"), "--tls-cert-file=" + f.keys.file("server.crt"), "--tls-private-key-file=" + f.keys.file("server.key"),
-		"--requestheader-client-ca-file=" + f.keys.file("ca.crt"), "--requestheader-allowed-names=nobody",
+		"--requestheader-client-ca-file=" + f.keys.file("ca.crt"), "--requestheader-allowed-names=" + frontProxy.name,
+		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group",
 		"--service-account-issuer=https://" + name, "--service-account-key-file=" + f.keys.file("server.key"), "--service-account-signing-key-file=" + f.keys.file("server.key")}, more...)
 }
 

@@ -22,6 +22,7 @@ var (
 	admin      = user{"admin", "system:masters"}
 	workAgent  = user{"work-agent", ""}
 	policySync = user{PolicySync, ""}
+	frontProxy = user{"front-proxy", ""}
 )
 
 type user struct{ name, group string }
@@ -49,7 +50,7 @@ func newKeys(dir, ip string) (*keys, error) {
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}); err != nil {
 		return nil, err
 	}
-	for _, u := range []user{admin, workAgent, policySync} {
+	for _, u := range []user{admin, workAgent, policySync, frontProxy} {
 		subject := pkix.Name{CommonName: u.name}
 		if u.group != "" {
 			subject.Organization = []string{u.group}
@@ -99,6 +100,9 @@ func (k *keys) issue(name string, template *x509.Certificate) (pair tls.Certific
 func (k *keys) config(u user) *tls.Config {
 	return &tls.Config{Certificates: []tls.Certificate{k.users[u]}, RootCAs: k.roots}
 }
+
+// FrontProxyCertificate returns the client certificate of the API servers' front proxy.
+func (f *Fleet) FrontProxyCertificate() tls.Certificate { return f.keys.users[frontProxy] }
 
 // kubeconfig writes one of a user; the first server's context is the current one.
 func (k *keys) kubeconfig(path string, u user, servers ...*Server) error {

@@ -20,6 +20,8 @@ type Attack struct {
 	run func(ctx context.Context, a *Arena) error
 	// paths are the objects that clean deletes.
 	paths []string
+	// Objects are those of a variant.
+	Objects []Object
 }
 
 // clean deletes the attack's objects.
@@ -36,7 +38,7 @@ func (k *Attack) clean(ctx context.Context, a *Arena) error {
 
 // Attacks returns all attacks, those of tenants first.
 func Attacks() []*Attack {
-	return slices.Concat(policyAttacks(), podAttacks(), serviceAttacks(), nodeAttacks())
+	return slices.Concat(policyAttacks(), podAttacks(), serviceAttacks(), nodeAttacks(), queryAttacks())
 }
 
 // evilPath returns the path of an object of the attacker's namespace.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/flowkeep/flowkeep/systemtests/cluster"
 	"github.com/flowkeep/flowkeep/systemtests/simnodes"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -25,20 +26,25 @@ type Arena struct {
 	*simnodes.Rig
 	sim    *simnodes.Sim
 	editor *simnodes.Editor
-	evil   int // the number of the attacker's node, which is not simulated
+	evil   int               // the number of the attacker's node, which is not simulated
+	pods   [2][]simnodes.Pod // of the attacker's and the victim's namespaces
 }
 
-// A Result is the measurement of one attack, or of the pauses between all (nil). Times are from the API server's response to an edit until every node of
-// the edited policy has the rule.
+// A Result is the measurement of one attack, or of the pauses between all (nil). Times are from the API server's
+// response to an edit until every node of the edited policy has the rule.
 type Result struct {
 	Attack   *Attack
 	Edits    int
 	P50, P99 time.Duration
 	Slowest  time.Duration // of one edit from its request on, the API server's time included
+	// WatchP99 is the p99 from the API server's response until a watch of the API server has delivered the edit.
+	WatchP99 time.Duration
+	// Query is the longest time of an administrator's status by new connections to both ports.
+	Query time.Duration
 	// Heap is the live heap of netmaster before, during and after the attack, in bytes, each after a collection.
 	Before, During, After int64
 	Err                   error // of the attack or an edit; netmaster's end
-	took                  []time.Duration
+	took, watched         []time.Duration
 }
 
 // Growth returns by how much the live heap grew while the attack's objects existed, in bytes.
@@ -67,15 +73,16 @@ func Start(ctx context.Context, rig *simnodes.Rig, limited, memory string) (*Are
 	if _, _, err := a.sim.Current(ctx); err != nil {
 		return a, err
 	}
-	a.editor = rig.Editor(a.sim, victimNamespace)
-	return a, nil
+	a.pods = [2][]simnodes.Pod{rig.PodsOf(evilNamespace), rig.PodsOf(victimNamespace)}
+	a.editor = rig.Editor(ctx, a.sim, victimNamespace)
+	return a, cluster.Until(ctx, time.Minute, func() error { return a.askStatus(ctx) })
 }
 
 // Cgroup is the name of netmaster's memory cgroup.
 const Cgroup = "flowkeep-hostile-netmaster"
 
 const (
-	editInterval = 200 * time.Millisecond
+	editInterval = 100 * time.Millisecond
 	editTimeout  = 30 * time.Second
 )
 
@@ -96,12 +103,18 @@ func (a *Arena) Measure(ctx context.Context, attack *Attack, duration time.Durat
 	defer stop()
 	ended := make(chan error, 1)
 	go func() { ended <- attack.run(attacking, a) }()
+	asking := make(chan error, 1)
+	go func() {
+		var err error
+		r.Query, err = a.keepAsking(attacking)
+		asking <- err
+	}()
 	edits, err := a.edit(ctx, duration)
 	r.add(edits)
 	during, heapErr := a.Heap(ctx)
 	r.During = during
 	stop()
-	r.Err = errors.Join(err, heapErr)
+	r.Err = errors.Join(err, heapErr, <-asking)
 	if err := <-ended; err != nil && !errors.Is(err, context.Canceled) && status.Code(err) != codes.Canceled {
 		r.Err = errors.Join(r.Err, err)
 	}
@@ -136,9 +149,12 @@ func (a *Arena) edit(ctx context.Context, duration time.Duration) (edits []simno
 func (r *Result) add(edits []simnodes.Edit) {
 	for _, e := range edits {
 		r.took = append(r.took, e.Enforced.Sub(e.Accepted))
+		r.watched = append(r.watched, e.Watched.Sub(e.Accepted))
 		r.Slowest = max(r.Slowest, e.Enforced.Sub(e.Sent))
 	}
 	slices.Sort(r.took)
+	slices.Sort(r.watched)
+	r.WatchP99 = simnodes.Quantile(r.watched, 0.99)
 	r.Edits, r.P50, r.P99 = len(r.took), simnodes.Quantile(r.took, 0.5), simnodes.Quantile(r.took, 0.99)
 }
 

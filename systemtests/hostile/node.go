@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"encoding/binary"
 	"fmt"
-	"net"
 	"path/filepath"
 	"sync"
 	"time"
@@ -26,7 +25,7 @@ func nodeAttacks() []*Attack {
 		{Name: "announcements of changing addresses, without pause", Short: true, run: flappingAnnouncements},
 		{Name: "announcements of one name with ever new UIDs", run: newUIDs},
 		{Name: "announcements of other nodes' pods, without pause", run: claims},
-		{Name: "1,000 silent connections", Short: true, run: silentConnections},
+		{Name: "3,000 silent connections to both ports", Short: true, run: silentConnections},
 		{Name: "acknowledgements with 256 errors each, without pause", run: errorAcks},
 		{Name: "reports of drift, without pause", run: drifts},
 		{Name: "beats, without pause", run: beats},
@@ -47,15 +46,20 @@ func (a *Arena) dial() (*grpc.ClientConn, error) {
 var issuing sync.Mutex
 
 func (a *Arena) certificate() (*tls.Config, error) {
+	name := a.NodeName(a.evil)
+	return a.keys(name, func() error { return mtls.IssueNode(a.PKI(), name) })
+}
+
+// keys returns the configuration of a client of the feed's port, whose certificate is issued if there is none.
+func (a *Arena) keys(name string, issue func() error) (*tls.Config, error) {
 	issuing.Lock()
 	defer issuing.Unlock()
-	name := a.NodeName(a.evil)
 	key := func(suffix string) string { return filepath.Join(a.PKI(), suffix) }
 	files := mtls.Files{CA: key("ca.crt"), Cert: key(name + ".crt"), Key: key(name + ".key")}
 	if config, err := files.ClientConfig(); err == nil {
 		return config, nil
 	}
-	if err := mtls.IssueNode(a.PKI(), name); err != nil {
+	if err := issue(); err != nil {
 		return nil, err
 	}
 	return files.ClientConfig()
@@ -178,8 +182,9 @@ func flood(ctx context.Context, a *Arena, message func(n int) *feed.NodeMessage)
 	n := 0
 	for ctx.Err() == nil {
 		stream, closeStream, err := a.connect(ctx)
-		if err != nil {
-			return err
+		if err != nil { // netmaster bounds connections and hellos
+			pause(ctx, 100*time.Millisecond)
+			continue
 		}
 		for ; ctx.Err() == nil && err == nil; n++ {
 			err = stream.Send(message(n))
@@ -246,18 +251,6 @@ func claims(ctx context.Context, a *Arena) error {
 		pod := pods[n%len(pods)]
 		return announcement(a.NamespaceName(victimNamespace), pod.Name, pod.UID, a.ownAddress(n))
 	})
-}
-
-func silentConnections(ctx context.Context, a *Arena) error {
-	for range 1000 {
-		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", a.FeedAddress())
-		if err != nil {
-			break // netmaster takes no more
-		}
-		defer conn.Close()
-	}
-	<-ctx.Done()
-	return nil
 }
 
 func errorAcks(ctx context.Context, a *Arena) error {

@@ -20,5 +20,5 @@ func (a *Arena) prepare(ctx context.Context) error {
 			return fmt.Errorf("policy with a named port: %w", err)
 		}
 	}
-	return nil
+	return a.permitQueries(ctx)
 }

@@ -277,16 +277,7 @@ func (c *churn) makePolicy(namespace, n, port int) error {
 func (c *churn) watch(ctx context.Context) {
 	_ = c.Hub.Watch(ctx, "/apis/networking.k8s.io/v1/networkpolicies", func(_ string, object json.RawMessage) {
 		now := time.Now()
-		var p struct {
-			Metadata struct{ Namespace, Name string }
-			Spec     struct {
-				Ingress []struct{ Ports []struct{ Port int } }
-			}
-		}
-		if json.Unmarshal(object, &p) != nil || len(p.Spec.Ingress) == 0 || len(p.Spec.Ingress[0].Ports) == 0 {
-			return
-		}
-		key := fmt.Sprintf("%s/%s:%d", p.Metadata.Namespace, p.Metadata.Name, p.Spec.Ingress[0].Ports[0].Port)
+		key := ruleOf(object)
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if _, twice := c.own[key]; !twice {

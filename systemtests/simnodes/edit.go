@@ -2,6 +2,7 @@ package simnodes
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"time"
@@ -11,6 +12,7 @@ import (
 type Edit struct {
 	Sent     time.Time
 	Accepted time.Time // by the API server
+	Watched  time.Time // a watch of the API server has delivered it
 	Enforced time.Time // the last node of the policy's pods has the rule
 }
 
@@ -21,17 +23,72 @@ type Editor struct {
 	namespace int
 	nodes     int // those with pods of the namespace
 	port      int
+	watched   chan event
 }
 
-// Editor returns an editor of a namespace. It waits for the nodes of the process sim only.
-func (r *Rig) Editor(sim *Sim, namespace int) *Editor {
+// event is an edit that a watch of the API server has delivered.
+type event struct {
+	rule string
+	at   time.Time
+}
+
+// Editor returns an editor of a namespace. It waits for the nodes of the process sim only, and watches until ctx ends.
+func (r *Rig) Editor(ctx context.Context, sim *Sim, namespace int) *Editor {
 	nodes := map[int]bool{}
 	for _, p := range r.pods {
 		if p.namespace == namespace && sim.has(p.node) {
 			nodes[p.node] = true
 		}
 	}
-	return &Editor{rig: r, sim: sim, namespace: namespace, nodes: len(nodes), port: 20000}
+	e := &Editor{rig: r, sim: sim, namespace: namespace, nodes: len(nodes), port: 20000, watched: make(chan event, 1)}
+	go e.watch(ctx)
+	return e
+}
+
+// watch watches the edited policy, again where a watch ends.
+func (e *Editor) watch(ctx context.Context) {
+	for ctx.Err() == nil {
+		_ = e.rig.Hub.Watch(ctx, policiesPath(e.namespace), func(_ string, object json.RawMessage) {
+			now := time.Now()
+			select {
+			case <-e.watched: // of an edit that is over
+			default:
+			}
+			e.watched <- event{ruleOf(object), now}
+		})
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// ruleOf returns the first rule of a policy with a port as rulePort does; empty if there is none.
+func ruleOf(object json.RawMessage) string {
+	var p struct {
+		Metadata struct{ Namespace, Name string }
+		Spec     struct {
+			Ingress []struct{ Ports []struct{ Port int } }
+		}
+	}
+	if json.Unmarshal(object, &p) != nil || len(p.Spec.Ingress) == 0 || len(p.Spec.Ingress[0].Ports) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s/%s:%d", p.Metadata.Namespace, p.Metadata.Name, p.Spec.Ingress[0].Ports[0].Port)
+}
+
+// delivered waits for the watch to deliver the newest edit; where the watch was interrupted, not for long.
+func (e *Editor) delivered(rule string) time.Time {
+	for late := time.After(time.Second); ; {
+		select {
+		case one := <-e.watched:
+			if one.rule == rule {
+				return one.at
+			}
+		case <-late:
+			return time.Now()
+		}
+	}
 }
 
 // everybody is the policy that selects all pods of its namespace: see kinds.
@@ -62,7 +119,7 @@ func (e *Editor) Edit(ctx context.Context, limit time.Duration) (edit Edit, err 
 		}
 		if seen >= e.nodes {
 			tick.Stop()
-			edit.Enforced = time.Unix(0, last)
+			edit.Enforced, edit.Watched = time.Unix(0, last), e.delivered(rule)
 			return edit, e.sim.post(ctx, "/forget", nil)
 		}
 		if time.Since(edit.Accepted) > limit {
@@ -80,6 +137,9 @@ func (r *Rig) NodeName(n int) string { return nodeName(n) }
 
 // FeedAddress returns the address at which netmaster serves nodes.
 func (r *Rig) FeedAddress() string { return r.address(feedPort) }
+
+// AccessAddress returns the address at which netmaster serves the API server.
+func (r *Rig) AccessAddress() string { return r.address(accessPort) }
 
 // PKI returns the directory of the authority's key material.
 func (r *Rig) PKI() string { return r.pki() }

@@ -27,6 +27,7 @@ import (
 const (
 	Netmaster   = "netmaster"
 	feedPort    = 7443
+	accessPort  = 7444
 	metricsPort = 9440
 )
 
@@ -202,7 +203,8 @@ func (r *Rig) keys(ctx context.Context) error {
 func (r *Rig) StartNetmaster(ctx context.Context) error {
 	key := func(name string) string { return filepath.Join(r.pki(), name) }
 	program := cmp.Or(r.Program, filepath.Join(r.Programs, "netmaster"))
-	if err := r.Run(Netmaster, append(slices.Clone(r.Prefix), program, "--kubeconfig", r.Hub.Kubeconfig, "--listen", r.address(feedPort), "--access-listen", "", "--page-address", "",
+	if err := r.Run(Netmaster, append(slices.Clone(r.Prefix), program, "--kubeconfig", r.Hub.Kubeconfig, "--listen", r.address(feedPort), "--page-address", "",
+		"--access-listen", r.address(accessPort),
 		"--http-listen", r.address(metricsPort), "--state-dir", filepath.Join(r.Dir, "state"), "--report-enforcement=false",
 		"--tls-ca", key("ca.crt"), "--tls-cert", key("server.crt"), "--tls-key", key("server.key"))...); err != nil {
 		return err
