@@ -15,18 +15,23 @@ func BenchmarkCompileNode(b *testing.B) {
 		b.Run(mode, func(b *testing.B) {
 			a, _, _ := testAgent(b)
 			a.cfg.TrafficMode = mode
-			a.node.clusters = []netip.Prefix{netip.MustParsePrefix("11.0.0.0/8")}
-			for i := range 5001 {
-				a.rules.nodes = append(a.rules.nodes, policy.NodeInfo{
-					Name:      fmt.Sprint("node", i),
-					Addresses: []netip.Addr{netip.AddrFrom4([4]byte{172, 20, byte(i >> 8), byte(i)})},
-					PodCIDRs:  []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{11, byte(i >> 8), byte(i), 0}), 24)},
-				})
-			}
+			addNodes(a, 5001)
 			self := a.node.self()
 			for b.Loop() {
 				a.node.compileNode(&self)
 			}
+		})
+	}
+}
+
+// addNodes makes the agent's node, node1, one of several nodes.
+func addNodes(a *agent, nodes int) {
+	a.node.clusters = []netip.Prefix{netip.MustParsePrefix("11.0.0.0/8")}
+	for i := range nodes {
+		a.rules.nodes = append(a.rules.nodes, policy.NodeInfo{
+			Name:      fmt.Sprint("node", i+1),
+			Addresses: []netip.Addr{netip.AddrFrom4([4]byte{172, 20, byte(i >> 8), byte(i)})},
+			PodCIDRs:  []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{11, byte(i >> 8), byte(i), 0}), 24)},
 		})
 	}
 }

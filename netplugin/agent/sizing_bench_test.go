@@ -42,26 +42,29 @@ func sized(rules, pods, members int) policy.NodeUpdate {
 	return u
 }
 
-// BenchmarkSizing measures what rules and addresses of peers cost a node: memory and CPU time of netplugin's compiler
-// and of ovs-vswitchd with the flows, for the table of docs/scale.md.
+// BenchmarkSizing measures what rules, addresses of peers and other nodes cost a node: memory and CPU time of
+// netplugin's compiler and of ovs-vswitchd with the flows, for the table of docs/scale.md.
 func BenchmarkSizing(b *testing.B) {
-	cases := []struct{ rules, pods, members int }{
-		{100, 10, 10},
-		{1000, 10, 10},
-		{5000, 10, 10},
-		{100, 10, 1000},
-		{100, 100, 10},
+	cases := []struct{ rules, pods, members, nodes int }{
+		{100, 10, 10, 1},
+		{1000, 10, 10, 1},
+		{5000, 10, 10, 1},
+		{100, 10, 1000, 1},
+		{100, 100, 10, 1},
+		{100, 10, 10, 1001},
+		{100, 10, 10, 5001},
 	}
 	for _, c := range cases {
-		b.Run(fmt.Sprintf("%d rules of %d pods and %d addresses", c.rules, c.pods, c.members), func(b *testing.B) {
+		name := fmt.Sprintf("%d rules of %d pods and %d addresses, %d nodes", c.rules, c.pods, c.members, c.nodes)
+		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
-				sizing(b, c.rules, c.pods, c.members)
+				sizing(b, sized(c.rules, c.pods, c.members), c.nodes)
 			}
 		})
 	}
 }
 
-func sizing(b *testing.B, rules, pods, members int) {
+func sizing(b *testing.B, u policy.NodeUpdate, nodes int) {
 	sw := ovstest.Start(b, 1)
 	a, _, _ := testAgent(b)
 	a.detach()
@@ -72,7 +75,11 @@ func sizing(b *testing.B, rules, pods, members int) {
 	defer s.Close()
 	pid := pidOf(b, sw)
 	rss, ovs, own, heap := resident(b, pid), cpuOf(b, pid), cpuOf(b, "self"), live()
-	a.update(b.Context(), sized(rules, pods, members))
+	a.cfg.TrafficMode, a.node.tunnel = TrafficGeneve, 7
+	addNodes(a, nodes)
+	self := a.node.self()
+	a.node.compileNode(&self)
+	a.update(b.Context(), u)
 	if err := a.attach(b.Context(), s); err != nil {
 		b.Fatal(err)
 	}
