@@ -82,9 +82,10 @@ func (b *Bundle) Works(controller string) []*Work {
 	return b.works(controller, limits{bytes, workManifests, workPolicies})
 }
 
-// Restrict keeps a bundle's works within a limit of the hub, in bytes of manifests; 0: it has none. Copies that are
-// larger alone are not sent, and what was sent of them stays; words are those of the hub.
-func (b *Bundle) Restrict(limit int, words string) {
+// Restrict keeps a bundle's works within a limit of the hub, in bytes of manifests; 0: it has none. Larger copies are
+// sent in works of their own. Copies above the limit alone are not sent, and what was sent of them stays; words are
+// those of the hub.
+func (b *Bundle) Restrict(limit, alone int, words string) {
 	if b.limit = limit; limit == 0 {
 		return
 	}
@@ -92,7 +93,7 @@ func (b *Bundle) Restrict(limit int, words string) {
 		c, over := &b.Clusters[i], map[Source]bool{}
 		for _, one := range c.Copies {
 			size := len(one.JSON) + namespaceBytes
-			if size <= limit || one.Orphan || over[one.Source] {
+			if size <= alone || one.Orphan || over[one.Source] {
 				continue
 			}
 			over[one.Source] = true
@@ -102,7 +103,7 @@ func (b *Bundle) Restrict(limit int, words string) {
 				Cluster: c.Cluster,
 				Reason:  ReasonTooLarge,
 				Message: fmt.Sprintf("its copy has %d bytes, and the hub takes %d: %s; what was sent before stays",
-					size, limit, words),
+					size, alone, words),
 			})
 		}
 		if len(over) > 0 { // clusters may share the slice

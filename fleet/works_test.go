@@ -825,7 +825,7 @@ func TestRestrict_OneClustersCopy(t *testing.T) {
 	b := Bundle{Clusters: []ClusterBundle{
 		{Cluster: "c1", Copies: []*Copy{large, other}}, {Cluster: "c2", Copies: shared}, {Cluster: "c3", Copies: shared},
 	}}
-	b.Restrict(20_000, "too large")
+	b.Restrict(20_000, 20_000, "too large")
 	for i, want := range [][]*Copy{{other}, shared, shared} {
 		if c := b.Clusters[i]; !slices.Equal(c.Copies, want) || c.Held[source] != (i == 0) {
 			t.Errorf("%s has %d copies, want %d; held: %v", c.Cluster, len(c.Copies), len(want), c.Held)

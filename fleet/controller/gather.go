@@ -26,7 +26,7 @@ type gatherer struct{ w *world }
 func (ga *gatherer) gather(b fleet.Source) gathered {
 	g := ga.gatherAny(b)
 	if g.bundle != nil {
-		g.bundle.Restrict(ga.w.limit.bytes, ga.w.limit.words)
+		g.bundle.Restrict(ga.w.limit.bytes, ga.w.limit.alone, ga.w.limit.words)
 	}
 	return g
 }

@@ -6,12 +6,14 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
 
+	"github.com/flowkeep/flowkeep/fleet"
 	admissionv1 "k8s.io/api/admission/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -139,24 +141,69 @@ func TestHubsLimit(t *testing.T) {
 		return apierrors.NewBadRequest(`admission webhook "x" denied the request: ` + text)
 	}
 	for _, c := range []struct {
-		err  error
-		size int
-		want int
+		err   error
+		size  int
+		bytes int
+		alone int
 	}{
-		{refused("the size of manifests is 61440 bytes which exceeds the 51200 limit"), 61440, 51200},
-		{refused("the size of manifests is 269941 bytes which exceeds the 50k limit"), 269941, 51200},
-		{refused("the size of manifests is 51203 bytes which exceeds the 51200 limit"), 51195, 51194},
-		{refused("its note is denied the request: the size of manifests is 61440 bytes which exceeds the 20000 limit"), 61440, 0},
-		{refused("the size of manifests is 300000 bytes which exceeds the 20000 limit"), 61440, 0},
-		{refused("the number of manifests exceeds the 10 limit"), 61440, 0},
-		{refused("the size exceeds the 99999999999999999999 limit"), 61440, 0},
-		{refused("no"), 61440, 0},
-		{apierrors.NewRequestEntityTooLargeError("limit is 1"), 61440, 30720},
-		{apierrors.NewRequestEntityTooLargeError("limit is 1"), 2000, 0},
-		{errors.New("connection refused"), 61440, 0},
+		{refused("the size of manifests is 61440 bytes which exceeds the 51200 limit"), 61440, 51200, 51200},
+		{refused("the size of manifests is 269941 bytes which exceeds the 50k limit"), 269941, 51200, 51200},
+		{refused("the size of manifests is 51203 bytes which exceeds the 51200 limit"), 51195, 51194, 51194},
+		{refused("its note is denied the request: the size of manifests is 61440 bytes which exceeds the 20000 limit"), 61440, 0, 0},
+		{refused("the size of manifests is 300000 bytes which exceeds the 20000 limit"), 61440, 0, 0},
+		{refused("the number of manifests exceeds the 10 limit"), 61440, 0, 0},
+		{refused("the size exceeds the 99999999999999999999 limit"), 61440, 0, 0},
+		{refused("no"), 61440, 0, 0},
+		{apierrors.NewRequestEntityTooLargeError("limit is 1"), 61440, 30720, 61439},
+		{apierrors.NewRequestEntityTooLargeError("limit is 1"), 20000, minLimit, 19999},
+		{apierrors.NewRequestEntityTooLargeError("limit is 1"), 2000, 0, 0},
+		{errors.New("connection refused"), 61440, 0, 0},
 	} {
-		if have := hubsLimit(c.err, c.size); have != c.want {
-			t.Errorf("%v, of %d bytes: the limit is %d, want %d", c.err, c.size, have, c.want)
+		if have := hubsLimit(c.err, c.size); have.bytes != c.bytes || have.alone != c.alone {
+			t.Errorf("%v, of %d bytes: the limit is %+v, want %d and %d", c.err, c.size, have, c.bytes, c.alone)
+		}
+	}
+}
+
+// TestHubLimit_IsFound sends copies of random sizes by a proxy that refuses large requests without a limit. What the
+// proxy lets pass arrives, but for copies that exceed the limit with the largest namespace, and each copy that is too
+// large is refused a few times.
+func TestHubLimit_IsFound(t *testing.T) {
+	tooLarge := apierrors.NewRequestEntityTooLargeError("")
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(24, seed))
+		hidden := minLimit + r.IntN(300<<10)
+		var copies []*fleet.Copy
+		var passes, held int
+		for i := range 1 + r.IntN(12) {
+			size := r.IntN(350 << 10)
+			if size <= hidden-256 {
+				passes++
+			} else if size > hidden {
+				held++
+			}
+			source := fleet.Source{Name: fleet.Name{Name: fmt.Sprint("p", i)}}
+			copies = append(copies, &fleet.Copy{Source: source, JSON: make([]byte, size)})
+		}
+		var limit hubLimit
+		refusals := 0
+		for again := true; again; {
+			b := fleet.Bundle{Clusters: []fleet.ClusterBundle{{Cluster: "c", Copies: copies}}}
+			b.Restrict(limit.bytes, limit.alone, "")
+			again = false
+			for _, one := range b.Clusters[0].Copies {
+				size := len(one.JSON)
+				if size > hidden {
+					limit, again = limit.tighten(hubsLimit(tooLarge, size), size), true
+					refusals++
+				}
+			}
+			if sent := len(b.Clusters[0].Copies); !again && (sent < passes || sent > len(copies)-held) {
+				t.Fatalf("seed %d: %d of %d copies arrive, %d pass the proxy", seed, sent, len(copies), passes)
+			}
+			if refusals > 2*held {
+				t.Fatalf("seed %d: %d refusals of %d copies", seed, refusals, held)
+			}
 		}
 	}
 }

@@ -19,56 +19,79 @@ const limitLifetime = 30 * time.Minute
 // minLimit is the smallest limit, in bytes, that is learned: a smaller number counts something else.
 const minLimit = 16 << 10
 
-// hubLimit is the hub's limit of a work's manifests, learned from a refusal. The zero value is no limit.
+// hubLimit is the hub's limit of a work's manifests, learned from refusals. The zero value is no limit.
 type hubLimit struct {
-	bytes int
-	words string // of the refusal
+	bytes int    // of a work with several copies
+	alone int    // of a copy in a work of its own; not below bytes
+	words string // of the refusal that alone is learned from
 }
 
 // exceeds matches the whole refusal of OCM's webhook, with a limit in bytes, or in KiB as it was until 2023.
 var exceeds = regexp.MustCompile(
 	`^(?:admission webhook "[^"]*" denied the request: )?the size of manifests is (\d+) bytes which exceeds the (\d+)(k?) limit$`)
 
-// hubsLimit returns the limit, in bytes, that the hub's refusal of a work shows, or 0 if it has another reason. Size is
-// that of the work's manifests. A refusal must name about this size, so that another webhook that quotes an object's
-// text sets no limit. Where a refusal names no limit, as that of a proxy, the limit is half of size.
-func hubsLimit(err error, size int) int {
-	limit := size / 2
+// hubsLimit returns the limit that the hub's refusal of a work shows, or the zero value if it has another reason. Size
+// is that of the work's manifests. A refusal must name about this size, so that another webhook that quotes an object's
+// text sets no limit. A refusal that names no limit, as that of a proxy, shows only that size is too much: works with
+// several copies then have half of it, and a copy alone is tried below it.
+func hubsLimit(err error, size int) hubLimit {
+	limit := hubLimit{max(size/2, minLimit), size - 1, refusalText(err)}
 	if !apierrors.IsRequestEntityTooLargeError(err) {
-		found := exceeds.FindStringSubmatch(refusalText(err))
+		found := exceeds.FindStringSubmatch(limit.words)
 		if found == nil {
-			return 0
+			return hubLimit{}
 		}
 		counted, err1 := strconv.Atoi(found[1])
 		named, err2 := strconv.Atoi(found[2])
 		if err1 != nil || err2 != nil || counted < size/2 || counted > 2*size {
-			return 0
+			return hubLimit{}
 		}
 		if found[3] != "" {
 			named *= 1024
 		}
-		limit = min(named, size-1)
+		limit.alone = min(named, size-1)
+		limit.bytes = limit.alone
 	}
-	if limit < minLimit {
-		return 0
+	if limit.alone < minLimit {
+		return hubLimit{}
 	}
+	limit.bytes = min(limit.bytes, limit.alone)
 	return limit
+}
+
+// tighten returns the limit after a refusal of a work of some size, which shows another one. A refused work that is
+// larger than works with several copies shows nothing about these.
+func (l hubLimit) tighten(shown hubLimit, size int) hubLimit {
+	switch {
+	case shown.bytes == 0:
+		return l
+	case l.bytes == 0:
+		return shown
+	}
+	if size <= l.bytes {
+		l.bytes = min(l.bytes, shown.bytes)
+	}
+	if shown.alone < l.alone {
+		l.alone, l.words = shown.alone, shown.words
+	}
+	l.bytes = min(l.bytes, l.alone)
+	return l
 }
 
 // learn notes the limit that a refusal shows, and forgets it after limitLifetime.
 func (c *controller) learn(err error, size int) {
-	limit := hubsLimit(err, size)
 	w := c.world
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if limit == 0 || w.limit.bytes != 0 && w.limit.bytes <= limit {
+	before := w.limit
+	if w.limit = before.tighten(hubsLimit(err, size), size); w.limit == before {
 		return
 	}
-	if w.limit.bytes == 0 {
+	if before.bytes == 0 {
 		time.AfterFunc(limitLifetime, c.forgetLimit)
 	}
-	w.limit = hubLimit{limit, refusalText(err)}
-	c.log.Warn("the hub refuses large ManifestWorks: smaller ones are sent", "bytes", limit, "error", err)
+	c.log.Warn("the hub refuses large ManifestWorks: smaller ones are sent", "bytes", w.limit.bytes,
+		"alone", w.limit.alone, "error", err)
 }
 
 // forgetLimit syncs the bundles with copies that the limit kept from being sent, without the limit.
