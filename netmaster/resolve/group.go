@@ -34,6 +34,18 @@ type rareGroup struct {
 	namespaces *policy.Selector // if ns is 0
 	port       *policy.NamedPort
 	watched    map[portName]*portNumbers
+	matchers   *matchers // nil: the selectors have few terms
+}
+
+// matchers match selectors of many terms; nil: the selector has few.
+type matchers struct{ namespaces, pods *policy.Matcher }
+
+func newMatchers(s *spec) *matchers {
+	m := matchers{policy.NewMatcher(s.namespaces), policy.NewMatcher(s.pods)}
+	if m == (matchers{}) {
+		return nil
+	}
+	return &m
 }
 
 var noRare rareGroup
@@ -125,8 +137,8 @@ func (e *Engine) group(s *spec) groupID {
 	}
 	id, g := e.groups.take()
 	g.key, g.ns, g.pods = key, s.ns, *s.pods
-	if s.namespaces != nil || s.port != nil {
-		g.rare = &rareGroup{namespaces: s.namespaces, port: s.port}
+	if m := newMatchers(s); s.namespaces != nil || s.port != nil || m != nil {
+		g.rare = &rareGroup{namespaces: s.namespaces, port: s.port, matchers: m}
 	}
 	if s.ns != 0 {
 		e.namespaces.at(s.ns).groups++
@@ -163,14 +175,30 @@ func (e *Engine) covers(g *group, id groupID, ns namespaceID) bool {
 	}
 	if g.rare.port != nil {
 		n := e.namespaces.at(ns)
-		return n.known && g.rare.namespaces.Matches(n.labels)
+		return n.known && g.matchesNamespace(n.labels)
 	}
 	return has(e.namespaces.at(ns).covering, id)
 }
 
+// matchesNamespace reports whether the namespace selector of a group for any namespace matches labels.
+func (g *group) matchesNamespace(labels map[string]string) bool {
+	if m := g.rare.matchers; m != nil && m.namespaces != nil {
+		return m.namespaces.Matches(labels)
+	}
+	return g.rare.namespaces.Matches(labels)
+}
+
+// matchesPod reports whether the pod selector matches labels.
+func (g *group) matchesPod(labels map[string]string) bool {
+	if m := g.more().matchers; m != nil && m.pods != nil {
+		return m.pods.Matches(labels)
+	}
+	return g.pods.Matches(labels)
+}
+
 // chooses reports whether the group matches a class. Call it only for namespaces that the group covers.
 func (g *group) chooses(c *class) bool {
-	return c.member && g.pods.Matches(c.labels) &&
+	return c.member && g.matchesPod(c.labels) &&
 		(g.rare == nil || g.rare.port == nil || slices.Contains(c.ports(), *g.rare.port))
 }
 
@@ -189,7 +217,7 @@ func (e *Engine) fill(id groupID, g *group) {
 	e.fileAnchored(id, 0, anchor(&g.pods), true)
 	for nid := range e.candidates(g.rare.namespaces) {
 		ns := e.namespaces.at(nid)
-		if ns.known && g.rare.namespaces.Matches(ns.labels) && !has(ns.covering, id) {
+		if ns.known && g.matchesNamespace(ns.labels) && !has(ns.covering, id) {
 			ns.covering = insert(ns.covering, id)
 			e.fillFrom(id, g, nid, ns)
 		}
@@ -274,7 +302,7 @@ func (e *Engine) fileAnchored(id groupID, nid namespaceID, r *policy.Requirement
 func (e *Engine) fillFrom(id groupID, g *group, nid namespaceID, ns *namespace) {
 	e.fileGroup(id, nid, ns, true)
 	r := anchor(&g.pods)
-	if r == nil {
+	if r == nil || e.hasFewerClasses(ns, len(r.Values)) {
 		for cid := ns.classes; cid != 0; cid = e.classes.at(cid).next {
 			e.enrol(id, g, nid, cid)
 		}
@@ -290,6 +318,14 @@ func (e *Engine) fillFrom(id groupID, g *group, nid namespaceID, ns *namespace) 
 			e.enrol(id, g, nid, cid)
 		}
 	}
+}
+
+// hasFewerClasses reports whether a namespace has less than n classes.
+func (e *Engine) hasFewerClasses(ns *namespace, n int) bool {
+	for cid := ns.classes; cid != 0 && n > 0; cid = e.classes.at(cid).next {
+		n--
+	}
+	return n > 0
 }
 
 // enrol adds a class to a new group if it matches. Endpoints are not touched, as the group is published whole.

@@ -14,7 +14,7 @@ import (
 
 // threadTime returns the CPU time of a function on its thread: for so long the owner's goroutine is held where the
 // machine does nothing else.
-func threadTime(b *testing.B, f func()) time.Duration {
+func threadTime(b testing.TB, f func()) time.Duration {
 	b.Helper()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -88,6 +88,23 @@ var held = []struct {
 			r.Peers = append(r.Peers, policy.Peer{Namespaces: &policy.Selector{}, Pods: pods})
 		}
 		return &policy.Policy{Ingress: []policy.PolicyRule{r}}
+	}},
+	{"a peer of 1,999 requirements", func() *policy.Policy {
+		pods := &policy.Selector{}
+		for i := range 1999 {
+			pods.Requirements = append(pods.Requirements, everywhere(i).Pods.Requirements...)
+		}
+		peer := policy.Peer{Namespaces: &policy.Selector{}, Pods: pods}
+		return &policy.Policy{Ingress: []policy.PolicyRule{{AnyPort: true, Peers: []policy.Peer{peer}}}}
+	}},
+	{"a peer of 1,999 values", func() *policy.Policy {
+		in := policy.Requirement{Key: "x", Operator: policy.In}
+		for i := range 1999 {
+			in.Values = append(in.Values, fmt.Sprint(i))
+		}
+		pods := &policy.Selector{Requirements: []policy.Requirement{in}}
+		peer := policy.Peer{Namespaces: &policy.Selector{}, Pods: pods}
+		return &policy.Policy{Ingress: []policy.PolicyRule{{AnyPort: true, Peers: []policy.Peer{peer}}}}
 	}},
 	{"2,000 peers and 2,000 port names", func() *policy.Policy {
 		r := policy.PolicyRule{}

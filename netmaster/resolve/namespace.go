@@ -80,7 +80,7 @@ func (e *Engine) coveringOf(ns *namespace) []groupID {
 	var out []groupID
 	take := func(candidates []groupID) {
 		for _, id := range candidates {
-			if e.groups.at(id).rare.namespaces.Matches(ns.labels) {
+			if e.groups.at(id).matchesNamespace(ns.labels) {
 				out = insert(out, id)
 			}
 		}

@@ -122,3 +122,41 @@ func FuzzCanonical(f *testing.F) {
 		}
 	})
 }
+
+// TestMatcher_RandomSelectors compares matchers of selectors with many terms with Selector.Matches.
+func TestMatcher_RandomSelectors(t *testing.T) {
+	r := rand.New(rand.NewPCG(24, 1))
+	operators := []policy.Operator{policy.In, policy.NotIn, policy.Exists, policy.DoesNotExist, 99}
+	matched := 0
+	for range 20_000 {
+		var s policy.Selector
+		for range 1 + r.IntN(20) {
+			one := requires(fmt.Sprint("k", r.IntN(30)), operators[r.IntN(4)])
+			if r.IntN(100) == 0 {
+				one.Operator = operators[4]
+			}
+			for range 20 * (1 - r.IntN(2)) {
+				one.Values = append(one.Values, fmt.Sprint("v", r.IntN(30)))
+			}
+			s.Requirements = append(s.Requirements, one)
+		}
+		labels := map[string]string{}
+		for range r.IntN(40) {
+			labels[fmt.Sprint("k", r.IntN(30))] = fmt.Sprint("v", r.IntN(30))
+		}
+		m := policy.NewMatcher(&s)
+		if m == nil {
+			continue
+		}
+		want := s.Matches(labels)
+		if m.Matches(labels) != want {
+			t.Fatalf("%v matches %v: %v, want %v", s, labels, !want, want)
+		}
+		if want {
+			matched++
+		}
+	}
+	if matched < 300 {
+		t.Errorf("only %d match", matched)
+	}
+}
