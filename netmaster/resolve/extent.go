@@ -86,3 +86,29 @@ func (e *Engine) RuleRefs(id string) []RuleRef {
 	}
 	return out
 }
+
+// RulesOnNodes returns the number of rules of a policy, each counted once for each node; 0 if it does not exist.
+func (e *Engine) RulesOnNodes(id string) (n int) {
+	pid := e.policyOf(splitID(id))
+	if pid == 0 {
+		return 0
+	}
+	for _, ref := range e.policies.at(pid).refs {
+		n += len(e.groups.at(e.rules.at(ref.rule).applied).appliedOn)
+	}
+	return n
+}
+
+// PodExtent returns the number of labels of a pod in the engine, and of groups that it is in. Of an unknown pod it
+// returns the number of groups that may choose any pod of its namespace.
+func (e *Engine) PodExtent(id string) (labels, groups int) {
+	namespace, name := splitID(id)
+	if ep := e.endpointOf(namespace, name); ep != 0 {
+		c := e.classes.at(e.endpoints.at(ep).class)
+		return len(c.labels), len(c.groups)
+	}
+	if ns := e.namespaceByName[namespace]; ns != 0 {
+		groups = len(e.namespaces.at(ns).always)
+	}
+	return 0, groups
+}

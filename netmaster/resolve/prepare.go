@@ -15,16 +15,22 @@ type Preparation struct {
 	cost    int            // of its completed peers, as in Budgets.Policy.Members
 	known   map[groupID]struct{}
 	members int // addresses of its groups that are new to its nodes
+	entries int // that Apply publishes for it
 	done    bool
 	held    []groupID
+	listed  map[groupID]struct{} // groups whose members Apply publishes
 }
 
 // Prepare starts preparing a batch. The function next returns its policies one by one, and nil at the end. Its
 // argument is the number of addresses that nodes may need for the previous policy: members of peers that its
 // enforced version lacks.
 func (e *Engine) Prepare(next func(members int) *policy.Policy) *Preparation {
-	return &Preparation{e: e, next: next}
+	return &Preparation{e: e, next: next, listed: map[groupID]struct{}{}}
 }
+
+// Entries returns an estimate of what Apply publishes for the previous policy when the function next is called: the
+// members of its new groups, and its rules on each node.
+func (p *Preparation) Entries() int { return p.entries }
 
 // Slice does a part of the work. It reports whether there is more.
 func (p *Preparation) Slice() bool {
@@ -36,15 +42,15 @@ func (p *Preparation) Slice() bool {
 			continue
 		}
 		s := peerSpec(p.peers[0], e.namespaceID(p.policy.Namespace))
-		id := e.group(&s)
-		g := e.groups.at(id)
-		g.holds++
-		p.held = append(p.held, id)
+		id, g := p.hold(&s)
 		if _, known := p.known[id]; !known {
 			p.known[id] = struct{}{}
 			p.members += int(g.members)
 		}
-		e.work += sliceWork / 1000 // fixed cost of a group
+		if _, listed := p.listed[id]; !listed && g.peerOf == 0 {
+			p.listed[id] = struct{}{}
+			p.entries += int(g.members)
+		}
 		if p.cost += policy.GroupCost(int(g.members)); p.cost > e.budgets.Policy.Members {
 			p.peers = nil
 		} else {
@@ -55,6 +61,16 @@ func (p *Preparation) Slice() bool {
 	return !p.done
 }
 
+// hold creates a group if necessary, and keeps it until End.
+func (p *Preparation) hold(s *spec) (groupID, *group) {
+	id := p.e.group(s)
+	g := p.e.groups.at(id)
+	g.holds++
+	p.held = append(p.held, id)
+	p.e.work += sliceWork / 1000 // fixed cost of a group
+	return id, g
+}
+
 // begin starts the next policy.
 func (p *Preparation) begin() {
 	e := p.e
@@ -63,13 +79,14 @@ func (p *Preparation) begin() {
 	if p.done = p.policy == nil; p.done {
 		return
 	}
-	e.work += sliceWork / 1000
 	selectors(p.policy, func(peer *policy.Peer) { p.peers = append(p.peers, peer) })
+	ns := e.namespaceID(p.policy.Namespace)
+	_, applied := p.hold(&spec{ns: ns, pods: &p.policy.AppliedTo})
+	p.entries = (2 + len(p.policy.Ingress) + len(p.policy.Egress)) * min(int(applied.members), e.nodes.len())
 	id := e.policyOf(p.policy.Namespace, p.policy.Name)
 	if len(p.peers) == 0 || id == 0 {
 		return
 	}
-	ns := e.namespaceID(p.policy.Namespace)
 	selectors(e.policies.at(id).planned(), func(peer *policy.Peer) {
 		s := peerSpec(peer, ns)
 		p.known[e.group(&s)] = struct{}{}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"maps"
 	"math"
 	"slices"
@@ -14,8 +15,11 @@ import (
 // Limits of one part, which blocks the owner goroutine for some 20 ms.
 const (
 	maxPartPods     = 32_768 // in units of podWork
-	maxPartPolicies = 2_000  // in units of policyWork
+	maxPartPolicies = 2_000  // in units of policyWork, of added, changed and deleted policies
 )
+
+// entriesPerWork is the number of rules of nodes and addresses of peers that are one unit of policyWork.
+const entriesPerWork = 32
 
 // A namespace's further policies wait while more than maxUnacknowledged peer addresses that are new to its nodes are
 // not yet acknowledged and on disk, for ackTimeout at most. Policies of other namespaces do not wait for these.
@@ -31,12 +35,21 @@ type intake struct {
 	stages []*stage            // everything except added and changed policies, in order
 	spaces map[string]*backlog // added and changed policies, by namespace
 	turns  []string            // namespaces, the next first
+	// deletion returns when a policy was created, and the work of deleting it, in units of policyWork; nil: 1 each.
+	deletion func(id string) (created int64, work int)
 }
 
 // stage is a batch, and the number of the list that is confirmed after it; 0: none.
 type stage struct {
 	*watch.Batch
-	list uint64
+	list    uint64
+	deleted []deletion // in the order in which they are taken; added later: not yet among them
+}
+
+// deletion is a policy that is to be deleted.
+type deletion struct {
+	id   string
+	work int
 }
 
 // backlog is the queue of a namespace's policies.
@@ -151,8 +164,8 @@ func gives(e *policy.Endpoint) bool { return e == nil || len(e.Addresses) == 0 }
 
 // part returns the next part: everything of a stage except added and changed policies. Pods that may release an
 // address come first. Deleted policies come after all pods, since the labels of formerly isolated pods may have
-// changed. The list is confirmed after the part; 0: none. The function labels returns the number of a pod's labels
-// in the engine.
+// changed. The list is confirmed after the part; 0: none. The function labels returns the work of a pod in the engine,
+// in units of podWork.
 func (q *intake) part(labels func(id string) int) (part *watch.Batch, list uint64, last bool) {
 	if len(q.stages) == 0 {
 		return newPart(), 0, true
@@ -174,12 +187,14 @@ func (q *intake) part(labels func(id string) int) (part *watch.Batch, list uint6
 			}
 		}
 	}
-	last = len(s.Endpoints) == 0
 	for id, p := range s.Policies {
-		if p != nil || last {
-			part.Policies[id], part.Received[id] = p, s.Received[id]
-			delete(s.Policies, id)
+		if p != nil {
+			s.move(id, part)
 		}
+	}
+	if last = len(s.Endpoints) == 0; last {
+		q.takeDeletions(s, part)
+		last = len(s.Policies) == 0
 	}
 	if last {
 		q.stages[0] = nil
@@ -187,6 +202,51 @@ func (q *intake) part(labels func(id string) int) (part *watch.Batch, list uint6
 		list = s.list
 	}
 	return part, list, last
+}
+
+// move moves a policy to a part.
+func (s *stage) move(id string, part *watch.Batch) {
+	part.Policies[id], part.Received[id] = s.Policies[id], s.Received[id]
+	delete(s.Policies, id)
+	delete(s.Received, id)
+}
+
+// takeDeletions moves deleted policies to a part, at least one, until they are maxPartPolicies of work.
+func (q *intake) takeDeletions(s *stage, part *watch.Batch) {
+	for work := 0; len(s.Policies) > 0 && work < maxPartPolicies; {
+		if len(s.deleted) == 0 {
+			s.deleted = q.deletions(s)
+		}
+		if d := s.deleted[0]; s.isDeleted(d.id) {
+			s.move(d.id, part)
+			work += d.work
+		}
+		s.deleted = s.deleted[1:]
+	}
+}
+
+// isDeleted reports whether the deletion of a policy is queued. It is not if the policy was added again.
+func (s *stage) isDeleted(id string) bool {
+	p, queued := s.Policies[id]
+	return queued && p == nil
+}
+
+// deletions returns the policies that a stage deletes, the newest first. The oldest policies of a namespace have its
+// budgets, so no policy comes into force because an older one is deleted, and then is deleted itself.
+func (q *intake) deletions(s *stage) []deletion {
+	created := make(map[string]int64, len(s.Policies))
+	out := make([]deletion, 0, len(s.Policies))
+	for id := range s.Policies {
+		d := deletion{id, 1}
+		if q.deletion != nil {
+			created[id], d.work = q.deletion(id)
+		}
+		out = append(out, d)
+	}
+	slices.SortFunc(out, func(a, b deletion) int {
+		return cmp.Or(cmp.Compare(created[b.id], created[a.id]), cmp.Compare(b.id, a.id))
+	})
+	return out
 }
 
 // policyWork estimates the work of a policy, without its groups.
@@ -302,6 +362,6 @@ func (q *intake) all() (b *watch.Batch, list uint64) {
 		maps.Copy(b.Policies, l.policies)
 		maps.Copy(b.Received, l.received)
 	}
-	*q = intake{}
+	*q = intake{deletion: q.deletion}
 	return b, list
 }

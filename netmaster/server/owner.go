@@ -81,12 +81,19 @@ func (s *server) beginPart() {
 	}
 	p := &preparing{room: maxPartPolicies}
 	var last bool
-	if p.batch, p.list, last = s.intake.part(s.labelsOf); !last {
+	if p.batch, p.list, last = s.intake.part(s.podsWork); !last {
 		p.room = 0
+	}
+	for id, obj := range p.batch.Policies {
+		if obj == nil {
+			_, work := s.deletion(id)
+			p.room -= work
+		}
 	}
 	p.groups = s.engine.Prepare(func(members int) *policy.Policy {
 		if p.newest != nil {
 			s.intake.charge(p.newest, members, time.Now())
+			p.room -= p.groups.Entries() / entriesPerWork
 		}
 		if p.newest = nil; p.room <= 0 {
 			return nil
@@ -99,12 +106,22 @@ func (s *server) beginPart() {
 	s.preparing = p
 }
 
-// labelsOf returns the number of a pod's labels in the engine.
-func (s *server) labelsOf(id string) int {
-	if v, ok := s.engine.Endpoint(id); ok {
-		return len(v.Endpoint.Labels)
+// groupWork is the work of a group of a pod's labels, in units of podWork: the pod's addresses enter and leave it.
+const groupWork = 3
+
+// podsWork returns the work of a pod in the engine, in units of podWork.
+func (s *server) podsWork(id string) int {
+	labels, groups := s.engine.PodExtent(id)
+	return labels + groupWork*groups
+}
+
+// deletion returns when a policy was created, and the work of deleting it, in units of policyWork.
+func (s *server) deletion(id string) (created int64, work int) {
+	p, ok := s.engine.PolicyAsPut(id)
+	if !ok {
+		return 0, 1
 	}
-	return 0
+	return p.CreatedAt, policyWork(p) + s.engine.RulesOnNodes(id)/entriesPerWork
 }
 
 // takePrepared applies the part in preparation, if there is one.

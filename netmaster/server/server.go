@@ -189,6 +189,7 @@ func newServer(cfg Config) *server {
 		s.cfg.ServiceBudgets = service.DefaultBudgets
 	}
 	s.ledger, s.pods = budget.NewLedger(s.cfg.Budgets), budget.NewPods(s.cfg.Budgets)
+	s.intake.deletion = s.deletion
 	s.listWanted = make(chan struct{}, 1)
 	s.refusedNodes, s.claims = map[string]bool{}, claims.New(nil)
 	s.reportedClaims, s.static = map[claims.Refusal]bool{}, staticPods{}
