@@ -6,12 +6,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	applycore "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/client-go/kubernetes"
 )
 
@@ -43,6 +45,8 @@ const (
 	minRegistrationPause = time.Minute
 	maxRegistrationPause = 10 * time.Minute
 	registrationManager  = "flowkeep-netmaster-registration"
+	// registrationMemory is the ConfigMap with the metadata of the registration that netmaster deleted last.
+	registrationMemory = "netmaster-registration"
 	// registrationOwner is the ClusterRole that owns a registration created by netmaster, for garbage collection:
 	// netmaster may lose its right to delete it first.
 	registrationOwner = "flowkeep-netmaster"
@@ -98,10 +102,11 @@ func (s *registrationState) next(now time.Time, seen registrationSeen, patience 
 	return registrationRemove
 }
 
-// registrationMeta is the metadata that the registration's author set.
+// registrationMeta is the metadata that the registration's author set, and which fields are whose.
 type registrationMeta struct {
-	Labels      map[string]string `json:"labels,omitempty"`
-	Annotations map[string]string `json:"annotations,omitempty"`
+	Labels        map[string]string           `json:"labels,omitempty"`
+	Annotations   map[string]string           `json:"annotations,omitempty"`
+	ManagedFields []metav1.ManagedFieldsEntry `json:"managedFields,omitempty"`
 }
 
 type registrationObject struct {
@@ -232,7 +237,11 @@ func (r *Registration) get(ctx context.Context) (*registrationObject, error) {
 	return o, nil
 }
 
+// remove deletes the registration. The next netmaster that creates it finds its metadata in a ConfigMap.
 func (r *Registration) remove(ctx context.Context, o *registrationObject) error {
+	if err := r.remember(ctx); err != nil {
+		r.Logger.Warn("the APIService will lack its labels and annotations if another netmaster recreates it", "error", err)
+	}
 	body, err := json.Marshal(metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &o.Metadata.UID}})
 	if err != nil {
 		return err
@@ -244,13 +253,40 @@ func (r *Registration) remove(ctx context.Context, o *registrationObject) error 
 	return nil
 }
 
+func (r *Registration) remember(ctx context.Context) error {
+	text, err := json.Marshal(r.kept)
+	if err != nil {
+		return err
+	}
+	memory := applycore.ConfigMap(registrationMemory, inspect.ServiceNamespace).
+		WithData(map[string]string{"metadata": string(text)})
+	_, err = r.Client.CoreV1().ConfigMaps(inspect.ServiceNamespace).Apply(ctx, memory,
+		metav1.ApplyOptions{FieldManager: registrationManager, Force: true})
+	if err != nil {
+		return fmt.Errorf("write ConfigMap %s: %w", registrationMemory, err)
+	}
+	return nil
+}
+
+// recall returns the metadata of the registration that any netmaster deleted last; else what this one has read.
+func (r *Registration) recall(ctx context.Context) registrationMeta {
+	memory, err := r.Client.CoreV1().ConfigMaps(inspect.ServiceNamespace).Get(ctx, registrationMemory, metav1.GetOptions{})
+	var kept registrationMeta
+	if err != nil || json.Unmarshal([]byte(memory.Data["metadata"]), &kept) != nil {
+		return r.kept
+	}
+	return kept
+}
+
 func (r *Registration) put(ctx context.Context) error {
 	bundle, err := r.Bundle(ctx)
 	if err != nil {
 		return err
 	}
+	kept := r.recall(ctx)
 	o := registrationObject{APIVersion: "apiregistration.k8s.io/v1", Kind: "APIService"}
-	o.Metadata.Name, o.Metadata.registrationMeta = registrationName, r.kept
+	o.Metadata.Name, o.Metadata.registrationMeta = registrationName, kept
+	o.Metadata.ManagedFields = nil
 	if o.Metadata.Labels == nil {
 		o.Metadata.Labels = map[string]string{
 			"app.kubernetes.io/part-of": "flowkeep",
@@ -277,9 +313,46 @@ func (r *Registration) put(ctx context.Context) error {
 	}
 	err = r.Client.Discovery().RESTClient().Patch(types.ApplyPatchType).AbsPath(registrationPath).
 		Param("fieldManager", registrationManager).Param("force", "true").Body(body).Do(ctx).Error()
+	if err == nil {
+		err = r.release(ctx, kept.ManagedFields, role.UID)
+	}
 	if err != nil {
 		return fmt.Errorf("create the APIService: %w", err)
 	}
 	r.Logger.Info("the APIService is in service: netctl can use a kubeconfig")
 	return nil
+}
+
+// release gives the fields of a registration that netmaster has recreated back to their managers, so that these can
+// change them by server-side apply without a conflict. netmaster keeps the CA bundle and the owner.
+func (r *Registration) release(ctx context.Context, managers []metav1.ManagedFieldsEntry, role types.UID) error {
+	managers = slices.DeleteFunc(slices.Clone(managers), func(m metav1.ManagedFieldsEntry) bool {
+		return m.Manager == registrationManager || m.Subresource != ""
+	})
+	if len(managers) == 0 {
+		return nil // netmaster is its author
+	}
+	type fields map[string]any
+	own, err := json.Marshal(fields{
+		"f:metadata": fields{"f:ownerReferences": fields{fmt.Sprintf(`k:{"uid":%q}`, role): fields{}}},
+		"f:spec":     fields{"f:caBundle": fields{}},
+	})
+	if err != nil {
+		return err
+	}
+	now := metav1.Now()
+	managers = append(managers, metav1.ManagedFieldsEntry{
+		Manager:    registrationManager,
+		Operation:  metav1.ManagedFieldsOperationApply,
+		APIVersion: "apiregistration.k8s.io/v1",
+		Time:       &now,
+		FieldsType: "FieldsV1",
+		FieldsV1:   &metav1.FieldsV1{Raw: own},
+	})
+	body, err := json.Marshal(fields{"metadata": registrationMeta{ManagedFields: managers}})
+	if err != nil {
+		return err
+	}
+	return r.Client.Discovery().RESTClient().Patch(types.MergePatchType).AbsPath(registrationPath).
+		Param("fieldManager", registrationManager).Body(body).Do(ctx).Error()
 }
