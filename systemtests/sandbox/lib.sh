@@ -39,11 +39,21 @@ shape() { echo "${SHAPE:-$(cat "$RUN/shape" 2>/dev/null)}"; }
 node_ips() {
   if [ "$(shape)" = subnets ] && [ $(($1 % 2)) = 0 ]; then host_ips $((140 + $1)); else host_ips $((10 + $1)); fi
 }
-pod_cidrs() { each 10.244.@.0/24 fd00:10:244:@::/64 "$1"; }
-cluster_cidrs() { each 10.244.0.0/16 fd00:10:244::/48 0; }
-service_cidrs() { each 10.96.0.0/16 fd00:10:96::/112 0; }
+# pods4 and services4: the first numbers of pods' and Services' IPv4 addresses
+pods4() { case $(shape) in k3s | rke2) echo 10.42 ;; *) echo 10.244 ;; esac; }
+services4() { case $(shape) in k3s | rke2) echo 10.43 ;; *) echo 10.96 ;; esac; }
+pod_cidrs() { each "$(pods4).@.0/24" fd00:10:244:@::/64 "$1"; }
+cluster_cidrs() { each "$(pods4).0.0/16" fd00:10:244::/48 0; }
+service_cidrs() { each "$(services4).0.0/16" fd00:10:96::/112 0; }
+# cni_dirs: a node's directories of CNI configurations and of plugins
+cni_dirs() {
+  case $(shape) in
+    k3s) echo /var/lib/rancher/k3s/agent/etc/cni/net.d /var/lib/rancher/k3s/data/cni ;;
+    *) echo /etc/cni/net.d /opt/cni/bin ;;
+  esac
+}
 # service_ip N: the Nth address of the first Service CIDR
-service_ip() { first "$(each 10.96.0.@ fd00:10:96::@ "$1")"; }
+service_ip() { first "$(each "$(services4).0.@" fd00:10:96::@ "$1")"; }
 first() { echo "${1%%,*}"; }
 # url_host ADDRESS: IPv6 in brackets
 url_host() { case $1 in *:*) echo "[$1]" ;; *) echo "$1" ;; esac; }
