@@ -101,7 +101,7 @@ func TestListener(t *testing.T) {
 	if err := errors.Join(Known(a[1], "x", 1), Known(a[3], "y", 1)); err != nil {
 		t.Fatal(err)
 	}
-	b := accept("10.0.0.1:4", "10.0.0.3:1", "10.0.0.4:1") // the oldest of all, 2, is closed for the last
+	b := accept("10.0.0.1:4", "10.0.0.3:1", "10.0.0.4:1") // 2 is closed for the last
 	if got := raw.open(); got != "1 3 4 5 6 " || closed[BoundUnknown] != 1 {
 		t.Errorf("open %s, closed %v", got, closed)
 	}
@@ -126,6 +126,25 @@ func TestListener(t *testing.T) {
 	}
 	if err := Known(&scriptedConn{}, "x", 0); err != nil {
 		t.Error(err)
+	}
+}
+
+// A client with one connection keeps it while another address takes all places again and again.
+func TestListener_BusiestAddress(t *testing.T) {
+	raw := &scripted{from: []string{"10.0.0.9:1"}}
+	for n := range 1000 {
+		raw.from = append(raw.from, fmt.Sprintf("10.0.0.%d:%d", 1+n%3, 1+n))
+	}
+	l := Listen(raw, Bounds{Each: 8, Unknown: 16})
+	first, err := l.Accept()
+	for err == nil {
+		_, err = l.Accept()
+	}
+	if err := Known(first, "x", 1); err != nil {
+		t.Errorf("the connection of 10.0.0.9 was closed for others: %v", err)
+	}
+	if n := l.unknown.Len(); n != 16-1 {
+		t.Errorf("%d unknown connections, want 15", n)
 	}
 }
 

@@ -16,8 +16,10 @@ type Bounds struct {
 	Each int
 	// Unknown bounds all of them. It is at least 1.
 	//
-	// For a connection above a bound, the oldest within that bound is closed: a handshake takes milliseconds, and a
-	// silent connection stays. Clients may share an address: a pod has its node's for hosts outside.
+	// For a connection above Each, the oldest of its address is closed: a handshake takes milliseconds, and a silent
+	// connection stays. Clients may share an address: a pod has its node's for hosts outside. For a connection above
+	// Unknown, the oldest of an address with the most connections is closed: a client with one connection keeps it,
+	// at any rate of new connections, while another address has more.
 	Unknown int
 	// Closed, if set, is called for each connection that is closed because of a bound.
 	Closed func(bound string)
@@ -58,7 +60,8 @@ type Conn struct {
 	from netip.Addr
 	// The following are guarded by of.mu.
 	at     *list.Element // in of.unknown; nil: it is known, or closed
-	within *list.Element // in the list of its address; nil: as at
+	own    *list.List    // the connections of its address; nil: as at
+	within *list.Element // in own; nil: as at
 	peer   string        // empty: it is unknown, or closed
 }
 
@@ -82,9 +85,9 @@ func (l *Listener) add(c *Conn) (evicted *Conn, bound string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if own := l.addresses[c.from]; own != nil && own.Len() >= l.bounds.Each {
-		evicted, bound = oldest(own), BoundAddress
+		evicted, bound = connOf(own.Front()), BoundAddress
 	} else if l.unknown.Len() >= l.bounds.Unknown {
-		evicted, bound = oldest(l.unknown), BoundUnknown
+		evicted, bound = l.oldestOfBusiest(), BoundUnknown
 	}
 	if evicted != nil {
 		l.forget(evicted)
@@ -92,13 +95,24 @@ func (l *Listener) add(c *Conn) (evicted *Conn, bound string) {
 	if l.addresses[c.from] == nil {
 		l.addresses[c.from] = list.New()
 	}
-	c.at, c.within = l.unknown.PushBack(c), l.addresses[c.from].PushBack(c)
+	c.own = l.addresses[c.from]
+	c.at, c.within = l.unknown.PushBack(c), c.own.PushBack(c)
 	return evicted, bound
 }
 
-// oldest returns the first connection of a list that has one.
-func oldest(connections *list.List) *Conn {
-	c, _ := connections.Front().Value.(*Conn)
+// oldestOfBusiest returns the oldest unknown connection of the addresses with the most. There is one.
+func (l *Listener) oldestOfBusiest() (found *Conn) {
+	for e := l.unknown.Front(); e != nil; e = e.Next() {
+		if c := connOf(e); found == nil || c.own.Len() > found.own.Len() {
+			found = c
+		}
+	}
+	return found
+}
+
+// connOf returns the connection at a place in a list.
+func connOf(e *list.Element) *Conn {
+	c, _ := e.Value.(*Conn)
 	return c
 }
 
@@ -106,12 +120,12 @@ func oldest(connections *list.List) *Conn {
 func (l *Listener) forget(c *Conn) {
 	switch {
 	case c.at != nil:
-		own := l.addresses[c.from]
 		l.unknown.Remove(c.at)
-		own.Remove(c.within)
-		if c.at, c.within = nil, nil; own.Len() == 0 {
+		c.own.Remove(c.within)
+		if c.own.Len() == 0 {
 			delete(l.addresses, c.from)
 		}
+		c.at, c.own, c.within = nil, nil, nil
 	case c.peer != "":
 		if l.peers[c.peer]--; l.peers[c.peer] == 0 {
 			delete(l.peers, c.peer)
