@@ -275,6 +275,9 @@ func (w *world) streamsAt(perSecond float64, ways []cluster.Expectation) (list [
 		w.must(err)
 		list = append(list, s)
 	}
+	for _, s := range list {
+		w.must(s.AwaitBegin())
+	}
 	return list
 }
 

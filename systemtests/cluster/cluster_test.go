@@ -57,6 +57,35 @@ func TestAnswer_Await(t *testing.T) {
 	}
 }
 
+// TestAnswer_AwaitBegin starts programs that write to descriptor 3 at once, end before, or do neither.
+func TestAnswer_AwaitBegin(t *testing.T) {
+	for _, c := range []struct {
+		script string
+		limit  time.Duration
+		ok     bool
+	}{
+		{"echo >&3; exec 3>&-; exec sleep 600", time.Hour, true},
+		{"exit 1", time.Hour, false},
+		{"exec sleep 600", 10 * time.Millisecond, false},
+	} {
+		t.Run(c.script, func(t *testing.T) {
+			cmd := exec.CommandContext(t.Context(), "sh", "-c", c.script)
+			a, err := startAnswered(cmd)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := a.awaitBegin(c.limit); (err == nil) != c.ok {
+				t.Errorf("got %v", err)
+			}
+			if c.ok {
+				a.await(time.Hour)
+			}
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		})
+	}
+}
+
 const dump1 = `OFPST_FLOW reply (OF1.3) (xid=0x2):
  cookie=0x1, duration=10.5s, table=0, n_packets=3, n_bytes=294, priority=1,ip actions=goto_table:5
  cookie=0x2, duration=10.5s, table=0, n_packets=0, n_bytes=0, priority=2,arp actions=drop

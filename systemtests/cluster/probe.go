@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -180,11 +181,22 @@ func startAnswered(cmd *exec.Cmd) (*answer, error) {
 	return &answer{read}, nil
 }
 
-// await waits until the probe has its first answer or has ended, at most for the limit. Call it once.
+// awaitBegin waits until the probe is about to ask, and SIGTERM has it print its report. It fails if the probe has
+// ended, or after the limit.
+func (a *answer) awaitBegin(limit time.Duration) error {
+	_ = a.pipe.SetReadDeadline(time.Now().Add(limit))
+	if _, err := a.pipe.Read(make([]byte, 1)); err != nil {
+		return fmt.Errorf("the probe has not begun: %w", err)
+	}
+	return nil
+}
+
+// await waits until the probe has its first answer or has ended, at most for the limit. Call it once, after awaitBegin
+// if at all.
 func (a *answer) await(limit time.Duration) {
 	defer a.pipe.Close()
 	_ = a.pipe.SetReadDeadline(time.Now().Add(limit))
-	_, _ = a.pipe.Read(make([]byte, 1)) // the end of the pipe, or a timeout
+	_, _ = io.Copy(io.Discard, a.pipe) // until the end of the pipe, or a timeout
 }
 
 // StreamRate is how often a second each of so many streams asks: a thousand times, and all together no more than leaves the processors half
@@ -203,6 +215,18 @@ func (c *Cluster) StartStream(ctx context.Context, e Expectation, perSecond floa
 	s.cmd.Stdout, s.cmd.Stderr = &s.stdout, &s.stderr
 	s.answered, err = startAnswered(s.cmd)
 	return s, err
+}
+
+// beginLimit is how long a process may take to begin, at slowness 1.
+const beginLimit = 10 * time.Second
+
+// AwaitBegin waits until the stream is about to ask. Before that, Stop would end it without a report, and a denied
+// stream would prove nothing. Call it before AwaitAnswer.
+func (s *Stream) AwaitBegin() error {
+	if err := s.answered.awaitBegin(Stretch(beginLimit)); err != nil {
+		return fmt.Errorf("%v: %w", s.Expectation, err)
+	}
+	return nil
 }
 
 // AwaitAnswer waits until an open stream has its first answer or has ended, at most as long as an attempt to connect may

@@ -51,7 +51,9 @@ func edgesCommand(args []string) error {
 	}()
 	heard := func(uint64) {}
 	if *answered {
-		heard = closeAtAnswer(os.NewFile(answeredFD, "answered"))
+		if heard, err = begin(os.NewFile(answeredFD, "answered")); err != nil {
+			return err
+		}
 	}
 	questions, err := interrogate(l, time.Second/time.Duration(*rate), heard, stop)
 	if err != nil {

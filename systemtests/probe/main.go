@@ -177,7 +177,11 @@ func streamCommand(args []string) error {
 	runtime.GOMAXPROCS(1) // there is one thing to do at a time; others would only look for more
 	to := streamTo{proto: flags.Arg(0), address: flags.Arg(1), source: *source}
 	if *answered {
-		to.heard = closeAtAnswer(os.NewFile(answeredFD, "answered"))
+		heard, err := begin(os.NewFile(answeredFD, "answered"))
+		if err != nil {
+			return err
+		}
+		to.heard = heard
 	}
 	report, err := stream(to, pace{time.Second / time.Duration(*rate), *grace, *redial}, stop)
 	if err != nil {

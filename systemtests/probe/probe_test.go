@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"io"
 	"net"
 	"os"
 	"syscall"
@@ -65,10 +66,14 @@ func TestStream_ClosesAtTheFirstAnswer(t *testing.T) {
 	defer read.Close()
 	stop := make(chan os.Signal, 1)
 	go func() {
-		_, _ = read.Read(make([]byte, 1))
+		_, _ = io.Copy(io.Discard, read)
 		stop <- syscall.SIGTERM
 	}()
-	to := streamTo{proto: "udp", address: s.addr(), heard: closeAtAnswer(write)}
+	heard, err := begin(write)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := streamTo{proto: "udp", address: s.addr(), heard: heard}
 	r, err := stream(to, pace{time.Millisecond, grace, redial}, stop)
 	if err != nil || r.Received == 0 {
 		t.Errorf("%v: %+v", err, r)

@@ -34,12 +34,16 @@ type streamTo struct {
 // answeredFD is the descriptor that the flag -answered closes.
 const answeredFD = 3
 
-const answeredUsage = "close descriptor 3 at the first answer"
+const answeredUsage = "write a byte to descriptor 3 before the first question, close it at the first answer"
 
-// closeAtAnswer returns a function that closes a file at its first call, whatever the number.
-func closeAtAnswer(f io.Closer) func(uint64) {
+// begin writes a byte to a file, and returns a function that closes it at its first call, whatever the number. Call it
+// when SIGTERM no longer ends the process.
+func begin(f io.WriteCloser) (heard func(uint64), err error) {
+	if _, err := f.Write([]byte{'\n'}); err != nil {
+		return nil, fmt.Errorf("flag -answered: %w", err)
+	}
 	var once sync.Once
-	return func(uint64) { once.Do(func() { f.Close() }) }
+	return func(uint64) { once.Do(func() { f.Close() }) }, nil
 }
 
 // Report is what a stream saw.
