@@ -1,6 +1,7 @@
 package verdicts
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -8,10 +9,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/flowkeep/flowkeep/netplugin/pipeline"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	"github.com/flowkeep/flowkeep/policydb/service"
+	"golang.org/x/sys/unix"
 )
 
 // dialFrom opens a connection of a pod's with a source port, which other connections may have too.
@@ -24,7 +27,13 @@ func (s *serviceSwitch) dialFrom(pod int, network string, port int, to netip.Add
 	var c net.Conn
 	s.pods[pod].Do(func() {
 		var err error
-		c, err = d.DialContext(s.Context(), network, to.String())
+		for began := time.Now(); ; runtime.Gosched() {
+			c, err = d.DialContext(s.Context(), network, to.String())
+			// A process that was forked meanwhile keeps the socket of a former connection until it calls exec.
+			if !errors.Is(err, unix.EADDRNOTAVAIL) || time.Since(began) > serviceWait {
+				break
+			}
+		}
 		must(s, err)
 		s.Cleanup(func() { c.Close() })
 	})

@@ -74,6 +74,7 @@ func TestFullRoutingTable(t *testing.T) {
 	uid := c.makeNode()
 	a := c.agent(ns)
 	c.becomes(uid, v1.ReasonInSync)
+	reads := a.settledReads()
 
 	changes, ended := make(chan netlink.RouteUpdate, 100), make(chan struct{})
 	defer close(ended)
@@ -88,7 +89,6 @@ func TestFullRoutingTable(t *testing.T) {
 		ip(t, ns, r)
 	}()
 	defer func() { cancel(); <-flapped }()
-	reads := a.reads.Load()
 	for range 300 {
 		<-changes
 	}
@@ -119,6 +119,19 @@ func TestFullRoutingTable(t *testing.T) {
 	ip(t, ns, strings.NewReader("route add blackhole 198.18.0.0/15 proto static\n"))
 	c.until("an administrator's route is noticed", func() (bool, any) { return a.reads.Load() > reads, nil })
 	costs(t, ns, took)
+}
+
+// settledReads returns the number of readings of the node's network once there has been none for a second: changes of
+// the setup have been read then.
+func (a *agent) settledReads() int32 {
+	reads, since := a.reads.Load(), time.Now()
+	for time.Since(since) < slow.Stretch(time.Second) {
+		time.Sleep(10 * time.Millisecond)
+		if n := a.reads.Load(); n != reads {
+			reads, since = n, time.Now()
+		}
+	}
+	return reads
 }
 
 // costs checks what one reading of the node's network takes. The memory is the process's, since its start.
