@@ -13,9 +13,7 @@ import (
 
 // lint checks the policies of a namespace, or all. It runs off the owner goroutine, except while it copies the state.
 func (s *policyQueries) lint(ctx context.Context, q *inspect.Question) (any, error) {
-	ctx, cancel := inTime(ctx)
-	defer cancel()
-	leave, err := s.whatif.Enter(ctx)
+	ctx, leave, err := s.beginAnalysis(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -73,9 +71,7 @@ func (s *trafficQueries) explainUnused(ctx context.Context, namespace string, ru
 	if len(rules) == 0 {
 		return nil
 	}
-	ctx, cancel := inTime(ctx)
-	defer cancel()
-	leave, err := s.whatif.Enter(ctx)
+	ctx, leave, err := s.beginAnalysis(ctx)
 	if err != nil {
 		return err
 	}

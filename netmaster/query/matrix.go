@@ -22,9 +22,7 @@ func (s *policyQueries) matrix(ctx context.Context, q *inspect.Question) (any, e
 		want = *q.Matrix
 	}
 	want.Most = inspect.MostGroups
-	ctx, cancel := inTime(ctx)
-	defer cancel()
-	leave, err := s.whatif.Enter(ctx)
+	ctx, leave, err := s.beginAnalysis(ctx)
 	if err != nil {
 		return nil, err
 	}

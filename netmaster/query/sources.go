@@ -1,6 +1,7 @@
 package query
 
 import (
+	"context"
 	"time"
 
 	"github.com/flowkeep/flowkeep/netmaster/whatif"
@@ -33,4 +34,16 @@ type trafficQueries struct {
 type packetQueries struct {
 	*sources
 	tracing chan struct{} // semaphore
+}
+
+// beginAnalysis waits until few enough analyses run. The context that it returns ends in time to respond with an error.
+// Call leave at the analysis' end.
+func (s *sources) beginAnalysis(ctx context.Context) (inner context.Context, leave func(), err error) {
+	inner, cancel := inTime(ctx)
+	end, err := s.whatif.Enter(inner)
+	if err != nil {
+		cancel()
+		return nil, nil, err
+	}
+	return inner, func() { end(); cancel() }, nil
 }

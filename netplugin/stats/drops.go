@@ -145,7 +145,6 @@ func (c *Drops) take(ctx context.Context, batch []DropEvent, now time.Time) {
 
 // Metered sets the counters of the meters before the copies to netplugin; packets of living connections have no meter
 // here. The first counts are an earlier run's; those of a restarted switch begin at zero again.
-// was restarted begin anew.
 func (c *Drops) Metered(counts []ofctl.MeterCount) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
