@@ -464,3 +464,21 @@ func TestServices_SourceOutOfPodCIDR(t *testing.T) {
 		}
 	}
 }
+
+// TestServices_FragmentsToNodePort: a Service has a load balancer's address that is a node's. Fragments to its node port
+// there have no ports behind the first, and pass.
+func TestServices_FragmentsToNodePort(t *testing.T) {
+	s := startServices(t)
+	s.put(func(svc *service.Service) {
+		svc.LoadBalancerIPs = []netip.Addr{nodeIP(service.IPv4, 2), nodeIP(service.IPv6, 2)}
+	}, both(1)...)
+	for _, f := range serviceFamilies {
+		for _, port := range []uint16{80, 30080} {
+			c, err := s.dial(0, "udp", at(nodeIP(f, 2), port), serviceWait)
+			must(t, err)
+			if got, _, err := s.ask(c, bytes.Repeat([]byte("x"), 4000), serviceWait); err != nil || got != 1 {
+				t.Errorf("IPv%d, port %d, in fragments: pod %d responds: %v", f, port, got, err)
+			}
+		}
+	}
+}

@@ -216,8 +216,12 @@ func TestRepairPorts_FlowsLeaveALostPort(t *testing.T) {
 	if err := k.relearn(t.Context()); err != nil || k.isOpen(t, s, was) {
 		t.Errorf("number %d has flows though fk-gw is gone: %v", was, err)
 	}
+	wrote := writesOf(t, k.agent, objectPort)
 	if _, err := k.repairPorts(t.Context()); err != nil {
 		t.Fatal(err)
+	}
+	if n := writesOf(t, k.agent, objectPort) - wrote; n < 1 {
+		t.Error("the write of fk-gw is not counted")
 	}
 	if now := numbers(t, k.agent).gateway; now == lostGateway || now == 0 || !k.isOpen(t, s, now) {
 		t.Errorf("fk-gw has number %d, and flows: %v", now, k.isOpen(t, s, now))
