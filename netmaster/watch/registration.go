@@ -347,7 +347,7 @@ func (r *Registration) release(ctx context.Context, managers []metav1.ManagedFie
 		APIVersion: "apiregistration.k8s.io/v1",
 		Time:       &now,
 		FieldsType: "FieldsV1",
-		FieldsV1:   &metav1.FieldsV1{Raw: own},
+		FieldsV1:   metav1.NewFieldsV1(string(own)),
 	})
 	body, err := json.Marshal(fields{"metadata": registrationMeta{ManagedFields: managers}})
 	if err != nil {
