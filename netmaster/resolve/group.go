@@ -38,14 +38,31 @@ type rareGroup struct {
 }
 
 // matchers match selectors of many terms; nil: the selector has few.
-type matchers struct{ namespaces, pods *policy.Matcher }
+type matchers struct {
+	namespaces, pods *policy.Matcher
+	anchor           int // index of the anchor in the selector of pods; -1: it has none
+}
 
 func newMatchers(s *spec) *matchers {
-	m := matchers{policy.NewMatcher(s.namespaces), policy.NewMatcher(s.pods)}
-	if m == (matchers{}) {
+	m := &matchers{namespaces: policy.NewMatcher(s.namespaces), pods: policy.NewMatcher(s.pods)}
+	if m.namespaces == nil && m.pods == nil {
 		return nil
 	}
-	return &m
+	m.anchor = slices.IndexFunc(s.pods.Requirements, isAnchor)
+	return m
+}
+
+// anchor returns the requirement by which the group is indexed; nil if none requires values. Terms are searched only if
+// there are few, as it is called for each namespace.
+func (g *group) anchor() *policy.Requirement {
+	m := g.more().matchers
+	switch {
+	case m == nil:
+		return anchor(&g.pods)
+	case m.anchor < 0:
+		return nil
+	}
+	return &g.pods.Requirements[m.anchor]
 }
 
 var noRare rareGroup
@@ -214,7 +231,7 @@ func (e *Engine) fill(id groupID, g *group) {
 		return
 	}
 	e.fileSelector(id, g.rare.namespaces, true)
-	e.fileAnchored(id, 0, anchor(&g.pods), true)
+	e.fileAnchored(id, 0, g.anchor(), true)
 	for nid := range e.candidates(g.rare.namespaces) {
 		ns := e.namespaces.at(nid)
 		if ns.known && g.matchesNamespace(ns.labels) && !has(ns.covering, id) {
@@ -275,7 +292,7 @@ func (e *Engine) fileSelector(id groupID, s *policy.Selector, in bool) {
 // requires a label value are indexed once for all namespaces (fileAnchored).
 func (e *Engine) fileGroup(id groupID, nid namespaceID, ns *namespace, in bool) {
 	g := e.groups.at(id)
-	switch r := anchor(&g.pods); {
+	switch r := g.anchor(); {
 	case r == nil && in:
 		ns.always = insert(ns.always, id)
 	case r == nil:
@@ -301,7 +318,7 @@ func (e *Engine) fileAnchored(id groupID, nid namespaceID, r *policy.Requirement
 
 func (e *Engine) fillFrom(id groupID, g *group, nid namespaceID, ns *namespace) {
 	e.fileGroup(id, nid, ns, true)
-	r := anchor(&g.pods)
+	r := g.anchor()
 	if r == nil || e.hasFewerClasses(ns, len(r.Values)) {
 		for cid := ns.classes; cid != 0; cid = e.classes.at(cid).next {
 			e.enrol(id, g, nid, cid)
@@ -358,7 +375,7 @@ func (e *Engine) drop(id groupID) {
 		e.fileGroup(id, g.ns, e.namespaces.at(g.ns), false)
 	default:
 		e.fileSelector(id, g.rare.namespaces, false)
-		e.fileAnchored(id, 0, anchor(&g.pods), false)
+		e.fileAnchored(id, 0, g.anchor(), false)
 		for nid := range e.candidates(g.rare.namespaces) {
 			if ns := e.namespaces.at(nid); has(ns.covering, id) {
 				ns.covering = remove(ns.covering, id)

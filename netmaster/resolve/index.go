@@ -2,6 +2,7 @@ package resolve
 
 import (
 	"iter"
+	"slices"
 
 	"github.com/flowkeep/flowkeep/policydb/policy"
 )
@@ -29,13 +30,13 @@ type entry[Object ~uint32] struct {
 
 // anchor returns the requirement by which a selector is indexed; nil if none requires values.
 func anchor(s *policy.Selector) *policy.Requirement {
-	for i := range s.Requirements {
-		if s.Requirements[i].Operator == policy.In {
-			return &s.Requirements[i]
-		}
+	if i := slices.IndexFunc(s.Requirements, isAnchor); i >= 0 {
+		return &s.Requirements[i]
 	}
 	return nil
 }
+
+func isAnchor(r policy.Requirement) bool { return r.Operator == policy.In }
 
 // find returns the entry of a hash; nil if there is none.
 func (x *index[Object]) find(hash uint32) *entry[Object] {
