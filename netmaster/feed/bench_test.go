@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/flowkeep/flowkeep/api/feed"
+	"github.com/flowkeep/flowkeep/internal/testkit/cputime"
 	"github.com/flowkeep/flowkeep/internal/wire"
 	"github.com/flowkeep/flowkeep/policydb/policy"
-	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -181,15 +181,8 @@ func fanOut(b *testing.B, rules []*policy.Rule, pods []netip.Addr) {
 		put.Nodes = append(put.Nodes, policy.NodeChange{Node: node, AddRules: keys, AddGroups: group})
 		undo.Nodes = append(undo.Nodes, policy.NodeChange{Node: node, RemoveRules: keys, RemoveGroups: group})
 	}
-	cpu := func() time.Duration {
-		var u unix.Rusage
-		if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-			b.Fatal(err)
-		}
-		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-	}
 	b.ReportAllocs()
-	began := cpu()
+	began := cputime.Process()
 	for b.Loop() {
 		for _, c := range []*policy.Changes{&put, &undo} {
 			c.Revision = s.mirror.revision + 1
@@ -204,5 +197,5 @@ func fanOut(b *testing.B, rules []*policy.Rule, pods []netip.Addr) {
 		}
 	}
 	b.ReportMetric(0, "ns/op")
-	b.ReportMetric((cpu()-began).Seconds()*1000/float64(b.N), "cpu-ms/op")
+	b.ReportMetric((cputime.Process()-began).Seconds()*1000/float64(b.N), "cpu-ms/op")
 }

@@ -6,29 +6,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flowkeep/flowkeep/internal/testkit/cputime"
 	"github.com/flowkeep/flowkeep/netmaster/resolve"
 	"github.com/flowkeep/flowkeep/netmaster/resolve/workload"
 	"github.com/flowkeep/flowkeep/policydb/policy"
-	"golang.org/x/sys/unix"
 )
-
-// threadTime returns the CPU time of a function on its thread: for so long the owner's goroutine is held where the
-// machine does nothing else.
-func threadTime(b testing.TB, f func()) time.Duration {
-	b.Helper()
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	now := func() time.Duration {
-		var u unix.Rusage
-		if err := unix.Getrusage(unix.RUSAGE_THREAD, &u); err != nil {
-			b.Fatal(err)
-		}
-		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-	}
-	began := now()
-	f()
-	return now() - began
-}
 
 // everywhere is the n-th of the selectors that choose all pods of all namespaces, each in words of its own.
 func everywhere(n int) policy.Peer {
@@ -133,7 +115,7 @@ func crowded() *resolve.Engine {
 func longestSlice(b *testing.B, slice func() bool) (longest time.Duration, n int) {
 	b.Helper()
 	for more := true; more; n++ {
-		longest = max(longest, threadTime(b, func() { more = slice() }))
+		longest = max(longest, cputime.Of(func() { more = slice() }))
 	}
 	return longest, n
 }
@@ -159,14 +141,14 @@ func BenchmarkHold(b *testing.B) {
 				var ch policy.Changes
 				prepared := e.Prepare(each(p))
 				longest, slices := longestSlice(b, prepared.Slice)
-				whole := threadTime(b, func() { ch, _ = e.Apply(resolve.Batch{Policies: []*policy.Policy{p}}) })
+				whole := cputime.Of(func() { ch, _ = e.Apply(resolve.Batch{Policies: []*policy.Policy{p}}) })
 				put += max(longest, whole)
 				prepared.End()
 				grown += inUse() - before
 				shown = fmt.Sprintf("%d rules, %d groups, %d nodes", len(ch.Rules), len(ch.Groups), len(ch.Nodes))
 				copied := *p
-				again += threadTime(b, func() { e.Apply(resolve.Batch{Policies: []*policy.Policy{&copied}}) })
-				first := threadTime(b, func() { e.Apply(resolve.Batch{DeletedPolicies: []string{p.ID()}}) })
+				again += cputime.Of(func() { e.Apply(resolve.Batch{Policies: []*policy.Policy{&copied}}) })
+				first := cputime.Of(func() { e.Apply(resolve.Batch{DeletedPolicies: []string{p.ID()}}) })
 				longest, tidied := longestSlice(b, e.Tidy)
 				gone += max(first, longest)
 				shown += fmt.Sprintf("; %d slices before, %d after", slices, tidied)
@@ -197,9 +179,9 @@ func BenchmarkHoldPod(b *testing.B) {
 					p.Labels[fmt.Sprintf("%x", i)] = ""
 				}
 				policy.DefaultBudgets.TrimEndpoint(p)
-				put += threadTime(b, func() { e.Apply(resolve.Batch{Endpoints: []*policy.Endpoint{p}}) })
+				put += cputime.Of(func() { e.Apply(resolve.Batch{Endpoints: []*policy.Endpoint{p}}) })
 				most = max(most, inUse()-before)
-				gone += threadTime(b, func() { e.Apply(resolve.Batch{DeletedEndpoints: []string{p.ID()}}) })
+				gone += cputime.Of(func() { e.Apply(resolve.Batch{DeletedEndpoints: []string{p.ID()}}) })
 			}
 			b.ReportMetric(0, "ns/op")
 			b.ReportMetric(float64(put.Microseconds())/1000/float64(b.N), "put-ms")
@@ -228,13 +210,13 @@ func BenchmarkHoldPods(b *testing.B) {
 					return out
 				}
 				one, other := batch(1), batch(2)
-				put += threadTime(b, func() { e.Apply(one) })
-				changed += threadTime(b, func() { e.Apply(other) })
+				put += cputime.Of(func() { e.Apply(one) })
+				changed += cputime.Of(func() { e.Apply(other) })
 				var deleted resolve.Batch
 				for _, p := range one.Endpoints {
 					deleted.DeletedEndpoints = append(deleted.DeletedEndpoints, p.ID())
 				}
-				gone += threadTime(b, func() { e.Apply(deleted) })
+				gone += cputime.Of(func() { e.Apply(deleted) })
 			}
 			b.ReportMetric(0, "ns/op")
 			for name, d := range map[string]time.Duration{"put-ms": put, "change-ms": changed, "delete-ms": gone} {

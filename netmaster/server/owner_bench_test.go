@@ -3,15 +3,14 @@ package server
 import (
 	"fmt"
 	"net/netip"
-	"runtime"
 	"testing"
 	"time"
 
+	"github.com/flowkeep/flowkeep/internal/testkit/cputime"
 	"github.com/flowkeep/flowkeep/internal/wire"
 	"github.com/flowkeep/flowkeep/netmaster/watch"
 	"github.com/flowkeep/flowkeep/policydb/kube"
 	"github.com/flowkeep/flowkeep/policydb/policy"
-	"golang.org/x/sys/unix"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -25,23 +24,7 @@ type meter struct {
 	convert time.Duration // of the costliest object, off the owner goroutine
 }
 
-// threadTime calls a function and returns the larger of its CPU time and an earlier one.
-func (m *meter) threadTime(before time.Duration, f func()) time.Duration {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	now := func() time.Duration {
-		var u unix.Rusage
-		if err := unix.Getrusage(unix.RUSAGE_THREAD, &u); err != nil {
-			m.b.Fatal(err)
-		}
-		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-	}
-	began := now()
-	f()
-	return max(before, now()-began)
-}
-
-func (m *meter) own(f func()) { m.turn = m.threadTime(m.turn, f) }
+func (m *meter) own(f func()) { m.turn = max(m.turn, cputime.Of(f)) }
 
 // take adds or deletes policies, as the loop does.
 func (m *meter) take(all map[string]*policy.Policy) {
@@ -64,7 +47,7 @@ func (m *meter) create(n int, spec func(i int) networkingv1.NetworkPolicySpec) {
 		if err != nil {
 			m.b.Fatal(err)
 		}
-		m.convert = m.threadTime(m.convert, func() {
+		m.convert = max(m.convert, cputime.Of(func() {
 			var np networkingv1.NetworkPolicy
 			if err = np.Unmarshal(encoded); err != nil {
 				m.b.Fatal(err)
@@ -72,7 +55,7 @@ func (m *meter) create(n int, spec func(i int) networkingv1.NetworkPolicySpec) {
 			p := kube.Policy(&np)
 			m.cfg.Budgets.Trim(p)
 			all[p.ID()] = p
-		})
+		}))
 	}
 	m.take(all)
 }

@@ -9,12 +9,12 @@ import (
 	"time"
 
 	"github.com/flowkeep/flowkeep/api/inspect"
+	"github.com/flowkeep/flowkeep/internal/testkit/cputime"
 	answers "github.com/flowkeep/flowkeep/netmaster/query"
 	"github.com/flowkeep/flowkeep/netmaster/resolve"
 	"github.com/flowkeep/flowkeep/policydb/explain"
 	"github.com/flowkeep/flowkeep/policydb/labelcache"
 	"github.com/flowkeep/flowkeep/policydb/policy"
-	"golang.org/x/sys/unix"
 )
 
 // timedOwner is an owner that notes for how long a call held it at most, in CPU time of its thread.
@@ -24,20 +24,8 @@ type timedOwner struct {
 	calls   int
 }
 
-func threadNow() time.Duration {
-	var u unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_THREAD, &u); err != nil {
-		panic(err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
-
 func (o *timedOwner) Do(_ context.Context, f func(*resolve.Engine)) error {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	began := threadNow()
-	f(o.engine)
-	o.longest = max(o.longest, threadNow()-began)
+	o.longest = max(o.longest, cputime.Of(func() { f(o.engine) }))
 	o.calls++
 	return nil
 }
@@ -76,15 +64,6 @@ func largeReads() map[string]inspect.Question {
 			To: &inspect.Target{Name: "ns-1/pod-0", Port: "80"}, Unproved: true},
 		"look-up": {Kind: inspect.AskLookup, Namespace: "ns-1", Selector: &policy.Selector{}},
 	}
-}
-
-// cpuTime is that of the process.
-func cpuTime() time.Duration {
-	var u unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		panic(err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // reads are a leader and standbys with 100,000 pods and 10,000 policies, of which 1,000 have all pods as peers. They
@@ -166,13 +145,13 @@ func measureReads(b *testing.B, servers ...string) {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
 				owner.longest, owner.calls = 0, 0
-				began, cpu := time.Now(), cpuTime()
+				began, cpu := time.Now(), cputime.Process()
 				a, err := leader.Answer(b.Context(), &q)
 				if err != nil {
 					b.Fatal(err)
 				}
 				b.ReportMetric(milliseconds(time.Since(began)), "ms-first")
-				b.ReportMetric(milliseconds(cpuTime()-cpu), "ms-cpu")
+				b.ReportMetric(milliseconds(cputime.Process()-cpu), "ms-cpu")
 				b.ReportMetric(milliseconds(owner.longest), "ms-held")
 				b.ReportMetric(float64(owner.calls), "calls")
 				b.ReportMetric(float64(len(a.Body))/(1<<20), "MiB")

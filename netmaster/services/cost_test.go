@@ -14,12 +14,12 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
 	apifeed "github.com/flowkeep/flowkeep/api/feed"
 	"github.com/flowkeep/flowkeep/internal/mtls"
+	"github.com/flowkeep/flowkeep/internal/testkit/cputime"
 	"github.com/flowkeep/flowkeep/internal/wire"
 	"github.com/flowkeep/flowkeep/netmaster/feed"
 	"github.com/flowkeep/flowkeep/netmaster/services"
@@ -188,14 +188,6 @@ func (c *countedConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-func cpu(b *testing.B) time.Duration {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
-
 // serve has a netmaster serve a cluster's Services to nodes of another process, and returns when all hold them.
 func serve(b *testing.B, c *cluster, nodes int) *counted {
 	pki := b.TempDir()
@@ -263,11 +255,11 @@ func serve(b *testing.B, c *cluster, nodes int) *counted {
 func BenchmarkServices(b *testing.B) {
 	for _, nodes := range []int{1, 500} {
 		b.Run(fmt.Sprint(nodes), func(b *testing.B) {
-			c, begun := newCluster(), cpu(b)
+			c, begun := newCluster(), cputime.Process()
 			bytes := serve(b, c, nodes)
 			tick := time.NewTicker(time.Second / changesOfASec)
 			defer tick.Stop()
-			before, sent := cpu(b), bytes.bytes.Load()
+			before, sent := cputime.Process(), bytes.bytes.Load()
 			for b.Loop() {
 				for range changesOfASec {
 					<-tick.C
@@ -277,7 +269,7 @@ func BenchmarkServices(b *testing.B) {
 			b.ReportMetric(float64((before - begun).Milliseconds()), "cpu-ms/join")
 			b.ReportMetric(float64(sent)/float64(nodes)/1000, "kB/node/join")
 			seconds := b.Elapsed().Seconds()
-			b.ReportMetric(float64((cpu(b)-before).Milliseconds())/seconds, "cpu-ms/s")
+			b.ReportMetric(float64((cputime.Process()-before).Milliseconds())/seconds, "cpu-ms/s")
 			b.ReportMetric(float64(bytes.bytes.Load()-sent)/float64(nodes)/seconds/1000, "kB/node/s")
 		})
 	}

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/flowkeep/flowkeep/internal/rtnl/rtnltest"
+	"github.com/flowkeep/flowkeep/internal/testkit/cputime"
 	"github.com/flowkeep/flowkeep/internal/testkit/netns"
 	"github.com/flowkeep/flowkeep/netplugin/endpoints"
 	"github.com/flowkeep/flowkeep/netplugin/hostnet"
@@ -65,14 +66,11 @@ func dualStackPods(t *testing.T, count int) *endpoints.Manager {
 // processorTime returns the processor time in seconds that the thread has used, and programs that it ran.
 func processorTime(t *testing.T) (seconds float64) {
 	t.Helper()
-	for _, who := range []int{unix.RUSAGE_THREAD, unix.RUSAGE_CHILDREN} {
-		var used unix.Rusage
-		if err := unix.Getrusage(who, &used); err != nil {
-			t.Fatal(err)
-		}
-		seconds += float64(used.Utime.Nano()+used.Stime.Nano()) / 1e9
+	var programs unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_CHILDREN, &programs); err != nil {
+		t.Fatal(err)
 	}
-	return seconds
+	return cputime.Thread().Seconds() + float64(programs.Utime.Nano()+programs.Stime.Nano())/1e9
 }
 
 // costOf returns the processor time of one call in seconds.

@@ -5,10 +5,10 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
+	"github.com/flowkeep/flowkeep/internal/testkit/cputime"
 	nmstatev1 "github.com/flowkeep/flowkeep/nodestate/api/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -78,25 +78,17 @@ func crowded(t testing.TB, name string, policies []*Policy, interfaces int) (o *
 func percentiles(b *testing.B, run func(i int)) {
 	b.ReportAllocs()
 	var took []time.Duration
-	spent := processor()
+	spent := cputime.Process()
 	for i := 0; b.Loop(); i++ {
 		start := time.Now()
 		run(i)
 		took = append(took, time.Since(start))
 	}
-	spent = processor() - spent
+	spent = cputime.Process() - spent
 	slices.Sort(took)
 	b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
 	b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
 	b.ReportMetric(float64(spent.Microseconds())/float64(len(took)), "cpu-µs/op")
-}
-
-func processor() time.Duration {
-	var usage syscall.Rusage
-	if syscall.Getrusage(syscall.RUSAGE_SELF, &usage) != nil {
-		return 0
-	}
-	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
 // BenchmarkDecide is 500 policies and one node: of ten racks, with policies for each; and one that all choose, of few interfaces and of very many.

@@ -3,16 +3,15 @@ package kube
 import (
 	"math"
 	"net/netip"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/flowkeep/flowkeep/internal/testkit/cputime"
 	"github.com/flowkeep/flowkeep/policydb/policy"
 	"github.com/flowkeep/flowkeep/policydb/service"
 	"github.com/google/go-cmp/cmp"
-	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"sigs.k8s.io/yaml"
@@ -194,24 +193,11 @@ func TestParseAddresses_IsLinear(t *testing.T) {
 
 // fastest returns the least processor time that f takes on its thread in three calls.
 func fastest(f func()) time.Duration {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
 	least := time.Duration(math.MaxInt64)
 	for range 3 {
-		began := threadTime()
-		f()
-		least = min(least, threadTime()-began)
+		least = min(least, cputime.Of(f))
 	}
 	return least
-}
-
-// threadTime returns the processor time of the calling thread (clock_gettime(2)).
-func threadTime() time.Duration {
-	var t unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
-		panic(err)
-	}
-	return time.Duration(t.Nano())
 }
 
 // Names that no pod and no node can have are left out: every node is sent what is kept.
