@@ -139,8 +139,7 @@ func manifests(t *testing.T, version string) string {
 		"=info", "="+logLevels[version]).Replace(string(read(t, "flowkeep.yaml")))
 }
 
-// unchanged fails unless another application of a version would change nothing, by a three-way merge and on the server,
-// and what netmaster has written is there.
+// unchanged fails unless another application of a version would change nothing, and what netmaster has written is there.
 func (g *gitops) unchanged(when, version string) {
 	g.Helper()
 	text := manifests(g.T, version)
@@ -150,18 +149,11 @@ func (g *gitops) unchanged(when, version string) {
 			g.Errorf("%s: the release has no %s", when, want)
 		}
 	}
-	ways := []string{"--server-side=false", "--server-side"}
-	if !g.byHelm { // managers differ
-		ways = []string{fmt.Sprintf("--server-side=%v", g.serverSide)}
-	}
-	for _, way := range ways {
-		args := []string{"diff", way, "-f", "-"}
-		if g.byHelm && way == "--server-side" {
-			args = append(args, "--field-manager=helm")
-		}
-		if out, err := g.run(text, kubectl, args...); err != nil {
-			g.Errorf("%s: kubectl %s: %v:\n%s", when, strings.Join(args, " "), err, out)
-		}
+	// Helm adds metadata that no manifest has, so that a server-side application of the manifests would remove it. Whether
+	// another manager has taken fields from Helm is seen by the next upgrade, which would end with a conflict.
+	way := fmt.Sprintf("--server-side=%v", g.serverSide && !g.byHelm)
+	if out, err := g.run(text, kubectl, "diff", way, "-f", "-"); err != nil {
+		g.Errorf("%s: kubectl diff %s: %v:\n%s", when, way, err, out)
 	}
 	g.written(when)
 }
